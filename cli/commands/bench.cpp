@@ -1,18 +1,23 @@
-// trainctl bench: times kernels and collectives of this machine against its limits.
+// trainctl bench: times kernels and collectives of this machine against its limits, and the reading of samples.
 #include <CLI/CLI.hpp>
 #include <iostream>
 #include <memory>
 #include <nlohmann/json.hpp>
 
 #include "cli/bench/collective_bench.h"
+#include "cli/bench/data_bench.h"
 #include "cli/bench/op_bench.h"
 #include "cli/commands/commands.h"
+#include "cli/commands/job_arguments.h"
 #include "cli/render/bench_report.h"
 #include "cli/worker/host_memory.h"
 #include "engine/base/error.h"
 #include "engine/base/text.h"
+#include "engine/runtime/comm/event.h"
 #include "engine/runtime/cuda/devices.h"
 #include "engine/runtime/measure/collective_timer.h"
+#include "engine/spec/fields.h"
+#include "engine/train/job.h"
 
 namespace trainctl {
 namespace {
@@ -152,6 +157,38 @@ int bench_collective(const Options& options) {
   return kExitDone;
 }
 
+struct DataOptions {
+  JobArguments job;
+  int workers = 0;
+  double seconds = 2;
+  bool json = false;
+};
+
+const char* const kDataFooter =
+    R"(Reads samples in the order of the run, without a cache and without a step: with 1 worker, 2, 4, … up to --workers.
+
+  read       bytes of files and archives
+  decode     JPEG and PNG
+  transform  dataset.transforms
+  copy       to the type in which the device loads them
+
+Examples:
+  trainctl bench data job.yaml
+  trainctl bench data job.yaml --workers 8 --seconds 10)";
+
+int bench_data_set(const DataOptions& options) {
+  const JobSpec job = options.job.load();
+  if (job.has_command()) throw SpecError(job.position("command"), "command", "a job with a command has no samples");
+  const int workers = options.workers > 0 ? options.workers : comm::usable_cores();
+  try {
+    const DataBench bench = bench_data(job, workers, options.seconds);
+    std::cout << (options.json ? data_json(bench).dump(2) + "\n" : render_data(bench, comm::usable_cores()));
+  } catch (const SpecError& error) {
+    throw with_positions(error, job);
+  }
+  return kExitDone;
+}
+
 void add_common_options(CLI::App& command, Options& options) {
   command.add_option("--device", options.device, "cpu | cuda")
       ->check(CLI::IsMember({"cpu", "cuda"}))
@@ -164,12 +201,13 @@ void add_common_options(CLI::App& command, Options& options) {
 
 void add_bench_command(CLI::App& app, Action& chosen) {
   auto options = std::make_shared<Options>();
-  auto* bench = app.add_subcommand("bench", "Time kernels and collectives of this machine against its limits");
+  auto* bench = app.add_subcommand("bench", "Time kernels, collectives and a job's samples on this machine");
   bench->require_subcommand(1);
   bench->footer(R"(Examples:
   trainctl bench op                                   lists the ops
   trainctl bench op matmul --shape 32x784,512x784 --attrs transpose_b=true
   trainctl bench collective all_reduce --ranks 8
+  trainctl bench data job.yaml                        samples a second, by stage
 
 trainctl help bench op says more about one of them.)");
 
@@ -182,6 +220,19 @@ trainctl help bench op says more about one of them.)");
   add_common_options(*op, *options);
   op->footer(kOpFooter);
   op->callback([&chosen, options] { chosen = [options] { return bench_op(*options); }; });
+
+  auto data_options = std::make_shared<DataOptions>();
+  auto* data = bench->add_subcommand("data", "Time how fast a job's samples are read, decoded and transformed");
+  data_options->job.add_to(*data);
+  data->add_option("--workers", data_options->workers, "The most threads that read; 0: one for each core")
+      ->check(CLI::Range(0, kMostDataWorkers))
+      ->capture_default_str();
+  data->add_option("--seconds", data_options->seconds, "For each number of workers")
+      ->check(CLI::Range(0.01, 600.0))
+      ->capture_default_str();
+  data->add_flag("--json", data_options->json, "The figures as JSON");
+  data->footer(kDataFooter);
+  data->callback([&chosen, data_options] { chosen = [data_options] { return bench_data_set(*data_options); }; });
 
   auto* collective = bench->add_subcommand("collective", "Time collectives between processes");
   collective->add_option("KIND", options->names, "Collectives, or all")->required();

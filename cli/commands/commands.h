@@ -30,6 +30,7 @@ void add_bench_command(CLI::App& app, Action& chosen);
 void add_calibrate_command(CLI::App& app, Action& chosen);
 void add_checkpoint_command(CLI::App& app, Action& chosen);
 void add_data_command(CLI::App& app, Action& chosen);
+void add_data_set_commands(CLI::App& data, Action& chosen);  ///< of `trainctl data`
 void add_help_command(CLI::App& app, Action& chosen);
 void add_worker_command(CLI::App& app, Action& chosen);  ///< hidden: `run` starts it once per rank
 

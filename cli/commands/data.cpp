@@ -1,4 +1,4 @@
-// trainctl data: makes files of tokens, and says what a file of tokens is.
+// trainctl data: makes files of tokens, and says what a file of tokens is. Its commands for samples: data_set.cpp.
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <unistd.h>
@@ -102,9 +102,11 @@ int print_info(const Options& options) {
 
 void add_data_command(CLI::App& app, Action& chosen) {
   auto options = std::make_shared<Options>();
-  auto* data = app.add_subcommand("data", "Make files of tokens, or say what a file of tokens is");
+  auto* data = app.add_subcommand("data", "Check and draw samples, and make files of tokens");
   data->require_subcommand(1);
   data->footer(R"(Examples:
+  trainctl data check photos
+  trainctl data show job.yaml -n 16 -o samples.png
   trainctl data tokens book.txt -o book.bin
   trainctl data info book.bin
 
@@ -140,6 +142,7 @@ Examples:
 Examples:
   trainctl data info data/*.bin)");
   info->callback([&chosen, options] { chosen = [options] { return print_info(*options); }; });
+  add_data_set_commands(*data, chosen);
 }
 
 }  // namespace trainctl

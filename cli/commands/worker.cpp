@@ -50,6 +50,18 @@ int kernel_threads() {
   return text == nullptr ? 1 : std::max(1, std::atoi(text));
 }
 
+/// Call it in a catch block. The loss is the same on all ranks: one of them writes it.
+int report(int rank) {
+  try {
+    throw;
+  } catch (const LossNotFinite& error) {
+    if (rank == 0) std::cerr << error.what() << "\n";
+    return kExitRankFailed;
+  } catch (...) {
+    return report_current_exception();
+  }
+}
+
 /// The rank's parts. They outlive the training, so that a failure report can use them.
 class Worker {
  public:
@@ -85,6 +97,7 @@ class Worker {
     if (fault) train_options.left_out = fault->left_out(*program_);
     status.state = RankState::training;
     TrainHooks hooks = output.hooks();
+    hooks.on_hang = [this](const EnvError& error) { end_now(error); };
     hooks.may_start = [this, &fault](int64_t step) {  // `step` counts from 0, faults and the gate from 1
       if (fault) fault->strike(step + 1);
       return memory_->gate().start(static_cast<uint64_t>(step) + 1);
@@ -141,7 +154,8 @@ class Worker {
     PieceReader reader(read_manifest(options_.resume), options_.resume);
     restore(*program_, reader, *executor);
     status.state = RankState::training;
-    Evaluator evaluator(*job_, *job_->validation, *program_, std::move(executor));
+    Evaluator evaluator(*job_, *job_->validation, *program_, std::move(executor),
+                        [this](const EnvError& error) { end_now(error); });
     const ValidationReport report = evaluator.run(reader.manifest().step, [&](int64_t done, int64_t all) {
       batch = done;
       status.validated_batches = static_cast<uint32_t>(done);
@@ -151,31 +165,35 @@ class Worker {
     status.state = RankState::done;
   }
 
+  /// Call it in a catch block. No destructors: threads may hang, or libraries' threads may still be aborting their calls.
+  [[noreturn]] void end_failed() const {
+    write_failure();
+    const int code = report(options_.rank);
+    std::fflush(nullptr);
+    std::_Exit(code);
+  }
+
+ private:
+  [[noreturn]] void end_now(const EnvError& error) const {
+    try {
+      throw error;
+    } catch (...) {
+      end_failed();
+    }
+  }
+
   /// Call it in a catch block.
   void write_failure() const {
     const RankStatus* status = memory_ ? &memory_->status(options_.rank) : nullptr;
     write_rank_error(directory_.rank_path(options_.rank), current_rank_error(status, program_ ? &*program_ : nullptr));
   }
 
- private:
   const Options options_;
   const RunDirectory directory_;
   std::shared_ptr<SharedMemory> memory_;
   std::optional<PlannedJob> job_;
   std::optional<Program> program_, validation_;
 };
-
-/// Call it in a catch block. The loss is the same on all ranks: one of them writes it.
-int report(int rank) {
-  try {
-    throw;
-  } catch (const LossNotFinite& error) {
-    if (rank == 0) std::cerr << error.what() << "\n";
-    return kExitRankFailed;
-  } catch (...) {
-    return report_current_exception();
-  }
-}
 
 int work(const Options& options) {
   report_crashes();
@@ -186,10 +204,7 @@ int work(const Options& options) {
     options.evaluate ? worker.evaluate() : worker.train_rank();
     return kExitDone;
   } catch (...) {
-    worker.write_failure();
-    const int code = report(options.rank);
-    std::fflush(nullptr);
-    std::_Exit(code);  // no destructors: threads of libraries may still be aborting their calls
+    worker.end_failed();
   }
 }
 

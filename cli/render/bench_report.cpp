@@ -128,6 +128,39 @@ Json collectives_json(const std::vector<CollectiveResult>& results, Device devic
   return {{"device", device == Device::cuda ? "cuda" : "cpu"}, {"results", list}};
 }
 
+std::string render_data(const DataBench& bench, int cores) {
+  std::vector<std::string> headers = {">workers", ">samples/s", ">a worker", ">of limit"};
+  for (size_t i = 0; i < kReadStages; ++i) headers.push_back(">" + std::string(to_string(static_cast<ReadStage>(i))));
+  Table table(headers);
+  const double alone = bench.rows.front().rate();
+  for (const DataBenchRow& row : bench.rows) {
+    const double limit = alone * std::min(row.workers, cores);
+    std::vector<std::string> cells = {std::to_string(row.workers), fmt::format("{:.1f}", row.rate()),
+                                      fmt::format("{:.1f}", row.rate() / row.workers),
+                                      fmt::format("{:.0f} %", 100 * row.rate() / limit)};
+    for (size_t i = 0; i < kReadStages; ++i)
+      cells.push_back(duration_text(row.stages.of[i] / static_cast<double>(row.samples)));
+    table.add(cells);
+  }
+  const StageSeconds& stages = bench.rows.back().stages;
+  const ReadStage slowest = stages.slowest();
+  return fmt::format("{} samples of {}\n{}", with_commas(bench.samples), bench.fields, table.str()) +
+         fmt::format("bound by {}: {:.0f} % of the workers' time\n", to_string(slowest),
+                     100 * stages[slowest] / stages.sum()) +
+         fmt::format("limit: as many workers as cores ({}), each as fast as one alone\n", cores);
+}
+
+Json data_json(const DataBench& bench) {
+  Json rows = Json::array();
+  for (const DataBenchRow& row : bench.rows) {
+    Json stages;
+    for (size_t i = 0; i < kReadStages; ++i)
+      stages[std::string(to_string(static_cast<ReadStage>(i)))] = row.stages.of[i] / static_cast<double>(row.samples);
+    rows.push_back({{"workers", row.workers}, {"samples_per_second", row.rate()}, {"seconds_per_sample", stages}});
+  }
+  return {{"samples", bench.samples}, {"fields", bench.fields}, {"rows", rows}};
+}
+
 std::string render_op_list() {
   Table table({"op", "what", "shapes without --shape", "attrs"});
   for (const KernelDef* kernel : all_kernels()) {

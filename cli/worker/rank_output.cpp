@@ -51,6 +51,7 @@ TrainHooks RankOutput::hooks() {
     status_.validation_batches = done < all ? static_cast<uint32_t>(all) : 0;
   };
   hooks.on_validation = [this](const ValidationReport& report) { on_validation(report); };
+  hooks.on_skipped = [this](int64_t step, const SkippedSamples& skipped) { on_skipped(step, skipped); };
   hooks.on_loading = [this](int64_t step, const LoadSetting& setting, const std::string& reason) {
     on_loading(step, setting, reason);
   };
@@ -118,6 +119,16 @@ void RankOutput::on_loading(int64_t step, const LoadSetting& setting, const std:
   metrics_ << line.dump() << std::endl;
 }
 
+/// {"kind":"skipped","run_step":24,"samples":3,"first":"photos/cat/7.jpg: …"}: of this rank's.
+void RankOutput::on_skipped(int64_t step, const SkippedSamples& skipped) {
+  write_line("data: " + std::to_string(skipped.count) + (skipped.count == 1 ? " sample" : " samples") +
+             " skipped by step " + std::to_string(step) + "; the first: " + skipped.first);
+  if (!metrics_.is_open()) return;
+  const nlohmann::ordered_json line = {
+      {"kind", "skipped"}, {"run_step", step}, {"samples", skipped.count}, {"first", skipped.first}};
+  metrics_ << line.dump() << std::endl;
+}
+
 void RankOutput::settled_loading(const LoadSetting& setting) {
   if (!tunes_loading_) return;
   write_line("data: settled on " + to_string(setting) + "; to keep that: dataset.workers=" +
@@ -126,6 +137,8 @@ void RankOutput::settled_loading(const LoadSetting& setting) {
 
 void RankOutput::ended(const TrainResult& result) {
   settled_loading(result.loading);
+  if (result.skipped.count > 0)
+    write_line("data: " + std::to_string(result.skipped.count) + " reads of broken samples were skipped in all");
   if (!result.stopped) return;
   if (!result.reason.empty()) {
     status_.total_steps = status_.finished_steps.load();  // the run has reached its end

@@ -38,7 +38,9 @@ enum class FieldKind : uint8_t {
   names,      ///< of layers
   patterns,   ///< names or globs of layers
   paths,      ///< a path or a list of paths
-  transforms,
+  transforms,  ///< [hwc2chw], or for several fields of the samples: {image: [hwc2chw], mask: [...]}
+  sample_fields,  ///< {image: jpg, features: [a, b]}
+  split,          ///< one of `choices`, or {train: 0.9, validation: 0.1}
   metrics,  ///< [accuracy, {type: top_k, k: 5}]
   metric_names,  ///< [loss, accuracy, top_5]
   modules,

@@ -29,7 +29,7 @@ class Model {
   }
 
   Graph build() {
-    input("data");
+    if (const DataField* first = data_.find("data")) input(*first);
     for (const LayerSpec& layer : spec_.network) check_name(layer);
     for (const LayerSpec& layer : spec_.network) add_layer(layer);
     if (spec_.loss) add_loss();
@@ -67,13 +67,12 @@ class Model {
     throw SpecError(errors_.take());
   }
 
-  TensorId input(const std::string& name) {
+  TensorId input(const DataField& field) {
+    const std::string& name = field.name;
     if (const auto found = outputs_.find(name); found != outputs_.end()) return found->second;
-    const bool label = name == "label";
-    Tensor tensor{.name = name, .shape = label ? data_.label : data_.data};
+    Tensor tensor{.name = name, .shape = field.shape};
     tensor.shape.insert(tensor.shape.begin(), batch_);
-    const bool integer = label ? data_.label_is_integer : data_.data_is_integer;
-    tensor.dtype = integer ? DType::i32 : label ? DType::f32 : compute_type_;
+    tensor.dtype = field.is_integer ? DType::i32 : name == "label" ? DType::f32 : compute_type_;
     tensor.kind = TensorKind::input;
     tensor.batch = {.dim = 0, .rows = batch_, .sized = 1};
     try {
@@ -86,15 +85,24 @@ class Model {
     return outputs_[name] = static_cast<TensorId>(graph_.tensors.size() - 1);
   }
 
+  std::vector<std::string> field_names() const {
+    std::vector<std::string> names;
+    for (const DataField& field : data_.fields) names.push_back(field.name);
+    return names;
+  }
+
   /// The tensor that a layer or the loss names; empty if the layer that makes it is wrong itself.
   std::optional<TensorId> find(const std::string& name, const std::string& path) {
-    if (name == "data" || name == "label") return input(name);
+    if (const DataField* field = data_.find(name)) return input(*field);
     if (const auto found = outputs_.find(name); found != outputs_.end()) {
       return found->second < 0 ? std::nullopt : std::optional(found->second);
     }
     std::vector<std::string> names;
     for (const auto& [known, tensor] : outputs_) names.push_back(known);
-    error(path, fmt::format("there is no layer '{}' before this", name), did_you_mean(name, names));
+    if (name == "data" || name == "label")
+      error(path, fmt::format("the samples have no field '{}'", name), "they have " + join(field_names()));
+    else
+      error(path, fmt::format("there is no layer '{}' before this", name), did_you_mean(name, names));
     return std::nullopt;
   }
 
@@ -102,6 +110,8 @@ class Model {
   void check_name(const LayerSpec& layer) {
     if (layer.name == "data" || layer.name == "label" || layer.name == "grad" || layer.name.starts_with("grad.")) {
       error(layer.path, fmt::format("a layer cannot be named '{}'", layer.name), "data, label and grad.* are taken");
+    } else if (data_.find(layer.name) != nullptr) {
+      error(layer.path, fmt::format("a layer cannot be named '{}': that is a field of the samples", layer.name));
     }
     if (names_.empty()) {
       for (const LayerSpec& other : spec_.network) names_.insert(other.name);
@@ -176,6 +186,18 @@ class Model {
 };
 
 }  // namespace
+
+const DataField* DataShapes::find(std::string_view name) const {
+  for (const DataField& field : fields)
+    if (field.name == name) return &field;
+  for (const DataField& field : fields)
+    if (name == "data" && field.name != "label") return &field;
+  return nullptr;
+}
+
+DataShapes data_and_label(Shape data, Shape label, bool data_is_integer, bool label_is_integer) {
+  return {{{"data", std::move(data), data_is_integer}, {"label", std::move(label), label_is_integer}}};
+}
 
 Graph build_graph(const JobSpec& spec, const DataShapes& data) { return Model(spec, data).build(); }
 

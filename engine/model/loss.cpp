@@ -23,13 +23,16 @@ const LossDef& loss_def(const std::string& name) {
 
 /// The label in the shape that the loss needs; it must have that number of elements per sample.
 TensorId label_for(const LossContext& c, const LossDef& type, const Shape& prediction) {
-  if (type.labels_are_classes != c.data.label_is_integer) {
+  const DataField* field = c.data.find("label");
+  if (field == nullptr)
+    shape_error("the samples have no field 'label' to compare with; name one so in dataset.fields");
+  if (type.labels_are_classes != field->is_integer) {
     shape_error(fmt::format("{} needs {} labels, the data set gives {}; set dataset.label_dtype: {}", c.spec.loss->type,
-                            type.labels_are_classes ? "i32" : "f32", c.data.label_is_integer ? "i32" : "f32",
+                            type.labels_are_classes ? "i32" : "f32", field->is_integer ? "i32" : "f32",
                             type.labels_are_classes ? "i32" : "f32"));
   }
   const Shape wanted(prediction.begin(), prediction.end() - (type.labels_are_classes ? 1 : 0));
-  Shape own = c.data.label;
+  Shape own = field->shape;
   own.insert(own.begin(), c.batch);
   if (const auto label = c.graph.find_tensor("label")) {
     const Shape& shape = c.graph.tensors[*label].shape;
@@ -42,7 +45,7 @@ TensorId label_for(const LossContext& c, const LossDef& type, const Shape& predi
                             to_string(prediction), to_string(wanted), to_string(own)));
   }
   Tensor tensor{.name = "label", .shape = wanted};
-  tensor.dtype = c.data.label_is_integer ? DType::i32 : DType::f32;
+  tensor.dtype = field->is_integer ? DType::i32 : DType::f32;
   tensor.kind = TensorKind::input;
   tensor.batch = {.dim = 0, .rows = c.batch, .sized = 1};
   c.graph.tensors.push_back(tensor);

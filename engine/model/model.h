@@ -1,16 +1,35 @@
 // JobSpec -> Graph: the network's layers, the loss, the backward pass and the optimizer's updates.
 #pragma once
 
+#include <string>
+#include <string_view>
+#include <vector>
+
 #include "engine/graph/graph.h"
 #include "engine/spec/job_spec.h"
 
 namespace trainctl {
 
-/// What the graph needs to know about the data: shapes of one sample after the transforms.
-struct DataShapes {
-  Shape data, label;  ///< without the batch dim
-  bool data_is_integer = false, label_is_integer = false;
+/// One tensor of a sample after the transforms, as the network reads it.
+struct DataField {
+  std::string name;
+  Shape shape;              ///< without the batch dim
+  bool is_integer = false;  ///< i32; else f32, or bf16 in a job of that precision
+  bool operator==(const DataField&) const = default;
 };
+
+/// What the graph needs to know about the data: the fields of a sample. Layers name them. `label` is what the loss
+/// compares with; `data` means the first of the others.
+struct DataShapes {
+  std::vector<DataField> fields;
+
+  /// Null: there is no such field.
+  const DataField* find(std::string_view name) const;
+  bool operator==(const DataShapes&) const = default;
+};
+
+/// A set with the fields `data` and `label` alone.
+DataShapes data_and_label(Shape data, Shape label, bool data_is_integer = false, bool label_is_integer = false);
 
 /// The graph of one micro-batch. The batch dim is dataset.batch / parallel.micro_batches (in
 /// hybrid_parallel also divided by the ranks of a stage unless parallel.full_batch).

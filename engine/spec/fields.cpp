@@ -68,7 +68,11 @@ std::string kind_name(const Field& field) {
     case FieldKind::paths:
       return "path or list of paths";
     case FieldKind::transforms:
-      return "list of transforms";
+      return "list of transforms, or mapping of field to such a list";
+    case FieldKind::sample_fields:
+      return "mapping of field to text or list of texts";
+    case FieldKind::split:
+      return join(field.choices, ", ") + ", or mapping with the numbers train and validation";
     case FieldKind::metrics:
       return "list of metrics";
     case FieldKind::metric_names:

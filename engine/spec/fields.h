@@ -28,6 +28,9 @@ inline constexpr double kMaxSteps = 4'294'967'295;
 /// They are read with the loss of each step.
 inline constexpr size_t kMaxMetrics = 7;
 
+/// Of dataset.fields.
+inline constexpr size_t kMaxSampleFields = 64;
+
 inline constexpr int kMaxRanks = 65'536;
 inline constexpr int kMostDataWorkers = 1'024;
 inline constexpr int kMostPrefetch = 1'024;
@@ -65,6 +68,9 @@ const std::vector<Field>& module_use_fields();
 const std::vector<Field>& parameter_group_fields();
 
 const std::vector<EntryType>& transform_types();
+/// The field of a transform that a bare value stands for, as in {resize: [28, 28]}: the only one, or the only one that is
+/// required. Else null.
+const Field* bare_value_field(const EntryType& type);
 
 /// One number of parallel.strategies: ways in which a dim is cut.
 Field cuts_field();

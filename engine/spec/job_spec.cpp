@@ -149,18 +149,40 @@ bool is_better(const std::string& metric, double value, double than) {
   return metric == "loss" ? value < than : value > than;
 }
 
+bool DatasetSpec::has_source() const {
+  static const std::vector<std::string> types = {"image_folder", "tar",     "csv",     "npy",
+                                                 "npz",          "safetensors", "cifar10", "cifar100"};
+  return std::find(types.begin(), types.end(), type) != types.end();
+}
+
+std::vector<std::string> DatasetSpec::field_names() const {
+  if (type == "image_folder" || type == "cifar10" || type == "cifar100" || (type == "tar" && fields.empty()))
+    return {"image", "label"};
+  if (fields.empty()) return {"data", "label"};
+  std::vector<std::string> names;
+  for (const SampleFieldSpec& field : fields) names.push_back(field.name);
+  return names;
+}
+
 /// What a validation sees of samples whose training draws: the middle, never flipped.
 static std::vector<TransformSpec> without_chance(std::vector<TransformSpec> transforms) {
-  std::erase_if(transforms, [](const TransformSpec& transform) { return transform.name == "horizontal_flip"; });
+  std::erase_if(transforms, [](const TransformSpec& transform) {
+    return transform.name == "horizontal_flip" || transform.name == "color_jitter" || transform.name == "random_erasing";
+  });
   for (TransformSpec& transform : transforms) {
-    if (transform.name != "random_crop") continue;
-    Attrs size;
-    size.set("size", transform.attrs.ints("size"));
-    transform.name = "center_crop";
-    transform.attrs = std::move(size);
+    if (transform.name == "random_crop") {
+      transform.name = "center_crop";
+      transform.attrs.erase("padding");
+    } else if (transform.name == "random_resized_crop") {
+      transform.name = "center_resized_crop";
+      transform.attrs.erase("scale");
+      transform.attrs.erase("ratio");
+    }
   }
   return transforms;
 }
+
+static bool type_has_named_classes(const std::string& type) { return type == "image_folder" || type == "csv"; }
 
 DatasetSpec JobSpec::validation_set() const {
   DatasetSpec set = dataset;
@@ -170,7 +192,14 @@ DatasetSpec JobSpec::validation_set() const {
   set.transforms = without_chance(std::move(set.transforms));
   if (!validation) return set;
   const DatasetSpec& differs = validation->dataset;
-  if (!differs.paths.empty()) set.paths = differs.paths;
+  if (differs.paths.empty()) {
+    set.takes_validation_share = set.has_shares();
+  } else {
+    if (type_has_named_classes(set.type)) set.class_paths = set.paths;
+    set.paths = differs.paths;
+    set.train_share = set.validation_share = 0;
+  }
+  set.weights.clear();  // each sample counts once
   if (!differs.split.empty()) set.split = differs.split;
   if (differs.samples > 0) set.samples = differs.samples;
   return set;

@@ -33,14 +33,34 @@ std::string_view to_string(PrintFormat format);
 struct TransformSpec {
   std::string name;
   Attrs attrs;
-  std::string path;  ///< "dataset.transforms[1]"
+  std::string path;        ///< "dataset.transforms[1]", or "dataset.transforms.mask[1]"
+  std::string field = {};  ///< of the samples; empty: the first one that is not `label`
+};
+
+/// One of dataset.fields: what a field of the samples is made of.
+struct SampleFieldSpec {
+  std::string name;
+  /// csv: columns, by name or number. tar: extensions. npy: a file. npz, safetensors: an array.
+  std::vector<std::string> parts;
 };
 
 struct DatasetSpec {
-  std::string type;  ///< mnist | tokens | text | random | constant
-  /// Made absolute. mnist: one folder; tokens and text: files and globs, in order.
+  std::string type;  ///< mnist | image_folder | tar | csv | npy | npz | safetensors | cifar10 | cifar100 | tokens | …
+  /// Made absolute. mnist, cifar10, cifar100: one folder; all others: folders, files and globs, in order.
   std::vector<std::string> paths;
-  std::string split = "train";  ///< mnist: train | test
+  std::string split = "train";  ///< mnist, cifar10, cifar100: train | test
+  /// The others: parts of the samples, chosen by a hash, that the training and the validation take. 0: no part is cut.
+  double train_share = 0, validation_share = 0;
+  bool takes_validation_share = false;
+  std::vector<std::string> class_paths;  ///< of a validation: the training set, whose classes have the numbers
+  std::vector<double> weights;           ///< of each path, if the sets are mixed
+  std::vector<SampleFieldSpec> fields;
+  int channels = 3;               ///< images: 1 | 3
+  std::string label_set = "fine"; ///< cifar100: fine | coarse
+  std::string delimiter = ",";    ///< csv
+  bool header = true;             ///< csv: the first line has the names of the columns
+  std::string on_error = "stop";  ///< stop | skip: another sample takes the place of a broken one
+  std::string cache = "auto";     ///< auto | memory | disk | none
   std::vector<TransformSpec> transforms;
   std::string label_dtype = "i32";  ///< f32 | i32
   int64_t batch = 32;               ///< global
@@ -63,13 +83,21 @@ struct DatasetSpec {
   int64_t classes = 0;        ///< random: integers (i32 data, i32 labels) are in [0, classes)
   double value = 1.0;         ///< constant: data
   double label_value = 0.0;   ///< constant: label
+
+  /// Of the samples, in their order: what layers may name as inputs.
+  std::vector<std::string> field_names() const;
+  /// Read through a Source (engine/train/data/source.h).
+  bool has_source() const;
+  /// Its files say which samples are for training and which for tests.
+  bool has_file_splits() const { return type == "mnist" || type == "cifar10" || type == "cifar100"; }
+  bool has_shares() const { return train_share > 0 || validation_share > 0; }
 };
 
 /// A layer after modules and repeat are unrolled: names are full ("h.3.ln1") and unique.
 struct LayerSpec {
   std::string name;
   std::string type;
-  std::vector<std::string> inputs;  ///< names of outputs, "data" or "label"; defaults to the previous layer
+  std::vector<std::string> inputs;  ///< names of outputs, or of fields of the samples; defaults to the previous layer
   Attrs attrs;                      ///< the type's own fields, defaults filled in
   std::string path;                 ///< "network[3]" or "modules.block[0]", for positions
   /// Names of several outputs within the layer: "0", "1" or as the job names them. Empty: one, named as the layer.

@@ -17,6 +17,9 @@ inline constexpr size_t kMaxLayers = 10'000;
 
 /// Of the names of layers and modules, for the schema: letters, digits, '_', '-' and '.' inside, no reserved word.
 std::string layer_name_pattern();
+/// Of a field of the samples: layers name it as an input, so it is no word that means something else there.
+std::string sample_field_pattern();
+bool is_sample_field_name(const std::string& name);
 
 /// An item of `network` or of a module, as written.
 struct LayerEntry {
@@ -71,8 +74,8 @@ struct Network {
   bool complete = true;                        ///< false: some names could not be made
 };
 
-/// Expands modules, and resolves inputs and shares to full names.
-Network unroll(const LayerList& layers, const Modules& modules, const Names& vars, Expander& expander,
-               Problems& problems);
+/// Expands modules, and resolves inputs and shares to full names. `fields`: of the samples, which inputs may name.
+Network unroll(const LayerList& layers, const Modules& modules, const std::vector<std::string>& fields,
+               const Names& vars, Expander& expander, Problems& problems);
 
 }  // namespace trainctl

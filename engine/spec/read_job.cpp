@@ -128,8 +128,9 @@ class JobReader {
 
   void refuse_field(const Field& field, const Section& section, const void* object, const SourcePos& pos,
                     const std::string& where) {
-    problems_.add(pos, where,
-                  "'" + field.name + "' is for " + in_words(field.only, " and ") + ", not for " + type_of(section, object));
+    problems_.add(
+        pos, where,
+        "'" + field.name + "' is for " + in_words(field.only, " and ") + ", not for " + type_of(section, object));
   }
 
   /// Reports a field of the other kind of job.
@@ -166,6 +167,10 @@ class JobReader {
         return;
       case FieldKind::transforms:
         return transforms(node, path);
+      case FieldKind::sample_fields:
+        return sample_fields(node, path);
+      case FieldKind::split:
+        return split(node, field, object, path);
       case FieldKind::metrics:
         return metrics(node, path);
       case FieldKind::modules:
@@ -199,7 +204,8 @@ class JobReader {
 
   void network(const YamlNode& node, const std::string& path) {
     const LayerList layers = read_layers(node, path, problems_);
-    network_ = unroll(layers, modules_, vars_, expander_, problems_);
+    const std::vector<std::string> fields = job_.dataset.field_names();
+    network_ = unroll(layers, modules_, fields, vars_, expander_, problems_);
     job_.network = std::move(network_.layers);
     if (job_.network.empty() && !layers.empty() && network_.complete && !problems_.touch("network"))
       problems_.add(node.pos, path, "must have at least one layer, and all of them are left out");
@@ -313,7 +319,8 @@ class JobReader {
         if (field.is_required) problems_.add(node.pos, path, "a group needs '" + field.name + "'", kind_text(field));
       } else if (field.kind == FieldKind::patterns) {
         group.patterns = read_texts(*value, where, "a name or a glob", problems_);
-        if (value->is_list() && value->items.empty()) problems_.add(value->pos, where, "must name at least one parameter");
+        if (value->is_list() && value->items.empty())
+          problems_.add(value->pos, where, "must name at least one parameter");
       } else if (std::optional<Value> read = read_value(*value, field, where, problems_)) {
         group.attrs.set(field.name, std::move(*read));
       }
@@ -443,16 +450,69 @@ class JobReader {
     job_.metrics.push_back({type->name, read_attrs(fields, type->fields, type->name, path, problems_), path});
   }
 
+  /// `{image: jpg, features: [a, b]}`.
+  void sample_fields(const YamlNode& node, const std::string& path) {
+    if (!demand_map(node, path, "e.g. {features: [age, height], label: species}")) return;
+    if (node.entries.empty()) problems_.add(node.pos, path, "must name at least one field");
+    for (const YamlNode::Entry& entry : node.entries) {
+      const std::string where = at_key(path, entry.key);
+      if (!is_sample_field_name(entry.key))
+        problems_.add(entry.key_pos, where, "'" + entry.key + "' is not a name for a field of the samples",
+                      "letters, digits, '_' and '-', and not input, loss or grad");
+      std::vector<std::string> parts = read_texts(entry.value, where, "a text", problems_);
+      if (parts.empty() && entry.value.is_list()) problems_.add(entry.value.pos, where, "must not be an empty list");
+      job_.dataset.fields.push_back({entry.key, std::move(parts)});
+    }
+  }
+
+  /// `test`, or `{train: 0.9, validation: 0.1}`.
+  void split(const YamlNode& node, const Field& field, void* object, const std::string& path) {
+    Field one = field;
+    if (!node.is_map()) {
+      one.kind = FieldKind::choice;
+      if (std::optional<Value> value = read_value(node, one, path, problems_)) set_value(field, object, std::move(*value));
+      return;
+    }
+    refuse_unknown_keys(node, {"train", "validation"}, "split", path, problems_);
+    one = number("share", "").required().at_least(0).at_most(1);
+    const auto share = [&](const char* name, double& to) {
+      const YamlNode* value = node.find(name);
+      if (value == nullptr || value->is_null())
+        return problems_.add(node.pos, path, "needs 'train' and 'validation'", "e.g. {train: 0.9, validation: 0.1}");
+      if (const std::optional<Value> read = read_value(*value, one, at_key(path, name), problems_))
+        to = std::get<double>(*read);
+    };
+    share("train", job_.dataset.train_share);
+    share("validation", job_.dataset.validation_share);
+    if (job_.dataset.train_share + job_.dataset.validation_share > 1 + 1e-9)
+      problems_.add(node.pos, path, "train and validation are more than the whole set: together they are above 1");
+  }
+
+  /// A list for the first field of the samples, or a list for each of several fields.
   void transforms(const YamlNode& node, const std::string& path) {
+    if (node.is_map() && !node.entries.empty()) {
+      const std::vector<std::string> known = job_.dataset.field_names();
+      for (const YamlNode::Entry& entry : node.entries) {
+        const std::string where = at_key(path, entry.key);
+        if (std::find(known.begin(), known.end(), entry.key) == known.end())
+          problems_.add(entry.key_pos, where, "the samples have no field '" + entry.key + "'", "they have " + join(known));
+        transforms_of(entry.value, where, entry.key);
+      }
+      return;
+    }
+    transforms_of(node, path, "");
+  }
+
+  void transforms_of(const YamlNode& node, const std::string& path, const std::string& field) {
     if (!node.is_list()) {
       problems_.add(node.pos, path, "must be a list, not " + describe(node), "e.g. [{resize: [28, 28]}, hwc2chw]");
       return;
     }
-    for (size_t i = 0; i < node.items.size(); ++i) transform(node.items[i], at_index(path, i));
+    for (size_t i = 0; i < node.items.size(); ++i) transform(node.items[i], at_index(path, i), field);
   }
 
   /// `hwc2chw`, `{resize: [28, 28]}` or `{rescale: {scale: 2}}`.
-  void transform(const YamlNode& node, const std::string& path) {
+  void transform(const YamlNode& node, const std::string& path, const std::string& field) {
     const bool one_key = node.is_map() && node.entries.size() == 1;
     if (!one_key && !node.is_scalar()) {
       problems_.add(node.pos, path, "must be one transform, not " + describe(node),
@@ -470,7 +530,7 @@ class JobReader {
     }
     static const YamlNode kNothing;
     const YamlNode& value = one_key ? node.entries[0].value : kNothing;
-    TransformSpec spec{name, {}, path};
+    TransformSpec spec{name, {}, path, field};
     if (value.is_map()) {
       refuse_unknown_keys(value, names_of(type->fields), name, path, problems_);
       spec.attrs = read_attrs(value, type->fields, name, path, problems_);
@@ -478,9 +538,11 @@ class JobReader {
       YamlNode empty;
       empty.pos = node.pos;
       spec.attrs = read_attrs(empty, type->fields, name, path, problems_);
-    } else if (type->fields.size() == 1) {
-      if (std::optional<Value> read = read_value(value, type->fields[0], path, problems_))
-        spec.attrs.set(type->fields[0].name, std::move(*read));
+    } else if (const Field* bare = bare_value_field(*type); bare != nullptr) {
+      for (const Field& other : type->fields)
+        if (&other != bare && other.fallback) spec.attrs.set(other.name, *other.fallback);
+      if (std::optional<Value> read = read_value(value, *bare, path, problems_))
+        spec.attrs.set(bare->name, std::move(*read));
     } else {
       problems_.add(value.pos, path, name + " takes a mapping, not " + describe(value),
                     type->fields.empty() ? "write just " + name : "fields: " + join(names_of(type->fields)));

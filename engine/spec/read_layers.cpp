@@ -225,6 +225,13 @@ std::string layer_name_pattern() {
          "}[A-Za-z0-9_-])?$";
 }
 
+std::string sample_field_pattern() { return "^(?!(input|loss|grad)$)[A-Za-z0-9_-]{1,100}$"; }
+
+bool is_sample_field_name(const std::string& name) {
+  return is_name(name) && name.size() <= 100 && name.find('.') == std::string::npos && name != "input" &&
+         name != "loss" && name != "grad";
+}
+
 std::vector<std::string> names_of_layers(const YamlNode& list) {
   std::vector<std::string> names, bases;
   for (const YamlNode& item : list.items) {

@@ -211,7 +211,23 @@ Json plain_schema(const Field& field) {
       return {{"anyOf", {list, reference("metric")}}};
     }
     case FieldKind::transforms:
-      return list_of(reference("transform"));
+      return {{"anyOf",
+               {list_of(reference("transform")),
+                {{"type", "object"}, {"additionalProperties", list_of(reference("transform"))}}}}};
+    case FieldKind::sample_fields:
+      return {{"type", "object"},
+              {"minProperties", 1},
+              {"propertyNames", {{"pattern", sample_field_pattern()}}},
+              {"additionalProperties", texts_schema()}};
+    case FieldKind::split: {
+      const Json share = or_expression({{"type", "number"}, {"minimum", 0}, {"maximum", 1}});
+      return {{"anyOf",
+               {{{"enum", field.choices}},
+                {{"type", "object"},
+                 {"properties", {{"train", share}, {"validation", share}}},
+                 {"required", {"train", "validation"}},
+                 {"additionalProperties", false}}}}};
+    }
     case FieldKind::layers:
       return layer_list();
     case FieldKind::modules:
@@ -394,7 +410,7 @@ Json transform_schema() {
     if (needs_nothing) any.push_back({{"const", type.name}, {"description", type.doc}});
     if (type.fields.empty()) continue;
     Json value = object_schema(type.fields, nullptr, type.doc);
-    if (type.fields.size() == 1) value = {{"anyOf", {value_schema(type.fields[0]), value}}};
+    if (const Field* bare = bare_value_field(type)) value = {{"anyOf", {value_schema(*bare), value}}};
     any.push_back({{"type", "object"},
                    {"description", type.doc},
                    {"properties", {{type.name, value}}},

@@ -41,8 +41,9 @@ struct Scope {
 
 class Unroller {
  public:
-  Unroller(const Modules& modules, const Names& vars, Expander& expander, Problems& problems)
-      : modules_(modules), vars_(vars), expander_(expander), problems_(problems) {}
+  Unroller(const Modules& modules, const std::vector<std::string>& fields, const Names& vars, Expander& expander,
+           Problems& problems)
+      : modules_(modules), fields_(fields), vars_(vars), expander_(expander), problems_(problems) {}
 
   Network run(const LayerList& layers) {
     Scope top;
@@ -112,6 +113,7 @@ class Unroller {
       problems_.add(pos, path, has_several(name, several->second), "name one: " + join(several->second));
       return name;
     }
+    if (std::find(fields_.begin(), fields_.end(), name) != fields_.end()) return name;
     const auto later = std::find_if(scope.layers->begin() + static_cast<std::ptrdiff_t>(index), scope.layers->end(),
                                     [&](const LayerEntry& l) { return l.name == name; });
     if (later == scope.layers->begin() + static_cast<std::ptrdiff_t>(index)) {
@@ -131,6 +133,7 @@ class Unroller {
 
   std::string suggest(const Scope& scope, const std::string& name) const {
     std::vector<std::string> names = {"data", "label"};
+    names.insert(names.end(), fields_.begin(), fields_.end());
     for (const auto& [input, output] : scope.inputs) names.push_back(input);
     for (const auto& [local, output] : scope.outputs) names.push_back(local);
     return did_you_mean(name, names);
@@ -427,6 +430,7 @@ class Unroller {
   }
 
   const Modules& modules_;
+  const std::vector<std::string>& fields_;
   const Names& vars_;
   Expander& expander_;
   Problems& problems_;
@@ -441,9 +445,9 @@ class Unroller {
 
 }  // namespace
 
-Network unroll(const LayerList& layers, const Modules& modules, const Names& vars, Expander& expander,
-               Problems& problems) {
-  return Unroller(modules, vars, expander, problems).run(layers);
+Network unroll(const LayerList& layers, const Modules& modules, const std::vector<std::string>& fields,
+               const Names& vars, Expander& expander, Problems& problems) {
+  return Unroller(modules, fields, vars, expander, problems).run(layers);
 }
 
 }  // namespace trainctl

@@ -36,6 +36,9 @@ std::string number(int64_t value) { return std::to_string(value); }
 
 bool reads_tokens(const DatasetSpec& set) { return set.type == "tokens" || set.type == "text"; }
 
+/// `path` is the folder of files with names of their own.
+bool is_one_folder(const DatasetSpec& set) { return set.has_file_splits() || set.type == "npy"; }
+
 /// The first twelve divisors.
 std::string divisors(int64_t value) {
   std::set<int64_t> found;
@@ -222,11 +225,13 @@ void validation_fits(Rules& r) {
   if (!r.job.loss) r.wrong("validation", "a validation needs a loss", "e.g. loss: softmax_cross_entropy");
   if (!set.paths.empty() && !has_files)
     r.wrong("validation.dataset.path", "a " + type + " set has no files", "set samples");
-  if (type == "mnist" && set.paths.size() > 1)
+  if (is_one_folder(r.job.dataset) && set.paths.size() > 1)
     r.wrong("validation.dataset.path",
-            "a mnist set is one folder, not " + number(static_cast<int64_t>(set.paths.size())));
-  if (!set.split.empty() && type != "mnist")
-    r.wrong("validation.dataset.split", "split is for the type mnist, and dataset.type is " + type);
+            "a " + type + " set is one folder, not " + number(static_cast<int64_t>(set.paths.size())));
+  if (!set.split.empty() && !r.job.dataset.has_file_splits())
+    r.wrong("validation.dataset.split",
+            "split is for the types mnist, cifar10 and cifar100, and dataset.type is " + type,
+            "give validation.dataset.path, or dataset.split: {train: 0.9, validation: 0.1}");
   if (set.samples > 0 && has_files)
     r.wrong("validation.dataset.samples", "samples is for the types random and constant, and dataset.type is " + type);
 }
@@ -262,10 +267,44 @@ void validation_has_metrics(Rules& r) {
     r.wrong("train.stop_when", "needs reaches or patience", "e.g. {metric: accuracy, reaches: 0.97}");
 }
 
-void one_folder_of_images(Rules& r) {
-  if (r.fine({"dataset.type", "dataset.path"}) && r.job.dataset.type == "mnist" && r.job.dataset.paths.size() > 1)
-    r.wrong("dataset.path",
-            "a mnist set is one folder, not " + number(static_cast<int64_t>(r.job.dataset.paths.size())));
+void one_folder_of_files(Rules& r) {
+  if (r.fine({"dataset.type", "dataset.path"}) && is_one_folder(r.job.dataset) && r.job.dataset.paths.size() > 1)
+    r.wrong("dataset.path", "a " + r.job.dataset.type + " set is one folder, not " +
+                                number(static_cast<int64_t>(r.job.dataset.paths.size())));
+}
+
+void samples_have_their_fields(Rules& r) {
+  if (!r.fine({"dataset"}) || !r.job.dataset.has_source()) return;
+  const DatasetSpec& d = r.job.dataset;
+  const bool by_file = d.has_file_splits();
+  if (d.has_shares() && by_file)
+    r.wrong("dataset.split", "a " + d.type + " set has files of its own for the validation",
+            "validation: {dataset: {split: test}}");
+  if (!by_file && r.job.positions.contains("dataset.split") && !d.has_shares())
+    r.wrong("dataset.split", "split: " + d.split + " is for the types mnist, cifar10 and cifar100",
+            "e.g. {train: 0.9, validation: 0.1}");
+  if (d.fields.empty() && (d.type == "csv" || d.type == "npy"))
+    r.wrong("dataset", "a " + d.type + " set needs 'fields'",
+            d.type == "csv" ? "e.g. fields: {features: [age, height], label: species}"
+                            : "e.g. fields: {data: images.npy, label: labels.npy}");
+  for (const SampleFieldSpec& field : d.fields)
+    if (field.parts.size() > 1 && d.type != "csv" && d.type != "tar")
+      r.wrong("dataset.fields." + field.name, "a field of a " + d.type + " set is one array, not " +
+                                                  number(static_cast<int64_t>(field.parts.size())));
+  if (d.fields.size() > kMaxSampleFields)
+    r.wrong("dataset.fields", "a sample has at most " + number(static_cast<int64_t>(kMaxSampleFields)) + " fields, not " +
+                                  number(static_cast<int64_t>(d.fields.size())));
+  if (!d.weights.empty() && d.weights.size() != d.paths.size())
+    r.wrong("dataset.weights", number(static_cast<int64_t>(d.weights.size())) + " weights for " +
+                                   number(static_cast<int64_t>(d.paths.size())) + " paths",
+            "one for each path");
+  if (d.type == "csv" && d.delimiter.size() != 1 && d.delimiter != "tab")
+    r.wrong("dataset.delimiter", "'" + d.delimiter + "' is not one character", "e.g. ';', or tab");
+  if (d.channels == 2) r.wrong("dataset.channels", "an image has 1 or 3 channels, not 2");
+  const std::vector<std::string> names = d.field_names();
+  if (r.job.loss && std::find(names.begin(), names.end(), "label") == names.end())
+    r.wrong("loss", "the samples have no field 'label' for the loss: they have " + join(names),
+            "name one of dataset.fields label");
 }
 
 void random_integers_have_classes(Rules& r) {
@@ -347,7 +386,8 @@ void validate(const JobSpec& job, Problems& problems) {
   metrics_have_classes(r);
   validation_fits(r);
   validation_has_metrics(r);
-  one_folder_of_images(r);
+  one_folder_of_files(r);
+  samples_have_their_fields(r);
   random_integers_have_classes(r);
   constant_integers_are_whole(r);
   batches_are_finite(r);

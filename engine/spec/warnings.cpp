@@ -36,7 +36,9 @@ std::string label_field(const JobSpec& job) {
   for (const char* field : {"dataset.label_dtype", "dataset.label_shape", "dataset.label_value"})
     if (job.positions.contains(field)) return field;
   const std::string& type = job.dataset.type;
-  return type == "mnist" || type == "tokens" || type == "text" ? "dataset.type" : "";
+  const std::vector<std::string> fields = job.dataset.field_names();
+  const bool has_label = job.dataset.has_source() && std::find(fields.begin(), fields.end(), "label") != fields.end();
+  return type == "mnist" || type == "tokens" || type == "text" || has_label ? "dataset.type" : "";
 }
 
 /// The first one of the reference that takes labels of the data set's type.

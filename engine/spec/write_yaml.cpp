@@ -108,6 +108,12 @@ class Writer {
         return names(field, field.list(const_cast<void*>(object)));
       case FieldKind::transforms:
         return transforms(field);
+      case FieldKind::sample_fields:
+        return sample_fields(field);
+      case FieldKind::split:
+        if (job_.dataset.has_shares()) return shares(field);
+        if (!job_.dataset.has_file_splits()) return;
+        break;
       case FieldKind::metrics:
         return metrics(field);
       case FieldKind::modules:
@@ -179,11 +185,45 @@ class Writer {
     names(field, patterns);
   }
 
-  void transforms(const Field& field) {
-    if (job_.dataset.transforms.empty()) return;
+  void sample_fields(const Field& field) {
+    if (job_.dataset.fields.empty()) return;
     key(field.name);
+    out_ << YAML::BeginMap;
+    for (const SampleFieldSpec& one : job_.dataset.fields) {
+      key(one.name);
+      put(one.parts);
+    }
+    out_ << YAML::EndMap;
+  }
+
+  void shares(const Field& field) {
+    key(field.name);
+    out_ << YAML::Flow << YAML::BeginMap;
+    key("train");
+    put(job_.dataset.train_share);
+    key("validation");
+    put(job_.dataset.validation_share);
+    out_ << YAML::EndMap;
+  }
+
+  void transforms(const Field& field) {
+    const std::vector<TransformSpec>& all = job_.dataset.transforms;
+    if (all.empty()) return;
+    key(field.name);
+    if (all.front().field.empty()) return transforms_of("");
+    out_ << YAML::BeginMap;
+    for (const std::string& name : job_.dataset.field_names()) {
+      if (std::none_of(all.begin(), all.end(), [&](const TransformSpec& t) { return t.field == name; })) continue;
+      key(name);
+      transforms_of(name);
+    }
+    out_ << YAML::EndMap;
+  }
+
+  void transforms_of(const std::string& field) {
     out_ << YAML::BeginSeq;
     for (const TransformSpec& transform : job_.dataset.transforms) {
+      if (transform.field != field) continue;
       if (transform.attrs.empty()) {
         scalar(transform.name);
         continue;

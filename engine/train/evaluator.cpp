@@ -14,8 +14,15 @@
 namespace trainctl {
 namespace {
 
+/// Of one sample.
+int64_t labels_of(const DataShapes& shapes) {
+  const DataField* label = shapes.find("label");
+  check(label != nullptr, "what is evaluated has labels");
+  return num_elements(label->shape);
+}
+
 std::unique_ptr<Loader> make_loader(const PlannedJob& job, const PlannedEvaluation& evaluation, const Program& program,
-                                    Executor& executor) {
+                                    Executor& executor, const std::function<void(const EnvError&)>& on_hang) {
   const JobSpec& spec = job.spec;
   LoaderOptions options;
   options.num_steps = std::numeric_limits<int64_t>::max();  // one pass after another
@@ -24,6 +31,8 @@ std::unique_ptr<Loader> make_loader(const PlannedJob& job, const PlannedEvaluati
   if (spec.loss->attrs.has("ignore_index")) options.ignored_label = spec.loss->attrs.integer("ignore_index");
   options.no_label = no_label(evaluation.graph);
   options.held = 1;
+  options.timeout_seconds = spec.launch.timeout_seconds;
+  options.on_hang = on_hang;
   options.layout = &executor.inputs();
   options.allocate = [&executor](int64_t bytes) { return executor.allocate_inputs(bytes); };
   try {
@@ -37,12 +46,12 @@ std::unique_ptr<Loader> make_loader(const PlannedJob& job, const PlannedEvaluati
 }  // namespace
 
 Evaluator::Evaluator(const PlannedJob& job, const PlannedEvaluation& evaluation, const Program& program,
-                     std::unique_ptr<Executor> executor)
+                     std::unique_ptr<Executor> executor, const std::function<void(const EnvError&)>& on_hang)
     : job_(job),
       program_(program),
-      rows_(evaluation.set.batch * num_elements(job.shapes.label)),
+      rows_(evaluation.set.batch * labels_of(job.shapes)),
       executor_(std::move(executor)),
-      loader_(make_loader(job, evaluation, program, *executor_)) {}
+      loader_(make_loader(job, evaluation, program, *executor_, on_hang)) {}
 
 ValidationReport Evaluator::run(int64_t steps, const std::function<void(int64_t, int64_t)>& progress) {
   const auto start = std::chrono::steady_clock::now();

@@ -14,9 +14,9 @@ namespace trainctl {
 
 class Evaluator {
  public:
-  /// All must outlive it; the job has a validation. `executor` runs `program` and belongs to the evaluator.
+  /// All must outlive it; the job has a validation. `executor` runs `program` and belongs to the evaluator. `on_hang`: as TrainHooks.
   Evaluator(const PlannedJob& job, const PlannedEvaluation& evaluation, const Program& program,
-            std::unique_ptr<Executor> executor);
+            std::unique_ptr<Executor> executor, const std::function<void(const EnvError&)>& on_hang = {});
 
   int64_t batches() const { return loader_->steps_per_epoch(); }
   Executor& executor() { return *executor_; }

@@ -17,7 +17,7 @@
 #include "engine/train/data/dataset.h"
 #include "engine/train/data/loader.h"
 #include "engine/train/data/order.h"
-#include "engine/train/data/transforms.h"
+#include "engine/train/data/sample_transforms.h"
 #include "engine/train/head_pieces.h"
 #include "engine/train/machine_file.h"
 #include "engine/train/trainer.h"
@@ -58,16 +58,25 @@ void check_filled_batch(const PlannedJob& job, const PlannedEvaluation& evaluati
                     remedy);
 }
 
+/// "[28, 28, 1]", or "image [3, 224, 224] of f32, label [] of i32".
+std::string in_words(const DataShapes& shapes) {
+  if (shapes.fields.size() == 2 && shapes.fields[0].name == "data") return to_string(shapes.fields[0].shape);
+  std::vector<std::string> fields;
+  for (const DataField& field : shapes.fields)
+    fields.push_back(fmt::format("{} {} of {}", field.name, to_string(field.shape), field.is_integer ? "i32" : "f32"));
+  return join(fields);
+}
+
 PlannedEvaluation plan_validation(const PlannedJob& job) {
   PlannedEvaluation evaluation;
   evaluation.set = job.spec.validation_set();
-  const DataShapes shapes = read_data_shapes(evaluation.set);
-  if (shapes.data != job.shapes.data || shapes.label != job.shapes.label)
+  const DataHeader header = read_data_header(evaluation.set);
+  if (header.shapes != job.shapes)
     throw SpecError({}, "validation.dataset",
-                    fmt::format("its samples are {}, those of the training set are {}", to_string(shapes.data),
-                                to_string(job.shapes.data)),
+                    fmt::format("its samples are {}, those of the training set are {}", in_words(header.shapes),
+                                in_words(job.shapes)),
                     "dataset.transforms: {resize: [h, w]} makes them alike");
-  evaluation.samples = read_data_size(evaluation.set);
+  evaluation.samples = header.samples;
   evaluation.graph = evaluation_graph(job.graph);
   check_filled_batch(job, evaluation);
   return evaluation;
@@ -162,8 +171,9 @@ PlannedJob plan_job(JobSpec spec) {
     throw with_positions(error, job.spec);
   }
   try {
-    job.shapes = read_data_shapes(job.spec.dataset);
-    job.samples = read_data_size(job.spec.dataset);
+    const DataHeader header = read_data_header(job.spec.dataset);
+    job.shapes = header.shapes;
+    job.samples = header.samples;
     check_epoch(job.spec.dataset, job.samples);
     check_run(job.spec, job.samples);
   } catch (const SpecError& error) {

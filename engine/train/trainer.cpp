@@ -8,7 +8,7 @@
 #include "engine/base/checked.h"
 #include "engine/base/error.h"
 #include "engine/train/data/order.h"
-#include "engine/train/data/transforms.h"
+#include "engine/train/data/sample_transforms.h"
 #include "engine/train/learning_rate.h"
 
 namespace trainctl {
@@ -48,6 +48,8 @@ std::unique_ptr<Loader> make_loader(const PlannedJob& job, const Program& progra
       options.on_change = [&hooks](int64_t step, const LoadTuner::Change& change) {
         hooks.on_loading(step, change.to, change.reason);
       };
+    options.timeout_seconds = spec.launch.timeout_seconds;
+    options.on_hang = hooks.on_hang;
     options.layout = &executor.inputs();
     options.allocate = [&executor](int64_t bytes) { return executor.allocate_inputs(bytes); };
     return std::make_unique<Loader>(std::move(set), spec.dataset, program, spec.seed, options);
@@ -124,7 +126,7 @@ Trainer::Trainer(const PlannedJob& job, const Program& program, Communicator& co
     beside.left_out.reset();
     beside.start_up = nullptr;
     evaluator_ = std::make_unique<Evaluator>(job, *job.validation, *options.validation,
-                                             executor_->beside(*options.validation, beside));
+                                             executor_->beside(*options.validation, beside), hooks_.on_hang);
     start_up_.ended("kernels");
   }
   if (options.restore) {
@@ -205,6 +207,14 @@ void Trainer::finish_start_up() {
   if (hooks_.on_first_step) hooks_.on_first_step(start_up_);
 }
 
+/// The first broken sample, and then each time that there are twice as many: many make no flood.
+void Trainer::tell_skipped() {
+  const SkippedSamples skipped = loader_->skipped();
+  if (skipped.count == 0 || skipped.count < 2 * told_skipped_) return;
+  told_skipped_ = skipped.count;
+  if (hooks_.on_skipped) hooks_.on_skipped(finished_, skipped);
+}
+
 StepReport Trainer::finish_step() {
   StepReport report = report_of(finished_);
   std::array<float, kMostMetrics> sums{};
@@ -216,6 +226,7 @@ StepReport Trainer::finish_step() {
   if (finished_ == first_step_) finish_start_up();
   loader_->release_step();
   ++finished_;
+  tell_skipped();
   const Clock::time_point now = Clock::now();
   report.seconds = std::chrono::duration<double>(now - last_).count();
   last_ = now;
@@ -290,6 +301,7 @@ TrainResult train(const PlannedJob& job, const Program& program, Communicator& c
   result.stopped = !trainer.done();
   result.reason = trainer.stop_reason();
   result.loading = trainer.loading();
+  result.skipped = trainer.skipped();
   return result;
 }
 

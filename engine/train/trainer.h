@@ -47,6 +47,12 @@ struct TrainHooks {
   std::function<void(const StepReport&)> on_step;
   /// dataset.autotune has changed how many workers read, before the step that follows `step`.
   std::function<void(int64_t step, const LoadSetting& setting, const std::string& reason)> on_loading;
+  /// dataset.on_error: skip has left out samples of the first `step` steps, or of steps that are read ahead. Called for
+  /// the first one, and when there are twice as many as at the last call.
+  std::function<void(int64_t step, const SkippedSamples& skipped)> on_skipped;
+  /// A sample cannot be read in launch.timeout. The thread that reads it may never return, so this call had better end
+  /// the process.
+  std::function<void(const EnvError&)> on_hang;
   /// The first step whose loss is nan or infinite; called before its on_step.
   std::function<void(const StepReport&)> on_not_finite;
   std::function<void(const EpochReport&)> on_epoch;
@@ -86,6 +92,7 @@ struct TrainResult {
   float last_loss = 0;
   EpochReport last_epoch;
   LoadSetting loading;  ///< that dataset.autotune settled on
+  SkippedSamples skipped;
 };
 
 /// Trains one rank. `job`, `program` and `comm` must outlive it.
@@ -109,6 +116,7 @@ class Trainer {
   Executor& executor() { return *executor_; }
   /// The workers that read samples now, and the batches that they are ahead.
   LoadSetting loading() const { return loader_->setting(); }
+  SkippedSamples skipped() const { return loader_->skipped(); }
 
  private:
   using Clock = std::chrono::steady_clock;
@@ -120,6 +128,7 @@ class Trainer {
   void finish_steps();
   StepReport finish_step();
   void finish_start_up();
+  void tell_skipped();
   void first_not_finite(const StepReport& report);
   StepReport report_of(int64_t step) const;
   void end_of_epoch(const StepReport& report);
@@ -133,6 +142,7 @@ class Trainer {
   const int64_t first_step_;
   int64_t started_, finished_, reported_;  ///< all from 0 over the whole run
   bool stopped_ = false, ended_ = false;
+  int64_t told_skipped_ = 0;
   int max_ahead_ = 1;      ///< steps started but not finished
   bool is_finite_ = true;  ///< all losses so far
   Clock::time_point epoch_start_;

@@ -10,10 +10,8 @@ TEST_CASE("a job whose shapes or plan cannot be gets exactly the errors it asks 
   check_bad_jobs(TRAINCTL_SOURCE_DIR "/tests/bad_specs/plan", 20,
                  [](const std::string& file, const std::vector<std::string>& overrides) {
                    const JobSpec job = load_job(file, overrides);
-                   const DataShapes data{.data = job.dataset.shape,
-                                         .label = job.dataset.label_shape,
-                                         .data_is_integer = job.dataset.dtype == "i32",
-                                         .label_is_integer = job.dataset.label_dtype == "i32"};
+                   const DataShapes data = data_and_label(job.dataset.shape, job.dataset.label_shape,
+                                                          job.dataset.dtype == "i32", job.dataset.label_dtype == "i32");
                    make_plan(build_graph(job, data), job, CostModel());
                  });
 }

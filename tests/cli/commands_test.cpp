@@ -2,12 +2,15 @@
 #include <doctest/doctest.h>
 #include <sys/wait.h>
 
+#include <algorithm>
 #include <cstdlib>
+#include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
 
 #include "engine/base/error.h"
 #include "engine/base/text.h"
+#include "engine/train/data/image/png_file.h"
 #include "tests/cli/command.h"
 #include "tests/launcher/scratch.h"
 
@@ -142,10 +145,25 @@ TEST_CASE("init writes a valid job, and never overwrites a file") {
   CHECK(contains(unknown.err, "did you mean 'mlp'?"));
 }
 
+namespace {
+
+void write_photos(const std::string& folder) {
+  Image image;
+  image.resize(40, 50, 3);
+  for (int64_t y = 0; y < 40; ++y) std::fill_n(image.row(y), 150, uint8_t{100});
+  for (const char* name : {"cat", "dog"}) {
+    std::filesystem::create_directories(folder + "/" + name);
+    for (int i = 0; i < 20; ++i) write_png(folder + "/" + name + "/" + std::to_string(i) + ".png", image.view());
+  }
+}
+
+}  // namespace
+
 TEST_CASE("each template of init is a job that check and plan take as it is") {
   const Scratch scratch;
-  const std::vector<std::string> templates = {"classifier", "command", "gpt2", "llama", "mlp", "resnet50"};
+  const std::vector<std::string> templates = {"classifier", "command", "gpt2", "image_folder", "llama", "mlp", "resnet50"};
   CHECK(contains(trainctl_command(scratch.path(), {"init", "--help"}).out, "One of: " + join(templates)));
+  write_photos(scratch.path() + "/photos");  // of image_folder
   for (const std::string& name : templates) {
     CAPTURE(name);
     const std::string file = name + ".yaml";

@@ -15,9 +15,8 @@ const std::vector<std::string> kSchedules = {"parallel.schedule=gpipe", "paralle
 Job job(JobSpec spec) {
   Job j;
   j.spec = std::move(spec);
-  const DataShapes shapes{j.spec.dataset.shape, j.spec.dataset.label_shape, j.spec.dataset.dtype == "i32",
-                          j.spec.dataset.label_dtype == "i32"};
-  j.graph = build_graph(j.spec, shapes);
+  const DatasetSpec& set = j.spec.dataset;
+  j.graph = build_graph(j.spec, data_and_label(set.shape, set.label_shape, set.dtype == "i32", set.label_dtype == "i32"));
   j.plan = make_plan(j.graph, j.spec, CostModel());
   return j;
 }

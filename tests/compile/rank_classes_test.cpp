@@ -25,9 +25,8 @@ struct Job {
   Plan plan;
 
   explicit Job(const std::string& text) : spec(parse_job(text, "job.yaml", {})) {
-    const DataShapes shapes{spec.dataset.shape, spec.dataset.label_shape, spec.dataset.dtype == "i32",
-                            spec.dataset.label_dtype == "i32"};
-    graph = build_graph(spec, shapes);
+    graph = build_graph(spec, data_and_label(spec.dataset.shape, spec.dataset.label_shape, spec.dataset.dtype == "i32",
+                                             spec.dataset.label_dtype == "i32"));
     plan = make_plan(graph, spec, CostModel());
   }
   RankClasses classes() const { return compile_classes(graph, plan, spec, CostModel()); }

@@ -45,11 +45,8 @@ struct Job {
 Job planned(const std::string& text) {
   Job job;
   job.spec = parse_job(text, "job.yaml");
-  DataShapes shapes;
-  shapes.data = job.spec.dataset.shape;
-  shapes.label = job.spec.dataset.label_shape;
-  shapes.label_is_integer = job.spec.dataset.label_dtype == "i32";
-  job.graph = build_graph(job.spec, shapes);
+  const DatasetSpec& set = job.spec.dataset;
+  job.graph = build_graph(job.spec, data_and_label(set.shape, set.label_shape, false, set.label_dtype == "i32"));
   job.plan = make_plan(job.graph, job.spec, CostModel());
   return job;
 }

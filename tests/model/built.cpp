@@ -24,11 +24,7 @@ std::string names(const Graph& graph, const std::vector<TensorId>& tensors) {
 }  // namespace
 
 Graph build(const std::string& text, const Data& data) {
-  DataShapes shapes;
-  shapes.data = data.shape;
-  shapes.label = data.label;
-  shapes.data_is_integer = data.integer;
-  shapes.label_is_integer = data.integer_label;
+  const DataShapes shapes = data_and_label(data.shape, data.label, data.integer, data.integer_label);
   return build_graph(parse_job(dataset(data) + text, "job.yaml"), shapes);
 }
 

@@ -56,12 +56,8 @@ std::vector<std::string> Planned::moves(Phase phase) const {
 }
 
 Graph graph_of(const JobSpec& spec) {
-  DataShapes shapes;
-  shapes.data = spec.dataset.shape;
-  shapes.label = spec.dataset.label_shape;
-  shapes.data_is_integer = spec.dataset.dtype == "i32";
-  shapes.label_is_integer = spec.dataset.label_dtype == "i32";
-  return build_graph(spec, shapes);
+  return build_graph(spec, data_and_label(spec.dataset.shape, spec.dataset.label_shape, spec.dataset.dtype == "i32",
+                                          spec.dataset.label_dtype == "i32"));
 }
 
 Planned planned(const std::string& yaml, const std::vector<std::string>& overrides) {

@@ -211,14 +211,14 @@ TEST_CASE("search: blocks that a network repeats are found, and three of them st
   const Folded folded = fold(job, 3);
   CHECK(folded.job.network.size() == 1 + 3 * 10 + 2);
   CHECK(folded.job.network.back().name == "head");
-  const Graph graph = build_graph(folded.job, {.data = {16}, .label = {16}, .data_is_integer = true, .label_is_integer = true});
+  const Graph graph = build_graph(folded.job, data_and_label({16}, {16}, true, true));
   CHECK(graph.layers.size() == folded.job.network.size() + 1);
 }
 
 TEST_CASE("search: the sum over a folded network is that of the whole network with the same cuts") {
   for (const int ranks : {2, 4, 6}) {
     const JobSpec job = parse_job(kGpt, "job.yaml");
-    const DataShapes shapes{.data = {16}, .label = {16}, .data_is_integer = true, .label_is_integer = true};
+    const DataShapes shapes = data_and_label({16}, {16}, true, true);
     double sums[2];
     int at = 0;
     for (const int blocks : {3, 12}) {

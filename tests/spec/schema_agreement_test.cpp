@@ -74,7 +74,7 @@ bool schema_accepts(const YamlNode& job) {
 /// What no schema can say, by the names of the files in tests/bad_specs that show it.
 const std::map<std::string, std::vector<std::string>> kBeyondASchema = {
     {"a name that must be, or must not be, that of a layer or module",
-     {"input_itself", "input_later", "input_unknown", "layer_name_inside_another", "layer_name_twice",
+     {"samples_input_unknown", "samples_transforms_of_unknown", "input_itself", "input_later", "input_unknown", "layer_name_inside_another", "layer_name_twice",
       "loss_input_unknown", "module_input_from_outside", "module_unknown", "module_uses_itself",
       "print_control_character", "print_unknown", "recompute_unknown", "share_*", "stage_config_*",
       "strategy_unknown_layer"}},
@@ -83,7 +83,8 @@ const std::map<std::string, std::vector<std::string>> kBeyondASchema = {
       "constant_fraction",   "cosine_*",          "gradient_precision", "hybrid_batch",
       "interleaved_*",       "loss_label_dtype*", "metric_of_numbers",  "metric_twice",
       "metric_without_loss", "missing_classes",   "mnist_two_folders",  "nesterov_without_momentum",
-      "ranks_stages",        "stage_number*",     "stand_alone_*",      "tokens_loss_of_numbers"}},
+      "ranks_stages",        "stage_number*",     "stand_alone_*",      "tokens_loss_of_numbers", "samples_*_fields", "samples_delimiter", "samples_npy_two_arrays",
+      "samples_split_above_one", "samples_split_word", "samples_weights_count", "samples_without_label"}},
     {"a value that only the type of the layer can judge",
      {"pad_counts", "reshape_two_unknowns", "transpose_not_a_permutation"}},
     {"a product or a number of things", {"module_too_many_layers", "range_huge_batch"}},

@@ -18,36 +18,36 @@ namespace {
 class Counting final : public Dataset {
  public:
   explicit Counting(int64_t size, int64_t broken = -1) : size_(size), broken_(broken) {
-    shapes_ = {{4, 3}, {}, false, false};
+    fields_ = as_loaded(data_and_label({4, 3}, {}));
   }
   int64_t size() const override { return size_; }
-  const DataShapes& shapes() const override { return shapes_; }
-  void read(int64_t sample, ReadState&, const SampleOutputs& to) const override {
+  const std::vector<SampleField>& fields() const override { return fields_; }
+  void read(int64_t sample, ReadState&, SampleOutputs to) const override {
     if (sample == broken_) throw EnvError("sample is broken");
-    for (int64_t e = 0; to.data && e < 12; ++e) static_cast<float*>(to.data)[e] = float(100 * sample + e);
-    if (to.label) *static_cast<float*>(to.label) = float(100 * sample);
+    for (int64_t e = 0; to[0] && e < 12; ++e) static_cast<float*>(to[0])[e] = float(100 * sample + e);
+    if (to[1]) *static_cast<float*>(to[1]) = float(100 * sample);
     ++reads;
   }
   mutable std::atomic<int64_t> reads = 0;
 
  private:
   int64_t size_, broken_;
-  DataShapes shapes_;
+  std::vector<SampleField> fields_;
 };
 
 /// Two labels a sample: s % 3 and 7.
 class Classes final : public Dataset {
  public:
   int64_t size() const override { return 6; }
-  const DataShapes& shapes() const override { return shapes_; }
-  void read(int64_t sample, ReadState&, const SampleOutputs& to) const override {
-    if (!to.label) return;
-    static_cast<int32_t*>(to.label)[0] = static_cast<int32_t>(sample % 3);
-    static_cast<int32_t*>(to.label)[1] = 7;
+  const std::vector<SampleField>& fields() const override { return fields_; }
+  void read(int64_t sample, ReadState&, SampleOutputs to) const override {
+    if (!to[1]) return;
+    static_cast<int32_t*>(to[1])[0] = static_cast<int32_t>(sample % 3);
+    static_cast<int32_t*>(to[1])[1] = 7;
   }
 
  private:
-  DataShapes shapes_ = {.data = {1}, .label = {2}, .data_is_integer = true, .label_is_integer = true};
+  std::vector<SampleField> fields_ = as_loaded(data_and_label({1}, {2}, true, true));
 };
 
 Instruction load(const std::string& tensor, int micro_batch, Shape whole, Shape offset, Shape part) {
@@ -165,11 +165,11 @@ TEST_CASE("the labels that count are those of the whole batch, whichever rows a 
   }
   const auto all_ignored = [] {
     struct Sevens final : public Dataset {
-      DataShapes all = {.data = {1}, .label = {}, .data_is_integer = true, .label_is_integer = true};
+      std::vector<SampleField> all = as_loaded(data_and_label({1}, {}, true, true));
       int64_t size() const override { return 2; }
-      const DataShapes& shapes() const override { return all; }
-      void read(int64_t, ReadState&, const SampleOutputs& to) const override {
-        if (to.label) *static_cast<int32_t*>(to.label) = 7;
+      const std::vector<SampleField>& fields() const override { return all; }
+      void read(int64_t, ReadState&, SampleOutputs to) const override {
+        if (to[1]) *static_cast<int32_t*>(to[1]) = 7;
       }
     };
     return std::make_unique<Sevens>();
@@ -251,18 +251,18 @@ namespace {
 class Drawn final : public Dataset {
  public:
   int64_t size() const override { return 40; }
-  const DataShapes& shapes() const override { return shapes_; }
-  void read(int64_t sample, ReadState& state, const SampleOutputs& to) const override {
+  const std::vector<SampleField>& fields() const override { return fields_; }
+  void read(int64_t sample, ReadState& state, SampleOutputs to) const override {
     if (sample % 7 == 0) std::this_thread::sleep_for(std::chrono::milliseconds(2));
     if (sample == broken) throw EnvError("sample " + std::to_string(sample) + " is broken");
-    for (int e = 0; to.data && e < kElements; ++e) static_cast<float*>(to.data)[e] = float(state.rng.uniform());
-    if (to.label) *static_cast<float*>(to.label) = float(sample);
+    for (int e = 0; to[0] && e < kElements; ++e) static_cast<float*>(to[0])[e] = float(state.rng.uniform());
+    if (to[1]) *static_cast<float*>(to[1]) = float(sample);
   }
   int64_t broken = -1;
 
  private:
   static constexpr int kElements = 6000;  // a worker claims few of them at a time
-  DataShapes shapes_ = {.data = {kElements}, .label = {}};
+  std::vector<SampleField> fields_ = as_loaded(data_and_label({kElements}, {}));
 };
 
 Program drawn_program() {
@@ -347,4 +347,55 @@ TEST_CASE("autotune gives a loader that is waited for more workers, which change
     alone.release_step();
   }
   CHECK(alone.setting() == LoadSetting{1, 1});
+}
+
+namespace {
+
+/// Sample 5 is not read before `release`.
+class Hanging final : public Dataset {
+ public:
+  explicit Hanging(std::atomic<bool>& release) : release_(release) {}
+  int64_t size() const override { return 20; }
+  const std::vector<SampleField>& fields() const override { return fields_; }
+  void read(int64_t sample, ReadState&, SampleOutputs to) const override {
+    while (sample == 5 && !release_) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    if (to[1] != nullptr) *static_cast<float*>(to[1]) = float(sample);
+  }
+  std::string where(int64_t sample) const override { return "mount/" + std::to_string(sample) + ".jpg"; }
+
+ private:
+  std::atomic<bool>& release_;
+  std::vector<SampleField> fields_ = as_loaded(data_and_label({1}, {}));
+};
+
+}  // namespace
+
+TEST_CASE("a sample that a file system does not give in time is named, and whoever waits can end the process") {
+  Program program;
+  program.instructions = {load("label", 0, {4}, {0}, {4})};
+  std::atomic<bool> release = false;
+  std::string told;
+  Loader loader(std::make_unique<Hanging>(release), spec_of(4), program, 1,
+                {.num_steps = 5, .timeout_seconds = 0.2, .on_hang = [&](const EnvError& error) { told = error.what(); }});
+  loader.next_step();
+  loader.release_step();
+  try {
+    loader.next_step();
+    FAIL("the second batch cannot be whole");
+  } catch (const EnvError& error) {
+    CHECK(std::string(error.what()).starts_with("mount/5.jpg: has been read for "));
+  }
+  CHECK(told.starts_with("mount/5.jpg: "));
+  release = true;
+}
+
+TEST_CASE("a slow sample within the time is no error") {
+  Program program;
+  program.instructions = {load("label", 0, {10}, {0}, {10})};
+  Loader loader(std::make_unique<Drawn>(), spec_of(10), program, 1, {.num_steps = 3, .timeout_seconds = 60});
+  for (int step = 0; step < 3; ++step) {
+    CHECK_NOTHROW(loader.next_step());
+    loader.release_step();
+  }
+  CHECK(loader.skipped().count == 0);
 }

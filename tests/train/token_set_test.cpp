@@ -234,14 +234,11 @@ TEST_CASE("a set of tokens has integer windows as data and labels") {
   const ScratchFolder folder;
   const DatasetSpec spec = set_of("tokens", {folder.write("a.bin", ascending(0, 10))}, 4);
   const DataShapes shapes = read_data_shapes(spec);
-  CHECK(shapes.data == Shape{4});
-  CHECK(shapes.label == Shape{4});
-  CHECK(shapes.data_is_integer);
-  CHECK(shapes.label_is_integer);
+  CHECK(shapes == data_and_label({4}, {4}, true, true));
   CHECK(read_data_size(spec) == 2);
   const std::unique_ptr<Dataset> set = open_dataset(spec, 1);
   Window label(4);
-  set->read(DataTensor::label, 1, label.data());
+  set->read("label", 1, label.data());
   CHECK(label == Window{5, 6, 7, 8});
 }
 

@@ -6,25 +6,10 @@
 #include <limits>
 
 #include "engine/base/error.h"
-#include "engine/graph/bf16.h"
 #include "engine/runtime/parts.h"
+#include "engine/train/data/elements.h"
 
 namespace trainctl {
-namespace {
-
-constexpr int64_t kElementBytes = 4;  ///< of the set's samples, both f32 and i32
-
-}  // namespace
-
-void convert_samples(const std::byte* from, DType to_type, int64_t elements, std::byte* to) {
-  if (to_type != DType::bf16) {
-    std::memcpy(to, from, static_cast<size_t>(elements * kElementBytes));
-    return;
-  }
-  const auto* values = reinterpret_cast<const float*>(from);
-  std::transform(values, values + elements, reinterpret_cast<uint16_t*>(to), to_bf16);
-}
-
 BatchLayout::BatchLayout(const Dataset& set, int64_t batch, const Program& program, const InputLayout& layout,
                          const BatchLayoutOptions& options)
     : set_(set), options_(options) {
@@ -34,7 +19,7 @@ BatchLayout::BatchLayout(const Dataset& set, int64_t batch, const Program& progr
     Part part = make_part(program.instructions[i], layout.rows[i] > 0, batch);
     part.offset = layout.offsets[i];
     part.staging = staging_bytes_;
-    if (part.way == Way::sliced) staging_bytes_ += part.rows * part.sample_elements * kElementBytes;
+    if (part.way == Way::sliced) staging_bytes_ += part.rows * part.sample_elements * byte_size(part.dtype());
     parts_.push_back(part);
     end = layout.offsets[i] + 1;
   }
@@ -44,11 +29,13 @@ BatchLayout::BatchLayout(const Dataset& set, int64_t batch, const Program& progr
 BatchLayout::Part BatchLayout::make_part(const Instruction& load, bool by_number, int64_t batch) const {
   Part part;
   part.load = &load;
-  part.which = data_tensor(load.op);
-  part.sample_elements = set_.elements(part.which);
+  const int field = set_.find(load.op);
+  check(field >= 0, "a program loads what the samples have");
+  part.field = static_cast<size_t>(field);
+  const SampleField& from = set_.fields()[part.field];
+  part.sample_elements = from.elements();
   const Operand& operand = load.outputs[0];
-  const bool integer = part.which == DataTensor::data ? set_.shapes().data_is_integer : set_.shapes().label_is_integer;
-  check((operand.dtype == DType::i32) == integer, "a load must have the data set's type, or bf16 for its f32");
+  check((operand.dtype == DType::i32) == from.is_integer, "a load must have the data set's type, or bf16 for its f32");
 
   // The label may have the prediction's shape, so rows are counted in elements.
   const int64_t elements = num_elements(operand.global_shape);
@@ -71,10 +58,10 @@ BatchLayout::Part BatchLayout::make_part(const Instruction& load, bool by_number
   part.first_element = first * part.sample_elements;
   part.first_row = std::max(load.micro_batch, 0) * whole_rows + first;
   const bool whole_samples = part.rows * part.sample_elements == num_elements(operand.shape);
-  part.way = by_number                       ? Way::by_number
-             : !whole_samples                ? Way::sliced
-             : operand.dtype == DType::bf16  ? Way::converted
-                                             : Way::direct;
+  part.way = by_number                           ? Way::by_number
+             : !whole_samples                    ? Way::sliced
+             : !is_same(from.type, operand.dtype) ? Way::converted
+                                                 : Way::direct;
   return part;
 }
 
@@ -86,15 +73,16 @@ void BatchLayout::find_rows() {
 }
 
 int64_t BatchLayout::sample_bytes() const {
-  return (set_.elements(DataTensor::data) + set_.elements(DataTensor::label)) * kElementBytes;
+  int64_t bytes = 0;
+  for (const SampleField& field : set_.fields()) bytes += field.bytes();
+  return bytes;
 }
 
 BatchLayout::Scratch BatchLayout::make_scratch() const {
   Scratch scratch;
   set_.prepare(scratch.state);
-  scratch.state.labels.resize(static_cast<size_t>(set_.elements(DataTensor::label)));
-  scratch.data.resize(static_cast<size_t>(set_.elements(DataTensor::data) * kElementBytes));
-  scratch.label.resize(static_cast<size_t>(set_.elements(DataTensor::label) * kElementBytes));
+  for (const SampleField& field : set_.fields()) scratch.fields.emplace_back(static_cast<size_t>(field.bytes()));
+  scratch.to.resize(scratch.fields.size());
   return scratch;
 }
 
@@ -107,32 +95,33 @@ void BatchLayout::write_numbers(std::span<const int64_t> samples, std::byte* blo
   }
 }
 
-std::byte* BatchLayout::target(DataTensor which, int64_t row, std::byte* scratch, std::byte* block) const {
-  std::byte* at = nullptr;
+void* BatchLayout::target(size_t field, int64_t row, Scratch& scratch, std::byte* block) const {
+  void* at = nullptr;
   for (const Part& part : parts_) {
-    if (part.which != which || part.way == Way::by_number || !part.has(row)) continue;
+    if (part.field != field || part.way == Way::by_number || !part.has(row)) continue;
     if (part.way == Way::direct)
-      return block + part.offset + (row - part.first_row) * part.sample_elements * kElementBytes;
-    at = scratch;
+      return block + part.offset + (row - part.first_row) * part.sample_elements * byte_size(part.dtype());
+    at = scratch.fields[field].data();
   }
   return at;
 }
 
-void BatchLayout::spread(DataTensor which, int64_t row, const std::byte* from, std::byte* staging,
+void BatchLayout::spread(size_t field, int64_t row, const void* from, bool no_label, std::byte* staging,
                          std::byte* block) const {
   for (const Part& part : parts_) {
-    if (part.which != which || part.way == Way::by_number || !part.has(row)) continue;
-    const int64_t element = (row - part.first_row) * part.sample_elements;
-    const DType type = part.load->outputs[0].dtype;
-    std::byte* to = part.way == Way::sliced ? staging + part.staging + element * kElementBytes
-                                            : block + part.offset + element * byte_size(type);
-    if (to != from) convert_samples(from, part.way == Way::converted ? type : DType::f32, part.sample_elements, to);
+    if (part.field != field || part.way == Way::by_number || !part.has(row)) continue;
+    const int64_t offset = (row - part.first_row) * part.sample_elements * byte_size(part.dtype());
+    std::byte* to = part.way == Way::sliced ? staging + part.staging + offset : block + part.offset + offset;
+    if (no_label)
+      mark_no_label(part, to);
+    else if (to != from)
+      convert_elements(from, set_.fields()[field].type, part.sample_elements, part.dtype(), to);
   }
 }
 
-void BatchLayout::mark_no_label(std::byte* label) const {
-  const auto count = static_cast<size_t>(set_.elements(DataTensor::label));
-  if (set_.shapes().label_is_integer)
+void BatchLayout::mark_no_label(const Part& part, std::byte* label) const {
+  const auto count = static_cast<size_t>(part.sample_elements);
+  if (part.dtype() == DType::i32)
     std::fill_n(reinterpret_cast<int32_t*>(label), count, *options_.no_label);
   else
     std::fill_n(reinterpret_cast<float*>(label), count, std::numeric_limits<float>::quiet_NaN());
@@ -140,22 +129,26 @@ void BatchLayout::mark_no_label(std::byte* label) const {
 
 void BatchLayout::read_row(int64_t row, int64_t sample, bool is_own, Scratch& scratch, std::byte* staging,
                            std::byte* block) const {
-  std::byte* data = target(DataTensor::data, row, scratch.data.data(), block);
-  std::byte* label = target(DataTensor::label, row, scratch.label.data(), block);
-  set_.read(sample, scratch.state, {data, label});
-  if (label != nullptr && !is_own && options_.no_label) mark_no_label(label);
-  if (data != nullptr) spread(DataTensor::data, row, data, staging, block);
-  if (label != nullptr) spread(DataTensor::label, row, label, staging, block);
+  for (size_t field = 0; field < scratch.to.size(); ++field) scratch.to[field] = target(field, row, scratch, block);
+  set_.read(sample, scratch.state, scratch.to);
+  const StageTimer timer(scratch.state.seconds, ReadStage::copy);
+  for (size_t field = 0; field < scratch.to.size(); ++field) {
+    if (scratch.to[field] == nullptr) continue;
+    const bool no_label = !is_own && options_.no_label && set_.fields()[field].name == "label";
+    spread(field, row, scratch.to[field], no_label, staging, block);
+  }
 }
 
 void BatchLayout::finish(const std::byte* staging, std::byte* block) const {
   for (const Part& part : parts_) {
     if (part.way != Way::sliced) continue;
     const Operand& operand = part.load->outputs[0];
+    const int64_t element = byte_size(operand.dtype);
     for_each_run(operand.global_shape, operand.global_offset, operand.shape,
                  [&](int64_t in_part, int64_t in_whole, int64_t length) {
-                   convert_samples(staging + part.staging + (in_whole - part.first_element) * kElementBytes,
-                                   operand.dtype, length, block + part.offset + in_part * byte_size(operand.dtype));
+                   std::memcpy(block + part.offset + in_part * element,
+                               staging + part.staging + (in_whole - part.first_element) * element,
+                               static_cast<size_t>(length * element));
                  });
   }
 }

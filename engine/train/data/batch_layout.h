@@ -23,15 +23,13 @@ struct BatchLayoutOptions {
   std::optional<int32_t> no_label;  ///< of rows that only fill a batch up: i32 labels have this value, f32 ones nan
 };
 
-/// Converts samples from the set's type (f32 or i32) to a load's type.
-void convert_samples(const std::byte* from, DType to_type, int64_t elements, std::byte* to);
-
 class BatchLayout {
  public:
   /// A worker's own scratch memory.
   struct Scratch {
     ReadState state;
-    std::vector<std::byte> data, label;  ///< one sample
+    std::vector<std::vector<std::byte>> fields;  ///< of one sample
+    std::vector<void*> to;                       ///< where each field is read to
   };
 
   BatchLayout(const Dataset& set, int64_t batch, const Program& program, const InputLayout& layout,
@@ -41,7 +39,7 @@ class BatchLayout {
   std::span<const int64_t> rows() const { return rows_; }
   /// What a batch needs beside its block until finish().
   int64_t staging_bytes() const { return staging_bytes_; }
-  /// Of one sample, as it is read.
+  /// Of one sample with all its fields, as it is read.
   int64_t sample_bytes() const;
   Scratch make_scratch() const;
 
@@ -53,7 +51,8 @@ class BatchLayout {
   void finish(const std::byte* staging, std::byte* block) const;
 
  private:
-  /// direct: the rows as they are. converted: whole samples of another type. sliced: parts of samples, cut in finish().
+  /// direct: the rows as they are. converted: whole samples of another type. sliced: parts of samples, staged in
+  /// the load's type and cut in finish().
   enum class Way : uint8_t { by_number, direct, converted, sliced };
 
   /// One `load` (or several of the same data), and how to fill it from the set's samples.
@@ -61,20 +60,22 @@ class BatchLayout {
     const Instruction* load = nullptr;
     int64_t offset = 0;   ///< in the block
     int64_t staging = 0;  ///< of a sliced part: in the batch's staging memory
-    DataTensor which = DataTensor::data;
+    size_t field = 0;  ///< of the set
     Way way = Way::direct;
     int64_t sample_elements = 1;
     int64_t first_row = 0, rows = 0;  ///< of the batch
     int64_t first_element = 0;        ///< of first_row, in the operand's whole tensor
+    DType dtype() const { return load->outputs[0].dtype; }
     bool has(int64_t row) const { return row >= first_row && row < first_row + rows; }
   };
 
   Part make_part(const Instruction& load, bool by_number, int64_t batch) const;
   void find_rows();
-  /// Where a row of the tensor is read to: its place in a direct part, or the scratch. Null: no part wants it.
-  std::byte* target(DataTensor which, int64_t row, std::byte* scratch, std::byte* block) const;
-  void spread(DataTensor which, int64_t row, const std::byte* from, std::byte* staging, std::byte* block) const;
-  void mark_no_label(std::byte* label) const;
+  /// Where a row of the field is read to: its place in a direct part, or the scratch. Null: no part wants it.
+  void* target(size_t field, int64_t row, Scratch& scratch, std::byte* block) const;
+  /// `no_label`: the row has no label, and this field is it.
+  void spread(size_t field, int64_t row, const void* from, bool no_label, std::byte* staging, std::byte* block) const;
+  void mark_no_label(const Part& part, std::byte* label) const;
 
   const Dataset& set_;
   BatchLayoutOptions options_;

@@ -1,35 +1,38 @@
-// A data set: numbered samples, each a `data` and a `label` tensor, with transforms applied. It is what the workers of
-// a Loader share.
+// A data set: numbered samples, each of the same named fields, with transforms applied. It is what the workers of a
+// Loader share.
 #pragma once
 
 #include <cstdint>
 #include <memory>
+#include <span>
+#include <string>
 #include <string_view>
 #include <vector>
 
+#include "engine/graph/dtype.h"
 #include "engine/model/model.h"
 #include "engine/spec/job_spec.h"
-#include "engine/train/data/sample_rng.h"
+#include "engine/train/data/read_state.h"
+#include "engine/train/data/source.h"
 
 namespace trainctl {
 
-enum class DataTensor : uint8_t { data, label };
-/// The graph's input tensor, "data" or "label", and back.
-std::string_view to_string(DataTensor which);
-DataTensor data_tensor(std::string_view name);
+/// One tensor of a sample, as it is in the host's memory: small types stay small until a batch is written.
+struct SampleField {
+  std::string name;
+  ElementType type = ElementType::f32;
+  Shape shape;
+  bool is_integer = false;  ///< devices load i32; else f32 or bf16
 
-/// Where one sample's tensors go, row-major: f32, or i32 where shapes() says integer; both take 4 bytes. Null: not wanted.
-struct SampleOutputs {
-  void* data = nullptr;
-  void* label = nullptr;
+  int64_t elements() const { return num_elements(shape); }
+  int64_t bytes() const { return elements() * byte_size(type); }
 };
 
-/// A worker's own: its scratch memory, which grows to the largest sample, and the random numbers of the sample at hand.
-struct ReadState {
-  SampleRng rng;
-  std::vector<float> floats;    ///< of transforms
-  std::vector<int32_t> labels;  ///< of one sample, of whoever counts labels
-};
+/// In the types in which devices load them: f32 or i32.
+std::vector<SampleField> as_loaded(const DataShapes& shapes);
+
+/// Where the fields of one sample go, row-major, by the number of the field. Null: not wanted.
+using SampleOutputs = std::span<void* const>;
 
 /// Any number of threads may read at once, each with a state of its own. Reading a sample again with the same random
 /// numbers gives the same bits.
@@ -37,17 +40,22 @@ class Dataset {
  public:
   virtual ~Dataset() = default;
   virtual int64_t size() const = 0;
-  virtual const DataShapes& shapes() const = 0;
-  /// Reads what `to` asks for of one sample. `state.rng` is at its start.
-  virtual void read(int64_t sample, ReadState& state, const SampleOutputs& to) const = 0;
+  virtual const std::vector<SampleField>& fields() const = 0;
+  /// Reads the fields that `to` asks for of one sample. `state.rng` is at its start.
+  virtual void read(int64_t sample, ReadState& state, SampleOutputs to) const = 0;
   /// Makes the state's scratch memory as large as the set knows that reading will need.
   virtual void prepare(ReadState&) const {}
+  /// Where a sample comes from, for errors.
+  virtual std::string where(int64_t sample) const { return "sample " + std::to_string(sample); }
+  /// Broken samples whose place another one took (dataset.on_error: skip), and the error of the first.
+  virtual SkippedSamples skipped() const { return {}; }
 
-  /// One tensor, with a state of its own: for tools and tests. Random transforms are those of the first pass of seed 0.
-  void read(DataTensor which, int64_t sample, void* out) const;
-  int64_t elements(DataTensor which) const {
-    return num_elements(which == DataTensor::data ? shapes().data : shapes().label);
-  }
+  DataShapes shapes() const;
+  /// -1: there is no such field.
+  int find(std::string_view field) const;
+  /// One field in the type in which a device loads it, f32 or i32, with a state of its own: for tools and tests. Random
+  /// transforms are those of the first pass of seed 0.
+  void read(std::string_view field, int64_t sample, void* out) const;
 };
 
 /// Sets up to this total are kept in memory after the first read; larger ones are computed anew for every batch: a
@@ -58,17 +66,22 @@ int64_t most_cached_bytes();
 /// does not have, or if a file is broken (the diagnostics' path is the field).
 std::unique_ptr<Dataset> open_dataset(const DatasetSpec& spec, uint64_t seed);
 
-/// The shapes of one sample after the transforms. Reads the headers of files, no samples.
+/// What a plan needs of a set.
+struct DataHeader {
+  DataShapes shapes;    ///< of one sample after the transforms
+  int64_t samples = 0;  ///< the size() of the opened set
+  /// What each rank keeps of the set in the host's memory: its files' contents (mapped ones are the system's) or their
+  /// index, the order of its samples, and scratch memory. Without the cache of most_cached_bytes().
+  int64_t bytes = 0;
+};
+
+/// Reads the headers of files, and no samples. Throws as open_dataset.
+DataHeader read_data_header(const DatasetSpec& spec);
 DataShapes read_data_shapes(const DatasetSpec& spec);
+int64_t read_data_size(const DatasetSpec& spec);
+int64_t data_set_bytes(const DatasetSpec& spec);
 
 /// Reads compressed files to their end, where gzip's checksum is: SpecError (dataset.path) if one is damaged.
 void check_files(const DatasetSpec& spec);
-
-/// What each rank keeps of the set in the host's memory: its files' contents (mapped ones are the system's), the order
-/// of its samples, and scratch memory. Without the cache of most_cached_bytes(). Reads only the headers of files.
-int64_t data_set_bytes(const DatasetSpec& spec);
-
-/// The size() of the opened set. Reads only the headers of files, too.
-int64_t read_data_size(const DatasetSpec& spec);
 
 }  // namespace trainctl

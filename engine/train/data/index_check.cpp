@@ -3,12 +3,15 @@
 
 #include <fmt/format.h>
 
-#include <cstring>
+#include <algorithm>
 #include <optional>
 
 #include "engine/model/index_uses.h"
 #include "engine/train/data/dataset.h"
+#include "engine/train/data/elements.h"
 #include "engine/train/data/mnist.h"
+#include "engine/train/data/open_source.h"
+#include "engine/train/data/source_set.h"
 #include "engine/train/data/token_set.h"
 
 namespace trainctl {
@@ -23,53 +26,89 @@ struct Stray {
 /// Tokens that are read before a run: a second or less. Kernels check the rest as they meet it, and all that follows a
 /// token that is ignored.
 constexpr int64_t kMostTokensRead = int64_t{1} << 27;
+/// The same of samples in files.
+constexpr int64_t kMostSamplesRead = 10'000;
+
+/// In the first kMostSamplesRead samples, where the field comes from the source as it is. Named classes need no reading.
+std::optional<Stray> first_stray_of_source(const JobSpec& spec, const IndexUse& use) {
+  const std::shared_ptr<const Source> source = open_source(spec.dataset, spec.seed);
+  const std::vector<SourceField>& fields = source->fields();
+  const auto field = std::find_if(fields.begin(), fields.end(), [&](const SourceField& f) { return f.name == use.input; });
+  const auto at = static_cast<size_t>(field - fields.begin());
+  if (field == fields.end() || field->encoding == Encoding::image) return {};
+  if (!transforms_of(spec.dataset, fields, use.input).empty()) return {};
+  const auto classes = static_cast<int64_t>(source->class_names().size());
+  if (classes > 0 && use.input == "label") {
+    if (classes <= use.below) return {};
+    return Stray{classes - 1, fmt::format("the set has {} classes, so labels go up to {}", classes, classes - 1)};
+  }
+  std::vector<bool> wanted(fields.size());
+  wanted[at] = true;
+  std::vector<FieldBytes> bytes(fields.size());
+  std::vector<int32_t> values;
+  for (int64_t i = 0; i < std::min(source->size(), kMostSamplesRead); ++i) {
+    try {
+      source->read(i, wanted, bytes);
+    } catch (const EnvError&) {
+      return {};  // the run says so, or skips it
+    }
+    const auto count = static_cast<int64_t>(bytes[at].size()) / byte_size(field->type);
+    values.resize(static_cast<size_t>(count));
+    convert_elements(bytes[at].data(), field->type, count, DType::i32, values.data());
+    for (const int32_t value : values)
+      if (!use.accepts(value)) return Stray{value, fmt::format("{} has the {} {}", source->where(i), use.input, value)};
+  }
+  return {};
+}
 
 /// The first sample, in the set's order, with an element out of range.
-std::optional<Stray> first_stray(const JobSpec& spec, DataTensor which, const IndexUse& use) {
+std::optional<Stray> first_stray(const JobSpec& spec, const IndexUse& use) {
   if (spec.dataset.type == "tokens" || spec.dataset.type == "text") {
     const auto stray = TokenSet(spec.dataset).first_stray(use.below, kMostTokensRead);
     if (!stray || use.accepts(stray->token)) return {};
     return Stray{stray->token, fmt::format("{}: token {} of the file is {}", stray->file, stray->place, stray->token)};
   }
-  if (which == DataTensor::label) {
+  if (spec.dataset.type == "mnist" && use.input == "label") {
     const std::vector<uint8_t> labels = read_mnist_labels(spec.dataset.paths.front(), spec.dataset.split);
     for (size_t i = 0; i < labels.size(); ++i)
       if (!use.accepts(labels[i])) return Stray{labels[i], fmt::format("sample {} has the label {}", i, labels[i])};
     return {};
   }
+  if (spec.dataset.type != "mnist") return first_stray_of_source(spec, use);
   const std::unique_ptr<Dataset> set = open_dataset(spec.dataset, spec.seed);
-  std::vector<int32_t> sample(static_cast<size_t>(set->elements(which)));
+  std::vector<int32_t> sample(static_cast<size_t>(set->fields()[static_cast<size_t>(set->find(use.input))].elements()));
   for (int64_t i = 0; i < set->size(); ++i) {
-    set->read(which, i, sample.data());
+    set->read(use.input, i, sample.data());
     for (const int32_t value : sample)
       if (!use.accepts(value)) return Stray{value, fmt::format("sample {} has the element {}", i, value)};
   }
   return {};
 }
 
-std::string plural(DataTensor which) { return which == DataTensor::label ? "labels" : "elements of the data"; }
+std::string plural(const std::string& field) {
+  return field == "label" ? "labels" : field == "data" ? "elements of the data" : "elements of " + field;
+}
 
 /// The field that decides, and what is wrong; nothing if all elements are in range.
 std::optional<Diagnostic> fault(const JobSpec& spec, const IndexUse& use) {
-  const DataTensor which = data_tensor(use.input);
   const std::string takes = fmt::format(", but {} takes 0 to {}", use.reader, use.below - 1);
   const DatasetSpec& set = spec.dataset;
   if (set.type == "random") {
     if (set.classes <= use.below) return {};
     return Diagnostic{{},
                       "dataset.classes",
-                      fmt::format("{} are drawn from 0 to {}{}", plural(which), set.classes - 1, takes),
+                      fmt::format("{} are drawn from 0 to {}{}", plural(use.input), set.classes - 1, takes),
                       fmt::format("set dataset.classes: {}, or make the network take {}", use.below, set.classes)};
   }
   if (set.type == "constant") {
-    const double value = which == DataTensor::label ? set.label_value : set.value;
+    const double value = use.input == "label" ? set.label_value : set.value;
     if (use.accepts(static_cast<int64_t>(value))) return {};
     return Diagnostic{{},
-                      which == DataTensor::label ? "dataset.label_value" : "dataset.value",
-                      fmt::format("{} are {}{}", plural(which), value, takes),
+                      use.input == "label" ? "dataset.label_value" : "dataset.value",
+                      fmt::format("{} are {}{}", plural(use.input), value, takes),
                       "a value in that range, or make the network take more"};
   }
-  const std::optional<Stray> stray = first_stray(spec, which, use);
+  const std::optional<Stray> stray = first_stray(spec, use);
   if (!stray) return {};
   return Diagnostic{{},
                     "dataset.path",

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <utility>
 
 namespace trainctl {
 namespace {
@@ -16,6 +17,14 @@ constexpr double kGain = 0.97;            ///< an increase must shorten the step
 constexpr double kSameLoad = 0.8;         ///< of the load for which fewer workers were too few
 constexpr int kCalmWindows = 4;           ///< in a row, before workers are given back
 
+/// ", 81 % of it with decode": of what they are busy with.
+std::string mostly(const StageSeconds& stages) {
+  if (!(stages.sum() > 0)) return "";
+  const ReadStage slowest = stages.slowest();
+  return fmt::format(", {} % of it with {}", static_cast<int>(std::lround(100 * stages[slowest] / stages.sum())),
+                     to_string(slowest));
+}
+
 int percent(double share) { return static_cast<int>(std::lround(100 * share)); }
 
 }  // namespace
@@ -25,24 +34,28 @@ std::string to_string(const LoadSetting& setting) {
                      setting.ahead == 1 ? "" : "es");
 }
 
-std::optional<LoadTuner::Change> LoadTuner::after_step(double seconds, double waited, double busy) {
+std::optional<LoadTuner::Change> LoadTuner::after_step(double seconds, double waited, double busy,
+                                                      const StageSeconds& stages) {
   seconds_ += seconds;
   waited_ += waited;
   busy_ += busy;
+  stages_.add(stages);
   if (++steps_ < kWindow) return {};
   const double step = seconds_ / steps_, wait_share = seconds_ > 0 ? waited_ / seconds_ : 0;
   const double load = busy_ / steps_;
   const bool too_short = waited_ / steps_ < kLeastWait;
+  const StageSeconds spent = std::exchange(stages_, {});
   steps_ = 0;
   seconds_ = waited_ = busy_ = 0;
   if (is_settling_) {
     is_settling_ = false;
     return {};
   }
-  return decide(step, too_short ? 0 : wait_share, load);
+  return decide(step, too_short ? 0 : wait_share, load, spent);
 }
 
-std::optional<LoadTuner::Change> LoadTuner::decide(double step_seconds, double wait_share, double load) {
+std::optional<LoadTuner::Change> LoadTuner::decide(double step_seconds, double wait_share, double load,
+                                                  const StageSeconds& stages) {
   const double busy_share = load / (step_seconds * setting_.workers);
   if (before_ && wait_share > kWaits && step_seconds > kGain * step_before_) {
     (before_->workers < setting_.workers ? workers_help_ : ahead_helps_) = false;
@@ -63,8 +76,8 @@ std::optional<LoadTuner::Change> LoadTuner::decide(double step_seconds, double w
     if (to == setting_) return {};
     before_ = setting_;
     step_before_ = step_seconds;
-    return go_to(to, fmt::format("the trainer waits {} % of a step, and the workers are busy {} % of the time",
-                                 percent(wait_share), percent(busy_share)));
+    return go_to(to, fmt::format("the trainer waits {} % of a step, and the workers are busy {} % of the time{}",
+                                 percent(wait_share), percent(busy_share), mostly(stages)));
   }
   calm_windows_ = busy_share < kIdle ? calm_windows_ + 1 : 0;
   if (calm_windows_ < kCalmWindows) return {};

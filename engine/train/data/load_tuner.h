@@ -11,6 +11,8 @@
 #include <optional>
 #include <string>
 
+#include "engine/train/data/read_state.h"
+
 namespace trainctl {
 
 struct LoadLimits {
@@ -42,18 +44,19 @@ class LoadTuner {
       : setting_(start), limits_(limits), least_workers_(limits.least_workers) {}
 
   /// After each step: its seconds, those that the trainer waited for its batch, and those that all workers together
-  /// have read since the last call.
-  std::optional<Change> after_step(double seconds, double waited, double busy);
+  /// have read since the last call. `stages`: what they did in those; all 0 if it is not known.
+  std::optional<Change> after_step(double seconds, double waited, double busy, const StageSeconds& stages = {});
   const LoadSetting& setting() const { return setting_; }
 
  private:
-  std::optional<Change> decide(double step_seconds, double wait_share, double load);
+  std::optional<Change> decide(double step_seconds, double wait_share, double load, const StageSeconds& stages);
   Change go_to(LoadSetting to, std::string reason);
 
   LoadSetting setting_;
   LoadLimits limits_;
   int steps_ = 0;
   double seconds_ = 0, waited_ = 0, busy_ = 0;  ///< of this window
+  StageSeconds stages_;                         ///< of this window
   bool is_settling_ = true;                     ///< the window in which the last change takes effect decides nothing
   std::optional<LoadSetting> before_;           ///< the last increase came from here
   double step_before_ = 0;                      ///< seconds of a step then

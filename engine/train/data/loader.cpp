@@ -1,6 +1,8 @@
 // See the header.
 #include "engine/train/data/loader.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <climits>
 #include <ranges>
@@ -8,11 +10,11 @@
 
 #include "engine/base/checked.h"
 #include "engine/base/error.h"
+#include "engine/train/data/elements.h"
 
 namespace trainctl {
 namespace {
 
-constexpr int64_t kElementBytes = 4;                   ///< of the set's samples, both f32 and i32
 constexpr int64_t kMostTableBytes = int64_t{1} << 60;  ///< no device has as much; sums of two fit an int64_t
 
 HostBlock allocate_on_heap(int64_t bytes) {
@@ -22,6 +24,8 @@ HostBlock allocate_on_heap(int64_t bytes) {
 
 /// What a worker claims at a time: enough that claiming costs nothing beside reading.
 constexpr int64_t kClaimedBytes = int64_t{64} << 10;
+/// How often the trainer looks for a worker that hangs, while it waits.
+constexpr std::chrono::milliseconds kLook{100};
 /// Batches that autotune may read ahead.
 constexpr int64_t kMostAhead = 16;
 
@@ -34,10 +38,10 @@ LoadLimits load_limits(const DatasetSpec& spec, int most_workers, int64_t batch_
 }
 
 /// Null if the program does not load it.
-const Operand* loaded(const Program& program, DataTensor which) {
-  const auto load = std::find_if(program.instructions.begin(), program.instructions.end(), [&](const Instruction& i) {
-    return i.opcode == Opcode::load && i.op == to_string(which);
-  });
+const Operand* loaded(const Program& program, std::string_view field) {
+  const auto load =
+      std::find_if(program.instructions.begin(), program.instructions.end(),
+                   [&](const Instruction& i) { return i.opcode == Opcode::load && i.op == field; });
   return load == program.instructions.end() ? nullptr : &load->outputs[0];
 }
 
@@ -45,13 +49,12 @@ const Operand* loaded(const Program& program, DataTensor which) {
 
 std::vector<SampleTable> sample_tables(const DataShapes& shapes, int64_t samples, const Program& program) {
   std::vector<SampleTable> tables;
-  for (const DataTensor which : {DataTensor::data, DataTensor::label}) {
-    const Operand* part = loaded(program, which);
+  for (const DataField& field : shapes.fields) {
+    const Operand* part = loaded(program, field.name);
     if (part == nullptr || samples > INT32_MAX) continue;
-    const int64_t elements = num_elements(which == DataTensor::data ? shapes.data : shapes.label);
-    const int64_t sample_bytes = elements * byte_size(part->dtype);
+    const int64_t sample_bytes = num_elements(field.shape) * byte_size(part->dtype);
     if (capped_product(samples, sample_bytes) > kMostTableBytes) continue;
-    tables.push_back({std::string(to_string(which)), samples, sample_bytes, {}});
+    tables.push_back({field.name, samples, sample_bytes, {}});
   }
   return tables;
 }
@@ -59,13 +62,18 @@ std::vector<SampleTable> sample_tables(const DataShapes& shapes, int64_t samples
 std::vector<SampleTable> sample_tables(const Dataset& set, const Program& program) {
   std::vector<SampleTable> tables = sample_tables(set.shapes(), set.size(), program);
   for (SampleTable& table : tables) {
-    const DataTensor which = data_tensor(table.tensor);
-    table.read = [&set, which, type = loaded(program, which)->dtype, elements = set.elements(which)](
+    const auto field = static_cast<size_t>(set.find(table.tensor));
+    table.read = [&set, field, type = loaded(program, table.tensor)->dtype, bytes = table.sample_bytes](
                      int64_t first, int64_t count, std::byte* out) {
-      std::vector<std::byte> sample(static_cast<size_t>(elements * kElementBytes));
-      for (int64_t i = 0; i < count; ++i) {
-        set.read(which, first + i, sample.data());
-        convert_samples(sample.data(), type, elements, out + i * elements * byte_size(type));
+      const SampleField& from = set.fields()[field];
+      std::vector<std::byte> sample(static_cast<size_t>(from.bytes()));
+      std::vector<void*> to(set.fields().size());
+      to[field] = sample.data();
+      ReadState state;
+      for (int64_t i = first; i < first + count; ++i, out += bytes) {
+        state.rng = SampleRng(0, 0, i);
+        set.read(i, state, to);
+        convert_elements(sample.data(), from.type, from.elements(), type, out);
       }
     };
   }
@@ -100,11 +108,33 @@ Loader::Loader(std::unique_ptr<Dataset> set, const DatasetSpec& spec, const Prog
 
 Loader::~Loader() {
   {
-    const std::lock_guard lock(mutex_);
+    std::unique_lock lock(mutex_);
     stop_ = true;
+    work_.notify_all();
+    const auto none_runs = [&] { return running_ == 0; };
+    while (options_.timeout_seconds > 0 && !ended_.wait_for(lock, kLook, none_runs))
+      if (const std::optional<EnvError> error = hanging(); error && options_.on_hang) options_.on_hang(*error);
   }
-  work_.notify_all();
   for (std::thread& thread : threads_) thread.join();
+}
+
+std::optional<EnvError> Loader::hanging() const {
+  if (options_.timeout_seconds <= 0) return {};
+  for (const std::unique_ptr<Reading>& reading : readings_) {
+    const int64_t sample = reading->sample;
+    const Clock::time_point since{Clock::duration(reading->since)};
+    const double seconds = std::chrono::duration<double>(Clock::now() - since).count();
+    if (sample < 0 || seconds < options_.timeout_seconds) continue;
+    return EnvError(fmt::format("{}: has been read for {:.0f} s, and launch.timeout is {:.0f} s: its file system does not "
+                                "answer, or the sample takes longer",
+                                set_->where(sample), seconds, options_.timeout_seconds));
+  }
+  return {};
+}
+
+StageSeconds Loader::seconds() const {
+  const std::lock_guard lock(mutex_);
+  return seconds_;
 }
 
 Loader::Buffer Loader::make_buffer() const {
@@ -123,8 +153,14 @@ void Loader::apply(LoadSetting setting) {
     for (Buffer& buffer : more) free_.push_back(std::move(buffer));
   }
   work_.notify_all();
-  for (auto worker = static_cast<int>(threads_.size()); worker < setting.workers; ++worker)
+  for (auto worker = static_cast<int>(threads_.size()); worker < setting.workers; ++worker) {
+    {
+      const std::lock_guard lock(mutex_);
+      readings_.push_back(std::make_unique<Reading>());
+      ++running_;
+    }
     threads_.emplace_back([this, worker] { work(worker); });
+  }
 }
 
 bool Loader::may_open() const {
@@ -135,18 +171,21 @@ bool Loader::may_open() const {
 void Loader::work(int worker) {
   BatchLayout::Scratch scratch = layout_.make_scratch();
   std::unique_lock lock(mutex_);
+  Reading& reading = *readings_[static_cast<size_t>(worker)];
   while (true) {
     work_.wait(lock, [&] { return stop_ || (worker < setting_.workers && (may_claim() || may_open())); });
-    if (stop_) return;
+    if (stop_) break;
     if (may_claim())
-      read_rows(lock, scratch);
+      read_rows(lock, scratch, reading);
     else
-      open_batch(lock, scratch.state);
+      open_batch(lock, scratch);
   }
+  --running_;
+  ended_.notify_all();
 }
 
 /// Finds the samples of the next batch: at the start of an epoch that may take seconds, in which others finish the last.
-void Loader::open_batch(std::unique_lock<std::mutex>& lock, ReadState& state) {
+void Loader::open_batch(std::unique_lock<std::mutex>& lock, BatchLayout::Scratch& scratch) {
   is_opening_ = true;
   Batch& batch = batch_at(opened_);
   const int64_t step = options_.first_step + opened_;
@@ -172,20 +211,21 @@ void Loader::open_batch(std::unique_lock<std::mutex>& lock, ReadState& state) {
   ++opened_;
   if (batch.unread == 0) {  // this rank reads none of its rows
     lock.unlock();
-    finish_batch(batch, state);
+    finish_batch(batch, scratch);
     lock.lock();
   }
   work_.notify_all();
 }
 
 /// Claims some rows of the batch opened last, and reads them. Who reads a batch's last row finishes it.
-void Loader::read_rows(std::unique_lock<std::mutex>& lock, BatchLayout::Scratch& scratch) {
+void Loader::read_rows(std::unique_lock<std::mutex>& lock, BatchLayout::Scratch& scratch, Reading& reading) {
   Batch& batch = batch_at(opened_ - 1);
   const int64_t first = next_row_, end = std::min(num_rows(), first + claimed_rows_);
   next_row_ = end;
   if (next_row_ == num_rows() && may_open()) work_.notify_all();
   lock.unlock();
   const Clock::time_point start = Clock::now();
+  scratch.state.seconds = {};
   std::exception_ptr error;
   int64_t row = 0;
   try {
@@ -193,14 +233,18 @@ void Loader::read_rows(std::unique_lock<std::mutex>& lock, BatchLayout::Scratch&
       row = layout_.rows()[static_cast<size_t>(i)];
       const auto at = static_cast<size_t>(row);
       scratch.state.rng = SampleRng(seed_, batch.passes[at], batch.samples[at]);
+      reading.since = Clock::now().time_since_epoch().count();
+      reading.sample = batch.samples[at];
       layout_.read_row(row, batch.samples[at], row < batch.own_rows, scratch, batch.staging.data(), batch.block.get());
     }
   } catch (...) {
     error = std::current_exception();
   }
+  reading.sample = -1;
   const double seconds = std::chrono::duration<double>(Clock::now() - start).count();
   lock.lock();
   busy_ += seconds;
+  seconds_.add(scratch.state.seconds);
   if (error && (!batch.error || row < batch.error_row)) {
     batch.error = error;
     batch.error_row = row;
@@ -209,18 +253,18 @@ void Loader::read_rows(std::unique_lock<std::mutex>& lock, BatchLayout::Scratch&
   batch.unread -= end - first;
   if (batch.unread > 0) return;
   lock.unlock();
-  finish_batch(batch, scratch.state);
+  finish_batch(batch, scratch);
   lock.lock();
 }
 
 /// Without the lock: the batch is this worker's alone.
-void Loader::finish_batch(Batch& batch, ReadState& state) {
+void Loader::finish_batch(Batch& batch, BatchLayout::Scratch& scratch) {
   try {
     if (!batch.error) {
       layout_.finish(batch.staging.data(), batch.block.get());
       if (options_.no_label || options_.ignored_label) {
-        batch.labels = count_labels(batch, state);
-        const auto all = static_cast<double>(batch.own_rows * set_->elements(DataTensor::label));
+        batch.labels = count_labels(batch, scratch);
+        const auto all = static_cast<double>(batch.own_rows * label().elements());
         if (!options_.no_label)  // an evaluation divides by its own count
           batch.label_weight = batch.labels == 0 ? 0.0f : static_cast<float>(all / static_cast<double>(batch.labels));
       }
@@ -234,16 +278,29 @@ void Loader::finish_batch(Batch& batch, ReadState& state) {
   full_.notify_all();
 }
 
+/// Whoever counts labels has a loss, and so a label.
+const SampleField& Loader::label() const {
+  const int field = set_->find("label");
+  check(field >= 0, "labels are counted of samples that have one");
+  return set_->fields()[static_cast<size_t>(field)];
+}
+
 /// Those that are not ignored.
-int64_t Loader::count_labels(const Batch& batch, ReadState& state) const {
-  if (!options_.ignored_label) return batch.own_rows * set_->elements(DataTensor::label);
+int64_t Loader::count_labels(const Batch& batch, BatchLayout::Scratch& scratch) const {
+  const SampleField& field = label();
+  if (!options_.ignored_label) return batch.own_rows * field.elements();
+  const auto at_field = static_cast<size_t>(&field - set_->fields().data());
+  std::ranges::fill(scratch.to, nullptr);
+  scratch.to[at_field] = scratch.fields[at_field].data();
+  std::vector<int32_t> labels(static_cast<size_t>(field.elements()));
   int64_t counted = 0;
   for (int64_t row = 0; row < batch.own_rows; ++row) {
     const auto at = static_cast<size_t>(row);
-    state.rng = SampleRng(seed_, batch.passes[at], batch.samples[at]);
-    set_->read(batch.samples[at], state, {nullptr, state.labels.data()});
-    counted += std::count_if(state.labels.begin(), state.labels.end(),
-                             [ignored = *options_.ignored_label](int32_t label) { return label != ignored; });
+    scratch.state.rng = SampleRng(seed_, batch.passes[at], batch.samples[at]);
+    set_->read(batch.samples[at], scratch.state, scratch.to);
+    convert_elements(scratch.to[at_field], field.type, field.elements(), DType::i32, labels.data());
+    counted += std::count_if(labels.begin(), labels.end(),
+                             [ignored = *options_.ignored_label](int32_t value) { return value != ignored; });
   }
   return counted;
 }
@@ -254,7 +311,13 @@ const std::byte* Loader::next_step() {
   check(taken_ < options_.num_steps, "more steps are taken than num_steps");
   check(taken_ - released_ < options_.held, "more batches are held than there is room for");
   const int64_t wanted = taken_;
-  full_.wait(lock, [&] { return opened_ > wanted && batch_at(wanted).is_full; });
+  const auto is_full = [&] { return opened_ > wanted && batch_at(wanted).is_full; };
+  while (!full_.wait_for(lock, kLook, is_full)) {
+    const std::optional<EnvError> error = hanging();
+    if (!error) continue;
+    if (options_.on_hang) options_.on_hang(*error);
+    throw *error;
+  }
   const Batch& batch = batch_at(wanted);
   if (batch.error) std::rethrow_exception(batch.error);
   ++taken_;
@@ -268,12 +331,14 @@ void Loader::tune(double waited) {
   const Clock::time_point now = Clock::now();
   const std::optional<Clock::time_point> last = std::exchange(last_step_, now);
   double busy = 0;
+  StageSeconds stages;
   {
     const std::lock_guard lock(mutex_);
     busy = std::exchange(busy_, 0.0);
+    stages = seconds_.since(std::exchange(seen_, seconds_));
   }
   if (!last) return;
-  const auto change = tuner_->after_step(std::chrono::duration<double>(now - *last).count(), waited, busy);
+  const auto change = tuner_->after_step(std::chrono::duration<double>(now - *last).count(), waited, busy, stages);
   if (!change) return;
   apply(change->to);
   if (options_.on_change) options_.on_change(options_.first_step + taken_, *change);

@@ -12,6 +12,7 @@
 // are handed over in order. What is in a batch does not depend on the number of workers.
 #pragma once
 
+#include <atomic>
 #include <chrono>
 #include <condition_variable>
 #include <exception>
@@ -23,6 +24,7 @@
 #include <thread>
 #include <vector>
 
+#include "engine/base/error.h"
 #include "engine/compile/program.h"
 #include "engine/runtime/executor.h"
 #include "engine/train/data/batch_layout.h"
@@ -46,6 +48,9 @@ struct LoaderOptions {
   int most_workers = 1;  ///< that dataset.autotune may choose
   /// Called by next_step() after each change that dataset.autotune makes.
   std::function<void(int64_t step, const LoadTuner::Change&)> on_change;
+  double timeout_seconds = 0;  ///< a sample that takes longer to read is an error; 0: no limit
+  /// Called with that error. If it returns, or is empty, the error is thrown, and the loader's end waits for the worker.
+  std::function<void(const EnvError&)> on_hang;
 };
 
 /// The tensors that the program loads, of a set of `samples` samples, as a device could keep them; without `read`.
@@ -61,7 +66,8 @@ class Loader {
  public:
   Loader(std::unique_ptr<Dataset> set, const DatasetSpec& spec, const Program& program, uint64_t seed,
          const LoaderOptions& options);
-  ~Loader();  ///< stops the workers once they have read the rows at hand
+  /// Stops the workers once they have read the rows at hand, or calls on_hang.
+  ~Loader();
 
   int64_t steps_per_epoch() const { return order_.steps_per_epoch(); }
   /// Waits for the next step's batch and returns it: a block with the layout input_layout(program), valid
@@ -80,6 +86,9 @@ class Loader {
   void release_step();
   /// How many workers read now, and how many batches they may be ahead.
   LoadSetting setting() const { return setting_; }
+  /// Of all batches so far: what the workers spent their time with, and what dataset.on_error has skipped.
+  StageSeconds seconds() const;
+  SkippedSamples skipped() const { return set_->skipped(); }
 
  private:
   using Clock = std::chrono::steady_clock;
@@ -99,6 +108,12 @@ class Loader {
     std::exception_ptr error;
     int64_t error_row = 0;
   };
+  /// What a worker reads at the moment.
+  struct Reading {
+    std::atomic<int64_t> sample = -1;  ///< -1: none
+    std::atomic<Clock::rep> since = 0;
+  };
+
   Batch& batch_at(int64_t number) { return batches_[static_cast<size_t>(number) % batches_.size()]; }
   const Batch& batch_at(int64_t number) const { return batches_[static_cast<size_t>(number) % batches_.size()]; }
 
@@ -108,11 +123,14 @@ class Loader {
   bool may_claim() const { return opened_ > 0 && next_row_ < num_rows(); }
   bool may_open() const;
   int64_t num_rows() const { return static_cast<int64_t>(layout_.rows().size()); }
-  void open_batch(std::unique_lock<std::mutex>& lock, ReadState& state);
-  void read_rows(std::unique_lock<std::mutex>& lock, BatchLayout::Scratch& scratch);
-  void finish_batch(Batch& batch, ReadState& state);
-  int64_t count_labels(const Batch& batch, ReadState& state) const;
+  void open_batch(std::unique_lock<std::mutex>& lock, BatchLayout::Scratch& scratch);
+  void read_rows(std::unique_lock<std::mutex>& lock, BatchLayout::Scratch& scratch, Reading& reading);
+  /// The sample that has been read for longer than timeout_seconds.
+  std::optional<EnvError> hanging() const;
+  void finish_batch(Batch& batch, BatchLayout::Scratch& scratch);
+  int64_t count_labels(const Batch& batch, BatchLayout::Scratch& scratch) const;
   void tune(double waited);
+  const SampleField& label() const;
 
   std::unique_ptr<Dataset> set_;
   SampleOrder order_;  ///< of the worker that opens a batch
@@ -125,6 +143,7 @@ class Loader {
   mutable std::mutex mutex_;
   std::condition_variable work_;  ///< there may be some for a worker
   std::condition_variable full_;  ///< a batch is
+  std::condition_variable ended_;  ///< a thread has
   std::vector<Batch> batches_;    ///< batch i is at i % size
   std::vector<Buffer> free_;      ///< of no batch
   int buffers_ = 0;               ///< allocated so far
@@ -136,6 +155,10 @@ class Loader {
   bool stop_ = false;
   bool has_failed_ = false;  ///< no further batch is opened
   double busy_ = 0;          ///< seconds of all workers since the tuner looked
+  StageSeconds seconds_;     ///< of all workers
+  StageSeconds seen_;        ///< by the tuner
+  int running_ = 0;          ///< threads
+  std::vector<std::unique_ptr<Reading>> readings_;  ///< of threads_
   LoadSetting setting_;
   std::optional<LoadTuner> tuner_;
   std::optional<Clock::time_point> last_step_;  ///< when next_step returned

@@ -136,12 +136,6 @@ MnistSet::MnistSet(const std::string& folder, const std::string& split) {
   check_sample(images, images_.header.dims);
 }
 
-void MnistSet::read_image(int64_t sample, float* out) const {
-  const int64_t pixels = images_.header.dims[1] * images_.header.dims[2];
-  const uint8_t* in = images_.body.data() + sample * pixels;
-  for (int64_t i = 0; i < pixels; ++i) out[i] = in[i];
-}
-
 void check_mnist_files(const std::string& folder, const std::string& split) {
   const SplitFiles files(split);
   for (const auto& [name, num_dims] : {std::pair{files.images, size_t{3}}, {files.labels, size_t{1}}}) {

@@ -5,6 +5,7 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -21,7 +22,10 @@ class MnistSet {
 
   int64_t size() const { return images_.header.dims[0]; }
   Shape sample_shape() const { return {images_.header.dims[1], images_.header.dims[2], 1}; }
-  void read_image(int64_t sample, float* out) const;
+  std::span<const uint8_t> image(int64_t sample) const {
+    const auto pixels = static_cast<size_t>(images_.header.dims[1] * images_.header.dims[2]);
+    return std::span(images_.body).subspan(static_cast<size_t>(sample) * pixels, pixels);
+  }
   int label(int64_t sample) const { return labels_.body[static_cast<size_t>(sample)]; }
 
  private:

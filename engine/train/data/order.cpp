@@ -24,14 +24,6 @@ void shuffled_order(uint64_t seed, uint64_t pass, std::span<int64_t> order) {
 
 void check_epoch(const DatasetSpec& spec, int64_t set_size) {
   check(set_size > 0 && spec.batch > 0 && spec.repeat > 0, "set size, batch and repeat must be positive");
-  if (spec.shuffle && set_size > kMaxShuffledSamples) {
-    const bool is_made = spec.paths.empty();
-    const char* path = !is_made ? "dataset.path" : spec.samples > 0 ? "dataset.samples" : "dataset.batch";
-    throw SpecError({}, path,
-                    fmt::format("a set of {} samples is too large to shuffle: {} is the most", with_commas(set_size),
-                                with_commas(kMaxShuffledSamples)),
-                    is_made ? "fewer samples, or dataset.shuffle: false" : "set dataset.shuffle: false");
-  }
   if (steps_per_epoch(spec, set_size) > 0) return;
   const int64_t samples = set_size * spec.repeat;  // less than a batch
   throw SpecError({}, "dataset.batch",
@@ -52,7 +44,7 @@ SampleOrder::SampleOrder(const DatasetSpec& spec, int64_t set_size, uint64_t see
       seed_(seed) {
   check_epoch(spec, set_size);
   steps_ = trainctl::steps_per_epoch(spec, set_size);
-  if (shuffle_) order_.resize(static_cast<size_t>(size_));
+  if (shuffle_ && size_ <= kMostListedSamples) order_.resize(static_cast<size_t>(size_));
   batch_.resize(static_cast<size_t>(spec.batch));
   passes_.resize(batch_.size());
 }
@@ -72,12 +64,21 @@ std::span<const int64_t> SampleOrder::batch(int64_t epoch, int64_t step) {
   return batch_;
 }
 
-int64_t SampleOrder::sample_at(uint64_t pass, int64_t within) {
-  if (!shuffle_) return within;
-  if (!has_order_ || pass != pass_) shuffled_order(seed_, pass, order_);
+void SampleOrder::start(uint64_t pass) {
   has_order_ = true;
   pass_ = pass;
-  return order_[static_cast<size_t>(within)];
+  if (size_ > kMostListedSamples)
+    permutation_.emplace(static_cast<uint64_t>(size_),
+                         stream_key(stream_key(seed_, stable_hash("dataset.order")), pass));
+  else
+    shuffled_order(seed_, pass, order_);
+}
+
+int64_t SampleOrder::sample_at(uint64_t pass, int64_t within) {
+  if (!shuffle_) return within;
+  if (!has_order_ || pass != pass_) start(pass);
+  return permutation_ ? static_cast<int64_t>(permutation_->at(static_cast<uint64_t>(within)))
+                      : order_[static_cast<size_t>(within)];
 }
 
 }  // namespace trainctl

@@ -3,21 +3,23 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <vector>
 
 #include "engine/spec/job_spec.h"
+#include "engine/train/data/permutation.h"
 
 namespace trainctl {
 
 /// Fisher-Yates over 0 … order.size() - 1, driven by the stream (seed, "dataset.shuffle") at `pass`.
 void shuffled_order(uint64_t seed, uint64_t pass, std::span<int64_t> order);
 
-/// A shuffled set of this size takes 8 bytes a sample in every rank, and seconds to shuffle.
-inline constexpr int64_t kMaxShuffledSamples = 50'000'000;
+/// Up to here a shuffled set is a list, of 8 bytes a sample in every rank. The order of larger sets is a
+/// KeyedPermutation of (seed, "dataset.order", pass), which needs no memory and no time to start anywhere.
+inline constexpr int64_t kMostListedSamples = 50'000'000;
 
-/// SpecError if an epoch over `set_size` samples is shorter than one step (dataset.batch), or if the set is too large
-/// to shuffle (dataset.samples or dataset.path).
+/// SpecError if an epoch over `set_size` samples is shorter than one step (dataset.batch).
 void check_epoch(const DatasetSpec& spec, int64_t set_size);
 
 /// At most kCapped of base/checked.h: what a job asks for may not fit an int64_t.
@@ -44,6 +46,7 @@ class SampleOrder {
   std::span<const uint64_t> passes() const { return passes_; }
 
  private:
+  void start(uint64_t pass);
   /// The sample at place `within` a pass.
   int64_t sample_at(uint64_t pass, int64_t within);
 
@@ -52,7 +55,8 @@ class SampleOrder {
   uint64_t seed_;
   uint64_t pass_ = 0;  ///< over the whole run, whose order is in order_
   bool has_order_ = false;
-  std::vector<int64_t> order_;  ///< of one pass, if the job shuffles
+  std::vector<int64_t> order_;  ///< of one pass, if the job shuffles a small set
+  std::optional<KeyedPermutation> permutation_;  ///< of one pass, if it shuffles a large one
   std::vector<int64_t> batch_;
   std::vector<uint64_t> passes_;  ///< of batch_
 };

@@ -17,6 +17,14 @@ class SampleRng {
       : key_(stream_key(stream_key(seed, stable_hash("dataset.transforms")), pass)),
         sample_(static_cast<uint64_t>(sample)) {}
 
+  /// Those of another sample in the same pass, at their start.
+  SampleRng of(int64_t sample) const {
+    SampleRng other;
+    other.key_ = key_;
+    other.sample_ = static_cast<uint64_t>(sample);
+    return other;
+  }
+
   uint32_t next() { return philox(key_, at_ >> 2, sample_).v[at_++ & 3]; }
   /// In [0, 1), of 24 bits.
   double uniform() { return static_cast<double>(next() >> 8) * 0x1p-24; }

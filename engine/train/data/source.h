@@ -20,11 +20,15 @@ enum class ElementType : uint8_t { u8, u16, i32, i64, f32, bf16 };
 
 constexpr int64_t byte_size(ElementType type) {
   switch (type) {
-    case ElementType::u8: return 1;
+    case ElementType::u8:
+      return 1;
     case ElementType::u16:
-    case ElementType::bf16: return 2;
-    case ElementType::i64: return 8;
-    default: return 4;
+    case ElementType::bf16:
+      return 2;
+    case ElementType::i64:
+      return 8;
+    default:
+      return 4;
   }
 }
 constexpr std::string_view to_string(ElementType type) {
@@ -32,15 +36,15 @@ constexpr std::string_view to_string(ElementType type) {
   return kNames[static_cast<size_t>(type)];
 }
 
-/// array: elements of `type`, row-major, little-endian, of `shape`. image: a JPEG or PNG file; its size is known once it
-/// is decoded, to u8 [h, w, c].
+/// array: elements of `type`, row-major, little-endian, of `shape`. image: a JPEG or PNG file; its size is known once
+/// it is decoded, to u8 [h, w, c].
 enum class Encoding : uint8_t { array, image };
 
 struct SourceField {
   std::string name;
   Encoding encoding = Encoding::array;
   ElementType type = ElementType::u8;
-  Shape shape;  ///< of one sample; empty for a scalar, and for an image
+  Shape shape;  ///< of one sample; empty for a scalar, and for an image; [-1] for bytes of any length (a text)
 };
 
 /// The bytes of one field of one sample. A worker reuses it, so it grows to the largest field.
@@ -54,7 +58,8 @@ class Source {
   /// Reads the fields whose entry of `wanted` is true, each into its entry of `out`; both have fields().size() entries.
   /// Any number of threads may call it at once. Throws EnvError, which names the file and what is wrong with it.
   virtual void read(int64_t sample, const std::vector<bool>& wanted, std::span<FieldBytes> out) const = 0;
-  /// Where a sample comes from, for errors: "photos/cat/12.jpg", "shard-03.tar: 000123.jpg", "ratings.csv: row 900,001".
+  /// Where a sample comes from, for errors: "photos/cat/12.jpg", "shard-03.tar: 000123.jpg", "ratings.csv: row
+  /// 900,001".
   virtual std::string where(int64_t sample) const = 0;
   /// Memory that the opened source takes in each rank.
   virtual int64_t held_bytes() const = 0;

@@ -72,21 +72,19 @@ int64_t dump_batches(const JobSpec& spec, const std::string& folder) {
   const auto set = open_dataset(spec.dataset, spec.seed);
   SampleOrder order(spec.dataset, set->size(), spec.seed);
   const int64_t steps = total_steps(spec.train, order.steps_per_epoch());
-  for (const DataTensor which : {DataTensor::data, DataTensor::label}) {
-    const bool data = which == DataTensor::data;
-    const int64_t elements = set->elements(which);
+  for (const SampleField& field : set->fields()) {
+    const int64_t elements = field.elements();
     std::vector<float> values(static_cast<size_t>(steps * spec.dataset.batch * elements));
     float* at = values.data();
     for (int64_t step = 0; step < steps; ++step) {
       for (int64_t sample : order.batch(step / order.steps_per_epoch(), step % order.steps_per_epoch())) {
-        set->read(which, sample, at);
+        set->read(field.name, sample, at);
         at += elements;
       }
     }
-    Shape shape = data ? set->shapes().data : set->shapes().label;
+    Shape shape = field.shape;
     shape.insert(shape.begin(), {steps, spec.dataset.batch});
-    const bool integer = data ? set->shapes().data_is_integer : set->shapes().label_is_integer;
-    write_npy(folder + "/" + std::string(to_string(which)) + ".npy", integer ? "<i4" : "<f4", shape, values.data());
+    write_npy(folder + "/" + field.name + ".npy", field.is_integer ? "<i4" : "<f4", shape, values.data());
   }
   return steps;
 }

@@ -10,8 +10,9 @@
 
 namespace trainctl {
 
-/// `type`: "<f4" or "<i4".
-inline void write_npy(const std::string& file, const char* type, const Shape& shape, const void* data) {
+/// `type`: "<f4" or "<i4", or "|u1" of 1 byte.
+inline void write_npy(const std::string& file, const char* type, const Shape& shape, const void* data,
+                      int64_t element_bytes = 4) {
   std::string dims;
   for (int64_t d : shape) dims += std::to_string(d) + ",";
   std::string header = std::string("{'descr': '") + type + "', 'fortran_order': False, 'shape': (" + dims + "), }";
@@ -21,7 +22,7 @@ inline void write_npy(const std::string& file, const char* type, const Shape& sh
   out.write("\x93NUMPY\x01\x00", 8);
   out.put(static_cast<char>(header.size() & 0xff)).put(static_cast<char>(header.size() >> 8));
   out << header;
-  out.write(static_cast<const char*>(data), num_elements(shape) * 4);
+  out.write(static_cast<const char*>(data), num_elements(shape) * element_bytes);
   if (!out.flush()) throw std::runtime_error("cannot write " + file);
 }
 

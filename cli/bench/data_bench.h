@@ -1,0 +1,30 @@
+// How fast a job's samples can be read, decoded and transformed, and what takes the time.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "engine/spec/job_spec.h"
+#include "engine/train/data/read_state.h"
+
+namespace trainctl {
+
+struct DataBenchRow {
+  int workers = 1;
+  int64_t samples = 0;
+  double seconds = 0;
+  StageSeconds stages;  ///< of all workers
+  double rate() const { return static_cast<double>(samples) / seconds; }
+};
+
+struct DataBench {
+  std::vector<DataBenchRow> rows;  ///< 1 worker, 2, 4, … up to the most
+  int64_t samples = 0;             ///< of the set
+  std::string fields;              ///< "image [3, 224, 224] of f32, label [] of i32"
+};
+
+/// Reads samples in the order of the job's first epoch, for `seconds` with each number of workers, without a cache.
+/// Each field ends as the device loads it. Throws as open_dataset and the samples' files.
+DataBench bench_data(const JobSpec& job, int most_workers, double seconds);
+
+}  // namespace trainctl

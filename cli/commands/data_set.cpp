@@ -1,0 +1,258 @@
+// trainctl data check, show and index: what is in a set of samples, and how a network sees them.
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <filesystem>
+#include <iostream>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "cli/commands/commands.h"
+#include "cli/commands/job_arguments.h"
+#include "cli/render/table.h"
+#include "cli/render/terminal.h"
+#include "engine/base/error.h"
+#include "engine/base/text.h"
+#include "engine/runtime/comm/event.h"
+#include "engine/train/data/check_source.h"
+#include "engine/train/data/contact_sheet.h"
+#include "engine/train/data/dataset.h"
+#include "engine/train/data/elements.h"
+#include "engine/train/data/file_patterns.h"
+#include "engine/train/data/image/decode.h"
+#include "engine/train/data/image/png_file.h"
+#include "engine/train/data/open_source.h"
+#include "engine/train/data/order.h"
+#include "engine/train/data/sources/tar_index.h"
+#include "engine/train/job.h"
+
+namespace trainctl {
+namespace {
+
+namespace fs = std::filesystem;
+
+/// The job's set with all of its samples, or that of a folder of images.
+DatasetSpec set_to_check(const JobArguments& job) {
+  DatasetSpec spec;
+  if (fs::is_directory(job.file)) {
+    spec.type = "image_folder";
+    spec.paths = {job.file};
+    return spec;
+  }
+  const JobSpec whole = job.load();
+  spec = whole.dataset;
+  if (whole.has_command() || !(spec.has_source() || spec.type == "mnist"))
+    throw SpecError(whole.position("dataset.type"), "dataset.type",
+                    "a set of type " + spec.type + " has no files of samples to check",
+                    "image_folder, tar, csv, npy, npz, safetensors, cifar10, cifar100 and mnist have; data info looks into "
+                    "files of tokens");
+  spec.train_share = spec.validation_share = 0;
+  spec.weights.clear();
+  return spec;
+}
+
+/// "images of [32, 32, 3]", or "images from [68, 120, 3] to [4000, 6000, 3]".
+std::string images_text(const FieldReport& field) {
+  if (field.least == field.most) return "images of " + to_string(field.least);
+  return "images from " + to_string(field.least) + " to " + to_string(field.most);
+}
+
+std::string class_name(const Source& source, int64_t number) {
+  const std::vector<std::string>& names = source.class_names();
+  const bool has_name = number >= 0 && static_cast<size_t>(number) < names.size();
+  return has_name ? fmt::format("{} ({})", number, names[static_cast<size_t>(number)]) : std::to_string(number);
+}
+
+std::string classes_text(const Source& source, const FieldReport& field) {
+  constexpr size_t kMost = 12;
+  std::vector<std::string> texts;
+  int64_t others = 0;
+  for (const auto& [number, count] : field.classes) {
+    if (texts.size() < kMost)
+      texts.push_back(class_name(source, number) + ": " + with_commas(count));
+    else
+      others += count;
+  }
+  if (others > 0) texts.push_back("others: " + with_commas(others));
+  return join(texts);
+}
+
+void print_report(const Source& source, const SourceReport& report) {
+  std::cout << with_commas(report.samples) << " samples, " << with_commas(report.broken) << " broken\n";
+  const int64_t good = report.samples - report.broken;
+  for (size_t i = 0; i < source.fields().size(); ++i) {
+    const SourceField& field = source.fields()[i];
+    const FieldReport& found = report.fields[i];
+    const bool is_image = field.encoding == Encoding::image;
+    std::cout << "  " << field.name << ": "
+              << (is_image ? images_text(found)
+                           : fmt::format("{} of {}", to_string(field.shape), to_string(field.type)));
+    if (good > 0 && found.least_bytes != found.most_bytes)
+      std::cout << fmt::format("; {} to {}, {} in all", format_bytes(found.least_bytes), format_bytes(found.most_bytes),
+                               format_bytes(found.total_bytes));
+    std::cout << "\n";
+    if (found.many_values)
+      std::cout << "    more than " << with_commas(static_cast<int64_t>(kMostCountedValues)) << " values\n";
+    if (!found.classes.empty()) std::cout << "    " << classes_text(source, found) << "\n";
+  }
+  for (const BrokenSample& broken : report.first_broken) std::cout << "  broken: " << broken.error << "\n";
+  const auto listed = static_cast<int64_t>(report.first_broken.size());
+  if (report.broken > listed) std::cout << "  and " << with_commas(report.broken - listed) << " more\n";
+}
+
+int check_set(const JobArguments& job) {
+  const DatasetSpec spec = set_to_check(job);
+  const std::shared_ptr<const Source> source = open_source(spec, 0);
+  CheckOptions options;
+  options.threads = comm::usable_cores();
+  options.image_shape = [](std::span<const std::byte> file) -> Shape {
+    thread_local Image image;
+    decode_image(file, "", {}, image);
+    return {image.view().height, image.view().width, image.view().channels};
+  };
+  const bool redraws = can_redraw(STDERR_FILENO);
+  options.on_progress = [&](int64_t done, int64_t broken) {
+    if (redraws)
+      std::cerr << fmt::format("\r\33[Kchecked {} of {} samples, {} broken", with_commas(done), with_commas(source->size()),
+                               with_commas(broken))
+                << std::flush;
+    return true;
+  };
+  const SourceReport report = check_source(*source, options);
+  if (redraws) std::cerr << "\r\33[K";
+  print_report(*source, report);
+  return report.broken > 0 ? kExitEnv : kExitDone;
+}
+
+struct ShowOptions {
+  JobArguments job;
+  int64_t count = 16;
+  std::string output = "samples.png";
+  std::string field;
+  bool validation = false;
+};
+
+/// The values of each field that is no picture: "label 3 (dog)".
+std::string values_text(const SampleField& field, const Source* source, const std::vector<std::byte>& bytes) {
+  constexpr int64_t kMost = 8;
+  const int64_t count = std::min(field.elements(), kMost);
+  std::vector<std::string> texts;
+  if (field.is_integer) {
+    std::vector<int32_t> values(static_cast<size_t>(field.elements()));
+    convert_elements(bytes.data(), field.type, field.elements(), DType::i32, values.data());
+    for (int64_t i = 0; i < count; ++i) {
+      const int32_t value = values[static_cast<size_t>(i)];
+      texts.push_back(source != nullptr && field.name == "label" ? class_name(*source, value) : std::to_string(value));
+    }
+  } else {
+    std::vector<float> values(static_cast<size_t>(field.elements()));
+    convert_elements(bytes.data(), field.type, field.elements(), DType::f32, values.data());
+    for (int64_t i = 0; i < count; ++i) texts.push_back(fmt::format("{:.4g}", values[static_cast<size_t>(i)]));
+  }
+  return field.name + " " + join(texts) + (field.elements() > kMost ? ", …" : "");
+}
+
+int show_samples(const ShowOptions& options) {
+  const JobSpec job = options.job.load();
+  if (job.has_command()) throw SpecError(job.position("command"), "command", "a job with a command has no samples");
+  if (options.validation && !job.validation)
+    throw SpecError({}, "--validation", "the job has no validation", "leave it out to see the training set");
+  DatasetSpec spec = options.validation ? job.validation_set() : job.dataset;
+  if (spec.has_source()) spec.cache = "none";
+  std::shared_ptr<const Source> source;
+  std::unique_ptr<Dataset> set;
+  try {
+    if (spec.has_source()) source = open_source(spec, job.seed);
+    set = open_dataset(spec, job.seed);
+  } catch (const SpecError& error) {
+    throw with_positions(error, job);
+  }
+  const std::vector<SampleField>& fields = set->fields();
+  const auto picture = std::find_if(fields.begin(), fields.end(), [&](const SampleField& field) {
+    return options.field.empty() ? is_picture(field.shape) : field.name == options.field;
+  });
+  if (picture == fields.end() || !is_picture(picture->shape)) {
+    std::vector<std::string> all;
+    for (const SampleField& field : fields) all.push_back(field.name + " " + to_string(field.shape));
+    throw SpecError({}, "--field", options.field.empty() ? "no field of the samples is a picture" : options.field + " is no picture",
+                    "the samples have " + join(all) + "; a picture is [h, w, 1 or 3] or [1 or 3, h, w]");
+  }
+  SampleOrder order(spec, set->size(), job.seed);
+  const int64_t count = std::min(options.count, set->size());
+  ContactSheet sheet(picture->shape, count);
+  std::vector<std::vector<std::byte>> bytes;
+  std::vector<void*> to;
+  for (const SampleField& field : fields) to.push_back(bytes.emplace_back(static_cast<size_t>(field.bytes())).data());
+  std::vector<float> values(static_cast<size_t>(picture->elements()));
+  ReadState state;
+  set->prepare(state);
+  for (int64_t i = 0; i < count; ++i) {
+    const std::span<const int64_t> batch = order.batch(0, i / order.batch_size());
+    const auto row = static_cast<size_t>(i % order.batch_size());
+    state.rng = SampleRng(job.seed, order.passes()[row], batch[row]);
+    set->read(batch[row], state, to);
+    const auto at = static_cast<size_t>(picture - fields.begin());
+    convert_elements(bytes[at].data(), picture->type, picture->elements(), DType::f32, values.data());
+    sheet.draw(i, values);
+    std::cout << fmt::format("{:4}  {}", i + 1, set->where(batch[row]));
+    for (size_t f = 0; f < fields.size(); ++f)
+      if (f != at && !is_picture(fields[f].shape)) std::cout << "  " << values_text(fields[f], source.get(), bytes[f]);
+    std::cout << "\n";
+  }
+  write_png(options.output, sheet.image());
+  std::cout << fmt::format("{}: {} samples of {} {}, {} in a row\n", options.output, count, picture->name,
+                           to_string(picture->shape), sheet.columns());
+  return kExitDone;
+}
+
+int write_indexes(const std::vector<std::string>& shards) {
+  for (const std::string& shard : shards) {
+    const std::string index = tar_index_path(shard);
+    const int64_t samples = write_tar_index(shard, index);
+    std::cout << index << ": " << with_commas(samples) << " samples\n";
+  }
+  return kExitDone;
+}
+
+}  // namespace
+
+void add_data_set_commands(CLI::App& data, Action& chosen) {
+  auto checked = std::make_shared<JobArguments>();
+  auto* check = data.add_subcommand("check", "Read every sample of a set, and say what is in it and what is broken");
+  checked->add_to(*check, "JOB.yaml");
+  check->footer(R"(Reads and decodes every sample, on all cores: how many there are, their shapes and classes, and which files are
+broken. A folder is checked as image_folder. The exit code is 3 if a sample is broken.
+
+Examples:
+  trainctl data check photos
+  trainctl data check job.yaml)");
+  check->callback([&chosen, checked] { chosen = [checked] { return check_set(*checked); }; });
+
+  auto shown = std::make_shared<ShowOptions>();
+  auto* show = data.add_subcommand("show", "Draw the first samples as the network sees them");
+  shown->job.add_to(*show);
+  show->add_option("-n,--samples", shown->count, "How many")->check(CLI::Range(1, 1024))->capture_default_str();
+  show->add_option("-o,--output", shown->output, "PNG file to write")->capture_default_str();
+  show->add_option("--field", shown->field, "Field of the samples; the first one that is a picture");
+  show->add_flag("--validation", shown->validation, "Of the validation set");
+  show->footer(R"(The samples are those of the run's first steps, after their transforms. Each picture is stretched from its smallest
+to its largest value.
+
+Examples:
+  trainctl data show job.yaml -n 16 -o samples.png)");
+  show->callback([&chosen, shown] { chosen = [shown] { return show_samples(*shown); }; });
+
+  auto shards = std::make_shared<std::vector<std::string>>();
+  auto* index = data.add_subcommand("index", "Write NAME.tar.idx beside shards, so that jobs open them at once");
+  index->add_option("SHARD", *shards, "Tar files")->required();
+  index->footer(R"(Without an index a job reads the headers of all files of a shard when it starts.
+
+Examples:
+  trainctl data index shards/*.tar)");
+  index->callback([&chosen, shards] { chosen = [shards] { return write_indexes(*shards); }; });
+}
+
+}  // namespace trainctl

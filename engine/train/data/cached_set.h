@@ -1,0 +1,24 @@
+// Data sets around another one: a cache, and what takes the place of broken samples.
+#pragma once
+
+#include <memory>
+
+#include "engine/train/data/dataset.h"
+
+namespace trainctl {
+
+/// In the memory of the process, or in a file of the folder TMPDIR, which nobody else sees and which is gone with the
+/// process.
+enum class CachePlace : uint8_t { memory, disk };
+
+/// Bytes of all samples.
+int64_t cached_bytes(const Dataset& set);
+
+/// Keeps each sample after its first read, as it comes from `inner`. EnvError if the disk has too little room.
+std::unique_ptr<Dataset> keep_samples(std::unique_ptr<Dataset> inner, CachePlace place);
+
+/// dataset.on_error: skip. A sample that cannot be read (EnvError) is counted, and another one, which depends on the
+/// seed and the sample's number alone, takes its place in every field: so every rank reads all fields of each sample.
+std::unique_ptr<Dataset> replace_broken(std::unique_ptr<Dataset> inner, uint64_t seed);
+
+}  // namespace trainctl

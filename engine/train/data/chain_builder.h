@@ -1,0 +1,69 @@
+// Composes the steps of a chain: checks each transform against what reaches it, and joins neighbours into one pass.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "engine/train/data/sample_steps.h"
+
+namespace trainctl {
+
+class ChainBuilder {
+ public:
+  explicit ChainBuilder(const SampleType& input) : type_(input) {}
+
+  /// SpecError if the transform does not fit.
+  void add(const TransformSpec& spec);
+  /// Makes sure that the last step writes the result, or changes one that is written.
+  void finish();
+
+  const SampleType& type() const { return type_; }
+  bool is_random() const { return is_random_; }
+  std::vector<SampleStep> take() { return std::move(steps_); }
+
+ private:
+  using Choose = std::function<PixelBox(const ImageSize&, SampleRng&)>;
+
+  void add_resize(const TransformSpec& spec);
+  void add_center_crop(const TransformSpec& spec);
+  void add_random_crop(const TransformSpec& spec);
+  void add_random_resized_crop(const TransformSpec& spec);
+  void add_center_resized_crop(const TransformSpec& spec);
+  void add_pad(const TransformSpec& spec);
+  void add_horizontal_flip(const TransformSpec& spec);
+  void add_color_jitter(const TransformSpec& spec);
+  void add_random_erasing(const TransformSpec& spec);
+  void add_rescale(const TransformSpec& spec);
+  void add_normalize(const TransformSpec& spec);
+  void add_to_float(const TransformSpec& spec);
+  void add_hwc2chw(const TransformSpec& spec);
+  void add_type_cast(const TransformSpec& spec);
+  void add_one_hot(const TransformSpec& spec);
+  void add_tokenize_bytes(const TransformSpec& spec);
+
+  void require_image(const TransformSpec& spec) const;
+  /// The size's dims are known before any sample is.
+  bool knows_size() const { return type_.shape[0] != kAnySize && type_.shape[1] != kAnySize; }
+  ImageSize known_size() const { return {type_.shape[0], type_.shape[1]}; }
+  void resize_to(ElementType from, Resample method, const ImageSize& size, bool may_scale);
+
+  /// The pass at hand, to which neighbours add.
+  PixelPass& pass();
+  void to_f32();
+  void add_op(PixelOp op);
+  void flush();
+  /// The sample is dense, in the order that it seems to have, and (`own`) in memory of the chain.
+  void settle(bool own);
+  void push(SampleStep step);
+
+  SampleType type_;
+  Layout layout_ = Layout::channels_last;
+  bool is_random_ = false, is_last_ = false;
+  bool may_be_reversed_ = false;
+  bool is_written_ = false;  ///< dense, by a step
+  std::optional<PixelPass> pass_;
+  std::vector<SampleStep> steps_;
+};
+
+}  // namespace trainctl

@@ -1,0 +1,50 @@
+// Goes through a set: what is in it, and which samples cannot be read.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "engine/graph/shape.h"
+#include "engine/train/data/source.h"
+
+namespace trainctl {
+
+struct BrokenSample {
+  int64_t sample = 0;
+  std::string where;
+  std::string error;
+};
+
+inline constexpr size_t kMostCountedValues = 65'536;
+
+/// Of one field, over the samples that could be read.
+struct FieldReport {
+  int64_t least_bytes = 0, most_bytes = 0, total_bytes = 0;
+  Shape least, most;                   ///< of decoded images: the smallest and largest of each dim
+  std::map<int64_t, int64_t> classes;  ///< of a field of one integer: how many samples have each value
+  bool many_values = false;            ///< more than kMostCountedValues: `classes` is empty
+};
+
+struct SourceReport {
+  int64_t samples = 0, broken = 0;
+  std::vector<BrokenSample> first_broken;  ///< in the order of the set
+  std::vector<FieldReport> fields;         ///< in the order of Source::fields()
+};
+
+struct CheckOptions {
+  int threads = 1;
+  size_t most_listed = 100;  ///< of broken samples
+  /// The size of a decoded image. Throws EnvError if it is broken. If there is none, images are only read.
+  std::function<Shape(std::span<const std::byte>)> image_shape;
+  /// Called by one thread at a time, with samples that are done and those broken among them. False stops the check.
+  std::function<bool(int64_t done, int64_t broken)> on_progress;
+};
+
+/// The report is the same for any number of threads, if it is not stopped.
+SourceReport check_source(const Source& source, const CheckOptions& options);
+
+}  // namespace trainctl

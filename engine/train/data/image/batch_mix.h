@@ -1,0 +1,37 @@
+// Mixup and CutMix: each row of a batch is mixed with the next one (the last with the first), and its label with that
+// row's label. What is mixed depends on the batch's random numbers alone, not on who reads which row.
+//
+//   mixup    row i = share * row i + (1 - share) * row i+1                       Zhang et al. 2018
+//   cutmix   a box of row i+1 in row i; share is what is left of row i           Yun et al. 2019
+//   share ~ Beta(alpha, alpha), one for the whole batch
+#pragma once
+
+#include <cstdint>
+
+#include "engine/train/data/image/image.h"
+#include "engine/train/data/sample_rng.h"
+
+namespace trainctl {
+
+struct BatchMix {
+  double share = 1;  ///< of the row's own label
+  PixelBox box;           ///< cutmix: from the other row
+};
+
+/// `rng` is the batch's: SampleRng(seed, pass, number of the batch in it). One number.
+BatchMix draw_mixup(double alpha, SampleRng& rng);
+/// Three numbers.
+BatchMix draw_cutmix(double alpha, const ImageSize& image, SampleRng& rng);
+
+inline int64_t mixed_with(int64_t row, int64_t rows) { return row + 1 < rows ? row + 1 : 0; }
+
+/// Of mixup's rows, and of labels as one_hot makes them. `out` may be `own`.
+void mix(double share, const float* own, const float* other, int64_t elements, float* out);
+/// Copies the box of `other` into `own`: [h, w, c], or with `channels_first` [c, h, w].
+void paste_box(const PixelBox& box, const float* other, const ImageSize& image, int64_t channels, bool channels_first,
+               float* own);
+
+/// x with P(Beta(alpha, alpha) <= x) = p. Exposed for its test.
+double beta_quantile(double alpha, double p);
+
+}  // namespace trainctl

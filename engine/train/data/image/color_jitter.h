@@ -1,0 +1,32 @@
+// Other brightness, contrast, saturation and hue, in an order that is drawn: torchvision's ColorJitter.
+//
+//   brightness   f * x
+//   contrast     f * x + (1 - f) * m       m: the mean of the image's luma
+//   saturation   f * x + (1 - f) * luma
+//   hue          turned by f of a circle, in HSV
+//
+// Each result is rounded to u8 and kept within 0 to 255.
+#pragma once
+
+#include <array>
+#include <cstdint>
+
+#include "engine/train/data/image/image.h"
+#include "engine/train/data/sample_rng.h"
+
+namespace trainctl {
+
+/// factor of 1 (hue: 0) leaves the image alone.
+struct ColorChange {
+  enum Kind : uint8_t { brightness, contrast, saturation, hue };
+  std::array<Kind, 4> order = {brightness, contrast, saturation, hue};
+  std::array<float, 4> factors = {1, 1, 1, 0};  ///< by Kind
+};
+
+/// Factors in [max(0, 1 - amount), 1 + amount], a hue in [-amount, amount]. `amounts` by Kind. Eight numbers.
+ColorChange draw_color_change(const std::array<double, 4>& amounts, SampleRng& rng);
+
+/// u8 pixels of red, green and blue.
+void change_colors(const ColorChange& change, int64_t pixels, uint8_t* rgb);
+
+}  // namespace trainctl

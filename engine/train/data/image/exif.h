@@ -1,0 +1,27 @@
+// The orientation of a photo, from its EXIF data: a TIFF file whose first directory may have the tag 0x0112.
+//
+//   tiff      := ("II" | "MM") 42:u16 directory:u32 …      II: little-endian, MM: big-endian
+//   directory := count:u16 entry{count}
+//   entry     := tag:u16 type:u16 count:u32 value:4 bytes
+#pragma once
+
+#include <cstdint>
+#include <span>
+
+namespace trainctl {
+
+/// How stored pixels become the upright image: with H rows stored, upright (y, x) is stored (y, x), or (x, y) if
+/// swapped, counted from the last row or column where those are reversed.
+struct Orientation {
+  bool swaps = false, reverses_rows = false, reverses_columns = false;
+  bool is_upright() const { return !swaps && !reverses_rows && !reverses_columns; }
+  friend bool operator==(const Orientation&, const Orientation&) = default;
+};
+
+/// Of EXIF's numbers 1 to 8; any other is upright.
+Orientation orientation_of(int number);
+
+/// Upright where the data say nothing, or are damaged: no viewer refuses a photo for that.
+Orientation exif_orientation(std::span<const uint8_t> tiff);
+
+}  // namespace trainctl

@@ -1,0 +1,40 @@
+// The image formats, below decode.h: headers, and pixels as the file stores them, before its orientation.
+#pragma once
+
+#include <cstddef>
+#include <span>
+#include <string>
+
+#include "engine/train/data/image/exif.h"
+#include "engine/train/data/image/image.h"
+
+namespace trainctl {
+
+struct StoredImage {
+  ImageSize size;
+  Orientation orientation;
+};
+
+/// The EnvError of a file that is no good: "photos/cat/12.jpg: not a complete JPEG: ...".
+[[noreturn]] void fail_image(const std::string& name, const std::string& what);
+/// EnvError for 0 pixels, and for more than kMaxImagePixels.
+void check_image_size(const std::string& name, const ImageSize& size);
+
+/// (R * 19595 + G * 38470 + B * 7471) / 65536, rounded: 0.299, 0.587, 0.114.
+inline uint8_t luma(int red, int green, int blue) {
+  return static_cast<uint8_t>((19595 * red + 38470 * green + 7471 * blue + 32768) >> 16);
+}
+/// `pixels` of 1 or 3 channels to as many of 1 or 3: grey is repeated, colours become luma.
+void convert_channels(const uint8_t* from, int64_t from_channels, int64_t pixels, int64_t channels, uint8_t* to);
+
+bool is_jpeg(std::span<const std::byte> file);
+StoredImage read_jpeg_header(std::span<const std::byte> file, const std::string& name);
+/// `region`: of stored pixels; with `scale`, of the image at 1/scale.
+void decode_jpeg(std::span<const std::byte> file, const std::string& name, int channels, const PixelBox& region, int scale,
+                 Image& out);
+
+bool is_png(std::span<const std::byte> file);
+StoredImage read_png_header(std::span<const std::byte> file, const std::string& name);
+void decode_png(std::span<const std::byte> file, const std::string& name, int channels, const PixelBox& region, Image& out);
+
+}  // namespace trainctl

@@ -1,0 +1,13 @@
+// A PNG file of colours.
+#pragma once
+
+#include <string>
+
+#include "engine/train/data/image/image.h"
+
+namespace trainctl {
+
+/// `image`: 1 or 3 channels, its rows without gaps. EnvError.
+void write_png(const std::string& path, const ImageView& image);
+
+}  // namespace trainctl

@@ -1,0 +1,17 @@
+// Data sets of no files: random and constant.
+#pragma once
+
+#include <memory>
+
+#include "engine/train/data/dataset.h"
+
+namespace trainctl {
+
+/// Of dataset.type random and constant.
+DataShapes made_shapes(const DatasetSpec& spec);
+int64_t made_size(const DatasetSpec& spec);
+/// SpecError (dataset.classes) for random integers of no class.
+std::unique_ptr<Dataset> make_random_set(const DatasetSpec& spec, uint64_t seed);
+std::unique_ptr<Dataset> make_constant_set(const DatasetSpec& spec);
+
+}  // namespace trainctl

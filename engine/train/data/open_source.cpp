@@ -1,0 +1,285 @@
+// See the header.
+#include "engine/train/data/open_source.h"
+
+#include <algorithm>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <utility>
+
+#include "engine/base/error.h"
+#include "engine/spec/read_value.h"
+#include "engine/train/data/mnist.h"
+#include "engine/train/data/sources/arrays.h"
+#include "engine/train/data/sources/cifar.h"
+#include "engine/train/data/source_set.h"
+#include "engine/train/data/sources/csv.h"
+#include "engine/train/data/sources/csv_text.h"
+#include "engine/train/data/sources/file_list.h"
+#include "engine/train/data/sources/image_folder.h"
+#include "engine/train/data/sources/mix.h"
+#include "engine/train/data/sources/split.h"
+#include "engine/train/data/sources/tar.h"
+
+namespace trainctl {
+namespace {
+
+namespace fs = std::filesystem;
+
+/// A folder of IDX files: data, u8 [h, w, 1], and label.
+class MnistSource final : public Source {
+ public:
+  explicit MnistSource(const DatasetSpec& spec)
+      : set_(spec.paths.front(), spec.split),
+        folder_(spec.paths.front()),
+        fields_(mnist_fields(set_.sample_shape())) {}
+  int64_t size() const override { return set_.size(); }
+  const std::vector<SourceField>& fields() const override { return fields_; }
+  void read(int64_t sample, const std::vector<bool>& wanted, std::span<FieldBytes> out) const override {
+    if (wanted[0]) {
+      const std::span<const uint8_t> image = set_.image(sample);
+      out[0].resize(image.size());
+      std::ranges::copy(std::as_bytes(image), out[0].begin());
+    }
+    if (wanted[1]) out[1].assign(1, static_cast<std::byte>(set_.label(sample)));
+  }
+  std::string where(int64_t sample) const override { return folder_ + ": sample " + std::to_string(sample); }
+  int64_t held_bytes() const override { return set_.size() * (num_elements(set_.sample_shape()) + 1); }
+  const std::vector<std::string>& class_names() const override { return no_names_; }
+
+ private:
+  MnistSet set_;
+  std::string folder_;
+  std::vector<SourceField> fields_;
+  std::vector<std::string> no_names_;
+};
+
+/// Images [c, h, w] of a source as [h, w, c], which transforms take.
+class ChannelsLast final : public Source {
+ public:
+  explicit ChannelsLast(std::unique_ptr<Source> inner) : inner_(std::move(inner)), fields_(inner_->fields()) {
+    Shape& shape = fields_.front().shape;
+    channels_ = shape[0];
+    pixels_ = shape[1] * shape[2];
+    shape = {shape[1], shape[2], shape[0]};
+  }
+  int64_t size() const override { return inner_->size(); }
+  const std::vector<SourceField>& fields() const override { return fields_; }
+  void read(int64_t sample, const std::vector<bool>& wanted, std::span<FieldBytes> out) const override {
+    inner_->read(sample, wanted, out);
+    if (!wanted[0]) return;
+    thread_local FieldBytes planes;
+    planes.swap(out[0]);
+    out[0].resize(planes.size());
+    for (int64_t c = 0; c < channels_; ++c)
+      for (int64_t i = 0; i < pixels_; ++i)
+        out[0][static_cast<size_t>(i * channels_ + c)] = planes[static_cast<size_t>(c * pixels_ + i)];
+  }
+  std::string where(int64_t sample) const override { return inner_->where(sample); }
+  int64_t held_bytes() const override { return inner_->held_bytes(); }
+  const std::vector<std::string>& class_names() const override { return inner_->class_names(); }
+
+ private:
+  std::unique_ptr<Source> inner_;
+  std::vector<SourceField> fields_;
+  int64_t channels_ = 0, pixels_ = 0;
+};
+
+/// Some of the fields, under other names.
+class ChosenFields final : public Source {
+ public:
+  ChosenFields(std::unique_ptr<Source> inner, const std::vector<std::pair<std::string, std::string>>& chosen)
+      : inner_(std::move(inner)) {
+    for (const auto& [name, of] : chosen) {
+      const std::vector<SourceField>& all = inner_->fields();
+      const auto at = std::find_if(all.begin(), all.end(), [&](const SourceField& f) { return f.name == of; });
+      check(at != all.end(), "a chosen field is one of the source's");
+      from_.push_back(static_cast<size_t>(at - all.begin()));
+      fields_.push_back(*at);
+      fields_.back().name = name;
+    }
+  }
+  int64_t size() const override { return inner_->size(); }
+  const std::vector<SourceField>& fields() const override { return fields_; }
+  void read(int64_t sample, const std::vector<bool>& wanted, std::span<FieldBytes> out) const override {
+    thread_local std::vector<bool> inner_wanted;
+    thread_local std::vector<FieldBytes> bytes;
+    inner_wanted.assign(inner_->fields().size(), false);
+    bytes.resize(inner_->fields().size());
+    for (size_t i = 0; i < from_.size(); ++i) inner_wanted[from_[i]] = wanted[i];
+    for (size_t i = 0; i < from_.size(); ++i) bytes[from_[i]].swap(out[i]);
+    inner_->read(sample, inner_wanted, std::span(bytes).first(inner_->fields().size()));
+    for (size_t i = 0; i < from_.size(); ++i) bytes[from_[i]].swap(out[i]);
+  }
+  std::string where(int64_t sample) const override { return inner_->where(sample); }
+  int64_t held_bytes() const override { return inner_->held_bytes(); }
+  const std::vector<std::string>& class_names() const override { return inner_->class_names(); }
+
+ private:
+  std::unique_ptr<Source> inner_;
+  std::vector<SourceField> fields_;
+  std::vector<size_t> from_;
+};
+
+std::unique_ptr<Source> open_cifar_folder(const DatasetSpec& spec) {
+  const fs::path folder(spec.paths.front());
+  const bool is_test = spec.split == "test";
+  CifarOptions options;
+  options.classes = spec.type == "cifar10" ? 10 : 100;
+  if (options.classes == 10)
+    options.paths = {(folder / (is_test ? "test_batch.bin" : "data_batch_*.bin")).string()};
+  else
+    options.paths = {(folder / (is_test ? "test.bin" : "train.bin")).string()};
+  const std::string label = options.classes == 100 && spec.label_set == "coarse" ? "coarse" : "label";
+  return std::make_unique<ChosenFields>(std::make_unique<ChannelsLast>(open_cifar(options)),
+                                        std::vector<std::pair<std::string, std::string>>{{"image", "image"}, {"label", label}});
+}
+
+std::vector<SampleFieldSpec> fields_or(const DatasetSpec& spec, std::vector<SampleFieldSpec> fallback) {
+  return spec.fields.empty() ? std::move(fallback) : spec.fields;
+}
+
+ArrayFileOptions array_options(const DatasetSpec& spec) {
+  ArrayFileOptions options;
+  options.paths = spec.paths;
+  for (const SampleFieldSpec& field : fields_or(spec, {{"data", {"data"}}, {"label", {"label"}}}))
+    options.fields.push_back({field.name, field.parts.front()});
+  return options;
+}
+
+NpyOptions npy_options(const DatasetSpec& spec) {
+  NpyOptions options;
+  for (const SampleFieldSpec& field : spec.fields)
+    options.fields.push_back({field.name, {(fs::path(spec.paths.front()) / field.parts.front()).string()}});
+  return options;
+}
+
+TarOptions tar_options(const DatasetSpec& spec) {
+  TarOptions options;
+  options.paths = spec.paths;
+  for (const SampleFieldSpec& field : fields_or(spec, {{"image", {"jpg", "jpeg", "png"}}, {"label", {"cls"}}}))
+    options.fields.push_back({field.name, field.parts});
+  return options;
+}
+
+/// The values of the first row of the first file, and the names of its columns if it has a header.
+struct FirstRow {
+  std::vector<std::string> names, values;
+
+  explicit FirstRow(const DatasetSpec& spec, char delimiter) {
+    constexpr size_t kMostBytes = size_t{1} << 20;
+    std::ifstream in(list_files(spec.paths, "dataset.path").front(), std::ios::binary);
+    std::string text(kMostBytes, '\0');
+    in.read(text.data(), static_cast<std::streamsize>(text.size()));
+    text.resize(static_cast<size_t>(in.gcount()));
+    std::string_view rest = text;
+    if (rest.starts_with("\xef\xbb\xbf")) rest.remove_prefix(3);  // the byte order mark
+    if (spec.header) names = next_row(rest, delimiter);
+    values = next_row(rest, delimiter);
+  }
+
+  /// Whether what is in that column is no number.
+  bool has_word(const std::string& column) const {
+    const auto named = std::find(names.begin(), names.end(), column);
+    size_t place = static_cast<size_t>(named - names.begin());
+    if (named == names.end()) {
+      const std::optional<double> number = parse_number(column);
+      place = number && *number >= 1 ? static_cast<size_t>(*number) - 1 : values.size();
+    }
+    if (place >= values.size()) return false;  // the source says what is wrong
+    std::string text = values[place];
+    text.erase(0, text.find_first_not_of(" \t"));
+    text.erase(text.find_last_not_of(" \t") + 1);
+    char* end = nullptr;
+    std::strtod(text.c_str(), &end);
+    return text.empty() || *end != '\0';
+  }
+
+ private:
+  static std::vector<std::string> next_row(std::string_view& rest, char delimiter) {
+    while (true) {
+      const size_t bytes = row_bytes(rest, delimiter, true).value_or(rest.size());
+      std::string row(rest.substr(0, bytes));
+      rest.remove_prefix(bytes);
+      if (is_blank_row(row) && !rest.empty()) continue;
+      std::vector<std::string_view> found;
+      split_row(row, delimiter, found);
+      return {found.begin(), found.end()};
+    }
+  }
+};
+
+/// Labels are of label_dtype, and all else f32, or i32 where the transforms begin with type_cast: i32. Integers may be
+/// words: a column whose first value is no number.
+CsvOptions csv_options(const DatasetSpec& spec, const std::vector<std::string>& classes) {
+  CsvOptions options;
+  options.paths = spec.paths;
+  options.header = spec.header;
+  options.delimiter = spec.delimiter == "tab" ? '\t' : spec.delimiter.front();
+  const FirstRow first(spec, options.delimiter);
+  std::vector<SourceField> names;
+  for (const SampleFieldSpec& field : spec.fields) names.push_back({field.name, Encoding::array, ElementType::f32, {}});
+  for (const SampleFieldSpec& field : spec.fields) {
+    const bool is_label = field.name == "label";
+    const std::vector<TransformSpec> transforms = transforms_of(spec, names, field.name);
+    const bool to_integers = !transforms.empty() && transforms[0].name == "type_cast" && transforms[0].attrs.text("dtype") == "i32";
+    CsvField column;
+    column.name = field.name;
+    column.columns = field.parts;
+    column.scalar = is_label && field.parts.size() == 1;
+    column.words = (!is_label || spec.label_dtype == "i32") &&
+                   std::all_of(field.parts.begin(), field.parts.end(), [&](const auto& c) { return first.has_word(c); });
+    column.type = column.words || to_integers || (is_label && spec.label_dtype == "i32") ? ElementType::i32 : ElementType::f32;
+    if (column.words && is_label) column.classes = classes;
+    options.fields.push_back(std::move(column));
+  }
+  return options;
+}
+
+std::unique_ptr<Source> open_files(const DatasetSpec& spec, const std::vector<std::string>& classes) {
+  if (spec.type == "image_folder") return open_image_folder({spec.paths, classes});
+  if (spec.type == "tar") return open_tar(tar_options(spec));
+  if (spec.type == "csv") return open_csv(csv_options(spec, classes));
+  if (spec.type == "npy") return open_npy(npy_options(spec));
+  if (spec.type == "npz") return open_npz(array_options(spec));
+  if (spec.type == "safetensors") return open_safetensors(array_options(spec));
+  if (spec.type == "mnist") return std::make_unique<MnistSource>(spec);
+  check(spec.type == "cifar10" || spec.type == "cifar100", "a type that reads files is one of these");
+  return open_cifar_folder(spec);
+}
+
+std::shared_ptr<const Source> with_share(std::shared_ptr<const Source> set, const DatasetSpec& spec, uint64_t seed) {
+  if (!spec.has_shares()) return set;
+  SplitOptions options;
+  const double rest = std::max(0.0, 1 - spec.train_share - spec.validation_share);
+  options.parts = {{"train", spec.train_share}, {"validation", spec.validation_share}, {"rest", rest}};
+  options.part = spec.takes_validation_share ? "validation" : "train";
+  options.seed = seed;
+  options.by_name = spec.type == "image_folder";  // photos that are added leave the others in their parts
+  return open_split(std::move(set), options);
+}
+
+}  // namespace
+
+std::vector<SourceField> mnist_fields(const Shape& image) {
+  return {{"data", Encoding::array, ElementType::u8, image}, {"label", Encoding::array, ElementType::u8, {}}};
+}
+
+std::shared_ptr<const Source> open_source(const DatasetSpec& spec, uint64_t seed) {
+  std::vector<std::string> classes;
+  if (!spec.class_paths.empty()) {  // a class has the number that it has in the training set
+    DatasetSpec training = spec;
+    training.paths = spec.class_paths;
+    classes = open_files(training, {})->class_names();
+  }
+  if (spec.weights.empty()) return with_share(open_files(spec, classes), spec, seed);
+  std::vector<MixedSet> sets;
+  for (size_t i = 0; i < spec.paths.size(); ++i) {
+    DatasetSpec one = spec;
+    one.paths = {spec.paths[i]};
+    sets.push_back({with_share(open_files(one, classes), spec, seed), spec.weights[i]});
+  }
+  return open_mix(std::move(sets));
+}
+
+}  // namespace trainctl

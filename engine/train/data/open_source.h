@@ -1,0 +1,19 @@
+// dataset.type and its fields to a Source.
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "engine/spec/job_spec.h"
+#include "engine/train/data/source.h"
+
+namespace trainctl {
+
+/// Of mnist, and of all types with DatasetSpec::has_source(): with its shares and weights. Throws SpecError (a field of
+/// the data set) if the files are not there or not as the type says, EnvError if one is damaged.
+std::shared_ptr<const Source> open_source(const DatasetSpec& spec, uint64_t seed);
+
+/// Of a set of IDX files with images of that shape.
+std::vector<SourceField> mnist_fields(const Shape& image);
+
+}  // namespace trainctl

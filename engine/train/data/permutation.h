@@ -1,0 +1,33 @@
+// A permutation of 0 … n - 1 that is computed, not stored: place i of the order is at(i). It replaces a shuffled list
+// where a set is large.
+//
+// A Feistel network over the bits of n - 1, whose round function is Philox; a value of n or more goes through it again
+// (cycle walking: Black and Rogaway, 2002), less than once on average.
+#pragma once
+
+#include <cstdint>
+
+namespace trainctl {
+
+inline constexpr uint64_t kMostPermuted = uint64_t{1} << 62;
+
+class KeyedPermutation {
+ public:
+  /// n: 1 to kMostPermuted.
+  KeyedPermutation(uint64_t n, uint64_t key);
+
+  uint64_t size() const { return n_; }
+  /// i < n.
+  uint64_t at(uint64_t i) const;
+  /// place_of(at(i)) == i.
+  uint64_t place_of(uint64_t value) const;
+
+ private:
+  uint64_t forward(uint64_t value) const;
+  uint64_t backward(uint64_t value) const;
+
+  uint64_t n_, key_;
+  int low_bits_, high_bits_;  ///< of the two halves; low_bits_ is the same or one more
+};
+
+}  // namespace trainctl

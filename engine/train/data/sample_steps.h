@@ -1,0 +1,74 @@
+// What a chain of transforms is composed of. A step only moves the view of the sample, writes the sample anew, or
+// changes what an earlier step wrote.
+#pragma once
+
+#include <array>
+#include <functional>
+#include <optional>
+#include <vector>
+
+#include "engine/train/data/image/crop_choice.h"
+#include "engine/train/data/image/pixel_kernels.h"
+#include "engine/train/data/sample_transforms.h"
+
+namespace trainctl {
+
+/// A sample between steps.
+struct SampleAtWork {
+  SampleView view;
+  bool is_reversed = false;          ///< its columns count from the last to the first
+  PixelBox box;                           ///< what the step at hand cuts out, as one that looks at the sample counts
+  std::optional<SourceBox> decoded;  ///< the exact part of a view that was decoded at a smaller scale
+
+  ImageSize size() const { return {view.height, view.width}; }
+};
+
+struct SampleStep {
+  enum class Kind : uint8_t { view, write, in_place };
+
+  Kind kind = Kind::view;
+  /// `out`: of a write, room for the result.
+  std::function<void(SampleAtWork& sample, std::byte* out, SampleRng& rng, TransformScratch& scratch)> run;
+  /// Of a write: the bytes of the result.
+  std::function<int64_t(const SampleAtWork& sample)> bytes = {};
+  /// Of a step that cuts: what.
+  std::function<PixelBox(const ImageSize& image, SampleRng& rng)> choose = {};
+  /// Of a resize that may take an image decoded at a smaller scale: its result.
+  std::optional<ImageSize> shrinks_to = {};
+};
+
+/// The channels of a value: the last dim of it, or the first.
+enum class Layout : uint8_t { channels_last, channels_first };
+
+/// One pass over all values: to f32 (if `to` is), the ops in order, and to channels first (if `to_layout` is).
+struct PixelPass {
+  ElementType from, to;
+  Layout from_layout, to_layout;
+  std::vector<PixelOp> ops = {};
+};
+
+SampleStep make_pass(PixelPass pass);
+/// The box that `choose` gives, which is inside the image: a view.
+SampleStep make_crop(std::function<PixelBox(const ImageSize&, SampleRng&)> choose, int64_t element_bytes);
+/// The same, with elements of `value` where the box is outside.
+SampleStep make_cut(ElementType type, double value, std::function<PixelBox(const ImageSize&, SampleRng&)> choose);
+SampleStep make_flip(double chance);
+SampleStep make_resize(ElementType from, Resample method, const ImageSize& size, bool may_scale);
+/// type_cast i32, of dense values.
+SampleStep make_integers(ElementType from);
+
+/// In place, of u8 [h, w, 3]. `amounts`: of draw_color_change.
+SampleStep make_color_jitter(const std::array<double, 4>& amounts);
+/// In place.
+struct Erasing {
+  double chance;
+  Range scale, ratio;
+  double value;
+};
+SampleStep make_erasing(ElementType type, Layout layout, const Erasing& erasing);
+/// Classes of u8 or i32 to f32, 0 but for a 1 at the class. EnvError for a class that is not in [0, classes).
+SampleStep make_one_hot(ElementType from, int64_t classes);
+/// Bytes to `length` of i32: cut off, or filled up with `filler`.
+SampleStep make_tokens(int64_t length, int32_t filler);
+
+}  // namespace trainctl

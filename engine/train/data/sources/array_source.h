@@ -1,0 +1,35 @@
+// A source over arrays in files: each field is one array, or several joined at their first dim.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "engine/train/data/source.h"
+#include "engine/train/data/sources/open_files.h"
+#include "engine/train/data/sources/stored_element.h"
+
+namespace trainctl {
+
+/// Samples of one field that are evenly spaced, in a file or in memory.
+struct ArrayPiece {
+  size_t file = 0;                                    ///< in OpenFiles; where they come from, if they are in memory
+  std::shared_ptr<const std::vector<uint8_t>> bytes;  ///< not null: they are here
+  int64_t at = 0;                                     ///< of the first sample
+  int64_t stride = 0;                                 ///< from one sample to the next
+  int64_t samples = 0;
+};
+
+struct ArrayColumn {
+  std::string name;
+  StoredElement stored = StoredElement::u8;
+  Shape shape;  ///< of one sample
+  std::vector<ArrayPiece> pieces;
+
+  int64_t samples() const;
+};
+
+/// SpecError (dataset.fields, or dataset.path if there are none) if the columns differ in their number of samples.
+std::unique_ptr<Source> make_array_source(std::unique_ptr<OpenFiles> files, std::vector<ArrayColumn> columns);
+
+}  // namespace trainctl

@@ -1,0 +1,44 @@
+// Where the rows of a table begin: 4 bytes a row.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "engine/train/checkpoint/input_file.h"
+
+namespace trainctl {
+
+inline constexpr int64_t kMostRowBytes = 1 << 20;
+
+class CsvIndex {
+ public:
+  /// Reads the file, and calls `visit` with each row, the header too, and the line that it begins at, from 1. EnvError
+  /// (file:line) for a row that is longer than kMostRowBytes, or a quote that is open at the end of the file.
+  using Visit = std::function<void(std::string_view row, int64_t line)>;
+  CsvIndex(const InputFile& file, char delimiter, bool header, const Visit& visit);
+
+  int64_t rows() const { return static_cast<int64_t>(offsets_.size()); }  ///< without the header
+  /// The text of a row, and of blank lines after it.
+  std::string read(const InputFile& file, int64_t row) const;
+  /// The line that a row begins at. Reads up to 4,096 rows.
+  int64_t line(const InputFile& file, int64_t row) const;
+  int64_t held_bytes() const;
+
+ private:
+  static constexpr int64_t kBlockRows = 4096;  ///< times kMostRowBytes: offsets fit in 32 bits
+  struct Block {
+    int64_t at, line;  ///< of its first row
+  };
+
+  void add(int64_t at, int64_t line);
+  int64_t offset(int64_t row) const;
+
+  std::vector<Block> blocks_;
+  std::vector<uint32_t> offsets_;  ///< from the block's
+  int64_t end_ = 0;                ///< of the last row
+};
+
+}  // namespace trainctl

@@ -1,0 +1,74 @@
+// See the header.
+#include "engine/train/data/sources/file_list.h"
+
+#include <fmt/format.h>
+
+#include <filesystem>
+#include <unordered_set>
+
+#include "engine/base/error.h"
+#include "engine/base/text.h"
+#include "engine/train/data/file_patterns.h"
+
+namespace trainctl {
+namespace {
+
+namespace fs = std::filesystem;
+
+struct ForeignFormat {
+  const char* suffix;
+  const char* name;
+  const char* instead;
+};
+constexpr const char* kTable = "write it as csv (pandas: to_csv), or its columns as npy or safetensors";
+constexpr ForeignFormat kForeign[] = {
+    {".parquet", "Parquet", kTable},
+    {".arrow", "Arrow", kTable},
+    {".feather", "Arrow", kTable},
+    {".orc", "ORC", kTable},
+    {".h5", "HDF5", "write its arrays as npy or safetensors"},
+    {".hdf5", "HDF5", "write its arrays as npy or safetensors"},
+    {".pkl", "a pickle", "write its arrays as npy or safetensors"},
+    {".tfrecord", "TFRecord", "write the samples as tar shards"},
+    {".tar.gz", "a compressed tar", "gunzip it: samples are read at random"},
+    {".tgz", "a compressed tar", "gunzip it: samples are read at random"},
+    {".csv.gz", "a compressed table", "gunzip it: rows are read at random"},
+};
+
+[[noreturn]] void no_file(const std::string& pattern, const std::string& field) {
+  std::error_code ignored;
+  if (is_glob(pattern))
+    throw SpecError({}, field, fmt::format("no file matches '{}'", pattern),
+                    "a relative path starts at the job file's folder; ** stands for any folders");
+  if (fs::is_directory(pattern, ignored))
+    throw SpecError({}, field, fmt::format("'{}' is a folder", pattern), "its files: " + pattern + "/*");
+  throw SpecError({}, field, fmt::format("there is no file '{}'", pattern),
+                  "a relative path starts at the job file's folder");
+}
+
+}  // namespace
+
+std::vector<std::string> list_files(const std::vector<std::string>& patterns, const std::string& field) {
+  if (patterns.empty()) throw SpecError({}, field, "names no file", "a file, a glob, or a list of them");
+  std::vector<std::string> files;
+  std::unordered_set<std::string> known;
+  for (size_t i = 0; i < patterns.size(); ++i) {
+    const std::string place = patterns.size() > 1 ? fmt::format("{}[{}]", field, i) : field;
+    const std::vector<std::string> found = files_matching(patterns[i]);
+    if (found.empty()) no_file(patterns[i], place);
+    for (const std::string& file : found) {
+      refuse_foreign_format(file, place);
+      if (known.insert(file).second) files.push_back(file);
+    }
+  }
+  return files;
+}
+
+void refuse_foreign_format(const std::string& path, const std::string& field) {
+  for (const ForeignFormat& format : kForeign)
+    if (path.ends_with(format.suffix))
+      throw SpecError({}, field, fmt::format("'{}' is {}, which trainctl does not read", path, format.name),
+                      format.instead);
+}
+
+}  // namespace trainctl

@@ -1,0 +1,190 @@
+// See the header.
+#include "engine/train/data/sources/image_folder.h"
+
+#include <dirent.h>
+#include <fmt/format.h>
+#include <sys/stat.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <filesystem>
+#include <set>
+#include <utility>
+
+#include "engine/base/error.h"
+#include "engine/base/text.h"
+#include "engine/train/checkpoint/input_file.h"
+#include "engine/train/data/sources/field_bytes.h"
+#include "engine/train/data/sources/file_list.h"
+#include "engine/train/data/sources/image_names.h"
+
+namespace trainctl {
+namespace {
+
+namespace fs = std::filesystem;
+using FileId = std::pair<dev_t, ino_t>;
+
+constexpr const char* kExpected = "a folder for each class, with its images in it: photos/cat/1.jpg, photos/dog/7.png";
+
+[[noreturn]] void fail_spec(const std::string& what, const std::string& hint = kExpected) {
+  throw SpecError({}, "dataset.path", what, hint);
+}
+
+/// What is in one folder, sorted.
+struct Listing {
+  std::vector<std::string> images, folders;
+  FileId id;
+};
+
+Listing list_folder(const std::string& folder) {
+  const auto fail = [](const std::string& path) {
+    throw EnvError(fmt::format("{}: cannot be listed: {}", path, std::strerror(errno)));
+  };
+  const std::unique_ptr<DIR, decltype([](DIR* open) { closedir(open); })> directory(opendir(folder.c_str()));
+  struct stat status {};
+  if (!directory || fstat(dirfd(directory.get()), &status) != 0) fail(folder);
+  Listing listing{{}, {}, {status.st_dev, status.st_ino}};
+  for (errno = 0; const dirent* entry = readdir(directory.get()); errno = 0) {
+    const std::string_view name = entry->d_name;
+    if (name.starts_with('.')) continue;
+    bool is_folder = entry->d_type == DT_DIR, is_file = entry->d_type == DT_REG;
+    if (!is_folder && !is_file) {  // a link, or a file system that does not say
+      if (fstatat(dirfd(directory.get()), entry->d_name, &status, 0) != 0) fail(fmt::format("{}/{}", folder, name));
+      is_folder = S_ISDIR(status.st_mode);
+      is_file = S_ISREG(status.st_mode);
+    }
+    if (is_folder) listing.folders.emplace_back(name);
+    if (is_file && is_image_name(name, folder)) listing.images.emplace_back(name);
+  }
+  if (errno != 0) fail(folder);
+  std::sort(listing.images.begin(), listing.images.end());
+  std::sort(listing.folders.begin(), listing.folders.end());
+  return listing;
+}
+
+/// The images of a folder and of those in it, at any depth.
+class Walk {
+ public:
+  explicit Walk(ImageNames& names) : names_(names) {}
+
+  void visit(const std::string& folder, int32_t label) {
+    const Listing listing = list_folder(folder);
+    if (std::find(above_.begin(), above_.end(), listing.id) != above_.end())
+      throw EnvError(folder + ": is a link to a folder that it is in");
+    names_.begin_folder(folder, label);
+    for (const std::string& image : listing.images) names_.add(image);
+    above_.push_back(listing.id);
+    for (const std::string& inner : listing.folders) visit(folder + "/" + inner, label);
+    above_.pop_back();
+  }
+
+ private:
+  ImageNames& names_;
+  std::vector<FileId> above_;
+};
+
+struct Images {
+  ImageNames names;
+  std::vector<std::string> classes;
+};
+
+int32_t class_number(const std::vector<std::string>& classes, const std::string& name, const std::string& path) {
+  const auto found = std::find(classes.begin(), classes.end(), name);
+  if (found == classes.end())
+    fail_spec(fmt::format("'{}' is of the class '{}', which is none of the {} known", path, name, classes.size()),
+              "the classes are " + join(classes) + "; " + did_you_mean(name, classes));
+  return static_cast<int32_t>(found - classes.begin());
+}
+
+Images images_in(std::string folder, std::vector<std::string> classes) {
+  while (folder.size() > 1 && folder.ends_with('/')) folder.pop_back();
+  const Listing top = list_folder(folder);
+  if (top.folders.empty())
+    fail_spec(fmt::format("'{}' has {} images and no folders, so there are no classes", folder,
+                          with_commas(static_cast<int64_t>(top.images.size()))));
+  if (!top.images.empty())
+    fail_spec(fmt::format("'{}/{}' is beside the folders of the classes, so it is of no class", folder, top.images[0]));
+  const bool are_given = !classes.empty();
+  if (!are_given) classes = top.folders;
+  Images images{{}, std::move(classes)};
+  Walk walk(images.names);
+  for (const std::string& name : top.folders) {
+    const std::string path = folder + "/" + name;
+    const int64_t before = images.names.size();
+    walk.visit(path, class_number(images.classes, name, path));
+    if (images.names.size() == before && !are_given)
+      fail_spec(fmt::format("'{}' has no images (.jpg .jpeg .png), so its class has none", path),
+                "take the folder out, or put images in it");
+  }
+  return images;
+}
+
+Images images_of(const std::vector<std::string>& patterns, std::vector<std::string> classes) {
+  struct File {
+    std::string folder, name;
+    int32_t label = 0;
+  };
+  std::vector<File> files;
+  std::set<std::string> seen;
+  for (const std::string& file : list_files(patterns, "dataset.path")) {
+    const fs::path path(file);
+    const std::string folder = path.has_parent_path() ? path.parent_path().string() : ".";
+    if (!is_image_name(path.filename().string(), folder)) continue;
+    seen.insert(fs::path(folder).filename().string());
+    files.push_back({folder, path.filename().string()});
+  }
+  if (classes.empty()) classes.assign(seen.begin(), seen.end());
+  for (size_t i = 0; i < files.size(); ++i) {
+    const bool same_folder = i > 0 && files[i].folder == files[i - 1].folder;
+    files[i].label = same_folder ? files[i - 1].label
+                                 : class_number(classes, fs::path(files[i].folder).filename().string(),
+                                                files[i].folder + "/" + files[i].name);
+  }
+  std::stable_sort(files.begin(), files.end(), [](const File& a, const File& b) { return a.label < b.label; });
+  Images images{{}, std::move(classes)};
+  for (size_t i = 0; i < files.size(); ++i) {
+    if (i == 0 || files[i].folder != files[i - 1].folder) images.names.begin_folder(files[i].folder, files[i].label);
+    images.names.add(files[i].name);
+  }
+  return images;
+}
+
+class ImageFolder : public Source {
+ public:
+  ImageFolder(Images images, ElementType label_type) : images_(std::move(images)) {
+    fields_ = {{"image", Encoding::image, ElementType::u8, {}}, {"label", Encoding::array, label_type, {}}};
+    images_.names.shrink_to_fit();
+  }
+
+  int64_t size() const override { return images_.names.size(); }
+  const std::vector<SourceField>& fields() const override { return fields_; }
+  void read(int64_t sample, const std::vector<bool>& wanted, std::span<FieldBytes> out) const override {
+    if (wanted[0]) {
+      const InputFile file(images_.names.path(sample));
+      if (file.bytes() == 0) throw EnvError(file.path() + ": is empty; expected a JPEG or PNG file");
+      out[0].resize(static_cast<size_t>(file.bytes()));
+      file.read(0, writable_bytes(out[0]));
+    }
+    if (wanted[1]) store_integer(images_.names.label(sample), fields_[1].type, out[1]);
+  }
+  std::string where(int64_t sample) const override { return images_.names.path(sample); }
+  int64_t held_bytes() const override { return images_.names.held_bytes(); }
+  const std::vector<std::string>& class_names() const override { return images_.classes; }
+
+ private:
+  Images images_;
+  std::vector<SourceField> fields_;
+};
+
+}  // namespace
+
+std::unique_ptr<Source> open_image_folder(const ImageFolderOptions& options) {
+  std::error_code ignored;
+  const bool is_folder = options.paths.size() == 1 && fs::is_directory(options.paths[0], ignored);
+  Images images = is_folder ? images_in(options.paths[0], options.classes) : images_of(options.paths, options.classes);
+  if (images.names.size() == 0) fail_spec(fmt::format("{} has no images (.jpg .jpeg .png)", join(options.paths)));
+  return std::make_unique<ImageFolder>(std::move(images), options.label_type);
+}
+
+}  // namespace trainctl

@@ -1,0 +1,28 @@
+// One part of a set: split: {train: 0.9, validation: 0.1}. The parts have no sample in common, and together all.
+//
+// By number: samples are taken in blocks of 10,000, whose samples a keyed permutation deals out. A block has exactly
+// its share for each part, no list is stored, and samples that are added at the end of a set leave the others in their
+// parts. By name: a hash of the file's name (what follows the last '/' of where()) decides, so files that are added
+// anywhere leave the others in their parts; 4 bytes a sample are stored.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "engine/train/data/source.h"
+
+namespace trainctl {
+
+struct SplitOptions {
+  std::vector<std::pair<std::string, double>> parts;  ///< name and share; the shares add up to 1
+  std::string part;                                   ///< the one to open
+  uint64_t seed = 0;
+  bool by_name = false;
+};
+
+/// SpecError (dataset.split) if the shares are wrong, or the part has no sample.
+std::unique_ptr<Source> open_split(std::shared_ptr<const Source> set, const SplitOptions& options);
+
+}  // namespace trainctl

@@ -1,0 +1,84 @@
+// See the header.
+#include "engine/train/data/sources/stored_element.h"
+
+#include <bit>
+#include <cmath>
+#include <cstring>
+
+#include "engine/base/error.h"
+#include "engine/train/data/sources/field_bytes.h"
+
+namespace trainctl {
+namespace {
+
+struct Row {
+  StoredElement stored;
+  std::string_view name;
+  int64_t bytes;
+  ElementType type;
+};
+constexpr Row kRows[] = {
+    {StoredElement::boolean, "bool", 1, ElementType::u8}, {StoredElement::u8, "u8", 1, ElementType::u8},
+    {StoredElement::i8, "i8", 1, ElementType::i32},       {StoredElement::u16, "u16", 2, ElementType::u16},
+    {StoredElement::i16, "i16", 2, ElementType::i32},     {StoredElement::i32, "i32", 4, ElementType::i32},
+    {StoredElement::u32, "u32", 4, ElementType::i64},     {StoredElement::i64, "i64", 8, ElementType::i64},
+    {StoredElement::f16, "f16", 2, ElementType::f32},     {StoredElement::bf16, "bf16", 2, ElementType::bf16},
+    {StoredElement::f32, "f32", 4, ElementType::f32},     {StoredElement::f64, "f64", 8, ElementType::f32},
+};
+
+const Row& row_of(StoredElement stored) {
+  const Row& row = kRows[static_cast<size_t>(stored)];
+  check(row.stored == stored, "the rows are in the order of StoredElement");
+  return row;
+}
+
+/// IEEE binary16: 1 sign, 5 exponent, 10 fraction bits.
+float from_f16(uint16_t half) {
+  const int exponent = half >> 10 & 0x1F, fraction = half & 0x3FF;
+  const float sign = (half & 0x8000) != 0 ? -1.0f : 1.0f;
+  if (exponent == 0x1F)
+    return std::bit_cast<float>(static_cast<uint32_t>(half & 0x8000) << 16 | 0x7F800000u |
+                                static_cast<uint32_t>(fraction) << 13);
+  if (exponent == 0) return sign * std::ldexp(static_cast<float>(fraction), -24);
+  return sign * std::ldexp(static_cast<float>(fraction | 0x400), exponent - 25);
+}
+
+template <class From, class To, class F>
+void convert_each(std::span<const uint8_t> from, FieldBytes& out, F&& value_of) {
+  const size_t count = from.size() / sizeof(From);
+  out.resize(count * sizeof(To));
+  for (size_t i = 0; i < count; ++i) {
+    From stored;
+    std::memcpy(&stored, from.data() + i * sizeof(From), sizeof(From));
+    const To value = value_of(stored);
+    std::memcpy(out.data() + i * sizeof(To), &value, sizeof(To));
+  }
+}
+
+}  // namespace
+
+std::string_view to_string(StoredElement stored) { return row_of(stored).name; }
+int64_t byte_size(StoredElement stored) { return row_of(stored).bytes; }
+ElementType element_type(StoredElement stored) { return row_of(stored).type; }
+
+void convert(StoredElement stored, std::span<const uint8_t> from, FieldBytes& out) {
+  const auto widen = [](auto value) { return static_cast<int32_t>(value); };
+  switch (stored) {
+    case StoredElement::boolean:
+      return convert_each<uint8_t, uint8_t>(from, out, [](uint8_t value) { return uint8_t{value != 0}; });
+    case StoredElement::i8:
+      return convert_each<int8_t, int32_t>(from, out, widen);
+    case StoredElement::i16:
+      return convert_each<int16_t, int32_t>(from, out, widen);
+    case StoredElement::u32:
+      return convert_each<uint32_t, int64_t>(from, out, [](uint32_t value) { return int64_t{value}; });
+    case StoredElement::f16:
+      return convert_each<uint16_t, float>(from, out, from_f16);
+    case StoredElement::f64:
+      return convert_each<double, float>(from, out, [](double value) { return static_cast<float>(value); });
+    default:
+      return store(from, out);
+  }
+}
+
+}  // namespace trainctl

@@ -1,0 +1,21 @@
+// How numbers are stored in files of arrays, and the elements that a sample gets of them: the table of arrays.h.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string_view>
+
+#include "engine/train/data/source.h"
+
+namespace trainctl {
+
+enum class StoredElement : uint8_t { boolean, u8, i8, u16, i16, i32, u32, i64, f16, bf16, f32, f64 };
+
+std::string_view to_string(StoredElement stored);  ///< "f64"
+int64_t byte_size(StoredElement stored);
+/// What its values become.
+ElementType element_type(StoredElement stored);
+/// Whole elements, of any alignment, little-endian.
+void convert(StoredElement stored, std::span<const uint8_t> from, FieldBytes& out);
+
+}  // namespace trainctl

@@ -1,0 +1,209 @@
+// Jobs on samples in files, and the commands that look into them.
+#include <doctest/doctest.h>
+
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+
+#include "engine/base/error.h"
+#include "engine/train/data/image/decode.h"
+#include "engine/train/data/image/png_file.h"
+#include "tests/cli/command.h"
+#include "tests/launcher/scratch.h"
+
+using namespace trainctl;
+namespace fs = std::filesystem;
+
+namespace {
+
+void write(const Scratch& scratch, const std::string& name, const std::string& text) {
+  std::ofstream(scratch.path() + "/" + name, std::ios::binary) << text;
+}
+
+/// A picture that is bright on the left (class 0) or on the right (class 1).
+void write_picture(const std::string& path, int number, int label) {
+  Image image;
+  image.resize(12 + number % 3, 16, 3);
+  for (int64_t y = 0; y < image.view().height; ++y)
+    for (int64_t x = 0; x < 16; ++x)
+      for (int64_t c = 0; c < 3; ++c)
+        image.row(y)[x * 3 + c] = static_cast<uint8_t>((x < 8) == (label == 0) ? 200 + (number + c) % 50 : 20);
+  write_png(path, image.view());
+}
+
+void write_photos(const Scratch& scratch, int count) {
+  for (const char* name : {"left", "right"}) fs::create_directories(scratch.path() + "/photos/" + name);
+  for (int i = 0; i < count; ++i)
+    for (int label = 0; label < 2; ++label)
+      write_picture(scratch.path() + "/photos/" + (label == 0 ? "left/" : "right/") + std::to_string(i) + ".png", i, label);
+}
+
+std::string photos_job(const std::string& more) {
+  return "dataset:\n  type: image_folder\n  path: photos\n  batch: 8\n" + more +
+         "  transforms: [{center_crop: [12, 12]}, {rescale: {scale: 0.01}}]\n"
+         "network:\n  - {name: flat, type: flatten, inputs: [image]}\n  - {name: out, type: dense, units: 2}\n"
+         "loss: softmax_cross_entropy\nmetrics: [accuracy]\noptimizer: {learning_rate: 0.05}\n"
+         "train: {epochs: 4}\nlaunch: {device: cpu}\n";
+}
+
+double last_accuracy(const Scratch& scratch) {
+  std::ifstream metrics(scratch.path() + "/log_output/1/metrics.jsonl");
+  double accuracy = -1;
+  for (std::string line; std::getline(metrics, line);) {
+    const nlohmann::json row = nlohmann::json::parse(line);
+    if (row.contains("accuracy")) accuracy = row["accuracy"];
+  }
+  return accuracy;
+}
+
+}  // namespace
+
+TEST_CASE("a job trains on pictures in folders, whose layers name the fields of a sample") {
+  const Scratch scratch;
+  write_photos(scratch, 20);
+  write(scratch, "job.yaml", photos_job("  split: {train: 0.8, validation: 0.2}\n") + "validation: {every_epochs: 2}\n");
+  const CommandResult run = trainctl_command(scratch.path(), {"run", "job.yaml"});
+  INFO(run.out << run.err);
+  REQUIRE(run.exit_code == kExitDone);
+  CHECK(contains(run.out, " samples)"));
+  CHECK(last_accuracy(scratch) == 1.0);
+}
+
+TEST_CASE("the losses are the same under data parallelism, and for any number of workers") {
+  const Scratch scratch;
+  write_photos(scratch, 16);
+  write(scratch, "job.yaml", photos_job(""));
+  const auto losses = [&](std::vector<std::string> overrides) {
+    fs::remove_all(scratch.path() + "/log_output");
+    overrides.insert(overrides.begin(), {"run", "job.yaml"});
+    const CommandResult run = trainctl_command(scratch.path(), overrides);
+    INFO(run.out << run.err);
+    REQUIRE(run.exit_code == kExitDone);
+    std::vector<double> all;
+    std::ifstream metrics(scratch.path() + "/log_output/1/metrics.jsonl");
+    for (std::string line; std::getline(metrics, line);) {
+      const nlohmann::json row = nlohmann::json::parse(line);
+      if (row.contains("run_step") && row.contains("loss")) all.push_back(row["loss"]);
+    }
+    return all;
+  };
+  const std::vector<double> one = losses({});
+  REQUIRE(one.size() >= 16);
+  CHECK(losses({"dataset.workers=3", "dataset.prefetch=2"}) == one);
+  const std::vector<double> two = losses({"launch.ranks=2", "parallel.mode=data_parallel"});
+  REQUIRE(two.size() == one.size());
+  for (size_t i = 0; i < one.size(); ++i) CHECK(two[i] == doctest::Approx(one[i]).epsilon(1e-4));
+}
+
+TEST_CASE("data check counts samples and classes and names what is broken, with exit code 3") {
+  const Scratch scratch;
+  write_photos(scratch, 5);
+  const CommandResult good = trainctl_command(scratch.path(), {"data", "check", "photos"});
+  INFO(good.out << good.err);
+  CHECK(good.exit_code == kExitDone);
+  CHECK(contains(good.out, "10 samples, 0 broken\n"));
+  CHECK(contains(good.out, "image: images from [12, 16, 3] to [14, 16, 3]"));
+  CHECK(contains(good.out, "0 (left): 5, 1 (right): 5"));
+
+  fs::resize_file(scratch.path() + "/photos/left/3.png", 60);
+  write(scratch, "job.yaml", photos_job(""));
+  const CommandResult bad = trainctl_command(scratch.path(), {"data", "check", "job.yaml"});
+  INFO(bad.out << bad.err);
+  CHECK(bad.exit_code == kExitEnv);
+  CHECK(contains(bad.out, "10 samples, 1 broken\n"));
+  CHECK(contains(bad.out, "photos/left/3.png"));
+}
+
+TEST_CASE("a broken picture ends the run and is named, or with on_error: skip it is counted and the run goes on") {
+  const Scratch scratch;
+  write_photos(scratch, 20);
+  fs::resize_file(scratch.path() + "/photos/right/7.png", 60);
+  write(scratch, "job.yaml", photos_job(""));
+  const CommandResult stopped = trainctl_command(scratch.path(), {"run", "job.yaml"});
+  CHECK(stopped.exit_code != kExitDone);
+  CHECK(contains(stopped.out + stopped.err, "photos/right/7.png"));
+  const CommandResult skipped = trainctl_command(scratch.path(), {"run", "job.yaml", "dataset.on_error=skip"});
+  INFO(skipped.out << skipped.err);
+  CHECK(skipped.exit_code == kExitDone);
+  CHECK(contains(skipped.out, "skipped by step"));
+  CHECK(contains(skipped.out, "photos/right/7.png"));
+}
+
+TEST_CASE("data show draws the first samples in rows, and says what each is") {
+  const Scratch scratch;
+  write_photos(scratch, 8);
+  write(scratch, "job.yaml", photos_job(""));
+  const CommandResult show = trainctl_command(scratch.path(), {"data", "show", "job.yaml", "-n", "6", "-o", "s.png"});
+  INFO(show.out << show.err);
+  REQUIRE(show.exit_code == kExitDone);
+  CHECK(contains(show.out, "s.png: 6 samples of image [12, 12, 3], 3 in a row\n"));
+  CHECK(contains(show.out, "label 1 (right)"));
+  std::ifstream file(scratch.path() + "/s.png", std::ios::binary);
+  const std::string bytes{std::istreambuf_iterator<char>(file), {}};
+  const ImageSize size = image_size(std::as_bytes(std::span(bytes)), "s.png");
+  CHECK(size == ImageSize{2 * 12 + 2, 3 * 12 + 2 * 2});
+}
+
+TEST_CASE("bench data reads with 1 worker and more, and says what takes the time") {
+  const Scratch scratch;
+  write_photos(scratch, 8);
+  write(scratch, "job.yaml", photos_job(""));
+  const CommandResult bench =
+      trainctl_command(scratch.path(), {"bench", "data", "job.yaml", "--workers", "3", "--seconds", "0.05", "--json"});
+  INFO(bench.out << bench.err);
+  REQUIRE(bench.exit_code == kExitDone);
+  const nlohmann::json json = nlohmann::json::parse(bench.out);
+  CHECK(json["samples"] == 16);
+  CHECK(json["fields"] == "image [12, 12, 3] of f32, label [] of i32");
+  REQUIRE(json["rows"].size() == 3);
+  for (const auto& row : json["rows"]) {
+    CHECK(row["samples_per_second"] > 0);
+    CHECK(row["seconds_per_sample"]["decode"] > 0);
+  }
+  const CommandResult text = trainctl_command(scratch.path(), {"bench", "data", "job.yaml", "--workers", "1", "--seconds", "0.05"});
+  CHECK(contains(text.out, "bound by "));
+}
+
+TEST_CASE("a table's columns become named fields, of numbers and of words") {
+  const Scratch scratch;
+  std::string table = "age,height,town,species\n";
+  for (int i = 0; i < 40; ++i)
+    table += std::to_string(i) + "," + std::to_string(100 - i) + (i % 3 == 0 ? ",Bern," : ",\"Chur, old\",") +
+             (i % 2 == 0 ? "cat" : "dog") + "\n";
+  write(scratch, "animals.csv", table);
+  write(scratch, "job.yaml",
+        "dataset: {type: csv, path: animals.csv, batch: 8, fields: {numbers: [age, height], town: town, label: species}}\n"
+        "network:\n  - {name: emb, type: embedding, vocab: 2, units: 4, inputs: [town]}\n"
+        "  - {name: flat, type: flatten}\n  - {name: fc, type: dense, units: 4, inputs: [numbers]}\n"
+        "  - {name: both, type: add, inputs: [fc, flat]}\n  - {name: out, type: dense, units: 2}\n"
+        "loss: softmax_cross_entropy\noptimizer: {learning_rate: 0.00001}\ntrain: {epochs: 2}\nlaunch: {device: cpu}\n");
+  const CommandResult run = trainctl_command(scratch.path(), {"run", "job.yaml"});
+  INFO(run.out << run.err);
+  REQUIRE(run.exit_code == kExitDone);
+  const CommandResult check = trainctl_command(scratch.path(), {"data", "check", "job.yaml"});
+  INFO(check.out << check.err);
+  CHECK(contains(check.out, "40 samples, 0 broken\n"));
+  CHECK(contains(check.out, "0 (cat): 20, 1 (dog): 20"));
+}
+
+TEST_CASE("labels that the network has no class for are found by check") {
+  const Scratch scratch;
+  write_photos(scratch, 8);
+  fs::create_directories(scratch.path() + "/photos/up");
+  write_picture(scratch.path() + "/photos/up/1.png", 1, 0);
+  write(scratch, "job.yaml", photos_job(""));
+  const CommandResult check = trainctl_command(scratch.path(), {"check", "job.yaml"});
+  CHECK(check.exit_code == kExitSpec);
+  CHECK(contains(check.err, "the set has 3 classes, so labels go up to 2, but the loss (softmax_cross_entropy) takes 0 to 1"));
+}
+
+TEST_CASE("random samples of 10 billion plan and start") {
+  const Scratch scratch;
+  write(scratch, "job.yaml",
+        "dataset: {type: random, shape: [4], classes: 3, samples: 10000000000, batch: 64}\n"
+        "network:\n  - {name: out, type: dense, units: 3}\nloss: softmax_cross_entropy\n"
+        "train: {steps: 3}\nlaunch: {device: cpu}\n");
+  const CommandResult run = trainctl_command(scratch.path(), {"run", "job.yaml"});
+  INFO(run.out << run.err);
+  CHECK(run.exit_code == kExitDone);
+}

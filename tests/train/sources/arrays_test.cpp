@@ -1,0 +1,247 @@
+// Arrays in files: npy, npz, safetensors and CIFAR's records, byte by byte. What NumPy itself writes is read in
+// foreign_files_test.cpp.
+#include "engine/train/data/sources/arrays.h"
+
+#include <doctest/doctest.h>
+#include <fmt/format.h>
+#include <zlib.h>
+
+#include "engine/train/checkpoint/safetensors.h"
+#include "engine/train/data/sources/cifar.h"
+#include "tests/train/sources/read_source.h"
+
+using namespace trainctl;
+
+namespace {
+
+std::string as_text(const Bytes& bytes) { return {bytes.begin(), bytes.end()}; }
+
+template <class T>
+std::string raw(const std::vector<T>& values) {
+  return {reinterpret_cast<const char*>(values.data()), values.size() * sizeof(T)};
+}
+
+/// A file of one array, with this header.
+std::string npy_of(const std::string& header, const std::string& data) {
+  std::string file("\x93NUMPY\x01\x00", 8);
+  file += static_cast<char>(header.size() & 255);
+  file += static_cast<char>(header.size() >> 8);
+  return file + header + data;
+}
+std::string npy(const std::string& descr, const std::string& shape, const std::string& data) {
+  return npy_of("{'descr': '" + descr + "', 'fortran_order': False, 'shape': (" + shape + ",), }\n", data);
+}
+
+std::unique_ptr<Source> open(const ScratchFolder& folder, const std::string& file) {
+  return open_npy({.fields = {{"x", {folder.write("x.npy", to_bytes(file))}}}});
+}
+
+std::string error_of_npy(const std::string& file) {
+  const ScratchFolder folder;
+  const std::string error = error_of([&] { open(folder, file); });
+  return error.starts_with(folder.path()) ? error.substr(folder.path().size() + 1) : error;
+}
+
+struct Member {
+  std::string name, data;
+  bool deflated = false;
+};
+
+std::string number(uint64_t value, int bytes) { return {reinterpret_cast<const char*>(&value), size_t(bytes)}; }
+
+std::string deflate_raw(const std::string& data) {
+  z_stream stream{};
+  deflateInit2(&stream, 9, Z_DEFLATED, -MAX_WBITS, 8, Z_DEFAULT_STRATEGY);
+  std::string out(deflateBound(&stream, data.size()) + 64, '\0');
+  stream.next_in = reinterpret_cast<Bytef*>(const_cast<char*>(data.data()));
+  stream.avail_in = uInt(data.size());
+  stream.next_out = reinterpret_cast<Bytef*>(out.data());
+  stream.avail_out = uInt(out.size());
+  deflate(&stream, Z_FINISH);
+  out.resize(stream.total_out);
+  deflateEnd(&stream);
+  return out;
+}
+
+std::string zip_of(const std::vector<Member>& members) {
+  std::string file, directory;
+  for (const Member& m : members) {
+    const std::string packed = m.deflated ? deflate_raw(m.data) : m.data;
+    const auto crc = crc32(0, reinterpret_cast<const Bytef*>(m.data.data()), uInt(m.data.size()));
+    const std::string common = number(20, 2) + number(0, 2) + number(m.deflated ? 8 : 0, 2) + number(0, 4) +
+                               number(crc, 4) + number(packed.size(), 4) + number(m.data.size(), 4) +
+                               number(m.name.size(), 2) + number(0, 2);
+    directory += "PK\1\2" + number(20, 2) + common + std::string(10, '\0') + number(file.size(), 4) + m.name;
+    file += "PK\3\4" + common + m.name + packed;
+  }
+  return file + directory + "PK\5\6" + number(0, 4) + number(members.size(), 2) + number(members.size(), 2) +
+         number(directory.size(), 4) + number(file.size(), 4) + number(0, 2);
+}
+
+const std::string kLabels = npy("<i8", "3", raw<int64_t>({5, 6, 7}));
+const std::string kImages = npy("|u1", "3, 2", "abcdef");
+
+}  // namespace
+
+TEST_CASE("the first dim of an array counts samples, and numbers are widened by the stated rule") {
+  const ScratchFolder folder;
+  CHECK(fields_of(*open(folder, npy("|u1", "2, 1, 3", "abcdef"))) == Texts{"x: u8 [1, 3]"});
+  CHECK(all_values<uint8_t>(*open(folder, npy("|b1", "3", std::string("\0\1\2", 3))), 0) ==
+        std::vector<uint8_t>{0, 1, 1});
+  CHECK(all_values<int32_t>(*open(folder, npy("|i1", "2", "\xFF\x7F")), 0) == std::vector<int32_t>{-1, 127});
+  CHECK(all_values<int32_t>(*open(folder, npy("<i2", "2", raw<int16_t>({-300, 300}))), 0) ==
+        std::vector<int32_t>{-300, 300});
+  CHECK(all_values<uint16_t>(*open(folder, npy("<u2", "1", raw<uint16_t>({65'535}))), 0) ==
+        std::vector<uint16_t>{65'535});
+  CHECK(all_values<int64_t>(*open(folder, npy("<u4", "1", raw<uint32_t>({4'000'000'000}))), 0) ==
+        std::vector<int64_t>{4'000'000'000});
+  CHECK(all_values<int64_t>(*open(folder, npy("<i8", "1", raw<int64_t>({-1}))), 0) == std::vector<int64_t>{-1});
+  CHECK(all_values<float>(*open(folder, npy("<f4", "1", raw<float>({.1f}))), 0) == std::vector<float>{.1f});
+  CHECK(all_values<float>(*open(folder, npy("<f8", "2", raw<double>({.1, 1e-60}))), 0) == std::vector<float>{.1f, 0});
+  const auto halves = raw<uint16_t>({0x3C00, 0xC000, 0x3555, 0x7BFF, 0x0001, 0x8400, 0x7C00});
+  CHECK(all_values<float>(*open(folder, npy("<f2", "7", halves)), 0) ==
+        std::vector<float>{1, -2, 0.333251953125f, 65504, 0x1p-24f, -0x1p-14f, INFINITY});
+}
+
+TEST_CASE("arrays of several files are joined at their first dim, and fields have the same number of samples") {
+  const ScratchFolder folder;
+  folder.write("x0.npy", to_bytes(npy("<i4", "2", raw<int32_t>({1, 2}))));
+  folder.write("x1.npy", to_bytes(npy("<i4", "1", raw<int32_t>({3}))));
+  folder.write("y.npy", to_bytes(npy("|u1", "3", "abc")));
+  folder.write("z.npy", to_bytes(npy("|u1", "2", "ab")));
+  const auto field = [&](const char* name, const std::string& files) {
+    return NpyField{name, {folder.path() + "/" + files}};
+  };
+  const auto source = open_npy({.fields = {field("x", "x*.npy"), field("y", "y.npy")}});
+  CHECK(all_values<int32_t>(*source, 0) == std::vector<int32_t>{1, 2, 3});
+  CHECK(text_of(read_sample(*source, 2)[1]) == "c");
+  CHECK(source->where(2) == folder.path() + "/x1.npy: sample 0");
+  CHECK(contains(error_of([&] {
+                   open_npy({.fields = {field("x", "x*.npy"), field("z", "z.npy")}});
+                 }),
+                 "dataset.fields.z: has 2 samples, but 'x' has 3"));
+  CHECK(contains(error_of([&] { open_npy({.fields = {field("x", "[xy]0.npy")}}); }),
+                 "dataset.fields.x: there is no file"));
+  CHECK(contains(error_of([&] { open_npy({.fields = {field("x", "*.npy")}}); }),
+                 "y.npy has samples of u8 [], but the files before have i32 []"));
+}
+
+TEST_CASE("what is wrong with an npy file is said with its byte") {
+  CHECK(error_of_npy("PK\3\4 something else") == "x.npy: byte 0: expected \\x93NUMPY: it is no NumPy array");
+  CHECK(contains(error_of_npy(""), "x.npy: byte 0: expected"));
+  CHECK(contains(error_of_npy(kImages.substr(0, 20)), "x.npy: byte 8: the header has "));
+  CHECK(contains(error_of_npy(kImages.substr(0, kImages.size() - 1)), "u8 [3, 2] has 6 bytes, found 5: it is cut off"));
+  CHECK(contains(error_of_npy(kImages + "x"), "found 7: it is too long"));
+  std::string version = kImages;
+  version[6] = 9;
+  CHECK(contains(error_of_npy(version), "byte 6: expected a format of 1 to 3, found 9"));
+  for (const char* descr : {">f4", "<u8", "<c8", "<U5", "|O", "|V3", "<f16"})
+    CHECK(contains(error_of_npy(npy(descr, "1", "12345678")), fmt::format("elements of '{}' are not read", descr)));
+  CHECK(contains(error_of_npy(npy_of("{'descr': '|u1', 'fortran_order': True, 'shape': (2, 2), }\n", "abcd")),
+                 "numpy.ascontiguousarray"));
+  CHECK(contains(error_of_npy(npy_of("{'descr': [('x', '<f4')], 'fortran_order': False, 'shape': (1,), }", "abcd")),
+                 "byte 20: the array has records"));
+  CHECK(contains(error_of_npy(npy_of("{'descr': '|u1', 'shape': (1,)}", "a")),
+                 "has not all of descr, fortran_order and shape"));
+  CHECK(contains(error_of_npy(npy("|u1", "9223372036854775807, 2", "a")), "is larger than a file can be"));
+  CHECK(contains(error_of_npy(npy("|u1", "-1", "a")), "expected a dim of the shape"));
+  CHECK(contains(error_of_npy(npy("|u1", "0, 4611686018427387904, 4611686018427387904", "")), "is empty"));
+  CHECK(contains(error_of_npy(npy_of("{'descr': '|u1', 'fortran_order': False, 'shape': ()}", "a")), "is one number"));
+}
+
+TEST_CASE("members of an npz are read where they are, and deflated ones are held in memory") {
+  const ScratchFolder folder;
+  const auto open = [&](bool deflated) {
+    const std::string file = zip_of({{"y.npy", kLabels, deflated}, {"x.npy", kImages, false}});
+    return open_npz({.paths = {folder.write(deflated ? "d.npz" : "s.npz", to_bytes(file))}});
+  };
+  for (const bool deflated : {false, true}) {
+    const auto source = open(deflated);
+    CHECK(fields_of(*source) == Texts{"y: i64 []", "x: u8 [2]"});
+    CHECK(all_values<int64_t>(*source, 0) == std::vector<int64_t>{5, 6, 7});
+    CHECK(text_of(read_sample(*source, 1)[1]) == "cd");
+  }
+  CHECK(open(true)->held_bytes() - open(false)->held_bytes() == int64_t(kLabels.size()));
+  const auto named = open_npz({.paths = {folder.path() + "/*.npz"}, .fields = {{"image", "x"}}});
+  CHECK(fields_of(*named) == Texts{"image: u8 [2]"});
+  CHECK(named->size() == 6);
+  CHECK(contains(error_of([&] {
+                   open_npz({.paths = {folder.path() + "/d.npz"}, .fields = {{"z", "z"}}});
+                 }),
+                 "dataset.fields.z: " + folder.path() + "/d.npz has no array 'z'"));
+}
+
+TEST_CASE("what is wrong with an npz file is said with its byte or member") {
+  const ScratchFolder folder;
+  const auto error = [&](const std::string& file) {
+    const std::string path = folder.write("t.npz", to_bytes(file));
+    return error_of([&] { open_npz({.paths = {path}}); });
+  };
+  const std::string good = zip_of({{"y.npy", kLabels, true}});
+  CHECK(error(good) == "no error");
+  for (size_t bytes = 0; bytes < good.size(); bytes += 7) CHECK(contains(error(good.substr(0, bytes)), "t.npz: byte "));
+  const size_t directory = good.find("PK\1\2");
+  const auto changed = [&](size_t at, char to) {
+    std::string file = good;
+    file[at] = to;
+    return file;
+  };
+  CHECK(contains(error(changed(directory + 8, 1)), "'y.npy' is encrypted"));
+  CHECK(contains(error(changed(directory + 10, 12)), "'y.npy' is compressed by method 12"));
+  CHECK(contains(error(changed(directory + 16, char(good[directory + 16] + 1))), "'y.npy': the checksum is "));
+  CHECK(contains(error(changed(directory + 24, 9)), "'y.npy': expected 9 bytes from"));
+  CHECK(contains(error(changed(directory + 27, 127)), "'y.npy': 2,13"));  // 2 GB from 100 bytes cannot be
+  CHECK(contains(error(changed(directory + 42, 3)), "t.npz: byte 3: expected the header of 'y.npy'"));
+  CHECK(contains(error(changed(35 + 5 + 4, 'x')), "'y.npy': expected"));
+  CHECK(contains(error(good + "x"), "has no end of a zip file"));
+}
+
+TEST_CASE("tensors of a safetensors file are fields, their first dim counts samples") {
+  const ScratchFolder folder;
+  const std::string path = folder.path() + "/t.safetensors";
+  {
+    SafetensorsWriter writer(path, {{.name = "x", .type = StoredType::f32, .shape = {2, 2}},
+                                    {.name = "b", .type = StoredType::bf16, .shape = {2}},
+                                    {.name = "y", .type = StoredType::i64, .shape = {2}}});
+    const auto write = [&](const char* name, const std::string& data) {
+      writer.write(writer.index_of(name), 0, {reinterpret_cast<const uint8_t*>(data.data()), data.size()});
+    };
+    write("x", raw<float>({1, 2, 3, 4}));
+    write("b", raw<uint16_t>({0x3F80, 0x4000}));
+    write("y", raw<int64_t>({8, 9}));
+    writer.finish();
+  }
+  const auto source = open_safetensors({.paths = {path}, .fields = {{"data", "x"}, {"label", "y"}, {"b", "b"}}});
+  CHECK(fields_of(*source) == Texts{"data: f32 [2]", "label: i64 []", "b: bf16 []"});
+  CHECK(values_of<float>(read_sample(*source, 1)[0]) == std::vector<float>{3, 4});
+  CHECK(all_values<int64_t>(*source, 1) == std::vector<int64_t>{8, 9});
+  CHECK(all_values<uint16_t>(*source, 2) == std::vector<uint16_t>{0x3F80, 0x4000});
+  CHECK(open_safetensors({.paths = {path}})->fields().size() == 3);
+  CHECK(contains(error_of([&] { open_safetensors({.paths = {path}, .fields = {{"z", "z"}}}); }), "has no array 'z'"));
+}
+
+TEST_CASE("records of CIFAR are a label and an image with its channels first") {
+  const ScratchFolder folder;
+  std::string ten, hundred;
+  for (int r = 0; r < 3; ++r) {
+    std::string image(3072, char(r));
+    image[1024] = char(100 + r);
+    ten += char(r + 5) + image;
+    hundred += char(r) + (char(50 + r) + image);
+  }
+  const auto of_ten = open_cifar({.paths = {folder.write("data_batch_1.bin", to_bytes(ten))}});
+  CHECK(fields_of(*of_ten) == Texts{"image: u8 [3, 32, 32]", "label: u8 []"});
+  CHECK(all_values<uint8_t>(*of_ten, 1) == std::vector<uint8_t>{5, 6, 7});
+  const auto image = values_of<uint8_t>(read_sample(*of_ten, 2)[0]);
+  CHECK(std::vector<int>{image[0], image[1024], image[3071]} == std::vector<int>{2, 102, 2});
+  const auto of_hundred = open_cifar({.paths = {folder.write("train.bin", to_bytes(hundred))}, .classes = 100});
+  CHECK(fields_of(*of_hundred) == Texts{"image: u8 [3, 32, 32]", "label: u8 []", "coarse: u8 []"});
+  CHECK(all_values<uint8_t>(*of_hundred, 1) == std::vector<uint8_t>{50, 51, 52});
+  CHECK(all_values<uint8_t>(*of_hundred, 2) == std::vector<uint8_t>{0, 1, 2});
+  CHECK(
+      contains(error_of([&] { open_cifar({.paths = {folder.path() + "/train.bin"}}); }),
+               "train.bin: expected records of 3,073 bytes (CIFAR-10, the binary version), found 9,222 bytes: 3 more"));
+  folder.write("train.bin", {});
+  CHECK(contains(error_of([&] { open_cifar({.paths = {folder.path() + "/train.bin"}, .classes = 100}); }),
+                 "found 0 bytes"));
+}

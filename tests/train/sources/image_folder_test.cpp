@@ -1,0 +1,126 @@
+// Folders of images: what is a class, which order they have, and which folders are refused.
+#include "engine/train/data/sources/image_folder.h"
+
+#include <doctest/doctest.h>
+#include <fmt/format.h>
+
+#include "engine/base/text.h"
+#include "tests/train/sources/read_source.h"
+
+using namespace trainctl;
+namespace fs = std::filesystem;
+
+namespace {
+
+/// A file whose contents are its name.
+void add(const ScratchFolder& folder, const std::string& name) {
+  fs::create_directories(fs::path(folder.path()) / fs::path(name).parent_path());
+  folder.write(name, to_bytes(name));
+}
+
+std::unique_ptr<Source> open(const ScratchFolder& folder, Texts classes = {}) {
+  return open_image_folder({.paths = {folder.path()}, .classes = std::move(classes)});
+}
+
+/// "label path", of each sample.
+Texts samples_of(const Source& source, const ScratchFolder& folder) {
+  Texts samples;
+  for (int64_t s = 0; s < source.size(); ++s) {
+    const auto fields = read_sample(source, s);
+    CHECK(source.where(s) == folder.path() + "/" + text_of(fields[0]));
+    samples.push_back(fmt::format("{} {}", values_of<int32_t>(fields[1])[0], text_of(fields[0])));
+  }
+  return samples;
+}
+
+}  // namespace
+
+TEST_CASE("a folder is a class, and its images at any depth are of it, files before folders") {
+  const ScratchFolder folder;
+  for (const char* name : {"dog/b.jpg", "dog/a.JPEG", "cat/z.png", "cat/in/y.jpg", "cat/in/deep/x.jpg", "cat/an/q.png",
+                           "cat/notes.txt", "cat/.hidden.jpg", ".git/c.jpg", "readme.md"})
+    add(folder, name);
+  const auto source = open(folder);
+  CHECK(samples_of(*source, folder) ==
+        Texts{"0 cat/z.png", "0 cat/an/q.png", "0 cat/in/y.jpg", "0 cat/in/deep/x.jpg", "1 dog/a.JPEG", "1 dog/b.jpg"});
+  CHECK(source->class_names() == Texts{"cat", "dog"});
+  CHECK(fields_of(*source) == Texts{"image: image", "label: i32 []"});
+}
+
+TEST_CASE("a label of an image folder may be i64, and only the wanted fields are read") {
+  const ScratchFolder folder;
+  add(folder, "a/1.jpg");
+  add(folder, "b/1.jpg");
+  const auto source = open_image_folder({.paths = {folder.path() + "/"}, .label_type = ElementType::i64});
+  std::vector<FieldBytes> out(2);
+  fs::remove(folder.path() + "/b/1.jpg");
+  source->read(1, {false, true}, out);
+  CHECK(values_of<int64_t>(out[1]) == std::vector<int64_t>{1});
+  CHECK(contains(error_of([&] { read_sample(*source, 1); }), "/b/1.jpg: cannot be read: No such file or directory"));
+}
+
+TEST_CASE("classes that are given keep their numbers, and one that has no folder may be missing") {
+  const ScratchFolder folder;
+  add(folder, "cat/1.jpg");
+  add(folder, "dog/1.jpg");
+  CHECK(samples_of(*open(folder, {"dog", "bird", "cat"}), folder) == Texts{"2 cat/1.jpg", "0 dog/1.jpg"});
+  CHECK(contains(error_of([&] { open(folder, {"dog", "cats"}); }), "of the class 'cat', which is none of the 2 known"));
+}
+
+TEST_CASE("images by glob are of the class of their folder, class by class") {
+  const ScratchFolder folder;
+  for (const char* name : {"x/cat/2.jpg", "x/dog/1.jpg", "y/cat/1.jpg", "y/dog/2.png", "y/dog/note.txt"})
+    add(folder, name);
+  const auto source = open_image_folder({.paths = {folder.path() + "/**"}});
+  CHECK(samples_of(*source, folder) == Texts{"0 x/cat/2.jpg", "0 y/cat/1.jpg", "1 x/dog/1.jpg", "1 y/dog/2.png"});
+}
+
+TEST_CASE("a folder without classes says what was expected") {
+  const ScratchFolder folder;
+  CHECK(contains(error_of([&] { open(folder); }), "has 0 images and no folders"));
+  add(folder, "1.jpg");
+  const std::string flat = error_of([&] { open(folder); });
+  CHECK(contains(flat, "has 1 images and no folders, so there are no classes"));
+  CHECK(contains(flat, "a folder for each class, with its images in it: photos/cat/1.jpg"));
+  add(folder, "cat/1.jpg");
+  CHECK(contains(error_of([&] { open(folder); }), "1.jpg' is beside the folders of the classes"));
+  fs::remove(folder.path() + "/1.jpg");
+  add(folder, "dog/readme.txt");
+  CHECK(contains(error_of([&] { open(folder); }), "dog' has no images"));
+  CHECK(contains(error_of([&] { open_image_folder({.paths = {folder.path() + "/none"}}); }), "there is no file"));
+}
+
+TEST_CASE("an image of a format that is not decoded is named, not left out") {
+  const ScratchFolder folder;
+  add(folder, "cat/1.jpg");
+  add(folder, "cat/2.webp");
+  CHECK(contains(error_of([&] { open(folder); }), "cat/2.webp' is an image that trainctl does not decode"));
+}
+
+TEST_CASE("links to folders are followed, and one that leads back is an error, not a walk without end") {
+  const ScratchFolder folder, elsewhere;
+  add(folder, "cat/1.jpg");
+  add(elsewhere, "1.jpg");
+  fs::create_directory_symlink(elsewhere.path(), folder.path() + "/dog");
+  CHECK(open(folder)->size() == 2);
+  fs::create_directory_symlink(folder.path() + "/cat", folder.path() + "/cat/again");
+  CHECK(contains(error_of([&] { open(folder); }), "cat/again: is a link to a folder that it is in"));
+}
+
+TEST_CASE("an empty image, and a folder that cannot be listed, are named") {
+  const ScratchFolder folder;
+  add(folder, "cat/1.jpg");
+  folder.write("cat/1.jpg", {});
+  CHECK(contains(error_of([&] { read_sample(*open(folder), 0); }), "cat/1.jpg: is empty"));
+  fs::create_symlink(folder.path() + "/nowhere", folder.path() + "/cat/2.jpg");
+  CHECK(contains(error_of([&] { open(folder); }), "cat/2.jpg: cannot be listed: No such file or directory"));
+}
+
+TEST_CASE("an image of a folder takes its name and 4 bytes of memory") {
+  const ScratchFolder folder;
+  add(folder, "cat/00001.jpg");
+  const int64_t before = open(folder)->held_bytes();
+  constexpr int64_t kMore = 2000;
+  for (int i = 0; i < kMore; ++i) folder.write(fmt::format("cat/1{:04}.jpg", i), {1});
+  CHECK(open(folder)->held_bytes() - before < kMore * (9 + 4) * 5 / 4);
+}

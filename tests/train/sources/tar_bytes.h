@@ -1,0 +1,45 @@
+// Tar files made by hand, so that each byte of them can be wrong.
+#pragma once
+
+#include <fmt/format.h>
+
+#include <cstring>
+#include <string>
+
+#include "tests/train/scratch_folder.h"
+
+namespace trainctl {
+
+inline void set_tar_checksum(Bytes& header) {
+  std::memset(header.data() + 148, ' ', 8);
+  int sum = 0;
+  for (int i = 0; i < 512; ++i) sum += header[size_t(i)];
+  std::memcpy(header.data() + 148, fmt::format("{:06o}", sum).c_str(), 7);
+}
+
+inline Bytes tar_header(const std::string& name, int64_t size, char type = '0') {
+  Bytes header(512);
+  std::memcpy(header.data(), name.data(), name.size());
+  std::memcpy(header.data() + 100, "0000644", 7);
+  std::memcpy(header.data() + 124, fmt::format("{:011o}", size).c_str(), 11);
+  header[156] = uint8_t(type);
+  std::memcpy(header.data() + 257, "ustar\00000", 8);
+  set_tar_checksum(header);
+  return header;
+}
+
+inline Bytes operator+(Bytes a, const Bytes& b) {
+  a.insert(a.end(), b.begin(), b.end());
+  return a;
+}
+
+/// Header, data and padding.
+inline Bytes tar_member(const std::string& name, const std::string& data, char type = '0') {
+  Bytes bytes = tar_header(name, int64_t(data.size()), type) + Bytes(data.begin(), data.end());
+  bytes.resize((bytes.size() + 511) / 512 * 512);
+  return bytes;
+}
+
+inline Bytes tar_end() { return Bytes(1024); }
+
+}  // namespace trainctl
