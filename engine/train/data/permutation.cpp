@@ -10,7 +10,8 @@
 namespace trainctl {
 namespace {
 
-constexpr int kRounds = 6;  ///< four make it look random where a half has many bits; small halves want more
+constexpr int kRounds = 6;     ///< four make it look random where a half has many bits; small halves want more
+constexpr int kLeastBits = 8;  ///< halves of one or two bits do not mix well, so a small set walks more
 
 /// The first `bits` bits of a word that depends on key, round and half.
 uint64_t round_word(uint64_t key, int round, uint64_t half, int bits) {
@@ -22,7 +23,7 @@ uint64_t round_word(uint64_t key, int round, uint64_t half, int bits) {
 
 KeyedPermutation::KeyedPermutation(uint64_t n, uint64_t key) : n_(n), key_(key) {
   check(n >= 1 && n <= kMostPermuted, "a permutation has 1 to 2^62 places");
-  const int bits = std::max(2, static_cast<int>(std::bit_width(n - 1)));
+  const int bits = std::max(kLeastBits, static_cast<int>(std::bit_width(n - 1)));
   high_bits_ = bits / 2;
   low_bits_ = bits - high_bits_;
 }

@@ -2,7 +2,8 @@
 // where a set is large.
 //
 // A Feistel network over the bits of n - 1, whose round function is Philox; a value of n or more goes through it again
-// (cycle walking: Black and Rogaway, 2002), less than once on average.
+// (cycle walking: Black and Rogaway, 2002), less than once on average
+// where n is at least 128.
 #pragma once
 
 #include <cstdint>

@@ -14,8 +14,6 @@ using namespace trainctl;
 
 namespace {
 
-std::string as_text(const Bytes& bytes) { return {bytes.begin(), bytes.end()}; }
-
 template <class T>
 std::string raw(const std::vector<T>& values) {
   return {reinterpret_cast<const char*>(values.data()), values.size() * sizeof(T)};

@@ -90,7 +90,8 @@ TEST_CASE("an array of a tar shard has the type and shape of the first sample's"
 TEST_CASE("long names and sizes of GNU and of pax are read") {
   const ScratchFolder folder;
   const std::string long_name = std::string(150, 'd') + "/" + std::string(120, 'n') + ".txt";
-  const std::string path = "path=" + long_name + "\n", record = std::to_string(path.size() + 4) + " " + path;
+  const std::string path = "path=" + std::string(150, 'p') + "/" + std::string(120, 'x') + ".txt\n",
+                    record = std::to_string(path.size() + 4) + " " + path;
   Bytes base256 = tar_member("big.txt", "12345");
   std::memset(base256.data() + 124, 0, 12);
   base256[124] = 0x80;

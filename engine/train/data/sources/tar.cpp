@@ -121,7 +121,8 @@ class TarSet : public Source {
   std::string where(int64_t sample) const override {
     const Shard& shard = shard_of(sample);
     for (size_t e = 0; e < shard.index.extensions().size(); ++e)
-      if (const auto at = shard.index.part(sample - shard.first, e)) return split_tar_name(name_of(shard, *at)).stem;
+      if (const auto at = shard.index.part(sample - shard.first, e))
+        return path(shard) + ": " + printable(split_tar_name(member_name(shard, *at)).stem);
     return fmt::format("{}: sample {}", path(shard), with_commas(sample - shard.first));
   }
 
@@ -150,14 +151,18 @@ class TarSet : public Source {
     return *std::prev(next);
   }
 
-  /// "shard.tar: 000017.jpg": names are in the tar file alone.
-  std::string name_of(const Shard& shard, const TarPart& at) const {
+  /// Names are in the tar file alone.
+  std::string member_name(const Shard& shard, const TarPart& at) const {
     const auto file = files_.get(static_cast<size_t>(&shard - shards_.data()));
     TarReader reader([&](int64_t from, std::span<uint8_t> to) { file->read(from, to); }, file->bytes(), file->path(),
                      at.begin);
     TarMember member;
     reader.next(member);
-    return file->path() + ": " + printable(member.name);
+    return member.name;
+  }
+  /// "shard.tar: 000017.jpg"
+  std::string name_of(const Shard& shard, const TarPart& at) const {
+    return path(shard) + ": " + printable(member_name(shard, at));
   }
 
   void define_fields(const TarOptions& options) {
