@@ -1,10 +1,14 @@
 #include "tests/train/image_files.h"
 
+// clang-format off
+#include <cstddef>
+#include <cstdio>  // jpeglib.h needs it
+// clang-format on
+
 #include <jpeglib.h>
 #include <png.h>
 
 #include <cmath>
-#include <cstdio>  // jpeglib.h needs it
 #include <cstdlib>
 #include <cstring>
 

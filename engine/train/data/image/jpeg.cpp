@@ -9,8 +9,10 @@
 //
 // libjpeg reports errors by a function that must not return. It jumps back to attempt(), over frames of libjpeg and of
 // the function that attempt() calls, which has only trivial objects.
+// clang-format off
 #include <cstddef>
-#include <cstdio>
+#include <cstdio>  // jpeglib.h needs it
+// clang-format on
 
 #include <jerror.h>
 #include <jpeglib.h>
@@ -18,7 +20,6 @@
 #include <algorithm>
 #include <array>
 #include <csetjmp>
-#include <cstdio>  // jpeglib.h needs it
 #include <cstring>
 #include <vector>
 
