@@ -179,7 +179,7 @@ void Trainer::validate() {
 
 /// All ranks have the same numbers, and stop here.
 void Trainer::end_by_rule(const ValidationReport& report) {
-  if (job_.spec.train.stop_when) stop_reason_ = stop_reason(*job_.spec.train.stop_when, report);
+  if (job_.spec.train.stop_when) stop_reason_ = trainctl::stop_reason(*job_.spec.train.stop_when, report);
   if (!stop_reason_.empty()) stopped_ = true;
 }
 
