@@ -39,7 +39,8 @@ Examples:
       print_warnings(spec);
       const PlannedJob planned = plan_job(std::move(spec));
       require_indices_in_range(planned);
-      const RankClasses classes = compile_classes(planned);
+      RankClasses classes = compile_classes(planned);
+      if (planned.validation) make_room_for(compile_validation_classes(planned), classes);
       launch_report(planned.spec);
       require_memory_limit(planned, classes.programs);
       const int ranks = classes.num_ranks();

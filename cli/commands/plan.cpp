@@ -18,9 +18,9 @@
 #include "engine/compile/report.h"
 #include "engine/estimate/estimate_report.h"
 #include "engine/estimate/simulate.h"
-#include "engine/train/checkpoint/checkpoint_report.h"
 #include "engine/search/search_report.h"
 #include "engine/spec/parse.h"
+#include "engine/train/checkpoint/checkpoint_report.h"
 #include "engine/train/data/index_check.h"
 #include "engine/train/job.h"
 #include "engine/train/memory_limit.h"
@@ -95,8 +95,16 @@ int plan(const Options& options) {
   print_warnings(spec);
   const PlannedJob job = plan_job(std::move(spec));
   require_indices_in_range(job);
-  const RankClasses classes = compile_classes(job);
+  RankClasses classes = compile_classes(job);
+  nlohmann::ordered_json validation;
+  if (job.validation) {
+    const RankClasses programs = compile_validation_classes(job);
+    make_room_for(programs, classes);
+    validation = {{"samples", job.validation->samples}, {"batch", job.validation->set.batch}};
+    validation["rank_classes"] = validation_rows(programs);
+  }
   nlohmann::ordered_json report = plan_report(job.spec, job.graph, job.plan, classes);
+  if (job.validation) report["validation"] = std::move(validation);
   if (job.spec.train.checkpoint) report["checkpoint"] = checkpoint_report(job);
   if (job.search) report["search"] = top_of(search_report(*job.search), static_cast<size_t>(options.top));
   if (!options.write.empty()) write_job(job.spec, options.write);

@@ -13,8 +13,8 @@
 #include "cli/worker/rendezvous.h"
 #include "engine/compile/report.h"
 #include "engine/runtime/routes.h"
-#include "engine/train/data/index_check.h"
 #include "engine/train/data/dataset.h"
+#include "engine/train/data/index_check.h"
 #include "engine/train/memory_limit.h"
 #include "engine/train/prediction.h"
 #include "launcher/protocol.h"
@@ -58,6 +58,7 @@ NetworkWorkload::NetworkWorkload(PlannedJob job, Device asked, const CudaDevices
   start_up_.ended("plan");
   require_indices_in_range(job_);
   require_precision(job_.spec);
+  if (validation_) make_room_for(*validation_, classes_);
   require_memory_limit(job_, classes_.programs);
   if (job_.spec.launch.device == Device::cuda) {
     gpus_ = gpus_of_ranks(job_, classes_, found);
@@ -69,12 +70,12 @@ NetworkWorkload::NetworkWorkload(PlannedJob job, Device asked, const CudaDevices
   device_ = describe_cpus(job_.spec, asked, found);
   for (int rank = 0; rank < classes_.num_ranks(); ++rank) arena_bytes_.push_back(classes_.program_of(rank).arena_bytes);
   if (!needs_store(job_.spec)) routes_ = routes_of(classes_);
-  if (validation_) make_room_for(*validation_);
+  if (validation_) run_beside(*validation_);
   require_host_memory();
 }
 
 /// Its programs run in the arenas of the training, and on its routes.
-void NetworkWorkload::make_room_for(const RankClasses& others) {
+void NetworkWorkload::run_beside(const RankClasses& others) {
   for (int rank = 0; rank < others.num_ranks(); ++rank) {
     int64_t& bytes = arena_bytes_[static_cast<size_t>(rank)];
     bytes = std::max(bytes, others.program_of(rank).arena_bytes);

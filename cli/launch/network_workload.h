@@ -38,7 +38,7 @@ class NetworkWorkload : public Workload {
   std::string report(const RunDirectory& directory) override;
 
  private:
-  void make_room_for(const RankClasses& others);
+  void run_beside(const RankClasses& others);
   void require_host_memory() const;
   void watch_gpu();
   Metrics metrics() const;  ///< of the last finished step
@@ -48,7 +48,7 @@ class NetworkWorkload : public Workload {
   const WorkloadOptions options_;
   StartUpClock start_up_;
   bool start_up_told_ = false;
-  const RankClasses classes_;
+  RankClasses classes_;
   const std::optional<RankClasses> validation_;  ///< of the programs that run beside those of classes_
   Checkpoints checkpoints_;
   std::vector<int64_t> arena_bytes_;  ///< in host memory

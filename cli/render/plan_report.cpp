@@ -13,8 +13,8 @@
 #include "cli/render/fold.h"
 #include "cli/render/held_parts.h"
 #include "cli/render/move_rows.h"
-#include "cli/render/schedule_drawing.h"
 #include "cli/render/profile_report.h"
+#include "cli/render/schedule_drawing.h"
 #include "cli/render/table.h"
 #include "engine/base/measures.h"
 #include "engine/base/ranges.h"
@@ -281,15 +281,19 @@ std::string ranks_of_row(std::vector<int> all, bool full) {
   return std::to_string(all.front()) + (all.size() == 1 ? "" : "-" + std::to_string(all.back()));
 }
 
-/// Ranks of a stage with equal needs share a row.
-std::string memory(const Json& r, bool full) {
-  const Json& classes = r["rank_classes"];
+/// Those that are there.
+std::vector<std::string> memory_kinds(const Json& classes) {
   std::vector<std::string> kinds;
   for (const char* kind : {"weights", "master", "gradients", "optimizer", "activations", "buffers", "workspace",
-                           "total", "data_set", "copy_engines"}) {
+                           "validation", "total", "data_set", "copy_engines"}) {
     if (std::any_of(classes.begin(), classes.end(), [&](const Json& c) { return c["memory"].contains(kind); }))
       kinds.emplace_back(kind);
   }
+  return kinds;
+}
+
+/// Ranks of a stage with equal needs share a row.
+std::string memory_table(const Json& classes, const std::vector<std::string>& kinds, bool full) {
   std::vector<std::string> head = {">ranks", ">stage"};
   for (std::string kind : kinds) {
     std::replace(kind.begin(), kind.end(), '_', ' ');
@@ -309,8 +313,29 @@ std::string memory(const Json& r, bool full) {
     cells.insert(cells.begin(), ranks_of_row(all, full));
     table.add(std::move(cells));
   }
+  return table.str();
+}
+
+std::string memory(const Json& r, bool full) {
+  const std::vector<std::string> kinds = memory_kinds(r["rank_classes"]);
   const bool more = kinds.back() != "total";
-  return "\nmemory a rank\n" + table.str() + (more ? "  columns after total are used only if the GPU has room\n" : "");
+  return "\nmemory a rank\n" + memory_table(r["rank_classes"], kinds, full) +
+         (more ? "  columns after total are used only if the GPU has room\n" : "");
+}
+
+/// Beside the variables. Its activations take the memory that those of a step leave, and more of it if they are larger.
+std::string validation(const Json& r, bool full) {
+  if (!r.contains("validation")) return "";
+  const Json& v = r["validation"];
+  const Json& classes = v["rank_classes"];
+  const auto takes_more = [](const Json& c) { return c["memory"].contains("validation"); };
+  const Json& training = r["rank_classes"];
+  const bool more = std::any_of(training.begin(), training.end(), takes_more);
+  return fmt::format("\nvalidation of {} samples in batches of {}, memory a rank\n",
+                     with_commas(v["samples"].get<int64_t>()), with_commas(v["batch"].get<int64_t>())) +
+         memory_table(classes, memory_kinds(classes), full) +
+         (more ? "  beside the variables; what the training has not is `validation` above\n"
+               : "  beside the variables, in the memory of the training's activations and buffers\n");
 }
 
 /// A line a stage: its ranks' files differ by little. What a rank writes waits for the disk in memory of the same size.
@@ -421,7 +446,8 @@ std::string render_plan(const Json& r, const PlanStyle& style) {
   out += redistributions(r, style.full);
   if (r["micro_batches"].get<int>() > 1 || r["stages"].get<int>() > 1)
     out += "\nschedule\n" + draw_schedule(r["tasks"], style.width);
-  out += parameter_groups(r) + memory(r, style.full) + checkpoint(r) + communication(r) + estimate(r) + search(r);
+  out += parameter_groups(r) + memory(r, style.full) + validation(r, style.full) + checkpoint(r) + communication(r) +
+         estimate(r) + search(r);
   for (const Json& note : r["notes"]) out += "\nnote: " + text(note) + "\n";
   return out;
 }

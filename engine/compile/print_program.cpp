@@ -151,7 +151,7 @@ std::string aligned_lines(std::vector<Row> rows, const char* operands) {
 
 std::string to_string(const Memory& m) {
   const std::string workspace = m.workspace > 0 ? ", workspace " + format_bytes(m.workspace) : "";
-  return arena_text(m) + workspace;
+  return arena_text(m) + workspace + (m.validation > 0 ? ", validation " + format_bytes(m.validation) : "");
 }
 
 std::string to_string(const Program& program) {

@@ -87,10 +87,10 @@ struct Instruction {
   Attrs attrs;
   std::vector<Operand> inputs, outputs;
   Phase phase = Phase::forward;
-  int micro_batch = -1;    ///< -1: once a step
-  int chunk = 0;           ///< of the stage's layers
+  int micro_batch = -1;           ///< -1: once a step
+  int chunk = 0;                  ///< of the stage's layers
   bool weight_gradients = false;  ///< in a task of weight gradients alone (Schedule::zero_bubble)
-  bool recompute = false;  ///< this forward instruction runs again for the backward pass
+  bool recompute = false;         ///< this forward instruction runs again for the backward pass
 
   Collective collective = Collective::all_reduce;
   int group = -1;  ///< index into Program::groups
@@ -191,8 +191,10 @@ struct Memory {
   int64_t data_set = 0;      ///< kept on the device, if there is room
   int64_t copy_engines = 0;  ///< what collectives read from other ranks and sum, if the device has room
 
+  int64_t validation = 0;  ///< what the job's validation takes beyond all that; filled in by make_room_for
+
   /// Without data_set and copy_engines, which a rank does without if there is no room.
-  int64_t total() const { return arena() + workspace; }
+  int64_t total() const { return arena() + workspace + validation; }
 };
 
 /// A number of each step beside the loss.

@@ -219,6 +219,7 @@ Json memory_json(const Memory& m) {
   memory["activations"] = m.activations;
   memory["buffers"] = m.buffers;
   if (m.workspace > 0) memory["workspace"] = m.workspace;
+  if (m.validation > 0) memory["validation"] = m.validation;
   memory["total"] = m.total();
   if (m.data_set > 0) memory["data_set"] = m.data_set;
   if (m.copy_engines > 0) memory["copy_engines"] = m.copy_engines;
@@ -319,6 +320,22 @@ Json communication_json(const Instruction& i, const Program& program) {
   else
     row["peer"] = i.peer;
   return row;
+}
+
+Json validation_rows(const RankClasses& validation) {
+  Json rows = Json::array();
+  for (size_t c = 0; c < validation.programs.size(); ++c) {
+    const Program& program = validation.programs[c];
+    const Memory& m = program.memory;
+    Json memory = {{"activations", m.activations}, {"buffers", m.buffers}};
+    if (m.workspace > 0) memory["workspace"] = m.workspace;
+    rows.push_back({{"ranks", range_text(validation.ranks[c])},
+                    {"stage", program.stage},
+                    {"flops_per_batch", count_json(program_flops(program))},
+                    {"memory", std::move(memory)},
+                    {"instructions", program.instructions.size()}});
+  }
+  return rows;
 }
 
 Json plan_report(const JobSpec& spec, const Graph& graph, const Plan& plan, const RankClasses& classes) {

@@ -122,8 +122,10 @@ class Reader {
           *to = text(*value, at_key(path, name));
       }
       if (const YamlNode* value = entry.value.find("value")) {
+        constant.is_steps = value->is_scalar() && value->text == "steps";
         const std::optional<int64_t> number = value->is_scalar() ? parse_integer(value->text) : std::nullopt;
-        if (!number) problems_.add(value->pos, at_key(path, "value"), "must be an integer, not " + describe(*value));
+        if (!number && !constant.is_steps)
+          problems_.add(value->pos, at_key(path, "value"), "must be an integer or steps, not " + describe(*value));
         constant.value = number.value_or(0);
       }
       map.constants.push_back(std::move(constant));

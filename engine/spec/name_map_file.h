@@ -12,7 +12,7 @@
 //   ignore: ["transformer.h.{i}.attn.bias"]   # theirs that hold nothing
 //   tied: {lm_head.weight: transformer.wte.weight}      # theirs: one tensor under two names
 //   constants:                                # theirs that are written for each `with` of ours, and not read
-//     bn1.num_batches_tracked: {with: stem.bn.running_mean, dtype: I64, value: 0}
+//     bn1.num_batches_tracked: {with: stem.bn.running_mean, dtype: I64, value: steps}   # or a number
 //
 // engine/train/checkpoint/name_map.h gives it its meaning.
 #pragma once
@@ -52,6 +52,7 @@ struct NameMapFile {
   struct Constant {
     Text name, with, dtype;
     int64_t value = 0;
+    bool is_steps = false;  ///< `value: steps`: how many were trained
   };
 
   Text prefix;

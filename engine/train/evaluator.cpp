@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cmath>
 #include <limits>
 #include <utility>
 
@@ -85,23 +86,17 @@ ValidationReport Evaluator::run(int64_t steps, const std::function<void(int64_t,
   return report;
 }
 
-std::string StopRule::reason_after(const ValidationReport& report) {
-  if (!spec_) return "";
-  const std::optional<double> value = report.value(spec_->metric);
-  check(value.has_value(), "train.stop_when names what validation tells");
-  const bool is_best = !best_ || is_better(spec_->metric, *value, *best_);
-  since_ = is_best ? 0 : since_ + 1;
-  if (is_best) {
-    best_ = value;
-    best_step_ = report.run_step;
-  }
-  if (spec_->reaches && !is_better(spec_->metric, *spec_->reaches, *value) && *value == *value)
-    return fmt::format("validation's {} is {:.4g}, and train.stop_when.reaches is {:.4g}", spec_->metric, *value,
-                       *spec_->reaches);
-  if (spec_->patience > 0 && since_ >= spec_->patience)
-    return fmt::format("validation's {} has not been better than {:.4g} since step {} (train.stop_when.patience: {})",
-                       spec_->metric, *best_, best_step_, spec_->patience);
-  return "";
+std::string stop_reason(const StopSpec& spec, const ValidationReport& report) {
+  const std::optional<double> value = report.value(spec.metric);
+  if (!value) return "";  // a checkpoint of a job with other metrics
+  if (spec.reaches && !is_better(spec.metric, *spec.reaches, *value) && !std::isnan(*value))
+    return fmt::format("validation's {} is {:.4g}, and train.stop_when.reaches is {:.4g}", spec.metric, *value,
+                       *spec.reaches);
+  const auto best =
+      std::find_if(report.best.begin(), report.best.end(), [&](const auto& b) { return b.first == spec.metric; });
+  if (spec.patience == 0 || best == report.best.end() || best->second.since < spec.patience) return "";
+  return fmt::format("validation's {} has not been better than {:.4g} since step {} (train.stop_when.patience: {})",
+                     spec.metric, best->second.value, best->second.step, spec.patience);
 }
 
 }  // namespace trainctl

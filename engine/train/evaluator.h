@@ -34,18 +34,7 @@ class Evaluator {
   std::unique_ptr<Loader> loader_;
 };
 
-/// train.stop_when over the validations of a run.
-class StopRule {
- public:
-  explicit StopRule(const std::optional<StopSpec>& spec) : spec_(spec) {}
-  /// Why the run ends after this validation; empty: it goes on.
-  std::string reason_after(const ValidationReport& report);
-
- private:
-  std::optional<StopSpec> spec_;
-  std::optional<double> best_;
-  int64_t best_step_ = 0;
-  int64_t since_ = 0;  ///< validations after the best
-};
+/// train.stop_when: why the run ends after this validation; empty: it goes on.
+std::string stop_reason(const StopSpec& spec, const ValidationReport& report);
 
 }  // namespace trainctl

@@ -102,6 +102,14 @@ Program with_device_memory(const PlannedJob& job, Program program) {
   return program;
 }
 
+/// It runs one batch at a time, and keeps no data on the device.
+Program with_evaluation_memory(const PlannedJob& job, Program program) {
+  if (job.spec.launch.device != Device::cuda) return program;
+  program.memory.workspace = workspace_of(program, 1).bytes();
+  program.memory.copy_engines = copy_memory(program, job.plan.ranks).bytes;
+  return program;
+}
+
 /// The graph and the plan of a job in which everything is fixed.
 void plan_network(PlannedJob& job) {
   job.graph = build_graph(job.spec, job.shapes);
@@ -206,14 +214,26 @@ Program compile(const PlannedJob& job, int rank) {
 
 Program compile_validation(const PlannedJob& job, int rank, bool beside_training) {
   const EvaluationOf of{job.graph, beside_training};
-  return with_device_memory(job, compile(job.validation->graph, job.plan, job.spec, job.cost, rank, &of));
+  return with_evaluation_memory(job, compile(job.validation->graph, job.plan, job.spec, job.cost, rank, &of));
 }
 
 RankClasses compile_validation_classes(const PlannedJob& job, bool beside_training) {
   const EvaluationOf of{job.graph, beside_training};
   RankClasses classes = compile_classes(job.validation->graph, job.plan, job.spec, job.cost, &of);
-  for (Program& program : classes.programs) program = with_device_memory(job, std::move(program));
+  for (Program& program : classes.programs) program = with_evaluation_memory(job, std::move(program));
   return classes;
+}
+
+int64_t room_for(const Memory& validation, const Memory& training) {
+  return std::max<int64_t>(validation.arena() - training.arena(), 0) + validation.workspace;
+}
+
+void make_room_for(const RankClasses& validation, RankClasses& training) {
+  for (size_t c = 0; c < training.programs.size(); ++c) {
+    Memory& memory = training.programs[c].memory;
+    for (const int rank : training.ranks[c])
+      memory.validation = std::max(memory.validation, room_for(validation.program_of(rank).memory, memory));
+  }
 }
 
 std::vector<Program> compile_all(const PlannedJob& job) {

@@ -55,6 +55,11 @@ RankClasses compile_classes(const PlannedJob& job);
 Program compile_validation(const PlannedJob& job, int rank, bool beside_training = true);
 RankClasses compile_validation_classes(const PlannedJob& job, bool beside_training = true);
 
+/// Fills in Memory::validation of the training's programs: a validation runs in the same arena.
+void make_room_for(const RankClasses& validation, RankClasses& training);
+/// The same of one rank.
+int64_t room_for(const Memory& validation, const Memory& training);
+
 /// The same error, with a position for each field that had none.
 SpecError with_positions(const SpecError& error, const JobSpec& spec);
 

@@ -20,8 +20,12 @@ std::optional<int64_t> bytes_when(JobSpec spec, const std::function<void(JobSpec
   try {
     const PlannedJob job = plan_job(std::move(spec));
     int64_t most = 0;  // ranks of a stage need about the same: one of each is enough for advice
-    for (int stage = 0; stage < job.plan.num_stages; ++stage)
-      most = std::max(most, compile(job, stage * job.plan.mesh.size()).memory.total());
+    for (int stage = 0; stage < job.plan.num_stages; ++stage) {
+      const int rank = stage * job.plan.mesh.size();
+      Memory memory = compile(job, rank).memory;
+      if (job.validation) memory.validation = room_for(compile_validation(job, rank).memory, memory);
+      most = std::max(most, memory.total());
+    }
     return most;
   } catch (const SpecError&) {
     return std::nullopt;

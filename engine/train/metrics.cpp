@@ -3,10 +3,12 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cmath>
 #include <nlohmann/json.hpp>
 
 #include "engine/base/measures.h"
+#include "engine/spec/job_spec.h"
 
 namespace trainctl {
 
@@ -94,6 +96,21 @@ std::optional<double> ValidationReport::value(const std::string& metric) const {
   for (const auto& [name, number] : values)
     if (name == metric) return number;
   return std::nullopt;
+}
+
+BestValues best_after(const BestValues& best, const ValidationReport& report) {
+  BestValues after;
+  for (const auto& [name, value] : report.values) {
+    const auto known = std::find_if(best.begin(), best.end(), [&](const auto& b) { return b.first == name; });
+    BestValue now = known == best.end() ? BestValue{} : known->second;
+    const bool is_first = now.step == 0 || (std::isnan(now.value) && !std::isnan(value));
+    if (is_first || is_better(name, value, now.value))
+      now = {.value = value, .step = report.run_step};
+    else
+      ++now.since;
+    after.emplace_back(name, now);
+  }
+  return after;
 }
 
 std::string values_text(const ValidationReport& report) {

@@ -10,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include "engine/base/best_value.h"
 #include "engine/base/start_up.h"
 #include "engine/compile/program.h"
 #include "engine/graph/graph.h"
@@ -57,10 +58,14 @@ struct ValidationReport {
   int64_t run_step = 0;    ///< over the whole run
   int64_t samples = 0;
   std::vector<std::pair<std::string, double>> values;  ///< the loss, then the metrics, as validation.metrics says
+  BestValues best;                                     ///< of the run so far, with this one; before resumes too
   double seconds = 0;
 
   std::optional<double> value(const std::string& metric) const;
 };
+
+/// `best`, once `report` has followed.
+BestValues best_after(const BestValues& best, const ValidationReport& report);
 
 /// "validation epoch 3: loss 0.1204, accuracy 0.9670"; "validation epoch 3 step 20: …" inside an epoch.
 std::string validation_line(const ValidationReport& report);

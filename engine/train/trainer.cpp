@@ -97,7 +97,7 @@ Trainer::Trainer(const PlannedJob& job, const Program& program, Communicator& co
       reported_(first_step_),
       is_finite_(options.from.is_finite),
       validated_(first_step_),
-      stop_rule_(job.spec.train.stop_when),
+      best_(options.from.validation.best),
       epoch_means_(options.from.epoch, program.metrics) {
   ExecutorOptions executor_options;
   executor_options.seed = job.spec.seed;
@@ -137,6 +137,7 @@ Trainer::Trainer(const PlannedJob& job, const Program& program, Communicator& co
   loader_ = make_loader(job, program, std::move(set), *executor_, max_ahead_, first_step_, options.threads, hooks_);
   run_steps_ = total_steps(job.spec.train, loader_->steps_per_epoch());
   reports_.reserve(static_cast<size_t>(std::min({job.spec.train.sink_steps, steps_per_epoch(), run_steps_})));
+  end_by_rule(options.from.validation);
 }
 
 void Trainer::start_steps() {
@@ -172,10 +173,16 @@ void Trainer::validate() {
   report.epoch = (started_ - 1) / steps_per_epoch() + 1;
   report.epoch_step = started_ - (report.epoch - 1) * steps_per_epoch();
   report.is_whole_epoch = report.epoch_step == steps_per_epoch();
-  stop_reason_ = stop_rule_.reason_after(report);
-  if (!stop_reason_.empty()) stopped_ = true;  // all ranks have the same numbers, and stop here
+  best_ = report.best = best_after(best_, report);
+  end_by_rule(report);
   if (hooks_.on_validation) hooks_.on_validation(report);
   epoch_start_ += Clock::now() - start;
+}
+
+/// All ranks have the same numbers, and stop here.
+void Trainer::end_by_rule(const ValidationReport& report) {
+  if (job_.spec.train.stop_when) stop_reason_ = trainctl::stop_reason(*job_.spec.train.stop_when, report);
+  if (!stop_reason_.empty()) stopped_ = true;
 }
 
 void Trainer::start_step() {
@@ -260,7 +267,7 @@ std::optional<StepReport> Trainer::run_step() {
   if (hooks_.on_step) hooks_.on_step(report);
   if (diverges) first_not_finite(report);
   if (report.step == report.steps_per_epoch || done()) end_of_epoch(report);
-  if (hooks_.reported) hooks_.reported({reported_, epoch_means_.sums(), is_finite_});
+  if (hooks_.reported) hooks_.reported({reported_, epoch_means_.sums(), is_finite_, {}});
   return report;
 }
 

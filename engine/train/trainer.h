@@ -36,6 +36,7 @@ struct TrainPosition {
   int64_t step = 0;  ///< the next one, from 0 over the whole run
   EpochSums epoch;   ///< of the steps of its epoch before it
   bool is_finite = true;
+  ValidationReport validation;  ///< `values`: of one that followed that step, if one did; `best`: of all before `step`
 };
 
 /// All are optional, and called on the training thread.
@@ -124,6 +125,7 @@ class Trainer {
   void start_steps();
   bool must_validate() const;
   void validate();
+  void end_by_rule(const ValidationReport& report);
   void start_step();
   void finish_steps();
   StepReport finish_step();
@@ -148,8 +150,8 @@ class Trainer {
   Clock::time_point epoch_start_;
   Clock::time_point last_;           ///< when the last step finished, or when the first one started
   std::vector<StepReport> reports_;  ///< from the last read of losses: steps up to finished_
-  int64_t validated_;  ///< the last validation was before this step, or the run started there
-  StopRule stop_rule_;
+  int64_t validated_;                ///< the last validation was before this step, or the run started there
+  BestValues best_;                  ///< of the validations
   std::string stop_reason_;
   EpochMeans epoch_means_;
   std::unique_ptr<Executor> executor_;

@@ -169,8 +169,6 @@ def lagging(options, folder):
     run = Run(options, folder, "--resume", save="every_steps: 5, keep: 1", steps=31, faults=lag)
     run.ends(0)
     assert re.search("going on after step (20|15) ", run.said()), run.said() + listed.stdout
-    verified = run.published()
-    assert "step_00000020" in verified, f"the one that was verified is gone: {verified}"
     newest = f"{folder}/log_output/2/checkpoints/step_00000031"
     with open(newest + "/rank.0001.safetensors", "r+b") as file:
         file.truncate(1000)
@@ -179,7 +177,32 @@ def lagging(options, folder):
     assert re.search(r"going on after step (30|20) ", last.said()), last.said()
 
 
-CASES = [many, hung, full, impatient, lagging]
+def retained(options, folder):
+    """Listings lag while checkpoints are deleted: neither the newest that were announced nor the last verified one goes, old ones do."""
+    lag, keep, here = 2, 2, "kept"
+    Run(options, folder, save=f"every_steps: 5, keep: {keep}, dir: {here}", steps=20).ends(0)
+    verified = "step_00000020"
+    subprocess.run([options.trainctl, "checkpoint", "verify", f"{here}/{verified}"], cwd=folder, check=True, stdout=subprocess.DEVNULL)
+    run = Run(options, folder, "--resume", save=f"every_steps: 10, keep: {keep}, dir: {here}",
+              faults={"FAULT_LAG": str(lag), "FAULT_FOLDER": f"/{here}"})
+    run.wait_for("going on", lambda: "going on after step 20 " in run.said())
+    announced, gone = [], set()
+    end = time.monotonic() + 4 * lag
+    while time.monotonic() < end or not gone:
+        assert time.monotonic() < end + 60, f"nothing is deleted: {sorted(os.listdir(f'{folder}/{here}'))}"
+        announced = [f"step_{int(step):08}" for step in re.findall(r"checkpoint of step (\d+): .* in ", run.said())]
+        there = os.listdir(f"{folder}/{here}")
+        lost = [name for name in announced[-keep:] + [verified] if name not in there]
+        assert not lost, f"{lost} of {announced[-5:]} and the verified {verified} are gone: {sorted(there)}"
+        gone = set(announced) - set(there)
+        time.sleep(lag / 50)
+    run.end(143)
+    for name in announced[-keep:]:
+        done = subprocess.run([options.trainctl, "checkpoint", "verify", f"{here}/{name}"], cwd=folder, stdout=subprocess.PIPE, text=True)
+        assert done.returncode == 0, done.stdout
+
+
+CASES = [many, hung, full, impatient, lagging, retained]
 
 
 def main():

@@ -202,6 +202,22 @@ TEST_CASE("plan says the bytes of each rank's file, and of all files, as they ar
   CHECK_FALSE(contains(run({"plan", run.job, "train.checkpoint=null"}).out, "checkpoint"));
 }
 
+TEST_CASE("plan says what memory a validation takes, and counts what the training's does not give it") {
+  const Scratch scratch;
+  const std::string job = small_job(scratch.path(), "validation: {dataset: {samples: 64}}\n");
+  const auto plan = [&](const std::string& more) {
+    return json::parse(trainctl_command(scratch.path(), {"plan", job, "--json", more}).out);
+  };
+  const auto total = [](const json& report) { return report["rank_classes"][0]["memory"]["total"].get<int64_t>(); };
+  const json with = plan("train.steps=1"), without = plan("validation=null");
+  CHECK(with["validation"]["samples"] == 64);
+  CHECK(with["validation"]["rank_classes"][0]["memory"]["activations"].get<int64_t>() >= 8 * 8 * 4);  // a batch of data
+  CHECK(total(with) == total(without));  // its activations fit into those of a step
+  CHECK_FALSE(without.contains("validation"));
+  CHECK(contains(trainctl_command(scratch.path(), {"plan", job}).out,
+                 "\nvalidation of 64 samples in batches of 8, memory a rank\n"));
+}
+
 TEST_CASE("checkpoint says what is wrong with a word that names none") {
   const SavedRun run;
   const auto complaint = [&](const std::vector<std::string>& words) {

@@ -86,6 +86,15 @@ void flip_byte(const std::string& path, int64_t from_end) {
   file.put(static_cast<char>(byte ^ 0x40));
 }
 
+/// "epoch: 3 step: 1, loss is 1.5318" of a run, from epoch `first` on.
+std::vector<std::string> loss_lines(const std::string& out, int first) {
+  std::istringstream text(out);
+  std::vector<std::string> lines;
+  for (std::string line; std::getline(text, line);)
+    if (line.starts_with("epoch: ") && std::stoi(line.substr(7)) >= first) lines.push_back(line);
+  return lines;
+}
+
 constexpr int64_t kEndless = 1'000'000'000;
 
 }  // namespace
@@ -238,6 +247,30 @@ TEST_CASE("a changed network is an error that lists what differs, and --partial 
   CHECK(contains(taken.out, "going on after step 5 "));
 }
 
+TEST_CASE("the best validation, and how many followed it, go on across a resume") {
+  const Scratch scratch;
+  small_job(scratch.path(), "validation: {dataset: {samples: 16}, every_steps: 1}\n");
+  // Nothing is learnt, so the first validation stays the best.
+  const auto run = [&](int64_t steps, int patience, const std::vector<std::string>& more = {}) {
+    std::vector<std::string> words = run_words(
+        {"optimizer={type: sgd, learning_rate: 0}", "train={steps: " + std::to_string(steps) + ", stop_when: {metric: loss, patience: " +
+                                                        std::to_string(patience) + "}, checkpoint: {keep_best: loss, every_steps: 1000}}"});
+    words.insert(words.end(), more.begin(), more.end());
+    const CommandResult result = trainctl_command(scratch.path(), words);
+    INFO(result.out << result.err);
+    CHECK(result.exit_code == kExitDone);
+    return result.out;
+  };
+  run(3, 4);
+  CHECK(checkpoints_in(file_of(scratch, 1, "checkpoints")) == std::vector<std::string>{"step_00000001", "step_00000003"});
+  const std::string resumed = run(20, 4, {"--resume"});
+  CHECK(contains(resumed, "stopped after step 5: validation's loss has not been better than "));
+  CHECK(contains(resumed, "since step 1 (train.stop_when.patience: 4)"));
+  CHECK(checkpoints_in(file_of(scratch, 2, "checkpoints")) == std::vector<std::string>{"step_00000005"});
+  CHECK(contains(run(20, 4, {"--resume"}), "stopped after step 5: validation's loss has not been better than "));
+  CHECK(contains(run(20, 9, {"--resume"}), "stopped after step 10: "));
+}
+
 TEST_CASE("a run goes on under another plan, on the samples that were next") {
   const Scratch scratch;
   small_job(scratch.path());
@@ -258,4 +291,41 @@ TEST_CASE("a run goes on under another plan, on the samples that were next") {
     CHECK(std::stod(a.substr(loss)) == doctest::Approx(std::stod(b.substr(loss))).epsilon(0.001));
   }
   CHECK(lines > 13);
+}
+
+TEST_CASE("configs/mnist_mlp.yaml goes on after a failure, on its plan and on another, and its weights leave") {
+  const std::string job = TRAINCTL_SOURCE_DIR "/configs/mnist_mlp.yaml";
+  const Scratch whole, same, other;
+  const CommandResult uninterrupted = trainctl_command(whole.path(), {"run", job});
+  REQUIRE(uninterrupted.exit_code == kExitDone);
+  const std::vector<std::string> expected = loss_lines(uninterrupted.out, 3);
+  REQUIRE(expected.size() >= 8 * 44);
+  setenv("TRAINCTL_TEST_FAULT", "5:100:exit9", 1);  // of 44 steps an epoch
+  for (const Scratch* scratch : {&same, &other})
+    CHECK(trainctl_command(scratch->path(), {"run", job}).exit_code == kExitRankFailed);
+  unsetenv("TRAINCTL_TEST_FAULT");
+
+  const CommandResult resumed = trainctl_command(same.path(), {"run", job, "--resume"});
+  INFO(resumed.out << resumed.err);
+  CHECK(resumed.exit_code == kExitDone);
+  CHECK(contains(resumed.out, "going on after step 88 "));
+  CHECK(loss_lines(resumed.out, 1) == expected);
+
+  const CommandResult moved = trainctl_command(
+      other.path(), {"run", job, "--resume", "launch.ranks=6", "parallel.stages=3", "parallel.optimizer_shard.level=3"});
+  INFO(moved.out << moved.err);
+  CHECK(moved.exit_code == kExitDone);
+  CHECK(contains(moved.out, "going on after step 88 "));
+  const std::vector<std::string> lines = loss_lines(moved.out, 1);
+  REQUIRE(lines.size() == expected.size());
+  for (size_t i = 0; i < lines.size(); ++i) {
+    const size_t loss = expected[i].rfind(' ');
+    CHECK(lines[i].substr(0, loss) == expected[i].substr(0, loss));
+    CHECK(std::stod(lines[i].substr(loss)) == doctest::Approx(std::stod(expected[i].substr(loss))).epsilon(0.001));
+  }
+
+  CHECK(trainctl_command(same.path(), {"checkpoint", "export", "log_output/1", "-o", "model.safetensors"}).exit_code == kExitDone);
+  const CommandResult shown = trainctl_command(same.path(), {"checkpoint", "show", "model.safetensors"});
+  CHECK(contains(shown.out, "step 88"));
+  CHECK(contains(shown.out, "layer3.weight"));
 }

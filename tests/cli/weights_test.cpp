@@ -43,7 +43,7 @@ tensors:
   fc1.bias: one.bias
   bn.{bn}: norm.{bn}
   fc2.{w}: two.{w}
-constants: {norm.batches: {with: bn.running_mean, dtype: I64, value: 5}}
+constants: {norm.batches: {with: bn.running_mean, dtype: I64, value: steps}}
 )";
 
 /// A folder with the job, the map, and a run of three steps.
@@ -72,6 +72,13 @@ std::vector<float> values(const WeightFiles& files, const std::string& name) {
   std::vector<float> all(static_cast<size_t>(num_elements(files.find(name)->shape)));
   files.read_f32(name, 0, static_cast<int64_t>(all.size()), all.data());
   return all;
+}
+
+int64_t whole_number(const WeightFiles& files, const std::string& name) {
+  int64_t value = 0;
+  REQUIRE(files.find(name)->type == StoredType::i64);
+  files.read(name, 0, {reinterpret_cast<uint8_t*>(&value), sizeof value});
+  return value;
 }
 
 }  // namespace
@@ -115,6 +122,8 @@ TEST_CASE("what was exported is imported again without a bit of difference, and 
   CHECK(a.find("one.odd")->shape == Shape{6, 5});
   for (const std::string& name : a.names())
     if (name != "norm.batches") CHECK_MESSAGE(values(a, name) == values(b, name), name);
+  CHECK(whole_number(a, "norm.batches") == 3);  // steps that were trained
+  CHECK(whole_number(b, "norm.batches") == 0);
 
   const CommandResult resumed = job.command(
       {"run", "job.yaml", "--resume-from", "start", "launch.ranks=4", "optimizer={type: sgd, learning_rate: 0.01}"});
@@ -177,6 +186,20 @@ TEST_CASE("what is missing, left over or of another shape is listed, and taken w
   const CommandResult again = job.imported("a.safetensors", "start", wider);
   CHECK(again.exit_code == kExitEnv);
   CHECK(contains(again.err, "start is there already"));
+}
+
+TEST_CASE("a map that gives one tensor of a file to two of the job is refused, in both directions") {
+  const TrainedJob job;
+  REQUIRE(job.exported("1", "a.safetensors", {}).exit_code == kExitDone);
+  job.write("map.yaml", "tensors:\n  fc1.weight: fc1.weight\n  fc1.bias: fc1.bias\n  bn.weight: fc1.bias\n");
+  const CommandResult in = job.imported("a.safetensors", "start", {"--map", "map.yaml", "--partial"});
+  CHECK(in.exit_code == kExitSpec);
+  CHECK_MESSAGE(contains(in.err, "map.yaml:4:3: tensors.bn.weight: fc1.bias and bn.weight both take 'fc1.bias'"),
+                in.err);
+  CHECK_FALSE(std::filesystem::exists(job.path("start")));
+  const CommandResult out = job.exported("1", "b.safetensors", {"--map", "map.yaml", "--partial"});
+  CHECK(out.exit_code == kExitSpec);
+  CHECK_MESSAGE(contains(out.err, "map.yaml:4:3: tensors.bn.weight: two tensors become 'fc1.bias'"), out.err);
 }
 
 TEST_CASE("files of torch, and an index that does not say the truth, are refused with the reason") {

@@ -5,8 +5,9 @@
   python3 tests/random_jobs/random_jobs.py --trainctl build/release/bin/trainctl --device cuda --gpus 4 --ranks 1,2,4 --jobs 1000 --seconds 60
 
 Fails if a legal job crashes, hangs, is not finite while the reference is, differs from the reference's losses by more than TOLERANCE,
-or has other bits when run again, or resumed from a checkpoint of a random step; if one CPU rank that goes on from that checkpoint
-does not follow the reference; and if more than MOST_EXCUSED of the jobs are excused from that:
+or has other bits when run again, or resumed from a checkpoint of a random step; if another plan that goes on from that checkpoint
+does not follow the reference (a third of the jobs are run again, and a third resumed; with --resume all are resumed); and if more than
+MOST_EXCUSED of the jobs are excused from that:
 
   refused     `plan` refuses the draft, and another is drawn
   explodes    some steps are not compared, since the reference's loss has grown EXPLODED times by then
@@ -57,6 +58,7 @@ def parse_arguments():
     parser.add_argument("--at-once", type=int, default=2, help="jobs at once on the CPU")
     parser.add_argument("--emulated", help="build/release/bin/test_cuda_emulated: as --device cuda, on emulated GPUs")
     parser.add_argument("--keep", default="random_jobs.failed", help="folder for the jobs that failed")
+    parser.add_argument("--resume", action="store_true", help="each job is saved at a random step and resumed")
     parser.add_argument("--jax", metavar="DUMP_JOB", help="compare with JAX (tests/equivalence/jax) in place of one rank")
     options = parser.parse_args()
     options.trainctl = os.path.abspath(options.trainctl)
@@ -186,7 +188,7 @@ class Campaign:
 
     def run_again(self, job, path, reference_path, rng, found, reference):
         """A third of the jobs is run a second time, and a third saved at a random step and resumed: the same bits."""
-        lot = rng.random()
+        lot = 0.5 if self.options.resume else rng.random()
         if lot < 0.33:
             again = self.run_plan(path, job)
             if repr(again) != repr(found):  # works for nan too
@@ -217,9 +219,22 @@ class Campaign:
             raise Failure(f"resumed after step {at}, it has the same losses, and other weights at the end")
         if job.fields.get("parallel", {}).get("mode") == "hybrid_parallel" or self.options.jax:
             return  # the reference has other shapes, or saves nothing
-        moved = run_losses(self.options.trainctl, reference_path, [*job.reference_overrides(), *resume])
+        plan = self.other_plan(job, reference_path, rng)
+        moved = run_losses(self.options.trainctl, reference_path, [*plan, *resume])
         steps = [step for step in comparable(reference) if step > at]
-        self.follow(job, reference_path, moved, {step: reference[step] for step in reference if step > at}, steps, f"resumed by one rank after step {at}, ")
+        self.follow(job, reference_path, moved, {step: reference[step] for step in reference if step > at}, steps,
+                    f"resumed after step {at} with {' '.join(plan)}, ")
+
+    def other_plan(self, job, reference_path, rng):
+        """Overrides of the reference's file: any ranks, stages and shards on CPUs that `plan` takes, or one rank."""
+        one = job.reference_overrides()
+        for _ in range(6):
+            mode, stages, level = rng.choice(["data_parallel", "semi_auto_parallel"]), rng.choice([1, 1, 2, 3]), rng.randint(0, 3)
+            parallel = f"mode: {mode}, stages: {stages}, optimizer_shard: {{level: {level}, min_kb: 0}}, "
+            words = [f"launch.ranks={rng.choice(self.options.ranks)}", *one[1:-1], one[-1].replace("{", "{" + parallel, 1)]
+            if call([self.options.trainctl, "plan", reference_path, *words])[0] == 0:
+                return words
+        return one
 
     def follow(self, job, reference_path, found, reference, steps, when=""):
         worst, at = difference(found, reference, steps)
@@ -265,6 +280,7 @@ class Campaign:
                 shutil.copy(f"{self.folder}/{name}", f"{options.keep}/{options.seed}.{name}")
         ranks = ",".join(map(str, options.ranks))
         gpus = f" --emulated {options.emulated}" if options.emulated else f" --gpus {options.gpus}" if options.device == "cuda" else ""
+        gpus += " --resume" if options.resume else ""
         with self.lock:
             print(f"\njob {index} of seed {options.seed}: {text}")
             print(f"  repeat: random_jobs.py --trainctl {options.trainctl} --device {options.device} --ranks {ranks}{gpus} "

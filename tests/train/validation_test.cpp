@@ -25,7 +25,7 @@ launch: {ranks: 1, device: cpu}
 )";
 
 /// What a run does, in order: "step 3", "validation 3", "save 3", "end 9".
-std::vector<std::string> events(const std::vector<std::string>& overrides) {
+std::vector<std::string> events(const std::vector<std::string>& overrides, const TrainPosition& from = {}) {
   const PlannedJob job = plan_job(parse_job(kJob, "small.yaml", overrides));
   const Program program = compile(job, 0), validation = compile_validation(job, 0);
   const auto memory = SharedMemory::create({std::max(program.arena_bytes, validation.arena_bytes)});
@@ -40,6 +40,7 @@ std::vector<std::string> events(const std::vector<std::string>& overrides) {
   hooks.at_end = [&](int64_t step, Executor&) { seen.push_back("end " + std::to_string(step)); };
   TrainOptions options;
   options.validation = &validation;
+  options.from = from;
   const TrainResult result = train(job, program, *comm, hooks, options);
   if (!result.reason.empty()) seen.push_back(result.reason);
   return seen;
@@ -50,6 +51,17 @@ ValidationReport report_of(const std::string& metric, double value, int64_t step
   report.run_step = step;
   report.values = {{metric, value}};
   return report;
+}
+
+/// Validations at steps 1, 2, …: the reports, as the trainer makes them.
+std::vector<ValidationReport> validations(const std::string& metric, const std::vector<double>& values) {
+  std::vector<ValidationReport> reports;
+  for (const double value : values) {
+    ValidationReport report = report_of(metric, value, static_cast<int64_t>(reports.size()) + 1);
+    report.best = best_after(reports.empty() ? BestValues{} : reports.back().best, report);
+    reports.push_back(std::move(report));
+  }
+  return reports;
 }
 
 StopSpec stop(const std::string& metric, std::optional<double> reaches, int64_t patience) {
@@ -90,7 +102,7 @@ TEST_CASE("stop_when ends a run after a validation") {
 
 TEST_CASE("reaches is at or beyond the value: below it for a loss, above it for all else") {
   const auto ends = [](const StopSpec& spec, double value) {
-    return !StopRule(spec).reason_after(report_of(spec.metric, value, 1)).empty();
+    return !stop_reason(spec, report_of(spec.metric, value, 1)).empty();
   };
   CHECK(ends(stop("loss", 0.5, 0), 0.5));
   CHECK(ends(stop("loss", 0.5, 0), 0.4));
@@ -101,12 +113,35 @@ TEST_CASE("reaches is at or beyond the value: below it for a loss, above it for 
 }
 
 TEST_CASE("patience counts validations in a row that are no better than the best before") {
-  StopRule rule(stop("loss", {}, 2));
-  CHECK(rule.reason_after(report_of("loss", 1.0, 1)).empty());
-  CHECK(rule.reason_after(report_of("loss", 1.0, 2)).empty());
-  CHECK(rule.reason_after(report_of("loss", 0.9, 3)).empty());
-  CHECK(rule.reason_after(report_of("loss", 0.95, 4)).empty());
-  CHECK(rule.reason_after(report_of("loss", 0.92, 5)).find("since step 3") != std::string::npos);
+  const StopSpec rule = stop("loss", {}, 2);
+  const std::vector<ValidationReport> seen = validations("loss", {1.0, 1.0, 0.9, 0.95, 0.92});
+  for (size_t i = 0; i < 4; ++i) CHECK(stop_reason(rule, seen[i]).empty());
+  CHECK(stop_reason(rule, seen[4]).find("since step 3") != std::string::npos);
+}
+
+TEST_CASE("a number is better than nan, and nan is better than nothing") {
+  constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
+  const std::vector<ValidationReport> seen = validations("accuracy", {kNan, 0.5, kNan, 0.5});
+  CHECK(seen[0].best[0].second.step == 1);
+  CHECK(seen[1].best[0].second.step == 2);
+  CHECK(seen[3].best[0].second.step == 2);
+  CHECK(seen[3].best[0].second.since == 2);
+  CHECK_FALSE(stop_reason(stop("accuracy", {}, 1), validations("accuracy", {kNan, kNan}).back()).empty());
+}
+
+TEST_CASE("a resumed run counts the validations before it, and one that had been stopped stops again at once") {
+  TrainPosition from;
+  from.step = 3;
+  from.validation = report_of("loss", 1e-9, 3);
+  from.validation.best = {{"loss", {.value = 1e-12, .step = 1, .since = 1}}};
+  const std::vector<std::string> seen = events({"train.stop_when={metric: loss, patience: 3}"}, from);
+  REQUIRE(seen.size() == 10);  // nothing is better than 1e-12
+  CHECK(seen[7] == "validation 9");
+  CHECK(seen[9] == "validation's loss has not been better than 1e-12 since step 1 (train.stop_when.patience: 3)");
+  const std::vector<std::string> none = events({"train.stop_when={metric: loss, patience: 1}"}, from);
+  REQUIRE(none.size() == 2);
+  CHECK(none[0] == "end 3");
+  CHECK(none[1].find("patience: 1") != std::string::npos);
 }
 
 TEST_CASE("the best checkpoint has the best value of the metric, and of equal ones is the newest") {

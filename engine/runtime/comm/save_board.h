@@ -15,6 +15,7 @@
 #include <atomic>
 #include <cstdint>
 
+#include "engine/base/best_value.h"
 #include "engine/graph/graph.h"
 
 namespace trainctl {
@@ -29,6 +30,7 @@ class SaveBoard {
     bool is_finite = true;
     bool is_validated = false;  ///< the state that is saved; `validation` is its loss and metrics that are told
     std::array<double, kMostMetrics + 1> validation{};
+    std::array<BestValue, kMostMetrics + 1> best{};  ///< of the same
   };
 
   void ask() { asked_.fetch_add(1, std::memory_order_relaxed); }

@@ -99,7 +99,7 @@ class Exporter {
       const Shape shape = mapped.order ? mapped.order->theirs_shape(sizes, i) : tensor.shape;
       add_entry(mapped.theirs[i], stored_type(dtype_of(tensor)), shape, {&tensor, &mapped, i, sizes}, mapped);
     }
-    for (const MappedConstant& constant : map_.constants_with(tensor.name))
+    for (const MappedConstant& constant : map_.constants_with(tensor.name, manifest_.step))
       add_entry(constant.name, constant.type, {}, {.value = constant.value}, mapped);
   }
 

@@ -9,6 +9,7 @@
 #include <chrono>
 #include <cstring>
 #include <filesystem>
+#include <map>
 #include <set>
 
 #include "engine/base/error.h"
@@ -97,13 +98,25 @@ class Importer {
       return;
     }
     const bool is_parameter = tensor.kind == TensorKind::parameter;
-    Wanted wanted{tensor.name, std::string(is_parameter ? kWeightSlot : kStateSlot), variable.global_shape, std::move(*mapped)};
+    Wanted wanted{tensor.name, std::string(is_parameter ? kWeightSlot : kStateSlot), variable.global_shape,
+                  std::move(*mapped)};
+    require_own_sources(wanted);
     if (!find_sources(wanted)) return;
     used_.insert(wanted.sources.begin(), wanted.sources.end());
     if (const std::string defect = shape_defect(wanted); !defect.empty())
       found_.reshaped.push_back(defect);
     else
       wanted_.push_back(std::move(wanted));
+  }
+
+  /// As an export: two of ours cannot become one of theirs. What is tied takes its twin, and is said to.
+  void require_own_sources(const Wanted& wanted) {
+    for (const std::string& name : wanted.mapped.theirs)
+      if (const auto [first, is_new] = takers_.emplace(name, wanted.name); !is_new)
+        throw SpecError(
+            wanted.mapped.pos, "tensors." + wanted.mapped.pattern,
+            fmt::format("{} and {} both take '{}'", first->second, wanted.name, name),
+            "if they are one tensor there, give each its own name and tie the names: tied: {name: the other}");
   }
 
   bool find_sources(Wanted& wanted) {
@@ -217,7 +230,8 @@ class Importer {
   NameMap map_;
   const LayerNumbers layers_;
   std::vector<Wanted> wanted_;
-  std::set<std::string> used_;  ///< theirs
+  std::set<std::string> used_;                 ///< theirs
+  std::map<std::string, std::string> takers_;  ///< by theirs: the first of ours that the map gives it
   ImportedWeights found_;
 };
 

@@ -29,7 +29,8 @@ struct ImportedWeights {
 };
 
 /// Writes the folder `directory`, which must not be there: it appears when it is whole. Throws EnvError with all that
-/// does not fit, and SpecError at the pattern whose order does not fit a tensor.
+/// does not fit, and SpecError at the pattern whose order does not fit a tensor,
+/// or that gives a tensor of theirs to a second one of ours.
 ImportedWeights import_weights(const PlannedJob& job, const WeightFiles& files, NameMap map,
                                const std::string& directory, const ImportOptions& options, Disk& disk = real_disk());
 

@@ -7,6 +7,7 @@
 //                 "pieces": [{"file": "rank.0000.safetensors", "offset": [0, 0], "shape": [256, 784]}, …]}, …],
 //    "epoch_sums": {"loss": 12.5, "metrics": [30], "finite": true},
 //    "metrics": {"loss": 0.31, …},
+//    "best": {"loss": {"value": 0.29, "step": 80, "since": 2}, …},
 //    "checksum": "…"}
 //
 // The last line is `"checksum": "<32 digits>"}` and a newline: the XXH128 of all bytes before that line. Fields that
@@ -24,6 +25,7 @@
 #include <utility>
 #include <vector>
 
+#include "engine/base/best_value.h"
 #include "engine/graph/dtype.h"
 #include "engine/graph/shape.h"
 #include "engine/train/checkpoint/tiling.h"
@@ -64,10 +66,11 @@ struct Manifest {
   std::string written;  ///< UTC, ISO 8601
   std::vector<StoredFile> files;
   std::vector<StoredTensor> tensors;
-  double epoch_loss_sum = 0;              ///< of the losses of the epoch_step steps of the epoch
-  std::vector<double> epoch_metric_sums;  ///< the same of each metric of the job
-  bool is_finite = true;                  ///< all losses of the run so far
-  std::vector<std::pair<std::string, double>> metrics;  ///< of the last validation; may be empty
+  double epoch_loss_sum = 0;                            ///< of the losses of the epoch_step steps of the epoch
+  std::vector<double> epoch_metric_sums;                ///< the same of each metric of the job
+  bool is_finite = true;                                ///< all losses of the run so far
+  std::vector<std::pair<std::string, double>> metrics;  ///< of a validation after this step; may be empty
+  BestValues best;                                      ///< of all validations of the run, and of those it goes on from
 
   const StoredTensor* find(std::string_view tensor, std::string_view slot) const;  ///< null if there is none
 };

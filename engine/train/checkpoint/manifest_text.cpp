@@ -194,6 +194,11 @@ Manifest read(const Value& root) {
     root["metrics"].each_field(
         [&](const std::string& name, const Value& value) { manifest.metrics.emplace_back(name, value.metric()); });
   }
+  if (root.has("best")) {
+    root["best"].each_field([&](const std::string& name, const Value& best) {
+      manifest.best.emplace_back(name, BestValue{best["value"].metric(), best["step"].count(), best["since"].count()});
+    });
+  }
   return manifest;
 }
 
@@ -239,6 +244,12 @@ std::string to_json(const Manifest& manifest) {
     Json metrics;
     for (const auto& [name, value] : manifest.metrics) metrics[name] = json_of_number(value);
     text += ",\n\"metrics\": " + metrics.dump();
+  }
+  if (!manifest.best.empty()) {
+    Json bests;
+    for (const auto& [name, best] : manifest.best)
+      bests[name] = {{"value", json_of_number(best.value)}, {"step", best.step}, {"since", best.since}};
+    text += ",\n\"best\": " + bests.dump();
   }
   text += ",\n";
   return text + last_line(text);

@@ -46,6 +46,7 @@ struct ConstantRule {
   NamePattern name, with;
   StoredType type;
   int64_t value;
+  bool is_steps;
 };
 
 struct TiedRule {
@@ -143,9 +144,9 @@ struct NameMap::Patterns {
   void add(const NameMapFile::Constant& c) {
     const std::string path = "constants." + c.name.text;
     ConstantRule rule{pattern(c.name, Side::theirs, path), pattern(c.with, Side::ours, path + ".with"),
-                      type_named(c.dtype, path + ".dtype"), c.value};
+                      type_named(c.dtype, path + ".dtype"), c.value, c.is_steps};
     demand_same_holes(rule.name, rule.with, path);
-    if (rule.type != StoredType::i64 && c.value != 0)
+    if (rule.type != StoredType::i64 && (c.value != 0 || c.is_steps))
       throw SpecError(c.dtype.pos, path, "only a constant of type I64 can have another value than 0");
     constants.push_back(std::move(rule));
   }
@@ -229,11 +230,12 @@ std::vector<std::string> NameMap::unused(const std::vector<std::string>& ours) c
   return unused;
 }
 
-std::vector<MappedConstant> NameMap::constants_with(const std::string& ours) const {
+std::vector<MappedConstant> NameMap::constants_with(const std::string& ours, int64_t steps) const {
   std::vector<MappedConstant> constants;
   if (!patterns_) return constants;
   for (const ConstantRule& rule : patterns_->constants)
-    if (const auto holes = rule.with.match(ours)) constants.push_back({rule.name.fill(*holes), rule.type, rule.value});
+    if (const auto holes = rule.with.match(ours))
+      constants.push_back({rule.name.fill(*holes), rule.type, rule.is_steps ? steps : rule.value});
   return constants;
 }
 

@@ -57,8 +57,8 @@ class NameMap {
   std::optional<MappedTensor> of_ours(const std::string& name, const LayerNumbers& layers) const;
   /// Patterns under `tensors` that none of these names of ours has: a misspelt one, or one of another network.
   std::vector<std::string> unused(const std::vector<std::string>& ours) const;
-  /// Those that stand beside a tensor of ours.
-  std::vector<MappedConstant> constants_with(const std::string& ours) const;
+  /// Those that stand beside a tensor of ours, after so many steps of training.
+  std::vector<MappedConstant> constants_with(const std::string& ours, int64_t steps) const;
   /// Names of the tools that hold nothing of ours: under `ignore` or `constants`.
   bool ignores(const std::string& theirs) const;
   /// The other name of a tensor of theirs, if it is tied to one.

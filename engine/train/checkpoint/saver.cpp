@@ -59,7 +59,8 @@ Saver::Saver(const PlannedJob& job, const Program& program, SharedMemory& memory
       first_step_(from.step),
       steps_per_epoch_(steps_per_epoch(job.spec.dataset, job.samples)),
       failures_(failures),
-      position_(from) {
+      position_(from),
+      validation_(from.validation) {
   std::memcpy(memory_.bytes().data(), image_.head().data(), image_.head().size());
 }
 
@@ -99,10 +100,8 @@ void Saver::at_end(int64_t step, Executor& executor) {
 
 void Saver::validated(const ValidationReport& report) {
   validation_ = report;
-  const std::optional<double> value = report.value(spec_.keep_best);
-  if (!value || (best_ && !is_better(spec_.keep_best, *value, *best_))) return;
-  best_ = value;
-  best_step_ = report.run_step;
+  for (const auto& [metric, best] : report.best)
+    if (metric == spec_.keep_best && best.step == report.run_step) best_step_ = report.run_step;
 }
 
 bool Saver::is_due(int64_t step, int64_t last) const {
@@ -157,6 +156,7 @@ void Saver::tell() {
   said.is_validated = !validation_.values.empty() && validation_.run_step == position_.step;
   for (size_t i = 0; said.is_validated && i < validation_.values.size(); ++i)
     said.validation[i] = validation_.values[i].second;
+  for (size_t i = 0; i < validation_.best.size(); ++i) said.best[i] = validation_.best[i].second;
   board_.tell(position_.step, said);
 }
 

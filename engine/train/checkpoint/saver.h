@@ -63,8 +63,7 @@ class Saver {
   const int failures_;
   TrainPosition position_;
   ValidationReport validation_;  ///< the last one
-  std::optional<double> best_;   ///< of keep_best, in this run
-  int64_t best_step_ = -1;       ///< after which it was
+  int64_t best_step_ = -1;       ///< of the best value of keep_best, if this attempt had it
   bool prepared_ = false;
   int64_t copying_ = -1;  ///< the step whose state is being copied
   const Clock::time_point start_ = Clock::now();

@@ -10,8 +10,8 @@
 
 #include "engine/base/error.h"
 #include "engine/train/checkpoint/digest.h"
-#include "engine/train/checkpoint/write_whole.h"
 #include "engine/train/checkpoint/safetensors.h"
+#include "engine/train/checkpoint/write_whole.h"
 #include "engine/train/data/order.h"
 
 namespace trainctl {
@@ -90,9 +90,11 @@ Manifest manifest_of(const PlannedJob& job, const CheckpointFacts& facts) {
   const auto& sums = facts.position.metric_sums;
   m.epoch_metric_sums.assign(sums.begin(), sums.begin() + static_cast<std::ptrdiff_t>(job.graph.metrics.size()));
   m.is_finite = facts.position.is_finite;
-  if (!facts.position.is_validated) return m;
   const std::vector<std::string> told = job.spec.told_metrics();
-  for (size_t i = 0; i < told.size(); ++i) m.metrics.emplace_back(told[i], facts.position.validation[i]);
+  for (size_t i = 0; i < told.size(); ++i) {
+    if (facts.position.is_validated) m.metrics.emplace_back(told[i], facts.position.validation[i]);
+    if (facts.position.best[i].step > 0) m.best.emplace_back(told[i], facts.position.best[i]);
+  }
   return m;
 }
 

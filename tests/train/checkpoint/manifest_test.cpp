@@ -34,7 +34,8 @@ Manifest sample() {
                        {4, 3},
                        {{"rank.0000.safetensors", {{0, 0}, {2, 3}}}, {"rank.0001.safetensors", {{2, 0}, {2, 3}}}}},
                       {"fc.weight", "momentum", DType::bf16, {4, 3}, {{"rank.0000.safetensors", {{0, 0}, {4, 3}}}}}},
-          .metrics = {{"loss", 0.31}, {"accuracy", std::nan("")}, {"worst", -HUGE_VAL}}};
+          .metrics = {{"loss", 0.31}, {"accuracy", std::nan("")}, {"worst", -HUGE_VAL}},
+          .best = {{"loss", {.value = 0.29, .step = 80, .since = 2}}, {"accuracy", {.value = std::nan(""), .step = 40}}}};
 }
 
 /// Ends the text as a manifest ends, so that what is before it is looked at.
@@ -68,6 +69,10 @@ TEST_CASE("a manifest reads back as it was written") {
   CHECK(read.metrics[0] == std::pair<std::string, double>{"loss", 0.31});
   CHECK(std::isnan(read.metrics[1].second));
   CHECK(read.metrics[2].second == -HUGE_VAL);
+  CHECK(read.best[0].second.value == 0.29);
+  CHECK(read.best[0].second.step == 80);
+  CHECK(read.best[0].second.since == 2);
+  CHECK(std::isnan(read.best[1].second.value));
   CHECK(read.find("fc.weight", "momentum") == &read.tensors[1]);
   CHECK(read.find("fc.weight", "exp_avg") == nullptr);
 }

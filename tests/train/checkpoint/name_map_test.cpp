@@ -164,6 +164,7 @@ ignore: ["mask.{i}"]
 tied: {head: table}
 constants:
   norm.batches: {with: bn.running_mean, dtype: I64, value: 7}
+  norm.trained: {with: bn.running_mean, dtype: I64, value: steps}
 )",
                                      "map.yaml");
   const auto mapped = map.of_ours("h.0.qkv.weight", attention(6, 2));
@@ -178,9 +179,10 @@ constants:
   CHECK(map.ignores("norm.batches"));
   CHECK_FALSE(map.ignores("norm.weight"));
   CHECK(map.tied_to("head") == "table");
-  REQUIRE(map.constants_with("bn.running_mean").size() == 1);
-  CHECK(map.constants_with("bn.running_mean")[0].value == 7);
-  CHECK(map.constants_with("bn.weight").empty());
+  REQUIRE(map.constants_with("bn.running_mean", 20).size() == 2);
+  CHECK(map.constants_with("bn.running_mean", 20)[0].value == 7);
+  CHECK(map.constants_with("bn.running_mean", 20)[1].value == 20);
+  CHECK(map.constants_with("bn.weight", 20).empty());
 }
 
 TEST_CASE("the prefix goes where no name of the file has it") {
@@ -219,5 +221,7 @@ TEST_CASE("all that is wrong with a map is said, with its place") {
         List{"1:51 tensors.a.sizes.x: 'heads' is neither a number nor layer.field"});
   CHECK(errors_of("tensors: {a: b}\nconstants: {c: {with: a, dtype: I65}}\n") ==
         List{"2:33 constants.c.dtype: 'I65' is no type of safetensors"});
+  CHECK(errors_of("tensors: {a: b}\nconstants: {c: {with: a, dtype: I64, value: stops}}\n") ==
+        List{"2:48 constants.c.value: must be an integer or steps, not 'stops'"});
   CHECK(errors_of("words: {w: [a]}\n") == List{"1:1 tensors: is missing"});
 }
