@@ -368,9 +368,11 @@ std::string estimate(const Json& r) {
 /// The step of each plan by parts, those alone that some plan has.
 std::string parts_of_plans(const Json& tried) {
   std::vector<std::string> names, headers = {">"};
-  for (const Json& row : tried)
-    for (const auto& part : row.value("parts", Json::object()).items())
+  for (const Json& row : tried) {
+    if (!row.contains("parts")) continue;
+    for (const auto& part : row["parts"].items())
       if (std::find(names.begin(), names.end(), part.key()) == names.end()) names.push_back(part.key());
+  }
   for (const std::string& name : names) headers.push_back(">" + name);
   Table table(headers);
   for (size_t i = 0; i < tried.size(); ++i) {

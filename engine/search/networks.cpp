@@ -25,7 +25,7 @@ std::vector<std::optional<LayerStrategy>> Network::strategies(const Mesh& mesh, 
 }
 
 Networks::Networks(const JobSpec& job, const DataShapes& data, const Machine& machine)
-    : job_(job), data_(data), machine_(machine), folded_(fold(job, kBlocks)) {}
+    : job_(job), data_(data), machine_(machine), repeats_(find_repeats(job)), folded_(fold(job, kBlocks)) {}
 
 std::shared_ptr<const Network> Networks::of(int micro_batches) {
   std::shared_ptr<const Network>& known = known_[micro_batches];

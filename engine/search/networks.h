@@ -35,13 +35,15 @@ class Networks {
  public:
   Networks(const JobSpec& job, const DataShapes& data, const Machine& machine);
 
-  const Repeats& repeats() const { return folded_.repeats; }
+  /// Of the whole network.
+  const Repeats& repeats() const { return repeats_; }
   std::shared_ptr<const Network> of(int micro_batches);
 
  private:
   const JobSpec& job_;
   const DataShapes& data_;
   const Machine& machine_;
+  const Repeats repeats_;
   Folded folded_;
   std::map<int, std::shared_ptr<const Network>> known_;
 };
