@@ -390,21 +390,44 @@ std::string estimate(const Json& r) {
          table.str() + "  along the longest chain of instructions: what runs beside it costs no time\n" + device_memory(e);
 }
 
+/// The step of each plan by parts, those alone that some plan has.
+std::string parts_of_plans(const Json& tried) {
+  std::vector<std::string> names, headers = {">"};
+  for (const Json& row : tried) {
+    if (!row.contains("parts")) continue;
+    for (const auto& part : row["parts"].items())
+      if (std::find(names.begin(), names.end(), part.key()) == names.end()) names.push_back(part.key());
+  }
+  for (const std::string& name : names) headers.push_back(">" + name);
+  Table table(headers);
+  for (size_t i = 0; i < tried.size(); ++i) {
+    if (!tried[i].contains("parts")) continue;
+    std::vector<std::string> cells = {std::to_string(i + 1)};
+    for (const std::string& name : names) cells.push_back(tried[i]["parts"].contains(name) ? duration_text(tried[i]["parts"][name]) : "");
+    table.add(cells);
+  }
+  return table.empty() ? "" : table.str();
+}
+
 std::string search(const Json& r) {
   if (!r.contains("search")) return "";
   const Json& s = r["search"];
-  Table table({"plan", ">step", ">memory", "why not"});
-  for (const Json& row : s["tried"]) {
+  Table table({">", "plan", ">step", ">memory", "why not"});
+  for (size_t i = 0; i < s["tried"].size(); ++i) {
+    const Json& row = s["tried"][i];
+    const std::string number = std::to_string(i + 1);
     if (row.contains("fault")) {
-      table.add({text(row["plan"]), "", "", text(row["fault"])});
+      table.add({number, text(row["plan"]), "", "", text(row["fault"])});
       continue;
     }
-    table.add({text(row["plan"]), duration_text(row["seconds"]), format_bytes(row["memory"]),
+    const char* about = row["in_full"].get<bool>() ? "" : "~";
+    table.add({number, text(row["plan"]), about + duration_text(row["seconds"]), about + format_bytes(row["memory"]),
                row.contains("lost") ? text(row["lost"]) : "chosen"});
   }
-  std::string out = fmt::format("\nsearch: {} choices weighed, {} tried in full\n{}", with_commas(s["weighed"].get<int64_t>()),
+  std::string out = fmt::format("\nsearch: {} choices weighed, {} tried\n{}", with_commas(s["weighed"].get<int64_t>()),
                                 s["tried"].size() + s["not_shown"].get<size_t>(), table.str());
-  out += fmt::format("  no plan takes less than {} (all products, at the machine's best rate): the chosen one takes {:.0f} % more\n",
+  out += parts_of_plans(s["tried"]);
+  out += fmt::format("  no plan takes less than {} (work that every plan does, at the machine's best rates): the chosen one takes {:.0f} % more\n",
                      duration_text(s["bound"]), 100 * s["gap"].get<double>());
   for (const Json& note : s["notes"]) out += "  " + text(note) + "\n";
   return out;

@@ -51,6 +51,13 @@ void number_groups(RankClasses& classes) {
 
 RankClasses compile_classes(const Graph& graph, const Plan& plan, const JobSpec& spec, const CostModel& cost,
                             const EvaluationOf* of) {
+  RankClasses classes = compile_unverified(graph, plan, spec, cost, of);
+  require_verified(classes);
+  return classes;
+}
+
+RankClasses compile_unverified(const Graph& graph, const Plan& plan, const JobSpec& spec, const CostModel& cost,
+                               const EvaluationOf* of) {
   RankClasses classes;
   classes.mesh = plan.mesh;
   const std::vector<RankTraits> traits = rank_traits(graph, plan, spec);
@@ -65,7 +72,6 @@ RankClasses compile_classes(const Graph& graph, const Plan& plan, const JobSpec&
   for (const std::vector<int>& ranks : classes.ranks)
     classes.programs.push_back(compile(graph, plan, spec, cost, ranks.front(), of));
   number_groups(classes);
-  require_verified(classes);
   return classes;
 }
 

@@ -41,6 +41,9 @@ struct RankClasses {
 /// The classes of a job's ranks, verified together (verify_classes).
 RankClasses compile_classes(const Graph& graph, const Plan& plan, const JobSpec& spec, const CostModel& cost,
                             const EvaluationOf* of = nullptr);
+/// The same, not verified: of plans that are compared, and not run.
+RankClasses compile_unverified(const Graph& graph, const Plan& plan, const JobSpec& spec, const CostModel& cost,
+                               const EvaluationOf* of = nullptr);
 
 /// The programs of all ranks, in rank order, each as its own class.
 RankClasses each_by_itself(std::vector<Program> programs);

@@ -33,7 +33,11 @@ GroupSpread spread_along(const Machine& machine, const Mesh& mesh, const Axes& a
 CostModel::CostModel(std::shared_ptr<const Machine> machine, Precision precision)
     : machine_(std::move(machine)),
       products_(machine_->product_rate(precision == Precision::bf16 ? DType::bf16 : DType::f32,
-                                       precision == Precision::tf32)) {}
+                                       precision == Precision::tf32)) {
+  auto without_latency = std::make_shared<Machine>(*machine_);
+  for (LinkLevel& link : without_latency->links) link.latency = {};
+  without_latency_ = std::move(without_latency);
+}
 
 // known_machines() last as long as the program.
 CostModel::CostModel()
@@ -41,10 +45,8 @@ CostModel::CostModel()
                 Precision::fp32) {}
 
 CostModel CostModel::without_latency() const {
-  auto machine = std::make_shared<Machine>(*machine_);
-  for (LinkLevel& link : machine->links) link.latency = {};
   CostModel other = *this;
-  other.machine_ = std::move(machine);
+  other.machine_ = without_latency_;
   return other;
 }
 

@@ -30,7 +30,7 @@ class CostModel {
   double collective_seconds(Collective kind, int64_t bytes, std::span<const int> ranks) const;
 
  private:
-  std::shared_ptr<const Machine> machine_;
+  std::shared_ptr<const Machine> machine_, without_latency_;
   FlopsPerSecond products_;
 };
 

@@ -37,23 +37,35 @@ int64_t local_bytes(const Mesh& mesh, const Shape& shape, DType dtype, const Lay
   return num_elements(layout.local_shape(mesh, shape)) * byte_size(dtype);
 }
 
+/// Of a step that is not a slice.
+Collective collective_of(StepKind kind) {
+  switch (kind) {
+    case StepKind::slice:
+      break;
+    case StepKind::all_gather:
+      return Collective::all_gather;
+    case StepKind::reduce_scatter:
+      return Collective::reduce_scatter;
+    case StepKind::all_reduce:
+      return Collective::all_reduce;
+    case StepKind::all_to_all:
+      return Collective::all_to_all;
+  }
+  check(false, "a slice is no collective");
+  return Collective::all_reduce;
+}
+
+/// Bytes of the step's larger side on a rank.
+int64_t step_bytes(const Mesh& mesh, const Shape& shape, DType dtype, const RedistributionStep& step) {
+  const int64_t before = local_bytes(mesh, shape, dtype, step.before);
+  return step.kind == StepKind::all_gather ? before * mesh.ways(step.axes) : before;
+}
+
 double step_seconds(const Mesh& mesh, const Shape& shape, DType dtype, const RedistributionStep& step,
                     const CostModel& cost) {
-  const int ways = mesh.ways(step.axes);
-  const int64_t before = local_bytes(mesh, shape, dtype, step.before);
-  switch (step.kind) {
-    case StepKind::slice:
-      return cost.copy_seconds(before / ways);
-    case StepKind::all_gather:
-      return cost.collective_seconds(Collective::all_gather, before * ways, mesh, step.axes);
-    case StepKind::reduce_scatter:
-      return cost.collective_seconds(Collective::reduce_scatter, before, mesh, step.axes);
-    case StepKind::all_reduce:
-      return cost.collective_seconds(Collective::all_reduce, before, mesh, step.axes);
-    case StepKind::all_to_all:
-      return cost.collective_seconds(Collective::all_to_all, before, mesh, step.axes);
-  }
-  return 0;
+  const int64_t bytes = step_bytes(mesh, shape, dtype, step);
+  if (step.kind == StepKind::slice) return cost.copy_seconds(bytes / mesh.ways(step.axes));
+  return cost.collective_seconds(collective_of(step.kind), bytes, mesh, step.axes);
 }
 
 class Moves {
@@ -238,6 +250,14 @@ double redistribution_seconds(const Mesh& mesh, const Shape& shape, DType dtype,
   double seconds = 0;
   for (const RedistributionStep& step : steps) seconds += step_seconds(mesh, shape, dtype, step, cost);
   return seconds;
+}
+
+double redistribution_bytes(const Mesh& mesh, const Shape& shape, DType dtype, const std::vector<RedistributionStep>& steps) {
+  double bytes = 0;
+  for (const RedistributionStep& step : steps)
+    if (step.kind != StepKind::slice)
+      bytes += static_cast<double>(wire_bytes(collective_of(step.kind), step_bytes(mesh, shape, dtype, step), mesh.ways(step.axes)));
+  return bytes;
 }
 
 std::string to_string(const RedistributionStep& step) {

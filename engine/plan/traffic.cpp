@@ -66,7 +66,8 @@ Traffic::Traffic(const Graph& graph, const Units& units, const Mesh& mesh, const
       mesh_(mesh),
       cost_(cost),
       bucketed_(cost.without_latency()),
-      once_a_step_weight_(once_a_step_part / micro_batches) {
+      once_a_step_weight_(once_a_step_part / micro_batches),
+      once_a_step_share_(1.0 / micro_batches) {
   check(mesh.num_axes() <= 64, "the size of a mesh is an int");
   touched_.resize(units.all.size());
   work_.resize(units.all.size());
@@ -228,7 +229,7 @@ double Traffic::around(const std::vector<int>& units) {
   for (int unit : units) {
     if (is_set_[unit]) seconds += work_seconds(unit);
     for (size_t t : touched_[unit]) {
-      if (std::exchange(seen_[t], calls_) != calls_) seconds += tensor_seconds(tensors_[t]);
+      if (std::exchange(seen_[t], calls_) != calls_) seconds += moved(tensors_[t]).seconds;
     }
   }
   return seconds;
@@ -239,7 +240,7 @@ double Traffic::total() {
   for (int unit = 0; unit < static_cast<int>(work_.size()); ++unit) {
     if (is_set_[unit]) seconds += work_seconds(unit);
   }
-  for (const TensorUses& tensor : tensors_) seconds += tensor_seconds(tensor);
+  for (const TensorUses& tensor : tensors_) seconds += moved(tensor).seconds;
   return seconds;
 }
 
@@ -263,13 +264,18 @@ Layout Traffic::unpack(const std::vector<uint64_t>& packed) const {
   return layout;
 }
 
-double Traffic::tensor_seconds(const TensorUses& tensor) {
+bool Traffic::moves_once_a_step(TensorId tensor) const {
+  const std::vector<Use>& targets = tensors_[static_cast<size_t>(tensor)].targets;
+  return !targets.empty() && std::all_of(targets.begin(), targets.end(), [](const Use& use) { return use.once_a_step; });
+}
+
+Traffic::Moved Traffic::moved(const TensorUses& tensor) {
   const auto is_new = [](std::vector<std::vector<uint64_t>>& counted, const std::vector<uint64_t>& packed) {
     if (std::find(counted.begin(), counted.end(), packed) != counted.end()) return false;
     counted.push_back(packed);
     return true;
   };
-  double seconds = 0;
+  Moved all;
   counted_sources_.clear();
   for (const Use& source : tensor.sources) {
     if (!is_set_[source.unit]) continue;
@@ -280,25 +286,31 @@ double Traffic::tensor_seconds(const TensorUses& tensor) {
       if (!is_set_[target.unit]) continue;
       pack(target, to_);
       // Two readers of the same layout share the tensor redistributed for the first.
-      if (to_ != from_ && is_new(counted_, to_)) seconds += move_seconds(tensor, target);
+      if (to_ == from_ || !is_new(counted_, to_)) continue;
+      const Moved& one = move(tensor, target);
+      all.seconds += one.seconds;
+      all.bytes += one.bytes;
     }
   }
-  return seconds;
+  return all;
 }
 
-double Traffic::move_seconds(const TensorUses& tensor, const Use& target) {
+const Traffic::Moved& Traffic::move(const TensorUses& tensor, const Use& target) {
   std::string key;
   const auto append = [&key](uint64_t code) { key.append(reinterpret_cast<const char*>(&code), sizeof code); };
   append(tensor.shape_class * 2 + (target.once_a_step ? 1 : 0));
   for (uint64_t code : from_) append(code);
   for (uint64_t code : to_) append(code);
-  const auto [known, fresh] = known_.try_emplace(key, 0.0);
+  const auto [known, fresh] = known_.try_emplace(key);
   if (fresh) {
     const auto& [shape, dtype] = shapes_[tensor.shape_class];
     const CostModel& cost = target.once_a_step ? bucketed_ : cost_;
     const auto steps = plan_redistribution(mesh_, shape, dtype, unpack(from_), unpack(to_), cost);
-    known->second = redistribution_seconds(mesh_, shape, dtype, steps, cost);
-    if (target.once_a_step) known->second *= once_a_step_weight_;
+    known->second = {redistribution_seconds(mesh_, shape, dtype, steps, cost), redistribution_bytes(mesh_, shape, dtype, steps)};
+    if (target.once_a_step) {
+      known->second.seconds *= once_a_step_weight_;
+      known->second.bytes *= once_a_step_share_;
+    }
   }
   return known->second;
 }

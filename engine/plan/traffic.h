@@ -37,7 +37,11 @@ class Traffic {
   /// The same in parts, for a search over them: of a unit's kernels, and of a tensor of the graph between the units that
   /// make and read it.
   double unit_seconds(int unit) const { return work_seconds(unit); }
-  double tensor_seconds(TensorId tensor) { return tensor_seconds(tensors_[static_cast<size_t>(tensor)]); }
+  double tensor_seconds(TensorId tensor) { return moved(tensors_[static_cast<size_t>(tensor)]).seconds; }
+  /// The bytes that a rank sends for it, those of work done once a step by its share.
+  double tensor_bytes(TensorId tensor) { return moved(tensors_[static_cast<size_t>(tensor)]).bytes; }
+  /// True for parameters and their gradients, which move once a step.
+  bool moves_once_a_step(TensorId tensor) const;
   /// Ascending, each once.
   std::vector<int> units_of(TensorId tensor) const;
   /// What the tensor's seconds depend on of the axes of this unit: equal numbers, equal layouts.
@@ -74,18 +78,21 @@ class Traffic {
   Use made_by(const Graph& graph, TensorId tensor) const;
   double work_seconds(int unit) const;
   double inner_sum_seconds(int unit, const NodeWork& work) const;
-  double tensor_seconds(const TensorUses& tensor);
+  struct Moved {
+    double seconds = 0, bytes = 0;
+  };
+  Moved moved(const TensorUses& tensor);
   uint64_t number_of(const Axes& axes);
   /// The number of each dim's axes, then one bit per axis of the partial sum.
   void pack(const Use& use, std::vector<uint64_t>& out) const;
   Layout unpack(const std::vector<uint64_t>& packed) const;
-  double move_seconds(const TensorUses& tensor, const Use& target);
+  const Moved& move(const TensorUses& tensor, const Use& target);
 
   const Units& units_;
   const Mesh& mesh_;
   CostModel cost_;
   CostModel bucketed_;  ///< without latency
-  double once_a_step_weight_;
+  double once_a_step_weight_, once_a_step_share_;  ///< of seconds, and of bytes
   std::vector<TensorUses> tensors_;
   std::vector<std::vector<size_t>> touched_;  ///< by unit: its tensors
   std::vector<std::vector<NodeWork>> work_;   ///< by unit: its nodes
@@ -96,7 +103,7 @@ class Traffic {
   std::vector<std::vector<int>> ways_;        ///< and the number of parts they give
   std::vector<bool> is_set_;
   std::vector<std::pair<Shape, DType>> shapes_;
-  std::unordered_map<std::string, double> known_;
+  std::unordered_map<std::string, Moved> known_;
   std::vector<uint32_t> seen_;  ///< by tensor: the number of the last call of around() that counted it
   uint32_t calls_ = 0;
   std::vector<uint64_t> from_, to_;  ///< scratch

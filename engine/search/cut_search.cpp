@@ -1,11 +1,16 @@
 #include "engine/search/cut_search.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
+#include <cmath>
 #include <limits>
 #include <map>
 #include <set>
 #include <utility>
 
+#include "engine/base/text.h"
+#include "engine/ops/op_def.h"
 #include "engine/plan/plan.h"
 #include "engine/plan/traffic.h"
 #include "engine/search/least_sum.h"
@@ -15,6 +20,8 @@ namespace {
 
 using Candidates = std::vector<FactorAxes>;
 
+/// What seconds of kernels and of sums of gradients count where the least redistribution is wanted.
+constexpr double kBesideRedistribution = 1e-4;
 /// A tensor between units that may have more settings together is priced by pairs of them.
 constexpr size_t kMostSettings = 512;
 
@@ -83,6 +90,23 @@ Candidates with_strategy(const Mesh& mesh, Candidates all, const std::vector<int
   return fitting.empty() ? assignments(mesh, ways, kMost) : fitting;
 }
 
+bool has_products(const Graph& graph, LayerId layer) {
+  return std::any_of(graph.nodes.begin(), graph.nodes.end(),
+                     [&](const Node& node) { return node.layer == layer && get_op(node.op).kernel.is_product; });
+}
+
+/// Those in which the run cuts something else than the batch; all, if there are none.
+Candidates cutting_no_batch(Candidates all, int batch_factor, const Axes& run) {
+  Candidates kept;
+  for (const FactorAxes& axes : all)
+    for (int f = 0; f < static_cast<int>(axes.size()); ++f)
+      if (f != batch_factor && std::search(axes[static_cast<size_t>(f)].begin(), axes[static_cast<size_t>(f)].end(), run.begin(), run.end()) != axes[static_cast<size_t>(f)].end()) {
+        kept.push_back(axes);
+        break;
+      }
+  return kept.empty() ? all : kept;
+}
+
 /// Bytes of the tensors that a unit makes and its layer's backward pass, or another's, reads; and of its parameters.
 struct Held {
   struct Part {
@@ -138,9 +162,13 @@ std::vector<Held> held_by_unit(const CutNetwork& network, double bytes_per_weigh
 
 class CutSearch {
  public:
-  CutSearch(const CutNetwork& network, const Mesh& mesh, const AxisSplit& split, Effort effort, const CostModel& cost,
-            int micro_batches, const std::vector<std::optional<LayerStrategy>>& strategies)
-      : network_(network), mesh_(mesh), traffic_(network.graph, network.units, mesh, cost, micro_batches, once_a_step_part(cost.machine())) {
+  CutSearch(CutSpace& space, const AxisSplit& split, Effort effort, const std::vector<std::optional<LayerStrategy>>& strategies, CutAim aim)
+      : network_(space.network),
+        mesh_(space.mesh),
+        beside_redistribution_(aim == CutAim::least_redistribution ? kBesideRedistribution : 1),
+        traffic_(space.traffic) {
+    const CutNetwork& network = network_;
+    const Mesh& mesh = mesh_;
     std::map<std::pair<std::string, bool>, int> known;
     for (const Unit& unit : network.units.all) {
       const size_t l = static_cast<size_t>(unit.layer);
@@ -148,7 +176,11 @@ class CutSearch {
       variable_of_.push_back(variable->second);
       if (!fresh) continue;
       Candidates all = Spread(mesh, network.graph.layers[l], network.facts[l], split, effort).all();
-      if (strategies[l] && !unit.finishes()) all = with_strategy(mesh, std::move(all), strategies[l]->factor_ways);
+      if (strategies[l] && !unit.finishes()) {
+        all = with_strategy(mesh, std::move(all), strategies[l]->factor_ways);
+      } else if (aim == CutAim::tensor_parallel && has_products(network.graph, unit.layer)) {
+        all = cutting_no_batch(std::move(all), network.facts[l].batch_factor, split.back());
+      }
       candidates_.push_back(std::move(all));
     }
   }
@@ -165,12 +197,32 @@ class CutSearch {
     FoundCuts found{.split = split};
     const LeastSum least = least_sum(sizes, tables_, found.exact);
     found.seconds = least.value;
-    for (int u = 0; u < static_cast<int>(num_units()); ++u) choose(u, least.setting[static_cast<size_t>(variable_of(u))]);
+    for (int u = 0; u < static_cast<int>(num_units()); ++u) {
+      const int value = least.setting[static_cast<size_t>(variable_of(u))];
+      choose(u, value);
+      found.of_unit.push_back(candidate(u, value));
+    }
     for (int unit : network_.units.of_layer)
       found.of_layer.push_back(candidates_of(unit)[static_cast<size_t>(least.setting[static_cast<size_t>(variable_of(unit))])]);
     found.layer_seconds = layer_seconds();
-    find_next_best(least, found);
     return found;
+  }
+
+  /// Cuts that may be compared with others of the space, which they need not be of.
+  void include(const std::vector<FactorAxes>& of_unit) {
+    for (int u = 0; u < static_cast<int>(num_units()); ++u) add_once(candidates_[static_cast<size_t>(variable_of(u))], of_unit[static_cast<size_t>(u)]);
+  }
+
+  /// What each other candidate of a variable costs while all others stay.
+  std::vector<CutAlternative> next_best(const std::vector<FactorAxes>& of_unit) {
+    std::vector<int> setting(candidates_.size(), 0);
+    for (int u = 0; u < static_cast<int>(num_units()); ++u) {
+      const Candidates& all = candidates_of(u);
+      const int value = static_cast<int>(std::find(all.begin(), all.end(), of_unit[static_cast<size_t>(u)]) - all.begin());
+      setting[static_cast<size_t>(variable_of(u))] = value;
+      choose(u, value);
+    }
+    return next_best(setting);
   }
 
  private:
@@ -191,7 +243,7 @@ class CutSearch {
         for (int f : part.factors) bytes /= mesh_.ways(candidate(unit, c)[static_cast<size_t>(f)]);
         seconds += seconds_per_byte * bytes;
       }
-      table.values.push_back(times(unit) * seconds);
+      table.values.push_back(beside_redistribution_ * times(unit) * seconds);
     }
     tables_.push_back(std::move(table));
   }
@@ -232,7 +284,7 @@ class CutSearch {
     const std::vector<int> units = traffic_.units_of(tensor);
     if (units.empty()) return;
     const std::vector<Classes> of_variable = classes(tensor, units);
-    const double weight = network_.times_of(units);
+    const double weight = network_.times_of(units) * (traffic_.moves_once_a_step(tensor) ? beside_redistribution_ : 1);
     size_t settings = 1;
     for (const Classes& one : of_variable) settings *= std::min(one.first.size(), kMostSettings);
     for (const Classes& one : of_variable)
@@ -309,8 +361,8 @@ class CutSearch {
     return seconds;
   }
 
-  /// What each other candidate of a variable costs while all others stay.
-  void find_next_best(const LeastSum& least, FoundCuts& found) const {
+  std::vector<CutAlternative> next_best(const std::vector<int>& setting) {
+    std::vector<CutAlternative> all;
     std::vector<std::vector<double>> sums;
     for (const Candidates& candidates : candidates_) sums.emplace_back(candidates.size(), 0);
     for (const CostTable& table : tables_) {
@@ -319,12 +371,12 @@ class CutSearch {
       for (size_t i = table.variables.size(); i-- > 0;) {
         const size_t v = static_cast<size_t>(table.variables[i]);
         strides[i] = stride;
-        chosen += stride * static_cast<size_t>(least.setting[v]);
+        chosen += stride * static_cast<size_t>(setting[v]);
         stride *= candidates_[v].size();
       }
       for (size_t i = 0; i < table.variables.size(); ++i) {
         const size_t v = static_cast<size_t>(table.variables[i]);
-        const size_t without = chosen - strides[i] * static_cast<size_t>(least.setting[v]);
+        const size_t without = chosen - strides[i] * static_cast<size_t>(setting[v]);
         for (size_t c = 0; c < candidates_[v].size(); ++c) sums[v][c] += table.values[without + strides[i] * c];
       }
     }
@@ -334,19 +386,35 @@ class CutSearch {
       if (!told.insert(variable_of(unit)).second || candidates_[v].size() < 2) continue;
       const size_t l = static_cast<size_t>(network_.units.all[static_cast<size_t>(unit)].layer);
       const Layer& layer = network_.graph.layers[l];
-      const size_t own = static_cast<size_t>(least.setting[v]);
+      const size_t own = static_cast<size_t>(setting[v]);
       const std::vector<Ints> own_cuts = cuts_of(mesh_, layer, candidates_[v][own]);
       size_t best = own;
       for (size_t c = 0; c < sums[v].size(); ++c)
         if (c != own && (best == own || sums[v][c] < sums[v][best]) && cuts_of(mesh_, layer, candidates_[v][c]) != own_cuts) best = c;
       if (best == own) continue;
-      found.next_best.push_back({network_.patterns[l], cuts_of(mesh_, layer, candidates_[v][best]), sums[v][best] - sums[v][own]});
+      const double bytes = sent_with(static_cast<int>(v), static_cast<int>(best)) - sent_with(static_cast<int>(v), static_cast<int>(own));
+      all.push_back({network_.patterns[l], cuts_of(mesh_, layer, candidates_[v][best]), sums[v][best] - sums[v][own], bytes});
     }
+    return all;
+  }
+
+  /// Bytes that a rank sends of all tensors that the variable's units make or read, if it takes this value; it keeps it.
+  double sent_with(int variable, int value) {
+    for (int u = 0; u < static_cast<int>(num_units()); ++u)
+      if (variable_of(u) == variable) choose(u, value);
+    double bytes = 0;
+    for (TensorId t = 0; t < static_cast<TensorId>(network_.graph.tensors.size()); ++t) {
+      const std::vector<int> units = traffic_.units_of(t);
+      if (std::any_of(units.begin(), units.end(), [&](int u) { return variable_of(u) == variable; }))
+        bytes += network_.times_of(units) * traffic_.tensor_bytes(t);
+    }
+    return bytes;
   }
 
   const CutNetwork& network_;
   const Mesh& mesh_;
-  Traffic traffic_;
+  const double beside_redistribution_;
+  Traffic& traffic_;
   std::vector<int> variable_of_;        // by unit
   std::vector<Candidates> candidates_;  // by variable
   std::vector<CostTable> tables_;
@@ -400,23 +468,70 @@ double CutNetwork::times_of(const std::vector<int>& between) const {
   return kept > spans ? (whole - spans) / (kept - spans) : 1;
 }
 
-FoundCuts find_cuts(const CutNetwork& network, const Mesh& mesh, const AxisSplit& split, Effort effort, const CostModel& cost,
-                    int micro_batches, const std::vector<std::optional<LayerStrategy>>& strategies, double seconds_per_byte,
-                    double bytes_per_weight) {
-  CutSearch search(network, mesh, split, effort, cost, micro_batches, strategies);
+CutSpace::CutSpace(const CutNetwork& of, const Mesh& on, Effort with, const CostModel& cost, int micro_batches,
+                   std::vector<std::optional<LayerStrategy>> given)
+    : network(of),
+      mesh(on),
+      effort(with),
+      strategies(std::move(given)),
+      traffic(of.graph, of.units, on, cost, micro_batches, once_a_step_part(cost.machine())) {}
+
+FoundCuts find_cuts(CutSpace& space, const AxisSplit& split, CutAim aim, double seconds_per_byte, double bytes_per_weight) {
+  CutSearch search(space, split, space.effort, space.strategies, aim);
   search.add_tables(seconds_per_byte, bytes_per_weight);
   return search.solve(split);
 }
 
-FoundCuts data_parallel_cuts(const CutNetwork& network, const Mesh& mesh, const CostModel& cost, int micro_batches) {
-  AxisSplit split = axis_splits(mesh, Effort::low)[0];
+std::vector<CutAlternative> next_best_cuts(CutSpace& space, const FoundCuts& found) {
+  CutSearch search(space, found.split, space.effort, space.strategies, CutAim::least_time);
+  search.include(found.of_unit);
+  search.add_tables(0, 0);
+  return search.next_best(found.of_unit);
+}
+
+FoundCuts data_parallel_cuts(CutSpace& space) {
+  const AxisSplit split = axis_splits(space.mesh, Effort::low)[0];
   std::vector<std::optional<LayerStrategy>> fixed;
-  for (size_t l = 0; l < network.graph.layers.size(); ++l) {
-    const Layer& layer = network.graph.layers[l];
+  for (size_t l = 0; l < space.network.graph.layers.size(); ++l) {
+    const Layer& layer = space.network.graph.layers[l];
     LayerStrategy& strategy = fixed.emplace_back(LayerStrategy{}).value();
-    for (const Axes& axes : data_parallel_axes(mesh, layer, network.facts[l])) strategy.factor_ways.push_back(mesh.ways(axes));
+    for (const Axes& axes : data_parallel_axes(space.mesh, layer, space.network.facts[l])) strategy.factor_ways.push_back(space.mesh.ways(axes));
   }
-  return find_cuts(network, mesh, split, Effort::low, cost, micro_batches, fixed);
+  CutSearch search(space, split, Effort::low, fixed, CutAim::least_time);
+  search.add_tables(0, 0);
+  return search.solve(split);
+}
+
+std::vector<PatternCuts> every_cut(const CutNetwork& network, const Mesh& mesh, const std::vector<std::optional<LayerStrategy>>& strategies) {
+  AxisSplit apart;
+  for (Axis a = 0; a < mesh.num_axes(); ++a) apart.push_back({a});
+  std::vector<PatternCuts> all;
+  std::set<std::string> told;
+  for (size_t l = 0; l < network.graph.layers.size(); ++l) {
+    if (strategies[l] || network.facts[l].is_loss || !told.insert(network.patterns[l]).second) continue;
+    PatternCuts of_pattern{network.patterns[l], {}};
+    std::set<std::vector<Ints>> distinct;
+    for (const FactorAxes& axes : Spread(mesh, network.graph.layers[l], network.facts[l], apart, Effort::high).all()) {
+      std::vector<Ints> cuts = cuts_of(mesh, network.graph.layers[l], axes);
+      if (distinct.insert(cuts).second) of_pattern.cuts.push_back(std::move(cuts));
+    }
+    if (of_pattern.cuts.size() > 1) all.push_back(std::move(of_pattern));
+  }
+  return all;
+}
+
+std::string reason_against(const CutAlternative& other) {
+  std::vector<std::string> cuts;
+  for (const Ints& of_input : other.cuts) cuts.push_back(format_list(of_input));
+  const auto time = [](double seconds) { return seconds >= 1e-3 ? fmt::format("{:.2f} ms", 1e3 * seconds) : fmt::format("{:.1f} us", 1e6 * seconds); };
+  const std::string bytes = format_bytes(std::llround(std::abs(other.bytes)));
+  const bool faster = other.seconds >= 0, less = other.bytes > 0;
+  std::string text = (faster ? "saves " : "takes ") + time(std::abs(other.seconds));
+  if (faster && less) text += fmt::format(" and {} sent", bytes);
+  text += fmt::format(" {}a micro-batch {} [{}]", faster ? "" : "more ", faster ? "against" : "than", join(cuts));
+  if (faster && !less && other.bytes != 0) text += fmt::format(", and sends {} more", bytes);
+  if (!faster && other.bytes != 0) text += fmt::format(", and sends {} {}", bytes, less ? "less" : "more");
+  return text;
 }
 
 std::vector<Ints> cuts_of(const Mesh& mesh, const Layer& layer, const FactorAxes& axes) {

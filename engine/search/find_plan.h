@@ -1,5 +1,5 @@
 // mode: auto_parallel. Weighs all choices that a job leaves open by a sum that takes microseconds (the search's own), then
-// tries the few best of them in full: planned, compiled and simulated by whoever calls. Counts work, never time, so every
+// has the few best of them tried: planned, compiled and simulated by whoever calls. Counts work, never time, so every
 // call comes to the same plan.
 #pragma once
 
@@ -17,20 +17,20 @@ namespace trainctl {
 
 /// What came of a job with everything fixed.
 struct Trial {
-  double seconds = 0;      ///< of a simulated step
-  int64_t memory = 0;      ///< bytes of the rank that needs most
-  std::vector<std::pair<std::string, double>> parts;  ///< of the step: name and seconds
-  std::string fault;       ///< why it cannot be run; then nothing else is known
+  double seconds = 0;  ///< of a simulated step
+  int64_t memory = 0;  ///< bytes of the rank that needs most
+  std::vector<std::pair<std::string, double>> parts = {};  ///< of the step: name and seconds
+  std::string fault = {};  ///< why it cannot be run; then nothing else is known
+  bool in_full = true;     ///< false: added up from jobs with fewer blocks and micro-batches
 
   bool fits(int64_t limit) const { return fault.empty() && (limit <= 0 || memory <= limit); }
 };
 using TryPlan = std::function<Trial(const JobSpec&)>;
 
 struct TriedPlan {
-  std::string name;      ///< "2 stages x 4 ranks, …"
+  std::string name;  ///< "2 x 4 ranks; 2 stages, …"
   PlanChoice choice;
-  double expected = 0;   ///< seconds a step by the search's own sum
-  double expected_memory = 0;
+  double expected = 0;  ///< seconds a step by the search's own sum; 0: it was not asked
   Trial trial;
 };
 
@@ -48,12 +48,9 @@ struct FoundPlan {
   double gap() const { return best().trial.seconds / bound - 1; }
 };
 
-/// `memory`: of a rank; 0: no limit. Throws SpecError at parallel.max_memory, or at the field that leaves no legal plan, if
-/// no plan fits: by how much, and the least that any plan would need.
+/// By parallel.search.algorithm. `memory`: of a rank; 0: no limit. The best plan has been tried in full. Throws SpecError at
+/// parallel.max_memory if no plan fits: by how much, and the least that any plan would need; else at the field that leaves no
+/// legal plan, or too many to try all.
 FoundPlan find_plan(const JobSpec& job, const DataShapes& data, const CostModel& cost, int64_t memory, const TryPlan& try_plan);
-
-/// No plan of the graph's job in `stages` takes less time: its products at the machine's best rate, evenly on all ranks, with
-/// the stages' start and end if they take turns.
-double least_seconds(const Graph& graph, const Machine& machine, Precision precision, int ranks, int stages, int micro_batches);
 
 }  // namespace trainctl

@@ -32,6 +32,7 @@ std::vector<LayerLoad> graph_loads(const CutNetwork& network, const Mesh& mesh, 
     if (!network.units.all[static_cast<size_t>(network.units.of_node[n])].finishes())
       loads[static_cast<size_t>(graph.nodes[n].layer)].seconds += cost.machine().launch.value;
   std::set<TensorId> counted;
+  const CostModel in_buckets = cost.without_latency();
   for (size_t n = 0; n < graph.nodes.size(); ++n) {
     const Node& node = graph.nodes[n];
     if (node.phase != Phase::forward) continue;
@@ -48,18 +49,11 @@ std::vector<LayerLoad> graph_loads(const CutNetwork& network, const Mesh& mesh, 
       loads[l].elements += elements;
       loads[l].replicas = mesh.ways(replicas);
       if (!replicas.empty())
-        loads[l].gather_seconds += cost.without_latency().collective_seconds(
+        loads[l].gather_seconds += in_buckets.collective_seconds(
             Collective::all_gather, static_cast<int64_t>(elements) * byte_size(tensor.dtype), mesh, replicas);
     }
   }
   return loads;
-}
-
-/// How much of the pipeline's start and end a stage waits for, in stages' micro-batches.
-double waits(const PlanChoice& choice) {
-  const double others = choice.stages - 1;
-  if (choice.schedule == Schedule::interleaved_1f1b) return others / choice.chunks;
-  return choice.schedule == Schedule::zero_bubble ? others / 3 : others;
 }
 
 int in_flight(const PlanChoice& choice, int stage) {
@@ -68,6 +62,12 @@ int in_flight(const PlanChoice& choice, int stage) {
 }
 
 }  // namespace
+
+double waits(Schedule schedule, int stages, int chunks) {
+  const double others = stages - 1;
+  if (schedule == Schedule::interleaved_1f1b) return others / chunks;
+  return schedule == Schedule::zero_bubble ? others / 3 : others;
+}
 
 std::vector<LayerLoad> loads_of(const CutNetwork& network, const JobSpec& whole, const Repeats& repeats, const Mesh& mesh,
                                 const FoundCuts& cuts, const CostModel& cost) {
@@ -143,7 +143,7 @@ Expected expected_step(const std::vector<LayerLoad>& loads, const std::vector<bo
     update = std::max(update, (Bytes{stage.update_bytes} / machine.memory_rate).value);
     result.memory = std::max(result.memory, stage.memory + stage.kept * in_flight(choice, s) + 2 * stage.largest);
   }
-  result.seconds = slowest * (choice.micro_batches + waits(choice)) + update;
+  result.seconds = slowest * (choice.micro_batches + waits(choice.schedule, choice.stages, choice.chunks)) + update;
   return result;
 }
 

@@ -22,6 +22,9 @@ struct LayerLoad {
   double gather_seconds = 0;   ///< of its weights, once
 };
 
+/// How much of the pipeline's start and end a stage waits for, in its micro-batches.
+double waits(Schedule schedule, int stages, int chunks);
+
 /// The layers of the whole network, the loss last.
 std::vector<LayerLoad> loads_of(const CutNetwork& network, const JobSpec& whole, const Repeats& repeats, const Mesh& mesh,
                                 const FoundCuts& cuts, const CostModel& cost);

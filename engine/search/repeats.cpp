@@ -1,8 +1,11 @@
 #include "engine/search/repeats.h"
 
 #include <algorithm>
+#include <map>
 #include <set>
 #include <utility>
+
+#include "engine/plan/sharding_facts.h"
 
 namespace trainctl {
 namespace {
@@ -97,10 +100,34 @@ Repeats find_repeats(const std::vector<LayerSpec>& network) {
   return repeats;
 }
 
+Repeats find_repeats(const JobSpec& job) {
+  Repeats repeats = find_repeats(job.network);
+  std::set<int> uneven;
+  std::map<std::string, const void*> told[2];  // by pattern of layers: the rule of the first of them
+  for (size_t l = 0; l < job.network.size(); ++l) {
+    const Place& place = repeats.places[l];
+    if (place.run < 0) continue;
+    const void* rules[] = {rule_for(job.parallel.strategies, job.network[l].name, false),
+                           rule_for(job.parallel.recompute, job.network[l].name, false)};
+    for (size_t k = 0; k < 2; ++k)
+      if (told[k].try_emplace(place.pattern, rules[k]).first->second != rules[k]) uneven.insert(place.run);
+  }
+  for (size_t l = 0; l < job.network.size(); ++l)
+    if (uneven.contains(repeats.places[l].run)) repeats.places[l] = {.pattern = job.network[l].name};
+  for (int run : uneven) repeats.blocks[static_cast<size_t>(run)] = 1;  // nothing is folded
+  return repeats;
+}
+
 Folded fold(const JobSpec& job, int most) {
-  Folded folded{job, find_repeats(job.network), {}};
+  Repeats repeats = find_repeats(job);
+  std::vector<int> kept;
+  for (int blocks : repeats.blocks) kept.push_back(std::min(blocks, most));
+  return fold(job, std::move(repeats), std::move(kept));
+}
+
+Folded fold(const JobSpec& job, Repeats repeats, std::vector<int> kept) {
+  Folded folded{job, std::move(repeats), std::move(kept)};
   const Repeats& whole = folded.repeats;
-  for (int blocks : whole.blocks) folded.kept.push_back(std::min(blocks, most));
   // A layer that read the last block reads the last one that is left.
   std::vector<int> first_number(whole.blocks.size(), 0);
   for (size_t l = 0; l < job.network.size(); ++l) {

@@ -26,9 +26,10 @@ struct Repeats {
 /// Blocks are what `repeat` makes: layers "h.0.fc", "h.1.fc", … of the same type and fields, that read the same of their own
 /// block, of the block before and of the rest. The first and the last block belong to the run too.
 Repeats find_repeats(const std::vector<LayerSpec>& network);
+/// The same, but for runs in which a strategy or rule of recompute means some blocks and not others.
+Repeats find_repeats(const JobSpec& job);
 
-/// The network with at most `most` blocks of each run, in the order of the whole; the places are still those of the whole, so
-/// `weights` says for how many layers each of them stands.
+/// The network with at most `most` blocks of each run, in the order of the whole; the places are still those of the whole.
 struct Folded {
   JobSpec job;
   Repeats repeats;              ///< of job.network; `blocks` is that of the whole network
@@ -36,5 +37,7 @@ struct Folded {
   bool is_folded() const { return kept != repeats.blocks; }
 };
 Folded fold(const JobSpec& job, int most);
+/// With `kept` blocks of each run.
+Folded fold(const JobSpec& job, Repeats repeats, std::vector<int> kept);
 
 }  // namespace trainctl

@@ -27,20 +27,25 @@ std::string why_lost(const TriedPlan& plan, const TriedPlan& best, int64_t memor
 nlohmann::ordered_json search_report(const FoundPlan& found) {
   nlohmann::ordered_json tried = nlohmann::ordered_json::array();
   for (const TriedPlan& plan : found.tried) {
-    nlohmann::ordered_json row = {{"plan", plan.name}, {"expected", plan.expected}};
+    nlohmann::ordered_json row = {{"plan", plan.name}};
+    if (plan.expected > 0) row["expected"] = plan.expected;
     if (!plan.trial.fault.empty()) {
       row["fault"] = plan.trial.fault;
     } else {
       row["seconds"] = plan.trial.seconds;
       row["memory"] = plan.trial.memory;
+      row["in_full"] = plan.trial.in_full;
       for (const auto& [name, seconds] : plan.trial.parts)
         if (seconds > 0) row["parts"][name] = seconds;
       if (&plan != &found.best()) row["lost"] = why_lost(plan, found.best(), found.memory);
     }
     tried.push_back(std::move(row));
   }
-  return {{"weighed", found.weighed}, {"bound", found.bound}, {"gap", found.gap()},   {"exact", found.exact},
-          {"notes", found.notes},     {"tried", std::move(tried)}};
+  nlohmann::ordered_json reasons = nlohmann::ordered_json::array();
+  for (const CutAlternative& other : found.next_best)
+    reasons.push_back({{"layers", other.pattern}, {"next_best", other.cuts}, {"seconds", other.seconds}, {"bytes", other.bytes}});
+  return {{"weighed", found.weighed}, {"bound", found.bound},          {"gap", found.gap()},         {"exact", found.exact},
+          {"notes", found.notes},     {"reasons", std::move(reasons)}, {"tried", std::move(tried)}};
 }
 
 }  // namespace trainctl

@@ -43,6 +43,8 @@ std::string_view to_string(SearchAlgorithm algorithm) {
   switch (algorithm) {
     case SearchAlgorithm::recursive_programming:
       return "recursive_programming";
+    case SearchAlgorithm::exhaustive:
+      return "exhaustive";
     case SearchAlgorithm::sharding_propagation:
       return "sharding_propagation";
   }

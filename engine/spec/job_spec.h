@@ -226,7 +226,7 @@ struct OptimizerShardSpec {
   int64_t min_kb = 64;
 };
 
-enum class SearchAlgorithm : uint8_t { recursive_programming, sharding_propagation };
+enum class SearchAlgorithm : uint8_t { recursive_programming, sharding_propagation, exhaustive };
 enum class Effort : uint8_t { low, normal, high };
 std::string_view to_string(SearchAlgorithm algorithm);
 std::string_view to_string(Effort effort);

@@ -496,8 +496,8 @@ const Section& search_section() {
       {
           field<&S::algorithm>("algorithm",
                                "recursive_programming: everything that is open; sharding_propagation: only cuts, from those "
-                               "of the given strategies, with the least redistribution."),
-          field<&S::effort>("effort", "How many plans are weighed, and tried in full: see docs/planning.md."),
+                               "of the given strategies, with the least redistribution; exhaustive: every plan, of small jobs."),
+          field<&S::effort>("effort", "How many plans are weighed, and tried: see docs/planning.md."),
       }};
   return section;
 }

@@ -137,7 +137,8 @@ Trial try_plan(const PlannedJob& job, const JobSpec& spec) {
   Trial trial;
   try {
     plan_network(fixed);
-    const RankClasses classes = compile_classes(fixed);
+    RankClasses classes = compile_unverified(fixed.graph, fixed.plan, fixed.spec, fixed.cost);
+    for (Program& program : classes.programs) program = with_device_memory(fixed, std::move(program));
     const Simulation step = simulate(classes, job.cost.machine());
     trial.seconds = step.step.value;
     for (const Program& program : classes.programs) trial.memory = std::max(trial.memory, program.memory.total());
@@ -154,9 +155,10 @@ void search_plan(PlannedJob& job) {
   ParallelSpec& parallel = job.spec.parallel;
   if (parallel.mode != ParallelMode::auto_parallel) return;
   parallel.mode = ParallelMode::semi_auto_parallel;
-  if (parallel.search.algorithm == SearchAlgorithm::sharding_propagation) return;  // as make_plan does
   const TryPlan in_full = [&job](const JobSpec& spec) { return try_plan(job, spec); };
-  job.search = find_plan(job.spec, job.shapes, job.cost, memory_limit(job), in_full);
+  // Cuts alone are not chosen for memory; whether they fit is said once all is planned.
+  const int64_t memory = parallel.search.algorithm == SearchAlgorithm::sharding_propagation ? 0 : memory_limit(job);
+  job.search = find_plan(job.spec, job.shapes, job.cost, memory, in_full);
   job.spec = with_choice(std::move(job.spec), job.search->best().choice);
 }
 

@@ -1,11 +1,12 @@
 """What planning costs: a GPT-shaped network under data and tensor parallelism, over ranks and over layers.
 
-  plan_scale.py TRAINCTL [--rounds N]
+  plan_scale.py TRAINCTL [--rounds N] [--search]
 
-Prints for each job the seconds (wall and CPU, the best of N rounds) and the peak memory of `trainctl plan`, the size of
+With --search the plans are those of auto_parallel: the reference job, and GPT-2 of 1.5B parameters (48 blocks) on 8 to 4,096
+GPUs, 8 samples each. Prints for each job the seconds (wall and CPU, the best of N rounds) and the peak memory of `trainctl plan`, the size of
 `plan --json`, and how many classes of ranks it compiled. Needs no GPU, and no memory but the planner's.
 """
-import argparse, json, os, resource, subprocess, sys, tempfile, time
+import argparse, json, os, pathlib, subprocess, sys, tempfile, time
 
 SEQUENCE, UNITS, HEADS, VOCABULARY = 128, 1024, 16, 50304
 
@@ -87,12 +88,38 @@ def row(binary, rounds, blocks, ranks, tensor_parallel, **more):
           f"{max(p[2] for p in plans) / 1024:9.0f} {len(report) / 1e6:9.1f} {len(classes) if classes else '-':>8}", flush=True)
 
 
+def search_row(binary, rounds, what, words, aims):
+    plans = [measure(binary, words[0], words[1:]) for _ in range(rounds)]
+    report = json.loads(measure(binary, words[0], [*words[1:], "--json"])[3])
+    search = report["search"]
+    print(f"{what:24s} {min(p[0] for p in plans):8.3f} {min(p[1] for p in plans):8.3f} {max(p[2] for p in plans) / 1024:9.0f} {search['weighed']:8d} "
+          f"{len(search['tried']) + search['not_shown']:6d} {100 * search['gap']:6.1f} %  {aims}", flush=True)
+
+
+def search_rows(binary, rounds, most_ranks):
+    root = pathlib.Path(__file__).resolve().parent.parent.parent
+    auto = ["parallel={mode: auto_parallel}"]
+    print(f"{'':24s} {'wall s':>8s} {'CPU s':>8s} {'peak MiB':>9s} {'weighed':>8s} {'tried':>6s} {'gap':>8s}  aims")
+    search_row(binary, rounds, "reference job, 8 ranks", [str(root / "configs/mnist_mlp.yaml"), *auto], "0.05 s")
+    gpt2 = [str(root / "templates/gpt2.yaml"), "vars.layers=48", "vars.heads=25", "vars.d=1600", "launch.device=cuda", "launch.machine=h200x8", *auto]
+    for ranks, aims in ((8, "0.1 s"), (64, "0.3 s"), (1024, "1 s"), (4096, "2 s, 300 MiB")):
+        if ranks <= most_ranks:
+            search_row(binary, rounds, f"GPT-2 1.5B, {ranks} ranks", [*gpt2, f"launch.ranks={ranks}", f"dataset.batch={8 * ranks}"], aims)
+    for layers in (12, 24, 96):
+        words = [w if not w.startswith("vars.layers") else f"vars.layers={layers}" for w in gpt2]
+        search_row(binary, rounds, f"GPT-2 of {layers} blocks, 8", [*words, "launch.ranks=8", "dataset.batch=64"], "")
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("binary")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--most-ranks", type=int, default=4096)
+    parser.add_argument("--search", action="store_true")
     a = parser.parse_args()
+    if a.search:
+        search_rows(a.binary, a.rounds, a.most_ranks)
+        return
     print(f"{'layers':>7s} {'ranks':>7s}  {'':22s} {'wall s':>8s} {'CPU s':>8s} {'peak MiB':>9s} {'json MB':>9s} {'classes':>8s}")
     for ranks in (8, 64, 512, 4096):
         if ranks <= a.most_ranks:

@@ -11,49 +11,11 @@
 #include "engine/search/least_sum.h"
 #include "engine/spec/parse.h"
 #include "engine/train/job.h"
+#include "tests/search/drawn_jobs.h"
 
 using namespace trainctl;
 
 namespace {
-
-int pick(std::mt19937& random, int from, int to) { return from + static_cast<int>(random() % static_cast<unsigned>(to - from + 1)); }
-
-/// 2 to 6 layers: dense layers of sizes that do and do not divide, activations, norms, residuals.
-std::string random_network(std::mt19937& random) {
-  const std::vector<int> widths = {6, 8, 12, 16, 24, 30};
-  const int width = widths[random() % widths.size()];
-  std::string text = "dataset: {type: random, shape: [" + std::to_string(width) + "], label_shape: [" + std::to_string(width) + "], label_dtype: f32, batch: " +
-                     std::to_string(std::vector<int>{6, 8, 12, 24}[random() % 4]) + ", samples: 48}\nnetwork:\n";
-  const int layers = pick(random, 2, 6);
-  for (int l = 0; l < layers; ++l) {
-    const std::string name = "l" + std::to_string(l);
-    switch (pick(random, 0, 3)) {
-      case 0:
-        text += "  - {name: " + name + ", type: relu}\n";
-        break;
-      case 1:
-        text += "  - {name: " + name + ", type: layer_norm}\n";
-        break;
-      case 2:
-        if (l > 1) {
-          text += "  - {name: " + name + ", type: add, inputs: [l" + std::to_string(l - 1) + ", l" + std::to_string(l - 2) + "]}\n";
-          break;
-        }
-        [[fallthrough]];
-      default:
-        text += "  - {name: " + name + ", type: dense, units: " + std::to_string(width) + "}\n";
-    }
-  }
-  return text + "loss: mse\noptimizer: {type: adam, learning_rate: 0.001}\n";
-}
-
-/// A dense layer is needed: something must be trained.
-std::string random_trained_network(std::mt19937& random) {
-  for (;;) {
-    std::string text = random_network(random);
-    if (text.find("dense") != std::string::npos) return text;
-  }
-}
 
 struct Weighed {
   JobSpec spec;
@@ -107,34 +69,9 @@ std::optional<double> least_by_trial(const Weighed& job, const Mesh& mesh, const
   }
 }
 
-const std::string kGpt = R"(
-vars: {layers: 12, d: 64}
-dataset: {type: random, shape: [16], dtype: i32, classes: 64, label_shape: [16], label_dtype: i32, batch: 16, samples: 64}
-modules:
-  block:
-    - {name: ln1, type: layer_norm}
-    - {name: qkv, type: dense, units: "${3 * d}"}
-    - {name: attn, type: attention, heads: 4, causal: true}
-    - {name: proj, type: dense, units: "${d}"}
-    - {name: sum1, type: add, inputs: [proj, input]}
-    - {name: ln2, type: layer_norm}
-    - {name: up, type: dense, units: "${4 * d}"}
-    - {name: act, type: gelu}
-    - {name: down, type: dense, units: "${d}"}
-    - {name: sum2, type: add, inputs: [down, sum1]}
-network:
-  - {name: wte, type: embedding, vocab: 64, units: "${d}"}
-  - {module: block, name: h, repeat: "${layers}"}
-  - {name: ln, type: layer_norm}
-  - {name: head, type: dense, units: 64, bias: false}
-loss: softmax_cross_entropy
-optimizer: {type: adamw, learning_rate: 0.001}
-)";
+const std::string kGpt = gpt(12, 64);
 
-/// A plan found for the text and these settings.
-PlannedJob found(const std::string& text, const std::vector<std::string>& settings) {
-  return plan_job(parse_job(text, "job.yaml", settings));
-}
+PlannedJob found(const std::string& text, const std::vector<std::string>& settings) { return planned(text, settings); }
 
 }  // namespace
 
@@ -184,7 +121,7 @@ TEST_CASE("search: the cuts of small graphs are the best of all by the search's 
   std::mt19937 random(11);
   int compared = 0;
   for (int round = 0; round < 400; ++round) {
-    const Weighed job(random_trained_network(random));
+    const Weighed job(drawn_network(random));
     const Mesh mesh(pick(random, 2, 8));
     const CostModel cost;
     const std::optional<double> least = least_by_trial(job, mesh, cost);
@@ -192,8 +129,9 @@ TEST_CASE("search: the cuts of small graphs are the best of all by the search's 
     ++compared;
     const CutNetwork network(job.graph, job.facts, job.units, job.folded);
     double best = 1e300;
+    CutSpace space(network, mesh, Effort::high, cost, 1, std::vector<std::optional<LayerStrategy>>(job.graph.layers.size()));
     for (const AxisSplit& split : axis_splits(mesh, Effort::high)) {
-      const FoundCuts cuts = find_cuts(network, mesh, split, Effort::high, cost, 1, std::vector<std::optional<LayerStrategy>>(job.graph.layers.size()));
+      const FoundCuts cuts = find_cuts(space, split);
       CHECK(cuts.exact);
       best = std::min(best, cuts.seconds);
     }
@@ -227,7 +165,9 @@ TEST_CASE("search: the sum over a folded network is that of the whole network wi
       const std::vector<LayerFacts> facts = sharding_facts(graph);
       const Units units = find_units(graph);
       const CutNetwork network(graph, facts, units, folded);
-      sums[at++] = data_parallel_cuts(network, Mesh(ranks), CostModel(), 1).seconds;
+      const Mesh mesh(ranks);
+      CutSpace space(network, mesh, Effort::normal, CostModel(), 1, std::vector<std::optional<LayerStrategy>>(graph.layers.size()));
+      sums[at++] = data_parallel_cuts(space).seconds;
     }
     CHECK(sums[0] == doctest::Approx(sums[1]).epsilon(0.01));
   }
@@ -235,26 +175,47 @@ TEST_CASE("search: the sum over a folded network is that of the whole network wi
 
 TEST_CASE("search: the bound is never above a simulated step") {
   std::mt19937 random(3);
-  for (int round = 0; round < 60; ++round) {
-    const std::string text = random_trained_network(random);
-    const int stages = pick(random, 1, 2), ranks = stages * pick(random, 1, 3);
-    const std::vector<std::string> settings = {"launch.ranks=" + std::to_string(ranks), "parallel.mode=semi_auto_parallel",
-                                               "parallel.stages=" + std::to_string(stages),
-                                               "parallel.micro_batches=" + std::to_string(std::vector<int>{1, 2, 3, 6}[random() % 4])};
+  int compared = 0;
+  for (int draw = 0; draw < 400; ++draw) {
+    const DrawnPlan drawn = drawn_plan(random, draw % 10 == 0);
     PlannedJob job;
     try {
-      job = plan_job(parse_job(text, "job.yaml", settings));
-    } catch (const SpecError& error) {
-      CHECK(std::string(error.what()).find("divide") != std::string::npos);
-      continue;  // settings that do not fit
+      job = planned(drawn.text, drawn.settings);
+    } catch (const SpecError&) {
+      continue;  // cuts or micro-batches that do not divide
     }
-    JobSpec whole = job.spec;
-    whole.parallel.micro_batches = 1;
-    const double bound = least_seconds(build_graph(whole, job.shapes), job.cost.machine(), job.spec.precision, ranks, stages, job.spec.parallel.micro_batches);
-    const double seconds = simulate(compile_classes(job), job.cost.machine()).step.value;
+    ++compared;
+    CAPTURE(to_yaml(job.spec));
+    const double bound = bound_of(job);
     CHECK(bound > 0);
-    CHECK(bound <= seconds);
+    CHECK(bound <= simulated_seconds(job));
   }
+  CHECK(compared >= 80);
+}
+
+TEST_CASE("search: exhaustive refuses more plans than it can try and says how many there are") {
+  const std::vector<std::string> settings = {"launch.ranks=8", "parallel.mode=auto_parallel", "parallel.search.algorithm=exhaustive"};
+  CHECK_THROWS_WITH_AS(found(kGpt, settings), doctest::Contains("exhaustive would try"), SpecError);
+}
+
+TEST_CASE("search: sharding_propagation lets a layer follow the given strategies where that moves nothing") {
+  const std::string text = R"(
+dataset: {type: random, shape: [32], label_shape: [32], label_dtype: f32, batch: 16, samples: 32}
+network:
+  - {name: a, type: dense, units: 64}
+  - {name: r, type: relu}
+  - {name: b, type: dense, units: 32}
+loss: mse
+optimizer: {type: adam, learning_rate: 0.001}
+)";
+  const std::vector<std::string> settings = {"launch.ranks=4", "parallel.mode=auto_parallel", "parallel.search.algorithm=sharding_propagation",
+                                             "parallel.strategies={a: [[2, 1], [2, 1]]}"};
+  const PlannedJob job = found(text, settings);
+  REQUIRE(job.search);
+  CHECK(job.spec.parallel.stages == 1);
+  CHECK(job.plan.layers[1].factor_axes.size() == 2);
+  CHECK(job.plan.mesh.ways(job.plan.layers[1].factor_axes[0]) == 2);
+  CHECK(job.plan.mesh.ways(job.plan.layers[1].factor_axes[1]) == 2);
 }
 
 TEST_CASE("search: a found plan is an ordinary job that gives the same plan, each time") {

@@ -1,0 +1,24 @@
+// A time that no plan's step is below, and that needs no plan.
+#pragma once
+
+#include "engine/search/cut_search.h"
+#include "engine/spec/job_spec.h"
+
+namespace trainctl {
+
+/// Work that every plan does, whatever it cuts: products at the machine's best rate, norms and softmaxes read their input
+/// once, the optimizer reads and writes its state and the weights. Spread evenly over all ranks, that is the bound.
+struct LeastWork {
+  double micro_batch_seconds = 0;  ///< of one micro-batch, on one rank
+  double update_seconds = 0;       ///< on one rank
+  double stretch = 1;              ///< of a step on kernels measured one by one (StepCost)
+  double host_seconds = 0;
+};
+LeastWork least_work(const CutNetwork& network, const JobSpec& job, const Machine& machine);
+
+/// No step of these ranks and stages takes less. Where a stage's first task waits for the stages before it, as in gpipe and
+/// 1f1b, the pipeline's start and end count too: stage s of S with T_s seconds of work ends after
+/// T_s + (T_0 + … + T_(s-1)) / M at the earliest, and the best shares make all of these equal.
+double least_seconds(const LeastWork& work, int ranks, int stages, int micro_batches, Schedule schedule);
+
+}  // namespace trainctl

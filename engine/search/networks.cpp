@@ -1,0 +1,45 @@
+// See the header.
+#include "engine/search/networks.h"
+
+#include <limits>
+#include <utility>
+
+namespace trainctl {
+namespace {
+
+constexpr int kBlocks = 3;  ///< the first, one for those between, the last
+
+}  // namespace
+
+Network::Network(Folded from, const DataShapes& data, const Machine& machine)
+    : folded(std::move(from)), graph(build_graph(folded.job, data)), facts(sharding_facts(graph)), units(find_units(graph)) {
+  cuts.emplace(graph, facts, units, folded);
+  least = least_work(*cuts, folded.job, machine);
+}
+
+std::vector<std::optional<LayerStrategy>> Network::strategies(const Mesh& mesh, int stages, std::vector<Diagnostic>& errors) const {
+  JobSpec job = folded.job;
+  job.parallel.stages = stages;
+  job.parallel.mode = ParallelMode::semi_auto_parallel;
+  return read_strategies(graph, facts, job, mesh, errors);
+}
+
+Networks::Networks(const JobSpec& job, const DataShapes& data, const Machine& machine)
+    : job_(job), data_(data), machine_(machine), repeats_(find_repeats(job)), folded_(fold(job, kBlocks)) {}
+
+std::shared_ptr<const Network> Networks::of(int micro_batches) {
+  std::shared_ptr<const Network>& known = known_[micro_batches];
+  if (known) return known;
+  Folded folded = folded_;
+  folded.job.parallel.micro_batches = micro_batches;
+  try {
+    known = std::make_shared<const Network>(std::move(folded), data_, machine_);
+  } catch (const SpecError&) {
+    if (!folded_.is_folded()) throw;
+    folded_ = fold(job_, std::numeric_limits<int>::max());  // the job names a layer of a block that was left out
+    return of(micro_batches);
+  }
+  return known;
+}
+
+}  // namespace trainctl

@@ -1,0 +1,51 @@
+// The graph of a job's folded network for each number of micro-batches, and what follows from it for any plan.
+#pragma once
+
+#include <map>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "engine/model/model.h"
+#include "engine/plan/sharding_facts.h"
+#include "engine/plan/strategies.h"
+#include "engine/plan/units.h"
+#include "engine/search/bound.h"
+#include "engine/search/cut_search.h"
+#include "engine/search/repeats.h"
+
+namespace trainctl {
+
+struct Network {
+  Folded folded;
+  Graph graph;
+  std::vector<LayerFacts> facts;
+  Units units;
+  std::optional<CutNetwork> cuts;
+  LeastWork least;
+
+  Network(Folded folded, const DataShapes& data, const Machine& machine);
+  Network(const Network&) = delete;
+
+  /// Of the graph's layers in a stage of this mesh. Errors are added to `errors`; the result must then not be used.
+  std::vector<std::optional<LayerStrategy>> strategies(const Mesh& mesh, int stages, std::vector<Diagnostic>& errors) const;
+};
+
+class Networks {
+ public:
+  Networks(const JobSpec& job, const DataShapes& data, const Machine& machine);
+
+  /// Of the whole network.
+  const Repeats& repeats() const { return repeats_; }
+  std::shared_ptr<const Network> of(int micro_batches);
+
+ private:
+  const JobSpec& job_;
+  const DataShapes& data_;
+  const Machine& machine_;
+  const Repeats repeats_;
+  Folded folded_;
+  std::map<int, std::shared_ptr<const Network>> known_;
+};
+
+}  // namespace trainctl

@@ -1,0 +1,100 @@
+// See the header.
+#include "engine/search/open_choices.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <set>
+
+#include "engine/ops/op_def.h"
+
+namespace trainctl {
+namespace {
+
+constexpr int kMostMicroBatches = 64;
+
+std::vector<int> divisors(int64_t number, int64_t most) {
+  std::vector<int> all;
+  for (int64_t d = 1; d <= std::min(number, most); ++d)
+    if (number % d == 0) all.push_back(static_cast<int>(d));
+  return all;
+}
+
+void add_once(Recompute& rules, const std::string& pattern) {
+  const auto same = [&](const RecomputeRule& rule) { return rule.pattern == pattern; };
+  if (std::none_of(rules.begin(), rules.end(), same)) rules.push_back({pattern, ""});
+}
+
+}  // namespace
+
+OpenChoices::OpenChoices(const JobSpec& job, Networks& networks, std::vector<std::string>& notes)
+    : job_(job),
+      stage_counts_(open_stage_counts()),
+      micro_batch_counts_(open_micro_batch_counts(networks, notes)),
+      recompute_ways_(open_recompute_ways(networks)) {}
+
+bool OpenChoices::is_fixed(const std::string& field) const {
+  return job_.parallel.search.algorithm == SearchAlgorithm::sharding_propagation || job_.positions.contains("parallel." + field);
+}
+
+std::vector<int> OpenChoices::open_stage_counts() const {
+  if (is_fixed("stages") || is_fixed("stage_config")) return {job_.parallel.stages};
+  return divisors(job_.launch.ranks, static_cast<int64_t>(job_.network.size()));
+}
+
+/// Open only where the network's numbers do not depend on it.
+std::vector<int> OpenChoices::open_micro_batch_counts(Networks& networks, std::vector<std::string>& notes) const {
+  const int given = job_.parallel.micro_batches;
+  if (is_fixed("micro_batches")) return {given};
+  for (const Layer& layer : networks.of(given)->graph.layers) {
+    if (layer.mixed_rows == 0) continue;
+    notes.push_back(fmt::format(
+        "parallel.micro_batches stays {}: {} computes over the rows of a micro-batch, so the numbers would depend on it", given, layer.name));
+    return {given};
+  }
+  std::vector<int> counts;
+  for (int m : divisors(job_.dataset.batch, kMostMicroBatches))
+    if (counts.empty() || m >= 2 * counts.back()) counts.push_back(m);
+  return counts;
+}
+
+std::vector<std::pair<Schedule, int>> OpenChoices::schedules(int stages, int micro_batches) const {
+  const ParallelSpec& given = job_.parallel;
+  if (stages == 1) return {{is_fixed("schedule") && given.chunks == 1 ? given.schedule : Schedule::one_f_one_b, 1}};
+  if (is_fixed("schedule") || is_fixed("chunks") || is_fixed("stage_config")) return {{given.schedule, given.chunks}};
+  std::vector<std::pair<Schedule, int>> all = {{Schedule::one_f_one_b, 1}, {Schedule::zero_bubble, 1}};
+  for (int chunks : {2, 4})
+    if (micro_batches % stages == 0 && static_cast<int>(job_.network.size()) >= 2 * chunks * stages) all.emplace_back(Schedule::interleaved_1f1b, chunks);
+  return all;
+}
+
+std::vector<int> OpenChoices::levels(int ranks_of_stage) const {
+  // `optimizer_shard: 2` has no fields; `optimizer_shard: {min_kb: 0}` leaves the level open.
+  const bool is_number = is_fixed("optimizer_shard") && !job_.positions.contains("parallel.optimizer_shard.min_kb");
+  if (is_number || is_fixed("optimizer_shard.level")) return {job_.parallel.optimizer_shard.level};
+  return ranks_of_stage == 1 ? std::vector<int>{0} : std::vector<int>{0, 1, 2, 3};
+}
+
+std::vector<Recompute> OpenChoices::open_recompute_ways(Networks& networks) const {
+  if (is_fixed("recompute")) return {job_.parallel.recompute};
+  const std::shared_ptr<const Network> network = networks.of(job_.parallel.micro_batches);
+  const Repeats& repeats = networks.repeats();
+  std::set<std::string> products;
+  for (const Node& node : network->graph.nodes)
+    if (node.phase == Phase::forward && get_op(node.op).kernel.is_product) products.insert(network->cuts->patterns[static_cast<size_t>(node.layer)]);
+  Recompute cheap, attention, blocks;
+  for (size_t l = 0; l < job_.network.size(); ++l) {
+    const Place& place = repeats.places[l];
+    const bool leaves = l + 1 == job_.network.size() || repeats.places[l + 1].block != place.block || repeats.places[l + 1].run != place.run;
+    if (place.run < 0 || leaves) continue;  // what leaves a block is kept
+    add_once(blocks, place.pattern);
+    if (job_.network[l].type == "attention") add_once(attention, place.pattern);
+    if (!products.contains(place.pattern)) add_once(cheap, place.pattern);
+  }
+  std::vector<Recompute> ways = {{}};
+  for (Recompute* way : {&cheap, &attention, &blocks})
+    if (!way->empty()) ways.push_back(std::move(*way));
+  return ways;
+}
+
+}  // namespace trainctl

@@ -1,0 +1,39 @@
+// What a job leaves open, and so what a search may choose from.
+#pragma once
+
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "engine/search/networks.h"
+
+namespace trainctl {
+
+/// A way to recompute: nothing, what is cheap to make again, attention, blocks.
+using Recompute = std::vector<RecomputeRule>;
+
+class OpenChoices {
+ public:
+  /// Adds to `notes` why something that could be open is not.
+  OpenChoices(const JobSpec& job, Networks& networks, std::vector<std::string>& notes);
+
+  const std::vector<int>& stage_counts() const { return stage_counts_; }
+  const std::vector<int>& micro_batch_counts() const { return micro_batch_counts_; }
+  const std::vector<Recompute>& recompute_ways() const { return recompute_ways_; }
+  /// With the chunks of a stage.
+  std::vector<std::pair<Schedule, int>> schedules(int stages, int micro_batches) const;
+  /// Of optimizer_shard.
+  std::vector<int> levels(int ranks_of_stage) const;
+
+ private:
+  bool is_fixed(const std::string& field) const;
+  std::vector<int> open_stage_counts() const;
+  std::vector<int> open_micro_batch_counts(Networks& networks, std::vector<std::string>& notes) const;
+  std::vector<Recompute> open_recompute_ways(Networks& networks) const;
+
+  const JobSpec& job_;
+  std::vector<int> stage_counts_, micro_batch_counts_;
+  std::vector<Recompute> recompute_ways_;
+};
+
+}  // namespace trainctl

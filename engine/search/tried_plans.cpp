@@ -1,0 +1,105 @@
+// See the header.
+#include "engine/search/tried_plans.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <limits>
+#include <tuple>
+#include <utility>
+
+#include "engine/base/text.h"
+
+namespace trainctl {
+namespace {
+
+/// A plan of more parts must be faster by more than this.
+constexpr double kSimpler = 0.005;
+
+/// Parts that a reader has to understand.
+int complexity(const PlanChoice& choice) {
+  constexpr size_t kManyCuts = 6;
+  std::set<std::vector<Ints>> distinct;
+  for (const StrategySpec& strategy : choice.strategies) distinct.insert(strategy.cuts);
+  return (choice.stages > 1) + (choice.chunks > 1) + (choice.micro_batches > 1) + choice.optimizer_shard_level + !choice.recompute.empty() +
+         (choice.schedule == Schedule::zero_bubble) + (distinct.size() > kManyCuts);
+}
+
+}  // namespace
+
+std::string TriedPlans::key_of(const PlanChoice& choice) {
+  std::string key = to_string(choice);
+  for (const StrategySpec& strategy : choice.strategies) {
+    key += strategy.pattern;
+    for (const Ints& cuts : strategy.cuts) key += format_list(cuts);
+  }
+  return key;
+}
+
+size_t TriedPlans::add(TriedPlan plan) {
+  keys_.insert(key_of(plan.choice));
+  plans_.push_back(std::move(plan));
+  return plans_.size() - 1;
+}
+
+std::optional<size_t> TriedPlans::fastest() const {
+  std::optional<size_t> best;
+  for (size_t i = 0; i < plans_.size(); ++i)
+    if (plans_[i].trial.fits(memory_) && (!best || plans_[i].trial.seconds < plans_[*best].trial.seconds)) best = i;
+  return best;
+}
+
+std::vector<size_t> TriedPlans::sorted() const {
+  const std::optional<size_t> best = fastest();
+  const double least = best ? plans_[*best].trial.seconds : 0;
+  std::vector<size_t> order(plans_.size());
+  for (size_t i = 0; i < order.size(); ++i) order[i] = i;
+  const auto place = [&](size_t i) {
+    const Trial& trial = plans_[i].trial;
+    const bool fits = trial.fits(memory_), as_good = fits && trial.seconds <= least * (1 + kSimpler);
+    const double most = std::numeric_limits<double>::infinity();
+    return std::tuple(!fits, !as_good, as_good ? complexity(plans_[i].choice) : 0,
+                      fits                  ? trial.seconds
+                      : trial.fault.empty() ? static_cast<double>(trial.memory)
+                                            : most);
+  };
+  std::stable_sort(order.begin(), order.end(), [&](size_t a, size_t b) { return place(a) < place(b); });
+  return order;
+}
+
+std::vector<TriedPlan> TriedPlans::take(std::vector<size_t>& order) {
+  for (;;) {
+    order = sorted();
+    if (order.empty()) throw_none_fits();
+    TriedPlan& best = plans_[order[0]];
+    if (best.trial.in_full && !best.trial.fits(memory_)) throw_none_fits();
+    if (best.trial.in_full) break;
+    best.trial = try_plan_(with_choice(job_, best.choice));
+  }
+  std::vector<TriedPlan> all;
+  for (size_t i : order) all.push_back(std::move(plans_[i]));
+  return all;
+}
+
+void TriedPlans::throw_none_fits() const {
+  const TriedPlan* least = nullptr;
+  std::string fault;
+  for (const TriedPlan& plan : plans_) {
+    if (!plan.trial.fault.empty())
+      fault = plan.trial.fault;
+    else if (least == nullptr || plan.trial.memory < least->trial.memory)
+      least = &plan;
+  }
+  if (least == nullptr)
+    throw SpecError(job_.position("parallel"), "parallel",
+                    fault.empty() ? "no plan of these ranks is legal with what the job fixes" : "none of the plans that were tried is legal: " + fault,
+                    "leave more of parallel to the search");
+  const int64_t needed = least->trial.memory;
+  throw SpecError(job_.position("parallel.max_memory"), "parallel.max_memory",
+                  fmt::format("no plan fits: {} is {}, and the plan that needs least takes {} a rank, {} more ({})",
+                              job_.parallel.max_memory > 0 ? "parallel.max_memory" : "what a device has beside driver and libraries",
+                              format_bytes(memory_), format_bytes(needed), format_bytes(needed - memory_), least->name),
+                  fmt::format("allow {}, use more ranks, or a smaller dataset.batch", format_bytes(needed)));
+}
+
+}  // namespace trainctl

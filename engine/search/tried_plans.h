@@ -1,0 +1,42 @@
+// The plans that a search has tried: which is best, and what to say if none is.
+#pragma once
+
+#include <optional>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "engine/search/find_plan.h"
+
+namespace trainctl {
+
+class TriedPlans {
+ public:
+  /// `memory`: of a rank; 0: no limit.
+  TriedPlans(const JobSpec& job, int64_t memory, const TryPlan& try_plan) : job_(job), memory_(memory), try_plan_(try_plan) {}
+
+  bool is_known(const PlanChoice& choice) const { return keys_.contains(key_of(choice)); }
+  /// Its index; the plan must be new.
+  size_t add(TriedPlan plan);
+  const TriedPlan& operator[](size_t i) const { return plans_[i]; }
+  size_t size() const { return plans_.size(); }
+
+  /// The fastest that fits.
+  std::optional<size_t> fastest() const;
+  /// The plans, best first, the best tried in full; `order` gets the indices at which they were added. Of plans that are as
+  /// fast, up to what a model is sure of, the simplest is best. Throws SpecError if none fits.
+  std::vector<TriedPlan> take(std::vector<size_t>& order);
+
+ private:
+  static std::string key_of(const PlanChoice& choice);
+  std::vector<size_t> sorted() const;
+  [[noreturn]] void throw_none_fits() const;
+
+  const JobSpec& job_;
+  const int64_t memory_;
+  const TryPlan& try_plan_;
+  std::vector<TriedPlan> plans_;
+  std::set<std::string> keys_;
+};
+
+}  // namespace trainctl
