@@ -4,6 +4,8 @@
 #include <string>
 #include <vector>
 
+#include "launcher/rank_names.h"
+
 namespace trainctl {
 
 struct RankPlace {
@@ -15,10 +17,11 @@ struct RankPlace {
 
 struct Cluster {
   std::vector<RankPlace> places;  ///< one a rank, in rank order
+  RankNames names = {};
   int num_ranks() const { return static_cast<int>(places.size()); }
 };
 
-/// All ranks on this host.
-Cluster one_host(int ranks);
+/// All ranks on this host: the workers, then the servers.
+Cluster one_host(int workers, int servers = 0);
 
 }  // namespace trainctl

@@ -18,7 +18,7 @@ namespace {
 constexpr double kAtOnceSeconds = 0.25;
 
 std::string rank_name(int rank, const Cluster& cluster) {
-  return "rank " + std::to_string(rank) + " (" + cluster.places[static_cast<size_t>(rank)].host + ")";
+  return cluster.names.name(rank) + " (" + cluster.places[static_cast<size_t>(rank)].host + ")";
 }
 
 /// "at step 412, all_reduce grad.0", from its error.json or from its last observed position.
@@ -87,8 +87,7 @@ std::string describe_cause(const std::vector<RankReport>& reports, const Cause& 
   const bool suspected = cause.kind == Cause::Kind::ended_early || cause.kind == Cause::Kind::silent;
   if (suspected && !report.ranks_explain) return ranks_name({cause.rank}) + suspicion(reports, cause);
   if (cause.kind == Cause::Kind::ended_early) {
-    return name + " ended while rank " + std::to_string(cause.complaining_rank) + " still waited for it" +
-           where(report);
+    return name + " ended while " + cluster.names.name(cause.complaining_rank) + " still waited for it" + where(report);
   }
   if (cause.kind == Cause::Kind::silent) {
     if (cause.complaining_rank < 0 && !report.frozen) {
@@ -151,15 +150,21 @@ std::string observations(const Outcome& outcome, const Course& course) {
 }
 
 /// "ranks 0, 1, 2 stopped because of it".
-std::string consequences(const Outcome& outcome, const Course& course = {}) {
-  std::vector<std::string> ranks;
+std::string consequences(const Outcome& outcome, const Cluster& cluster, const Course& course = {}) {
+  std::vector<std::string> ranks, servers;
   for (size_t i = 0; i < outcome.reports.size(); ++i) {
     const auto rank = static_cast<int>(i);
     const bool on_its_own = std::find(course.failed.begin(), course.failed.end(), rank) != course.failed.end();
-    if (rank != outcome.cause.rank && outcome.reports[i].failed() && !on_its_own) ranks.push_back(std::to_string(rank));
+    if (rank == outcome.cause.rank || !outcome.reports[i].failed() || on_its_own) continue;
+    const bool is_server = cluster.names.is_server(rank);
+    (is_server ? servers : ranks).push_back(std::to_string(is_server ? rank - cluster.names.workers : rank));
   }
-  if (ranks.empty()) return "";
-  return (ranks.size() == 1 ? "rank " : "ranks ") + join(ranks) + " stopped because of it\n";
+  const auto counted = [](const std::string& noun, const std::vector<std::string>& numbers) {
+    return numbers.empty() ? "" : noun + (numbers.size() == 1 ? " " : "s ") + join(numbers);
+  };
+  if (ranks.empty() && servers.empty()) return "";
+  const std::string between = ranks.empty() || servers.empty() ? "" : " and ";
+  return counted("rank", ranks) + between + counted("server", servers) + " stopped because of it\n";
 }
 
 /// The loss is the same on all ranks, so none of them failed because of another.
@@ -229,7 +234,7 @@ std::string cause_and_words(const Outcome& outcome, const Cluster& cluster, cons
 std::string report_of_program(const Outcome& outcome, const Cluster& cluster, const RunDirectory& directory) {
   const Course course = course_of(outcome.reports);
   if (outcome.cause.kind == Cause::Kind::failed) {
-    return observations(outcome, course) + other_failures(outcome, course) + consequences(outcome, course) +
+    return observations(outcome, course) + other_failures(outcome, course) + consequences(outcome, cluster, course) +
            cause_and_words(outcome, cluster, directory);
   }
   std::string text = cause_line(outcome.reports, outcome.cause, cluster) + "\n" + other_failures(outcome, course);
@@ -253,7 +258,7 @@ std::string failure_report(const Outcome& outcome, const Cluster& cluster, const
   if (outcome.cause.kind == Cause::Kind::none) return "";
   if (is_of_all_ranks(outcome)) return cause_line(outcome.reports, outcome.cause, cluster) + "\n";
   if (!ranks_explain(outcome.reports)) return report_of_program(outcome, cluster, directory);
-  return consequences(outcome) + cause_and_words(outcome, cluster, directory);
+  return consequences(outcome, cluster) + cause_and_words(outcome, cluster, directory);
 }
 
 std::string brief_outcome_json(const Outcome& outcome) { return brief_outcome(outcome).dump() + "\n"; }

@@ -115,17 +115,20 @@ std::string format_ranks(const std::vector<int>& ascending) {
   return text;
 }
 
-std::vector<RankGroup> group_ranks(const std::vector<std::string>& doing) {
+std::vector<RankGroup> group_ranks(const std::vector<std::string>& doing, const RankNames& names) {
   std::vector<std::pair<std::string, std::vector<int>>> groups;
   for (size_t rank = 0; rank < doing.size(); ++rank) {
-    auto group = std::find_if(groups.begin(), groups.end(), [&](const auto& g) { return g.first == doing[rank]; });
+    const bool is_server = names.is_server(static_cast<int>(rank));
+    auto group = std::find_if(groups.begin(), groups.end(), [&](const auto& g) {
+      return g.first == doing[rank] && names.is_server(g.second.front()) == is_server;
+    });
     if (group == groups.end()) group = groups.insert(groups.end(), {doing[rank], {}});
     group->second.push_back(static_cast<int>(rank));
   }
   std::stable_sort(groups.begin(), groups.end(),
                    [](const auto& a, const auto& b) { return a.second.size() > b.second.size(); });
   std::vector<RankGroup> result;
-  for (auto& [text, ranks] : groups) result.push_back({format_ranks(ranks), std::move(text)});
+  for (auto& [text, ranks] : groups) result.push_back({names.numbers(ranks), std::move(text)});
   return result;
 }
 

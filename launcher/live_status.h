@@ -15,6 +15,8 @@
 #include <utility>
 #include <vector>
 
+#include "launcher/rank_names.h"
+
 namespace trainctl {
 
 /// Numbers that a step reports beside its loss: names and values.
@@ -55,7 +57,7 @@ Metrics metrics_of(const nlohmann::ordered_json& json);
 std::string metric_text(const Metrics::value_type& metric);
 
 /// One text per rank -> groups of ranks with the same text.
-std::vector<RankGroup> group_ranks(const std::vector<std::string>& doing);
+std::vector<RankGroup> group_ranks(const std::vector<std::string>& doing, const RankNames& names = {});
 
 /// 0, 1, 2, 5 -> "0-2,5".
 std::string format_ranks(const std::vector<int>& ascending);

@@ -65,7 +65,13 @@ void make_directory(const std::string& path) {
 
 }  // namespace
 
-RunDirectory RunDirectory::create(const std::string& log_dir, int num_ranks) {
+RunDirectory::RunDirectory(std::string log_dir, int run) : log_dir_(std::move(log_dir)), run_(run) {
+  std::error_code ignored;
+  if (fs::is_directory(path() + "/server.0", ignored))
+    names_.workers = static_cast<int>(numbered_folders(path(), "rank.").size());
+}
+
+RunDirectory RunDirectory::create(const std::string& log_dir, int workers, int servers) {
   make_directory(log_dir);
   const std::vector<int> taken = list_runs(log_dir);
   for (int run = taken.empty() ? 1 : taken.back() + 1;; ++run) {
@@ -75,7 +81,8 @@ RunDirectory RunDirectory::create(const std::string& log_dir, int num_ranks) {
       throw EnvError("cannot make the folder " + directory.path() + ": " + std::strerror(errno) +
                      "; set launch.log_dir to one that can be written");
     }
-    for (int rank = 0; rank < num_ranks; ++rank) make_directory(directory.rank_path(rank));
+    directory.names_ = {workers};
+    for (int rank = 0; rank < workers + servers; ++rank) make_directory(directory.rank_path(rank));
     return directory;
   }
 }
@@ -98,7 +105,11 @@ void RunDirectory::write_outcome(std::string_view text, std::string_view brief) 
   throw EnvError("cannot write " + path + ": " + std::strerror(error));
 }
 
-std::vector<int> RunDirectory::ranks() const { return numbered_folders(path(), "rank."); }
+std::vector<int> RunDirectory::ranks() const {
+  std::vector<int> all = numbered_folders(path(), "rank.");
+  for (const int server : numbered_folders(path(), "server.")) all.push_back(names_.workers + server);
+  return all;
+}
 
 int64_t start_ns(const RunDirectory& directory) {
   struct stat status {};

@@ -7,6 +7,7 @@
 //                    outcome.json.reserved   while it runs: disk space for outcome.json
 //                    tensors/step.<S>/<name>.npy    print: {format: npy}
 //                    rank.<N>/stdout, stderr (log_files.h), start_up.json, error.json
+//                    server.<N>/   the same of a server of parameter_server
 #pragma once
 
 #include <cstdint>
@@ -14,21 +15,24 @@
 #include <string_view>
 #include <vector>
 
+#include "launcher/rank_names.h"
+
 namespace trainctl {
 
 class RunDirectory {
  public:
   /// An existing run.
-  RunDirectory(std::string log_dir, int run) : log_dir_(std::move(log_dir)), run_(run) {}
+  RunDirectory(std::string log_dir, int run);
 
   /// Takes the next free number by mkdir, so launchers that start at the same moment get different ones. Creates the
-  /// folders of all ranks. Throws EnvError.
-  static RunDirectory create(const std::string& log_dir, int num_ranks);
+  /// folders of all ranks, workers and servers. Throws EnvError.
+  static RunDirectory create(const std::string& log_dir, int workers, int servers = 0);
 
   int run() const { return run_; }
   std::string path() const { return log_dir_ + "/" + std::to_string(run_); }
   std::string file(std::string_view name) const { return path() + "/" + std::string(name); }
-  std::string rank_path(int rank) const { return path() + "/rank." + std::to_string(rank); }
+  const RankNames& names() const { return names_; }
+  std::string rank_path(int rank) const { return path() + "/" + names_.folder(rank); }
   std::string rank_file(int rank, std::string_view name) const { return rank_path(rank) + "/" + std::string(name); }
 
   /// Writes a file of the run. Throws EnvError.
@@ -46,6 +50,7 @@ class RunDirectory {
  private:
   std::string log_dir_;
   int run_;
+  RankNames names_;
 };
 
 /// When it was started, in nanoseconds since 1970: when its job.yaml was written. 0: unknown.

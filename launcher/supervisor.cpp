@@ -287,7 +287,7 @@ class Supervisor {
 
   Outcome end() {
     for (const int rank : supervision_.stuck()) {
-      notice("rank " + std::to_string(rank) +
+      notice(launch_.cluster.names.name(rank) +
              " did not end after SIGKILL: it waits for a disk or a device that does not answer");
     }
     logs_.end();

@@ -75,7 +75,8 @@ int follow(const RegisteredRun& run, int rank) {
   const RunDirectory directory(short_path(run.log_dir), run.run);
   RankLines lines(directory, rank);
   RunView view(STDOUT_FILENO);
-  view.begin(run.name, run.ranks, directory);
+  const int workers = std::min(run.ranks, directory.names().workers);
+  view.begin(run.name, processes_text(workers, run.ranks - workers), directory);
   for (;;) {
     const bool runs = still_runs(run);
     const bool more = lines.read(runs, view);

@@ -12,6 +12,7 @@
 #include "engine/train/data/index_check.h"
 #include "engine/train/job.h"
 #include "engine/train/memory_limit.h"
+#include "launcher/rank_names.h"
 
 namespace trainctl {
 
@@ -43,10 +44,9 @@ Examples:
       if (planned.validation) make_room_for(compile_validation_classes(planned), classes);
       launch_report(planned.spec);
       require_memory_limit(planned, classes.programs);
-      const int ranks = classes.num_ranks();
       const size_t layers = planned.spec.network.size();
-      std::cout << planned.spec.file << ": right (" << layers << (layers == 1 ? " layer, " : " layers, ") << ranks
-                << (ranks == 1 ? " rank)\n" : " ranks)\n");
+      std::cout << planned.spec.file << ": right (" << layers << (layers == 1 ? " layer, " : " layers, ")
+                << processes_text(planned.spec.launch.ranks, planned.spec.servers()) << ")\n";
       for (const std::string& note : planned.plan.notes) std::cout << "note: " << note << "\n";
       return kExitDone;
     };

@@ -94,6 +94,7 @@ int print(const Options& options) {
                        .prefix = !options.no_prefix,
                        .colors = colors(STDOUT_FILENO),
                        .largest_rank = ranks.empty() ? 0 : ranks.back(),
+                       .names = run.names(),
                        .grep = options.grep,
                        .tail = options.tail});
   });

@@ -67,9 +67,9 @@ int show(const Options& options) {
                     "trainctl plan says what would be started");
   }
   const PlannedJob job = plan_job(std::move(spec));
-  if (options.rank < 0 || options.rank >= job.plan.ranks) {
+  if (options.rank < 0 || options.rank >= job.plan.processes()) {
     throw SpecError({}, "--rank", "there is no rank " + std::to_string(options.rank),
-                    "the job has ranks 0 to " + std::to_string(job.plan.ranks - 1));
+                    "the job has ranks 0 to " + std::to_string(job.plan.processes() - 1));
   }
   if (options.what == "graph") {
     std::cout << to_string(job.graph);

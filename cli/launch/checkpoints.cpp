@@ -121,7 +121,7 @@ void Checkpoints::prepare(int attempt, const RunDirectory& directory, const std:
     const int number = checkpoints.claim_attempt();
     if (attempt > 0) find_newest(checkpoints);
     close_images();
-    for (int rank = 0; rank < job_.spec.launch.ranks; ++rank) {
+    for (int rank = 0; rank < job_.spec.processes(); ++rank) {
       const int fd = memfd_create("trainctl-state", 0);
       if (fd < 0) throw EnvError(std::string("cannot make memory for checkpoints: ") + std::strerror(errno));
       images_.push_back(fd);

@@ -32,6 +32,7 @@ std::string names(const std::vector<CudaDevice>& gpus) {
 
 Device resolve_device(const JobSpec& spec, const CudaDevices& found) {
   if (spec.launch.device != Device::automatic) return spec.launch.device;
+  if (spec.servers() > 0) return Device::cpu;  // validate.cpp refuses GPUs there
   const bool enough = static_cast<int>(found.list.size()) >= spec.launch.ranks;
   return enough && spec.launch.comm != "gloo" && spec.launch.comm != "shm" ? Device::cuda : Device::cpu;
 }
@@ -72,6 +73,7 @@ std::string describe_gpus(const std::vector<CudaDevice>& gpus, const CudaDevices
 std::string describe_cpus(const JobSpec& spec, Device asked, const CudaDevices& found) {
   const size_t have = found.list.size();
   if (asked != Device::automatic || have == 0) return "CPUs";
+  if (spec.servers() > 0) return "CPUs (parallel.mode is parameter_server)";
   if (static_cast<int>(have) >= spec.launch.ranks) return "CPUs (launch.comm is " + spec.launch.comm + ")";
   return fmt::format("CPUs (of GPUs there {} {})", have == 1 ? "is" : "are", have);
 }

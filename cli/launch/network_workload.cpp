@@ -193,19 +193,19 @@ void NetworkWorkload::describe(LiveStatus& status) {
   const double now = steady_seconds();
   std::vector<std::string> texts = states_.describe(*memory_, now);
   stopped_.describe(texts, now);
-  status.ranks = group_ranks(texts);
+  status.ranks = group_ranks(texts, {job_.spec.launch.ranks});
 }
 
 std::vector<std::string> NetworkWorkload::news(const RunDirectory& directory) {
   std::vector<std::string> lines = checkpoints_.news();
   watch_gpu();
   if (start_up_told_) return lines;
-  for (int rank = 0; rank < job_.spec.launch.ranks; ++rank) {
+  for (int rank = 0; rank < job_.spec.processes(); ++rank) {
     if (memory_->status(rank).epoch.load() == 0) return lines;  // its first step is not finished
   }
   start_up_told_ = true;
-  lines.push_back(
-      start_up_line(read_start_ups(directory, job_.spec.launch.ranks), gpus_.empty() ? kTellAfterSeconds : 0));
+  lines.push_back(start_up_line(read_start_ups(directory, job_.spec.processes()), gpus_.empty() ? kTellAfterSeconds : 0,
+                                directory.names()));
   return lines;
 }
 
@@ -259,6 +259,7 @@ void require_possible(const JobSpec& spec, const WorkloadOptions& options) {
 std::unique_ptr<Workload> make_workload(JobSpec spec, const WorkloadOptions& options, boost::asio::io_context& loop) {
   require_possible(spec, options);
   if (spec.has_command()) return std::make_unique<CommandWorkload>(std::move(spec));
+  if (options.evaluate && spec.servers() > 0) spec.parallel.mode = ParallelMode::data_parallel;  // nothing is updated
   const Device asked = spec.launch.device;
   WorkloadOptions later = options;
   later.start_up.ended("job");

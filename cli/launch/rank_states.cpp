@@ -30,6 +30,12 @@ bool same_call(const RankClasses& classes, const Instruction& a, int rank_a, con
 
 }  // namespace
 
+RankNames RankStates::names() const {
+  int workers = 0;
+  while (workers < classes_->num_ranks() && classes_->program_of(workers).server < 0) ++workers;
+  return {workers};
+}
+
 RankStates::Position RankStates::position_of(const SharedMemory& memory, int rank) {
   const RankStatus& status = memory.status(rank);
   return {status.step.load(), status.instruction.load()};
@@ -69,7 +75,7 @@ std::string RankStates::describe_rank(const SharedMemory& memory, int rank, doub
   const Instruction& call = instructions[static_cast<size_t>(at.instruction)];
   if (call.opcode != Opcode::collective && call.opcode != Opcode::recv) return "in " + call.name;
   const std::vector<int> missing = awaited(memory, rank, at);
-  return missing.empty() ? "in " + call.name : "waiting in " + call.name + " for " + format_ranks(missing);
+  return missing.empty() ? "in " + call.name : "waiting in " + call.name + " for " + names().numbers(missing);
 }
 
 std::vector<int> RankStates::awaited(const SharedMemory& memory, int rank, const Position& at) const {

@@ -7,6 +7,7 @@
 
 #include "engine/compile/rank_classes.h"
 #include "engine/runtime/comm/shared_memory.h"
+#include "launcher/rank_names.h"
 
 namespace trainctl {
 
@@ -30,6 +31,7 @@ class RankStates {
     double since = 0;
   };
 
+  RankNames names() const;
   static Position position_of(const SharedMemory& memory, int rank);
   std::string describe_rank(const SharedMemory& memory, int rank, double now);
   std::vector<int> awaited(const SharedMemory& memory, int rank, const Position& at) const;

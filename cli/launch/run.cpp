@@ -61,8 +61,8 @@ Run::Run(Workload& workload, std::vector<int> shown, boost::asio::io_context& lo
       shown_(std::move(shown)),
       loop_(loop),
       background_(background),
-      cluster_(one_host(spec_.launch.ranks)),
-      directory_(RunDirectory::create(spec_.launch.log_dir, spec_.launch.ranks)),
+      cluster_(one_host(spec_.launch.ranks, spec_.servers())),
+      directory_(RunDirectory::create(spec_.launch.log_dir, spec_.launch.ranks, spec_.servers())),
       lock_(directory_),
       log_(open_log(background, directory_)),
       view_(log_ ? log_->fd() : STDOUT_FILENO),
@@ -76,7 +76,7 @@ Run::Run(Workload& workload, std::vector<int> shown, boost::asio::io_context& lo
 int Run::operator()() {
   write_job();
   workload_.prepare(0, directory_);
-  view_.begin(spec_.name, cluster_.num_ranks(), directory_, workload_.device());
+  view_.begin(spec_.name, processes_text(), directory_, workload_.device());
   register_run();
   watch_signals();
   const Outcome outcome = supervise(launch(), runner_, loop_);
@@ -154,6 +154,8 @@ void Run::show(int rank, std::string_view line) {
     view_.line_of(rank, line);
 }
 
+std::string Run::processes_text() const { return trainctl::processes_text(spec_.launch.ranks, spec_.servers()); }
+
 LiveStatus Run::status() {
   LiveStatus status;
   const bool up = runner_.started == cluster_.num_ranks() && workload_.is_up();
@@ -188,9 +190,8 @@ void Run::let_go() {
   const std::string number = std::to_string(directory_.run());
   const std::string where =
       spec_.launch.log_dir == LaunchSpec{}.log_dir ? number : number + " --log-dir " + spec_.launch.log_dir;
-  background_->let_go(spec_.name + ": run " + number + " started, " + std::to_string(cluster_.num_ranks()) +
-                          (cluster_.num_ranks() == 1 ? " rank" : " ranks") + ", logs in " + directory_.path() +
-                          "\n  trainctl attach " + where + "\n  trainctl logs " + where +
+  background_->let_go(spec_.name + ": run " + number + " started, " + processes_text() + ", logs in " +
+                          directory_.path() + "\n  trainctl attach " + where + "\n  trainctl logs " + where +
                           " --follow\n  trainctl stop " + where + "\n",
                       log_->fd());
 }

@@ -49,6 +49,7 @@ class Run {
   void let_go();
   void tell_news();
   LiveStatus status();
+  std::string processes_text() const;
   void finish(const Outcome& outcome);
   std::string report_of_workload() const;
   std::string write_outcome(const Outcome& outcome, const std::string& report) const;

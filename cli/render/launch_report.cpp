@@ -33,7 +33,7 @@ std::string count(int64_t number, const std::string& what) {
 }  // namespace
 
 Json launch_report(const JobSpec& spec) {
-  const std::vector<RankPlace> places = one_host(spec.launch.ranks).places;
+  const std::vector<RankPlace> places = one_host(spec.launch.ranks, spec.servers()).places;
   const std::vector<RankBinding> bound = bindings(places, read_topology(), spec.launch.bind);
   const int threads = threads_given(spec);
   std::map<std::vector<int>, size_t> known;  // CPUs, then threads -> index in `alike`
@@ -50,16 +50,19 @@ Json launch_report(const JobSpec& spec) {
     ranks.push_back({{"ranks", range_text(all)},
                      {"cpus", std::vector<int>(place.begin(), place.end() - 1)},
                      {"threads", place.back()}});
-  return {{"bind", std::string(to_string(spec.launch.bind))},
-          {"max_restarts", spec.launch.max_restarts},
-          {"ranks", std::move(ranks)}};
+  Json report = {{"bind", std::string(to_string(spec.launch.bind))},
+                 {"max_restarts", spec.launch.max_restarts},
+                 {"ranks", std::move(ranks)}};
+  if (spec.servers() > 0) report["workers"] = spec.launch.ranks;
+  return report;
 }
 
 std::string render_launch(const Json& report) {
   Table table({"ranks", ">threads", "bound to"});
+  const RankNames names{report.value("workers", RankNames{}.workers)};
   for (const Json& row : report["ranks"]) {
     const RankBinding binding{row["cpus"].get<std::vector<int>>(), row["threads"].get<int>()};
-    table.add({format_ranks(numbers_of(row["ranks"].get<std::string>())), std::to_string(binding.threads),
+    table.add({names.numbers(numbers_of(row["ranks"].get<std::string>())), std::to_string(binding.threads),
                describe(binding)});
   }
   const int restarts = report["max_restarts"];

@@ -132,6 +132,7 @@ const std::string& LogPrinter::prefix(const LogSource& source) {
   const std::string number = std::to_string(source.rank);
   const size_t width = std::to_string(options_.largest_rank).size();
   text = "rank " + std::string(width - std::min(width, number.size()), ' ') + number;
+  if (options_.names.is_server(source.rank)) text = options_.names.name(source.rank);
   text += source.is_stderr ? " err | " : " | ";
   if (options_.colors) text = std::string(color_of(source)) + text + std::string(kReset);
   return text;

@@ -36,6 +36,7 @@ class LogPrinter {
     bool prefix = true;  ///< "rank 3 | "
     bool colors = false;
     int largest_rank = 0;         ///< sets the width of prefixes
+    RankNames names = {};
     std::string grep;             ///< empty: all lines
     std::optional<int64_t> tail;  ///< lines of each rank before end_tail(); nullopt: all
   };

@@ -19,6 +19,7 @@
 #include "engine/base/measures.h"
 #include "engine/base/ranges.h"
 #include "engine/base/text.h"
+#include "launcher/rank_names.h"
 
 namespace trainctl {
 
@@ -86,7 +87,9 @@ std::string with_short(const Json& count, std::string_view units) {
 /// A count of the whole job, and a rank's, the least and the most, unless the only rank has just that.
 std::string totals(const Json& r, const char* field, const char* name, std::string_view units) {
   std::string line = fmt::format("{}: {}", name, with_short(r[field], units));
-  const Json& classes = r["rank_classes"];
+  Json classes = Json::array();
+  for (const Json& c : r["rank_classes"])
+    if (!c.contains("server")) classes.push_back(c);
   const auto [least, most] = std::minmax_element(classes.begin(), classes.end(), [&](const Json& a, const Json& b) {
     return a[field].get<double>() < b[field].get<double>();
   });
@@ -102,7 +105,8 @@ std::string head(const Json& r) {
   for (const Json& size : r["mesh"]) mesh.push_back(size.dump());
   const int stages = r["stages"], all = r["ranks"], micro = r["micro_batches"];
   const int64_t batch = r["batch"];
-  std::string out = fmt::format("{}: {}, {} rank{}", text(r["job"]), text(r["mode"]), all, all == 1 ? "" : "s");
+  const auto servers = r.contains("servers") ? static_cast<int>(r["servers"].size()) : 0;
+  std::string out = fmt::format("{}: {}, {}", text(r["job"]), text(r["mode"]), processes_text(all, servers));
   if (stages > 1) out += fmt::format(" = {} stages x {}", stages, all / stages);
   if (all / stages > 1) out += fmt::format(" (mesh {})", join(mesh, "x"));
   out += fmt::format(", batch {}", batch);
@@ -301,7 +305,7 @@ std::string memory_table(const Json& classes, const std::vector<std::string>& ki
   }
   std::vector<std::pair<std::vector<std::string>, std::vector<int>>> rows;  // cells after the ranks' one, and the ranks
   for (const Json& c : classes) {
-    std::vector<std::string> cells = {c["stage"].dump()};
+    std::vector<std::string> cells = {c.contains("server") ? "server " + c["server"].dump() : c["stage"].dump()};
     for (const std::string& kind : kinds) cells.push_back(format_bytes(c["memory"].value(kind, int64_t{0})));
     auto row = std::find_if(rows.begin(), rows.end(), [&](const auto& known) { return known.first == cells; });
     if (row == rows.end()) row = rows.insert(rows.end(), {std::move(cells), {}});
@@ -338,6 +342,31 @@ std::string validation(const Json& r, bool full) {
                : "  beside the variables, in the memory of the training's activations and buffers\n");
 }
 
+/// Who holds what, and what a step moves.
+std::string served(const Json& r) {
+  if (!r.contains("servers")) return "";
+  constexpr size_t kShown = 8;
+  Table servers({">server", ">rank", ">parameters", ">received a step", ">sent a step", "holds"});
+  for (const Json& s : r["servers"]) {
+    std::vector<std::string> held;
+    for (const Json& range : s["holds"]) {
+      const int64_t first = range["first"], count = range["elements"], of = range["of"];
+      held.push_back(text(range["tensor"]) +
+                     (count == of ? "" : fmt::format(" [{}:{}] of {}", first, first + count, of)));
+    }
+    const size_t more = held.size() > kShown ? held.size() - kShown : 0;
+    held.resize(held.size() - more);
+    servers.add({s["server"].dump(), s["rank"].dump(), with_commas(s["parameters"].get<int64_t>()),
+                 format_bytes(s["received"]), format_bytes(s["sent"]),
+                 join(held) + (more > 0 ? fmt::format(" and {} more", more) : "")});
+  }
+  Table workers({">workers", ">pushed a step", ">pulled a step"});
+  for (const Json& row : r["traffic"])
+    workers.add(
+        {ranks_of_row(numbers_of(text(row["ranks"])), true), format_bytes(row["pushed"]), format_bytes(row["pulled"])});
+  return "\nservers\n" + servers.str() + "\nworkers\n" + workers.str();
+}
+
 /// A line a stage: its ranks' files differ by little. What a rank writes waits for the disk in memory of the same size.
 std::string checkpoint(const Json& r) {
   if (!r.contains("checkpoint")) return "";
@@ -345,18 +374,21 @@ std::string checkpoint(const Json& r) {
   std::map<int, int64_t> bytes;
   for (const Json& row : c["ranks"])
     for (const int rank : row["ranks"]) bytes[rank] = row["bytes"];
-  const int stages = r["stages"], per_stage = static_cast<int>(bytes.size()) / stages;
+  const int stages = r["stages"], workers = r["ranks"], per_stage = workers / stages;
+  const bool has_servers = static_cast<int>(bytes.size()) > workers;
   Table table({">ranks", ">stage", ">file, and memory for its copy"});
-  for (int stage = 0; stage < stages; ++stage) {
-    const int first = stage * per_stage, last = first + per_stage - 1;
+  for (int stage = 0; stage < stages + (has_servers ? 1 : 0); ++stage) {
+    const bool are_servers = stage == stages;
+    const int first = stage * per_stage,
+              last = are_servers ? static_cast<int>(bytes.size()) - 1 : first + per_stage - 1;
     int64_t least = bytes[first], most = 0;
     for (int rank = first; rank <= last; ++rank) {
       least = std::min(least, bytes[rank]);
       most = std::max(most, bytes[rank]);
     }
     const std::string from = format_bytes(least), to = format_bytes(most);
-    table.add({std::to_string(first) + (first == last ? "" : "-" + std::to_string(last)), std::to_string(stage),
-               from == to ? to : from + " to " + to});
+    table.add({std::to_string(first) + (first == last ? "" : "-" + std::to_string(last)),
+               are_servers ? "servers" : std::to_string(stage), from == to ? to : from + " to " + to});
   }
   const std::string integrated =
       c.contains("integrated_bytes") ? ", " + format_bytes(c["integrated_bytes"]) + " of it model.safetensors" : "";
@@ -469,8 +501,8 @@ std::string render_plan(const Json& r, const PlanStyle& style) {
   out += redistributions(r, style.full);
   if (r["micro_batches"].get<int>() > 1 || r["stages"].get<int>() > 1)
     out += "\nschedule\n" + draw_schedule(r["tasks"], style.width);
-  out += parameter_groups(r) + memory(r, style.full) + validation(r, style.full) + checkpoint(r) + communication(r) +
-         estimate(r) + search(r);
+  out += parameter_groups(r) + served(r) + memory(r, style.full) + validation(r, style.full) + checkpoint(r) +
+         communication(r) + estimate(r) + search(r);
   for (const Json& note : r["notes"]) out += "\nnote: " + text(note) + "\n";
   return out;
 }

@@ -40,9 +40,13 @@ std::string of(int64_t number, int64_t total) {
 
 std::string ranks_text(const std::vector<RankGroup>& groups) {
   std::string text;
+  bool has_ranks = false;
   for (const RankGroup& group : groups) {
     const bool several = group.ranks.find_first_of(",-") != std::string::npos;
-    text += text.empty() ? (several ? "ranks " : "rank ") : "  ";
+    const bool is_named = group.ranks.starts_with("server");
+    if (!text.empty()) text += "  ";
+    if (!is_named && !has_ranks) text += several ? "ranks " : "rank ";
+    has_ranks = has_ranks || !is_named;
     text += group.ranks + " " + group.doing;
   }
   return text;
@@ -77,7 +81,9 @@ std::vector<Segment> segments(const LiveStatus& status) {
       all.push_back({format_duration(*status.seconds_left) + " left", 4});
   }
   const std::string ranks = ranks_text(status.ranks);
-  const bool as_expected = status.ranks.size() == 1 && status.ranks[0].doing == "training";
+  const bool as_expected =
+      !status.ranks.empty() && std::all_of(status.ranks.begin(), status.ranks.end(),
+                                           [](const RankGroup& group) { return group.doing == "training"; });
   if (!ranks.empty()) all.push_back({ranks, as_expected ? 8 : 0});
   if (all.empty()) all.push_back({status.state, 0});
   return all;

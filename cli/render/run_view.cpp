@@ -34,9 +34,9 @@ double RunView::seconds() const {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - start_).count();
 }
 
-void RunView::begin(const std::string& name, int num_ranks, const RunDirectory& directory, const std::string& device) {
-  progress_.line(name + ": " + std::to_string(num_ranks) + (num_ranks == 1 ? " rank" : " ranks") +
-                 (device.empty() ? "" : " on " + device) + ", logs in " + directory.path());
+void RunView::begin(const std::string& name, const std::string& processes, const RunDirectory& directory,
+                    const std::string& device) {
+  progress_.line(name + ": " + processes + (device.empty() ? "" : " on " + device) + ", logs in " + directory.path());
 }
 
 void RunView::line(std::string_view line) { progress_.line_of_rank(line); }

@@ -18,7 +18,9 @@ class RunView {
  public:
   explicit RunView(int fd) : fd_(fd), progress_(fd) {}
 
-  void begin(const std::string& name, int num_ranks, const RunDirectory& directory, const std::string& device = "");
+  /// `processes`: see processes_text (rank_names.h).
+  void begin(const std::string& name, const std::string& processes, const RunDirectory& directory,
+             const std::string& device = "");
   /// A line of the first rank: the summary takes the epochs' means from it. If it is not shown itself, a line about the
   /// whole run becomes a notice.
   void listen(std::string_view line, bool is_shown = true);

@@ -27,14 +27,16 @@ std::vector<Json> read_start_ups(const RunDirectory& directory, int ranks) {
   return all;
 }
 
-std::string start_up_line(const std::vector<Json>& ranks, double least_seconds) {
+std::string start_up_line(const std::vector<Json>& ranks, double least_seconds, const RankNames& names) {
   const auto slowest = std::max_element(ranks.begin(), ranks.end(), [](const Json& a, const Json& b) {
     return a.value("alone", 0.0) < b.value("alone", 0.0);
   });
   if (slowest == ranks.end()) return "";
   const double seconds = slowest->value("seconds", 0.0);
   if (seconds < least_seconds) return "";
-  const std::string which = ranks.size() == 1 ? "" : fmt::format(" (rank {} was the slowest)", slowest - ranks.begin());
+  const std::string which =
+      ranks.size() == 1 ? ""
+                        : fmt::format(" ({} was the slowest)", names.name(static_cast<int>(slowest - ranks.begin())));
   std::string line = fmt::format("first step after {:.2f} s{}:", seconds, which);
   double rest = 0;
   const Json phases = slowest->value("phases", Json::object());

@@ -58,7 +58,7 @@ Rendezvous::Rendezvous(const JobSpec& spec, std::shared_ptr<SharedMemory> memory
   GlooOptions options;
   options.timeout_seconds = spec.launch.timeout_seconds;
   options.status = &status;
-  communicator_ = make_gloo_communicator(*store_, rank, spec.launch.ranks, options);
+  communicator_ = make_gloo_communicator(*store_, rank, spec.processes(), options);
 }
 
 Rendezvous::~Rendezvous() = default;

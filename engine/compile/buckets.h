@@ -30,10 +30,17 @@ struct BucketPlan {
   /// A rank's contributions add up in f32 and are rounded to `type` before the sum over ranks.
   bool adds_up_apart = false;
   int64_t elements = 0;  ///< padded if sharded
+  /// parameter_server: who holds it, each an equal part, in order; empty: the workers do.
+  std::vector<int> servers;
   int pieces = 1;        ///< Bucket::pieces
   std::vector<BucketParameter> parameters;
 
   bool in_stage(int stage) const;
+  bool is_served() const { return !servers.empty(); }
+  /// The index of the server's part of it; -1: it has none.
+  int part_of_server(int server) const;
+  /// The workers whose gradients add up to the whole: one of those that compute the same.
+  std::vector<int> pushers(const Mesh& mesh) const { return mesh.group(0, sum_axes); }
   /// Global ranks that sum their gradients with this one, including itself.
   std::vector<int> reduce_ranks(const Mesh& mesh, int rank_in_stage) const;
   /// The number of those ranks, and this rank's index among them.
@@ -45,6 +52,10 @@ struct BucketPlan {
 /// parameters if those are small.
 inline constexpr int64_t kBucketBytes = 32 << 20;
 inline constexpr int64_t kSliverBytes = 1 << 20;
+
+/// parameter_server: a layer's parameters are a bucket. It is cut over all servers if no part gets smaller than this;
+/// the others go whole, the largest first, to the server that has least.
+inline constexpr int64_t kLeastServedBytes = 4 << 10;
 
 /// Parameters in reverse graph order, because the last ones' gradients are ready first.
 ///

@@ -64,8 +64,8 @@ Program compile(const Graph& graph, const Plan& plan, const JobSpec& spec, const
 
 std::vector<Program> compile_all(const Graph& graph, const Plan& plan, const JobSpec& spec, const CostModel& cost) {
   std::vector<Program> programs;
-  programs.reserve(plan.ranks);
-  for (int rank = 0; rank < plan.ranks; ++rank) programs.push_back(compile(graph, plan, spec, cost, rank));
+  programs.reserve(static_cast<size_t>(plan.processes()));
+  for (int rank = 0; rank < plan.processes(); ++rank) programs.push_back(compile(graph, plan, spec, cost, rank));
   RankClasses classes = each_by_itself(std::move(programs));
   require_verified(classes);
   return std::move(classes.programs);

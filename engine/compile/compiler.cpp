@@ -17,17 +17,19 @@ Compiler::Compiler(const Graph& g, const Plan& p, const JobSpec& s, const CostMo
       spec(s),
       cost(c),
       rank(of_rank),
-      stage(of_rank / p.mesh.size()),
-      rank_in_stage(of_rank % p.mesh.size()),
+      server(of_rank < p.ranks ? -1 : of_rank - p.ranks),
+      stage(is_server() ? -1 : of_rank / p.mesh.size()),
+      rank_in_stage(is_server() ? 0 : of_rank % p.mesh.size()),
       formats(g.tensors.size(), Format::declared),
       forms(g.nodes.size()),
       variables(g.tensors.size(), -1) {
-  check(rank >= 0 && rank < plan.ranks && plan.ranks == plan.num_stages * plan.mesh.size(),
+  check(rank >= 0 && rank < plan.processes() && plan.ranks == plan.num_stages * plan.mesh.size(),
         "the rank belongs to the plan");
   for (int group = -1; group < static_cast<int>(s.optimizer.groups.size()); ++group)
     optimizers.emplace_back(s.optimizer.type, s.optimizer.settings_of(group));
   program.rank = rank;
-  program.stage = stage;
+  program.server = server;
+  program.stage = is_server() ? 0 : stage;
   program.chunks = plan.chunks;
   program.rank_in_stage = rank_in_stage;
 }
@@ -42,10 +44,10 @@ int Compiler::group_of(const std::vector<int>& ranks) {
   return static_cast<int>(found - program.groups.begin());
 }
 
-int Compiler::all_ranks() {
-  std::vector<int> ranks(plan.ranks);
+std::vector<int> Compiler::all_ranks() const {
+  std::vector<int> ranks(static_cast<size_t>(plan.processes()));
   std::iota(ranks.begin(), ranks.end(), 0);
-  return group_of(ranks);
+  return ranks;
 }
 
 BufferId Compiler::new_buffer(BufferKind kind, int64_t bytes) {

@@ -58,9 +58,15 @@ inline bool reduces(const VirtualInstruction& v) {
   return v.code.opcode == Opcode::collective && v.code.purpose == Purpose::gradient;
 }
 
+/// True if a worker sends parameter gradients to a server.
+inline bool pushes(const VirtualInstruction& v) {
+  return v.code.opcode == Opcode::send && v.code.purpose == Purpose::gradient;
+}
+
 /// A bucket on this rank: its plan, and its persistent buffers.
 struct RankBucket {
   const BucketPlan* plan = nullptr;
+  int level = 0;            ///< Bucket::level
   BufferId weights = -1;    ///< f32; -1: bf16 and never updated
   BufferId compute = -1;    ///< bf16: the copy that kernels read
   BufferId gradients = -1;  ///< the range that the update reads
@@ -72,7 +78,7 @@ struct RankBucket {
   BufferId read() const { return compute >= 0 ? compute : weights; }
   DType read_type() const { return compute >= 0 ? DType::bf16 : DType::f32; }
   /// Same as Bucket::weights_are_cut, which needs buffer offsets.
-  bool weights_are_cut() const { return plan->level == 3 || (plan->level > 0 && compute >= 0); }
+  bool weights_are_cut() const { return level == 3 || (level > 0 && compute >= 0); }
 };
 
 struct Compiler {
@@ -88,7 +94,9 @@ struct Compiler {
   const JobSpec& spec;
   const CostModel& cost;
   std::vector<Optimizer> optimizers;  ///< of parameters without a group, then of each group
-  const int rank, stage, rank_in_stage;
+  const int rank;
+  const int server;                ///< index among the servers; -1: a worker
+  const int stage, rank_in_stage;  ///< a server is in no stage: -1
 
   Program program;  ///< groups, variables and buckets as passes fill them in; instructions at the end
   std::vector<BucketPlan> bucket_plans;  ///< of all stages
@@ -102,6 +110,11 @@ struct Compiler {
   std::vector<VirtualBuffer> buffers;
   std::vector<VirtualInstruction> code;
 
+  bool is_server() const { return server >= 0; }
+  /// True if this rank has a part of the bucket.
+  bool has(const BucketPlan& bucket) const {
+    return is_server() ? bucket.part_of_server(server) >= 0 : bucket.in_stage(stage);
+  }
   bool trains() const { return graph.trains(); }
   const Optimizer& optimizer_of(const BucketPlan& bucket) const {
     return optimizers.at(static_cast<size_t>(bucket.group + 1));
@@ -115,7 +128,7 @@ struct Compiler {
   int64_t num_reported() const { return 1 + static_cast<int64_t>(graph.metrics.size()); }
   int global_rank(int of_stage, int of_rank_in_stage) const { return of_stage * plan.mesh.size() + of_rank_in_stage; }
   int group_of(const std::vector<int>& ranks);  ///< index into program.groups
-  int all_ranks();                              ///< the group of every rank
+  std::vector<int> all_ranks() const;           ///< workers, then servers
   BufferId new_buffer(BufferKind kind, int64_t bytes);
   void emit(Instruction instruction, const std::vector<View>& inputs, const std::vector<View>& outputs);
 

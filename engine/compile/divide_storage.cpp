@@ -6,7 +6,7 @@
 //   [ w0           | w0     w1      | w1     b0 b1 ]
 //
 // Parts end between rows, and a small variable is one rank's alone. A sharded bucket is divided already: there the
-// first of the ranks with the same shard writes it.
+// first of the ranks with the same shard writes it. What servers hold, they write, each its shard.
 #include <algorithm>
 #include <map>
 #include <unordered_map>
@@ -62,13 +62,24 @@ void divide_storage(Compiler& c) {
     return bucket != buckets.end() && bucket->second->level > 0;
   };
 
+  const auto is_served = [&](const VariablePlan& v) {
+    const auto bucket = buckets.find(v.tensor);
+    return bucket != buckets.end() && bucket->second->is_served();
+  };
+
   std::map<Holders, int64_t> totals, placed;  // elements
   for (const VariablePlan& v : c.plan.variables)
-    if (!is_sharded(v)) totals[{v.stages, v.layout.replica_axes(c.plan.mesh)}] += local_elements(c, v);
+    if (!is_sharded(v) && !is_served(v)) totals[{v.stages, v.layout.replica_axes(c.plan.mesh)}] += local_elements(c, v);
 
   for (const VariablePlan& v : c.plan.variables) {
     const Axes replicas = v.layout.replica_axes(c.plan.mesh);
     const int index = c.variable_index(v.tensor);
+    if (is_served(v)) {
+      if (index < 0) continue;
+      Variable& variable = c.program.variables[static_cast<size_t>(index)];
+      variable.own_elements = c.is_server() ? num_elements(variable.shape) : 0;
+      continue;
+    }
     if (is_sharded(v)) {
       if (index < 0) continue;
       Variable& variable = c.program.variables[static_cast<size_t>(index)];

@@ -12,33 +12,6 @@ namespace {
 
 constexpr int64_t kFloat = byte_size(DType::f32);
 
-/// `kernel`: for Opcode::kernel.
-Instruction once_a_step(Opcode opcode, std::string name, const KernelDef* kernel = nullptr) {
-  Instruction i;
-  i.opcode = opcode;
-  i.name = std::move(name);
-  if (kernel != nullptr) i.op = kernel->name;
-  i.phase = Phase::backward;
-  return i;
-}
-
-/// In-place sum of a few numbers over all ranks.
-void all_reduce_numbers(Lowering& l, const std::string& name, Purpose purpose, const View& numbers) {
-  if (l.c.plan.ranks == 1) return;
-  Instruction i = once_a_step(Opcode::collective, name);
-  i.collective = Collective::all_reduce;
-  i.group = l.c.all_ranks();
-  i.purpose = purpose;
-  l.c.emit(std::move(i), {numbers}, {numbers});
-}
-
-/// One collective for the loss and all metrics: those that count the loss count them too.
-void finish_loss(Lowering& l) {
-  const View loss = l.c.flat(l.c.loss, 0, l.c.num_reported(), "loss");
-  if (!counts_loss(l)) l.c.emit(once_a_step(Opcode::kernel, "zero loss", &zero_kernel), {}, {loss});
-  all_reduce_numbers(l, "all_reduce loss", Purpose::loss, loss);
-}
-
 View sum_of_squares(Lowering& l) {
   View norm = l.c.flat(l.c.new_buffer(BufferKind::scratch, kFloat), 0, 1, "clip_norm");
   for (size_t b = 0; b < l.c.buckets.size(); ++b) {
@@ -56,7 +29,7 @@ View sum_of_squares(Lowering& l) {
   const bool empty = !norm.operand.accumulate;
   norm.operand.accumulate = false;
   if (empty) l.c.emit(once_a_step(Opcode::kernel, "zero clip_norm", &zero_kernel), {}, {norm});
-  all_reduce_numbers(l, "all_reduce clip_norm", Purpose::clip, norm);
+  all_reduce_numbers(l, "all_reduce clip_norm", Purpose::clip, l.c.all_ranks(), norm);
   return norm;
 }
 
@@ -68,6 +41,53 @@ Instruction update_instruction(const Lowering& l, const BucketPlan& bucket, cons
   if (const double scale = l.c.spec.optimizer.learning_rate_scale(bucket.group); scale != 1)
     i.attrs.set("learning_rate_scale", scale);
   return i;
+}
+
+/// Buckets in the order in which their gradients are summed: an update waits for its own sum only, so updates run
+/// while the last sums are under way.
+std::vector<int> in_order_of_reduction(const Lowering& l) {
+  std::vector<int> updated;
+  for (int b = 0; b < static_cast<int>(l.c.buckets.size()); ++b) {
+    if (l.c.buckets[b].plan->updated) updated.push_back(b);
+  }
+  std::stable_sort(updated.begin(), updated.end(),
+                   [&](int a, int b) { return l.gradients[a].last_reduction < l.gradients[b].last_reduction; });
+  return updated;
+}
+
+bool has_shard_to_add(const Lowering& l, int bucket) {
+  return std::any_of(l.scattered.begin(), l.scattered.end(),
+                     [&](const ScatteredShard& s) { return s.to.buffer == l.c.buckets[bucket].gradients; });
+}
+
+}  // namespace
+
+/// `kernel`: for Opcode::kernel.
+Instruction once_a_step(Opcode opcode, std::string name, const KernelDef* kernel) {
+  Instruction i;
+  i.opcode = opcode;
+  i.name = std::move(name);
+  if (kernel != nullptr) i.op = kernel->name;
+  i.phase = Phase::backward;
+  return i;
+}
+
+/// In-place sum of a few numbers.
+void all_reduce_numbers(Lowering& l, const std::string& name, Purpose purpose, const std::vector<int>& ranks,
+                        const View& numbers) {
+  if (ranks.size() == 1) return;
+  Instruction i = once_a_step(Opcode::collective, name);
+  i.collective = Collective::all_reduce;
+  i.group = l.c.group_of(ranks);
+  i.purpose = purpose;
+  l.c.emit(std::move(i), {numbers}, {numbers});
+}
+
+/// One collective for the loss and all metrics: those that count the loss count them too.
+void finish_loss(Lowering& l) {
+  const View loss = l.c.flat(l.c.loss, 0, l.c.num_reported(), "loss");
+  if (!counts_loss(l)) l.c.emit(once_a_step(Opcode::kernel, "zero loss", &zero_kernel), {}, {loss});
+  all_reduce_numbers(l, "all_reduce loss", Purpose::loss, l.c.all_ranks(), loss);
 }
 
 /// Updates a piece of a bucket: all of it, or this rank's shard followed by a gather of the weights. In bf16 the
@@ -98,32 +118,13 @@ void update(Lowering& l, int b, const Bucket::Piece& piece, const std::optional<
   l.c.emit(std::move(gather), {shard}, {whole});
 }
 
-/// Buckets in the order in which their gradients are summed: an update waits for its own sum only, so updates run
-/// while the last sums are under way.
-std::vector<int> in_order_of_reduction(const Lowering& l) {
-  std::vector<int> updated;
-  for (int b = 0; b < static_cast<int>(l.c.buckets.size()); ++b) {
-    if (l.c.buckets[b].plan->updated) updated.push_back(b);
-  }
-  std::stable_sort(updated.begin(), updated.end(),
-                   [&](int a, int b) { return l.gradients[a].last_reduction < l.gradients[b].last_reduction; });
-  return updated;
-}
-
-bool has_shard_to_add(const Lowering& l, int bucket) {
-  return std::any_of(l.scattered.begin(), l.scattered.end(),
-                     [&](const ScatteredShard& s) { return s.to.buffer == l.c.buckets[bucket].gradients; });
-}
-
-}  // namespace
-
 bool counts_loss(const Lowering& l) { return counts_loss(l.c.graph, {l.c.plan, l.c.stage, l.c.rank_in_stage}); }
 
 void finish_step(Lowering& l) {
   if (!l.c.graph.has_loss()) return;
   if (l.c.trains()) reduce_remaining_buckets(l);
   finish_loss(l);
-  if (!l.c.trains()) return;
+  if (!l.c.trains() || l.c.plan.servers > 0) return;  // else the servers clip and update
   std::optional<View> norm;
   if (l.c.spec.optimizer.clip_norm > 0) {
     add_up_shards(l);

@@ -110,6 +110,7 @@ BufferId summed_range(Lowering& l, int bucket) {
 void reduce_once(Lowering& l, int bucket) {
   const Bucket& b = l.c.program.buckets[bucket];
   const BufferId range = summed_range(l, bucket);
+  if (b.served) return push(l, bucket, range);
   if (b.reduce_group < 0) return;
   for (int p = 0; p < b.pieces; ++p) {
     const Bucket::Piece piece = b.piece(p);

@@ -34,6 +34,16 @@ Bucket bucket_of(Compiler& c, const BucketPlan& plan) {
   b.pieces = plan.pieces;
   b.gradient_type = plan.type;
   b.kept_type = plan.kept;
+  if (plan.is_served()) {
+    b.served = true;
+    b.pushers = static_cast<int>(plan.pushers(c.plan.mesh).size());
+    if (!c.is_server()) return b;
+    b.level = 3;
+    b.kept_type = DType::f32;  // all workers' add up there
+    b.shards = static_cast<int>(plan.servers.size());
+    b.shard = plan.part_of_server(c.server);
+    return b;
+  }
   const std::vector<int> ranks = plan.reduce_ranks(c.plan.mesh, c.rank_in_stage);
   if (plan.updated && ranks.size() > 1) b.reduce_group = c.group_of(ranks);
   if (plan.level == 0) return b;
@@ -43,14 +53,17 @@ Bucket bucket_of(Compiler& c, const BucketPlan& plan) {
   return b;
 }
 
+/// False if another rank updates it: a server.
+bool updates(const Compiler& c, const BucketPlan& plan) { return plan.updated && plan.is_served() == c.is_server(); }
+
 /// In bf16 kernels read a copy. The f32 weights serve only the update, so each rank keeps just those that it
 /// updates.
 void add_weights(Compiler& c, const Bucket& bucket, RankBucket& r) {
-  const bool copied = c.spec.precision == Precision::bf16, level3 = r.plan->level == 3;
+  const bool copied = c.spec.precision == Precision::bf16;
   if (copied) {
-    const int64_t elements = level3 ? bucket.shard_elements() : bucket.elements;
+    const int64_t elements = bucket.level == 3 ? bucket.shard_elements() : bucket.elements;
     r.compute = c.new_buffer(BufferKind::weights, elements * byte_size(DType::bf16));
-    if (!r.plan->updated || !c.keeps_training_state) return;
+    if (!updates(c, *r.plan) || !c.keeps_training_state) return;
   }
   const int64_t elements = r.weights_are_cut() ? bucket.shard_elements() : bucket.elements;
   r.weights = c.new_buffer(copied ? BufferKind::master : BufferKind::weights, elements * kFloat);
@@ -61,18 +74,20 @@ void add_bucket(Compiler& c, const BucketPlan& plan) {
   const int64_t whole = bucket.elements * kFloat, shard = whole / bucket.shards;
   RankBucket r;
   r.plan = &plan;
+  r.level = bucket.level;
   add_weights(c, bucket, r);
   if (plan.updated && c.keeps_training_state) {
     RankBucket kept = r;
-    const int64_t bytes = (plan.level >= 2 ? bucket.shard_elements() : bucket.elements) * byte_size(plan.kept);
+    const int64_t bytes = (bucket.level >= 2 ? bucket.shard_elements() : bucket.elements) * byte_size(bucket.kept_type);
     kept.gradients = c.new_buffer(BufferKind::gradients, bytes);
-    if (plan.adds_up_apart && plan.level < 2) kept.sums = c.new_buffer(BufferKind::gradients, whole);
-    for (size_t i = 0; i < c.optimizer_of(plan).states().size(); ++i) {
-      kept.optimizer.push_back(c.new_buffer(BufferKind::optimizer, plan.level >= 1 ? shard : whole));
-    }
+    if (plan.adds_up_apart && bucket.level < 2) kept.sums = c.new_buffer(BufferKind::gradients, whole);
+    const std::vector<std::string> states =
+        updates(c, plan) ? c.optimizer_of(plan).states() : std::vector<std::string>{};
+    for (size_t i = 0; i < states.size(); ++i)
+      kept.optimizer.push_back(c.new_buffer(BufferKind::optimizer, bucket.level >= 1 ? shard : whole));
     if (c.trains()) {  // an evaluation leaves them alone
       r = std::move(kept);
-      bucket.optimizer_states = c.optimizer_of(plan).states();
+      bucket.optimizer_states = states;
     }
   }
   c.program.buckets.push_back(std::move(bucket));
@@ -84,7 +99,7 @@ void add_bucket(Compiler& c, const BucketPlan& plan) {
 void lay_out_variables(Compiler& c) {
   c.bucket_plans = plan_buckets(c.trained, c.plan);
   for (const BucketPlan& plan : c.bucket_plans) {
-    if (plan.in_stage(c.stage)) add_bucket(c, plan);
+    if (c.has(plan)) add_bucket(c, plan);
   }
   std::unordered_map<TensorId, std::pair<int, int64_t>> places;  // of parameters: bucket, first element in it
   for (size_t b = 0; b < c.buckets.size(); ++b) {
@@ -92,10 +107,11 @@ void lay_out_variables(Compiler& c) {
       places[p.tensor] = {static_cast<int>(b), p.first_element};
   }
   for (const VariablePlan& plan : c.plan.variables) {
-    if (std::find(plan.stages.begin(), plan.stages.end(), c.stage) == plan.stages.end()) continue;
+    const auto place = places.find(plan.tensor);
+    const bool in_stage = std::find(plan.stages.begin(), plan.stages.end(), c.stage) != plan.stages.end();
+    if (c.is_server() ? place == places.end() : !in_stage) continue;
     Variable v = variable_of(c, plan);
-    if (const auto place = places.find(plan.tensor); place != places.end())
-      std::tie(v.bucket, v.bucket_element) = place->second;
+    if (place != places.end()) std::tie(v.bucket, v.bucket_element) = place->second;
     c.variables[static_cast<size_t>(plan.tensor)] = static_cast<int>(c.program.variables.size());
     const int64_t bytes = num_elements(v.shape) * byte_size(v.dtype);
     c.states.push_back(v.kind == TensorKind::state ? c.new_buffer(BufferKind::state, bytes) : -1);

@@ -191,5 +191,20 @@ void gather_in_forward(Lowering& l, int bucket, LayerId layer);
 // finish_step.cpp
 bool counts_loss(const Lowering& l);
 void finish_step(Lowering& l);
+/// The loss and the metrics, summed over all ranks.
+void finish_loss(Lowering& l);
+void all_reduce_numbers(Lowering& l, const std::string& name, Purpose purpose, const std::vector<int>& ranks,
+                        const View& numbers);
+Instruction once_a_step(Opcode opcode, std::string name, const KernelDef* kernel = nullptr);
+/// `norm`: of all gradients, with clip_norm.
+void update(Lowering& l, int bucket, const Bucket::Piece& piece, const std::optional<View>& norm);
+
+// serve.cpp
+/// A worker's pull of a bucket's weights: before their first use in a step.
+void pull(Lowering& l, int bucket);
+/// A worker's push of a bucket's gradients, which are in `range`.
+void push(Lowering& l, int bucket, BufferId range);
+/// A server's step.
+void lower_server(Lowering& l);
 
 }  // namespace trainctl

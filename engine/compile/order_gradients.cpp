@@ -28,6 +28,9 @@
 namespace trainctl {
 namespace {
 
+/// A parameter's gradient: summed over ranks, or pushed to a server.
+bool hands_over(const VirtualInstruction& v) { return reduces(v) || pushes(v); }
+
 bool is_product(const VirtualInstruction& v) {
   const KernelDef* kernel = kernel_of(v.code);
   return kernel != nullptr && kernel->is_product;
@@ -50,13 +53,14 @@ std::vector<size_t> way_out(const Compiler& c, size_t at) {
   std::vector<size_t> way = {first_reader(c, at)};
   if (way[0] < c.code.size() && is_kernel(c.code[way[0]], pack_kernel)) way.push_back(first_reader(c, way[0]));
   const bool leaves = way.back() < c.code.size() && c.code[way.back()].code.opcode != Opcode::kernel;
-  if (!leaves || reduces(c.code[way.back()])) way.clear();
+  if (!leaves || hands_over(c.code[way.back()])) way.clear();
   return way;
 }
 
 /// Reduced within this stage only: ranks of other stages may wait for what this stage computes next.
 bool is_reduced_by(const Compiler& c, const VirtualInstruction& made, const VirtualInstruction& v) {
-  if (!reduces(v) || !touch_the_same(made, v)) return false;
+  if (!hands_over(v) || !touch_the_same(made, v)) return false;
+  if (pushes(v)) return true;
   const std::vector<int>& ranks = c.program.groups[static_cast<size_t>(v.code.group)];
   return std::all_of(ranks.begin(), ranks.end(), [&](int rank) { return rank / c.plan.mesh.size() == c.stage; });
 }
@@ -117,7 +121,7 @@ void exchange_last_two(Compiler& c) {
 /// Moves each reduction up to where it may start, ahead of products that it does not depend on.
 void reduce_at_once(Compiler& c) {
   for (size_t i = 0; i < c.code.size(); ++i) {
-    if (!reduces(c.code[i])) continue;
+    if (!hands_over(c.code[i])) continue;
     size_t place = i;
     while (place > 0 && is_product(c.code[place - 1]) && !conflict(c.code[place - 1], c.code[i])) --place;
     if (place < i) move_instruction(c, i, place);

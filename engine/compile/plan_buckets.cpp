@@ -1,6 +1,7 @@
 // Groups parameters that are reduced, gathered and updated together into buckets.
 #include <algorithm>
 #include <map>
+#include <numeric>
 #include <tuple>
 
 #include "engine/base/error.h"
@@ -74,7 +75,8 @@ Candidate candidate(const Graph& graph, const Plan& plan, const VariablePlan& va
   int level = updated && several && large ? plan.optimizer_shard_level : 0;
   if (variable.stages.size() > 1) level = std::min(level, 1);
 
-  c.key = {variable.virtual_stages, sum_axes, level, updated, level == 3 ? first_reader : -1, group};
+  const bool by_layer = level == 3 || plan.servers > 0;  // so that a push or pull does not wait for other layers
+  c.key = {variable.virtual_stages, sum_axes, level, updated, by_layer ? first_reader : -1, group};
   return c;
 }
 
@@ -99,8 +101,9 @@ void lay_out(BucketPlan& bucket, const Mesh& mesh) {
     p.first_element = bucket.elements;
     bucket.elements += p.elements;
   }
-  if (bucket.level == 0) return;
-  const int64_t unit = line * mesh.ways(bucket.sum_axes) * static_cast<int64_t>(bucket.stages.size());
+  if (bucket.level == 0 && !bucket.is_served()) return;
+  const auto shards = bucket.is_served() ? static_cast<int>(bucket.servers.size()) : bucket.num_reduce_ranks(mesh);
+  const int64_t unit = line * shards;
   bucket.elements = round_up(bucket.elements, unit);
 }
 
@@ -122,7 +125,7 @@ int pieces_of(const Graph& graph, const Plan& plan, const VariablePlan& variable
   constexpr int64_t kMostPieces = 8;
   const auto& [virtual_stages, sum_axes, level, updated, layer, group] = key;
   const int64_t ways = plan.mesh.ways(sum_axes), bytes = parameter.elements * byte_size(DType::f32);
-  if (!updated || ways == 1 || level > 2 || variable.stages.size() > 1 || plan.hybrid()) return 1;
+  if (!updated || ways == 1 || plan.servers > 0 || level > 2 || variable.stages.size() > 1 || plan.hybrid()) return 1;
   if (plan.gradient_type != DType::f32 && level < 2 && plan.micro_batches > 1) return 1;  // it adds up apart
   if (!is_of_product(graph, parameter.gradients)) return 1;
   const int64_t rows = variable.layout.local_shape(plan.mesh, variable.global_shape)[0];
@@ -148,7 +151,35 @@ bool is_last(const Graph& graph, const Plan& plan, const std::map<TensorId, std:
   return false;
 }
 
+/// All that is updated. Each byte is pushed and pulled once a step, so equal bytes are also equal traffic.
+void place_on_servers(const Plan& plan, std::vector<BucketPlan>& buckets) {
+  if (plan.servers == 0) return;
+  std::vector<int> all(static_cast<size_t>(plan.servers));
+  std::iota(all.begin(), all.end(), 0);
+  std::vector<BucketPlan*> whole;
+  for (BucketPlan& bucket : buckets) {
+    if (!bucket.updated) continue;
+    if (bucket.elements * byte_size(DType::f32) >= kLeastServedBytes * plan.servers)
+      bucket.servers = all;
+    else
+      whole.push_back(&bucket);
+  }
+  std::stable_sort(whole.begin(), whole.end(),
+                   [](const BucketPlan* a, const BucketPlan* b) { return a->elements > b->elements; });
+  std::vector<int64_t> held(all.size());
+  for (BucketPlan* bucket : whole) {
+    const auto least = std::min_element(held.begin(), held.end());
+    *least += bucket->elements;
+    bucket->servers = {static_cast<int>(least - held.begin())};
+  }
+}
+
 }  // namespace
+
+int BucketPlan::part_of_server(int server) const {
+  const auto at = std::find(servers.begin(), servers.end(), server);
+  return at == servers.end() ? -1 : static_cast<int>(at - servers.begin());
+}
 
 bool BucketPlan::in_stage(int stage) const { return std::find(stages.begin(), stages.end(), stage) != stages.end(); }
 
@@ -191,7 +222,8 @@ std::vector<BucketPlan> plan_buckets(const Graph& graph, const Plan& plan) {
     const int level = std::get<2>(key);
     if (pieces > 1 && !is_last(graph, plan, gradients, *variable, level)) pieces = 1;
     const auto found = open.find(key);
-    const bool fits = pieces == 1 && found != open.end() && (level == 3 || takes(buckets[found->second], parameter));
+    const bool fits = pieces == 1 && found != open.end() &&
+                      (level == 3 || plan.servers > 0 || takes(buckets[found->second], parameter));
     if (!fits) {
       open[key] = buckets.size();
       BucketPlan bucket;
@@ -211,6 +243,7 @@ std::vector<BucketPlan> plan_buckets(const Graph& graph, const Plan& plan) {
     bucket.parameters.push_back(std::move(parameter));
     if (pieces > 1) open.erase(key);
   }
+  place_on_servers(plan, buckets);
   for (BucketPlan& bucket : buckets) {
     lay_out(bucket, plan.mesh);
     bucket.adds_up_apart = adds_up_apart(plan, bucket);

@@ -111,6 +111,7 @@ std::string bucket_text(const Program& program, const Bucket& b, const BucketPla
   if (!at.sums.empty()) text += ", sums " + at.sums;
   if (!at.gradients.empty()) text += fmt::format(", {} {}", gradients_text(b), at.gradients);
   for (const std::string& place : at.optimizer) text += ", optimizer " + place;
+  if (b.served && program.server < 0) text += ", on servers";
   if (b.reduce_group >= 0) text += ", summed over " + ranks_text(program.groups[b.reduce_group]);
   if (b.level > 0) text += fmt::format(", level {}, shard {} of {}", b.level, b.shard, b.shards);
   if (b.pieces > 1) text += fmt::format(", in {} pieces", b.pieces);
@@ -129,6 +130,7 @@ bool has_places(const Compiler& c) {
 }
 
 std::string rank_text(const Program& program) {
+  if (program.server >= 0) return fmt::format("rank {}: server {}; ", program.rank, program.server);
   return fmt::format("rank {}: stage {}, rank {} in it; ", program.rank, program.stage, program.rank_in_stage);
 }
 

@@ -148,6 +148,10 @@ struct Bucket {
   int shards = 1, shard = 0;  ///< this rank's: of each piece, elements [shard, shard + 1) * (elements of it) / shards
   int pieces = 1;
   int level = 0;  ///< optimizer_shard level of this bucket (0 if it is smaller than min_kb)
+  /// parameter_server: a worker has the whole bucket, pulls its weights and pushes its gradients. A server has it as at
+  /// level 3: its shard alone, of those that hold the bucket.
+  bool served = false;
+  int pushers = 0;  ///< served: the workers whose gradients add up to the whole
   /// f32, what the optimizer updates: the whole range, or this rank's shard (weights_are_cut); -1: bf16 and not updated
   int64_t weights_offset = -1;
   /// bf16: the copy that kernels read, the whole range, or at level 3 this rank's shard; -1: they read the weights
@@ -205,6 +209,7 @@ struct ReportedMetric {
 
 struct Program {
   int rank = 0;
+  int server = -1;  ///< index among the servers; -1: a worker
   int stage = 0;
   int rank_in_stage = 0;
   int chunks = 1;  ///< of layers that the stage holds

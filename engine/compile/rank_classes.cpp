@@ -11,7 +11,8 @@
 namespace trainctl {
 
 bool RankClasses::has_stage_peer(const Program& program, const Instruction& message) const {
-  return message.peer % mesh.size() == program.rank % mesh.size();
+  const bool to_server = message.peer < num_ranks() && program_of(message.peer).server >= 0;
+  return program.server < 0 && !to_server && message.peer % mesh.size() == program.rank % mesh.size();
 }
 
 int RankClasses::peer(int rank, const Instruction& message) const {
@@ -30,7 +31,7 @@ Program RankClasses::of_rank(int rank) const {
   for (Instruction& i : program.instructions)
     if (i.opcode == Opcode::send || i.opcode == Opcode::recv) i.peer = peer(rank, i);
   program.rank = rank;
-  program.rank_in_stage = rank % mesh.size();
+  if (program.server < 0) program.rank_in_stage = rank % mesh.size();
   return program;
 }
 
@@ -62,7 +63,7 @@ RankClasses compile_unverified(const Graph& graph, const Plan& plan, const JobSp
   classes.mesh = plan.mesh;
   const std::vector<RankTraits> traits = rank_traits(graph, plan, spec);
   std::map<RankTraits, int> found;
-  for (int rank = 0; rank < plan.ranks; ++rank) {
+  for (int rank = 0; rank < plan.processes(); ++rank) {
     const auto [entry, is_new] =
         found.try_emplace(traits[static_cast<size_t>(rank)], static_cast<int>(classes.ranks.size()));
     if (is_new) classes.ranks.emplace_back();

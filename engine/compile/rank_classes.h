@@ -28,7 +28,7 @@ struct RankClasses {
     return programs[static_cast<size_t>(class_of[static_cast<size_t>(rank)])];
   }
   /// True if, for every rank of the class, the peer of a send or recv is the rank at the same place in another
-  /// stage.
+  /// stage. Between a worker and a server it is one rank, whatever the other.
   bool has_stage_peer(const Program& program, const Instruction& message) const;
   /// The peer for this rank.
   int peer(int rank, const Instruction& message) const;

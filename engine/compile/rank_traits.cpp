@@ -102,12 +102,14 @@ std::vector<CountedPart> CountedBucket::parts(int stage, int rank_in_stage) cons
 }
 
 std::vector<RankTraits> rank_traits(const Graph& graph, const Plan& plan, const JobSpec& spec) {
-  const bool has_loss = graph.has_loss(), clips = graph.trains() && spec.optimizer.clip_norm > 0;
-  const std::vector<BucketPlan> buckets = clips ? plan_buckets(graph, plan) : std::vector<BucketPlan>{};
+  const bool has_loss = graph.has_loss(), clips = graph.trains() && spec.optimizer.clip_norm > 0 && plan.servers == 0;
+  const bool asks_buckets = clips || plan.servers > 0;
+  const std::vector<BucketPlan> buckets = asks_buckets ? plan_buckets(graph, plan) : std::vector<BucketPlan>{};
   std::vector<CountedBucket> counted;
   for (const BucketPlan& bucket : buckets)
-    if (bucket.updated) counted.emplace_back(plan, bucket);
-  std::vector<RankTraits> all(static_cast<size_t>(plan.ranks));
+    if (clips && bucket.updated) counted.emplace_back(plan, bucket);
+  std::vector<RankTraits> all(static_cast<size_t>(plan.processes()));
+  for (int server = 0; server < plan.servers; ++server) all[static_cast<size_t>(plan.ranks + server)].server = server;
   for (int rank = 0; rank < plan.ranks; ++rank) {
     const RankOfPlan of{plan, rank / plan.mesh.size(), rank % plan.mesh.size()};
     RankTraits& traits = all[static_cast<size_t>(rank)];
@@ -120,6 +122,11 @@ std::vector<RankTraits> rank_traits(const Graph& graph, const Plan& plan, const 
         ++of_pieces[static_cast<size_t>(part.piece)];
       traits.counted.insert(traits.counted.end(), of_pieces.begin(), of_pieces.end());
     }
+  }
+  for (const BucketPlan& bucket : buckets) {
+    if (!bucket.is_served()) continue;
+    for (int rank = 0; rank < plan.ranks; ++rank) all[static_cast<size_t>(rank)].pushes.push_back(false);
+    for (int rank : bucket.pushers(plan.mesh)) all[static_cast<size_t>(rank)].pushes.back() = true;
   }
   LayerGroups(graph, plan).add_to(all);
   return all;

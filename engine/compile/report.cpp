@@ -11,6 +11,7 @@
 #include "engine/base/text.h"
 #include "engine/compile/held_report.h"
 #include "engine/compile/product_flops.h"
+#include "engine/compile/served_report.h"
 #include "engine/ops/program_kernels.h"
 
 namespace trainctl {
@@ -292,6 +293,7 @@ Json parameter_groups_json(const JobSpec& spec, const Graph& graph) {
 
 /// What a rank computes with: its part of the parameters of its stage, before optimizer_shard cuts what is kept.
 int64_t parameters_of(const Program& program) {
+  if (program.server >= 0) return held_elements(program);
   int64_t count = 0;
   for (const Variable& variable : program.variables)
     if (variable.kind == TensorKind::parameter) count += num_elements(variable.shape);
@@ -300,15 +302,17 @@ int64_t parameters_of(const Program& program) {
 
 Json class_json(const RankClasses& classes, size_t of_class, size_t calls) {
   const Program& program = classes.programs[of_class];
-  return {{"ranks", range_text(classes.ranks[of_class])},
-          {"count", classes.ranks[of_class].size()},
-          {"stage", program.stage},
-          {"parameters", parameters_of(program)},
-          {"flops_per_step", count_json(program_flops(program))},
-          {"arena_bytes", program.arena_bytes},
-          {"memory", memory_json(program.memory)},
-          {"instructions", program.instructions.size()},
-          {"calls", calls}};
+  Json row = {{"ranks", range_text(classes.ranks[of_class])},
+              {"count", classes.ranks[of_class].size()},
+              {"stage", program.stage},
+              {"parameters", parameters_of(program)},
+              {"flops_per_step", count_json(program_flops(program))},
+              {"arena_bytes", program.arena_bytes},
+              {"memory", memory_json(program.memory)},
+              {"instructions", program.instructions.size()},
+              {"calls", calls}};
+  if (program.server >= 0) row["server"] = program.server;
+  return row;
 }
 
 }  // namespace
@@ -376,6 +380,7 @@ Json plan_report(const JobSpec& spec, const Graph& graph, const Plan& plan, cons
                  {"calls", std::move(calls)},
                  {"notes", plan.notes}};
   if (Json groups = parameter_groups_json(spec, graph); !groups.is_null()) report["parameter_groups"] = std::move(groups);
+  if (plan.servers > 0) add_served(report, classes);
   if (plan.hybrid()) report["held"] = held_report(graph, plan, spec.parallel.full_batch);
   return report;
 }

@@ -30,6 +30,7 @@ Located variable_value(Lowering& l, TensorId tensor) {
     const bool gathered = l.c.program.buckets[variable.bucket].level == 3;
     if (l.used.insert(variable.bucket).second) {
       gather_in_forward(l, variable.bucket, l.first_readers[tensor]);
+      if (l.c.program.buckets[variable.bucket].served) pull(l, variable.bucket);
     }
     view.buffer = gathered ? gathered_weights(l, variable.bucket).buffer : l.c.buckets[variable.bucket].read();
     view.operand.offset = variable.bucket_element * byte_size(view.operand.dtype);

@@ -33,6 +33,8 @@ void verify_updates(const Program& program, Faults& faults);
 void verify_messages(const RankClasses& classes, Faults& faults);
 /// Collectives (point 4).
 void verify_collectives(const RankClasses& classes, Faults& faults);
+/// Pulls and pushes (point 7).
+void verify_served(const RankClasses& classes, Faults& faults);
 /// No deadlock (point 5).
 void verify_progress(const RankClasses& classes, Faults& faults);
 

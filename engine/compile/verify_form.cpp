@@ -176,10 +176,11 @@ std::vector<Region> persistent_regions(const Program& program) {
   };
   for (const Bucket& b : program.buckets) {
     const int64_t whole = b.elements * byte_size(DType::f32), shard = whole / b.shards;
+    const bool pulled = b.served && program.server < 0;
     const int64_t read = (b.level == 3 ? b.shard_elements() : b.elements) * byte_size(DType::bf16);
     add((b.has_compute_copy() ? "master." : "weights.") + b.name, b.weights_offset, b.weights_are_cut() ? shard : whole,
-        true);
-    add("weights." + b.name, b.compute_offset, read, true);
+        !pulled);
+    add("weights." + b.name, b.compute_offset, read, !pulled);
     const int64_t kept = (b.level >= 2 ? b.shard_elements() : b.elements) * byte_size(b.kept_type);
     add("grad." + b.name, b.gradients_offset, kept, false);
     add("sums of grad." + b.name, b.sums_offset, whole, false);

@@ -66,6 +66,7 @@ std::vector<ProgramFault> verify_classes(const RankClasses& classes) {
   const size_t before = faults.size();
   verify_messages(classes, faults);
   verify_collectives(classes, faults);
+  verify_served(classes, faults);
   if (faults.size() == before) verify_progress(classes, faults);  // otherwise it would only repeat what is missing
   return faults;
 }

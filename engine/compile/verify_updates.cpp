@@ -201,7 +201,7 @@ class BucketUpdates {
     if (b_.reduce_group >= 0 && reduces_ == 0) fault(gradient_name() + " is never reduced");
     if ((b_.level == 1 || b_.level == 2) && gathers_ != 1)
       fault("the weights of " + b_.name + " are gathered " + std::to_string(gathers_) + " times in a step, not once");
-    if (b_.level < 2) return;
+    if (b_.level < 2 || b_.served) return;
     if (additions_ != reduces_)
       fault(gradient_name() + ": " + std::to_string(reduces_) + " sums are made, " + std::to_string(additions_) +
             " are added up");
@@ -286,7 +286,8 @@ class Pieces {
 void verify_updates(const Program& program, Faults& faults) {
   std::vector<BucketUpdates> updates;
   for (size_t b = 0; b < program.buckets.size(); ++b)
-    for (int p = 0; p < program.buckets[b].pieces; ++p) updates.emplace_back(program, static_cast<int>(b), p, faults);
+    for (int p = 0; p < program.buckets[b].pieces && !(program.buckets[b].served && program.server < 0); ++p)
+      updates.emplace_back(program, static_cast<int>(b), p, faults);
   std::vector<std::vector<int>> instructions(updates.size());  // the instructions that each piece must check
   Pieces pieces(program, updates);
   std::vector<size_t> found;

@@ -377,7 +377,7 @@ Part part_of(const Instruction& instruction) {
       return part_of_purpose(instruction.purpose);
     case Opcode::send:
     case Opcode::recv:
-      return Part::pipeline;
+      return part_of_purpose(instruction.purpose);
     case Opcode::load:
     case Opcode::print:
     case Opcode::wait:

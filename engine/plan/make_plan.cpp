@@ -22,17 +22,23 @@
 namespace trainctl {
 namespace {
 
+/// Every layer by its batch, and nothing else.
+bool cuts_the_batch(ParallelMode mode) {
+  return mode == ParallelMode::data_parallel || mode == ParallelMode::parameter_server;
+}
+
 // The fields that follow from the job alone: ranks, stages and mode.
 Plan plan_header(const JobSpec& spec) {
   const ParallelSpec& parallel = spec.parallel;
   Plan plan;
   plan.mode = parallel.mode;
   plan.ranks = spec.launch.ranks;
+  plan.servers = spec.servers();
   plan.num_stages = parallel.mode == ParallelMode::stand_alone ? 1 : parallel.stages;
   plan.chunks = parallel.mode == ParallelMode::stand_alone ? 1 : parallel.chunks;
   plan.micro_batches = parallel.micro_batches;
   plan.schedule = parallel.schedule;
-  plan.optimizer_shard_level = parallel.optimizer_shard.level;
+  plan.optimizer_shard_level = plan.servers > 0 ? 0 : parallel.optimizer_shard.level;
   plan.optimizer_shard_min_bytes = parallel.optimizer_shard.min_kb * 1024;
   if (spec.gradient_precision == Precision::bf16) plan.gradient_type = DType::bf16;
   plan.copies_weights = spec.precision == Precision::bf16;
@@ -65,7 +71,7 @@ void check_batch_divides(const Graph& graph, const JobSpec& spec, const Plan& pl
        fmt::format("a micro-batch has {} rows (batch {} / {} micro-batches), which do not divide among {} ranks{}",
                    graph.tensors[data].shape[0], spec.dataset.batch, plan.micro_batches, ranks,
                    plan.num_stages > 1 ? " of a stage" : ""),
-       fmt::format("data_parallel takes multiples of {}: {}", unit,
+       fmt::format("{} takes multiples of {}: {}", to_string(plan.mode), unit,
                    below > 0 ? fmt::format("{} or {}", below, below + unit) : std::to_string(unit))});
 }
 
@@ -94,7 +100,7 @@ void choose_axes(const Graph& graph, const std::vector<LayerFacts>& facts,
     say_whole(graph, plan, Choice::by_hand, "hybrid_parallel: each rank runs the network as written");
   } else if (plan.mesh.size() == 1) {
     say_whole(graph, plan, Choice::stand_alone, plan.num_stages == 1 ? "one rank" : "one rank per stage");
-  } else if (plan.mode == ParallelMode::data_parallel) {
+  } else if (cuts_the_batch(plan.mode)) {
     cut_the_batch(graph, facts, plan);
   }
   for (size_t l = 0; l < graph.layers.size(); ++l) {
@@ -193,6 +199,9 @@ void add_notes(const std::vector<std::optional<LayerStrategy>>& strategies, cons
   if (plan.mode == ParallelMode::stand_alone && spec.parallel.stages > 1) {
     plan.notes.push_back("stand_alone runs in one stage: parallel.stages and stage_config are not used");
   }
+  if (spec.parallel.mode != ParallelMode::parameter_server && spec.parallel.servers > 1) {
+    plan.notes.push_back(fmt::format("parallel.servers is not used in {} mode", to_string(plan.mode)));
+  }
   const auto add_once = [&plan](const std::string& note) {
     if (std::find(plan.notes.begin(), plan.notes.end(), note) == plan.notes.end()) plan.notes.push_back(note);
   };
@@ -241,7 +250,7 @@ Plan make_plan(const Graph& graph, const JobSpec& spec, const CostModel& cost) {
   }
   std::vector<Layout> by_hand;
   if (plan.hybrid() && errors.empty()) by_hand = hybrid_layouts(graph, strategies, spec, plan.mesh, errors);
-  if (plan.mode == ParallelMode::data_parallel) check_batch_divides(graph, spec, plan, errors);
+  if (cuts_the_batch(plan.mode)) check_batch_divides(graph, spec, plan, errors);
   if (!errors.empty()) throw SpecError(std::move(errors));
   require_few_executions(graph, spec);
 

@@ -77,7 +77,9 @@ struct Pipeline {
 
 struct Plan {
   ParallelMode mode = ParallelMode::stand_alone;
-  int ranks = 1;
+  int ranks = 1;  ///< workers; the mesh is theirs
+  /// parameter_server: they hold the weights that are updated, and have the ranks after the workers'.
+  int servers = 0;
   int num_stages = 1;
   int chunks = 1;  ///< consecutive layers form a virtual stage; chunk c of stage s is virtual stage c * num_stages + s
   int micro_batches = 1;
@@ -99,6 +101,7 @@ struct Plan {
   HybridParts hybrid_parts;             ///< in hybrid_parallel
   std::vector<std::string> notes;       ///< for the user ("batch 30 is cut 2 of 4 ways …")
 
+  int processes() const { return ranks + servers; }
   bool hybrid() const { return mode == ParallelMode::hybrid_parallel; }
   const VariablePlan& variable(TensorId tensor) const;
   /// Null: it is planned as its layer.

@@ -76,7 +76,7 @@ std::string kind_name(const Field& field) {
     case FieldKind::metrics:
       return "list of metrics";
     case FieldKind::metric_names:
-      return "list of names of metrics";
+      return "list of names";
     case FieldKind::modules:
       return "mapping of name to list of layers, or to a mapping of args, inputs and layers";
     case FieldKind::layers:

@@ -21,6 +21,8 @@ std::string_view to_string(ParallelMode mode) {
       return "auto_parallel";
     case ParallelMode::hybrid_parallel:
       return "hybrid_parallel";
+    case ParallelMode::parameter_server:
+      return "parameter_server";
   }
   return "";
 }

@@ -13,7 +13,14 @@
 
 namespace trainctl {
 
-enum class ParallelMode : uint8_t { stand_alone, data_parallel, semi_auto_parallel, auto_parallel, hybrid_parallel };
+enum class ParallelMode : uint8_t {
+  stand_alone,
+  data_parallel,
+  semi_auto_parallel,
+  auto_parallel,
+  hybrid_parallel,
+  parameter_server
+};
 enum class Schedule : uint8_t { gpipe, one_f_one_b, interleaved_1f1b, zero_bubble };
 enum class Device : uint8_t { automatic, cpu, cuda };
 enum class BindMode : uint8_t { none, core, numa };
@@ -251,6 +258,9 @@ struct ParallelSpec {
   int head_pieces = 0;     ///< 0: as many as max_memory requires
   int64_t max_memory = 0;  ///< bytes per rank; 0: no limit
   SearchSpec search;       ///< auto_parallel
+  int servers = 1;         ///< parameter_server, as are the fields below
+  bool sync = true;
+  std::vector<std::string> tables;  ///< names or globs of layers
 };
 
 struct LaunchSpec {
@@ -311,6 +321,10 @@ struct JobSpec {
   std::vector<std::string> told_metrics() const;
 
   bool has_command() const { return !command.empty(); }
+  /// Of the mode parameter_server; else 0. Their ranks follow those of the workers, which launch.ranks counts.
+  int servers() const { return parallel.mode == ParallelMode::parameter_server ? parallel.servers : 0; }
+  /// Workers and servers.
+  int processes() const { return launch.ranks + servers(); }
 
   /// The position of a field; of the nearest enclosing field if it was left to its default.
   SourcePos position(std::string_view path) const;

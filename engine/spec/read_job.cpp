@@ -163,7 +163,7 @@ class JobReader {
       case FieldKind::paths:
         return paths(node, path, field.list(object));
       case FieldKind::metric_names:
-        field.list(object) = read_texts(node, path, "the name of a metric", problems_);
+        field.list(object) = read_texts(node, path, "a name", problems_);
         return;
       case FieldKind::transforms:
         return transforms(node, path);

@@ -94,7 +94,7 @@ Field unless_zero(std::string name, std::string doc) {
   return f;
 }
 
-/// paths or metric_names.
+/// paths or metric_names, which is any list of names.
 template <auto Member>
 Field list_field(std::string name, FieldKind kind, std::string doc) {
   using C = typename MemberOf<decltype(Member)>::Class;
@@ -533,15 +533,24 @@ const Section& parallel_section() {
               .shorthand("level"),
           field<&P::full_batch>("full_batch",
                                 "Each rank reads the whole batch and takes its slice; false: it reads only its slice."),
-          field<&P::head_pieces>("head_pieces",
-                                 "Pieces of rows in which the last product, the loss and their gradients run, so that the "
-                                 "prediction never exists whole; 0: one, or as many as max_memory requires.")
+          field<&P::head_pieces>(
+              "head_pieces",
+              "Pieces of rows in which the last product, the loss and their gradients run, so that the "
+              "prediction never exists whole; 0: one, or as many as max_memory requires.")
               .at_least(0)
               .at_most(kMaxHeadPieces),
           field<&P::max_memory>("max_memory", "Memory that a rank may use; 0: no limit.")
               .is(FieldKind::bytes)
               .at_least(0),
           subsection<&P::search>("search", search_section(), "For auto_parallel.").shorthand("algorithm"),
+          field<&P::servers>("servers", "For parameter_server: processes that hold the weights, beside the workers.")
+              .at_least(1)
+              .at_most(kMaxRanks),
+          field<&P::sync>("sync",
+                          "For parameter_server: each step takes the gradients of all workers. false, asynchronous "
+                          "steps, is not there yet."),
+          list_field<&P::tables>("tables", FieldKind::metric_names,
+                                 "For parameter_server: embeddings that are on the servers alone. Not there yet."),
       }};
   return section;
 }
@@ -552,7 +561,7 @@ const Section& launch_section() {
       "launch",
       "Where the ranks run.",
       {
-          field<&L::ranks>("ranks", "Processes.").at_least(1).at_most(kMaxRanks),
+          field<&L::ranks>("ranks", "Processes; with parameter_server the workers.").at_least(1).at_most(kMaxRanks),
           field<&L::device>("device", "What the kernels run on.").of(JobKind::network),
           field<&L::machine>("machine",
                              "The machine that the plan is made for: h100x8, …, a name that trainctl calibrate has "

@@ -68,6 +68,27 @@ void gradients_in_bf16_are_of_bf16(Rules& r) {
           "set precision: bf16, or leave gradient_precision out");
 }
 
+void servers_hold_the_weights(Rules& r) {
+  if (!r.fine({"parallel.mode"}) || r.job.servers() == 0) return;
+  const ParallelSpec& parallel = r.job.parallel;
+  if (r.fine({"parallel.sync"}) && !parallel.sync)
+    r.wrong("parallel.sync", "asynchronous parameter servers are not there yet", "leave sync out, or set sync: true");
+  if (r.fine({"parallel.tables"}) && !parallel.tables.empty())
+    r.wrong("parallel.tables", "tables that are on the servers alone are not there yet",
+            "leave tables out: the servers hold all parameters, and workers pull all of them");
+  if (r.fine({"parallel.stages"}) && parallel.stages > 1)
+    r.wrong("parallel.stages", "the workers of parameter_server are one stage, not " + number(parallel.stages),
+            "set parallel.stages: 1, or parallel.mode: data_parallel");
+  if (r.fine({"parallel.optimizer_shard.level"}) && parallel.optimizer_shard.level > 0)
+    r.wrong("parallel.optimizer_shard.level", "parameter_server leaves nothing to shard: the servers hold it",
+            "set level: 0, or parallel.mode: data_parallel");
+  if (r.fine({"launch.device"}) && r.job.launch.device == Device::cuda)
+    r.wrong("launch.device", "parameter_server is not there yet for GPUs", "set launch.device: cpu");
+  if (r.fine({"launch.ranks", "parallel.servers"}) && r.job.processes() > kMaxRanks)
+    r.wrong("parallel.servers", number(r.job.launch.ranks) + " workers and " + number(parallel.servers) +
+                                    " servers are more than " + number(kMaxRanks) + " processes");
+}
+
 void stages_divide_ranks(Rules& r) {
   if (!r.fine({"launch.ranks", "parallel.stages"})) return;
   const int ranks = r.job.launch.ranks, stages = r.job.parallel.stages;
@@ -376,6 +397,7 @@ void validate(const JobSpec& job, Problems& problems) {
   Rules r{job, problems};
   stand_alone_is_one_rank(r);
   gradients_in_bf16_are_of_bf16(r);
+  servers_hold_the_weights(r);
   stages_divide_ranks(r);
   stage_numbers_exist(r);
   chunks_are_interleaved(r);

@@ -37,7 +37,8 @@ void write(std::ostream& out, const Instruction& i, const Program& p, const Mesh
       << i.launch << " " << static_cast<int>(i.stream) << " waits";
   for (int w : i.waits) out << " " << w;
   if (i.opcode == Opcode::send || i.opcode == Opcode::recv) {
-    const bool of_stage = i.peer % mesh.size() == p.rank % mesh.size();
+    const bool with_server = p.server >= 0 || i.purpose == Purpose::weights || i.purpose == Purpose::gradient;
+    const bool of_stage = !with_server && i.peer % mesh.size() == p.rank % mesh.size();
     out << (of_stage ? " stage " : " rank ") << (of_stage ? i.peer / mesh.size() : i.peer);
   }
   for (const Operand& o : i.inputs) write(out, o);
@@ -50,7 +51,7 @@ void write(std::ostream& out, const Instruction& i, const Program& p, const Mesh
 
 std::string text_of_class(const Program& p, const Mesh& mesh) {
   std::ostringstream out;
-  out << p.stage << " " << p.arena_bytes << " " << p.scalars_offset << " " << p.loss_offset << " "
+  out << p.server << " " << p.stage << " " << p.arena_bytes << " " << p.scalars_offset << " " << p.loss_offset << " "
       << to_string(p.memory) << " " << p.memory.arena() << "\n";
   for (const std::vector<int>& ranks : p.groups) write(out, group_of_ranks(mesh, ranks, p.rank));
   for (const Variable& v : p.variables)
@@ -72,7 +73,7 @@ std::string text_of_class(const Program& p, const Mesh& mesh) {
 
 Mesh mesh_of(const std::vector<Program>& programs) {
   int ranks = 0;
-  for (const Program& p : programs) ranks += p.stage == 0 ? 1 : 0;
+  for (const Program& p : programs) ranks += p.stage == 0 && p.server < 0 ? 1 : 0;
   return Mesh(ranks);
 }
 

@@ -3,17 +3,13 @@
 #include <doctest/doctest.h>
 
 #include <algorithm>
-#include <cmath>
-#include <cstring>
 #include <functional>
 #include <map>
-#include <nlohmann/json.hpp>
 #include <stdexcept>
 
-#include "engine/base/ranges.h"
 #include "engine/base/text.h"
-#include "engine/compile/report.h"
 #include "engine/spec/parse.h"
+#include "tests/equivalence/compare.h"
 #include "tests/equivalence/harness.h"
 #include "tests/equivalence/plan_cases.h"
 #include "tests/jobs/jobs.h"
@@ -42,86 +38,6 @@ PlannedJob planned(const PlanCase& plan, const std::vector<std::string>& more) {
 }
 
 RunResult run_plan(const PlanCase& plan) { return run_job(planned(plan, {})); }
-
-void check_losses(const RunResult& run, const RunResult& reference, double tolerance) {
-  if (run.losses.size() != 100 || reference.losses.size() != 100)
-    throw std::runtime_error(std::to_string(run.losses.size()) + " steps, on one rank " +
-                             std::to_string(reference.losses.size()) + "; each job trains 100");
-  double worst = 0;
-  size_t at = 0;
-  for (size_t i = 0; i < run.losses.size(); ++i) {
-    const double difference =
-        std::abs(double(run.losses[i]) - reference.losses[i]) / std::abs(double(reference.losses[i]));
-    if (!(difference <= worst)) {  // also if it is NaN
-      worst = difference;
-      at = i;
-    }
-  }
-  CAPTURE(at);
-  CHECK(worst < tolerance);
-  MESSAGE("largest relative difference ", worst, " at step ", at + 1);
-}
-
-/// Weights are compared relative to the largest element: the relative error of small ones is larger.
-void check_weights(const RunResult& run, const RunResult& reference, double tolerance) {
-  REQUIRE(run.weights.size() == reference.weights.size());
-  for (const auto& [name, expected] : reference.weights) {
-    CAPTURE(name);
-    REQUIRE(run.weights.contains(name));
-    const std::vector<float>& values = run.weights.at(name);
-    REQUIRE(values.size() == expected.size());
-    double largest = 0, worst = 0;
-    for (size_t i = 0; i < values.size(); ++i) {
-      largest = std::max(largest, std::abs(double(expected[i])));
-      worst = std::max(worst, std::abs(double(values[i]) - expected[i]));
-    }
-    CHECK(worst <= 100 * tolerance * std::max(largest, 1e-3));
-  }
-}
-
-/// The rank's group among the groups of a kind.
-std::vector<int64_t> group_of(const nlohmann::ordered_json& kind, int rank) {
-  const std::vector<int> first = numbers_of(kind.at("ranks").get<std::string>());
-  const std::vector<int> starts = numbers_of(kind.at("starts").get<std::string>());
-  for (int start : starts) {
-    std::vector<int64_t> members;
-    for (int r : first) members.push_back(r + start - starts[0]);
-    if (std::find(members.begin(), members.end(), rank) != members.end()) return members;
-  }
-  return {};
-}
-
-std::string row_text(const nlohmann::ordered_json& report, const nlohmann::ordered_json& row, int rank) {
-  const std::string head = row.at("kind").get<std::string>() + " " + std::to_string(row.at("bytes").get<int64_t>());
-  if (row.contains("group"))
-    return head + " " + format_list(group_of(report.at("groups").at(row.at("group").get<size_t>()), rank));
-  const char* way = row.at("kind") == "send" ? " to " : " from ";
-  const int in_stage = report.at("ranks").get<int>() / report.at("stages").get<int>();
-  return head + way + std::to_string(row.at("peer_stage").get<int>() * in_stage + rank % in_stage);
-}
-
-void check_communications(const RunResult& run) {
-  const auto report = plan_report(run.job.spec, run.job.graph, run.job.plan, compile_classes(run.job));
-  size_t ranks = 0;
-  for (const auto& of_class : report.at("rank_classes")) {
-    for (const int rank : numbers_of(of_class.at("ranks").get<std::string>())) {
-      CAPTURE(rank);
-      ++ranks;
-      std::vector<std::string> said;
-      for (const auto& row : report.at("calls").at(of_class.at("calls").get<size_t>()))
-        said.push_back(row_text(report, row, rank));
-      const auto r = static_cast<size_t>(rank);
-      CHECK(run.calls[r] == said);
-      CHECK(run.calls_per_step[r] == static_cast<int>(said.size()));
-      CHECK(run.arena_bytes[r] == of_class.at("arena_bytes").get<int64_t>());
-    }
-  }
-  CHECK(ranks == run.calls.size());
-}
-
-bool same_bits(const std::vector<float>& a, const std::vector<float>& b) {
-  return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0;
-}
 
 /// Each plan is a subcase; one that throws fails alone.
 void for_each_plan(const std::function<void(const PlanCase&)>& test) {

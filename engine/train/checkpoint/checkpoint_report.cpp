@@ -58,7 +58,7 @@ Json checkpoint_report(const PlannedJob& job) {
   WholeFile whole;
   int64_t bytes = 0;
   int files = 2;  // checkpoint.json, job.yaml
-  for (int rank = 0; rank < job.spec.launch.ranks; ++rank) {
+  for (int rank = 0; rank < job.spec.processes(); ++rank) {
     const Program program = compile(job, rank);
     const StateImage image(program);
     if (integrated) whole.add(program);

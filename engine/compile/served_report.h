@@ -1,0 +1,17 @@
+// parameter_server in the report of `trainctl plan`: which server holds which range of which parameter, and what each
+// rank pushes and pulls.
+#pragma once
+
+#include <nlohmann/json_fwd.hpp>
+
+#include "engine/compile/rank_classes.h"
+
+namespace trainctl {
+
+/// The fields `servers` and `traffic` of the report.
+void add_served(nlohmann::ordered_json& report, const RankClasses& classes);
+
+/// Elements of parameters that a server holds, without padding.
+int64_t held_elements(const Program& server);
+
+}  // namespace trainctl

@@ -1,0 +1,134 @@
+// Parameter servers as processes: roles, logs, checkpoints, and workers and servers that die.
+#include <doctest/doctest.h>
+
+#include <csignal>
+#include <filesystem>
+#include <nlohmann/json.hpp>
+
+#include "engine/base/error.h"
+#include "launcher/run_directory.h"
+#include "tests/cli/command.h"
+#include "tests/launcher/launcher_process.h"
+#include "tests/launcher/scratch.h"
+
+using namespace trainctl;
+
+namespace {
+
+const std::vector<std::string> kServed = {"launch.ranks=2", "parallel.mode=parameter_server", "parallel.servers=2"};
+
+std::vector<std::string> operator+(std::vector<std::string> words, const std::vector<std::string>& more) {
+  words.insert(words.end(), more.begin(), more.end());
+  return words;
+}
+
+/// The first cause of a run of 2 workers and 2 servers in which this process is killed while it trains.
+CommandResult killed(const Scratch& scratch, int rank, bool& left) {
+  small_job(scratch.path());
+  const int launcher =
+      start_trainctl(scratch.path(), std::vector<std::string>{"run", "job.yaml"} + kServed +
+                                         std::vector<std::string>{"train.epochs=100000000", "launch.grace=5s"});
+  for (const char* folder : {"rank.0", "rank.1", "server.0", "server.1"}) {
+    const std::string out = scratch.path() + "/log_output/1/" + folder + "/stdout";
+    REQUIRE(eventually([&] { return contains(slurp(out), "step: 2,"); }));
+  }
+  const std::vector<int> pids = workers_of(launcher, 4);
+  REQUIRE(pids[static_cast<size_t>(rank)] > 0);
+  kill(pids[static_cast<size_t>(rank)], SIGKILL);
+  const CommandResult result = finish_trainctl(scratch.path(), launcher);
+  left = !eventually([&] { return std::none_of(pids.begin(), pids.end(), [](int pid) { return alive(pid); }); });
+  return result;
+}
+
+}  // namespace
+
+TEST_CASE("a run with parameter servers has the losses of data_parallel and logs of each role") {
+  const Scratch scratch;
+  small_job(scratch.path());
+  const std::vector<std::string> run = {"run", "job.yaml", "train.steps=5"};
+  const CommandResult served = trainctl_command(scratch.path(), run + kServed + std::vector<std::string>{"--record"});
+  INFO(served.err);
+  REQUIRE(served.exit_code == kExitDone);
+  CHECK(contains(served.out, "2 workers and 2 servers"));
+  const RunDirectory directory(scratch.path() + "/log_output", 1);
+  CHECK(directory.names().workers == 2);
+  CHECK(directory.ranks() == std::vector<int>{0, 1, 2, 3});
+  CHECK(contains(slurp(directory.file("server.1/stdout")), "epoch: 1 step: 5, loss is "));
+  CHECK(contains(slurp(directory.file("server.0/collectives.jsonl")), "\"recv grad.bucket"));
+  CHECK(slurp(directory.file("rank.1/stdout")) == slurp(directory.file("server.1/stdout")));
+
+  const CommandResult plain =
+      trainctl_command(scratch.path(), run + std::vector<std::string>{"launch.ranks=2", "parallel.mode=data_parallel"});
+  REQUIRE(plain.exit_code == kExitDone);
+  CHECK(slurp(scratch.path() + "/log_output/2/rank.0/stdout") == slurp(directory.file("rank.0/stdout")));
+
+  const CommandResult logs = trainctl_command(scratch.path(), {"logs", "1", "--rank", "1,3", "--tail", "1"});
+  CHECK(contains(logs.out, "rank 1 | "));
+  CHECK(contains(logs.out, "server 1 | "));
+}
+
+TEST_CASE("the plan says which server holds which range and what each rank pushes and pulls") {
+  const Scratch scratch;
+  small_job(scratch.path());
+  const CommandResult result =
+      trainctl_command(scratch.path(), std::vector<std::string>{"plan", "job.yaml", "--json"} + kServed);
+  REQUIRE(result.exit_code == kExitDone);
+  const auto plan = nlohmann::json::parse(result.out, nullptr, false);
+  REQUIRE(plan.is_object());
+  int64_t held = 0, received = 0, sent = 0;
+  for (const auto& server : plan["servers"]) {
+    int64_t ranges = 0;
+    for (const auto& range : server["holds"]) ranges += range["elements"].get<int64_t>();
+    CHECK(ranges == server["parameters"].get<int64_t>());
+    held += ranges;
+    received += server["received"].get<int64_t>();
+    sent += server["sent"].get<int64_t>();
+  }
+  CHECK(held == plan["parameters"].get<int64_t>());
+  REQUIRE(plan["traffic"].size() == 1);
+  CHECK(2 * plan["traffic"][0]["pushed"].get<int64_t>() == received);
+  CHECK(2 * plan["traffic"][0]["pulled"].get<int64_t>() == sent);
+  const CommandResult text = trainctl_command(scratch.path(), std::vector<std::string>{"plan", "job.yaml"} + kServed);
+  CHECK(contains(text.out, "2 workers and 2 servers"));
+  CHECK(contains(text.out, "received a step"));
+}
+
+TEST_CASE("a worker that is killed ends a run with parameter servers and is its first cause") {
+  const Scratch scratch;
+  bool left = true;
+  const CommandResult result = killed(scratch, 1, left);
+  INFO(result.err);
+  CHECK(result.exit_code == kExitRankFailed);
+  CHECK(contains(result.err, "rank 1 ("));
+  CHECK(contains(result.err, "was killed by SIGKILL"));
+  CHECK(contains(result.err, "rank 0 and servers 0, 1 stopped because of it"));
+  CHECK_FALSE(left);
+}
+
+TEST_CASE("a server that is killed ends a run with parameter servers and is its first cause") {
+  const Scratch scratch;
+  bool left = true;
+  const CommandResult result = killed(scratch, 3, left);
+  INFO(result.err);
+  CHECK(result.exit_code == kExitRankFailed);
+  CHECK(contains(result.err, "server 1 ("));
+  CHECK(contains(result.err, "was killed by SIGKILL"));
+  CHECK(contains(result.err, "ranks 0, 1 and server 0 stopped because of it"));
+  CHECK(contains(result.err, "log_output/1/server.1/stderr"));
+  CHECK_FALSE(left);
+}
+
+TEST_CASE("a run with parameter servers is saved by its servers and goes on under data_parallel") {
+  const Scratch scratch;
+  small_job(scratch.path());
+  const CommandResult saved = trainctl_command(
+      scratch.path(), std::vector<std::string>{"run", "job.yaml", "train.steps=4", "train.checkpoint=auto"} + kServed);
+  INFO(saved.err);
+  REQUIRE(saved.exit_code == kExitDone);
+  CHECK(contains(saved.out, "checkpoint of step 4"));
+  const CommandResult resumed = trainctl_command(scratch.path(), {"run", "job.yaml", "train.steps=6", "--resume",
+                                                                  "launch.ranks=2", "parallel.mode=data_parallel"});
+  INFO(resumed.err);
+  CHECK(resumed.exit_code == kExitDone);
+  CHECK(contains(resumed.out, "going on after step 4"));
+}

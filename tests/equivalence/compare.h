@@ -1,0 +1,18 @@
+// What two runs of a job have in common, and a run with its plan's report.
+#pragma once
+
+#include <vector>
+
+#include "tests/equivalence/harness.h"
+
+namespace trainctl {
+
+/// The jobs of the table train 100 steps. Throws if a run has another number.
+void check_losses(const RunResult& run, const RunResult& reference, double tolerance, size_t steps = 100);
+/// Weights are compared relative to the largest element: the relative error of small ones is larger.
+void check_weights(const RunResult& run, const RunResult& reference, double tolerance);
+/// The communications that ran are those of the plan's report.
+void check_communications(const RunResult& run);
+bool same_bits(const std::vector<float>& a, const std::vector<float>& b);
+
+}  // namespace trainctl

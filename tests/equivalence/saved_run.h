@@ -1,0 +1,22 @@
+// A run whose state is saved, as workers and writer do it, and runs that go on from there.
+#pragma once
+
+#include <string>
+
+#include "tests/equivalence/harness.h"
+
+namespace trainctl {
+
+/// A run that is saved before step `at`, as workers and writer do it.
+struct SavedRun {
+  RunResult result;
+  std::string path;  ///< of the checkpoint
+};
+SavedRun run_and_save(PlannedJob job, int64_t at, const std::string& folder);
+
+/// From the checkpoint at `path`, of which no rank may read much more than its parts.
+RunResult resume(PlannedJob job, const std::string& path);
+
+bool same_weights(const RunResult& a, const RunResult& b);
+
+}  // namespace trainctl
