@@ -98,7 +98,10 @@ void print_report(const Source& source, const SourceReport& report) {
       std::cout << "    more than " << with_commas(static_cast<int64_t>(kMostCountedValues)) << " values\n";
     if (!found.classes.empty()) std::cout << "    " << classes_text(source, found) << "\n";
   }
-  for (const BrokenSample& broken : report.first_broken) std::cout << "  broken: " << broken.error << "\n";
+  for (const BrokenSample& broken : report.first_broken) {
+    const bool is_named = broken.error.find(broken.where) != std::string::npos;  // a decoder knows no file
+    std::cout << "  broken: " << (is_named ? "" : broken.where) << broken.error << "\n";
+  }
   const auto listed = static_cast<int64_t>(report.first_broken.size());
   if (report.broken > listed) std::cout << "  and " << with_commas(report.broken - listed) << " more\n";
 }
