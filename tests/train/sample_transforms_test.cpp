@@ -9,6 +9,7 @@
 #include <cmath>
 #include <cstring>
 #include <functional>
+#include <utility>
 
 #include "engine/base/error.h"
 #include "engine/train/data/image/batch_mix.h"

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "engine/base/error.h"
-#include "engine/spec/job_spec.h"
+#include "engine/spec/parse.h"
 #include "engine/train/data/sample_transforms.h"
 #include "tests/equivalence/jax/npy.h"
 
