@@ -17,7 +17,7 @@ std::vector<Program> programs(const std::string& layers, const std::vector<std::
       parse_job("dataset: {type: random, shape: [16], label_shape: [16], label_dtype: f32, batch: 8}\nnetwork:\n" +
                     layers + "  - {name: z, type: dense, units: 16}\nloss: mse\noptimizer: {type: adam}\n",
                 "job.yaml", overrides);
-  const Graph graph = build_graph(spec, {spec.dataset.shape, spec.dataset.label_shape, false, false});
+  const Graph graph = build_graph(spec, data_and_label(spec.dataset.shape, spec.dataset.label_shape));
   const CostModel cost = CostModel();
   return compile_all(graph, make_plan(graph, spec, cost), spec, cost);
 }

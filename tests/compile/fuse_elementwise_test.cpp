@@ -17,7 +17,7 @@ std::vector<Program> compiled(const std::string& layers, const std::vector<std::
       parse_job("dataset: {type: random, shape: [32], label_dtype: f32, label_shape: [32], batch: 16}\nnetwork:\n" +
                     layers + "loss: mse\n",
                 "job.yaml", overrides);
-  const Graph graph = build_graph(spec, {spec.dataset.shape, spec.dataset.label_shape, false, false});
+  const Graph graph = build_graph(spec, data_and_label(spec.dataset.shape, spec.dataset.label_shape));
   return compile_all(graph, make_plan(graph, spec, CostModel()), spec, CostModel());
 }
 

@@ -24,7 +24,7 @@ network:
   - {name: d, type: dense, units: 8}
 loss: )" + loss + "\n",
                 "job.yaml", overrides);
-  const Graph graph = build_graph(spec, {spec.dataset.shape, spec.dataset.label_shape, false, classes});
+  const Graph graph = build_graph(spec, data_and_label(spec.dataset.shape, spec.dataset.label_shape, false, classes));
   return compile_all(graph, make_plan(graph, spec, CostModel()), spec, CostModel());
 }
 

@@ -25,7 +25,7 @@ loss: mse
 )" + more + "\nlaunch: {ranks: " + std::to_string(ranks) +
                                      "}\n",
                                  "job.yaml");
-  const Graph graph = build_graph(spec, {.data = {16}, .label = {8}});
+  const Graph graph = build_graph(spec, data_and_label({16}, {8}));
   const CostModel cost = CostModel();
   return compile_all(graph, make_plan(graph, spec, cost), spec, cost);
 }

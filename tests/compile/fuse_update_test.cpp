@@ -17,7 +17,7 @@ std::vector<Program> programs(const std::string& optimizer, const std::string& p
                               int ranks = 1) {
   const JobSpec spec = job_spec("mlp", {"optimizer={learning_rate: 0.01, " + optimizer + "}",
                                         "parallel={" + parallel + "}", "launch.ranks=" + std::to_string(ranks)});
-  const Graph graph = build_graph(spec, {.data = spec.dataset.shape, .label = spec.dataset.label_shape});
+  const Graph graph = build_graph(spec, data_and_label(spec.dataset.shape, spec.dataset.label_shape));
   const CostModel cost = CostModel();
   return compile_all(graph, make_plan(graph, spec, cost), spec, cost);
 }

@@ -14,7 +14,7 @@ namespace {
 
 std::vector<Program> all_ranks(const std::vector<std::string>& overrides) {
   const JobSpec spec = job_spec("small_step", overrides);
-  const Graph graph = build_graph(spec, {spec.dataset.shape, spec.dataset.label_shape, false, 0});
+  const Graph graph = build_graph(spec, data_and_label(spec.dataset.shape, spec.dataset.label_shape));
   return compile_all(graph, make_plan(graph, spec, CostModel()), spec, CostModel());
 }
 

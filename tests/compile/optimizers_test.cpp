@@ -29,7 +29,7 @@ parallel: {mode: data_parallel}
 launch: {ranks: 2}
 optimizer: )" + optimizer + "\n",
                         "job.yaml");
-  const Graph graph = build_graph(made.spec, {.data = {16}, .label = {32}});
+  const Graph graph = build_graph(made.spec, data_and_label({16}, {32}));
   const CostModel cost = CostModel();
   const std::vector<Program> programs = compile_all(graph, make_plan(graph, made.spec, cost), made.spec, cost);
   CHECK(verify_programs(programs).empty());
@@ -96,7 +96,7 @@ loss: mse
 optimizer: {groups: [{parameters: ['*.bias'], learning_rate_scale: 0.5}]}
 )",
                            "job.yaml");
-  const Graph graph = build_graph(spec, {.data = {16}, .label = {32}});
+  const Graph graph = build_graph(spec, data_and_label({16}, {32}));
   const CostModel cost = CostModel();
   const std::vector<Program> programs = compile_all(graph, make_plan(graph, spec, cost), spec, cost);
   CHECK(verify_programs(programs).empty());

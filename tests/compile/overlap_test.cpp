@@ -34,7 +34,7 @@ parallel: {mode: data_parallel, micro_batches: 2}
 launch: {ranks: 4}
 )",
                                  "job.yaml", overrides);
-  const Graph graph = build_graph(spec, {spec.dataset.shape, spec.dataset.label_shape, false, false});
+  const Graph graph = build_graph(spec, data_and_label(spec.dataset.shape, spec.dataset.label_shape));
   Plan plan = make_plan(graph, spec, CostModel());
   if (piece_bytes > 0) plan.gradient_piece_bytes = piece_bytes;
   return compile_all(graph, plan, spec, CostModel());

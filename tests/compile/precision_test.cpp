@@ -14,7 +14,7 @@ namespace {
 
 std::vector<Program> compiled(const std::vector<std::string>& overrides) {
   const JobSpec spec = job_spec("layer_norm", overrides);
-  const Graph graph = build_graph(spec, {spec.dataset.shape, spec.dataset.label_shape, false, false});
+  const Graph graph = build_graph(spec, data_and_label(spec.dataset.shape, spec.dataset.label_shape));
   const Plan plan = make_plan(graph, spec, CostModel());
   return compile_all(graph, plan, spec, CostModel());
 }
@@ -89,7 +89,7 @@ network: [{name: a, type: dense, units: 64}]
 print: [a]
 )",
                                  "job.yaml");
-  const Graph graph = build_graph(spec, {{32}, {}, false, false});
+  const Graph graph = build_graph(spec, data_and_label({32}, {}));
   const Plan plan = make_plan(graph, spec, CostModel());
   const Program p = compile_all(graph, plan, spec, CostModel())[0];
   CHECK(p.memory.master == 0);

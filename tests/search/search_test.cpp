@@ -25,7 +25,7 @@ struct Weighed {
   Units units;
 
   explicit Weighed(const std::string& text) : spec(parse_job(text, "job.yaml")), folded(fold(spec, 3)) {
-    graph = build_graph(folded.job, {.data = spec.dataset.shape, .label = spec.dataset.shape});
+    graph = build_graph(folded.job, data_and_label(spec.dataset.shape, spec.dataset.shape));
     facts = sharding_facts(graph);
     units = find_units(graph);
   }

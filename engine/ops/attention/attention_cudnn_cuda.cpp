@@ -142,7 +142,8 @@ struct Gradient {
   }
 };
 
-/// One query head of each group: q, dy, out, logs and dq of them; dk and dv apart, as [b, g, keys, d].
+/// One query head of each group: q, dy, out and dq of them; dk and dv apart, as [b, g, keys, d], and logs too, [b, g, t]:
+/// the library's gradient reads logs that lie one after another alone (before 9.26).
 CudnnAttention signature_of_query(const AttentionCall& a, const AttentionSlice& slice) {
   const AttentionSize& n = a.size;
   const int64_t keys = seen_keys(a);
@@ -150,12 +151,23 @@ CudnnAttention signature_of_query(const AttentionCall& a, const AttentionSlice& 
     return CudnnTensor{{slice.b, slice.g, rows, n.d}, {x.batch, x.group, x.row, 1}};
   };
   CudnnAttention signature{of(a.q, n.t), of(a.k, keys), of(a.v, keys), of(a.out, n.t)};
-  signature.logs = {{slice.b, slice.g, n.t, 1}, {n.heads() * n.t, n.r * n.t, 1, 1}};
+  signature.logs = {{slice.b, slice.g, n.t, 1}, {slice.g * n.t, n.t, 1, 1}};
   signature.dk = signature.dv = {{slice.b, slice.g, keys, n.d}, {slice.g * keys * n.d, keys * n.d, n.d, 1}};
   signature.causal = a.causal;
   signature.scale = a.scale;
   signature.backward = true;
   return signature;
+}
+
+/// Of one query head of each group, from [b, g, r, t] to [b, g, t]. `from`: the slice's first row of that head.
+void copy_logs(CudaStream stream, const float* from, const AttentionSize& n, const AttentionSlice& slice, void* to) {
+  const auto row = static_cast<size_t>(n.t) * sizeof(float);
+  for (int64_t b = 0; b < slice.b; ++b) {
+    cuda_check(cudaMemcpy2DAsync(static_cast<std::byte*>(to) + static_cast<size_t>(b * slice.g) * row, row,
+                                 from + b * n.heads() * n.t, static_cast<size_t>(n.r) * row, row,
+                                 static_cast<size_t>(slice.g), cudaMemcpyDeviceToDevice, stream),
+               "attention_grad");
+  }
 }
 
 /// Null if the library has no engine for it.
@@ -164,7 +176,7 @@ CudaKernel grad_by_queries(const CudaKernelCall& call, const AttentionCall& a) {
   AttentionSlice slice = n.r > 1 ? query_slice(n) : AttentionSlice{};
   if (slice.b == 0) return nullptr;
   const int64_t most = parts_and_workspace(n, slice);  // as the plan shows
-  const auto room = [&](const CudnnPlanPtr& plan) { return 2 * n.r * part_bytes(n, slice) + plan->workspace(); };
+  const auto room = [&](const CudnnPlanPtr& plan) { return scratch_of_parts(n, slice) + plan->workspace(); };
   CudnnPlanPtr plan = cudnn_plan(signature_of_query(a, slice));
   while (plan != nullptr && room(plan) > most) {
     slice = smaller(n, slice);
@@ -177,18 +189,19 @@ CudaKernel grad_by_queries(const CudaKernelCall& call, const AttentionCall& a) {
     g.clear_unseen(stream);
     const int64_t bytes = part_bytes(size, slice);
     auto* const dks = static_cast<std::byte*>(scratch->memory());
-    std::byte *const dvs = dks + size.r * bytes, *const workspace = dvs + size.r * bytes;
+    std::byte *const dvs = dks + size.r * bytes, *const logs = dvs + size.r * bytes,
+                     *const workspace = logs + log_bytes(size, slice);
     for_each_slice(size, slice, [&](int64_t b, int64_t group) {
       const auto of_query = [&](const TensorArg& arg, const Heads& heads, int64_t r) {
         return arg.as<uint16_t>() + offset_of(heads, b, group, r, 0);
       };
       for (int64_t r = 0; r < size.r; ++r) {
-        const float* const logs = g.logs.as<float>() + ((b * size.g + group) * size.r + r) * size.t;
-        plan->run(stream,
-                  {of_query(g.q, g.a.q, r), at(g.k, g.a.k, b, group), at(g.v, g.a.v, b, group),
-                   of_query(g.out, g.a.out, r), logs, of_query(g.dy, g.a.out, r), of_query(g.dq, g.a.q, r),
-                   dks + r * bytes, dvs + r * bytes},
-                  workspace);
+        copy_logs(stream, g.logs.as<float>() + ((b * size.g + group) * size.r + r) * size.t, size, slice, logs);
+        plan->run(
+            stream,
+            {of_query(g.q, g.a.q, r), at(g.k, g.a.k, b, group), at(g.v, g.a.v, b, group), of_query(g.out, g.a.out, r),
+             logs, of_query(g.dy, g.a.out, r), of_query(g.dq, g.a.q, r), dks + r * bytes, dvs + r * bytes},
+            workspace);
       }
       const KeyParts parts{slice.b, slice.g, seen_keys(g.a), size.d, size.r, bytes};
       add_key_parts(stream, dks, parts, g.dk.as<uint16_t>() + offset_of(g.a.k, b, group, 0, 0), g.a.k);

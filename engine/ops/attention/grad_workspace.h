@@ -72,8 +72,16 @@ inline AttentionSize one_query(AttentionSize n) {
 inline int64_t part_bytes(const AttentionSize& n, const AttentionSlice& slice) {
   return (2 * slice.b * slice.g * n.s * n.d + 255) / 256 * 256;
 }
+/// Bytes of the logs of one query head of each group.
+inline int64_t log_bytes(const AttentionSize& n, const AttentionSlice& slice) {
+  return (4 * slice.b * slice.g * n.t + 255) / 256 * 256;
+}
+/// Before the library's workspace: dk and dv of all query heads, and the logs of one.
+inline int64_t scratch_of_parts(const AttentionSize& n, const AttentionSlice& slice) {
+  return 2 * n.r * part_bytes(n, slice) + log_bytes(n, slice);
+}
 inline int64_t parts_and_workspace(const AttentionSize& n, const AttentionSlice& slice) {
-  return 2 * n.r * part_bytes(n, slice) + grad_workspace(one_query(n), slice);
+  return scratch_of_parts(n, slice) + grad_workspace(one_query(n), slice);
 }
 inline AttentionSlice query_slice(const AttentionSize& n) {
   return largest_slice(one_query(n), true,

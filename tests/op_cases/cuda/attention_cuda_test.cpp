@@ -51,7 +51,7 @@ CudnnAttention one_query_a_group(int64_t b, int64_t kv_heads, int64_t group, int
   const int64_t of_head = (group + 2) * d, row = kv_heads * of_head, heads = kv_heads * group;
   const CudnnTensor x{{b, kv_heads, t, d}, {t * row, of_head, row, 1}};
   CudnnAttention attention{x, x, x, {{b, kv_heads, t, d}, {t * heads * d, group * d, heads * d, 1}}};
-  attention.logs = {{b, kv_heads, t, 1}, {heads * t, group * t, 1, 1}};
+  attention.logs = {{b, kv_heads, t, 1}, {kv_heads * t, t, 1, 1}};
   attention.dk = attention.dv = {{b, kv_heads, t, d}, {kv_heads * t * d, t * d, d, 1}};
   attention.causal = attention.backward = true;
   attention.scale = 0.125;
