@@ -222,6 +222,6 @@ TEST_CASE("all that is wrong with a map is said, with its place") {
   CHECK(errors_of("tensors: {a: b}\nconstants: {c: {with: a, dtype: I65}}\n") ==
         List{"2:33 constants.c.dtype: 'I65' is no type of safetensors"});
   CHECK(errors_of("tensors: {a: b}\nconstants: {c: {with: a, dtype: I64, value: stops}}\n") ==
-        List{"2:48 constants.c.value: must be an integer or steps, not 'stops'"});
+        List{"2:45 constants.c.value: must be an integer or steps, not 'stops'"});
   CHECK(errors_of("words: {w: [a]}\n") == List{"1:1 tensors: is missing"});
 }
