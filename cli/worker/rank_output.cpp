@@ -141,15 +141,15 @@ void RankOutput::ended(const TrainResult& result) {
     write_line("data: " + std::to_string(result.skipped.count) + " reads of broken samples were skipped in all");
   if (!result.stopped) return;
   if (!result.reason.empty()) {
-    status_.total_steps = status_.finished_steps.load();  // the run has reached its end
-    write_line("stopped after step " + std::to_string(status_.finished_steps.load()) + ": " + result.reason);
+    status_.total_steps = status_.finished_steps = static_cast<uint64_t>(result.last_step);  // the run has reached its end
+    write_line("stopped after step " + std::to_string(result.last_step) + ": " + result.reason);
     if (metrics_.is_open())
-      metrics_ << nlohmann::json{{"stopped_at_step", status_.finished_steps.load()}, {"reason", result.reason}}.dump()
+      metrics_ << nlohmann::json{{"stopped_at_step", result.last_step}, {"reason", result.reason}}.dump()
                << std::endl;
     return;
   }
-  write_line("stopped after step " + std::to_string(result.steps) + ", as asked");
-  if (metrics_.is_open()) metrics_ << nlohmann::json{{"stopped_at_step", result.steps}}.dump() << std::endl;
+  write_line("stopped after step " + std::to_string(result.last_step) + ", as asked");
+  if (metrics_.is_open()) metrics_ << nlohmann::json{{"stopped_at_step", result.last_step}}.dump() << std::endl;
 }
 
 /// Counts them: other steps, which make the same calls, may run before on_step reports the first one (sink_steps).

@@ -305,6 +305,7 @@ TrainResult train(const PlannedJob& job, const Program& program, Communicator& c
     result.last_loss = report->loss;
     ++result.steps;
   }
+  result.last_step = options.from.step + result.steps;
   result.stopped = !trainer.done();
   result.reason = trainer.stop_reason();
   result.loading = trainer.loading();

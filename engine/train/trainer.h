@@ -87,9 +87,10 @@ struct TrainOptions {
 };
 
 struct TrainResult {
-  int64_t steps = 0;     ///< of this run: those before TrainOptions::from are not counted
-  std::string reason;    ///< of an early end by train.stop_when; else empty
-  bool stopped = false;  ///< ended early, by may_start
+  int64_t steps = 0;      ///< of this run: those before TrainOptions::from are not counted
+  int64_t last_step = 0;  ///< over the whole run, from 1; 0: none
+  std::string reason;     ///< of an early end by train.stop_when; else empty
+  bool stopped = false;   ///< ended early, by may_start
   float last_loss = 0;
   EpochReport last_epoch;
   LoadSetting loading;  ///< that dataset.autotune settled on

@@ -134,9 +134,9 @@ TEST_CASE("words in the wrong place are answered with the right one") {
   CHECK(contains(refusal(scratch, "kill 1"), "did you mean 'stop'?"));
   CHECK(contains(refusal(scratch, "version"), "did you mean '--version'?"));
   CHECK(contains(refusal(scratch, "--json plan job.yaml"), "options follow the command: trainctl plan --json"));
-  CHECK(contains(refusal(scratch, "bench"), "trainctl bench: a command is missing: op, collective"));
+  CHECK(contains(refusal(scratch, "bench"), "trainctl bench: a command is missing: op, data, collective"));
   CHECK(contains(refusal(scratch, "bench colective"),
-                 "trainctl bench: unknown command 'colective'; there are op, collective"));
+                 "trainctl bench: unknown command 'colective'; there are op, data, collective"));
   CHECK(contains(refusal(scratch, "bench collective"), "trainctl bench collective: KIND is missing"));
   CHECK(contains(refusal(scratch, "bench op matmul --shap 1"), "did you mean '--shape'?"));
   CHECK(contains(refusal(scratch, "show job.yaml"), "trainctl show plan job.yaml"));

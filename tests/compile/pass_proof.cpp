@@ -57,11 +57,14 @@ void set_places(const Compiler& c, const std::vector<int64_t>& at, Program& p) {
   }
 }
 
+/// At the end, and before weights are updated: a parameter server has sent them.
 void wait_for_all_sends(Program& p) {
   Instruction last;
   last.opcode = Opcode::wait;
   for (size_t i = 0; i < p.instructions.size(); ++i) {
-    if (p.instructions[i].opcode == Opcode::send) last.waits.push_back(static_cast<int>(i));
+    Instruction& code = p.instructions[i];
+    if (code.opcode == Opcode::send) last.waits.push_back(static_cast<int>(i));
+    if (is_update(code)) code.waits.insert(code.waits.end(), last.waits.begin(), last.waits.end());
   }
   if (!last.waits.empty()) p.instructions.push_back(std::move(last));
 }
@@ -161,7 +164,7 @@ std::unique_ptr<Compiler> copy_of(const Compiler& c) {
 class PassProof {
  public:
   PassProof(const Graph& graph, const Plan& plan, const JobSpec& spec, const CostModel& cost) {
-    for (int rank = 0; rank < plan.ranks; ++rank)
+    for (int rank = 0; rank < plan.processes(); ++rank)
       ranks_.push_back(std::make_unique<Compiler>(graph, plan, spec, cost, rank));
   }
 

@@ -256,8 +256,9 @@ TEST_CASE("a pass that breaks the program is named, regardless of the passes aft
 
 TEST_CASE("the last pass ends in the result of compile, and names are unique") {
   const Job j = pipeline();
-  const Program program = compile(j.graph, j.plan, j.spec, CostModel(), 1);
-  Compiler c(j.graph, j.plan, j.spec, CostModel(), 1);
+  const CostModel cost;
+  const Program program = compile(j.graph, j.plan, j.spec, cost, 1);
+  Compiler c(j.graph, j.plan, j.spec, cost, 1);
   std::vector<std::string> seen;
   run_passes(passes(), c, [&](const Pass& pass, const Compiler&) { seen.emplace_back(pass.name); });
   CHECK(to_string(c) == to_string(program));
@@ -272,13 +273,14 @@ TEST_CASE("the last pass ends in the result of compile, and names are unique") {
 
 TEST_CASE("a program without offsets prints each operand's buffer, and is no smaller than with offsets") {
   const Job j = pipeline();
-  Compiler c(j.graph, j.plan, j.spec, CostModel(), 0);
+  const CostModel cost;
+  Compiler c(j.graph, j.plan, j.spec, cost, 0);
   run_passes(passes_up_to("reuse_buffers"), c);
   const std::string text = to_string(c);
   CHECK(text.find("buffers without a place") != std::string::npos);
   CHECK(text.find(" b0@0+") != std::string::npos);
   const int64_t apart = size_so_far(c).bytes;
-  Compiler placed(j.graph, j.plan, j.spec, CostModel(), 0);
+  Compiler placed(j.graph, j.plan, j.spec, cost, 0);
   run_passes(passes_up_to("place_buffers"), placed);
   CHECK(to_string(placed).find(" b0@0+") == std::string::npos);
   CHECK(size_so_far(placed).instructions == size_so_far(c).instructions);

@@ -14,7 +14,7 @@ int64_t marks_scratch(const std::vector<Shape>& inputs, const std::vector<Shape>
   return 4 * num_elements(inputs[0]);
 }
 
-constexpr KernelDef grad_kernel() {
+constexpr KernelDef kernel_of_gradient() {
   KernelDef kernel = pool_kernel<2>("max_pool2d_grad", [] {
     return pool_example("dx; inputs dy, x", {{kPoolOutput}, {kPoolInput}});
   });
@@ -43,7 +43,7 @@ extern const OpDef max_pool2d_grad_op = {
       expect_inputs("max_pool2d_grad", in, 2, 2);
       return infer_pool_grad("max_pool2d_grad", in[0], in[1], attrs);
     },
-    .kernel = grad_kernel(),
+    .kernel = kernel_of_gradient(),
 };
 
 extern const LayerDef max_pool2d_layer = {
