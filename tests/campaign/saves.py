@@ -32,7 +32,7 @@ class Run:
                 file.write(JOB[:JOB.index("print:")].replace("units: 16", "units: 2048"))
         environment = dict(os.environ, OMP_NUM_THREADS="1", XDG_RUNTIME_DIR=folder)
         if faults is not None:
-            environment.update(LD_PRELOAD=options.shim, FAULT_FOLDER="/checkpoints", FAULT_LOG=folder + "/calls", **faults)
+            environment.update({"LD_PRELOAD": options.shim, "FAULT_FOLDER": "/checkpoints", "FAULT_LOG": folder + "/calls", **faults})
         self.folder, self.out = folder, folder + "/out"
         with open(self.out, "w") as out:
             self.process = subprocess.Popen([options.trainctl, "run", "job.yaml", f"train={{steps: {steps}, checkpoint: {{{save}}}}}",
