@@ -32,7 +32,7 @@ def run_losses(trainctl, path, overrides, env=None):
 def read_losses(path):
     with open(path) as file:
         lines = [json.loads(line) for line in file]
-    return {line["run_step"]: float(line["loss"] if line["loss"] is not None else "nan") for line in lines if "run_step" in line}
+    return {line["run_step"]: float(line["loss"] if line["loss"] is not None else "nan") for line in lines if "run_step" in line and "loss" in line}
 
 
 def digests(checkpoint):

@@ -14,10 +14,12 @@ using namespace trainctl;
 
 namespace {
 
-/// Allocations of all ranks together, in steps 2 to the last.
+/// Allocations of all ranks together, in steps 2 to the last. dataset.autotune is off: where a step waits for its data,
+/// it allocates further batches.
 AllocationCounts count_in_steps(const PlanCase& plan) {
   std::vector<std::string> overrides = plan.same;
   overrides.insert(overrides.end(), plan.plan.begin(), plan.plan.end());
+  overrides.emplace_back("dataset.autotune=false");
   const PlannedJob job = plan_job(job_spec(plan.job, overrides));
   const std::vector<Program> programs = compile_all(job);
   AllocationCounts counts;
