@@ -88,7 +88,7 @@ DataBenchRow bench_workers(const Dataset& set, Samples& samples, uint64_t seed, 
     threads.emplace_back([&] {
       Reader reader(set, seed);
       try {
-        // Whoever began a sample ends it, and every worker reads at least one.
+        // A worker that began a sample ends it, and every worker reads at least one.
         do {
           const auto [sample, pass] = samples.next();
           reader.read(sample, pass);

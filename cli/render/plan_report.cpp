@@ -342,7 +342,7 @@ std::string validation(const Json& r, bool full) {
                : "  beside the variables, in the memory of the training's activations and buffers\n");
 }
 
-/// Who holds what, and what a step moves.
+/// What each server holds, and what a step moves.
 std::string served(const Json& r) {
   if (!r.contains("servers")) return "";
   constexpr size_t kShown = 8;

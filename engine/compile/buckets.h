@@ -30,7 +30,7 @@ struct BucketPlan {
   /// A rank's contributions add up in f32 and are rounded to `type` before the sum over ranks.
   bool adds_up_apart = false;
   int64_t elements = 0;  ///< padded if sharded
-  /// parameter_server: who holds it, each an equal part, in order; empty: the workers do.
+  /// parameter_server: the servers that hold it, each an equal part, in order; empty: the workers do.
   std::vector<int> servers;
   int pieces = 1;        ///< Bucket::pieces
   std::vector<BucketParameter> parameters;

@@ -1,5 +1,5 @@
 // mode: auto_parallel. Weighs all choices that a job leaves open by a sum that takes microseconds (the search's own), then
-// has the few best of them tried: planned, compiled and simulated by whoever calls. Counts work, never time, so every
+// has the few best of them tried: planned, compiled and simulated by the caller. Counts work, never time, so every
 // call comes to the same plan.
 #pragma once
 

@@ -57,16 +57,29 @@ void set_places(const Compiler& c, const std::vector<int64_t>& at, Program& p) {
   }
 }
 
-/// At the end, and before weights are updated: a parameter server has sent them.
+std::vector<int> sends_of(const Program& p) {
+  std::vector<int> sends;
+  for (size_t i = 0; i < p.instructions.size(); ++i)
+    if (p.instructions[i].opcode == Opcode::send) sends.push_back(static_cast<int>(i));
+  return sends;
+}
+
 void wait_for_all_sends(Program& p) {
   Instruction last;
   last.opcode = Opcode::wait;
+  last.waits = sends_of(p);
+  if (!last.waits.empty()) p.instructions.push_back(std::move(last));
+}
+
+/// A parameter server updates weights that it has sent: order_streams lets the update wait for that.
+void updates_wait_for_sends(Program& p) {
+  const std::vector<int> sends = sends_of(p);
   for (size_t i = 0; i < p.instructions.size(); ++i) {
     Instruction& code = p.instructions[i];
-    if (code.opcode == Opcode::send) last.waits.push_back(static_cast<int>(i));
-    if (is_update(code)) code.waits.insert(code.waits.end(), last.waits.begin(), last.waits.end());
+    if (!is_update(code)) continue;
+    const auto end = std::lower_bound(sends.begin(), sends.end(), static_cast<int>(i));
+    code.waits.insert(code.waits.end(), sends.begin(), end);
   }
-  if (!last.waits.empty()) p.instructions.push_back(std::move(last));
 }
 
 /// The program so far in runnable form: buffers that are not placed yet get separate places.
@@ -93,6 +106,7 @@ Program spread_out(const Compiler& c, bool sends_are_ordered) {
     for (size_t o = 0; o < v.outputs.size(); ++o) code.outputs[o].offset += at[v.outputs[o]];
     p.instructions.push_back(std::move(code));
   }
+  if (c.is_server()) updates_wait_for_sends(p);
   if (!sends_are_ordered) wait_for_all_sends(p);
   return p;
 }

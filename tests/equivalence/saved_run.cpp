@@ -83,7 +83,7 @@ RunResult resume(PlannedJob job, const std::string& path) {
     restore(program, reader, executor);
     const auto own = static_cast<double>(stored_bytes(program, manifest));
     CHECK(static_cast<double>(reader.bytes_read()) >= 0.9 * own);
-    CHECK(static_cast<double>(reader.bytes_read()) <= 1.1 * own);  // nobody reads a whole tensor for its part
+    CHECK(static_cast<double>(reader.bytes_read()) <= 1.1 * own);  // no rank reads a whole tensor for its part
   };
   return run_job(std::move(job), on);
 }

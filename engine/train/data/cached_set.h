@@ -7,7 +7,7 @@
 
 namespace trainctl {
 
-/// In the memory of the process, or in a file of the folder TMPDIR, which nobody else sees and which is gone with the
+/// In the memory of the process, or in a file of the folder TMPDIR, which no other process sees and which is gone with the
 /// process.
 enum class CachePlace : uint8_t { memory, disk };
 

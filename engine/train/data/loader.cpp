@@ -278,7 +278,7 @@ void Loader::finish_batch(Batch& batch, BatchLayout::Scratch& scratch) {
   full_.notify_all();
 }
 
-/// Whoever counts labels has a loss, and so a label.
+/// Labels are counted only for a loss, which needs a label.
 const SampleField& Loader::label() const {
   const int field = set_->find("label");
   check(field >= 0, "labels are counted of samples that have one");

@@ -1,5 +1,5 @@
 // Mixup and CutMix: each row of a batch is mixed with the next one (the last with the first), and its label with that
-// row's label. What is mixed depends on the batch's random numbers alone, not on who reads which row.
+// row's label. What is mixed depends on the batch's random numbers alone, not on which worker reads a row.
 //
 //   mixup    row i = share * row i + (1 - share) * row i+1                       Zhang et al. 2018
 //   cutmix   a box of row i+1 in row i; share is what is left of row i           Yun et al. 2019

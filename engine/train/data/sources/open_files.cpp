@@ -25,7 +25,7 @@ std::shared_ptr<const InputFile> OpenFiles::get(size_t file) const {
     wanted.last_use = ++uses_;
     if (wanted.open) return wanted.open;
   }
-  // A file system that hangs here holds up nobody else. Two threads may open the same file: one of them is kept.
+  // A file system that hangs here holds up no other thread. Two threads may open the same file: one of them is kept.
   return keep(file, std::make_shared<const InputFile>(path(file)));
 }
 
