@@ -370,7 +370,7 @@ class Hanging final : public Dataset {
 
 }  // namespace
 
-TEST_CASE("a sample that a file system does not give in time is named, and whoever waits can end the process") {
+TEST_CASE("a sample that a file system does not give in time is named, and a rank that waits for it can end") {
   Program program;
   program.instructions = {load("label", 0, {4}, {0}, {4})};
   std::atomic<bool> release = false;

@@ -205,7 +205,7 @@ TEST_CASE("a broken sample is an error that names it, or another one takes its p
   CHECK_THROWS_AS(values<int32_t>(*hopeless, "id", 1), EnvError);
 }
 
-TEST_CASE("the skipped samples are counted, and the first one is told") {
+TEST_CASE("the skipped samples are counted, and the first one is named") {
   auto source = std::make_shared<Numbered>(40);
   source->broken = {5};
   const auto set = replace_broken(open(source, arrays()), 1);

@@ -81,7 +81,10 @@ int64_t BatchLayout::sample_bytes() const {
 BatchLayout::Scratch BatchLayout::make_scratch() const {
   Scratch scratch;
   set_.prepare(scratch.state);
-  for (const SampleField& field : set_.fields()) scratch.fields.emplace_back(static_cast<size_t>(field.bytes()));
+  for (const SampleField& field : set_.fields()) {
+    scratch.fields.emplace_back(static_cast<size_t>(field.bytes()));
+    scratch.labels.resize(std::max(scratch.labels.size(), static_cast<size_t>(field.elements())));
+  }
   scratch.to.resize(scratch.fields.size());
   return scratch;
 }

@@ -30,6 +30,7 @@ class BatchLayout {
     ReadState state;
     std::vector<std::vector<std::byte>> fields;  ///< of one sample
     std::vector<void*> to;                       ///< where each field is read to
+    std::vector<int32_t> labels;                 ///< of one sample, to be counted; room for any field
   };
 
   BatchLayout(const Dataset& set, int64_t batch, const Program& program, const InputLayout& layout,

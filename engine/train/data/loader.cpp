@@ -292,7 +292,7 @@ int64_t Loader::count_labels(const Batch& batch, BatchLayout::Scratch& scratch) 
   const auto at_field = static_cast<size_t>(&field - set_->fields().data());
   std::ranges::fill(scratch.to, nullptr);
   scratch.to[at_field] = scratch.fields[at_field].data();
-  std::vector<int32_t> labels(static_cast<size_t>(field.elements()));
+  const std::span labels(scratch.labels.data(), static_cast<size_t>(field.elements()));
   int64_t counted = 0;
   for (int64_t row = 0; row < batch.own_rows; ++row) {
     const auto at = static_cast<size_t>(row);
