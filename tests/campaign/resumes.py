@@ -123,7 +123,7 @@ class Campaign:
         found = {}
         for line in open(f"{folder}/log_output/{run}/metrics.jsonl"):
             entry = json.loads(line) if line.endswith("\n") else {}
-            if "run_step" in entry:
+            if "loss" in entry:  # rows of the data pipeline have a run_step too
                 found.setdefault(entry["run_step"], []).append(entry["loss"])
         return found
 
