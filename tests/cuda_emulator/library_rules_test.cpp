@@ -47,11 +47,11 @@ std::vector<OpCase> larger_convolutions() {
   return rows;
 }
 
+/// As on the CPU, which the op cases hold against float64.
 void check_all(const OpCase& row, DType floats) {
   CaseRun run{cuda_device(), floats};
   run.least_tolerance = 1e-5;
-  check_forward(row, run);
-  check_backward(row, run);
+  check_as_on(cpu_device(), row, run);
   check_accumulate(row, run);
   check_same_bits_twice(row, run);
 }

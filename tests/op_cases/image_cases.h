@@ -43,6 +43,16 @@ inline Pixel pixel_of(const Index& i, bool channels_last) {
   return channels_last ? Pixel{i[0], i[3], i[1], i[2]} : Pixel{i[0], i[1], i[2], i[3]};
 }
 
+/// Elements from one image, channel, row and column to the next.
+struct Strides {
+  int64_t n, c, h, w;
+
+  static Strides of(const Images& x, bool channels_last) {
+    const int64_t all = x.c * x.pixels();
+    return channels_last ? Strides{all, 1, x.size[1] * x.c, x.c} : Strides{all, x.pixels(), x.size[1], 1};
+  }
+};
+
 inline bool is_inside(const Images& x, int64_t h, int64_t w) {
   return h >= 0 && w >= 0 && h < x.size[0] && w < x.size[1];
 }

@@ -2,6 +2,7 @@
 // Every element is found by its index; nothing is optimized.
 #pragma once
 
+#include <boost/container/static_vector.hpp>
 #include <functional>
 #include <string>
 #include <vector>
@@ -19,7 +20,7 @@ struct Tensor64 {
 
 namespace naive {
 
-using Index = std::vector<int64_t>;
+using Index = boost::container::static_vector<int64_t, 8>;  ///< no allocation: references look at each element by one
 using Inputs = std::vector<Tensor64>;
 using Outputs = std::vector<Tensor64>;
 
