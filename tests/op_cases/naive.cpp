@@ -77,22 +77,26 @@ Outputs map_all(const Inputs& in, const std::function<double(const std::vector<d
 }
 
 double unary(const std::string& function, const Attrs& attrs, double x) {
-  const std::map<std::string, std::function<double()>> of = {
-      {"silu", [&] { return x / (1 + std::exp(-x)); }},
-      {"leaky_relu", [&] { return x > 0 ? x : attrs.number("negative_slope", 0.01) * x; }},
+  using Function = double (*)(const Attrs& attrs, double x);
+  static const std::map<std::string, Function> of = {
+      {"silu", [](const Attrs&, double v) { return v / (1 + std::exp(-v)); }},
+      {"leaky_relu", [](const Attrs& a, double v) { return v > 0 ? v : a.number("negative_slope", 0.01) * v; }},
       {"softplus",
-       [&] {
-         const double beta = attrs.number("beta", 1), t = beta * x;
-         return t > attrs.number("threshold", 20) ? x : std::log1p(std::exp(t)) / beta;
+       [](const Attrs& a, double v) {
+         const double beta = a.number("beta", 1), t = beta * v;
+         return t > a.number("threshold", 20) ? v : std::log1p(std::exp(t)) / beta;
        }},
-      {"clip", [&] { return std::min(std::max(x, attrs.number("min", -INFINITY)), attrs.number("max", INFINITY)); }},
-      {"abs", [&] { return std::fabs(x); }},
-      {"exp", [&] { return std::exp(x); }},
-      {"log", [&] { return std::log(x); }},
-      {"sqrt", [&] { return std::sqrt(x); }},
-      {"pow", [&] { return std::pow(x, attrs.number("exponent", 2)); }},
-      {"scale", [&] { return attrs.number("factor", 1) * x + attrs.number("shift", 0); }}};
-  return of.at(function)();
+      {"clip",
+       [](const Attrs& a, double v) {
+         return std::min(std::max(v, a.number("min", -INFINITY)), a.number("max", INFINITY));
+       }},
+      {"abs", [](const Attrs&, double v) { return std::fabs(v); }},
+      {"exp", [](const Attrs&, double v) { return std::exp(v); }},
+      {"log", [](const Attrs&, double v) { return std::log(v); }},
+      {"sqrt", [](const Attrs&, double v) { return std::sqrt(v); }},
+      {"pow", [](const Attrs& a, double v) { return std::pow(v, a.number("exponent", 2)); }},
+      {"scale", [](const Attrs& a, double v) { return a.number("factor", 1) * v + a.number("shift", 0); }}};
+  return of.at(function)(attrs, x);
 }
 
 double unary_slope(const std::string& function, const Attrs& attrs, double x) {
