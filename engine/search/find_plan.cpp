@@ -9,6 +9,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <string_view>
 #include <utility>
 
 #include "engine/base/text.h"
@@ -28,7 +29,7 @@ constexpr double kInfinite = std::numeric_limits<double>::infinity();
 constexpr double kDoubt = 1.5;
 /// The same of the memory that it expects.
 constexpr double kMemoryDoubt = 1.3;
-constexpr size_t kMostTrials = 24;
+constexpr size_t kMostTrials = 40, kFirstTrials = 16;
 
 /// How much is tried: layers times micro-batches, which is about what a plan takes to compile and simulate.
 int64_t most_work(Effort effort) { return effort == Effort::low ? 1'000 : effort == Effort::normal ? 10'000 : 400'000; }
@@ -83,6 +84,7 @@ class Search {
         try_plan_(try_plan),
         effort_(job.parallel.search.effort),
         networks_(job, data, cost.machine()),
+        small_(bare_, networks_.repeats()),
         open_(job, networks_, found_.notes),
         bytes_(weight_bytes(job)),
         tried_(job, memory, try_plan) {
@@ -129,12 +131,14 @@ class Search {
     for (const std::shared_ptr<const CutChoice>& cuts : cut_choices(stages, micro_batches, seconds_per_byte)) {
       found_.exact = found_.exact && cuts->cuts.exact;
       const std::vector<LayerLoad> loads = loads_of(*cuts->network->cuts, job_, networks_.repeats(), cuts->mesh, cuts->cuts, cost_);
+      if (recomputed_.empty())
+        for (const Recompute& way : open_.recompute_ways()) recomputed_.push_back(recomputed(way, loads));
       for (size_t way = 0; way < open_.recompute_ways().size(); ++way) {
-        const std::vector<bool> again = recomputed(open_.recompute_ways()[way], loads);
+        StepSum step(loads, recomputed_[way], bytes_, cost_.machine());
         for (const auto& [schedule, chunks] : open_.schedules(stages, micro_batches))
           for (int level : open_.levels(cuts->mesh.size())) {
             Considered one{stages, chunks, micro_batches, level, schedule, way, cuts, {}};
-            one.expected = expected_step(loads, again, header_of(one), bytes_, cost_.machine());
+            one.expected = step.of(header_of(one));
             ++found_.weighed;
             if (fits(one, kMemoryDoubt)) best = std::min(best, one.expected.seconds);
             considered_.push_back(std::move(one));
@@ -254,15 +258,15 @@ class Search {
 
   /// Null if it has been tried, or if too much has been; until something fits there is more.
   const TriedPlan* try_one(const Considered& one, bool always) {
+    if (!always && tried_.fastest() && tried_.size() >= kMostTrials) return nullptr;
     PlanChoice choice = choice_of(one);
     if (tried_.is_known(choice)) return nullptr;
-    const JobSpec job = with_choice(bare_, choice);
-    const SmallJobs small = small_jobs(job, networks_.repeats());
+    const SmallJobs::Sizes sizes = small_.sizes_of(choice);
     const bool enough = tried_.fastest() || tried_.size() >= 2 * kMostTrials;
-    if (!always && enough && (work_ + small.work > most_work(effort_) || tried_.size() >= kMostTrials)) return nullptr;
-    work_ += small.work;
-    Trial trial = sum_of(small, try_plan_);
-    if (!trial.fault.empty() && !small.is_whole()) trial = try_plan_(job);  // the job names layers that a small one does not have
+    if (!always && enough && (work_ + sizes.work > most_work(effort_) || tried_.size() >= kMostTrials)) return nullptr;
+    work_ += sizes.work;
+    Trial trial = small_.sum_of(choice, sizes, try_plan_);
+    if (!trial.fault.empty() && !sizes.is_whole()) trial = try_plan_(with_choice(bare_, choice));  // the job names layers that a small one does not have
     std::string name = fmt::format("{}; {}", one.cuts->name, to_string(choice));
     sources_.push_back(one);
     return &tried_[tried_.add({std::move(name), std::move(choice), one.expected.seconds, std::move(trial)})];
@@ -285,11 +289,24 @@ class Search {
     return one.stages == 1 && one.recompute == 0 && one.micro_batches == open_.micro_batch_counts().front();
   }
 
+  /// The best of each number of stages and way to cut, then the second best of each, and so on: plans that differ compete
+  /// before plans alike.
+  std::vector<const Considered*> in_turns() const {
+    std::map<std::pair<int, std::string_view>, int> turns;
+    std::vector<std::pair<int, const Considered*>> all;
+    for (const Considered& one : considered_) all.emplace_back(turns[{one.stages, one.cuts->name}]++, &one);
+    std::stable_sort(all.begin(), all.end(), [](const auto& a, const auto& b) { return a.first < b.first; });
+    std::vector<const Considered*> order;
+    for (const auto& [turn, one] : all) order.push_back(one);
+    return order;
+  }
+
   void try_best() {
     double best = kInfinite;
-    for (const Considered& one : considered_) {
-      if (one.expected.seconds > best * kDoubt) continue;
-      const TriedPlan* tried = try_one(one, false);
+    for (const Considered* one : in_turns()) {
+      if (tried_.fastest() && tried_.size() >= kFirstTrials) break;
+      if (one->expected.seconds > best * kDoubt) continue;
+      const TriedPlan* tried = try_one(*one, false);
       if (tried != nullptr && tried->trial.fits(memory_)) best = std::min(best, tried->expected);
     }
   }
@@ -310,14 +327,28 @@ class Search {
 
   /// Single changes of the best, as long as one is better.
   void improve() {
-    for (;;) {
-      const std::optional<size_t> from = tried_.fastest();
-      if (!from) return;
+    while (const std::optional<size_t> from = tried_.fastest()) {
       const Considered base = sources_[*from];
-      const double before = tried_[*from].trial.seconds;
       for (const Considered& one : considered_)
         if (differences(one, base) == 1 && one.expected.seconds <= base.expected.seconds * kDoubt) try_one(one, false);
-      if (tried_[*tried_.fastest()].trial.seconds >= before) return;
+      if (tried_.fastest() == from) change_cuts(base);
+      if (tried_.fastest() == from) return;
+    }
+  }
+
+  /// Other cuts of one layer, or of layers alike.
+  void change_cuts(const Considered& base) {
+    const CutChoice& cuts = *base.cuts;
+    if (cuts.mesh.size() == 1 || tried_.size() >= kMostTrials || job_.parallel.search.algorithm == SearchAlgorithm::sharding_propagation) return;
+    std::vector<Diagnostic> errors;
+    CutSpace space(*cuts.network->cuts, cuts.mesh, effort_, cost_, base.micro_batches, cuts.network->strategies(cuts.mesh, base.stages, errors));
+    for (const CutAlternative& other : other_cuts(space, cuts.cuts)) {
+      Considered one = base;
+      one.expected.seconds += std::max(other.seconds, 0.0) * base.micro_batches / base.stages;
+      if (one.expected.seconds > base.expected.seconds * kDoubt) continue;
+      const std::string name = cuts.name.substr(0, cuts.name.find(" with ")) + " with other cuts of " + other.pattern;
+      one.cuts = std::make_shared<CutChoice>(CutChoice{name, KnownAs::nothing, cuts.network, cuts.mesh, with_other(*cuts.network->cuts, cuts.cuts, other)});
+      try_one(one, false);
     }
   }
 
@@ -343,8 +374,10 @@ class Search {
   const Effort effort_;
   FoundPlan found_;
   Networks networks_;
+  const SmallJobs small_;
   const OpenChoices open_;
   const WeightBytes bytes_;
+  std::vector<std::vector<bool>> recomputed_;  ///< by way to recompute, and layer; empty: not known yet
   std::vector<Considered> considered_;
   TriedPlans tried_;
   std::vector<Considered> sources_;  ///< of tried_
