@@ -100,18 +100,6 @@ class CutSearch {
     return all;
   }
 
-  std::vector<CutAlternative> others(const std::vector<FactorAxes>& of_unit) {
-    const std::vector<int> setting = setting_of(of_unit);
-    const std::vector<std::vector<double>> sums = sums_of_changes(setting);
-    std::vector<CutAlternative> all;
-    for (int unit : units_told()) {
-      const size_t v = static_cast<size_t>(variable_of(unit));
-      for (CutAlternative& other : others_of(unit, static_cast<size_t>(setting[v]), sums[v])) all.push_back(std::move(other));
-    }
-    std::stable_sort(all.begin(), all.end(), [](const auto& a, const auto& b) { return a.seconds < b.seconds; });
-    return all;
-  }
-
  private:
   size_t num_units() const { return network_.units.all.size(); }
   int variable_of(int unit) const { return variable_of_[static_cast<size_t>(unit)]; }
@@ -347,22 +335,6 @@ std::vector<CutAlternative> next_best_cuts(CutSpace& space, const FoundCuts& fou
   search.include(found.of_unit);
   search.add_tables(0, 0);
   return search.next_best(found.of_unit);
-}
-
-std::vector<CutAlternative> other_cuts(CutSpace& space, const FoundCuts& found) {
-  CutSearch search(space, found.split, space.effort, space.strategies, CutAim::least_time);
-  search.include(found.of_unit);
-  search.add_tables(0, 0);
-  return search.others(found.of_unit);
-}
-
-FoundCuts with_other(const CutNetwork& network, FoundCuts found, const CutAlternative& other) {
-  for (size_t l = 0; l < network.patterns.size(); ++l) {
-    if (network.patterns[l] != other.pattern) continue;
-    found.of_layer[l] = other.axes;
-    found.of_unit[static_cast<size_t>(network.units.of_layer[l])] = other.axes;
-  }
-  return found;
 }
 
 FoundCuts data_parallel_cuts(CutSpace& space) {

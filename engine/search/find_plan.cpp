@@ -9,7 +9,6 @@
 #include <map>
 #include <memory>
 #include <optional>
-#include <string_view>
 #include <utility>
 
 #include "engine/base/text.h"
@@ -29,7 +28,7 @@ constexpr double kInfinite = std::numeric_limits<double>::infinity();
 constexpr double kDoubt = 1.5;
 /// The same of the memory that it expects.
 constexpr double kMemoryDoubt = 1.3;
-constexpr size_t kMostTrials = 40, kFirstTrials = 16;
+constexpr size_t kMostTrials = 24;
 
 /// How much is tried: layers times micro-batches, which is about what a plan takes to compile and simulate.
 int64_t most_work(Effort effort) { return effort == Effort::low ? 1'000 : effort == Effort::normal ? 10'000 : 400'000; }
@@ -289,24 +288,11 @@ class Search {
     return one.stages == 1 && one.recompute == 0 && one.micro_batches == open_.micro_batch_counts().front();
   }
 
-  /// The best of each number of stages and way to cut, then the second best of each, and so on: plans that differ compete
-  /// before plans alike.
-  std::vector<const Considered*> in_turns() const {
-    std::map<std::pair<int, std::string_view>, int> turns;
-    std::vector<std::pair<int, const Considered*>> all;
-    for (const Considered& one : considered_) all.emplace_back(turns[{one.stages, one.cuts->name}]++, &one);
-    std::stable_sort(all.begin(), all.end(), [](const auto& a, const auto& b) { return a.first < b.first; });
-    std::vector<const Considered*> order;
-    for (const auto& [turn, one] : all) order.push_back(one);
-    return order;
-  }
-
   void try_best() {
     double best = kInfinite;
-    for (const Considered* one : in_turns()) {
-      if (tried_.fastest() && tried_.size() >= kFirstTrials) break;
-      if (one->expected.seconds > best * kDoubt) continue;
-      const TriedPlan* tried = try_one(*one, false);
+    for (const Considered& one : considered_) {
+      if (one.expected.seconds > best * kDoubt) continue;
+      const TriedPlan* tried = try_one(one, false);
       if (tried != nullptr && tried->trial.fits(memory_)) best = std::min(best, tried->expected);
     }
   }
@@ -327,28 +313,14 @@ class Search {
 
   /// Single changes of the best, as long as one is better.
   void improve() {
-    while (const std::optional<size_t> from = tried_.fastest()) {
+    for (;;) {
+      const std::optional<size_t> from = tried_.fastest();
+      if (!from) return;
       const Considered base = sources_[*from];
+      const double before = tried_[*from].trial.seconds;
       for (const Considered& one : considered_)
         if (differences(one, base) == 1 && one.expected.seconds <= base.expected.seconds * kDoubt) try_one(one, false);
-      if (tried_.fastest() == from) change_cuts(base);
-      if (tried_.fastest() == from) return;
-    }
-  }
-
-  /// Other cuts of one layer, or of layers alike.
-  void change_cuts(const Considered& base) {
-    const CutChoice& cuts = *base.cuts;
-    if (cuts.mesh.size() == 1 || tried_.size() >= kMostTrials || job_.parallel.search.algorithm == SearchAlgorithm::sharding_propagation) return;
-    std::vector<Diagnostic> errors;
-    CutSpace space(*cuts.network->cuts, cuts.mesh, effort_, cost_, base.micro_batches, cuts.network->strategies(cuts.mesh, base.stages, errors));
-    for (const CutAlternative& other : other_cuts(space, cuts.cuts)) {
-      Considered one = base;
-      one.expected.seconds += std::max(other.seconds, 0.0) * base.micro_batches / base.stages;
-      if (one.expected.seconds > base.expected.seconds * kDoubt) continue;
-      const std::string name = cuts.name.substr(0, cuts.name.find(" with ")) + " with other cuts of " + other.pattern;
-      one.cuts = std::make_shared<CutChoice>(CutChoice{name, KnownAs::nothing, cuts.network, cuts.mesh, with_other(*cuts.network->cuts, cuts.cuts, other)});
-      try_one(one, false);
+      if (tried_[*tried_.fastest()].trial.seconds >= before) return;
     }
   }
 
