@@ -1,16 +1,21 @@
 // Sweeps over the units, forwards and backwards, until nothing changes: each takes the cheapest of its candidates
 // given its neighbours, and takes along those that only follow it. Of equally cheap candidates the first wins, and
-// following a neighbour comes before data parallel.
+// following a neighbour comes before data parallel. Units alike, whose surroundings are cut alike, choose alike: one of
+// them weighs its candidates.
 #include "engine/plan/propagation.h"
 
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <map>
+#include <unordered_map>
 
 #include "engine/base/text.h"
 #include "engine/plan/candidates.h"
 #include "engine/plan/links.h"
+#include "engine/plan/numbers_text.h"
 #include "engine/plan/redistribution.h"
+#include "engine/plan/surroundings.h"
 #include "engine/plan/traffic.h"
 #include "engine/plan/units.h"
 
@@ -32,7 +37,11 @@ class Propagation {
         units_(find_units(graph)),
         links_(find_links(graph, units_)),
         traffic_(graph, units_, plan.mesh, cost, plan.micro_batches),
-        axes_(units_.all.size()) {}
+        surroundings_(find_surroundings(graph, facts, units_, links_, strategies, traffic_)),
+        axes_(units_.all.size()),
+        numbers_(units_.all.size()),
+        changed_at_(units_.all.size()),
+        settled_at_(units_.all.size()) {}
 
   // Coordinate descent stops when no single unit can gain, so it starts more than once.
   void choose() {
@@ -110,6 +119,11 @@ class Propagation {
     for (int u = 0; u < num_units() && start == Start::following; ++u) {
       if (!is_chosen(u)) take(u, candidates(u).front());
     }
+    for (int u = 0; u < num_units(); ++u) {
+      note_change(u);
+      settled_at_[u] = 0;
+      changed_at_[u] = ++clock_;
+    }
     bool changed = true;
     for (int sweep = 0; sweep < kMaxSweeps && changed; ++sweep) {
       changed = false;
@@ -149,17 +163,6 @@ class Propagation {
     return follow(plan_.mesh, layer(link.from), facts(link.from), link.made, read(link));
   }
 
-  /// The unit, and those that only follow it or one another.
-  std::vector<int> with_followers(int u) const {
-    std::vector<int> group = {u};
-    for (size_t i = 0; i < group.size(); ++i) {
-      for (const Link& link : links_.out[group[i]]) {
-        if (links_.only_follows[link.to] && strategy(link.to) == nullptr) group.push_back(link.to);
-      }
-    }
-    return group;
-  }
-
   /// Its followers adopt the choice where they can.
   void take_along(const std::vector<int>& group, const FactorAxes& axes) {
     take(group[0], axes);
@@ -171,14 +174,44 @@ class Propagation {
     }
   }
 
+  /// True if the unit changed. It is left out if it changed nothing the last time, and nothing around it has changed since.
   bool improve(int u) {
-    const FactorAxes before = axes_[u];
+    const Surroundings& around = surroundings_[u];
+    if (std::all_of(around.units.begin(), around.units.end(), [&](int v) { return changed_at_[v] <= settled_at_[u]; })) return false;
+    std::string key;
+    put_number(key, around.kind);
+    for (int v : around.units) put_number(key, numbers_[v]);
+    const auto [known, fresh] = chosen_.try_emplace(std::move(key));
+    if (fresh) {
+      choose(u, around.group);
+    } else {
+      for (size_t i = 0; i < around.group.size(); ++i) restore(around.group[i], lists_[known->second[i]]);
+    }
+    const int before = numbers_[u];
+    bool changed = false;
+    for (int v : around.group) changed |= note_change(v);
+    if (fresh)
+      for (int v : around.group) known->second.push_back(numbers_[v]);
+    if (!changed) settled_at_[u] = clock_;
+    return numbers_[u] != before;
+  }
+
+  bool note_change(int u) {
+    const auto [number, fresh] = number_of_.try_emplace(axes_[u], static_cast<int>(lists_.size()));
+    if (fresh) lists_.push_back(axes_[u]);
+    if (numbers_[u] == number->second) return false;
+    numbers_[u] = number->second;
+    changed_at_[u] = ++clock_;
+    return true;
+  }
+
+  /// Weighs the unit's candidates.
+  void choose(int u, const std::vector<int>& group) {
     const std::vector<FactorAxes> choices = candidates(u);
     if (choices.size() == 1) {
       take(u, choices[0]);
-      return choices[0] != before;
+      return;
     }
-    const std::vector<int> group = with_followers(u);
     std::vector<FactorAxes> others;
     for (int follower : group) others.push_back(axes_[follower]);
     const auto try_choice = [&](const FactorAxes& axes) {
@@ -195,7 +228,6 @@ class Propagation {
       best_seconds = seconds;
     }
     try_choice(choices[best]);
-    return choices[best] != before;
   }
 
   void restore(int u, const FactorAxes& axes) {
@@ -334,7 +366,14 @@ class Propagation {
   const Units units_;
   const Links links_;
   Traffic traffic_;
+  const std::vector<Surroundings> surroundings_;
   std::vector<FactorAxes> axes_;  // by unit; empty: not chosen yet
+  std::vector<int> numbers_;      // by unit: equal axes, equal numbers
+  std::map<FactorAxes, int> number_of_;
+  std::vector<FactorAxes> lists_;  // by number
+  int64_t clock_ = 0;
+  std::vector<int64_t> changed_at_, settled_at_;                  // by unit
+  std::unordered_map<std::string, std::vector<int>> chosen_;  // by kind and surroundings: the numbers of a group
 };
 
 }  // namespace

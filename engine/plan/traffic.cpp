@@ -8,6 +8,7 @@
 #include "engine/base/error.h"
 #include "engine/graph/contraction.h"
 #include "engine/ops/op_def.h"
+#include "engine/plan/numbers_text.h"
 #include "engine/plan/plan.h"
 #include "engine/plan/redistribution.h"
 #include "engine/plan/stages.h"
@@ -115,6 +116,39 @@ std::vector<int> Traffic::units_of(TensorId tensor) const {
   std::sort(units.begin(), units.end());
   units.erase(std::unique(units.begin(), units.end()), units.end());
   return units;
+}
+
+std::vector<int> Traffic::units_beside(int unit) const {
+  std::vector<int> units;
+  for (size_t t : touched_[unit])
+    for (const std::vector<Use>* list : {&tensors_[t].sources, &tensors_[t].targets})
+      for (const Use& use : *list) units.push_back(use.unit);
+  return units;
+}
+
+void Traffic::describe(int unit, std::string& out) const {
+  for (const NodeWork& work : work_[unit]) {
+    put_number(out, work.seconds);
+    put_numbers(out, work.factors);
+    put_numbers(out, work.inner);
+    put_number(out, work.statistics_bytes);
+    for (const auto& [parts, bytes] : work.block_bytes) {
+      put_number(out, parts);
+      put_number(out, bytes);
+    }
+  }
+  for (size_t t : touched_[unit]) {
+    put_number(out, static_cast<int64_t>(tensors_[t].shape_class));
+    for (const std::vector<Use>* list : {&tensors_[t].sources, &tensors_[t].targets}) {
+      put_number(out, static_cast<int64_t>(list->size()));
+      for (const Use& use : *list) {
+        put_number(out, use.unit - unit);
+        put_numbers(out, use.dims);
+        put_numbers(out, use.summed);
+        put_number(out, use.once_a_step);
+      }
+    }
+  }
 }
 
 std::vector<uint64_t> Traffic::layouts_at(TensorId tensor, int unit) const {

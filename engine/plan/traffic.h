@@ -44,6 +44,10 @@ class Traffic {
   bool moves_once_a_step(TensorId tensor) const;
   /// Ascending, each once.
   std::vector<int> units_of(TensorId tensor) const;
+  /// Units that make or read what this one makes or reads; with repetitions.
+  std::vector<int> units_beside(int unit) const;
+  /// Appends what `around({unit})` depends on beside axes, with other units as distances from this one.
+  void describe(int unit, std::string& out) const;
   /// What the tensor's seconds depend on of the axes of this unit: equal numbers, equal layouts.
   std::vector<uint64_t> layouts_at(TensorId tensor, int unit) const;
 

@@ -11,154 +11,24 @@
 
 #include "engine/base/text.h"
 #include "engine/ops/op_def.h"
-#include "engine/plan/plan.h"
-#include "engine/plan/traffic.h"
+#include "engine/search/held_bytes.h"
 #include "engine/search/least_sum.h"
 
 namespace trainctl {
 namespace {
-
-using Candidates = std::vector<FactorAxes>;
 
 /// What seconds of kernels and of sums of gradients count where the least redistribution is wanted.
 constexpr double kBesideRedistribution = 1e-4;
 /// A tensor between units that may have more settings together is priced by pairs of them.
 constexpr size_t kMostSettings = 512;
 
-void add_once(Candidates& all, FactorAxes axes) {
-  if (std::find(all.begin(), all.end(), axes) == all.end()) all.push_back(std::move(axes));
-}
-
-/// Assigns each run to a factor, or to none.
-class Spread {
- public:
-  Spread(const Mesh& mesh, const Layer& layer, const LayerFacts& facts, const AxisSplit& split, Effort effort)
-      : mesh_(mesh), layer_(layer), facts_(facts), split_(split), any_(effort == Effort::high || split.size() == 1) {
-    axes_.resize(layer.factors.size());
-  }
-
-  Candidates all() {
-    place(0);
-    return std::move(found_);
-  }
-
- private:
-  bool may_cut(int factor) const {
-    return facts_.why_not[static_cast<size_t>(factor)].empty() &&
-           layer_.factors[static_cast<size_t>(factor)].size % mesh_.ways(axes_[static_cast<size_t>(factor)]) == 0;
-  }
-
-  void place(size_t run) {
-    if (run == split_.size()) {
-      add_once(found_, axes_);
-      return;
-    }
-    for (int f = 0; f < static_cast<int>(axes_.size()); ++f) {
-      if (!any_ && run == 0 && f != facts_.batch_factor) continue;
-      FactorAxes before = axes_;
-      Axes& axes = axes_[static_cast<size_t>(f)];
-      axes.insert(axes.end(), split_[run].begin(), split_[run].end());
-      if (may_cut(f)) place(run + 1);
-      axes_ = std::move(before);
-    }
-    place(run + 1);
-  }
-
-  const Mesh& mesh_;
-  const Layer& layer_;
-  const LayerFacts& facts_;
-  const AxisSplit& split_;
-  const bool any_;
-  FactorAxes axes_;
-  Candidates found_;
-};
-
-/// Sums of gradients run beside the backward pass where a machine can do both.
-double once_a_step_part(const Machine& machine) { return machine.overlaps ? 0.25 : 1; }
-
-bool has_ways(const Mesh& mesh, const FactorAxes& axes, const std::vector<int64_t>& ways) {
-  for (size_t f = 0; f < axes.size(); ++f)
-    if (mesh.ways(axes[f]) != ways[f]) return false;
-  return true;
-}
-
-Candidates with_strategy(const Mesh& mesh, Candidates all, const std::vector<int64_t>& ways) {
-  constexpr size_t kMost = 24;
-  Candidates fitting;
-  for (FactorAxes& axes : all)
-    if (has_ways(mesh, axes, ways)) fitting.push_back(std::move(axes));
-  return fitting.empty() ? assignments(mesh, ways, kMost) : fitting;
-}
-
 bool has_products(const Graph& graph, LayerId layer) {
   return std::any_of(graph.nodes.begin(), graph.nodes.end(),
                      [&](const Node& node) { return node.layer == layer && get_op(node.op).kernel.is_product; });
 }
 
-/// Those in which the run cuts something else than the batch; all, if there are none.
-Candidates cutting_no_batch(Candidates all, int batch_factor, const Axes& run) {
-  Candidates kept;
-  for (const FactorAxes& axes : all)
-    for (int f = 0; f < static_cast<int>(axes.size()); ++f)
-      if (f != batch_factor && std::search(axes[static_cast<size_t>(f)].begin(), axes[static_cast<size_t>(f)].end(), run.begin(), run.end()) != axes[static_cast<size_t>(f)].end()) {
-        kept.push_back(axes);
-        break;
-      }
-  return kept.empty() ? all : kept;
-}
-
-/// Bytes of the tensors that a unit makes and its layer's backward pass, or another's, reads; and of its parameters.
-struct Held {
-  struct Part {
-    double bytes = 0;
-    std::vector<int> factors;  // that cut it
-  };
-  std::vector<Part> parts;
-};
-
-std::vector<int> factors_of(const TensorRule& rule, const std::vector<Factor>& factors) {
-  std::vector<int> cut;
-  for (const DimRule& dim : rule)
-    if (const int f = cut_factor(dim, factors); f >= 0) cut.push_back(f);
-  return cut;
-}
-
-bool is_kept(const Graph& graph, TensorId tensor, const std::vector<std::vector<NodeId>>& consumers) {
-  if (graph.tensors[static_cast<size_t>(tensor)].kind != TensorKind::activation) return false;
-  return std::any_of(consumers[static_cast<size_t>(tensor)].begin(), consumers[static_cast<size_t>(tensor)].end(),
-                     [&](NodeId n) { return graph.nodes[static_cast<size_t>(n)].phase == Phase::backward; });
-}
-
-std::vector<std::vector<NodeId>> consumers_of(const Graph& graph) {
-  std::vector<std::vector<NodeId>> consumers(graph.tensors.size());
-  for (NodeId n = 0; n < static_cast<NodeId>(graph.nodes.size()); ++n)
-    for (TensorId t : graph.nodes[static_cast<size_t>(n)].inputs) consumers[static_cast<size_t>(t)].push_back(n);
-  return consumers;
-}
-
-std::vector<Held> held_by_unit(const CutNetwork& network, double bytes_per_weight) {
-  const Graph& graph = network.graph;
-  const auto consumers = consumers_of(graph);
-  std::vector<Held> held(network.units.all.size());
-  std::set<TensorId> counted;
-  for (size_t n = 0; n < graph.nodes.size(); ++n) {
-    const Node& node = graph.nodes[n];
-    if (node.phase != Phase::forward) continue;
-    const std::vector<Factor>& factors = graph.layers[static_cast<size_t>(node.layer)].factors;
-    Held& mine = held[static_cast<size_t>(network.units.of_node[n])];
-    for (size_t o = 0; o < node.outputs.size(); ++o) {
-      const Tensor& tensor = graph.tensors[static_cast<size_t>(node.outputs[o])];
-      if (is_kept(graph, node.outputs[o], consumers))
-        mine.parts.push_back({static_cast<double>(bytes_of({tensor.shape, tensor.dtype})), factors_of(node.rule.outputs[o], factors)});
-    }
-    for (size_t i = 0; i < node.inputs.size(); ++i) {
-      const Tensor& tensor = graph.tensors[static_cast<size_t>(node.inputs[i])];
-      if (tensor.kind == TensorKind::parameter && counted.insert(node.inputs[i]).second)
-        mine.parts.push_back({bytes_per_weight * static_cast<double>(num_elements(tensor.shape)), factors_of(node.rule.inputs[i], factors)});
-    }
-  }
-  return held;
-}
+/// Sums of gradients run beside the backward pass where a machine can do both.
+double once_a_step_part(const Machine& machine) { return machine.overlaps ? 0.25 : 1; }
 
 class CutSearch {
  public:
@@ -175,7 +45,7 @@ class CutSearch {
       const auto [variable, fresh] = known.try_emplace({network.patterns[l], unit.finishes()}, static_cast<int>(candidates_.size()));
       variable_of_.push_back(variable->second);
       if (!fresh) continue;
-      Candidates all = Spread(mesh, network.graph.layers[l], network.facts[l], split, effort).all();
+      CutCandidates all = cut_candidates(mesh, network.graph.layers[l], network.facts[l], split, effort);
       if (strategies[l] && !unit.finishes()) {
         all = with_strategy(mesh, std::move(all), strategies[l]->factor_ways);
       } else if (aim == CutAim::tensor_parallel && has_products(network.graph, unit.layer)) {
@@ -193,7 +63,7 @@ class CutSearch {
 
   FoundCuts solve(const AxisSplit& split) {
     std::vector<int> sizes;
-    for (const Candidates& candidates : candidates_) sizes.push_back(static_cast<int>(candidates.size()));
+    for (const CutCandidates& candidates : candidates_) sizes.push_back(static_cast<int>(candidates.size()));
     FoundCuts found{.split = split};
     const LeastSum least = least_sum(sizes, tables_, found.exact);
     found.seconds = least.value;
@@ -213,22 +83,27 @@ class CutSearch {
     for (int u = 0; u < static_cast<int>(num_units()); ++u) add_once(candidates_[static_cast<size_t>(variable_of(u))], of_unit[static_cast<size_t>(u)]);
   }
 
-  /// What each other candidate of a variable costs while all others stay.
+  /// What each other candidate of a variable costs while all others stay: of each variable the cheapest, with its bytes.
   std::vector<CutAlternative> next_best(const std::vector<FactorAxes>& of_unit) {
-    std::vector<int> setting(candidates_.size(), 0);
-    for (int u = 0; u < static_cast<int>(num_units()); ++u) {
-      const Candidates& all = candidates_of(u);
-      const int value = static_cast<int>(std::find(all.begin(), all.end(), of_unit[static_cast<size_t>(u)]) - all.begin());
-      setting[static_cast<size_t>(variable_of(u))] = value;
-      choose(u, value);
+    const std::vector<int> setting = setting_of(of_unit);
+    const std::vector<std::vector<double>> sums = sums_of_changes(setting);
+    std::vector<CutAlternative> all;
+    for (int unit : units_told()) {
+      const size_t v = static_cast<size_t>(variable_of(unit)), own = static_cast<size_t>(setting[v]);
+      std::vector<CutAlternative> others = others_of(unit, own, sums[v]);
+      const auto best = std::min_element(others.begin(), others.end(), [](const auto& a, const auto& b) { return a.seconds < b.seconds; });
+      if (best == others.end()) continue;
+      const auto place = std::find(candidates_[v].begin(), candidates_[v].end(), best->axes) - candidates_[v].begin();
+      best->bytes = sent_with(static_cast<int>(v), static_cast<int>(place)) - sent_with(static_cast<int>(v), static_cast<int>(own));
+      all.push_back(std::move(*best));
     }
-    return next_best(setting);
+    return all;
   }
 
  private:
   size_t num_units() const { return network_.units.all.size(); }
   int variable_of(int unit) const { return variable_of_[static_cast<size_t>(unit)]; }
-  const Candidates& candidates_of(int unit) const { return candidates_[static_cast<size_t>(variable_of(unit))]; }
+  const CutCandidates& candidates_of(int unit) const { return candidates_[static_cast<size_t>(variable_of(unit))]; }
   const FactorAxes& candidate(int unit, int index) const { return candidates_of(unit)[static_cast<size_t>(index)]; }
   double times(int unit) const { return network_.times[static_cast<size_t>(network_.units.all[static_cast<size_t>(unit)].layer)]; }
   void choose(int unit, int index) { traffic_.set(unit, candidate(unit, index)); }
@@ -361,10 +236,21 @@ class CutSearch {
     return seconds;
   }
 
-  std::vector<CutAlternative> next_best(const std::vector<int>& setting) {
-    std::vector<CutAlternative> all;
+  std::vector<int> setting_of(const std::vector<FactorAxes>& of_unit) {
+    std::vector<int> setting(candidates_.size(), 0);
+    for (int u = 0; u < static_cast<int>(num_units()); ++u) {
+      const CutCandidates& all = candidates_of(u);
+      const int value = static_cast<int>(std::find(all.begin(), all.end(), of_unit[static_cast<size_t>(u)]) - all.begin());
+      setting[static_cast<size_t>(variable_of(u))] = value;
+      choose(u, value);
+    }
+    return setting;
+  }
+
+  /// By variable and value: the sum of the tables that have the variable, with this value and all others as in the setting.
+  std::vector<std::vector<double>> sums_of_changes(const std::vector<int>& setting) const {
     std::vector<std::vector<double>> sums;
-    for (const Candidates& candidates : candidates_) sums.emplace_back(candidates.size(), 0);
+    for (const CutCandidates& candidates : candidates_) sums.emplace_back(candidates.size(), 0);
     for (const CostTable& table : tables_) {
       size_t stride = 1, chosen = 0;
       std::vector<size_t> strides(table.variables.size());
@@ -380,22 +266,30 @@ class CutSearch {
         for (size_t c = 0; c < candidates_[v].size(); ++c) sums[v][c] += table.values[without + strides[i] * c];
       }
     }
+    return sums;
+  }
+
+  /// One of each variable that belongs to a layer as a whole.
+  std::vector<int> units_told() const {
     std::set<int> told;
-    for (int unit : network_.units.of_layer) {
-      const size_t v = static_cast<size_t>(variable_of(unit));
-      if (!told.insert(variable_of(unit)).second || candidates_[v].size() < 2) continue;
-      const size_t l = static_cast<size_t>(network_.units.all[static_cast<size_t>(unit)].layer);
-      const Layer& layer = network_.graph.layers[l];
-      const size_t own = static_cast<size_t>(setting[v]);
-      const std::vector<Ints> own_cuts = cuts_of(mesh_, layer, candidates_[v][own]);
-      size_t best = own;
-      for (size_t c = 0; c < sums[v].size(); ++c)
-        if (c != own && (best == own || sums[v][c] < sums[v][best]) && cuts_of(mesh_, layer, candidates_[v][c]) != own_cuts) best = c;
-      if (best == own) continue;
-      const double bytes = sent_with(static_cast<int>(v), static_cast<int>(best)) - sent_with(static_cast<int>(v), static_cast<int>(own));
-      all.push_back({network_.patterns[l], cuts_of(mesh_, layer, candidates_[v][best]), sums[v][best] - sums[v][own], bytes});
+    std::vector<int> units;
+    for (int unit : network_.units.of_layer)
+      if (told.insert(variable_of(unit)).second) units.push_back(unit);
+    return units;
+  }
+
+  /// Those that a strategy tells from the unit's own.
+  std::vector<CutAlternative> others_of(int unit, size_t own, const std::vector<double>& sums) const {
+    const size_t l = static_cast<size_t>(network_.units.all[static_cast<size_t>(unit)].layer);
+    const Layer& layer = network_.graph.layers[l];
+    const CutCandidates& all = candidates_of(unit);
+    const std::vector<Ints> own_cuts = cuts_of(mesh_, layer, all[own]);
+    std::vector<CutAlternative> others;
+    for (size_t c = 0; c < all.size(); ++c) {
+      std::vector<Ints> cuts = cuts_of(mesh_, layer, all[c]);
+      if (c != own && cuts != own_cuts) others.push_back({network_.patterns[l], std::move(cuts), sums[c] - sums[own], 0, all[c]});
     }
-    return all;
+    return others;
   }
 
   /// Bytes that a rank sends of all tensors that the variable's units make or read, if it takes this value; it keeps it.
@@ -416,57 +310,11 @@ class CutSearch {
   const double beside_redistribution_;
   Traffic& traffic_;
   std::vector<int> variable_of_;        // by unit
-  std::vector<Candidates> candidates_;  // by variable
+  std::vector<CutCandidates> candidates_;  // by variable
   std::vector<CostTable> tables_;
 };
 
 }  // namespace
-
-std::vector<AxisSplit> axis_splits(const Mesh& mesh, Effort effort) {
-  const int n = mesh.num_axes();
-  const auto run = [](int from, int to) {
-    Axes axes;
-    for (int a = from; a < to; ++a) axes.push_back(a);
-    return axes;
-  };
-  if (n == 0) return {{}};
-  std::vector<AxisSplit> splits = {{run(0, n)}};
-  for (int i = 1; i < n; ++i) splits.push_back({run(0, i), run(i, n)});
-  if (effort == Effort::high)
-    for (int i = 1; i < n; ++i)
-      for (int k = i + 1; k < n; ++k) splits.push_back({run(0, i), run(i, k), run(k, n)});
-  return splits;
-}
-
-CutNetwork::CutNetwork(const Graph& g, const std::vector<LayerFacts>& f, const Units& u, const Folded& from)
-    : graph(g), facts(f), units(u), folded(from) {
-  std::map<std::string, const Place*> places;
-  for (size_t i = 0; i < folded.job.network.size(); ++i) places[folded.job.network[i].name] = &folded.repeats.places[i];
-  for (const Layer& layer : graph.layers) {
-    const auto found = places.find(layer.name);
-    const Place place = found == places.end() ? Place{.pattern = layer.name} : *found->second;
-    run.push_back(place.run);
-    block.push_back(place.block);
-    patterns.push_back(place.pattern);
-    const size_t r = static_cast<size_t>(place.run);
-    times.push_back(place.run < 0 ? 1 : static_cast<double>(folded.repeats.blocks[r]) / folded.kept[r]);
-  }
-}
-
-double CutNetwork::times_of(const std::vector<int>& between) const {
-  int of_run = -2;
-  std::set<int> of_blocks;
-  for (int unit : between) {
-    const size_t l = static_cast<size_t>(units.all[static_cast<size_t>(unit)].layer);
-    if (of_run != -2 && of_run != run[l]) return 1;  // between a run and what is beside it
-    of_run = run[l];
-    of_blocks.insert(block[l]);
-  }
-  if (of_run < 0) return 1;
-  const double whole = folded.repeats.blocks[static_cast<size_t>(of_run)], kept = folded.kept[static_cast<size_t>(of_run)];
-  const double spans = static_cast<double>(of_blocks.size()) - 1;
-  return kept > spans ? (whole - spans) / (kept - spans) : 1;
-}
 
 CutSpace::CutSpace(const CutNetwork& of, const Mesh& on, Effort with, const CostModel& cost, int micro_batches,
                    std::vector<std::optional<LayerStrategy>> given)
@@ -502,24 +350,6 @@ FoundCuts data_parallel_cuts(CutSpace& space) {
   return search.solve(split);
 }
 
-std::vector<PatternCuts> every_cut(const CutNetwork& network, const Mesh& mesh, const std::vector<std::optional<LayerStrategy>>& strategies) {
-  AxisSplit apart;
-  for (Axis a = 0; a < mesh.num_axes(); ++a) apart.push_back({a});
-  std::vector<PatternCuts> all;
-  std::set<std::string> told;
-  for (size_t l = 0; l < network.graph.layers.size(); ++l) {
-    if (strategies[l] || network.facts[l].is_loss || !told.insert(network.patterns[l]).second) continue;
-    PatternCuts of_pattern{network.patterns[l], {}};
-    std::set<std::vector<Ints>> distinct;
-    for (const FactorAxes& axes : Spread(mesh, network.graph.layers[l], network.facts[l], apart, Effort::high).all()) {
-      std::vector<Ints> cuts = cuts_of(mesh, network.graph.layers[l], axes);
-      if (distinct.insert(cuts).second) of_pattern.cuts.push_back(std::move(cuts));
-    }
-    if (of_pattern.cuts.size() > 1) all.push_back(std::move(of_pattern));
-  }
-  return all;
-}
-
 std::string reason_against(const CutAlternative& other) {
   std::vector<std::string> cuts;
   for (const Ints& of_input : other.cuts) cuts.push_back(format_list(of_input));
@@ -532,36 +362,6 @@ std::string reason_against(const CutAlternative& other) {
   if (faster && !less && other.bytes != 0) text += fmt::format(", and sends {} more", bytes);
   if (!faster && other.bytes != 0) text += fmt::format(", and sends {} {}", bytes, less ? "less" : "more");
   return text;
-}
-
-std::vector<Ints> cuts_of(const Mesh& mesh, const Layer& layer, const FactorAxes& axes) {
-  std::vector<Ints> cuts;
-  for (const TensorRule& rule : layer.input_rules) {
-    Ints of_input;
-    for (const DimRule& dim : rule) {
-      const int f = cut_factor(dim, layer.factors);
-      of_input.push_back(f < 0 ? 1 : mesh.ways(axes[static_cast<size_t>(f)]));
-    }
-    cuts.push_back(std::move(of_input));
-  }
-  return cuts;
-}
-
-std::vector<double> kept_bytes(const Graph& graph, const Mesh& mesh, const std::vector<FactorAxes>& of_layer) {
-  const auto consumers = consumers_of(graph);
-  std::vector<double> bytes(graph.layers.size(), 0);
-  for (const Node& node : graph.nodes) {
-    if (node.phase != Phase::forward) continue;
-    const size_t l = static_cast<size_t>(node.layer);
-    for (size_t o = 0; o < node.outputs.size(); ++o) {
-      if (!is_kept(graph, node.outputs[o], consumers)) continue;
-      const Tensor& tensor = graph.tensors[static_cast<size_t>(node.outputs[o])];
-      double part = static_cast<double>(bytes_of({tensor.shape, tensor.dtype}));
-      for (int f : factors_of(node.rule.outputs[o], graph.layers[l].factors)) part /= mesh.ways(of_layer[l][static_cast<size_t>(f)]);
-      bytes[l] += part;
-    }
-  }
-  return bytes;
 }
 
 }  // namespace trainctl

@@ -5,40 +5,13 @@
 #include <string>
 #include <vector>
 
-#include "engine/graph/graph.h"
-#include "engine/plan/candidates.h"
 #include "engine/plan/cost_model.h"
-#include "engine/plan/sharding_facts.h"
-#include "engine/plan/strategies.h"
 #include "engine/plan/traffic.h"
-#include "engine/plan/units.h"
-#include "engine/search/repeats.h"
+#include "engine/search/cut_candidates.h"
+#include "engine/search/cut_network.h"
 #include "engine/spec/job_spec.h"
 
 namespace trainctl {
-
-/// The axes of a mesh in runs, major first: each run as a whole cuts one factor of a layer, or none. Low and normal effort: one
-/// run, and two for each place between axes, of which the first cuts the batch or nothing. High: up to three runs, and each may
-/// cut anything.
-using AxisSplit = std::vector<Axes>;
-std::vector<AxisSplit> axis_splits(const Mesh& mesh, Effort effort);
-
-/// What a search needs to know of a graph for any mesh.
-struct CutNetwork {
-  const Graph& graph;
-  const std::vector<LayerFacts>& facts;
-  const Units& units;
-  const Folded& folded;  ///< of whose job it is the graph
-
-  CutNetwork(const Graph& graph, const std::vector<LayerFacts>& facts, const Units& units, const Folded& folded);
-
-  std::vector<int> run;        ///< by layer: of equal blocks; -1: in none
-  std::vector<int> block;      ///< by layer
-  std::vector<double> times;   ///< by layer: for how many layers of the whole network it stands
-  std::vector<std::string> patterns;  ///< by layer: those of equal layers are equal
-  /// For how many tensors of the whole network one between these units stands.
-  double times_of(const std::vector<int>& units_between) const;
-};
 
 /// Of the layers of a pattern.
 struct CutAlternative {
@@ -46,6 +19,7 @@ struct CutAlternative {
   std::vector<Ints> cuts;  ///< per dim of each input
   double seconds = 0;      ///< a micro-batch that the whole network takes longer with it
   double bytes = 0;        ///< a micro-batch that a rank sends more, or less
+  FactorAxes axes = {};
 };
 
 /// "saves 12.3 us and 4.0 MiB sent a micro-batch against [[8, 1], [1, 1]]".
@@ -90,19 +64,5 @@ FoundCuts data_parallel_cuts(CutSpace& space);
 
 /// For each pattern without a strategy the cheapest cuts other than the found ones while all others stay, if there are any.
 std::vector<CutAlternative> next_best_cuts(CutSpace& space, const FoundCuts& found);
-
-/// Every cut that a strategy may give the layers of a pattern.
-struct PatternCuts {
-  std::string pattern;
-  std::vector<std::vector<Ints>> cuts;  ///< each per dim of each input
-};
-/// Of layers without a strategy; those that nothing can cut are left out.
-std::vector<PatternCuts> every_cut(const CutNetwork& network, const Mesh& mesh, const std::vector<std::optional<LayerStrategy>>& strategies);
-
-/// Cuts per dim of each input of the layer, as a strategy writes them.
-std::vector<Ints> cuts_of(const Mesh& mesh, const Layer& layer, const FactorAxes& axes);
-
-/// By layer: bytes that a rank keeps of one micro-batch from the forward to the backward pass.
-std::vector<double> kept_bytes(const Graph& graph, const Mesh& mesh, const std::vector<FactorAxes>& of_layer);
 
 }  // namespace trainctl

@@ -83,6 +83,7 @@ class Search {
         try_plan_(try_plan),
         effort_(job.parallel.search.effort),
         networks_(job, data, cost.machine()),
+        small_(bare_, networks_.repeats()),
         open_(job, networks_, found_.notes),
         bytes_(weight_bytes(job)),
         tried_(job, memory, try_plan) {
@@ -129,12 +130,14 @@ class Search {
     for (const std::shared_ptr<const CutChoice>& cuts : cut_choices(stages, micro_batches, seconds_per_byte)) {
       found_.exact = found_.exact && cuts->cuts.exact;
       const std::vector<LayerLoad> loads = loads_of(*cuts->network->cuts, job_, networks_.repeats(), cuts->mesh, cuts->cuts, cost_);
+      if (recomputed_.empty())
+        for (const Recompute& way : open_.recompute_ways()) recomputed_.push_back(recomputed(way, loads));
       for (size_t way = 0; way < open_.recompute_ways().size(); ++way) {
-        const std::vector<bool> again = recomputed(open_.recompute_ways()[way], loads);
+        StepSum step(loads, recomputed_[way], bytes_, cost_.machine());
         for (const auto& [schedule, chunks] : open_.schedules(stages, micro_batches))
           for (int level : open_.levels(cuts->mesh.size())) {
             Considered one{stages, chunks, micro_batches, level, schedule, way, cuts, {}};
-            one.expected = expected_step(loads, again, header_of(one), bytes_, cost_.machine());
+            one.expected = step.of(header_of(one));
             ++found_.weighed;
             if (fits(one, kMemoryDoubt)) best = std::min(best, one.expected.seconds);
             considered_.push_back(std::move(one));
@@ -254,15 +257,15 @@ class Search {
 
   /// Null if it has been tried, or if too much has been; until something fits there is more.
   const TriedPlan* try_one(const Considered& one, bool always) {
+    if (!always && tried_.fastest() && tried_.size() >= kMostTrials) return nullptr;
     PlanChoice choice = choice_of(one);
     if (tried_.is_known(choice)) return nullptr;
-    const JobSpec job = with_choice(bare_, choice);
-    const SmallJobs small = small_jobs(job, networks_.repeats());
+    const SmallJobs::Sizes sizes = small_.sizes_of(choice);
     const bool enough = tried_.fastest() || tried_.size() >= 2 * kMostTrials;
-    if (!always && enough && (work_ + small.work > most_work(effort_) || tried_.size() >= kMostTrials)) return nullptr;
-    work_ += small.work;
-    Trial trial = sum_of(small, try_plan_);
-    if (!trial.fault.empty() && !small.is_whole()) trial = try_plan_(job);  // the job names layers that a small one does not have
+    if (!always && enough && (work_ + sizes.work > most_work(effort_) || tried_.size() >= kMostTrials)) return nullptr;
+    work_ += sizes.work;
+    Trial trial = small_.sum_of(choice, sizes, try_plan_);
+    if (!trial.fault.empty() && !sizes.is_whole()) trial = try_plan_(with_choice(bare_, choice));  // the job names layers that a small one does not have
     std::string name = fmt::format("{}; {}", one.cuts->name, to_string(choice));
     sources_.push_back(one);
     return &tried_[tried_.add({std::move(name), std::move(choice), one.expected.seconds, std::move(trial)})];
@@ -343,8 +346,10 @@ class Search {
   const Effort effort_;
   FoundPlan found_;
   Networks networks_;
+  const SmallJobs small_;
   const OpenChoices open_;
   const WeightBytes bytes_;
+  std::vector<std::vector<bool>> recomputed_;  ///< by way to recompute, and layer; empty: not known yet
   std::vector<Considered> considered_;
   TriedPlans tried_;
   std::vector<Considered> sources_;  ///< of tried_

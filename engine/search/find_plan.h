@@ -25,7 +25,7 @@ struct Trial {
 
   bool fits(int64_t limit) const { return fault.empty() && (limit <= 0 || memory <= limit); }
 };
-using TryPlan = std::function<Trial(const JobSpec&)>;
+using TryPlan = std::function<Trial(JobSpec)>;
 
 struct TriedPlan {
   std::string name;  ///< "2 x 4 ranks; 2 stages, …"

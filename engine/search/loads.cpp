@@ -8,6 +8,7 @@
 #include "engine/ops/optimizer_def.h"
 #include "engine/plan/plan.h"
 #include "engine/plan/stages.h"
+#include "engine/search/held_bytes.h"
 
 namespace trainctl {
 namespace {
@@ -102,37 +103,44 @@ WeightBytes weight_bytes(const JobSpec& job) {
   return bytes;
 }
 
-Expected expected_step(const std::vector<LayerLoad>& loads, const std::vector<bool>& recomputed, const PlanChoice& choice,
-                       const WeightBytes& bytes, const Machine& machine) {
-  const auto level_of = [&](const LayerLoad& load) {
-    return load.replicas > 1 && 4 * load.elements >= bytes.least_sharded ? choice.optimizer_shard_level : 0;
-  };
+int StepSum::level_of(const LayerLoad& load, const PlanChoice& choice) const {
+  return load.replicas > 1 && 4 * load.elements >= bytes_.least_sharded ? choice.optimizer_shard_level : 0;
+}
+
+const StepSum::Placed& StepSum::placed(const PlanChoice& choice) {
   const int parts = choice.stages * choice.chunks;
-  std::vector<double> seconds;
-  for (size_t l = 0; l < loads.size(); ++l) {
-    const LayerLoad& load = loads[l];
-    double own = load.seconds + (recomputed[l] ? load.forward_seconds : 0);
-    if (level_of(load) == 3) own += 2 * load.gather_seconds;
-    seconds.push_back(own);
+  const auto [known, fresh] = placed_.try_emplace({parts, choice.optimizer_shard_level == 3});
+  Placed& placed = known->second;
+  if (!fresh) return placed;
+  for (size_t l = 0; l < loads_.size(); ++l) {
+    const LayerLoad& load = loads_[l];
+    double own = load.seconds + (recomputed_[l] ? load.forward_seconds : 0);
+    if (level_of(load, choice) == 3) own += 2 * load.gather_seconds;
+    placed.seconds.push_back(own);
   }
   // The loss stays with the last layer.
-  std::vector<double> placed(seconds.begin(), seconds.end() - 1);
-  std::vector<int> part_of(placed.size(), 0);
-  if (static_cast<int>(placed.size()) >= parts) part_of = balanced_partition(placed, parts);
-  part_of.push_back(parts - 1);
+  const std::vector<double> layers(placed.seconds.begin(), placed.seconds.end() - 1);
+  placed.part_of.assign(layers.size(), 0);
+  if (parts > 1 && static_cast<int>(layers.size()) >= parts) placed.part_of = balanced_partition(layers, parts);
+  placed.part_of.push_back(parts - 1);
+  return placed;
+}
+
+Expected StepSum::of(const PlanChoice& choice) {
+  const auto& [seconds, part_of] = placed(choice);
   struct Stage {
     double seconds = 0, update_bytes = 0, memory = 0, kept = 0, largest = 0;
   };
   std::vector<Stage> stages(static_cast<size_t>(choice.stages));
-  for (size_t l = 0; l < loads.size(); ++l) {
-    const LayerLoad& load = loads[l];
+  for (size_t l = 0; l < loads_.size(); ++l) {
+    const LayerLoad& load = loads_[l];
     Stage& stage = stages[static_cast<size_t>(part_of[l] % choice.stages)];
-    const int level = level_of(load);
+    const int level = level_of(load, choice);
     const auto shared = [&](int from, double of) { return level >= from ? of / load.replicas : of; };
     stage.seconds += seconds[l];
-    stage.update_bytes += load.elements * shared(1, bytes.gradient + 2 * (bytes.optimizer + (bytes.master > 0 ? bytes.master : bytes.weight)));
-    stage.memory += load.elements * (shared(3, bytes.weight) + shared(1, bytes.master + bytes.optimizer) + shared(2, bytes.gradient));
-    if (!recomputed[l]) stage.kept += load.kept_bytes;
+    stage.update_bytes += load.elements * shared(1, bytes_.gradient + 2 * (bytes_.optimizer + (bytes_.master > 0 ? bytes_.master : bytes_.weight)));
+    stage.memory += load.elements * (shared(3, bytes_.weight) + shared(1, bytes_.master + bytes_.optimizer) + shared(2, bytes_.gradient));
+    if (!recomputed_[l]) stage.kept += load.kept_bytes;
     stage.largest = std::max(stage.largest, load.made_bytes);
   }
   Expected result;
@@ -140,7 +148,7 @@ Expected expected_step(const std::vector<LayerLoad>& loads, const std::vector<bo
   for (int s = 0; s < choice.stages; ++s) {
     Stage& stage = stages[static_cast<size_t>(s)];
     slowest = std::max(slowest, stage.seconds);
-    update = std::max(update, (Bytes{stage.update_bytes} / machine.memory_rate).value);
+    update = std::max(update, (Bytes{stage.update_bytes} / machine_.memory_rate).value);
     result.memory = std::max(result.memory, stage.memory + stage.kept * in_flight(choice, s) + 2 * stage.largest);
   }
   result.seconds = slowest * (choice.micro_batches + waits(choice.schedule, choice.stages, choice.chunks)) + update;

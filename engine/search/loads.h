@@ -1,7 +1,9 @@
 // What a stage does and holds if its layers are cut in a way: the search's own sum, in time and memory.
 #pragma once
 
+#include <map>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "engine/plan/cost_model.h"
@@ -40,8 +42,30 @@ struct Expected {
   double seconds = 0;
   double memory = 0;
 };
-/// `recomputed`: by layer.
-Expected expected_step(const std::vector<LayerLoad>& loads, const std::vector<bool>& recomputed, const PlanChoice& choice,
-                       const WeightBytes& bytes, const Machine& machine);
+
+/// The sums of choices that differ in all but cuts, micro-batches and what is recomputed. Refers to what it is given.
+class StepSum {
+ public:
+  /// `recomputed`: by layer.
+  StepSum(const std::vector<LayerLoad>& loads, const std::vector<bool>& recomputed, const WeightBytes& bytes, const Machine& machine)
+      : loads_(loads), recomputed_(recomputed), bytes_(bytes), machine_(machine) {}
+
+  Expected of(const PlanChoice& choice);
+
+ private:
+  /// Seconds of each layer in a micro-batch, and the part of the network that it is in.
+  struct Placed {
+    std::vector<double> seconds;
+    std::vector<int> part_of;
+  };
+  int level_of(const LayerLoad& load, const PlanChoice& choice) const;
+  const Placed& placed(const PlanChoice& choice);
+
+  const std::vector<LayerLoad>& loads_;
+  const std::vector<bool>& recomputed_;
+  const WeightBytes& bytes_;
+  const Machine& machine_;
+  std::map<std::pair<int, bool>, Placed> placed_;  ///< by parts, and whether weights are gathered
+};
 
 }  // namespace trainctl

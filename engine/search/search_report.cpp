@@ -7,6 +7,24 @@
 #include "engine/base/text.h"
 
 namespace trainctl {
+namespace {
+
+/// As `parallel` of a job says it.
+nlohmann::ordered_json choice_report(const PlanChoice& choice) {
+  nlohmann::ordered_json parallel = {{"stages", choice.stages},
+                                     {"micro_batches", choice.micro_batches},
+                                     {"schedule", to_string(choice.schedule)},
+                                     {"chunks", choice.chunks},
+                                     {"optimizer_shard_level", choice.optimizer_shard_level}};
+  nlohmann::ordered_json patterns = nlohmann::ordered_json::array(), strategies = nlohmann::ordered_json::object();
+  for (const RecomputeRule& rule : choice.recompute) patterns.push_back(rule.pattern);
+  for (const StrategySpec& strategy : choice.strategies) strategies[strategy.pattern] = strategy.cuts;
+  parallel["recompute"] = std::move(patterns);
+  parallel["strategies"] = std::move(strategies);
+  return parallel;
+}
+
+}  // namespace
 
 std::string why_lost(const TriedPlan& plan, const TriedPlan& best, int64_t memory_limit) {
   const Trial& trial = plan.trial;
@@ -27,7 +45,7 @@ std::string why_lost(const TriedPlan& plan, const TriedPlan& best, int64_t memor
 nlohmann::ordered_json search_report(const FoundPlan& found) {
   nlohmann::ordered_json tried = nlohmann::ordered_json::array();
   for (const TriedPlan& plan : found.tried) {
-    nlohmann::ordered_json row = {{"plan", plan.name}};
+    nlohmann::ordered_json row = {{"plan", plan.name}, {"choice", choice_report(plan.choice)}};
     if (plan.expected > 0) row["expected"] = plan.expected;
     if (!plan.trial.fault.empty()) {
       row["fault"] = plan.trial.fault;

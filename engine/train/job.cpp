@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <map>
 #include <utility>
 
 #include "engine/base/checked.h"
@@ -110,9 +111,8 @@ Program with_evaluation_memory(const PlannedJob& job, Program program) {
   return program;
 }
 
-/// The graph and the plan of a job in which everything is fixed.
-void plan_network(PlannedJob& job) {
-  job.graph = build_graph(job.spec, job.shapes);
+/// The plan of a job in which everything is fixed.
+void plan_graph(PlannedJob& job) {
   const std::vector<std::string> notes = leave_out_outdated(job.spec, job.graph);
   job.plan = make_plan(job.graph, job.spec, job.cost);
   job.plan.notes.insert(job.plan.notes.begin(), notes.begin(), notes.end());
@@ -126,39 +126,60 @@ int64_t memory_limit(const PlannedJob& job) {
   return machine.kind == DeviceKind::cuda ? static_cast<int64_t>((machine.memory - machine.reserved).value) : 0;
 }
 
-/// Plans, compiles and simulates the job with `spec` in its place.
-Trial try_plan(const PlannedJob& job, const JobSpec& spec) {
-  PlannedJob fixed;
-  fixed.spec = spec;
-  fixed.spec.parallel.max_memory = 0;  // the search compares; the head is made in pieces once a plan is chosen
-  fixed.shapes = job.shapes;
-  fixed.samples = job.samples;
-  fixed.cost = job.cost;
-  Trial trial;
-  try {
-    plan_network(fixed);
-    RankClasses classes = compile_unverified(fixed.graph, fixed.plan, fixed.spec, fixed.cost);
-    for (Program& program : classes.programs) program = with_device_memory(fixed, std::move(program));
-    const Simulation step = simulate(classes, job.cost.machine());
-    trial.seconds = step.step.value;
-    for (const Program& program : classes.programs) trial.memory = std::max(trial.memory, program.memory.total());
-    for (size_t p = 0; p < kParts; ++p)
-      trial.parts.emplace_back(to_string(static_cast<Part>(p)), step.parts[p].value);
-  } catch (const SpecError& error) {
-    trial.fault = error.diagnostics().front().message;
+/// Plans, compiles and simulates jobs that are `job` with other plans, fewer blocks and other batches.
+class Trials {
+ public:
+  explicit Trials(const PlannedJob& job) : job_(job) {}
+
+  Trial of(JobSpec spec) {
+    PlannedJob fixed;
+    fixed.spec = std::move(spec);
+    fixed.spec.parallel.max_memory = 0;  // the search compares; the head is made in pieces once a plan is chosen
+    fixed.shapes = job_.shapes;
+    fixed.samples = job_.samples;
+    fixed.cost = job_.cost;
+    std::optional<Graph>& graph = graphs_[key_of(fixed.spec)];
+    Trial trial;
+    try {
+      if (!graph) graph = build_graph(fixed.spec, fixed.shapes);
+      fixed.graph = std::move(*graph);
+      plan_graph(fixed);
+      RankClasses classes = compile_unverified(fixed.graph, fixed.plan, fixed.spec, fixed.cost);
+      for (Program& program : classes.programs) program = with_device_memory(fixed, std::move(program));
+      const Simulation step = simulate(classes, job_.cost.machine());
+      trial.seconds = step.step.value;
+      for (const Program& program : classes.programs) trial.memory = std::max(trial.memory, program.memory.total());
+      for (size_t p = 0; p < kParts; ++p)
+        trial.parts.emplace_back(to_string(static_cast<Part>(p)), step.parts[p].value);
+    } catch (const SpecError& error) {
+      trial.fault = error.diagnostics().front().message;
+    }
+    if (graph) *graph = std::move(fixed.graph);
+    return trial;
   }
-  return trial;
-}
+
+ private:
+  /// All that a graph depends on and that a search changes.
+  static std::string key_of(const JobSpec& spec) {
+    std::string key = fmt::format("{} {}", spec.dataset.batch, spec.parallel.micro_batches);
+    for (const LayerSpec& layer : spec.network) key.append(" ").append(layer.name);
+    return key;
+  }
+
+  const PlannedJob& job_;
+  std::map<std::string, std::optional<Graph>> graphs_;
+};
 
 /// Fixes what auto_parallel leaves open.
 void search_plan(PlannedJob& job) {
   ParallelSpec& parallel = job.spec.parallel;
   if (parallel.mode != ParallelMode::auto_parallel) return;
   parallel.mode = ParallelMode::semi_auto_parallel;
-  const TryPlan in_full = [&job](const JobSpec& spec) { return try_plan(job, spec); };
+  Trials trials(job);
+  const TryPlan try_plan = [&trials](JobSpec spec) { return trials.of(std::move(spec)); };
   // Cuts alone are not chosen for memory; whether they fit is said once all is planned.
   const int64_t memory = parallel.search.algorithm == SearchAlgorithm::sharding_propagation ? 0 : memory_limit(job);
-  job.search = find_plan(job.spec, job.shapes, job.cost, memory, in_full);
+  job.search = find_plan(job.spec, job.shapes, job.cost, memory, try_plan);
   job.spec = with_choice(std::move(job.spec), job.search->best().choice);
 }
 
@@ -190,7 +211,8 @@ PlannedJob plan_job(JobSpec spec) {
     throw with_positions(error, job.spec);
   }
   search_plan(job);
-  plan_network(job);
+  job.graph = build_graph(job.spec, job.shapes);
+  plan_graph(job);
   if (!job.spec.validation) return job;
   try {
     job.validation = plan_validation(job);

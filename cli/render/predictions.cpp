@@ -1,0 +1,92 @@
+// See the header.
+#include "cli/render/predictions.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+#include <vector>
+
+#include "cli/render/profile_report.h"
+#include "cli/render/table.h"
+#include "engine/base/measures.h"
+#include "engine/base/text.h"
+
+namespace trainctl {
+
+using Json = nlohmann::ordered_json;
+
+namespace {
+
+std::string text(const Json& value) { return value.get<std::string>(); }
+
+/// What the fullest rank takes of its device.
+std::string device_memory(const Json& e) {
+  if (!e.contains("memory")) return "";
+  const Json& m = e["memory"];
+  const int64_t bytes = m["bytes"], reserved = m["reserved"], device = m["device"];
+  const std::string needs = fmt::format("rank {} needs {}, driver and libraries {}, of {} of the device",
+                                        m["rank"].get<int>(), format_bytes(bytes), format_bytes(reserved), format_bytes(device));
+  if (m["fits"].get<bool>()) return "  memory: " + needs + "\n";
+  return fmt::format("  does not fit this machine: {}; {} are missing\n    parallel.max_memory: {} says which changes help\n", needs,
+                     format_bytes(bytes + reserved - device), format_bytes(device - reserved));
+}
+
+/// The step of each plan by parts, those alone that some plan has.
+std::string parts_of_plans(const Json& tried) {
+  std::vector<std::string> names, headers = {">"};
+  for (const Json& row : tried) {
+    if (!row.contains("parts")) continue;
+    for (const auto& part : row["parts"].items())
+      if (std::find(names.begin(), names.end(), part.key()) == names.end()) names.push_back(part.key());
+  }
+  for (const std::string& name : names) headers.push_back(">" + name);
+  Table table(headers);
+  for (size_t i = 0; i < tried.size(); ++i) {
+    if (!tried[i].contains("parts")) continue;
+    std::vector<std::string> cells = {std::to_string(i + 1)};
+    for (const std::string& name : names) cells.push_back(tried[i]["parts"].contains(name) ? duration_text(tried[i]["parts"][name]) : "");
+    table.add(cells);
+  }
+  return table.empty() ? "" : table.str();
+}
+
+}  // namespace
+
+std::string render_estimate(const Json& r) {
+  if (!r.contains("estimate")) return "";
+  const Json& e = r["estimate"];
+  const double seconds = e["seconds"];
+  Table table({"part", ">time", ">of the step"});
+  for (const auto& [name, part] : e["parts"].items())
+    table.add({name, duration_text(part), fmt::format("{:.1f}%", 100 * part.get<double>() / seconds)});
+  return fmt::format("\npredicted step on {} ({}): {}, nine of ten between {} and {}\n", text(e["machine"]),
+                     text(e["source"]), duration_text(seconds), duration_text(e["low"]), duration_text(e["high"])) +
+         table.str() + "  along the longest chain of instructions: what runs beside it costs no time\n" + device_memory(e);
+}
+
+std::string render_search(const Json& r) {
+  if (!r.contains("search")) return "";
+  const Json& s = r["search"];
+  Table table({">", "plan", ">step", ">memory", "why not"});
+  for (size_t i = 0; i < s["tried"].size(); ++i) {
+    const Json& row = s["tried"][i];
+    const std::string number = std::to_string(i + 1);
+    if (row.contains("fault")) {
+      table.add({number, text(row["plan"]), "", "", text(row["fault"])});
+      continue;
+    }
+    const char* about = row["in_full"].get<bool>() ? "" : "~";
+    table.add({number, text(row["plan"]), about + duration_text(row["seconds"]), about + format_bytes(row["memory"]),
+               row.contains("lost") ? text(row["lost"]) : "chosen"});
+  }
+  std::string out = fmt::format("\nsearch: {} choices weighed, {} tried\n{}", with_commas(s["weighed"].get<int64_t>()),
+                                s["tried"].size() + s["not_shown"].get<size_t>(), table.str());
+  out += parts_of_plans(s["tried"]);
+  out += fmt::format("  no plan takes less than {} (work that every plan does, at the machine's best rates): the chosen one takes {:.0f} % more\n",
+                     duration_text(s["bound"]), 100 * s["gap"].get<double>());
+  for (const Json& note : s["notes"]) out += "  " + text(note) + "\n";
+  return out;
+}
+
+}  // namespace trainctl

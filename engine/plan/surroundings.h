@@ -1,0 +1,29 @@
+// What a unit's choice of axes depends on. Layers at the same place of repeated blocks depend on the same, so propagation
+// chooses for one of them and the others take its choice.
+#pragma once
+
+#include <optional>
+#include <vector>
+
+#include "engine/graph/graph.h"
+#include "engine/plan/links.h"
+#include "engine/plan/sharding_facts.h"
+#include "engine/plan/strategies.h"
+#include "engine/plan/traffic.h"
+#include "engine/plan/units.h"
+
+namespace trainctl {
+
+struct Surroundings {
+  std::vector<int> group;  ///< the unit, and those that only follow it or one another
+  std::vector<int> units;  ///< all whose axes its choice depends on, its group among them; ascending
+  /// Equal numbers: if the axes of `units` are equal too, one by one, so is the choice of each unit of `group`.
+  int kind = 0;
+};
+
+/// By unit. `strategies`: by layer.
+std::vector<Surroundings> find_surroundings(const Graph& graph, const std::vector<LayerFacts>& facts, const Units& units,
+                                            const Links& links, const std::vector<std::optional<LayerStrategy>>& strategies,
+                                            const Traffic& traffic);
+
+}  // namespace trainctl
