@@ -228,7 +228,8 @@ const Section& dataset_section() {
               .for_type(with_sources()),
           field<&D::cache>("cache",
                            "Where samples are kept once they are read. auto: in memory if all fit in a sixteenth of "
-                           "it. disk: in a file of the folder TMPDIR. Samples with random transforms are not kept.")
+                           "it. disk: in a file of the folder TMPDIR. What is kept is a sample before its first random "
+                           "transform.")
               .one_of({"auto", "memory", "disk", "none"})
               .for_type(with_sources({"mnist"})),
           field<&D::label_dtype>("label_dtype", "Type of a label: " + label_types())

@@ -90,10 +90,11 @@ Loader::Loader(std::unique_ptr<Dataset> set, const DatasetSpec& spec, const Prog
                const LoaderOptions& options)
     : set_(std::move(set)),
       order_(spec, set_->size(), seed),
+      mixing_(BatchMixing::of(spec, set_->fields())),
       options_(options),
       seed_(seed),
       layout_(*set_, spec.batch, program, options.layout != nullptr ? *options.layout : input_layout(program),
-              {options.micro_batches, options.full_batch, options.no_label}) {
+              {options.micro_batches, options.full_batch, mixing_ ? &*mixing_ : nullptr, options.no_label}) {
   block_bytes_ = options.layout != nullptr ? options.layout->bytes : input_layout(program).bytes;
   claimed_rows_ = std::max<int64_t>(1, kClaimedBytes / std::max<int64_t>(1, layout_.sample_bytes()));
   if (!options_.allocate) options_.allocate = allocate_on_heap;
@@ -199,6 +200,7 @@ void Loader::open_batch(std::unique_lock<std::mutex>& lock, BatchLayout::Scratch
     const int64_t in_epoch = step % steps_per_epoch();
     std::ranges::copy(order_.batch(step / steps_per_epoch(), in_epoch), batch.samples.begin());
     std::ranges::copy(order_.passes(), batch.passes.begin());
+    if (mixing_) batch.mix = mixing_->draw(SampleRng::of_batch(seed_, step / steps_per_epoch(), in_epoch));
     batch.own_rows = options_.no_label ? order_.own_rows(in_epoch) : static_cast<int64_t>(batch.samples.size());
     layout_.write_numbers(batch.samples, batch.block.get());
   } catch (...) {
@@ -261,7 +263,7 @@ void Loader::read_rows(std::unique_lock<std::mutex>& lock, BatchLayout::Scratch&
 void Loader::finish_batch(Batch& batch, BatchLayout::Scratch& scratch) {
   try {
     if (!batch.error) {
-      layout_.finish(batch.staging.data(), batch.block.get());
+      layout_.finish(batch.mix, scratch, batch.staging.data(), batch.block.get());
       if (options_.no_label || options_.ignored_label) {
         batch.labels = count_labels(batch, scratch);
         const auto all = static_cast<double>(batch.own_rows * label().elements());

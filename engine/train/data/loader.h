@@ -100,6 +100,7 @@ class Loader {
     std::vector<uint64_t> passes;
   };
   struct Batch : Buffer {
+    std::optional<BatchMixing::Drawn> mix;
     int64_t own_rows = 0;   ///< the others fill it up
     int64_t unread = 0;     ///< of BatchLayout::rows()
     bool is_full = false;
@@ -134,6 +135,7 @@ class Loader {
 
   std::unique_ptr<Dataset> set_;
   SampleOrder order_;  ///< of the worker that opens a batch
+  std::optional<BatchMixing> mixing_;
   LoaderOptions options_;
   uint64_t seed_;
   BatchLayout layout_;

@@ -11,7 +11,6 @@
 
 #include "engine/base/error.h"
 #include "engine/base/text.h"
-#include "engine/train/data/transforms.h"
 
 namespace trainctl {
 namespace {
