@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""data_scale.py TRAINCTL [CASE...] [--samples N]: what a data set costs as it grows, and what odd samples cost. Cases: tar, resume, workers,
+"""data_scale.py TRAINCTL [CASE...] [--samples N]: what a data set costs as it grows, and what odd samples cost. Cases: tar, workers,
 broken; all if none is named. Prints a table each; docs/performance.md has the figures."""
 
 import argparse
@@ -57,7 +57,7 @@ class Process:
     @staticmethod
     def largest(pid):
         try:
-            children = pathlib.Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+            children = [c for task in pathlib.Path(f"/proc/{pid}/task").iterdir() for c in (task / "children").read_text().split()]
             lines = pathlib.Path(f"/proc/{pid}/status").read_text().splitlines()
         except OSError:
             return 0
@@ -66,7 +66,7 @@ class Process:
 
     def mib(self, share):
         """The largest in that share of the time."""
-        return max(m for t, m in self.memory if share[0] <= t / self.seconds <= share[1]) / 1024
+        return max((m for t, m in self.memory if share[0] <= t / self.seconds <= share[1]), default=0) / 1024
 
 
 def bench(trainctl, job, seconds, *fields, workers=1):
@@ -74,7 +74,7 @@ def bench(trainctl, job, seconds, *fields, workers=1):
     return json.loads(run.out)["rows"][-1]["samples_per_second"], run
 
 
-TEXT = """dataset: {type: tar, path: "%s", fields: {text: txt}, transforms: [{tokenize_bytes: 16}], batch: 256}
+TEXT = """dataset: {type: tar, path: "%s", fields: {text: txt}, transforms: [{tokenize_bytes: 16}], batch: 256, cache: none}
 network: [{name: e, type: embedding, vocab: 256, units: 4, inputs: [text]}]
 train: {epochs: 1}
 launch: {ranks: 1}
@@ -97,22 +97,6 @@ def tar(trainctl, folder, args):
                   f"{run.mib((0.2, 0.4)):6.1f} MiB in its first half, {run.mib((0.6, 1.0)):6.1f} in its last", flush=True)
         for file in folder.glob("s?.tar*"):
             file.unlink()
-
-
-RANDOM = """dataset: {type: random, shape: [8], label_shape: [], samples: 10000000000, batch: 10, label_dtype: f32}
-network: [{type: dense, units: 1}]
-loss: mse
-train: {steps: %d, epochs: 1, checkpoint: {every_steps: %d}}
-launch: {ranks: 1, log_dir: %s}
-"""
-
-
-def resume(trainctl, folder, args):
-    print("a set of 10^10 samples, random; batch 10")
-    job = folder / "random.yaml"
-    job.write_text(RANDOM % (20, 10, folder / "log_random"))
-    first = Process([trainctl, "run", job])
-    print(f"  20 steps from sample 0: {first.seconds:.2f} s, {first.mib((0, 1)):.0f} MiB")
 
 
 def workers(trainctl, folder, args):
@@ -141,7 +125,7 @@ def broken(trainctl, folder, args):
     for name, every in [("whole", 0), ("broken", 100)]:
         write_tar(folder / f"{name}.tar", ((f"{n:06}.png", png(8, n)[:None if not every or n % every else 60]) for n in range(10000)))
         (folder / f"{name}.yaml").write_text(
-            f"dataset: {{type: tar, path: {folder}/{name}.tar, fields: {{image: png}}, transforms: [{{resize: [8, 8]}}, to_float], batch: 100, "
+            f"dataset: {{type: tar, path: {folder}/{name}.tar, fields: {{image: png}}, transforms: [{{resize: {{size: [8, 8], method: area}}}}, to_float], batch: 100, "
             f"on_error: {'skip' if every else 'stop'}}}\nnetwork: [{{type: flatten, inputs: [image]}}]\ntrain: {{epochs: 1}}\n")
     print("1 % broken files, PNGs of 8 x 8, on_error: skip, beside none; 1 worker, in turn")
     rates = {"whole": [], "broken": []}
@@ -155,7 +139,7 @@ def broken(trainctl, folder, args):
         print(f"  {name:6}: {rate:8.0f} samples/s, {reads:9,.0f} reads, {of[-1][1].mib((0.1, 0.4)):.1f} MiB early, {of[-1][1].mib((0.6, 1)):.1f} late")
 
 
-CASES = {"tar": tar, "resume": resume, "workers": workers, "broken": broken}
+CASES = {"tar": tar, "workers": workers, "broken": broken}
 
 
 def main():

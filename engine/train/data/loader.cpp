@@ -26,6 +26,8 @@ HostBlock allocate_on_heap(int64_t bytes) {
 constexpr int64_t kClaimedBytes = int64_t{64} << 10;
 /// How often the trainer looks for a worker that hangs, while it waits.
 constexpr std::chrono::milliseconds kLook{100};
+/// Of timeout_seconds. Before all of it has passed: then the launcher ends the rank, and knows no file.
+constexpr double kHangs = 0.9;
 /// Batches that autotune may read ahead.
 constexpr int64_t kMostAhead = 16;
 
@@ -125,7 +127,7 @@ std::optional<EnvError> Loader::hanging() const {
     const int64_t sample = reading->sample;
     const Clock::time_point since{Clock::duration(reading->since)};
     const double seconds = std::chrono::duration<double>(Clock::now() - since).count();
-    if (sample < 0 || seconds < options_.timeout_seconds) continue;
+    if (sample < 0 || seconds < kHangs * options_.timeout_seconds) continue;
     return EnvError(fmt::format("{}: has been read for {:.0f} s, and launch.timeout is {:.0f} s: its file system does not "
                                 "answer, or the sample takes longer",
                                 set_->where(sample), seconds, options_.timeout_seconds));
