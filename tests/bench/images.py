@@ -63,7 +63,7 @@ def tjbench_one(file, seconds):
         copy = shutil.copy(file, folder)
         out = subprocess.run(["tjbench", copy, "-nowrite", "-quiet", "-rgb", "-benchtime", str(seconds), "-warmup", "0.05"],
                              capture_output=True, text=True, check=True).stdout
-    width, height, rate = re.search(r"(\d+)\s+(\d+)\s+([\d.]+)\s*$", out.strip().splitlines()[-1]).groups()
+    width, height, rate = re.search(r"(\d+)\s+(\d+)\s+\S+\s+\S+\s+([\d.]+)\s*$", out.strip().splitlines()[-1]).groups()
     return int(width) * int(height) / (float(rate) * 1e6)
 
 
