@@ -73,7 +73,7 @@ Program program_of() {
 }
 
 struct Outcome {
-  double first = 0, last = 0;  ///< milliseconds of a step, of the first and the last 20
+  double first = 0, last = 0;  ///< milliseconds of a step, of the first 16 and the last 40
   LoadSetting settled, after;  ///< after: the load has fallen to a tenth
   std::vector<float> order;    ///< the first sample of each batch
   std::vector<std::string> log;
@@ -105,8 +105,8 @@ Outcome run(const Pipeline& pipeline, int workers, int ahead, int64_t steps, int
     at.push_back(std::chrono::duration<double, std::milli>(Clock::now() - start).count());
   };
   for (int64_t i = 0; i < steps; ++i) step();
-  constexpr size_t kPart = 20;
-  outcome.first = (at[kPart] - at[0]) / kPart;
+  constexpr size_t kStart = 16, kPart = 40;  // the tuner decides first after 16 steps
+  outcome.first = (at[kStart] - at[0]) / kStart;
   outcome.last = (at.back() - at[at.size() - 1 - kPart]) / kPart;
   outcome.settled = loader.setting();
   factor = 0.1;
@@ -133,7 +133,7 @@ int main(int argc, char** argv) {
     for (const int workers : {1, 2, 4, 8, 12, 16}) {
       fmt::print("\n  {:2} workers        ", workers);
       for (const int ahead : {1, 2, 4, 8}) {
-        const Outcome by_hand = run(pipeline, workers, ahead, 50, 0);
+        const Outcome by_hand = run(pipeline, workers, ahead, 60, 0);
         if (by_hand.last < best) best = by_hand.last, best_at = {workers, ahead};
         if (order.empty()) order = by_hand.order;
         is_same = is_same && std::equal(order.begin(), order.end(), by_hand.order.begin());

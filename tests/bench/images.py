@@ -81,11 +81,13 @@ def torch(python, folder, workers, seconds, kind):
     return float(out.stdout)
 
 
-def line(what, values, base=None):
-    median = statistics.median(values)
-    text = f"{what:<52} {median:7.0f} images/s  [{min(values):.0f} .. {max(values):.0f}]"
-    print(text + (f"  {base / median:5.2f}x" if base else ""), flush=True)
-    return median
+def line(what, values, ours=None):
+    """`ours`: of the same rounds. The ratio is the median of the rounds' ratios: other work changes from round to round."""
+    text = f"{what:<52} {statistics.median(values):7.0f} images/s  [{min(values):.0f} .. {max(values):.0f}]"
+    if ours:
+        ratios = [a / b for a, b in zip(ours, values)]
+        text += f"  {statistics.median(ratios):5.2f}x [{min(ratios):.2f} .. {max(ratios):.2f}]"
+    print(text, flush=True)
 
 
 def main():
@@ -96,6 +98,8 @@ def main():
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--seconds", type=float, default=2, help="of each measurement")
     parser.add_argument("--parts", action="store_true")
+    parser.add_argument("--peer-workers", type=lambda text: [int(n) for n in text.split(",")], default=sorted({1, CORES, CORES + 1, 2 * CORES}),
+                        help="of the DataLoader: 1, the cores, one more, and twice as many if it is left out")
     args = parser.parse_args()
     has_tjbench = shutil.which("tjbench") is not None
     if not has_tjbench:
@@ -114,14 +118,14 @@ def main():
             if has_tjbench:
                 peers.setdefault(f"tjbench, {CORES} processes: decoding alone", []).append(tjbench(made, args.seconds))
             for kind in ["pillow", "tensor"] if args.python else []:
-                for workers in sorted({1, CORES, CORES + 1, 2 * CORES}):
+                for workers in args.peer_workers:
                     peers.setdefault(f"DataLoader, torchvision ({kind}), {workers} workers", []).append(
                         torch(args.python, folder, workers, args.seconds, kind))
         print(f"{CORES} cores, {args.rounds} rounds: the median, and [least .. most]")
         for workers, rates in own.items():
-            best = line(f"trainctl bench data, {workers} workers", rates)
+            line(f"trainctl bench data, {workers} workers", rates)
         for what, rates in peers.items():
-            line(what, rates, best)
+            line(what, rates, own[max(own)])
 
 
 main()

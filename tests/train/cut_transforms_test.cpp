@@ -80,6 +80,7 @@ TEST_CASE("samples are kept before their first random transform, and have the bi
         std::vector{kCrop, transform("to_float")}}) {
     const auto source = std::make_shared<Pictures>();
     const DatasetSpec spec = spec_of(chain);
+    CAPTURE(chain.back().name);
     const auto kept = cut(source, spec);
     const SourceSet plain(std::make_shared<Pictures>(), FieldWays(source->fields(), spec));
     for (uint64_t pass = 0; pass < 3; ++pass)

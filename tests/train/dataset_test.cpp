@@ -71,6 +71,14 @@ TEST_CASE("resize is bilinear with half-pixel centres") {
   CHECK(channels == std::vector<float>{3, 4, 3, 4});
 }
 
+TEST_CASE("hwc2chw moves the channels first also where no transform computes before it") {
+  // A regression: the pass that it began was taken for one of channels first already, and moved nothing.
+  const std::vector<float> pixels = {1, 2, 3, 4, 5, 6};
+  CHECK(apply({transform("hwc2chw")}, {1, 3, 2}, pixels) == std::vector<float>{1, 3, 5, 2, 4, 6});
+  CHECK(apply({transform("center_crop", {{"size", Ints{1, 2}}}), transform("hwc2chw")}, {1, 3, 2}, pixels) ==
+        std::vector<float>{1, 3, 2, 4});
+}
+
 TEST_CASE("transforms compose in order and know where the channels are") {
   const std::vector<TransformSpec> specs = {
       transform("rescale", {{"scale", 0.5}, {"shift", 1.0}}), transform("hwc2chw"),
