@@ -112,7 +112,7 @@ def main():
         if args.parts:
             subprocess.run([args.bench_images, folder / "made", str(args.seconds)], check=True)
         own, peers = {}, {}
-        for _ in range(args.rounds):
+        for turn in range(args.rounds):
             for workers, rate in ours(args.trainctl, folder, args.seconds).items():
                 own.setdefault(workers, []).append(rate)
             if has_tjbench:
@@ -121,6 +121,8 @@ def main():
                 for workers in args.peer_workers:
                     peers.setdefault(f"DataLoader, torchvision ({kind}), {workers} workers", []).append(
                         torch(args.python, folder, workers, args.seconds, kind))
+            last = {f"{n} workers": rates[-1] for n, rates in own.items()} | {what: rates[-1] for what, rates in peers.items()}
+            print(f"round {turn + 1}: " + "; ".join(f"{what} {rate:.0f}" for what, rate in last.items()), flush=True)
         print(f"{CORES} cores, {args.rounds} rounds: the median, and [least .. most]")
         for workers, rates in own.items():
             line(f"trainctl bench data, {workers} workers", rates)
