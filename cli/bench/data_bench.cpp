@@ -53,6 +53,8 @@ class Reader {
       read_.emplace_back(static_cast<size_t>(field.bytes()));
       to_.push_back(read_.back().data());
       loaded_.emplace_back(static_cast<size_t>(field.elements() * byte_size(DType::f32)));
+      const DType loaded_as = field.is_integer ? DType::i32 : DType::f32;
+      if (is_same(field.type, loaded_as)) to_.back() = loaded_.back().data();  // a loader has it read to its place
     }
   }
 
@@ -62,6 +64,7 @@ class Reader {
     const StageTimer timer(state_.seconds, ReadStage::copy);
     for (size_t i = 0; i < to_.size(); ++i) {
       const SampleField& field = set_.fields()[i];
+      if (to_[i] == loaded_[i].data()) continue;
       convert_elements(to_[i], field.type, field.elements(), field.is_integer ? DType::i32 : DType::f32, loaded_[i].data());
     }
   }

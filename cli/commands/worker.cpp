@@ -38,6 +38,7 @@ struct Options {
   bool record = false;
   std::string profile;   ///< steps, "3-5"; empty: none
   int image_fd = -1;     ///< memory for this rank's part of checkpoints; -1: the job saves none
+  int cache_fd = -1;     ///< memory in which the ranks of this host keep samples for each other; -1: none
   int failures = 0;      ///< of the run before this attempt
   std::string resume;    ///< the checkpoint to go on from; empty: none
   bool evaluate = false;  ///< the validation set, with the weights of `resume`
@@ -87,6 +88,7 @@ class Worker {
     TrainOptions train_options;
     train_options.threads = kernel_threads();
     train_options.arena = memory_->arena(options_.rank);
+    train_options.shared_cache = options_.cache_fd;
     if (options_.gpu >= 0) {
       train_options.cuda.emplace();
       train_options.cuda->gpu = options_.gpu;
@@ -222,6 +224,7 @@ void add_worker_command(CLI::App& app, Action& chosen) {
   command->add_flag("--record", options->record);
   command->add_option("--profile", options->profile);
   command->add_option("--image-fd", options->image_fd);
+  command->add_option("--cache-fd", options->cache_fd);
   command->add_option("--failures", options->failures);
   command->add_option("--resume-from", options->resume);
   command->add_flag("--evaluate", options->evaluate);

@@ -102,6 +102,7 @@ void NetworkWorkload::prepare(int attempt, const RunDirectory& directory) {
   start_up_told_ = false;
   memory_ = SharedMemory::create(arena_bytes_, routes_);
   states_ = RankStates(classes_);
+  cache_ = classes_.num_ranks() > 1 ? SharedCache::create() : SharedCache();
   checkpoints_.prepare(attempt, directory, memory_);
   if (!needs_store(job_.spec)) return;
   token_ = store::random_token();
@@ -135,6 +136,10 @@ ProcessCommand NetworkWorkload::command(const RankPlace& place, const RunDirecto
   }
   for (const auto& [name, value] : job_.spec.env) command.environment.emplace_back(name, value);
   command.inherited_fds = {memory_->fd()};
+  if (cache_.fd() >= 0) {
+    command.argv.insert(command.argv.end(), {"--cache-fd", std::to_string(cache_.fd())});
+    command.inherited_fds.push_back(cache_.fd());
+  }
   checkpoints_.add_to(command, place.rank);
   return command;
 }

@@ -7,6 +7,7 @@
 #include "cli/launch/checkpoints.h"
 #include "cli/launch/device_choice.h"
 #include "cli/launch/rank_states.h"
+#include "cli/launch/shared_cache.h"
 #include "cli/launch/stopped_ranks.h"
 #include "cli/launch/workload.h"
 #include "engine/runtime/comm/shared_memory.h"
@@ -58,6 +59,7 @@ class NetworkWorkload : public Workload {
   std::optional<GpuWatch> gpu_watch_;  ///< of a profile
   boost::asio::io_context& loop_;
   std::shared_ptr<SharedMemory> memory_;
+  SharedCache cache_;
   std::string token_;
   std::unique_ptr<StoreServer> store_;
   RankStates states_;

@@ -131,8 +131,10 @@ void RankOutput::on_skipped(int64_t step, const SkippedSamples& skipped) {
 
 void RankOutput::settled_loading(const LoadSetting& setting) {
   if (!tunes_loading_) return;
-  write_line("data: settled on " + to_string(setting) + "; to keep that: dataset.workers=" +
-             std::to_string(setting.workers) + " dataset.prefetch=" + std::to_string(setting.ahead));
+  const std::string fields = "dataset.workers=" + std::to_string(setting.workers) +
+                             " dataset.prefetch=" + std::to_string(setting.ahead);
+  write_line("data: settled on " + to_string(setting) + "; to keep that: " + fields);
+  if (program_.rank == 0) std::ofstream(directory_.file("loading")) << fields << '\n';
 }
 
 void RankOutput::ended(const TrainResult& result) {

@@ -3,6 +3,8 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+
 #include "engine/base/error.h"
 #include "engine/base/text.h"
 #include "engine/model/model.h"
@@ -10,6 +12,7 @@
 #include "engine/ops/layer_builder.h"
 #include "engine/ops/loss_def.h"
 #include "engine/ops/metric_def.h"
+#include "engine/spec/batch_transforms.h"
 #include "engine/spec/fields.h"
 
 namespace trainctl {
@@ -22,16 +25,16 @@ const LossDef& loss_def(const std::string& name) {
 }
 
 /// The label in the shape that the loss needs; it must have that number of elements per sample.
-TensorId label_for(const LossContext& c, const LossDef& type, const Shape& prediction) {
+TensorId label_for(const LossContext& c, const LossDef& type, const Shape& prediction, bool soft) {
   const DataField* field = c.data.find("label");
   if (field == nullptr)
     shape_error("the samples have no field 'label' to compare with; name one so in dataset.fields");
-  if (type.labels_are_classes != field->is_integer) {
+  const bool classes = type.labels_are_classes && !soft;
+  if (classes != field->is_integer) {
     shape_error(fmt::format("{} needs {} labels, the data set gives {}; set dataset.label_dtype: {}", c.spec.loss->type,
-                            type.labels_are_classes ? "i32" : "f32", field->is_integer ? "i32" : "f32",
-                            type.labels_are_classes ? "i32" : "f32"));
+                            classes ? "i32" : "f32", field->is_integer ? "i32" : "f32", classes ? "i32" : "f32"));
   }
-  const Shape wanted(prediction.begin(), prediction.end() - (type.labels_are_classes ? 1 : 0));
+  const Shape wanted(prediction.begin(), prediction.end() - (classes ? 1 : 0));
   Shape own = field->shape;
   own.insert(own.begin(), c.batch);
   if (const auto label = c.graph.find_tensor("label")) {
@@ -75,19 +78,22 @@ void add_metrics(const LossContext& c, LayerBuilder& builder, TensorId predictio
 
 TensorId build_loss(LossContext c, TensorId prediction) {
   const LossDef& type = loss_def(c.spec.loss->type);
+  const bool soft = type.labels_are_classes && has_soft_labels(c.spec.dataset);
+  if (soft && type.soft_op == nullptr)
+    shape_error(fmt::format("{} takes labels that are classes, but one_hot makes them shares of all classes", type.name));
   const Shape shape = c.graph.tensors[prediction].shape;
   if (type.labels_are_classes && shape.size() < 2) {
     shape_error(fmt::format("{} needs a prediction [.., classes], but got {}", type.name, to_string(shape)));
   }
-  const TensorId label = label_for(c, type, shape);
-  const int64_t terms = num_elements(c.graph.tensors[label].shape);
+  const TensorId label = label_for(c, type, shape, soft);
+  const int64_t terms = num_elements(c.graph.tensors[label].shape) / (soft ? std::max<int64_t>(shape.back(), 1) : 1);
   c.graph.layers.push_back({.name = "loss", .type = c.spec.loss->type, .pos = c.spec.position("loss")});
   LayerBuilder builder(c.graph, static_cast<LayerId>(c.graph.layers.size() - 1));
   // First: what reads the prediction after the loss would keep its gradient from taking its memory.
   add_metrics(c, builder, prediction, label, terms);
   Attrs attrs = with_defaults(c.spec.loss->attrs, type.fields);
   attrs.set("scale", 1.0 / (static_cast<double>(terms) * c.shares));
-  const TensorId loss = builder.emit(type.op->name, {prediction, label}, attrs)[0];
+  const TensorId loss = builder.emit((soft ? type.soft_op : type.op)->name, {prediction, label}, attrs)[0];
   // It sums over all rows, and the sums of micro-batches add up. That is the sum over the batch if a row of the
   // prediction is of the sample of its label.
   const BatchRows& rows = c.graph.tensors[prediction].batch;

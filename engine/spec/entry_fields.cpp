@@ -15,6 +15,12 @@ Field scaled_decode_field() {
   return flag("scaled_decode", false, "A JPEG is decoded at 1/2, 1/4 or 1/8, if that is no smaller than the result.");
 }
 Field chance_field() { return number("p", "How likely.").defaults(0.5).at_least(0).at_most(1); }
+Field batch_chance_field() {
+  return number("p", "How likely for a batch. Of several such transforms the first one that is drawn takes place.")
+      .defaults(1.0)
+      .at_least(0)
+      .at_most(1);
+}
 Field range_field(const std::string& name, const std::string& doc, double from, double to) {
   return numbers(name, doc).defaults(std::vector<double>{from, to}).items(2).above(0);
 }
@@ -70,6 +76,15 @@ std::vector<EntryType> make_transform_types() {
       {"one_hot",
        "Classes to 0 and, at the class, 1.",
        {integer("classes", "How many there are.").required().at_least(1).at_most(kMaxImageSide)}},
+      {"mixup",
+       "Each row of a batch and the next one, by a share that is drawn for the batch; so their labels. Last, of f32. In "
+       "a validation: never.",
+       {number("alpha", "The share is drawn from Beta(alpha, alpha).").defaults(0.2).above(0).at_most(1000),
+        batch_chance_field()}},
+      {"cutmix",
+       "A box of the next row in each row of a batch; their labels by its area. As mixup.",
+       {number("alpha", "The share is drawn from Beta(alpha, alpha).").defaults(1.0).above(0).at_most(1000),
+        batch_chance_field()}},
       {"tokenize_bytes",
        "The bytes of a text as tokens 0 to 255.",
        {integer("length", "Tokens of a sample: longer texts are cut off.").required().at_least(1).at_most(1 << 28),

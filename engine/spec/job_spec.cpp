@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "engine/base/entry_types.h"
+#include "engine/spec/batch_transforms.h"
 
 namespace trainctl {
 
@@ -171,7 +172,8 @@ std::vector<std::string> DatasetSpec::field_names() const {
 /// What a validation sees of samples whose training draws: the middle, never flipped.
 static std::vector<TransformSpec> without_chance(std::vector<TransformSpec> transforms) {
   std::erase_if(transforms, [](const TransformSpec& transform) {
-    return transform.name == "horizontal_flip" || transform.name == "color_jitter" || transform.name == "random_erasing";
+    return transform.name == "horizontal_flip" || transform.name == "color_jitter" ||
+           transform.name == "random_erasing" || is_of_batch(transform);
   });
   for (TransformSpec& transform : transforms) {
     if (transform.name == "random_crop") {

@@ -9,6 +9,7 @@
 #include <string>
 
 #include "engine/base/text.h"
+#include "engine/spec/batch_transforms.h"
 #include "engine/spec/fields.h"
 #include "engine/spec/read_value.h"
 
@@ -208,7 +209,13 @@ void groups_cover_the_stage(Rules& r) {
 
 void labels_suit_the_loss(Rules& r) {
   if (!r.job.loss || !r.fine({"loss", "dataset.label_dtype", "dataset.type"})) return;
-  const std::string wanted = find_type(loss_types(), r.job.loss->type)->labels_are_classes ? "i32" : "f32";
+  const EntryType& loss = *find_type(loss_types(), r.job.loss->type);
+  if (has_soft_labels(r.job.dataset)) {  // they are f32 whatever label_dtype says
+    if (r.job.loss->attrs.has("ignore_index"))
+      r.wrong("loss.ignore_index", "is a class, but one_hot makes the labels shares of all classes", "leave it out");
+    return;
+  }
+  const std::string wanted = loss.labels_are_classes ? "i32" : "f32";
   if (reads_tokens(r.job.dataset)) {
     if (wanted != "i32")
       r.wrong("loss",
@@ -231,6 +238,9 @@ void metrics_have_classes(Rules& r) {
   else if (!find_type(loss_types(), r.job.loss->type)->labels_are_classes)
     r.wrong("metrics", first.type + " needs labels that are classes, but those of " + r.job.loss->type + " are numbers",
             "for classes: loss: softmax_cross_entropy");
+  else if (has_soft_labels(r.job.dataset))
+    r.wrong("metrics", first.type + " needs labels that are classes, but one_hot makes them shares of all classes",
+            "leave the metric out; a validation reports the loss");
   for (size_t i = 0; i < r.job.metrics.size(); ++i)
     for (size_t j = 0; j < i; ++j)
       if (r.job.metrics[i].type == r.job.metrics[j].type && r.job.metrics[i].attrs == r.job.metrics[j].attrs)

@@ -14,9 +14,9 @@
 namespace trainctl {
 namespace {
 
-std::unique_ptr<Dataset> open_set(const JobSpec& spec) {
+std::unique_ptr<Dataset> open_set(const JobSpec& spec, int shared_cache) {
   try {
-    return open_dataset(spec.dataset, spec.seed);
+    return open_dataset(spec.dataset, spec.seed, shared_cache);
   } catch (const SpecError& error) {
     throw with_positions(error, spec);
   }
@@ -108,7 +108,7 @@ Trainer::Trainer(const PlannedJob& job, const Program& program, Communicator& co
   executor_options.timeline = hooks_.timeline;
   executor_options.start_up = &start_up_;
   executor_options.left_out = options.left_out;
-  std::unique_ptr<Dataset> set = open_set(job.spec);
+  std::unique_ptr<Dataset> set = open_set(job.spec, options.shared_cache);
   start_up_.ended("data");
   if (options.validation != nullptr) executor_options.least_arena_bytes = options.validation->arena_bytes;
   if (options.cuda && !has_random_transforms(job.spec.dataset.transforms)) executor_options.tables = tables_to_keep(*set, program);

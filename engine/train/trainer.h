@@ -77,6 +77,7 @@ struct TrainHooks {
 struct TrainOptions {
   int threads = 1;                            ///< for kernels: the rank's share of the host's cores
   std::span<std::byte> arena{};               ///< for a CPU executor's arena; empty: it allocates one
+  int shared_cache = -1;                      ///< keep_samples' `shared`
   std::optional<CudaExecutorOptions> cuda{};  ///< run on that GPU instead of the CPU
   std::optional<LeftOut> left_out{};          ///< for tests
   StartUpClock start_up{};                    ///< started by the phases before this one

@@ -94,6 +94,56 @@ TEST_CASE("the losses are the same under data parallelism, and for any number of
   for (size_t i = 0; i < one.size(); ++i) CHECK(two[i] == doctest::Approx(one[i]).epsilon(1e-4));
 }
 
+TEST_CASE("a job with mixup and cutmix has the same losses under any plan, and its validation mixes nothing") {
+  const Scratch scratch;
+  write_photos(scratch, 16);
+  write(scratch, "job.yaml", R"(dataset:
+  type: image_folder
+  path: photos
+  batch: 8
+  split: {train: 0.8, validation: 0.2}
+  transforms:
+    image: [{center_crop: [12, 12]}, {rescale: {scale: 0.01}}, {mixup: {alpha: 0.4, p: 0.5}}, cutmix]
+    label: [{one_hot: 2}]
+network:
+  - {name: flat, type: flatten, inputs: [image]}
+  - {name: out, type: dense, units: 2}
+loss: {type: softmax_cross_entropy, label_smoothing: 0.1}
+optimizer: {learning_rate: 0.05}
+train: {epochs: 4}
+validation: {every_epochs: 4}
+launch: {device: cpu}
+)");
+  const auto losses = [&](std::vector<std::string> overrides) {
+    fs::remove_all(scratch.path() + "/log_output");
+    overrides.insert(overrides.begin(), {"run", "job.yaml"});
+    const CommandResult run = trainctl_command(scratch.path(), overrides);
+    INFO(run.out << run.err);
+    REQUIRE(run.exit_code == kExitDone);
+    std::vector<double> all;
+    std::ifstream metrics(scratch.path() + "/log_output/1/metrics.jsonl");
+    for (std::string line; std::getline(metrics, line);) {
+      const nlohmann::json row = nlohmann::json::parse(line);
+      if (row.contains("loss")) all.push_back(row["loss"]);
+    }
+    return all;
+  };
+  const std::vector<double> one = losses({});
+  REQUIRE(one.size() >= 12);
+  CHECK(losses({"dataset.workers=3", "dataset.prefetch=2"}) == one);
+  for (const std::vector<std::string>& plan :
+       {std::vector<std::string>{"launch.ranks=2", "parallel.mode=data_parallel"},
+        std::vector<std::string>{"launch.ranks=2", "parallel.mode=data_parallel", "parallel.micro_batches=2", "parallel.full_batch=true"}}) {
+    const std::vector<double> other = losses(plan);
+    REQUIRE(other.size() == one.size());
+    for (size_t i = 0; i < one.size(); ++i) CHECK(other[i] == doctest::Approx(one[i]).epsilon(1e-4));
+  }
+  const CommandResult plain = trainctl_command(scratch.path(), {"check", "job.yaml", "dataset.transforms={image: [{center_crop: [12, 12]}, to_float, mixup]}"});
+  INFO(plain.err);
+  CHECK(plain.exit_code == kExitSpec);
+  CHECK(plain.err.find("one_hot") != std::string::npos);
+}
+
 TEST_CASE("data check counts samples and classes and names what is broken, with exit code 3") {
   const Scratch scratch;
   write_photos(scratch, 5);

@@ -89,7 +89,7 @@ const std::map<std::string, std::vector<std::string>> kBeyondASchema = {
       "hybrid_batch",
       "interleaved_*",
       "loss_label_dtype*",
-      "metric_of_numbers",
+      "soft_labels_ignore_index", "soft_labels_metric", "metric_of_numbers",
       "metric_twice",
       "metric_without_loss",
       "missing_classes",

@@ -10,20 +10,26 @@
 
 #include "engine/base/error.h"
 #include "engine/train/data/order.h"
-#include "engine/train/data/transforms.h"
+#include "engine/train/data/sample_transforms.h"
 #include "tests/train/scratch_folder.h"
 
 using namespace trainctl;
 
 namespace {
 
-std::vector<float> apply(const std::vector<TransformSpec>& specs, const Shape& shape, std::vector<float> sample,
+/// The chain for samples of f32 and this shape.
+SampleTransforms chain_of(const std::vector<TransformSpec>& specs, const Shape& shape) {
+  return SampleTransforms(specs, {ElementType::f32, shape});
+}
+
+std::vector<float> apply(const std::vector<TransformSpec>& specs, const Shape& shape, const std::vector<float>& sample,
                          uint64_t seed = 1) {
-  const Transforms transforms(specs, shape);
-  sample.resize(static_cast<size_t>(transforms.scratch_size()));
+  const SampleTransforms chain = chain_of(specs, shape);
   SampleRng rng(seed, 0, 0);
-  const auto* out = static_cast<const float*>(transforms.apply(sample.data(), rng));
-  return {out, out + num_elements(transforms.shape())};
+  TransformScratch scratch;
+  std::vector<float> out(static_cast<size_t>(num_elements(chain.result().shape)));
+  chain.run(view_of(sample.data(), shape), rng, scratch, out.data());
+  return out;
 }
 
 TransformSpec transform(const std::string& name, Attrs attrs = {}) { return {name, attrs, "dataset.transforms[0]"}; }
@@ -65,13 +71,21 @@ TEST_CASE("resize is bilinear with half-pixel centres") {
   CHECK(channels == std::vector<float>{3, 4, 3, 4});
 }
 
+TEST_CASE("hwc2chw moves the channels first also where no transform computes before it") {
+  // A regression: the pass that it began was taken for one of channels first already, and moved nothing.
+  const std::vector<float> pixels = {1, 2, 3, 4, 5, 6};
+  CHECK(apply({transform("hwc2chw")}, {1, 3, 2}, pixels) == std::vector<float>{1, 3, 5, 2, 4, 6});
+  CHECK(apply({transform("center_crop", {{"size", Ints{1, 2}}}), transform("hwc2chw")}, {1, 3, 2}, pixels) ==
+        std::vector<float>{1, 3, 2, 4});
+}
+
 TEST_CASE("transforms compose in order and know where the channels are") {
   const std::vector<TransformSpec> specs = {
       transform("rescale", {{"scale", 0.5}, {"shift", 1.0}}), transform("hwc2chw"),
       transform("normalize", {{"mean", std::vector<double>{1, 2}}, {"std", std::vector<double>{1, 0.5}}})};
   // [1, 2, 2]: channels 0, 1 of two pixels -> (x / 2 + 1 - mean) / std, channel major
   CHECK(apply(specs, {1, 2, 2}, {0, 2, 4, 6}) == std::vector<float>{0, 2, 0, 4});
-  CHECK(Transforms(specs, {1, 2, 2}).shape() == Shape{2, 1, 2});
+  CHECK(chain_of(specs, {1, 2, 2}).result().shape == Shape{2, 1, 2});
 }
 
 TEST_CASE("center_crop takes the middle, and puts zeros around a smaller image") {
@@ -96,7 +110,7 @@ TEST_CASE("random_crop draws each place of the padded image, and horizontal_flip
   CHECK(flips > 200);
   CHECK(flips < 300);
   CHECK(spec_error([] {
-          Transforms({transform("random_crop", {{"size", Ints{8, 4}}, {"padding", int64_t{1}}})}, {4, 4, 3});
+          chain_of({transform("random_crop", {{"size", Ints{8, 4}}, {"padding", int64_t{1}}})}, {4, 4, 3});
         }) == "dataset.transforms[0]: random_crop: cuts [8, 4] of an image of [4, 4, 3]");
 }
 
@@ -133,16 +147,16 @@ TEST_CASE("a validation sees the middle of what training crops, unflipped") {
 
 TEST_CASE("a transform that does not fit its sample is a SpecError at that transform") {
   CHECK(spec_error([] {
-          Transforms({transform("resize", {{"size", Ints{2, 2}}})}, {4});
+          chain_of({transform("resize", {{"size", Ints{2, 2}}})}, {4});
         }) == "dataset.transforms[0]: resize: needs an image [h, w, c], the sample is [4]");
   CHECK(spec_error([] {
-          Transforms({transform("normalize", {{"mean", std::vector<double>{1, 2}}, {"std", 1.0}})}, {4, 4, 3});
+          chain_of({transform("normalize", {{"mean", std::vector<double>{1, 2}}, {"std", 1.0}})}, {4, 4, 3});
         }).find("the sample [4, 4, 3] has 3 channels") != std::string::npos);
   CHECK(spec_error([] {
-          Transforms({transform("normalize", {{"mean", 0.0}, {"std", 0.0}})}, {4});
+          chain_of({transform("normalize", {{"mean", 0.0}, {"std", 0.0}})}, {4});
         }) == "dataset.transforms[0]: normalize: std is 0");
   CHECK(spec_error([] {
-          Transforms({transform("type_cast", {{"dtype", std::string("i32")}}), transform("hwc2chw")}, {4, 4, 1});
+          chain_of({transform("type_cast", {{"dtype", std::string("i32")}}), transform("hwc2chw")}, {4, 4, 1});
         }).find("must come last") != std::string::npos);
 }
 
@@ -244,7 +258,7 @@ TEST_CASE("a gzip file that is damaged in the middle is a SpecError at dataset.p
 
 TEST_CASE("a transform that makes samples of more than a gibibyte is refused before it makes one") {
   const std::string error = spec_error([&] {
-    Transforms({transform("resize", {{"size", Ints{65536, 65536}}})}, {28, 28, 1});
+    chain_of({transform("resize", {{"size", Ints{65536, 65536}}})}, {28, 28, 1});
   });
   CHECK(error == "dataset.transforms[0]: resize: makes samples of [65536, 65536, 1], 16.0 GiB");
 }

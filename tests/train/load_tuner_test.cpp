@@ -6,6 +6,8 @@
 #include <algorithm>
 #include <vector>
 
+#include "tests/train/simulated_pipeline.h"
+
 using namespace trainctl;
 
 namespace {
@@ -27,7 +29,95 @@ int run(LoadTuner& tuner, const Pipeline& p, int steps) {
   return changes;
 }
 
+/// Rows of these seconds, 40 % more or less.
+SimulatedPipeline uneven(const StageSeconds& mean) {
+  SimulatedPipeline pipeline;
+  pipeline.read = [mean](int64_t batch, int row) {
+    const uint64_t mixed = (static_cast<uint64_t>(batch) * 8 + static_cast<uint64_t>(row) + 1) * 0x9e3779b97f4a7c15u;
+    const double factor = 0.6 + 0.8 * static_cast<double>(mixed >> 40) / double(1 << 24);
+    StageSeconds seconds = mean;
+    for (double& stage : seconds.of) stage *= factor;
+    return seconds;
+  };
+  return pipeline;
+}
+
+/// The four of which it is known what is slow; a step computes for 1.
+std::vector<SimulatedPipeline> known_pipelines() {
+  SimulatedPipeline decode = uneven({{0.02, 1.0, 0.1, 0.02}}), source = uneven({{0.9, 0.02, 0.02, 0.02}}),
+                    transform = uneven({{0.01, 0.1, 0.6, 0.01}}), balanced = uneven({{0.12, 0.12, 0.12, 0.12}});
+  source.uses_cores = false;
+  SimulatedPipeline few = decode, rare = balanced;
+  few.cores = 6;
+  // With 1 batch ahead more than 8 workers do not help, with 2 they do.
+  SimulatedPipeline deep = uneven({{1.05, 0, 0, 0}});
+  deep.uses_cores = false;
+  // One row of 24 takes as long as two steps: depth, not workers, hides it.
+  rare.read = [](int64_t batch, int row) { return StageSeconds{{row == 0 && batch % 3 == 0 ? 2.0 : 0.02, 0, 0, 0}}; };
+  return {decode, source, transform, balanced, few, rare, deep};
+}
+
+void tune(SimulatedRun& run, LoadTuner& tuner, int steps) {
+  for (int i = 0; i < steps; ++i) {
+    const SimulatedRun::Step step = run.step();
+    if (const auto change = tuner.after_step(step.seconds, step.waited, step.busy, step.stages)) run.set(change->to);
+  }
+}
+
 }  // namespace
+
+TEST_CASE("from 1 worker and 1 batch ahead each pipeline reaches 95 % of the best of a grid within 200 steps") {
+  for (const SimulatedPipeline& pipeline : known_pipelines()) {
+    double best = 1e30;
+    for (const int workers : {1, 2, 3, 4, 6, 8, 12, 16})
+      for (const int ahead : {1, 2, 4, 8, 16}) {
+        SimulatedRun by_hand(pipeline, {workers, ahead});
+        by_hand.mean_step(50);
+        best = std::min(best, by_hand.mean_step(200));
+      }
+    SimulatedRun run(pipeline, {1, 1});
+    LoadTuner tuner({1, 1}, {16, 16});
+    tune(run, tuner, 200);
+    const LoadSetting settled = tuner.setting();
+    CAPTURE(to_string(settled));
+    CHECK(run.mean_step(200) <= best / 0.95);
+  }
+}
+
+TEST_CASE("one sample of an epoch of 4,000 that takes 100 times as long costs under 5 %") {
+  const auto steps_of = [](bool is_slow) {
+    SimulatedPipeline pipeline = uneven({{0.05, 0.05, 0.05, 0}});
+    pipeline.read = [is_slow, usual = pipeline.read](int64_t batch, int row) {
+      StageSeconds seconds = usual(batch, row);
+      if (is_slow && batch % 500 == 250 && row == 3) seconds[ReadStage::decode] += 99 * seconds.sum();
+      return seconds;
+    };
+    SimulatedRun run(pipeline, {1, 1});
+    LoadTuner tuner({1, 1}, {16, 16});
+    tune(run, tuner, 500);
+    double seconds = 0;
+    for (int i = 0; i < 500; ++i) {
+      const SimulatedRun::Step step = run.step();
+      seconds += step.seconds;
+      if (const auto change = tuner.after_step(step.seconds, step.waited, step.busy, step.stages)) run.set(change->to);
+    }
+    return seconds;
+  };
+  CHECK(steps_of(true) < 1.05 * steps_of(false));
+}
+
+TEST_CASE("when a pipeline's work falls to a tenth it gives most of its workers back, and keeps the speed") {
+  SimulatedPipeline heavy = uneven({{0.1, 1.0, 0.1, 0.1}});
+  SimulatedRun run(heavy, {1, 1});
+  LoadTuner tuner({1, 1}, {16, 16});
+  tune(run, tuner, 200);
+  const int before = tuner.setting().workers;
+  CHECK(before >= 10);
+  run.set(uneven({{0.01, 0.1, 0.01, 0.01}}));
+  tune(run, tuner, 200);
+  CHECK(tuner.setting().workers <= before / 4);
+  CHECK(run.mean_step(200) <= 1 / 0.95);
+}
 
 TEST_CASE("a slow pipeline gets workers until the trainer does not wait, within 200 steps, and then nothing changes") {
   LoadTuner tuner({1, 1}, {16, 8});

@@ -399,3 +399,24 @@ TEST_CASE("a slow sample within the time is no error") {
   }
   CHECK(loader.skipped().count == 0);
 }
+
+TEST_CASE("a loader that goes on at sample 10^9 of 10^10 reads that batch alone, the same as without the start") {
+  DatasetSpec spec = spec_of(10);
+  spec.shuffle = true;
+  spec.workers = spec.prefetch = 1;
+  Program program;
+  program.instructions = {load("label", 0, {10}, {0}, {10})};
+  const auto from = [&](int64_t step) {
+    auto set = std::make_unique<Counting>(10'000'000'000);
+    Counting* counting = set.get();
+    Loader loader(std::move(set), spec, program, 1, {.first_step = step, .num_steps = 2});
+    std::vector<float> labels = floats(loader.next_step(), program, 0);
+    loader.release_step();
+    const std::vector<float> second = floats(loader.next_step(), program, 0);
+    CHECK(counting->reads == 20);
+    labels.insert(labels.end(), second.begin(), second.end());
+    return labels;
+  };
+  const std::vector<float> at = from(100'000'000), after = from(100'000'001);
+  CHECK(std::vector<float>(at.begin() + 10, at.end()) == std::vector<float>(after.begin(), after.begin() + 10));
+}

@@ -40,6 +40,7 @@ void expect_parts(Infos in, const Attrs& attrs) {
 }  // namespace
 
 extern const OpDef softmax_cross_entropy_grad_op;
+extern const OpDef soft_cross_entropy_op;  // soft_cross_entropy/: labels that are shares of all classes
 
 extern const KernelDef softmax_cross_entropy_stats_kernel = {
     .name = "softmax_cross_entropy_stats",
@@ -182,6 +183,7 @@ extern const LossDef softmax_cross_entropy_loss = {
                    .at_most(2147483647.0)},
     .op = &softmax_cross_entropy_op,
     .labels_are_classes = true,
+    .soft_op = &soft_cross_entropy_op,
 };
 
 extern const OpFamily softmax_cross_entropy_family = {

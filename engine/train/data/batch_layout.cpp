@@ -12,7 +12,7 @@
 namespace trainctl {
 BatchLayout::BatchLayout(const Dataset& set, int64_t batch, const Program& program, const InputLayout& layout,
                          const BatchLayoutOptions& options)
-    : set_(set), options_(options) {
+    : set_(set), options_(options), batch_(batch) {
   int64_t end = 0;
   for (size_t i = 0; i < program.instructions.size(); ++i) {
     if (layout.offsets[i] < end) continue;  // not a load, or the same data as an earlier one
@@ -24,6 +24,10 @@ BatchLayout::BatchLayout(const Dataset& set, int64_t batch, const Program& progr
     end = layout.offsets[i] + 1;
   }
   find_rows();
+  if (options_.mixing == nullptr) return;
+  mixed_samples_ = staging_bytes_;
+  const int64_t sample = set_.fields()[options_.mixing->field()].bytes() + set_.fields()[options_.mixing->label()].bytes();
+  staging_bytes_ += static_cast<int64_t>(rows_.size()) * sample;
 }
 
 BatchLayout::Part BatchLayout::make_part(const Instruction& load, bool by_number, int64_t batch) const {
@@ -62,12 +66,17 @@ BatchLayout::Part BatchLayout::make_part(const Instruction& load, bool by_number
              : !whole_samples                    ? Way::sliced
              : !is_same(from.type, operand.dtype) ? Way::converted
                                                  : Way::direct;
+  part.is_mixed = options_.mixing != nullptr && options_.mixing->mixes(part.field);
+  check(!part.is_mixed || !by_number, "a device keeps no samples that are mixed");
   return part;
 }
 
 void BatchLayout::find_rows() {
   for (const Part& part : parts_)
-    for (int64_t r = 0; part.way != Way::by_number && r < part.rows; ++r) rows_.push_back(part.first_row + r);
+    for (int64_t r = 0; part.way != Way::by_number && r < part.rows; ++r) {
+      rows_.push_back(part.first_row + r);
+      if (part.is_mixed) rows_.push_back(mixed_with(part.first_row + r, batch_));
+    }
   std::sort(rows_.begin(), rows_.end());
   rows_.erase(std::unique(rows_.begin(), rows_.end()), rows_.end());
 }
@@ -84,6 +93,8 @@ BatchLayout::Scratch BatchLayout::make_scratch() const {
   for (const SampleField& field : set_.fields()) {
     scratch.fields.emplace_back(static_cast<size_t>(field.bytes()));
     scratch.labels.resize(std::max(scratch.labels.size(), static_cast<size_t>(field.elements())));
+    if (options_.mixing != nullptr)
+      scratch.mixed.resize(std::max(scratch.mixed.size(), static_cast<size_t>(field.elements())));
   }
   scratch.to.resize(scratch.fields.size());
   return scratch;
@@ -98,7 +109,15 @@ void BatchLayout::write_numbers(std::span<const int64_t> samples, std::byte* blo
   }
 }
 
-void* BatchLayout::target(size_t field, int64_t row, Scratch& scratch, std::byte* block) const {
+std::byte* BatchLayout::mixed_sample(size_t field, int64_t row, std::byte* staging) const {
+  const BatchMixing& mixing = *options_.mixing;
+  const int64_t of_field = set_.fields()[mixing.field()].bytes(), of_label = set_.fields()[mixing.label()].bytes();
+  const int64_t place = std::lower_bound(rows_.begin(), rows_.end(), row) - rows_.begin();
+  return staging + mixed_samples_ + place * (of_field + of_label) + (field == mixing.field() ? 0 : of_field);
+}
+
+void* BatchLayout::target(size_t field, int64_t row, Scratch& scratch, std::byte* staging, std::byte* block) const {
+  if (options_.mixing != nullptr && options_.mixing->mixes(field)) return mixed_sample(field, row, staging);
   void* at = nullptr;
   for (const Part& part : parts_) {
     if (part.field != field || part.way == Way::by_number || !part.has(row)) continue;
@@ -112,7 +131,7 @@ void* BatchLayout::target(size_t field, int64_t row, Scratch& scratch, std::byte
 void BatchLayout::spread(size_t field, int64_t row, const void* from, bool no_label, std::byte* staging,
                          std::byte* block) const {
   for (const Part& part : parts_) {
-    if (part.field != field || part.way == Way::by_number || !part.has(row)) continue;
+    if (part.field != field || part.way == Way::by_number || part.is_mixed || !part.has(row)) continue;
     const int64_t offset = (row - part.first_row) * part.sample_elements * byte_size(part.dtype());
     std::byte* to = part.way == Way::sliced ? staging + part.staging + offset : block + part.offset + offset;
     if (no_label)
@@ -132,7 +151,7 @@ void BatchLayout::mark_no_label(const Part& part, std::byte* label) const {
 
 void BatchLayout::read_row(int64_t row, int64_t sample, bool is_own, Scratch& scratch, std::byte* staging,
                            std::byte* block) const {
-  for (size_t field = 0; field < scratch.to.size(); ++field) scratch.to[field] = target(field, row, scratch, block);
+  for (size_t field = 0; field < scratch.to.size(); ++field) scratch.to[field] = target(field, row, scratch, staging, block);
   set_.read(sample, scratch.state, scratch.to);
   const StageTimer timer(scratch.state.seconds, ReadStage::copy);
   for (size_t field = 0; field < scratch.to.size(); ++field) {
@@ -142,8 +161,30 @@ void BatchLayout::read_row(int64_t row, int64_t sample, bool is_own, Scratch& sc
   }
 }
 
-void BatchLayout::finish(const std::byte* staging, std::byte* block) const {
+void BatchLayout::mix_rows(const Part& part, const std::optional<BatchMixing::Drawn>& mix, Scratch& scratch,
+                           std::byte* staging, std::byte* block) const {
+  const BatchMixing& mixing = *options_.mixing;
+  for (int64_t r = 0; r < part.rows; ++r) {
+    const int64_t row = part.first_row + r;
+    const auto* own = reinterpret_cast<const float*>(mixed_sample(part.field, row, staging));
+    const auto* other = reinterpret_cast<const float*>(mixed_sample(part.field, mixed_with(row, batch_), staging));
+    std::byte* to = (part.way == Way::sliced ? staging + part.staging : block + part.offset) +
+                    r * part.sample_elements * byte_size(part.dtype());
+    float* out = part.dtype() == DType::f32 ? reinterpret_cast<float*>(to) : scratch.mixed.data();
+    if (!mix)
+      std::copy_n(own, part.sample_elements, out);
+    else if (part.field == mixing.field())
+      mixing.mix_field(*mix, own, other, out);
+    else
+      mixing.mix_label(*mix, own, other, out);
+    if (part.dtype() != DType::f32) convert_elements(out, ElementType::f32, part.sample_elements, part.dtype(), to);
+  }
+}
+
+void BatchLayout::finish(const std::optional<BatchMixing::Drawn>& mix, Scratch& scratch, std::byte* staging,
+                         std::byte* block) const {
   for (const Part& part : parts_) {
+    if (part.is_mixed) mix_rows(part, mix, scratch, staging, block);
     if (part.way != Way::sliced) continue;
     const Operand& operand = part.load->outputs[0];
     const int64_t element = byte_size(operand.dtype);

@@ -13,6 +13,7 @@
 
 #include "engine/compile/program.h"
 #include "engine/runtime/executor.h"
+#include "engine/train/data/batch_mixing.h"
 #include "engine/train/data/dataset.h"
 
 namespace trainctl {
@@ -20,6 +21,7 @@ namespace trainctl {
 struct BatchLayoutOptions {
   int micro_batches = 1;
   bool full_batch = false;          ///< read every row of a micro-batch, then slice, instead of only this rank's rows
+  const BatchMixing* mixing = nullptr;  ///< mixup and cutmix; must outlive the layout
   std::optional<int32_t> no_label;  ///< of rows that only fill a batch up: i32 labels have this value, f32 ones nan
 };
 
@@ -31,6 +33,7 @@ class BatchLayout {
     std::vector<std::vector<std::byte>> fields;  ///< of one sample
     std::vector<void*> to;                       ///< where each field is read to
     std::vector<int32_t> labels;                 ///< of one sample, to be counted; room for any field
+    std::vector<float> mixed;                    ///< of one sample; room for any field
   };
 
   BatchLayout(const Dataset& set, int64_t batch, const Program& program, const InputLayout& layout,
@@ -48,8 +51,8 @@ class BatchLayout {
   void write_numbers(std::span<const int64_t> samples, std::byte* block) const;
   /// Reads one row's sample to all its places. `is_own`: the row does not just fill up the batch.
   void read_row(int64_t row, int64_t sample, bool is_own, Scratch& scratch, std::byte* staging, std::byte* block) const;
-  /// Once all rows are read: cuts slices of other dims out of whole samples.
-  void finish(const std::byte* staging, std::byte* block) const;
+  /// Once all rows are read: mixes them, and cuts slices of other dims out of whole samples.
+  void finish(const std::optional<BatchMixing::Drawn>& mix, Scratch& scratch, std::byte* staging, std::byte* block) const;
 
  private:
   /// direct: the rows as they are. converted: whole samples of another type. sliced: parts of samples, staged in
@@ -67,22 +70,29 @@ class BatchLayout {
     int64_t first_row = 0, rows = 0;  ///< of the batch
     int64_t first_element = 0;        ///< of first_row, in the operand's whole tensor
     DType dtype() const { return load->outputs[0].dtype; }
+    bool is_mixed = false;            ///< its samples are staged whole, and mixed in finish()
     bool has(int64_t row) const { return row >= first_row && row < first_row + rows; }
   };
 
   Part make_part(const Instruction& load, bool by_number, int64_t batch) const;
   void find_rows();
   /// Where a row of the field is read to: its place in a direct part, or the scratch. Null: no part wants it.
-  void* target(size_t field, int64_t row, Scratch& scratch, std::byte* block) const;
+  void* target(size_t field, int64_t row, Scratch& scratch, std::byte* staging, std::byte* block) const;
   /// `no_label`: the row has no label, and this field is it.
   void spread(size_t field, int64_t row, const void* from, bool no_label, std::byte* staging, std::byte* block) const;
+  /// Where the sample of a row waits for the others: the mixed field, then the label.
+  std::byte* mixed_sample(size_t field, int64_t row, std::byte* staging) const;
+  void mix_rows(const Part& part, const std::optional<BatchMixing::Drawn>& mix, Scratch& scratch, std::byte* staging,
+                std::byte* block) const;
   void mark_no_label(const Part& part, std::byte* label) const;
 
   const Dataset& set_;
   BatchLayoutOptions options_;
   std::vector<Part> parts_;
   std::vector<int64_t> rows_;
+  int64_t batch_ = 0;
   int64_t staging_bytes_ = 0;
+  int64_t mixed_samples_ = 0;  ///< in the staging memory: those of rows_
 };
 
 }  // namespace trainctl

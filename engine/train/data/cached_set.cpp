@@ -34,11 +34,14 @@ int64_t sample_bytes(const Dataset& set) {
 /// Memory that is zero, and takes room only where it is written.
 class Pages {
  public:
-  Pages(int64_t bytes, CachePlace place) : bytes_(static_cast<size_t>(std::max<int64_t>(bytes, 1))) {
-    const int file = place == CachePlace::disk ? make_file(bytes) : -1;
-    const int flags = file < 0 ? MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE : MAP_SHARED;
+  Pages(int64_t bytes, CachePlace place, int shared) : bytes_(static_cast<size_t>(std::max<int64_t>(bytes, 1))) {
+    const int own = place == CachePlace::disk ? make_file(bytes) : -1;
+    const int file = own >= 0 ? own : shared;
+    if (file == shared && shared >= 0 && ftruncate(shared, static_cast<off_t>(bytes_)) != 0)  // all ranks the same size
+      throw EnvError(fmt::format("the shared cache cannot have {}: {}; set dataset.cache: none", format_bytes(bytes), std::strerror(errno)));
+    const int flags = file < 0 ? MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE : MAP_SHARED | MAP_NORESERVE;
     void* at = mmap(nullptr, bytes_, PROT_READ | PROT_WRITE, flags, file, 0);
-    if (file >= 0) close(file);
+    if (own >= 0) close(own);
     if (at == MAP_FAILED) throw EnvError(fmt::format("the cache of {} cannot be mapped: {}", format_bytes(bytes), std::strerror(errno)));
     data_ = static_cast<std::byte*>(at);
   }
@@ -76,12 +79,12 @@ class Pages {
 
 class Cached final : public Dataset {
  public:
-  Cached(std::unique_ptr<Dataset> inner, CachePlace place)
+  Cached(std::unique_ptr<Dataset> inner, CachePlace place, int shared)
       : inner_(std::move(inner)),
         sample_bytes_(sample_bytes(*inner_)),
         fields_(inner_->fields().size()),
-        kept_(static_cast<size_t>(inner_->size()) * fields_),
-        values_(cached_bytes(*inner_), place) {
+        flags_bytes_(capped_product(inner_->size(), static_cast<int64_t>(fields_))),
+        pages_(capped_sum(flags_bytes_, cached_bytes(*inner_)), place, shared) {
     int64_t offset = 0;
     for (const SampleField& field : inner_->fields()) {
       offsets_.push_back(offset);
@@ -120,16 +123,19 @@ class Cached final : public Dataset {
  private:
   enum class Kept : uint8_t { no, soon, yes };  ///< soon: a worker writes it
   std::atomic<Kept>& flag(int64_t sample, size_t field) const {
-    return kept_[static_cast<size_t>(sample) * fields_ + field];
+    static_assert(sizeof(std::atomic<Kept>) == 1 && std::atomic<Kept>::is_always_lock_free, "processes share them");
+    return *reinterpret_cast<std::atomic<Kept>*>(pages_.at(sample * static_cast<int64_t>(fields_) + static_cast<int64_t>(field)));
   }
-  std::byte* value(int64_t sample, size_t field) const { return values_.at(sample * sample_bytes_ + offsets_[field]); }
+  std::byte* value(int64_t sample, size_t field) const {
+    return pages_.at(flags_bytes_ + sample * sample_bytes_ + offsets_[field]);
+  }
   size_t bytes(size_t field) const { return static_cast<size_t>(inner_->fields()[field].bytes()); }
 
   std::unique_ptr<Dataset> inner_;
   int64_t sample_bytes_;
   size_t fields_;
-  mutable std::vector<std::atomic<Kept>> kept_;
-  Pages values_;
+  int64_t flags_bytes_;  ///< first a flag of each field of each sample, then the samples
+  Pages pages_;
   std::vector<int64_t> offsets_;
 };
 
@@ -192,8 +198,8 @@ class Mended final : public Dataset {
 
 int64_t cached_bytes(const Dataset& set) { return capped_product(set.size(), sample_bytes(set)); }
 
-std::unique_ptr<Dataset> keep_samples(std::unique_ptr<Dataset> inner, CachePlace place) {
-  return std::make_unique<Cached>(std::move(inner), place);
+std::unique_ptr<Dataset> keep_samples(std::unique_ptr<Dataset> inner, CachePlace place, int shared) {
+  return std::make_unique<Cached>(std::move(inner), place, shared);
 }
 
 std::unique_ptr<Dataset> replace_broken(std::unique_ptr<Dataset> inner, uint64_t seed) {

@@ -301,7 +301,8 @@ void ChainBuilder::add_hwc2chw(const TransformSpec& spec) {
   if (type_.shape.size() != 3 || layout_ == Layout::channels_first)
     fail(spec, fmt::format("needs an image [h, w, c], the sample is {}", shape_text(type_.shape)),
          layout_ == Layout::channels_first ? "hwc2chw may appear only once" : "");
-  pass().to_layout = layout_ = Layout::channels_first;
+  pass().to_layout = Layout::channels_first;  // the pass begins with the layout so far
+  layout_ = Layout::channels_first;
   type_.shape = {type_.shape[2], type_.shape[0], type_.shape[1]};
 }
 

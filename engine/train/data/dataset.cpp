@@ -9,6 +9,7 @@
 #include "engine/base/checked.h"
 #include "engine/base/error.h"
 #include "engine/train/data/cached_set.h"
+#include "engine/train/data/cut_transforms.h"
 #include "engine/train/data/elements.h"
 #include "engine/train/data/made_sets.h"
 #include "engine/train/data/mnist.h"
@@ -46,22 +47,37 @@ DataShapes shapes_of(const std::vector<SampleField>& fields) {
   return shapes;
 }
 
-/// Whether samples are kept, if `bytes` for all of them are not too many.
+/// Whether samples that are the same in each pass are kept, if `bytes` for all of them are not too many.
 bool is_kept(const DatasetSpec& spec, const FieldWays& ways, int64_t bytes) {
-  if (spec.cache == "none" || ways.is_random) return false;
+  if (spec.cache == "none") return false;
   if (spec.cache != "auto") return true;
   return ways.is_work && bytes <= most_cached_bytes();
 }
 
-std::unique_ptr<Dataset> open_source_set(const DatasetSpec& spec, uint64_t seed) {
+std::unique_ptr<Dataset> kept(std::unique_ptr<Dataset> set, const DatasetSpec& spec, int shared_cache) {
+  return keep_samples(std::move(set), spec.cache == "disk" ? CachePlace::disk : CachePlace::memory, shared_cache);
+}
+
+std::unique_ptr<Dataset> open_source_set(const DatasetSpec& spec, uint64_t seed, int shared_cache) {
   const std::shared_ptr<const Source> source = open_source(spec, seed);
   FieldWays ways(source->fields(), spec);
+  const bool skips = spec.on_error == "skip";
+  if (ways.is_random) {
+    std::unique_ptr<Dataset> set;
+    if (std::optional<CutTransforms> cut = cut_at_first_random(source->fields(), spec)) {
+      auto before = std::make_unique<SourceSet>(source, std::move(cut->before));
+      if (is_kept(spec, before->ways(), cached_bytes(*before)))
+        set = continue_samples(kept(std::move(before), spec, shared_cache), ways.fields, std::move(cut->after));
+    }
+    if (!set) set = std::make_unique<SourceSet>(source, std::move(ways));
+    // Around the cache: what takes a broken sample's place draws its own random numbers.
+    return skips ? replace_broken(std::move(set), seed) : std::move(set);
+  }
   auto plain = std::make_unique<SourceSet>(source, std::move(ways));
   const bool keep = is_kept(spec, plain->ways(), cached_bytes(*plain));
   std::unique_ptr<Dataset> set = std::move(plain);
-  if (spec.on_error == "skip") set = replace_broken(std::move(set), seed);
-  if (keep) set = keep_samples(std::move(set), spec.cache == "disk" ? CachePlace::disk : CachePlace::memory);
-  return set;
+  if (skips) set = replace_broken(std::move(set), seed);
+  return keep ? kept(std::move(set), spec, shared_cache) : std::move(set);
 }
 
 /// Scratch memory of one worker.
@@ -132,9 +148,9 @@ int64_t most_cached_bytes() {
   return std::max(int64_t{256} << 20, memory / 16);
 }
 
-std::unique_ptr<Dataset> open_dataset(const DatasetSpec& spec, uint64_t seed) {
+std::unique_ptr<Dataset> open_dataset(const DatasetSpec& spec, uint64_t seed, int shared_cache) {
   if (reads_tokens(spec)) return std::make_unique<Tokens>(spec);  // a copy of mapped memory: a cache would save nothing
-  if (spec.has_source() || spec.type == "mnist") return open_source_set(spec, seed);
+  if (spec.has_source() || spec.type == "mnist") return open_source_set(spec, seed, shared_cache);
   if (spec.type != "random" && spec.type != "constant")
     throw SpecError({}, "dataset.type", "there is no data set '" + spec.type + "'",
                     "mnist, image_folder, tar, csv, npy, npz, safetensors, cifar10, cifar100, tokens, text, random, "

@@ -63,8 +63,8 @@ class Dataset {
 int64_t most_cached_bytes();
 
 /// Opens the job's training set, with its transforms. Throws SpecError if the job asks for what the set
-/// does not have, or if a file is broken (the diagnostics' path is the field).
-std::unique_ptr<Dataset> open_dataset(const DatasetSpec& spec, uint64_t seed);
+/// does not have, or if a file is broken (the diagnostics' path is the field). `shared_cache`: as keep_samples.
+std::unique_ptr<Dataset> open_dataset(const DatasetSpec& spec, uint64_t seed, int shared_cache = -1);
 
 /// What a plan needs of a set.
 struct DataHeader {

@@ -63,6 +63,8 @@ std::optional<LoadTuner::Change> LoadTuner::decide(double step_seconds, double w
     before_.reset();
     return go_to(back, "more did not shorten the step");
   }
+  // What did not help before may help now. That ends: each such increase shortens the step.
+  if (before_) (before_->workers < setting_.workers ? ahead_helps_ : workers_help_) = true;
   before_.reset();
   if (wait_share > kWaits) {
     calm_windows_ = 0;

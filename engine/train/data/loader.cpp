@@ -26,6 +26,8 @@ HostBlock allocate_on_heap(int64_t bytes) {
 constexpr int64_t kClaimedBytes = int64_t{64} << 10;
 /// How often the trainer looks for a worker that hangs, while it waits.
 constexpr std::chrono::milliseconds kLook{100};
+/// Of timeout_seconds. Before all of it has passed: then the launcher ends the rank, and knows no file.
+constexpr double kHangs = 0.9;
 /// Batches that autotune may read ahead.
 constexpr int64_t kMostAhead = 16;
 
@@ -90,10 +92,11 @@ Loader::Loader(std::unique_ptr<Dataset> set, const DatasetSpec& spec, const Prog
                const LoaderOptions& options)
     : set_(std::move(set)),
       order_(spec, set_->size(), seed),
+      mixing_(BatchMixing::of(spec, set_->fields())),
       options_(options),
       seed_(seed),
       layout_(*set_, spec.batch, program, options.layout != nullptr ? *options.layout : input_layout(program),
-              {options.micro_batches, options.full_batch, options.no_label}) {
+              {options.micro_batches, options.full_batch, mixing_ ? &*mixing_ : nullptr, options.no_label}) {
   block_bytes_ = options.layout != nullptr ? options.layout->bytes : input_layout(program).bytes;
   claimed_rows_ = std::max<int64_t>(1, kClaimedBytes / std::max<int64_t>(1, layout_.sample_bytes()));
   if (!options_.allocate) options_.allocate = allocate_on_heap;
@@ -124,7 +127,7 @@ std::optional<EnvError> Loader::hanging() const {
     const int64_t sample = reading->sample;
     const Clock::time_point since{Clock::duration(reading->since)};
     const double seconds = std::chrono::duration<double>(Clock::now() - since).count();
-    if (sample < 0 || seconds < options_.timeout_seconds) continue;
+    if (sample < 0 || seconds < kHangs * options_.timeout_seconds) continue;
     return EnvError(fmt::format("{}: has been read for {:.0f} s, and launch.timeout is {:.0f} s: its file system does not "
                                 "answer, or the sample takes longer",
                                 set_->where(sample), seconds, options_.timeout_seconds));
@@ -199,6 +202,7 @@ void Loader::open_batch(std::unique_lock<std::mutex>& lock, BatchLayout::Scratch
     const int64_t in_epoch = step % steps_per_epoch();
     std::ranges::copy(order_.batch(step / steps_per_epoch(), in_epoch), batch.samples.begin());
     std::ranges::copy(order_.passes(), batch.passes.begin());
+    if (mixing_) batch.mix = mixing_->draw(SampleRng::of_batch(seed_, step / steps_per_epoch(), in_epoch));
     batch.own_rows = options_.no_label ? order_.own_rows(in_epoch) : static_cast<int64_t>(batch.samples.size());
     layout_.write_numbers(batch.samples, batch.block.get());
   } catch (...) {
@@ -261,7 +265,7 @@ void Loader::read_rows(std::unique_lock<std::mutex>& lock, BatchLayout::Scratch&
 void Loader::finish_batch(Batch& batch, BatchLayout::Scratch& scratch) {
   try {
     if (!batch.error) {
-      layout_.finish(batch.staging.data(), batch.block.get());
+      layout_.finish(batch.mix, scratch, batch.staging.data(), batch.block.get());
       if (options_.no_label || options_.ignored_label) {
         batch.labels = count_labels(batch, scratch);
         const auto all = static_cast<double>(batch.own_rows * label().elements());

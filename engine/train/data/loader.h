@@ -48,7 +48,7 @@ struct LoaderOptions {
   int most_workers = 1;  ///< that dataset.autotune may choose
   /// Called by next_step() after each change that dataset.autotune makes.
   std::function<void(int64_t step, const LoadTuner::Change&)> on_change;
-  double timeout_seconds = 0;  ///< a sample that takes longer to read is an error; 0: no limit
+  double timeout_seconds = 0;  ///< a sample that takes nine tenths of it to read is an error; 0: no limit
   /// Called with that error. If it returns, or is empty, the error is thrown, and the loader's end waits for the worker.
   std::function<void(const EnvError&)> on_hang;
 };
@@ -100,6 +100,7 @@ class Loader {
     std::vector<uint64_t> passes;
   };
   struct Batch : Buffer {
+    std::optional<BatchMixing::Drawn> mix;
     int64_t own_rows = 0;   ///< the others fill it up
     int64_t unread = 0;     ///< of BatchLayout::rows()
     bool is_full = false;
@@ -134,6 +135,7 @@ class Loader {
 
   std::unique_ptr<Dataset> set_;
   SampleOrder order_;  ///< of the worker that opens a batch
+  std::optional<BatchMixing> mixing_;
   LoaderOptions options_;
   uint64_t seed_;
   BatchLayout layout_;

@@ -16,7 +16,7 @@
 namespace trainctl {
 
 MappedFile::MappedFile(const std::string& path) {
-  const int fd = open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  const int fd = open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);  // a FIFO must not wait
   struct stat file {};
   int error = fd < 0 || fstat(fd, &file) != 0 ? errno : 0;
   if (error == 0 && file.st_size > 0) {  // an empty file has no mapping
@@ -26,7 +26,9 @@ MappedFile::MappedFile(const std::string& path) {
     else
       bytes_ = {static_cast<const uint8_t*>(memory), static_cast<size_t>(file.st_size)};
   }
+  const bool regular = error != 0 || S_ISREG(file.st_mode);
   if (fd >= 0) close(fd);
+  if (!regular) throw EnvError(path + ": cannot be read: it is not a regular file");
   if (error != 0) throw EnvError(fmt::format("{}: cannot be read: {}", path, std::strerror(error)));
 }
 

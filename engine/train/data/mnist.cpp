@@ -11,7 +11,7 @@
 
 #include "engine/base/error.h"
 #include "engine/base/text.h"
-#include "engine/train/data/transforms.h"
+#include "engine/train/data/sample_transforms.h"
 
 namespace trainctl {
 namespace {

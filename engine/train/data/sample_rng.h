@@ -17,6 +17,14 @@ class SampleRng {
       : key_(stream_key(stream_key(seed, stable_hash("dataset.transforms")), pass)),
         sample_(static_cast<uint64_t>(sample)) {}
 
+  /// Those of a whole batch: the `number`th of an epoch.
+  static SampleRng of_batch(uint64_t seed, int64_t epoch, int64_t number) {
+    SampleRng rng;
+    rng.key_ = stream_key(stream_key(seed, stable_hash("dataset.batches")), static_cast<uint64_t>(epoch));
+    rng.sample_ = static_cast<uint64_t>(number);
+    return rng;
+  }
+
   /// Those of another sample in the same pass, at their start.
   SampleRng of(int64_t sample) const {
     SampleRng other;

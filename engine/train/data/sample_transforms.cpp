@@ -24,7 +24,7 @@ int64_t TransformScratch::held_bytes() const {
 
 bool has_random_transforms(const std::vector<TransformSpec>& specs) {
   static const std::vector<std::string> kRandom = {"random_crop", "random_resized_crop", "horizontal_flip",
-                                                   "color_jitter", "random_erasing"};
+                                                   "color_jitter", "random_erasing", "mixup", "cutmix"};
   return std::any_of(specs.begin(), specs.end(), [](const TransformSpec& spec) {
     return std::find(kRandom.begin(), kRandom.end(), spec.name) != kRandom.end();
   });
@@ -110,10 +110,11 @@ void SampleTransforms::run_encoded(std::span<const std::byte> file, const std::s
                                    TransformScratch& scratch, void* out) const {
   DecodeRequest request;
   request.channels = static_cast<int>(input_.shape.at(2));
-  CropPlan plan = plan_crop(image_size(file, name), rng);
+  EncodedImage encoded(file, name);
+  CropPlan plan = plan_crop(encoded.size(), rng);
   if (plan.is_inside) request.region = plan.box;
   request.scale = plan.scale;
-  plan.scale = decode_image(file, name, request, scratch.decoded);
+  plan.scale = encoded.decode(request, scratch.decoded);
   run(view_of(scratch.decoded.view()), rng, scratch, out, plan);
 }
 

@@ -7,6 +7,8 @@
 #include <cstring>
 
 #include "engine/base/error.h"
+#include "engine/spec/batch_transforms.h"
+#include "engine/train/data/batch_mixing.h"
 #include "engine/train/data/elements.h"
 
 namespace trainctl {
@@ -47,10 +49,12 @@ std::vector<TransformSpec> transforms_of(const DatasetSpec& spec, const std::vec
 
 FieldWays::FieldWays(const std::vector<SourceField>& from, const DatasetSpec& spec) {
   for (const SourceField& field : from) add(from, field, spec);
+  (void)BatchMixing::of(spec, fields);
 }
 
 void FieldWays::add(const std::vector<SourceField>& all, const SourceField& from, const DatasetSpec& spec) {
-  const std::vector<TransformSpec> specs = transforms_of(spec, all, from.name);
+  std::vector<TransformSpec> specs = transforms_of(spec, all, from.name);
+  std::erase_if(specs, [](const TransformSpec& transform) { return is_of_batch(transform); });
   FieldWay way{from, from.type, {}};
   SampleField field{from.name, from.type, from.shape, !is_float(from.type) && !has_pixels(spec, from)};
   const bool any_length = std::find(from.shape.begin(), from.shape.end(), kAnySize) != from.shape.end();
@@ -67,7 +71,7 @@ void FieldWays::add(const std::vector<SourceField>& all, const SourceField& from
     is_random = is_random || way.transforms->is_random();
     is_work = true;
   }
-  if (field.name == "label") field.is_integer = spec.label_dtype == "i32";
+  if (field.name == "label") field.is_integer = spec.label_dtype == "i32" && !has_soft_labels(spec);
   fields.push_back(std::move(field));
   ways.push_back(std::move(way));
 }
@@ -100,10 +104,11 @@ void SourceSet::write_image(const FieldWay& way, const FieldBytes& bytes, int64_
   const std::string name = source_->where(sample);
   DecodeRequest request;
   request.channels = static_cast<int>(way.transforms->input().shape.at(2));
-  CropPlan plan = way.transforms->plan_crop(image_size(bytes, name), state.rng);
+  EncodedImage encoded(bytes, name);
+  CropPlan plan = way.transforms->plan_crop(encoded.size(), state.rng);
   if (plan.is_inside) request.region = plan.box;
   request.scale = plan.scale;
-  plan.scale = decode_image(bytes, name, request, state.transforms.decoded);
+  plan.scale = encoded.decode(request, state.transforms.decoded);
   timer.next(ReadStage::transform);
   way.transforms->run(view_of(state.transforms.decoded.view()), state.rng, state.transforms, to, plan);
 }

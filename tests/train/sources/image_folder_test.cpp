@@ -2,6 +2,7 @@
 #include "engine/train/data/sources/image_folder.h"
 
 #include <doctest/doctest.h>
+#include <sys/stat.h>
 #include <fmt/format.h>
 
 #include "engine/base/text.h"
@@ -95,6 +96,13 @@ TEST_CASE("an image of a format that is not decoded is named, not left out") {
   add(folder, "cat/1.jpg");
   add(folder, "cat/2.webp");
   CHECK(contains(error_of([&] { open(folder); }), "cat/2.webp' is an image that trainctl does not decode"));
+}
+
+TEST_CASE("a pipe in place of an image is an error when the set is opened, not a read that never ends") {
+  const ScratchFolder folder;
+  add(folder, "cat/1.jpg");
+  REQUIRE(mkfifo((folder.path() + "/cat/2.jpg").c_str(), 0600) == 0);
+  CHECK(contains(error_of([&] { open(folder); }), "cat/2.jpg: is no file, but a pipe"));
 }
 
 TEST_CASE("links to folders are followed, and one that leads back is an error, not a walk without end") {

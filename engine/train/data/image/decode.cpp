@@ -13,20 +13,14 @@
 namespace trainctl {
 namespace {
 
-enum class Format : uint8_t { jpeg, png };
-
-Format format_of(std::span<const std::byte> file, const std::string& name) {
-  if (is_jpeg(file)) return Format::jpeg;
-  if (is_png(file)) return Format::png;
+std::unique_ptr<StoredFile> open_file(std::span<const std::byte> file, const std::string& name) {
+  if (is_jpeg(file)) return open_jpeg(file, name);
+  if (is_png(file)) return open_png(file, name);
   if (file.empty()) fail_image(name, "empty: 0 bytes");
   std::string start;
   for (const std::byte byte : file.first(std::min<size_t>(file.size(), 4)))
     start += fmt::format("{}{:02x}", start.empty() ? "" : " ", static_cast<int>(byte));
   fail_image(name, fmt::format("neither a JPEG (ff d8) nor a PNG (89 50 4e 47): begins with {}", start));
-}
-
-StoredImage read_header(Format format, std::span<const std::byte> file, const std::string& name) {
-  return format == Format::jpeg ? read_jpeg_header(file, name) : read_png_header(file, name);
 }
 
 ImageSize upright_size(const StoredImage& stored) {
@@ -85,29 +79,29 @@ void convert_channels(const uint8_t* from, int64_t from_channels, int64_t pixels
   }
 }
 
-ImageSize image_size(std::span<const std::byte> file, const std::string& name) {
-  return upright_size(read_header(format_of(file, name), file, name));
+EncodedImage::EncodedImage(std::span<const std::byte> file, const std::string& name)
+    : file_(open_file(file, name)), size_(upright_size(file_->header())) {}
+
+EncodedImage::~EncodedImage() = default;
+
+int EncodedImage::decode(const DecodeRequest& request, Image& out) {
+  check(request.channels == 1 || request.channels == 3, "an image is decoded to 1 or 3 channels");
+  const StoredImage stored = file_->header();
+  const PixelBox region = request.region.value_or(PixelBox{0, 0, size_.height, size_.width});
+  check(region.height > 0 && region.width > 0 && region.is_inside(size_), "the region to decode is inside the image");
+  const bool is_upright = stored.orientation.is_upright();
+  const int scale = file_->has_scales() && is_upright ? request.scale : 1;
+  Image turned;
+  const PixelBox box = scale > 1 ? scaled_box(region, scale) : stored_box(stored, region);
+  file_->decode(request.channels, box, scale, is_upright ? out : turned);
+  if (!is_upright) turn_upright(turned.view(), stored.orientation, out);
+  return scale;
 }
 
-int decode_image(std::span<const std::byte> file, const std::string& name, const DecodeRequest& request, Image& out) {
-  check(request.channels == 1 || request.channels == 3, "an image is decoded to 1 or 3 channels");
-  const Format format = format_of(file, name);
-  const StoredImage stored = read_header(format, file, name);
-  const ImageSize size = upright_size(stored);
-  const PixelBox region = request.region.value_or(PixelBox{0, 0, size.height, size.width});
-  check(region.height > 0 && region.width > 0 && region.is_inside(size), "the region to decode is inside the image");
-  const int scale = format == Format::jpeg && stored.orientation.is_upright() ? request.scale : 1;
+ImageSize image_size(std::span<const std::byte> file, const std::string& name) { return EncodedImage(file, name).size(); }
 
-  Image turned;
-  Image& pixels = stored.orientation.is_upright() ? out : turned;
-  const PixelBox box = scale > 1 ? scaled_box(region, scale) : stored_box(stored, region);
-  if (format == Format::jpeg) {
-    decode_jpeg(file, name, request.channels, box, scale, pixels);
-  } else {
-    decode_png(file, name, request.channels, box, pixels);
-  }
-  if (!stored.orientation.is_upright()) turn_upright(turned.view(), stored.orientation, out);
-  return scale;
+int decode_image(std::span<const std::byte> file, const std::string& name, const DecodeRequest& request, Image& out) {
+  return EncodedImage(file, name).decode(request, out);
 }
 
 }  // namespace trainctl

@@ -12,6 +12,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <span>
 #include <string>
@@ -31,11 +32,29 @@ struct DecodeRequest {
   int scale = 1;
 };
 
-/// The upright size, from the headers alone. `name` is that of errors.
-ImageSize image_size(std::span<const std::byte> file, const std::string& name);
+class StoredFile;  ///< formats.h
 
-/// Equal to the same region of the whole image, bit for bit, at scale 1. Any number of threads, each with its `out`.
-/// Returns the scale of the result: 1, or the request's.
+/// An image whose headers have been read, and whose pixels have not. Refers to the bytes and the name, that of errors,
+/// with which it was opened. One thread.
+class EncodedImage {
+ public:
+  EncodedImage(std::span<const std::byte> file, const std::string& name);
+  ~EncodedImage();
+  EncodedImage(const EncodedImage&) = delete;
+
+  const ImageSize& size() const { return size_; }  ///< upright
+  /// Once. Equal to the same region of the whole image, bit for bit, at scale 1. Returns the scale of the result: 1, or
+  /// the request's.
+  int decode(const DecodeRequest& request, Image& out);
+
+ private:
+  std::unique_ptr<StoredFile> file_;
+  ImageSize size_;
+};
+
+/// The upright size, from the headers alone.
+ImageSize image_size(std::span<const std::byte> file, const std::string& name);
+/// Opens and decodes.
 int decode_image(std::span<const std::byte> file, const std::string& name, const DecodeRequest& request, Image& out);
 
 }  // namespace trainctl

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstddef>
+#include <memory>
 #include <span>
 #include <string>
 
@@ -27,14 +28,19 @@ inline uint8_t luma(int red, int green, int blue) {
 /// `pixels` of 1 or 3 channels to as many of 1 or 3: grey is repeated, colours become luma.
 void convert_channels(const uint8_t* from, int64_t from_channels, int64_t pixels, int64_t channels, uint8_t* to);
 
-bool is_jpeg(std::span<const std::byte> file);
-StoredImage read_jpeg_header(std::span<const std::byte> file, const std::string& name);
-/// `region`: of stored pixels; with `scale`, of the image at 1/scale.
-void decode_jpeg(std::span<const std::byte> file, const std::string& name, int channels, const PixelBox& region, int scale,
-                 Image& out);
+/// A file whose headers have been read. Refers to the bytes and the name that it was opened with.
+class StoredFile {
+ public:
+  virtual ~StoredFile() = default;
+  virtual StoredImage header() const = 0;
+  virtual bool has_scales() const = 0;  ///< it can be decoded at 1/2, 1/4 and 1/8 of its size
+  /// Once. `region`: of stored pixels; with `scale`, of the image at 1/scale.
+  virtual void decode(int channels, const PixelBox& region, int scale, Image& out) = 0;
+};
 
+bool is_jpeg(std::span<const std::byte> file);
+std::unique_ptr<StoredFile> open_jpeg(std::span<const std::byte> file, const std::string& name);
 bool is_png(std::span<const std::byte> file);
-StoredImage read_png_header(std::span<const std::byte> file, const std::string& name);
-void decode_png(std::span<const std::byte> file, const std::string& name, int channels, const PixelBox& region, Image& out);
+std::unique_ptr<StoredFile> open_png(std::span<const std::byte> file, const std::string& name);
 
 }  // namespace trainctl

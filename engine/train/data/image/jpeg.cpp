@@ -76,7 +76,7 @@ struct Decompressor : jpeg_decompress_struct {
 };
 
 /// `name` says of which file errors are.
-class JpegReader {
+class JpegReader final : public StoredFile {
  public:
   JpegReader(std::span<const std::byte> file, const std::string& name) : name_(name) {
     info_.err = jpeg_std_error(&errors_.manager);
@@ -94,9 +94,14 @@ class JpegReader {
     require_end();
   }
 
-  jpeg_decompress_struct& info() { return info_; }
+  StoredImage header() const override { return {size(), orientation()}; }
+  bool has_scales() const override { return true; }
+  void decode(int channels, const PixelBox& region, int scale, Image& out) override;
+
+ private:
   ImageSize size() const { return {info_.image_height, info_.image_width}; }
   Orientation orientation() const;
+  void choose_colors(int channels);
 
   /// Calls `run`, whose objects are trivial. EnvError with libjpeg's message if it jumps out of it.
   template <class Run>
@@ -104,7 +109,6 @@ class JpegReader {
     if (!runs_through(run)) fail_image(name_, std::string("a damaged JPEG: ") + errors_.message);
   }
 
- private:
   template <class Run>
   bool runs_through(Run& run) {
     if (setjmp(errors_.back) != 0) return false;
@@ -136,8 +140,8 @@ Orientation JpegReader::orientation() const {
   return {};
 }
 
-void choose_colors(JpegReader& reader, const std::string& name, int channels) {
-  jpeg_decompress_struct& info = reader.info();
+void JpegReader::choose_colors(int channels) {
+  Decompressor& info = info_;
   switch (info.jpeg_color_space) {
     case JCS_GRAYSCALE:
     case JCS_YCbCr:
@@ -149,7 +153,7 @@ void choose_colors(JpegReader& reader, const std::string& name, int channels) {
       info.out_color_space = JCS_CMYK;
       break;
     default:
-      fail_image(name, "a JPEG of " + std::to_string(info.num_components) + " channels, of which no colour is known");
+      fail_image(name_, "a JPEG of " + std::to_string(info.num_components) + " channels, of which no colour is known");
   }
 }
 
@@ -166,27 +170,14 @@ void convert_cmyk(const uint8_t* cmyk, int64_t pixels, int channels, uint8_t* to
   }
 }
 
-}  // namespace
-
-bool is_jpeg(std::span<const std::byte> file) {
-  return file.size() >= 2 && file[0] == std::byte{0xff} && file[1] == std::byte{0xd8};
-}
-
-StoredImage read_jpeg_header(std::span<const std::byte> file, const std::string& name) {
-  const JpegReader reader(file, name);
-  return {reader.size(), reader.orientation()};
-}
-
-void decode_jpeg(std::span<const std::byte> file, const std::string& name, int channels, const PixelBox& region, int scale,
-                 Image& out) {
-  JpegReader reader(file, name);
-  jpeg_decompress_struct& info = reader.info();
-  choose_colors(reader, name, channels);
+void JpegReader::decode(int channels, const PixelBox& region, int scale, Image& out) {
+  Decompressor& info = info_;
+  choose_colors(channels);
   info.do_block_smoothing = FALSE;  // guesses at coefficients of files without their last scans
   info.scale_num = 1;
   info.scale_denom = static_cast<unsigned>(scale);
   JDIMENSION first = 0;  // column of the rows that libjpeg writes
-  reader.attempt([&] {
+  attempt([&] {
     jpeg_start_decompress(&info);
     const auto width = static_cast<int64_t>(info.output_width);
     const int64_t margin = 2 * info.max_h_samp_factor;  // two samples of the coarsest colour
@@ -200,7 +191,7 @@ void decode_jpeg(std::span<const std::byte> file, const std::string& name, int c
   out.resize(region.height, width, channels);
   const bool is_cmyk = info.out_color_space == JCS_CMYK;
   std::vector<uint8_t> cmyk(is_cmyk ? static_cast<size_t>(width) * 4 : 0);
-  reader.attempt([&] {
+  attempt([&] {
     if (region.top > 0) jpeg_skip_scanlines(&info, static_cast<JDIMENSION>(region.top));
     for (int64_t y = 0; y < region.height;) {
       JSAMPROW rows[4];
@@ -212,6 +203,16 @@ void decode_jpeg(std::span<const std::byte> file, const std::string& name, int c
     }
   });
   out.show({0, region.left - static_cast<int64_t>(first), region.height, region.width});
+}
+
+}  // namespace
+
+bool is_jpeg(std::span<const std::byte> file) {
+  return file.size() >= 2 && file[0] == std::byte{0xff} && file[1] == std::byte{0xd8};
+}
+
+std::unique_ptr<StoredFile> open_jpeg(std::span<const std::byte> file, const std::string& name) {
+  return std::make_unique<JpegReader>(file, name);
 }
 
 }  // namespace trainctl

@@ -32,6 +32,15 @@ void reverse(const std::byte* row, int64_t pixels, std::byte* to) {
   }
 }
 
+/// Four bytes at a time: the fourth one is overwritten by the next pixel.
+template <>
+void reverse<3>(const std::byte* row, int64_t pixels, std::byte* to) {
+  const std::byte* from = row + (pixels - 1) * 3;
+  if (pixels > 0) std::memcpy(to, from, 3);  // nothing behind the row is read
+  for (int64_t x = 1; x + 1 < pixels; ++x) std::memcpy(to += 3, from -= 3, 4);
+  if (pixels > 1) std::memcpy(to + 3, from - 3, 3);
+}
+
 }  // namespace
 
 void apply(const PixelOp& op, int64_t c, int64_t count, float* values) {

@@ -44,7 +44,7 @@ struct Structs {
 };
 
 /// `name` says of which file errors are.
-class PngReader {
+class PngReader final : public StoredFile {
  public:
   PngReader(std::span<const std::byte> file, const std::string& name) : name_(name) {
     require_end(file);
@@ -59,6 +59,11 @@ class PngReader {
     check_image_size(name_, size());
   }
 
+  StoredImage header() const override { return {size(), orientation()}; }
+  bool has_scales() const override { return false; }
+  void decode(int channels, const PixelBox& region, int scale, Image& out) override;
+
+ private:
   png_structp png() const { return structs_.png; }
   png_infop info() const { return structs_.info; }
   ImageSize size() const { return {png_get_image_height(png(), info()), png_get_image_width(png(), info())}; }
@@ -75,7 +80,6 @@ class PngReader {
     if (!runs_through(run)) fail_image(name_, std::string("a damaged PNG: ") + input_.message);
   }
 
- private:
   template <class Run>
   bool runs_through(Run& run) {
     if (setjmp(input_.back) != 0) return false;
@@ -95,24 +99,11 @@ class PngReader {
   Structs structs_;
 };
 
-}  // namespace
-
-bool is_png(std::span<const std::byte> file) {
-  return file.size() >= kSignatureBytes &&
-         png_sig_cmp(reinterpret_cast<png_const_bytep>(file.data()), 0, kSignatureBytes) == 0;
-}
-
-StoredImage read_png_header(std::span<const std::byte> file, const std::string& name) {
-  const PngReader reader(file, name);
-  return {reader.size(), reader.orientation()};
-}
-
-void decode_png(std::span<const std::byte> file, const std::string& name, int channels, const PixelBox& region, Image& out) {
-  PngReader reader(file, name);
-  const png_structp png = reader.png();
-  const png_infop info = reader.info();
+void PngReader::decode(int channels, const PixelBox& region, int, Image& out) {
+  const png_structp png = this->png();
+  const png_infop info = this->info();
   int passes = 1;
-  reader.attempt([&] {
+  attempt([&] {
     png_set_expand(png);  // palettes, fewer than 8 bits, and transparent colours
     png_set_scale_16(png);
     png_set_strip_alpha(png);
@@ -122,12 +113,12 @@ void decode_png(std::span<const std::byte> file, const std::string& name, int ch
   const int64_t stored_channels = png_get_channels(png, info);
   const auto row_bytes = static_cast<int64_t>(png_get_rowbytes(png, info));
   // An interlaced image comes as a whole, several times over, each time with more pixels.
-  const int64_t rows_kept = passes > 1 ? reader.size().height : 1;
+  const int64_t rows_kept = passes > 1 ? size().height : 1;
   std::vector<uint8_t> rows(static_cast<size_t>(rows_kept * row_bytes));
   out.resize(region.height, region.width, channels);
-  reader.attempt([&] {
+  attempt([&] {
     for (int pass = 0; pass + 1 < passes; ++pass)
-      for (int64_t y = 0; y < reader.size().height; ++y) png_read_row(png, rows.data() + y * row_bytes, nullptr);
+      for (int64_t y = 0; y < size().height; ++y) png_read_row(png, rows.data() + y * row_bytes, nullptr);
     for (int64_t y = 0; y < region.top + region.height; ++y) {
       uint8_t* row = rows.data() + (passes > 1 ? y * row_bytes : 0);
       png_read_row(png, row, nullptr);
@@ -136,6 +127,17 @@ void decode_png(std::span<const std::byte> file, const std::string& name, int ch
                        out.row(y - region.top));
     }
   });
+}
+
+}  // namespace
+
+bool is_png(std::span<const std::byte> file) {
+  return file.size() >= kSignatureBytes &&
+         png_sig_cmp(reinterpret_cast<png_const_bytep>(file.data()), 0, kSignatureBytes) == 0;
+}
+
+std::unique_ptr<StoredFile> open_png(std::span<const std::byte> file, const std::string& name) {
+  return std::make_unique<PngReader>(file, name);
 }
 
 }  // namespace trainctl

@@ -2,6 +2,7 @@
 // along that line, a vector a pixel.
 #include <algorithm>
 #include <cmath>
+#include <cstring>
 
 #include "engine/train/data/image/resample.h"
 
@@ -52,30 +53,41 @@ void sum_rows(const T* row, int64_t stride, const float* weights, int64_t rows, 
   for (int64_t k = 4; k < rows; k += 4) some(std::true_type{}, k);
 }
 
-/// Along a line of pixels of kChannels, of which kLanes are loaded: the line has room beyond its end.
-template <class T, int kChannels, int kLanes>
-void sum_columns(const float* __restrict line, const Taps& taps, int64_t outputs, T* __restrict out) {
+/// Written out, since compilers make vectors of the taps instead, and shuffle.
+using FourFloats [[gnu::vector_size(16)]] = float;
+
+/// Along a line of pixels of three channels, four values at a time: line and sums have room for one value beyond their
+/// ends, and the fourth is overwritten by the next pixel.
+void sum_columns_of_three(const float* __restrict line, const Taps& taps, int64_t outputs, float* __restrict sums) {
   const float* weights = taps.weights.data();
-  for (int64_t i = 0; i < outputs; ++i, weights += taps.most, out += kChannels) {
-    const float* from = line + taps.first[static_cast<size_t>(i)] * kChannels;
-    float sum[kLanes] = {};
-    for (int64_t k = 0; k < taps.most; ++k, from += kChannels)
-      for (int lane = 0; lane < kLanes; ++lane) sum[lane] += weights[k] * from[lane];
-    for (int c = 0; c < kChannels; ++c) out[c] = rounded<T>(sum[c]);
+  for (int64_t i = 0; i < outputs; ++i, weights += taps.most, sums += 3) {
+    const float* from = line + taps.first[static_cast<size_t>(i)] * 3;
+    FourFloats sum = {};
+    for (int64_t k = 0; k < taps.most; ++k, from += 3) {
+      FourFloats pixel;
+      std::memcpy(&pixel, from, sizeof(pixel));
+      sum += weights[k] * pixel;
+    }
+    std::memcpy(sums, &sum, sizeof(sum));
   }
 }
 
-template <class T>
-void sum_columns(const float* line, const Taps& taps, int64_t outputs, int64_t channels, T* out) {
+/// Any number of channels.
+void sum_columns(const float* line, const Taps& taps, int64_t outputs, int64_t channels, float* out) {
   const float* weights = taps.weights.data();
   for (int64_t i = 0; i < outputs; ++i, weights += taps.most, out += channels) {
     const float* from = line + taps.first[static_cast<size_t>(i)] * channels;
     for (int64_t c = 0; c < channels; ++c) {
       float sum = 0;
       for (int64_t k = 0; k < taps.most; ++k) sum += weights[k] * from[k * channels + c];
-      out[c] = rounded<T>(sum);
+      out[c] = sum;
     }
   }
+}
+
+template <class T>
+void round_all(const float* __restrict sums, int64_t count, T* __restrict out) {
+  for (int64_t i = 0; i < count; ++i) out[i] = rounded<T>(sums[i]);
 }
 
 }  // namespace
@@ -83,27 +95,23 @@ void sum_columns(const float* line, const Taps& taps, int64_t outputs, int64_t c
 template <class T>
 void resample(Resample method, const Pixels<T>& in, const SourceBox& box, const ImageSize& size,
               ResampleScratch& scratch, T* out) {
-  const int64_t elements = in.width * in.channels;
+  const int64_t elements = in.width * in.channels, results = size.width * in.channels;
   scratch.rows.make(method, in.height, box.top, box.height, size.height);
   scratch.columns.make(method, in.width, box.left, box.width, size.width);
-  constexpr size_t kBeyond = 4;
-  if (scratch.line.size() < static_cast<size_t>(elements) + kBeyond)
-    scratch.line.resize(static_cast<size_t>(elements) + kBeyond);
+  constexpr int64_t kBeyond = 4;
+  const auto room = static_cast<size_t>(elements + results + 2 * kBeyond);
+  if (scratch.line.size() < room) scratch.line.resize(room);
   float* line = scratch.line.data();
-  for (int64_t y = 0; y < size.height; ++y, out += size.width * in.channels) {
+  float* sums = line + elements + kBeyond;
+  for (int64_t y = 0; y < size.height; ++y, out += results) {
     const int64_t first = scratch.rows.first[static_cast<size_t>(y)];
     sum_rows(in.data + first * in.stride, in.stride, scratch.rows.weights.data() + y * scratch.rows.most,
              scratch.rows.most, elements, line);
-    switch (in.channels) {
-      case 1:
-        sum_columns<T, 1, 1>(line, scratch.columns, size.width, out);
-        break;
-      case 3:
-        sum_columns<T, 3, 4>(line, scratch.columns, size.width, out);
-        break;
-      default:
-        sum_columns<T>(line, scratch.columns, size.width, in.channels, out);
-    }
+    if (in.channels == 3)
+      sum_columns_of_three(line, scratch.columns, size.width, sums);
+    else
+      sum_columns(line, scratch.columns, size.width, in.channels, sums);
+    round_all(sums, results, out);
   }
 }
 

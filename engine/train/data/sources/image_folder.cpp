@@ -54,8 +54,12 @@ Listing list_folder(const std::string& folder) {
       is_folder = S_ISDIR(status.st_mode);
       is_file = S_ISREG(status.st_mode);
     }
-    if (is_folder) listing.folders.emplace_back(name);
-    if (is_file && is_image_name(name, folder)) listing.images.emplace_back(name);
+    if (is_folder) {
+      listing.folders.emplace_back(name);
+    } else if (is_image_name(name, folder)) {
+      if (!is_file) throw EnvError(fmt::format("{}/{}: is no file, but a pipe, a socket or a device", folder, name));
+      listing.images.emplace_back(name);
+    }
   }
   if (errno != 0) fail(folder);
   std::sort(listing.images.begin(), listing.images.end());

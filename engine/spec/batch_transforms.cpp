@@ -1,0 +1,15 @@
+#include "engine/spec/batch_transforms.h"
+
+#include <algorithm>
+
+namespace trainctl {
+
+bool is_of_batch(const TransformSpec& transform) { return transform.name == "mixup" || transform.name == "cutmix"; }
+
+bool has_soft_labels(const DatasetSpec& dataset) {
+  return std::any_of(dataset.transforms.begin(), dataset.transforms.end(), [](const TransformSpec& transform) {
+    return transform.name == "one_hot" && transform.field == "label";
+  });
+}
+
+}  // namespace trainctl

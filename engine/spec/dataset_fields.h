@@ -1,0 +1,12 @@
+// The sections of the job file that say where samples come from.
+#pragma once
+
+#include "engine/spec/fields.h"
+
+namespace trainctl {
+
+const Section& dataset_section();
+/// validation.dataset
+const Section& validation_dataset_section();
+
+}  // namespace trainctl
