@@ -45,6 +45,7 @@ struct RankReport {
   bool out_of_memory = false;      ///< the kernel killed it for lack of memory
   std::string doing;               ///< "step 412, all_reduce grad.0"; may be empty
   std::string last_words;          ///< the last lines of its stderr
+  bool spared = false;        ///< it was killed, and the run went on without it (Limits::on_their_own)
   bool stuck = false;              ///< SIGKILL did not end it: it waits for a disk or a device
   /// See Limits. A rank of such a program may have failed only because another one hangs or is gone.
   bool ranks_explain = true;
@@ -58,6 +59,7 @@ struct RankReport {
   bool reports_progress = false;
 
   bool failed() const {
+    if (spared) return false;
     return state == ProcessState::failed_to_start ||
            (state == ProcessState::ended && (end.signaled || end.code != 0 || error.has_value()));
   }
@@ -73,6 +75,9 @@ class Supervision {
     /// Whether a rank that fails reports why, and for which other ranks it waited. If not, the launcher settles after
     /// each failure to see which ranks fail at the same time, and which hang.
     bool ranks_explain = true;
+    /// The first so many ranks wait for no other of them: the run goes on without those that are killed, and kills one that
+    /// stands still, while another of them is left.
+    int on_their_own = 0;
     int max_restarts = 0;  ///< how often all ranks are restarted after one has failed
   };
   /// The actions and queries that decisions use.
@@ -131,6 +136,7 @@ class Supervision {
   void kill_all(double now);
   void give_up();
   void settle(double now);
+  bool is_spared(int rank) const;
   void signal_running(int signal);
   void note_states();
   void looked(double now);

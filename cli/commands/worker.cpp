@@ -17,12 +17,15 @@
 #include "cli/worker/rank_output.h"
 #include "cli/worker/rank_profile.h"
 #include "cli/worker/rendezvous.h"
+#include "cli/worker/server_output.h"
 #include "engine/spec/parse.h"
 #include "engine/train/checkpoint/restore.h"
 #include "engine/train/checkpoint/saver.h"
 #include "engine/train/evaluator.h"
 #include "engine/train/job.h"
 #include "engine/train/prediction.h"
+#include "engine/train/servers/server.h"
+#include "engine/train/servers/worker.h"
 #include "engine/train/trainer.h"
 #include "launcher/run_directory.h"
 
@@ -51,11 +54,11 @@ int kernel_threads() {
 }
 
 /// Call it in a catch block. The loss is the same on all ranks: one of them writes it.
-int report(int rank) {
+int report(bool is_first) {
   try {
     throw;
   } catch (const LossNotFinite& error) {
-    if (rank == 0) std::cerr << error.what() << "\n";
+    if (is_first) std::cerr << error.what() << "\n";
     return kExitRankFailed;
   } catch (...) {
     return report_current_exception();
@@ -83,6 +86,7 @@ class Worker {
 
     Rendezvous rendezvous(job_->spec, memory_, options_.rank);
     start_up.met_others("connect");
+    if (program_->server >= 0 && job_->plan.is_asynchronous()) return serve(rendezvous.communicator(), start_up);
     RankOutput output(*job_, *program_, status, directory_, options_.record);
     TrainOptions train_options;
     train_options.threads = kernel_threads();
@@ -116,8 +120,29 @@ class Worker {
     }
     RankProfileFile profile(*program_, options_.profile, job_->spec.name, directory_);
     profile.add_to(hooks);
-    output.ended(train(*job_, *program_, rendezvous.communicator(), hooks, train_options));
+    if (job_->plan.is_asynchronous()) {
+      AsyncWorker worker(*job_, *program_, *memory_, rendezvous.communicator(), hooks, train_options);
+      output.ended(worker.run());
+      output.write_workers(memory_->batches());
+    } else {
+      output.ended(train(*job_, *program_, rendezvous.communicator(), hooks, train_options));
+    }
     profile.ended();
+    status.state = RankState::done;
+  }
+
+  /// An asynchronous server.
+  void serve(Communicator& comm, const StartUpClock& start_up) {
+    RankStatus& status = memory_->status(options_.rank);
+    ServerOutput output(*job_, *program_, status, directory_);
+    ServerOptions server_options;
+    server_options.threads = kernel_threads();
+    server_options.arena = memory_->arena(options_.rank);
+    server_options.start_up = start_up;
+    AsyncServer server(*job_, *program_, *memory_, comm, output.hooks(), server_options);
+    status.state = RankState::training;
+    server.run();
+    output.ended(server.updates());
     status.state = RankState::done;
   }
 
@@ -168,7 +193,8 @@ class Worker {
   /// Call it in a catch block. No destructors: threads may hang, or libraries' threads may still be aborting their calls.
   [[noreturn]] void end_failed() const {
     write_failure();
-    const int code = report(options_.rank);
+    // An asynchronous worker has a loss of its own.
+    const int code = report(options_.rank == 0 || (job_ && job_->plan.is_asynchronous()));
     std::fflush(nullptr);
     std::_Exit(code);
   }

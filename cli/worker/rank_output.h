@@ -29,6 +29,8 @@ class RankOutput {
   TrainHooks hooks();
   /// The training is over. Writes a line if it was stopped before its end.
   void ended(const TrainResult& result);
+  /// Of asynchronous workers.
+  void write_workers(const BatchBoard& board);
 
  private:
   void on_first_step(const StartUpClock& clock);

@@ -32,7 +32,8 @@ Plan plan_header(const JobSpec& spec) {
   const ParallelSpec& parallel = spec.parallel;
   Plan plan;
   plan.mode = parallel.mode;
-  plan.ranks = spec.launch.ranks;
+  plan.own_workers = spec.is_asynchronous() ? spec.launch.ranks : 0;
+  plan.ranks = plan.is_asynchronous() ? 1 : spec.launch.ranks;
   plan.servers = spec.servers();
   plan.num_stages = parallel.mode == ParallelMode::stand_alone ? 1 : parallel.stages;
   plan.chunks = parallel.mode == ParallelMode::stand_alone ? 1 : parallel.chunks;

@@ -112,10 +112,12 @@ Program with_evaluation_memory(const PlannedJob& job, Program program) {
 
 /// The graph and the plan of a job in which everything is fixed.
 void plan_network(PlannedJob& job) {
-  job.graph = build_graph(job.spec, job.shapes);
+  job.tables = plan_tables(job.spec, job.shapes);
+  job.graph = build_graph(job.tables.empty() ? job.spec : with_windows(job.spec, job.tables), job.shapes);
   const std::vector<std::string> notes = leave_out_outdated(job.spec, job.graph);
   job.plan = make_plan(job.graph, job.spec, job.cost);
   job.plan.notes.insert(job.plan.notes.begin(), notes.begin(), notes.end());
+  for (Table& table : job.tables) job.plan.tables.push_back(find_table(job.graph, table));
   choose_head_pieces(job);
 }
 
@@ -210,13 +212,22 @@ int steps_in_flight(const TrainSpec& spec) {
   return static_cast<int>(std::clamp(spec.sink_steps, kLeast, kMost));
 }
 
+namespace {
+
+Program compile_process(const PlannedJob& job, const Graph& graph, int rank, const EvaluationOf* of = nullptr) {
+  Program program = compile(graph, job.plan, job.spec, job.cost, rank_of_program(job.plan, rank), of);
+  return job.plan.is_asynchronous() ? of_own_worker(std::move(program), job.plan.own_workers, rank) : program;
+}
+
+}  // namespace
+
 Program compile(const PlannedJob& job, int rank) {
-  return with_device_memory(job, compile(job.graph, job.plan, job.spec, job.cost, rank));
+  return with_device_memory(job, compile_process(job, job.graph, rank));
 }
 
 Program compile_validation(const PlannedJob& job, int rank, bool beside_training) {
   const EvaluationOf of{job.graph, beside_training};
-  return with_evaluation_memory(job, compile(job.validation->graph, job.plan, job.spec, job.cost, rank, &of));
+  return with_evaluation_memory(job, compile_process(job, job.validation->graph, rank, &of));
 }
 
 RankClasses compile_validation_classes(const PlannedJob& job, bool beside_training) {
@@ -239,6 +250,11 @@ void make_room_for(const RankClasses& validation, RankClasses& training) {
 }
 
 std::vector<Program> compile_all(const PlannedJob& job) {
+  if (job.plan.is_asynchronous()) {
+    std::vector<Program> programs;
+    for (int rank = 0; rank < job.spec.processes(); ++rank) programs.push_back(compile(job, rank));
+    return programs;
+  }
   std::vector<Program> programs = compile_all(job.graph, job.plan, job.spec, job.cost);
   for (Program& program : programs) program = with_device_memory(job, std::move(program));
   return programs;

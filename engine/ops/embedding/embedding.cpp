@@ -100,6 +100,7 @@ extern const LayerDef embedding_layer = {
     .doc = "Rows of a table, chosen by integers.",
     .fields = {integer("vocab", "Rows of the table.").required().at_least(1).at_most(kMaxSize),
                units_field().required(), share_field(), init_field()},
+    .rows_field = "vocab",
     .emit =
         [](LayerContext& layer) {
           const Shape shape{layer.attrs.integer("vocab"), layer.attrs.integer("units")};

@@ -28,6 +28,7 @@ struct Header {
   alignas(64) std::atomic<uint32_t> members_used;
   alignas(64) StepGate gate;
   alignas(64) SaveBoard saves;
+  alignas(64) BatchBoard batches;
 };
 
 /// One member's entry in a group: its arguments of the group's next call. The member writes it before it arrives;
@@ -96,6 +97,7 @@ class Segment {
   RankStatus& status(int rank) const;
   StepGate& gate() const { return reinterpret_cast<Header*>(base_)->gate; }
   SaveBoard& saves() const { return reinterpret_cast<Header*>(base_)->saves; }
+  BatchBoard& batches() const { return reinterpret_cast<Header*>(base_)->batches; }
   std::span<std::byte> arena(int rank) const;
   std::span<std::byte> collective_staging(int rank) const;
   std::span<std::byte> send_staging(int rank) const;  ///< of a rank that sends messages

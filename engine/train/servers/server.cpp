@@ -1,0 +1,302 @@
+// See the header.
+#include "engine/train/servers/server.h"
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+#include "engine/base/error.h"
+#include "engine/train/data/order.h"
+#include "engine/train/learning_rate.h"
+#include "engine/train/servers/row_window.h"
+#include "engine/train/trainer.h"
+
+namespace trainctl {
+namespace {
+
+using servers::Ask;
+using servers::Request;
+
+constexpr int64_t kAlignment = 64;
+/// How often the loop looks for workers that have ended.
+constexpr double kLookSeconds = 0.02;
+
+int64_t aligned(int64_t bytes) { return (bytes + kAlignment - 1) / kAlignment * kAlignment; }
+
+/// Bytes of the messages of one kind.
+int64_t message_bytes(const Program& program, Opcode opcode) {
+  int64_t bytes = 0;
+  for (const Instruction& i : program.instructions)
+    if (i.opcode == opcode) bytes += aligned(opcode == Opcode::send ? i.inputs[0].bytes() : i.outputs[0].bytes());
+  return bytes;
+}
+
+/// What a worker's room holds:  rows of tables, or their gradients | weights, or gradients and norm | ids
+/// A worker has either a pull or a push under way.
+struct Room {
+  Room(const PlannedJob& job, const Program& program) {
+    for (const Table& table : job.tables) rows += aligned(table.window * table.units * byte_size(DType::f32));
+    for (const std::vector<const Table*>& tables : servers::tables_by_field(job.tables))
+      ids += aligned(tables[0]->window * byte_size(DType::i32));
+    messages = std::max(message_bytes(program, Opcode::send), message_bytes(program, Opcode::recv));
+  }
+  int64_t bytes() const { return rows + messages + ids; }
+
+  int64_t rows = 0, messages = 0, ids = 0;
+};
+
+}  // namespace
+
+struct AsyncServer::Worker {
+  enum class State { idle, lists, asks, pushes, left };
+
+  int rank = 0;
+  State state = State::idle;
+  std::byte* rows = nullptr;      ///< of tables, one after another
+  std::byte* messages = nullptr;  ///< pulled_ or pushed_
+  int32_t* ids = nullptr;         ///< of fields, one after another
+  Request request;
+  size_t taken = 0;     ///< messages of ids, then of the push
+  int64_t version = 0;  ///< of the weights that it computes with
+};
+
+int64_t server_arena_bytes(const PlannedJob& job, const Program& program) {
+  return aligned(program.arena_bytes) + job.plan.own_workers * Room(job, program).bytes();
+}
+
+void prepare_batches(const PlannedJob& job, int64_t first, SharedMemory& memory) {
+  if (!job.plan.is_asynchronous()) return;
+  const int64_t steps = total_steps(job.spec.train, steps_per_epoch(job.spec.dataset, job.samples));
+  memory.batches().prepare(job.plan.own_workers, first, steps, job.spec.parallel.rebalance);
+}
+
+AsyncServer::AsyncServer(const PlannedJob& job, const Program& program, const SharedMemory& memory, Communicator& comm,
+                         ServerHooks hooks, const ServerOptions& options)
+    : job_(job),
+      optimizer_(job.spec.optimizer.type, job.spec.optimizer.attrs),
+      memory_(memory),
+      comm_(comm),
+      hooks_(std::move(hooks)),
+      start_up_(options.start_up),
+      inbox_(comm),
+      arena_(options.arena),
+      applied_(memory.batches().first(), memory.batches().end()),
+      updates_(options.first_update),
+      first_update_(options.first_update),
+      run_steps_(memory.batches().end()),
+      steps_per_epoch_(steps_per_epoch(job.spec.dataset, job.samples)) {
+  const int workers = job.plan.own_workers;
+  check(static_cast<int64_t>(arena_.size()) >= server_arena_bytes(job, program), "a server has room for its workers");
+  ExecutorOptions executor_options;
+  executor_options.seed = job.spec.seed;
+  executor_options.threads = options.threads;
+  executor_options.start_up = &start_up_;
+  executor_ = make_cpu_executor(program, inbox_, executor_options, arena_);
+  if (options.restore) options.restore(*executor_);
+  lay_out(program);
+  for (const Table& table : job.tables)
+    tables_.push_back(std::make_unique<servers::TableRows>(table, job.spec.optimizer, job.spec.seed, options.threads));
+  for (const std::vector<const Table*>& tables : servers::tables_by_field(job.tables)) {
+    of_fields_.emplace_back();
+    for (const Table* table : tables) of_fields_.back().push_back(static_cast<size_t>(table - job.tables.data()));
+  }
+  const Room room(job, program);
+  workers_.resize(static_cast<size_t>(workers));
+  for (int w = 0; w < workers; ++w) {
+    Worker& worker = workers_[static_cast<size_t>(w)];
+    worker.rank = w;
+    worker.rows = arena_.data() + aligned(program.arena_bytes) + w * room.bytes();
+    worker.messages = worker.rows + room.rows;
+    worker.ids = reinterpret_cast<int32_t*>(worker.messages + room.messages);
+  }
+}
+
+AsyncServer::~AsyncServer() = default;
+
+void AsyncServer::lay_out(const Program& program) {
+  int64_t sent = 0, received = 0;
+  for (const Instruction& i : program.instructions) {
+    if (i.opcode == Opcode::send) {
+      pulled_.push_back({i.inputs[0].offset, sent, i.inputs[0].bytes()});
+      sent += aligned(i.inputs[0].bytes());
+    } else if (i.opcode == Opcode::recv) {
+      pushed_.push_back({-1, received, i.outputs[0].bytes()});
+      received += aligned(i.outputs[0].bytes());
+    }
+  }
+}
+
+void AsyncServer::run() {
+  for (;;) {
+    const uint32_t seen = comm_.mail();
+    bool moved = false, all_left = true;
+    for (Worker& worker : workers_) {
+      while (worker.state != Worker::State::left && serve(worker)) moved = true;
+      all_left = all_left && worker.state == Worker::State::left;
+    }
+    if (all_left) return;
+    if (!moved) comm_.wait_for_mail(seen, kLookSeconds);
+  }
+}
+
+/// One step of the worker's conversation; false if it has to wait.
+bool AsyncServer::serve(Worker& worker) {
+  switch (worker.state) {
+    case Worker::State::idle:
+      if (!comm_.has_message(worker.rank)) {
+        if (!has_ended(worker)) return false;
+        worker.state = Worker::State::left;
+        return true;
+      }
+      comm_.recv(worker.rank, &worker.request, sizeof(worker.request));
+      worker.taken = 0;
+      worker.state = worker.request.ask == Ask::leave ? Worker::State::left : Worker::State::lists;
+      return true;
+    case Worker::State::lists:
+      if (worker.taken < of_fields_.size() && !has_ids(worker)) {
+        if (!has_ended(worker)) return false;
+        worker.state = Worker::State::left;
+        return true;
+      }
+      if (worker.taken == of_fields_.size()) worker.state = Worker::State::asks;
+      return true;
+    case Worker::State::asks:
+      if (has_ended(worker)) {
+        worker.state = Worker::State::left;
+        return true;
+      }
+      if (!may_start(worker.request)) return false;
+      answer(worker);
+      return true;
+    case Worker::State::pushes:
+      if (worker.taken < messages_of(worker) && !comm_.has_message(worker.rank)) {
+        if (!has_ended(worker)) return false;
+        worker.state = Worker::State::left;  // what it has pushed is dropped
+        return true;
+      }
+      take_push(worker);
+      return true;
+    case Worker::State::left:
+      break;
+  }
+  return false;
+}
+
+bool AsyncServer::has_ended(const Worker& worker) const {
+  const RankState state = memory_.status(worker.rank).state.load(std::memory_order_acquire);
+  return (state == RankState::failed || state == RankState::done) && !comm_.has_message(worker.rank);
+}
+
+bool AsyncServer::may_start(const Request& request) const {
+  if (request.ask == Ask::read_end) return applied_.is_complete();
+  // Workers that stop leave batches that nobody will run.
+  if (request.ask == Ask::read || applied_.is_complete() || memory_.gate().asked_to_stop()) return true;
+  const BatchBoard& board = memory_.batches();
+  return board.round(request.batch) - board.round(applied_.oldest()) <= job_.spec.parallel.staleness;
+}
+
+/// The ids of the next field, if they are there. A field without ids has no message.
+bool AsyncServer::has_ids(Worker& worker) {
+  const int32_t count = worker.request.ids[worker.taken];
+  if (count > 0 && !comm_.has_message(worker.rank)) return false;
+  int32_t* to = worker.ids;
+  for (size_t f = 0; f < worker.taken; ++f) to += worker.request.ids[f];
+  if (count > 0) comm_.recv(worker.rank, to, count * byte_size(DType::i32));
+  ++worker.taken;
+  return true;
+}
+
+/// The copy is of one moment between two updates, and stays what it is while the worker reads it.
+void AsyncServer::answer(Worker& worker) {
+  answer_rows(worker);
+  for (const Part& part : pulled_) {
+    std::memcpy(worker.messages + part.at, arena_.data() + part.offset, static_cast<size_t>(part.bytes));
+    comm_.send(worker.rank, worker.messages + part.at, part.bytes);
+  }
+  worker.version = updates_;
+  worker.taken = 0;
+  worker.state = worker.request.ask == Ask::train ? Worker::State::pushes : Worker::State::idle;
+}
+
+/// Rows, or gradients of rows, of the worker's batch: by field, then by table.
+template <class F>
+void AsyncServer::for_each_table(const Worker& worker, const F& f) const {
+  std::byte* rows = worker.rows;
+  const int32_t* ids = worker.ids;
+  for (size_t field = 0; field < of_fields_.size(); ++field) {
+    const std::span<const int32_t> of_field(ids, static_cast<size_t>(worker.request.ids[field]));
+    for (const size_t table : of_fields_[field]) {
+      const int64_t bytes = worker.request.ids[field] * job_.tables[table].units * byte_size(DType::f32);
+      f(table, of_field, rows, bytes);
+      rows += aligned(bytes);
+    }
+    ids += of_field.size();
+  }
+}
+
+void AsyncServer::answer_rows(Worker& worker) {
+  for_each_table(worker, [&](size_t table, std::span<const int32_t> ids, std::byte* rows, int64_t bytes) {
+    if (ids.empty()) return;
+    tables_[table]->read(ids, reinterpret_cast<float*>(rows));
+    comm_.send(worker.rank, rows, bytes);
+  });
+}
+
+/// Of its push.
+size_t AsyncServer::messages_of(const Worker& worker) const {
+  size_t messages = pushed_.size();
+  for (size_t field = 0; field < of_fields_.size(); ++field)
+    if (worker.request.ids[field] > 0) messages += of_fields_[field].size();
+  return messages;
+}
+
+/// The next message of a push. A worker pushes once it has pulled all, so its room is free.
+void AsyncServer::take_message(Worker& worker) {
+  const size_t number = worker.taken++;
+  if (number < pushed_.size()) {
+    comm_.recv(worker.rank, worker.messages + pushed_[number].at, pushed_[number].bytes);
+    return;
+  }
+  size_t before = number - pushed_.size();
+  for_each_table(worker, [&](size_t, std::span<const int32_t> ids, std::byte* rows, int64_t bytes) {
+    if (!ids.empty() && before-- == 0) comm_.recv(worker.rank, rows, bytes);
+  });
+}
+
+void AsyncServer::take_push(Worker& worker) {
+  if (worker.taken < messages_of(worker)) take_message(worker);
+  if (worker.taken < messages_of(worker)) return;
+  worker.state = Worker::State::idle;
+  if (applied_.add(worker.request.batch)) apply(worker);  // else a worker that has died had pushed it
+}
+
+void AsyncServer::update_tables(const Worker& worker, const StepScalars& scalars) {
+  // The norm is the last message of a push.
+  const bool clips = job_.spec.optimizer.clip_norm > 0;
+  const float* norm = clips ? reinterpret_cast<const float*>(worker.messages + pushed_.back().at) : nullptr;
+  for_each_table(worker, [&](size_t table, std::span<const int32_t> ids, const std::byte* gradients, int64_t) {
+    tables_[table]->update(ids, reinterpret_cast<const float*>(gradients), norm, scalars);
+  });
+}
+
+void AsyncServer::apply(Worker& worker) {
+  const StepScalars scalars = step_scalars(job_.spec.optimizer.learning_rate, optimizer_, updates_,
+                                           updates_ / steps_per_epoch_, run_steps_);
+  inbox_.open(worker.messages);
+  executor_->start_step(nullptr, scalars);
+  executor_->finish_step();
+  update_tables(worker, scalars);
+  const int64_t staleness = updates_ - worker.version;
+  check(staleness >= 0, "versions only rise");
+  ++updates_;
+  if (updates_ == first_update_ + 1) {
+    start_up_.met_others("step");
+    start_up_.stop();
+    if (hooks_.on_first_update) hooks_.on_first_update(start_up_);
+  }
+  memory_.batches().count_staleness(staleness);
+  if (hooks_.on_update) hooks_.on_update(updates_, staleness);
+  if (hooks_.between) hooks_.between(updates_, *executor_);
+}
+
+}  // namespace trainctl
