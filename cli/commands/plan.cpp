@@ -104,6 +104,7 @@ int plan(const Options& options) {
     validation["rank_classes"] = validation_rows(programs);
   }
   nlohmann::ordered_json report = plan_report(job.spec, job.graph, job.plan, classes);
+  if (!job.tables.empty()) report["asynchronous"]["tables"] = tables_json(job.tables, job.spec.optimizer);
   if (job.validation) report["validation"] = std::move(validation);
   if (job.spec.train.checkpoint) report["checkpoint"] = checkpoint_report(job);
   if (job.search) report["search"] = top_of(search_report(*job.search), static_cast<size_t>(options.top));

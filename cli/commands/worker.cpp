@@ -114,7 +114,7 @@ class Worker {
       train_options.restore = [&](Executor& executor) { restore(*program_, *reader, executor); };
     }
     std::optional<Saver> saver;
-    if (options_.image_fd >= 0) {
+    if (options_.image_fd >= 0 && !job_->plan.is_asynchronous()) {
       saver.emplace(*job_, *program_, *memory_, options_.image_fd, train_options.from, options_.failures);
       saver->add_to(hooks);
     }
@@ -139,7 +139,22 @@ class Worker {
     server_options.threads = kernel_threads();
     server_options.arena = memory_->arena(options_.rank);
     server_options.start_up = start_up;
-    AsyncServer server(*job_, *program_, *memory_, comm, output.hooks(), server_options);
+    std::optional<PieceReader> reader;
+    if (!options_.resume.empty()) {
+      reader.emplace(read_manifest(options_.resume), options_.resume);
+      server_options.from = position_after(*job_, reader->manifest(), options_.resume);
+      server_options.restore = [&](Executor& executor) { restore(*program_, *reader, executor); };
+    }
+    ServerHooks hooks = output.hooks();
+    std::optional<Saver> saver;
+    if (options_.image_fd >= 0) {
+      saver.emplace(*job_, *program_, *memory_, options_.image_fd, server_options.from, options_.failures);
+      hooks.saves_before = [&](int64_t step) { return saver->saves_before(step); };
+      hooks.save = [&](const TrainPosition& position, Executor& executor) { saver->save(position, executor); };
+      hooks.at_end = [&](const TrainPosition& position, Executor& executor) { saver->save_last(position, executor); };
+    }
+    AsyncServer server(*job_, *program_, *memory_, comm, hooks, server_options);
+    if (saver) saver->prepare(server.executor());
     status.state = RankState::training;
     server.run();
     output.ended(server.updates());

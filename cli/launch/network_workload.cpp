@@ -111,6 +111,7 @@ void NetworkWorkload::require_host_memory() const {
 
 nlohmann::ordered_json NetworkWorkload::plan() const {
   nlohmann::ordered_json report = plan_report(job_.spec, job_.graph, job_.plan, classes_);
+  if (!job_.tables.empty()) report["asynchronous"]["tables"] = tables_json(job_.tables, job_.spec.optimizer);
   report["launch"] = launch_report(job_.spec);
   return report;
 }
@@ -119,9 +120,9 @@ void NetworkWorkload::prepare(int attempt, const RunDirectory& directory) {
   if (attempt > 0) start_up_ = {};
   start_up_told_ = false;
   memory_ = SharedMemory::create(arena_bytes_, routes_);
-  prepare_batches(job_, 0, *memory_);
   states_ = RankStates(classes_);
   checkpoints_.prepare(attempt, directory, memory_);
+  prepare_batches(job_, checkpoints_.first_step(), *memory_);
   if (!needs_store(job_.spec)) return;
   token_ = store::random_token();
   store_.reset();

@@ -28,6 +28,12 @@ ServerHooks ServerOutput::hooks() {
     ++count_;
     most_ = std::max(most_, staleness);
   };
+  hooks.on_epoch = [](const EpochReport& report) {
+    if (!report.has_loss) return;
+    const std::string line = epoch_line(report) + "\n";
+    std::fwrite(line.data(), 1, line.size(), stdout);
+    std::fflush(stdout);
+  };
   return hooks;
 }
 

@@ -110,6 +110,19 @@ Program with_evaluation_memory(const PlannedJob& job, Program program) {
   return program;
 }
 
+/// Servers save between updates; what workers keep of their own, and tables, they do not save yet.
+void check_saves(const PlannedJob& job) {
+  if (!job.plan.is_asynchronous() || !job.spec.train.checkpoint) return;
+  if (!job.tables.empty())
+    throw SpecError(job.spec.position("train.checkpoint"), "train.checkpoint",
+                    "tables are not saved yet: " + job.tables.front().layer, "leave checkpoint out");
+  for (const Tensor& tensor : job.graph.tensors)
+    if (tensor.kind == TensorKind::state)
+      throw SpecError(job.spec.position("train.checkpoint"), "train.checkpoint",
+                      "each asynchronous worker keeps a " + tensor.name + " of its own, which no checkpoint has",
+                      "set parallel.sync: true, or leave checkpoint out");
+}
+
 /// The graph and the plan of a job in which everything is fixed.
 void plan_network(PlannedJob& job) {
   job.tables = plan_tables(job.spec, job.shapes);
@@ -118,6 +131,7 @@ void plan_network(PlannedJob& job) {
   job.plan = make_plan(job.graph, job.spec, job.cost);
   job.plan.notes.insert(job.plan.notes.begin(), notes.begin(), notes.end());
   for (Table& table : job.tables) job.plan.tables.push_back(find_table(job.graph, table));
+  check_saves(job);
   choose_head_pieces(job);
 }
 

@@ -7,6 +7,7 @@
 //   recv weights.*               <-   that copy: the state between two updates, with the version it has
 //   send grad.*, clip_norm       ->   taken whole before any of it is used; then one update, and version + 1
 //   gradients of the rows        ->   summed by id
+//   Report                       ->   of the batch
 //
 //   request {read}               ->   as above, without a push
 //   request {leave}              ->   nothing more follows
@@ -16,6 +17,8 @@
 #pragma once
 
 #include <cstdint>
+
+#include "engine/graph/graph.h"
 
 namespace trainctl::servers {
 
@@ -35,5 +38,11 @@ struct Request {
   int32_t ids[kMostFields] = {};  ///< by field of the samples that tables read
 };
 static_assert(sizeof(Request) == 128);
+
+/// The end of a push.
+struct Report {
+  float loss = 0;
+  float metrics[kMostMetrics] = {};  ///< as in StepReport
+};
 
 }  // namespace trainctl::servers

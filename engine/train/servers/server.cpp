@@ -2,6 +2,7 @@
 #include "engine/train/servers/server.h"
 
 #include <algorithm>
+#include <cmath>
 #include <cstring>
 #include <utility>
 
@@ -15,6 +16,7 @@ namespace trainctl {
 namespace {
 
 using servers::Ask;
+using servers::Report;
 using servers::Request;
 
 constexpr int64_t kAlignment = 64;
@@ -56,6 +58,7 @@ struct AsyncServer::Worker {
   std::byte* messages = nullptr;  ///< pulled_ or pushed_
   int32_t* ids = nullptr;         ///< of fields, one after another
   Request request;
+  Report report;        ///< the end of its push
   size_t taken = 0;     ///< messages of ids, then of the push
   int64_t version = 0;  ///< of the weights that it computes with
 };
@@ -81,8 +84,12 @@ AsyncServer::AsyncServer(const PlannedJob& job, const Program& program, const Sh
       inbox_(comm),
       arena_(options.arena),
       applied_(memory.batches().first(), memory.batches().end()),
-      updates_(options.first_update),
-      first_update_(options.first_update),
+      updates_(options.from.step),
+      decided_(options.from.step),
+      metrics_(compile(job, 0).metrics),
+      is_finite_(options.from.is_finite),
+      validation_(options.from.validation),
+      first_update_(options.from.step),
       run_steps_(memory.batches().end()),
       steps_per_epoch_(steps_per_epoch(job.spec.dataset, job.samples)) {
   const int workers = job.plan.own_workers;
@@ -93,6 +100,7 @@ AsyncServer::AsyncServer(const PlannedJob& job, const Program& program, const Sh
   executor_options.start_up = &start_up_;
   executor_ = make_cpu_executor(program, inbox_, executor_options, arena_);
   if (options.restore) options.restore(*executor_);
+  epochs_.emplace(first_update_ / steps_per_epoch_, EpochMeans(options.from.epoch, metrics_));
   lay_out(program);
   for (const Table& table : job.tables)
     tables_.push_back(std::make_unique<servers::TableRows>(table, job.spec.optimizer, job.spec.seed, options.threads));
@@ -134,9 +142,10 @@ void AsyncServer::run() {
       while (worker.state != Worker::State::left && serve(worker)) moved = true;
       all_left = all_left && worker.state == Worker::State::left;
     }
-    if (all_left) return;
+    if (all_left) break;
     if (!moved) comm_.wait_for_mail(seen, kLookSeconds);
   }
+  if (hooks_.at_end) hooks_.at_end(position(), *executor_);
 }
 
 /// One step of the worker's conversation; false if it has to wait.
@@ -187,12 +196,35 @@ bool AsyncServer::has_ended(const Worker& worker) const {
   return (state == RankState::failed || state == RankState::done) && !comm_.has_message(worker.rank);
 }
 
-bool AsyncServer::may_start(const Request& request) const {
+bool AsyncServer::may_start(const Request& request) {
   if (request.ask == Ask::read_end) return applied_.is_complete();
-  // Workers that stop leave batches that nobody will run.
-  if (request.ask == Ask::read || applied_.is_complete() || memory_.gate().asked_to_stop()) return true;
+  if (request.ask == Ask::read) return true;
+  if (is_held(request.batch)) return false;
+  if (applied_.is_complete()) return true;
   const BatchBoard& board = memory_.batches();
   return board.round(request.batch) - board.round(applied_.oldest()) <= job_.spec.parallel.staleness;
+}
+
+/// A save of step s waits until all batches before s are applied, and those from s on wait for the save. Whoever asks for a
+/// batch decides for all steps up to it, so no batch from s on has started.
+bool AsyncServer::is_held(int64_t batch) {
+  while (hooks_.saves_before && decided_ < batch && saved_at_ < 0)
+    if (hooks_.saves_before(++decided_)) saved_at_ = decided_;
+  if (saved_at_ < 0 || batch < saved_at_) return false;
+  if (applied_.oldest() < saved_at_) return true;
+  hooks_.save(position(), *executor_);
+  saved_at_ = -1;
+  return is_held(batch);
+}
+
+TrainPosition AsyncServer::position() const {
+  TrainPosition position;
+  position.step = applied_.oldest();
+  const auto epoch = epochs_.find(position.step / steps_per_epoch_);
+  if (epoch != epochs_.end()) position.epoch = epoch->second.sums();
+  position.is_finite = is_finite_;
+  position.validation = validation_;
+  return position;
 }
 
 /// The ids of the next field, if they are there. A field without ids has no message.
@@ -244,7 +276,7 @@ void AsyncServer::answer_rows(Worker& worker) {
 
 /// Of its push.
 size_t AsyncServer::messages_of(const Worker& worker) const {
-  size_t messages = pushed_.size();
+  size_t messages = pushed_.size() + 1;
   for (size_t field = 0; field < of_fields_.size(); ++field)
     if (worker.request.ids[field] > 0) messages += of_fields_[field].size();
   return messages;
@@ -257,6 +289,7 @@ void AsyncServer::take_message(Worker& worker) {
     comm_.recv(worker.rank, worker.messages + pushed_[number].at, pushed_[number].bytes);
     return;
   }
+  if (number + 1 == messages_of(worker)) return comm_.recv(worker.rank, &worker.report, sizeof(worker.report));
   size_t before = number - pushed_.size();
   for_each_table(worker, [&](size_t, std::span<const int32_t> ids, std::byte* rows, int64_t bytes) {
     if (!ids.empty() && before-- == 0) comm_.recv(worker.rank, rows, bytes);
@@ -267,7 +300,26 @@ void AsyncServer::take_push(Worker& worker) {
   if (worker.taken < messages_of(worker)) take_message(worker);
   if (worker.taken < messages_of(worker)) return;
   worker.state = Worker::State::idle;
-  if (applied_.add(worker.request.batch)) apply(worker);  // else a worker that has died had pushed it
+  if (!applied_.add(worker.request.batch)) return;  // a worker that has died had pushed it
+  apply(worker);
+  count(worker.report, worker.request.batch);
+}
+
+void AsyncServer::count(const Report& report, int64_t batch) {
+  StepReport step;
+  step.loss = report.loss;
+  step.metrics.of = metrics_;
+  for (size_t i = 0; i < metrics_.size(); ++i) step.metrics.values[i] = static_cast<double>(report.metrics[i]);
+  is_finite_ = is_finite_ && std::isfinite(report.loss);
+  epochs_.try_emplace(batch / steps_per_epoch_, EpochSums{}, metrics_).first->second.add(step);
+  while (applied_.oldest() / steps_per_epoch_ > epochs_.begin()->first || applied_.is_complete()) {
+    const auto& [epoch, means] = *epochs_.begin();
+    EpochReport done{epoch + 1, means.count(), std::min((epoch + 1) * steps_per_epoch_, run_steps_), job_.graph.has_loss(),
+                     means.loss(), 0, means.metrics()};
+    if (hooks_.on_epoch) hooks_.on_epoch(done);
+    epochs_.erase(epochs_.begin());
+    if (epochs_.empty()) return;
+  }
 }
 
 void AsyncServer::update_tables(const Worker& worker, const StepScalars& scalars) {
@@ -296,7 +348,6 @@ void AsyncServer::apply(Worker& worker) {
   }
   memory_.batches().count_staleness(staleness);
   if (hooks_.on_update) hooks_.on_update(updates_, staleness);
-  if (hooks_.between) hooks_.between(updates_, *executor_);
 }
 
 }  // namespace trainctl

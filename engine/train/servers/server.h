@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <memory>
 #include <span>
 #include <vector>
@@ -18,6 +19,7 @@
 #include "engine/train/servers/request.h"
 #include "engine/train/servers/staleness.h"
 #include "engine/train/servers/table_rows.h"
+#include "engine/train/trainer.h"
 
 namespace trainctl {
 
@@ -25,15 +27,21 @@ struct ServerHooks {
   /// After each update: how many there were in the whole run, and how many other updates it did not know of.
   std::function<void(int64_t updates, int64_t staleness)> on_update;
   std::function<void(const StartUpClock&)> on_first_update;
-  /// Between two updates.
-  std::function<void(int64_t updates, Executor&)> between;
+  /// Of each epoch whose batches are all applied; on every server the same.
+  std::function<void(const EpochReport&)> on_epoch;
+  /// Once for each step of the run, in order: whether the state before it is to be saved. The same on every server.
+  std::function<bool(int64_t step)> saves_before;
+  /// All batches before position.step are applied, and no other.
+  std::function<void(const TrainPosition& position, Executor&)> save;
+  /// The same at the end of the run.
+  std::function<void(const TrainPosition& position, Executor&)> at_end;
 };
 
 struct ServerOptions {
   int threads = 1;
   std::span<std::byte> arena{};  ///< of server_arena_bytes
   StartUpClock start_up{};
-  int64_t first_update = 0;  ///< of the whole run: where it goes on
+  TrainPosition from{};  ///< where the run goes on
   std::function<void(Executor&)> restore{};
 };
 
@@ -68,7 +76,7 @@ class AsyncServer {
   struct Worker;
 
   bool serve(Worker& worker);
-  bool may_start(const servers::Request& request) const;
+  bool may_start(const servers::Request& request);
   bool has_ids(Worker& worker);
   void answer(Worker& worker);
   void answer_rows(Worker& worker);
@@ -79,6 +87,9 @@ class AsyncServer {
   void take_push(Worker& worker);
   void apply(Worker& worker);
   bool has_ended(const Worker& worker) const;
+  bool is_held(int64_t batch);
+  void count(const servers::Report& report, int64_t batch);
+  TrainPosition position() const;
   void update_tables(const Worker& worker, const StepScalars& scalars);
   void lay_out(const Program& program);
 
@@ -97,6 +108,12 @@ class AsyncServer {
   std::vector<Worker> workers_;
   servers::Applied applied_;
   int64_t updates_;
+  int64_t decided_;       ///< saves_before was asked for the steps up to this
+  int64_t saved_at_ = -1; ///< batches from here on wait for a save; -1: none
+  std::map<int64_t, EpochMeans> epochs_;  ///< of batches that are applied, from the first whose batches are not all
+  std::vector<ReportedMetric> metrics_;  ///< of a worker's program
+  bool is_finite_;
+  ValidationReport validation_;
   const int64_t first_update_, run_steps_, steps_per_epoch_;
 };
 

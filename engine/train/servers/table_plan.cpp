@@ -4,12 +4,14 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <nlohmann/json.hpp>
 #include <set>
 
 #include "engine/base/checked.h"
 #include "engine/base/error.h"
 #include "engine/base/text.h"
 #include "engine/ops/layer_def.h"
+#include "engine/ops/optimizer_def.h"
 #include "engine/train/servers/request.h"
 
 namespace trainctl {
@@ -121,6 +123,19 @@ JobSpec with_windows(JobSpec spec, const std::vector<Table>& tables) {
     for (const Table& table : tables)
       if (layer.name == table.layer) layer.attrs.set(table.rows_field, table.window);
   return spec;
+}
+
+nlohmann::ordered_json tables_json(const std::vector<Table>& tables, const OptimizerSpec& spec) {
+  nlohmann::ordered_json rows = nlohmann::ordered_json::array();
+  for (const Table& t : tables) {
+    const Optimizer optimizer(spec.type, spec.settings_of(t.group));
+    const int64_t row = t.units * byte_size(DType::f32);
+    rows.push_back({{"layer", t.layer}, {"field", t.field}, {"rows", t.rows}, {"units", t.units}, {"window", t.window},
+                    {"bytes_if_whole", t.rows * row},
+                    {"bytes_of_row", row * static_cast<int64_t>(1 + optimizer.states().size())},
+                    {"bytes_of_window", t.window * row}});
+  }
+  return rows;
 }
 
 TensorId find_table(const Graph& graph, Table& table) {

@@ -7,6 +7,7 @@
 #pragma once
 
 #include <cstdint>
+#include <nlohmann/json_fwd.hpp>
 #include <string>
 #include <vector>
 
@@ -35,5 +36,8 @@ std::vector<Table> plan_tables(const JobSpec& spec, const DataShapes& shapes);
 JobSpec with_windows(JobSpec spec, const std::vector<Table>& tables);
 /// Its weight in that graph; fills in the group.
 TensorId find_table(const Graph& graph, Table& table);
+
+/// For the report of a plan.
+nlohmann::ordered_json tables_json(const std::vector<Table>& tables, const OptimizerSpec& optimizer);
 
 }  // namespace trainctl

@@ -74,7 +74,11 @@ AsyncWorker::AsyncWorker(const PlannedJob& job, const Program& program, const Sh
   LoaderOptions loading;
   loading.num_steps = run_steps_;
   loading.claim = [this] {
-    return memory_.gate().asked_to_stop() ? BatchBoard::kEnd : board_.claim(program_.rank);
+    const int64_t batch = board_.claim(program_.rank);
+    // Once the gate is closed, all batches that it has let through are run, and no other.
+    const bool has_stopped = memory_.gate().asked_to_stop() &&
+                             board_.first() + board_.finished() >= static_cast<int64_t>(memory_.gate().highest());
+    return batch == BatchBoard::kNoneNow && has_stopped ? BatchBoard::kEnd : batch;
   };
   loading.micro_batches = job.plan.micro_batches;
   loading.full_batch = job.spec.parallel.full_batch;
@@ -141,6 +145,14 @@ TrainResult AsyncWorker::run() {
   return result_;
 }
 
+void AsyncWorker::push_report(const StepReport& step) {
+  servers::Report report;
+  report.loss = step.loss;
+  for (size_t i = 0; i < step.metrics.of.size(); ++i) report.metrics[i] = static_cast<float>(step.metrics.values[i]);
+  for (int server = 0; server < job_.plan.servers; ++server)
+    comm_.send(board_.workers() + server, &report, sizeof(report));
+}
+
 bool AsyncWorker::run_batch() {
   const std::byte* inputs = loader_->next_step();
   if (inputs == nullptr) return false;
@@ -159,13 +171,14 @@ bool AsyncWorker::run_batch() {
   window_.take(const_cast<std::byte*>(inputs));  // the block is this worker's until it is released
   ask(Ask::train, step);
   executor_->start_step(inputs, scalars);
-  push_rows();
   std::array<float, kMostMetrics> sums{};
   StepReport report = report_of(step);
   report.loss = executor_->finish_step(std::span(sums).first(program_.metrics.size()));
   const auto weight = static_cast<double>(loader_->oldest_label_weight());
   for (size_t i = 0; i < program_.metrics.size(); ++i)
     report.metrics.values[i] = static_cast<double>(sums[i]) * program_.metrics[i].scale * weight;
+  push_rows();
+  push_report(report);
   loader_->release_step();
   const Clock::time_point now = Clock::now();
   report.seconds = std::chrono::duration<double>(now - std::exchange(last_end_, now)).count();

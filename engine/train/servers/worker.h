@@ -31,6 +31,7 @@ class AsyncWorker {
   void ask(servers::Ask what, int64_t batch = 0);
   void pull_rows();
   void push_rows();
+  void push_report(const StepReport& step);
   bool run_batch();
   StepReport report_of(int64_t step) const;
   void report_step(const StepReport& report);
