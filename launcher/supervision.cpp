@@ -35,6 +35,7 @@ Supervision::Supervision(int num_ranks, Limits limits, Reach reach)
     : limits_(limits),
       reach_(std::move(reach)),
       reports_(static_cast<size_t>(num_ranks)),
+      rejoined_(static_cast<size_t>(num_ranks)),
       motions_(static_cast<size_t>(num_ranks)) {}
 
 void Supervision::started(int rank, double now) {
@@ -224,6 +225,16 @@ void Supervision::restart() {
   phase_ = Phase::running;
   deadline_ = kNever;
   signalled_ = false;
+}
+
+bool Supervision::rejoin(int rank) {
+  RankReport& report = reports_[static_cast<size_t>(rank)];
+  int& times = rejoined_[static_cast<size_t>(rank)];
+  if (!report.spared || phase_ != Phase::running || times == limits_.max_restarts) return false;
+  ++times;
+  report = {};
+  motions_[static_cast<size_t>(rank)] = {};
+  return true;
 }
 
 /// `patience`: seconds until ranks that still run are killed.

@@ -78,7 +78,8 @@ class Supervision {
     /// The first so many ranks wait for no other of them: the run goes on without those that are killed, and kills one that
     /// stands still, while another of them is left.
     int on_their_own = 0;
-    int max_restarts = 0;  ///< how often all ranks are restarted after one has failed
+    /// How often all ranks are restarted after one has failed; also how often each rank on its own is.
+    int max_restarts = 0;
   };
   /// The actions and queries that decisions use.
   struct Reach {
@@ -101,6 +102,8 @@ class Supervision {
   void advance(double now);
   /// All ranks become `waiting`, to be started again. Requires restart_due().
   void restart();
+  /// A spared rank becomes `waiting`, to be started again alone; false if it was too often, or the run ends.
+  bool rejoin(int rank);
 
   /// When the phase changes if nothing else happens.
   double deadline() const { return deadline_; }
@@ -146,6 +149,7 @@ class Supervision {
   Limits limits_;
   Reach reach_;
   std::vector<RankReport> reports_;
+  std::vector<int> rejoined_;  ///< by rank: how often
   std::vector<Motion> motions_;
   Phase phase_ = Phase::running;
   double looked_ = 0;

@@ -102,8 +102,13 @@ class Worker {
     status.state = RankState::training;
     TrainHooks hooks = output.hooks();
     hooks.on_hang = [this](const EnvError& error) { end_now(error); };
-    hooks.may_start = [this, &fault](int64_t step) {  // `step` counts from 0, faults and the gate from 1
+    const std::optional<EmulatedSpeed> speed =
+        program_->server < 0 ? EmulatedSpeed::of_environment(options_.rank) : std::nullopt;
+    const int workers_of_step = job_->plan.is_asynchronous() ? 1 : job_->spec.launch.ranks;
+    const double samples = static_cast<double>(job_->spec.dataset.batch) / workers_of_step;
+    hooks.may_start = [this, &fault, &speed, samples](int64_t step) {  // `step` counts from 0, faults and the gate from 1
       if (fault) fault->strike(step + 1);
+      if (speed) speed->step(samples);
       return memory_->gate().start(static_cast<uint64_t>(step) + 1);
     };
     std::optional<PieceReader> reader;

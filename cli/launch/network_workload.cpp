@@ -165,7 +165,13 @@ void NetworkWorkload::connect(Launch& launch) {
     stopped_.ended(rank);
     if (!failed) return;
     memory_->status(rank).state = RankState::failed;  // peers stop waiting for it
-    if (rank < job_.plan.own_workers) memory_->batches().set_gone(rank, true);
+    if (rank < job_.plan.own_workers) memory_->batches().set_gone(rank);
+  };
+  launch.on_rejoin = [this](int rank) {
+    RankStatus& status = memory_->status(rank);
+    status.pid = 0;
+    status.state = RankState::starting;
+    memory_->batches().announce(rank);
   };
   launch.doing = [this](int rank) { return describe_position(memory_->status(rank), classes_.program_of(rank)); };
   launch.ask_to_stop = [this] { memory_->gate().ask_to_stop(); };

@@ -62,6 +62,8 @@ class Communicator {
   // For a rank that serves many others, in any order. Only over shared memory.
   /// True if recv from `peer` need not wait for it to send.
   virtual bool has_message(int peer);
+  /// What `peer` has sent to an earlier process of this rank is lost. `peer` must not send meanwhile.
+  virtual void drop_messages(int peer);
   /// A number that changes with each message to this rank.
   virtual uint32_t mail() const;
   /// Returns when mail() is no longer `seen`, or after `seconds`.

@@ -76,7 +76,7 @@ AsyncRun run_async(PlannedJob planned, const AsyncOptions& options) {
     } catch (...) {
       if (!is_killed) errors[at] = std::current_exception();
       run.memory->status(rank).state = RankState::failed;
-      run.memory->batches().set_gone(rank, true);
+      run.memory->batches().set_gone(rank);
     }
   };
   const auto serve = [&](int rank) {

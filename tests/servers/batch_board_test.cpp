@@ -64,7 +64,7 @@ TEST_CASE("what a worker that has died claimed and never finished, and its share
   REQUIRE(board->claim(0) == 0);
   REQUIRE(board->claim(0) == 2);
   board->finished(0, 0, 0);
-  board->set_gone(0, true);
+  board->set_gone(0);
   std::vector<int64_t> rest = claims(*board, 1);
   CHECK(rest.front() == 2);
   std::sort(rest.begin(), rest.end());
@@ -74,10 +74,25 @@ TEST_CASE("what a worker that has died claimed and never finished, and its share
 
 TEST_CASE("a worker that joins in the place of a dead one takes its share again") {
   const auto board = board_of(2, 8);
-  board->set_gone(0, true);
+  board->set_gone(0);
   CHECK(board->claim(1) == 0);
-  board->set_gone(0, false);
+  std::vector<int64_t> left;
+  board->join(0, [&](int64_t batch) { left.push_back(batch); });
+  CHECK(left.empty());
   CHECK(claims(*board, 0) == std::vector<int64_t>{2, 4, 6});
+}
+
+TEST_CASE("a worker that joins runs what the dead one had claimed and nobody took back") {
+  const auto board = board_of(2, 8);
+  REQUIRE(board->claim(0) == 0);
+  REQUIRE(board->claim(0) == 2);
+  board->set_gone(0);
+  CHECK(board->claim(1) == 0);
+  std::vector<int64_t> left;
+  board->join(0, [&](int64_t batch) { left.push_back(batch); });
+  CHECK(left == std::vector<int64_t>{2});
+  board->finished(0, 2, 0);
+  CHECK(claims(*board, 0) == std::vector<int64_t>{4, 6});
 }
 
 TEST_CASE("every batch is finished once by workers that claim at random and die at random") {
@@ -96,7 +111,7 @@ TEST_CASE("every batch is finished once by workers that claim at random and die 
         if (batch == BatchBoard::kEnd) return;
         if (batch >= 0) held.push_back(batch);
         if (batch >= 0 && random() % 3 != 0) continue;
-        if (worker > 0 && random() % 40 == 0) return board->set_gone(worker, true);
+        if (worker > 0 && random() % 40 == 0) return board->set_gone(worker);
         if (held.empty()) {
           std::this_thread::yield();
           continue;

@@ -68,8 +68,30 @@ class BatchBoard {
       return;
     }
   }
-  /// The worker has ended: others take what it leaves. With `here` one of its number has joined.
-  void set_gone(int worker, bool gone) { of(worker).gone.store(gone, std::memory_order_release); }
+  /// The worker has ended: others take what it leaves.
+  void set_gone(int worker) { of(worker).gone.store(true, std::memory_order_release); }
+
+  // A new process in the place of a worker that has died:
+  //
+  //   launcher   announce(w)                                  the old process is gone
+  //   server     sees lives(w) change, drops what is left of the old one's messages, dropped(w)
+  //   worker     waits until every server has, then join(w)
+  void announce(int worker) {
+    of(worker).dropped.store(0, std::memory_order_relaxed);
+    of(worker).lives.fetch_add(1, std::memory_order_acq_rel);
+  }
+  int lives(int worker) const { return workers_list_[static_cast<size_t>(worker)].lives.load(std::memory_order_acquire); }
+  void dropped(int worker) { of(worker).dropped.fetch_add(1, std::memory_order_acq_rel); }
+  int dropped_by(int worker) const {
+    return workers_list_[static_cast<size_t>(worker)].dropped.load(std::memory_order_acquire);
+  }
+  /// Calls take(batch) for each that the old process had claimed and nobody has taken back. They are claimed.
+  template <class F>
+  void join(int worker, const F& take) {
+    of(worker).gone.store(false, std::memory_order_seq_cst);
+    for (std::atomic<int64_t>& slot : of(worker).claims)
+      if (const int64_t held = slot.load(std::memory_order_acquire); held != 0) take(held - 1);
+  }
   bool is_gone(int worker) const { return workers_list_[static_cast<size_t>(worker)].gone.load(std::memory_order_acquire); }
 
   int64_t finished() const { return finished_.load(std::memory_order_acquire); }
@@ -92,6 +114,7 @@ class BatchBoard {
   struct alignas(64) Worker {
     std::atomic<int64_t> taken{0};  ///< of its share
     std::atomic<bool> gone{false};
+    std::atomic<int> lives{0}, dropped{0};
     std::atomic<int64_t> finished{0};
     std::atomic<uint64_t> busy_ns{0};
     std::array<std::atomic<int64_t>, kMostClaims> claims{};  ///< batch + 1; 0: none

@@ -76,6 +76,14 @@ bool MessageRunner::has_message(int peer) {
   return channel.posted.load() != channel.taken.load();
 }
 
+void MessageRunner::drop(int peer) {
+  Channel& channel = from(peer);
+  const uint32_t posted = channel.posted.load();
+  for (uint32_t taken = channel.taken.load(); taken != posted; ++taken)
+    if (channel.pieces[taken % Channel::kPieces].last != 0) channel.messages_taken.fetch_add(1, std::memory_order_release);
+  channel.taken.publish(posted);
+}
+
 int64_t MessageRunner::stage(int peer, const std::byte* data, int64_t bytes) {
   const std::span<std::byte> area = segment_.send_staging(rank_);
   const auto size = static_cast<int64_t>(area.size());

@@ -21,6 +21,8 @@ class MessageRunner {
   void recv(int peer, std::byte* data, int64_t bytes);
   /// True if some of a message from `peer` is there.
   bool has_message(int peer);
+  /// Takes all that is there, unread.
+  void drop(int peer);
 
  private:
   /// A staged piece that the receiver may not have copied yet; pieces are freed in the order of sending.

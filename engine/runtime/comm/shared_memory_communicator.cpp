@@ -63,6 +63,7 @@ class SharedMemoryCommunicator : public Communicator {
   }
 
   bool has_message(int peer) override { return messages_.has_message(peer); }
+  void drop_messages(int peer) override { messages_.drop(peer); }
   uint32_t mail() const override { return status_.mail.load(); }
   void wait_for_mail(uint32_t seen, double seconds) override {
     status_.mail.sleep(seen, std::chrono::nanoseconds(static_cast<int64_t>(seconds * 1e9)));

@@ -57,6 +57,7 @@ struct AsyncServer::Worker {
   std::byte* rows = nullptr;      ///< of tables, one after another
   std::byte* messages = nullptr;  ///< pulled_ or pushed_
   int32_t* ids = nullptr;         ///< of fields, one after another
+  int lives = 0;                  ///< BatchBoard::lives of the process that it talks with
   Request request;
   Report report;        ///< the end of its push
   size_t taken = 0;     ///< messages of ids, then of the push
@@ -138,7 +139,9 @@ void AsyncServer::run() {
   for (;;) {
     const uint32_t seen = comm_.mail();
     bool moved = false, all_left = true;
-    for (Worker& worker : workers_) {
+    for (int w = 0; w < static_cast<int>(workers_.size()); ++w) {
+      Worker& worker = workers_[static_cast<size_t>(w)];
+      if (worker.state == Worker::State::left && memory_.batches().lives(w) != worker.lives) let_go(worker);
       while (worker.state != Worker::State::left && serve(worker)) moved = true;
       all_left = all_left && worker.state == Worker::State::left;
     }
@@ -154,7 +157,7 @@ bool AsyncServer::serve(Worker& worker) {
     case Worker::State::idle:
       if (!comm_.has_message(worker.rank)) {
         if (!has_ended(worker)) return false;
-        worker.state = Worker::State::left;
+        let_go(worker);
         return true;
       }
       comm_.recv(worker.rank, &worker.request, sizeof(worker.request));
@@ -164,14 +167,14 @@ bool AsyncServer::serve(Worker& worker) {
     case Worker::State::lists:
       if (worker.taken < of_fields_.size() && !has_ids(worker)) {
         if (!has_ended(worker)) return false;
-        worker.state = Worker::State::left;
+        let_go(worker);
         return true;
       }
       if (worker.taken == of_fields_.size()) worker.state = Worker::State::asks;
       return true;
     case Worker::State::asks:
       if (has_ended(worker)) {
-        worker.state = Worker::State::left;
+        let_go(worker);
         return true;
       }
       if (!may_start(worker.request)) return false;
@@ -180,7 +183,7 @@ bool AsyncServer::serve(Worker& worker) {
     case Worker::State::pushes:
       if (worker.taken < messages_of(worker) && !comm_.has_message(worker.rank)) {
         if (!has_ended(worker)) return false;
-        worker.state = Worker::State::left;  // what it has pushed is dropped
+        let_go(worker);  // what it has pushed is dropped
         return true;
       }
       take_push(worker);
@@ -191,9 +194,22 @@ bool AsyncServer::serve(Worker& worker) {
   return false;
 }
 
+/// All that it has sent is taken, and no more comes: it has left, died, or another process has its place.
 bool AsyncServer::has_ended(const Worker& worker) const {
   const RankState state = memory_.status(worker.rank).state.load(std::memory_order_acquire);
-  return (state == RankState::failed || state == RankState::done) && !comm_.has_message(worker.rank);
+  const bool ended = state == RankState::failed || state == RankState::done ||
+                     memory_.batches().lives(worker.rank) != worker.lives;
+  return ended && !comm_.has_message(worker.rank);
+}
+
+/// Or, where another process has its place, begins with that one.
+void AsyncServer::let_go(Worker& worker) {
+  worker.state = Worker::State::left;
+  const int lives = memory_.batches().lives(worker.rank);
+  if (lives == worker.lives) return;
+  worker.lives = lives;
+  worker.state = Worker::State::idle;
+  memory_.batches().dropped(worker.rank);
 }
 
 bool AsyncServer::may_start(const Request& request) {

@@ -87,6 +87,7 @@ class AsyncServer {
   void take_push(Worker& worker);
   void apply(Worker& worker);
   bool has_ended(const Worker& worker) const;
+  void let_go(Worker& worker);
   bool is_held(int64_t batch);
   void count(const servers::Report& report, int64_t batch);
   TrainPosition position() const;

@@ -73,7 +73,13 @@ AsyncWorker::AsyncWorker(const PlannedJob& job, const Program& program, const Sh
   if (options.restore) options.restore(*executor_);
   LoaderOptions loading;
   loading.num_steps = run_steps_;
+  if (board_.lives(program_.rank) > 0) join();
   loading.claim = [this] {
+    if (!inherited_.empty()) {
+      const int64_t batch = inherited_.back();
+      inherited_.pop_back();
+      return batch;
+    }
     const int64_t batch = board_.claim(program_.rank);
     // Once the gate is closed, all batches that it has let through are run, and no other.
     const bool has_stopped = memory_.gate().asked_to_stop() &&
@@ -93,6 +99,17 @@ AsyncWorker::AsyncWorker(const PlannedJob& job, const Program& program, const Sh
   } catch (const SpecError& error) {
     throw with_positions(error, job.spec);
   }
+}
+
+/// In the place of a worker that has died: once no server has anything of that one any more.
+void AsyncWorker::join() {
+  const auto is_over = [this](int server) {
+    return memory_.status(board_.workers() + server).state.load(std::memory_order_acquire) == RankState::done;
+  };
+  while (board_.dropped_by(program_.rank) < job_.plan.servers && !is_over(0))
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  for (int server = 0; server < job_.plan.servers; ++server) comm_.drop_messages(board_.workers() + server);
+  board_.join(program_.rank, [this](int64_t batch) { inherited_.insert(inherited_.begin(), batch); });
 }
 
 void AsyncWorker::ask(Ask what, int64_t batch) {

@@ -28,6 +28,7 @@ class AsyncWorker {
  private:
   using Clock = std::chrono::steady_clock;
 
+  void join();
   void ask(servers::Ask what, int64_t batch = 0);
   void pull_rows();
   void push_rows();
@@ -54,6 +55,7 @@ class AsyncWorker {
   std::unique_ptr<Executor> executor_;
   std::unique_ptr<Evaluator> evaluator_;
   std::unique_ptr<Loader> loader_;
+  std::vector<int64_t> inherited_;  ///< batches that are claimed already, the first one last
   TrainResult result_;
   StepReport last_;  ///< of the batch that ran last; run_step 0: none did
   EpochMeans epoch_means_;
