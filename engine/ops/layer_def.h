@@ -33,9 +33,6 @@ struct LayerDef {
   const char* weight_field = "";
   /// Checks between fields that go beyond their ranges; null: none. Sees no shapes.
   std::vector<FieldFault> (*faults)(const Attrs& attrs) = nullptr;
-  /// A field that counts the rows of the layer's only weight, of which integers of its only input choose some: the weight
-  /// may be a table of parameter servers. Empty: none.
-  const char* rows_field = "";
   bool collective = false;  ///< a layer that only parallel.mode: hybrid_parallel has
   /// How many outputs a layer with these fields has (the fields may be wrong); null: 1.
   int (*num_outputs)(const Attrs& attrs) = nullptr;

@@ -30,8 +30,5 @@ extern const KernelDef sgd_update_kernel;
 /// in: gradient, (clip norm^2 [1]); out: weight, m, v, (bf16 copy of the weight).
 /// attrs beta1, beta2, eps, weight_decay, decoupled (adamw), clip_norm.
 extern const KernelDef adam_update_kernel;
-/// in: gradient, (clip norm^2 [1]); out: weight, sum, (bf16 copy of the weight).
-/// attrs eps, weight_decay, clip_norm.
-extern const KernelDef adagrad_update_kernel;
 
 }  // namespace trainctl

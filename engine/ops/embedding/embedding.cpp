@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "engine/ops/cuda/cuda_scratch.h"
+#include "engine/ops/embedding/table_layer.h"
 #include "engine/ops/elementwise.h"
 #include "engine/ops/examples.h"
 #include "engine/ops/expect.h"
@@ -100,7 +101,6 @@ extern const LayerDef embedding_layer = {
     .doc = "Rows of a table, chosen by integers.",
     .fields = {integer("vocab", "Rows of the table.").required().at_least(1).at_most(kMaxSize),
                units_field().required(), share_field(), init_field()},
-    .rows_field = "vocab",
     .emit =
         [](LayerContext& layer) {
           const Shape shape{layer.attrs.integer("vocab"), layer.attrs.integer("units")};
@@ -108,6 +108,8 @@ extern const LayerDef embedding_layer = {
           return layer.builder.emit("embedding", {layer.inputs[0], table})[0];
         },
 };
+
+std::string_view table_rows_field(const LayerDef& layer) { return &layer == &embedding_layer ? "vocab" : ""; }
 
 extern const OpFamily embedding_family = {
     .ops = {&embedding_op, &embedding_grad_op}, .layers = {&embedding_layer}, .profile_part = "embeddings"};

@@ -44,7 +44,7 @@ struct alignas(64) RankStatus {
   std::atomic<uint32_t> validated_batches{0};   ///< of those
   std::atomic<uint64_t> copied{0};  ///< steps before the last state that the rank has copied for a save, plus 1; 0: none
   comm::Event mail;                 ///< rings with each piece of a message to this rank
-  std::atomic<uint64_t> looks{0};   ///< at the save that it waits for, while `saving`
+  std::atomic<uint64_t> looks{0};   ///< at the save that it waits for, while `saving`; of an asynchronous server for work
 };
 
 /// One rank sends messages to another.

@@ -146,7 +146,9 @@ void AsyncServer::run() {
       all_left = all_left && worker.state == Worker::State::left;
     }
     if (all_left) break;
-    if (!moved) comm_.wait_for_mail(seen, kLookSeconds);
+    if (moved) continue;
+    memory_.status(comm_.rank()).looks.fetch_add(1, std::memory_order_relaxed);  // to wait is not to stand still
+    comm_.wait_for_mail(seen, kLookSeconds);
   }
   if (hooks_.at_end) hooks_.at_end(position(), *executor_);
 }

@@ -10,7 +10,7 @@
 #include "engine/base/checked.h"
 #include "engine/base/error.h"
 #include "engine/base/text.h"
-#include "engine/ops/layer_def.h"
+#include "engine/ops/embedding/table_layer.h"
 #include "engine/ops/optimizer_def.h"
 #include "engine/train/servers/request.h"
 
@@ -45,7 +45,7 @@ class TablePlanner {
 
   static bool can_be_table(const LayerSpec& layer) {
     const LayerDef* def = find_layer(layer.type);
-    return def != nullptr && *def->rows_field != '\0';
+    return def != nullptr && !table_rows_field(*def).empty();
   }
 
   void take_pattern(size_t index) {
@@ -83,7 +83,7 @@ class TablePlanner {
     table.layer = layer.name;
     table.tensor = layer.name + ".weight";
     table.field = field->name;
-    table.rows_field = find_layer(layer.type)->rows_field;
+    table.rows_field = table_rows_field(*find_layer(layer.type));
     table.rows = layer.attrs.integer(table.rows_field);
     table.window = std::min(table.rows, capped_product(spec_.dataset.batch, num_elements(field->shape)));
     tables.push_back(std::move(table));

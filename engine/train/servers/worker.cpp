@@ -1,6 +1,7 @@
 // See the header.
 #include "engine/train/servers/worker.h"
 
+#include <algorithm>
 #include <array>
 #include <cmath>
 #include <thread>
