@@ -10,6 +10,7 @@
 #include <thread>
 
 #include "engine/base/text.h"
+#include "engine/runtime/comm/shared_memory_communicator.h"
 #include "tests/equivalence/harness.h"
 #include "tests/jobs/jobs.h"
 #include "tests/servers/async_run.h"
@@ -220,4 +221,46 @@ TEST_CASE("worker 0 validates beside the others' steps, and at the end with the 
   REQUIRE(!many.validations.empty());
   CHECK(many.validations.back().run_step == 20);
   CHECK(many.validations.back().samples == 103);
+}
+
+TEST_CASE("a push of which any message is missing changes nothing, and a whole one changes all ranges") {
+  const PlannedJob job = planned("mlp", {kClipped, "train={steps: 10}"} + asynchronous(1, 1, 4));
+  const Program worker = compile(job, 0), program = compile(job, 1);
+  std::vector<const Instruction*> pulls, pushes;
+  for (const Instruction& i : worker.instructions) {
+    if (i.opcode == Opcode::recv) pulls.push_back(&i);
+    if (i.opcode == Opcode::send) pushes.push_back(&i);
+  }
+  REQUIRE(pushes.size() >= 4);
+  const size_t messages = pushes.size() + 1;  // and the report
+  for (size_t sent = 0; sent <= messages; ++sent) {
+    CAPTURE(sent);
+    const auto memory = SharedMemory::create({worker.arena_bytes, server_arena_bytes(job, program)}, {{0, 1}, {1, 0}});
+    prepare_batches(job, 0, *memory);
+    const auto comm = make_shared_memory_communicator(memory, 0, 10, 1);
+    const auto of_server = make_shared_memory_communicator(memory, 1, 10, 1);
+    ServerOptions options;
+    options.arena = memory->arena(1);
+    AsyncServer server(job, program, *memory, *of_server, {}, options);
+    const std::vector<Program> programs = {program};
+    const auto before = gather_weights(programs, {&server.executor()});
+    std::thread serving([&] { server.run(); });
+    const servers::Request request{.ask = servers::Ask::train};
+    comm->send(1, &request, sizeof(request));
+    for (const Instruction* pull : pulls)
+      comm->recv(1, memory->arena(0).data() + pull->outputs[0].offset, pull->outputs[0].bytes());
+    for (size_t m = 0; m < std::min(sent, pushes.size()); ++m) {
+      const Operand& gradient = pushes[m]->inputs[0];
+      auto* values = reinterpret_cast<float*>(memory->arena(0).data() + gradient.offset);
+      std::fill_n(values, gradient.bytes() / 4, 0.5f);
+      comm->send(1, values, gradient.bytes());
+    }
+    const servers::Report report;
+    if (sent == messages) comm->send(1, &report, sizeof(report));
+    memory->status(0).state = RankState::failed;
+    serving.join();
+    const auto after = gather_weights(programs, {&server.executor()});
+    CHECK(server.updates() == (sent == messages ? 1 : 0));
+    for (const auto& [name, values] : before) CHECK((after.at(name) == values) == (sent < messages));
+  }
 }

@@ -20,7 +20,6 @@ constexpr uint64_t kMagic = 0x6c7463'6e69617274;  // "trainctl"
 constexpr uint32_t kVersion = 5;
 constexpr int64_t kPage = 4096;
 constexpr int64_t kMaxRanks = 4096;
-constexpr int64_t kHeader = (static_cast<int64_t>(sizeof(Header)) + kPage - 1) / kPage * kPage;
 // All ranks have their buffers at the same offsets. If every arena started on a page boundary, a sum over eight of
 // them would map to one cache set and take more than twice as long. A shift of 41 of 64 lines avoids that.
 constexpr int64_t kStagger = 41 * 64;
@@ -47,6 +46,7 @@ Segment::Layout::Layout(const std::vector<int64_t>& arena_bytes, const std::vect
   groups = take(int64_t{kGroups} * static_cast<int64_t>(sizeof(Group)));
   members = take(int64_t{kMembers} * static_cast<int64_t>(sizeof(Member)));
   channels = take(num_routes * static_cast<int64_t>(sizeof(Channel)));
+  batches = take(static_cast<int64_t>(sizeof(BatchBoard)));
   collective_staging = take(ranks * kCollectiveStaging);
   send_staging.assign(arena_bytes.size(), -1);
   for (const Route& route : all_routes) {
@@ -73,14 +73,15 @@ void Segment::initialize(std::byte* base, const std::vector<int64_t>& arena_byte
   std::copy(arena_bytes.begin(), arena_bytes.end(), reinterpret_cast<int64_t*>(base + layout.sizes));
   std::copy(routes.begin(), routes.end(), reinterpret_cast<Route*>(base + layout.routes));
   for (size_t i = 0; i < arena_bytes.size(); ++i) new (base + layout.statuses + i * sizeof(RankStatus)) RankStatus;
+  new (base + layout.batches) BatchBoard;
   new (base) Header{
       kMagic, kVersion, static_cast<uint32_t>(arena_bytes.size()), layout.total, static_cast<int64_t>(routes.size()),
-      {},     {},       {},    {}};
+      {},     {},       {}};
 }
 
 Segment::Contents Segment::read_contents(const std::byte* base, int64_t bytes) {
   const auto& header = *reinterpret_cast<const Header*>(base);
-  if (bytes < kHeader + kPage || header.magic != kMagic) {
+  if (bytes < 2 * kPage || header.magic != kMagic) {
     throw EnvError("shared memory: the descriptor is not a trainctl segment; pass --shm-fd as the launcher gave it");
   }
   if (header.version != kVersion) {
@@ -91,13 +92,13 @@ Segment::Contents Segment::read_contents(const std::byte* base, int64_t bytes) {
   }
   const int64_t ranks = header.num_ranks, num_routes = header.num_routes;
   const auto size_bytes = ranks * static_cast<int64_t>(sizeof(int64_t));
-  const int64_t routes_at = kHeader + round_up(size_bytes, kPage);
+  const int64_t routes_at = kPage + round_up(size_bytes, kPage);
   if (header.total_bytes != bytes || ranks < 1 || ranks > kMaxRanks || num_routes < 0 || num_routes > ranks * ranks ||
       routes_at + num_routes * static_cast<int64_t>(sizeof(Route)) > bytes) {
     throw_damaged(fmt::format("{} bytes mapped, its header says {} for {} ranks and {} routes", bytes,
                               header.total_bytes, ranks, num_routes));
   }
-  const auto* sizes = reinterpret_cast<const int64_t*>(base + kHeader);
+  const auto* sizes = reinterpret_cast<const int64_t*>(base + kPage);
   for (int64_t i = 0; i < ranks; ++i) {
     if (sizes[i] < 0 || sizes[i] > bytes) {
       throw_damaged(fmt::format("the arena of rank {} has {} bytes of the {} mapped", i, sizes[i], bytes));
