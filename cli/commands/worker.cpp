@@ -87,7 +87,8 @@ class Worker {
     Rendezvous rendezvous(job_->spec, memory_, options_.rank);
     start_up.met_others("connect");
     if (program_->server >= 0 && job_->plan.is_asynchronous()) return serve(rendezvous.communicator(), start_up);
-    RankOutput output(*job_, *program_, status, directory_, options_.record);
+    RankOutput output(*job_, *program_, status, directory_, options_.record,
+                      memory_->batches().lives(options_.rank % BatchBoard::kMostWorkers) > 0);
     TrainOptions train_options;
     train_options.threads = kernel_threads();
     train_options.arena = memory_->arena(options_.rank);

@@ -26,7 +26,7 @@ void write_line(std::string text) {
 }  // namespace
 
 RankOutput::RankOutput(const PlannedJob& job, const Program& program, RankStatus& status, const RunDirectory& directory,
-                       bool record)
+                       bool record, bool joins)
     : spec_(job.spec),
       program_(program),
       status_(status),
@@ -35,7 +35,7 @@ RankOutput::RankOutput(const PlannedJob& job, const Program& program, RankStatus
       printed_(job, program),
       prints_a_step_(std::count_if(program.instructions.begin(), program.instructions.end(),
                                    [](const Instruction& i) { return i.opcode == Opcode::print; })) {
-  if (program.rank == 0) metrics_.open(directory.file("metrics.jsonl"));
+  if (program.rank == 0) metrics_.open(directory.file("metrics.jsonl"), joins ? std::ios::app : std::ios::trunc);
   if (!record) return;
   collectives_.open(directory.rank_file(program.rank, "collectives.jsonl"));
   to_record_ = std::count_if(program.instructions.begin(), program.instructions.end(), communicates);
@@ -108,6 +108,9 @@ void RankOutput::on_epoch(const EpochReport& report) {
 
 void RankOutput::on_validation(const ValidationReport& report) {
   write_line(validation_line(report));
+  // An asynchronous worker that validates since worker 0 has died.
+  if (program_.rank > 0 && spec_.is_asynchronous() && !metrics_.is_open())
+    metrics_.open(directory_.file("metrics.jsonl"), std::ios::app);
   if (metrics_.is_open()) metrics_ << metrics_line(report) << std::endl;
 }
 

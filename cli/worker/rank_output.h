@@ -17,9 +17,9 @@ namespace trainctl {
 
 class RankOutput {
  public:
-  /// All arguments must outlive it.
+  /// All arguments must outlive it. `joins`: in the place of a worker that has died, whose lines stay.
   RankOutput(const PlannedJob& job, const Program& program, RankStatus& status, const RunDirectory& directory,
-             bool record);
+             bool record, bool joins = false);
   RankOutput(const RankOutput&) = delete;
   RankOutput& operator=(const RankOutput&) = delete;
 

@@ -51,6 +51,8 @@ AsyncWorker::AsyncWorker(const PlannedJob& job, const Program& program, const Sh
       steps_per_epoch_(steps_per_epoch(job.spec.dataset, job.samples)),
       window_(job, program),
       validation_window_(job, options.validation != nullptr ? *options.validation : program),
+      validation_(options.validation),
+      threads_(options.threads),
       validated_(options.from.step),
       best_(options.from.validation.best),
       is_finite_(options.from.is_finite) {
@@ -64,13 +66,7 @@ AsyncWorker::AsyncWorker(const PlannedJob& job, const Program& program, const Sh
   std::unique_ptr<Dataset> set = open_set(job.spec);
   start_up_.ended("data");
   executor_ = make_cpu_executor(program, comm, executor_options, options.arena);
-  if (options.validation != nullptr && program.rank == 0) {
-    ExecutorOptions beside;
-    beside.seed = job.spec.seed;
-    beside.threads = options.threads;
-    evaluator_ = std::make_unique<Evaluator>(job, *job.validation, *options.validation,
-                                             executor_->beside(*options.validation, beside), hooks_.on_hang);
-  }
+  if (validation_ != nullptr && program.rank == 0) make_evaluator();
   if (options.restore) options.restore(*executor_);
   LoaderOptions loading;
   loading.num_steps = run_steps_;
@@ -156,7 +152,7 @@ TrainResult AsyncWorker::run() {
   }
   if (last_.run_step > 0) end_epoch();
   result_.stopped = result_.stopped || board_.first() + board_.finished() < run_steps_;
-  if (evaluator_ && !result_.stopped) validate(run_steps_, Ask::read_end);
+  if (validates() && !result_.stopped) validate(run_steps_, Ask::read_end);
   ask(Ask::leave);
   result_.last_step = board_.first() + board_.finished();
   result_.skipped = loader_->skipped();
@@ -180,7 +176,7 @@ bool AsyncWorker::run_batch() {
     return false;
   }
   if (last_.run_step > 0 && step / steps_per_epoch_ + 1 > last_.epoch) end_epoch();
-  if (const int64_t done = board_.first() + board_.finished(); evaluator_ && validation_is_due(done)) validate(done, Ask::read);
+  if (const int64_t done = board_.first() + board_.finished(); validates() && validation_is_due(done)) validate(done, Ask::read);
   if (result_.steps == 0) start_up_.ended("data");
   StepScalars scalars = step_scalars(job_.spec.optimizer.learning_rate, optimizer_, step, step / steps_per_epoch_, run_steps_);
   scalars.label_weight = loader_->label_weight();
@@ -246,6 +242,22 @@ void AsyncWorker::end_epoch() {
   if (hooks_.on_epoch) hooks_.on_epoch(result_.last_epoch);
 }
 
+/// The first worker that has not died.
+bool AsyncWorker::validates() const {
+  if (validation_ == nullptr) return false;
+  for (int worker = 0; worker < program_.rank; ++worker)
+    if (!board_.is_gone(worker)) return false;
+  return true;
+}
+
+void AsyncWorker::make_evaluator() {
+  ExecutorOptions beside;
+  beside.seed = job_.spec.seed;
+  beside.threads = threads_;
+  evaluator_ = std::make_unique<Evaluator>(job_, *job_.validation, *validation_, executor_->beside(*validation_, beside),
+                                           hooks_.on_hang);
+}
+
 /// Some step after the last validation, up to the finished ones, asks for one.
 bool AsyncWorker::validation_is_due(int64_t steps) const {
   for (int64_t step = validated_ + 1; step <= steps; ++step)
@@ -255,6 +267,7 @@ bool AsyncWorker::validation_is_due(int64_t steps) const {
 
 void AsyncWorker::validate(int64_t steps, Ask what) {
   if (validated_ >= steps) return;
+  if (!evaluator_) make_evaluator();
   current_ = &validation_window_;
   const auto before_batch = [&](std::byte* inputs) {
     validation_window_.take(inputs);

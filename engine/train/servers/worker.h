@@ -19,8 +19,8 @@ class AsyncWorker {
   AsyncWorker(const PlannedJob& job, const Program& program, const SharedMemory& memory, Communicator& comm,
               TrainHooks hooks = {}, const TrainOptions& options = {});
 
-  /// Until no batch is left, or may_start says no. Worker 0 also validates, beside the others' steps: between two of its
-  /// own batches, and once more when all are applied. Throws as Trainer::run_step.
+  /// Until no batch is left, or may_start says no. The first worker that lives also validates, beside the others' steps:
+  /// between two of its own batches, and once more when all are applied. Throws as Trainer::run_step.
   TrainResult run();
 
   Executor& executor() { return *executor_; }
@@ -38,6 +38,8 @@ class AsyncWorker {
   void report_step(const StepReport& report);
   void end_epoch();
   bool validation_is_due(int64_t steps) const;
+  bool validates() const;
+  void make_evaluator();
   void validate(int64_t steps, servers::Ask what);
 
   const PlannedJob& job_;
@@ -52,8 +54,10 @@ class AsyncWorker {
   int64_t run_steps_, steps_per_epoch_;
   servers::RowWindow window_, validation_window_;
   servers::RowWindow* current_ = &window_;  ///< of the batch that is asked for
+  const Program* validation_;  ///< null: the job has none
+  int threads_;
   std::unique_ptr<Executor> executor_;
-  std::unique_ptr<Evaluator> evaluator_;
+  std::unique_ptr<Evaluator> evaluator_;  ///< null: this worker has not validated
   std::unique_ptr<Loader> loader_;
   std::vector<int64_t> inherited_;  ///< batches that are claimed already, the first one last
   TrainResult result_;
