@@ -224,7 +224,7 @@ TEST_CASE("worker 0 validates beside the others' steps, and at the end with the 
 }
 
 TEST_CASE("a push of which any message is missing changes nothing, and a whole one changes all ranges") {
-  const PlannedJob job = planned("mlp", {kClipped, "train={steps: 10}"} + asynchronous(1, 1, 4));
+  const PlannedJob job = planned("mlp", Overrides{kClipped, "train={steps: 10}"} + asynchronous(1, 1, 4));
   const Program worker = compile(job, 0), program = compile(job, 1);
   std::vector<const Instruction*> pulls, pushes;
   for (const Instruction& i : worker.instructions) {
