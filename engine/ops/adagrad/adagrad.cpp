@@ -1,4 +1,4 @@
-// Adagrad as in PyTorch; the formula is in adagrad_cpu.cpp. It keeps the sum of each weight's squared gradients.
+// Adagrad as in PyTorch, but for the default of eps, which is that of adam; the formula is in adagrad_cpu.cpp. It keeps the sum of each weight's squared gradients.
 #include "engine/ops/examples.h"
 #include "engine/ops/op_family.h"
 #include "engine/ops/optimizer_def.h"
@@ -14,7 +14,7 @@ extern const KernelDef adagrad_update_kernel = {
           using namespace example;
           return KernelExample{.what = "weights, sum from gradients (, squared norm)",
                                .inputs = {f32(kFlat)},
-                               .attrs = {{"eps", 1e-10}, {"weight_decay", 0.0}, {"clip_norm", 0.0}},
+                               .attrs = {{"eps", 1e-8}, {"weight_decay", 0.0}, {"clip_norm", 0.0}},
                                .optional = {{"learning_rate_scale", 0.5}},
                                .outputs = [](Infos in, const Attrs&, DType dtype) { return updated(in, 1, dtype); }};
         },
@@ -22,7 +22,7 @@ extern const KernelDef adagrad_update_kernel = {
 
 extern const OptimizerDef adagrad_optimizer = {
     .name = "adagrad",
-    .fields = {weight_decay_field(), number("eps", "Keeps the division finite.").defaults(1e-10).above(0)},
+    .fields = {weight_decay_field(), number("eps", "Keeps the division finite.").defaults(1e-8).above(0)},
     .kernel = &adagrad_update_kernel,
     .kernel_attrs =
         [](const Attrs& settings) -> Attrs {

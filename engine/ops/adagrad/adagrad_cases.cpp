@@ -10,7 +10,7 @@ using namespace naive;
 
 /// out: weight, sum, (bf16 copy)
 Outputs adagrad(const NaiveCall& call) {
-  const double eps = call.attrs.number("eps", 1e-10), decay = call.attrs.number("weight_decay", 0);
+  const double eps = call.attrs.number("eps", 1e-8), decay = call.attrs.number("weight_decay", 0);
   const double scale = clip_scale(call.in, call.attrs), rate = learning_rate(call.scalars, call.attrs);
   Outputs out = call.before;
   for (size_t i = 0; i < out[0].values.size(); ++i) {

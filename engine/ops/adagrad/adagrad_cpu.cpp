@@ -12,7 +12,7 @@ namespace {
 CpuKernel prepare_adagrad_update(const KernelCall& call) {
   CpuKernel update = [g = call.in[0].as<float>(), w = call.out[0].as<float>(), sum = call.out[1].as<float>(),
                       n = call.out[0].size(), clip = cpu::clip_of(call), rate = cpu::LearningRate(call),
-                      eps = static_cast<float>(call.attrs.number("eps", 1e-10)),
+                      eps = static_cast<float>(call.attrs.number("eps", 1e-8)),
                       decay = static_cast<float>(call.attrs.number("weight_decay", 0.0))] {
     const float lr = rate.now(), scale = clip.scale();
     for (int64_t i = 0; i < n; ++i) {

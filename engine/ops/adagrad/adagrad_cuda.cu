@@ -22,7 +22,7 @@ struct Adagrad {
 };
 
 CudaKernel prepare_adagrad_update(const CudaKernelCall& call) {
-  const Adagrad rule{static_cast<float>(call.attrs.number("eps", 1e-10)),
+  const Adagrad rule{static_cast<float>(call.attrs.number("eps", 1e-8)),
                      static_cast<float>(call.attrs.number("weight_decay", 0.0))};
   return prepare_optimizer<1>(call, rule, "adagrad_update");
 }
