@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <limits>
 #include <thread>
 #include <utility>
 
@@ -69,7 +70,7 @@ AsyncWorker::AsyncWorker(const PlannedJob& job, const Program& program, const Sh
   if (validation_ != nullptr && program.rank == 0) make_evaluator();
   if (options.restore) options.restore(*executor_);
   LoaderOptions loading;
-  loading.num_steps = run_steps_;
+  loading.num_steps = std::numeric_limits<int64_t>::max();  // claim says when there are no more
   if (board_.lives(program_.rank) > 0) join();
   loading.claim = [this] {
     if (!inherited_.empty()) {
