@@ -146,11 +146,34 @@ void AsyncServer::run() {
       all_left = all_left && worker.state == Worker::State::left;
     }
     if (all_left) break;
-    if (moved) continue;
+    if (moved || free_one()) continue;
     memory_.status(comm_.rank()).looks.fetch_add(1, std::memory_order_relaxed);  // to wait is not to stand still
     comm_.wait_for_mail(seen, kLookSeconds);
   }
   if (hooks_.at_end) hooks_.at_end(position(), *executor_);
+}
+
+/// A worker that has died may leave a batch to one that waits with a later one. If all that live wait, the lowest goes on.
+/// A save that they wait for is then made without that batch.
+bool AsyncServer::free_one() {
+  bool one_is_gone = false;
+  Worker* lowest = nullptr;
+  for (Worker& worker : workers_) {
+    one_is_gone = one_is_gone || memory_.batches().is_gone(worker.rank);
+    if (worker.state == Worker::State::left) continue;
+    if (worker.state != Worker::State::asks) return false;
+    if (worker.request.ask == Ask::train && (lowest == nullptr || worker.request.batch < lowest->request.batch)) lowest = &worker;
+  }
+  if (!one_is_gone || lowest == nullptr) return false;
+  if (saved_at_ >= 0 && lowest->request.batch >= saved_at_) {
+    TrainPosition at = position();
+    at.step = saved_at_;
+    hooks_.save(at, *executor_);
+    saved_at_ = -1;
+    return true;
+  }
+  answer(*lowest);
+  return true;
 }
 
 /// One step of the worker's conversation; false if it has to wait.

@@ -76,6 +76,7 @@ class AsyncServer {
   struct Worker;
 
   bool serve(Worker& worker);
+  bool free_one();
   bool may_start(const servers::Request& request);
   bool has_ids(Worker& worker);
   void answer(Worker& worker);
