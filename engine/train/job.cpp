@@ -130,7 +130,7 @@ void plan_network(PlannedJob& job) {
   const std::vector<std::string> notes = leave_out_outdated(job.spec, job.graph);
   job.plan = make_plan(job.graph, job.spec, job.cost);
   job.plan.notes.insert(job.plan.notes.begin(), notes.begin(), notes.end());
-  for (Table& table : job.tables) job.plan.tables.push_back(find_table(job.graph, table));
+  for (ServedTable& table : job.tables) job.plan.tables.push_back(find_table(job.graph, table));
   check_saves(job);
   choose_head_pieces(job);
 }

@@ -31,8 +31,8 @@ Overrides with_tables(int workers, int servers) {
           "parallel.servers=" + std::to_string(servers), "parallel.tables=[table.*]"};
 }
 
-Table table_of(int64_t rows, int64_t units) {
-  Table table;
+ServedTable table_of(int64_t rows, int64_t units) {
+  ServedTable table;
   table.tensor = "t.weight";
   table.rows = rows;
   table.units = units;
@@ -120,7 +120,7 @@ TEST_CASE("a window has each id of the batch once, and each server's rows togeth
 }
 
 TEST_CASE("a row has its initial values before it is made, and they are those of the whole table") {
-  const Table table = table_of(int64_t{1} << 30, 24);
+  const ServedTable table = table_of(int64_t{1} << 30, 24);
   TableRows rows(table, optimizer_of("sgd", 0.1), 7, 1);
   const std::vector<int32_t> ids = {0, 1'000'000'007, 5};
   std::vector<float> values(ids.size() * 24), expected(24);
@@ -136,7 +136,7 @@ TEST_CASE("every optimizer updates rows as it would a dense tensor of those rows
   for (const OptimizerDef* def : all_optimizers()) {
     CAPTURE(def->name);
     constexpr int64_t kUnits = 8;
-    const Table table = table_of(100'000, kUnits);
+    const ServedTable table = table_of(100'000, kUnits);
     OptimizerSpec spec = optimizer_of(def->name, 0.1);
     TableRows rows(table, spec, 3, 1);
     const Optimizer optimizer(spec.type, spec.attrs);

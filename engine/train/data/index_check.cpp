@@ -132,7 +132,7 @@ void require_indices_in_range(const PlannedJob& job) {
   std::vector<Diagnostic> faults;
   try {
     for (IndexUse use : index_uses(job.graph)) {
-      for (const Table& table : job.tables)
+      for (const ServedTable& table : job.tables)
         if (table.field == use.input) use.below = table.rows;  // the graph has a window of it
       if (std::optional<Diagnostic> one = fault(job.spec, use)) faults.push_back(std::move(*one));
     }

@@ -10,9 +10,9 @@
 
 namespace trainctl::servers {
 
-std::vector<std::vector<const Table*>> tables_by_field(const std::vector<Table>& tables) {
-  std::vector<std::vector<const Table*>> fields;
-  for (const Table& table : tables) {
+std::vector<std::vector<const ServedTable*>> tables_by_field(const std::vector<ServedTable>& tables) {
+  std::vector<std::vector<const ServedTable*>> fields;
+  for (const ServedTable& table : tables) {
     const auto found = std::find_if(fields.begin(), fields.end(), [&](const auto& f) { return f[0]->field == table.field; });
     if (found == fields.end())
       fields.push_back({&table});
@@ -25,7 +25,7 @@ std::vector<std::vector<const Table*>> tables_by_field(const std::vector<Table>&
 RowWindow::RowWindow(const PlannedJob& job, const Program& program) : servers_(job.plan.servers) {
   const InputLayout layout = input_layout(program);
   int64_t most = 0;
-  for (const std::vector<const Table*>& tables : tables_by_field(job.tables)) {
+  for (const std::vector<const ServedTable*>& tables : tables_by_field(job.tables)) {
     Field field;
     field.name = tables[0]->field;
     field.rows = tables[0]->rows;
@@ -38,7 +38,7 @@ RowWindow::RowWindow(const PlannedJob& job, const Program& program) : servers_(j
                                      [&](const Loaded& l) { return l.offset == loaded.offset; });
       if (!known) field.loads.push_back(loaded);
     }
-    for (const Table* table : tables) {
+    for (const ServedTable* table : tables) {
       const auto v = std::find_if(program.variables.begin(), program.variables.end(),
                                   [&](const Variable& variable) { return variable.name == table->tensor; });
       check(v != program.variables.end(), "a worker has a window of each table");

@@ -38,7 +38,7 @@ class RowWindow {
     int64_t offset = 0, count = 0;  ///< in the block of inputs
   };
   struct OfTable {
-    const Table* table = nullptr;
+    const ServedTable* table = nullptr;
     int64_t weights = 0, gradients = 0;
   };
   struct Field {
@@ -65,6 +65,6 @@ class RowWindow {
 };
 
 /// The fields that tables read, in their order, with the tables of each: the order of messages.
-std::vector<std::vector<const Table*>> tables_by_field(const std::vector<Table>& tables);
+std::vector<std::vector<const ServedTable*>> tables_by_field(const std::vector<ServedTable>& tables);
 
 }  // namespace trainctl::servers

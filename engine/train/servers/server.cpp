@@ -37,8 +37,8 @@ int64_t message_bytes(const Program& program, Opcode opcode) {
 /// A worker has either a pull or a push under way.
 struct Room {
   Room(const PlannedJob& job, const Program& program) {
-    for (const Table& table : job.tables) rows += aligned(table.window * table.units * byte_size(DType::f32));
-    for (const std::vector<const Table*>& tables : servers::tables_by_field(job.tables))
+    for (const ServedTable& table : job.tables) rows += aligned(table.window * table.units * byte_size(DType::f32));
+    for (const std::vector<const ServedTable*>& tables : servers::tables_by_field(job.tables))
       ids += aligned(tables[0]->window * byte_size(DType::i32));
     messages = std::max(message_bytes(program, Opcode::send), message_bytes(program, Opcode::recv));
   }
@@ -103,11 +103,11 @@ AsyncServer::AsyncServer(const PlannedJob& job, const Program& program, const Sh
   if (options.restore) options.restore(*executor_);
   epochs_.emplace(first_update_ / steps_per_epoch_, EpochMeans(options.from.epoch, metrics_));
   lay_out(program);
-  for (const Table& table : job.tables)
+  for (const ServedTable& table : job.tables)
     tables_.push_back(std::make_unique<servers::TableRows>(table, job.spec.optimizer, job.spec.seed, options.threads));
-  for (const std::vector<const Table*>& tables : servers::tables_by_field(job.tables)) {
+  for (const std::vector<const ServedTable*>& tables : servers::tables_by_field(job.tables)) {
     of_fields_.emplace_back();
-    for (const Table* table : tables) of_fields_.back().push_back(static_cast<size_t>(table - job.tables.data()));
+    for (const ServedTable* table : tables) of_fields_.back().push_back(static_cast<size_t>(table - job.tables.data()));
   }
   const Room room(job, program);
   workers_.resize(static_cast<size_t>(workers));

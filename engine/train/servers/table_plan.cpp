@@ -21,14 +21,14 @@ class TablePlanner {
  public:
   TablePlanner(const JobSpec& spec, const DataShapes& shapes) : spec_(spec), shapes_(shapes) {}
 
-  std::vector<Table> plan() {
+  std::vector<ServedTable> plan() {
     for (size_t i = 0; i < spec_.parallel.tables.size(); ++i) take_pattern(i);
-    std::vector<Table> tables;
+    std::vector<ServedTable> tables;
     for (const LayerSpec& layer : spec_.network)
       if (is_table(layer)) add(layer, tables);
-    for (const Table& table : tables) require_own_field(table, tables);
+    for (const ServedTable& table : tables) require_own_field(table, tables);
     std::set<std::string> fields;
-    for (const Table& table : tables) fields.insert(table.field);
+    for (const ServedTable& table : tables) fields.insert(table.field);
     if (fields.size() > static_cast<size_t>(servers::kMostFields))
       error("parallel.tables", fmt::format("tables read {} fields of the samples, and {} is the most", fields.size(),
                                            servers::kMostFields),
@@ -70,7 +70,7 @@ class TablePlanner {
 
   bool is_table(const LayerSpec& layer) const { return std::find(layers_.begin(), layers_.end(), &layer) != layers_.end(); }
 
-  void add(const LayerSpec& layer, std::vector<Table>& tables) {
+  void add(const LayerSpec& layer, std::vector<ServedTable>& tables) {
     const DataField* field = layer.inputs.empty() ? nullptr : shapes_.find(layer.inputs.front());
     if (field == nullptr || !field->is_integer)
       return error(layer.path, fmt::format("{} is a table, so its input must be a field of the samples that holds integers",
@@ -79,7 +79,7 @@ class TablePlanner {
     if (layer.attrs.has("share") && !layer.attrs.text("share").empty())
       return error(layer.path, fmt::format("{} is a table, and shares the weight of {}", layer.name, layer.attrs.text("share")),
                    "leave one of them out of parallel.tables, or share out");
-    Table table;
+    ServedTable table;
     table.layer = layer.name;
     table.tensor = layer.name + ".weight";
     table.field = field->name;
@@ -90,14 +90,14 @@ class TablePlanner {
   }
 
   /// Its ids are replaced by places in windows, which are the same for all tables of a field.
-  void require_own_field(const Table& table, const std::vector<Table>& tables) {
+  void require_own_field(const ServedTable& table, const std::vector<ServedTable>& tables) {
     for (const LayerSpec& layer : spec_.network) {
       if (is_table(layer) || std::find(layer.inputs.begin(), layer.inputs.end(), table.field) == layer.inputs.end()) continue;
       error(layer.path, fmt::format("{} reads {}, whose integers choose rows of the table {}", layer.name, table.field,
                                     table.layer),
             "only tables may read that field");
     }
-    for (const Table& other : tables)
+    for (const ServedTable& other : tables)
       if (&other < &table && other.field == table.field && other.rows != table.rows)
         error(spec_.network.empty() ? "" : "parallel.tables",
               fmt::format("tables {} and {} read {}, and have {} and {} rows", other.layer, table.layer, table.field,
@@ -113,21 +113,21 @@ class TablePlanner {
 
 }  // namespace
 
-std::vector<Table> plan_tables(const JobSpec& spec, const DataShapes& shapes) {
+std::vector<ServedTable> plan_tables(const JobSpec& spec, const DataShapes& shapes) {
   if (!spec.is_asynchronous() || spec.parallel.tables.empty()) return {};
   return TablePlanner(spec, shapes).plan();
 }
 
-JobSpec with_windows(JobSpec spec, const std::vector<Table>& tables) {
+JobSpec with_windows(JobSpec spec, const std::vector<ServedTable>& tables) {
   for (LayerSpec& layer : spec.network)
-    for (const Table& table : tables)
+    for (const ServedTable& table : tables)
       if (layer.name == table.layer) layer.attrs.set(table.rows_field, table.window);
   return spec;
 }
 
-nlohmann::ordered_json tables_json(const std::vector<Table>& tables, const OptimizerSpec& spec) {
+nlohmann::ordered_json tables_json(const std::vector<ServedTable>& tables, const OptimizerSpec& spec) {
   nlohmann::ordered_json rows = nlohmann::ordered_json::array();
-  for (const Table& t : tables) {
+  for (const ServedTable& t : tables) {
     const Optimizer optimizer(spec.type, spec.settings_of(t.group));
     const int64_t row = t.units * byte_size(DType::f32);
     rows.push_back({{"layer", t.layer}, {"field", t.field}, {"rows", t.rows}, {"units", t.units}, {"window", t.window},
@@ -138,7 +138,7 @@ nlohmann::ordered_json tables_json(const std::vector<Table>& tables, const Optim
   return rows;
 }
 
-TensorId find_table(const Graph& graph, Table& table) {
+TensorId find_table(const Graph& graph, ServedTable& table) {
   const auto tensor = graph.find_tensor(table.tensor);
   check(tensor.has_value(), "a table has a weight: " + table.tensor);
   const Tensor& weight = graph.tensors[static_cast<size_t>(*tensor)];

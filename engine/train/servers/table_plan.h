@@ -17,7 +17,7 @@
 
 namespace trainctl {
 
-struct Table {
+struct ServedTable {
   std::string layer;    ///< "emb.deep"
   std::string tensor;   ///< "emb.deep.weight"
   std::string field;    ///< of the samples: the ids
@@ -31,13 +31,13 @@ struct Table {
 inline int owner_of_row(int64_t row, int servers) { return static_cast<int>(row % servers); }
 
 /// Those of parallel.tables, in the order of the network. SpecError if a pattern fits no layer, or a layer cannot be one.
-std::vector<Table> plan_tables(const JobSpec& spec, const DataShapes& shapes);
+std::vector<ServedTable> plan_tables(const JobSpec& spec, const DataShapes& shapes);
 /// The job whose graph has the windows.
-JobSpec with_windows(JobSpec spec, const std::vector<Table>& tables);
+JobSpec with_windows(JobSpec spec, const std::vector<ServedTable>& tables);
 /// Its weight in that graph; fills in the group.
-TensorId find_table(const Graph& graph, Table& table);
+TensorId find_table(const Graph& graph, ServedTable& table);
 
 /// For the report of a plan.
-nlohmann::ordered_json tables_json(const std::vector<Table>& tables, const OptimizerSpec& optimizer);
+nlohmann::ordered_json tables_json(const std::vector<ServedTable>& tables, const OptimizerSpec& optimizer);
 
 }  // namespace trainctl

@@ -30,7 +30,7 @@ TensorArg flat(std::vector<float>& values) {
 
 }  // namespace
 
-TableRows::TableRows(const Table& table, const OptimizerSpec& spec, uint64_t seed, int threads)
+TableRows::TableRows(const ServedTable& table, const OptimizerSpec& spec, uint64_t seed, int threads)
     : table_(table), seed_(seed), slots_(kFirstSlots, -1) {
   const Optimizer optimizer(spec.type, spec.settings_of(table.group));
   const size_t states = optimizer.states().size();

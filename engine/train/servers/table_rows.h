@@ -18,7 +18,7 @@ namespace trainctl::servers {
 
 class TableRows {
  public:
-  TableRows(const Table& table, const OptimizerSpec& optimizer, uint64_t seed, int threads);
+  TableRows(const ServedTable& table, const OptimizerSpec& optimizer, uint64_t seed, int threads);
   TableRows(const TableRows&) = delete;
   TableRows& operator=(const TableRows&) = delete;
 
@@ -44,7 +44,7 @@ class TableRows {
   void grow();
   float* row(int64_t slot) const { return chunks_[static_cast<size_t>(slot / kRowsOfChunk)].get() + slot % kRowsOfChunk * stride_; }
 
-  const Table table_;
+  const ServedTable table_;
   const uint64_t seed_;
   int64_t stride_ = 0;
   std::vector<int32_t> slots_;  ///< a hash table with open addressing: the row's place, or -1
