@@ -22,11 +22,13 @@ class Clicks final : public Dataset {
     ids_key_ = stream_key(seed, stable_hash("dataset.ids"));
     label_key_ = stream_key(seed, stable_hash("dataset.label"));
     weight_key_ = stream_key(seed, stable_hash("dataset.weight_of_id"));
+    if (spec.takes_validation_share) first_ = kFirstOfValidation;
   }
   int64_t size() const override { return size_; }
   const std::vector<SampleField>& fields() const override { return fields_; }
-  void read(int64_t sample, ReadState& state, SampleOutputs to) const override {
+  void read(int64_t number, ReadState& state, SampleOutputs to) const override {
     const StageTimer timer(state.seconds, ReadStage::read);
+    const int64_t sample = first_ + number;
     if (to[0] != nullptr)
       for (int64_t e = 0, n = fields_[0].elements(); e < n; ++e)
         static_cast<float*>(to[0])[e] = data_of(sample, e);
@@ -60,7 +62,9 @@ class Clicks final : public Dataset {
     return unit(word(label_key_, 0, sample)) < 1 / (1 + std::exp(-logit)) ? 1 : 0;
   }
 
-  int64_t size_, vocab_;
+  static constexpr int64_t kFirstOfValidation = int64_t{1} << 40;
+
+  int64_t size_, vocab_, first_ = 0;
   double zipf_;
   std::vector<SampleField> fields_;
   uint64_t data_key_, ids_key_, label_key_, weight_key_;
