@@ -163,7 +163,7 @@ class Worker {
     if (saver) saver->prepare(server.executor());
     status.state = RankState::training;
     server.run();
-    output.ended(server.updates());
+    output.ended(server);
     status.state = RankState::done;
   }
 

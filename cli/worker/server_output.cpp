@@ -13,8 +13,18 @@
 
 namespace trainctl {
 
-ServerOutput::ServerOutput(const PlannedJob&, const Program& program, RankStatus& status, const RunDirectory& directory)
-    : status_(status), start_up_path_(directory.rank_file(program.rank, "start_up.json")) {}
+namespace {
+
+void write_line(const std::string& text) {
+  const std::string line = text + "\n";
+  std::fwrite(line.data(), 1, line.size(), stdout);
+  std::fflush(stdout);
+}
+
+}  // namespace
+
+ServerOutput::ServerOutput(const PlannedJob& job, const Program& program, RankStatus& status, const RunDirectory& directory)
+    : job_(job), status_(status), start_up_path_(directory.rank_file(program.rank, "start_up.json")) {}
 
 ServerHooks ServerOutput::hooks() {
   ServerHooks hooks;
@@ -29,20 +39,18 @@ ServerHooks ServerOutput::hooks() {
     most_ = std::max(most_, staleness);
   };
   hooks.on_epoch = [](const EpochReport& report) {
-    if (!report.has_loss) return;
-    const std::string line = epoch_line(report) + "\n";
-    std::fwrite(line.data(), 1, line.size(), stdout);
-    std::fflush(stdout);
+    if (report.has_loss) write_line(epoch_line(report));
   };
   return hooks;
 }
 
-void ServerOutput::ended(int64_t updates) const {
+void ServerOutput::ended(const AsyncServer& server) const {
   const double mean = count_ == 0 ? 0.0 : static_cast<double>(sum_) / static_cast<double>(count_);
-  const std::string line = fmt::format("{} updates, with gradients of weights that were {:.1f} updates old on average and {} at most\n",
-                                       with_commas(updates), mean, most_);
-  std::fwrite(line.data(), 1, line.size(), stdout);
-  std::fflush(stdout);
+  write_line(fmt::format("{} updates, with gradients of weights that were {:.1f} updates old on average and {} at most",
+                         with_commas(server.updates()), mean, most_));
+  for (size_t t = 0; t < job_.tables.size(); ++t)
+    write_line(fmt::format("{}: {} rows, {}", job_.tables[t].layer, with_commas(server.tables()[t]->rows()),
+                           format_bytes(server.tables()[t]->bytes())));
 }
 
 }  // namespace trainctl
