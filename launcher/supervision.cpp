@@ -35,6 +35,7 @@ Supervision::Supervision(int num_ranks, Limits limits, Reach reach)
     : limits_(limits),
       reach_(std::move(reach)),
       reports_(static_cast<size_t>(num_ranks)),
+      rejoined_(static_cast<size_t>(num_ranks)),
       motions_(static_cast<size_t>(num_ranks)) {}
 
 void Supervision::started(int rank, double now) {
@@ -70,9 +71,21 @@ void Supervision::ended(int rank, RankReport report, double now) {
   mine = std::move(report);
   mine.state = ProcessState::ended;
   mine.asked = signalled_;
+  mine.spared = is_spared(rank);
   if (!mine.failed() || mine.asked) return;
   if (!limits_.ranks_explain || (mine.error && expects_others_to_end(mine.error->kind))) return settle(now);
   stop(now, limits_.grace_seconds);
+}
+
+/// Killed, with others left that do without it.
+bool Supervision::is_spared(int rank) const {
+  const RankReport& report = reports_[static_cast<size_t>(rank)];
+  if (rank >= limits_.on_their_own || phase_ != Phase::running || !report.end.signaled) return false;
+  for (int other = 0; other < limits_.on_their_own; ++other) {
+    const RankReport& of = reports_[static_cast<size_t>(other)];
+    if (other != rank && (of.state == ProcessState::running || of.state == ProcessState::waiting)) return true;
+  }
+  return false;
 }
 
 /// Waits for the failure behind a complaint; or, if ranks do not explain theirs, until no other has failed for a while.
@@ -183,6 +196,10 @@ void Supervision::check_silence(double now) {
     }
   }
   if (worst < 0) return;
+  if (worst < limits_.on_their_own) {
+    motions_[static_cast<size_t>(worst)].moved = now;
+    return reach_.signal_rank(worst, SIGKILL);
+  }
   reports_[static_cast<size_t>(worst)].silent_seconds = std::get<double>(worst_key);
   stop(now, limits_.grace_seconds);
 }
@@ -208,6 +225,16 @@ void Supervision::restart() {
   phase_ = Phase::running;
   deadline_ = kNever;
   signalled_ = false;
+}
+
+bool Supervision::rejoin(int rank) {
+  RankReport& report = reports_[static_cast<size_t>(rank)];
+  int& times = rejoined_[static_cast<size_t>(rank)];
+  if (!report.spared || phase_ != Phase::running || times == limits_.max_restarts) return false;
+  ++times;
+  report = {};
+  motions_[static_cast<size_t>(rank)] = {};
+  return true;
 }
 
 /// `patience`: seconds until ranks that still run are killed.

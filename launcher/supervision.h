@@ -45,6 +45,7 @@ struct RankReport {
   bool out_of_memory = false;      ///< the kernel killed it for lack of memory
   std::string doing;               ///< "step 412, all_reduce grad.0"; may be empty
   std::string last_words;          ///< the last lines of its stderr
+  bool spared = false;        ///< it was killed, and the run went on without it (Limits::on_their_own)
   bool stuck = false;              ///< SIGKILL did not end it: it waits for a disk or a device
   /// See Limits. A rank of such a program may have failed only because another one hangs or is gone.
   bool ranks_explain = true;
@@ -58,6 +59,7 @@ struct RankReport {
   bool reports_progress = false;
 
   bool failed() const {
+    if (spared) return false;
     return state == ProcessState::failed_to_start ||
            (state == ProcessState::ended && (end.signaled || end.code != 0 || error.has_value()));
   }
@@ -73,7 +75,11 @@ class Supervision {
     /// Whether a rank that fails reports why, and for which other ranks it waited. If not, the launcher settles after
     /// each failure to see which ranks fail at the same time, and which hang.
     bool ranks_explain = true;
-    int max_restarts = 0;  ///< how often all ranks are restarted after one has failed
+    /// The first so many ranks wait for no other of them: the run goes on without those that are killed, and kills one that
+    /// stands still, while another of them is left.
+    int on_their_own = 0;
+    /// How often all ranks are restarted after one has failed; also how often each rank on its own is.
+    int max_restarts = 0;
   };
   /// The actions and queries that decisions use.
   struct Reach {
@@ -96,6 +102,8 @@ class Supervision {
   void advance(double now);
   /// All ranks become `waiting`, to be started again. Requires restart_due().
   void restart();
+  /// A spared rank becomes `waiting`, to be started again alone; false if it was too often, or the run ends.
+  bool rejoin(int rank);
 
   /// When the phase changes if nothing else happens.
   double deadline() const { return deadline_; }
@@ -131,6 +139,7 @@ class Supervision {
   void kill_all(double now);
   void give_up();
   void settle(double now);
+  bool is_spared(int rank) const;
   void signal_running(int signal);
   void note_states();
   void looked(double now);
@@ -140,6 +149,7 @@ class Supervision {
   Limits limits_;
   Reach reach_;
   std::vector<RankReport> reports_;
+  std::vector<int> rejoined_;  ///< by rank: how often
   std::vector<Motion> motions_;
   Phase phase_ = Phase::running;
   double looked_ = 0;

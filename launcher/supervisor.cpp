@@ -233,7 +233,16 @@ class Supervisor {
     report.out_of_memory = end.signaled && end.code == SIGKILL && killed_for_memory();
     if (launch_.doing) report.doing = launch_.doing(number);
     if (launch_.on_rank_ended) launch_.on_rank_ended(number, report.failed());
+    const std::string how = describe(end) + (report.doing.empty() ? "" : " at " + report.doing);
     supervision_.ended(number, std::move(report), now());
+    if (!supervision_.reports()[static_cast<size_t>(number)].spared) return;
+    const bool rejoins = supervision_.rejoin(number);
+    notice(launch_.cluster.names.name(number) + " " + how + "; the other workers go on" +
+           (rejoins ? ", and another takes its place" : ""));
+    if (!rejoins) return;
+    rank_of_pid_.erase(end.pid);
+    if (launch_.on_rejoin) launch_.on_rejoin(number);
+    start_rank(launch_.cluster.places[static_cast<size_t>(number)]);
   }
 
   bool ranks_explain() const { return launch_.limits.ranks_explain; }

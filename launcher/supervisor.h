@@ -47,6 +47,9 @@ struct Launch {
   /// All ranks have ended and will start again: recreate here what they share. `attempt` as in `command`.
   std::function<void(int attempt)> on_restart = {};
 
+  /// A rank on its own has ended and will start again alone: tell the others.
+  std::function<void(int rank)> on_rejoin = {};
+
   std::function<void(int rank, std::string_view line)> on_line = {};        ///< of its stdout
   std::function<void(int rank, std::string_view line)> on_error_line = {};  ///< of its stderr
   std::function<void(int rank, int pid)> on_rank_started = {};

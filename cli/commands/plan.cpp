@@ -104,14 +104,18 @@ int plan(const Options& options) {
     validation["rank_classes"] = validation_rows(programs);
   }
   nlohmann::ordered_json report = plan_report(job.spec, job.graph, job.plan, classes);
+  if (!job.tables.empty()) report["asynchronous"]["tables"] = tables_json(job.tables, job.spec.optimizer);
   if (job.validation) report["validation"] = std::move(validation);
   if (job.spec.train.checkpoint) report["checkpoint"] = checkpoint_report(job);
   if (job.search) report["search"] = top_of(search_report(*job.search), static_cast<size_t>(options.top));
   if (!options.write.empty()) write_job(job.spec, options.write);
   if (job.spec.launch.machine != "auto" || job.search || !options.timeline.empty()) {
-    const Simulation step = simulate(classes, job.cost.machine());
-    report["estimate"] = estimate_report(classes, job.cost.machine(), step);
-    if (!options.timeline.empty()) write_timeline(job, classes, step, options.timeline);
+    // Asynchronous: a step of one worker, alone with the servers.
+    const RankClasses simulated =
+        job.plan.is_asynchronous() ? compile_unverified(job.graph, job.plan, job.spec, job.cost) : classes;
+    const Simulation step = simulate(simulated, job.cost.machine());
+    report["estimate"] = estimate_report(simulated, job.cost.machine(), step);
+    if (!options.timeline.empty()) write_timeline(job, simulated, step, options.timeline);
   }
   report["launch"] = launch_report(job.spec);
   std::cout << (options.json ? report.dump(2) + "\n"

@@ -49,7 +49,7 @@ std::string unknown_pass(const std::string& word) {
 std::string program_text(const PlannedJob& job, const Options& options) {
   if (options.passes) return render_passes(time_passes(job, options.rank));
   if (options.after.empty()) return to_string(compile(job, options.rank));
-  Compiler c(job.graph, job.plan, job.spec, job.cost, options.rank);
+  Compiler c(job.graph, job.plan, job.spec, job.cost, rank_of_program(job.plan, options.rank));
   run_passes(passes_up_to(options.after), c);
   return to_string(c);
 }
@@ -67,9 +67,9 @@ int show(const Options& options) {
                     "trainctl plan says what would be started");
   }
   const PlannedJob job = plan_job(std::move(spec));
-  if (options.rank < 0 || options.rank >= job.plan.processes()) {
+  if (options.rank < 0 || options.rank >= job.spec.processes()) {
     throw SpecError({}, "--rank", "there is no rank " + std::to_string(options.rank),
-                    "the job has ranks 0 to " + std::to_string(job.plan.processes() - 1));
+                    "the job has ranks 0 to " + std::to_string(job.spec.processes() - 1));
   }
   if (options.what == "graph") {
     std::cout << to_string(job.graph);

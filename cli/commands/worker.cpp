@@ -17,12 +17,15 @@
 #include "cli/worker/rank_output.h"
 #include "cli/worker/rank_profile.h"
 #include "cli/worker/rendezvous.h"
+#include "cli/worker/server_output.h"
 #include "engine/spec/parse.h"
 #include "engine/train/checkpoint/restore.h"
 #include "engine/train/checkpoint/saver.h"
 #include "engine/train/evaluator.h"
 #include "engine/train/job.h"
 #include "engine/train/prediction.h"
+#include "engine/train/servers/server.h"
+#include "engine/train/servers/worker.h"
 #include "engine/train/trainer.h"
 #include "launcher/run_directory.h"
 
@@ -52,11 +55,11 @@ int kernel_threads() {
 }
 
 /// Call it in a catch block. The loss is the same on all ranks: one of them writes it.
-int report(int rank) {
+int report(bool is_first) {
   try {
     throw;
   } catch (const LossNotFinite& error) {
-    if (rank == 0) std::cerr << error.what() << "\n";
+    if (is_first) std::cerr << error.what() << "\n";
     return kExitRankFailed;
   } catch (...) {
     return report_current_exception();
@@ -84,7 +87,9 @@ class Worker {
 
     Rendezvous rendezvous(job_->spec, memory_, options_.rank);
     start_up.met_others("connect");
-    RankOutput output(*job_, *program_, status, directory_, options_.record);
+    if (program_->server >= 0 && job_->plan.is_asynchronous()) return serve(rendezvous.communicator(), start_up);
+    RankOutput output(*job_, *program_, status, directory_, options_.record,
+                      memory_->batches().lives(options_.rank % BatchBoard::kMostWorkers) > 0);
     TrainOptions train_options;
     train_options.threads = kernel_threads();
     train_options.arena = memory_->arena(options_.rank);
@@ -100,8 +105,13 @@ class Worker {
     status.state = RankState::training;
     TrainHooks hooks = output.hooks();
     hooks.on_hang = [this](const EnvError& error) { end_now(error); };
-    hooks.may_start = [this, &fault](int64_t step) {  // `step` counts from 0, faults and the gate from 1
+    const std::optional<EmulatedSpeed> speed =
+        program_->server < 0 ? EmulatedSpeed::of_environment(options_.rank) : std::nullopt;
+    const int workers_of_step = job_->plan.is_asynchronous() ? 1 : job_->spec.launch.ranks;
+    const double samples = static_cast<double>(job_->spec.dataset.batch) / workers_of_step;
+    hooks.may_start = [this, &fault, &speed, samples](int64_t step) {  // `step` counts from 0, faults and the gate from 1
       if (fault) fault->strike(step + 1);
+      if (speed) speed->step(samples);
       return memory_->gate().start(static_cast<uint64_t>(step) + 1);
     };
     std::optional<PieceReader> reader;
@@ -112,14 +122,50 @@ class Worker {
       train_options.restore = [&](Executor& executor) { restore(*program_, *reader, executor); };
     }
     std::optional<Saver> saver;
-    if (options_.image_fd >= 0) {
+    if (options_.image_fd >= 0 && !job_->plan.is_asynchronous()) {
       saver.emplace(*job_, *program_, *memory_, options_.image_fd, train_options.from, options_.failures);
       saver->add_to(hooks);
     }
     RankProfileFile profile(*program_, options_.profile, job_->spec.name, directory_);
     profile.add_to(hooks);
-    output.ended(train(*job_, *program_, rendezvous.communicator(), hooks, train_options));
+    if (job_->plan.is_asynchronous()) {
+      AsyncWorker worker(*job_, *program_, *memory_, rendezvous.communicator(), hooks, train_options);
+      output.ended(worker.run());
+      output.write_workers(memory_->batches());
+    } else {
+      output.ended(train(*job_, *program_, rendezvous.communicator(), hooks, train_options));
+    }
     profile.ended();
+    status.state = RankState::done;
+  }
+
+  /// An asynchronous server.
+  void serve(Communicator& comm, const StartUpClock& start_up) {
+    RankStatus& status = memory_->status(options_.rank);
+    ServerOutput output(*job_, *program_, status, directory_);
+    ServerOptions server_options;
+    server_options.threads = kernel_threads();
+    server_options.arena = memory_->arena(options_.rank);
+    server_options.start_up = start_up;
+    std::optional<PieceReader> reader;
+    if (!options_.resume.empty()) {
+      reader.emplace(read_manifest(options_.resume), options_.resume);
+      server_options.from = position_after(*job_, reader->manifest(), options_.resume);
+      server_options.restore = [&](Executor& executor) { restore(*program_, *reader, executor); };
+    }
+    ServerHooks hooks = output.hooks();
+    std::optional<Saver> saver;
+    if (options_.image_fd >= 0) {
+      saver.emplace(*job_, *program_, *memory_, options_.image_fd, server_options.from, options_.failures);
+      hooks.saves_before = [&](int64_t step) { return saver->saves_before(step); };
+      hooks.save = [&](const TrainPosition& position, Executor& executor) { saver->save(position, executor); };
+      hooks.at_end = [&](const TrainPosition& position, Executor& executor) { saver->save_last(position, executor); };
+    }
+    AsyncServer server(*job_, *program_, *memory_, comm, hooks, server_options);
+    if (saver) saver->prepare(server.executor());
+    status.state = RankState::training;
+    server.run();
+    output.ended(server);
     status.state = RankState::done;
   }
 
@@ -170,7 +216,8 @@ class Worker {
   /// Call it in a catch block. No destructors: threads may hang, or libraries' threads may still be aborting their calls.
   [[noreturn]] void end_failed() const {
     write_failure();
-    const int code = report(options_.rank);
+    // An asynchronous worker has a loss of its own.
+    const int code = report(options_.rank == 0 || (job_ && job_->plan.is_asynchronous()));
     std::fflush(nullptr);
     std::_Exit(code);
   }

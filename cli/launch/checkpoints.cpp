@@ -140,6 +140,10 @@ void Checkpoints::prepare(int attempt, const RunDirectory& directory, const std:
                                    point_->manifest.epoch, point_->path));
 }
 
+int64_t Checkpoints::first_step() const {
+  return point_ && use_ == CheckpointUse::train ? position_after(job_, point_->manifest, point_->path).step : 0;
+}
+
 /// A restart goes on from what this run has saved, if it has.
 void Checkpoints::find_newest(const CheckpointDirectory& directory) {
   if (auto newest = newest_whole(directory, notices_); newest && newest->manifest.name == job_.spec.name)

@@ -52,8 +52,8 @@ class Checkpoints {
   std::vector<std::string> news();
   /// The ranks have ended: waits for the disk, until `is_hurried`, and returns what was said.
   std::vector<std::string> finish(const std::function<bool()>& is_hurried = {});
-  /// Steps before the point that the ranks go on from; 0: they start anew.
-  int64_t first_step() const { return point_ ? point_->manifest.step : 0; }
+  /// Of the job's own batches; 0: the ranks start anew.
+  int64_t first_step() const;
 
  private:
   void close_images();

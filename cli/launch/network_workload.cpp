@@ -8,6 +8,7 @@
 #include "cli/launch/command_workload.h"
 #include "cli/render/launch_report.h"
 #include "cli/render/start_up_report.h"
+#include "cli/render/workers_report.h"
 #include "cli/worker/host_memory.h"
 #include "cli/worker/rank_failure.h"
 #include "cli/worker/rendezvous.h"
@@ -17,6 +18,7 @@
 #include "engine/train/data/index_check.h"
 #include "engine/train/memory_limit.h"
 #include "engine/train/prediction.h"
+#include "engine/train/servers/server.h"
 #include "launcher/protocol.h"
 
 namespace trainctl {
@@ -31,6 +33,18 @@ std::vector<Route> routes_of(const RankClasses& classes) {
   for (int rank = 0; rank < classes.num_ranks(); ++rank)
     for (const Instruction& i : classes.program_of(rank).instructions)
       if (i.opcode == Opcode::send) routes.push_back({rank, classes.peer(rank, i)});
+  return routes;
+}
+
+/// Each asynchronous worker asks each server.
+std::vector<Route> routes_of(const Plan& plan) {
+  std::vector<Route> routes;
+  for (int worker = 0; worker < plan.own_workers; ++worker) {
+    for (int server = plan.own_workers; server < plan.own_workers + plan.servers; ++server) {
+      routes.push_back({worker, server});
+      routes.push_back({server, worker});
+    }
+  }
   return routes;
 }
 
@@ -68,8 +82,12 @@ NetworkWorkload::NetworkWorkload(PlannedJob job, Device asked, const CudaDevices
     return;
   }
   device_ = describe_cpus(job_.spec, asked, found);
-  for (int rank = 0; rank < classes_.num_ranks(); ++rank) arena_bytes_.push_back(classes_.program_of(rank).arena_bytes);
-  if (!needs_store(job_.spec)) routes_ = routes_of(classes_);
+  for (int rank = 0; rank < classes_.num_ranks(); ++rank) {
+    const Program& program = classes_.program_of(rank);
+    const bool serves = job_.plan.is_asynchronous() && program.server >= 0;
+    arena_bytes_.push_back(serves ? server_arena_bytes(job_, program) : program.arena_bytes);
+  }
+  if (!needs_store(job_.spec)) routes_ = job_.plan.is_asynchronous() ? routes_of(job_.plan) : routes_of(classes_);
   if (validation_) run_beside(*validation_);
   require_host_memory();
 }
@@ -80,7 +98,7 @@ void NetworkWorkload::run_beside(const RankClasses& others) {
     int64_t& bytes = arena_bytes_[static_cast<size_t>(rank)];
     bytes = std::max(bytes, others.program_of(rank).arena_bytes);
   }
-  if (needs_store(job_.spec)) return;
+  if (needs_store(job_.spec) || job_.plan.is_asynchronous()) return;
   const std::vector<Route> more = routes_of(others);
   routes_.insert(routes_.end(), more.begin(), more.end());
 }
@@ -93,6 +111,7 @@ void NetworkWorkload::require_host_memory() const {
 
 nlohmann::ordered_json NetworkWorkload::plan() const {
   nlohmann::ordered_json report = plan_report(job_.spec, job_.graph, job_.plan, classes_);
+  if (!job_.tables.empty()) report["asynchronous"]["tables"] = tables_json(job_.tables, job_.spec.optimizer);
   report["launch"] = launch_report(job_.spec);
   return report;
 }
@@ -104,6 +123,7 @@ void NetworkWorkload::prepare(int attempt, const RunDirectory& directory) {
   states_ = RankStates(classes_);
   cache_ = classes_.num_ranks() > 1 ? SharedCache::create() : SharedCache();
   checkpoints_.prepare(attempt, directory, memory_);
+  prepare_batches(job_, checkpoints_.first_step(), *memory_);
   if (!needs_store(job_.spec)) return;
   token_ = store::random_token();
   store_.reset();
@@ -148,7 +168,15 @@ void NetworkWorkload::connect(Launch& launch) {
   launch.on_rank_started = [this](int rank, int pid) { stopped_.started(rank, pid); };
   launch.on_rank_ended = [this](int rank, bool failed) {
     stopped_.ended(rank);
-    if (failed) memory_->status(rank).state = RankState::failed;  // peers stop waiting for it
+    if (!failed) return;
+    memory_->status(rank).state = RankState::failed;  // peers stop waiting for it
+    if (rank < job_.plan.own_workers) memory_->batches().set_gone(rank);
+  };
+  launch.on_rejoin = [this](int rank) {
+    RankStatus& status = memory_->status(rank);
+    status.pid = 0;
+    status.state = RankState::starting;
+    memory_->batches().announce(rank);
   };
   launch.doing = [this](int rank) { return describe_position(memory_->status(rank), classes_.program_of(rank)); };
   launch.ask_to_stop = [this] { memory_->gate().ask_to_stop(); };
@@ -156,14 +184,28 @@ void NetworkWorkload::connect(Launch& launch) {
   launch.stopped_at = [this] { return stopped_at(); };
   launch.progress = [this](int rank) { return progress_of(memory_->status(rank), classes_.program_of(rank)); };
   launch.limits.timeout_seconds = job_.spec.launch.timeout_seconds;
+  launch.limits.on_their_own = job_.plan.own_workers;
   bind_to_gpus(gpus_, read_topology(), launch.bindings);
 }
 
 std::optional<int64_t> NetworkWorkload::stopped_at() const {
-  const auto last = static_cast<int64_t>(memory_->gate().highest());
+  const auto last = job_.plan.is_asynchronous() ? finished_steps() : static_cast<int64_t>(memory_->gate().highest());
   const int64_t total = memory_->status(0).total_steps.load();
   if (!memory_->gate().asked_to_stop() || (total > 0 && last >= total)) return std::nullopt;
   return last;
+}
+
+/// Of the whole run.
+int64_t NetworkWorkload::finished_steps() const {
+  if (!job_.plan.is_asynchronous()) return static_cast<int64_t>(memory_->status(0).finished_steps.load());
+  return memory_->batches().first() + memory_->batches().finished();
+}
+
+double NetworkWorkload::samples_per_second() const {
+  double sum = 0;
+  for (int rank = 0; rank < std::max(1, job_.plan.own_workers); ++rank)
+    sum += static_cast<double>(memory_->status(rank).samples_per_second.load());
+  return sum;
 }
 
 bool NetworkWorkload::is_up() const {
@@ -190,8 +232,8 @@ void NetworkWorkload::describe(LiveStatus& status) {
     status.loss = first.loss.load();
     status.metrics = metrics();
   }
-  status.samples_per_second = static_cast<double>(first.samples_per_second.load());
-  const int64_t steps_left = status.steps - static_cast<int64_t>(first.finished_steps.load());
+  status.samples_per_second = samples_per_second();
+  const int64_t steps_left = status.steps - finished_steps();
   if (status.samples_per_second > 0)
     status.seconds_left =
         static_cast<double>(steps_left) * static_cast<double>(job_.spec.dataset.batch) / status.samples_per_second;
@@ -225,7 +267,7 @@ void NetworkWorkload::watch_gpu() {
 RunResult NetworkWorkload::result() const {
   const RankStatus& first = memory_->status(0);
   RunResult result;
-  result.step = static_cast<int64_t>(first.finished_steps.load());
+  result.step = finished_steps();
   result.steps = static_cast<int64_t>(first.total_steps.load());
   if (options_.evaluate) return result;
   if (checkpoints_.are_saved()) result.saved_step = std::max<int64_t>(0, memory_->saves().written_step());
@@ -238,6 +280,8 @@ RunResult NetworkWorkload::result() const {
 
 std::string NetworkWorkload::report(const RunDirectory& directory) {
   std::string text = printed_tensors_line(job_.spec, directory);
+  if (job_.plan.is_asynchronous() && !options_.evaluate)
+    text += (text.empty() ? "" : "\n") + workers_report(memory_->batches(), job_.spec.dataset.batch);
   if (!options_.profile) return text;
   std::vector<Program> programs;
   for (int rank = 0; rank < classes_.num_ranks(); ++rank) programs.push_back(classes_.of_rank(rank));

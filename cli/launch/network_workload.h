@@ -42,6 +42,8 @@ class NetworkWorkload : public Workload {
   void run_beside(const RankClasses& others);
   void require_host_memory() const;
   void watch_gpu();
+  int64_t finished_steps() const;
+  double samples_per_second() const;
   Metrics metrics() const;  ///< of the last finished step
   std::optional<int64_t> stopped_at() const;
 

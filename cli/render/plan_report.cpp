@@ -15,6 +15,7 @@
 #include "cli/render/move_rows.h"
 #include "cli/render/predictions.h"
 #include "cli/render/schedule_drawing.h"
+#include "cli/render/served.h"
 #include "cli/render/table.h"
 #include "engine/base/measures.h"
 #include "engine/base/ranges.h"
@@ -109,7 +110,7 @@ std::string head(const Json& r) {
   std::string out = fmt::format("{}: {}, {}", text(r["job"]), text(r["mode"]), processes_text(all, servers));
   if (stages > 1) out += fmt::format(" = {} stages x {}", stages, all / stages);
   if (all / stages > 1) out += fmt::format(" (mesh {})", join(mesh, "x"));
-  out += fmt::format(", batch {}", batch);
+  out += fmt::format(", batch {}{}", batch, r.contains("asynchronous") ? " of each worker" : "");
   if (micro > 1) out += fmt::format(" = {} micro-batches of {}, {}", micro, batch / micro, text(r["schedule"]));
   if (const int chunks = r["chunks"]; chunks > 1) out += fmt::format(", {} chunks a stage", chunks);
   if (const int level = r["optimizer_shard_level"]; level > 0) out += fmt::format(", optimizer_shard level {}", level);
@@ -342,31 +343,6 @@ std::string validation(const Json& r, bool full) {
                : "  beside the variables, in the memory of the training's activations and buffers\n");
 }
 
-/// What each server holds, and what a step moves.
-std::string served(const Json& r) {
-  if (!r.contains("servers")) return "";
-  constexpr size_t kShown = 8;
-  Table servers({">server", ">rank", ">parameters", ">received a step", ">sent a step", "holds"});
-  for (const Json& s : r["servers"]) {
-    std::vector<std::string> held;
-    for (const Json& range : s["holds"]) {
-      const int64_t first = range["first"], count = range["elements"], of = range["of"];
-      held.push_back(text(range["tensor"]) +
-                     (count == of ? "" : fmt::format(" [{}:{}] of {}", first, first + count, of)));
-    }
-    const size_t more = held.size() > kShown ? held.size() - kShown : 0;
-    held.resize(held.size() - more);
-    servers.add({s["server"].dump(), s["rank"].dump(), with_commas(s["parameters"].get<int64_t>()),
-                 format_bytes(s["received"]), format_bytes(s["sent"]),
-                 join(held) + (more > 0 ? fmt::format(" and {} more", more) : "")});
-  }
-  Table workers({">workers", ">pushed a step", ">pulled a step"});
-  for (const Json& row : r["traffic"])
-    workers.add(
-        {ranks_of_row(numbers_of(text(row["ranks"])), true), format_bytes(row["pushed"]), format_bytes(row["pulled"])});
-  return "\nservers\n" + servers.str() + "\nworkers\n" + workers.str();
-}
-
 /// A line a stage: its ranks' files differ by little. What a rank writes waits for the disk in memory of the same size.
 std::string checkpoint(const Json& r) {
   if (!r.contains("checkpoint")) return "";
@@ -405,7 +381,7 @@ std::string communication(const Json& r) {
     table.add({text(row["purpose"]), text(row["kind"]), row["group_size"].dump(), with_commas(calls),
                bytes % calls == 0 ? with_commas(bytes / calls) : "~" + with_commas(bytes / calls), with_commas(bytes)});
   }
-  return "\ncommunication a step, all ranks" + (table.empty() ? std::string(": none\n") : "\n" + table.str());
+  return std::string(r.contains("asynchronous") ? "\ncommunication a step, one worker with the servers" : "\ncommunication a step, all ranks") + (table.empty() ? std::string(": none\n") : "\n" + table.str());
 }
 
 /// A line a group: what is in it, and what is different.
@@ -434,7 +410,7 @@ std::string render_plan(const Json& r, const PlanStyle& style) {
   out += redistributions(r, style.full);
   if (r["micro_batches"].get<int>() > 1 || r["stages"].get<int>() > 1)
     out += "\nschedule\n" + draw_schedule(r["tasks"], style.width);
-  out += parameter_groups(r) + served(r) + memory(r, style.full) + validation(r, style.full) + checkpoint(r) +
+  out += parameter_groups(r) + render_served(r) + memory(r, style.full) + validation(r, style.full) + checkpoint(r) +
          communication(r) + render_estimate(r) + render_search(r);
   for (const Json& note : r["notes"]) out += "\nnote: " + text(note) + "\n";
   return out;

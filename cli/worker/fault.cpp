@@ -5,9 +5,11 @@
 
 #include <algorithm>
 #include <charconv>
+#include <chrono>
 #include <cstdlib>
 #include <string>
 #include <string_view>
+#include <thread>
 
 #include "engine/base/error.h"
 
@@ -26,6 +28,35 @@ std::optional<int64_t> take_number(std::string_view& text, char end) {
 }
 
 }  // namespace
+
+std::optional<EmulatedSpeed> EmulatedSpeed::of_environment(int rank) {
+  constexpr const char* kSpeed = "TRAINCTL_TEST_SPEED";
+  const char* given = std::getenv(kSpeed);
+  if (given == nullptr) return std::nullopt;
+  const std::string copy = std::string(given) + ":";
+  std::string_view text = copy;
+  EmulatedSpeed speed;
+  speed.rank_ = rank;
+  for (int64_t* value : {&speed.us_, &speed.factor_, &speed.spell_ms_, &speed.seed_}) {
+    const auto number = take_number(text, ':');
+    if (!number) throw EnvError(std::string(kSpeed) + " is " + given + ", expected MICROSECONDS:FACTOR:SPELL_MS:SEED");
+    *value = *number;
+  }
+  return speed;
+}
+
+bool EmulatedSpeed::is_slow() const {
+  if (spell_ms_ == 0) return rank_ == seed_;
+  const auto now = std::chrono::steady_clock::now().time_since_epoch();
+  const int64_t spell = std::chrono::duration_cast<std::chrono::milliseconds>(now).count() / spell_ms_;
+  const auto key = static_cast<uint64_t>(spell * 1'000'003 + rank_ * 7919 + seed_ * 104'729);
+  return ((key * 0x9E3779B97F4A7C15ull) >> 63) != 0;
+}
+
+void EmulatedSpeed::step(double samples) const {
+  const double us = samples * static_cast<double>(us_ * (is_slow() ? factor_ : 1));
+  std::this_thread::sleep_for(std::chrono::microseconds(static_cast<int64_t>(us)));
+}
 
 std::optional<Fault> Fault::of_environment(int rank) {
   const char* order = std::getenv(kVariable);

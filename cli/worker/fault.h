@@ -14,6 +14,28 @@
 
 namespace trainctl {
 
+/// Workers whose processors are emulated, for tests and benchmarks of parameter servers on few cores. TRAINCTL_TEST_SPEED in
+/// the environment of a run:
+///
+///   speed := microseconds_a_sample ":" factor ":" spell_ms ":" seed
+///
+///   500:3:200:7   a step takes 500 us a sample more; in random spells of 200 ms, half of the time, 3 times that
+///   500:3:0:2     worker 2 takes 3 times that for good, and the others never
+class EmulatedSpeed {
+ public:
+  /// Throws EnvError if the environment does not follow the grammar.
+  static std::optional<EmulatedSpeed> of_environment(int rank);
+
+  /// Sleeps as long as the worker's next step takes.
+  void step(double samples) const;
+
+ private:
+  bool is_slow() const;
+
+  int rank_ = 0;
+  int64_t us_ = 0, factor_ = 1, spell_ms_ = 0, seed_ = 0;
+};
+
 class Fault {
  public:
   /// The fault that the environment orders for `rank`, if any. Throws EnvError if it does not follow the grammar.

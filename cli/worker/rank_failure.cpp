@@ -94,7 +94,7 @@ RankProgress progress_of(const RankStatus& status, const Program& program) {
   progress.position = (static_cast<uint64_t>(state) << 60) | (step << 28) | instruction;
   progress.waiting = state == RankState::connecting;
   progress.saving = state == RankState::saving;
-  if (progress.saving) progress.position ^= status.looks.load();
+  if (progress.saving || program.server >= 0) progress.position ^= status.looks.load();
   if (const Instruction* at = instruction_at(status, program)) {
     progress.waiting = progress.waiting || at->opcode == Opcode::collective || at->opcode == Opcode::recv;
   }

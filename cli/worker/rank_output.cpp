@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 
 #include "cli/render/tensor_text.h"
+#include "cli/render/workers_report.h"
 #include "engine/base/error.h"
 #include "engine/base/text.h"
 #include "engine/compile/report.h"
@@ -25,7 +26,7 @@ void write_line(std::string text) {
 }  // namespace
 
 RankOutput::RankOutput(const PlannedJob& job, const Program& program, RankStatus& status, const RunDirectory& directory,
-                       bool record)
+                       bool record, bool joins)
     : spec_(job.spec),
       program_(program),
       status_(status),
@@ -34,7 +35,7 @@ RankOutput::RankOutput(const PlannedJob& job, const Program& program, RankStatus
       printed_(job, program),
       prints_a_step_(std::count_if(program.instructions.begin(), program.instructions.end(),
                                    [](const Instruction& i) { return i.opcode == Opcode::print; })) {
-  if (program.rank == 0) metrics_.open(directory.file("metrics.jsonl"));
+  if (program.rank == 0) metrics_.open(directory.file("metrics.jsonl"), joins ? std::ios::app : std::ios::trunc);
   if (!record) return;
   collectives_.open(directory.rank_file(program.rank, "collectives.jsonl"));
   to_record_ = std::count_if(program.instructions.begin(), program.instructions.end(), communicates);
@@ -73,7 +74,8 @@ void RankOutput::on_first_step(const StartUpClock& clock) {
 void RankOutput::on_step(const StepReport& report) {
   // The first step is slower than the others: the average begins with the second.
   constexpr double kSmoothing = 0.1;
-  step_seconds_ += (report.seconds - step_seconds_) * (report.run_step <= 2 ? 1.0 : kSmoothing);
+  const int64_t count = report.own_step > 0 ? report.own_step : report.run_step;
+  step_seconds_ += (report.seconds - step_seconds_) * (count <= 2 ? 1.0 : kSmoothing);
   status_.total_epochs =
       static_cast<uint32_t>((report.run_steps + report.steps_per_epoch - 1) / report.steps_per_epoch);
   status_.total_steps = static_cast<uint64_t>(report.run_steps);
@@ -86,7 +88,7 @@ void RankOutput::on_step(const StepReport& report) {
     status_.samples_per_second = static_cast<float>(static_cast<double>(spec_.dataset.batch) / step_seconds_);
 
   const bool last = report.run_step == report.run_steps;
-  const bool logged = report.run_step % spec_.train.log_every == 0 || last || report.run_step == not_finite_since_;
+  const bool logged = count % spec_.train.log_every == 0 || last || report.run_step == not_finite_since_;
   if (!logged) return;
   if (report.has_loss) write_line(loss_line(report.epoch, report.step, static_cast<double>(report.loss)));
   if (metrics_.is_open()) metrics_ << metrics_line(report) << std::endl;
@@ -106,6 +108,9 @@ void RankOutput::on_epoch(const EpochReport& report) {
 
 void RankOutput::on_validation(const ValidationReport& report) {
   write_line(validation_line(report));
+  // An asynchronous worker that validates since worker 0 has died.
+  if (program_.rank > 0 && spec_.is_asynchronous() && !metrics_.is_open())
+    metrics_.open(directory_.file("metrics.jsonl"), std::ios::app);
   if (metrics_.is_open()) metrics_ << metrics_line(report) << std::endl;
 }
 
@@ -152,6 +157,10 @@ void RankOutput::ended(const TrainResult& result) {
   }
   write_line("stopped after step " + std::to_string(result.last_step) + ", as asked");
   if (metrics_.is_open()) metrics_ << nlohmann::json{{"stopped_at_step", result.last_step}}.dump() << std::endl;
+}
+
+void RankOutput::write_workers(const BatchBoard& board) {
+  if (metrics_.is_open()) metrics_ << workers_json(board, spec_.dataset.batch).dump() << std::endl;
 }
 
 /// Counts them: other steps, which make the same calls, may run before on_step reports the first one (sink_steps).

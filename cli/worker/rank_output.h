@@ -17,9 +17,9 @@ namespace trainctl {
 
 class RankOutput {
  public:
-  /// All arguments must outlive it.
+  /// All arguments must outlive it. `joins`: in the place of a worker that has died, whose lines stay.
   RankOutput(const PlannedJob& job, const Program& program, RankStatus& status, const RunDirectory& directory,
-             bool record);
+             bool record, bool joins = false);
   RankOutput(const RankOutput&) = delete;
   RankOutput& operator=(const RankOutput&) = delete;
 
@@ -29,6 +29,8 @@ class RankOutput {
   TrainHooks hooks();
   /// The training is over. Writes a line if it was stopped before its end.
   void ended(const TrainResult& result);
+  /// Of asynchronous workers.
+  void write_workers(const BatchBoard& board);
 
  private:
   void on_first_step(const StartUpClock& clock);

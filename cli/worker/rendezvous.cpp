@@ -49,7 +49,10 @@ std::vector<std::pair<std::string, std::string>> store_environment(uint16_t port
 
 Rendezvous::Rendezvous(const JobSpec& spec, std::shared_ptr<SharedMemory> memory, int rank) {
   if (!needs_store(spec)) {
-    communicator_ = make_shared_memory_communicator(std::move(memory), rank, spec.launch.timeout_seconds);
+    // A worker on its own may wait until another that stands still is killed, after launch.timeout.
+    const double patience = spec.launch.timeout_seconds * (spec.is_asynchronous() ? 2 : 1);
+    communicator_ = make_shared_memory_communicator(std::move(memory), rank, patience,
+                                                    spec.is_asynchronous() ? spec.launch.ranks : 0);
     return;
   }
   RankStatus& status = memory->status(rank);

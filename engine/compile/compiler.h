@@ -111,6 +111,8 @@ struct Compiler {
   std::vector<VirtualInstruction> code;
 
   bool is_server() const { return server >= 0; }
+  /// An asynchronous server takes no part in the loss, which is each worker's own.
+  bool has_loss() const { return graph.has_loss() && !(is_server() && plan.is_asynchronous()); }
   /// True if this rank has a part of the bucket.
   bool has(const BucketPlan& bucket) const {
     return is_server() ? bucket.part_of_server(server) >= 0 : bucket.in_stage(stage);

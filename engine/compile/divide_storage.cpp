@@ -64,7 +64,7 @@ void divide_storage(Compiler& c) {
 
   const auto is_served = [&](const VariablePlan& v) {
     const auto bucket = buckets.find(v.tensor);
-    return bucket != buckets.end() && bucket->second->is_served();
+    return bucket != buckets.end() && (bucket->second->is_served() || bucket->second->is_table);
   };
 
   std::map<Holders, int64_t> totals, placed;  // elements

@@ -29,7 +29,7 @@ View sum_of_squares(Lowering& l) {
   const bool empty = !norm.operand.accumulate;
   norm.operand.accumulate = false;
   if (empty) l.c.emit(once_a_step(Opcode::kernel, "zero clip_norm", &zero_kernel), {}, {norm});
-  all_reduce_numbers(l, "all_reduce clip_norm", Purpose::clip, l.c.all_ranks(), norm);
+  if (!l.c.plan.is_asynchronous()) all_reduce_numbers(l, "all_reduce clip_norm", Purpose::clip, l.c.all_ranks(), norm);
   return norm;
 }
 
@@ -87,6 +87,7 @@ void all_reduce_numbers(Lowering& l, const std::string& name, Purpose purpose, c
 void finish_loss(Lowering& l) {
   const View loss = l.c.flat(l.c.loss, 0, l.c.num_reported(), "loss");
   if (!counts_loss(l)) l.c.emit(once_a_step(Opcode::kernel, "zero loss", &zero_kernel), {}, {loss});
+  if (l.c.plan.is_asynchronous()) return;
   all_reduce_numbers(l, "all_reduce loss", Purpose::loss, l.c.all_ranks(), loss);
 }
 
@@ -124,7 +125,9 @@ void finish_step(Lowering& l) {
   if (!l.c.graph.has_loss()) return;
   if (l.c.trains()) reduce_remaining_buckets(l);
   finish_loss(l);
-  if (!l.c.trains() || l.c.plan.servers > 0) return;  // else the servers clip and update
+  if (!l.c.trains()) return;
+  if (l.c.plan.is_asynchronous() && l.c.spec.optimizer.clip_norm > 0) push_norm(l, sum_of_squares(l));
+  if (l.c.plan.servers > 0) return;  // else the servers clip and update
   std::optional<View> norm;
   if (l.c.spec.optimizer.clip_norm > 0) {
     add_up_shards(l);

@@ -83,7 +83,8 @@ void fuse_update(Compiler& c) {
   for (size_t b = 0; b < c.buckets.size(); ++b) {
     Bucket& bucket = c.program.buckets[b];
     if (!c.is_plain_step(*c.buckets[b].plan)) continue;
-    if (!c.buckets[b].plan->updated || bucket.level != 0 || bucket.reduce_group >= 0 || bucket.served) continue;
+    if (!c.buckets[b].plan->updated || bucket.level != 0 || bucket.reduce_group >= 0 || bucket.served || bucket.table)
+      continue;
     if (c.buckets[b].compute >= 0) continue;  // both the f32 weights and their bf16 copy would have to be updated
     if (bucket.gradient_type != DType::f32) continue;
     const Writers writers = find_writers(c, users, c.buckets[b]);

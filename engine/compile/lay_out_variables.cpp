@@ -34,6 +34,7 @@ Bucket bucket_of(Compiler& c, const BucketPlan& plan) {
   b.pieces = plan.pieces;
   b.gradient_type = plan.type;
   b.kept_type = plan.kept;
+  b.table = plan.is_table;
   if (plan.is_served()) {
     b.served = true;
     b.pushers = static_cast<int>(plan.pushers(c.plan.mesh).size());
@@ -54,7 +55,9 @@ Bucket bucket_of(Compiler& c, const BucketPlan& plan) {
 }
 
 /// False if another rank updates it: a server.
-bool updates(const Compiler& c, const BucketPlan& plan) { return plan.updated && plan.is_served() == c.is_server(); }
+bool updates(const Compiler& c, const BucketPlan& plan) {
+  return plan.updated && !plan.is_table && plan.is_served() == c.is_server();
+}
 
 /// In bf16 kernels read a copy. The f32 weights serve only the update, so each rank keeps just those that it
 /// updates.
@@ -119,7 +122,7 @@ void lay_out_variables(Compiler& c) {
     c.variable_plans.push_back(&plan);
   }
   c.scalars = c.new_buffer(BufferKind::scalars, sizeof(StepScalars));
-  if (c.graph.has_loss()) c.loss = c.new_buffer(BufferKind::scalars, c.num_reported() * kFloat);
+  if (c.has_loss()) c.loss = c.new_buffer(BufferKind::scalars, c.num_reported() * kFloat);
 }
 
 }  // namespace trainctl

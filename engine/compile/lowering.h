@@ -204,6 +204,8 @@ void update(Lowering& l, int bucket, const Bucket::Piece& piece, const std::opti
 void pull(Lowering& l, int bucket);
 /// A worker's push of a bucket's gradients, which are in `range`.
 void push(Lowering& l, int bucket, BufferId range);
+/// Asynchronous: sends each server the squared norm of this worker's gradients.
+void push_norm(Lowering& l, const View& norm);
 /// A server's step.
 void lower_server(Lowering& l);
 

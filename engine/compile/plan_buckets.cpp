@@ -158,7 +158,7 @@ void place_on_servers(const Plan& plan, std::vector<BucketPlan>& buckets) {
   std::iota(all.begin(), all.end(), 0);
   std::vector<BucketPlan*> whole;
   for (BucketPlan& bucket : buckets) {
-    if (!bucket.updated) continue;
+    if (!bucket.updated || bucket.is_table) continue;
     if (bucket.elements * byte_size(DType::f32) >= kLeastServedBytes * plan.servers)
       bucket.servers = all;
     else
@@ -236,6 +236,7 @@ std::vector<BucketPlan> plan_buckets(const Graph& graph, const Plan& plan) {
       bucket.type = plan.gradient_type;
       bucket.kept = level >= 2 && plan.micro_batches > 1 ? DType::f32 : bucket.type;
       bucket.pieces = pieces;
+      bucket.is_table = std::find(plan.tables.begin(), plan.tables.end(), variable->tensor) != plan.tables.end();
       buckets.push_back(std::move(bucket));
     }
     BucketPlan& bucket = buckets[open[key]];

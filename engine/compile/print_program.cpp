@@ -112,6 +112,7 @@ std::string bucket_text(const Program& program, const Bucket& b, const BucketPla
   if (!at.gradients.empty()) text += fmt::format(", {} {}", gradients_text(b), at.gradients);
   for (const std::string& place : at.optimizer) text += ", optimizer " + place;
   if (b.served && program.server < 0) text += ", on servers";
+  if (b.table) text += ", rows of a table on servers";
   if (b.reduce_group >= 0) text += ", summed over " + ranks_text(program.groups[b.reduce_group]);
   if (b.level > 0) text += fmt::format(", level {}, shard {} of {}", b.level, b.shard, b.shards);
   if (b.pieces > 1) text += fmt::format(", in {} pieces", b.pieces);

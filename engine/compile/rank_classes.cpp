@@ -1,6 +1,7 @@
 // See the header.
 #include "engine/compile/rank_classes.h"
 
+#include <algorithm>
 #include <map>
 #include <utility>
 
@@ -50,11 +51,44 @@ void number_groups(RankClasses& classes) {
   }
 }
 
+namespace {
+
+/// The classes of all processes, from those of one worker with its servers.
+RankClasses with_own_workers(RankClasses classes, int workers) {
+  const int servers = classes.num_ranks() - 1;
+  classes.class_of.assign(static_cast<size_t>(workers + servers), 0);
+  for (size_t c = 0; c < classes.programs.size(); ++c) {
+    Program& program = classes.programs[c];
+    const int first = program.server < 0 ? 0 : workers + program.server, count = program.server < 0 ? workers : 1;
+    program = of_own_worker(std::move(program), workers, first);
+    classes.ranks[c].clear();
+    for (int rank = first; rank < first + count; ++rank) {
+      classes.ranks[c].push_back(rank);
+      classes.class_of[static_cast<size_t>(rank)] = static_cast<int>(c);
+    }
+  }
+  return classes;
+}
+
+}  // namespace
+
+int rank_of_program(const Plan& plan, int rank) {
+  return plan.is_asynchronous() ? std::max(rank - (plan.own_workers - 1), 0) : rank;
+}
+
+Program of_own_worker(Program program, int workers, int rank) {
+  program.rank = rank;
+  if (program.server >= 0) return program;
+  for (Instruction& i : program.instructions)
+    if (i.opcode == Opcode::send || i.opcode == Opcode::recv) i.peer += workers - 1;
+  return program;
+}
+
 RankClasses compile_classes(const Graph& graph, const Plan& plan, const JobSpec& spec, const CostModel& cost,
                             const EvaluationOf* of) {
   RankClasses classes = compile_unverified(graph, plan, spec, cost, of);
   require_verified(classes);
-  return classes;
+  return plan.is_asynchronous() ? with_own_workers(std::move(classes), plan.own_workers) : classes;
 }
 
 RankClasses compile_unverified(const Graph& graph, const Plan& plan, const JobSpec& spec, const CostModel& cost,

@@ -45,6 +45,15 @@ RankClasses compile_classes(const Graph& graph, const Plan& plan, const JobSpec&
 RankClasses compile_unverified(const Graph& graph, const Plan& plan, const JobSpec& spec, const CostModel& cost,
                                const EvaluationOf* of = nullptr);
 
+// Asynchronous parameter servers: programs are compiled, and proved, as those of one worker (rank 0) with its servers.
+// Each worker runs that worker's, with the servers' ranks after all workers'; the peer of a server's messages stays 0,
+// which is whichever worker it serves.
+
+/// The rank whose program the process `rank` runs; without asynchronous workers `rank` itself.
+int rank_of_program(const Plan& plan, int rank);
+/// That program, for the process `rank` of a job with so many asynchronous workers.
+Program of_own_worker(Program program, int workers, int rank);
+
 /// The programs of all ranks, in rank order, each as its own class.
 RankClasses each_by_itself(std::vector<Program> programs);
 

@@ -342,6 +342,12 @@ Json validation_rows(const RankClasses& validation) {
   return rows;
 }
 
+/// Asynchronous: a step is one worker's.
+static RankClasses one_of_each(RankClasses classes) {
+  for (std::vector<int>& ranks : classes.ranks) ranks.resize(1);
+  return classes;
+}
+
 Json plan_report(const JobSpec& spec, const Graph& graph, const Plan& plan, const RankClasses& classes) {
   Json layers = Json::array(), of_classes = Json::array();
   for (size_t i = 0; i < graph.layers.size(); ++i) layers.push_back(layer_json(graph, plan, i));
@@ -358,7 +364,7 @@ Json plan_report(const JobSpec& spec, const Graph& graph, const Plan& plan, cons
   }
   Json report = {{"job", spec.name},
                  {"mode", to_string(plan.mode)},
-                 {"ranks", plan.ranks},
+                 {"ranks", plan.is_asynchronous() ? plan.own_workers : plan.ranks},
                  {"stages", plan.num_stages},
                  {"mesh", plan.mesh.axis_sizes()},
                  {"micro_batches", plan.micro_batches},
@@ -375,12 +381,14 @@ Json plan_report(const JobSpec& spec, const Graph& graph, const Plan& plan, cons
                  {"bubble", times.bubble()},
                  {"groups", table.rows()},
                  {"redistributions", std::move(redistributions)},
-                 {"communication", communication_totals(classes)},
+                 {"communication", communication_totals(plan.is_asynchronous() ? one_of_each(classes) : classes)},
                  {"rank_classes", std::move(of_classes)},
                  {"calls", std::move(calls)},
                  {"notes", plan.notes}};
   if (Json groups = parameter_groups_json(spec, graph); !groups.is_null()) report["parameter_groups"] = std::move(groups);
   if (plan.servers > 0) add_served(report, classes);
+  if (plan.is_asynchronous())
+    report["asynchronous"] = {{"staleness", spec.parallel.staleness}, {"rebalance", spec.parallel.rebalance}};
   if (plan.hybrid()) report["held"] = held_report(graph, plan, spec.parallel.full_batch);
   return report;
 }

@@ -9,6 +9,9 @@
 // at once.
 //
 // A server's messages are those of worker 0, seen from the other end: its program says their order.
+//
+// Asynchronous: the programs are those of one worker with its servers, and each worker runs them on its own. A server
+// answers and takes pushes in an event loop (engine/train/servers), and runs its program once a push.
 #include <algorithm>
 #include <numeric>
 
@@ -79,6 +82,13 @@ class Server {
     }
   }
 
+  /// Asynchronous: the worker that pushes has all of its gradients, so it knows their norm.
+  View take_norm() {
+    const View norm = c_.flat(c_.new_buffer(BufferKind::scratch, byte_size(DType::f32)), 0, 1, "clip_norm");
+    c_.emit(message(Opcode::recv, "clip_norm", Purpose::clip, 0), {}, {norm});
+    return norm;
+  }
+
   /// Over all servers: each has a part of the gradients, or none.
   View sum_of_squares() {
     View norm = c_.flat(c_.new_buffer(BufferKind::scratch, byte_size(DType::f32)), 0, 1, "clip_norm");
@@ -119,7 +129,7 @@ ServedBuckets served_buckets(const Compiler& c) {
   const Program worker = compile(c.graph, c.plan, c.spec, c.cost, 0, &c.graph == &c.trained ? nullptr : &of);
   ServedBuckets served;
   for (const Instruction& i : worker.instructions) {
-    if ((i.opcode != Opcode::send && i.opcode != Opcode::recv) || i.peer != c.rank) continue;
+    if ((i.opcode != Opcode::send && i.opcode != Opcode::recv) || i.peer != c.rank || i.purpose == Purpose::clip) continue;
     const bool is_pull = i.opcode == Opcode::recv;
     const std::string& tensor = is_pull ? i.outputs[0].tensor : i.inputs[0].tensor;
     const std::string name = tensor.substr(tensor.find('.') + 1);
@@ -151,6 +161,11 @@ void push(Lowering& l, int bucket, BufferId range) {
              {part_of(l.c, bucket, static_cast<int>(part), range, name, plan.type)}, {});
 }
 
+void push_norm(Lowering& l, const View& norm) {
+  for (int server = 0; server < l.c.plan.servers; ++server)
+    l.c.emit(message(Opcode::send, "clip_norm", Purpose::clip, rank_of_server(l.c, server)), {norm}, {});
+}
+
 void lower_server(Lowering& l) {
   Server server(l);
   const ServedBuckets served = served_buckets(l.c);
@@ -160,9 +175,9 @@ void lower_server(Lowering& l) {
     server.take_pushes(bucket);
     if (!clips) update(l, bucket, l.c.program.buckets[static_cast<size_t>(bucket)].piece(0), {});
   }
-  if (l.c.graph.has_loss()) finish_loss(l);
+  if (l.c.has_loss()) finish_loss(l);
   if (!l.c.trains() || !clips) return;
-  const View norm = server.sum_of_squares();
+  const View norm = l.c.plan.is_asynchronous() ? server.take_norm() : server.sum_of_squares();
   for (int bucket : served.pushed) update(l, bucket, l.c.program.buckets[static_cast<size_t>(bucket)].piece(0), norm);
 }
 

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <nlohmann/json.hpp>
+#include <set>
 
 #include "engine/base/ranges.h"
 #include "engine/compile/report.h"
@@ -31,6 +32,23 @@ Json holds_json(const Program& server) {
       holds.push_back(
           {{"tensor", v.name}, {"first", range.first}, {"elements", range.count}, {"of", num_elements(v.shape)}});
   return holds;
+}
+
+/// On equal links the bytes of the busiest rank decide: 2 (N-1)/N W of an all_reduce against N/S W of a server and W of a
+/// worker, in each direction. For 1, 2, 4, … servers, for `count`, and for the fewest that keep up.
+Json rates_beside_all_reduce(int workers, int count) {
+  const double all_reduce = 2.0 * (workers - 1) / workers;
+  const auto rate = [&](int servers) { return all_reduce / std::max(1.0, static_cast<double>(workers) / servers); };
+  std::set<int> counts = {count};
+  for (int servers = 1; servers <= workers; servers *= 2) counts.insert(servers);
+  for (int servers = 1; servers <= workers; ++servers) {
+    if (rate(servers) < 1) continue;
+    counts.insert(servers);
+    break;
+  }
+  Json rows = Json::array();
+  for (const int servers : counts) rows.push_back({{"servers", servers}, {"rate", rate(servers)}});
+  return rows;
 }
 
 /// Of a step's messages with this opcode and purpose.
@@ -66,8 +84,10 @@ void add_served(Json& report, const RankClasses& classes) {
                        {"sent", bytes_of(p, Opcode::send, Purpose::weights)},
                        {"holds", holds_json(p)}});
   }
+  const int workers = classes.num_ranks() - static_cast<int>(servers.size()), count = static_cast<int>(servers.size());
   report["servers"] = std::move(servers);
   report["traffic"] = std::move(traffic);
+  if (workers > 1) report["servers_beside_all_reduce"] = rates_beside_all_reduce(workers, count);
 }
 
 }  // namespace trainctl

@@ -286,7 +286,9 @@ class Pieces {
 void verify_updates(const Program& program, Faults& faults) {
   std::vector<BucketUpdates> updates;
   for (size_t b = 0; b < program.buckets.size(); ++b)
-    for (int p = 0; p < program.buckets[b].pieces && !(program.buckets[b].served && program.server < 0); ++p)
+    for (int p = 0; p < program.buckets[b].pieces && !(program.buckets[b].served && program.server < 0) &&
+                    !program.buckets[b].table;
+         ++p)
       updates.emplace_back(program, static_cast<int>(b), p, faults);
   std::vector<std::vector<int>> instructions(updates.size());  // the instructions that each piece must check
   Pieces pieces(program, updates);

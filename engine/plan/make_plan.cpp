@@ -32,7 +32,8 @@ Plan plan_header(const JobSpec& spec) {
   const ParallelSpec& parallel = spec.parallel;
   Plan plan;
   plan.mode = parallel.mode;
-  plan.ranks = spec.launch.ranks;
+  plan.own_workers = spec.is_asynchronous() ? spec.launch.ranks : 0;
+  plan.ranks = plan.is_asynchronous() ? 1 : spec.launch.ranks;
   plan.servers = spec.servers();
   plan.num_stages = parallel.mode == ParallelMode::stand_alone ? 1 : parallel.stages;
   plan.chunks = parallel.mode == ParallelMode::stand_alone ? 1 : parallel.chunks;
@@ -202,6 +203,10 @@ void add_notes(const std::vector<std::optional<LayerStrategy>>& strategies, cons
   if (spec.parallel.mode != ParallelMode::parameter_server && spec.parallel.servers > 1) {
     plan.notes.push_back(fmt::format("parallel.servers is not used in {} mode", to_string(plan.mode)));
   }
+  if (plan.is_asynchronous())
+    plan.notes.push_back("asynchronous workers: what is trained depends on their timing, so two runs differ");
+  if (plan.servers > 0 && !spec.parallel.sync && spec.parallel.staleness == 0)
+    plan.notes.push_back("parallel.staleness is 0: the steps are the synchronous ones");
   const auto add_once = [&plan](const std::string& note) {
     if (std::find(plan.notes.begin(), plan.notes.end(), note) == plan.notes.end()) plan.notes.push_back(note);
   };

@@ -80,6 +80,9 @@ struct Plan {
   int ranks = 1;  ///< workers; the mesh is theirs
   /// parameter_server: they hold the weights that are updated, and have the ranks after the workers'.
   int servers = 0;
+  /// Asynchronous parameter servers: so many workers each run the program of the mesh's one rank, on batches of their own,
+  /// and exchange messages with the servers alone. 0: the ranks run in step.
+  int own_workers = 0;
   int num_stages = 1;
   int chunks = 1;  ///< consecutive layers form a virtual stage; chunk c of stage s is virtual stage c * num_stages + s
   int micro_batches = 1;
@@ -97,11 +100,15 @@ struct Plan {
   /// Layouts in which tensors of recompute layers are kept from the forward to the backward pass: results of
   /// collectives.
   std::map<TensorId, std::vector<Layout>> kept;
+  /// Parameters of which asynchronous workers have the rows of one batch alone (engine/train/servers/table_plan.h).
+  std::vector<TensorId> tables;
   std::vector<VariablePlan> variables;  ///< parameters, then states, in graph order
   HybridParts hybrid_parts;             ///< in hybrid_parallel
   std::vector<std::string> notes;       ///< for the user ("batch 30 is cut 2 of 4 ways …")
 
+  /// That programs are compiled for: asynchronous workers count as one.
   int processes() const { return ranks + servers; }
+  bool is_asynchronous() const { return own_workers > 0; }
   bool hybrid() const { return mode == ParallelMode::hybrid_parallel; }
   const VariablePlan& variable(TensorId tensor) const;
   /// Null: it is planned as its layer.

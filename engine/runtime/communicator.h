@@ -59,6 +59,16 @@ class Communicator {
   virtual void wait_send(int peer, int64_t sequence) = 0;
   virtual void recv(int peer, void* data, int64_t bytes) = 0;
 
+  // For a rank that serves many others, in any order. Only over shared memory.
+  /// True if recv from `peer` need not wait for it to send.
+  virtual bool has_message(int peer);
+  /// What `peer` has sent to an earlier process of this rank is lost. `peer` must not send meanwhile.
+  virtual void drop_messages(int peer);
+  /// A number that changes with each message to this rank.
+  virtual uint32_t mail() const;
+  /// Returns when mail() is no longer `seen`, or after `seconds`.
+  virtual void wait_for_mail(uint32_t seen, double seconds);
+
   /// Publishes this rank's position to peers and launcher; costs one store.
   virtual void set_position(RankPosition position) = 0;
   virtual RankPosition position_of(int rank) const = 0;

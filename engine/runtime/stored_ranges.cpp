@@ -83,7 +83,7 @@ std::vector<StoredRange> stored_ranges(const Program& program) {
       continue;
     }
     const Bucket& bucket = program.buckets[static_cast<size_t>(v.bucket)];
-    if (bucket.served && program.server < 0) continue;  // pulled anew in each step
+    if ((bucket.served && program.server < 0) || bucket.table) continue;  // pulled anew in each step
     check(bucket.optimizer_states.size() == bucket.optimizer_offsets.size(), "each state of an optimizer has a name");
     Slot(v, bucket, {.slot = kWeightSlot}, ranges).add(bucket.weights_offset, bucket.weights_are_cut());
     Slot(v, bucket, {.slot = kWeightSlot, .dtype = DType::bf16, .is_copy = bucket.weights_offset >= 0}, ranges)

@@ -36,9 +36,9 @@ const Section& dataset_section() {
                           "mnist reads IDX files (also .gz), image_folder JPEG and PNG files in a folder a class, tar "
                           "shards of files whose common names make a sample, csv rows of text, npy, npz and safetensors "
                           "arrays, cifar10 and cifar100 their binary files, tokens files of nanoGPT or llm.c, text the "
-                          "bytes of any files; random and constant generate samples.")
+                          "bytes of any files; random, constant and clicks generate samples.")
               .one_of({"mnist", "image_folder", "tar", "csv", "npy", "npz", "safetensors", "cifar10", "cifar100",
-                       "tokens", "text", "random", "constant"})
+                       "tokens", "text", "random", "constant", "clicks"})
               .required(),
           list_field<&D::paths>("path", FieldKind::paths,
                                 "mnist, cifar10, cifar100: the folder of the files. image_folder: the folder of the "
@@ -117,7 +117,7 @@ const Section& dataset_section() {
               .is(FieldKind::bytes)
               .at_least(0),
           field<&D::shape>("shape", "Shape of one sample.")
-              .for_type({"random", "constant"})
+              .for_type({"random", "constant", "clicks"})
               .at_least(1)
               .at_most(kMaxSize)
               .required(),
@@ -127,7 +127,7 @@ const Section& dataset_section() {
               .at_least(1)
               .at_most(kMaxSize),
           field<&D::samples>("samples", "Samples in the set; 0: one batch.")
-              .for_type({"random", "constant"})
+              .for_type({"random", "constant", "clicks"})
               .at_least(0),
           field<&D::classes>("classes", "Integers are drawn from 0 up to this, exclusive.")
               .for_type({"random"})
@@ -135,6 +135,19 @@ const Section& dataset_section() {
               .at_most(std::numeric_limits<int32_t>::max()),
           field<&D::value>("value", "Every element of the data.").for_type({"constant"}),
           field<&D::label_value>("label_value", "Every element of the labels.").for_type({"constant"}),
+          field<&D::ids>("ids", "Ids of a sample: the field `ids`, beside `data` and `label`.")
+              .for_type({"clicks"})
+              .at_least(1)
+              .at_most(65'536),
+          field<&D::vocab>("vocab", "Ids are below this.")
+              .for_type({"clicks"})
+              .at_least(1)
+              .at_most(kMaxSize)
+              .required(),
+          field<&D::zipf>("zipf", "Zipf's law: the r-th most frequent id comes 1 / r^zipf as often as the first.")
+              .for_type({"clicks"})
+              .above(0)
+              .at_most(8),
       }};
   return section;
 }
@@ -148,7 +161,7 @@ const Section& validation_dataset_section() {
           list_field<&D::paths>("path", FieldKind::paths, "Folder or files, of the type of `dataset`."),
           field<&D::split>("split", "Of mnist, cifar10, cifar100: which of the folder's files; as `dataset` if omitted.")
               .one_of({"train", "test"}),
-          unless_zero<&D::samples>("samples", "Of the types random and constant: as many; as `dataset` if omitted.")
+          unless_zero<&D::samples>("samples", "Of the types random, constant and clicks: as many; as `dataset` if omitted.")
               .at_least(1),
       }};
   return section;

@@ -32,6 +32,9 @@ inline constexpr size_t kMaxMetrics = 7;
 inline constexpr size_t kMaxSampleFields = 64;
 
 inline constexpr int kMaxRanks = 65'536;
+/// Of asynchronous parameter servers.
+inline constexpr int kMaxStaleness = 1'000'000;
+inline constexpr int kMostAsyncWorkers = 256;
 inline constexpr int kMostDataWorkers = 1'024;
 inline constexpr int kMostPrefetch = 1'024;
 

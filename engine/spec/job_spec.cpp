@@ -163,6 +163,7 @@ bool DatasetSpec::has_source() const {
 std::vector<std::string> DatasetSpec::field_names() const {
   if (type == "image_folder" || type == "cifar10" || type == "cifar100" || (type == "tar" && fields.empty()))
     return {"image", "label"};
+  if (type == "clicks") return {"data", "ids", "label"};
   if (fields.empty()) return {"data", "label"};
   std::vector<std::string> names;
   for (const SampleFieldSpec& field : fields) names.push_back(field.name);
@@ -208,6 +209,7 @@ DatasetSpec JobSpec::validation_set() const {
   set.weights.clear();  // each sample counts once
   if (!differs.split.empty()) set.split = differs.split;
   if (differs.samples > 0) set.samples = differs.samples;
+  if (set.type == "clicks") set.takes_validation_share = true;  // other samples than those of the training
   return set;
 }
 

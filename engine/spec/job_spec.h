@@ -90,6 +90,10 @@ struct DatasetSpec {
   int64_t classes = 0;        ///< random: integers (i32 data, i32 labels) are in [0, classes)
   double value = 1.0;         ///< constant: data
   double label_value = 0.0;   ///< constant: label
+  // clicks
+  int64_t ids = 8;             ///< of a sample
+  int64_t vocab = 0;           ///< ids are in [0, vocab)
+  double zipf = 1.05;          ///< the r-th most frequent id comes 1 / r^zipf as often as the first
 
   /// Of the samples, in their order: what layers may name as inputs.
   std::vector<std::string> field_names() const;
@@ -260,6 +264,8 @@ struct ParallelSpec {
   SearchSpec search;       ///< auto_parallel
   int servers = 1;         ///< parameter_server, as are the fields below
   bool sync = true;
+  int staleness = 4;       ///< asynchronous: rounds of batches that a worker may be ahead of the oldest one under way
+  bool rebalance = false;  ///< asynchronous: a batch goes to whichever worker asks next
   std::vector<std::string> tables;  ///< names or globs of layers
 };
 
@@ -323,6 +329,9 @@ struct JobSpec {
   bool has_command() const { return !command.empty(); }
   /// Of the mode parameter_server; else 0. Their ranks follow those of the workers, which launch.ranks counts.
   int servers() const { return parallel.mode == ParallelMode::parameter_server ? parallel.servers : 0; }
+  /// Each worker runs batches of its own, and the servers update with each push. With a staleness of 0 the steps are the
+  /// synchronous ones.
+  bool is_asynchronous() const { return servers() > 0 && !parallel.sync && parallel.staleness > 0; }
   /// Workers and servers.
   int processes() const { return launch.ranks + servers(); }
 

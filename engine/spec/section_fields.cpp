@@ -302,10 +302,19 @@ const Section& parallel_section() {
               .at_least(1)
               .at_most(kMaxRanks),
           field<&P::sync>("sync",
-                          "For parameter_server: each step takes the gradients of all workers. false, asynchronous "
-                          "steps, is not there yet."),
+                          "For parameter_server: each step takes the gradients of all workers. false: each worker runs "
+                          "batches of its own, and the servers update with each push."),
+          field<&P::staleness>("staleness",
+                               "For sync: false: rounds of batches, one a worker, that a worker may be ahead of the "
+                               "oldest batch under way; 0: the synchronous steps.")
+              .at_least(0)
+              .at_most(kMaxStaleness),
+          field<&P::rebalance>("rebalance",
+                               "For sync: false: a batch goes to whichever worker asks next; false: each worker has its "
+                               "share of them."),
           list_field<&P::tables>("tables", FieldKind::metric_names,
-                                 "For parameter_server: embeddings that are on the servers alone. Not there yet."),
+                                 "For sync: false: embeddings, by name or glob of their layers, that are on the servers alone, "
+                                 "split by rows."),
       }};
   return section;
 }

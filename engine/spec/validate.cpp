@@ -69,14 +69,26 @@ void gradients_in_bf16_are_of_bf16(Rules& r) {
           "set precision: bf16, or leave gradient_precision out");
 }
 
+/// parallel.sync: false.
+void workers_are_on_their_own(Rules& r) {
+  if (r.fine({"launch.comm"}) && r.job.launch.comm == "gloo")
+    r.wrong("launch.comm", "asynchronous workers exchange messages through shared memory, not gloo",
+            "set launch.comm: shm, or parallel.sync: true");
+  if (r.fine({"launch.ranks"}) && r.job.launch.ranks > kMostAsyncWorkers)
+    r.wrong("launch.ranks", number(r.job.launch.ranks) + " asynchronous workers are more than " +
+                                number(kMostAsyncWorkers), "set parallel.sync: true, or fewer ranks");
+  if (r.fine({"train.stop_when"}) && r.job.train.stop_when)
+    r.wrong("train.stop_when", "asynchronous workers do not end together by a rule",
+            "leave stop_when out, or set parallel.sync: true");
+}
+
 void servers_hold_the_weights(Rules& r) {
   if (!r.fine({"parallel.mode"}) || r.job.servers() == 0) return;
   const ParallelSpec& parallel = r.job.parallel;
-  if (r.fine({"parallel.sync"}) && !parallel.sync)
-    r.wrong("parallel.sync", "asynchronous parameter servers are not there yet", "leave sync out, or set sync: true");
-  if (r.fine({"parallel.tables"}) && !parallel.tables.empty())
-    r.wrong("parallel.tables", "tables that are on the servers alone are not there yet",
-            "leave tables out: the servers hold all parameters, and workers pull all of them");
+  if (r.job.is_asynchronous()) workers_are_on_their_own(r);
+  if (r.fine({"parallel.tables", "parallel.sync"}) && !parallel.tables.empty() && !r.job.is_asynchronous())
+    r.wrong("parallel.tables", "only asynchronous workers pull rows of tables",
+            "set parallel.sync: false, and a staleness above 0");
   if (r.fine({"parallel.stages"}) && parallel.stages > 1)
     r.wrong("parallel.stages", "the workers of parameter_server are one stage, not " + number(parallel.stages),
             "set parallel.stages: 1, or parallel.mode: data_parallel");
@@ -252,7 +264,7 @@ void validation_fits(Rules& r) {
   const ValidationSpec& validation = *r.job.validation;
   const DatasetSpec& set = validation.dataset;
   const std::string& type = r.job.dataset.type;
-  const bool has_files = type != "random" && type != "constant";
+  const bool has_files = type != "random" && type != "constant" && type != "clicks";
   if (!r.job.loss) r.wrong("validation", "a validation needs a loss", "e.g. loss: softmax_cross_entropy");
   if (!set.paths.empty() && !has_files)
     r.wrong("validation.dataset.path", "a " + type + " set has no files", "set samples");
@@ -264,7 +276,7 @@ void validation_fits(Rules& r) {
             "split is for the types mnist, cifar10 and cifar100, and dataset.type is " + type,
             "give validation.dataset.path, or dataset.split: {train: 0.9, validation: 0.1}");
   if (set.samples > 0 && has_files)
-    r.wrong("validation.dataset.samples", "samples is for the types random and constant, and dataset.type is " + type);
+    r.wrong("validation.dataset.samples", "samples is for the types random, constant and clicks, and dataset.type is " + type);
 }
 
 /// `told`: only what the validation tells.

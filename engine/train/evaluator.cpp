@@ -54,7 +54,8 @@ Evaluator::Evaluator(const PlannedJob& job, const PlannedEvaluation& evaluation,
       executor_(std::move(executor)),
       loader_(make_loader(job, evaluation, program, *executor_, on_hang)) {}
 
-ValidationReport Evaluator::run(int64_t steps, const std::function<void(int64_t, int64_t)>& progress) {
+ValidationReport Evaluator::run(int64_t steps, const std::function<void(int64_t, int64_t)>& progress,
+                                const std::function<void(std::byte*)>& before_batch) {
   const auto start = std::chrono::steady_clock::now();
   StepScalars scalars;
   scalars.step = static_cast<uint32_t>(std::max<int64_t>(steps, 1) - 1);
@@ -66,7 +67,9 @@ ValidationReport Evaluator::run(int64_t steps, const std::function<void(int64_t,
   report.run_step = steps;
   if (progress) progress(0, batches());
   for (int64_t batch = 0; batch < batches(); ++batch) {
-    executor_->start_step(loader_->next_step(), scalars);
+    const std::byte* inputs = loader_->next_step();
+    if (before_batch) before_batch(const_cast<std::byte*>(inputs));  // the block is this loader's
+    executor_->start_step(inputs, scalars);
     loss += static_cast<double>(executor_->finish_step(std::span(sums).first(program_.metrics.size())));
     for (size_t i = 0; i < program_.metrics.size(); ++i) metrics[i] += static_cast<double>(sums[i]);
     labels += loader_->oldest_labels();

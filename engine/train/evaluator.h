@@ -23,8 +23,9 @@ class Evaluator {
 
   /// The whole set, with the weights in the arena after `steps` steps. No step of the training may be unfinished. The
   /// numbers are the same on all ranks, and the loss and the metrics that are not told (validation.metrics) are too.
-  /// `progress` is called after each batch. Throws as Trainer::run_step.
-  ValidationReport run(int64_t steps, const std::function<void(int64_t done, int64_t all)>& progress = {});
+  /// `progress` is called after each batch; `before_batch` with its inputs, before it runs. Throws as Trainer::run_step.
+  ValidationReport run(int64_t steps, const std::function<void(int64_t done, int64_t all)>& progress = {},
+                       const std::function<void(std::byte* inputs)>& before_batch = {});
 
  private:
   const PlannedJob& job_;

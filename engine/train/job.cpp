@@ -111,11 +111,26 @@ Program with_evaluation_memory(const PlannedJob& job, Program program) {
   return program;
 }
 
+/// Servers save between updates; what workers keep of their own, and tables, they do not save yet.
+void check_saves(const PlannedJob& job) {
+  if (!job.plan.is_asynchronous() || !job.spec.train.checkpoint) return;
+  if (!job.tables.empty())
+    throw SpecError(job.spec.position("train.checkpoint"), "train.checkpoint",
+                    "tables are not saved yet: " + job.tables.front().layer, "leave checkpoint out");
+  for (const Tensor& tensor : job.graph.tensors)
+    if (tensor.kind == TensorKind::state)
+      throw SpecError(job.spec.position("train.checkpoint"), "train.checkpoint",
+                      "each asynchronous worker keeps a " + tensor.name + " of its own, which no checkpoint has",
+                      "set parallel.sync: true, or leave checkpoint out");
+}
+
 /// The plan of a job in which everything is fixed.
 void plan_graph(PlannedJob& job) {
   const std::vector<std::string> notes = leave_out_outdated(job.spec, job.graph);
   job.plan = make_plan(job.graph, job.spec, job.cost);
   job.plan.notes.insert(job.plan.notes.begin(), notes.begin(), notes.end());
+  for (ServedTable& table : job.tables) job.plan.tables.push_back(find_table(job.graph, table));
+  check_saves(job);
   choose_head_pieces(job);
 }
 
@@ -211,7 +226,8 @@ PlannedJob plan_job(JobSpec spec) {
     throw with_positions(error, job.spec);
   }
   search_plan(job);
-  job.graph = build_graph(job.spec, job.shapes);
+  job.tables = plan_tables(job.spec, job.shapes);
+  job.graph = build_graph(job.tables.empty() ? job.spec : with_windows(job.spec, job.tables), job.shapes);
   plan_graph(job);
   if (!job.spec.validation) return job;
   try {
@@ -232,13 +248,22 @@ int steps_in_flight(const TrainSpec& spec) {
   return static_cast<int>(std::clamp(spec.sink_steps, kLeast, kMost));
 }
 
+namespace {
+
+Program compile_process(const PlannedJob& job, const Graph& graph, int rank, const EvaluationOf* of = nullptr) {
+  Program program = compile(graph, job.plan, job.spec, job.cost, rank_of_program(job.plan, rank), of);
+  return job.plan.is_asynchronous() ? of_own_worker(std::move(program), job.plan.own_workers, rank) : program;
+}
+
+}  // namespace
+
 Program compile(const PlannedJob& job, int rank) {
-  return with_device_memory(job, compile(job.graph, job.plan, job.spec, job.cost, rank));
+  return with_device_memory(job, compile_process(job, job.graph, rank));
 }
 
 Program compile_validation(const PlannedJob& job, int rank, bool beside_training) {
   const EvaluationOf of{job.graph, beside_training};
-  return with_evaluation_memory(job, compile(job.validation->graph, job.plan, job.spec, job.cost, rank, &of));
+  return with_evaluation_memory(job, compile_process(job, job.validation->graph, rank, &of));
 }
 
 RankClasses compile_validation_classes(const PlannedJob& job, bool beside_training) {
@@ -261,6 +286,11 @@ void make_room_for(const RankClasses& validation, RankClasses& training) {
 }
 
 std::vector<Program> compile_all(const PlannedJob& job) {
+  if (job.plan.is_asynchronous()) {
+    std::vector<Program> programs;
+    for (int rank = 0; rank < job.spec.processes(); ++rank) programs.push_back(compile(job, rank));
+    return programs;
+  }
   std::vector<Program> programs = compile_all(job.graph, job.plan, job.spec, job.cost);
   for (Program& program : programs) program = with_device_memory(job, std::move(program));
   return programs;

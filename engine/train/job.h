@@ -13,6 +13,7 @@
 #include "engine/plan/plan.h"
 #include "engine/search/find_plan.h"
 #include "engine/spec/job_spec.h"
+#include "engine/train/servers/table_plan.h"
 
 namespace trainctl {
 
@@ -30,6 +31,7 @@ struct PlannedJob {
   Graph graph;
   Plan plan;
   CostModel cost;
+  std::vector<ServedTable> tables;  ///< of asynchronous parameter servers; the graph has a window of each
   std::optional<PlannedEvaluation> validation;  ///< of `validation:`
   /// What auto_parallel has found; `spec` is the job with all of it fixed.
   std::optional<FoundPlan> search;

@@ -33,6 +33,7 @@ struct StepReport {
   int64_t steps_per_epoch = 1;
   int64_t run_step = 1;   ///< over the whole run
   int64_t run_steps = 1;  ///< of the whole run
+  int64_t own_step = 0;   ///< an asynchronous worker: of the steps that it ran itself; else 0
   bool has_loss = false;  ///< false if the job runs forward only
   float loss = 0;
   MetricValues metrics;

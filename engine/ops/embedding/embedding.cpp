@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "engine/ops/cuda/cuda_scratch.h"
+#include "engine/ops/embedding/table_layer.h"
 #include "engine/ops/elementwise.h"
 #include "engine/ops/examples.h"
 #include "engine/ops/expect.h"
@@ -107,6 +108,8 @@ extern const LayerDef embedding_layer = {
           return layer.builder.emit("embedding", {layer.inputs[0], table})[0];
         },
 };
+
+std::string_view table_rows_field(const LayerDef& layer) { return &layer == &embedding_layer ? "vocab" : ""; }
 
 extern const OpFamily embedding_family = {
     .ops = {&embedding_op, &embedding_grad_op}, .layers = {&embedding_layer}, .profile_part = "embeddings"};

@@ -21,6 +21,12 @@ class Event {
     if (sleepers_.load(std::memory_order_seq_cst) != 0) wake(max_woken);
   }
 
+  /// Changes the value; any number of ranks may do so.
+  void ring() {
+    value_.fetch_add(1, std::memory_order_seq_cst);
+    if (sleepers_.load(std::memory_order_seq_cst) != 0) wake(INT32_MAX);
+  }
+
   /// Sleeps while the value is `seen`, at most about `limit`.
   void sleep(uint32_t seen, std::chrono::nanoseconds limit);
 

@@ -30,7 +30,7 @@ End& of_peer(std::vector<End>& channels, int peer, int rank, const char* call) {
 }  // namespace
 
 MessageRunner::MessageRunner(const SharedMemory& memory, int rank, const Peers& peers, Waiter& waiter)
-    : segment_(memory.segment()), rank_(rank), peers_(peers), waiter_(waiter) {
+    : memory_(memory), segment_(memory.segment()), rank_(rank), peers_(peers), waiter_(waiter) {
   const std::vector<Route>& routes = segment_.routes();
   for (size_t i = 0; i < routes.size(); ++i) {
     if (routes[i].to == rank) incoming_.push_back({routes[i].from, &segment_.channel(i)});
@@ -68,6 +68,20 @@ void MessageRunner::post(int peer, Piece piece) {
       [&] { return fmt::format("send to rank {} (its {} places are full)", peer, Channel::kPieces); });
   channel.pieces[posted % Channel::kPieces] = piece;
   channel.posted.publish(posted + 1);
+  memory_.status(peer).mail.ring();
+}
+
+bool MessageRunner::has_message(int peer) {
+  Channel& channel = from(peer);
+  return channel.posted.load() != channel.taken.load();
+}
+
+void MessageRunner::drop(int peer) {
+  Channel& channel = from(peer);
+  const uint32_t posted = channel.posted.load();
+  for (uint32_t taken = channel.taken.load(); taken != posted; ++taken)
+    if (channel.pieces[taken % Channel::kPieces].last != 0) channel.messages_taken.fetch_add(1, std::memory_order_release);
+  channel.taken.publish(posted);
 }
 
 int64_t MessageRunner::stage(int peer, const std::byte* data, int64_t bytes) {

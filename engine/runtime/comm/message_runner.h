@@ -19,6 +19,10 @@ class MessageRunner {
   int64_t send(int peer, const std::byte* data, int64_t bytes);
   void wait_send(int peer, int64_t sequence);
   void recv(int peer, std::byte* data, int64_t bytes);
+  /// True if some of a message from `peer` is there.
+  bool has_message(int peer);
+  /// Takes all that is there, unread.
+  void drop(int peer);
 
  private:
   /// A staged piece that the receiver may not have copied yet; pieces are freed in the order of sending.
@@ -47,6 +51,7 @@ class MessageRunner {
   template <typename Ready, typename Describe>
   void wait(Event& event, int peer, const Ready& ready, const Describe& describe);
 
+  const SharedMemory& memory_;
   Segment& segment_;
   int rank_;
   const Peers& peers_;

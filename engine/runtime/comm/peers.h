@@ -29,15 +29,16 @@ CommError blocked_call(const std::string& call, const std::string& event, RankPo
 /// The ranks of one segment, as one of them sees them. Allocates only to report.
 class Peers {
  public:
-  Peers(const SharedMemory& memory, int rank, double timeout_seconds)
-      : memory_(memory), rank_(rank), timeout_seconds_(timeout_seconds) {}
+  /// The first `own_workers` ranks are lost only to a call that waits for them.
+  Peers(const SharedMemory& memory, int rank, double timeout_seconds, int own_workers = 0)
+      : memory_(memory), rank_(rank), timeout_seconds_(timeout_seconds), own_workers_(own_workers) {}
 
   /// A rank with is_missing(rank) that has failed, has finished, or whose process is gone;
   /// -1: none.
   template <typename IsMissing>
   int lost_rank(const IsMissing& is_missing) const {
     for (int other = 0; other < memory_.num_ranks(); ++other) {
-      if (other == rank_) continue;
+      if (other == rank_ || (other < own_workers_ && !is_missing(other))) continue;
       if (is_gone(other) || (is_done(other) && is_missing(other))) return other;
     }
     return -1;
@@ -56,6 +57,7 @@ class Peers {
   const SharedMemory& memory_;
   int rank_;
   double timeout_seconds_;
+  int own_workers_;
 };
 
 }  // namespace trainctl::comm

@@ -17,7 +17,7 @@ namespace trainctl::comm {
 namespace {
 
 constexpr uint64_t kMagic = 0x6c7463'6e69617274;  // "trainctl"
-constexpr uint32_t kVersion = 4;
+constexpr uint32_t kVersion = 5;
 constexpr int64_t kPage = 4096;
 constexpr int64_t kMaxRanks = 4096;
 // All ranks have their buffers at the same offsets. If every arena started on a page boundary, a sum over eight of
@@ -46,6 +46,7 @@ Segment::Layout::Layout(const std::vector<int64_t>& arena_bytes, const std::vect
   groups = take(int64_t{kGroups} * static_cast<int64_t>(sizeof(Group)));
   members = take(int64_t{kMembers} * static_cast<int64_t>(sizeof(Member)));
   channels = take(num_routes * static_cast<int64_t>(sizeof(Channel)));
+  batches = take(static_cast<int64_t>(sizeof(BatchBoard)));
   collective_staging = take(ranks * kCollectiveStaging);
   send_staging.assign(arena_bytes.size(), -1);
   for (const Route& route : all_routes) {
@@ -72,6 +73,7 @@ void Segment::initialize(std::byte* base, const std::vector<int64_t>& arena_byte
   std::copy(arena_bytes.begin(), arena_bytes.end(), reinterpret_cast<int64_t*>(base + layout.sizes));
   std::copy(routes.begin(), routes.end(), reinterpret_cast<Route*>(base + layout.routes));
   for (size_t i = 0; i < arena_bytes.size(); ++i) new (base + layout.statuses + i * sizeof(RankStatus)) RankStatus;
+  new (base + layout.batches) BatchBoard;
   new (base) Header{
       kMagic, kVersion, static_cast<uint32_t>(arena_bytes.size()), layout.total, static_cast<int64_t>(routes.size()),
       {},     {},       {}};

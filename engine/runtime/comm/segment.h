@@ -1,7 +1,7 @@
 // The tables of a SharedMemory segment, and how ranks find their common groups and channels in it.
 //
-//   [ header | arena sizes | routes | statuses | groups | members | channels | staging of each rank | arena of each
-//   rank ]
+//   [ header | arena sizes | routes | statuses | groups | members | channels | batches | staging of each rank | arena of
+//   each rank ]
 //
 // The layout follows from the arena sizes and the routes. Each route has one channel, so the segment grows with the
 // ranks and the pairs that exchange messages, not with all pairs. A new segment is all zero, which is the empty state
@@ -96,6 +96,7 @@ class Segment {
   RankStatus& status(int rank) const;
   StepGate& gate() const { return reinterpret_cast<Header*>(base_)->gate; }
   SaveBoard& saves() const { return reinterpret_cast<Header*>(base_)->saves; }
+  BatchBoard& batches() const { return *reinterpret_cast<BatchBoard*>(base_ + layout_.batches); }
   std::span<std::byte> arena(int rank) const;
   std::span<std::byte> collective_staging(int rank) const;
   std::span<std::byte> send_staging(int rank) const;  ///< of a rank that sends messages
@@ -118,7 +119,7 @@ class Segment {
   };
   struct Layout {
     Layout(const std::vector<int64_t>& arena_bytes, const std::vector<Route>& routes);
-    int64_t sizes, routes, statuses, groups, members, channels, collective_staging;
+    int64_t sizes, routes, statuses, groups, members, channels, batches, collective_staging;
     std::vector<int64_t> send_staging;  ///< by rank; -1: it sends no messages
     std::vector<int64_t> arenas;
     int64_t total;

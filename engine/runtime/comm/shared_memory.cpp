@@ -85,5 +85,6 @@ std::span<std::byte> SharedMemory::arena(int rank) const { return segment_->aren
 RankStatus& SharedMemory::status(int rank) const { return segment_->status(rank); }
 StepGate& SharedMemory::gate() const { return segment_->gate(); }
 SaveBoard& SharedMemory::saves() const { return segment_->saves(); }
+BatchBoard& SharedMemory::batches() const { return segment_->batches(); }
 
 }  // namespace trainctl

@@ -12,6 +12,8 @@
 #include <vector>
 
 #include "engine/graph/graph.h"
+#include "engine/runtime/comm/batch_board.h"
+#include "engine/runtime/comm/event.h"
 #include "engine/runtime/comm/save_board.h"
 #include "engine/runtime/comm/step_gate.h"
 
@@ -41,7 +43,8 @@ struct alignas(64) RankStatus {
                                                 ///< the training's Program
   std::atomic<uint32_t> validated_batches{0};   ///< of those
   std::atomic<uint64_t> copied{0};  ///< steps before the last state that the rank has copied for a save, plus 1; 0: none
-  std::atomic<uint64_t> looks{0};   ///< at the save that it waits for, while `saving`
+  comm::Event mail;                 ///< rings with each piece of a message to this rank
+  std::atomic<uint64_t> looks{0};   ///< at the save that it waits for, while `saving`; of an asynchronous server for work
 };
 
 /// One rank sends messages to another.
@@ -71,6 +74,7 @@ class SharedMemory {
   RankStatus& status(int rank) const;
   StepGate& gate() const;
   SaveBoard& saves() const;
+  BatchBoard& batches() const;
 
   comm::Segment& segment() const { return *segment_; }
 

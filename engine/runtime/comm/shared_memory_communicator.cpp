@@ -16,11 +16,11 @@ using comm::CollectiveOp;
 
 class SharedMemoryCommunicator : public Communicator {
  public:
-  SharedMemoryCommunicator(std::shared_ptr<SharedMemory> memory, int rank, double timeout_seconds)
+  SharedMemoryCommunicator(std::shared_ptr<SharedMemory> memory, int rank, double timeout_seconds, int own_workers)
       : memory_(std::move(memory)),
         status_(memory_->status(rank)),
         rank_(rank),
-        peers_(*memory_, rank, timeout_seconds),
+        peers_(*memory_, rank, timeout_seconds, own_workers),
         waiter_(memory_->num_ranks(), comm::usable_cores()),
         collectives_(*memory_, rank, comm::usable_cores(), peers_, waiter_),
         messages_(*memory_, rank, peers_, waiter_) {
@@ -60,6 +60,13 @@ class SharedMemoryCommunicator : public Communicator {
   void wait_send(int peer, int64_t sequence) override { messages_.wait_send(peer, sequence); }
   void recv(int peer, void* data, int64_t bytes) override {
     messages_.recv(peer, static_cast<std::byte*>(data), bytes);
+  }
+
+  bool has_message(int peer) override { return messages_.has_message(peer); }
+  void drop_messages(int peer) override { messages_.drop(peer); }
+  uint32_t mail() const override { return status_.mail.load(); }
+  void wait_for_mail(uint32_t seen, double seconds) override {
+    status_.mail.sleep(seen, std::chrono::nanoseconds(static_cast<int64_t>(seconds * 1e9)));
   }
 
   void set_position(RankPosition position) override {
@@ -104,13 +111,13 @@ class SharedMemoryCommunicator : public Communicator {
 }  // namespace
 
 std::unique_ptr<Communicator> make_shared_memory_communicator(std::shared_ptr<SharedMemory> memory, int rank,
-                                                              double timeout_seconds) {
+                                                              double timeout_seconds, int own_workers) {
   if (rank < 0 || rank >= memory->num_ranks()) {
     throw EnvError(
         fmt::format("shared memory: this is rank {}, but the segment is for {} ranks", rank, memory->num_ranks()));
   }
   check(timeout_seconds > 0, "a timeout is positive");
-  return std::make_unique<SharedMemoryCommunicator>(std::move(memory), rank, timeout_seconds);
+  return std::make_unique<SharedMemoryCommunicator>(std::move(memory), rank, timeout_seconds, own_workers);
 }
 
 }  // namespace trainctl

@@ -51,7 +51,9 @@ Saver::Saver(const PlannedJob& job, const Program& program, SharedMemory& memory
              const TrainPosition& from, int failures)
     : job_(job),
       program_(program),
+      shared_(memory),
       status_(memory.status(program.rank)),
+      tells_(job.plan.is_asynchronous() ? program.server == 0 : program.rank == 0),
       board_(memory.saves()),
       spec_(*job.spec.train.checkpoint),
       image_(program),
@@ -78,11 +80,29 @@ void Saver::add_to(TrainHooks& hooks) {
   };
 }
 
+void Saver::prepare(Executor& executor) {
+  executor.prepare_copy(image_.copies(), memory_.bytes().data());
+  prepared_ = true;
+}
+
+bool Saver::saves_before(int64_t step) {
+  return step != first_step_ && board_.saves_before(step, [&](int64_t last) { return is_due(step, last); });
+}
+
+void Saver::save(const TrainPosition& position, Executor& executor) {
+  look(executor, true);
+  position_ = position;
+  begin(position.step, executor);
+  look(executor, true);
+}
+
+void Saver::save_last(const TrainPosition& position, Executor& executor) {
+  position_ = position;
+  at_end(position.step, executor);
+}
+
 void Saver::at_step(int64_t step, Executor& executor) {
-  if (!prepared_) {  // here the weights are there, and no step has started
-    executor.prepare_copy(image_.copies(), memory_.bytes().data());
-    prepared_ = true;
-  }
+  if (!prepared_) prepare(executor);  // here the weights are there, and no step has started
   look(executor, false);
   if (step == first_step_) return;
   if (board_.saves_before(step, [&](int64_t last) { return is_due(step, last); })) begin(step, executor);
@@ -126,13 +146,16 @@ void Saver::begin(int64_t step, Executor& executor) {
 /// Whether the copy is complete; then the writer may read it.
 void Saver::look(Executor& executor, bool wait) {
   if (copying_ < 0 || !executor.is_copied(wait)) return;
-  status_.copied.store(static_cast<uint64_t>(copying_) + 1, std::memory_order_release);
+  const uint64_t copied = static_cast<uint64_t>(copying_) + 1;
+  status_.copied.store(copied, std::memory_order_release);
+  for (int worker = 0; tells_ && worker < job_.plan.own_workers; ++worker)  // they have nothing to copy
+    shared_.status(worker).copied.store(copied, std::memory_order_release);
   copying_ = -1;
 }
 
 void Saver::on_step(const StepReport& report) {
   constexpr double kSmoothing = 0.1;
-  if (program_.rank != 0) return;
+  if (!tells_) return;
   if (copying_ < 0) {
     usual_seconds_ += (report.seconds - usual_seconds_) * (usual_seconds_ == 0 ? 1 : kSmoothing);
     return;
@@ -147,7 +170,7 @@ void Saver::reported(const TrainPosition& position) {
 }
 
 void Saver::tell() {
-  if (program_.rank != 0 || board_.saving() != position_.step) return;
+  if (!tells_ || board_.saving() != position_.step) return;
   SaveBoard::Position said;
   said.loss_sum = position_.epoch.loss;
   said.metric_sums = position_.epoch.metrics;

@@ -38,6 +38,15 @@ class Saver {
 
   void add_to(TrainHooks& hooks);
 
+  // For an asynchronous server, which adds itself to no hooks.
+  /// Once, before the first step.
+  void prepare(Executor& executor);
+  /// In order of steps: whether the state before that one is saved. The same on every server.
+  bool saves_before(int64_t step);
+  /// That state.
+  void save(const TrainPosition& position, Executor& executor);
+  void save_last(const TrainPosition& position, Executor& executor);
+
  private:
   using Clock = std::chrono::steady_clock;
 
@@ -54,7 +63,9 @@ class Saver {
 
   const PlannedJob& job_;
   const Program& program_;
+  SharedMemory& shared_;
   RankStatus& status_;
+  const bool tells_;  ///< of the ranks that save, the first
   SaveBoard& board_;
   const CheckpointSpec& spec_;
   const StateImage image_;

@@ -11,6 +11,7 @@
 #include "engine/train/data/cached_set.h"
 #include "engine/train/data/cut_transforms.h"
 #include "engine/train/data/elements.h"
+#include "engine/train/data/clicks.h"
 #include "engine/train/data/made_sets.h"
 #include "engine/train/data/mnist.h"
 #include "engine/train/data/open_source.h"
@@ -108,6 +109,7 @@ DataHeader mnist_header(const DatasetSpec& spec) {
 DataHeader read_files_header(const DatasetSpec& spec) {
   if (reads_tokens(spec)) return without_files(token_shapes(spec), read_token_index(spec).samples);
   if (spec.type == "mnist") return mnist_header(spec);
+  if (spec.type == "clicks") return without_files(click_shapes(spec), made_size(spec));
   if (!spec.has_source()) return without_files(made_shapes(spec), made_size(spec));
   const std::shared_ptr<const Source> source = open_source(spec, 0);
   return header_of(source->fields(), source->size(), source->held_bytes(), spec);
@@ -151,10 +153,11 @@ int64_t most_cached_bytes() {
 std::unique_ptr<Dataset> open_dataset(const DatasetSpec& spec, uint64_t seed, int shared_cache) {
   if (reads_tokens(spec)) return std::make_unique<Tokens>(spec);  // a copy of mapped memory: a cache would save nothing
   if (spec.has_source() || spec.type == "mnist") return open_source_set(spec, seed, shared_cache);
+  if (spec.type == "clicks") return make_clicks(spec, seed);
   if (spec.type != "random" && spec.type != "constant")
     throw SpecError({}, "dataset.type", "there is no data set '" + spec.type + "'",
                     "mnist, image_folder, tar, csv, npy, npz, safetensors, cifar10, cifar100, tokens, text, random, "
-                    "constant");
+                    "constant, clicks");
   std::unique_ptr<Dataset> set = spec.type == "random" ? make_random_set(spec, seed) : make_constant_set(spec);
   if (cached_bytes(*set) <= most_cached_bytes()) set = keep_samples(std::move(set), CachePlace::memory);
   return set;

@@ -100,6 +100,14 @@ std::optional<Diagnostic> fault(const JobSpec& spec, const IndexUse& use) {
                       fmt::format("{} are drawn from 0 to {}{}", plural(use.input), set.classes - 1, takes),
                       fmt::format("set dataset.classes: {}, or make the network take {}", use.below, set.classes)};
   }
+  if (set.type == "clicks" && use.input == "ids") {
+    if (set.vocab <= use.below) return {};
+    return Diagnostic{{},
+                      "dataset.vocab",
+                      fmt::format("ids are drawn from 0 to {}{}", set.vocab - 1, takes),
+                      fmt::format("set dataset.vocab: {}, or make the network take {}", use.below, set.vocab)};
+  }
+  if (set.type == "clicks") return {};  // a label is 0 or 1, and a loss has at least two classes
   if (set.type == "constant") {
     const double value = use.input == "label" ? set.label_value : set.value;
     if (use.accepts(static_cast<int64_t>(value))) return {};
@@ -123,8 +131,11 @@ std::optional<Diagnostic> fault(const JobSpec& spec, const IndexUse& use) {
 void require_indices_in_range(const PlannedJob& job) {
   std::vector<Diagnostic> faults;
   try {
-    for (const IndexUse& use : index_uses(job.graph))
+    for (IndexUse use : index_uses(job.graph)) {
+      for (const ServedTable& table : job.tables)
+        if (table.field == use.input) use.below = table.rows;  // the graph has a window of it
       if (std::optional<Diagnostic> one = fault(job.spec, use)) faults.push_back(std::move(*one));
+    }
     if (!faults.empty()) throw SpecError(std::move(faults));
   } catch (const SpecError& error) {
     throw with_positions(error, job.spec);

@@ -10,6 +10,7 @@
 
 #include "engine/base/checked.h"
 #include "engine/base/error.h"
+#include "engine/runtime/comm/batch_board.h"
 #include "engine/train/data/elements.h"
 
 namespace trainctl {
@@ -30,6 +31,8 @@ constexpr std::chrono::milliseconds kLook{100};
 constexpr double kHangs = 0.9;
 /// Batches that autotune may read ahead.
 constexpr int64_t kMostAhead = 16;
+/// How often a batch is asked for that another worker may leave.
+constexpr std::chrono::milliseconds kAskAgain{5};
 
 /// Fields that the job sets are not moved.
 LoadLimits load_limits(const DatasetSpec& spec, int most_workers, int64_t batch_bytes) {
@@ -167,7 +170,7 @@ void Loader::apply(LoadSetting setting) {
 }
 
 bool Loader::may_open() const {
-  return !is_opening_ && !has_failed_ && opened_ < options_.num_steps &&
+  return !is_opening_ && !has_failed_ && !has_ended_ && opened_ < options_.num_steps &&
          opened_ - released_ < options_.held + setting_.ahead;
 }
 
@@ -187,11 +190,32 @@ void Loader::work(int worker) {
   ended_.notify_all();
 }
 
+/// Negative: no batch is to be opened. The lock is not held while others are asked.
+int64_t Loader::claim_step(std::unique_lock<std::mutex>& lock) {
+  if (!options_.claim) return options_.first_step + opened_;
+  for (int64_t step = 0; !stop_;) {
+    lock.unlock();
+    step = options_.claim();
+    lock.lock();
+    if (step >= 0) return step;
+    if (step == BatchBoard::kEnd) break;
+    work_.wait_for(lock, kAskAgain, [this] { return stop_; });
+  }
+  has_ended_ = true;
+  full_.notify_all();
+  return -1;
+}
+
 /// Finds the samples of the next batch: at the start of an epoch that may take seconds, in which others finish the last.
 void Loader::open_batch(std::unique_lock<std::mutex>& lock, BatchLayout::Scratch& scratch) {
   is_opening_ = true;
+  const int64_t step = claim_step(lock);
+  if (step < 0) {
+    is_opening_ = false;
+    return;
+  }
   Batch& batch = batch_at(opened_);
-  const int64_t step = options_.first_step + opened_;
+  batch.step = step;
   static_cast<Buffer&>(batch) = std::move(free_.back());
   free_.pop_back();
   lock.unlock();
@@ -315,13 +339,14 @@ const std::byte* Loader::next_step() {
   check(taken_ < options_.num_steps, "more steps are taken than num_steps");
   check(taken_ - released_ < options_.held, "more batches are held than there is room for");
   const int64_t wanted = taken_;
-  const auto is_full = [&] { return opened_ > wanted && batch_at(wanted).is_full; };
+  const auto is_full = [&] { return opened_ > wanted ? batch_at(wanted).is_full : has_ended_; };
   while (!full_.wait_for(lock, kLook, is_full)) {
     const std::optional<EnvError> error = hanging();
     if (!error) continue;
     if (options_.on_hang) options_.on_hang(*error);
     throw *error;
   }
+  if (opened_ == wanted) return nullptr;
   const Batch& batch = batch_at(wanted);
   if (batch.error) std::rethrow_exception(batch.error);
   ++taken_;

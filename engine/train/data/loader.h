@@ -37,6 +37,9 @@ namespace trainctl {
 struct LoaderOptions {
   int64_t first_step = 0;  ///< over the whole run
   int64_t num_steps = 0;   ///< in total
+  /// Asynchronous workers: the step whose batch is read next, in place of first_step, first_step + 1, …; or kNoneNow or
+  /// kEnd of BatchBoard. One worker at a time calls it.
+  std::function<int64_t()> claim;
   int micro_batches = 1;
   bool full_batch = false;  ///< read every row of a micro-batch, then slice, instead of only this rank's rows
   std::optional<int64_t> ignored_label;              ///< the loss's ignore_index
@@ -72,7 +75,10 @@ class Loader {
   int64_t steps_per_epoch() const { return order_.steps_per_epoch(); }
   /// Waits for the next step's batch and returns it: a block with the layout input_layout(program), valid
   /// until it is released. Rethrows what stopped a worker: of several samples of a batch, for the first one.
+  /// Null once LoaderOptions::claim has said that there are no more.
   const std::byte* next_step();
+  /// The step of the batch that next_step returned last.
+  int64_t taken_step() const { return batch_at(taken_ - 1).step; }
   /// StepScalars::label_weight of the batch that next_step returned last. It counts the labels of the whole batch, of
   /// which every rank can read all, so it is the same on all ranks, under any plan.
   float label_weight() const { return batch_at(taken_ - 1).label_weight; }
@@ -100,6 +106,7 @@ class Loader {
     std::vector<uint64_t> passes;
   };
   struct Batch : Buffer {
+    int64_t step = 0;       ///< over the whole run
     std::optional<BatchMixing::Drawn> mix;
     int64_t own_rows = 0;   ///< the others fill it up
     int64_t unread = 0;     ///< of BatchLayout::rows()
@@ -124,6 +131,7 @@ class Loader {
   bool may_claim() const { return opened_ > 0 && next_row_ < num_rows(); }
   bool may_open() const;
   int64_t num_rows() const { return static_cast<int64_t>(layout_.rows().size()); }
+  int64_t claim_step(std::unique_lock<std::mutex>& lock);
   void open_batch(std::unique_lock<std::mutex>& lock, BatchLayout::Scratch& scratch);
   void read_rows(std::unique_lock<std::mutex>& lock, BatchLayout::Scratch& scratch, Reading& reading);
   /// The sample that has been read for longer than timeout_seconds.
@@ -155,6 +163,7 @@ class Loader {
   int64_t taken_ = 0;     ///< by the trainer so far
   int64_t released_ = 0;  ///< by the trainer so far, of those taken
   bool stop_ = false;
+  bool has_ended_ = false;   ///< LoaderOptions::claim has: no further batch is opened
   bool has_failed_ = false;  ///< no further batch is opened
   double busy_ = 0;          ///< seconds of all workers since the tuner looked
   StageSeconds seconds_;     ///< of all workers

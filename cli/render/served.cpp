@@ -1,0 +1,88 @@
+// See the header.
+#include "cli/render/served.h"
+
+#include <fmt/format.h>
+
+#include <nlohmann/json.hpp>
+#include <vector>
+
+#include "cli/render/table.h"
+#include "engine/base/ranges.h"
+#include "engine/base/text.h"
+
+namespace trainctl {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+std::string text(const Json& value) { return value.get<std::string>(); }
+
+/// "0-3".
+std::string worker_ranks(const std::vector<int>& ranks) {
+  const bool in_a_row = ranks.back() - ranks.front() + 1 == static_cast<int>(ranks.size());
+  if (!in_a_row) return range_text(ranks);
+  return std::to_string(ranks.front()) + (ranks.size() == 1 ? "" : "-" + std::to_string(ranks.back()));
+}
+
+/// "  by bytes on equal links, beside all_reduce: 1 server 0.22x, 2 0.44x, …"
+std::string advice(const Json& r) {
+  if (!r.contains("servers_beside_all_reduce")) return "";
+  std::vector<std::string> words;
+  for (const Json& row : r["servers_beside_all_reduce"])
+    words.push_back(fmt::format("{}{} {:.2f}x", row["servers"].get<int>(),
+                                !words.empty() ? "" : row["servers"] == 1 ? " server" : " servers",
+                                row["rate"].get<double>()));
+  return "  rate that bytes on equal links allow, beside all_reduce: " + join(words) + "\n";
+}
+
+/// What each server holds, and what a step moves.
+std::string servers_and_workers(const Json& r) {
+  constexpr size_t kShown = 8;
+  Table servers({">server", ">rank", ">parameters", ">received a step", ">sent a step", "holds"});
+  for (const Json& s : r["servers"]) {
+    std::vector<std::string> held;
+    for (const Json& range : s["holds"]) {
+      const int64_t first = range["first"], count = range["elements"], of = range["of"];
+      held.push_back(text(range["tensor"]) +
+                     (count == of ? "" : fmt::format(" [{}:{}] of {}", first, first + count, of)));
+    }
+    const size_t more = held.size() > kShown ? held.size() - kShown : 0;
+    held.resize(held.size() - more);
+    servers.add({s["server"].dump(), s["rank"].dump(), with_commas(s["parameters"].get<int64_t>()),
+                 format_bytes(s["received"]), format_bytes(s["sent"]),
+                 join(held) + (more > 0 ? fmt::format(" and {} more", more) : "")});
+  }
+  Table workers({">workers", ">pushed a step", ">pulled a step"});
+  for (const Json& row : r["traffic"])
+    workers.add(
+        {worker_ranks(numbers_of(text(row["ranks"]))), format_bytes(row["pushed"]), format_bytes(row["pulled"])});
+  return "\nservers\n" + servers.str() + advice(r) + "\nworkers\n" + workers.str();
+}
+
+/// What asynchronous workers do, and the tables.
+std::string asynchronous(const Json& r) {
+  if (!r.contains("asynchronous")) return "";
+  const Json& a = r["asynchronous"];
+  const int64_t staleness = a["staleness"];
+  std::string out = fmt::format(
+      "\nasynchronous\n  each of {} workers runs batches of its own, {}; a server updates with each push\n"
+      "  a batch starts at most {} {} of {} batches after the oldest one that is not applied\n",
+      r["ranks"].get<int>(), a["rebalance"].get<bool>() ? "the next that nobody has" : fmt::format("every {}th", r["ranks"].get<int>()),
+      staleness, staleness == 1 ? "round" : "rounds", r["ranks"].get<int>());
+  if (!a.contains("tables")) return out;
+  Table table({"table", ">rows", ">units", "ids", ">if whole", ">a trained row", ">rows a batch, at most", ">pulled, and pushed"});
+  for (const Json& t : a["tables"])
+    table.add({text(t["layer"]), with_commas(t["rows"].get<int64_t>()), with_commas(t["units"].get<int64_t>()),
+               text(t["field"]), format_bytes(t["bytes_if_whole"]), format_bytes(t["bytes_of_row"]),
+               with_commas(t["window"].get<int64_t>()), format_bytes(t["bytes_of_window"])});
+  return out + "\ntables, on the servers by row number modulo their count\n" + table.str();
+}
+
+}  // namespace
+
+std::string render_served(const Json& report) {
+  if (!report.contains("servers")) return "";
+  return servers_and_workers(report) + asynchronous(report);
+}
+
+}  // namespace trainctl

@@ -1,0 +1,33 @@
+// The output of an asynchronous server's process: start_up.json, its status for the launcher, and a line at its end.
+#pragma once
+
+#include <string>
+
+#include "engine/compile/program.h"
+#include "engine/runtime/comm/shared_memory.h"
+#include "engine/train/servers/server.h"
+#include "launcher/run_directory.h"
+
+namespace trainctl {
+
+class ServerOutput {
+ public:
+  /// All must outlive it.
+  ServerOutput(const PlannedJob& job, const Program& program, RankStatus& status, const RunDirectory& directory);
+  ServerOutput(const ServerOutput&) = delete;
+  ServerOutput& operator=(const ServerOutput&) = delete;
+
+  /// The hooks refer to this object.
+  ServerHooks hooks();
+  /// "630 updates; 1.8 updates old on average, 7 at most".
+  /// "table.deep: 512,345 rows, 140.1 MiB": of each table.
+  void ended(const AsyncServer& server) const;
+
+ private:
+  const PlannedJob& job_;
+  RankStatus& status_;
+  const std::string start_up_path_;
+  int64_t sum_ = 0, count_ = 0, most_ = 0;  ///< of the updates' staleness
+};
+
+}  // namespace trainctl

@@ -1,0 +1,119 @@
+// See the header.
+#include "engine/train/servers/row_window.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstring>
+
+#include "engine/base/error.h"
+
+namespace trainctl::servers {
+
+std::vector<std::vector<const ServedTable*>> tables_by_field(const std::vector<ServedTable>& tables) {
+  std::vector<std::vector<const ServedTable*>> fields;
+  for (const ServedTable& table : tables) {
+    const auto found = std::find_if(fields.begin(), fields.end(), [&](const auto& f) { return f[0]->field == table.field; });
+    if (found == fields.end())
+      fields.push_back({&table});
+    else
+      found->push_back(&table);
+  }
+  return fields;
+}
+
+RowWindow::RowWindow(const PlannedJob& job, const Program& program) : servers_(job.plan.servers) {
+  const InputLayout layout = input_layout(program);
+  int64_t most = 0;
+  for (const std::vector<const ServedTable*>& tables : tables_by_field(job.tables)) {
+    Field field;
+    field.name = tables[0]->field;
+    field.rows = tables[0]->rows;
+    most = std::max(most, tables[0]->window);
+    for (size_t i = 0; i < program.instructions.size(); ++i) {
+      const Instruction& load = program.instructions[i];
+      if (load.opcode != Opcode::load || load.op != field.name) continue;
+      const Loaded loaded{layout.offsets[i], num_elements(load.outputs[0].shape)};
+      const bool known = std::any_of(field.loads.begin(), field.loads.end(),
+                                     [&](const Loaded& l) { return l.offset == loaded.offset; });
+      if (!known) field.loads.push_back(loaded);
+    }
+    for (const ServedTable* table : tables) {
+      const auto v = std::find_if(program.variables.begin(), program.variables.end(),
+                                  [&](const Variable& variable) { return variable.name == table->tensor; });
+      check(v != program.variables.end(), "a worker has a window of each table");
+      const Bucket& bucket = program.buckets[static_cast<size_t>(v->bucket)];
+      const int64_t first = v->bucket_element * byte_size(DType::f32);
+      field.tables.push_back({table, bucket.weights_offset + first, bucket.gradients_offset + first});
+    }
+    field.begins.resize(static_cast<size_t>(servers_) + 1);
+    fields_.push_back(std::move(field));
+  }
+  size_t slots = 64;
+  while (slots < static_cast<size_t>(most) * 2) slots *= 2;
+  entries_.resize(slots);
+}
+
+RowWindow::Entry& RowWindow::entry(int32_t id) {
+  for (size_t at = static_cast<uint32_t>(id) * size_t{0x9E3779B1};; ++at) {
+    Entry& entry = entries_[at & (entries_.size() - 1)];
+    if (entry.stamp != stamp_ || entry.id == id) return entry;
+  }
+}
+
+/// Each id once, those of server 0 first; within a server in the order of the batch.
+void RowWindow::find_ids(Field& field, const std::byte* inputs) {
+  ++stamp_;
+  field.ids.clear();
+  for (const Loaded& load : field.loads) {
+    const auto* ids = reinterpret_cast<const int32_t*>(inputs + load.offset);
+    for (int64_t i = 0; i < load.count; ++i) {
+      if (ids[i] < 0 || ids[i] >= field.rows)
+        throw EnvError(fmt::format("{} {} of the samples is not a row of the table {}, which has {}", field.name, ids[i],
+                                   field.tables[0].table->layer, field.rows));
+      Entry& found = entry(ids[i]);
+      if (found.stamp == stamp_) continue;
+      found = {stamp_, ids[i], 0};
+      field.ids.push_back(ids[i]);
+    }
+  }
+  std::stable_sort(field.ids.begin(), field.ids.end(),
+                   [&](int32_t a, int32_t b) { return owner_of_row(a, servers_) < owner_of_row(b, servers_); });
+  std::fill(field.begins.begin(), field.begins.end(), field.ids.size());
+  for (size_t place = field.ids.size(); place-- > 0;) {
+    entry(field.ids[place]).place = static_cast<int32_t>(place);
+    field.begins[static_cast<size_t>(owner_of_row(field.ids[place], servers_))] = place;
+  }
+  for (size_t server = static_cast<size_t>(servers_); server-- > 0;)
+    field.begins[server] = std::min(field.begins[server], field.begins[server + 1]);
+}
+
+void RowWindow::take(std::byte* inputs) {
+  for (Field& field : fields_) {
+    find_ids(field, inputs);
+    for (const Loaded& load : field.loads) {
+      auto* ids = reinterpret_cast<int32_t*>(inputs + load.offset);
+      for (int64_t i = 0; i < load.count; ++i) ids[i] = entry(ids[i]).place;
+    }
+  }
+}
+
+std::span<const int32_t> RowWindow::ids(size_t field, int server) const {
+  const Field& f = fields_[field];
+  const size_t begin = f.begins[static_cast<size_t>(server)], end = f.begins[static_cast<size_t>(server) + 1];
+  return {f.ids.data() + begin, end - begin};
+}
+
+std::vector<RowWindow::Part> RowWindow::parts(size_t field, int server) const {
+  const Field& f = fields_[field];
+  const auto begin = static_cast<int64_t>(f.begins[static_cast<size_t>(server)]);
+  const auto count = static_cast<int64_t>(ids(field, server).size());
+  std::vector<Part> all;
+  for (const OfTable& of : f.tables) {
+    const int64_t row = of.table->units * byte_size(DType::f32);
+    all.push_back({of.weights + begin * row, of.gradients + begin * row, count * row});
+  }
+  return all;
+}
+
+}  // namespace trainctl::servers

@@ -1,0 +1,70 @@
+// A worker's side of tables: which rows a batch needs, and where they are in its windows.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "engine/runtime/input_layout.h"
+#include "engine/train/job.h"
+
+namespace trainctl::servers {
+
+class RowWindow {
+ public:
+  /// `program` is a worker's. It must outlive this, as must the job.
+  RowWindow(const PlannedJob& job, const Program& program);
+
+  bool empty() const { return fields_.empty(); }
+  /// Replaces the ids of a batch by places in the windows. EnvError for an id that is no row.
+  void take(std::byte* inputs);
+
+  /// Fields of the samples that tables read; each has at least one table.
+  size_t fields() const { return fields_.size(); }
+  /// Ids of the batch whose rows that server has, in the order of the windows.
+  std::span<const int32_t> ids(size_t field, int server) const;
+
+  /// The rows of those ids in the arena, for each table of the field.
+  struct Part {
+    int64_t weights = 0, gradients = 0;  ///< bytes from the arena's start
+    int64_t bytes = 0;
+  };
+  std::vector<Part> parts(size_t field, int server) const;
+
+ private:
+  struct Loaded {
+    int64_t offset = 0, count = 0;  ///< in the block of inputs
+  };
+  struct OfTable {
+    const ServedTable* table = nullptr;
+    int64_t weights = 0, gradients = 0;
+  };
+  struct Field {
+    std::string name;
+    int64_t rows = 0;
+    std::vector<Loaded> loads;
+    std::vector<OfTable> tables;
+    std::vector<int32_t> ids;      ///< by server, each once
+    std::vector<size_t> begins;    ///< by server, and the end
+  };
+
+  void find_ids(Field& field, const std::byte* inputs);
+
+  int servers_;
+  std::vector<Field> fields_;
+  // A hash table with open addressing; entries of other batches have another stamp.
+  struct Entry {
+    uint32_t stamp = 0;
+    int32_t id = 0, place = 0;
+  };
+  Entry& entry(int32_t id);
+  std::vector<Entry> entries_;
+  uint32_t stamp_ = 0;
+};
+
+/// The fields that tables read, in their order, with the tables of each: the order of messages.
+std::vector<std::vector<const ServedTable*>> tables_by_field(const std::vector<ServedTable>& tables);
+
+}  // namespace trainctl::servers

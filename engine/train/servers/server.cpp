@@ -1,0 +1,394 @@
+// See the header.
+#include "engine/train/servers/server.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <utility>
+
+#include "engine/base/error.h"
+#include "engine/train/data/order.h"
+#include "engine/train/learning_rate.h"
+#include "engine/train/servers/row_window.h"
+#include "engine/train/trainer.h"
+
+namespace trainctl {
+namespace {
+
+using servers::Ask;
+using servers::Report;
+using servers::Request;
+
+constexpr int64_t kAlignment = 64;
+/// How often the loop looks for workers that have ended.
+constexpr double kLookSeconds = 0.02;
+
+int64_t aligned(int64_t bytes) { return (bytes + kAlignment - 1) / kAlignment * kAlignment; }
+
+/// Bytes of the messages of one kind.
+int64_t message_bytes(const Program& program, Opcode opcode) {
+  int64_t bytes = 0;
+  for (const Instruction& i : program.instructions)
+    if (i.opcode == opcode) bytes += aligned(opcode == Opcode::send ? i.inputs[0].bytes() : i.outputs[0].bytes());
+  return bytes;
+}
+
+/// What a worker's room holds:  rows of tables, or their gradients | weights, or gradients and norm | ids
+/// A worker has either a pull or a push under way.
+struct Room {
+  Room(const PlannedJob& job, const Program& program) {
+    for (const ServedTable& table : job.tables) rows += aligned(table.window * table.units * byte_size(DType::f32));
+    for (const std::vector<const ServedTable*>& tables : servers::tables_by_field(job.tables))
+      ids += aligned(tables[0]->window * byte_size(DType::i32));
+    messages = std::max(message_bytes(program, Opcode::send), message_bytes(program, Opcode::recv));
+  }
+  int64_t bytes() const { return rows + messages + ids; }
+
+  int64_t rows = 0, messages = 0, ids = 0;
+};
+
+}  // namespace
+
+struct AsyncServer::Worker {
+  enum class State { idle, lists, asks, pushes, left };
+
+  int rank = 0;
+  State state = State::idle;
+  std::byte* rows = nullptr;      ///< of tables, one after another
+  std::byte* messages = nullptr;  ///< pulled_ or pushed_
+  int32_t* ids = nullptr;         ///< of fields, one after another
+  int lives = 0;                  ///< BatchBoard::lives of the process that it talks with
+  Request request;
+  Report report;        ///< the end of its push
+  size_t taken = 0;     ///< messages of ids, then of the push
+  int64_t version = 0;  ///< of the weights that it computes with
+};
+
+int64_t server_arena_bytes(const PlannedJob& job, const Program& program) {
+  return aligned(program.arena_bytes) + job.plan.own_workers * Room(job, program).bytes();
+}
+
+void prepare_batches(const PlannedJob& job, int64_t first, SharedMemory& memory) {
+  if (!job.plan.is_asynchronous()) return;
+  const int64_t steps = total_steps(job.spec.train, steps_per_epoch(job.spec.dataset, job.samples));
+  memory.batches().prepare(job.plan.own_workers, first, steps, job.spec.parallel.rebalance);
+}
+
+AsyncServer::AsyncServer(const PlannedJob& job, const Program& program, const SharedMemory& memory, Communicator& comm,
+                         ServerHooks hooks, const ServerOptions& options)
+    : job_(job),
+      optimizer_(job.spec.optimizer.type, job.spec.optimizer.attrs),
+      memory_(memory),
+      comm_(comm),
+      hooks_(std::move(hooks)),
+      start_up_(options.start_up),
+      inbox_(comm),
+      arena_(options.arena),
+      applied_(memory.batches().first(), memory.batches().end()),
+      updates_(options.from.step),
+      decided_(options.from.step),
+      metrics_(compile(job, 0).metrics),
+      is_finite_(options.from.is_finite),
+      validation_(options.from.validation),
+      first_update_(options.from.step),
+      run_steps_(memory.batches().end()),
+      steps_per_epoch_(steps_per_epoch(job.spec.dataset, job.samples)) {
+  const int workers = job.plan.own_workers;
+  check(static_cast<int64_t>(arena_.size()) >= server_arena_bytes(job, program), "a server has room for its workers");
+  ExecutorOptions executor_options;
+  executor_options.seed = job.spec.seed;
+  executor_options.threads = options.threads;
+  executor_options.start_up = &start_up_;
+  executor_ = make_cpu_executor(program, inbox_, executor_options, arena_);
+  if (options.restore) options.restore(*executor_);
+  epochs_.emplace(first_update_ / steps_per_epoch_, EpochMeans(options.from.epoch, metrics_));
+  lay_out(program);
+  for (const ServedTable& table : job.tables)
+    tables_.push_back(std::make_unique<servers::TableRows>(table, job.spec.optimizer, job.spec.seed, options.threads));
+  for (const std::vector<const ServedTable*>& tables : servers::tables_by_field(job.tables)) {
+    of_fields_.emplace_back();
+    for (const ServedTable* table : tables) of_fields_.back().push_back(static_cast<size_t>(table - job.tables.data()));
+  }
+  const Room room(job, program);
+  workers_.resize(static_cast<size_t>(workers));
+  for (int w = 0; w < workers; ++w) {
+    Worker& worker = workers_[static_cast<size_t>(w)];
+    worker.rank = w;
+    worker.rows = arena_.data() + aligned(program.arena_bytes) + w * room.bytes();
+    worker.messages = worker.rows + room.rows;
+    worker.ids = reinterpret_cast<int32_t*>(worker.messages + room.messages);
+  }
+}
+
+AsyncServer::~AsyncServer() = default;
+
+void AsyncServer::lay_out(const Program& program) {
+  int64_t sent = 0, received = 0;
+  for (const Instruction& i : program.instructions) {
+    if (i.opcode == Opcode::send) {
+      pulled_.push_back({i.inputs[0].offset, sent, i.inputs[0].bytes()});
+      sent += aligned(i.inputs[0].bytes());
+    } else if (i.opcode == Opcode::recv) {
+      pushed_.push_back({-1, received, i.outputs[0].bytes()});
+      received += aligned(i.outputs[0].bytes());
+    }
+  }
+}
+
+void AsyncServer::run() {
+  for (;;) {
+    const uint32_t seen = comm_.mail();
+    bool moved = false, all_left = true;
+    for (int w = 0; w < static_cast<int>(workers_.size()); ++w) {
+      Worker& worker = workers_[static_cast<size_t>(w)];
+      if (worker.state == Worker::State::left && memory_.batches().lives(w) != worker.lives) let_go(worker);
+      while (worker.state != Worker::State::left && serve(worker)) moved = true;
+      all_left = all_left && worker.state == Worker::State::left;
+    }
+    if (all_left) break;
+    if (moved || free_one()) continue;
+    memory_.status(comm_.rank()).looks.fetch_add(1, std::memory_order_relaxed);  // to wait is not to stand still
+    comm_.wait_for_mail(seen, kLookSeconds);
+  }
+  if (hooks_.at_end) hooks_.at_end(position(), *executor_);
+}
+
+/// A worker that has died may leave a batch to one that waits with a later one. If all that live wait, the lowest goes on.
+/// A save that they wait for is then made without that batch.
+bool AsyncServer::free_one() {
+  bool one_is_gone = false;
+  Worker* lowest = nullptr;
+  for (Worker& worker : workers_) {
+    one_is_gone = one_is_gone || memory_.batches().is_gone(worker.rank);
+    if (worker.state == Worker::State::left) continue;
+    if (worker.state != Worker::State::asks) return false;
+    if (worker.request.ask == Ask::train && (lowest == nullptr || worker.request.batch < lowest->request.batch)) lowest = &worker;
+  }
+  if (!one_is_gone || lowest == nullptr) return false;
+  if (saved_at_ >= 0 && lowest->request.batch >= saved_at_) {
+    TrainPosition at = position();
+    at.step = saved_at_;
+    hooks_.save(at, *executor_);
+    saved_at_ = -1;
+    return true;
+  }
+  answer(*lowest);
+  return true;
+}
+
+/// One step of the worker's conversation; false if it has to wait.
+bool AsyncServer::serve(Worker& worker) {
+  switch (worker.state) {
+    case Worker::State::idle:
+      if (!comm_.has_message(worker.rank)) {
+        if (!has_ended(worker)) return false;
+        let_go(worker);
+        return true;
+      }
+      comm_.recv(worker.rank, &worker.request, sizeof(worker.request));
+      worker.taken = 0;
+      worker.state = worker.request.ask == Ask::leave ? Worker::State::left : Worker::State::lists;
+      return true;
+    case Worker::State::lists:
+      if (worker.taken < of_fields_.size() && !has_ids(worker)) {
+        if (!has_ended(worker)) return false;
+        let_go(worker);
+        return true;
+      }
+      if (worker.taken == of_fields_.size()) worker.state = Worker::State::asks;
+      return true;
+    case Worker::State::asks:
+      if (has_ended(worker)) {
+        let_go(worker);
+        return true;
+      }
+      if (!may_start(worker.request)) return false;
+      answer(worker);
+      return true;
+    case Worker::State::pushes:
+      if (worker.taken < messages_of(worker) && !comm_.has_message(worker.rank)) {
+        if (!has_ended(worker)) return false;
+        let_go(worker);  // what it has pushed is dropped
+        return true;
+      }
+      take_push(worker);
+      return true;
+    case Worker::State::left:
+      break;
+  }
+  return false;
+}
+
+/// All that it has sent is taken, and no more comes: it has left, died, or another process has its place.
+bool AsyncServer::has_ended(const Worker& worker) const {
+  const RankState state = memory_.status(worker.rank).state.load(std::memory_order_acquire);
+  const bool ended = state == RankState::failed || state == RankState::done ||
+                     memory_.batches().lives(worker.rank) != worker.lives;
+  return ended && !comm_.has_message(worker.rank);
+}
+
+/// Or, where another process has its place, begins with that one.
+void AsyncServer::let_go(Worker& worker) {
+  worker.state = Worker::State::left;
+  const int lives = memory_.batches().lives(worker.rank);
+  if (lives == worker.lives) return;
+  worker.lives = lives;
+  worker.state = Worker::State::idle;
+  memory_.batches().dropped(worker.rank);
+}
+
+bool AsyncServer::may_start(const Request& request) {
+  if (request.ask == Ask::read_end) return applied_.is_complete();
+  if (request.ask == Ask::read) return true;
+  if (is_held(request.batch)) return false;
+  if (applied_.is_complete()) return true;
+  const BatchBoard& board = memory_.batches();
+  return board.round(request.batch) - board.round(applied_.oldest()) <= job_.spec.parallel.staleness;
+}
+
+/// A save of step s waits until all batches before s are applied, and those from s on wait for the save. Whoever asks for a
+/// batch decides for all steps up to it, so no batch from s on has started.
+bool AsyncServer::is_held(int64_t batch) {
+  while (hooks_.saves_before && decided_ < batch && saved_at_ < 0)
+    if (hooks_.saves_before(++decided_)) saved_at_ = decided_;
+  if (saved_at_ < 0 || batch < saved_at_) return false;
+  if (applied_.oldest() < saved_at_) return true;
+  hooks_.save(position(), *executor_);
+  saved_at_ = -1;
+  return is_held(batch);
+}
+
+TrainPosition AsyncServer::position() const {
+  TrainPosition position;
+  position.step = applied_.oldest();
+  const auto epoch = epochs_.find(position.step / steps_per_epoch_);
+  if (epoch != epochs_.end()) position.epoch = epoch->second.sums();
+  position.is_finite = is_finite_;
+  position.validation = validation_;
+  return position;
+}
+
+/// The ids of the next field, if they are there. A field without ids has no message.
+bool AsyncServer::has_ids(Worker& worker) {
+  const int32_t count = worker.request.ids[worker.taken];
+  if (count > 0 && !comm_.has_message(worker.rank)) return false;
+  int32_t* to = worker.ids;
+  for (size_t f = 0; f < worker.taken; ++f) to += worker.request.ids[f];
+  if (count > 0) comm_.recv(worker.rank, to, count * byte_size(DType::i32));
+  ++worker.taken;
+  return true;
+}
+
+/// The copy is of one moment between two updates, and stays what it is while the worker reads it.
+void AsyncServer::answer(Worker& worker) {
+  answer_rows(worker);
+  for (const Part& part : pulled_) {
+    std::memcpy(worker.messages + part.at, arena_.data() + part.offset, static_cast<size_t>(part.bytes));
+    comm_.send(worker.rank, worker.messages + part.at, part.bytes);
+  }
+  worker.version = updates_;
+  worker.taken = 0;
+  worker.state = worker.request.ask == Ask::train ? Worker::State::pushes : Worker::State::idle;
+}
+
+/// Rows, or gradients of rows, of the worker's batch: by field, then by table.
+template <class F>
+void AsyncServer::for_each_table(const Worker& worker, const F& f) const {
+  std::byte* rows = worker.rows;
+  const int32_t* ids = worker.ids;
+  for (size_t field = 0; field < of_fields_.size(); ++field) {
+    const std::span<const int32_t> of_field(ids, static_cast<size_t>(worker.request.ids[field]));
+    for (const size_t table : of_fields_[field]) {
+      const int64_t bytes = worker.request.ids[field] * job_.tables[table].units * byte_size(DType::f32);
+      f(table, of_field, rows, bytes);
+      rows += aligned(bytes);
+    }
+    ids += of_field.size();
+  }
+}
+
+void AsyncServer::answer_rows(Worker& worker) {
+  for_each_table(worker, [&](size_t table, std::span<const int32_t> ids, std::byte* rows, int64_t bytes) {
+    if (ids.empty()) return;
+    tables_[table]->read(ids, reinterpret_cast<float*>(rows));
+    comm_.send(worker.rank, rows, bytes);
+  });
+}
+
+/// Of its push.
+size_t AsyncServer::messages_of(const Worker& worker) const {
+  size_t messages = pushed_.size() + 1;
+  for (size_t field = 0; field < of_fields_.size(); ++field)
+    if (worker.request.ids[field] > 0) messages += of_fields_[field].size();
+  return messages;
+}
+
+/// The next message of a push. A worker pushes once it has pulled all, so its room is free.
+void AsyncServer::take_message(Worker& worker) {
+  const size_t number = worker.taken++;
+  if (number < pushed_.size()) {
+    comm_.recv(worker.rank, worker.messages + pushed_[number].at, pushed_[number].bytes);
+    return;
+  }
+  if (number + 1 == messages_of(worker)) return comm_.recv(worker.rank, &worker.report, sizeof(worker.report));
+  size_t before = number - pushed_.size();
+  for_each_table(worker, [&](size_t, std::span<const int32_t> ids, std::byte* rows, int64_t bytes) {
+    if (!ids.empty() && before-- == 0) comm_.recv(worker.rank, rows, bytes);
+  });
+}
+
+void AsyncServer::take_push(Worker& worker) {
+  if (worker.taken < messages_of(worker)) take_message(worker);
+  if (worker.taken < messages_of(worker)) return;
+  worker.state = Worker::State::idle;
+  if (!applied_.add(worker.request.batch)) return;  // a worker that has died had pushed it
+  apply(worker);
+  count(worker.report, worker.request.batch);
+}
+
+void AsyncServer::count(const Report& report, int64_t batch) {
+  StepReport step;
+  step.loss = report.loss;
+  step.metrics.of = metrics_;
+  for (size_t i = 0; i < metrics_.size(); ++i) step.metrics.values[i] = static_cast<double>(report.metrics[i]);
+  is_finite_ = is_finite_ && std::isfinite(report.loss);
+  epochs_.try_emplace(batch / steps_per_epoch_, EpochSums{}, metrics_).first->second.add(step);
+  while (applied_.oldest() / steps_per_epoch_ > epochs_.begin()->first || applied_.is_complete()) {
+    const auto& [epoch, means] = *epochs_.begin();
+    EpochReport done{epoch + 1, means.count(), std::min((epoch + 1) * steps_per_epoch_, run_steps_), job_.graph.has_loss(),
+                     means.loss(), 0, means.metrics()};
+    if (hooks_.on_epoch) hooks_.on_epoch(done);
+    epochs_.erase(epochs_.begin());
+    if (epochs_.empty()) return;
+  }
+}
+
+void AsyncServer::update_tables(const Worker& worker, const StepScalars& scalars) {
+  // The norm is the last message of a push.
+  const bool clips = job_.spec.optimizer.clip_norm > 0;
+  const float* norm = clips ? reinterpret_cast<const float*>(worker.messages + pushed_.back().at) : nullptr;
+  for_each_table(worker, [&](size_t table, std::span<const int32_t> ids, const std::byte* gradients, int64_t) {
+    tables_[table]->update(ids, reinterpret_cast<const float*>(gradients), norm, scalars);
+  });
+}
+
+void AsyncServer::apply(Worker& worker) {
+  const StepScalars scalars = step_scalars(job_.spec.optimizer.learning_rate, optimizer_, updates_,
+                                           updates_ / steps_per_epoch_, run_steps_);
+  inbox_.open(worker.messages);
+  executor_->start_step(nullptr, scalars);
+  executor_->finish_step();
+  update_tables(worker, scalars);
+  const int64_t staleness = updates_ - worker.version;
+  check(staleness >= 0, "versions only rise");
+  ++updates_;
+  if (updates_ == first_update_ + 1) {
+    start_up_.met_others("step");
+    start_up_.stop();
+    if (hooks_.on_first_update) hooks_.on_first_update(start_up_);
+  }
+  memory_.batches().count_staleness(staleness);
+  if (hooks_.on_update) hooks_.on_update(updates_, staleness);
+}
+
+}  // namespace trainctl

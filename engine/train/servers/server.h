@@ -1,0 +1,122 @@
+// An asynchronous parameter server: an event loop beside the executor. It answers pulls with copies of what it holds,
+// takes pushes, and runs its program (engine/compile/serve.cpp) once for each whole push.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "engine/base/start_up.h"
+#include "engine/ops/optimizer_def.h"
+#include "engine/runtime/comm/shared_memory.h"
+#include "engine/runtime/executor.h"
+#include "engine/train/job.h"
+#include "engine/train/servers/push_inbox.h"
+#include "engine/train/servers/request.h"
+#include "engine/train/servers/staleness.h"
+#include "engine/train/servers/table_rows.h"
+#include "engine/train/trainer.h"
+
+namespace trainctl {
+
+struct ServerHooks {
+  /// After each update: how many there were in the whole run, and how many other updates it did not know of.
+  std::function<void(int64_t updates, int64_t staleness)> on_update;
+  std::function<void(const StartUpClock&)> on_first_update;
+  /// Of each epoch whose batches are all applied; on every server the same.
+  std::function<void(const EpochReport&)> on_epoch;
+  /// Once for each step of the run, in order: whether the state before it is to be saved. The same on every server.
+  std::function<bool(int64_t step)> saves_before;
+  /// All batches before position.step are applied, and no other.
+  std::function<void(const TrainPosition& position, Executor&)> save;
+  /// The same at the end of the run.
+  std::function<void(const TrainPosition& position, Executor&)> at_end;
+};
+
+struct ServerOptions {
+  int threads = 1;
+  std::span<std::byte> arena{};  ///< of server_arena_bytes
+  StartUpClock start_up{};
+  TrainPosition from{};  ///< where the run goes on
+  std::function<void(Executor&)> restore{};
+};
+
+/// Of the arena of a server's rank: that of its program, and room to exchange messages with each worker.
+int64_t server_arena_bytes(const PlannedJob& job, const Program& program);
+
+/// Before any process starts: the batches of the run from step `first` on. Nothing in a job without asynchronous workers.
+void prepare_batches(const PlannedJob& job, int64_t first, SharedMemory& memory);
+
+class AsyncServer {
+ public:
+  /// All must outlive it. `memory`'s BatchBoard is prepared.
+  AsyncServer(const PlannedJob& job, const Program& program, const SharedMemory& memory, Communicator& comm,
+              ServerHooks hooks = {}, const ServerOptions& options = {});
+  ~AsyncServer();
+
+  /// Serves until each worker has left or ended. Throws CommError if the host has lost a worker's memory.
+  void run();
+
+  int64_t updates() const { return updates_; }
+  Executor& executor() { return *executor_; }
+  /// In the order of PlannedJob::tables.
+  const std::vector<std::unique_ptr<servers::TableRows>>& tables() const { return tables_; }
+
+ private:
+  /// A message of a pull or a push.
+  struct Part {
+    int64_t offset = 0;  ///< in the arena; of a push: -1
+    int64_t at = 0;      ///< in the worker's room
+    int64_t bytes = 0;
+  };
+  struct Worker;
+
+  bool serve(Worker& worker);
+  bool free_one();
+  bool may_start(const servers::Request& request);
+  bool has_ids(Worker& worker);
+  void answer(Worker& worker);
+  void answer_rows(Worker& worker);
+  template <class F>
+  void for_each_table(const Worker& worker, const F& f) const;
+  size_t messages_of(const Worker& worker) const;
+  void take_message(Worker& worker);
+  void take_push(Worker& worker);
+  void apply(Worker& worker);
+  bool has_ended(const Worker& worker) const;
+  void let_go(Worker& worker);
+  bool is_held(int64_t batch);
+  void count(const servers::Report& report, int64_t batch);
+  TrainPosition position() const;
+  void update_tables(const Worker& worker, const StepScalars& scalars);
+  void lay_out(const Program& program);
+
+  const PlannedJob& job_;
+  const Optimizer optimizer_;
+  const SharedMemory& memory_;
+  Communicator& comm_;
+  ServerHooks hooks_;
+  StartUpClock start_up_;
+  servers::PushInbox inbox_;
+  std::unique_ptr<Executor> executor_;
+  std::span<std::byte> arena_;
+  std::vector<Part> pulled_, pushed_;
+  std::vector<std::unique_ptr<servers::TableRows>> tables_;
+  std::vector<std::vector<size_t>> of_fields_;  ///< indices into tables_, by field
+  std::vector<Worker> workers_;
+  servers::Applied applied_;
+  int64_t updates_;
+  int64_t decided_;       ///< saves_before was asked for the steps up to this
+  int64_t saved_at_ = -1; ///< batches from here on wait for a save; -1: none
+  std::map<int64_t, EpochMeans> epochs_;  ///< of batches that are applied, from the first whose batches are not all
+  std::vector<ReportedMetric> metrics_;  ///< of a worker's program
+  bool is_finite_;
+  ValidationReport validation_;
+  const int64_t first_update_, run_steps_, steps_per_epoch_;
+};
+
+}  // namespace trainctl

@@ -1,0 +1,37 @@
+// When a batch may start. The contract of `staleness: s`, with N workers:
+//
+//   round(b) = b / N                a batch starts only when round(b) <= round(oldest batch that is not applied) + s
+//
+// So weights that a worker pulls lack at most the updates of the batches in those rounds, and the oldest batch may always
+// start: somebody can go on. Each server applies it to what it has applied itself.
+#pragma once
+
+#include <cstdint>
+#include <set>
+
+namespace trainctl::servers {
+
+class Applied {
+ public:
+  Applied(int64_t first, int64_t end) : oldest_(first), end_(end) {}
+
+  /// False if it was before: a batch counts once, whoever runs it.
+  bool add(int64_t batch) {
+    if (batch < oldest_ || !later_.insert(batch).second) return false;
+    while (!later_.empty() && *later_.begin() == oldest_) {
+      later_.erase(later_.begin());
+      ++oldest_;
+    }
+    return true;
+  }
+  /// The first batch that is not applied.
+  int64_t oldest() const { return oldest_; }
+  bool is_complete() const { return oldest_ >= end_; }
+
+ private:
+  int64_t oldest_;
+  int64_t end_;
+  std::set<int64_t> later_;
+};
+
+}  // namespace trainctl::servers

@@ -1,0 +1,125 @@
+// See the header.
+#include "engine/train/servers/table_rows.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "engine/base/error.h"
+#include "engine/runtime/initial_weights.h"
+
+namespace trainctl::servers {
+namespace {
+
+/// Elements that one call of the kernel updates.
+constexpr int64_t kElementsAtATime = 16384;
+constexpr size_t kFirstSlots = 1024;
+
+size_t hash_of(int32_t id) {
+  uint64_t x = static_cast<uint32_t>(id);
+  x = (x ^ (x >> 16)) * 0x9E3779B97F4A7C15ull;
+  return static_cast<size_t>(x ^ (x >> 29));
+}
+
+TensorArg flat(std::vector<float>& values) {
+  TensorArg arg;
+  arg.data = values.data();
+  arg.shape = arg.global_shape = {static_cast<int64_t>(values.size())};
+  arg.offset = {0};
+  return arg;
+}
+
+}  // namespace
+
+TableRows::TableRows(const ServedTable& table, const OptimizerSpec& spec, uint64_t seed, int threads)
+    : table_(table), seed_(seed), slots_(kFirstSlots, -1) {
+  const Optimizer optimizer(spec.type, spec.settings_of(table.group));
+  const size_t states = optimizer.states().size();
+  stride_ = table.units * static_cast<int64_t>(1 + states);
+  at_a_time_ = std::max<int64_t>(1, kElementsAtATime / table.units);
+  const auto elements = static_cast<size_t>(at_a_time_ * table.units);
+  gradients_.resize(elements);
+  values_.assign(1 + states, std::vector<float>(elements));
+  KernelCall call;
+  call.in.push_back(flat(gradients_));
+  if (spec.clip_norm > 0) {
+    call.in.emplace_back();
+    call.in.back().data = &norm_;
+    call.in.back().shape = call.in.back().global_shape = {1};
+    call.in.back().offset = {0};
+  }
+  for (std::vector<float>& of_slot : values_) call.out.push_back(flat(of_slot));
+  call.attrs = optimizer.kernel_attrs();
+  call.attrs.set("clip_norm", spec.clip_norm);
+  if (const double scale = spec.learning_rate_scale(table.group); scale != 1) call.attrs.set("learning_rate_scale", scale);
+  call.scalars = &scalars_;
+  call.seed = seed;
+  call.threads = threads;
+  const CpuKernelDef* kernel = find_cpu_kernel(optimizer.def.kernel->name);
+  check(kernel != nullptr, "an optimizer has a CPU kernel");
+  update_ = kernel->prepare(call);
+}
+
+int64_t TableRows::find(int32_t id) const {
+  for (size_t at = hash_of(id);; ++at) {
+    const int32_t slot = slots_[at & (slots_.size() - 1)];
+    if (slot < 0 || ids_[static_cast<size_t>(slot)] == id) return slot;
+  }
+}
+
+int64_t TableRows::find_or_make(int32_t id) {
+  if (const int64_t slot = find(id); slot >= 0) return slot;
+  if (static_cast<size_t>(used_ + 1) * 2 > slots_.size()) grow();
+  size_t at = hash_of(id);
+  while (slots_[at & (slots_.size() - 1)] >= 0) ++at;
+  slots_[at & (slots_.size() - 1)] = static_cast<int32_t>(used_);
+  ids_.push_back(id);
+  if (used_ % kRowsOfChunk == 0) chunks_.push_back(std::make_unique<float[]>(static_cast<size_t>(kRowsOfChunk * stride_)));
+  float* values = row(used_);
+  initial_values(table_.tensor, table_.init, seed_, id * table_.units, table_.units, values);
+  return used_++;
+}
+
+void TableRows::grow() {
+  slots_.assign(slots_.size() * 2, -1);
+  for (int64_t slot = 0; slot < used_; ++slot) {
+    size_t at = hash_of(ids_[static_cast<size_t>(slot)]);
+    while (slots_[at & (slots_.size() - 1)] >= 0) ++at;
+    slots_[at & (slots_.size() - 1)] = static_cast<int32_t>(slot);
+  }
+}
+
+void TableRows::read(std::span<const int32_t> ids, float* out) const {
+  for (const int32_t id : ids) {
+    if (const int64_t slot = find(id); slot >= 0)
+      std::memcpy(out, row(slot), static_cast<size_t>(table_.units) * sizeof(float));
+    else
+      initial_values(table_.tensor, table_.init, seed_, id * table_.units, table_.units, out);
+    out += table_.units;
+  }
+}
+
+void TableRows::update(std::span<const int32_t> ids, const float* gradients, const float* norm, const StepScalars& scalars) {
+  scalars_ = scalars;
+  if (norm != nullptr) norm_ = *norm;
+  const auto units = static_cast<size_t>(table_.units), row_bytes = units * sizeof(float);
+  std::vector<float*> rows;
+  for (size_t first = 0; first < ids.size(); first += static_cast<size_t>(at_a_time_)) {
+    const size_t count = std::min(static_cast<size_t>(at_a_time_), ids.size() - first);
+    rows.clear();
+    for (size_t i = 0; i < count; ++i) rows.push_back(row(find_or_make(ids[first + i])));
+    std::memcpy(gradients_.data(), gradients + first * units, count * row_bytes);
+    std::fill(gradients_.begin() + static_cast<std::ptrdiff_t>(count * units), gradients_.end(), 0.0f);
+    for (size_t v = 0; v < values_.size(); ++v)
+      for (size_t i = 0; i < count; ++i) std::memcpy(values_[v].data() + i * units, rows[i] + v * units, row_bytes);
+    update_();
+    for (size_t v = 0; v < values_.size(); ++v)
+      for (size_t i = 0; i < count; ++i) std::memcpy(rows[i] + v * units, values_[v].data() + i * units, row_bytes);
+  }
+}
+
+int64_t TableRows::bytes() const {
+  return static_cast<int64_t>(chunks_.size()) * kRowsOfChunk * stride_ * static_cast<int64_t>(sizeof(float)) +
+         static_cast<int64_t>((slots_.capacity() + ids_.capacity()) * sizeof(int32_t));
+}
+
+}  // namespace trainctl::servers

@@ -1,0 +1,63 @@
+// The rows of one table that one server holds. A row is made when it is first trained, with the values that the whole table
+// would have there, and takes memory from then on alone.
+//
+//   row   weight[units] | state 0[units] | state 1[units] …      of OptimizerDef::states
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "engine/ops/kernel.h"
+#include "engine/ops/optimizer_def.h"
+#include "engine/train/servers/table_plan.h"
+
+namespace trainctl::servers {
+
+class TableRows {
+ public:
+  TableRows(const ServedTable& table, const OptimizerSpec& optimizer, uint64_t seed, int threads);
+  TableRows(const TableRows&) = delete;
+  TableRows& operator=(const TableRows&) = delete;
+
+  /// Their weights, [ids, units]. Rows that do not exist have their initial values, and are still not made.
+  void read(std::span<const int32_t> ids, float* out) const;
+  /// One step of the job's optimizer on these rows alone; each id once. `gradients`: [ids, units]; `norm`: the squared norm
+  /// of all gradients, if the job clips. Makes rows that do not exist.
+  void update(std::span<const int32_t> ids, const float* gradients, const float* norm, const StepScalars& scalars);
+
+  int64_t rows() const { return used_; }
+  int64_t bytes() const;
+  /// Calls f(id, row) for each, in the order in which they were made.
+  template <class F>
+  void for_each(const F& f) const {
+    for (int64_t slot = 0; slot < used_; ++slot) f(ids_[static_cast<size_t>(slot)], row(slot));
+  }
+
+ private:
+  static constexpr int64_t kRowsOfChunk = 4096;
+
+  int64_t find(int32_t id) const;
+  int64_t find_or_make(int32_t id);
+  void grow();
+  float* row(int64_t slot) const { return chunks_[static_cast<size_t>(slot / kRowsOfChunk)].get() + slot % kRowsOfChunk * stride_; }
+
+  const ServedTable table_;
+  const uint64_t seed_;
+  int64_t stride_ = 0;
+  std::vector<int32_t> slots_;  ///< a hash table with open addressing: the row's place, or -1
+  std::vector<int32_t> ids_;    ///< by place
+  std::vector<std::unique_ptr<float[]>> chunks_;
+  int64_t used_ = 0;
+  // The optimizer's kernel, on some rows at a time.
+  int64_t at_a_time_ = 0;
+  std::vector<float> gradients_;
+  std::vector<std::vector<float>> values_;  ///< weights, then each state
+  float norm_ = 0;
+  StepScalars scalars_;
+  CpuKernel update_;
+};
+
+}  // namespace trainctl::servers

@@ -1,0 +1,286 @@
+// See the header.
+#include "engine/train/servers/worker.h"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <limits>
+#include <thread>
+#include <utility>
+
+#include "engine/base/error.h"
+#include "engine/train/data/order.h"
+#include "engine/train/learning_rate.h"
+
+namespace trainctl {
+namespace {
+
+using servers::Ask;
+using servers::Request;
+
+/// Batches that a loader may have claimed ahead, of BatchBoard::kMostClaims.
+constexpr int kMostAhead = 16;
+
+DatasetSpec with_few_ahead(DatasetSpec spec) {
+  spec.prefetch = std::clamp(spec.prefetch, 1, kMostAhead);
+  spec.autotune = false;  // batches that are read ahead are claimed, and others could run them
+  return spec;
+}
+
+std::unique_ptr<Dataset> open_set(const JobSpec& spec) {
+  try {
+    return open_dataset(spec.dataset, spec.seed);
+  } catch (const SpecError& error) {
+    throw with_positions(error, spec);
+  }
+}
+
+}  // namespace
+
+AsyncWorker::AsyncWorker(const PlannedJob& job, const Program& program, const SharedMemory& memory, Communicator& comm,
+                         TrainHooks hooks, const TrainOptions& options)
+    : job_(job),
+      program_(program),
+      memory_(memory),
+      board_(memory.batches()),
+      comm_(comm),
+      optimizer_(job.spec.optimizer.type, job.spec.optimizer.attrs),
+      hooks_(std::move(hooks)),
+      start_up_(options.start_up),
+      arena_(options.arena),
+      run_steps_(memory.batches().end()),
+      steps_per_epoch_(steps_per_epoch(job.spec.dataset, job.samples)),
+      window_(job, program),
+      validation_window_(job, options.validation != nullptr ? *options.validation : program),
+      validation_(options.validation),
+      threads_(options.threads),
+      validated_(options.from.step),
+      best_(options.from.validation.best),
+      is_finite_(options.from.is_finite) {
+  ExecutorOptions executor_options;
+  executor_options.seed = job.spec.seed;
+  executor_options.threads = options.threads;
+  executor_options.print = hooks_.print;
+  executor_options.on_communication = hooks_.on_communication;
+  executor_options.timeline = hooks_.timeline;
+  executor_options.start_up = &start_up_;
+  std::unique_ptr<Dataset> set = open_set(job.spec);
+  start_up_.ended("data");
+  executor_ = make_cpu_executor(program, comm, executor_options, options.arena);
+  if (validation_ != nullptr && program.rank == 0) make_evaluator();
+  if (options.restore) options.restore(*executor_);
+  LoaderOptions loading;
+  loading.num_steps = std::numeric_limits<int64_t>::max();  // claim says when there are no more
+  if (board_.lives(program_.rank) > 0) join();
+  loading.claim = [this] {
+    if (!inherited_.empty()) {
+      const int64_t batch = inherited_.back();
+      inherited_.pop_back();
+      return batch;
+    }
+    const int64_t batch = board_.claim(program_.rank);
+    // Once the gate is closed, all batches that it has let through are run, and no other.
+    const bool has_stopped = memory_.gate().asked_to_stop() &&
+                             board_.first() + board_.finished() >= static_cast<int64_t>(memory_.gate().highest());
+    return batch == BatchBoard::kNoneNow && has_stopped ? BatchBoard::kEnd : batch;
+  };
+  loading.micro_batches = job.plan.micro_batches;
+  loading.full_batch = job.spec.parallel.full_batch;
+  if (job.spec.loss && job.spec.loss->attrs.has("ignore_index"))
+    loading.ignored_label = job.spec.loss->attrs.integer("ignore_index");
+  loading.timeout_seconds = job.spec.launch.timeout_seconds;
+  loading.on_hang = hooks_.on_hang;
+  loading.layout = &executor_->inputs();
+  loading.allocate = [this](int64_t bytes) { return executor_->allocate_inputs(bytes); };
+  try {
+    loader_ = std::make_unique<Loader>(std::move(set), with_few_ahead(job.spec.dataset), program, job.spec.seed, loading);
+  } catch (const SpecError& error) {
+    throw with_positions(error, job.spec);
+  }
+}
+
+/// In the place of a worker that has died: once no server has anything of that one any more.
+void AsyncWorker::join() {
+  const auto is_over = [this](int server) {
+    return memory_.status(board_.workers() + server).state.load(std::memory_order_acquire) == RankState::done;
+  };
+  while (board_.dropped_by(program_.rank) < job_.plan.servers && !is_over(0))
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  for (int server = 0; server < job_.plan.servers; ++server) comm_.drop_messages(board_.workers() + server);
+  board_.join(program_.rank, [this](int64_t batch) { inherited_.insert(inherited_.begin(), batch); });
+}
+
+void AsyncWorker::ask(Ask what, int64_t batch) {
+  Request request;
+  request.ask = what;
+  request.worker = program_.rank;
+  request.batch = batch;
+  const bool has_rows = what != Ask::leave;
+  for (int server = 0; server < job_.plan.servers; ++server) {
+    const int rank = board_.workers() + server;
+    for (size_t field = 0; has_rows && field < current_->fields(); ++field)
+      request.ids[field] = static_cast<int32_t>(current_->ids(field, server).size());
+    comm_.send(rank, &request, sizeof(request));
+    for (size_t field = 0; has_rows && field < current_->fields(); ++field)
+      if (const std::span<const int32_t> ids = current_->ids(field, server); !ids.empty())
+        comm_.send(rank, ids.data(), static_cast<int64_t>(ids.size_bytes()));
+  }
+  if (has_rows) pull_rows();
+}
+
+/// Of the tables, before the program runs.
+void AsyncWorker::pull_rows() {
+  for (int server = 0; server < job_.plan.servers; ++server)
+    for (size_t field = 0; field < current_->fields(); ++field)
+      for (const servers::RowWindow::Part& part : current_->parts(field, server))
+        if (part.bytes > 0) comm_.recv(board_.workers() + server, arena_.data() + part.weights, part.bytes);
+}
+
+/// After the program has run.
+void AsyncWorker::push_rows() {
+  std::vector<std::pair<int, int64_t>> sent;
+  for (int server = 0; server < job_.plan.servers; ++server)
+    for (size_t field = 0; field < window_.fields(); ++field)
+      for (const servers::RowWindow::Part& part : window_.parts(field, server))
+        if (const int rank = board_.workers() + server; part.bytes > 0)
+          sent.emplace_back(rank, comm_.send(rank, arena_.data() + part.gradients, part.bytes));
+  for (const auto& [rank, number] : sent) comm_.wait_send(rank, number);
+}
+
+TrainResult AsyncWorker::run() {
+  last_end_ = epoch_start_ = Clock::now();
+  while (run_batch()) {
+  }
+  if (last_.run_step > 0) end_epoch();
+  result_.stopped = result_.stopped || board_.first() + board_.finished() < run_steps_;
+  if (validates() && !result_.stopped) validate(run_steps_, Ask::read_end);
+  ask(Ask::leave);
+  result_.last_step = board_.first() + board_.finished();
+  result_.skipped = loader_->skipped();
+  return result_;
+}
+
+void AsyncWorker::push_report(const StepReport& step) {
+  servers::Report report;
+  report.loss = step.loss;
+  for (size_t i = 0; i < step.metrics.of.size(); ++i) report.metrics[i] = static_cast<float>(step.metrics.values[i]);
+  for (int server = 0; server < job_.plan.servers; ++server)
+    comm_.send(board_.workers() + server, &report, sizeof(report));
+}
+
+bool AsyncWorker::run_batch() {
+  const std::byte* inputs = loader_->next_step();
+  if (inputs == nullptr) return false;
+  const int64_t step = loader_->taken_step();
+  if (hooks_.may_start && !hooks_.may_start(step)) {
+    result_.stopped = true;
+    return false;
+  }
+  if (last_.run_step > 0 && step / steps_per_epoch_ + 1 > last_.epoch) end_epoch();
+  if (const int64_t done = board_.first() + board_.finished(); validates() && validation_is_due(done)) validate(done, Ask::read);
+  if (result_.steps == 0) start_up_.ended("data");
+  StepScalars scalars = step_scalars(job_.spec.optimizer.learning_rate, optimizer_, step, step / steps_per_epoch_, run_steps_);
+  scalars.label_weight = loader_->label_weight();
+  const Clock::time_point start = Clock::now();
+  current_ = &window_;
+  window_.take(const_cast<std::byte*>(inputs));  // the block is this worker's until it is released
+  ask(Ask::train, step);
+  executor_->start_step(inputs, scalars);
+  std::array<float, kMostMetrics> sums{};
+  StepReport report = report_of(step);
+  report.loss = executor_->finish_step(std::span(sums).first(program_.metrics.size()));
+  const auto weight = static_cast<double>(loader_->oldest_label_weight());
+  for (size_t i = 0; i < program_.metrics.size(); ++i)
+    report.metrics.values[i] = static_cast<double>(sums[i]) * program_.metrics[i].scale * weight;
+  push_rows();
+  push_report(report);
+  loader_->release_step();
+  const Clock::time_point now = Clock::now();
+  report.seconds = std::chrono::duration<double>(now - std::exchange(last_end_, now)).count();
+  board_.finished(program_.rank, step, std::chrono::duration<double>(now - start).count());
+  report_step(report);
+  return true;
+}
+
+StepReport AsyncWorker::report_of(int64_t step) const {
+  StepReport report;
+  report.epoch = step / steps_per_epoch_ + 1;
+  report.step = step % steps_per_epoch_ + 1;
+  report.steps_per_epoch = steps_per_epoch_;
+  report.run_step = step + 1;
+  report.run_steps = run_steps_;
+  report.own_step = result_.steps + 1;
+  report.has_loss = program_.loss_offset >= 0;
+  report.metrics.of = program_.metrics;
+  report.learning_rate = learning_rate(job_.spec.optimizer.learning_rate, step, run_steps_);
+  return report;
+}
+
+void AsyncWorker::report_step(const StepReport& report) {
+  if (++result_.steps == 1) {
+    start_up_.met_others("step");
+    start_up_.stop();
+    if (hooks_.on_first_step) hooks_.on_first_step(start_up_);
+  }
+  result_.last_loss = report.loss;
+  last_ = report;
+  epoch_means_.add(report);
+  const bool diverges = is_finite_ && report.has_loss && !std::isfinite(report.loss);
+  if (diverges && hooks_.on_not_finite) hooks_.on_not_finite(report);
+  if (hooks_.on_step) hooks_.on_step(report);
+  if (!diverges) return;
+  is_finite_ = false;
+  if (job_.spec.train.on_nan != OnNan::warn) throw LossNotFinite(report);
+}
+
+/// Of the batches that this worker ran.
+void AsyncWorker::end_epoch() {
+  const Clock::time_point now = Clock::now();
+  const double seconds = std::chrono::duration<double>(now - std::exchange(epoch_start_, now)).count();
+  result_.last_epoch = {last_.epoch,         epoch_means_.count(), last_.run_step, last_.has_loss,
+                        epoch_means_.loss(), seconds,              epoch_means_.metrics()};
+  epoch_means_ = {};
+  if (hooks_.on_epoch) hooks_.on_epoch(result_.last_epoch);
+}
+
+/// The first worker that has not died.
+bool AsyncWorker::validates() const {
+  if (validation_ == nullptr) return false;
+  for (int worker = 0; worker < program_.rank; ++worker)
+    if (!board_.is_gone(worker)) return false;
+  return true;
+}
+
+void AsyncWorker::make_evaluator() {
+  ExecutorOptions beside;
+  beside.seed = job_.spec.seed;
+  beside.threads = threads_;
+  evaluator_ = std::make_unique<Evaluator>(job_, *job_.validation, *validation_, executor_->beside(*validation_, beside),
+                                           hooks_.on_hang);
+}
+
+/// Some step after the last validation, up to the finished ones, asks for one.
+bool AsyncWorker::validation_is_due(int64_t steps) const {
+  for (int64_t step = validated_ + 1; step <= steps; ++step)
+    if (job_.spec.validation->is_due(step, steps_per_epoch_)) return true;
+  return false;
+}
+
+void AsyncWorker::validate(int64_t steps, Ask what) {
+  if (validated_ >= steps) return;
+  if (!evaluator_) make_evaluator();
+  current_ = &validation_window_;
+  const auto before_batch = [&](std::byte* inputs) {
+    validation_window_.take(inputs);
+    ask(what);
+  };
+  ValidationReport report = evaluator_->run(steps, hooks_.on_validation_progress, before_batch);
+  validated_ = steps;
+  report.epoch = (steps - 1) / steps_per_epoch_ + 1;
+  report.epoch_step = steps - (report.epoch - 1) * steps_per_epoch_;
+  report.is_whole_epoch = report.epoch_step == steps_per_epoch_;
+  best_ = report.best = best_after(best_, report);
+  if (hooks_.on_validation) hooks_.on_validation(report);
+}
+
+}  // namespace trainctl

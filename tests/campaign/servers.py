@@ -1,0 +1,204 @@
+#!/usr/bin/env python3
+"""Injures runs with asynchronous parameter servers at random moments, and checks how they end.
+
+  python3 tests/campaign/servers.py --trainctl build/release/bin/trainctl --injuries 100
+
+Workers that are killed, stopped or restarted must not end the run: it makes all of its steps. A server that is killed
+ends it, with its name as the first cause, and with checkpoints --resume goes on. Nothing may be left behind. Prints a row
+per injury; exits with 1 if one went wrong. The same seed gives the same injuries."""
+
+import argparse
+import json
+import os
+import pathlib
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+
+JOB = """
+name: injured
+seed: 3
+dataset: {{type: random, shape: [16], classes: 4, batch: 16, samples: 160}}
+network:
+  - {{name: fc1, type: dense, units: 32}}
+  - {{type: relu}}
+  - {{name: fc2, type: dense, units: 4}}
+loss: softmax_cross_entropy
+optimizer: {{type: adam, learning_rate: 0.001}}
+train: {{steps: {steps}{more}}}
+parallel: {{mode: parameter_server, servers: {servers}, sync: false, staleness: {staleness}, rebalance: {rebalance}}}
+launch: {{ranks: {workers}, device: cpu, timeout: 3s, grace: 2s{launch}}}
+"""
+STEPS = 400
+KINDS = ["worker killed", "two workers killed", "worker stopped", "worker joins", "server killed", "server killed, resumed",
+         "interrupted", "all workers killed"]
+ROW = "{:>3}  {:<24} {:>2}x{} {:>9} {:>5} {:>6.1f}  {}"
+
+
+def processes(launcher):
+    """Of the run: rank to pid."""
+    found = {}
+    for entry in pathlib.Path("/proc").iterdir():
+        if not entry.name.isdigit():
+            continue
+        try:
+            words = (entry / "cmdline").read_bytes().split(b"\0")
+            parent = int((entry / "stat").read_text().rsplit(")", 1)[1].split()[1])
+        except (OSError, IndexError, ValueError):
+            continue
+        if b"worker" in words and b"--rank" in words and parent == launcher:
+            found[int(words[words.index(b"--rank") + 1])] = int(entry.name)
+    return found
+
+
+def read_json(path):
+    try:
+        return json.loads(pathlib.Path(path).read_text())
+    except (OSError, ValueError):
+        return {}
+
+
+def steps_of(log, workers):
+    """The highest step in the workers' logs."""
+    highest = 0
+    for rank in range(workers):
+        try:
+            lines = pathlib.Path(f"{log}/rank.{rank}/stdout").read_text().splitlines()
+        except OSError:
+            continue
+        for line in lines:
+            if " step: " in line:
+                epoch, step = int(line.split("epoch: ")[1].split()[0]), int(line.split("step: ")[1].split(",")[0])
+                highest = max(highest, (epoch - 1) * 10 + step)
+    return highest
+
+
+def alive(pid):
+    try:
+        return pathlib.Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+class Run:
+    def __init__(self, options, rng, kind):
+        self.options, self.kind = options, kind
+        self.workers, self.servers = rng.randint(2, 4), rng.randint(1, 2)
+        self.folder = tempfile.mkdtemp(prefix="servers.")
+        more = ", checkpoint: {every_steps: 40}" if "resumed" in kind else ""
+        launch = ", max_restarts: 2" if "joins" in kind else ""
+        pathlib.Path(self.folder, "job.yaml").write_text(
+            JOB.format(steps=STEPS, servers=self.servers, staleness=rng.randint(1, 4), workers=self.workers,
+                       rebalance=rng.choice(["true", "false"]), more=more, launch=launch))
+        self.log = f"{self.folder}/log_output/1"
+        self.pids = {}
+
+    def start(self, *arguments):
+        environment = {**os.environ, "TRAINCTL_TEST_SPEED": "300:1:0:0"}  # 5 ms a step
+        self.launcher = subprocess.Popen([self.options.trainctl, "run", "job.yaml", *arguments], cwd=self.folder, text=True,
+                                         stdout=subprocess.PIPE, stderr=subprocess.STDOUT, env=environment)
+
+    def wait_for_step(self, step):
+        end = time.monotonic() + self.options.slack
+        while steps_of(self.log, self.workers) < step:
+            if self.launcher.poll() is not None or time.monotonic() > end:
+                raise AssertionError(f"step {step} was never reached")
+            time.sleep(0.01)
+        self.pids = processes(self.launcher.pid)
+
+    def finish(self):
+        try:
+            self.out, _ = self.launcher.communicate(timeout=self.options.slack)
+        except subprocess.TimeoutExpired:
+            self.launcher.kill()
+            self.out, _ = self.launcher.communicate()
+            raise AssertionError("did not end")
+        return self.launcher.returncode
+
+    def left(self):
+        end = time.monotonic() + 5
+        while time.monotonic() < end and any(alive(pid) for pid in self.pids.values()):
+            time.sleep(0.05)
+        return [pid for pid in self.pids.values() if alive(pid)]
+
+
+def injure(run, rng):
+    """Returns what is wrong."""
+    kind, wrong = run.kind, []
+    run.start()
+    run.wait_for_step(rng.randint(20, 200))
+    victims = rng.sample(range(run.workers), min(2 if kind == "two workers killed" else 1, run.workers - 1))
+    server = run.workers + rng.randrange(run.servers)
+    if kind == "all workers killed":
+        victims = list(range(run.workers))
+    if kind.startswith("server"):
+        victims = [server]
+    if kind == "interrupted":
+        run.launcher.send_signal(signal.SIGINT)
+    for victim in victims if kind != "interrupted" else []:
+        os.kill(run.pids[victim], signal.SIGSTOP if kind == "worker stopped" else signal.SIGKILL)
+    code = run.finish()
+    cause = read_json(f"{run.log}/error.json").get("first_cause", {})
+    if kind in ("worker killed", "two workers killed", "worker stopped", "worker joins"):
+        if code != 0:
+            wrong.append(f"exit code {code}")
+        if read_json(f"{run.log}/outcome.json").get("step") != STEPS:
+            wrong.append(f"outcome.json: {read_json(f'{run.log}/outcome.json').get('step')} steps")
+        if "the other workers go on" not in run.out:
+            wrong.append("the death was not said")
+        if kind == "worker joins" and "another takes its place" not in run.out:
+            wrong.append("no other took its place")
+        for index in range(run.servers):
+            if f"{STEPS} updates" not in pathlib.Path(f"{run.log}/server.{index}/stdout").read_text():
+                wrong.append(f"server {index} made another number of updates")
+    elif kind == "interrupted":
+        if code not in (130, 0):
+            wrong.append(f"exit code {code}")
+    else:
+        if code != 5:
+            wrong.append(f"exit code {code}")
+        if cause.get("rank") not in victims:
+            wrong.append(f"first cause: {cause.get('message', 'none')}")
+    if kind == "server killed, resumed":
+        run.start("--resume")
+        if run.finish() != 0 or "going on after step" not in run.out:
+            wrong.append("could not be resumed")
+    if run.left():
+        wrong.append(f"left: {run.left()}")
+    return wrong, code
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--trainctl", required=True)
+    parser.add_argument("--injuries", type=int, default=len(KINDS))
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--slack", type=float, default=60, help="seconds that anything may take")
+    options = parser.parse_args()
+    options.trainctl = os.path.abspath(options.trainctl)
+    bad = 0
+    for index in range(options.injuries):
+        rng = random.Random(f"{options.seed}/{index}")
+        run = Run(options, rng, KINDS[index % len(KINDS)])
+        start, code = time.monotonic(), None
+        try:
+            wrong, code = injure(run, rng)
+        except AssertionError as error:
+            wrong = [str(error)]
+            run.launcher.kill()
+        bad += bool(wrong)
+        print(ROW.format(index, run.kind, run.workers, run.servers, "", str(code), time.monotonic() - start,
+                         "; ".join(wrong) or "ok"), flush=True)
+        if wrong:
+            print("      " + run.folder + "\n" + "".join(f"      | {line}\n" for line in getattr(run, "out", "").splitlines()[-12:]))
+        else:
+            shutil.rmtree(run.folder, ignore_errors=True)
+    print(f"{options.injuries} injuries, {bad} went wrong")
+    sys.exit(bad > 0)
+
+
+main()

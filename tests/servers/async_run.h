@@ -1,0 +1,36 @@
+// Runs a job with asynchronous parameter servers: workers and servers as threads of one process.
+#pragma once
+
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "engine/train/servers/server.h"
+#include "engine/train/servers/worker.h"
+
+namespace trainctl {
+
+struct AsyncRun {
+  PlannedJob job;
+  std::vector<Program> programs;
+  std::map<int64_t, float> losses;                    ///< by batch, from 0
+  std::map<int64_t, int> workers;                     ///< which worker ran it
+  std::map<std::string, std::vector<float>> weights;  ///< whole, on the servers after the last update
+  std::vector<std::vector<int64_t>> staleness;        ///< by server, of each update
+  std::vector<ValidationReport> validations;
+  std::shared_ptr<SharedMemory> memory;
+};
+
+struct AsyncOptions {
+  /// On the worker's thread, after each of its batches; it may throw, which ends that worker as a dead one.
+  std::function<void(int worker, const StepReport&, Executor&)> on_step{};
+  /// On the server's thread, before it takes the next push.
+  std::function<void(int server)> on_update{};
+};
+
+/// Throws what a server threw, or a worker of which no on_step has thrown.
+AsyncRun run_async(PlannedJob job, const AsyncOptions& options = {});
+
+}  // namespace trainctl
