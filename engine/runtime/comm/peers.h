@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "engine/runtime/comm/shared_memory.h"
+#include "engine/runtime/comm/rank_board.h"
 #include "engine/runtime/communicator.h"
 
 namespace trainctl::comm {
@@ -29,7 +29,7 @@ CommError blocked_call(const std::string& call, const std::string& event, RankPo
 /// The ranks of one segment, as one of them sees them. Allocates only to report.
 class Peers {
  public:
-  Peers(const SharedMemory& memory, int rank, double timeout_seconds)
+  Peers(const RankBoard& memory, int rank, double timeout_seconds)
       : memory_(memory), rank_(rank), timeout_seconds_(timeout_seconds) {}
 
   /// A rank with is_missing(rank) that has failed, has finished, or whose process is gone;
@@ -53,7 +53,7 @@ class Peers {
   std::string describe(int rank) const;
   RankPosition position(int rank) const;
 
-  const SharedMemory& memory_;
+  const RankBoard& memory_;
   int rank_;
   double timeout_seconds_;
 };

@@ -86,4 +86,9 @@ RankStatus& SharedMemory::status(int rank) const { return segment_->status(rank)
 StepGate& SharedMemory::gate() const { return segment_->gate(); }
 SaveBoard& SharedMemory::saves() const { return segment_->saves(); }
 
+KeyValueStore& SharedMemory::values() const {
+  check(values_ != nullptr, "a board is given its values before they are used");
+  return *values_;
+}
+
 }  // namespace trainctl
