@@ -34,6 +34,8 @@ struct Options {
   int run = 0;
   int rank = 0;
   int memory_fd = -1;
+  HostsLayout hosts;
+  std::string layout;  ///< the ranks of each host; empty: one host
   int gpu = -1;  ///< the host's number of the only GPU that this process sees; -1: runs on CPUs
   bool record = false;
   std::string profile;   ///< steps, "3-5"; empty: none
@@ -81,7 +83,9 @@ class Worker {
     if (job_->validation) validation_ = compile_validation(*job_, options_.rank);
     start_up.ended("program");
 
-    Rendezvous rendezvous(job_->spec, memory_, options_.rank);
+    HostsLayout hosts = options_.hosts;
+    hosts.ranks = parse_layout(options_.layout);
+    Rendezvous rendezvous(job_->spec, memory_, options_.rank, hosts);
     start_up.met_others("connect");
     RankOutput output(*job_, *program_, status, directory_, options_.record);
     TrainOptions train_options;
@@ -218,6 +222,8 @@ void add_worker_command(CLI::App& app, Action& chosen) {
   command->add_option("run", options->run)->required();
   command->add_option("--rank", options->rank)->required();
   command->add_option("--memory-fd", options->memory_fd)->required();
+  command->add_option("--hosts", options->layout);
+  command->add_option("--address", options->hosts.address);
   command->add_option("--gpu", options->gpu);
   command->add_flag("--record", options->record);
   command->add_option("--profile", options->profile);
