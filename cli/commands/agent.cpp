@@ -7,6 +7,7 @@
 #include "cli/commands/commands.h"
 #include "cli/worker/host_share.h"
 #include "launcher/hosts/agent.h"
+#include "launcher/hosts/probe.h"
 #include "launcher/hosts/relay.h"
 
 namespace trainctl {
@@ -15,6 +16,7 @@ namespace {
 struct Options {
   std::string id;
   bool join = false;
+  std::string interface;          ///< for a probe
   std::string installed, loader;  ///< the bundle that this is; empty: this binary as it is
 };
 
@@ -25,7 +27,11 @@ std::vector<std::string> own_words(const Options& options) {
   return {lib + "/" + options.loader, "--library-path", lib, options.installed + "/bin/trainctl"};
 }
 
+/// The word in place of an id: what `trainctl hosts` starts.
+constexpr const char* kProbe = "probe";
+
 int serve(const Options& options) {
+  if (options.id == kProbe) return hosts::probe_this_host(options.interface);
   return hosts::relay_to_agent(options.id, !options.join, [&](const std::string& folder, int listener) {
     hosts::AgentOptions agent;
     agent.folder = folder;
@@ -44,6 +50,7 @@ void add_agent_command(CLI::App& app, Action& chosen) {
   command->group("");  // hidden
   command->add_option("id", options->id)->required();
   command->add_flag("--join", options->join);
+  command->add_option("--interface", options->interface);
   command->add_option("--installed", options->installed);
   command->add_option("--loader", options->loader);
   command->callback([&chosen, options] { chosen = [options] { return serve(*options); }; });

@@ -70,7 +70,8 @@ class Worker {
   explicit Worker(const Options& options) : options_(options), directory_(options.log_dir, options.run) {}
 
   void train_rank() {
-    StartUpClock start_up = StartUpClock::of_text(options_.start_up);
+    // The launcher of another host has another clock: then the phases begin here.
+    StartUpClock start_up = options_.start_up.empty() ? StartUpClock() : StartUpClock::of_text(options_.start_up);
     start_up.ended("launch");
     if (options_.gpu >= 0) begin_cuda(CudaExecutorOptions{}.device);
     const std::optional<Fault> fault = Fault::of_environment(options_.rank);
@@ -233,7 +234,7 @@ void add_worker_command(CLI::App& app, Action& chosen) {
   command->add_flag("--evaluate", options->evaluate);
   command->add_option("--predict", options->predict);
   command->add_option("--output", options->output);
-  command->add_option("--start-up", options->start_up)->required();
+  command->add_option("--start-up", options->start_up);
   command->callback([&chosen, options] { chosen = [options] { return work(*options); }; });
 }
 

@@ -129,7 +129,7 @@ ProcessCommand NetworkWorkload::agents_command(const RankPlace& place, const Run
   ProcessCommand command;
   command.argv = {"{trainctl}", "worker",     "{logs}",  std::to_string(directory.run()), "--rank",
                   std::to_string(place.rank), "--memory-fd", kMemoryWord, "--hosts", join(texts, ","),
-                  "--address", "{address}",   "--start-up", start_up_.to_text()};
+                  "--address", "{address}"};
   if (options_.record) command.argv.emplace_back("--record");
   for (const auto& [name, value] : job_.spec.env) command.environment.emplace_back(name, value);
   return command;

@@ -1,8 +1,6 @@
 // See agent.h.
 #include "launcher/hosts/agent.h"
 
-#include <arpa/inet.h>
-#include <ifaddrs.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -17,11 +15,11 @@
 #include <fstream>
 #include <map>
 #include <nlohmann/json.hpp>
-#include <sstream>
 #include <thread>
 
 #include "engine/base/error.h"
 #include "launcher/held_port.h"
+#include "launcher/hosts/address.h"
 #include "launcher/hosts/file_watch.h"
 #include "launcher/hosts/report_json.h"
 #include "launcher/hosts/session.h"
@@ -51,35 +49,6 @@ constexpr double kFarewellSeconds = 5;
 void replace_all(std::string& text, const std::string& what, const std::string& with) {
   for (size_t at = text.find(what); at != std::string::npos; at = text.find(what, at + with.size()))
     text.replace(at, what.size(), with);
-}
-
-/// The IPv4 address of an interface; empty: it has none.
-std::string address_of_interface(const std::string& name) {
-  ifaddrs* all = nullptr;
-  if (getifaddrs(&all) != 0) return "";
-  std::string address;
-  for (const ifaddrs* it = all; it != nullptr && address.empty(); it = it->ifa_next) {
-    if (it->ifa_addr == nullptr || it->ifa_addr->sa_family != AF_INET || name != it->ifa_name) continue;
-    char text[INET_ADDRSTRLEN] = "";
-    inet_ntop(AF_INET, &reinterpret_cast<const sockaddr_in*>(it->ifa_addr)->sin_addr, text, sizeof text);
-    address = text;
-  }
-  freeifaddrs(all);
-  return address;
-}
-
-/// Where the ranks of this host listen for others: on the address at which ssh came in, if no interface is named.
-std::string own_address(const std::string& interface) {
-  if (!interface.empty()) {
-    const std::string address = address_of_interface(interface);
-    if (address.empty()) throw EnvError("there is no interface " + interface + " with an IPv4 address (launch.interface)");
-    return address;
-  }
-  const char* connection = std::getenv("SSH_CONNECTION");  // client's address and port, ours
-  std::istringstream words(connection == nullptr ? "" : connection);
-  std::string theirs, their_port, ours;
-  words >> theirs >> their_port >> ours;
-  return ours.empty() ? "127.0.0.1" : ours;
 }
 
 class Agent : public LogSink {

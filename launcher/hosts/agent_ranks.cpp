@@ -32,8 +32,8 @@ using Kind = Message::Kind;
 constexpr double kAliveSeconds = 0.5;
 /// A connection without a word for so long is given up, and another is tried.
 constexpr double kSilentSeconds = 3, kRetrySeconds = 0.3;
-/// For the first connection of an agent: ssh may have to go a long way, and a bundle is 100 MB.
-constexpr double kConnectSeconds = 60;
+/// For the first connection of an agent: ssh may have to go a long way. A bundle is 100 MB.
+constexpr double kConnectSeconds = 60, kInstallSeconds = 900;
 constexpr size_t kWriteAhead = 1 << 20, kMostSaid = 8192;
 constexpr double kFarewellSeconds = 5;
 constexpr uint64_t kConfirmEvery = 16;
@@ -188,8 +188,9 @@ void AgentRanks::await_child() {
 }
 
 void AgentRanks::installed(Host& host, int status) {
-  loop_.poll();  // the last words of ssh
+  host.heard = now();
   if (WIFEXITED(status) && WEXITSTATUS(status) == 0) return connect(host);
+  loop_.poll();  // the last words of ssh
   lose(host, "cannot be given this program: " + (host.said->empty() ? "ssh ended" : in_one_line(*host.said)));
 }
 
@@ -531,7 +532,9 @@ void AgentRanks::look(Host& host) {
       if (events_.notice) events_.notice("host " + host.name + " does not answer; the ranks go on, and the connection is tried again");
     }
   }
-  const double limit = host.has_joined ? options_.reconnect_seconds : kConnectSeconds;
+  const double limit = host.has_joined                       ? options_.reconnect_seconds
+                       : host.state == State::installing ? kInstallSeconds
+                                                         : kConnectSeconds;
   if (now() - host.heard > limit) {
     char seconds[32];
     std::snprintf(seconds, sizeof seconds, "%g s", limit);

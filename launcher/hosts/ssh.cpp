@@ -38,12 +38,26 @@ std::vector<std::string> ssh_words(const std::string& ssh, const std::string& ho
   return words;
 }
 
-std::string agent_script(const Bundle& bundle, const std::string& id, bool may_start) {
+namespace {
+
+/// Becomes `trainctl agent` with these words, by the bundle's loader.
+std::string script_of(const Bundle& bundle, const std::string& words) {
   const std::string at = std::string("d=\"") + kCache + "/" + bundle.name + "\"; ";
   return at + "m=$(uname -m); if test \"$m\" != " + bundle.machine + "; then echo " + kWrongMachine + " $m; " +
          "elif test -x \"$d/bin/trainctl\"; then exec \"$d/lib/" + bundle.loader +
-         "\" --library-path \"$d/lib\" \"$d/bin/trainctl\" agent " + id + (may_start ? "" : " --join") +
-         " --installed \"$d\" --loader " + bundle.loader + "; else echo " + kNotInstalled + "; fi";
+         "\" --library-path \"$d/lib\" \"$d/bin/trainctl\" agent " + words + "; else echo " + kNotInstalled + "; fi";
+}
+
+}  // namespace
+
+std::string agent_script(const Bundle& bundle, const std::string& id, bool may_start) {
+  return script_of(bundle, id + (may_start ? "" : " --join") + " --installed \"$d\" --loader " + bundle.loader);
+}
+
+std::string probe_script(const Bundle& bundle, const std::string& interface) {
+  const bool is_name = interface.find_first_not_of("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_.:@") == std::string::npos;
+  if (!is_name) throw EnvError("'" + interface + "' is no interface (launch.interface)");
+  return script_of(bundle, "probe" + (interface.empty() ? "" : " --interface " + interface));
 }
 
 std::string install_script(const Bundle& bundle) {

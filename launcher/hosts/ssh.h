@@ -19,6 +19,8 @@ std::vector<std::string> ssh_words(const std::string& ssh, const std::string& ho
 
 /// Becomes the relay of agent `id`; writes kNotInstalled or kWrongMachine if it cannot. `may_start`: as relay_to_agent.
 std::string agent_script(const Bundle& bundle, const std::string& id, bool may_start);
+/// Becomes a probe (probe.h); writes the same if it cannot.
+std::string probe_script(const Bundle& bundle, const std::string& interface);
 /// Installs a bundle that comes as a tar archive; all or nothing.
 std::string install_script(const Bundle& bundle);
 
