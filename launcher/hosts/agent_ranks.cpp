@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <boost/asio/post.hpp>
 #include <cerrno>
 #include <chrono>
@@ -37,6 +38,7 @@ constexpr double kConnectSeconds = 60, kInstallSeconds = 900;
 constexpr size_t kWriteAhead = 1 << 20, kMostSaid = 8192;
 constexpr double kFarewellSeconds = 5;
 constexpr uint64_t kConfirmEvery = 16;
+constexpr int kLastWordLooks = 100;  ///< at most 10 ms apart
 
 void replace_all(std::string& text, const std::string& what, const std::string& with) {
   for (size_t at = text.find(what); at != std::string::npos; at = text.find(what, at + with.size()))
@@ -190,8 +192,8 @@ void AgentRanks::await_child() {
 void AgentRanks::installed(Host& host, int status) {
   host.heard = now();
   if (WIFEXITED(status) && WEXITSTATUS(status) == 0) return connect(host);
-  loop_.poll();  // the last words of ssh
-  lose(host, "cannot be given this program: " + (host.said->empty() ? "ssh ended" : in_one_line(*host.said)));
+  const std::string said = last_words(host);
+  lose(host, "cannot be given this program: " + (said.empty() ? "ssh ended" : said));
 }
 
 void AgentRanks::broken(Host& host, const std::string& why) {
@@ -207,12 +209,21 @@ void AgentRanks::broken(Host& host, const std::string& why) {
   if (const size_t at = noise.find(kWrongMachine); at != std::string::npos)
     return lose(host, "is of another kind: " + in_one_line(noise.substr(at + std::strlen(kWrongMachine) + 1)) +
                           ", and this program is for " + bundle_.machine);
-  // ssh's own words come a moment before its end.
-  int status = 0;
-  if (host.child.pid > 0) waitpid(std::exchange(host.child.pid, -1), &status, 0);
-  loop_.poll();
-  const std::string said = in_one_line(*host.said);
+  const std::string said = last_words(host);
   lose(host, "cannot be reached: " + (said.empty() ? why : said));
+}
+
+/// What ssh says to the end; it ends a moment after its output.
+std::string AgentRanks::last_words(Host& host) {
+  std::string said = *host.said;
+  std::array<char, 4096> buffer{};
+  for (int look = 0; look < kLastWordLooks && host.errors; ++look) {
+    const ssize_t got = read(host.errors->native_handle(), buffer.data(), buffer.size());
+    if (got == 0) break;
+    if (got > 0) said.append(buffer.data(), static_cast<size_t>(got));
+    if (got < 0) usleep(10'000);
+  }
+  return in_one_line(said);
 }
 
 void AgentRanks::lose(Host& host, const std::string& why) {

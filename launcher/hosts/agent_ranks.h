@@ -113,6 +113,7 @@ class AgentRanks : public RankRunner {
   void installed(Host& host, int status);
   void received(Host& host, Frame frame);
   void broken(Host& host, const std::string& why);
+  std::string last_words(Host& host);
   void lose(Host& host, const std::string& why);
   void send(Host& host, Message::Kind kind, int rank = -1, int64_t number = 0, std::string name = {},
             std::string text = {});

@@ -49,7 +49,8 @@ bool FileWatch::look(const OnBytes& on_bytes, const std::function<bool()>& is_fu
       on_bytes(path, 0, "");
     }
     while (readable && seen.bytes < info.st_size && !is_full()) {
-      const ssize_t got = pread(fd, buffer.data(), buffer.size(), seen.bytes);
+      const auto most = std::min(buffer.size(), static_cast<size_t>(info.st_size - seen.bytes));
+      const ssize_t got = pread(fd, buffer.data(), most, seen.bytes);
       if (got <= 0) break;
       on_bytes(path, seen.bytes, {buffer.data(), static_cast<size_t>(got)});
       seen.bytes += got;

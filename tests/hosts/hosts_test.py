@@ -20,7 +20,8 @@ from network import eventually
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 JOB = f"{ROOT}/configs/mnist_mlp.yaml"
-ONE_RANK = "launch.ranks=1 parallel.stages=1 parallel.stage_config={} parallel.strategies=null parallel.optimizer_shard=null"
+ONE_RANK = "launch.ranks=1 parallel.stages=1 parallel.stage_config={} parallel.strategies=null"
+PLAIN = "parallel.stages=1 parallel.stage_config={} parallel.strategies=null"
 LONG = "train.steps=1000000 train.epochs=1000000"
 
 
@@ -39,7 +40,7 @@ class Scene:
     def start(self, fields):
         """A long run that has done some steps."""
         self.output = pathlib.Path(self.network.folder) / f"output.{self.runs + 1}"
-        process = self.network.start(self.words(f"launch.hosts='[a:2, b:2]' launch.ranks=4 {LONG} {fields}"), self.output)
+        process = self.network.start(self.words(f"launch.hosts='[a:2, b:2]' launch.ranks=4 {PLAIN} {LONG} {fields}"), self.output)
         require(eventually(lambda: self.step() >= 20 or process.poll() is not None, 120) and process.poll() is None,
                 "it has begun: " + self.output.read_text())
         return process
@@ -110,7 +111,7 @@ def same_numbers(scene):
 
 def uneven_hosts(scene):
     """Three ranks on one host and one on the other, in data parallelism."""
-    plain = "parallel.stages=1 parallel.stage_config={} parallel.strategies=null parallel.mode=data_parallel launch.ranks=4 train.steps=8"
+    plain = f"{PLAIN} parallel.mode=data_parallel launch.ranks=4 train.steps=8"
     one = scene.run(plain)
     require(one.returncode == 0, one.stdout + one.stderr)
     expected = scene.losses()
