@@ -32,7 +32,7 @@ using Kind = Message::Kind;
 
 constexpr double kAliveSeconds = 0.5;
 /// A connection without a word for so long is given up, and another is tried.
-constexpr double kSilentSeconds = 3, kRetrySeconds = 0.3;
+constexpr double kSilentSeconds = 3, kRetrySeconds = 0.3, kAttemptSeconds = 5;
 /// For the first connection of an agent: ssh may have to go a long way. A bundle is 100 MB.
 constexpr double kConnectSeconds = 60, kInstallSeconds = 900;
 constexpr size_t kWriteAhead = 1 << 20, kMostSaid = 8192;
@@ -552,7 +552,7 @@ void AgentRanks::look(Host& host) {
     return lose(host, std::string("has not answered for ") + seconds);
   }
   if (host.state != State::away) return;
-  const double patience = host.wire ? kSilentSeconds : kRetrySeconds;
+  const double patience = host.wire ? kAttemptSeconds : kRetrySeconds;
   if (now() - host.tried > patience) connect(host);
 }
 
