@@ -55,6 +55,7 @@ const std::vector<FieldSpelling>& field_spellings() {
        "launch.ranks",
        "N"},
       {{"bind_to", "bind_core", "cpu_bind", "map_by"}, "launch.bind", "core"},
+      {{"hostfile", "machinefile"}, "launch.hostfile", "FILE"},
       {{"logdir", "log_path", "output_dir", "output_filename"}, "launch.log_dir", "FOLDER"},
       {{"chdir", "wdir", "wd", "cwd"}, "working_dir", "FOLDER"},
       {{"restarts", "elastic_restarts"}, "launch.max_restarts", "N"},
@@ -86,9 +87,9 @@ struct Advice {
 
 const std::vector<Advice>& advice() {
   static const std::vector<Advice> all = {
-      {{"nnodes", "nnode", "nodes", "num_nodes", "num_machines", "node_rank", "machine_rank", "hostfile", "host",
-        "hosts", "machinefile", "nodelist", "include", "exclude", "standalone"},
-       "leave it out: all ranks of a run are on this host, and launch.ranks is their number"},
+      {{"nnodes", "nnode", "nodes", "num_nodes", "num_machines", "node_rank", "machine_rank", "host", "hosts",
+        "nodelist", "include", "exclude", "standalone"},
+       "leave it out: all ranks of a run are on this host, unless launch.hosts='[a, b:4]' names others"},
       {{"master_addr", "master_port", "main_process_ip", "main_process_port", "rdzv_backend", "rdzv_endpoint",
         "rdzv_id", "rdzv_conf", "local_addr", "join", "sched_host", "sched_port"},
        "leave it out: trainctl chooses the address and a free port for each run"},
@@ -127,7 +128,7 @@ bool fits(const std::string& value, const Field* field, std::string_view example
   if (value.empty() || value.find('=') != std::string::npos) return false;
   if (field != nullptr && !field->choices.empty())
     return std::find(field->choices.begin(), field->choices.end(), value) != field->choices.end();
-  return example == "FOLDER" || example.empty() || is_number(value);
+  return example == "FOLDER" || example == "FILE" || example.empty() || is_number(value);
 }
 
 std::string write(const std::string& field, const std::string& value) { return "write " + field + "=" + value; }

@@ -1,9 +1,10 @@
-// Which host each rank runs on. One host for now; all other code asks here, so that hosts can be added.
+// Which host each rank runs on.
 #pragma once
 
 #include <string>
 #include <vector>
 
+#include "engine/spec/job_spec.h"
 #include "launcher/rank_names.h"
 
 namespace trainctl {
@@ -13,15 +14,23 @@ struct RankPlace {
   std::string host;
   int local_rank = 0;   ///< index among the ranks of its host
   int local_ranks = 1;  ///< number of ranks on its host
+  int host_number = 0;  ///< of its host, in the order of the job's list
 };
 
 struct Cluster {
   std::vector<RankPlace> places;  ///< one a rank, in rank order
   RankNames names = {};
   int num_ranks() const { return static_cast<int>(places.size()); }
+  int num_hosts() const { return places.empty() ? 0 : places.back().host_number + 1; }
 };
 
 /// All ranks on this host: the workers, then the servers.
 Cluster one_host(int workers, int servers = 0);
+
+/// Those of launch.hosts or launch.hostfile, host by host. Throws SpecError, and EnvError if the file cannot be read.
+Cluster several_hosts(const JobSpec& spec);
+
+/// Where the job's ranks are.
+Cluster cluster_of(const JobSpec& spec);
 
 }  // namespace trainctl

@@ -96,6 +96,9 @@ std::string describe_cause(const std::vector<RankReport>& reports, const Cause& 
     return name + silence(report);
   }
   if (report.state == ProcessState::failed_to_start) return name + " could not be started: " + report.start_error;
+  if (!report.host_lost.empty())
+    return "host " + cluster.places[static_cast<size_t>(cause.rank)].host + " " + report.host_lost + "; " + name +
+           " was last seen" + (where(report).empty() ? " before its first step" : where(report));
   if (report.out_of_memory) return name + " was killed by the kernel for lack of memory" + where(report);
   if (!report.error) return name + " " + describe(report.end) + where(report);
   if (report.error->kind == ErrorKind::loss) return report.error->what;

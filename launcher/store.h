@@ -4,6 +4,7 @@
 
 #include <boost/asio/io_context.hpp>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -14,13 +15,17 @@ namespace trainctl {
 /// The server. Runs on the launcher's event loop.
 class StoreServer {
  public:
-  /// Listens on a free port of 127.0.0.1. Throws EnvError.
-  StoreServer(boost::asio::io_context& loop, std::string token);
+  using OnSet = std::function<void(const std::string& key, const std::string& value)>;
+
+  /// Listens on a free port of 127.0.0.1. `on_set`: a client has set a key. Throws EnvError.
+  StoreServer(boost::asio::io_context& loop, std::string token, OnSet on_set = {});
   StoreServer(const StoreServer&) = delete;
   StoreServer& operator=(const StoreServer&) = delete;
   ~StoreServer();
 
   uint16_t port() const;
+  /// Sets a key that was set in the store of another host; on_set is not called. False: the store is full.
+  bool put(const std::string& key, std::string value);
 
   struct State;
 

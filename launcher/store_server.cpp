@@ -27,14 +27,17 @@ class Session;
 }  // namespace
 
 struct StoreServer::State : std::enable_shared_from_this<StoreServer::State> {
-  State(asio::io_context& event_loop, std::string secret)
-      : loop(event_loop), acceptor(event_loop), token(std::move(secret)) {}
+  State(asio::io_context& event_loop, std::string secret, OnSet told)
+      : loop(event_loop), acceptor(event_loop), token(std::move(secret)), on_set(std::move(told)) {}
 
   void accept();
+  /// Also answers who waits for the key. False: the store is full.
+  bool set(const std::string& key, std::string value);
 
   asio::io_context& loop;
   tcp::acceptor acceptor;
   const std::string token;
+  const OnSet on_set;
   int sessions = 0;
   size_t stored_bytes = 0;
   std::map<std::string, std::string> items;
@@ -110,25 +113,15 @@ class Session : public std::enable_shared_from_this<Session> {
   void answer() {
     std::optional<store::Request> request = store::parse_request(body_);
     if (!request) return close();
-    if (request->kind == store::Request::Kind::set) return set(std::move(*request));
+    if (request->kind == store::Request::Kind::set) return set(*request);
     const auto found = state_->items.find(request->key);
     if (found != state_->items.end()) return reply({true, found->second});
     wait_for(*request);
   }
 
-  void set(store::Request request) {
-    std::string& item = state_->items[request.key];
-    const size_t bytes = state_->stored_bytes - item.size() + request.value.size();
-    if (bytes > kMaxStoredBytes) return reply({false, "the store is full"});
-    state_->stored_bytes = bytes;
-    item = std::move(request.value);
-    const auto [first, last] = state_->waiting.equal_range(request.key);
-    std::vector<std::shared_ptr<Session>> sessions;
-    for (auto it = first; it != last; ++it) {
-      if (auto session = it->second.lock()) sessions.push_back(std::move(session));
-    }
-    state_->waiting.erase(first, last);
-    for (const auto& session : sessions) session->key_is_there(item);
+  void set(const store::Request& request) {
+    if (!state_->set(request.key, request.value)) return reply({false, "the store is full"});
+    if (state_->on_set) state_->on_set(request.key, request.value);
     reply({true, ""});
   }
 
@@ -171,8 +164,24 @@ void StoreServer::State::accept() {
   });
 }
 
-StoreServer::StoreServer(asio::io_context& loop, std::string token)
-    : state_(std::make_shared<State>(loop, std::move(token))) {
+bool StoreServer::State::set(const std::string& key, std::string value) {
+  std::string& item = items[key];
+  const size_t bytes = stored_bytes - item.size() + value.size();
+  if (bytes > kMaxStoredBytes) return false;
+  stored_bytes = bytes;
+  item = std::move(value);
+  const auto [first, last] = waiting.equal_range(key);
+  std::vector<std::shared_ptr<Session>> sessions_waiting;
+  for (auto it = first; it != last; ++it) {
+    if (auto session = it->second.lock()) sessions_waiting.push_back(std::move(session));
+  }
+  waiting.erase(first, last);
+  for (const auto& session : sessions_waiting) session->key_is_there(item);
+  return true;
+}
+
+StoreServer::StoreServer(asio::io_context& loop, std::string token, OnSet on_set)
+    : state_(std::make_shared<State>(loop, std::move(token), std::move(on_set))) {
   try {
     state_->acceptor.open(tcp::v4());
     state_->acceptor.bind({asio::ip::address_v4::loopback(), 0});
@@ -188,6 +197,8 @@ StoreServer::~StoreServer() {
   state_->closed = true;
   state_->acceptor.close(ignored);
 }
+
+bool StoreServer::put(const std::string& key, std::string value) { return state_->set(key, std::move(value)); }
 
 uint16_t StoreServer::port() const { return state_->acceptor.local_endpoint().port(); }
 

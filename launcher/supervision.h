@@ -46,6 +46,7 @@ struct RankReport {
   std::string doing;               ///< "step 412, all_reduce grad.0"; may be empty
   std::string last_words;          ///< the last lines of its stderr
   bool spared = false;        ///< it was killed, and the run went on without it (Limits::on_their_own)
+  std::string host_lost;           ///< it ran on a host that was lost: why; "does not answer for 15 s". Empty: it did not
   bool stuck = false;              ///< SIGKILL did not end it: it waits for a disk or a device
   /// See Limits. A rank of such a program may have failed only because another one hangs or is gone.
   bool ranks_explain = true;

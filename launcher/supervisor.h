@@ -13,6 +13,7 @@
 #include "launcher/cluster.h"
 #include "launcher/first_cause.h"
 #include "launcher/log_files.h"
+#include "launcher/rank_runner.h"
 #include "launcher/run_directory.h"
 #include "launcher/spawn.h"
 #include "launcher/supervision.h"
@@ -80,6 +81,8 @@ struct Outcome {
 /// Starts all ranks and returns when all have ended. SIGINT, SIGTERM, SIGHUP and SIGUSR1, which it unblocks, ask the
 /// ranks to stop; a second signal kills them. When a rank fails, all are stopped, and restarted while restarts are
 /// left. Runs `loop` and thereby its other services (the store). Throws EnvError if it cannot start.
+Outcome supervise(const Launch& launch, RankRunner& ranks, boost::asio::io_context& loop);
+/// The ranks are processes of this host.
 Outcome supervise(const Launch& launch, ProcessRunner& runner, boost::asio::io_context& loop);
 
 }  // namespace trainctl

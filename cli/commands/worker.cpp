@@ -37,6 +37,8 @@ struct Options {
   int run = 0;
   int rank = 0;
   int memory_fd = -1;
+  HostsLayout hosts;
+  std::string layout;  ///< the ranks of each host; empty: one host
   int gpu = -1;  ///< the host's number of the only GPU that this process sees; -1: runs on CPUs
   bool record = false;
   std::string profile;   ///< steps, "3-5"; empty: none
@@ -72,7 +74,8 @@ class Worker {
   explicit Worker(const Options& options) : options_(options), directory_(options.log_dir, options.run) {}
 
   void train_rank() {
-    StartUpClock start_up = StartUpClock::of_text(options_.start_up);
+    // The launcher of another host has another clock: then the phases begin here.
+    StartUpClock start_up = options_.start_up.empty() ? StartUpClock() : StartUpClock::of_text(options_.start_up);
     start_up.ended("launch");
     if (options_.gpu >= 0) begin_cuda(CudaExecutorOptions{}.device);
     const std::optional<Fault> fault = Fault::of_environment(options_.rank);
@@ -85,7 +88,9 @@ class Worker {
     if (job_->validation) validation_ = compile_validation(*job_, options_.rank);
     start_up.ended("program");
 
-    Rendezvous rendezvous(job_->spec, memory_, options_.rank);
+    HostsLayout hosts = options_.hosts;
+    hosts.ranks = parse_layout(options_.layout);
+    Rendezvous rendezvous(job_->spec, memory_, options_.rank, hosts);
     start_up.met_others("connect");
     if (program_->server >= 0 && job_->plan.is_asynchronous()) return serve(rendezvous.communicator(), start_up);
     RankOutput output(*job_, *program_, status, directory_, options_.record,
@@ -267,6 +272,8 @@ void add_worker_command(CLI::App& app, Action& chosen) {
   command->add_option("run", options->run)->required();
   command->add_option("--rank", options->rank)->required();
   command->add_option("--memory-fd", options->memory_fd)->required();
+  command->add_option("--hosts", options->layout);
+  command->add_option("--address", options->hosts.address);
   command->add_option("--gpu", options->gpu);
   command->add_flag("--record", options->record);
   command->add_option("--profile", options->profile);
@@ -277,7 +284,7 @@ void add_worker_command(CLI::App& app, Action& chosen) {
   command->add_flag("--evaluate", options->evaluate);
   command->add_option("--predict", options->predict);
   command->add_option("--output", options->output);
-  command->add_option("--start-up", options->start_up)->required();
+  command->add_option("--start-up", options->start_up);
   command->callback([&chosen, options] { chosen = [options] { return work(*options); }; });
 }
 

@@ -1,4 +1,4 @@
-// The environment of torch/distributed/elastic/agent/server/local_elastic_agent.py, for one host.
+// The environment of torch/distributed/elastic/agent/server/local_elastic_agent.py.
 #include "cli/launch/command_workload.h"
 
 #include <sys/stat.h>
@@ -64,6 +64,7 @@ void require_program(const JobSpec& spec) {
 
 CommandWorkload::CommandWorkload(JobSpec spec)
     : spec_(std::move(spec)),
+      cluster_(cluster_of(spec_)),
       id_(store::random_token().substr(0, 16)),
       states_(static_cast<size_t>(spec_.launch.ranks)) {
   require_program(spec_);
@@ -75,13 +76,17 @@ void CommandWorkload::prepare(int attempt, const RunDirectory&) {
   attempt_ = attempt;
   // Another port after a restart, bound while the last one is still held: leftover processes of the last attempt must
   // not reach the new ranks.
-  port_ = std::make_unique<HeldPort>();
+  if (!spec_.launch.has_hosts()) port_ = std::make_unique<HeldPort>();
   std::fill(states_.begin(), states_.end(), "starting");
 }
 
 ProcessCommand CommandWorkload::command(const RankPlace& place, const RunDirectory& directory) {
   const std::string rank = text(place.rank), ranks = text(spec_.launch.ranks);
   ProcessCommand command;
+  const bool has_hosts = spec_.launch.has_hosts();
+  // The words in braces are filled in on the host.
+  const std::string folder = has_hosts ? "{logs}/" + text(directory.run()) : fs::absolute(directory.path()).string();
+  const std::string error_file = folder + "/" + directory.names().folder(place.rank) + "/" + std::string(kTorchErrorFile);
   command.argv = spec_.command;
   command.working_dir = spec_.working_dir;
   command.environment = {
@@ -89,19 +94,19 @@ ProcessCommand CommandWorkload::command(const RankPlace& place, const RunDirecto
       {"LOCAL_RANK", text(place.local_rank)},
       {"WORLD_SIZE", ranks},
       {"LOCAL_WORLD_SIZE", text(place.local_ranks)},
-      {"GROUP_RANK", "0"},
-      {"GROUP_WORLD_SIZE", "1"},
+      {"GROUP_RANK", text(place.host_number)},
+      {"GROUP_WORLD_SIZE", text(cluster_.num_hosts())},
       {"ROLE_RANK", rank},
       {"ROLE_WORLD_SIZE", ranks},
       {"ROLE_NAME", "default"},
-      {"MASTER_ADDR", "127.0.0.1"},
-      {"MASTER_PORT", text(port_->port())},
+      {"MASTER_ADDR", has_hosts ? "{first_address}" : "127.0.0.1"},
+      {"MASTER_PORT", has_hosts ? "{first_port}" : text(port_->port())},
       {"TORCHELASTIC_RUN_ID", id_},
       {"TORCHELASTIC_RESTART_COUNT", text(attempt_)},
       {"TORCHELASTIC_MAX_RESTARTS", text(spec_.launch.max_restarts)},
       {"TORCHELASTIC_USE_AGENT_STORE", "False"},  // rank 0 opens the store
-      {"TORCHELASTIC_ERROR_FILE", fs::absolute(directory.rank_file(place.rank, kTorchErrorFile)).string()},
-      {"TRAINCTL_RUN_DIR", fs::absolute(directory.path()).string()},
+      {"TORCHELASTIC_ERROR_FILE", error_file},
+      {"TRAINCTL_RUN_DIR", folder},
       {"TRAINCTL_SEED", std::to_string(spec_.seed)},
   };
   if (std::getenv("PYTHONUNBUFFERED") == nullptr) command.environment.emplace_back("PYTHONUNBUFFERED", "1");
@@ -114,7 +119,9 @@ ProcessCommand CommandWorkload::command(const RankPlace& place, const RunDirecto
 
 void CommandWorkload::connect(Launch& launch) {
   launch.limits.ranks_explain = false;
-  launch.on_rank_started = [this](int rank, int pid) { stopped_.started(rank, pid); };
+  launch.on_rank_started = [this](int rank, int pid) {
+    if (pid > 0) stopped_.started(rank, pid);
+  };
   launch.on_rank_ended = [this](int rank, bool failed) {
     stopped_.ended(rank);
     states_[static_cast<size_t>(rank)] = failed ? "failed" : "done";

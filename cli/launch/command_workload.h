@@ -20,10 +20,12 @@ class CommandWorkload : public Workload {
   ProcessCommand command(const RankPlace& place, const RunDirectory& directory) override;
   void connect(Launch& launch) override;
   bool is_up() const override;
+  bool needs_port() const override { return true; }
   void describe(LiveStatus& status) override;
 
  private:
   const JobSpec spec_;
+  const Cluster cluster_;
   const std::string id_;  ///< TORCHELASTIC_RUN_ID: unique to this run
   int attempt_ = 0;
   std::unique_ptr<HeldPort> port_;

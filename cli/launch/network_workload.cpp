@@ -10,8 +10,10 @@
 #include "cli/render/start_up_report.h"
 #include "cli/render/workers_report.h"
 #include "cli/worker/host_memory.h"
+#include "cli/worker/host_share.h"
 #include "cli/worker/rank_failure.h"
 #include "cli/worker/rendezvous.h"
+#include "engine/base/text.h"
 #include "engine/compile/report.h"
 #include "engine/runtime/routes.h"
 #include "engine/train/data/dataset.h"
@@ -62,6 +64,7 @@ NetworkWorkload::NetworkWorkload(PlannedJob job, Device asked, const CudaDevices
                                  boost::asio::io_context& loop)
     : job_(std::move(job)),
       options_(options),
+      cluster_(cluster_of(job_.spec)),
       start_up_(options.start_up),
       classes_(options.evaluate ? compile_validation_classes(job_, false) : compile_classes(job_)),
       validation_(job_.validation && !options.evaluate ? std::optional(compile_validation_classes(job_)) : std::nullopt),
@@ -104,6 +107,7 @@ void NetworkWorkload::run_beside(const RankClasses& others) {
 }
 
 void NetworkWorkload::require_host_memory() const {
+  if (has_hosts()) return;  // it would have to be asked of each
   int64_t bytes = data_set_bytes(job_.spec.dataset);
   if (job_.validation) bytes += data_set_bytes(job_.validation->set);
   require_memory(arena_bytes_, bytes, job_.spec.position("dataset"));
@@ -119,18 +123,41 @@ nlohmann::ordered_json NetworkWorkload::plan() const {
 void NetworkWorkload::prepare(int attempt, const RunDirectory& directory) {
   if (attempt > 0) start_up_ = {};
   start_up_told_ = false;
-  memory_ = SharedMemory::create(arena_bytes_, routes_);
+  memory_ = has_hosts() ? SharedMemory::create(std::vector<int64_t>(arena_bytes_.size(), 0))
+                        : SharedMemory::create(arena_bytes_, routes_);
   states_ = RankStates(classes_);
   cache_ = classes_.num_ranks() > 1 ? SharedCache::create() : SharedCache();
   checkpoints_.prepare(attempt, directory, memory_);
   prepare_batches(job_, checkpoints_.first_step(), *memory_);
-  if (!needs_store(job_.spec)) return;
+  if (!needs_store(job_.spec) || has_hosts()) return;
   token_ = store::random_token();
   store_.reset();
   store_ = std::make_unique<StoreServer>(loop_, token_);
 }
 
+std::string NetworkWorkload::for_agents() const {
+  auto routes = nlohmann::ordered_json::array();
+  for (const auto& [from, to] : routes_) routes.push_back({from, to});
+  return nlohmann::json{{"arena_bytes", arena_bytes_}, {"routes", routes}}.dump();
+}
+
+/// The words in braces are filled in on the host.
+ProcessCommand NetworkWorkload::agents_command(const RankPlace& place, const RunDirectory& directory) const {
+  std::vector<int> ranks(static_cast<size_t>(cluster_.num_hosts()));
+  for (const RankPlace& other : cluster_.places) ++ranks[static_cast<size_t>(other.host_number)];
+  std::vector<std::string> texts;
+  for (const int count : ranks) texts.push_back(std::to_string(count));
+  ProcessCommand command;
+  command.argv = {"{trainctl}", "worker",     "{logs}",  std::to_string(directory.run()), "--rank",
+                  std::to_string(place.rank), "--memory-fd", kMemoryWord, "--hosts", join(texts, ","),
+                  "--address", "{address}"};
+  if (options_.record) command.argv.emplace_back("--record");
+  for (const auto& [name, value] : job_.spec.env) command.environment.emplace_back(name, value);
+  return command;
+}
+
 ProcessCommand NetworkWorkload::command(const RankPlace& place, const RunDirectory& directory) {
+  if (has_hosts()) return agents_command(place, directory);
   ProcessCommand command;
   command.argv = {std::filesystem::read_symlink("/proc/self/exe"),
                   "worker",
@@ -165,7 +192,9 @@ ProcessCommand NetworkWorkload::command(const RankPlace& place, const RunDirecto
 }
 
 void NetworkWorkload::connect(Launch& launch) {
-  launch.on_rank_started = [this](int rank, int pid) { stopped_.started(rank, pid); };
+  launch.on_rank_started = [this](int rank, int pid) {
+    if (pid > 0) stopped_.started(rank, pid);
+  };
   launch.on_rank_ended = [this](int rank, bool failed) {
     stopped_.ended(rank);
     if (!failed) return;
@@ -185,7 +214,7 @@ void NetworkWorkload::connect(Launch& launch) {
   launch.progress = [this](int rank) { return progress_of(memory_->status(rank), classes_.program_of(rank)); };
   launch.limits.timeout_seconds = job_.spec.launch.timeout_seconds;
   launch.limits.on_their_own = job_.plan.own_workers;
-  bind_to_gpus(gpus_, read_topology(), launch.bindings);
+  if (!has_hosts()) bind_to_gpus(gpus_, read_topology(), launch.bindings);
 }
 
 std::optional<int64_t> NetworkWorkload::stopped_at() const {
@@ -294,6 +323,14 @@ void require_possible(const JobSpec& spec, const WorkloadOptions& options) {
   if (options.evaluate && (spec.has_command() || !spec.validation))
     throw SpecError(spec.position("validation"), "validation", "the job has no samples to evaluate",
                     "validation: {dataset: {path: ...}} in the job, or validation.dataset.split=test on the command line");
+  if (spec.launch.has_hosts() && options.evaluate)
+    throw SpecError(spec.position("launch.hosts"), "launch.hosts", "evaluating on several hosts is not there yet",
+                    "launch.hosts=[] on the command line");
+  if (spec.launch.has_hosts() && (options.resume.resume || !options.resume.from.empty()))
+    throw SpecError(spec.position("launch.hosts"), "launch.hosts", "resuming on several hosts is not there yet",
+                    "launch.hosts=[] on the command line");
+  if (spec.launch.has_hosts() && options.profile)
+    throw SpecError({}, "--profile", "a profile of several hosts is not there yet", "leave --profile out, or launch.hosts");
   if (!spec.has_command()) return;
   if (options.profile) {
     throw SpecError({}, "--profile", "the job runs a program, and a profile is of a network's instructions",
@@ -312,7 +349,8 @@ std::unique_ptr<Workload> make_workload(JobSpec spec, const WorkloadOptions& opt
   const Device asked = spec.launch.device;
   WorkloadOptions later = options;
   later.start_up.ended("job");
-  const CudaDevices found = asked == Device::cpu ? CudaDevices{} : find_cuda_devices();
+  if (spec.launch.has_hosts() && asked == Device::automatic) spec.launch.device = Device::cpu;  // GPUs are not there yet
+  const CudaDevices found = spec.launch.device == Device::cpu ? CudaDevices{} : find_cuda_devices();
   spec.launch.device = resolve_device(spec, found);
   later.start_up.ended("devices");
   PlannedJob job = plan_job(std::move(spec));

@@ -35,6 +35,8 @@ class NetworkWorkload : public Workload {
   std::vector<std::string> finish(const std::function<bool()>& is_hurried) override {
     return checkpoints_.finish(is_hurried);
   }
+  std::string for_agents() const override;
+  const RankBoard* board() const override { return memory_.get(); }
   RunResult result() const override;
   std::string report(const RunDirectory& directory) override;
 
@@ -44,11 +46,14 @@ class NetworkWorkload : public Workload {
   void watch_gpu();
   int64_t finished_steps() const;
   double samples_per_second() const;
+  ProcessCommand agents_command(const RankPlace& place, const RunDirectory& directory) const;
+  bool has_hosts() const { return job_.spec.launch.has_hosts(); }
   Metrics metrics() const;  ///< of the last finished step
   std::optional<int64_t> stopped_at() const;
 
   const PlannedJob job_;
   const WorkloadOptions options_;
+  const Cluster cluster_;
   StartUpClock start_up_;
   bool start_up_told_ = false;
   RankClasses classes_;

@@ -36,18 +36,18 @@ RankNames RankStates::names() const {
   return {workers};
 }
 
-RankStates::Position RankStates::position_of(const SharedMemory& memory, int rank) {
+RankStates::Position RankStates::position_of(const RankBoard& memory, int rank) {
   const RankStatus& status = memory.status(rank);
   return {status.step.load(), status.instruction.load()};
 }
 
-std::vector<std::string> RankStates::describe(const SharedMemory& memory, double now) {
+std::vector<std::string> RankStates::describe(const RankBoard& memory, double now) {
   std::vector<std::string> texts;
   for (int rank = 0; rank < classes_->num_ranks(); ++rank) texts.push_back(describe_rank(memory, rank, now));
   return texts;
 }
 
-std::string RankStates::describe_rank(const SharedMemory& memory, int rank, double now) {
+std::string RankStates::describe_rank(const RankBoard& memory, int rank, double now) {
   const Position at = position_of(memory, rank);
   Seen& seen = seen_[static_cast<size_t>(rank)];
   if (at != seen.position) seen = {at, now};
@@ -78,7 +78,7 @@ std::string RankStates::describe_rank(const SharedMemory& memory, int rank, doub
   return missing.empty() ? "in " + call.name : "waiting in " + call.name + " for " + names().numbers(missing);
 }
 
-std::vector<int> RankStates::awaited(const SharedMemory& memory, int rank, const Position& at) const {
+std::vector<int> RankStates::awaited(const RankBoard& memory, int rank, const Position& at) const {
   const Instruction& call = classes_->program_of(rank).instructions[static_cast<size_t>(at.instruction)];
   const std::vector<int> group =
       call.opcode == Opcode::recv ? std::vector<int>{classes_->peer(rank, call)} : classes_->group(rank, call.group);

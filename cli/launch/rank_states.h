@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "engine/compile/rank_classes.h"
-#include "engine/runtime/comm/shared_memory.h"
+#include "engine/runtime/comm/rank_board.h"
 #include "launcher/rank_names.h"
 
 namespace trainctl {
@@ -18,7 +18,7 @@ class RankStates {
 
   /// One text per rank. `now` is in seconds of any steady clock. The text for a rank that has not moved for a second is
   /// "in fc1.matmul", or "waiting in all_reduce grad.0 for 3" with the ranks of its group that have not arrived.
-  std::vector<std::string> describe(const SharedMemory& memory, double now);
+  std::vector<std::string> describe(const RankBoard& memory, double now);
 
  private:
   struct Position {
@@ -32,9 +32,9 @@ class RankStates {
   };
 
   RankNames names() const;
-  static Position position_of(const SharedMemory& memory, int rank);
-  std::string describe_rank(const SharedMemory& memory, int rank, double now);
-  std::vector<int> awaited(const SharedMemory& memory, int rank, const Position& at) const;
+  static Position position_of(const RankBoard& memory, int rank);
+  std::string describe_rank(const RankBoard& memory, int rank, double now);
+  std::vector<int> awaited(const RankBoard& memory, int rank, const Position& at) const;
 
   const RankClasses* classes_;
   std::vector<Seen> seen_;

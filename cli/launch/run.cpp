@@ -10,9 +10,12 @@
 #include <nlohmann/json.hpp>
 
 #include "engine/base/error.h"
+#include "engine/runtime/comm/board_changes.h"
 #include "engine/spec/parse.h"
 #include "launcher/binding.h"
+#include "engine/runtime/comm/board_changes.h"
 #include "launcher/failure_report.h"
+#include "launcher/hosts/agent_ranks.h"
 #include "launcher/quiet_fork.h"
 
 namespace trainctl {
@@ -49,19 +52,13 @@ std::unique_ptr<LauncherLog> open_log(const Background* background, const RunDir
 
 }  // namespace
 
-int Run::CountingRunner::start(const ProcessCommand& command) {
-  const int pid = PosixProcessRunner::start(command);
-  ++started;
-  return pid;
-}
-
 Run::Run(Workload& workload, std::vector<int> shown, boost::asio::io_context& loop, Background* background)
     : workload_(workload),
       spec_(workload.spec()),
       shown_(std::move(shown)),
       loop_(loop),
       background_(background),
-      cluster_(one_host(spec_.launch.ranks, spec_.servers())),
+      cluster_(cluster_of(spec_)),
       directory_(RunDirectory::create(spec_.launch.log_dir, spec_.launch.ranks, spec_.servers())),
       lock_(directory_),
       log_(open_log(background, directory_)),
@@ -79,17 +76,76 @@ int Run::operator()() {
   view_.begin(spec_.name, processes_text(), directory_, workload_.device());
   register_run();
   watch_signals();
-  const Outcome outcome = supervise(launch(), runner_, loop_);
+  Launch mine = launch();
+  Outcome outcome;
+  if (spec_.launch.has_hosts()) {
+    outcome = supervise_hosts(mine);
+  } else {
+    PosixProcessRunner runner;
+    outcome = supervise(mine, runner, loop_);
+  }
   finish(outcome);
   block_interrupts();  // a later signal does not change the result
   return outcome.exit_code;
 }
 
-void Run::write_job() const {
+/// Agents start their ranks by the launcher's decisions, which are those of one host.
+Outcome Run::supervise_hosts(Launch& launch) {
+  hosts::HostsOptions options;
+  options.ssh = spec_.launch.ssh;
+  options.reconnect_seconds = spec_.launch.reconnect_seconds;
+  options.interface = spec_.launch.interface;
+  options.bind = spec_.launch.bind;
+  options.hold_port = workload_.needs_port();
+  if (!spec_.has_command()) options.files = {{"job.yaml", to_yaml(resolved_job())}};
+
+  // Changes for each host are those of the ranks of the others, on the board of the present attempt.
+  std::vector<BoardChanges> changes;
+  const auto follow_board = [&] {
+    changes.clear();
+    if (workload_.board() == nullptr) return;
+    for (int host = 0; host < cluster_.num_hosts(); ++host) {
+      std::vector<int> others;
+      for (const RankPlace& place : cluster_.places)
+        if (place.host_number != host) others.push_back(place.rank);
+      changes.emplace_back(*workload_.board(), std::move(others));
+    }
+  };
+  follow_board();
+  hosts::LauncherBoard board;
+  board.workload = [this] { return nlohmann::json::parse(workload_.for_agents()); };
+  board.apply = [this](std::string_view bytes, const std::vector<int>& ranks) {
+    return workload_.board() == nullptr || apply_changes(bytes, ranks, *workload_.board());
+  };
+  board.changes_for = [&](int host) { return changes.empty() ? "" : changes[static_cast<size_t>(host)].take(); };
+  board.stop_after = [this](uint64_t step) {
+    if (workload_.board() != nullptr) workload_.board()->gate().stop_after(step);
+  };
+  launch.on_restart = [&, prepare = launch.on_restart](int attempt) {
+    prepare(attempt);
+    follow_board();
+  };
+  hosts::AgentRanks ranks(launch, std::move(options), std::move(board), loop_);
+  if (launch.ask_to_stop) launch.ask_to_stop = [&] { ranks.ask_to_stop(); };
+  if (launch.progress)
+    launch.progress = [&, progress = launch.progress](int rank) {
+      auto seen = progress(rank);
+      // Of a rank whose host is away nothing is known: it does not count as standing still.
+      if (seen && !ranks.is_heard(rank)) seen->position ^= ++unheard_;
+      return seen;
+    };
+  return supervise(launch, ranks, loop_);
+}
+
+JobSpec Run::resolved_job() const {
   JobSpec resolved = spec_;  // workers read it from another folder, so paths must be absolute
   resolved.launch.log_dir = fs::absolute(resolved.launch.log_dir);
   if (auto& saves = resolved.train.checkpoint; saves && !saves->dir.empty()) saves->dir = fs::absolute(saves->dir);
-  directory_.write("job.yaml", to_yaml(resolved));
+  return resolved;
+}
+
+void Run::write_job() const {
+  directory_.write("job.yaml", to_yaml(resolved_job()));
   directory_.write("plan.json", workload_.plan().dump(2) + "\n");
   directory_.reserve_outcome();
 }
@@ -128,11 +184,15 @@ Launch Run::launch() {
   launch.limits.grace_seconds = spec_.launch.grace_seconds;
   launch.limits.max_restarts = spec_.launch.max_restarts;
   launch.log_limits = {.file_bytes = spec_.launch.log_size, .files = spec_.launch.log_files};
-  launch.bindings = bindings(cluster_.places, read_topology(), spec_.launch.bind);
+  if (!spec_.launch.has_hosts()) launch.bindings = bindings(cluster_.places, read_topology(), spec_.launch.bind);
   workload_.connect(launch);
+  launch.on_rank_started = [this, told = launch.on_rank_started](int rank, int pid) {
+    ++started_;
+    if (told) told(rank, pid);
+  };
   launch.on_restart = [this](int attempt) {
     attempt_ = attempt;
-    runner_.started = 0;
+    started_ = 0;
     workload_.prepare(attempt, directory_);
   };
   launch.on_line = [this](int rank, std::string_view line) { show(rank, line); };
@@ -158,7 +218,7 @@ std::string Run::processes_text() const { return trainctl::processes_text(spec_.
 
 LiveStatus Run::status() {
   LiveStatus status;
-  const bool up = runner_.started == cluster_.num_ranks() && workload_.is_up();
+  const bool up = started_ == cluster_.num_ranks() && workload_.is_up();
   status.state = stopping_ ? "stopping" : up ? "running" : attempt_ > 0 ? "restarting" : "starting";
   status.attempt = attempt_;
   status.max_restarts = spec_.launch.max_restarts;
@@ -186,7 +246,7 @@ void Run::tell_news() {
 
 /// The user's prompt returns once all ranks have started for certain.
 void Run::let_go() {
-  if (runner_.started < cluster_.num_ranks() || !workload_.is_up()) return;
+  if (started_ < cluster_.num_ranks() || !workload_.is_up()) return;
   const std::string number = std::to_string(directory_.run());
   const std::string where =
       spec_.launch.log_dir == LaunchSpec{}.log_dir ? number : number + " --log-dir " + spec_.launch.log_dir;

@@ -32,18 +32,14 @@ class Run {
   int operator()();
 
  private:
-  /// Counts started ranks, since no callback reports a rank that could not be started.
-  class CountingRunner : public PosixProcessRunner {
-   public:
-    int start(const ProcessCommand& command) override;
-    int started = 0;
-  };
   using Clock = std::chrono::steady_clock;
 
+  JobSpec resolved_job() const;
   void write_job() const;
   void register_run();
   void watch_signals();
   Launch launch();
+  Outcome supervise_hosts(Launch& launch);
   void tick();
   void show(int rank, std::string_view line);
   void let_go();
@@ -64,11 +60,12 @@ class Run {
   const RunLock lock_;
   const std::unique_ptr<LauncherLog> log_;  ///< of a detached run; null otherwise
   RunView view_;
-  CountingRunner runner_;
   boost::asio::signal_set signals_;
   std::optional<Registration> registration_;
   Clock::time_point published_;
   int attempt_ = 0;
+  int started_ = 0;  ///< ranks of this attempt
+  uint64_t unheard_ = 0;
   bool stopping_ = false;
   int stop_signals_ = 0;  ///< while the ranks ran
 };

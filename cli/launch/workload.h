@@ -12,6 +12,7 @@
 #include "cli/launch/profile.h"
 #include "cli/render/run_end.h"
 #include "engine/base/start_up.h"
+#include "engine/runtime/comm/rank_board.h"
 #include "engine/spec/job_spec.h"
 #include "launcher/live_status.h"
 #include "launcher/supervisor.h"
@@ -42,6 +43,12 @@ class Workload {
   /// The ranks have ended: finishes what was done for them beside, and returns what the user should know of it.
   /// It waits no longer than until `is_hurried`.
   virtual std::vector<std::string> finish(const std::function<bool()>& /*is_hurried*/) { return {}; }
+  /// launch.hosts: JSON, what the agents need to make what their ranks share (HostShare::prepare).
+  virtual std::string for_agents() const { return "null"; }
+  /// Where the agents' ranks show how far they are; null if they do not.
+  virtual const RankBoard* board() const { return nullptr; }
+  /// Whether rank 0 needs a free port that all know.
+  virtual bool needs_port() const { return false; }
   /// How far the run came, for outcome.json; empty if the program does not say. Called once all ranks have ended.
   virtual RunResult result() const { return {}; }
   /// Lines to show after the ranks have ended; may be empty. Throws EnvError.

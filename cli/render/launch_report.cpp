@@ -32,7 +32,31 @@ std::string count(int64_t number, const std::string& what) {
 
 }  // namespace
 
+namespace {
+
+/// What their cores are is known there.
+Json hosts_report(const JobSpec& spec) {
+  Json hosts = Json::array();
+  std::vector<int> ranks;
+  const Cluster cluster = several_hosts(spec);
+  for (const RankPlace& place : cluster.places) {
+    ranks.push_back(place.rank);
+    if (place.local_rank + 1 < place.local_ranks) continue;
+    hosts.push_back({{"host", place.host}, {"ranks", range_text(ranks)}});
+    ranks.clear();
+  }
+  return {{"bind", std::string(to_string(spec.launch.bind))}, {"max_restarts", spec.launch.max_restarts}, {"hosts", hosts}};
+}
+
+std::string restarts_line(const Json& report) {
+  const int restarts = report["max_restarts"];
+  return restarts > 0 ? "  when one fails, all start again, at most " + count(restarts, "time") + "\n" : "";
+}
+
+}  // namespace
+
 Json launch_report(const JobSpec& spec) {
+  if (spec.launch.has_hosts()) return hosts_report(spec);
   const std::vector<RankPlace> places = one_host(spec.launch.ranks, spec.servers()).places;
   const std::vector<RankBinding> bound = bindings(places, read_topology(), spec.launch.bind);
   const int threads = threads_given(spec);
@@ -58,6 +82,11 @@ Json launch_report(const JobSpec& spec) {
 }
 
 std::string render_launch(const Json& report) {
+  if (report.contains("hosts")) {
+    Table hosts({"host", "ranks"});
+    for (const Json& row : report["hosts"]) hosts.add({row["host"].get<std::string>(), row["ranks"].get<std::string>()});
+    return "\nprocesses on " + count(static_cast<int64_t>(report["hosts"].size()), "host") + "\n" + hosts.str() + restarts_line(report);
+  }
   Table table({"ranks", ">threads", "bound to"});
   const RankNames names{report.value("workers", RankNames{}.workers)};
   for (const Json& row : report["ranks"]) {
@@ -65,9 +94,7 @@ std::string render_launch(const Json& report) {
     table.add({names.numbers(numbers_of(row["ranks"].get<std::string>())), std::to_string(binding.threads),
                describe(binding)});
   }
-  const int restarts = report["max_restarts"];
-  return "\nprocesses on this host\n" + table.str() +
-         (restarts > 0 ? "  when one fails, all start again, at most " + count(restarts, "time") + "\n" : "");
+  return "\nprocesses on this host\n" + table.str() + restarts_line(report);
 }
 
 Json command_report(const JobSpec& spec) {

@@ -4,7 +4,7 @@
 #include <string>
 
 #include "engine/compile/program.h"
-#include "engine/runtime/comm/shared_memory.h"
+#include "engine/runtime/comm/rank_board.h"
 #include "launcher/rank_error.h"
 #include "launcher/supervision.h"
 

@@ -7,7 +7,7 @@
 #include <string>
 
 #include "engine/compile/program.h"
-#include "engine/runtime/comm/shared_memory.h"
+#include "engine/runtime/comm/rank_board.h"
 #include "engine/spec/job_spec.h"
 #include "engine/train/printed_tensors.h"
 #include "engine/train/trainer.h"

@@ -1,10 +1,13 @@
 // Shared memory, or Gloo by way of the launcher's store.
 #include "cli/worker/rendezvous.h"
 
+#include <charconv>
 #include <cstdlib>
+#include <string_view>
 
 #include "engine/base/error.h"
 #include "engine/runtime/comm/gloo_communicator.h"
+#include "engine/runtime/comm/hosts_communicator.h"
 #include "engine/runtime/comm/shared_memory_communicator.h"
 
 namespace trainctl {
@@ -30,11 +33,11 @@ class LauncherStore : public KeyValueStore {
 };
 
 /// Removes the variables from the environment, so that this rank's child processes do not inherit the token.
-std::unique_ptr<KeyValueStore> store_of_environment() {
+std::shared_ptr<KeyValueStore> store_of_environment() {
   const char* port = std::getenv(kPortVariable);
   const char* token = std::getenv(kTokenVariable);
   if (port == nullptr || token == nullptr) throw EnvError("a worker over Gloo needs the store of trainctl run");
-  auto store = std::make_unique<LauncherStore>(static_cast<uint16_t>(std::atoi(port)), token);
+  auto store = std::make_shared<LauncherStore>(static_cast<uint16_t>(std::atoi(port)), token);
   unsetenv(kTokenVariable);
   return store;
 }
@@ -47,8 +50,23 @@ std::vector<std::pair<std::string, std::string>> store_environment(uint16_t port
   return {{kPortVariable, std::to_string(port)}, {kTokenVariable, token}};
 }
 
-Rendezvous::Rendezvous(const JobSpec& spec, std::shared_ptr<SharedMemory> memory, int rank) {
-  if (!needs_store(spec)) {
+std::vector<int> parse_layout(const std::string& text) {
+  std::vector<int> ranks;
+  std::string_view left = text;
+  while (!left.empty()) {
+    int count = 0;
+    const auto [end, error] = std::from_chars(left.data(), left.data() + left.size(), count);
+    if (error != std::errc{} || count < 1) throw EnvError("'" + text + "' is no list of ranks a host");
+    left.remove_prefix(static_cast<size_t>(end - left.data()));
+    if (!left.empty() && left.front() != ',') throw EnvError("'" + text + "' is no list of ranks a host");
+    if (!left.empty()) left.remove_prefix(1);
+    ranks.push_back(count);
+  }
+  return ranks;
+}
+
+Rendezvous::Rendezvous(const JobSpec& spec, std::shared_ptr<SharedMemory> memory, int rank, const HostsLayout& hosts) {
+  if (!needs_store(spec) && hosts.ranks.empty()) {
     // A worker on its own may wait until another that stands still is killed, after launch.timeout.
     const double patience = spec.launch.timeout_seconds * (spec.is_asynchronous() ? 2 : 1);
     communicator_ = make_shared_memory_communicator(std::move(memory), rank, patience,
@@ -57,11 +75,21 @@ Rendezvous::Rendezvous(const JobSpec& spec, std::shared_ptr<SharedMemory> memory
   }
   RankStatus& status = memory->status(rank);
   status.state = RankState::connecting;
-  store_ = store_of_environment();
+  memory->use(store_of_environment());
   GlooOptions options;
   options.timeout_seconds = spec.launch.timeout_seconds;
   options.status = &status;
-  communicator_ = make_gloo_communicator(*store_, rank, spec.processes(), options);
+  if (!hosts.address.empty()) options.hostname = hosts.address;
+  auto between = make_gloo_communicator(memory->values(), rank, spec.processes(), options);
+  if (needs_store(spec)) {
+    communicator_ = std::move(between);
+    return;
+  }
+  std::vector<int> host_of;
+  for (size_t host = 0; host < hosts.ranks.size(); ++host)
+    host_of.insert(host_of.end(), static_cast<size_t>(hosts.ranks[host]), static_cast<int>(host));
+  auto within = make_shared_memory_communicator(std::move(memory), rank, spec.launch.timeout_seconds);
+  communicator_ = make_hosts_communicator(std::move(within), std::move(between), std::move(host_of));
 }
 
 Rendezvous::~Rendezvous() = default;

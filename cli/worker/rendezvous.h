@@ -21,16 +21,24 @@ bool needs_store(const JobSpec& spec);
 /// of the host can read.
 std::vector<std::pair<std::string, std::string>> store_environment(uint16_t port, const std::string& token);
 
+/// Of a rank of a job with launch.hosts.
+struct HostsLayout {
+  std::vector<int> ranks;  ///< of each host: the number of its ranks, which follow each other; empty: one host
+  std::string address;     ///< of this host for the others
+};
+/// "2,4" -> {2, 4}. Throws EnvError.
+std::vector<int> parse_layout(const std::string& text);
+
 class Rendezvous {
  public:
-  /// launch.comm: shm or gloo; auto is shm, since all ranks are on one host. Throws EnvError.
-  Rendezvous(const JobSpec& spec, std::shared_ptr<SharedMemory> memory, int rank);
+  /// launch.comm: shm or gloo; auto is shm on one host, and shm within each of several hosts with Gloo between them. Throws
+  /// EnvError.
+  Rendezvous(const JobSpec& spec, std::shared_ptr<SharedMemory> memory, int rank, const HostsLayout& hosts = {});
   ~Rendezvous();
 
   Communicator& communicator() { return *communicator_; }
 
  private:
-  std::unique_ptr<KeyValueStore> store_;
   std::unique_ptr<Communicator> communicator_;
 };
 

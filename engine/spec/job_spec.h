@@ -280,6 +280,13 @@ struct LaunchSpec {
   int max_restarts = 0;         ///< how often all ranks are restarted after one failed
   BindMode bind = BindMode::none;
   int64_t log_size = 100'000'000;  ///< bytes of a log file before the next one is started; 0: no limit
+  // Beyond this host (docs/hosts.md).
+  std::vector<std::string> hosts;  ///< "me@a", "b:4"; empty, and no hostfile: all ranks are on this host
+  std::string hostfile;            ///< of mpirun or DeepSpeed
+  std::string ssh = "ssh";         ///< the command that reaches a host, and its options
+  std::string interface;           ///< on which the ranks of CPUs listen; empty: that of the address that ssh uses
+  double reconnect_seconds = 15;   ///< how long a host may be out of reach
+  bool has_hosts() const { return !hosts.empty() || !hostfile.empty(); }
   int log_files = 5;               ///< per stream of a rank, including the current one
 };
 

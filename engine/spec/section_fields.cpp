@@ -349,6 +349,15 @@ const Section& launch_section() {
           field<&L::log_size>("log_size", "Size at which a rank's log file is followed by a new one; 0: never.")
               .is(FieldKind::bytes)
               .at_least(0),
+          list_field<&L::hosts>("hosts", FieldKind::metric_names,
+                                "Hosts that are reached over ssh, as a or me@a; b:4 is one with four ranks. See hosts.md."),
+          field<&L::hostfile>("hostfile", "A file of hosts, as mpirun and DeepSpeed read it."),
+          field<&L::ssh>("ssh", "The command that reaches a host, with its options."),
+          field<&L::interface>("interface", "On which the ranks of CPUs listen for those of other hosts: eth0."),
+          field<&L::reconnect_seconds>("reconnect",
+                                       "How long a host may be out of reach; after that its ranks are killed.")
+              .is(FieldKind::seconds)
+              .at_least(1),
           field<&L::log_files>("log_files", "Log files kept of each stream of a rank; the oldest is deleted.")
               .at_least(1),
       }};

@@ -11,6 +11,7 @@
 #include "engine/base/text.h"
 #include "engine/spec/batch_transforms.h"
 #include "engine/spec/fields.h"
+#include "engine/spec/hosts.h"
 #include "engine/spec/read_value.h"
 
 namespace trainctl {
@@ -100,6 +101,30 @@ void servers_hold_the_weights(Rules& r) {
   if (r.fine({"launch.ranks", "parallel.servers"}) && r.job.processes() > kMaxRanks)
     r.wrong("parallel.servers", number(r.job.launch.ranks) + " workers and " + number(parallel.servers) +
                                     " servers are more than " + number(kMaxRanks) + " processes");
+}
+
+void hosts_hold_the_ranks(Rules& r) {
+  if (!r.fine({"launch.hosts", "launch.hostfile", "launch.ranks"}) || !r.job.launch.has_hosts()) return;
+  const LaunchSpec& launch = r.job.launch;
+  if (!launch.hosts.empty() && !launch.hostfile.empty())
+    return r.wrong("launch.hostfile", "launch.hosts names the hosts already", "leave one of the two out");
+  for (size_t i = 0; i < launch.hosts.size(); ++i)
+    if (!parse_host(launch.hosts[i]))
+      r.wrong("launch.hosts[" + number(static_cast<int64_t>(i)) + "]", "'" + launch.hosts[i] + "' is no host",
+              "write a, me@a, or a:4 for four ranks");
+  if (!launch.hosts.empty()) {
+    const Placement placement = place_ranks(parse_hosts(launch.hosts), launch.ranks);
+    if (!placement.fault.empty()) r.wrong("launch.hosts", placement.fault, placement.hint);
+  }
+  if (r.job.has_command()) return;
+  const auto missing = [&](bool is_set, const std::string& path, const std::string& what, const std::string& hint) {
+    if (is_set && r.fine({path.c_str()})) r.wrong(path, what + " is not there yet beyond one host", hint);
+  };
+  missing(launch.device == Device::cuda, "launch.device", "training on GPUs", "set launch.device: cpu, or leave launch.hosts out");
+  missing(launch.comm == "shm", "launch.comm", "shared memory alone", "leave launch.comm out");
+  missing(r.job.servers() > 0, "parallel.mode", "parameter_server", "use data_parallel, or leave launch.hosts out");
+  missing(r.job.train.checkpoint.has_value(), "train.checkpoint", "saving checkpoints",
+          "leave train.checkpoint out, or launch.hosts");
 }
 
 void stages_divide_ranks(Rules& r) {
@@ -415,8 +440,9 @@ void fields_agree(Rules& r) {
 }  // namespace
 
 void validate(const JobSpec& job, Problems& problems) {
-  if (job.has_command() || problems.touch("command")) return;
   Rules r{job, problems};
+  hosts_hold_the_ranks(r);
+  if (job.has_command() || problems.touch("command")) return;
   stand_alone_is_one_rank(r);
   gradients_in_bf16_are_of_bf16(r);
   servers_hold_the_weights(r);

@@ -82,8 +82,9 @@ TEST_CASE("an option of another launcher is answered with our spelling") {
 TEST_CASE("options for several hosts are answered with what trainctl does") {
   const Scratch scratch;
   small_job(scratch.path());
-  for (const char* option : {"--nnodes 2", "--node-rank 0", "--node_rank=0", "--num_machines 1", "--hostfile hosts"})
+  for (const char* option : {"--nnodes 2", "--node-rank 0", "--node_rank=0", "--num_machines 1"})
     CHECK(contains(refusal(scratch, std::string("run job.yaml ") + option), "all ranks of a run are on this host"));
+  CHECK(contains(refusal(scratch, "run job.yaml --hostfile hosts"), "write launch.hostfile=hosts"));
   for (const char* option : {"--master-addr 10.0.0.1", "--master_port=29500", "--rdzv-backend c10d",
                              "--rdzv_endpoint=a:1", "--main_process_port 1"})
     CHECK(contains(refusal(scratch, std::string("run job.yaml ") + option), "chooses the address and a free port"));

@@ -10,6 +10,7 @@
 #include <fstream>
 
 #include "launcher/log_collector.h"
+#include "launcher/log_disk.h"
 #include "launcher/log_writer.h"
 #include "tests/launcher/launcher_process.h"
 #include "tests/launcher/scratch.h"
@@ -243,7 +244,8 @@ TEST_CASE("a full disk is reported once for all ranks, and so is its end, with t
   std::vector<std::string> notices;
   const RunDirectory directory = RunDirectory::create(scratch.path(), 3);
   boost::asio::io_context loop;
-  LogCollector logs(loop, directory, {}, 3, {.on_notice = [&](const std::string& text) { notices.push_back(text); }});
+  LogDisk disk(loop, directory, {}, [&](const std::string& text) { notices.push_back(text); });
+  LogCollector logs(loop, disk, 3, {});
   std::vector<int> writers;
   for (int rank = 0; rank < 3; ++rank) {
     writers.push_back(dup(logs.open(rank, 0).out));
@@ -256,7 +258,7 @@ TEST_CASE("a full disk is reported once for all ranks, and so is its end, with t
     return eventually([&] {
       loop.poll();
       loop.restart();
-      return logs.pending_bytes() == 0;
+      return disk.pending_bytes() == 0;
     });
   };
   const auto sizes_are = [&](size_t size) {
@@ -269,7 +271,7 @@ TEST_CASE("a full disk is reported once for all ranks, and so is its end, with t
     });
   };
   {
-    const FileSizeLimit full(4, logs.log_process());
+    const FileSizeLimit full(4, disk.log_process());
     say("one\ntwo\n");
     CHECK(sizes_are(4));
     CHECK(settled());
@@ -286,7 +288,7 @@ TEST_CASE("a full disk is reported once for all ranks, and so is its end, with t
     close(writers[static_cast<size_t>(rank)]);
     logs.finish(rank);
   }
-  logs.end();
+  disk.end();
   CHECK(notices.size() == 2);
 }
 

@@ -86,6 +86,7 @@ const std::map<std::string, std::vector<std::string>> kBeyondASchema = {
       "constant_fraction",
       "cosine_*",
       "gradient_precision",
+      "hosts_*",
       "hybrid_batch",
       "interleaved_*",
       "loss_label_dtype*",

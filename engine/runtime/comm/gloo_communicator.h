@@ -5,7 +5,7 @@
 #include <string>
 
 #include "engine/runtime/comm/key_value_store.h"
-#include "engine/runtime/comm/shared_memory.h"
+#include "engine/runtime/comm/rank_board.h"
 #include "engine/runtime/communicator.h"
 
 namespace trainctl {

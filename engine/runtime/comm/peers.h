@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "engine/runtime/comm/shared_memory.h"
+#include "engine/runtime/comm/rank_board.h"
 #include "engine/runtime/communicator.h"
 
 namespace trainctl::comm {
@@ -30,7 +30,7 @@ CommError blocked_call(const std::string& call, const std::string& event, RankPo
 class Peers {
  public:
   /// The first `own_workers` ranks are lost only to a call that waits for them.
-  Peers(const SharedMemory& memory, int rank, double timeout_seconds, int own_workers = 0)
+  Peers(const RankBoard& memory, int rank, double timeout_seconds, int own_workers = 0)
       : memory_(memory), rank_(rank), timeout_seconds_(timeout_seconds), own_workers_(own_workers) {}
 
   /// A rank with is_missing(rank) that has failed, has finished, or whose process is gone;
@@ -54,7 +54,7 @@ class Peers {
   std::string describe(int rank) const;
   RankPosition position(int rank) const;
 
-  const SharedMemory& memory_;
+  const RankBoard& memory_;
   int rank_;
   double timeout_seconds_;
   int own_workers_;

@@ -87,4 +87,9 @@ StepGate& SharedMemory::gate() const { return segment_->gate(); }
 SaveBoard& SharedMemory::saves() const { return segment_->saves(); }
 BatchBoard& SharedMemory::batches() const { return segment_->batches(); }
 
+KeyValueStore& SharedMemory::values() const {
+  check(values_ != nullptr, "a board is given its values before they are used");
+  return *values_;
+}
+
 }  // namespace trainctl

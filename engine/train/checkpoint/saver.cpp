@@ -47,7 +47,7 @@ ImageMemory::~ImageMemory() {
   if (fd_ >= 0) close(fd_);
 }
 
-Saver::Saver(const PlannedJob& job, const Program& program, SharedMemory& memory, int image_fd,
+Saver::Saver(const PlannedJob& job, const Program& program, RankBoard& memory, int image_fd,
              const TrainPosition& from, int failures)
     : job_(job),
       program_(program),

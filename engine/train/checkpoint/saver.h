@@ -7,7 +7,7 @@
 #include <span>
 #include <thread>
 
-#include "engine/runtime/comm/shared_memory.h"
+#include "engine/runtime/comm/rank_board.h"
 #include "engine/train/checkpoint/state_image.h"
 #include "engine/train/trainer.h"
 
@@ -33,7 +33,7 @@ class ImageMemory {
 class Saver {
  public:
   /// All must outlive it. `from`: where the run starts; `failures`: how often it has failed and was restarted.
-  Saver(const PlannedJob& job, const Program& program, SharedMemory& memory, int image_fd, const TrainPosition& from,
+  Saver(const PlannedJob& job, const Program& program, RankBoard& memory, int image_fd, const TrainPosition& from,
         int failures = 0);
 
   void add_to(TrainHooks& hooks);

@@ -1,0 +1,59 @@
+// trainctl agent: supervises the ranks of a host for a launcher on another. Started by `trainctl run` over ssh, never by hand.
+#include <CLI/CLI.hpp>
+#include <filesystem>
+#include <memory>
+#include <string>
+
+#include "cli/commands/commands.h"
+#include "cli/worker/host_share.h"
+#include "launcher/hosts/agent.h"
+#include "launcher/hosts/probe.h"
+#include "launcher/hosts/relay.h"
+
+namespace trainctl {
+namespace {
+
+struct Options {
+  std::string id;
+  bool join = false;
+  std::string interface;          ///< for a probe
+  std::string installed, loader;  ///< the bundle that this is; empty: this binary as it is
+};
+
+/// A binary that was copied here starts by the loader that came with it.
+std::vector<std::string> own_words(const Options& options) {
+  if (options.installed.empty()) return {std::filesystem::read_symlink("/proc/self/exe")};
+  const std::string lib = options.installed + "/lib";
+  return {lib + "/" + options.loader, "--library-path", lib, options.installed + "/bin/trainctl"};
+}
+
+/// The word in place of an id: what `trainctl hosts` starts.
+constexpr const char* kProbe = "probe";
+
+int serve(const Options& options) {
+  if (options.id == kProbe) return hosts::probe_this_host(options.interface);
+  return hosts::relay_to_agent(options.id, !options.join, [&](const std::string& folder, int listener) {
+    hosts::AgentOptions agent;
+    agent.folder = folder;
+    agent.self = own_words(options);
+    agent.listener = listener;
+    agent.share = make_host_share();
+    return hosts::serve_as_agent(std::move(agent));
+  });
+}
+
+}  // namespace
+
+void add_agent_command(CLI::App& app, Action& chosen) {
+  auto options = std::make_shared<Options>();
+  auto* command = app.add_subcommand("agent", "Supervises the ranks of one host; started by trainctl run over ssh");
+  command->group("");  // hidden
+  command->add_option("id", options->id)->required();
+  command->add_flag("--join", options->join);
+  command->add_option("--interface", options->interface);
+  command->add_option("--installed", options->installed);
+  command->add_option("--loader", options->loader);
+  command->callback([&chosen, options] { chosen = [options] { return serve(*options); }; });
+}
+
+}  // namespace trainctl

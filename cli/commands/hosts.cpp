@@ -1,0 +1,126 @@
+// trainctl hosts: what the hosts of a job are, and whether they reach each other. Starts nothing.
+#include <fmt/format.h>
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <cmath>
+#include <iostream>
+#include <memory>
+#include <nlohmann/json.hpp>
+
+#include "cli/commands/commands.h"
+#include "cli/commands/job_arguments.h"
+#include "cli/render/table.h"
+#include "engine/base/error.h"
+#include "engine/base/text.h"
+#include "launcher/hosts/probe.h"
+
+namespace trainctl {
+namespace {
+
+using hosts::HostFacts;
+using hosts::HostsReport;
+using hosts::LinkFacts;
+
+/// Logs are ordered by the launcher's clock, so a difference does no harm to a run; certificates and file times are another matter.
+constexpr double kClockSeconds = 5;
+
+int ranks_of(const Cluster& cluster, const std::string& host) {
+  return static_cast<int>(std::count_if(cluster.places.begin(), cluster.places.end(),
+                                        [&](const RankPlace& place) { return place.host == host; }));
+}
+
+std::string hosts_table(const HostsReport& report, const Cluster& cluster) {
+  Table table({"host", ">ranks", "address", ">cores", ">GPUs", ">memory free", ">disk free", ">clock", "system"});
+  for (const HostFacts& host : report.hosts) {
+    const std::string ranks = std::to_string(ranks_of(cluster, host.name));
+    if (!host.fault.empty()) {
+      table.add({host.name, ranks, host.fault});
+      continue;
+    }
+    table.add({host.name, ranks, host.address, std::to_string(host.cores), std::to_string(host.gpus),
+               format_bytes(host.memory_bytes), format_bytes(host.disk_bytes), fmt::format("{:+.1f} s", host.clock_seconds),
+               host.system + " " + host.machine});
+  }
+  return table.str();
+}
+
+std::string links_table(const HostsReport& report) {
+  Table table({"from", "to", ">latency", ">bandwidth", ""});
+  for (const LinkFacts& link : report.links) {
+    if (!link.fault.empty()) {
+      table.add({link.from, link.to, "", "", link.fault});
+    } else {
+      table.add({link.from, link.to, fmt::format("{:.0f} us", link.latency_seconds * 1e6),
+                 fmt::format("{:.2f} GB/s", link.bytes_per_second / 1e9), ""});
+    }
+  }
+  return table.str();
+}
+
+std::string report_json(const HostsReport& report) {
+  nlohmann::ordered_json json;
+  json["hosts"] = nlohmann::ordered_json::array();
+  for (const HostFacts& host : report.hosts) {
+    nlohmann::ordered_json entry = {{"host", host.name}};
+    if (!host.fault.empty()) {
+      entry["fault"] = host.fault;
+    } else {
+      entry.update({{"address", host.address}, {"machine", host.machine}, {"system", host.system}, {"cores", host.cores},
+                    {"gpus", host.gpus}, {"memory_bytes", host.memory_bytes}, {"disk_bytes", host.disk_bytes},
+                    {"clock_seconds", host.clock_seconds}});
+    }
+    json["hosts"].push_back(std::move(entry));
+  }
+  json["links"] = nlohmann::ordered_json::array();
+  for (const LinkFacts& link : report.links) {
+    nlohmann::ordered_json entry = {{"from", link.from}, {"to", link.to}};
+    if (!link.fault.empty()) {
+      entry["fault"] = link.fault;
+    } else {
+      entry.update({{"latency_seconds", link.latency_seconds}, {"bytes_per_second", link.bytes_per_second}});
+    }
+    json["links"].push_back(std::move(entry));
+  }
+  return json.dump(2) + "\n";
+}
+
+int show_hosts(const JobSpec& spec, bool as_json) {
+  if (!spec.launch.has_hosts())
+    throw SpecError(spec.position("launch"), "launch.hosts", "the job names no hosts", "e.g. launch.hosts='[a, b:4]' on the command line");
+  const Cluster cluster = several_hosts(spec);
+  const HostsReport report = hosts::probe_hosts(cluster, spec.launch.ssh, spec.launch.interface);
+  if (as_json) {
+    std::cout << report_json(report);
+  } else {
+    std::cout << hosts_table(report, cluster);
+    if (!report.links.empty()) std::cout << "\n" << links_table(report);
+    for (const HostFacts& host : report.hosts)
+      if (std::abs(host.clock_seconds) > kClockSeconds)
+        std::cout << "note: the clock of " << host.name << " differs from this host's by "
+                  << fmt::format("{:.0f} s\n", std::abs(host.clock_seconds));
+  }
+  return report.fine() ? kExitDone : kExitEnv;
+}
+
+}  // namespace
+
+void add_hosts_command(CLI::App& app, Action& chosen) {
+  struct Options {
+    JobArguments job;
+    bool json = false;
+  };
+  auto options = std::make_shared<Options>();
+  auto* command = app.add_subcommand("hosts", "Check the hosts of a job: whether and how fast they reach each other");
+  options->job.add_to(*command);
+  command->add_flag("--json", options->json, "As JSON");
+  command->footer(R"(Reaches every host of launch.hosts as a run would, over ssh, copies this program there if it is not, and asks what
+the host is. Then each host connects to each other one. Exit code 3 if one cannot be reached.
+
+Examples:
+  trainctl hosts job.yaml
+  trainctl hosts job.yaml launch.hosts='[a, b:4]' --json)");
+  command->callback([&chosen, options] { chosen = [options] { return show_hosts(options->job.load(), options->json); }; });
+}
+
+}  // namespace trainctl

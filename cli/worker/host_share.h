@@ -1,0 +1,16 @@
+// What the ranks of one host share, as their agent makes it: the segment, with the statuses of all ranks of the job and the arenas
+// of this host's, and the way to this host's store.
+#pragma once
+
+#include <memory>
+
+#include "launcher/hosts/agent.h"
+
+namespace trainctl {
+
+/// The words of a rank's command that it fills in.
+inline constexpr const char* kMemoryWord = "{memory}";
+
+std::unique_ptr<hosts::HostShare> make_host_share();
+
+}  // namespace trainctl

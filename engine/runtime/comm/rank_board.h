@@ -1,0 +1,60 @@
+// What the ranks of a job and their launcher tell each other while it runs, without a collective: how far each rank is,
+// after which step all end, what is saved, and values under names (addresses of Gloo).
+//
+// Ranks and launcher use this interface alone. On one host all of it but the values is the shared memory segment itself
+// (shared_memory.h). On several hosts each has such a segment with the statuses of all ranks. The statuses that one
+// host's ranks write are copied to the others (board_changes.h) by those who connect the hosts; the gate is closed in two
+// steps (step_gate.h); the values are in a store that answers the same on every host.
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <cstdint>
+
+#include "engine/graph/graph.h"
+#include "engine/runtime/comm/event.h"
+#include "engine/runtime/comm/key_value_store.h"
+#include "engine/runtime/comm/save_board.h"
+#include "engine/runtime/comm/step_gate.h"
+
+namespace trainctl {
+
+enum class RankState : uint32_t { starting, loading, connecting, training, saving, done, failed };
+
+/// What a rank is doing. Written by the rank (and `state` by the launcher, once the rank has ended); read by its
+/// peers and the launcher at any time. All zero means "not started".
+struct alignas(64) RankStatus {
+  std::atomic<RankState> state{RankState::starting};
+  std::atomic<int32_t> pid{0};  ///< 0: no Communicator yet
+  std::atomic<uint32_t> epoch{0};
+  std::atomic<uint32_t> step{0};            ///< since the start of the job, from 1; 0: none yet
+  std::atomic<int32_t> instruction{-1};     ///< index into the rank's Program; -1: not in a step
+  std::atomic<uint32_t> total_epochs{0};    ///< of the job, the last one perhaps in part; 0: not known yet
+  std::atomic<uint64_t> total_steps{0};     ///< of the job; 0: not known yet
+  std::atomic<uint64_t> finished_steps{0};  ///< reported, with their loss
+  std::atomic<float> loss{0};               ///< of the last finished step
+  std::array<std::atomic<float>, kMostMetrics> metrics{};  ///< of that step, as in Program::metrics
+  std::atomic<float> samples_per_second{0};
+  std::atomic<uint32_t> validation_batches{0};  ///< of the validation that runs; 0: none does, and `instruction` is of
+                                                ///< the training's Program
+  std::atomic<uint32_t> validated_batches{0};   ///< of those
+  std::atomic<uint64_t> copied{0};  ///< steps before the last state that the rank has copied for a save, plus 1; 0: none
+  comm::Event mail;                 ///< rings with each piece of a message to this rank
+  std::atomic<uint64_t> looks{0};   ///< at the save that it waits for, while `saving`; of an asynchronous server for work
+};
+
+class RankBoard {
+ public:
+  virtual ~RankBoard() = default;
+
+  virtual int num_ranks() const = 0;
+  /// A rank writes its own. That of a rank of another host is as this host last heard of it.
+  virtual RankStatus& status(int rank) const = 0;
+  virtual StepGate& gate() const = 0;
+  /// Of the ranks of this host.
+  virtual SaveBoard& saves() const = 0;
+  /// The same values on all hosts. check() if this board was given none: ranks of one host that share memory need none.
+  virtual KeyValueStore& values() const = 0;
+};
+
+}  // namespace trainctl

@@ -1,0 +1,39 @@
+// The hosts of a job, as launch.hosts or a hostfile names them, and how many ranks each gets.
+//
+//   host := [user "@"] name [":" ranks]        name: of DNS, of ssh's config, or an address ([::1]:2, fe80::1)
+//
+// Ranks are numbered host by host, in the order of the list.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace trainctl {
+
+struct HostRanks {
+  std::string host;  ///< what ssh is given: "me@a"
+  int ranks = 0;     ///< 0: its share of those that the others leave
+  friend bool operator==(const HostRanks&, const HostRanks&) = default;
+};
+
+/// nullopt if it does not follow the grammar. No host begins with '-', so ssh takes none for an option.
+std::optional<HostRanks> parse_host(std::string_view text);
+/// Those of them that follow it.
+std::vector<HostRanks> parse_hosts(const std::vector<std::string>& texts);
+
+struct Placement {
+  std::vector<HostRanks> hosts;  ///< each with the ranks that it gets, at least one
+  std::string fault, hint;       ///< why the ranks do not fit; empty: they do
+};
+
+/// If every host has a number: they are filled in order, as by mpirun. Otherwise hosts with a number get exactly that, and
+/// the others share the rest evenly, the first ones one more.
+Placement place_ranks(const std::vector<HostRanks>& hosts, int ranks);
+
+/// The lines of a hostfile of mpirun or DeepSpeed: `host`, `host:4`, `host slots=4`; `#` begins a comment. A host that is
+/// named again has the slots of both. nullopt and `fault` with its line's number for any other line.
+std::optional<std::vector<HostRanks>> parse_hostfile(std::string_view text, std::string& fault);
+
+}  // namespace trainctl

@@ -1,0 +1,11 @@
+// The address on which a host listens for the others.
+#pragma once
+
+#include <string>
+
+namespace trainctl::hosts {
+
+/// The IPv4 address of `interface`; if that is empty, the one at which ssh came in; without ssh 127.0.0.1. Throws EnvError.
+std::string own_address(const std::string& interface);
+
+}  // namespace trainctl::hosts

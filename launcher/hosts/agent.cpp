@@ -1,0 +1,392 @@
+// See agent.h.
+#include "launcher/hosts/agent.h"
+
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <boost/asio/local/stream_protocol.hpp>
+#include <boost/asio/signal_set.hpp>
+#include <boost/asio/steady_timer.hpp>
+#include <chrono>
+#include <csignal>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <thread>
+
+#include "engine/base/error.h"
+#include "launcher/held_port.h"
+#include "launcher/hosts/address.h"
+#include "launcher/hosts/file_watch.h"
+#include "launcher/hosts/report_json.h"
+#include "launcher/hosts/session.h"
+#include "launcher/hosts/wire.h"
+#include "launcher/local_ranks.h"
+#include "launcher/protocol.h"
+#include "launcher/rank_error.h"
+#include "launcher/store.h"
+
+namespace trainctl::hosts {
+namespace {
+
+namespace asio = boost::asio;
+namespace fs = std::filesystem;
+using Json = nlohmann::json;
+using Kind = Message::Kind;
+
+constexpr auto kTick = std::chrono::milliseconds(25);
+constexpr double kAliveSeconds = 0.5, kFilesSeconds = 0.25, kFrozenSeconds = 0.5;
+/// Output that the launcher has not confirmed. Beyond it ranks wait.
+constexpr size_t kMostUnconfirmed = 4 << 20;
+constexpr size_t kWriteAhead = 1 << 20;
+constexpr size_t kOutputPiece = 256 << 10;
+/// How long the end waits for the launcher to have everything.
+constexpr double kFarewellSeconds = 5;
+
+void replace_all(std::string& text, const std::string& what, const std::string& with) {
+  for (size_t at = text.find(what); at != std::string::npos; at = text.find(what, at + with.size()))
+    text.replace(at, what.size(), with);
+}
+
+class Agent : public LogSink {
+ public:
+  explicit Agent(AgentOptions options)
+      : options_(std::move(options)),
+        acceptor_(loop_, asio::local::stream_protocol(), options_.listener),
+        timer_(loop_),
+        terms_(loop_, SIGTERM, SIGINT, SIGHUP) {
+    std::signal(SIGPIPE, SIG_IGN);
+    std::signal(SIGXFSZ, SIG_IGN);
+  }
+  Agent(const Agent&) = delete;
+  Agent& operator=(const Agent&) = delete;
+
+  int run() {
+    accept();
+    terms_.async_wait([this](const boost::system::error_code& error, int) {
+      if (!error) leave();
+    });
+    tick();
+    while (!left_ && loop_.run_one() > 0) {
+    }
+    ranks_.reset();
+    runner_.reset();
+    std::error_code ignored;
+    fs::remove_all(options_.folder, ignored);
+    return 0;
+  }
+
+  // The ranks' output.
+  void open(uint32_t stream, int rank, bool is_error, int) override {
+    streams_[stream] = {rank, is_error ? "stderr" : "stdout"};
+  }
+  void write(uint32_t stream, std::string_view bytes, int64_t ns) override {
+    const auto& [rank, name] = streams_.at(stream);
+    for (; !bytes.empty(); bytes.remove_prefix(std::min(kOutputPiece, bytes.size())))
+      send(Kind::output, rank, ns, name, std::string(bytes.substr(0, kOutputPiece)));
+  }
+  void close(uint32_t stream) override { streams_.erase(stream); }
+  bool is_full() const override { return session_.unconfirmed_bytes() > kMostUnconfirmed; }
+
+ private:
+  using Clock = std::chrono::steady_clock;
+  double now() const { return std::chrono::duration<double>(Clock::now() - start_).count(); }
+
+  /// Whether `seconds` have passed since it was last true for this `last`.
+  bool is_due(double& last, double seconds) const {
+    if (now() - last < seconds) return false;
+    last = now();
+    return true;
+  }
+
+  void send(Kind kind, int rank = -1, int64_t number = 0, std::string name = {}, std::string text = {}) {
+    session_.send({kind, attempt_, rank, number, std::move(name), std::move(text)});
+    flush();
+  }
+
+  void flush() {
+    if (wire_ && session_.has_output() && wire_->unwritten_bytes() < kWriteAhead)
+      wire_->write(session_.take_output(kWriteAhead));
+  }
+
+  // Connections.
+
+  void accept() {
+    acceptor_.async_accept([this](const boost::system::error_code& error, asio::local::stream_protocol::socket socket) {
+      if (error) return;
+      const int fd = socket.release();
+      // It becomes the connection once it has joined.
+      auto id = std::make_shared<std::weak_ptr<Wire>>();
+      auto wire = Wire::open(loop_, fd, fd, "",
+                             {.frame = [this, id](Frame frame) { received(id->lock(), std::move(frame)); },
+                              .closed = [this, id](const std::string&) { closed(id->lock()); }});
+      *id = wire;
+      newcomers_.push_back(std::move(wire));
+      accept();
+    });
+  }
+
+  void closed(const std::shared_ptr<Wire>& wire) {
+    std::erase(newcomers_, wire);
+    if (wire != wire_) return;
+    wire_.reset();
+    session_.lost();
+  }
+
+  void received(const std::shared_ptr<Wire>& wire, Frame frame) {
+    if (!wire) return;
+    if (const auto* join = std::get_if<Join>(&frame)) return joined(wire, *join);
+    if (wire != wire_) return refuse(wire);
+    heard_ = now();
+    if (const auto* alive = std::get_if<Alive>(&frame)) {
+      if (!session_.confirmed(alive->received)) return refuse(wire);
+      return flush();
+    }
+    auto* numbered = std::get_if<Numbered>(&frame);
+    if (numbered == nullptr) return refuse(wire);
+    bool broken = false;
+    const auto message = session_.receive(std::move(*numbered), broken);
+    if (broken) return refuse(wire);
+    if (message) handle(*message);
+  }
+
+  /// The first one decides on the token.
+  void joined(const std::shared_ptr<Wire>& wire, const Join& join) {
+    if (join.version != kVersion || join.token.empty() || join.connection <= connection_) return refuse(wire);
+    if (!token_.empty() && join.token != token_) return refuse(wire);
+    if (std::find(newcomers_.begin(), newcomers_.end(), wire) == newcomers_.end()) return refuse(wire);
+    if (!session_.joined(join.received)) return refuse(wire);
+    token_ = join.token;
+    connection_ = join.connection;
+    std::erase(newcomers_, wire);
+    if (wire_) wire_->close();
+    wire_ = wire;
+    heard_ = now();
+    wire_->write(encode(Welcome{kVersion, session_.received()}));
+    flush();
+  }
+
+  void refuse(const std::shared_ptr<Wire>& wire) {
+    wire->close();
+    closed(wire);
+  }
+
+  // The launcher's orders.
+
+  void handle(const Message& message) {
+    if (message.kind == Kind::end) return begin_farewell();
+    if (leaving_) return;
+    if (message.kind == Kind::prepare) {
+      if (message.attempt < attempt_) return;
+      return prepare(message);
+    }
+    if (message.attempt != attempt_ || !ranks_) return;  // of an older attempt, or before any
+    switch (message.kind) {
+      case Kind::start:
+        return start(message);
+      case Kind::signal:
+        if (running_.contains(message.rank)) ranks_->signal(message.rank, static_cast<int>(message.number));
+        return;
+      case Kind::hold:
+        return send(Kind::held, -1, static_cast<int64_t>(options_.share->hold()));
+      case Kind::stop:
+        return options_.share->stop_after(static_cast<uint64_t>(message.number));
+      case Kind::board:
+        return options_.share->apply(message.text);
+      case Kind::value:
+        store_->put(message.name, message.text);
+        return;
+      default:
+        return;
+    }
+  }
+
+  void prepare(const Message& message) {
+    const bool first = !ranks_;
+    attempt_ = message.attempt;
+    try {
+      const Json json = Json::parse(message.text);
+      reconnect_seconds_ = json.at("reconnect").get<double>();
+      if (first) make_ranks(json);
+      std::vector<int> numbers;
+      for (const RankPlace& place : launch_->cluster.places) numbers.push_back(place.rank);
+      options_.share->prepare(json.at("workload"), numbers);
+      store_token_ = store::random_token();
+      store_ = std::make_unique<StoreServer>(loop_, store_token_, [this](const std::string& key, const std::string& value) {
+        send(Kind::value, -1, 0, key, value);
+      });
+      port_ = json.at("hold_port").get<bool>() ? std::make_unique<HeldPort>() : nullptr;
+      address_ = own_address(json.at("interface").get<std::string>());
+      if (!first) ranks_->restart(static_cast<int>(attempt_));
+    } catch (const Json::exception& error) {
+      return send(Kind::refused, -1, 0, "", std::string("the launcher speaks another language: ") + error.what());
+    } catch (const std::exception& error) {
+      return send(Kind::refused, -1, 0, "", error.what());
+    }
+    const Json ready = {{"address", address_}, {"port", port_ ? port_->port() : 0},
+                        {"cores", std::thread::hardware_concurrency()}};
+    send(Kind::ready, -1, 0, "", ready.dump());
+  }
+
+  void make_ranks(const Json& json) {
+    Cluster cluster;
+    const auto host = json.at("host").get<std::string>();
+    const Json& places = json.at("places");
+    for (const Json& place : places)
+      cluster.places.push_back({place.at(0).get<int>(), host, place.at(1).get<int>(), static_cast<int>(places.size())});
+    const int run = json.at("run").get<int>();
+    const std::string logs = options_.folder + "/logs";
+    RunDirectory directory(logs, run);
+    for (const RankPlace& place : cluster.places) fs::create_directories(directory.rank_path(place.rank));
+    files_.emplace(directory.path());
+    for (const auto& [name, text] : json.at("files").items()) {
+      std::ofstream(directory.file(name)) << text.get<std::string>();
+      files_->skip(name);
+    }
+    launch_.emplace(Launch{.cluster = std::move(cluster), .directory = directory, .command = [this](const RankPlace& place, int) {
+                             return commands_.at(place.rank);
+                           }});
+    launch_->limits.ranks_explain = json.at("explain").get<bool>();
+    const auto bind = static_cast<BindMode>(json.at("bind").get<int>());
+    launch_->bindings = bindings(launch_->cluster.places, read_topology(), bind);
+    launch_->on_rank_ended = [this](int rank, bool failed) { options_.share->ended(rank, failed); };
+    runner_ = std::make_unique<PosixProcessRunner>();
+    ranks_ = std::make_unique<LocalRanks>(*launch_, *runner_, loop_, this);
+    ranks_->listen({.started = [this](int rank) {
+                      running_[rank] = false;
+                      send(Kind::started, rank);
+                    },
+                    .failed_to_start = [this](int rank, const std::string& why) { send(Kind::no_start, rank, 0, "", why); },
+                    .ended = [this](int rank, const RankReport& report) { rank_ended(rank, report); },
+                    .notice = [this](const std::string& text) { send(Kind::notice, -1, 0, "", text); }});
+  }
+
+  void start(const Message& message) {
+    const auto& places = launch_->cluster.places;
+    const auto place = std::find_if(places.begin(), places.end(), [&](const RankPlace& p) { return p.rank == message.rank; });
+    if (place == places.end()) return;
+    try {
+      commands_[message.rank] = command_of(Json::parse(message.text));
+    } catch (const Json::exception& error) {
+      return send(Kind::no_start, message.rank, 0, "", std::string("the launcher speaks another language: ") + error.what());
+    }
+    ranks_->start(*place, static_cast<int>(attempt_));
+  }
+
+  ProcessCommand command_of(const Json& json) const {
+    ProcessCommand command;
+    const auto filled = [&](std::string text) {
+      replace_all(text, "{logs}", options_.folder + "/logs");
+      replace_all(text, "{address}", address_);
+      return text;
+    };
+    for (const Json& word : json.at("argv")) {
+      if (word == "{trainctl}") {
+        command.argv.insert(command.argv.end(), options_.self.begin(), options_.self.end());
+      } else {
+        command.argv.push_back(filled(word.get<std::string>()));
+      }
+    }
+    for (const Json& variable : json.at("environment"))
+      command.environment.emplace_back(variable.at(0).get<std::string>(), filled(variable.at(1).get<std::string>()));
+    command.working_dir = json.at("working_dir").get<std::string>();
+    options_.share->complete(command, store_->port(), store_token_);
+    return command;
+  }
+
+  void rank_ended(int rank, const RankReport& report) {
+    running_.erase(rank);
+    tell_changes();
+    tell_files(false);
+    send(Kind::ended, rank, 0, "", report_json(report, wall_seconds()));
+  }
+
+  // What it tells.
+
+  void tell_changes() {
+    if (!ranks_) return;
+    std::string changes = options_.share->changes();
+    if (!changes.empty()) send(Kind::board, -1, 0, "", std::move(changes));
+  }
+
+  /// Returns whether all was told.
+  bool tell_files(bool waits) {
+    if (!files_) return true;
+    return files_->look(
+        [this](const std::string& path, int64_t offset, std::string_view bytes) {
+          if (path.size() <= kMaxNameBytes) send(Kind::file, -1, offset, path, std::string(bytes));
+        },
+        [&] { return waits && is_full(); });
+  }
+
+  void tell_frozen() {
+    for (auto& [rank, frozen] : running_) {
+      const bool is_frozen = ranks_->is_frozen(rank);
+      if (std::exchange(frozen, is_frozen) != is_frozen) send(Kind::frozen, rank, is_frozen ? 1 : 0);
+    }
+  }
+
+  void tick() {
+    if (ranks_) ranks_->look();
+    tell_changes();
+    if (is_due(files_told_, kFilesSeconds)) tell_files(true);
+    if (is_due(frozen_told_, kFrozenSeconds)) tell_frozen();
+    if (wire_ && is_due(alive_told_, kAliveSeconds)) wire_->write(encode(Alive{session_.received()}));
+    flush();
+    if (now() - heard_ > reconnect_seconds_) return leave();
+    if (leaving_ && (session_.is_done() || now() - leaving_since_ > kFarewellSeconds)) return leave();
+    timer_.expires_after(kTick);
+    timer_.async_wait([this](const boost::system::error_code& error) {
+      if (!error) tick();
+    });
+  }
+
+  /// Nothing of the run is left here when the launcher has the last of it.
+  void begin_farewell() {
+    if (leaving_) return;
+    leaving_ = true;
+    leaving_since_ = now();
+    ranks_.reset();
+    runner_.reset();
+    tell_files(false);
+  }
+
+  void leave() { left_ = true; }
+
+  AgentOptions options_;
+  asio::io_context loop_;
+  asio::local::stream_protocol::acceptor acceptor_;
+  asio::steady_timer timer_;
+  asio::signal_set terms_;
+  const Clock::time_point start_ = Clock::now();
+
+  std::vector<std::shared_ptr<Wire>> newcomers_;
+  std::shared_ptr<Wire> wire_;
+  Session session_;
+  std::string token_;
+  uint64_t connection_ = 0;
+  double heard_ = 0, reconnect_seconds_ = 15;
+  double alive_told_ = 0, files_told_ = 0, frozen_told_ = 0, leaving_since_ = 0;
+  bool leaving_ = false, left_ = false;
+
+  uint32_t attempt_ = 0;
+  std::optional<Launch> launch_;
+  std::unique_ptr<PosixProcessRunner> runner_;
+  std::unique_ptr<LocalRanks> ranks_;
+  std::optional<FileWatch> files_;
+  std::map<int, ProcessCommand> commands_;
+  std::map<int, bool> running_;  ///< ranks, and whether their process is stopped
+  std::map<uint32_t, std::pair<int, std::string>> streams_;
+  std::unique_ptr<StoreServer> store_;
+  std::string store_token_, address_;
+  std::unique_ptr<HeldPort> port_;
+};
+
+}  // namespace
+
+int serve_as_agent(AgentOptions options) { return Agent(std::move(options)).run(); }
+
+}  // namespace trainctl::hosts

@@ -1,0 +1,50 @@
+// The agent of a host: starts and supervises the ranks that run there, for a launcher on another host. It makes no decision of
+// its own but one: if it has not heard of its launcher for launch.reconnect, it kills its ranks and leaves.
+//
+//   ~/.cache/trainctl/runs/<id>/        mode 0700; deleted when the agent leaves
+//     socket                            the launcher comes in here, through relays (relay.h)
+//     lock                              held by the agent
+//     logs/<run>/job.yaml, rank.<N>/    what ranks write to files; all of it is sent to the launcher as it grows
+#pragma once
+
+#include <boost/asio/io_context.hpp>
+#include <functional>
+#include <memory>
+#include <nlohmann/json_fwd.hpp>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "launcher/spawn.h"
+
+namespace trainctl::hosts {
+
+/// What the ranks of a host share, and what only those know who know what a rank is.
+class HostShare {
+ public:
+  virtual ~HostShare() = default;
+
+  /// A new attempt. `what` is of the launcher's workload, `ranks` are those of this host. Throws EnvError.
+  virtual void prepare(const nlohmann::json& what, const std::vector<int>& ranks) = 0;
+  /// Adds descriptors, and the store of this host.
+  virtual void complete(ProcessCommand& command, uint16_t store_port, const std::string& store_token) const = 0;
+  /// What has changed in the statuses of this host's ranks, and what has changed in those of others.
+  virtual std::string changes() = 0;
+  virtual void apply(std::string_view changes) = 0;
+  /// See StepGate.
+  virtual uint64_t hold() = 0;
+  virtual void stop_after(uint64_t step) = 0;
+  virtual void ended(int rank, bool failed) = 0;
+};
+
+struct AgentOptions {
+  std::string folder;              ///< of this agent
+  std::vector<std::string> self;   ///< the words that start this binary
+  int listener = -1;               ///< a listening socket
+  std::unique_ptr<HostShare> share;
+};
+
+/// Serves a launcher until the run is over. Returns the exit code.
+int serve_as_agent(AgentOptions options);
+
+}  // namespace trainctl::hosts

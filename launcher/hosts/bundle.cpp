@@ -1,0 +1,151 @@
+// See bundle.h.
+#include "launcher/hosts/bundle.h"
+
+#include <fcntl.h>
+#include <link.h>
+#include <openssl/evp.h>
+#include <sys/stat.h>
+#include <sys/utsname.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
+#include <filesystem>
+#include <memory>
+#include <string_view>
+
+#include "engine/base/error.h"
+
+namespace trainctl::hosts {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr size_t kBlock = 512;
+
+int add_library(dl_phdr_info* info, size_t, void* files) {
+  const std::string path = info->dlpi_name;
+  if (path.empty() || path.front() != '/') return 0;  // the binary itself, and the kernel's vdso
+  static_cast<std::vector<Bundle::File>*>(files)->push_back({path, "lib/" + fs::path(path).filename().string()});
+  return 0;
+}
+
+class Descriptor {
+ public:
+  explicit Descriptor(const std::string& path) : fd_(open(path.c_str(), O_RDONLY | O_CLOEXEC)) {}
+  Descriptor(const Descriptor&) = delete;
+  Descriptor& operator=(const Descriptor&) = delete;
+  ~Descriptor() {
+    if (fd_ >= 0) close(fd_);
+  }
+  int get() const { return fd_; }
+
+ private:
+  int fd_;
+};
+
+std::string digest_of(const std::vector<Bundle::File>& files) {
+  const std::unique_ptr<EVP_MD_CTX, decltype(&EVP_MD_CTX_free)> context(EVP_MD_CTX_new(), EVP_MD_CTX_free);
+  check(context && EVP_DigestInit_ex(context.get(), EVP_sha256(), nullptr) == 1, "SHA-256 is there");
+  std::vector<char> buffer(1 << 20);
+  for (const Bundle::File& file : files) {
+    EVP_DigestUpdate(context.get(), file.name.c_str(), file.name.size() + 1);
+    const Descriptor descriptor(file.path);
+    ssize_t got = -1;
+    while (descriptor.get() >= 0 && (got = read(descriptor.get(), buffer.data(), buffer.size())) > 0)
+      EVP_DigestUpdate(context.get(), buffer.data(), static_cast<size_t>(got));
+    if (got != 0) throw EnvError("cannot read " + file.path + ", which other hosts need: " + std::strerror(errno));
+  }
+  std::array<unsigned char, EVP_MAX_MD_SIZE> bytes{};
+  unsigned int size = 0;
+  EVP_DigestFinal_ex(context.get(), bytes.data(), &size);
+  std::string text;
+  for (unsigned int i = 0; i < size; ++i) {
+    char two[3];
+    std::snprintf(two, sizeof two, "%02x", bytes[i]);
+    text += two;
+  }
+  return text;
+}
+
+bool put_all(int fd, std::string_view bytes) {
+  while (!bytes.empty()) {
+    const ssize_t put = write(fd, bytes.data(), bytes.size());
+    if (put < 0 && errno == EINTR) continue;
+    if (put <= 0) return false;
+    bytes.remove_prefix(static_cast<size_t>(put));
+  }
+  return true;
+}
+
+/// The header of ustar (POSIX.1-1988): numbers are octal digits, `name` is shorter than 100 bytes.
+std::string tar_header(const std::string& name, int64_t size) {
+  std::string header(kBlock, '\0');
+  const auto put = [&](size_t at, const std::string& text) { header.replace(at, text.size(), text); };
+  const auto octal = [](int64_t value, int digits) {
+    char text[32];
+    std::snprintf(text, sizeof text, "%0*llo", digits, static_cast<unsigned long long>(value));
+    return std::string(text);
+  };
+  put(0, name);
+  put(100, octal(0755, 7));
+  put(108, octal(0, 7));
+  put(116, octal(0, 7));
+  put(124, octal(size, 11));
+  put(136, octal(0, 11));
+  put(148, "        ");
+  put(156, "0");
+  put(257, std::string("ustar\0" "00", 8));
+  int64_t sum = 0;
+  for (const char c : header) sum += static_cast<unsigned char>(c);
+  put(148, octal(sum, 6) + std::string("\0 ", 2));
+  return header;
+}
+
+bool write_file(const Bundle::File& file, int fd) {
+  const Descriptor descriptor(file.path);
+  struct stat info {};
+  if (descriptor.get() < 0 || fstat(descriptor.get(), &info) != 0) return false;
+  if (!put_all(fd, tar_header(file.name, info.st_size))) return false;
+  std::vector<char> buffer(1 << 20);
+  int64_t left = info.st_size;
+  while (left > 0) {
+    const ssize_t got = read(descriptor.get(), buffer.data(), std::min(buffer.size(), static_cast<size_t>(left)));
+    if (got <= 0 || !put_all(fd, {buffer.data(), static_cast<size_t>(got)})) return false;
+    left -= got;
+  }
+  const size_t filled = static_cast<size_t>(info.st_size) % kBlock;
+  return filled == 0 || put_all(fd, std::string(kBlock - filled, '\0'));
+}
+
+}  // namespace
+
+Bundle bundle_of_this_program() {
+  Bundle bundle;
+  std::error_code error;
+  bundle.files.push_back({fs::read_symlink("/proc/self/exe", error), "bin/trainctl"});
+  dl_iterate_phdr(add_library, &bundle.files);
+  std::sort(bundle.files.begin(), bundle.files.end(), [](const auto& a, const auto& b) { return a.name < b.name; });
+  for (const Bundle::File& file : bundle.files) {
+    const std::string name = fs::path(file.path).filename();
+    if (name.starts_with("ld-linux") || name.starts_with("ld-musl")) bundle.loader = name;
+    if (file.name.size() >= 100) throw EnvError(file.path + " has too long a name to be copied to other hosts");
+  }
+  if (bundle.loader.empty()) throw EnvError("this program was linked without a dynamic loader and cannot be copied to other hosts");
+  utsname system{};
+  uname(&system);
+  bundle.machine = system.machine;
+  bundle.name = digest_of(bundle.files);
+  return bundle;
+}
+
+bool write_tar(const Bundle& bundle, int fd) {
+  for (const Bundle::File& file : bundle.files)
+    if (!write_file(file, fd)) return false;
+  return put_all(fd, std::string(2 * kBlock, '\0'));
+}
+
+}  // namespace trainctl::hosts

@@ -1,0 +1,17 @@
+// A RankReport, as an agent sends it to its launcher.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "launcher/supervision.h"
+
+namespace trainctl::hosts {
+
+/// `now`: unix seconds on this host; times are sent as ages, since clocks of hosts differ.
+std::string report_json(const RankReport& report, double now);
+/// `now`: unix seconds on the reader's host. nullopt if the text is no report.
+std::optional<RankReport> parse_report(std::string_view json, double now);
+
+}  // namespace trainctl::hosts

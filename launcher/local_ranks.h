@@ -1,0 +1,67 @@
+// The ranks that run on this host: their processes, bindings, guardians, pipes, and what they leave behind when they fail.
+#pragma once
+
+#include <boost/asio/io_context.hpp>
+#include <boost/asio/signal_set.hpp>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "launcher/guardian.h"
+#include "launcher/log_collector.h"
+#include "launcher/log_disk.h"
+#include "launcher/rank_runner.h"
+#include "launcher/spawn.h"
+#include "launcher/supervisor.h"
+
+namespace trainctl {
+
+class LocalRanks : public RankRunner {
+ public:
+  /// Those of launch.cluster, whose local_rank counts them. Of `launch` it uses cluster, directory, command, bindings,
+  /// limits.ranks_explain, on_line, on_error_line, on_rank_started, on_rank_ended and doing. Output goes to `sink`;
+  /// null: to the run's folder. All arguments must outlive it. Throws EnvError.
+  LocalRanks(const Launch& launch, ProcessRunner& runner, boost::asio::io_context& loop, LogSink* sink = nullptr);
+  LocalRanks(const LocalRanks&) = delete;
+  LocalRanks& operator=(const LocalRanks&) = delete;
+  ~LocalRanks() override;
+
+  void listen(Events events) override;
+  void start(const RankPlace& place, int attempt) override;
+  void signal(int rank, int signal) override;
+  bool is_frozen(int rank) override;
+  void restart(int attempt) override;
+  void look() override;
+  void end() override;
+  bool disk_hangs() const override;
+
+ private:
+  void await_child();
+  void reap();
+  void rank_ended(int rank, const ProcessEnd& end);
+  void put_errors_aside(int attempt) const;
+  std::optional<RankError> error_of(int rank);
+  bool killed_for_memory();
+  size_t bound_cpus() const;
+  bool ranks_explain() const { return launch_.limits.ranks_explain; }
+
+  const Launch& launch_;
+  ProcessRunner& runner_;
+  Events events_;
+  int64_t kills_explained_;
+  const std::vector<RankBinding> bindings_;  ///< by local_rank
+  const std::string mark_;
+  Guardian guardian_;
+  bool guarded_ = true;
+  double stop_time_ = 0;        ///< unix seconds at which the ranks of this attempt got the first signal; 0: not yet
+  bool reading_hangs_ = false;  ///< the disk did not answer when a rank's error was read
+  std::unique_ptr<LogDisk> disk_;  ///< null: a sink was given
+  LogCollector logs_;
+  boost::asio::signal_set children_;
+  std::map<int, int> pids_;
+  std::map<int, int> rank_of_pid_;
+};
+
+}  // namespace trainctl

@@ -1,0 +1,275 @@
+"""Runs over ssh on test hosts (network.py): the same numbers as one rank, and what happens when something breaks.
+
+    python3 tests/hosts/hosts_test.py TRAINCTL [--only NAME] [--keep FOLDER]
+
+Needs root, since it makes network namespaces; exits with 77 and the reason where it cannot.
+"""
+import argparse
+import json
+import os
+import pathlib
+import re
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+
+import network
+from network import eventually
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+JOB = f"{ROOT}/configs/mnist_mlp.yaml"
+ONE_RANK = "launch.ranks=1 parallel.stages=1 parallel.stage_config={} parallel.strategies=null"
+PLAIN = "parallel.stages=1 parallel.stage_config={} parallel.strategies=null"
+LONG = "train.steps=1000000 train.epochs=1000000"
+
+
+class Scene:
+    def __init__(self, hosts, trainctl):
+        self.network, self.trainctl, self.runs = hosts, trainctl, 0
+
+    def words(self, fields):
+        self.runs += 1
+        self.logs = pathlib.Path(self.network.folder) / f"logs.{self.runs}"
+        return f"{self.trainctl} run {JOB} train.checkpoint=null launch.log_dir={self.logs} {fields}"
+
+    def run(self, fields):
+        return self.network.run(self.words(fields), timeout=240)
+
+    def start(self, fields):
+        """A long run that has done some steps."""
+        self.output = pathlib.Path(self.network.folder) / f"output.{self.runs + 1}"
+        process = self.network.start(self.words(f"launch.hosts='[a:2, b:2]' launch.ranks=4 {PLAIN} {LONG} {fields}"), self.output)
+        require(eventually(lambda: self.step() >= 20 or process.poll() is not None, 120) and process.poll() is None,
+                "it has begun: " + self.output.read_text())
+        return process
+
+    def losses(self):
+        lines = [json.loads(line) for line in (self.logs / "1/metrics.jsonl").read_text().splitlines()]
+        return {line["run_step"]: line["loss"] for line in lines if "loss" in line and "run_step" in line}
+
+    def step(self):
+        try:
+            return max(self.losses(), default=0)
+        except (OSError, ValueError):
+            return 0
+
+    def cause(self):
+        return json.loads((self.logs / "1/error.json").read_text())["first_cause"]
+
+    def rank(self, number):
+        """(host, pid) of a rank's process."""
+        for host in self.network.hosts.values():
+            for pid, words in host.processes().items():
+                if f" worker " in words and f"--rank {number} " in words:
+                    return host, pid
+        raise AssertionError(f"rank {number} does not run")
+
+    def require_nothing_left(self, seconds=30):
+        for host in self.network.hosts.values():
+            require(eventually(lambda: not host.left(), seconds), f"left on {host.name}: {host.left()}")
+
+
+def require(holds, what):
+    if not holds:
+        raise AssertionError(what)
+
+
+def end_of(process, seconds=90):
+    try:
+        return process.wait(seconds)
+    except subprocess.TimeoutExpired:
+        os.killpg(process.pid, signal.SIGKILL)
+        raise AssertionError("it has not ended") from None
+
+
+def same_numbers(scene):
+    """Eight ranks in two stages on two hosts have the losses of one rank, and every rank's output is on the launcher."""
+    one = scene.run(f"{ONE_RANK} train.steps=12")
+    require(one.returncode == 0, one.stdout + one.stderr)
+    expected = scene.losses()
+    begin = time.monotonic()
+    several = scene.run("launch.hosts='[a, b]' train.steps=12")
+    cold = time.monotonic() - begin
+    require(several.returncode == 0, several.stdout + several.stderr)
+    found = scene.losses()
+    require(found.keys() == expected.keys() and len(found) == 12, f"steps {sorted(found)}")
+    worst = max(abs(found[step] - expected[step]) / abs(expected[step]) for step in expected)
+    require(worst < 1e-4, f"losses differ by {worst:.2g}")
+    for rank in range(8):
+        lines = (scene.logs / f"1/rank.{rank}/stdout").read_text().splitlines()
+        require(len(lines) >= 12 and all("loss is" in line for line in lines[:12]), f"rank {rank}: {lines}")
+        require((scene.logs / f"1/rank.{rank}/start_up.json").exists(), f"rank {rank} has no start_up.json")
+    begin = time.monotonic()
+    again = scene.run("launch.hosts='[a, b]' train.steps=12")
+    warm = time.monotonic() - begin
+    require(again.returncode == 0 and scene.losses() == found, "a run repeats its bits")
+    scene.require_nothing_left()
+    return f"losses within {worst:.1e}; {cold:.1f} s with the program's copy, {warm:.1f} s without"
+
+
+def uneven_hosts(scene):
+    """Three ranks on one host and one on the other, in data parallelism."""
+    plain = f"{PLAIN} parallel.mode=data_parallel launch.ranks=4 train.steps=8"
+    one = scene.run(plain)
+    require(one.returncode == 0, one.stdout + one.stderr)
+    expected = scene.losses()
+    several = scene.run(f"launch.hosts='[a:3, b:1]' {plain}")
+    require(several.returncode == 0, several.stdout + several.stderr)
+    worst = max(abs(scene.losses()[step] - expected[step]) / abs(expected[step]) for step in expected)
+    require(worst < 1e-4, f"losses differ by {worst:.2g}")
+    return f"losses within {worst:.1e} of one host"
+
+
+def killed_rank(scene):
+    """A killed rank of a host is the first cause, with its host; all others end."""
+    process = scene.start("")
+    host, pid = scene.rank(3)
+    begin = time.monotonic()
+    os.kill(pid, signal.SIGKILL)
+    code = end_of(process)
+    took = time.monotonic() - begin
+    cause = scene.cause()
+    require(code == 5 and cause["rank"] == 3 and cause["host"] == "b" and "SIGKILL" in cause["message"], f"{code} {cause}")
+    require(host.name == "b", f"rank 3 ran on {host.name}")
+    scene.require_nothing_left()
+    return f"ended after {took:.1f} s: {cause['message'][:80]}"
+
+
+def killed_agent(scene):
+    """A host whose agent was killed is lost at once, and its ranks do not outlive the agent."""
+    process = scene.start("")
+    begin = time.monotonic()
+    host = scene.network.hosts["b"]
+    agents = [pid for pid, words in host.processes().items() if " agent " in words and pathlib.Path(f"/proc/{pid}/comm").read_text().strip() == "trainctl-agent"]
+    require(agents, f"agents of b: {host.processes()}")
+    for pid in agents:
+        os.kill(pid, signal.SIGKILL)
+    code = end_of(process)
+    took = time.monotonic() - begin
+    cause = scene.cause()
+    require(code == 5 and cause["host"] == "b", f"{code} {cause}")
+    scene.require_nothing_left()
+    return f"ended after {took:.1f} s: {cause['message'][:80]}"
+
+
+def killed_launcher(scene):
+    """After the launcher's death nothing is left on any host within launch.reconnect."""
+    process = scene.start("launch.reconnect=4s")
+    begin = time.monotonic()
+    launchers = subprocess.run(["pgrep", "-f", f"^{scene.trainctl} run .*{scene.logs}"], capture_output=True, text=True, check=False)
+    require(launchers.stdout.split(), "the launcher runs")
+    for pid in launchers.stdout.split():
+        os.kill(int(pid), signal.SIGKILL)
+    end_of(process)
+    scene.require_nothing_left(40)
+    return f"nothing left after {time.monotonic() - begin:.1f} s"
+
+
+def cut_cable(scene):
+    """A cable that is cut for a second costs nothing but time."""
+    process = scene.start("")
+    before = scene.step()
+    scene.network.hosts["b"].cut()
+    time.sleep(1)
+    scene.network.hosts["b"].mend()
+    require(eventually(lambda: scene.step() > before + 20 or process.poll() is not None) and process.poll() is None,
+            "it goes on: " + scene.output.read_text())
+    stop(scene, process)
+    return f"from step {before} to {scene.step()}"
+
+
+def cut_for_good(scene):
+    """A host that stays away for launch.reconnect is named, and everything ends on both sides of the cut."""
+    process = scene.start("launch.reconnect=5s")
+    begin = time.monotonic()
+    scene.network.hosts["b"].cut()
+    code = end_of(process, 120)
+    took = time.monotonic() - begin
+    cause = scene.cause()
+    require(code == 5 and cause["host"] == "b" and "has not answered for 5 s" in cause["message"], f"{code} {cause}")
+    scene.require_nothing_left(40)
+    scene.network.hosts["b"].mend()
+    return f"ended after {took:.1f} s: {cause['message'][:80]}"
+
+
+def stop(scene, process):
+    pid = subprocess.run(["pgrep", "-f", f"^{scene.trainctl} run .*{scene.logs}"], capture_output=True, text=True, check=True)
+    os.kill(int(pid.stdout.split()[0]), signal.SIGINT)
+    return end_of(process)
+
+
+def interrupted(scene):
+    """Ctrl-C: the ranks of all hosts end after the same step."""
+    process = scene.start("")
+    code = stop(scene, process)
+    require(code == 130, f"{code}: " + scene.output.read_text())
+    ends = [re.search(r"stopped after step (\d+)", (scene.logs / f"1/rank.{rank}/stdout").read_text()) for rank in range(4)]
+    steps = {match.group(1) if match else None for match in ends}
+    require(len(steps) == 1 and None not in steps, f"steps {steps}: " + scene.output.read_text())
+    scene.require_nothing_left()
+    return f"all after step {steps.pop()}"
+
+
+def changed_key(scene):
+    """A host whose key is not the known one is refused, in ssh's words, and no rank starts anywhere."""
+    known = scene.network.launcher.tree / "root/.ssh/known_hosts"
+    text = known.read_text()
+    lines = text.splitlines()
+    keys = [line.split(" ", 1)[1] for line in lines]
+    known.write_text("".join(f"{line.split(' ')[0]} {key}\n" for line, key in zip(lines, reversed(keys))))
+    result = scene.run("launch.hosts='[a, b]' train.steps=5")
+    known.write_text(text)
+    require(result.returncode == 5 and "Host key verification failed" in result.stderr, result.stdout + result.stderr)
+    scene.require_nothing_left()
+    return result.stderr.strip().splitlines()[-1][:100]
+
+
+def program(scene):
+    """A command runs once per rank, with the variables of torchrun over hosts."""
+    job = pathlib.Path(scene.network.folder) / "program.yaml"
+    job.write_text("name: words\ncommand: [sh, -c, 'echo $RANK $LOCAL_RANK $GROUP_RANK $WORLD_SIZE $MASTER_ADDR']\n"
+                   "launch: {ranks: 3, hosts: [a, b]}\n")
+    logs = pathlib.Path(scene.network.folder) / "logs.program"
+    result = scene.network.run(f"{scene.trainctl} run {job} launch.log_dir={logs}")
+    require(result.returncode == 0, result.stdout + result.stderr)
+    words = [(logs / f"1/rank.{rank}/stdout").read_text().split() for rank in range(3)]
+    address = scene.network.hosts["a"].address
+    require(words == [["0", "0", "0", "3", address], ["1", "1", "0", "3", address], ["2", "0", "1", "3", address]], f"{words}")
+    scene.require_nothing_left()
+    return "3 ranks"
+
+
+CASES = [same_numbers, uneven_hosts, program, killed_rank, killed_agent, killed_launcher, cut_cable, cut_for_good, interrupted, changed_key]
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("trainctl")
+    parser.add_argument("--only", action="append")
+    parser.add_argument("--keep", help="a folder for logs and trees, not deleted")
+    options = parser.parse_args()
+    reason = network.missing()
+    if reason:
+        print("skipped: " + reason)
+        return 77
+    failed = 0
+    with tempfile.TemporaryDirectory(prefix="hosts.", dir=pathlib.Path(options.trainctl).resolve().parent) as folder:
+        folder = options.keep or folder
+        with network.Network(folder, ["a", "b"]) as hosts:
+            scene = Scene(hosts, str(pathlib.Path(options.trainctl).resolve()))
+            for case in CASES:
+                if options.only and case.__name__ not in options.only:
+                    continue
+                begin = time.monotonic()
+                try:
+                    said = case(scene)
+                except (AssertionError, OSError, subprocess.SubprocessError) as error:
+                    said, failed = f"FAILED: {error}", failed + 1
+                print(f"{case.__name__:16} {time.monotonic() - begin:6.1f} s  {said}", flush=True)
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
