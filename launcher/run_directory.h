@@ -3,6 +3,7 @@
 //   log_output/<run>/job.yaml         the resolved job         <run> counts 1, 2, 3 …
 //                    plan.json        the output of trainctl plan --json
 //                    metrics.jsonl    where the start's time went, and one line per logged step
+//                    events.out.tfevents.*    the same numbers, for TensorBoard
 //                    loading          dataset.workers=… dataset.prefetch=…: what dataset.autotune settled on, as arguments
 //                    outcome.json     how it ended    error.json   and why, if it failed
 //                    outcome.json.reserved   while it runs: disk space for outcome.json

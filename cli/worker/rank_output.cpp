@@ -35,7 +35,7 @@ RankOutput::RankOutput(const PlannedJob& job, const Program& program, RankStatus
       printed_(job, program),
       prints_a_step_(std::count_if(program.instructions.begin(), program.instructions.end(),
                                    [](const Instruction& i) { return i.opcode == Opcode::print; })) {
-  if (program.rank == 0) metrics_.open(directory.file("metrics.jsonl"), joins ? std::ios::app : std::ios::trunc);
+  if (program.rank == 0) metrics_ = MetricsLog(directory, joins);
   if (!record) return;
   collectives_.open(directory.rank_file(program.rank, "collectives.jsonl"));
   to_record_ = std::count_if(program.instructions.begin(), program.instructions.end(), communicates);
@@ -68,7 +68,7 @@ TrainHooks RankOutput::hooks() {
 void RankOutput::on_first_step(const StartUpClock& clock) {
   const nlohmann::ordered_json json = start_up_json(clock);
   std::ofstream(start_up_path_) << json.dump() << '\n';
-  if (metrics_.is_open()) metrics_ << nlohmann::ordered_json{{"start_up", json}}.dump() << std::endl;
+  metrics_.start_up(json);
 }
 
 void RankOutput::on_step(const StepReport& report) {
@@ -91,7 +91,7 @@ void RankOutput::on_step(const StepReport& report) {
   const bool logged = count % spec_.train.log_every == 0 || last || report.run_step == not_finite_since_;
   if (!logged) return;
   if (report.has_loss) write_line(loss_line(report.epoch, report.step, static_cast<double>(report.loss)));
-  if (metrics_.is_open()) metrics_ << metrics_line(report) << std::endl;
+  metrics_.step(report);
 }
 
 /// All ranks have the same loss: the first one says it for all. With train.on_nan: stop they fail with it.
@@ -103,41 +103,38 @@ void RankOutput::on_not_finite(const StepReport& report) {
 
 void RankOutput::on_epoch(const EpochReport& report) {
   if (report.has_loss) write_line(epoch_line(report));
-  if (metrics_.is_open()) metrics_ << metrics_line(report) << std::endl;
+  metrics_.epoch(report);
 }
 
 void RankOutput::on_validation(const ValidationReport& report) {
   write_line(validation_line(report));
   // An asynchronous worker that validates since worker 0 has died.
-  if (program_.rank > 0 && spec_.is_asynchronous() && !metrics_.is_open())
-    metrics_.open(directory_.file("metrics.jsonl"), std::ios::app);
-  if (metrics_.is_open()) metrics_ << metrics_line(report) << std::endl;
+  if (program_.rank > 0 && spec_.is_asynchronous() && !metrics_.is_open()) metrics_ = MetricsLog(directory_, true);
+  metrics_.validation(report);
 }
 
 /// {"kind":"data","run_step":24,"workers":4,"ahead":1,"reason":"the trainer waits 43 % of a step, …"}
 void RankOutput::on_loading(int64_t step, const LoadSetting& setting, const std::string& reason) {
   tunes_loading_ = true;
   write_line("data: at step " + std::to_string(step) + " " + to_string(setting) + ": " + reason);
-  if (!metrics_.is_open()) return;
-  const nlohmann::ordered_json line = {
-      {"kind", "data"}, {"run_step", step}, {"workers", setting.workers}, {"ahead", setting.ahead}, {"reason", reason}};
-  metrics_ << line.dump() << std::endl;
+  metrics_.line({{"kind", "data"},
+                 {"run_step", step},
+                 {"workers", setting.workers},
+                 {"ahead", setting.ahead},
+                 {"reason", reason}});
 }
 
 /// {"kind":"skipped","run_step":24,"samples":3,"first":"photos/cat/7.jpg: …"}: of this rank's.
 void RankOutput::on_skipped(int64_t step, const SkippedSamples& skipped) {
   write_line("data: " + std::to_string(skipped.count) + (skipped.count == 1 ? " sample" : " samples") +
              " skipped by step " + std::to_string(step) + "; the first: " + skipped.first);
-  if (!metrics_.is_open()) return;
-  const nlohmann::ordered_json line = {
-      {"kind", "skipped"}, {"run_step", step}, {"samples", skipped.count}, {"first", skipped.first}};
-  metrics_ << line.dump() << std::endl;
+  metrics_.line({{"kind", "skipped"}, {"run_step", step}, {"samples", skipped.count}, {"first", skipped.first}});
 }
 
 void RankOutput::settled_loading(const LoadSetting& setting) {
   if (!tunes_loading_) return;
-  const std::string fields = "dataset.workers=" + std::to_string(setting.workers) +
-                             " dataset.prefetch=" + std::to_string(setting.ahead);
+  const std::string fields =
+      "dataset.workers=" + std::to_string(setting.workers) + " dataset.prefetch=" + std::to_string(setting.ahead);
   write_line("data: settled on " + to_string(setting) + "; to keep that: " + fields);
   if (program_.rank == 0) std::ofstream(directory_.file("loading")) << fields << '\n';
 }
@@ -148,19 +145,18 @@ void RankOutput::ended(const TrainResult& result) {
     write_line("data: " + std::to_string(result.skipped.count) + " reads of broken samples were skipped in all");
   if (!result.stopped) return;
   if (!result.reason.empty()) {
-    status_.total_steps = status_.finished_steps = static_cast<uint64_t>(result.last_step);  // the run has reached its end
+    status_.total_steps = status_.finished_steps =
+        static_cast<uint64_t>(result.last_step);  // the run has reached its end
     write_line("stopped after step " + std::to_string(result.last_step) + ": " + result.reason);
-    if (metrics_.is_open())
-      metrics_ << nlohmann::json{{"stopped_at_step", result.last_step}, {"reason", result.reason}}.dump()
-               << std::endl;
+    metrics_.line({{"stopped_at_step", result.last_step}, {"reason", result.reason}});
     return;
   }
   write_line("stopped after step " + std::to_string(result.last_step) + ", as asked");
-  if (metrics_.is_open()) metrics_ << nlohmann::json{{"stopped_at_step", result.last_step}}.dump() << std::endl;
+  metrics_.line({{"stopped_at_step", result.last_step}});
 }
 
 void RankOutput::write_workers(const BatchBoard& board) {
-  if (metrics_.is_open()) metrics_ << workers_json(board, spec_.dataset.batch).dump() << std::endl;
+  if (metrics_.is_open()) metrics_.line(workers_json(board, spec_.dataset.batch));
 }
 
 /// Counts them: other steps, which make the same calls, may run before on_step reports the first one (sink_steps).

@@ -1,11 +1,12 @@
 // A rank's output while it trains: loss lines and printed tensors to stdout (or tensors/step.N/NAME.npy),
-// start_up.json, metrics.jsonl (first rank only), collectives.jsonl (run --record), and its status for the launcher's
+// start_up.json, metrics.jsonl and its like (metrics_log.h, first rank only), collectives.jsonl (run --record), and its status for the launcher's
 // progress line.
 #pragma once
 
 #include <fstream>
 #include <string>
 
+#include "cli/worker/metrics_log.h"
 #include "engine/compile/program.h"
 #include "engine/runtime/comm/rank_board.h"
 #include "engine/spec/job_spec.h"
@@ -54,7 +55,8 @@ class RankOutput {
   int64_t to_record_ = 0;  ///< communications that collectives.jsonl still lacks
   const PrintedTensors printed_;
   int64_t prints_a_step_ = 0, prints_ = 0;
-  std::ofstream metrics_, collectives_;
+  MetricsLog metrics_;
+  std::ofstream collectives_;
   bool tunes_loading_ = false;    ///< dataset.autotune has changed something
   double step_seconds_ = 0;       ///< moving average
   int64_t not_finite_since_ = 0;  ///< the first step whose loss is not finite; 0: none

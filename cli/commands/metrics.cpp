@@ -1,0 +1,65 @@
+// trainctl metrics: a run's numbers over its steps, as a table or for a spreadsheet.
+#include <CLI/CLI.hpp>
+#include <iostream>
+#include <memory>
+
+#include "cli/commands/commands.h"
+#include "cli/commands/find_run.h"
+#include "cli/render/metric_rows.h"
+#include "cli/render/table.h"
+#include "engine/base/error.h"
+#include "engine/spec/job_spec.h"
+
+namespace trainctl {
+namespace {
+
+struct Options {
+  std::string run;
+  RowKind rows = RowKind::steps;
+  int64_t tail = 0;  ///< 0: all
+  bool csv = false;
+  std::string log_dir = LaunchSpec{}.log_dir;
+};
+
+int metrics(const Options& options) {
+  const RunDirectory run = find_run(options.run, options.log_dir);
+  MetricRows rows = read_metric_rows(run, options.rows);
+  if (options.tail > 0) rows.keep_last(static_cast<size_t>(options.tail));
+  if (options.csv) {
+    std::cout << rows.csv();
+  } else if (rows.rows.empty()) {
+    std::cout << "run " << run.run() << " has no " << to_string(options.rows) << " yet\n";
+  } else {
+    std::vector<std::string> headers;
+    for (const std::string& column : rows.columns) headers.push_back(">" + column);
+    Table table(headers);
+    for (const auto& row : rows.rows) table.add(row);
+    std::cout << table.str();
+  }
+  return kExitDone;
+}
+
+}  // namespace
+
+void add_metrics_command(CLI::App& app, Action& chosen) {
+  auto options = std::make_shared<Options>();
+  auto* command = app.add_subcommand("metrics", "Print a run's loss and metrics by step, also as CSV");
+  command->add_option("run", options->run, "A number, its folder, or latest, which is the default");
+  const std::map<std::string, RowKind> kinds = {
+      {"steps", RowKind::steps}, {"epochs", RowKind::epochs}, {"validations", RowKind::validations}};
+  command->add_option("--rows", options->rows, "steps (the default), epochs or validations")
+      ->transform(CLI::CheckedTransformer(kinds).description(""))
+      ->option_text("KIND");
+  command->add_option("--tail", options->tail, "Only the last N rows")->check(CLI::PositiveNumber)->option_text("N");
+  command->add_flag("--csv", options->csv, "Comma-separated values, with a header");
+  command->add_option("--log-dir", options->log_dir, "The job's launch.log_dir")->capture_default_str();
+  command->footer(R"(They are the lines of metrics.jsonl. A loss that is not finite is nan, inf or -inf.
+
+Examples:
+  trainctl metrics
+  trainctl metrics 3 --rows epochs
+  trainctl metrics log_output/3 --csv > losses.csv)");
+  command->callback([&chosen, options] { chosen = [options] { return metrics(*options); }; });
+}
+
+}  // namespace trainctl

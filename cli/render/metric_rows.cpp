@@ -1,0 +1,89 @@
+// metrics.jsonl as rows and columns.
+#include "cli/render/metric_rows.h"
+
+#include <algorithm>
+#include <fstream>
+#include <nlohmann/json.hpp>
+
+#include "engine/base/error.h"
+
+namespace trainctl {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+bool is_of(RowKind kind, const Json& line) {
+  const bool is_validation = line.value("kind", "") == "validation";
+  if (kind == RowKind::validations) return is_validation;
+  if (kind == RowKind::epochs) return line.contains("epoch_end");
+  return line.contains("step") && line.contains("run_step") && !line.contains("kind");
+}
+
+std::string cell(const Json& value) { return value.is_string() ? value.get<std::string>() : value.dump(); }
+
+std::string quoted(const std::string& text) {
+  if (text.find_first_of(",\"\r\n") == std::string::npos) return text;
+  std::string quoted = "\"";
+  for (const char c : text) quoted += c == '"' ? std::string("\"\"") : std::string(1, c);
+  return quoted + "\"";
+}
+
+std::string csv_line(const std::vector<std::string>& cells) {
+  std::string line;
+  for (const std::string& cell : cells) line += (line.empty() && &cell == cells.data() ? "" : ",") + quoted(cell);
+  return line + "\n";
+}
+
+}  // namespace
+
+std::string_view to_string(RowKind kind) {
+  switch (kind) {
+    case RowKind::steps:
+      return "steps";
+    case RowKind::epochs:
+      return "epochs";
+    case RowKind::validations:
+      return "validations";
+  }
+  return "rows";
+}
+
+void MetricRows::keep_last(size_t count) {
+  if (rows.size() > count) rows.erase(rows.begin(), rows.end() - static_cast<std::ptrdiff_t>(count));
+}
+
+std::string MetricRows::csv() const {
+  std::string text = csv_line(columns);
+  for (const auto& row : rows) text += csv_line(row);
+  return text;
+}
+
+MetricRows read_metric_rows(const RunDirectory& run, RowKind kind) {
+  const std::string path = run.file("metrics.jsonl");
+  std::ifstream file(path);
+  if (!file) throw EnvError("cannot open " + path + ": the run has not finished a step, or it ran a command");
+  MetricRows found;
+  std::string text;
+  for (int64_t number = 1; std::getline(file, text) && !file.eof(); ++number) {
+    const Json line = Json::parse(text, nullptr, false);
+    if (!line.is_object()) throw SpecError({}, path, "line " + std::to_string(number) + " is no JSON object");
+    if (!is_of(kind, line)) continue;
+    std::vector<std::string> row(found.columns.size());
+    for (const auto& [name, value] : line.items()) {
+      if (name == "kind" || name == "not_finite") continue;
+      auto column = std::find(found.columns.begin(), found.columns.end(), name);
+      if (column == found.columns.end()) {
+        found.columns.push_back(name);
+        row.emplace_back();
+        column = found.columns.end() - 1;
+      }
+      row[static_cast<size_t>(column - found.columns.begin())] =
+          value.is_null() && line.contains("not_finite") ? cell(line["not_finite"]) : cell(value);
+    }
+    found.rows.push_back(std::move(row));
+  }
+  for (auto& row : found.rows) row.resize(found.columns.size());
+  return found;
+}
+
+}  // namespace trainctl

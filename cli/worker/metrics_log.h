@@ -1,0 +1,37 @@
+// What a run reports while it trains, for tools: metrics.jsonl (docs/logs.md) and, with the same numbers, an event file
+// of TensorBoard beside it.
+#pragma once
+
+#include <fstream>
+#include <nlohmann/json_fwd.hpp>
+
+#include "engine/spec/job_spec.h"
+#include "engine/train/event_file.h"
+#include "engine/train/metrics.h"
+#include "launcher/run_directory.h"
+
+namespace trainctl {
+
+class MetricsLog {
+ public:
+  /// Of a rank that does not report.
+  MetricsLog() = default;
+  /// `joins`: behind the lines of a rank that has died.
+  MetricsLog(const RunDirectory& directory, bool joins);
+
+  bool is_open() const { return lines_.is_open(); }
+  void start_up(const nlohmann::ordered_json& json);
+  void step(const StepReport& report);
+  void epoch(const EpochReport& report);
+  void validation(const ValidationReport& report);
+  /// Any other line of metrics.jsonl.
+  void line(const nlohmann::ordered_json& json);
+
+ private:
+  void write(const std::string& text);
+
+  std::ofstream lines_;
+  EventFile events_;
+};
+
+}  // namespace trainctl

@@ -1,0 +1,75 @@
+// TensorBoard's event files, read back by a reader of their format.
+#include "engine/train/event_file.h"
+
+#include <doctest/doctest.h>
+
+#include <cmath>
+#include <filesystem>
+#include <fstream>
+#include <limits>
+#include <sstream>
+
+#include "tests/train/event_reader.h"
+#include "tests/train/scratch_folder.h"
+
+using namespace trainctl;
+
+namespace {
+
+/// Of the only file in `folder`.
+std::vector<ReadEvent> events_in(const std::string& folder) {
+  const std::filesystem::directory_iterator first(folder);
+  REQUIRE(first != std::filesystem::directory_iterator());
+  CHECK(first->path().filename().string().starts_with("events.out.tfevents."));
+  std::stringstream text;
+  text << std::ifstream(first->path(), std::ios::binary).rdbuf();
+  return read_events(text.str());
+}
+
+}  // namespace
+
+TEST_CASE("the sum of a record is CRC-32C, masked") {
+  CHECK(event_reader::crc32c("123456789") == 0xE3069283U);  // the check value of the catalogue of CRCs
+  const std::vector<ReadEvent> none = read_events(event_record(""));
+  CHECK(none.size() == 1);
+  std::string record = event_record("\x10\x05");
+  record[12] ^= 1;
+  CHECK_THROWS_WITH(read_events(record), "the sum of an event is wrong");
+}
+
+TEST_CASE("an event file begins with its version, and holds scalars at their steps and texts") {
+  const ScratchFolder folder;
+  {
+    EventFile file(folder.path());
+    REQUIRE(file.is_open());
+    file.write_text("job", "```yaml\nname: x\n```");
+    file.write(1, {{"train/loss", 2.5}, {"train/accuracy", 0.125}});
+    file.write(1'000'000'000'000, {{"train/loss", std::numeric_limits<double>::quiet_NaN()}});
+    file.write(7, {});
+  }
+  const std::vector<ReadEvent> events = events_in(folder.path());
+  REQUIRE(events.size() == 4);  // a write of nothing is no event
+  CHECK(events[0].file_version == "brain.Event:2");
+  CHECK(events[1].texts.at("job") == "```yaml\nname: x\n```");
+  CHECK(events[2].step == 1);
+  CHECK(events[2].scalars == std::map<std::string, float>{{"train/loss", 2.5F}, {"train/accuracy", 0.125F}});
+  CHECK(events[3].step == 1'000'000'000'000);
+  CHECK(std::isnan(events[3].scalars.at("train/loss")));
+  for (const ReadEvent& event : events) CHECK(event.wall_time > 1.7e9);
+}
+
+TEST_CASE("events are whole in the file before the next one is written") {
+  const ScratchFolder folder;
+  EventFile file(folder.path());
+  for (int step = 1; step <= 3; ++step) {
+    file.write(step, {{"train/loss", step}});
+    CHECK(events_in(folder.path()).size() == static_cast<size_t>(step) + 1);
+  }
+}
+
+TEST_CASE("without a folder to write to there is no event file, and no error") {
+  EventFile file("/nowhere/at/all");
+  CHECK(!file.is_open());
+  file.write(1, {{"train/loss", 1}});
+  file.write_text("job", "");
+}
