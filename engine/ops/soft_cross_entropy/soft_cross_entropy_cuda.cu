@@ -94,8 +94,8 @@ CudaKernel prepare(const CudaKernelCall& call, const char* name) {
     const int64_t wanted = std::min<int64_t>(at_once, ceil_div(rows * group, kSoftThreads));
     const Split split(call, kLoss ? wanted : 1, 1, 1);
     const auto blocks = static_cast<unsigned>(kLoss ? split.splits : wanted);
-    return CudaKernel([=, x = ref<T>(logits), t = labels.as<float>(), dx = ref<T>(dlogits)](CudaStream stream) {
-      launch(kernel, blocks, kSoftThreads, 0, stream, name, x, t, rows, static_cast<int>(classes), group, targets, loss,
+    return CudaKernel([=, x = ref<T>(logits), shares = labels.as<float>(), dx = ref<T>(dlogits)](CudaStream stream) {
+      launch(kernel, blocks, kSoftThreads, 0, stream, name, x, shares, rows, static_cast<int>(classes), group, targets, loss,
              split.parts(1), dx, static_cast<float>(scale));
     });
   });
