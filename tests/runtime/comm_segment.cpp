@@ -68,7 +68,7 @@ TEST_CASE("a damaged header is refused before anything is trusted") {
     return attach_error(dup(memory->fd()));
   };
   CHECK(damage(8, 0xffffffff00000006).find("version 6") != std::string::npos);
-  CHECK(damage(8, 0xffffffff00000004).find("damaged") != std::string::npos);  // ranks
+  CHECK(damage(8, 0xffffffff00000005).find("damaged") != std::string::npos);  // ranks
   CHECK(damage(16, 12345).find("damaged") != std::string::npos);              // total bytes
   for (const uint64_t routes : {uint64_t{0}, uint64_t{1}, uint64_t{4}, uint64_t{1} << 62, ~uint64_t{0}}) {
     CHECK(damage(24, routes).find("damaged") != std::string::npos);

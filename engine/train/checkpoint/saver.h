@@ -63,7 +63,7 @@ class Saver {
 
   const PlannedJob& job_;
   const Program& program_;
-  SharedMemory& shared_;
+  RankBoard& shared_;
   RankStatus& status_;
   const bool tells_;  ///< of the ranks that save, the first
   SaveBoard& board_;
