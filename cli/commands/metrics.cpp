@@ -15,7 +15,7 @@ namespace {
 
 struct Options {
   std::string run;
-  RowKind rows = RowKind::steps;
+  std::string rows = "steps";  ///< or epochs, validations
   int64_t tail = 0;  ///< 0: all
   bool csv = false;
   std::string log_dir = LaunchSpec{}.log_dir;
@@ -23,12 +23,12 @@ struct Options {
 
 int metrics(const Options& options) {
   const RunDirectory run = find_run(options.run, options.log_dir);
-  MetricRows rows = read_metric_rows(run, options.rows);
+  MetricRows rows = read_metric_rows(run, row_kind(options.rows));
   if (options.tail > 0) rows.keep_last(static_cast<size_t>(options.tail));
   if (options.csv) {
     std::cout << rows.csv();
   } else if (rows.rows.empty()) {
-    std::cout << "run " << run.run() << " has no " << to_string(options.rows) << " yet\n";
+    std::cout << "run " << run.run() << " has no " << options.rows << " yet\n";
   } else {
     std::vector<std::string> headers;
     for (const std::string& column : rows.columns) headers.push_back(">" + column);
@@ -45,11 +45,10 @@ void add_metrics_command(CLI::App& app, Action& chosen) {
   auto options = std::make_shared<Options>();
   auto* command = app.add_subcommand("metrics", "Print a run's loss and metrics by step, also as CSV");
   command->add_option("run", options->run, "A number, its folder, or latest, which is the default");
-  const std::map<std::string, RowKind> kinds = {
-      {"steps", RowKind::steps}, {"epochs", RowKind::epochs}, {"validations", RowKind::validations}};
-  command->add_option("--rows", options->rows, "steps (the default), epochs or validations")
-      ->transform(CLI::CheckedTransformer(kinds).description(""))
-      ->option_text("KIND");
+  command->add_option("--rows", options->rows, "Which rows")
+      ->check(CLI::IsMember({"steps", "epochs", "validations"}))
+      ->option_text("steps|epochs|validations")
+      ->capture_default_str();
   command->add_option("--tail", options->tail, "Only the last N rows")->check(CLI::PositiveNumber)->option_text("N");
   command->add_flag("--csv", options->csv, "Comma-separated values, with a header");
   command->add_option("--log-dir", options->log_dir, "The job's launch.log_dir")->capture_default_str();

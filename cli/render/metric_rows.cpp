@@ -36,16 +36,9 @@ std::string csv_line(const std::vector<std::string>& cells) {
 
 }  // namespace
 
-std::string_view to_string(RowKind kind) {
-  switch (kind) {
-    case RowKind::steps:
-      return "steps";
-    case RowKind::epochs:
-      return "epochs";
-    case RowKind::validations:
-      return "validations";
-  }
-  return "rows";
+RowKind row_kind(std::string_view name) {
+  if (name == "epochs") return RowKind::epochs;
+  return name == "validations" ? RowKind::validations : RowKind::steps;
 }
 
 void MetricRows::keep_last(size_t count) {

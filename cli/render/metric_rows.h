@@ -10,7 +10,8 @@
 namespace trainctl {
 
 enum class RowKind { steps, epochs, validations };
-std::string_view to_string(RowKind kind);
+/// By its name: steps, epochs, validations.
+RowKind row_kind(std::string_view name);
 
 struct MetricRows {
   std::vector<std::string> columns;            ///< in the order in which the fields first appear

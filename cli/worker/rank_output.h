@@ -8,6 +8,7 @@
 
 #include "cli/worker/metrics_log.h"
 #include "engine/compile/program.h"
+#include "engine/runtime/comm/batch_board.h"
 #include "engine/runtime/comm/rank_board.h"
 #include "engine/spec/job_spec.h"
 #include "engine/train/printed_tensors.h"
