@@ -5,7 +5,6 @@
 #include <chrono>
 #include <utility>
 
-#include "engine/base/open_files.h"
 
 namespace trainctl {
 namespace {
@@ -17,8 +16,6 @@ constexpr auto kRest = std::chrono::milliseconds(10);
 /// After a visit that moved more than this the next one follows at once: the pipe must not fill up.
 constexpr int64_t kBusyBytes = 1 << 15;
 
-constexpr rlim_t kFilesPerRank = 6;  ///< two streams, each with pipe, log and times
-constexpr rlim_t kOtherFiles = 256;
 
 }  // namespace
 
@@ -42,7 +39,7 @@ struct LogCollector::Stream {
 
 LogCollector::LogCollector(asio::io_context& loop, LogSink& sink, int ranks, Listeners listeners)
     : loop_(loop), sink_(sink), listeners_(std::move(listeners)), timer_(loop) {
-  allow_open_files(kFilesPerRank * static_cast<rlim_t>(ranks) + kOtherFiles);
+  allow_files_of_logs(static_cast<size_t>(ranks));
 }
 
 LogCollector::~LogCollector() = default;

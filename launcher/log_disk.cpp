@@ -24,6 +24,7 @@ constexpr double kMostBetweenLooksSeconds = 0.5;
 LogDisk::LogDisk(boost::asio::io_context& loop, RunDirectory directory, const LogLimits& limits,
                  std::function<void(const std::string& message)> on_notice)
     : loop_(loop), directory_(std::move(directory)), limits_(limits), on_notice_(std::move(on_notice)) {
+  allow_files_of_logs(directory_.ranks().size());  // the log process has the limits that are set when it is started
   start_process();
 }
 

@@ -10,6 +10,7 @@
 #include <cstring>
 
 #include "engine/base/error.h"
+#include "engine/base/open_files.h"
 
 namespace trainctl {
 namespace {
@@ -26,6 +27,12 @@ void close_fd(int& fd) {
 }
 
 }  // namespace
+
+void allow_files_of_logs(size_t ranks) {
+  constexpr rlim_t kFilesPerRank = 6;  // two streams, each with pipe, log and times
+  constexpr rlim_t kOtherFiles = 256;
+  allow_open_files(kFilesPerRank * ranks + kOtherFiles);
+}
 
 int64_t unix_ns() {
   return std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::system_clock::now().time_since_epoch())

@@ -5,9 +5,11 @@
 #include <nlohmann/json.hpp>
 #include <sstream>
 
+#include "engine/base/error.h"
 #include "launcher/run_directory.h"
 #include "tests/cli/command.h"
 #include "tests/jobs/jobs.h"
+#include "tests/launcher/launcher_process.h"
 #include "tests/launcher/scratch.h"
 #include "tests/train/event_reader.h"
 

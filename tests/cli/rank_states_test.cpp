@@ -6,6 +6,7 @@
 #include <algorithm>
 
 #include "cli/launch/stopped_ranks.h"
+#include "engine/runtime/comm/shared_memory.h"
 #include "engine/train/job.h"
 #include "tests/jobs/jobs.h"
 
