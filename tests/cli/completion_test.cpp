@@ -119,7 +119,7 @@ TEST_CASE("completion knows layers, their fields, and the values of every choice
   CHECK(has(field("optimizer."), "optimizer.momentum="));
   CHECK_FALSE(has(field("optimizer."), "optimizer.betas="));  // the file has sgd
   CHECK(has(offered(scratch, {"run", "job.yaml", "optimizer.type=adam", "optimizer."}), "optimizer.betas="));
-  CHECK(field("optimizer.type=a") == Words{"optimizer.type=adam", "optimizer.type=adamw", "optimizer.type=adagrad"});
+  CHECK(field("optimizer.type=a") == Words{"optimizer.type=adagrad", "optimizer.type=adam", "optimizer.type=adamw"});
   CHECK(field("optimizer.learning_rate.type=c") ==
         Words{"optimizer.learning_rate.type=constant", "optimizer.learning_rate.type=cosine"});
   CHECK(has(field("print="), "print=fc1"));

@@ -16,7 +16,10 @@ Job job(JobSpec spec) {
   Job j;
   j.spec = std::move(spec);
   const DatasetSpec& set = j.spec.dataset;
-  j.graph = build_graph(j.spec, data_and_label(set.shape, set.label_shape, set.dtype == "i32", set.label_dtype == "i32"));
+  const bool clicks = set.type == "clicks";
+  DataShapes shapes = data_and_label(set.shape, set.label_shape, set.dtype == "i32", clicks || set.label_dtype == "i32");
+  if (clicks) shapes.fields.push_back({"ids", {set.ids}, true});
+  j.graph = build_graph(j.spec, shapes);
   j.plan = make_plan(j.graph, j.spec, CostModel());
   return j;
 }
