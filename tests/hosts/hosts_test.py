@@ -185,12 +185,14 @@ def cut_for_good(scene):
     process = scene.start("launch.reconnect=5s")
     begin = time.monotonic()
     scene.network.hosts["b"].cut()
-    code = end_of(process, 120)
-    took = time.monotonic() - begin
-    cause = scene.cause()
-    require(code == 5 and cause["host"] == "b" and "has not answered for 5 s" in cause["message"], f"{code} {cause}")
-    scene.require_nothing_left(40)
-    scene.network.hosts["b"].mend()
+    try:
+        code = end_of(process, 120)
+        took = time.monotonic() - begin
+        cause = scene.cause()
+        require(code == 5 and cause["host"] == "b" and "has not answered for 5 s" in cause["message"], f"{code} {cause}")
+        scene.require_nothing_left(40)
+    finally:
+        scene.network.hosts["b"].mend()
     return f"ended after {took:.1f} s: {cause['message'][:80]}"
 
 
