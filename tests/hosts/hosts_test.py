@@ -243,7 +243,24 @@ def program(scene):
     return "3 ranks"
 
 
-CASES = [same_numbers, uneven_hosts, program, killed_rank, killed_agent, killed_launcher, cut_cable, cut_for_good, interrupted, changed_key]
+def checked_first(scene):
+    """trainctl hosts says what each host has and how fast they reach each other; one that is not reached is an error."""
+    report = scene.network.run(f"{scene.trainctl} hosts {JOB} train.checkpoint=null launch.hosts='[a, b]' --json")
+    require(report.returncode == 0, report.stdout + report.stderr)
+    said = json.loads(report.stdout)
+    require([host["host"] for host in said["hosts"]] == ["a", "b"], report.stdout)
+    require(len(said["links"]) >= 1 and all(link["bytes_per_second"] > 0 for link in said["links"]), report.stdout)
+    scene.network.hosts["b"].cut()
+    try:
+        lost = scene.network.run(f"{scene.trainctl} hosts {JOB} train.checkpoint=null launch.hosts='[a, b]'")
+    finally:
+        scene.network.hosts["b"].mend()
+    require(lost.returncode != 0 and "b" in lost.stdout + lost.stderr, lost.stdout + lost.stderr)
+    scene.require_nothing_left()
+    return f"{said['links'][0]}"
+
+
+CASES = [same_numbers, uneven_hosts, checked_first, program, killed_rank, killed_agent, killed_launcher, cut_cable, cut_for_good, interrupted, changed_key]
 
 
 def main():
