@@ -31,7 +31,7 @@ struct StoreServer::State : std::enable_shared_from_this<StoreServer::State> {
       : loop(event_loop), acceptor(event_loop), token(std::move(secret)), on_set(std::move(told)) {}
 
   void accept();
-  /// Also answers who waits for the key. False: the store is full.
+  /// Also answers those that wait for the key. False: the store is full.
   bool set(const std::string& key, std::string value);
 
   asio::io_context& loop;

@@ -28,7 +28,7 @@
 
 namespace trainctl::hosts {
 
-/// The launcher's board, on which those who start ranks read how far they are. All members are required.
+/// The launcher's board, on which what starts ranks reads how far they are. All members are required.
 struct LauncherBoard {
   /// What the agents' HostShare::prepare is given.
   std::function<nlohmann::json()> workload;

@@ -3,7 +3,7 @@
 //
 // Ranks and launcher use this interface alone. On one host all of it but the values is the shared memory segment itself
 // (shared_memory.h). On several hosts each has such a segment with the statuses of all ranks. The statuses that one
-// host's ranks write are copied to the others (board_changes.h) by those who connect the hosts; the gate is closed in two
+// host's ranks write are copied to the others (board_changes.h) by what connects the hosts; the gate is closed in two
 // steps (step_gate.h); the values are in a store that answers the same on every host.
 #pragma once
 
