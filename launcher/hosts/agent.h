@@ -19,7 +19,7 @@
 
 namespace trainctl::hosts {
 
-/// What the ranks of a host share, and what only those know who know what a rank is.
+/// What the ranks of a host share, and what only code that knows what a rank is can tell.
 class HostShare {
  public:
   virtual ~HostShare() = default;

@@ -18,6 +18,7 @@
 #include <string_view>
 
 #include "engine/base/error.h"
+#include "launcher/hosts/put_all.h"
 
 namespace trainctl::hosts {
 namespace {
@@ -69,16 +70,6 @@ std::string digest_of(const std::vector<Bundle::File>& files) {
     text += two;
   }
   return text;
-}
-
-bool put_all(int fd, std::string_view bytes) {
-  while (!bytes.empty()) {
-    const ssize_t put = write(fd, bytes.data(), bytes.size());
-    if (put < 0 && errno == EINTR) continue;
-    if (put <= 0) return false;
-    bytes.remove_prefix(static_cast<size_t>(put));
-  }
-  return true;
 }
 
 /// The header of ustar (POSIX.1-1988): numbers are octal digits, `name` is shorter than 100 bytes.

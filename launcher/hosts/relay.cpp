@@ -21,6 +21,7 @@
 #include <string_view>
 
 #include "engine/base/error.h"
+#include "launcher/hosts/put_all.h"
 
 namespace trainctl::hosts {
 namespace {
@@ -127,16 +128,6 @@ void start_agent(const std::string& runs, const std::string& folder,
   if (pid == 0) become_agent(folder, listener, lock, serve);
   close(listener);
   close(lock);
-}
-
-bool put_all(int fd, std::string_view bytes) {
-  while (!bytes.empty()) {
-    const ssize_t put = write(fd, bytes.data(), bytes.size());
-    if (put < 0 && errno == EINTR) continue;
-    if (put <= 0) return false;
-    bytes.remove_prefix(static_cast<size_t>(put));
-  }
-  return true;
 }
 
 /// One direction at a time would let both ends wait for each other: a process for each.

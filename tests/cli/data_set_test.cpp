@@ -56,6 +56,22 @@ double last_accuracy(const Scratch& scratch) {
   return accuracy;
 }
 
+/// Of each step of job.yaml, and of each validation.
+std::vector<double> losses_of(const Scratch& scratch, std::vector<std::string> overrides) {
+  fs::remove_all(scratch.path() + "/log_output");
+  overrides.insert(overrides.begin(), {"run", "job.yaml"});
+  const CommandResult run = trainctl_command(scratch.path(), overrides);
+  INFO(run.out << run.err);
+  REQUIRE(run.exit_code == kExitDone);
+  std::vector<double> all;
+  std::ifstream metrics(scratch.path() + "/log_output/1/metrics.jsonl");
+  for (std::string line; std::getline(metrics, line);) {
+    const nlohmann::json row = nlohmann::json::parse(line);
+    if (row.contains("run_step") && row.contains("loss")) all.push_back(row["loss"]);
+  }
+  return all;
+}
+
 }  // namespace
 
 TEST_CASE("a job trains on pictures in folders, whose layers name the fields of a sample") {
@@ -72,20 +88,7 @@ TEST_CASE("the losses are the same under data parallelism, and for any number of
   const Scratch scratch;
   write_photos(scratch, 16);
   write(scratch, "job.yaml", photos_job(""));
-  const auto losses = [&](std::vector<std::string> overrides) {
-    fs::remove_all(scratch.path() + "/log_output");
-    overrides.insert(overrides.begin(), {"run", "job.yaml"});
-    const CommandResult run = trainctl_command(scratch.path(), overrides);
-    INFO(run.out << run.err);
-    REQUIRE(run.exit_code == kExitDone);
-    std::vector<double> all;
-    std::ifstream metrics(scratch.path() + "/log_output/1/metrics.jsonl");
-    for (std::string line; std::getline(metrics, line);) {
-      const nlohmann::json row = nlohmann::json::parse(line);
-      if (row.contains("run_step") && row.contains("loss")) all.push_back(row["loss"]);
-    }
-    return all;
-  };
+  const auto losses = [&](const std::vector<std::string>& overrides) { return losses_of(scratch, overrides); };
   const std::vector<double> one = losses({});
   REQUIRE(one.size() >= 16);
   CHECK(losses({"dataset.workers=3", "dataset.prefetch=2"}) == one);
@@ -114,20 +117,7 @@ train: {epochs: 4}
 validation: {every_epochs: 4}
 launch: {device: cpu}
 )");
-  const auto losses = [&](std::vector<std::string> overrides) {
-    fs::remove_all(scratch.path() + "/log_output");
-    overrides.insert(overrides.begin(), {"run", "job.yaml"});
-    const CommandResult run = trainctl_command(scratch.path(), overrides);
-    INFO(run.out << run.err);
-    REQUIRE(run.exit_code == kExitDone);
-    std::vector<double> all;
-    std::ifstream metrics(scratch.path() + "/log_output/1/metrics.jsonl");
-    for (std::string line; std::getline(metrics, line);) {
-      const nlohmann::json row = nlohmann::json::parse(line);
-      if (row.contains("loss")) all.push_back(row["loss"]);
-    }
-    return all;
-  };
+  const auto losses = [&](const std::vector<std::string>& overrides) { return losses_of(scratch, overrides); };
   const std::vector<double> one = losses({});
   REQUIRE(one.size() >= 12);
   CHECK(losses({"dataset.workers=3", "dataset.prefetch=2"}) == one);

@@ -246,7 +246,7 @@ bool AsyncServer::may_start(const Request& request) {
   return board.round(request.batch) - board.round(applied_.oldest()) <= job_.spec.parallel.staleness;
 }
 
-/// A save of step s waits until all batches before s are applied, and those from s on wait for the save. Whoever asks for a
+/// A save of step s waits until all batches before s are applied, and those from s on wait for the save. What asks for a
 /// batch decides for all steps up to it, so no batch from s on has started.
 bool AsyncServer::is_held(int64_t batch) {
   while (hooks_.saves_before && decided_ < batch && saved_at_ < 0)
