@@ -5,7 +5,6 @@
 #include <chrono>
 #include <utility>
 
-
 namespace trainctl {
 namespace {
 
@@ -15,7 +14,6 @@ namespace asio = boost::asio;
 constexpr auto kRest = std::chrono::milliseconds(10);
 /// After a visit that moved more than this the next one follows at once: the pipe must not fill up.
 constexpr int64_t kBusyBytes = 1 << 15;
-
 
 }  // namespace
 

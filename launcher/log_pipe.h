@@ -11,7 +11,6 @@ namespace trainctl {
 /// Lets this process, and those that it starts from now on, open the pipes and log files of so many ranks.
 void allow_files_of_logs(size_t ranks);
 
-
 class LogPipe {
  public:
   using OnBytes = std::function<void(std::string_view bytes, int64_t ns)>;  ///< ns: unix, when they arrived

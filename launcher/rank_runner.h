@@ -1,5 +1,5 @@
-// Where the ranks of a run are and how they are reached: processes of this host (local_ranks.h), or of others through their
-// agents (hosts/agent_ranks.h). It carries out what Supervision decides, and tells what happens.
+// Where the ranks of a run are and how they are reached: processes of this host (local_ranks.h), or of others through
+// their agents (hosts/agent_ranks.h). It carries out what Supervision decides, and tells what happens.
 #pragma once
 
 #include <functional>
@@ -30,7 +30,8 @@ class RankRunner {
   virtual void signal(int rank, int signal) = 0;
   /// Whether its process is stopped, by SIGSTOP or a debugger.
   virtual bool is_frozen(int rank) = 0;
-  /// All ranks have ended, and will start again as this attempt: nothing of the last one is left when start() starts one.
+  /// All ranks have ended, and will start again as this attempt: nothing of the last one is left when start() starts
+  /// one.
   virtual void restart(int attempt) = 0;
   /// Call it often.
   virtual void look() = 0;

@@ -4,8 +4,8 @@
 //                    plan.json        the output of trainctl plan --json
 //                    metrics.jsonl    where the start's time went, and one line per logged step
 //                    events.out.tfevents.*    the same numbers, for TensorBoard
-//                    loading          dataset.workers=… dataset.prefetch=…: what dataset.autotune settled on, as arguments
-//                    outcome.json     how it ended    error.json   and why, if it failed
+//                    loading          dataset.workers=… dataset.prefetch=…: what dataset.autotune settled on, as
+//                    arguments outcome.json     how it ended    error.json   and why, if it failed
 //                    outcome.json.reserved   while it runs: disk space for outcome.json
 //                    tensors/step.<S>/<name>.npy    print: {format: npy}
 //                    rank.<N>/stdout, stderr (log_files.h), start_up.json, error.json

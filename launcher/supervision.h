@@ -45,9 +45,9 @@ struct RankReport {
   bool out_of_memory = false;      ///< the kernel killed it for lack of memory
   std::string doing;               ///< "step 412, all_reduce grad.0"; may be empty
   std::string last_words;          ///< the last lines of its stderr
-  bool spared = false;        ///< it was killed, and the run went on without it (Limits::on_their_own)
-  std::string host_lost;           ///< it ran on a host that was lost: why; "does not answer for 15 s". Empty: it did not
-  bool stuck = false;              ///< SIGKILL did not end it: it waits for a disk or a device
+  bool spared = false;             ///< it was killed, and the run went on without it (Limits::on_their_own)
+  std::string host_lost;  ///< it ran on a host that was lost: why; "does not answer for 15 s". Empty: it did not
+  bool stuck = false;     ///< SIGKILL did not end it: it waits for a disk or a device
   /// See Limits. A rank of such a program may have failed only because another one hangs or is gone.
   bool ranks_explain = true;
   bool failed_unasked = false;  ///< it reported its error before we sent it a signal
@@ -76,8 +76,8 @@ class Supervision {
     /// Whether a rank that fails reports why, and for which other ranks it waited. If not, the launcher settles after
     /// each failure to see which ranks fail at the same time, and which hang.
     bool ranks_explain = true;
-    /// The first so many ranks wait for no other of them: the run goes on without those that are killed, and kills one that
-    /// stands still, while another of them is left.
+    /// The first so many ranks wait for no other of them: the run goes on without those that are killed, and kills one
+    /// that stands still, while another of them is left.
     int on_their_own = 0;
     /// How often all ranks are restarted after one has failed; also how often each rank on its own is.
     int max_restarts = 0;

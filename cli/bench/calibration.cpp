@@ -76,7 +76,8 @@ void KernelCalls::add(const RankClasses& classes, bool always) {
       OpRequest request = request_of(instruction);
       const KernelSample call = sample_of(request);
       auto& by_call = calls_[key_of(request)];
-      by_call.try_emplace({call.sizes, call.cost.flops, call.attrs}, Call{std::move(request)}).first->second.always |= always;
+      by_call.try_emplace({call.sizes, call.cost.flops, call.attrs}, Call{std::move(request)}).first->second.always |=
+          always;
     }
 }
 
@@ -112,8 +113,8 @@ void calibrate_links(const std::vector<CollectiveResult>& results, Machine& mach
   for (const CollectiveResult& result : results) kinds[{result.kind, result.ranks}].push_back(&result);
   std::vector<double> latencies, bandwidths;
   for (const auto& [kind, of_kind] : kinds) {
-    const auto [least, largest] = std::minmax_element(
-        of_kind.begin(), of_kind.end(), [](const auto* a, const auto* b) { return a->bytes < b->bytes; });
+    const auto [least, largest] = std::minmax_element(of_kind.begin(), of_kind.end(),
+                                                      [](const auto* a, const auto* b) { return a->bytes < b->bytes; });
     const int rounds = std::bit_width(static_cast<unsigned>(kind.second - 1));
     const int steps = 1 + (kind.first == Collective::all_reduce ? 2 : 1) * rounds;
     latencies.push_back((*least)->seconds.median / steps);

@@ -20,8 +20,8 @@ class KernelCalls {
  public:
   /// `always`: of a job that was asked for; else calls that only show how times depend on sizes.
   void add(const RankClasses& classes, bool always);
-  /// All calls that are always measured; of the others of each key at most `most`, spread evenly over the sizes. Without
-  /// those that `machine` has.
+  /// All calls that are always measured; of the others of each key at most `most`, spread evenly over the sizes.
+  /// Without those that `machine` has.
   std::vector<OpRequest> to_measure(const Machine& machine, size_t most) const;
 
  private:

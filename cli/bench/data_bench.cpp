@@ -65,7 +65,8 @@ class Reader {
     for (size_t i = 0; i < to_.size(); ++i) {
       const SampleField& field = set_.fields()[i];
       if (to_[i] == loaded_[i].data()) continue;
-      convert_elements(to_[i], field.type, field.elements(), field.is_integer ? DType::i32 : DType::f32, loaded_[i].data());
+      convert_elements(to_[i], field.type, field.elements(), field.is_integer ? DType::i32 : DType::f32,
+                       loaded_[i].data());
     }
   }
   const StageSeconds& seconds() const { return state_.seconds; }
@@ -85,7 +86,8 @@ DataBenchRow bench_workers(const Dataset& set, Samples& samples, uint64_t seed, 
   std::exception_ptr error;
   std::atomic<bool> is_over = false;
   std::atomic<int64_t> read = 0;
-  const Clock::time_point start = Clock::now(), end = start + std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(seconds));
+  const Clock::time_point start = Clock::now(), end = start + std::chrono::duration_cast<Clock::duration>(
+                                                                  std::chrono::duration<double>(seconds));
   std::vector<std::thread> threads;
   for (int i = 0; i < workers; ++i)
     threads.emplace_back([&] {

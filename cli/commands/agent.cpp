@@ -1,4 +1,7 @@
-// trainctl agent: supervises the ranks of a host for a launcher on another. Started by `trainctl run` over ssh, never by hand.
+// trainctl agent: supervises the ranks of a host for a launcher on another. Started by `trainctl run` over ssh, never
+// by hand.
+#include "launcher/hosts/agent.h"
+
 #include <CLI/CLI.hpp>
 #include <filesystem>
 #include <memory>
@@ -6,7 +9,6 @@
 
 #include "cli/commands/commands.h"
 #include "cli/worker/host_share.h"
-#include "launcher/hosts/agent.h"
 #include "launcher/hosts/probe.h"
 #include "launcher/hosts/relay.h"
 

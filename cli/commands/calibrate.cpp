@@ -49,10 +49,12 @@ struct Example {
 const std::vector<Example>& examples(Device device) {
   static const std::vector<Example> cpu = {
       {"mlp", {}},
-      {"gpt2", {"precision=fp32", "vars.layers=1", "vars.d=128", "vars.heads=4", "vars.length=128", "vars.vocab=256",
-                "dataset.batch=8"}},
-      {"gpt2", {"precision=fp32", "vars.layers=1", "vars.d=256", "vars.heads=4", "vars.length=128", "vars.vocab=1024",
-                "dataset.batch=8"}},
+      {"gpt2",
+       {"precision=fp32", "vars.layers=1", "vars.d=128", "vars.heads=4", "vars.length=128", "vars.vocab=256",
+        "dataset.batch=8"}},
+      {"gpt2",
+       {"precision=fp32", "vars.layers=1", "vars.d=256", "vars.heads=4", "vars.length=128", "vars.vocab=1024",
+        "dataset.batch=8"}},
   };
   static const std::vector<Example> cuda = {
       {"gpt2", {"vars.layers=1"}},
@@ -135,7 +137,8 @@ void add_calls(const JobSpec& job, KernelCalls& calls) {
 
 std::vector<JobSpec> jobs_of(const Options& options, Device device) {
   std::vector<JobSpec> jobs;
-  const std::vector<std::string> on_device = {std::string("launch.device=") + (device == Device::cuda ? "cuda" : "cpu")};
+  const std::vector<std::string> on_device = {std::string("launch.device=") +
+                                              (device == Device::cuda ? "cuda" : "cpu")};
   for (const std::string& file : options.jobs) jobs.push_back(load_job(file, on_device));
   if (!options.jobs.empty()) return jobs;
   for (const Example& example : examples(device)) {
@@ -230,8 +233,7 @@ int calibrate(const Options& options) {
     results.insert(results.end(), more.begin(), more.end());
   }
   calibrate_links(results, machine);
-  std::unique_ptr<KernelTimer> timer =
-      device == Device::cuda ? make_cuda_kernel_timer() : make_cpu_kernel_timer(1);
+  std::unique_ptr<KernelTimer> timer = device == Device::cuda ? make_cuda_kernel_timer() : make_cpu_kernel_timer(1);
   machine.source = "measured " + today() + ", " + timer->device();
   measure_kernels(options, *timer, calls, file, machine);
   timer.reset();  // its memory is the steps'
@@ -259,7 +261,8 @@ void add_calibrate_command(CLI::App& app, Action& chosen) {
       ->check(CLI::Range(2, 1000))
       ->capture_default_str();
   command->add_flag("--fresh", options->fresh, "Measure again what an earlier calibration has measured");
-  command->footer(R"(Measures each distinct kernel call of the jobs, however often a network repeats it, and collectives between the
+  command->footer(
+      R"(Measures each distinct kernel call of the jobs, however often a network repeats it, and collectives between the
 devices of this host. What an earlier calibration of that name has measured is kept, so a measurement that was
 interrupted goes on, and one for further jobs adds to it.
 

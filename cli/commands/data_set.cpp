@@ -45,10 +45,11 @@ DatasetSpec set_to_check(const JobArguments& job) {
   const JobSpec whole = job.load();
   spec = whole.dataset;
   if (whole.has_command() || !(spec.has_source() || spec.type == "mnist"))
-    throw SpecError(whole.position("dataset.type"), "dataset.type",
-                    "a set of type " + spec.type + " has no files of samples to check",
-                    "image_folder, tar, csv, npy, npz, safetensors, cifar10, cifar100 and mnist have; data info looks into "
-                    "files of tokens");
+    throw SpecError(
+        whole.position("dataset.type"), "dataset.type",
+        "a set of type " + spec.type + " has no files of samples to check",
+        "image_folder, tar, csv, npy, npz, safetensors, cifar10, cifar100 and mnist have; data info looks into "
+        "files of tokens");
   spec.train_share = spec.validation_share = 0;
   spec.weights.clear();
   return spec;
@@ -119,8 +120,8 @@ int check_set(const JobArguments& job) {
   const bool redraws = can_redraw(STDERR_FILENO);
   options.on_progress = [&](int64_t done, int64_t broken) {
     if (redraws)
-      std::cerr << fmt::format("\r\33[Kchecked {} of {} samples, {} broken", with_commas(done), with_commas(source->size()),
-                               with_commas(broken))
+      std::cerr << fmt::format("\r\33[Kchecked {} of {} samples, {} broken", with_commas(done),
+                               with_commas(source->size()), with_commas(broken))
                 << std::flush;
     return true;
   };
@@ -180,7 +181,8 @@ int show_samples(const ShowOptions& options) {
   if (picture == fields.end() || !is_picture(picture->shape)) {
     std::vector<std::string> all;
     for (const SampleField& field : fields) all.push_back(field.name + " " + to_string(field.shape));
-    throw SpecError({}, "--field", options.field.empty() ? "no field of the samples is a picture" : options.field + " is no picture",
+    throw SpecError({}, "--field",
+                    options.field.empty() ? "no field of the samples is a picture" : options.field + " is no picture",
                     "the samples have " + join(all) + "; a picture is [h, w, 1 or 3] or [1 or 3, h, w]");
   }
   SampleOrder order(spec, set->size(), job.seed);
@@ -226,7 +228,8 @@ void add_data_set_commands(CLI::App& data, Action& chosen) {
   auto checked = std::make_shared<JobArguments>();
   auto* check = data.add_subcommand("check", "Read every sample of a set, and say what is in it and what is broken");
   checked->add_to(*check, "JOB.yaml");
-  check->footer(R"(Reads and decodes every sample, on all cores: how many there are, their shapes and classes, and which files are
+  check->footer(
+      R"(Reads and decodes every sample, on all cores: how many there are, their shapes and classes, and which files are
 broken. A folder is checked as image_folder. The exit code is 3 if a sample is broken.
 
 Examples:
@@ -241,7 +244,8 @@ Examples:
   show->add_option("-o,--output", shown->output, "PNG file to write")->capture_default_str();
   show->add_option("--field", shown->field, "Field of the samples; the first one that is a picture");
   show->add_flag("--validation", shown->validation, "Of the validation set");
-  show->footer(R"(The samples are those of the run's first steps, after their transforms. Each picture is stretched from its smallest
+  show->footer(
+      R"(The samples are those of the run's first steps, after their transforms. Each picture is stretched from its smallest
 to its largest value.
 
 Examples:

@@ -22,7 +22,8 @@ using hosts::HostFacts;
 using hosts::HostsReport;
 using hosts::LinkFacts;
 
-/// Logs are ordered by the launcher's clock, so a difference does no harm to a run; certificates and file times are another matter.
+/// Logs are ordered by the launcher's clock, so a difference does no harm to a run; certificates and file times are
+/// another matter.
 constexpr double kClockSeconds = 5;
 
 int ranks_of(const Cluster& cluster, const std::string& host) {
@@ -39,8 +40,8 @@ std::string hosts_table(const HostsReport& report, const Cluster& cluster) {
       continue;
     }
     table.add({host.name, ranks, host.address, std::to_string(host.cores), std::to_string(host.gpus),
-               format_bytes(host.memory_bytes), format_bytes(host.disk_bytes), fmt::format("{:+.1f} s", host.clock_seconds),
-               host.system + " " + host.machine});
+               format_bytes(host.memory_bytes), format_bytes(host.disk_bytes),
+               fmt::format("{:+.1f} s", host.clock_seconds), host.system + " " + host.machine});
   }
   return table.str();
 }
@@ -66,8 +67,13 @@ std::string report_json(const HostsReport& report) {
     if (!host.fault.empty()) {
       entry["fault"] = host.fault;
     } else {
-      entry.update({{"address", host.address}, {"machine", host.machine}, {"system", host.system}, {"cores", host.cores},
-                    {"gpus", host.gpus}, {"memory_bytes", host.memory_bytes}, {"disk_bytes", host.disk_bytes},
+      entry.update({{"address", host.address},
+                    {"machine", host.machine},
+                    {"system", host.system},
+                    {"cores", host.cores},
+                    {"gpus", host.gpus},
+                    {"memory_bytes", host.memory_bytes},
+                    {"disk_bytes", host.disk_bytes},
                     {"clock_seconds", host.clock_seconds}});
     }
     json["hosts"].push_back(std::move(entry));
@@ -87,7 +93,8 @@ std::string report_json(const HostsReport& report) {
 
 int show_hosts(const JobSpec& spec, bool as_json) {
   if (!spec.launch.has_hosts())
-    throw SpecError(spec.position("launch"), "launch.hosts", "the job names no hosts", "e.g. launch.hosts='[a, b:4]' on the command line");
+    throw SpecError(spec.position("launch"), "launch.hosts", "the job names no hosts",
+                    "e.g. launch.hosts='[a, b:4]' on the command line");
   const Cluster cluster = several_hosts(spec);
   const HostsReport report = hosts::probe_hosts(cluster, spec.launch.ssh, spec.launch.interface);
   if (as_json) {
@@ -114,13 +121,15 @@ void add_hosts_command(CLI::App& app, Action& chosen) {
   auto* command = app.add_subcommand("hosts", "Check the hosts of a job: whether and how fast they reach each other");
   options->job.add_to(*command);
   command->add_flag("--json", options->json, "As JSON");
-  command->footer(R"(Reaches every host of launch.hosts as a run would, over ssh, copies this program there if it is not, and asks what
+  command->footer(
+      R"(Reaches every host of launch.hosts as a run would, over ssh, copies this program there if it is not, and asks what
 the host is. Then each host connects to each other one. Exit code 3 if one cannot be reached.
 
 Examples:
   trainctl hosts job.yaml
   trainctl hosts job.yaml launch.hosts='[a, b:4]' --json)");
-  command->callback([&chosen, options] { chosen = [options] { return show_hosts(options->job.load(), options->json); }; });
+  command->callback(
+      [&chosen, options] { chosen = [options] { return show_hosts(options->job.load(), options->json); }; });
 }
 
 }  // namespace trainctl

@@ -16,7 +16,7 @@ namespace {
 struct Options {
   std::string run;
   std::string rows = "steps";  ///< or epochs, validations
-  int64_t tail = 0;  ///< 0: all
+  int64_t tail = 0;            ///< 0: all
   bool csv = false;
   std::string log_dir = LaunchSpec{}.log_dir;
 };

@@ -54,7 +54,8 @@ int plan_command(const JobSpec& spec, bool json) {
 }
 
 /// The predicted step of the first rank of each class, as `trainctl run --profile` would have measured it.
-void write_timeline(const PlannedJob& job, const RankClasses& classes, const Simulation& step, const std::string& path) {
+void write_timeline(const PlannedJob& job, const RankClasses& classes, const Simulation& step,
+                    const std::string& path) {
   const auto ns = [](Seconds time) { return std::llround(time.value * 1e9); };
   std::vector<RankProfile> profiles;
   for (size_t c = 0; c < classes.programs.size(); ++c) {

@@ -104,7 +104,7 @@ void add_run_command(CLI::App& app, Action& chosen) {
   command->add_flag("--resume", options->resume.resume,
                     "Go on from the job's newest complete checkpoint, under whatever plan the job has now");
   command->add_option("--resume-from", options->resume.from,
-                                   "Go on from this checkpoint, or the newest of this run's folder");
+                      "Go on from this checkpoint, or the newest of this run's folder");
   command->add_flag("--partial", options->resume.partial,
                     "Resume although network or optimizer have changed: take what fits");
   command->footer(

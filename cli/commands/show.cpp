@@ -87,7 +87,8 @@ int show(const Options& options) {
 
 void add_show_command(CLI::App& app, Action& chosen) {
   auto options = std::make_shared<Options>();
-  auto* command = app.add_subcommand("show", "Print the resolved job, the graph, the plan, or a rank's program or weights");
+  auto* command =
+      app.add_subcommand("show", "Print the resolved job, the graph, the plan, or a rank's program or weights");
   command->add_option("what", options->what, "spec | graph | plan | program | weights")
       ->required()
       ->check([](const std::string& word) {

@@ -1,4 +1,6 @@
 // trainctl worker: one rank of a run. Started by `trainctl run`, never by hand.
+#include "engine/train/servers/worker.h"
+
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <csignal>
@@ -25,7 +27,6 @@
 #include "engine/train/job.h"
 #include "engine/train/prediction.h"
 #include "engine/train/servers/server.h"
-#include "engine/train/servers/worker.h"
 #include "engine/train/trainer.h"
 #include "launcher/run_directory.h"
 
@@ -39,16 +40,16 @@ struct Options {
   int memory_fd = -1;
   HostsLayout hosts;
   std::string layout;  ///< the ranks of each host; empty: one host
-  int gpu = -1;  ///< the host's number of the only GPU that this process sees; -1: runs on CPUs
+  int gpu = -1;        ///< the host's number of the only GPU that this process sees; -1: runs on CPUs
   bool record = false;
-  std::string profile;   ///< steps, "3-5"; empty: none
-  int image_fd = -1;     ///< memory for this rank's part of checkpoints; -1: the job saves none
-  int cache_fd = -1;     ///< memory in which the ranks of this host keep samples for each other; -1: none
-  int failures = 0;      ///< of the run before this attempt
-  std::string resume;    ///< the checkpoint to go on from; empty: none
-  bool evaluate = false;  ///< the validation set, with the weights of `resume`
+  std::string profile;          ///< steps, "3-5"; empty: none
+  int image_fd = -1;            ///< memory for this rank's part of checkpoints; -1: the job saves none
+  int cache_fd = -1;            ///< memory in which the ranks of this host keep samples for each other; -1: none
+  int failures = 0;             ///< of the run before this attempt
+  std::string resume;           ///< the checkpoint to go on from; empty: none
+  bool evaluate = false;        ///< the validation set, with the weights of `resume`
   std::string predict, output;  ///< the layer whose output is written there; empty: loss and metrics
-  std::string start_up;  ///< the launcher's StartUpClock, serialized
+  std::string start_up;         ///< the launcher's StartUpClock, serialized
 };
 
 int kernel_threads() {
@@ -114,7 +115,8 @@ class Worker {
         program_->server < 0 ? EmulatedSpeed::of_environment(options_.rank) : std::nullopt;
     const int workers_of_step = job_->plan.is_asynchronous() ? 1 : job_->spec.launch.ranks;
     const double samples = static_cast<double>(job_->spec.dataset.batch) / workers_of_step;
-    hooks.may_start = [this, &fault, &speed, samples](int64_t step) {  // `step` counts from 0, faults and the gate from 1
+    hooks.may_start = [this, &fault, &speed,
+                       samples](int64_t step) {  // `step` counts from 0, faults and the gate from 1
       if (fault) fault->strike(step + 1);
       if (speed) speed->step(samples);
       return memory_->gate().start(static_cast<uint64_t>(step) + 1);
@@ -201,8 +203,8 @@ class Worker {
       cuda.timeout_seconds = job_->spec.launch.timeout_seconds;
       executor = make_cuda_executor(*program_, rendezvous.communicator(), executor_options, cuda);
     } else {
-      executor = make_cpu_executor(*program_, rendezvous.communicator(), executor_options,
-                                   memory_->arena(options_.rank));
+      executor =
+          make_cpu_executor(*program_, rendezvous.communicator(), executor_options, memory_->arena(options_.rank));
     }
     PieceReader reader(read_manifest(options_.resume), options_.resume);
     restore(*program_, reader, *executor);
@@ -218,7 +220,8 @@ class Worker {
     status.state = RankState::done;
   }
 
-  /// Call it in a catch block. No destructors: threads may hang, or libraries' threads may still be aborting their calls.
+  /// Call it in a catch block. No destructors: threads may hang, or libraries' threads may still be aborting their
+  /// calls.
   [[noreturn]] void end_failed() const {
     write_failure();
     // An asynchronous worker has a loss of its own.

@@ -88,7 +88,8 @@ class Overrides {
         break;
       case FieldKind::values:
         if (node != nullptr && node->is_map())
-          for (const YamlNode::Entry& entry : node->entries) found_.push_back({name + "." + entry.key + "=", "now " + text_of(&entry.value)});
+          for (const YamlNode::Entry& entry : node->entries)
+            found_.push_back({name + "." + entry.key + "=", "now " + text_of(&entry.value)});
         break;
       case FieldKind::variables:
         found_.push_back({name + ".", field.doc});

@@ -225,7 +225,8 @@ bool CheckpointWriter::was_killed() {
 
 std::vector<std::string> CheckpointWriter::news() {
   char buffer[4096];
-  for (ssize_t got = 0; (got = recv(fd_, buffer, sizeof buffer, 0)) > 0;) partial_.append(buffer, static_cast<size_t>(got));
+  for (ssize_t got = 0; (got = recv(fd_, buffer, sizeof buffer, 0)) > 0;)
+    partial_.append(buffer, static_cast<size_t>(got));
   std::vector<std::string> lines;
   for (size_t end = 0; (end = partial_.find('\n')) != std::string::npos; partial_.erase(0, end + 1))
     lines.push_back(partial_.substr(0, end));

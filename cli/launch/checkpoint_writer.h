@@ -1,5 +1,5 @@
-// The process that puts checkpoints on disk, outside of the ranks and of the launcher: neither a rank that is killed nor
-// a disk that hangs holds anything up.
+// The process that puts checkpoints on disk, outside of the ranks and of the launcher: neither a rank that is killed
+// nor a disk that hangs holds anything up.
 //
 //   ranks ──▶ images in shared memory, SaveBoard ──▶ writer ──▶ disk
 //   writer ──▶ launcher: a line a checkpoint, or why there is none

@@ -86,7 +86,9 @@ ResumePoint find_resume_point(const JobSpec& spec, const ResumeOptions& options,
     if (point && point->manifest.name == spec.name) return *point;
   }
   throw EnvError("there is no complete checkpoint of the job '" + spec.name + "' in " +
-                 (folders.empty() ? spec.launch.log_dir : folders.size() == 1 ? folders[0] : spec.launch.log_dir) +
+                 (folders.empty()       ? spec.launch.log_dir
+                  : folders.size() == 1 ? folders[0]
+                                        : spec.launch.log_dir) +
                  (notices.empty() ? "" : ":\n  " + join(notices, "\n  ")) +
                  "\nrun it without --resume to start anew, or name one with --resume-from");
 }
@@ -134,7 +136,8 @@ void Checkpoints::prepare(int attempt, const RunDirectory& directory, const std:
     writer_ = start_writer_();
   }
   if (point_ && use_ == CheckpointUse::evaluate)
-    notices_.push_back(fmt::format("evaluating the weights after step {}, from {}", point_->manifest.step, point_->path));
+    notices_.push_back(
+        fmt::format("evaluating the weights after step {}, from {}", point_->manifest.step, point_->path));
   else if (point_)
     notices_.push_back(fmt::format("going on after step {} (epoch {}), from {}", point_->manifest.step,
                                    point_->manifest.epoch, point_->path));
@@ -170,7 +173,8 @@ std::vector<std::string> Checkpoints::news() {
   return lines;
 }
 
-/// The ranks' copies are still there: another process writes the save that was under way. Returns whether it was needed.
+/// The ranks' copies are still there: another process writes the save that was under way. Returns whether it was
+/// needed.
 bool Checkpoints::revive_writer() {
   if (!writer_->was_killed()) return false;
   for (std::string& line : writer_->news()) notices_.push_back(std::move(line));
@@ -232,8 +236,8 @@ std::vector<std::string> Checkpoints::finish(const std::function<bool()>& is_hur
   }
   std::vector<std::string> lines = news();
   if (!written)
-    lines.push_back(fmt::format("the disk has not answered for {} s: the last checkpoint may not be there",
-                                kPatience.count()));
+    lines.push_back(
+        fmt::format("the disk has not answered for {} s: the last checkpoint may not be there", kPatience.count()));
   writer_.reset();
   return lines;
 }

@@ -1,5 +1,5 @@
-// A run's saves as the launcher sees them: the checkpoint to go on from, the memory that the ranks copy into, the process
-// that writes.
+// A run's saves as the launcher sees them: the checkpoint to go on from, the memory that the ranks copy into, the
+// process that writes.
 #pragma once
 
 #include <chrono>

@@ -86,7 +86,8 @@ ProcessCommand CommandWorkload::command(const RankPlace& place, const RunDirecto
   const bool has_hosts = spec_.launch.has_hosts();
   // The words in braces are filled in on the host.
   const std::string folder = has_hosts ? "{logs}/" + text(directory.run()) : fs::absolute(directory.path()).string();
-  const std::string error_file = folder + "/" + directory.names().folder(place.rank) + "/" + std::string(kTorchErrorFile);
+  const std::string error_file =
+      folder + "/" + directory.names().folder(place.rank) + "/" + std::string(kTorchErrorFile);
   command.argv = spec_.command;
   command.working_dir = spec_.working_dir;
   command.environment = {

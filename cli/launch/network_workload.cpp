@@ -67,7 +67,8 @@ NetworkWorkload::NetworkWorkload(PlannedJob job, Device asked, const CudaDevices
       cluster_(cluster_of(job_.spec)),
       start_up_(options.start_up),
       classes_(options.evaluate ? compile_validation_classes(job_, false) : compile_classes(job_)),
-      validation_(job_.validation && !options.evaluate ? std::optional(compile_validation_classes(job_)) : std::nullopt),
+      validation_(job_.validation && !options.evaluate ? std::optional(compile_validation_classes(job_))
+                                                       : std::nullopt),
       checkpoints_(job_, options.evaluate ? ResumeOptions{.from = options.evaluate->checkpoint} : options.resume,
                    options.evaluate ? CheckpointUse::evaluate : CheckpointUse::train),
       loop_(loop),
@@ -148,9 +149,12 @@ ProcessCommand NetworkWorkload::agents_command(const RankPlace& place, const Run
   std::vector<std::string> texts;
   for (const int count : ranks) texts.push_back(std::to_string(count));
   ProcessCommand command;
-  command.argv = {"{trainctl}", "worker",     "{logs}",  std::to_string(directory.run()), "--rank",
-                  std::to_string(place.rank), "--memory-fd", kMemoryWord, "--hosts", join(texts, ","),
-                  "--address", "{address}"};
+  command.argv = {"{trainctl}",  "worker",
+                  "{logs}",      std::to_string(directory.run()),
+                  "--rank",      std::to_string(place.rank),
+                  "--memory-fd", kMemoryWord,
+                  "--hosts",     join(texts, ","),
+                  "--address",   "{address}"};
   if (options_.record) command.argv.emplace_back("--record");
   for (const auto& [name, value] : job_.spec.env) command.environment.emplace_back(name, value);
   return command;
@@ -171,7 +175,8 @@ ProcessCommand NetworkWorkload::command(const RankPlace& place, const RunDirecto
                   start_up_.to_text()};
   if (options_.evaluate) command.argv.emplace_back("--evaluate");
   if (options_.evaluate && !options_.evaluate->layer.empty())
-    command.argv.insert(command.argv.end(), {"--predict", options_.evaluate->layer, "--output", options_.evaluate->output});
+    command.argv.insert(command.argv.end(),
+                        {"--predict", options_.evaluate->layer, "--output", options_.evaluate->output});
   if (options_.record) command.argv.emplace_back("--record");
   if (options_.profile) command.argv.insert(command.argv.end(), {"--profile", to_string(options_.profile->steps)});
   if (store_) command.environment = store_environment(store_->port(), token_);
@@ -314,15 +319,16 @@ std::string NetworkWorkload::report(const RunDirectory& directory) {
   if (!options_.profile) return text;
   std::vector<Program> programs;
   for (int rank = 0; rank < classes_.num_ranks(); ++rank) programs.push_back(classes_.of_rank(rank));
-  const std::string profile = collect_profile(*options_.profile, programs, job_.spec.name, directory, job_.cost.machine(),
-                                              gpu_watch_ ? gpu_watch_->middle() : std::nullopt);
+  const std::string profile = collect_profile(*options_.profile, programs, job_.spec.name, directory,
+                                              job_.cost.machine(), gpu_watch_ ? gpu_watch_->middle() : std::nullopt);
   return text.empty() ? profile : text + "\n" + profile;
 }
 
 void require_possible(const JobSpec& spec, const WorkloadOptions& options) {
   if (options.evaluate && (spec.has_command() || !spec.validation))
-    throw SpecError(spec.position("validation"), "validation", "the job has no samples to evaluate",
-                    "validation: {dataset: {path: ...}} in the job, or validation.dataset.split=test on the command line");
+    throw SpecError(
+        spec.position("validation"), "validation", "the job has no samples to evaluate",
+        "validation: {dataset: {path: ...}} in the job, or validation.dataset.split=test on the command line");
   if (spec.launch.has_hosts() && options.evaluate)
     throw SpecError(spec.position("launch.hosts"), "launch.hosts", "evaluating on several hosts is not there yet",
                     "launch.hosts=[] on the command line");
@@ -330,7 +336,8 @@ void require_possible(const JobSpec& spec, const WorkloadOptions& options) {
     throw SpecError(spec.position("launch.hosts"), "launch.hosts", "resuming on several hosts is not there yet",
                     "launch.hosts=[] on the command line");
   if (spec.launch.has_hosts() && options.profile)
-    throw SpecError({}, "--profile", "a profile of several hosts is not there yet", "leave --profile out, or launch.hosts");
+    throw SpecError({}, "--profile", "a profile of several hosts is not there yet",
+                    "leave --profile out, or launch.hosts");
   if (!spec.has_command()) return;
   if (options.profile) {
     throw SpecError({}, "--profile", "the job runs a program, and a profile is of a network's instructions",
@@ -349,7 +356,8 @@ std::unique_ptr<Workload> make_workload(JobSpec spec, const WorkloadOptions& opt
   const Device asked = spec.launch.device;
   WorkloadOptions later = options;
   later.start_up.ended("job");
-  if (spec.launch.has_hosts() && asked == Device::automatic) spec.launch.device = Device::cpu;  // GPUs are not there yet
+  if (spec.launch.has_hosts() && asked == Device::automatic)
+    spec.launch.device = Device::cpu;  // GPUs are not there yet
   const CudaDevices found = spec.launch.device == Device::cpu ? CudaDevices{} : find_cuda_devices();
   spec.launch.device = resolve_device(spec, found);
   later.start_up.ended("devices");

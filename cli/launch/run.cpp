@@ -13,7 +13,6 @@
 #include "engine/runtime/comm/board_changes.h"
 #include "engine/spec/parse.h"
 #include "launcher/binding.h"
-#include "engine/runtime/comm/board_changes.h"
 #include "launcher/failure_report.h"
 #include "launcher/hosts/agent_ranks.h"
 #include "launcher/quiet_fork.h"
@@ -258,11 +257,12 @@ void Run::let_go() {
 
 void Run::finish(const Outcome& outcome) {
   if (!outcome.disk_hangs) {
-    tell_news();  // a run may be shorter than a tick
+    tell_news();         // a run may be shorter than a tick
     block_interrupts();  // from here on they are counted
     int signals_left = 2 - stop_signals_;
     const auto is_hurried = [&] { return (signals_left -= take_interrupts()) <= 0; };
-    for (const std::string& line : workload_.finish(is_hurried)) view_.news(line);  // outcome.json names the last checkpoint
+    for (const std::string& line : workload_.finish(is_hurried))
+      view_.news(line);  // outcome.json names the last checkpoint
   }
   const std::string report = failure_report(outcome, cluster_, directory_);
   const std::string trouble = write_outcome(outcome, report);
@@ -305,10 +305,10 @@ std::string Run::write_outcome(const Outcome& outcome, const std::string& report
       const std::string text = json.dump(2, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n";
       attempt([&] { directory_.write("error.json", text); });
     }
-    attempt([&] { 
+    attempt([&] {
       directory_.write_outcome(with_result(outcome_json(outcome), result),
                                with_result(brief_outcome_json(outcome), result));
-     });
+    });
     return trouble;
   });
   return written.value_or(

@@ -63,11 +63,11 @@ struct EvaluateOptions {
 };
 
 struct WorkloadOptions {
-  StartUpClock start_up{};                ///< starts with the command
-  ResumeOptions resume{};                 ///< networks only
-  bool record = false;                    ///< networks only: each rank writes the collectives of its first step
+  StartUpClock start_up{};                  ///< starts with the command
+  ResumeOptions resume{};                   ///< networks only
+  bool record = false;                      ///< networks only: each rank writes the collectives of its first step
   std::optional<EvaluateOptions> evaluate;  ///< networks only: nothing is trained
-  std::optional<ProfileOptions> profile;  ///< networks only: when each instruction of a few steps ran
+  std::optional<ProfileOptions> profile;    ///< networks only: when each instruction of a few steps ran
 };
 
 /// Throws SpecError for an option that a job of this kind cannot follow.

@@ -45,7 +45,8 @@ Json hosts_report(const JobSpec& spec) {
     hosts.push_back({{"host", place.host}, {"ranks", range_text(ranks)}});
     ranks.clear();
   }
-  return {{"bind", std::string(to_string(spec.launch.bind))}, {"max_restarts", spec.launch.max_restarts}, {"hosts", hosts}};
+  return {
+      {"bind", std::string(to_string(spec.launch.bind))}, {"max_restarts", spec.launch.max_restarts}, {"hosts", hosts}};
 }
 
 std::string restarts_line(const Json& report) {
@@ -84,8 +85,10 @@ Json launch_report(const JobSpec& spec) {
 std::string render_launch(const Json& report) {
   if (report.contains("hosts")) {
     Table hosts({"host", "ranks"});
-    for (const Json& row : report["hosts"]) hosts.add({row["host"].get<std::string>(), row["ranks"].get<std::string>()});
-    return "\nprocesses on " + count(static_cast<int64_t>(report["hosts"].size()), "host") + "\n" + hosts.str() + restarts_line(report);
+    for (const Json& row : report["hosts"])
+      hosts.add({row["host"].get<std::string>(), row["ranks"].get<std::string>()});
+    return "\nprocesses on " + count(static_cast<int64_t>(report["hosts"].size()), "host") + "\n" + hosts.str() +
+           restarts_line(report);
   }
   Table table({"ranks", ">threads", "bound to"});
   const RankNames names{report.value("workers", RankNames{}.workers)};

@@ -35,7 +35,7 @@ class LogPrinter {
     bool json = false;  ///< {"time": …, "rank": …, "stream": …, "text": …} a line, and "restart" after the first one
     bool prefix = true;  ///< "rank 3 | "
     bool colors = false;
-    int largest_rank = 0;         ///< sets the width of prefixes
+    int largest_rank = 0;  ///< sets the width of prefixes
     RankNames names = {};
     std::string grep;             ///< empty: all lines
     std::optional<int64_t> tail;  ///< lines of each rank before end_tail(); nullopt: all

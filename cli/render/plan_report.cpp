@@ -381,7 +381,9 @@ std::string communication(const Json& r) {
     table.add({text(row["purpose"]), text(row["kind"]), row["group_size"].dump(), with_commas(calls),
                bytes % calls == 0 ? with_commas(bytes / calls) : "~" + with_commas(bytes / calls), with_commas(bytes)});
   }
-  return std::string(r.contains("asynchronous") ? "\ncommunication a step, one worker with the servers" : "\ncommunication a step, all ranks") + (table.empty() ? std::string(": none\n") : "\n" + table.str());
+  return std::string(r.contains("asynchronous") ? "\ncommunication a step, one worker with the servers"
+                                                : "\ncommunication a step, all ranks") +
+         (table.empty() ? std::string(": none\n") : "\n" + table.str());
 }
 
 /// A line a group: what is in it, and what is different.

@@ -25,11 +25,13 @@ std::string device_memory(const Json& e) {
   if (!e.contains("memory")) return "";
   const Json& m = e["memory"];
   const int64_t bytes = m["bytes"], reserved = m["reserved"], device = m["device"];
-  const std::string needs = fmt::format("rank {} needs {}, driver and libraries {}, of {} of the device",
-                                        m["rank"].get<int>(), format_bytes(bytes), format_bytes(reserved), format_bytes(device));
+  const std::string needs =
+      fmt::format("rank {} needs {}, driver and libraries {}, of {} of the device", m["rank"].get<int>(),
+                  format_bytes(bytes), format_bytes(reserved), format_bytes(device));
   if (m["fits"].get<bool>()) return "  memory: " + needs + "\n";
-  return fmt::format("  does not fit this machine: {}; {} are missing\n    parallel.max_memory: {} says which changes help\n", needs,
-                     format_bytes(bytes + reserved - device), format_bytes(device - reserved));
+  return fmt::format(
+      "  does not fit this machine: {}; {} are missing\n    parallel.max_memory: {} says which changes help\n", needs,
+      format_bytes(bytes + reserved - device), format_bytes(device - reserved));
 }
 
 /// The step of each plan by parts, those alone that some plan has.
@@ -45,7 +47,8 @@ std::string parts_of_plans(const Json& tried) {
   for (size_t i = 0; i < tried.size(); ++i) {
     if (!tried[i].contains("parts")) continue;
     std::vector<std::string> cells = {std::to_string(i + 1)};
-    for (const std::string& name : names) cells.push_back(tried[i]["parts"].contains(name) ? duration_text(tried[i]["parts"][name]) : "");
+    for (const std::string& name : names)
+      cells.push_back(tried[i]["parts"].contains(name) ? duration_text(tried[i]["parts"][name]) : "");
     table.add(cells);
   }
   return table.empty() ? "" : table.str();
@@ -62,7 +65,8 @@ std::string render_estimate(const Json& r) {
     table.add({name, duration_text(part), fmt::format("{:.1f}%", 100 * part.get<double>() / seconds)});
   return fmt::format("\npredicted step on {} ({}): {}, nine of ten between {} and {}\n", text(e["machine"]),
                      text(e["source"]), duration_text(seconds), duration_text(e["low"]), duration_text(e["high"])) +
-         table.str() + "  along the longest chain of instructions: what runs beside it costs no time\n" + device_memory(e);
+         table.str() + "  along the longest chain of instructions: what runs beside it costs no time\n" +
+         device_memory(e);
 }
 
 std::string render_search(const Json& r) {
@@ -83,8 +87,10 @@ std::string render_search(const Json& r) {
   std::string out = fmt::format("\nsearch: {} choices weighed, {} tried\n{}", with_commas(s["weighed"].get<int64_t>()),
                                 s["tried"].size() + s["not_shown"].get<size_t>(), table.str());
   out += parts_of_plans(s["tried"]);
-  out += fmt::format("  no plan takes less than {} (work that every plan does, at the machine's best rates): the chosen one takes {:.0f} % more\n",
-                     duration_text(s["bound"]), 100 * s["gap"].get<double>());
+  out += fmt::format(
+      "  no plan takes less than {} (work that every plan does, at the machine's best rates): the chosen one takes "
+      "{:.0f} % more\n",
+      duration_text(s["bound"]), 100 * s["gap"].get<double>());
   for (const Json& note : s["notes"]) out += "  " + text(note) + "\n";
   return out;
 }

@@ -7,7 +7,8 @@
 
 namespace trainctl {
 
-/// "--- run 3: done after 12s, step 440/440, loss 1.2031, accuracy 0.9934 ---\n"; empty if its launcher recorded no end.
+/// "--- run 3: done after 12s, step 440/440, loss 1.2031, accuracy 0.9934 ---\n"; empty if its launcher recorded no
+/// end.
 std::string run_summary(const RunDirectory& run);
 
 /// One row per run, the oldest first; lines of `width` columns. "no runs in …" if there are none.

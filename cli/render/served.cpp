@@ -30,7 +30,9 @@ std::string advice(const Json& r) {
   std::vector<std::string> words;
   for (const Json& row : r["servers_beside_all_reduce"])
     words.push_back(fmt::format("{}{} {:.2f}x", row["servers"].get<int>(),
-                                !words.empty() ? "" : row["servers"] == 1 ? " server" : " servers",
+                                !words.empty()        ? ""
+                                : row["servers"] == 1 ? " server"
+                                                      : " servers",
                                 row["rate"].get<double>()));
   return "  rate that bytes on equal links allow, beside all_reduce: " + join(words) + "\n";
 }
@@ -67,10 +69,12 @@ std::string asynchronous(const Json& r) {
   std::string out = fmt::format(
       "\nasynchronous\n  each of {} workers runs batches of its own, {}; a server updates with each push\n"
       "  a batch starts at most {} {} of {} batches after the oldest one that is not applied\n",
-      r["ranks"].get<int>(), a["rebalance"].get<bool>() ? "the next that nobody has" : fmt::format("every {}th", r["ranks"].get<int>()),
+      r["ranks"].get<int>(),
+      a["rebalance"].get<bool>() ? "the next that nobody has" : fmt::format("every {}th", r["ranks"].get<int>()),
       staleness, staleness == 1 ? "round" : "rounds", r["ranks"].get<int>());
   if (!a.contains("tables")) return out;
-  Table table({"table", ">rows", ">units", "ids", ">if whole", ">a trained row", ">rows a batch, at most", ">pulled, and pushed"});
+  Table table({"table", ">rows", ">units", "ids", ">if whole", ">a trained row", ">rows a batch, at most",
+               ">pulled, and pushed"});
   for (const Json& t : a["tables"])
     table.add({text(t["layer"]), with_commas(t["rows"].get<int64_t>()), with_commas(t["units"].get<int64_t>()),
                text(t["field"]), format_bytes(t["bytes_if_whole"]), format_bytes(t["bytes_of_row"]),

@@ -6,7 +6,8 @@
 
 namespace trainctl {
 
-/// What each server holds, what a step moves, and what counting bytes says of other counts of servers; "" without servers.
+/// What each server holds, what a step moves, and what counting bytes says of other counts of servers; "" without
+/// servers.
 std::string render_served(const nlohmann::ordered_json& report);
 
 }  // namespace trainctl

@@ -12,7 +12,8 @@ namespace trainctl {
 /// staleness  0: 12 %, 1: 30 %, …          updates by how many other updates their weights did not have
 std::string workers_report(const BatchBoard& board, int64_t batch);
 
-/// {"kind":"workers","steps":[40,39,…],"samples_per_second":[812.1,…],"staleness":[120,300,…]}: a line of metrics.jsonl.
+/// {"kind":"workers","steps":[40,39,…],"samples_per_second":[812.1,…],"staleness":[120,300,…]}: a line of
+/// metrics.jsonl.
 nlohmann::ordered_json workers_json(const BatchBoard& board, int64_t batch);
 
 }  // namespace trainctl

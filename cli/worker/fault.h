@@ -14,8 +14,8 @@
 
 namespace trainctl {
 
-/// Workers whose processors are emulated, for tests and benchmarks of parameter servers on few cores. TRAINCTL_TEST_SPEED in
-/// the environment of a run:
+/// Workers whose processors are emulated, for tests and benchmarks of parameter servers on few cores.
+/// TRAINCTL_TEST_SPEED in the environment of a run:
 ///
 ///   speed := microseconds_a_sample ":" factor ":" spell_ms ":" seed
 ///

@@ -41,7 +41,8 @@ class SegmentShare : public hosts::HostShare {
     if (!memory_) return;
     std::replace(command.argv.begin(), command.argv.end(), std::string(kMemoryWord), std::to_string(memory_->fd()));
     command.inherited_fds.push_back(memory_->fd());
-    for (auto& variable : store_environment(store_port, store_token)) command.environment.push_back(std::move(variable));
+    for (auto& variable : store_environment(store_port, store_token))
+      command.environment.push_back(std::move(variable));
   }
 
   std::string changes() override { return changes_ ? changes_->take() : ""; }

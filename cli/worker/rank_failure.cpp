@@ -12,7 +12,8 @@ namespace {
 
 const Instruction* instruction_at(const RankStatus& status, const Program& program) {
   const int index = status.instruction.load();
-  const bool in_step = status.validation_batches == 0 && index >= 0 && index < static_cast<int>(program.instructions.size());
+  const bool in_step =
+      status.validation_batches == 0 && index >= 0 && index < static_cast<int>(program.instructions.size());
   return in_step ? &program.instructions[static_cast<size_t>(index)] : nullptr;
 }
 

@@ -1,6 +1,6 @@
 // A rank's output while it trains: loss lines and printed tensors to stdout (or tensors/step.N/NAME.npy),
-// start_up.json, metrics.jsonl and its like (metrics_log.h, first rank only), collectives.jsonl (run --record), and its status for the launcher's
-// progress line.
+// start_up.json, metrics.jsonl and its like (metrics_log.h, first rank only), collectives.jsonl (run --record), and its
+// status for the launcher's progress line.
 #pragma once
 
 #include <fstream>

@@ -31,8 +31,8 @@ std::vector<int> parse_layout(const std::string& text);
 
 class Rendezvous {
  public:
-  /// launch.comm: shm or gloo; auto is shm on one host, and shm within each of several hosts with Gloo between them. Throws
-  /// EnvError.
+  /// launch.comm: shm or gloo; auto is shm on one host, and shm within each of several hosts with Gloo between them.
+  /// Throws EnvError.
   Rendezvous(const JobSpec& spec, std::shared_ptr<SharedMemory> memory, int rank, const HostsLayout& hosts = {});
   ~Rendezvous();
 

@@ -23,7 +23,8 @@ void write_line(const std::string& text) {
 
 }  // namespace
 
-ServerOutput::ServerOutput(const PlannedJob& job, const Program& program, RankStatus& status, const RunDirectory& directory)
+ServerOutput::ServerOutput(const PlannedJob& job, const Program& program, RankStatus& status,
+                           const RunDirectory& directory)
     : job_(job), status_(status), start_up_path_(directory.rank_file(program.rank, "start_up.json")) {}
 
 ServerHooks ServerOutput::hooks() {

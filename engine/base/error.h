@@ -58,7 +58,8 @@ class InternalError : public std::logic_error {
 /// Asserts what must hold whatever the user wrote.
 inline void check(bool holds, std::string_view what,
                   const std::source_location& where = std::source_location::current()) {
-  if (!holds) [[unlikely]] check_failed(what, where);
+  if (!holds) [[unlikely]]
+    check_failed(what, where);
 }
 
 }  // namespace trainctl

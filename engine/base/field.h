@@ -24,25 +24,25 @@ enum class FieldKind : uint8_t {
   integer,
   number,
   text,
-  choice,     ///< one of `choices`
-  ints,       ///< [1, 28, 28]
-  numbers,    ///< [0.9, 0.999]; one number stands for a list of one
-  int_lists,  ///< [[0, 1], [2, 3]]
-  per_dim,    ///< 3, or [3, 5]: one integer stands for a list of one; or one of `choices`
-  bytes,      ///< 25GB, 512MiB, 1024
-  seconds,    ///< 10s, 2m, 0.5
-  section,    ///< a mapping with fields of its own
-  words,      ///< [python3, train.py]
-  variables,  ///< {NAME: value}
-  initial,    ///< {type: normal, std: 0.02}, or a type alone: one of initial_types()
-  names,      ///< of layers
-  patterns,   ///< names or globs of layers
-  paths,      ///< a path or a list of paths
-  transforms,  ///< [hwc2chw], or for several fields of the samples: {image: [hwc2chw], mask: [...]}
+  choice,         ///< one of `choices`
+  ints,           ///< [1, 28, 28]
+  numbers,        ///< [0.9, 0.999]; one number stands for a list of one
+  int_lists,      ///< [[0, 1], [2, 3]]
+  per_dim,        ///< 3, or [3, 5]: one integer stands for a list of one; or one of `choices`
+  bytes,          ///< 25GB, 512MiB, 1024
+  seconds,        ///< 10s, 2m, 0.5
+  section,        ///< a mapping with fields of its own
+  words,          ///< [python3, train.py]
+  variables,      ///< {NAME: value}
+  initial,        ///< {type: normal, std: 0.02}, or a type alone: one of initial_types()
+  names,          ///< of layers
+  patterns,       ///< names or globs of layers
+  paths,          ///< a path or a list of paths
+  transforms,     ///< [hwc2chw], or for several fields of the samples: {image: [hwc2chw], mask: [...]}
   sample_fields,  ///< {image: jpg, features: [a, b]}
   split,          ///< one of `choices`, or {train: 0.9, validation: 0.1}
-  metrics,  ///< [accuracy, {type: top_k, k: 5}]
-  metric_names,  ///< [loss, accuracy, top_5]
+  metrics,        ///< [accuracy, {type: top_k, k: 5}]
+  metric_names,   ///< [loss, accuracy, top_5]
   modules,
   layers,
   values,        ///< {name: number, text or flag}: vars, the arguments of a module

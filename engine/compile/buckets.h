@@ -32,8 +32,8 @@ struct BucketPlan {
   int64_t elements = 0;  ///< padded if sharded
   /// parameter_server: the servers that hold it, each an equal part, in order; empty: the workers do.
   std::vector<int> servers;
-  bool is_table = false; ///< Bucket::table
-  int pieces = 1;        ///< Bucket::pieces
+  bool is_table = false;  ///< Bucket::table
+  int pieces = 1;         ///< Bucket::pieces
   std::vector<BucketParameter> parameters;
 
   bool in_stage(int stage) const;

@@ -99,9 +99,9 @@ struct Compiler {
   const int stage, rank_in_stage;  ///< a server is in no stage: -1
 
   Program program;  ///< groups, variables and buckets as passes fill them in; instructions at the end
-  std::vector<BucketPlan> bucket_plans;  ///< of all stages
-  std::vector<RankBucket> buckets;       ///< one per entry of program.buckets
-  BufferId scalars = -1, loss = -1;  ///< loss: also the metrics
+  std::vector<BucketPlan> bucket_plans;             ///< of all stages
+  std::vector<RankBucket> buckets;                  ///< one per entry of program.buckets
+  BufferId scalars = -1, loss = -1;                 ///< loss: also the metrics
   std::vector<BufferId> states;                     ///< one per entry of program.variables; -1: a parameter
   std::vector<const VariablePlan*> variable_plans;  ///< one per entry of program.variables
   std::vector<Format> formats;                      ///< by tensor: in which its node makes it, and stages send it

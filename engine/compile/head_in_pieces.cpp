@@ -86,7 +86,8 @@ class HeadSearch {
   bool is_inner(BufferId buffer) const { return head_.inner.contains(buffer); }
   bool touches_inner(const VirtualInstruction& v) const {
     const auto inner = [this](BufferId b) { return is_inner(b); };
-    return std::any_of(v.inputs.begin(), v.inputs.end(), inner) || std::any_of(v.outputs.begin(), v.outputs.end(), inner);
+    return std::any_of(v.inputs.begin(), v.inputs.end(), inner) ||
+           std::any_of(v.outputs.begin(), v.outputs.end(), inner);
   }
 
   /// An all_gather of statistics; it adds its output to the inner tensors.
@@ -111,7 +112,8 @@ class HeadSearch {
       const bool adds = has(kernel->accumulates, o) && out.dtype == DType::f32;
       if (has(of.outputs, o) ? !head_.rows.lead(out.shape) : !adds) return false;
       // What a product makes of the gradient is the rest of the backward pass's: it is whole.
-      if (has(of.outputs, o) && !kernel->is_product && !is_persistent(c_.buffers[v.outputs[o]].kind)) head_.inner.insert(v.outputs[o]);
+      if (has(of.outputs, o) && !kernel->is_product && !is_persistent(c_.buffers[v.outputs[o]].kind))
+        head_.inner.insert(v.outputs[o]);
     }
     return true;
   }

@@ -38,8 +38,8 @@ struct GradientRange {
 struct GradientState {
   GradientRange of_step;                        ///< below level 2
   std::map<int, GradientRange> of_micro_batch;  ///< from level 2 on: those not yet reduced
-  NodeId last_node = -1;       ///< the last node of this stage that contributes; -1: none
-  bool shard_written = false;  ///< levels 2 and 3: an earlier micro-batch is in the shard
+  NodeId last_node = -1;                        ///< the last node of this stage that contributes; -1: none
+  bool shard_written = false;                   ///< levels 2 and 3: an earlier micro-batch is in the shard
   bool reduced = false;
   size_t last_reduction = 0;  ///< its index in Compiler::code, once there is one
 };

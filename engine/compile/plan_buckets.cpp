@@ -215,9 +215,8 @@ std::vector<BucketPlan> plan_buckets(const Graph& graph, const Plan& plan) {
   for (auto variable = plan.variables.rbegin(); variable != plan.variables.rend(); ++variable) {
     if (graph.tensors[variable->tensor].kind != TensorKind::parameter) continue;
     const auto of_group = groups.find(variable->tensor);
-    auto [parameter, key] =
-        candidate(graph, plan, *variable, gradients[variable->tensor],
-                  of_group == groups.end() ? -1 : of_group->second, readers[variable->tensor]);
+    auto [parameter, key] = candidate(graph, plan, *variable, gradients[variable->tensor],
+                                      of_group == groups.end() ? -1 : of_group->second, readers[variable->tensor]);
     int pieces = pieces_of(graph, plan, *variable, parameter, key);
     const int level = std::get<2>(key);
     if (pieces > 1 && !is_last(graph, plan, gradients, *variable, level)) pieces = 1;

@@ -152,8 +152,8 @@ struct Bucket {
   /// level 3: its shard alone, of those that hold the bucket.
   bool served = false;
   int pushers = 0;  ///< served: the workers whose gradients add up to the whole
-  /// Rows of a table that the servers hold: those of one batch. Not instructions but the worker pulls them before the step,
-  /// and pushes their gradients after it.
+  /// Rows of a table that the servers hold: those of one batch. Not instructions but the worker pulls them before the
+  /// step, and pushes their gradients after it.
   bool table = false;
   /// f32, what the optimizer updates: the whole range, or this rank's shard (weights_are_cut); -1: bf16 and not updated
   int64_t weights_offset = -1;

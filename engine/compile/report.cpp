@@ -28,7 +28,6 @@ std::string kind_of(const Instruction& i) {
   return std::string(i.opcode == Opcode::collective ? to_string(i.collective) : to_string(i.opcode));
 }
 
-
 Ints cuts(const Layout& layout, const Mesh& mesh) {
   Ints result;
   for (const Axes& axes : layout.dims) result.push_back(mesh.ways(axes));
@@ -385,7 +384,8 @@ Json plan_report(const JobSpec& spec, const Graph& graph, const Plan& plan, cons
                  {"rank_classes", std::move(of_classes)},
                  {"calls", std::move(calls)},
                  {"notes", plan.notes}};
-  if (Json groups = parameter_groups_json(spec, graph); !groups.is_null()) report["parameter_groups"] = std::move(groups);
+  if (Json groups = parameter_groups_json(spec, graph); !groups.is_null())
+    report["parameter_groups"] = std::move(groups);
   if (plan.servers > 0) add_served(report, classes);
   if (plan.is_asynchronous())
     report["asynchronous"] = {{"staleness", spec.parallel.staleness}, {"rebalance", spec.parallel.rebalance}};

@@ -129,7 +129,8 @@ ServedBuckets served_buckets(const Compiler& c) {
   const Program worker = compile(c.graph, c.plan, c.spec, c.cost, 0, &c.graph == &c.trained ? nullptr : &of);
   ServedBuckets served;
   for (const Instruction& i : worker.instructions) {
-    if ((i.opcode != Opcode::send && i.opcode != Opcode::recv) || i.peer != c.rank || i.purpose == Purpose::clip) continue;
+    if ((i.opcode != Opcode::send && i.opcode != Opcode::recv) || i.peer != c.rank || i.purpose == Purpose::clip)
+      continue;
     const bool is_pull = i.opcode == Opcode::recv;
     const std::string& tensor = is_pull ? i.outputs[0].tensor : i.inputs[0].tensor;
     const std::string name = tensor.substr(tensor.find('.') + 1);

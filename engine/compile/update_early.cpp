@@ -13,9 +13,9 @@
 #include <string>
 #include <vector>
 
-#include "engine/compile/rank_groups.h"
 #include "engine/compile/conflicts.h"
 #include "engine/compile/passes.h"
+#include "engine/compile/rank_groups.h"
 #include "engine/ops/elementwise.h"
 #include "engine/plan/cost_model.h"
 
@@ -91,7 +91,8 @@ class Clocks {
     if (code.opcode == Opcode::kernel) compute_ += c_.cost.compute_seconds(cost_of(code));
     if (code.opcode != Opcode::collective) return;
     // All ranks of a stage must count alike, so the group of the first of them stands for all.
-    const GroupKind kind = group_of_ranks(c_.plan.mesh, c_.program.groups[static_cast<size_t>(code.group)], c_.program.rank);
+    const GroupKind kind =
+        group_of_ranks(c_.plan.mesh, c_.program.groups[static_cast<size_t>(code.group)], c_.program.rank);
     const std::vector<int> ranks = kind.members(c_.plan.mesh, c_.program.rank - c_.program.rank_in_stage);
     wire_ = std::max(wire_, compute_) + c_.cost.collective_seconds(code.collective, code.bytes(), ranks);
   }

@@ -8,12 +8,17 @@ namespace trainctl {
 namespace {
 
 nlohmann::ordered_json memory_report(const RankClasses& classes, const Machine& machine) {
-  const auto most = std::max_element(
-      classes.programs.begin(), classes.programs.end(),
-      [](const Program& a, const Program& b) { return a.memory.total() < b.memory.total(); });
+  const auto most =
+      std::max_element(classes.programs.begin(), classes.programs.end(),
+                       [](const Program& a, const Program& b) { return a.memory.total() < b.memory.total(); });
   const int64_t bytes = most->memory.total();
-  const auto reserved = static_cast<int64_t>(machine.reserved.value), device = static_cast<int64_t>(machine.memory.value);
-  return {{"rank", most->rank}, {"bytes", bytes}, {"reserved", reserved}, {"device", device}, {"fits", bytes + reserved <= device}};
+  const auto reserved = static_cast<int64_t>(machine.reserved.value),
+             device = static_cast<int64_t>(machine.memory.value);
+  return {{"rank", most->rank},
+          {"bytes", bytes},
+          {"reserved", reserved},
+          {"device", device},
+          {"fits", bytes + reserved <= device}};
 }
 
 }  // namespace
@@ -31,18 +36,16 @@ nlohmann::ordered_json estimate_report(const RankClasses& classes, const Machine
       if (opcode == Opcode::kernel || opcode == Opcode::load) compute += span.end - span.begin;
       if (opcode == Opcode::collective || opcode == Opcode::send) communication += span.end - span.begin;
     }
-    of_classes.push_back({{"rank", classes.ranks[c].front()},
-                          {"compute", compute.value},
-                          {"communication", communication.value}});
+    of_classes.push_back(
+        {{"rank", classes.ranks[c].front()}, {"compute", compute.value}, {"communication", communication.value}});
   }
-  nlohmann::ordered_json report = {
-          {"machine", machine.name},
-          {"source", machine.source},
-          {"seconds", step.step.value},
-          {"low", std::max(step.step - kNineOfTen * step.deviation, Seconds{}).value},
-          {"high", (step.step + kNineOfTen * step.deviation).value},
-          {"parts", std::move(parts)},
-          {"classes", std::move(of_classes)}};
+  nlohmann::ordered_json report = {{"machine", machine.name},
+                                   {"source", machine.source},
+                                   {"seconds", step.step.value},
+                                   {"low", std::max(step.step - kNineOfTen * step.deviation, Seconds{}).value},
+                                   {"high", (step.step + kNineOfTen * step.deviation).value},
+                                   {"parts", std::move(parts)},
+                                   {"classes", std::move(of_classes)}};
   if (machine.memory.value > 0) report["memory"] = memory_report(classes, machine);
   return report;
 }

@@ -260,7 +260,8 @@ class Simulator {
         std::string key = call_key(now.collective, spread);
         const auto model = machine_.calls.find(key);
         return {collective_time(machine_, now.collective, bytes, spread),
-                model == machine_.calls.end() ? kUnmeasured : model->second.error(call_sizes(bytes), {}), std::move(key)};
+                model == machine_.calls.end() ? kUnmeasured : model->second.error(call_sizes(bytes), {}),
+                std::move(key)};
       }
       case Opcode::send:
         return {send_time(machine_, bytes, classes_.programs[at.of_class].rank, now.peer), kUnmeasured, "send"};
@@ -287,10 +288,11 @@ class Simulator {
     const auto i = static_cast<size_t>(at.index);
     Seconds seconds = in_step_.stretch * alone_seconds(program, i, machine_);
     if (!shares_launch(program, i)) seconds += in_step_.gap;
-    const double error = model == machine_.kernels.end()
-                             ? kUnmeasured
-                             : model->second.error(kernel_sizes(inputs, outputs),
-                                                   kernel_cost(kernel, inputs, outputs, now.attrs), to_string(now.attrs));
+    const double error =
+        model == machine_.kernels.end()
+            ? kUnmeasured
+            : model->second.error(kernel_sizes(inputs, outputs), kernel_cost(kernel, inputs, outputs, now.attrs),
+                                  to_string(now.attrs));
     return {seconds, error, std::move(key)};
   }
 

@@ -1,7 +1,7 @@
 // How long a step takes: the programs that will run, executed on a machine's clock instead of the machine.
 //
-// One rank of each class runs. An instruction begins when its stream has reached it, what it waits for has ended and, if
-// it is a collective or a recv, its peers have come; instructions begin in the order of their times. So whatever the
+// One rank of each class runs. An instruction begins when its stream has reached it, what it waits for has ended and,
+// if it is a collective or a recv, its peers have come; instructions begin in the order of their times. So whatever the
 // compiler did is priced: overlap, launches that are shared, bubbles of the pipeline, ranks that wait for others.
 #pragma once
 

@@ -38,7 +38,7 @@ struct Factor {
   std::string name;  ///< a letter, as in the rule's text
   int64_t size = 1;
   bool cuttable = true;
-  std::string why_not;  ///< when !cuttable: "the op needs the whole dim on one rank"
+  std::string why_not;   ///< when !cuttable: "the op needs the whole dim on one rank"
   std::string why_size;  ///< where the size is not that of a dim: "its parts, [4, 6], are multiples of 2"
 };
 

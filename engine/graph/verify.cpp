@@ -51,8 +51,8 @@ void verify_tensors(const Graph& graph) {
     require(names.insert(tensor.name).second, "two tensors are named {}", tensor.name);
     const bool made = tensor.kind == TensorKind::activation || tensor.kind == TensorKind::gradient;
     // An evaluation's graph has the tensors of the training graph, also those that it does not make.
-    require(made == (tensor.producer >= 0) || (made && graph.is_evaluation),
-            "{}: its producer disagrees with its kind", tensor.name);
+    require(made == (tensor.producer >= 0) || (made && graph.is_evaluation), "{}: its producer disagrees with its kind",
+            tensor.name);
     for (int64_t size : tensor.shape) require(size > 0, "{}: every dim is at least 1", tensor.name);
   }
   names.clear();

@@ -41,8 +41,8 @@ bool solve(std::array<Row, 3> matrix, Row right, unsigned used, Row& x) {
   return true;
 }
 
-/// The coefficients >= 0 with the least sum of squares of relative errors: of three, the best of all subsets that are not
-/// negative. `without` is left out.
+/// The coefficients >= 0 with the least sum of squares of relative errors: of three, the best of all subsets that are
+/// not negative. `without` is left out.
 Row fit(const Samples& samples, size_t without) {
   Row scale = {};
   for (size_t s = 0; s < samples.size(); ++s)
@@ -75,7 +75,8 @@ Row fit(const Samples& samples, size_t without) {
   for (unsigned used = 1; used < 8; ++used) {
     Row x;
     if (!solve(matrix, right, used, x) || std::any_of(x.begin(), x.end(), [](double v) { return v < 0; })) continue;
-    const double squares = count - 2 * dot(x, right) + dot(x, {dot(matrix[0], x), dot(matrix[1], x), dot(matrix[2], x)});
+    const double squares =
+        count - 2 * dot(x, right) + dot(x, {dot(matrix[0], x), dot(matrix[1], x), dot(matrix[2], x)});
     if (squares >= least) continue;
     least = squares;
     best = x;
@@ -134,8 +135,8 @@ double own_error(const Samples& samples) {
   double squares = 0;
   for (size_t s = 0; s < samples.size(); ++s) {
     const Row coefficients = fit(samples, s);
-    const double seconds = seconds_of(coefficients, samples, left_by(coefficients, samples), point_of(samples[s]),
-                                      samples[s].cost, s);
+    const double seconds =
+        seconds_of(coefficients, samples, left_by(coefficients, samples), point_of(samples[s]), samples[s].cost, s);
     const double error = std::log(seconds / samples[s].seconds.value);
     squares += error * error;
   }
@@ -150,9 +151,7 @@ bool KernelSample::operator==(const KernelSample& other) const {
 }
 
 KernelModel::KernelModel(std::vector<KernelSample> samples)
-    : samples_(std::move(samples)),
-      coefficients_(fit(samples_, kNone)),
-      error_(own_error(samples_)) {
+    : samples_(std::move(samples)), coefficients_(fit(samples_, kNone)), error_(own_error(samples_)) {
   left_ = left_by(coefficients_, samples_);
 }
 
@@ -170,8 +169,8 @@ double KernelModel::error(const std::vector<double>& sizes, const Cost& cost, st
 
 bool KernelModel::shows_rates(Seconds launch) const {
   constexpr double kApart = 4, kLaunches = 10;
-  const auto [least, most] = std::minmax_element(
-      samples_.begin(), samples_.end(), [](const auto& a, const auto& b) { return a.seconds < b.seconds; });
+  const auto [least, most] = std::minmax_element(samples_.begin(), samples_.end(),
+                                                 [](const auto& a, const auto& b) { return a.seconds < b.seconds; });
   return most->seconds >= kApart * least->seconds && most->seconds >= kLaunches * launch;
 }
 
@@ -186,7 +185,8 @@ std::string kernel_key(const KernelDef& kernel, Infos inputs, Infos outputs, con
 std::vector<double> kernel_sizes(Infos inputs, Infos outputs) {
   std::vector<double> sizes;
   for (Infos infos : {inputs, outputs})
-    for (const TensorInfo& info : infos) sizes.push_back(std::log2(static_cast<double>(std::max<int64_t>(bytes_of(info), 1))));
+    for (const TensorInfo& info : infos)
+      sizes.push_back(std::log2(static_cast<double>(std::max<int64_t>(bytes_of(info), 1))));
   return sizes;
 }
 

@@ -2,9 +2,9 @@
 //
 // A kernel's time is modelled as start + operations / rate + bytes / rate, with coefficients >= 0 that minimize the
 // squares of the relative errors. What the model leaves at the measured sizes is interpolated: a size takes on the
-// errors of the nearest ones, where calls with other attributes or another number of operations are less near. The model
-// says its own error: that which it makes at each measured size when it has not seen that size, and less the nearer a
-// measured size is.
+// errors of the nearest ones, where calls with other attributes or another number of operations are less near. The
+// model says its own error: that which it makes at each measured size when it has not seen that size, and less the
+// nearer a measured size is.
 #pragma once
 
 #include <array>
@@ -37,8 +37,8 @@ class KernelModel {
   double error(const std::vector<double>& sizes, const Cost& cost, std::string_view attrs = {}) const;
   /// The same of a size far from all samples, at most 1.
   double error() const { return error_; }
-  /// False: all samples take about as long, whatever their size, or not much longer than a launch. They show what a start
-  /// takes, and no rate.
+  /// False: all samples take about as long, whatever their size, or not much longer than a launch. They show what a
+  /// start takes, and no rate.
   bool shows_rates(Seconds launch) const;
   const std::vector<KernelSample>& samples() const { return samples_; }
   friend bool operator==(const KernelModel& a, const KernelModel& b) { return a.samples_ == b.samples_; }

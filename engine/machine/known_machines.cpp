@@ -1,9 +1,10 @@
-// Machines that come with the program. Rates are what good kernels reach, about 70 % of the products and 80 to 90 % of the
-// memory rate of the data sheets; links are data sheets' figures times the part that NCCL's large collectives reach.
+// Machines that come with the program. Rates are what good kernels reach, about 70 % of the products and 80 to 90 % of
+// the memory rate of the data sheets; links are data sheets' figures times the part that NCCL's large collectives
+// reach.
 //
-// Sources: NVIDIA H100 and H200 Tensor Core GPU data sheets (SXM), NVIDIA A100 data sheet (SXM, 80 GB), NVIDIA DGX H100,
-// H200 and A100 system data sheets: 8 GPUs a host, NVLink 900 (A100: 600) GB/s both ways together, a ConnectX-7 of
-// 400 Gb/s (A100: ConnectX-6 of 200 Gb/s) for each GPU.
+// Sources: NVIDIA H100 and H200 Tensor Core GPU data sheets (SXM), NVIDIA A100 data sheet (SXM, 80 GB), NVIDIA DGX
+// H100, H200 and A100 system data sheets: 8 GPUs a host, NVLink 900 (A100: 600) GB/s both ways together, a ConnectX-7
+// of 400 Gb/s (A100: ConnectX-6 of 200 Gb/s) for each GPU.
 #include <algorithm>
 #include <array>
 
@@ -27,7 +28,8 @@ Machine cpu() {
   return m;
 }
 
-Machine gpus(const char* name, double memory_gib, ProductRates products, double memory_rate, double nvlink, double network) {
+Machine gpus(const char* name, double memory_gib, ProductRates products, double memory_rate, double nvlink,
+             double network) {
   Machine m;
   m.name = name;
   m.source = "data sheets";
@@ -60,7 +62,8 @@ const std::array<Machine, 4>& machines() {
 std::span<const Machine> known_machines() { return machines(); }
 
 const Machine* find_machine(std::string_view name) {
-  const auto found = std::find_if(machines().begin(), machines().end(), [&](const Machine& m) { return m.name == name; });
+  const auto found =
+      std::find_if(machines().begin(), machines().end(), [&](const Machine& m) { return m.name == name; });
   return found == machines().end() ? nullptr : &*found;
 }
 

@@ -93,7 +93,9 @@ Seconds kernel_time(const Machine& machine, const KernelDef& kernel, Infos input
   const Cost cost = kernel_cost(kernel, inputs, outputs, attrs);
   const FlopsPerSecond products =
       machine.product_rate(multiplies_in_bf16(inputs) ? DType::bf16 : DType::f32, attrs.flag("tf32"));
-  const auto at_rates = [&](const Cost& c) { return std::max(Flops{c.flops} / products, Bytes{c.bytes} / machine.memory_rate); };
+  const auto at_rates = [&](const Cost& c) {
+    return std::max(Flops{c.flops} / products, Bytes{c.bytes} / machine.memory_rate);
+  };
   const auto found = machine.kernels.find(machine.kernels.empty() ? "" : kernel_key(kernel, inputs, outputs, attrs));
   if (found == machine.kernels.end()) return machine.launch + at_rates(cost);
   const KernelModel& model = found->second;

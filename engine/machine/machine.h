@@ -47,8 +47,8 @@ struct StepSample {
   friend bool operator==(const StepSample&, const StepSample&) = default;
 };
 
-/// What a step takes beyond its kernels measured alone: in a step they find their operands in other caches, and the device
-/// runs at the clocks of a long load. step = stretch * alone + gap * kernels + host.
+/// What a step takes beyond its kernels measured alone: in a step they find their operands in other caches, and the
+/// device runs at the clocks of a long load. step = stretch * alone + gap * kernels + host.
 struct StepCost {
   double stretch = 1;
   Seconds gap;       ///< of each kernel
@@ -76,8 +76,8 @@ struct Machine {
   /// While bytes move, kernels take this many times as long, and the transfer too.
   double overlap_cost = 1;
   std::vector<LinkLevel> links;  ///< innermost first; the last joins any number
-  KernelSamples kernels;  ///< by kernel_key
-  KernelSamples calls;    ///< collectives, by call_key; `cost.bytes` is what a rank sends
+  KernelSamples kernels;         ///< by kernel_key
+  KernelSamples calls;           ///< collectives, by call_key; `cost.bytes` is what a rank sends
   std::vector<StepSample> steps;
 
   FlopsPerSecond product_rate(DType dtype, bool tf32) const;
@@ -100,8 +100,8 @@ GroupSpread spread_of(const Machine& machine, std::span<const int> ranks);
 int64_t wire_bytes(Collective kind, int64_t bytes, int group_size);
 
 /// The alpha-beta model over all levels: a call has a latency, and one more for each round of a tree within each level;
-/// the levels pass on the bytes side by side, so the slowest counts. All groups like this one call at once. A group that
-/// lies like one that was measured takes what that took.
+/// the levels pass on the bytes side by side, so the slowest counts. All groups like this one call at once. A group
+/// that lies like one that was measured takes what that took.
 Seconds collective_time(const Machine& machine, Collective kind, Bytes bytes, const GroupSpread& spread);
 /// "all_reduce 8x2": the kind and the group's units, without trailing ones.
 std::string call_key(Collective kind, const GroupSpread& spread);
@@ -110,8 +110,8 @@ std::vector<double> call_sizes(Bytes bytes);
 /// From one rank to another.
 Seconds send_time(const Machine& machine, Bytes bytes, int from, int to);
 
-/// Seconds of one kernel that runs alone: as measured, else `launch` and the larger of what its operations and its bytes
-/// take at the machine's rates.
+/// Seconds of one kernel that runs alone: as measured, else `launch` and the larger of what its operations and its
+/// bytes take at the machine's rates.
 Seconds kernel_time(const Machine& machine, const KernelDef& kernel, Infos inputs, Infos outputs, const Attrs& attrs);
 
 /// The machines that come with the program.

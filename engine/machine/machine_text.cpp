@@ -32,7 +32,8 @@ class Fields {
   }
   int count(const char* name) const {
     const double value = number(name);
-    if (value != std::floor(value) || value > 1e6) throw EnvError(where_ + "." + name + ": expected a number of devices");
+    if (value != std::floor(value) || value > 1e6)
+      throw EnvError(where_ + "." + name + ": expected a number of devices");
     return static_cast<int>(value);
   }
   std::string text(const char* name) const {
@@ -66,7 +67,9 @@ std::vector<LinkLevel> links_of(const Fields& machine) {
   std::vector<LinkLevel> links;
   for (const Json& item : machine.list("links")) {
     const Fields link(item, machine.where() + ".links[" + std::to_string(links.size()) + "]");
-    links.push_back({link.text("name"), link.count("devices"), {link.positive("bytes_per_second")},
+    links.push_back({link.text("name"),
+                     link.count("devices"),
+                     {link.positive("bytes_per_second")},
                      {link.number("latency_seconds")}});
   }
   if (links.empty() || links.back().devices != 0)
@@ -127,7 +130,8 @@ std::vector<StepSample> steps_of(const Fields& machine) {
   if (!machine.json().contains("steps")) return steps;
   for (const Json& item : machine.list("steps")) {
     const Fields step(item, machine.where() + ".steps[" + std::to_string(steps.size()) + "]");
-    steps.push_back({step.text("job"), step.count("kernels"), {step.positive("alone_seconds")}, {step.positive("seconds")}});
+    steps.push_back(
+        {step.text("job"), step.count("kernels"), {step.positive("alone_seconds")}, {step.positive("seconds")}});
   }
   return steps;
 }

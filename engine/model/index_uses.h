@@ -11,9 +11,9 @@
 namespace trainctl {
 
 struct IndexUse {
-  std::string input;   ///< "data" or "label"
-  std::string reader;  ///< "layer 'emb' (embedding)", "the loss (softmax_cross_entropy)"
-  int64_t below = 0;   ///< every element must be in [0, below)
+  std::string input;                    ///< "data" or "label"
+  std::string reader;                   ///< "layer 'emb' (embedding)", "the loss (softmax_cross_entropy)"
+  int64_t below = 0;                    ///< every element must be in [0, below)
   std::optional<int64_t> ignored = {};  ///< or be this number (a loss's ignore_index)
 
   bool accepts(int64_t value) const { return (value >= 0 && value < below) || value == ignored; }

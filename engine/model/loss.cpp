@@ -27,8 +27,7 @@ const LossDef& loss_def(const std::string& name) {
 /// The label in the shape that the loss needs; it must have that number of elements per sample.
 TensorId label_for(const LossContext& c, const LossDef& type, const Shape& prediction, bool soft) {
   const DataField* field = c.data.find("label");
-  if (field == nullptr)
-    shape_error("the samples have no field 'label' to compare with; name one so in dataset.fields");
+  if (field == nullptr) shape_error("the samples have no field 'label' to compare with; name one so in dataset.fields");
   const bool classes = type.labels_are_classes && !soft;
   if (classes != field->is_integer) {
     shape_error(fmt::format("{} needs {} labels, the data set gives {}; set dataset.label_dtype: {}", c.spec.loss->type,
@@ -80,7 +79,8 @@ TensorId build_loss(LossContext c, TensorId prediction) {
   const LossDef& type = loss_def(c.spec.loss->type);
   const bool soft = type.labels_are_classes && has_soft_labels(c.spec.dataset);
   if (soft && type.soft_op == nullptr)
-    shape_error(fmt::format("{} takes labels that are classes, but one_hot makes them shares of all classes", type.name));
+    shape_error(
+        fmt::format("{} takes labels that are classes, but one_hot makes them shares of all classes", type.name));
   const Shape shape = c.graph.tensors[prediction].shape;
   if (type.labels_are_classes && shape.size() < 2) {
     shape_error(fmt::format("{} needs a prediction [.., classes], but got {}", type.name, to_string(shape)));

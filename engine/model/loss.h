@@ -18,8 +18,8 @@ struct LossContext {
 };
 
 /// Appends layer and tensor "loss" [1]: this micro-batch's share of the mean over the global batch. Before it the layer
-/// computes graph.metrics, each as "loss.<its name>". Creates input "label" if no layer reads it yet. Throws ShapeError,
-/// or SpecError at a metric.
+/// computes graph.metrics, each as "loss.<its name>". Creates input "label" if no layer reads it yet. Throws
+/// ShapeError, or SpecError at a metric.
 TensorId build_loss(LossContext context, TensorId prediction);
 
 }  // namespace trainctl

@@ -9,8 +9,8 @@
 
 namespace trainctl {
 
-/// Sets Update::group of all updates. A parameter belongs to the first group that has a pattern for it. Returns an error
-/// for each pattern that decides nothing: it matches no parameter, or only those of earlier groups.
+/// Sets Update::group of all updates. A parameter belongs to the first group that has a pattern for it. Returns an
+/// error for each pattern that decides nothing: it matches no parameter, or only those of earlier groups.
 std::vector<Diagnostic> set_parameter_groups(const JobSpec& spec, Graph& graph);
 
 }  // namespace trainctl

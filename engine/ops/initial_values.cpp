@@ -48,7 +48,8 @@ std::vector<Field> kaiming_fields() {
           text("nonlinearity", "What follows the layer; sets the gain.")
               .one_of({"linear", "sigmoid", "tanh", "relu", "leaky_relu", "selu"})
               .defaults(std::string("leaky_relu")),
-          number("negative_slope", "Of leaky_relu.").defaults(0.0), number("gain", "In place of nonlinearity.").above(0)};
+          number("negative_slope", "Of leaky_relu.").defaults(0.0),
+          number("gain", "In place of nonlinearity.").above(0)};
 }
 
 std::vector<Field> xavier_fields() { return {number("gain", "Multiplies the deviation.").defaults(1.0).above(0)}; }
@@ -59,8 +60,9 @@ const std::vector<InitialType>& types() {
       {{"normal",
         "Normal with mean 0.",
         {number("std", "Deviation.").defaults(1.0).above(0),
-         integer("depth", "Divides the deviation by sqrt(2 depth), as GPT-2 does for the last layers of its depth blocks' "
-                          "two branches.")
+         integer("depth",
+                 "Divides the deviation by sqrt(2 depth), as GPT-2 does for the last layers of its depth blocks' "
+                 "two branches.")
              .at_least(1)
              .at_most(kMaxSize)}},
        Kind::normal,

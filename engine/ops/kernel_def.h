@@ -119,8 +119,8 @@ struct KernelDef {
   bool is_product = false;
   /// With the attr first_row it computes only some rows of output 0, starting with that one.
   bool makes_rows = false;
-  /// Of a kernel that computes its rows one by one: of some rows of these operands it computes those of its outputs, and
-  /// its other outputs are sums over rows. Null: it has no such rows.
+  /// Of a kernel that computes its rows one by one: of some rows of these operands it computes those of its outputs,
+  /// and its other outputs are sums over rows. Null: it has no such rows.
   RowOperands (*row_operands)(const Attrs& attrs) = nullptr;
   LaunchRole launch_role = LaunchRole::none;
 

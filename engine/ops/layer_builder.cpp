@@ -219,7 +219,8 @@ void LayerBuilder::name_outputs(const std::vector<TensorId>& outputs, const std:
   for (TensorId output : outputs) graph_.tensors[output].name.clear();
   for (size_t i = 0; i < outputs.size(); ++i) {
     std::string full = fmt::format("{}.{}", name(), names[i]);
-    if (graph_.find_tensor(full)) shape_error(fmt::format("an output cannot be called '{}': the layer has that inside", names[i]));
+    if (graph_.find_tensor(full))
+      shape_error(fmt::format("an output cannot be called '{}': the layer has that inside", names[i]));
     graph_.tensors[outputs[i]].name = std::move(full);
   }
 }

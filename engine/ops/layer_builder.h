@@ -43,7 +43,8 @@ class LayerBuilder {
  private:
   TensorId add_tensor(Tensor tensor);
   void name_outputs(const std::vector<TensorId>& outputs, const std::vector<std::string>& names);
-  /// Letters of tensors that already have factors in this layer. A letter that is a whole dim stands for all its factors.
+  /// Letters of tensors that already have factors in this layer. A letter that is a whole dim stands for all its
+  /// factors.
   std::map<char, DimRule> known_letters(const std::vector<TensorId>& inputs, const RuleLetters& dims) const;
   Rule bind(const OpDef& op, const std::vector<TensorId>& inputs, const std::vector<TensorInfo>& outputs,
             const Attrs& attrs);

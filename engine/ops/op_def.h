@@ -35,8 +35,8 @@ enum class InEvaluation : uint8_t {
 /// the outputs. Nodes of a layer with the same `stats` of the same inputs share them, and recomputation does not repeat
 /// them.
 ///
-/// Or, with `block`, the ranks exchange elements: `stats` puts together a block for each rank, with those that it needs,
-/// and an all_to_all brings each its own.
+/// Or, with `block`, the ranks exchange elements: `stats` puts together a block for each rank, with those that it
+/// needs, and an all_to_all brings each its own.
 struct InnerSum {
   const KernelDef* stats;                            ///< the op's inputs -> statistics of this part, f32
   Shape (*shape)(Infos inputs, const Attrs& attrs);  ///< of the statistics: the dims of the rows, then a few numbers

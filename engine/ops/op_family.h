@@ -1,5 +1,5 @@
-// A family: the ops, kernels, layers, losses, optimizers and metrics of one folder in engine/ops. all_ops.def lists the folders.
-// For each of them
+// A family: the ops, kernels, layers, losses, optimizers and metrics of one folder in engine/ops. all_ops.def lists the
+// folders. For each of them
 //   <folder>/<folder>.cpp        defines  <folder>_family      what the planner and the compiler know
 //   <folder>/<folder>_cpu.cpp    defines  <folder>_cpu         the kernels of CPUs (kernel.h)
 //   <folder>/<folder>_cuda.cu    defines  <folder>_cuda        the kernels of NVIDIA GPUs (cuda/cuda_kernel.h)
@@ -26,8 +26,8 @@ struct OpFamily {
   std::initializer_list<const LossDef*> losses = {};
   std::initializer_list<const OptimizerDef*> optimizers = {};
   std::initializer_list<const MetricDef*> metrics = {};
-  /// Under which name a profile adds up its kernels. Null: of losses and optimizers as such, of products as products, and
-  /// the rest together.
+  /// Under which name a profile adds up its kernels. Null: of losses and optimizers as such, of products as products,
+  /// and the rest together.
   const char* profile_part = nullptr;
 };
 

@@ -24,8 +24,8 @@ class CostModel {
 
   double compute_seconds(const Cost& cost) const;
   double copy_seconds(int64_t bytes) const;
-  /// `bytes` as for collective_time. The group that the first rank of a stage belongs to stands for all: every rank must
-  /// come to the same plan.
+  /// `bytes` as for collective_time. The group that the first rank of a stage belongs to stands for all: every rank
+  /// must come to the same plan.
   double collective_seconds(Collective kind, int64_t bytes, const Mesh& mesh, const Axes& axes) const;
   double collective_seconds(Collective kind, int64_t bytes, std::span<const int> ranks) const;
 

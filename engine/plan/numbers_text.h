@@ -7,8 +7,12 @@
 
 namespace trainctl {
 
-inline void put_number(std::string& out, int64_t number) { out.append(reinterpret_cast<const char*>(&number), sizeof number); }
-inline void put_number(std::string& out, double number) { out.append(reinterpret_cast<const char*>(&number), sizeof number); }
+inline void put_number(std::string& out, int64_t number) {
+  out.append(reinterpret_cast<const char*>(&number), sizeof number);
+}
+inline void put_number(std::string& out, double number) {
+  out.append(reinterpret_cast<const char*>(&number), sizeof number);
+}
 inline void put_number(std::string& out, int number) { put_number(out, int64_t{number}); }
 inline void put_number(std::string& out, bool number) { put_number(out, int64_t{number}); }
 

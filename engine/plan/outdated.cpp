@@ -46,11 +46,14 @@ std::vector<std::string> leave_out_outdated(JobSpec& spec, const Graph& graph) {
   std::vector<std::string> notes;
   ParallelSpec& parallel = spec.parallel;
   const std::string why = asked(spec);
-  if (why.empty() || parallel.mode != ParallelMode::semi_auto_parallel || spec.launch.ranks % parallel.stages != 0) return notes;
+  if (why.empty() || parallel.mode != ParallelMode::semi_auto_parallel || spec.launch.ranks % parallel.stages != 0)
+    return notes;
   const int stages = parallel.stages * parallel.chunks;
-  if (!parallel.stage_config.empty() && !spec.is_override("parallel.stage_config") && !fits(parallel.stage_config, stages)) {
+  if (!parallel.stage_config.empty() && !spec.is_override("parallel.stage_config") &&
+      !fits(parallel.stage_config, stages)) {
     parallel.stage_config.clear();
-    notes.push_back(fmt::format("parallel.stage_config is for other stages than {}: the layers are balanced over {}", why, stages));
+    notes.push_back(
+        fmt::format("parallel.stage_config is for other stages than {}: the layers are balanced over {}", why, stages));
   }
   const Mesh mesh(spec.launch.ranks / parallel.stages);
   const std::vector<LayerFacts> facts = sharding_facts(graph);
@@ -70,7 +73,8 @@ std::vector<std::string> leave_out_outdated(JobSpec& spec, const Graph& graph) {
     return outdated;
   });
   if (!left_out.empty())
-    notes.push_back(fmt::format("the strategies of {} are for other ranks than {}: left to trainctl", join(left_out), why));
+    notes.push_back(
+        fmt::format("the strategies of {} are for other ranks than {}: left to trainctl", join(left_out), why));
   return notes;
 }
 

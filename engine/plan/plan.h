@@ -47,8 +47,8 @@ struct VariablePlan {
   TensorId tensor = -1;
   std::vector<int> stages;          ///< ascending; more than one if layers of several stages share it
   std::vector<int> virtual_stages;  ///< the same, by chunk
-  Shape global_shape;       ///< the graph's shape; in hybrid_parallel the shape of all ranks' parts together
-  Layout layout;            ///< never partial
+  Shape global_shape;               ///< the graph's shape; in hybrid_parallel the shape of all ranks' parts together
+  Layout layout;                    ///< never partial
 };
 
 enum class TaskKind : uint8_t {
@@ -80,8 +80,8 @@ struct Plan {
   int ranks = 1;  ///< workers; the mesh is theirs
   /// parameter_server: they hold the weights that are updated, and have the ranks after the workers'.
   int servers = 0;
-  /// Asynchronous parameter servers: so many workers each run the program of the mesh's one rank, on batches of their own,
-  /// and exchange messages with the servers alone. 0: the ranks run in step.
+  /// Asynchronous parameter servers: so many workers each run the program of the mesh's one rank, on batches of their
+  /// own, and exchange messages with the servers alone. 0: the ranks run in step.
   int own_workers = 0;
   int num_stages = 1;
   int chunks = 1;  ///< consecutive layers form a virtual stage; chunk c of stage s is virtual stage c * num_stages + s

@@ -174,10 +174,12 @@ class Propagation {
     }
   }
 
-  /// True if the unit changed. It is left out if it changed nothing the last time, and nothing around it has changed since.
+  /// True if the unit changed. It is left out if it changed nothing the last time, and nothing around it has changed
+  /// since.
   bool improve(int u) {
     const Surroundings& around = surroundings_[u];
-    if (std::all_of(around.units.begin(), around.units.end(), [&](int v) { return changed_at_[v] <= settled_at_[u]; })) return false;
+    if (std::all_of(around.units.begin(), around.units.end(), [&](int v) { return changed_at_[v] <= settled_at_[u]; }))
+      return false;
     std::string key;
     put_number(key, around.kind);
     for (int v : around.units) put_number(key, numbers_[v]);
@@ -372,7 +374,7 @@ class Propagation {
   std::map<FactorAxes, int> number_of_;
   std::vector<FactorAxes> lists_;  // by number
   int64_t clock_ = 0;
-  std::vector<int64_t> changed_at_, settled_at_;                  // by unit
+  std::vector<int64_t> changed_at_, settled_at_;              // by unit
   std::unordered_map<std::string, std::vector<int>> chosen_;  // by kind and surroundings: the numbers of a group
 };
 

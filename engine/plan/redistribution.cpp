@@ -252,11 +252,13 @@ double redistribution_seconds(const Mesh& mesh, const Shape& shape, DType dtype,
   return seconds;
 }
 
-double redistribution_bytes(const Mesh& mesh, const Shape& shape, DType dtype, const std::vector<RedistributionStep>& steps) {
+double redistribution_bytes(const Mesh& mesh, const Shape& shape, DType dtype,
+                            const std::vector<RedistributionStep>& steps) {
   double bytes = 0;
   for (const RedistributionStep& step : steps)
     if (step.kind != StepKind::slice)
-      bytes += static_cast<double>(wire_bytes(collective_of(step.kind), step_bytes(mesh, shape, dtype, step), mesh.ways(step.axes)));
+      bytes += static_cast<double>(
+          wire_bytes(collective_of(step.kind), step_bytes(mesh, shape, dtype, step), mesh.ways(step.axes)));
   return bytes;
 }
 

@@ -39,7 +39,8 @@ double redistribution_seconds(const Mesh& mesh, const Shape& shape, DType dtype,
                               const std::vector<RedistributionStep>& steps, const CostModel& cost);
 
 /// The bytes that a rank sends in them.
-double redistribution_bytes(const Mesh& mesh, const Shape& shape, DType dtype, const std::vector<RedistributionStep>& steps);
+double redistribution_bytes(const Mesh& mesh, const Shape& shape, DType dtype,
+                            const std::vector<RedistributionStep>& steps);
 
 /// "all_gather dim 1 over axes {0,1}".
 std::string to_string(const RedistributionStep& step);

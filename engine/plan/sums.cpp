@@ -42,7 +42,8 @@ class SumPlacement {
     for (TensorId term : node.inputs)
       apart += maker(term) != nullptr && made(term).is_partial() && !way(term, made(term), layout).empty();
     if (apart > 1)
-      plan_.layers[node.layer].reason += fmt::format("; {} terms of its gradient are summed over ranks one by one", apart);
+      plan_.layers[node.layer].reason +=
+          fmt::format("; {} terms of its gradient are summed over ranks one by one", apart);
   }
 
  private:

@@ -12,7 +12,9 @@ namespace {
 
 class Kinds {
  public:
-  int of(const std::string& description) { return known_.try_emplace(description, static_cast<int>(known_.size())).first->second; }
+  int of(const std::string& description) {
+    return known_.try_emplace(description, static_cast<int>(known_.size())).first->second;
+  }
 
  private:
   std::unordered_map<std::string, int> known_;
@@ -41,10 +43,13 @@ void put(std::string& out, const Link& link, int unit) {
 
 }  // namespace
 
-std::vector<Surroundings> find_surroundings(const Graph& graph, const std::vector<LayerFacts>& facts, const Units& units,
-                                            const Links& links, const std::vector<std::optional<LayerStrategy>>& strategies,
+std::vector<Surroundings> find_surroundings(const Graph& graph, const std::vector<LayerFacts>& facts,
+                                            const Units& units, const Links& links,
+                                            const std::vector<std::optional<LayerStrategy>>& strategies,
                                             const Traffic& traffic) {
-  const auto has_strategy = [&](int u) { return strategies[static_cast<size_t>(units.all[u].layer)] && !units.all[u].finishes(); };
+  const auto has_strategy = [&](int u) {
+    return strategies[static_cast<size_t>(units.all[u].layer)] && !units.all[u].finishes();
+  };
   Kinds unit_kinds, group_kinds;
   std::vector<int> kind_of_unit;
   for (int u = 0; u < static_cast<int>(units.all.size()); ++u) {

@@ -1,5 +1,5 @@
-// What a unit's choice of axes depends on. Layers at the same place of repeated blocks depend on the same, so propagation
-// chooses for one of them and the others take its choice.
+// What a unit's choice of axes depends on. Layers at the same place of repeated blocks depend on the same, so
+// propagation chooses for one of them and the others take its choice.
 #pragma once
 
 #include <optional>
@@ -22,8 +22,9 @@ struct Surroundings {
 };
 
 /// By unit. `strategies`: by layer.
-std::vector<Surroundings> find_surroundings(const Graph& graph, const std::vector<LayerFacts>& facts, const Units& units,
-                                            const Links& links, const std::vector<std::optional<LayerStrategy>>& strategies,
+std::vector<Surroundings> find_surroundings(const Graph& graph, const std::vector<LayerFacts>& facts,
+                                            const Units& units, const Links& links,
+                                            const std::vector<std::optional<LayerStrategy>>& strategies,
                                             const Traffic& traffic);
 
 }  // namespace trainctl

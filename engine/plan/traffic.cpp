@@ -300,7 +300,8 @@ Layout Traffic::unpack(const std::vector<uint64_t>& packed) const {
 
 bool Traffic::moves_once_a_step(TensorId tensor) const {
   const std::vector<Use>& targets = tensors_[static_cast<size_t>(tensor)].targets;
-  return !targets.empty() && std::all_of(targets.begin(), targets.end(), [](const Use& use) { return use.once_a_step; });
+  return !targets.empty() &&
+         std::all_of(targets.begin(), targets.end(), [](const Use& use) { return use.once_a_step; });
 }
 
 Traffic::Moved Traffic::moved(const TensorUses& tensor) {
@@ -340,7 +341,8 @@ const Traffic::Moved& Traffic::move(const TensorUses& tensor, const Use& target)
     const auto& [shape, dtype] = shapes_[tensor.shape_class];
     const CostModel& cost = target.once_a_step ? bucketed_ : cost_;
     const auto steps = plan_redistribution(mesh_, shape, dtype, unpack(from_), unpack(to_), cost);
-    known->second = {redistribution_seconds(mesh_, shape, dtype, steps, cost), redistribution_bytes(mesh_, shape, dtype, steps)};
+    known->second = {redistribution_seconds(mesh_, shape, dtype, steps, cost),
+                     redistribution_bytes(mesh_, shape, dtype, steps)};
     if (target.once_a_step) {
       known->second.seconds *= once_a_step_weight_;
       known->second.bytes *= once_a_step_share_;

@@ -34,8 +34,8 @@ class Traffic {
   /// The same for all units, each tensor once.
   double total();
 
-  /// The same in parts, for a search over them: of a unit's kernels, and of a tensor of the graph between the units that
-  /// make and read it.
+  /// The same in parts, for a search over them: of a unit's kernels, and of a tensor of the graph between the units
+  /// that make and read it.
   double unit_seconds(int unit) const { return work_seconds(unit); }
   double tensor_seconds(TensorId tensor) { return moved(tensors_[static_cast<size_t>(tensor)]).seconds; }
   /// The bytes that a rank sends for it, those of work done once a step by its share.
@@ -95,7 +95,7 @@ class Traffic {
   const Units& units_;
   const Mesh& mesh_;
   CostModel cost_;
-  CostModel bucketed_;  ///< without latency
+  CostModel bucketed_;                             ///< without latency
   double once_a_step_weight_, once_a_step_share_;  ///< of seconds, and of bytes
   std::vector<TensorUses> tensors_;
   std::vector<std::vector<size_t>> touched_;  ///< by unit: its tensors

@@ -11,9 +11,15 @@ std::optional<CommError> Communicator::hopeless(const std::string& call, const s
   return error;
 }
 
-bool Communicator::has_message(int) { check(false, "only shared memory says whether a message is there"); return false; }
+bool Communicator::has_message(int) {
+  check(false, "only shared memory says whether a message is there");
+  return false;
+}
 void Communicator::drop_messages(int) { check(false, "only shared memory keeps messages of a process that has ended"); }
-uint32_t Communicator::mail() const { check(false, "only shared memory counts messages"); return 0; }
+uint32_t Communicator::mail() const {
+  check(false, "only shared memory counts messages");
+  return 0;
+}
 void Communicator::wait_for_mail(uint32_t, double) { check(false, "only shared memory counts messages"); }
 
 }  // namespace trainctl

@@ -16,7 +16,8 @@ class Slot {
     range_.variable = &variable;
   }
 
-  /// `offset`: where the bucket's range begins in the arena, or where this rank's shards do if it keeps no more (`cut`).
+  /// `offset`: where the bucket's range begins in the arena, or where this rank's shards do if it keeps no more
+  /// (`cut`).
   void add(int64_t offset, bool cut) {
     if (offset < 0) return;
     if (bucket_.level == 0) return add_part(offset, 0, bucket_.elements, true);
@@ -97,12 +98,15 @@ std::vector<StoredRange> stored_ranges(const Program& program) {
 std::vector<Box> boxes_of(const Shape& shape, int64_t first, int64_t count) {
   const auto ndim = static_cast<int>(shape.size());
   std::vector<int64_t> strides(shape.size() + 1, 1);  // strides[d]: elements of a slice of the dims before d
-  for (int d = ndim - 1; d >= 0; --d) strides[static_cast<size_t>(d)] = strides[static_cast<size_t>(d) + 1] * shape[static_cast<size_t>(d)];
+  for (int d = ndim - 1; d >= 0; --d)
+    strides[static_cast<size_t>(d)] = strides[static_cast<size_t>(d) + 1] * shape[static_cast<size_t>(d)];
   std::vector<Box> boxes;
   for (int64_t at = first, end = first + count; at < end;) {
     // The largest run of whole slices, along the outermost dim where `at` is between two slices.
     int d = 0;
-    while (d < ndim && (at % strides[static_cast<size_t>(d) + 1] != 0 || end - at < strides[static_cast<size_t>(d) + 1])) ++d;
+    while (d < ndim &&
+           (at % strides[static_cast<size_t>(d) + 1] != 0 || end - at < strides[static_cast<size_t>(d) + 1]))
+      ++d;
     if (d == ndim) {  // a scalar
       boxes.push_back({Shape(shape.size(), 0), Shape(shape.size(), 1)});
       break;

@@ -1,5 +1,5 @@
-// See the header. Nothing counts that a pass of the compiler may leave out: element-wise chains, biases and losses fuse with
-// what is beside them.
+// See the header. Nothing counts that a pass of the compiler may leave out: element-wise chains, biases and losses fuse
+// with what is beside them.
 #include "engine/search/bound.h"
 
 #include <algorithm>
@@ -18,7 +18,9 @@ struct BestRates {
 };
 
 BestRates best_rates(const Machine& machine, Precision precision) {
-  BestRates best = {machine.product_rate(precision == Precision::bf16 ? DType::bf16 : DType::f32, precision == Precision::tf32), machine.memory_rate};
+  BestRates best = {
+      machine.product_rate(precision == Precision::bf16 ? DType::bf16 : DType::f32, precision == Precision::tf32),
+      machine.memory_rate};
   for (const auto& [key, model] : machine.kernels)
     for (const KernelSample& sample : model.samples()) {
       if (sample.seconds.value <= 0) continue;
@@ -30,17 +32,21 @@ BestRates best_rates(const Machine& machine, Precision precision) {
 
 std::vector<TensorInfo> infos_of(const Graph& graph, const std::vector<TensorId>& tensors) {
   std::vector<TensorInfo> infos;
-  for (TensorId t : tensors) infos.push_back({graph.tensors[static_cast<size_t>(t)].shape, graph.tensors[static_cast<size_t>(t)].dtype});
+  for (TensorId t : tensors)
+    infos.push_back({graph.tensors[static_cast<size_t>(t)].shape, graph.tensors[static_cast<size_t>(t)].dtype});
   return infos;
 }
 
 double node_least(const Graph& graph, const Node& node, bool is_loss, const BestRates& rates) {
   const OpDef& op = get_op(node.op);
   if (op.kernel.is_product && op.kernel.cost != nullptr)
-    return (Flops{op.kernel.cost(infos_of(graph, node.inputs), infos_of(graph, node.outputs), node.attrs).flops} / rates.products).value;
+    return (Flops{op.kernel.cost(infos_of(graph, node.inputs), infos_of(graph, node.outputs), node.attrs).flops} /
+            rates.products)
+        .value;
   if (node.rule.inner.empty() || is_loss) return 0;
   double largest = 0;
-  for (const TensorInfo& input : infos_of(graph, node.inputs)) largest = std::max(largest, static_cast<double>(bytes_of(input)));
+  for (const TensorInfo& input : infos_of(graph, node.inputs))
+    largest = std::max(largest, static_cast<double>(bytes_of(input)));
   return (Bytes{largest} / rates.memory).value;
 }
 
@@ -59,9 +65,11 @@ LeastWork least_work(const CutNetwork& network, const JobSpec& job, const Machin
   const OptimizerDef& optimizer = get_optimizer(job.optimizer.type);
   double bytes = 0;
   for (const Update& update : graph.updates) {
-    const size_t states = optimizer.states(job.optimizer.settings_of(update.group)).size(), p = static_cast<size_t>(update.parameter);
+    const size_t states = optimizer.states(job.optimizer.settings_of(update.group)).size(),
+                 p = static_cast<size_t>(update.parameter);
     if (states == 0) continue;  // it may be part of the gradient's kernel
-    bytes += times_of_parameter[p] * 8.0 * static_cast<double>(states + 1) * static_cast<double>(num_elements(graph.tensors[p].shape));
+    bytes += times_of_parameter[p] * 8.0 * static_cast<double>(states + 1) *
+             static_cast<double>(num_elements(graph.tensors[p].shape));
   }
   work.update_seconds = (Bytes{bytes} / rates.memory).value;
   const StepCost in_step = step_cost(machine.steps);

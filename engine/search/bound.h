@@ -6,8 +6,9 @@
 
 namespace trainctl {
 
-/// Work that every plan does, whatever it cuts: products at the machine's best rate, norms and softmaxes read their input
-/// once, the optimizer reads and writes its state and the weights. Spread evenly over all ranks, that is the bound.
+/// Work that every plan does, whatever it cuts: products at the machine's best rate, norms and softmaxes read their
+/// input once, the optimizer reads and writes its state and the weights. Spread evenly over all ranks, that is the
+/// bound.
 struct LeastWork {
   double micro_batch_seconds = 0;  ///< of one micro-batch, on one rank
   double update_seconds = 0;       ///< on one rank
@@ -16,9 +17,9 @@ struct LeastWork {
 };
 LeastWork least_work(const CutNetwork& network, const JobSpec& job, const Machine& machine);
 
-/// No step of these ranks and stages takes less. Where a stage's first task waits for the stages before it, as in gpipe and
-/// 1f1b, the pipeline's start and end count too: stage s of S with T_s seconds of work ends after
-/// T_s + (T_0 + … + T_(s-1)) / M at the earliest, and the best shares make all of these equal.
+/// No step of these ranks and stages takes less. Where a stage's first task waits for the stages before it, as in gpipe
+/// and 1f1b, the pipeline's start and end count too: stage s of S with T_s seconds of work ends after T_s + (T_0 + … +
+/// T_(s-1)) / M at the earliest, and the best shares make all of these equal.
 double least_seconds(const LeastWork& work, int ranks, int stages, int micro_batches, Schedule schedule);
 
 }  // namespace trainctl

@@ -66,7 +66,8 @@ void add_once(CutCandidates& all, FactorAxes axes) {
   if (std::find(all.begin(), all.end(), axes) == all.end()) all.push_back(std::move(axes));
 }
 
-CutCandidates cut_candidates(const Mesh& mesh, const Layer& layer, const LayerFacts& facts, const AxisSplit& split, Effort effort) {
+CutCandidates cut_candidates(const Mesh& mesh, const Layer& layer, const LayerFacts& facts, const AxisSplit& split,
+                             Effort effort) {
   return Spread(mesh, layer, facts, split, effort).all();
 }
 
@@ -82,7 +83,8 @@ CutCandidates cutting_no_batch(CutCandidates all, int batch_factor, const Axes& 
   CutCandidates kept;
   for (const FactorAxes& axes : all)
     for (int f = 0; f < static_cast<int>(axes.size()); ++f)
-      if (f != batch_factor && std::search(axes[static_cast<size_t>(f)].begin(), axes[static_cast<size_t>(f)].end(), run.begin(), run.end()) != axes[static_cast<size_t>(f)].end()) {
+      if (f != batch_factor && std::search(axes[static_cast<size_t>(f)].begin(), axes[static_cast<size_t>(f)].end(),
+                                           run.begin(), run.end()) != axes[static_cast<size_t>(f)].end()) {
         kept.push_back(axes);
         break;
       }
@@ -105,7 +107,8 @@ std::vector<AxisSplit> axis_splits(const Mesh& mesh, Effort effort) {
   return splits;
 }
 
-std::vector<PatternCuts> every_cut(const CutNetwork& network, const Mesh& mesh, const std::vector<std::optional<LayerStrategy>>& strategies) {
+std::vector<PatternCuts> every_cut(const CutNetwork& network, const Mesh& mesh,
+                                   const std::vector<std::optional<LayerStrategy>>& strategies) {
   AxisSplit apart;
   for (Axis a = 0; a < mesh.num_axes(); ++a) apart.push_back({a});
   std::vector<PatternCuts> all;
@@ -114,7 +117,8 @@ std::vector<PatternCuts> every_cut(const CutNetwork& network, const Mesh& mesh, 
     if (strategies[l] || network.facts[l].is_loss || !told.insert(network.patterns[l]).second) continue;
     PatternCuts of_pattern{network.patterns[l], {}};
     std::set<std::vector<Ints>> distinct;
-    for (const FactorAxes& axes : cut_candidates(mesh, network.graph.layers[l], network.facts[l], apart, Effort::high)) {
+    for (const FactorAxes& axes :
+         cut_candidates(mesh, network.graph.layers[l], network.facts[l], apart, Effort::high)) {
       std::vector<Ints> cuts = cuts_of(mesh, network.graph.layers[l], axes);
       if (distinct.insert(cuts).second) of_pattern.cuts.push_back(std::move(cuts));
     }

@@ -13,9 +13,9 @@
 
 namespace trainctl {
 
-/// The axes of a mesh in runs, major first: each run as a whole cuts one factor of a layer, or none. Low and normal effort: one
-/// run, and two for each place between axes, of which the first cuts the batch or nothing. High: up to three runs, and each may
-/// cut anything.
+/// The axes of a mesh in runs, major first: each run as a whole cuts one factor of a layer, or none. Low and normal
+/// effort: one run, and two for each place between axes, of which the first cuts the batch or nothing. High: up to
+/// three runs, and each may cut anything.
 using AxisSplit = std::vector<Axes>;
 std::vector<AxisSplit> axis_splits(const Mesh& mesh, Effort effort);
 
@@ -25,7 +25,8 @@ using CutCandidates = std::vector<FactorAxes>;
 void add_once(CutCandidates& all, FactorAxes axes);
 
 /// Each run to a factor, or to none.
-CutCandidates cut_candidates(const Mesh& mesh, const Layer& layer, const LayerFacts& facts, const AxisSplit& split, Effort effort);
+CutCandidates cut_candidates(const Mesh& mesh, const Layer& layer, const LayerFacts& facts, const AxisSplit& split,
+                             Effort effort);
 
 /// Those that cut each factor in these ways; if there are none, all assignments that do.
 CutCandidates with_strategy(const Mesh& mesh, CutCandidates all, const std::vector<int64_t>& ways);
@@ -39,7 +40,8 @@ struct PatternCuts {
   std::vector<std::vector<Ints>> cuts;  ///< each per dim of each input
 };
 /// Of layers without a strategy; those that nothing can cut are left out.
-std::vector<PatternCuts> every_cut(const CutNetwork& network, const Mesh& mesh, const std::vector<std::optional<LayerStrategy>>& strategies);
+std::vector<PatternCuts> every_cut(const CutNetwork& network, const Mesh& mesh,
+                                   const std::vector<std::optional<LayerStrategy>>& strategies);
 
 /// Cuts per dim of each input of the layer, as a strategy writes them.
 std::vector<Ints> cuts_of(const Mesh& mesh, const Layer& layer, const FactorAxes& axes);

@@ -31,7 +31,8 @@ double CutNetwork::times_of(const std::vector<int>& between) const {
     of_blocks.insert(block[l]);
   }
   if (of_run < 0) return 1;
-  const double whole = folded.repeats.blocks[static_cast<size_t>(of_run)], kept = folded.kept[static_cast<size_t>(of_run)];
+  const double whole = folded.repeats.blocks[static_cast<size_t>(of_run)],
+               kept = folded.kept[static_cast<size_t>(of_run)];
   const double spans = static_cast<double>(of_blocks.size()) - 1;
   return kept > spans ? (whole - spans) / (kept - spans) : 1;
 }

@@ -19,9 +19,9 @@ struct CutNetwork {
 
   CutNetwork(const Graph& graph, const std::vector<LayerFacts>& facts, const Units& units, const Folded& folded);
 
-  std::vector<int> run;        ///< by layer: of equal blocks; -1: in none
-  std::vector<int> block;      ///< by layer
-  std::vector<double> times;   ///< by layer: for how many layers of the whole network it stands
+  std::vector<int> run;               ///< by layer: of equal blocks; -1: in none
+  std::vector<int> block;             ///< by layer
+  std::vector<double> times;          ///< by layer: for how many layers of the whole network it stands
   std::vector<std::string> patterns;  ///< by layer: those of equal layers are equal
   /// For how many tensors of the whole network one between these units stands.
   double times_of(const std::vector<int>& units_between) const;

@@ -32,7 +32,8 @@ double once_a_step_part(const Machine& machine) { return machine.overlaps ? 0.25
 
 class CutSearch {
  public:
-  CutSearch(CutSpace& space, const AxisSplit& split, Effort effort, const std::vector<std::optional<LayerStrategy>>& strategies, CutAim aim)
+  CutSearch(CutSpace& space, const AxisSplit& split, Effort effort,
+            const std::vector<std::optional<LayerStrategy>>& strategies, CutAim aim)
       : network_(space.network),
         mesh_(space.mesh),
         beside_redistribution_(aim == CutAim::least_redistribution ? kBesideRedistribution : 1),
@@ -42,7 +43,8 @@ class CutSearch {
     std::map<std::pair<std::string, bool>, int> known;
     for (const Unit& unit : network.units.all) {
       const size_t l = static_cast<size_t>(unit.layer);
-      const auto [variable, fresh] = known.try_emplace({network.patterns[l], unit.finishes()}, static_cast<int>(candidates_.size()));
+      const auto [variable, fresh] =
+          known.try_emplace({network.patterns[l], unit.finishes()}, static_cast<int>(candidates_.size()));
       variable_of_.push_back(variable->second);
       if (!fresh) continue;
       CutCandidates all = cut_candidates(mesh, network.graph.layers[l], network.facts[l], split, effort);
@@ -56,7 +58,8 @@ class CutSearch {
   }
 
   void add_tables(double seconds_per_byte, double bytes_per_weight) {
-    const std::vector<Held> held = seconds_per_byte > 0 ? held_by_unit(network_, bytes_per_weight) : std::vector<Held>(num_units());
+    const std::vector<Held> held =
+        seconds_per_byte > 0 ? held_by_unit(network_, bytes_per_weight) : std::vector<Held>(num_units());
     for (int u = 0; u < static_cast<int>(num_units()); ++u) add_unit(u, held[static_cast<size_t>(u)], seconds_per_byte);
     for (TensorId t = 0; t < static_cast<TensorId>(network_.graph.tensors.size()); ++t) add_tensor(t);
   }
@@ -73,17 +76,20 @@ class CutSearch {
       found.of_unit.push_back(candidate(u, value));
     }
     for (int unit : network_.units.of_layer)
-      found.of_layer.push_back(candidates_of(unit)[static_cast<size_t>(least.setting[static_cast<size_t>(variable_of(unit))])]);
+      found.of_layer.push_back(
+          candidates_of(unit)[static_cast<size_t>(least.setting[static_cast<size_t>(variable_of(unit))])]);
     found.layer_seconds = layer_seconds();
     return found;
   }
 
   /// Cuts that may be compared with others of the space, which they need not be of.
   void include(const std::vector<FactorAxes>& of_unit) {
-    for (int u = 0; u < static_cast<int>(num_units()); ++u) add_once(candidates_[static_cast<size_t>(variable_of(u))], of_unit[static_cast<size_t>(u)]);
+    for (int u = 0; u < static_cast<int>(num_units()); ++u)
+      add_once(candidates_[static_cast<size_t>(variable_of(u))], of_unit[static_cast<size_t>(u)]);
   }
 
-  /// What each other candidate of a variable costs while all others stay: of each variable the cheapest, with its bytes.
+  /// What each other candidate of a variable costs while all others stay: of each variable the cheapest, with its
+  /// bytes.
   std::vector<CutAlternative> next_best(const std::vector<FactorAxes>& of_unit) {
     const std::vector<int> setting = setting_of(of_unit);
     const std::vector<std::vector<double>> sums = sums_of_changes(setting);
@@ -91,10 +97,12 @@ class CutSearch {
     for (int unit : units_told()) {
       const size_t v = static_cast<size_t>(variable_of(unit)), own = static_cast<size_t>(setting[v]);
       std::vector<CutAlternative> others = others_of(unit, own, sums[v]);
-      const auto best = std::min_element(others.begin(), others.end(), [](const auto& a, const auto& b) { return a.seconds < b.seconds; });
+      const auto best = std::min_element(others.begin(), others.end(),
+                                         [](const auto& a, const auto& b) { return a.seconds < b.seconds; });
       if (best == others.end()) continue;
       const auto place = std::find(candidates_[v].begin(), candidates_[v].end(), best->axes) - candidates_[v].begin();
-      best->bytes = sent_with(static_cast<int>(v), static_cast<int>(place)) - sent_with(static_cast<int>(v), static_cast<int>(own));
+      best->bytes = sent_with(static_cast<int>(v), static_cast<int>(place)) -
+                    sent_with(static_cast<int>(v), static_cast<int>(own));
       all.push_back(std::move(*best));
     }
     return all;
@@ -105,7 +113,9 @@ class CutSearch {
   int variable_of(int unit) const { return variable_of_[static_cast<size_t>(unit)]; }
   const CutCandidates& candidates_of(int unit) const { return candidates_[static_cast<size_t>(variable_of(unit))]; }
   const FactorAxes& candidate(int unit, int index) const { return candidates_of(unit)[static_cast<size_t>(index)]; }
-  double times(int unit) const { return network_.times[static_cast<size_t>(network_.units.all[static_cast<size_t>(unit)].layer)]; }
+  double times(int unit) const {
+    return network_.times[static_cast<size_t>(network_.units.all[static_cast<size_t>(unit)].layer)];
+  }
   void choose(int unit, int index) { traffic_.set(unit, candidate(unit, index)); }
 
   void add_unit(int unit, const Held& held, double seconds_per_byte) {
@@ -205,7 +215,8 @@ class CutSearch {
     for (;;) {
       size_t at = 0;
       for (size_t i = 0; i < setting.size(); ++i)
-        at = at * of_variable[i].first.size() + static_cast<size_t>(of_variable[i].of_candidate[static_cast<size_t>(setting[i])]);
+        at = at * of_variable[i].first.size() +
+             static_cast<size_t>(of_variable[i].of_candidate[static_cast<size_t>(setting[i])]);
       table.values.push_back(weight * by_class[at]);
       size_t i = setting.size();
       while (i > 0 && ++setting[i - 1] == static_cast<int>(of_variable[i - 1].of_candidate.size())) setting[--i] = 0;
@@ -214,7 +225,8 @@ class CutSearch {
     tables_.push_back(std::move(table));
   }
 
-  void count_classes(TensorId tensor, const std::vector<Classes>& of_variable, size_t i, std::vector<double>& by_class) {
+  void count_classes(TensorId tensor, const std::vector<Classes>& of_variable, size_t i,
+                     std::vector<double>& by_class) {
     if (i == of_variable.size()) {
       by_class.push_back(traffic_.tensor_seconds(tensor));
       return;
@@ -231,7 +243,9 @@ class CutSearch {
       seconds[static_cast<size_t>(network_.units.all[static_cast<size_t>(u)].layer)] += traffic_.unit_seconds(u);
     for (TensorId t = 0; t < static_cast<TensorId>(network_.graph.tensors.size()); ++t) {
       const std::vector<int> units = traffic_.units_of(t);
-      if (!units.empty()) seconds[static_cast<size_t>(network_.units.all[static_cast<size_t>(units[0])].layer)] += traffic_.tensor_seconds(t);
+      if (!units.empty())
+        seconds[static_cast<size_t>(network_.units.all[static_cast<size_t>(units[0])].layer)] +=
+            traffic_.tensor_seconds(t);
     }
     return seconds;
   }
@@ -240,14 +254,16 @@ class CutSearch {
     std::vector<int> setting(candidates_.size(), 0);
     for (int u = 0; u < static_cast<int>(num_units()); ++u) {
       const CutCandidates& all = candidates_of(u);
-      const int value = static_cast<int>(std::find(all.begin(), all.end(), of_unit[static_cast<size_t>(u)]) - all.begin());
+      const int value =
+          static_cast<int>(std::find(all.begin(), all.end(), of_unit[static_cast<size_t>(u)]) - all.begin());
       setting[static_cast<size_t>(variable_of(u))] = value;
       choose(u, value);
     }
     return setting;
   }
 
-  /// By variable and value: the sum of the tables that have the variable, with this value and all others as in the setting.
+  /// By variable and value: the sum of the tables that have the variable, with this value and all others as in the
+  /// setting.
   std::vector<std::vector<double>> sums_of_changes(const std::vector<int>& setting) const {
     std::vector<std::vector<double>> sums;
     for (const CutCandidates& candidates : candidates_) sums.emplace_back(candidates.size(), 0);
@@ -287,12 +303,14 @@ class CutSearch {
     std::vector<CutAlternative> others;
     for (size_t c = 0; c < all.size(); ++c) {
       std::vector<Ints> cuts = cuts_of(mesh_, layer, all[c]);
-      if (c != own && cuts != own_cuts) others.push_back({network_.patterns[l], std::move(cuts), sums[c] - sums[own], 0, all[c]});
+      if (c != own && cuts != own_cuts)
+        others.push_back({network_.patterns[l], std::move(cuts), sums[c] - sums[own], 0, all[c]});
     }
     return others;
   }
 
-  /// Bytes that a rank sends of all tensors that the variable's units make or read, if it takes this value; it keeps it.
+  /// Bytes that a rank sends of all tensors that the variable's units make or read, if it takes this value; it keeps
+  /// it.
   double sent_with(int variable, int value) {
     for (int u = 0; u < static_cast<int>(num_units()); ++u)
       if (variable_of(u) == variable) choose(u, value);
@@ -309,7 +327,7 @@ class CutSearch {
   const Mesh& mesh_;
   const double beside_redistribution_;
   Traffic& traffic_;
-  std::vector<int> variable_of_;        // by unit
+  std::vector<int> variable_of_;           // by unit
   std::vector<CutCandidates> candidates_;  // by variable
   std::vector<CostTable> tables_;
 };
@@ -324,7 +342,8 @@ CutSpace::CutSpace(const CutNetwork& of, const Mesh& on, Effort with, const Cost
       strategies(std::move(given)),
       traffic(of.graph, of.units, on, cost, micro_batches, once_a_step_part(cost.machine())) {}
 
-FoundCuts find_cuts(CutSpace& space, const AxisSplit& split, CutAim aim, double seconds_per_byte, double bytes_per_weight) {
+FoundCuts find_cuts(CutSpace& space, const AxisSplit& split, CutAim aim, double seconds_per_byte,
+                    double bytes_per_weight) {
   CutSearch search(space, split, space.effort, space.strategies, aim);
   search.add_tables(seconds_per_byte, bytes_per_weight);
   return search.solve(split);
@@ -343,7 +362,8 @@ FoundCuts data_parallel_cuts(CutSpace& space) {
   for (size_t l = 0; l < space.network.graph.layers.size(); ++l) {
     const Layer& layer = space.network.graph.layers[l];
     LayerStrategy& strategy = fixed.emplace_back(LayerStrategy{}).value();
-    for (const Axes& axes : data_parallel_axes(space.mesh, layer, space.network.facts[l])) strategy.factor_ways.push_back(space.mesh.ways(axes));
+    for (const Axes& axes : data_parallel_axes(space.mesh, layer, space.network.facts[l]))
+      strategy.factor_ways.push_back(space.mesh.ways(axes));
   }
   CutSearch search(space, split, Effort::low, fixed, CutAim::least_time);
   search.add_tables(0, 0);
@@ -353,7 +373,9 @@ FoundCuts data_parallel_cuts(CutSpace& space) {
 std::string reason_against(const CutAlternative& other) {
   std::vector<std::string> cuts;
   for (const Ints& of_input : other.cuts) cuts.push_back(format_list(of_input));
-  const auto time = [](double seconds) { return seconds >= 1e-3 ? fmt::format("{:.2f} ms", 1e3 * seconds) : fmt::format("{:.1f} us", 1e6 * seconds); };
+  const auto time = [](double seconds) {
+    return seconds >= 1e-3 ? fmt::format("{:.2f} ms", 1e3 * seconds) : fmt::format("{:.1f} us", 1e6 * seconds);
+  };
   const std::string bytes = format_bytes(std::llround(std::abs(other.bytes)));
   const bool faster = other.seconds >= 0, less = other.bytes > 0;
   std::string text = (faster ? "saves " : "takes ") + time(std::abs(other.seconds));

@@ -1,5 +1,5 @@
-// The cuts of all layers of a network on the ranks of one stage: the least sum of kernels and redistributions (Traffic) over
-// a stated space, exactly. Layers at the same place of repeated blocks are cut alike.
+// The cuts of all layers of a network on the ranks of one stage: the least sum of kernels and redistributions (Traffic)
+// over a stated space, exactly. Layers at the same place of repeated blocks are cut alike.
 #pragma once
 
 #include <string>
@@ -28,8 +28,9 @@ std::string reason_against(const CutAlternative& other);
 struct FoundCuts {
   AxisSplit split;
   std::vector<FactorAxes> of_layer;
-  std::vector<double> layer_seconds;  ///< a micro-batch, forward and backward, with the moves of what it makes; of one such layer
-  double seconds = 0;                 ///< a micro-batch of the whole network; of what the aim counts
+  std::vector<double>
+      layer_seconds;   ///< a micro-batch, forward and backward, with the moves of what it makes; of one such layer
+  double seconds = 0;  ///< a micro-batch of the whole network; of what the aim counts
   bool exact = true;
   std::vector<FactorAxes> of_unit;
 };
@@ -39,7 +40,8 @@ enum class CutAim : uint8_t {
   least_time,
   /// The least time in redistributions of activations; where that is equal, in all.
   least_redistribution,
-  /// The least time of those in which the last run cuts no batch of a layer that has products, where it can cut anything else.
+  /// The least time of those in which the last run cuts no batch of a layer that has products, where it can cut
+  /// anything else.
   tensor_parallel,
 };
 
@@ -55,14 +57,16 @@ struct CutSpace {
   Traffic traffic;
 };
 
-/// `seconds_per_byte`: what a byte of weights, gradients, optimizer state and kept activations counts (`bytes_per_weight` for
-/// each element of a parameter).
-FoundCuts find_cuts(CutSpace& space, const AxisSplit& split, CutAim aim = CutAim::least_time, double seconds_per_byte = 0, double bytes_per_weight = 16);
+/// `seconds_per_byte`: what a byte of weights, gradients, optimizer state and kept activations counts
+/// (`bytes_per_weight` for each element of a parameter).
+FoundCuts find_cuts(CutSpace& space, const AxisSplit& split, CutAim aim = CutAim::least_time,
+                    double seconds_per_byte = 0, double bytes_per_weight = 16);
 
 /// Every layer cuts its batch; no layer may have a strategy.
 FoundCuts data_parallel_cuts(CutSpace& space);
 
-/// For each pattern without a strategy the cheapest cuts other than the found ones while all others stay, if there are any.
+/// For each pattern without a strategy the cheapest cuts other than the found ones while all others stay, if there are
+/// any.
 std::vector<CutAlternative> next_best_cuts(CutSpace& space, const FoundCuts& found);
 
 }  // namespace trainctl

@@ -17,7 +17,11 @@ namespace {
 class EveryPlan {
  public:
   EveryPlan(const JobSpec& job, const DataShapes& data, const CostModel& cost, int64_t memory, const TryPlan& try_plan)
-      : job_(job), try_plan_(try_plan), networks_(job, data, cost.machine()), open_(job, networks_, found_.notes), tried_(job, memory, try_plan) {
+      : job_(job),
+        try_plan_(try_plan),
+        networks_(job, data, cost.machine()),
+        open_(job, networks_, found_.notes),
+        tried_(job, memory, try_plan) {
     found_.memory = memory;
   }
 
@@ -29,9 +33,10 @@ class EveryPlan {
       plans += here * static_cast<double>(space.choices.size());
     }
     if (plans > static_cast<double>(kMostExhaustive))
-      throw SpecError(job_.position("parallel.search.algorithm"), "parallel.search.algorithm",
-                      fmt::format("exhaustive would try {:.3g} plans; {} is the most", plans, with_commas(kMostExhaustive)),
-                      "fix more of parallel (stages, micro_batches, optimizer_shard, strategies), or take recursive_programming");
+      throw SpecError(
+          job_.position("parallel.search.algorithm"), "parallel.search.algorithm",
+          fmt::format("exhaustive would try {:.3g} plans; {} is the most", plans, with_commas(kMostExhaustive)),
+          "fix more of parallel (stages, micro_batches, optimizer_shard, strategies), or take recursive_programming");
     for (const Space& space : spaces())
       for (const PlanChoice& choice : space.choices) try_all(space, choice, 0);
     if (tried_.size() == 0 && !illegal_.empty()) throw SpecError(illegal_);
@@ -110,7 +115,8 @@ class EveryPlan {
 
 }  // namespace
 
-FoundPlan find_exhaustively(const JobSpec& job, const DataShapes& data, const CostModel& cost, int64_t memory, const TryPlan& try_plan) {
+FoundPlan find_exhaustively(const JobSpec& job, const DataShapes& data, const CostModel& cost, int64_t memory,
+                            const TryPlan& try_plan) {
   return EveryPlan(job, data, cost, memory, try_plan).run();
 }
 

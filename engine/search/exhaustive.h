@@ -8,7 +8,9 @@ namespace trainctl {
 /// Throws SpecError at parallel.search.algorithm if there are more than this.
 inline constexpr int64_t kMostExhaustive = 20'000;
 
-/// All cuts of all layers that have no strategy (layers alike in repeated blocks are cut alike), with all else that is open.
-FoundPlan find_exhaustively(const JobSpec& job, const DataShapes& data, const CostModel& cost, int64_t memory, const TryPlan& try_plan);
+/// All cuts of all layers that have no strategy (layers alike in repeated blocks are cut alike), with all else that is
+/// open.
+FoundPlan find_exhaustively(const JobSpec& job, const DataShapes& data, const CostModel& cost, int64_t memory,
+                            const TryPlan& try_plan);
 
 }  // namespace trainctl

@@ -1,5 +1,5 @@
-// The search over all that a job leaves open. For each number of stages and of micro-batches: the best cuts, then schedules,
-// levels of optimizer_shard and ways to recompute added up with them; the few best of all are tried.
+// The search over all that a job leaves open. For each number of stages and of micro-batches: the best cuts, then
+// schedules, levels of optimizer_shard and ways to recompute added up with them; the few best of all are tried.
 #include "engine/search/find_plan.h"
 
 #include <fmt/format.h>
@@ -55,8 +55,9 @@ struct Considered {
 };
 
 int differences(const Considered& a, const Considered& b) {
-  return (a.stages != b.stages) + (a.chunks != b.chunks || a.schedule != b.schedule) + (a.micro_batches != b.micro_batches) + (a.level != b.level) +
-         (a.recompute != b.recompute) + (a.stages == b.stages && a.cuts->name != b.cuts->name);
+  return (a.stages != b.stages) + (a.chunks != b.chunks || a.schedule != b.schedule) +
+         (a.micro_batches != b.micro_batches) + (a.level != b.level) + (a.recompute != b.recompute) +
+         (a.stages == b.stages && a.cuts->name != b.cuts->name);
 }
 
 std::string ranks_text(int ranks) { return ranks == 1 ? "1 rank" : fmt::format("{} ranks", ranks); }
@@ -129,7 +130,8 @@ class Search {
     double best = kInfinite;
     for (const std::shared_ptr<const CutChoice>& cuts : cut_choices(stages, micro_batches, seconds_per_byte)) {
       found_.exact = found_.exact && cuts->cuts.exact;
-      const std::vector<LayerLoad> loads = loads_of(*cuts->network->cuts, job_, networks_.repeats(), cuts->mesh, cuts->cuts, cost_);
+      const std::vector<LayerLoad> loads =
+          loads_of(*cuts->network->cuts, job_, networks_.repeats(), cuts->mesh, cuts->cuts, cost_);
       if (recomputed_.empty())
         for (const Recompute& way : open_.recompute_ways()) recomputed_.push_back(recomputed(way, loads));
       for (size_t way = 0; way < open_.recompute_ways().size(); ++way) {
@@ -156,7 +158,8 @@ class Search {
       illegal_ = std::move(errors);
       return {};
     }
-    const bool is_free = std::none_of(strategies.begin(), strategies.end(), [](const auto& given) { return given.has_value(); });
+    const bool is_free =
+        std::none_of(strategies.begin(), strategies.end(), [](const auto& given) { return given.has_value(); });
     CutSpace space(*network->cuts, mesh, effort_, cost_, micro_batches, std::move(strategies));
     std::vector<std::shared_ptr<const CutChoice>> all;
     const auto add = [&](std::string name, KnownAs known_as, FoundCuts cuts) {
@@ -169,7 +172,8 @@ class Search {
     if (job_.parallel.search.algorithm == SearchAlgorithm::sharding_propagation) {
       std::optional<FoundCuts> least;
       for (const AxisSplit& split : axis_splits(mesh, effort_))
-        if (FoundCuts cuts = find(split, CutAim::least_redistribution); !least || cuts.seconds < least->seconds) least = std::move(cuts);
+        if (FoundCuts cuts = find(split, CutAim::least_redistribution); !least || cuts.seconds < least->seconds)
+          least = std::move(cuts);
       add("least redistribution on " + ranks_text(mesh.size()), KnownAs::nothing, std::move(*least));
       return all;
     }
@@ -177,10 +181,12 @@ class Search {
       add("data parallel on " + ranks_text(mesh.size()), KnownAs::data_parallel, data_parallel_cuts(space));
       if (stages == 1) {
         const AxisSplit split = within_hosts(mesh);
-        add("tensor parallel on " + name_of(mesh, split), KnownAs::tensor_parallel, find(split, CutAim::tensor_parallel));
+        add("tensor parallel on " + name_of(mesh, split), KnownAs::tensor_parallel,
+            find(split, CutAim::tensor_parallel));
       }
     }
-    for (const AxisSplit& split : axis_splits(mesh, effort_)) add(name_of(mesh, split), KnownAs::nothing, find(split, CutAim::least_time));
+    for (const AxisSplit& split : axis_splits(mesh, effort_))
+      add(name_of(mesh, split), KnownAs::nothing, find(split, CutAim::least_time));
     return all;
   }
 
@@ -198,7 +204,9 @@ class Search {
     return result;
   }
 
-  bool fits(const Considered& one, double scale = 1) const { return memory_ <= 0 || scale * one.expected.memory <= static_cast<double>(memory_); }
+  bool fits(const Considered& one, double scale = 1) const {
+    return memory_ <= 0 || scale * one.expected.memory <= static_cast<double>(memory_);
+  }
   bool any_fits() const {
     return std::any_of(considered_.begin(), considered_.end(), [&](const Considered& one) { return fits(one); });
   }
@@ -219,9 +227,11 @@ class Search {
   /// What may fit comes first, by its time; then the rest, by its memory.
   void sort_considered() {
     const auto rank = [&](const Considered& one) {
-      return fits(one, memory_scale_ / kMemoryDoubt) ? std::pair{0, one.expected.seconds} : std::pair{1, one.expected.memory};
+      return fits(one, memory_scale_ / kMemoryDoubt) ? std::pair{0, one.expected.seconds}
+                                                     : std::pair{1, one.expected.memory};
     };
-    std::stable_sort(considered_.begin(), considered_.end(), [&](const Considered& a, const Considered& b) { return rank(a) < rank(b); });
+    std::stable_sort(considered_.begin(), considered_.end(),
+                     [&](const Considered& a, const Considered& b) { return rank(a) < rank(b); });
   }
 
   // ---- trying -------------------------------------------------------------------------------------
@@ -248,8 +258,10 @@ class Search {
     const Graph& graph = cuts.network->graph;
     for (size_t l = 0; l < graph.layers.size(); ++l) {
       const std::string& pattern = cuts.network->cuts->patterns[l];
-      const bool given = rule_for(job_.parallel.strategies, graph.layers[l].name, cuts.network->facts[l].is_loss) != nullptr;
-      if (!given && told.try_emplace(pattern, true).second) choice.strategies.push_back({pattern, cuts_of(cuts.mesh, graph.layers[l], cuts.cuts.of_layer[l]), "", ""});
+      const bool given =
+          rule_for(job_.parallel.strategies, graph.layers[l].name, cuts.network->facts[l].is_loss) != nullptr;
+      if (!given && told.try_emplace(pattern, true).second)
+        choice.strategies.push_back({pattern, cuts_of(cuts.mesh, graph.layers[l], cuts.cuts.of_layer[l]), "", ""});
     }
     for (const StrategySpec& given : job_.parallel.strategies) choice.strategies.push_back(given);
     return choice;
@@ -265,7 +277,8 @@ class Search {
     if (!always && enough && (work_ + sizes.work > most_work(effort_) || tried_.size() >= kMostTrials)) return nullptr;
     work_ += sizes.work;
     Trial trial = small_.sum_of(choice, sizes, try_plan_);
-    if (!trial.fault.empty() && !sizes.is_whole()) trial = try_plan_(with_choice(bare_, choice));  // the job names layers that a small one does not have
+    if (!trial.fault.empty() && !sizes.is_whole())
+      trial = try_plan_(with_choice(bare_, choice));  // the job names layers that a small one does not have
     std::string name = fmt::format("{}; {}", one.cuts->name, to_string(choice));
     sources_.push_back(one);
     return &tried_[tried_.add({std::move(name), std::move(choice), one.expected.seconds, std::move(trial)})];
@@ -276,11 +289,13 @@ class Search {
     for (const Considered& one : considered_) {
       if (one.cuts->known_as != KnownAs::data_parallel || !is_plain(one)) continue;
       const TriedPlan* tried = try_one(one, true);
-      if (tried != nullptr && tried->trial.fault.empty()) memory_scale_ = static_cast<double>(tried->trial.memory) / one.expected.memory;
+      if (tried != nullptr && tried->trial.fault.empty())
+        memory_scale_ = static_cast<double>(tried->trial.memory) / one.expected.memory;
     }
     sort_considered();
-    const auto other = std::find_if(considered_.begin(), considered_.end(),
-                                    [&](const Considered& one) { return one.cuts->known_as == KnownAs::tensor_parallel && is_plain(one); });
+    const auto other = std::find_if(considered_.begin(), considered_.end(), [&](const Considered& one) {
+      return one.cuts->known_as == KnownAs::tensor_parallel && is_plain(one);
+    });
     if (other != considered_.end()) try_one(*other, true);
   }
 
@@ -330,7 +345,8 @@ class Search {
     const Considered& best = sources_[order[0]];
     const CutChoice& cuts = *best.cuts;
     std::vector<Diagnostic> errors;
-    CutSpace space(*cuts.network->cuts, cuts.mesh, effort_, cost_, best.micro_batches, cuts.network->strategies(cuts.mesh, best.stages, errors));
+    CutSpace space(*cuts.network->cuts, cuts.mesh, effort_, cost_, best.micro_batches,
+                   cuts.network->strategies(cuts.mesh, best.stages, errors));
     found_.next_best = next_best_cuts(space, cuts.cuts);
     for (StrategySpec& strategy : found_.tried.front().choice.strategies)
       for (const CutAlternative& other : found_.next_best)
@@ -353,15 +369,17 @@ class Search {
   std::vector<Considered> considered_;
   TriedPlans tried_;
   std::vector<Considered> sources_;  ///< of tried_
-  double memory_scale_ = 1;  ///< what a plan takes over what was expected of it, as far as is known
+  double memory_scale_ = 1;          ///< what a plan takes over what was expected of it, as far as is known
   int64_t work_ = 0;
   std::vector<Diagnostic> illegal_;
 };
 
 }  // namespace
 
-FoundPlan find_plan(const JobSpec& job, const DataShapes& data, const CostModel& cost, int64_t memory, const TryPlan& try_plan) {
-  if (job.parallel.search.algorithm == SearchAlgorithm::exhaustive) return find_exhaustively(job, data, cost, memory, try_plan);
+FoundPlan find_plan(const JobSpec& job, const DataShapes& data, const CostModel& cost, int64_t memory,
+                    const TryPlan& try_plan) {
+  if (job.parallel.search.algorithm == SearchAlgorithm::exhaustive)
+    return find_exhaustively(job, data, cost, memory, try_plan);
   return Search(job, data, cost, memory, try_plan).run();
 }
 

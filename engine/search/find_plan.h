@@ -1,5 +1,5 @@
-// mode: auto_parallel. Weighs all choices that a job leaves open by a sum that takes microseconds (the search's own), then
-// has the few best of them tried: planned, compiled and simulated by the caller. Counts work, never time, so every
+// mode: auto_parallel. Weighs all choices that a job leaves open by a sum that takes microseconds (the search's own),
+// then has the few best of them tried: planned, compiled and simulated by the caller. Counts work, never time, so every
 // call comes to the same plan.
 #pragma once
 
@@ -17,11 +17,11 @@ namespace trainctl {
 
 /// What came of a job with everything fixed.
 struct Trial {
-  double seconds = 0;  ///< of a simulated step
-  int64_t memory = 0;  ///< bytes of the rank that needs most
+  double seconds = 0;                                      ///< of a simulated step
+  int64_t memory = 0;                                      ///< bytes of the rank that needs most
   std::vector<std::pair<std::string, double>> parts = {};  ///< of the step: name and seconds
-  std::string fault = {};  ///< why it cannot be run; then nothing else is known
-  bool in_full = true;     ///< false: added up from jobs with fewer blocks and micro-batches
+  std::string fault = {};                                  ///< why it cannot be run; then nothing else is known
+  bool in_full = true;  ///< false: added up from jobs with fewer blocks and micro-batches
 
   bool fits(int64_t limit) const { return fault.empty() && (limit <= 0 || memory <= limit); }
 };
@@ -48,9 +48,10 @@ struct FoundPlan {
   double gap() const { return best().trial.seconds / bound - 1; }
 };
 
-/// By parallel.search.algorithm. `memory`: of a rank; 0: no limit. The best plan has been tried in full. Throws SpecError at
-/// parallel.max_memory if no plan fits: by how much, and the least that any plan would need; else at the field that leaves no
-/// legal plan, or too many to try all.
-FoundPlan find_plan(const JobSpec& job, const DataShapes& data, const CostModel& cost, int64_t memory, const TryPlan& try_plan);
+/// By parallel.search.algorithm. `memory`: of a rank; 0: no limit. The best plan has been tried in full. Throws
+/// SpecError at parallel.max_memory if no plan fits: by how much, and the least that any plan would need; else at the
+/// field that leaves no legal plan, or too many to try all.
+FoundPlan find_plan(const JobSpec& job, const DataShapes& data, const CostModel& cost, int64_t memory,
+                    const TryPlan& try_plan);
 
 }  // namespace trainctl

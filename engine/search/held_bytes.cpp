@@ -44,12 +44,14 @@ std::vector<Held> held_by_unit(const CutNetwork& network, double bytes_per_weigh
     for (size_t o = 0; o < node.outputs.size(); ++o) {
       const Tensor& tensor = graph.tensors[static_cast<size_t>(node.outputs[o])];
       if (is_kept(graph, node.outputs[o], consumers))
-        mine.parts.push_back({static_cast<double>(bytes_of({tensor.shape, tensor.dtype})), factors_of(node.rule.outputs[o], factors)});
+        mine.parts.push_back(
+            {static_cast<double>(bytes_of({tensor.shape, tensor.dtype})), factors_of(node.rule.outputs[o], factors)});
     }
     for (size_t i = 0; i < node.inputs.size(); ++i) {
       const Tensor& tensor = graph.tensors[static_cast<size_t>(node.inputs[i])];
       if (tensor.kind == TensorKind::parameter && counted.insert(node.inputs[i]).second)
-        mine.parts.push_back({bytes_per_weight * static_cast<double>(num_elements(tensor.shape)), factors_of(node.rule.inputs[i], factors)});
+        mine.parts.push_back({bytes_per_weight * static_cast<double>(num_elements(tensor.shape)),
+                              factors_of(node.rule.inputs[i], factors)});
     }
   }
   return held;
@@ -65,7 +67,8 @@ std::vector<double> kept_bytes(const Graph& graph, const Mesh& mesh, const std::
       if (!is_kept(graph, node.outputs[o], consumers)) continue;
       const Tensor& tensor = graph.tensors[static_cast<size_t>(node.outputs[o])];
       double part = static_cast<double>(bytes_of({tensor.shape, tensor.dtype}));
-      for (int f : factors_of(node.rule.outputs[o], graph.layers[l].factors)) part /= mesh.ways(of_layer[l][static_cast<size_t>(f)]);
+      for (int f : factors_of(node.rule.outputs[o], graph.layers[l].factors))
+        part /= mesh.ways(of_layer[l][static_cast<size_t>(f)]);
       bytes[l] += part;
     }
   }

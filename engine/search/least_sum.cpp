@@ -36,7 +36,8 @@ size_t entries(const std::vector<int>& sizes, const std::vector<int>& variables)
 struct Steps {
   std::vector<size_t> stride;  // by place in the order; 0: the table does not have it
 
-  Steps(const std::vector<int>& sizes, const std::vector<int>& order, const CostTable& table) : stride(order.size(), 0) {
+  Steps(const std::vector<int>& sizes, const std::vector<int>& order, const CostTable& table)
+      : stride(order.size(), 0) {
     size_t step = 1;
     for (size_t i = table.variables.size(); i-- > 0;) {
       const auto at = std::find(order.begin(), order.end(), table.variables[i]);
@@ -55,7 +56,8 @@ struct Eliminated {
 
 class Elimination {
  public:
-  Elimination(const std::vector<int>& sizes, std::vector<CostTable> tables) : sizes_(sizes), tables_(std::move(tables)) {}
+  Elimination(const std::vector<int>& sizes, std::vector<CostTable> tables)
+      : sizes_(sizes), tables_(std::move(tables)) {}
 
   LeastSum run(bool& exact) {
     std::vector<int> left;
@@ -114,7 +116,8 @@ class Elimination {
     for (size_t entry = 0; entry < made.values.size(); ++entry) {
       for (int value = 0; value < values; ++value) {
         double sum = 0;
-        for (size_t t = 0; t < with.size(); ++t) sum += with[t]->values[at[t] + static_cast<size_t>(value) * steps[t].stride.back()];
+        for (size_t t = 0; t < with.size(); ++t)
+          sum += with[t]->values[at[t] + static_cast<size_t>(value) * steps[t].stride.back()];
         if (sum >= made.values[entry]) continue;
         made.values[entry] = sum;
         step.best[entry] = value;
@@ -134,7 +137,8 @@ class Elimination {
   }
 
   void fix_largest(std::vector<int>& left) {
-    const auto largest = std::max_element(left.begin(), left.end(), [&](int a, int b) { return sizes_[a] < sizes_[b]; });
+    const auto largest =
+        std::max_element(left.begin(), left.end(), [&](int a, int b) { return sizes_[a] < sizes_[b]; });
     const int variable = *largest;
     std::vector<double> alone(static_cast<size_t>(sizes_[variable]), 0);
     for (const CostTable& table : tables_)
@@ -151,11 +155,13 @@ class Elimination {
     if (found == table.variables.end()) return;
     const size_t place = static_cast<size_t>(found - table.variables.begin());
     size_t inner = 1;
-    for (size_t i = place + 1; i < table.variables.size(); ++i) inner *= static_cast<size_t>(sizes_[table.variables[i]]);
+    for (size_t i = place + 1; i < table.variables.size(); ++i)
+      inner *= static_cast<size_t>(sizes_[table.variables[i]]);
     const size_t size = static_cast<size_t>(sizes_[variable]);
     std::vector<double> values;
     for (size_t outer = 0; outer < table.values.size() / (inner * size); ++outer)
-      for (size_t i = 0; i < inner; ++i) values.push_back(table.values[(outer * size + static_cast<size_t>(value)) * inner + i]);
+      for (size_t i = 0; i < inner; ++i)
+        values.push_back(table.values[(outer * size + static_cast<size_t>(value)) * inner + i]);
     table.values = std::move(values);
     table.variables.erase(found);
   }

@@ -1,6 +1,6 @@
-// The exact minimum of a sum of tables over variables with few values each: eliminates one variable after the other, each
-// time the one whose elimination makes the smallest table. For a chain that is dynamic programming; for a network with
-// residual connections the tables have one or two variables more.
+// The exact minimum of a sum of tables over variables with few values each: eliminates one variable after the other,
+// each time the one whose elimination makes the smallest table. For a chain that is dynamic programming; for a network
+// with residual connections the tables have one or two variables more.
 #pragma once
 
 #include <cstddef>
@@ -25,8 +25,8 @@ inline constexpr size_t kMaxTableEntries = size_t{1} << 22;
 
 /// `sizes`: how many values each variable has, at least one. Of several minima the one with the smallest values of the
 /// variables that were eliminated last. Infinite values are allowed: settings that must not be.
-/// Where a table would have more than kMaxTableEntries entries, `exact` becomes false and the variable with the most values
-/// takes the one that is best by the tables that have it alone.
+/// Where a table would have more than kMaxTableEntries entries, `exact` becomes false and the variable with the most
+/// values takes the one that is best by the tables that have it alone.
 LeastSum least_sum(const std::vector<int>& sizes, std::vector<CostTable> tables, bool& exact);
 
 }  // namespace trainctl

@@ -14,7 +14,8 @@ namespace trainctl {
 namespace {
 
 /// Of each layer of the graph.
-std::vector<LayerLoad> graph_loads(const CutNetwork& network, const Mesh& mesh, const FoundCuts& cuts, const CostModel& cost) {
+std::vector<LayerLoad> graph_loads(const CutNetwork& network, const Mesh& mesh, const FoundCuts& cuts,
+                                   const CostModel& cost) {
   const Graph& graph = network.graph;
   std::vector<LayerLoad> loads(graph.layers.size());
   const std::vector<double> kept = kept_bytes(graph, mesh, cuts.of_layer), seconds = node_seconds(graph, cost);
@@ -70,8 +71,8 @@ double waits(Schedule schedule, int stages, int chunks) {
   return schedule == Schedule::zero_bubble ? others / 3 : others;
 }
 
-std::vector<LayerLoad> loads_of(const CutNetwork& network, const JobSpec& whole, const Repeats& repeats, const Mesh& mesh,
-                                const FoundCuts& cuts, const CostModel& cost) {
+std::vector<LayerLoad> loads_of(const CutNetwork& network, const JobSpec& whole, const Repeats& repeats,
+                                const Mesh& mesh, const FoundCuts& cuts, const CostModel& cost) {
   const std::vector<LayerLoad> of_graph = graph_loads(network, mesh, cuts, cost);
   std::map<std::pair<std::string, int>, size_t> places;  // pattern and block
   for (size_t l = 0; l < of_graph.size(); ++l) places[{network.patterns[l], network.block[l]}] = l;
@@ -80,7 +81,8 @@ std::vector<LayerLoad> loads_of(const CutNetwork& network, const JobSpec& whole,
     const Place& place = repeats.places[i];
     int block = place.block;
     if (place.run >= 0) {
-      const int all = repeats.blocks[static_cast<size_t>(place.run)], kept = network.folded.kept[static_cast<size_t>(place.run)];
+      const int all = repeats.blocks[static_cast<size_t>(place.run)],
+                kept = network.folded.kept[static_cast<size_t>(place.run)];
       if (block > 0) block = block == all - 1 ? kept - 1 : std::min(1, kept - 1);
     }
     const auto found = places.find({place.pattern, block});
@@ -138,8 +140,11 @@ Expected StepSum::of(const PlanChoice& choice) {
     const int level = level_of(load, choice);
     const auto shared = [&](int from, double of) { return level >= from ? of / load.replicas : of; };
     stage.seconds += seconds[l];
-    stage.update_bytes += load.elements * shared(1, bytes_.gradient + 2 * (bytes_.optimizer + (bytes_.master > 0 ? bytes_.master : bytes_.weight)));
-    stage.memory += load.elements * (shared(3, bytes_.weight) + shared(1, bytes_.master + bytes_.optimizer) + shared(2, bytes_.gradient));
+    stage.update_bytes +=
+        load.elements *
+        shared(1, bytes_.gradient + 2 * (bytes_.optimizer + (bytes_.master > 0 ? bytes_.master : bytes_.weight)));
+    stage.memory += load.elements * (shared(3, bytes_.weight) + shared(1, bytes_.master + bytes_.optimizer) +
+                                     shared(2, bytes_.gradient));
     if (!recomputed_[l]) stage.kept += load.kept_bytes;
     stage.largest = std::max(stage.largest, load.made_bytes);
   }

@@ -28,8 +28,8 @@ struct LayerLoad {
 double waits(Schedule schedule, int stages, int chunks);
 
 /// The layers of the whole network, the loss last.
-std::vector<LayerLoad> loads_of(const CutNetwork& network, const JobSpec& whole, const Repeats& repeats, const Mesh& mesh,
-                                const FoundCuts& cuts, const CostModel& cost);
+std::vector<LayerLoad> loads_of(const CutNetwork& network, const JobSpec& whole, const Repeats& repeats,
+                                const Mesh& mesh, const FoundCuts& cuts, const CostModel& cost);
 
 /// Bytes of one element of a parameter and what belongs to it.
 struct WeightBytes {
@@ -47,7 +47,8 @@ struct Expected {
 class StepSum {
  public:
   /// `recomputed`: by layer.
-  StepSum(const std::vector<LayerLoad>& loads, const std::vector<bool>& recomputed, const WeightBytes& bytes, const Machine& machine)
+  StepSum(const std::vector<LayerLoad>& loads, const std::vector<bool>& recomputed, const WeightBytes& bytes,
+          const Machine& machine)
       : loads_(loads), recomputed_(recomputed), bytes_(bytes), machine_(machine) {}
 
   Expected of(const PlanChoice& choice);

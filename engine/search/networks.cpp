@@ -12,12 +12,16 @@ constexpr int kBlocks = 3;  ///< the first, one for those between, the last
 }  // namespace
 
 Network::Network(Folded from, const DataShapes& data, const Machine& machine)
-    : folded(std::move(from)), graph(build_graph(folded.job, data)), facts(sharding_facts(graph)), units(find_units(graph)) {
+    : folded(std::move(from)),
+      graph(build_graph(folded.job, data)),
+      facts(sharding_facts(graph)),
+      units(find_units(graph)) {
   cuts.emplace(graph, facts, units, folded);
   least = least_work(*cuts, folded.job, machine);
 }
 
-std::vector<std::optional<LayerStrategy>> Network::strategies(const Mesh& mesh, int stages, std::vector<Diagnostic>& errors) const {
+std::vector<std::optional<LayerStrategy>> Network::strategies(const Mesh& mesh, int stages,
+                                                              std::vector<Diagnostic>& errors) const {
   JobSpec job = folded.job;
   job.parallel.stages = stages;
   job.parallel.mode = ParallelMode::semi_auto_parallel;

@@ -28,7 +28,8 @@ struct Network {
   Network(const Network&) = delete;
 
   /// Of the graph's layers in a stage of this mesh. Errors are added to `errors`; the result must then not be used.
-  std::vector<std::optional<LayerStrategy>> strategies(const Mesh& mesh, int stages, std::vector<Diagnostic>& errors) const;
+  std::vector<std::optional<LayerStrategy>> strategies(const Mesh& mesh, int stages,
+                                                       std::vector<Diagnostic>& errors) const;
 };
 
 class Networks {

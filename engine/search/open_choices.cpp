@@ -34,7 +34,8 @@ OpenChoices::OpenChoices(const JobSpec& job, Networks& networks, std::vector<std
       recompute_ways_(open_recompute_ways(networks)) {}
 
 bool OpenChoices::is_fixed(const std::string& field) const {
-  return job_.parallel.search.algorithm == SearchAlgorithm::sharding_propagation || job_.positions.contains("parallel." + field);
+  return job_.parallel.search.algorithm == SearchAlgorithm::sharding_propagation ||
+         job_.positions.contains("parallel." + field);
 }
 
 std::vector<int> OpenChoices::open_stage_counts() const {
@@ -48,8 +49,10 @@ std::vector<int> OpenChoices::open_micro_batch_counts(Networks& networks, std::v
   if (is_fixed("micro_batches")) return {given};
   for (const Layer& layer : networks.of(given)->graph.layers) {
     if (layer.mixed_rows == 0) continue;
-    notes.push_back(fmt::format(
-        "parallel.micro_batches stays {}: {} computes over the rows of a micro-batch, so the numbers would depend on it", given, layer.name));
+    notes.push_back(
+        fmt::format("parallel.micro_batches stays {}: {} computes over the rows of a micro-batch, so the numbers would "
+                    "depend on it",
+                    given, layer.name));
     return {given};
   }
   std::vector<int> counts;
@@ -64,7 +67,8 @@ std::vector<std::pair<Schedule, int>> OpenChoices::schedules(int stages, int mic
   if (is_fixed("schedule") || is_fixed("chunks") || is_fixed("stage_config")) return {{given.schedule, given.chunks}};
   std::vector<std::pair<Schedule, int>> all = {{Schedule::one_f_one_b, 1}, {Schedule::zero_bubble, 1}};
   for (int chunks : {2, 4})
-    if (micro_batches % stages == 0 && static_cast<int>(job_.network.size()) >= 2 * chunks * stages) all.emplace_back(Schedule::interleaved_1f1b, chunks);
+    if (micro_batches % stages == 0 && static_cast<int>(job_.network.size()) >= 2 * chunks * stages)
+      all.emplace_back(Schedule::interleaved_1f1b, chunks);
   return all;
 }
 
@@ -81,11 +85,13 @@ std::vector<Recompute> OpenChoices::open_recompute_ways(Networks& networks) cons
   const Repeats& repeats = networks.repeats();
   std::set<std::string> products;
   for (const Node& node : network->graph.nodes)
-    if (node.phase == Phase::forward && get_op(node.op).kernel.is_product) products.insert(network->cuts->patterns[static_cast<size_t>(node.layer)]);
+    if (node.phase == Phase::forward && get_op(node.op).kernel.is_product)
+      products.insert(network->cuts->patterns[static_cast<size_t>(node.layer)]);
   Recompute cheap, attention, blocks;
   for (size_t l = 0; l < job_.network.size(); ++l) {
     const Place& place = repeats.places[l];
-    const bool leaves = l + 1 == job_.network.size() || repeats.places[l + 1].block != place.block || repeats.places[l + 1].run != place.run;
+    const bool leaves = l + 1 == job_.network.size() || repeats.places[l + 1].block != place.block ||
+                        repeats.places[l + 1].run != place.run;
     if (place.run < 0 || leaves) continue;  // what leaves a block is kept
     add_once(blocks, place.pattern);
     if (job_.network[l].type == "attention") add_once(attention, place.pattern);

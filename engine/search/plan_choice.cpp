@@ -30,7 +30,8 @@ std::string to_string(const PlanChoice& choice) {
     parts.push_back(fmt::format("{}, {}", stages, to_string(choice.schedule)));
   }
   if (choice.micro_batches > 1) parts.push_back(fmt::format("{} micro-batches", choice.micro_batches));
-  if (choice.optimizer_shard_level > 0) parts.push_back(fmt::format("optimizer_shard {}", choice.optimizer_shard_level));
+  if (choice.optimizer_shard_level > 0)
+    parts.push_back(fmt::format("optimizer_shard {}", choice.optimizer_shard_level));
   if (!choice.recompute.empty()) {
     std::vector<std::string> patterns;
     for (const RecomputeRule& rule : choice.recompute) patterns.push_back(rule.pattern);

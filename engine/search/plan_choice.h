@@ -14,8 +14,8 @@ struct PlanChoice {
   Schedule schedule = Schedule::one_f_one_b;
   int micro_batches = 1;
   int optimizer_shard_level = 0;
-  std::vector<StageRule> stage_config;     ///< empty: balanced
-  std::vector<StrategySpec> strategies;    ///< cuts of each layer that has any
+  std::vector<StageRule> stage_config;   ///< empty: balanced
+  std::vector<StrategySpec> strategies;  ///< cuts of each layer that has any
   std::vector<RecomputeRule> recompute;
 };
 

@@ -45,7 +45,8 @@ bool same_layers(const std::vector<LayerSpec>& network, const Block& a, const Bl
   if (a.end - a.begin != b.end - b.begin) return false;
   for (size_t i = 0; i < a.end - a.begin; ++i) {
     const LayerSpec &x = network[a.begin + i], &y = network[b.begin + i];
-    if (numbered(x.name).rest != numbered(y.name).rest || x.type != y.type || x.inputs.size() != y.inputs.size()) return false;
+    if (numbered(x.name).rest != numbered(y.name).rest || x.type != y.type || x.inputs.size() != y.inputs.size())
+      return false;
     Attrs own = x.attrs, other = y.attrs;
     if (own.has("share")) own.set("share", seen_from(a.at, own.text("share")));
     if (other.has("share")) other.set("share", seen_from(b.at, other.text("share")));
@@ -64,7 +65,8 @@ std::vector<Block> blocks_of(const std::vector<LayerSpec>& network) {
   for (size_t l = 0; l < network.size(); ++l) {
     const Numbered at = numbered(network[l].name);
     if (at.number < 0) continue;
-    if (!blocks.empty() && blocks.back().end == l && blocks.back().at.prefix == at.prefix && blocks.back().at.number == at.number)
+    if (!blocks.empty() && blocks.back().end == l && blocks.back().at.prefix == at.prefix &&
+        blocks.back().at.number == at.number)
       blocks.back().end = l + 1;
     else
       blocks.push_back({at, l, l + 1});
@@ -83,7 +85,8 @@ Repeats find_repeats(const std::vector<LayerSpec>& network) {
     size_t last = first + 1;
     for (; last < blocks.size(); ++last) {
       const Block &before = blocks[last - 1], &next = blocks[last];
-      const bool follows = next.begin == before.end && next.at.prefix == before.at.prefix && next.at.number == before.at.number + 1;
+      const bool follows =
+          next.begin == before.end && next.at.prefix == before.at.prefix && next.at.number == before.at.number + 1;
       if (!follows || !same_layers(network, before, next, last - 1 == first)) break;
     }
     const std::string& prefix = blocks[first].at.prefix;
@@ -132,7 +135,8 @@ Folded fold(const JobSpec& job, Repeats repeats, std::vector<int> kept) {
   std::vector<int> first_number(whole.blocks.size(), 0);
   for (size_t l = 0; l < job.network.size(); ++l) {
     const Place& place = whole.places[l];
-    if (place.run >= 0 && place.block == 0) first_number[static_cast<size_t>(place.run)] = static_cast<int>(numbered(job.network[l].name).number);
+    if (place.run >= 0 && place.block == 0)
+      first_number[static_cast<size_t>(place.run)] = static_cast<int>(numbered(job.network[l].name).number);
   }
   const auto in_kept = [&](const std::string& name) {
     const Numbered at = numbered(name);

@@ -18,22 +18,23 @@ struct Place {
 };
 
 struct Repeats {
-  std::vector<Place> places;         ///< by layer of the network
-  std::vector<int> blocks;           ///< by run: how many
-  std::vector<std::string> prefixes; ///< by run: "h."
+  std::vector<Place> places;          ///< by layer of the network
+  std::vector<int> blocks;            ///< by run: how many
+  std::vector<std::string> prefixes;  ///< by run: "h."
 };
 
-/// Blocks are what `repeat` makes: layers "h.0.fc", "h.1.fc", … of the same type and fields, that read the same of their own
-/// block, of the block before and of the rest. The first and the last block belong to the run too.
+/// Blocks are what `repeat` makes: layers "h.0.fc", "h.1.fc", … of the same type and fields, that read the same of
+/// their own block, of the block before and of the rest. The first and the last block belong to the run too.
 Repeats find_repeats(const std::vector<LayerSpec>& network);
 /// The same, but for runs in which a strategy or rule of recompute means some blocks and not others.
 Repeats find_repeats(const JobSpec& job);
 
-/// The network with at most `most` blocks of each run, in the order of the whole; the places are still those of the whole.
+/// The network with at most `most` blocks of each run, in the order of the whole; the places are still those of the
+/// whole.
 struct Folded {
   JobSpec job;
-  Repeats repeats;              ///< of job.network; `blocks` is that of the whole network
-  std::vector<int> kept;        ///< by run: blocks in job.network
+  Repeats repeats;        ///< of job.network; `blocks` is that of the whole network
+  std::vector<int> kept;  ///< by run: blocks in job.network
   bool is_folded() const { return kept != repeats.blocks; }
 };
 Folded fold(const JobSpec& job, int most);

@@ -28,7 +28,8 @@ nlohmann::ordered_json choice_report(const PlanChoice& choice) {
 
 std::string why_lost(const TriedPlan& plan, const TriedPlan& best, int64_t memory_limit) {
   const Trial& trial = plan.trial;
-  if (!trial.fits(memory_limit)) return fmt::format("needs {} more memory than there is", format_bytes(trial.memory - memory_limit));
+  if (!trial.fits(memory_limit))
+    return fmt::format("needs {} more memory than there is", format_bytes(trial.memory - memory_limit));
   if (trial.seconds <= best.trial.seconds) return "is no simpler, and not faster by more than a plan may be off";
   size_t most = 0;
   double more = 0;
@@ -61,9 +62,11 @@ nlohmann::ordered_json search_report(const FoundPlan& found) {
   }
   nlohmann::ordered_json reasons = nlohmann::ordered_json::array();
   for (const CutAlternative& other : found.next_best)
-    reasons.push_back({{"layers", other.pattern}, {"next_best", other.cuts}, {"seconds", other.seconds}, {"bytes", other.bytes}});
-  return {{"weighed", found.weighed}, {"bound", found.bound},          {"gap", found.gap()},         {"exact", found.exact},
-          {"notes", found.notes},     {"reasons", std::move(reasons)}, {"tried", std::move(tried)}};
+    reasons.push_back(
+        {{"layers", other.pattern}, {"next_best", other.cuts}, {"seconds", other.seconds}, {"bytes", other.bytes}});
+  return {{"weighed", found.weighed}, {"bound", found.bound}, {"gap", found.gap()},
+          {"exact", found.exact},     {"notes", found.notes}, {"reasons", std::move(reasons)},
+          {"tried", std::move(tried)}};
 }
 
 }  // namespace trainctl

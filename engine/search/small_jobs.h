@@ -21,7 +21,8 @@ class SmallJobs {
   /// What jobs of these sizes take, times their weights, adds up to what the whole takes.
   struct Sizes {
     std::vector<Size> all;
-    int64_t work = 0;  ///< layers times micro-batches of all of them, which is about what they take to compile and simulate
+    int64_t work =
+        0;  ///< layers times micro-batches of all of them, which is about what they take to compile and simulate
 
     bool is_whole() const { return all.size() == 1; }
   };

@@ -21,8 +21,8 @@ int complexity(const PlanChoice& choice) {
   constexpr size_t kManyCuts = 6;
   std::set<std::vector<Ints>> distinct;
   for (const StrategySpec& strategy : choice.strategies) distinct.insert(strategy.cuts);
-  return (choice.stages > 1) + (choice.chunks > 1) + (choice.micro_batches > 1) + choice.optimizer_shard_level + !choice.recompute.empty() +
-         (choice.schedule == Schedule::zero_bubble) + (distinct.size() > kManyCuts);
+  return (choice.stages > 1) + (choice.chunks > 1) + (choice.micro_batches > 1) + choice.optimizer_shard_level +
+         !choice.recompute.empty() + (choice.schedule == Schedule::zero_bubble) + (distinct.size() > kManyCuts);
 }
 
 }  // namespace
@@ -92,12 +92,14 @@ void TriedPlans::throw_none_fits() const {
   }
   if (least == nullptr)
     throw SpecError(job_.position("parallel"), "parallel",
-                    fault.empty() ? "no plan of these ranks is legal with what the job fixes" : "none of the plans that were tried is legal: " + fault,
+                    fault.empty() ? "no plan of these ranks is legal with what the job fixes"
+                                  : "none of the plans that were tried is legal: " + fault,
                     "leave more of parallel to the search");
   const int64_t needed = least->trial.memory;
   throw SpecError(job_.position("parallel.max_memory"), "parallel.max_memory",
                   fmt::format("no plan fits: {} is {}, and the plan that needs least takes {} a rank, {} more ({})",
-                              job_.parallel.max_memory > 0 ? "parallel.max_memory" : "what a device has beside driver and libraries",
+                              job_.parallel.max_memory > 0 ? "parallel.max_memory"
+                                                           : "what a device has beside driver and libraries",
                               format_bytes(memory_), format_bytes(needed), format_bytes(needed - memory_), least->name),
                   fmt::format("allow {}, use more ranks, or a smaller dataset.batch", format_bytes(needed)));
 }

@@ -13,7 +13,8 @@ namespace trainctl {
 class TriedPlans {
  public:
   /// `memory`: of a rank; 0: no limit.
-  TriedPlans(const JobSpec& job, int64_t memory, const TryPlan& try_plan) : job_(job), memory_(memory), try_plan_(try_plan) {}
+  TriedPlans(const JobSpec& job, int64_t memory, const TryPlan& try_plan)
+      : job_(job), memory_(memory), try_plan_(try_plan) {}
 
   bool is_known(const PlanChoice& choice) const { return keys_.contains(key_of(choice)); }
   /// Its index; the plan must be new.
@@ -23,8 +24,8 @@ class TriedPlans {
 
   /// The fastest that fits.
   std::optional<size_t> fastest() const;
-  /// The plans, best first, the best tried in full; `order` gets the indices at which they were added. Of plans that are as
-  /// fast, up to what a model is sure of, the simplest is best. Throws SpecError if none fits.
+  /// The plans, best first, the best tried in full; `order` gets the indices at which they were added. Of plans that
+  /// are as fast, up to what a model is sure of, the simplest is best. Throws SpecError if none fits.
   std::vector<TriedPlan> take(std::vector<size_t>& order);
 
  private:

@@ -14,7 +14,8 @@ namespace {
 std::string label_types() {
   std::vector<std::string> numbers, classes;
   for (const EntryType& loss : loss_types()) (loss.labels_are_classes ? classes : numbers).push_back(loss.name);
-  return in_words(numbers, " and ") + " want f32, " + in_words(classes, " and ") + " i32, or shares of classes that one_hot makes.";
+  return in_words(numbers, " and ") + " want f32, " + in_words(classes, " and ") +
+         " i32, or shares of classes that one_hot makes.";
 }
 
 /// Types that read files of samples, image by image or row by row, after `others`.
@@ -32,11 +33,12 @@ const Section& dataset_section() {
       "dataset",
       "Where samples come from.",
       {
-          field<&D::type>("type",
-                          "mnist reads IDX files (also .gz), image_folder JPEG and PNG files in a folder a class, tar "
-                          "shards of files whose common names make a sample, csv rows of text, npy, npz and safetensors "
-                          "arrays, cifar10 and cifar100 their binary files, tokens files of nanoGPT or llm.c, text the "
-                          "bytes of any files; random, constant and clicks generate samples.")
+          field<&D::type>(
+              "type",
+              "mnist reads IDX files (also .gz), image_folder JPEG and PNG files in a folder a class, tar "
+              "shards of files whose common names make a sample, csv rows of text, npy, npz and safetensors "
+              "arrays, cifar10 and cifar100 their binary files, tokens files of nanoGPT or llm.c, text the "
+              "bytes of any files; random, constant and clicks generate samples.")
               .one_of({"mnist", "image_folder", "tar", "csv", "npy", "npz", "safetensors", "cifar10", "cifar100",
                        "tokens", "text", "random", "constant", "clicks"})
               .required(),
@@ -82,7 +84,8 @@ const Section& dataset_section() {
           field<&D::token_dtype>("token_dtype", "Type of a token in files without the header of llm.c.")
               .one_of({"uint16", "int32"})
               .for_type({"tokens"}),
-          make_field("transforms", FieldKind::transforms, "Applied to each sample, in order: to the first field, or by field.")
+          make_field("transforms", FieldKind::transforms,
+                     "Applied to each sample, in order: to the first field, or by field.")
               .for_type(with_sources({"mnist"})),
           field<&D::on_error>("on_error",
                               "What a sample that cannot be read does. skip: it is counted, and another one takes its "
@@ -159,9 +162,11 @@ const Section& validation_dataset_section() {
       "What differs from `dataset`. The order is that of the files, and each sample counts once.",
       {
           list_field<&D::paths>("path", FieldKind::paths, "Folder or files, of the type of `dataset`."),
-          field<&D::split>("split", "Of mnist, cifar10, cifar100: which of the folder's files; as `dataset` if omitted.")
+          field<&D::split>("split",
+                           "Of mnist, cifar10, cifar100: which of the folder's files; as `dataset` if omitted.")
               .one_of({"train", "test"}),
-          unless_zero<&D::samples>("samples", "Of the types random, constant and clicks: as many; as `dataset` if omitted.")
+          unless_zero<&D::samples>("samples",
+                                   "Of the types random, constant and clicks: as many; as `dataset` if omitted.")
               .at_least(1),
       }};
   return section;

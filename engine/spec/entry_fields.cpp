@@ -77,7 +77,8 @@ std::vector<EntryType> make_transform_types() {
        "Classes to 0 and, at the class, 1.",
        {integer("classes", "How many there are.").required().at_least(1).at_most(kMaxImageSide)}},
       {"mixup",
-       "Each row of a batch and the next one, by a share that is drawn for the batch; so their labels. Last, of f32. In "
+       "Each row of a batch and the next one, by a share that is drawn for the batch; so their labels. Last, of f32. "
+       "In "
        "a validation: never.",
        {number("alpha", "The share is drawn from Beta(alpha, alpha).").defaults(0.2).above(0).at_most(1000),
         batch_chance_field()}},
@@ -122,7 +123,8 @@ const std::vector<Field>& common_layer_fields() {
   static const std::vector<Field> fields = {
       text("type", "What the layer computes.").one_of(names_of(layer_types())).required(),
       text("name", "How others refer to it; the type and a counter if omitted."),
-      make_field("inputs", FieldKind::names, "Layers, or fields of the samples (data, label); the previous layer if omitted."),
+      make_field("inputs", FieldKind::names,
+                 "Layers, or fields of the samples (data, label); the previous layer if omitted."),
       make_field("outputs", FieldKind::names, "Of a layer with several: their names; 0, 1, ... if omitted."),
       condition_field(),
   };

@@ -32,8 +32,8 @@ SourcePos Expander::position(const SourcePos& pos, const std::string& text, size
   const auto line = static_cast<size_t>(pos.line - 1);
   const std::string_view in_line = source_.line(line);
   size_t column = 0;  // in bytes; that of pos counts characters
-  for (int characters = 1; characters < pos.column && column < in_line.size(); ++characters)
-    do ++column;
+  for (int characters = 1; characters < pos.column && column < in_line.size(); ++characters) do
+      ++column;
     while (column < in_line.size() && (static_cast<unsigned char>(in_line[column]) & 0xC0) == 0x80);
   const size_t start = source_.offset_of(line, column);
   const std::string_view rest = source_.from(start);

@@ -28,8 +28,8 @@ class Expander {
   /// Checks the expressions of a node without their values.
   void check_syntax(const YamlNode& node, const std::string& path);
 
-  /// The value of a var or an argument; empty: problems were added. `siblings`: the mapping that it is in, some of whose
-  /// names come later.
+  /// The value of a var or an argument; empty: problems were added. `siblings`: the mapping that it is in, some of
+  /// whose names come later.
   std::optional<Constant> constant(const YamlNode& node, const Names& names, const std::string& path,
                                    const YamlNode* siblings = nullptr);
 

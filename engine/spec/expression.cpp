@@ -256,7 +256,8 @@ class Parser {
   bool truth(const Constant& value, size_t at, const std::string& op) const {
     if (names_ == nullptr || quiet_) return true;
     if (const bool* flag = std::get_if<bool>(&value)) return *flag;
-    fail(at, "'" + op + "' is for true and false, not for " + to_text(value), "compare it: " + to_text(value) + " != 0");
+    fail(at, "'" + op + "' is for true and false, not for " + to_text(value),
+         "compare it: " + to_text(value) + " != 0");
   }
   /// `decided`: by the left side already.
   bool truth_of_right(const Constant& value, size_t at, const std::string& op, bool decided) const {
@@ -287,19 +288,32 @@ class Parser {
     if (names_ == nullptr || quiet_) return int64_t{1};
     const std::string sign = op == 'f' ? "//" : std::string(1, op);
     for (const Constant* side : {&a, &b})
-      if (!is_number(*side)) fail(at, "'" + sign + "' is for numbers, not for " + kind_of(*side) + " '" + to_text(*side) + "'");
+      if (!is_number(*side))
+        fail(at, "'" + sign + "' is for numbers, not for " + kind_of(*side) + " '" + to_text(*side) + "'");
     if ((op == '/' || op == 'f' || op == '%') && as_double(b) == 0) fail(at, "division by zero");
     if (op != '/' && std::holds_alternative<int64_t>(a) && std::holds_alternative<int64_t>(b))
       return of_integers(std::get<int64_t>(a), op, std::get<int64_t>(b), at);
     const double x = as_double(a), y = as_double(b);
     double value = 0;
     switch (op) {
-      case '+': value = x + y; break;
-      case '-': value = x - y; break;
-      case '*': value = x * y; break;
-      case '/': value = x / y; break;
-      case 'f': value = std::floor(x / y); break;
-      default: value = x - y * std::floor(x / y); break;
+      case '+':
+        value = x + y;
+        break;
+      case '-':
+        value = x - y;
+        break;
+      case '*':
+        value = x * y;
+        break;
+      case '/':
+        value = x / y;
+        break;
+      case 'f':
+        value = std::floor(x / y);
+        break;
+      default:
+        value = x - y * std::floor(x / y);
+        break;
     }
     if (!std::isfinite(value)) overflow(at);
     return value;
@@ -360,7 +374,8 @@ void for_each_part(std::string_view text, Plain plain, Expression expression) {
       continue;
     }
     const size_t length = expression_length(text.substr(at));
-    if (length == 0) throw ExpressionError{at, "this '${' is never closed", "close it with '}'; a text with ${ in it is written $${"};
+    if (length == 0)
+      throw ExpressionError{at, "this '${' is never closed", "close it with '}'; a text with ${ in it is written $${"};
     plain(text.substr(done, at - done));
     expression(text.substr(at + 2, length - 3), at, length);
     done = at += length;
@@ -396,7 +411,8 @@ Constant constant_of(const std::string& scalar) {
 }
 
 bool is_var_name(std::string_view name) {
-  return !name.empty() && name.size() <= 100 && begins_name(name[0]) && std::all_of(name.begin(), name.end(), continues_name) &&
+  return !name.empty() && name.size() <= 100 && begins_name(name[0]) &&
+         std::all_of(name.begin(), name.end(), continues_name) &&
          std::find(kWords.begin(), kWords.end(), name) == kWords.end();
 }
 

@@ -71,8 +71,8 @@ const std::vector<Field>& module_use_fields();
 const std::vector<Field>& parameter_group_fields();
 
 const std::vector<EntryType>& transform_types();
-/// The field of a transform that a bare value stands for, as in {resize: [28, 28]}: the only one, or the only one that is
-/// required. Else null.
+/// The field of a transform that a bare value stands for, as in {resize: [28, 28]}: the only one, or the only one that
+/// is required. Else null.
 const Field* bare_value_field(const EntryType& type);
 
 /// One number of parallel.strategies: ways in which a dim is cut.

@@ -13,10 +13,11 @@ namespace {
 constexpr int kMostRanks = 1 << 20;
 
 bool is_name(std::string_view text) {
-  return !text.empty() && text.size() <= 255 && text.front() != '-' && std::all_of(text.begin(), text.end(), [](char c) {
-    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') ||
-           std::string_view("-_.:@%").find(c) != std::string_view::npos;
-  });
+  return !text.empty() && text.size() <= 255 && text.front() != '-' &&
+         std::all_of(text.begin(), text.end(), [](char c) {
+           return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') ||
+                  std::string_view("-_.:@%").find(c) != std::string_view::npos;
+         });
 }
 
 /// A whole number from 1 on.
@@ -66,7 +67,8 @@ std::optional<HostRanks> parse_host(std::string_view text) {
     host.host = text;
   }
   const size_t at = host.host.find('@');
-  if (at != std::string::npos && (at == 0 || !is_name(host.host.substr(at + 1)) || host.host.find('@', at + 1) != std::string::npos))
+  if (at != std::string::npos &&
+      (at == 0 || !is_name(host.host.substr(at + 1)) || host.host.find('@', at + 1) != std::string::npos))
     return std::nullopt;
   return is_name(host.host) ? std::optional(std::move(host)) : std::nullopt;
 }
@@ -79,15 +81,17 @@ std::vector<HostRanks> parse_hosts(const std::vector<std::string>& texts) {
 }
 
 Placement place_ranks(const std::vector<HostRanks>& hosts, int ranks) {
-  const int numbered = std::accumulate(hosts.begin(), hosts.end(), 0, [](int sum, const HostRanks& h) { return sum + h.ranks; });
-  const auto open = static_cast<int>(std::count_if(hosts.begin(), hosts.end(), [](const HostRanks& h) { return h.ranks == 0; }));
+  const int numbered =
+      std::accumulate(hosts.begin(), hosts.end(), 0, [](int sum, const HostRanks& h) { return sum + h.ranks; });
+  const auto open =
+      static_cast<int>(std::count_if(hosts.begin(), hosts.end(), [](const HostRanks& h) { return h.ranks == 0; }));
   int left = ranks - numbered;
   if (open == 0 && left > 0)
     return wrong("the hosts have places for " + ranks_text(numbered) + ", and launch.ranks is " + std::to_string(ranks),
                  "set launch.ranks: " + std::to_string(numbered) + ", or add hosts");
   if (open > 0 && left < open)
-    return wrong(std::to_string(open) + (open == 1 ? " host is" : " hosts are") + " left without a rank: launch.ranks is " +
-                     std::to_string(ranks),
+    return wrong(std::to_string(open) + (open == 1 ? " host is" : " hosts are") +
+                     " left without a rank: launch.ranks is " + std::to_string(ranks),
                  "set launch.ranks: " + std::to_string(numbered + open) + " or more, or leave hosts out");
   Placement placement;
   int first_ones = open > 0 ? left % open : 0, unfilled = ranks;
@@ -123,7 +127,8 @@ std::optional<std::vector<HostRanks>> parse_hostfile(std::string_view text, std:
       fault = "line " + std::to_string(number) + " is not of the form: host slots=4";
       return std::nullopt;
     }
-    const auto same = std::find_if(hosts.begin(), hosts.end(), [&](const HostRanks& h) { return h.host == host->host; });
+    const auto same =
+        std::find_if(hosts.begin(), hosts.end(), [&](const HostRanks& h) { return h.host == host->host; });
     if (same == hosts.end()) {
       hosts.push_back(std::move(*host));
     } else {

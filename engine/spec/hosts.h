@@ -28,12 +28,12 @@ struct Placement {
   std::string fault, hint;       ///< why the ranks do not fit; empty: they do
 };
 
-/// If every host has a number: they are filled in order, as by mpirun. Otherwise hosts with a number get exactly that, and
-/// the others share the rest evenly, the first ones one more.
+/// If every host has a number: they are filled in order, as by mpirun. Otherwise hosts with a number get exactly that,
+/// and the others share the rest evenly, the first ones one more.
 Placement place_ranks(const std::vector<HostRanks>& hosts, int ranks);
 
-/// The lines of a hostfile of mpirun or DeepSpeed: `host`, `host:4`, `host slots=4`; `#` begins a comment. A host that is
-/// named again has the slots of both. nullopt and `fault` with its line's number for any other line.
+/// The lines of a hostfile of mpirun or DeepSpeed: `host`, `host:4`, `host slots=4`; `#` begins a comment. A host that
+/// is named again has the slots of both. nullopt and `fault` with its line's number for any other line.
 std::optional<std::vector<HostRanks>> parse_hostfile(std::string_view text, std::string& fault);
 
 }  // namespace trainctl

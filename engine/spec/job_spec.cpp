@@ -155,7 +155,7 @@ bool is_better(const std::string& metric, double value, double than) {
 }
 
 bool DatasetSpec::has_source() const {
-  static const std::vector<std::string> types = {"image_folder", "tar",     "csv",     "npy",
+  static const std::vector<std::string> types = {"image_folder", "tar",         "csv",     "npy",
                                                  "npz",          "safetensors", "cifar10", "cifar100"};
   return std::find(types.begin(), types.end(), type) != types.end();
 }
@@ -215,7 +215,8 @@ DatasetSpec JobSpec::validation_set() const {
 
 std::vector<std::string> JobSpec::metric_names() const {
   std::vector<std::string> names;
-  for (const MetricSpec& metric : metrics) names.push_back(find_type(metric_types(), metric.type)->reported_as(metric.attrs));
+  for (const MetricSpec& metric : metrics)
+    names.push_back(find_type(metric_types(), metric.type)->reported_as(metric.attrs));
   return names;
 }
 

@@ -62,18 +62,18 @@ struct DatasetSpec {
   std::vector<std::string> class_paths;  ///< of a validation: the training set, whose classes have the numbers
   std::vector<double> weights;           ///< of each path, if the sets are mixed
   std::vector<SampleFieldSpec> fields;
-  int channels = 3;               ///< images: 1 | 3
-  std::string label_set = "fine"; ///< cifar100: fine | coarse
-  std::string delimiter = ",";    ///< csv
-  bool header = true;             ///< csv: the first line has the names of the columns
-  std::string on_error = "stop";  ///< stop | skip: another sample takes the place of a broken one
-  std::string cache = "auto";     ///< auto | memory | disk | none
+  int channels = 3;                ///< images: 1 | 3
+  std::string label_set = "fine";  ///< cifar100: fine | coarse
+  std::string delimiter = ",";     ///< csv
+  bool header = true;              ///< csv: the first line has the names of the columns
+  std::string on_error = "stop";   ///< stop | skip: another sample takes the place of a broken one
+  std::string cache = "auto";      ///< auto | memory | disk | none
   std::vector<TransformSpec> transforms;
   std::string label_dtype = "i32";  ///< f32 | i32
   int64_t batch = 32;               ///< global
   bool shuffle = true;
   bool drop_last = true;
-  int64_t repeat = 1;  ///< passes over the set per epoch
+  int64_t repeat = 1;      ///< passes over the set per epoch
   int workers = 0;         ///< threads of a rank that read; 0: chosen while it runs
   int prefetch = 0;        ///< batches read ahead; 0: chosen while it runs
   bool autotune = true;    ///< false: workers and prefetch stay, 1 where they are 0
@@ -91,9 +91,9 @@ struct DatasetSpec {
   double value = 1.0;         ///< constant: data
   double label_value = 0.0;   ///< constant: label
   // clicks
-  int64_t ids = 8;             ///< of a sample
-  int64_t vocab = 0;           ///< ids are in [0, vocab)
-  double zipf = 1.05;          ///< the r-th most frequent id comes 1 / r^zipf as often as the first
+  int64_t ids = 8;     ///< of a sample
+  int64_t vocab = 0;   ///< ids are in [0, vocab)
+  double zipf = 1.05;  ///< the r-th most frequent id comes 1 / r^zipf as often as the first
 
   /// Of the samples, in their order: what layers may name as inputs.
   std::vector<std::string> field_names() const;
@@ -137,10 +137,10 @@ struct MetricSpec {
 struct ValidationSpec {
   ValidationSpec() { dataset.split.clear(); }
 
-  DatasetSpec dataset;                  ///< only what differs from the job's: paths, split, samples
-  int64_t every_epochs = 0;             ///< 0: not by epochs
-  int64_t every_steps = 0;              ///< 0: not by steps
-  std::vector<std::string> metrics;     ///< loss, and names of the job's metrics; empty: all
+  DatasetSpec dataset;               ///< only what differs from the job's: paths, split, samples
+  int64_t every_epochs = 0;          ///< 0: not by epochs
+  int64_t every_steps = 0;           ///< 0: not by steps
+  std::vector<std::string> metrics;  ///< loss, and names of the job's metrics; empty: all
 
   bool tells(const std::string& metric) const;
   /// After this many steps of the run.
@@ -184,11 +184,11 @@ struct CheckpointSpec {
   int64_t every_epochs = 0;  ///< 0: not by epochs
   double every_minutes = 0;  ///< 0: not by time
   std::string every = "auto";
-  std::string dir;           ///< empty: `checkpoints` in the run's folder
-  int64_t keep = 2;          ///< newest checkpoints that are kept
-  std::string keep_best;     ///< loss or a metric of validation; empty: only the newest are kept
-  bool async = true;         ///< training goes on while a save is written
-  bool integrated = false;   ///< also one file of whole tensors
+  std::string dir;          ///< empty: `checkpoints` in the run's folder
+  int64_t keep = 2;         ///< newest checkpoints that are kept
+  std::string keep_best;    ///< loss or a metric of validation; empty: only the newest are kept
+  bool async = true;        ///< training goes on while a save is written
+  bool integrated = false;  ///< also one file of whole tensors
 
   bool is_automatic() const { return every_steps == 0 && every_epochs == 0 && every_minutes == 0; }
 };
@@ -287,7 +287,7 @@ struct LaunchSpec {
   std::string interface;           ///< on which the ranks of CPUs listen; empty: that of the address that ssh uses
   double reconnect_seconds = 15;   ///< how long a host may be out of reach
   bool has_hosts() const { return !hosts.empty() || !hostfile.empty(); }
-  int log_files = 5;               ///< per stream of a rank, including the current one
+  int log_files = 5;  ///< per stream of a rank, including the current one
 };
 
 struct PrintSpec {
@@ -336,8 +336,8 @@ struct JobSpec {
   bool has_command() const { return !command.empty(); }
   /// Of the mode parameter_server; else 0. Their ranks follow those of the workers, which launch.ranks counts.
   int servers() const { return parallel.mode == ParallelMode::parameter_server ? parallel.servers : 0; }
-  /// Each worker runs batches of its own, and the servers update with each push. With a staleness of 0 the steps are the
-  /// synchronous ones.
+  /// Each worker runs batches of its own, and the servers update with each push. With a staleness of 0 the steps are
+  /// the synchronous ones.
   bool is_asynchronous() const { return servers() > 0 && !parallel.sync && parallel.staleness > 0; }
   /// Workers and servers.
   int processes() const { return launch.ranks + servers(); }

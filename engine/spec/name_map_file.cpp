@@ -47,8 +47,7 @@ class Reader {
   }
 
   Text text(const YamlNode& node, const std::string& path) {
-    if (!node.is_scalar() || node.text.empty())
-      problems_.add(node.pos, path, "must be text, not " + describe(node));
+    if (!node.is_scalar() || node.text.empty()) problems_.add(node.pos, path, "must be text, not " + describe(node));
     return {node.text, node.pos};
   }
 

@@ -70,8 +70,8 @@ struct Network {
   std::map<std::string, std::string> outputs;  ///< layer, module or one of several outputs -> its full name
   /// Layers and modules with several outputs -> those, as keys of `outputs`. Their own names are no outputs.
   std::map<std::string, std::vector<std::string>> several;
-  std::string last;                            ///< the name of the last item, whose output is the network's
-  bool complete = true;                        ///< false: some names could not be made
+  std::string last;      ///< the name of the last item, whose output is the network's
+  bool complete = true;  ///< false: some names could not be made
 };
 
 /// Expands modules, and resolves inputs and shares to full names. `fields`: of the samples, which inputs may name.

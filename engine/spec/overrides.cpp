@@ -11,7 +11,6 @@
 namespace trainctl {
 namespace {
 
-
 void forget_positions(YamlNode& node) {
   node.pos = kCommandLine;
   for (YamlNode& item : node.items) forget_positions(item);

@@ -27,8 +27,7 @@ namespace {
 void read_initial(const YamlNode& node, const Field& field, const std::string& path, Attrs& attrs, Problems& problems) {
   const YamlNode* type = node.is_map() ? node.find("type") : &node;
   const std::string known = "one of " + join(names_of(initial_types()));
-  if (type == nullptr || type->is_null())
-    return problems.add(node.pos, path, field.name + " needs 'type'", known);
+  if (type == nullptr || type->is_null()) return problems.add(node.pos, path, field.name + " needs 'type'", known);
   const EntryType* found = type->is_scalar() ? find_type(initial_types(), type->text) : nullptr;
   if (found == nullptr) {
     const std::string near = type->is_scalar() ? did_you_mean(type->text, names_of(initial_types())) : "";

@@ -470,7 +470,8 @@ class JobReader {
     Field one = field;
     if (!node.is_map()) {
       one.kind = FieldKind::choice;
-      if (std::optional<Value> value = read_value(node, one, path, problems_)) set_value(field, object, std::move(*value));
+      if (std::optional<Value> value = read_value(node, one, path, problems_))
+        set_value(field, object, std::move(*value));
       return;
     }
     refuse_unknown_keys(node, {"train", "validation"}, "split", path, problems_);
@@ -495,7 +496,8 @@ class JobReader {
       for (const YamlNode::Entry& entry : node.entries) {
         const std::string where = at_key(path, entry.key);
         if (std::find(known.begin(), known.end(), entry.key) == known.end())
-          problems_.add(entry.key_pos, where, "the samples have no field '" + entry.key + "'", "they have " + join(known));
+          problems_.add(entry.key_pos, where, "the samples have no field '" + entry.key + "'",
+                        "they have " + join(known));
         transforms_of(entry.value, where, entry.key);
       }
       return;

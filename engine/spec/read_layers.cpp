@@ -57,8 +57,8 @@ void read_outputs(const YamlNode* node, LayerEntry& entry, Problems& problems) {
   const std::vector<std::string> names = read_texts(*node, path, "the name of an output", problems);
   if (problems.touch(path) || problems.touch(entry.path)) return;
   if (names.size() != static_cast<size_t>(count) || count == 1) {
-    const std::string has = count == 1 ? " has one output, which has the layer's name"
-                                       : " has " + std::to_string(count) + " outputs here";
+    const std::string has =
+        count == 1 ? " has one output, which has the layer's name" : " has " + std::to_string(count) + " outputs here";
     problems.add(node->pos, path, entry.type->name + has + ", not " + std::to_string(names.size()) + " named ones");
     return;
   }
@@ -297,8 +297,7 @@ void read_module_inputs(const YamlNode& node, const std::string& path, Module& m
     const SourcePos& pos = node.is_list() ? node.items[i].pos : node.pos;
     const std::string& name = module.inputs[i];
     if (name != "input") check_name(name, pos, at_index(path, i), problems);
-    if (!taken.insert(name).second)
-      problems.add(pos, at_index(path, i), "the name '" + name + "' is used twice");
+    if (!taken.insert(name).second) problems.add(pos, at_index(path, i), "the name '" + name + "' is used twice");
   }
 }
 

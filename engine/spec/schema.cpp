@@ -113,11 +113,11 @@ Json names_and_values(Json value) {
 Json module_schema() {
   Json optional = constant_schema();
   optional["type"].push_back("null");
-  Json mapping = {{"type", "object"},
-                  {"properties",
-                   {{"args", names_and_values(optional)}, {"inputs", texts_schema()}, {"layers", layer_list()}}},
-                  {"required", {"layers"}},
-                  {"additionalProperties", false}};
+  Json mapping = {
+      {"type", "object"},
+      {"properties", {{"args", names_and_values(optional)}, {"inputs", texts_schema()}, {"layers", layer_list()}}},
+      {"required", {"layers"}},
+      {"additionalProperties", false}};
   mapping["properties"]["args"]["description"] = "Names that expressions in its layers use, and their defaults.";
   mapping["properties"]["inputs"]["description"] = "Names of its inputs; one, called input, if omitted.";
   return {{"anyOf", {layer_list(), mapping}}};
@@ -239,9 +239,9 @@ Json plain_schema(const Field& field) {
     case FieldKind::groups:
       return groups_schema();
     case FieldKind::stage_map:
-      return {{"type", "object"},
-              {"additionalProperties",
-               or_expression({{"type", "integer"}, {"minimum", 0}, {"maximum", kMaxRanks - 1}})}};
+      return {
+          {"type", "object"},
+          {"additionalProperties", or_expression({{"type", "integer"}, {"minimum", 0}, {"maximum", kMaxRanks - 1}})}};
     case FieldKind::strategy_map: {
       Json cuts = list_of(numbers_list(integer_schema(cuts_field())));
       cuts["minItems"] = 1;

@@ -249,9 +249,10 @@ const Section& search_section() {
       "parallel.search",
       "How auto_parallel chooses what the job leaves open.",
       {
-          field<&S::algorithm>("algorithm",
-                               "recursive_programming: everything that is open; sharding_propagation: only cuts, from those "
-                               "of the given strategies, with the least redistribution; exhaustive: every plan, of small jobs."),
+          field<&S::algorithm>(
+              "algorithm",
+              "recursive_programming: everything that is open; sharding_propagation: only cuts, from those "
+              "of the given strategies, with the least redistribution; exhaustive: every plan, of small jobs."),
           field<&S::effort>("effort", "How many plans are weighed, and tried: see docs/planning.md."),
       }};
   return section;
@@ -309,12 +310,14 @@ const Section& parallel_section() {
                                "oldest batch under way; 0: the synchronous steps.")
               .at_least(0)
               .at_most(kMaxStaleness),
-          field<&P::rebalance>("rebalance",
-                               "For sync: false: a batch goes to whichever worker asks next; false: each worker has its "
-                               "share of them."),
-          list_field<&P::tables>("tables", FieldKind::metric_names,
-                                 "For sync: false: embeddings, by name or glob of their layers, that are on the servers alone, "
-                                 "split by rows."),
+          field<&P::rebalance>(
+              "rebalance",
+              "For sync: false: a batch goes to whichever worker asks next; false: each worker has its "
+              "share of them."),
+          list_field<&P::tables>(
+              "tables", FieldKind::metric_names,
+              "For sync: false: embeddings, by name or glob of their layers, that are on the servers alone, "
+              "split by rows."),
       }};
   return section;
 }
@@ -349,8 +352,9 @@ const Section& launch_section() {
           field<&L::log_size>("log_size", "Size at which a rank's log file is followed by a new one; 0: never.")
               .is(FieldKind::bytes)
               .at_least(0),
-          list_field<&L::hosts>("hosts", FieldKind::metric_names,
-                                "Hosts that are reached over ssh, as a or me@a; b:4 is one with four ranks. See hosts.md."),
+          list_field<&L::hosts>(
+              "hosts", FieldKind::metric_names,
+              "Hosts that are reached over ssh, as a or me@a; b:4 is one with four ranks. See hosts.md."),
           field<&L::hostfile>("hostfile", "A file of hosts, as mpirun and DeepSpeed read it."),
           field<&L::ssh>("ssh", "The command that reaches a host, with its options."),
           field<&L::interface>("interface", "On which the ranks of CPUs listen for those of other hosts: eth0."),

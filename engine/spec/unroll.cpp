@@ -309,7 +309,8 @@ class Unroller {
       } else if (!argument.fallback.is_null()) {
         if (!good) continue;  // it may use what is wrong itself
         const Problems::Note note(problems_, use_of(entry, module, {}));
-        value = expander_.constant(argument.fallback, names, module.path.substr(0, module.path.rfind('.')) + ".args." + argument.name);
+        value = expander_.constant(argument.fallback, names,
+                                   module.path.substr(0, module.path.rfind('.')) + ".args." + argument.name);
       } else {
         problems_.add(entry.module_pos, entry.path, "module '" + entry.module + "' needs '" + argument.name + "'",
                       "with: {" + argument.name + ": ...}");
@@ -378,7 +379,8 @@ class Unroller {
     for (const Module::Argument& argument : module.arguments) add(argument.name);
     if (!entry.index.empty()) add(entry.index);
     return "module '" + entry.module + "' is used in " +
-           (entry.module_pos.line > 0 ? "line " + std::to_string(entry.module_pos.line) : entry.module_pos.file) + values;
+           (entry.module_pos.line > 0 ? "line " + std::to_string(entry.module_pos.line) : entry.module_pos.file) +
+           values;
   }
 
   /// Its layers are not known, so names that are not found are no errors.

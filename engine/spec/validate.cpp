@@ -76,8 +76,9 @@ void workers_are_on_their_own(Rules& r) {
     r.wrong("launch.comm", "asynchronous workers exchange messages through shared memory, not gloo",
             "set launch.comm: shm, or parallel.sync: true");
   if (r.fine({"launch.ranks"}) && r.job.launch.ranks > kMostAsyncWorkers)
-    r.wrong("launch.ranks", number(r.job.launch.ranks) + " asynchronous workers are more than " +
-                                number(kMostAsyncWorkers), "set parallel.sync: true, or fewer ranks");
+    r.wrong("launch.ranks",
+            number(r.job.launch.ranks) + " asynchronous workers are more than " + number(kMostAsyncWorkers),
+            "set parallel.sync: true, or fewer ranks");
   if (r.fine({"train.stop_when"}) && r.job.train.stop_when)
     r.wrong("train.stop_when", "asynchronous workers do not end together by a rule",
             "leave stop_when out, or set parallel.sync: true");
@@ -120,7 +121,8 @@ void hosts_hold_the_ranks(Rules& r) {
   const auto missing = [&](bool is_set, const std::string& path, const std::string& what, const std::string& hint) {
     if (is_set && r.fine({path.c_str()})) r.wrong(path, what + " is not there yet beyond one host", hint);
   };
-  missing(launch.device == Device::cuda, "launch.device", "training on GPUs", "set launch.device: cpu, or leave launch.hosts out");
+  missing(launch.device == Device::cuda, "launch.device", "training on GPUs",
+          "set launch.device: cpu, or leave launch.hosts out");
   missing(launch.comm == "shm", "launch.comm", "shared memory alone", "leave launch.comm out");
   missing(r.job.servers() > 0, "parallel.mode", "parameter_server", "use data_parallel, or leave launch.hosts out");
   missing(r.job.train.checkpoint.has_value(), "train.checkpoint", "saving checkpoints",
@@ -301,7 +303,8 @@ void validation_fits(Rules& r) {
             "split is for the types mnist, cifar10 and cifar100, and dataset.type is " + type,
             "give validation.dataset.path, or dataset.split: {train: 0.9, validation: 0.1}");
   if (set.samples > 0 && has_files)
-    r.wrong("validation.dataset.samples", "samples is for the types random, constant and clicks, and dataset.type is " + type);
+    r.wrong("validation.dataset.samples",
+            "samples is for the types random, constant and clicks, and dataset.type is " + type);
 }
 
 /// `told`: only what the validation tells.
@@ -357,14 +360,15 @@ void samples_have_their_fields(Rules& r) {
                             : "e.g. fields: {data: images.npy, label: labels.npy}");
   for (const SampleFieldSpec& field : d.fields)
     if (field.parts.size() > 1 && d.type != "csv" && d.type != "tar")
-      r.wrong("dataset.fields." + field.name, "a field of a " + d.type + " set is one array, not " +
-                                                  number(static_cast<int64_t>(field.parts.size())));
+      r.wrong("dataset.fields." + field.name,
+              "a field of a " + d.type + " set is one array, not " + number(static_cast<int64_t>(field.parts.size())));
   if (d.fields.size() > kMaxSampleFields)
-    r.wrong("dataset.fields", "a sample has at most " + number(static_cast<int64_t>(kMaxSampleFields)) + " fields, not " +
-                                  number(static_cast<int64_t>(d.fields.size())));
+    r.wrong("dataset.fields", "a sample has at most " + number(static_cast<int64_t>(kMaxSampleFields)) +
+                                  " fields, not " + number(static_cast<int64_t>(d.fields.size())));
   if (!d.weights.empty() && d.weights.size() != d.paths.size())
-    r.wrong("dataset.weights", number(static_cast<int64_t>(d.weights.size())) + " weights for " +
-                                   number(static_cast<int64_t>(d.paths.size())) + " paths",
+    r.wrong("dataset.weights",
+            number(static_cast<int64_t>(d.weights.size())) + " weights for " +
+                number(static_cast<int64_t>(d.paths.size())) + " paths",
             "one for each path");
   if (d.type == "csv" && d.delimiter.size() != 1 && d.delimiter != "tab")
     r.wrong("dataset.delimiter", "'" + d.delimiter + "' is not one character", "e.g. ';', or tab");

@@ -33,8 +33,8 @@ int count(const YamlNode& node) {
   return nodes;
 }
 
-// In flow style a '{' or '}' would end a plain value, so the braces of expressions go through the parser as bytes that no
-// job file holds.
+// In flow style a '{' or '}' would end a plain value, so the braces of expressions go through the parser as bytes that
+// no job file holds.
 constexpr char kOpen = '\x01', kClose = '\x02';
 
 std::string hide_braces(std::string text) {

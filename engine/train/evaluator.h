@@ -14,7 +14,8 @@ namespace trainctl {
 
 class Evaluator {
  public:
-  /// All must outlive it; the job has a validation. `executor` runs `program` and belongs to the evaluator. `on_hang`: as TrainHooks.
+  /// All must outlive it; the job has a validation. `executor` runs `program` and belongs to the evaluator. `on_hang`:
+  /// as TrainHooks.
   Evaluator(const PlannedJob& job, const PlannedEvaluation& evaluation, const Program& program,
             std::unique_ptr<Executor> executor, const std::function<void(const EnvError&)>& on_hang = {});
 
@@ -23,7 +24,8 @@ class Evaluator {
 
   /// The whole set, with the weights in the arena after `steps` steps. No step of the training may be unfinished. The
   /// numbers are the same on all ranks, and the loss and the metrics that are not told (validation.metrics) are too.
-  /// `progress` is called after each batch; `before_batch` with its inputs, before it runs. Throws as Trainer::run_step.
+  /// `progress` is called after each batch; `before_batch` with its inputs, before it runs. Throws as
+  /// Trainer::run_step.
   ValidationReport run(int64_t steps, const std::function<void(int64_t done, int64_t all)>& progress = {},
                        const std::function<void(std::byte* inputs)>& before_batch = {});
 

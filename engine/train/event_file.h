@@ -19,7 +19,8 @@
 
 namespace trainctl {
 
-/// A tag and its value: {"train/loss", 0.25}. What stands before the first '/' is the group that TensorBoard draws it in.
+/// A tag and its value: {"train/loss", 0.25}. What stands before the first '/' is the group that TensorBoard draws it
+/// in.
 using EventScalars = std::vector<std::pair<std::string, double>>;
 
 class EventFile {

@@ -57,18 +57,18 @@ class HeadPieces {
   void report(const Program& whole, const Program& pieces) {
     const std::string& name = job_.graph.tensors[prediction_].name;
     if (const int64_t rows = rows_in_pieces(pieces); rows > 0) {
-      job_.plan.notes.push_back(fmt::format("{} and the loss run in {} pieces of up to {} rows, since {}: {} a rank, {} whole",
-                                            name, job_.plan.head_pieces, rows,
-                                            job_.spec.parallel.head_pieces > 1 ? "parallel.head_pieces says so"
-                                                                               : "parallel.max_memory is short",
-                                            format_bytes(pieces.memory.total()), format_bytes(whole.memory.total())));
+      job_.plan.notes.push_back(fmt::format(
+          "{} and the loss run in {} pieces of up to {} rows, since {}: {} a rank, {} whole", name,
+          job_.plan.head_pieces, rows,
+          job_.spec.parallel.head_pieces > 1 ? "parallel.head_pieces says so" : "parallel.max_memory is short",
+          format_bytes(pieces.memory.total()), format_bytes(whole.memory.total())));
       return;
     }
     job_.plan.head_pieces = 1;
-    job_.plan.notes.push_back(
-        fmt::format("parallel.head_pieces has no effect: {} must be made by a dense or matmul layer, have several rows, and "
-                    "be read by the loss and metrics alone, and gradients must be added up in f32",
-                    name));
+    job_.plan.notes.push_back(fmt::format(
+        "parallel.head_pieces has no effect: {} must be made by a dense or matmul layer, have several rows, and "
+        "be read by the loss and metrics alone, and gradients must be added up in f32",
+        name));
   }
 
   PlannedJob& job_;

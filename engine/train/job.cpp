@@ -44,8 +44,9 @@ void check_run(const JobSpec& spec, int64_t samples) {
 /// nothing but the loss may read a label that is not there.
 void check_filled_batch(const PlannedJob& job, const PlannedEvaluation& evaluation) {
   if (evaluation.samples % job.spec.dataset.batch == 0) return;
-  const std::string remedy = fmt::format("take a number of samples that dataset.batch {} divides, or a batch that divides {}",
-                                         job.spec.dataset.batch, evaluation.samples);
+  const std::string remedy =
+      fmt::format("take a number of samples that dataset.batch {} divides, or a batch that divides {}",
+                  job.spec.dataset.batch, evaluation.samples);
   if (const LayerId layer = mixes_rows(evaluation.graph); layer >= 0)
     throw SpecError({}, "validation",
                     fmt::format("the last batch of {} samples has to be filled up, but {} computes over its rows",

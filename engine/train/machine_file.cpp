@@ -41,8 +41,7 @@ std::string machines_folder() {
 }
 
 std::shared_ptr<const Machine> machine_of(const LaunchSpec& launch) {
-  const std::string name =
-      launch.machine != "auto" ? launch.machine : launch.device == Device::cuda ? "h200x8" : "cpu";
+  const std::string name = launch.machine != "auto" ? launch.machine : launch.device == Device::cuda ? "h200x8" : "cpu";
   if (name.find('/') != std::string::npos) return read_machine(name);
   const fs::path file = fs::path(machines_folder()) / (name + ".json");
   std::error_code ignored;

@@ -126,10 +126,8 @@ std::string validation_line(const ValidationReport& report) {
 }
 
 std::string metrics_line(const ValidationReport& report) {
-  nlohmann::ordered_json line = {{"kind", "validation"},
-                                 {"epoch", report.epoch},
-                                 {"run_step", report.run_step},
-                                 {"samples", report.samples}};
+  nlohmann::ordered_json line = {
+      {"kind", "validation"}, {"epoch", report.epoch}, {"run_step", report.run_step}, {"samples", report.samples}};
   for (const auto& [name, number] : report.values) put_loss(line, name.c_str(), number);
   line["seconds"] = whole_microseconds(report.seconds);
   return line.dump();

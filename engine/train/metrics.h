@@ -56,7 +56,7 @@ struct ValidationReport {
   int64_t epoch = 1;
   int64_t epoch_step = 0;  ///< steps of that epoch that were run
   bool is_whole_epoch = false;
-  int64_t run_step = 0;    ///< over the whole run
+  int64_t run_step = 0;  ///< over the whole run
   int64_t samples = 0;
   std::vector<std::pair<std::string, double>> values;  ///< the loss, then the metrics, as validation.metrics says
   BestValues best;                                     ///< of the run so far, with this one; before resumes too

@@ -111,7 +111,8 @@ Trainer::Trainer(const PlannedJob& job, const Program& program, Communicator& co
   std::unique_ptr<Dataset> set = open_set(job.spec, options.shared_cache);
   start_up_.ended("data");
   if (options.validation != nullptr) executor_options.least_arena_bytes = options.validation->arena_bytes;
-  if (options.cuda && !has_random_transforms(job.spec.dataset.transforms)) executor_options.tables = tables_to_keep(*set, program);
+  if (options.cuda && !has_random_transforms(job.spec.dataset.transforms))
+    executor_options.tables = tables_to_keep(*set, program);
   executor_ = options.cuda ? make_cuda_executor(program, comm, executor_options, *options.cuda)
                            : make_cpu_executor(program, comm, executor_options, options.arena);
   if (options.validation != nullptr) {

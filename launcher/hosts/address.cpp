@@ -34,7 +34,8 @@ std::string address_of_interface(const std::string& name) {
 std::string own_address(const std::string& interface) {
   if (!interface.empty()) {
     const std::string address = address_of_interface(interface);
-    if (address.empty()) throw EnvError("there is no interface " + interface + " with an IPv4 address (launch.interface)");
+    if (address.empty())
+      throw EnvError("there is no interface " + interface + " with an IPv4 address (launch.interface)");
     return address;
   }
   const char* connection = std::getenv("SSH_CONNECTION");  // client's address and port, ours

@@ -5,7 +5,8 @@
 
 namespace trainctl::hosts {
 
-/// The IPv4 address of `interface`; if that is empty, the one at which ssh came in; without ssh 127.0.0.1. Throws EnvError.
+/// The IPv4 address of `interface`; if that is empty, the one at which ssh came in; without ssh 127.0.0.1. Throws
+/// EnvError.
 std::string own_address(const std::string& interface);
 
 }  // namespace trainctl::hosts

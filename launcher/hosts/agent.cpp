@@ -215,9 +215,9 @@ class Agent : public LogSink {
       for (const RankPlace& place : launch_->cluster.places) numbers.push_back(place.rank);
       options_.share->prepare(json.at("workload"), numbers);
       store_token_ = store::random_token();
-      store_ = std::make_unique<StoreServer>(loop_, store_token_, [this](const std::string& key, const std::string& value) {
-        send(Kind::value, -1, 0, key, value);
-      });
+      store_ = std::make_unique<StoreServer>(
+          loop_, store_token_,
+          [this](const std::string& key, const std::string& value) { send(Kind::value, -1, 0, key, value); });
       port_ = json.at("hold_port").get<bool>() ? std::make_unique<HeldPort>() : nullptr;
       address_ = own_address(json.at("interface").get<std::string>());
       if (!first) ranks_->restart(static_cast<int>(attempt_));
@@ -226,8 +226,8 @@ class Agent : public LogSink {
     } catch (const std::exception& error) {
       return send(Kind::refused, -1, 0, "", error.what());
     }
-    const Json ready = {{"address", address_}, {"port", port_ ? port_->port() : 0},
-                        {"cores", std::thread::hardware_concurrency()}};
+    const Json ready = {
+        {"address", address_}, {"port", port_ ? port_->port() : 0}, {"cores", std::thread::hardware_concurrency()}};
     send(Kind::ready, -1, 0, "", ready.dump());
   }
 
@@ -246,32 +246,36 @@ class Agent : public LogSink {
       std::ofstream(directory.file(name)) << text.get<std::string>();
       files_->skip(name);
     }
-    launch_.emplace(Launch{.cluster = std::move(cluster), .directory = directory, .command = [this](const RankPlace& place, int) {
-                             return commands_.at(place.rank);
-                           }});
+    launch_.emplace(Launch{.cluster = std::move(cluster),
+                           .directory = directory,
+                           .command = [this](const RankPlace& place, int) { return commands_.at(place.rank); }});
     launch_->limits.ranks_explain = json.at("explain").get<bool>();
     const auto bind = static_cast<BindMode>(json.at("bind").get<int>());
     launch_->bindings = bindings(launch_->cluster.places, read_topology(), bind);
     launch_->on_rank_ended = [this](int rank, bool failed) { options_.share->ended(rank, failed); };
     runner_ = std::make_unique<PosixProcessRunner>();
     ranks_ = std::make_unique<LocalRanks>(*launch_, *runner_, loop_, this);
-    ranks_->listen({.started = [this](int rank) {
-                      running_[rank] = false;
-                      send(Kind::started, rank);
-                    },
-                    .failed_to_start = [this](int rank, const std::string& why) { send(Kind::no_start, rank, 0, "", why); },
-                    .ended = [this](int rank, const RankReport& report) { rank_ended(rank, report); },
-                    .notice = [this](const std::string& text) { send(Kind::notice, -1, 0, "", text); }});
+    ranks_->listen(
+        {.started =
+             [this](int rank) {
+               running_[rank] = false;
+               send(Kind::started, rank);
+             },
+         .failed_to_start = [this](int rank, const std::string& why) { send(Kind::no_start, rank, 0, "", why); },
+         .ended = [this](int rank, const RankReport& report) { rank_ended(rank, report); },
+         .notice = [this](const std::string& text) { send(Kind::notice, -1, 0, "", text); }});
   }
 
   void start(const Message& message) {
     const auto& places = launch_->cluster.places;
-    const auto place = std::find_if(places.begin(), places.end(), [&](const RankPlace& p) { return p.rank == message.rank; });
+    const auto place =
+        std::find_if(places.begin(), places.end(), [&](const RankPlace& p) { return p.rank == message.rank; });
     if (place == places.end()) return;
     try {
       commands_[message.rank] = command_of(Json::parse(message.text));
     } catch (const Json::exception& error) {
-      return send(Kind::no_start, message.rank, 0, "", std::string("the launcher speaks another language: ") + error.what());
+      return send(Kind::no_start, message.rank, 0, "",
+                  std::string("the launcher speaks another language: ") + error.what());
     }
     ranks_->start(*place, static_cast<int>(attempt_));
   }

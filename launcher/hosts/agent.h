@@ -1,5 +1,5 @@
-// The agent of a host: starts and supervises the ranks that run there, for a launcher on another host. It makes no decision of
-// its own but one: if it has not heard of its launcher for launch.reconnect, it kills its ranks and leaves.
+// The agent of a host: starts and supervises the ranks that run there, for a launcher on another host. It makes no
+// decision of its own but one: if it has not heard of its launcher for launch.reconnect, it kills its ranks and leaves.
 //
 //   ~/.cache/trainctl/runs/<id>/        mode 0700; deleted when the agent leaves
 //     socket                            the launcher comes in here, through relays (relay.h)
@@ -38,9 +38,9 @@ class HostShare {
 };
 
 struct AgentOptions {
-  std::string folder;              ///< of this agent
-  std::vector<std::string> self;   ///< the words that start this binary
-  int listener = -1;               ///< a listening socket
+  std::string folder;             ///< of this agent
+  std::vector<std::string> self;  ///< the words that start this binary
+  int listener = -1;              ///< a listening socket
   std::unique_ptr<HostShare> share;
 };
 

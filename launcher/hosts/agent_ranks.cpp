@@ -268,7 +268,8 @@ void AgentRanks::flush(Host& host) {
 void AgentRanks::received(Host& host, Frame frame) {
   host.heard = now();
   if (const auto* welcome = std::get_if<Welcome>(&frame)) {
-    if (welcome->version != kVersion || !host.session.joined(welcome->received)) return lose(host, "has another version's agent");
+    if (welcome->version != kVersion || !host.session.joined(welcome->received))
+      return lose(host, "has another version's agent");
     host.has_joined = true;
     host.state = State::joined;
     return flush(host);
@@ -303,7 +304,8 @@ void AgentRanks::handle(Host& host, Message& message) {
       if (!is_old && is_of_rank && launch_.on_rank_started) launch_.on_rank_started(message.rank, 0);
       return;
     case Kind::no_start:
-      if (!is_old && is_of_rank && running_.erase(message.rank) > 0) events_.failed_to_start(message.rank, message.text);
+      if (!is_old && is_of_rank && running_.erase(message.rank) > 0)
+        events_.failed_to_start(message.rank, message.text);
       return;
     case Kind::ended:
       if (is_old || !is_of_rank) return;
@@ -389,8 +391,7 @@ void AgentRanks::start(const RankPlace& place, int) {
   disk_.open(output.out = ++last_stream_, place.rank, false, static_cast<int>(attempt_));
   disk_.open(output.err = ++last_stream_, place.rank, true, static_cast<int>(attempt_));
   outputs_[place.rank] = std::move(output);
-  if (host.state == State::lost)
-    return events_.failed_to_start(place.rank, "host " + host.name + " " + host.fault);
+  if (host.state == State::lost) return events_.failed_to_start(place.rank, "host " + host.name + " " + host.fault);
   running_.insert(place.rank);
   events_.started(place.rank);
   to_start_.push_back(place);
@@ -398,7 +399,8 @@ void AgentRanks::start(const RankPlace& place, int) {
 }
 
 void AgentRanks::signal(int rank, int signal) {
-  const auto waits = std::find_if(to_start_.begin(), to_start_.end(), [&](const RankPlace& p) { return p.rank == rank; });
+  const auto waits =
+      std::find_if(to_start_.begin(), to_start_.end(), [&](const RankPlace& p) { return p.rank == rank; });
   if (waits == to_start_.end()) return send(host_of(rank), Kind::signal, rank, signal);
   to_start_.erase(waits);
   // Supervision goes through its ranks while it calls this.
@@ -504,7 +506,8 @@ void AgentRanks::write_file(const Message& message) {
   const std::string target = launch_.directory.file(message.name);
   std::error_code ignored;
   fs::create_directories(fs::path(target).parent_path(), ignored);
-  const int fd = ::open(target.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC | O_NOFOLLOW | (message.number == 0 ? O_TRUNC : 0), 0666);
+  const int fd =
+      ::open(target.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC | O_NOFOLLOW | (message.number == 0 ? O_TRUNC : 0), 0666);
   if (fd < 0) return;
   std::string_view bytes = message.text;
   off_t offset = message.number;
@@ -540,10 +543,11 @@ void AgentRanks::look(Host& host) {
     if (host.wire && host.wire->silent_seconds() > kSilentSeconds && !disk_.is_full()) {
       drop_child(host);
       host.state = State::away;
-      if (events_.notice) events_.notice("host " + host.name + " does not answer; the ranks go on, and the connection is tried again");
+      if (events_.notice)
+        events_.notice("host " + host.name + " does not answer; the ranks go on, and the connection is tried again");
     }
   }
-  const double limit = host.has_joined                       ? options_.reconnect_seconds
+  const double limit = host.has_joined                   ? options_.reconnect_seconds
                        : host.state == State::installing ? kInstallSeconds
                                                          : kConnectSeconds;
   if (now() - host.heard > limit) {

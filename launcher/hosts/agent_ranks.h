@@ -1,7 +1,8 @@
-// The ranks of a run on several hosts, reached through one agent a host (agent.h): starts the agents over ssh, keeps their
-// connections, passes the board and the store from host to host, writes what ranks wrote.
+// The ranks of a run on several hosts, reached through one agent a host (agent.h): starts the agents over ssh, keeps
+// their connections, passes the board and the store from host to host, writes what ranks wrote.
 //
-//   connecting ──▶ installing ──▶ connecting ──▶ joined ◀──▶ away          joined, away: orders are kept until they arrive
+//   connecting ──▶ installing ──▶ connecting ──▶ joined ◀──▶ away          joined, away: orders are kept until they
+//   arrive
 //        │              │                           │          │ longer than launch.reconnect, or the agent is gone
 //        └──────────────┴───────────────────────────┴──────────┴──▶ lost    its ranks count as killed
 #pragma once
@@ -53,7 +54,8 @@ class AgentRanks : public RankRunner {
  public:
   /// Of `launch` it uses cluster, directory, log_limits, command, limits.ranks_explain, on_line, on_error_line,
   /// on_rank_started (with pid 0), on_rank_ended and doing. In the words and variables of a command "{trainctl}" is the
-  /// binary on the host, "{logs}" the agent's log folder, "{address}" the host's address for others, "{first_address}" and
+  /// binary on the host, "{logs}" the agent's log folder, "{address}" the host's address for others, "{first_address}"
+  /// and
   /// "{first_port}" those of the first host. All arguments must outlive it. Throws EnvError.
   AgentRanks(const Launch& launch, HostsOptions options, LauncherBoard board, boost::asio::io_context& loop);
   AgentRanks(const AgentRanks&) = delete;
@@ -82,24 +84,24 @@ class AgentRanks : public RankRunner {
     std::vector<RankPlace> places;
     std::vector<int> ranks;
     State state = State::connecting;
-    std::string id;                 ///< of its agent
+    std::string id;  ///< of its agent
     uint64_t connection = 0;
     bool has_joined = false, was_installed = false, ready = false;
     std::string address;
     int port = 0;
-    std::string fault;              ///< lost: why
+    std::string fault;  ///< lost: why
     PipedChild child;
     std::shared_ptr<boost::asio::posix::stream_descriptor> errors;
     std::shared_ptr<std::string> said;  ///< to stderr, by ssh
     std::shared_ptr<Wire> wire;
     Session session;
-    uint64_t told = 0;              ///< the number that the last alive frame has confirmed
+    uint64_t told = 0;  ///< the number that the last alive frame has confirmed
     double heard = 0, tried = 0, alive_told = 0;
     std::optional<uint64_t> held;
   };
   struct Output {
-    uint32_t out = 0, err = 0;      ///< streams of disk_
-    std::string line, error_line;   ///< not yet complete
+    uint32_t out = 0, err = 0;     ///< streams of disk_
+    std::string line, error_line;  ///< not yet complete
   };
 
   double now() const;
@@ -142,7 +144,7 @@ class AgentRanks : public RankRunner {
   std::map<int, int> host_of_;
   uint32_t attempt_ = 0;
   std::vector<RankPlace> to_start_;
-  std::set<int> running_;   ///< started, as far as Supervision knows, and not ended
+  std::set<int> running_;  ///< started, as far as Supervision knows, and not ended
   std::set<int> frozen_;
   std::map<int, Output> outputs_;
   uint32_t last_stream_ = 0;

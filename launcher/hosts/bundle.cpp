@@ -89,7 +89,9 @@ std::string tar_header(const std::string& name, int64_t size) {
   put(136, octal(0, 11));
   put(148, "        ");
   put(156, "0");
-  put(257, std::string("ustar\0" "00", 8));
+  put(257, std::string("ustar\0"
+                       "00",
+                       8));
   int64_t sum = 0;
   for (const char c : header) sum += static_cast<unsigned char>(c);
   put(148, octal(sum, 6) + std::string("\0 ", 2));
@@ -125,7 +127,8 @@ Bundle bundle_of_this_program() {
     if (name.starts_with("ld-linux") || name.starts_with("ld-musl")) bundle.loader = name;
     if (file.name.size() >= 100) throw EnvError(file.path + " has too long a name to be copied to other hosts");
   }
-  if (bundle.loader.empty()) throw EnvError("this program was linked without a dynamic loader and cannot be copied to other hosts");
+  if (bundle.loader.empty())
+    throw EnvError("this program was linked without a dynamic loader and cannot be copied to other hosts");
   utsname system{};
   uname(&system);
   bundle.machine = system.machine;

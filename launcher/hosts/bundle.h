@@ -1,5 +1,5 @@
-// This program as it is copied to a host where it is not installed: the binary, the shared libraries that it has loaded, and the
-// dynamic loader. Its name is the SHA-256 of all of them.
+// This program as it is copied to a host where it is not installed: the binary, the shared libraries that it has
+// loaded, and the dynamic loader. Its name is the SHA-256 of all of them.
 //
 //   bin/trainctl   lib/ld-linux-x86-64.so.2   lib/libc.so.6   …          ~/.cache/trainctl/bin/<name>/ on the host
 #pragma once
@@ -15,9 +15,9 @@ struct Bundle {
     std::string path;  ///< here
     std::string name;  ///< in the bundle
   };
-  std::string name;    ///< 64 hexadecimal digits
-  std::string loader;  ///< "ld-linux-x86-64.so.2"
-  std::string machine; ///< as `uname -m` says it
+  std::string name;     ///< 64 hexadecimal digits
+  std::string loader;   ///< "ld-linux-x86-64.so.2"
+  std::string machine;  ///< as `uname -m` says it
   std::vector<File> files;
 };
 

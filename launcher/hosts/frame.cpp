@@ -19,7 +19,8 @@ bool take(std::string_view& body, Integer& value) {
   using Bits = std::make_unsigned_t<Integer>;
   Bits bits = 0;
   for (size_t byte = 0; byte < sizeof(Integer); ++byte)
-    bits = static_cast<Bits>(bits | static_cast<Bits>(static_cast<Bits>(static_cast<unsigned char>(body[byte])) << (8 * byte)));
+    bits = static_cast<Bits>(
+        bits | static_cast<Bits>(static_cast<Bits>(static_cast<unsigned char>(body[byte])) << (8 * byte)));
   value = static_cast<Integer>(bits);
   body.remove_prefix(sizeof(Integer));
   return true;

@@ -1,4 +1,5 @@
-// The bytes between a launcher and an agent, in both directions. Little-endian; a text's size is what is left of its frame.
+// The bytes between a launcher and an agent, in both directions. Little-endian; a text's size is what is left of its
+// frame.
 //
 //   stream  := frame*
 //   frame   := size:u32 kind:u8 body                       size: of kind and body, at most kMaxFrameBytes
@@ -8,8 +9,8 @@
 //   alive   := 'A' received:u64                                          twice a second
 //   message := kind:u8 attempt:u32 rank:i32 number:i64 name_size:u16 name text
 //
-// `received` is the highest number that has come without a gap: what has a higher one is sent again after a join, and what has
-// none is forgotten. `connection` rises with each connection; an agent refuses a lower one than it has had.
+// `received` is the highest number that has come without a gap: what has a higher one is sent again after a join, and
+// what has none is forgotten. `connection` rises with each connection; an agent refuses a lower one than it has had.
 #pragma once
 
 #include <cstdint>
@@ -37,19 +38,19 @@ struct Message {
     stop = 'Z',     ///< number: the last step
     end = 'E',      ///< end what still runs, delete everything, leave
     // The agent's.
-    ready = 'R',    ///< text: JSON, what the host says of itself; after prepare
-    refused = 'U',  ///< text: why the attempt cannot run here
-    started = 'B',  ///< rank
+    ready = 'R',     ///< text: JSON, what the host says of itself; after prepare
+    refused = 'U',   ///< text: why the attempt cannot run here
+    started = 'B',   ///< rank
     no_start = 'N',  ///< rank; text: why it could not be started
-    ended = 'D',    ///< rank; text: JSON, a RankReport
-    frozen = 'F',   ///< rank; number: 1 if its process is stopped, 0 if it no longer is
-    held = 'G',     ///< number: the highest step started
-    output = 'O',   ///< rank; name: "stdout" or "stderr"; number: unix ns; text: bytes
-    file = 'I',     ///< name: a path in the run's folder; number: offset; text: bytes; offset 0 begins it anew
-    notice = 'T',   ///< text: for the user
+    ended = 'D',     ///< rank; text: JSON, a RankReport
+    frozen = 'F',    ///< rank; number: 1 if its process is stopped, 0 if it no longer is
+    held = 'G',      ///< number: the highest step started
+    output = 'O',    ///< rank; name: "stdout" or "stderr"; number: unix ns; text: bytes
+    file = 'I',      ///< name: a path in the run's folder; number: offset; text: bytes; offset 0 begins it anew
+    notice = 'T',    ///< text: for the user
     // Both sides'.
-    board = 'C',    ///< text: statuses of ranks (engine/runtime/comm/board_changes.h)
-    value = 'V',    ///< name: a key of the store; text: its value
+    board = 'C',  ///< text: statuses of ranks (engine/runtime/comm/board_changes.h)
+    value = 'V',  ///< name: a key of the store; text: its value
   } kind = Kind::end;
   uint32_t attempt = 0;
   int32_t rank = -1;

@@ -54,7 +54,8 @@ int64_t free_disk() {
 int gpus() {
   std::error_code error;
   int count = 0;
-  for (fs::directory_iterator it("/proc/driver/nvidia/gpus", error), end; !error && it != end; it.increment(error)) ++count;
+  for (fs::directory_iterator it("/proc/driver/nvidia/gpus", error), end; !error && it != end; it.increment(error))
+    ++count;
   return count;
 }
 
@@ -65,7 +66,8 @@ int cores() {
 
 bool exchange(int fd, char* bytes, size_t size, bool sends) {
   for (size_t done = 0; done < size;) {
-    const ssize_t moved = sends ? send(fd, bytes + done, size - done, MSG_NOSIGNAL) : recv(fd, bytes + done, size - done, 0);
+    const ssize_t moved =
+        sends ? send(fd, bytes + done, size - done, MSG_NOSIGNAL) : recv(fd, bytes + done, size - done, 0);
     if (moved < 0 && errno == EINTR) continue;
     if (moved <= 0) return false;
     done += static_cast<size_t>(moved);
@@ -166,10 +168,14 @@ int probe_this_host(const std::string& interface) {
   }).detach();
   utsname system{};
   uname(&system);
-  const Json facts = {{"machine", system.machine}, {"system", std::string(system.sysname) + " " + system.release},
-                      {"address", address},        {"port", port},
-                      {"cores", cores()},          {"gpus", gpus()},
-                      {"memory", available_memory()}, {"disk", free_disk()},
+  const Json facts = {{"machine", system.machine},
+                      {"system", std::string(system.sysname) + " " + system.release},
+                      {"address", address},
+                      {"port", port},
+                      {"cores", cores()},
+                      {"gpus", gpus()},
+                      {"memory", available_memory()},
+                      {"disk", free_disk()},
                       {"time", wall_seconds()}};
   std::cout << kProbeLine << facts.dump() << std::endl;
   for (std::string line; std::getline(std::cin, line);) {

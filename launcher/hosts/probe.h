@@ -1,4 +1,5 @@
-// What `trainctl hosts` finds out about the hosts of a job before anything runs on them. On each host a probe runs, started over ssh:
+// What `trainctl hosts` finds out about the hosts of a job before anything runs on them. On each host a probe runs,
+// started over ssh:
 //
 //   probe ──▶ stdout    "trainctl-probe " JSON: what the host is, and the address and port on which the probe listens
 //   stdin ──▶ probe     JSON: [[name, address, port], …] of the others

@@ -26,7 +26,8 @@ constexpr double kAnswerSeconds = 30, kInstallSeconds = 900;
 /// A child with pipes, and the lines that it writes.
 class Talk {
  public:
-  Talk(const std::vector<std::string>& words, const std::function<void(int)>& feed = {}) : child_(start_piped(words, feed)) {}
+  Talk(const std::vector<std::string>& words, const std::function<void(int)>& feed = {})
+      : child_(start_piped(words, feed)) {}
   Talk(const Talk&) = delete;
   Talk& operator=(const Talk&) = delete;
   ~Talk() {
@@ -144,8 +145,9 @@ Probe start_probe(const Bundle& bundle, const std::string& ssh, const std::strin
   probe.talk->end(1);
   const std::string said = one_line(probe.talk->errors());
   if (const size_t at = others.find(kWrongMachine); at != std::string::npos) {
-    facts.fault = "is of another kind: " + one_line(others.substr(at + std::char_traits<char>::length(kWrongMachine) + 1)) +
-                  ", and this program is for " + bundle.machine;
+    facts.fault =
+        "is of another kind: " + one_line(others.substr(at + std::char_traits<char>::length(kWrongMachine) + 1)) +
+        ", and this program is for " + bundle.machine;
   } else {
     facts.fault = said.empty() ? "does not answer" : said;
   }
@@ -174,7 +176,8 @@ HostsReport probe_hosts(const Cluster& cluster, const std::string& ssh, const st
     if (!probes[from].talk) continue;
     Json others = Json::array();
     for (size_t to = 0; to < probes.size(); ++to)
-      if (to != from && probes[to].talk) others.push_back({report.hosts[to].name, report.hosts[to].address, probes[to].port});
+      if (to != from && probes[to].talk)
+        others.push_back({report.hosts[to].name, report.hosts[to].address, probes[to].port});
     if (others.empty()) continue;
     probes[from].talk->say(others.dump());
     for (const Json& other : others) {

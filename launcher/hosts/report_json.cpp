@@ -8,9 +8,9 @@ namespace trainctl::hosts {
 using Json = nlohmann::json;
 
 std::string report_json(const RankReport& report, double now) {
-  Json json = {{"signaled", report.end.signaled},       {"code", report.end.code},
-               {"age", now - report.time},              {"out_of_memory", report.out_of_memory},
-               {"last_words", report.last_words},       {"failed_unasked", report.failed_unasked},
+  Json json = {{"signaled", report.end.signaled},  {"code", report.end.code},
+               {"age", now - report.time},         {"out_of_memory", report.out_of_memory},
+               {"last_words", report.last_words},  {"failed_unasked", report.failed_unasked},
                {"blames_peer", report.blames_peer}};
   if (report.error) {
     RankError error = *report.error;

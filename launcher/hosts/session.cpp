@@ -8,7 +8,8 @@
 namespace trainctl::hosts {
 
 void Session::send(Message message) {
-  check(message.text.size() <= kMaxTextBytes && message.name.size() <= kMaxNameBytes, "messages between hosts are small");
+  check(message.text.size() <= kMaxTextBytes && message.name.size() <= kMaxNameBytes,
+        "messages between hosts are small");
   std::string frame = encode(Numbered{++sent_, std::move(message)});
   bytes_ += frame.size();
   kept_.push_back({sent_, std::move(frame)});

@@ -1,5 +1,5 @@
-// One side's messages over connections that may break: each message arrives once and in order, whatever connections do. Pure
-// bookkeeping, without sockets.
+// One side's messages over connections that may break: each message arrives once and in order, whatever connections do.
+// Pure bookkeeping, without sockets.
 #pragma once
 
 #include <cstdint>

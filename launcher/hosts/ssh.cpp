@@ -55,7 +55,8 @@ std::string agent_script(const Bundle& bundle, const std::string& id, bool may_s
 }
 
 std::string probe_script(const Bundle& bundle, const std::string& interface) {
-  const bool is_name = interface.find_first_not_of("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_.:@") == std::string::npos;
+  const bool is_name = interface.find_first_not_of(
+                           "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_.:@") == std::string::npos;
   if (!is_name) throw EnvError("'" + interface + "' is no interface (launch.interface)");
   return script_of(bundle, "probe" + (interface.empty() ? "" : " --interface " + interface));
 }
@@ -63,7 +64,8 @@ std::string probe_script(const Bundle& bundle, const std::string& interface) {
 std::string install_script(const Bundle& bundle) {
   return std::string("umask 077; d=\"") + kCache + "\"; t=\"$d/." + bundle.name +
          ".$$\"; mkdir -p \"$t\" && tar -xf - -C \"$t\" && chmod -R u+rwX,a+rX \"$t\" && "
-         "if test -d \"$d/" + bundle.name + "\"; then rm -rf \"$t\"; else mv \"$t\" \"$d/" + bundle.name +
+         "if test -d \"$d/" +
+         bundle.name + "\"; then rm -rf \"$t\"; else mv \"$t\" \"$d/" + bundle.name +
          "\"; fi || { rm -rf \"$t\"; exit 1; }";
 }
 

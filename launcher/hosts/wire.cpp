@@ -61,14 +61,16 @@ void Wire::pause(bool paused) {
 void Wire::read() {
   if (reading_ || paused_ || closed_) return;
   reading_ = true;
-  in_.async_read_some(asio::buffer(buffer_), [self = shared_from_this()](const boost::system::error_code& error, size_t n) {
-    self->reading_ = false;
-    if (self->closed_) return;
-    if (error) return self->fail(error == asio::error::eof ? "the connection was closed" : error.message());
-    self->heard_ = std::chrono::steady_clock::now();
-    self->take({self->buffer_.data(), n});
-    self->read();
-  });
+  in_.async_read_some(asio::buffer(buffer_),
+                      [self = shared_from_this()](const boost::system::error_code& error, size_t n) {
+                        self->reading_ = false;
+                        if (self->closed_) return;
+                        if (error)
+                          return self->fail(error == asio::error::eof ? "the connection was closed" : error.message());
+                        self->heard_ = std::chrono::steady_clock::now();
+                        self->take({self->buffer_.data(), n});
+                        self->read();
+                      });
 }
 
 void Wire::take(std::string_view bytes) {

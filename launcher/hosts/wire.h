@@ -1,9 +1,9 @@
 // A connection to the other side: reads frames and writes bytes, on the event loop.
 #pragma once
 
+#include <array>
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/posix/stream_descriptor.hpp>
-#include <array>
 #include <chrono>
 #include <functional>
 #include <memory>
@@ -21,8 +21,8 @@ class Wire : public std::enable_shared_from_this<Wire> {
     std::function<void(const std::string& why)> closed;
   };
 
-  /// Takes both descriptors, which may be the same one. `first_line`: what comes before a line of this text is no frame and
-  /// is left out (what a login shell prints); empty: frames begin at once.
+  /// Takes both descriptors, which may be the same one. `first_line`: what comes before a line of this text is no frame
+  /// and is left out (what a login shell prints); empty: frames begin at once.
   static std::shared_ptr<Wire> open(boost::asio::io_context& loop, int read_fd, int write_fd, std::string first_line,
                                     Events events);
 

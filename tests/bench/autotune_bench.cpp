@@ -1,6 +1,7 @@
-// dataset.autotune beside a grid of workers and batches ahead that is set by hand: bench_autotune [STEPS], 200 steps if it
-// is left out. Pipelines of which it is known what is slow, in real time. A stage sleeps for its time, so that there are as
-// many cores as workers: what is measured is the choice, not this machine. Prints the grid and the table of docs/data.md.
+// dataset.autotune beside a grid of workers and batches ahead that is set by hand: bench_autotune [STEPS], 200 steps if
+// it is left out. Pipelines of which it is known what is slow, in real time. A stage sleeps for its time, so that there
+// are as many cores as workers: what is measured is the choice, not this machine. Prints the grid and the table of
+// docs/data.md.
 #include <fmt/format.h>
 
 #include <chrono>
@@ -146,11 +147,12 @@ int main(int argc, char** argv) {
     fmt::print("\n  autotune:\n");
     for (const std::string& line : tuned.log) fmt::print("{}\n", line);
     fmt::print("\n");
-    table.push_back(fmt::format("| {} | {:.1f} | {:.1f} | {} | {:.1f} ({}) | {:.0f} % | {} |", pipeline.name, tuned.first, tuned.last,
-                                to_string(tuned.settled), best, to_string(best_at), 100 * best / tuned.last,
-                                to_string(tuned.after)));
+    table.push_back(fmt::format("| {} | {:.1f} | {:.1f} | {} | {:.1f} ({}) | {:.0f} % | {} |", pipeline.name,
+                                tuned.first, tuned.last, to_string(tuned.settled), best, to_string(best_at),
+                                100 * best / tuned.last, to_string(tuned.after)));
   }
-  fmt::print("| pipeline | start | step {} | autotune has | best by hand | of the best | a tenth of the load |\n", steps);
+  fmt::print("| pipeline | start | step {} | autotune has | best by hand | of the best | a tenth of the load |\n",
+             steps);
   fmt::print("|---|---|---|---|---|---|---|\n");
   for (const std::string& row : table) fmt::print("{}\n", row);
   fmt::print("ms a step; the order of samples was {} in all runs\n", is_same ? "the same" : "NOT the same");

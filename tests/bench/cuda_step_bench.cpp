@@ -4,8 +4,8 @@
 #include <memory>
 
 #include "engine/base/error.h"
-#include "engine/ops/small_step/kernel_group_cuda.h"
 #include "engine/ops/random.h"
+#include "engine/ops/small_step/kernel_group_cuda.h"
 #include "engine/runtime/bound_operands.h"
 #include "engine/spec/parse.h"
 #include "engine/train/job.h"
@@ -55,7 +55,8 @@ void bind_all(BoundStep& step) {
     std::string name = code[first].name;
     end = end_of_launch(code, first);
     for (size_t i = first + 1; i < end; ++i) name += " | " + code[i].name;
-    for (size_t i = first; i < end && end - first > 1; ++i) group.push_back({kernel_of(code[i]), call_of(code[i], step)});
+    for (size_t i = first; i < end && end - first > 1; ++i)
+      group.push_back({kernel_of(code[i]), call_of(code[i], step)});
     if (std::optional<CudaKernel> whole = group.empty() ? std::nullopt : prepare_group(group)) {
       step.launches.push_back({name, false, std::move(*whole)});
       continue;

@@ -1,10 +1,11 @@
 // The search beside what it claims, on as many drawn jobs as asked for:
 //
 //   bench_search bound PLANS SEED    is the bound below the simulated step of every plan?
-//   bench_search regret GRAPHS SEED  how far is the found plan from the best of all, every second graph short of memory?
+//   bench_search regret GRAPHS SEED  how far is the found plan from the best of all, every second graph short of
+//   memory?
 //
-// Exits with 1 where a claim does not hold: a bound above a step, a plan over its limit, a plan that is missed or more than
-// 3 % slower than the best.
+// Exits with 1 where a claim does not hold: a bound above a step, a plan over its limit, a plan that is missed or more
+// than 3 % slower than the best.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -38,7 +39,8 @@ int bounds(int plans, std::mt19937& random) {
       for (const std::string& setting : drawn.settings) fmt::print("  {}\n", setting);
     }
   }
-  fmt::print("bound: {} of {} plans hold, the closest at {:.0f} % of its step; {} draws were no legal plan\n", held, plans, 100 * closest, refused);
+  fmt::print("bound: {} of {} plans hold, the closest at {:.0f} % of its step; {} draws were no legal plan\n", held,
+             plans, 100 * closest, refused);
   return failed == 0 ? 0 : 1;
 }
 
@@ -67,12 +69,15 @@ int regrets(int graphs, std::mt19937& random) {
       if (drawn.bound > drawn.best) ++uncertified, fault = "its bound is above the best";
     }
     if (*fault == 0) continue;
-    fmt::print("{}: {:.3g} s, {} bytes; best {:.3g} s, limit {}\n{}", fault, drawn.found, drawn.memory, drawn.best, drawn.limit, drawn.text);
+    fmt::print("{}: {:.3g} s, {} bytes; best {:.3g} s, limit {}\n{}", fault, drawn.found, drawn.memory, drawn.best,
+               drawn.limit, drawn.text);
     for (const std::string& setting : drawn.settings) fmt::print("  {}\n", setting);
   }
-  fmt::print("regret: {} graphs, {} plans tried for them; mean {:.2f} %, largest {:.1f} %; {} over 3 %, {} over their limit, {} missed, "
-             "{} bounds too high; none fits in {}; {} draws had too many plans to try all\n",
-             compared, plans, 100 * sum / compared, 100 * worst, slower, over, missed, uncertified, none_fits, too_many);
+  fmt::print(
+      "regret: {} graphs, {} plans tried for them; mean {:.2f} %, largest {:.1f} %; {} over 3 %, {} over their limit, "
+      "{} missed, "
+      "{} bounds too high; none fits in {}; {} draws had too many plans to try all\n",
+      compared, plans, 100 * sum / compared, 100 * worst, slower, over, missed, uncertified, none_fits, too_many);
   return slower + over + missed + uncertified == 0 ? 0 : 1;
 }
 

@@ -39,7 +39,8 @@ std::vector<OldCheckpoint> old_checkpoints() {
 std::string crc32_of(PieceReader& reader, const StoredTensor& tensor) {
   std::string bytes(static_cast<size_t>(num_elements(tensor.shape) * byte_size(tensor.dtype)), '\0');
   reader.read(tensor.name, tensor.slot, whole_box(tensor.shape), tensor.dtype, bytes.data());
-  return fmt::format("{:08x}", crc32(0, reinterpret_cast<const unsigned char*>(bytes.data()), static_cast<unsigned>(bytes.size())));
+  return fmt::format(
+      "{:08x}", crc32(0, reinterpret_cast<const unsigned char*>(bytes.data()), static_cast<unsigned>(bytes.size())));
 }
 
 }  // namespace

@@ -5,8 +5,8 @@
 #include <nlohmann/json.hpp>
 
 #include "cli/bench/op_bench.h"
-#include "engine/ops/op_def.h"
 #include "engine/base/error.h"
+#include "engine/ops/op_def.h"
 #include "engine/runtime/cuda/devices.h"
 #include "engine/runtime/measure/collective_data.h"
 #include "tests/cli/command.h"

@@ -53,7 +53,8 @@ struct Place {
 
 TEST_CASE("calibrate measures the job's kernels once each, keeps what it has, and plans are predicted from it") {
   const Place place;
-  const CommandResult first = place.command({"calibrate", "job.yaml", "--name", "lab", "--samples", "2", "--device", "cpu"});
+  const CommandResult first =
+      place.command({"calibrate", "job.yaml", "--name", "lab", "--samples", "2", "--device", "cpu"});
   REQUIRE_MESSAGE(first.exit_code == 0, first.err);
   const json machine = place.machine("lab");
   CHECK(machine["name"] == "lab");
@@ -70,7 +71,8 @@ TEST_CASE("calibrate measures the job's kernels once each, keeps what it has, an
   CHECK(machine["steps"][0]["seconds"].get<double>() > 0);
   CHECK(machine["steps"][0]["kernels"].get<int>() > 0);
 
-  const CommandResult second = place.command({"calibrate", "job.yaml", "--name", "lab", "--samples", "2", "--device", "cpu"});
+  const CommandResult second =
+      place.command({"calibrate", "job.yaml", "--name", "lab", "--samples", "2", "--device", "cpu"});
   CHECK(second.out.find("kernels: 0 calls measured") != std::string::npos);
   CHECK(place.machine("lab")["kernels"] == machine["kernels"]);
 

@@ -214,7 +214,8 @@ TEST_CASE("plan says what memory a validation takes, and counts what the trainin
   CHECK(with["validation"]["rank_classes"][0]["memory"]["activations"].get<int64_t>() >= 8 * 8 * 4);  // a batch of data
   const int64_t more = with["rank_classes"][0]["memory"].value("validation", int64_t{0});
   CHECK(total(with) == total(without) + more);
-  CHECK(more < with["validation"]["rank_classes"][0]["memory"]["activations"].get<int64_t>());  // most fits into a step's
+  CHECK(more <
+        with["validation"]["rank_classes"][0]["memory"]["activations"].get<int64_t>());  // most fits into a step's
   CHECK_FALSE(without.contains("validation"));
   CHECK(contains(trainctl_command(scratch.path(), {"plan", job}).out,
                  "\nvalidation of 64 samples in batches of 8, memory a rank\n"));

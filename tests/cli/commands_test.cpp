@@ -161,7 +161,8 @@ void write_photos(const std::string& folder) {
 
 TEST_CASE("each template of init is a job that check and plan take as it is") {
   const Scratch scratch;
-  const std::vector<std::string> templates = {"classifier", "command", "gpt2", "image_folder", "llama", "mlp", "resnet50"};
+  const std::vector<std::string> templates = {"classifier", "command", "gpt2",    "image_folder",
+                                              "llama",      "mlp",     "resnet50"};
   CHECK(contains(trainctl_command(scratch.path(), {"init", "--help"}).out, "One of: " + join(templates)));
   write_photos(scratch.path() + "/photos");  // of image_folder
   for (const std::string& name : templates) {
@@ -203,7 +204,8 @@ TEST_CASE("an unknown command is answered with the nearest one") {
   const CommandResult result = trainctl_command(scratch.path(), {"runn", "job.yaml"});
   CHECK(result.exit_code == kExitSpec);
   CHECK(contains(result.err, "unknown command 'runn'; did you mean 'run'?"));
-  CHECK(contains(trainctl_command(scratch.path(), {"frobnicate"}).err, "there are run, evaluate, predict, plan, check"));
+  CHECK(
+      contains(trainctl_command(scratch.path(), {"frobnicate"}).err, "there are run, evaluate, predict, plan, check"));
 }
 
 TEST_CASE("output that cannot be written is a failure") {

@@ -35,7 +35,8 @@ void write_photos(const Scratch& scratch, int count) {
   for (const char* name : {"left", "right"}) fs::create_directories(scratch.path() + "/photos/" + name);
   for (int i = 0; i < count; ++i)
     for (int label = 0; label < 2; ++label)
-      write_picture(scratch.path() + "/photos/" + (label == 0 ? "left/" : "right/") + std::to_string(i) + ".png", i, label);
+      write_picture(scratch.path() + "/photos/" + (label == 0 ? "left/" : "right/") + std::to_string(i) + ".png", i,
+                    label);
 }
 
 std::string photos_job(const std::string& more) {
@@ -77,7 +78,8 @@ std::vector<double> losses_of(const Scratch& scratch, std::vector<std::string> o
 TEST_CASE("a job trains on pictures in folders, whose layers name the fields of a sample") {
   const Scratch scratch;
   write_photos(scratch, 20);
-  write(scratch, "job.yaml", photos_job("  split: {train: 0.8, validation: 0.2}\n") + "validation: {every_epochs: 2}\n");
+  write(scratch, "job.yaml",
+        photos_job("  split: {train: 0.8, validation: 0.2}\n") + "validation: {every_epochs: 2}\n");
   const CommandResult run = trainctl_command(scratch.path(), {"run", "job.yaml"});
   INFO(run.out << run.err);
   REQUIRE(run.exit_code == kExitDone);
@@ -123,12 +125,14 @@ launch: {device: cpu}
   CHECK(losses({"dataset.workers=3", "dataset.prefetch=2"}) == one);
   for (const std::vector<std::string>& plan :
        {std::vector<std::string>{"launch.ranks=2", "parallel.mode=data_parallel"},
-        std::vector<std::string>{"launch.ranks=2", "parallel.mode=data_parallel", "parallel.micro_batches=2", "parallel.full_batch=true"}}) {
+        std::vector<std::string>{"launch.ranks=2", "parallel.mode=data_parallel", "parallel.micro_batches=2",
+                                 "parallel.full_batch=true"}}) {
     const std::vector<double> other = losses(plan);
     REQUIRE(other.size() == one.size());
     for (size_t i = 0; i < one.size(); ++i) CHECK(other[i] == doctest::Approx(one[i]).epsilon(1e-4));
   }
-  const CommandResult plain = trainctl_command(scratch.path(), {"check", "job.yaml", "dataset.transforms={image: [{center_crop: [12, 12]}, to_float, mixup]}"});
+  const CommandResult plain = trainctl_command(
+      scratch.path(), {"check", "job.yaml", "dataset.transforms={image: [{center_crop: [12, 12]}, to_float, mixup]}"});
   INFO(plain.err);
   CHECK(plain.exit_code == kExitSpec);
   CHECK(plain.err.find("one_hot") != std::string::npos);
@@ -199,7 +203,8 @@ TEST_CASE("bench data reads with 1 worker and more, and says what takes the time
     CHECK(row["samples_per_second"] > 0);
     CHECK(row["seconds_per_sample"]["decode"] > 0);
   }
-  const CommandResult text = trainctl_command(scratch.path(), {"bench", "data", "job.yaml", "--workers", "1", "--seconds", "0.05"});
+  const CommandResult text =
+      trainctl_command(scratch.path(), {"bench", "data", "job.yaml", "--workers", "1", "--seconds", "0.05"});
   CHECK(contains(text.out, "bound by "));
 }
 
@@ -210,12 +215,14 @@ TEST_CASE("a table's columns become named fields, of numbers and of words") {
     table += std::to_string(i) + "," + std::to_string(100 - i) + (i % 3 == 0 ? ",Bern," : ",\"Chur, old\",") +
              (i % 2 == 0 ? "cat" : "dog") + "\n";
   write(scratch, "animals.csv", table);
-  write(scratch, "job.yaml",
-        "dataset: {type: csv, path: animals.csv, batch: 8, fields: {numbers: [age, height], town: town, label: species}}\n"
-        "network:\n  - {name: emb, type: embedding, vocab: 2, units: 4, inputs: [town]}\n"
-        "  - {name: flat, type: flatten}\n  - {name: fc, type: dense, units: 4, inputs: [numbers]}\n"
-        "  - {name: both, type: add, inputs: [fc, flat]}\n  - {name: out, type: dense, units: 2}\n"
-        "loss: softmax_cross_entropy\noptimizer: {learning_rate: 0.00001}\ntrain: {epochs: 2}\nlaunch: {device: cpu}\n");
+  write(
+      scratch, "job.yaml",
+      "dataset: {type: csv, path: animals.csv, batch: 8, fields: {numbers: [age, height], town: town, label: "
+      "species}}\n"
+      "network:\n  - {name: emb, type: embedding, vocab: 2, units: 4, inputs: [town]}\n"
+      "  - {name: flat, type: flatten}\n  - {name: fc, type: dense, units: 4, inputs: [numbers]}\n"
+      "  - {name: both, type: add, inputs: [fc, flat]}\n  - {name: out, type: dense, units: 2}\n"
+      "loss: softmax_cross_entropy\noptimizer: {learning_rate: 0.00001}\ntrain: {epochs: 2}\nlaunch: {device: cpu}\n");
   const CommandResult run = trainctl_command(scratch.path(), {"run", "job.yaml"});
   INFO(run.out << run.err);
   REQUIRE(run.exit_code == kExitDone);
@@ -233,7 +240,8 @@ TEST_CASE("labels that the network has no class for are found by check") {
   write(scratch, "job.yaml", photos_job(""));
   const CommandResult check = trainctl_command(scratch.path(), {"check", "job.yaml"});
   CHECK(check.exit_code == kExitSpec);
-  CHECK(contains(check.err, "the set has 3 classes, so labels go up to 2, but the loss (softmax_cross_entropy) takes 0 to 1"));
+  CHECK(contains(check.err,
+                 "the set has 3 classes, so labels go up to 2, but the loss (softmax_cross_entropy) takes 0 to 1"));
 }
 
 TEST_CASE("random samples of 10 billion plan and start") {

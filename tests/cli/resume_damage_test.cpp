@@ -60,7 +60,8 @@ int64_t with_each_byte_flipped(const std::string& path, const Check& check) {
 
 }  // namespace
 
-TEST_CASE("a flipped byte anywhere in a checkpoint: it is named with the file, and a run goes on from the one before it") {
+TEST_CASE(
+    "a flipped byte anywhere in a checkpoint: it is named with the file, and a run goes on from the one before it") {
   const TwoCheckpoints saved;
   std::vector<std::string> none;
   REQUIRE(saved.resumed(none) == saved.last);
@@ -86,7 +87,8 @@ TEST_CASE("a flipped byte anywhere in a checkpoint: it is named with the file, a
   CHECK(saved.resumed(none) == saved.last);
 }
 
-TEST_CASE("a flipped byte beside the checkpoints, in .newest, .verified or .attempts, changes no number that is loaded") {
+TEST_CASE(
+    "a flipped byte beside the checkpoints, in .newest, .verified or .attempts, changes no number that is loaded") {
   const TwoCheckpoints saved;
   CheckpointDirectory directory(saved.scratch.path());
   directory.claim_attempt();
@@ -95,11 +97,11 @@ TEST_CASE("a flipped byte beside the checkpoints, in .newest, .verified or .atte
   for (const std::string& file : {saved.scratch.path() + "/.newest", saved.last + "/.verified"}) {
     CAPTURE(file);
     CHECK(with_each_byte_flipped(file, [&](int64_t byte) {
-      CAPTURE(byte);
-      std::vector<std::string> notices;
-      REQUIRE(saved.resumed(notices) == saved.last);
-      REQUIRE(notices.empty());
-    }) > 20);
+            CAPTURE(byte);
+            std::vector<std::string> notices;
+            REQUIRE(saved.resumed(notices) == saved.last);
+            REQUIRE(notices.empty());
+          }) > 20);
   }
   CHECK(fs::file_size(saved.scratch.path() + "/.attempts/1") == 0);  // a name without bytes
 }

@@ -1,5 +1,5 @@
-// What a resumed run reads from the disk: the checkpoint once, whatever the plans. The launcher verifies every byte; the
-// ranks, which are on the same host, then read their parts from the system's cache of files.
+// What a resumed run reads from the disk: the checkpoint once, whatever the plans. The launcher verifies every byte;
+// the ranks, which are on the same host, then read their parts from the system's cache of files.
 #include <doctest/doctest.h>
 #include <fcntl.h>
 #include <unistd.h>
@@ -36,11 +36,14 @@ train: {steps: 1, checkpoint: {every_steps: 1}}
 launch: {ranks: 1, device: cpu}
 )";
 
-const Words kOne = {}, kData = {"launch.ranks=4", "parallel.mode=data_parallel"},
-            kTensor = {"launch.ranks=4", "parallel.mode=semi_auto_parallel",
-                       "parallel.strategies={a: [[1, 1], [4, 1]], b: [[1, 4], [1, 4]], c: [[1, 1], [4, 1]], d: [[1, 4], [1, 4]]}"},
-            kStages = {"launch.ranks=6", "parallel.mode=semi_auto_parallel", "parallel.stages=3",
-                       "parallel.micro_batches=3", "parallel.optimizer_shard={level: 3, min_kb: 0}"};
+const Words
+    kOne = {},
+    kData = {"launch.ranks=4", "parallel.mode=data_parallel"},
+    kTensor =
+        {"launch.ranks=4", "parallel.mode=semi_auto_parallel",
+         "parallel.strategies={a: [[1, 1], [4, 1]], b: [[1, 4], [1, 4]], c: [[1, 1], [4, 1]], d: [[1, 4], [1, 4]]}"},
+    kStages = {"launch.ranks=6", "parallel.mode=semi_auto_parallel", "parallel.stages=3", "parallel.micro_batches=3",
+               "parallel.optimizer_shard={level: 3, min_kb: 0}"};
 
 /// Bytes that this process and the processes that it has waited for got from read calls, and from the disk.
 struct Reads {
@@ -80,9 +83,9 @@ struct Pair {
 }  // namespace
 
 TEST_CASE("a resumed run reads each byte of the checkpoint from the disk once, over all ranks, whatever the plans") {
-  for (const Pair& pair : {Pair{"the same plan", kData, kData, 4}, Pair{"data to tensor parallel", kData, kTensor, 1},
-                           Pair{"1 rank to 6 with stages and shards", kOne, kStages, 1},
-                           Pair{"4 ranks to 1", kData, kOne, 1}}) {
+  for (const Pair& pair :
+       {Pair{"the same plan", kData, kData, 4}, Pair{"data to tensor parallel", kData, kTensor, 1},
+        Pair{"1 rank to 6 with stages and shards", kOne, kStages, 1}, Pair{"4 ranks to 1", kData, kOne, 1}}) {
     CAPTURE(pair.name);
     const Scratch scratch;
     std::ofstream(scratch.path() + "/job.yaml") << kJob;

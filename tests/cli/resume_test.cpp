@@ -100,7 +100,8 @@ constexpr int64_t kEndless = 1'000'000'000;
 }  // namespace
 
 TEST_CASE(
-    "SIGUSR1 saves and training goes on, SIGTERM saves and stops, and a resumed run has the lines of one that was not") {
+    "SIGUSR1 saves and training goes on, SIGTERM saves and stops, and a resumed run has the lines of one that was "
+    "not") {
   const Scratch scratch;
   small_job(scratch.path());
   const int pid = start_trainctl(scratch.path(), run_words({train_steps(kEndless, "every_minutes: 1000")}));
@@ -252,9 +253,10 @@ TEST_CASE("the best validation, and how many followed it, go on across a resume"
   small_job(scratch.path(), "validation: {dataset: {samples: 16}, every_steps: 1}\n");
   // Nothing is learnt, so the first validation stays the best.
   const auto run = [&](int64_t steps, int patience, const std::vector<std::string>& more = {}) {
-    std::vector<std::string> words = run_words(
-        {"optimizer={type: sgd, learning_rate: 1.0e-30}", "train={steps: " + std::to_string(steps) + ", stop_when: {metric: loss, patience: " +
-                                                        std::to_string(patience) + "}, checkpoint: {keep_best: loss, every_steps: 1000}}"});
+    std::vector<std::string> words =
+        run_words({"optimizer={type: sgd, learning_rate: 1.0e-30}",
+                   "train={steps: " + std::to_string(steps) + ", stop_when: {metric: loss, patience: " +
+                       std::to_string(patience) + "}, checkpoint: {keep_best: loss, every_steps: 1000}}"});
     words.insert(words.end(), more.begin(), more.end());
     const CommandResult result = trainctl_command(scratch.path(), words);
     INFO(result.out << result.err);
@@ -262,7 +264,8 @@ TEST_CASE("the best validation, and how many followed it, go on across a resume"
     return result.out;
   };
   run(3, 4);
-  CHECK(checkpoints_in(file_of(scratch, 1, "checkpoints")) == std::vector<std::string>{"step_00000001", "step_00000003"});
+  CHECK(checkpoints_in(file_of(scratch, 1, "checkpoints")) ==
+        std::vector<std::string>{"step_00000001", "step_00000003"});
   const std::string resumed = run(20, 4, {"--resume"});
   CHECK(contains(resumed, "stopped after step 5: validation's loss has not been better than "));
   CHECK(contains(resumed, "since step 1 (train.stop_when.patience: 4)"));
@@ -311,8 +314,8 @@ TEST_CASE("configs/mnist_mlp.yaml goes on after a failure, on its plan and on an
   CHECK(contains(resumed.out, "going on after step 88 "));
   CHECK(loss_lines(resumed.out, 1) == expected);
 
-  const CommandResult moved = trainctl_command(
-      other.path(), {"run", job, "--resume", "launch.ranks=6", "parallel.stages=3", "parallel.optimizer_shard.level=3"});
+  const CommandResult moved = trainctl_command(other.path(), {"run", job, "--resume", "launch.ranks=6",
+                                                              "parallel.stages=3", "parallel.optimizer_shard.level=3"});
   INFO(moved.out << moved.err);
   CHECK(moved.exit_code == kExitDone);
   CHECK(contains(moved.out, "going on after step 88 "));
@@ -324,7 +327,8 @@ TEST_CASE("configs/mnist_mlp.yaml goes on after a failure, on its plan and on an
     CHECK(std::stod(lines[i].substr(loss)) == doctest::Approx(std::stod(expected[i].substr(loss))).epsilon(0.001));
   }
 
-  CHECK(trainctl_command(same.path(), {"checkpoint", "export", "log_output/1", "-o", "model.safetensors"}).exit_code == kExitDone);
+  CHECK(trainctl_command(same.path(), {"checkpoint", "export", "log_output/1", "-o", "model.safetensors"}).exit_code ==
+        kExitDone);
   const CommandResult shown = trainctl_command(same.path(), {"checkpoint", "show", "model.safetensors"});
   INFO(shown.out << shown.err);
   CHECK(contains(shown.out, "step: 88"));

@@ -20,7 +20,8 @@ const int64_t kRows = 12 * 16, kClasses = 480;
 
 /// Rows of 16 tokens and a head over many classes.
 Job language_model(int pieces, const std::string& parallel, const std::string& more = "", int ranks = 1) {
-  Job j = job(parse_job(fmt::format(R"(
+  Job j = job(parse_job(
+      fmt::format(R"(
 dataset: {{type: random, shape: [16], dtype: i32, label_shape: [16], classes: 480, batch: 12}}
 network:
   - {{name: embed, type: embedding, vocab: 480, units: 24}}
@@ -31,9 +32,8 @@ loss: softmax_cross_entropy
 launch: {{ranks: {}}}
 parallel: {{{}}}
 )",
-                                    parallel.find("no_bias") == std::string::npos, more, ranks,
-                                    parallel == "no_bias" ? "" : parallel),
-                        "job.yaml"));
+                  parallel.find("no_bias") == std::string::npos, more, ranks, parallel == "no_bias" ? "" : parallel),
+      "job.yaml"));
   j.plan.head_pieces = pieces;
   return j;
 }
@@ -111,7 +111,9 @@ TEST_CASE("micro-batches, recompute, metrics, shards and stages leave the head i
       {"", "optimizer: {type: sgd, learning_rate: 0.1}"},
       {"mode: data_parallel, optimizer_shard: {level: 2, min_kb: 0}, micro_batches: 3", ""},
       {"mode: data_parallel, optimizer_shard: {level: 3, min_kb: 0}", ""},
-      {"mode: semi_auto_parallel, stages: 2, micro_batches: 2, schedule: gpipe, stage_config: {embed: 0, norm: 0, head: 1}", ""},
+      {"mode: semi_auto_parallel, stages: 2, micro_batches: 2, schedule: gpipe, stage_config: {embed: 0, norm: 0, "
+       "head: 1}",
+       ""},
       {"mode: semi_auto_parallel, stages: 2, micro_batches: 4, stage_config: {embed: 0, norm: 0, head: 1}", ""}};
   for (const auto& [parallel, more] : jobs) {
     CAPTURE(parallel);

@@ -17,7 +17,8 @@ Job job(JobSpec spec) {
   j.spec = std::move(spec);
   const DatasetSpec& set = j.spec.dataset;
   const bool clicks = set.type == "clicks";
-  DataShapes shapes = data_and_label(set.shape, set.label_shape, set.dtype == "i32", clicks || set.label_dtype == "i32");
+  DataShapes shapes =
+      data_and_label(set.shape, set.label_shape, set.dtype == "i32", clicks || set.label_dtype == "i32");
   if (clicks) shapes.fields.push_back({"ids", {set.ids}, true});
   j.graph = build_graph(j.spec, shapes);
   j.plan = make_plan(j.graph, j.spec, CostModel());

@@ -71,8 +71,9 @@ TEST_CASE("every optimizer of the list: its kernel updates each bucket and has t
 
 TEST_CASE("parameters with different settings are in different buckets, each updated with its own") {
   const Program program =
-      compiled("{type: sgd, momentum: 0.5, weight_decay: 0.1, clip_norm: 2, groups: [{parameters: [fc.bias], momentum: 0, "
-               "learning_rate_scale: 0.25}]}")
+      compiled(
+          "{type: sgd, momentum: 0.5, weight_decay: 0.1, clip_norm: 2, groups: [{parameters: [fc.bias], momentum: 0, "
+          "learning_rate_scale: 0.25}]}")
           .program;
   REQUIRE(program.buckets.size() == 2);
   int updates = 0;

@@ -17,8 +17,8 @@ using Compilers = std::vector<std::unique_ptr<Compiler>>;
 constexpr size_t kMostFaultsShown = 5;
 
 // Passes that may change the collectives or the order of communication.
-const std::set<std::string_view> kMovesCommunication = {"lower_stage", "gather_ahead", "head_in_pieces", "order_gradients",
-                                                        "make_in_pieces", "update_early"};
+const std::set<std::string_view> kMovesCommunication = {"lower_stage",     "gather_ahead",   "head_in_pieces",
+                                                        "order_gradients", "make_in_pieces", "update_early"};
 
 std::string text_of(const std::vector<ProgramFault>& faults) {
   std::string text;

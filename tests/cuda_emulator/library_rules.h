@@ -13,7 +13,7 @@ struct LibraryRules {
   bool only_fused = false;                 ///< of forward convolutions
   bool wide_gradients = true;              ///< of weights: in f32 for images in bf16
   bool attention = false;
-  bool grouped_gradients = true;           ///< of attention: several query heads a kv head
+  bool grouped_gradients = true;  ///< of attention: several query heads a kv head
 
   bool operator==(const LibraryRules&) const = default;
 };

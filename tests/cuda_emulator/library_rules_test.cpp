@@ -168,7 +168,7 @@ TEST_CASE("cuDNN reads and writes packed heads in place, of grouped queries too,
   };
   const int of_one = calls(row(1, 4, 1, 1, false, "heads"));  // forward and backward, as often as the check runs them
   CHECK(of_one > 0);
-  CHECK(calls(row(3, 4, 2, 1, false, "heads")) == of_one);    // strides reach all heads
+  CHECK(calls(row(3, 4, 2, 1, false, "heads")) == of_one);  // strides reach all heads
   CHECK(calls(row(3, 4, 2, 2, false, "qkv")) == of_one);
   CHECK(calls(row(1, 4, 4, 2, false, "heads")) == of_one);      // a kv head and its queries as a sample
   CHECK(calls(row(3, 4, 2, 2, false, "heads")) == 2 * of_one);  // a call for each kv head

@@ -186,11 +186,14 @@ RunResult run_job(PlannedJob planned, const RunOn& on) {
     const Program* beside = validation.empty() ? nullptr : &validation[static_cast<size_t>(r)];
     run_rank(result.job, result.programs[static_cast<size_t>(r)], beside, arena, rank, on);
   };
-  run_ranks(result.programs, body, [&] {
-    std::vector<Executor*> executors;
-    for (Rank& rank : ranks) executors.push_back(&rank.trainer->executor());
-    result.weights = gather_weights(result.programs, executors);
-  }, validation);
+  run_ranks(
+      result.programs, body,
+      [&] {
+        std::vector<Executor*> executors;
+        for (Rank& rank : ranks) executors.push_back(&rank.trainer->executor());
+        result.weights = gather_weights(result.programs, executors);
+      },
+      validation);
   for (size_t r = 0; r < ranks.size(); ++r) {
     result.calls.push_back(ranks[r].first_calls);
     result.calls_per_step.push_back(ranks[r].calls_per_step);

@@ -17,14 +17,14 @@ namespace trainctl {
 struct RunResult {
   PlannedJob job;
   std::vector<Program> programs;
-  std::vector<float> losses;                          ///< one per step; checked to be the same on all ranks
+  std::vector<float> losses;                           ///< one per step; checked to be the same on all ranks
   std::map<std::string, std::vector<double>> metrics;  ///< by name, one per step; checked like the losses
-  std::map<std::string, std::vector<float>> weights;  ///< after the last step, whole; replicas checked to agree
-  std::vector<ValidationReport> validations;          ///< checked like the losses
-  std::vector<std::vector<std::string>> calls;        ///< per rank: communications of the first step
-  std::vector<int> calls_per_step;                    ///< per rank; -1: steps differ
-  std::vector<int64_t> arena_bytes;                   ///< per rank: as registered
-  std::map<int, std::vector<std::string>> printed;    ///< per rank: "name [values]"
+  std::map<std::string, std::vector<float>> weights;   ///< after the last step, whole; replicas checked to agree
+  std::vector<ValidationReport> validations;           ///< checked like the losses
+  std::vector<std::vector<std::string>> calls;         ///< per rank: communications of the first step
+  std::vector<int> calls_per_step;                     ///< per rank; -1: steps differ
+  std::vector<int64_t> arena_bytes;                    ///< per rank: as registered
+  std::map<int, std::vector<std::string>> printed;     ///< per rank: "name [values]"
 };
 
 /// Where the ranks run: on CPUs, or rank r on GPU r.

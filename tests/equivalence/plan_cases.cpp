@@ -117,32 +117,37 @@ const std::vector<PlanCase>& plan_cases() {
        "split",
        {kMicro2},
        {ranks(12), kSemi, "parallel.recompute=['h.*.cut', joined]",
-        "parallel.strategies={'h.*.qkv': [[2, 1, 1], [6, 1]], 'h.*.cut': [[2, 1, 6]], back: [[2, 1, 2], [2, 1, 2], [2, 1, "
+        "parallel.strategies={'h.*.qkv': [[2, 1, 1], [6, 1]], 'h.*.cut': [[2, 1, 6]], back: [[2, 1, 2], [2, 1, 2], [2, "
+        "1, "
         "2], [2, 1, 2], [2, 1, 2]]}"}},
       {"parts: no strategies, 4 ranks", "parts", {}, {ranks(4), kSemi}},
       {"parts: along the dims that are cut, 2 ranks",
        "parts",
        {},
        {ranks(2), kSemi,
-        "parallel.strategies={packed: [[1, 1, 1], [2, 1]], cut: [[1, 1, 2]], joined: [[1, 1, 2], [1, 1, 2], [1, 1, 2]], "
+        "parallel.strategies={packed: [[1, 1, 1], [2, 1]], cut: [[1, 1, 2]], joined: [[1, 1, 2], [1, 1, 2], [1, 1, "
+        "2]], "
         "down: [[1, 1, 2], [1, 2]], halves: [[1, 2, 1]], turned: [[1, 2, 1], [1, 2, 1]], middle: [[1, 1, 2]], padded: "
         "[[1, 1, 2]], sum: [[1, 1, 2], [1, 1, 2]], out: [[1, 1, 2], [1, 2]]}"}},
       {"parts: units 3 ways, tokens 2 ways, micro-batches, level 2, 6 ranks",
        "parts",
        {kMicro2},
        {ranks(6), kSemi, kShard2,
-        "parallel.strategies={packed: [[1, 1, 1], [6, 1]], cut: [[1, 2, 3]], joined: [[2, 1, 3], [2, 1, 3], [2, 1, 3]], "
+        "parallel.strategies={packed: [[1, 1, 1], [6, 1]], cut: [[1, 2, 3]], joined: [[2, 1, 3], [2, 1, 3], [2, 1, "
+        "3]], "
         "halves: [[1, 6, 1]], turned: [[3, 2, 1], [3, 2, 1]], sum: [[1, 1, 6], [1, 1, 6]]}"}},
       {"parts: 2 stages of 4, cut by units and batch, recompute",
        "parts",
        {kMicro2},
        {ranks(8), kSemi, kTwoStages, "parallel.recompute=['*']",
-        "parallel.strategies={cut: [[2, 1, 2]], joined: [[1, 1, 4], [1, 1, 4], [1, 1, 4]], turned: [[2, 2, 1], [2, 2, 1]]}"}},
+        "parallel.strategies={cut: [[2, 1, 2]], joined: [[1, 1, 4], [1, 1, 4], [1, 1, 4]], turned: [[2, 2, 1], [2, 2, "
+        "1]]}"}},
       {"shapes: groups, rows, slices and paddings cut, 2 ranks",
        "shapes",
        {"train.epochs=25"},
        {ranks(2), kSemi,
-        "parallel.strategies={wide: [[1, 1, 2]], fc: [[1, 1, 2], [1, 2]], rms: [[1, 1, 2]], bn: [[1, 1, 2]], left: [[1, 1, 2]], "
+        "parallel.strategies={wide: [[1, 1, 2]], fc: [[1, 1, 2], [1, 2]], rms: [[1, 1, 2]], bn: [[1, 1, 2]], left: "
+        "[[1, 1, 2]], "
         "middle: [[1, 1, 1, 1]], top: [[2, 1, 1]]}"},
        kAdamTolerance},
       {"shapes: channels by whole groups, 3 ranks, micro-batches",

@@ -24,7 +24,9 @@ PlannedJob planned(const PlanCase& plan) {
   return plan_job(job_spec(plan.job, overrides));
 }
 
-std::vector<float> from_step(const std::vector<float>& losses, int64_t step) { return {losses.begin() + step, losses.end()}; }
+std::vector<float> from_step(const std::vector<float>& losses, int64_t step) {
+  return {losses.begin() + step, losses.end()};
+}
 
 /// Plans of the same network, data and update: their runs follow one another.
 bool follow_each_other(const PlanCase& a, const PlanCase& b) {

@@ -1,4 +1,6 @@
 // What the ranks of a plan write into a checkpoint.
+#include "engine/runtime/stored_ranges.h"
+
 #include <doctest/doctest.h>
 
 #include <algorithm>
@@ -9,7 +11,6 @@
 
 #include "engine/runtime/parts.h"
 #include "engine/runtime/state_copy.h"
-#include "engine/runtime/stored_ranges.h"
 #include "engine/train/job.h"
 #include "tests/equivalence/plan_cases.h"
 #include "tests/jobs/jobs.h"
@@ -58,8 +59,7 @@ TEST_CASE("under every plan the ranks together store each element of each tensor
     std::set<std::string> names;
     for (const Program& program : programs)
       for (const Variable& v : program.variables) names.insert(v.name);
-    for (const std::string& name : names)
-      CHECK((times.contains(name + ":weight") || times.contains(name + ":state")));
+    for (const std::string& name : names) CHECK((times.contains(name + ":weight") || times.contains(name + ":state")));
   }
 }
 

@@ -1,11 +1,12 @@
 // A simulated step: laws that hold for every program and machine.
+#include "engine/estimate/simulate.h"
+
 #include <doctest/doctest.h>
 
 #include <map>
 #include <numeric>
 
 #include "engine/compile/compile.h"
-#include "engine/estimate/simulate.h"
 #include "engine/model/model.h"
 #include "engine/spec/parse.h"
 
@@ -33,7 +34,8 @@ const std::vector<std::string> kPlans = {
     "launch: {ranks: 6}\nparallel: {mode: data_parallel, optimizer_shard: {level: 3, min_kb: 0}}",
     "launch: {ranks: 4}\nparallel: {mode: semi_auto_parallel, strategies: {b: [[1, 1], [4, 1]], c: [[1, 4], [1, 4]]}}",
     "launch: {ranks: 3}\nparallel: {mode: semi_auto_parallel, stages: 3, micro_batches: 6}",
-    "launch: {ranks: 8}\nparallel: {mode: semi_auto_parallel, stages: 2, micro_batches: 4, schedule: gpipe, optimizer_shard: {level: 2, min_kb: 0}}",
+    "launch: {ranks: 8}\nparallel: {mode: semi_auto_parallel, stages: 2, micro_batches: 4, schedule: gpipe, "
+    "optimizer_shard: {level: 2, min_kb: 0}}",
 };
 
 struct Job {
@@ -103,10 +105,10 @@ TEST_CASE("one rank of each class stands for all: simulating every rank by itsel
   for (const std::string& plan : kPlans) {
     CAPTURE(plan);
     const Case c = compiled(plan);
-    const RankClasses apart =
-        each_by_itself(compile_all(c.job.graph, c.job.plan, c.job.spec, CostModel()));
+    const RankClasses apart = each_by_itself(compile_all(c.job.graph, c.job.plan, c.job.spec, CostModel()));
     for (const Machine& machine : {*find_machine("cpu"), gpus()})
-      CHECK(simulate(c.classes, machine).step.value == doctest::Approx(simulate(apart, machine).step.value).epsilon(1e-9));
+      CHECK(simulate(c.classes, machine).step.value ==
+            doctest::Approx(simulate(apart, machine).step.value).epsilon(1e-9));
   }
 }
 
@@ -195,10 +197,12 @@ parallel: {mode: semi_auto_parallel, stages: 4, stage_config: {a: 0, b: 1, c: 2,
   for (const int micro_batches : {1, 4, 8, 16}) {
     CAPTURE(micro_batches);
     const Job job = planned(network + std::to_string(micro_batches) + "}");
-    const RankClasses classes = compile_classes(job.graph, job.plan, job.spec, CostModel(std::make_shared<Machine>(machine), Precision::fp32));
+    const RankClasses classes =
+        compile_classes(job.graph, job.plan, job.spec, CostModel(std::make_shared<Machine>(machine), Precision::fp32));
     const double product = 2.0 * 512 * 512 * 512 / micro_batches / machine.products.fp32.value;
     // The last stage gets the first micro-batch after three products, computes without a pause, and sends its last
-    // gradient of an input before it computes that of its weight; two more stages do, then comes the first one's weight.
+    // gradient of an input before it computes that of its weight; two more stages do, then comes the first one's
+    // weight.
     CHECK(simulate(classes, machine).step.value == doctest::Approx((3 * micro_batches + 5) * product).epsilon(1e-6));
   }
 }

@@ -1,8 +1,9 @@
 // Which GPUs a process sees, and how the groups of a job become NCCL communicators. Needs no GPU.
+#include "engine/runtime/cuda/devices.h"
+
 #include <doctest/doctest.h>
 
 #include "engine/runtime/comm/nccl_splits.h"
-#include "engine/runtime/cuda/devices.h"
 
 using namespace trainctl;
 

@@ -52,11 +52,13 @@ TEST_CASE("hosts: every frame is read as it was written, however the stream is c
   }
 }
 
-TEST_CASE("hosts: a frame that is too large, of no kind, or too short ends the stream, before any memory is taken for it") {
+TEST_CASE(
+    "hosts: a frame that is too large, of no kind, or too short ends the stream, before any memory is taken for it") {
   const std::string message = encode(Numbered{1, text("x")});
-  const std::vector<std::string> wrong = {std::string("\xff\xff\xff\xff", 4), std::string("\x01\x00\x20\x00", 4),
-                                          std::string("\0\0\0\0", 4),          std::string("\1\0\0\0Q", 5),
-                                          std::string("\1\0\0\0A", 5),         std::string("\x09\0\0\0M\1\0\0\0\0\0\0\0", 13)};
+  const std::vector<std::string> wrong = {
+      std::string("\xff\xff\xff\xff", 4), std::string("\x01\x00\x20\x00", 4),
+      std::string("\0\0\0\0", 4),         std::string("\1\0\0\0Q", 5),
+      std::string("\1\0\0\0A", 5),        std::string("\x09\0\0\0M\1\0\0\0\0\0\0\0", 13)};
   for (const std::string& bytes : wrong) {
     FrameReader reader;
     reader.feed(message + bytes + message);

@@ -180,7 +180,8 @@ TEST_CASE("ranks that can be asked to end get no signal before grace is over, an
   CHECK(scene.count(SIGKILL) == 3);
 }
 
-TEST_CASE("ranks that were asked to end have more time while they wait for a disk, to save, and none if that stands still") {
+TEST_CASE(
+    "ranks that were asked to end have more time while they wait for a disk, to save, and none if that stands still") {
   Scene scene(Scene::kLimits, true);
   scene.supervision.interrupted(SIGTERM, 1.0);
   scene.supervision.progressed(0, {.position = 1, .saving = true}, 9.0);

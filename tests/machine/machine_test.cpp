@@ -1,11 +1,12 @@
 // What a machine says of times: laws, and the file that holds it.
+#include "engine/machine/machine.h"
+
 #include <doctest/doctest.h>
 
 #include <cmath>
 #include <random>
 
 #include "engine/base/error.h"
-#include "engine/machine/machine.h"
 #include "engine/machine/machine_text.h"
 
 using namespace trainctl;
@@ -32,7 +33,8 @@ TEST_CASE("a kernel whose time is affine in its operations and bytes is predicte
   CHECK(model.error() < 1e-6);
   for (const double flops : {2e4, 7e6, 9e8})
     for (const double bytes : {2e3, 4e6}) {
-      const double seconds = model.seconds({std::log2(flops), std::log2(bytes)}, {.flops = flops, .bytes = bytes}).value;
+      const double seconds =
+          model.seconds({std::log2(flops), std::log2(bytes)}, {.flops = flops, .bytes = bytes}).value;
       CHECK(seconds == doctest::Approx(affine(flops, bytes)).epsilon(1e-6));
     }
 }
@@ -73,7 +75,8 @@ TEST_CASE("no coefficient of a model is negative, so that more work never takes 
 TEST_CASE("calls of equal sizes are told apart by their attributes and their operations") {
   std::vector<KernelSample> samples;
   for (const char* attrs : {"{causal: true}", "{}"})
-    for (const double flops : {1e6, 4e6}) samples.push_back({{20, 20}, {.flops = flops, .bytes = 2e6}, {flops * 1e-10}, attrs});
+    for (const double flops : {1e6, 4e6})
+      samples.push_back({{20, 20}, {.flops = flops, .bytes = 2e6}, {flops * 1e-10}, attrs});
   for (KernelSample& sample : samples)
     if (sample.attrs == "{}") sample.seconds = 3 * sample.seconds;
   const KernelModel model(samples);
@@ -96,7 +99,8 @@ TEST_CASE("a kernel that was measured only at sizes that a start hides takes the
   std::vector<KernelSample> samples;
   for (const int64_t n : {1000, 2000, 8000}) {
     const std::vector<TensorInfo> in = {call(n), call(n)}, out = {call(n)};
-    samples.push_back({kernel_sizes(in, out), kernel_cost(add, in, out, {}), {2e-6 + 1e-10 * static_cast<double>(n)}, "{}"});
+    samples.push_back(
+        {kernel_sizes(in, out), kernel_cost(add, in, out, {}), {2e-6 + 1e-10 * static_cast<double>(n)}, "{}"});
   }
   const std::vector<TensorInfo> in = {call(1), call(1)}, out = {call(1)};
   machine.kernels.emplace(kernel_key(add, in, out, {}), KernelModel(samples));
@@ -114,7 +118,8 @@ TEST_CASE("what steps take beyond their kernels is found again from measured ste
   std::uniform_real_distribution<double> noise(0.995, 1.005);
   const StepCost true_cost{.stretch = 1.04, .gap = {1.2e-6}, .host = {4e-5}};
   std::vector<StepSample> samples;
-  for (const auto& [kernels, alone] : {std::pair{20, 2e-4}, {300, 3e-2}, {700, 9e-2}, {40, 1e-2}, {900, 5e-3}, {10, 5e-5}}) {
+  for (const auto& [kernels, alone] :
+       {std::pair{20, 2e-4}, {300, 3e-2}, {700, 9e-2}, {40, 1e-2}, {900, 5e-3}, {10, 5e-5}}) {
     StepSample& step = samples.emplace_back(StepSample{"job", kernels, {alone}, {}});
     step.measured = noise(random) * true_cost.seconds(step);
   }
@@ -137,7 +142,8 @@ TEST_CASE("a machine without measured steps adds nothing, and no measured steps 
     std::vector<StepSample> samples;
     for (int i = 0; i <= round % 6; ++i) {
       const double alone = std::pow(10, exponent(random));
-      samples.push_back({"", 1 + static_cast<int>(exponent(random) * exponent(random) * 40), {alone}, {alone * factor(random)}});
+      samples.push_back(
+          {"", 1 + static_cast<int>(exponent(random) * exponent(random) * 40), {alone}, {alone * factor(random)}});
     }
     const StepCost cost = step_cost(samples);
     CHECK(cost.stretch > 0);
@@ -206,7 +212,8 @@ TEST_CASE("a machine's file says all of it") {
   for (Machine machine : known_machines()) {
     machine.kernels.emplace("matmul f32 f32 -> f32", KernelModel({sample(1e6, 1e4, 3e-5), sample(1e7, 1e5, 2e-4)}));
     machine.calls.emplace("all_reduce 8", KernelModel({{call_sizes({1e6}), {.bytes = 1.75e6}, {0.125}}}));
-    machine.kernels.emplace("attention bf16 -> bf16", KernelModel({{{20, 20}, {.flops = 1e6, .bytes = 2e6}, {1e-4}, "{causal: true}"}}));
+    machine.kernels.emplace("attention bf16 -> bf16",
+                            KernelModel({{{20, 20}, {.flops = 1e6, .bytes = 2e6}, {1e-4}, "{causal: true}"}}));
     machine.steps = {{"gpt2", 365, {0.0304}, {0.0322}}};
     CHECK(machine_of_json(to_json(machine), "file") == machine);
   }

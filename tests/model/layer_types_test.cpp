@@ -81,7 +81,8 @@ TEST_CASE("bf16: activations are bf16, and losses, statistics, states and gradie
     if (graph.loss >= 0) in_f32.insert(graph.loss);
     for (const Update& update : graph.updates) in_f32.insert(update.gradients.begin(), update.gradients.end());
     for (const Node& node : graph.nodes) {
-      const bool norm = node.op == "layer_norm" || node.op == "rms_norm" || node.op == "group_norm" || node.op == "attention",
+      const bool norm = node.op == "layer_norm" || node.op == "rms_norm" || node.op == "group_norm" ||
+                        node.op == "attention",
                  sums = node.op.starts_with("batch_norm_");
       for (size_t o = 0; o < node.outputs.size(); ++o)
         if ((norm && o > 0) || (sums && node.op != "batch_norm_grad")) in_f32.insert(node.outputs[o]);
@@ -97,8 +98,9 @@ TEST_CASE("bf16: activations are bf16, and losses, statistics, states and gradie
 }
 
 TEST_CASE("embedding reads integers and returns a row of the table for each") {
-  const Graph graph = build("network: [{name: e, type: embedding, vocab: 7, units: 3, init: {type: normal, std: 0.5}}]\nloss: mse\n",
-                            {.shape = {5}, .label = {15}, .integer = true});
+  const Graph graph =
+      build("network: [{name: e, type: embedding, vocab: 7, units: 3, init: {type: normal, std: 0.5}}]\nloss: mse\n",
+            {.shape = {5}, .label = {15}, .integer = true});
   CHECK(tensor(graph, "e").shape == Shape{8, 5, 3});
   CHECK(tensor(graph, "grad.e.weight").shape == Shape{7, 3});
   CHECK(tensor(graph, "e.weight").init.value == 0.5);

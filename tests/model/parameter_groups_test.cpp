@@ -33,7 +33,8 @@ TEST_CASE("a parameter belongs to the first group that has a pattern for it") {
 
 TEST_CASE("a pattern that decides nothing is an error") {
   CHECK(problems(kNetwork + "optimizer: {groups: [{parameters: ['*.wieght', a.bias]}, {parameters: a.bias}]}\n") ==
-        Lines{"4:36 no parameter matches '*.wieght'", "4:71 all parameters that match 'a.bias' belong to earlier groups"});
+        Lines{"4:36 no parameter matches '*.wieght'",
+              "4:71 all parameters that match 'a.bias' belong to earlier groups"});
 }
 
 TEST_CASE("outputs of a layer are named after it, and one that nothing reads has a gradient of zeros") {

@@ -46,7 +46,8 @@ TEST_CASE("log and log1p are within 3e-7 of the exact value, next to their zeros
 }
 
 TEST_CASE("a NaN propagates, and infinities are bounded") {
-  for (float (*f)(float) : {cpu::exp, cpu::log, cpu::log1p, cpu::tanh, cpu::erf, cpu::sigmoid}) CHECK(std::isnan(f(NAN)));
+  for (float (*f)(float) : {cpu::exp, cpu::log, cpu::log1p, cpu::tanh, cpu::erf, cpu::sigmoid})
+    CHECK(std::isnan(f(NAN)));
   CHECK(std::isfinite(cpu::exp(INFINITY)));
   CHECK(cpu::exp(-INFINITY) < 2e-38f);
   CHECK(cpu::tanh(INFINITY) == doctest::Approx(1.0));

@@ -80,10 +80,28 @@ TEST_CASE("an expression is read token by token") {
 }
 
 TEST_CASE("text that is not an expression, or exceeds the limits, is rejected") {
-  for (const char* text : {"", "x0", "=0", "x0 x1 =0", "x0 + =0", "x0 =0 x0 =0", "x0 =1", "$0 =0", "x0 cosh =0",
-                           "x8 =0", "x0 =4", "x-1 =0", "x0  =0", "x0 =0 ", "x =0", "x0 dropout(0.5) =0",
-                           "x0 dropout(a,1) =0", "x0 :2 =0", "x0 x0 x0 x0 x0 + + + + =0",
-                           "x0 dropout(0.5,1,4) =0", "x0 dropout(0.5,1,0,0,1) =0", "x0 dropout(0.5,1,2,-1,1) =0"}) {
+  for (const char* text : {"",
+                           "x0",
+                           "=0",
+                           "x0 x1 =0",
+                           "x0 + =0",
+                           "x0 =0 x0 =0",
+                           "x0 =1",
+                           "$0 =0",
+                           "x0 cosh =0",
+                           "x8 =0",
+                           "x0 =4",
+                           "x-1 =0",
+                           "x0  =0",
+                           "x0 =0 ",
+                           "x =0",
+                           "x0 dropout(0.5) =0",
+                           "x0 dropout(a,1) =0",
+                           "x0 :2 =0",
+                           "x0 x0 x0 x0 x0 + + + + =0",
+                           "x0 dropout(0.5,1,4) =0",
+                           "x0 dropout(0.5,1,0,0,1) =0",
+                           "x0 dropout(0.5,1,2,-1,1) =0"}) {
     CHECK_MESSAGE(!is_expression(text), std::string(text));
   }
   CHECK(is_expression("x0 x0 x0 x0 + + + =0"));
@@ -108,8 +126,7 @@ TEST_CASE("a chain gives the bits of its single kernels for every size, offset a
     CHECK(out == a);
     CHECK(second == c);
 
-    calls.run("dropout", {calls.arg(b)}, {calls.arg(c)},
-              {{"p", 0.3}, {"key", int64_t{-77}}, {"batch", Ints{3, 1, 1}}});
+    calls.run("dropout", {calls.arg(b)}, {calls.arg(c)}, {{"p", 0.3}, {"key", int64_t{-77}}, {"batch", Ints{3, 1, 1}}});
     calls.run("elementwise", {calls.arg(b)}, {calls.arg(out)}, {{"expression", "x0 dropout(0.3,-77,3,1,1) =0"}});
     CHECK(out == c);
 

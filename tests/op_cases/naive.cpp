@@ -86,10 +86,8 @@ double unary(const std::string& function, const Attrs& attrs, double x) {
          const double beta = a.number("beta", 1), t = beta * v;
          return t > a.number("threshold", 20) ? v : std::log1p(std::exp(t)) / beta;
        }},
-      {"clip",
-       [](const Attrs& a, double v) {
-         return std::min(std::max(v, a.number("min", -INFINITY)), a.number("max", INFINITY));
-       }},
+      {"clip", [](const Attrs& a,
+                  double v) { return std::min(std::max(v, a.number("min", -INFINITY)), a.number("max", INFINITY)); }},
       {"abs", [](const Attrs&, double v) { return std::fabs(v); }},
       {"exp", [](const Attrs&, double v) { return std::exp(v); }},
       {"log", [](const Attrs&, double v) { return std::log(v); }},

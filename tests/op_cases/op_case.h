@@ -52,8 +52,8 @@ OpCase fused_case(std::string op, std::vector<CaseInput> inputs, Attrs attrs, co
 /// A batch_norm layer as model/ lowers it, with the features in dim `dim` of x (batch_norm_cases.cpp).
 OpCase batch_norm_case(Shape x, bool affine, int64_t dim = 1);
 
-/// Values of f32 inputs: standard normal, if nothing else is asked for; a function of (row, input, element), so that a row fails the same way
-/// each time.
+/// Values of f32 inputs: standard normal, if nothing else is asked for; a function of (row, input, element), so that a
+/// row fails the same way each time.
 std::vector<double> case_values(const OpCase& op_case, size_t input);
 
 }  // namespace trainctl

@@ -34,8 +34,7 @@ std::vector<OpCase> pool_rows(const std::string& op, const Attrs& more) {
     attrs.set("padding", std::move(padding));
     attrs.set("ceil_mode", ceil_mode);
     for (const bool last : {false, true})
-      rows.push_back(
-          {op, {{.shape = x.shape(last), .distinct = true}}, in_format(attrs, last), {y.shape(last)}});
+      rows.push_back({op, {{.shape = x.shape(last), .distinct = true}}, in_format(attrs, last), {y.shape(last)}});
   };
   add({4, 6, {6, 4}}, {2, 2}, {2, 2}, {0, 0, 0, 0}, false, {4, 6, {3, 2}});
   add({3, 5, {7, 9}}, {3, 2}, {2, 3}, {1, 1, 1, 0}, false, {3, 5, {4, 3}});

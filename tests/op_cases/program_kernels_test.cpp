@@ -179,7 +179,8 @@ TEST_CASE("adam_update follows torch.optim.Adam and AdamW") {
   }
 }
 
-TEST_CASE("every optimizer of the list reduces a loss with its defaults, and a plain step is -learning_rate * gradient") {
+TEST_CASE(
+    "every optimizer of the list reduces a loss with its defaults, and a plain step is -learning_rate * gradient") {
   for (const OptimizerDef* def : all_optimizers()) {
     CAPTURE(def->name);
     const Optimizer optimizer(def->name, {});

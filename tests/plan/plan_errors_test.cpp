@@ -142,9 +142,9 @@ TEST_CASE("in hybrid_parallel a strategy cuts only parameters") {
 
 TEST_CASE("a dim of groups, heads or parts says in words which cuts leave them whole") {
   const auto error_of = [](const std::string& network, const std::string& cuts) {
-    return only(plan_errors(dataset(32, "[8, 24]", "[8, 24]") + "network: [" + network +
-                            "]\nloss: mse\nlaunch: {ranks: 8}\nparallel: {mode: semi_auto_parallel, strategies: {x: " + cuts +
-                            "}}\n"));
+    return only(plan_errors(
+        dataset(32, "[8, 24]", "[8, 24]") + "network: [" + network +
+        "]\nloss: mse\nlaunch: {ranks: 8}\nparallel: {mode: semi_auto_parallel, strategies: {x: " + cuts + "}}\n"));
   };
   const auto says = [](const std::string& error, const std::string& words, const std::string& legal) {
     CAPTURE(error);
@@ -153,16 +153,20 @@ TEST_CASE("a dim of groups, heads or parts says in words which cuts leave them w
   };
   const std::string joined = "{name: j, type: concat, inputs: [x.1, x.0]}";
   says(error_of("{name: x, type: split, sizes: [6, 18]}, " + joined, "[[1, 1, 4]]"),
-       "dim 2 of data [32, 8, 24] is cut 4 ways, but all parts of [6, 18] are cut alike, and their common divisor is 6, which "
+       "dim 2 of data [32, 8, 24] is cut 4 ways, but all parts of [6, 18] are cut alike, and their common divisor is "
+       "6, which "
        "is not divisible by 4",
        "1, 2");
   says(error_of("{name: x, type: split, sizes: [7, 17]}, " + joined, "[[1, 1, 2]]"),
-       "but it cannot be cut: split has parts of [7, 17] along it, which no number of ranks divides; equal parts, or parts that "
+       "but it cannot be cut: split has parts of [7, 17] along it, which no number of ranks divides; equal parts, or "
+       "parts that "
        "are multiples of the ranks, may be cut",
        "1");
   says(error_of("{name: x, type: group_norm, groups: 2}", "[[1, 4, 1]]"),
        "but only whole groups may be cut, and their number is 2, which is not divisible by 4", "1, 2");
-  says(error_of("{name: h, type: dense, units: 72}, {name: x, type: attention, heads: 2}, {name: o, type: dense, units: 24}",
-                "[[1, 1, 4]]"),
-       "but only whole heads of keys and values may be cut, and their number is 2, which is not divisible by 4", "1, 2");
+  says(error_of(
+           "{name: h, type: dense, units: 72}, {name: x, type: attention, heads: 2}, {name: o, type: dense, units: 24}",
+           "[[1, 1, 4]]"),
+       "but only whole heads of keys and values may be cut, and their number is 2, which is not divisible by 4",
+       "1, 2");
 }

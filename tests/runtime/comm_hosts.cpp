@@ -33,7 +33,8 @@ class HostsTransport : public Transport {
   std::unique_ptr<Communicator> connect(int rank) override {
     return make_hosts_communicator(
         make_shared_memory_communicator(memory_of(rank), rank, timeout_),
-        make_gloo_communicator(store, rank, num_ranks(), {.timeout_seconds = timeout_, .connect_seconds = kPatience}), host_of_);
+        make_gloo_communicator(store, rank, num_ranks(), {.timeout_seconds = timeout_, .connect_seconds = kPatience}),
+        host_of_);
   }
   std::span<std::byte> arena(int rank) override { return memory_of(rank)->arena(rank); }
   int num_ranks() const override { return static_cast<int>(host_of_.size()); }
@@ -48,14 +49,18 @@ class HostsTransport : public Transport {
   double timeout_;
 };
 
-const std::vector<std::vector<int>> kLayouts = {{0, 0, 0, 0, 1, 1, 1, 1}, {0, 0, 0, 0, 0, 1, 2, 2}, {0, 1, 2, 3, 4, 5, 6, 7}, {0, 1, 0, 1, 0, 1, 0, 1}};
+const std::vector<std::vector<int>> kLayouts = {
+    {0, 0, 0, 0, 1, 1, 1, 1}, {0, 0, 0, 0, 0, 1, 2, 2}, {0, 1, 2, 3, 4, 5, 6, 7}, {0, 1, 0, 1, 0, 1, 0, 1}};
 
-bool contains(const std::vector<int>& ranks, int rank) { return std::find(ranks.begin(), ranks.end(), rank) != ranks.end(); }
+bool contains(const std::vector<int>& ranks, int rank) {
+  return std::find(ranks.begin(), ranks.end(), rank) != ranks.end();
+}
 
 }  // namespace
 
 TEST_CASE("hosts: every collective over any group of any hosts gives what one host gives") {
-  const std::vector<std::vector<int>> groups = {{3}, {5, 1}, {2, 0, 7}, {4, 6, 0, 3}, {1, 5, 2, 6, 7, 0}, {7, 2, 5, 0, 1, 6, 3, 4}};
+  const std::vector<std::vector<int>> groups = {
+      {3}, {5, 1}, {2, 0, 7}, {4, 6, 0, 3}, {1, 5, 2, 6, 7, 0}, {7, 2, 5, 0, 1, 6, 3, 4}};
   for (const std::vector<int>& layout : kLayouts) {
     CAPTURE(layout);
     HostsTransport transport(layout, kPatience);
@@ -124,7 +129,8 @@ TEST_CASE("hosts: a rank that has failed on another host is named by those that 
     const int group = comm.open_group({0, 1, 2, 3});
     comm.barrier(group);
     if (rank == 3) {
-      for (const auto& memory : transport.memories) memory->status(3).state = RankState::failed;  // as agents tell each other
+      for (const auto& memory : transport.memories)
+        memory->status(3).state = RankState::failed;  // as agents tell each other
       throw CommError("the end of rank 3");
     }
     try {

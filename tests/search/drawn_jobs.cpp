@@ -17,8 +17,9 @@ namespace {
 std::string drawn_layers(std::mt19937& random) {
   const int width = one_of<int>(random, {6, 8, 12, 16, 24, 30});
   std::string text = fmt::format(
-      "dataset: {{type: random, shape: [{0}], label_shape: [{0}], label_dtype: f32, batch: {1}, samples: 48}}\nnetwork:\n", width,
-      one_of<int>(random, {6, 8, 12, 24}));
+      "dataset: {{type: random, shape: [{0}], label_shape: [{0}], label_dtype: f32, batch: {1}, samples: "
+      "48}}\nnetwork:\n",
+      width, one_of<int>(random, {6, 8, 12, 24}));
   const int layers = pick(random, 2, 6);
   for (int l = 0; l < layers; ++l) {
     const int kind = pick(random, 0, 3);
@@ -39,8 +40,9 @@ std::string drawn_layers(std::mt19937& random) {
 std::string drawn_strategies(std::mt19937& random, bool large) {
   const std::vector<int> ways = {1, 1, 2, 2, 3, 4, 8};
   std::vector<std::string> entries;
-  const std::vector<std::string> layers = large ? std::vector<std::string>{"h.*.qkv", "h.*.proj", "h.*.up", "h.*.down", "head"}
-                                                : std::vector<std::string>{"l0", "l1", "l2"};
+  const std::vector<std::string> layers =
+      large ? std::vector<std::string>{"h.*.qkv", "h.*.proj", "h.*.up", "h.*.down", "head"}
+            : std::vector<std::string>{"l0", "l1", "l2"};
   for (const std::string& layer : layers) {
     if (pick(random, 0, 1) == 0) continue;
     const int m = one_of(random, ways), n = one_of(random, ways), k = one_of(random, ways);
@@ -54,7 +56,9 @@ std::string drawn_strategies(std::mt19937& random, bool large) {
 
 }  // namespace
 
-int pick(std::mt19937& random, int from, int to) { return from + static_cast<int>(random() % static_cast<unsigned>(to - from + 1)); }
+int pick(std::mt19937& random, int from, int to) {
+  return from + static_cast<int>(random() % static_cast<unsigned>(to - from + 1));
+}
 
 std::string drawn_network(std::mt19937& random) {
   for (;;) {
@@ -91,9 +95,12 @@ optimizer: {{type: adamw, learning_rate: 0.001}}
 
 DrawnPlan drawn_plan(std::mt19937& random, bool large) {
   DrawnPlan plan{large ? gpt(pick(random, 1, 12), 64 * pick(random, 1, 32)) : drawn_network(random), {}};
-  const auto set = [&](const std::string& field, const std::string& value) { plan.settings.push_back(field + "=" + value); };
+  const auto set = [&](const std::string& field, const std::string& value) {
+    plan.settings.push_back(field + "=" + value);
+  };
   const int stages = one_of<int>(random, {1, 1, 2, 2, 3, 4});
-  const Schedule schedule = one_of<Schedule>(random, {Schedule::gpipe, Schedule::one_f_one_b, Schedule::zero_bubble, Schedule::interleaved_1f1b});
+  const Schedule schedule = one_of<Schedule>(
+      random, {Schedule::gpipe, Schedule::one_f_one_b, Schedule::zero_bubble, Schedule::interleaved_1f1b});
   const std::string machine = one_of<std::string>(random, {"cpu", "a100x8", "h100x8", "h200x8"});
   set("launch.ranks", std::to_string(stages * one_of<int>(random, {1, 2, 3, 4, 6, 8, 16})));
   set("launch.machine", machine);
@@ -105,14 +112,19 @@ DrawnPlan drawn_plan(std::mt19937& random, bool large) {
   if (stages > 1) set("parallel.schedule", std::string(to_string(schedule)));
   if (stages > 1 && schedule == Schedule::interleaved_1f1b) set("parallel.chunks", "2");
   set("parallel.optimizer_shard", fmt::format("{{level: {}, min_kb: 0}}", pick(random, 0, 3)));
-  if (pick(random, 0, 1) == 1) set("parallel.recompute", large ? one_of<std::string>(random, {"[h.*.ln1, h.*.act]", "[h.*.attn]"}) : "[l1]");
+  if (pick(random, 0, 1) == 1)
+    set("parallel.recompute", large ? one_of<std::string>(random, {"[h.*.ln1, h.*.act]", "[h.*.attn]"}) : "[l1]");
   if (pick(random, 0, 2) > 0) plan.settings.push_back(drawn_strategies(random, large));
   return plan;
 }
 
-PlannedJob planned(const std::string& text, const std::vector<std::string>& settings) { return plan_job(parse_job(text, "job.yaml", settings)); }
+PlannedJob planned(const std::string& text, const std::vector<std::string>& settings) {
+  return plan_job(parse_job(text, "job.yaml", settings));
+}
 
-double simulated_seconds(const PlannedJob& job) { return simulate(compile_classes(job), job.cost.machine()).step.value; }
+double simulated_seconds(const PlannedJob& job) {
+  return simulate(compile_classes(job), job.cost.machine()).step.value;
+}
 
 int64_t most_memory(const PlannedJob& job) {
   int64_t most = 0;
@@ -123,17 +135,20 @@ int64_t most_memory(const PlannedJob& job) {
 double bound_of(const PlannedJob& job) {
   const ParallelSpec& parallel = job.spec.parallel;
   Networks networks(job.spec, job.shapes, job.cost.machine());
-  return least_seconds(networks.of(parallel.micro_batches)->least, job.spec.launch.ranks, parallel.stages, parallel.micro_batches, parallel.schedule);
+  return least_seconds(networks.of(parallel.micro_batches)->least, job.spec.launch.ranks, parallel.stages,
+                       parallel.micro_batches, parallel.schedule);
 }
 
 Regret drawn_regret(std::mt19937& random, bool short_of_memory) {
   Regret drawn{.text = drawn_network(random)};
   const int ranks = pick(random, 2, 8);
-  drawn.settings = {fmt::format("launch.ranks={}", ranks), "parallel.mode=auto_parallel", "parallel.optimizer_shard.min_kb=0",
+  drawn.settings = {fmt::format("launch.ranks={}", ranks), "parallel.mode=auto_parallel",
+                    "parallel.optimizer_shard.min_kb=0",
                     "launch.machine=" + one_of<std::string>(random, {"cpu", "h100x8"})};
   if (pick(random, 0, 1) == 1) drawn.settings.push_back("parallel.stages=1");
   if (pick(random, 0, 1) == 1) drawn.settings.push_back("parallel.micro_batches=" + std::to_string(pick(random, 1, 2)));
-  if (pick(random, 0, 1) == 1) drawn.settings.push_back(fmt::format("parallel.optimizer_shard.level={}", pick(random, 0, 3)));
+  if (pick(random, 0, 1) == 1)
+    drawn.settings.push_back(fmt::format("parallel.optimizer_shard.level={}", pick(random, 0, 3)));
   std::vector<std::string> settings = drawn.settings;
   settings.emplace_back("parallel.search.algorithm=exhaustive");
   FoundPlan all;

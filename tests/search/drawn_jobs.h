@@ -15,7 +15,8 @@ const T& one_of(std::mt19937& random, const std::vector<T>& all) {
   return all[random() % all.size()];
 }
 
-/// 2 to 6 layers (dense layers of sizes that do and do not divide, activations, norms, residuals), at least one of them dense.
+/// 2 to 6 layers (dense layers of sizes that do and do not divide, activations, norms, residuals), at least one of them
+/// dense.
 std::string drawn_network(std::mt19937& random);
 
 /// A GPT of `layers` blocks.
@@ -25,7 +26,8 @@ struct DrawnPlan {
   std::string text;
   std::vector<std::string> settings;
 };
-/// A plan of any stages, schedule, micro-batches, level, recompute and cuts on any machine; about half of them are refused.
+/// A plan of any stages, schedule, micro-batches, level, recompute and cuts on any machine; about half of them are
+/// refused.
 DrawnPlan drawn_plan(std::mt19937& random, bool large);
 
 /// Planned, after a search if the mode is auto_parallel.
@@ -42,12 +44,12 @@ double bound_of(const PlannedJob& job);
 struct Regret {
   std::string text;
   std::vector<std::string> settings;
-  size_t plans = 0;         ///< tried by the exhaustive search; 0: too many, and nothing else is known
-  int64_t limit = 0;        ///< of memory; 0: none
-  double best = 0;          ///< seconds of the fastest that fits
-  double found = 0;         ///< of the plan that the search took; 0: it said that none fits
-  int64_t memory = 0;       ///< of that plan
-  double bound = 0;         ///< that came with it
+  size_t plans = 0;    ///< tried by the exhaustive search; 0: too many, and nothing else is known
+  int64_t limit = 0;   ///< of memory; 0: none
+  double best = 0;     ///< seconds of the fastest that fits
+  double found = 0;    ///< of the plan that the search took; 0: it said that none fits
+  int64_t memory = 0;  ///< of that plan
+  double bound = 0;    ///< that came with it
   double regret() const { return found / best - 1; }
 };
 Regret drawn_regret(std::mt19937& random, bool short_of_memory);

@@ -47,7 +47,8 @@ std::optional<double> least_by_trial(const Weighed& job, const Mesh& mesh, const
         if (to[static_cast<size_t>(a)] < factors) axes[to[static_cast<size_t>(a)]].push_back(a);
       bool legal = true;
       for (size_t f = 0; f < factors; ++f)
-        legal = legal && (axes[f].empty() || (job.facts[l].why_not[f].empty() && job.graph.layers[l].factors[f].size % mesh.ways(axes[f]) == 0));
+        legal = legal && (axes[f].empty() || (job.facts[l].why_not[f].empty() &&
+                                              job.graph.layers[l].factors[f].size % mesh.ways(axes[f]) == 0));
       if (legal) all.push_back(axes);
       size_t a = 0;
       while (a < to.size() && ++to[a] > factors) to[a++] = 0;
@@ -96,7 +97,9 @@ TEST_CASE("least_sum: the minimum of random sums of tables is that of all settin
       double sum = 0;
       for (const CostTable& table : tables) {
         size_t at = 0;
-        for (int v : table.variables) at = at * static_cast<size_t>(sizes[static_cast<size_t>(v)]) + static_cast<size_t>(setting[static_cast<size_t>(v)]);
+        for (int v : table.variables)
+          at = at * static_cast<size_t>(sizes[static_cast<size_t>(v)]) +
+               static_cast<size_t>(setting[static_cast<size_t>(v)]);
         sum += table.values[at];
       }
       return sum;
@@ -129,7 +132,8 @@ TEST_CASE("search: the cuts of small graphs are the best of all by the search's 
     ++compared;
     const CutNetwork network(job.graph, job.facts, job.units, job.folded);
     double best = 1e300;
-    CutSpace space(network, mesh, Effort::high, cost, 1, std::vector<std::optional<LayerStrategy>>(job.graph.layers.size()));
+    CutSpace space(network, mesh, Effort::high, cost, 1,
+                   std::vector<std::optional<LayerStrategy>>(job.graph.layers.size()));
     for (const AxisSplit& split : axis_splits(mesh, Effort::high)) {
       const FoundCuts cuts = find_cuts(space, split);
       CHECK(cuts.exact);
@@ -166,7 +170,8 @@ TEST_CASE("search: the sum over a folded network is that of the whole network wi
       const Units units = find_units(graph);
       const CutNetwork network(graph, facts, units, folded);
       const Mesh mesh(ranks);
-      CutSpace space(network, mesh, Effort::normal, CostModel(), 1, std::vector<std::optional<LayerStrategy>>(graph.layers.size()));
+      CutSpace space(network, mesh, Effort::normal, CostModel(), 1,
+                     std::vector<std::optional<LayerStrategy>>(graph.layers.size()));
       sums[at++] = data_parallel_cuts(space).seconds;
     }
     CHECK(sums[0] == doctest::Approx(sums[1]).epsilon(0.01));
@@ -194,7 +199,8 @@ TEST_CASE("search: the bound is never above a simulated step") {
 }
 
 TEST_CASE("search: exhaustive refuses more plans than it can try and says how many there are") {
-  const std::vector<std::string> settings = {"launch.ranks=8", "parallel.mode=auto_parallel", "parallel.search.algorithm=exhaustive"};
+  const std::vector<std::string> settings = {"launch.ranks=8", "parallel.mode=auto_parallel",
+                                             "parallel.search.algorithm=exhaustive"};
   CHECK_THROWS_WITH_AS(found(kGpt, settings), doctest::Contains("exhaustive would try"), SpecError);
 }
 
@@ -208,7 +214,8 @@ network:
 loss: mse
 optimizer: {type: adam, learning_rate: 0.001}
 )";
-  const std::vector<std::string> settings = {"launch.ranks=4", "parallel.mode=auto_parallel", "parallel.search.algorithm=sharding_propagation",
+  const std::vector<std::string> settings = {"launch.ranks=4", "parallel.mode=auto_parallel",
+                                             "parallel.search.algorithm=sharding_propagation",
                                              "parallel.strategies={a: [[2, 1], [2, 1]]}"};
   const PlannedJob job = found(text, settings);
   REQUIRE(job.search);
@@ -226,7 +233,8 @@ TEST_CASE("search: a found plan is an ordinary job that gives the same plan, eac
   CHECK(one.spec.parallel.mode == ParallelMode::semi_auto_parallel);
   const PlannedJob again = plan_job(parse_job(to_yaml(one.spec), "job.found.yaml"));
   CHECK(!again.search);
-  for (size_t l = 0; l < one.plan.layers.size(); ++l) CHECK(again.plan.layers[l].factor_axes == one.plan.layers[l].factor_axes);
+  for (size_t l = 0; l < one.plan.layers.size(); ++l)
+    CHECK(again.plan.layers[l].factor_axes == one.plan.layers[l].factor_axes);
   const double seconds = simulate(compile_classes(again), again.cost.machine()).step.value;
   CHECK(seconds == one.search->best().trial.seconds);
   CHECK(one.search->best().trial.seconds >= one.search->bound);
@@ -248,8 +256,9 @@ TEST_CASE("search: the best plan is no slower than data parallel, and a constrai
 }
 
 TEST_CASE("search: what the job says stays as it says") {
-  const PlannedJob job = found(kGpt, {"launch.ranks=8", "parallel.mode=auto_parallel", "launch.machine=h100x8", "parallel.stages=2",
-                                      "parallel.optimizer_shard.level=1", "parallel.micro_batches=4"});
+  const PlannedJob job =
+      found(kGpt, {"launch.ranks=8", "parallel.mode=auto_parallel", "launch.machine=h100x8", "parallel.stages=2",
+                   "parallel.optimizer_shard.level=1", "parallel.micro_batches=4"});
   CHECK(job.spec.parallel.stages == 2);
   CHECK(job.spec.parallel.micro_batches == 4);
   CHECK(job.spec.parallel.optimizer_shard.level == 1);

@@ -76,11 +76,9 @@ TEST_CASE("one asynchronous worker has the losses and weights of one rank, for e
         CHECK(loss == doctest::Approx(reference.losses[static_cast<size_t>(batch)]).epsilon(1e-5));
       for (const auto& [name, values] : run.weights) {
         const std::vector<float>& expected = reference.weights.at(name);
-        for (size_t i = 0; i < values.size(); ++i)
-          CHECK(std::abs(values[i] - expected[i]) <= 1e-5 * largest(expected));
+        for (size_t i = 0; i < values.size(); ++i) CHECK(std::abs(values[i] - expected[i]) <= 1e-5 * largest(expected));
       }
-      for (const std::vector<int64_t>& of_server : run.staleness)
-        CHECK(of_server == std::vector<int64_t>(10, 0));
+      for (const std::vector<int64_t>& of_server : run.staleness) CHECK(of_server == std::vector<int64_t>(10, 0));
     }
   }
 }
@@ -136,7 +134,8 @@ TEST_CASE("a worker that never comes back holds the others within the staleness"
     std::this_thread::sleep_for(std::chrono::milliseconds(400));
     at_release = others.load();
   };
-  const AsyncRun run = run_async(planned("mlp", asynchronous(kWorkers, 1, kStaleness) + Overrides{"train={steps: 60}"}), options);
+  const AsyncRun run =
+      run_async(planned("mlp", asynchronous(kWorkers, 1, kStaleness) + Overrides{"train={steps: 60}"}), options);
   CHECK(run.losses.size() == 60);
   // Rounds 0 to 1 + kStaleness of the two others.
   CHECK(at_release <= 2 * (2 + kStaleness));
@@ -145,10 +144,11 @@ TEST_CASE("a worker that never comes back holds the others within the staleness"
 
 TEST_CASE("a pull has each server's range between two updates, never half of one") {
   // Every element of the weight gets the same gradient in each step, so all are equal between two updates.
-  const Overrides job = {"dataset={type: constant, shape: [64], value: 1, label_value: 1000000, label_dtype: f32, batch: 4, samples: 16}",
-                         "network=[{name: fc, type: dense, units: 96, bias: false, init: zeros}, {name: sum, type: dense, "
-                         "units: 1, bias: false, init: ones}]",
-                         "loss=mae", "optimizer={type: sgd, learning_rate: 0.01}", "train={steps: 80}"};
+  const Overrides job = {
+      "dataset={type: constant, shape: [64], value: 1, label_value: 1000000, label_dtype: f32, batch: 4, samples: 16}",
+      "network=[{name: fc, type: dense, units: 96, bias: false, init: zeros}, {name: sum, type: dense, "
+      "units: 1, bias: false, init: ones}]",
+      "loss=mae", "optimizer={type: sgd, learning_rate: 0.01}", "train={steps: 80}"};
   std::vector<Program> programs;
   std::atomic<int> torn{0}, looked{0};
   std::vector<std::mt19937> random{std::mt19937(1), std::mt19937(2), std::mt19937(3), std::mt19937(4)};
@@ -196,10 +196,11 @@ TEST_CASE("with rebalance a slow worker runs fewer batches, and without it its s
     options.on_step = [&](int worker, const StepReport&, Executor&) {
       std::this_thread::sleep_for(std::chrono::milliseconds(worker == 2 ? 12 : 2));
     };
-    const AsyncRun run = run_async(
-        planned("mlp", asynchronous(3, 1, 4) + Overrides{"train={steps: 60}", "dataset.prefetch=1",
-                                                         std::string("parallel.rebalance=") + (rebalance ? "true" : "false")}),
-        options);
+    const AsyncRun run =
+        run_async(planned("mlp", asynchronous(3, 1, 4) +
+                                     Overrides{"train={steps: 60}", "dataset.prefetch=1",
+                                               std::string("parallel.rebalance=") + (rebalance ? "true" : "false")}),
+                  options);
     const int64_t slow = run.memory->batches().finished_by(2);
     if (rebalance)
       CHECK(slow < 15);

@@ -1,4 +1,6 @@
 // Which batch each asynchronous worker runs next: the contract of BatchBoard.
+#include "engine/runtime/comm/batch_board.h"
+
 #include <doctest/doctest.h>
 
 #include <algorithm>
@@ -7,8 +9,6 @@
 #include <random>
 #include <thread>
 #include <vector>
-
-#include "engine/runtime/comm/batch_board.h"
 
 using namespace trainctl;
 

@@ -54,19 +54,23 @@ TEST_CASE("one worker with tables has the losses of a dense embedding under one 
     const char* optimizer;
     int64_t vocab;
   };
-  // Plain SGD leaves rows without a gradient alone. Adam moves them by its momentum, so there every row is in every batch.
-  for (const Case& c : {Case{"{type: sgd, learning_rate: 0.1}", 500}, Case{"{type: sgd, learning_rate: 0.1, clip_norm: 0.2}", 500},
-                        Case{"{type: adam, learning_rate: 0.01}", 2}}) {
+  // Plain SGD leaves rows without a gradient alone. Adam moves them by its momentum, so there every row is in every
+  // batch.
+  for (const Case& c :
+       {Case{"{type: sgd, learning_rate: 0.1}", 500}, Case{"{type: sgd, learning_rate: 0.1, clip_norm: 0.2}", 500},
+        Case{"{type: adam, learning_rate: 0.01}", 2}}) {
     CAPTURE(c.optimizer);
     const Overrides same = {std::string("optimizer=") + c.optimizer, "dataset.vocab=" + std::to_string(c.vocab),
-                            "network[0].vocab=" + std::to_string(c.vocab), "network[2].vocab=" + std::to_string(c.vocab)};
+                            "network[0].vocab=" + std::to_string(c.vocab),
+                            "network[2].vocab=" + std::to_string(c.vocab)};
     const RunResult dense = run_job("wide_deep", same);
     for (int servers = 1; servers <= 3; ++servers) {
       for (const char* micro_batches : {"1", "2"}) {
         CAPTURE(servers);
         CAPTURE(micro_batches);
-        const AsyncRun run = run_async(plan_job(job_spec(
-            "wide_deep", same + with_tables(1, servers) + Overrides{std::string("parallel.micro_batches=") + micro_batches})));
+        const AsyncRun run = run_async(
+            plan_job(job_spec("wide_deep", same + with_tables(1, servers) +
+                                               Overrides{std::string("parallel.micro_batches=") + micro_batches})));
         REQUIRE(run.losses.size() == dense.losses.size());
         for (const auto& [batch, loss] : run.losses)
           CHECK(loss == doctest::Approx(dense.losses[static_cast<size_t>(batch)]).epsilon(1e-5));
@@ -161,7 +165,8 @@ TEST_CASE("every optimizer updates rows as it would a dense tensor of those rows
     call.scalars = &scalars;
     const CpuKernel kernel = find_cpu_kernel(def->kernel->name)->prepare(call);
     for (int64_t step = 0; step < 5; ++step) {
-      for (size_t i = 0; i < gradients.size(); ++i) gradients[i] = std::sin(static_cast<float>(i + 3) * static_cast<float>(step + 1));
+      for (size_t i = 0; i < gradients.size(); ++i)
+        gradients[i] = std::sin(static_cast<float>(i + 3) * static_cast<float>(step + 1));
       scalars.learning_rate = 0.1f;
       scalars.step = static_cast<uint32_t>(step);
       optimizer.fill_scalars(step + 1, scalars);

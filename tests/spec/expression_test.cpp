@@ -7,7 +7,8 @@ using namespace trainctl;
 
 namespace {
 
-const Names kNames = {{"d", int64_t{768}}, {"heads", int64_t{12}}, {"rate", 0.5}, {"act", std::string("gelu")}, {"on", true}};
+const Names kNames = {
+    {"d", int64_t{768}}, {"heads", int64_t{12}}, {"rate", 0.5}, {"act", std::string("gelu")}, {"on", true}};
 
 std::string value(const std::string& expression) { return to_text(expand_text("${" + expression + "}", kNames)); }
 

@@ -1,7 +1,7 @@
 // launch.hosts and hostfiles.
-#include <doctest/doctest.h>
-
 #include "engine/spec/hosts.h"
+
+#include <doctest/doctest.h>
 
 using namespace trainctl;
 
@@ -16,8 +16,8 @@ TEST_CASE("a host is a name, perhaps with a user and a number of ranks") {
 }
 
 TEST_CASE("a host that ssh would take for an option, or a shell for more than a word, is none") {
-  for (const char* text : {"", "-oProxyCommand=x", "me@-a", "a b", "a;b", "a\n", "$(b)", "a:0", "a:-1", "a:x", "a:", "@a", "[::1", "x[::1]",
-                           "a@b@c", "a:99999999999"})
+  for (const char* text : {"", "-oProxyCommand=x", "me@-a", "a b", "a;b", "a\n", "$(b)", "a:0", "a:-1", "a:x",
+                           "a:", "@a", "[::1", "x[::1]", "a@b@c", "a:99999999999"})
     CHECK_MESSAGE(!parse_host(text), text);
 }
 
@@ -28,7 +28,8 @@ TEST_CASE("hosts with numbers are filled in order, and the others share what is 
   CHECK(place_ranks(parse_hosts({"a", "b"}), 5).hosts == Hosts{{"a", 3}, {"b", 2}});
   CHECK(place_ranks(parse_hosts({"a:4", "b:4"}), 8).hosts == Hosts{{"a", 4}, {"b", 4}});
   CHECK(place_ranks(parse_hosts({"a:4", "b:4"}), 3).hosts == Hosts{{"a", 3}});
-  CHECK(place_ranks(parse_hosts({"a:2", "b:4"}), 8).fault == "the hosts have places for 6 ranks, and launch.ranks is 8");
+  CHECK(place_ranks(parse_hosts({"a:2", "b:4"}), 8).fault ==
+        "the hosts have places for 6 ranks, and launch.ranks is 8");
   CHECK(place_ranks(parse_hosts({"a", "b:4", "c"}), 5).fault == "2 hosts are left without a rank: launch.ranks is 5");
 }
 

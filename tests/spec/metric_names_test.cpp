@@ -26,13 +26,15 @@ std::string error_of(const std::string& text) {
 }  // namespace
 
 TEST_CASE("metrics: top5 is short for top_k with k: 5") {
-  CHECK(parse_job(kJob + "metrics: [accuracy, top5]\n", "job.yaml").metric_names() == std::vector<std::string>{"accuracy", "top_5"});
+  CHECK(parse_job(kJob + "metrics: [accuracy, top5]\n", "job.yaml").metric_names() ==
+        std::vector<std::string>{"accuracy", "top_5"});
   CHECK(parse_job(kJob + "metrics: top_3\n", "job.yaml").metric_names() == std::vector<std::string>{"top_3"});
   CHECK(error_of(kJob + "metrics: topmost\n").find("unknown metric 'topmost'") != std::string::npos);
 }
 
 TEST_CASE("metrics: what only the validation names is a metric of the job, once") {
-  const JobSpec job = parse_job(kJob + "metrics: accuracy\nvalidation: {metrics: [loss, top5, accuracy]}\n", "job.yaml");
+  const JobSpec job =
+      parse_job(kJob + "metrics: accuracy\nvalidation: {metrics: [loss, top5, accuracy]}\n", "job.yaml");
   CHECK(job.metric_names() == std::vector<std::string>{"accuracy", "top_5"});
   CHECK(job.told_metrics() == std::vector<std::string>{"loss", "accuracy", "top_5"});
   const JobSpec again = parse_job(to_yaml(job), "again.yaml");

@@ -78,13 +78,15 @@ TEST_CASE("names of outputs are as many as the outputs, each once") {
         "2:53: split has 2 outputs here, not 3 named ones");
   CHECK(first_error("network: [{type: relu, outputs: [a]}]\n") ==
         "2:33: relu has one output, which has the layer's name, not 1 named ones");
-  CHECK(first_error("network: [{name: s, type: split, parts: 2, outputs: [a, a]}]\n") == "2:57: the name 'a' is used twice");
-  CHECK(first_error("network: [{name: s, type: split, parts: 2, outputs: [1, 0]}]\n").find("is not a valid name of output 0") !=
-        std::string::npos);
+  CHECK(first_error("network: [{name: s, type: split, parts: 2, outputs: [a, a]}]\n") ==
+        "2:57: the name 'a' is used twice");
+  CHECK(first_error("network: [{name: s, type: split, parts: 2, outputs: [1, 0]}]\n")
+            .find("is not a valid name of output 0") != std::string::npos);
 }
 
 TEST_CASE("a split has either parts or sizes") {
   CHECK(first_error("network: [{name: s, type: split}]\n").find("split needs 'parts' or 'sizes'") != std::string::npos);
-  CHECK(first_error("network: [{name: s, type: split, parts: 2, sizes: [6, 6]}]\n").find("not both") != std::string::npos);
+  CHECK(first_error("network: [{name: s, type: split, parts: 2, sizes: [6, 6]}]\n").find("not both") !=
+        std::string::npos);
   CHECK(first_error("network: [{name: s, type: split, sizes: [12]}]\n").find("at least 2 sizes") != std::string::npos);
 }

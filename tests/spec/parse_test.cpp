@@ -175,7 +175,8 @@ TEST_CASE("the path of the data set is relative to the job file and is made abso
   const std::string text = "dataset: {type: mnist, path: data/x}\nnetwork: [{type: relu}]\n";
   CHECK(parse_job(text, "/a/b/job.yaml").dataset.paths.at(0) == "/a/b/data/x");
   CHECK(parse_job(text, "job.yaml").dataset.paths.at(0) == (fs::current_path() / "data/x").string());
-  CHECK(parse_job("dataset: {type: mnist, path: /d}\nnetwork: [{type: relu}]\n", "/a/job.yaml").dataset.paths.at(0) == "/d");
+  CHECK(parse_job("dataset: {type: mnist, path: /d}\nnetwork: [{type: relu}]\n", "/a/job.yaml").dataset.paths.at(0) ==
+        "/d");
 }
 
 TEST_CASE("every runnable job parses, and its resolved YAML parses to the same job") {

@@ -42,7 +42,8 @@ TEST_CASE("the schema is JSON of draft 2020-12 and has every field with its mean
         Json{"gpipe", "1f1b", "interleaved_1f1b", "zero_bubble"});
 }
 
-TEST_CASE("the schema has one shape for each layer type, for the use of a module and for a type that is an expression") {
+TEST_CASE(
+    "the schema has one shape for each layer type, for the use of a module and for a type that is an expression") {
   const Json schema = Json::parse(job_schema());
   const size_t types = layer_types().size();
   const Json& shapes = schema["$defs"]["layer"]["oneOf"];

@@ -84,8 +84,9 @@ TEST_CASE("a var may use those before it, and is overridden by name") {
 }
 
 TEST_CASE("a var in quotes is text, so no number") {
-  CHECK(first_error("vars: {d: '8'}\n" + kData + "network: [{type: dense, units: ${d}}]\n").find("must be an integer") !=
-        std::string::npos);
+  CHECK(
+      first_error("vars: {d: '8'}\n" + kData + "network: [{type: dense, units: ${d}}]\n").find("must be an integer") !=
+      std::string::npos);
   CHECK(parse_job("vars: {act: tanh}\n" + kData + "network: [{type: ${act}}]\n", "j").network[0].type == "tanh");
 }
 
@@ -131,8 +132,8 @@ TEST_CASE("a module has arguments with defaults, which may use vars and earlier 
                                     "  - {module: mlp, name: a, with: {width: 2}}\n"
                                     "  - {module: mlp, name: b, with: {width: ${d//2}, out: 3}}\n",
                                 "j");
-  CHECK(flat(job) == Lines{"a.up <- data units 8", "a.down <- a.up units 8", "b.up <- a.down units 16",
-                           "b.down <- b.up units 3"});
+  CHECK(flat(job) ==
+        Lines{"a.up <- data units 8", "a.down <- a.up units 8", "b.up <- a.down units 16", "b.down <- b.up units 3"});
 }
 
 TEST_CASE("the index of a repeat is in reach of its arguments and of the module") {
@@ -146,49 +147,53 @@ TEST_CASE("the index of a repeat is in reach of its arguments and of the module"
 
 TEST_CASE("modules with arguments nest, and each sees its own names alone") {
   const std::string inner = "  inner: {args: {w: 1}, layers: [{type: dense, units: ${w}}]}\n";
-  const JobSpec job = parse_job(kData + "modules:\n" + inner +
-                                    "  outer: {args: {n: 2, w: 7}, layers: [{module: inner, repeat: ${n}, with: {w: ${2*w}}}, "
-                                    "{module: inner}]}\n"
-                                    "network: [{module: outer, with: {n: 1}}]\n",
-                                "j");
-  CHECK(flat(job) == Lines{"outer.inner.0.dense <- data units 14", "outer.inner_1.dense <- outer.inner.0.dense units 1"});
+  const JobSpec job =
+      parse_job(kData + "modules:\n" + inner +
+                    "  outer: {args: {n: 2, w: 7}, layers: [{module: inner, repeat: ${n}, with: {w: ${2*w}}}, "
+                    "{module: inner}]}\n"
+                    "network: [{module: outer, with: {n: 1}}]\n",
+                "j");
+  CHECK(flat(job) ==
+        Lines{"outer.inner.0.dense <- data units 14", "outer.inner_1.dense <- outer.inner.0.dense units 1"});
   CHECK(first_error(kData + "modules:\n  inner: [{type: dense, units: ${w}}]\n" +
                     "  outer: {args: {w: 7}, layers: [{module: inner}]}\nnetwork: [{module: outer}]\n")
             .starts_with("3:34: there is no 'w' here"));
 }
 
 TEST_CASE("a layer whose `if` is false is left out, and its readers read its input") {
-  const std::string text = kData +
-                           "modules:\n"
-                           "  block:\n"
-                           "    args: {width: 8, stride: 1}\n"
-                           "    layers:\n"
-                           "      - {name: fc, type: dense, units: ${8*width//8}}\n"
-                           "      - {name: down, type: dense, if: ${stride != 1 or width != 8}, inputs: input, units: ${width}}\n"
-                           "      - {name: norm, type: layer_norm, if: ${stride != 1 or width != 8}}\n"
-                           "      - {name: sum, type: add, inputs: [fc, norm]}\n"
-                           "network:\n"
-                           "  - {module: block, name: a}\n"
-                           "  - {module: block, name: b, with: {stride: 2}}\n";
-  CHECK(flat(parse_job(text, "j")) ==
-        Lines{"a.fc <- data units 8", "a.sum <- a.fc data", "b.fc <- a.sum units 8", "b.down <- a.sum units 8",
-              "b.norm <- b.down", "b.sum <- b.fc b.norm"});
+  const std::string text =
+      kData +
+      "modules:\n"
+      "  block:\n"
+      "    args: {width: 8, stride: 1}\n"
+      "    layers:\n"
+      "      - {name: fc, type: dense, units: ${8*width//8}}\n"
+      "      - {name: down, type: dense, if: ${stride != 1 or width != 8}, inputs: input, units: ${width}}\n"
+      "      - {name: norm, type: layer_norm, if: ${stride != 1 or width != 8}}\n"
+      "      - {name: sum, type: add, inputs: [fc, norm]}\n"
+      "network:\n"
+      "  - {module: block, name: a}\n"
+      "  - {module: block, name: b, with: {stride: 2}}\n";
+  CHECK(flat(parse_job(text, "j")) == Lines{"a.fc <- data units 8", "a.sum <- a.fc data", "b.fc <- a.sum units 8",
+                                            "b.down <- a.sum units 8", "b.norm <- b.down", "b.sum <- b.fc b.norm"});
 }
 
 TEST_CASE("what is left out is not computed") {
-  const JobSpec job = parse_job("vars: {n: 0}\n" + kData +
-                                    "network: [{type: relu}, {name: x, type: dense, if: ${n > 0}, units: ${8//n}}, {type: tanh}]\n",
-                                "j");
+  const JobSpec job =
+      parse_job("vars: {n: 0}\n" + kData +
+                    "network: [{type: relu}, {name: x, type: dense, if: ${n > 0}, units: ${8//n}}, {type: tanh}]\n",
+                "j");
   CHECK(flat(job) == Lines{"relu <- data", "tanh <- relu"});
 }
 
 TEST_CASE("a module may have several inputs by name, and in a repeat the first is the copy before") {
-  const JobSpec job = parse_job(kData +
-                                    "modules:\n"
-                                    "  join: {inputs: [x, memory], layers: [{type: relu}, {type: add, inputs: [relu, memory]}, "
-                                    "{type: mul, inputs: [add, x]}]}\n"
-                                    "network: [{type: tanh}, {module: join, name: j, repeat: 2, inputs: [tanh, data]}]\n",
-                                "j");
+  const JobSpec job =
+      parse_job(kData +
+                    "modules:\n"
+                    "  join: {inputs: [x, memory], layers: [{type: relu}, {type: add, inputs: [relu, memory]}, "
+                    "{type: mul, inputs: [add, x]}]}\n"
+                    "network: [{type: tanh}, {module: join, name: j, repeat: 2, inputs: [tanh, data]}]\n",
+                "j");
   CHECK(flat(job) == Lines{"tanh <- data", "j.0.relu <- tanh", "j.0.add <- j.0.relu data", "j.0.mul <- j.0.add tanh",
                            "j.1.relu <- j.0.mul", "j.1.add <- j.1.relu data", "j.1.mul <- j.1.add j.0.mul"});
 }

@@ -21,7 +21,8 @@ class Pictures final : public Dataset {
   int64_t size() const override { return kSamples; }
   const std::vector<SampleField>& fields() const override { return fields_; }
   void read(int64_t sample, ReadState&, SampleOutputs to) const override {
-    for (int64_t e = 0; to[0] && e < kElements; ++e) static_cast<float*>(to[0])[e] = static_cast<float>(1000 * sample + e);
+    for (int64_t e = 0; to[0] && e < kElements; ++e)
+      static_cast<float*>(to[0])[e] = static_cast<float>(1000 * sample + e);
     for (int64_t c = 0; to[1] && c < 2; ++c) static_cast<float*>(to[1])[c] = sample % 2 == c ? 1.0f : 0.0f;
   }
 
@@ -29,7 +30,9 @@ class Pictures final : public Dataset {
   std::vector<SampleField> fields_ = as_loaded(data_and_label({5, 4, 3}, {2}));
 };
 
-TransformSpec transform(const char* name, Attrs attrs = {}) { return {name, std::move(attrs), "dataset.transforms[0]"}; }
+TransformSpec transform(const char* name, Attrs attrs = {}) {
+  return {name, std::move(attrs), "dataset.transforms[0]"};
+}
 
 DatasetSpec spec_of(std::vector<TransformSpec> transforms) {
   DatasetSpec spec;
@@ -46,7 +49,8 @@ Instruction load(const char* field, int micro_batch, int64_t rows_of_micro_batch
   instruction.op = field;
   instruction.micro_batch = micro_batch;
   Operand operand;
-  operand.global_shape = std::string(field) == "data" ? Shape{rows_of_micro_batch, 5, 4, 3} : Shape{rows_of_micro_batch, 2};
+  operand.global_shape =
+      std::string(field) == "data" ? Shape{rows_of_micro_batch, 5, 4, 3} : Shape{rows_of_micro_batch, 2};
   operand.shape = operand.global_shape;
   operand.shape[0] = rows;
   operand.global_offset = Shape(operand.shape.size(), 0);
@@ -78,7 +82,8 @@ Rows read(const DatasetSpec& spec, int64_t step, int ranks, int micro_batches, b
                   {.first_step = step, .num_steps = 1, .micro_batches = micro_batches, .full_batch = full_batch});
     const std::byte* block = loader.next_step();
     for (size_t m = 0; m < static_cast<size_t>(micro_batches); ++m)
-      of[m * static_cast<size_t>(ranks) + static_cast<size_t>(rank)] = {floats(block, program, 2 * m), floats(block, program, 2 * m + 1)};
+      of[m * static_cast<size_t>(ranks) + static_cast<size_t>(rank)] = {floats(block, program, 2 * m),
+                                                                        floats(block, program, 2 * m + 1)};
   }
   Rows all;
   for (const Rows& rows : of) {
@@ -112,7 +117,8 @@ TEST_CASE("mixup adds to each row a share of the next one, the last row of the f
     const int64_t next = (row + 1) % kRows;
     for (const int64_t e : {int64_t{0}, kElements - 1})
       CHECK(double{rows.data[static_cast<size_t>(row * kElements + e)]} ==
-            doctest::Approx(share * static_cast<double>(1000 * row + e) + (1 - share) * static_cast<double>(1000 * next + e)));
+            doctest::Approx(share * static_cast<double>(1000 * row + e) +
+                            (1 - share) * static_cast<double>(1000 * next + e)));
   }
 }
 
@@ -160,14 +166,17 @@ TEST_CASE("of several mixes the first one that is drawn takes place, and p 0 lea
   const Rows plain = read(spec_of({}), 0, 1, 1);
   CHECK(read(spec_of({transform("mixup", {{"p", 0.0}})}), 0, 1, 1) == plain);
   const Rows cut = read(spec_of({transform("mixup", {{"p", 0.0}}), transform("cutmix")}), 0, 1, 1);
-  const bool whole_numbers = std::all_of(cut.data.begin(), cut.data.end(), [](float v) { return v == static_cast<float>(static_cast<int>(v)); });
+  const bool whole_numbers = std::all_of(cut.data.begin(), cut.data.end(),
+                                         [](float v) { return v == static_cast<float>(static_cast<int>(v)); });
   CHECK(whole_numbers);
 }
 
 TEST_CASE("a mix that does not fit is refused before any sample is read") {
   std::vector<SampleField> fields = as_loaded(data_and_label({5, 4, 3}, {2}));
-  CHECK(error_of(spec_of({transform("mixup"), transform("hwc2chw")}), fields).find("hwc2chw: comes after mixup") != std::string::npos);
-  CHECK(error_of(spec_of({transform("cutmix")}), as_loaded(data_and_label({5}, {2}))).find("needs an image") != std::string::npos);
+  CHECK(error_of(spec_of({transform("mixup"), transform("hwc2chw")}), fields).find("hwc2chw: comes after mixup") !=
+        std::string::npos);
+  CHECK(error_of(spec_of({transform("cutmix")}), as_loaded(data_and_label({5}, {2}))).find("needs an image") !=
+        std::string::npos);
   CHECK(error_of(spec_of({transform("mixup")}), as_loaded(data_and_label({5}, {}, false, true)))
             .find("those of this set are whole numbers") != std::string::npos);
   fields[0].type = ElementType::u8;

@@ -25,7 +25,8 @@ class Pictures final : public Source {
     if (wanted[0]) {
       ++reads;
       out[0].resize(6 * 6 * 3);
-      for (size_t i = 0; i < out[0].size(); ++i) out[0][i] = static_cast<std::byte>((static_cast<size_t>(sample) * 37 + i * 11) % 251);
+      for (size_t i = 0; i < out[0].size(); ++i)
+        out[0][i] = static_cast<std::byte>((static_cast<size_t>(sample) * 37 + i * 11) % 251);
     }
     if (wanted[1]) out[1].assign(1, static_cast<std::byte>(sample % 3));
   }
@@ -41,7 +42,9 @@ class Pictures final : public Source {
   std::vector<std::string> names_;
 };
 
-TransformSpec transform(const char* name, Attrs attrs = {}) { return {name, std::move(attrs), "dataset.transforms[0]"}; }
+TransformSpec transform(const char* name, Attrs attrs = {}) {
+  return {name, std::move(attrs), "dataset.transforms[0]"};
+}
 
 DatasetSpec spec_of(std::vector<TransformSpec> transforms) {
   DatasetSpec spec;
@@ -92,7 +95,8 @@ TEST_CASE("samples are kept before their first random transform, and have the bi
 
 TEST_CASE("photos that are first cut at random are not kept: they have no common size before it") {
   const std::vector<SourceField> photos = {{"image", Encoding::image, ElementType::u8, {}}};
-  CHECK_FALSE(cut_at_first_random(photos, spec_of({transform("random_resized_crop", {{"size", Ints{4, 4}}})})).has_value());
+  CHECK_FALSE(
+      cut_at_first_random(photos, spec_of({transform("random_resized_crop", {{"size", Ints{4, 4}}})})).has_value());
   CHECK(cut_at_first_random(photos, spec_of({kResize, kCrop})).has_value());
 }
 

@@ -12,7 +12,8 @@ using namespace trainctl;
 
 namespace {
 
-/// A step computes for `compute` seconds, a batch takes one worker `read` seconds, and up to `cores` workers run at once.
+/// A step computes for `compute` seconds, a batch takes one worker `read` seconds, and up to `cores` workers run at
+/// once.
 struct Pipeline {
   double compute = 0.01, read = 0.04;
   int cores = 8;
@@ -24,7 +25,8 @@ int run(LoadTuner& tuner, const Pipeline& p, int steps) {
   int changes = 0;
   for (int i = 0; i < steps; ++i) {
     const int workers = tuner.setting().workers;
-    changes += tuner.after_step(p.step(workers), p.waited(workers), std::min(p.read, workers * p.step(workers))) ? 1 : 0;
+    changes +=
+        tuner.after_step(p.step(workers), p.waited(workers), std::min(p.read, workers * p.step(workers))) ? 1 : 0;
   }
   return changes;
 }

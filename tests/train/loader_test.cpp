@@ -278,8 +278,7 @@ std::vector<std::vector<float>> batches(int workers, int prefetch, int64_t first
   spec.shuffle = true;
   spec.workers = workers;
   spec.prefetch = prefetch;
-  Loader loader(std::make_unique<Drawn>(), spec, program, 5,
-                {.first_step = first_step, .num_steps = steps, .held = 2});
+  Loader loader(std::make_unique<Drawn>(), spec, program, 5, {.first_step = first_step, .num_steps = steps, .held = 2});
   std::vector<std::vector<float>> all;
   for (int64_t step = 0; step < steps; ++step) {
     const std::byte* block = loader.next_step();
@@ -375,8 +374,9 @@ TEST_CASE("a sample that a file system does not give in time is named, and a ran
   program.instructions = {load("label", 0, {4}, {0}, {4})};
   std::atomic<bool> release = false;
   std::string told;
-  Loader loader(std::make_unique<Hanging>(release), spec_of(4), program, 1,
-                {.num_steps = 5, .timeout_seconds = 0.2, .on_hang = [&](const EnvError& error) { told = error.what(); }});
+  Loader loader(
+      std::make_unique<Hanging>(release), spec_of(4), program, 1,
+      {.num_steps = 5, .timeout_seconds = 0.2, .on_hang = [&](const EnvError& error) { told = error.what(); }});
   loader.next_step();
   loader.release_step();
   try {

@@ -141,7 +141,8 @@ TEST_CASE("the parts of a step add up to it, and each kernel counts with the mac
   const auto steps = [](int64_t arrival) {
     std::vector<TimeSpan> spans;
     for (const int64_t start : {0, 300}) {
-      for (TimeSpan s : {span(0, start, start + 100), span(1, start + arrival, start + 160), span(2, start + 180, start + 200)}) {
+      for (TimeSpan s :
+           {span(0, start, start + 100), span(1, start + arrival, start + 160), span(2, start + 180, start + 200)}) {
         s.step = start == 0 ? 2 : 3;
         spans.push_back(s);
       }
@@ -167,14 +168,17 @@ TEST_CASE("the parts of a step add up to it, and each kernel counts with the mac
 }
 
 TEST_CASE("products, the head, norms, the loss and the optimizer of a network are parts of their own") {
-  const PlannedJob job = plan_job(job_spec("gpt", {"launch.device=cpu", "launch.ranks=1", "parallel.mode=stand_alone"}));
+  const PlannedJob job =
+      plan_job(job_spec("gpt", {"launch.device=cpu", "launch.ranks=1", "parallel.mode=stand_alone"}));
   const Program program = compile(job, 0);
   RankProfile profile{.program = &program};
-  for (int32_t i = 0; i < static_cast<int32_t>(program.instructions.size()); ++i) profile.spans.push_back(span(i, i, i + 1));
+  for (int32_t i = 0; i < static_cast<int32_t>(program.instructions.size()); ++i)
+    profile.spans.push_back(span(i, i, i + 1));
   std::map<std::string, StepPart> parts;
   for (const StepPart& part : step_parts(std::span(&profile, 1), job.cost.machine())) parts[part.name] = part;
-  for (const char* name : {"products forward", "products backward", "head", "attention forward", "attention backward",
-                           "norms forward", "norms backward", "loss", "optimizer", "embeddings forward", "embeddings backward"}) {
+  for (const char* name :
+       {"products forward", "products backward", "head", "attention forward", "attention backward", "norms forward",
+        "norms backward", "loss", "optimizer", "embeddings forward", "embeddings backward"}) {
     CAPTURE(name);
     REQUIRE(parts.contains(name));
     CHECK(parts[name].limit_seconds > 0);

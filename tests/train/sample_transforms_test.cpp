@@ -4,8 +4,6 @@
 
 #include <doctest/doctest.h>
 
-#include <utility>
-
 #include <cmath>
 #include <cstring>
 #include <functional>

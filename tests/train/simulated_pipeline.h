@@ -1,5 +1,5 @@
-// A loader, its workers and a trainer in simulated time: what a setting is worth, and what the tuner makes of it, without
-// threads, clocks or files.
+// A loader, its workers and a trainer in simulated time: what a setting is worth, and what the tuner makes of it,
+// without threads, clocks or files.
 //
 //   rows of a batch    claimed in order by the worker that is free first
 //   batch b            opened once batch b - 1 - ahead is released

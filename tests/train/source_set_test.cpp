@@ -107,7 +107,8 @@ TEST_CASE("integers of any size stay small in memory and are loaded as i32, what
   CHECK(set->fields()[2].type == ElementType::i64);
   CHECK(set->fields()[3].bytes() == 1);
   const DataShapes shapes = set->shapes();
-  CHECK(shapes == DataShapes{{{"pixels", {2, 3, 1}, false}, {"depth", {2}, true}, {"id", {}, true}, {"label", {}, true}}});
+  CHECK(shapes ==
+        DataShapes{{{"pixels", {2, 3, 1}, false}, {"depth", {2}, true}, {"id", {}, true}, {"label", {}, true}}});
   CHECK(shapes.find("data") == shapes.find("pixels"));
   CHECK(values<float>(*set, "pixels", 2) == std::vector<float>{10, 10.5f, 11, 11.5f, 12, 12.5f});
   CHECK(values<int32_t>(*set, "depth", 8) == std::vector<int32_t>{8000, 8001});

@@ -401,7 +401,8 @@ bool decode_sends(Decoder& d, const Statement& s, Instruction& in) {
 }  // namespace
 
 bool decode_memory(Decoder& d, const Statement& s, Instruction& in) {
-  if (decode_sends(d, s, in) || decode_load_or_store(d, s, in) || decode_copy(d, s, in) || decode_load_matrices(d, s, in))
+  if (decode_sends(d, s, in) || decode_load_or_store(d, s, in) || decode_copy(d, s, in) ||
+      decode_load_matrices(d, s, in))
     return true;
   if (s.words[0] != "atom" && s.words[0] != "red") return false;
   if (!s.has("add") || s.words.back() != "u32") return false;

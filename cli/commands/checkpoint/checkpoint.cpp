@@ -7,7 +7,8 @@
 namespace trainctl {
 
 void add_checkpoint_command(CLI::App& app, Action& chosen) {
-  auto* checkpoint = app.add_subcommand("checkpoint", "List, show, verify, compare, merge, export and import checkpoints");
+  auto* checkpoint =
+      app.add_subcommand("checkpoint", "List, show, verify, compare, merge, export and import checkpoints");
   checkpoint->require_subcommand(1);
   checkpoint->footer(R"(Examples:
   trainctl checkpoint list                      those of the latest run

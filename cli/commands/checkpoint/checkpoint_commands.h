@@ -16,8 +16,8 @@ void add_checkpoint_export(CLI::App& checkpoint, Action& chosen);
 void add_checkpoint_import(CLI::App& checkpoint, Action& chosen);
 void add_checkpoint_maps(CLI::App& checkpoint, Action& chosen);
 
-inline constexpr std::array kCheckpointCommands = {
-    add_checkpoint_list,  add_checkpoint_show,   add_checkpoint_verify, add_checkpoint_diff,
-    add_checkpoint_merge, add_checkpoint_export, add_checkpoint_import, add_checkpoint_maps};
+inline constexpr std::array kCheckpointCommands = {add_checkpoint_list,   add_checkpoint_show,  add_checkpoint_verify,
+                                                   add_checkpoint_diff,   add_checkpoint_merge, add_checkpoint_export,
+                                                   add_checkpoint_import, add_checkpoint_maps};
 
 }  // namespace trainctl

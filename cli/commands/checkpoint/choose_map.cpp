@@ -15,9 +15,8 @@
 namespace trainctl {
 
 void add_map(CLI::App& command, std::string& map) {
-  command.add_option("--map", map,
-                     "What tensors are called there: " + join(map_names()) +
-                         ", or a YAML file; default: as in the job");
+  command.add_option(
+      "--map", map, "What tensors are called there: " + join(map_names()) + ", or a YAML file; default: as in the job");
 }
 
 std::vector<std::string> map_names() {

@@ -64,7 +64,8 @@ void add_checkpoint_export(CLI::App& checkpoint, Action& chosen) {
   command->add_flag("--partial", options->partial, "Leave out what the map does not name");
   command->add_flag("--force", options->force, "Replace the output file if it exists");
   add_log_dir(*command, options->log_dir);
-  command->footer(R"(Writes whole weights and running statistics. The checkpoint is verified first; the file is there whole or not at all.
+  command->footer(
+      R"(Writes whole weights and running statistics. The checkpoint is verified first; the file is there whole or not at all.
 docs/weights.md describes maps.
 
 Examples:

@@ -59,13 +59,15 @@ int read_import(const Options& options) {
 void add_checkpoint_import(CLI::App& checkpoint, Action& chosen) {
   auto options = std::make_shared<Options>();
   auto* command = checkpoint.add_subcommand("import", "Make a checkpoint of step 0 from another tool's weights");
-  command->add_option("FILE", options->file, "A safetensors file, an index of several, or a folder with model.safetensors")
+  command
+      ->add_option("FILE", options->file, "A safetensors file, an index of several, or a folder with model.safetensors")
       ->required();
   options->job.add_to(*command, "--job");
   command->add_option("-o,--output", options->output, "The folder to make")->required();
   add_map(*command, options->map);
   command->add_flag("--partial", options->partial, "Take what fits; say what does not");
-  command->footer(R"(The optimizer starts anew. What the file lacks, what is left over and what has another shape is listed, and is an error
+  command->footer(
+      R"(The optimizer starts anew. What the file lacks, what is left over and what has another shape is listed, and is an error
 without --partial. docs/weights.md describes maps.
 
 Examples:

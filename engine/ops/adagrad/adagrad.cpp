@@ -1,4 +1,5 @@
-// Adagrad as in PyTorch, but for the default of eps, which is that of adam; the formula is in adagrad_cpu.cpp. It keeps the sum of each weight's squared gradients.
+// Adagrad as in PyTorch, but for the default of eps, which is that of adam; the formula is in adagrad_cpu.cpp. It keeps
+// the sum of each weight's squared gradients.
 #include "engine/ops/examples.h"
 #include "engine/ops/op_family.h"
 #include "engine/ops/optimizer_def.h"
@@ -24,10 +25,9 @@ extern const OptimizerDef adagrad_optimizer = {
     .name = "adagrad",
     .fields = {weight_decay_field(), number("eps", "Keeps the division finite.").defaults(1e-8).above(0)},
     .kernel = &adagrad_update_kernel,
-    .kernel_attrs =
-        [](const Attrs& settings) -> Attrs {
-          return {{"weight_decay", settings.number("weight_decay")}, {"eps", settings.number("eps")}};
-        },
+    .kernel_attrs = [](const Attrs& settings) -> Attrs {
+      return {{"weight_decay", settings.number("weight_decay")}, {"eps", settings.number("eps")}};
+    },
     .states = [](const Attrs&) -> std::vector<std::string> { return {"sum"}; },
 };
 

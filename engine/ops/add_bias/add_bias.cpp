@@ -81,7 +81,10 @@ extern const OpDef bias_grad_op = {
                      return EpilogueRole{EpilogueStep::bias_grad, Activation::none, bias_dim(attrs)};
                    },
                .channels_last = [](Infos, const Attrs& attrs) { return channels_last(attrs, 0); },
-               .row_operands = [](const Attrs& attrs) { return RowOperands{attrs.has("dim") ? 0u : 1u, 0}; },
+               .row_operands =
+                   [](const Attrs& attrs) {
+                     return RowOperands{attrs.has("dim") ? 0u : 1u, 0};
+                   },
                .cost = reduction_cost<1>,
                .example =
                    [] {

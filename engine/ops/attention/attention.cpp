@@ -68,7 +68,8 @@ AttentionSize size_of(std::string_view op, Infos in, const Attrs& attrs) {
 /// Cuts by heads of keys and values, with the query heads of each; of one, by query heads.
 RuleText with_heads(RuleText rule, int64_t heads, bool one) {
   rule.sizes = {{'g', heads}};
-  if (!one) rule.why_size = fmt::format("only whole heads of keys and values may be cut, and their number is {}", heads);
+  if (!one)
+    rule.why_size = fmt::format("only whole heads of keys and values may be cut, and their number is {}", heads);
   return rule;
 }
 
@@ -83,7 +84,8 @@ RuleText rule(Infos in, const Attrs& attrs) {
   }
   if (side_by_side(attrs))
     return {"btn" + mask + "->btm,bgrt", "tnmgr",
-            "attention needs all keys on one rank, and packing: qkv has the heads in three places; packing: heads, or three "
+            "attention needs all keys on one rank, and packing: qkv has the heads in three places; packing: heads, or "
+            "three "
             "inputs, can be cut by heads"};
   return with_heads({"bt(gn)" + mask + "->bt(gm),bgrt", "tnmr",
                      whole_keys + "; rows of queries can be cut if q, k and v are three inputs"},

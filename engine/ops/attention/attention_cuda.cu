@@ -12,9 +12,12 @@ using namespace attention;
 MaskType mask_type(const KernelCall& call, const AttentionCall& a) {
   if (!a.masked) return MaskType::none;
   switch (call.in[a.mask_at].dtype) {
-    case DType::i32: return MaskType::ints;
-    case DType::f32: return MaskType::floats;
-    case DType::bf16: return MaskType::halves;
+    case DType::i32:
+      return MaskType::ints;
+    case DType::f32:
+      return MaskType::floats;
+    case DType::bf16:
+      return MaskType::halves;
   }
   return MaskType::none;
 }
@@ -53,7 +56,9 @@ auto with_features(int64_t d, Run run) {
 template <int D>
 inline constexpr int kForwardTile = D <= 128 ? 64 : 32;
 template <int D>
-inline constexpr int kBackwardTile = D <= 64 ? 64 : D <= 128 ? 32 : 16;
+inline constexpr int kBackwardTile = D <= 64    ? 64
+                                     : D <= 128 ? 32
+                                                : 16;
 
 unsigned blocks(int64_t count) {
   check(count <= INT32_MAX, "attention: too many blocks for one launch");

@@ -142,8 +142,8 @@ struct Gradient {
   }
 };
 
-/// One query head of each group: q, dy, out and dq of them; dk and dv apart, as [b, g, keys, d], and logs too, [b, g, t]:
-/// the library's gradient reads logs that lie one after another alone (before 9.26).
+/// One query head of each group: q, dy, out and dq of them; dk and dv apart, as [b, g, keys, d], and logs too, [b, g,
+/// t]: the library's gradient reads logs that lie one after another alone (before 9.26).
 CudnnAttention signature_of_query(const AttentionCall& a, const AttentionSlice& slice) {
   const AttentionSize& n = a.size;
   const int64_t keys = seen_keys(a);
@@ -231,9 +231,9 @@ CudaKernel cudnn_attention_grad(const CudaKernelCall& call, const AttentionCall&
     g.clear_unseen(stream);
     for_each_slice(g.a.size, slice, [&](int64_t b, int64_t group) {
       plan->run(stream,
-                {at(g.q, g.a.q, b, group), at(g.k, g.a.k, b, group), at(g.v, g.a.v, b, group), at(g.out, g.a.out, b, group),
-                 at_logs(g.logs, g.a.size, b, group), at(g.dy, g.a.out, b, group), at(g.dq, g.a.q, b, group),
-                 at(g.dk, g.a.k, b, group), at(g.dv, g.a.v, b, group)},
+                {at(g.q, g.a.q, b, group), at(g.k, g.a.k, b, group), at(g.v, g.a.v, b, group),
+                 at(g.out, g.a.out, b, group), at_logs(g.logs, g.a.size, b, group), at(g.dy, g.a.out, b, group),
+                 at(g.dq, g.a.q, b, group), at(g.dk, g.a.k, b, group), at(g.dv, g.a.v, b, group)},
                 scratch->memory());
     });
   };

@@ -29,10 +29,14 @@ struct Operands {
   __device__ bool mask_at(int64_t b, int64_t key) const {
     const int64_t at = b * n.s + key;
     switch (mask_type) {
-      case MaskType::ints: return static_cast<const int32_t*>(mask)[at] != 0;
-      case MaskType::floats: return static_cast<const float*>(mask)[at] != 0.0f;
-      case MaskType::halves: return to_f32(static_cast<const bf16*>(mask)[at]) != 0.0f;
-      case MaskType::none: break;
+      case MaskType::ints:
+        return static_cast<const int32_t*>(mask)[at] != 0;
+      case MaskType::floats:
+        return static_cast<const float*>(mask)[at] != 0.0f;
+      case MaskType::halves:
+        return to_f32(static_cast<const bf16*>(mask)[at]) != 0.0f;
+      case MaskType::none:
+        break;
     }
     return true;
   }
@@ -156,9 +160,9 @@ __device__ int64_t log_at(const Operands<T>& a, int64_t b, int64_t g, int64_t r,
 }
 
 template <int B, int D>
-inline constexpr int kForwardFloats = 2 * B * kPitch<D> + B * (B + 1);
+inline constexpr int kForwardFloats = 2 * B* kPitch<D> + B*(B + 1);
 template <int B, int D>
-inline constexpr int kBackwardFloats = 4 * B * kPitch<D> + B * (B + 1);
+inline constexpr int kBackwardFloats = 4 * B* kPitch<D> + B*(B + 1);
 
 template <int B, int D, class T>
 __global__ void __launch_bounds__(kThreads) forward_kernel(Operands<T> a, T* out, float* logs, int64_t tiles) {

@@ -1,5 +1,4 @@
 #include "engine/ops/attention/key_parts_cuda.h"
-
 #include "engine/ops/cuda/vector_cuda.cuh"
 
 namespace trainctl {

@@ -29,7 +29,9 @@ void backward_of_div(GradBuilder& g) {
   set_broadcast_grad(g, 1, "scale", {product}, {{"factor", -1.0}});
 }
 
-KernelExample example_of(const char* what) { return {.what = what, .inputs = {{example::kMatrix}, {example::kMatrix}}}; }
+KernelExample example_of(const char* what) {
+  return {.what = what, .inputs = {{example::kMatrix}, {example::kMatrix}}};
+}
 
 }  // namespace
 

@@ -56,8 +56,9 @@ RuleText rule(Infos, const Attrs& attrs) {
   const std::string k = grouped ? "(gk)" : "k", c = grouped ? "(gc)" : "c";
   const std::string x = image_letters(c, "hw", last), y = image_letters(k, "pq", last);
   const Epilogue epilogue = epilogue_of(attrs);
-  RuleText rule = {x + "," + k + "crs" + (epilogue.bias ? "," + k : "") + "->" + y + (epilogue.keep_input ? "," + y : ""),
-          grouped ? "hwpqrskc" : "hwpqrs", grouped ? kWholeGroups : kWindowsNeedNeighbours};
+  RuleText rule = {
+      x + "," + k + "crs" + (epilogue.bias ? "," + k : "") + "->" + y + (epilogue.keep_input ? "," + y : ""),
+      grouped ? "hwpqrskc" : "hwpqrs", grouped ? kWholeGroups : kWindowsNeedNeighbours};
   if (grouped) {
     rule.sizes = {{'g', groups_of(attrs)}};
     rule.why_size = fmt::format("only whole groups may be cut, and their number is {}", groups_of(attrs));

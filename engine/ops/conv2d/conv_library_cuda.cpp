@@ -315,8 +315,7 @@ size_t fastest_of(const ConvProblem& problem, const std::vector<Candidate>& cand
   CudaScratch scratch;
   const ConvProblem copy = copy_of(problem, trial);
   std::vector<CudaKernel> kernels;
-  for (const Candidate& candidate : candidates)
-    kernels.push_back(candidate.kernel(copy, &scratch));
+  for (const Candidate& candidate : candidates) kernels.push_back(candidate.kernel(copy, &scratch));
   scratch.set_memory(trial.memory(scratch.bytes()));
   const int runs = multiplications(problem.shape) > kLongRun ? 1 : 10;
   float best = -1;

@@ -5,10 +5,9 @@
 // A stage has kTileDepth windows: a row of dy and a row of x for each. Padding, and what is beyond the end, is filled
 // with zeros by the copy. Both operands are needed transposed, which ldmatrix does. 16-byte chunks of a row are
 // permuted by its number, so that 8 rows at one column lie in different banks.
-#include "engine/ops/conv2d/conv_tiles_cuda.h"
-
 #include "engine/ops/conv2d/conv_layout_cuda.h"
 #include "engine/ops/conv2d/conv_tiles.h"
+#include "engine/ops/conv2d/conv_tiles_cuda.h"
 #include "engine/ops/cuda/launch_cuda.h"
 #include "engine/ops/cuda/rows_cuda.cuh"
 #include "engine/ops/cuda/strided_cuda.cuh"
@@ -126,8 +125,7 @@ struct XCopies {
       const uint32_t image = s.by_y_pixels.quotient(window), rest = window - image * s.by_y_pixels.by;
       const uint32_t p = s.by_y_width.quotient(rest), q = rest - p * s.by_y_width.by;
       const int h = int(p) * s.stride[0] + down, w = int(q) * s.stride[1] + right;
-      const bool inside =
-          there && window < end && uint32_t(h) < uint32_t(s.height) && uint32_t(w) < uint32_t(s.width);
+      const bool inside = there && window < end && uint32_t(h) < uint32_t(s.height) && uint32_t(w) < uint32_t(s.width);
       const int64_t pixel = int64_t{int(image)} * (s.height * s.width) + (h * s.width + w);
       copy_or_zero<kVector * 2>(stage + to + i * kStep * kChunks * 16, from + (inside ? pixel * s.x_channels : 0),
                                 inside);
@@ -137,7 +135,7 @@ struct XCopies {
 
 /// Of a stage: dy, then x.
 template <int kRows>
-inline constexpr uint32_t kStageBytes = kDepth * (kRows + kCols) * 2;
+inline constexpr uint32_t kStageBytes = kDepth*(kRows + kCols) * 2;
 
 /// blockIdx.x: tiles of columns, of rows, groups; blockIdx.y: a part of the windows.
 /// 8 warps, 2 along the rows and 4 along the columns.
@@ -320,9 +318,8 @@ CudaKernel weight_grad_by_tiles(const ConvShape& s, const ConvTensors& tensors, 
       if (t.x_copied) xs = copied(xs, s.x, x_copy, t.x_channels);
       if (t.y_copied) dys = copied(dys, s.y, y_copy, t.y_channels);
       with_tile(t, [&](auto rows, auto vector) {
-        run_tiles<decltype(rows)::value, decltype(vector)::value>(stream, size, t, s.groups, xs, dys,
-                                                                  parts + i * t.parts * (t.part_bytes / 4),
-                                                                  of_slice * s.y.pixels());
+        run_tiles<decltype(rows)::value, decltype(vector)::value>(
+            stream, size, t, s.groups, xs, dys, parts + i * t.parts * (t.part_bytes / 4), of_slice * s.y.pixels());
       });
     }
     add_parts(stream, parts, t.slices * t.parts, t.part_bytes / 4, result, dw);

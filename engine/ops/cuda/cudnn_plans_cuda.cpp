@@ -307,8 +307,8 @@ const std::string& cudnn_fault() {
 
 CudnnPlanPtr cudnn_plan(const CudnnAttention& a) {
   std::ostringstream signature;
-  signature << "attention " << text_of(a.q) << text_of(a.k) << text_of(a.v) << text_of(a.out) << text_of(a.logs) << text_of(a.dk) << text_of(a.dv)
-            << a.causal << a.backward << " " << std::hexfloat << a.scale;
+  signature << "attention " << text_of(a.q) << text_of(a.k) << text_of(a.v) << text_of(a.out) << text_of(a.logs)
+            << text_of(a.dk) << text_of(a.dv) << a.causal << a.backward << " " << std::hexfloat << a.scale;
   return shared(signature.str(), [&] { return make(a); });
 }
 

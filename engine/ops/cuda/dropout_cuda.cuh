@@ -4,8 +4,8 @@
 #include <cmath>
 
 #include "engine/ops/batch_index.h"
-#include "engine/ops/random.h"
 #include "engine/ops/cuda/strided_cuda.cuh"
+#include "engine/ops/random.h"
 
 namespace trainctl {
 

@@ -1,8 +1,8 @@
 // How kernels of rows (rows_cuda.cuh) handle a row: its threads, their parts of it, and the operands that they keep.
 #pragma once
 
-#include "engine/ops/small_step/clusters_cuda.cuh"
 #include "engine/ops/cuda/vector_cuda.cuh"
+#include "engine/ops/small_step/clusters_cuda.cuh"
 
 namespace trainctl {
 

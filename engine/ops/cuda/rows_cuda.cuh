@@ -40,7 +40,8 @@ __device__ inline void walk_row(const RowPart<V>& part, int end, Use use, Next n
 /// Another pass: calls use(place, pack of each).
 template <int V, class Use, class X, class... More>
 __device__ inline void read_row_again(const RowPart<V>& part, Use use, X& x, More&... more) {
-  walk_row(part, part.packs, use, [](int) {}, x, more...);
+  walk_row(
+      part, part.packs, use, [](int) {}, x, more...);
 }
 /// The first pass, over operands whose loads were started.
 template <int V, class Use, class X, class... More>

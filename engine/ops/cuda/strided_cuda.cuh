@@ -63,8 +63,8 @@ template <int S>
 struct Sides {
   std::array<Ref<Mixed>, S> ref;
   std::array<Along, S> along;
-  Nest<S> outer;      ///< over rows
-  Divisor row_packs;  ///< packs of a row
+  Nest<S> outer;                           ///< over rows
+  Divisor row_packs;                       ///< packs of a row
   uint32_t step_rows = 0, step_packs = 0;  ///< kMapThreads packs as whole rows and the remaining packs
   int64_t packs = 0;                       ///< of all rows
 };

@@ -68,8 +68,7 @@ __device__ inline uint4 load_16(const void* from) {
   return q;
 }
 __device__ inline void store_16(void* to, const uint4& q) {
-  asm volatile("st.global.v4.u32 [%0], {%1, %2, %3, %4};" ::"l"(to), "r"(q.x), "r"(q.y), "r"(q.z), "r"(q.w)
-               : "memory");
+  asm volatile("st.global.v4.u32 [%0], {%1, %2, %3, %4};" ::"l"(to), "r"(q.x), "r"(q.y), "r"(q.z), "r"(q.w) : "memory");
 }
 __device__ inline void four(const uint4& q, float* v) {
   v[0] = __uint_as_float(q.x), v[1] = __uint_as_float(q.y);

@@ -153,10 +153,12 @@ std::vector<KernelCase> kernels() {
       add({x, x}, {out}, fmt::format("x0 dropout(0.3,7,3,0,{}) x1 + =0", s.n / s.row), tolerance);
       add({x, x}, {sum}, "x0 x1 gelu_tanh_grad =0", bf16 ? 3e-2 : tolerance);
       add({x, x, row}, {out, out}, "x0 silu :0 x1 - =0 $0 b2 exp / =1", tolerance);
-      add({x, x, x}, {out}, "x0 relu x1 clip(-0.5,0.5) x2 leaky_relu(0.2) where x0 relu masked_fill(0.25,1) =0", tolerance);
+      add({x, x, x}, {out}, "x0 relu x1 clip(-0.5,0.5) x2 leaky_relu(0.2) where x0 relu masked_fill(0.25,1) =0",
+          tolerance);
       add({x, x}, {out}, "x0 softplus(2,20) sqrt x1 abs scale(-1.5,0.125) + pow(2) scale(1,0.5) log =0", tolerance);
       add({x, x}, {out}, "x0 x1 silu_grad x1 softplus_grad(1,20) x1 exp exp_grad x1 abs_grad =0", tolerance);
-      add({x, x}, {out}, "x0 x1 clip_grad(-inf,0.3) x1 pow_grad(3) x1 exp log_grad x1 exp sqrt_grad x1 leaky_relu_grad(0.1) =0",
+      add({x, x}, {out},
+          "x0 x1 clip_grad(-inf,0.3) x1 pow_grad(3) x1 exp log_grad x1 exp sqrt_grad x1 leaky_relu_grad(0.1) =0",
           tolerance);
     }
   }

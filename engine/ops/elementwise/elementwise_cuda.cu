@@ -188,8 +188,8 @@ constexpr Steps<6> kSteps<Known::gated_grad>{{kX0, kX1, {Op::mul}, kX2, kSiluGra
 template <auto value>
 using Constant = std::integral_constant<decltype(value), value>;
 
-/// kInputs: the most large inputs that are read ahead. kParameters: some tokens have parameters; the code of these would
-/// take registers from chains without them. kKnown: the chain.
+/// kInputs: the most large inputs that are read ahead. kParameters: some tokens have parameters; the code of these
+/// would take registers from chains without them. kKnown: the chain.
 template <int V, class T, int kInputs, bool kParameters, Known kKnown>
 __global__ void __launch_bounds__(kMapThreads)
     chain_kernel(__grid_constant__ const Chain chain, __grid_constant__ const Large<T> large,
@@ -258,8 +258,11 @@ __global__ void __launch_bounds__(kMapThreads)
       run(chain.tokens[t].op, chain.tokens[t].index, chain.tokens[t].function, t);
   } else {
     [&]<size_t... t>(std::index_sequence<t...>) {
-      (run(Constant<kSteps<kKnown>.of[t].op>{}, Constant<kSteps<kKnown>.of[t].index>{}, Constant<kSteps<kKnown>.of[t].function>{}, int(t)), ...);
-    }(std::make_index_sequence<std::size(kSteps<kKnown>.of)>{});
+      (run(Constant<kSteps<kKnown>.of[t].op>{}, Constant<kSteps<kKnown>.of[t].index>{},
+           Constant<kSteps<kKnown>.of[t].function>{}, int(t)),
+       ...);
+    }
+    (std::make_index_sequence<std::size(kSteps<kKnown>.of)>{});
   }
 }
 
@@ -284,7 +287,8 @@ CudaKernel launch_chain(const CudaKernelCall& call, Chain chain, const std::vect
   chain.packs = call.out[0].size() / V;
   const auto blocks = static_cast<unsigned>(ceil_div(chain.packs, kMapThreads));
   return [=](CudaStream stream) {
-    launch(chain_kernel<V, T, kInputs, kParameters, kKnown>, blocks, kMapThreads, 0, stream, "elementwise", chain, large, place);
+    launch(chain_kernel<V, T, kInputs, kParameters, kKnown>, blocks, kMapThreads, 0, stream, "elementwise", chain,
+           large, place);
   };
 }
 
@@ -295,14 +299,17 @@ CudaKernel launch_chain(const CudaKernelCall& call, const Chain& chain, const st
     if (kSteps<Known::sum_relu_grad>.match(chain))
       return launch_chain<V, T, 3, false, Known::sum_relu_grad>(call, chain, is_row);
     if (kSteps<Known::gate>.match(chain)) return launch_chain<V, T, 2, true, Known::gate>(call, chain, is_row);
-    if (kSteps<Known::gate_grad>.match(chain)) return launch_chain<V, T, 2, true, Known::gate_grad>(call, chain, is_row);
+    if (kSteps<Known::gate_grad>.match(chain))
+      return launch_chain<V, T, 2, true, Known::gate_grad>(call, chain, is_row);
     if (kSteps<Known::gated_grad>.match(chain))
       return launch_chain<V, T, 3, true, Known::gated_grad>(call, chain, is_row);
   }
   const bool few = chain.num_inputs <= 3;
   if (std::any_of(chain.tokens, chain.tokens + chain.num_tokens, [](auto& t) { return has_parameters(t.op); }))
-    return few ? launch_chain<V, T, 3, true>(call, chain, is_row) : launch_chain<V, T, kMost, true>(call, chain, is_row);
-  return few ? launch_chain<V, T, 3, false>(call, chain, is_row) : launch_chain<V, T, kMost, false>(call, chain, is_row);
+    return few ? launch_chain<V, T, 3, true>(call, chain, is_row)
+               : launch_chain<V, T, kMost, true>(call, chain, is_row);
+  return few ? launch_chain<V, T, 3, false>(call, chain, is_row)
+             : launch_chain<V, T, kMost, false>(call, chain, is_row);
 }
 
 CudaKernel prepare_elementwise(const CudaKernelCall& call) {

@@ -58,8 +58,8 @@ enum class ElementwiseOp : uint8_t {
   tanh_grad,
   gelu_grad,
   gelu_tanh_grad,
-  unary,        ///< token.function
-  unary_grad,   ///< of token.function
+  unary,       ///< token.function
+  unary_grad,  ///< of token.function
   where,
   masked_fill,  ///< parameters: the value, and 1 to fill where the mask is 0
   dropout,
@@ -67,8 +67,8 @@ enum class ElementwiseOp : uint8_t {
 
 struct ElementwiseToken {
   ElementwiseOp op = ElementwiseOp::add;
-  int index = 0;          ///< of x, b, :, $ and =
-  Unary function = {};    ///< unary and unary_grad
+  int index = 0;        ///< of x, b, :, $ and =
+  Unary function = {};  ///< unary and unary_grad
   UnaryParameters parameters = {};
   double p = 0;           ///< dropout
   int64_t key = 0;        ///< dropout

@@ -5,8 +5,8 @@
 #include <algorithm>
 
 #include "engine/ops/cuda/cuda_scratch.h"
-#include "engine/ops/embedding/table_layer.h"
 #include "engine/ops/elementwise.h"
+#include "engine/ops/embedding/table_layer.h"
 #include "engine/ops/examples.h"
 #include "engine/ops/expect.h"
 #include "engine/ops/grad_builder.h"

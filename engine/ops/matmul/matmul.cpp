@@ -190,7 +190,10 @@ extern const OpDef matmul_weight_grad_op = {
                .takes = bits(EpilogueStep::bias_grad, EpilogueStep::descend),
                .is_product = true,
                .makes_rows = true,
-               .row_operands = [](const Attrs&) { return RowOperands{3, 0}; },
+               .row_operands =
+                   [](const Attrs&) {
+                     return RowOperands{3, 0};
+                   },
                .launch_role = LaunchRole::weight_grad,
                .cost =
                    [](Infos in, Infos out, const Attrs&) {

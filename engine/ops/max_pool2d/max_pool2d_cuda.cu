@@ -75,7 +75,8 @@ __global__ void __launch_bounds__(kPoolThreads)
   if (i >= places.count) return;
   const PoolIndex at = places.at(s, i);
   const auto rows = s.rows.span(at.row, false), columns = s.columns.span(at.column, false);
-  const int32_t row0 = at.row * s.rows.stride - s.rows.before, column0 = at.column * s.columns.stride - s.columns.before;
+  const int32_t row0 = at.row * s.rows.stride - s.rows.before,
+                column0 = at.column * s.columns.stride - s.columns.before;
   float best[V];
   Marks<Which, V> first;
 #pragma unroll
@@ -110,8 +111,8 @@ __global__ void __launch_bounds__(kPoolThreads)
     for (int32_t q = columns.first; q < columns.end; ++q) {
       const int64_t window = s.window_at(at.piece, p, q, at.channel);
       const Marks<Which, V> first = marks[window];
-      const auto here = static_cast<Which>((at.row + s.rows.before - p * s.rows.stride) * s.columns.kernel +
-                                           at.column + s.columns.before - q * s.columns.stride);
+      const auto here = static_cast<Which>((at.row + s.rows.before - p * s.rows.stride) * s.columns.kernel + at.column +
+                                           s.columns.before - q * s.columns.stride);
       float v[V];
       load(dy, window * V, v);
 #pragma unroll
@@ -139,15 +140,14 @@ CudaKernel prepare_max_pool2d(const CudaKernelCall& call) {
   if (y.size() == 0) return [](CudaStream) {};
   return with_float_type(y.dtype, [&](auto t) {
     using T = decltype(t);
-    return with_packs<T>(PoolShape::of(call, x, y), is_aligned(x) && is_aligned(y),
-                         [&](auto v, const PoolShape& s) -> CudaKernel {
-                           constexpr int kV = v;
-                           const Places places(s, s.rows.windows, s.columns.windows);
-                           return [s, places, from = ref<T>(x), to = ref<T>(y)](CudaStream stream) {
-                             launch(largest_kernel<T, kV>, blocks(places), kPoolThreads, 0, stream, "max_pool2d", s,
-                                    places, from, to);
-                           };
-                         });
+    return with_packs<T>(
+        PoolShape::of(call, x, y), is_aligned(x) && is_aligned(y), [&](auto v, const PoolShape& s) -> CudaKernel {
+          constexpr int kV = v;
+          const Places places(s, s.rows.windows, s.columns.windows);
+          return [s, places, from = ref<T>(x), to = ref<T>(y)](CudaStream stream) {
+            launch(largest_kernel<T, kV>, blocks(places), kPoolThreads, 0, stream, "max_pool2d", s, places, from, to);
+          };
+        });
   });
 }
 

@@ -1,6 +1,6 @@
 // The losses of a prediction and a label of the same shape: mae, mse, smooth_l1, binary_cross_entropy. functions.h has
-// the formulas. loss[1] = scale * sum of loss(p, label); dp = scale * slope(p, label). The label is f32 regardless of the
-// prediction's type. With attr nan_is_no_label, terms whose label is nan are 0.
+// the formulas. loss[1] = scale * sum of loss(p, label); dp = scale * slope(p, label). The label is f32 regardless of
+// the prediction's type. With attr nan_is_no_label, terms whose label is nan are 0.
 #include "engine/ops/elementwise.h"
 #include "engine/ops/examples.h"
 #include "engine/ops/expect.h"
@@ -45,13 +45,17 @@ constexpr KernelDef with_grad_of() {
   return {.name = Loss::kWithGrad,
           .accumulates = 1,
           .in_place = InPlace::last_on_first,
-          .row_operands = [](const Attrs&) { return RowOperands{3, 2}; },
+          .row_operands =
+              [](const Attrs&) {
+                return RowOperands{3, 2};
+              },
           .launch_role = LaunchRole::loss,
-          .example = [] {
-            KernelExample shown = example_of("loss and gradient in one pass", kHasBeta<Loss>);
-            shown.outputs = example::loss_and_gradient;
-            return shown;
-          }};
+          .example =
+              [] {
+                KernelExample shown = example_of("loss and gradient in one pass", kHasBeta<Loss>);
+                shown.outputs = example::loss_and_gradient;
+                return shown;
+              }};
 }
 
 template <class Loss, int kFlops>
@@ -67,7 +71,10 @@ constexpr OpDef loss_of(const OpDef& grad, const KernelDef& with_grad) {
                      .accumulates = 1,
                      .loss_grad = &grad.kernel,
                      .loss_with_grad = &with_grad,
-                     .row_operands = [](const Attrs&) { return RowOperands{3, 0}; },
+                     .row_operands =
+                         [](const Attrs&) {
+                           return RowOperands{3, 0};
+                         },
                      .cost = reduction_cost<kFlops>,
                      .example = [] { return example_of("scale * sum of losses; inputs p, label", kHasBeta<Loss>); }}};
 }
@@ -78,10 +85,12 @@ constexpr OpDef grad_of() {
   return {.name = Loss::kGrad,
           .infer = [](Infos in, const Attrs&) { return infer_grad(Loss::kGrad, in); },
           .kernel = {.name = Loss::kGrad,
-                     .row_operands = [](const Attrs&) { return RowOperands{3, 1}; },
-                     .cost = elementwise_cost<kFlops>, .example = [] {
-                       return example_of("scale * slopes; inputs p, label", kHasBeta<Loss>);
-                     }}};
+                     .row_operands =
+                         [](const Attrs&) {
+                           return RowOperands{3, 1};
+                         },
+                     .cost = elementwise_cost<kFlops>,
+                     .example = [] { return example_of("scale * slopes; inputs p, label", kHasBeta<Loss>); }}};
 }
 
 }  // namespace

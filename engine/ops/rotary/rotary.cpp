@@ -63,11 +63,12 @@ extern const OpDef rotary_op = {
     },
     .rule = [](Infos in, const Attrs& attrs) -> RuleText {
       const int64_t together = attrs.integer("heads", 1) * attrs.integer("head_dim"), g = in[0].shape[2] / together;
-      return {.text = "bt(gd)->bt(gd)",
-              .uncuttable = "d",
-              .why_not = "rotary needs whole heads on one rank, and of a packed input those that attention needs together",
-              .sizes = {{'g', g}, {'d', together}},
-              .why_size = fmt::format("only whole heads may be cut, packed ones together, and their number is {}", g)};
+      return {
+          .text = "bt(gd)->bt(gd)",
+          .uncuttable = "d",
+          .why_not = "rotary needs whole heads on one rank, and of a packed input those that attention needs together",
+          .sizes = {{'g', g}, {'d', together}},
+          .why_size = fmt::format("only whole heads may be cut, packed ones together, and their number is {}", g)};
     },
     .backward = [](GradBuilder& g) { g.set_in_grad(0, "rotary", {g.out_grad()}, inverse_of(g.attrs())); },
     .kernel = {.name = "rotary",

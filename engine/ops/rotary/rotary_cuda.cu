@@ -52,8 +52,9 @@ __global__ void __launch_bounds__(kThreads) rotary_kernel(Turning r, const T* x,
 
 CudaKernel prepare_rotary(const CudaKernelCall& call) {
   const RotaryCall r = rotary_of(call);
-  Turning turning{r.b * r.t, r.t,         r.units,       r.features,                r.head_dim,
-                  r.rotated, r.first_row, r.interleaved, r.inverse ? -1.0f : 1.0f, {}};
+  Turning turning{
+      r.b * r.t, r.t, r.units, r.features, r.head_dim, r.rotated, r.first_row, r.interleaved, r.inverse ? -1.0f : 1.0f,
+      {}};
   for (size_t i = 0; i < r.rates.size(); ++i) turning.rates.at(i) = r.rates[i] / kTurn;
   // In place, the features that are not turned are there already.
   const bool in_place = call.in[0].data == call.out[0].data;

@@ -1,8 +1,7 @@
 // See the header. Counts clusters of an empty kernel whose blocks each take all shared memory of a multiprocessor.
-#include "engine/ops/small_step/cluster_limits_cuda.h"
-
 #include <limits>
 
+#include "engine/ops/small_step/cluster_limits_cuda.h"
 #include "engine/ops/small_step/clusters_cuda.cuh"
 
 namespace trainctl::cuda {

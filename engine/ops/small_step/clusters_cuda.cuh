@@ -1,8 +1,8 @@
 // Asynchronous copies from global to shared memory, and clusters of blocks.
 #pragma once
 
-#include "engine/ops/small_step/cluster_limits_cuda.h"
 #include "engine/ops/cuda/launch_cuda.h"
+#include "engine/ops/small_step/cluster_limits_cuda.h"
 
 namespace trainctl::cuda {
 

@@ -204,8 +204,7 @@ __device__ inline void make_grad_tile(const TileProduct& p, const TileMap& a_map
 
   if (sums_a && thread < T::kM)
     store_row_sum(p.a_sums, parts + thread, T::kM, T::kGroups, row0 + thread, f.m, p.sums_accumulate, scale);
-  if (sums_b && thread < T::kN)
-    store_row_sum(p.b_sums, &col_sum, 0, 1, col0 + thread, f.n, p.sums_accumulate, scale);
+  if (sums_b && thread < T::kN) store_row_sum(p.b_sums, &col_sum, 0, 1, col0 + thread, f.n, p.sums_accumulate, scale);
   if (!finishes) return;
   // Sums are stored in the order of mma's rows: row 2 i + r of a warp's 16 is at i + 8 r.
   const float* const of_row = shared + (warp / 2 + warp % 2 * 8) * T::kPitch + 4 * lane;

@@ -10,9 +10,9 @@
 
 namespace trainctl::cuda {
 
-constexpr int kWarps = 8, kWorkers = 32 * kWarps;       ///< warps, and threads, that multiply
-constexpr int kBringers = 2;                            ///< warps that load the weights of deep layers
-constexpr int kFetchers = 2;                            ///< warps that load all other weights
+constexpr int kWarps = 8, kWorkers = 32 * kWarps;  ///< warps, and threads, that multiply
+constexpr int kBringers = 2;                       ///< warps that load the weights of deep layers
+constexpr int kFetchers = 2;                       ///< warps that load all other weights
 constexpr int kThreads = kWorkers + 32 * (kBringers + kFetchers);
 constexpr int kRows = kWarps;  ///< a cluster: each warp finishes a row
 constexpr int kCols = 32;      ///< a tile: each lane finishes a column
@@ -52,7 +52,7 @@ enum class Form : uint8_t {
 
 struct Link {
   LossKind kind = LossKind::none;  ///< none: a product
-  bool along = false;  ///< weights are [n,k], else [k,n]
+  bool along = false;              ///< weights are [n,k], else [k,n]
   bool relu = false;
   bool add_to_loss = false;
   int k = 0, n = 0;
@@ -84,7 +84,7 @@ struct Chain {
   Link links[kMostLinks];
   int count = 0;
   int deep_count = 0;
-  uint8_t deep[kMostLinks];  ///< indices of the deep links
+  uint8_t deep[kMostLinks];      ///< indices of the deep links
   int loss = -1;                 ///< index of the loss; -1: none
   int rows = 0, of_cluster = 0;  ///< of the batch; of each cluster
   int blocks = 1;                ///< of a cluster: 16 or 8

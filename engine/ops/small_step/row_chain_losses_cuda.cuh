@@ -2,9 +2,9 @@
 // memory and sums the loss.
 #pragma once
 
+#include "engine/ops/cuda/sums_cuda.cuh"
 #include "engine/ops/small_step/cluster_messages_cuda.cuh"
 #include "engine/ops/small_step/row_chain_links_cuda.cuh"
-#include "engine/ops/cuda/sums_cuda.cuh"
 
 namespace trainctl::cuda {
 
@@ -50,8 +50,7 @@ struct LossRow {
 };
 
 /// For predictions and labels of the same shape.
-__device__ __forceinline__ double pair_loss(const Link& l, const Place& on, const LossRow& row,
-                                            float first_label) {
+__device__ __forceinline__ double pair_loss(const Link& l, const Place& on, const LossRow& row, float first_label) {
   const float* const labels = l.w + static_cast<int64_t>(on.row0 + on.row) * l.n;
   const auto scale = static_cast<float>(l.scale);
   double total = 0;

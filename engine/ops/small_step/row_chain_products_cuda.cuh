@@ -263,7 +263,7 @@ __device__ __forceinline__ void make_tiles(const Link& l, const Place& on, Ring&
                                     : direct_sum(l, on, own);
     if (l.form == Form::in_parts) v = sum_of_parts(l, on, v, counter);
     v += bias;
-    if (l.relu) v = v < 0.0f ? 0.0f : v;  // keeps NaN
+    if (l.relu) v = v < 0.0f ? 0.0f : v;                // keeps NaN
     if (!(relu_result > 0.0f) || col >= l.n) v = 0.0f;  // the next layer reads whole tiles without bounds
     if (l.wide && l.sent >= 0)
       send_to_all(on, v, on.shared + l.sent + tile * kRowTile + place_in_rows(row, lane & ~3), true, counter);

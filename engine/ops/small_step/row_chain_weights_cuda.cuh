@@ -47,8 +47,7 @@ __device__ __forceinline__ void prepare_barriers(const Chain& chain, const Place
   const Link& l = chain.links[sent ? i : 0];
   float* const results_came = on.shared + kResultsCame + 2 * i;
   if (sent) prepare_notes(results_came, 1 + (l.wide ? max(0, on.blocks - l.tiles) : 0));
-  for (int tile = i; tile < chain.stages * kWarps; tile += 32)
-    prepare_announcements(on.shared + kTilesCame + 2 * tile);
+  for (int tile = i; tile < chain.stages * kWarps; tile += 32) prepare_announcements(on.shared + kTilesCame + 2 * tile);
   if (i < kMostStages) prepare_notes(on.shared + kStagesTaken + 2 * i, kWarps);
   if (i == 0) prepare_notes(on.shared + kLossesCame, kWorkers);
   __syncwarp();

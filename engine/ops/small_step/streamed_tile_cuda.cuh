@@ -112,9 +112,7 @@ struct AlongColumns {
   };
   __device__ static constexpr int fragment_of(int which, int e) { return which / 2 * 4 + e; }
   __device__ static constexpr int half_of(int which, int) { return which % 2; }
-  __device__ static int column_of(int which, int in_group) {
-    return which / 2 * 32 + 8 * in_group + which % 2 * 4;
-  }
+  __device__ static int column_of(int which, int in_group) { return which / 2 * 32 + 8 * in_group + which % 2 * 4; }
 };
 
 template <class Size, bool kBAlongK>
@@ -123,7 +121,7 @@ struct StreamedTile : Size {
   using B = std::conditional_t<kBAlongK, AlongK<Size::kN, Size::kStage>, AlongColumns<Size::kN, Size::kStage>>;
   static constexpr int kRows = Size::kWarpM / 8, kCols = Size::kWarpN / 8;  ///< of fragments
   static constexpr int kSteps = Size::kStage / 8, kWarps = Size::kThreads / 32;
-  static constexpr int kRounds = kSteps / Size::kGroups;  ///< a stage; each group takes a step
+  static constexpr int kRounds = kSteps / Size::kGroups;     ///< a stage; each group takes a step
   static constexpr int kPlaces = Size::kTall * Size::kWide;  ///< warps of a group
   static constexpr int kOfRow = kCols / 2, kOfWarp = kRows * kCols / 2, kOwned = kOfWarp / Size::kGroups;
   static constexpr int kItems = kPlaces * kOfWarp, kItem = 128;
@@ -211,8 +209,7 @@ __device__ void exchange(const TileSums (&sums)[T::kRows / 2][T::kCols], float* 
   for (int i = 0; i < T::kOwned; ++i) {
     const unsigned of_warp = group * T::kOwned + i, item = place * T::kOfWarp + of_warp;
 #pragma unroll
-    for (int from = 0; from < T::kGroups - 1; ++from)
-      add(own[i], handed_over[from * kApart + of_warp * T::kItem / 4]);
+    for (int from = 0; from < T::kGroups - 1; ++from) add(own[i], handed_over[from * kApart + of_warp * T::kItem / 4]);
     const unsigned to = (item << blocks_log2) / T::kItems;
     float* const at = shared + T::kInbox + (block * owned + item - to * owned) * T::kItem + 4 * lane;
     if (blocks_log2 > 0) {

@@ -72,7 +72,7 @@ struct Tile : Size {
   static constexpr int kPitch = Size::kN + B::kColumnsPad;
   static constexpr int kSums = Size::kGroups * Size::kM * kPitch;
   /// Data from other blocks has separate memory, because they may be ahead.
-  static constexpr int kInbox = kSums > Size::kStages * kStageFloats ? kSums : Size::kStages * kStageFloats;
+  static constexpr int kInbox = kSums > Size::kStages* kStageFloats ? kSums : Size::kStages* kStageFloats;
   static constexpr int kExtras = kInbox + Size::kM * Size::kN;  ///< operands of a share's epilogue
   static constexpr int kRowInbox = kExtras + Size::kM * Size::kN;
   static constexpr int kCame = kRowInbox + (kSumsRows ? kMostBlocks * (Size::kM + Size::kN) : 0);

@@ -57,8 +57,7 @@ TileChoice choose_blocks(Kernel* kernel, int needed, int64_t tiles, int64_t othe
       if (clusters_at_once(kernel, launch, blocks) < tiles + ceil_div(others, blocks)) break;
     }
     const double sent = 4.0 * Size::kM * Size::kN * (blocks - 1) / blocks;  // bytes of sums sent to other blocks
-    const double cycles =
-        static_cast<double>(waves) * (share_of(k, blocks) * kOfK + kAround + sent / kSentOfCycle);
+    const double cycles = static_cast<double>(waves) * (share_of(k, blocks) * kOfK + kAround + sent / kSentOfCycle);
     if (cycles < best.cycles) best = {blocks, cycles};
   }
   return best;

@@ -5,8 +5,8 @@
 
 #include <cuda.h>
 
-#include "engine/ops/small_step/cluster_messages_cuda.cuh"
 #include "engine/ops/cuda/driver_function_cuda.h"
+#include "engine/ops/small_step/cluster_messages_cuda.cuh"
 
 namespace trainctl::cuda {
 

@@ -73,8 +73,7 @@ struct Part {
     if constexpr (kAlongK) {
 #pragma unroll
       for (int r = 0; r < kCount; ++r) {
-        const float2 v =
-            *reinterpret_cast<const float2*>(from + (row0 + group + 8 * r) * kPitch + k + 2 * in_group);
+        const float2 v = *reinterpret_cast<const float2*>(from + (row0 + group + 8 * r) * kPitch + k + 2 * in_group);
         f[r][0] = v.x, f[r][1] = v.y;
       }
     } else {

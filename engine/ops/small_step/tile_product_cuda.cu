@@ -112,7 +112,8 @@ std::optional<CudaKernel> prepare_shape(const TileProduct& p, int64_t batch) {
   if (p.a.k <= kShortK) return Copies::template make<ShortTile>(p, batch, 1);
   if constexpr (kAAlongK && kVectors) {
     if (batch == 1 && built_for_hopper()) {
-      if (std::optional<CudaKernel> made = make_fastest<Streamed<kBAlongK>, Small, Flat, Square, Wide>(p, batch)) return made;
+      if (std::optional<CudaKernel> made = make_fastest<Streamed<kBAlongK>, Small, Flat, Square, Wide>(p, batch))
+        return made;
     }
   }
   return make_fastest<Copies, Small, Square, Wide>(p, batch);

@@ -1,7 +1,7 @@
 // softmax_cross_entropy of labels that are shares of all classes, as mixup and cutmix make them.
-// loss[1] = scale * sum over rows of sum_c t[c] * (log(sum_c e^x[c]) - x[c]);  dlogits = scale * (softmax(x) * sum_c t[c] - t).
-// logits [.., c], labels f32 [.., c]. t is the label, or with attr label_smoothing e: (1 - e) * label + e / c. With attr
-// nan_is_no_label, rows whose label begins with nan are 0.
+// loss[1] = scale * sum over rows of sum_c t[c] * (log(sum_c e^x[c]) - x[c]);  dlogits = scale * (softmax(x) * sum_c
+// t[c] - t). logits [.., c], labels f32 [.., c]. t is the label, or with attr label_smoothing e: (1 - e) * label + e /
+// c. With attr nan_is_no_label, rows whose label begins with nan are 0.
 #include "engine/ops/elementwise.h"
 #include "engine/ops/examples.h"
 #include "engine/ops/expect.h"
@@ -30,7 +30,10 @@ extern const KernelDef soft_cross_entropy_with_grad_kernel = {
     .name = "soft_cross_entropy_with_grad",
     .accumulates = 1,
     .in_place = InPlace::last_on_first,
-    .row_operands = [](const Attrs&) { return RowOperands{3, 2}; },
+    .row_operands =
+        [](const Attrs&) {
+          return RowOperands{3, 2};
+        },
     .launch_role = LaunchRole::loss,
     .example =
         [] {
@@ -45,7 +48,10 @@ extern const OpDef soft_cross_entropy_grad_op = {
     .name = "soft_cross_entropy_grad",
     .infer = [](Infos in, const Attrs&) { return infer_grad("soft_cross_entropy_grad", in); },
     .kernel = {.name = "soft_cross_entropy_grad",
-               .row_operands = [](const Attrs&) { return RowOperands{3, 1}; },
+               .row_operands =
+                   [](const Attrs&) {
+                     return RowOperands{3, 1};
+                   },
                .cost = elementwise_cost<14>,
                .example = [] { return example_of("gradient; inputs logits, shares of classes"); }},
 };
@@ -70,7 +76,10 @@ extern const OpDef soft_cross_entropy_op = {
                .accumulates = 1,
                .loss_grad = &soft_cross_entropy_grad_op.kernel,
                .loss_with_grad = &soft_cross_entropy_with_grad_kernel,
-               .row_operands = [](const Attrs&) { return RowOperands{3, 0}; },
+               .row_operands =
+                   [](const Attrs&) {
+                     return RowOperands{3, 0};
+                   },
                .cost = reduction_cost<14>,
                .example = [] { return example_of("loss; inputs logits, shares of classes"); }},
 };

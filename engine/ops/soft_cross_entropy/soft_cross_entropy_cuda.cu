@@ -21,7 +21,8 @@ __device__ inline float largest_of_group(float v, int group) {
   return v;
 }
 
-/// x [rows, classes], labels [rows, classes] f32. The gradient may overwrite x: a row is read twice before it is written.
+/// x [rows, classes], labels [rows, classes] f32. The gradient may overwrite x: a row is read twice before it is
+/// written.
 template <class T, bool kLoss, bool kGrad>
 __global__ void __launch_bounds__(kSoftThreads)
     soft_loss_kernel(Ref<T> x, const float* labels, int64_t rows, int classes, int group, SoftTargets targets,
@@ -83,7 +84,8 @@ CudaKernel prepare(const CudaKernelCall& call, const char* name) {
   int group = 1;
   while (group < 32 && group < classes) group *= 2;
   const double smoothing = call.attrs.number("label_smoothing", 0);
-  const SoftTargets targets{static_cast<float>(1 - smoothing), static_cast<float>(smoothing / static_cast<double>(classes)),
+  const SoftTargets targets{static_cast<float>(1 - smoothing),
+                            static_cast<float>(smoothing / static_cast<double>(classes)),
                             call.attrs.flag("nan_is_no_label")};
   return with_common_type({&logits, &dlogits}, [&](auto t) {
     using T = decltype(t);
@@ -95,8 +97,8 @@ CudaKernel prepare(const CudaKernelCall& call, const char* name) {
     const Split split(call, kLoss ? wanted : 1, 1, 1);
     const auto blocks = static_cast<unsigned>(kLoss ? split.splits : wanted);
     return CudaKernel([=, x = ref<T>(logits), shares = labels.as<float>(), dx = ref<T>(dlogits)](CudaStream stream) {
-      launch(kernel, blocks, kSoftThreads, 0, stream, name, x, shares, rows, static_cast<int>(classes), group, targets, loss,
-             split.parts(1), dx, static_cast<float>(scale));
+      launch(kernel, blocks, kSoftThreads, 0, stream, name, x, shares, rows, static_cast<int>(classes), group, targets,
+             loss, split.parts(1), dx, static_cast<float>(scale));
     });
   });
 }

@@ -44,7 +44,10 @@ extern const OpDef soft_cross_entropy_op;  // soft_cross_entropy/: labels that a
 
 extern const KernelDef softmax_cross_entropy_stats_kernel = {
     .name = "softmax_cross_entropy_stats",
-    .row_operands = [](const Attrs&) { return RowOperands{3, 1}; },
+    .row_operands =
+        [](const Attrs&) {
+          return RowOperands{3, 1};
+        },
     .example =
         [] {
           using namespace example;
@@ -62,7 +65,10 @@ extern const KernelDef softmax_cross_entropy_stats_kernel = {
 extern const KernelDef softmax_cross_entropy_apply_kernel = {
     .name = "softmax_cross_entropy_apply",
     .accumulates = 1,
-    .row_operands = [](const Attrs&) { return RowOperands{7, 0}; },
+    .row_operands =
+        [](const Attrs&) {
+          return RowOperands{7, 0};
+        },
     .cost =
         [](Infos in, Infos, const Attrs&) {
           return Cost{.flops = 8.0 * static_cast<double>(num_elements(in[2].shape)),
@@ -86,7 +92,10 @@ extern const KernelDef softmax_cross_entropy_apply_kernel = {
 extern const KernelDef softmax_cross_entropy_grad_apply_kernel = {
     .name = "softmax_cross_entropy_grad_apply",
     .in_place = InPlace::first_on_first,
-    .row_operands = [](const Attrs&) { return RowOperands{7, 1}; },
+    .row_operands =
+        [](const Attrs&) {
+          return RowOperands{7, 1};
+        },
     .example =
         [] {
           using namespace example;
@@ -105,7 +114,10 @@ extern const KernelDef softmax_cross_entropy_with_grad_kernel = {
     .name = "softmax_cross_entropy_with_grad",
     .accumulates = 1,
     .in_place = InPlace::last_on_first,
-    .row_operands = [](const Attrs&) { return RowOperands{3, 2}; },
+    .row_operands =
+        [](const Attrs&) {
+          return RowOperands{3, 2};
+        },
     .launch_role = LaunchRole::loss,
     .example =
         [] {
@@ -136,7 +148,10 @@ extern const OpDef softmax_cross_entropy_op = {
                .accumulates = 1,
                .loss_grad = &softmax_cross_entropy_grad_op.kernel,
                .loss_with_grad = &softmax_cross_entropy_with_grad_kernel,
-               .row_operands = [](const Attrs&) { return RowOperands{3, 0}; },
+               .row_operands =
+                   [](const Attrs&) {
+                     return RowOperands{3, 0};
+                   },
                .cost = reduction_cost<12>,
                .example =
                    [] {
@@ -157,7 +172,10 @@ extern const OpDef softmax_cross_entropy_grad_op = {
       return {in[0]};
     },
     .kernel = {.name = "softmax_cross_entropy_grad",
-               .row_operands = [](const Attrs&) { return RowOperands{3, 1}; },
+               .row_operands =
+                   [](const Attrs&) {
+                     return RowOperands{3, 1};
+                   },
                .cost = elementwise_cost<14>,
                .example =
                    [] {

@@ -48,7 +48,8 @@ std::vector<TensorInfo> infer_split(Infos in, const Attrs& attrs) {
   const size_t dim = dim_of(attrs, "split", in[0]);
   const Ints sizes = attrs.ints("sizes");
   if (!attrs.has("offsets") && std::accumulate(sizes.begin(), sizes.end(), int64_t{0}) != in[0].shape[dim])
-    shape_error(fmt::format("split: sizes {} do not add up to dim {} of {}", format_list(sizes), dim, to_string(in[0])));
+    shape_error(
+        fmt::format("split: sizes {} do not add up to dim {} of {}", format_list(sizes), dim, to_string(in[0])));
   expect_parts("split", Parts::of(in[0].shape[dim], sizes, attrs.ints("offsets")));
   std::vector<TensorInfo> parts(sizes.size(), in[0]);
   for (size_t i = 0; i < sizes.size(); ++i) parts[i].shape[dim] = sizes[i];
@@ -71,12 +72,13 @@ std::vector<TensorInfo> infer_concat(Infos in, const Attrs& attrs) {
       shape_error(fmt::format("concat: input {} is {}, but input 0 is {}; they may differ in dim {} alone", i,
                               to_string(in[i]), to_string(in[0]), dim));
     if (in[i].dtype != in[0].dtype)
-      shape_error(fmt::format("concat: input {} is {}, but input 0 is {}", i, to_string(in[i].dtype),
-                              to_string(in[0].dtype)));
+      shape_error(
+          fmt::format("concat: input {} is {}, but input 0 is {}", i, to_string(in[i].dtype), to_string(in[0].dtype)));
   }
   const Ints sizes = sizes_along(in, dim);
   TensorInfo whole = in[0];
-  whole.shape[dim] = attrs.has("size") ? attrs.integer("size") : std::accumulate(sizes.begin(), sizes.end(), int64_t{0});
+  whole.shape[dim] =
+      attrs.has("size") ? attrs.integer("size") : std::accumulate(sizes.begin(), sizes.end(), int64_t{0});
   expect_parts("concat", Parts::of(whole.shape[dim], sizes, attrs.ints("offsets")));
   return {whole};
 }
@@ -305,16 +307,20 @@ extern const OpDef concat_op = {
 namespace {
 
 Field dim_field() {
-  return integer("dim", "The dim along which; -1 is the last.").defaults(int64_t{-1}).at_least(-kMaxDims).at_most(kMaxDims);
+  return integer("dim", "The dim along which; -1 is the last.")
+      .defaults(int64_t{-1})
+      .at_least(-kMaxDims)
+      .at_most(kMaxDims);
 }
 
 /// A layer sees one micro-batch at a time, so the size of a part of the batch is not what the job says.
 void refuse_batch(const LayerContext& layer, size_t dim) {
   for (size_t i = 0; i < layer.inputs.size(); ++i)
     if (layer.batch(static_cast<int>(i)).is_sized(dim))
-      throw ShapeError(fmt::format("{}: dim {} of {} depends on the batch, of which a layer sees one micro-batch at a time",
-                                   layer.def.name, dim, to_string(layer.shape(static_cast<int>(i)))),
-                       "dim");
+      throw ShapeError(
+          fmt::format("{}: dim {} of {} depends on the batch, of which a layer sees one micro-batch at a time",
+                      layer.def.name, dim, to_string(layer.shape(static_cast<int>(i)))),
+          "dim");
 }
 
 std::vector<FieldFault> split_faults(const Attrs& attrs) {
@@ -344,9 +350,9 @@ LayerOutputs emit_split(LayerContext& layer) {
   } else {
     const int64_t parts = layer.attrs.integer("parts");
     if (whole % parts != 0)
-      throw ShapeError(fmt::format("split: dim {} of {} does not divide into {} equal parts", dim,
-                                   to_string(layer.shape()), parts),
-                       "parts");
+      throw ShapeError(
+          fmt::format("split: dim {} of {} does not divide into {} equal parts", dim, to_string(layer.shape()), parts),
+          "parts");
     sizes.assign(static_cast<size_t>(parts), whole / parts);
   }
   return layer.emit_all("split", {{"dim", dim}, {"sizes", sizes}});

@@ -37,7 +37,10 @@ extern const OpDef top_k_correct_op = {
     },
     .kernel = {.name = "top_k_correct",
                .accumulates = 1,
-               .row_operands = [](const Attrs&) { return RowOperands{3, 0}; },
+               .row_operands =
+                   [](const Attrs&) {
+                     return RowOperands{3, 0};
+                   },
                .example =
                    [] {
                      using namespace example;

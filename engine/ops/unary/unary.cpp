@@ -135,8 +135,8 @@ extern const LayerDef scale_layer = {
 
 extern const OpFamily unary_family = {
     .ops = {&silu_op, &silu_grad_op, &leaky_relu_op, &leaky_relu_grad_op, &softplus_op, &softplus_grad_op, &clip_op,
-            &clip_grad_op, &abs_op,  &abs_grad_op,   &exp_op,             &exp_grad_op, &log_op,           &log_grad_op,
-            &sqrt_op, &sqrt_grad_op, &pow_op,        &pow_grad_op,        &scale_op},
+            &clip_grad_op, &abs_op, &abs_grad_op, &exp_op, &exp_grad_op, &log_op, &log_grad_op, &sqrt_op, &sqrt_grad_op,
+            &pow_op, &pow_grad_op, &scale_op},
     .layers = {&silu_layer, &leaky_relu_layer, &softplus_layer, &clip_layer, &abs_layer, &exp_layer, &log_layer,
                &sqrt_layer, &pow_layer, &scale_layer}};
 

@@ -1,5 +1,5 @@
-// The element-wise functions of one number: what the ops, their kernels and the tokens of element-wise chains share. The
-// formulas: functions.h.
+// The element-wise functions of one number: what the ops, their kernels and the tokens of element-wise chains share.
+// The formulas: functions.h.
 #pragma once
 
 #include <cstddef>

@@ -33,11 +33,11 @@ std::vector<OpCase> rows() {
 }
 
 std::vector<Reference> references() {
-  return {{"silu", reference<Unary::silu>}, {"leaky_relu", reference<Unary::leaky_relu>},
+  return {{"silu", reference<Unary::silu>},         {"leaky_relu", reference<Unary::leaky_relu>},
           {"softplus", reference<Unary::softplus>}, {"clip", reference<Unary::clip>},
-          {"abs", reference<Unary::abs>}, {"exp", reference<Unary::exp>},
-          {"log", reference<Unary::log>}, {"sqrt", reference<Unary::sqrt>},
-          {"pow", reference<Unary::pow>}, {"scale", reference<Unary::scale>}};
+          {"abs", reference<Unary::abs>},           {"exp", reference<Unary::exp>},
+          {"log", reference<Unary::log>},           {"sqrt", reference<Unary::sqrt>},
+          {"pow", reference<Unary::pow>},           {"scale", reference<Unary::scale>}};
 }
 
 std::vector<RuleCase> rules() {

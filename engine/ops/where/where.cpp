@@ -78,6 +78,7 @@ extern const LayerDef where_layer = {
     .emit = [](LayerContext& layer) { return layer.emit("where"); },
 };
 
-extern const OpFamily where_family = {.ops = {&where_op, &masked_fill_op}, .layers = {&where_layer, &masked_fill_layer}};
+extern const OpFamily where_family = {.ops = {&where_op, &masked_fill_op},
+                                      .layers = {&where_layer, &masked_fill_layer}};
 
 }  // namespace trainctl

@@ -47,8 +47,7 @@ CpuKernel prepare_where(const KernelCall& call) {
 CpuKernel prepare_masked_fill(const KernelCall& call) {
   const auto value = static_cast<float>(call.attrs.number("value", 0));
   const bool invert = call.attrs.flag("invert");
-  return cpu::broadcast_map(
-      call, [=](float x, float mask) { return (mask != 0.0f) != invert ? value : x; });
+  return cpu::broadcast_map(call, [=](float x, float mask) { return (mask != 0.0f) != invert ? value : x; });
 }
 
 }  // namespace

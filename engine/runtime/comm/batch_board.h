@@ -80,7 +80,9 @@ class BatchBoard {
     of(worker).dropped.store(0, std::memory_order_relaxed);
     of(worker).lives.fetch_add(1, std::memory_order_acq_rel);
   }
-  int lives(int worker) const { return workers_list_[static_cast<size_t>(worker)].lives.load(std::memory_order_acquire); }
+  int lives(int worker) const {
+    return workers_list_[static_cast<size_t>(worker)].lives.load(std::memory_order_acquire);
+  }
   void dropped(int worker) { of(worker).dropped.fetch_add(1, std::memory_order_acq_rel); }
   int dropped_by(int worker) const {
     return workers_list_[static_cast<size_t>(worker)].dropped.load(std::memory_order_acquire);
@@ -92,19 +94,23 @@ class BatchBoard {
     for (std::atomic<int64_t>& slot : of(worker).claims)
       if (const int64_t held = slot.load(std::memory_order_acquire); held != 0) take(held - 1);
   }
-  bool is_gone(int worker) const { return workers_list_[static_cast<size_t>(worker)].gone.load(std::memory_order_acquire); }
+  bool is_gone(int worker) const {
+    return workers_list_[static_cast<size_t>(worker)].gone.load(std::memory_order_acquire);
+  }
 
   int64_t finished() const { return finished_.load(std::memory_order_acquire); }
   int64_t finished_by(int worker) const {
     return workers_list_[static_cast<size_t>(worker)].finished.load(std::memory_order_relaxed);
   }
   double busy_seconds(int worker) const {
-    return static_cast<double>(workers_list_[static_cast<size_t>(worker)].busy_ns.load(std::memory_order_relaxed)) * 1e-9;
+    return static_cast<double>(workers_list_[static_cast<size_t>(worker)].busy_ns.load(std::memory_order_relaxed)) *
+           1e-9;
   }
 
   /// A server: an update with gradients of weights that were `staleness` updates older.
   void count_staleness(int64_t staleness) {
-    staleness_[static_cast<size_t>(std::min<int64_t>(staleness, kMostStaleness))].fetch_add(1, std::memory_order_relaxed);
+    staleness_[static_cast<size_t>(std::min<int64_t>(staleness, kMostStaleness))].fetch_add(1,
+                                                                                            std::memory_order_relaxed);
   }
   int64_t updates_of_staleness(int staleness) const {
     return staleness_[static_cast<size_t>(staleness)].load(std::memory_order_relaxed);

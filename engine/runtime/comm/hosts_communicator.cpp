@@ -1,5 +1,5 @@
-// See hosts_communicator.h. Blocks between hosts are in host order, each host with as many places as the largest one has
-// members, so that each host sends and receives the same amount; places without a member hold zeros.
+// See hosts_communicator.h. Blocks between hosts are in host order, each host with as many places as the largest one
+// has members, so that each host sends and receives the same amount; places without a member hold zeros.
 #include "engine/runtime/comm/hosts_communicator.h"
 
 #include <algorithm>
@@ -14,7 +14,7 @@ struct HostsGroup {
   std::vector<std::vector<int>> members;  ///< of each host: indices in `ranks`
   int host = 0, place = 0;                ///< this rank is ranks[members[host][place]]
   int places = 0;                         ///< the most members of a host
-  int within = -1, between = -1;          ///< numbers of the two groups; between: of leaders, and of a group of one rank a host
+  int within = -1, between = -1;  ///< numbers of the two groups; between: of leaders, and of a group of one rank a host
   bool leads() const { return place == 0; }
   bool one_host() const { return members.size() == 1; }
   int num_hosts() const { return static_cast<int>(members.size()); }
@@ -204,8 +204,7 @@ void HostsCommunicator::barrier(int number) {
 }  // namespace
 
 std::unique_ptr<Communicator> make_hosts_communicator(std::unique_ptr<Communicator> within,
-                                                      std::unique_ptr<Communicator> between,
-                                                      std::vector<int> host_of) {
+                                                      std::unique_ptr<Communicator> between, std::vector<int> host_of) {
   check(static_cast<int>(host_of.size()) == within->num_ranks() && within->num_ranks() == between->num_ranks(),
         "all ranks of the job have a host");
   return std::make_unique<HostsCommunicator>(std::move(within), std::move(between), std::move(host_of));

@@ -13,13 +13,12 @@
 
 namespace trainctl {
 
-/// `host_of`: the number of each rank's host. Both know the ranks by their numbers in the job; `within` serves groups and
-/// messages of the ranks of one host, `between` those of any.
+/// `host_of`: the number of each rank's host. Both know the ranks by their numbers in the job; `within` serves groups
+/// and messages of the ranks of one host, `between` those of any.
 ///
-/// Sums add the ranks of each host in group order, then the hosts in the order in which the group names them: every rank has
-/// the same bits, which may differ from those of one host by rounding. bf16 is rounded after each of the two.
+/// Sums add the ranks of each host in group order, then the hosts in the order in which the group names them: every
+/// rank has the same bits, which may differ from those of one host by rounding. bf16 is rounded after each of the two.
 std::unique_ptr<Communicator> make_hosts_communicator(std::unique_ptr<Communicator> within,
-                                                      std::unique_ptr<Communicator> between,
-                                                      std::vector<int> host_of);
+                                                      std::unique_ptr<Communicator> between, std::vector<int> host_of);
 
 }  // namespace trainctl

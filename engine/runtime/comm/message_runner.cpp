@@ -80,7 +80,8 @@ void MessageRunner::drop(int peer) {
   Channel& channel = from(peer);
   const uint32_t posted = channel.posted.load();
   for (uint32_t taken = channel.taken.load(); taken != posted; ++taken)
-    if (channel.pieces[taken % Channel::kPieces].last != 0) channel.messages_taken.fetch_add(1, std::memory_order_release);
+    if (channel.pieces[taken % Channel::kPieces].last != 0)
+      channel.messages_taken.fetch_add(1, std::memory_order_release);
   channel.taken.publish(posted);
 }
 

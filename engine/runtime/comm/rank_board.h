@@ -38,9 +38,11 @@ struct alignas(64) RankStatus {
   std::atomic<uint32_t> validation_batches{0};  ///< of the validation that runs; 0: none does, and `instruction` is of
                                                 ///< the training's Program
   std::atomic<uint32_t> validated_batches{0};   ///< of those
-  std::atomic<uint64_t> copied{0};  ///< steps before the last state that the rank has copied for a save, plus 1; 0: none
-  comm::Event mail;                 ///< rings with each piece of a message to this rank
-  std::atomic<uint64_t> looks{0};   ///< at the save that it waits for, while `saving`; of an asynchronous server for work
+  std::atomic<uint64_t> copied{
+      0};            ///< steps before the last state that the rank has copied for a save, plus 1; 0: none
+  comm::Event mail;  ///< rings with each piece of a message to this rank
+  std::atomic<uint64_t> looks{
+      0};  ///< at the save that it waits for, while `saving`; of an asynchronous server for work
 };
 
 class RankBoard {

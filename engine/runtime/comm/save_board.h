@@ -35,8 +35,9 @@ class SaveBoard {
 
   void ask() { asked_.fetch_add(1, std::memory_order_relaxed); }
 
-  /// The same answer to each rank. Ranks ask in the order of steps, and are less than kAhead steps apart. `due(last)` is
-  /// asked only where the answer is open: whether to save, if the last save was before step `last`; -1: there was none.
+  /// The same answer to each rank. Ranks ask in the order of steps, and are less than kAhead steps apart. `due(last)`
+  /// is asked only where the answer is open: whether to save, if the last save was before step `last`; -1: there was
+  /// none.
   template <class Due>
   bool saves_before(int64_t step, const Due& due) {
     std::atomic<uint64_t>& slot = decisions_[static_cast<size_t>(step) % kAhead];

@@ -74,9 +74,14 @@ void Segment::initialize(std::byte* base, const std::vector<int64_t>& arena_byte
   std::copy(routes.begin(), routes.end(), reinterpret_cast<Route*>(base + layout.routes));
   for (size_t i = 0; i < arena_bytes.size(); ++i) new (base + layout.statuses + i * sizeof(RankStatus)) RankStatus;
   new (base + layout.batches) BatchBoard;
-  new (base) Header{
-      kMagic, kVersion, static_cast<uint32_t>(arena_bytes.size()), layout.total, static_cast<int64_t>(routes.size()),
-      {},     {},       {}};
+  new (base) Header{kMagic,
+                    kVersion,
+                    static_cast<uint32_t>(arena_bytes.size()),
+                    layout.total,
+                    static_cast<int64_t>(routes.size()),
+                    {},
+                    {},
+                    {}};
 }
 
 Segment::Contents Segment::read_contents(const std::byte* base, int64_t bytes) {

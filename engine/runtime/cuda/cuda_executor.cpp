@@ -177,8 +177,7 @@ CudaExecutor::CudaExecutor(const Program& program, Communicator& ranks, const Ex
   // The copy engines map an arena once.
   if (peers_) peers_->connect(memory.arena, owner == nullptr, options.start_up);
   // The rehearsal, and libraries that time their kernels, have left values in the arena.
-  cuda_check(cudaMemsetAsync(memory.arena, 0, static_cast<size_t>(arena_bytes_), step_->compute()),
-             "cudaMemsetAsync");
+  cuda_check(cudaMemsetAsync(memory.arena, 0, static_cast<size_t>(arena_bytes_), step_->compute()), "cudaMemsetAsync");
   enqueue_initial_weights(program, options.seed, memory.arena, step_->compute());
   synchronize();
   phase_ended(options.start_up, "weights");
@@ -408,8 +407,7 @@ void CudaExecutor::finish_all_started() {
 void CudaExecutor::read(int64_t offset, void* to, int64_t bytes) {
   check(offset >= 0 && bytes >= 0 && offset + bytes <= arena_bytes_, "reads must stay inside the arena");
   finish_all_started();
-  cuda_check(cudaMemcpy(to, arena_ + offset, static_cast<size_t>(bytes),
-                        cudaMemcpyDeviceToHost),
+  cuda_check(cudaMemcpy(to, arena_ + offset, static_cast<size_t>(bytes), cudaMemcpyDeviceToHost),
              "cudaMemcpy from the arena");
 }
 
@@ -417,9 +415,9 @@ void CudaExecutor::write(int64_t offset, const void* from, int64_t bytes) {
   check(offset >= 0 && bytes >= 0 && offset + bytes <= arena_bytes_, "writes must stay inside the arena");
   finish_all_started();
   // The copy runs on the default stream, for which the step's streams do not wait.
-  cuda_check(cudaMemcpyAsync(arena_ + offset, from, static_cast<size_t>(bytes),
-                             cudaMemcpyHostToDevice, step_->compute()),
-             "cudaMemcpy into the arena");
+  cuda_check(
+      cudaMemcpyAsync(arena_ + offset, from, static_cast<size_t>(bytes), cudaMemcpyHostToDevice, step_->compute()),
+      "cudaMemcpy into the arena");
   synchronize();
 }
 

@@ -1,5 +1,5 @@
-// The few functions of NVML that find devices and watch them. No package that we need contains its header, so they are declared
-// here as documented by NVIDIA (https://docs.nvidia.com/deploy/nvml-api).
+// The few functions of NVML that find devices and watch them. No package that we need contains its header, so they are
+// declared here as documented by NVIDIA (https://docs.nvidia.com/deploy/nvml-api).
 #pragma once
 
 namespace trainctl::nvml {

@@ -51,8 +51,9 @@ void StateCopier::begin(cudaStream_t compute) {
   cuda_check(cudaEventRecord(ready_.get(), compute), "cudaEventRecord");
   cuda_check(cudaStreamWaitEvent(stream_.get(), ready_.get()), "cudaStreamWaitEvent");
   if (aside != nullptr) {
-    cuda_check(cudaMemcpyAsync(to_ + begin_, aside, static_cast<size_t>(bytes()), cudaMemcpyDeviceToHost, stream_.get()),
-               "cudaMemcpyAsync of the state");
+    cuda_check(
+        cudaMemcpyAsync(to_ + begin_, aside, static_cast<size_t>(bytes()), cudaMemcpyDeviceToHost, stream_.get()),
+        "cudaMemcpyAsync of the state");
   }
   cuda_check(cudaEventRecord(done_.get(), stream_.get()), "cudaEventRecord");
 }

@@ -105,7 +105,8 @@ AxisOrder AxisOrder::parse(std::string_view text, size_t parts) {
   order.ours_ = parse_dims(sides[0], true);
   for (const std::string_view dims : split(sides[1], ',')) order.theirs_.push_back(parse_dims(dims, false));
   if (order.theirs_.size() != parts)
-    throw OrderFault{fmt::format("has the dims of {} tensors after its =, but {} are named", order.theirs_.size(), parts)};
+    throw OrderFault{
+        fmt::format("has the dims of {} tensors after its =, but {} are named", order.theirs_.size(), parts)};
 
   std::set<char> shared;
   const Factor* joined = nullptr;
@@ -131,7 +132,8 @@ AxisOrder AxisOrder::parse(std::string_view text, size_t parts) {
           throw OrderFault{fmt::format("has '{}' twice", std::string(1, factor.letter))};
     if (expected != found)
       throw OrderFault{fmt::format("tensor {} after its = has the letters '{}', expected '{}'", part + 1,
-                                   std::string(found.begin(), found.end()), std::string(expected.begin(), expected.end()))};
+                                   std::string(found.begin(), found.end()),
+                                   std::string(expected.begin(), expected.end()))};
   }
   return order;
 }
@@ -223,8 +225,9 @@ AxisOrder::Sizes AxisOrder::solve(const std::vector<std::pair<const std::vector<
     int64_t product = 1;
     for (const Factor& factor : equation.factors) {
       if (!is_known(factor))
-        throw OrderFault{fmt::format("{} does not follow from the shapes; add it to sizes",
-                                     factor.letter == 0 ? "what is in [ ]" : "'" + std::string(1, factor.letter) + "'")};
+        throw OrderFault{
+            fmt::format("{} does not follow from the shapes; add it to sizes",
+                        factor.letter == 0 ? "what is in [ ]" : "'" + std::string(1, factor.letter) + "'")};
       product *= size_of(factor, sizes);
     }
     if (product != equation.value)
@@ -237,7 +240,8 @@ AxisOrder::Sizes AxisOrder::sizes_from_ours(const Shape& ours, const std::vector
   return solve({{&ours_, ours}}, known);
 }
 
-AxisOrder::Sizes AxisOrder::sizes_from_theirs(const std::vector<Shape>& theirs, const std::vector<Product>& known) const {
+AxisOrder::Sizes AxisOrder::sizes_from_theirs(const std::vector<Shape>& theirs,
+                                              const std::vector<Product>& known) const {
   check(theirs.size() == theirs_.size(), "a shape for each of theirs");
   std::vector<std::pair<const std::vector<Dim>*, Shape>> shapes;
   for (size_t part = 0; part < theirs.size(); ++part) shapes.emplace_back(&theirs_[part], theirs[part]);
@@ -268,7 +272,8 @@ std::pair<std::vector<AxisOrder::Axis>, int64_t> AxisOrder::axes_of(const Sizes&
   return {axes, first};
 }
 
-void AxisOrder::to_theirs(const Sizes& sizes, size_t part, const std::byte* ours, std::byte* theirs, size_t width) const {
+void AxisOrder::to_theirs(const Sizes& sizes, size_t part, const std::byte* ours, std::byte* theirs,
+                          size_t width) const {
   const auto [axes, first] = axes_of(sizes, part);
   std::vector<int64_t> counts, from, to;
   for (const Axis& axis : axes) counts.push_back(axis.size), from.push_back(axis.ours), to.push_back(axis.theirs);

@@ -2,12 +2,13 @@
 //
 //   order = dims "=" dims ("," dims)*
 //   dims  = (letter | "(" factor+ ")")*              a dim; in ( ) what it is made of, the slowest first
-//   factor = letter | "[" term ("+" term)+ "]"       [ ]: parts one after the other, of ours alone, one for each of theirs
-//   term  = letter | "1"
+//   factor = letter | "[" term ("+" term)+ "]"       [ ]: parts one after the other, of ours alone, one for each of
+//   theirs term  = letter | "1"
 //
 //   o i = i o                                        a transpose
 //   (h p k) d = d (p h k)                            [heads*3*size, in] from [in, 3*heads*size]
-//   (g [r+1+1] k) d = (g r k) d, (g k) d, (g k) d    for each of g: r rows of the first, one of the second, of the third
+//   (g [r+1+1] k) d = (g r k) d, (g k) d, (g k) d    for each of g: r rows of the first, one of the second, of the
+//   third
 //
 // Each of theirs has the letters of ours; in place of [ ] its own term.
 #pragma once
@@ -66,7 +67,8 @@ class AxisOrder {
   static std::vector<Dim> parse_dims(std::string_view text, bool is_ours);
   int64_t size_of(const Factor& factor, const Sizes& sizes) const;
   Shape shape_of(const std::vector<Dim>& dims, const Sizes& sizes) const;
-  Sizes solve(const std::vector<std::pair<const std::vector<Dim>*, Shape>>& shapes, const std::vector<Product>& known) const;
+  Sizes solve(const std::vector<std::pair<const std::vector<Dim>*, Shape>>& shapes,
+              const std::vector<Product>& known) const;
   /// The axes of one of theirs, the slowest of theirs first, and where it begins in ours.
   std::pair<std::vector<Axis>, int64_t> axes_of(const Sizes& sizes, size_t part) const;
 

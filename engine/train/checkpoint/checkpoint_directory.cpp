@@ -144,7 +144,7 @@ bool CheckpointDirectory::is_latest(int attempt) const {
 void CheckpointDirectory::require_latest(int attempt) const {
   if (!is_latest(attempt))
     throw LaterAttempt(fmt::format("{}: attempt {} writes no checkpoints any more, since attempt {} was begun", path_,
-                               attempt, attempt + 1));
+                                   attempt, attempt + 1));
 }
 
 std::string CheckpointDirectory::folder_of(int64_t step, int attempt) const {

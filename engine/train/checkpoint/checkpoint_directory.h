@@ -95,8 +95,8 @@ class CheckpointDirectory {
   // Reading.
 
   /// The newest first: by attempt, then by step. A run that starts anew, or goes on from an earlier step, is newer than
-  /// what it leaves behind. Those that are not complete stand where their step puts them. Complete: checkpoint.json is sound, and its files have their sizes;
-  /// verify_checkpoint reads them.
+  /// what it leaves behind. Those that are not complete stand where their step puts them. Complete: checkpoint.json is
+  /// sound, and its files have their sizes; verify_checkpoint reads them.
   std::vector<CheckpointEntry> list() const;
   /// The first complete one of list(); `passed_over`: those before it.
   std::optional<CheckpointEntry> newest_complete(std::vector<CheckpointEntry>* passed_over = nullptr) const;

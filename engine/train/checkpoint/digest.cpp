@@ -2,9 +2,8 @@
 #include "engine/train/checkpoint/digest.h"
 
 #define XXH_INLINE_ALL
-#include <xxhash.h>
-
 #include <fmt/format.h>
+#include <xxhash.h>
 
 #include <new>
 

@@ -59,7 +59,7 @@ void DiskFile::write(int64_t at, std::span<const uint8_t> bytes) {
     const ssize_t written = disk_->pwrite(fd_, bytes, at);
     if (written < 0 && errno == EINTR) continue;
     if (written < 0 && errno == EINVAL && std::exchange(is_direct_, false) && disk_->use_cache(fd_) == 0)
-      continue;  // the end of a file, or a disk of larger blocks
+      continue;                        // the end of a file, or a disk of larger blocks
     if (written == 0) errno = ENOSPC;  // of a file this has no other cause
     if (written <= 0) fail("cannot be written");
     bytes = bytes.subspan(static_cast<size_t>(written));

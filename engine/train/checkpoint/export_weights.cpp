@@ -44,10 +44,11 @@ class Exporter {
         ++result_.optimizer_tensors;
     }
     if (!result_.left_out.empty() && !options.partial)
-      throw EnvError(fmt::format("{}: the map does not name {} of {} tensors:\n  {}\nadd patterns for them, or leave "
-                                 "them out with --partial",
-                                 directory, result_.left_out.size(), result_.left_out.size() + mapped_.size(),
-                                 join(result_.left_out, "\n  ")));
+      throw EnvError(
+          fmt::format("{}: the map does not name {} of {} tensors:\n  {}\nadd patterns for them, or leave "
+                      "them out with --partial",
+                      directory, result_.left_out.size(), result_.left_out.size() + mapped_.size(),
+                      join(result_.left_out, "\n  ")));
     if (parts_.empty()) throw EnvError(directory + ": the map names none of its tensors");
   }
 
@@ -75,9 +76,7 @@ class Exporter {
   const ExportedWeights& result() const { return result_; }
 
  private:
-  DType dtype_of(const StoredTensor& tensor) const {
-    return tensor.dtype == DType::i32 ? DType::i32 : options_.dtype;
-  }
+  DType dtype_of(const StoredTensor& tensor) const { return tensor.dtype == DType::i32 ? DType::i32 : options_.dtype; }
 
   void add(const StoredTensor& tensor) {
     std::optional<MappedTensor> found = map_.of_ours(tensor.name, layers_);
@@ -91,8 +90,9 @@ class Exporter {
       try {
         sizes = mapped.order->sizes_from_ours(tensor.shape, mapped.sizes);
       } catch (const OrderFault& fault) {
-        throw SpecError(mapped.pos, "tensors." + mapped.pattern,
-                        fmt::format("the order does not fit {} {}: {}", tensor.name, to_string(tensor.shape), fault.message));
+        throw SpecError(
+            mapped.pos, "tensors." + mapped.pattern,
+            fmt::format("the order does not fit {} {}: {}", tensor.name, to_string(tensor.shape), fault.message));
       }
     }
     for (size_t i = 0; i < mapped.theirs.size(); ++i) {

@@ -56,7 +56,8 @@ class Importer {
     if (wanted_.empty()) throw EnvError(message() + "\nnothing of it fits this job");
     const bool fits = found_.missing.empty() && found_.extra.empty() && found_.reshaped.empty();
     if (!fits && !partial)
-      throw EnvError(message() + "\n--partial takes what fits; the run then needs --partial too, where tensors are missing");
+      throw EnvError(message() +
+                     "\n--partial takes what fits; the run then needs --partial too, where tensors are missing");
   }
 
   std::vector<StoredTensor> tensors() const {
@@ -69,7 +70,8 @@ class Importer {
   StoredFile write(const std::string& path, Disk& disk) {
     std::vector<SafetensorsEntry> entries;
     for (const Wanted& w : wanted_)
-      entries.push_back({.name = piece_key(w.name, w.slot, w.shape, whole_box(w.shape)), .type = StoredType::f32, .shape = w.shape});
+      entries.push_back(
+          {.name = piece_key(w.name, w.slot, w.shape, whole_box(w.shape)), .type = StoredType::f32, .shape = w.shape});
     SafetensorsWriter writer(path, entries, {}, disk);
     for (size_t i = 0; i < wanted_.size(); ++i) {
       const size_t entry = writer.index_of(entries[i].name);
@@ -127,7 +129,8 @@ class Importer {
         wanted.sources.push_back(name);
       } else if (twin && files_.find(*twin) != nullptr) {
         wanted.sources.push_back(*twin);
-        found_.tied.push_back(fmt::format("{} takes {}: the file has no {}, which is tied to it", wanted.name, *twin, name));
+        found_.tied.push_back(
+            fmt::format("{} takes {}: the file has no {}, which is tied to it", wanted.name, *twin, name));
       } else {
         absent.push_back(name);
       }
@@ -218,9 +221,9 @@ class Importer {
 
   std::string message() const {
     std::string text = files_.path() + " is not of this job's network, as the map has it:";
-    for (const auto& [head, names] : {std::pair{"the file has not", &found_.missing},
-                                      std::pair{"the job has not", &found_.extra},
-                                      std::pair{"of another shape", &found_.reshaped}})
+    for (const auto& [head, names] :
+         {std::pair{"the file has not", &found_.missing}, std::pair{"the job has not", &found_.extra},
+          std::pair{"of another shape", &found_.reshaped}})
       if (!names->empty()) text += fmt::format("\n  {}:\n    {}", head, join(*names, "\n    "));
     return text;
   }

@@ -237,7 +237,8 @@ std::string to_json(const Manifest& manifest) {
             return Json{{"name", file.name}, {"bytes", file.bytes}, {"xxh128", file.xxh128}};
           });
   text += ",\n\"tensors\": " + lines(manifest.tensors, json_of);
-  Json sums = {{"loss", json_of_number(manifest.epoch_loss_sum)}, {"metrics", Json::array()}, {"finite", manifest.is_finite}};
+  Json sums = {
+      {"loss", json_of_number(manifest.epoch_loss_sum)}, {"metrics", Json::array()}, {"finite", manifest.is_finite}};
   for (const double sum : manifest.epoch_metric_sums) sums["metrics"].push_back(json_of_number(sum));
   text += ",\n\"epoch_sums\": " + sums.dump();
   if (!manifest.metrics.empty()) {

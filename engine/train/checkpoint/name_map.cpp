@@ -190,8 +190,8 @@ int64_t size_of(const SizeRule& rule, const Holes& holes, const LayerNumbers& la
     if (choice.number) return *choice.number;
     const std::string layer = choice.layer->fill(holes);
     if (!layers.has(layer))
-      throw SpecError(choice.layer->pos(), path + ".sizes." + rule.letters.text,
-                      "the job has no layer '" + layer + "'", "the map is for another network");
+      throw SpecError(choice.layer->pos(), path + ".sizes." + rule.letters.text, "the job has no layer '" + layer + "'",
+                      "the map is for another network");
     if (const auto number = layers.number(layer, choice.field)) return *number;
     tried.push_back(layer + "." + choice.field);
   }
@@ -225,7 +225,8 @@ std::vector<std::string> NameMap::unused(const std::vector<std::string>& ours) c
   std::vector<std::string> unused;
   if (!patterns_) return unused;
   for (const TensorRule& rule : patterns_->tensors)
-    if (std::none_of(ours.begin(), ours.end(), [&](const std::string& name) { return rule.ours.match(name).has_value(); }))
+    if (std::none_of(ours.begin(), ours.end(),
+                     [&](const std::string& name) { return rule.ours.match(name).has_value(); }))
       unused.push_back(rule.ours.text());
   return unused;
 }

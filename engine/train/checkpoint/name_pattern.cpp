@@ -113,7 +113,8 @@ std::string NamePattern::fill(const Holes& holes) const {
     if (part.hole.empty()) continue;
     const auto value = holes.find(part.hole);
     check(value != holes.end(), "a pattern's holes are given");
-    name += part.words != nullptr ? word(part, static_cast<size_t>(value->second)) : std::to_string(value->second + part.plus);
+    name += part.words != nullptr ? word(part, static_cast<size_t>(value->second))
+                                  : std::to_string(value->second + part.plus);
   }
   return name;
 }

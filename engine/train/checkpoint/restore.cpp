@@ -54,7 +54,8 @@ std::map<StateKey, Shape> state_of(const PlannedJob& job) {
 std::string list_of(const std::string& head, const std::vector<std::string>& names) {
   constexpr size_t kMost = 8;
   if (names.empty()) return "";
-  std::vector<std::string> shown(names.begin(), names.begin() + static_cast<std::ptrdiff_t>(std::min(kMost, names.size())));
+  std::vector<std::string> shown(names.begin(),
+                                 names.begin() + static_cast<std::ptrdiff_t>(std::min(kMost, names.size())));
   const std::string more = names.size() > kMost ? fmt::format(" and {} more", names.size() - kMost) : "";
   return "\n  " + head + join(shown) + more;
 }
@@ -80,7 +81,8 @@ void restore_range(const StoredRange& range, PieceReader& reader, Executor& exec
 
 StateDifference difference(const PlannedJob& job, const Manifest& manifest) {
   std::map<StateKey, Shape> wanted = state_of(job);
-  if (is_imported(manifest)) std::erase_if(wanted, [](const auto& item) { return is_optimizer_slot(item.first.second); });
+  if (is_imported(manifest))
+    std::erase_if(wanted, [](const auto& item) { return is_optimizer_slot(item.first.second); });
   StateDifference found;
   std::set<StateKey> there;
   for (const StoredTensor& tensor : manifest.tensors) {
@@ -106,7 +108,8 @@ void require_same_state(const PlannedJob& job, const Manifest& manifest, const s
   const std::string all = list_of("the checkpoint has not: ", found.missing) +
                           list_of("the job has not: ", found.extra) + list_of("", found.reshaped);
   throw EnvError(checkpoint + " is of another network or optimizer:" + all +
-                 (nothing_fits ? "\nnothing of it fits this job" : "\n--partial takes what fits, and leaves the rest as it starts"));
+                 (nothing_fits ? "\nnothing of it fits this job"
+                               : "\n--partial takes what fits, and leaves the rest as it starts"));
 }
 
 void require_same_weights(const PlannedJob& job, const Manifest& manifest, const std::string& checkpoint) {
@@ -118,8 +121,8 @@ void require_same_weights(const PlannedJob& job, const Manifest& manifest, const
     if (stored == nullptr)
       missing.push_back(tensor.name);
     else if (stored->shape != v.global_shape)
-      reshaped.push_back(fmt::format("{} is {} in the job, {} in the checkpoint", tensor.name, to_string(v.global_shape),
-                                     to_string(stored->shape)));
+      reshaped.push_back(fmt::format("{} is {} in the job, {} in the checkpoint", tensor.name,
+                                     to_string(v.global_shape), to_string(stored->shape)));
   }
   if (missing.empty() && reshaped.empty()) return;
   throw EnvError(checkpoint + " is of another network:" + list_of("the checkpoint has not: ", missing) +
@@ -134,15 +137,16 @@ TrainPosition position_after(const PlannedJob& job, const Manifest& manifest, co
   if (manifest.epoch_step > 0) {
     const int64_t samples = manifest.epoch_step * (manifest.step == 0 ? batch : manifest.samples / manifest.step);
     if (samples % batch != 0 || samples / batch >= per_epoch)
-      throw EnvError(fmt::format("{} ends after {} samples of epoch {}, which are no whole number of steps with "
-                                 "dataset.batch {}; take the batch of that run, or a checkpoint at an epoch's end",
-                                 checkpoint, samples, manifest.epoch, batch));
+      throw EnvError(
+          fmt::format("{} ends after {} samples of epoch {}, which are no whole number of steps with "
+                      "dataset.batch {}; take the batch of that run, or a checkpoint at an epoch's end",
+                      checkpoint, samples, manifest.epoch, batch));
     from.step += samples / batch;
   }
   const int64_t last = total_steps(job.spec.train, per_epoch);
   if (from.step > last)
-    throw EnvError(fmt::format("{} is of step {}, and the job ends after {}; raise train.epochs or train.steps", checkpoint,
-                               from.step, last));
+    throw EnvError(fmt::format("{} is of step {}, and the job ends after {}; raise train.epochs or train.steps",
+                               checkpoint, from.step, last));
   const bool same_metrics = manifest.epoch_metric_sums.size() == job.graph.metrics.size();
   if (manifest.epoch_step > 0 && same_metrics) {
     // The means of the epoch go on; a step of another batch counts as the samples that it stands for.

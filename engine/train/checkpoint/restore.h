@@ -22,8 +22,8 @@ struct StateDifference {
 /// The optimizer's state is not missing from a checkpoint of step 0 that has none at all: it starts anew.
 StateDifference difference(const PlannedJob& job, const Manifest& manifest);
 
-/// Throws EnvError with the whole difference, if there is one; `checkpoint` is its path. With `partial` only what cannot
-/// be meant: nothing fits.
+/// Throws EnvError with the whole difference, if there is one; `checkpoint` is its path. With `partial` only what
+/// cannot be meant: nothing fits.
 void require_same_state(const PlannedJob& job, const Manifest& manifest, const std::string& checkpoint, bool partial);
 
 /// The same of what an evaluation reads: weights and running statistics.

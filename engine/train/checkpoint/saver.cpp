@@ -18,8 +18,8 @@ namespace trainctl {
 namespace {
 
 [[noreturn]] void throw_errno(const char* what, int64_t bytes) {
-  throw EnvError(std::string("cannot ") + what + " " + format_bytes(bytes) + " for checkpoints: " +
-                 std::strerror(errno) + "; use more ranks, or leave train.checkpoint out");
+  throw EnvError(std::string("cannot ") + what + " " + format_bytes(bytes) +
+                 " for checkpoints: " + std::strerror(errno) + "; use more ranks, or leave train.checkpoint out");
 }
 
 /// How long the end of a run waits for a disk that writes nothing of the save before.
@@ -47,8 +47,8 @@ ImageMemory::~ImageMemory() {
   if (fd_ >= 0) close(fd_);
 }
 
-Saver::Saver(const PlannedJob& job, const Program& program, RankBoard& memory, int image_fd,
-             const TrainPosition& from, int failures)
+Saver::Saver(const PlannedJob& job, const Program& program, RankBoard& memory, int image_fd, const TrainPosition& from,
+             int failures)
     : job_(job),
       program_(program),
       shared_(memory),
@@ -126,7 +126,9 @@ void Saver::validated(const ValidationReport& report) {
 
 bool Saver::is_due(int64_t step, int64_t last) const {
   if (step == best_step_) return true;
-  const auto seconds_since = [](Clock::time_point t) { return std::chrono::duration<double>(Clock::now() - t).count(); };
+  const auto seconds_since = [](Clock::time_point t) {
+    return std::chrono::duration<double>(Clock::now() - t).count();
+  };
   SaveMoment now{.step = step, .last = last, .seconds = seconds_since(last_)};
   now.cost = static_cast<double>(board_.cost_ns.load(std::memory_order_relaxed)) * 1e-9;
   now.run_seconds = seconds_since(start_);

@@ -26,5 +26,4 @@ class StateImage {
   int64_t bytes_ = 0;
 };
 
-
 }  // namespace trainctl

@@ -16,7 +16,8 @@ struct Verification {
 
 /// Reads checkpoint.json, whose last line is its own checksum, then every byte of every file that it lists, and the
 /// headers of the safetensors files: each piece of the manifest must be there with its type and shape, and nothing
-/// else. A safetensors file without pieces (train.checkpoint.integrated) has whole tensors of the manifest. Never throws for what is wrong with the checkpoint.
+/// else. A safetensors file without pieces (train.checkpoint.integrated) has whole tensors of the manifest. Never
+/// throws for what is wrong with the checkpoint.
 Verification verify_checkpoint(const std::string& directory);
 
 /// Notes in the directory (.verified) that the checkpoint with this checkpoint.json was found whole. False if nothing

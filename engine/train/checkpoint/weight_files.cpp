@@ -25,7 +25,8 @@ constexpr const char* kIndexName = "model.safetensors.index.json";
 
 constexpr const char* kConvert =
     "  python3 -c 'import sys, torch, safetensors.torch as s; "
-    "s.save_file({k: v.contiguous().clone() for k, v in torch.load(sys.argv[1], weights_only=True).items()}, sys.argv[2])' "
+    "s.save_file({k: v.contiguous().clone() for k, v in torch.load(sys.argv[1], weights_only=True).items()}, "
+    "sys.argv[2])' "
     "IN.bin OUT.safetensors";
 
 /// A pickle, or the zip archive in which torch puts one.
@@ -111,8 +112,8 @@ void WeightFiles::read(const std::string& name, int64_t at, std::span<uint8_t> t
 void WeightFiles::read_f32(const std::string& name, int64_t first, int64_t count, float* to) const {
   const Place& place = place_of(name);
   const StoredType type = place.entry->type;
-  const bool fits = type == StoredType::f32 || type == StoredType::bf16 || type == StoredType::f16 ||
-                    type == StoredType::f64;
+  const bool fits =
+      type == StoredType::f32 || type == StoredType::bf16 || type == StoredType::f16 || type == StoredType::f64;
   if (!fits)
     throw EnvError(fmt::format("{}: tensor '{}' is {}; weights are read from F32, F64, F16 and BF16",
                                place.file->path(), printable(name), to_string(type)));
@@ -126,8 +127,7 @@ void WeightFiles::read_f32(const std::string& name, int64_t first, int64_t count
     const int64_t size = std::min(kBlock, count - done);
     block.resize(static_cast<size_t>(size * width));
     place.file->read(*place.entry, (first + done) * width, block);
-    for (int64_t i = 0; i < size; ++i)
-      to[done + i] = static_cast<float>(value_of(type, block.data() + i * width));
+    for (int64_t i = 0; i < size; ++i) to[done + i] = static_cast<float>(value_of(type, block.data() + i * width));
   }
 }
 

@@ -70,7 +70,8 @@ StoredFile write_image(const std::string& folder, const std::string& name, std::
 }
 
 std::string utc_now() {
-  return fmt::format("{:%FT%TZ}", fmt::gmtime(std::chrono::time_point_cast<std::chrono::seconds>(std::chrono::system_clock::now())));
+  return fmt::format("{:%FT%TZ}",
+                     fmt::gmtime(std::chrono::time_point_cast<std::chrono::seconds>(std::chrono::system_clock::now())));
 }
 
 Manifest manifest_of(const PlannedJob& job, const CheckpointFacts& facts) {

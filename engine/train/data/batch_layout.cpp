@@ -26,7 +26,8 @@ BatchLayout::BatchLayout(const Dataset& set, int64_t batch, const Program& progr
   find_rows();
   if (options_.mixing == nullptr) return;
   mixed_samples_ = staging_bytes_;
-  const int64_t sample = set_.fields()[options_.mixing->field()].bytes() + set_.fields()[options_.mixing->label()].bytes();
+  const int64_t sample =
+      set_.fields()[options_.mixing->field()].bytes() + set_.fields()[options_.mixing->label()].bytes();
   staging_bytes_ += static_cast<int64_t>(rows_.size()) * sample;
 }
 
@@ -62,10 +63,10 @@ BatchLayout::Part BatchLayout::make_part(const Instruction& load, bool by_number
   part.first_element = first * part.sample_elements;
   part.first_row = std::max(load.micro_batch, 0) * whole_rows + first;
   const bool whole_samples = part.rows * part.sample_elements == num_elements(operand.shape);
-  part.way = by_number                           ? Way::by_number
-             : !whole_samples                    ? Way::sliced
+  part.way = by_number                            ? Way::by_number
+             : !whole_samples                     ? Way::sliced
              : !is_same(from.type, operand.dtype) ? Way::converted
-                                                 : Way::direct;
+                                                  : Way::direct;
   part.is_mixed = options_.mixing != nullptr && options_.mixing->mixes(part.field);
   check(!part.is_mixed || !by_number, "a device keeps no samples that are mixed");
   return part;
@@ -151,7 +152,8 @@ void BatchLayout::mark_no_label(const Part& part, std::byte* label) const {
 
 void BatchLayout::read_row(int64_t row, int64_t sample, bool is_own, Scratch& scratch, std::byte* staging,
                            std::byte* block) const {
-  for (size_t field = 0; field < scratch.to.size(); ++field) scratch.to[field] = target(field, row, scratch, staging, block);
+  for (size_t field = 0; field < scratch.to.size(); ++field)
+    scratch.to[field] = target(field, row, scratch, staging, block);
   set_.read(sample, scratch.state, scratch.to);
   const StageTimer timer(scratch.state.seconds, ReadStage::copy);
   for (size_t field = 0; field < scratch.to.size(); ++field) {

@@ -20,9 +20,9 @@ namespace trainctl {
 
 struct BatchLayoutOptions {
   int micro_batches = 1;
-  bool full_batch = false;          ///< read every row of a micro-batch, then slice, instead of only this rank's rows
+  bool full_batch = false;  ///< read every row of a micro-batch, then slice, instead of only this rank's rows
   const BatchMixing* mixing = nullptr;  ///< mixup and cutmix; must outlive the layout
-  std::optional<int32_t> no_label;  ///< of rows that only fill a batch up: i32 labels have this value, f32 ones nan
+  std::optional<int32_t> no_label;      ///< of rows that only fill a batch up: i32 labels have this value, f32 ones nan
 };
 
 class BatchLayout {
@@ -52,7 +52,8 @@ class BatchLayout {
   /// Reads one row's sample to all its places. `is_own`: the row does not just fill up the batch.
   void read_row(int64_t row, int64_t sample, bool is_own, Scratch& scratch, std::byte* staging, std::byte* block) const;
   /// Once all rows are read: mixes them, and cuts slices of other dims out of whole samples.
-  void finish(const std::optional<BatchMixing::Drawn>& mix, Scratch& scratch, std::byte* staging, std::byte* block) const;
+  void finish(const std::optional<BatchMixing::Drawn>& mix, Scratch& scratch, std::byte* staging,
+              std::byte* block) const;
 
  private:
   /// direct: the rows as they are. converted: whole samples of another type. sliced: parts of samples, staged in
@@ -64,13 +65,13 @@ class BatchLayout {
     const Instruction* load = nullptr;
     int64_t offset = 0;   ///< in the block
     int64_t staging = 0;  ///< of a sliced part: in the batch's staging memory
-    size_t field = 0;  ///< of the set
+    size_t field = 0;     ///< of the set
     Way way = Way::direct;
     int64_t sample_elements = 1;
     int64_t first_row = 0, rows = 0;  ///< of the batch
     int64_t first_element = 0;        ///< of first_row, in the operand's whole tensor
     DType dtype() const { return load->outputs[0].dtype; }
-    bool is_mixed = false;            ///< its samples are staged whole, and mixed in finish()
+    bool is_mixed = false;  ///< its samples are staged whole, and mixed in finish()
     bool has(int64_t row) const { return row >= first_row && row < first_row + rows; }
   };
 

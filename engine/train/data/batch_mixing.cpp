@@ -36,14 +36,17 @@ std::optional<BatchMixing> BatchMixing::of(const DatasetSpec& spec, const std::v
           fail(transform, "comes after " + first->name + ", which mixes whole batches", "put it before");
         continue;
       }
-      if (fields[i].name == "label") fail(transform, "mixes a field of the samples, and the label with it", "give it to the field");
+      if (fields[i].name == "label")
+        fail(transform, "mixes a field of the samples, and the label with it", "give it to the field");
       if (first != nullptr && mixing.field_ != i) fail(transform, "mixes a second field", "a job mixes one");
       mixing.field_ = i;
       const bool pastes = transform.name == "cutmix";
-      mixing.choices_.push_back({pastes, transform.attrs.number("alpha", pastes ? 1.0 : 0.2), transform.attrs.number("p", 1.0)});
+      mixing.choices_.push_back(
+          {pastes, transform.attrs.number("alpha", pastes ? 1.0 : 0.2), transform.attrs.number("p", 1.0)});
       const Shape& shape = fields[i].shape;
       if (fields[i].type != ElementType::f32)
-        fail(transform, fmt::format("mixes f32, the sample is of {}", to_string(fields[i].type)), "put to_float or normalize before it");
+        fail(transform, fmt::format("mixes f32, the sample is of {}", to_string(fields[i].type)),
+             "put to_float or normalize before it");
       if (pastes && shape.size() != 3)
         fail(transform, fmt::format("needs an image of three dims, the sample is {}", to_string(shape)));
       if (shape.size() == 3) {
@@ -52,8 +55,9 @@ std::optional<BatchMixing> BatchMixing::of(const DatasetSpec& spec, const std::v
         mixing.channels_ = is_chw ? shape[0] : shape[2];
       }
       mixing.elements_ = fields[i].elements();
-      if (first == nullptr) first = &*std::find_if(spec.transforms.begin(), spec.transforms.end(),
-                                                   [&](const auto& t) { return t.path == transform.path; });
+      if (first == nullptr)
+        first = &*std::find_if(spec.transforms.begin(), spec.transforms.end(),
+                               [&](const auto& t) { return t.path == transform.path; });
     }
   }
   if (first == nullptr) return {};

@@ -25,8 +25,8 @@ class BatchMixing {
     BatchMix mix;
   };
 
-  /// Null if the job has neither. `fields`: of the set, behind the transforms of its samples. SpecError at the transform
-  /// that does not fit, or at the label.
+  /// Null if the job has neither. `fields`: of the set, behind the transforms of its samples. SpecError at the
+  /// transform that does not fit, or at the label.
   static std::optional<BatchMixing> of(const DatasetSpec& spec, const std::vector<SampleField>& fields);
 
   /// By number: the field that is mixed, and the label. Both are f32.

@@ -38,11 +38,13 @@ class Pages {
     const int own = place == CachePlace::disk ? make_file(bytes) : -1;
     const int file = own >= 0 ? own : shared;
     if (file == shared && shared >= 0 && ftruncate(shared, static_cast<off_t>(bytes_)) != 0)  // all ranks the same size
-      throw EnvError(fmt::format("the shared cache cannot have {}: {}; set dataset.cache: none", format_bytes(bytes), std::strerror(errno)));
+      throw EnvError(fmt::format("the shared cache cannot have {}: {}; set dataset.cache: none", format_bytes(bytes),
+                                 std::strerror(errno)));
     const int flags = file < 0 ? MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE : MAP_SHARED | MAP_NORESERVE;
     void* at = mmap(nullptr, bytes_, PROT_READ | PROT_WRITE, flags, file, 0);
     if (own >= 0) close(own);
-    if (at == MAP_FAILED) throw EnvError(fmt::format("the cache of {} cannot be mapped: {}", format_bytes(bytes), std::strerror(errno)));
+    if (at == MAP_FAILED)
+      throw EnvError(fmt::format("the cache of {} cannot be mapped: {}", format_bytes(bytes), std::strerror(errno)));
     data_ = static_cast<std::byte*>(at);
   }
   ~Pages() { munmap(data_, bytes_); }
@@ -58,9 +60,10 @@ class Pages {
     if (statvfs(name.c_str(), &disk) == 0) {
       const int64_t room = capped_product(static_cast<int64_t>(disk.f_bavail), static_cast<int64_t>(disk.f_frsize));
       if (room < bytes)
-        throw EnvError(fmt::format("{}: the cache needs {}, and {} are free; set TMPDIR to a folder with more room, or "
-                                   "dataset.cache: none",
-                                   name, format_bytes(bytes), format_bytes(room)));
+        throw EnvError(
+            fmt::format("{}: the cache needs {}, and {} are free; set TMPDIR to a folder with more room, or "
+                        "dataset.cache: none",
+                        name, format_bytes(bytes), format_bytes(room)));
     }
     const int file = open(name.c_str(), O_TMPFILE | O_RDWR | O_CLOEXEC, 0600);
     // With its room set aside, a disk that fills up cannot end the process with SIGBUS.
@@ -124,7 +127,8 @@ class Cached final : public Dataset {
   enum class Kept : uint8_t { no, soon, yes };  ///< soon: a worker writes it
   std::atomic<Kept>& flag(int64_t sample, size_t field) const {
     static_assert(sizeof(std::atomic<Kept>) == 1 && std::atomic<Kept>::is_always_lock_free, "processes share them");
-    return *reinterpret_cast<std::atomic<Kept>*>(pages_.at(sample * static_cast<int64_t>(fields_) + static_cast<int64_t>(field)));
+    return *reinterpret_cast<std::atomic<Kept>*>(
+        pages_.at(sample * static_cast<int64_t>(fields_) + static_cast<int64_t>(field)));
   }
   std::byte* value(int64_t sample, size_t field) const {
     return pages_.at(flags_bytes_ + sample * sample_bytes_ + offsets_[field]);

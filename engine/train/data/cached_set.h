@@ -7,8 +7,8 @@
 
 namespace trainctl {
 
-/// In the memory of the process, or in a file of the folder TMPDIR, which no other process sees and which is gone with the
-/// process.
+/// In the memory of the process, or in a file of the folder TMPDIR, which no other process sees and which is gone with
+/// the process.
 enum class CachePlace : uint8_t { memory, disk };
 
 /// Bytes of all samples.

@@ -30,8 +30,7 @@ class Clicks final : public Dataset {
     const StageTimer timer(state.seconds, ReadStage::read);
     const int64_t sample = first_ + number;
     if (to[0] != nullptr)
-      for (int64_t e = 0, n = fields_[0].elements(); e < n; ++e)
-        static_cast<float*>(to[0])[e] = data_of(sample, e);
+      for (int64_t e = 0, n = fields_[0].elements(); e < n; ++e) static_cast<float*>(to[0])[e] = data_of(sample, e);
     if (to[1] != nullptr)
       for (int64_t e = 0, n = fields_[1].elements(); e < n; ++e) static_cast<int32_t*>(to[1])[e] = id_of(sample, e);
     if (to[2] != nullptr) *static_cast<int32_t*>(to[2]) = label_of(sample);
@@ -49,8 +48,8 @@ class Clicks final : public Dataset {
   /// The inverse of the distribution function of x^-zipf on [1, vocab + 1), rounded down.
   int32_t id_of(int64_t sample, int64_t element) const {
     const double u = unit(word(ids_key_, element, sample)), end = static_cast<double>(vocab_ + 1), power = 1 - zipf_;
-    const double x = std::abs(power) < 1e-9 ? std::exp(u * std::log(end))
-                                            : std::pow(1 + u * (std::pow(end, power) - 1), 1 / power);
+    const double x =
+        std::abs(power) < 1e-9 ? std::exp(u * std::log(end)) : std::pow(1 + u * (std::pow(end, power) - 1), 1 / power);
     return static_cast<int32_t>(std::clamp<int64_t>(static_cast<int64_t>(x) - 1, 0, vocab_ - 1));
   }
 
@@ -80,6 +79,8 @@ DataShapes click_shapes(const DatasetSpec& spec) {
   return shapes;
 }
 
-std::unique_ptr<Dataset> make_clicks(const DatasetSpec& spec, uint64_t seed) { return std::make_unique<Clicks>(spec, seed); }
+std::unique_ptr<Dataset> make_clicks(const DatasetSpec& spec, uint64_t seed) {
+  return std::make_unique<Clicks>(spec, seed);
+}
 
 }  // namespace trainctl

@@ -2,9 +2,11 @@
 //
 //   data   shape, f32       uniform in [-1, 1)
 //   ids    [ids], i32       by Zipf's law: id r - 1 is the r-th most frequent
-//   label  i32              1: a click, with probability sigmoid(2 * (sum of a weight for each id / sqrt(ids) + data[0]))
+//   label  i32              1: a click, with probability sigmoid(2 * (sum of a weight for each id / sqrt(ids) +
+//   data[0]))
 //
-// A validation has other samples than the training. The weights of ids are of the seed, uniform in [-1.7, 1.7): a network can learn them.
+// A validation has other samples than the training. The weights of ids are of the seed, uniform in [-1.7, 1.7): a
+// network can learn them.
 #pragma once
 
 #include <memory>

@@ -16,9 +16,7 @@ bool has_channels(int64_t size) { return size == 1 || size == 3; }
 
 }  // namespace
 
-bool is_picture(const Shape& shape) {
-  return shape.size() == 3 && (has_channels(shape[2]) || has_channels(shape[0]));
-}
+bool is_picture(const Shape& shape) { return shape.size() == 3 && (has_channels(shape[2]) || has_channels(shape[0])); }
 
 ContactSheet::ContactSheet(const Shape& shape, int64_t count) {
   check(is_picture(shape) && count > 0, "a contact sheet is of pictures");

@@ -22,7 +22,8 @@ bool is_transformable(ElementType type) {
 
 class Continued final : public Dataset {
  public:
-  Continued(std::unique_ptr<Dataset> inner, std::vector<SampleField> fields, std::vector<std::optional<SampleTransforms>> after)
+  Continued(std::unique_ptr<Dataset> inner, std::vector<SampleField> fields,
+            std::vector<std::optional<SampleTransforms>> after)
       : inner_(std::move(inner)), fields_(std::move(fields)), after_(std::move(after)) {}
   int64_t size() const override { return inner_->size(); }
   const std::vector<SampleField>& fields() const override { return fields_; }

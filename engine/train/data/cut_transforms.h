@@ -14,7 +14,7 @@
 namespace trainctl {
 
 struct CutTransforms {
-  FieldWays before;                                   ///< draws nothing; each field has one shape
+  FieldWays before;                                    ///< draws nothing; each field has one shape
   std::vector<std::optional<SampleTransforms>> after;  ///< of each field; null: none
 };
 

@@ -9,9 +9,9 @@
 #include "engine/base/checked.h"
 #include "engine/base/error.h"
 #include "engine/train/data/cached_set.h"
+#include "engine/train/data/clicks.h"
 #include "engine/train/data/cut_transforms.h"
 #include "engine/train/data/elements.h"
-#include "engine/train/data/clicks.h"
 #include "engine/train/data/made_sets.h"
 #include "engine/train/data/mnist.h"
 #include "engine/train/data/open_source.h"
@@ -120,7 +120,8 @@ DataHeader read_files_header(const DatasetSpec& spec) {
 std::vector<SampleField> as_loaded(const DataShapes& shapes) {
   std::vector<SampleField> fields;
   for (const DataField& field : shapes.fields)
-    fields.push_back({field.name, field.is_integer ? ElementType::i32 : ElementType::f32, field.shape, field.is_integer});
+    fields.push_back(
+        {field.name, field.is_integer ? ElementType::i32 : ElementType::f32, field.shape, field.is_integer});
   return fields;
 }
 

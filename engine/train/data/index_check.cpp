@@ -29,11 +29,13 @@ constexpr int64_t kMostTokensRead = int64_t{1} << 27;
 /// The same of samples in files.
 constexpr int64_t kMostSamplesRead = 10'000;
 
-/// In the first kMostSamplesRead samples, where the field comes from the source as it is. Named classes need no reading.
+/// In the first kMostSamplesRead samples, where the field comes from the source as it is. Named classes need no
+/// reading.
 std::optional<Stray> first_stray_of_source(const JobSpec& spec, const IndexUse& use) {
   const std::shared_ptr<const Source> source = open_source(spec.dataset, spec.seed);
   const std::vector<SourceField>& fields = source->fields();
-  const auto field = std::find_if(fields.begin(), fields.end(), [&](const SourceField& f) { return f.name == use.input; });
+  const auto field =
+      std::find_if(fields.begin(), fields.end(), [&](const SourceField& f) { return f.name == use.input; });
   const auto at = static_cast<size_t>(field - fields.begin());
   if (field == fields.end() || field->encoding == Encoding::image) return {};
   if (!transforms_of(spec.dataset, fields, use.input).empty()) return {};

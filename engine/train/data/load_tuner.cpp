@@ -10,12 +10,12 @@
 namespace trainctl {
 namespace {
 
-constexpr double kWaits = 0.02;           ///< share of a step: below it a trainer counts as not waiting
-constexpr double kLeastWait = 100e-6;     ///< seconds a step: below it handing a batch over is all of the wait
+constexpr double kWaits = 0.02;             ///< share of a step: below it a trainer counts as not waiting
+constexpr double kLeastWait = 100e-6;       ///< seconds a step: below it handing a batch over is all of the wait
 constexpr double kBusy = 0.8, kIdle = 0.5;  ///< shares of the workers' time
-constexpr double kGain = 0.97;            ///< an increase must shorten the step to this, or it is taken back
-constexpr double kSameLoad = 0.8;         ///< of the load for which fewer workers were too few
-constexpr int kCalmWindows = 4;           ///< in a row, before workers are given back
+constexpr double kGain = 0.97;              ///< an increase must shorten the step to this, or it is taken back
+constexpr double kSameLoad = 0.8;           ///< of the load for which fewer workers were too few
+constexpr int kCalmWindows = 4;             ///< in a row, before workers are given back
 
 /// ", 81 % of it with decode": of what they are busy with.
 std::string mostly(const StageSeconds& stages) {
@@ -35,7 +35,7 @@ std::string to_string(const LoadSetting& setting) {
 }
 
 std::optional<LoadTuner::Change> LoadTuner::after_step(double seconds, double waited, double busy,
-                                                      const StageSeconds& stages) {
+                                                       const StageSeconds& stages) {
   seconds_ += seconds;
   waited_ += waited;
   busy_ += busy;
@@ -55,7 +55,7 @@ std::optional<LoadTuner::Change> LoadTuner::after_step(double seconds, double wa
 }
 
 std::optional<LoadTuner::Change> LoadTuner::decide(double step_seconds, double wait_share, double load,
-                                                  const StageSeconds& stages) {
+                                                   const StageSeconds& stages) {
   const double busy_share = load / (step_seconds * setting_.workers);
   if (before_ && wait_share > kWaits && step_seconds > kGain * step_before_) {
     (before_->workers < setting_.workers ? workers_help_ : ahead_helps_) = false;
@@ -89,8 +89,8 @@ std::optional<LoadTuner::Change> LoadTuner::decide(double step_seconds, double w
   const int enough = std::max(least, static_cast<int>(std::ceil(setting_.workers * busy_share / 0.75)));
   if (enough >= setting_.workers) return {};
   workers_help_ = ahead_helps_ = true;
-  return go_to({enough, setting_.ahead}, fmt::format("the workers are busy {} % of the time, and nothing waits for them",
-                                                     percent(busy_share)));
+  return go_to({enough, setting_.ahead},
+               fmt::format("the workers are busy {} % of the time, and nothing waits for them", percent(busy_share)));
 }
 
 LoadTuner::Change LoadTuner::go_to(LoadSetting to, std::string reason) {

@@ -40,7 +40,7 @@ class LoadTuner {
     std::string reason;  ///< "the trainer waits 43 % of a step, and the workers are busy"
   };
 
-  LoadTuner(LoadSetting start, LoadLimits limits) 
+  LoadTuner(LoadSetting start, LoadLimits limits)
       : setting_(start), limits_(limits), least_workers_(limits.least_workers) {}
 
   /// After each step: its seconds, those that the trainer waited for its batch, and those that all workers together
@@ -61,7 +61,7 @@ class LoadTuner {
   std::optional<LoadSetting> before_;           ///< the last increase came from here
   double step_before_ = 0;                      ///< seconds of a step then
   bool workers_help_ = true, ahead_helps_ = true;
-  int least_workers_;     ///< fewer were too few
+  int least_workers_;      ///< fewer were too few
   double least_load_ = 0;  ///< for these seconds of reading a step
   int calm_windows_ = 0;
 };

@@ -44,9 +44,8 @@ LoadLimits load_limits(const DatasetSpec& spec, int most_workers, int64_t batch_
 
 /// Null if the program does not load it.
 const Operand* loaded(const Program& program, std::string_view field) {
-  const auto load =
-      std::find_if(program.instructions.begin(), program.instructions.end(),
-                   [&](const Instruction& i) { return i.opcode == Opcode::load && i.op == field; });
+  const auto load = std::find_if(program.instructions.begin(), program.instructions.end(),
+                                 [&](const Instruction& i) { return i.opcode == Opcode::load && i.op == field; });
   return load == program.instructions.end() ? nullptr : &load->outputs[0];
 }
 
@@ -131,9 +130,10 @@ std::optional<EnvError> Loader::hanging() const {
     const Clock::time_point since{Clock::duration(reading->since)};
     const double seconds = std::chrono::duration<double>(Clock::now() - since).count();
     if (sample < 0 || seconds < kHangs * options_.timeout_seconds) continue;
-    return EnvError(fmt::format("{}: has been read for {:.0f} s, and launch.timeout is {:.0f} s: its file system does not "
-                                "answer, or the sample takes longer",
-                                set_->where(sample), seconds, options_.timeout_seconds));
+    return EnvError(
+        fmt::format("{}: has been read for {:.0f} s, and launch.timeout is {:.0f} s: its file system does not "
+                    "answer, or the sample takes longer",
+                    set_->where(sample), seconds, options_.timeout_seconds));
   }
   return {};
 }
@@ -206,7 +206,8 @@ int64_t Loader::claim_step(std::unique_lock<std::mutex>& lock) {
   return -1;
 }
 
-/// Finds the samples of the next batch: at the start of an epoch that may take seconds, in which others finish the last.
+/// Finds the samples of the next batch: at the start of an epoch that may take seconds, in which others finish the
+/// last.
 void Loader::open_batch(std::unique_lock<std::mutex>& lock, BatchLayout::Scratch& scratch) {
   is_opening_ = true;
   const int64_t step = claim_step(lock);

@@ -8,8 +8,8 @@
 //   batches      |  taken  |  taken  |  full  |  filling  |  open next
 //                 released_            taken_            opened_
 //
-// Workers claim rows of the batch that was opened last, in order, so a slow sample holds up its own batch alone. Batches
-// are handed over in order. What is in a batch does not depend on the number of workers.
+// Workers claim rows of the batch that was opened last, in order, so a slow sample holds up its own batch alone.
+// Batches are handed over in order. What is in a batch does not depend on the number of workers.
 #pragma once
 
 #include <atomic>
@@ -42,17 +42,18 @@ struct LoaderOptions {
   std::function<int64_t()> claim;
   int micro_batches = 1;
   bool full_batch = false;  ///< read every row of a micro-batch, then slice, instead of only this rank's rows
-  std::optional<int64_t> ignored_label;              ///< the loss's ignore_index
+  std::optional<int64_t> ignored_label;  ///< the loss's ignore_index
   /// For an evaluation: what fills up a batch has this i32 as its labels, or nan.
   std::optional<int32_t> no_label;
   int held = 1;                                      ///< batches that may be taken and not yet released
   std::function<HostBlock(int64_t bytes)> allocate;  ///< allocates them (Executor::allocate_inputs); empty: heap
   const InputLayout* layout = nullptr;               ///< their layout (Executor::inputs); null: input_layout(program)
-  int most_workers = 1;  ///< that dataset.autotune may choose
+  int most_workers = 1;                              ///< that dataset.autotune may choose
   /// Called by next_step() after each change that dataset.autotune makes.
   std::function<void(int64_t step, const LoadTuner::Change&)> on_change;
   double timeout_seconds = 0;  ///< a sample that takes nine tenths of it to read is an error; 0: no limit
-  /// Called with that error. If it returns, or is empty, the error is thrown, and the loader's end waits for the worker.
+  /// Called with that error. If it returns, or is empty, the error is thrown, and the loader's end waits for the
+  /// worker.
   std::function<void(const EnvError&)> on_hang;
 };
 
@@ -106,10 +107,10 @@ class Loader {
     std::vector<uint64_t> passes;
   };
   struct Batch : Buffer {
-    int64_t step = 0;       ///< over the whole run
+    int64_t step = 0;  ///< over the whole run
     std::optional<BatchMixing::Drawn> mix;
-    int64_t own_rows = 0;   ///< the others fill it up
-    int64_t unread = 0;     ///< of BatchLayout::rows()
+    int64_t own_rows = 0;  ///< the others fill it up
+    int64_t unread = 0;    ///< of BatchLayout::rows()
     bool is_full = false;
     float label_weight = 1.0f;
     int64_t labels = 0;
@@ -151,24 +152,24 @@ class Loader {
   int64_t claimed_rows_ = 1;  ///< at a time
 
   mutable std::mutex mutex_;
-  std::condition_variable work_;  ///< there may be some for a worker
-  std::condition_variable full_;  ///< a batch is
+  std::condition_variable work_;   ///< there may be some for a worker
+  std::condition_variable full_;   ///< a batch is
   std::condition_variable ended_;  ///< a thread has
-  std::vector<Batch> batches_;    ///< batch i is at i % size
-  std::vector<Buffer> free_;      ///< of no batch
-  int buffers_ = 0;               ///< allocated so far
-  int64_t opened_ = 0;            ///< batches whose rows may be or have been claimed
-  int64_t next_row_ = 0;          ///< of the batch opened last: the first row that nobody has claimed
+  std::vector<Batch> batches_;     ///< batch i is at i % size
+  std::vector<Buffer> free_;       ///< of no batch
+  int buffers_ = 0;                ///< allocated so far
+  int64_t opened_ = 0;             ///< batches whose rows may be or have been claimed
+  int64_t next_row_ = 0;           ///< of the batch opened last: the first row that nobody has claimed
   bool is_opening_ = false;
   int64_t taken_ = 0;     ///< by the trainer so far
   int64_t released_ = 0;  ///< by the trainer so far, of those taken
   bool stop_ = false;
-  bool has_ended_ = false;   ///< LoaderOptions::claim has: no further batch is opened
-  bool has_failed_ = false;  ///< no further batch is opened
-  double busy_ = 0;          ///< seconds of all workers since the tuner looked
-  StageSeconds seconds_;     ///< of all workers
-  StageSeconds seen_;        ///< by the tuner
-  int running_ = 0;          ///< threads
+  bool has_ended_ = false;                          ///< LoaderOptions::claim has: no further batch is opened
+  bool has_failed_ = false;                         ///< no further batch is opened
+  double busy_ = 0;                                 ///< seconds of all workers since the tuner looked
+  StageSeconds seconds_;                            ///< of all workers
+  StageSeconds seen_;                               ///< by the tuner
+  int running_ = 0;                                 ///< threads
   std::vector<std::unique_ptr<Reading>> readings_;  ///< of threads_
   LoadSetting setting_;
   std::optional<LoadTuner> tuner_;

@@ -21,8 +21,7 @@ class Random final : public Dataset {
       throw SpecError({}, "dataset.classes", fmt::format("random data are integers, but classes is {}", classes_),
                       "a positive number: integers are in [0, classes)");
     }
-    for (const SampleField& field : fields_)
-      keys_.push_back(stream_key(seed, stable_hash("dataset." + field.name)));
+    for (const SampleField& field : fields_) keys_.push_back(stream_key(seed, stable_hash("dataset." + field.name)));
   }
   int64_t size() const override { return size_; }
   const std::vector<SampleField>& fields() const override { return fields_; }

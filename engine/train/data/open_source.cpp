@@ -10,9 +10,9 @@
 #include "engine/base/error.h"
 #include "engine/spec/read_value.h"
 #include "engine/train/data/mnist.h"
+#include "engine/train/data/source_set.h"
 #include "engine/train/data/sources/arrays.h"
 #include "engine/train/data/sources/cifar.h"
-#include "engine/train/data/source_set.h"
 #include "engine/train/data/sources/csv.h"
 #include "engine/train/data/sources/csv_text.h"
 #include "engine/train/data/sources/file_list.h"
@@ -30,9 +30,7 @@ namespace fs = std::filesystem;
 class MnistSource final : public Source {
  public:
   explicit MnistSource(const DatasetSpec& spec)
-      : set_(spec.paths.front(), spec.split),
-        folder_(spec.paths.front()),
-        fields_(mnist_fields(set_.sample_shape())) {}
+      : set_(spec.paths.front(), spec.split), folder_(spec.paths.front()), fields_(mnist_fields(set_.sample_shape())) {}
   int64_t size() const override { return set_.size(); }
   const std::vector<SourceField>& fields() const override { return fields_; }
   void read(int64_t sample, const std::vector<bool>& wanted, std::span<FieldBytes> out) const override {
@@ -131,8 +129,9 @@ std::unique_ptr<Source> open_cifar_folder(const DatasetSpec& spec) {
   else
     options.paths = {(folder / (is_test ? "test.bin" : "train.bin")).string()};
   const std::string label = options.classes == 100 && spec.label_set == "coarse" ? "coarse" : "label";
-  return std::make_unique<ChosenFields>(std::make_unique<ChannelsLast>(open_cifar(options)),
-                                        std::vector<std::pair<std::string, std::string>>{{"image", "image"}, {"label", label}});
+  return std::make_unique<ChosenFields>(
+      std::make_unique<ChannelsLast>(open_cifar(options)),
+      std::vector<std::pair<std::string, std::string>>{{"image", "image"}, {"label", label}});
 }
 
 std::vector<SampleFieldSpec> fields_or(const DatasetSpec& spec, std::vector<SampleFieldSpec> fallback) {
@@ -222,14 +221,17 @@ CsvOptions csv_options(const DatasetSpec& spec, const std::vector<std::string>& 
   for (const SampleFieldSpec& field : spec.fields) {
     const bool is_label = field.name == "label";
     const std::vector<TransformSpec> transforms = transforms_of(spec, names, field.name);
-    const bool to_integers = !transforms.empty() && transforms[0].name == "type_cast" && transforms[0].attrs.text("dtype") == "i32";
+    const bool to_integers =
+        !transforms.empty() && transforms[0].name == "type_cast" && transforms[0].attrs.text("dtype") == "i32";
     CsvField column;
     column.name = field.name;
     column.columns = field.parts;
     column.scalar = is_label && field.parts.size() == 1;
-    column.words = (!is_label || spec.label_dtype == "i32") &&
-                   std::all_of(field.parts.begin(), field.parts.end(), [&](const auto& c) { return first.has_word(c); });
-    column.type = column.words || to_integers || (is_label && spec.label_dtype == "i32") ? ElementType::i32 : ElementType::f32;
+    column.words =
+        (!is_label || spec.label_dtype == "i32") &&
+        std::all_of(field.parts.begin(), field.parts.end(), [&](const auto& c) { return first.has_word(c); });
+    column.type =
+        column.words || to_integers || (is_label && spec.label_dtype == "i32") ? ElementType::i32 : ElementType::f32;
     if (column.words && is_label) column.classes = classes;
     options.fields.push_back(std::move(column));
   }

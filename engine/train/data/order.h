@@ -55,7 +55,7 @@ class SampleOrder {
   uint64_t seed_;
   uint64_t pass_ = 0;  ///< over the whole run, whose order is in order_
   bool has_order_ = false;
-  std::vector<int64_t> order_;  ///< of one pass, if the job shuffles a small set
+  std::vector<int64_t> order_;                   ///< of one pass, if the job shuffles a small set
   std::optional<KeyedPermutation> permutation_;  ///< of one pass, if it shuffles a large one
   std::vector<int64_t> batch_;
   std::vector<uint64_t> passes_;  ///< of batch_

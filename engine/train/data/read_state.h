@@ -75,14 +75,14 @@ struct SkippedSamples {
 struct ReadState {
   SampleRng rng;
   TransformScratch transforms;
-  std::vector<std::byte> bytes;              ///< of one field, before transforms
-  std::vector<FieldBytes> files;             ///< of a Source's fields
-  std::vector<bool> wanted;                  ///< of a Source's fields
+  std::vector<std::byte> bytes;                  ///< of one field, before transforms
+  std::vector<FieldBytes> files;                 ///< of a Source's fields
+  std::vector<bool> wanted;                      ///< of a Source's fields
   std::vector<std::vector<std::byte>> unwanted;  ///< fields that are read only to see whether they can be
   std::vector<void*> all;                        ///< where all fields of a sample go
   std::vector<std::vector<std::byte>> before;    ///< fields before the transforms that draw
   std::vector<void*> to_before;                  ///< where fields go that have such transforms
-  StageSeconds seconds;                      ///< of all samples so far
+  StageSeconds seconds;                          ///< of all samples so far
 };
 
 }  // namespace trainctl

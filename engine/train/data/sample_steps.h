@@ -17,7 +17,7 @@ namespace trainctl {
 struct SampleAtWork {
   SampleView view;
   bool is_reversed = false;          ///< its columns count from the last to the first
-  PixelBox box;                           ///< what the step at hand cuts out, as one that looks at the sample counts
+  PixelBox box;                      ///< what the step at hand cuts out, as one that looks at the sample counts
   std::optional<SourceBox> decoded;  ///< the exact part of a view that was decoded at a smaller scale
 
   ImageSize size() const { return {view.height, view.width}; }

@@ -23,8 +23,8 @@ int64_t TransformScratch::held_bytes() const {
 }
 
 bool has_random_transforms(const std::vector<TransformSpec>& specs) {
-  static const std::vector<std::string> kRandom = {"random_crop", "random_resized_crop", "horizontal_flip",
-                                                   "color_jitter", "random_erasing", "mixup", "cutmix"};
+  static const std::vector<std::string> kRandom = {
+      "random_crop", "random_resized_crop", "horizontal_flip", "color_jitter", "random_erasing", "mixup", "cutmix"};
   return std::any_of(specs.begin(), specs.end(), [](const TransformSpec& spec) {
     return std::find(kRandom.begin(), kRandom.end(), spec.name) != kRandom.end();
   });

@@ -57,8 +57,8 @@ struct TransformScratch {
 /// What the first transform cuts out of an image, so that no more of it is decoded.
 struct CropPlan {
   std::optional<PixelBox> box;  ///< drawn already; may be partly outside of the image (zeros there)
-  bool is_inside = false;  ///< decode only the box
-  int scale = 1;           ///< decode at 1/scale of the size; then, at which it was decoded
+  bool is_inside = false;       ///< decode only the box
+  int scale = 1;                ///< decode at 1/scale of the size; then, at which it was decoded
 };
 
 /// Whether a row of a batch looks different in each pass, so that a device cannot keep it.

@@ -39,8 +39,7 @@ struct FieldWays {
 
 class SourceSet final : public Dataset {
  public:
-  SourceSet(std::shared_ptr<const Source> source, FieldWays ways)
-      : source_(std::move(source)), of_(std::move(ways)) {}
+  SourceSet(std::shared_ptr<const Source> source, FieldWays ways) : source_(std::move(source)), of_(std::move(ways)) {}
 
   int64_t size() const override { return source_->size(); }
   const std::vector<SampleField>& fields() const override { return of_.fields; }
@@ -59,7 +58,8 @@ class SourceSet final : public Dataset {
   FieldWays of_;
 };
 
-/// The transforms of a field: those for it by name, and for the first field that is not the label also those of no name.
+/// The transforms of a field: those for it by name, and for the first field that is not the label also those of no
+/// name.
 std::vector<TransformSpec> transforms_of(const DatasetSpec& spec, const std::vector<SourceField>& fields,
                                          const std::string& field);
 

@@ -1,13 +1,11 @@
 // Asynchronous parameter servers: what a worker asks of each server before it runs its program.
 //
 //   worker                            server
-//   request {train, batch}       ->   waits until the batch may start (Staleness), then copies all that it holds of the weights
-//   ids of each field            ->   of rows of tables that this server has (Request::ids of them)
-//   rows of each table           <-   their weights
-//   recv weights.*               <-   that copy: the state between two updates, with the version it has
-//   send grad.*, clip_norm       ->   taken whole before any of it is used; then one update, and version + 1
-//   gradients of the rows        ->   summed by id
-//   Report                       ->   of the batch
+//   request {train, batch}       ->   waits until the batch may start (Staleness), then copies all that it holds of the
+//   weights ids of each field            ->   of rows of tables that this server has (Request::ids of them) rows of
+//   each table           <-   their weights recv weights.*               <-   that copy: the state between two updates,
+//   with the version it has send grad.*, clip_norm       ->   taken whole before any of it is used; then one update,
+//   and version + 1 gradients of the rows        ->   summed by id Report                       ->   of the batch
 //
 //   request {read}               ->   as above, without a push
 //   request {leave}              ->   nothing more follows
@@ -34,7 +32,7 @@ inline constexpr int kMostFields = 28;
 struct Request {
   Ask ask = Ask::train;
   int32_t worker = 0;
-  int64_t batch = 0;  ///< its step over the whole run
+  int64_t batch = 0;              ///< its step over the whole run
   int32_t ids[kMostFields] = {};  ///< by field of the samples that tables read
 };
 static_assert(sizeof(Request) == 128);

@@ -13,7 +13,8 @@ namespace trainctl::servers {
 std::vector<std::vector<const ServedTable*>> tables_by_field(const std::vector<ServedTable>& tables) {
   std::vector<std::vector<const ServedTable*>> fields;
   for (const ServedTable& table : tables) {
-    const auto found = std::find_if(fields.begin(), fields.end(), [&](const auto& f) { return f[0]->field == table.field; });
+    const auto found =
+        std::find_if(fields.begin(), fields.end(), [&](const auto& f) { return f[0]->field == table.field; });
     if (found == fields.end())
       fields.push_back({&table});
     else
@@ -69,8 +70,8 @@ void RowWindow::find_ids(Field& field, const std::byte* inputs) {
     const auto* ids = reinterpret_cast<const int32_t*>(inputs + load.offset);
     for (int64_t i = 0; i < load.count; ++i) {
       if (ids[i] < 0 || ids[i] >= field.rows)
-        throw EnvError(fmt::format("{} {} of the samples is not a row of the table {}, which has {}", field.name, ids[i],
-                                   field.tables[0].table->layer, field.rows));
+        throw EnvError(fmt::format("{} {} of the samples is not a row of the table {}, which has {}", field.name,
+                                   ids[i], field.tables[0].table->layer, field.rows));
       Entry& found = entry(ids[i]);
       if (found.stamp == stamp_) continue;
       found = {stamp_, ids[i], 0};

@@ -46,8 +46,8 @@ class RowWindow {
     int64_t rows = 0;
     std::vector<Loaded> loads;
     std::vector<OfTable> tables;
-    std::vector<int32_t> ids;      ///< by server, each once
-    std::vector<size_t> begins;    ///< by server, and the end
+    std::vector<int32_t> ids;    ///< by server, each once
+    std::vector<size_t> begins;  ///< by server, and the end
   };
 
   void find_ids(Field& field, const std::byte* inputs);

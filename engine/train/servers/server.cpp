@@ -153,8 +153,8 @@ void AsyncServer::run() {
   if (hooks_.at_end) hooks_.at_end(position(), *executor_);
 }
 
-/// A worker that has died may leave a batch to one that waits with a later one. If all that live wait, the lowest goes on.
-/// A save that they wait for is then made without that batch.
+/// A worker that has died may leave a batch to one that waits with a later one. If all that live wait, the lowest goes
+/// on. A save that they wait for is then made without that batch.
 bool AsyncServer::free_one() {
   bool one_is_gone = false;
   Worker* lowest = nullptr;
@@ -162,7 +162,8 @@ bool AsyncServer::free_one() {
     one_is_gone = one_is_gone || memory_.batches().is_gone(worker.rank);
     if (worker.state == Worker::State::left) continue;
     if (worker.state != Worker::State::asks) return false;
-    if (worker.request.ask == Ask::train && (lowest == nullptr || worker.request.batch < lowest->request.batch)) lowest = &worker;
+    if (worker.request.ask == Ask::train && (lowest == nullptr || worker.request.batch < lowest->request.batch))
+      lowest = &worker;
   }
   if (!one_is_gone || lowest == nullptr) return false;
   if (saved_at_ >= 0 && lowest->request.batch >= saved_at_) {
@@ -222,8 +223,8 @@ bool AsyncServer::serve(Worker& worker) {
 /// All that it has sent is taken, and no more comes: it has left, died, or another process has its place.
 bool AsyncServer::has_ended(const Worker& worker) const {
   const RankState state = memory_.status(worker.rank).state.load(std::memory_order_acquire);
-  const bool ended = state == RankState::failed || state == RankState::done ||
-                     memory_.batches().lives(worker.rank) != worker.lives;
+  const bool ended =
+      state == RankState::failed || state == RankState::done || memory_.batches().lives(worker.rank) != worker.lives;
   return ended && !comm_.has_message(worker.rank);
 }
 
@@ -246,8 +247,8 @@ bool AsyncServer::may_start(const Request& request) {
   return board.round(request.batch) - board.round(applied_.oldest()) <= job_.spec.parallel.staleness;
 }
 
-/// A save of step s waits until all batches before s are applied, and those from s on wait for the save. What asks for a
-/// batch decides for all steps up to it, so no batch from s on has started.
+/// A save of step s waits until all batches before s are applied, and those from s on wait for the save. What asks for
+/// a batch decides for all steps up to it, so no batch from s on has started.
 bool AsyncServer::is_held(int64_t batch) {
   while (hooks_.saves_before && decided_ < batch && saved_at_ < 0)
     if (hooks_.saves_before(++decided_)) saved_at_ = decided_;
@@ -355,8 +356,13 @@ void AsyncServer::count(const Report& report, int64_t batch) {
   epochs_.try_emplace(batch / steps_per_epoch_, EpochSums{}, metrics_).first->second.add(step);
   while (applied_.oldest() / steps_per_epoch_ > epochs_.begin()->first || applied_.is_complete()) {
     const auto& [epoch, means] = *epochs_.begin();
-    EpochReport done{epoch + 1, means.count(), std::min((epoch + 1) * steps_per_epoch_, run_steps_), job_.graph.has_loss(),
-                     means.loss(), 0, means.metrics()};
+    EpochReport done{epoch + 1,
+                     means.count(),
+                     std::min((epoch + 1) * steps_per_epoch_, run_steps_),
+                     job_.graph.has_loss(),
+                     means.loss(),
+                     0,
+                     means.metrics()};
     if (hooks_.on_epoch) hooks_.on_epoch(done);
     epochs_.erase(epochs_.begin());
     if (epochs_.empty()) return;
@@ -373,8 +379,8 @@ void AsyncServer::update_tables(const Worker& worker, const StepScalars& scalars
 }
 
 void AsyncServer::apply(Worker& worker) {
-  const StepScalars scalars = step_scalars(job_.spec.optimizer.learning_rate, optimizer_, updates_,
-                                           updates_ / steps_per_epoch_, run_steps_);
+  const StepScalars scalars =
+      step_scalars(job_.spec.optimizer.learning_rate, optimizer_, updates_, updates_ / steps_per_epoch_, run_steps_);
   inbox_.open(worker.messages);
   executor_->start_step(nullptr, scalars);
   executor_->finish_step();

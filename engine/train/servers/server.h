@@ -48,7 +48,8 @@ struct ServerOptions {
 /// Of the arena of a server's rank: that of its program, and room to exchange messages with each worker.
 int64_t server_arena_bytes(const PlannedJob& job, const Program& program);
 
-/// Before any process starts: the batches of the run from step `first` on. Nothing in a job without asynchronous workers.
+/// Before any process starts: the batches of the run from step `first` on. Nothing in a job without asynchronous
+/// workers.
 void prepare_batches(const PlannedJob& job, int64_t first, SharedMemory& memory);
 
 class AsyncServer {
@@ -110,10 +111,10 @@ class AsyncServer {
   std::vector<Worker> workers_;
   servers::Applied applied_;
   int64_t updates_;
-  int64_t decided_;       ///< saves_before was asked for the steps up to this
-  int64_t saved_at_ = -1; ///< batches from here on wait for a save; -1: none
+  int64_t decided_;                       ///< saves_before was asked for the steps up to this
+  int64_t saved_at_ = -1;                 ///< batches from here on wait for a save; -1: none
   std::map<int64_t, EpochMeans> epochs_;  ///< of batches that are applied, from the first whose batches are not all
-  std::vector<ReportedMetric> metrics_;  ///< of a worker's program
+  std::vector<ReportedMetric> metrics_;   ///< of a worker's program
   bool is_finite_;
   ValidationReport validation_;
   const int64_t first_update_, run_steps_, steps_per_epoch_;

@@ -30,9 +30,10 @@ class TablePlanner {
     std::set<std::string> fields;
     for (const ServedTable& table : tables) fields.insert(table.field);
     if (fields.size() > static_cast<size_t>(servers::kMostFields))
-      error("parallel.tables", fmt::format("tables read {} fields of the samples, and {} is the most", fields.size(),
-                                           servers::kMostFields),
-            "put several ids into one field");
+      error(
+          "parallel.tables",
+          fmt::format("tables read {} fields of the samples, and {} is the most", fields.size(), servers::kMostFields),
+          "put several ids into one field");
     if (!errors_.empty()) throw SpecError(std::move(errors_));
     return tables;
   }
@@ -68,16 +69,20 @@ class TablePlanner {
             names.empty() ? "the network has no embedding" : did_you_mean(pattern, names));
   }
 
-  bool is_table(const LayerSpec& layer) const { return std::find(layers_.begin(), layers_.end(), &layer) != layers_.end(); }
+  bool is_table(const LayerSpec& layer) const {
+    return std::find(layers_.begin(), layers_.end(), &layer) != layers_.end();
+  }
 
   void add(const LayerSpec& layer, std::vector<ServedTable>& tables) {
     const DataField* field = layer.inputs.empty() ? nullptr : shapes_.find(layer.inputs.front());
     if (field == nullptr || !field->is_integer)
-      return error(layer.path, fmt::format("{} is a table, so its input must be a field of the samples that holds integers",
-                                           layer.name),
-                   "inputs: [a field]; or leave it out of parallel.tables");
+      return error(
+          layer.path,
+          fmt::format("{} is a table, so its input must be a field of the samples that holds integers", layer.name),
+          "inputs: [a field]; or leave it out of parallel.tables");
     if (layer.attrs.has("share") && !layer.attrs.text("share").empty())
-      return error(layer.path, fmt::format("{} is a table, and shares the weight of {}", layer.name, layer.attrs.text("share")),
+      return error(layer.path,
+                   fmt::format("{} is a table, and shares the weight of {}", layer.name, layer.attrs.text("share")),
                    "leave one of them out of parallel.tables, or share out");
     ServedTable table;
     table.layer = layer.name;
@@ -92,10 +97,12 @@ class TablePlanner {
   /// Its ids are replaced by places in windows, which are the same for all tables of a field.
   void require_own_field(const ServedTable& table, const std::vector<ServedTable>& tables) {
     for (const LayerSpec& layer : spec_.network) {
-      if (is_table(layer) || std::find(layer.inputs.begin(), layer.inputs.end(), table.field) == layer.inputs.end()) continue;
-      error(layer.path, fmt::format("{} reads {}, whose integers choose rows of the table {}", layer.name, table.field,
-                                    table.layer),
-            "only tables may read that field");
+      if (is_table(layer) || std::find(layer.inputs.begin(), layer.inputs.end(), table.field) == layer.inputs.end())
+        continue;
+      error(
+          layer.path,
+          fmt::format("{} reads {}, whose integers choose rows of the table {}", layer.name, table.field, table.layer),
+          "only tables may read that field");
     }
     for (const ServedTable& other : tables)
       if (&other < &table && other.field == table.field && other.rows != table.rows)
@@ -130,7 +137,11 @@ nlohmann::ordered_json tables_json(const std::vector<ServedTable>& tables, const
   for (const ServedTable& t : tables) {
     const Optimizer optimizer(spec.type, spec.settings_of(t.group));
     const int64_t row = t.units * byte_size(DType::f32);
-    rows.push_back({{"layer", t.layer}, {"field", t.field}, {"rows", t.rows}, {"units", t.units}, {"window", t.window},
+    rows.push_back({{"layer", t.layer},
+                    {"field", t.field},
+                    {"rows", t.rows},
+                    {"units", t.units},
+                    {"window", t.window},
                     {"bytes_if_whole", t.rows * row},
                     {"bytes_of_row", row * static_cast<int64_t>(1 + optimizer.states().size())},
                     {"bytes_of_window", t.window * row}});

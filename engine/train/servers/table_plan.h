@@ -1,6 +1,6 @@
-// Tables: embeddings that the servers of an asynchronous job hold alone, split by rows. A worker has a window of each: the
-// rows of one batch, in the place of the weight. Ids are replaced by places in the window before the step, so its program
-// is that of an embedding of so many rows, and its gradient is summed by id.
+// Tables: embeddings that the servers of an asynchronous job hold alone, split by rows. A worker has a window of each:
+// the rows of one batch, in the place of the weight. Ids are replaced by places in the window before the step, so its
+// program is that of an embedding of so many rows, and its gradient is summed by id.
 //
 //   owner of row r      server r mod servers
 //   window              rows of server 0 | rows of server 1 | …      each id of the batch once
@@ -18,9 +18,9 @@
 namespace trainctl {
 
 struct ServedTable {
-  std::string layer;    ///< "emb.deep"
-  std::string tensor;   ///< "emb.deep.weight"
-  std::string field;    ///< of the samples: the ids
+  std::string layer;       ///< "emb.deep"
+  std::string tensor;      ///< "emb.deep.weight"
+  std::string field;       ///< of the samples: the ids
   std::string rows_field;  ///< of the layer, which the window replaces
   int64_t rows = 0, units = 0;
   int64_t window = 0;  ///< the most rows that a batch can have
@@ -30,7 +30,8 @@ struct ServedTable {
 
 inline int owner_of_row(int64_t row, int servers) { return static_cast<int>(row % servers); }
 
-/// Those of parallel.tables, in the order of the network. SpecError if a pattern fits no layer, or a layer cannot be one.
+/// Those of parallel.tables, in the order of the network. SpecError if a pattern fits no layer, or a layer cannot be
+/// one.
 std::vector<ServedTable> plan_tables(const JobSpec& spec, const DataShapes& shapes);
 /// The job whose graph has the windows.
 JobSpec with_windows(JobSpec spec, const std::vector<ServedTable>& tables);

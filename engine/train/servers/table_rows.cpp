@@ -50,7 +50,8 @@ TableRows::TableRows(const ServedTable& table, const OptimizerSpec& spec, uint64
   for (std::vector<float>& of_slot : values_) call.out.push_back(flat(of_slot));
   call.attrs = optimizer.kernel_attrs();
   call.attrs.set("clip_norm", spec.clip_norm);
-  if (const double scale = spec.learning_rate_scale(table.group); scale != 1) call.attrs.set("learning_rate_scale", scale);
+  if (const double scale = spec.learning_rate_scale(table.group); scale != 1)
+    call.attrs.set("learning_rate_scale", scale);
   call.scalars = &scalars_;
   call.seed = seed;
   call.threads = threads;
@@ -73,7 +74,8 @@ int64_t TableRows::find_or_make(int32_t id) {
   while (slots_[at & (slots_.size() - 1)] >= 0) ++at;
   slots_[at & (slots_.size() - 1)] = static_cast<int32_t>(used_);
   ids_.push_back(id);
-  if (used_ % kRowsOfChunk == 0) chunks_.push_back(std::make_unique<float[]>(static_cast<size_t>(kRowsOfChunk * stride_)));
+  if (used_ % kRowsOfChunk == 0)
+    chunks_.push_back(std::make_unique<float[]>(static_cast<size_t>(kRowsOfChunk * stride_)));
   float* values = row(used_);
   initial_values(table_.tensor, table_.init, seed_, id * table_.units, table_.units, values);
   return used_++;
@@ -98,7 +100,8 @@ void TableRows::read(std::span<const int32_t> ids, float* out) const {
   }
 }
 
-void TableRows::update(std::span<const int32_t> ids, const float* gradients, const float* norm, const StepScalars& scalars) {
+void TableRows::update(std::span<const int32_t> ids, const float* gradients, const float* norm,
+                       const StepScalars& scalars) {
   scalars_ = scalars;
   if (norm != nullptr) norm_ = *norm;
   const auto units = static_cast<size_t>(table_.units), row_bytes = units * sizeof(float);

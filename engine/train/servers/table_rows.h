@@ -1,5 +1,5 @@
-// The rows of one table that one server holds. A row is made when it is first trained, with the values that the whole table
-// would have there, and takes memory from then on alone.
+// The rows of one table that one server holds. A row is made when it is first trained, with the values that the whole
+// table would have there, and takes memory from then on alone.
 //
 //   row   weight[units] | state 0[units] | state 1[units] …      of OptimizerDef::states
 #pragma once
@@ -24,8 +24,8 @@ class TableRows {
 
   /// Their weights, [ids, units]. Rows that do not exist have their initial values, and are still not made.
   void read(std::span<const int32_t> ids, float* out) const;
-  /// One step of the job's optimizer on these rows alone; each id once. `gradients`: [ids, units]; `norm`: the squared norm
-  /// of all gradients, if the job clips. Makes rows that do not exist.
+  /// One step of the job's optimizer on these rows alone; each id once. `gradients`: [ids, units]; `norm`: the squared
+  /// norm of all gradients, if the job clips. Makes rows that do not exist.
   void update(std::span<const int32_t> ids, const float* gradients, const float* norm, const StepScalars& scalars);
 
   int64_t rows() const { return used_; }
@@ -42,7 +42,9 @@ class TableRows {
   int64_t find(int32_t id) const;
   int64_t find_or_make(int32_t id);
   void grow();
-  float* row(int64_t slot) const { return chunks_[static_cast<size_t>(slot / kRowsOfChunk)].get() + slot % kRowsOfChunk * stride_; }
+  float* row(int64_t slot) const {
+    return chunks_[static_cast<size_t>(slot / kRowsOfChunk)].get() + slot % kRowsOfChunk * stride_;
+  }
 
   const ServedTable table_;
   const uint64_t seed_;

@@ -93,7 +93,8 @@ AsyncWorker::AsyncWorker(const PlannedJob& job, const Program& program, const Sh
   loading.layout = &executor_->inputs();
   loading.allocate = [this](int64_t bytes) { return executor_->allocate_inputs(bytes); };
   try {
-    loader_ = std::make_unique<Loader>(std::move(set), with_few_ahead(job.spec.dataset), program, job.spec.seed, loading);
+    loader_ =
+        std::make_unique<Loader>(std::move(set), with_few_ahead(job.spec.dataset), program, job.spec.seed, loading);
   } catch (const SpecError& error) {
     throw with_positions(error, job.spec);
   }
@@ -177,9 +178,11 @@ bool AsyncWorker::run_batch() {
     return false;
   }
   if (last_.run_step > 0 && step / steps_per_epoch_ + 1 > last_.epoch) end_epoch();
-  if (const int64_t done = board_.first() + board_.finished(); validates() && validation_is_due(done)) validate(done, Ask::read);
+  if (const int64_t done = board_.first() + board_.finished(); validates() && validation_is_due(done))
+    validate(done, Ask::read);
   if (result_.steps == 0) start_up_.ended("data");
-  StepScalars scalars = step_scalars(job_.spec.optimizer.learning_rate, optimizer_, step, step / steps_per_epoch_, run_steps_);
+  StepScalars scalars =
+      step_scalars(job_.spec.optimizer.learning_rate, optimizer_, step, step / steps_per_epoch_, run_steps_);
   scalars.label_weight = loader_->label_weight();
   const Clock::time_point start = Clock::now();
   current_ = &window_;
@@ -237,8 +240,8 @@ void AsyncWorker::report_step(const StepReport& report) {
 void AsyncWorker::end_epoch() {
   const Clock::time_point now = Clock::now();
   const double seconds = std::chrono::duration<double>(now - std::exchange(epoch_start_, now)).count();
-  result_.last_epoch = {last_.epoch,         epoch_means_.count(), last_.run_step, last_.has_loss,
-                        epoch_means_.loss(), seconds,              epoch_means_.metrics()};
+  result_.last_epoch = {last_.epoch, epoch_means_.count(),  last_.run_step, last_.has_loss, epoch_means_.loss(),
+                        seconds,     epoch_means_.metrics()};
   epoch_means_ = {};
   if (hooks_.on_epoch) hooks_.on_epoch(result_.last_epoch);
 }
@@ -255,8 +258,8 @@ void AsyncWorker::make_evaluator() {
   ExecutorOptions beside;
   beside.seed = job_.spec.seed;
   beside.threads = threads_;
-  evaluator_ = std::make_unique<Evaluator>(job_, *job_.validation, *validation_, executor_->beside(*validation_, beside),
-                                           hooks_.on_hang);
+  evaluator_ = std::make_unique<Evaluator>(job_, *job_.validation, *validation_,
+                                           executor_->beside(*validation_, beside), hooks_.on_hang);
 }
 
 /// Some step after the last validation, up to the finished ones, asks for one.

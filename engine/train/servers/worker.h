@@ -19,8 +19,8 @@ class AsyncWorker {
   AsyncWorker(const PlannedJob& job, const Program& program, const SharedMemory& memory, Communicator& comm,
               TrainHooks hooks = {}, const TrainOptions& options = {});
 
-  /// Until no batch is left, or may_start says no. The first worker that lives also validates, beside the others' steps:
-  /// between two of its own batches, and once more when all are applied. Throws as Trainer::run_step.
+  /// Until no batch is left, or may_start says no. The first worker that lives also validates, beside the others'
+  /// steps: between two of its own batches, and once more when all are applied. Throws as Trainer::run_step.
   TrainResult run();
 
   Executor& executor() { return *executor_; }
@@ -54,7 +54,7 @@ class AsyncWorker {
   int64_t run_steps_, steps_per_epoch_;
   servers::RowWindow window_, validation_window_;
   servers::RowWindow* current_ = &window_;  ///< of the batch that is asked for
-  const Program* validation_;  ///< null: the job has none
+  const Program* validation_;               ///< null: the job has none
   int threads_;
   std::unique_ptr<Executor> executor_;
   std::unique_ptr<Evaluator> evaluator_;  ///< null: this worker has not validated

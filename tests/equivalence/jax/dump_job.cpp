@@ -28,9 +28,11 @@ Json attrs_json(const Attrs& attrs) {
 Json job_json(const JobSpec& spec, int64_t steps) {
   Json layers = Json::array();
   for (const LayerSpec& layer : spec.network) {
-    layers.push_back(
-        {{"name", layer.name}, {"type", layer.type}, {"inputs", layer.inputs}, {"outputs", layer.outputs},
-         {"attrs", attrs_json(layer.attrs)}});
+    layers.push_back({{"name", layer.name},
+                      {"type", layer.type},
+                      {"inputs", layer.inputs},
+                      {"outputs", layer.outputs},
+                      {"attrs", attrs_json(layer.attrs)}});
   }
   const ScheduleSpec& rate = spec.optimizer.learning_rate;
   Json optimizer = attrs_json(Optimizer(spec.optimizer.type, spec.optimizer.attrs).settings);

@@ -1,7 +1,8 @@
 // The weight gradient in tiles on tensor cores, against float64.
+#include "engine/ops/conv2d/conv_tiles_cuda.h"
+
 #include <doctest/doctest.h>
 
-#include "engine/ops/conv2d/conv_tiles_cuda.h"
 #include "tests/op_cases/cuda/cuda_device.h"
 #include "tests/op_cases/cuda/device_tensors.h"
 #include "tests/op_cases/image_cases.h"
@@ -22,7 +23,8 @@ struct Sides {
 };
 
 Sides sides_of(const SquareConvolution& c) {
-  Window window{.kernel = {c.weight[2], c.weight[3]}, .stride = {c.stride, c.stride}, .dilation = {c.dilation, c.dilation}};
+  Window window{
+      .kernel = {c.weight[2], c.weight[3]}, .stride = {c.stride, c.stride}, .dilation = {c.dilation, c.dilation}};
   window.before = window.after = {c.padding, c.padding};
   const Images y{c.x.n, c.weight[0], {window.count(0, c.x.size[0]), window.count(1, c.x.size[1])}};
   return {c.x, y, {c.x, y, c.groups, window, true}};
@@ -105,12 +107,12 @@ TEST_CASE("cuda: weight gradients in tiles follow float64, and give the same bit
   check_tiles({{{2, 16, {5, 6}}, {8, 16, 3, 3}, 1, 1}});
   check_tiles({{{3, 8, {7, 5}}, {72, 8, 1, 1}}});
   check_tiles({{{2, 24, {9, 8}}, {40, 24, 3, 2}, 2, 1}});
-  check_tiles({{{1, 3, {17, 16}}, {16, 3, 7, 7}, 2, 3}});               // three channels, padded to four
-  check_tiles({{{2, 12, {6, 6}}, {8, 12, 3, 3}, 1, 2, 2}});             // 8-byte copies, dilation
-  check_tiles({{{2, 32, {6, 5}}, {16, 16, 3, 3}, 1, 1, 1, 2}});         // groups
-  check_tiles({{{2, 37, {6, 5}}, {41, 37, 3, 3}, 1, 1}});               // both copied
-  check_tiles({{{2, 16, {5, 5}}, {16, 16, 1, 1}, 3, 2}});               // windows in the padding alone
-  check_tiles({{{2, 16, {5, 6}}, {8, 16, 3, 3}, 1, 1}, false});         // images that begin anywhere
+  check_tiles({{{1, 3, {17, 16}}, {16, 3, 7, 7}, 2, 3}});        // three channels, padded to four
+  check_tiles({{{2, 12, {6, 6}}, {8, 12, 3, 3}, 1, 2, 2}});      // 8-byte copies, dilation
+  check_tiles({{{2, 32, {6, 5}}, {16, 16, 3, 3}, 1, 1, 1, 2}});  // groups
+  check_tiles({{{2, 37, {6, 5}}, {41, 37, 3, 3}, 1, 1}});        // both copied
+  check_tiles({{{2, 16, {5, 5}}, {16, 16, 1, 1}, 3, 2}});        // windows in the padding alone
+  check_tiles({{{2, 16, {5, 6}}, {8, 16, 3, 3}, 1, 1}, false});  // images that begin anywhere
   check_tiles({{{2, 16, {5, 6}}, {8, 16, 3, 3}, 1, 1}, true, true});
   check_tiles({{{2, 16, {5, 6}}, {8, 16, 3, 3}, 1, 1}, true, true, DType::bf16});
   check_tiles({{{8, 64, {6, 6}}, {136, 64, 1, 1}}, true, false, DType::bf16});

@@ -1,5 +1,5 @@
-// Convolutions as image networks have them: too large for the emulated GPU, and large enough that the engine is chosen by
-// measurement.
+// Convolutions as image networks have them: too large for the emulated GPU, and large enough that the engine is chosen
+// by measurement.
 #include <doctest/doctest.h>
 
 #include <cstdio>

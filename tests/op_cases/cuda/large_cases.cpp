@@ -168,13 +168,17 @@ void add_attention(std::vector<OpCase>& rows) {
   add(16, 200, 3, 64, 1, true);
   add(1, 4096, 1, 64, 1, true);
   const Attrs apart{{"head_dim", int64_t{64}}, {"causal", false}, {"scale", 0.125}};
-  rows.push_back({"attention", {{{2, 100, 256}}, {{2, 333, 128}}, {{2, 333, 128}}}, apart, {{2, 100, 256}, {2, 2, 2, 100}}});
+  rows.push_back(
+      {"attention", {{{2, 100, 256}}, {{2, 333, 128}}, {{2, 333, 128}}}, apart, {{2, 100, 256}, {2, 2, 2, 100}}});
   rows.push_back({"attention",
                   {{{2, 100, 256}}, {{2, 333, 128}}, {{2, 333, 128}}, ids({2, 333}, 3)},
                   apart,
                   {{2, 100, 256}, {2, 2, 2, 100}}});
   for (const bool interleaved : {false, true}) {
-    const Attrs turn{{"head_dim", int64_t{64}}, {"heads", int64_t{3}}, {"rotated", int64_t{2}}, {"base", 10000.0},
+    const Attrs turn{{"head_dim", int64_t{64}},
+                     {"heads", int64_t{3}},
+                     {"rotated", int64_t{2}},
+                     {"base", 10000.0},
                      {"interleaved", interleaved}};
     rows.push_back({"rotary", {{{2, 4096, 384}}}, turn, {{2, 4096, 384}}});
   }

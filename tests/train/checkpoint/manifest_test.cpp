@@ -17,25 +17,26 @@ namespace {
 
 Manifest sample() {
   const std::string digits(kDigestDigits, 'a');
-  return {.trainctl = "0.1.0",
-          .name = "mnist_mlp",
-          .run = 3,
-          .attempt = 2,
-          .step = 120,
-          .epoch = 2,
-          .epoch_step = 20,
-          .samples = 3840,
-          .seed = 18446744073709551615u,
-          .written = "2026-11-23T12:00:00Z",
-          .files = {{"rank.0000.safetensors", 1000, digits}, {"rank.0001.safetensors", 2000, digits}},
-          .tensors = {{"fc.weight",
-                       "weight",
-                       DType::f32,
-                       {4, 3},
-                       {{"rank.0000.safetensors", {{0, 0}, {2, 3}}}, {"rank.0001.safetensors", {{2, 0}, {2, 3}}}}},
-                      {"fc.weight", "momentum", DType::bf16, {4, 3}, {{"rank.0000.safetensors", {{0, 0}, {4, 3}}}}}},
-          .metrics = {{"loss", 0.31}, {"accuracy", std::nan("")}, {"worst", -HUGE_VAL}},
-          .best = {{"loss", {.value = 0.29, .step = 80, .since = 2}}, {"accuracy", {.value = std::nan(""), .step = 40}}}};
+  return {
+      .trainctl = "0.1.0",
+      .name = "mnist_mlp",
+      .run = 3,
+      .attempt = 2,
+      .step = 120,
+      .epoch = 2,
+      .epoch_step = 20,
+      .samples = 3840,
+      .seed = 18446744073709551615u,
+      .written = "2026-11-23T12:00:00Z",
+      .files = {{"rank.0000.safetensors", 1000, digits}, {"rank.0001.safetensors", 2000, digits}},
+      .tensors = {{"fc.weight",
+                   "weight",
+                   DType::f32,
+                   {4, 3},
+                   {{"rank.0000.safetensors", {{0, 0}, {2, 3}}}, {"rank.0001.safetensors", {{2, 0}, {2, 3}}}}},
+                  {"fc.weight", "momentum", DType::bf16, {4, 3}, {{"rank.0000.safetensors", {{0, 0}, {4, 3}}}}}},
+      .metrics = {{"loss", 0.31}, {"accuracy", std::nan("")}, {"worst", -HUGE_VAL}},
+      .best = {{"loss", {.value = 0.29, .step = 80, .since = 2}}, {"accuracy", {.value = std::nan(""), .step = 40}}}};
 }
 
 /// Ends the text as a manifest ends, so that what is before it is looked at.
@@ -154,7 +155,8 @@ TEST_CASE("files have plain names, listed once: none leads out of the directory"
     check_refused("{\"name\":\"rank.0000.safetensors\"", std::string("{\"name\":\"") + name + "\"", "files[0]: name: ");
   }
   check_refused("{\"name\":\"rank.0001.safetensors\"", "{\"name\":\"rank.0000.safetensors\"", "files[1]: name: ");
-  check_refused(std::string(kDigestDigits, 'a'), std::string(kDigestDigits, 'A'), "files[0]: xxh128: expected 32 hexadecimal digits");
+  check_refused(std::string(kDigestDigits, 'a'), std::string(kDigestDigits, 'A'),
+                "files[0]: xxh128: expected 32 hexadecimal digits");
 }
 
 TEST_CASE("an unsound manifest is never written") {

@@ -192,9 +192,10 @@ TEST_CASE("the integrated file is verified: its bytes, and that its tensors are 
   CHECK(names(problems(path), "model.safetensors: its bytes are not those that were written"));
   // A checksum that agrees does not excuse other tensors.
   const SafetensorsEntry other{.name = "fc.bias:weight", .type = StoredType::f32, .shape = {4}};
-  for (const auto& [entry, words] :
-       {std::pair<SafetensorsEntry, const char*>{other, "tensor 'fc.bias:weight': expected BF16 of [4], found F32 of [4]"},
-        {{.name = "fc.extra:weight", .type = StoredType::u8, .shape = {1}}, "tensor 'fc.extra:weight' is not in checkpoint.json"}}) {
+  for (const auto& [entry, words] : {std::pair<SafetensorsEntry, const char*>{
+                                         other, "tensor 'fc.bias:weight': expected BF16 of [4], found F32 of [4]"},
+                                     {{.name = "fc.extra:weight", .type = StoredType::u8, .shape = {1}},
+                                      "tensor 'fc.extra:weight' is not in checkpoint.json"}}) {
     SafetensorsWriter writer(file, {entry});
     writer.write(0, 0, Bytes(static_cast<size_t>(writer.header().entries[0].bytes())));
     const FileDigest digest = writer.finish();

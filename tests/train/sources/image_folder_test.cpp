@@ -2,8 +2,8 @@
 #include "engine/train/data/sources/image_folder.h"
 
 #include <doctest/doctest.h>
-#include <sys/stat.h>
 #include <fmt/format.h>
+#include <sys/stat.h>
 
 #include "engine/base/text.h"
 #include "tests/train/sources/read_source.h"

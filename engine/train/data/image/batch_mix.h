@@ -15,7 +15,7 @@ namespace trainctl {
 
 struct BatchMix {
   double share = 1;  ///< of the row's own label
-  PixelBox box;           ///< cutmix: from the other row
+  PixelBox box;      ///< cutmix: from the other row
 };
 
 /// `rng` is the batch's: SampleRng(seed, pass, number of the batch in it). One number.

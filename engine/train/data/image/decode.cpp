@@ -98,7 +98,9 @@ int EncodedImage::decode(const DecodeRequest& request, Image& out) {
   return scale;
 }
 
-ImageSize image_size(std::span<const std::byte> file, const std::string& name) { return EncodedImage(file, name).size(); }
+ImageSize image_size(std::span<const std::byte> file, const std::string& name) {
+  return EncodedImage(file, name).size();
+}
 
 int decode_image(std::span<const std::byte> file, const std::string& name, const DecodeRequest& request, Image& out) {
   return EncodedImage(file, name).decode(request, out);

@@ -25,7 +25,7 @@ namespace trainctl {
 inline constexpr int64_t kMaxImagePixels = int64_t{1} << 26;
 
 struct DecodeRequest {
-  int channels = 3;           ///< 1 or 3
+  int channels = 3;                ///< 1 or 3
   std::optional<PixelBox> region;  ///< inside the upright image; else all of it
   /// 1, 2, 4 or 8: a JPEG at 1/scale of its size, from fewer coefficients. The region is still in pixels of the whole
   /// image; the result covers [top / scale, ceil((top + height) / scale)) and the same across. A PNG ignores it.
