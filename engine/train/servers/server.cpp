@@ -103,8 +103,10 @@ AsyncServer::AsyncServer(const PlannedJob& job, const Program& program, const Sh
   if (options.restore) options.restore(*executor_);
   epochs_.emplace(first_update_ / steps_per_epoch_, EpochMeans(options.from.epoch, metrics_));
   lay_out(program);
-  for (const ServedTable& table : job.tables)
+  for (const ServedTable& table : job.tables) {
     tables_.push_back(std::make_unique<servers::TableRows>(table, job.spec.optimizer, job.spec.seed, options.threads));
+    if (options.restore_table) options.restore_table(*tables_.back());
+  }
   for (const std::vector<const ServedTable*>& tables : servers::tables_by_field(job.tables)) {
     of_fields_.emplace_back();
     for (const ServedTable* table : tables) of_fields_.back().push_back(static_cast<size_t>(table - job.tables.data()));
