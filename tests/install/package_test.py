@@ -3,13 +3,15 @@
     package_test.py PACKAGES [--system DIR]...
 
 PACKAGES: the folder with one .deb and one .tar.gz, or a build directory, of which cpack makes them. Without --system both are unpacked, and the program of each runs a job
-from there. DIR is a system that debootstrap has made (as root): the commands in docs/installing.md between its comment on
-this test and the next heading run in it literally, with nothing installed beside it. DIR stays as it was: the commands see a
-copy.
+from there. DIR is a system that debootstrap has made (as root): the commands of docs/installing.md below its comment on this
+test, and then those of the first page, docs/index.md, run in it literally, with nothing installed beside it and no network.
+DIR stays as it was: the commands see a copy.
 """
 import argparse, pathlib, re, shutil, subprocess, sys, tempfile
 
 SOURCE = pathlib.Path(__file__).resolve().parents[2]
+sys.path.append(str(SOURCE / "tests/docs"))
+import pages
 PARTS = ["bin/trainctl", "share/man/man1/trainctl.1", "share/man/man1/trainctl-bench-op.1",
          "share/bash-completion/completions/trainctl", "share/fish/vendor_completions.d/trainctl.fish",
          "share/trainctl/configs/cookbook/mlp.yaml", "share/trainctl/docs/index.md", "share/doc/trainctl/LICENSE"]
@@ -50,9 +52,13 @@ def run_unpacked(tree, scratch):
 
 
 def commands():
+    """(command, expected exit code)"""
     page = (SOURCE / "docs/installing.md").read_text()
     part = re.search(r"<!-- the package test .*?-->(.*?)\*\*The C library", page, re.S)[1]
-    return [line for block in re.findall(r"```sh\n(.*?)```", part, re.S) for line in block.splitlines()]
+    installing = [line for block in re.findall(r"```sh\n(.*?)```", part, re.S) for line in block.splitlines()]
+    first = (SOURCE / "docs/index.md").read_text()
+    copying = re.search(r"^cp -r /usr/share/trainctl.*$", first, re.M)[0]
+    return [(line, 0) for line in [*installing, copying]] + [(text, code) for _, text, code in pages.commands(first)]
 
 
 def in_system(system, packages):
@@ -63,13 +69,13 @@ def in_system(system, packages):
         for package in packages:
             shutil.copy(package, root / "root")
         lines = ["set -e", "mount -t proc proc /proc", "mount -t tmpfs tmpfs /tmp", "mount -t tmpfs tmpfs /dev/shm 2>/dev/null || true",
-                 "cd /root", *[f"echo '$ {c}'; {c}" for c in commands()]]
+                 "cd /root", *[f"code=0; {text} || code=$?; [ $code = {code} ]" for text, code in commands()]]
         said = output("unshare", "--mount", "--pid", "--fork", "--kill-child", "--net", "chroot", root, "/usr/bin/env", "-i",
                       "PATH=/usr/sbin:/usr/bin:/sbin:/bin", "HOME=/root", "DEBIAN_FRONTEND=noninteractive", "bash", "-c", "\n".join(lines))
         name = re.search(r'PRETTY_NAME="(.*)"', (system / "etc/os-release").read_text())[1]
         losses = len(re.findall(r"step: \d+, loss is", said))
         assert losses > 20, said
-        print(f"{name}: {len(commands())} commands of docs/installing.md, without a network; {losses} losses")
+        print(f"{name}: {len(commands())} commands of docs/installing.md and docs/index.md; {losses} losses")
 
 
 def main():
