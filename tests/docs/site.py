@@ -2,7 +2,7 @@
 
     site.py SOURCE     exits with 77 where mkdocs-material is not installed (./bootstrap docs does that)
 
-The site that it builds must have each page, find words of each in its search index, and fetch nothing from elsewhere.
+Each page must have a title and be in the search index, and no page may load anything from elsewhere.
 """
 import json, os, pathlib, re, subprocess, sys, tempfile
 
