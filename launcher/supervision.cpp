@@ -186,9 +186,10 @@ void Supervision::check_silence(double now) {
     const Motion& motion = motions_[i];
     if (reports_[i].state != ProcessState::running || !motion.progress) continue;
     const double quiet = now - motion.moved;
+    if (quiet < limits_.timeout_seconds) continue;
+    const bool frozen = is_frozen(i);  // it will report nothing
     const bool waiting = motion.progress->waiting;
-    if (quiet < limits_.timeout_seconds + (waiting ? kWaitingMarginSeconds : 0)) continue;
-    const bool frozen = reach_.is_frozen && reach_.is_frozen(static_cast<int>(i));
+    if (waiting && !frozen && quiet < limits_.timeout_seconds + kWaitingMarginSeconds) continue;
     const Key key{frozen, !waiting, quiet};
     if (worst < 0 || key > worst_key) {
       worst = static_cast<int>(i);
@@ -196,13 +197,22 @@ void Supervision::check_silence(double now) {
     }
   }
   if (worst < 0) return;
-  if (worst < limits_.on_their_own) {
-    motions_[static_cast<size_t>(worst)].moved = now;
-    return reach_.signal_rank(worst, SIGKILL);
-  }
+  if (worst < limits_.on_their_own) return kill_alone(worst, now);
   reports_[static_cast<size_t>(worst)].silent_seconds = std::get<double>(worst_key);
   stop(now, limits_.grace_seconds);
 }
+
+/// Those that wait may have waited for it, and have not moved yet when we look again.
+void Supervision::kill_alone(int rank, double now) {
+  for (size_t i = 0; i < motions_.size(); ++i) {
+    Motion& motion = motions_[i];
+    const bool waits = motion.progress && motion.progress->waiting && !is_frozen(i);
+    if (waits || static_cast<int>(i) == rank) motion.moved = now;
+  }
+  reach_.signal_rank(rank, SIGKILL);
+}
+
+bool Supervision::is_frozen(size_t rank) const { return reach_.is_frozen && reach_.is_frozen(static_cast<int>(rank)); }
 
 bool Supervision::done() const {
   return std::none_of(reports_.begin(), reports_.end(), [&](const RankReport& report) {
@@ -261,7 +271,7 @@ void Supervision::note_states() {
     if (report.state != ProcessState::running) continue;
     report.reports_progress = motions_[i].progress.has_value();
     report.waiting = report.reports_progress && motions_[i].progress->waiting;
-    report.frozen = reach_.is_frozen && reach_.is_frozen(static_cast<int>(i));
+    report.frozen = is_frozen(i);
   }
 }
 

@@ -145,6 +145,8 @@ class Supervision {
   void note_states();
   void looked(double now);
   void check_silence(double now);
+  void kill_alone(int rank, double now);
+  bool is_frozen(size_t rank) const;
   bool restarts_left() const;
 
   Limits limits_;

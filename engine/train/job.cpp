@@ -113,12 +113,9 @@ Program with_evaluation_memory(const PlannedJob& job, Program program) {
   return program;
 }
 
-/// Servers save between updates; what workers keep of their own, and tables, they do not save yet.
+/// Servers save between updates; what workers keep of their own they do not.
 void check_saves(const PlannedJob& job) {
   if (!job.plan.is_asynchronous() || !job.spec.train.checkpoint) return;
-  if (!job.tables.empty())
-    throw SpecError(job.spec.position("train.checkpoint"), "train.checkpoint",
-                    "tables are not saved yet: " + job.tables.front().layer, "leave checkpoint out");
   for (const Tensor& tensor : job.graph.tensors)
     if (tensor.kind == TensorKind::state)
       throw SpecError(job.spec.position("train.checkpoint"), "train.checkpoint",

@@ -294,6 +294,41 @@ TEST_CASE("ranks that wait for each other have a moment to complain before they 
   CHECK(scene.count(SIGTERM) == 3);
 }
 
+/// Ranks 0 to 2 do without each other. Rank 3 serves them.
+Scene::Limits own_workers() {
+  Scene::Limits limits = Scene::kLimits;
+  limits.on_their_own = 3;
+  return limits;
+}
+
+TEST_CASE("of workers on their own the frozen one is killed, and those that wait because of it go on") {
+  Scene scene(own_workers());
+  scene.frozen[1] = true;
+  const auto look_until = [&](double end) {
+    for (; scene.clock < end; scene.clock += 0.025) {
+      scene.moves(3, static_cast<uint64_t>(scene.clock * 1000), scene.clock);  // the server lives
+      scene.supervision.advance(scene.clock);
+    }
+  };
+  for (const int rank : {0, 1, 2}) scene.moves(rank, 1, 0, true);  // all stand still in a recv
+  look_until(60.1);
+  CHECK(scene.sent == std::vector<std::pair<int, int>>{{1, SIGKILL}});
+  scene.killed(1, SIGKILL, 60.1);
+  CHECK(scene.supervision.reports()[1].spared);
+  look_until(62.5);  // it takes the others a while to move
+  for (const int rank : {0, 2}) scene.moves(rank, 2, 62.5, true);
+  look_until(100);
+  CHECK(scene.sent.size() == 1);
+}
+
+TEST_CASE("two frozen workers on their own are both killed at once, before those that wait give up") {
+  Scene scene(own_workers());
+  scene.frozen[0] = scene.frozen[2] = true;
+  for (const int rank : {0, 1, 2}) scene.moves(rank, 1, 0, rank != 2);
+  scene.passes(61);
+  CHECK(scene.sent == std::vector<std::pair<int, int>>{{2, SIGKILL}, {0, SIGKILL}});
+}
+
 TEST_CASE("while restarts are left, a failure stops all ranks, and a restart is due when all have ended") {
   Scene scene(kTwoRestarts);
   scene.exits(1, 1, 5.0);

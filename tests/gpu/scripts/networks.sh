@@ -3,22 +3,25 @@
 #
 #   networks.sh warm                 1 min    compiles the peers once, so that `speed` finds them in PyTorch's cache
 #   networks.sh speed [NETWORK …]    1 min a network    two rounds each, in turn with the compiled peer
-#   networks.sh follow               1 min    the loss of bf16 and of fp32 over 100 steps, GPT-2 124M and ResNet-50
+#   networks.sh follow [NET:BATCH …] 3 min    the loss of bf16, tf32 and fp32 over 100 steps of new samples, GPT-2 124M and ResNet-50
 set -uo pipefail
 part=${1:?warm, speed or follow}; shift
 source "$(dirname "${BASH_SOURCE[0]}")/machine.sh"
+follow=("$@"); [ ${#follow[@]} -gt 0 ] || follow=(gpt2:8 resnet50:64)
 networks=("$@"); [ ${#networks[@]} -gt 0 ] || networks=(gpt2 gpt2_350m llama resnet50)
 
-last_losses() {  # of the last 10 of 100 steps, as f32's and bf16's means and how far they are apart
+compare_losses() {  # of tf32 and bf16 with fp32: at step 100, in the mean of the last 10 steps, and at the worst step
   python3 - "$1" <<'P'
 import json, sys
-mean = {}
-for p in ("fp32", "bf16"):
+losses = {}
+for p in ("fp32", "tf32", "bf16"):
     rows = [json.loads(line) for line in open(f"{sys.argv[1]}_{p}/1/metrics.jsonl")]
-    losses = [r["loss"] for r in rows if "step" in r and "loss" in r]
-    mean[p] = sum(losses[-10:]) / 10
-    print(p, "first", losses[0], "steps", len(losses))
-print(mean, "bf16 is off by %.3f %%" % (100 * abs(mean["bf16"] / mean["fp32"] - 1)))
+    losses[p] = [r["loss"] for r in rows if "step" in r and "loss" in r]
+    assert len(losses[p]) == 100, f"{p}: {len(losses[p])} steps"
+    off = [100 * abs(loss / exact - 1) for loss, exact in zip(losses[p], losses["fp32"])]
+    mean = 100 * abs(sum(losses[p][-10:]) / sum(losses["fp32"][-10:]) - 1)
+    print("%s: %.4f to %.4f, off by %.3f %% at step 100, %.3f %% in the mean of the last 10, at most %.3f %% (step %d)" % (
+        p, losses[p][0], losses[p][-1], off[-1], mean, max(off), off.index(max(off)) + 1))
 P
 }
 
@@ -38,12 +41,13 @@ speed)
     LIMIT=200 run python3 tests/bench/networks.py bin/trainctl "$n" --device cuda --rounds "${ROUNDS:-2}" --no-eager --python python3
   done ;;
 follow)
-  for job in gpt2:8 resnet50:64; do
+  for job in "${follow[@]}"; do
     name=${job%:*}
-    for p in fp32 bf16; do
-      run bin/trainctl run templates/$name.yaml $one precision=$p dataset.batch=${job#*:} train.steps=100 train.log_every=100 launch.log_dir=$at/follow_${name}_$p
+    for p in fp32 tf32 bf16; do
+      run bin/trainctl run templates/$name.yaml $one precision=$p dataset.batch=${job#*:} dataset.samples=$((100 * ${job#*:})) \
+        train.steps=100 train.log_every=1 launch.log_dir=$at/follow_${name}_$p > $at/follow_${name}_$p.log 2>&1 || tail -20 $at/follow_${name}_$p.log
     done
-    last_losses $at/follow_$name
+    compare_losses $at/follow_$name
   done ;;
 esac
 } 2>&1 | tee "$out/networks_$part.log"

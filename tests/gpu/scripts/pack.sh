@@ -19,7 +19,7 @@ for b in "${binaries[@]}"; do
   ldd $bin/"$b" | awk '$3 ~ /^\// {print $3}'
 done | sort -u | grep -vE '/lib(c|m|dl|rt|pthread|resolv)\.so|ld-linux|libcuda|libnvidia' | while read -r f; do cp -L "$f" $to/lib/; done
 cp -r templates configs $to/
-cp -r tests/bench tests/jobs tests/random_jobs $to/tests/
+cp -r tests/bench tests/jobs tests/random_jobs engine/ops/all_ops.def $to/tests/
 cp tests/gpu/scripts/*.sh $to/
 (cd $to && tar c bin lib | xz -1 -T0 > binaries.tar.xz && rm -rf bin lib)
 du -sh $to
