@@ -82,6 +82,12 @@ class CutSearch {
     return found;
   }
 
+  /// The layer, and those of its pattern, can be cut in this way alone.
+  void fix(LayerId layer, FactorAxes axes) {
+    const int unit = network_.units.of_layer[static_cast<size_t>(layer)];
+    candidates_[static_cast<size_t>(variable_of(unit))] = {std::move(axes)};
+  }
+
   /// Cuts that may be compared with others of the space, which they need not be of.
   void include(const std::vector<FactorAxes>& of_unit) {
     for (int u = 0; u < static_cast<int>(num_units()); ++u)
@@ -387,17 +393,15 @@ FoundCuts with_other(const CutNetwork& network, FoundCuts found, const CutAltern
 
 namespace {
 
-/// `axes_of`: of a layer with its facts.
+/// `axes_of`: of a layer with its facts. What finishes layers is still chosen.
 template <class AxesOf>
 FoundCuts given_cuts(CutSpace& space, AxesOf axes_of) {
   const AxisSplit split = axis_splits(space.mesh, Effort::low)[0];
-  std::vector<std::optional<LayerStrategy>> fixed;
-  for (size_t l = 0; l < space.network.graph.layers.size(); ++l) {
-    LayerStrategy& strategy = fixed.emplace_back(LayerStrategy{}).value();
-    for (const Axes& axes : axes_of(space.network.graph.layers[l], space.network.facts[l]))
-      strategy.factor_ways.push_back(space.mesh.ways(axes));
-  }
-  CutSearch search(space, split, Effort::low, fixed, CutAim::least_time);
+  CutSearch search(space, split, Effort::low, std::vector<std::optional<LayerStrategy>>(space.strategies.size()),
+                   CutAim::least_time);
+  for (LayerId l = 0; l < static_cast<LayerId>(space.network.graph.layers.size()); ++l)
+    search.fix(
+        l, axes_of(space.network.graph.layers[static_cast<size_t>(l)], space.network.facts[static_cast<size_t>(l)]));
   search.add_tables(0, 0);
   return search.solve(split);
 }
