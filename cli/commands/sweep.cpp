@@ -147,7 +147,10 @@ int sweep(const Options& options) {
     std::cout << "stopped; the same command goes on\n";
     return 128 + SIGINT;
   }
-  return end.failed > 0 ? kExitRankFailed : kExitDone;
+  const bool failed = end.failed > 0 || std::any_of(results.begin(), results.end(), [](const TrialResult& result) {
+                        return result.state == TrialState::failed;
+                      });
+  return failed ? kExitRankFailed : kExitDone;
 }
 
 }  // namespace

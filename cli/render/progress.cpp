@@ -83,7 +83,7 @@ std::vector<Segment> segments(const LiveStatus& status, const std::vector<float>
     all.push_back({"step " + of(status.step, status.steps), 2});
     if (status.loss) all.push_back({"loss " + format_loss(static_cast<double>(*status.loss)), 3});
     if (losses.size() > 1) all.push_back({sparkline(losses, kCurveColumns), 9});
-    for (const auto& metric : status.metrics) all.push_back({metric_text(metric), 3});
+    for (const auto& metric : status.metrics) all.push_back({metric_text(metric), 4});
     if (status.samples_per_second > 0) all.push_back({rate_text(status.samples_per_second, "samples"), 7});
     if (status.tokens_per_second > 0) all.push_back({rate_text(status.tokens_per_second, "tokens"), 10});
     if (status.share_of_peak > 0) all.push_back({fmt::format("{:.0f}% of peak", 100 * status.share_of_peak), 11});

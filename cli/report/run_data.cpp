@@ -122,7 +122,7 @@ Json run_data(const RunDirectory& run) {
 
 Json planned_data(Json plan, const std::string& job) {
   const std::string name = name_of(plan);
-  Json data = {{"name", name}, {"label", name + " (plan)"}, {"state", "planned"}};
+  Json data = {{"name", name}, {"label", "plan"}, {"state", "planned"}};
   add_plan(std::move(plan), data);
   data["job"] = without_env(job);
   return data;

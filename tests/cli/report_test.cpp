@@ -120,8 +120,9 @@ TEST_CASE("trainctl report writes a page of the latest run, of named ones, and o
   CHECK(contains(written.out, "report.html: "));
   CHECK(slurp(folder + "/report.html").starts_with("<!doctype html>"));
 
-  const Json data =
-      Json::parse(trainctl_command(folder, {"report", "1", "--plan", "job.yaml", "launch.ranks=2", "--json"}).out);
+  const Json data = Json::parse(trainctl_command(folder, {"report", "1", "--plan", "job.yaml", "launch.ranks=2",
+                                                          "parallel.mode=data_parallel", "--json"})
+                                    .out);
   REQUIRE(data["runs"].size() == 2);
   CHECK(data["runs"][0]["state"] == "done");
   CHECK(data["runs"][0]["machine"]["cpus"].get<int>() > 0);

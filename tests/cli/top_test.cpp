@@ -103,7 +103,8 @@ TEST_CASE("the usage of a process group is that of all of its processes") {
 TEST_CASE("trainctl top shows the ranks of a running job once where there is no terminal") {
   const Scratch scratch;
   small_job(scratch.path());
-  const int run = start_trainctl(scratch.path(), {"run", "job.yaml", "train.steps=100000000", "launch.ranks=2"});
+  const int run = start_trainctl(
+      scratch.path(), {"run", "job.yaml", "train.steps=100000000", "launch.ranks=2", "parallel.mode=data_parallel"});
   std::string seen;
   for (int attempt = 0; attempt < 100 && !contains(seen, "training"); ++attempt) {
     seen = trainctl_command(scratch.path(), {"top"}).out;
