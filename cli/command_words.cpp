@@ -3,6 +3,9 @@
 
 #include <CLI/CLI.hpp>
 
+#include "engine/base/error.h"
+#include "engine/base/text.h"
+
 namespace trainctl {
 namespace {
 
@@ -111,6 +114,25 @@ const CLI::App* find_command(const CLI::App& app, const std::string& name) {
   for (const CLI::App* command : app.get_subcommands([](const CLI::App*) { return true; }))
     if (command->get_name() == name) return command;
   return nullptr;
+}
+
+const CLI::App& command_named(const CLI::App& app, const std::vector<std::string>& words, const std::string& asked_by) {
+  const CLI::App* command = &app;
+  for (const std::string& word : words) {
+    const CLI::App* next = find_command(*command, word);
+    const std::vector<std::string> names = names_of_commands(*command);
+    if (next == nullptr && names.empty())
+      throw SpecError({}, asked_by,
+                      full_name(*command) + " has no commands of its own, and '" + word + "' is one too many",
+                      "trainctl " + asked_by + full_name(*command).substr(app.get_name().size()));
+    if (next == nullptr) {
+      const std::string near = did_you_mean(word, names);
+      throw SpecError({}, asked_by, full_name(*command) + " has no command '" + word + "'",
+                      near.empty() ? "there are " + join(names) : near);
+    }
+    command = next;
+  }
+  return *command;
 }
 
 const CLI::Option* find_option(const CLI::App& command, const std::string& name) {

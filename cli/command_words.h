@@ -43,6 +43,9 @@ std::vector<const CLI::App*> commands_of(const CLI::App& app);
 std::vector<std::string> names_of_commands(const CLI::App& app);
 /// Null if there is none; also finds hidden ones.
 const CLI::App* find_command(const CLI::App& app, const std::string& name);
+/// The command that the words name after "trainctl"; the app itself for none. Throws SpecError of `asked_by`, a command
+/// that is given such words ("help").
+const CLI::App& command_named(const CLI::App& app, const std::vector<std::string>& words, const std::string& asked_by);
 /// "--rank" or "-n"; null if there is none. Never a positional one.
 const CLI::Option* find_option(const CLI::App& command, const std::string& name);
 

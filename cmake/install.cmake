@@ -1,22 +1,39 @@
-# cmake --install: a relocatable tree, PREFIX/bin/trainctl with the non-system libraries in PREFIX/lib.
+# cmake --install: a relocatable tree.
+#
+#   PREFIX/bin/trainctl
+#   PREFIX/lib/trainctl/          the libraries that it needs, but for those of libc6: a folder of its own, since a PREFIX/lib
+#                                 such as /usr/local/lib is searched for every program
+#   PREFIX/share/man/man1, bash-completion, zsh, fish
+#   PREFIX/share/trainctl/        configs, and docs, which jobs of the cookbook read
+#   PREFIX/share/doc/trainctl/    our licence, and those of the libraries
 include(GNUInstallDirs)
 # DT_RPATH rather than DT_RUNPATH, so that it also applies to the libraries' own dependencies.
 target_link_options(trainctl PRIVATE LINKER:--disable-new-dtags)
-set_target_properties(trainctl PROPERTIES INSTALL_RPATH "$ORIGIN/../lib" BUILD_WITH_INSTALL_RPATH OFF)
+set_target_properties(trainctl PROPERTIES INSTALL_RPATH "$ORIGIN/../lib/trainctl" BUILD_WITH_INSTALL_RPATH OFF)
 install(TARGETS trainctl RUNTIME DESTINATION bin)
-install(DIRECTORY configs/ DESTINATION share/trainctl/configs)
-install(FILES LICENSE DESTINATION share/trainctl)
+install(DIRECTORY configs docs DESTINATION share/trainctl)
+install(FILES LICENSE DESTINATION share/doc/trainctl)
 install(CODE "
-  file(GET_RUNTIME_DEPENDENCIES
-    EXECUTABLES \"$<TARGET_FILE:trainctl>\"
-    RESOLVED_DEPENDENCIES_VAR resolved
-    UNRESOLVED_DEPENDENCIES_VAR unresolved
-    PRE_EXCLUDE_REGEXES \"^ld-linux\" \"^lib(c|m|dl|rt|pthread|resolv)\\\\.so\"
-    POST_EXCLUDE_REGEXES \"libcuda\\\\.so\" \"libnvidia\" \"libcublas\" \"libcudnn\" \"libnccl\" \"libcudart\")
-  if(unresolved)
-    message(FATAL_ERROR \"cannot find \${unresolved}, which trainctl needs\")
-  endif()
-  foreach(library \${resolved})
-    file(INSTALL \"\${library}\" DESTINATION \"\${CMAKE_INSTALL_PREFIX}/lib\" FOLLOW_SYMLINK_CHAIN)
-  endforeach()
+  set(trainctl \"$<TARGET_FILE:trainctl>\")
+  include(\"${CMAKE_CURRENT_LIST_DIR}/install_libraries.cmake\")
+  include(\"${CMAKE_CURRENT_LIST_DIR}/install_words.cmake\")
 ")
+
+# ./bootstrap package: the same tree as a .deb and a .tar.gz.
+set(CPACK_PACKAGE_NAME trainctl)
+set(CPACK_PACKAGE_CONTACT "the maintainers of trainctl")
+set(CPACK_PACKAGE_DESCRIPTION_SUMMARY "declarative launcher and engine for distributed training")
+set(CPACK_PACKAGE_DESCRIPTION "One YAML file says what a network is and how it runs in parallel. trainctl plans the run, proves the plan,
+starts one process a rank, and trains on CPUs or NVIDIA GPUs. It also starts and supervises any other program.")
+set(CPACK_STRIP_FILES ON)
+set(CPACK_GENERATOR "DEB;TGZ")
+set(CPACK_PACKAGE_FILE_NAME "trainctl-${PROJECT_VERSION}-linux-${CMAKE_SYSTEM_PROCESSOR}")
+set(CPACK_RESOURCE_FILE_LICENSE "${PROJECT_SOURCE_DIR}/LICENSE")
+set(CPACK_DEBIAN_FILE_NAME DEB-DEFAULT)
+set(CPACK_DEBIAN_PACKAGE_SECTION science)
+# All libraries but those of libc6 are in the package, so it installs wherever the C library is as new as here.
+execute_process(COMMAND getconf GNU_LIBC_VERSION OUTPUT_VARIABLE libc OUTPUT_STRIP_TRAILING_WHITESPACE)
+string(REPLACE "glibc " "" libc "${libc}")
+set(CPACK_DEBIAN_PACKAGE_DEPENDS "libc6 (>= ${libc})")
+set(CPACK_DEBIAN_PACKAGE_SUGGESTS "openssh-client, man-db, bash-completion")
+include(CPack)

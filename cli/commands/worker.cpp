@@ -27,6 +27,7 @@
 #include "engine/train/job.h"
 #include "engine/train/prediction.h"
 #include "engine/train/servers/server.h"
+#include "engine/train/servers/table_image.h"
 #include "engine/train/trainer.h"
 #include "launcher/run_directory.h"
 
@@ -44,6 +45,7 @@ struct Options {
   bool record = false;
   std::string profile;          ///< steps, "3-5"; empty: none
   int image_fd = -1;            ///< memory for this rank's part of checkpoints; -1: the job saves none
+  int tables_fd = -1;           ///< the same for the rows of a server's tables
   int cache_fd = -1;            ///< memory in which the ranks of this host keep samples for each other; -1: none
   int failures = 0;             ///< of the run before this attempt
   std::string resume;           ///< the checkpoint to go on from; empty: none
@@ -159,9 +161,14 @@ class Worker {
       reader.emplace(read_manifest(options_.resume), options_.resume);
       server_options.from = position_after(*job_, reader->manifest(), options_.resume);
       server_options.restore = [&](Executor& executor) { restore(*program_, *reader, executor); };
+      server_options.restore_table = [&](servers::TableRows& rows) {
+        servers::restore_rows(*reader, program_->server, job_->plan.servers, rows);
+      };
     }
     ServerHooks hooks = output.hooks();
     std::optional<Saver> saver;
+    std::optional<servers::TableImage> tables;
+    if (options_.tables_fd >= 0) tables.emplace(options_.tables_fd, program_->server);
     if (options_.image_fd >= 0) {
       saver.emplace(*job_, *program_, *memory_, options_.image_fd, server_options.from, options_.failures);
       hooks.saves_before = [&](int64_t step) { return saver->saves_before(step); };
@@ -170,6 +177,7 @@ class Worker {
     }
     AsyncServer server(*job_, *program_, *memory_, comm, hooks, server_options);
     if (saver) saver->prepare(server.executor());
+    if (saver && tables) saver->copies_too([&] { tables->write(server.tables()); });
     status.state = RankState::training;
     server.run();
     output.ended(server);
@@ -281,6 +289,7 @@ void add_worker_command(CLI::App& app, Action& chosen) {
   command->add_flag("--record", options->record);
   command->add_option("--profile", options->profile);
   command->add_option("--image-fd", options->image_fd);
+  command->add_option("--tables-fd", options->tables_fd);
   command->add_option("--cache-fd", options->cache_fd);
   command->add_option("--failures", options->failures);
   command->add_option("--resume-from", options->resume);

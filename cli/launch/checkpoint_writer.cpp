@@ -35,18 +35,17 @@ constexpr milliseconds kLook{5};
 /// Between two tries to write one save.
 constexpr milliseconds kFirstPause{500}, kLongestPause{30'000};
 
-/// A rank's image as the writer sees it. It is mapped once the rank has sized it.
+/// A rank's image as the writer sees it: mapped once the rank has sized it, and anew when its size has changed.
 class ImageView {
  public:
   explicit ImageView(int fd) : fd_(fd) {}
   ImageView(ImageView&& other) noexcept : fd_(other.fd_), bytes_(std::exchange(other.bytes_, {})) {}
-  ~ImageView() {
-    if (!bytes_.empty()) munmap(const_cast<std::byte*>(bytes_.data()), bytes_.size());
-  }
+  ~ImageView() { unmap(); }
 
   std::span<const std::byte> bytes() {
     struct stat info {};
-    if (!bytes_.empty() || fstat(fd_, &info) != 0 || info.st_size == 0) return bytes_;
+    if (fstat(fd_, &info) != 0 || info.st_size == static_cast<off_t>(bytes_.size())) return bytes_;
+    unmap();
     void* memory = mmap(nullptr, static_cast<size_t>(info.st_size), PROT_READ, MAP_SHARED, fd_, 0);
     if (memory == MAP_FAILED) throw EnvError(std::string("cannot map a rank's state: ") + std::strerror(errno));
     bytes_ = {static_cast<const std::byte*>(memory), static_cast<size_t>(info.st_size)};
@@ -54,6 +53,11 @@ class ImageView {
   }
 
  private:
+  void unmap() {
+    if (!bytes_.empty()) munmap(const_cast<std::byte*>(bytes_.data()), bytes_.size());
+    bytes_ = {};
+  }
+
   int fd_;
   std::span<const std::byte> bytes_;
 };

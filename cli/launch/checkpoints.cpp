@@ -123,7 +123,8 @@ void Checkpoints::prepare(int attempt, const RunDirectory& directory, const std:
     const int number = checkpoints.claim_attempt();
     if (attempt > 0) find_newest(checkpoints);
     close_images();
-    for (int rank = 0; rank < job_.spec.processes(); ++rank) {
+    const int tables = job_.tables.empty() ? 0 : job_.plan.servers;
+    for (int image = 0; image < job_.spec.processes() + tables; ++image) {
       const int fd = memfd_create("trainctl-state", 0);
       if (fd < 0) throw EnvError(std::string("cannot make memory for checkpoints: ") + std::strerror(errno));
       images_.push_back(fd);
@@ -154,10 +155,16 @@ void Checkpoints::find_newest(const CheckpointDirectory& directory) {
 }
 
 void Checkpoints::add_to(ProcessCommand& command, int rank) const {
-  if (!images_.empty()) {
-    const int fd = images_[static_cast<size_t>(rank)];
-    command.argv.insert(command.argv.end(), {"--image-fd", std::to_string(fd), "--failures", std::to_string(attempt_)});
+  const auto add_image = [&](const char* option, int image) {
+    const int fd = images_[static_cast<size_t>(image)];
+    command.argv.insert(command.argv.end(), {option, std::to_string(fd)});
     command.inherited_fds.push_back(fd);
+  };
+  if (!images_.empty()) {
+    add_image("--image-fd", rank);
+    command.argv.insert(command.argv.end(), {"--failures", std::to_string(attempt_)});
+    const int server = rank - job_.plan.own_workers;
+    if (!job_.tables.empty() && server >= 0) add_image("--tables-fd", job_.spec.processes() + server);
   }
   if (point_) command.argv.insert(command.argv.end(), {"--resume-from", fs::absolute(point_->path).string()});
 }

@@ -69,7 +69,7 @@ class Checkpoints {
   const CheckpointUse use_;
   std::optional<ResumePoint> point_;
   int attempt_ = 0;
-  std::vector<int> images_;  ///< memfds, by rank
+  std::vector<int> images_;  ///< memfds: by rank, then, where there are tables, by server
   std::function<std::unique_ptr<CheckpointWriter>()> start_writer_;
   std::unique_ptr<CheckpointWriter> writer_;
   std::shared_ptr<SharedMemory> memory_;  ///< of the attempt that writer_ is for

@@ -6,7 +6,7 @@
 #include <cmath>
 #include <functional>
 #include <numeric>
-#include <set>
+#include <vector>
 
 namespace trainctl {
 namespace {
@@ -15,6 +15,12 @@ int rounds(int members) { return std::bit_width(static_cast<unsigned>(members - 
 
 bool multiplies_in_bf16(Infos inputs) {
   return std::any_of(inputs.begin(), inputs.end(), [](const TensorInfo& info) { return info.dtype == DType::bf16; });
+}
+
+/// Ascending, each once.
+void sort_once(std::vector<int>& numbers) {
+  if (!std::is_sorted(numbers.begin(), numbers.end())) std::sort(numbers.begin(), numbers.end());
+  numbers.erase(std::unique(numbers.begin(), numbers.end()), numbers.end());
 }
 
 }  // namespace
@@ -27,10 +33,12 @@ int GroupSpread::size() const { return std::accumulate(units.begin(), units.end(
 
 GroupSpread spread_of(const Machine& machine, std::span<const int> ranks) {
   GroupSpread spread;
-  std::set<int> units(ranks.begin(), ranks.end());
+  std::vector<int> units(ranks.begin(), ranks.end());
+  sort_once(units);
   for (const LinkLevel& level : machine.links) {
-    std::set<int> outer;
-    for (int unit : units) outer.insert(level.devices == 0 ? 0 : unit / level.devices);
+    std::vector<int> outer;
+    for (int unit : units) outer.push_back(level.devices == 0 ? 0 : unit / level.devices);
+    sort_once(outer);
     // Groups that do not divide evenly among networks are taken for as wide as their widest part.
     const size_t widest = (units.size() + outer.size() - 1) / outer.size();
     spread.units.push_back(static_cast<int>(widest));

@@ -13,6 +13,7 @@
 #include "engine/plan/kept_results.h"
 #include "engine/plan/part_limits.h"
 #include "engine/plan/plan.h"
+#include "engine/plan/plan_memo.h"
 #include "engine/plan/propagation.h"
 #include "engine/plan/sharding_facts.h"
 #include "engine/plan/stages.h"
@@ -96,7 +97,7 @@ void cut_the_batch(const Graph& graph, const std::vector<LayerFacts>& facts, Pla
 
 void choose_axes(const Graph& graph, const std::vector<LayerFacts>& facts,
                  const std::vector<std::optional<LayerStrategy>>& strategies, const JobSpec& spec,
-                 const CostModel& cost, Plan& plan) {
+                 const CostModel& cost, PlanMemo* memo, Plan& plan) {
   if (plan.hybrid()) {
     say_whole(graph, plan, Choice::by_hand, "hybrid_parallel: each rank runs the network as written");
   } else if (plan.mesh.size() == 1) {
@@ -111,7 +112,7 @@ void choose_axes(const Graph& graph, const std::vector<LayerFacts>& facts,
     plan.layers[l].reason = strategy_reason(strategy, spec.position(strategy.path));
   }
   if (plan.mode == ParallelMode::semi_auto_parallel && plan.mesh.size() > 1) {
-    propagate(graph, facts, strategies, cost, plan);
+    propagate(graph, facts, strategies, cost, plan, memo);
   }
 }
 
@@ -222,25 +223,7 @@ void add_notes(const std::vector<std::optional<LayerStrategy>>& strategies, cons
   }
 }
 
-}  // namespace
-
-std::string_view to_string(Choice choice) {
-  switch (choice) {
-    case Choice::user:
-      return "user";
-    case Choice::propagated:
-      return "propagated";
-    case Choice::data_parallel:
-      return "data_parallel";
-    case Choice::stand_alone:
-      return "stand_alone";
-    case Choice::by_hand:
-      return "by hand";
-  }
-  return "?";
-}
-
-Plan make_plan(const Graph& graph, const JobSpec& spec, const CostModel& cost) {
+Plan plan_with(const Graph& graph, const JobSpec& spec, const CostModel& cost, PlanMemo* memo) {
   Plan plan = plan_header(spec);
   const std::vector<LayerFacts> facts = sharding_facts(graph);
   std::vector<Diagnostic> errors;
@@ -264,7 +247,7 @@ Plan make_plan(const Graph& graph, const JobSpec& spec, const CostModel& cost) {
     plan.layers[l].virtual_stage = stages[l];
     plan.layers[l].recompute = rule_for(spec.parallel.recompute, graph.layers[l].name, facts[l].is_loss) != nullptr;
   }
-  choose_axes(graph, facts, strategies, spec, cost, plan);
+  choose_axes(graph, facts, strategies, spec, cost, memo, plan);
   place_sums(graph, cost, plan);
   choose_kept_results(graph, cost, plan);
   place_variables(graph, by_hand, plan);
@@ -277,6 +260,32 @@ Plan make_plan(const Graph& graph, const JobSpec& spec, const CostModel& cost) {
     for (std::string& note : equal_part_notes(graph, plan, held)) plan.notes.push_back(std::move(note));
   }
   return plan;
+}
+
+}  // namespace
+
+std::string_view to_string(Choice choice) {
+  switch (choice) {
+    case Choice::user:
+      return "user";
+    case Choice::propagated:
+      return "propagated";
+    case Choice::data_parallel:
+      return "data_parallel";
+    case Choice::stand_alone:
+      return "stand_alone";
+    case Choice::by_hand:
+      return "by hand";
+  }
+  return "?";
+}
+
+Plan make_plan(const Graph& graph, const JobSpec& spec, const CostModel& cost) {
+  return plan_with(graph, spec, cost, nullptr);
+}
+
+Plan make_plan(const Graph& graph, const JobSpec& spec, const CostModel& cost, PlanMemo& memo) {
+  return plan_with(graph, spec, cost, &memo);
 }
 
 }  // namespace trainctl

@@ -8,15 +8,17 @@
 #include "engine/graph/graph.h"
 #include "engine/plan/cost_model.h"
 #include "engine/plan/plan.h"
+#include "engine/plan/plan_memo.h"
 #include "engine/plan/sharding_facts.h"
 #include "engine/plan/strategies.h"
 
 namespace trainctl {
 
 /// Fills in factor_axes, choice, reason, would_be and advice of `plan.layers`, and `plan.apart` for nodes that finish a
-/// layer in another layout. Stages must already be set.
+/// layer in another layout. Stages must already be set. Axes are taken from the memo, if it has them, and kept there.
 void propagate(const Graph& graph, const std::vector<LayerFacts>& facts,
-               const std::vector<std::optional<LayerStrategy>>& strategies, const CostModel& cost, Plan& plan);
+               const std::vector<std::optional<LayerStrategy>>& strategies, const CostModel& cost, Plan& plan,
+               PlanMemo* memo = nullptr);
 
 /// "strategy [[2, 1], [2, 1]] at job.yaml:31".
 std::string strategy_reason(const StrategySpec& strategy, const SourcePos& pos);

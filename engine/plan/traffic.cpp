@@ -331,12 +331,12 @@ Traffic::Moved Traffic::moved(const TensorUses& tensor) {
 }
 
 const Traffic::Moved& Traffic::move(const TensorUses& tensor, const Use& target) {
-  std::string key;
-  const auto append = [&key](uint64_t code) { key.append(reinterpret_cast<const char*>(&code), sizeof code); };
+  key_.clear();
+  const auto append = [this](uint64_t code) { key_.append(reinterpret_cast<const char*>(&code), sizeof code); };
   append(tensor.shape_class * 2 + (target.once_a_step ? 1 : 0));
   for (uint64_t code : from_) append(code);
   for (uint64_t code : to_) append(code);
-  const auto [known, fresh] = known_.try_emplace(key);
+  const auto [known, fresh] = known_.try_emplace(key_);
   if (fresh) {
     const auto& [shape, dtype] = shapes_[tensor.shape_class];
     const CostModel& cost = target.once_a_step ? bucketed_ : cost_;

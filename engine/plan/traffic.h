@@ -110,7 +110,8 @@ class Traffic {
   std::unordered_map<std::string, Moved> known_;
   std::vector<uint32_t> seen_;  ///< by tensor: the number of the last call of around() that counted it
   uint32_t calls_ = 0;
-  std::vector<uint64_t> from_, to_;  ///< scratch
+  std::vector<uint64_t> from_, to_;  ///< scratch, as all that follows
+  std::string key_;
   std::vector<std::vector<uint64_t>> counted_, counted_sources_;
 };
 

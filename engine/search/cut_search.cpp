@@ -108,6 +108,19 @@ class CutSearch {
     return all;
   }
 
+  std::vector<CutAlternative> others(const std::vector<FactorAxes>& of_unit) {
+    const std::vector<int> setting = setting_of(of_unit);
+    const std::vector<std::vector<double>> sums = sums_of_changes(setting);
+    std::vector<CutAlternative> all;
+    for (int unit : units_told()) {
+      const size_t v = static_cast<size_t>(variable_of(unit));
+      for (CutAlternative& other : others_of(unit, static_cast<size_t>(setting[v]), sums[v]))
+        all.push_back(std::move(other));
+    }
+    std::stable_sort(all.begin(), all.end(), [](const auto& a, const auto& b) { return a.seconds < b.seconds; });
+    return all;
+  }
+
  private:
   size_t num_units() const { return network_.units.all.size(); }
   int variable_of(int unit) const { return variable_of_[static_cast<size_t>(unit)]; }
@@ -356,18 +369,48 @@ std::vector<CutAlternative> next_best_cuts(CutSpace& space, const FoundCuts& fou
   return search.next_best(found.of_unit);
 }
 
-FoundCuts data_parallel_cuts(CutSpace& space) {
+std::vector<CutAlternative> other_cuts(CutSpace& space, const FoundCuts& found) {
+  CutSearch search(space, found.split, space.effort, space.strategies, CutAim::least_time);
+  search.include(found.of_unit);
+  search.add_tables(0, 0);
+  return search.others(found.of_unit);
+}
+
+FoundCuts with_other(const CutNetwork& network, FoundCuts found, const CutAlternative& other) {
+  for (size_t l = 0; l < network.patterns.size(); ++l) {
+    if (network.patterns[l] != other.pattern) continue;
+    found.of_layer[l] = other.axes;
+    found.of_unit[static_cast<size_t>(network.units.of_layer[l])] = other.axes;
+  }
+  return found;
+}
+
+namespace {
+
+/// `axes_of`: of a layer with its facts.
+template <class AxesOf>
+FoundCuts given_cuts(CutSpace& space, AxesOf axes_of) {
   const AxisSplit split = axis_splits(space.mesh, Effort::low)[0];
   std::vector<std::optional<LayerStrategy>> fixed;
   for (size_t l = 0; l < space.network.graph.layers.size(); ++l) {
-    const Layer& layer = space.network.graph.layers[l];
     LayerStrategy& strategy = fixed.emplace_back(LayerStrategy{}).value();
-    for (const Axes& axes : data_parallel_axes(space.mesh, layer, space.network.facts[l]))
+    for (const Axes& axes : axes_of(space.network.graph.layers[l], space.network.facts[l]))
       strategy.factor_ways.push_back(space.mesh.ways(axes));
   }
   CutSearch search(space, split, Effort::low, fixed, CutAim::least_time);
   search.add_tables(0, 0);
   return search.solve(split);
+}
+
+}  // namespace
+
+FoundCuts data_parallel_cuts(CutSpace& space) {
+  return given_cuts(
+      space, [&](const Layer& layer, const LayerFacts& facts) { return data_parallel_axes(space.mesh, layer, facts); });
+}
+
+FoundCuts whole_cuts(CutSpace& space) {
+  return given_cuts(space, [](const Layer& layer, const LayerFacts&) { return FactorAxes(layer.factors.size()); });
 }
 
 std::string reason_against(const CutAlternative& other) {

@@ -64,9 +64,15 @@ FoundCuts find_cuts(CutSpace& space, const AxisSplit& split, CutAim aim = CutAim
 
 /// Every layer cuts its batch; no layer may have a strategy.
 FoundCuts data_parallel_cuts(CutSpace& space);
+/// No layer cuts anything, so every rank does all of the work and there is nothing to send; the same holds.
+FoundCuts whole_cuts(CutSpace& space);
 
 /// For each pattern without a strategy the cheapest cuts other than the found ones while all others stay, if there are
 /// any.
 std::vector<CutAlternative> next_best_cuts(CutSpace& space, const FoundCuts& found);
+/// All other cuts of each of them, those that cost least first; without their bytes.
+std::vector<CutAlternative> other_cuts(CutSpace& space, const FoundCuts& found);
+/// The cuts with one of these in its place.
+FoundCuts with_other(const CutNetwork& network, FoundCuts found, const CutAlternative& other);
 
 }  // namespace trainctl

@@ -19,7 +19,7 @@ class EveryPlan {
   EveryPlan(const JobSpec& job, const DataShapes& data, const CostModel& cost, int64_t memory, const TryPlan& try_plan)
       : job_(job),
         try_plan_(try_plan),
-        networks_(job, data, cost.machine()),
+        networks_(job, data, cost),
         open_(job, networks_, found_.notes),
         tried_(job, memory, try_plan) {
     found_.memory = memory;

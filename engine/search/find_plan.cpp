@@ -9,6 +9,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <string_view>
 #include <utility>
 
 #include "engine/base/text.h"
@@ -26,15 +27,26 @@ namespace {
 constexpr double kInfinite = std::numeric_limits<double>::infinity();
 /// The search's own sum may be off by this much before a plan that it likes less is not tried.
 constexpr double kDoubt = 1.5;
+/// The same of a plan whose kernels alone, evenly spread, are above it.
+constexpr double kBoundDoubt = 1.1;
 /// The same of the memory that it expects.
 constexpr double kMemoryDoubt = 1.3;
-constexpr size_t kMostTrials = 24;
 
-/// How much is tried: layers times micro-batches, which is about what a plan takes to compile and simulate.
-int64_t most_work(Effort effort) { return effort == Effort::low ? 1'000 : effort == Effort::normal ? 10'000 : 400'000; }
+/// How much is tried. Work is layers times micro-batches, which is about what a plan takes to compile and simulate.
+struct TrialLimits {
+  int64_t most_work;
+  int64_t little_work;  ///< tried in any case, so of small networks many plans
+  size_t trials;        ///< no more of them once little_work is done
+  size_t first;         ///< of these, before changes of the best
+};
+
+TrialLimits limits_of(Effort effort) {
+  if (effort == Effort::low) return {1'000, 500, 16, 8};
+  return effort == Effort::normal ? TrialLimits{10'000, 4'000, 40, 16} : TrialLimits{400'000, 40'000, 600, 100};
+}
 
 /// Plans that people know always compete.
-enum class KnownAs : uint8_t { nothing, data_parallel, tensor_parallel };
+enum class KnownAs : uint8_t { nothing, data_parallel, tensor_parallel, whole };
 
 /// Cuts of a network on the ranks of one stage.
 struct CutChoice {
@@ -83,7 +95,8 @@ class Search {
         memory_(memory),
         try_plan_(try_plan),
         effort_(job.parallel.search.effort),
-        networks_(job, data, cost.machine()),
+        limits_(limits_of(effort_)),
+        networks_(job, data, cost),
         small_(bare_, networks_.repeats()),
         open_(job, networks_, found_.notes),
         bytes_(weight_bytes(job)),
@@ -96,8 +109,12 @@ class Search {
     if (memory_ > 0 && !any_fits()) weigh_short_of_memory(false);
     if (considered_.empty() && !illegal_.empty()) throw SpecError(illegal_);
     try_named();
-    try_best();
+    try_best(limits_.first);
+    if (tried_.is_short_of_memory()) weigh_more_micro_batches();
     if (!tried_.fastest()) try_least_memory();
+    if (!tried_.fastest()) shrink();
+    improve();
+    try_best(std::numeric_limits<size_t>::max());
     improve();
     return finish();
   }
@@ -105,24 +122,50 @@ class Search {
  private:
   // ---- weighing -----------------------------------------------------------------------------------
 
-  void weigh_all(double seconds_per_byte) {
-    double best = kInfinite;
+  /// Stages and micro-batches, with a time by the search's own sum that none of their plans is below.
+  struct Pipeline {
+    int stages = 1, micro_batches = 1;
+    double least = 0;
+  };
+
+  /// Those that can be fast first.
+  std::vector<Pipeline> pipelines() {
+    std::vector<Pipeline> all;
     for (int stages : open_.stage_counts()) {
       if (job_.launch.ranks % stages != 0) continue;
       for (int m : open_.micro_batch_counts()) {
-        const LeastWork& work = networks_.of(m)->least;
-        double bound = kInfinite, idle = kInfinite;
+        const std::shared_ptr<const Network> network = networks_.of(m);
+        double idle = kInfinite;
         for (const auto& [schedule, chunks] : open_.schedules(stages, m)) {
-          bound = std::min(bound, least_seconds(work, job_.launch.ranks, stages, m, schedule));
-          idle = std::min(idle, waits(schedule, stages, chunks) / m);
+          const double bound = least_seconds(network->least, job_.launch.ranks, stages, m, schedule);
+          found_.bound = found_.bound == 0 ? bound : std::min(found_.bound, bound);
+          idle = std::min(idle, waits(schedule, stages, chunks));
         }
-        found_.bound = found_.bound == 0 ? bound : std::min(found_.bound, bound);
-        if (bound * (1 + idle) > best * kDoubt) continue;
-        const double here = weigh(stages, m, seconds_per_byte);
-        best = std::min(best, here);
-        if (stages == 1 && here < kInfinite) break;  // more micro-batches in one stage only save memory
+        all.push_back({stages, m, network->kernel_seconds * (m + idle) / job_.launch.ranks});
       }
     }
+    // The sums of one stage are all but equal.
+    const auto rank = [](const Pipeline& one) { return one.stages == 1 ? 0 : one.least; };
+    std::stable_sort(all.begin(), all.end(), [&](const auto& a, const auto& b) { return rank(a) < rank(b); });
+    return all;
+  }
+
+  void weigh_all(double seconds_per_byte) {
+    double best = kInfinite;
+    bool one_stage_fits = false;
+    for (const Pipeline& pipeline : pipelines()) {
+      if (pipeline.least > best * kBoundDoubt || (pipeline.stages == 1 && one_stage_fits && !saves_memory_)) continue;
+      const double here = weigh(pipeline.stages, pipeline.micro_batches, seconds_per_byte);
+      best = std::min(best, here);
+      one_stage_fits = one_stage_fits || here < kInfinite;
+    }
+  }
+
+  /// More micro-batches of one stage only save memory, so they are left out until a plan that is tried lacks it.
+  void weigh_more_micro_batches() {
+    saves_memory_ = true;
+    weigh_all(0);
+    sort_considered();
   }
 
   /// The expected time of the best that fits in any case.
@@ -180,6 +223,7 @@ class Search {
     if (is_free && mesh.size() > 1 && seconds_per_byte == 0) {
       add("data parallel on " + ranks_text(mesh.size()), KnownAs::data_parallel, data_parallel_cuts(space));
       if (stages == 1) {
+        add("the same on all " + ranks_text(mesh.size()), KnownAs::whole, whole_cuts(space));
         const AxisSplit split = within_hosts(mesh);
         add("tensor parallel on " + name_of(mesh, split), KnownAs::tensor_parallel,
             find(split, CutAim::tensor_parallel));
@@ -267,14 +311,20 @@ class Search {
     return choice;
   }
 
-  /// Null if it has been tried, or if too much has been; until something fits there is more.
+  /// True if no more than this may be tried, of plans that cost this work. There are more ways to save memory than
+  /// time.
+  bool is_enough(int64_t work, size_t most) const {
+    if (work_ + work > limits_.most_work) return true;
+    return tried_.size() >= (tried_.is_short_of_memory() ? 3 * most : most) && work_ + work > limits_.little_work;
+  }
+
+  /// Null if it has been tried, or if enough has been.
   const TriedPlan* try_one(const Considered& one, bool always) {
-    if (!always && tried_.fastest() && tried_.size() >= kMostTrials) return nullptr;
+    if (!always && is_enough(0, limits_.trials)) return nullptr;
     PlanChoice choice = choice_of(one);
     if (tried_.is_known(choice)) return nullptr;
     const SmallJobs::Sizes sizes = small_.sizes_of(choice);
-    const bool enough = tried_.fastest() || tried_.size() >= 2 * kMostTrials;
-    if (!always && enough && (work_ + sizes.work > most_work(effort_) || tried_.size() >= kMostTrials)) return nullptr;
+    if (!always && is_enough(sizes.work, limits_.trials)) return nullptr;
     work_ += sizes.work;
     Trial trial = small_.sum_of(choice, sizes, try_plan_);
     if (!trial.fault.empty() && !sizes.is_whole())
@@ -284,7 +334,8 @@ class Search {
     return &tried_[tried_.add({std::move(name), std::move(choice), one.expected.seconds, std::move(trial)})];
   }
 
-  /// Plans of one stage that people know: data parallel at each level of optimizer_shard, tensor parallel at the best.
+  /// Plans of one stage that people know: data parallel at each level of optimizer_shard, tensor parallel at the best,
+  /// and all ranks doing the same, which is the fastest where messages take longer than the work.
   void try_named() {
     for (const Considered& one : considered_) {
       if (one.cuts->known_as != KnownAs::data_parallel || !is_plain(one)) continue;
@@ -293,21 +344,37 @@ class Search {
         memory_scale_ = static_cast<double>(tried->trial.memory) / one.expected.memory;
     }
     sort_considered();
-    const auto other = std::find_if(considered_.begin(), considered_.end(), [&](const Considered& one) {
-      return one.cuts->known_as == KnownAs::tensor_parallel && is_plain(one);
-    });
-    if (other != considered_.end()) try_one(*other, true);
+    for (const KnownAs known : {KnownAs::tensor_parallel, KnownAs::whole}) {
+      const auto other = std::find_if(considered_.begin(), considered_.end(), [&](const Considered& one) {
+        return one.cuts->known_as == known && is_plain(one);
+      });
+      if (other != considered_.end()) try_one(*other, true);
+    }
   }
 
   bool is_plain(const Considered& one) const {
     return one.stages == 1 && one.recompute == 0 && one.micro_batches == open_.micro_batch_counts().front();
   }
 
-  void try_best() {
+  /// The best of each number of stages and way to cut, then the second best of each, and so on: plans that differ
+  /// compete before plans alike.
+  std::vector<const Considered*> in_turns() const {
+    std::map<std::pair<int, std::string_view>, int> turns;
+    std::vector<std::pair<int, const Considered*>> all;
+    for (const Considered& one : considered_) all.emplace_back(turns[{one.stages, one.cuts->name}]++, &one);
+    std::stable_sort(all.begin(), all.end(), [](const auto& a, const auto& b) { return a.first < b.first; });
+    std::vector<const Considered*> order;
+    for (const auto& [turn, one] : all) order.push_back(one);
+    return order;
+  }
+
+  /// Until so many plans have been tried.
+  void try_best(size_t most) {
     double best = kInfinite;
-    for (const Considered& one : considered_) {
-      if (one.expected.seconds > best * kDoubt) continue;
-      const TriedPlan* tried = try_one(one, false);
+    for (const Considered* one : in_turns()) {
+      if (tried_.fastest() && tried_.size() >= most) break;
+      if (one->expected.seconds > best * kDoubt) continue;
+      const TriedPlan* tried = try_one(*one, false);
       if (tried != nullptr && tried->trial.fits(memory_)) best = std::min(best, tried->expected);
     }
   }
@@ -318,24 +385,60 @@ class Search {
     weigh_short_of_memory(true);
     std::stable_sort(considered_.begin(), considered_.end(),
                      [](const Considered& a, const Considered& b) { return a.expected.memory < b.expected.memory; });
-    size_t tried = 0;
+    const size_t before = tried_.size();
     for (const Considered& one : considered_) {
-      if (tried_.fastest() || tried == kMostTrials) break;
-      if (try_one(one, true) != nullptr) ++tried;
+      if (tried_.fastest() || (tried_.size() >= before + limits_.trials && work_ > limits_.most_work)) break;
+      try_one(one, true);
     }
     sort_considered();
   }
 
-  /// Single changes of the best, as long as one is better.
-  void improve() {
-    for (;;) {
-      const std::optional<size_t> from = tried_.fastest();
+  /// Single changes of the plan that needs least, until one fits or none needs less. At least as much is tried as of a
+  /// search that finds a plan, before it is said that none fits.
+  void shrink() {
+    const size_t most = tried_.size() + 2 * limits_.trials;
+    while (memory_ > 0 && !tried_.fastest()) {
+      const std::optional<size_t> from = tried_.smallest();
       if (!from) return;
       const Considered base = sources_[*from];
-      const double before = tried_[*from].trial.seconds;
+      for (const Considered& one : considered_) {
+        if (tried_.fastest() || (tried_.size() >= most && work_ > 2 * limits_.most_work)) return;
+        if (differences(one, base) == 1 && one.expected.memory <= base.expected.memory * kMemoryDoubt)
+          try_one(one, true);
+      }
+      if (tried_.smallest() == from) change_cuts(base, true);
+      if (tried_.smallest() == from) return;
+    }
+  }
+
+  /// Single changes of the best, as long as one is better.
+  void improve() {
+    while (const std::optional<size_t> from = tried_.fastest()) {
+      const Considered base = sources_[*from];
       for (const Considered& one : considered_)
         if (differences(one, base) == 1 && one.expected.seconds <= base.expected.seconds * kDoubt) try_one(one, false);
-      if (tried_[*tried_.fastest()].trial.seconds >= before) return;
+      if (tried_.fastest() == from) change_cuts(base);
+      if (tried_.fastest() == from) return;
+    }
+  }
+
+  /// Other cuts of one layer, or of layers alike.
+  void change_cuts(const Considered& base, bool always = false) {
+    const CutChoice& cuts = *base.cuts;
+    if (cuts.mesh.size() == 1 || (!always && is_enough(0, limits_.trials)) ||
+        job_.parallel.search.algorithm == SearchAlgorithm::sharding_propagation)
+      return;
+    std::vector<Diagnostic> errors;
+    CutSpace space(*cuts.network->cuts, cuts.mesh, effort_, cost_, base.micro_batches,
+                   cuts.network->strategies(cuts.mesh, base.stages, errors));
+    for (const CutAlternative& other : other_cuts(space, cuts.cuts)) {
+      Considered one = base;
+      one.expected.seconds += std::max(other.seconds, 0.0) * base.micro_batches / base.stages;
+      if (!always && one.expected.seconds > base.expected.seconds * kDoubt) continue;
+      const std::string name = cuts.name.substr(0, cuts.name.find(" with ")) + " with other cuts of " + other.pattern;
+      one.cuts = std::make_shared<CutChoice>(CutChoice{name, KnownAs::nothing, cuts.network, cuts.mesh,
+                                                       with_other(*cuts.network->cuts, cuts.cuts, other)});
+      try_one(one, always);
     }
   }
 
@@ -360,6 +463,7 @@ class Search {
   const int64_t memory_;
   const TryPlan& try_plan_;
   const Effort effort_;
+  const TrialLimits limits_;
   FoundPlan found_;
   Networks networks_;
   const SmallJobs small_;
@@ -370,6 +474,7 @@ class Search {
   TriedPlans tried_;
   std::vector<Considered> sources_;  ///< of tried_
   double memory_scale_ = 1;          ///< what a plan takes over what was expected of it, as far as is known
+  bool saves_memory_ = false;
   int64_t work_ = 0;
   std::vector<Diagnostic> illegal_;
 };

@@ -4,6 +4,7 @@
 #include <map>
 #include <set>
 
+#include "engine/base/error.h"
 #include "engine/ops/op_def.h"
 #include "engine/ops/optimizer_def.h"
 #include "engine/plan/plan.h"
@@ -56,6 +57,40 @@ std::vector<LayerLoad> graph_loads(const CutNetwork& network, const Mesh& mesh, 
     }
   }
   return loads;
+}
+
+/// Parts of layers in a row, the slowest as fast as possible to within a millionth: what balanced_partition gives, but
+/// for where equally fast parts end, in less time.
+std::vector<int> even_parts(const std::vector<double>& seconds, int parts) {
+  const int n = static_cast<int>(seconds.size());
+  std::vector<int> part_of(seconds.size());
+  const auto fill = [&](double limit) {
+    int part = 0;
+    double sum = 0;
+    for (int l = 0; l < n; ++l) {
+      const bool must = n - l == parts - 1 - part;  // each part that is left gets a layer
+      if (l > 0 && (must || sum + seconds[static_cast<size_t>(l)] > limit)) {
+        if (++part == parts) return false;
+        sum = 0;
+      }
+      sum += seconds[static_cast<size_t>(l)];
+      if (sum > limit) return false;
+      part_of[static_cast<size_t>(l)] = part;
+    }
+    return true;
+  };
+  double all = 0, longest = 0;
+  for (double own : seconds) {
+    all += own;
+    longest = std::max(longest, own);
+  }
+  double low = std::max(longest, all / parts), high = all * (1 + 1e-9);
+  for (int round = 0; round < 40 && high - low > 1e-6 * high; ++round) {
+    const double middle = (low + high) / 2;
+    fill(middle) ? high = middle : low = middle;
+  }
+  check(fill(high), "all layers fit into parts that take as long as all of them");
+  return part_of;
 }
 
 int in_flight(const PlanChoice& choice, int stage) {
@@ -123,7 +158,7 @@ const StepSum::Placed& StepSum::placed(const PlanChoice& choice) {
   // The loss stays with the last layer.
   const std::vector<double> layers(placed.seconds.begin(), placed.seconds.end() - 1);
   placed.part_of.assign(layers.size(), 0);
-  if (parts > 1 && static_cast<int>(layers.size()) >= parts) placed.part_of = balanced_partition(layers, parts);
+  if (parts > 1 && static_cast<int>(layers.size()) >= parts) placed.part_of = even_parts(layers, parts);
   placed.part_of.push_back(parts - 1);
   return placed;
 }

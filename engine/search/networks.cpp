@@ -4,6 +4,8 @@
 #include <limits>
 #include <utility>
 
+#include "engine/plan/stages.h"
+
 namespace trainctl {
 namespace {
 
@@ -11,13 +13,17 @@ constexpr int kBlocks = 3;  ///< the first, one for those between, the last
 
 }  // namespace
 
-Network::Network(Folded from, const DataShapes& data, const Machine& machine)
+Network::Network(Folded from, const DataShapes& data, const CostModel& cost)
     : folded(std::move(from)),
       graph(build_graph(folded.job, data)),
       facts(sharding_facts(graph)),
       units(find_units(graph)) {
   cuts.emplace(graph, facts, units, folded);
-  least = least_work(*cuts, folded.job, machine);
+  least = least_work(*cuts, folded.job, cost.machine());
+  const std::vector<double> seconds = node_seconds(graph, cost);
+  for (size_t n = 0; n < seconds.size(); ++n)
+    if (!units.all[static_cast<size_t>(units.of_node[n])].finishes())
+      kernel_seconds += cuts->times[static_cast<size_t>(graph.nodes[n].layer)] * seconds[n];
 }
 
 std::vector<std::optional<LayerStrategy>> Network::strategies(const Mesh& mesh, int stages,
@@ -28,8 +34,8 @@ std::vector<std::optional<LayerStrategy>> Network::strategies(const Mesh& mesh, 
   return read_strategies(graph, facts, job, mesh, errors);
 }
 
-Networks::Networks(const JobSpec& job, const DataShapes& data, const Machine& machine)
-    : job_(job), data_(data), machine_(machine), repeats_(find_repeats(job)), folded_(fold(job, kBlocks)) {}
+Networks::Networks(const JobSpec& job, const DataShapes& data, const CostModel& cost)
+    : job_(job), data_(data), cost_(cost), repeats_(find_repeats(job)), folded_(fold(job, kBlocks)) {}
 
 std::shared_ptr<const Network> Networks::of(int micro_batches) {
   std::shared_ptr<const Network>& known = known_[micro_batches];
@@ -37,7 +43,7 @@ std::shared_ptr<const Network> Networks::of(int micro_batches) {
   Folded folded = folded_;
   folded.job.parallel.micro_batches = micro_batches;
   try {
-    known = std::make_shared<const Network>(std::move(folded), data_, machine_);
+    known = std::make_shared<const Network>(std::move(folded), data_, cost_);
   } catch (const SpecError&) {
     if (!folded_.is_folded()) throw;
     folded_ = fold(job_, std::numeric_limits<int>::max());  // the job names a layer of a block that was left out

@@ -23,8 +23,9 @@ struct Network {
   Units units;
   std::optional<CutNetwork> cuts;
   LeastWork least;
+  double kernel_seconds = 0;  ///< of all kernels of a micro-batch on one rank, by the search's own sum
 
-  Network(Folded folded, const DataShapes& data, const Machine& machine);
+  Network(Folded folded, const DataShapes& data, const CostModel& cost);
   Network(const Network&) = delete;
 
   /// Of the graph's layers in a stage of this mesh. Errors are added to `errors`; the result must then not be used.
@@ -34,7 +35,7 @@ struct Network {
 
 class Networks {
  public:
-  Networks(const JobSpec& job, const DataShapes& data, const Machine& machine);
+  Networks(const JobSpec& job, const DataShapes& data, const CostModel& cost);
 
   /// Of the whole network.
   const Repeats& repeats() const { return repeats_; }
@@ -43,7 +44,7 @@ class Networks {
  private:
   const JobSpec& job_;
   const DataShapes& data_;
-  const Machine& machine_;
+  const CostModel& cost_;
   const Repeats repeats_;
   Folded folded_;
   std::map<int, std::shared_ptr<const Network>> known_;

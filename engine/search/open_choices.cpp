@@ -65,7 +65,8 @@ std::vector<std::pair<Schedule, int>> OpenChoices::schedules(int stages, int mic
   const ParallelSpec& given = job_.parallel;
   if (stages == 1) return {{is_fixed("schedule") && given.chunks == 1 ? given.schedule : Schedule::one_f_one_b, 1}};
   if (is_fixed("schedule") || is_fixed("chunks") || is_fixed("stage_config")) return {{given.schedule, given.chunks}};
-  std::vector<std::pair<Schedule, int>> all = {{Schedule::one_f_one_b, 1}, {Schedule::zero_bubble, 1}};
+  std::vector<std::pair<Schedule, int>> all = {
+      {Schedule::one_f_one_b, 1}, {Schedule::gpipe, 1}, {Schedule::zero_bubble, 1}};
   for (int chunks : {2, 4})
     if (micro_batches % stages == 0 && static_cast<int>(job_.network.size()) >= 2 * chunks * stages)
       all.emplace_back(Schedule::interleaved_1f1b, chunks);

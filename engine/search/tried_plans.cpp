@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 #include <limits>
 #include <tuple>
 #include <utility>
@@ -15,6 +16,9 @@ namespace {
 
 /// A plan of more parts must be faster by more than this.
 constexpr double kSimpler = 0.005;
+/// What jobs of fewer blocks add up to may be off by this much. A plan that was the best of such sums stays the best if
+/// its whole takes as long, rather than be held against sums.
+constexpr double kExtrapolated = 0.01;
 
 /// Parts that a reader has to understand.
 int complexity(const PlanChoice& choice) {
@@ -49,6 +53,21 @@ std::optional<size_t> TriedPlans::fastest() const {
   return best;
 }
 
+std::optional<size_t> TriedPlans::smallest() const {
+  std::optional<size_t> least;
+  for (size_t i = 0; i < plans_.size(); ++i)
+    if (plans_[i].trial.fault.empty() && (!least || plans_[i].trial.memory < plans_[*least].trial.memory)) least = i;
+  return least;
+}
+
+bool TriedPlans::is_short_of_memory() const {
+  const std::optional<size_t> best = fastest();
+  return std::any_of(plans_.begin(), plans_.end(), [&](const TriedPlan& plan) {
+    const Trial& trial = plan.trial;
+    return trial.fault.empty() && !trial.fits(memory_) && (!best || trial.seconds < plans_[*best].trial.seconds);
+  });
+}
+
 std::vector<size_t> TriedPlans::sorted() const {
   const std::optional<size_t> best = fastest();
   const double least = best ? plans_[*best].trial.seconds : 0;
@@ -68,13 +87,17 @@ std::vector<size_t> TriedPlans::sorted() const {
 }
 
 std::vector<TriedPlan> TriedPlans::take(std::vector<size_t>& order) {
-  for (;;) {
+  for (bool settled = false; !settled;) {
     order = sorted();
     if (order.empty()) throw_none_fits();
-    TriedPlan& best = plans_[order[0]];
-    if (best.trial.in_full && !best.trial.fits(memory_)) throw_none_fits();
-    if (best.trial.in_full) break;
-    best.trial = try_plan_(with_choice(job_, best.choice));
+    Trial& best = plans_[order[0]].trial;
+    settled = best.in_full;
+    if (!settled) {
+      const double expected = best.seconds;
+      best = try_plan_(with_choice(job_, plans_[order[0]].choice));
+      settled = best.fits(memory_) && std::abs(best.seconds - expected) <= kExtrapolated * expected;
+    }
+    if (settled && !best.fits(memory_)) throw_none_fits();
   }
   std::vector<TriedPlan> all;
   for (size_t i : order) all.push_back(std::move(plans_[i]));

@@ -24,6 +24,10 @@ class TriedPlans {
 
   /// The fastest that fits.
   std::optional<size_t> fastest() const;
+  /// The one that needs least memory, whether it fits or not.
+  std::optional<size_t> smallest() const;
+  /// True if memory alone keeps a plan from being the fastest.
+  bool is_short_of_memory() const;
   /// The plans, best first, the best tried in full; `order` gets the indices at which they were added. Of plans that
   /// are as fast, up to what a model is sure of, the simplest is best. Throws SpecError if none fits.
   std::vector<TriedPlan> take(std::vector<size_t>& order);

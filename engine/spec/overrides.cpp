@@ -28,6 +28,13 @@ bool has_empty_value(const YamlNode& node) {
                      [](const YamlNode::Entry& entry) { return has_empty_value(entry.value); });
 }
 
+/// In `{every_steps:100}` YAML reads a key without a value. "" if there is none such.
+std::string key_that_wants_a_space(const YamlNode& node) {
+  for (const YamlNode::Entry& entry : node.entries)
+    if (has_empty_value(entry.value) && entry.key.find(':') != std::string::npos) return entry.key;
+  return "";
+}
+
 bool starts_with_name(std::string_view rest, std::string_view name) {
   return rest.starts_with(name) && (rest.size() == name.size() || rest[name.size()] == '.' || rest[name.size()] == '[');
 }
@@ -258,6 +265,11 @@ void apply_override(YamlNode& root, const std::string& text, Problems& problems)
     value = read_yaml(text.substr(equals + 1), "command line");
   } catch (const SpecError& e) {
     problems.add(kCommandLine, path, "the value of '" + text + "' cannot be read: " + e.diagnostics()[0].message);
+    return;
+  }
+  if (const std::string key = key_that_wants_a_space(value); !key.empty()) {
+    problems.add(kCommandLine, path, "'" + key + "' is a name without a value",
+                 "write '" + key.substr(0, key.find(':')) + ": " + key.substr(key.find(':') + 1) + "', with a space");
     return;
   }
   if (has_empty_value(value)) {

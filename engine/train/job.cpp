@@ -12,6 +12,7 @@
 #include "engine/estimate/simulate.h"
 #include "engine/model/evaluation.h"
 #include "engine/plan/outdated.h"
+#include "engine/plan/plan_memo.h"
 #include "engine/runtime/copied_collectives.h"
 #include "engine/runtime/workspace.h"
 #include "engine/spec/fields.h"
@@ -112,12 +113,9 @@ Program with_evaluation_memory(const PlannedJob& job, Program program) {
   return program;
 }
 
-/// Servers save between updates; what workers keep of their own, and tables, they do not save yet.
+/// Servers save between updates; what workers keep of their own they do not.
 void check_saves(const PlannedJob& job) {
   if (!job.plan.is_asynchronous() || !job.spec.train.checkpoint) return;
-  if (!job.tables.empty())
-    throw SpecError(job.spec.position("train.checkpoint"), "train.checkpoint",
-                    "tables are not saved yet: " + job.tables.front().layer, "leave checkpoint out");
   for (const Tensor& tensor : job.graph.tensors)
     if (tensor.kind == TensorKind::state)
       throw SpecError(job.spec.position("train.checkpoint"), "train.checkpoint",
@@ -126,9 +124,9 @@ void check_saves(const PlannedJob& job) {
 }
 
 /// The plan of a job in which everything is fixed.
-void plan_graph(PlannedJob& job) {
+void plan_graph(PlannedJob& job, PlanMemo& memo) {
   const std::vector<std::string> notes = leave_out_outdated(job.spec, job.graph);
-  job.plan = make_plan(job.graph, job.spec, job.cost);
+  job.plan = make_plan(job.graph, job.spec, job.cost, memo);
   job.plan.notes.insert(job.plan.notes.begin(), notes.begin(), notes.end());
   for (ServedTable& table : job.tables) job.plan.tables.push_back(find_table(job.graph, table));
   check_saves(job);
@@ -154,12 +152,12 @@ class Trials {
     fixed.shapes = job_.shapes;
     fixed.samples = job_.samples;
     fixed.cost = job_.cost;
-    std::optional<Graph>& graph = graphs_[key_of(fixed.spec)];
+    auto& [graph, memo] = graphs_[key_of(fixed.spec)];
     Trial trial;
     try {
       if (!graph) graph = build_graph(fixed.spec, fixed.shapes);
       fixed.graph = std::move(*graph);
-      plan_graph(fixed);
+      plan_graph(fixed, memo);
       RankClasses classes = compile_unverified(fixed.graph, fixed.plan, fixed.spec, fixed.cost);
       for (Program& program : classes.programs) program = with_device_memory(fixed, std::move(program));
       const Simulation step = simulate(classes, job_.cost.machine());
@@ -174,6 +172,9 @@ class Trials {
     return trial;
   }
 
+  /// For the plan of this job, if its graph is among those that were tried.
+  PlanMemo memo_of(const JobSpec& spec) { return std::move(graphs_[key_of(spec)].memo); }
+
  private:
   /// All that a graph depends on and that a search changes.
   static std::string key_of(const JobSpec& spec) {
@@ -183,13 +184,17 @@ class Trials {
   }
 
   const PlannedJob& job_;
-  std::map<std::string, std::optional<Graph>> graphs_;
+  struct OfGraph {
+    std::optional<Graph> graph;
+    PlanMemo memo;
+  };
+  std::map<std::string, OfGraph> graphs_;
 };
 
-/// Fixes what auto_parallel leaves open.
-void search_plan(PlannedJob& job) {
+/// Fixes what auto_parallel leaves open. Returns what is known of the plan that was found.
+PlanMemo search_plan(PlannedJob& job) {
   ParallelSpec& parallel = job.spec.parallel;
-  if (parallel.mode != ParallelMode::auto_parallel) return;
+  if (parallel.mode != ParallelMode::auto_parallel) return {};
   parallel.mode = ParallelMode::semi_auto_parallel;
   Trials trials(job);
   const TryPlan try_plan = [&trials](JobSpec spec) { return trials.of(std::move(spec)); };
@@ -197,6 +202,7 @@ void search_plan(PlannedJob& job) {
   const int64_t memory = parallel.search.algorithm == SearchAlgorithm::sharding_propagation ? 0 : memory_limit(job);
   job.search = find_plan(job.spec, job.shapes, job.cost, memory, try_plan);
   job.spec = with_choice(std::move(job.spec), job.search->best().choice);
+  return trials.memo_of(job.spec);
 }
 
 }  // namespace
@@ -226,10 +232,11 @@ PlannedJob plan_job(JobSpec spec) {
   } catch (const SpecError& error) {
     throw with_positions(error, job.spec);
   }
-  search_plan(job);
+  PlanMemo memo = search_plan(job);
   job.tables = plan_tables(job.spec, job.shapes);
   job.graph = build_graph(job.tables.empty() ? job.spec : with_windows(job.spec, job.tables), job.shapes);
-  plan_graph(job);
+  if (!job.tables.empty()) memo = {};  // another graph than those that were tried
+  plan_graph(job, memo);
   if (!job.spec.validation) return job;
   try {
     job.validation = plan_validation(job);

@@ -1,8 +1,8 @@
 // The search beside what it claims, on as many drawn jobs as asked for:
 //
 //   bench_search bound PLANS SEED    is the bound below the simulated step of every plan?
-//   bench_search regret GRAPHS SEED  how far is the found plan from the best of all, every second graph short of
-//   memory?
+//   bench_search regret GRAPHS SEED [EFFORT]  how far is the found plan from the best of all, every second graph short
+//   of memory?
 //
 // Exits with 1 where a claim does not hold: a bound above a step, a plan over its limit, a plan that is missed or more
 // than 3 % slower than the best.
@@ -44,13 +44,13 @@ int bounds(int plans, std::mt19937& random) {
   return failed == 0 ? 0 : 1;
 }
 
-int regrets(int graphs, std::mt19937& random) {
+int regrets(int graphs, std::mt19937& random, const std::string& effort) {
   constexpr double kMost = 0.03;
   int compared = 0, too_many = 0, none_fits = 0, over = 0, missed = 0, slower = 0, uncertified = 0;
   double sum = 0, worst = 0;
   int64_t plans = 0;
   while (compared < graphs) {
-    const Regret drawn = drawn_regret(random, compared % 2 == 1);
+    const Regret drawn = drawn_regret(random, compared % 2 == 1, effort);
     if (drawn.plans == 0) {
       ++too_many;
       continue;
@@ -84,12 +84,12 @@ int regrets(int graphs, std::mt19937& random) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  const std::string what = argc == 4 ? argv[1] : "";
+  const std::string what = argc == 4 || argc == 5 ? argv[1] : "";
   if (what != "bound" && what != "regret") {
-    fmt::print(stderr, "bench_search bound|regret COUNT SEED\n");
+    fmt::print(stderr, "bench_search bound|regret COUNT SEED [EFFORT]\n");
     return 2;
   }
   std::mt19937 random(static_cast<unsigned>(std::strtoul(argv[3], nullptr, 10)));
   const int count = std::atoi(argv[2]);
-  return what == "bound" ? bounds(count, random) : regrets(count, random);
+  return what == "bound" ? bounds(count, random) : regrets(count, random, argc == 5 ? argv[4] : "normal");
 }

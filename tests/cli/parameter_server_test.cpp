@@ -1,9 +1,12 @@
 // Parameter servers as processes: roles, logs, checkpoints, and workers and servers that die.
 #include <doctest/doctest.h>
 
+#include <algorithm>
 #include <csignal>
 #include <filesystem>
+#include <fstream>
 #include <nlohmann/json.hpp>
+#include <sstream>
 
 #include "engine/base/error.h"
 #include "launcher/run_directory.h"
@@ -131,4 +134,110 @@ TEST_CASE("a run with parameter servers is saved by its servers and goes on unde
   INFO(resumed.err);
   CHECK(resumed.exit_code == kExitDone);
   CHECK(contains(resumed.out, "going on after step 4"));
+}
+
+namespace {
+
+constexpr const char* kClicks = R"(
+name: clicks
+seed: 3
+dataset: {type: clicks, shape: [4], ids: 4, vocab: 300, samples: 96, batch: 16}
+network:
+  - {name: table.wide, type: embedding, inputs: [ids], vocab: 300, units: 2}
+  - {name: wide, type: reduce_sum, dims: [1]}
+  - {name: table.deep, type: embedding, inputs: [ids], vocab: 300, units: 8}
+  - {name: flat, type: flatten}
+  - {name: both, type: concat, inputs: [flat, data], dim: 1}
+  - {name: deep, type: dense, units: 2}
+  - {name: out, type: add, inputs: [deep, wide]}
+loss: softmax_cross_entropy
+optimizer: {type: adam, learning_rate: 0.01}
+train: {steps: 12, log_every: 1, checkpoint: {every_steps: 4, keep: 5, async: false}}
+parallel: {mode: parameter_server, servers: 2, sync: false, tables: [table.*]}
+launch: {ranks: 1, device: cpu}
+)";
+
+/// Of the steps from `first` on.
+std::string loss_lines(const Scratch& scratch, int run, int first) {
+  std::istringstream lines(slurp(scratch.path() + "/log_output/" + std::to_string(run) + "/rank.0/stdout"));
+  std::string found;
+  for (std::string line; std::getline(lines, line);)
+    if (const size_t at = line.find(" step: "); at != std::string::npos) {
+      const int epoch = std::stoi(line.substr(line.find("epoch: ") + 7)), step = std::stoi(line.substr(at + 7));
+      if ((epoch - 1) * 6 + step >= first) found += line + "\n";
+    }
+  return found;
+}
+
+}  // namespace
+
+TEST_CASE("a run with tables goes on from its checkpoint on another number of servers as if nothing had been") {
+  const Scratch scratch;
+  std::ofstream(scratch.path() + "/job.yaml") << kClicks;
+  const CommandResult whole = trainctl_command(scratch.path(), {"run", "job.yaml"});
+  INFO(whole.err);
+  REQUIRE(whole.exit_code == kExitDone);
+  CHECK(contains(whole.out, "checkpoint of step 12"));
+  const std::string from = scratch.path() + "/log_output/1/checkpoints/step_00000004";
+  const std::string expected = loss_lines(scratch, 1, 5);
+  CHECK(std::count(expected.begin(), expected.end(), '\n') == 8);
+  int run = 1;
+  for (const char* servers : {"1", "2", "3"}) {
+    CAPTURE(servers);
+    const CommandResult resumed = trainctl_command(
+        scratch.path(), {"run", "job.yaml", "--resume-from", from, std::string("parallel.servers=") + servers});
+    INFO(resumed.err);
+    REQUIRE(resumed.exit_code == kExitDone);
+    CHECK(contains(resumed.out, "going on after step 4"));
+    CHECK(loss_lines(scratch, ++run, 1) == expected);
+  }
+  CHECK(trainctl_command(scratch.path(), {"checkpoint", "verify", from}).exit_code == kExitDone);
+  CHECK(contains(trainctl_command(scratch.path(), {"checkpoint", "show", from, "--tensors", "table.deep.*"}).out,
+                 "ids.1"));
+}
+
+TEST_CASE("rows of tables are taken by a job without servers, which has the whole tensor, and the other way") {
+  const Scratch scratch;
+  std::ofstream(scratch.path() + "/job.yaml") << kClicks;
+  // Plain SGD leaves rows without a gradient alone, so both kinds of job have the same numbers.
+  const std::vector<std::string> run = {"run", "job.yaml", "optimizer={type: sgd, learning_rate: 0.1}"};
+  const std::vector<std::string> plain = {"parallel={mode: data_parallel}", "launch.ranks=2"};
+  REQUIRE(trainctl_command(scratch.path(), run).exit_code == kExitDone);
+  REQUIRE(trainctl_command(scratch.path(), run + plain).exit_code == kExitDone);
+  const std::string served = scratch.path() + "/log_output/1/checkpoints/step_00000008";
+  const std::string whole = scratch.path() + "/log_output/2/checkpoints/step_00000008";
+  const auto losses_of = [&](const std::string& from, int number, const std::vector<std::string>& more) {
+    const CommandResult resumed =
+        trainctl_command(scratch.path(), run + std::vector<std::string>{"--resume-from", from} + more);
+    INFO(resumed.err);
+    CHECK(resumed.exit_code == kExitDone);
+    std::vector<double> losses;
+    std::istringstream rows(slurp(scratch.path() + "/log_output/" + std::to_string(number) + "/metrics.jsonl"));
+    for (std::string row; std::getline(rows, row);)
+      if (const auto json = nlohmann::json::parse(row); json.contains("step") && json.contains("loss"))
+        losses.push_back(json["loss"].get<double>());
+    return losses;
+  };
+  const std::vector<double> expected = losses_of(whole, 3, plain);
+  REQUIRE(expected.size() == 4);
+  int number = 3;
+  for (const std::string& from : {served, whole})
+    for (const std::vector<std::string>& as : {std::vector<std::string>{}, plain}) {
+      const std::vector<double> losses = losses_of(from, ++number, as);
+      REQUIRE(losses.size() == expected.size());
+      for (size_t i = 0; i < losses.size(); ++i) CHECK(losses[i] == doctest::Approx(expected[i]).epsilon(1e-5));
+    }
+}
+
+TEST_CASE("evaluate takes a checkpoint of tables") {
+  const Scratch scratch;
+  std::ofstream(scratch.path() + "/job.yaml") << kClicks << "validation: {dataset: {samples: 64}}\n";
+  const CommandResult run = trainctl_command(scratch.path(), {"run", "job.yaml"});
+  INFO(run.err);
+  REQUIRE(run.exit_code == kExitDone);
+  const auto last_loss = [](const std::string& out) { return out.substr(out.rfind("validation")); };
+  const CommandResult evaluated = trainctl_command(scratch.path(), {"evaluate", "job.yaml", "--checkpoint", "1"});
+  INFO(evaluated.err);
+  CHECK(evaluated.exit_code == kExitDone);
+  CHECK(contains(last_loss(run.out), evaluated.out.substr(evaluated.out.rfind("loss"), 11)));
 }

@@ -156,7 +156,7 @@ TEST_CASE("help explains what --help does, in every place") {
   CHECK(out("help") == out("--help"));
   CHECK(out("-h") == out("--help"));
   for (const std::string command : {"run", "plan", "check", "show", "ps", "logs", "attach", "stop", "init", "schema",
-                                    "completion", "bench", "bench op", "bench collective", "help"}) {
+                                    "completion", "bench", "bench op", "bench collective", "help", "man"}) {
     CAPTURE(command);
     CHECK(out("help " + command) == out(command + " --help"));
     CHECK(out(command + " -h") == out(command + " --help"));
@@ -171,7 +171,7 @@ TEST_CASE("help explains what --help does, in every place") {
 TEST_CASE("the examples in a command's help are of that command alone") {
   const Scratch scratch;
   for (const std::string command : {"run", "plan", "check", "show", "ps", "logs", "attach", "stop", "init",
-                                    "completion", "schema", "bench", "bench op", "bench collective", "help"}) {
+                                    "completion", "schema", "bench", "bench op", "bench collective", "help", "man"}) {
     CAPTURE(command);
     const Words found = examples(trainctl_command(scratch.path(), split(command + " --help")).out);
     if (command != "completion") CHECK_FALSE(found.empty());

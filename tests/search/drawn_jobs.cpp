@@ -134,12 +134,12 @@ int64_t most_memory(const PlannedJob& job) {
 
 double bound_of(const PlannedJob& job) {
   const ParallelSpec& parallel = job.spec.parallel;
-  Networks networks(job.spec, job.shapes, job.cost.machine());
+  Networks networks(job.spec, job.shapes, job.cost);
   return least_seconds(networks.of(parallel.micro_batches)->least, job.spec.launch.ranks, parallel.stages,
                        parallel.micro_batches, parallel.schedule);
 }
 
-Regret drawn_regret(std::mt19937& random, bool short_of_memory) {
+Regret drawn_regret(std::mt19937& random, bool short_of_memory, const std::string& effort) {
   Regret drawn{.text = drawn_network(random)};
   const int ranks = pick(random, 2, 8);
   drawn.settings = {fmt::format("launch.ranks={}", ranks), "parallel.mode=auto_parallel",
@@ -168,6 +168,7 @@ Regret drawn_regret(std::mt19937& random, bool short_of_memory) {
   for (const TriedPlan& plan : all.tried)
     if (plan.trial.fits(drawn.limit)) drawn.best = std::min(drawn.best, plan.trial.seconds);
   settings = drawn.settings;
+  settings.push_back("parallel.search.effort=" + effort);
   if (drawn.limit > 0) settings.push_back(fmt::format("parallel.max_memory={}", drawn.limit));
   try {
     const PlannedJob job = planned(drawn.text, settings);

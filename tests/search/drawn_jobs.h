@@ -52,6 +52,6 @@ struct Regret {
   double bound = 0;    ///< that came with it
   double regret() const { return found / best - 1; }
 };
-Regret drawn_regret(std::mt19937& random, bool short_of_memory);
+Regret drawn_regret(std::mt19937& random, bool short_of_memory, const std::string& effort = "normal");
 
 }  // namespace trainctl

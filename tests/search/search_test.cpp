@@ -72,6 +72,24 @@ std::optional<double> least_by_trial(const Weighed& job, const Mesh& mesh, const
 
 const std::string kGpt = gpt(12, 64);
 
+std::vector<Instruction> redistributions(const PlannedJob& job) {
+  std::vector<Instruction> all;
+  for (const Instruction& instruction : compile(job, 0).instructions)
+    if (instruction.opcode == Opcode::collective && instruction.purpose == Purpose::redistribute)
+      all.push_back(instruction);
+  return all;
+}
+
+/// Of collectives of rank 0.
+double seconds_of(const PlannedJob& job, const std::vector<Instruction>& calls) {
+  const Program program = compile(job, 0);
+  double seconds = 0;
+  for (const Instruction& call : calls)
+    seconds +=
+        job.cost.collective_seconds(call.collective, call.bytes(), program.groups[static_cast<size_t>(call.group)]);
+  return seconds;
+}
+
 PlannedJob found(const std::string& text, const std::vector<std::string>& settings) { return planned(text, settings); }
 
 }  // namespace
@@ -198,6 +216,22 @@ TEST_CASE("search: the bound is never above a simulated step") {
   CHECK(compared >= 25);
 }
 
+// Of graphs short of memory it is not true yet: bench_search regret says how often.
+TEST_CASE("search: on small graphs with memory to spare the found plan is within 3 % of the best of all plans") {
+  std::mt19937 random(5);
+  int compared = 0;
+  for (int draw = 0; draw < 60 && compared < 12; ++draw) {
+    const Regret drawn = drawn_regret(random, false);
+    if (drawn.plans == 0 || drawn.plans > 2'000) continue;
+    ++compared;
+    CAPTURE(drawn.text);
+    REQUIRE(drawn.found > 0);
+    CHECK(drawn.regret() <= 0.03);
+    CHECK(drawn.bound <= drawn.best);
+  }
+  CHECK(compared == 12);
+}
+
 TEST_CASE("search: exhaustive refuses more plans than it can try and says how many there are") {
   const std::vector<std::string> settings = {"launch.ranks=8", "parallel.mode=auto_parallel",
                                              "parallel.search.algorithm=exhaustive"};
@@ -223,6 +257,15 @@ optimizer: {type: adam, learning_rate: 0.001}
   CHECK(job.plan.layers[1].factor_axes.size() == 2);
   CHECK(job.plan.mesh.ways(job.plan.layers[1].factor_axes[0]) == 2);
   CHECK(job.plan.mesh.ways(job.plan.layers[1].factor_axes[1]) == 2);
+  // b gathers r: one round, and its backward pass moves nothing. To contract over what cuts r costs a sum, which is two
+  // rounds for as many bytes, or a scattered sum forward and a gather backward.
+  const std::vector<Instruction> moves = redistributions(job);
+  REQUIRE(moves.size() == 1);
+  CHECK(moves[0].collective == Collective::all_gather);
+  CHECK(moves[0].name == "all_gather r");
+  const PlannedJob other = found(text, {"launch.ranks=4", "parallel.mode=semi_auto_parallel",
+                                        "parallel.strategies={a: [[2, 1], [2, 1]], b: [[2, 2], [1, 2]]}"});
+  CHECK(seconds_of(job, moves) < seconds_of(other, redistributions(other)));
 }
 
 TEST_CASE("search: a found plan is an ordinary job that gives the same plan, each time") {
@@ -266,15 +309,16 @@ TEST_CASE("search: what the job says stays as it says") {
 
 TEST_CASE("search: less memory changes the plan until none fits, and then says the least that is needed") {
   const std::vector<std::string> free = {"launch.ranks=8", "parallel.mode=auto_parallel", "launch.machine=h100x8"};
-  int64_t memory = found(kGpt, free).search->best().trial.memory;
+  const std::string text = gpt(4, 64);
+  int64_t memory = found(text, free).search->best().trial.memory;
   int plans = 0;
   double seconds = 0;
   std::string fault;
   for (int round = 0; round < 30 && fault.empty(); ++round) {
     std::vector<std::string> settings = free;
-    settings.push_back("parallel.max_memory=" + std::to_string(memory - 1));
+    settings.push_back("parallel.max_memory=" + std::to_string(memory * 9 / 10));
     try {
-      const PlannedJob job = found(kGpt, settings);
+      const PlannedJob job = found(text, settings);
       const Trial& trial = job.search->best().trial;
       CHECK(trial.memory < memory);
       CHECK(trial.seconds >= seconds * 0.9);  // only some plans are tried in full

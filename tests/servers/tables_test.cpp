@@ -1,17 +1,26 @@
 // Tables on the servers: the numbers of a dense embedding, and memory for the rows that were trained alone.
 #include <doctest/doctest.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cmath>
+#include <fstream>
+#include <memory>
 #include <set>
 
 #include "engine/base/error.h"
 #include "engine/base/text.h"
 #include "engine/runtime/initial_weights.h"
+#include "engine/train/checkpoint/safetensors.h"
+#include "engine/train/checkpoint/table_slot.h"
 #include "engine/train/servers/row_window.h"
+#include "engine/train/servers/table_image.h"
 #include "engine/train/servers/table_rows.h"
 #include "tests/equivalence/harness.h"
 #include "tests/jobs/jobs.h"
+#include "tests/launcher/scratch.h"
 #include "tests/servers/async_run.h"
 
 using namespace trainctl;
@@ -192,4 +201,81 @@ TEST_CASE("a table takes memory for the rows that were trained, however many it 
   }
   CHECK(rows.rows() == 100'000);
   CHECK(rows.bytes() < 100'000 * (64 * 4 + 16) + (8 << 20));
+}
+
+namespace {
+
+/// Trains rows on `servers` owners, saves them as a checkpoint has them, and restores them on other numbers of servers.
+void check_saved_rows(const ServedTable& table, const std::vector<int32_t>& ids, int servers,
+                      const std::string& folder) {
+  Manifest manifest;
+  for (int server = 0; server < servers; ++server) {
+    std::vector<std::unique_ptr<TableRows>> tables;
+    tables.push_back(std::make_unique<TableRows>(table, optimizer_of("adam", 0.1), 7, 1));
+    std::vector<int32_t> own;
+    for (const int32_t id : ids)
+      if (owner_of_row(id, servers) == server) own.push_back(id);
+    std::vector<float> gradients;
+    for (const int32_t id : own)
+      gradients.insert(gradients.end(), static_cast<size_t>(table.units), 0.01f * static_cast<float>(id + 1));
+    tables[0]->update(own, gradients.data(), nullptr, {.learning_rate = 0.1f});
+    const int memory = memfd_create("rows", 0);
+    REQUIRE(memory >= 0);
+    const int image = dup(memory);
+    servers::TableImage(memory, server).write(tables);
+    struct stat info {};
+    REQUIRE(fstat(image, &info) == 0);
+    std::string bytes(static_cast<size_t>(info.st_size), '\0');
+    REQUIRE(pread(image, bytes.data(), bytes.size(), 0) == static_cast<ssize_t>(bytes.size()));
+    close(image);
+    if (bytes.empty()) continue;
+    const std::string file = "tables.000" + std::to_string(server) + ".safetensors";
+    std::ofstream(folder + "/" + file) << bytes;
+    const SafetensorsFile saved(folder + "/" + file);
+    for (const SafetensorsEntry& entry : saved.header().entries) {
+      const PieceName piece = parse_piece_key(entry.name);
+      manifest.tensors.push_back({piece.name,
+                                  piece.slot,
+                                  piece.slot.starts_with(kIdsSlot) ? DType::i32 : DType::f32,
+                                  entry.shape,
+                                  {{file, whole_box(entry.shape)}}});
+    }
+  }
+  PieceReader reader(manifest, folder);
+  for (const int next : {1, 2, 3, 5}) {
+    CAPTURE(next);
+    int64_t found = 0;
+    for (int server = 0; server < next; ++server) {
+      TableRows whole(table, optimizer_of("adam", 0.1), 7, 1), rows(table, optimizer_of("adam", 0.1), 7, 1);
+      std::vector<float> gradients(static_cast<size_t>(table.units));
+      servers::restore_rows(reader, server, next, rows);
+      found += rows.rows();
+      rows.for_each([&](int32_t id, const float* row) {
+        CHECK(owner_of_row(id, next) == server);
+        std::fill(gradients.begin(), gradients.end(), 0.01f * static_cast<float>(id + 1));
+        whole.update(std::span(&id, 1), gradients.data(), nullptr, {.learning_rate = 0.1f});
+        const float* expected = whole.make(id);
+        CHECK(std::equal(row, row + table.units * 3, expected));  // the weight and Adam's two states
+      });
+    }
+    CHECK(found == static_cast<int64_t>(ids.size()));
+  }
+}
+
+}  // namespace
+
+TEST_CASE("rows that servers saved are taken, with their optimizer states, by the owners of any number of servers") {
+  const Scratch scratch;
+  std::vector<int32_t> ids;
+  for (int32_t i = 0; i < 200; ++i) ids.push_back(i * 7919 % 100003);
+  check_saved_rows(table_of(1'000'000, 5), ids, 1, scratch.path());
+  check_saved_rows(table_of(1'000'000, 5), ids, 3, scratch.path());
+  check_saved_rows(table_of(1'000'000, 5), {4, 8, 1000}, 4, scratch.path());  // three servers have none
+}
+
+TEST_CASE("the slot of a table's rows names the server that saved them") {
+  CHECK(table_slot("m", 12) == "m.12");
+  CHECK(parse_table_slot("m.12")->slot == "m");
+  CHECK(parse_table_slot("m.12")->server == 12);
+  for (const char* none : {"weight", "m.", ".3", "m.x", "m.-1", "m.1x"}) CHECK_FALSE(parse_table_slot(none));
 }

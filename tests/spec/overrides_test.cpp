@@ -111,6 +111,8 @@ TEST_CASE("an override without a value is an error, null is the default") {
     CHECK(error_of(std::string(field) + "=  ").find("has an empty value") != std::string::npos);
   }
   CHECK(error_of("optimizer={type: adam, eps: }").find("has an empty value") != std::string::npos);
+  CHECK(error_of("train.checkpoint={every_steps:100}").find("write 'every_steps: 100', with a space") !=
+        std::string::npos);
   CHECK(error_of("env.A=").find("\"env.A=''\"") != std::string::npos);
   CHECK(with({"env.A=''"}).env.at("A").empty());
   CHECK(error_of("name=''").find("not empty") != std::string::npos);

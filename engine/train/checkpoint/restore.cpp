@@ -12,6 +12,7 @@
 #include "engine/graph/bf16.h"
 #include "engine/ops/optimizer_def.h"
 #include "engine/runtime/stored_ranges.h"
+#include "engine/train/checkpoint/table_slot.h"
 #include "engine/train/data/order.h"
 
 namespace trainctl {
@@ -31,6 +32,12 @@ bool is_imported(const Manifest& manifest) {
                                             [](const StoredTensor& t) { return is_optimizer_slot(t.slot); });
 }
 
+const ServedTable* table_of(const PlannedJob& job, std::string_view tensor) {
+  const auto found = std::find_if(job.tables.begin(), job.tables.end(),
+                                  [&](const ServedTable& table) { return table.tensor == tensor; });
+  return found == job.tables.end() ? nullptr : &*found;
+}
+
 /// Everything that the job keeps, with the shape of the whole tensor.
 std::map<StateKey, Shape> state_of(const PlannedJob& job) {
   std::map<TensorId, int> groups;  // of updated parameters
@@ -41,14 +48,21 @@ std::map<StateKey, Shape> state_of(const PlannedJob& job) {
   for (const VariablePlan& v : job.plan.variables) {
     const Tensor& tensor = job.graph.tensors[v.tensor];
     const bool is_parameter = tensor.kind == TensorKind::parameter;
-    state[{tensor.name, std::string(is_parameter ? kWeightSlot : kStateSlot)}] = v.global_shape;
+    const ServedTable* table = table_of(job, tensor.name);
+    const Shape shape = table == nullptr ? v.global_shape : Shape{table->rows, table->units};
+    state[{tensor.name, std::string(is_parameter ? kWeightSlot : kStateSlot)}] = shape;
     const auto group = groups.find(v.tensor);
     if (!is_parameter || group == groups.end()) continue;
     const OptimizerSpec& spec = job.spec.optimizer;
     const Optimizer optimizer(spec.type, spec.settings_of(group->second));
-    for (const std::string& slot : optimizer.states()) state[{tensor.name, slot}] = v.global_shape;
+    for (const std::string& slot : optimizer.states()) state[{tensor.name, slot}] = shape;
   }
   return state;
+}
+
+/// Some rows of a table of this shape.
+bool has_rows_of(const Shape& table, const Shape& rows) {
+  return table.size() == 2 && rows.size() == 2 && table[1] == rows[1];
 }
 
 std::string list_of(const std::string& head, const std::vector<std::string>& names) {
@@ -77,6 +91,34 @@ void restore_range(const StoredRange& range, PieceReader& reader, Executor& exec
   }
 }
 
+/// Rows of a table, as one server saved them, into a tensor that has all of them. The others keep their values.
+void restore_rows(const StoredRange& range, const StoredTensor& ids, PieceReader& reader, Executor& executor) {
+  const std::string& name = range.variable->name;
+  const std::string slot = table_slot(range.slot, parse_table_slot(ids.slot)->server);
+  const StoredTensor* rows = reader.manifest().find(name, slot);
+  if (rows == nullptr || !has_rows_of(range.variable->global_shape, rows->shape)) return;
+  const int64_t width = byte_size(range.dtype), at_a_time = std::max<int64_t>(1, kMostElements / rows->shape[1]);
+  std::vector<int32_t> numbers;
+  std::vector<std::byte> values;
+  for (int64_t first = 0; first < ids.shape[0]; first += at_a_time) {
+    const int64_t count = std::min(at_a_time, ids.shape[0] - first);
+    numbers.resize(static_cast<size_t>(count));
+    reader.read(name, ids.slot, {{first}, {count}}, DType::i32, numbers.data());
+    int64_t to = range.offset;
+    for (const Box& box : boxes_of(*range.variable, range.first, range.count)) {
+      const int64_t row_bytes = box.shape[1] * width;
+      values.resize(static_cast<size_t>(count * row_bytes));
+      reader.read(name, slot, {{first, box.offset[1]}, {count, box.shape[1]}}, range.dtype, values.data());
+      for (int64_t i = 0; i < count; ++i) {
+        const int64_t row = numbers[static_cast<size_t>(i)] - box.offset[0];
+        if (row >= 0 && row < box.shape[0])
+          executor.write(to + row * row_bytes, values.data() + i * row_bytes, row_bytes);
+      }
+      to += box.shape[0] * row_bytes;
+    }
+  }
+}
+
 }  // namespace
 
 StateDifference difference(const PlannedJob& job, const Manifest& manifest) {
@@ -86,12 +128,14 @@ StateDifference difference(const PlannedJob& job, const Manifest& manifest) {
   StateDifference found;
   std::set<StateKey> there;
   for (const StoredTensor& tensor : manifest.tensors) {
-    const StateKey key{tensor.name, tensor.slot};
+    const auto of_table = parse_table_slot(tensor.slot);
+    if (of_table && of_table->slot == kIdsSlot) continue;  // what these rows have follows
+    const StateKey key{tensor.name, of_table ? std::string(of_table->slot) : tensor.slot};
     there.insert(key);
     const auto at = wanted.find(key);
     if (at == wanted.end())
       found.extra.push_back(text_of(key));
-    else if (at->second != tensor.shape)
+    else if (of_table ? !has_rows_of(at->second, tensor.shape) : at->second != tensor.shape)
       found.reshaped.push_back(fmt::format("{} is {} in the job, {} in the checkpoint", text_of(key),
                                            to_string(at->second), to_string(tensor.shape)));
   }
@@ -118,6 +162,7 @@ void require_same_weights(const PlannedJob& job, const Manifest& manifest, const
     const Tensor& tensor = job.graph.tensors[v.tensor];
     const StoredTensor* stored =
         manifest.find(tensor.name, tensor.kind == TensorKind::parameter ? kWeightSlot : kStateSlot);
+    if (stored == nullptr && !saved_ids(manifest, tensor.name).empty()) continue;  // rows of a table
     if (stored == nullptr)
       missing.push_back(tensor.name);
     else if (stored->shape != v.global_shape)
@@ -168,6 +213,8 @@ TrainPosition position_after(const PlannedJob& job, const Manifest& manifest, co
 void restore(const Program& program, PieceReader& reader, Executor& executor) {
   for (const StoredRange& range : stored_ranges(program)) {
     if (range.count == 0) continue;
+    for (const StoredTensor* ids : saved_ids(reader.manifest(), range.variable->name))
+      restore_rows(range, *ids, reader, executor);
     const StoredTensor* tensor = reader.manifest().find(range.variable->name, range.slot);
     if (tensor == nullptr || tensor->shape != range.variable->global_shape) continue;  // require_same_state allowed it
     restore_range(range, reader, executor);

@@ -94,6 +94,7 @@ void Saver::save(const TrainPosition& position, Executor& executor) {
   position_ = position;
   begin(position.step, executor);
   look(executor, true);
+  if (!spec_.async) await_writer(-1);
 }
 
 void Saver::save_last(const TrainPosition& position, Executor& executor) {
@@ -141,6 +142,7 @@ void Saver::begin(int64_t step, Executor& executor) {
   last_ = Clock::now();
   lost_seconds_ = 0;
   tell();
+  if (copy_too_) copy_too_();
   executor.begin_copy();
   look(executor, !spec_.async);
 }

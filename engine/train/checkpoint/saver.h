@@ -3,6 +3,7 @@
 
 #include <chrono>
 #include <cstddef>
+#include <functional>
 #include <optional>
 #include <span>
 #include <thread>
@@ -39,6 +40,8 @@ class Saver {
   void add_to(TrainHooks& hooks);
 
   // For an asynchronous server, which adds itself to no hooks.
+  /// Called in each save, before the state is said to be copied: what the program does not have.
+  void copies_too(std::function<void()> copy) { copy_too_ = std::move(copy); }
   /// Once, before the first step.
   void prepare(Executor& executor);
   /// In order of steps: whether the state before that one is saved. The same on every server.
@@ -75,6 +78,7 @@ class Saver {
   TrainPosition position_;
   ValidationReport validation_;  ///< the last one
   int64_t best_step_ = -1;       ///< of the best value of keep_best, if this attempt had it
+  std::function<void()> copy_too_;
   bool prepared_ = false;
   int64_t copying_ = -1;  ///< the step whose state is being copied
   const Clock::time_point start_ = Clock::now();

@@ -11,6 +11,7 @@
 #include "engine/base/error.h"
 #include "engine/train/checkpoint/digest.h"
 #include "engine/train/checkpoint/safetensors.h"
+#include "engine/train/checkpoint/table_slot.h"
 #include "engine/train/checkpoint/write_whole.h"
 #include "engine/train/data/order.h"
 
@@ -40,7 +41,8 @@ class Tensors {
 
   void add(const SafetensorsEntry& entry, const std::string& file) {
     const PieceName piece = parse_piece_key(entry.name);
-    const Shape& shape = shapes_.at(piece.name);
+    // Rows of a table are tensors of their own, whole in the file of their server.
+    const Shape& shape = parse_table_slot(piece.slot) ? entry.shape : shapes_.at(piece.name);
     const auto [at, is_new] = index_.try_emplace({piece.name, piece.slot}, all_.size());
     if (is_new) all_.push_back({piece.name, piece.slot, dtype_of(entry.type), shape, {}});
     all_[at->second].pieces.push_back({file, piece.box ? *piece.box : whole_box(shape)});
@@ -105,12 +107,14 @@ std::string write_checkpoint(CheckpointDirectory& directory, const PlannedJob& j
                              const Images& images, std::atomic<uint64_t>& progress, Disk& disk) {
   Manifest manifest = manifest_of(job, facts);
   const std::string folder = directory.begin(facts.step, facts.attempt);
+  const auto processes = static_cast<size_t>(job.spec.processes());
   try {
     Tensors tensors(job);
-    for (size_t rank = 0; rank < images.size(); ++rank) {
-      if (images[rank].empty()) continue;
-      const std::string name = fmt::format("rank.{:04}.safetensors", rank);
-      const std::span<const uint8_t> image = bytes_of(images[rank]);
+    for (size_t i = 0; i < images.size(); ++i) {
+      if (images[i].empty()) continue;
+      const std::string name = i < processes ? fmt::format("rank.{:04}.safetensors", i)
+                                             : fmt::format("tables.{:04}.safetensors", i - processes);
+      const std::span<const uint8_t> image = bytes_of(images[i]);
       const SafetensorsHeader header = parse_safetensors_header(image, static_cast<int64_t>(image.size()), name);
       for (const SafetensorsEntry& entry : header.entries) tensors.add(entry, name);
       manifest.files.push_back(write_image(folder, name, image, progress, disk));

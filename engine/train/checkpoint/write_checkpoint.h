@@ -22,7 +22,8 @@ struct CheckpointFacts {
   std::string job;  ///< the resolved job, as YAML
 };
 
-/// By rank: the bytes of its file, as StateImage lays them out; empty: it has none.
+/// By rank: the bytes of its file, as StateImage lays them out; empty: it has none. Behind them, by server, those of
+/// the rows of tables, as servers::TableImage lays them out.
 using Images = std::vector<std::span<const std::byte>>;
 
 /// Returns the path of what was published. Throws EnvError, and then nothing is. `progress` grows with the bytes that

@@ -103,8 +103,10 @@ AsyncServer::AsyncServer(const PlannedJob& job, const Program& program, const Sh
   if (options.restore) options.restore(*executor_);
   epochs_.emplace(first_update_ / steps_per_epoch_, EpochMeans(options.from.epoch, metrics_));
   lay_out(program);
-  for (const ServedTable& table : job.tables)
+  for (const ServedTable& table : job.tables) {
     tables_.push_back(std::make_unique<servers::TableRows>(table, job.spec.optimizer, job.spec.seed, options.threads));
+    if (options.restore_table) options.restore_table(*tables_.back());
+  }
   for (const std::vector<const ServedTable*>& tables : servers::tables_by_field(job.tables)) {
     of_fields_.emplace_back();
     for (const ServedTable* table : tables) of_fields_.back().push_back(static_cast<size_t>(table - job.tables.data()));
@@ -378,15 +380,17 @@ void AsyncServer::update_tables(const Worker& worker, const StepScalars& scalars
   });
 }
 
+/// The older the weights of a gradient, the less it is trusted.
 void AsyncServer::apply(Worker& worker) {
-  const StepScalars scalars =
+  const int64_t staleness = updates_ - worker.version;
+  check(staleness >= 0, "versions only rise");
+  StepScalars scalars =
       step_scalars(job_.spec.optimizer.learning_rate, optimizer_, updates_, updates_ / steps_per_epoch_, run_steps_);
+  scalars.learning_rate /= std::sqrt(1 + static_cast<float>(staleness));
   inbox_.open(worker.messages);
   executor_->start_step(nullptr, scalars);
   executor_->finish_step();
   update_tables(worker, scalars);
-  const int64_t staleness = updates_ - worker.version;
-  check(staleness >= 0, "versions only rise");
   ++updates_;
   if (updates_ == first_update_ + 1) {
     start_up_.met_others("step");

@@ -43,6 +43,7 @@ struct ServerOptions {
   StartUpClock start_up{};
   TrainPosition from{};  ///< where the run goes on
   std::function<void(Executor&)> restore{};
+  std::function<void(servers::TableRows&)> restore_table{};  ///< of each table
 };
 
 /// Of the arena of a server's rank: that of its program, and room to exchange messages with each worker.

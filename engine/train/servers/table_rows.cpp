@@ -6,6 +6,7 @@
 
 #include "engine/base/error.h"
 #include "engine/runtime/initial_weights.h"
+#include "engine/runtime/stored_ranges.h"
 
 namespace trainctl::servers {
 namespace {
@@ -33,12 +34,14 @@ TensorArg flat(std::vector<float>& values) {
 TableRows::TableRows(const ServedTable& table, const OptimizerSpec& spec, uint64_t seed, int threads)
     : table_(table), seed_(seed), slots_(kFirstSlots, -1) {
   const Optimizer optimizer(spec.type, spec.settings_of(table.group));
-  const size_t states = optimizer.states().size();
-  stride_ = table.units * static_cast<int64_t>(1 + states);
+  slots_of_row_.emplace_back(kWeightSlot);
+  for (const std::string& state : optimizer.states()) slots_of_row_.push_back(state);
+  const size_t slots = slots_of_row_.size();
+  stride_ = table.units * static_cast<int64_t>(slots);
   at_a_time_ = std::max<int64_t>(1, kElementsAtATime / table.units);
   const auto elements = static_cast<size_t>(at_a_time_ * table.units);
   gradients_.resize(elements);
-  values_.assign(1 + states, std::vector<float>(elements));
+  values_.assign(slots, std::vector<float>(elements));
   KernelCall call;
   call.in.push_back(flat(gradients_));
   if (spec.clip_norm > 0) {

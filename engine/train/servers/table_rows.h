@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <memory>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "engine/ops/kernel.h"
@@ -27,6 +28,12 @@ class TableRows {
   /// One step of the job's optimizer on these rows alone; each id once. `gradients`: [ids, units]; `norm`: the squared
   /// norm of all gradients, if the job clips. Makes rows that do not exist.
   void update(std::span<const int32_t> ids, const float* gradients, const float* norm, const StepScalars& scalars);
+
+  const ServedTable& table() const { return table_; }
+  /// What a row has, in its order: "weight", then the optimizer's states.
+  const std::vector<std::string>& slots() const { return slots_of_row_; }
+  /// The values of a row, [slots, units]; made if it does not exist. They stay where they are.
+  float* make(int32_t id) { return row(find_or_make(id)); }
 
   int64_t rows() const { return used_; }
   int64_t bytes() const;
@@ -48,6 +55,7 @@ class TableRows {
 
   const ServedTable table_;
   const uint64_t seed_;
+  std::vector<std::string> slots_of_row_;
   int64_t stride_ = 0;
   std::vector<int32_t> slots_;  ///< a hash table with open addressing: the row's place, or -1
   std::vector<int32_t> ids_;    ///< by place

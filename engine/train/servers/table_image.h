@@ -1,0 +1,40 @@
+// What a server saves of its tables: one safetensors file of the rows that it has made. Any number of servers goes on
+// from it: each takes the rows that it owns.
+//
+//   emb.deep.weight:ids.1      in the order in which the rows were made; checkpoint/table_slot.h has all slots
+//   emb.deep.weight:weight.1
+//
+// A row that is not there has its initial values. A table of which a server has no row has no tensors of that server.
+#pragma once
+
+#include <memory>
+#include <span>
+
+#include "engine/train/checkpoint/piece_reader.h"
+#include "engine/train/servers/table_rows.h"
+
+namespace trainctl::servers {
+
+/// Shared memory for the image: a memfd that launcher, server and writer have open. Each save sizes it anew.
+class TableImage {
+ public:
+  /// Takes ownership of `fd`.
+  TableImage(int fd, int server);
+  ~TableImage();
+  TableImage(const TableImage&) = delete;
+  TableImage& operator=(const TableImage&) = delete;
+
+  /// Empty if no table has a row. EnvError if there is not enough memory.
+  void write(std::span<const std::unique_ptr<TableRows>> tables);
+
+ private:
+  int fd_;
+  const int server_;
+};
+
+/// Fills `rows`, those of server `server` of `servers`, from what all servers saved, or from the whole table of a job
+/// without servers. What is not there, or has another size, keeps its initial values. EnvError if a row's number is
+/// none of the table.
+void restore_rows(PieceReader& reader, int server, int servers, TableRows& rows);
+
+}  // namespace trainctl::servers
