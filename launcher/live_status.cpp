@@ -26,6 +26,14 @@ void read(const Json& json, const char* key, T& value) {
   }
 }
 
+std::vector<int> integers(const Json& json, const char* key) {
+  std::vector<int> numbers;
+  const auto found = json.find(key);
+  if (found == json.end() || !found->is_array()) return numbers;
+  for (const Json& number : *found) numbers.push_back(number.is_number_integer() ? number.get<int>() : 0);
+  return numbers;
+}
+
 }  // namespace
 
 void put_loss(Json& json, float loss) {
@@ -68,10 +76,15 @@ std::string to_json(const LiveStatus& status) {
                {"epochs", status.epochs},
                {"step", status.step},
                {"steps", status.steps},
-               {"samples_per_second", status.samples_per_second}};
+               {"samples_per_second", status.samples_per_second},
+               {"tokens_per_second", status.tokens_per_second},
+               {"share_of_peak", status.share_of_peak}};
   if (status.seconds_left) json["seconds_left"] = *status.seconds_left;
   if (status.loss) put_loss(json, *status.loss);
   put_metrics(json, status.metrics);
+  if (status.slowest) json["slowest"] = *status.slowest;
+  json["pids"] = status.pids;
+  json["gpus"] = status.gpus;
   json["ranks"] = Json::array();
   for (const RankGroup& group : status.ranks) json["ranks"].push_back({group.ranks, group.doing});
   return json.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n";
@@ -89,8 +102,14 @@ std::optional<LiveStatus> parse_live_status(std::string_view text) {
   read(json, "step", status.step);
   read(json, "steps", status.steps);
   read(json, "samples_per_second", status.samples_per_second);
+  read(json, "tokens_per_second", status.tokens_per_second);
+  read(json, "share_of_peak", status.share_of_peak);
   if (const auto left = json.find("seconds_left"); left != json.end() && left->is_number())
     status.seconds_left = left->get<double>();
+  if (const auto slowest = json.find("slowest"); slowest != json.end() && slowest->is_number_integer())
+    status.slowest = slowest->get<int>();
+  status.pids = integers(json, "pids");
+  status.gpus = integers(json, "gpus");
   status.loss = loss_of(json);
   status.metrics = metrics_of(json);
   if (json.contains("ranks") && json["ranks"].is_array()) {

@@ -1,8 +1,9 @@
 // What a run is doing right now, as its launcher sees it: for the progress line, `trainctl ps` and `attach`.
 //
 //   {"state": "running", "attempt": 0, "max_restarts": 2, "epoch": 3, "epochs": 10, "step": 101, "steps": 440,
-//    "loss": 1.2031, "metrics": {"accuracy": 0.9934}, "samples_per_second": 20431.5, "seconds_left": 245.3,
-//    "ranks": [["0-5,7", "training"], ["6", "waiting in …"]]}
+//    "loss": 1.2031, "metrics": {"accuracy": 0.9934}, "samples_per_second": 20431.5, "tokens_per_second": 0.0,
+//    "share_of_peak": 0.41, "seconds_left": 245.3, "slowest": 3, "pids": [812, …], "gpus": [0, …], "ranks": [["0-5,7",
+//    "training"], ["6", "waiting in …"]]}
 //
 // A loss that is nan or infinite is null, followed by "not_finite": "nan", "inf" or "-inf".
 #pragma once
@@ -38,8 +39,13 @@ struct LiveStatus {
   std::optional<float> loss;
   Metrics metrics;
   double samples_per_second = 0;
+  double tokens_per_second = 0;        ///< 0: a sample is no sequence of tokens
+  double share_of_peak = 0;            ///< of the devices' operations in matrix products; 0: not known
   std::optional<double> seconds_left;  ///< at this pace, until the last step
+  std::optional<int> slowest;          ///< the rank for which the others wait, if they do
   std::vector<RankGroup> ranks;        ///< the largest group first
+  std::vector<int> pids;               ///< by rank, each the leader of a process group; 0: it is on another host
+  std::vector<int> gpus;               ///< by rank, as the driver numbers them; empty: CPUs, or the program chooses
   friend bool operator==(const LiveStatus&, const LiveStatus&) = default;
 };
 

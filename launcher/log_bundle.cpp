@@ -3,8 +3,6 @@
 
 #include <sys/statvfs.h>
 #include <sys/sysinfo.h>
-#include <sys/utsname.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <ctime>
@@ -15,28 +13,14 @@
 
 #include "engine/base/error.h"
 #include "engine/base/text.h"
+#include "launcher/host_facts.h"
 #include "launcher/tar_gz.h"
 
 namespace trainctl {
 namespace fs = std::filesystem;
 namespace {
 
-/// The value after `key` in the first line that begins with it.
-std::string value_in(const std::string& path, std::string_view key) {
-  std::ifstream file(path);
-  for (std::string line; std::getline(file, line);) {
-    if (!line.starts_with(key)) continue;
-    line.erase(0, key.size());
-    line.erase(0, line.find_first_not_of("\t :="));
-    std::erase(line, '"');
-    return line;
-  }
-  return "unknown";
-}
-
 std::string about(const RunDirectory& run, const std::string& version) {
-  utsname host{};
-  uname(&host);
   struct sysinfo memory {};
   sysinfo(&memory);
   struct statvfs disk {};
@@ -52,16 +36,17 @@ std::string about(const RunDirectory& run, const std::string& version) {
   const auto line = [&](const std::string& name, const std::string& value) {
     text += name + ":" + std::string(10 - name.size(), ' ') + value + "\n";
   };
+  const HostFacts host = host_facts();
   line("trainctl", version);
   line("run", fs::absolute(run.path()).lexically_normal().string() + ", " + std::string(to_string(state_of(run))));
   line("packed", now);
-  line("host", host.nodename);
-  line("system", value_in("/etc/os-release", "PRETTY_NAME"));
-  line("kernel", std::string(host.sysname) + " " + host.release + " " + host.machine);
-  line("cpu", std::to_string(sysconf(_SC_NPROCESSORS_ONLN)) + " x " + value_in("/proc/cpuinfo", "model name"));
-  line("memory", bytes(memory.totalram, memory.mem_unit) + ", free " + bytes(memory.freeram, memory.mem_unit));
+  line("host", host.name);
+  line("system", host.system);
+  line("kernel", host.kernel);
+  line("cpu", std::to_string(host.cpus) + " x " + host.cpu);
+  line("memory", format_bytes(host.memory_bytes) + ", free " + bytes(memory.freeram, memory.mem_unit));
   line("disk", bytes(disk.f_blocks, disk.f_frsize) + ", free " + bytes(disk.f_bavail, disk.f_frsize));
-  line("gpu driver", value_in("/proc/driver/nvidia/version", "NVRM version"));
+  line("gpu driver", host.gpu_driver.empty() ? "none" : host.gpu_driver);
   return text;
 }
 

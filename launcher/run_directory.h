@@ -2,11 +2,13 @@
 //
 //   log_output/<run>/job.yaml         the resolved job         <run> counts 1, 2, 3 …
 //                    plan.json        the output of trainctl plan --json
+//                    machine.json     of the launcher: host_facts.h
 //                    metrics.jsonl    where the start's time went, and one line per logged step
 //                    events.out.tfevents.*    the same numbers, for TensorBoard
-//                    loading          dataset.workers=… dataset.prefetch=…: what dataset.autotune settled on, as
-//                    arguments outcome.json     how it ended    error.json   and why, if it failed
+//                    loading          dataset.workers=… dataset.prefetch=…: what dataset.autotune settled on
+//                    outcome.json     how it ended    error.json   and why, if it failed
 //                    outcome.json.reserved   while it runs: disk space for outcome.json
+//                    trace.json, profile.json    run --profile: engine/train/profile/
 //                    tensors/step.<S>/<name>.npy    print: {format: npy}
 //                    rank.<N>/stdout, stderr (log_files.h), start_up.json, error.json
 //                    server.<N>/   the same of a server of parameter_server

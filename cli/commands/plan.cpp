@@ -12,17 +12,11 @@
 #include "cli/commands/job_arguments.h"
 #include "cli/errors.h"
 #include "cli/launch/command_workload.h"
+#include "cli/launch/job_report.h"
 #include "cli/render/launch_report.h"
 #include "cli/render/plan_report.h"
 #include "cli/render/terminal.h"
-#include "engine/compile/report.h"
-#include "engine/estimate/estimate_report.h"
-#include "engine/estimate/simulate.h"
-#include "engine/search/search_report.h"
 #include "engine/spec/parse.h"
-#include "engine/train/checkpoint/checkpoint_report.h"
-#include "engine/train/data/index_check.h"
-#include "engine/train/job.h"
 #include "engine/train/memory_limit.h"
 #include "engine/train/profile/trace.h"
 
@@ -95,34 +89,15 @@ int plan(const Options& options) {
   if (spec.has_command()) return plan_command(spec, options.json);
   print_warnings(spec);
   const PlannedJob job = plan_job(std::move(spec));
-  require_indices_in_range(job);
-  RankClasses classes = compile_classes(job);
-  nlohmann::ordered_json validation;
-  if (job.validation) {
-    const RankClasses programs = compile_validation_classes(job);
-    make_room_for(programs, classes);
-    validation = {{"samples", job.validation->samples}, {"batch", job.validation->set.batch}};
-    validation["rank_classes"] = validation_rows(programs);
-  }
-  nlohmann::ordered_json report = plan_report(job.spec, job.graph, job.plan, classes);
-  if (!job.tables.empty()) report["asynchronous"]["tables"] = tables_json(job.tables, job.spec.optimizer);
-  if (job.validation) report["validation"] = std::move(validation);
-  if (job.spec.train.checkpoint) report["checkpoint"] = checkpoint_report(job);
-  if (job.search) report["search"] = top_of(search_report(*job.search), static_cast<size_t>(options.top));
+  const JobReport planned = report_of(job, !options.timeline.empty());
+  nlohmann::ordered_json report = planned.json;
+  if (report.contains("search")) report["search"] = top_of(report["search"], static_cast<size_t>(options.top));
   if (!options.write.empty()) write_job(job.spec, options.write);
-  if (job.spec.launch.machine != "auto" || job.search || !options.timeline.empty()) {
-    // Asynchronous: a step of one worker, alone with the servers.
-    const RankClasses simulated =
-        job.plan.is_asynchronous() ? compile_unverified(job.graph, job.plan, job.spec, job.cost) : classes;
-    const Simulation step = simulate(simulated, job.cost.machine());
-    report["estimate"] = estimate_report(simulated, job.cost.machine(), step);
-    if (!options.timeline.empty()) write_timeline(job, simulated, step, options.timeline);
-  }
-  report["launch"] = launch_report(job.spec);
+  if (!options.timeline.empty()) write_timeline(job, *planned.simulated, *planned.step, options.timeline);
   std::cout << (options.json ? report.dump(2) + "\n"
                              : render_plan(report, style_of(options)) + render_launch(report["launch"]))
             << std::flush;
-  require_memory_limit(job, classes.programs);  // after printing the plan, which shows where the memory goes
+  require_memory_limit(job, planned.classes.programs);  // after printing the plan, which shows where the memory goes
   return kExitDone;
 }
 

@@ -54,6 +54,8 @@ class Checkpoints {
   std::vector<std::string> finish(const std::function<bool()>& is_hurried = {});
   /// Of the job's own batches; 0: the ranks start anew.
   int64_t first_step() const;
+  /// Where the run, or its present attempt, goes on from; null if it starts anew.
+  const ResumePoint* resumed_from() const { return point_ ? &*point_ : nullptr; }
 
  private:
   void close_images();

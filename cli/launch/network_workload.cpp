@@ -14,6 +14,7 @@
 #include "cli/worker/rank_failure.h"
 #include "cli/worker/rendezvous.h"
 #include "engine/base/text.h"
+#include "engine/compile/product_flops.h"
 #include "engine/compile/report.h"
 #include "engine/runtime/routes.h"
 #include "engine/train/data/dataset.h"
@@ -67,6 +68,7 @@ NetworkWorkload::NetworkWorkload(PlannedJob job, Device asked, const CudaDevices
       cluster_(cluster_of(job_.spec)),
       start_up_(options.start_up),
       classes_(options.evaluate ? compile_validation_classes(job_, false) : compile_classes(job_)),
+      flops_(model_flops(job_.graph, job_.plan)),
       validation_(job_.validation && !options.evaluate ? std::optional(compile_validation_classes(job_))
                                                        : std::nullopt),
       checkpoints_(job_, options.evaluate ? ResumeOptions{.from = options.evaluate->checkpoint} : options.resume,
@@ -118,6 +120,8 @@ nlohmann::ordered_json NetworkWorkload::plan() const {
   nlohmann::ordered_json report = plan_report(job_.spec, job_.graph, job_.plan, classes_);
   if (!job_.tables.empty()) report["asynchronous"]["tables"] = tables_json(job_.tables, job_.spec.optimizer);
   report["launch"] = launch_report(job_.spec);
+  if (const ResumePoint* point = checkpoints_.resumed_from())
+    report["launch"]["resumed"] = {{"checkpoint", point->path}, {"step", point->manifest.step}};
   return report;
 }
 
@@ -267,14 +271,27 @@ void NetworkWorkload::describe(LiveStatus& status) {
     status.metrics = metrics();
   }
   status.samples_per_second = samples_per_second();
+  status.tokens_per_second = status.samples_per_second * static_cast<double>(job_.spec.dataset.length);
+  status.share_of_peak = share_of_peak(status.samples_per_second);
   const int64_t steps_left = status.steps - finished_steps();
   if (status.samples_per_second > 0)
     status.seconds_left =
         static_cast<double>(steps_left) * static_cast<double>(job_.spec.dataset.batch) / status.samples_per_second;
   const double now = steady_seconds();
   std::vector<std::string> texts = states_.describe(*memory_, now);
+  status.slowest = states_.slowest();
+  for (const CudaDevice& gpu : gpus_) status.gpus.push_back(gpu.index);
   stopped_.describe(texts, now);
   status.ranks = group_ranks(texts, {job_.spec.launch.ranks});
+}
+
+/// On GPUs alone: no data sheet says what the cores of a CPU that ranks share can do.
+double NetworkWorkload::share_of_peak(double samples_per_second) const {
+  if (gpus_.empty() || job_.plan.is_asynchronous()) return 0;
+  const DType type = job_.spec.precision == Precision::bf16 ? DType::bf16 : DType::f32;
+  const double rate = job_.cost.machine().product_rate(type, job_.spec.precision == Precision::tf32).value;
+  const double steps = samples_per_second / static_cast<double>(job_.spec.dataset.batch);
+  return rate > 0 ? flops_ * steps / (rate * classes_.num_ranks()) : 0;
 }
 
 std::vector<std::string> NetworkWorkload::news(const RunDirectory& directory) {

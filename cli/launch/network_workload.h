@@ -46,6 +46,7 @@ class NetworkWorkload : public Workload {
   void watch_gpu();
   int64_t finished_steps() const;
   double samples_per_second() const;
+  double share_of_peak(double samples_per_second) const;
   ProcessCommand agents_command(const RankPlace& place, const RunDirectory& directory) const;
   bool has_hosts() const { return job_.spec.launch.has_hosts(); }
   Metrics metrics() const;  ///< of the last finished step
@@ -57,6 +58,7 @@ class NetworkWorkload : public Workload {
   StartUpClock start_up_;
   bool start_up_told_ = false;
   RankClasses classes_;
+  const double flops_;                           ///< of a step, all ranks
   const std::optional<RankClasses> validation_;  ///< of the programs that run beside those of classes_
   Checkpoints checkpoints_;
   std::vector<int64_t> arena_bytes_;  ///< in host memory

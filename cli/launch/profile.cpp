@@ -7,10 +7,11 @@
 #include <cerrno>
 #include <cstring>
 #include <fstream>
+#include <nlohmann/json.hpp>
 
 #include "cli/render/profile_report.h"
 #include "engine/base/error.h"
-#include "engine/train/profile/parts.h"
+#include "engine/train/profile/profile_json.h"
 #include "engine/train/profile/summary.h"
 #include "engine/train/profile/trace.h"
 
@@ -28,7 +29,9 @@ std::optional<CudaLoad> GpuWatch::middle() const {
     std::nth_element(values.begin(), values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2), values.end());
     return values[values.size() / 2];
   };
-  return CudaLoad{median(&CudaLoad::clock_mhz), seen_[0].most_clock_mhz, median(&CudaLoad::watts), seen_[0].most_watts};
+  CudaLoad middle = seen_[0];
+  for (const auto field : {&CudaLoad::clock_mhz, &CudaLoad::watts, &CudaLoad::busy}) middle.*field = median(field);
+  return middle;
 }
 
 std::string collect_profile(const ProfileOptions& options, const std::vector<Program>& programs, const std::string& job,
@@ -48,8 +51,10 @@ std::string collect_profile(const ProfileOptions& options, const std::vector<Pro
   write_trace(file, profiles, job);
   file.close();
   if (!file) throw EnvError(fmt::format("cannot write the trace {}: {}", path, std::strerror(errno)));
-  std::string text =
-      render_profile(summarize(profiles)) + "\n" + render_parts(step_parts(profiles, machine), machine, load);
+  const ProfileSummary summary = summarize(profiles);
+  const std::vector<StepPart> parts = step_parts(profiles, machine);
+  directory.write("profile.json", profile_json(summary, parts, ran_tasks(profiles), machine).dump() + "\n");
+  std::string text = render_profile(summary) + "\n" + render_parts(parts, machine, load);
   if (profiles.size() < programs.size()) {
     text +=
         fmt::format("\n{} of {} ranks left a trace; the others are not counted\n", profiles.size(), programs.size());

@@ -30,8 +30,8 @@ class GpuWatch {
   std::vector<CudaLoad> seen_;
 };
 
-/// Reads the ranks' traces, writes the joined one, and returns the summary with the trace's path, or the reason why
-/// there is no profile. Limits are those of `machine`. Throws EnvError.
+/// Reads the ranks' traces, writes the joined one and profile.json, and returns the summary with the trace's path, or
+/// the reason why there is no profile. Limits are those of `machine`. Throws EnvError.
 std::string collect_profile(const ProfileOptions& options, const std::vector<Program>& programs, const std::string& job,
                             const RunDirectory& directory, const Machine& machine, const std::optional<CudaLoad>& load);
 

@@ -43,8 +43,29 @@ RankStates::Position RankStates::position_of(const RankBoard& memory, int rank) 
 
 std::vector<std::string> RankStates::describe(const RankBoard& memory, double now) {
   std::vector<std::string> texts;
-  for (int rank = 0; rank < classes_->num_ranks(); ++rank) texts.push_back(describe_rank(memory, rank, now));
+  for (int rank = 0; rank < classes_->num_ranks(); ++rank) {
+    texts.push_back(describe_rank(memory, rank, now));
+    constexpr double kNewLook = 0.05;
+    double& waits = waits_[static_cast<size_t>(rank)];
+    waits += kNewLook * ((is_in_call(memory, rank) ? 1.0 : 0.0) - waits);
+  }
   return texts;
+}
+
+bool RankStates::is_in_call(const RankBoard& memory, int rank) const {
+  const std::vector<Instruction>& instructions = classes_->program_of(rank).instructions;
+  const int32_t at = memory.status(rank).instruction.load();
+  if (at < 0 || at >= static_cast<int32_t>(instructions.size())) return false;
+  const Opcode opcode = instructions[static_cast<size_t>(at)].opcode;
+  return opcode == Opcode::collective || opcode == Opcode::recv;
+}
+
+std::optional<int> RankStates::slowest() const {
+  constexpr double kMuch = 0.3;
+  if (waits_.size() < 2) return {};
+  const auto [least, most] = std::minmax_element(waits_.begin(), waits_.end());
+  if (*most - *least < kMuch) return {};
+  return static_cast<int>(least - waits_.begin());
 }
 
 std::string RankStates::describe_rank(const RankBoard& memory, int rank, double now) {

@@ -14,6 +14,7 @@
 #include "engine/spec/parse.h"
 #include "launcher/binding.h"
 #include "launcher/failure_report.h"
+#include "launcher/host_facts.h"
 #include "launcher/hosts/agent_ranks.h"
 #include "launcher/quiet_fork.h"
 
@@ -61,6 +62,7 @@ Run::Run(Workload& workload, std::vector<int> shown, boost::asio::io_context& lo
       directory_(RunDirectory::create(spec_.launch.log_dir, spec_.launch.ranks, spec_.servers())),
       lock_(directory_),
       log_(open_log(background, directory_)),
+      pids_(static_cast<size_t>(cluster_.num_ranks())),
       view_(log_ ? log_->fd() : STDOUT_FILENO),
       signals_(loop) {
   block_interrupts();  // until the supervisor handles them: none is lost
@@ -146,6 +148,7 @@ JobSpec Run::resolved_job() const {
 void Run::write_job() const {
   directory_.write("job.yaml", to_yaml(resolved_job()));
   directory_.write("plan.json", workload_.plan().dump(2) + "\n");
+  directory_.write("machine.json", machine_json(host_facts(), TRAINCTL_VERSION));
   directory_.reserve_outcome();
 }
 
@@ -187,6 +190,7 @@ Launch Run::launch() {
   workload_.connect(launch);
   launch.on_rank_started = [this, told = launch.on_rank_started](int rank, int pid) {
     ++started_;
+    pids_[static_cast<size_t>(rank)] = spec_.launch.has_hosts() ? 0 : std::max(pid, 0);
     if (told) told(rank, pid);
   };
   launch.on_restart = [this](int attempt) {
@@ -221,6 +225,7 @@ LiveStatus Run::status() {
   status.state = stopping_ ? "stopping" : up ? "running" : attempt_ > 0 ? "restarting" : "starting";
   status.attempt = attempt_;
   status.max_restarts = spec_.launch.max_restarts;
+  status.pids = pids_;
   workload_.describe(status);
   return status;
 }

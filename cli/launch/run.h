@@ -59,6 +59,7 @@ class Run {
   const RunDirectory directory_;
   const RunLock lock_;
   const std::unique_ptr<LauncherLog> log_;  ///< of a detached run; null otherwise
+  std::vector<int> pids_;                   ///< by rank, as in LiveStatus
   RunView view_;
   boost::asio::signal_set signals_;
   std::optional<Registration> registration_;

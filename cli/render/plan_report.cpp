@@ -227,12 +227,9 @@ std::string layers(const Json& r, bool full) {
   Table table({">stage", "layer", "type", "strategy", "in", "out", "why"});
   const Json& all = r["layers"];
   const Reasons reasons(all);
-  std::vector<FoldRow> rows;
-  for (const Json& layer : all) {
-    if (full) table.add(cells(layer, layer["stage"].dump(), text(layer["name"]), why(layer)));
-    if (!full) rows.push_back({text(layer["name"]), facts(layer)});
-  }
-  for (const FoldLine& line : fold_rows(rows)) {
+  for (const Json& layer : full ? all : Json::array())
+    table.add(cells(layer, layer["stage"].dump(), text(layer["name"]), why(layer)));
+  for (const FoldLine& line : full ? std::vector<FoldLine>() : folded_layers(r)) {
     const std::string indent(static_cast<size_t>(2 * line.depth), ' ');
     if (line.times > 0) {
       table.add_line(indent + fmt::format("{}, {} times:", line.name, line.times));
@@ -403,6 +400,12 @@ std::string parameter_groups(const Json& r) {
 }
 
 }  // namespace
+
+std::vector<FoldLine> folded_layers(const Json& report) {
+  std::vector<FoldRow> rows;
+  for (const Json& layer : report["layers"]) rows.push_back({text(layer["name"]), facts(layer)});
+  return fold_rows(rows);
+}
 
 std::string render_plan(const Json& r, const PlanStyle& style) {
   std::string out = head(r);

@@ -4,6 +4,9 @@
 #include <cstddef>
 #include <nlohmann/json_fwd.hpp>
 #include <string>
+#include <vector>
+
+#include "cli/render/fold.h"
 
 namespace trainctl {
 
@@ -11,6 +14,9 @@ struct PlanStyle {
   bool full = false;   ///< every layer, redistribution and part on its own line
   size_t width = 120;  ///< of the schedule's lines; 0: any
 };
+
+/// The report's layers, a block that repeats once, as render_plan lists them.
+std::vector<FoldLine> folded_layers(const nlohmann::ordered_json& report);
 
 /// Uses only plan_report()'s data, so the text and --json agree. Unless `full`, what repeats is one line; each line is
 /// true of all that it stands for.

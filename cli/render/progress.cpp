@@ -1,7 +1,10 @@
 // Permanent lines above one line that changes.
 #include "cli/render/progress.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
+#include <cmath>
 #include <utility>
 
 #include "cli/render/terminal.h"
@@ -14,6 +17,7 @@ namespace {
 constexpr double kRedrawSeconds = 0.1;
 constexpr double kPlainSeconds = 10;
 constexpr size_t kPlainWidth = 200;
+constexpr size_t kCurveColumns = 16, kMostLosses = 4096;
 
 bool continues_character(char c) { return (static_cast<unsigned char>(c) & 0xC0) == 0x80; }
 
@@ -66,7 +70,11 @@ std::vector<RankGroup> reason_first(std::vector<RankGroup> groups) {
   return groups;
 }
 
-std::vector<Segment> segments(const LiveStatus& status) {
+std::string rate_text(double rate, const char* what) {
+  return with_commas(static_cast<int64_t>(rate)) + " " + what + "/s";
+}
+
+std::vector<Segment> segments(const LiveStatus& status, const std::vector<float>& losses) {
   std::vector<Segment> all;
   if (status.state != "running" && status.state != "starting") all.push_back({status.state, 1});
   if (status.attempt > 0) all.push_back({"restart " + of(status.attempt, status.max_restarts), 5});
@@ -74,11 +82,14 @@ std::vector<Segment> segments(const LiveStatus& status) {
     if (status.epoch > 0) all.push_back({"epoch " + of(status.epoch, status.epochs), 6});
     all.push_back({"step " + of(status.step, status.steps), 2});
     if (status.loss) all.push_back({"loss " + format_loss(static_cast<double>(*status.loss)), 3});
-    for (const auto& metric : status.metrics) all.push_back({metric_text(metric), 3});
-    if (status.samples_per_second > 0)
-      all.push_back({with_commas(static_cast<int64_t>(status.samples_per_second)) + " samples/s", 7});
+    if (losses.size() > 1) all.push_back({sparkline(losses, kCurveColumns), 9});
+    for (const auto& metric : status.metrics) all.push_back({metric_text(metric), 4});
+    if (status.samples_per_second > 0) all.push_back({rate_text(status.samples_per_second, "samples"), 7});
+    if (status.tokens_per_second > 0) all.push_back({rate_text(status.tokens_per_second, "tokens"), 10});
+    if (status.share_of_peak > 0) all.push_back({fmt::format("{:.0f}% of peak", 100 * status.share_of_peak), 11});
     if (status.seconds_left && status.state == "running")
       all.push_back({format_duration(*status.seconds_left) + " left", 4});
+    if (status.slowest) all.push_back({fmt::format("waiting for rank {}", *status.slowest), 7});
   }
   const std::string ranks = ranks_text(status.ranks);
   const bool as_expected =
@@ -110,8 +121,42 @@ size_t display_width(std::string_view text) {
   return columns;
 }
 
-std::string progress_text(const LiveStatus& status, size_t width) {
-  std::vector<Segment> all = segments(status);
+std::string cut_lines(const std::string& text, size_t width, size_t height) {
+  std::string kept;
+  size_t lines = 0;
+  for (size_t at = 0; at < text.size() && (height == 0 || lines < height); ++lines) {
+    const size_t end = std::min(text.find('\n', at), text.size());
+    const std::string line = text.substr(at, end - at);
+    kept += (width == 0 ? line : cut(line, width)) + "\n";
+    at = end + 1;
+  }
+  return kept;
+}
+
+std::string sparkline(const std::vector<float>& values, size_t columns) {
+  static constexpr std::string_view kHeights[] = {"▁", "▂", "▃", "▄", "▅", "▆", "▇", "█"};
+  const size_t count = std::min(columns, values.size());
+  std::vector<double> means;
+  double least = INFINITY, most = -INFINITY;
+  for (size_t i = 0; i < count; ++i) {
+    const size_t first = i * values.size() / count, end = (i + 1) * values.size() / count;
+    double sum = 0;
+    for (size_t v = first; v < end; ++v) sum += static_cast<double>(values[v]);
+    means.push_back(sum / static_cast<double>(end - first));
+    if (!std::isfinite(means.back())) continue;
+    least = std::min(least, means.back());
+    most = std::max(most, means.back());
+  }
+  std::string text;
+  for (const double mean : means) {
+    const double part = most > least ? (mean - least) / (most - least) : 0;
+    text += std::isfinite(mean) ? kHeights[std::min<size_t>(static_cast<size_t>(part * 8), 7)] : "x";
+  }
+  return text;
+}
+
+std::string progress_text(const LiveStatus& status, size_t width, const std::vector<float>& losses) {
+  std::vector<Segment> all = segments(status, losses);
   while (all.size() > 1 && display_width(joined(all)) > width) {
     all.erase(
         std::max_element(all.begin(), all.end(), [](const Segment& a, const Segment& b) { return a.rank < b.rank; }));
@@ -148,15 +193,27 @@ bool Progress::due(double now) const { return now - last_ >= (terminal_ ? kRedra
 
 void Progress::update(const LiveStatus& status, double now) {
   last_ = now;
+  note_loss(status);
   if (terminal_) {
     // The last column stays free: some terminals wrap once it is written.
-    write(progress_text(status, static_cast<size_t>(std::max(1, terminal_width(fd_) - 1))));
+    write(progress_text(status, static_cast<size_t>(std::max(1, terminal_width(fd_) - 1)), losses_));
   } else {
     std::string text = progress_text(status, kPlainWidth);
     if (text != told_) line(text);
     told_ = std::move(text);
     write("");
   }
+}
+
+/// Every second one is dropped when there are many: the curve has far fewer columns.
+void Progress::note_loss(const LiveStatus& status) {
+  if (status.step < last_step_) losses_.clear();  // the ranks were started again
+  if (!status.loss || status.step == last_step_) return;
+  last_step_ = status.step;
+  losses_.push_back(*status.loss);
+  if (losses_.size() < kMostLosses) return;
+  for (size_t i = 0; 2 * i < losses_.size(); ++i) losses_[i] = losses_[2 * i];
+  losses_.resize(losses_.size() / 2);
 }
 
 void Progress::finish() {

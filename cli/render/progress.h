@@ -12,13 +12,20 @@
 
 namespace trainctl {
 
-/// "epoch 3/10  step 101/440  loss 1.2031  20,431 samples/s  4m05s left  8 ranks training". The least important
+/// "epoch 3/10  step 101/440  loss 1.2031  ▇▅▃▂▁  20,431 samples/s  4m05s left  8 ranks training". The least important
 /// parts are left out until it fits in `width` columns; a rank in another state than most is the most important. Where
 /// even that does not fit, the ranks that the others may wait for come first.
-std::string progress_text(const LiveStatus& status, size_t width);
+/// `losses`, drawn as a small curve, are those of some steps so far, the last one last.
+std::string progress_text(const LiveStatus& status, size_t width, const std::vector<float>& losses = {});
 
 /// Columns of a text on a terminal, without escape sequences; wide characters count as one.
 size_t display_width(std::string_view text);
+
+/// The first `height` lines, each of at most `width` columns; 0: any number.
+std::string cut_lines(const std::string& text, size_t width, size_t height);
+
+/// "▇▅▃▂▁": a curve of at most `columns` values, each the mean of as many. Not finite: "x".
+std::string sparkline(const std::vector<float>& values, size_t columns);
 
 class Progress {
  public:
@@ -42,11 +49,14 @@ class Progress {
  private:
   void write(const std::string& progress);
   std::string clear_shown(size_t width) const;
+  void note_loss(const LiveStatus& status);
 
   int fd_;
   bool terminal_;
-  std::string shown_;  ///< the progress line on the screen
-  std::string told_;   ///< without a terminal: the last progress line
+  std::string shown_;          ///< the progress line on the screen
+  std::string told_;           ///< without a terminal: the last progress line
+  std::vector<float> losses_;  ///< of steps that were seen, thinned when there are many
+  int64_t last_step_ = 0;
   double last_ = 0;
   std::string lines_;
   int64_t left_out_ = 0;  ///< lines skipped since the last one that was accepted

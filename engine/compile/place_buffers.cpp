@@ -138,17 +138,27 @@ int64_t place_persistent(Compiler& c) {
   return end;
 }
 
-/// The peak bytes of activations.
-int64_t activation_peak(const Compiler& c, const std::vector<Lifetime>& lives, const std::vector<BufferId>& buffers) {
-  std::vector<int64_t> change(c.code.size() + 1);
+/// What is alive while each instruction runs.
+std::vector<LiveBytes> live_bytes(const Compiler& c, const std::vector<Lifetime>& lives,
+                                  const std::vector<BufferId>& buffers) {
+  std::vector<LiveBytes> live(c.code.size() + 1);
   for (BufferId buffer : buffers) {
-    if (c.buffers[buffer].kind != BufferKind::activation) continue;
-    change[lives[buffer].first] += c.buffers[buffer].bytes;
-    change[lives[buffer].last + 1] -= c.buffers[buffer].bytes;
+    const auto bytes = c.buffers[buffer].kind == BufferKind::activation ? &LiveBytes::activations : &LiveBytes::scratch;
+    live[lives[buffer].first].*bytes += c.buffers[buffer].bytes;
+    live[lives[buffer].last + 1].*bytes -= c.buffers[buffer].bytes;
   }
-  int64_t now = 0, peak = 0;
-  for (int64_t by : change) peak = std::max(peak, now += by);
-  return peak;
+  for (size_t i = 1; i < live.size(); ++i) {
+    live[i].activations += live[i - 1].activations;
+    live[i].scratch += live[i - 1].scratch;
+  }
+  live.pop_back();
+  return live;
+}
+
+int64_t most_activations(const std::vector<LiveBytes>& live) {
+  int64_t most = 0;
+  for (const LiveBytes& now : live) most = std::max(most, now.activations);
+  return most;
 }
 
 int64_t bytes_of(const Compiler& c, std::initializer_list<BufferKind> kinds) {
@@ -208,7 +218,8 @@ void place_buffers(Compiler& c) {
   p.memory.master = bytes_of(c, {BufferKind::master});
   p.memory.gradients = bytes_of(c, {BufferKind::gradients});
   p.memory.optimizer = bytes_of(c, {BufferKind::optimizer});
-  p.memory.activations = activation_peak(c, lives, buffers);
+  p.live = live_bytes(c, lives, buffers);
+  p.memory.activations = most_activations(p.live);
   p.memory.buffers = 0;
   p.memory.buffers = p.arena_bytes - p.memory.arena();
   note_offsets(c);

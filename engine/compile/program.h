@@ -184,6 +184,12 @@ struct Bucket {
   Piece piece(int index) const;
 };
 
+/// Bytes of the arena's short-lived buffers that hold something while an instruction runs.
+struct LiveBytes {
+  int64_t activations = 0;  ///< tensors of the forward and backward pass
+  int64_t scratch = 0;      ///< gathered weights, packing, gradients of one micro-batch
+};
+
 struct Memory {
   int64_t weights = 0;  ///< parameters as kernels read them, and states
   int64_t master = 0;   ///< bf16: the f32 weights that the optimizer updates
@@ -226,6 +232,7 @@ struct Program {
   std::vector<Variable> variables;
   std::vector<Bucket> buckets;
   std::vector<Instruction> instructions;
+  std::vector<LiveBytes> live;  ///< by instruction; the most activations are Memory::activations
 };
 
 /// The training whose variables a program of an evaluation reads: they lie in buckets and in shards as there.

@@ -226,6 +226,19 @@ Json memory_json(const Memory& m) {
   return memory;
 }
 
+/// The short-lived buffers over a step: a point is the most within an equal share of the instructions.
+Json memory_course_json(const std::vector<LiveBytes>& live) {
+  constexpr size_t kMostPoints = 160;
+  const size_t points = std::min(kMostPoints, live.size());
+  std::vector<int64_t> activations(points), scratch(points);
+  for (size_t i = 0; i < live.size(); ++i) {
+    const size_t at = i * points / live.size();
+    activations[at] = std::max(activations[at], live[i].activations);
+    scratch[at] = std::max(scratch[at], live[i].scratch);
+  }
+  return {{"activations", activations}, {"scratch", scratch}};
+}
+
 /// The fields of a collective, send or recv that do not depend on its ranks.
 Json call_json(const Instruction& i) {
   return {{"kind", kind_of(i)},
@@ -308,6 +321,7 @@ Json class_json(const RankClasses& classes, size_t of_class, size_t calls) {
               {"flops_per_step", count_json(program_flops(program))},
               {"arena_bytes", program.arena_bytes},
               {"memory", memory_json(program.memory)},
+              {"memory_course", memory_course_json(program.live)},
               {"instructions", program.instructions.size()},
               {"calls", calls}};
   if (program.server >= 0) row["server"] = program.server;

@@ -81,6 +81,7 @@ TEST_CASE("completion knows the numbers of runs") {
   for (int i = 0; i < 2; ++i) REQUIRE(trainctl_command(scratch.path(), {"run", "job.yaml"}).exit_code == 0);
   REQUIRE(trainctl_command(scratch.path(), {"run", "job.yaml", "launch.log_dir=other"}).exit_code == 0);
   CHECK(offered(scratch, {"logs", ""}) == Words{"1", "2", "latest"});
+  CHECK(offered(scratch, {"report", "1", ""}) == Words{"1", "2", "latest"});
   CHECK(offered(scratch, {"logs", "--log-dir", "other", ""}) == Words{"1", "latest"});
   CHECK(offered(scratch, {"logs", "--log-dir=other", ""}) == Words{"1", "latest"});
   CHECK(offered(scratch, {"stop", ""}).empty());

@@ -40,6 +40,14 @@ TEST_CASE("run --profile leaves one trace of all ranks with every instruction of
   CHECK(contains(result.out, "first to look at: "));
   CHECK(contains(result.out, "trace of all ranks in log_output/1/trace.json"));
   const json plan = read_json(scratch.path() + "/log_output/1/plan.json");
+  const json profile = read_json(scratch.path() + "/log_output/1/profile.json");
+  REQUIRE(profile["ranks"].size() == 4);
+  CHECK(profile["steps"] == "2-4");
+  for (const json& rank : profile["ranks"])
+    CHECK(rank["compute"].get<double>() + rank["communication"].get<double>() + rank["waiting"].get<double>() +
+              rank["idle"].get<double>() ==
+          doctest::Approx(1));
+  CHECK(profile["tasks"][0]["tasks"] == plan["tasks"][0]["tasks"]);
   const json trace = read_json(scratch.path() + "/log_output/1/trace.json");
   REQUIRE(trace.is_object());
   std::map<int, std::map<int, int>> seen;  // rank, instruction, times

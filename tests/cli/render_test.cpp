@@ -90,6 +90,29 @@ TEST_CASE("the progress line shows a run's progress, and what its ranks do") {
   CHECK(progress_text(command, 80) == "restart 1/2  rank 0 running");
 }
 
+TEST_CASE("a curve of losses, tokens and the rank that is waited for are shown where there is room") {
+  LiveStatus status = training();
+  status.tokens_per_second = 2615232;
+  status.share_of_peak = 0.414;
+  status.slowest = 3;
+  const std::vector<float> losses = {8, 4, 2, 1};
+  CHECK(progress_text(status, 200, losses) ==
+        "epoch 3/10  step 101/440  loss 1.2031  █▄▂▁  20,431 samples/s  2,615,232 tokens/s  41% of peak  waiting for "
+        "rank "
+        "3  ranks 0-7 training");
+  CHECK(progress_text(status, 80, losses) ==
+        "epoch 3/10  step 101/440  loss 1.2031  20,431 samples/s  waiting for rank 3");
+  CHECK(progress_text(status, 40, losses) == "epoch 3/10  step 101/440  loss 1.2031");
+  for (size_t width = 0; width < 200; ++width) CHECK(display_width(progress_text(status, width, losses)) <= width);
+}
+
+TEST_CASE("a small curve has the means of equal stretches, and marks what is not finite") {
+  CHECK(sparkline({0, 0, 7, 7}, 2) == "▁█");
+  CHECK(sparkline({3, 3, 3}, 8) == "▁▁▁");
+  CHECK(sparkline({1, NAN, 0}, 3) == "█x▁");
+  CHECK(sparkline({}, 8).empty());
+}
+
 TEST_CASE("on a narrow terminal the least important parts are left out, and no line wraps") {
   CHECK(progress_text(training(), 60) == "epoch 3/10  step 101/440  loss 1.2031  20,431 samples/s");
   CHECK(progress_text(training(), 40) == "epoch 3/10  step 101/440  loss 1.2031");

@@ -26,6 +26,23 @@ TEST_CASE("the kinds of memory add up to the arena") {
   }
 }
 
+TEST_CASE("what is alive at an instruction fits in the arena, and its most activations are the plan's") {
+  for (int level = 0; level <= 3; ++level) {
+    Plan plan = data_parallel_plan(kMlp, 4, 2, 4);
+    plan.optimizer_shard_level = level;
+    for (const Program& p : programs_of(kMlp, plan)) {
+      const int64_t lasting = p.memory.weights + p.memory.master + p.memory.gradients + p.memory.optimizer;
+      int64_t most = 0;
+      REQUIRE(p.live.size() == p.instructions.size());
+      for (const LiveBytes& live : p.live) {
+        CHECK(lasting + live.activations + live.scratch <= p.arena_bytes);
+        most = std::max(most, live.activations);
+      }
+      CHECK(most == p.memory.activations);
+    }
+  }
+}
+
 TEST_CASE("recompute lowers activation bytes") {
   Plan plan = data_parallel_plan(kMlp, 1, 1, 4);
   plan.schedule = Schedule::gpipe;

@@ -64,6 +64,11 @@ TEST_CASE("a run is listed while its launcher lives, with its status") {
   status.state = "running";
   status.step = 7;
   status.loss = 0.5f;
+  status.tokens_per_second = 1500;
+  status.share_of_peak = 0.25;
+  status.slowest = 3;
+  status.pids = {10, 11, 12, 0};
+  status.gpus = {1, 0, 3, 2};
   status.ranks = {{"0-2", "training"}, {"3", "waiting in all_reduce grad.0 for 1"}};
   first->publish(status);
 

@@ -1,6 +1,7 @@
 // Profiles: which rank waited for which, where the time went, and the trace for viewers.
 #include <doctest/doctest.h>
 
+#include <cmath>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <set>
@@ -12,6 +13,7 @@
 #include "engine/runtime/comm/shared_memory_communicator.h"
 #include "engine/runtime/routes.h"
 #include "engine/train/profile/parts.h"
+#include "engine/train/profile/ran_tasks.h"
 #include "engine/train/profile/step_profile.h"
 #include "engine/train/profile/summary.h"
 #include "engine/train/profile/trace.h"
@@ -108,6 +110,44 @@ TEST_CASE("a recv waits for its send, and a send that is over has not waited for
   CHECK(waited(span(2, 100, 101), span(2, 40, 130)) == std::pair<int64_t, int64_t>(0, 60));
   CHECK(waited(span(2, 100, 101), span(2, 150, 160)) == std::pair<int64_t, int64_t>(0, 0));
   CHECK(waited(span(2, 100, 180), span(2, 150, 180)) == std::pair<int64_t, int64_t>(50, 0));  // as NCCL's
+}
+
+TEST_CASE("the tasks that ran are those of the last common step, of the first rank of each stage") {
+  const auto kernel = [](Phase phase, int micro_batch, bool again = false) {
+    Instruction i{.opcode = Opcode::kernel, .name = "k", .op = "relu", .phase = phase, .micro_batch = micro_batch};
+    i.recompute = again;
+    return i;
+  };
+  Program stages[2];
+  for (int stage : {0, 1}) {
+    stages[stage].rank = 2 * stage;
+    stages[stage].stage = stage;
+    stages[stage].instructions = {
+        kernel(Phase::forward, 0),  kernel(Phase::forward, 0),
+        kernel(Phase::forward, 1),  kernel(Phase::forward, 0, true),
+        kernel(Phase::backward, 0), kernel(Phase::forward, -1)};  // the last one is of no task
+  }
+  Program second = stages[0];
+  second.rank = 1;
+  TimeSpan later = span(0, 900, 901);
+  later.step = 3;
+  const std::vector<RankProfile> profiles = {
+      {&stages[0], {span(0, 100, 110), span(1, 112, 120), span(2, 130, 140), span(5, 200, 300), later}},
+      {&second, {span(0, 50, 60)}},
+      {&stages[1], {span(0, 150, 160), span(3, 170, 180), span(4, 181, 190)}}};
+  const std::vector<RankTasks> ran = ran_tasks(profiles);
+  REQUIRE(ran.size() == 2);
+  CHECK(ran[0].rank == 0);
+  CHECK(ran[1].stage == 1);
+  const auto text = [](const RankTasks& of) {
+    std::string words;
+    for (const RanTask& task : of.tasks)
+      words += task.name + " " + std::to_string(std::lround(task.begin * 1e9)) + "-" +
+               std::to_string(std::lround(task.end * 1e9)) + " ";
+    return words;
+  };
+  CHECK(text(ran[0]) == "F0 0-20 F1 30-40 ");
+  CHECK(text(ran[1]) == "F0 50-60 B0 70-90 ");
 }
 
 TEST_CASE("the shares of a rank add up to 1, and communication under a kernel is hidden") {

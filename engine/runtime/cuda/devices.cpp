@@ -41,6 +41,7 @@ nvml::Functions open_nvml() {
   file.bind(f.most_clock_mhz, "nvmlDeviceGetMaxClockInfo");
   file.bind(f.milliwatts, "nvmlDeviceGetPowerUsage");
   file.bind(f.most_milliwatts, "nvmlDeviceGetEnforcedPowerLimit");
+  file.bind(f.utilization, "nvmlDeviceGetUtilizationRates");
   return f;
 }
 
@@ -79,12 +80,22 @@ class Nvml {
   std::optional<CudaLoad> load(int index) const {
     nvml::Device handle = nullptr;
     unsigned clock = 0, most_clock = 0, power = 0, most_power = 0;
+    nvml::Utilization busy{};
+    nvml::Memory memory{};
     if (f_.by_index(static_cast<unsigned>(index), &handle) != nvml::kSuccess ||
         f_.clock_mhz(handle, nvml::kMultiprocessorClock, &clock) != nvml::kSuccess ||
         f_.most_clock_mhz(handle, nvml::kMultiprocessorClock, &most_clock) != nvml::kSuccess ||
-        f_.milliwatts(handle, &power) != nvml::kSuccess || f_.most_milliwatts(handle, &most_power) != nvml::kSuccess)
+        f_.milliwatts(handle, &power) != nvml::kSuccess || f_.most_milliwatts(handle, &most_power) != nvml::kSuccess ||
+        f_.memory(handle, &memory) != nvml::kSuccess)
       return std::nullopt;
-    return CudaLoad{static_cast<double>(clock), static_cast<double>(most_clock), power / 1e3, most_power / 1e3};
+    f_.utilization(handle, &busy);  // a GPU that is divided into instances does not say it
+    return CudaLoad{static_cast<double>(clock),
+                    static_cast<double>(most_clock),
+                    power / 1e3,
+                    most_power / 1e3,
+                    busy.gpu / 1e2,
+                    static_cast<int64_t>(memory.used),
+                    static_cast<int64_t>(memory.total)};
   }
 
  private:

@@ -30,6 +30,8 @@ CudaDevices find_cuda_devices();
 struct CudaLoad {
   double clock_mhz = 0, most_clock_mhz = 0;  ///< of the multiprocessors
   double watts = 0, most_watts = 0;
+  double busy = 0;  ///< the share of the last second or less in which a kernel ran; 0 if it is not known
+  int64_t used_bytes = 0, bytes = 0;  ///< of its memory, by all processes
 };
 
 /// Watches devices through the management library, without CUDA.

@@ -12,6 +12,11 @@ struct Memory {
   unsigned long long total, free, used;
 };
 
+/// Percent of the last second or less in which a kernel ran, and in which memory was read or written.
+struct Utilization {
+  unsigned gpu, memory;
+};
+
 struct PciInfo {
   char bus_id_legacy[16];
   unsigned domain, bus, device, pci_device_id, pci_subsystem_id;
@@ -33,6 +38,7 @@ struct Functions {
   int (*most_clock_mhz)(Device, int clock, unsigned*);
   int (*milliwatts)(Device, unsigned*);
   int (*most_milliwatts)(Device, unsigned*);
+  int (*utilization)(Device, Utilization*);
 };
 
 }  // namespace trainctl::nvml

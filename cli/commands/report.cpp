@@ -1,0 +1,127 @@
+// trainctl report: a page that shows runs, or the plan of a job.
+#include <CLI/CLI.hpp>
+#include <fstream>
+#include <iostream>
+#include <memory>
+
+#include "cli/commands/commands.h"
+#include "cli/commands/find_run.h"
+#include "cli/commands/job_arguments.h"
+#include "cli/errors.h"
+#include "cli/launch/job_report.h"
+#include "cli/output_path.h"
+#include "cli/render/launch_report.h"
+#include "cli/report/page.h"
+#include "cli/report/run_data.h"
+#include "cli/report/serve.h"
+#include "engine/base/error.h"
+#include "engine/base/text.h"
+#include "engine/spec/parse.h"
+
+namespace trainctl {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+struct Options {
+  std::vector<std::string> words;  ///< runs, and with --plan fields
+  std::string plan;                ///< a job file; empty: none
+  std::string output = "report.html";
+  std::string log_dir = LaunchSpec{}.log_dir;
+  bool json = false;
+  bool serve = false;
+  uint16_t port = 0;
+};
+
+Json plan_of(const JobArguments& arguments) {
+  const JobSpec spec = arguments.load();
+  print_warnings(spec);
+  if (spec.has_command()) return planned_data(command_report(spec), to_yaml(spec));
+  const PlannedJob job = plan_job(spec);
+  return planned_data(report_of(job, true).json, to_yaml(job.spec));
+}
+
+std::vector<Json> data_of(const Options& options) {
+  std::vector<Json> runs;
+  JobArguments job{options.plan, {}};
+  for (const std::string& word : options.words) {
+    const bool is_field = word.find('=') != std::string::npos;
+    if (is_field && options.plan.empty())
+      throw SpecError({}, word, "fields are set for a job that is planned", "name it: --plan job.yaml");
+    if (is_field)
+      job.overrides.push_back(word);
+    else
+      runs.push_back(run_data(find_run(word, options.log_dir)));
+  }
+  if (!options.plan.empty()) runs.push_back(plan_of(job));
+  if (runs.empty()) runs.push_back(run_data(find_run("latest", options.log_dir)));
+  return runs;
+}
+
+Json read_page(const Options& options) { return page_data(data_of(options), std::string(report_version())); }
+
+int serve(const Options& options) {
+  const auto read = [&] {
+    Json data = read_page(options);
+    data["follow"] = true;
+    data["written"] = nullptr;  // else no two answers would be equal
+    return data;
+  };
+  Served served;
+  served.page = [&] { return report_page(read()); };
+  served.data = [&] { return read().dump(-1, ' ', false, Json::error_handler_t::replace); };
+  served.data();  // an error in the arguments comes now
+  serve_page(options.port, served, [](uint16_t port) {
+    std::cout << "http://127.0.0.1:" << port << "/ follows the run; Ctrl-C ends this server, and not the run"
+              << std::endl;
+  });
+  return kExitDone;
+}
+
+int report(const Options& options) {
+  if (options.serve) return serve(options);
+  if (!options.json) require_writable_file(options.output, "--output");
+  const Json data = read_page(options);
+  if (options.json) {
+    std::cout << data.dump(2, ' ', false, Json::error_handler_t::replace) << "\n";
+    return kExitDone;
+  }
+  const std::string page = report_page(data);
+  std::ofstream file(options.output, std::ios::trunc);
+  file << page;
+  file.close();
+  if (!file) throw EnvError(options.output + ": cannot be written");
+  std::cout << options.output << ": " << format_bytes(static_cast<int64_t>(page.size())) << ", open it in a browser\n";
+  return kExitDone;
+}
+
+}  // namespace
+
+void add_report_command(CLI::App& app, Action& chosen) {
+  auto options = std::make_shared<Options>();
+  auto* command = app.add_subcommand("report", "Write a page that shows runs: curves, plan, times, memory, failures");
+  command->add_option(
+      "run", options->words,
+      "Numbers, folders, or latest, which is the default; several are compared. With --plan also fields "
+      "to set, e.g. launch.ranks=4");
+  command->add_option("-o,--output", options->output, "The page")->type_name("FILE")->capture_default_str();
+  command->add_option("--plan", options->plan, "Show what a job would do; it is not started")->type_name("JOB.yaml");
+  command->add_flag("--json", options->json, "Print the page's data instead");
+  auto* serve =
+      command->add_flag("--serve", options->serve, "Show the page to browsers on this host, and follow the run");
+  command->add_option("--port", options->port, "Of --serve; default: any free one")->needs(serve);
+  command->add_option("--log-dir", options->log_dir, "The job's launch.log_dir")->capture_default_str();
+  command->footer(
+      R"(The page is one file that needs no network. It shows of a run what its folder has, whether it is running, has
+failed or was resumed. A job with --profile also shows when the tasks of a step ran, and what the ranks waited for.
+Values of env: are left out.
+
+Examples:
+  trainctl report                                  the latest run, as report.html
+  trainctl report 3 5 log_output/8 -o compare.html
+  trainctl report --plan job.yaml launch.ranks=8
+  trainctl report --serve                          a run that trains, in a browser)");
+  command->callback([&chosen, options] { chosen = [options] { return report(*options); }; });
+}
+
+}  // namespace trainctl

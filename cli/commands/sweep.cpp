@@ -1,0 +1,193 @@
+// trainctl sweep: a job with many values of some fields, several runs at a time.
+#include "cli/sweep/sweep.h"
+
+#include <fmt/format.h>
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <csignal>
+#include <filesystem>
+#include <fstream>
+#include <iostream>
+#include <memory>
+#include <nlohmann/json.hpp>
+
+#include "cli/commands/commands.h"
+#include "cli/errors.h"
+#include "cli/launch/device_choice.h"
+#include "cli/report/page.h"
+#include "cli/report/run_data.h"
+#include "cli/sweep/results.h"
+#include "cli/sweep/swept_field.h"
+#include "engine/base/error.h"
+#include "engine/runtime/cuda/devices.h"
+#include "engine/spec/parse.h"
+#include "launcher/topology.h"
+
+namespace trainctl {
+namespace {
+
+namespace fs = std::filesystem;
+using Json = nlohmann::ordered_json;
+
+constexpr size_t kReported = 10;
+
+struct Options {
+  std::string job;
+  std::vector<std::string> fields;
+  int64_t random = 0;  ///< trials; 0: a grid
+  uint64_t seed = 1;
+  int jobs = 0;  ///< at once; 0: as many as fit
+  std::string folder;
+  std::string by;
+};
+
+/// All trials' jobs are read before any is started. Returns the first.
+JobSpec check_trials(const Options& options, const std::vector<TrialFields>& trials) {
+  std::optional<JobSpec> first;
+  for (const TrialFields& trial : trials) {
+    JobSpec spec = load_job(options.job, trial);
+    if (first && spec.processes() != first->processes())
+      throw SpecError({}, "launch.ranks", "trials with different numbers of ranks cannot share the machine evenly",
+                      "make a sweep for each number");
+    if (!first) first = std::move(spec);
+  }
+  return std::move(*first);
+}
+
+/// How many trials fit on the machine at once. `gpus`: that they would use; 0: none.
+int most_at_once(const JobSpec& spec, int gpus) {
+  const int places = gpus > 0 ? gpus : static_cast<int>(read_topology().cpus.size());
+  return std::max(1, places / std::max(1, spec.processes()));
+}
+
+/// Those that the trials may use; none if they run on CPUs.
+std::vector<int> gpus_for(const JobSpec& spec) {
+  std::vector<int> numbers;
+  if (spec.has_command() || spec.launch.device == Device::cpu) return numbers;
+  const CudaDevices found = find_cuda_devices();
+  if (resolve_device(spec, found) == Device::cpu) return numbers;
+  for (const CudaDevice& device : found.list) numbers.push_back(device.index);
+  return numbers;
+}
+
+/// What was asked for. The number of random trials may grow.
+Json request_of(const Options& options) {
+  Json request = {{"job", fs::absolute(options.job).lexically_normal().string()}, {"fields", options.fields}};
+  if (options.random > 0) request["seed"] = options.seed;
+  request["yaml"] = to_yaml(load_job(options.job));
+  return request;
+}
+
+/// A folder belongs to one sweep.
+void claim_folder(const Sweep& sweep, const Json& request) {
+  const std::string path = sweep.folder + "/sweep.json";
+  fs::create_directories(sweep.folder);
+  if (std::ifstream known(path); known) {
+    if (Json::parse(known, nullptr, false) != request)
+      throw SpecError({}, "--folder", sweep.folder + " has another sweep, or the job file has changed since",
+                      "name another folder, or delete that one");
+    return;
+  }
+  std::ofstream file(path);
+  file << request.dump(2) << "\n";
+  file.close();
+  if (!file) throw EnvError("cannot write " + path);
+}
+
+Sweep sweep_of(const Options& options, std::vector<TrialFields> trials, const JobSpec& spec) {
+  Sweep sweep{.job = options.job, .trials = std::move(trials), .ranks = spec.processes(), .gpus = gpus_for(spec)};
+  sweep.folder = fs::absolute(options.folder.empty() ? "sweep_output/" + spec.name : options.folder).lexically_normal();
+  const int gpus = static_cast<int>(sweep.gpus.size()), most = most_at_once(spec, gpus);
+  if (gpus > 0 && options.jobs > most)
+    throw SpecError({}, "--jobs",
+                    fmt::format("{} trials of {} ranks need {} GPUs, this host has {}", options.jobs, sweep.ranks,
+                                options.jobs * sweep.ranks, gpus),
+                    fmt::format("--jobs {}", most));
+  sweep.at_once = options.jobs > 0 ? options.jobs : std::min<int>(most, static_cast<int>(sweep.trials.size()));
+  return sweep;
+}
+
+/// Of the best trials that have a run.
+std::string write_report(const Sweep& sweep, const std::vector<TrialResult>& results) {
+  std::vector<Json> runs;
+  for (const TrialResult& result : results) {
+    const std::vector<int> numbers = list_runs(sweep.log_dir(result.trial));
+    if (numbers.empty() || runs.size() == kReported) continue;
+    runs.push_back(run_data({sweep.log_dir(result.trial), numbers.back()}));
+    runs.back()["label"] = "trial " + std::to_string(result.trial + 1);
+  }
+  if (runs.empty()) return "";
+  const std::string path = sweep.folder + "/report.html";
+  std::ofstream file(path, std::ios::trunc);
+  file << report_page(page_data(std::move(runs), std::string(report_version())));
+  file.close();
+  if (!file) throw EnvError("cannot write " + path);
+  return path;
+}
+
+int sweep(const Options& options) {
+  std::vector<SweptField> fields;
+  for (const std::string& word : options.fields) fields.push_back(parse_swept_field(word));
+  std::vector<TrialFields> trials =
+      options.random > 0 ? random_trials(fields, options.random, options.seed) : grid(fields);
+  const JobSpec spec = check_trials(options, trials);
+  print_warnings(spec);
+  const Sweep sweep = sweep_of(options, std::move(trials), spec);
+  claim_folder(sweep, request_of(options));
+  std::cout << fmt::format("{} trials of {}, {} at a time, in {}\n", sweep.trials.size(), spec.name, sweep.at_once,
+                           sweep.folder)
+            << std::flush;
+  PosixProcessRunner runner;
+  const SweepEnd end = run_trials(sweep, spec, runner, [](const std::string& line) { std::cout << line << std::endl; });
+  const std::vector<TrialResult> results = results_of(sweep, options.by);
+  std::cout << "\n" << results_table(sweep, results);
+  if (const std::string page = write_report(sweep, results); !page.empty()) std::cout << "\n" << page << "\n";
+  if (end.interrupted) {
+    std::cout << "stopped; the same command goes on\n";
+    return 128 + SIGINT;
+  }
+  const bool failed = end.failed > 0 || std::any_of(results.begin(), results.end(), [](const TrialResult& result) {
+                        return result.state == TrialState::failed;
+                      });
+  return failed ? kExitRankFailed : kExitDone;
+}
+
+}  // namespace
+
+void add_sweep_command(CLI::App& app, Action& chosen) {
+  auto options = std::make_shared<Options>();
+  auto* command = app.add_subcommand("sweep", "Run a job with many values of some fields, and compare");
+  command->add_option("JOB.yaml", options->job, "The job file")->required()->check(CLI::ExistingFile);
+  command
+      ->add_option(
+          "field=values", options->fields,
+          "What to vary: a=1,2,3 or 'a=64..512*2' or a=0..1+0.25; with --random also a=1..9 and 'a=1e-4..1e-1*'")
+      ->required();
+  command
+      ->add_option("--random", options->random,
+                   "This many trials with values drawn at random, instead of all combinations")
+      ->check(CLI::Range(1, 10'000))
+      ->option_text("N");
+  command->add_option("--seed", options->seed, "Of --random: the same seed draws the same values")
+      ->capture_default_str();
+  command
+      ->add_option("--jobs", options->jobs, "Trials at a time; default: as many as the machine has cores or GPUs for")
+      ->check(CLI::Range(1, 256))
+      ->option_text("N");
+  command->add_option("--folder", options->folder, "Where the runs go; default: sweep_output/<the job's name>");
+  command->add_option("--by", options->by,
+                      "The value that orders the table, e.g. accuracy or 'validation accuracy'; default: the "
+                      "validation's loss, or the loss");
+  command->footer(
+      R"(Ends in a table, best first, and a page of the best ten. Ctrl-C ends the running trials at the end of a step; the same
+command goes on with those that are not done, from their checkpoints if the job saves. A failed trial is not tried again.
+
+Examples:
+  trainctl sweep job.yaml optimizer.learning_rate=1e-3,3e-3 'vars.d=64..512*2' --jobs 2
+  trainctl sweep job.yaml 'optimizer.learning_rate=1e-4..1e-1*' dataset.batch=32,64 --random 20 --seed 7
+  trainctl sweep job.yaml seed=1..5+1 --by 'validation accuracy')");
+  command->callback([&chosen, options] { chosen = [options] { return sweep(*options); }; });
+}
+
+}  // namespace trainctl

@@ -1,0 +1,50 @@
+// See the header.
+#include "cli/launch/job_report.h"
+
+#include "cli/render/launch_report.h"
+#include "engine/compile/report.h"
+#include "engine/estimate/estimate_report.h"
+#include "engine/search/search_report.h"
+#include "engine/train/checkpoint/checkpoint_report.h"
+#include "engine/train/data/index_check.h"
+
+namespace trainctl {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+/// Makes room for the validation in `classes`.
+Json validation_json(const PlannedJob& job, RankClasses& classes) {
+  const RankClasses programs = compile_validation_classes(job);
+  make_room_for(programs, classes);
+  Json json = {{"samples", job.validation->samples}, {"batch", job.validation->set.batch}};
+  json["rank_classes"] = validation_rows(programs);
+  return json;
+}
+
+void add_estimate(const PlannedJob& job, JobReport& report) {
+  report.simulated =
+      job.plan.is_asynchronous() ? compile_unverified(job.graph, job.plan, job.spec, job.cost) : report.classes;
+  report.step = simulate(*report.simulated, job.cost.machine());
+  report.json["estimate"] = estimate_report(*report.simulated, job.cost.machine(), *report.step);
+}
+
+}  // namespace
+
+JobReport report_of(const PlannedJob& job, bool estimate) {
+  require_indices_in_range(job);
+  JobReport report;
+  report.classes = compile_classes(job);
+  Json validation;
+  if (job.validation) validation = validation_json(job, report.classes);
+  report.json = plan_report(job.spec, job.graph, job.plan, report.classes);
+  if (!job.tables.empty()) report.json["asynchronous"]["tables"] = tables_json(job.tables, job.spec.optimizer);
+  if (job.validation) report.json["validation"] = std::move(validation);
+  if (job.spec.train.checkpoint) report.json["checkpoint"] = checkpoint_report(job);
+  if (job.search) report.json["search"] = search_report(*job.search);
+  if (estimate || job.spec.launch.machine != "auto" || job.search) add_estimate(job, report);
+  report.json["launch"] = launch_report(job.spec);
+  return report;
+}
+
+}  // namespace trainctl

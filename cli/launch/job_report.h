@@ -1,0 +1,24 @@
+// The report of a planned job: what `trainctl plan --json` prints, and the programs that it was read from.
+#pragma once
+
+#include <nlohmann/json.hpp>
+#include <optional>
+
+#include "engine/estimate/simulate.h"
+#include "engine/train/job.h"
+
+namespace trainctl {
+
+struct JobReport {
+  nlohmann::ordered_json json;
+  RankClasses classes;
+  /// What the estimate has simulated, if there is one. Asynchronous: one worker, alone with the servers.
+  std::optional<RankClasses> simulated;
+  std::optional<Simulation> step;
+};
+
+/// Compiles the job. There is an estimate if the job names a machine or was searched for, or if `estimate`. Throws
+/// SpecError for data that the network cannot use as indices.
+JobReport report_of(const PlannedJob& job, bool estimate);
+
+}  // namespace trainctl

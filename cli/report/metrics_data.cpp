@@ -1,0 +1,105 @@
+// See the header.
+#include "cli/report/metrics_data.h"
+
+#include <algorithm>
+#include <cmath>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <set>
+
+#include "cli/report/curve.h"
+#include "engine/base/error.h"
+
+namespace trainctl {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+/// Twice the width of a chart in pixels.
+constexpr size_t kPoints = 1600;
+constexpr size_t kMostEvents = 400;
+
+/// Nan where there is none.
+double number(const Json& value, const Json& line) {
+  if (value.is_number()) return value.get<double>();
+  const std::string name = line.value("not_finite", "nan");
+  return name == "inf" ? INFINITY : name == "-inf" ? -INFINITY : NAN;
+}
+
+class Metrics {
+ public:
+  void add(Json line) {
+    if (line.contains("start_up")) {
+      start_up_ = line["start_up"];
+    } else if (line.contains("epoch_end")) {
+      add_to(epochs_, line, line.value("last_step", int64_t{0}));
+    } else if (line.value("kind", "") == "validation") {
+      add_to(validations_, line, line.value("run_step", int64_t{0}));
+    } else if (line.contains("run_step") && !line.contains("kind")) {
+      add_step(std::move(line));
+    } else if (line.value("kind", "") == "workers") {
+      workers_ = std::move(line);
+    } else if (events_.size() < kMostEvents) {
+      events_.push_back(std::move(line));
+    }
+  }
+
+  Json take() {
+    Json data = {{"curves", curves_json(steps_)},
+                 {"epochs", curves_json(epochs_)},
+                 {"validations", curves_json(validations_)},
+                 {"step_seconds", distribution_json(seconds_)},
+                 {"events", std::move(events_)}};
+    if (!last_.is_null()) data["last"] = std::move(last_);
+    if (!start_up_.is_null()) data["start_up"] = std::move(start_up_);
+    if (!workers_.is_null()) data["workers"] = std::move(workers_);
+    return data;
+  }
+
+ private:
+  using Curves = std::vector<std::pair<std::string, Curve>>;  ///< in the order in which they appear
+
+  void add_step(Json line) {
+    add_to(steps_, line, line["run_step"]);
+    if (line.contains("seconds") && line["seconds"].is_number()) seconds_.push_back(line["seconds"]);
+    last_ = std::move(line);
+  }
+
+  static void add_to(Curves& curves, const Json& line, int64_t step) {
+    static const std::set<std::string> kNoCurves = {"epoch", "step",      "run_step", "not_finite",
+                                                    "kind",  "epoch_end", "steps",    "last_step"};
+    for (const auto& [name, value] : line.items()) {
+      if (kNoCurves.contains(name) || !(value.is_number() || value.is_null())) continue;
+      auto curve = std::find_if(curves.begin(), curves.end(), [&](const auto& known) { return known.first == name; });
+      if (curve == curves.end()) curve = curves.insert(curves.end(), {name, Curve{}});
+      curve->second.add(step, number(value, line));
+    }
+  }
+
+  static Json curves_json(const Curves& curves) {
+    Json json = Json::object();
+    for (const auto& [name, curve] : curves) json[name] = to_json(thinned(curve, kPoints));
+    return json;
+  }
+
+  Curves steps_, epochs_, validations_;
+  std::vector<double> seconds_;
+  Json events_ = Json::array();
+  Json last_, start_up_, workers_;
+};
+
+}  // namespace
+
+Json metrics_data(const std::string& path) {
+  Metrics metrics;
+  std::ifstream file(path);
+  std::string text;
+  for (int64_t number = 1; std::getline(file, text) && !file.eof(); ++number) {
+    Json line = Json::parse(text, nullptr, false);
+    if (!line.is_object()) throw SpecError({}, path, "line " + std::to_string(number) + " is no JSON object");
+    metrics.add(std::move(line));
+  }
+  return metrics.take();
+}
+
+}  // namespace trainctl

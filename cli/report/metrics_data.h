@@ -1,0 +1,17 @@
+// A run's metrics.jsonl (docs/logs.md) as the data of a page.
+#pragma once
+
+#include <nlohmann/json_fwd.hpp>
+#include <string>
+
+namespace trainctl {
+
+/// {"curves": {"loss": {"steps", "values"}, "learning_rate", "seconds", …},    over run_step, thinned
+///  "epochs": {"mean_loss": curve, …}, "validations": {"loss": curve, …},
+///  "step_seconds": distribution of all logged steps, "last": the last line of a step,
+///  "events": the lines of data, skipped and stopped, "start_up": …, "workers": of asynchronous servers}
+/// A file that is not there is one without lines. A last line without its newline is left out. Throws SpecError with
+/// the line's number if one is no JSON object.
+nlohmann::ordered_json metrics_data(const std::string& path);
+
+}  // namespace trainctl

@@ -1,0 +1,43 @@
+// See the header.
+#include "cli/report/page.h"
+
+#include <nlohmann/json.hpp>
+
+#include "engine/base/error.h"
+
+namespace trainctl {
+namespace {
+
+void fill_in(std::string& page, std::string_view mark, std::string_view text) {
+  const size_t at = page.find(mark);
+  check(at != std::string::npos, "report.html has the mark " + std::string(mark));
+  page.replace(at, mark.size(), text);
+}
+
+/// JSON inside of a script element: no "</script>" may end it.
+std::string embedded(const nlohmann::ordered_json& data) {
+  const std::string json = data.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+  std::string text;
+  text.reserve(json.size());
+  for (const char c : json) {
+    if (c == '<')
+      text += "\\u003c";
+    else
+      text += c;
+  }
+  return text;
+}
+
+}  // namespace
+
+std::string report_page(const nlohmann::ordered_json& data) {
+  std::string page(page_html());
+  fill_in(page, "/*style*/", page_style());
+  fill_in(page, "/*script*/", page_script());
+  fill_in(page, "/*data*/", embedded(data));  // last: it may contain the other marks
+  return page;
+}
+
+std::string_view report_version() { return TRAINCTL_VERSION; }
+
+}  // namespace trainctl

@@ -1,0 +1,21 @@
+// The page of `trainctl report`: one HTML file without references to others.
+#pragma once
+
+#include <nlohmann/json_fwd.hpp>
+#include <string>
+#include <string_view>
+
+namespace trainctl {
+
+/// page/report.html with the style, the scripts and `data` (run_data.h) in it.
+std::string report_page(const nlohmann::ordered_json& data);
+
+// The files of page/, embedded in the binary (cli/CMakeLists.txt generates the .cpp).
+std::string_view page_html();
+std::string_view page_style();
+std::string_view page_script();  ///< all *.js, in alphabetical order
+
+/// The version that pages name.
+std::string_view report_version();
+
+}  // namespace trainctl

@@ -1,0 +1,108 @@
+// What the plan says of a step: the schedule, memory over the step, communication. And the schedule as it ran.
+
+function moveTables(r) {
+  const plan = at(`runs.${r}.plan`), moves = at(`runs.${r}.folds.moves`);
+  if (!moves) return null;
+  const path = `runs.${r}.plan.communication`, most = Math.max(...plan.communication.map((c) => c.bytes), 1);
+  const bar = (bytes) => el("div", {style: `width: ${Math.max(2, 100 * bytes / most)}%; height: .6rem; border-radius: 3px; background: ${color(0)}`, "aria-hidden": "true"});
+  const sums = plan.communication.length ? table(["for", "kind", ">group of", ">calls", ">bytes", ""], plan.communication.map((row, i) =>
+      [row.purpose, row.kind, say.exact(row.group_size), figure(`${path}.${i}.calls`, "exact"), figure(`${path}.${i}.bytes`, "bytes"), el("div", {style: "min-width: 7rem"}, bar(row.bytes))]),
+      "A step, all ranks") : el("p", {}, "Nothing moves between ranks.");
+  const each = moves.length ? el("details", {open: moves.length < 30 ? "" : undefined}, el("summary", {}, "Redistributions and transfers, of one micro-batch"),
+      table(["stage", "pass", "kind", "what", ">times", ">bytes", "groups"], moves)) : null;
+  return section("moves", "What moves between ranks", null, el("div", {class: "grid"}, card(sums), each ? wideCard(each) : null));
+}
+
+const taskColor = {F: 0, B: 1, W: 3};
+
+/// rows: [{label, tasks, starts, ends}]. how: words for a time.
+function gantt(rows, words, how) {
+  const end = Math.max(...rows.flatMap((row) => row.ends), 1e-12), place = el("div", {}), high = rows.length > 16 ? 16 : 26, left = 64;
+  onWidth(place, (width) => {
+    const toX = (t) => left + t / end * (width - left - 2);
+    const root = svg("svg", {viewBox: `0 0 ${width} ${rows.length * high + 22}`, height: rows.length * high + 22, role: "img", "aria-label": words});
+    rows.forEach((row, n) => {
+      root.append(svg("text", {x: 0, y: n * high + high * 0.65}, row.label));
+      root.append(svg("rect", {x: left, y: n * high + 2, width: width - left - 2, height: high - 4, style: "fill: var(--shade)"}));
+      row.tasks.forEach((task, i) => {
+        const x = toX(row.starts[i]), wide = Math.max(toX(row.ends[i]) - x, 0.7);
+        root.append(svg("rect", {x, y: n * high + 2, width: Math.max(wide - (wide > 3 ? 1 : 0), 0.7), height: high - 4, rx: wide > 6 ? 3 : 0,
+                                 style: `fill: ${color(taskColor[task[0]] ?? 4)}`, opacity: Number(task.slice(1).split(".")[0]) % 2 ? 0.72 : 1},
+                        svg("title", {}, `${row.label} ${task}: ${how(row.starts[i])} to ${how(row.ends[i])}`)));
+        if (wide > 20 && high > 16) root.append(svg("text", {x: x + wide / 2, y: n * high + high * 0.66, "text-anchor": "middle", style: "fill: var(--card); font-weight: 600; pointer-events: none"}, task));
+      });
+    });
+    for (const t of ticks(0, end, Math.max(2, Math.floor(width / 130))))
+      root.append(svg("text", {x: toX(t), y: rows.length * high + 16, "text-anchor": toX(t) > width - 30 ? "end" : "middle"}, how(t)));
+    place.replaceChildren(root);
+  });
+  return place;
+}
+
+function scheduleSection(r) {
+  const plan = at(`runs.${r}.plan`), ran = at(`runs.${r}.profile.tasks`) || [];
+  if (!plan?.tasks || (plan.stages === 1 && plan.micro_batches === 1 && !ran.length)) return null;
+  const units = (t) => `${say.exact(t)} unit${t === 1 ? "" : "s"}`;
+  const predicted = wideCard(el("h3", {}, `As planned: ${plan.schedule}`), gantt(plan.tasks.map((s) => ({label: `stage ${s.stage}`, ...s})), "planned schedule: tasks of each stage over time", units),
+      el("p", {class: "note"}, "Idle: ", figure(`runs.${r}.plan.bubble`, "percent"), ". A forward takes one unit, a backward two."));
+  const measured = ran.length ? wideCard(el("h3", {}, "As it ran"), gantt(ran.map((s) => ({label: plan.stages > 1 ? `stage ${s.stage}` : `rank ${s.rank}`, ...s})), "measured schedule: tasks of each stage over time", say.seconds),
+      el("p", {class: "note"}, `The last profiled step, of the first rank of each stage. Gaps are communication, waiting, and the update.`)) : null;
+  const key = [["F", "forward"], ["B", "backward"], ["W", "weight gradients"]].filter(([k]) => plan.tasks.some((s) => s.tasks.some((t) => t[0] === k)));
+  return section("schedule", "Schedule of a step", null, el("div", {class: "grid"}, predicted, measured),
+                 el("div", {class: "legend"}, key.map(([k, name]) => el("span", {}, el("i", {style: `background: ${color(taskColor[k])}`}), `${k}n: ${name} of micro-batch n`))));
+}
+
+/// Kinds of memory from the bottom up. The last two change over a step.
+const memoryKinds = ["weights", "master", "optimizer", "gradients", "workspace", "activations", "scratch"];
+
+/// Round numbers of the unit in which `most` is said.
+function byteTicks(most) {
+  const unit = 1024 ** Math.min(4, Math.floor(Math.log(most) / Math.log(1024)));
+  return ticks(0, most / unit, 4).map((t) => t * unit);
+}
+
+function memoryCourse(c, words) {
+  const place = el("div", {}), height = 220, course = c.memory_course, points = course.activations.length;
+  const at = (kind, i) => kind === "activations" ? course.activations[i] : kind === "scratch" ? course.scratch[i] : c.memory[kind] || 0;
+  const kinds = memoryKinds.filter((kind) => course.activations.some((_, i) => at(kind, i) > 0));
+  onWidth(place, (width) => {
+    const most = Math.max(c.memory.total, 1), left = 70, top = 8, bottom = height - 22, toX = (i) => left + i / Math.max(points, 1) * (width - left - 4), toY = (b) => bottom - b / most * (bottom - top);
+    const root = svg("svg", {viewBox: `0 0 ${width} ${height}`, height, role: "img", "aria-label": words, "data-most": most});
+    for (const t of byteTicks(most)) root.append(svg("line", {class: "grid-line", x1: left, x2: width - 4, y1: toY(t), y2: toY(t)}), svg("text", {x: left - 6, y: toY(t) + 4, "text-anchor": "end"}, say.bytes(t)));
+    let below = new Array(points).fill(0);
+    for (const kind of kinds) {
+      const above = below.map((b, i) => b + at(kind, i));
+      let path = "";
+      above.forEach((b, i) => { path += `${i ? "L" : "M"}${toX(i).toFixed(1)} ${toY(b).toFixed(1)}L${toX(i + 1).toFixed(1)} ${toY(b).toFixed(1)}`; });
+      for (let i = points - 1; i >= 0; --i) path += `L${toX(i + 1).toFixed(1)} ${toY(below[i]).toFixed(1)}L${toX(i).toFixed(1)} ${toY(below[i]).toFixed(1)}`;
+      const peak = Math.max(...course.activations.map((_, i) => at(kind, i)));
+      root.append(svg("path", {d: `${path}Z`, style: `fill: ${color(memoryKinds.indexOf(kind))}`, opacity: 0.85}, svg("title", {}, `${kind}: ${memoryKinds.indexOf(kind) > 4 ? "at most " : ""}${say.bytes(peak)}`)));
+      below = above;
+    }
+    root.append(svg("line", {class: "cross", x1: left, x2: width - 4, y1: toY(most), y2: toY(most)}),
+                svg("text", {x: left, y: height - 6}, "first instruction"), svg("text", {x: width - 4, y: height - 6, "text-anchor": "end"}, "last"));
+    place.replaceChildren(root);
+  });
+  return el("div", {}, place, el("div", {class: "legend"}, kinds.map((kind) => el("span", {}, el("i", {style: `background: ${color(memoryKinds.indexOf(kind))}`}), kind))));
+}
+
+function memorySection(r) {
+  const path = `runs.${r}.plan.rank_classes`, classes = at(path);
+  if (!classes) return null;
+  const kinds = [...new Set(classes.flatMap((c) => Object.keys(c.memory)))];
+  const label = (c) => c.server !== undefined ? `server ${c.server}` : at(`runs.${r}.plan.stages`) > 1 ? `stage ${c.stage}, ranks ${ranksText(c.ranks)}` : `ranks ${ranksText(c.ranks)}`;
+  const rows = classes.slice(0, 64).map((c, i) => [label(c), ...kinds.map((kind) => c.memory[kind] === undefined ? "" : figure(`${path}.${i}.memory.${kind}`, "bytes"))]);
+  const distinct = classes.filter((c, i) => c.memory_course && classes.findIndex((d) => d.stage === c.stage && d.server === c.server && JSON.stringify(d.memory) === JSON.stringify(c.memory)) === i).slice(0, 16);
+  const course = distinct.length ? wideCard(el("h3", {}, "A rank's memory over a step"),
+      tabs(distinct.map(label), (i) => memoryCourse(distinct[i], `memory over a step of ${label(distinct[i])}, by kind; the table has the greatest values`), "ranks")) : null;
+  return section("memory", "Memory of a rank", "The dashed line is all that the rank takes. Activations and scratch come and go; a point is the most within some instructions.", el("div", {class: "grid"}, course,
+                 wideCard(table(["ranks", ...kinds.map((k) => `>${k.replace(/_/g, " ")}`)], rows, "Memory by kind"))));
+}
+
+function estimateCard(r) {
+  const path = `runs.${r}.plan.estimate`;
+  if (!at(path)) return null;
+  return section("estimate", "Predicted time of a step", null, card(table(["part", ">time"], [...Object.keys(at(`${path}.parts`)).map((part) => [part, say.seconds(at(`${path}.parts`)[part])]),
+      [el("b", {}, "a step"), figure(`${path}.seconds`, "seconds")]], `On ${at(`${path}.machine`)}`),
+      el("p", {class: "note"}, "Nine of ten steps between ", figure(`${path}.low`, "seconds"), " and ", figure(`${path}.high`, "seconds"), ".")));
+}

@@ -1,0 +1,145 @@
+// See the header.
+#include "cli/report/run_data.h"
+
+#include <ctime>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <sstream>
+
+#include "cli/commands/checkpoint/facts.h"
+#include "cli/commands/checkpoint/find_checkpoint.h"
+#include "cli/render/move_rows.h"
+#include "cli/render/plan_report.h"
+#include "cli/render/run_end.h"
+#include "cli/report/job_fields.h"
+#include "cli/report/metrics_data.h"
+#include "engine/base/error.h"
+
+namespace trainctl {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+/// Null if it is not there or no object.
+Json read_object(const std::string& path) {
+  std::ifstream file(path);
+  if (!file) return nullptr;
+  Json json = Json::parse(file, nullptr, false);
+  return json.is_object() ? json : Json(nullptr);
+}
+
+std::string read_text(const std::string& path) {
+  std::ostringstream text;
+  text << std::ifstream(path).rdbuf();
+  return text.str();
+}
+
+/// Without what is for tools: every call of every rank, factors, groups.
+Json shown_of(Json plan) {
+  plan.erase("calls");
+  if (!plan.contains("layers")) return plan;  // of a job that runs a program
+  for (Json& layer : plan["layers"]) layer.erase("factors");
+  for (Json& move : plan["redistributions"]) move.erase("groups");
+  return plan;
+}
+
+/// {"layers": [{"depth", "times", "name", "rows": indices in the plan's layers}, …]: as `trainctl plan` folds them,
+///  "moves": [[stage, pass, kind, what, times, bytes, groups], …]: the same of its redistributions and transfers}
+Json folds_of(const Json& plan) {
+  Json layers = Json::array();
+  for (const FoldLine& line : folded_layers(plan))
+    layers.push_back({{"depth", line.depth}, {"times", line.times}, {"name", line.name}, {"rows", line.rows}});
+  return {{"layers", std::move(layers)}, {"moves", folded_moves(plan)}};
+}
+
+void add_plan(Json plan, Json& data) {
+  if (plan.is_null()) return;
+  if (plan.contains("layers")) data["folds"] = folds_of(plan);
+  data["plan"] = shown_of(std::move(plan));
+}
+
+void add_end(const RunDirectory& run, Json& data) {
+  const std::optional<RunEnd> end = read_run_end(run);
+  if (!end) return;
+  data["ending"] = end->ending;
+  data["seconds"] = end->seconds;
+  data["exit_code"] = end->exit_code;
+  if (end->result.step > 0) {
+    data["step"] = end->result.step;
+    data["steps"] = end->result.steps;
+  }
+  const Json outcome = read_object(run.file("outcome.json"));
+  if (outcome.contains("restarts")) data["restarts"] = outcome["restarts"];
+  if (!end->failure.empty()) data["failure"] = end->failure;
+  if (const Json error = read_object(run.file("error.json")); error.contains("first_cause"))
+    data["cause"] = error["first_cause"];
+}
+
+/// Those of this run alone: a folder of checkpoints may serve several.
+Json checkpoints_of(const RunDirectory& run) {
+  Json rows = Json::array();
+  std::vector<CheckpointEntry> entries;
+  try {
+    const CheckpointPlace place = find_checkpoints(run.path(), "");
+    if (!place.folder.empty()) entries = CheckpointDirectory(place.folder).list();
+  } catch (const SpecError&) {  // the job saves none
+  } catch (const EnvError&) {   // their disk is away
+  }
+  for (const CheckpointEntry& entry : entries) {
+    if (!entry.complete() || entry.manifest.run != run.run()) continue;
+    Json row = {{"step", entry.step}, {"state", state_word(entry)}, {"folder", folder_name(entry.path)}};
+    put_facts(row, entry.manifest);
+    rows.push_back(std::move(row));
+  }
+  std::sort(rows.begin(), rows.end(), [](const Json& a, const Json& b) { return a["step"] < b["step"]; });
+  return rows;
+}
+
+/// Bytes that are no UTF-8 become U+FFFD, as when the page is written.
+std::string name_of(const Json& plan) {
+  const auto name = plan.find("job");
+  return name != plan.end() && name->is_string() ? name->get<std::string>() : "?";
+}
+
+}  // namespace
+
+Json run_data(const RunDirectory& run) {
+  Json plan = read_object(run.file("plan.json"));
+  Json data = {{"name", plan.is_null() ? "?" : name_of(plan)},
+               {"label", "run " + std::to_string(run.run())},
+               {"state", to_string(state_of(run))},
+               {"path", run.path()}};
+  if (const int64_t started = start_ns(run); started > 0) data["started"] = static_cast<double>(started) / 1e9;
+  add_end(run, data);
+  add_plan(std::move(plan), data);
+  data["job"] = without_env(read_text(run.file("job.yaml")));
+  for (const char* part : {"machine", "profile"})
+    if (Json json = read_object(run.file(std::string(part) + ".json")); !json.is_null()) data[part] = std::move(json);
+  data["metrics"] = metrics_data(run.file("metrics.jsonl"));
+  if (Json rows = checkpoints_of(run); !rows.empty()) data["checkpoints"] = std::move(rows);
+  return data;
+}
+
+Json planned_data(Json plan, const std::string& job) {
+  const std::string name = name_of(plan);
+  Json data = {{"name", name}, {"label", "plan"}, {"state", "planned"}};
+  add_plan(std::move(plan), data);
+  data["job"] = without_env(job);
+  return data;
+}
+
+Json page_data(std::vector<Json> runs, const std::string& version) {
+  std::vector<std::vector<std::pair<std::string, std::string>>> jobs;
+  for (const Json& run : runs) {
+    try {
+      jobs.push_back(job_fields(run["job"].get<std::string>(), "job.yaml"));
+    } catch (const SpecError&) {  // no job.yaml, or a damaged one
+      jobs.emplace_back();
+    }
+  }
+  Json data = {{"trainctl", version}, {"written", std::time(nullptr)}, {"runs", std::move(runs)}};
+  data["differences"] = differing_fields(jobs);
+  return data;
+}
+
+}  // namespace trainctl

@@ -1,0 +1,30 @@
+// What a page shows of a run, read from its folder; and of a job that was only planned.
+//
+//   {"name": "lenet", "label": "run 3", "state": "done", "started": 1795517101.0, "path": "log_output/3",
+//    "ending": "done", "seconds": 12.5, "exit_code": 0, "step": 440, "steps": 440,    of a run that has ended
+//    "restarts": [{"rank", "kind", "message", "seconds"}, …], "failure": "…", "cause": error.json's first_cause,
+//    "plan": plan.json without what no page shows, "folds": its layers and moves as `trainctl plan` folds them, "job":
+//    "name: lenet\n…", "machine": machine.json, "metrics": metrics_data(), "profile": profile.json, "checkpoints":
+//    [{"step", "state", "bytes", …}, …]}
+//
+// A file that is not there, or not readable, leaves its field out: a page must open for every run.
+#pragma once
+
+#include <nlohmann/json_fwd.hpp>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "launcher/run_directory.h"
+
+namespace trainctl {
+
+nlohmann::ordered_json run_data(const RunDirectory& run);
+
+/// `plan` as trainctl plan --json prints it, `job` as YAML.
+nlohmann::ordered_json planned_data(nlohmann::ordered_json plan, const std::string& job);
+
+/// {"trainctl": version, "written": seconds since 1970, "runs": [run_data(), …], "differences": differing_fields()}
+nlohmann::ordered_json page_data(std::vector<nlohmann::ordered_json> runs, const std::string& version);
+
+}  // namespace trainctl

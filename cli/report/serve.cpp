@@ -1,0 +1,125 @@
+// HTTP/1.1 as far as a browser needs it: GET, and a connection for each request.
+#include "cli/report/serve.h"
+
+#include <fmt/format.h>
+
+#include <boost/asio/buffer.hpp>
+#include <boost/asio/io_context.hpp>
+#include <boost/asio/ip/tcp.hpp>
+#include <boost/asio/read_until.hpp>
+#include <boost/asio/signal_set.hpp>
+#include <boost/asio/steady_timer.hpp>
+#include <boost/asio/write.hpp>
+#include <cctype>
+#include <chrono>
+#include <csignal>
+#include <memory>
+
+#include "engine/base/error.h"
+
+namespace trainctl {
+namespace {
+
+namespace asio = boost::asio;
+using asio::ip::tcp;
+
+constexpr size_t kMostBytes = 16384;  ///< of a request
+constexpr auto kPatience = std::chrono::seconds(10);
+
+std::string answer(std::string_view status, std::string_view type, std::string_view body) {
+  return fmt::format(
+      "HTTP/1.1 {}\r\nContent-Type: {}; charset=utf-8\r\nContent-Length: {}\r\nCache-Control: no-store\r\n"
+      "Connection: close\r\n\r\n{}",
+      status, type, body.size(), body);
+}
+
+/// The value of a header, in lower case; "" if there is none.
+std::string header(std::string request, const std::string& name) {
+  for (char& c : request) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
+  const size_t at = request.find("\r\n" + name + ":");
+  if (at == std::string::npos) return "";
+  const size_t begin = request.find_first_not_of(' ', at + name.size() + 3);
+  return request.substr(begin, request.find("\r\n", begin) - begin);
+}
+
+bool names_this_host(const std::string& request) {
+  const std::string host = header(request, "host");
+  const std::string name = host.substr(0, host.rfind(':'));
+  return name == "127.0.0.1" || name == "localhost";
+}
+
+std::string respond(const std::string& request, const Served& served) {
+  if (!names_this_host(request)) return answer("403 Forbidden", "text/plain", "this server is for this host alone\n");
+  const std::string line = request.substr(0, request.find("\r\n"));
+  try {
+    if (line.starts_with("GET / ")) return answer("200 OK", "text/html", served.page());
+    if (line.starts_with("GET /data ")) return answer("200 OK", "application/json", served.data());
+  } catch (const std::exception& error) {
+    return answer("500 Internal Server Error", "text/plain", error.what());
+  }
+  return answer("404 Not Found", "text/plain", "there are / and /data\n");
+}
+
+/// One request and its answer. It owns itself until both are over.
+class Exchange : public std::enable_shared_from_this<Exchange> {
+ public:
+  Exchange(tcp::socket socket, const Served& served)
+      : socket_(std::move(socket)), deadline_(socket_.get_executor()), served_(served) {}
+
+  void start() {
+    auto self = shared_from_this();
+    deadline_.expires_after(kPatience);
+    deadline_.async_wait([self](const boost::system::error_code& error) {
+      if (!error) self->socket_.close();
+    });
+    asio::async_read_until(socket_, asio::dynamic_buffer(request_, kMostBytes), "\r\n\r\n",
+                           [self](const boost::system::error_code& error, size_t) {
+                             if (!error) self->reply();
+                           });
+  }
+
+ private:
+  void reply() {
+    auto self = shared_from_this();
+    reply_ = respond(request_, served_);
+    asio::async_write(socket_, asio::buffer(reply_), [self](const boost::system::error_code&, size_t) {
+      boost::system::error_code ignored;
+      self->socket_.shutdown(tcp::socket::shutdown_both, ignored);
+      self->deadline_.cancel();
+    });
+  }
+
+  tcp::socket socket_;
+  asio::steady_timer deadline_;
+  const Served& served_;
+  std::string request_, reply_;
+};
+
+void accept(tcp::acceptor& acceptor, const Served& served) {
+  acceptor.async_accept([&](const boost::system::error_code& error, tcp::socket socket) {
+    if (error == asio::error::operation_aborted) return;
+    if (!error) std::make_shared<Exchange>(std::move(socket), served)->start();
+    accept(acceptor, served);
+  });
+}
+
+}  // namespace
+
+void serve_page(uint16_t port, const Served& served, const std::function<void(uint16_t)>& ready) {
+  asio::io_context loop;
+  tcp::acceptor acceptor(loop);
+  const tcp::endpoint place(asio::ip::address_v4::loopback(), port);
+  boost::system::error_code error;
+  acceptor.open(place.protocol());
+  acceptor.set_option(tcp::acceptor::reuse_address(true));
+  acceptor.bind(place, error);
+  if (error) throw EnvError(fmt::format("cannot serve on 127.0.0.1:{}: {}", port, error.message()));
+  acceptor.listen();
+  asio::signal_set signals(loop, SIGINT, SIGTERM);
+  signals.async_wait([&](const boost::system::error_code&, int) { loop.stop(); });
+  accept(acceptor, served);
+  ready(acceptor.local_endpoint().port());
+  loop.run();
+}
+
+}  // namespace trainctl

@@ -1,0 +1,19 @@
+// `trainctl report --serve`: the page and its data over HTTP, for browsers on this host.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <string>
+
+namespace trainctl {
+
+struct Served {
+  std::function<std::string()> page;  ///< GET /
+  std::function<std::string()> data;  ///< GET /data: JSON
+};
+
+/// Answers on 127.0.0.1 until SIGINT or SIGTERM. `port` 0: any free one; `ready` is told which. A request that names
+/// another host is refused: a web page that the user visits could have sent it. Throws EnvError if the port is taken.
+void serve_page(uint16_t port, const Served& served, const std::function<void(uint16_t port)>& ready);
+
+}  // namespace trainctl

@@ -1,0 +1,111 @@
+// See the header.
+#include "cli/sweep/results.h"
+
+#include <algorithm>
+#include <cmath>
+#include <nlohmann/json.hpp>
+#include <set>
+
+#include "cli/render/run_end.h"
+#include "cli/render/table.h"
+#include "cli/report/metrics_data.h"
+#include "engine/base/error.h"
+#include "engine/base/measures.h"
+#include "engine/base/text.h"
+
+namespace trainctl {
+namespace {
+
+std::string_view word(TrialState state) {
+  switch (state) {
+    case TrialState::running:
+      return "running";
+    case TrialState::done:
+      return "done";
+    case TrialState::failed:
+      return "failed";
+    case TrialState::open:
+      break;
+  }
+  return "open";
+}
+
+TrialResult result_of(const Sweep& sweep, size_t trial) {
+  TrialResult result{trial, state_of(sweep, trial)};
+  const std::vector<int> runs = list_runs(sweep.log_dir(trial));
+  if (runs.empty()) return result;
+  const RunDirectory run(sweep.log_dir(trial), runs.back());
+  if (const auto end = read_run_end(run)) {
+    result.step = end->result.step;
+    result.seconds = end->seconds;
+    if (end->result.loss) result.values.emplace_back("loss", *end->result.loss);
+    for (const auto& [name, value] : end->result.metrics) result.values.emplace_back(name, value);
+  }
+  const nlohmann::ordered_json metrics = metrics_data(run.file("metrics.jsonl"));
+  static const std::set<std::string> kNoResults = {"samples", "seconds"};
+  for (const auto& [name, curve] : metrics["validations"].items())
+    if (!kNoResults.contains(name) && curve["values"].back().is_number())
+      result.values.emplace_back("validation " + name, curve["values"].back());
+  return result;
+}
+
+/// In the order in which they first appear.
+std::vector<std::string> names_of(const std::vector<TrialResult>& results) {
+  std::vector<std::string> names;
+  for (const TrialResult& result : results)
+    for (const auto& [name, value] : result.values)
+      if (std::find(names.begin(), names.end(), name) == names.end()) names.push_back(name);
+  return names;
+}
+
+}  // namespace
+
+std::optional<double> TrialResult::value(const std::string& name) const {
+  for (const auto& [known, number] : values)
+    if (known == name) return number;
+  return {};
+}
+
+std::vector<TrialResult> results_of(const Sweep& sweep, std::string by) {
+  std::vector<TrialResult> results;
+  for (size_t trial = 0; trial < sweep.trials.size(); ++trial) results.push_back(result_of(sweep, trial));
+  const std::vector<std::string> names = names_of(results);
+  const auto is_there = [&](const std::string& name) {
+    return std::find(names.begin(), names.end(), name) != names.end();
+  };
+  if (!by.empty() && !is_there(by) && !names.empty())
+    throw SpecError({}, "--by", "no trial has a value '" + by + "'", "there are " + join(names));
+  if (by.empty()) by = is_there("validation loss") ? "validation loss" : "loss";
+  const bool least = by.ends_with("loss");
+  const auto badness = [&](const TrialResult& result) {
+    const double value = result.value(by).value_or(NAN);
+    return !std::isfinite(value) ? INFINITY : least ? value : -value;
+  };
+  std::stable_sort(results.begin(), results.end(),
+                   [&](const TrialResult& a, const TrialResult& b) { return badness(a) < badness(b); });
+  return results;
+}
+
+std::string results_table(const Sweep& sweep, const std::vector<TrialResult>& results) {
+  const std::vector<std::string> names = names_of(results);
+  std::vector<std::string> headers = {">trial"};
+  for (const std::string& field : sweep.trials.front()) headers.push_back(">" + field.substr(0, field.find('=')));
+  for (const std::string& name : names) headers.push_back(">" + name);
+  headers.insert(headers.end(), {">step", ">time", "state"});
+  Table table(headers);
+  for (const TrialResult& result : results) {
+    std::vector<std::string> row = {std::to_string(result.trial + 1)};
+    for (const std::string& field : sweep.trials[result.trial]) row.push_back(field.substr(field.find('=') + 1));
+    for (const std::string& name : names) {
+      const std::optional<double> value = result.value(name);
+      row.push_back(value ? format_loss(*value) : "");
+    }
+    row.push_back(result.step > 0 ? std::to_string(result.step) : "");
+    row.push_back(result.seconds > 0 ? format_duration(result.seconds) : "");
+    row.emplace_back(word(result.state));
+    table.add(std::move(row));
+  }
+  return table.str();
+}
+
+}  // namespace trainctl

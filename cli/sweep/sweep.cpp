@@ -1,0 +1,170 @@
+// See the header.
+#include "cli/sweep/sweep.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <csignal>
+#include <cstdlib>
+#include <filesystem>
+#include <map>
+#include <thread>
+
+#include "cli/render/run_end.h"
+#include "engine/base/error.h"
+#include "engine/base/measures.h"
+#include "engine/base/text.h"
+#include "launcher/topology.h"
+
+namespace trainctl {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr auto kPause = std::chrono::milliseconds(50);
+volatile sig_atomic_t interrupts = 0;
+
+void watch_interrupts() {
+  struct sigaction action {};
+  action.sa_handler = [](int) { interrupts = interrupts + 1; };
+  for (const int number : {SIGINT, SIGTERM}) sigaction(number, &action, nullptr);
+}
+
+/// "0,1" of the GPUs that belong to a slot.
+std::string gpus_of_slot(const Sweep& sweep, int slot) {
+  std::vector<std::string> numbers;
+  for (int i = 0; i < sweep.ranks; ++i)
+    numbers.push_back(std::to_string(sweep.gpus[static_cast<size_t>(slot * sweep.ranks + i)]));
+  return join(numbers, ",");
+}
+
+class Trials {
+ public:
+  Trials(const Sweep& sweep, bool saves, ProcessRunner& runner, const std::function<void(const std::string&)>& say)
+      : sweep_(sweep), saves_(saves), runner_(runner), say_(say), cores_(read_topology().cpus.size()) {
+    for (int slot = sweep.at_once - 1; slot >= 0; --slot) free_.push_back(slot);
+    for (size_t trial = 0; trial < sweep.trials.size(); ++trial)
+      if (state_of(sweep, trial) == TrialState::open) open_.push_back(trial);
+    std::reverse(open_.begin(), open_.end());
+  }
+
+  SweepEnd run() {
+    int told = 0;
+    while (!running_.empty() || (!open_.empty() && interrupts == 0)) {
+      while (interrupts == 0 && !free_.empty() && !open_.empty()) start();
+      for (const ProcessEnd& end : runner_.reap()) ended(end);
+      for (const int all = interrupts; told < std::min(all, 2); ++told)
+        for (const auto& [pid, of] : running_) runner_.signal_group(pid, told == 0 ? SIGINT : SIGKILL);
+      std::this_thread::sleep_for(kPause);
+    }
+    return {failed_, interrupts > 0};
+  }
+
+ private:
+  struct Running {
+    size_t trial;
+    int slot;
+  };
+
+  std::string name_of(size_t trial) const {
+    return fmt::format("trial {}/{}: {}", trial + 1, sweep_.trials.size(), join(sweep_.trials[trial], "  "));
+  }
+
+  void start() {
+    const size_t trial = open_.back();
+    const int slot = free_.back();
+    open_.pop_back();
+    free_.pop_back();
+    fs::create_directories(sweep_.log_dir(trial));
+    const std::string path = sweep_.log_dir(trial) + "/output";
+    const int output = open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644);
+    if (output < 0) throw EnvError("cannot write " + path);
+    ProcessCommand command{
+        .argv = {fs::read_symlink("/proc/self/exe"), "run", sweep_.job}, .stdout_fd = output, .stderr_fd = output};
+    for (const std::string& field : sweep_.trials[trial]) command.argv.push_back(field);
+    command.argv.push_back("launch.log_dir=" + sweep_.log_dir(trial));
+    if (saves_ && has_checkpoint(trial)) command.argv.push_back("--resume");
+    command.environment = environment(slot);
+    const int pid = runner_.start(command);
+    close(output);
+    running_[pid] = {trial, slot};
+    say_(name_of(trial) + "  started");
+  }
+
+  /// Trials that run side by side share the cores, or have GPUs of their own.
+  std::vector<std::pair<std::string, std::string>> environment(int slot) const {
+    std::vector<std::pair<std::string, std::string>> variables;
+    if (!sweep_.gpus.empty() && sweep_.at_once > 1)
+      variables.emplace_back("CUDA_VISIBLE_DEVICES", gpus_of_slot(sweep_, slot));
+    const int64_t threads = static_cast<int64_t>(cores_) / (int64_t{sweep_.at_once} * sweep_.ranks);
+    if (sweep_.at_once > 1 && std::getenv("OMP_NUM_THREADS") == nullptr)
+      variables.emplace_back("OMP_NUM_THREADS", std::to_string(std::max<int64_t>(1, threads)));
+    return variables;
+  }
+
+  /// A run that was stopped has left one.
+  bool has_checkpoint(size_t trial) const {
+    for (const int run : list_runs(sweep_.log_dir(trial))) {
+      const auto end = read_run_end({sweep_.log_dir(trial), run});
+      if (end && end->result.saved_step.value_or(0) > 0) return true;
+    }
+    return false;
+  }
+
+  void ended(const ProcessEnd& end) {
+    const auto found = running_.find(end.pid);
+    if (found == running_.end()) return;
+    const auto [trial, slot] = found->second;
+    running_.erase(found);
+    free_.push_back(slot);
+    const std::vector<int> runs = list_runs(sweep_.log_dir(trial));
+    const auto run_end = runs.empty() ? std::nullopt : read_run_end({sweep_.log_dir(trial), runs.back()});
+    const TrialState state = trainctl::state_of(sweep_, trial);
+    if (state == TrialState::open && interrupts > 0) return say_(name_of(trial) + "  stopped");
+    if (state != TrialState::done) ++failed_;
+    std::string text = run_end ? run_end->ending + " after " + format_duration(run_end->seconds)
+                               : "failed before it started, see " + sweep_.log_dir(trial) + "/output";
+    if (run_end && run_end->result.loss) text += ", loss " + format_loss(static_cast<double>(*run_end->result.loss));
+    say_(name_of(trial) + "  " + text);
+  }
+
+  const Sweep& sweep_;
+  const bool saves_;
+  ProcessRunner& runner_;
+  const std::function<void(const std::string&)>& say_;
+  const size_t cores_;
+  std::vector<size_t> open_;  ///< the next one last
+  std::vector<int> free_;     ///< slots, the next one last
+  std::map<int, Running> running_;
+  int failed_ = 0;
+};
+
+}  // namespace
+
+TrialState state_of(const Sweep& sweep, size_t trial) {
+  const std::vector<int> runs = list_runs(sweep.log_dir(trial));
+  if (runs.empty()) return TrialState::open;
+  switch (state_of(RunDirectory(sweep.log_dir(trial), runs.back()))) {
+    case RunState::running:
+      return TrialState::running;
+    case RunState::done:
+      return TrialState::done;
+    case RunState::failed:
+      return TrialState::failed;
+    case RunState::stopped:
+    case RunState::lost:
+      break;
+  }
+  return TrialState::open;
+}
+
+SweepEnd run_trials(const Sweep& sweep, const JobSpec& spec, ProcessRunner& runner,
+                    const std::function<void(const std::string&)>& say) {
+  watch_interrupts();
+  return Trials(sweep, spec.train.checkpoint.has_value(), runner, say).run();
+}
+
+}  // namespace trainctl

@@ -1,0 +1,32 @@
+// The text of `trainctl top`: this host, its runs, and what each of their ranks takes.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "engine/runtime/cuda/devices.h"
+#include "launcher/live_status.h"
+#include "launcher/process_usage.h"
+
+namespace trainctl {
+
+struct RankUsage {
+  int rank = 0;
+  std::string doing;            ///< "training"
+  std::optional<double> cores;  ///< that it keeps busy; nullopt: not known yet, or it is on another host
+  int64_t resident_bytes = 0;
+  std::optional<int> gpu;
+  std::optional<CudaLoad> gpu_load;
+};
+
+struct RunUsage {
+  std::string name;  ///< "run 3 (mnist_mlp)"
+  LiveStatus status;
+  std::vector<RankUsage> ranks;
+};
+
+/// At most `height` lines of at most `width` columns; 0: any number. Runs share the lines for ranks.
+std::string top_text(const HostUsage& host, const std::vector<RunUsage>& runs, size_t width, size_t height);
+
+}  // namespace trainctl

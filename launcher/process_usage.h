@@ -1,0 +1,26 @@
+// What processes take of this host, from /proc.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <string>
+
+namespace trainctl {
+
+struct ProcessUsage {
+  double cpu_seconds = 0;      ///< since they were started
+  int64_t resident_bytes = 0;  ///< what several share counts for each
+  int processes = 0;
+};
+
+/// By process group. `proc` is another folder in tests.
+std::map<int, ProcessUsage> usage_by_group(const std::string& proc = "/proc");
+
+struct HostUsage {
+  double load = 0;  ///< of the last minute
+  int cpus = 0;
+  int64_t memory_bytes = 0, available_bytes = 0;
+};
+HostUsage host_usage(const std::string& proc = "/proc");
+
+}  // namespace trainctl
