@@ -79,8 +79,9 @@ void write_job(const JobSpec& spec, const std::string& path) {
 /// The plans of a search that are shown.
 nlohmann::ordered_json top_of(nlohmann::ordered_json search, size_t top) {
   nlohmann::ordered_json& tried = search["tried"];
-  search["not_shown"] = tried.size() > top ? tried.size() - top : 0;
+  const size_t not_shown = tried.size() > top ? tried.size() - top : 0;
   while (tried.size() > top) tried.erase(tried.size() - 1);
+  search["not_shown"] = not_shown;  // the last use of `tried`: a new key moves the others
   return search;
 }
 
