@@ -22,17 +22,24 @@ import time
 JOB = """
 name: injured
 seed: 3
-dataset: {{type: random, shape: [16], classes: 4, batch: 16, samples: 160}}
-network:
-  - {{name: fc1, type: dense, units: 32}}
-  - {{type: relu}}
-  - {{name: fc2, type: dense, units: 4}}
+{network}
 loss: softmax_cross_entropy
 optimizer: {{type: adam, learning_rate: 0.001}}
 train: {{steps: {steps}{more}}}
-parallel: {{mode: parameter_server, servers: {servers}, sync: false, staleness: {staleness}, rebalance: {rebalance}}}
+parallel: {{mode: parameter_server, servers: {servers}, sync: false, staleness: {staleness}, rebalance: {rebalance}{tables}}}
 launch: {{ranks: {workers}, device: cpu, timeout: 3s, grace: 2s{launch}}}
 """
+DENSE = """dataset: {type: random, shape: [16], classes: 4, batch: 16, samples: 160}
+network:
+  - {name: fc1, type: dense, units: 32}
+  - {type: relu}
+  - {name: fc2, type: dense, units: 4}"""
+TABLES = """dataset: {type: clicks, shape: [4], ids: 4, vocab: 100000, batch: 16, samples: 160}
+network:
+  - {name: table, type: embedding, inputs: [ids], vocab: 100000, units: 8}
+  - {name: flat, type: flatten}
+  - {name: both, type: concat, inputs: [flat, data], dim: 1}
+  - {name: out, type: dense, units: 2}"""
 STEPS = 400
 KINDS = ["worker killed", "two workers killed", "worker stopped", "worker joins", "server killed", "server killed, resumed",
          "interrupted", "all workers killed"]
@@ -89,10 +96,11 @@ class Run:
         self.options, self.kind = options, kind
         self.workers, self.servers = rng.randint(2, 4), rng.randint(1, 2)
         self.folder = tempfile.mkdtemp(prefix="servers.")
+        tables = rng.random() < 0.5
         more = ", checkpoint: {every_steps: 40}" if "resumed" in kind else ""
         launch = ", max_restarts: 2" if "joins" in kind else ""
         pathlib.Path(self.folder, "job.yaml").write_text(
-            JOB.format(steps=STEPS, servers=self.servers, staleness=rng.randint(1, 4), workers=self.workers,
+            JOB.format(network=TABLES if tables else DENSE, tables=", tables: [table]" if tables else "", steps=STEPS, servers=self.servers, staleness=rng.randint(1, 4), workers=self.workers,
                        rebalance=rng.choice(["true", "false"]), more=more, launch=launch))
         self.log = f"{self.folder}/log_output/1"
         self.pids = {}
