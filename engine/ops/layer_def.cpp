@@ -35,19 +35,28 @@ TensorId LayerContext::weight(const Shape& wanted, Init otherwise, std::optional
   return *shared;
 }
 
-TensorId LayerContext::bias(const Shape& shape, Init otherwise) {
-  const Attrs init = nested_attrs(attrs, "bias_init");
+TensorId LayerContext::vector(std::string_view name, const char* field, const Shape& shape, Init otherwise) {
+  const Attrs init = nested_attrs(attrs, field);
   try {
-    return builder.parameter("bias", shape, init.empty() ? otherwise : initial_values_of(init, nullptr));
+    return builder.parameter(name, shape, init.empty() ? otherwise : initial_values_of(init, nullptr));
   } catch (const ShapeError& error) {
-    throw ShapeError(error.what(), init.empty() ? "" : "bias_init");
+    throw ShapeError(error.what(), init.empty() ? "" : field);
   }
 }
 
+TensorId LayerContext::bias(const Shape& shape, Init otherwise) {
+  return vector("bias", "bias_init", shape, otherwise);
+}
+
 std::vector<TensorId> LayerContext::with_affine(std::vector<TensorId> tensors, int64_t features, bool shifts) {
-  if (!attrs.flag("affine")) return tensors;
-  tensors.push_back(builder.parameter("weight", {features}, constant_init(1)));
-  if (shifts) tensors.push_back(builder.parameter("bias", {features}, constant_init(0)));
+  if (!attrs.flag("affine")) {
+    for (const char* field : {"init", "bias_init"})
+      if (!nested_attrs(attrs, field).empty())
+        throw ShapeError("there is nothing to initialise: affine is false", field);
+    return tensors;
+  }
+  tensors.push_back(vector("weight", "init", {features}, constant_init(1)));
+  if (shifts) tensors.push_back(bias({features}, constant_init(0)));
   return tensors;
 }
 

@@ -67,13 +67,17 @@ struct LayerContext {
   /// The field `bias_init` overrides `otherwise`.
   TensorId bias(const Shape& shape, Init otherwise);
 
-  /// With the field affine: the inputs, then a weight of ones and, if it shifts, a bias of zeros, [features].
+  /// With the field affine: the inputs, then a weight and, if it shifts, a bias, [features]: ones and zeros, unless the
+  /// fields `init` and `bias_init` say otherwise.
   std::vector<TensorId> with_affine(std::vector<TensorId> inputs, int64_t features, bool shifts = true);
 
   /// -1 is the last dim of input 0. Throws if there is no such dim.
   int64_t non_negative_dim(int64_t dim) const;
   /// The same, and throws if the dim's size depends on the batch.
   int64_t sample_dim(int64_t dim) const;
+
+ private:
+  TensorId vector(std::string_view name, const char* field, const Shape& shape, Init otherwise);
 };
 
 /// Every layer type, in the order of the reference.

@@ -15,5 +15,11 @@ inline Field bias_init_field() {
 inline Field share_field() { return text("share", "A layer whose weight is used instead of its own."); }
 inline Field eps_field() { return number("eps", "Keeps the division finite.").defaults(1e-5).above(0); }
 inline Field affine_field() { return flag("affine", true, "Learn a scale and a shift."); }
+inline Field scale_init_field() {
+  return make_field("init", FieldKind::initial, "Initial values of the scale (below); else ones.");
+}
+inline Field shift_init_field() {
+  return make_field("bias_init", FieldKind::initial, "Initial values of the shift; else zeros.");
+}
 
 }  // namespace trainctl

@@ -106,6 +106,31 @@ TEST_CASE("embedding reads integers and returns a row of the table for each") {
   CHECK(tensor(graph, "e.weight").init.value == 0.5);
 }
 
+TEST_CASE("a norm's scale and shift begin as its job says, else as ones and zeros") {
+  for (const char* type : {"batch_norm", "layer_norm", "rms_norm", "group_norm"}) {
+    CAPTURE(type);
+    const bool shifts = std::string(type) != "rms_norm";
+    const std::string groups = std::string(type) == "group_norm" ? ", groups: 2" : "";
+    const auto norm = [&](const std::string& fields) {
+      return "network:\n  - {name: fc, type: dense, units: 4}\n  - {name: norm, type: " + std::string(type) + groups +
+             fields + "}\nloss: mse\n";
+    };
+    const Data data{.label = {4}};
+    const Graph plain = build(norm(""), data);
+    CHECK(tensor(plain, "norm.weight").init.value == 1);
+    const Graph zero =
+        build(norm(", init: zeros" + std::string(shifts ? ", bias_init: {type: constant, value: 0.5}" : "")), data);
+    CHECK(tensor(zero, "norm.weight").init.value == 0);
+    if (shifts) {
+      CHECK(tensor(plain, "norm.bias").init.value == 0);
+      CHECK(tensor(zero, "norm.bias").init.value == 0.5);
+    }
+    const std::vector<std::string> errors = problems(norm(", affine: false, init: zeros"), data);
+    REQUIRE(errors.size() == 1);
+    CHECK(errors[0].find("there is nothing to initialise: affine is false") != std::string::npos);
+  }
+}
+
 TEST_CASE("bf16: a table's gradient is f32, the ids stay i32") {
   const Graph graph = build("precision: bf16\nnetwork: [{name: e, type: embedding, vocab: 7, units: 3}]\nloss: mse\n",
                             {.shape = {5}, .label = {15}, .integer = true});

@@ -255,7 +255,7 @@ extern const LayerDef batch_norm_layer = {
     .fields =
         {integer("dim", "Dim of the features; -1 is the last.").defaults(int64_t{1}), eps_field(),
          number("momentum", "Share of the new statistics in the running ones.").defaults(0.1).at_least(0).at_most(1),
-         affine_field()},
+         affine_field(), scale_init_field(), shift_init_field()},
     .emit = emit_batch_norm,
 };
 

@@ -116,7 +116,7 @@ extern const LayerDef group_norm_layer = {
     .name = "group_norm",
     .doc = "Normalises each group of channels (dim 1) of a sample.",
     .fields = {integer("groups", "Number of groups; divides the channels.").required().at_least(1).at_most(kMaxSize),
-               eps_field(), affine_field()},
+               eps_field(), affine_field(), scale_init_field(), shift_init_field()},
     .emit =
         [](LayerContext& layer) {
           if (layer.shape().size() < 2) {

@@ -178,7 +178,7 @@ extern const OpDef layer_norm_param_grad_op = {
 extern const LayerDef layer_norm_layer = {
     .name = "layer_norm",
     .doc = "Normalises the last dim.",
-    .fields = {eps_field(), affine_field()},
+    .fields = {eps_field(), affine_field(), scale_init_field(), shift_init_field()},
     .emit =
         [](LayerContext& layer) {
           return layer.builder.emit("layer_norm", layer.with_affine({layer.inputs[0]}, layer.shape().back()),

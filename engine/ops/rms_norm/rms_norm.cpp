@@ -167,7 +167,7 @@ extern const OpDef rms_norm_param_grad_op = {
 extern const LayerDef rms_norm_layer = {
     .name = "rms_norm",
     .doc = "Divides the last dim by its root mean square.",
-    .fields = {eps_field(), flag("affine", true, "Learn a scale.")},
+    .fields = {eps_field(), flag("affine", true, "Learn a scale."), scale_init_field()},
     .emit =
         [](LayerContext& layer) {
           return layer.builder.emit("rms_norm", layer.with_affine({layer.inputs[0]}, layer.shape().back(), false),

@@ -7,7 +7,7 @@
 set -uo pipefail
 part=${1:?warm, speed or follow}; shift
 source "$(dirname "${BASH_SOURCE[0]}")/machine.sh"
-follow=("$@"); [ ${#follow[@]} -gt 0 ] || follow=(gpt2:8 resnet50:64)
+follow=("$@"); [ ${#follow[@]} -gt 0 ] || follow=(gpt2:8 resnet50:256)
 networks=("$@"); [ ${#networks[@]} -gt 0 ] || networks=(gpt2 gpt2_350m llama resnet50)
 
 compare_losses() {  # of tf32 and bf16 with fp32: at step 100, in the mean of the last 10 steps, and at the worst step
