@@ -1,6 +1,5 @@
 // trainctl report: a page that shows runs, or the plan of a job.
 #include <CLI/CLI.hpp>
-#include <fstream>
 #include <iostream>
 #include <memory>
 
@@ -86,12 +85,8 @@ int report(const Options& options) {
     std::cout << data.dump(2, ' ', false, Json::error_handler_t::replace) << "\n";
     return kExitDone;
   }
-  const std::string page = report_page(data);
-  std::ofstream file(options.output, std::ios::trunc);
-  file << page;
-  file.close();
-  if (!file) throw EnvError(options.output + ": cannot be written");
-  std::cout << options.output << ": " << format_bytes(static_cast<int64_t>(page.size())) << ", open it in a browser\n";
+  const int64_t bytes = write_page(options.output, data);
+  std::cout << options.output << ": " << format_bytes(bytes) << ", open it in a browser\n";
   return kExitDone;
 }
 

@@ -119,10 +119,7 @@ std::string write_report(const Sweep& sweep, const std::vector<TrialResult>& res
   }
   if (runs.empty()) return "";
   const std::string path = sweep.folder + "/report.html";
-  std::ofstream file(path, std::ios::trunc);
-  file << report_page(page_data(std::move(runs), std::string(report_version())));
-  file.close();
-  if (!file) throw EnvError("cannot write " + path);
+  write_page(path, page_data(std::move(runs), std::string(report_version())));
   return path;
 }
 

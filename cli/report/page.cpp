@@ -1,6 +1,7 @@
 // See the header.
 #include "cli/report/page.h"
 
+#include <fstream>
 #include <nlohmann/json.hpp>
 
 #include "engine/base/error.h"
@@ -36,6 +37,15 @@ std::string report_page(const nlohmann::ordered_json& data) {
   fill_in(page, "/*script*/", page_script());
   fill_in(page, "/*data*/", embedded(data));  // last: it may contain the other marks
   return page;
+}
+
+int64_t write_page(const std::string& path, const nlohmann::ordered_json& data) {
+  const std::string page = report_page(data);
+  std::ofstream file(path, std::ios::trunc);
+  file << page;
+  file.close();
+  if (!file) throw EnvError(path + ": cannot be written");
+  return static_cast<int64_t>(page.size());
 }
 
 std::string_view report_version() { return TRAINCTL_VERSION; }

@@ -1,6 +1,7 @@
 // The page of `trainctl report`: one HTML file without references to others.
 #pragma once
 
+#include <cstdint>
 #include <nlohmann/json_fwd.hpp>
 #include <string>
 #include <string_view>
@@ -9,6 +10,8 @@ namespace trainctl {
 
 /// page/report.html with the style, the scripts and `data` (run_data.h) in it.
 std::string report_page(const nlohmann::ordered_json& data);
+/// Writes it to a file, and returns its bytes. EnvError.
+int64_t write_page(const std::string& path, const nlohmann::ordered_json& data);
 
 // The files of page/, embedded in the binary (cli/CMakeLists.txt generates the .cpp).
 std::string_view page_html();

@@ -213,11 +213,13 @@ TrainPosition position_after(const PlannedJob& job, const Manifest& manifest, co
 void restore(const Program& program, PieceReader& reader, Executor& executor) {
   for (const StoredRange& range : stored_ranges(program)) {
     if (range.count == 0) continue;
-    for (const StoredTensor* ids : saved_ids(reader.manifest(), range.variable->name))
-      restore_rows(range, *ids, reader, executor);
     const StoredTensor* tensor = reader.manifest().find(range.variable->name, range.slot);
-    if (tensor == nullptr || tensor->shape != range.variable->global_shape) continue;  // require_same_state allowed it
-    restore_range(range, reader, executor);
+    if (tensor == nullptr) {  // a table's rows, or nothing: require_same_state allowed it
+      for (const StoredTensor* ids : saved_ids(reader.manifest(), range.variable->name))
+        restore_rows(range, *ids, reader, executor);
+    } else if (tensor->shape == range.variable->global_shape) {
+      restore_range(range, reader, executor);
+    }
   }
 }
 

@@ -21,9 +21,10 @@ std::optional<TableSlot> parse_table_slot(std::string_view slot) {
 
 std::vector<const StoredTensor*> saved_ids(const Manifest& manifest, std::string_view tensor) {
   std::vector<const StoredTensor*> found;
-  for (const StoredTensor& stored : manifest.tensors)
-    if (const auto slot = parse_table_slot(stored.slot); stored.name == tensor && slot && slot->slot == kIdsSlot)
-      found.push_back(&stored);
+  for (const StoredTensor& stored : manifest.tensors) {
+    if (stored.name != tensor) continue;
+    if (const auto slot = parse_table_slot(stored.slot); slot && slot->slot == kIdsSlot) found.push_back(&stored);
+  }
   return found;
 }
 
