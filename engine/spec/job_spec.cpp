@@ -78,6 +78,16 @@ std::string_view to_string(Device device) {
   return "";
 }
 
+std::string_view to_string(Target target) {
+  switch (target) {
+    case Target::hosts: return "hosts";
+    case Target::slurm: return "slurm";
+    case Target::kubernetes: return "kubernetes";
+    case Target::compose: return "compose";
+  }
+  return "unknown";
+}
+
 std::string_view to_string(BindMode mode) {
   switch (mode) {
     case BindMode::none:

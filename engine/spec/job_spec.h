@@ -10,6 +10,7 @@
 
 #include "engine/base/attrs.h"
 #include "engine/base/source_pos.h"
+#include "engine/spec/launch_spec.h"
 
 namespace trainctl {
 
@@ -22,16 +23,12 @@ enum class ParallelMode : uint8_t {
   parameter_server
 };
 enum class Schedule : uint8_t { gpipe, one_f_one_b, interleaved_1f1b, zero_bubble };
-enum class Device : uint8_t { automatic, cpu, cuda };
-enum class BindMode : uint8_t { none, core, numa };
 enum class Precision : uint8_t { fp32, tf32, bf16 };
 enum class OnNan : uint8_t { stop, warn };
 /// text: each rank writes its part to its stdout. npy: the ranks write the whole tensor into one file.
 enum class PrintFormat : uint8_t { text, npy };
 std::string_view to_string(ParallelMode mode);
 std::string_view to_string(Schedule schedule);  ///< "gpipe", "1f1b", "interleaved_1f1b", "zero_bubble"
-std::string_view to_string(Device device);
-std::string_view to_string(BindMode mode);
 std::string_view to_string(Precision precision);
 std::string_view to_string(OnNan on_nan);
 std::string_view to_string(PrintFormat format);
@@ -213,6 +210,12 @@ struct TrainSpec {
   std::optional<StopSpec> stop_when;
 };
 
+/// precision: fp8. Which products are computed from 8-bit factors; everything else is as in bf16.
+struct Fp8Spec {
+  std::vector<std::string> layers = {"*"};  ///< names or globs
+  int64_t min_weight = 1 << 18;             ///< elements of a weight; products with smaller ones stay in bf16
+};
+
 /// parallel.strategies: a pattern and the cuts per dim of each input of the layers it matches.
 struct StrategySpec {
   std::string pattern;
@@ -269,27 +272,6 @@ struct ParallelSpec {
   std::vector<std::string> tables;  ///< names or globs of layers
 };
 
-struct LaunchSpec {
-  int ranks = 1;
-  Device device = Device::automatic;
-  std::string machine = "auto";  ///< that plans are made for (engine/machine)
-  std::string log_dir = "log_output";
-  std::string comm = "auto";    ///< auto | shm | gloo
-  double timeout_seconds = 60;  ///< for start-up, and for a collective
-  double grace_seconds = 10;    ///< between SIGTERM and SIGKILL
-  int max_restarts = 0;         ///< how often all ranks are restarted after one failed
-  BindMode bind = BindMode::none;
-  int64_t log_size = 100'000'000;  ///< bytes of a log file before the next one is started; 0: no limit
-  // Beyond this host (docs/hosts.md).
-  std::vector<std::string> hosts;  ///< "me@a", "b:4"; empty, and no hostfile: all ranks are on this host
-  std::string hostfile;            ///< of mpirun or DeepSpeed
-  std::string ssh = "ssh";         ///< the command that reaches a host, and its options
-  std::string interface;           ///< on which the ranks of CPUs listen; empty: that of the address that ssh uses
-  double reconnect_seconds = 15;   ///< how long a host may be out of reach
-  bool has_hosts() const { return !hosts.empty() || !hostfile.empty(); }
-  int log_files = 5;  ///< per stream of a rank, including the current one
-};
-
 struct PrintSpec {
   std::vector<std::string> tensors;  ///< layer names; empty: nothing is printed
   PrintFormat format = PrintFormat::text;
@@ -306,6 +288,7 @@ struct JobSpec {
   std::string name = "job";
   uint64_t seed = 1;
   Precision precision = Precision::fp32;
+  std::optional<Fp8Spec> fp8;  ///< precision: fp8; `precision` is bf16 then
   Precision gradient_precision =
       Precision::fp32;                     ///< fp32 | bf16: type in which gradients are kept and summed over ranks
   std::vector<std::string> command;        ///< program and arguments, as written; empty: a job with a network

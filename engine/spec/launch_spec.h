@@ -1,0 +1,83 @@
+// What `launch` says: how many ranks there are, where they run, and what happens when one fails.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace trainctl {
+
+enum class Device : uint8_t { automatic, cpu, cuda };
+enum class BindMode : uint8_t { none, core, numa };
+/// Where `run` starts a job and what `render` writes files for. hosts: this host, or those of launch.hosts.
+enum class Target : uint8_t { hosts, slurm, kubernetes, compose };
+std::string_view to_string(Device device);
+std::string_view to_string(BindMode mode);
+std::string_view to_string(Target target);
+
+/// launch.elastic: the run goes on with fewer ranks when a host is lost.
+struct ElasticSpec {
+  int min_ranks = 1;  ///< with fewer the run ends
+};
+
+/// launch.slurm: what the batch script asks for. An empty string: Slurm's own default.
+struct SlurmSpec {
+  std::string partition, account, qos, constraint;
+  std::string time;  ///< as sbatch reads it: "30", "1:00:00", "2-0"
+  int nodes = 1;
+  int gpus_per_node = 0;           ///< 0: none is asked for
+  bool requeue = true;             ///< after the time limit or a lost node, where the job saves checkpoints
+  std::vector<std::string> extra;  ///< lines of #SBATCH, without that word: "--mem=8G"
+};
+
+/// A volume of each pod: {claim: data, path: /data}, or {host_path: …, path: …}.
+struct VolumeSpec {
+  std::string claim, host_path, path;
+};
+
+/// launch.kubernetes: what the pods are made of.
+struct KubernetesSpec {
+  std::string kind = "job";  ///< job (an Indexed Job with a headless service) | jobset
+  std::string image = "trainctl:latest";
+  std::string name_space;  ///< `namespace`; empty: that of the user's context
+  std::string service_account;
+  int pods = 1;  ///< launch.ranks are shared evenly among them
+  int gpus_per_pod = 0;
+  std::string cpu, memory;  ///< of a pod, as Kubernetes reads them: "4", "8Gi"; empty: as the plan needs
+  std::vector<VolumeSpec> volumes;
+  std::map<std::string, std::string> node_selector;
+  std::vector<std::map<std::string, std::string>> tolerations;
+  int backoff_limit = 3;  ///< pods that may fail before the job does
+};
+
+struct LaunchSpec {
+  int ranks = 1;
+  Device device = Device::automatic;
+  std::string machine = "auto";  ///< that plans are made for (engine/machine)
+  std::string log_dir = "log_output";
+  std::string comm = "auto";    ///< auto | shm | gloo
+  double timeout_seconds = 60;  ///< for start-up, and for a collective
+  double grace_seconds = 10;    ///< between SIGTERM and SIGKILL
+  int max_restarts = 0;         ///< how often all ranks are restarted after one failed
+  BindMode bind = BindMode::none;
+  int64_t log_size = 100'000'000;  ///< bytes of a log file before the next one is started; 0: no limit
+  // Beyond this host (docs/hosts.md).
+  std::vector<std::string> hosts;  ///< "me@a", "b:4"; empty, and no hostfile: all ranks are on this host
+  std::string hostfile;            ///< of mpirun or DeepSpeed
+  std::string ssh = "ssh";         ///< the command that reaches a host, and its options
+  std::string interface;           ///< on which the ranks of CPUs listen; empty: that of the address that ssh uses
+  double reconnect_seconds = 15;   ///< how long a host may be out of reach
+  std::vector<std::string> copy;   ///< files and folders that each host gets before the ranks start
+  std::optional<ElasticSpec> elastic;
+  // Under a cluster's manager (docs/slurm.md, docs/kubernetes.md).
+  Target target = Target::hosts;
+  SlurmSpec slurm;
+  KubernetesSpec kubernetes;
+  bool has_hosts() const { return !hosts.empty() || !hostfile.empty(); }
+  int log_files = 5;  ///< per stream of a rank, including the current one
+};
+
+}  // namespace trainctl
