@@ -9,6 +9,7 @@
 // and weights gathered in the forward pass) stay at the end and fill the time until the last reductions are over.
 #include <algorithm>
 #include <map>
+#include <optional>
 #include <set>
 #include <string>
 #include <vector>
@@ -85,22 +86,31 @@ Cost cost_of(const Instruction& code) {
 /// The time, in seconds, at which each stream finishes what was issued so far.
 class Clocks {
  public:
-  explicit Clocks(const Compiler& c) : c_(c) {}
+  explicit Clocks(const Compiler& c) : c_(c), spreads_(c.program.groups.size()) {}
 
   void issue(const Instruction& code) {
     if (code.opcode == Opcode::kernel) compute_ += c_.cost.compute_seconds(cost_of(code));
     if (code.opcode != Opcode::collective) return;
-    // All ranks of a stage must count alike, so the group of the first of them stands for all.
-    const GroupKind kind =
-        group_of_ranks(c_.plan.mesh, c_.program.groups[static_cast<size_t>(code.group)], c_.program.rank);
-    const std::vector<int> ranks = kind.members(c_.plan.mesh, c_.program.rank - c_.program.rank_in_stage);
-    wire_ = std::max(wire_, compute_) + c_.cost.collective_seconds(code.collective, code.bytes(), ranks);
+    const Bytes bytes{static_cast<double>(code.bytes())};
+    wire_ = std::max(wire_, compute_) +
+            collective_time(c_.cost.machine(), code.collective, bytes, spread(static_cast<size_t>(code.group))).value;
   }
   double compute() const { return compute_; }
   double wire() const { return wire_; }
 
  private:
+  /// All ranks of a stage must count alike, so the group of the first of them stands for all.
+  const GroupSpread& spread(size_t group) {
+    std::optional<GroupSpread>& known = spreads_[group];
+    if (!known) {
+      const GroupKind kind = group_of_ranks(c_.plan.mesh, c_.program.groups[group], c_.program.rank);
+      known = spread_of(c_.cost.machine(), kind.members(c_.plan.mesh, c_.program.rank - c_.program.rank_in_stage));
+    }
+    return *known;
+  }
+
   const Compiler& c_;
+  std::vector<std::optional<GroupSpread>> spreads_;  ///< by group, once they are needed
   double compute_ = 0, wire_ = 0;
 };
 

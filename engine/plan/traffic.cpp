@@ -192,20 +192,34 @@ Traffic::Use Traffic::made_by(const Graph& graph, TensorId tensor) const {
           contracted_factors(node.rule, static_cast<int>(o)), false};
 }
 
-// The terms of a tensor's gradient become sources of the sum: the nodes that add them move nothing.
+// The terms of a tensor's gradient become sources of the sum: the nodes that add them move nothing. A term that is a
+// sum itself, and that others read too, is a tensor in its own right, which is added where this sum is at home. Along a
+// residual all later blocks would be terms otherwise.
 void Traffic::join_terms(const Graph& graph) {
+  std::vector<int> readers(graph.tensors.size(), 0);
+  for (const Node& node : graph.nodes)
+    for (TensorId t : node.inputs) ++readers[t];
+  std::vector<bool> is_sum(graph.tensors.size(), false);
   for (size_t n = 0; n < graph.nodes.size(); ++n) {
     const Node& node = graph.nodes[n];
     if (node.phase != Phase::backward || !adds_terms(graph, node)) continue;
     std::vector<Use> sources;
+    const auto add_once = [&sources](const Use& source) {
+      if (std::find(sources.begin(), sources.end(), source) == sources.end()) sources.push_back(source);
+    };
     for (size_t i = 0; i < node.inputs.size(); ++i) {
-      TensorUses& term = tensors_[node.inputs[i]];
-      for (const Use& source : term.sources)
-        if (std::find(sources.begin(), sources.end(), source) == sources.end()) sources.push_back(source);
+      const TensorId id = node.inputs[i];
+      if (is_sum[id] && readers[id] > 1) {
+        add_once(made_by(graph, node.outputs[0]));
+        continue;
+      }
+      TensorUses& term = tensors_[id];
+      for (const Use& source : term.sources) add_once(source);
       std::erase(term.targets,
                  Use{units_.of_node[n], cut_factors(node.rule.inputs[i], graph.layers[node.layer].factors), {}, false});
     }
     tensors_[node.outputs[0]].sources = std::move(sources);
+    is_sum[node.outputs[0]] = true;
   }
 }
 

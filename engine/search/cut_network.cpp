@@ -1,8 +1,10 @@
 // See the header.
 #include "engine/search/cut_network.h"
 
+#include <algorithm>
 #include <map>
 #include <set>
+#include <string_view>
 
 namespace trainctl {
 
@@ -35,6 +37,24 @@ double CutNetwork::times_of(const std::vector<int>& between) const {
                kept = folded.kept[static_cast<size_t>(of_run)];
   const double spans = static_cast<double>(of_blocks.size()) - 1;
   return kept > spans ? (whole - spans) / (kept - spans) : 1;
+}
+
+std::vector<LayerId> CutNetwork::layers_of_whole(const JobSpec& whole, const Repeats& repeats) const {
+  std::map<std::pair<std::string_view, int>, LayerId> known;  // by pattern and block
+  for (size_t l = 0; l < patterns.size(); ++l) known[{patterns[l], block[l]}] = static_cast<LayerId>(l);
+  std::vector<LayerId> layers;
+  for (size_t i = 0; i < whole.network.size(); ++i) {
+    const Place& place = repeats.places[i];
+    int of_block = place.block;
+    if (place.run >= 0 && of_block > 0) {
+      const int all = repeats.blocks[static_cast<size_t>(place.run)],
+                kept = folded.kept[static_cast<size_t>(place.run)];
+      of_block = of_block == all - 1 ? kept - 1 : std::min(1, kept - 1);
+    }
+    const auto found = known.find({place.pattern, of_block});
+    layers.push_back(found == known.end() ? -1 : found->second);
+  }
+  return layers;
 }
 
 }  // namespace trainctl

@@ -25,6 +25,8 @@ struct CutNetwork {
   std::vector<std::string> patterns;  ///< by layer: those of equal layers are equal
   /// For how many tensors of the whole network one between these units stands.
   double times_of(const std::vector<int>& units_between) const;
+  /// By layer of the whole network: the layer that stands for it; -1: it has no nodes.
+  std::vector<LayerId> layers_of_whole(const JobSpec& whole, const Repeats& repeats) const;
 };
 
 }  // namespace trainctl

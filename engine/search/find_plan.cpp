@@ -27,6 +27,8 @@ namespace {
 constexpr double kInfinite = std::numeric_limits<double>::infinity();
 /// The search's own sum may be off by this much before a plan that it likes less is not tried.
 constexpr double kDoubt = 1.5;
+/// The same of a plan that takes long to try.
+constexpr double kLongDoubt = 1.05;
 /// The same of a plan whose kernels alone, evenly spread, are above it.
 constexpr double kBoundDoubt = 1.1;
 /// The same of the memory that it expects.
@@ -36,13 +38,16 @@ constexpr double kMemoryDoubt = 1.3;
 struct TrialLimits {
   int64_t most_work;
   int64_t little_work;  ///< tried in any case, so of small networks many plans
+  int64_t long_work;    ///< of one plan; see kLongDoubt
   size_t trials;        ///< no more of them once little_work is done
   size_t first;         ///< of these, before changes of the best
 };
 
-TrialLimits limits_of(Effort effort) {
-  if (effort == Effort::low) return {1'000, 500, 16, 8};
-  return effort == Effort::normal ? TrialLimits{10'000, 4'000, 40, 16} : TrialLimits{400'000, 40'000, 600, 100};
+/// `folded`: plans are tried on fewer blocks, in which a layer's cuts count for many, so fewer plans differ.
+TrialLimits limits_of(Effort effort, bool folded) {
+  if (effort == Effort::low) return {1'000, 500, 100, 16, 8};
+  if (effort == Effort::high) return {400'000, 40'000, 20'000, 600, 100};
+  return folded ? TrialLimits{10'000, 1'500, 500, 16, 10} : TrialLimits{10'000, 4'000, 500, 40, 16};
 }
 
 /// Plans that people know always compete.
@@ -95,9 +100,9 @@ class Search {
         memory_(memory),
         try_plan_(try_plan),
         effort_(job.parallel.search.effort),
-        limits_(limits_of(effort_)),
         networks_(job, data, cost),
-        small_(bare_, networks_.repeats()),
+        small_(bare_, networks_, cost),
+        limits_(limits_of(effort_, small_.leaves_out_blocks())),
         open_(job, networks_, found_.notes),
         bytes_(weight_bytes(job)),
         tried_(job, memory, try_plan) {
@@ -318,13 +323,19 @@ class Search {
     return tried_.size() >= (tried_.is_short_of_memory() ? 3 * most : most) && work_ + work > limits_.little_work;
   }
 
+  /// What takes long to try must be nearly as fast, by the search's own sum, as the best that was tried.
+  bool is_too_slow(const Considered& one, int64_t work) const {
+    const std::optional<size_t> best = tried_.fastest();
+    return work > limits_.long_work && best && one.expected.seconds > kLongDoubt * tried_[*best].expected;
+  }
+
   /// Null if it has been tried, or if enough has been.
   const TriedPlan* try_one(const Considered& one, bool always) {
     if (!always && is_enough(0, limits_.trials)) return nullptr;
     PlanChoice choice = choice_of(one);
     if (tried_.is_known(choice)) return nullptr;
     const SmallJobs::Sizes sizes = small_.sizes_of(choice);
-    if (!always && is_enough(sizes.work, limits_.trials)) return nullptr;
+    if (!always && (is_enough(sizes.work, limits_.trials) || is_too_slow(one, sizes.work))) return nullptr;
     work_ += sizes.work;
     Trial trial = small_.sum_of(choice, sizes, try_plan_);
     if (!trial.fault.empty() && !sizes.is_whole())
@@ -463,10 +474,10 @@ class Search {
   const int64_t memory_;
   const TryPlan& try_plan_;
   const Effort effort_;
-  const TrialLimits limits_;
   FoundPlan found_;
   Networks networks_;
-  const SmallJobs small_;
+  SmallJobs small_;
+  const TrialLimits limits_;
   const OpenChoices open_;
   const WeightBytes bytes_;
   std::vector<std::vector<bool>> recomputed_;  ///< by way to recompute, and layer; empty: not known yet

@@ -109,20 +109,11 @@ double waits(Schedule schedule, int stages, int chunks) {
 std::vector<LayerLoad> loads_of(const CutNetwork& network, const JobSpec& whole, const Repeats& repeats,
                                 const Mesh& mesh, const FoundCuts& cuts, const CostModel& cost) {
   const std::vector<LayerLoad> of_graph = graph_loads(network, mesh, cuts, cost);
-  std::map<std::pair<std::string, int>, size_t> places;  // pattern and block
-  for (size_t l = 0; l < of_graph.size(); ++l) places[{network.patterns[l], network.block[l]}] = l;
+  const std::vector<LayerId> layers = network.layers_of_whole(whole, repeats);
   std::vector<LayerLoad> loads;
-  for (size_t i = 0; i < whole.network.size(); ++i) {
-    const Place& place = repeats.places[i];
-    int block = place.block;
-    if (place.run >= 0) {
-      const int all = repeats.blocks[static_cast<size_t>(place.run)],
-                kept = network.folded.kept[static_cast<size_t>(place.run)];
-      if (block > 0) block = block == all - 1 ? kept - 1 : std::min(1, kept - 1);
-    }
-    const auto found = places.find({place.pattern, block});
-    if (found == places.end()) continue;  // a layer without nodes
-    loads.push_back(of_graph[found->second]);
+  for (size_t i = 0; i < layers.size(); ++i) {
+    if (layers[i] < 0) continue;
+    loads.push_back(of_graph[static_cast<size_t>(layers[i])]);
     loads.back().name = whole.network[i].name;
   }
   for (size_t l = 0; l < of_graph.size(); ++l)

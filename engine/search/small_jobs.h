@@ -1,17 +1,21 @@
 // What a large job takes, from jobs of few blocks and few micro-batches: both add the same again and again.
 #pragma once
 
+#include <map>
 #include <vector>
 
 #include "engine/search/find_plan.h"
-#include "engine/search/repeats.h"
+#include "engine/search/networks.h"
 
 namespace trainctl {
 
-/// What the plans of a job take, each from jobs of a few sizes.
+/// What the plans of a job take, each from jobs of a few sizes. Refers to what it is given.
 class SmallJobs {
  public:
-  SmallJobs(const JobSpec& job, const Repeats& repeats);
+  SmallJobs(const JobSpec& job, Networks& networks, const CostModel& cost);
+
+  /// True if plans of one stage are tried on fewer blocks.
+  bool leaves_out_blocks() const { return is_large(1) && !folded_runs().empty(); }
 
   struct Size {
     const JobSpec* job = nullptr;  ///< of fewer blocks
@@ -26,17 +30,27 @@ class SmallJobs {
 
     bool is_whole() const { return all.size() == 1; }
   };
-  /// Blocks are left out only of one stage, since stages divide them unevenly; micro-batches of any schedule, once the
-  /// pipeline is full. Valid as long as this is.
-  Sizes sizes_of(const PlanChoice& choice) const;
+  /// Of blocks each stage leaves out as many; micro-batches are left out once the pipeline is full. Valid as long as
+  /// this is.
+  Sizes sizes_of(const PlanChoice& choice);
 
   /// Of all of them, tried one by one. The first fault is that of the sum.
   Trial sum_of(const PlanChoice& choice, const Sizes& sizes, const TryPlan& try_plan) const;
 
  private:
+  /// A job with its weight in the sum.
+  struct Folding {
+    JobSpec job;
+    double weight = 1;
+  };
+  bool is_large(int micro_batches) const;
+  std::vector<Folding> folded_runs() const;
+  std::vector<Folding> folded_stages(const PlanChoice& choice) const;
+
   const JobSpec& whole_;
-  std::vector<JobSpec> folded_;  ///< few blocks of each run, then more of one run each; empty: there is no need
-  std::vector<double> weights_;
+  Networks& networks_;
+  const CostModel& cost_;
+  std::map<int, std::vector<Folding>> foldings_;  ///< by virtual stages; empty: blocks are not left out
 };
 
 }  // namespace trainctl
