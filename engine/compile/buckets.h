@@ -47,6 +47,8 @@ struct BucketPlan {
   /// The number of those ranks, and this rank's index among them.
   int num_reduce_ranks(const Mesh& mesh) const;
   int reduce_index(const Mesh& mesh, int stage, int rank_in_stage) const;
+  /// The least index of a rank of this stage.
+  int first_reduce_index(const Mesh& mesh, int stage) const;
 };
 
 /// Largest bucket at levels 0 to 2. A larger parameter gets a bucket of its own, which also takes the open bucket's

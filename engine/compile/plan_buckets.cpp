@@ -196,8 +196,12 @@ int BucketPlan::num_reduce_ranks(const Mesh& mesh) const {
 }
 
 int BucketPlan::reduce_index(const Mesh& mesh, int stage, int rank_in_stage) const {
+  return first_reduce_index(mesh, stage) + mesh.index(rank_in_stage, sum_axes);
+}
+
+int BucketPlan::first_reduce_index(const Mesh& mesh, int stage) const {
   const auto before = std::find(stages.begin(), stages.end(), stage) - stages.begin();
-  return static_cast<int>(before) * mesh.ways(sum_axes) + mesh.index(rank_in_stage, sum_axes);
+  return static_cast<int>(before) * mesh.ways(sum_axes);
 }
 
 std::vector<BucketPlan> plan_buckets(const Graph& graph, const Plan& plan) {

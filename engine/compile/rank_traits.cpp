@@ -75,18 +75,20 @@ CountedBucket::CountedBucket(const Plan& plan, const BucketPlan& bucket) : plan_
   }
 }
 
-std::vector<CountedPart> CountedBucket::parts(int stage, int rank_in_stage) const {
+template <class IndexOf, class Each>
+void CountedBucket::each_part(int stage, IndexOf index_of, Each each) const {
   const Mesh& mesh = plan_.mesh;
-  const int64_t shard = bucket_.reduce_index(mesh, stage, rank_in_stage), shards = bucket_.num_reduce_ranks(mesh);
-  std::vector<CountedPart> counted;
+  const int64_t shard = bucket_.first_reduce_index(mesh, stage) + index_of(bucket_.sum_axes),
+                shards = bucket_.num_reduce_ranks(mesh);
   for (const Stretch& stretch : stretches_) {
+    const int64_t replica = index_of(stretch.replicas), replicas = mesh.ways(stretch.replicas);
     // What a rank keeps of a piece starts at `kept`; in the bucket's range it starts `not_kept` later.
     const auto count = [&](const Range& mine, int piece, int64_t not_kept, const Range& kept) {
       if (mine.begin >= mine.end) return;
-      const Range part = mine.part(mesh.index(rank_in_stage, stretch.replicas), mesh.ways(stretch.replicas));
+      const Range part = mine.part(replica, replicas);
       if (part.begin >= part.end) return;
       const int64_t at = part.begin - not_kept;
-      counted.push_back({piece, at, part.end - part.begin, at - kept.begin, kept.end - kept.begin});
+      each(CountedPart{piece, at, part.end - part.begin, at - kept.begin, kept.end - kept.begin});
     };
     const Range all{stretch.begin, stretch.end};
     if (bucket_.level == 0) count(all.part(shard, shards), 0, 0, {0, bucket_.elements});
@@ -98,7 +100,30 @@ std::vector<CountedPart> CountedBucket::parts(int stage, int rank_in_stage) cons
             cut ? Range{kept_first, kept_first + own} : Range{first, first + elements});
     }
   }
+}
+
+std::vector<CountedPart> CountedBucket::parts(int stage, int rank_in_stage) const {
+  std::vector<CountedPart> counted;
+  each_part(
+      stage, [&](const Axes& axes) { return plan_.mesh.index(rank_in_stage, axes); },
+      [&](const CountedPart& part) { counted.push_back(part); });
   return counted;
+}
+
+void CountedBucket::count_parts(int stage, int rank_in_stage, MeshIndices& indices, std::vector<int>& out) const {
+  const size_t first = out.size();
+  out.resize(first + static_cast<size_t>(bucket_.pieces));
+  each_part(
+      stage, [&](const Axes& axes) { return indices.of(axes)[static_cast<size_t>(rank_in_stage)]; },
+      [&](const CountedPart& part) { ++out[first + static_cast<size_t>(part.piece)]; });
+}
+
+const std::vector<int>& MeshIndices::of(const Axes& axes) {
+  for (const auto& [known, indices] : known_)
+    if (known == axes) return indices;
+  std::vector<int> indices;
+  for (int rank = 0; rank < mesh_.size(); ++rank) indices.push_back(mesh_.index(rank, axes));
+  return known_.emplace_back(axes, std::move(indices)).second;
 }
 
 std::vector<RankTraits> rank_traits(const Graph& graph, const Plan& plan, const JobSpec& spec) {
@@ -108,6 +133,7 @@ std::vector<RankTraits> rank_traits(const Graph& graph, const Plan& plan, const 
   std::vector<CountedBucket> counted;
   for (const BucketPlan& bucket : buckets)
     if (clips && bucket.updated) counted.emplace_back(plan, bucket);
+  MeshIndices indices(plan.mesh);
   std::vector<RankTraits> all(static_cast<size_t>(plan.processes()));
   for (int server = 0; server < plan.servers; ++server) all[static_cast<size_t>(plan.ranks + server)].server = server;
   for (int rank = 0; rank < plan.ranks; ++rank) {
@@ -117,10 +143,7 @@ std::vector<RankTraits> rank_traits(const Graph& graph, const Plan& plan, const 
     traits.counts_loss = has_loss && counts_loss(graph, of);
     for (const CountedBucket& bucket : counted) {
       if (!bucket.bucket().in_stage(of.stage)) continue;
-      std::vector<int> of_pieces(static_cast<size_t>(bucket.bucket().pieces));
-      for (const CountedPart& part : bucket.parts(of.stage, of.rank_in_stage))
-        ++of_pieces[static_cast<size_t>(part.piece)];
-      traits.counted.insert(traits.counted.end(), of_pieces.begin(), of_pieces.end());
+      bucket.count_parts(of.stage, of.rank_in_stage, indices, traits.counted);
     }
   }
   for (const BucketPlan& bucket : buckets) {

@@ -3,6 +3,8 @@
 #pragma once
 
 #include <compare>
+#include <deque>
+#include <utility>
 #include <vector>
 
 #include "engine/compile/buckets.h"
@@ -26,6 +28,18 @@ struct CountedPart {
   int64_t first = 0, whole = 0;  ///< offset in the piece as the rank keeps it, and that piece's size
 };
 
+/// mesh.index of all ranks, found out once for each list of axes.
+class MeshIndices {
+ public:
+  explicit MeshIndices(const Mesh& mesh) : mesh_(mesh) {}
+  /// By rank in stage.
+  const std::vector<int>& of(const Axes& axes);
+
+ private:
+  const Mesh& mesh_;
+  std::deque<std::pair<Axes, std::vector<int>>> known_;
+};
+
 /// Which part of a bucket each rank adds to the norm. A range of parameters cut by the same axes is divided evenly
 /// among the ranks that hold the same elements of it:
 ///  - those that summed it together, by shards if it is sharded;
@@ -36,12 +50,16 @@ class CountedBucket {
 
   const BucketPlan& bucket() const { return bucket_; }
   std::vector<CountedPart> parts(int stage, int rank_in_stage) const;
+  /// Appends for each piece of the bucket the number of its parts.
+  void count_parts(int stage, int rank_in_stage, MeshIndices& indices, std::vector<int>& out) const;
 
  private:
   struct Stretch {
     int64_t begin = 0, end = 0;  ///< elements
     Axes replicas;
   };
+  template <class IndexOf, class Each>
+  void each_part(int stage, IndexOf index_of, Each each) const;
 
   const Plan& plan_;
   const BucketPlan& bucket_;

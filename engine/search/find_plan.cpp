@@ -146,7 +146,9 @@ class Search {
           found_.bound = found_.bound == 0 ? bound : std::min(found_.bound, bound);
           idle = std::min(idle, waits(schedule, stages, chunks));
         }
-        all.push_back({stages, m, network->kernel_seconds * (m + idle) / job_.launch.ranks});
+        const double launches = starts_count() ? network->launch_seconds / stages : 0;
+        const double of_micro_batch = network->kernel_seconds / job_.launch.ranks + launches;
+        all.push_back({stages, m, of_micro_batch * (m + idle)});
       }
     }
     // The sums of one stage are all but equal.
@@ -155,11 +157,19 @@ class Search {
     return all;
   }
 
+  /// True of a large network whose kernels take longer than starting them. Of short kernels the sum of all starts says
+  /// little, since many are fused.
+  bool starts_count() {
+    const std::shared_ptr<const Network> network = networks_.of(open_.micro_batch_counts().front());
+    return small_.leaves_out_blocks() && network->launch_seconds < network->kernel_seconds / job_.launch.ranks;
+  }
+
   void weigh_all(double seconds_per_byte) {
+    const double doubt = starts_count() ? kLongDoubt : kBoundDoubt;
     double best = kInfinite;
     bool one_stage_fits = false;
     for (const Pipeline& pipeline : pipelines()) {
-      if (pipeline.least > best * kBoundDoubt || (pipeline.stages == 1 && one_stage_fits && !saves_memory_)) continue;
+      if (pipeline.least > best * doubt || (pipeline.stages == 1 && one_stage_fits && !saves_memory_)) continue;
       const double here = weigh(pipeline.stages, pipeline.micro_batches, seconds_per_byte);
       best = std::min(best, here);
       one_stage_fits = one_stage_fits || here < kInfinite;

@@ -21,9 +21,12 @@ Network::Network(Folded from, const DataShapes& data, const CostModel& cost)
   cuts.emplace(graph, facts, units, folded);
   least = least_work(*cuts, folded.job, cost.machine());
   const std::vector<double> seconds = node_seconds(graph, cost);
-  for (size_t n = 0; n < seconds.size(); ++n)
-    if (!units.all[static_cast<size_t>(units.of_node[n])].finishes())
-      kernel_seconds += cuts->times[static_cast<size_t>(graph.nodes[n].layer)] * seconds[n];
+  for (size_t n = 0; n < seconds.size(); ++n) {
+    if (units.all[static_cast<size_t>(units.of_node[n])].finishes()) continue;
+    const double times = cuts->times[static_cast<size_t>(graph.nodes[n].layer)];
+    kernel_seconds += times * seconds[n];
+    launch_seconds += times * cost.machine().launch.value;
+  }
 }
 
 std::vector<std::optional<LayerStrategy>> Network::strategies(const Mesh& mesh, int stages,

@@ -24,6 +24,7 @@ struct Network {
   std::optional<CutNetwork> cuts;
   LeastWork least;
   double kernel_seconds = 0;  ///< of all kernels of a micro-batch on one rank, by the search's own sum
+  double launch_seconds = 0;  ///< of starting them
 
   Network(Folded folded, const DataShapes& data, const CostModel& cost);
   Network(const Network&) = delete;

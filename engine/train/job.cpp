@@ -172,8 +172,12 @@ class Trials {
     return trial;
   }
 
-  /// For the plan of this job, if its graph is among those that were tried.
-  PlanMemo memo_of(const JobSpec& spec) { return std::move(graphs_[key_of(spec)].memo); }
+  /// What is known of this job's graph, which may have been tried.
+  struct OfGraph {
+    std::optional<Graph> graph;
+    PlanMemo memo;
+  };
+  OfGraph take(const JobSpec& spec) { return std::move(graphs_[key_of(spec)]); }
 
  private:
   /// All that a graph depends on and that a search changes.
@@ -184,15 +188,11 @@ class Trials {
   }
 
   const PlannedJob& job_;
-  struct OfGraph {
-    std::optional<Graph> graph;
-    PlanMemo memo;
-  };
   std::map<std::string, OfGraph> graphs_;
 };
 
-/// Fixes what auto_parallel leaves open. Returns what is known of the plan that was found.
-PlanMemo search_plan(PlannedJob& job) {
+/// Fixes what auto_parallel leaves open. Returns what is known of the graph then.
+Trials::OfGraph search_plan(PlannedJob& job) {
   ParallelSpec& parallel = job.spec.parallel;
   if (parallel.mode != ParallelMode::auto_parallel) return {};
   parallel.mode = ParallelMode::semi_auto_parallel;
@@ -202,7 +202,7 @@ PlanMemo search_plan(PlannedJob& job) {
   const int64_t memory = parallel.search.algorithm == SearchAlgorithm::sharding_propagation ? 0 : memory_limit(job);
   job.search = find_plan(job.spec, job.shapes, job.cost, memory, try_plan);
   job.spec = with_choice(std::move(job.spec), job.search->best().choice);
-  return trials.memo_of(job.spec);
+  return trials.take(job.spec);
 }
 
 }  // namespace
@@ -232,11 +232,13 @@ PlannedJob plan_job(JobSpec spec) {
   } catch (const SpecError& error) {
     throw with_positions(error, job.spec);
   }
-  PlanMemo memo = search_plan(job);
+  Trials::OfGraph known = search_plan(job);
   job.tables = plan_tables(job.spec, job.shapes);
-  job.graph = build_graph(job.tables.empty() ? job.spec : with_windows(job.spec, job.tables), job.shapes);
-  if (!job.tables.empty()) memo = {};  // another graph than those that were tried
-  plan_graph(job, memo);
+  if (!job.tables.empty()) known = {};  // another graph than those that were tried
+  if (!known.graph)
+    known.graph = build_graph(job.tables.empty() ? job.spec : with_windows(job.spec, job.tables), job.shapes);
+  job.graph = std::move(*known.graph);
+  plan_graph(job, known.memo);
   if (!job.spec.validation) return job;
   try {
     job.validation = plan_validation(job);
