@@ -14,6 +14,7 @@
 
 #include "engine/base/text.h"
 #include "engine/plan/plan.h"
+#include "engine/search/cut_choices.h"
 #include "engine/search/exhaustive.h"
 #include "engine/search/loads.h"
 #include "engine/search/networks.h"
@@ -50,18 +51,6 @@ TrialLimits limits_of(Effort effort, bool folded) {
   return folded ? TrialLimits{10'000, 1'500, 500, 16, 10} : TrialLimits{10'000, 4'000, 500, 40, 16};
 }
 
-/// Plans that people know always compete.
-enum class KnownAs : uint8_t { nothing, data_parallel, tensor_parallel, whole };
-
-/// Cuts of a network on the ranks of one stage.
-struct CutChoice {
-  std::string name;  ///< "data parallel on 8 ranks"
-  KnownAs known_as = KnownAs::nothing;
-  std::shared_ptr<const Network> network;
-  Mesh mesh;
-  FoundCuts cuts;
-};
-
 /// A choice with the search's own sum of it.
 struct Considered {
   int stages = 1, chunks = 1, micro_batches = 1, level = 0;
@@ -75,14 +64,6 @@ int differences(const Considered& a, const Considered& b) {
   return (a.stages != b.stages) + (a.chunks != b.chunks || a.schedule != b.schedule) +
          (a.micro_batches != b.micro_batches) + (a.level != b.level) + (a.recompute != b.recompute) +
          (a.stages == b.stages && a.cuts->name != b.cuts->name);
-}
-
-std::string ranks_text(int ranks) { return ranks == 1 ? "1 rank" : fmt::format("{} ranks", ranks); }
-
-std::string name_of(const Mesh& mesh, const AxisSplit& split) {
-  std::vector<std::string> runs;
-  for (const Axes& run : split) runs.push_back(std::to_string(mesh.ways(run)));
-  return mesh.size() == 1 ? "1 rank" : join(runs, " x ") + " ranks";
 }
 
 JobSpec without_positions(JobSpec job) {
@@ -105,6 +86,7 @@ class Search {
         limits_(limits_of(effort_, small_.leaves_out_blocks())),
         open_(job, networks_, found_.notes),
         bytes_(weight_bytes(job)),
+        cut_choices_(job, networks_, cost, bytes_),
         tried_(job, memory, try_plan) {
     found_.memory = memory;
   }
@@ -186,7 +168,8 @@ class Search {
   /// The expected time of the best that fits in any case.
   double weigh(int stages, int micro_batches, double seconds_per_byte) {
     double best = kInfinite;
-    for (const std::shared_ptr<const CutChoice>& cuts : cut_choices(stages, micro_batches, seconds_per_byte)) {
+    for (const std::shared_ptr<const CutChoice>& cuts :
+         cut_choices_.of(stages, micro_batches, seconds_per_byte, illegal_)) {
       found_.exact = found_.exact && cuts->cuts.exact;
       const std::vector<LayerLoad> loads =
           loads_of(*cuts->network->cuts, job_, networks_.repeats(), cuts->mesh, cuts->cuts, cost_);
@@ -205,56 +188,6 @@ class Search {
       }
     }
     return best;
-  }
-
-  std::vector<std::shared_ptr<const CutChoice>> cut_choices(int stages, int micro_batches, double seconds_per_byte) {
-    const std::shared_ptr<const Network> network = networks_.of(micro_batches);
-    const Mesh mesh(job_.launch.ranks / stages);
-    std::vector<Diagnostic> errors;
-    auto strategies = network->strategies(mesh, stages, errors);
-    if (!errors.empty()) {
-      illegal_ = std::move(errors);
-      return {};
-    }
-    const bool is_free =
-        std::none_of(strategies.begin(), strategies.end(), [](const auto& given) { return given.has_value(); });
-    CutSpace space(*network->cuts, mesh, effort_, cost_, micro_batches, std::move(strategies));
-    std::vector<std::shared_ptr<const CutChoice>> all;
-    const auto add = [&](std::string name, KnownAs known_as, FoundCuts cuts) {
-      all.push_back(std::make_shared<CutChoice>(CutChoice{std::move(name), known_as, network, mesh, std::move(cuts)}));
-    };
-    const auto find = [&](const AxisSplit& split, CutAim aim) {
-      const double per_weight = bytes_.weight + bytes_.master + bytes_.gradient + bytes_.optimizer;
-      return find_cuts(space, split, aim, seconds_per_byte, per_weight);
-    };
-    if (job_.parallel.search.algorithm == SearchAlgorithm::sharding_propagation) {
-      std::optional<FoundCuts> least;
-      for (const AxisSplit& split : axis_splits(mesh, effort_))
-        if (FoundCuts cuts = find(split, CutAim::least_redistribution); !least || cuts.seconds < least->seconds)
-          least = std::move(cuts);
-      add("least redistribution on " + ranks_text(mesh.size()), KnownAs::nothing, std::move(*least));
-      return all;
-    }
-    if (is_free && mesh.size() > 1 && seconds_per_byte == 0) {
-      add("data parallel on " + ranks_text(mesh.size()), KnownAs::data_parallel, data_parallel_cuts(space));
-      if (stages == 1) {
-        add("the same on all " + ranks_text(mesh.size()), KnownAs::whole, whole_cuts(space));
-        const AxisSplit split = within_hosts(mesh);
-        add("tensor parallel on " + name_of(mesh, split), KnownAs::tensor_parallel,
-            find(split, CutAim::tensor_parallel));
-      }
-    }
-    for (const AxisSplit& split : axis_splits(mesh, effort_))
-      add(name_of(mesh, split), KnownAs::nothing, find(split, CutAim::least_time));
-    return all;
-  }
-
-  /// The axes within a host apart from those between hosts.
-  AxisSplit within_hosts(const Mesh& mesh) const {
-    std::vector<AxisSplit> splits = axis_splits(mesh, Effort::low);
-    for (AxisSplit& split : splits)
-      if (mesh.ways(split.back()) <= cost_.machine().devices) return std::move(split);
-    return std::move(splits.back());
   }
 
   static std::vector<bool> recomputed(const Recompute& rules, const std::vector<LayerLoad>& loads) {
@@ -490,6 +423,7 @@ class Search {
   const TrialLimits limits_;
   const OpenChoices open_;
   const WeightBytes bytes_;
+  CutChoices cut_choices_;
   std::vector<std::vector<bool>> recomputed_;  ///< by way to recompute, and layer; empty: not known yet
   std::vector<Considered> considered_;
   TriedPlans tried_;
