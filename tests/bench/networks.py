@@ -10,7 +10,7 @@ the median over the rounds of each round's median step, with the lowest and the 
 medians and those of the single rounds, and memory: on a CPU of the largest process; on a GPU what the plan and
 PyTorch's allocator say, and the most that nvidia-smi saw in use.
 """
-import argparse, contextlib, json, os, pathlib, re, statistics, struct, subprocess, sys, tempfile
+import argparse, contextlib, json, math, os, pathlib, re, statistics, struct, subprocess, sys, tempfile
 
 here = pathlib.Path(__file__).resolve().parent
 root = here.parent.parent
@@ -76,6 +76,9 @@ def trainctl(a, name, threads):
         plan, _ = sh([a.trainctl, "plan", str(root / job), "--json", *sets], threads)
         memory = json.loads(plan)["rank_classes"][0]["arena_bytes"]
     times = [row["seconds"] * 1e3 for row in rows if "step" in row and "seconds" in row]
+    losses = [row["loss"] for row in rows if row.get("loss") is not None]
+    if not losses or not all(map(math.isfinite, losses)) or losses[-1] >= losses[0]:
+        sys.exit(f"{name} does not learn: its loss goes from {losses[:1]} to {losses[-1:]}")
     return statistics.median(times[len(times) // 4:]), memory
 
 
@@ -150,6 +153,7 @@ def main():
     parser.add_argument("--threads", type=int, nargs="+", default=[1, 2], help="on a CPU")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--batch", type=int)
+    parser.add_argument("--steps", type=int, help="of each run")
     parser.add_argument("--set", action="append", default=[], help="a field of the job")
     parser.add_argument("--no-eager", action="store_true", help="on a GPU: only the compiled peer")
     parser.add_argument("--no-compiled", action="store_true", help="on a GPU: without PyTorch compiled")
@@ -160,6 +164,8 @@ def main():
     unknown = set(a.networks) - set(NETWORKS)
     if unknown:
         parser.error(f"no network {', '.join(sorted(unknown))}; there are {', '.join(NETWORKS)}")
+    if a.steps:
+        NETWORKS.update({name: (job, batch, a.steps, *rest) for name, (job, batch, _, *rest) in NETWORKS.items()})
     for name in a.networks or ON[a.device]:
         for threads in a.threads if a.device == "cpu" else [1]:
             compare(a, name, threads)
