@@ -15,9 +15,13 @@ import argparse, contextlib, json, math, os, pathlib, re, statistics, struct, su
 here = pathlib.Path(__file__).resolve().parent
 root = here.parent.parent
 
+# The peers recompute nothing either.
+KEEP_ALL = ["parallel.recompute=[]"]
+
+
 def gpt2(layers, heads, d):
     return ("templates/gpt2.yaml", 16, 60, "gpt", dict(layers=layers, d=d, heads=heads, length=1024, vocab=50304),
-            [f"vars.layers={layers}", f"vars.heads={heads}", f"vars.d={d}"])
+            [f"vars.layers={layers}", f"vars.heads={heads}", f"vars.d={d}", *KEEP_ALL])
 
 
 # job, batch, steps, the peer and its sizes, fields of the job
@@ -30,7 +34,7 @@ NETWORKS = {
     "gpt2_774m": gpt2(36, 20, 1280),
     "gpt2_1558m": gpt2(48, 25, 1600),
     "llama": ("templates/llama.yaml", 16, 60, "llama",
-              {"layers": 16, "d": 1024, "heads": 16, "kv-heads": 4, "hidden": 2816, "length": 1024, "vocab": 32000}, []),
+              {"layers": 16, "d": 1024, "heads": 16, "kv-heads": 4, "hidden": 2816, "length": 1024, "vocab": 32000}, KEEP_ALL),
 }
 ON = {"cpu": ("lenet", "gpt"), "cuda": ("resnet50", "gpt2", "gpt2_350m", "llama")}
 
