@@ -38,7 +38,9 @@ cases)
     for w in "${!walks[@]}"; do start $f.$w $f $tests -tc="${walks[$w]}"; done
     [ $f != conv2d ] || { start conv2d.products $f $tests -tc="matrix products on*"; start conv2d.networks $f $tests -tc="$conv"; }
   done ;;
-rest) start rest "$rest" $tests -tce="$conv" ;;
+rest)
+  for w in "${!walks[@]}"; do start rest.$w "$rest" $tests -tc="${walks[$w]}"; done
+  start rest.alone "$rest" $tests -tce="$(IFS=,; echo "${walks[*]}"),$conv" ;;
 sanitize)
   check="compute-sanitizer --error-exitcode 9 --print-limit 20"
   start conv_library conv2d $check --tool memcheck $tests -tc="matrix products on*"
