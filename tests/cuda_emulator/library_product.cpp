@@ -74,7 +74,8 @@ void run(const Product& p) {
 std::optional<CudaKernel> prepare_cublas(const Product& p, CudaScratch&) {
   const bool more = p.activation != Activation::none || p.slope != Activation::none || p.before != nullptr ||
                     p.a_sums != nullptr || p.b_sums != nullptr;
-  if (more) return std::nullopt;
+  const bool other_bias = p.is_fp8() && p.bias != nullptr && p.bias_type != DType::bf16;  // as cuBLASLt
+  if (more || other_bias) return std::nullopt;
   ++count.products;
   return [p](CudaStream) {
     emulator::submit([p] {

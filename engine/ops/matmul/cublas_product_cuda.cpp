@@ -61,10 +61,14 @@ struct Prepared {
   }
 };
 
+/// The type in which the library reads a bias. Beside factors of 8 bits it takes the bytes for bf16 even if the result
+/// is f32.
+DType bias_type_of(const Product& p) { return p.is_fp8() ? DType::bf16 : p.result; }
+
 /// The library's epilogue for everything that the product does to its sums; null: there is none.
 std::optional<cublasLtEpilogue_t> epilogue_of(const Product& p) {
   const bool bias = p.bias != nullptr, sums = p.a_sums != nullptr || p.b_sums != nullptr;
-  if (bias && p.bias_type != p.result) return std::nullopt;
+  if (bias && p.bias_type != bias_type_of(p)) return std::nullopt;
   if (sums) {  // the library overwrites them, and computes those of one operand only
     const bool alone = !bias && p.activation == Activation::none && p.slope == Activation::none;
     if (!alone || p.sums_accumulate || p.accumulate || (p.a_sums != nullptr && p.b_sums != nullptr))

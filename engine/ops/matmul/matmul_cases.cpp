@@ -160,6 +160,10 @@ std::vector<KernelCase> kernels() {
       }
     }
   }
+  KernelCase other_bias = case_of_8_bits(272, 144, 256, DType::f32, true, true, {});
+  other_bias.in.back().dtype = DType::bf16;
+  other_bias.f32_on_cpu = true;
+  calls.push_back(std::move(other_bias));
   return calls;
 }
 

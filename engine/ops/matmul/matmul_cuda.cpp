@@ -140,7 +140,10 @@ CudaKernel prepare_matmul_fp8(const CudaKernelCall& call) {
     throw EnvError(
         "precision: fp8 needs a GPU of compute capability 9.0 (H100, H200) and cuBLASLt 12.9 or later; set "
         "precision: bf16");
-  return bias ? in_order({*product, apart(call, bias_kernel(), {c, call.in[4]}, {c})}) : *product;
+  if (!bias) return *product;
+  TensorArg sums = c;
+  sums.accumulate = false;  // the product has added itself
+  return in_order({*product, apart(call, bias_kernel(), {sums, call.in[4]}, {sums})});
 }
 
 }  // namespace

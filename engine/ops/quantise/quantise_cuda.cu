@@ -1,9 +1,9 @@
 // A block rounds a tile of 128 x 128 numbers, each read once, for the lines of rows and for those of columns. A thread
-// has 8 x 8 of them, in registers: 16 threads have 8 rows, 16 have 8 columns.
+// has 4 x 8 of them, in registers: 16 threads have 4 rows, 32 have 8 columns.
 //
 //           0 .. 7   8 .. 15  ..        columns
-//   0 .. 7    t0       t1     ..        t0 .. t15 are half of a warp
-//   8 .. 15   t16      t17    ..
+//   0 .. 3    t0       t1     ..        t0 .. t15 are half of a warp
+//   4 .. 7    t16      t17    ..
 #include "engine/ops/cuda/activations_cuda.cuh"
 #include "engine/ops/cuda/cuda_kernel.h"
 #include "engine/ops/cuda/vector_cuda.cuh"
@@ -12,13 +12,15 @@
 namespace trainctl {
 namespace {
 
-constexpr int kTile = 128, kSide = 8, kAcross = kTile / kSide;  ///< threads of a tile in each direction
-constexpr int kThreads = kAcross * kAcross, kWarps = kThreads / 32;
+constexpr int kTile = 128, kRows = 4, kColumns = 8;               ///< of a tile, of a thread
+constexpr int kAcross = kTile / kColumns, kDown = kTile / kRows;  ///< threads of a tile in each direction
+constexpr int kThreads = kAcross * kDown, kWarps = kThreads / 32;
+constexpr int kBlocks = 2;  ///< on a multiprocessor: one loads while the other computes
 static_assert(kTile == kScaledTogether);
 
 /// Where the lines of one form go; words null: it is not wanted.
 struct Form {
-  uint2* words = nullptr;
+  uint32_t* words = nullptr;
   float* scales = nullptr;
   int64_t lines = 0, padded = 0;
   int64_t columns = 0;  ///< of the scales of squares
@@ -35,9 +37,7 @@ __device__ inline uint32_t pair_of(float low, float high) {
   return 0;
 #endif
 }
-__device__ inline uint2 eight_of(const float (&v)[kSide]) {
-  return {pair_of(v[0], v[1]) | pair_of(v[2], v[3]) << 16, pair_of(v[4], v[5]) | pair_of(v[6], v[7]) << 16};
-}
+__device__ inline uint32_t four_of(float a, float b, float c, float d) { return pair_of(a, b) | pair_of(c, d) << 16; }
 
 __device__ inline uint32_t size_of(float v) { return __float_as_uint(v) & 0x7fffffffu; }
 /// What the numbers are multiplied by; 1 where one of them is not finite, and so is their scale.
@@ -45,20 +45,31 @@ __device__ inline float inverse_of(uint32_t scale) {
   return scale >= 0x7f800000u ? 1.0f : __uint_as_float(bits_of_inverse(scale));
 }
 
+/// A thread's numbers as they are in memory, 0 beyond the matrix. All are fetched before any is converted.
 template <class T>
-__device__ inline void load_row(const T* row, int64_t columns, bool packs, float (&v)[kSide]) {
-  if (packs && columns >= kSide) {
-    if constexpr (std::is_same_v<T, float>) {
-      four(load_16(row), v);
-      four(load_16(row + 4), v + 4);
-    } else {
-      eight(load_16(row), v);
-    }
-    return;
-  }
+struct alignas(16) Part {
+  T v[kRows][kColumns];
+
+  __device__ void fetch(const T* x, int64_t r, int64_t c, int64_t height, int64_t width, bool packs) {
+    if (packs && r + kRows <= height && c + kColumns <= width) {
 #pragma unroll
-  for (int j = 0; j < kSide; ++j) v[j] = j < columns ? to_f32(row[j]) : 0.0f;
-}
+      for (int i = 0; i < kRows; ++i) {
+#pragma unroll
+        for (int j = 0; j < kColumns; j += kPack<T>) {
+          const uint4 q = load_16(x + (r + i) * width + c + j);
+          memcpy(&v[i][j], &q, sizeof q);
+        }
+      }
+      return;
+    }
+#pragma unroll
+    for (int i = 0; i < kRows; ++i) {
+#pragma unroll
+      for (int j = 0; j < kColumns; ++j)
+        v[i][j] = r + i < height && c + j < width ? x[(r + i) * width + c + j] : from_f32<T>(0.0f);
+    }
+  }
+};
 
 /// What becomes of the numbers before they are rounded: nothing, an activation, or the slope of one at `at`.
 struct Same {
@@ -83,29 +94,105 @@ __device__ inline void write_square_scale(const Form& form, int64_t line_tile, i
     for (int64_t i = part + 1; i < form.columns; ++i) row[i] = 1.0f;
 }
 
-/// Writes the sums over the tile's rows. `shared` has room for a number of each column and warp.
-__device__ inline void sum_columns(const float (&v)[kSide][kSide], float* sums, int64_t c, int64_t width,
-                                   float* shared) {
+/// What a block's threads give one another: first of each warp's rows the columns' largest numbers and sums, then of
+/// the tile, then the columns as lines.
+struct Exchange {
+  uint32_t largest[kTile];
+  union {
+    struct {
+      uint32_t largest[kWarps][kTile];
+      float sums[kWarps][kTile];
+    } of_warps;
+    uint32_t turned[kTile][kDown];  ///< word w of line l is at w ^ l / 8 * 2: neither side has bank conflicts
+  };
+};
+
+/// Eight adjacent numbers of a row of shared memory.
+template <class N>
+__device__ inline void put_eight(N* to, const N (&v)[kColumns]) {
+  uint4 q[2];
+  memcpy(q, v, sizeof q);
+  reinterpret_cast<uint4*>(to)[0] = q[0];
+  reinterpret_cast<uint4*>(to)[1] = q[1];
+}
+
+/// Writes the sums of v over the rows of the warp, and the largest of each column.
+__device__ inline void gather_columns(const float (&v)[kRows][kColumns], bool sums, Exchange& shared) {
   const int across = static_cast<int>(threadIdx.x) % kAcross;
   const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
+  uint32_t largest[kColumns];
+  float sum[kColumns];
 #pragma unroll
-  for (int j = 0; j < kSide; ++j) {
+  for (int j = 0; j < kColumns; ++j) {
+    largest[j] = 0;
+#pragma unroll
+    for (int i = 0; i < kRows; ++i) largest[j] = max(largest[j], size_of(v[i][j]));
+    largest[j] = max(largest[j], __shfl_xor_sync(~0u, largest[j], kAcross));
+  }
+  if (lane < kAcross) put_eight(&shared.of_warps.largest[warp][across * kColumns], largest);
+  if (!sums) return;
+#pragma unroll
+  for (int j = 0; j < kColumns; ++j) {
+    sum[j] = (v[0][j] + v[1][j]) + (v[2][j] + v[3][j]);
+    sum[j] += __shfl_xor_sync(~0u, sum[j], kAcross);
+  }
+  if (lane < kAcross) put_eight(&shared.of_warps.sums[warp][across * kColumns], sum);
+}
+
+/// Of the tile, from those of its warps: some threads the largest, others the sums, of a column each.
+__device__ inline void reduce_columns(float* sums, int64_t c0, int64_t width, Exchange& shared) {
+  const int column = static_cast<int>(threadIdx.x) % kTile;
+  if (threadIdx.x < kTile) {
+    uint32_t all = 0;
+#pragma unroll
+    for (int w = 0; w < kWarps; ++w) all = max(all, shared.of_warps.largest[w][column]);
+    shared.largest[column] = all;
+  } else if (threadIdx.x < 2 * kTile && sums != nullptr && c0 + column < width) {
     float sum = 0;
 #pragma unroll
-    for (int i = 0; i < kSide; ++i) sum += v[i][j];
-    sum += __shfl_xor_sync(~0u, sum, kAcross);
-    if (lane < kAcross) shared[warp * kTile + across * kSide + j] = sum;
+    for (int w = 0; w < kWarps; ++w) sum += shared.of_warps.sums[w][column];
+    sums[c0 + column] = sum;
   }
-  __syncthreads();
-  if (threadIdx.x < kAcross) {
+}
+
+/// Each row's numbers, times the inverse of its scale.
+template <bool kSquares>
+__device__ inline void write_rows(const float (&v)[kRows][kColumns], const uint32_t (&of_row)[kRows], const Form& rows,
+                                  int64_t r, int64_t c, int64_t part) {
 #pragma unroll
-    for (int j = 0; j < kSide; ++j) {
-      float sum = 0;
-      for (int w = 0; w < kWarps; ++w) sum += shared[w * kTile + across * kSide + j];
-      if (c + j < width) sums[c + j] = sum;
-    }
+  for (int i = 0; i < kRows; ++i) {
+    if (r + i >= rows.lines) break;
+    const uint32_t scale = bits_of_scale(of_row[i]);
+    if (!kSquares && threadIdx.x % kAcross == 0) rows.scales[part * rows.lines + r + i] = __uint_as_float(scale);
+    const float by = inverse_of(scale);
+    const uint2 words = {four_of(v[i][0] * by, v[i][1] * by, v[i][2] * by, v[i][3] * by),
+                         four_of(v[i][4] * by, v[i][5] * by, v[i][6] * by, v[i][7] * by)};
+    *reinterpret_cast<uint2*>(rows.words + ((r + i) * rows.padded + c) / 4) = words;
+  }
+}
+
+/// The same of columns, through shared memory.
+template <bool kSquares>
+__device__ inline void write_columns(const float (&v)[kRows][kColumns], const uint32_t (&of_column)[kColumns],
+                                     const Form& columns, int64_t r0, int64_t c0, Exchange& shared) {
+  const int across = static_cast<int>(threadIdx.x) % kAcross, down = static_cast<int>(threadIdx.x) / kAcross;
+#pragma unroll
+  for (int j = 0; j < kColumns; ++j) {
+    const uint32_t scale = bits_of_scale(of_column[j]);
+    const int line = across * kColumns + j;
+    if (!kSquares && down == 0 && c0 + line < columns.lines)
+      columns.scales[r0 / kTile * columns.lines + c0 + line] = __uint_as_float(scale);
+    const float by = inverse_of(scale);
+    shared.turned[line][down ^ across * 2] = four_of(v[0][j] * by, v[1][j] * by, v[2][j] * by, v[3][j] * by);
   }
   __syncthreads();
+#pragma unroll
+  for (int i = 0; i < kTile / kDown; ++i) {
+    const int line = down + i * kDown;
+    const uint2 words = *reinterpret_cast<const uint2*>(&shared.turned[line][(across ^ line / kColumns) * 2]);
+    if (c0 + line < columns.lines)
+      *reinterpret_cast<uint2*>(columns.words + ((c0 + line) * columns.padded + r0) / 4 + across * 2) = words;
+  }
 }
 
 constexpr int kSumColumns = 32, kSumRows = 8;
@@ -128,117 +215,85 @@ __global__ void __launch_bounds__(kSumColumns* kSumRows)
   set(db, c, accumulate ? value(db, c) + sum : sum);
 }
 
+/// The largest of the block's numbers.
+__device__ inline uint32_t largest_of_tile(const uint32_t (&of_row)[kRows], Exchange& shared) {
+  uint32_t all = max(max(of_row[0], of_row[1]), max(of_row[2], of_row[3]));
+#pragma unroll
+  for (int by = 16; by > 0; by /= 2) all = max(all, __shfl_xor_sync(~0u, all, by));
+  if (threadIdx.x % 32 == 0) shared.largest[threadIdx.x / 32] = all;
+  __syncthreads();
+#pragma unroll
+  for (int w = 0; w < kWarps; ++w) all = max(all, shared.largest[w]);
+  return all;
+}
+
 /// x: [columns.padded >= rows.lines][rows.padded >= columns.lines], row-major without padding. `packs`: rows of x begin
 /// at multiples of 16 bytes.
 /// `at`: where the slope is taken. `sums`: [tiles of rows, width], the sums of each tile's columns, or null.
 template <class T, bool kSquares, class F>
-__global__ void __launch_bounds__(kThreads) quantise_tiles(const T* x, const T* at, int64_t height, int64_t width,
-                                                           bool packs, Form rows, Form columns, float* sums) {
-  __shared__ uint32_t largest[kWarps][kTile];
-  __shared__ uint2 turned[kTile][kAcross];
+__global__ void __launch_bounds__(kThreads, kBlocks)
+    quantise_tiles(const T* x, const T* at, int64_t height, int64_t width, bool packs, Form rows, Form columns,
+                   float* sums) {
+  __shared__ alignas(16) Exchange shared;
   wait_for_kernel_before();
   let_next_kernel_start();
   const int64_t r0 = int64_t{blockIdx.x} * kTile, c0 = int64_t{blockIdx.y} * kTile;
   const int across = static_cast<int>(threadIdx.x) % kAcross, down = static_cast<int>(threadIdx.x) / kAcross;
-  const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
-  const int64_t r = r0 + down * kSide, c = c0 + across * kSide;
+  const int64_t r = r0 + down * kRows, c = c0 + across * kColumns;
 
-  float v[kSide][kSide];
-#pragma unroll
-  for (int i = 0; i < kSide; ++i) load_row(x + (r + i) * width + c, r + i < height ? width - c : 0, packs, v[i]);
-
+  Part<T> part, place;
+  part.fetch(x, r, c, height, width, packs);
   if constexpr (!std::is_same_v<F, Same>) {
-#pragma unroll
-    for (int i = 0; i < kSide; ++i) {
-      float place[kSide] = {};
-      if constexpr (F::kAt) load_row(at + (r + i) * width + c, r + i < height ? width - c : 0, packs, place);
-#pragma unroll
-      for (int j = 0; j < kSide; ++j) v[i][j] = F{}(v[i][j], place[j]);
-    }
+    if constexpr (F::kAt) place.fetch(at, r, c, height, width, packs);
   }
-  if (sums != nullptr) sum_columns(v, sums + blockIdx.x * width, c, width, reinterpret_cast<float*>(turned));
-
-  uint32_t of_row[kSide], of_column[kSide] = {};
+  float v[kRows][kColumns];
+  uint32_t of_row[kRows] = {};
 #pragma unroll
-  for (int i = 0; i < kSide; ++i) {
-    of_row[i] = 0;
+  for (int i = 0; i < kRows; ++i) {
 #pragma unroll
-    for (int j = 0; j < kSide; ++j) {
+    for (int j = 0; j < kColumns; ++j) {
+      v[i][j] = to_f32(part.v[i][j]);
+      if constexpr (!std::is_same_v<F, Same>) v[i][j] = F{}(v[i][j], F::kAt ? to_f32(place.v[i][j]) : 0.0f);
       of_row[i] = max(of_row[i], size_of(v[i][j]));
-      of_column[j] = max(of_column[j], size_of(v[i][j]));
     }
   }
+
   if constexpr (kSquares) {
-    uint32_t all = 0;
-#pragma unroll
-    for (int i = 0; i < kSide; ++i) all = max(all, of_row[i]);
-    for (int by = 16; by > 0; by /= 2) all = max(all, __shfl_xor_sync(~0u, all, by));
-    if (lane == 0) largest[warp][0] = all;
-    __syncthreads();
-#pragma unroll
-    for (int w = 0; w < kWarps; ++w) all = max(all, largest[w][0]);
-#pragma unroll
-    for (int i = 0; i < kSide; ++i) of_row[i] = of_column[i] = all;
+    const uint32_t all = largest_of_tile(of_row, shared);
     if (threadIdx.x == 0) {
       const float scale = __uint_as_float(bits_of_scale(all));
       if (rows.words != nullptr) write_square_scale(rows, blockIdx.x, blockIdx.y, scale);
       if (columns.words != nullptr) write_square_scale(columns, blockIdx.y, blockIdx.x, scale);
     }
+    const uint32_t of_rows[kRows] = {all, all, all, all};
+    const uint32_t of_columns[kColumns] = {all, all, all, all, all, all, all, all};
+    if (rows.words != nullptr) write_rows<true>(v, of_rows, rows, r, c, 0);
+    if (columns.words != nullptr) write_columns<true>(v, of_columns, columns, r0, c0, shared);
   } else {
-#pragma unroll
-    for (int i = 0; i < kSide; ++i)
-      for (int by = kAcross / 2; by > 0; by /= 2) of_row[i] = max(of_row[i], __shfl_xor_sync(~0u, of_row[i], by));
-    if (columns.words != nullptr) {
-#pragma unroll
-      for (int j = 0; j < kSide; ++j) {
-        of_column[j] = max(of_column[j], __shfl_xor_sync(~0u, of_column[j], kAcross));
-        if (lane < kAcross) largest[warp][across * kSide + j] = of_column[j];
-      }
+    const bool by_columns = columns.words != nullptr || sums != nullptr;
+    if (by_columns) {
+      gather_columns(v, sums != nullptr, shared);
       __syncthreads();
-#pragma unroll
-      for (int j = 0; j < kSide; ++j)
-        for (int w = 0; w < kWarps; ++w) of_column[j] = max(of_column[j], largest[w][across * kSide + j]);
+      reduce_columns(sums == nullptr ? nullptr : sums + blockIdx.x * width, c0, width, shared);
     }
-  }
-
-  if (rows.words != nullptr) {
+    if (rows.words != nullptr) {
 #pragma unroll
-    for (int i = 0; i < kSide; ++i) {
-      if (r + i >= rows.lines) break;
-      const uint32_t scale = bits_of_scale(of_row[i]);
-      if (!kSquares && across == 0) rows.scales[blockIdx.y * rows.lines + r + i] = __uint_as_float(scale);
-      const float inverse = inverse_of(scale);
-      float line[kSide];
-#pragma unroll
-      for (int j = 0; j < kSide; ++j) line[j] = v[i][j] * inverse;
-      rows.words[((r + i) * rows.padded + c) / kSide] = eight_of(line);
+      for (int i = 0; i < kRows; ++i)
+        for (int by = kAcross / 2; by > 0; by /= 2) of_row[i] = max(of_row[i], __shfl_xor_sync(~0u, of_row[i], by));
+      write_rows<false>(v, of_row, rows, r, c, blockIdx.y);
     }
-  }
-  if (columns.words == nullptr) return;
-    // Eight lines pass through shared memory, where word w of line l is at w ^ l / 8: neither side has bank conflicts.
+    if (columns.words == nullptr) return;
+    __syncthreads();
+    uint32_t of_column[kColumns];
 #pragma unroll
-  for (int j = 0; j < kSide; ++j) {
-    const uint32_t scale = bits_of_scale(of_column[j]);
-    if (!kSquares && down == 0 && c + j < columns.lines)
-      columns.scales[blockIdx.x * columns.lines + c + j] = __uint_as_float(scale);
-    const float inverse = inverse_of(scale);
-    float line[kSide];
-#pragma unroll
-    for (int i = 0; i < kSide; ++i) line[i] = v[i][j] * inverse;
-    turned[across * kSide + j][down ^ across] = eight_of(line);
-  }
-  __syncthreads();
-#pragma unroll
-  for (int i = 0; i < kSide; ++i) {
-    const int line = down + i * kAcross;
-    if (c0 + line < columns.lines)
-      columns.words[((c0 + line) * columns.padded + r0) / kSide + across] = turned[line][across ^ line / kSide];
+    for (int j = 0; j < kColumns; ++j) of_column[j] = shared.largest[across * kColumns + j];
+    write_columns<false>(v, of_column, columns, r0, c0, shared);
   }
 }
 
 Form form_of(const CudaKernelCall& call, size_t first, int64_t lines, int64_t length) {
   const TensorArg &words = call.out[first], &scales = call.out[first + 1];
-  return {words.as<uint2>(), scales.as<float>(), lines, padded_line(length), scales.shape[1]};
+  return {words.as<uint32_t>(), scales.as<float>(), lines, padded_line(length), scales.shape[1]};
 }
 
 /// The gradient of a bias from the sums of tiles; nothing without one.

@@ -1,7 +1,7 @@
 #!/bin/bash
 # precision: fp8 on one GPU of compute capability 9.0. Packed by `pack.sh test_op_cases_cuda`.
 #
-#   fp8.sh cases                    1 min   the kernels against the CPU: quantise, matmul_fp8
+#   fp8.sh cases                    1 min   the kernels against the CPU: quantise, matmul_fp8, gelu
 #   fp8.sh follow [SIZE …]          3 min   the loss of fp8 beside bf16 over 500 steps of text: 124m, wide
 #   fp8.sh speed [SIZE …]           4 min   ms a step, tokens/s and memory, fp8 beside bf16, in turn: 774m, 1558m
 #   fp8.sh profile [SIZE …]         1 min   a step of fp8 by part
@@ -57,7 +57,8 @@ import glob, json, statistics, sys
 rows = [json.loads(l) for l in open(sorted(glob.glob(sys.argv[1] + "/*/metrics.jsonl"))[-1])]
 times = [r["seconds"] for r in rows if "step" in r and "seconds" in r]
 s = statistics.median(times[len(times) // 2:])
-print("%s: %.1f ms a step, %.0f tokens/s" % (sys.argv[2], s * 1e3, 16 * 1024 / s))
+losses = [r["loss"] for r in rows if "step" in r and "loss" in r]
+print("%s: %.1f ms a step, %.0f tokens/s, loss %s" % (sys.argv[2], s * 1e3, 16 * 1024 / s, " to ".join("%.4f" % l for l in losses[:1] + losses[1:][-1:])))
 P
       done
     done
@@ -69,7 +70,8 @@ P
 }
 
 cases() {
-  TRAINCTL_OP_CASES=quantise,matmul timeout 200 bin/test_op_cases_cuda -d -tc="kernels that only compiled*,every kernel has*"
+  TRAINCTL_OP_CASES=quantise,matmul,gelu timeout 200 bin/test_op_cases_cuda -d \
+    -tc="kernels that only compiled*,every kernel has*,a forward CUDA kernel*,backward CUDA kernels*"
   echo "rc $?"
 }
 
