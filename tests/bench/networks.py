@@ -10,14 +10,18 @@ the median over the rounds of each round's median step, with the lowest and the 
 medians and those of the single rounds, and memory: on a CPU of the largest process; on a GPU what the plan and
 PyTorch's allocator say, and the most that nvidia-smi saw in use.
 """
-import argparse, contextlib, json, os, pathlib, re, statistics, struct, subprocess, sys, tempfile
+import argparse, contextlib, json, math, os, pathlib, re, statistics, struct, subprocess, sys, tempfile
 
 here = pathlib.Path(__file__).resolve().parent
 root = here.parent.parent
 
+# The peers recompute nothing either.
+KEEP_ALL = ["parallel.recompute=[]"]
+
+
 def gpt2(layers, heads, d):
     return ("templates/gpt2.yaml", 16, 60, "gpt", dict(layers=layers, d=d, heads=heads, length=1024, vocab=50304),
-            [f"vars.layers={layers}", f"vars.heads={heads}", f"vars.d={d}"])
+            [f"vars.layers={layers}", f"vars.heads={heads}", f"vars.d={d}", *KEEP_ALL])
 
 
 # job, batch, steps, the peer and its sizes, fields of the job
@@ -30,7 +34,7 @@ NETWORKS = {
     "gpt2_774m": gpt2(36, 20, 1280),
     "gpt2_1558m": gpt2(48, 25, 1600),
     "llama": ("templates/llama.yaml", 16, 60, "llama",
-              {"layers": 16, "d": 1024, "heads": 16, "kv-heads": 4, "hidden": 2816, "length": 1024, "vocab": 32000}, []),
+              {"layers": 16, "d": 1024, "heads": 16, "kv-heads": 4, "hidden": 2816, "length": 1024, "vocab": 32000}, KEEP_ALL),
 }
 ON = {"cpu": ("lenet", "gpt"), "cuda": ("resnet50", "gpt2", "gpt2_350m", "llama")}
 
@@ -76,6 +80,9 @@ def trainctl(a, name, threads):
         plan, _ = sh([a.trainctl, "plan", str(root / job), "--json", *sets], threads)
         memory = json.loads(plan)["rank_classes"][0]["arena_bytes"]
     times = [row["seconds"] * 1e3 for row in rows if "step" in row and "seconds" in row]
+    losses = [row["loss"] for row in rows if row.get("loss") is not None]
+    if not losses or not all(map(math.isfinite, losses)) or losses[-1] >= losses[0]:
+        sys.exit(f"{name} does not learn: its loss goes from {losses[:1]} to {losses[-1:]}")
     return statistics.median(times[len(times) // 4:]), memory
 
 
@@ -150,6 +157,7 @@ def main():
     parser.add_argument("--threads", type=int, nargs="+", default=[1, 2], help="on a CPU")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--batch", type=int)
+    parser.add_argument("--steps", type=int, help="of each run")
     parser.add_argument("--set", action="append", default=[], help="a field of the job")
     parser.add_argument("--no-eager", action="store_true", help="on a GPU: only the compiled peer")
     parser.add_argument("--no-compiled", action="store_true", help="on a GPU: without PyTorch compiled")
@@ -160,6 +168,8 @@ def main():
     unknown = set(a.networks) - set(NETWORKS)
     if unknown:
         parser.error(f"no network {', '.join(sorted(unknown))}; there are {', '.join(NETWORKS)}")
+    if a.steps:
+        NETWORKS.update({name: (job, batch, a.steps, *rest) for name, (job, batch, _, *rest) in NETWORKS.items()})
     for name in a.networks or ON[a.device]:
         for threads in a.threads if a.device == "cpu" else [1]:
             compare(a, name, threads)
