@@ -133,6 +133,7 @@ std::string layouts(const Json& tensors) {
 std::string why(const Json& layer) {
   std::string text_of = text(layer["reason"]).empty() ? text(layer["choice"]) : text(layer["reason"]);
   if (layer["recompute"].get<bool>()) text_of += "; recomputed in the backward pass";
+  if (layer.value("fp8", false)) text_of += "; multiplies in fp8";
   if (!text(layer["would_be"]).empty()) text_of += "; " + text(layer["would_be"]);
   return text_of;
 }

@@ -11,7 +11,7 @@ namespace {
 
 bool takes_bias_grad(const VirtualInstruction& v) {
   const KernelDef* kernel = kernel_of(v.code);
-  return kernel != nullptr && kernel->takes_step(EpilogueStep::bias_grad);
+  return kernel != nullptr && kernel->is_product && kernel->takes_step(EpilogueStep::bias_grad);
 }
 
 /// The bias belongs to the dim of dy that is the layer's output features or channels.

@@ -108,6 +108,7 @@ class NodeLowering {
   Attrs attrs() const {
     Attrs attrs = form() ? form()->attrs : node_.attrs;
     if (op_.kernel.is_product && l_.c.spec.precision == Precision::tf32) attrs.set("tf32", true);
+    if (op_.kernel.is_product && l_.narrow[static_cast<size_t>(node_.layer)]) attrs.set("fp8", true);
     return attrs;
   }
 

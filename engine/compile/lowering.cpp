@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "engine/plan/kept_results.h"
+#include "engine/plan/narrow_layers.h"
 
 namespace trainctl {
 namespace {
@@ -27,6 +28,7 @@ Lowering::Lowering(Compiler& compiler) : c(compiler) {
   num_consumers.resize(tensors);
   first_readers.assign(tensors, -1);
   printed.resize(tensors);
+  narrow = narrow_layers(c.graph, c.spec);
   const auto slots = static_cast<size_t>(c.plan.chunks * c.plan.micro_batches);
   statistics.resize(slots);
   values.resize(slots);

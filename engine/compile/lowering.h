@@ -80,6 +80,7 @@ struct Lowering {
   std::vector<int> num_consumers;                         ///< by tensor, all stages
   std::vector<LayerId> first_readers;                     ///< by tensor: the layer of the first node that reads it
   std::vector<bool> printed;                              ///< by tensor
+  std::vector<bool> narrow;                               ///< by layer: its products take factors of 8 bits
   std::vector<std::vector<std::vector<Located>>> values;  ///< by slot and tensor; empty: none yet
 
   /// By slot: statistics gathered for inner sums, and the first node that needed them. Kept from the forward to

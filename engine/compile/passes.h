@@ -17,9 +17,13 @@ void lower_stage(Compiler& c);
 void gather_ahead(Compiler& c);
 /// A loss and its gradient become one kernel.
 void fuse_loss(Compiler& c);
+/// Products of layers with precision fp8 take factors of 8 bits, each rounded once for all products that read it.
+void narrow_products(Compiler& c);
 /// A matmul or conv2d, add_bias, relu or gelu in a row become one; so do batch_norm, add and relu, and matmul and
 /// relu_grad or gelu_grad.
 void fuse_products(Compiler& c);
+/// Activations, their slopes and gradients of biases become parts of the rounding to 8 bits.
+void fuse_quantise(Compiler& c);
 /// The mean and variance of batch_norm become one kernel.
 void fuse_statistics(Compiler& c);
 /// The gradients of batch_norm take the gradient behind the relu that was fused into it.

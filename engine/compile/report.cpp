@@ -13,6 +13,7 @@
 #include "engine/compile/product_flops.h"
 #include "engine/compile/served_report.h"
 #include "engine/ops/program_kernels.h"
+#include "engine/ops/quantise/quantise.h"
 
 namespace trainctl {
 
@@ -73,6 +74,25 @@ Json layer_json(const Graph& graph, const Plan& plan, size_t index) {
           {"reason", chosen.reason},
           {"would_be", chosen.would_be},
           {"recompute", chosen.recompute}};
+}
+
+/// Those whose weight some program rounds to 8 bits get "fp8"; returns their number.
+size_t mark_narrow_layers(const Graph& graph, const RankClasses& classes, Json& layers) {
+  std::set<std::string> weights;
+  for (const Program& program : classes.programs)
+    for (const Instruction& i : program.instructions)
+      if (kernel_of(i) == &quantise_kernel) weights.insert(i.inputs[0].tensor);
+  size_t marked = 0;
+  for (size_t l = 0; l < graph.layers.size(); ++l) {
+    const std::vector<TensorId>& inputs = graph.layers[l].inputs;
+    const bool narrow = std::any_of(inputs.begin(), inputs.end(), [&](TensorId t) {
+      const Tensor& tensor = graph.tensors[static_cast<size_t>(t)];
+      return tensor.kind == TensorKind::parameter && weights.contains(tensor.name);
+    });
+    layers[l]["fp8"] = narrow;
+    marked += narrow ? 1 : 0;
+  }
+  return marked;
 }
 
 /// The groups that the report's rows refer to, each kind once: its id is its index.
@@ -364,6 +384,7 @@ static RankClasses one_of_each(RankClasses classes) {
 Json plan_report(const JobSpec& spec, const Graph& graph, const Plan& plan, const RankClasses& classes) {
   Json layers = Json::array(), of_classes = Json::array();
   for (size_t i = 0; i < graph.layers.size(); ++i) layers.push_back(layer_json(graph, plan, i));
+  const size_t narrow = spec.fp8 ? mark_narrow_layers(graph, classes, layers) : 0;
   const Pipeline pipeline = plan.pipeline(graph.loss >= 0);
   const TaskTimes times = task_times(pipeline);
   GroupTable table(classes);
@@ -384,7 +405,7 @@ Json plan_report(const JobSpec& spec, const Graph& graph, const Plan& plan, cons
                  {"batch", spec.dataset.batch},
                  {"schedule", to_string(plan.schedule)},
                  {"chunks", plan.chunks},
-                 {"precision", to_string(spec.precision)},
+                 {"precision", spec.fp8 ? "fp8" : to_string(spec.precision)},
                  {"gradient_precision", to_string(spec.gradient_precision)},
                  {"optimizer_shard_level", plan.optimizer_shard_level},
                  {"parameters", parameters_of(graph, plan)},
@@ -404,6 +425,9 @@ Json plan_report(const JobSpec& spec, const Graph& graph, const Plan& plan, cons
   if (plan.is_asynchronous())
     report["asynchronous"] = {{"staleness", spec.parallel.staleness}, {"rebalance", spec.parallel.rebalance}};
   if (plan.hybrid()) report["held"] = held_report(graph, plan, spec.parallel.full_batch);
+  if (spec.fp8 && narrow == 0)
+    report["notes"].push_back(
+        "precision is fp8, but no layer has a weight that it takes: see fp8.layers and fp8.min_weight");
   return report;
 }
 

@@ -23,6 +23,12 @@ void sort_once(std::vector<int>& numbers) {
   numbers.erase(std::unique(numbers.begin(), numbers.end()), numbers.end());
 }
 
+/// Of factors of 8 bits: the multipliers take twice as many of them as of bf16.
+FlopsPerSecond rate_of_products(const Machine& machine, Infos inputs, const Attrs& attrs) {
+  if (attrs.flag("fp8")) return machine.products.bf16 * 2;
+  return machine.product_rate(multiplies_in_bf16(inputs) ? DType::bf16 : DType::f32, attrs.flag("tf32"));
+}
+
 }  // namespace
 
 FlopsPerSecond Machine::product_rate(DType dtype, bool tf32) const {
@@ -99,8 +105,7 @@ Seconds send_time(const Machine& machine, Bytes bytes, int from, int to) {
 
 Seconds kernel_time(const Machine& machine, const KernelDef& kernel, Infos inputs, Infos outputs, const Attrs& attrs) {
   const Cost cost = kernel_cost(kernel, inputs, outputs, attrs);
-  const FlopsPerSecond products =
-      machine.product_rate(multiplies_in_bf16(inputs) ? DType::bf16 : DType::f32, attrs.flag("tf32"));
+  const FlopsPerSecond products = rate_of_products(machine, inputs, attrs);
   const auto at_rates = [&](const Cost& c) {
     return std::max(Flops{c.flops} / products, Bytes{c.bytes} / machine.memory_rate);
   };

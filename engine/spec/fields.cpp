@@ -13,6 +13,7 @@ const void* default_object(const Section* section) {
   static const CheckpointSpec checkpoint;
   static const StopSpec stop;
   static const ValidationSpec validation;
+  static const Fp8Spec fp8;
   if (section == nullptr || section->name.empty()) return &job;
   if (section->name == "dataset") return &job.dataset;
   if (section->name == "optimizer") return &job.optimizer;
@@ -26,6 +27,7 @@ const void* default_object(const Section* section) {
   if (section->name == "parallel.optimizer_shard") return &job.parallel.optimizer_shard;
   if (section->name == "launch") return &job.launch;
   if (section->name == "print") return &job.print;
+  if (section->name == "fp8") return &fp8;
   return nullptr;
 }
 

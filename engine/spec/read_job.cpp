@@ -55,6 +55,10 @@ class JobReader {
 
   void finish() {
     metrics_of_validation();
+    for (size_t i = 0; job_.fp8 && i < job_.fp8->layers.size(); ++i) {
+      const std::string path = at_index("fp8.layers", i);
+      demand_match(job_.fp8->layers[i], job_.position(path), path);
+    }
     fill_in(job_.optimizer.type, optimizer_types(), job_.optimizer.attrs);
     if (!job_.loss) return;
     fill_in(job_.loss->type, loss_types(), job_.loss->attrs);
@@ -194,6 +198,11 @@ class JobReader {
 
   void subsection(const YamlNode& node, const Field& field, void* object, const std::string& path) {
     void* inner = field.object(object, true);
+    if (inner == nullptr) {
+      if (!problems_.touch("precision"))
+        problems_.add(node.pos, path, "'" + field.name + "' is for jobs with precision: fp8", "set precision: fp8");
+      return;
+    }
     for (const Field& one : field.section->fields) {
       if (one.name != field.stands_for || !(node.is_scalar() || (node.is_list() && one.kind == FieldKind::names)))
         continue;

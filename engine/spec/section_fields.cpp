@@ -380,6 +380,57 @@ Field loss_field() {
   return f;
 }
 
+const Section& fp8_section() {
+  using F = Fp8Spec;
+  static const Section section{
+      "fp8",
+      "Which layers multiply 8-bit factors. The rest stays in bf16.",
+      {
+          list_field<&F::layers>("layers", FieldKind::metric_names,
+                                 "Layers with a weight, by name or glob; all if omitted. A glob leaves out the layer "
+                                 "that the loss reads, the head; name it to have it too."),
+          field<&F::min_weight>("min_weight", "Elements of a weight; layers with a smaller one stay in bf16.")
+              .at_least(0),
+      }};
+  return section;
+}
+
+/// Only a job with precision: fp8 has it.
+Field fp8_field() {
+  Field f =
+      make_field("fp8", FieldKind::section, "For precision: fp8: which products are in 8 bits.").of(JobKind::network);
+  f.section = &fp8_section();
+  f.object = [](void* enclosing, bool) -> void* {
+    auto& fp8 = static_cast<JobSpec*>(enclosing)->fp8;
+    return fp8 ? &*fp8 : nullptr;
+  };
+  return f;
+}
+
+/// fp8 is bf16 with some products of narrower factors.
+Field precision_field() {
+  Field f = field<&JobSpec::precision>(
+                "precision",
+                "tf32: a GPU may round the operands of matrix products. bf16: weights and activations in "
+                "bf16, sums, statistics, gradients of parameters and the optimizer in fp32. fp8: as bf16, and the "
+                "products of the layers of `fp8` multiply factors of 8 bits (E4M3, a scale for each 128 elements).")
+                .of(JobKind::network);
+  f.choices.emplace_back("fp8");
+  f.set = [](void* object, const Value& value) {
+    JobSpec& job = *static_cast<JobSpec*>(object);
+    const auto& name = std::get<std::string>(value);
+    const bool fp8 = name == "fp8";
+    job.precision = fp8 ? Precision::bf16 : enum_value<Precision>(name);
+    job.fp8.reset();
+    if (fp8) job.fp8.emplace();
+  };
+  f.get = [](const void* object) -> Value {
+    const JobSpec& job = *static_cast<const JobSpec*>(object);
+    return std::string(job.fp8 ? "fp8" : to_string(job.precision));
+  };
+  return f;
+}
+
 const Section& print_section() {
   using P = PrintSpec;
   static const Section section{
@@ -420,14 +471,10 @@ const Section& job_section() {
               .of(JobKind::network),
           field<&J::name>("name", "For people."),
           field<&J::seed>("seed", "Determines weights, dropout and shuffling; up to 2^63 - 1.").at_least(0),
-          field<&J::precision>(
-              "precision",
-              "tf32: a GPU may round the operands of matrix products. bf16: weights and activations in "
-              "bf16, sums, statistics, gradients of parameters and the optimizer in fp32.")
-              .of(JobKind::network),
+          precision_field(),
           field<&J::gradient_precision>("gradient_precision",
                                         "Type in which ranks keep, send and sum parameter gradients. bf16 halves the "
-                                        "bytes; only with precision: bf16.")
+                                        "bytes; only with precision: bf16 or fp8.")
               .one_of({"fp32", "bf16"})
               .of(JobKind::network),
           make_field("command", FieldKind::words,
@@ -441,6 +488,7 @@ const Section& job_section() {
           make_field("modules", FieldKind::modules, "Blocks of layers that the network uses by name.")
               .of(JobKind::network),
           make_field("network", FieldKind::layers, "The layers, in order.").required().of(JobKind::network),
+          fp8_field(),
           loss_field(),
           make_field("metrics", FieldKind::metrics,
                      "Numbers of each step's predictions that are reported with the loss.")

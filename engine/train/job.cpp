@@ -250,7 +250,8 @@ PlannedJob plan_job(JobSpec spec) {
 
 void require_precision(const JobSpec& spec) {
   if (spec.precision != Precision::bf16 || spec.launch.device == Device::cuda) return;
-  throw EnvError("precision is bf16, but CPU ranks compute in fp32; set precision: fp32, or launch.device: cuda");
+  throw EnvError(std::string("precision is ") + (spec.fp8 ? "fp8" : "bf16") +
+                 ", but CPU ranks compute in fp32; set precision: fp32, or launch.device: cuda");
 }
 
 int steps_in_flight(const TrainSpec& spec) {

@@ -5,7 +5,9 @@
 
 #include "engine/base/error.h"
 #include "engine/graph/bf16.h"
+#include "engine/graph/e4m3.h"
 #include "engine/ops/matmul/product_cuda.h"
+#include "engine/ops/quantise/quantised.h"
 #include "tools/cuda_emulator/global_memory.h"
 #include "tools/cuda_emulator/runtime_state.h"
 
@@ -26,17 +28,29 @@ float element(const void* data, DType dtype, int64_t i) {
   return dtype == DType::f32 ? static_cast<const float*>(data)[i] : from_bf16(static_cast<const uint16_t*>(data)[i]);
 }
 
-void run(const Product& p) {
+/// Element i of line l of a factor: of 8 bits, times its scale (ops/quantise/quantised.h).
+float scaled(const void* words, const float* scales, bool squares, int64_t lines, int64_t length, int64_t l,
+             int64_t i) {
+  const int64_t parts = length / kScaledTogether, part = i / kScaledTogether;
+  const float scale = squares ? scales[l / kScaledTogether * ((parts + 3) / 4 * 4) + part] : scales[part * lines + l];
+  return from_e4m3(static_cast<const uint8_t*>(words)[l * length + i]) * scale;
+}
+
+double term(const Product& p, int64_t z, int64_t i, int64_t j, int64_t k) {
+  if (p.is_fp8())
+    return double{scaled(p.a, p.a_scales, p.a_squares, p.m, p.k, i, k)} *
+           double{scaled(p.b, p.b_scales, p.b_squares, p.n, p.k, j, k)};
   const int64_t a_row = p.a_row > 0 ? p.a_row : p.transpose_a ? p.m : p.k;
+  return static_cast<double>(element(p.a, p.operands, z * p.a_step + (p.transpose_a ? k * a_row + i : i * a_row + k))) *
+         element(p.b, p.operands, z * p.b_step + (p.transpose_b ? j * p.k + k : k * p.n + j));
+}
+
+void run(const Product& p) {
   for (int64_t z = 0; z < p.batch; ++z) {
     for (int64_t i = 0; i < p.m; ++i) {
       for (int64_t j = 0; j < p.n; ++j) {
         double sum = 0;
-        for (int64_t k = 0; k < p.k; ++k) {
-          sum += static_cast<double>(
-                     element(p.a, p.operands, z * p.a_step + (p.transpose_a ? k * a_row + i : i * a_row + k))) *
-                 element(p.b, p.operands, z * p.b_step + (p.transpose_b ? j * p.k + k : k * p.n + j));
-        }
+        for (int64_t k = 0; k < p.k; ++k) sum += term(p, z, i, j, k);
         if (p.bias != nullptr) sum += element(p.bias, p.bias_type, j);
         const int64_t at = z * p.c_step + i * p.n + j;
         if (p.descend != nullptr) sum *= -*p.descend;
@@ -60,7 +74,8 @@ void run(const Product& p) {
 std::optional<CudaKernel> prepare_cublas(const Product& p, CudaScratch&) {
   const bool more = p.activation != Activation::none || p.slope != Activation::none || p.before != nullptr ||
                     p.a_sums != nullptr || p.b_sums != nullptr;
-  if (more) return std::nullopt;
+  const bool other_bias = p.is_fp8() && p.bias != nullptr && p.bias_type != DType::bf16;  // as cuBLASLt
+  if (more || other_bias) return std::nullopt;
   ++count.products;
   return [p](CudaStream) {
     emulator::submit([p] {

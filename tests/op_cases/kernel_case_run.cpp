@@ -6,10 +6,28 @@
 
 #include "engine/base/error.h"
 #include "engine/graph/bf16.h"
+#include "engine/graph/e4m3.h"
 #include "engine/ops/random.h"
 
 namespace trainctl {
 namespace {
+
+/// A word without a NaN: its bytes are from 0 to 0x7e.
+double word_of(double u) {
+  uint32_t word = 0;
+  for (int byte = 0; byte < 4; ++byte, u = u * 127 - std::floor(u * 127))
+    word = word << 8 | static_cast<uint32_t>(std::floor(u * 127));
+  return word;
+}
+
+/// The four numbers of each word.
+std::vector<double> e4m3_numbers(const std::vector<double>& words) {
+  std::vector<double> numbers;
+  for (const double word : words)
+    for (int byte = 0; byte < 4; ++byte)
+      numbers.push_back(double{from_e4m3(static_cast<uint8_t>(static_cast<uint64_t>(word) >> 8 * byte))});
+  return numbers;
+}
 
 /// The values depend on `place`, the operand's index among all.
 std::vector<double> values_of(const CaseOperand& operand, uint64_t place) {
@@ -20,6 +38,7 @@ std::vector<double> values_of(const CaseOperand& operand, uint64_t place) {
     double v = operand.number;
     if (operand.fill == Fill::values) v = double{2.0f * static_cast<float>(u) - 1.0f};
     if (operand.fill == Fill::positive) v = u;
+    if (operand.fill == Fill::e4m3) v = word_of(u);
     if (operand.fill == Fill::ids) v = std::floor(u * operand.number);
     if (operand.fill == Fill::unwritten) v = std::numeric_limits<double>::quiet_NaN();
     if (operand.dtype == DType::bf16) v = double{from_bf16(to_bf16(static_cast<float>(v)))};
@@ -43,7 +62,7 @@ TensorArg in_memory(const CaseOperand& operand, const std::vector<double>& value
   TensorArg arg{memory.data(), dtype, operand.shape, operand.shape, Shape(operand.shape.size(), 0)};
   arg.accumulate = operand.accumulate;
   for (size_t i = 0; i < values.size(); ++i) {
-    if (dtype == DType::i32) arg.as<int32_t>()[i] = static_cast<int32_t>(values[i]);
+    if (dtype == DType::i32) arg.as<int32_t>()[i] = static_cast<int32_t>(static_cast<int64_t>(values[i]));
     if (dtype == DType::f32) arg.as<float>()[i] = static_cast<float>(values[i]);
     if (dtype == DType::bf16) arg.as<uint16_t>()[i] = to_bf16(static_cast<float>(values[i]));
   }
@@ -52,9 +71,17 @@ TensorArg in_memory(const CaseOperand& operand, const std::vector<double>& value
 
 std::vector<double> in_double(const TensorArg& arg) {
   std::vector<double> values(static_cast<size_t>(arg.size()));
-  for (size_t i = 0; i < values.size(); ++i)
-    values[i] = double{arg.dtype == DType::f32 ? arg.as<float>()[i] : from_bf16(arg.as<uint16_t>()[i])};
+  for (size_t i = 0; i < values.size(); ++i) {
+    if (arg.dtype == DType::f32) values[i] = double{arg.as<float>()[i]};
+    if (arg.dtype == DType::bf16) values[i] = double{from_bf16(arg.as<uint16_t>()[i])};
+    if (arg.dtype == DType::i32) values[i] = static_cast<double>(arg.as<uint32_t>()[i]);
+  }
   return values;
+}
+
+/// As they are compared.
+std::vector<double> result_of(const CaseOperand& operand, std::vector<double> values) {
+  return operand.fill == CaseOperand::Fill::e4m3 ? e4m3_numbers(values) : values;
 }
 
 }  // namespace
@@ -71,7 +98,7 @@ Results run_kernel_case(const CaseDevice& device, const KernelCase& row, bool wi
   const auto prepared = device.prepare(row.kernel, call);
   for (int i = 0; i < times; ++i) prepared();
   Results results;
-  for (const TensorArg& arg : call.out) results.push_back(in_double(arg));
+  for (size_t o = 0; o < call.out.size(); ++o) results.push_back(result_of(row.out[o], in_double(call.out[o])));
   return results;
 }
 
@@ -92,7 +119,7 @@ Results run_naive(const KernelCase& row, int times) {
     out = std::move(made);
   }
   Results results;
-  for (const Tensor64& t : out) results.push_back(t.values);
+  for (size_t o = 0; o < out.size(); ++o) results.push_back(result_of(row.out[o], out[o].values));
   return results;
 }
 

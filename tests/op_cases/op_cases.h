@@ -62,6 +62,7 @@ struct CaseOperand {
     positive,  ///< between 0 and 1
     number,    ///< every element is `number`
     ids,       ///< i32 in [0, number)
+    e4m3,      ///< i32 words of four E4M3 numbers; results are compared as those numbers
     unwritten  ///< NaN
   };
   Shape shape;

@@ -74,10 +74,10 @@ bool schema_accepts(const YamlNode& job) {
 /// What no schema can say, by the names of the files in tests/bad_specs that show it.
 const std::map<std::string, std::vector<std::string>> kBeyondASchema = {
     {"a name that must be, or must not be, that of a layer or module",
-     {"samples_input_unknown", "samples_transforms_of_unknown", "input_itself", "input_later", "input_unknown",
-      "layer_name_inside_another", "layer_name_twice", "loss_input_unknown", "module_input_from_outside",
-      "module_unknown", "module_uses_itself", "print_control_character", "print_unknown", "recompute_unknown",
-      "share_*", "stage_config_*", "strategy_unknown_layer"}},
+     {"fp8_layer_*", "samples_input_unknown", "samples_transforms_of_unknown", "input_itself", "input_later",
+      "input_unknown", "layer_name_inside_another", "layer_name_twice", "loss_input_unknown",
+      "module_input_from_outside", "module_unknown", "module_uses_itself", "print_control_character", "print_unknown",
+      "recompute_unknown", "share_*", "stage_config_*", "strategy_unknown_layer"}},
     {"values of several fields that do not go together",
      {"batch_micro_batches",
       "chunks_of_1f1b",
@@ -85,6 +85,7 @@ const std::map<std::string, std::vector<std::string>> kBeyondASchema = {
       "collective_*",
       "constant_fraction",
       "cosine_*",
+      "fp8_without_precision",
       "gradient_precision",
       "hosts_*",
       "hybrid_batch",

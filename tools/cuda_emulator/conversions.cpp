@@ -1,4 +1,5 @@
 // cvt and cvta, and instructions on pairs of bf16.
+#include <algorithm>
 #include <bit>
 #include <cmath>
 #include <limits>
@@ -24,6 +25,18 @@ struct ToBf16 {
 };
 struct ToBf16Pair {
   uint32_t operator()(float high, float low) const { return static_cast<uint32_t>(bf16_of(high)) << 16 | bf16_of(low); }
+};
+/// E4M3: a number of steps of 2^(exponent - 3), the exponent at least -6; at most 448.
+uint16_t e4m3_of(float v) {
+  const uint32_t sign = std::signbit(v) ? 0x80u : 0;
+  if (std::isnan(v)) return static_cast<uint16_t>(sign | 0x7fu);
+  const float size = std::fmin(std::fabs(v), 448.0f);
+  const int exponent = size == 0 ? -6 : std::max(std::ilogb(size), -6);
+  const auto steps = static_cast<uint32_t>(std::nearbyint(std::ldexp(size, 3 - exponent)));
+  return static_cast<uint16_t>(sign | (static_cast<uint32_t>(exponent + 6) * 8 + steps));
+}
+struct ToE4m3Pair {
+  uint16_t operator()(float high, float low) const { return static_cast<uint16_t>(e4m3_of(high) << 8 | e4m3_of(low)); }
 };
 struct LargerBf16Pair {
   uint32_t operator()(uint32_t a, uint32_t b) const {
@@ -207,6 +220,13 @@ bool decode_conversion(Decoder& d, const Statement& s, Instruction& in) {
     in.from[0] = d.source(s.arguments.at(1), 4);
     in.from[1] = d.source(s.arguments.at(2), 4);
     in.run = binary<uint32_t, float, float, ToBf16Pair>;
+    return true;
+  }
+  if (s.opcode == "cvt.rn.satfinite.e4m3x2.f32") {
+    in.to[0] = d.target(s.arguments.at(0), 2);
+    in.from[0] = d.source(s.arguments.at(1), 4);
+    in.from[1] = d.source(s.arguments.at(2), 4);
+    in.run = binary<uint16_t, float, float, ToE4m3Pair>;
     return true;
   }
   if (s.has("sat") || s.has("ftz")) return false;

@@ -14,9 +14,15 @@ namespace {
 constexpr size_t kScalarBytes = 256;  ///< scratch for alpha and beta
 constexpr size_t kWorkspace = kProductWorkspace;
 constexpr int kCandidates = 8;
+constexpr size_t kFirstWithScales = 120900;   ///< the version that has scales for parts of 8-bit factors
 constexpr int64_t kWorthMeasuring = 1 << 22;  ///< multiplications
 
 cudaDataType_t type_of(DType t) { return t == DType::bf16 ? CUDA_R_16BF : CUDA_R_32F; }
+cudaDataType_t type_of_factors(const Product& p) { return p.is_fp8() ? CUDA_R_8F_E4M3 : type_of(p.operands); }
+
+cublasLtMatmulMatrixScale_t scale_mode(bool squares) {
+  return squares ? CUBLASLT_MATMUL_MATRIX_SCALE_BLK128x128_32F : CUBLASLT_MATMUL_MATRIX_SCALE_VEC128_32F;
+}
 
 /// The library's descriptors of one product; they must outlive its runs.
 struct Prepared {
@@ -39,8 +45,9 @@ struct Prepared {
     lt.check(lt.desc_set(desc, attribute, &value, sizeof(value)), "cublasLtMatmulDescSetAttribute");
   }
   /// Describes a row-major matrix of `rows` rows of `cols` elements; rows start `pitch` elements apart.
-  void describe(int which, DType type, int64_t rows, int64_t cols, int64_t pitch, int64_t batch, int64_t step) {
-    lt.check(lt.layout_create(&layouts[which], type_of(type), cols, rows, pitch), "cublasLtMatrixLayoutCreate");
+  void describe(int which, cudaDataType_t type, int64_t rows, int64_t cols, int64_t pitch, int64_t batch,
+                int64_t step) {
+    lt.check(lt.layout_create(&layouts[which], type, cols, rows, pitch), "cublasLtMatrixLayoutCreate");
     if (batch == 1) return;
     const auto count = static_cast<int32_t>(batch);
     lt.check(lt.layout_set(layouts[which], CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT, &count, sizeof(count)), "batch count");
@@ -54,10 +61,14 @@ struct Prepared {
   }
 };
 
+/// The type in which the library reads a bias. Beside factors of 8 bits it takes the bytes for bf16 even if the result
+/// is f32.
+DType bias_type_of(const Product& p) { return p.is_fp8() ? DType::bf16 : p.result; }
+
 /// The library's epilogue for everything that the product does to its sums; null: there is none.
 std::optional<cublasLtEpilogue_t> epilogue_of(const Product& p) {
   const bool bias = p.bias != nullptr, sums = p.a_sums != nullptr || p.b_sums != nullptr;
-  if (bias && p.bias_type != p.result) return std::nullopt;
+  if (bias && p.bias_type != bias_type_of(p)) return std::nullopt;
   if (sums) {  // the library overwrites them, and computes those of one operand only
     const bool alone = !bias && p.activation == Activation::none && p.slope == Activation::none;
     if (!alone || p.sums_accumulate || p.accumulate || (p.a_sums != nullptr && p.b_sums != nullptr))
@@ -100,10 +111,17 @@ void describe(Prepared& lt, const Product& p, cublasLtEpilogue_t epilogue) {
     if (p.batch > 1) lt.set(CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_BATCH_STRIDE, p.m * p.n);
     if (p.result == DType::bf16) lt.set(CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_DATA_TYPE, CUDA_R_16BF);
   }
+  if (p.is_fp8()) {
+    lt.set(CUBLASLT_MATMUL_DESC_A_SCALE_MODE, scale_mode(p.b_squares));
+    lt.set(CUBLASLT_MATMUL_DESC_B_SCALE_MODE, scale_mode(p.a_squares));
+    lt.set(CUBLASLT_MATMUL_DESC_A_SCALE_POINTER, p.b_scales);
+    lt.set(CUBLASLT_MATMUL_DESC_B_SCALE_POINTER, p.a_scales);
+  }
   const int64_t a_cols = p.transpose_a ? p.m : p.k, b_cols = p.transpose_b ? p.k : p.n;
-  lt.describe(0, p.operands, p.transpose_b ? p.n : p.k, b_cols, b_cols, p.batch, p.b_step);
-  lt.describe(1, p.operands, p.transpose_a ? p.k : p.m, a_cols, p.a_row > 0 ? p.a_row : a_cols, p.batch, p.a_step);
-  lt.describe(2, p.result, p.m, p.n, p.n, p.batch, p.c_step);
+  lt.describe(0, type_of_factors(p), p.transpose_b ? p.n : p.k, b_cols, b_cols, p.batch, p.b_step);
+  lt.describe(1, type_of_factors(p), p.transpose_a ? p.k : p.m, a_cols, p.a_row > 0 ? p.a_row : a_cols, p.batch,
+              p.a_step);
+  lt.describe(2, type_of(p.result), p.m, p.n, p.n, p.batch, p.c_step);
 }
 
 uint32_t alignment(const void* p) {
@@ -146,6 +164,7 @@ std::string text_of(const Product& p, cublasLtEpilogue_t epilogue) {
         int64_t{alignment(p.c)}}) {
     text += (text.empty() ? "" : ",") + std::to_string(part);
   }
+  if (p.is_fp8()) text += std::string(",fp8") + (p.a_squares ? "a" : "") + (p.b_squares ? "b" : "");
   return text;
 }
 
@@ -153,7 +172,7 @@ std::string text_of(const Product& p, cublasLtEpilogue_t epilogue) {
 
 std::optional<CudaKernel> prepare_cublas(const Product& p, CudaScratch& scratch) {
   const std::optional<cublasLtEpilogue_t> epilogue = epilogue_of(p);
-  if (!epilogue) return std::nullopt;
+  if (!epilogue || (p.is_fp8() && cublaslt().version() < kFirstWithScales)) return std::nullopt;
   auto prepared = std::make_shared<Prepared>();
   describe(*prepared, p, *epilogue);
   const std::vector<cublasLtMatmulHeuristicResult_t> candidates = candidates_of(*prepared, p);

@@ -11,6 +11,7 @@
 #include "engine/ops/grad_builder.h"
 #include "engine/ops/layer_def.h"
 #include "engine/ops/layer_fields.h"
+#include "engine/ops/matmul/fp8_factors.h"
 #include "engine/ops/op_family.h"
 
 namespace trainctl {
@@ -222,6 +223,7 @@ extern const LayerDef matmul_layer = {
     .emit = emit_matmul,
 };
 
-extern const OpFamily matmul_family = {.ops = {&matmul_op, &matmul_weight_grad_op}, .layers = {&matmul_layer}};
+extern const OpFamily matmul_family = {
+    .ops = {&matmul_op, &matmul_weight_grad_op}, .kernels = {&matmul_fp8_kernel}, .layers = {&matmul_layer}};
 
 }  // namespace trainctl

@@ -1,3 +1,5 @@
+#include "engine/graph/e4m3.h"
+#include "engine/ops/quantise/quantised.h"
 #include "tests/op_cases/op_cases.h"
 
 namespace trainctl {
@@ -50,6 +52,26 @@ Outputs weight_grad(const NaiveCall& call) {
   return out;
 }
 
+/// Number i of line l of a factor of 8 bits, times its scale.
+double scaled(const Tensor64& words, const Tensor64& scales, bool squares, int64_t l, int64_t i) {
+  const auto word = static_cast<uint64_t>(at(words, {l, i / 4}));
+  const int64_t part = i / kScaledTogether;
+  return double{from_e4m3(static_cast<uint8_t>(word >> 8 * (i % 4)))} *
+         (squares ? at(scales, {l / kScaledTogether, part}) : at(scales, {part, l}));
+}
+
+Outputs product_of_8_bits(const NaiveCall& call) {
+  const Inputs& in = call.in;
+  const bool bias = epilogue_of(call.attrs).bias;
+  return {make({in[0].shape[0], in[2].shape[0]}, [&](const Index& at_c) {
+    double sum = bias ? at(in[4], {at_c[1]}) : 0;
+    for (int64_t i = 0; i < 4 * in[0].shape[1]; ++i)
+      sum += scaled(in[0], in[1], call.attrs.flag("a_squares"), at_c[0], i) *
+             scaled(in[2], in[3], call.attrs.flag("b_squares"), at_c[1], i);
+    return sum;
+  })};
+}
+
 Attrs transposes(bool a, bool b) { return {{"transpose_a", a}, {"transpose_b", b}}; }
 
 OpCase product(Shape a, Shape b, Attrs attrs, Shape out) {
@@ -96,7 +118,24 @@ std::vector<OpCase> rows() {
   return rows;
 }
 
-/// What the compiler fuses with a weight gradient.
+KernelCase case_of_8_bits(int64_t m, int64_t n, int64_t k, DType result, bool bias, bool accumulate, Attrs attrs) {
+  KernelCase row{.kernel = "matmul_fp8", .attrs = std::move(attrs), .tolerance = result == DType::bf16 ? 1e-2 : 3e-3};
+  const auto add = [&](int64_t lines, bool squares) {
+    const QuantisedShapes shapes = quantised_shapes(lines, k, squares);
+    row.in.push_back({.shape = shapes.words, .fill = CaseOperand::Fill::e4m3, .dtype = DType::i32});
+    row.in.push_back({.shape = shapes.scales, .fill = CaseOperand::Fill::positive});
+  };
+  add(m, row.attrs.flag("a_squares"));
+  add(n, row.attrs.flag("b_squares"));
+  if (bias) row.in.push_back({.shape = {n}, .dtype = result});
+  row.out = {{.shape = {m, n}, .dtype = result, .accumulate = accumulate}};
+  if (!accumulate) row.out[0].fill = CaseOperand::Fill::unwritten;
+  set_epilogue(row.attrs, {.bias = bias});
+  row.f32_on_cpu = result == DType::bf16;
+  return row;
+}
+
+/// What the compiler fuses with a weight gradient, and products of factors of 8 bits.
 std::vector<KernelCase> kernels() {
   std::vector<KernelCase> calls;
   for (const bool kn : {false, true}) {
@@ -111,6 +150,20 @@ std::vector<KernelCase> kernels() {
       calls.push_back(std::move(call));
     }
   }
+  for (const DType result : {DType::f32, DType::bf16}) {
+    for (const bool bias : {false, true}) {
+      for (const bool accumulate : {false, true}) {
+        calls.push_back(case_of_8_bits(16, 32, 128, result, bias, accumulate, {}));
+        calls.push_back(case_of_8_bits(144, 272, 640, result, bias, accumulate, {}));
+        calls.push_back(case_of_8_bits(144, 272, 640, result, bias, accumulate, {{"a_squares", true}}));
+        calls.push_back(case_of_8_bits(272, 144, 256, result, bias, accumulate, {{"b_squares", true}}));
+      }
+    }
+  }
+  KernelCase other_bias = case_of_8_bits(272, 144, 256, DType::f32, true, true, {});
+  other_bias.in.back().dtype = DType::bf16;
+  other_bias.f32_on_cpu = true;
+  calls.push_back(std::move(other_bias));
   return calls;
 }
 
@@ -162,7 +215,7 @@ extern const OpCases matmul_cases = {
           "matmul: [7, 2, 3] transposed times [2, 5]: transpose_a of more than 2 dims needs a right side with the same "
           "leading dims"}},
     .kernels = kernels(),
-    .kernel_references = {{"matmul_weight_grad", weight_grad}},
+    .kernel_references = {{"matmul_weight_grad", weight_grad}, {"matmul_fp8", product_of_8_bits}},
     .layers = {{"matmul", ", units: 5", {8, 5}},
                {"matmul", ", units: 5, transpose_b: true", {8, 5}},
                {"matmul", ", inputs: [first, second], transpose_a: true", {12, 12}},

@@ -1,10 +1,14 @@
 // C[.., m, n] = A[.., m, k] * B[k, n] (or B[.., k, n]); each side may be transposed. matmul_weight_grad contracts
 // all leading dims: dW[n, k] = dY^T X, or dW[k, n] = X^T dY with kn. Bias and relu are part of the product; other
-// fused ops run after it.
+// fused ops run after it. matmul_fp8 is the same product of the factors' values.
+#include <memory>
+
+#include "engine/graph/e4m3.h"
 #include "engine/ops/cpu/kernels_in_order_cpu.h"
 #include "engine/ops/fused_kernels.h"
 #include "engine/ops/matmul/product_cpu.h"
 #include "engine/ops/matmul/product_shape.h"
+#include "engine/ops/quantise/quantised.h"
 
 namespace trainctl {
 namespace {
@@ -42,8 +46,58 @@ CpuKernel prepare_matmul_weight_grad(const KernelCall& call) {
   return cpu::in_order(std::move(kernels));
 }
 
+/// A factor in 8 bits (quantise/quantised.h), and the numbers that it stands for.
+struct Widened {
+  const uint8_t* words;
+  const float* scales;
+  int64_t lines, length;
+  int64_t columns;  ///< of the scales of squares; 0: they are of lines
+  std::vector<float> values;
+
+  void widen() {
+    for (int64_t l = 0; l < lines; ++l) {
+      for (int64_t i = 0; i < length; ++i) {
+        const int64_t part = i / kScaledTogether;
+        const float scale = columns > 0 ? scales[l / kScaledTogether * columns + part] : scales[part * lines + l];
+        values[static_cast<size_t>(l * length + i)] = from_e4m3(words[l * length + i]) * scale;
+      }
+    }
+  }
+};
+
+std::shared_ptr<Widened> widened(const TensorArg& words, const TensorArg& scales, bool squares) {
+  const int64_t lines = words.shape[0], length = words.shape[1] * 4;
+  return std::make_shared<Widened>(Widened{words.as<uint8_t>(), scales.as<float>(), lines, length,
+                                           squares ? scales.shape[1] : 0,
+                                           std::vector<float>(static_cast<size_t>(lines * length))});
+}
+
+CpuKernel prepare_matmul_fp8(const KernelCall& call) {
+  const auto a = widened(call.in[0], call.in[1], call.attrs.flag("a_squares"));
+  const auto b = widened(call.in[2], call.in[3], call.attrs.flag("b_squares"));
+  const TensorArg& c = call.out[0];
+  check(a->length == b->length, "matmul_fp8: this rank's factors have lines of one length");
+  check(a->lines * b->lines == c.size(), "matmul_fp8: this rank's output does not have the product's size");
+  cpu::Product p{.m = a->lines,
+                 .n = b->lines,
+                 .k = a->length,
+                 .a = a->values.data(),
+                 .b = b->values.data(),
+                 .c = c.as<float>(),
+                 .transpose_b = true,
+                 .bias = epilogue_of(call.attrs).bias ? call.in[4].as<float>() : nullptr,
+                 .accumulate = c.accumulate};
+  p.threads = call.threads;
+  return [a, b, product = cpu::prepare_product(p)] {
+    a->widen();
+    b->widen();
+    product();
+  };
+}
+
 }  // namespace
 
-extern const CpuKernels matmul_cpu = {{"matmul", prepare_matmul}, {"matmul_weight_grad", prepare_matmul_weight_grad}};
+extern const CpuKernels matmul_cpu = {
+    {"matmul", prepare_matmul}, {"matmul_weight_grad", prepare_matmul_weight_grad}, {"matmul_fp8", prepare_matmul_fp8}};
 
 }  // namespace trainctl

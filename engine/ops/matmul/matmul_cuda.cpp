@@ -116,8 +116,39 @@ CudaKernel prepare_matmul_weight_grad(const CudaKernelCall& call) {
   return in_order({*product, apart(call, bias_grad_kernel(), {dy}, {db})});
 }
 
+CudaKernel prepare_matmul_fp8(const CudaKernelCall& call) {
+  const TensorArg &a = call.in[0], &b = call.in[2], &c = call.out[0];
+  Product p{.m = a.shape[0], .n = b.shape[0], .k = a.shape[1] * 4, .a = a.data, .b = b.data, .c = c.data};
+  check(b.shape[1] * 4 == p.k, "matmul_fp8: this rank's factors have lines of one length");
+  check(p.m * p.n == c.size(), "matmul_fp8: this rank's output does not have the product's size");
+  p.result = c.dtype;
+  p.a_scales = call.in[1].as<float>();
+  p.b_scales = call.in[3].as<float>();
+  p.a_squares = call.attrs.flag("a_squares");
+  p.b_squares = call.attrs.flag("b_squares");
+  p.transpose_b = true;
+  p.accumulate = c.accumulate;
+  const bool bias = epilogue_of(call.attrs).bias;
+  if (bias) {
+    p.bias = call.in[4].data;
+    p.bias_type = call.in[4].dtype;
+    if (std::optional<CudaKernel> whole = cuda::prepare_product(p, *call.scratch)) return *whole;
+    p.bias = nullptr;
+  }
+  const std::optional<CudaKernel> product = cuda::prepare_product(p, *call.scratch);
+  if (!product)
+    throw EnvError(
+        "precision: fp8 needs a GPU of compute capability 9.0 (H100, H200) and cuBLASLt 12.9 or later; set "
+        "precision: bf16");
+  if (!bias) return *product;
+  TensorArg sums = c;
+  sums.accumulate = false;  // the product has added itself
+  return in_order({*product, apart(call, bias_kernel(), {sums, call.in[4]}, {sums})});
+}
+
 }  // namespace
 
-extern const CudaKernels matmul_cuda = {{"matmul", prepare_matmul}, {"matmul_weight_grad", prepare_matmul_weight_grad}};
+extern const CudaKernels matmul_cuda = {
+    {"matmul", prepare_matmul}, {"matmul_weight_grad", prepare_matmul_weight_grad}, {"matmul_fp8", prepare_matmul_fp8}};
 
 }  // namespace trainctl

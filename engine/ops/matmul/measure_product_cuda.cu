@@ -19,8 +19,13 @@ class ProductTrial {
   ProductTrial(const Product& p, size_t workspace_bytes) : product_(p) {
     const auto elements = [&](int64_t matrix, int64_t step) { return matrix + (p.batch - 1) * step; };
     const int64_t a_elements = p.a_row > 0 ? p.a_row * (p.transpose_a ? p.k : p.m) : p.m * p.k;
-    product_.a = trial_.numbers(elements(a_elements, p.a_step), p.operands);
-    product_.b = trial_.numbers(elements(p.k * p.n, p.b_step), p.operands);
+    if (p.is_fp8()) {  // bytes of bf16 numbers; their scales are read where they are
+      product_.a = trial_.numbers(a_elements / 2, DType::bf16);
+      product_.b = trial_.numbers(p.k * p.n / 2, DType::bf16);
+    } else {
+      product_.a = trial_.numbers(elements(a_elements, p.a_step), p.operands);
+      product_.b = trial_.numbers(elements(p.k * p.n, p.b_step), p.operands);
+    }
     product_.c = trial_.numbers(elements(p.m * p.n, p.c_step), p.result);
     workspace_ = trial_.memory(static_cast<int64_t>(workspace_bytes) + 256);
   }

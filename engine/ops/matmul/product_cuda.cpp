@@ -23,6 +23,7 @@ constexpr double kLarge = 5e8;
 std::optional<CudaKernel> prepare_product(const Product& product, CudaScratch& scratch) {
   check(product.descend == nullptr || (product.accumulate && product.batch == 1),
         "an SGD step fused into a product accumulates");
+  if (product.is_fp8()) return prepare_cublas(product, scratch);
   const Product p = normal_form(product);
   const double work = static_cast<double>(p.m) * static_cast<double>(p.n) * static_cast<double>(p.k * p.batch);
   if (work < kLarge && p.a_row == 0 && small_step_kernels()) {

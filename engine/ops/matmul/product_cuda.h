@@ -19,6 +19,13 @@ struct Product {
   const void* b = nullptr;  ///< [k,n], or [n,k] when transposed
   void* c = nullptr;
   DType operands = DType::f32, result = DType::f32;
+  /// Factors in 8 bits (quantise/quantised.h), in place of those of type `operands`: null if they are not. Then A is
+  /// [m,k] and B [n,k], transpose_b is set, and k is a multiple of 128.
+  const float* a_scales = nullptr;
+  const float* b_scales = nullptr;
+  bool a_squares = false, b_squares = false;  ///< how the scales are
+
+  bool is_fp8() const { return a_scales != nullptr; }
   bool transpose_a = false, transpose_b = false;
   int64_t batch = 1;
   int64_t a_step = 0, b_step = 0, c_step = 0;  ///< elements from one product's matrix to the next's; 0: shared

@@ -67,7 +67,9 @@ DType product_type(const Instruction& instruction) {
 
 double kernel_limit(const Instruction& instruction, const Machine& machine) {
   const Cost work = kernel_work(instruction);
-  const FlopsPerSecond rate = machine.product_rate(product_type(instruction), instruction.attrs.flag("tf32"));
+  const FlopsPerSecond rate = instruction.attrs.flag("fp8")
+                                  ? machine.products.bf16 * 2
+                                  : machine.product_rate(product_type(instruction), instruction.attrs.flag("tf32"));
   return std::max(Flops{work.flops} / rate, Bytes{work.bytes} / machine.memory_rate).value;
 }
 

@@ -28,6 +28,11 @@ Floats rounded(Floats values, DType dtype) {
   return values;
 }
 
+bool has_8_bit_numbers(const KernelCase& row) {
+  const auto is_e4m3 = [](const CaseOperand& operand) { return operand.fill == CaseOperand::Fill::e4m3; };
+  return std::any_of(row.in.begin(), row.in.end(), is_e4m3) || std::any_of(row.out.begin(), row.out.end(), is_e4m3);
+}
+
 }  // namespace
 
 TEST_CASE("every kernel has a CUDA kernel of its name, but for those that a family excepts with the reason") {
@@ -53,6 +58,7 @@ TEST_CASE("kernels that only compiled programs use give on a GPU what they give 
     for (const int times : {1, 3}) {
       const Results expected = run_kernel_case(cpu_device(), row, row.f32_on_cpu, times);
       for (const int misaligned_by : {0, 4, 12}) {
+        if (misaligned_by != 0 && has_8_bit_numbers(row)) continue;  // they begin where their buffer does
         CAPTURE(misaligned_by);
         const Results got = run_kernel_case(cuda_device(misaligned_by), row, false, times);
         CHECK(got == run_kernel_case(cuda_device(misaligned_by), row, false, times));

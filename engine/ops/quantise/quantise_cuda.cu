@@ -1,0 +1,369 @@
+// A block rounds a tile of 128 x 128 numbers, each read once, for the lines of rows and for those of columns. A thread
+// has 4 x 8 of them, in registers: 16 threads have 4 rows, 32 have 8 columns.
+//
+//           0 .. 7   8 .. 15  ..        columns
+//   0 .. 3    t0       t1     ..        t0 .. t15 are half of a warp
+//   4 .. 7    t16      t17    ..
+#include "engine/ops/cuda/activations_cuda.cuh"
+#include "engine/ops/cuda/cuda_kernel.h"
+#include "engine/ops/cuda/vector_cuda.cuh"
+#include "engine/ops/quantise/quantised.h"
+
+namespace trainctl {
+namespace {
+
+constexpr int kTile = 128, kRows = 4, kColumns = 8;               ///< of a tile, of a thread
+constexpr int kAcross = kTile / kColumns, kDown = kTile / kRows;  ///< threads of a tile in each direction
+constexpr int kThreads = kAcross * kDown, kWarps = kThreads / 32;
+constexpr int kBlocks = 2;  ///< on a multiprocessor: one loads while the other computes
+static_assert(kTile == kScaledTogether);
+
+/// Where the lines of one form go; words null: it is not wanted.
+struct Form {
+  uint32_t* words = nullptr;
+  float* scales = nullptr;
+  int64_t lines = 0, padded = 0;
+  int64_t columns = 0;  ///< of the scales of squares
+};
+
+/// Two numbers as E4M3, `low` in the lower byte.
+__device__ inline uint32_t pair_of(float low, float high) {
+#if __CUDA_ARCH__ >= 890
+  uint16_t pair;
+  asm("cvt.rn.satfinite.e4m3x2.f32 %0, %1, %2;" : "=h"(pair) : "f"(high), "f"(low));
+  return pair;
+#else
+  __trap();  // matmul_fp8 refuses such a GPU
+  return 0;
+#endif
+}
+__device__ inline uint32_t four_of(float a, float b, float c, float d) { return pair_of(a, b) | pair_of(c, d) << 16; }
+
+__device__ inline uint32_t size_of(float v) { return __float_as_uint(v) & 0x7fffffffu; }
+/// What the numbers are multiplied by; 1 where one of them is not finite, and so is their scale.
+__device__ inline float inverse_of(uint32_t scale) {
+  return scale >= 0x7f800000u ? 1.0f : __uint_as_float(bits_of_inverse(scale));
+}
+
+/// A thread's numbers as they are in memory, 0 beyond the matrix. All are fetched before any is converted.
+template <class T>
+struct alignas(16) Part {
+  T v[kRows][kColumns];
+
+  __device__ void fetch(const T* x, int64_t r, int64_t c, int64_t height, int64_t width, bool packs) {
+    if (packs && r + kRows <= height && c + kColumns <= width) {
+#pragma unroll
+      for (int i = 0; i < kRows; ++i) {
+#pragma unroll
+        for (int j = 0; j < kColumns; j += kPack<T>) {
+          const uint4 q = load_16(x + (r + i) * width + c + j);
+          memcpy(&v[i][j], &q, sizeof q);
+        }
+      }
+      return;
+    }
+#pragma unroll
+    for (int i = 0; i < kRows; ++i) {
+#pragma unroll
+      for (int j = 0; j < kColumns; ++j)
+        v[i][j] = r + i < height && c + j < width ? x[(r + i) * width + c + j] : from_f32<T>(0.0f);
+    }
+  }
+};
+
+/// What becomes of the numbers before they are rounded: nothing, an activation, or the slope of one at `at`.
+struct Same {
+  static constexpr bool kAt = false;
+};
+template <class F>
+struct Activated {
+  static constexpr bool kAt = false;
+  __device__ float operator()(float x, float) const { return F{}(x); }
+};
+template <class F>
+struct Sloped {
+  static constexpr bool kAt = true;
+  __device__ float operator()(float x, float at) const { return F{}(x, at); }
+};
+
+/// The scales of a square, and the 1s behind those of the last part of a line.
+__device__ inline void write_square_scale(const Form& form, int64_t line_tile, int64_t part, float scale) {
+  float* const row = form.scales + line_tile * form.columns;
+  row[part] = scale;
+  if (part + 1 == form.padded / kTile)
+    for (int64_t i = part + 1; i < form.columns; ++i) row[i] = 1.0f;
+}
+
+/// What a block's threads give one another: first of each warp's rows the columns' largest numbers and sums, then of
+/// the tile, then the columns as lines.
+struct Exchange {
+  uint32_t largest[kTile];
+  union {
+    struct {
+      uint32_t largest[kWarps][kTile];
+      float sums[kWarps][kTile];
+    } of_warps;
+    uint32_t turned[kTile][kDown];  ///< word w of line l is at w ^ l / 8 * 2: neither side has bank conflicts
+  };
+};
+
+/// Eight adjacent numbers of a row of shared memory.
+template <class N>
+__device__ inline void put_eight(N* to, const N (&v)[kColumns]) {
+  uint4 q[2];
+  memcpy(q, v, sizeof q);
+  reinterpret_cast<uint4*>(to)[0] = q[0];
+  reinterpret_cast<uint4*>(to)[1] = q[1];
+}
+
+/// Writes the sums of v over the rows of the warp, and the largest of each column.
+__device__ inline void gather_columns(const float (&v)[kRows][kColumns], bool sums, Exchange& shared) {
+  const int across = static_cast<int>(threadIdx.x) % kAcross;
+  const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
+  uint32_t largest[kColumns];
+  float sum[kColumns];
+#pragma unroll
+  for (int j = 0; j < kColumns; ++j) {
+    largest[j] = 0;
+#pragma unroll
+    for (int i = 0; i < kRows; ++i) largest[j] = max(largest[j], size_of(v[i][j]));
+    largest[j] = max(largest[j], __shfl_xor_sync(~0u, largest[j], kAcross));
+  }
+  if (lane < kAcross) put_eight(&shared.of_warps.largest[warp][across * kColumns], largest);
+  if (!sums) return;
+#pragma unroll
+  for (int j = 0; j < kColumns; ++j) {
+    sum[j] = (v[0][j] + v[1][j]) + (v[2][j] + v[3][j]);
+    sum[j] += __shfl_xor_sync(~0u, sum[j], kAcross);
+  }
+  if (lane < kAcross) put_eight(&shared.of_warps.sums[warp][across * kColumns], sum);
+}
+
+/// Of the tile, from those of its warps: some threads the largest, others the sums, of a column each.
+__device__ inline void reduce_columns(float* sums, int64_t c0, int64_t width, Exchange& shared) {
+  const int column = static_cast<int>(threadIdx.x) % kTile;
+  if (threadIdx.x < kTile) {
+    uint32_t all = 0;
+#pragma unroll
+    for (int w = 0; w < kWarps; ++w) all = max(all, shared.of_warps.largest[w][column]);
+    shared.largest[column] = all;
+  } else if (threadIdx.x < 2 * kTile && sums != nullptr && c0 + column < width) {
+    float sum = 0;
+#pragma unroll
+    for (int w = 0; w < kWarps; ++w) sum += shared.of_warps.sums[w][column];
+    sums[c0 + column] = sum;
+  }
+}
+
+/// Each row's numbers, times the inverse of its scale.
+template <bool kSquares>
+__device__ inline void write_rows(const float (&v)[kRows][kColumns], const uint32_t (&of_row)[kRows], const Form& rows,
+                                  int64_t r, int64_t c, int64_t part) {
+#pragma unroll
+  for (int i = 0; i < kRows; ++i) {
+    if (r + i >= rows.lines) break;
+    const uint32_t scale = bits_of_scale(of_row[i]);
+    if (!kSquares && threadIdx.x % kAcross == 0) rows.scales[part * rows.lines + r + i] = __uint_as_float(scale);
+    const float by = inverse_of(scale);
+    const uint2 words = {four_of(v[i][0] * by, v[i][1] * by, v[i][2] * by, v[i][3] * by),
+                         four_of(v[i][4] * by, v[i][5] * by, v[i][6] * by, v[i][7] * by)};
+    *reinterpret_cast<uint2*>(rows.words + ((r + i) * rows.padded + c) / 4) = words;
+  }
+}
+
+/// The same of columns, through shared memory.
+template <bool kSquares>
+__device__ inline void write_columns(const float (&v)[kRows][kColumns], const uint32_t (&of_column)[kColumns],
+                                     const Form& columns, int64_t r0, int64_t c0, Exchange& shared) {
+  const int across = static_cast<int>(threadIdx.x) % kAcross, down = static_cast<int>(threadIdx.x) / kAcross;
+#pragma unroll
+  for (int j = 0; j < kColumns; ++j) {
+    const uint32_t scale = bits_of_scale(of_column[j]);
+    const int line = across * kColumns + j;
+    if (!kSquares && down == 0 && c0 + line < columns.lines)
+      columns.scales[r0 / kTile * columns.lines + c0 + line] = __uint_as_float(scale);
+    const float by = inverse_of(scale);
+    shared.turned[line][down ^ across * 2] = four_of(v[0][j] * by, v[1][j] * by, v[2][j] * by, v[3][j] * by);
+  }
+  __syncthreads();
+#pragma unroll
+  for (int i = 0; i < kTile / kDown; ++i) {
+    const int line = down + i * kDown;
+    const uint2 words = *reinterpret_cast<const uint2*>(&shared.turned[line][(across ^ line / kColumns) * 2]);
+    if (c0 + line < columns.lines)
+      *reinterpret_cast<uint2*>(columns.words + ((c0 + line) * columns.padded + r0) / 4 + across * 2) = words;
+  }
+}
+
+constexpr int kSumColumns = 32, kSumRows = 8;
+
+/// db[n] (+)= the sums of [tiles, n].
+template <class T>
+__global__ void __launch_bounds__(kSumColumns* kSumRows)
+    sum_tiles(const float* sums, int64_t tiles, int64_t n, Ref<T> db, bool accumulate) {
+  __shared__ float part[kSumRows][kSumColumns];
+  wait_for_kernel_before();
+  let_next_kernel_start();
+  const int across = static_cast<int>(threadIdx.x) % kSumColumns, down = static_cast<int>(threadIdx.x) / kSumColumns;
+  const int64_t c = int64_t{blockIdx.x} * kSumColumns + across;
+  float sum = 0;
+  for (int64_t t = down; t < tiles && c < n; t += kSumRows) sum += sums[t * n + c];
+  part[down][across] = sum;
+  __syncthreads();
+  if (down != 0 || c >= n) return;
+  for (int i = 1; i < kSumRows; ++i) sum += part[i][across];
+  set(db, c, accumulate ? value(db, c) + sum : sum);
+}
+
+/// The largest of the block's numbers.
+__device__ inline uint32_t largest_of_tile(const uint32_t (&of_row)[kRows], Exchange& shared) {
+  uint32_t all = max(max(of_row[0], of_row[1]), max(of_row[2], of_row[3]));
+#pragma unroll
+  for (int by = 16; by > 0; by /= 2) all = max(all, __shfl_xor_sync(~0u, all, by));
+  if (threadIdx.x % 32 == 0) shared.largest[threadIdx.x / 32] = all;
+  __syncthreads();
+#pragma unroll
+  for (int w = 0; w < kWarps; ++w) all = max(all, shared.largest[w]);
+  return all;
+}
+
+/// x: [columns.padded >= rows.lines][rows.padded >= columns.lines], row-major without padding. `packs`: rows of x begin
+/// at multiples of 16 bytes.
+/// `at`: where the slope is taken. `sums`: [tiles of rows, width], the sums of each tile's columns, or null.
+template <class T, bool kSquares, class F>
+__global__ void __launch_bounds__(kThreads, kBlocks)
+    quantise_tiles(const T* x, const T* at, int64_t height, int64_t width, bool packs, Form rows, Form columns,
+                   float* sums) {
+  __shared__ alignas(16) Exchange shared;
+  wait_for_kernel_before();
+  let_next_kernel_start();
+  const int64_t r0 = int64_t{blockIdx.x} * kTile, c0 = int64_t{blockIdx.y} * kTile;
+  const int across = static_cast<int>(threadIdx.x) % kAcross, down = static_cast<int>(threadIdx.x) / kAcross;
+  const int64_t r = r0 + down * kRows, c = c0 + across * kColumns;
+
+  Part<T> part, place;
+  part.fetch(x, r, c, height, width, packs);
+  if constexpr (!std::is_same_v<F, Same>) {
+    if constexpr (F::kAt) place.fetch(at, r, c, height, width, packs);
+  }
+  float v[kRows][kColumns];
+  uint32_t of_row[kRows] = {};
+#pragma unroll
+  for (int i = 0; i < kRows; ++i) {
+#pragma unroll
+    for (int j = 0; j < kColumns; ++j) {
+      v[i][j] = to_f32(part.v[i][j]);
+      if constexpr (!std::is_same_v<F, Same>) v[i][j] = F{}(v[i][j], F::kAt ? to_f32(place.v[i][j]) : 0.0f);
+      of_row[i] = max(of_row[i], size_of(v[i][j]));
+    }
+  }
+
+  if constexpr (kSquares) {
+    const uint32_t all = largest_of_tile(of_row, shared);
+    if (threadIdx.x == 0) {
+      const float scale = __uint_as_float(bits_of_scale(all));
+      if (rows.words != nullptr) write_square_scale(rows, blockIdx.x, blockIdx.y, scale);
+      if (columns.words != nullptr) write_square_scale(columns, blockIdx.y, blockIdx.x, scale);
+    }
+    const uint32_t of_rows[kRows] = {all, all, all, all};
+    const uint32_t of_columns[kColumns] = {all, all, all, all, all, all, all, all};
+    if (rows.words != nullptr) write_rows<true>(v, of_rows, rows, r, c, 0);
+    if (columns.words != nullptr) write_columns<true>(v, of_columns, columns, r0, c0, shared);
+  } else {
+    const bool by_columns = columns.words != nullptr || sums != nullptr;
+    if (by_columns) {
+      gather_columns(v, sums != nullptr, shared);
+      __syncthreads();
+      reduce_columns(sums == nullptr ? nullptr : sums + blockIdx.x * width, c0, width, shared);
+    }
+    if (rows.words != nullptr) {
+#pragma unroll
+      for (int i = 0; i < kRows; ++i)
+        for (int by = kAcross / 2; by > 0; by /= 2) of_row[i] = max(of_row[i], __shfl_xor_sync(~0u, of_row[i], by));
+      write_rows<false>(v, of_row, rows, r, c, blockIdx.y);
+    }
+    if (columns.words == nullptr) return;
+    __syncthreads();
+    uint32_t of_column[kColumns];
+#pragma unroll
+    for (int j = 0; j < kColumns; ++j) of_column[j] = shared.largest[across * kColumns + j];
+    write_columns<false>(v, of_column, columns, r0, c0, shared);
+  }
+}
+
+Form form_of(const CudaKernelCall& call, size_t first, int64_t lines, int64_t length) {
+  const TensorArg &words = call.out[first], &scales = call.out[first + 1];
+  return {words.as<uint32_t>(), scales.as<float>(), lines, padded_line(length), scales.shape[1]};
+}
+
+/// The gradient of a bias from the sums of tiles; nothing without one.
+CudaKernel sum_of_tiles(const CudaKernelCall& call, int64_t tiles, int64_t n) {
+  if (!epilogue_of(call.attrs).bias_grad) return nullptr;
+  const TensorArg& db = call.out.back();
+  return with_float_type(db.dtype, [&](auto t) -> CudaKernel {
+    using T = decltype(t);
+    return [=, db = ref<T>(db), accumulate = db.accumulate, scratch = call.scratch](CudaStream stream) {
+      launch(sum_tiles<T>, static_cast<unsigned>(ceil_div(n, kSumColumns)), kSumColumns * kSumRows, 0, stream,
+             "quantise", static_cast<const float*>(scratch->memory()), tiles, n, db, accumulate);
+    };
+  });
+}
+
+template <class T, bool kSquares, class F>
+CudaKernel launch_tiles(const CudaKernelCall& call) {
+  const TensorArg& x = call.in[0];
+  const int64_t width = x.shape.back(), height = x.size() / width;
+  Form rows, columns;
+  if (call.attrs.flag("rows")) rows = form_of(call, 0, height, width);
+  if (call.attrs.flag("columns")) columns = form_of(call, call.attrs.flag("rows") ? 2 : 0, width, height);
+  const dim3 grid(static_cast<unsigned>(ceil_div(height, kTile)), static_cast<unsigned>(ceil_div(width, kTile)));
+  check(grid.y < 65536, "quantise takes rows of up to 8 million numbers");
+  const bool packs = width * byte_size(x.dtype) % 16 == 0 && reinterpret_cast<uintptr_t>(x.data) % 16 == 0;
+  const TensorArg& at = call.in[F::kAt ? 1 : 0];
+  check(reinterpret_cast<uintptr_t>(at.data) % 16 == 0 || !packs, "quantise: both inputs are aligned alike");
+  const CudaKernel sum = sum_of_tiles(call, grid.x, width);
+  if (sum) call.scratch->need(int64_t{grid.x} * width * byte_size(DType::f32));
+  return [=, x = x.as<T>(), at = at.as<T>(), scratch = call.scratch](CudaStream stream) {
+    float* const sums = sum ? static_cast<float*>(scratch->memory()) : nullptr;
+    launch(quantise_tiles<T, kSquares, F>, grid, kThreads, 0, stream, "quantise", x, at, height, width, packs, rows,
+           columns, sums);
+    if (sum) sum(stream);
+  };
+}
+
+template <class T>
+CudaKernel launch_steps(const CudaKernelCall& call) {
+  const Epilogue epilogue = epilogue_of(call.attrs);
+  if (call.attrs.flag("squares")) return launch_tiles<T, true, Same>(call);
+  switch (epilogue.slope) {
+    case Activation::relu:
+      return launch_tiles<T, false, Sloped<ReluGrad>>(call);
+    case Activation::gelu:
+      return launch_tiles<T, false, Sloped<GeluGrad>>(call);
+    case Activation::gelu_tanh:
+      return launch_tiles<T, false, Sloped<GeluTanhGrad>>(call);
+    case Activation::none:
+      break;
+  }
+  switch (epilogue.activation) {
+    case Activation::relu:
+      return launch_tiles<T, false, Activated<Relu>>(call);
+    case Activation::gelu:
+      return launch_tiles<T, false, Activated<Gelu>>(call);
+    case Activation::gelu_tanh:
+      return launch_tiles<T, false, Activated<GeluTanh>>(call);
+    case Activation::none:
+      break;
+  }
+  return launch_tiles<T, false, Same>(call);
+}
+
+CudaKernel prepare_quantise(const CudaKernelCall& call) {
+  return with_float_type(call.in[0].dtype, [&](auto t) { return launch_steps<decltype(t)>(call); });
+}
+
+}  // namespace
+
+extern const CudaKernels quantise_cuda = {{"quantise", prepare_quantise}};
+
+}  // namespace trainctl
