@@ -22,6 +22,8 @@ namespace {
 using Json = nlohmann::json;
 
 constexpr double kAnswerSeconds = 30, kInstallSeconds = 900;
+/// For the way to a host; all are asked at once.
+constexpr double kReachSeconds = 10;
 
 /// A child with pipes, and the lines that it writes.
 class Talk {
@@ -105,13 +107,16 @@ struct Probe {
   int port = 0;
 };
 
-/// Starts a host's probe; installs the program first if it is not there.
-Probe start_probe(const Bundle& bundle, const Transport& transport, const std::string& interface, HostFacts& facts) {
-  Probe probe;
+/// Hears from the probe that was started at `begin`; installs the program and starts another if it is not there.
+Probe await_probe(const Bundle& bundle, const Transport& transport, const std::string& interface, HostFacts& facts,
+                  std::unique_ptr<Talk> talk, double begin) {
+  Probe probe{std::move(talk)};
   for (const bool may_install : {true, false}) {
-    const double begin = wall_seconds();
-    probe.talk = std::make_unique<Talk>(transport.run(facts.name, probe_script(bundle, interface)));
-    const auto line = probe.talk->line(kProbeLine, kAnswerSeconds);
+    if (!may_install) {
+      begin = wall_seconds();
+      probe.talk = std::make_unique<Talk>(transport.run(facts.name, probe_script(bundle, interface)));
+    }
+    const auto line = probe.talk->line(kProbeLine, std::max(0.1, begin + kReachSeconds - wall_seconds()));
     const double end = wall_seconds();
     if (line) {
       const Json json = Json::parse(*line, nullptr, false);
@@ -147,7 +152,7 @@ Probe start_probe(const Bundle& bundle, const Transport& transport, const std::s
         "is of another kind: " + one_line(others.substr(at + std::char_traits<char>::length(kWrongMachine) + 1)) +
         ", and this program is for " + bundle.machine;
   } else {
-    facts.fault = said.empty() ? "does not answer" : said;
+    facts.fault = said.empty() ? "does not answer within 10 s" : said;
   }
   probe.talk.reset();
   return probe;
@@ -164,12 +169,16 @@ HostsReport probe_hosts(const Cluster& cluster, const Transport& transport, cons
   std::signal(SIGPIPE, SIG_IGN);
   const Bundle bundle = bundle_of_this_program();
   HostsReport report;
-  std::vector<Probe> probes;
+  std::vector<std::unique_ptr<Talk>> talks;
+  const double begin = wall_seconds();
   for (const RankPlace& place : cluster.places) {
     if (place.local_rank != 0) continue;
     report.hosts.emplace_back().name = place.host;
-    probes.push_back(start_probe(bundle, transport, interface, report.hosts.back()));
+    talks.push_back(std::make_unique<Talk>(transport.run(place.host, probe_script(bundle, interface))));
   }
+  std::vector<Probe> probes;
+  for (size_t i = 0; i < talks.size(); ++i)
+    probes.push_back(await_probe(bundle, transport, interface, report.hosts[i], std::move(talks[i]), begin));
   for (size_t from = 0; from < probes.size(); ++from) {
     if (!probes[from].talk) continue;
     Json others = Json::array();
