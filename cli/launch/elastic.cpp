@@ -51,7 +51,7 @@ std::string Elastic::note_lost(const Cluster& cluster, const std::vector<RankRep
     lost.since = lost.tried = steady_seconds();
     lost.wait = std::min(kLongestWaitSeconds, kFirstWaitSeconds * static_cast<double>(1LL << std::min(losses - 1, 10)));
   }
-  back_.clear();
+  if (!why.empty()) back_.clear();  // they are asked once more
   return join(why, ", ");
 }
 
@@ -66,7 +66,7 @@ std::string Elastic::take_back() {
   return names.empty() ? "" : (is_one ? "host " : "hosts ") + names + (is_one ? " is back" : " are back");
 }
 
-std::vector<JobSpec> Elastic::jobs() const {
+std::vector<JobSpec> Elastic::jobs(std::string& fault) const {
   std::vector<HostRanks> left;
   int ranks = 0;
   for (const HostRanks& host : hosts_) {
@@ -76,13 +76,15 @@ std::vector<JobSpec> Elastic::jobs() const {
   }
   std::vector<JobSpec> jobs;
   for (; ranks >= spec_.launch.elastic->min_ranks && !left.empty(); --ranks) {
-    std::vector<std::string> words;
-    for (const HostRanks& host : left) words.push_back(fmt::format("\"{}:{}\"", host.host, host.ranks));
+    JobSpec job = spec_;
+    job.launch.hostfile.clear();
+    job.launch.hosts.clear();
+    for (const HostRanks& host : left) job.launch.hosts.push_back(fmt::format("{}:{}", host.host, host.ranks));
+    job.launch.ranks = ranks;
     try {
-      jobs.push_back(parse_job(
-          to_yaml(spec_), spec_.file,
-          {"launch.hostfile=''", "launch.hosts=[" + join(words, ", ") + "]", "launch.ranks=" + std::to_string(ranks)}));
-    } catch (const SpecError&) {  // what needs another number of ranks, as stages that must divide it
+      jobs.push_back(parse_job(to_yaml(job), spec_.file));
+    } catch (const SpecError& error) {  // what needs another number of ranks, as stages that must divide it
+      fault = error.what();
     }
     if (--left.back().ranks == 0) left.pop_back();
   }

@@ -42,8 +42,9 @@ class Elastic {
   std::string note_lost(const Cluster& cluster, const std::vector<RankReport>& reports);
   /// The hosts that answer again are used again. Returns which, in words; empty: none does.
   std::string take_back();
-  /// Jobs on the hosts that are left, the one with most ranks first; each is to be planned.
-  std::vector<JobSpec> jobs() const;
+  /// Jobs on the hosts that are left, the one with most ranks first; each is to be planned. `fault`: why the last one
+  /// that is none could not be one; unchanged if there is none such.
+  std::vector<JobSpec> jobs(std::string& fault) const;
 
   /// Call it often: asks lost hosts whether they answer again.
   void look();

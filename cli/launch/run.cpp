@@ -106,9 +106,9 @@ Outcome Run::run_on_hosts() {
     }
     outcome.seconds += before;
     outcome.failed_attempts = failed_attempts;
+    const std::string cause = cause_line(outcome.reports, outcome.cause, cluster_);
     if (!elastic_ || !change_hosts(outcome)) return outcome;
-    if (outcome.cause.kind != Cause::Kind::none)
-      failed_attempts.push_back({outcome.cause, cause_line(outcome.reports, outcome.cause, cluster_), outcome.seconds});
+    if (!cause.empty()) failed_attempts.push_back({outcome.cause, cause, outcome.seconds});
   }
 }
 
@@ -129,13 +129,18 @@ bool Run::change_hosts(const Outcome& outcome) {
     checkpoint = find_resume_point(spec(), {.from = directory_.path()}, notices).path;
   } catch (const EnvError&) {  // none is complete: the run begins anew
   }
-  for (JobSpec& job : elastic_->jobs()) {
+  std::string fault;
+  for (JobSpec& job : elastic_->jobs(fault)) {
     try {
       auto next = replan_(std::move(job), checkpoint);
       next->prepare(attempt_ + 1, directory_);
       workload_ = std::move(next);
-    } catch (const SpecError&) {  // the network cannot be cut for so many ranks
+    } catch (const SpecError& error) {  // the network cannot be cut for so many ranks
+      fault = error.what();
       continue;
+    } catch (const EnvError& error) {
+      fault = error.what();
+      break;
     }
     cluster_ = cluster_of(spec());
     first_attempt_ = ++attempt_;
@@ -152,7 +157,7 @@ bool Run::change_hosts(const Outcome& outcome) {
     return true;
   }
   view_.notice(why + "; there is no plan for the ranks that are left, at least " +
-               std::to_string(spec().launch.elastic->min_ranks));
+               std::to_string(spec().launch.elastic->min_ranks) + (fault.empty() ? "" : ":\n" + fault));
   return false;
 }
 
