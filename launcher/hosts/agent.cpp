@@ -356,6 +356,7 @@ class Agent : public LogSink {
         for (auto& [rank, report] : std::exchange(ended_, {})) send(Kind::ended, rank, 0, "", std::move(report));
         return;
       }
+      if (word->rank < 0) tell_files(false);  // a checkpoint has no steps of which the launcher has no metrics
       send(Kind::save, word->rank, word->number, std::move(word->name), std::move(word->text));
     }
   }

@@ -32,7 +32,8 @@ using Json = nlohmann::json;
 using Kind = Message::Kind;
 
 constexpr double kAliveSeconds = 0.5;
-/// A connection without a word for so long is given up, and another is tried.
+/// A connection without a word for so long is given up, and another is tried; at the latest after half of
+/// launch.reconnect.
 constexpr double kSilentSeconds = 3, kRetrySeconds = 0.3, kAttemptSeconds = 5;
 /// For the first connection of an agent: it may have to go a long way. A bundle is 100 MB.
 constexpr double kConnectSeconds = 60, kInstallSeconds = 900;
@@ -596,7 +597,8 @@ void AgentRanks::look(Host& host) {
       host.wire->write(encode(Alive{host.told}));
     }
     flush(host);
-    if (host.wire && host.wire->silent_seconds() > kSilentSeconds && !disk_.is_full()) {
+    const double silent = std::min(kSilentSeconds, options_.reconnect_seconds / 2);
+    if (host.wire && host.wire->silent_seconds() > silent && !disk_.is_full()) {
       drop_child(host);
       host.state = State::away;
       if (events_.notice)

@@ -18,10 +18,12 @@ import tempfile
 import time
 
 import network
-from hosts_test import ONE_RANK, Scene, checkpoints, end_of, require, stop, worst_difference
+from hosts_test import ONE_RANK, Scene, checkpoints, end_of, require, stop
 from network import eventually
 
-SAVES = "train.checkpoint.every_steps=15 launch.reconnect=4s"
+# Not the job's mae: its gradient jumps where a prediction meets its label, so rounding shows after 60 steps, on one host too.
+LOSS = "loss=mse"
+SAVES = f"{LOSS} train.checkpoint.every_steps=15 launch.reconnect=5s"
 
 
 def goes_on(scene, process):
@@ -192,8 +194,8 @@ FIELDS = {"lose_host": "parallel.mode=data_parallel launch.elastic=2", "lose_age
 def judge_steps(scene, expected):
     found = scene.losses()
     require(not found or sorted(found) == list(range(1, len(found) + 1)), f"each step once: {sorted(found)}")
-    compared = {step: loss for step, loss in found.items() if step in expected}
-    require(not compared or worst_difference(compared, expected) < 1e-4, f"losses differ by {worst_difference(compared, expected):.2g}" if compared else "")
+    off = {step: (loss, expected[step]) for step, loss in found.items() if step in expected and abs(loss - expected[step]) > 1e-4 * abs(expected[step])}
+    require(not off, f"losses differ at {len(off)} of {len(found)} steps: {dict(list(off.items())[:5])}")
 
 
 def main():
@@ -212,7 +214,7 @@ def main():
     with tempfile.TemporaryDirectory(prefix="hosts.", dir=pathlib.Path(options.trainctl).resolve().parent) as folder:
         with network.Network(folder, ["a", "b"]) as hosts:
             scene = Scene(hosts, str(pathlib.Path(options.trainctl).resolve()))
-            one = scene.run(f"{ONE_RANK} train.steps=300")
+            one = scene.run(f"{ONE_RANK} {LOSS} train.steps=300")
             require(one.returncode == 0, one.stdout + one.stderr)
             expected = scene.losses()
             for run in range(options.runs):
