@@ -222,7 +222,9 @@ bool Supervision::done() const {
 
 bool Supervision::restarts_left() const {
   return attempt_ < limits_.max_restarts && interrupt_signal_ == 0 &&
-         std::none_of(reports_.begin(), reports_.end(), hopeless);
+         std::none_of(reports_.begin(), reports_.end(), [&](const RankReport& report) {
+           return hopeless(report) || (limits_.lost_host_ends && !report.host_lost.empty());
+         });
 }
 
 bool Supervision::restart_due() const { return stopping() && done() && restarts_left(); }

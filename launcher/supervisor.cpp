@@ -115,8 +115,8 @@ class Supervisor {
     supervision_.restart();
     notice(message + "; restarting all ranks (" + std::to_string(supervision_.attempt()) + " of " +
            std::to_string(launch_.limits.max_restarts) + ")");
-    ranks_.restart(supervision_.attempt());
     if (launch_.on_restart) launch_.on_restart(supervision_.attempt());
+    ranks_.restart(supervision_.attempt());
     start_all();
   }
 

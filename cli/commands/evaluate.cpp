@@ -77,8 +77,8 @@ Ended run_evaluation(const JobArguments& arguments, EvaluateOptions evaluate) {
   JobSpec spec = arguments.load();
   require_possible(spec, for_workload);
   boost::asio::io_context loop;
-  const std::unique_ptr<Workload> workload = make_workload(for_evaluation(std::move(spec)), for_workload, loop);
-  Run run(*workload, {0}, loop, nullptr);
+  std::unique_ptr<Workload> workload = make_workload(for_evaluation(std::move(spec)), for_workload, loop);
+  Run run(std::move(workload), {0}, loop, nullptr);
   const int code = run();
   return {code, run.directory()};
 }

@@ -63,9 +63,15 @@ WorkloadOptions workload_options(const Options& options) {
 
 int run(const Options& options, const JobSpec& spec, const WorkloadOptions& for_workload, Background* background) {
   boost::asio::io_context loop;
-  const std::unique_ptr<Workload> workload = make_workload(spec, for_workload, loop);
+  std::unique_ptr<Workload> workload = make_workload(spec, for_workload, loop);
   std::vector<int> shown = shown_ranks(options.show, workload->spec().launch.ranks);
-  return Run(*workload, std::move(shown), loop, background)();
+  const Replan replan = [&](JobSpec job, const std::string& checkpoint) {
+    WorkloadOptions later = for_workload;
+    later.start_up = {};
+    if (!checkpoint.empty()) later.resume = {.from = checkpoint};
+    return make_workload(std::move(job), later, loop);
+  };
+  return Run(std::move(workload), std::move(shown), loop, background, replan)();
 }
 
 /// Everything that the options and the job alone can be wrong in comes first: planning may take a while, and a detached

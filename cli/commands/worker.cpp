@@ -91,9 +91,7 @@ class Worker {
     if (job_->validation) validation_ = compile_validation(*job_, options_.rank);
     start_up.ended("program");
 
-    HostsLayout hosts = options_.hosts;
-    hosts.ranks = parse_layout(options_.layout);
-    Rendezvous rendezvous(job_->spec, memory_, options_.rank, hosts);
+    Rendezvous rendezvous(job_->spec, memory_, options_.rank, hosts());
     start_up.met_others("connect");
     if (program_->server >= 0 && job_->plan.is_asynchronous()) return serve(rendezvous.communicator(), start_up);
     RankOutput output(*job_, *program_, status, directory_, options_.record,
@@ -195,7 +193,7 @@ class Worker {
     std::optional<PredictionFile> file;
     if (!options_.predict.empty()) file.emplace(*job_, *program_, options_.output);
     int64_t batch = 0;
-    Rendezvous rendezvous(job_->spec, memory_, options_.rank);
+    Rendezvous rendezvous(job_->spec, memory_, options_.rank, hosts());
     ExecutorOptions executor_options;
     executor_options.seed = job_->spec.seed;
     executor_options.threads = kernel_threads();
@@ -239,6 +237,12 @@ class Worker {
   }
 
  private:
+  HostsLayout hosts() const {
+    HostsLayout hosts = options_.hosts;
+    hosts.ranks = parse_layout(options_.layout);
+    return hosts;
+  }
+
   [[noreturn]] void end_now(const EnvError& error) const {
     try {
       throw error;

@@ -162,11 +162,15 @@ void Checkpoints::add_to(ProcessCommand& command, int rank) const {
   };
   if (!images_.empty()) {
     add_image("--image-fd", rank);
-    command.argv.insert(command.argv.end(), {"--failures", std::to_string(attempt_)});
+    add_attempt_to(command);
     const int server = rank - job_.plan.own_workers;
     if (!job_.tables.empty() && server >= 0) add_image("--tables-fd", job_.spec.processes() + server);
   }
   if (point_) command.argv.insert(command.argv.end(), {"--resume-from", fs::absolute(point_->path).string()});
+}
+
+void Checkpoints::add_attempt_to(ProcessCommand& command) const {
+  if (are_saved()) command.argv.insert(command.argv.end(), {"--failures", std::to_string(attempt_)});
 }
 
 std::vector<std::string> Checkpoints::news() {

@@ -47,6 +47,10 @@ class Checkpoints {
   void prepare(int attempt, const RunDirectory& directory, const std::shared_ptr<SharedMemory>& memory);
   /// Adds the options of `trainctl worker`, and the descriptors that it inherits.
   void add_to(ProcessCommand& command, int rank) const;
+  /// Only how often the run has failed; for ranks of other hosts.
+  void add_attempt_to(ProcessCommand& command) const;
+  /// By rank, where the writer finds its state; empty: none is saved.
+  const std::vector<int>& images() const { return images_; }
   /// Whether the job saves.
   bool are_saved() const { return job_.spec.train.checkpoint.has_value(); }
   std::vector<std::string> news();

@@ -3,7 +3,9 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <fstream>
 #include <nlohmann/json.hpp>
+#include <sstream>
 
 #include "cli/launch/command_workload.h"
 #include "cli/render/launch_report.h"
@@ -17,6 +19,7 @@
 #include "engine/compile/product_flops.h"
 #include "engine/compile/report.h"
 #include "engine/runtime/routes.h"
+#include "engine/train/checkpoint/digest.h"
 #include "engine/train/data/dataset.h"
 #include "engine/train/data/index_check.h"
 #include "engine/train/memory_limit.h"
@@ -26,6 +29,8 @@
 
 namespace trainctl {
 namespace {
+
+namespace fs = std::filesystem;
 
 /// A faster start on CPUs is not reported.
 constexpr double kTellAfterSeconds = 1;
@@ -133,6 +138,9 @@ void NetworkWorkload::prepare(int attempt, const RunDirectory& directory) {
   states_ = RankStates(classes_);
   cache_ = classes_.num_ranks() > 1 ? SharedCache::create() : SharedCache();
   checkpoints_.prepare(attempt, directory, memory_);
+  saves_.reset();
+  if (has_hosts() && checkpoints_.are_saved())
+    saves_.emplace(memory_, checkpoints_.images(), checkpoints_.first_step());
   prepare_batches(job_, checkpoints_.first_step(), *memory_);
   if (!needs_store(job_.spec) || has_hosts()) return;
   token_ = store::random_token();
@@ -143,7 +151,26 @@ void NetworkWorkload::prepare(int attempt, const RunDirectory& directory) {
 std::string NetworkWorkload::for_agents() const {
   auto routes = nlohmann::ordered_json::array();
   for (const auto& [from, to] : routes_) routes.push_back({from, to});
-  return nlohmann::json{{"arena_bytes", arena_bytes_}, {"routes", routes}}.dump();
+  nlohmann::json json = {{"arena_bytes", arena_bytes_}, {"routes", routes}};
+  const ResumePoint* point = checkpoints_.resumed_from();
+  if (checkpoints_.are_saved()) json["saves_from"] = point == nullptr ? -1 : checkpoints_.first_step();
+  if (point == nullptr) return json.dump();
+  std::ostringstream manifest;
+  manifest << std::ifstream(fs::path(point->path) / kManifestName, std::ios::binary).rdbuf();
+  json["resume"] = {{"folder", fs::absolute(point->path).string()}, {"digest", digest_of(manifest.str())}};
+  return json.dump();
+}
+
+/// The checkpoint that the ranks go on from, without what only other programs read.
+std::map<std::string, std::string> NetworkWorkload::given() const {
+  const ResumePoint* point = checkpoints_.resumed_from();
+  if (point == nullptr) return {};
+  std::map<std::string, std::string> files;
+  const std::string manifest(kManifestName);
+  files[manifest] = point->path + "/" + manifest;
+  for (const StoredTensor& tensor : point->manifest.tensors)
+    for (const auto& piece : tensor.pieces) files[piece.file] = point->path + "/" + piece.file;
+  return files;
 }
 
 /// The words in braces are filled in on the host.
@@ -159,6 +186,11 @@ ProcessCommand NetworkWorkload::agents_command(const RankPlace& place, const Run
                   "--memory-fd", kMemoryWord,
                   "--hosts",     join(texts, ","),
                   "--address",   "{address}"};
+  if (checkpoints_.are_saved()) command.argv.insert(command.argv.end(), {"--image-fd", kImageWord});
+  checkpoints_.add_attempt_to(command);
+  if (checkpoints_.resumed_from() != nullptr)
+    command.argv.insert(command.argv.end(), {"--resume-from", kCheckpointWord});
+  if (options_.evaluate) command.argv.emplace_back("--evaluate");
   if (options_.record) command.argv.emplace_back("--record");
   for (const auto& [name, value] : job_.spec.env) command.environment.emplace_back(name, value);
   return command;
@@ -346,11 +378,8 @@ void require_possible(const JobSpec& spec, const WorkloadOptions& options) {
     throw SpecError(
         spec.position("validation"), "validation", "the job has no samples to evaluate",
         "validation: {dataset: {path: ...}} in the job, or validation.dataset.split=test on the command line");
-  if (spec.launch.has_hosts() && options.evaluate)
-    throw SpecError(spec.position("launch.hosts"), "launch.hosts", "evaluating on several hosts is not there yet",
-                    "launch.hosts=[] on the command line");
-  if (spec.launch.has_hosts() && (options.resume.resume || !options.resume.from.empty()))
-    throw SpecError(spec.position("launch.hosts"), "launch.hosts", "resuming on several hosts is not there yet",
+  if (spec.launch.has_hosts() && options.evaluate && !options.evaluate->layer.empty())
+    throw SpecError(spec.position("launch.hosts"), "launch.hosts", "predicting on several hosts is not there yet",
                     "launch.hosts=[] on the command line");
   if (spec.launch.has_hosts() && options.profile)
     throw SpecError({}, "--profile", "a profile of several hosts is not there yet",

@@ -36,6 +36,9 @@ class NetworkWorkload : public Workload {
     return checkpoints_.finish(is_hurried);
   }
   std::string for_agents() const override;
+  int64_t first_step() const override { return checkpoints_.first_step(); }
+  GatheredSaves* saves() override { return saves_ ? &*saves_ : nullptr; }
+  std::map<std::string, std::string> given() const override;
   const RankBoard* board() const override { return memory_.get(); }
   RunResult result() const override;
   std::string report(const RunDirectory& directory) override;
@@ -68,6 +71,7 @@ class NetworkWorkload : public Workload {
   std::optional<GpuWatch> gpu_watch_;  ///< of a profile
   boost::asio::io_context& loop_;
   std::shared_ptr<SharedMemory> memory_;
+  std::optional<GatheredSaves> saves_;  ///< of several hosts
   SharedCache cache_;
   std::string token_;
   std::unique_ptr<StoreServer> store_;

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <csignal>
 #include <filesystem>
+#include <fstream>
 #include <iostream>
 #include <nlohmann/json.hpp>
 
@@ -52,14 +53,15 @@ std::unique_ptr<LauncherLog> open_log(const Background* background, const RunDir
 
 }  // namespace
 
-Run::Run(Workload& workload, std::vector<int> shown, boost::asio::io_context& loop, Background* background)
-    : workload_(workload),
-      spec_(workload.spec()),
+Run::Run(std::unique_ptr<Workload> workload, std::vector<int> shown, boost::asio::io_context& loop,
+         Background* background, Replan replan)
+    : workload_(std::move(workload)),
+      replan_(std::move(replan)),
       shown_(std::move(shown)),
       loop_(loop),
       background_(background),
-      cluster_(cluster_of(spec_)),
-      directory_(RunDirectory::create(spec_.launch.log_dir, spec_.launch.ranks, spec_.servers())),
+      cluster_(cluster_of(spec())),
+      directory_(RunDirectory::create(spec().launch.log_dir, spec().launch.ranks, spec().servers())),
       lock_(directory_),
       log_(open_log(background, directory_)),
       pids_(static_cast<size_t>(cluster_.num_ranks())),
@@ -73,15 +75,15 @@ Run::Run(Workload& workload, std::vector<int> shown, boost::asio::io_context& lo
 
 int Run::operator()() {
   write_job();
-  workload_.prepare(0, directory_);
-  view_.begin(spec_.name, processes_text(), directory_, workload_.device());
+  workload_->prepare(0, directory_);
+  view_.begin(spec().name, processes_text(), directory_, workload_->device());
   register_run();
   watch_signals();
-  Launch mine = launch();
   Outcome outcome;
-  if (spec_.launch.has_hosts()) {
-    outcome = supervise_hosts(mine);
+  if (spec().launch.has_hosts()) {
+    outcome = run_on_hosts();
   } else {
+    const Launch mine = launch();
     PosixProcessRunner runner;
     outcome = supervise(mine, runner, loop_);
   }
@@ -90,38 +92,137 @@ int Run::operator()() {
   return outcome.exit_code;
 }
 
+/// With launch.elastic each change of hosts is the end of one supervision and the beginning of another.
+Outcome Run::run_on_hosts() {
+  if (spec().launch.elastic && replan_) elastic_.emplace(spec());
+  std::vector<FailedAttempt> failed_attempts;
+  for (;;) {
+    Launch mine = launch();
+    const double before = seconds();
+    Outcome outcome = supervise_hosts(mine);
+    for (FailedAttempt& attempt : outcome.failed_attempts) {
+      attempt.seconds += before;
+      failed_attempts.push_back(attempt);
+    }
+    outcome.seconds += before;
+    outcome.failed_attempts = failed_attempts;
+    const std::string cause = cause_line(outcome.reports, outcome.cause, cluster_);
+    if (!elastic_ || !change_hosts(outcome)) return outcome;
+    if (!cause.empty()) failed_attempts.push_back({outcome.cause, cause, outcome.seconds});
+  }
+}
+
+/// Plans the job for the hosts that are left, or back. False: the run is over.
+bool Run::change_hosts(const Outcome& outcome) {
+  loop_.restart();
+  loop_.poll();  // what was cancelled
+  if (outcome.signal != 0 || stop_signals_ > 0) return false;
+  const RunResult result = workload_->result();
+  std::string why = elastic_->note_lost(cluster_, outcome.reports);
+  if (why.empty() && outcome.exit_code == kExitDone && result.step < result.steps) why = elastic_->take_back();
+  if (why.empty()) return false;
+  for (const std::string& line : workload_->finish({})) view_.news(line);
+  const int before = cluster_.num_ranks();
+  std::vector<std::string> notices;
+  std::string checkpoint;
+  try {
+    checkpoint = find_resume_point(spec(), {.from = directory_.path()}, notices).path;
+  } catch (const EnvError&) {  // none is complete: the run begins anew
+  }
+  std::string fault;
+  for (JobSpec& job : elastic_->jobs(fault)) {
+    try {
+      auto next = replan_(std::move(job), checkpoint);
+      next->prepare(attempt_ + 1, directory_);
+      workload_ = std::move(next);
+    } catch (const SpecError& error) {  // the network cannot be cut for so many ranks
+      fault = error.what();
+      continue;
+    } catch (const EnvError& error) {
+      fault = error.what();
+      break;
+    }
+    cluster_ = cluster_of(spec());
+    first_attempt_ = ++attempt_;
+    started_ = 0;
+    pids_.assign(static_cast<size_t>(cluster_.num_ranks()), 0);
+    elastic_->changed({.why = why,
+                       .ranks_before = before,
+                       .ranks = cluster_.num_ranks(),
+                       .last_step = std::max(elastic_->last_step(), workload_->first_step()),
+                       .resumed_step = workload_->first_step(),
+                       .begin_seconds = elastic_->last_step_seconds()});
+    view_.notice(why + "; planned anew for " + processes_text() + ", on after step " +
+                 std::to_string(workload_->first_step()));
+    return true;
+  }
+  view_.notice(why + "; there is no plan for the ranks that are left, at least " +
+               std::to_string(spec().launch.elastic->min_ranks) + (fault.empty() ? "" : ":\n" + fault));
+  return false;
+}
+
+/// Not before the present hosts have done something.
+bool Run::is_time_to_take_back() const {
+  return elastic_ && elastic_->is_any_back() && workload_->is_up() &&
+         workload_->result().step > workload_->first_step();
+}
+
+/// The lines of steps that are done again are cut off, and what the ranks write follows the rest.
+std::map<std::string, int64_t> Run::keep_metrics() const {
+  const std::string path = directory_.file("metrics.jsonl");
+  std::ifstream file(path);
+  std::string kept;
+  for (std::string line; attempt_ > 0 && std::getline(file, line);) {
+    const auto json = nlohmann::json::parse(line, nullptr, false);
+    if (json.is_object() && json.value("run_step", int64_t{0}) <= workload_->first_step()) kept += line + "\n";
+  }
+  if (attempt_ > 0) std::ofstream(path, std::ios::trunc) << kept;
+  return {{"metrics.jsonl", static_cast<int64_t>(kept.size())}};
+}
+
 /// Agents start their ranks by the launcher's decisions, which are those of one host.
 Outcome Run::supervise_hosts(Launch& launch) {
   hosts::HostsOptions options;
-  options.ssh = spec_.launch.ssh;
-  options.reconnect_seconds = spec_.launch.reconnect_seconds;
-  options.interface = spec_.launch.interface;
-  options.bind = spec_.launch.bind;
-  options.hold_port = workload_.needs_port();
-  if (!spec_.has_command()) options.files = {{"job.yaml", to_yaml(resolved_job())}};
+  options.transport = hosts::transport_of(spec().launch);
+  options.reconnect_seconds = spec().launch.reconnect_seconds;
+  options.interface = spec().launch.interface;
+  options.bind = spec().launch.bind;
+  options.hold_port = workload_->needs_port();
+  options.first_attempt = first_attempt_;
+  if (!spec().has_command()) options.files = {{"job.yaml", to_yaml(resolved_job())}};
 
   // Changes for each host are those of the ranks of the others, on the board of the present attempt.
   std::vector<BoardChanges> changes;
   const auto follow_board = [&] {
     changes.clear();
-    if (workload_.board() == nullptr) return;
+    if (workload_->board() == nullptr) return;
     for (int host = 0; host < cluster_.num_hosts(); ++host) {
       std::vector<int> others;
       for (const RankPlace& place : cluster_.places)
         if (place.host_number != host) others.push_back(place.rank);
-      changes.emplace_back(*workload_.board(), std::move(others));
+      changes.emplace_back(*workload_->board(), std::move(others));
     }
   };
   follow_board();
   hosts::LauncherBoard board;
-  board.workload = [this] { return nlohmann::json::parse(workload_.for_agents()); };
+  board.workload = [this] { return nlohmann::json::parse(workload_->for_agents()); };
   board.apply = [this](std::string_view bytes, const std::vector<int>& ranks) {
-    return workload_.board() == nullptr || apply_changes(bytes, ranks, *workload_.board());
+    return workload_->board() == nullptr || apply_changes(bytes, ranks, *workload_->board());
   };
   board.changes_for = [&](int host) { return changes.empty() ? "" : changes[static_cast<size_t>(host)].take(); };
   board.stop_after = [this](uint64_t step) {
-    if (workload_.board() != nullptr) workload_.board()->gate().stop_after(step);
+    if (workload_->board() != nullptr) workload_->board()->gate().stop_after(step);
   };
+  board.take = [this](const hosts::SaveWord& word, const std::vector<int>& ranks) {
+    return workload_->saves() != nullptr && workload_->saves()->take(word, ranks);
+  };
+  board.words = [this] { return workload_->saves() ? workload_->saves()->words() : std::vector<hosts::SaveWord>(); };
+  board.wants_hold = [this] { return workload_->saves() != nullptr && workload_->saves()->wants_hold(); };
+  board.held = [this](uint64_t highest) {
+    if (workload_->saves() != nullptr) workload_->saves()->held(highest);
+  };
+  board.kept_bytes = [this] { return spec().has_command() ? std::map<std::string, int64_t>{} : keep_metrics(); };
+  board.given = [this] { return workload_->given(); };
   launch.on_restart = [&, prepare = launch.on_restart](int attempt) {
     prepare(attempt);
     follow_board();
@@ -135,11 +236,19 @@ Outcome Run::supervise_hosts(Launch& launch) {
       if (seen && !ranks.is_heard(rank)) seen->position ^= ++unheard_;
       return seen;
     };
+  bool takes_back = false;
+  launch.on_tick = [&] {
+    tick();
+    if (!takes_back && is_time_to_take_back()) {
+      takes_back = true;
+      ranks.ask_to_stop();  // the last state is saved
+    }
+  };
   return supervise(launch, ranks, loop_);
 }
 
 JobSpec Run::resolved_job() const {
-  JobSpec resolved = spec_;  // workers read it from another folder, so paths must be absolute
+  JobSpec resolved = spec();  // workers read it from another folder, so paths must be absolute
   resolved.launch.log_dir = fs::absolute(resolved.launch.log_dir);
   if (auto& saves = resolved.train.checkpoint; saves && !saves->dir.empty()) saves->dir = fs::absolute(saves->dir);
   return resolved;
@@ -147,7 +256,7 @@ JobSpec Run::resolved_job() const {
 
 void Run::write_job() const {
   directory_.write("job.yaml", to_yaml(resolved_job()));
-  directory_.write("plan.json", workload_.plan().dump(2) + "\n");
+  directory_.write("plan.json", workload_->plan().dump(2) + "\n");
   directory_.write("machine.json", machine_json(host_facts(), TRAINCTL_VERSION));
   directory_.reserve_outcome();
 }
@@ -155,9 +264,9 @@ void Run::write_job() const {
 void Run::register_run() {
   RegisteredRun entry;
   entry.run = directory_.run();
-  entry.name = spec_.name;
-  entry.log_dir = fs::absolute(spec_.launch.log_dir).lexically_normal();
-  entry.job = spec_.file == kStdinName ? spec_.file : fs::absolute(spec_.file).lexically_normal().string();
+  entry.name = spec().name;
+  entry.log_dir = fs::absolute(spec().launch.log_dir).lexically_normal();
+  entry.job = spec().file == kStdinName ? spec().file : fs::absolute(spec().file).lexically_normal().string();
   entry.launcher = getpid();
   entry.ranks = cluster_.num_ranks();
   entry.started = wall_seconds();
@@ -172,7 +281,7 @@ void Run::watch_signals() {
   signals_.async_wait([this](const boost::system::error_code& error, int signal) {
     if (error) return;
     // A program may give it any meaning; a job with checkpoints saves.
-    if (signal == SIGUSR1 && (spec_.has_command() || spec_.train.checkpoint)) return watch_signals();
+    if (signal == SIGUSR1 && (spec().has_command() || spec().train.checkpoint)) return watch_signals();
     stopping_ = true;
     ++stop_signals_;
     watch_signals();
@@ -181,26 +290,27 @@ void Run::watch_signals() {
 
 Launch Run::launch() {
   Launch launch{.cluster = cluster_, .directory = directory_, .command = [this](const RankPlace& place, int) {
-                  return workload_.command(place, directory_);
+                  return workload_->command(place, directory_);
                 }};
-  launch.limits.grace_seconds = spec_.launch.grace_seconds;
-  launch.limits.max_restarts = spec_.launch.max_restarts;
-  launch.log_limits = {.file_bytes = spec_.launch.log_size, .files = spec_.launch.log_files};
-  if (!spec_.launch.has_hosts()) launch.bindings = bindings(cluster_.places, read_topology(), spec_.launch.bind);
-  workload_.connect(launch);
+  launch.limits.grace_seconds = spec().launch.grace_seconds;
+  launch.limits.max_restarts = spec().launch.max_restarts;
+  launch.limits.lost_host_ends = elastic_.has_value();
+  launch.log_limits = {.file_bytes = spec().launch.log_size, .files = spec().launch.log_files};
+  if (!spec().launch.has_hosts()) launch.bindings = bindings(cluster_.places, read_topology(), spec().launch.bind);
+  workload_->connect(launch);
   launch.on_rank_started = [this, told = launch.on_rank_started](int rank, int pid) {
     ++started_;
-    pids_[static_cast<size_t>(rank)] = spec_.launch.has_hosts() ? 0 : std::max(pid, 0);
+    pids_[static_cast<size_t>(rank)] = spec().launch.has_hosts() ? 0 : std::max(pid, 0);
     if (told) told(rank, pid);
   };
   launch.on_restart = [this](int attempt) {
-    attempt_ = attempt;
+    attempt_ = first_attempt_ + attempt;
     started_ = 0;
-    workload_.prepare(attempt, directory_);
+    workload_->prepare(attempt_, directory_);
   };
   launch.on_line = [this](int rank, std::string_view line) { show(rank, line); };
   // Programs write more than errors to stderr. A network's rank writes only errors there, which the failure report has.
-  if (spec_.has_command()) launch.on_error_line = launch.on_line;
+  if (spec().has_command()) launch.on_error_line = launch.on_line;
   launch.on_tick = [this] { tick(); };
   launch.on_notice = [this](std::string_view message) { view_.notice(message); };
   return launch;
@@ -208,7 +318,7 @@ Launch Run::launch() {
 
 void Run::show(int rank, std::string_view line) {
   const bool is_shown = std::binary_search(shown_.begin(), shown_.end(), rank);
-  if (rank == 0) view_.listen(line, (is_shown && background_ == nullptr) || spec_.has_command());
+  if (rank == 0) view_.listen(line, (is_shown && background_ == nullptr) || spec().has_command());
   // A detached run has all lines in its logs, which are rotated; launcher.log is not.
   if (background_ != nullptr || !is_shown) return;
   if (shown_.size() == 1)
@@ -217,21 +327,26 @@ void Run::show(int rank, std::string_view line) {
     view_.line_of(rank, line);
 }
 
-std::string Run::processes_text() const { return trainctl::processes_text(spec_.launch.ranks, spec_.servers()); }
+std::string Run::processes_text() const { return trainctl::processes_text(spec().launch.ranks, spec().servers()); }
 
 LiveStatus Run::status() {
   LiveStatus status;
-  const bool up = started_ == cluster_.num_ranks() && workload_.is_up();
+  const bool up = started_ == cluster_.num_ranks() && workload_->is_up();
   status.state = stopping_ ? "stopping" : up ? "running" : attempt_ > 0 ? "restarting" : "starting";
   status.attempt = attempt_;
-  status.max_restarts = spec_.launch.max_restarts;
+  status.max_restarts = spec().launch.max_restarts;
   status.pids = pids_;
-  workload_.describe(status);
+  workload_->describe(status);
   return status;
 }
 
 void Run::tick() {
   tell_news();
+  if (elastic_) {
+    elastic_->look();
+    const std::string line = elastic_->progressed(workload_->result().step, seconds());
+    if (!line.empty()) view_.notice(line);
+  }
   const bool view_due = view_.tick();
   const bool publish_due = registration_ && Clock::now() - published_ >= kPublish;
   if (background_ != nullptr && background_->holds_on()) let_go();
@@ -244,17 +359,17 @@ void Run::tick() {
 }
 
 void Run::tell_news() {
-  for (const std::string& line : workload_.news(directory_))
+  for (const std::string& line : workload_->news(directory_))
     if (!line.empty()) view_.news(line);
 }
 
 /// The user's prompt returns once all ranks have started for certain.
 void Run::let_go() {
-  if (started_ < cluster_.num_ranks() || !workload_.is_up()) return;
+  if (started_ < cluster_.num_ranks() || !workload_->is_up()) return;
   const std::string number = std::to_string(directory_.run());
   const std::string where =
-      spec_.launch.log_dir == LaunchSpec{}.log_dir ? number : number + " --log-dir " + spec_.launch.log_dir;
-  background_->let_go(spec_.name + ": run " + number + " started, " + processes_text() + ", logs in " +
+      spec().launch.log_dir == LaunchSpec{}.log_dir ? number : number + " --log-dir " + spec().launch.log_dir;
+  background_->let_go(spec().name + ": run " + number + " started, " + processes_text() + ", logs in " +
                           directory_.path() + "\n  trainctl attach " + where + "\n  trainctl logs " + where +
                           " --follow\n  trainctl stop " + where + "\n",
                       log_->fd());
@@ -266,14 +381,15 @@ void Run::finish(const Outcome& outcome) {
     block_interrupts();  // from here on they are counted
     int signals_left = 2 - stop_signals_;
     const auto is_hurried = [&] { return (signals_left -= take_interrupts()) <= 0; };
-    for (const std::string& line : workload_.finish(is_hurried))
+    for (const std::string& line : workload_->finish(is_hurried))
       view_.news(line);  // outcome.json names the last checkpoint
   }
   const std::string report = failure_report(outcome, cluster_, directory_);
   const std::string trouble = write_outcome(outcome, report);
   if (!trouble.empty()) std::cerr << trouble << std::flush;  // does not change how the ranks ended
-  RunEnd end = run_end(outcome, workload_.result());
+  RunEnd end = run_end(outcome, workload_->result());
   if (!outcome.disk_hangs) end.report = report_of_workload();
+  if (elastic_ && !elastic_->summary().empty()) end.report += (end.report.empty() ? "" : "\n") + elastic_->summary();
   view_.end(end, directory_);  // may wait for the reader of our output
   if (outcome.exit_code == kExitRankFailed) {
     std::cerr << report << std::flush;
@@ -286,7 +402,7 @@ void Run::finish(const Outcome& outcome) {
 
 std::string Run::report_of_workload() const {
   try {
-    return workload_.report(directory_);
+    return workload_->report(directory_);
   } catch (const EnvError& error) {
     return error.what();  // does not change the run's result
   }
@@ -294,7 +410,7 @@ std::string Run::report_of_workload() const {
 
 /// Returns what could not be written, in lines.
 std::string Run::write_outcome(const Outcome& outcome, const std::string& report) const {
-  const RunResult result = workload_.result();
+  const RunResult result = workload_->result();
   const auto written = in_child(outcome.disk_hangs ? kHangingDiskSeconds : kDiskSeconds, [&] {
     std::string trouble;
     const auto attempt = [&](const std::function<void()>& write) {
@@ -311,8 +427,9 @@ std::string Run::write_outcome(const Outcome& outcome, const std::string& report
       attempt([&] { directory_.write("error.json", text); });
     }
     attempt([&] {
-      directory_.write_outcome(with_result(outcome_json(outcome), result),
-                               with_result(brief_outcome_json(outcome), result));
+      auto all = nlohmann::ordered_json::parse(with_result(outcome_json(outcome), result));
+      if (elastic_) all.update(elastic_->report());
+      directory_.write_outcome(all.dump() + "\n", with_result(brief_outcome_json(outcome), result));
     });
     return trouble;
   });

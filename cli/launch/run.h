@@ -4,11 +4,14 @@
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/signal_set.hpp>
 #include <chrono>
+#include <functional>
+#include <map>
 #include <memory>
 #include <optional>
 #include <vector>
 
 #include "cli/launch/background.h"
+#include "cli/launch/elastic.h"
 #include "cli/launch/launcher_log.h"
 #include "cli/launch/workload.h"
 #include "cli/render/run_end.h"
@@ -19,11 +22,15 @@
 
 namespace trainctl {
 
+/// Plans a job anew, to go on from a checkpoint; an empty string: from the run's beginning.
+using Replan = std::function<std::unique_ptr<Workload>(JobSpec spec, const std::string& checkpoint)>;
+
 class Run {
  public:
-  /// `shown`: the ranks whose lines the user sees. `background`: null if not detached. All must outlive the Run.
-  /// Throws EnvError.
-  Run(Workload& workload, std::vector<int> shown, boost::asio::io_context& loop, Background* background);
+  /// `shown`: the ranks whose lines the user sees. `background`: null if not detached. `replan`: for launch.elastic;
+  /// unset, a lost host ends the run. `loop` and `background` must outlive the Run. Throws EnvError.
+  Run(std::unique_ptr<Workload> workload, std::vector<int> shown, boost::asio::io_context& loop, Background* background,
+      Replan replan = {});
   Run(const Run&) = delete;
   Run& operator=(const Run&) = delete;
 
@@ -39,7 +46,12 @@ class Run {
   void register_run();
   void watch_signals();
   Launch launch();
+  Outcome run_on_hosts();
   Outcome supervise_hosts(Launch& launch);
+  bool change_hosts(const Outcome& outcome);
+  bool is_time_to_take_back() const;
+  std::map<std::string, int64_t> keep_metrics() const;
+  double seconds() const { return std::chrono::duration<double>(Clock::now() - start_).count(); }
   void tick();
   void show(int rank, std::string_view line);
   void let_go();
@@ -50,12 +62,15 @@ class Run {
   std::string report_of_workload() const;
   std::string write_outcome(const Outcome& outcome, const std::string& report) const;
 
-  Workload& workload_;
-  const JobSpec& spec_;
+  const JobSpec& spec() const { return workload_->spec(); }
+
+  std::unique_ptr<Workload> workload_;
+  const Replan replan_;
+  const Clock::time_point start_ = Clock::now();
   const std::vector<int> shown_;
   boost::asio::io_context& loop_;
   Background* background_;
-  const Cluster cluster_;
+  Cluster cluster_;
   const RunDirectory directory_;
   const RunLock lock_;
   const std::unique_ptr<LauncherLog> log_;  ///< of a detached run; null otherwise
@@ -65,6 +80,8 @@ class Run {
   std::optional<Registration> registration_;
   Clock::time_point published_;
   int attempt_ = 0;
+  int first_attempt_ = 0;  ///< with the present hosts
+  std::optional<Elastic> elastic_;
   int started_ = 0;  ///< ranks of this attempt
   uint64_t unheard_ = 0;
   bool stopping_ = false;

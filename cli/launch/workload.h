@@ -2,6 +2,7 @@
 #pragma once
 
 #include <boost/asio/io_context.hpp>
+#include <map>
 #include <memory>
 #include <nlohmann/json_fwd.hpp>
 #include <optional>
@@ -9,6 +10,7 @@
 #include <vector>
 
 #include "cli/launch/checkpoints.h"
+#include "cli/launch/gathered_saves.h"
 #include "cli/launch/profile.h"
 #include "cli/render/run_end.h"
 #include "engine/base/start_up.h"
@@ -47,8 +49,14 @@ class Workload {
   virtual std::string for_agents() const { return "null"; }
   /// Where the agents' ranks show how far they are; null if they do not.
   virtual const RankBoard* board() const { return nullptr; }
+  /// launch.hosts: decides on saves; null if there are none.
+  virtual GatheredSaves* saves() { return nullptr; }
+  /// launch.hosts: files of this host that the ranks of others need, name -> path.
+  virtual std::map<std::string, std::string> given() const { return {}; }
   /// Whether rank 0 needs a free port that all know.
   virtual bool needs_port() const { return false; }
+  /// The step after which the present attempt goes on; 0: it begins anew.
+  virtual int64_t first_step() const { return 0; }
   /// How far the run came, for outcome.json; empty if the program does not say. Called once all ranks have ended.
   virtual RunResult result() const { return {}; }
   /// Lines to show after the ranks have ended; may be empty. Throws EnvError.

@@ -2,45 +2,73 @@
 #include "cli/worker/host_share.h"
 
 #include <algorithm>
+#include <fstream>
 #include <nlohmann/json.hpp>
 #include <optional>
+#include <sstream>
 
+#include "cli/worker/host_saves.h"
 #include "cli/worker/rendezvous.h"
 #include "engine/base/error.h"
 #include "engine/runtime/comm/board_changes.h"
 #include "engine/runtime/comm/shared_memory.h"
+#include "engine/train/checkpoint/digest.h"
+#include "engine/train/checkpoint/manifest.h"
 
 namespace trainctl {
 namespace {
 
+/// Whether the launcher's checkpoint is here too, in a folder that hosts share.
+bool has_checkpoint(const std::string& folder, const std::string& digest) {
+  std::ifstream file(folder + "/" + std::string(kManifestName), std::ios::binary);
+  std::ostringstream text;
+  text << file.rdbuf();
+  return file && digest_of(text.str()) == digest;
+}
+
 /// Of a network. A program (`workload` is null) shares nothing.
 class SegmentShare : public hosts::HostShare {
  public:
-  void prepare(const nlohmann::json& what, const std::vector<int>& ranks) override {
-    if (what.is_null()) return;
-    const auto is_here = [&](int rank) { return std::find(ranks.begin(), ranks.end(), rank) != ranks.end(); };
+  bool prepare(const nlohmann::json& what, const std::vector<int>& ranks, const std::string& given) override {
+    if (what.is_null()) return false;
+    const auto runs_here = [&](int rank) { return std::find(ranks.begin(), ranks.end(), rank) != ranks.end(); };
     auto arenas = what.at("arena_bytes").get<std::vector<int64_t>>();
     std::vector<int> others;
     for (size_t rank = 0; rank < arenas.size(); ++rank) {
       if (arenas[rank] < 0) throw EnvError("an arena has no size");
-      if (is_here(static_cast<int>(rank))) continue;
+      if (runs_here(static_cast<int>(rank))) continue;
       arenas[rank] = 0;
       others.push_back(static_cast<int>(rank));
     }
     std::vector<Route> routes;
     for (const auto& route : what.at("routes")) {
       const Route it{route.at(0).get<int32_t>(), route.at(1).get<int32_t>()};
-      if (is_here(it.from) && is_here(it.to)) routes.push_back(it);
+      if (runs_here(it.from) && runs_here(it.to)) routes.push_back(it);
     }
     memory_ = SharedMemory::create(arenas, std::move(routes));
     changes_.emplace(*memory_, ranks);
     others_ = std::move(others);
+    saves_.reset();
+    if (what.contains("saves_from")) saves_.emplace(memory_, ranks, what.at("saves_from").get<int64_t>());
+    if (!what.contains("resume")) return false;
+    const auto folder = what.at("resume").at("folder").get<std::string>();
+    const bool is_here = has_checkpoint(folder, what.at("resume").at("digest").get<std::string>());
+    checkpoint_ = is_here ? folder : given;
+    return !is_here;
   }
 
-  void complete(ProcessCommand& command, uint16_t store_port, const std::string& store_token) const override {
+  void complete(int rank, ProcessCommand& command, uint16_t store_port, const std::string& store_token) const override {
     if (!memory_) return;
-    std::replace(command.argv.begin(), command.argv.end(), std::string(kMemoryWord), std::to_string(memory_->fd()));
+    const auto fill = [&](const char* word, const std::string& with) {
+      std::replace(command.argv.begin(), command.argv.end(), std::string(word), with);
+    };
+    fill(kMemoryWord, std::to_string(memory_->fd()));
+    fill(kCheckpointWord, checkpoint_);
     command.inherited_fds.push_back(memory_->fd());
+    if (saves_) {
+      fill(kImageWord, std::to_string(saves_->image(rank)));
+      command.inherited_fds.push_back(saves_->image(rank));
+    }
     for (auto& variable : store_environment(store_port, store_token))
       command.environment.push_back(std::move(variable));
   }
@@ -53,6 +81,13 @@ class SegmentShare : public hosts::HostShare {
   void stop_after(uint64_t step) override {
     if (memory_) memory_->gate().stop_after(step);
   }
+  void release() override {
+    if (memory_) memory_->gate().release();
+  }
+  std::optional<hosts::SaveWord> next_save_word() override { return saves_ ? saves_->next() : std::nullopt; }
+  void take(const hosts::SaveWord& word) override {
+    if (saves_) saves_->take(word);
+  }
   void ended(int rank, bool failed) override {
     if (memory_ && failed) memory_->status(rank).state = RankState::failed;  // peers stop waiting for it
   }
@@ -61,6 +96,8 @@ class SegmentShare : public hosts::HostShare {
   std::shared_ptr<SharedMemory> memory_;
   std::optional<BoardChanges> changes_;
   std::vector<int> others_;
+  std::optional<HostSaves> saves_;
+  std::string checkpoint_;  ///< the folder that the ranks go on from
 };
 
 }  // namespace

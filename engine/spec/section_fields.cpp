@@ -322,6 +322,31 @@ const Section& parallel_section() {
   return section;
 }
 
+const Section& elastic_section() {
+  static const Section section{
+      "launch.elastic",
+      "What happens when a host is lost.",
+      {
+          field<&ElasticSpec::min_ranks>("min_ranks", "With fewer ranks the run ends.").at_least(1),
+      }};
+  return section;
+}
+
+Field elastic_field() {
+  Field f = make_field("elastic", FieldKind::section,
+                       "Without a lost host the run goes on, from the newest checkpoint and under a new plan; a host "
+                       "that is back is used again. See hosts.md.")
+                .of(JobKind::network);
+  f.section = &elastic_section();
+  f.stands_for = "min_ranks";
+  f.object = [](void* enclosing, bool make) -> void* {
+    auto& elastic = static_cast<LaunchSpec*>(enclosing)->elastic;
+    if (make && !elastic) elastic.emplace();
+    return elastic ? &*elastic : nullptr;
+  };
+  return f;
+}
+
 const Section& launch_section() {
   using L = LaunchSpec;
   static const Section section{
@@ -362,6 +387,7 @@ const Section& launch_section() {
                                        "How long a host may be out of reach; after that its ranks are killed.")
               .is(FieldKind::seconds)
               .at_least(1),
+          elastic_field(),
           field<&L::log_files>("log_files", "Log files kept of each stream of a rank; the oldest is deleted.")
               .at_least(1),
       }};

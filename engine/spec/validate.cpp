@@ -104,6 +104,19 @@ void servers_hold_the_weights(Rules& r) {
                                     " servers are more than " + number(kMaxRanks) + " processes");
 }
 
+void elastic_runs_have_hosts(Rules& r) {
+  const LaunchSpec& launch = r.job.launch;
+  if (!launch.elastic || !r.fine({"launch.elastic", "launch.hosts", "launch.hostfile", "launch.ranks"})) return;
+  if (!launch.has_hosts())
+    return r.wrong("launch.elastic", "all ranks are on this host, which is never lost alone",
+                   "leave launch.elastic out, or name hosts in launch.hosts");
+  if (launch.elastic->min_ranks > launch.ranks)
+    r.wrong("launch.elastic.min_ranks", "the job has " + number(launch.ranks) + " ranks", "set launch.ranks or less");
+  if (r.fine({"train.checkpoint"}) && !r.job.train.checkpoint)
+    r.wrong("launch.elastic", "the job saves no checkpoints, from which other ranks could go on",
+            "add train.checkpoint, e.g. train: {checkpoint: auto}");
+}
+
 void hosts_hold_the_ranks(Rules& r) {
   if (!r.fine({"launch.hosts", "launch.hostfile", "launch.ranks"}) || !r.job.launch.has_hosts()) return;
   const LaunchSpec& launch = r.job.launch;
@@ -125,8 +138,6 @@ void hosts_hold_the_ranks(Rules& r) {
           "set launch.device: cpu, or leave launch.hosts out");
   missing(launch.comm == "shm", "launch.comm", "shared memory alone", "leave launch.comm out");
   missing(r.job.servers() > 0, "parallel.mode", "parameter_server", "use data_parallel, or leave launch.hosts out");
-  missing(r.job.train.checkpoint.has_value(), "train.checkpoint", "saving checkpoints",
-          "leave train.checkpoint out, or launch.hosts");
 }
 
 void stages_divide_ranks(Rules& r) {
@@ -446,6 +457,7 @@ void fields_agree(Rules& r) {
 void validate(const JobSpec& job, Problems& problems) {
   Rules r{job, problems};
   hosts_hold_the_ranks(r);
+  elastic_runs_have_hosts(r);
   if (job.has_command() || problems.touch("command")) return;
   stand_alone_is_one_rank(r);
   gradients_in_bf16_are_of_bf16(r);

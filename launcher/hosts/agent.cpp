@@ -1,6 +1,7 @@
 // See agent.h.
 #include "launcher/hosts/agent.h"
 
+#include <fcntl.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -8,9 +9,11 @@
 #include <boost/asio/local/stream_protocol.hpp>
 #include <boost/asio/signal_set.hpp>
 #include <boost/asio/steady_timer.hpp>
+#include <cerrno>
 #include <chrono>
 #include <csignal>
 #include <cstdlib>
+#include <cstring>
 #include <filesystem>
 #include <fstream>
 #include <map>
@@ -21,6 +24,7 @@
 #include "launcher/held_port.h"
 #include "launcher/hosts/address.h"
 #include "launcher/hosts/file_watch.h"
+#include "launcher/hosts/put_all.h"
 #include "launcher/hosts/report_json.h"
 #include "launcher/hosts/session.h"
 #include "launcher/hosts/wire.h"
@@ -143,6 +147,7 @@ class Agent : public LogSink {
     heard_ = now();
     if (const auto* alive = std::get_if<Alive>(&frame)) {
       if (!session_.confirmed(alive->received)) return refuse(wire);
+      tell_saves();
       return flush();
     }
     auto* numbered = std::get_if<Numbered>(&frame);
@@ -194,6 +199,12 @@ class Agent : public LogSink {
         return send(Kind::held, -1, static_cast<int64_t>(options_.share->hold()));
       case Kind::stop:
         return options_.share->stop_after(static_cast<uint64_t>(message.number));
+      case Kind::release:
+        return options_.share->release();
+      case Kind::give:
+        return give(message);
+      case Kind::save:
+        return options_.share->take({message.name, message.rank, message.number, message.text});
       case Kind::board:
         return options_.share->apply(message.text);
       case Kind::value:
@@ -207,13 +218,15 @@ class Agent : public LogSink {
   void prepare(const Message& message) {
     const bool first = !ranks_;
     attempt_ = message.attempt;
+    bool lacks_files = false;
     try {
       const Json json = Json::parse(message.text);
       reconnect_seconds_ = json.at("reconnect").get<double>();
       if (first) make_ranks(json);
       std::vector<int> numbers;
       for (const RankPlace& place : launch_->cluster.places) numbers.push_back(place.rank);
-      options_.share->prepare(json.at("workload"), numbers);
+      fs::remove_all(given());
+      lacks_files = options_.share->prepare(json.at("workload"), numbers, given());
       store_token_ = store::random_token();
       store_ = std::make_unique<StoreServer>(
           loop_, store_token_,
@@ -226,8 +239,10 @@ class Agent : public LogSink {
     } catch (const std::exception& error) {
       return send(Kind::refused, -1, 0, "", error.what());
     }
-    const Json ready = {
-        {"address", address_}, {"port", port_ ? port_->port() : 0}, {"cores", std::thread::hardware_concurrency()}};
+    const Json ready = {{"address", address_},
+                        {"port", port_ ? port_->port() : 0},
+                        {"cores", std::thread::hardware_concurrency()},
+                        {"lacks_files", lacks_files}};
     send(Kind::ready, -1, 0, "", ready.dump());
   }
 
@@ -266,13 +281,27 @@ class Agent : public LogSink {
          .notice = [this](const std::string& text) { send(Kind::notice, -1, 0, "", text); }});
   }
 
+  std::string given() const { return options_.folder + "/given"; }
+
+  void give(const Message& message) {
+    const fs::path name = message.name;
+    if (name.empty() || name.has_parent_path() || name == ".." || message.number < 0) return;
+    fs::create_directories(given());
+    const std::string path = given() + "/" + message.name;
+    const int fd = ::open(path.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
+    const bool is_written = fd >= 0 && lseek(fd, message.number, SEEK_SET) >= 0 && put_all(fd, message.text);
+    const std::string fault = std::strerror(errno);
+    if (fd >= 0) ::close(fd);
+    if (!is_written) send(Kind::refused, -1, 0, "", "cannot write " + path + ": " + fault);
+  }
+
   void start(const Message& message) {
     const auto& places = launch_->cluster.places;
     const auto place =
         std::find_if(places.begin(), places.end(), [&](const RankPlace& p) { return p.rank == message.rank; });
     if (place == places.end()) return;
     try {
-      commands_[message.rank] = command_of(Json::parse(message.text));
+      commands_[message.rank] = command_of(message.rank, Json::parse(message.text));
     } catch (const Json::exception& error) {
       return send(Kind::no_start, message.rank, 0, "",
                   std::string("the launcher speaks another language: ") + error.what());
@@ -280,7 +309,7 @@ class Agent : public LogSink {
     ranks_->start(*place, static_cast<int>(attempt_));
   }
 
-  ProcessCommand command_of(const Json& json) const {
+  ProcessCommand command_of(int rank, const Json& json) const {
     ProcessCommand command;
     const auto filled = [&](std::string text) {
       replace_all(text, "{logs}", options_.folder + "/logs");
@@ -297,7 +326,7 @@ class Agent : public LogSink {
     for (const Json& variable : json.at("environment"))
       command.environment.emplace_back(variable.at(0).get<std::string>(), filled(variable.at(1).get<std::string>()));
     command.working_dir = json.at("working_dir").get<std::string>();
-    options_.share->complete(command, store_->port(), store_token_);
+    options_.share->complete(rank, command, store_->port(), store_token_);
     return command;
   }
 
@@ -305,7 +334,9 @@ class Agent : public LogSink {
     running_.erase(rank);
     tell_changes();
     tell_files(false);
-    send(Kind::ended, rank, 0, "", report_json(report, wall_seconds()));
+    ended_.emplace_back(rank, report_json(report, wall_seconds()));
+    if (!report.failed()) return tell_saves();
+    for (auto& [ended, text] : std::exchange(ended_, {})) send(Kind::ended, ended, 0, "", std::move(text));
   }
 
   // What it tells.
@@ -314,6 +345,20 @@ class Agent : public LogSink {
     if (!ranks_) return;
     std::string changes = options_.share->changes();
     if (!changes.empty()) send(Kind::board, -1, 0, "", std::move(changes));
+  }
+
+  /// Images of saves are large: no more at a time than the launcher has confirmed. A rank that ended well has ended
+  /// for the launcher when its last state is there.
+  void tell_saves() {
+    while (!is_full()) {
+      auto word = options_.share->next_save_word();
+      if (!word) {
+        for (auto& [rank, report] : std::exchange(ended_, {})) send(Kind::ended, rank, 0, "", std::move(report));
+        return;
+      }
+      if (word->rank < 0) tell_files(false);  // a checkpoint has no steps of which the launcher has no metrics
+      send(Kind::save, word->rank, word->number, std::move(word->name), std::move(word->text));
+    }
   }
 
   /// Returns whether all was told.
@@ -336,6 +381,7 @@ class Agent : public LogSink {
   void tick() {
     if (ranks_) ranks_->look();
     tell_changes();
+    tell_saves();
     if (is_due(files_told_, kFilesSeconds)) tell_files(true);
     if (is_due(frozen_told_, kFrozenSeconds)) tell_frozen();
     if (wire_ && is_due(alive_told_, kAliveSeconds)) wire_->write(encode(Alive{session_.received()}));
@@ -382,7 +428,8 @@ class Agent : public LogSink {
   std::unique_ptr<LocalRanks> ranks_;
   std::optional<FileWatch> files_;
   std::map<int, ProcessCommand> commands_;
-  std::map<int, bool> running_;  ///< ranks, and whether their process is stopped
+  std::vector<std::pair<int, std::string>> ended_;  ///< ranks whose end is not told yet, and their reports
+  std::map<int, bool> running_;                     ///< ranks, and whether their process is stopped
   std::map<uint32_t, std::pair<int, std::string>> streams_;
   std::unique_ptr<StoreServer> store_;
   std::string store_token_, address_;

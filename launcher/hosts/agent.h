@@ -4,6 +4,7 @@
 //   ~/.cache/trainctl/runs/<id>/        mode 0700; deleted when the agent leaves
 //     socket                            the launcher comes in here, through relays (relay.h)
 //     lock                              held by the agent
+//     given/                            files of the launcher's, for one attempt
 //     logs/<run>/job.yaml, rank.<N>/    what ranks write to files; all of it is sent to the launcher as it grows
 #pragma once
 
@@ -11,6 +12,7 @@
 #include <functional>
 #include <memory>
 #include <nlohmann/json_fwd.hpp>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -19,22 +21,37 @@
 
 namespace trainctl::hosts {
 
+/// What a host and the launcher tell each other of saves. Only the two ends know the words; see
+/// cli/worker/host_saves.h.
+struct SaveWord {
+  std::string name;
+  int rank = -1;
+  int64_t number = 0;
+  std::string text;  ///< at most kMaxTextBytes
+};
+
 /// What the ranks of a host share, and what only code that knows what a rank is can tell.
 class HostShare {
  public:
   virtual ~HostShare() = default;
 
-  /// A new attempt. `what` is of the launcher's workload, `ranks` are those of this host. Throws EnvError.
-  virtual void prepare(const nlohmann::json& what, const std::vector<int>& ranks) = 0;
-  /// Adds descriptors, and the store of this host.
-  virtual void complete(ProcessCommand& command, uint16_t store_port, const std::string& store_token) const = 0;
+  /// A new attempt. `what` is of the launcher's workload, `ranks` are those of this host. `given`: a folder for files
+  /// of the launcher's. Returns whether they are needed. Throws EnvError.
+  virtual bool prepare(const nlohmann::json& what, const std::vector<int>& ranks, const std::string& given) = 0;
+  /// Of a rank: adds descriptors, and the store of this host.
+  virtual void complete(int rank, ProcessCommand& command, uint16_t store_port,
+                        const std::string& store_token) const = 0;
   /// What has changed in the statuses of this host's ranks, and what has changed in those of others.
   virtual std::string changes() = 0;
   virtual void apply(std::string_view changes) = 0;
   /// See StepGate.
   virtual uint64_t hold() = 0;
   virtual void stop_after(uint64_t step) = 0;
+  virtual void release() = 0;
   virtual void ended(int rank, bool failed) = 0;
+  /// The next word for the launcher; nullopt: there is none now.
+  virtual std::optional<SaveWord> next_save_word() = 0;
+  virtual void take(const SaveWord& word) = 0;
 };
 
 struct AgentOptions {

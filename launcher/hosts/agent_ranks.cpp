@@ -18,6 +18,7 @@
 #include "engine/base/error.h"
 #include "launcher/hosts/relay.h"
 #include "launcher/hosts/report_json.h"
+#include "launcher/hosts/scripts.h"
 #include "launcher/log_pipe.h"
 #include "launcher/protocol.h"
 #include "launcher/rank_error.h"
@@ -31,13 +32,15 @@ using Json = nlohmann::json;
 using Kind = Message::Kind;
 
 constexpr double kAliveSeconds = 0.5;
-/// A connection without a word for so long is given up, and another is tried.
+/// A connection without a word for so long is given up, and another is tried; at the latest after half of
+/// launch.reconnect.
 constexpr double kSilentSeconds = 3, kRetrySeconds = 0.3, kAttemptSeconds = 5;
-/// For the first connection of an agent: ssh may have to go a long way. A bundle is 100 MB.
+/// For the first connection of an agent: it may have to go a long way. A bundle is 100 MB.
 constexpr double kConnectSeconds = 60, kInstallSeconds = 900;
 constexpr size_t kWriteAhead = 1 << 20, kMostSaid = 8192;
 constexpr double kFarewellSeconds = 5;
 constexpr uint64_t kConfirmEvery = 16;
+constexpr size_t kMostUnconfirmed = 4 << 20, kGivenPiece = 512 << 10;
 constexpr int kLastWordLooks = 100;  ///< at most 10 ms apart
 
 void replace_all(std::string& text, const std::string& what, const std::string& with) {
@@ -45,7 +48,7 @@ void replace_all(std::string& text, const std::string& what, const std::string& 
     text.replace(at, what.size(), with);
 }
 
-/// What ssh said, in one line; its last lines say why it ended.
+/// What a transport said, in one line; its last lines say why it ended.
 std::string in_one_line(std::string text) {
   while (!text.empty() && (text.back() == '\n' || text.back() == '\r')) text.pop_back();
   std::erase(text, '\r');
@@ -71,7 +74,9 @@ AgentRanks::AgentRanks(const Launch& launch, HostsOptions options, LauncherBoard
             [this](const std::string& message) {
               if (events_.notice) events_.notice(message);
             }),
-      children_(loop, SIGCHLD) {
+      children_(loop, SIGCHLD),
+      attempt_(static_cast<uint32_t>(options_.first_attempt)),
+      kept_bytes_(board_.kept_bytes()) {
   for (const RankPlace& place : launch.cluster.places) {
     if (hosts_.empty() || place.local_rank == 0) {
       hosts_.push_back(std::make_unique<Host>());
@@ -114,7 +119,7 @@ void AgentRanks::connect(Host& host) {
   host.state = host.has_joined ? State::away : State::connecting;
   host.tried = now();
   try {
-    run_child(host, ssh_words(options_.ssh, host.name, agent_script(bundle_, host.id, !host.has_joined)), {});
+    run_child(host, agent_script(bundle_, host.id, !host.has_joined));
   } catch (const EnvError& error) {
     return lose(host, error.what());
   }
@@ -129,8 +134,7 @@ void AgentRanks::install(Host& host) {
   host.state = State::installing;
   host.was_installed = true;
   try {
-    run_child(host, ssh_words(options_.ssh, host.name, install_script(bundle_)),
-              [bundle = bundle_](int fd) { write_tar(bundle, fd); });
+    run_child(host, install_script(bundle_), [bundle = bundle_](int fd) { write_tar(bundle, fd); });
     ::close(std::exchange(host.child.out, -1));
   } catch (const EnvError& error) {
     lose(host, error.what());
@@ -138,9 +142,9 @@ void AgentRanks::install(Host& host) {
 }
 
 /// Replaces the child that the host has.
-void AgentRanks::run_child(Host& host, const std::vector<std::string>& words, const std::function<void(int)>& feed) {
+void AgentRanks::run_child(Host& host, const std::string& script, const Feed& feed) {
   drop_child(host);
-  host.child = start_piped(words, feed);
+  host.child = options_.transport->run(host.name, script, feed);
   host.said = std::make_shared<std::string>();
   host.errors = std::make_shared<asio::posix::stream_descriptor>(loop_, std::exchange(host.child.err, -1));
   auto buffer = std::make_shared<std::array<char, 4096>>();
@@ -193,7 +197,7 @@ void AgentRanks::installed(Host& host, int status) {
   host.heard = now();
   if (WIFEXITED(status) && WEXITSTATUS(status) == 0) return connect(host);
   const std::string said = last_words(host);
-  lose(host, "cannot be given this program: " + (said.empty() ? "ssh ended" : said));
+  lose(host, "cannot be given this program: " + (said.empty() ? options_.transport->name() + " ended" : said));
 }
 
 void AgentRanks::broken(Host& host, const std::string& why) {
@@ -213,7 +217,7 @@ void AgentRanks::broken(Host& host, const std::string& why) {
   lose(host, "cannot be reached: " + (said.empty() ? why : said));
 }
 
-/// What ssh says to the end; it ends a moment after its output.
+/// What the transport says to the end; it ends a moment after its output.
 std::string AgentRanks::last_words(Host& host) {
   std::string said = *host.said;
   std::array<char, 4096> buffer{};
@@ -276,6 +280,7 @@ void AgentRanks::received(Host& host, Frame frame) {
   }
   if (const auto* alive = std::get_if<Alive>(&frame)) {
     if (!host.session.confirmed(alive->received)) return lose(host, "confirms what it was never sent");
+    give(host);
     return flush(host);
   }
   auto* numbered = std::get_if<Numbered>(&frame);
@@ -329,6 +334,10 @@ void AgentRanks::handle(Host& host, Message& message) {
     case Kind::board:
       if (!is_old && !board_.apply(message.text, host.ranks)) lose(host, "speaks for ranks of other hosts");
       return;
+    case Kind::save:
+      if (!is_old && !board_.take({message.name, message.rank, message.number, std::move(message.text)}, host.ranks))
+        return lose(host, "says of saves what no host says");
+      return tell_saves();
     case Kind::value:
       if (is_old) return;
       for (const auto& other : hosts_)
@@ -362,12 +371,34 @@ void AgentRanks::ready(Host& host, const std::string& text) {
   host.address = json.value("address", "");
   host.port = json.value("port", 0);
   host.ready = true;
-  send_starts();
+  if (json.value("lacks_files", false))
+    for (const auto& [name, path] : board_.given()) host.to_give.push_back({name, path});
+  give(host);
+}
+
+/// A file in pieces, no more at a time than the agent has confirmed; the ranks start when all hosts have all.
+void AgentRanks::give(Host& host) {
+  std::string piece;
+  while (!host.to_give.empty() && host.session.unconfirmed_bytes() < kMostUnconfirmed) {
+    Given& given = host.to_give.front();
+    piece.resize(kGivenPiece);
+    const int fd = ::open(given.path.c_str(), O_RDONLY | O_CLOEXEC);
+    const ssize_t got = fd < 0 ? -1 : pread(fd, piece.data(), piece.size(), given.offset);
+    const std::string fault = std::strerror(errno);
+    if (fd >= 0) ::close(fd);
+    if (got < 0) return lose(host, "cannot be given " + given.path + ": " + fault);
+    piece.resize(static_cast<size_t>(got));
+    if (got > 0 || given.offset == 0) send(host, Kind::give, -1, given.offset, given.name, piece);
+    given.offset += got;
+    if (got == 0) host.to_give.pop_front();
+  }
+  if (host.ready && host.to_give.empty()) send_starts();
 }
 
 /// The first rank starts when every host is there: a host that is not costs no rank its time.
 void AgentRanks::send_starts() {
-  if (std::any_of(hosts_.begin(), hosts_.end(), [](const auto& host) { return !host->ready; })) return;
+  const auto waits = [](const auto& host) { return !host->ready || !host->to_give.empty(); };
+  if (to_start_.empty() || std::any_of(hosts_.begin(), hosts_.end(), waits)) return;
   const Host& first = *hosts_.front();
   for (const RankPlace& place : std::exchange(to_start_, {})) {
     const ProcessCommand command = launch_.command(place, static_cast<int>(attempt_));
@@ -413,13 +444,15 @@ void AgentRanks::signal(int rank, int signal) {
 }
 
 void AgentRanks::restart(int attempt) {
-  attempt_ = static_cast<uint32_t>(attempt);
-  stop_asked_ = gates_closed_ = false;
+  attempt_ = static_cast<uint32_t>(options_.first_attempt + attempt);
+  kept_bytes_ = board_.kept_bytes();
+  stop_asked_ = gates_closed_ = holds_ = false;
   frozen_.clear();
   running_.clear();
   to_start_.clear();
   for (const auto& host : hosts_) {
     host->held.reset();
+    host->to_give.clear();
     if (host->state == State::lost) {
       reset(*host);
     } else {
@@ -456,21 +489,40 @@ void AgentRanks::ask_to_stop() {
     for (const int rank : ranks) signal(rank, SIGTERM);
     return;
   }
-  for (const auto& host : hosts_) send(*host, Kind::hold);
+  hold_gates();
 }
 
-/// All have answered: the highest step that any rank has started is the last one.
+void AgentRanks::hold_gates() {
+  for (const auto& host : hosts_) {
+    host->held.reset();
+    send(*host, Kind::hold);
+  }
+}
+
+/// All have answered: the highest step that any rank has started is the last one, or that before a save.
 void AgentRanks::close_gates() {
-  if (!stop_asked_ || gates_closed_) return;
+  if ((!stop_asked_ && !holds_) || gates_closed_) return;
   uint64_t last = 0;
   for (const auto& host : hosts_) {
     if (host->state == State::lost) continue;
     if (!host->held) return;
     last = std::max(last, *host->held);
   }
+  if (!stop_asked_) {
+    holds_ = false;
+    board_.held(last);
+    tell_saves();
+    for (const auto& host : hosts_) send(*host, Kind::release);
+    return;
+  }
   gates_closed_ = true;
   board_.stop_after(last);
   for (const auto& host : hosts_) send(*host, Kind::stop, -1, static_cast<int64_t>(last));
+}
+
+void AgentRanks::tell_saves() {
+  for (const SaveWord& word : board_.words())
+    for (const auto& host : hosts_) send(*host, Kind::save, word.rank, word.number, word.name, word.text);
 }
 
 // What ranks wrote.
@@ -506,11 +558,12 @@ void AgentRanks::write_file(const Message& message) {
   const std::string target = launch_.directory.file(message.name);
   std::error_code ignored;
   fs::create_directories(fs::path(target).parent_path(), ignored);
-  const int fd =
-      ::open(target.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC | O_NOFOLLOW | (message.number == 0 ? O_TRUNC : 0), 0666);
+  const int fd = ::open(target.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0666);
   if (fd < 0) return;
+  const auto kept = kept_bytes_.find(message.name);
+  off_t offset = message.number + (kept == kept_bytes_.end() ? 0 : kept->second);
   std::string_view bytes = message.text;
-  off_t offset = message.number;
+  if (message.number == 0 && ftruncate(fd, offset) != 0) bytes = {};
   while (!bytes.empty()) {
     const ssize_t put = pwrite(fd, bytes.data(), bytes.size(), offset);
     if (put <= 0) break;
@@ -526,6 +579,10 @@ void AgentRanks::look() {
   disk_.look();
   if (ending_) return;
   for (const auto& host : hosts_) look(*host);
+  tell_saves();
+  if (stop_asked_ || holds_ || running_.empty() || !to_start_.empty() || !board_.wants_hold()) return;
+  holds_ = true;
+  hold_gates();
 }
 
 void AgentRanks::look(Host& host) {
@@ -540,7 +597,8 @@ void AgentRanks::look(Host& host) {
       host.wire->write(encode(Alive{host.told}));
     }
     flush(host);
-    if (host.wire && host.wire->silent_seconds() > kSilentSeconds && !disk_.is_full()) {
+    const double silent = std::min(kSilentSeconds, options_.reconnect_seconds / 2);
+    if (host.wire && host.wire->silent_seconds() > silent && !disk_.is_full()) {
       drop_child(host);
       host.state = State::away;
       if (events_.notice)

@@ -1,5 +1,5 @@
-// The ranks of a run on several hosts, reached through one agent a host (agent.h): starts the agents over ssh, keeps
-// their connections, passes the board and the store from host to host, writes what ranks wrote.
+// The ranks of a run on several hosts, reached through one agent a host (agent.h): starts the agents by a Transport,
+// keeps their connections, passes the board and the store from host to host, writes what ranks wrote.
 //
 //   connecting ──▶ installing ──▶ connecting ──▶ joined ◀──▶ away          joined, away: orders are kept until they
 //   arrive
@@ -10,6 +10,7 @@
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/posix/stream_descriptor.hpp>
 #include <boost/asio/signal_set.hpp>
+#include <deque>
 #include <functional>
 #include <map>
 #include <memory>
@@ -19,9 +20,10 @@
 #include <string>
 #include <vector>
 
+#include "launcher/hosts/agent.h"
 #include "launcher/hosts/bundle.h"
 #include "launcher/hosts/session.h"
-#include "launcher/hosts/ssh.h"
+#include "launcher/hosts/transport.h"
 #include "launcher/hosts/wire.h"
 #include "launcher/log_disk.h"
 #include "launcher/rank_runner.h"
@@ -39,13 +41,26 @@ struct LauncherBoard {
   std::function<std::string(int host)> changes_for;
   /// All ranks end after this step.
   std::function<void(uint64_t step)> stop_after;
+
+  /// A word of saves that came from a host; false: no such host says it.
+  std::function<bool(const SaveWord& word, const std::vector<int>& ranks)> take;
+  /// What is to be told to all hosts.
+  std::function<std::vector<SaveWord>()> words;
+  /// Whether all gates are to be held, and that they are: no rank has started a step above `highest`.
+  std::function<bool()> wants_hold;
+  std::function<void(uint64_t highest)> held;
+  /// At the start of an attempt: files of the run's folder that keep so many bytes; what ranks write follows them.
+  std::function<std::map<std::string, int64_t>()> kept_bytes;
+  /// Files of this host that a host's agent gets if its share needs them: name -> path.
+  std::function<std::map<std::string, std::string>()> given;
 };
 
 struct HostsOptions {
-  std::string ssh = "ssh";
+  std::shared_ptr<const Transport> transport;  ///< how hosts are reached; required
   double reconnect_seconds = 15;
   std::string interface;
   BindMode bind = BindMode::none;
+  int first_attempt = 0;                     ///< of the run's attempts, the first that these hosts make
   bool hold_port = false;                    ///< the first host keeps a port for a server of rank 0
   std::map<std::string, std::string> files;  ///< for each agent's run folder: name -> text
 };
@@ -78,6 +93,10 @@ class AgentRanks : public RankRunner {
 
  private:
   enum class State { connecting, installing, joined, away, lost };
+  struct Given {
+    std::string name, path;
+    int64_t offset = 0;
+  };
   struct Host {
     int index = 0;
     std::string name;
@@ -92,12 +111,13 @@ class AgentRanks : public RankRunner {
     std::string fault;  ///< lost: why
     PipedChild child;
     std::shared_ptr<boost::asio::posix::stream_descriptor> errors;
-    std::shared_ptr<std::string> said;  ///< to stderr, by ssh
+    std::shared_ptr<std::string> said;  ///< to stderr, by the transport
     std::shared_ptr<Wire> wire;
     Session session;
     uint64_t told = 0;  ///< the number that the last alive frame has confirmed
     double heard = 0, tried = 0, alive_told = 0;
     std::optional<uint64_t> held;
+    std::deque<Given> to_give;
   };
   struct Output {
     uint32_t out = 0, err = 0;     ///< streams of disk_
@@ -109,7 +129,7 @@ class AgentRanks : public RankRunner {
   void reset(Host& host);
   void connect(Host& host);
   void install(Host& host);
-  void run_child(Host& host, const std::vector<std::string>& words, const std::function<void(int)>& feed);
+  void run_child(Host& host, const std::string& script, const Feed& feed = {});
   void drop_child(Host& host);
   void await_child();
   void installed(Host& host, int status);
@@ -129,7 +149,10 @@ class AgentRanks : public RankRunner {
   void write_file(const Message& message);
   void give_lines(int rank, bool is_error, std::string_view bytes, bool ends);
   void look(Host& host);
+  void give(Host& host);
+  void hold_gates();
   void close_gates();
+  void tell_saves();
 
   const Launch& launch_;
   const HostsOptions options_;
@@ -147,8 +170,10 @@ class AgentRanks : public RankRunner {
   std::set<int> running_;  ///< started, as far as Supervision knows, and not ended
   std::set<int> frozen_;
   std::map<int, Output> outputs_;
+  std::map<std::string, int64_t> kept_bytes_;
   uint32_t last_stream_ = 0;
   bool stop_asked_ = false, gates_closed_ = false, ending_ = false;
+  bool holds_ = false;  ///< the gates are held, or will be, for a save
 };
 
 }  // namespace trainctl::hosts

@@ -21,7 +21,7 @@
 
 namespace trainctl::hosts {
 
-inline constexpr uint32_t kVersion = 1;
+inline constexpr uint32_t kVersion = 2;
 inline constexpr uint32_t kMaxFrameBytes = 2 << 20;
 /// Of the text of a message; larger things are sent in pieces.
 inline constexpr size_t kMaxTextBytes = 1 << 20;
@@ -36,6 +36,8 @@ struct Message {
     signal = 'K',   ///< rank; number: the signal
     hold = 'H',     ///< start no further step, and answer with `held`
     stop = 'Z',     ///< number: the last step
+    release = 'L',  ///< go on after `hold`
+    give = 'Q',     ///< name: of a file; number: offset; text: bytes
     end = 'E',      ///< end what still runs, delete everything, leave
     // The agent's.
     ready = 'R',     ///< text: JSON, what the host says of itself; after prepare
@@ -50,6 +52,7 @@ struct Message {
     notice = 'T',    ///< text: for the user
     // Both sides'.
     board = 'C',  ///< text: statuses of ranks (engine/runtime/comm/board_changes.h)
+    save = 'Y',   ///< a word of saves (agent.h)
     value = 'V',  ///< name: a key of the store; text: its value
   } kind = Kind::end;
   uint32_t attempt = 0;

@@ -13,7 +13,7 @@
 
 #include "engine/base/error.h"
 #include "launcher/hosts/probe.h"
-#include "launcher/hosts/ssh.h"
+#include "launcher/hosts/scripts.h"
 #include "launcher/rank_error.h"
 
 namespace trainctl::hosts {
@@ -22,12 +22,13 @@ namespace {
 using Json = nlohmann::json;
 
 constexpr double kAnswerSeconds = 30, kInstallSeconds = 900;
+/// For the way to a host; all are asked at once.
+constexpr double kReachSeconds = 10;
 
 /// A child with pipes, and the lines that it writes.
 class Talk {
  public:
-  Talk(const std::vector<std::string>& words, const std::function<void(int)>& feed = {})
-      : child_(start_piped(words, feed)) {}
+  explicit Talk(const PipedChild& child) : child_(child) {}
   Talk(const Talk&) = delete;
   Talk& operator=(const Talk&) = delete;
   ~Talk() {
@@ -106,14 +107,16 @@ struct Probe {
   int port = 0;
 };
 
-/// Starts a host's probe; installs the program first if it is not there.
-Probe start_probe(const Bundle& bundle, const std::string& ssh, const std::string& interface, HostFacts& facts) {
-  const auto words = ssh_words(ssh, facts.name, probe_script(bundle, interface));
-  Probe probe;
+/// Hears from the probe that was started at `begin`; installs the program and starts another if it is not there.
+Probe await_probe(const Bundle& bundle, const Transport& transport, const std::string& interface, HostFacts& facts,
+                  std::unique_ptr<Talk> talk, double begin) {
+  Probe probe{std::move(talk)};
   for (const bool may_install : {true, false}) {
-    const double begin = wall_seconds();
-    probe.talk = std::make_unique<Talk>(words);
-    const auto line = probe.talk->line(kProbeLine, kAnswerSeconds);
+    if (!may_install) {
+      begin = wall_seconds();
+      probe.talk = std::make_unique<Talk>(transport.run(facts.name, probe_script(bundle, interface)));
+    }
+    const auto line = probe.talk->line(kProbeLine, std::max(0.1, begin + kReachSeconds - wall_seconds()));
     const double end = wall_seconds();
     if (line) {
       const Json json = Json::parse(*line, nullptr, false);
@@ -126,7 +129,7 @@ Probe start_probe(const Bundle& bundle, const std::string& ssh, const std::strin
       facts.memory_bytes = json.value("memory", int64_t{0});
       facts.disk_bytes = json.value("disk", int64_t{0});
       facts.round_trip_seconds = end - begin;
-      // ssh takes most of this time before the probe reads its clock.
+      // The way there takes most of this time before the probe reads its clock.
       facts.clock_seconds = json.value("time", 0.0) - end;
       if (facts.clock_seconds < 0 && facts.clock_seconds > begin - end) facts.clock_seconds = 0;
       probe.port = json.value("port", 0);
@@ -134,7 +137,7 @@ Probe start_probe(const Bundle& bundle, const std::string& ssh, const std::strin
     }
     const bool lacks_program = probe.talk->other_lines().find(kNotInstalled) != std::string::npos;
     if (!lacks_program || !may_install) break;
-    Talk install(ssh_words(ssh, facts.name, install_script(bundle)), [&](int fd) { write_tar(bundle, fd); });
+    Talk install(transport.run(facts.name, install_script(bundle), [&](int fd) { write_tar(bundle, fd); }));
     if (install.end(kInstallSeconds) != 0) {
       facts.fault = "cannot be given this program: " + one_line(install.errors());
       probe.talk.reset();
@@ -149,7 +152,7 @@ Probe start_probe(const Bundle& bundle, const std::string& ssh, const std::strin
         "is of another kind: " + one_line(others.substr(at + std::char_traits<char>::length(kWrongMachine) + 1)) +
         ", and this program is for " + bundle.machine;
   } else {
-    facts.fault = said.empty() ? "does not answer" : said;
+    facts.fault = said.empty() ? "does not answer within 10 s" : said;
   }
   probe.talk.reset();
   return probe;
@@ -162,16 +165,20 @@ bool HostsReport::fine() const {
   return std::all_of(hosts.begin(), hosts.end(), is_fine) && std::all_of(links.begin(), links.end(), is_fine);
 }
 
-HostsReport probe_hosts(const Cluster& cluster, const std::string& ssh, const std::string& interface) {
+HostsReport probe_hosts(const Cluster& cluster, const Transport& transport, const std::string& interface) {
   std::signal(SIGPIPE, SIG_IGN);
   const Bundle bundle = bundle_of_this_program();
   HostsReport report;
-  std::vector<Probe> probes;
+  std::vector<std::unique_ptr<Talk>> talks;
+  const double begin = wall_seconds();
   for (const RankPlace& place : cluster.places) {
     if (place.local_rank != 0) continue;
     report.hosts.emplace_back().name = place.host;
-    probes.push_back(start_probe(bundle, ssh, interface, report.hosts.back()));
+    talks.push_back(std::make_unique<Talk>(transport.run(place.host, probe_script(bundle, interface))));
   }
+  std::vector<Probe> probes;
+  for (size_t i = 0; i < talks.size(); ++i)
+    probes.push_back(await_probe(bundle, transport, interface, report.hosts[i], std::move(talks[i]), begin));
   for (size_t from = 0; from < probes.size(); ++from) {
     if (!probes[from].talk) continue;
     Json others = Json::array();

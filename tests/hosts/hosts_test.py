@@ -32,7 +32,8 @@ class Scene:
     def words(self, fields):
         self.runs += 1
         self.logs = pathlib.Path(self.network.folder) / f"logs.{self.runs}"
-        return f"{self.trainctl} run {JOB} train.checkpoint=null launch.log_dir={self.logs} {fields}"
+        saves = "" if "train.checkpoint" in fields else "train.checkpoint=null"
+        return f"{self.trainctl} run {JOB} {saves} launch.log_dir={self.logs} {fields}"
 
     def run(self, fields):
         return self.network.run(self.words(fields), timeout=240)
@@ -228,6 +229,120 @@ def changed_key(scene):
     return result.stderr.strip().splitlines()[-1][:100]
 
 
+FOUR = f"launch.hosts='[a:2, b:2]' launch.ranks=4 {PLAIN}"
+
+
+def worst_difference(found, expected):
+    return max(abs(found[step] - expected[step]) / abs(expected[step]) for step in found)
+
+
+def checkpoints(scene, run=1):
+    folder = scene.logs / f"{run}/checkpoints"
+    return sorted(int(path.name.split("_")[1]) for path in folder.glob("step_*")) if folder.exists() else []
+
+
+def saved_and_resumed(scene):
+    """Checkpoints of two hosts are on the launcher, and another number of ranks goes on from them with the same losses."""
+    one = scene.run(f"{ONE_RANK} train.steps=40")
+    require(one.returncode == 0, one.stdout + one.stderr)
+    expected = scene.losses()
+    saves = "train.checkpoint.every_steps=10 train.checkpoint.keep=10"
+    first = scene.run(f"{FOUR} {saves} train.steps=25")
+    require(first.returncode == 0, first.stdout + first.stderr)
+    require(checkpoints(scene) == [10, 20, 25], f"checkpoints {checkpoints(scene)}: {first.stdout}{first.stderr}")
+    verified = scene.network.run(f"{scene.trainctl} checkpoint verify {scene.logs}/1/checkpoints/step_00000025")
+    require(verified.returncode == 0, verified.stdout + verified.stderr)
+    fields = f"{FOUR} {saves} train.steps=40 launch.hosts='[a:1, b:5]' launch.ranks=6 --resume"
+    scene.runs -= 1  # the same folder of logs
+    second = scene.run(fields)
+    require(second.returncode == 0, second.stdout + second.stderr)
+    lines = [json.loads(line) for line in (scene.logs / "2/metrics.jsonl").read_text().splitlines()]
+    found = {line["run_step"]: line["loss"] for line in lines if "loss" in line and "run_step" in line}
+    require(sorted(found) == list(range(26, 41)), f"steps {sorted(found)}")
+    worst = worst_difference(found, expected)
+    require(worst < 1e-4, f"losses differ by {worst:.2g}")
+    scene.require_nothing_left()
+    return f"15 steps on 6 ranks within {worst:.1e} of one rank"
+
+
+def saved_by_signal(scene):
+    """SIGUSR1 saves the state of all ranks of all hosts between two steps, and the run goes on."""
+    process = scene.start("train.checkpoint.every_steps=1000000")
+    pid = subprocess.run(["pgrep", "-f", f"^{scene.trainctl} run .*{scene.logs}"], capture_output=True, text=True, check=True)
+    os.kill(int(pid.stdout.split()[0]), signal.SIGUSR1)
+    require(eventually(lambda: len(checkpoints(scene)) == 1, 20), "it saves: " + scene.output.read_text())
+    before = scene.step()
+    require(eventually(lambda: scene.step() > before + 20, 20), "it goes on")
+    saved = checkpoints(scene)
+    require(stop(scene, process) == 130, scene.output.read_text())
+    require(len(checkpoints(scene)) == 2, f"the last state is saved too: {checkpoints(scene)}")
+    scene.require_nothing_left()
+    return f"after step {saved[0]}, and at the end after {checkpoints(scene)[-1]}"
+
+
+def restarted(scene):
+    """With launch.max_restarts a killed rank costs the steps since the last checkpoint, on all hosts."""
+    process = scene.start("launch.max_restarts=1 train.checkpoint.every_steps=20")
+    require(eventually(lambda: checkpoints(scene), 30), "it saves: " + scene.output.read_text())
+    os.kill(scene.rank(2)[1], signal.SIGKILL)
+    require(eventually(lambda: "going on after step" in scene.output.read_text(), 60), "it goes on: " + scene.output.read_text())
+    resumed = int(re.search(r"going on after step (\d+)", scene.output.read_text()).group(1))
+    require(eventually(lambda: scene.step() > resumed + 10, 60), "it trains: " + scene.output.read_text())
+    require(stop(scene, process) == 130, scene.output.read_text())
+    scene.require_nothing_left()
+    return f"went on after step {resumed}"
+
+
+def elastic(scene):
+    """A lost host costs seconds: the others go on from the newest checkpoint, and it is used again when it is back."""
+    one = scene.run(f"{ONE_RANK} train.steps=400")
+    require(one.returncode == 0, one.stdout + one.stderr)
+    expected = scene.losses()
+    process = scene.start("parallel.mode=data_parallel launch.elastic=2 launch.reconnect=3s train.checkpoint.every_steps=25")
+    host = scene.network.hosts["b"]
+    says = lambda what: what in scene.output.read_text()
+    require(eventually(lambda: checkpoints(scene), 30), "it saves: " + scene.output.read_text())
+    begin = time.monotonic()
+    host.cut()
+    try:
+        require(eventually(lambda: says("2 ranks instead of 4") or process.poll() is not None, 60) and process.poll() is None,
+                "it goes on without b: " + scene.output.read_text())
+        lost = time.monotonic() - begin
+        require(eventually(lambda: not host.left(), 30), f"left on b: {host.left()}")
+    finally:
+        host.mend()
+    require(eventually(lambda: says("4 ranks instead of 2") or process.poll() is not None, 60) and process.poll() is None,
+            "b is used again: " + scene.output.read_text())
+    back = re.search(r"host b is back: .*", scene.output.read_text()).group(0)
+    step = scene.step()
+    require(eventually(lambda: scene.step() > step + 10, 30), "it trains: " + scene.output.read_text())
+    require(stop(scene, process) == 130, scene.output.read_text())
+    found = scene.losses()
+    require(sorted(found) == list(range(1, len(found) + 1)), f"each step once: {sorted(found)}")
+    compared = {step: loss for step, loss in found.items() if step in expected}
+    worst = worst_difference(compared, expected)
+    require(worst < 1e-4, f"losses differ by {worst:.2g}")
+    outcome = json.loads((scene.logs / "1/outcome.json").read_text())
+    require(len(outcome["changes"]) == 2 and 0 < outcome["goodput"] < 1, f"{outcome}")
+    scene.require_nothing_left()
+    return f"on {lost:.1f} s after the cut; {back}; {len(compared)} losses within {worst:.1e}; goodput {outcome['goodput']:.2f}"
+
+
+def too_few(scene):
+    """With fewer ranks than launch.elastic.min_ranks the run ends, with the lost host as its cause."""
+    process = scene.start("launch.elastic=3 launch.reconnect=3s train.checkpoint.every_steps=25")
+    scene.network.hosts["b"].cut()
+    try:
+        code = end_of(process, 60)
+        cause = scene.cause()
+        require(code == 5 and cause["host"] == "b", f"{code} {cause}")
+        require("at least 3" in scene.output.read_text(), scene.output.read_text())
+        scene.require_nothing_left(40)
+    finally:
+        scene.network.hosts["b"].mend()
+    return cause["message"][:80]
+
+
 def program(scene):
     """A command runs once per rank, with the variables of torchrun over hosts."""
     job = pathlib.Path(scene.network.folder) / "program.yaml"
@@ -260,7 +375,7 @@ def checked_first(scene):
     return f"{said['links'][0]}"
 
 
-CASES = [same_numbers, uneven_hosts, checked_first, program, killed_rank, killed_agent, killed_launcher, cut_cable, cut_for_good, interrupted, changed_key]
+CASES = [same_numbers, uneven_hosts, saved_and_resumed, saved_by_signal, restarted, elastic, too_few, checked_first, program, killed_rank, killed_agent, killed_launcher, cut_cable, cut_for_good, interrupted, changed_key]
 
 
 def main():

@@ -7,7 +7,8 @@
 namespace trainctl {
 namespace {
 
-/// A RankStatus without its pid.
+/// A RankStatus without its pid, and without `copied`: what was copied is on the other host only when it has come
+/// there.
 struct Snapshot {
   int32_t rank = 0;
   RankState state = RankState::starting;
@@ -19,7 +20,7 @@ struct Snapshot {
   std::array<float, kMostMetrics> metrics{};
   float samples_per_second = 0;
   uint32_t validation_batches = 0, validated_batches = 0;
-  uint64_t copied = 0, looks = 0;
+  uint64_t looks = 0;
 };
 
 std::string snapshot(const RankStatus& status, int rank) {
@@ -39,7 +40,6 @@ std::string snapshot(const RankStatus& status, int rank) {
   shot.samples_per_second = status.samples_per_second;
   shot.validation_batches = status.validation_batches;
   shot.validated_batches = status.validated_batches;
-  shot.copied = status.copied;
   shot.looks = status.looks;
   std::memcpy(bytes.data(), &shot, sizeof shot);
   return bytes;
@@ -57,7 +57,6 @@ void write(const Snapshot& shot, RankStatus& status) {
   status.samples_per_second = shot.samples_per_second;
   status.validation_batches = shot.validation_batches;
   status.validated_batches = shot.validated_batches;
-  status.copied = shot.copied;
   status.looks = shot.looks;
   if (status.state.load() != RankState::failed) status.state.store(shot.state, std::memory_order_release);
 }

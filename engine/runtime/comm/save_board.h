@@ -9,11 +9,17 @@
 //
 // One save is under way at a time: until it is finished no other begins, so that a slow disk delays the next save and
 // never a step.
+//
+// On several hosts the launcher decides, and each host's board has its answers. A rank asks it only at a step at which
+// all ranks ask, whatever their host (a multiple of train.checkpoint's steps, the end), and waits for the answer. For a
+// save at any other time the launcher holds the gates (step_gate.h) and answers before it releases them.
 #pragma once
 
 #include <array>
 #include <atomic>
+#include <chrono>
 #include <cstdint>
+#include <thread>
 
 #include "engine/base/best_value.h"
 #include "engine/graph/graph.h"
@@ -34,12 +40,15 @@ class SaveBoard {
   };
 
   void ask() { asked_.fetch_add(1, std::memory_order_relaxed); }
+  /// How often.
+  uint64_t asked() const { return asked_.load(std::memory_order_relaxed); }
 
   /// The same answer to each rank. Ranks ask in the order of steps, and are less than kAhead steps apart. `due(last)`
   /// is asked only where the answer is open: whether to save, if the last save was before step `last`; -1: there was
   /// none.
   template <class Due>
   bool saves_before(int64_t step, const Due& due) {
+    if (is_decided_elsewhere()) return answer_for(step, due);
     std::atomic<uint64_t>& slot = decisions_[static_cast<size_t>(step) % kAhead];
     const uint64_t yes = word(step) << 1 | 1, no = word(step) << 1;
     uint64_t seen = slot.load(std::memory_order_acquire);
@@ -60,6 +69,29 @@ class SaveBoard {
     uint64_t mine = word(step);
     if (began && !decided) saving_.compare_exchange_strong(mine, 0, std::memory_order_acq_rel);
     return decided;
+  }
+
+  // Several hosts: a host's board.
+
+  /// From now on decided() answers. Then `due` is asked of each rank, and must be the same on all hosts.
+  void decide_elsewhere() { elsewhere_.store(1, std::memory_order_relaxed); }
+  bool is_decided_elsewhere() const { return elsewhere_.load(std::memory_order_relaxed) != 0; }
+  /// The newest step of which a rank asks; -1: none has.
+  int64_t wanted() const { return step_of(wanted_.load(std::memory_order_acquire)); }
+  /// The answer. Where it is no, the next save by steps is due as if there had been one: all hosts ask again at the
+  /// same step.
+  void decided(int64_t step, bool saves) {
+    if (saves) saving_.store(word(step), std::memory_order_relaxed);
+    last_.store(word(step), std::memory_order_relaxed);
+    decisions_[static_cast<size_t>(step) % kAhead].store(word(step) << 1 | (saves ? 1 : 0), std::memory_order_release);
+  }
+
+  /// The launcher's: begins a save for all hosts, unless one is under way.
+  bool begin(int64_t step) {
+    uint64_t idle = 0;
+    if (!saving_.compare_exchange_strong(idle, word(step), std::memory_order_acq_rel)) return false;
+    last_.store(word(step), std::memory_order_relaxed);
+    return true;
   }
 
   /// The step before which the state is being saved; -1: no save is under way.
@@ -96,6 +128,18 @@ class SaveBoard {
   static constexpr size_t kAhead = 256;
 
  private:
+  template <class Due>
+  bool answer_for(int64_t step, const Due& due) {
+    constexpr std::chrono::microseconds kLook{200};
+    std::atomic<uint64_t>& slot = decisions_[static_cast<size_t>(step) % kAhead];
+    const auto answered = [&] { return slot.load(std::memory_order_acquire) >> 1 == word(step); };
+    if (!answered() && !due(last_step())) return false;
+    for (uint64_t seen = wanted_.load(); seen < word(step) && !wanted_.compare_exchange_weak(seen, word(step));) {
+    }
+    while (!answered()) std::this_thread::sleep_for(kLook);  // without a launcher the agent ends the ranks
+    return (slot.load(std::memory_order_relaxed) & 1) != 0;
+  }
+
   static constexpr uint64_t word(int64_t step) { return static_cast<uint64_t>(step) + 1; }
   static constexpr int64_t step_of(uint64_t word) { return static_cast<int64_t>(word) - 1; }
 
@@ -104,6 +148,7 @@ class SaveBoard {
   std::atomic<uint64_t> saving_{0}, last_{0};  ///< words of steps; 0: none
   std::atomic<uint64_t> told_{0};
   std::atomic<uint64_t> written_{0}, failed_{0}, written_step_{0};
+  std::atomic<uint64_t> elsewhere_{0}, wanted_{0};  ///< a host's board: whether it is one; the word of a step
   Position position_;
 };
 

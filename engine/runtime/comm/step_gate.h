@@ -4,7 +4,8 @@
 // word := stop:1 held:1 highest_started:62          one atomic, which orders starts and stops
 //
 // Each host has a gate. On several hosts a stop has two steps: every gate is held, so that no rank starts another step;
-// then each is closed behind the highest step that a rank of any host had started.
+// then each is closed behind the highest step that a rank of any host had started. A save between two steps holds them
+// too, and releases them.
 #pragma once
 
 #include <algorithm>
@@ -45,6 +46,9 @@ class StepGate {
     while (!word_.compare_exchange_weak(seen, std::max(seen & kSteps, step) | kStop, std::memory_order_relaxed)) {
     }
   }
+
+  /// Steps may start again.
+  void release() { word_.fetch_and(~kHeld, std::memory_order_relaxed); }
 
   bool asked_to_stop() const { return (word_.load(std::memory_order_relaxed) & kStop) != 0; }
   /// The highest step started; 0: none.

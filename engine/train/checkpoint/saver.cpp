@@ -125,20 +125,30 @@ void Saver::validated(const ValidationReport& report) {
     if (metric == spec_.keep_best && best.step == report.run_step) best_step_ = report.run_step;
 }
 
-bool Saver::is_due(int64_t step, int64_t last) const {
+/// Of several hosts one asks when it is time, and the launcher chooses the step.
+bool Saver::is_due(int64_t step, int64_t last) {
   if (step == best_step_) return true;
   const auto seconds_since = [](Clock::time_point t) {
     return std::chrono::duration<double>(Clock::now() - t).count();
   };
-  SaveMoment now{.step = step, .last = last, .seconds = seconds_since(last_)};
+  SaveMoment now{.step = step, .last = last};
+  const bool on_several_hosts = board_.is_decided_elsewhere();
+  if (on_several_hosts && is_save_due(spec_, steps_per_epoch_, now)) return true;  // by steps, as on all hosts
+  if (on_several_hosts && (!tells_ || asks_)) return false;
+  now.seconds = seconds_since(last_);
   now.cost = static_cast<double>(board_.cost_ns.load(std::memory_order_relaxed)) * 1e-9;
   now.run_seconds = seconds_since(start_);
   now.failures = failures_;
-  return is_save_due(spec_, steps_per_epoch_, now);
+  const bool is_due = is_save_due(spec_, steps_per_epoch_, now);
+  if (!is_due || !on_several_hosts) return is_due;
+  asks_ = true;
+  board_.ask();
+  return false;
 }
 
 void Saver::begin(int64_t step, Executor& executor) {
   copying_ = step;
+  asks_ = false;
   last_ = Clock::now();
   lost_seconds_ = 0;
   tell();

@@ -58,7 +58,7 @@ class Saver {
   void on_step(const StepReport& report);
   void reported(const TrainPosition& position);
   void validated(const ValidationReport& report);
-  bool is_due(int64_t step, int64_t last) const;
+  bool is_due(int64_t step, int64_t last);
   void begin(int64_t step, Executor& executor);
   void look(Executor& executor, bool wait);
   void tell();
@@ -80,6 +80,7 @@ class Saver {
   int64_t best_step_ = -1;       ///< of the best value of keep_best, if this attempt had it
   std::function<void()> copy_too_;
   bool prepared_ = false;
+  bool asks_ = false;     ///< it has asked the launcher for a save, which has not begun
   int64_t copying_ = -1;  ///< the step whose state is being copied
   const Clock::time_point start_ = Clock::now();
   Clock::time_point last_ = start_;  ///< when the last save began

@@ -1,0 +1,58 @@
+// Saves on several hosts. Each host has a SaveBoard and its ranks' images; the launcher has the board that the writer
+// looks at, and a copy of all images. These words go between them, in order:
+//
+//   host ──▶ launcher   wanted   number: a step            its ranks ask whether the state before it is saved
+//                       asked                              a save is due by time
+//                       told     number: the step; text: SaveBoard::Position
+//                       sized    rank; number: the bytes of its image
+//                       image    rank; number: offset; text: bytes
+//                       copied   rank; number: the step    its whole image has been sent
+//   launcher ──▶ host   decided  number: 2 * step, plus 1 for yes
+//                       finished number: 1 if it was written
+//                       progress                           the disk still writes
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "engine/runtime/comm/shared_memory.h"
+#include "launcher/hosts/agent.h"
+
+namespace trainctl {
+
+/// A host's side.
+class HostSaves {
+ public:
+  /// Makes an image for each of the host's ranks. The run goes on from the state before step `first`; -1: it is new.
+  /// Throws EnvError.
+  HostSaves(std::shared_ptr<SharedMemory> memory, const std::vector<int>& ranks, int64_t first);
+  ~HostSaves();
+  HostSaves(const HostSaves&) = delete;
+  HostSaves& operator=(const HostSaves&) = delete;
+
+  /// A memfd that the rank sizes and fills.
+  int image(int rank) const { return images_.at(rank).fd; }
+  /// The next word for the launcher; nullopt: there is none now.
+  std::optional<hosts::SaveWord> next();
+  /// Of the launcher.
+  void take(const hosts::SaveWord& word);
+
+ private:
+  struct Image {
+    int fd = -1;
+    int64_t size = -1;  ///< as the launcher knows it
+    int64_t sent = 0;   ///< of the save under way
+    int64_t done = -1;  ///< the step of the last save that was sent whole
+  };
+  std::optional<hosts::SaveWord> next_of(int rank, Image& image, int64_t step);
+
+  std::shared_ptr<SharedMemory> memory_;
+  std::map<int, Image> images_;
+  int64_t wanted_ = -1, told_ = -1;
+  uint64_t asked_ = 0;
+};
+
+}  // namespace trainctl
