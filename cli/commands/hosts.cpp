@@ -96,7 +96,7 @@ int show_hosts(const JobSpec& spec, bool as_json) {
     throw SpecError(spec.position("launch"), "launch.hosts", "the job names no hosts",
                     "e.g. launch.hosts='[a, b:4]' on the command line");
   const Cluster cluster = several_hosts(spec);
-  const HostsReport report = hosts::probe_hosts(cluster, spec.launch.ssh, spec.launch.interface);
+  const HostsReport report = hosts::probe_hosts(cluster, *hosts::transport_of(spec.launch), spec.launch.interface);
   if (as_json) {
     std::cout << report_json(report);
   } else {

@@ -93,7 +93,7 @@ int Run::operator()() {
 /// Agents start their ranks by the launcher's decisions, which are those of one host.
 Outcome Run::supervise_hosts(Launch& launch) {
   hosts::HostsOptions options;
-  options.ssh = spec_.launch.ssh;
+  options.transport = hosts::transport_of(spec_.launch);
   options.reconnect_seconds = spec_.launch.reconnect_seconds;
   options.interface = spec_.launch.interface;
   options.bind = spec_.launch.bind;

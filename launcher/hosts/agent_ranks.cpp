@@ -18,6 +18,7 @@
 #include "engine/base/error.h"
 #include "launcher/hosts/relay.h"
 #include "launcher/hosts/report_json.h"
+#include "launcher/hosts/scripts.h"
 #include "launcher/log_pipe.h"
 #include "launcher/protocol.h"
 #include "launcher/rank_error.h"
@@ -33,7 +34,7 @@ using Kind = Message::Kind;
 constexpr double kAliveSeconds = 0.5;
 /// A connection without a word for so long is given up, and another is tried.
 constexpr double kSilentSeconds = 3, kRetrySeconds = 0.3, kAttemptSeconds = 5;
-/// For the first connection of an agent: ssh may have to go a long way. A bundle is 100 MB.
+/// For the first connection of an agent: it may have to go a long way. A bundle is 100 MB.
 constexpr double kConnectSeconds = 60, kInstallSeconds = 900;
 constexpr size_t kWriteAhead = 1 << 20, kMostSaid = 8192;
 constexpr double kFarewellSeconds = 5;
@@ -45,7 +46,7 @@ void replace_all(std::string& text, const std::string& what, const std::string& 
     text.replace(at, what.size(), with);
 }
 
-/// What ssh said, in one line; its last lines say why it ended.
+/// What a transport said, in one line; its last lines say why it ended.
 std::string in_one_line(std::string text) {
   while (!text.empty() && (text.back() == '\n' || text.back() == '\r')) text.pop_back();
   std::erase(text, '\r');
@@ -114,7 +115,7 @@ void AgentRanks::connect(Host& host) {
   host.state = host.has_joined ? State::away : State::connecting;
   host.tried = now();
   try {
-    run_child(host, ssh_words(options_.ssh, host.name, agent_script(bundle_, host.id, !host.has_joined)), {});
+    run_child(host, agent_script(bundle_, host.id, !host.has_joined));
   } catch (const EnvError& error) {
     return lose(host, error.what());
   }
@@ -129,8 +130,7 @@ void AgentRanks::install(Host& host) {
   host.state = State::installing;
   host.was_installed = true;
   try {
-    run_child(host, ssh_words(options_.ssh, host.name, install_script(bundle_)),
-              [bundle = bundle_](int fd) { write_tar(bundle, fd); });
+    run_child(host, install_script(bundle_), [bundle = bundle_](int fd) { write_tar(bundle, fd); });
     ::close(std::exchange(host.child.out, -1));
   } catch (const EnvError& error) {
     lose(host, error.what());
@@ -138,9 +138,9 @@ void AgentRanks::install(Host& host) {
 }
 
 /// Replaces the child that the host has.
-void AgentRanks::run_child(Host& host, const std::vector<std::string>& words, const std::function<void(int)>& feed) {
+void AgentRanks::run_child(Host& host, const std::string& script, const Feed& feed) {
   drop_child(host);
-  host.child = start_piped(words, feed);
+  host.child = options_.transport->run(host.name, script, feed);
   host.said = std::make_shared<std::string>();
   host.errors = std::make_shared<asio::posix::stream_descriptor>(loop_, std::exchange(host.child.err, -1));
   auto buffer = std::make_shared<std::array<char, 4096>>();
@@ -193,7 +193,7 @@ void AgentRanks::installed(Host& host, int status) {
   host.heard = now();
   if (WIFEXITED(status) && WEXITSTATUS(status) == 0) return connect(host);
   const std::string said = last_words(host);
-  lose(host, "cannot be given this program: " + (said.empty() ? "ssh ended" : said));
+  lose(host, "cannot be given this program: " + (said.empty() ? options_.transport->name() + " ended" : said));
 }
 
 void AgentRanks::broken(Host& host, const std::string& why) {
@@ -213,7 +213,7 @@ void AgentRanks::broken(Host& host, const std::string& why) {
   lose(host, "cannot be reached: " + (said.empty() ? why : said));
 }
 
-/// What ssh says to the end; it ends a moment after its output.
+/// What the transport says to the end; it ends a moment after its output.
 std::string AgentRanks::last_words(Host& host) {
   std::string said = *host.said;
   std::array<char, 4096> buffer{};

@@ -1,5 +1,5 @@
-// The ranks of a run on several hosts, reached through one agent a host (agent.h): starts the agents over ssh, keeps
-// their connections, passes the board and the store from host to host, writes what ranks wrote.
+// The ranks of a run on several hosts, reached through one agent a host (agent.h): starts the agents by a Transport,
+// keeps their connections, passes the board and the store from host to host, writes what ranks wrote.
 //
 //   connecting ──▶ installing ──▶ connecting ──▶ joined ◀──▶ away          joined, away: orders are kept until they
 //   arrive
@@ -21,7 +21,7 @@
 
 #include "launcher/hosts/bundle.h"
 #include "launcher/hosts/session.h"
-#include "launcher/hosts/ssh.h"
+#include "launcher/hosts/transport.h"
 #include "launcher/hosts/wire.h"
 #include "launcher/log_disk.h"
 #include "launcher/rank_runner.h"
@@ -42,7 +42,7 @@ struct LauncherBoard {
 };
 
 struct HostsOptions {
-  std::string ssh = "ssh";
+  std::shared_ptr<const Transport> transport;  ///< how hosts are reached; required
   double reconnect_seconds = 15;
   std::string interface;
   BindMode bind = BindMode::none;
@@ -92,7 +92,7 @@ class AgentRanks : public RankRunner {
     std::string fault;  ///< lost: why
     PipedChild child;
     std::shared_ptr<boost::asio::posix::stream_descriptor> errors;
-    std::shared_ptr<std::string> said;  ///< to stderr, by ssh
+    std::shared_ptr<std::string> said;  ///< to stderr, by the transport
     std::shared_ptr<Wire> wire;
     Session session;
     uint64_t told = 0;  ///< the number that the last alive frame has confirmed
@@ -109,7 +109,7 @@ class AgentRanks : public RankRunner {
   void reset(Host& host);
   void connect(Host& host);
   void install(Host& host);
-  void run_child(Host& host, const std::vector<std::string>& words, const std::function<void(int)>& feed);
+  void run_child(Host& host, const std::string& script, const Feed& feed = {});
   void drop_child(Host& host);
   void await_child();
   void installed(Host& host, int status);

@@ -1,5 +1,5 @@
 // What `trainctl hosts` finds out about the hosts of a job before anything runs on them. On each host a probe runs,
-// started over ssh:
+// started by a Transport:
 //
 //   probe ──▶ stdout    "trainctl-probe " JSON: what the host is, and the address and port on which the probe listens
 //   stdin ──▶ probe     JSON: [[name, address, port], …] of the others
@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "launcher/cluster.h"
+#include "launcher/hosts/transport.h"
 
 namespace trainctl::hosts {
 
@@ -45,6 +46,6 @@ struct HostsReport {
 };
 
 /// Asks all hosts, and each about its way to each other one. Copies the program to hosts that lack it.
-HostsReport probe_hosts(const Cluster& cluster, const std::string& ssh, const std::string& interface);
+HostsReport probe_hosts(const Cluster& cluster, const Transport& transport, const std::string& interface);
 
 }  // namespace trainctl::hosts

@@ -13,7 +13,7 @@
 
 #include "engine/base/error.h"
 #include "launcher/hosts/probe.h"
-#include "launcher/hosts/ssh.h"
+#include "launcher/hosts/scripts.h"
 #include "launcher/rank_error.h"
 
 namespace trainctl::hosts {
@@ -26,8 +26,7 @@ constexpr double kAnswerSeconds = 30, kInstallSeconds = 900;
 /// A child with pipes, and the lines that it writes.
 class Talk {
  public:
-  Talk(const std::vector<std::string>& words, const std::function<void(int)>& feed = {})
-      : child_(start_piped(words, feed)) {}
+  explicit Talk(const PipedChild& child) : child_(child) {}
   Talk(const Talk&) = delete;
   Talk& operator=(const Talk&) = delete;
   ~Talk() {
@@ -107,12 +106,11 @@ struct Probe {
 };
 
 /// Starts a host's probe; installs the program first if it is not there.
-Probe start_probe(const Bundle& bundle, const std::string& ssh, const std::string& interface, HostFacts& facts) {
-  const auto words = ssh_words(ssh, facts.name, probe_script(bundle, interface));
+Probe start_probe(const Bundle& bundle, const Transport& transport, const std::string& interface, HostFacts& facts) {
   Probe probe;
   for (const bool may_install : {true, false}) {
     const double begin = wall_seconds();
-    probe.talk = std::make_unique<Talk>(words);
+    probe.talk = std::make_unique<Talk>(transport.run(facts.name, probe_script(bundle, interface)));
     const auto line = probe.talk->line(kProbeLine, kAnswerSeconds);
     const double end = wall_seconds();
     if (line) {
@@ -126,7 +124,7 @@ Probe start_probe(const Bundle& bundle, const std::string& ssh, const std::strin
       facts.memory_bytes = json.value("memory", int64_t{0});
       facts.disk_bytes = json.value("disk", int64_t{0});
       facts.round_trip_seconds = end - begin;
-      // ssh takes most of this time before the probe reads its clock.
+      // The way there takes most of this time before the probe reads its clock.
       facts.clock_seconds = json.value("time", 0.0) - end;
       if (facts.clock_seconds < 0 && facts.clock_seconds > begin - end) facts.clock_seconds = 0;
       probe.port = json.value("port", 0);
@@ -134,7 +132,7 @@ Probe start_probe(const Bundle& bundle, const std::string& ssh, const std::strin
     }
     const bool lacks_program = probe.talk->other_lines().find(kNotInstalled) != std::string::npos;
     if (!lacks_program || !may_install) break;
-    Talk install(ssh_words(ssh, facts.name, install_script(bundle)), [&](int fd) { write_tar(bundle, fd); });
+    Talk install(transport.run(facts.name, install_script(bundle), [&](int fd) { write_tar(bundle, fd); }));
     if (install.end(kInstallSeconds) != 0) {
       facts.fault = "cannot be given this program: " + one_line(install.errors());
       probe.talk.reset();
@@ -162,7 +160,7 @@ bool HostsReport::fine() const {
   return std::all_of(hosts.begin(), hosts.end(), is_fine) && std::all_of(links.begin(), links.end(), is_fine);
 }
 
-HostsReport probe_hosts(const Cluster& cluster, const std::string& ssh, const std::string& interface) {
+HostsReport probe_hosts(const Cluster& cluster, const Transport& transport, const std::string& interface) {
   std::signal(SIGPIPE, SIG_IGN);
   const Bundle bundle = bundle_of_this_program();
   HostsReport report;
@@ -170,7 +168,7 @@ HostsReport probe_hosts(const Cluster& cluster, const std::string& ssh, const st
   for (const RankPlace& place : cluster.places) {
     if (place.local_rank != 0) continue;
     report.hosts.emplace_back().name = place.host;
-    probes.push_back(start_probe(bundle, ssh, interface, report.hosts.back()));
+    probes.push_back(start_probe(bundle, transport, interface, report.hosts.back()));
   }
   for (size_t from = 0; from < probes.size(); ++from) {
     if (!probes[from].talk) continue;

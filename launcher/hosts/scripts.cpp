@@ -1,0 +1,40 @@
+// See scripts.h.
+#include "launcher/hosts/scripts.h"
+
+#include "engine/base/error.h"
+
+namespace trainctl::hosts {
+namespace {
+
+constexpr const char* kCache = "${XDG_CACHE_HOME:-$HOME/.cache}/trainctl/bin";
+
+/// Becomes `trainctl agent` with these words, by the bundle's loader.
+std::string script_of(const Bundle& bundle, const std::string& words) {
+  const std::string at = std::string("d=\"") + kCache + "/" + bundle.name + "\"; ";
+  return at + "m=$(uname -m); if test \"$m\" != " + bundle.machine + "; then echo " + kWrongMachine + " $m; " +
+         "elif test -x \"$d/bin/trainctl\"; then exec \"$d/lib/" + bundle.loader +
+         "\" --library-path \"$d/lib\" \"$d/bin/trainctl\" agent " + words + "; else echo " + kNotInstalled + "; fi";
+}
+
+}  // namespace
+
+std::string agent_script(const Bundle& bundle, const std::string& id, bool may_start) {
+  return script_of(bundle, id + (may_start ? "" : " --join") + " --installed \"$d\" --loader " + bundle.loader);
+}
+
+std::string probe_script(const Bundle& bundle, const std::string& interface) {
+  const bool is_name = interface.find_first_not_of(
+                           "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_.:@") == std::string::npos;
+  if (!is_name) throw EnvError("'" + interface + "' is no interface (launch.interface)");
+  return script_of(bundle, "probe" + (interface.empty() ? "" : " --interface " + interface));
+}
+
+std::string install_script(const Bundle& bundle) {
+  return std::string("umask 077; d=\"") + kCache + "\"; t=\"$d/." + bundle.name +
+         ".$$\"; mkdir -p \"$t\" && tar -xf - -C \"$t\" && chmod -R u+rwX,a+rX \"$t\" && "
+         "if test -d \"$d/" +
+         bundle.name + "\"; then rm -rf \"$t\"; else mv \"$t\" \"$d/" + bundle.name +
+         "\"; fi || { rm -rf \"$t\"; exit 1; }";
+}
+
+}  // namespace trainctl::hosts
