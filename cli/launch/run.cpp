@@ -52,12 +52,14 @@ std::unique_ptr<LauncherLog> open_log(const Background* background, const RunDir
 
 }  // namespace
 
-Run::Run(Workload& workload, std::vector<int> shown, boost::asio::io_context& loop, Background* background)
+Run::Run(Workload& workload, std::vector<int> shown, boost::asio::io_context& loop, Background* background,
+         std::shared_ptr<const hosts::Transport> transport)
     : workload_(workload),
       spec_(workload.spec()),
       shown_(std::move(shown)),
       loop_(loop),
       background_(background),
+      transport_(transport ? std::move(transport) : hosts::transport_of(spec_.launch)),
       cluster_(cluster_of(spec_)),
       directory_(RunDirectory::create(spec_.launch.log_dir, spec_.launch.ranks, spec_.servers())),
       lock_(directory_),
@@ -93,7 +95,7 @@ int Run::operator()() {
 /// Agents start their ranks by the launcher's decisions, which are those of one host.
 Outcome Run::supervise_hosts(Launch& launch) {
   hosts::HostsOptions options;
-  options.transport = hosts::transport_of(spec_.launch);
+  options.transport = transport_;
   options.reconnect_seconds = spec_.launch.reconnect_seconds;
   options.interface = spec_.launch.interface;
   options.bind = spec_.launch.bind;

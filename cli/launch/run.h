@@ -13,6 +13,7 @@
 #include "cli/launch/workload.h"
 #include "cli/render/run_end.h"
 #include "cli/render/run_view.h"
+#include "launcher/hosts/transport.h"
 #include "launcher/registry.h"
 #include "launcher/run_directory.h"
 #include "launcher/spawn.h"
@@ -22,8 +23,9 @@ namespace trainctl {
 class Run {
  public:
   /// `shown`: the ranks whose lines the user sees. `background`: null if not detached. All must outlive the Run.
-  /// Throws EnvError.
-  Run(Workload& workload, std::vector<int> shown, boost::asio::io_context& loop, Background* background);
+  /// `transport`: how the job's hosts are reached; null: as the job says. Throws EnvError.
+  Run(Workload& workload, std::vector<int> shown, boost::asio::io_context& loop, Background* background,
+      std::shared_ptr<const hosts::Transport> transport = nullptr);
   Run(const Run&) = delete;
   Run& operator=(const Run&) = delete;
 
@@ -55,6 +57,7 @@ class Run {
   const std::vector<int> shown_;
   boost::asio::io_context& loop_;
   Background* background_;
+  const std::shared_ptr<const hosts::Transport> transport_;
   const Cluster cluster_;
   const RunDirectory directory_;
   const RunLock lock_;
