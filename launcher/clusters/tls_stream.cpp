@@ -17,7 +17,6 @@
 #include <utility>
 
 #include "engine/base/error.h"
-#include "launcher/hosts/put_all.h"
 
 namespace trainctl::clusters {
 namespace {
@@ -149,32 +148,56 @@ std::string TlsStream::read_line(size_t most) {
   }
 }
 
-/// Each side is read only when what it said before was written, so neither fills up.
+/// Neither direction waits for the other: a program behind it may write before it has read.
 void TlsStream::copy(int in, int out, bool stays) {
+  fcntl(out, F_SETFL, fcntl(out, F_GETFL) | O_NONBLOCK);
   std::array<char, 1 << 16> buffer{};
-  bool in_ended = false;
-  while (out >= 0 || (stays && !in_ended)) {
-    if (out >= 0) {
+  std::string to_out, to_net;
+  bool in_ended = false, net_ended = false, told_end = false;
+  while (out >= 0 || (stays && (!in_ended || !to_net.empty()))) {
+    bool moved = false;
+    if (out >= 0 && to_out.empty() && !net_ended) {
       ERR_clear_error();
       const int got = SSL_read(ssl_, buffer.data(), buffer.size());
-      if (got > 0 && hosts::put_all(out, {buffer.data(), static_cast<size_t>(got)})) continue;
-      const int error = got > 0 ? SSL_ERROR_SYSCALL : SSL_get_error(ssl_, got);
-      if (error != SSL_ERROR_WANT_READ && error != SSL_ERROR_WANT_WRITE) {
-        ::close(std::exchange(out, -1));
-        continue;
+      if (got > 0) to_out.assign(buffer.data(), static_cast<size_t>(got));
+      const int error = got > 0 ? SSL_ERROR_NONE : SSL_get_error(ssl_, got);
+      net_ended = got <= 0 && error != SSL_ERROR_WANT_READ && error != SSL_ERROR_WANT_WRITE;
+      moved = got > 0 || net_ended;
+    }
+    if (!to_out.empty()) {
+      const ssize_t put = ::write(out, to_out.data(), to_out.size());
+      if (put > 0) to_out.erase(0, static_cast<size_t>(put));
+      moved = moved || put > 0;
+      if (put < 0 && errno != EAGAIN && errno != EINTR) {
+        to_out.clear();
+        net_ended = true;  // what else comes has no reader
       }
     }
-    std::array<pollfd, 2> ready{{{out >= 0 ? socket_ : -1, POLLIN, 0}, {in_ended ? -1 : in, POLLIN, 0}}};
+    if (out >= 0 && net_ended && to_out.empty()) {
+      ::close(std::exchange(out, -1));
+      moved = true;
+    }
+    if (!to_net.empty()) {
+      ERR_clear_error();
+      const int put = SSL_write(ssl_, to_net.data(), static_cast<int>(to_net.size()));
+      if (put > 0) to_net.erase(0, static_cast<size_t>(put));
+      const int error = put > 0 ? SSL_ERROR_NONE : SSL_get_error(ssl_, put);
+      if (put <= 0 && error != SSL_ERROR_WANT_READ && error != SSL_ERROR_WANT_WRITE) return;
+      moved = moved || put > 0;
+    }
+    if (in_ended && to_net.empty() && !std::exchange(told_end, true)) SSL_shutdown(ssl_);  // of our direction alone
+    if (moved) continue;
+    const short of_socket =
+        static_cast<short>((to_out.empty() && !net_ended ? POLLIN : 0) | (to_net.empty() ? 0 : POLLOUT));
+    std::array<pollfd, 3> ready{{{of_socket == 0 ? -1 : socket_, of_socket, 0},
+                                 {in_ended || !to_net.empty() ? -1 : in, POLLIN, 0},
+                                 {to_out.empty() ? -1 : out, POLLOUT, 0}}};
     if (poll(ready.data(), ready.size(), -1) < 0 && errno != EINTR) return;
     if (ready[1].revents == 0) continue;
     const ssize_t taken = read(in, buffer.data(), buffer.size());
     if (taken < 0 && (errno == EINTR || errno == EAGAIN)) continue;
     in_ended = taken <= 0;
-    if (in_ended) {
-      SSL_shutdown(ssl_);  // of our direction alone
-    } else {
-      write({buffer.data(), static_cast<size_t>(taken)});
-    }
+    if (taken > 0) to_net.assign(buffer.data(), static_cast<size_t>(taken));
   }
 }
 

@@ -42,7 +42,7 @@ class Pods(network.Network):
 
     def signal(self, process, number):
         """To the container's own process, as a kubelet sends it."""
-        with contextlib.suppress(ProcessLookupError):
+        with contextlib.suppress(OSError):
             os.kill(network.first_of(process.pid), number)
 
 
