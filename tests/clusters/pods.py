@@ -26,11 +26,11 @@ class Pods(network.Network):
             self.hosts[name] = network.Host(self, f"p{number - 1}", number)
             (self.hosts[name].tree / "etc/hosts").write_text("127.0.0.1 localhost\n")
 
-    def resolve(self, name):
-        """From now on the name is known to all pods."""
+    def resolve(self, *names):
+        """From now on these names are known to all pods, and no others."""
+        lines = "".join(f"{self.hosts[name].address} {name}\n" for name in names)
         for host in self.hosts.values():
-            with open(host.tree / "etc/hosts", "a") as file:
-                file.write(f"{self.hosts[name].address} {name}\n")
+            (host.tree / "etc/hosts").write_text("127.0.0.1 localhost\n" + lines)
 
     def start(self, name, words, variables, output):
         """A pod's container."""
