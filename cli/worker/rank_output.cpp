@@ -43,6 +43,7 @@ RankOutput::RankOutput(const PlannedJob& job, const Program& program, RankStatus
 
 TrainHooks RankOutput::hooks() {
   TrainHooks hooks;
+  hooks.on_prepared = [this] { status_.looks.fetch_add(1, std::memory_order_relaxed); };
   hooks.on_first_step = [this](const StartUpClock& clock) { on_first_step(clock); };
   hooks.on_step = [this](const StepReport& report) { on_step(report); };
   hooks.on_not_finite = [this](const StepReport& report) { on_not_finite(report); };

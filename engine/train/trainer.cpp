@@ -104,6 +104,7 @@ Trainer::Trainer(const PlannedJob& job, const Program& program, Communicator& co
   executor_options.threads = options.threads;
   executor_options.in_flight = steps_in_flight(job.spec.train);
   executor_options.print = hooks_.print;
+  executor_options.on_prepared = hooks_.on_prepared;
   executor_options.on_communication = hooks_.on_communication;
   executor_options.timeline = hooks_.timeline;
   executor_options.start_up = &start_up_;

@@ -58,8 +58,9 @@ struct TrainHooks {
   std::function<void(const StepReport&)> on_not_finite;
   std::function<void(const EpochReport&)> on_epoch;
   PrintSink print;
+  std::function<void()> on_prepared;  ///< passed to the executor, as are the next two
   std::function<void(const Instruction&)> on_communication;
-  Timeline* timeline = nullptr;  ///< passed to the executor
+  Timeline* timeline = nullptr;
   /// Called once before each step starts (counted from 0, over the whole run); false ends the run there. A device
   /// has steps in flight: the previous step may have started without being reported yet.
   std::function<bool(int64_t step)> may_start;

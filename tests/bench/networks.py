@@ -1,22 +1,27 @@
 """A training step of whole networks beside PyTorch, alternating between the two in one run.
 
   networks.py TRAINCTL [lenet gpt …] [--threads 1 2] [--rounds N]
-  networks.py TRAINCTL [resnet50 gpt2 llama …] --device cuda [--batch B] [--set parallel.recompute=[] …]
+  networks.py TRAINCTL [resnet50 gpt2 llama …] --device cuda [--batch B] [--set parallel.recompute=[] …] [--llmc train_gpt2cu]
 
 TRAINCTL may be of any install tree. The jobs are configs/ and templates/ of this repository, the peers
-networks_torch.py: eager on a CPU with the same threads, eager and compiled on a GPU in bf16. Prints, for each case,
+networks_torch.py: eager on a CPU with the same threads, eager and compiled on a GPU in bf16; and llm.c's program for
+GPT-2, built with cuDNN, on tokens made up here. Prints, for each case,
 the median over the rounds of each round's median step, with the lowest and the highest round, the ratio of the
 medians and those of the single rounds, and memory: on a CPU of the largest process; on a GPU what the plan and
 PyTorch's allocator say, and the most that nvidia-smi saw in use.
 """
-import argparse, contextlib, json, os, pathlib, statistics, subprocess, sys, tempfile
+import argparse, contextlib, json, math, os, pathlib, re, statistics, struct, subprocess, sys, tempfile
 
 here = pathlib.Path(__file__).resolve().parent
 root = here.parent.parent
 
+# The peers recompute nothing either.
+KEEP_ALL = ["parallel.recompute=[]"]
+
+
 def gpt2(layers, heads, d):
     return ("templates/gpt2.yaml", 16, 60, "gpt", dict(layers=layers, d=d, heads=heads, length=1024, vocab=50304),
-            [f"vars.layers={layers}", f"vars.heads={heads}", f"vars.d={d}"])
+            [f"vars.layers={layers}", f"vars.heads={heads}", f"vars.d={d}", *KEEP_ALL])
 
 
 # job, batch, steps, the peer and its sizes, fields of the job
@@ -29,7 +34,7 @@ NETWORKS = {
     "gpt2_774m": gpt2(36, 20, 1280),
     "gpt2_1558m": gpt2(48, 25, 1600),
     "llama": ("templates/llama.yaml", 16, 60, "llama",
-              {"layers": 16, "d": 1024, "heads": 16, "kv-heads": 4, "hidden": 2816, "length": 1024, "vocab": 32000}, []),
+              {"layers": 16, "d": 1024, "heads": 16, "kv-heads": 4, "hidden": 2816, "length": 1024, "vocab": 32000}, KEEP_ALL),
 }
 ON = {"cpu": ("lenet", "gpt"), "cuda": ("resnet50", "gpt2", "gpt2_350m", "llama")}
 
@@ -75,6 +80,9 @@ def trainctl(a, name, threads):
         plan, _ = sh([a.trainctl, "plan", str(root / job), "--json", *sets], threads)
         memory = json.loads(plan)["rank_classes"][0]["arena_bytes"]
     times = [row["seconds"] * 1e3 for row in rows if "step" in row and "seconds" in row]
+    losses = [row["loss"] for row in rows if row.get("loss") is not None]
+    if not losses or not all(map(math.isfinite, losses)) or losses[-1] >= losses[0]:
+        sys.exit(f"{name} does not learn: its loss goes from {losses[:1]} to {losses[-1:]}")
     return statistics.median(times[len(times) // 4:]), memory
 
 
@@ -88,12 +96,37 @@ def torch(a, name, threads, compiled):
     return report["ms"], report["memory"]
 
 
+def llmc(a, name):
+    """llm.c starts from random weights of the given depth, with float32 masters, and reads a file of uint16 tokens."""
+    _, batch, steps, _, sizes, _ = NETWORKS[name]
+    batch, length = a.batch or batch, sizes["length"]
+    with tempfile.TemporaryDirectory() as scratch:
+        count = (steps + 1) * batch * length + 1
+        with open(f"{scratch}/tokens_train.bin", "wb") as file:
+            file.write(struct.pack("<256i", 20240520, 1, count, *[0] * 253))
+            file.write(tokens(count))
+        words = {"-i": file.name, "-j": file.name, "-e": f"d{sizes['layers']}", "-b": batch, "-t": length, "-x": steps, "-v": 10**6, "-m": 1,
+                 "-s": 0, "-h": 0, "-r": 0}
+        out, _ = sh([a.llmc, *(str(word) for pair in words.items() for word in pair)], 1)
+    times = [float(ms) for ms in re.findall(r"^step .* ([\d.]+) ms ", out, re.M)]
+    return statistics.median(times[len(times) // 4:]), 0
+
+
+def tokens(count):
+    """Of two bytes each, below 50,176."""
+    noise = bytearray(os.urandom(2 * count))
+    noise[1::2] = bytes(high % 196 for high in noise[1::2])
+    return noise
+
+
 def compare(a, name, threads):
     kinds = {"trainctl": lambda: trainctl(a, name, threads)}
     if not a.no_eager:
         kinds["eager"] = lambda: torch(a, name, threads, False)
-    if a.device == "cuda":
+    if a.device == "cuda" and not a.no_compiled:
         kinds["compiled"] = lambda: torch(a, name, threads, True)
+    if a.llmc and NETWORKS[name][0] == "templates/gpt2.yaml":
+        kinds["llm.c"] = lambda: llmc(a, name)
     ms, memory = {kind: [] for kind in kinds}, dict.fromkeys(kinds, (0, 0))
     for _ in range(a.rounds):
         for kind, measure in kinds.items():
@@ -124,14 +157,19 @@ def main():
     parser.add_argument("--threads", type=int, nargs="+", default=[1, 2], help="on a CPU")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--batch", type=int)
+    parser.add_argument("--steps", type=int, help="of each run")
     parser.add_argument("--set", action="append", default=[], help="a field of the job")
     parser.add_argument("--no-eager", action="store_true", help="on a GPU: only the compiled peer")
+    parser.add_argument("--no-compiled", action="store_true", help="on a GPU: without PyTorch compiled")
+    parser.add_argument("--llmc", metavar="BIN", help="train_gpt2cu of llm.c, a peer of the GPT-2s")
     ours = root / "build/peers/bin/python3"
     parser.add_argument("--python", default=str(ours) if ours.exists() else sys.executable, help="that has PyTorch")
     a = parser.parse_args()
     unknown = set(a.networks) - set(NETWORKS)
     if unknown:
         parser.error(f"no network {', '.join(sorted(unknown))}; there are {', '.join(NETWORKS)}")
+    if a.steps:
+        NETWORKS.update({name: (job, batch, a.steps, *rest) for name, (job, batch, _, *rest) in NETWORKS.items()})
     for name in a.networks or ON[a.device]:
         for threads in a.threads if a.device == "cpu" else [1]:
             compare(a, name, threads)

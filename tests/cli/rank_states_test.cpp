@@ -6,6 +6,7 @@
 #include <algorithm>
 
 #include "cli/launch/stopped_ranks.h"
+#include "cli/worker/rank_failure.h"
 #include "engine/runtime/comm/shared_memory.h"
 #include "engine/train/job.h"
 #include "tests/jobs/jobs.h"
@@ -119,4 +120,20 @@ TEST_CASE("a rank whose process is stopped is shown with the time since when") {
   CHECK(at(27)[2] == "stopped 0 s");
   stopped.ended(2);
   CHECK(at(29)[2] == "running");
+}
+
+TEST_CASE("a rank that prepares kernels before its first step moves, and one that does nothing else does not") {
+  FourRanks ranks;
+  const Program& program = ranks.classes.programs[0];
+  RankStatus& status = ranks.memory->status(0);
+  status.step = 0;
+  const uint64_t before = progress_of(status, program).position;
+  CHECK(progress_of(status, program).position == before);
+  status.looks.fetch_add(1);
+  CHECK(progress_of(status, program).position != before);
+
+  status.step = 5;
+  const uint64_t training = progress_of(status, program).position;
+  status.looks.fetch_add(1);
+  CHECK(progress_of(status, program).position == training);
 }

@@ -224,6 +224,21 @@ class Campaign:
         steps = [step for step in comparable(reference) if step > at]
         self.follow(job, reference_path, moved, {step: reference[step] for step in reference if step > at}, steps,
                     f"resumed after step {at} with {' '.join(plan)}, ")
+        if self.gpus and last - at > 1:
+            self.there_and_back(job, path, reference_path, f"{folder}.cpu", at, rng.randint(at + 1, last - 1), reference)
+
+    def there_and_back(self, job, path, reference_path, folder, at, back, reference):
+        """The reference saves on a CPU after step `at`, the job goes on from there on GPUs, and the reference from what that saved after
+        step `back`."""
+        one, on_gpus = job.reference_overrides(), f"{folder}.on_gpus"
+        run_losses(self.options.trainctl, reference_path, [*one, f"train.checkpoint={{every_steps: {at}, keep: 1000, dir: {folder}}}"])
+        there = self.run_plan(path, job, ["--resume-from", f"{folder}/step_{at:08}",
+                                          f"train.checkpoint={{every_steps: {back}, keep: 1000, dir: {on_gpus}}}"])
+        again = run_losses(self.options.trainctl, reference_path, [*one, "--resume-from", f"{on_gpus}/step_{back:08}"])
+        found = {**{step: loss for step, loss in there.items() if step <= back}, **again}
+        steps = [step for step in comparable(reference) if step > at]
+        self.follow(job, reference_path, found, {step: reference[step] for step in reference if step > at}, steps,
+                    f"from a CPU to GPUs after step {at} and back after step {back}, ")
 
     def other_plan(self, job, reference_path, rng):
         """Overrides of the reference's file: any ranks, stages and shards on CPUs that `plan` takes, or one rank."""

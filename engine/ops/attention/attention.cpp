@@ -120,13 +120,13 @@ void expect_grad(Infos in) {
   expect_shape(in[in.size() - 2], in[0].shape, "the output");
 }
 
-/// The library's workspace; of the engine's own kernels, sum dy * out of each row.
+/// The library's workspace; of the engine's own kernels, a number of each row, or two with rows rounded up to tiles.
 int64_t most_grad_scratch(const std::vector<Shape>& inputs, const std::vector<Shape>& outputs) {
   const Shape& logs = inputs.back();
   AttentionSize n{.b = logs[0], .t = logs[3], .s = logs[3], .g = logs[1], .r = logs[2]};
   n.d = inputs[0][2] / n.heads();
   if (outputs.size() == 3) n.s = outputs[1][1];
-  int64_t most = 4 * num_elements(logs);
+  int64_t most = 8 * n.b * n.heads() * ((n.t + 63) / 64 * 64);
   for (const bool uniform : {false, true}) {
     const AttentionSlice slice = grad_slice(n, uniform);
     if (slice.b > 0) most = std::max(most, grad_workspace(n, slice));

@@ -41,8 +41,9 @@ struct alignas(64) RankStatus {
   std::atomic<uint64_t> copied{
       0};            ///< steps before the last state that the rank has copied for a save, plus 1; 0: none
   comm::Event mail;  ///< rings with each piece of a message to this rank
-  std::atomic<uint64_t> looks{
-      0};  ///< at the save that it waits for, while `saving`; of an asynchronous server for work
+  /// How often it has moved where no step and no instruction tell: kernels prepared before the first step, looks at the
+  /// save that it waits for, looks of an asynchronous server for work.
+  std::atomic<uint64_t> looks{0};
 };
 
 class RankBoard {

@@ -146,6 +146,7 @@ Bound CpuExecutor::bind(const Instruction& instruction) {
   }
   if (instruction.opcode == Opcode::kernel) {
     bind_kernel(instruction, bound);
+    if (options_.on_prepared) options_.on_prepared();
     return bound;
   }
   static_cast<BoundMove&>(bound) = bind_move(instruction, program_, arena_.data());

@@ -30,8 +30,14 @@ int64_t StepProgram::printed_bytes(const Program& program) {
 }
 
 StepProgram::StepProgram(const Program& program, const StepMemory& memory, const InputLayout& inputs,
-                         const SampleTables& tables, const CudaCommunicator* peers, uint64_t seed)
-    : program_(program), memory_(memory), peers_(peers), seed_(seed), begun_(make_event()) {
+                         const SampleTables& tables, const CudaCommunicator* peers, uint64_t seed,
+                         std::function<void()> on_prepared)
+    : program_(program),
+      memory_(memory),
+      peers_(peers),
+      seed_(seed),
+      on_prepared_(std::move(on_prepared)),
+      begun_(make_event()) {
   use_stream(kCompute, false);
   bound_.reserve(program.instructions.size());
   for (size_t i = 0; i < program.instructions.size(); ++i) {
@@ -140,6 +146,7 @@ void StepProgram::bind_launches() {
     end = end_of_launch(code, first);
     while (end - first > 1 && !bind_as_one(first, end)) --end;
     if (end - first == 1 && code[first].opcode == Opcode::kernel) bound_[first].kernel = bind_kernel(code[first]);
+    if (on_prepared_) on_prepared_();
   }
 }
 

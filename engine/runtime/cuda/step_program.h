@@ -44,7 +44,7 @@ struct TimedEvents {
 class StepProgram {
  public:
   StepProgram(const Program& program, const StepMemory& memory, const InputLayout& inputs, const SampleTables& tables,
-              const CudaCommunicator* peers, uint64_t seed);
+              const CudaCommunicator* peers, uint64_t seed, std::function<void()> on_prepared);
 
   cudaStream_t compute() const { return streams_.at(kCompute).get(); }
 
@@ -108,6 +108,7 @@ class StepProgram {
   const StepMemory memory_;
   const CudaCommunicator* peers_;  ///< null: none
   const uint64_t seed_;
+  const std::function<void()> on_prepared_;
   std::map<int, Stream> streams_;  ///< those that the program uses
   std::map<int, Event> ends_;      ///< end of a step, for each stream but compute
   std::map<int, int> channels_;    ///< stream of the sends to each peer

@@ -44,7 +44,7 @@ follow)
   for job in "${follow[@]}"; do
     name=${job%:*}
     for p in fp32 tf32 bf16; do
-      run bin/trainctl run templates/$name.yaml $one precision=$p dataset.batch=${job#*:} dataset.samples=$((100 * ${job#*:})) \
+      run bin/trainctl run templates/$name.yaml $one precision=$p launch.timeout=300 dataset.batch=${job#*:} dataset.samples=$((100 * ${job#*:})) \
         train.steps=100 train.log_every=1 launch.log_dir=$at/follow_${name}_$p > $at/follow_${name}_$p.log 2>&1 || tail -20 $at/follow_${name}_$p.log
     done
     compare_losses $at/follow_$name

@@ -5,9 +5,10 @@
 #   ops.sh cases [FAMILY …]   5 min   of conv2d, attention and rotary, unless others are named; 16 cores
 #   ops.sh rest               ? min   of all other families, and the tests that belong to no family
 #   ops.sh sanitize           5 min   memcheck and racecheck of own kernels: conv2d, batch_norm, attention, rotary
+#   ops.sh race               1 min   memcheck and racecheck of single calls of own kernels: convolutions, gradient of attention
 # Prints a line a process, with its slowest tests, and the end of those that fail. All of it is in $OUT/ops_PART.log.
 set -uo pipefail
-part=${1:?cases, rest or sanitize}; shift
+part=${1:?cases, rest, sanitize or race}; shift
 source "$(dirname "${BASH_SOURCE[0]}")/machine.sh"
 tests="stdbuf -oL $at/bin/test_op_cases_cuda -d"
 mkdir -p $at/ops
@@ -38,7 +39,9 @@ cases)
     for w in "${!walks[@]}"; do start $f.$w $f $tests -tc="${walks[$w]}"; done
     [ $f != conv2d ] || { start conv2d.products $f $tests -tc="matrix products on*"; start conv2d.networks $f $tests -tc="$conv"; }
   done ;;
-rest) start rest "$rest" $tests -tce="$conv" ;;
+rest)
+  for w in "${!walks[@]}"; do start rest.$w "$rest" $tests -tc="${walks[$w]}"; done
+  start rest.alone "$rest" $tests -tce="$(IFS=,; echo "${walks[*]}"),$conv" ;;
 sanitize)
   check="compute-sanitizer --error-exitcode 9 --print-limit 20"
   start conv_library conv2d $check --tool memcheck $tests -tc="matrix products on*"
@@ -47,6 +50,21 @@ sanitize)
   start norm_memory batch_norm $check --tool memcheck $tests -tc="a forward*,backward*,a CUDA kernel run twice*"
   start norm_race batch_norm $check --tool racecheck $tests -tc="a CUDA kernel run twice*,kernels*"
   start attention_memory attention,rotary $check --tool memcheck $tests -tc="a forward*,a CUDA kernel run twice*" ;;
+race)
+  call() {  # NAME SHAPES ATTRS [VARIABLE=VALUE]: one op, in bf16
+    local name=$1 shapes=$2 attrs=$3 tool; shift 3
+    for tool in memcheck racecheck; do
+      start $name.$tool - env "$@" compute-sanitizer --error-exitcode 9 --print-limit 20 --tool $tool $at/bin/trainctl bench op ${name%%.*} \
+        --device cuda --dtype bf16 --repeat 1 --shape $shapes --attrs $attrs
+    done
+  }
+  own=TRAINCTL_CUDA_LIBRARY_PATH=/nowhere
+  call conv2d 2x24x13x11,40x24x3x3 groups=1 $own
+  call conv2d_input_grad 2x40x13x11,40x24x3x3 size=[13,11] $own
+  call conv2d_weight_grad 2x24x13x11,2x40x13x11 groups=1 $own
+  call conv2d_weight_grad.last 2x13x11x24,2x13x11x40 channels_last=true $own
+  call attention_grad.causal 2x300x128,2x300x384,2x300x128,2x2x1x300 head_dim=64,causal=true
+  call attention_grad.grouped 1x200x192,1x200x320,1x200x192,1x1x3x200 head_dim=64,group=3,causal=false ;;
 esac
 wait
 } 2>&1 | tee "$out/ops_$part.log"

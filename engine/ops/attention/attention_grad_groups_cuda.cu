@@ -1,0 +1,407 @@
+// See the header. Both kernels compute the scores again, from q, k and the rows' logs, so that every sum is kept in
+// registers and added in a fixed order: seven products of tiles in place of five, and no atomics.
+//
+//   rows_kernel      of each query: log, in powers of two, and mean = sum dy * out
+//   keys_kernel      a block for 64 keys of a kv head: dk and dv, over the tiles of 64 queries that see them
+//   queries_kernel   a block for 64 queries of a head: dq, over the tiles of 64 keys that they see
+//
+// A block is one group of four warps; several run on a multiprocessor, so that one's exponentials are computed beside
+// another's products. The copy engine loads kPlaces tiles ahead. With p = e^(score - log) and g = p (dy v' - mean):
+//
+//   keys_kernel      p' = k q',  g' from v dy',  dv += p' dy,  dk += g' q
+//   queries_kernel   p = q k',   g from dy v',   dq += g k
+#include <cuda.h>
+
+#include "engine/ops/attention/attention_grad_groups_cuda.h"
+#include "engine/ops/cuda/driver_function_cuda.h"
+#include "engine/ops/cuda/warp_group_products_cuda.cuh"
+#include "engine/ops/small_step/tile_copies_cuda.cuh"
+#include "engine/ops/softmax/exponentials_cuda.cuh"
+
+namespace trainctl {
+namespace {
+
+using namespace cuda;
+
+constexpr int kFeatures = 64;
+
+/// What both kernels read and write.
+struct Gradient {
+  CUtensorMap q, k, v, dy;  ///< [b, g, r, rows, 64]
+  int b, t, s, g, r;
+  int first_row;
+  bool causal;
+  float scale;
+  const float2* rows;  ///< log and mean: [b, g, r, t, rounded up to tiles]; beyond t: infinite and 0
+  bf16 *dq, *dk, *dv;
+  Heads to_q, to_k, to_v;
+
+  __device__ bool sees(int row, int key) const { return key < s && (!causal || key <= first_row + row); }
+  /// Whether 64 rows see all of 64 keys.
+  __device__ bool see_all(int row0, int key0) const {
+    return key0 + kSquare <= s && (!causal || key0 + kSquare - 1 <= first_row + row0);
+  }
+  __device__ const float2* rows_of(int b_, int g_, int r_) const {
+    return rows + ((static_cast<int64_t>(b_) * g + g_) * r + r_) * tiles(t) * kSquare;
+  }
+  __host__ __device__ static int64_t tiles(int64_t rows) { return (rows + kSquare - 1) / kSquare; }
+};
+
+/// Two tiles of the block's own, and pairs of others that pass through kPlaces places.
+template <int kPlaces>
+struct alignas(1024) Shared {
+  unsigned char own[2][kSquareBytes];
+  unsigned char passing[kPlaces][2][kSquareBytes];
+  float2 rows[kPlaces][kSquare];  ///< of the queries that pass
+  alignas(8) float own_here[2], here[kPlaces][2];
+
+  __device__ static Shared& get() {
+    extern __shared__ unsigned char bytes[];
+    const unsigned past = shared_address(bytes) % 1024;
+    return *reinterpret_cast<Shared*>(bytes + (past == 0 ? 0 : 1024 - past));
+  }
+  static constexpr size_t bytes() { return sizeof(Shared) + 1024; }
+
+  /// Called by the whole block, before the first copy.
+  __device__ void prepare() {
+    if (threadIdx.x == 0) {
+      prepare_announcements(own_here);
+      for (int i = 0; i < kPlaces; ++i) prepare_announcements(here[i]);
+      publish_to_copies();
+    }
+    __syncthreads();
+  }
+};
+constexpr int kKeysPlaces = 3, kQueriesPlaces = 2, kKeysBlocks = 3, kQueriesBlocks = 4;  // on a multiprocessor
+using KeysShared = Shared<kKeysPlaces>;
+using QueriesShared = Shared<kQueriesPlaces>;
+
+/// Loads the 64 rows from `row` on of one head, with zeros beyond the last.
+__device__ void copy_square(unsigned char* to, const CUtensorMap& map, int row, int r, int g, int b, float* barrier) {
+#ifdef TRAINCTL_WARP_GROUP_PRODUCTS
+  asm volatile(
+      "cp.async.bulk.tensor.5d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%0], "
+      "[%1, {%2, %3, %4, %5, %6}], [%7];" ::"r"(shared_address(to)),
+      "l"(&map), "r"(0), "r"(row), "r"(r), "r"(g), "r"(b), "r"(shared_address(barrier))
+      : "memory");
+#endif
+}
+
+/// Loads the numbers of 64 rows.
+__device__ void copy_rows(float2* to, const float2* from, float* barrier) {
+#ifdef TRAINCTL_WARP_GROUP_PRODUCTS
+  asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(
+                   shared_address(to)),
+               "l"(from), "n"(kSquare * sizeof(float2)), "r"(shared_address(barrier))
+               : "memory");
+#endif
+}
+
+__device__ uint64_t tile_at(const unsigned char* tile) { return square_at(shared_address(tile)); }
+
+/// This thread's place in the sums.
+struct Lane {
+  int row = static_cast<int>(threadIdx.x) / 32 * 16 + static_cast<int>(threadIdx.x) % 32 / 4;
+  int column = 2 * (static_cast<int>(threadIdx.x) % 4);
+};
+
+/// Rounded sums, times `scale`; rows beyond `rows` are not written.
+__device__ void write_sums(const float (&d)[32], float scale, const Lane& lane, bf16* to, int64_t step, int rows) {
+#pragma unroll
+  for (int h = 0; h < 2; ++h) {
+    if (lane.row + 8 * h >= rows) continue;
+    bf16* const line = to + (lane.row + 8 * h) * step + lane.column;
+#pragma unroll
+    for (int j = 0; j < 8; ++j)
+      *reinterpret_cast<unsigned*>(line + 8 * j) = pair_of(scale * d[4 * j + 2 * h], scale * d[4 * j + 2 * h + 1]);
+  }
+}
+
+__device__ void clear(float (&d)[32]) {
+#pragma unroll
+  for (float& v : d) v = 0;
+}
+
+/// The tiles of queries that see a block's keys, of all query heads of the group, and where they pass.
+struct QueryTiles {
+  const Gradient& x;
+  KeysShared& shared;
+  int b, g, first, each, all;
+
+  __device__ QueryTiles(const Gradient& of, KeysShared& memory, int b_, int g_, int key0)
+      : x(of), shared(memory), b(b_), g(g_), first((x.causal ? max(0, key0 - x.first_row) : 0) / kSquare) {
+    each = max(0, static_cast<int>(Gradient::tiles(x.t)) - first);
+    all = each * x.r;
+  }
+  __device__ int row(int i) const { return (first + i % each) * kSquare; }
+  /// Called by one thread.
+  __device__ void copy(int i) const {
+    if (i >= all) return;
+    const int place = i % kKeysPlaces, r = i / each;
+    float* const here = shared.here[place];
+    announce_bytes(here, 2 * kSquareBytes + kSquare * sizeof(float2));
+    copy_square(shared.passing[place][0], x.q, row(i), r, g, b, here);
+    copy_square(shared.passing[place][1], x.dy, row(i), r, g, b, here);
+    copy_rows(shared.rows[place], x.rows_of(b, g, r) + row(i), here);
+  }
+};
+
+/// p' of 64 keys and 64 queries from their scores.
+__device__ void weigh_queries(const Gradient& x, const float2* rows, const Lane& lane, int row0, int key0,
+                              float (&p)[32]) {
+  const float unit = x.scale * kLog2e;
+#pragma unroll
+  for (int j = 0; j < 8; ++j) {
+    const float4 two = *reinterpret_cast<const float4*>(rows + 8 * j + lane.column);
+#pragma unroll
+    for (int e = 0; e < 4; ++e) p[4 * j + e] = power_of_two(fmaf(p[4 * j + e], unit, e % 2 == 0 ? -two.x : -two.z));
+  }
+  if (x.see_all(row0, key0)) return;
+#pragma unroll
+  for (int i = 0; i < 32; ++i) {
+    const int row = row0 + 8 * (i / 4) + lane.column + i % 2, key = key0 + lane.row + 8 * (i / 2 % 2);
+    if (!x.sees(row, key)) p[i] = 0;
+  }
+}
+
+__device__ void slope_queries(const float2* rows, const Lane& lane, const float (&p)[32], float (&g)[32]) {
+#pragma unroll
+  for (int j = 0; j < 8; ++j) {
+    const float4 two = *reinterpret_cast<const float4*>(rows + 8 * j + lane.column);
+#pragma unroll
+    for (int e = 0; e < 4; ++e) g[4 * j + e] = p[4 * j + e] * (g[4 * j + e] - (e % 2 == 0 ? two.y : two.w));
+  }
+}
+
+__global__ void __launch_bounds__(kGroupThreads, kKeysBlocks) keys_kernel(const __grid_constant__ Gradient x) {
+  wait_for_kernel_before();
+  let_next_kernel_start();
+  KeysShared& shared = KeysShared::get();
+  shared.prepare();
+  const int heads = x.b * x.g, head = static_cast<int>(blockIdx.x) % heads, b = head / x.g, g = head % x.g;
+  const int key0 = static_cast<int>(blockIdx.x) / heads * kSquare;  // causal: those with the most queries first
+  const QueryTiles tiles(x, shared, b, g, key0);
+  if (threadIdx.x == 0) {
+    announce_bytes(shared.own_here, 2 * kSquareBytes);
+    copy_square(shared.own[0], x.k, key0, 0, g, b, shared.own_here);
+    copy_square(shared.own[1], x.v, key0, 0, g, b, shared.own_here);
+    for (int i = 0; i < kKeysPlaces; ++i) tiles.copy(i);
+  }
+  const Lane lane;
+  const uint64_t keys = tile_at(shared.own[0]), values = tile_at(shared.own[1]);
+  float dk[32], dv[32];
+  clear(dk);
+  clear(dv);
+  wait_for_bytes(shared.own_here, 0);
+  for (int i = 0, place = 0, round = 0; i < tiles.all; ++i) {
+    const uint64_t queries = tile_at(shared.passing[place][0]), dys = tile_at(shared.passing[place][1]);
+    float p[32], slope[32];
+    unsigned pairs[16];
+    wait_for_bytes(shared.here[place], round);
+    begin_products();
+    multiply_lines(p, keys, queries);
+    end_products();
+    multiply_lines(slope, values, dys);
+    end_products();
+    products_done<1>();
+    settle(p);
+    weigh_queries(x, shared.rows[place], lane, tiles.row(i), key0, p);
+    round_sums(p, pairs);
+    begin_products();
+    add_over_lines(dv, pairs, dys);
+    end_products();
+    products_done<1>();
+    settle(slope);
+    slope_queries(shared.rows[place], lane, p, slope);
+    unsigned g_pairs[16];
+    round_sums(slope, g_pairs);
+    begin_products();
+    add_over_lines(dk, g_pairs, queries);
+    end_products();
+    products_done<0>();
+    settle(dk);
+    settle(dv);
+    __syncthreads();
+    if (threadIdx.x == 0) tiles.copy(i + kKeysPlaces);
+    if (++place == kKeysPlaces) place = 0, round ^= 1;
+  }
+  write_sums(dk, x.scale, lane, x.dk + offset_of(x.to_k, b, g, 0, key0), x.to_k.row, x.s - key0);
+  write_sums(dv, 1.0f, lane, x.dv + offset_of(x.to_v, b, g, 0, key0), x.to_v.row, x.s - key0);
+}
+
+/// p of 64 queries and 64 keys from their scores; `logs`: of this thread's two rows.
+__device__ void weigh_keys(const Gradient& x, const float2 (&rows)[2], const Lane& lane, int row0, int key0,
+                           float (&p)[32]) {
+  const float unit = x.scale * kLog2e;
+#pragma unroll
+  for (int i = 0; i < 32; ++i) p[i] = power_of_two(fmaf(p[i], unit, -rows[i / 2 % 2].x));
+  if (x.see_all(row0, key0)) return;
+#pragma unroll
+  for (int i = 0; i < 32; ++i)
+    if (!x.sees(row0 + lane.row + 8 * (i / 2 % 2), key0 + 8 * (i / 4) + lane.column + i % 2)) p[i] = 0;
+}
+
+__global__ void __launch_bounds__(kGroupThreads, kQueriesBlocks) queries_kernel(const __grid_constant__ Gradient x) {
+  wait_for_kernel_before();
+  let_next_kernel_start();
+  QueriesShared& shared = QueriesShared::get();
+  shared.prepare();
+  const int heads = x.b * x.g * x.r, head = static_cast<int>(blockIdx.x) % heads;
+  const int r = head % x.r, g = head / x.r % x.g, b = head / (x.r * x.g);
+  // Causal: those with the most keys first.
+  const int row0 = (static_cast<int>(gridDim.x) / heads - 1 - static_cast<int>(blockIdx.x) / heads) * kSquare;
+  const int seen = x.causal ? min(x.s, x.first_row + min(row0 + kSquare, x.t)) : x.s;
+  const int tiles = static_cast<int>(Gradient::tiles(seen));
+  const auto copy = [&](int i) {
+    if (i >= tiles) return;
+    const int place = i % kQueriesPlaces;
+    announce_bytes(shared.here[place], 2 * kSquareBytes);
+    copy_square(shared.passing[place][0], x.k, i * kSquare, 0, g, b, shared.here[place]);
+    copy_square(shared.passing[place][1], x.v, i * kSquare, 0, g, b, shared.here[place]);
+  };
+  if (threadIdx.x == 0) {
+    announce_bytes(shared.own_here, 2 * kSquareBytes);
+    copy_square(shared.own[0], x.q, row0, r, g, b, shared.own_here);
+    copy_square(shared.own[1], x.dy, row0, r, g, b, shared.own_here);
+    for (int i = 0; i < kQueriesPlaces; ++i) copy(i);
+  }
+  const Lane lane;
+  const float2* const all_rows = x.rows_of(b, g, r) + row0 + lane.row;
+  const float2 rows[2] = {all_rows[0], all_rows[8]};
+  const uint64_t queries = tile_at(shared.own[0]), dys = tile_at(shared.own[1]);
+  float dq[32];
+  clear(dq);
+  wait_for_bytes(shared.own_here, 0);
+  for (int i = 0, place = 0, round = 0; i < tiles; ++i) {
+    const uint64_t keys = tile_at(shared.passing[place][0]), values = tile_at(shared.passing[place][1]);
+    float p[32], slope[32];
+    unsigned g_pairs[16];
+    wait_for_bytes(shared.here[place], round);
+    begin_products();
+    multiply_lines(p, queries, keys);
+    end_products();
+    multiply_lines(slope, dys, values);
+    end_products();
+    products_done<1>();
+    settle(p);
+    weigh_keys(x, rows, lane, row0, i * kSquare, p);
+    products_done<0>();
+    settle(slope);
+#pragma unroll
+    for (int e = 0; e < 32; ++e) slope[e] = p[e] * (slope[e] - rows[e / 2 % 2].y);
+    round_sums(slope, g_pairs);
+    begin_products();
+    add_over_lines(dq, g_pairs, keys);
+    end_products();
+    products_done<0>();
+    settle(dq);
+    __syncthreads();
+    if (threadIdx.x == 0) copy(i + kQueriesPlaces);
+    if (++place == kQueriesPlaces) place = 0, round ^= 1;
+  }
+  write_sums(dq, x.scale, lane, x.dq + offset_of(x.to_q, b, g, r, row0), x.to_q.row, x.t - row0);
+}
+
+constexpr int kSumThreads = 256, kPacks = kFeatures / 8;
+
+/// Eight threads a row, of `padded` rows of each head.
+__global__ void __launch_bounds__(kSumThreads) rows_kernel(const bf16* dy, const bf16* out, const float* logs,
+                                                           Heads heads, int g, int r, int t, int padded, float2* to) {
+  wait_for_kernel_before();
+  let_next_kernel_start();
+  constexpr int kRows = kSumThreads / kPacks;
+  const int blocks = padded / kRows, head = static_cast<int>(blockIdx.x) / blocks;
+  const int row = static_cast<int>(blockIdx.x) % blocks * kRows + static_cast<int>(threadIdx.x) / kPacks;
+  const int pack = static_cast<int>(threadIdx.x) % kPacks;
+  float sum = 0;
+  if (row < t) {
+    const int64_t from = offset_of(heads, head / (g * r), head / r % g, head % r, row) + pack * 8;
+    const uint4 left = *reinterpret_cast<const uint4*>(dy + from), right = *reinterpret_cast<const uint4*>(out + from);
+    const unsigned a[4] = {left.x, left.y, left.z, left.w}, b[4] = {right.x, right.y, right.z, right.w};
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      sum += __uint_as_float(a[i] << 16) * __uint_as_float(b[i] << 16);
+      sum += __uint_as_float(a[i] & 0xffff0000u) * __uint_as_float(b[i] & 0xffff0000u);
+    }
+  }
+#pragma unroll
+  for (int by = kPacks / 2; by > 0; by /= 2) sum += __shfl_xor_sync(~0u, sum, by);
+  if (pack != 0) return;
+  to[static_cast<int64_t>(head) * padded + row] =
+      row < t ? make_float2(logs[static_cast<int64_t>(head) * t + row] * kLog2e, sum) : make_float2(INFINITY, 0);
+}
+
+/// The copy engine's description of `rows` rows of each head; false: it cannot read them.
+bool describe(CUtensorMap& to, const void* data, const Heads& heads, const AttentionSize& n, int64_t rows, int64_t r) {
+  const auto encode = driver_function<decltype(cuTensorMapEncodeTiled)>("cuTensorMapEncodeTiled");
+  if (encode == nullptr) return false;
+  const int64_t counts[5] = {kFeatures, rows, r, n.g, n.b};
+  const int64_t steps[4] = {heads.row, r > 1 ? heads.head : kFeatures, n.g > 1 ? heads.group : kFeatures,
+                            n.b > 1 ? heads.batch : kFeatures};
+  cuuint64_t sizes[5], bytes[4];
+  for (int i = 0; i < 5; ++i) sizes[i] = static_cast<cuuint64_t>(counts[i]);
+  for (int i = 0; i < 4; ++i) {
+    bytes[i] = static_cast<cuuint64_t>(steps[i]) * sizeof(bf16);
+    if (bytes[i] % 16 != 0 || steps[i] <= 0) return false;
+  }
+  const cuuint32_t box[5] = {kFeatures, kSquare, 1, 1, 1}, every[5] = {1, 1, 1, 1, 1};
+  auto* const first = const_cast<bf16*>(static_cast<const bf16*>(data)) + heads.first;
+  return encode(&to, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, 5, first, sizes, bytes, box, every,
+                CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
+                CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) == CUDA_SUCCESS;
+}
+
+/// Hopper itself: the products exist on no other architecture.
+bool is_hopper() {
+  int device = 0, major = 0;
+  cuda_check(cudaGetDevice(&device), "cudaGetDevice");
+  cuda_check(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device), "cudaDeviceGetAttribute");
+  return major == 9 && built_for_hopper();
+}
+
+bool applies(const CudaKernelCall& call, const AttentionCall& a) {
+  const auto is_bf16 = [](const TensorArg& arg) { return arg.dtype == DType::bf16; };
+  const auto starts = [](const TensorArg& arg) { return reinterpret_cast<uintptr_t>(arg.data) % 16 == 0; };
+  const AttentionSize& n = a.size;
+  const int64_t most = int64_t{1} << 30;
+  return n.d == kFeatures && !a.masked && is_bf16(call.in[0]) && is_bf16(call.in[a.q_at]) && is_bf16(call.in[a.k_at]) &&
+         is_bf16(call.out[0]) && std::all_of(call.in.begin(), call.in.end(), starts) &&
+         std::all_of(call.out.begin(), call.out.end(), starts) &&
+         n.b * n.heads() * Gradient::tiles(n.t) * kSquare / kPacks < most && n.b * n.g * Gradient::tiles(n.s) < most &&
+         n.t < most && n.s < most && is_hopper();
+}
+
+}  // namespace
+
+CudaKernel attention_grad_by_groups(const CudaKernelCall& call, const AttentionCall& a) {
+  if (!applies(call, a)) return nullptr;
+  const AttentionSize& n = a.size;
+  Gradient x{};
+  if (!describe(x.q, call.in[a.q_at].data, a.q, n, n.t, n.r) || !describe(x.k, call.in[a.k_at].data, a.k, n, n.s, 1) ||
+      !describe(x.v, call.in[a.v_at].data, a.v, n, n.s, 1) || !describe(x.dy, call.in[0].data, a.out, n, n.t, n.r))
+    return nullptr;
+  x.b = static_cast<int>(n.b), x.t = static_cast<int>(n.t), x.s = static_cast<int>(n.s), x.g = static_cast<int>(n.g);
+  x.r = static_cast<int>(n.r), x.first_row = static_cast<int>(a.first_row), x.causal = a.causal, x.scale = a.scale;
+  x.dq = call.out[0].as<bf16>(), x.dk = call.out[a.packed ? 0 : 1].as<bf16>(),
+  x.dv = call.out[a.packed ? 0 : 2].as<bf16>();
+  x.to_q = a.q, x.to_k = a.k, x.to_v = a.v;
+  const int64_t padded = Gradient::tiles(n.t) * kSquare, rows = n.b * n.heads() * padded;
+  call.scratch->need(rows * static_cast<int64_t>(sizeof(float2)));
+  ask_for_shared(keys_kernel, KeysShared::bytes(), "attention_grad");
+  ask_for_shared(queries_kernel, QueriesShared::bytes(), "attention_grad");
+  return [x, rows, padded = static_cast<int>(padded), dy = call.in[0].as<bf16>(),
+          out = call.in[call.in.size() - 2].as<bf16>(), logs = call.in.back().as<float>(), heads = a.out,
+          key_blocks = n.b * n.g * Gradient::tiles(n.s), query_blocks = n.b * n.heads() * Gradient::tiles(n.t),
+          scratch = call.scratch](CudaStream stream) mutable {
+    auto* const to = static_cast<float2*>(scratch->memory());
+    x.rows = to;
+    launch(rows_kernel, static_cast<unsigned>(ceil_div(rows * kPacks, kSumThreads)), kSumThreads, 0, stream,
+           "attention_grad", dy, out, logs, heads, x.g, x.r, x.t, padded, to);
+    launch(keys_kernel, static_cast<unsigned>(key_blocks), kGroupThreads, KeysShared::bytes(), stream, "attention_grad",
+           x);
+    launch(queries_kernel, static_cast<unsigned>(query_blocks), kGroupThreads, QueriesShared::bytes(), stream,
+           "attention_grad", x);
+  };
+}
+
+}  // namespace trainctl
