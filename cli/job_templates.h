@@ -1,4 +1,5 @@
-// The job files and name maps of templates/, embedded in the binary (cli/CMakeLists.txt generates the .cpp).
+// The job files, name maps and manifests of clusters of templates/, embedded in the binary (cli/CMakeLists.txt
+// generates the .cpp).
 #pragma once
 
 #include <string_view>
@@ -7,11 +8,12 @@
 namespace trainctl {
 
 struct JobTemplate {
-  std::string_view name;  ///< the file's stem
+  std::string_view name;  ///< the file's, without .yaml or .in
   std::string_view text;
 };
 
 const std::vector<JobTemplate>& job_templates();
-const std::vector<JobTemplate>& name_maps();  ///< engine/spec/name_map_file.h
+const std::vector<JobTemplate>& name_maps();          ///< engine/spec/name_map_file.h
+const std::vector<JobTemplate>& cluster_templates();  ///< launcher/clusters/fill.h; "slurm.sh" is of slurm.sh.in
 
 }  // namespace trainctl

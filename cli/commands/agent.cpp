@@ -3,12 +3,17 @@
 #include "launcher/hosts/agent.h"
 
 #include <CLI/CLI.hpp>
+#include <cstdlib>
 #include <filesystem>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "cli/commands/commands.h"
 #include "cli/worker/host_share.h"
+#include "engine/base/error.h"
+#include "launcher/clusters/door.h"
+#include "launcher/clusters/pods.h"
 #include "launcher/hosts/probe.h"
 #include "launcher/hosts/relay.h"
 
@@ -44,7 +49,31 @@ int serve(const Options& options) {
   });
 }
 
+struct DialOptions {
+  std::string script;
+  int port = 0;
+  std::string name;
+  std::vector<std::string> addresses;
+};
+
+int dial(const DialOptions& options) {
+  const char* token = std::getenv(clusters::kTokenVariable);
+  if (token == nullptr) throw EnvError(std::string(clusters::kTokenVariable) + " is not set");
+  return clusters::dial({options.name, options.addresses, options.port}, token, options.script);
+}
+
 }  // namespace
+
+void add_dial_command(CLI::App& app, Action& chosen) {
+  auto options = std::make_shared<DialOptions>();
+  auto* command = app.add_subcommand("dial", "Runs a script behind a door (launcher/clusters/door.h)");
+  command->group("");  // hidden
+  command->add_option("script", options->script)->required();
+  command->add_option("port", options->port)->required();
+  command->add_option("name", options->name)->required();
+  command->add_option("addresses", options->addresses)->required();
+  command->callback([&chosen, options] { chosen = [options] { return dial(*options); }; });
+}
 
 void add_agent_command(CLI::App& app, Action& chosen) {
   auto options = std::make_shared<Options>();

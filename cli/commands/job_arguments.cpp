@@ -41,12 +41,19 @@ void JobArguments::add_to(CLI::App& command, const std::string& option) {
 }
 
 JobSpec JobArguments::load() const {
-  const JobText text = read_job_text(file);
+  if (!text_) text_ = std::make_shared<const JobText>(read_job_text(file));
+  const JobText& text = *text_;
   if (file.ends_with(".py") || file.ends_with(".sh") || text.text.starts_with("#!"))
     throw SpecError({text.name, 0, 0}, "", "this is a program, not a job file",
                     "a job names it, " + command_of(file) + "; start from `trainctl init command`");
   keep_source(text.name, text.text);
   return parse_job(text, overrides);
+}
+
+JobArguments JobArguments::with(const std::vector<std::string>& more) const {
+  JobArguments all = *this;
+  all.overrides.insert(all.overrides.end(), more.begin(), more.end());
+  return all;
 }
 
 }  // namespace trainctl

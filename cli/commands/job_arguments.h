@@ -1,10 +1,12 @@
 // JOB.yaml [a.b=c …]: the arguments of all commands that read a job.
 #pragma once
 
+#include <memory>
 #include <string>
 #include <vector>
 
 #include "engine/spec/job_spec.h"
+#include "engine/spec/job_text.h"
 
 namespace CLI {
 class App;
@@ -20,6 +22,11 @@ struct JobArguments {
   void add_to(CLI::App& command, const std::string& option = "JOB.yaml");
   /// Reads and validates it. Throws SpecError.
   JobSpec load() const;
+  /// The same job with more fields set. Standard input is read once.
+  JobArguments with(const std::vector<std::string>& more) const;
+
+ private:
+  mutable std::shared_ptr<const JobText> text_;  ///< read by the first load()
 };
 
 }  // namespace trainctl

@@ -17,6 +17,7 @@
 #include "engine/base/measures.h"
 #include "engine/base/text.h"
 #include "engine/spec/job_spec.h"
+#include "launcher/clusters/slurm.h"
 #include "launcher/rank_error.h"
 #include "launcher/registry.h"
 #include "launcher/run_directory.h"
@@ -127,17 +128,30 @@ void print(const Json& runs) {
   std::cout << table.str();
 }
 
+/// What this user has submitted from here.
+void print(const std::vector<clusters::SubmittedJob>& jobs) {
+  Table table({">Slurm job", "name", "state", "nodes or reason", ">time", ">left", "log dir"});
+  for (const clusters::SubmittedJob& job : jobs)
+    table.add({job.id, job.name, job.state, job.reason, job.time, job.time_left, short_path(job.log_dir)});
+  std::cout << table.str();
+}
+
 int ps(const Options& options) {
+  std::string notice;
+  const std::vector<clusters::SubmittedJob> submitted = clusters::submitted_jobs(notice);
   Json runs = Json::array();
   if (options.all) add_ended(options.log_dir, runs);
   for (const RegisteredRun& run : running_runs()) runs.push_back(describe(run));
   if (options.json) {
     std::cout << runs.dump(2, ' ', false, Json::error_handler_t::replace) << "\n";
-  } else if (runs.empty()) {
+  } else if (runs.empty() && submitted.empty()) {
     std::cout << "no run is running; trainctl ps -a shows those that have ended in " << options.log_dir << "\n";
   } else {
-    print(runs);
+    if (!runs.empty()) print(runs);
+    if (!runs.empty() && !submitted.empty()) std::cout << "\n";
+    if (!submitted.empty()) print(submitted);
   }
+  if (!notice.empty()) std::cerr << "note: " << notice << "\n";
   return kExitDone;
 }
 
@@ -149,7 +163,8 @@ void add_ps_command(CLI::App& app, Action& chosen) {
   command->add_flag("-a,--all", options->all, "Also the runs of --log-dir that have ended");
   command->add_flag("--json", options->json, "A JSON array, with what each rank does");
   command->add_option("--log-dir", options->log_dir, "For --all: the job's launch.log_dir")->capture_default_str();
-  command->footer(R"(All runs of this user, whatever folder they were started in. time: since the start, or until the
+  command->footer(
+      R"(All runs of this user, whatever folder they were started in, and the jobs submitted to Slurm from here. time: since the start, or until the
 end; left: until the last step at the present pace. Of a run that has ended, step and loss are the last ones.
 
 Examples:

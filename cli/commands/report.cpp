@@ -42,7 +42,8 @@ Json plan_of(const JobArguments& arguments) {
 
 std::vector<Json> data_of(const Options& options) {
   std::vector<Json> runs;
-  JobArguments job{options.plan, {}};
+  JobArguments job;
+  job.file = options.plan;
   for (const std::string& word : options.words) {
     const bool is_field = word.find('=') != std::string::npos;
     if (is_field && options.plan.empty())

@@ -2,9 +2,12 @@
 #include "cli/launch/run.h"
 
 #include <CLI/CLI.hpp>
+#include <iostream>
 #include <memory>
 #include <numeric>
 
+#include "cli/clusters/gathering.h"
+#include "cli/clusters/submission.h"
 #include "cli/commands/commands.h"
 #include "cli/commands/job_arguments.h"
 #include "cli/errors.h"
@@ -21,6 +24,7 @@ struct Options {
   JobArguments job;
   bool record = false;
   bool detach = false;
+  bool dry_run = false;
   std::string profile;  ///< empty: none
   std::string profile_steps = "3-5";
   std::string show;  ///< empty: rank 0
@@ -61,9 +65,16 @@ WorkloadOptions workload_options(const Options& options) {
   return result;
 }
 
-int run(const Options& options, const JobSpec& spec, const WorkloadOptions& for_workload, Background* background) {
+/// What a run needs beside its options: the job as it will run, and the hosts of a manager.
+struct Task {
+  JobSpec spec;
+  clusters::StartedBy by;
+  Gathering gathering;
+};
+
+int run(const Options& options, const Task& task, const WorkloadOptions& for_workload, Background* background) {
   boost::asio::io_context loop;
-  std::unique_ptr<Workload> workload = make_workload(spec, for_workload, loop);
+  std::unique_ptr<Workload> workload = make_workload(task.spec, for_workload, loop);
   std::vector<int> shown = shown_ranks(options.show, workload->spec().launch.ranks);
   const Replan replan = [&](JobSpec job, const std::string& checkpoint) {
     WorkloadOptions later = for_workload;
@@ -71,7 +82,18 @@ int run(const Options& options, const JobSpec& spec, const WorkloadOptions& for_
     if (!checkpoint.empty()) later.resume = {.from = checkpoint};
     return make_workload(std::move(job), later, loop);
   };
-  return Run(std::move(workload), std::move(shown), loop, background, replan)();
+  Run run(std::move(workload), std::move(shown), loop, background, task.gathering.transport, replan);
+  write_cluster(task.by, run.directory().path());
+  return run();
+}
+
+/// Slurm has started the job again: it goes on from its newest checkpoint, if it came so far.
+void resume_earlier(const Task& task, ResumeOptions& resume) {
+  if (task.by.restarts == 0 || !task.spec.train.checkpoint || resume.resume || !resume.from.empty()) return;
+  const int run = earlier_run(task.by, task.spec.launch.log_dir);
+  if (run > 0) resume.from = task.spec.launch.log_dir + "/" + std::to_string(run);
+  std::cout << "start " << task.by.restarts + 1 << " of Slurm job " << task.by.job
+            << (run > 0 ? ": goes on from run " + std::to_string(run) : ": there is no checkpoint yet") << std::endl;
 }
 
 /// Everything that the options and the job alone can be wrong in comes first: planning may take a while, and a detached
@@ -81,13 +103,30 @@ int run(const Options& options) {
     throw SpecError({}, "--show", "a detached run shows no lines",
                     "trainctl attach --rank 3, or trainctl logs --follow");
   WorkloadOptions for_workload = workload_options(options);
-  const JobSpec spec = options.job.load();
-  print_warnings(spec);
-  require_possible(spec, for_workload);
-  shown_ranks(options.show, spec.launch.ranks);
-  require_writable_folder(spec.launch.log_dir, "launch.log_dir");
-  if (!options.detach) return run(options, spec, for_workload, nullptr);
-  return in_background([&](Background& background) { return run(options, spec, for_workload, &background); });
+  Task task{.spec = options.job.load(), .by = clusters::started_by(), .gathering = {}};
+  if (task.by.index > 0) return serve_gathering(task.by);
+  print_warnings(task.spec);
+  require_writable_folder(task.spec.launch.log_dir, "launch.log_dir");
+  if (is_submitted(task.spec, task.by)) return submit(options.job, task.spec, options.dry_run);
+  task.gathering = gather(task.by, task.spec);
+  const auto tell_end = [&](int code) {
+    if (task.gathering.end) task.gathering.end(code);
+    return code;
+  };
+  try {
+    if (!task.gathering.notice.empty()) std::cout << task.gathering.notice << std::endl;
+    if (!task.gathering.overrides.empty()) task.spec = options.job.with(task.gathering.overrides).load();
+    require_possible(task.spec, for_workload);
+    shown_ranks(options.show, task.spec.launch.ranks);
+    if (options.dry_run) return tell_end(show_commands(task.spec, task.gathering.transport.get()));
+    resume_earlier(task, for_workload.resume);
+    if (!options.detach) return tell_end(run(options, task, for_workload, nullptr));
+    return in_background(
+        [&](Background& background) { return tell_end(run(options, task, for_workload, &background)); });
+  } catch (...) {
+    tell_end(kExitEnv);
+    throw;
+  }
 }
 
 }  // namespace
@@ -98,6 +137,7 @@ void add_run_command(CLI::App& app, Action& chosen) {
   options->job.add_to(*command);
   command->add_flag("-d,--detach", options->detach,
                     "Return to the prompt once the ranks have started; the run continues without the terminal");
+  command->add_flag("--dry-run", options->dry_run, "Only print the commands that would start the job");
   command->add_option("--show", options->show, "The ranks whose lines are shown, e.g. 0,3-5, or all; default: 0");
   command->add_flag("--record", options->record,
                     "Each rank writes the collectives of its first step to rank.N/collectives.jsonl");
@@ -124,6 +164,8 @@ Examples:
   trainctl run job.yaml --profile train.steps=5
   trainctl run job.yaml --resume launch.ranks=6  on from the newest checkpoint, under another plan
   trainctl run job.yaml --detach                then: trainctl ps, attach, logs, stop
+  trainctl run job.yaml launch.target=slurm     submits it to Slurm; in an allocation, runs there
+  mpirun -n 2 trainctl run job.yaml             on the hosts of mpirun
 
 The job may name a program in place of a network:  command: [python3, train.py])");
   command->callback([&chosen, options] { chosen = [options] { return run(*options); }; });

@@ -16,6 +16,7 @@
 #include "cli/commands/find_run.h"
 #include "cli/render/run_end.h"
 #include "engine/base/error.h"
+#include "launcher/clusters/slurm.h"
 #include "launcher/run_directory.h"
 
 namespace trainctl {
@@ -25,6 +26,7 @@ struct Options {
   RunArguments which;
   bool now = false;
   bool all = false;
+  std::string slurm;  ///< the number of a job
 };
 
 /// A launcher, held by a pidfd, which never refers to another process.
@@ -97,7 +99,21 @@ void stop_all(const std::vector<RegisteredRun>& runs, bool now) {
   }
 }
 
+int stop_slurm(const std::string& id, bool now) {
+  std::string notice;
+  for (const clusters::SubmittedJob& job : clusters::submitted_jobs(notice)) {
+    if (job.id != id) continue;
+    clusters::stop_job(job, now);
+    std::cout << job.name << ": Slurm job " << id
+              << (now || job.state != "RUNNING" ? " is cancelled" : " was asked to stop") << "; logs in "
+              << short_path(job.log_dir) << "\n";
+    return kExitDone;
+  }
+  throw EnvError(notice.empty() ? "no Slurm job " + id + " was submitted from here, or it has ended" : notice);
+}
+
 int stop(const Options& options) {
+  if (!options.slurm.empty()) return stop_slurm(options.slurm, options.now);
   if (!options.all) {
     stop_all({options.which.find_running()}, options.now);
     return kExitDone;
@@ -117,6 +133,7 @@ void add_stop_command(CLI::App& app, Action& chosen) {
   options->which.add_to(*command, "The number of the run");
   command->add_flag("--now", options->now, "Do not wait for the end of a step, nor for launch.grace: kill the ranks");
   command->add_flag("--all", options->all, "Every run of this user on this host");
+  command->add_option("--slurm", options->slurm, "A job of Slurm, by the number that run has shown");
   command->footer(
       R"(The ranks of a network end together at the end of a step; those of a command get SIGTERM, and SIGKILL after
 launch.grace. The run ends with exit code 143, as after SIGTERM.
@@ -125,7 +142,8 @@ Examples:
   trainctl stop                 the only run that is running
   trainctl stop 3
   trainctl stop 3 --now
-  trainctl stop --all)");
+  trainctl stop --all
+  trainctl stop --slurm 1234    as trainctl ps lists it; --now: scancel)");
   command->callback([&chosen, options] { chosen = [options] { return stop(*options); }; });
 }
 

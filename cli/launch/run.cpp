@@ -54,12 +54,13 @@ std::unique_ptr<LauncherLog> open_log(const Background* background, const RunDir
 }  // namespace
 
 Run::Run(std::unique_ptr<Workload> workload, std::vector<int> shown, boost::asio::io_context& loop,
-         Background* background, Replan replan)
+         Background* background, std::shared_ptr<const hosts::Transport> transport, Replan replan)
     : workload_(std::move(workload)),
       replan_(std::move(replan)),
       shown_(std::move(shown)),
       loop_(loop),
       background_(background),
+      transport_(transport ? std::move(transport) : hosts::transport_of(spec().launch)),
       cluster_(cluster_of(spec())),
       directory_(RunDirectory::create(spec().launch.log_dir, spec().launch.ranks, spec().servers())),
       lock_(directory_),
@@ -183,7 +184,7 @@ std::map<std::string, int64_t> Run::keep_metrics() const {
 /// Agents start their ranks by the launcher's decisions, which are those of one host.
 Outcome Run::supervise_hosts(Launch& launch) {
   hosts::HostsOptions options;
-  options.transport = hosts::transport_of(spec().launch);
+  options.transport = transport_;
   options.reconnect_seconds = spec().launch.reconnect_seconds;
   options.interface = spec().launch.interface;
   options.bind = spec().launch.bind;

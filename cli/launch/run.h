@@ -16,6 +16,7 @@
 #include "cli/launch/workload.h"
 #include "cli/render/run_end.h"
 #include "cli/render/run_view.h"
+#include "launcher/hosts/transport.h"
 #include "launcher/registry.h"
 #include "launcher/run_directory.h"
 #include "launcher/spawn.h"
@@ -27,10 +28,11 @@ using Replan = std::function<std::unique_ptr<Workload>(JobSpec spec, const std::
 
 class Run {
  public:
-  /// `shown`: the ranks whose lines the user sees. `background`: null if not detached. `replan`: for launch.elastic;
-  /// unset, a lost host ends the run. `loop` and `background` must outlive the Run. Throws EnvError.
+  /// `shown`: the ranks whose lines the user sees. `background`: null if not detached. `transport`: how the job's hosts
+  /// are reached; null: as the job says. `replan`: for launch.elastic; unset, a lost host ends the run. `loop` and
+  /// `background` must outlive the Run. Throws EnvError.
   Run(std::unique_ptr<Workload> workload, std::vector<int> shown, boost::asio::io_context& loop, Background* background,
-      Replan replan = {});
+      std::shared_ptr<const hosts::Transport> transport = nullptr, Replan replan = {});
   Run(const Run&) = delete;
   Run& operator=(const Run&) = delete;
 
@@ -70,6 +72,7 @@ class Run {
   const std::vector<int> shown_;
   boost::asio::io_context& loop_;
   Background* background_;
+  const std::shared_ptr<const hosts::Transport> transport_;
   Cluster cluster_;
   const RunDirectory directory_;
   const RunLock lock_;

@@ -26,6 +26,8 @@ const void* default_object(const Section* section) {
   if (section->name == "parallel") return &job.parallel;
   if (section->name == "parallel.optimizer_shard") return &job.parallel.optimizer_shard;
   if (section->name == "launch") return &job.launch;
+  if (section->name == "launch.slurm") return &job.launch.slurm;
+  if (section->name == "launch.kubernetes") return &job.launch.kubernetes;
   if (section->name == "print") return &job.print;
   if (section->name == "fp8") return &fp8;
   return nullptr;

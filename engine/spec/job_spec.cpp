@@ -80,12 +80,16 @@ std::string_view to_string(Device device) {
 
 std::string_view to_string(Target target) {
   switch (target) {
-    case Target::hosts: return "hosts";
-    case Target::slurm: return "slurm";
-    case Target::kubernetes: return "kubernetes";
-    case Target::compose: return "compose";
+    case Target::hosts:
+      return "hosts";
+    case Target::slurm:
+      return "slurm";
+    case Target::kubernetes:
+      return "kubernetes";
+    case Target::compose:
+      return "compose";
   }
-  return "unknown";
+  return "";
 }
 
 std::string_view to_string(BindMode mode) {

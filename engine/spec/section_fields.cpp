@@ -3,6 +3,7 @@
 
 #include "engine/base/error.h"
 #include "engine/base/text.h"
+#include "engine/spec/cluster_fields.h"
 #include "engine/spec/dataset_fields.h"
 #include "engine/spec/field_makers.h"
 #include "engine/spec/fields.h"
@@ -388,6 +389,12 @@ const Section& launch_section() {
               .is(FieldKind::seconds)
               .at_least(1),
           elastic_field(),
+          field<&L::target>("target",
+                            "Where `run` starts the job, and what `render` writes files for; hosts: this one, or "
+                            "launch.hosts."),
+          subsection<&L::slurm>("slurm", slurm_section(), "What the batch script asks Slurm for. See slurm.md."),
+          subsection<&L::kubernetes>("kubernetes", kubernetes_section(),
+                                     "What the pods or containers are made of. See kubernetes.md."),
           field<&L::log_files>("log_files", "Log files kept of each stream of a rank; the oldest is deleted.")
               .at_least(1),
       }};

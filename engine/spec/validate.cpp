@@ -140,6 +140,31 @@ void hosts_hold_the_ranks(Rules& r) {
   missing(r.job.servers() > 0, "parallel.mode", "parameter_server", "use data_parallel, or leave launch.hosts out");
 }
 
+/// launch.target: the manager gives the hosts.
+void a_manager_gives_the_hosts(Rules& r) {
+  const LaunchSpec& launch = r.job.launch;
+  if (!r.fine({"launch.target", "launch.ranks"}) || launch.target == Target::hosts) return;
+  const std::string manager(to_string(launch.target));
+  for (const char* field : {"launch.hosts", "launch.hostfile"})
+    if (r.fine({field}) && (std::string(field) == "launch.hosts" ? !launch.hosts.empty() : !launch.hostfile.empty()))
+      r.wrong(field, "with launch.target: " + manager + " the hosts are those that " + manager + " gives",
+              "leave it out, or set launch.target: hosts");
+  const bool is_slurm = launch.target == Target::slurm;
+  const std::string field = is_slurm ? "launch.slurm.nodes" : "launch.kubernetes.pods";
+  const int hosts = is_slurm ? launch.slurm.nodes : launch.kubernetes.pods;
+  if (r.fine({field.c_str()}) && launch.ranks < hosts)
+    r.wrong(field, number(hosts) + " are more than launch.ranks, which is " + number(launch.ranks),
+            "each needs a rank: set launch.ranks: " + number(hosts));
+}
+
+void volumes_have_a_path(Rules& r) {
+  if (!r.fine({"launch.kubernetes.volumes"})) return;
+  for (const VolumeSpec& volume : r.job.launch.kubernetes.volumes)
+    if (!volume.path.starts_with("/") || (volume.claim + volume.host_path).empty())
+      r.wrong("launch.kubernetes.volumes", "'" + volume.claim + volume.host_path + ":" + volume.path + "' is no volume",
+              "write CLAIM:/path, or /folder/of/the/host:/path");
+}
+
 void stages_divide_ranks(Rules& r) {
   if (!r.fine({"launch.ranks", "parallel.stages"})) return;
   const int ranks = r.job.launch.ranks, stages = r.job.parallel.stages;
@@ -458,6 +483,8 @@ void validate(const JobSpec& job, Problems& problems) {
   Rules r{job, problems};
   hosts_hold_the_ranks(r);
   elastic_runs_have_hosts(r);
+  a_manager_gives_the_hosts(r);
+  volumes_have_a_path(r);
   if (job.has_command() || problems.touch("command")) return;
   stand_alone_is_one_rank(r);
   gradients_in_bf16_are_of_bf16(r);

@@ -5,6 +5,7 @@
 #include <ifaddrs.h>
 #include <netinet/in.h>
 #include <sys/socket.h>
+#include <unistd.h>
 
 #include <cstdlib>
 #include <sstream>
@@ -29,6 +30,27 @@ std::string address_of_interface(const std::string& name) {
   return address;
 }
 
+std::string variable(const char* name) {
+  const char* value = std::getenv(name);
+  return value == nullptr ? "" : value;
+}
+
+/// Of this host, on the way to another IPv4 address. Sends nothing. Empty: there is no way.
+std::string address_towards(const std::string& other) {
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  address.sin_port = htons(9);
+  socklen_t size = sizeof address;
+  const int fd = socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+  char text[INET_ADDRSTRLEN] = "";
+  if (fd >= 0 && inet_pton(AF_INET, other.c_str(), &address.sin_addr) == 1 &&
+      connect(fd, reinterpret_cast<const sockaddr*>(&address), sizeof address) == 0 &&
+      getsockname(fd, reinterpret_cast<sockaddr*>(&address), &size) == 0)
+    inet_ntop(AF_INET, &address.sin_addr, text, sizeof text);
+  if (fd >= 0) close(fd);
+  return text;
+}
+
 }  // namespace
 
 std::string own_address(const std::string& interface) {
@@ -38,8 +60,10 @@ std::string own_address(const std::string& interface) {
       throw EnvError("there is no interface " + interface + " with an IPv4 address (launch.interface)");
     return address;
   }
-  const char* connection = std::getenv("SSH_CONNECTION");  // client's address and port, ours
-  std::istringstream words(connection == nullptr ? "" : connection);
+  if (const std::string reached = variable("TRAINCTL_ADDRESS"); !reached.empty()) return reached;
+  // A step of Slurm may have SSH_CONNECTION of the session on the login node from which it was submitted.
+  if (const std::string way = address_towards(variable("SLURM_LAUNCH_NODE_IPADDR")); !way.empty()) return way;
+  std::istringstream words(variable("SSH_CONNECTION"));  // client's address and port, ours
   std::string theirs, their_port, ours;
   words >> theirs >> their_port >> ours;
   return ours.empty() ? "127.0.0.1" : ours;

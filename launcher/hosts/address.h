@@ -5,7 +5,8 @@
 
 namespace trainctl::hosts {
 
-/// The IPv4 address of `interface`; if that is empty, the one at which ssh came in; without ssh 127.0.0.1. Throws
+/// The IPv4 address of `interface`; if that is empty, the one at which this host was reached, as the door (clusters/
+/// door.h) or ssh says it, or that of the way to the launcher's host, which srun names; else 127.0.0.1. Throws
 /// EnvError.
 std::string own_address(const std::string& interface);
 

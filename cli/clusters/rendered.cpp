@@ -1,0 +1,101 @@
+// See rendered.h.
+#include "cli/clusters/rendered.h"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <filesystem>
+
+#include "cli/job_templates.h"
+#include "cli/launch/job_report.h"
+#include "engine/base/error.h"
+#include "engine/base/text.h"
+#include "engine/spec/parse.h"
+#include "engine/train/job.h"
+#include "launcher/clusters/manifests.h"
+#include "launcher/protocol.h"
+
+namespace trainctl {
+namespace {
+
+namespace fs = std::filesystem;
+
+/// NCCL's buffers, and the queues of a program's data loaders.
+constexpr int64_t kShmBytes = int64_t{1} << 30;
+
+std::string_view template_called(std::string_view name) {
+  for (const JobTemplate& item : cluster_templates())
+    if (item.name == name) return item.text;
+  check(false, "the template of a manifest is embedded: " + std::string(name));
+  return {};
+}
+
+int hosts_of(const LaunchSpec& launch) {
+  return launch.target == Target::slurm ? launch.slurm.nodes : launch.kubernetes.pods;
+}
+
+/// The host with the most memory: ranks are numbered host by host.
+clusters::HostNeeds needs_of(const JobSpec& spec) {
+  clusters::HostNeeds needs{.shm_bytes = kShmBytes};
+  if (spec.has_command()) return needs;
+  const JobReport report = report_of(plan_job(spec), false);
+  const RankClasses& classes = report.classes;
+  const int hosts = hosts_of(spec.launch), of_a_host = (classes.num_ranks() + hosts - 1) / hosts;
+  for (int first = 0; first < classes.num_ranks(); first += of_a_host) {
+    int64_t bytes = 0;
+    for (int rank = first; rank < std::min(first + of_a_host, classes.num_ranks()); ++rank)
+      bytes += classes.program_of(rank).arena_bytes;
+    needs.memory_bytes = std::max(needs.memory_bytes, bytes);
+  }
+  if (spec.train.checkpoint && report.json.contains("checkpoint"))
+    needs.save_seconds = report.json["checkpoint"].value("seconds", 0.0);
+  return needs;
+}
+
+/// What the job cannot do on several hosts is an error now, not when it has waited in a queue.
+void require_hosts(const JobArguments& arguments, int hosts) {
+  if (hosts < 2) return;
+  std::vector<std::string> names;
+  for (int host = 0; host < hosts; ++host) names.push_back("host-" + std::to_string(host));
+  arguments.with({"launch.target=hosts", "launch.hosts=[" + join(names) + "]"}).load();
+}
+
+void write_file(const clusters::Manifest& file, const std::string& path) {
+  const int fd = open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, file.is_secret ? 0600 : 0666);
+  if (fd >= 0 && file.is_secret) fchmod(fd, 0600);
+  const bool written =
+      fd >= 0 && write(fd, file.text.data(), file.text.size()) == static_cast<ssize_t>(file.text.size());
+  const int error = errno;
+  if (fd >= 0) close(fd);
+  if (!written) throw EnvError("cannot write " + path + ": " + std::strerror(error));
+}
+
+}  // namespace
+
+std::vector<clusters::Manifest> render_job(const JobArguments& arguments, const JobSpec& spec,
+                                           const std::string& folder) {
+  require_hosts(arguments, hosts_of(spec.launch));
+  JobSpec job = spec;
+  if (job.launch.target == Target::slurm) job.launch.log_dir = fs::absolute(job.launch.log_dir).lexically_normal();
+  clusters::ManifestOptions options;
+  options.needs = needs_of(spec);
+  options.trainctl = fs::read_symlink("/proc/self/exe");
+  options.folder = fs::absolute(folder).lexically_normal();
+  options.job_text = to_yaml(job);
+  options.token = store::random_token();
+  options.version = TRAINCTL_VERSION;
+  return clusters::manifests(job, options, template_called);
+}
+
+void write_manifests(const std::vector<clusters::Manifest>& files, const std::string& folder) {
+  std::error_code error;
+  fs::create_directories(folder, error);
+  if (error) throw EnvError("cannot make the folder " + folder + ": " + error.message());
+  for (const clusters::Manifest& file : files) write_file(file, folder + "/" + file.name);
+}
+
+}  // namespace trainctl

@@ -1,0 +1,61 @@
+// trainctl render: the files that start a job under Slurm, Kubernetes or docker compose. Starts nothing.
+#include <CLI/CLI.hpp>
+#include <iostream>
+#include <memory>
+
+#include "cli/clusters/rendered.h"
+#include "cli/commands/commands.h"
+#include "cli/commands/job_arguments.h"
+#include "cli/errors.h"
+#include "engine/base/error.h"
+#include "launcher/clusters/fill.h"
+
+namespace trainctl {
+namespace {
+
+struct Options {
+  JobArguments job;
+  std::string folder;
+};
+
+/// What the user does with the files.
+std::string next_command(const JobSpec& spec, const std::string& folder) {
+  if (spec.launch.target == Target::slurm) return "sbatch " + clusters::shell_word(folder + "/job.sbatch");
+  if (spec.launch.target == Target::kubernetes) return "kubectl apply -f " + clusters::shell_word(folder);
+  return "docker compose -f " + clusters::shell_word(folder + "/compose.yaml") + " up";
+}
+
+int render(const Options& options) {
+  const JobSpec spec = options.job.load();
+  print_warnings(spec);
+  if (spec.launch.target == Target::hosts)
+    throw SpecError(spec.position("launch.target"), "launch.target", "there are no files to write for hosts",
+                    "launch.target=slurm, kubernetes or compose on the command line");
+  const std::string name = clusters::name_of_pods(spec.name) + "." + std::string(to_string(spec.launch.target));
+  const std::string folder = options.folder.empty() ? name : options.folder;
+  const auto files = render_job(options.job, spec, folder);
+  write_manifests(files, folder);
+  for (const clusters::Manifest& file : files) std::cout << folder << "/" << file.name << "\n";
+  std::cout << "next: " << next_command(spec, folder) << "\n";
+  return kExitDone;
+}
+
+}  // namespace
+
+void add_render_command(CLI::App& app, Action& chosen) {
+  auto options = std::make_shared<Options>();
+  auto* command = app.add_subcommand("render", "Write the files that start a job under Slurm, Kubernetes or compose");
+  options->job.add_to(*command);
+  command->add_option("-o,--output", options->folder, "The folder of the files; default: NAME.TARGET");
+  command->footer(
+      R"(Plans the job and writes what a cluster's manager needs to start it; launch.target says which. Files
+that exist are replaced.
+
+Examples:
+  trainctl render job.yaml launch.target=slurm -o batch         then: sbatch batch/job.sbatch
+  trainctl render job.yaml launch.target=kubernetes -o pods     then: kubectl apply -f pods
+  trainctl render job.yaml launch.target=compose -o compose     then: docker compose -f compose/compose.yaml up)");
+  command->callback([&chosen, options] { chosen = [options] { return render(*options); }; });
+}
+
+}  // namespace trainctl

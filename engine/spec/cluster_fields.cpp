@@ -1,0 +1,150 @@
+// See cluster_fields.h. Volumes, selectors and tolerations are written as the tools of containers write them on a
+// command line, several with commas between them:
+//
+//   volumes: data:/data, /mnt/sets:/sets            a claim, or a folder of the host
+//   node_selector: gpu=h100, zone=b
+//   tolerations: nvidia.com/gpu:NoSchedule, team=ml:NoExecute, spot
+#include "engine/spec/cluster_fields.h"
+
+#include "engine/base/text.h"
+#include "engine/spec/field_makers.h"
+
+namespace trainctl {
+namespace {
+
+using K = KubernetesSpec;
+
+std::vector<std::string> items_of(const std::string& text) {
+  std::vector<std::string> items;
+  for (size_t at = 0; at <= text.size();) {
+    const size_t end = std::min(text.find(',', at), text.size());
+    std::string item = text.substr(at, end - at);
+    item.erase(0, std::min(item.find_first_not_of(' '), item.size()));
+    item.erase(item.find_last_not_of(' ') + 1);
+    if (!item.empty()) items.push_back(std::move(item));
+    at = end + 1;
+  }
+  return items;
+}
+
+/// Before and after the last `separator`; the second is empty if there is none.
+std::pair<std::string, std::string> cut(const std::string& text, char separator) {
+  const size_t at = text.rfind(separator);
+  if (at == std::string::npos) return {text, ""};
+  return {text.substr(0, at), text.substr(at + 1)};
+}
+
+void set_volumes(void* object, const Value& value) {
+  auto& volumes = static_cast<K*>(object)->volumes;
+  volumes.clear();
+  for (const std::string& item : items_of(std::get<std::string>(value))) {
+    const auto [source, path] = cut(item, ':');
+    VolumeSpec volume{.path = path};
+    (source.starts_with("/") ? volume.host_path : volume.claim) = source;
+    volumes.push_back(std::move(volume));
+  }
+}
+
+Value volumes(const void* object) {
+  std::vector<std::string> items;
+  for (const VolumeSpec& volume : static_cast<const K*>(object)->volumes)
+    items.push_back(volume.claim + volume.host_path + ":" + volume.path);
+  return join(items);
+}
+
+void set_selector(void* object, const Value& value) {
+  auto& selector = static_cast<K*>(object)->node_selector;
+  selector.clear();
+  for (const std::string& item : items_of(std::get<std::string>(value))) {
+    const auto [key, label] = cut(item, '=');
+    selector[key] = label;
+  }
+}
+
+Value selector(const void* object) {
+  std::vector<std::string> items;
+  for (const auto& [key, label] : static_cast<const K*>(object)->node_selector) items.push_back(key + "=" + label);
+  return join(items);
+}
+
+void set_tolerations(void* object, const Value& value) {
+  auto& tolerations = static_cast<K*>(object)->tolerations;
+  tolerations.clear();
+  for (const std::string& item : items_of(std::get<std::string>(value))) {
+    const auto [taint, effect] = cut(item, ':');
+    const auto [key, label] = cut(taint, '=');
+    std::map<std::string, std::string> toleration{{"key", key}, {"operator", label.empty() ? "Exists" : "Equal"}};
+    if (!label.empty()) toleration["value"] = label;
+    if (!effect.empty()) toleration["effect"] = effect;
+    tolerations.push_back(std::move(toleration));
+  }
+}
+
+Value tolerations(const void* object) {
+  std::vector<std::string> items;
+  for (const auto& one : static_cast<const K*>(object)->tolerations) {
+    std::string item = one.at("key");
+    if (one.contains("value")) item += "=" + one.at("value");
+    if (one.contains("effect")) item += ":" + one.at("effect");
+    items.push_back(std::move(item));
+  }
+  return join(items);
+}
+
+Field items(std::string name, void (*set)(void*, const Value&), Value (*get)(const void*), std::string doc) {
+  Field f = make_field(std::move(name), FieldKind::text, std::move(doc));
+  f.set = set;
+  f.get = get;
+  return f;
+}
+
+}  // namespace
+
+const Section& slurm_section() {
+  using S = SlurmSpec;
+  static const Section section{
+      "launch.slurm",
+      "What the batch script asks Slurm for; what is left out is Slurm's own default.",
+      {
+          field<&S::partition>("partition", "The partition."),
+          field<&S::account>("account", "The account that is charged."),
+          field<&S::qos>("qos", "The quality of service."),
+          field<&S::constraint>("constraint", "Features that the nodes must have: \"a100&ib\"."),
+          field<&S::time>(
+              "time", "The time limit: minutes, H:MM:SS, or D-H. Before it ends the job saves and is queued again."),
+          field<&S::nodes>("nodes", "Nodes; the ranks are shared evenly among them.").at_least(1).at_most(kMaxRanks),
+          field<&S::gpus_per_node>("gpus_per_node", "GPUs of each node.").at_least(0),
+          field<&S::requeue>("requeue",
+                             "Queues the job again after its time limit or the loss of a node; it goes on from its "
+                             "newest checkpoint."),
+          list_field<&S::extra>("extra", FieldKind::metric_names,
+                                "Further options of sbatch, one a line of #SBATCH: [--mem=8G, --exclusive]."),
+      }};
+  return section;
+}
+
+const Section& kubernetes_section() {
+  static const Section section{
+      "launch.kubernetes",
+      "What the pods are made of. compose takes image, pods, gpus_per_pod and volumes.",
+      {
+          field<&K::kind>("kind", "job: an Indexed Job with a headless service; jobset: a JobSet.")
+              .one_of({"job", "jobset"}),
+          field<&K::image>("image", "The container image, which has trainctl."),
+          field<&K::name_space>("namespace", "The namespace; that of the user's context if omitted."),
+          field<&K::service_account>("service_account", "The service account of the pods."),
+          field<&K::pods>("pods", "Pods; the ranks are shared evenly among them.").at_least(1).at_most(kMaxRanks),
+          field<&K::gpus_per_pod>("gpus_per_pod", "GPUs of each pod.").at_least(0),
+          field<&K::cpu>("cpu", "Cores of a pod: \"4\", \"500m\"; one a rank if omitted."),
+          field<&K::memory>("memory", "Memory of a pod: \"8Gi\"; as the plan needs if omitted."),
+          items("volumes", set_volumes, volumes,
+                "Claims and folders of the host, with commas between them: \"data:/data, /mnt/sets:/sets\"."),
+          items("node_selector", set_selector, selector, "Labels that the nodes must have: \"gpu=h100, zone=b\"."),
+          items("tolerations", set_tolerations, tolerations,
+                "Taints of nodes that the pods bear: \"nvidia.com/gpu:NoSchedule, team=ml:NoExecute\"."),
+          field<&K::backoff_limit>("backoff_limit", "Pods that may fail before the job does.").at_least(0),
+      }};
+  return section;
+}
+
+}  // namespace trainctl

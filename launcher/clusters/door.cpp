@@ -1,0 +1,260 @@
+// See door.h.
+#include "launcher/clusters/door.h"
+
+#include <arpa/inet.h>
+#include <ifaddrs.h>
+#include <netdb.h>
+#include <netinet/in.h>
+#include <poll.h>
+#include <sys/prctl.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <array>
+#include <cerrno>
+#include <chrono>
+#include <csignal>
+#include <cstdlib>
+#include <cstring>
+
+#include "engine/base/error.h"
+#include "launcher/clusters/tls_stream.h"
+
+namespace trainctl::clusters {
+namespace {
+
+constexpr double kHandshakeSeconds = 10;
+constexpr size_t kMostLine = 64, kMostScript = 1 << 16;
+constexpr int kConnectMs = 3000, kRetryMs = 250;
+constexpr int kNoCode = -1;
+
+int number_after(const std::string& line, const std::string& word) {
+  if (!line.starts_with(word)) return kNoCode;
+  const std::string digits = line.substr(word.size());
+  const bool is_number =
+      !digits.empty() && digits.size() < 7 && digits.find_first_not_of("0123456789") == std::string::npos;
+  return is_number ? std::stoi(digits) : kNoCode;
+}
+
+/// In a child of the door. The script is killed when the connection ends.
+void run_script(TlsStream& stream, const std::string& script) {
+  int in[2], out[2];
+  if (pipe(in) != 0 || pipe(out) != 0) return;
+  const pid_t pid = fork();
+  if (pid == 0) {
+    prctl(PR_SET_PDEATHSIG, SIGKILL);
+    for (const int number : {SIGPIPE, SIGTERM, SIGINT, SIGHUP, SIGCHLD}) std::signal(number, SIG_DFL);
+    dup2(in[0], 0);
+    dup2(out[1], 1);
+    for (const int fd : {in[0], in[1], out[0], out[1]}) close(fd);
+    setenv(kReachedAt, stream.own_address().c_str(), 1);
+    execl("/bin/sh", "sh", "-c", script.c_str(), nullptr);
+    _exit(127);
+  }
+  close(in[0]);
+  close(out[1]);
+  if (pid < 0) return;
+  try {
+    stream.copy(out[0], in[1], true);
+  } catch (const EnvError&) {
+    kill(pid, SIGKILL);  // nobody hears it any more
+  }
+  waitpid(pid, nullptr, 0);
+}
+
+/// Returns the code of "end", or kNoCode.
+int serve(int socket, const std::string& token) {
+  try {
+    const auto stream = TlsStream::accept(socket, token, kHandshakeSeconds);
+    const std::string request = stream->read_line(kMostLine);
+    if (const int size = number_after(request, "run "); size > 0 && static_cast<size_t>(size) <= kMostScript)
+      run_script(*stream, stream->read_bytes(static_cast<size_t>(size)));
+    if (request == "ping") stream->write("door\n");
+    return number_after(request, "end ");
+  } catch (const EnvError& error) {
+    dprintf(STDERR_FILENO, "refused a connection: %s\n", error.what());
+    return kNoCode;
+  }
+}
+
+/// A connected socket; -1: `why`.
+int connect_to(const std::string& name, int port, std::string& why) {
+  addrinfo hints{}, *found = nullptr;
+  hints.ai_socktype = SOCK_STREAM;
+  const int error = getaddrinfo(name.c_str(), std::to_string(port).c_str(), &hints, &found);
+  if (error != 0) {
+    why = name + ": " + gai_strerror(error);
+    return -1;
+  }
+  int connected = -1;
+  for (const addrinfo* at = found; at != nullptr && connected < 0; at = at->ai_next) {
+    const int fd = socket(at->ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    if (fd < 0) continue;
+    int fault = connect(fd, at->ai_addr, at->ai_addrlen) == 0 ? 0 : errno;
+    if (fault == EINPROGRESS) {
+      pollfd ready{fd, POLLOUT, 0};
+      socklen_t size = sizeof fault;
+      if (poll(&ready, 1, kConnectMs) <= 0)
+        fault = ETIMEDOUT;
+      else
+        getsockopt(fd, SOL_SOCKET, SO_ERROR, &fault, &size);
+    }
+    if (fault == 0) {
+      connected = fd;
+    } else {
+      why = name + ": " + std::strerror(fault);
+      close(fd);
+    }
+  }
+  freeaddrinfo(found);
+  return connected;
+}
+
+std::unique_ptr<TlsStream> try_door(const DoorAddress& door, const std::string& token, std::string& why) {
+  for (const std::string& address : door.addresses) {
+    const int fd = connect_to(address, door.port, why);
+    if (fd < 0) continue;
+    try {
+      return TlsStream::connect(fd, token, kHandshakeSeconds);
+    } catch (const EnvError& error) {
+      why = address + " does not prove that it has the job's token: " + error.what();
+    }
+  }
+  return nullptr;
+}
+
+std::unique_ptr<TlsStream> open_door(const DoorAddress& door, const std::string& token, double seconds) {
+  using Clock = std::chrono::steady_clock;
+  const auto end = Clock::now() + std::chrono::duration<double>(seconds);
+  std::string why;
+  for (;;) {
+    if (auto stream = try_door(door, token, why)) return stream;
+    if (Clock::now() > end) throw EnvError(door.name + " cannot be reached: " + why);
+    usleep(kRetryMs * 1000);
+  }
+}
+
+/// Says what it waits for, once.
+std::unique_ptr<TlsStream> open_late_door(const DoorAddress& door, const std::string& token, double seconds) {
+  constexpr double kSilentSeconds = 5;
+  if (seconds <= kSilentSeconds) return open_door(door, token, seconds);
+  try {
+    return open_door(door, token, kSilentSeconds);
+  } catch (const EnvError& error) {
+    dprintf(STDERR_FILENO, "waiting: %s\n", error.what());
+  }
+  return open_door(door, token, seconds - kSilentSeconds);
+}
+
+class DoorTransport : public hosts::Transport {
+ public:
+  DoorTransport(std::vector<DoorAddress> doors, std::string own_name, std::string own_address)
+      : doors_(std::move(doors)), own_name_(std::move(own_name)), own_address_(std::move(own_address)) {}
+
+  std::string name() const override { return "the connection"; }
+  std::vector<std::string> words(const std::string& host, const std::string& script) const override {
+    if (host == own_name_) return {"env", std::string(kReachedAt) + "=" + own_address_, "sh", "-c", script};
+    for (const DoorAddress& door : doors_) {
+      if (door.name != host) continue;
+      std::vector<std::string> words{"/proc/self/exe", "dial", script, std::to_string(door.port), door.name};
+      words.insert(words.end(), door.addresses.begin(), door.addresses.end());
+      return words;
+    }
+    throw EnvError("there is no way to " + host);
+  }
+
+ private:
+  const std::vector<DoorAddress> doors_;
+  const std::string own_name_, own_address_;
+};
+
+}  // namespace
+
+int listen_at(int port) {
+  const int fd = socket(AF_INET6, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  const int yes = 1, no = 0;
+  setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &yes, sizeof yes);
+  setsockopt(fd, IPPROTO_IPV6, IPV6_V6ONLY, &no, sizeof no);
+  sockaddr_in6 address{};
+  address.sin6_family = AF_INET6;
+  address.sin6_addr = in6addr_any;
+  address.sin6_port = htons(static_cast<uint16_t>(port));
+  if (fd < 0 || bind(fd, reinterpret_cast<sockaddr*>(&address), sizeof address) != 0 || listen(fd, 64) != 0)
+    throw EnvError("cannot listen on port " + std::to_string(port) + ": " + std::strerror(errno));
+  return fd;
+}
+
+int port_of(int listener) {
+  sockaddr_in6 address{};
+  socklen_t size = sizeof address;
+  if (getsockname(listener, reinterpret_cast<sockaddr*>(&address), &size) != 0) return 0;
+  return ntohs(address.sin6_port);
+}
+
+std::vector<std::string> own_addresses() {
+  std::vector<std::string> found;
+  ifaddrs* all = nullptr;
+  if (getifaddrs(&all) != 0) return found;
+  for (const ifaddrs* it = all; it != nullptr; it = it->ifa_next) {
+    if (it->ifa_addr == nullptr || it->ifa_addr->sa_family != AF_INET) continue;
+    char text[INET_ADDRSTRLEN] = "";
+    inet_ntop(AF_INET, &reinterpret_cast<const sockaddr_in*>(it->ifa_addr)->sin_addr, text, sizeof text);
+    if (!std::string(text).starts_with("127.")) found.emplace_back(text);
+  }
+  freeifaddrs(all);
+  return found;
+}
+
+int serve_door(int listener, const std::string& token) {
+  for (const int number : {SIGTERM, SIGINT, SIGHUP}) std::signal(number, SIG_IGN);
+  std::signal(SIGPIPE, SIG_IGN);
+  int ends[2];
+  if (pipe(ends) != 0) throw EnvError(std::string("cannot make a pipe: ") + std::strerror(errno));
+  for (;;) {
+    std::array<pollfd, 2> ready{{{listener, POLLIN, 0}, {ends[0], POLLIN, 0}}};
+    poll(ready.data(), ready.size(), 1000);
+    while (waitpid(-1, nullptr, WNOHANG) > 0) {
+    }
+    int code = kNoCode;
+    if (ready[1].revents != 0 && read(ends[0], &code, sizeof code) == sizeof code) return code;
+    if (ready[0].revents == 0) continue;
+    const int socket = ::accept4(listener, nullptr, nullptr, SOCK_CLOEXEC);
+    if (socket < 0) continue;
+    if (fork() == 0) {
+      close(listener);
+      code = serve(socket, token);
+      if (code != kNoCode && write(ends[1], &code, sizeof code) != sizeof code) _exit(kExitEnv);
+      _exit(0);
+    }
+    close(socket);
+  }
+}
+
+std::string await_door(const DoorAddress& door, const std::string& token, double seconds) {
+  const auto stream = open_late_door(door, token, seconds);
+  stream->write("ping\n");
+  if (stream->read_line(kMostLine) != "door") throw EnvError(door.name + " is of another version");
+  return stream->own_address();
+}
+
+void end_door(const DoorAddress& door, const std::string& token, int code) {
+  std::string why;
+  if (const auto stream = try_door(door, token, why)) stream->write("end " + std::to_string(code) + "\n");
+}
+
+int dial(const DoorAddress& door, const std::string& token, const std::string& script) {
+  constexpr double kPatience = 3600;  // whoever has started this kills it sooner
+  std::signal(SIGPIPE, SIG_IGN);
+  const auto stream = open_door(door, token, kPatience);
+  stream->write("run " + std::to_string(script.size()) + "\n" + script);
+  stream->copy(STDIN_FILENO, STDOUT_FILENO, false);
+  return 0;
+}
+
+std::unique_ptr<hosts::Transport> door_transport(std::vector<DoorAddress> doors, std::string own_name,
+                                                 std::string own_address) {
+  return std::make_unique<DoorTransport>(std::move(doors), std::move(own_name), std::move(own_address));
+}
+
+}  // namespace trainctl::clusters

@@ -1,0 +1,233 @@
+// See manifests.h.
+#include "launcher/clusters/manifests.h"
+
+#include <algorithm>
+#include <cmath>
+#include <filesystem>
+#include <nlohmann/json.hpp>
+
+#include "engine/base/error.h"
+#include "engine/base/text.h"
+#include "launcher/clusters/fill.h"
+#include "launcher/clusters/pods.h"
+
+namespace trainctl::clusters {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+constexpr size_t kMostNameBytes = 40;
+/// A ConfigMap holds 1 MiB.
+constexpr size_t kMostJobBytes = 1'000'000;
+/// Slurm looks at its limits once in a while.
+constexpr int kMarginSeconds = 30, kLeastStopSeconds = 60;
+/// Of a rank, beside its arena: the program, buffers of the data pipeline.
+constexpr int64_t kRankBytes = int64_t{512} << 20;
+
+int64_t mebibytes(int64_t bytes) { return (bytes + (1 << 20) - 1) >> 20; }
+
+std::string made_by(const JobSpec& job, const ManifestOptions& options) {
+  return "Written by trainctl " + options.version + ": trainctl render " +
+         std::filesystem::path(job.file).filename().string() +
+         " launch.target=" + std::string(to_string(job.launch.target));
+}
+
+int ranks_of_a_host(const JobSpec& job, int hosts) { return (job.processes() + hosts - 1) / hosts; }
+
+std::string in_lines(const std::vector<std::string>& lines) { return join(lines, "\n"); }
+
+// Slurm.
+
+bool asks_for(const SlurmSpec& slurm, const std::string& option) {
+  return std::any_of(slurm.extra.begin(), slurm.extra.end(),
+                     [&](const std::string& line) { return line.starts_with(option); });
+}
+
+std::string slurm_options(const JobSpec& job) {
+  const SlurmSpec& slurm = job.launch.slurm;
+  std::vector<std::string> lines;
+  const auto add = [&](const std::string& option, const std::string& value) {
+    if (!value.empty() && !asks_for(slurm, "--" + option)) lines.push_back("--" + option + "=" + value);
+  };
+  add("partition", slurm.partition);
+  add("account", slurm.account);
+  add("qos", slurm.qos);
+  add("constraint", slurm.constraint);
+  add("time", slurm.time);
+  if (!asks_for(slurm, "--exclusive")) add("cpus-per-task", std::to_string(ranks_of_a_host(job, slurm.nodes)));
+  if (slurm.gpus_per_node > 0) add("gpus-per-node", std::to_string(slurm.gpus_per_node));
+  lines.emplace_back(slurm.requeue ? "--requeue" : "--no-requeue");
+  lines.insert(lines.end(), slurm.extra.begin(), slurm.extra.end());
+  return in_lines(lines);
+}
+
+/// A line of #SBATCH is cut at blanks, and ends the options when it is not one.
+void require_lines(const JobSpec& job) {
+  const SlurmSpec& slurm = job.launch.slurm;
+  for (size_t i = 0; i < slurm.extra.size(); ++i) {
+    const std::string at = "launch.slurm.extra[" + std::to_string(i) + "]";
+    if (!slurm.extra[i].starts_with("-") || slurm.extra[i].find('\n') != std::string::npos)
+      throw SpecError(job.position(at), at, "'" + slurm.extra[i] + "' is no option of sbatch", "e.g. --mem=8G");
+  }
+  for (const std::string* text : {&slurm.partition, &slurm.account, &slurm.qos, &slurm.constraint, &slurm.time})
+    if (text->find_first_of(" \n'\"") != std::string::npos)
+      throw SpecError(job.position("launch.slurm"), "launch.slurm", "'" + *text + "' has blanks or quotes");
+}
+
+std::vector<Manifest> slurm_manifests(const JobSpec& job, const ManifestOptions& options, const Template& text_of) {
+  require_lines(job);
+  const Values values{{"made_by", made_by(job, options)},
+                      {"name", name_of_pods(job.name)},
+                      {"hosts", std::to_string(job.launch.slurm.nodes)},
+                      {"options", slurm_options(job)},
+                      {"log_dir", job.launch.log_dir},
+                      {"stop_seconds", std::to_string(stop_seconds(job, options.needs))},
+                      {"trainctl", shell_word(options.trainctl)},
+                      {"job_file", shell_word(options.folder + "/job.yaml")},
+                      {"requeue", job.launch.slurm.requeue ? "yes" : "no"}};
+  return {{"job.yaml", options.job_text}, {"job.sbatch", fill(text_of("slurm.sh"), values)}};
+}
+
+// Containers.
+
+std::string pods_list(const JobSpec& job, const std::string& begin, const std::string& end) {
+  const int pods = job.launch.kubernetes.pods;
+  return begin + (pods == 1 ? "0" : "[0-" + std::to_string(pods - 1) + "]") + end;
+}
+
+Json tolerations(const KubernetesSpec& spec) {
+  Json all = Json::array();
+  for (const auto& toleration : spec.tolerations) all.push_back(Json(toleration));
+  return all;
+}
+
+Json requests(const JobSpec& job, const HostNeeds& needs) {
+  const KubernetesSpec& spec = job.launch.kubernetes;
+  const int ranks = ranks_of_a_host(job, spec.pods);
+  const int64_t bytes = needs.memory_bytes + needs.shm_bytes + ranks * kRankBytes;
+  return {{"cpu", spec.cpu.empty() ? std::to_string(ranks) : spec.cpu},
+          {"memory", spec.memory.empty() ? std::to_string(mebibytes(bytes)) + "Mi" : spec.memory}};
+}
+
+Json limits(const JobSpec& job, const HostNeeds& needs) {
+  const KubernetesSpec& spec = job.launch.kubernetes;
+  Json all = {{"memory", requests(job, needs)["memory"]}};
+  if (spec.gpus_per_pod > 0) all["nvidia.com/gpu"] = std::to_string(spec.gpus_per_pod);
+  return all;
+}
+
+void add_volumes(const KubernetesSpec& spec, Values& values) {
+  std::vector<std::string> volumes, mounts;
+  for (size_t i = 0; i < spec.volumes.size(); ++i) {
+    const VolumeSpec& volume = spec.volumes[i];
+    const std::string name = "volume-" + std::to_string(i);
+    const Json source = volume.claim.empty() ? Json{{"hostPath", {{"path", volume.host_path}}}}
+                                             : Json{{"persistentVolumeClaim", {{"claimName", volume.claim}}}};
+    Json entry = {{"name", name}};
+    entry.update(source);
+    volumes.push_back(entry.dump());
+    mounts.push_back(Json{{"name", name}, {"mountPath", volume.path}}.dump());
+  }
+  values["volumes"] = in_lines(volumes);
+  values["mounts"] = in_lines(mounts);
+}
+
+std::vector<Manifest> kubernetes_manifests(const JobSpec& job, const ManifestOptions& options,
+                                           const Template& text_of) {
+  const KubernetesSpec& spec = job.launch.kubernetes;
+  const std::string name = name_of_pods(job.name);
+  const bool is_set = spec.kind == "jobset";
+  if (options.job_text.size() > kMostJobBytes)
+    throw SpecError(
+        {}, "",
+        "the job has " + std::to_string(options.job_text.size()) + " bytes as YAML, and a ConfigMap holds 1 MiB");
+  Values values{{"made_by", made_by(job, options)},
+                {"name", name},
+                {"namespace", spec.name_space.empty() ? "" : yaml_text(spec.name_space)},
+                {"port", std::to_string(kDoorPort)},
+                {"hosts", std::to_string(spec.pods)},
+                {"backoff_limit", std::to_string(spec.backoff_limit)},
+                {"subdomain", name},
+                {"service_account", spec.service_account.empty() ? "" : yaml_text(spec.service_account)},
+                {"stop_seconds", std::to_string(stop_seconds(job, options.needs))},
+                {"node_selector", spec.node_selector.empty() ? "" : Json(spec.node_selector).dump()},
+                {"tolerations", spec.tolerations.empty() ? "" : tolerations(spec).dump()},
+                {"image", yaml_text(spec.image)},
+                {"pods", yaml_text(pods_list(job, name + (is_set ? "-ranks-0-" : "-"), "." + name))},
+                {"secret", name + "-token"},
+                {"config_map", name + "-job"},
+                {"requests", requests(job, options.needs).dump()},
+                {"limits", limits(job, options.needs).dump()},
+                {"shm", std::to_string(mebibytes(options.needs.shm_bytes)) + "Mi"},
+                {"job_text", options.job_text},
+                {"token", yaml_text(options.token)}};
+  add_volumes(spec, values);
+  values["pod"] = fill(text_of("pod.yaml"), values);
+  const std::string kind = is_set ? "jobset.yaml" : "job.yaml";
+  return {{"config.yaml", fill(text_of("config.yaml"), values)},
+          {"secret.yaml", fill(text_of("secret.yaml"), values), true},
+          {kind, fill(text_of(kind), values)}};
+}
+
+std::vector<Manifest> compose_manifests(const JobSpec& job, const ManifestOptions& options, const Template& text_of) {
+  const KubernetesSpec& spec = job.launch.kubernetes;
+  const std::string name = name_of_pods(job.name);
+  std::vector<std::string> mounts;
+  for (const VolumeSpec& volume : spec.volumes)
+    mounts.push_back(yaml_text((volume.claim.empty() ? volume.host_path : volume.claim) + ":" + volume.path));
+  Json deploy;
+  if (spec.gpus_per_pod > 0)
+    deploy["resources"]["reservations"]["devices"] =
+        Json::array({{{"driver", "nvidia"}, {"count", spec.gpus_per_pod}, {"capabilities", Json::array({"gpu"})}}});
+  Values values{{"made_by", made_by(job, options)},
+                {"name", name},
+                {"image", yaml_text(spec.image)},
+                {"pods", yaml_text(pods_list(job, name + "-", ""))},
+                {"shm_bytes", std::to_string(options.needs.shm_bytes)},
+                {"stop_period", std::to_string(stop_seconds(job, options.needs)) + "s"},
+                {"mounts", in_lines(mounts)},
+                {"deploy", deploy.is_null() ? "" : deploy.dump()}};
+  std::string services;
+  for (int i = 0; i < spec.pods; ++i) {
+    values["host"] = name + "-" + std::to_string(i);
+    values["index"] = yaml_text(std::to_string(i));
+    services += fill(text_of("service.yaml"), values);
+  }
+  Json claims = Json::object();
+  for (const VolumeSpec& volume : spec.volumes)
+    if (!volume.claim.empty()) claims[volume.claim] = Json{{"external", true}};
+  values["services"] = services;
+  std::string text = fill(text_of("compose.yaml"), values);
+  if (!claims.empty()) text += "volumes: " + claims.dump() + "\n";
+  return {
+      {"job.yaml", options.job_text}, {".env", "TRAINCTL_TOKEN=" + options.token + "\n", true}, {"compose.yaml", text}};
+}
+
+}  // namespace
+
+int stop_seconds(const JobSpec& job, const HostNeeds& needs) {
+  const double seconds = std::ceil(job.launch.grace_seconds + 2 * needs.save_seconds) + kMarginSeconds;
+  return std::max(kLeastStopSeconds, static_cast<int>(seconds));
+}
+
+std::string name_of_pods(const std::string& job) {
+  std::string name;
+  for (const char c : job) {
+    const char lower = c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c;
+    const bool is_plain = (lower >= 'a' && lower <= 'z') || (lower >= '0' && lower <= '9');
+    if (is_plain || (!name.empty() && name.back() != '-')) name += is_plain ? lower : '-';
+  }
+  if (name.empty() || name.front() < 'a' || name.front() > 'z') name = "job-" + name;
+  name = name.substr(0, kMostNameBytes);
+  name.erase(name.find_last_not_of('-') + 1);
+  return name;
+}
+
+std::vector<Manifest> manifests(const JobSpec& job, const ManifestOptions& options, const Template& text_of) {
+  check(job.launch.target != Target::hosts, "files are rendered for a manager");
+  if (job.launch.target == Target::slurm) return slurm_manifests(job, options, text_of);
+  if (job.launch.target == Target::kubernetes) return kubernetes_manifests(job, options, text_of);
+  return compose_manifests(job, options, text_of);
+}
+
+}  // namespace trainctl::clusters

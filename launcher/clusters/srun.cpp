@@ -1,0 +1,33 @@
+// See srun.h.
+#include "launcher/clusters/srun.h"
+
+#include <utility>
+
+#include "engine/base/error.h"
+
+namespace trainctl::clusters {
+namespace {
+
+class Srun : public hosts::Transport {
+ public:
+  explicit Srun(std::string job) : job_(std::move(job)) {}
+
+  std::string name() const override { return "srun"; }
+  std::vector<std::string> words(const std::string& host, const std::string& script) const override {
+    check(script.find('\'') == std::string::npos, "a script for a host has no single quote");
+    // One task a node, beside whatever else runs in the allocation, with all of the node's cores and GPUs.
+    return {"srun",       "--quiet",      "--jobid=" + job_,      "--overlap",
+            "--nodes=1",  "--ntasks=1",   "--nodelist=" + host,   "--cpu-bind=none",
+            "--mpi=none", "--unbuffered", "--kill-on-bad-exit=0", "sh",
+            "-c",         script};
+  }
+
+ private:
+  const std::string job_;
+};
+
+}  // namespace
+
+std::unique_ptr<hosts::Transport> srun_transport(std::string job) { return std::make_unique<Srun>(std::move(job)); }
+
+}  // namespace trainctl::clusters

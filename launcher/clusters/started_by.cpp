@@ -1,0 +1,118 @@
+// See started_by.h.
+#include "launcher/clusters/started_by.h"
+
+#include <charconv>
+#include <cstdlib>
+#include <optional>
+#include <string_view>
+
+#include "engine/base/error.h"
+#include "launcher/clusters/node_list.h"
+#include "launcher/clusters/pods.h"
+
+namespace trainctl::clusters {
+namespace {
+
+class Variables {
+ public:
+  explicit Variables(const Environment& environment) : environment_(environment) {}
+
+  std::string text(std::initializer_list<const char*> names) const {
+    for (const char* name : names)
+      if (const char* value = environment_(name); value != nullptr && *value != '\0') return value;
+    return "";
+  }
+  bool has(const char* name) const { return !text({name}).empty(); }
+
+  /// Of the first that is set.
+  int number(std::initializer_list<const char*> names, int otherwise) const {
+    for (const char* name : names) {
+      const std::string value = text({name});
+      if (value.empty()) continue;
+      int number = 0;
+      const auto [end, error] = std::from_chars(value.data(), value.data() + value.size(), number);
+      if (error != std::errc() || end != value.data() + value.size() || number < 0)
+        throw EnvError(std::string(name) + " is '" + value + "', which is no number");
+      return number;
+    }
+    return otherwise;
+  }
+
+ private:
+  const Environment& environment_;
+};
+
+/// `srun trainctl run` starts one a task; a batch script and salloc's shell are alone.
+StartedBy by_slurm(const Variables& variables) {
+  StartedBy by{.manager = Manager::slurm, .name = "Slurm"};
+  by.job = variables.text({"SLURM_JOB_ID", "SLURM_JOBID"});
+  const std::string nodes = variables.text({"SLURM_JOB_NODELIST", "SLURM_NODELIST"});
+  const auto hosts = expand_nodes(nodes);
+  if (!hosts) throw EnvError("SLURM_JOB_NODELIST is '" + nodes + "', which is no list of nodes");
+  by.hosts = *hosts;
+  by.restarts = variables.number({"SLURM_RESTART_COUNT"}, 0);
+  const std::string step = variables.text({"SLURM_STEP_ID", "SLURM_STEPID"});
+  const bool is_step = !step.empty() && step.find_first_not_of("0123456789") == std::string::npos;
+  if (!is_step) return by;
+  by.index = variables.number({"SLURM_PROCID"}, 0);
+  by.count = variables.number({"SLURM_STEP_NUM_TASKS", "SLURM_NTASKS", "SLURM_NPROCS"}, 1);
+  by.local_index = variables.number({"SLURM_LOCALID"}, 0);
+  return by;
+}
+
+StartedBy by_open_mpi(const Variables& variables) {
+  StartedBy by{.manager = Manager::mpi, .name = "Open MPI"};
+  by.index = variables.number({"OMPI_COMM_WORLD_RANK"}, 0);
+  by.count = variables.number({"OMPI_COMM_WORLD_SIZE"}, 1);
+  by.local_index = variables.number({"OMPI_COMM_WORLD_LOCAL_RANK"}, 0);
+  return by;
+}
+
+/// Hydra, the mpiexec of MPICH and Intel MPI.
+StartedBy by_hydra(const Variables& variables) {
+  StartedBy by{.manager = Manager::mpi, .name = "MPICH"};
+  by.index = variables.number({"PMI_RANK"}, 0);
+  by.count = variables.number({"PMI_SIZE"}, 1);
+  by.local_index = variables.number({"MPI_LOCALRANKID"}, 0);
+  return by;
+}
+
+/// The variables of the rendered manifests.
+StartedBy by_pods(const Variables& variables) {
+  StartedBy by{.manager = Manager::pods, .name = "Kubernetes"};
+  by.index = variables.number({"TRAINCTL_POD", "JOB_COMPLETION_INDEX"}, 0);
+  const std::string names = variables.text({kPodsVariable});
+  const auto hosts = expand_nodes(names);
+  if (!hosts) throw EnvError(std::string(kPodsVariable) + " is '" + names + "', which is no list of pods");
+  by.hosts = *hosts;
+  by.count = static_cast<int>(hosts->size());
+  return by;
+}
+
+}  // namespace
+
+StartedBy started_by(const Environment& environment) {
+  const Variables variables(environment);
+  StartedBy by;
+  // Open MPI under Slurm has the variables of both: the nearest one counts.
+  if (variables.has(kPodsVariable)) {
+    by = by_pods(variables);
+  } else if (variables.has("OMPI_COMM_WORLD_RANK")) {
+    by = by_open_mpi(variables);
+  } else if (variables.has("PMI_RANK") && variables.has("PMI_FD")) {
+    by = by_hydra(variables);
+  } else if (!variables.text({"SLURM_JOB_ID", "SLURM_JOBID"}).empty() &&
+             !variables.text({"SLURM_JOB_NODELIST", "SLURM_NODELIST"}).empty()) {
+    by = by_slurm(variables);
+  }
+  if (by.index >= by.count)
+    throw EnvError("process " + std::to_string(by.index) + " of " + std::to_string(by.count) + ": " + by.name +
+                   "'s environment contradicts itself");
+  return by;
+}
+
+StartedBy started_by() {
+  return started_by([](const char* name) { return std::getenv(name); });
+}
+
+}  // namespace trainctl::clusters

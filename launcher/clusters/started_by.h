@@ -1,0 +1,29 @@
+// Who has started this process: a user, Slurm, mpirun or a pod of Kubernetes. Read from the environment alone.
+#pragma once
+
+#include <functional>
+#include <string>
+#include <vector>
+
+namespace trainctl::clusters {
+
+enum class Manager : uint8_t { none, slurm, mpi, pods };
+
+struct StartedBy {
+  Manager manager = Manager::none;
+  std::string name;                ///< "Slurm", "Open MPI", "MPICH", "Kubernetes": for messages
+  std::string job;                 ///< Slurm's number of the job; else empty
+  int index = 0, count = 1;        ///< of this process among those that were started alike
+  int local_index = 0;             ///< among those on its host
+  std::vector<std::string> hosts;  ///< slurm: the nodes; pods: their names; mpi: empty, they tell each other
+  int restarts = 0;                ///< how often Slurm has started the job again
+};
+
+/// The value of a variable; null if it is not set.
+using Environment = std::function<const char*(const char* name)>;
+
+/// Throws EnvError if the environment contradicts itself: which variable, its value, what was expected.
+StartedBy started_by(const Environment& environment);
+StartedBy started_by();  ///< of this process
+
+}  // namespace trainctl::clusters

@@ -1,0 +1,47 @@
+// A TCP connection in TLS 1.3 between two processes of a job. Both prove that they have the job's token, which is the
+// pre-shared key of the handshake (RFC 8446, 4.2.11), with fresh Diffie-Hellman keys: no certificates are needed, and
+// who records the traffic and learns the token later cannot read it.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <string_view>
+
+struct ssl_st;
+struct ssl_ctx_st;
+
+namespace trainctl::clusters {
+
+class TlsStream {
+ public:
+  /// Takes the connected socket. Blocks for `seconds` at most. Throws EnvError if the other side does not have the
+  /// token, or speaks something else.
+  static std::unique_ptr<TlsStream> accept(int socket, const std::string& token, double seconds);
+  static std::unique_ptr<TlsStream> connect(int socket, const std::string& token, double seconds);
+  TlsStream(const TlsStream&) = delete;
+  TlsStream& operator=(const TlsStream&) = delete;
+  ~TlsStream();
+
+  /// Blocks until all is written. Throws EnvError.
+  void write(std::string_view bytes);
+  /// A line without its end. Throws EnvError if the other side closes before, or after `most` bytes.
+  std::string read_line(size_t most);
+  /// Exactly `count` bytes. Throws EnvError.
+  std::string read_bytes(size_t count);
+  /// Copies both ways: `in` to the other side, which sees its end, and the other side to `out`. Takes `out`, and closes
+  /// it when the other side has ended. `stays`: then `in` is still read to its end; else that is the end.
+  void copy(int in, int out, bool stays);
+
+  std::string own_address() const;  ///< IPv4 or IPv6, of this end
+
+ private:
+  TlsStream(int socket, ssl_ctx_st* context, ssl_st* ssl) : socket_(socket), context_(context), ssl_(ssl) {}
+  static std::unique_ptr<TlsStream> open(int socket, const std::string& token, double seconds, bool accepts);
+  void wait(int result, double seconds);
+
+  int socket_;
+  ssl_ctx_st* context_;
+  ssl_st* ssl_;
+};
+
+}  // namespace trainctl::clusters

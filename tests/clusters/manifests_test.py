@@ -1,0 +1,170 @@
+"""What trainctl render writes: manifests that Kubernetes accepts, a batch script that bash reads, a compose file that is whole.
+
+    python3 tests/clusters/manifests_test.py TRAINCTL
+
+Manifests are validated by kubernetes-validate for three versions of Kubernetes, where ./bootstrap clusters has installed it; a JobSet's
+own schema is not at hand, so the Jobs that it makes are validated. Exits with 77 and the reason where PyYAML is not there.
+"""
+import pathlib
+import stat
+import subprocess
+import sys
+import tempfile
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+JOB = f"{ROOT}/configs/mnist_mlp.yaml"
+for packages in (ROOT / "build/clusters/python").glob("lib/python3*/site-packages"):
+    sys.path.append(str(packages))
+
+FIELDS = ("train.checkpoint=null launch.kubernetes.pods=2 launch.kubernetes.gpus_per_pod=1 launch.kubernetes.image=registry/trainctl:1 "
+          "launch.kubernetes.namespace=ml launch.kubernetes.service_account=trainer launch.kubernetes.cpu=500m").split() + [
+              "launch.kubernetes.volumes=data:/data, /mnt/sets:/sets", "launch.kubernetes.node_selector=gpu=h100",
+              "launch.kubernetes.tolerations=nvidia.com/gpu:NoSchedule, team=ml:NoExecute"]
+
+
+def require(holds, what):
+    if not holds:
+        raise AssertionError(what)
+
+
+def render(trainctl, folder, *fields):
+    """{file's name: its documents}"""
+    import yaml
+    said = subprocess.run([trainctl, "render", JOB, "-o", folder, *fields], capture_output=True, text=True, check=False)
+    require(said.returncode == 0, said.stdout + said.stderr)
+    return {path.name: list(yaml.safe_load_all(path.read_text())) for path in pathlib.Path(folder).iterdir() if path.suffix == ".yaml"}
+
+
+def versions():
+    try:
+        import kubernetes_validate
+    except ImportError:
+        return []
+    from kubernetes_validate import utils
+    known = sorted({tuple(int(part) for part in version.split(".")[:2]) for version in utils.all_versions()})
+    return [".".join(map(str, version)) for version in (known[0], known[len(known) // 2], known[-1])]
+
+
+def validate(manifest):
+    for version in versions():
+        import kubernetes_validate
+        kubernetes_validate.validate(manifest, version, strict=True)
+
+
+def check_pod(pod, pods):
+    """What the ranks need of a pod, whichever kind makes it."""
+    spec = pod["spec"]
+    container, = spec["containers"]
+    require(spec["subdomain"] == "mnist-mlp" and spec["restartPolicy"] == "Never", spec)
+    require(spec["serviceAccountName"] == "trainer" and spec["nodeSelector"] == {"gpu": "h100"}, spec)
+    require(spec["tolerations"] == [{"key": "nvidia.com/gpu", "operator": "Exists", "effect": "NoSchedule"},
+                                    {"key": "team", "operator": "Equal", "value": "ml", "effect": "NoExecute"}], spec["tolerations"])
+    require(spec["terminationGracePeriodSeconds"] >= 60, spec)
+    require(container["args"] == ["run", "/etc/trainctl/job.yaml"] and container["image"] == "registry/trainctl:1", container)
+    variables = {one["name"]: one for one in container["env"]}
+    require(variables["TRAINCTL_PODS"]["value"] == pods, variables)
+    require(variables["TRAINCTL_TOKEN"]["valueFrom"] == {"secretKeyRef": {"name": "mnist-mlp-token", "key": "token"}}, variables)
+    require(container["resources"]["limits"]["nvidia.com/gpu"] == "1" and container["resources"]["requests"]["cpu"] == "500m", container)
+    mounts = {one["name"]: one["mountPath"] for one in container["volumeMounts"]}
+    volumes = {one["name"]: one for one in spec["volumes"]}
+    require(mounts == {"trainctl-job": "/etc/trainctl", "trainctl-shm": "/dev/shm", "volume-0": "/data", "volume-1": "/sets"}, mounts)
+    require(volumes.keys() == mounts.keys(), volumes)
+    require(volumes["volume-0"]["persistentVolumeClaim"] == {"claimName": "data"}, volumes)
+    require(volumes["volume-1"]["hostPath"] == {"path": "/mnt/sets"}, volumes)
+    require(volumes["trainctl-shm"]["emptyDir"]["medium"] == "Memory", volumes)
+
+
+def kubernetes(trainctl, folder):
+    """An Indexed Job with a headless service, the job in a ConfigMap, the token in a Secret that others cannot read."""
+    files = render(trainctl, folder, "launch.target=kubernetes", *FIELDS)
+    service, job = files["job.yaml"]
+    config, = files["config.yaml"]
+    secret, = files["secret.yaml"]
+    for manifest in (service, job, config, secret):
+        require(manifest["metadata"]["namespace"] == "ml", manifest)
+        validate(manifest)
+    require(service["spec"]["clusterIP"] == "None" and service["spec"]["publishNotReadyAddresses"], service)
+    require(service["spec"]["selector"].items() <= job["spec"]["template"]["metadata"]["labels"].items(), "the service finds the pods")
+    require(job["spec"]["completionMode"] == "Indexed" and job["spec"]["completions"] == job["spec"]["parallelism"] == 2, job)
+    check_pod(job["spec"]["template"], "mnist-mlp-[0-1].mnist-mlp")
+    require(len(secret["stringData"]["token"]) >= 32, "a token")
+    require(stat.S_IMODE((pathlib.Path(folder) / "secret.yaml").stat().st_mode) == 0o600, "a Secret's file is its owner's")
+    (pathlib.Path(folder) / "again.yaml").write_text(config["data"]["job.yaml"])
+    checked = subprocess.run([trainctl, "check", f"{folder}/again.yaml"], capture_output=True, text=True, check=False)
+    require(checked.returncode == 0, checked.stderr)
+    return f"Kubernetes {', '.join(versions()) or 'by its structure alone'}"
+
+
+def jobset(trainctl, folder):
+    """A JobSet of one replicated Job, whose pods have its names."""
+    files = render(trainctl, folder, "launch.target=kubernetes", "launch.kubernetes.kind=jobset", *FIELDS)
+    manifest, = files["jobset.yaml"]
+    require(manifest["apiVersion"] == "jobset.x-k8s.io/v1alpha2" and manifest["kind"] == "JobSet", manifest)
+    require(manifest["spec"]["network"] == {"enableDNSHostnames": True, "subdomain": "mnist-mlp", "publishNotReadyAddresses": True}, manifest)
+    replicated, = manifest["spec"]["replicatedJobs"]
+    require(replicated["name"] == "ranks" and replicated["replicas"] == 1, replicated)
+    validate({"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": "mnist-mlp-ranks-0"}, **replicated["template"]})
+    check_pod(replicated["template"]["spec"]["template"], "mnist-mlp-ranks-0-[0-1].mnist-mlp")
+    return "its Job is valid"
+
+
+def compose(trainctl, folder):
+    """One service a pod, with its number; the token comes from .env."""
+    files = render(trainctl, folder, "launch.target=compose", *FIELDS)
+    manifest, = files["compose.yaml"]
+    require(list(manifest["services"]) == ["mnist-mlp-0", "mnist-mlp-1"], manifest)
+    for number, service in enumerate(manifest["services"].values()):
+        environment = service["environment"]
+        require(environment["TRAINCTL_POD"] == str(number) and environment["TRAINCTL_PODS"] == "mnist-mlp-[0-1]", environment)
+        require(environment["TRAINCTL_TOKEN"].startswith("${TRAINCTL_TOKEN:?"), environment)
+        require(service["volumes"] == ["./job.yaml:/etc/trainctl/job.yaml:ro", "data:/data", "/mnt/sets:/sets"], service)
+    require(manifest["volumes"] == {"data": {"external": True}}, manifest)
+    secret = pathlib.Path(folder) / ".env"
+    require(secret.read_text().startswith("TRAINCTL_TOKEN=") and stat.S_IMODE(secret.stat().st_mode) == 0o600, "the token's file")
+    return "2 services"
+
+
+def slurm(trainctl, folder):
+    """A batch script with the job's options, which bash reads."""
+    render(trainctl, folder, "launch.target=slurm", "train.checkpoint=null", "launch.slurm.nodes=2", "launch.slurm.partition=gpu", "launch.slurm.time=1:00:00",
+           "launch.slurm.gpus_per_node=4", "launch.slurm.extra=[--mem=8G, --no-kill]")
+    path = pathlib.Path(folder) / "job.sbatch"
+    options = [line.removeprefix("#SBATCH ") for line in path.read_text().splitlines() if line.startswith("#SBATCH")]
+    for option in ("--nodes=2", "--partition=gpu", "--time=1:00:00", "--gpus-per-node=4", "--mem=8G", "--no-kill", "--requeue", "--cpus-per-task=4",
+                   "--job-name=mnist-mlp"):
+        require(option in options, f"{option}: {options}")
+    read = subprocess.run(["bash", "-n", str(path)], capture_output=True, text=True, check=False)
+    require(read.returncode == 0, read.stderr)
+    return f"{len(options)} options"
+
+
+def refused(trainctl, folder):
+    """What a job cannot do beyond one host is an error before anything is written."""
+    said = subprocess.run([trainctl, "render", JOB, "-o", folder + "/none", "launch.target=kubernetes", "launch.kubernetes.pods=2", "launch.device=cuda"],
+                          capture_output=True, text=True, check=False)
+    hosts = subprocess.run([trainctl, "render", JOB, "-o", folder + "/none"], capture_output=True, text=True, check=False)
+    require(hosts.returncode == 2 and "launch.target" in hosts.stderr, hosts.stderr)
+    require(not pathlib.Path(folder + "/none").exists(), "nothing is written")
+    return "exit codes " + f"{said.returncode}, {hosts.returncode}"
+
+
+def main():
+    trainctl = sys.argv[1]
+    try:
+        import yaml  # noqa: F401
+    except ImportError:
+        print("skipped: needs PyYAML (./bootstrap clusters)")
+        return 77
+    failed = 0
+    for case in (kubernetes, jobset, compose, slurm, refused):
+        with tempfile.TemporaryDirectory() as folder:
+            try:
+                said = case(trainctl, folder)
+            except AssertionError as error:
+                said, failed = f"FAILED: {error}", failed + 1
+            print(f"{case.__name__:12} {said}", flush=True)
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

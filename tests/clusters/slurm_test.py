@@ -1,0 +1,222 @@
+"""Runs under a real Slurm (slurm.py): the numbers of one host, cancelling, the time limit, a node that goes down.
+
+    python3 tests/clusters/slurm_test.py TRAINCTL [--only NAME] [--keep FOLDER]
+
+Needs root and Slurm's programs (./bootstrap clusters); exits with 77 and the reason where it cannot run.
+"""
+import argparse
+import json
+import pathlib
+import re
+import shlex
+import subprocess
+import sys
+import tempfile
+import time
+
+import slurm
+from slurm import eventually
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+JOB = f"{ROOT}/configs/mnist_mlp.yaml"
+PLAIN = "parallel.stages=1 parallel.stage_config={} parallel.strategies=null parallel.mode=data_parallel parallel.optimizer_shard=0"
+LONG = "train.steps=1000000 train.epochs=1000000"
+ENDED = ("COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "NODE_FAIL")
+
+
+def require(holds, what):
+    if not holds:
+        raise AssertionError(what)
+
+
+class Scene:
+    def __init__(self, cluster, trainctl):
+        self.slurm, self.trainctl, self.number = cluster, trainctl, 0
+
+    def command(self, words, **options):
+        return self.slurm.run(*shlex.split(f"{self.trainctl} {words}"), **options)
+
+    def submit(self, fields):
+        """Returns the number of the job."""
+        self.number += 1
+        self.logs = self.slurm.folder / f"logs.{self.number}"
+        said = self.command(f"run {JOB} launch.target=slurm launch.log_dir={self.logs} {fields}")
+        found = re.search(r"Slurm job (\d+)", said.stdout)
+        require(said.returncode == 0 and found, said.stdout + said.stderr)
+        return found.group(1)
+
+    def state(self, job):
+        return self.slurm.job(job).get("JobState", "")
+
+    def end(self, job, seconds=180):
+        require(eventually(lambda: self.state(job) in ENDED, seconds), f"it ends: {self.slurm.job(job)} {self.said(job)}")
+        return self.slurm.job(job)
+
+    def said(self, job):
+        path = self.logs / f"slurm-{job}.out"
+        return path.read_text() if path.exists() else "(no output)"
+
+    def losses(self, run=1):
+        path = self.logs / f"{run}/metrics.jsonl"
+        if not path.exists():
+            return {}
+        lines = [json.loads(line) for line in path.read_text().splitlines() if line.endswith("}")]
+        return {line["run_step"]: line["loss"] for line in lines if "loss" in line and "run_step" in line}
+
+    def begun(self, job, run=1, steps=20):
+        require(eventually(lambda: max(self.losses(run), default=0) >= steps or self.state(job) in ENDED, 120)
+                and self.state(job) not in ENDED, f"run {run} has begun: {self.slurm.job(job)} {self.said(job)}")
+
+    def require_nothing_left(self):
+        """Neither ranks nor agents of this test's runs."""
+        left = lambda: subprocess.run(["pgrep", "-f", f"trainctl.*(worker|agent).*{self.slurm.folder.name}"], capture_output=True,
+                                      text=True, check=False).stdout.split()
+        require(eventually(lambda: not left(), 30), f"left: {left()}")
+
+
+def two_nodes(scene):
+    """A job on two nodes has the losses of one host, and its logs are read on the login node."""
+    fields = f"train.checkpoint=null train.steps=12 launch.ranks=4 {PLAIN}"
+    scene.number += 1
+    scene.logs = scene.slurm.folder / f"logs.{scene.number}"
+    one = scene.command(f"run {JOB} launch.log_dir={scene.logs} {fields}")
+    require(one.returncode == 0, one.stdout + one.stderr)
+    expected = scene.losses()
+    begin = time.monotonic()
+    job = scene.submit(f"launch.slurm.nodes=2 {fields}")
+    end = scene.end(job)
+    took = time.monotonic() - begin
+    require(end["JobState"] == "COMPLETED" and end["NumNodes"] == "2", f"{end} {scene.said(job)}")
+    found = scene.losses()
+    require(found.keys() == expected.keys() and len(found) == 12, f"steps {sorted(found)}: {scene.said(job)}")
+    worst = max(abs(found[step] - expected[step]) / abs(expected[step]) for step in expected)
+    require(worst < 1e-4, f"losses differ by {worst:.2g}")
+    cluster = json.loads((scene.logs / "1/cluster.json").read_text())
+    require(cluster == {"job": job, "manager": "slurm", "nodes": ["n1", "n2"], "restarts": 0}, f"{cluster}")
+    logs = scene.command(f"logs --log-dir {scene.logs} --rank 3")
+    require(logs.returncode == 0 and logs.stdout.count("loss is") >= 12, logs.stdout + logs.stderr)
+    scene.require_nothing_left()
+    return f"losses within {worst:.1e} of one host; {took:.1f} s with the queue"
+
+
+def stopped(scene):
+    """ps lists a job that runs, stop ends it after a step, and it is not queued again."""
+    job = scene.submit(f"train.checkpoint=null launch.slurm.nodes=2 launch.ranks=2 {PLAIN} {LONG}")
+    scene.begun(job)
+    listed = scene.command("ps")
+    require(re.search(rf"{job} .*RUNNING.*n\[1-2\]", listed.stdout), listed.stdout + listed.stderr)
+    asked = scene.command(f"stop --slurm {job}")
+    require(asked.returncode == 0, asked.stdout + asked.stderr)
+    end = scene.end(job)
+    require(end["JobState"] == "FAILED" and end["ExitCode"] == "143:0" and end["Restarts"] == "0", f"{end} {scene.said(job)}")
+    steps = {re.search(r"stopped after step (\d+)", (scene.logs / f"1/rank.{rank}/stdout").read_text()).group(1) for rank in range(2)}
+    require(len(steps) == 1, f"steps {steps}")
+    scene.require_nothing_left()
+    return f"both ranks after step {steps.pop()}"
+
+
+def cancelled(scene):
+    """scancel leaves nothing behind; a job that waits is cancelled by stop."""
+    job = scene.submit(f"train.checkpoint=null launch.slurm.nodes=2 launch.ranks=2 {PLAIN} {LONG} "
+                       "'launch.slurm.extra=[--exclusive]'")
+    scene.begun(job)
+    running = scene.logs
+    waits = scene.submit(f"train.checkpoint=null launch.ranks=2 {PLAIN} {LONG} 'launch.slurm.extra=[--exclusive]'")
+    require(scene.state(waits) == "PENDING", f"{scene.slurm.job(waits)}")
+    listed = scene.command("ps")
+    require(re.search(rf"{waits} .*PENDING", listed.stdout), listed.stdout)
+    scene.command(f"stop --slurm {waits}")
+    require(scene.end(waits)["JobState"] == "CANCELLED", f"{scene.slurm.job(waits)}")
+    scene.slurm.output("scancel", job)
+    scene.logs = running
+    require(scene.end(job)["JobState"] == "CANCELLED", f"{scene.slurm.job(job)}")
+    scene.require_nothing_left()
+    return "both"
+
+
+def time_limit(scene):
+    """Before its limit a job saves and is queued again; the second start goes on from the first one's checkpoint."""
+    job = scene.submit(f"launch.ranks=2 {PLAIN} {LONG} train.checkpoint={{every_steps: 1000000}} launch.slurm.time=2".replace(
+        "{every_steps: 1000000}", "'{every_steps: 1000000}'"))
+    begin = time.monotonic()
+    require(eventually(lambda: scene.slurm.job(job).get("Restarts", "0") == "1", 200), f"{scene.slurm.job(job)} {scene.said(job)}")
+    last = max(scene.losses())
+    scene.slurm.output("scontrol", "update", f"JobId={job}", "StartTime=now")
+    scene.begun(job, 2, last + 1)
+    took = time.monotonic() - begin
+    first = min(scene.losses(2))
+    require(first == last + 1, f"the first start ended after step {last}, the second began with {first}: {scene.said(job)}")
+    require("start 2 of Slurm job" in scene.said(job), scene.said(job))
+    scene.command(f"stop --slurm {job}")
+    scene.end(job)
+    scene.require_nothing_left()
+    return f"stopped after step {last}, went on with {first}; {took:.0f} s"
+
+
+def node_down(scene):
+    """A node that goes down: Slurm queues the job again, and it goes on from its newest checkpoint on another node."""
+    job = scene.submit(f"launch.ranks=2 {PLAIN} {LONG} 'train.checkpoint={{every_steps: 50}}'")
+    scene.begun(job, steps=120)
+    node = scene.slurm.job(job)["NodeList"]
+    last = max(scene.losses())
+    scene.slurm.fail_node(node)
+    try:
+        scene.slurm.output("scontrol", "update", f"NodeName={node}", "State=DOWN", "Reason=test")
+        require(eventually(lambda: scene.slurm.job(job).get("Restarts", "0") == "1", 90), f"{scene.slurm.job(job)}")
+        scene.slurm.output("scontrol", "update", f"JobId={job}", "StartTime=now")
+        scene.begun(job, 2, last + 1)
+        other = scene.slurm.job(job)["NodeList"]
+        first = min(scene.losses(2))
+        require(other != node and first % 50 == 1 and 1 < first <= last + 1, f"{node} {other} {first} {last}: {scene.said(job)}")
+        scene.command(f"stop --slurm {job}")
+        scene.end(job)
+        scene.require_nothing_left()
+    finally:
+        scene.slurm.start_node(node)
+        scene.slurm.output("scontrol", "update", f"NodeName={node}", "State=RESUME")
+        eventually(lambda: scene.slurm.state(node).startswith("IDLE"))
+    return f"{node} died after step {last}, {other} went on with {first}"
+
+
+def dry_run(scene):
+    """--dry-run shows the script and the command, and submits nothing."""
+    before = scene.slurm.output("squeue", "--noheader", "--states=all")
+    logs = scene.slurm.folder / "logs.dry"
+    said = scene.command(f"run {JOB} launch.target=slurm launch.log_dir={logs} launch.slurm.nodes=2 launch.ranks=4 train.checkpoint=null {PLAIN} --dry-run")
+    require(said.returncode == 0 and "#SBATCH --nodes=2" in said.stdout, said.stdout + said.stderr)
+    require(said.stdout.splitlines()[-1] == f"sbatch --parsable {logs}/slurm/1/job.sbatch", said.stdout)
+    require(not logs.exists() and scene.slurm.output("squeue", "--noheader", "--states=all") == before, "nothing was done")
+    return said.stdout.splitlines()[-1]
+
+
+CASES = [dry_run, two_nodes, stopped, cancelled, node_down, time_limit]
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("trainctl")
+    parser.add_argument("--only", action="append")
+    parser.add_argument("--keep", help="a folder for logs and state, not deleted")
+    options = parser.parse_args()
+    reason = slurm.missing()
+    if reason:
+        print("skipped: " + reason)
+        return 77
+    failed = 0
+    with tempfile.TemporaryDirectory(prefix="slurm.", dir=pathlib.Path(options.trainctl).resolve().parent) as folder:
+        with slurm.Slurm(options.keep or folder, 2) as cluster:
+            scene = Scene(cluster, str(pathlib.Path(options.trainctl).resolve()))
+            for case in CASES:
+                if options.only and case.__name__ not in options.only:
+                    continue
+                begin = time.monotonic()
+                try:
+                    said = case(scene)
+                except (AssertionError, OSError, KeyError, subprocess.SubprocessError) as error:
+                    said, failed = f"FAILED: {error}", failed + 1
+                print(f"{case.__name__:12} {time.monotonic() - begin:6.1f} s  {said}", flush=True)
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

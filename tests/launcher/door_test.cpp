@@ -1,0 +1,112 @@
+// Doors on loopback: a script behind one, the job's token, the end.
+#include "launcher/clusters/door.h"
+
+#include <doctest/doctest.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <array>
+#include <csignal>
+#include <utility>
+
+#include "engine/base/error.h"
+
+using namespace trainctl;
+using namespace trainctl::clusters;
+
+namespace {
+
+constexpr const char* kToken = "0123456789abcdef0123456789abcdef";
+
+/// A door in a process of its own.
+struct Door {
+  DoorAddress address;
+  pid_t pid;
+
+  Door() {
+    const int listener = listen_at(0);
+    address = {"b", {"127.0.0.1"}, port_of(listener)};
+    pid = fork();
+    if (pid == 0) {
+      close(STDERR_FILENO);
+      _exit(serve_door(listener, kToken));
+    }
+    close(listener);
+  }
+  int end() {
+    int status = 0;
+    waitpid(std::exchange(pid, -1), &status, 0);
+    return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+  }
+  ~Door() {
+    if (pid < 0) return;
+    kill(pid, SIGKILL);
+    waitpid(pid, nullptr, 0);
+  }
+};
+
+/// What the script writes, which reads `input`.
+std::string dialled(const DoorAddress& address, const std::string& script, const std::string& input) {
+  int in[2], out[2];
+  REQUIRE(pipe(in) == 0);
+  REQUIRE(pipe(out) == 0);
+  const pid_t pid = fork();
+  if (pid == 0) {
+    dup2(in[0], 0);
+    dup2(out[1], 1);
+    for (const int fd : {in[0], in[1], out[0], out[1]}) close(fd);
+    _exit(dial(address, kToken, script));
+  }
+  close(in[0]);
+  close(out[1]);
+  const pid_t writer = fork();
+  if (writer == 0) {
+    close(out[0]);
+    _exit(write(in[1], input.data(), input.size()) == static_cast<ssize_t>(input.size()) ? 0 : 1);
+  }
+  close(in[1]);
+  std::string text;
+  std::array<char, 4096> buffer{};
+  for (ssize_t got = 0; (got = read(out[0], buffer.data(), buffer.size())) > 0;)
+    text.append(buffer.data(), static_cast<size_t>(got));
+  close(out[0]);
+  waitpid(pid, nullptr, 0);
+  waitpid(writer, nullptr, 0);
+  return text;
+}
+
+}  // namespace
+
+TEST_CASE("a script behind a door reads and writes as here, to the end of its input") {
+  Door door;
+  CHECK(await_door(door.address, kToken, 5) == "127.0.0.1");
+  CHECK(dialled(door.address, "cat; echo end $TRAINCTL_ADDRESS", "a\nb\n") == "a\nb\nend 127.0.0.1\n");
+  const std::string large(3 << 20, 'x');
+  CHECK(dialled(door.address, "cat", large) == large);
+}
+
+TEST_CASE("whoever lacks the token is refused, and the door goes on") {
+  Door door;
+  CHECK_THROWS_AS(await_door(door.address, "another token of at least 32 characters", 0), EnvError);
+  CHECK(await_door(door.address, kToken, 5) == "127.0.0.1");
+}
+
+TEST_CASE("a door ends when the run does, with its exit code, and not at SIGTERM") {
+  Door door;
+  await_door(door.address, kToken, 5);
+  kill(door.pid, SIGTERM);
+  CHECK(await_door(door.address, kToken, 5) == "127.0.0.1");
+  end_door(door.address, kToken, 5);
+  CHECK(door.end() == 5);
+}
+
+TEST_CASE("a door that does not come is named, with the reason") {
+  int port = 0;
+  {
+    const int listener = listen_at(0);
+    port = port_of(listener);
+    close(listener);
+  }
+  CHECK_THROWS_WITH_AS(await_door({"pod-1", {"127.0.0.1"}, port}, kToken, 0),
+                       "pod-1 cannot be reached: 127.0.0.1: Connection refused", EnvError);
+}
