@@ -54,7 +54,7 @@ class Scene:
 
     def said(self, job):
         path = self.logs / f"slurm-{job}.out"
-        return path.read_text() if path.exists() else "(no output)"
+        return path.read_text()[-600:] if path.exists() else "(no output)"
 
     def losses(self, run=1):
         path = self.logs / f"{run}/metrics.jsonl"
@@ -146,7 +146,8 @@ def time_limit(scene):
     took = time.monotonic() - begin
     first = min(scene.losses(2))
     require(first == last + 1, f"the first start ended after step {last}, the second began with {first}: {scene.said(job)}")
-    require("start 2 of Slurm job" in scene.said(job), scene.said(job))
+    whole = (scene.logs / f"slurm-{job}.out").read_text()
+    require(f"start 2 of Slurm job {job}: goes on from run 1" in whole, scene.said(job))
     scene.command(f"stop --slurm {job}")
     scene.end(job)
     scene.require_nothing_left()
