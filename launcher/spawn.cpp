@@ -16,6 +16,7 @@
 #include <map>
 
 #include "engine/base/error.h"
+#include "launcher/clusters/pods.h"
 
 extern char** environ;
 
@@ -39,6 +40,7 @@ std::vector<std::string> merged_environment(const ProcessCommand& command) {
     const size_t equals = text.find('=');
     if (equals != std::string::npos) merged[text.substr(0, equals)] = text.substr(equals + 1);
   }
+  merged.erase(clusters::kTokenVariable);  // it is for agents alone
   for (const auto& [name, value] : command.environment) merged[name] = value;
   std::vector<std::string> words;
   for (const auto& [name, value] : merged) words.push_back(name + "=" + value);

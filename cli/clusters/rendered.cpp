@@ -51,8 +51,11 @@ clusters::HostNeeds needs_of(const JobSpec& spec) {
       bytes += classes.program_of(rank).arena_bytes;
     needs.memory_bytes = std::max(needs.memory_bytes, bytes);
   }
-  if (spec.train.checkpoint && report.json.contains("checkpoint"))
+  if (spec.train.checkpoint && report.json.contains("checkpoint")) {
+    const auto saved = report.json["checkpoint"].value("bytes", int64_t{0});
     needs.save_seconds = report.json["checkpoint"].value("seconds", 0.0);
+    needs.memory_bytes += hosts > 1 ? saved + saved / hosts : saved;  // the first host has copies of all ranks' states
+  }
   return needs;
 }
 
@@ -80,7 +83,11 @@ std::vector<clusters::Manifest> render_job(const JobArguments& arguments, const 
                                            const std::string& folder) {
   require_hosts(arguments, hosts_of(spec.launch));
   JobSpec job = spec;
-  if (job.launch.target == Target::slurm) job.launch.log_dir = fs::absolute(job.launch.log_dir).lexically_normal();
+  if (job.launch.target == Target::slurm) {
+    job.launch.log_dir = fs::absolute(job.launch.log_dir).lexically_normal();
+    if (auto& saves = job.train.checkpoint; saves && !saves->dir.empty())
+      saves->dir = fs::absolute(saves->dir).lexically_normal();
+  }
   clusters::ManifestOptions options;
   options.needs = needs_of(spec);
   options.trainctl = fs::read_symlink("/proc/self/exe");

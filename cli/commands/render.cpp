@@ -35,6 +35,8 @@ int render(const Options& options) {
   const std::string folder = options.folder.empty() ? name : options.folder;
   const auto files = render_job(options.job, spec, folder);
   write_manifests(files, folder);
+  if (spec.launch.target == Target::slurm)  // which makes no folder for the output
+    std::filesystem::create_directories(spec.launch.log_dir);
   for (const clusters::Manifest& file : files) std::cout << folder << "/" << file.name << "\n";
   std::cout << "next: " << next_command(spec, folder) << "\n";
   return kExitDone;

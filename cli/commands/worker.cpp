@@ -198,6 +198,7 @@ class Worker {
     executor_options.seed = job_->spec.seed;
     executor_options.threads = kernel_threads();
     executor_options.in_flight = 1;
+    executor_options.on_prepared = [&status] { status.looks.fetch_add(1, std::memory_order_relaxed); };
     if (file)
       executor_options.print = [&](const Operand& operand, const void* data, int micro_batch) {
         file->write(batch, operand, data, micro_batch);

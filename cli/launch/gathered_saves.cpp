@@ -44,13 +44,21 @@ bool GatheredSaves::take(const hosts::SaveWord& word, const std::vector<int>& ra
   }
   if (word.name == "image") {
     const auto size = static_cast<int64_t>(word.text.size());
-    return word.number >= 0 && word.number + size <= sizes_[rank] &&
-           pwrite(images_[rank], word.text.data(), word.text.size(), word.number) == size;
+    const bool is_written = word.number >= 0 && word.number + size <= sizes_[rank] &&
+                            pwrite(images_[rank], word.text.data(), word.text.size(), word.number) == size;
+    if (is_written) moved(ranks);
+    return is_written;
   }
   if (word.name != "copied") return false;
   if (word.number == board.saving())
     memory_->status(word.rank).copied.store(static_cast<uint64_t>(word.number) + 1, std::memory_order_release);
   return true;
+}
+
+/// Ranks whose states are on the way do not stand still, nor does the save that the next one waits for.
+void GatheredSaves::moved(const std::vector<int>& ranks) {
+  for (const int rank : ranks) memory_->status(rank).looks.fetch_add(1, std::memory_order_relaxed);
+  memory_->saves().written_bytes.fetch_add(1, std::memory_order_relaxed);
 }
 
 void GatheredSaves::decide(int64_t step, bool saves) {

@@ -31,6 +31,7 @@ class GatheredSaves {
 
  private:
   void decide(int64_t step, bool saves);
+  void moved(const std::vector<int>& ranks);
 
   std::shared_ptr<SharedMemory> memory_;
   const std::vector<int> images_;

@@ -5,6 +5,7 @@
 #include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
+#include <set>
 #include <sstream>
 
 #include "cli/launch/command_workload.h"
@@ -150,7 +151,7 @@ void NetworkWorkload::prepare(int attempt, const RunDirectory& directory) {
 
 std::string NetworkWorkload::for_agents() const {
   auto routes = nlohmann::ordered_json::array();
-  for (const auto& [from, to] : routes_) routes.push_back({from, to});
+  for (const auto& [from, to] : std::set(routes_.begin(), routes_.end())) routes.push_back({from, to});
   nlohmann::json json = {{"arena_bytes", arena_bytes_}, {"routes", routes}};
   const ResumePoint* point = checkpoints_.resumed_from();
   if (checkpoints_.are_saved()) json["saves_from"] = point == nullptr ? -1 : checkpoints_.first_step();

@@ -9,6 +9,7 @@
 #include <cerrno>
 #include <cstring>
 #include <string>
+#include <utility>
 
 #include "engine/base/error.h"
 
@@ -46,7 +47,9 @@ std::optional<hosts::SaveWord> HostSaves::next() {
   }
   const int64_t step = board.saving();
   if (step < 0) return std::nullopt;
-  if (step != told_ && board.is_told(step)) {
+  // Before that the position may be told without the validation of that step.
+  const bool is_copied = memory_->status(0).copied.load(std::memory_order_acquire) == static_cast<uint64_t>(step) + 1;
+  if (step != told_ && is_copied && board.is_told(step)) {
     told_ = step;
     const SaveBoard::Position position = board.position();
     return hosts::SaveWord{
@@ -61,6 +64,7 @@ std::optional<hosts::SaveWord> HostSaves::next_of(int rank, Image& image, int64_
   const bool is_copied =
       memory_->status(rank).copied.load(std::memory_order_acquire) == static_cast<uint64_t>(step) + 1;
   if (!is_copied || image.done == step) return std::nullopt;
+  if (std::exchange(image.step, step) != step) image.sent = 0;
   struct stat info {};
   if (fstat(image.fd, &info) != 0) return std::nullopt;
   if (image.size != info.st_size) {

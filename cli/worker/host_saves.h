@@ -44,7 +44,8 @@ class HostSaves {
   struct Image {
     int fd = -1;
     int64_t size = -1;  ///< as the launcher knows it
-    int64_t sent = 0;   ///< of the save under way
+    int64_t step = -1;  ///< of the save that `sent` counts for
+    int64_t sent = 0;
     int64_t done = -1;  ///< the step of the last save that was sent whole
   };
   std::optional<hosts::SaveWord> next_of(int rank, Image& image, int64_t step);

@@ -94,7 +94,8 @@ RankProgress progress_of(const RankStatus& status, const Program& program) {
   RankProgress progress;
   progress.position = (static_cast<uint64_t>(state) << 60) | (step << 28) | instruction;
   progress.waiting = state == RankState::connecting;
-  progress.saving = state == RankState::saving;
+  // The last state of a rank that is done may still be on its way to the launcher.
+  progress.saving = state == RankState::saving || state == RankState::done;
   if (progress.saving || step == 0 || program.server >= 0) progress.position ^= status.looks.load();
   if (const Instruction* at = instruction_at(status, program)) {
     progress.waiting = progress.waiting || at->opcode == Opcode::collective || at->opcode == Opcode::recv;

@@ -118,6 +118,7 @@ class Search {
   /// Those that can be fast first.
   std::vector<Pipeline> pipelines() {
     std::vector<Pipeline> all;
+    const bool counts_starts = starts_count();
     for (int stages : open_.stage_counts()) {
       if (job_.launch.ranks % stages != 0) continue;
       for (int m : open_.micro_batch_counts()) {
@@ -128,7 +129,7 @@ class Search {
           found_.bound = found_.bound == 0 ? bound : std::min(found_.bound, bound);
           idle = std::min(idle, waits(schedule, stages, chunks));
         }
-        const double launches = starts_count() ? network->launch_seconds / stages : 0;
+        const double launches = counts_starts ? network->launch_seconds / stages : 0;
         const double of_micro_batch = network->kernel_seconds / job_.launch.ranks + launches;
         all.push_back({stages, m, of_micro_batch * (m + idle)});
       }

@@ -115,8 +115,8 @@ const Section& slurm_section() {
           field<&S::nodes>("nodes", "Nodes; the ranks are shared evenly among them.").at_least(1).at_most(kMaxRanks),
           field<&S::gpus_per_node>("gpus_per_node", "GPUs of each node.").at_least(0),
           field<&S::requeue>("requeue",
-                             "Queues the job again after its time limit or the loss of a node; it goes on from its "
-                             "newest checkpoint."),
+                             "Queues a job that saves checkpoints again after its time limit or the loss of a node; "
+                             "it goes on from the newest."),
           list_field<&S::extra>("extra", FieldKind::metric_names,
                                 "Further options of sbatch, one a line of #SBATCH: [--mem=8G, --exclusive]."),
       }};

@@ -239,12 +239,16 @@ std::string await_door(const DoorAddress& door, const std::string& token, double
 }
 
 void end_door(const DoorAddress& door, const std::string& token, int code) {
-  std::string why;
-  if (const auto stream = try_door(door, token, why)) stream->write("end " + std::to_string(code) + "\n");
+  constexpr double kPatience = 10;
+  try {
+    open_door(door, token, kPatience)->write("end " + std::to_string(code) + "\n");
+  } catch (const EnvError&) {
+    // It has ended, or its manager ends it.
+  }
 }
 
 int dial(const DoorAddress& door, const std::string& token, const std::string& script) {
-  constexpr double kPatience = 3600;  // whoever has started this kills it sooner
+  constexpr double kPatience = 3600;  // the launcher kills this sooner
   std::signal(SIGPIPE, SIG_IGN);
   const auto stream = open_door(door, token, kPatience);
   stream->write("run " + std::to_string(script.size()) + "\n" + script);

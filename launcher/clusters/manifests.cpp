@@ -43,6 +43,9 @@ bool asks_for(const SlurmSpec& slurm, const std::string& option) {
                      [&](const std::string& line) { return line.starts_with(option); });
 }
 
+/// A job that saves nothing would begin anew each time.
+bool is_queued_again(const JobSpec& job) { return job.launch.slurm.requeue && job.train.checkpoint.has_value(); }
+
 std::string slurm_options(const JobSpec& job) {
   const SlurmSpec& slurm = job.launch.slurm;
   std::vector<std::string> lines;
@@ -56,7 +59,7 @@ std::string slurm_options(const JobSpec& job) {
   add("time", slurm.time);
   if (!asks_for(slurm, "--exclusive")) add("cpus-per-task", std::to_string(ranks_of_a_host(job, slurm.nodes)));
   if (slurm.gpus_per_node > 0) add("gpus-per-node", std::to_string(slurm.gpus_per_node));
-  lines.emplace_back(slurm.requeue ? "--requeue" : "--no-requeue");
+  lines.emplace_back(is_queued_again(job) ? "--requeue" : "--no-requeue");
   lines.insert(lines.end(), slurm.extra.begin(), slurm.extra.end());
   return in_lines(lines);
 }
@@ -69,6 +72,10 @@ void require_lines(const JobSpec& job) {
     if (!slurm.extra[i].starts_with("-") || slurm.extra[i].find('\n') != std::string::npos)
       throw SpecError(job.position(at), at, "'" + slurm.extra[i] + "' is no option of sbatch", "e.g. --mem=8G");
   }
+  if (job.launch.log_dir.find_first_of(" \t\n'\"\\%#") != std::string::npos)
+    throw SpecError(job.position("launch.log_dir"), "launch.log_dir",
+                    "a batch script cannot name '" + job.launch.log_dir + "'",
+                    "a path without blanks, quotes, \\, % and #");
   for (const std::string* text : {&slurm.partition, &slurm.account, &slurm.qos, &slurm.constraint, &slurm.time})
     if (text->find_first_of(" \n'\"") != std::string::npos)
       throw SpecError(job.position("launch.slurm"), "launch.slurm", "'" + *text + "' has blanks or quotes");
@@ -84,7 +91,7 @@ std::vector<Manifest> slurm_manifests(const JobSpec& job, const ManifestOptions&
                       {"stop_seconds", std::to_string(stop_seconds(job, options.needs))},
                       {"trainctl", shell_word(options.trainctl)},
                       {"job_file", shell_word(options.folder + "/job.yaml")},
-                      {"requeue", job.launch.slurm.requeue ? "yes" : "no"}};
+                      {"requeue", is_queued_again(job) ? "yes" : "no"}};
   return {{"job.yaml", options.job_text}, {"job.sbatch", fill(text_of("slurm.sh"), values)}};
 }
 
@@ -218,6 +225,8 @@ std::string name_of_pods(const std::string& job) {
     if (is_plain || (!name.empty() && name.back() != '-')) name += is_plain ? lower : '-';
   }
   if (name.empty() || name.front() < 'a' || name.front() > 'z') name = "job-" + name;
+  for (const char* not_a_text : {"null", "true", "false", "yes", "no", "on", "off", "y", "n"})  // in YAML
+    if (name == not_a_text) return "job-" + name;
   name = name.substr(0, kMostNameBytes);
   name.erase(name.find_last_not_of('-') + 1);
   return name;

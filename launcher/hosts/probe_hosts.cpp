@@ -64,7 +64,10 @@ class Talk {
     while (read(deadline)) {
     }
     int status = 0;
-    while (steady_seconds() < deadline && waitpid(child_.pid, &status, WNOHANG) == 0) usleep(5000);
+    while (waitpid(child_.pid, &status, WNOHANG) == 0) {
+      if (steady_seconds() >= deadline) return -1;
+      usleep(5000);
+    }
     child_.pid = -1;
     return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
   }

@@ -30,11 +30,13 @@ std::string probe_script(const Bundle& bundle, const std::string& interface) {
 }
 
 std::string install_script(const Bundle& bundle) {
-  return std::string("umask 077; d=\"") + kCache + "\"; t=\"$d/." + bundle.name +
-         ".$$\"; mkdir -p \"$t\" && tar -xf - -C \"$t\" && chmod -R u+rwX,a+rX \"$t\" && "
+  // A tar that ends early ends between files: the last one says that all are there.
+  return std::string("umask 077; d=\"") + kCache + "\"; mkdir -p \"$d\" && t=$(mktemp -d \"$d/." + bundle.name +
+         ".XXXXXX\") || exit 1; tar -xf - -C \"$t\" && test -f \"$t/" + bundle.files.back().name +
+         "\" && chmod -R u+rwX,a+rX \"$t\" && "
          "if test -d \"$d/" +
-         bundle.name + "\"; then rm -rf \"$t\"; else mv \"$t\" \"$d/" + bundle.name +
-         "\"; fi || { rm -rf \"$t\"; exit 1; }";
+         bundle.name + "\"; then rm -rf \"$t\"; else mv -T \"$t\" \"$d/" + bundle.name +
+         "\"; fi || { rm -rf \"$t\"; test -d \"$d/" + bundle.name + "\"; }";
 }
 
 }  // namespace trainctl::hosts

@@ -198,7 +198,7 @@ complete_line "trainctl run job.yaml loss=ms"
 complete_line "trainctl bench op matm"
 complete_line "trainctl bench op --device=cu"
 )") == Words{"show", "none numa", "launch.bind=", "network.act1. network.fc1. network.out.", "mse",
-             "matmul matmul_weight_grad", "cuda"});
+             "matmul matmul_fp8 matmul_weight_grad", "cuda"});
 }
 
 TEST_CASE("zsh completes with the script that it is given") {
@@ -222,7 +222,7 @@ complete_line trainctl bench op matm
 complete_line trainctl bench op --device=cu
 complete_line trainctl init mlp -o ""
 )") == Words{"show", "launch.bind=none launch.bind=numa", "launch.bind=", "network.act1. network.fc1. network.out.",
-             "matmul matmul_weight_grad", "--device=cuda", "files"});
+             "matmul matmul_fp8 matmul_weight_grad", "--device=cuda", "files"});
 }
 
 TEST_CASE("fish completes with the script that it is given") {
@@ -236,8 +236,9 @@ for line in "trainctl sh" "trainctl run job.yaml launch.bind=n" "trainctl run jo
 end
 true
 )");
-  CHECK(lines == Words{"show", "launch.bind=none launch.bind=numa", "launch.bind=",
-                       "network.act1. network.fc1. network.out.", "matmul matmul_weight_grad", "job.yaml", "job.yaml"});
+  CHECK(lines == Words{"show", "launch.bind=none launch.bind=numa",
+                       "launch.bind=", "network.act1. network.fc1. network.out.",
+                       "matmul matmul_fp8 matmul_weight_grad", "job.yaml", "job.yaml"});
 }
 
 TEST_CASE("errors in a command line are reported in our own words") {

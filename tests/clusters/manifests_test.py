@@ -16,7 +16,7 @@ JOB = f"{ROOT}/configs/mnist_mlp.yaml"
 for packages in (ROOT / "build/clusters/python").glob("lib/python3*/site-packages"):
     sys.path.append(str(packages))
 
-FIELDS = ("train.checkpoint=null launch.kubernetes.pods=2 launch.kubernetes.gpus_per_pod=1 launch.kubernetes.image=registry/trainctl:1 "
+FIELDS = ("launch.kubernetes.pods=2 launch.kubernetes.gpus_per_pod=1 launch.kubernetes.image=registry/trainctl:1 "
           "launch.kubernetes.namespace=ml launch.kubernetes.service_account=trainer launch.kubernetes.cpu=500m").split() + [
               "launch.kubernetes.volumes=data:/data, /mnt/sets:/sets", "launch.kubernetes.node_selector=gpu=h100",
               "launch.kubernetes.tolerations=nvidia.com/gpu:NoSchedule, team=ml:NoExecute"]
@@ -126,7 +126,7 @@ def compose(trainctl, folder):
 
 def slurm(trainctl, folder):
     """A batch script with the job's options, which bash reads."""
-    render(trainctl, folder, "launch.target=slurm", "train.checkpoint=null", "launch.slurm.nodes=2", "launch.slurm.partition=gpu", "launch.slurm.time=1:00:00",
+    render(trainctl, folder, "launch.target=slurm", "launch.slurm.nodes=2", "launch.slurm.partition=gpu", "launch.slurm.time=1:00:00",
            "launch.slurm.gpus_per_node=4", "launch.slurm.extra=[--mem=8G, --no-kill]")
     path = pathlib.Path(folder) / "job.sbatch"
     options = [line.removeprefix("#SBATCH ") for line in path.read_text().splitlines() if line.startswith("#SBATCH")]

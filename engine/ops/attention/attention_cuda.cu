@@ -1,4 +1,5 @@
-// cuDNN computes bf16 where it can; else the engine's own tiles, chosen for the size of the heads.
+// In bf16 the gradient by groups of warps where that applies, else cuDNN; else the engine's own tiles, chosen for the
+// size of the heads.
 #include "engine/ops/attention/attention_cudnn_cuda.h"
 #include "engine/ops/attention/attention_grad_groups_cuda.h"
 #include "engine/ops/attention/attention_tiles_cuda.cuh"

@@ -229,7 +229,7 @@ __global__ void __launch_bounds__(kGroupThreads, kKeysBlocks) keys_kernel(const 
   write_sums(dv, 1.0f, lane, x.dv + offset_of(x.to_v, b, g, 0, key0), x.to_v.row, x.s - key0);
 }
 
-/// p of 64 queries and 64 keys from their scores; `logs`: of this thread's two rows.
+/// p of 64 queries and 64 keys from their scores; `rows`: log and mean of this thread's two rows.
 __device__ void weigh_keys(const Gradient& x, const float2 (&rows)[2], const Lane& lane, int row0, int key0,
                            float (&p)[32]) {
   const float unit = x.scale * kLog2e;
@@ -351,12 +351,16 @@ bool describe(CUtensorMap& to, const void* data, const Heads& heads, const Atten
                 CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) == CUDA_SUCCESS;
 }
 
-/// Hopper itself: the products exist on no other architecture.
+/// Hopper itself, and code for its own instructions: the products exist on no other architecture.
 bool is_hopper() {
+#ifdef TRAINCTL_BUILT_FOR_90A
   int device = 0, major = 0;
   cuda_check(cudaGetDevice(&device), "cudaGetDevice");
   cuda_check(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device), "cudaDeviceGetAttribute");
   return major == 9 && built_for_hopper();
+#else
+  return false;
+#endif
 }
 
 bool applies(const CudaKernelCall& call, const AttentionCall& a) {

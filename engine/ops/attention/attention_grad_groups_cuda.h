@@ -7,7 +7,7 @@
 namespace trainctl {
 
 /// Null where it does not apply: another type, another size of heads, a mask, operands that the copy engine cannot
-/// read, another GPU. Its scratch is a float for each row of queries.
+/// read, another GPU. Its scratch is two floats for each row of queries, the rows of a head rounded up to 64.
 CudaKernel attention_grad_by_groups(const CudaKernelCall& call, const AttentionCall& a);
 
 }  // namespace trainctl

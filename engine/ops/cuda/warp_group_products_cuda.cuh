@@ -25,21 +25,7 @@ inline constexpr int kGroupThreads = 128;
 inline constexpr int kSquare = 64;                          ///< lines of the smallest tile
 inline constexpr int kSquareBytes = 2 * kSquare * kSquare;  ///< of it
 
-/// Called by all warps of a group: each thread has N registers from then on.
-template <int N>
-__device__ inline void leave_registers() {
-#ifdef TRAINCTL_WARP_GROUP_PRODUCTS
-  asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(N));
-#endif
-}
-template <int N>
-__device__ inline void take_registers() {
-#ifdef TRAINCTL_WARP_GROUP_PRODUCTS
-  asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(N));
-#endif
-}
-
-/// Where the tile `address` (of shared memory, in bytes) begins, as the products take it.
+/// The matrix descriptor of the tile at `address` (of shared memory, in bytes).
 __device__ inline uint64_t square_at(unsigned address) {
   constexpr uint64_t kEightLines = 1024 / 16, kSwizzle128 = 1;
   return static_cast<uint64_t>((address & 0x3ffff) >> 4) | uint64_t{1} << 16 | kEightLines << 32 | kSwizzle128 << 62;
@@ -83,10 +69,10 @@ __device__ inline void settle(float (&d)[N]) {
 #define TRAINCTL_PLACES_32                                                                                    \
   "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, %20, %21, %22, " \
   "%23, %24, %25, %26, %27, %28, %29, %30, %31"
-#define TRAINCTL_PLACES_64                                                                 \
-  TRAINCTL_PLACES_32                                                                       \
-      ", %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, " \
-      "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63"
+#define TRAINCTL_PLACES_64                                                             \
+  TRAINCTL_PLACES_32                                                                   \
+  ", %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, " \
+  "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63"
 #define TRAINCTL_PRODUCT(columns, adds, operands)                                                  \
   "{\n.reg .pred adds;\nsetp.ne.b32 adds, " adds ", 0;\nwgmma.mma_async.sync.aligned.m64n" columns \
   "k16.f32.bf16.bf16 " operands ";\n}\n"

@@ -171,7 +171,8 @@ CudaExecutor::CudaExecutor(const Program& program, Communicator& ranks, const Ex
   if (peers_) memory.position = static_cast<PositionWord*>(position_memory_.get());
   memory.printed = static_cast<std::byte*>(printed_memory_.get());
   memory.printed_stride = StepProgram::printed_bytes(program);
-  step_ = std::make_unique<StepProgram>(program, memory, inputs_, tables_, peers_.get(), options.seed, options.on_prepared);
+  step_ =
+      std::make_unique<StepProgram>(program, memory, inputs_, tables_, peers_.get(), options.seed, options.on_prepared);
   rehearse();
   phase_ended(options.start_up, "kernels");
   // The copy engines map an arena once.
