@@ -19,7 +19,7 @@ sys.path.insert(0, str(ROOT / "tests/hosts"))
 import network  # noqa: E402
 
 JOB = f"{ROOT}/configs/mnist_mlp.yaml"
-PLAIN = "parallel.stages=1 parallel.stage_config={} parallel.strategies=null parallel.mode=data_parallel parallel.optimizer_shard=0 train.checkpoint=null"
+PLAIN = "parallel.stages=1 parallel.stage_config={} parallel.strategies=null parallel.mode=data_parallel parallel.optimizer_shard=0"
 UNPACKED = ROOT / "build/clusters"
 LIBRARIES = UNPACKED / "usr/lib/x86_64-linux-gnu"
 

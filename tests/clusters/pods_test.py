@@ -20,7 +20,7 @@ for packages in (ROOT / "build/clusters/python").glob("lib/python3*/site-package
 sys.path.insert(0, str(ROOT / "tests/hosts"))
 
 JOB = f"{ROOT}/configs/mnist_mlp.yaml"
-PLAIN = "parallel.stages=1 parallel.stage_config={} parallel.strategies=null parallel.mode=data_parallel parallel.optimizer_shard=0 train.checkpoint=null"
+PLAIN = "parallel.stages=1 parallel.stage_config={} parallel.strategies=null parallel.mode=data_parallel parallel.optimizer_shard=0"
 NAMES = ["mnist-mlp-0.mnist-mlp", "mnist-mlp-1.mnist-mlp"]
 
 
@@ -113,7 +113,7 @@ def restarted_pod(scene):
     scene.start(1)
     launcher = lambda: (scene.folder / f"pod.{scene.number}.0").read_text()
     require(eventually(lambda: "restarting all ranks (1 of 1)" in launcher(), 30), scene.said())
-    # Without checkpoints the next attempt begins with the first step.
+    # No epoch has ended, so nothing is saved: the next attempt begins with the first step.
     again = lambda: launcher().split("restarting all ranks (1 of 1)")[1]
     require(eventually(lambda: "epoch: 1 step: 1," in again() and "epoch: 1 step: 20," in again(), 60), scene.said())
     for process in scene.processes.values():

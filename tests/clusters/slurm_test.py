@@ -76,7 +76,7 @@ class Scene:
 
 def two_nodes(scene):
     """A job on two nodes has the losses of one host, and its logs are read on the login node."""
-    fields = f"train.checkpoint=null train.steps=12 launch.ranks=4 {PLAIN}"
+    fields = f"train.steps=12 launch.ranks=4 {PLAIN}"
     scene.number += 1
     scene.logs = scene.slurm.folder / f"logs.{scene.number}"
     one = scene.command(f"run {JOB} launch.log_dir={scene.logs} {fields}")
@@ -101,7 +101,7 @@ def two_nodes(scene):
 
 def stopped(scene):
     """ps lists a job that runs, stop ends it after a step, and it is not queued again."""
-    job = scene.submit(f"train.checkpoint=null launch.slurm.nodes=2 launch.ranks=2 {PLAIN} {LONG}")
+    job = scene.submit(f"launch.slurm.nodes=2 launch.ranks=2 {PLAIN} {LONG}")
     scene.begun(job)
     listed = scene.command("ps")
     require(re.search(rf"{job} .*RUNNING.*n\[1-2\]", listed.stdout), listed.stdout + listed.stderr)
@@ -117,11 +117,11 @@ def stopped(scene):
 
 def cancelled(scene):
     """scancel leaves nothing behind; a job that waits is cancelled by stop."""
-    job = scene.submit(f"train.checkpoint=null launch.slurm.nodes=2 launch.ranks=2 {PLAIN} {LONG} "
+    job = scene.submit(f"launch.slurm.nodes=2 launch.ranks=2 {PLAIN} {LONG} "
                        "'launch.slurm.extra=[--exclusive]'")
     scene.begun(job)
     running = scene.logs
-    waits = scene.submit(f"train.checkpoint=null launch.ranks=2 {PLAIN} {LONG} 'launch.slurm.extra=[--exclusive]'")
+    waits = scene.submit(f"launch.ranks=2 {PLAIN} {LONG} 'launch.slurm.extra=[--exclusive]'")
     require(scene.state(waits) == "PENDING", f"{scene.slurm.job(waits)}")
     listed = scene.command("ps")
     require(re.search(rf"{waits} .*PENDING", listed.stdout), listed.stdout)
@@ -183,7 +183,7 @@ def dry_run(scene):
     """--dry-run shows the script and the command, and submits nothing."""
     before = scene.slurm.output("squeue", "--noheader", "--states=all")
     logs = scene.slurm.folder / "logs.dry"
-    said = scene.command(f"run {JOB} launch.target=slurm launch.log_dir={logs} launch.slurm.nodes=2 launch.ranks=4 train.checkpoint=null {PLAIN} --dry-run")
+    said = scene.command(f"run {JOB} launch.target=slurm launch.log_dir={logs} launch.slurm.nodes=2 launch.ranks=4 {PLAIN} --dry-run")
     require(said.returncode == 0 and "#SBATCH --nodes=2" in said.stdout, said.stdout + said.stderr)
     require(said.stdout.splitlines()[-1] == f"sbatch --parsable {logs}/slurm/1/job.sbatch", said.stdout)
     require(not logs.exists() and scene.slurm.output("squeue", "--noheader", "--states=all") == before, "nothing was done")
