@@ -154,13 +154,13 @@ std::vector<KernelCase> kernels() {
     for (const bool bias : {false, true}) {
       for (const bool accumulate : {false, true}) {
         calls.push_back(case_of_8_bits(16, 32, 128, result, bias, accumulate, {}));
-        calls.push_back(case_of_8_bits(144, 272, 640, result, bias, accumulate, {}));
-        calls.push_back(case_of_8_bits(144, 272, 640, result, bias, accumulate, {{"a_squares", true}}));
-        calls.push_back(case_of_8_bits(272, 144, 256, result, bias, accumulate, {{"b_squares", true}}));
+        calls.push_back(case_of_8_bits(144, 160, 384, result, bias, accumulate, {}));
+        calls.push_back(case_of_8_bits(144, 160, 384, result, bias, accumulate, {{"a_squares", true}}));
+        calls.push_back(case_of_8_bits(160, 144, 256, result, bias, accumulate, {{"b_squares", true}}));
       }
     }
   }
-  KernelCase other_bias = case_of_8_bits(272, 144, 256, DType::f32, true, true, {});
+  KernelCase other_bias = case_of_8_bits(160, 144, 256, DType::f32, true, true, {});
   other_bias.in.back().dtype = DType::bf16;
   other_bias.f32_on_cpu = true;
   calls.push_back(std::move(other_bias));
