@@ -86,7 +86,7 @@ Gathering by_pods(const StartedBy& by) {
   return by_doors(by, std::move(doors), by.hosts[0], pods_token(), kPodsSeconds);
 }
 
-// mpirun: one door a host, which is told of through PMIx.
+// mpirun: one door a host, announced through PMIx.
 
 constexpr const char* kDoorKey = "trainctl.door";
 constexpr const char* kTokenKey = "trainctl.token";

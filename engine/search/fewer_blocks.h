@@ -1,8 +1,7 @@
 // A job in which every stage has the same number of blocks less: its stages are as uneven as those of the whole job, so
-// a step takes that many times less what a block takes.
+// what a step takes falls by that number times what a block takes.
 #pragma once
 
-#include <optional>
 #include <vector>
 
 #include "engine/search/networks.h"
@@ -17,7 +16,7 @@ std::vector<int> expected_stages(const Network& network, const JobSpec& job, con
 /// less: none. Blocks of two runs take different times, so only a network of one run has such blocks.
 int blocks_to_leave_out(const Repeats& repeats, const std::vector<int>& stage_of_layer, int virtual_stages, int least);
 
-/// The job without so many blocks of each virtual stage. Its stage_config names the stage of each layer.
+/// The job with `left_out` blocks fewer in each virtual stage. Its stage_config names the stage of each layer.
 JobSpec with_fewer_blocks(const JobSpec& job, const Repeats& repeats, const std::vector<int>& stage_of_layer,
                           int virtual_stages, int left_out);
 

@@ -58,7 +58,7 @@ void run_script(TlsStream& stream, const std::string& script) {
   try {
     stream.copy(out[0], in[1], true);
   } catch (const EnvError&) {
-    kill(pid, SIGKILL);  // nobody hears it any more
+    kill(pid, SIGKILL);  // its output has no reader
   }
   waitpid(pid, nullptr, 0);
 }

@@ -9,7 +9,7 @@ namespace trainctl::clusters {
 
 class Pmix {
  public:
-  /// Throws EnvError if the library is not there, or nobody serves this process.
+  /// Throws EnvError if the library is not there, or no server answers this process.
   Pmix();
   Pmix(const Pmix&) = delete;
   Pmix& operator=(const Pmix&) = delete;

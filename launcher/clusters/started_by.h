@@ -1,4 +1,4 @@
-// Who has started this process: a user, Slurm, mpirun or a pod of Kubernetes. Read from the environment alone.
+// What has started this process: a user, Slurm, mpirun or a pod of Kubernetes. Read from the environment alone.
 #pragma once
 
 #include <functional>

@@ -1,6 +1,6 @@
 // A TCP connection in TLS 1.3 between two processes of a job. Both prove that they have the job's token, which is the
 // pre-shared key of the handshake (RFC 8446, 4.2.11), with fresh Diffie-Hellman keys: no certificates are needed, and
-// who records the traffic and learns the token later cannot read it.
+// recorded traffic stays unreadable if the token leaks later.
 #pragma once
 
 #include <memory>

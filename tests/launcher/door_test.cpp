@@ -85,7 +85,7 @@ TEST_CASE("a script behind a door reads and writes as here, to the end of its in
   CHECK(dialled(door.address, "cat", large) == large);
 }
 
-TEST_CASE("whoever lacks the token is refused, and the door goes on") {
+TEST_CASE("a client without the token is refused, and the door goes on") {
   Door door;
   CHECK_THROWS_AS(await_door(door.address, "another token of at least 32 characters", 0), EnvError);
   CHECK(await_door(door.address, kToken, 5) == "127.0.0.1");
