@@ -24,6 +24,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
+constexpr double kSlowNetwork = 100e6;  // bytes a second, of a link of 1 Gb/s
 /// NCCL's buffers, and the queues of a program's data loaders.
 constexpr int64_t kShmBytes = int64_t{1} << 30;
 
@@ -54,6 +55,7 @@ clusters::HostNeeds needs_of(const JobSpec& spec) {
   if (spec.train.checkpoint && report.json.contains("checkpoint")) {
     const auto saved = report.json["checkpoint"].value("bytes", int64_t{0});
     needs.save_seconds = report.json["checkpoint"].value("seconds", 0.0);
+    if (hosts > 1) needs.save_seconds += static_cast<double>(saved) / kSlowNetwork;  // to the launcher, which writes
     needs.memory_bytes += hosts > 1 ? saved + saved / hosts : saved;  // the first host has copies of all ranks' states
   }
   return needs;

@@ -286,7 +286,8 @@ class Agent : public LogSink {
   void give(const Message& message) {
     const fs::path name = message.name;
     if (name.empty() || name.has_parent_path() || name == ".." || message.number < 0) return;
-    fs::create_directories(given());
+    std::error_code unmade;  // then the file cannot be opened either
+    fs::create_directories(given(), unmade);
     const std::string path = given() + "/" + message.name;
     const int fd = ::open(path.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
     const bool is_written = fd >= 0 && lseek(fd, message.number, SEEK_SET) >= 0 && put_all(fd, message.text);
