@@ -81,7 +81,7 @@ class Supervision {
     int on_their_own = 0;
     /// How often all ranks are restarted after one has failed; also how often each rank on its own is.
     int max_restarts = 0;
-    /// A lost host ends all attempts: whoever started the run goes on without it.
+    /// A lost host ends all attempts: what started the run goes on without that host.
     bool lost_host_ends = false;
   };
   /// The actions and queries that decisions use.

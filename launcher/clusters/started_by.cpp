@@ -60,21 +60,22 @@ StartedBy by_slurm(const Variables& variables) {
   return by;
 }
 
-StartedBy by_open_mpi(const Variables& variables) {
-  StartedBy by{.manager = Manager::mpi, .name = "Open MPI"};
-  by.index = variables.number({"OMPI_COMM_WORLD_RANK"}, 0);
-  by.count = variables.number({"OMPI_COMM_WORLD_SIZE"}, 1);
-  by.local_index = variables.number({"OMPI_COMM_WORLD_LOCAL_RANK"}, 0);
+StartedBy by_mpi(const Variables& variables, const char* name, const char* rank, const char* size,
+                 const char* local_rank) {
+  StartedBy by{.manager = Manager::mpi, .name = name};
+  by.index = variables.number({rank}, 0);
+  by.count = variables.number({size}, 1);
+  by.local_index = variables.number({local_rank}, 0);
   return by;
+}
+
+StartedBy by_open_mpi(const Variables& variables) {
+  return by_mpi(variables, "Open MPI", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK");
 }
 
 /// Hydra, the mpiexec of MPICH and Intel MPI.
 StartedBy by_hydra(const Variables& variables) {
-  StartedBy by{.manager = Manager::mpi, .name = "MPICH"};
-  by.index = variables.number({"PMI_RANK"}, 0);
-  by.count = variables.number({"PMI_SIZE"}, 1);
-  by.local_index = variables.number({"MPI_LOCALRANKID"}, 0);
-  return by;
+  return by_mpi(variables, "MPICH", "PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID");
 }
 
 /// The variables of the rendered manifests.

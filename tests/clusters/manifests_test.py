@@ -11,8 +11,8 @@ import subprocess
 import sys
 import tempfile
 
-ROOT = pathlib.Path(__file__).resolve().parents[2]
-JOB = f"{ROOT}/configs/mnist_mlp.yaml"
+from judge import JOB, ROOT, require
+
 for packages in (ROOT / "build/clusters/python").glob("lib/python3*/site-packages"):
     sys.path.append(str(packages))
 
@@ -20,11 +20,6 @@ FIELDS = ("launch.kubernetes.pods=2 launch.kubernetes.gpus_per_pod=1 launch.kube
           "launch.kubernetes.namespace=ml launch.kubernetes.service_account=trainer launch.kubernetes.cpu=500m").split() + [
               "launch.kubernetes.volumes=data:/data, /mnt/sets:/sets", "launch.kubernetes.node_selector=gpu=h100",
               "launch.kubernetes.tolerations=nvidia.com/gpu:NoSchedule, team=ml:NoExecute"]
-
-
-def require(holds, what):
-    if not holds:
-        raise AssertionError(what)
 
 
 def render(trainctl, folder, *fields):

@@ -14,12 +14,12 @@ import sys
 import tempfile
 import time
 
-ROOT = pathlib.Path(__file__).resolve().parents[2]
+import judge
+from judge import JOB, PLAIN, ROOT, require
+
 sys.path.insert(0, str(ROOT / "tests/hosts"))
 import network  # noqa: E402
 
-JOB = f"{ROOT}/configs/mnist_mlp.yaml"
-PLAIN = "parallel.stages=1 parallel.stage_config={} parallel.strategies=null parallel.mode=data_parallel parallel.optimizer_shard=0"
 UNPACKED = ROOT / "build/clusters"
 LIBRARIES = UNPACKED / "usr/lib/x86_64-linux-gnu"
 
@@ -39,11 +39,6 @@ def find():
     return (str(mpirun), str(orted), unpacked_environment()) if mpirun.exists() and orted.exists() else None
 
 
-def require(holds, what):
-    if not holds:
-        raise AssertionError(what)
-
-
 class Scene:
     def __init__(self, hosts, trainctl):
         self.network, self.trainctl, self.number = hosts, trainctl, 0
@@ -58,11 +53,7 @@ class Scene:
                 f"{self.trainctl} run {JOB} launch.log_dir={self.logs} {PLAIN} {fields}")
 
     def losses(self):
-        path = self.logs / "1/metrics.jsonl"
-        if not path.exists():
-            return {}
-        lines = [json.loads(line) for line in path.read_text().splitlines() if line.endswith("}")]
-        return {line["run_step"]: line["loss"] for line in lines if "loss" in line and "run_step" in line}
+        return judge.losses(self.logs / "1")
 
     def require_nothing_left(self):
         for host in self.network.hosts.values():

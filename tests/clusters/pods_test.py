@@ -5,7 +5,6 @@
 Needs root, since it makes network namespaces, and PyYAML; exits with 77 and the reason where it cannot run.
 """
 import argparse
-import json
 import pathlib
 import re
 import signal
@@ -14,19 +13,14 @@ import sys
 import tempfile
 import time
 
-ROOT = pathlib.Path(__file__).resolve().parents[2]
+import judge
+from judge import JOB, PLAIN, ROOT, require
+
 for packages in (ROOT / "build/clusters/python").glob("lib/python3*/site-packages"):
     sys.path.append(str(packages))
 sys.path.insert(0, str(ROOT / "tests/hosts"))
 
-JOB = f"{ROOT}/configs/mnist_mlp.yaml"
-PLAIN = "parallel.stages=1 parallel.stage_config={} parallel.strategies=null parallel.mode=data_parallel parallel.optimizer_shard=0"
 NAMES = ["mnist-mlp-0.mnist-mlp", "mnist-mlp-1.mnist-mlp"]
-
-
-def require(holds, what):
-    if not holds:
-        raise AssertionError(what)
 
 
 class Scene:
@@ -64,11 +58,7 @@ class Scene:
         self.processes = {}
 
     def losses(self):
-        path = self.logs / "1/metrics.jsonl"
-        if not path.exists():
-            return {}
-        lines = [json.loads(line) for line in path.read_text().splitlines() if line.endswith("}")]
-        return {line["run_step"]: line["loss"] for line in lines if "loss" in line and "run_step" in line}
+        return judge.losses(self.logs / "1")
 
 
 def late_names(scene):

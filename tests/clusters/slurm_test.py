@@ -14,19 +14,13 @@ import sys
 import tempfile
 import time
 
+import judge
 import slurm
+from judge import JOB, PLAIN, require
 from slurm import eventually
 
-ROOT = pathlib.Path(__file__).resolve().parents[2]
-JOB = f"{ROOT}/configs/mnist_mlp.yaml"
-PLAIN = "parallel.stages=1 parallel.stage_config={} parallel.strategies=null parallel.mode=data_parallel parallel.optimizer_shard=0"
 LONG = "train.steps=1000000 train.epochs=1000000"
 ENDED = ("COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "NODE_FAIL")
-
-
-def require(holds, what):
-    if not holds:
-        raise AssertionError(what)
 
 
 class Scene:
@@ -57,11 +51,7 @@ class Scene:
         return path.read_text()[-600:] if path.exists() else "(no output)"
 
     def losses(self, run=1):
-        path = self.logs / f"{run}/metrics.jsonl"
-        if not path.exists():
-            return {}
-        lines = [json.loads(line) for line in path.read_text().splitlines() if line.endswith("}")]
-        return {line["run_step"]: line["loss"] for line in lines if "loss" in line and "run_step" in line}
+        return judge.losses(self.logs / str(run))
 
     def begun(self, job, run=1, steps=20):
         require(eventually(lambda: max(self.losses(run), default=0) >= steps or self.state(job) in ENDED, 120)

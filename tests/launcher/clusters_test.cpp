@@ -109,7 +109,7 @@ TEST_CASE("mpirun of Open MPI under Slurm counts before Slurm") {
   CHECK(by.local_index == 1);
 }
 
-TEST_CASE("mpiexec of MPICH is told by its connection") {
+TEST_CASE("mpiexec of MPICH is known by its connection") {
   const StartedBy by = with({{"PMI_RANK", "1"}, {"PMI_SIZE", "2"}, {"PMI_FD", "6"}, {"MPI_LOCALRANKID", "0"}});
   CHECK(by.name == "MPICH");
   CHECK(by.index == 1);

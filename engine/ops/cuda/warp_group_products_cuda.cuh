@@ -69,10 +69,6 @@ __device__ inline void settle(float (&d)[N]) {
 #define TRAINCTL_PLACES_32                                                                                    \
   "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, %20, %21, %22, " \
   "%23, %24, %25, %26, %27, %28, %29, %30, %31"
-#define TRAINCTL_PLACES_64                                                             \
-  TRAINCTL_PLACES_32                                                                   \
-  ", %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, " \
-  "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63"
 #define TRAINCTL_PRODUCT(columns, adds, operands)                                                  \
   "{\n.reg .pred adds;\nsetp.ne.b32 adds, " adds ", 0;\nwgmma.mma_async.sync.aligned.m64n" columns \
   "k16.f32.bf16.bf16 " operands ";\n}\n"
@@ -92,21 +88,6 @@ __device__ inline void add_product(float (&d)[32], uint64_t a, uint64_t b) {
                : "l"(a), "l"(b));
 #endif
 }
-/// The same for 128 lines of b.
-__device__ inline void set_product(float (&d)[64], uint64_t a, uint64_t b) {
-#ifdef TRAINCTL_WARP_GROUP_PRODUCTS
-  asm volatile(TRAINCTL_PRODUCT("128", "0", "{" TRAINCTL_PLACES_64 "}, %64, %65, adds, 1, 1, 0, 0")
-               : TRAINCTL_SUMS_32(TRAINCTL_IS_MADE, d, 0), TRAINCTL_SUMS_32(TRAINCTL_IS_MADE, d, 32)
-               : "l"(a), "l"(b));
-#endif
-}
-__device__ inline void add_product(float (&d)[64], uint64_t a, uint64_t b) {
-#ifdef TRAINCTL_WARP_GROUP_PRODUCTS
-  asm volatile(TRAINCTL_PRODUCT("128", "1", "{" TRAINCTL_PLACES_64 "}, %64, %65, adds, 1, 1, 0, 0")
-               : TRAINCTL_SUMS_32(TRAINCTL_IS_CHANGED, d, 0), TRAINCTL_SUMS_32(TRAINCTL_IS_CHANGED, d, 32)
-               : "l"(a), "l"(b));
-#endif
-}
 /// d += a b, where a is a fragment of 16 columns, and b 16 lines.
 __device__ inline void add_product_over_lines(float (&d)[32], const unsigned* a, uint64_t b) {
 #ifdef TRAINCTL_WARP_GROUP_PRODUCTS
@@ -116,9 +97,8 @@ __device__ inline void add_product_over_lines(float (&d)[32], const unsigned* a,
 #endif
 }
 
-/// d = a b', where a has 64 lines, and b's lines, 64 or 128, are the columns of d.
-template <int N>
-__device__ inline void multiply_lines(float (&d)[N], uint64_t a, uint64_t b) {
+/// d = a b', where a has 64 lines, and b's 64 lines are the columns of d.
+__device__ inline void multiply_lines(float (&d)[32], uint64_t a, uint64_t b) {
   set_product(d, a, b);
 #pragma unroll
   for (int k = 1; k < 4; ++k) add_product(d, a + k * kNextColumns, b + k * kNextColumns);

@@ -1,0 +1,21 @@
+"""What the tests of this folder share: the job, and how they judge its run."""
+import json
+import pathlib
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+JOB = f"{ROOT}/configs/mnist_mlp.yaml"
+PLAIN = "parallel.stages=1 parallel.stage_config={} parallel.strategies=null parallel.mode=data_parallel parallel.optimizer_shard=0"
+
+
+def require(holds, what):
+    if not holds:
+        raise AssertionError(what)
+
+
+def losses(run):
+    """{step: loss} of the run in that folder, as far as it is written."""
+    path = pathlib.Path(run) / "metrics.jsonl"
+    if not path.exists():
+        return {}
+    lines = [json.loads(line) for line in path.read_text().splitlines() if line.endswith("}")]
+    return {line["run_step"]: line["loss"] for line in lines if "loss" in line and "run_step" in line}
