@@ -2,10 +2,12 @@
 # Whole networks on one GPU: speed and memory beside PyTorch compiled, bf16 beside fp32. Packed by pack.sh.
 #
 #   networks.sh warm                 1 min    compiles the peers once, so that `speed` finds them in PyTorch's cache
-#   networks.sh speed [NETWORK …]    1 min a network    two rounds each, in turn with the compiled peer
+#   networks.sh speed [NETWORK …]    1 min a network    two rounds each, in turn with the compiled peer, and with llm.c's
+#                                    train_gpt2cu if pack.sh was given that as a peer; ROUNDS and STEPS change how much
+#   networks.sh profile [NETWORK …]  20 s a network     the step by part, each beside its limit
 #   networks.sh follow [NET:BATCH …] 3 min    the loss of bf16, tf32 and fp32 over 100 steps of new samples, GPT-2 124M and ResNet-50
 set -uo pipefail
-part=${1:?warm, speed or follow}; shift
+part=${1:?warm, speed, profile or follow}; shift
 source "$(dirname "${BASH_SOURCE[0]}")/machine.sh"
 follow=("$@"); [ ${#follow[@]} -gt 0 ] || follow=(gpt2:8 resnet50:256)
 networks=("$@"); [ ${#networks[@]} -gt 0 ] || networks=(gpt2 gpt2_350m llama resnet50)
@@ -37,8 +39,22 @@ sys.exit(subprocess.run([sys.executable, 'tests/bench/networks_torch.py', peer, 
                          *(w for k, v in sizes.items() for w in ('--' + k, str(v)))]).returncode)" &
   done; wait ;;
 speed)
+  peers=()
+  if [ -e peers/train_gpt2cu ]; then
+    printf '#!/bin/sh\nLD_LIBRARY_PATH=$TRAINCTL_CUDA_LIBRARY_PATH exec %s "$@"\n' "$at/peers/train_gpt2cu" > $at/llmc.sh
+    chmod +x $at/llmc.sh; peers=(--llmc $at/llmc.sh)
+  fi
   for n in "${networks[@]}"; do
-    LIMIT=200 run python3 tests/bench/networks.py bin/trainctl "$n" --device cuda --rounds "${ROUNDS:-2}" --no-eager --python python3
+    LIMIT=200 run python3 tests/bench/networks.py bin/trainctl "$n" --device cuda --rounds "${ROUNDS:-2}" ${STEPS:+--steps "$STEPS"} --no-eager \
+      --python python3 "${peers[@]}"
+  done ;;
+profile)
+  for n in "${networks[@]}"; do
+    sets=$(python3 -c "
+import sys; sys.path.insert(0, 'tests/bench'); import networks
+job, batch, _, _, _, sets = networks.NETWORKS['$n']
+print(job, f'dataset.batch={batch}', *sets)")
+    LIMIT=90 run bin/trainctl run $sets $one train.steps=20 train.log_every=20 launch.log_dir=$at/profile_$n --profile
   done ;;
 follow)
   for job in "${follow[@]}"; do
