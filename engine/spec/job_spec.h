@@ -205,6 +205,7 @@ struct TrainSpec {
   int64_t steps = 0;           ///< 0: all epochs. If both are set, the one that is reached first ends the run
   int64_t log_every = 1;       ///< steps between loss lines
   int64_t sink_steps = 1;      ///< steps between two reads of the losses
+  int64_t histograms = 0;      ///< steps between two histograms of weights and gradients; 0: none
   OnNan on_nan = OnNan::stop;  ///< what a loss that is nan or infinite does
   std::optional<CheckpointSpec> checkpoint;  ///< nothing is saved without it
   std::optional<StopSpec> stop_when;
@@ -238,6 +239,7 @@ struct RecomputeRule {
 struct OptimizerShardSpec {
   int level = 0;
   int64_t min_kb = 64;
+  bool within_host = false;  ///< shards are of one host's ranks; each host holds the whole state
 };
 
 enum class SearchAlgorithm : uint8_t { recursive_programming, sharding_propagation, exhaustive };
@@ -261,6 +263,7 @@ struct ParallelSpec {
   std::vector<StrategySpec> strategies;
   std::vector<RecomputeRule> recompute;
   OptimizerShardSpec optimizer_shard;
+  int64_t bucket_bytes = 0;  ///< of the parameters whose gradients one collective sums; 0: chosen
   bool full_batch = false;
   int head_pieces = 0;     ///< 0: as many as max_memory requires
   int64_t max_memory = 0;  ///< bytes per rank; 0: no limit
