@@ -20,12 +20,14 @@
 #include "cli/worker/rank_profile.h"
 #include "cli/worker/rendezvous.h"
 #include "cli/worker/server_output.h"
+#include "engine/plan/served.h"
 #include "engine/spec/parse.h"
 #include "engine/train/checkpoint/restore.h"
 #include "engine/train/checkpoint/saver.h"
 #include "engine/train/evaluator.h"
 #include "engine/train/job.h"
 #include "engine/train/prediction.h"
+#include "engine/train/servers/client.h"
 #include "engine/train/servers/server.h"
 #include "engine/train/servers/table_image.h"
 #include "engine/train/trainer.h"
@@ -93,7 +95,7 @@ class Worker {
 
     Rendezvous rendezvous(job_->spec, memory_, options_.rank, hosts());
     start_up.met_others("connect");
-    if (program_->server >= 0 && job_->plan.is_asynchronous()) return serve(rendezvous.communicator(), start_up);
+    if (program_->server >= 0 && serves_by_event(job_->plan)) return serve(rendezvous.communicator(), start_up);
     RankOutput output(*job_, *program_, status, directory_, options_.record,
                       memory_->batches().lives(options_.rank % BatchBoard::kMostWorkers) > 0);
     TrainOptions train_options;
@@ -140,13 +142,19 @@ class Worker {
       output.ended(worker.run());
       output.write_workers(memory_->batches());
     } else {
+      std::optional<servers::Client> tables;
+      if (serves_tables_alone(job_->plan)) {
+        tables.emplace(*job_, *program_, train_options.validation, train_options.arena, rendezvous.communicator());
+        tables->add_to(hooks);
+      }
       output.ended(train(*job_, *program_, rendezvous.communicator(), hooks, train_options));
+      if (tables) tables->leave();
     }
     profile.ended();
     status.state = RankState::done;
   }
 
-  /// An asynchronous server.
+  /// A server that is an event loop.
   void serve(Communicator& comm, const StartUpClock& start_up) {
     RankStatus& status = memory_->status(options_.rank);
     ServerOutput output(*job_, *program_, status, directory_);

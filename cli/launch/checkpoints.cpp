@@ -13,6 +13,7 @@
 
 #include "engine/base/error.h"
 #include "engine/base/text.h"
+#include "engine/plan/served.h"
 #include "engine/train/checkpoint/restore.h"
 #include "engine/train/checkpoint/verify_checkpoint.h"
 
@@ -163,7 +164,7 @@ void Checkpoints::add_to(ProcessCommand& command, int rank) const {
   if (!images_.empty()) {
     add_image("--image-fd", rank);
     add_attempt_to(command);
-    const int server = rank - job_.plan.own_workers;
+    const int server = rank - num_workers(job_.plan);
     if (!job_.tables.empty() && server >= 0) add_image("--tables-fd", job_.spec.processes() + server);
   }
   if (point_) command.argv.insert(command.argv.end(), {"--resume-from", fs::absolute(point_->path).string()});

@@ -38,7 +38,7 @@ JobReport report_of(const PlannedJob& job, bool estimate) {
   Json validation;
   if (job.validation) validation = validation_json(job, report.classes);
   report.json = plan_report(job.spec, job.graph, job.plan, report.classes);
-  if (!job.tables.empty()) report.json["asynchronous"]["tables"] = tables_json(job.tables, job.spec.optimizer);
+  if (!job.tables.empty()) report.json["tables"] = tables_json(job.tables, job.spec.optimizer);
   if (job.validation) report.json["validation"] = std::move(validation);
   if (job.spec.train.checkpoint) report.json["checkpoint"] = checkpoint_report(job);
   if (job.search) report.json["search"] = search_report(*job.search);

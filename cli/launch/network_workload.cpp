@@ -19,6 +19,7 @@
 #include "engine/base/text.h"
 #include "engine/compile/product_flops.h"
 #include "engine/compile/report.h"
+#include "engine/plan/served.h"
 #include "engine/runtime/routes.h"
 #include "engine/train/checkpoint/digest.h"
 #include "engine/train/data/dataset.h"
@@ -45,11 +46,12 @@ std::vector<Route> routes_of(const RankClasses& classes) {
   return routes;
 }
 
-/// Each asynchronous worker asks each server.
+/// Each worker asks each server.
 std::vector<Route> routes_of(const Plan& plan) {
   std::vector<Route> routes;
-  for (int worker = 0; worker < plan.own_workers; ++worker) {
-    for (int server = plan.own_workers; server < plan.own_workers + plan.servers; ++server) {
+  const int workers = num_workers(plan);
+  for (int worker = 0; worker < workers; ++worker) {
+    for (int server = workers; server < workers + plan.servers; ++server) {
       routes.push_back({worker, server});
       routes.push_back({server, worker});
     }
@@ -96,10 +98,14 @@ NetworkWorkload::NetworkWorkload(PlannedJob job, Device asked, const CudaDevices
   device_ = describe_cpus(job_.spec, asked, found);
   for (int rank = 0; rank < classes_.num_ranks(); ++rank) {
     const Program& program = classes_.program_of(rank);
-    const bool serves = job_.plan.is_asynchronous() && program.server >= 0;
+    const bool serves = serves_by_event(job_.plan) && program.server >= 0;
     arena_bytes_.push_back(serves ? server_arena_bytes(job_, program) : program.arena_bytes);
   }
-  if (!needs_store(job_.spec)) routes_ = job_.plan.is_asynchronous() ? routes_of(job_.plan) : routes_of(classes_);
+  if (!needs_store(job_.spec)) {
+    if (!job_.plan.is_asynchronous()) routes_ = routes_of(classes_);
+    if (serves_by_event(job_.plan))
+      for (const Route& route : routes_of(job_.plan)) routes_.push_back(route);
+  }
   if (validation_) run_beside(*validation_);
   require_host_memory();
 }
@@ -124,7 +130,7 @@ void NetworkWorkload::require_host_memory() const {
 
 nlohmann::ordered_json NetworkWorkload::plan() const {
   nlohmann::ordered_json report = plan_report(job_.spec, job_.graph, job_.plan, classes_);
-  if (!job_.tables.empty()) report["asynchronous"]["tables"] = tables_json(job_.tables, job_.spec.optimizer);
+  if (!job_.tables.empty()) report["tables"] = tables_json(job_.tables, job_.spec.optimizer);
   report["launch"] = launch_report(job_.spec);
   if (const ResumePoint* point = checkpoints_.resumed_from())
     report["launch"]["resumed"] = {{"checkpoint", point->path}, {"step", point->manifest.step}};
@@ -261,7 +267,7 @@ void NetworkWorkload::connect(Launch& launch) {
 
 std::optional<int64_t> NetworkWorkload::stopped_at() const {
   const auto last = job_.plan.is_asynchronous() ? finished_steps() : static_cast<int64_t>(memory_->gate().highest());
-  const int64_t total = memory_->status(0).total_steps.load();
+  const int64_t total = total_steps();
   if (!memory_->gate().asked_to_stop() || (total > 0 && last >= total)) return std::nullopt;
   return last;
 }
@@ -270,6 +276,12 @@ std::optional<int64_t> NetworkWorkload::stopped_at() const {
 int64_t NetworkWorkload::finished_steps() const {
   if (!job_.plan.is_asynchronous()) return static_cast<int64_t>(memory_->status(0).finished_steps.load());
   return memory_->batches().first() + memory_->batches().finished();
+}
+
+/// The worker whose validation has ended an asynchronous run need not be rank 0.
+int64_t NetworkWorkload::total_steps() const {
+  if (job_.plan.is_asynchronous() && memory_->batches().is_ended_by_rule()) return finished_steps();
+  return static_cast<int64_t>(memory_->status(0).total_steps.load());
 }
 
 double NetworkWorkload::samples_per_second() const {
@@ -352,7 +364,7 @@ RunResult NetworkWorkload::result() const {
   const RankStatus& first = memory_->status(0);
   RunResult result;
   result.step = finished_steps();
-  result.steps = static_cast<int64_t>(first.total_steps.load());
+  result.steps = total_steps();
   if (options_.evaluate) return result;
   if (checkpoints_.are_saved()) result.saved_step = std::max<int64_t>(0, memory_->saves().written_step());
   if (job_.spec.loss && result.step > 0) {
@@ -366,6 +378,8 @@ std::string NetworkWorkload::report(const RunDirectory& directory) {
   std::string text = printed_tensors_line(job_.spec, directory);
   if (job_.plan.is_asynchronous() && !options_.evaluate)
     text += (text.empty() ? "" : "\n") + workers_report(memory_->batches(), job_.spec.dataset.batch);
+  if (serves_tables_alone(job_.plan) && !options_.evaluate)
+    text += (text.empty() ? "" : "\n") + staleness_report(memory_->batches());
   if (!options_.profile) return text;
   std::vector<Program> programs;
   for (int rank = 0; rank < classes_.num_ranks(); ++rank) programs.push_back(classes_.of_rank(rank));

@@ -48,6 +48,7 @@ class NetworkWorkload : public Workload {
   void require_host_memory() const;
   void watch_gpu();
   int64_t finished_steps() const;
+  int64_t total_steps() const;
   double samples_per_second() const;
   double share_of_peak(double samples_per_second) const;
   ProcessCommand agents_command(const RankPlace& place, const RunDirectory& directory) const;

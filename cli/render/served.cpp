@@ -72,21 +72,36 @@ std::string asynchronous(const Json& r) {
       r["ranks"].get<int>(),
       a["rebalance"].get<bool>() ? "the next that nobody has" : fmt::format("every {}th", r["ranks"].get<int>()),
       staleness, staleness == 1 ? "round" : "rounds", r["ranks"].get<int>());
-  if (!a.contains("tables")) return out;
+  return out;
+}
+
+/// Tables alone are on the servers.
+std::string dense(const Json& r) {
+  if (!r.contains("dense")) return "";
+  const int64_t staleness = r["dense"]["staleness"];
+  return fmt::format(
+      "\nservers of tables alone\n  the {} workers run in step and all_reduce the rest; a server updates rows with each "
+      "worker's push\n  rows lack pushes of at most {} {} before\n",
+      r["ranks"].get<int>(), staleness, staleness == 1 ? "step" : "steps");
+}
+
+std::string tables(const Json& r) {
+  if (!r.contains("tables")) return "";
   Table table({"table", ">rows", ">units", "ids", ">if whole", ">a trained row", ">rows a batch, at most",
                ">pulled, and pushed"});
-  for (const Json& t : a["tables"])
+  for (const Json& t : r["tables"])
     table.add({text(t["layer"]), with_commas(t["rows"].get<int64_t>()), with_commas(t["units"].get<int64_t>()),
                text(t["field"]), format_bytes(t["bytes_if_whole"]), format_bytes(t["bytes_of_row"]),
                with_commas(t["window"].get<int64_t>()), format_bytes(t["bytes_of_window"])});
-  return out + "\ntables, on the servers by row number modulo their count\n" + table.str();
+  return "\ntables, on the servers by row number modulo their count\n" + table.str();
 }
 
 }  // namespace
 
 std::string render_served(const Json& report) {
   if (!report.contains("servers")) return "";
-  return servers_and_workers(report) + asynchronous(report);
+  if (report.contains("dense")) return dense(report) + tables(report);
+  return servers_and_workers(report) + asynchronous(report) + tables(report);
 }
 
 }  // namespace trainctl

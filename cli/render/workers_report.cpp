@@ -28,20 +28,24 @@ std::vector<int64_t> histogram(const BatchBoard& board) {
 }  // namespace
 
 std::string workers_report(const BatchBoard& board, int64_t batch) {
-  std::vector<std::string> rates, shares;
+  std::vector<std::string> rates;
   for (int worker = 0; worker < board.workers(); ++worker)
     rates.push_back(fmt::format("rank {} {:.0f} samples/s ({} steps)", worker, rate(board, worker, batch),
                                 with_commas(board.finished_by(worker))));
+  const std::string staleness = staleness_report(board);
+  return "workers: " + join(rates) + (staleness.empty() ? "" : "\n" + staleness);
+}
+
+std::string staleness_report(const BatchBoard& board) {
   const std::vector<int64_t> counts = histogram(board);
+  std::vector<std::string> shares;
   int64_t all = 0;
   for (const int64_t count : counts) all += count;
   for (size_t s = 0; s < counts.size(); ++s)
     if (counts[s] > 0)
       shares.push_back(fmt::format("{}{}: {:.0f} %", s, s == BatchBoard::kMostStaleness ? " or more" : "",
                                    100.0 * static_cast<double>(counts[s]) / static_cast<double>(all)));
-  std::string text = "workers: " + join(rates);
-  if (!shares.empty()) text += "\nstaleness of the servers' updates: " + join(shares);
-  return text;
+  return shares.empty() ? "" : "staleness of the servers' updates: " + join(shares);
 }
 
 nlohmann::ordered_json workers_json(const BatchBoard& board, int64_t batch) {

@@ -11,6 +11,8 @@ namespace trainctl {
 /// workers    rank 0 812 samples/s (40 steps), rank 1 799 samples/s (39 steps), …
 /// staleness  0: 12 %, 1: 30 %, …          updates by how many other updates their weights did not have
 std::string workers_report(const BatchBoard& board, int64_t batch);
+/// The second line alone; empty without updates.
+std::string staleness_report(const BatchBoard& board);
 
 /// {"kind":"workers","steps":[40,39,…],"samples_per_second":[812.1,…],"staleness":[120,300,…]}: a line of
 /// metrics.jsonl.

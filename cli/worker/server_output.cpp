@@ -50,8 +50,10 @@ void ServerOutput::ended(const AsyncServer& server) const {
   write_line(fmt::format("{} updates, with gradients of weights that were {:.1f} updates old on average and {} at most",
                          with_commas(server.updates()), mean, most_));
   for (size_t t = 0; t < job_.tables.size(); ++t)
-    write_line(fmt::format("{}: {} rows, {}", job_.tables[t].layer, with_commas(server.tables()[t]->rows()),
-                           format_bytes(server.tables()[t]->bytes())));
+    write_line(fmt::format("{}: {} rows, {}; {} were read, {} updated", job_.tables[t].layer,
+                           with_commas(server.tables()[t]->rows()), format_bytes(server.tables()[t]->bytes()),
+                           with_commas(server.tables()[t]->rows_read()),
+                           with_commas(server.tables()[t]->rows_updated())));
 }
 
 }  // namespace trainctl

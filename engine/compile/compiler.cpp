@@ -45,7 +45,7 @@ int Compiler::group_of(const std::vector<int>& ranks) {
 }
 
 std::vector<int> Compiler::all_ranks() const {
-  std::vector<int> ranks(static_cast<size_t>(plan.processes()));
+  std::vector<int> ranks(static_cast<size_t>(serves_tables_alone(plan) ? plan.ranks : plan.processes()));
   std::iota(ranks.begin(), ranks.end(), 0);
   return ranks;
 }

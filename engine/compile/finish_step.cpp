@@ -12,8 +12,10 @@ namespace {
 
 constexpr int64_t kFloat = byte_size(DType::f32);
 
+/// Where tables are on servers, the worker sends it after the step, so it keeps its place.
 View sum_of_squares(Lowering& l) {
-  View norm = l.c.flat(l.c.new_buffer(BufferKind::scratch, kFloat), 0, 1, "clip_norm");
+  const BufferKind kind = serves_tables_alone(l.c.plan) ? BufferKind::scalars : BufferKind::scratch;
+  View norm = l.c.flat(l.c.new_buffer(kind, kFloat), 0, 1, "clip_norm");
   for (size_t b = 0; b < l.c.buckets.size(); ++b) {
     if (!l.c.buckets[b].plan->updated) continue;
     const Bucket& bucket = l.c.program.buckets[b];
@@ -48,7 +50,7 @@ Instruction update_instruction(const Lowering& l, const BucketPlan& bucket, cons
 std::vector<int> in_order_of_reduction(const Lowering& l) {
   std::vector<int> updated;
   for (int b = 0; b < static_cast<int>(l.c.buckets.size()); ++b) {
-    if (l.c.buckets[b].plan->updated) updated.push_back(b);
+    if (l.c.buckets[b].plan->updated && !l.c.buckets[b].plan->is_table) updated.push_back(b);
   }
   std::stable_sort(updated.begin(), updated.end(),
                    [&](int a, int b) { return l.gradients[a].last_reduction < l.gradients[b].last_reduction; });
@@ -127,7 +129,7 @@ void finish_step(Lowering& l) {
   finish_loss(l);
   if (!l.c.trains()) return;
   if (l.c.plan.is_asynchronous() && l.c.spec.optimizer.clip_norm > 0) push_norm(l, sum_of_squares(l));
-  if (l.c.plan.servers > 0) return;  // else the servers clip and update
+  if (serves_weights(l.c.plan)) return;  // else the servers clip and update
   std::optional<View> norm;
   if (l.c.spec.optimizer.clip_norm > 0) {
     add_up_shards(l);

@@ -8,6 +8,7 @@
 #include "engine/base/round_up.h"
 #include "engine/compile/buckets.h"
 #include "engine/ops/op_def.h"
+#include "engine/plan/served.h"
 
 namespace trainctl {
 namespace {
@@ -72,10 +73,12 @@ Candidate candidate(const Graph& graph, const Plan& plan, const VariablePlan& va
   const Axes& sum_axes = p.gradient_layout.partial;
   const bool several = plan.mesh.ways(sum_axes) * variable.stages.size() > 1;
   const bool large = p.elements * byte_size(DType::f32) >= plan.optimizer_shard_min_bytes;
-  int level = updated && several && large ? plan.optimizer_shard_level : 0;
+  const bool of_table = is_table(plan, variable.tensor);
+  int level = updated && several && large && !of_table ? plan.optimizer_shard_level : 0;
   if (variable.stages.size() > 1) level = std::min(level, 1);
 
-  const bool by_layer = level == 3 || plan.servers > 0;  // so that a push or pull does not wait for other layers
+  // So that a push or pull does not wait for other layers.
+  const bool by_layer = level == 3 || serves_weights(plan) || of_table;
   c.key = {variable.virtual_stages, sum_axes, level, updated, by_layer ? first_reader : -1, group};
   return c;
 }
@@ -125,7 +128,8 @@ int pieces_of(const Graph& graph, const Plan& plan, const VariablePlan& variable
   constexpr int64_t kMostPieces = 8;
   const auto& [virtual_stages, sum_axes, level, updated, layer, group] = key;
   const int64_t ways = plan.mesh.ways(sum_axes), bytes = parameter.elements * byte_size(DType::f32);
-  if (!updated || ways == 1 || plan.servers > 0 || level > 2 || variable.stages.size() > 1 || plan.hybrid()) return 1;
+  if (!updated || ways == 1 || serves_weights(plan) || is_table(plan, variable.tensor)) return 1;
+  if (level > 2 || variable.stages.size() > 1 || plan.hybrid()) return 1;
   if (plan.gradient_type != DType::f32 && level < 2 && plan.micro_batches > 1) return 1;  // it adds up apart
   if (!is_of_product(graph, parameter.gradients)) return 1;
   const int64_t rows = variable.layout.local_shape(plan.mesh, variable.global_shape)[0];
@@ -153,7 +157,7 @@ bool is_last(const Graph& graph, const Plan& plan, const std::map<TensorId, std:
 
 /// All that is updated. Each byte is pushed and pulled once a step, so equal bytes are also equal traffic.
 void place_on_servers(const Plan& plan, std::vector<BucketPlan>& buckets) {
-  if (plan.servers == 0) return;
+  if (!serves_weights(plan)) return;
   std::vector<int> all(static_cast<size_t>(plan.servers));
   std::iota(all.begin(), all.end(), 0);
   std::vector<BucketPlan*> whole;
@@ -226,20 +230,20 @@ std::vector<BucketPlan> plan_buckets(const Graph& graph, const Plan& plan) {
     if (pieces > 1 && !is_last(graph, plan, gradients, *variable, level)) pieces = 1;
     const auto found = open.find(key);
     const bool fits = pieces == 1 && found != open.end() &&
-                      (level == 3 || plan.servers > 0 || takes(buckets[found->second], parameter));
+                      (level == 3 || serves_weights(plan) || takes(buckets[found->second], parameter));
     if (!fits) {
       open[key] = buckets.size();
       BucketPlan bucket;
       bucket.name = "bucket" + std::to_string(buckets.size());
       bucket.stages = variable->stages;
-      bucket.sum_axes = parameter.gradient_layout.partial;
+      bucket.is_table = is_table(plan, variable->tensor);
+      if (!bucket.is_table) bucket.sum_axes = parameter.gradient_layout.partial;  // each worker has rows of its own
       bucket.level = level;
       bucket.updated = std::get<3>(key);
       bucket.group = std::get<5>(key);
       bucket.type = plan.gradient_type;
       bucket.kept = level >= 2 && plan.micro_batches > 1 ? DType::f32 : bucket.type;
       bucket.pieces = pieces;
-      bucket.is_table = std::find(plan.tables.begin(), plan.tables.end(), variable->tensor) != plan.tables.end();
       buckets.push_back(std::move(bucket));
     }
     BucketPlan& bucket = buckets[open[key]];

@@ -14,6 +14,7 @@
 #include "engine/compile/served_report.h"
 #include "engine/ops/program_kernels.h"
 #include "engine/ops/quantise/quantise.h"
+#include "engine/plan/served.h"
 
 namespace trainctl {
 
@@ -422,6 +423,10 @@ Json plan_report(const JobSpec& spec, const Graph& graph, const Plan& plan, cons
   if (Json groups = parameter_groups_json(spec, graph); !groups.is_null())
     report["parameter_groups"] = std::move(groups);
   if (plan.servers > 0) add_served(report, classes);
+  if (serves_tables_alone(plan)) {
+    report.erase("servers_beside_all_reduce");  // the workers do all_reduce
+    report["dense"] = {{"all_reduce", true}, {"staleness", spec.parallel.staleness}};
+  }
   if (plan.is_asynchronous())
     report["asynchronous"] = {{"staleness", spec.parallel.staleness}, {"rebalance", spec.parallel.rebalance}};
   if (plan.hybrid()) report["held"] = held_report(graph, plan, spec.parallel.full_batch);

@@ -12,6 +12,9 @@
 //
 // Asynchronous: the programs are those of one worker with its servers, and each worker runs them on its own. A server
 // answers and takes pushes in an event loop (engine/train/servers), and runs its program once a push.
+//
+// Servers that hold tables alone have no instructions: the workers' programs are those of data_parallel, in which each
+// worker has a window of rows of its own (engine/train/servers/table_plan.h).
 #include <algorithm>
 #include <numeric>
 
@@ -168,6 +171,7 @@ void push_norm(Lowering& l, const View& norm) {
 }
 
 void lower_server(Lowering& l) {
+  if (serves_tables_alone(l.c.plan)) return;  // rows are not in programs
   Server server(l);
   const ServedBuckets served = served_buckets(l.c);
   for (int bucket : served.pulled) server.answer_pull(bucket);

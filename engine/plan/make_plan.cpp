@@ -206,8 +206,15 @@ void add_notes(const std::vector<std::optional<LayerStrategy>>& strategies, cons
   }
   if (plan.is_asynchronous())
     plan.notes.push_back("asynchronous workers: what is trained depends on their timing, so two runs differ");
-  if (plan.servers > 0 && !spec.parallel.sync && spec.parallel.staleness == 0)
+  const bool has_tables = plan.servers > 0 && !spec.parallel.tables.empty();
+  if (has_tables && !plan.is_asynchronous()) {
+    plan.notes.push_back(
+        spec.parallel.staleness > 0
+            ? "rows of tables may lack pushes of the step before, which depends on timing, so two runs differ"
+            : "parallel.staleness is 0: rows of tables have all pushes of the steps before");
+  } else if (plan.servers > 0 && !spec.parallel.sync && spec.parallel.staleness == 0) {
     plan.notes.push_back("parallel.staleness is 0: the steps are the synchronous ones");
+  }
   const auto add_once = [&plan](const std::string& note) {
     if (std::find(plan.notes.begin(), plan.notes.end(), note) == plan.notes.end()) plan.notes.push_back(note);
   };

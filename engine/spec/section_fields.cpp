@@ -304,11 +304,12 @@ const Section& parallel_section() {
               .at_least(1)
               .at_most(kMaxRanks),
           field<&P::sync>("sync",
-                          "For parameter_server: each step takes the gradients of all workers. false: each worker runs "
-                          "batches of its own, and the servers update with each push."),
+                          "For parameter_server: each step takes the gradients of all workers; with tables they "
+                          "all_reduce what is no table. false: each worker runs batches of its own, and the servers "
+                          "update with each push."),
           field<&P::staleness>("staleness",
-                               "For sync: false: rounds of batches, one a worker, that a worker may be ahead of the "
-                               "oldest batch under way; 0: the synchronous steps.")
+                               "For sync: false, and for tables: rounds of batches, one a worker, that a worker may be "
+                               "ahead of the oldest batch under way; 0: the synchronous steps.")
               .at_least(0)
               .at_most(kMaxStaleness),
           field<&P::rebalance>(
@@ -317,8 +318,8 @@ const Section& parallel_section() {
               "share of them."),
           list_field<&P::tables>(
               "tables", FieldKind::metric_names,
-              "For sync: false: embeddings, by name or glob of their layers, that are on the servers alone, "
-              "split by rows."),
+              "For parameter_server: embeddings, by name or glob of their layers, that are on the servers alone, "
+              "split by rows, and are updated with each push."),
       }};
   return section;
 }

@@ -79,18 +79,23 @@ void workers_are_on_their_own(Rules& r) {
     r.wrong("launch.ranks",
             number(r.job.launch.ranks) + " asynchronous workers are more than " + number(kMostAsyncWorkers),
             "set parallel.sync: true, or fewer ranks");
-  if (r.fine({"train.stop_when"}) && r.job.train.stop_when)
-    r.wrong("train.stop_when", "asynchronous workers do not end together by a rule",
-            "leave stop_when out, or set parallel.sync: true");
+}
+
+/// parallel.sync: true, with tables.
+void workers_pull_rows(Rules& r) {
+  if (r.fine({"launch.comm"}) && r.job.launch.comm == "gloo")
+    r.wrong("launch.comm", "rows of tables travel through shared memory, not gloo", "set launch.comm: shm");
+  if (r.fine({"launch.ranks"}) && r.job.launch.ranks > kMostAsyncWorkers)
+    r.wrong("launch.ranks",
+            number(r.job.launch.ranks) + " workers that pull rows are more than " + number(kMostAsyncWorkers),
+            "set fewer ranks");
 }
 
 void servers_hold_the_weights(Rules& r) {
   if (!r.fine({"parallel.mode"}) || r.job.servers() == 0) return;
   const ParallelSpec& parallel = r.job.parallel;
   if (r.job.is_asynchronous()) workers_are_on_their_own(r);
-  if (r.fine({"parallel.tables", "parallel.sync"}) && !parallel.tables.empty() && !r.job.is_asynchronous())
-    r.wrong("parallel.tables", "only asynchronous workers pull rows of tables",
-            "set parallel.sync: false, and a staleness above 0");
+  if (!r.job.is_asynchronous() && !parallel.tables.empty()) workers_pull_rows(r);
   if (r.fine({"parallel.stages"}) && parallel.stages > 1)
     r.wrong("parallel.stages", "the workers of parameter_server are one stage, not " + number(parallel.stages),
             "set parallel.stages: 1, or parallel.mode: data_parallel");

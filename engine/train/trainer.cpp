@@ -170,7 +170,10 @@ bool Trainer::must_validate() const {
 
 void Trainer::validate() {
   const Clock::time_point start = Clock::now();
-  ValidationReport report = evaluator_->run(started_, hooks_.on_validation_progress);
+  std::function<void(std::byte*)> before_batch;
+  if (hooks_.before_validation_batch)
+    before_batch = [this](std::byte* inputs) { hooks_.before_validation_batch(started_, inputs); };
+  ValidationReport report = evaluator_->run(started_, hooks_.on_validation_progress, before_batch);
   validated_ = started_;
   report.epoch = (started_ - 1) / steps_per_epoch() + 1;
   report.epoch_step = started_ - (report.epoch - 1) * steps_per_epoch();
@@ -194,6 +197,7 @@ void Trainer::start_step() {
   const std::byte* batch = loader_->next_step();
   scalars.label_weight = loader_->label_weight();
   if (started_ == first_step_) start_up_.ended("data");
+  if (hooks_.before_batch) hooks_.before_batch(started_, const_cast<std::byte*>(batch));  // this rank's until released
   executor_->start_step(batch, scalars);
   ++started_;
 }
@@ -232,6 +236,7 @@ StepReport Trainer::finish_step() {
   const auto weight = static_cast<double>(loader_->oldest_label_weight());
   for (size_t i = 0; i < program_.metrics.size(); ++i)
     report.metrics.values[i] = static_cast<double>(sums[i]) * program_.metrics[i].scale * weight;
+  if (hooks_.after_batch) hooks_.after_batch(report);
   if (finished_ == first_step_) finish_start_up();
   loader_->release_step();
   ++finished_;

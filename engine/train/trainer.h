@@ -67,6 +67,12 @@ struct TrainHooks {
   /// Called before each step starts, after may_start. The arena holds, or will once the started steps are done, the
   /// state before that step.
   std::function<void(int64_t step, Executor&)> at_step;
+  /// For tables on parameter servers. Before the executor starts on the batch, whose block it may change.
+  std::function<void(int64_t step, std::byte* inputs)> before_batch;
+  /// The same of a validation's batch, before step `step`.
+  std::function<void(int64_t step, std::byte* inputs)> before_validation_batch;
+  /// The step is finished, and its gradients are in the arena.
+  std::function<void(const StepReport&)> after_batch;
   /// Called once, when the last step of the run is done, with the number of steps; not if it fails.
   std::function<void(int64_t step, Executor&)> at_end;
   /// After each report and its other hooks: what is known before step `position.step`.

@@ -224,6 +224,28 @@ TEST_CASE("worker 0 validates beside the others' steps, and at the end with the 
   CHECK(many.validations.back().samples == 103);
 }
 
+TEST_CASE("train.stop_when ends an asynchronous run once the batches that had started are run, on every server alike") {
+  // A network that is not trained gets no better, so the rule holds at the third validation.
+  const Overrides rule = {"validation={dataset: {samples: 64}, every_steps: 8}", "train={epochs: 50, stop_when: {metric: loss, patience: 2}}",
+                          "optimizer={type: sgd, learning_rate: 0}"};
+  for (int workers : {1, 3}) {
+    CAPTURE(workers);
+    const AsyncRun run = run_async(planned("classifier", rule + asynchronous(workers, 2, 2)));
+    const auto last = static_cast<int64_t>(run.memory->gate().highest());
+    CHECK(last < 200);
+    CHECK(last >= 24);
+    CHECK(static_cast<int64_t>(run.losses.size()) == last);
+    CHECK(run.losses.rbegin()->first == last - 1);
+    for (const std::vector<int64_t>& of_server : run.staleness) CHECK(static_cast<int64_t>(of_server.size()) == last);
+    CHECK(run.memory->batches().is_ended_by_rule());
+    for (const TrainResult& result : run.results) {
+      CHECK(result.stopped);
+      CHECK(result.last_step == last);
+      CHECK_FALSE(result.reason.empty());
+    }
+  }
+}
+
 TEST_CASE("a push of which any message is missing changes nothing, and a whole one changes all ranges") {
   const PlannedJob job = planned("mlp", Overrides{kClipped, "train={steps: 10}"} + asynchronous(1, 1, 4));
   const Program worker = compile(job, 0), program = compile(job, 1);

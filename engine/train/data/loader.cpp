@@ -334,6 +334,14 @@ int64_t Loader::count_labels(const Batch& batch, BatchLayout::Scratch& scratch) 
   return counted;
 }
 
+std::optional<Loader::Ahead> Loader::look_ahead() {
+  const std::lock_guard lock(mutex_);
+  if (opened_ <= taken_) return std::nullopt;
+  const Batch& batch = batch_at(taken_);
+  if (!batch.is_full || batch.error) return std::nullopt;
+  return Ahead{batch.block.get(), batch.step};
+}
+
 const std::byte* Loader::next_step() {
   const Clock::time_point start = Clock::now();
   std::unique_lock lock(mutex_);

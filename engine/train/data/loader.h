@@ -78,6 +78,13 @@ class Loader {
   /// until it is released. Rethrows what stopped a worker: of several samples of a batch, for the first one.
   /// Null once LoaderOptions::claim has said that there are no more.
   const std::byte* next_step();
+  /// What next_step returns next, where that need not wait; nothing: the batch is not read yet, or there is none. The
+  /// block does not change until it is released.
+  struct Ahead {
+    const std::byte* inputs = nullptr;
+    int64_t step = 0;
+  };
+  std::optional<Ahead> look_ahead();
   /// The step of the batch that next_step returned last.
   int64_t taken_step() const { return batch_at(taken_ - 1).step; }
   /// StepScalars::label_weight of the batch that next_step returned last. It counts the labels of the whole batch, of

@@ -48,10 +48,13 @@ RowWindow::RowWindow(const PlannedJob& job, const Program& program) : servers_(j
       field.tables.push_back({table, bucket.weights_offset + first, bucket.gradients_offset + first});
     }
     field.begins.resize(static_cast<size_t>(servers_) + 1);
+    field.asked_ends.resize(static_cast<size_t>(servers_));
+    field.to_ask.resize(static_cast<size_t>(servers_));
+    field.held.resize(static_cast<size_t>(servers_));
     fields_.push_back(std::move(field));
   }
   size_t slots = 64;
-  while (slots < static_cast<size_t>(most) * 2) slots *= 2;
+  while (slots < static_cast<size_t>(most) * 4) slots *= 2;  // only_in has the ids of two batches
   entries_.resize(slots);
 }
 
@@ -62,10 +65,14 @@ RowWindow::Entry& RowWindow::entry(int32_t id) {
   }
 }
 
-/// Each id once, those of server 0 first; within a server in the order of the batch.
-void RowWindow::find_ids(Field& field, const std::byte* inputs) {
+/// Each id once, those of server 0 first; of a server those that are not at hand first, in the order of the batch.
+void RowWindow::find_ids(size_t number, const std::byte* inputs, const AtHand& at_hand) {
+  Field& field = fields_[number];
   ++stamp_;
-  field.ids.clear();
+  for (size_t server = 0; server < field.to_ask.size(); ++server) {
+    field.to_ask[server].clear();
+    field.held[server].clear();
+  }
   for (const Loaded& load : field.loads) {
     const auto* ids = reinterpret_cast<const int32_t*>(inputs + load.offset);
     for (int64_t i = 0; i < load.count; ++i) {
@@ -75,28 +82,58 @@ void RowWindow::find_ids(Field& field, const std::byte* inputs) {
       Entry& found = entry(ids[i]);
       if (found.stamp == stamp_) continue;
       found = {stamp_, ids[i], 0};
-      field.ids.push_back(ids[i]);
+      const auto server = static_cast<size_t>(owner_of_row(ids[i], servers_));
+      (at_hand && at_hand(number, ids[i]) ? field.held : field.to_ask)[server].push_back(ids[i]);
     }
   }
-  std::stable_sort(field.ids.begin(), field.ids.end(),
-                   [&](int32_t a, int32_t b) { return owner_of_row(a, servers_) < owner_of_row(b, servers_); });
-  std::fill(field.begins.begin(), field.begins.end(), field.ids.size());
-  for (size_t place = field.ids.size(); place-- > 0;) {
-    entry(field.ids[place]).place = static_cast<int32_t>(place);
-    field.begins[static_cast<size_t>(owner_of_row(field.ids[place], servers_))] = place;
+  field.ids.clear();
+  for (size_t server = 0; server < field.to_ask.size(); ++server) {
+    field.begins[server] = field.ids.size();
+    field.ids.insert(field.ids.end(), field.to_ask[server].begin(), field.to_ask[server].end());
+    field.asked_ends[server] = field.ids.size();
+    field.ids.insert(field.ids.end(), field.held[server].begin(), field.held[server].end());
   }
-  for (size_t server = static_cast<size_t>(servers_); server-- > 0;)
-    field.begins[server] = std::min(field.begins[server], field.begins[server + 1]);
+  field.begins.back() = field.ids.size();
+  for (size_t place = 0; place < field.ids.size(); ++place) entry(field.ids[place]).place = static_cast<int32_t>(place);
 }
 
-void RowWindow::take(std::byte* inputs) {
-  for (Field& field : fields_) {
-    find_ids(field, inputs);
-    for (const Loaded& load : field.loads) {
+void RowWindow::take(std::byte* inputs, const AtHand& at_hand) {
+  for (size_t number = 0; number < fields_.size(); ++number) {
+    find_ids(number, inputs, at_hand);
+    for (const Loaded& load : fields_[number].loads) {
       auto* ids = reinterpret_cast<int32_t*>(inputs + load.offset);
       for (int64_t i = 0; i < load.count; ++i) ids[i] = entry(ids[i]).place;
     }
   }
+}
+
+std::vector<std::vector<int32_t>> RowWindow::only_in(const std::byte* later_inputs, const AtHand& at_hand) {
+  std::vector<std::vector<int32_t>> of_fields;
+  for (size_t number = 0; number < fields_.size(); ++number) {
+    const Field& field = fields_[number];
+    std::vector<int32_t>& only = of_fields.emplace_back();
+    ++stamp_;
+    for (const int32_t id : field.ids) entry(id) = {stamp_, id, 0};
+    for (const Loaded& load : field.loads) {
+      const auto* ids = reinterpret_cast<const int32_t*>(later_inputs + load.offset);
+      for (int64_t i = 0; i < load.count; ++i) {
+        if (ids[i] < 0 || ids[i] >= field.rows) continue;
+        Entry& found = entry(ids[i]);
+        if (found.stamp == stamp_) continue;
+        found = {stamp_, ids[i], 0};
+        if (!at_hand(number, ids[i])) only.push_back(ids[i]);
+      }
+    }
+    std::stable_sort(only.begin(), only.end(),
+                     [&](int32_t a, int32_t b) { return owner_of_row(a, servers_) < owner_of_row(b, servers_); });
+  }
+  return of_fields;
+}
+
+int64_t RowWindow::floats(size_t field) const {
+  int64_t floats = 0;
+  for (const OfTable& of : fields_[field].tables) floats += of.table->units;
+  return floats;
 }
 
 std::span<const int32_t> RowWindow::ids(size_t field, int server) const {
@@ -105,14 +142,19 @@ std::span<const int32_t> RowWindow::ids(size_t field, int server) const {
   return {f.ids.data() + begin, end - begin};
 }
 
-std::vector<RowWindow::Part> RowWindow::parts(size_t field, int server) const {
+std::span<const int32_t> RowWindow::asked(size_t field, int server) const {
+  const Field& f = fields_[field];
+  const size_t begin = f.begins[static_cast<size_t>(server)], end = f.asked_ends[static_cast<size_t>(server)];
+  return {f.ids.data() + begin, end - begin};
+}
+
+std::vector<RowWindow::Part> RowWindow::parts(size_t field, int server, size_t count) const {
   const Field& f = fields_[field];
   const auto begin = static_cast<int64_t>(f.begins[static_cast<size_t>(server)]);
-  const auto count = static_cast<int64_t>(ids(field, server).size());
   std::vector<Part> all;
   for (const OfTable& of : f.tables) {
     const int64_t row = of.table->units * byte_size(DType::f32);
-    all.push_back({of.weights + begin * row, of.gradients + begin * row, count * row});
+    all.push_back({of.weights + begin * row, of.gradients + begin * row, static_cast<int64_t>(count) * row, row});
   }
   return all;
 }

@@ -1,8 +1,11 @@
 // A worker's side of tables: which rows a batch needs, and where they are in its windows.
+//
+//   window   to ask server 0 for | at hand, of server 0 | to ask server 1 for | at hand, of server 1 | …
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <span>
 #include <string>
 #include <vector>
@@ -18,20 +21,30 @@ class RowWindow {
   RowWindow(const PlannedJob& job, const Program& program);
 
   bool empty() const { return fields_.empty(); }
+  /// Whether the worker has a row beside its windows.
+  using AtHand = std::function<bool(size_t field, int32_t id)>;
   /// Replaces the ids of a batch by places in the windows. EnvError for an id that is no row.
-  void take(std::byte* inputs);
+  void take(std::byte* inputs, const AtHand& at_hand = {});
+  /// Rows of a later batch that neither this one has nor the worker, by field; those of server 0 first. What is no row
+  /// is left out: take() says so when its turn comes.
+  std::vector<std::vector<int32_t>> only_in(const std::byte* later_inputs, const AtHand& at_hand);
 
   /// Fields of the samples that tables read; each has at least one table.
   size_t fields() const { return fields_.size(); }
+  /// Floats of a row of all tables of the field.
+  int64_t floats(size_t field) const;
   /// Ids of the batch whose rows that server has, in the order of the windows.
   std::span<const int32_t> ids(size_t field, int server) const;
+  /// The first of them, which are not at hand.
+  std::span<const int32_t> asked(size_t field, int server) const;
 
-  /// The rows of those ids in the arena, for each table of the field.
+  /// The first `count` rows of ids(field, server) in the arena, for each table of the field.
   struct Part {
     int64_t weights = 0, gradients = 0;  ///< bytes from the arena's start
     int64_t bytes = 0;
+    int64_t row_bytes = 0;
   };
-  std::vector<Part> parts(size_t field, int server) const;
+  std::vector<Part> parts(size_t field, int server, size_t count) const;
 
  private:
   struct Loaded {
@@ -46,11 +59,13 @@ class RowWindow {
     int64_t rows = 0;
     std::vector<Loaded> loads;
     std::vector<OfTable> tables;
-    std::vector<int32_t> ids;    ///< by server, each once
-    std::vector<size_t> begins;  ///< by server, and the end
+    std::vector<int32_t> ids;        ///< by server, each once
+    std::vector<size_t> begins;      ///< by server, and the end
+    std::vector<size_t> asked_ends;  ///< by server
+    std::vector<std::vector<int32_t>> to_ask, held;  ///< of the batch, by server: the two parts of `ids`
   };
 
-  void find_ids(Field& field, const std::byte* inputs);
+  void find_ids(size_t number, const std::byte* inputs, const AtHand& at_hand);
 
   int servers_;
   std::vector<Field> fields_;

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "engine/base/error.h"
+#include "engine/plan/served.h"
 #include "engine/train/data/order.h"
 #include "engine/train/learning_rate.h"
 #include "engine/train/servers/row_window.h"
@@ -33,18 +34,22 @@ int64_t message_bytes(const Program& program, Opcode opcode) {
   return bytes;
 }
 
-/// What a worker's room holds:  rows of tables, or their gradients | weights, or gradients and norm | ids
-/// A worker has either a pull or a push under way.
+/// What a worker's room holds:
+///
+///   rows of tables, or their gradients | weights, or gradients and norm | ids | ids of the next batch | its rows
+///
+/// A worker has either a pull or a push under way, and rows of its next batch.
 struct Room {
   Room(const PlannedJob& job, const Program& program) {
     for (const ServedTable& table : job.tables) rows += aligned(table.window * table.units * byte_size(DType::f32));
+    ahead = rows;
     for (const std::vector<const ServedTable*>& tables : servers::tables_by_field(job.tables))
       ids += aligned(tables[0]->window * byte_size(DType::i32));
     messages = std::max(message_bytes(program, Opcode::send), message_bytes(program, Opcode::recv));
   }
-  int64_t bytes() const { return rows + messages + ids; }
+  int64_t bytes() const { return rows + messages + 2 * ids + ahead; }
 
-  int64_t rows = 0, messages = 0, ids = 0;
+  int64_t rows = 0, messages = 0, ids = 0, ahead = 0;
 };
 
 }  // namespace
@@ -56,22 +61,26 @@ struct AsyncServer::Worker {
   State state = State::idle;
   std::byte* rows = nullptr;      ///< of tables, one after another
   std::byte* messages = nullptr;  ///< pulled_ or pushed_
-  int32_t* ids = nullptr;         ///< of fields, one after another
+  int32_t* ids = nullptr;         ///< of fields, one after another; then of the next batch
+  std::byte* ahead = nullptr;     ///< rows of the next batch
   int lives = 0;                  ///< BatchBoard::lives of the process that it talks with
   Request request;
   Report report;        ///< the end of its push
   size_t taken = 0;     ///< messages of ids, then of the push
   int64_t version = 0;  ///< of the weights that it computes with
+  int64_t lacks = 0;    ///< batches of steps before its own that these weights lack
 };
 
 int64_t server_arena_bytes(const PlannedJob& job, const Program& program) {
-  return aligned(program.arena_bytes) + job.plan.own_workers * Room(job, program).bytes();
+  return aligned(program.arena_bytes) + num_workers(job.plan) * Room(job, program).bytes();
 }
 
 void prepare_batches(const PlannedJob& job, int64_t first, SharedMemory& memory) {
-  if (!job.plan.is_asynchronous()) return;
+  if (!serves_by_event(job.plan)) return;
   const int64_t steps = total_steps(job.spec.train, steps_per_epoch(job.spec.dataset, job.samples));
-  memory.batches().prepare(job.plan.own_workers, first, steps, job.spec.parallel.rebalance);
+  const int64_t pushes = pushes_a_step(job.plan);
+  const bool rebalance = job.plan.is_asynchronous() && job.spec.parallel.rebalance;
+  memory.batches().prepare(num_workers(job.plan), first * pushes, steps * pushes, rebalance);
 }
 
 AsyncServer::AsyncServer(const PlannedJob& job, const Program& program, const SharedMemory& memory, Communicator& comm,
@@ -85,15 +94,16 @@ AsyncServer::AsyncServer(const PlannedJob& job, const Program& program, const Sh
       inbox_(comm),
       arena_(options.arena),
       applied_(memory.batches().first(), memory.batches().end()),
-      updates_(options.from.step),
+      pushes_a_step_(pushes_a_step(job.plan)),
+      updates_(options.from.step * pushes_a_step_),
       decided_(options.from.step),
       metrics_(compile(job, 0).metrics),
       is_finite_(options.from.is_finite),
       validation_(options.from.validation),
-      first_update_(options.from.step),
-      run_steps_(memory.batches().end()),
+      first_update_(updates_),
+      run_steps_(memory.batches().end() / pushes_a_step_),
       steps_per_epoch_(steps_per_epoch(job.spec.dataset, job.samples)) {
-  const int workers = job.plan.own_workers;
+  const int workers = num_workers(job.plan);
   check(static_cast<int64_t>(arena_.size()) >= server_arena_bytes(job, program), "a server has room for its workers");
   ExecutorOptions executor_options;
   executor_options.seed = job.spec.seed;
@@ -101,7 +111,7 @@ AsyncServer::AsyncServer(const PlannedJob& job, const Program& program, const Sh
   executor_options.start_up = &start_up_;
   executor_ = make_cpu_executor(program, inbox_, executor_options, arena_);
   if (options.restore) options.restore(*executor_);
-  epochs_.emplace(first_update_ / steps_per_epoch_, EpochMeans(options.from.epoch, metrics_));
+  epochs_.emplace(options.from.step / steps_per_epoch_, EpochMeans(options.from.epoch, metrics_));
   lay_out(program);
   for (const ServedTable& table : job.tables) {
     tables_.push_back(std::make_unique<servers::TableRows>(table, job.spec.optimizer, job.spec.seed, options.threads));
@@ -119,6 +129,7 @@ AsyncServer::AsyncServer(const PlannedJob& job, const Program& program, const Sh
     worker.rows = arena_.data() + aligned(program.arena_bytes) + w * room.bytes();
     worker.messages = worker.rows + room.rows;
     worker.ids = reinterpret_cast<int32_t*>(worker.messages + room.messages);
+    worker.ahead = worker.messages + room.messages + 2 * room.ids;
   }
 }
 
@@ -168,7 +179,7 @@ bool AsyncServer::free_one() {
       lowest = &worker;
   }
   if (!one_is_gone || lowest == nullptr) return false;
-  if (saved_at_ >= 0 && lowest->request.batch >= saved_at_) {
+  if (saved_at_ >= 0 && step_of(lowest->request.batch) >= saved_at_) {
     TrainPosition at = position();
     at.step = saved_at_;
     hooks_.save(at, *executor_);
@@ -193,12 +204,12 @@ bool AsyncServer::serve(Worker& worker) {
       worker.state = worker.request.ask == Ask::leave ? Worker::State::left : Worker::State::lists;
       return true;
     case Worker::State::lists:
-      if (worker.taken < of_fields_.size() && !has_ids(worker)) {
+      if (worker.taken < 2 * of_fields_.size() && !has_ids(worker)) {
         if (!has_ended(worker)) return false;
         let_go(worker);
         return true;
       }
-      if (worker.taken == of_fields_.size()) worker.state = Worker::State::asks;
+      if (worker.taken == 2 * of_fields_.size()) worker.state = Worker::State::asks;
       return true;
     case Worker::State::asks:
       if (has_ended(worker)) {
@@ -241,9 +252,8 @@ void AsyncServer::let_go(Worker& worker) {
 }
 
 bool AsyncServer::may_start(const Request& request) {
-  if (request.ask == Ask::read_end) return applied_.is_complete();
-  if (request.ask == Ask::read) return true;
-  if (is_held(request.batch)) return false;
+  if (request.ask == Ask::read) return applied_.oldest() >= request.batch;
+  if (is_held(step_of(request.batch))) return false;
   if (applied_.is_complete()) return true;
   const BatchBoard& board = memory_.batches();
   return board.round(request.batch) - board.round(applied_.oldest()) <= job_.spec.parallel.staleness;
@@ -251,19 +261,19 @@ bool AsyncServer::may_start(const Request& request) {
 
 /// A save of step s waits until all batches before s are applied, and those from s on wait for the save. What asks for
 /// a batch decides for all steps up to it, so no batch from s on has started.
-bool AsyncServer::is_held(int64_t batch) {
-  while (hooks_.saves_before && decided_ < batch && saved_at_ < 0)
+bool AsyncServer::is_held(int64_t step) {
+  while (hooks_.saves_before && decided_ < step && saved_at_ < 0)
     if (hooks_.saves_before(++decided_)) saved_at_ = decided_;
-  if (saved_at_ < 0 || batch < saved_at_) return false;
-  if (applied_.oldest() < saved_at_) return true;
+  if (saved_at_ < 0 || step < saved_at_) return false;
+  if (step_of(applied_.oldest()) < saved_at_) return true;
   hooks_.save(position(), *executor_);
   saved_at_ = -1;
-  return is_held(batch);
+  return is_held(step);
 }
 
 TrainPosition AsyncServer::position() const {
   TrainPosition position;
-  position.step = applied_.oldest();
+  position.step = step_of(applied_.oldest());
   const auto epoch = epochs_.find(position.step / steps_per_epoch_);
   if (epoch != epochs_.end()) position.epoch = epoch->second.sums();
   position.is_finite = is_finite_;
@@ -271,12 +281,16 @@ TrainPosition AsyncServer::position() const {
   return position;
 }
 
-/// The ids of the next field, if they are there. A field without ids has no message.
+/// The ids of the next field, if they are there: of the batch, then of the next one. A field without ids has no message.
 bool AsyncServer::has_ids(Worker& worker) {
-  const int32_t count = worker.request.ids[worker.taken];
+  const size_t fields = of_fields_.size();
+  const auto ids_of = [&](size_t list) {
+    return list < fields ? worker.request.ids[list] : worker.request.ahead[list - fields];
+  };
+  const int32_t count = ids_of(worker.taken);
   if (count > 0 && !comm_.has_message(worker.rank)) return false;
   int32_t* to = worker.ids;
-  for (size_t f = 0; f < worker.taken; ++f) to += worker.request.ids[f];
+  for (size_t list = 0; list < worker.taken; ++list) to += ids_of(list);
   if (count > 0) comm_.recv(worker.rank, to, count * byte_size(DType::i32));
   ++worker.taken;
   return true;
@@ -289,33 +303,57 @@ void AsyncServer::answer(Worker& worker) {
     std::memcpy(worker.messages + part.at, arena_.data() + part.offset, static_cast<size_t>(part.bytes));
     comm_.send(worker.rank, worker.messages + part.at, part.bytes);
   }
+  if (worker.request.next >= 0) answer_ahead(worker);
   worker.version = updates_;
+  worker.lacks = applied_.missing_before(step_of(worker.request.batch) * pushes_a_step_);
   worker.taken = 0;
   worker.state = worker.request.ask == Ask::train ? Worker::State::pushes : Worker::State::idle;
 }
 
-/// Rows, or gradients of rows, of the worker's batch: by field, then by table.
+/// Rows, or gradients of rows, of the first `counts` ids of each field of the worker's batch: by field, then by table.
 template <class F>
-void AsyncServer::for_each_table(const Worker& worker, const F& f) const {
+void AsyncServer::for_each_table(const Worker& worker, const int32_t* counts, const F& f) const {
   std::byte* rows = worker.rows;
   const int32_t* ids = worker.ids;
   for (size_t field = 0; field < of_fields_.size(); ++field) {
-    const std::span<const int32_t> of_field(ids, static_cast<size_t>(worker.request.ids[field]));
+    const std::span<const int32_t> of_field(ids, static_cast<size_t>(counts[field]));
     for (const size_t table : of_fields_[field]) {
-      const int64_t bytes = worker.request.ids[field] * job_.tables[table].units * byte_size(DType::f32);
+      const int64_t bytes = counts[field] * job_.tables[table].units * byte_size(DType::f32);
       f(table, of_field, rows, bytes);
       rows += aligned(bytes);
     }
-    ids += of_field.size();
+    ids += worker.request.ids[field];
   }
 }
 
+/// The worker takes them once its program has run, so they are in a place of their own until then.
+void AsyncServer::answer_ahead(Worker& worker) {
+  Request next = worker.request;
+  next.batch = worker.request.next;
+  const servers::Ahead ahead{may_start(next) ? 1 : 0};
+  comm_.send(worker.rank, &ahead, sizeof(ahead));
+  if (ahead.is_granted == 0) return;
+  const int32_t* ids = worker.ids;
+  for (size_t field = 0; field < of_fields_.size(); ++field) ids += worker.request.ids[field];
+  std::byte* to = worker.ahead;
+  for (size_t field = 0; field < of_fields_.size(); ++field) {
+    const std::span<const int32_t> of_field(ids, static_cast<size_t>(worker.request.ahead[field]));
+    for (const size_t table : of_fields_[field]) {
+      tables_[table]->read(of_field, reinterpret_cast<float*>(to));
+      to += static_cast<int64_t>(of_field.size()) * job_.tables[table].units * byte_size(DType::f32);
+    }
+    ids += of_field.size();
+  }
+  if (to > worker.ahead) comm_.send(worker.rank, worker.ahead, to - worker.ahead);
+}
+
 void AsyncServer::answer_rows(Worker& worker) {
-  for_each_table(worker, [&](size_t table, std::span<const int32_t> ids, std::byte* rows, int64_t bytes) {
+  const auto send_rows = [&](size_t table, std::span<const int32_t> ids, std::byte* rows, int64_t bytes) {
     if (ids.empty()) return;
     tables_[table]->read(ids, reinterpret_cast<float*>(rows));
     comm_.send(worker.rank, rows, bytes);
-  });
+  };
+  for_each_table(worker, worker.request.asked, send_rows);
 }
 
 /// Of its push.
@@ -335,9 +373,10 @@ void AsyncServer::take_message(Worker& worker) {
   }
   if (number + 1 == messages_of(worker)) return comm_.recv(worker.rank, &worker.report, sizeof(worker.report));
   size_t before = number - pushed_.size();
-  for_each_table(worker, [&](size_t, std::span<const int32_t> ids, std::byte* rows, int64_t bytes) {
+  const auto take = [&](size_t, std::span<const int32_t> ids, std::byte* rows, int64_t bytes) {
     if (!ids.empty() && before-- == 0) comm_.recv(worker.rank, rows, bytes);
-  });
+  };
+  for_each_table(worker, worker.request.ids, take);
 }
 
 void AsyncServer::take_push(Worker& worker) {
@@ -346,7 +385,7 @@ void AsyncServer::take_push(Worker& worker) {
   worker.state = Worker::State::idle;
   if (!applied_.add(worker.request.batch)) return;  // a worker that has died had pushed it
   apply(worker);
-  count(worker.report, worker.request.batch);
+  if (job_.plan.is_asynchronous()) count(worker.report, worker.request.batch);  // else the workers have one loss
 }
 
 void AsyncServer::count(const Report& report, int64_t batch) {
@@ -372,21 +411,29 @@ void AsyncServer::count(const Report& report, int64_t batch) {
 }
 
 void AsyncServer::update_tables(const Worker& worker, const StepScalars& scalars) {
-  // The norm is the last message of a push.
-  const bool clips = job_.spec.optimizer.clip_norm > 0;
-  const float* norm = clips ? reinterpret_cast<const float*>(worker.messages + pushed_.back().at) : nullptr;
-  for_each_table(worker, [&](size_t table, std::span<const int32_t> ids, const std::byte* gradients, int64_t) {
+  // The norm is the last message of an asynchronous push.
+  const float* norm = nullptr;
+  if (job_.spec.optimizer.clip_norm > 0)
+    norm = job_.plan.is_asynchronous() ? reinterpret_cast<const float*>(worker.messages + pushed_.back().at)
+                                       : &worker.report.norm;
+  const auto update = [&](size_t table, std::span<const int32_t> ids, const std::byte* gradients, int64_t) {
     tables_[table]->update(ids, reinterpret_cast<const float*>(gradients), norm, scalars);
-  });
+  };
+  for_each_table(worker, worker.request.ids, update);
+}
+
+/// Updates that its weights lack. Those of the same step are no loss: their gradients add up.
+int64_t AsyncServer::staleness_of(const Worker& worker) const {
+  check(updates_ >= worker.version, "versions only rise");
+  return job_.plan.is_asynchronous() ? updates_ - worker.version : worker.lacks;
 }
 
 /// The older the weights of a gradient, the less it is trusted.
 void AsyncServer::apply(Worker& worker) {
-  const int64_t staleness = updates_ - worker.version;
-  check(staleness >= 0, "versions only rise");
+  const int64_t staleness = staleness_of(worker), step = updates_ / pushes_a_step_;
   StepScalars scalars =
-      step_scalars(job_.spec.optimizer.learning_rate, optimizer_, updates_, updates_ / steps_per_epoch_, run_steps_);
-  scalars.learning_rate /= std::sqrt(1 + static_cast<float>(staleness));
+      step_scalars(job_.spec.optimizer.learning_rate, optimizer_, step, step / steps_per_epoch_, run_steps_);
+  scalars.learning_rate /= std::sqrt(1 + static_cast<float>(staleness) / static_cast<float>(pushes_a_step_));
   inbox_.open(worker.messages);
   executor_->start_step(nullptr, scalars);
   executor_->finish_step();

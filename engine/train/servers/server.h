@@ -1,4 +1,4 @@
-// An asynchronous parameter server: an event loop beside the executor. It answers pulls with copies of what it holds,
+// A parameter server of asynchronous workers, or of tables alone: an event loop beside the executor. It answers pulls with copies of what it holds,
 // takes pushes, and runs its program (engine/compile/serve.cpp) once for each whole push.
 #pragma once
 
@@ -49,8 +49,7 @@ struct ServerOptions {
 /// Of the arena of a server's rank: that of its program, and room to exchange messages with each worker.
 int64_t server_arena_bytes(const PlannedJob& job, const Program& program);
 
-/// Before any process starts: the batches of the run from step `first` on. Nothing in a job without asynchronous
-/// workers.
+/// Before any process starts: the batches of the run from step `first` on. Nothing in a job without such servers.
 void prepare_batches(const PlannedJob& job, int64_t first, SharedMemory& memory);
 
 class AsyncServer {
@@ -83,15 +82,18 @@ class AsyncServer {
   bool has_ids(Worker& worker);
   void answer(Worker& worker);
   void answer_rows(Worker& worker);
+  void answer_ahead(Worker& worker);
   template <class F>
-  void for_each_table(const Worker& worker, const F& f) const;
+  void for_each_table(const Worker& worker, const int32_t* counts, const F& f) const;
   size_t messages_of(const Worker& worker) const;
   void take_message(Worker& worker);
   void take_push(Worker& worker);
   void apply(Worker& worker);
   bool has_ended(const Worker& worker) const;
   void let_go(Worker& worker);
-  bool is_held(int64_t batch);
+  bool is_held(int64_t step);
+  int64_t step_of(int64_t batch) const { return batch / pushes_a_step_; }
+  int64_t staleness_of(const Worker& worker) const;
   void count(const servers::Report& report, int64_t batch);
   TrainPosition position() const;
   void update_tables(const Worker& worker, const StepScalars& scalars);
@@ -111,9 +113,10 @@ class AsyncServer {
   std::vector<std::vector<size_t>> of_fields_;  ///< indices into tables_, by field
   std::vector<Worker> workers_;
   servers::Applied applied_;
+  const int64_t pushes_a_step_;
   int64_t updates_;
   int64_t decided_;                       ///< saves_before was asked for the steps up to this
-  int64_t saved_at_ = -1;                 ///< batches from here on wait for a save; -1: none
+  int64_t saved_at_ = -1;                 ///< steps from here on wait for a save; -1: none
   std::map<int64_t, EpochMeans> epochs_;  ///< of batches that are applied, from the first whose batches are not all
   std::vector<ReportedMetric> metrics_;   ///< of a worker's program
   bool is_finite_;

@@ -24,6 +24,12 @@ class Applied {
     }
     return true;
   }
+  /// Batches before this one that are not applied.
+  int64_t missing_before(int64_t batch) const {
+    int64_t missing = batch - oldest_;
+    for (auto later = later_.begin(); later != later_.end() && *later < batch; ++later) --missing;
+    return missing < 0 ? 0 : missing;
+  }
   /// The first batch that is not applied.
   int64_t oldest() const { return oldest_; }
   bool is_complete() const { return oldest_ >= end_; }

@@ -128,6 +128,7 @@ TableImage::~TableImage() { close(fd_); }
 void TableImage::write(std::span<const std::unique_ptr<TableRows>> tables) {
   std::vector<SafetensorsEntry> entries;
   for (const auto& rows : tables) {
+    rows->drop_expired();
     if (rows->rows() == 0) continue;
     entries.push_back({.name = key(*rows, kIdsSlot, server_), .type = StoredType::i32, .shape = {rows->rows()}});
     for (const std::string& slot : rows->slots())

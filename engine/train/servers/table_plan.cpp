@@ -90,7 +90,12 @@ class TablePlanner {
     table.field = field->name;
     table.rows_field = table_rows_field(*find_layer(layer.type));
     table.rows = layer.attrs.integer(table.rows_field);
-    table.window = std::min(table.rows, capped_product(spec_.dataset.batch, num_elements(field->shape)));
+    table.cached_batches = layer.attrs.integer(kCachedBatches, 0);
+    table.admit_after = layer.attrs.integer(kAdmitAfter, 1);
+    table.expire_after = layer.attrs.integer(kExpireAfter, 0);
+    const int64_t sharing = spec_.is_asynchronous() ? 1 : spec_.launch.ranks;  // workers in step share a batch
+    const int64_t samples = std::max<int64_t>(1, spec_.dataset.batch / sharing);
+    table.window = std::min(table.rows, capped_product(samples, num_elements(field->shape)));
     tables.push_back(std::move(table));
   }
 
@@ -105,11 +110,23 @@ class TablePlanner {
           "only tables may read that field");
     }
     for (const ServedTable& other : tables)
+      if (&other < &table && other.field == table.field && other.cached_batches != table.cached_batches)
+        error(layer_path(table.layer),
+              fmt::format("tables {} and {} read {}, whose rows travel together, and have {} of {} and {}", other.layer,
+                          table.layer, table.field, kCachedBatches, other.cached_batches, table.cached_batches),
+              "give them the same, or fields of their own");
+    for (const ServedTable& other : tables)
       if (&other < &table && other.field == table.field && other.rows != table.rows)
         error(spec_.network.empty() ? "" : "parallel.tables",
               fmt::format("tables {} and {} read {}, and have {} and {} rows", other.layer, table.layer, table.field,
                           with_commas(other.rows), with_commas(table.rows)),
               "give them the same number of rows, or fields of their own");
+  }
+
+  std::string layer_path(const std::string& name) const {
+    for (const LayerSpec& layer : spec_.network)
+      if (layer.name == name) return layer.path;
+    return "parallel.tables";
   }
 
   const JobSpec& spec_;
@@ -121,7 +138,7 @@ class TablePlanner {
 }  // namespace
 
 std::vector<ServedTable> plan_tables(const JobSpec& spec, const DataShapes& shapes) {
-  if (!spec.is_asynchronous() || spec.parallel.tables.empty()) return {};
+  if (spec.servers() == 0 || spec.parallel.tables.empty()) return {};
   return TablePlanner(spec, shapes).plan();
 }
 

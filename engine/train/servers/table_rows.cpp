@@ -77,10 +77,12 @@ int64_t TableRows::find_or_make(int32_t id) {
   while (slots_[at & (slots_.size() - 1)] >= 0) ++at;
   slots_[at & (slots_.size() - 1)] = static_cast<int32_t>(used_);
   ids_.push_back(id);
+  if (table_.expire_after > 0) touched_.push_back(updates_);
   if (used_ % kRowsOfChunk == 0)
     chunks_.push_back(std::make_unique<float[]>(static_cast<size_t>(kRowsOfChunk * stride_)));
   float* values = row(used_);
   initial_values(table_.tensor, table_.init, seed_, id * table_.units, table_.units, values);
+  std::fill(values + table_.units, values + stride_, 0.0f);  // a row that was dropped may have been there
   return used_++;
 }
 
@@ -93,9 +95,68 @@ void TableRows::grow() {
   }
 }
 
+/// Counts an update of a row that does not exist.
+bool TableRows::is_admitted(int32_t id) {
+  if (table_.admit_after <= 1) return true;
+  if (sightings_.size() >= kMostSighted) sightings_.clear();
+  const auto sighted = sightings_.try_emplace(id, 0).first;
+  if (++sighted->second < table_.admit_after) return false;
+  sightings_.erase(sighted);
+  return true;
+}
+
+/// The last row takes its place.
+void TableRows::drop(int64_t slot) {
+  const size_t mask = slots_.size() - 1;
+  const auto entry_of = [&](int32_t id) {
+    size_t at = hash_of(id) & mask;
+    while (ids_[static_cast<size_t>(slots_[at])] != id) at = (at + 1) & mask;
+    return at;
+  };
+  // What follows moves up, so that no search ends too early.
+  size_t hole = entry_of(ids_[static_cast<size_t>(slot)]);
+  for (size_t at = (hole + 1) & mask; slots_[at] >= 0; at = (at + 1) & mask) {
+    const size_t wanted = hash_of(ids_[static_cast<size_t>(slots_[at])]) & mask;
+    if (((at - wanted) & mask) < ((at - hole) & mask)) continue;
+    slots_[hole] = slots_[at];
+    hole = at;
+  }
+  slots_[hole] = -1;
+  const int64_t last = used_ - 1;
+  if (slot != last) {
+    const auto to = static_cast<size_t>(slot), from = static_cast<size_t>(last);
+    slots_[entry_of(ids_[from])] = static_cast<int32_t>(slot);
+    std::memcpy(row(slot), row(last), static_cast<size_t>(stride_) * sizeof(float));
+    ids_[to] = ids_[from];
+    touched_[to] = touched_[from];
+  }
+  ids_.pop_back();
+  touched_.pop_back();
+  used_ = last;
+  if (used_ % kRowsOfChunk == 0) chunks_.pop_back();
+}
+
+/// Looks at so many rows; the hand goes around.
+void TableRows::sweep(int64_t slots) {
+  for (; slots > 0 && used_ > 0; --slots) {
+    if (hand_ >= used_) hand_ = 0;
+    if (is_expired(hand_))
+      drop(hand_);
+    else
+      ++hand_;
+  }
+}
+
+void TableRows::drop_expired() {
+  if (table_.expire_after == 0) return;
+  hand_ = 0;
+  sweep(used_);
+}
+
 void TableRows::read(std::span<const int32_t> ids, float* out) const {
+  rows_read_ += static_cast<int64_t>(ids.size());
   for (const int32_t id : ids) {
-    if (const int64_t slot = find(id); slot >= 0)
+    if (const int64_t slot = find(id); slot >= 0 && !is_expired(slot))
       std::memcpy(out, row(slot), static_cast<size_t>(table_.units) * sizeof(float));
     else
       initial_values(table_.tensor, table_.init, seed_, id * table_.units, table_.units, out);
@@ -108,12 +169,22 @@ void TableRows::update(std::span<const int32_t> ids, const float* gradients, con
   scalars_ = scalars;
   if (norm != nullptr) norm_ = *norm;
   const auto units = static_cast<size_t>(table_.units), row_bytes = units * sizeof(float);
+  rows_updated_ += static_cast<int64_t>(ids.size());
+  for (const int32_t id : ids)  // first, as the last row takes the place of one that is dropped
+    if (const int64_t slot = find(id); slot >= 0 && is_expired(slot)) drop(slot);
+  ++updates_;
   std::vector<float*> rows;
-  for (size_t first = 0; first < ids.size(); first += static_cast<size_t>(at_a_time_)) {
-    const size_t count = std::min(static_cast<size_t>(at_a_time_), ids.size() - first);
+  for (size_t next = 0; next < ids.size();) {
     rows.clear();
-    for (size_t i = 0; i < count; ++i) rows.push_back(row(find_or_make(ids[first + i])));
-    std::memcpy(gradients_.data(), gradients + first * units, count * row_bytes);
+    for (; next < ids.size() && rows.size() < static_cast<size_t>(at_a_time_); ++next) {
+      int64_t slot = find(ids[next]);
+      if (slot < 0 && !is_admitted(ids[next])) continue;
+      if (slot < 0) slot = find_or_make(ids[next]);
+      if (table_.expire_after > 0) touched_[static_cast<size_t>(slot)] = updates_;
+      std::memcpy(gradients_.data() + rows.size() * units, gradients + next * units, row_bytes);
+      rows.push_back(row(slot));
+    }
+    const size_t count = rows.size();
     std::fill(gradients_.begin() + static_cast<std::ptrdiff_t>(count * units), gradients_.end(), 0.0f);
     for (size_t v = 0; v < values_.size(); ++v)
       for (size_t i = 0; i < count; ++i) std::memcpy(values_[v].data() + i * units, rows[i] + v * units, row_bytes);
@@ -121,11 +192,14 @@ void TableRows::update(std::span<const int32_t> ids, const float* gradients, con
     for (size_t v = 0; v < values_.size(); ++v)
       for (size_t i = 0; i < count; ++i) std::memcpy(rows[i] + v * units, values_[v].data() + i * units, row_bytes);
   }
+  if (table_.expire_after > 0) sweep(2 * static_cast<int64_t>(ids.size()) + 16);
 }
 
 int64_t TableRows::bytes() const {
   return static_cast<int64_t>(chunks_.size()) * kRowsOfChunk * stride_ * static_cast<int64_t>(sizeof(float)) +
-         static_cast<int64_t>((slots_.capacity() + ids_.capacity()) * sizeof(int32_t));
+         static_cast<int64_t>((slots_.capacity() + ids_.capacity()) * sizeof(int32_t) +
+                              touched_.capacity() * sizeof(int64_t) +
+                              sightings_.size() * 4 * sizeof(int64_t));  // a node and its bucket
 }
 
 }  // namespace trainctl::servers

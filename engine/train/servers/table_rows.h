@@ -1,5 +1,6 @@
 // The rows of one table that one server holds. A row is made when it is first trained, with the values that the whole
-// table would have there, and takes memory from then on alone.
+// table would have there, and takes memory from then on alone. With admit_after: n its first n - 1 updates are only
+// counted. With expire_after: n a row that n updates have left alone is dropped.
 //
 //   row   weight[units] | state 0[units] | state 1[units] …      of OptimizerDef::states
 #pragma once
@@ -9,6 +10,7 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <unordered_map>
 #include <vector>
 
 #include "engine/ops/kernel.h"
@@ -26,7 +28,8 @@ class TableRows {
   /// Their weights, [ids, units]. Rows that do not exist have their initial values, and are still not made.
   void read(std::span<const int32_t> ids, float* out) const;
   /// One step of the job's optimizer on these rows alone; each id once. `gradients`: [ids, units]; `norm`: the squared
-  /// norm of all gradients, if the job clips. Makes rows that do not exist.
+  /// norm of all gradients, if the job clips. Makes rows that do not exist and are admitted. Call it once for each
+  /// update of the server, also without ids.
   void update(std::span<const int32_t> ids, const float* gradients, const float* norm, const StepScalars& scalars);
 
   const ServedTable& table() const { return table_; }
@@ -35,7 +38,12 @@ class TableRows {
   /// The values of a row, [slots, units]; made if it does not exist. They stay where they are.
   float* make(int32_t id) { return row(find_or_make(id)); }
 
+  /// Frees what has expired. Until then it takes memory, and counts in rows().
+  void drop_expired();
   int64_t rows() const { return used_; }
+  /// That were read and updated so far: how hot this server is.
+  int64_t rows_read() const { return rows_read_; }
+  int64_t rows_updated() const { return rows_updated_; }
   int64_t bytes() const;
   /// Calls f(id, row) for each, in the order in which they were made.
   template <class F>
@@ -46,7 +54,16 @@ class TableRows {
  private:
   static constexpr int64_t kRowsOfChunk = 4096;
 
+  /// Of counts of rows that are not admitted yet: with more of them all are forgotten, so their memory is bounded.
+  static constexpr size_t kMostSighted = size_t{1} << 22;
+
   int64_t find(int32_t id) const;
+  bool is_expired(int64_t slot) const {
+    return table_.expire_after > 0 && updates_ - touched_[static_cast<size_t>(slot)] >= table_.expire_after;
+  }
+  bool is_admitted(int32_t id);
+  void drop(int64_t slot);
+  void sweep(int64_t slots);
   int64_t find_or_make(int32_t id);
   void grow();
   float* row(int64_t slot) const {
@@ -59,8 +76,14 @@ class TableRows {
   int64_t stride_ = 0;
   std::vector<int32_t> slots_;  ///< a hash table with open addressing: the row's place, or -1
   std::vector<int32_t> ids_;    ///< by place
+  std::vector<int64_t> touched_;                    ///< by place, with expire_after: the last update
+  std::unordered_map<int32_t, int32_t> sightings_;  ///< of rows that are not admitted yet
   std::vector<std::unique_ptr<float[]>> chunks_;
   int64_t used_ = 0;
+  int64_t updates_ = 0;  ///< of the server
+  int64_t hand_ = 0;     ///< the place that is looked at next for having expired
+  mutable int64_t rows_read_ = 0;
+  int64_t rows_updated_ = 0;
   // The optimizer's kernel, on some rows at a time.
   int64_t at_a_time_ = 0;
   std::vector<float> gradients_;

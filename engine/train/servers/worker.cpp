@@ -15,9 +15,6 @@
 namespace trainctl {
 namespace {
 
-using servers::Ask;
-using servers::Request;
-
 /// Batches that a loader may have claimed ahead, of BatchBoard::kMostClaims.
 constexpr int kMostAhead = 16;
 
@@ -47,11 +44,9 @@ AsyncWorker::AsyncWorker(const PlannedJob& job, const Program& program, const Sh
       optimizer_(job.spec.optimizer.type, job.spec.optimizer.attrs),
       hooks_(std::move(hooks)),
       start_up_(options.start_up),
-      arena_(options.arena),
       run_steps_(memory.batches().end()),
       steps_per_epoch_(steps_per_epoch(job.spec.dataset, job.samples)),
-      window_(job, program),
-      validation_window_(job, options.validation != nullptr ? *options.validation : program),
+      client_(job, program, options.validation, options.arena, comm),
       validation_(options.validation),
       threads_(options.threads),
       validated_(options.from.step),
@@ -111,62 +106,21 @@ void AsyncWorker::join() {
   board_.join(program_.rank, [this](int64_t batch) { inherited_.insert(inherited_.begin(), batch); });
 }
 
-void AsyncWorker::ask(Ask what, int64_t batch) {
-  Request request;
-  request.ask = what;
-  request.worker = program_.rank;
-  request.batch = batch;
-  const bool has_rows = what != Ask::leave;
-  for (int server = 0; server < job_.plan.servers; ++server) {
-    const int rank = board_.workers() + server;
-    for (size_t field = 0; has_rows && field < current_->fields(); ++field)
-      request.ids[field] = static_cast<int32_t>(current_->ids(field, server).size());
-    comm_.send(rank, &request, sizeof(request));
-    for (size_t field = 0; has_rows && field < current_->fields(); ++field)
-      if (const std::span<const int32_t> ids = current_->ids(field, server); !ids.empty())
-        comm_.send(rank, ids.data(), static_cast<int64_t>(ids.size_bytes()));
-  }
-  if (has_rows) pull_rows();
-}
-
-/// Of the tables, before the program runs.
-void AsyncWorker::pull_rows() {
-  for (int server = 0; server < job_.plan.servers; ++server)
-    for (size_t field = 0; field < current_->fields(); ++field)
-      for (const servers::RowWindow::Part& part : current_->parts(field, server))
-        if (part.bytes > 0) comm_.recv(board_.workers() + server, arena_.data() + part.weights, part.bytes);
-}
-
-/// After the program has run.
-void AsyncWorker::push_rows() {
-  std::vector<std::pair<int, int64_t>> sent;
-  for (int server = 0; server < job_.plan.servers; ++server)
-    for (size_t field = 0; field < window_.fields(); ++field)
-      for (const servers::RowWindow::Part& part : window_.parts(field, server))
-        if (const int rank = board_.workers() + server; part.bytes > 0)
-          sent.emplace_back(rank, comm_.send(rank, arena_.data() + part.gradients, part.bytes));
-  for (const auto& [rank, number] : sent) comm_.wait_send(rank, number);
-}
-
 TrainResult AsyncWorker::run() {
   last_end_ = epoch_start_ = Clock::now();
   while (run_batch()) {
   }
   if (last_.run_step > 0) end_epoch();
   result_.stopped = result_.stopped || board_.first() + board_.finished() < run_steps_;
-  if (validates() && !result_.stopped) validate(run_steps_, Ask::read_end);
-  ask(Ask::leave);
+  if (validates() && !result_.stopped) validate(run_steps_, run_steps_);
+  client_.leave();
   result_.last_step = board_.first() + board_.finished();
+  if (result_.stopped && board_.is_ended_by_rule()) {
+    result_.last_step = static_cast<int64_t>(memory_.gate().highest());  // others may still run the last batches
+    result_.reason = stop_reason_.empty() ? "as the validation of another worker asked" : stop_reason_;
+  }
   result_.skipped = loader_->skipped();
   return result_;
-}
-
-void AsyncWorker::push_report(const StepReport& step) {
-  servers::Report report;
-  report.loss = step.loss;
-  for (size_t i = 0; i < step.metrics.of.size(); ++i) report.metrics[i] = static_cast<float>(step.metrics.values[i]);
-  for (int server = 0; server < job_.plan.servers; ++server)
-    comm_.send(board_.workers() + server, &report, sizeof(report));
 }
 
 bool AsyncWorker::run_batch() {
@@ -179,15 +133,14 @@ bool AsyncWorker::run_batch() {
   }
   if (last_.run_step > 0 && step / steps_per_epoch_ + 1 > last_.epoch) end_epoch();
   if (const int64_t done = board_.first() + board_.finished(); validates() && validation_is_due(done))
-    validate(done, Ask::read);
+    validate(done, 0);
   if (result_.steps == 0) start_up_.ended("data");
   StepScalars scalars =
       step_scalars(job_.spec.optimizer.learning_rate, optimizer_, step, step / steps_per_epoch_, run_steps_);
   scalars.label_weight = loader_->label_weight();
   const Clock::time_point start = Clock::now();
-  current_ = &window_;
-  window_.take(const_cast<std::byte*>(inputs));  // the block is this worker's until it is released
-  ask(Ask::train, step);
+  // The block is this worker's until it is released.
+  client_.start(step, const_cast<std::byte*>(inputs), loader_->look_ahead());
   executor_->start_step(inputs, scalars);
   std::array<float, kMostMetrics> sums{};
   StepReport report = report_of(step);
@@ -195,8 +148,7 @@ bool AsyncWorker::run_batch() {
   const auto weight = static_cast<double>(loader_->oldest_label_weight());
   for (size_t i = 0; i < program_.metrics.size(); ++i)
     report.metrics.values[i] = static_cast<double>(sums[i]) * program_.metrics[i].scale * weight;
-  push_rows();
-  push_report(report);
+  client_.finish(report);
   loader_->release_step();
   const Clock::time_point now = Clock::now();
   report.seconds = std::chrono::duration<double>(now - std::exchange(last_end_, now)).count();
@@ -269,20 +221,27 @@ bool AsyncWorker::validation_is_due(int64_t steps) const {
   return false;
 }
 
-void AsyncWorker::validate(int64_t steps, Ask what) {
+/// What has started is run to its end, by whichever worker; nothing else starts.
+void AsyncWorker::end_by_rule(const ValidationReport& report) {
+  if (!job_.spec.train.stop_when || !stop_reason_.empty()) return;
+  stop_reason_ = stop_reason(*job_.spec.train.stop_when, report);
+  if (stop_reason_.empty()) return;
+  board_.end_by_rule();
+  memory_.gate().ask_to_stop();
+}
+
+/// With the updates of all batches before `applied`, and perhaps others.
+void AsyncWorker::validate(int64_t steps, int64_t applied) {
   if (validated_ >= steps) return;
   if (!evaluator_) make_evaluator();
-  current_ = &validation_window_;
-  const auto before_batch = [&](std::byte* inputs) {
-    validation_window_.take(inputs);
-    ask(what);
-  };
+  const auto before_batch = [&](std::byte* inputs) { client_.read(applied, inputs); };
   ValidationReport report = evaluator_->run(steps, hooks_.on_validation_progress, before_batch);
   validated_ = steps;
   report.epoch = (steps - 1) / steps_per_epoch_ + 1;
   report.epoch_step = steps - (report.epoch - 1) * steps_per_epoch_;
   report.is_whole_epoch = report.epoch_step == steps_per_epoch_;
   best_ = report.best = best_after(best_, report);
+  end_by_rule(report);
   if (hooks_.on_validation) hooks_.on_validation(report);
 }
 

@@ -5,10 +5,10 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <string>
 
 #include "engine/runtime/comm/shared_memory.h"
-#include "engine/train/servers/request.h"
-#include "engine/train/servers/row_window.h"
+#include "engine/train/servers/client.h"
 #include "engine/train/trainer.h"
 
 namespace trainctl {
@@ -24,15 +24,12 @@ class AsyncWorker {
   TrainResult run();
 
   Executor& executor() { return *executor_; }
+  const servers::Client& client() const { return client_; }
 
  private:
   using Clock = std::chrono::steady_clock;
 
   void join();
-  void ask(servers::Ask what, int64_t batch = 0);
-  void pull_rows();
-  void push_rows();
-  void push_report(const StepReport& step);
   bool run_batch();
   StepReport report_of(int64_t step) const;
   void report_step(const StepReport& report);
@@ -40,7 +37,8 @@ class AsyncWorker {
   bool validation_is_due(int64_t steps) const;
   bool validates() const;
   void make_evaluator();
-  void validate(int64_t steps, servers::Ask what);
+  void validate(int64_t steps, int64_t applied);
+  void end_by_rule(const ValidationReport& report);
 
   const PlannedJob& job_;
   const Program& program_;
@@ -50,10 +48,8 @@ class AsyncWorker {
   const Optimizer optimizer_;
   TrainHooks hooks_;
   StartUpClock start_up_;
-  std::span<std::byte> arena_;
   int64_t run_steps_, steps_per_epoch_;
-  servers::RowWindow window_, validation_window_;
-  servers::RowWindow* current_ = &window_;  ///< of the batch that is asked for
+  servers::Client client_;
   const Program* validation_;               ///< null: the job has none
   int threads_;
   std::unique_ptr<Executor> executor_;
@@ -67,6 +63,7 @@ class AsyncWorker {
   int64_t validated_;
   BestValues best_;
   bool is_finite_;
+  std::string stop_reason_;  ///< of this worker's validation; empty: it has not ended the run
 };
 
 }  // namespace trainctl

@@ -1,0 +1,202 @@
+// See the header.
+#include "engine/train/servers/client.h"
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+#include "engine/base/error.h"
+#include "engine/plan/served.h"
+
+namespace trainctl::servers {
+namespace {
+
+constexpr int64_t kFloat = byte_size(DType::f32);
+
+/// Workers in step: the norm of all gradients, once the step is done.
+int64_t find_norm(const PlannedJob& job, const Program& program) {
+  if (!serves_tables_alone(job.plan) || job.spec.optimizer.clip_norm == 0) return -1;
+  for (const Instruction& i : program.instructions)
+    for (const Operand& out : i.outputs)
+      if (out.tensor == "clip_norm") return out.offset;
+  check(false, "a job that clips computes a norm");
+  return -1;
+}
+
+}  // namespace
+
+Client::Client(const PlannedJob& job, const Program& program, const Program* validation, std::span<std::byte> arena,
+               Communicator& comm)
+    : worker_(program.rank),
+      servers_(job.plan.servers),
+      first_server_(num_workers(job.plan)),
+      pushes_a_step_(pushes_a_step(job.plan)),
+      arena_(arena),
+      comm_(comm),
+      norm_offset_(find_norm(job, program)),
+      window_(job, program) {
+  if (validation != nullptr) validation_window_.emplace(job, *validation);
+  for (const std::vector<const ServedTable*>& tables : tables_by_field(job.tables)) {
+    std::vector<int64_t>& units = units_.emplace_back();
+    for (const ServedTable* table : tables) units.push_back(table->units);
+    held_.emplace_back(window_.floats(held_.size()), tables[0]->cached_batches);
+  }
+}
+
+void Client::ask(Ask what, int64_t batch, const RowWindow* window, int64_t next) {
+  Request request;
+  request.ask = what;
+  request.worker = worker_;
+  request.batch = batch;
+  request.next = next;
+  const size_t fields = window == nullptr ? 0 : window->fields();
+  const auto send_ids = [&](int server, std::span<const int32_t> ids) {
+    if (!ids.empty()) comm_.send(rank_of(server), ids.data(), static_cast<int64_t>(ids.size_bytes()));
+  };
+  for (int server = 0; server < servers_; ++server) {
+    for (size_t field = 0; field < fields; ++field) {
+      request.ids[field] = static_cast<int32_t>(window->ids(field, server).size());
+      request.asked[field] = static_cast<int32_t>(window->asked(field, server).size());
+      if (next >= 0) request.ahead[field] = static_cast<int32_t>(ahead_ids(field, server).size());
+    }
+    comm_.send(rank_of(server), &request, sizeof(request));
+    for (size_t field = 0; field < fields; ++field) send_ids(server, window->ids(field, server));
+    for (size_t field = 0; next >= 0 && field < fields; ++field) send_ids(server, ahead_ids(field, server));
+  }
+}
+
+std::span<const int32_t> Client::ahead_ids(size_t field, int server) const {
+  const std::vector<int32_t>& ids = ahead_[field];
+  const auto owner_is_below = [this](int32_t id, int owner) { return owner_of_row(id, servers_) < owner; };
+  const auto begin = std::lower_bound(ids.begin(), ids.end(), server, owner_is_below),
+             end = std::lower_bound(begin, ids.end(), server + 1, owner_is_below);
+  return {begin, end};
+}
+
+void Client::pull_rows(const RowWindow& window) {
+  for (int server = 0; server < servers_; ++server)
+    for (size_t field = 0; field < window.fields(); ++field)
+      for (const RowWindow::Part& part : window.parts(field, server, window.asked(field, server).size()))
+        if (part.bytes > 0) comm_.recv(rank_of(server), arena_.data() + part.weights, part.bytes);
+}
+
+void Client::push_rows() {
+  std::vector<std::pair<int, int64_t>> sent;
+  for (int server = 0; server < servers_; ++server)
+    for (size_t field = 0; field < window_.fields(); ++field)
+      for (const RowWindow::Part& part : window_.parts(field, server, window_.ids(field, server).size()))
+        if (part.bytes > 0)
+          sent.emplace_back(rank_of(server),
+                            comm_.send(rank_of(server), arena_.data() + part.gradients, part.bytes));
+  for (const auto& [rank, number] : sent) comm_.wait_send(rank, number);
+}
+
+/// The window's rows that were not asked for.
+void Client::fill_from_held() {
+  for (int server = 0; server < servers_; ++server)
+    for (size_t field = 0; field < window_.fields(); ++field) {
+      const std::span<const int32_t> ids = window_.ids(field, server);
+      const size_t asked = window_.asked(field, server).size();
+      const std::vector<RowWindow::Part> parts = window_.parts(field, server, ids.size());
+      for (size_t i = asked; i < ids.size(); ++i) {
+        const float* row = at_hand(field, ids[i], started_);
+        for (const RowWindow::Part& part : parts) {
+          std::memcpy(arena_.data() + part.weights + static_cast<int64_t>(i) * part.row_bytes, row,
+                      static_cast<size_t>(part.row_bytes));
+          row += part.row_bytes / kFloat;
+        }
+      }
+      counts_.pulled += static_cast<int64_t>(asked);
+      counts_.reused += static_cast<int64_t>(ids.size() - asked);
+    }
+}
+
+/// For layers with cached_batches.
+void Client::hold_pulled() {
+  for (size_t field = 0; field < window_.fields(); ++field) {
+    if (held_[field].cached_batches() == 0) continue;
+    for (int server = 0; server < servers_; ++server) {
+      const std::span<const int32_t> ids = window_.asked(field, server);
+      const std::vector<RowWindow::Part> parts = window_.parts(field, server, ids.size());
+      for (size_t i = 0; i < ids.size(); ++i) {
+        float* row = held_[field].put(ids[i], started_);
+        for (const RowWindow::Part& part : parts) {
+          std::memcpy(row, arena_.data() + part.weights + static_cast<int64_t>(i) * part.row_bytes,
+                      static_cast<size_t>(part.row_bytes));
+          row += part.row_bytes / kFloat;
+        }
+      }
+    }
+  }
+}
+
+void Client::start(int64_t batch, std::byte* inputs, const std::optional<Loader::Ahead>& next) {
+  ++started_;
+  for (HeldRows& held : held_) held.drop_before(started_);
+  window_.take(inputs, [this](size_t field, int32_t id) { return at_hand(field, id, started_) != nullptr; });
+  has_asked_ahead_ = next.has_value() && !window_.empty();
+  if (has_asked_ahead_)
+    ahead_ = window_.only_in(
+        next->inputs, [this](size_t field, int32_t id) { return at_hand(field, id, started_ + 1) != nullptr; });
+  ask(Ask::train, batch, &window_, has_asked_ahead_ ? next->step : -1);
+  pull_rows(window_);
+  fill_from_held();
+  hold_pulled();
+}
+
+/// What a server does not grant, it is asked for with the batch itself.
+void Client::receive_ahead() {
+  if (!std::exchange(has_asked_ahead_, false)) return;
+  for (int server = 0; server < servers_; ++server) {
+    Ahead ahead;
+    comm_.recv(rank_of(server), &ahead, sizeof(ahead));
+    if (ahead.is_granted == 0) continue;
+    int64_t floats = 0;
+    for (size_t field = 0; field < window_.fields(); ++field)
+      floats += static_cast<int64_t>(ahead_ids(field, server).size()) * window_.floats(field);
+    if (floats == 0) continue;
+    block_.resize(static_cast<size_t>(floats));
+    comm_.recv(rank_of(server), block_.data(), floats * kFloat);
+    const float* from = block_.data();
+    for (size_t field = 0; field < window_.fields(); ++field) {
+      const std::span<const int32_t> ids = ahead_ids(field, server);
+      const auto count = static_cast<int64_t>(ids.size());
+      for (int64_t i = 0; i < count; ++i) {
+        float* row = held_[field].put(ids[static_cast<size_t>(i)], started_ + 1);
+        const float* of_table = from;
+        for (const int64_t units : units_[field]) {
+          row = std::copy_n(of_table + i * units, units, row);
+          of_table += count * units;
+        }
+      }
+      from += count * window_.floats(field);
+      counts_.ahead += count;
+    }
+  }
+}
+
+void Client::finish(const StepReport& step) {
+  receive_ahead();
+  push_rows();
+  Report report;
+  report.loss = step.loss;
+  if (norm_offset_ >= 0) report.norm = *reinterpret_cast<const float*>(arena_.data() + norm_offset_);
+  for (size_t i = 0; i < step.metrics.of.size(); ++i) report.metrics[i] = static_cast<float>(step.metrics.values[i]);
+  for (int server = 0; server < servers_; ++server) comm_.send(rank_of(server), &report, sizeof(report));
+}
+
+void Client::read(int64_t batch, std::byte* inputs) {
+  validation_window_->take(inputs);
+  ask(Ask::read, batch, &*validation_window_);
+  pull_rows(*validation_window_);
+}
+
+void Client::leave() { ask(Ask::leave, 0, nullptr); }
+
+void Client::add_to(TrainHooks& hooks) {
+  hooks.before_batch = [this](int64_t step, std::byte* inputs) { start(step * pushes_a_step_ + worker_, inputs); };
+  hooks.before_validation_batch = [this](int64_t step, std::byte* inputs) { read(step * pushes_a_step_, inputs); };
+  hooks.after_batch = [this](const StepReport& report) { finish(report); };
+}
+
+}  // namespace trainctl::servers
