@@ -229,6 +229,79 @@ TEST_CASE("rows of tables are taken by a job without servers, which has the whol
     }
 }
 
+TEST_CASE("workers in step save what they have and servers their rows, and a run goes on from that under other plans") {
+  const Scratch scratch;
+  std::ofstream(scratch.path() + "/job.yaml") << kClicks << "validation: {dataset: {samples: 64}}\n";
+  const std::vector<std::string> in_step = {"parallel.sync=true", "parallel.staleness=0",
+                                            "optimizer={type: sgd, learning_rate: 0.1}"};
+  const CommandResult whole =
+      trainctl_command(scratch.path(), std::vector<std::string>{"run", "job.yaml", "launch.ranks=2"} + in_step);
+  INFO(whole.err);
+  REQUIRE(whole.exit_code == kExitDone);
+  CHECK(contains(whole.out, "checkpoint of step 12"));
+  CHECK(contains(whole.out, "staleness of the servers' updates: 0: 100 %"));
+  const std::string from = scratch.path() + "/log_output/1/checkpoints/step_00000004";
+  CHECK(std::filesystem::exists(from + "/tables.0001.safetensors"));
+  CHECK(std::filesystem::exists(from + "/rank.0000.safetensors"));
+  CHECK(trainctl_command(scratch.path(), {"checkpoint", "verify", from}).exit_code == kExitDone);
+  const auto losses = [&](int run) {
+    std::vector<double> found;
+    std::istringstream rows(slurp(scratch.path() + "/log_output/" + std::to_string(run) + "/metrics.jsonl"));
+    for (std::string row; std::getline(rows, row);)
+      if (const auto json = nlohmann::json::parse(row);
+          json.contains("step") && json.contains("loss") && json.value("run_step", 0) > 4)
+        found.push_back(json["loss"].get<double>());
+    return found;
+  };
+  const std::vector<double> expected = losses(1);
+  CHECK(expected.size() == 8);
+  int run = 1;
+  for (const std::vector<std::string>& as :
+       {std::vector<std::string>{"launch.ranks=1", "parallel.servers=3"}, {"launch.ranks=2", "parallel.servers=1"},
+        {"launch.ranks=2", "parallel={mode: data_parallel}"}, {"launch.ranks=1", "parallel.sync=false"}}) {
+    CAPTURE(as[1]);
+    const CommandResult resumed = trainctl_command(
+        scratch.path(), std::vector<std::string>{"run", "job.yaml", "--resume-from", from} + in_step + as);
+    INFO(resumed.err);
+    REQUIRE(resumed.exit_code == kExitDone);
+    const std::vector<double> found = losses(++run);
+    REQUIRE(found.size() == expected.size());
+    for (size_t i = 0; i < found.size(); ++i) CHECK(found[i] == doctest::Approx(expected[i]).epsilon(1e-5));
+  }
+}
+
+TEST_CASE("a worker in step that is killed ends the run and is its first cause") {
+  const Scratch scratch;
+  std::ofstream(scratch.path() + "/job.yaml") << kClicks;
+  const int launcher = start_trainctl(scratch.path(), {"run", "job.yaml", "parallel.sync=true", "launch.ranks=2",
+                                                       "train={epochs: 1000000, log_every: 1}", "launch.grace=5s"});
+  for (const char* folder : {"rank.0", "rank.1"}) {
+    const std::string out = scratch.path() + "/log_output/1/" + folder + "/stdout";
+    REQUIRE(eventually([&] { return contains(slurp(out), "step: 2,"); }));
+  }
+  const std::vector<int> pids = workers_of(launcher, 4);
+  kill(pids[1], SIGKILL);
+  const CommandResult result = finish_trainctl(scratch.path(), launcher);
+  INFO(result.err);
+  CHECK(result.exit_code == kExitRankFailed);
+  CHECK(contains(result.err, "rank 1 ("));
+  CHECK(contains(result.err, "was killed by SIGKILL"));
+  CHECK(contains(result.err, "rank 0 and servers 0, 1 stopped because of it"));
+  CHECK(eventually([&] { return std::none_of(pids.begin(), pids.end(), [](int pid) { return alive(pid); }); }));
+}
+
+TEST_CASE("the plan of workers in step says that only tables are on the servers") {
+  const Scratch scratch;
+  std::ofstream(scratch.path() + "/job.yaml") << kClicks;
+  const CommandResult plan =
+      trainctl_command(scratch.path(), {"plan", "job.yaml", "parallel.sync=true", "launch.ranks=2"});
+  INFO(plan.err);
+  REQUIRE(plan.exit_code == kExitDone);
+  CHECK(contains(plan.out, "the 2 workers run in step and all_reduce the rest"));
+  CHECK(contains(plan.out, "table.deep"));
+  CHECK_FALSE(contains(plan.out, "of each worker"));
+}
+
 TEST_CASE("evaluate takes a checkpoint of tables") {
   const Scratch scratch;
   std::ofstream(scratch.path() + "/job.yaml") << kClicks << "validation: {dataset: {samples: 64}}\n";
