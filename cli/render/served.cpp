@@ -80,7 +80,8 @@ std::string dense(const Json& r) {
   if (!r.contains("dense")) return "";
   const int64_t staleness = r["dense"]["staleness"];
   return fmt::format(
-      "\nservers of tables alone\n  the {} workers run in step and all_reduce the rest; a server updates rows with each "
+      "\nservers of tables alone\n  the {} workers run in step and all_reduce the rest; a server updates rows with "
+      "each "
       "worker's push\n  rows lack pushes of at most {} {} before\n",
       r["ranks"].get<int>(), staleness, staleness == 1 ? "step" : "steps");
 }

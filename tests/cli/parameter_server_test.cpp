@@ -256,9 +256,10 @@ TEST_CASE("workers in step save what they have and servers their rows, and a run
   const std::vector<double> expected = losses(1);
   CHECK(expected.size() == 8);
   int run = 1;
-  for (const std::vector<std::string>& as :
-       {std::vector<std::string>{"launch.ranks=1", "parallel.servers=3"}, {"launch.ranks=2", "parallel.servers=1"},
-        {"launch.ranks=2", "parallel={mode: data_parallel}"}, {"launch.ranks=1", "parallel.sync=false"}}) {
+  for (const std::vector<std::string>& as : {std::vector<std::string>{"launch.ranks=1", "parallel.servers=3"},
+                                             {"launch.ranks=2", "parallel.servers=1"},
+                                             {"launch.ranks=2", "parallel={mode: data_parallel}"},
+                                             {"launch.ranks=1", "parallel.sync=false"}}) {
     CAPTURE(as[1]);
     const CommandResult resumed = trainctl_command(
         scratch.path(), std::vector<std::string>{"run", "job.yaml", "--resume-from", from} + in_step + as);

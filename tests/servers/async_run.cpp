@@ -123,7 +123,8 @@ AsyncRun run_async(PlannedJob planned, const AsyncOptions& options) {
   };
   std::vector<std::thread> threads;
   for (int rank = 0; rank < workers + servers; ++rank)
-    comms[static_cast<size_t>(rank)] = make_shared_memory_communicator(run.memory, rank, kTimeoutSeconds, in_step ? 0 : workers);
+    comms[static_cast<size_t>(rank)] =
+        make_shared_memory_communicator(run.memory, rank, kTimeoutSeconds, in_step ? 0 : workers);
   for (int rank = 0; rank < workers + servers; ++rank)
     threads.emplace_back([&, rank] { rank < workers ? work(rank) : serve(rank); });
   for (std::thread& thread : threads) thread.join();

@@ -15,12 +15,12 @@ namespace trainctl {
 struct AsyncRun {
   PlannedJob job;
   std::vector<Program> programs;
-  std::map<int64_t, float> losses;                    ///< by batch, from 0; of workers in step by step, checked to agree
-  std::map<int64_t, int> workers;                     ///< which worker ran it; of workers in step the last
+  std::map<int64_t, float> losses;  ///< by batch, from 0; of workers in step by step, checked to agree
+  std::map<int64_t, int> workers;   ///< which worker ran it; of workers in step the last
   /// Whole, after the last update: on the servers, or, of workers in step, on all workers, checked to agree.
   std::map<std::string, std::vector<float>> weights;
-  std::vector<std::vector<int64_t>> staleness;        ///< by server, of each update
-  std::vector<ValidationReport> validations;  ///< of workers in step worker 0's
+  std::vector<std::vector<int64_t>> staleness;  ///< by server, of each update
+  std::vector<ValidationReport> validations;    ///< of workers in step worker 0's
   std::vector<servers::Client::Counts> counts;  ///< by worker
   std::vector<TrainResult> results;             ///< by worker; not of workers in step
   std::vector<int64_t> table_bytes;             ///< by server, of all tables

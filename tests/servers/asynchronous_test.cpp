@@ -226,7 +226,8 @@ TEST_CASE("worker 0 validates beside the others' steps, and at the end with the 
 
 TEST_CASE("train.stop_when ends an asynchronous run once the batches that had started are run, on every server alike") {
   // A network that is not trained gets no better, so the rule holds at the third validation.
-  const Overrides rule = {"validation={dataset: {samples: 64}, every_steps: 8}", "train={epochs: 50, stop_when: {metric: loss, patience: 2}}",
+  const Overrides rule = {"validation={dataset: {samples: 64}, every_steps: 8}",
+                          "train={epochs: 50, stop_when: {metric: loss, patience: 2}}",
                           "optimizer={type: sgd, learning_rate: 0}"};
   for (int workers : {1, 3}) {
     CAPTURE(workers);

@@ -22,8 +22,11 @@ Overrides operator+(Overrides a, const Overrides& b) {
 }
 
 Overrides in_step(int workers, int servers, int staleness) {
-  return {"launch.ranks=" + std::to_string(workers), "parallel.mode=parameter_server", "parallel.sync=true",
-          "parallel.servers=" + std::to_string(servers), "parallel.staleness=" + std::to_string(staleness),
+  return {"launch.ranks=" + std::to_string(workers),
+          "parallel.mode=parameter_server",
+          "parallel.sync=true",
+          "parallel.servers=" + std::to_string(servers),
+          "parallel.staleness=" + std::to_string(staleness),
           "parallel.tables=[table.*]"};
 }
 
@@ -91,7 +94,8 @@ TEST_CASE("one worker in step that clips has the losses of a dense embedding und
     CHECK(loss == doctest::Approx(dense.losses[static_cast<size_t>(step)]).epsilon(1e-5));
 }
 
-TEST_CASE("the dense part has the same bits on all workers, whatever their speeds, and rows are as old as staleness allows") {
+TEST_CASE(
+    "the dense part has the same bits on all workers, whatever their speeds, and rows are as old as staleness allows") {
   for (const int staleness : {1, 4}) {
     CAPTURE(staleness);
     std::vector<std::mt19937> random{std::mt19937(1), std::mt19937(2), std::mt19937(3)};

@@ -120,8 +120,8 @@ TEST_CASE("rows that come and go have the values of rows that a map keeps, in wh
   constexpr int kExpire = 5;
   TableRows rows(table_of(1, kExpire), adam(), 7, 1);
   std::mt19937 random(3);
-  std::map<int32_t, int> touched;                            // the last update
-  std::map<int32_t, std::unique_ptr<TableRows>> alone;       // each row in a table of its own
+  std::map<int32_t, int> touched;                       // the last update
+  std::map<int32_t, std::unique_ptr<TableRows>> alone;  // each row in a table of its own
   for (int step = 1; step <= 400; ++step) {
     std::vector<int32_t> ids;
     for (int i = 0; i < 20; ++i) {
@@ -182,7 +182,9 @@ TEST_CASE("a held row is used in as many further batches as cached_batches says,
 TEST_CASE("rows of the next batch are asked for ahead, but for those that the batch under way updates") {
   // A worker that sleeps finds the next batch read. One worker has the numbers of one rank: tables_test.cpp.
   AsyncOptions options;
-  options.on_step = [](int, const StepReport&, Executor&) { std::this_thread::sleep_for(std::chrono::milliseconds(3)); };
+  options.on_step = [](int, const StepReport&, Executor&) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(3));
+  };
   const Overrides job = {"dataset.vocab=5000", "network[0].vocab=5000", "network[2].vocab=5000", "train={epochs: 6}"};
   for (int workers : {1, 3}) {
     CAPTURE(workers);
@@ -214,9 +216,9 @@ TEST_CASE("with cached_batches fewer rows are pulled, more of them are used agai
 }
 
 TEST_CASE("tables that read one field must have the same cached_batches") {
-  CHECK_THROWS_WITH_AS(
-      plan_job(job_spec("wide_deep", with_tables(1, 1) + Overrides{"network[0].cached_batches=2"})),
-      doctest::Contains("tables table.wide and table.deep read ids, whose rows travel together"), SpecError);
+  CHECK_THROWS_WITH_AS(plan_job(job_spec("wide_deep", with_tables(1, 1) + Overrides{"network[0].cached_batches=2"})),
+                       doctest::Contains("tables table.wide and table.deep read ids, whose rows travel together"),
+                       SpecError);
 }
 
 TEST_CASE("a slow server holds the workers back: no more pushes are under way than there are workers") {

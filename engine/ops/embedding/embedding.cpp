@@ -101,18 +101,21 @@ extern const LayerDef embedding_layer = {
     .doc = "Rows of a table, chosen by integers.",
     .fields = {integer("vocab", "Rows of the table.").required().at_least(1).at_most(kMaxSize),
                units_field().required(), share_field(), init_field(),
-               integer(kCachedBatches, "For parallel.tables: a worker uses a row in so many further batches before it "
-                                       "pulls it again.")
+               integer(kCachedBatches,
+                       "For parallel.tables: a worker uses a row in so many further batches before it "
+                       "pulls it again.")
                    .defaults(int64_t{0})
                    .at_least(0)
                    .at_most(kMostCachedBatches),
-               integer(kAdmitAfter, "For parallel.tables: the update of a row from which on it is kept; before it the row "
-                                    "has its initial values.")
+               integer(kAdmitAfter,
+                       "For parallel.tables: the update of a row from which on it is kept; before it the row "
+                       "has its initial values.")
                    .defaults(int64_t{1})
                    .at_least(1)
                    .at_most(kMostSightings),
-               integer(kExpireAfter, "For parallel.tables: updates of a server that leave a row alone, after which it is "
-                                     "dropped, and has its initial values again; 0: never.")
+               integer(kExpireAfter,
+                       "For parallel.tables: updates of a server that leave a row alone, after which it is "
+                       "dropped, and has its initial values again; 0: never.")
                    .defaults(int64_t{0})
                    .at_least(0)
                    .at_most(kMaxSize)},

@@ -86,8 +86,7 @@ void Client::push_rows() {
     for (size_t field = 0; field < window_.fields(); ++field)
       for (const RowWindow::Part& part : window_.parts(field, server, window_.ids(field, server).size()))
         if (part.bytes > 0)
-          sent.emplace_back(rank_of(server),
-                            comm_.send(rank_of(server), arena_.data() + part.gradients, part.bytes));
+          sent.emplace_back(rank_of(server), comm_.send(rank_of(server), arena_.data() + part.gradients, part.bytes));
   for (const auto& [rank, number] : sent) comm_.wait_send(rank, number);
 }
 
@@ -136,8 +135,8 @@ void Client::start(int64_t batch, std::byte* inputs, const std::optional<Loader:
   window_.take(inputs, [this](size_t field, int32_t id) { return at_hand(field, id, started_) != nullptr; });
   has_asked_ahead_ = next.has_value() && !window_.empty();
   if (has_asked_ahead_)
-    ahead_ = window_.only_in(
-        next->inputs, [this](size_t field, int32_t id) { return at_hand(field, id, started_ + 1) != nullptr; });
+    ahead_ = window_.only_in(next->inputs,
+                             [this](size_t field, int32_t id) { return at_hand(field, id, started_ + 1) != nullptr; });
   ask(Ask::train, batch, &window_, has_asked_ahead_ ? next->step : -1);
   pull_rows(window_);
   fill_from_held();

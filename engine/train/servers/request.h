@@ -15,8 +15,8 @@
 //   request {read, batch}        ->   as above, once all batches before that one are applied, and without a push
 //   request {leave}              ->   nothing more follows
 //
-// Workers that run in step (tables alone are on the servers) have no weights to pull. Their part of a step is a batch to
-// the servers: worker w of N has batch step * N + w.
+// Workers that run in step (tables alone are on the servers) have no weights to pull. Their part of a step is a batch
+// to the servers: worker w of N has batch step * N + w.
 //
 // All travel on the channel of the pair, in order. What a worker that dies has sent of a push is dropped: no update has
 // half of it.
@@ -28,19 +28,15 @@
 
 namespace trainctl::servers {
 
-enum class Ask : int32_t {
-  train,
-  read,
-  leave
-};
+enum class Ask : int32_t { train, read, leave };
 
 inline constexpr int kMostFields = 28;
 
 struct Request {
   Ask ask = Ask::train;
   int32_t worker = 0;
-  int64_t batch = 0;              ///< over the whole run
-  int64_t next = -1;              ///< the batch of `ahead`; -1: none is known yet
+  int64_t batch = 0;  ///< over the whole run
+  int64_t next = -1;  ///< the batch of `ahead`; -1: none is known yet
   // By field of the samples that tables read.
   int32_t ids[kMostFields] = {}, asked[kMostFields] = {}, ahead[kMostFields] = {};
 };

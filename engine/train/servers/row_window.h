@@ -59,9 +59,9 @@ class RowWindow {
     int64_t rows = 0;
     std::vector<Loaded> loads;
     std::vector<OfTable> tables;
-    std::vector<int32_t> ids;        ///< by server, each once
-    std::vector<size_t> begins;      ///< by server, and the end
-    std::vector<size_t> asked_ends;  ///< by server
+    std::vector<int32_t> ids;                        ///< by server, each once
+    std::vector<size_t> begins;                      ///< by server, and the end
+    std::vector<size_t> asked_ends;                  ///< by server
     std::vector<std::vector<int32_t>> to_ask, held;  ///< of the batch, by server: the two parts of `ids`
   };
 

@@ -281,7 +281,8 @@ TrainPosition AsyncServer::position() const {
   return position;
 }
 
-/// The ids of the next field, if they are there: of the batch, then of the next one. A field without ids has no message.
+/// The ids of the next field, if they are there: of the batch, then of the next one. A field without ids has no
+/// message.
 bool AsyncServer::has_ids(Worker& worker) {
   const size_t fields = of_fields_.size();
   const auto ids_of = [&](size_t list) {

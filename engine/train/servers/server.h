@@ -1,5 +1,5 @@
-// A parameter server of asynchronous workers, or of tables alone: an event loop beside the executor. It answers pulls with copies of what it holds,
-// takes pushes, and runs its program (engine/compile/serve.cpp) once for each whole push.
+// A parameter server of asynchronous workers, or of tables alone: an event loop beside the executor. It answers pulls
+// with copies of what it holds, takes pushes, and runs its program (engine/compile/serve.cpp) once for each whole push.
 #pragma once
 
 #include <cstddef>

@@ -74,8 +74,8 @@ class TableRows {
   const uint64_t seed_;
   std::vector<std::string> slots_of_row_;
   int64_t stride_ = 0;
-  std::vector<int32_t> slots_;  ///< a hash table with open addressing: the row's place, or -1
-  std::vector<int32_t> ids_;    ///< by place
+  std::vector<int32_t> slots_;                      ///< a hash table with open addressing: the row's place, or -1
+  std::vector<int32_t> ids_;                        ///< by place
   std::vector<int64_t> touched_;                    ///< by place, with expire_after: the last update
   std::unordered_map<int32_t, int32_t> sightings_;  ///< of rows that are not admitted yet
   std::vector<std::unique_ptr<float[]>> chunks_;

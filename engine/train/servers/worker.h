@@ -50,7 +50,7 @@ class AsyncWorker {
   StartUpClock start_up_;
   int64_t run_steps_, steps_per_epoch_;
   servers::Client client_;
-  const Program* validation_;               ///< null: the job has none
+  const Program* validation_;  ///< null: the job has none
   int threads_;
   std::unique_ptr<Executor> executor_;
   std::unique_ptr<Evaluator> evaluator_;  ///< null: this worker has not validated
