@@ -197,7 +197,8 @@ void Trainer::start_step() {
   const std::byte* batch = loader_->next_step();
   scalars.label_weight = loader_->label_weight();
   if (started_ == first_step_) start_up_.ended("data");
-  if (hooks_.before_batch) hooks_.before_batch(started_, const_cast<std::byte*>(batch));  // this rank's until released
+  if (hooks_.before_batch)  // the block is this rank's until it is released
+    hooks_.before_batch(started_, const_cast<std::byte*>(batch), loader_->look_ahead());
   executor_->start_step(batch, scalars);
   ++started_;
 }

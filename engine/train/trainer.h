@@ -67,8 +67,9 @@ struct TrainHooks {
   /// Called before each step starts, after may_start. The arena holds, or will once the started steps are done, the
   /// state before that step.
   std::function<void(int64_t step, Executor&)> at_step;
-  /// For tables on parameter servers. Before the executor starts on the batch, whose block it may change.
-  std::function<void(int64_t step, std::byte* inputs)> before_batch;
+  /// For tables on parameter servers. Before the executor starts on the batch, whose block it may change. `next`: the
+  /// batch after it, if it is read by now.
+  std::function<void(int64_t step, std::byte* inputs, const std::optional<Loader::Ahead>& next)> before_batch;
   /// The same of a validation's batch, before step `step`.
   std::function<void(int64_t step, std::byte* inputs)> before_validation_batch;
   /// The step is finished, and its gradients are in the arena.

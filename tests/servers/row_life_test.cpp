@@ -196,6 +196,9 @@ TEST_CASE("rows of the next batch are asked for ahead, but for those that the ba
       CHECK(counts.pulled > 0);              // those that the batch before has updated
     }
   }
+  const AsyncRun in_step =
+      run_async(plan_job(job_spec("wide_deep", job + with_tables(2, 2) + Overrides{"parallel.sync=true"})), options);
+  for (const servers::Client::Counts& counts : in_step.counts) CHECK(counts.ahead > 0);
 }
 
 TEST_CASE("with cached_batches fewer rows are pulled, more of them are used again, and the network still learns") {

@@ -193,7 +193,11 @@ void Client::read(int64_t batch, std::byte* inputs) {
 void Client::leave() { ask(Ask::leave, 0, nullptr); }
 
 void Client::add_to(TrainHooks& hooks) {
-  hooks.before_batch = [this](int64_t step, std::byte* inputs) { start(step * pushes_a_step_ + worker_, inputs); };
+  const auto batch_of = [this](int64_t step) { return step * pushes_a_step_ + worker_; };
+  hooks.before_batch = [this, batch_of](int64_t step, std::byte* inputs, std::optional<Loader::Ahead> next) {
+    if (next) next->step = batch_of(next->step);
+    start(batch_of(step), inputs, next);
+  };
   hooks.before_validation_batch = [this](int64_t step, std::byte* inputs) { read(step * pushes_a_step_, inputs); };
   hooks.after_batch = [this](const StepReport& report) { finish(report); };
 }
