@@ -278,10 +278,13 @@ int64_t NetworkWorkload::finished_steps() const {
   return memory_->batches().first() + memory_->batches().finished();
 }
 
-/// The worker whose validation has ended an asynchronous run need not be rank 0.
+/// An asynchronous worker whose validation has ended the run says that it has fewer; that need not be rank 0.
 int64_t NetworkWorkload::total_steps() const {
-  if (job_.plan.is_asynchronous() && memory_->batches().is_ended_by_rule()) return finished_steps();
-  return static_cast<int64_t>(memory_->status(0).total_steps.load());
+  auto least = static_cast<int64_t>(memory_->status(0).total_steps.load());
+  for (int rank = 1; rank < job_.plan.own_workers; ++rank)
+    if (const auto steps = static_cast<int64_t>(memory_->status(rank).total_steps.load()); steps > 0)
+      least = std::min(least, steps);
+  return least;
 }
 
 double NetworkWorkload::samples_per_second() const {

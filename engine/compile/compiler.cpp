@@ -5,6 +5,7 @@
 #include <numeric>
 
 #include "engine/base/error.h"
+#include "engine/plan/served.h"
 
 namespace trainctl {
 

@@ -10,7 +10,6 @@
 #include "engine/compile/buckets.h"
 #include "engine/compile/program.h"
 #include "engine/ops/optimizer_def.h"
-#include "engine/plan/served.h"
 
 namespace trainctl {
 
@@ -112,8 +111,8 @@ struct Compiler {
   std::vector<VirtualInstruction> code;
 
   bool is_server() const { return server >= 0; }
-  /// A server that answers one worker at a time takes no part in the loss.
-  bool has_loss() const { return graph.has_loss() && !(is_server() && serves_by_event(plan)); }
+  /// An asynchronous server takes no part in the loss, which is each worker's own.
+  bool has_loss() const { return graph.has_loss() && !(is_server() && plan.is_asynchronous()); }
   /// True if this rank has a part of the bucket.
   bool has(const BucketPlan& bucket) const {
     return is_server() ? bucket.part_of_server(server) >= 0 : bucket.in_stage(stage);
@@ -131,7 +130,7 @@ struct Compiler {
   int64_t num_reported() const { return 1 + static_cast<int64_t>(graph.metrics.size()); }
   int global_rank(int of_stage, int of_rank_in_stage) const { return of_stage * plan.mesh.size() + of_rank_in_stage; }
   int group_of(const std::vector<int>& ranks);  ///< index into program.groups
-  std::vector<int> all_ranks() const;           ///< of the step: workers, then the servers that hold weights
+  std::vector<int> all_ranks() const;           ///< workers, then servers
   BufferId new_buffer(BufferKind kind, int64_t bytes);
   void emit(Instruction instruction, const std::vector<View>& inputs, const std::vector<View>& outputs);
 

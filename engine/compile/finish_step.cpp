@@ -6,6 +6,7 @@
 #include "engine/compile/lowering.h"
 #include "engine/compile/rank_traits.h"
 #include "engine/ops/program_kernels.h"
+#include "engine/plan/served.h"
 
 namespace trainctl {
 namespace {

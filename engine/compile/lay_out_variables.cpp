@@ -7,6 +7,7 @@
 #include "engine/base/error.h"
 #include "engine/compile/passes.h"
 #include "engine/ops/kernel.h"
+#include "engine/plan/served.h"
 
 namespace trainctl {
 namespace {
@@ -122,7 +123,8 @@ void lay_out_variables(Compiler& c) {
     c.variable_plans.push_back(&plan);
   }
   c.scalars = c.new_buffer(BufferKind::scalars, sizeof(StepScalars));
-  if (c.has_loss()) c.loss = c.new_buffer(BufferKind::scalars, c.num_reported() * kFloat);
+  const bool serves_tables = c.is_server() && serves_tables_alone(c.plan);  // it takes no part in the step
+  if (c.has_loss() && !serves_tables) c.loss = c.new_buffer(BufferKind::scalars, c.num_reported() * kFloat);
 }
 
 }  // namespace trainctl

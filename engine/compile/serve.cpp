@@ -22,6 +22,7 @@
 #include "engine/compile/compile.h"
 #include "engine/compile/lowering.h"
 #include "engine/ops/program_kernels.h"
+#include "engine/plan/served.h"
 
 namespace trainctl {
 namespace {

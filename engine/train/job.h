@@ -31,7 +31,7 @@ struct PlannedJob {
   Graph graph;
   Plan plan;
   CostModel cost;
-  std::vector<ServedTable> tables;              ///< on parameter servers; the graph has a window of each
+  std::vector<ServedTable> tables;              ///< of asynchronous parameter servers; the graph has a window of each
   std::optional<PlannedEvaluation> validation;  ///< of `validation:`
   /// What auto_parallel has found; `spec` is the job with all of it fixed.
   std::optional<FoundPlan> search;

@@ -38,14 +38,12 @@ Overrides of_both(const std::string& field, int value) {
   return {"network[0]." + field + "=" + std::to_string(value), "network[2]." + field + "=" + std::to_string(value)};
 }
 
-ServedTable table_of(int64_t admit_after, int64_t expire_after) {
+ServedTable small_table() {
   ServedTable table;
   table.tensor = "t.weight";
   table.rows = 1'000'000;
   table.units = 4;
   table.init = {Init::Kind::normal, 1.0};
-  table.admit_after = admit_after;
-  table.expire_after = expire_after;
   return table;
 }
 
@@ -73,7 +71,7 @@ std::vector<float> read(const TableRows& rows, int32_t id) {
 
 std::vector<float> initial(int32_t id) {
   std::vector<float> values(4);
-  const ServedTable table = table_of(1, 0);
+  const ServedTable table = small_table();
   initial_values(table.tensor, table.init, 7, id * int64_t{4}, 4, values.data());
   return values;
 }
@@ -81,8 +79,8 @@ std::vector<float> initial(int32_t id) {
 }  // namespace
 
 TEST_CASE("a row is kept from its n-th update on, and has its initial values before it") {
-  TableRows rows(table_of(3, 0), adam(), 7, 1);
-  TableRows at_once(table_of(1, 0), adam(), 7, 1);
+  TableRows rows(small_table(), adam(), 7, 1, {.admit_after = 3, .expire_after = 0});
+  TableRows at_once(small_table(), adam(), 7, 1, {.admit_after = 1, .expire_after = 0});
   for (int i = 0; i < 2; ++i) {
     update(rows, {5, 9});
     CHECK(rows.rows() == 0);
@@ -98,7 +96,8 @@ TEST_CASE("a row is kept from its n-th update on, and has its initial values bef
 }
 
 TEST_CASE("a row that n updates have left alone has its initial values and states again, and its memory is freed") {
-  TableRows rows(table_of(1, 3), adam(), 7, 1), fresh(table_of(1, 0), adam(), 7, 1);
+  TableRows rows(small_table(), adam(), 7, 1, {.admit_after = 1, .expire_after = 3}),
+      fresh(small_table(), adam(), 7, 1, {.admit_after = 1, .expire_after = 0});
   update(rows, {1, 2});
   const std::vector<float> trained = read(rows, 1);
   CHECK(trained != initial(1));
@@ -118,7 +117,7 @@ TEST_CASE("a row that n updates have left alone has its initial values and state
 
 TEST_CASE("rows that come and go have the values of rows that a map keeps, in whatever order they are dropped") {
   constexpr int kExpire = 5;
-  TableRows rows(table_of(1, kExpire), adam(), 7, 1);
+  TableRows rows(small_table(), adam(), 7, 1, {.admit_after = 1, .expire_after = kExpire});
   std::mt19937 random(3);
   std::map<int32_t, int> touched;                       // the last update
   std::map<int32_t, std::unique_ptr<TableRows>> alone;  // each row in a table of its own
@@ -132,7 +131,7 @@ TEST_CASE("rows that come and go have the values of rows that a map keeps, in wh
     for (const int32_t id : ids) {
       const auto known = touched.find(id);
       if (known == touched.end() || step - known->second > kExpire)
-        alone[id] = std::make_unique<TableRows>(table_of(1, 0), adam(), 7, 1);
+        alone[id] = std::make_unique<TableRows>(small_table(), adam(), 7, 1);
       update(*alone[id], {id});
       touched[id] = step;
     }
@@ -143,7 +142,7 @@ TEST_CASE("rows that come and go have the values of rows that a map keeps, in wh
 }
 
 TEST_CASE("the memory of a table whose rows expire is that of the rows of late, however many ids there are") {
-  TableRows rows(table_of(1, 50), adam(), 7, 1);
+  TableRows rows(small_table(), adam(), 7, 1, {.admit_after = 1, .expire_after = 50});
   int64_t most = 0;
   for (int32_t step = 0; step < 2000; ++step) {
     std::vector<int32_t> ids;

@@ -98,10 +98,6 @@ class BatchBoard {
     return workers_list_[static_cast<size_t>(worker)].gone.load(std::memory_order_acquire);
   }
 
-  /// A worker's validation has ended the run (train.stop_when); the gate closes behind the batches that have started.
-  void end_by_rule() { ended_by_rule_.store(true, std::memory_order_release); }
-  bool is_ended_by_rule() const { return ended_by_rule_.load(std::memory_order_acquire); }
-
   int64_t finished() const { return finished_.load(std::memory_order_acquire); }
   int64_t finished_by(int worker) const {
     return workers_list_[static_cast<size_t>(worker)].finished.load(std::memory_order_relaxed);
@@ -157,7 +153,6 @@ class BatchBoard {
   bool rebalance_ = false;
   int64_t first_ = 0, end_ = 0;
   std::atomic<int64_t> finished_{0};
-  std::atomic<bool> ended_by_rule_{false};
   std::array<std::atomic<int64_t>, kMostStaleness + 1> staleness_{};
   std::array<Worker, kMostWorkers> workers_list_{};
 };

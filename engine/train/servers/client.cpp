@@ -7,6 +7,7 @@
 
 #include "engine/base/error.h"
 #include "engine/plan/served.h"
+#include "engine/train/servers/row_life.h"
 
 namespace trainctl::servers {
 namespace {
@@ -39,7 +40,7 @@ Client::Client(const PlannedJob& job, const Program& program, const Program* val
   for (const std::vector<const ServedTable*>& tables : tables_by_field(job.tables)) {
     std::vector<int64_t>& units = units_.emplace_back();
     for (const ServedTable* table : tables) units.push_back(table->units);
-    held_.emplace_back(window_.floats(held_.size()), tables[0]->cached_batches);
+    held_.emplace_back(window_.floats(held_.size()), row_life_of(job.spec, *tables[0]).cached_batches);
   }
 }
 

@@ -114,7 +114,8 @@ AsyncServer::AsyncServer(const PlannedJob& job, const Program& program, const Sh
   epochs_.emplace(options.from.step / steps_per_epoch_, EpochMeans(options.from.epoch, metrics_));
   lay_out(program);
   for (const ServedTable& table : job.tables) {
-    tables_.push_back(std::make_unique<servers::TableRows>(table, job.spec.optimizer, job.spec.seed, options.threads));
+    tables_.push_back(std::make_unique<servers::TableRows>(table, job.spec.optimizer, job.spec.seed, options.threads,
+                                                           servers::row_life_of(job.spec, table)));
     if (options.restore_table) options.restore_table(*tables_.back());
   }
   for (const std::vector<const ServedTable*>& tables : servers::tables_by_field(job.tables)) {

@@ -13,6 +13,7 @@
 #include "engine/ops/embedding/table_layer.h"
 #include "engine/ops/optimizer_def.h"
 #include "engine/train/servers/request.h"
+#include "engine/train/servers/row_life.h"
 
 namespace trainctl {
 namespace {
@@ -90,9 +91,6 @@ class TablePlanner {
     table.field = field->name;
     table.rows_field = table_rows_field(*find_layer(layer.type));
     table.rows = layer.attrs.integer(table.rows_field);
-    table.cached_batches = layer.attrs.integer(kCachedBatches, 0);
-    table.admit_after = layer.attrs.integer(kAdmitAfter, 1);
-    table.expire_after = layer.attrs.integer(kExpireAfter, 0);
     const int64_t sharing = spec_.is_asynchronous() ? 1 : spec_.launch.ranks;  // workers in step share a batch
     const int64_t samples = std::max<int64_t>(1, spec_.dataset.batch / sharing);
     table.window = std::min(table.rows, capped_product(samples, num_elements(field->shape)));
@@ -109,11 +107,12 @@ class TablePlanner {
           fmt::format("{} reads {}, whose integers choose rows of the table {}", layer.name, table.field, table.layer),
           "only tables may read that field");
     }
+    const auto cached = [&](const ServedTable& of) { return servers::row_life_of(spec_, of).cached_batches; };
     for (const ServedTable& other : tables)
-      if (&other < &table && other.field == table.field && other.cached_batches != table.cached_batches)
+      if (&other < &table && other.field == table.field && cached(other) != cached(table))
         error(layer_path(table.layer),
               fmt::format("tables {} and {} read {}, whose rows travel together, and have {} of {} and {}", other.layer,
-                          table.layer, table.field, kCachedBatches, other.cached_batches, table.cached_batches),
+                          table.layer, table.field, kCachedBatches, cached(other), cached(table)),
               "give them the same, or fields of their own");
     for (const ServedTable& other : tables)
       if (&other < &table && other.field == table.field && other.rows != table.rows)
@@ -136,6 +135,15 @@ class TablePlanner {
 };
 
 }  // namespace
+
+servers::RowLife servers::row_life_of(const JobSpec& spec, const ServedTable& table) {
+  RowLife life;
+  for (const LayerSpec& layer : spec.network)
+    if (layer.name == table.layer)
+      life = {layer.attrs.integer(kCachedBatches, life.cached_batches),
+              layer.attrs.integer(kAdmitAfter, life.admit_after), layer.attrs.integer(kExpireAfter, life.expire_after)};
+  return life;
+}
 
 std::vector<ServedTable> plan_tables(const JobSpec& spec, const DataShapes& shapes) {
   if (spec.servers() == 0 || spec.parallel.tables.empty()) return {};

@@ -1,5 +1,5 @@
-// Tables: embeddings that the servers hold alone, split by rows. A worker has a window of each: the rows of its samples
-// of one batch, in the place of the weight. Ids are replaced by places in the window before the step, so its
+// Tables: embeddings that the servers of an asynchronous job hold alone, split by rows. A worker has a window of each:
+// the rows of one batch, in the place of the weight. Ids are replaced by places in the window before the step, so its
 // program is that of an embedding of so many rows, and its gradient is summed by id.
 //
 //   owner of row r      server r mod servers
@@ -23,12 +23,9 @@ struct ServedTable {
   std::string field;       ///< of the samples: the ids
   std::string rows_field;  ///< of the layer, which the window replaces
   int64_t rows = 0, units = 0;
-  int64_t window = 0;  ///< the most rows that a worker's samples of one batch can have
+  int64_t window = 0;  ///< the most rows that a batch can have
   Init init;
-  int group = -1;              ///< of optimizer.groups
-  int64_t cached_batches = 0;  ///< of the layer, as are the next two
-  int64_t admit_after = 1;
-  int64_t expire_after = 0;
+  int group = -1;  ///< of optimizer.groups
 };
 
 inline int owner_of_row(int64_t row, int servers) { return static_cast<int>(row % servers); }

@@ -31,8 +31,9 @@ TensorArg flat(std::vector<float>& values) {
 
 }  // namespace
 
-TableRows::TableRows(const ServedTable& table, const OptimizerSpec& spec, uint64_t seed, int threads)
-    : table_(table), seed_(seed), slots_(kFirstSlots, -1) {
+TableRows::TableRows(const ServedTable& table, const OptimizerSpec& spec, uint64_t seed, int threads,
+                     const RowLife& life)
+    : table_(table), life_(life), seed_(seed), slots_(kFirstSlots, -1) {
   const Optimizer optimizer(spec.type, spec.settings_of(table.group));
   slots_of_row_.emplace_back(kWeightSlot);
   for (const std::string& state : optimizer.states()) slots_of_row_.push_back(state);
@@ -77,7 +78,7 @@ int64_t TableRows::find_or_make(int32_t id) {
   while (slots_[at & (slots_.size() - 1)] >= 0) ++at;
   slots_[at & (slots_.size() - 1)] = static_cast<int32_t>(used_);
   ids_.push_back(id);
-  if (table_.expire_after > 0) touched_.push_back(updates_);
+  if (life_.expire_after > 0) touched_.push_back(updates_);
   if (used_ % kRowsOfChunk == 0)
     chunks_.push_back(std::make_unique<float[]>(static_cast<size_t>(kRowsOfChunk * stride_)));
   float* values = row(used_);
@@ -97,10 +98,10 @@ void TableRows::grow() {
 
 /// Counts an update of a row that does not exist.
 bool TableRows::is_admitted(int32_t id) {
-  if (table_.admit_after <= 1) return true;
+  if (life_.admit_after <= 1) return true;
   if (sightings_.size() >= kMostSighted) sightings_.clear();
   const auto sighted = sightings_.try_emplace(id, 0).first;
-  if (++sighted->second < table_.admit_after) return false;
+  if (++sighted->second < life_.admit_after) return false;
   sightings_.erase(sighted);
   return true;
 }
@@ -148,7 +149,7 @@ void TableRows::sweep(int64_t slots) {
 }
 
 void TableRows::drop_expired() {
-  if (table_.expire_after == 0) return;
+  if (life_.expire_after == 0) return;
   hand_ = 0;
   sweep(used_);
 }
@@ -180,7 +181,7 @@ void TableRows::update(std::span<const int32_t> ids, const float* gradients, con
       int64_t slot = find(ids[next]);
       if (slot < 0 && !is_admitted(ids[next])) continue;
       if (slot < 0) slot = find_or_make(ids[next]);
-      if (table_.expire_after > 0) touched_[static_cast<size_t>(slot)] = updates_;
+      if (life_.expire_after > 0) touched_[static_cast<size_t>(slot)] = updates_;
       std::memcpy(gradients_.data() + rows.size() * units, gradients + next * units, row_bytes);
       rows.push_back(row(slot));
     }
@@ -192,7 +193,7 @@ void TableRows::update(std::span<const int32_t> ids, const float* gradients, con
     for (size_t v = 0; v < values_.size(); ++v)
       for (size_t i = 0; i < count; ++i) std::memcpy(rows[i] + v * units, values_[v].data() + i * units, row_bytes);
   }
-  if (table_.expire_after > 0) sweep(2 * static_cast<int64_t>(ids.size()) + 16);
+  if (life_.expire_after > 0) sweep(2 * static_cast<int64_t>(ids.size()) + 16);
 }
 
 int64_t TableRows::bytes() const {

@@ -15,13 +15,15 @@
 
 #include "engine/ops/kernel.h"
 #include "engine/ops/optimizer_def.h"
+#include "engine/train/servers/row_life.h"
 #include "engine/train/servers/table_plan.h"
 
 namespace trainctl::servers {
 
 class TableRows {
  public:
-  TableRows(const ServedTable& table, const OptimizerSpec& optimizer, uint64_t seed, int threads);
+  TableRows(const ServedTable& table, const OptimizerSpec& optimizer, uint64_t seed, int threads,
+            const RowLife& life = {});
   TableRows(const TableRows&) = delete;
   TableRows& operator=(const TableRows&) = delete;
 
@@ -59,7 +61,7 @@ class TableRows {
 
   int64_t find(int32_t id) const;
   bool is_expired(int64_t slot) const {
-    return table_.expire_after > 0 && updates_ - touched_[static_cast<size_t>(slot)] >= table_.expire_after;
+    return life_.expire_after > 0 && updates_ - touched_[static_cast<size_t>(slot)] >= life_.expire_after;
   }
   bool is_admitted(int32_t id);
   void drop(int64_t slot);
@@ -71,6 +73,7 @@ class TableRows {
   }
 
   const ServedTable table_;
+  const RowLife life_;
   const uint64_t seed_;
   std::vector<std::string> slots_of_row_;
   int64_t stride_ = 0;

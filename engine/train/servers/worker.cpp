@@ -115,10 +115,9 @@ TrainResult AsyncWorker::run() {
   if (validates() && !result_.stopped) validate(run_steps_, run_steps_);
   client_.leave();
   result_.last_step = board_.first() + board_.finished();
-  if (result_.stopped && board_.is_ended_by_rule()) {
-    result_.last_step = static_cast<int64_t>(memory_.gate().highest());  // others may still run the last batches
-    result_.reason = stop_reason_.empty() ? "as the validation of another worker asked" : stop_reason_;
-  }
+  if (result_.stopped && memory_.gate().asked_to_stop())  // others may still run the last batches
+    result_.last_step = static_cast<int64_t>(memory_.gate().highest());
+  if (result_.stopped) result_.reason = stop_reason_;
   result_.skipped = loader_->skipped();
   return result_;
 }
@@ -226,7 +225,6 @@ void AsyncWorker::end_by_rule(const ValidationReport& report) {
   if (!job_.spec.train.stop_when || !stop_reason_.empty()) return;
   stop_reason_ = stop_reason(*job_.spec.train.stop_when, report);
   if (stop_reason_.empty()) return;
-  board_.end_by_rule();
   memory_.gate().ask_to_stop();
 }
 
