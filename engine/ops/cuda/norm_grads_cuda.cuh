@@ -7,6 +7,7 @@
 
 #include <optional>
 
+#include "engine/ops/cuda/cuda_scratch.h"
 #include "engine/ops/cuda/kernels_in_order_cuda.h"
 #include "engine/ops/cuda/norms_cuda.cuh"
 #include "engine/ops/cuda/sums_cuda.cuh"
@@ -178,56 +179,79 @@ inline __global__ void __launch_bounds__(32 * kAdders) add_norm_grads_kernel(Nor
 
 // Launchers
 
+/// The operands as the kernels have them, of the type T that all have.
+template <bool kCentred, class T>
+NormGradOperands<T> norm_grad_operands(const NormGradCall<CudaKernelCall>& grad, const TensorArg* gamma) {
+  const std::vector<TensorArg>& in = grad.plain.in;
+  NormGradOperands<T> with;
+  with.dy = ref<T>(in[0]);
+  with.x = ref<T>(in[1]);
+  with.rstds = statistic(in[kCentred ? 3 : 2]);
+  if (kCentred) with.means = statistic(in[2]);
+  with.gamma.otherwise = 1.0f;
+  if (gamma != nullptr) with.gamma.p = ref<T>(*gamma);
+  if (grad.residual != nullptr) with.residual = ref<T>(*grad.residual);
+  with.dx = ref<T>(grad.plain.out[0]);
+  return with;
+}
+
+template <bool kCentred, class T>
+CudaKernel launch_norm_grads(const CudaKernelCall& call, const NormGradCall<CudaKernelCall>& grad,
+                             const TensorArg* gamma) {
+  constexpr int V = kPack<T>, kSums = kCentred ? 2 : 1;
+  const TensorArg& x = grad.plain.in[1];
+  NormGradShape shape;
+  shape.rows = rows_of(x);
+  shape.n = static_cast<int>(x.shape.back());
+  shape.team = static_cast<int>(round_up(ceil_div(shape.n, V), 32));
+  shape.teams = std::max(1, kNormGradThreads / shape.team);
+  void (*kernel)(NormGradShape, NormGradOperands<T>) = norm_grads_kernel<V, kNormGradThreads, kCentred, T>;
+  if (shape.team > kNormGradThreads) kernel = norm_grads_kernel<V, kMostNormGradThreads, kCentred, T>;
+  const bool sums = !grad.parameters.empty();
+  const auto threads = static_cast<unsigned>(shape.team * shape.teams);
+  const int64_t block_bytes = int64_t{kSums} * shape.n * static_cast<int64_t>(sizeof(float));
+  const auto shared = static_cast<size_t>(sums ? shape.teams * block_bytes : 0);
+  ask_for_shared(kernel, shared, "norm_grads");
+  int64_t blocks =
+      std::min(blocks_at_once(kernel, threads, shared, "norm_grads"), ceil_div(shape.rows, shape.teams * kRowsAtOnce));
+  if (sums) {
+    blocks = std::min(blocks, kSumsScratch / block_bytes);
+    call.scratch->need(blocks * block_bytes);
+  }
+  NormGradTotals totals;
+  totals.blocks = static_cast<int>(blocks);
+  totals.n = shape.n;
+  totals.parameters = static_cast<int>(grad.parameters.size());
+  for (int i = 0; i < totals.parameters; ++i) totals.out[i] = SumOutput::of(call, i + 1, 1.0);
+  const NormGradOperands<T> operands = norm_grad_operands<kCentred, T>(grad, gamma);
+  CudaScratch* const scratch = call.scratch;
+  return [kernel, shape, operands, totals, threads, shared, scratch](CudaStream stream) {
+    NormGradOperands<T> with = operands;
+    NormGradTotals of = totals;
+    if (of.parameters > 0) of.sums = with.sums = static_cast<float*>(scratch->memory());
+    launch(kernel, dim3(static_cast<unsigned>(of.blocks)), dim3(threads), shared, stream, "norm_grads", shape, with);
+    if (of.parameters == 0) return;
+    const auto tiles = static_cast<unsigned>(ceil_div(int64_t{of.n} * of.parameters, 32));
+    launch(add_norm_grads_kernel, dim3(tiles), dim3(32 * kAdders), 0, stream, "add_norm_grads", of);
+  };
+}
+
 /// Null if the rows are not whole packs, are too long for one thread a pack, or if dtypes differ.
 template <bool kCentred>
 std::optional<CudaKernel> prepare_norm_grads(const CudaKernelCall& call, const NormGradCall<CudaKernelCall>& grad) {
   const std::vector<TensorArg>& in = grad.plain.in;
   const TensorArg &dy = in[0], &x = in[1], &dx = grad.plain.out[0];
-  constexpr size_t kStatistics = kCentred ? 2 : 1;
-  const TensorArg* const gamma = in.size() > 2 + kStatistics ? &in[2 + kStatistics] : nullptr;
+  constexpr size_t kBeforeGamma = kCentred ? 4 : 3;
+  const TensorArg* const gamma = in.size() > kBeforeGamma ? &in[kBeforeGamma] : nullptr;
   const TensorArg &side = gamma != nullptr ? *gamma : x, &more = grad.residual != nullptr ? *grad.residual : x;
-  return with_common_type({&dy, &x, &dx, &side, &more}, [&](auto t) -> std::optional<CudaKernel> {
-    using T = decltype(t);
-    if constexpr (std::is_same_v<T, Mixed>) {
-      return std::nullopt;
-    } else {
-      constexpr int V = kPack<T>, kSums = kCentred ? 2 : 1;
-      NormGradShape shape{.rows = rows_of(x), .n = static_cast<int>(x.shape.back())};
-      const int64_t packs = ceil_div(x.shape.back(), V);
-      if (shape.rows == 0 || x.shape.back() % V != 0 || packs > kMostNormGradThreads ||
-          !packs_are_aligned({&dy, &x, &dx, &side, &more}))
-        return std::nullopt;
-      shape.team = static_cast<int>(round_up(packs, 32));
-      shape.teams = std::max(1, kNormGradThreads / shape.team);
-      const auto threads = static_cast<unsigned>(shape.team * shape.teams);
-      const auto kernel = shape.team <= kNormGradThreads ? norm_grads_kernel<V, kNormGradThreads, kCentred, T>
-                                                         : norm_grads_kernel<V, kMostNormGradThreads, kCentred, T>;
-      const size_t shared = grad.parameters.empty() ? 0 : sizeof(float) * shape.teams * kSums * shape.n;
-      ask_for_shared(kernel, shared, "norm_grads");
-      const int64_t block_bytes = int64_t{kSums} * shape.n * static_cast<int64_t>(sizeof(float));
-      int64_t blocks = std::min(blocks_at_once(kernel, threads, shared, "norm_grads"),
-                                ceil_div(shape.rows, shape.teams * kRowsAtOnce));
-      if (!grad.parameters.empty()) blocks = std::min(blocks, kSumsScratch / block_bytes);
-      NormGradOperands<T> with{.dy = ref<T>(dy),
-                               .x = ref<T>(x),
-                               .means = kCentred ? statistic(in[2]) : Ref<float>{},
-                               .rstds = statistic(in[1 + kStatistics]),
-                               .gamma = gamma != nullptr ? RowSide<T>{ref<T>(*gamma), 1.0f} : RowSide<T>{{}, 1.0f},
-                               .residual = grad.residual != nullptr ? ref<T>(*grad.residual) : Ref<T>{},
-                               .dx = ref<T>(dx)};
-      NormGradTotals totals{
-          .blocks = static_cast<int>(blocks), .n = shape.n, .parameters = static_cast<int>(grad.parameters.size())};
-      for (size_t i = 0; i < grad.parameters.size(); ++i) totals.out[i] = SumOutput::of(call, i + 1, 1.0);
-      if (!grad.parameters.empty()) call.scratch->need(blocks * block_bytes);
-      return [=, scratch = call.scratch](CudaStream stream) mutable {
-        if (totals.parameters > 0) totals.sums = with.sums = static_cast<float*>(scratch->memory());
-        launch(kernel, static_cast<unsigned>(totals.blocks), threads, shared, stream, "norm_grads", shape, with);
-        if (totals.parameters == 0) return;
-        const auto tiles = static_cast<unsigned>(ceil_div(int64_t{totals.n} * totals.parameters, 32));
-        launch(add_norm_grads_kernel, tiles, 32 * kAdders, 0, stream, "add_norm_grads", totals);
-      };
-    }
-  });
+  const int64_t n = x.shape.back();
+  const bool one_type = dy.dtype == x.dtype && dx.dtype == x.dtype && side.dtype == x.dtype && more.dtype == x.dtype;
+  const int pack = x.dtype == DType::f32 ? kPack<float> : kPack<bf16>;
+  const bool fits = rows_of(x) > 0 && n % pack == 0 && n / pack <= kMostNormGradThreads &&
+                    packs_are_aligned({&dy, &x, &dx, &side, &more});
+  if (!one_type || !fits) return std::nullopt;
+  if (x.dtype == DType::f32) return launch_norm_grads<kCentred, float>(call, grad, gamma);
+  return launch_norm_grads<kCentred, bf16>(call, grad, gamma);
 }
 
 /// The gradient with its epilogue: in one pass, or else by `plain`, a sum, and the kernel `parameters`.
