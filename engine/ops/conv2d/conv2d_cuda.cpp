@@ -2,6 +2,7 @@
 // kernels of bias and activation run on the result, unless cuDNN has done that too.
 #include "engine/ops/conv2d/conv_library_cuda.h"
 #include "engine/ops/conv2d/conv_tiles_cuda.h"
+#include "engine/ops/cuda/kernels_in_order_cuda.h"
 #include "engine/ops/cuda/launch_cuda.h"
 #include "engine/ops/cuda/say_once.h"
 #include "engine/ops/fused_kernels.h"

@@ -174,7 +174,8 @@ inline __global__ void __launch_bounds__(32 * kAdders) add_norm_grads_kernel(Nor
   __syncthreads();
   if (adder != 0 || column >= width) return;
   for (int a = 1; a < kAdders; ++a) total += shared[a][lane];
-  of.out[column / of.n].write(column % of.n, total);
+  const SumOutput& to = column < of.n ? of.out[0] : of.out[1];  // an index would put both in local memory
+  to.write(column < of.n ? column : column - of.n, total);
 }
 
 // Launchers
