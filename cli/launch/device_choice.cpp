@@ -32,14 +32,14 @@ std::string names(const std::vector<CudaDevice>& gpus) {
 
 Device resolve_device(const JobSpec& spec, const CudaDevices& found) {
   if (spec.launch.device != Device::automatic) return spec.launch.device;
-  if (spec.servers() > 0) return Device::cpu;  // validate.cpp refuses GPUs there
+  if (spec.servers() > 0) return Device::cpu;  // the servers share the cores with none then; cuda asks for GPUs
   const bool enough = static_cast<int>(found.list.size()) >= spec.launch.ranks;
   return enough && spec.launch.comm != "gloo" && spec.launch.comm != "shm" ? Device::cuda : Device::cpu;
 }
 
 std::vector<CudaDevice> gpus_of_ranks(const PlannedJob& job, const RankClasses& classes, const CudaDevices& found) {
   const LaunchSpec& launch = job.spec.launch;
-  const int ranks = classes.num_ranks();
+  const int ranks = classes.num_ranks() - job.plan.servers;  // servers are on the host's cores
   if (static_cast<int>(found.list.size()) < ranks) {
     const std::string have = found.list.empty()
                                  ? "there is none: " + found.why_none

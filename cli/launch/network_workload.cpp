@@ -91,11 +91,14 @@ NetworkWorkload::NetworkWorkload(PlannedJob job, Device asked, const CudaDevices
   if (job_.spec.launch.device == Device::cuda) {
     gpus_ = gpus_of_ranks(job_, classes_, found);
     device_ = describe_gpus(gpus_, found);
-    arena_bytes_.assign(classes_.class_of.size(), 0);
-    require_host_memory();
-    return;
+    if (job_.plan.servers == 0 || options.evaluate) {
+      arena_bytes_.assign(classes_.class_of.size(), 0);
+      require_host_memory();
+      return;
+    }
+  } else {
+    device_ = describe_cpus(job_.spec, asked, found);
   }
-  device_ = describe_cpus(job_.spec, asked, found);
   for (int rank = 0; rank < classes_.num_ranks(); ++rank) {
     const Program& program = classes_.program_of(rank);
     const bool serves = serves_by_event(job_.plan) && program.server >= 0;
@@ -125,7 +128,9 @@ void NetworkWorkload::require_host_memory() const {
   if (has_hosts()) return;  // it would have to be asked of each
   int64_t bytes = data_set_bytes(job_.spec.dataset);
   if (job_.validation) bytes += data_set_bytes(job_.validation->set);
-  require_memory(arena_bytes_, bytes, job_.spec.position("dataset"));
+  std::vector<int64_t> arenas = arena_bytes_;
+  std::fill_n(arenas.begin(), gpus_.size(), 0);  // of these only what servers and workers exchange is touched
+  require_memory(arenas, bytes, job_.spec.position("dataset"));
 }
 
 nlohmann::ordered_json NetworkWorkload::plan() const {
@@ -223,7 +228,7 @@ ProcessCommand NetworkWorkload::command(const RankPlace& place, const RunDirecto
   if (options_.record) command.argv.emplace_back("--record");
   if (options_.profile) command.argv.insert(command.argv.end(), {"--profile", to_string(options_.profile->steps)});
   if (store_) command.environment = store_environment(store_->port(), token_);
-  if (!gpus_.empty()) {
+  if (static_cast<size_t>(place.rank) < gpus_.size()) {
     const CudaDevice& gpu = gpus_[static_cast<size_t>(place.rank)];
     command.argv.insert(command.argv.end(), {"--gpu", std::to_string(gpu.index)});
     for (auto& variable : cuda_environment(gpu, classes_.program_of(place.rank)))

@@ -102,8 +102,10 @@ void servers_hold_the_weights(Rules& r) {
   if (r.fine({"parallel.optimizer_shard.level"}) && parallel.optimizer_shard.level > 0)
     r.wrong("parallel.optimizer_shard.level", "parameter_server leaves nothing to shard: the servers hold it",
             "set level: 0, or parallel.mode: data_parallel");
-  if (r.fine({"launch.device"}) && r.job.launch.device == Device::cuda)
-    r.wrong("launch.device", "parameter_server is not there yet for GPUs", "set launch.device: cpu");
+  if (r.fine({"launch.device", "precision"}) && r.job.launch.device == Device::cuda &&
+      r.job.precision == Precision::bf16)
+    r.wrong("precision", "the servers of workers on GPUs are on the host's cores, which update in fp32, not bf16",
+            "set precision: tf32 or fp32, or parallel.mode: data_parallel");
   if (r.fine({"launch.ranks", "parallel.servers"}) && r.job.processes() > kMaxRanks)
     r.wrong("parallel.servers", number(r.job.launch.ranks) + " workers and " + number(parallel.servers) +
                                     " servers are more than " + number(kMaxRanks) + " processes");

@@ -7,9 +7,11 @@
 
 #include "engine/base/checked.h"
 #include "engine/base/error.h"
+#include "engine/plan/served.h"
 #include "engine/train/data/order.h"
 #include "engine/train/data/sample_transforms.h"
 #include "engine/train/learning_rate.h"
+#include "engine/train/servers/device_worker.h"
 
 namespace trainctl {
 namespace {
@@ -78,6 +80,16 @@ LossNotFinite::LossNotFinite(const StepReport& report)
                          "train.on_nan: warn to go on"),
       run_step_(report.run_step) {}
 
+std::unique_ptr<Executor> make_executor(const PlannedJob& job, const Program& program, Communicator& comm,
+                                        const ExecutorOptions& executor_options, const TrainOptions& options) {
+  if (!options.cuda && !options.device) return make_cpu_executor(program, comm, executor_options, options.arena);
+  const auto on_gpu = [&options](const Program& p, Communicator& ranks, const ExecutorOptions& of_device) {
+    return options.cuda ? make_cuda_executor(p, ranks, of_device, *options.cuda) : options.device(p, ranks, of_device);
+  };
+  if (job.plan.servers == 0) return on_gpu(program, comm, executor_options);
+  return servers::make_device_worker(program, num_workers(job.plan), comm, executor_options, options.arena, on_gpu);
+}
+
 int64_t total_steps(const TrainSpec& spec, int64_t steps_per_epoch) {
   if (spec.epochs == 0) return spec.steps;
   const int64_t all = capped_product(spec.epochs, steps_per_epoch);
@@ -112,10 +124,10 @@ Trainer::Trainer(const PlannedJob& job, const Program& program, Communicator& co
   std::unique_ptr<Dataset> set = open_set(job.spec, options.shared_cache);
   start_up_.ended("data");
   if (options.validation != nullptr) executor_options.least_arena_bytes = options.validation->arena_bytes;
-  if (options.cuda && !has_random_transforms(job.spec.dataset.transforms))
+  // Rows of tables are chosen by ids that the host replaces.
+  if (options.cuda && !has_random_transforms(job.spec.dataset.transforms) && job.tables.empty())
     executor_options.tables = tables_to_keep(*set, program);
-  executor_ = options.cuda ? make_cuda_executor(program, comm, executor_options, *options.cuda)
-                           : make_cpu_executor(program, comm, executor_options, options.arena);
+  executor_ = make_executor(job, program, comm, executor_options, options);
   if (options.validation != nullptr) {
     check(job.validation.has_value(), "a program of a validation is for a job that has one");
     require_same_places(program, *options.validation);

@@ -84,10 +84,12 @@ struct TrainHooks {
 
 struct TrainOptions {
   int threads = 1;                            ///< for kernels: the rank's share of the host's cores
-  std::span<std::byte> arena{};               ///< for a CPU executor's arena; empty: it allocates one
+  std::span<std::byte> arena{};               ///< for a CPU executor's arena; empty: it allocates one (make_executor)
   int shared_cache = -1;                      ///< keep_samples' `shared`
   std::optional<CudaExecutorOptions> cuda{};  ///< run on that GPU instead of the CPU
   std::optional<LeftOut> left_out{};          ///< for tests
+  /// For tests: makes what stands for the executor of a GPU.
+  std::function<std::unique_ptr<Executor>(const Program&, Communicator&, const ExecutorOptions&)> device{};
   StartUpClock start_up{};                    ///< started by the phases before this one
   TrainPosition from{};                       ///< where to start
   const Program* validation = nullptr;        ///< compile_validation; with `validation:` in the job
@@ -105,6 +107,11 @@ struct TrainResult {
   LoadSetting loading;  ///< that dataset.autotune settled on
   SkippedSamples skipped;
 };
+
+/// The executor of a rank of the job: on the CPU or, with options.cuda, on a GPU, from where workers reach servers
+/// through options.arena, which has room for the program and, if there is one, for options.validation.
+std::unique_ptr<Executor> make_executor(const PlannedJob& job, const Program& program, Communicator& comm,
+                                        const ExecutorOptions& executor_options, const TrainOptions& options);
 
 /// Trains one rank. `job`, `program` and `comm` must outlive it.
 ///

@@ -29,6 +29,11 @@ std::vector<Route> routes_between(int workers, int servers) {
 
 }  // namespace
 
+std::unique_ptr<Executor> stand_in_for_device(const Program& program, Communicator& comm,
+                                              const ExecutorOptions& options) {
+  return make_cpu_executor(program, comm, options);
+}
+
 AsyncRun run_async(PlannedJob planned, const AsyncOptions& options) {
   AsyncRun run;
   run.job = std::move(planned);
@@ -82,6 +87,7 @@ AsyncRun run_async(PlannedJob planned, const AsyncOptions& options) {
     TrainOptions train;
     train.arena = run.memory->arena(rank);
     if (run.job.validation) train.validation = &validation[at];
+    if (options.on_devices) train.device = stand_in_for_device;
     try {
       if (in_step) {
         servers::Client client(run.job, run.programs[at], train.validation, train.arena, *comms[at]);

@@ -30,9 +30,15 @@ struct AsyncRun {
 struct AsyncOptions {
   /// On the worker's thread, after each of its batches; it may throw, which ends that worker as a dead one.
   std::function<void(int worker, const StepReport&, Executor&)> on_step{};
+  /// Workers run on something that stands for a device: memory of its own, reached through their arenas.
+  bool on_devices = false;
   /// On the server's thread, before it takes the next push.
   std::function<void(int server)> on_update{};
 };
+
+/// TrainOptions::device: a CPU with an arena that nothing else sees.
+std::unique_ptr<Executor> stand_in_for_device(const Program& program, Communicator& comm,
+                                              const ExecutorOptions& options);
 
 /// Throws what a server threw, or a worker of which no on_step has thrown.
 AsyncRun run_async(PlannedJob job, const AsyncOptions& options = {});

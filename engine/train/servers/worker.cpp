@@ -61,7 +61,8 @@ AsyncWorker::AsyncWorker(const PlannedJob& job, const Program& program, const Sh
   executor_options.start_up = &start_up_;
   std::unique_ptr<Dataset> set = open_set(job.spec);
   start_up_.ended("data");
-  executor_ = make_cpu_executor(program, comm, executor_options, options.arena);
+  if (validation_ != nullptr) executor_options.least_arena_bytes = validation_->arena_bytes;
+  executor_ = make_executor(job, program, comm, executor_options, options);
   if (validation_ != nullptr && program.rank == 0) make_evaluator();
   if (options.restore) options.restore(*executor_);
   LoaderOptions loading;
