@@ -183,7 +183,7 @@ class Worker {
     }
     AsyncServer server(*job_, *program_, *memory_, comm, hooks, server_options);
     if (saver) saver->prepare(server.executor());
-    if (saver && tables) saver->copies_too([&] { tables->write(server.tables()); });
+    if (saver && tables) saver->copies_too([&](bool follows_save) { tables->write(server.tables(), follows_save); });
     status.state = RankState::training;
     server.run();
     output.ended(server);

@@ -46,6 +46,7 @@ class ImageView {
     struct stat info {};
     if (fstat(fd_, &info) != 0 || info.st_size == static_cast<off_t>(bytes_.size())) return bytes_;
     unmap();
+    if (info.st_size == 0) return bytes_;
     void* memory = mmap(nullptr, static_cast<size_t>(info.st_size), PROT_READ, MAP_SHARED, fd_, 0);
     if (memory == MAP_FAILED) throw EnvError(std::string("cannot map a rank's state: ") + std::strerror(errno));
     bytes_ = {static_cast<const std::byte*>(memory), static_cast<size_t>(info.st_size)};
@@ -103,6 +104,9 @@ class Writer {
       } catch (const AlreadyPublished&) {  // by a writer that was killed before it could say so
         return board_.finished(true);
       } catch (const LaterAttempt& error) {  // no later try can do better
+        say_failure(error.what(), "");
+        break;
+      } catch (const EarlierSaveGone& error) {  // the next save has all rows
         say_failure(error.what(), "");
         break;
       } catch (const EnvError& error) {

@@ -250,7 +250,7 @@ void check_saved_rows(const ServedTable& table, const std::vector<int32_t>& ids,
       std::vector<float> gradients(static_cast<size_t>(table.units));
       servers::restore_rows(reader, server, next, rows);
       found += rows.rows();
-      rows.for_each([&](int32_t id, const float* row) {
+      rows.for_each(false, [&](int32_t id, const float* row) {
         CHECK(owner_of_row(id, next) == server);
         std::fill(gradients.begin(), gradients.end(), 0.01f * static_cast<float>(id + 1));
         whole.update(std::span(&id, 1), gradients.data(), nullptr, {.learning_rate = 0.1f});
@@ -273,9 +273,44 @@ TEST_CASE("rows that servers saved are taken, with their optimizer states, by th
   check_saved_rows(table_of(1'000'000, 5), {4, 8, 1000}, 4, scratch.path());  // three servers have none
 }
 
+TEST_CASE("rows that have changed since all were saved are few, and all are saved again once they are half") {
+  const ServedTable table = table_of(1'000'000, 5);
+  std::vector<std::unique_ptr<TableRows>> tables;
+  tables.push_back(std::make_unique<TableRows>(table, optimizer_of("sgd", 0.1), 7, 1));
+  const int memory = memfd_create("rows", 0);
+  REQUIRE(memory >= 0);
+  const int image = dup(memory);
+  servers::TableImage rows(memory, 3);
+  const auto saved_after = [&](int32_t first, int32_t count) {
+    std::vector<int32_t> ids;
+    for (int32_t id = first; id < first + count; ++id) ids.push_back(id);
+    const std::vector<float> gradients(ids.size() * 5, 1.0f);
+    tables[0]->update(ids, gradients.data(), nullptr, {.learning_rate = 0.1f});
+    rows.write(tables, true);
+    struct stat info {};
+    REQUIRE(fstat(image, &info) == 0);
+    std::vector<uint8_t> bytes(static_cast<size_t>(info.st_size));
+    REQUIRE(pread(image, bytes.data(), bytes.size(), 0) == static_cast<ssize_t>(bytes.size()));
+    const SafetensorsHeader header = parse_safetensors_header(bytes, static_cast<int64_t>(bytes.size()), "image");
+    REQUIRE(!header.entries.empty());
+    return header.entries.back().name + " " + to_string(header.entries.back().shape);
+  };
+  CHECK(saved_after(0, 100) == "t.weight:ids.3 [100]");
+  CHECK(saved_after(90, 20) == "t.weight:ids.3.changed [20]");  // 10 are new
+  CHECK(saved_after(100, 20) == "t.weight:ids.3.changed [30]");
+  CHECK(saved_after(0, 60) == "t.weight:ids.3 [120]");  // 90 of 120
+  CHECK(saved_after(5, 1) == "t.weight:ids.3.changed [1]");
+  close(image);
+}
+
 TEST_CASE("the slot of a table's rows names the server that saved them") {
   CHECK(table_slot("m", 12) == "m.12");
   CHECK(parse_table_slot("m.12")->slot == "m");
   CHECK(parse_table_slot("m.12")->server == 12);
+  CHECK_FALSE(parse_table_slot("m.12")->is_changed);
+  CHECK(table_slot("m", 12, true) == "m.12.changed");
+  CHECK(parse_table_slot("m.12.changed")->slot == "m");
+  CHECK(parse_table_slot("m.12.changed")->is_changed);
+  CHECK_FALSE(parse_table_slot("m.changed"));
   for (const char* none : {"weight", "m.", ".3", "m.x", "m.-1", "m.1x"}) CHECK_FALSE(parse_table_slot(none));
 }

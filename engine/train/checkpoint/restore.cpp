@@ -94,7 +94,8 @@ void restore_range(const StoredRange& range, PieceReader& reader, Executor& exec
 /// Rows of a table, as one server saved them, into a tensor that has all of them. The others keep their values.
 void restore_rows(const StoredRange& range, const StoredTensor& ids, PieceReader& reader, Executor& executor) {
   const std::string& name = range.variable->name;
-  const std::string slot = table_slot(range.slot, parse_table_slot(ids.slot)->server);
+  const TableSlot of_ids = *parse_table_slot(ids.slot);
+  const std::string slot = table_slot(range.slot, of_ids.server, of_ids.is_changed);
   const StoredTensor* rows = reader.manifest().find(name, slot);
   if (rows == nullptr || !has_rows_of(range.variable->global_shape, rows->shape)) return;
   const int64_t width = byte_size(range.dtype), at_a_time = std::max<int64_t>(1, kMostElements / rows->shape[1]);

@@ -152,7 +152,8 @@ void Saver::begin(int64_t step, Executor& executor) {
   last_ = Clock::now();
   lost_seconds_ = 0;
   tell();
-  if (copy_too_) copy_too_();
+  if (copy_too_) copy_too_(copied_too_ >= 0 && board_.written_step() == copied_too_);
+  copied_too_ = step;
   executor.begin_copy();
   look(executor, !spec_.async);
 }

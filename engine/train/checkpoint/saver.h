@@ -40,8 +40,9 @@ class Saver {
   void add_to(TrainHooks& hooks);
 
   // For an asynchronous server, which adds itself to no hooks.
-  /// Called in each save, before the state is said to be copied: what the program does not have.
-  void copies_too(std::function<void()> copy) { copy_too_ = std::move(copy); }
+  /// Called in each save, before the state is said to be copied: what the program does not have. `follows_save`: this
+  /// process's last save is on the disk.
+  void copies_too(std::function<void(bool follows_save)> copy) { copy_too_ = std::move(copy); }
   /// Once, before the first step.
   void prepare(Executor& executor);
   /// In order of steps: whether the state before that one is saved. The same on every server.
@@ -78,7 +79,8 @@ class Saver {
   TrainPosition position_;
   ValidationReport validation_;  ///< the last one
   int64_t best_step_ = -1;       ///< of the best value of keep_best, if this attempt had it
-  std::function<void()> copy_too_;
+  std::function<void(bool follows_save)> copy_too_;
+  int64_t copied_too_ = -1;  ///< the step of the last such save; -1: there was none
   bool prepared_ = false;
   bool asks_ = false;     ///< it has asked the launcher for a save, which has not begun
   int64_t copying_ = -1;  ///< the step whose state is being copied

@@ -3,6 +3,10 @@
 //   ids.1      I32 [rows]          of server 1
 //   weight.1   F32 [rows, units]
 //   m.1        F32 [rows, units]   each state of the optimizer
+//
+// Rows that have changed since the server saved all of them, which take the place of those:
+//
+//   ids.1.changed, weight.1.changed, m.1.changed
 #pragma once
 
 #include <optional>
@@ -19,13 +23,17 @@ inline constexpr std::string_view kIdsSlot = "ids";
 struct TableSlot {
   std::string_view slot;  ///< "m" of "m.1"
   int server = 0;
+  bool is_changed = false;
 };
 
-std::string table_slot(std::string_view slot, int server);
+std::string table_slot(std::string_view slot, int server, bool is_changed = false);
+/// "tables.0001.safetensors": all rows of a server; "changed.0001.safetensors": those that have changed since.
+std::string tables_file(size_t server, bool is_changed);
 /// Nothing if it is no slot of a table's rows.
 std::optional<TableSlot> parse_table_slot(std::string_view slot);
 
-/// The row numbers that servers saved of this tensor; none: it is no table there.
+/// The row numbers that servers saved of this tensor; none: it is no table there. A later one's rows take the place of
+/// an earlier one's.
 std::vector<const StoredTensor*> saved_ids(const Manifest& manifest, std::string_view tensor);
 
 }  // namespace trainctl

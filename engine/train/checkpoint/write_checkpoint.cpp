@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <chrono>
 #include <map>
+#include <optional>
 
 #include "engine/base/error.h"
 #include "engine/train/checkpoint/digest.h"
@@ -71,6 +72,46 @@ StoredFile write_image(const std::string& folder, const std::string& name, std::
   return {name, static_cast<int64_t>(image.size()), digest.digits()};
 }
 
+/// An image without any tensor is of changes too: a server without a row has no image.
+bool is_of_changes(const SafetensorsHeader& header) {
+  if (header.entries.empty()) return true;
+  const auto slot = parse_table_slot(parse_piece_key(header.entries.front().name).slot);
+  return slot && slot->is_changed;
+}
+
+/// All rows of a server, from the save before.
+class EarlierRows {
+ public:
+  EarlierRows(const CheckpointDirectory& directory, const CheckpointFacts& facts)
+      : directory_(directory), facts_(facts) {}
+
+  void add(size_t server, const std::string& folder, Manifest& manifest, Disk& disk) {
+    const std::string name = tables_file(server, false);
+    if (!looked_) before_ = directory_.newest_complete();
+    looked_ = true;
+    const Manifest* all = before_ ? &before_->manifest : nullptr;
+    const auto file = all == nullptr ? std::vector<StoredFile>::const_iterator{}
+                                     : std::find_if(all->files.begin(), all->files.end(),
+                                                    [&](const StoredFile& f) { return f.name == name; });
+    if (all == nullptr || all->run != facts_.run || all->attempt != facts_.attempt || file == all->files.end())
+      throw EarlierSaveGone(directory_.path() + " has no save of this run with all rows of server " +
+                            std::to_string(server) + " any more; the next one has them");
+    link_or_copy(before_->path + "/" + name, folder + "/" + name, disk);
+    manifest.files.push_back(*file);
+    for (const StoredTensor& tensor : all->tensors)
+      if (tensor.pieces.front().file == name) rows_.push_back(tensor);
+  }
+
+  const std::vector<StoredTensor>& rows() const { return rows_; }
+
+ private:
+  const CheckpointDirectory& directory_;
+  const CheckpointFacts& facts_;
+  std::optional<CheckpointEntry> before_;
+  bool looked_ = false;
+  std::vector<StoredTensor> rows_;
+};
+
 std::string utc_now() {
   return fmt::format("{:%FT%TZ}",
                      fmt::gmtime(std::chrono::time_point_cast<std::chrono::seconds>(std::chrono::system_clock::now())));
@@ -110,16 +151,22 @@ std::string write_checkpoint(CheckpointDirectory& directory, const PlannedJob& j
   const auto processes = static_cast<size_t>(job.spec.processes());
   try {
     Tensors tensors(job);
+    EarlierRows earlier(directory, facts);
     for (size_t i = 0; i < images.size(); ++i) {
       if (images[i].empty()) continue;
-      const std::string name = i < processes ? fmt::format("rank.{:04}.safetensors", i)
-                                             : fmt::format("tables.{:04}.safetensors", i - processes);
       const std::span<const uint8_t> image = bytes_of(images[i]);
-      const SafetensorsHeader header = parse_safetensors_header(image, static_cast<int64_t>(image.size()), name);
+      const SafetensorsHeader header =
+          parse_safetensors_header(image, static_cast<int64_t>(image.size()), fmt::format("the image of rank {}", i));
+      const bool is_changed = i >= processes && is_of_changes(header);
+      const std::string name =
+          i < processes ? fmt::format("rank.{:04}.safetensors", i) : tables_file(i - processes, is_changed);
+      if (is_changed) earlier.add(i - processes, folder, manifest, disk);
+      if (is_changed && header.entries.empty()) continue;
       for (const SafetensorsEntry& entry : header.entries) tensors.add(entry, name);
       manifest.files.push_back(write_image(folder, name, image, progress, disk));
     }
     manifest.tensors = tensors.take();
+    manifest.tensors.insert(manifest.tensors.end(), earlier.rows().begin(), earlier.rows().end());
     if (job.spec.train.checkpoint && job.spec.train.checkpoint->integrated)
       manifest.files.push_back(write_whole(manifest, folder, folder + "/model.safetensors", {"weight", "state"}, disk));
     return directory.commit(std::move(manifest), facts.job);

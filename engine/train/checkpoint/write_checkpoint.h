@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "engine/base/error.h"
 #include "engine/runtime/comm/save_board.h"
 #include "engine/train/checkpoint/checkpoint_directory.h"
 #include "engine/train/job.h"
@@ -23,8 +24,15 @@ struct CheckpointFacts {
 };
 
 /// By rank: the bytes of its file, as StateImage lays them out; empty: it has none. Behind them, by server, those of
-/// the rows of tables, as servers::TableImage lays them out.
+/// the rows of tables, as servers::TableImage lays them out: all, or those that have changed since this attempt's last
+/// save, whose file of all is then linked.
 using Images = std::vector<std::span<const std::byte>>;
+
+/// An image has the rows that have changed since a save that is not there any more.
+class EarlierSaveGone : public EnvError {
+ public:
+  using EnvError::EnvError;
+};
 
 /// Returns the path of what was published. Throws EnvError, and then nothing is. `progress` grows with the bytes that
 /// were written.

@@ -1,5 +1,5 @@
-// The executor of a worker on a device whose servers are on the host's cores. What involves a server is taken out of its
-// program and goes through host memory; what is among workers stays on the device:
+// The executor of a worker on a device whose servers are on the host's cores. What involves a server is taken out of
+// its program and goes through host memory; what is among workers stays on the device:
 //
 //   host     recv weights, copy them to the device |             | copy gradients from there, send | sums with servers
 //   device                                         | the program |
@@ -24,9 +24,9 @@ Program without_servers(const Program& program, int workers);
 using MakeExecutor =
     std::function<std::unique_ptr<Executor>(const Program&, Communicator& workers, const ExecutorOptions&)>;
 
-/// `mirror` is host memory of program.arena_bytes in which exchanged ranges have the arena's offsets; nothing else of it
-/// is touched. Rows of tables are exchanged too: whoever pulls them writes them to the mirror before a step. `comm` and
-/// `program` must outlive the executor.
+/// `mirror` is host memory of program.arena_bytes in which exchanged ranges have the arena's offsets; nothing else of
+/// it is touched. Rows of tables are exchanged too: whoever pulls them writes them to the mirror before a step. `comm`
+/// and `program` must outlive the executor.
 std::unique_ptr<Executor> make_device_worker(const Program& program, int workers, Communicator& comm,
                                              const ExecutorOptions& options, std::span<std::byte> mirror,
                                              const MakeExecutor& make);

@@ -24,8 +24,8 @@ namespace {
 
 constexpr int64_t kRowsAtATime = 16384;
 
-std::string key(const TableRows& rows, std::string_view slot, int server) {
-  return rows.table().tensor + ":" + table_slot(slot, server);
+std::string key(const TableRows& rows, std::string_view slot, int server, bool is_changed) {
+  return rows.table().tensor + ":" + table_slot(slot, server, is_changed);
 }
 
 /// The memory of a save, mapped while it is filled.
@@ -52,10 +52,10 @@ class Mapping {
   void* data_ = nullptr;
 };
 
-void copy_rows(const TableRows& rows, std::byte* ids, const std::vector<std::byte*>& values) {
+void copy_rows(const TableRows& rows, bool changed_alone, std::byte* ids, const std::vector<std::byte*>& values) {
   const auto row_bytes = static_cast<size_t>(rows.table().units) * sizeof(float);
   int64_t place = 0;
-  rows.for_each([&](int32_t id, const float* row) {
+  rows.for_each(changed_alone, [&](int32_t id, const float* row) {
     std::memcpy(ids + place * int64_t{sizeof id}, &id, sizeof id);
     for (size_t v = 0; v < values.size(); ++v)
       std::memcpy(values[v] + static_cast<size_t>(place) * row_bytes, row + v * row_bytes / sizeof(float), row_bytes);
@@ -70,7 +70,8 @@ class SavedRows {
       : reader_(reader), ids_(ids), table_(rows.table()), count_(ids == nullptr ? table_.rows : ids->shape[0]) {
     const Shape shape = {count_, table_.units};
     for (const std::string& slot : rows.slots()) {
-      const std::string name = ids == nullptr ? slot : table_slot(slot, parse_table_slot(ids->slot)->server);
+      const auto of_ids = ids == nullptr ? std::nullopt : parse_table_slot(ids->slot);
+      const std::string name = of_ids ? table_slot(slot, of_ids->server, of_ids->is_changed) : slot;
       const StoredTensor* found = reader.manifest().find(table_.tensor, name);
       stored_.push_back(found != nullptr && found->shape == shape ? found : nullptr);
     }
@@ -125,17 +126,38 @@ TableImage::TableImage(int fd, int server) : fd_(fd), server_(server) {}
 
 TableImage::~TableImage() { close(fd_); }
 
-void TableImage::write(std::span<const std::unique_ptr<TableRows>> tables) {
+/// Rows that expire would come back from the file of all.
+bool TableImage::changes_are_enough(std::span<const std::unique_ptr<TableRows>> tables) const {
+  int64_t rows = 0, changed = 0;
+  for (const auto& of_table : tables) {
+    if (of_table->life().expire_after > 0) return false;
+    rows += of_table->rows() * of_table->table().units;
+    changed += of_table->changed_rows() * of_table->table().units;
+  }
+  return has_written_all_ && changed < rows / 2;
+}
+
+void TableImage::write(std::span<const std::unique_ptr<TableRows>> tables, bool may_save_changes) {
+  for (const auto& rows : tables) rows->drop_expired();
+  const bool changed_alone = may_save_changes && changes_are_enough(tables);
+  const auto rows_of = [&](const TableRows& rows) { return changed_alone ? rows.changed_rows() : rows.rows(); };
   std::vector<SafetensorsEntry> entries;
   for (const auto& rows : tables) {
-    rows->drop_expired();
-    if (rows->rows() == 0) continue;
-    entries.push_back({.name = key(*rows, kIdsSlot, server_), .type = StoredType::i32, .shape = {rows->rows()}});
+    const int64_t count = rows_of(*rows);
+    if (count == 0) continue;
+    entries.push_back(
+        {.name = key(*rows, kIdsSlot, server_, changed_alone), .type = StoredType::i32, .shape = {count}});
     for (const std::string& slot : rows->slots())
-      entries.push_back(
-          {.name = key(*rows, slot, server_), .type = StoredType::f32, .shape = {rows->rows(), rows->table().units}});
+      entries.push_back({.name = key(*rows, slot, server_, changed_alone),
+                         .type = StoredType::f32,
+                         .shape = {count, rows->table().units}});
   }
-  if (entries.empty()) return;
+  if (!changed_alone) has_written_all_ = !entries.empty();
+  // An image of changes without any still has a head, which tells it from one of no rows at all.
+  if (entries.empty() && !changed_alone) {
+    if (ftruncate(fd_, 0) != 0) throw EnvError(std::string("cannot empty memory for tables: ") + std::strerror(errno));
+    return;
+  }
   const SafetensorsHeader header = lay_out(std::move(entries));
   const std::string head = safetensors_head(header);
   const Mapping memory(fd_, header.data_at + header.data_bytes());
@@ -146,11 +168,13 @@ void TableImage::write(std::span<const std::unique_ptr<TableRows>> tables) {
     return memory.at(header.data_at + found->begin);
   };
   for (const auto& rows : tables) {
-    if (rows->rows() == 0) continue;
+    if (rows_of(*rows) == 0) continue;
     std::vector<std::byte*> values;
-    for (const std::string& slot : rows->slots()) values.push_back(place_of(key(*rows, slot, server_)));
-    copy_rows(*rows, place_of(key(*rows, kIdsSlot, server_)), values);
+    for (const std::string& slot : rows->slots()) values.push_back(place_of(key(*rows, slot, server_, changed_alone)));
+    copy_rows(*rows, changed_alone, place_of(key(*rows, kIdsSlot, server_, changed_alone)), values);
   }
+  if (changed_alone) return;
+  for (const auto& rows : tables) rows->all_are_saved();
 }
 
 void restore_rows(PieceReader& reader, int server, int servers, TableRows& rows) {

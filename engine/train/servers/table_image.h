@@ -4,6 +4,9 @@
 //   emb.deep.weight:ids.1      in the order in which the rows were made; checkpoint/table_slot.h has all slots
 //   emb.deep.weight:weight.1
 //
+// Between two saves of all rows it saves those that have changed, as `ids.1.changed`, `weight.1.changed`: the writer
+// puts them beside a link to the file of all rows.
+//
 // A row that is not there has its initial values. A table of which a server has no row has no tensors of that server.
 #pragma once
 
@@ -24,12 +27,16 @@ class TableImage {
   TableImage(const TableImage&) = delete;
   TableImage& operator=(const TableImage&) = delete;
 
-  /// Empty if no table has a row. EnvError if there is not enough memory.
-  void write(std::span<const std::unique_ptr<TableRows>> tables);
+  /// All rows, or, if `may_save_changes`, and they are fewer than half, those that have changed since all were written.
+  /// Empty if there are none. EnvError if there is not enough memory.
+  void write(std::span<const std::unique_ptr<TableRows>> tables, bool may_save_changes = false);
 
  private:
+  bool changes_are_enough(std::span<const std::unique_ptr<TableRows>> tables) const;
+
   int fd_;
   const int server_;
+  bool has_written_all_ = false;
 };
 
 /// Fills `rows`, those of server `server` of `servers`, from what all servers saved, or from the whole table of a job

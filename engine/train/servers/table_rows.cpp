@@ -78,6 +78,8 @@ int64_t TableRows::find_or_make(int32_t id) {
   while (slots_[at & (slots_.size() - 1)] >= 0) ++at;
   slots_[at & (slots_.size() - 1)] = static_cast<int32_t>(used_);
   ids_.push_back(id);
+  is_changed_.push_back(true);
+  ++changed_rows_;
   if (life_.expire_after > 0) touched_.push_back(updates_);
   if (used_ % kRowsOfChunk == 0)
     chunks_.push_back(std::make_unique<float[]>(static_cast<size_t>(kRowsOfChunk * stride_)));
@@ -106,6 +108,19 @@ bool TableRows::is_admitted(int32_t id) {
   return true;
 }
 
+void TableRows::change(int64_t slot) {
+  const auto at = static_cast<size_t>(slot);
+  if (life_.expire_after > 0) touched_[at] = updates_;
+  if (is_changed_[at]) return;
+  is_changed_[at] = true;
+  ++changed_rows_;
+}
+
+void TableRows::all_are_saved() {
+  is_changed_.assign(is_changed_.size(), false);
+  changed_rows_ = 0;
+}
+
 /// The last row takes its place.
 void TableRows::drop(int64_t slot) {
   const size_t mask = slots_.size() - 1;
@@ -124,15 +139,18 @@ void TableRows::drop(int64_t slot) {
   }
   slots_[hole] = -1;
   const int64_t last = used_ - 1;
+  if (is_changed_[static_cast<size_t>(slot)]) --changed_rows_;
   if (slot != last) {
     const auto to = static_cast<size_t>(slot), from = static_cast<size_t>(last);
     slots_[entry_of(ids_[from])] = static_cast<int32_t>(slot);
     std::memcpy(row(slot), row(last), static_cast<size_t>(stride_) * sizeof(float));
     ids_[to] = ids_[from];
     touched_[to] = touched_[from];
+    is_changed_[to] = is_changed_[from];
   }
   ids_.pop_back();
   touched_.pop_back();
+  is_changed_.pop_back();
   used_ = last;
   if (used_ % kRowsOfChunk == 0) chunks_.pop_back();
 }
@@ -181,7 +199,7 @@ void TableRows::update(std::span<const int32_t> ids, const float* gradients, con
       int64_t slot = find(ids[next]);
       if (slot < 0 && !is_admitted(ids[next])) continue;
       if (slot < 0) slot = find_or_make(ids[next]);
-      if (life_.expire_after > 0) touched_[static_cast<size_t>(slot)] = updates_;
+      change(slot);
       std::memcpy(gradients_.data() + rows.size() * units, gradients + next * units, row_bytes);
       rows.push_back(row(slot));
     }

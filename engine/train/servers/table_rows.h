@@ -35,6 +35,7 @@ class TableRows {
   void update(std::span<const int32_t> ids, const float* gradients, const float* norm, const StepScalars& scalars);
 
   const ServedTable& table() const { return table_; }
+  const RowLife& life() const { return life_; }
   /// What a row has, in its order: "weight", then the optimizer's states.
   const std::vector<std::string>& slots() const { return slots_of_row_; }
   /// The values of a row, [slots, units]; made if it does not exist. They stay where they are.
@@ -47,10 +48,14 @@ class TableRows {
   int64_t rows_read() const { return rows_read_; }
   int64_t rows_updated() const { return rows_updated_; }
   int64_t bytes() const;
-  /// Calls f(id, row) for each, in the order in which they were made.
+  /// Those that were updated since all_are_saved().
+  int64_t changed_rows() const { return changed_rows_; }
+  void all_are_saved();
+  /// Calls f(id, row) for each, or for each that has changed.
   template <class F>
-  void for_each(const F& f) const {
-    for (int64_t slot = 0; slot < used_; ++slot) f(ids_[static_cast<size_t>(slot)], row(slot));
+  void for_each(bool changed_alone, const F& f) const {
+    for (int64_t slot = 0; slot < used_; ++slot)
+      if (!changed_alone || is_changed_[static_cast<size_t>(slot)]) f(ids_[static_cast<size_t>(slot)], row(slot));
   }
 
  private:
@@ -64,6 +69,7 @@ class TableRows {
     return life_.expire_after > 0 && updates_ - touched_[static_cast<size_t>(slot)] >= life_.expire_after;
   }
   bool is_admitted(int32_t id);
+  void change(int64_t slot);
   void drop(int64_t slot);
   void sweep(int64_t slots);
   int64_t find_or_make(int32_t id);
@@ -79,10 +85,11 @@ class TableRows {
   int64_t stride_ = 0;
   std::vector<int32_t> slots_;                      ///< a hash table with open addressing: the row's place, or -1
   std::vector<int32_t> ids_;                        ///< by place
+  std::vector<bool> is_changed_;                    ///< by place
   std::vector<int64_t> touched_;                    ///< by place, with expire_after: the last update
   std::unordered_map<int32_t, int32_t> sightings_;  ///< of rows that are not admitted yet
   std::vector<std::unique_ptr<float[]>> chunks_;
-  int64_t used_ = 0;
+  int64_t used_ = 0, changed_rows_ = 0;
   int64_t updates_ = 0;  ///< of the server
   int64_t hand_ = 0;     ///< the place that is looked at next for having expired
   mutable int64_t rows_read_ = 0;
