@@ -10,7 +10,6 @@
 #include <cstdio>
 #include <cstring>
 #include <utility>
-#include <vector>
 
 #include "engine/base/error.h"
 
@@ -25,7 +24,6 @@ int Disk::use_cache(int fd) { return ::fcntl(fd, F_SETFL, ::fcntl(fd, F_GETFL) &
 int Disk::close(int fd) { return ::close(fd); }
 int Disk::mkdir(const std::string& path) { return ::mkdir(path.c_str(), 0777); }
 int Disk::rename(const std::string& from, const std::string& to) { return ::rename(from.c_str(), to.c_str()); }
-int Disk::link(const std::string& from, const std::string& to) { return ::link(from.c_str(), to.c_str()); }
 int Disk::unlink(const std::string& path) { return ::unlink(path.c_str()); }
 int Disk::rmdir(const std::string& path) { return ::rmdir(path.c_str()); }
 
@@ -74,28 +72,6 @@ void DiskFile::sync_and_close() {
   if (disk_->fsync(fd_) != 0) fail("cannot be synced to the disk");
   const int fd = std::exchange(fd_, -1);
   if (disk_->close(fd) != 0 && errno != EINTR) fail("cannot be closed");
-}
-
-void link_or_copy(const std::string& from, const std::string& to, Disk& disk) {
-  if (disk.link(from, to) == 0) return;
-  const int source = ::open(from.c_str(), O_RDONLY | O_CLOEXEC);
-  if (source < 0) throw EnvError(fmt::format("{}: cannot be opened: {}", from, std::strerror(errno)));
-  std::vector<uint8_t> block(size_t{1} << 20);
-  try {
-    DiskFile file(to, disk);
-    int64_t at = 0;
-    for (ssize_t count = 0; (count = ::read(source, block.data(), block.size())) != 0;) {
-      if (count < 0 && errno == EINTR) continue;
-      if (count < 0) throw EnvError(fmt::format("{}: cannot be read: {}", from, std::strerror(errno)));
-      file.write(at, std::span(block).first(static_cast<size_t>(count)));
-      at += count;
-    }
-    file.sync_and_close();
-  } catch (...) {
-    ::close(source);
-    throw;
-  }
-  ::close(source);
 }
 
 void sync_directory(const std::string& path, Disk& disk) {

@@ -21,7 +21,6 @@ class Disk {
   virtual int close(int fd);
   virtual int mkdir(const std::string& path);
   virtual int rename(const std::string& from, const std::string& to);
-  virtual int link(const std::string& from, const std::string& to);
   virtual int unlink(const std::string& path);
   virtual int rmdir(const std::string& path);
 };
@@ -55,9 +54,6 @@ class DiskFile {
   int fd_ = -1;
   bool is_direct_ = false;
 };
-
-/// The same file under a second name, or a copy where the file system has no links. EnvError.
-void link_or_copy(const std::string& from, const std::string& to, Disk& disk = real_disk());
 
 /// Syncs the names in a directory. EnvError.
 void sync_directory(const std::string& path, Disk& disk = real_disk());

@@ -11,6 +11,7 @@
 
 #include "engine/base/error.h"
 #include "engine/train/checkpoint/digest.h"
+#include "engine/train/checkpoint/link_file.h"
 #include "engine/train/checkpoint/safetensors.h"
 #include "engine/train/checkpoint/table_slot.h"
 #include "engine/train/checkpoint/write_whole.h"

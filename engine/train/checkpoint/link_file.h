@@ -1,0 +1,13 @@
+// A file of an earlier checkpoint as one of a later checkpoint too, so that each is whole by itself.
+#pragma once
+
+#include <string>
+
+#include "engine/train/checkpoint/disk.h"
+
+namespace trainctl {
+
+/// The same file under a second name, or a synced copy where the file system has no links. EnvError.
+void link_or_copy(const std::string& from, const std::string& to, Disk& disk = real_disk());
+
+}  // namespace trainctl
