@@ -134,9 +134,10 @@ class DeviceWorker final : public Executor {
     // The next step overwrites what was sent.
     for (const auto& [peer, sequence] : sent_) comm_.wait_send(peer, sequence);
     sent_.clear();
-    for (const auto& [loss, group] : losses_)
-      told(*loss, [&, group = group] {
-        comm_.all_reduce(group, reported.data(), reported.data(), static_cast<int64_t>(reported.size()), DType::f32);
+    for (const Loss& loss : losses_)
+      told(*loss.instruction, [&] {
+        comm_.all_reduce(loss.group, reported.data(), reported.data(), static_cast<int64_t>(reported.size()),
+                         DType::f32);
       });
     if (!metrics.empty()) std::copy(reported.begin() + 1, reported.end(), metrics.begin());
     return reported[0];
