@@ -77,8 +77,8 @@ std::string asynchronous(const Json& r) {
 
 /// Tables alone are on the servers.
 std::string dense(const Json& r) {
-  if (!r.contains("dense")) return "";
-  const int64_t staleness = r["dense"]["staleness"];
+  if (!r.contains("tables_alone")) return "";
+  const int64_t staleness = r["tables_alone"]["staleness"];
   return fmt::format(
       "\nservers of tables alone\n  the {} workers run in step and all_reduce the rest; a server updates rows with "
       "each "
@@ -101,7 +101,7 @@ std::string tables(const Json& r) {
 
 std::string render_served(const Json& report) {
   if (!report.contains("servers")) return "";
-  if (report.contains("dense")) return dense(report) + tables(report);
+  if (report.contains("tables_alone")) return dense(report) + tables(report);
   return servers_and_workers(report) + asynchronous(report) + tables(report);
 }
 

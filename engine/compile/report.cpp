@@ -425,7 +425,7 @@ Json plan_report(const JobSpec& spec, const Graph& graph, const Plan& plan, cons
   if (plan.servers > 0) add_served(report, classes);
   if (serves_tables_alone(plan)) {
     report.erase("servers_beside_all_reduce");  // the workers do all_reduce
-    report["dense"] = {{"all_reduce", true}, {"staleness", spec.parallel.staleness}};
+    report["tables_alone"] = {{"all_reduce", true}, {"staleness", spec.parallel.staleness}};
   }
   if (plan.is_asynchronous())
     report["asynchronous"] = {{"staleness", spec.parallel.staleness}, {"rebalance", spec.parallel.rebalance}};

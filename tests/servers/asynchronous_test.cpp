@@ -228,7 +228,7 @@ TEST_CASE("train.stop_when ends an asynchronous run once the batches that had st
   // A network that is not trained gets no better, so the rule holds at the third validation.
   const Overrides rule = {"validation={dataset: {samples: 64}, every_steps: 8}",
                           "train={epochs: 50, stop_when: {metric: loss, patience: 2}}",
-                          "optimizer={type: sgd, learning_rate: 0}"};
+                          "optimizer={type: sgd, learning_rate: 1.0e-30}"};
   for (int workers : {1, 3}) {
     CAPTURE(workers);
     const AsyncRun run = run_async(planned("classifier", rule + asynchronous(workers, 2, 2)));

@@ -79,8 +79,17 @@ class DeviceWorker final : public Executor {
         on_communication_(options.on_communication),
         mirror_(mirror),
         inner_(std::move(inner)) {
+    const InputLayout& of_device = inner_->inputs();  // by its instructions, and loaders go by the whole program's
+    inputs_.bytes = of_device.bytes;
+    size_t kept = 0;
     for (const Instruction& i : program.instructions) {
-      if (!involves_server(program, i, workers)) continue;
+      const bool is_kept = !involves_server(program, i, workers);
+      inputs_.offsets.push_back(is_kept ? of_device.offsets[kept] : -1);
+      inputs_.rows.push_back(is_kept ? of_device.rows[kept] : 0);
+      if (is_kept) {
+        ++kept;
+        continue;
+      }
       if (i.opcode == Opcode::recv) pulls_.push_back(&i);
       if (i.opcode == Opcode::send) pushes_.push_back(&i);
       if (i.opcode != Opcode::collective) continue;
@@ -100,7 +109,7 @@ class DeviceWorker final : public Executor {
           results_.push_back({out.offset, out.bytes()});
   }
 
-  const InputLayout& inputs() const override { return inner_->inputs(); }
+  const InputLayout& inputs() const override { return inputs_; }
   int max_in_flight() const override { return 1; }
   HostBlock allocate_inputs(int64_t bytes) override { return inner_->allocate_inputs(bytes); }
   void read(int64_t offset, void* to, int64_t bytes) override { inner_->read(offset, to, bytes); }
@@ -181,6 +190,7 @@ class DeviceWorker final : public Executor {
   const int workers_;
   const std::function<void(const Instruction&)> on_communication_;
   const std::span<std::byte> mirror_;
+  InputLayout inputs_;
   std::vector<const Instruction*> pulls_, pushes_;
   std::vector<Loss> losses_;
   std::vector<Range> windows_, results_;  ///< of tables: what goes to the device before a step, and comes back after it

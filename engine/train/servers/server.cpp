@@ -160,11 +160,17 @@ void AsyncServer::run() {
       all_left = all_left && worker.state == Worker::State::left;
     }
     if (all_left) break;
+    join_save();
     if (moved || free_one()) continue;
     memory_.status(comm_.rank()).looks.fetch_add(1, std::memory_order_relaxed);  // to wait is not to stand still
     comm_.wait_for_mail(seen, kLookSeconds);
   }
-  if (hooks_.at_end) hooks_.at_end(position(), *executor_);
+  if (hooks_.at_end && saved_step_ != position().step) hooks_.at_end(position(), *executor_);
+}
+
+/// Workers in step may wait for a save before they ask for a batch.
+void AsyncServer::join_save() {
+  if (hooks_.saves_before && !job_.plan.is_asynchronous()) is_held(std::max(decided_, memory_.saves().saving()));
 }
 
 /// A worker that has died may leave a batch to one that waits with a later one. If all that live wait, the lowest goes
@@ -254,10 +260,13 @@ void AsyncServer::let_go(Worker& worker) {
 
 bool AsyncServer::may_start(const Request& request) {
   if (request.ask == Ask::read) return applied_.oldest() >= request.batch;
-  if (is_held(step_of(request.batch))) return false;
+  return !is_held(step_of(request.batch)) && is_near(request.batch);
+}
+
+bool AsyncServer::is_near(int64_t batch) const {
   if (applied_.is_complete()) return true;
   const BatchBoard& board = memory_.batches();
-  return board.round(request.batch) - board.round(applied_.oldest()) <= job_.spec.parallel.staleness;
+  return board.round(batch) - board.round(applied_.oldest()) <= job_.spec.parallel.staleness;
 }
 
 /// A save of step s waits until all batches before s are applied, and those from s on wait for the save. What asks for
@@ -268,7 +277,7 @@ bool AsyncServer::is_held(int64_t step) {
   if (saved_at_ < 0 || step < saved_at_) return false;
   if (step_of(applied_.oldest()) < saved_at_) return true;
   hooks_.save(position(), *executor_);
-  saved_at_ = -1;
+  saved_step_ = std::exchange(saved_at_, -1);
   return is_held(step);
 }
 
@@ -328,11 +337,10 @@ void AsyncServer::for_each_table(const Worker& worker, const int32_t* counts, co
   }
 }
 
-/// The worker takes them once its program has run, so they are in a place of their own until then.
+/// The worker takes them once its program has run, so they are in a place of their own until then. A save does not
+/// mind: rows that are read change nothing.
 void AsyncServer::answer_ahead(Worker& worker) {
-  Request next = worker.request;
-  next.batch = worker.request.next;
-  const servers::Ahead ahead{may_start(next) ? 1 : 0};
+  const servers::Ahead ahead{is_near(worker.request.next) ? 1 : 0};
   comm_.send(worker.rank, &ahead, sizeof(ahead));
   if (ahead.is_granted == 0) return;
   const int32_t* ids = worker.ids;
