@@ -172,7 +172,7 @@ std::vector<KernelCase> kernels() {
       calls.push_back(case_of_8_bits(144, 32, 256, result, {.bias = bias, .residual = true}, false, {}));
     }
   }
-  KernelCase other_bias = case_of_8_bits(160, 144, 256, DType::f32, true, true, {});
+  KernelCase other_bias = case_of_8_bits(160, 144, 256, DType::f32, {.bias = true}, true, {});
   other_bias.in.back().dtype = DType::bf16;
   other_bias.f32_on_cpu = true;
   calls.push_back(std::move(other_bias));
