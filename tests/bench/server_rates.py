@@ -26,7 +26,7 @@ network:
   - {{type: dense, units: 16}}
 loss: softmax_cross_entropy
 optimizer: {{type: adam, learning_rate: 0.0005}}
-train: {{steps: {steps}, epochs: 0, log_every: 1}}
+train: {{steps: {steps}, epochs: 1000, log_every: 1}}
 launch: {{ranks: {workers}, device: {device}, timeout: 60}}
 """
 
