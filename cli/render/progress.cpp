@@ -82,11 +82,13 @@ std::vector<Segment> segments(const LiveStatus& status, const std::vector<float>
     if (status.epoch > 0) all.push_back({"epoch " + of(status.epoch, status.epochs), 6});
     all.push_back({"step " + of(status.step, status.steps), 2});
     if (status.loss) all.push_back({"loss " + format_loss(static_cast<double>(*status.loss)), 3});
-    if (losses.size() > 1) all.push_back({sparkline(losses, kCurveColumns), 9});
+    if (losses.size() > 1) all.push_back({sparkline(losses, kCurveColumns), 10});
     for (const auto& metric : status.metrics) all.push_back({metric_text(metric), 4});
     if (status.samples_per_second > 0) all.push_back({rate_text(status.samples_per_second, "samples"), 7});
-    if (status.tokens_per_second > 0) all.push_back({rate_text(status.tokens_per_second, "tokens"), 10});
-    if (status.share_of_peak > 0) all.push_back({fmt::format("{:.0f}% of peak", 100 * status.share_of_peak), 11});
+    if (status.tokens_per_second > 0) all.push_back({rate_text(status.tokens_per_second, "tokens"), 11});
+    if (status.share_of_peak > 0) all.push_back({fmt::format("{:.0f}% of peak", 100 * status.share_of_peak), 12});
+    if (status.memory_bytes > 0) all.push_back({format_bytes(status.memory_bytes) + " a rank", 9});
+    if (status.gpu_memory_bytes > 0) all.push_back({format_bytes(status.gpu_memory_bytes) + " a GPU", 9});
     if (status.seconds_left && status.state == "running")
       all.push_back({format_duration(*status.seconds_left) + " left", 4});
     if (status.slowest) all.push_back({fmt::format("waiting for rank {}", *status.slowest), 7});

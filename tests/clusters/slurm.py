@@ -70,7 +70,7 @@ class Slurm:
         self.environment.pop("XDG_STATE_HOME", None)
         self.environment.pop("XDG_RUNTIME_DIR", None)
         self.environment["XDG_RUNTIME_DIR"] = str(self.folder / "runtime")
-        self.environment["LD_LIBRARY_PATH"] = f"{LIBRARIES}:{LIBRARIES}/slurm-wlm"
+        self.environment["LD_LIBRARY_PATH"] = f"{LIBRARIES}:{LIBRARIES}/slurm-wlm:{LIBRARIES}/pmix2/lib"
 
     def configure(self):
         control, *ports = free_ports(1 + len(self.nodes))
