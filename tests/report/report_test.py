@@ -5,7 +5,7 @@ the one in the run's files, pictures show what the page says, and charts, legend
 
 TRAINCTL_KEEP_PAGES=FOLDER keeps the pages, and pictures of them.
 """
-import json, os, pathlib, signal, subprocess, sys, tempfile, time, urllib.error, urllib.request
+import json, os, pathlib, shutil, signal, subprocess, sys, tempfile, time, urllib.error, urllib.request
 
 import browser, figures, runs
 from runs import BLOCKS, FLAKY, PIPELINE, SMALL
@@ -294,6 +294,17 @@ def swept(scene):
         figures.check_sources(by_path[str(trial.resolve())], trial)
 
 
+def on_gpu(scene):
+    """The files of a run on a GPU, as tests/gpu/scripts/report.sh records them."""
+    run = runs.source / "tests/report/gpu_run"
+    if not run.exists():
+        return print("GPU: left out: no run on one is recorded (tests/gpu/scripts/report.sh)")
+    copy = scene.folder / "gpu" / "1"
+    shutil.copytree(run, copy)
+    root = check_page(scene, scene.page("gpu", copy)[0], [copy], ["curves", "times", "network", "memory", "machine"])
+    assert json.loads((copy / "machine.json").read_text())["gpu_driver"] in root.all("section", id="machine")[0].text()
+
+
 def on_hosts(scene):
     run, reason = runs.over_hosts(scene)
     if run is None:
@@ -318,6 +329,7 @@ def main():
         planned(scene)
         servers(scene)
         swept(scene)
+        on_gpu(scene)
         on_hosts(scene)
         long_run(scene, first)
         followed(scene)
