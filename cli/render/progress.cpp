@@ -18,6 +18,8 @@ constexpr double kRedrawSeconds = 0.1;
 constexpr double kPlainSeconds = 10;
 constexpr size_t kPlainWidth = 200;
 constexpr size_t kCurveColumns = 16, kMostLosses = 4096;
+/// At the end of the line: some terminals wrap once the last column is written, and Ctrl-C is echoed as ^C before it.
+constexpr int kFreeColumns = 3;
 
 bool continues_character(char c) { return (static_cast<unsigned char>(c) & 0xC0) == 0x80; }
 
@@ -197,8 +199,7 @@ void Progress::update(const LiveStatus& status, double now) {
   last_ = now;
   note_loss(status);
   if (terminal_) {
-    // The last column stays free: some terminals wrap once it is written.
-    write(progress_text(status, static_cast<size_t>(std::max(1, terminal_width(fd_) - 1)), losses_));
+    write(progress_text(status, static_cast<size_t>(std::max(1, terminal_width(fd_) - kFreeColumns)), losses_));
   } else {
     std::string text = progress_text(status, kPlainWidth);
     if (text != told_) line(text);

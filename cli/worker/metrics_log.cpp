@@ -103,7 +103,7 @@ void MetricsLog::validation(const ValidationReport& report) {
 
 void MetricsLog::histograms(int64_t step, const std::map<std::string, Histogram>& histograms) {
   if (!is_open()) return;
-  events_.write(step, histograms);
+  events_.write_histograms(step, histograms);
   EventScalars broken;
   for (const auto& [name, histogram] : histograms)
     if (histogram.not_finite() > 0) broken.emplace_back("not_finite/" + name, static_cast<double>(histogram.not_finite()));

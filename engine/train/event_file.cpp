@@ -117,7 +117,7 @@ void EventFile::write_text(const std::string& tag, const std::string& text) {
                      .message(value::kMetadata, metadata_of("text")));
 }
 
-void EventFile::write(int64_t step, const std::map<std::string, Histogram>& histograms) {
+void EventFile::write_histograms(int64_t step, const std::map<std::string, Histogram>& histograms) {
   if (!is_open() || histograms.empty()) return;
   ProtocolBuffer values;
   for (const auto& [tag, h] : histograms) {

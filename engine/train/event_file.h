@@ -47,7 +47,7 @@ class EventFile {
   /// One event, at the time of the call. Values are kept as f32; nan and infinite ones are.
   void write(int64_t step, const EventScalars& scalars);
   /// By tag; drawn under HISTOGRAMS and DISTRIBUTIONS.
-  void write(int64_t step, const std::map<std::string, Histogram>& histograms);
+  void write_histograms(int64_t step, const std::map<std::string, Histogram>& histograms);
   /// Markdown, drawn under TEXT.
   void write_text(const std::string& tag, const std::string& text);
   /// A row under HPARAMS, whose metrics are the scalars of the same folder. Without an end the run is taken to go on.

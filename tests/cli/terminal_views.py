@@ -11,7 +11,7 @@ import argparse, os, pathlib, pty, re, select, shutil, signal, struct, subproces
 PATIENCE = 120  # seconds, of a busy machine
 WIDTHS = [40, 80, 200]
 JOB = """name: small
-dataset: {type: random, shape: [64], label_dtype: f32, samples: 100000, batch: 32}
+dataset: {type: random, shape: [64], label_dtype: f32, samples: 100000, batch: 32, workers: 1, prefetch: 2}
 network:
   - {name: fc1, type: dense, units: 512}
   - {name: act1, type: relu}
@@ -22,7 +22,7 @@ train: {epochs: 100000, log_every: 1000000}
 parallel: {mode: data_parallel}
 launch: {ranks: 2, device: cpu}
 """
-VIEW = re.compile(r"step \d+|ranks? 0")
+VIEW = re.compile(r"^(epoch \d|step \d|ranks? \d|loss )")
 
 
 def eventually(holds, what):

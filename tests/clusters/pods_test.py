@@ -28,12 +28,12 @@ class Scene:
         self.pods, self.trainctl, self.folder, self.number = pods, trainctl, pathlib.Path(folder), 0
         self.processes = {}
 
-    def render(self, fields):
+    def render(self, fields, *more):
         self.number += 1
         self.logs = self.folder / f"logs.{self.number}"
         self.manifests = self.folder / f"manifests.{self.number}"
         said = subprocess.run([self.trainctl, "render", JOB, "-o", str(self.manifests), "launch.target=kubernetes", "launch.kubernetes.pods=2",
-                               f"launch.log_dir={self.logs}", *PLAIN.split(), *fields.split()], capture_output=True, text=True, check=False)
+                               f"launch.log_dir={self.logs}", *PLAIN.split(), *fields.split(), *more], capture_output=True, text=True, check=False)
         require(said.returncode == 0, said.stdout + said.stderr)
 
     def start(self, index, **changed):
@@ -133,7 +133,7 @@ def terminated(scene):
 def lost_first(scene):
     """A pod 0 that takes the place of a lost one goes on from the newest checkpoint by itself, with the other pod as it is."""
     from network import eventually
-    scene.render("launch.ranks=2 train.steps=1000000 train.epochs=1000000 train.checkpoint={every_steps:25,async:false} launch.reconnect=3s")
+    scene.render("launch.ranks=2 train.steps=1000000 train.epochs=1000000 launch.reconnect=3s", "train.checkpoint={every_steps: 25, async: false}")
     scene.start(0)
     scene.start(1)
     require(eventually(lambda: max(scene.losses(), default=0) >= 60, 90), scene.said())

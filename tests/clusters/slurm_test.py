@@ -229,15 +229,17 @@ def in_salloc(scene):
 
 def by_pmix(scene):
     """srun --mpi=pmix: its tasks tell each other where they are, and one of each node becomes its host's agent."""
-    if "pmix" not in scene.slurm.run(slurm.find("srun"), "--mpi=list").stderr:
+    known = scene.slurm.run(*scene.slurm.with_pmix([slurm.find("srun"), "--mpi=list"]))
+    if "pmix" not in known.stdout + known.stderr:
         return "left out: this Slurm has no plugin for PMIx"
     fields = f"launch.ranks=4 {PLAIN} train.steps=8"
     scene.number += 1
     scene.logs = scene.slurm.folder / f"logs.{scene.number}"
     one = scene.command(f"run {JOB} launch.log_dir={scene.logs} {fields}")
     require(one.returncode == 0, one.stdout + one.stderr)
-    said = scene.slurm.run(slurm.find("srun"), "--mpi=pmix", "--nodes=2", "--ntasks-per-node=1", "--cpus-per-task=2",
-                           *shlex.split(f"{scene.trainctl} run {JOB} launch.log_dir={scene.logs} {fields}"), timeout=180)
+    words = [slurm.find("srun"), "--mpi=pmix", "--nodes=2", "--ntasks-per-node=1", "--cpus-per-task=2",
+             *shlex.split(f"{scene.trainctl} run {JOB} launch.log_dir={scene.logs} {fields}")]
+    said = scene.slurm.run(*scene.slurm.with_pmix(words), timeout=180)
     require(said.returncode == 0 and "PMIx of Slurm: 2 hosts" in said.stdout, said.stdout + said.stderr)
     worst = judge.difference(scene.losses(1), scene.losses(2), 8)
     require(worst < 1e-4, f"losses differ by {worst:.2g}")

@@ -104,7 +104,7 @@ class Page:
         """`page`: a path or a URL. Returns when the page says that it is drawn."""
         self.ask("Page.navigate", url=page if isinstance(page, str) else page.as_uri())
         begin = time.monotonic()
-        while not self.value("document.documentElement.dataset.drawn && document.readyState === 'complete'"):
+        while not self.value("document.documentElement?.dataset.drawn && document.readyState === 'complete'"):
             assert time.monotonic() - begin < PATIENCE, f"{page} is not drawn; the console has {self.said}"
             time.sleep(0.02)
 

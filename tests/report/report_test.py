@@ -254,7 +254,10 @@ def killed_and_restarted(scene):
     root = check_page(scene, scene.page("killed")[0], [run], ["curves", "network"])
     cause = json.loads((run / "error.json").read_text())["first_cause"]
     assert cause["rank"] == 2 and "rank 2" in [n.text() for n in root.all("div") if "alarm" in n.attributes.get("class", "")][0]
-    run = scene.run(PIPELINE, "train.checkpoint={every_steps: 4, async: false}", "launch.max_restarts=1", **fault)
+    process, run = scene.start(PIPELINE, "dataset.samples=32000", "train.epochs=1", "train.checkpoint={every_steps: 50}", "launch.max_restarts=1")
+    eventually(lambda: len(figures.lines_of(run)) > 120, "the run has saved")
+    os.kill(scene.worker(run, 2), signal.SIGKILL)
+    assert process.wait(browser.PATIENCE) == 0
     root = check_page(scene, scene.page("restarted_network")[0], [run], ["curves", "events"])
     events = root.all("section", id="events")[0].text()
     assert "restart after" in events and events.count("checkpoint complete") >= 2, events
@@ -270,14 +273,10 @@ def eight_ranks(scene):
 
 def stopped(scene):
     """As Ctrl-C does it."""
-    (scene.folder / "job.yaml").write_text(SMALL)
-    process = subprocess.Popen([scene.program, "run", "job.yaml", "dataset.samples=100000", "train.epochs=10000", "train.log_every=100", "train.checkpoint=null",
-                                "validation=null"], cwd=scene.folder, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    scene.runs += 1
-    run = scene.folder / "log_output" / str(scene.runs)
+    process, run = scene.start(SMALL, "dataset.samples=100000", "train.epochs=10000", "train.log_every=100", "train.checkpoint=null", "validation=null")
     eventually(lambda: len(figures.lines_of(run)) > 3, "the run has begun")
     process.send_signal(signal.SIGINT)
-    assert process.wait(120) == 130
+    assert process.wait(browser.PATIENCE) == 130
     root = check_page(scene, scene.page("stopped")[0], [run], ["curves", "times"])
     assert [n.text() for n in root.all("span") if "badge" in n.attributes.get("class", "")][0] == "stopped"
 

@@ -1,5 +1,5 @@
 """Jobs whose reports are opened, and a folder with their runs and pages."""
-import os, pathlib, subprocess, sys, tempfile, time
+import os, pathlib, shutil, subprocess, sys, tempfile, time
 
 source = pathlib.Path(__file__).resolve().parents[2]
 sys.path.append(str(source / "tests/hosts"))
@@ -77,6 +77,27 @@ class Scene:
         self.runs += 1
         return self.folder / "log_output" / str(self.runs)
 
+    def start(self, job, *words):
+        """A run that goes on: its process, and its folder."""
+        (self.folder / "job.yaml").write_text(job)
+        process = subprocess.Popen([self.program, "run", "job.yaml", *words], cwd=self.folder, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        self.runs += 1
+        return process, self.folder / "log_output" / str(self.runs)
+
+    def worker(self, run, rank):
+        """The pid of a rank of a run of this scene."""
+        for entry in pathlib.Path("/proc").iterdir():
+            if not entry.name.isdigit():
+                continue
+            try:
+                words = (entry / "cmdline").read_text().split("\0")
+                here = os.readlink(entry / "cwd") == str(self.folder)
+            except OSError:
+                continue
+            if here and "worker" in words and run.name in words and words[words.index("--rank") + 1] == str(rank):
+                return int(entry.name)
+        raise AssertionError(f"rank {rank} of run {run.name} has no process")
+
     def page(self, name, *words):
         path = self.folder / f"{name}.html"
         begin = time.monotonic()
@@ -88,9 +109,10 @@ def over_hosts(scene):
     """The folder of a run over ssh on two test hosts; or None, and why there are none."""
     if reason := network.missing():
         return None, reason
-    (scene.folder / "job.yaml").write_text(PIPELINE)
+    logs = scene.folder / "on_hosts"
     with tempfile.TemporaryDirectory(prefix="report.", dir=scene.program.parent) as folder, network.Network(folder, ["a", "b"]) as hosts:
-        logs = scene.folder / "on_hosts"
-        done = hosts.run(f"{scene.program} run {scene.folder}/job.yaml launch.hosts='[a:2, b:2]' launch.log_dir={logs}", timeout=240)
+        (pathlib.Path(folder) / "job.yaml").write_text(PIPELINE)
+        done = hosts.run(f"{scene.program} run {folder}/job.yaml launch.hosts='[a:2, b:2]' launch.log_dir={folder}/logs", timeout=240)
         assert done.returncode == 0, done.stdout + done.stderr
+        shutil.copytree(f"{folder}/logs", logs)
     return logs / "1", None

@@ -106,7 +106,7 @@ def main():
             text = events.Tensors("job")[0].tensor_proto.string_val[0].decode()
             assert text == "```yaml\n" + (run / "job.yaml").read_text() + "```\n"
             settings = sessions(events)
-            assert settings["optimizer.type"] == "sgd" and settings["optimizer.learning_rate"] == 0.01, settings
+            assert settings["optimizer.type"] == "sgd" and settings["optimizer.learning_rate.base"] == 0.01, settings
             assert settings["dataset.batch"] == 8 and not any(key.startswith("network") for key in settings), settings
             first = first or sums
             for tag, values in sums.items():

@@ -78,7 +78,7 @@ TEST_CASE("an event file holds histograms with their limits and counts") {
   const ScratchFolder folder;
   Histogram values;
   values.add(std::vector<float>{-1.5F, 0.25F, 0.25F, 3});
-  EventFile(folder.path()).write(5, std::map<std::string, Histogram>{{"weights/fc", values}, {"weights/none", {}}});
+  EventFile(folder.path()).write_histograms(5, {{"weights/fc", values}, {"weights/none", {}}});
   const std::vector<ReadEvent> events = events_in(folder.path());
   REQUIRE(events.size() == 2);
   CHECK(events[1].step == 5);
