@@ -2,7 +2,6 @@
 #include "cli/render/plan_colors.h"
 
 #include <algorithm>
-#include <array>
 #include <cctype>
 #include <optional>
 #include <string_view>
@@ -11,10 +10,6 @@
 
 namespace trainctl {
 namespace {
-
-constexpr std::array<std::string_view, 9> kKinds = {"all_reduce", "all_gather", "reduce_scatter",
-                                                    "all_to_all", "broadcast",  "send",
-                                                    "recv",       "slice",      "gather"};
 
 bool is_number(std::string_view word) {
   return !word.empty() && std::all_of(word.begin(), word.end(), [](char c) { return std::isdigit(c) != 0; });
@@ -37,23 +32,28 @@ bool is_cut(std::string_view word) {
   return at != std::string_view::npos && std::isdigit(static_cast<unsigned char>(word[at - (at > 0 ? 1 : 0)])) != 0;
 }
 
-std::optional<Paint> color_of(std::string_view word, std::string_view section) {
+/// `in_kinds`: in the column of that name.
+std::optional<Paint> color_of(std::string_view word, std::string_view section, bool in_kinds) {
   if (section.starts_with("schedule")) return of_task(word);
   if (section.starts_with("search") && word == "chosen") return Paint::green;
   if (section.starts_with("layers") && is_cut(word)) return Paint::cyan;
-  const bool moves = section.starts_with("redistributions") || section.starts_with("communication");
-  if (moves && std::find(kKinds.begin(), kKinds.end(), word) != kKinds.end()) return Paint::magenta;
-  return {};
+  return in_kinds ? std::optional(Paint::magenta) : std::nullopt;
 }
 
-std::string color_words(const std::string& line, std::string_view section) {
+size_t column_of(const std::string& head, const std::string& name) {
+  const size_t at = head.find("  " + name + "  ");
+  return at == std::string::npos ? at : at + 2;
+}
+
+/// `kinds`: where the column of kinds begins; npos: there is none.
+std::string color_words(const std::string& line, std::string_view section, size_t kinds) {
   std::string colored;
   for (size_t at = 0; at < line.size();) {
     const size_t begin = std::min(line.find_first_not_of(' ', at), line.size());
     const size_t end = std::min(line.find(' ', begin), line.size());
     colored.append(line, at, begin - at);
     const std::string word = line.substr(begin, end - begin);
-    const std::optional<Paint> paint = color_of(word, section);
+    const std::optional<Paint> paint = color_of(word, section, begin == kinds);
     colored += paint ? painted(*paint, word) : word;
     at = end;
   }
@@ -65,17 +65,20 @@ std::string color_words(const std::string& line, std::string_view section) {
 std::string color_plan(const std::string& text) {
   std::string colored, section;
   bool is_first = false;  // below a heading: the head of its table
+  size_t kinds = std::string::npos;
   for (size_t at = 0; at < text.size();) {
     const size_t end = std::min(text.find('\n', at), text.size());
     const std::string line = text.substr(at, end - at);
     if (!line.empty() && line[0] != ' ') {
       section = line;
+      kinds = std::string::npos;
       is_first = !line.starts_with("schedule");
       const size_t title = std::min(line.find(':'), line.size());
       const bool is_note = line.starts_with("note:");
       colored += painted(is_note ? Paint::yellow : Paint::bold, line.substr(0, title)) + line.substr(title);
     } else if (!line.empty()) {
-      colored += is_first ? painted(Paint::dim, line) : color_words(line, section);
+      if (is_first) kinds = column_of(line, "kind");
+      colored += is_first ? painted(Paint::dim, line) : color_words(line, section, kinds);
       is_first = false;
     }
     if (end < text.size()) colored += '\n';

@@ -100,6 +100,15 @@ class Page:
         assert "exceptionDetails" not in answer, answer["exceptionDetails"]
         return answer["result"].get("value")
 
+    def settle(self):
+        """Returns when nothing moves any more: charts are drawn anew when their cards have got their widths."""
+        places = "JSON.stringify([...document.querySelectorAll('body *')].map((node) => { const b = node.getBoundingClientRect(); return [b.left, b.top, b.width, b.height]; }))"
+        frames = "new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(() => setTimeout(done, 50))))"
+        before = None
+        while (now := self.value(places)) != before:
+            before = now
+            self.ask("Runtime.evaluate", expression=frames, awaitPromise=True)
+
     def open(self, page):
         """`page`: a path or a URL. Returns when the page says that it is drawn."""
         self.ask("Page.navigate", url=page if isinstance(page, str) else page.as_uri())

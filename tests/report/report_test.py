@@ -225,6 +225,7 @@ def look_at(scene, page, theme, width=900, height=1800):
     """A picture shows what the page's elements say: tiles, cards and badges in their colours, words as ink on paper."""
     tab = scene.browser.page(page, width, height)
     tab.value(f"document.documentElement.dataset.theme = '{theme}'; build(); 0")
+    tab.settle()
     found = json.loads(tab.value(browser.found_by(COLORS)))
     rows = tab.picture()
     tab.close()
