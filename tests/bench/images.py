@@ -130,4 +130,5 @@ def main():
             line(what, rates, own[max(own)])
 
 
-main()
+if __name__ == "__main__":
+    main()

@@ -49,6 +49,8 @@ void InputFile::read(int64_t at, std::span<uint8_t> to) const {
   }
 }
 
+void InputFile::expect(int64_t at, int64_t bytes) const { posix_fadvise(fd_, at, bytes, POSIX_FADV_WILLNEED); }
+
 std::string read_whole_file(const std::string& path) {
   const InputFile file(path);
   std::string text(static_cast<size_t>(file.bytes()), '\0');

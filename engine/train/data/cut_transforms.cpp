@@ -26,6 +26,7 @@ class Continued final : public Dataset {
             std::vector<std::optional<SampleTransforms>> after)
       : inner_(std::move(inner)), fields_(std::move(fields)), after_(std::move(after)) {}
   int64_t size() const override { return inner_->size(); }
+  void expect(int64_t sample) const override { inner_->expect(sample); }
   const std::vector<SampleField>& fields() const override { return fields_; }
   std::string where(int64_t sample) const override { return inner_->where(sample); }
   SkippedSamples skipped() const override { return inner_->skipped(); }

@@ -33,9 +33,10 @@ class Tokens final : public Dataset {
   const std::vector<SampleField>& fields() const override { return fields_; }
   void read(int64_t sample, ReadState& state, SampleOutputs to) const override {
     const StageTimer timer(state.seconds, ReadStage::read);
-    if (to[0] != nullptr) set_.read(sample, 0, static_cast<int32_t*>(to[0]));
-    if (to[1] != nullptr) set_.read(sample, 1, static_cast<int32_t*>(to[1]));
+    set_.read(sample, state.tokens, static_cast<int32_t*>(to[0]), static_cast<int32_t*>(to[1]));
   }
+  void expect(int64_t sample) const override { set_.expect(sample); }
+  std::string where(int64_t sample) const override { return set_.where(sample); }
 
  private:
   TokenSet set_;
@@ -152,7 +153,7 @@ int64_t most_cached_bytes() {
 }
 
 std::unique_ptr<Dataset> open_dataset(const DatasetSpec& spec, uint64_t seed, int shared_cache) {
-  if (reads_tokens(spec)) return std::make_unique<Tokens>(spec);  // a copy of mapped memory: a cache would save nothing
+  if (reads_tokens(spec)) return std::make_unique<Tokens>(spec);  // the system keeps their pages: a cache would save nothing
   if (spec.has_source() || spec.type == "mnist") return open_source_set(spec, seed, shared_cache);
   if (spec.type == "clicks") return make_clicks(spec, seed);
   if (spec.type != "random" && spec.type != "constant")

@@ -45,6 +45,8 @@ class Dataset {
   virtual void read(int64_t sample, ReadState& state, SampleOutputs to) const = 0;
   /// Makes the state's scratch memory as large as the set knows that reading will need.
   virtual void prepare(ReadState&) const {}
+  /// A sample that will be read soon. A set whose files may be slow asks the system for it and returns at once.
+  virtual void expect(int64_t) const {}
   /// Where a sample comes from, for errors.
   virtual std::string where(int64_t sample) const { return "sample " + std::to_string(sample); }
   /// Broken samples whose place another one took (dataset.on_error: skip), and the error of the first.

@@ -184,7 +184,7 @@ void Loader::work(int worker) {
     if (may_claim())
       read_rows(lock, scratch, reading);
     else
-      open_batch(lock, scratch);
+      open_batch(lock, scratch, reading);
   }
   --running_;
   ended_.notify_all();
@@ -208,7 +208,7 @@ int64_t Loader::claim_step(std::unique_lock<std::mutex>& lock) {
 
 /// Finds the samples of the next batch: at the start of an epoch that may take seconds, in which others finish the
 /// last.
-void Loader::open_batch(std::unique_lock<std::mutex>& lock, BatchLayout::Scratch& scratch) {
+void Loader::open_batch(std::unique_lock<std::mutex>& lock, BatchLayout::Scratch& scratch, Reading& reading) {
   is_opening_ = true;
   const int64_t step = claim_step(lock);
   if (step < 0) {
@@ -230,6 +230,7 @@ void Loader::open_batch(std::unique_lock<std::mutex>& lock, BatchLayout::Scratch
     if (mixing_) batch.mix = mixing_->draw(SampleRng::of_batch(seed_, step / steps_per_epoch(), in_epoch));
     batch.own_rows = options_.no_label ? order_.own_rows(in_epoch) : static_cast<int64_t>(batch.samples.size());
     layout_.write_numbers(batch.samples, batch.block.get());
+    expect_samples(batch, reading);
   } catch (...) {
     batch.error = std::current_exception();
     batch.error_row = -1;
@@ -244,6 +245,19 @@ void Loader::open_batch(std::unique_lock<std::mutex>& lock, BatchLayout::Scratch
     lock.lock();
   }
   work_.notify_all();
+}
+
+/// So a slow disk gets the requests of a whole batch at once, however few workers there are.
+void Loader::expect_samples(const Batch& batch, Reading& reading) const {
+  for (const int64_t row : layout_.rows()) {
+    const int64_t sample = batch.samples[static_cast<size_t>(row)];
+    reading.begin(sample);
+    try {
+      set_->expect(sample);
+    } catch (const EnvError&) {  // its read says what is wrong, or replaces it
+    }
+  }
+  reading.sample = -1;
 }
 
 /// Claims some rows of the batch opened last, and reads them. Who reads a batch's last row finishes it.
@@ -262,8 +276,7 @@ void Loader::read_rows(std::unique_lock<std::mutex>& lock, BatchLayout::Scratch&
       row = layout_.rows()[static_cast<size_t>(i)];
       const auto at = static_cast<size_t>(row);
       scratch.state.rng = SampleRng(seed_, batch.passes[at], batch.samples[at]);
-      reading.since = Clock::now().time_since_epoch().count();
-      reading.sample = batch.samples[at];
+      reading.begin(batch.samples[at]);
       layout_.read_row(row, batch.samples[at], row < batch.own_rows, scratch, batch.staging.data(), batch.block.get());
     }
   } catch (...) {

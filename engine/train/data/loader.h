@@ -121,6 +121,11 @@ class Loader {
   struct Reading {
     std::atomic<int64_t> sample = -1;  ///< -1: none
     std::atomic<Clock::rep> since = 0;
+
+    void begin(int64_t number) {
+      since = Clock::now().time_since_epoch().count();
+      sample = number;
+    }
   };
 
   Batch& batch_at(int64_t number) { return batches_[static_cast<size_t>(number) % batches_.size()]; }
@@ -133,7 +138,8 @@ class Loader {
   bool may_open() const;
   int64_t num_rows() const { return static_cast<int64_t>(layout_.rows().size()); }
   int64_t claim_step(std::unique_lock<std::mutex>& lock);
-  void open_batch(std::unique_lock<std::mutex>& lock, BatchLayout::Scratch& scratch);
+  void open_batch(std::unique_lock<std::mutex>& lock, BatchLayout::Scratch& scratch, Reading& reading);
+  void expect_samples(const Batch& batch, Reading& reading) const;
   void read_rows(std::unique_lock<std::mutex>& lock, BatchLayout::Scratch& scratch, Reading& reading);
   /// The sample that has been read for longer than timeout_seconds.
   std::optional<EnvError> hanging() const;

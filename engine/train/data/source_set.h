@@ -46,6 +46,7 @@ class SourceSet final : public Dataset {
   /// EnvError, which names the sample's file, if it is broken.
   void read(int64_t sample, ReadState& state, SampleOutputs to) const override;
   void prepare(ReadState& state) const override;
+  void expect(int64_t sample) const override { source_->expect(sample); }
   std::string where(int64_t sample) const override { return source_->where(sample); }
   const FieldWays& ways() const { return of_; }
 
