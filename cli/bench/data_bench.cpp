@@ -65,8 +65,7 @@ class Reader {
     for (size_t i = 0; i < to_.size(); ++i) {
       const SampleField& field = set_.fields()[i];
       if (to_[i] == loaded_[i].data()) continue;
-      convert_elements(to_[i], field.type, field.elements(), field.is_integer ? DType::i32 : DType::f32,
-                       loaded_[i].data());
+      load_field(field, to_[i], field.is_integer ? DType::i32 : DType::f32, loaded_[i].data());
     }
   }
   const StageSeconds& seconds() const { return state_.seconds; }

@@ -38,6 +38,7 @@ Examples:
         return kExitDone;
       }
       print_warnings(spec);
+      const auto watch = watch_files(spec.launch.timeout_seconds);
       const PlannedJob planned = plan_job(std::move(spec));
       require_indices_in_range(planned);
       RankClasses classes = compile_classes(planned);

@@ -89,6 +89,7 @@ int plan(const Options& options) {
   JobSpec spec = options.job.load();
   if (spec.has_command()) return plan_command(spec, options.json);
   print_warnings(spec);
+  const auto watch = watch_files(spec.launch.timeout_seconds);
   const PlannedJob job = plan_job(std::move(spec));
   const JobReport planned = report_of(job, !options.timeline.empty());
   nlohmann::ordered_json report = planned.json;

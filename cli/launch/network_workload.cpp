@@ -8,6 +8,7 @@
 #include <set>
 #include <sstream>
 
+#include "cli/errors.h"
 #include "cli/launch/command_workload.h"
 #include "cli/render/launch_report.h"
 #include "cli/render/start_up_report.h"
@@ -408,6 +409,7 @@ std::unique_ptr<Workload> make_workload(JobSpec spec, const WorkloadOptions& opt
   const CudaDevices found = spec.launch.device == Device::cpu ? CudaDevices{} : find_cuda_devices();
   spec.launch.device = resolve_device(spec, found);
   later.start_up.ended("devices");
+  const auto watch = watch_files(spec.launch.timeout_seconds);
   PlannedJob job = plan_job(std::move(spec));
   try {
     check_files(job.spec.dataset);

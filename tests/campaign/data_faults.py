@@ -68,10 +68,13 @@ loss: softmax_cross_entropy
 train: {{{train}}}
 """
 
-    def start(self, job, timeout, env=None, through=()):
-        """`through`: a command that runs the command behind it."""
+    def write(self, job, timeout):
         (self.path / "job.yaml").write_text(job + f"launch: {{ranks: 2, timeout: {timeout}s, grace: 1s, log_dir: {self.log}}}\n"
                                             "parallel: {mode: data_parallel}\n")
+
+    def start(self, job, timeout, env=None, through=()):
+        """`through`: a command that runs the command behind it."""
+        self.write(job, timeout)
         return subprocess.Popen([*through, self.options.trainctl, "run", self.path / "job.yaml"], stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
                                 text=True, env=os.environ | (env or {}), cwd=self.path)
 
@@ -86,18 +89,25 @@ train: {{{train}}}
         of = subprocess.run(["pgrep", "-f", f"trainctl.*{self.path}"], capture_output=True, text=True).stdout.split()
         return of + [name for name in set(os.listdir("/dev/shm")) - self.before if "trainctl" in name]
 
-    def expect(self, process, words, codes=(2, 3, 5), release=None):
-        """`release`: ends what no signal ends."""
+    def expect(self, process, words, codes=(2, 3, 5), release=None, early=False):
+        """`release`: unmounts, which ends what no signal ends. `early`: as soon as the message is there."""
         start = time.monotonic()
+        out = ""
+        if early:  # the process cannot end before
+            for line in process.stdout:
+                out += line
+                if all(word in out for word in words):
+                    break
+            release()
         try:
-            out = process.communicate(timeout=LIMIT)[0]
+            out += process.communicate(timeout=LIMIT)[0]
         except subprocess.TimeoutExpired:
             process.kill()
-            if release:
+            if release and not early:
                 release()
             raise SystemExit(f"{self.name}: still runs after {LIMIT} s\n{process.communicate()[0]}")
         seconds = time.monotonic() - start
-        if release:
+        if release and not early:
             release()
         missing = [word for word in words if word not in out]
         if missing or process.returncode not in codes:
@@ -204,17 +214,19 @@ def hanging_read(options):
     scene.expect(scene.start(scene.images(), 2, env), ["photos/a/4.jpg", "launch.timeout"])
 
 
-def read_errors_of_files(options):
-    table = """dataset: {type: csv, path: t.csv, fields: {data: [x], label: label}, batch: 64}
+TABLE = """dataset: {type: csv, path: t.csv, fields: {data: [x], label: label}, batch: 64}
 network: [{type: dense, units: 2}]
 loss: softmax_cross_entropy
 train: {epochs: 1}
 """
+
+
+def read_errors_of_files(options):
     for kind, file in [("tokens", "t.bin"), ("tar", "s.tar"), ("csv", "t.csv")]:
         scene = Scene(options, f"EIO of {kind}")
         (scene.path / "t.csv").write_text("label,x\n" + "1,0.5\n" * 1000)
         (scene.path / "s.tar").write_bytes(tar([("0.jpg", JPEG, len(JPEG)), ("0.cls", b"1", 1)] * 8))
-        job = {"tokens": scene.tokens(), "csv": table,
+        job = {"tokens": scene.tokens(), "csv": TABLE,
                "tar": scene.images().replace("type: image_folder, path: photos", "type: tar, path: s.tar")}[kind]
         env = {"LD_PRELOAD": options.shim, "READ_FAULT_PATH": file, "READ_FAULT": "errno"}
         scene.expect(scene.start(job, 20, env), [file, "Input/output error"])
@@ -224,6 +236,14 @@ def hanging_mount(options):
     scene = Scene(options, "FUSE mount that hangs")
     scene.photos()
     release = scene.mount(scene.path / "photos", "a/4.jpg", "hang")
+    if release:
+        scene.expect(scene.start(scene.images().replace("path: photos", "path: mounted"), 2), ["mounted/a/4.jpg", "launch.timeout"], release=release)
+
+
+def hanging_open(options):
+    scene = Scene(options, "FUSE mount that hangs when a photo is opened")
+    scene.photos()
+    release = scene.mount(scene.path / "photos", "a/4.jpg", "hang-open")
     if release:
         scene.expect(scene.start(scene.images().replace("path: photos", "path: mounted"), 2), ["mounted/a/4.jpg", "launch.timeout"], release=release)
 
@@ -241,6 +261,25 @@ def hanging_tokens(options):
         scene.expect(process, ["mounted/t.bin: token", "launch.timeout"], release=release)
 
 
+def hanging_plan(options):
+    """`run`, `check` and `data check` read files before there is any rank."""
+    for kind, name in [("folder", "mounted/b"), ("tar", "mounted/s.tar"), ("tokens", "mounted/t.bin")]:
+        for command in [["run"], ["check"]] + [["data", "check"]] * (kind != "tokens"):
+            scene = Scene(options, f"FUSE mount that hangs under trainctl {' '.join(command)}, of a {kind}")
+            job = {"folder": scene.images().replace("path: photos", "path: mounted"), "tokens": scene.tokens().replace("path: t.bin", f"path: {name}"),
+                   "tar": scene.images().replace("type: image_folder, path: photos", f"type: tar, path: {name}")}[kind]
+            scene.photos()
+            (scene.path / "t.bin").touch()
+            (scene.path / "t.bin").rename(scene.path / "photos/t.bin")
+            (scene.path / "photos/s.tar").write_bytes(tar([("0.jpg", JPEG, len(JPEG)), ("0.cls", b"1", 1)] * 8))
+            release = scene.mount(scene.path / "photos", name.rpartition("/")[2], "hang")
+            if not release:
+                return
+            scene.write(job, 2)
+            process = subprocess.Popen([options.trainctl, *command, scene.path / "job.yaml"], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+            scene.expect(process, [name, "launch.timeout"], codes=(3,), release=release, early=True)
+
+
 def failing_mount(options):
     scene = Scene(options, "FUSE mount whose reads fail")
     scene.photos()
@@ -254,6 +293,17 @@ def skipped(options):
     scene.photos(64)
     env = {"LD_PRELOAD": options.shim, "READ_FAULT_PATH": "photos/a/4.jpg", "READ_FAULT": "errno"}
     scene.expect(scene.start(scene.images(", on_error: skip"), 20, env), [], codes=(0,))
+
+
+def pipes(options):
+    """In place of a file of tokens, a shard, a table: none of them is waited for."""
+    for kind, name in [("tokens", "t.bin"), ("tar", "s.tar"), ("csv", "t.csv")]:
+        scene = Scene(options, f"pipe in place of a {kind} file")
+        job = {"tokens": scene.tokens(), "tar": scene.images().replace("type: image_folder, path: photos", "type: tar, path: s.tar"),
+               "csv": TABLE}[kind]
+        (scene.path / name).unlink(missing_ok=True)
+        os.mkfifo(scene.path / name)
+        scene.expect(scene.start(job, 5), [name])
 
 
 def small_shared_memory(options):
@@ -289,7 +339,7 @@ def pipe(options):
 
 
 CASES = [truncated_jpeg, png_bomb, lying_tar, wrong_column, vanishing, shortened_tar, shortened_tokens, read_error, read_errors_of_files, skipped,
-         hanging_read, hanging_mount, hanging_tokens, failing_mount, pipe, small_shared_memory, killed]
+         hanging_read, hanging_mount, hanging_open, hanging_tokens, hanging_plan, failing_mount, pipe, pipes, small_shared_memory, killed]
 
 
 def main():

@@ -1,7 +1,12 @@
 #!/usr/bin/env python3
-"""fuse_mount.py FOLDER AT NAME hang|hang-late|fail: mounts FOLDER at AT, read-only, with the kernel's FUSE protocol. Reads of files whose path ends with
-NAME fail with EIO, or are never answered, as of a network file system whose server is gone: not even SIGKILL ends a process in such a read.
-hang-late: all reads, once FOLDER has a file "hang". Prints "mounted"; when its stdin ends it unmounts, and reads that wait fail. Exits with 77 where it may not mount."""
+"""fuse_mount.py FOLDER AT NAME hang|hang-open|hang-late|fail: mounts FOLDER at AT, read-only, with the kernel's FUSE protocol.
+
+fail       reads of files, and lists of folders, whose path ends with NAME fail with EIO
+hang       they are never answered, as of a network file system whose server is gone
+hang-open  nor is their opening: not even SIGKILL ends a process that waits for that
+hang-late  all reads hang, once FOLDER has a file "hang"
+
+Prints "mounted"; when its stdin ends it unmounts, and what waits fails. Exits with 77 where it may not mount."""
 
 import ctypes
 import errno
@@ -15,6 +20,7 @@ LOOKUP, FORGET, GETATTR, OPEN, READ, STATFS, RELEASE, FLUSH, INIT, OPENDIR, READ
     1, 2, 3, 14, 15, 17, 18, 25, 26, 27, 28, 29, 36, 42)
 NO_ANSWER = {FORGET, INTERRUPT, BATCH_FORGET}
 VALID = 3600  # seconds that the kernel may keep names and attributes
+ASYNC_READ = 1  # as most servers: a process that waits for pages can be killed
 DIRECT_IO = 1  # what was read once is read again
 MNT_DETACH = 2
 
@@ -75,7 +81,7 @@ class Mount:
         """The answer's body; None: there is none."""
         path = self.paths.get(node)
         if opcode == INIT:
-            return struct.pack("<4I2H2I2H8I", 7, 31, 1 << 17, 0, 16, 12, 1 << 17, 1, 32, 0, *[0] * 8)
+            return struct.pack("<4I2H2I2H8I", 7, 31, 1 << 17, ASYNC_READ, 16, 12, 1 << 17, 1, 32, 0, *[0] * 8)
         if opcode == LOOKUP:
             inner = os.path.join(path, body.rstrip(b"\0").decode())
             attributes = self.attributes(inner)
@@ -83,10 +89,16 @@ class Mount:
         if opcode == GETATTR:
             return struct.pack("<Q2I", VALID, 0, 0) + self.attributes(path)
         if opcode in (OPEN, OPENDIR):
+            if self.fault == "hang-open" and path.endswith(self.name):
+                return None
             return struct.pack("<Q2I", 0, DIRECT_IO if self.fault == "hang-late" else 0, 0)
         if opcode in (READ, READDIR):
             _, offset, size = struct.unpack_from("<QQI", body)
             if opcode == READDIR:
+                if path.endswith(self.name):
+                    if self.fault == "hang":
+                        return None
+                    raise Failed(errno.EIO)
                 return self.entries(path, offset, size)
             if self.fault == "hang-late" and os.path.exists(os.path.join(self.folder, "hang")):
                 return None

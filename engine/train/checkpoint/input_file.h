@@ -24,7 +24,7 @@ class InputFile {
 
  private:
   std::string path_;
-  int fd_;
+  int fd_ = -1;
   int64_t bytes_ = 0;
 };
 

@@ -103,9 +103,28 @@ void ChainBuilder::add(const TransformSpec& spec) {
          fmt::format("a sample has at most {}", format_bytes(4 * kMaxImageElements)));
 }
 
-void ChainBuilder::finish() {
+void ChainBuilder::finish(bool keeps_bytes) {
+  const bool is_known = std::find(type_.shape.begin(), type_.shape.end(), kAnySize) == type_.shape.end();
+  if (keeps_bytes && is_known && pass_ && pass_->from == ElementType::u8 && pass_->to == ElementType::f32)
+    leave_bytes();
   flush();
   if (!is_written_ || may_be_reversed_) settle(true);
+}
+
+/// The chain goes on as if the last pass were not there, but for the shape.
+void ChainBuilder::leave_bytes() {
+  const PixelPass last = *std::exchange(pass_, std::nullopt);
+  const Shape& shape = type_.shape;
+  ImageSize size{1, num_elements(shape)};
+  int64_t channels = 1;
+  if (shape.size() == 3) {
+    const bool planes = layout_ == Layout::channels_first;
+    size = planes ? ImageSize{shape[1], shape[2]} : ImageSize{shape[0], shape[1]};
+    channels = planes ? shape[0] : shape[2];
+  }
+  byte_map_ = std::make_shared<ByteMap>(last, size, channels);
+  type_.type = ElementType::u8;
+  layout_ = last.from_layout;
 }
 
 PixelPass& ChainBuilder::pass() {

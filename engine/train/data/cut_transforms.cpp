@@ -24,7 +24,12 @@ class Continued final : public Dataset {
  public:
   Continued(std::unique_ptr<Dataset> inner, std::vector<SampleField> fields,
             std::vector<std::optional<SampleTransforms>> after)
-      : inner_(std::move(inner)), fields_(std::move(fields)), after_(std::move(after)) {}
+      : inner_(std::move(inner)), fields_(std::move(fields)), after_(std::move(after)) {
+    for (size_t i = 0; i < fields_.size(); ++i) {
+      fields_[i].type = after_[i] ? after_[i]->result().type : inner_->fields()[i].type;
+      fields_[i].map = after_[i] ? after_[i]->byte_map() : inner_->fields()[i].map;
+    }
+  }
   int64_t size() const override { return inner_->size(); }
   void expect(int64_t sample) const override { inner_->expect(sample); }
   const std::vector<SampleField>& fields() const override { return fields_; }
@@ -60,12 +65,15 @@ class Continued final : public Dataset {
 
 }  // namespace
 
-std::optional<CutTransforms> cut_at_first_random(const std::vector<SourceField>& from, const DatasetSpec& spec) {
+std::optional<CutTransforms> cut_at_first_random(const std::vector<SourceField>& from, const DatasetSpec& spec,
+                                                 FieldWays::Bytes bytes) {
   DatasetSpec before = spec;
   before.transforms.clear();
   std::vector<std::vector<TransformSpec>> after;
+  std::vector<bool> keeps_bytes;
   for (const SourceField& field : from) {
     std::vector<TransformSpec> all = transforms_of(spec, from, field.name);
+    keeps_bytes.push_back(bytes == FieldWays::Bytes::stay && may_keep_bytes(field.name, all));
     std::erase_if(all, [](const TransformSpec& transform) { return is_of_batch(transform); });
     const auto middle = all.begin() + static_cast<std::ptrdiff_t>(fixed_transforms(all));
     for (auto at = all.begin(); at != middle; ++at) {
@@ -81,7 +89,7 @@ std::optional<CutTransforms> cut_at_first_random(const std::vector<SourceField>&
       cut.after.emplace_back();
       if (after[i].empty()) continue;
       if (!is_transformable(field.type)) return {};
-      cut.after.back().emplace(after[i], SampleType{field.type, field.shape});
+      cut.after.back().emplace(after[i], SampleType{field.type, field.shape}, "dataset.transforms", keeps_bytes[i]);
     }
     return cut;
   } catch (const SpecError&) {  // no fixed shape

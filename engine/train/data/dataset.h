@@ -17,16 +17,22 @@
 
 namespace trainctl {
 
+class ByteMap;  ///< byte_map.h
+
 /// One tensor of a sample, as it is in the host's memory: small types stay small until a batch is written.
 struct SampleField {
   std::string name;
   ElementType type = ElementType::f32;
   Shape shape;
-  bool is_integer = false;  ///< devices load i32; else f32 or bf16
+  bool is_integer = false;                  ///< devices load i32; else f32 or bf16
+  std::shared_ptr<const ByteMap> map = {};  ///< of u8: makes floats of a sample's bytes; null: they are the values
 
   int64_t elements() const { return num_elements(shape); }
   int64_t bytes() const { return elements() * byte_size(type); }
 };
+
+/// One sample of the field in the type in which a device loads it: as convert_elements, through the field's map.
+void load_field(const SampleField& field, const void* from, DType type, void* to);
 
 /// In the types in which devices load them: f32 or i32.
 std::vector<SampleField> as_loaded(const DataShapes& shapes);

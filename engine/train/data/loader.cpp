@@ -5,12 +5,14 @@
 
 #include <algorithm>
 #include <climits>
+#include <numeric>
 #include <ranges>
 #include <utility>
 
 #include "engine/base/checked.h"
 #include "engine/base/error.h"
 #include "engine/runtime/comm/batch_board.h"
+#include "engine/train/data/byte_map.h"
 #include "engine/train/data/elements.h"
 
 namespace trainctl {
@@ -23,6 +25,8 @@ HostBlock allocate_on_heap(int64_t bytes) {
   return {memory, memory->data()};
 }
 
+/// Of a load in the device's type, from which on its bytes travel and are mapped there.
+constexpr int64_t kLeastMappedBytes = int64_t{256} << 10;
 /// What a worker claims at a time: enough that claiming costs nothing beside reading.
 constexpr int64_t kClaimedBytes = int64_t{64} << 10;
 /// How often the trainer looks for a worker that hangs, while it waits.
@@ -77,9 +81,29 @@ std::vector<SampleTable> sample_tables(const Dataset& set, const Program& progra
       for (int64_t i = first; i < first + count; ++i, out += bytes) {
         state.rng = SampleRng(0, 0, i);
         set.read(i, state, to);
-        convert_elements(sample.data(), from.type, from.elements(), type, out);
+        load_field(from, sample.data(), type, out);
       }
     };
+  }
+  return tables;
+}
+
+std::vector<ByteTable> byte_tables(const Dataset& set, const Program& program) {
+  std::vector<ByteTable> tables;
+  for (const SampleField& field : set.fields()) {
+    const Operand* part = loaded(program, field.name);
+    const bool is_pixels = field.type == ElementType::u8 && !field.is_integer && field.name != "label";
+    if (part == nullptr || !is_pixels || part->bytes() < kLeastMappedBytes) continue;
+    ByteTable table;
+    if (field.map) {
+      table = field.map->table();
+    } else {
+      table.pixels = field.elements();
+      table.values.resize(static_cast<size_t>(ByteTable::kValues));
+      std::iota(table.values.begin(), table.values.end(), 0.0f);
+    }
+    table.tensor = field.name;
+    if (table.channels <= ByteTable::kMostChannels) tables.push_back(std::move(table));
   }
   return tables;
 }

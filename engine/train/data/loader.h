@@ -62,6 +62,11 @@ std::vector<SampleTable> sample_tables(const DataShapes& shapes, int64_t samples
 /// The same for an opened set, with `read`.
 std::vector<SampleTable> sample_tables(const Dataset& set, const Program& program);
 
+/// How a device can make the tensors that the program loads of the bytes that the set has: of fields whose transforms
+/// end by mapping each byte, and of pixels without transforms. Small loads are left out: a kernel of their own would
+/// cost more than it saves.
+std::vector<ByteTable> byte_tables(const Dataset& set, const Program& program);
+
 /// Whether a device should keep these tables: no more than a host keeps, so that start-up stays short. Larger sets come
 /// from the host, batch by batch.
 bool small_enough_to_keep(const std::vector<SampleTable>& tables);

@@ -14,6 +14,7 @@
 #include <utility>
 
 #include "engine/base/error.h"
+#include "engine/base/file_wait.h"
 
 namespace trainctl {
 namespace {
@@ -56,6 +57,7 @@ const char* mapped_file_at(const void* address) {
 }
 
 MappedFile::MappedFile(const std::string& path) {
+  const FileWait wait(path);
   const int fd = open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);  // a FIFO must not wait
   struct stat file {};
   int error = fd < 0 || fstat(fd, &file) != 0 ? errno : 0;

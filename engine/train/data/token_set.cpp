@@ -4,10 +4,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cerrno>
-#include <cstring>
 #include <filesystem>
-#include <fstream>
 #include <set>
 
 #include "engine/base/error.h"
@@ -55,14 +52,11 @@ std::vector<std::string> files_of(const DatasetSpec& spec) {
 }
 
 TokenFormat read_format(const std::string& path, const DatasetSpec& spec) {
-  std::ifstream file(path, std::ios::binary | std::ios::ate);
-  const int64_t bytes = file.tellg();
-  std::vector<uint8_t> start(static_cast<size_t>(std::clamp<int64_t>(bytes, 0, kTokenHeaderBytes)));
-  file.seekg(0);
-  file.read(reinterpret_cast<char*>(start.data()), static_cast<std::streamsize>(start.size()));
-  if (!file) throw EnvError(fmt::format("{}: cannot be read: {}", path, std::strerror(errno)));
-  if (spec.type == "text") return {TokenType::u8, false, bytes};
-  return parse_token_header(start, bytes, spec.token_dtype == "int32" ? TokenType::i32 : TokenType::u16, path);
+  const InputFile file(path);
+  if (spec.type == "text") return {TokenType::u8, false, file.bytes()};
+  std::vector<uint8_t> start(static_cast<size_t>(std::min(file.bytes(), kTokenHeaderBytes)));
+  file.read(0, start);
+  return parse_token_header(start, file.bytes(), spec.token_dtype == "int32" ? TokenType::i32 : TokenType::u16, path);
 }
 
 class IndexBuilder {

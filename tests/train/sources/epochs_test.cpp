@@ -1,5 +1,5 @@
-// Which samples of a real set the ranks of a run see, over epochs and resumes: each exactly once an epoch, in the order of one rank that was
-// never interrupted.
+// Which samples of a real set the ranks of a run see, over epochs and resumes: each exactly once an epoch, in the order
+// of one rank that was never interrupted.
 #include <doctest/doctest.h>
 
 #include <algorithm>
@@ -18,7 +18,8 @@ constexpr int64_t kSamples = 96, kBatch = 16, kSteps = kSamples / kBatch;
 /// One shard. A sample's text says its number.
 DatasetSpec one_shard(const ScratchFolder& folder) {
   Bytes bytes;
-  for (int64_t i = 0; i < kSamples; ++i) bytes = bytes + tar_member(fmt::format("{:03}.txt", i), fmt::format("{:03}", i));
+  for (int64_t i = 0; i < kSamples; ++i)
+    bytes = bytes + tar_member(fmt::format("{:03}.txt", i), fmt::format("{:03}", i));
   DatasetSpec spec;
   spec.type = "tar";
   spec.paths = {folder.write("one.tar", bytes + tar_end())};
@@ -49,7 +50,8 @@ Program of_rank(int rank, int ranks) {
 
 using Samples = std::vector<int>;
 
-/// The samples of each step in [first, end), in the order of the batch, as `ranks` ranks read them, each with `workers`.
+/// The samples of each step in [first, end), in the order of the batch, as `ranks` ranks read them, each with
+/// `workers`.
 Samples seen(const DatasetSpec& spec, int ranks, int workers, int64_t first, int64_t end) {
   Samples all(static_cast<size_t>((end - first) * kBatch));
   DatasetSpec own = spec;
@@ -94,11 +96,12 @@ TEST_CASE("8 ranks read one shard together: each sample once an epoch, in the or
 }
 
 TEST_CASE(
-    "a run that is resumed three times within an epoch, by other ranks, and goes on for three, misses and repeats no sample") {
+    "a run that is resumed three times within an epoch, by other ranks, and goes on for three, misses and repeats no "
+    "sample") {
   const ScratchFolder folder;
   const DatasetSpec spec = one_shard(folder);
-  const Samples resumed = seen(spec, 1, 2, 0, 1) + seen(spec, 8, 1, 1, 2) + seen(spec, 4, 3, 2, 5) +
-                          seen(spec, 2, 1, 5, 4 * kSteps);
+  const Samples resumed =
+      seen(spec, 1, 2, 0, 1) + seen(spec, 8, 1, 1, 2) + seen(spec, 4, 3, 2, 5) + seen(spec, 2, 1, 5, 4 * kSteps);
   check_each_once({resumed.begin(), resumed.begin() + kSamples});
   CHECK(resumed == seen(spec, 1, 1, 0, 4 * kSteps));
 }
