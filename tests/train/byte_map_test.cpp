@@ -106,14 +106,19 @@ std::vector<std::byte> bytes_of(const void* data, int64_t bytes) {
   return {begin, begin + bytes};
 }
 
-const std::vector<std::vector<TransformSpec>> kChains = {{kToFloat},
-                                                         {kToFloat, kNormalize, kLayout},
-                                                         {kLayout, kToFloat, kNormalize},
-                                                         {kResize, kRescale},
-                                                         {kFlip, kNormalize, kLayout},
-                                                         {kLayout, kErase, kToFloat, kNormalize},
-                                                         {kErase, kLayout, kRescale},
-                                                         {kFlip, transform("type_cast", {{"dtype", "f32"}})}};
+const TransformSpec kInside = transform("random_crop", {{"size", Ints{4, 5}}});
+
+const std::vector<std::vector<TransformSpec>> kChains = {
+    {kToFloat},
+    {kToFloat, kNormalize, kInside, kFlip, kLayout},
+    {kRescale, kFlip, transform("center_crop", {{"size", Ints{2, 2}}})},
+    {kToFloat, kNormalize, kLayout},
+    {kLayout, kToFloat, kNormalize},
+    {kResize, kRescale},
+    {kFlip, kNormalize, kLayout},
+    {kLayout, kErase, kToFloat, kNormalize},
+    {kErase, kLayout, kRescale},
+    {kFlip, transform("type_cast", {{"dtype", "f32"}})}};
 
 }  // namespace
 
@@ -150,7 +155,7 @@ TEST_CASE("bytes that stay become the floats of the transforms, by a worker and 
 TEST_CASE("a chain that ends otherwise has no map, nor has one whose rows are mixed, nor a label") {
   const SampleType input{ElementType::u8, {6, 7, 3}};
   for (const std::vector<TransformSpec>& specs : std::vector<std::vector<TransformSpec>>{
-           {kResize}, {kToFloat, kErase}, {kToFloat, kFlip}, {transform("resize", {{"size", Ints{5, 4}}}), kNormalize}})
+           {kResize}, {kToFloat, kErase}, {transform("resize", {{"size", Ints{5, 4}}}), kNormalize}})
     CHECK(SampleTransforms(specs, input, "dataset.transforms", true).byte_map() == nullptr);
   CHECK(SampleTransforms({kToFloat}, {ElementType::f32, {4}}, "p", true).byte_map() == nullptr);
   CHECK_FALSE(may_keep_bytes("image", {kToFloat, transform("mixup")}));

@@ -50,6 +50,7 @@ class ChainBuilder {
   /// The size's dims are known before any sample is.
   bool knows_size() const { return type_.shape[0] != kAnySize && type_.shape[1] != kAnySize; }
   ImageSize known_size() const { return {type_.shape[0], type_.shape[1]}; }
+  void cut_out(Choose choose, bool stays_inside);
   void resize_to(ElementType from, Resample method, const ImageSize& size, bool may_scale);
 
   /// The pass at hand, to which neighbours add.

@@ -5,7 +5,6 @@
 #include <filesystem>
 
 #include "engine/base/file_wait.h"
-#include "engine/base/file_wait.h"
 #include "engine/base/text.h"
 
 namespace trainctl {
