@@ -1,8 +1,6 @@
 // Exceptions to messages and exit codes.
 #include "cli/errors.h"
 
-#include <cstdio>
-#include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <iostream>
@@ -82,14 +80,6 @@ int report_current_exception() {
   } catch (const std::exception& error) {
     return print("bug: ", error.what(), kExitBug);
   }
-}
-
-std::unique_ptr<FileWatch> watch_files(double timeout_seconds) {
-  return std::make_unique<FileWatch>(timeout_seconds, [](const EnvError& error) {
-    const int code = print("error: ", error.what(), kExitEnv);
-    std::fflush(nullptr);
-    std::_Exit(code);  // no destructor: a thread is in a call that does not end
-  });
 }
 
 }  // namespace trainctl

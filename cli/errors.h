@@ -1,10 +1,8 @@
 // Failures on their way to the user: printed to stderr as a compiler prints them, and an exit code.
 #pragma once
 
-#include <memory>
 #include <string>
 
-#include "engine/base/file_wait.h"
 #include "engine/spec/job_spec.h"
 
 namespace trainctl {
@@ -14,10 +12,6 @@ void keep_source(const std::string& file, std::string text);
 
 /// Call it in a catch block: prints the current exception and returns the exit code of its kind (design section 7).
 int report_current_exception();
-
-/// While it lives, a file system that does not answer within launch.timeout ends the process, with an error that names
-/// the file: for commands that read the job's data set.
-std::unique_ptr<FileWatch> watch_files(double timeout_seconds);
 
 /// Prints what the job probably does not mean, in the same way, to stderr.
 void print_warnings(const JobSpec& spec);

@@ -12,9 +12,9 @@
 
 #include "cli/commands/commands.h"
 #include "cli/commands/job_arguments.h"
-#include "cli/errors.h"
 #include "cli/render/table.h"
 #include "cli/render/terminal.h"
+#include "cli/watch_files.h"
 #include "engine/base/error.h"
 #include "engine/base/text.h"
 #include "engine/runtime/comm/event.h"

@@ -16,6 +16,7 @@
 #include "cli/render/launch_report.h"
 #include "cli/render/plan_report.h"
 #include "cli/render/terminal.h"
+#include "cli/watch_files.h"
 #include "engine/spec/parse.h"
 #include "engine/train/memory_limit.h"
 #include "engine/train/profile/trace.h"

@@ -13,6 +13,7 @@
 #include "cli/report/page.h"
 #include "cli/report/run_data.h"
 #include "cli/report/serve.h"
+#include "cli/watch_files.h"
 #include "engine/base/error.h"
 #include "engine/base/text.h"
 #include "engine/spec/parse.h"

@@ -7,10 +7,10 @@
 
 #include "cli/commands/commands.h"
 #include "cli/commands/job_arguments.h"
-#include "cli/errors.h"
 #include "cli/render/pass_report.h"
 #include "cli/render/plan_report.h"
 #include "cli/render/weights.h"
+#include "cli/watch_files.h"
 #include "engine/base/text.h"
 #include "engine/compile/program_so_far.h"
 #include "engine/compile/report.h"

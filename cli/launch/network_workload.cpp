@@ -8,11 +8,11 @@
 #include <set>
 #include <sstream>
 
-#include "cli/errors.h"
 #include "cli/launch/command_workload.h"
 #include "cli/render/launch_report.h"
 #include "cli/render/start_up_report.h"
 #include "cli/render/workers_report.h"
+#include "cli/watch_files.h"
 #include "cli/worker/host_memory.h"
 #include "cli/worker/host_share.h"
 #include "cli/worker/rank_failure.h"
