@@ -390,8 +390,19 @@ const std::byte* Loader::next_step() {
   ++taken_;
   const std::byte* block = batch.block.get();
   lock.unlock();
-  if (tuner_) tune(std::chrono::duration<double>(Clock::now() - start).count());
+  last_taken_ = Clock::now();
+  const double waited = std::chrono::duration<double>(last_taken_ - start).count();
+  if (wanted == 0)
+    first_taken_ = last_taken_;
+  else
+    waited_ += waited;
+  if (tuner_) tune(waited);
   return block;
+}
+
+double Loader::waited_share() const {
+  const double all = std::chrono::duration<double>(last_taken_ - first_taken_).count();
+  return all > 0 ? waited_ / all : 0;
 }
 
 void Loader::tune(double waited) {

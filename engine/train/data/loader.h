@@ -98,6 +98,8 @@ class Loader {
   void release_step();
   /// How many workers read now, and how many batches they may be ahead.
   LoadSetting setting() const { return setting_; }
+  /// Of the time between the first batch that next_step returned and the last one: the share that it waited.
+  double waited_share() const;
   /// Of all batches so far: what the workers spent their time with, and what dataset.on_error has skipped.
   StageSeconds seconds() const;
   SkippedSamples skipped() const { return set_->skipped(); }
@@ -185,6 +187,8 @@ class Loader {
   LoadSetting setting_;
   std::optional<LoadTuner> tuner_;
   std::optional<Clock::time_point> last_step_;  ///< when next_step returned
+  Clock::time_point first_taken_, last_taken_;
+  double waited_ = 0;  ///< seconds, after the first batch
   std::vector<std::thread> threads_;
 };
 
