@@ -124,6 +124,10 @@ void load_field(const SampleField& field, const void* from, DType type, void* to
   convert_elements(from, field.type, field.elements(), type, to);
 }
 
+bool may_load_bytes(const SampleField& field) {
+  return field.type == ElementType::u8 && !field.is_integer && field.name != "label";
+}
+
 std::vector<SampleField> as_loaded(const DataShapes& shapes) {
   std::vector<SampleField> fields;
   for (const DataField& field : shapes.fields)

@@ -34,6 +34,9 @@ struct SampleField {
 /// One sample of the field in the type in which a device loads it: as convert_elements, through the field's map.
 void load_field(const SampleField& field, const void* from, DType type, void* to);
 
+/// Whether a device may get the field's bytes, and make floats of them.
+bool may_load_bytes(const SampleField& field);
+
 /// In the types in which devices load them: f32 or i32.
 std::vector<SampleField> as_loaded(const DataShapes& shapes);
 

@@ -92,8 +92,7 @@ std::vector<ByteTable> byte_tables(const Dataset& set, const Program& program) {
   std::vector<ByteTable> tables;
   for (const SampleField& field : set.fields()) {
     const Operand* part = loaded(program, field.name);
-    const bool is_pixels = field.type == ElementType::u8 && !field.is_integer && field.name != "label";
-    if (part == nullptr || !is_pixels || part->bytes() < kLeastMappedBytes) continue;
+    if (part == nullptr || !may_load_bytes(field) || part->bytes() < kLeastMappedBytes) continue;
     ByteTable table;
     if (field.map) {
       table = field.map->table();
