@@ -157,7 +157,7 @@ TEST_CASE("a chain that ends otherwise has no map, nor has one whose rows are mi
   for (const std::vector<TransformSpec>& specs : std::vector<std::vector<TransformSpec>>{
            {kResize}, {kToFloat, kErase}, {transform("resize", {{"size", Ints{5, 4}}}), kNormalize}})
     CHECK(SampleTransforms(specs, input, "dataset.transforms", true).byte_map() == nullptr);
-  CHECK(SampleTransforms({kToFloat}, {ElementType::f32, {4}}, "p", true).byte_map() == nullptr);
+  CHECK(SampleTransforms({kRescale}, {ElementType::f32, {4}}, "p", true).byte_map() == nullptr);
   CHECK_FALSE(may_keep_bytes("image", {kToFloat, transform("mixup")}));
   CHECK_FALSE(may_keep_bytes("label", {kToFloat}));
 }
