@@ -29,6 +29,7 @@
 #include "engine/train/prediction.h"
 #include "engine/train/servers/server.h"
 #include "engine/train/servers/table_image.h"
+#include "engine/train/tensor_histograms.h"
 #include "engine/train/trainer.h"
 #include "launcher/run_directory.h"
 
@@ -133,6 +134,13 @@ class Worker {
     if (options_.image_fd >= 0 && !job_->plan.is_asynchronous()) {
       saver.emplace(*job_, *program_, *memory_, options_.image_fd, train_options.from, options_.failures);
       saver->add_to(hooks);
+    }
+    std::optional<TensorHistograms> histograms;
+    if (job_->spec.train.histograms > 0) {
+      histograms.emplace(
+          *program_, rendezvous.communicator(), job_->spec.train.histograms,
+          [&output](int64_t step, const auto& of_tensors) { output.write_histograms(step, of_tensors); });
+      histograms->add_to(hooks, train_options.from.step);
     }
     RankProfileFile profile(*program_, options_.profile, job_->spec.name, directory_);
     profile.add_to(hooks);

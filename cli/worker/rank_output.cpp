@@ -102,6 +102,7 @@ void RankOutput::on_not_finite(const StepReport& report) {
   not_finite_since_ = report.run_step;
   if (spec_.train.on_nan == OnNan::warn && program_.rank == 0)
     write_line(not_finite_line(report) + "; going on, as train.on_nan is warn");
+  if (spec_.train.on_nan == OnNan::stop) metrics_.ended(false);
 }
 
 void RankOutput::on_epoch(const EpochReport& report) {
@@ -147,6 +148,7 @@ void RankOutput::ended(const TrainResult& result) {
   settled_loading(result.loading, result.waited_share);
   if (result.skipped.count > 0)
     write_line("data: " + std::to_string(result.skipped.count) + " reads of broken samples were skipped in all");
+  metrics_.ended(true);
   if (!result.stopped) return;
   if (!result.reason.empty()) {
     status_.total_steps = status_.finished_steps =
@@ -157,6 +159,10 @@ void RankOutput::ended(const TrainResult& result) {
   }
   write_line("stopped after step " + std::to_string(result.last_step) + ", as asked");
   metrics_.line({{"stopped_at_step", result.last_step}});
+}
+
+void RankOutput::write_histograms(int64_t step, const std::map<std::string, Histogram>& histograms) {
+  metrics_.histograms(step, histograms);
 }
 
 void RankOutput::write_workers(const BatchBoard& board) {

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <fstream>
+#include <map>
 #include <string>
 
 #include "cli/worker/metrics_log.h"
@@ -31,6 +32,8 @@ class RankOutput {
   TrainHooks hooks();
   /// The training is over. Writes a line if it was stopped before its end.
   void ended(const TrainResult& result);
+  /// Of rank 0; see TensorHistograms.
+  void write_histograms(int64_t step, const std::map<std::string, Histogram>& histograms);
   /// Of asynchronous workers.
   void write_workers(const BatchBoard& board);
 
