@@ -17,6 +17,7 @@
 #include "cli/render/plan_colors.h"
 #include "cli/render/plan_report.h"
 #include "cli/render/terminal.h"
+#include "cli/watch_files.h"
 #include "engine/spec/parse.h"
 #include "engine/train/memory_limit.h"
 #include "engine/train/profile/trace.h"
@@ -95,6 +96,7 @@ int plan(const Options& options) {
   JobSpec spec = options.job.load();
   if (spec.has_command()) return plan_command(spec, options);
   print_warnings(spec);
+  const auto watch = watch_files(spec.launch.timeout_seconds);
   const PlannedJob job = plan_job(std::move(spec));
   const JobReport planned = report_of(job, !options.timeline.empty());
   nlohmann::ordered_json report = planned.json;

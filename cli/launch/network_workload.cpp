@@ -12,6 +12,7 @@
 #include "cli/render/launch_report.h"
 #include "cli/render/start_up_report.h"
 #include "cli/render/workers_report.h"
+#include "cli/watch_files.h"
 #include "cli/worker/host_memory.h"
 #include "cli/worker/host_share.h"
 #include "cli/worker/rank_failure.h"
@@ -434,6 +435,7 @@ std::unique_ptr<Workload> make_workload(JobSpec spec, const WorkloadOptions& opt
   const CudaDevices found = spec.launch.device == Device::cpu ? CudaDevices{} : find_cuda_devices();
   spec.launch.device = resolve_device(spec, found);
   later.start_up.ended("devices");
+  const auto watch = watch_files(spec.launch.timeout_seconds);
   PlannedJob job = plan_job(std::move(spec));
   try {
     check_files(job.spec.dataset);

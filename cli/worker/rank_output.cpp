@@ -1,6 +1,8 @@
 // A rank's output lines and files.
 #include "cli/worker/rank_output.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cstdio>
 #include <filesystem>
@@ -133,16 +135,17 @@ void RankOutput::on_skipped(int64_t step, const SkippedSamples& skipped) {
   metrics_.line({{"kind", "skipped"}, {"run_step", step}, {"samples", skipped.count}, {"first", skipped.first}});
 }
 
-void RankOutput::settled_loading(const LoadSetting& setting) {
+void RankOutput::settled_loading(const LoadSetting& setting, double waited_share) {
   if (!tunes_loading_) return;
   const std::string fields =
       "dataset.workers=" + std::to_string(setting.workers) + " dataset.prefetch=" + std::to_string(setting.ahead);
-  write_line("data: settled on " + to_string(setting) + "; to keep that: " + fields);
+  write_line(fmt::format("data: settled on {}; the trainer waited for data {:.1f} % of the time; to keep that: {}",
+                         to_string(setting), 100 * waited_share, fields));
   if (program_.rank == 0) std::ofstream(directory_.file("loading")) << fields << '\n';
 }
 
 void RankOutput::ended(const TrainResult& result) {
-  settled_loading(result.loading);
+  settled_loading(result.loading, result.waited_share);
   if (result.skipped.count > 0)
     write_line("data: " + std::to_string(result.skipped.count) + " reads of broken samples were skipped in all");
   metrics_.ended(true);

@@ -45,7 +45,7 @@ class RankOutput {
   void on_validation(const ValidationReport& report);
   void on_loading(int64_t step, const LoadSetting& setting, const std::string& reason);
   void on_skipped(int64_t step, const SkippedSamples& skipped);
-  void settled_loading(const LoadSetting& setting);
+  void settled_loading(const LoadSetting& setting, double waited_share);
   void on_communication(const Instruction& instruction);
   void print_tensor(const Operand& operand, const void* data, int micro_batch);
   void write_text(const Operand& operand, const PrintedPart& part, const void* data, int micro_batch) const;

@@ -127,11 +127,14 @@ Trainer::Trainer(const PlannedJob& job, const Program& program, Communicator& co
   // Rows of tables are chosen by ids that the host replaces.
   if (options.cuda && !has_random_transforms(job.spec.dataset.transforms) && job.tables.empty())
     executor_options.tables = tables_to_keep(*set, program);
+  if (options.cuda) executor_options.byte_tables = byte_tables(*set, program);
   executor_ = make_executor(job, program, comm, executor_options, options);
   if (options.validation != nullptr) {
     check(job.validation.has_value(), "a program of a validation is for a job that has one");
     require_same_places(program, *options.validation);
+    std::unique_ptr<Dataset> validation_set = open_validation_set(job);
     ExecutorOptions beside = executor_options;
+    if (options.cuda) beside.byte_tables = byte_tables(*validation_set, *options.validation);
     beside.in_flight = 1;
     beside.tables.clear();
     beside.print = {};
@@ -139,7 +142,7 @@ Trainer::Trainer(const PlannedJob& job, const Program& program, Communicator& co
     beside.timeline = nullptr;
     beside.left_out.reset();
     beside.start_up = nullptr;
-    evaluator_ = std::make_unique<Evaluator>(job, *job.validation, *options.validation,
+    evaluator_ = std::make_unique<Evaluator>(job, *job.validation, *options.validation, std::move(validation_set),
                                              executor_->beside(*options.validation, beside), hooks_.on_hang);
     start_up_.ended("kernels");
   }
@@ -329,6 +332,7 @@ TrainResult train(const PlannedJob& job, const Program& program, Communicator& c
   result.stopped = !trainer.done();
   result.reason = trainer.stop_reason();
   result.loading = trainer.loading();
+  result.waited_share = trainer.waited_share();
   result.skipped = trainer.skipped();
   return result;
 }
