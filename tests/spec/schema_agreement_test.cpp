@@ -87,6 +87,7 @@ const std::map<std::string, std::vector<std::string>> kBeyondASchema = {
       "cosine_*",
       "fp8_without_precision",
       "gradient_precision",
+      "histograms_async",
       "hosts_*",
       "hybrid_batch",
       "interleaved_*",

@@ -86,6 +86,7 @@ class DeviceWorker final : public Executor {
       const bool is_kept = !involves_server(program, i, workers);
       inputs_.offsets.push_back(is_kept ? of_device.offsets[kept] : -1);
       inputs_.rows.push_back(is_kept ? of_device.rows[kept] : 0);
+      inputs_.as_bytes.push_back(is_kept && of_device.as_bytes[kept]);
       if (is_kept) {
         ++kept;
         continue;
