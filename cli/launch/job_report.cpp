@@ -1,6 +1,7 @@
 // See the header.
 #include "cli/launch/job_report.h"
 
+#include "cli/launch/losses.h"
 #include "cli/render/launch_report.h"
 #include "engine/compile/report.h"
 #include "engine/estimate/estimate_report.h"
@@ -43,7 +44,8 @@ JobReport report_of(const PlannedJob& job, bool estimate) {
   if (job.spec.train.checkpoint) report.json["checkpoint"] = checkpoint_report(job);
   if (job.search) report.json["search"] = search_report(*job.search);
   if (estimate || job.spec.launch.machine != "auto" || job.search) add_estimate(job, report);
-  report.json["launch"] = launch_report(job.spec);
+  report.json["launch"] = launch_report(job.spec, report.classes);
+  if (Json losses = losses_report(job); !losses.is_null()) report.json["launch"]["losses"] = std::move(losses);
   return report;
 }
 

@@ -156,6 +156,11 @@ void RankOutput::ended(const TrainResult& result) {
   metrics_.line({{"stopped_at_step", result.last_step}});
 }
 
+void RankOutput::write_traffic(const HostTraffic& traffic, int64_t steps) const {
+  const nlohmann::ordered_json json = {{"steps", steps}, {"within", traffic.within}, {"between", traffic.between}};
+  std::ofstream(directory_.rank_file(program_.rank, kTrafficFile)) << json.dump() << '\n';
+}
+
 void RankOutput::write_workers(const BatchBoard& board) {
   if (metrics_.is_open()) metrics_.line(workers_json(board, spec_.dataset.batch));
 }

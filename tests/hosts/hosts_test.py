@@ -9,6 +9,7 @@ import json
 import os
 import pathlib
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -343,6 +344,42 @@ def too_few(scene):
     return cause["message"][:80]
 
 
+def copied(scene):
+    """launch.copy: data that the launcher's host alone has goes to each host once, and ranks find it at the same relative path."""
+    one = scene.run(f"{ONE_RANK} train.steps=6")
+    require(one.returncode == 0, one.stdout + one.stderr)
+    expected = scene.losses()
+    project = scene.network.launcher.tree / "tmp/project"  # /tmp of the launcher's host, which others do not see
+    shutil.copytree(ROOT / "configs/data/digits", project / "digits")
+    fields = f"{FOUR} train.steps=6 dataset.path=/tmp/project/digits"
+    lacking = scene.run(fields)
+    require(lacking.returncode != 0, "without launch.copy it fails: " + lacking.stdout)
+    first = scene.run(f"{fields} launch.copy=/tmp/project")
+    require(first.returncode == 0 and first.stdout.count("is given /tmp/project") == 2, first.stdout + first.stderr)
+    worst = worst_difference(scene.losses(), expected)
+    require(worst < 1e-4 and len(scene.losses()) == 6, f"losses differ by {worst:.2g}")
+    again = scene.run(f"{fields} launch.copy=/tmp/project")
+    require(again.returncode == 0 and "is given" not in again.stdout, "it goes there once: " + again.stdout + again.stderr)
+    (project / "program.sh").write_text("#!/bin/sh\ncat words/$RANK; echo $RANK > result; cp result $TRAINCTL_RUN_DIR/result.$RANK\n")
+    (project / "program.sh").chmod(0o755)
+    (project / "words").mkdir()
+    for rank in range(2):
+        (project / f"words/{rank}").write_text(f"word {rank}\n")
+    (project / "job.yaml").write_text("name: words\ncommand: [./program.sh]\nlaunch: {ranks: 2, hosts: [a, b], copy: [program.sh, words]}\n")
+    logs = pathlib.Path(scene.network.folder) / "logs.copied"
+    program = scene.network.run(f"{scene.trainctl} run /tmp/project/job.yaml launch.log_dir={logs}")
+    require(program.returncode == 0, program.stdout + program.stderr)
+    for rank in range(2):
+        require((logs / f"1/rank.{rank}/stdout").read_text() == f"word {rank}\n", program.stdout)
+        require((logs / f"1/result.{rank}").read_text() == f"{rank}\n", "what it keeps comes back")
+    for host in scene.network.hosts.values():
+        copies = list((host.tree / "root/.cache/trainctl/copies").iterdir())
+        require(len(copies) == 3 and all(len(copy.name) == 64 for copy in copies), f"{copies}")
+    scene.require_nothing_left()
+    shutil.rmtree(project)
+    return f"losses within {worst:.1e}; a program with two copies"
+
+
 def program(scene):
     """A command runs once per rank, with the variables of torchrun over hosts."""
     job = pathlib.Path(scene.network.folder) / "program.yaml"
@@ -375,7 +412,7 @@ def checked_first(scene):
     return f"{said['links'][0]}"
 
 
-CASES = [same_numbers, uneven_hosts, saved_and_resumed, saved_by_signal, restarted, elastic, too_few, checked_first, program, killed_rank, killed_agent, killed_launcher, cut_cable, cut_for_good, interrupted, changed_key]
+CASES = [same_numbers, uneven_hosts, saved_and_resumed, saved_by_signal, restarted, elastic, too_few, checked_first, copied, program, killed_rank, killed_agent, killed_launcher, cut_cable, cut_for_good, interrupted, changed_key]
 
 
 def main():
