@@ -30,6 +30,7 @@ constexpr std::array kPasses = {
     Pass{"head_in_pieces", "the last product and the loss, some rows at a time", optional, head_in_pieces},
     Pass{"fuse_update", "plain SGD inside the kernels that compute the gradients", optional, fuse_update},
     Pass{"fuse_bias_grad", "a layer's gradients of weight and bias become one kernel", optional, fuse_bias_grad},
+    Pass{"fuse_norm_grads", "a norm's gradients of input and parameters become one kernel", optional, fuse_norm_grads},
     Pass{"fuse_elementwise", "chains of element-wise kernels become one", optional, fuse_elementwise},
     Pass{"order_gradients", "gradients that are reduced are computed early", optional, order_gradients},
     Pass{"make_in_pieces", "gradients reduced in pieces are computed in pieces", optional, make_in_pieces},

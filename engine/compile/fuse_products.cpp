@@ -1,7 +1,9 @@
 // Ops that follow a product become its epilogue, if its kernel takes them (KernelDef::takes) and no other instruction
 // reads the values in between. So do those that follow batch_norm:
-//   matmul, conv2d -> add_bias (-> relu or gelu)      gelu's input is also written if its backward reads it
-//   batch_norm (-> add) (-> relu)                     add takes another tensor of that size
+//   conv2d -> add_bias (-> relu or gelu)              gelu's input is also written if its backward reads it
+//   matmul (-> add_bias) (-> add) (-> relu or gelu)   add takes another tensor of that size: a residual
+//   batch_norm (-> add) (-> relu)
+//   layer_norm_grad, rms_norm_grad -> add             the gradient that reaches the norm's input by the residual
 //   matmul -> relu_grad or gelu_grad                  the gradient of a layer's input, through the preceding activation
 // relu's backward reads relu's output, so only the last value has to be kept.
 #include <algorithm>
@@ -82,8 +84,12 @@ std::optional<Epilogue> with_step(const VirtualInstruction& product, const Virtu
     e.keep_input = read_again;
     return e;
   }
-  if (read_again || e.bias || e.residual) return std::nullopt;
-  if (role.step == EpilogueStep::residual) e.residual = true;
+  if (read_again || e.residual) return std::nullopt;
+  if (role.step == EpilogueStep::residual) {
+    e.residual = true;
+    return e;
+  }
+  if (e.bias) return std::nullopt;
   if (role.step == EpilogueStep::bias) {
     const int last = static_cast<int>(product.code.outputs[0].shape.size()) - 1;
     if (bias_dim(product) != (role.dim < 0 ? last : role.dim)) return std::nullopt;

@@ -1,5 +1,5 @@
-// An epilogue as attrs: bias, residual, keep_input, bias_grad and descend are flags; activation and activation_grad are
-// "relu" or "gelu"; `approximate`, like gelu's own attr, selects the gelu.
+// An epilogue as attrs: bias, residual, keep_input, bias_grad, parameter_grads and descend are flags; activation and
+// activation_grad are "relu" or "gelu"; `approximate`, like gelu's own attr, selects the gelu.
 #include "engine/ops/epilogue.h"
 
 #include <string>
@@ -45,6 +45,7 @@ Epilogue epilogue_of(const Attrs& attrs) {
           .keep_input = attrs.flag("keep_input"),
           .slope = activation_named(attrs, "activation_grad"),
           .bias_grad = attrs.flag("bias_grad"),
+          .parameter_grads = attrs.flag("parameter_grads"),
           .descend = attrs.flag("descend")};
 }
 
@@ -55,6 +56,7 @@ void set_epilogue(Attrs& attrs, const Epilogue& epilogue) {
   set_flag(attrs, "keep_input", epilogue.keep_input);
   set_activation(attrs, "activation_grad", epilogue.slope);
   set_flag(attrs, "bias_grad", epilogue.bias_grad);
+  set_flag(attrs, "parameter_grads", epilogue.parameter_grads);
   set_flag(attrs, "descend", epilogue.descend);
 }
 
@@ -70,6 +72,7 @@ Attrs epilogue_attrs(unsigned steps) {
   }
   if (takes(EpilogueStep::slope)) attrs.set("activation_grad", std::string("relu"));
   if (takes(EpilogueStep::bias_grad)) attrs.set("bias_grad", true);
+  if (takes(EpilogueStep::parameter_grads)) attrs.set("parameter_grads", true);
   if (takes(EpilogueStep::descend)) attrs.set("descend", true);
   return attrs;
 }

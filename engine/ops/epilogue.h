@@ -23,7 +23,8 @@ struct Epilogue {
   Activation slope =
       Activation::none;    ///< multiplies by the activation's slope at the last input: relu's result, gelu's input
   bool bias_grad = false;  ///< outputs[1] is inputs[1], dy, summed over all leading dims
-  bool descend = false;    ///< outputs -= learning_rate * result; the outputs accumulate
+  bool parameter_grads = false;  ///< of a norm's gradient: outputs[1..] are those of its parameters
+  bool descend = false;          ///< outputs -= learning_rate * result; the outputs accumulate
 
   friend bool operator==(const Epilogue&, const Epilogue&) = default;
 };
@@ -38,7 +39,8 @@ enum class EpilogueStep : uint8_t {
   bias_grad = 8,
   descend = 16,
   residual = 32,
-  relu = 64
+  relu = 64,
+  parameter_grads = 128
 };
 template <class... Steps>
 constexpr unsigned bits(Steps... steps) {

@@ -6,7 +6,7 @@
 
 namespace trainctl {
 
-extern const OpDef relu_op, relu_grad_op, gelu_op, gelu_grad_op, add_bias_op, bias_grad_op;
+extern const OpDef relu_op, relu_grad_op, gelu_op, gelu_grad_op, add_bias_op, add_op, bias_grad_op;
 
 const KernelDef& activation_kernel(Activation activation) {
   check(activation != Activation::none, "an activation");
@@ -19,6 +19,7 @@ const KernelDef& slope_kernel(Activation activation) {
 }
 
 const KernelDef& bias_kernel() { return add_bias_op.kernel; }
+const KernelDef& residual_kernel() { return add_op.kernel; }
 const KernelDef& bias_grad_kernel() { return bias_grad_op.kernel; }
 
 }  // namespace trainctl

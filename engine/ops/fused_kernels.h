@@ -1,4 +1,4 @@
-// The kernels that compute the steps of a product's epilogue when the product does not fuse them.
+// The kernels that compute the steps of an epilogue when the kernel before them does not.
 #pragma once
 
 #include "engine/ops/kernel_def.h"
@@ -11,6 +11,8 @@ const KernelDef& activation_kernel(Activation activation);
 const KernelDef& slope_kernel(Activation activation);
 /// (x, b) -> y
 const KernelDef& bias_kernel();
+/// (a, b) -> a + b
+const KernelDef& residual_kernel();
 /// (dy) -> db
 const KernelDef& bias_grad_kernel();
 

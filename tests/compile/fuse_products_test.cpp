@@ -1,4 +1,5 @@
-// What compile() fuses into a matrix product (engine/compile/fuse_products.cpp, fuse_bias_grad.cpp).
+// What compile() fuses into a matrix product or a norm's gradient (engine/compile/fuse_products.cpp,
+// fuse_bias_grad.cpp, fuse_norm_grads.cpp).
 #include <doctest/doctest.h>
 
 #include <algorithm>
@@ -119,4 +120,67 @@ TEST_CASE("an activation of a sum over ranks is not fused into one rank's produc
   const auto products = of(all[0], "matmul");
   CHECK(std::none_of(products.begin(), products.end(),
                      [](const Instruction* i) { return i->name.starts_with("layer1") && i->attrs.has("activation"); }));
+}
+
+namespace {
+
+/// Two residual blocks: x + dense(norm(x)).
+std::vector<Program> residual_blocks(const std::string& norm, const std::string& more = "", int ranks = 1) {
+  const JobSpec spec = parse_job(R"(
+dataset: {type: random, shape: [16], label_shape: [16], label_dtype: f32, batch: 8}
+network:
+  - {name: first, type: dense, units: 16}
+  - {name: norm1, type: )" + norm + R"(}
+  - {name: dense1, type: dense, units: 16}
+  - {name: sum1, type: add, inputs: [first, dense1]}
+  - {name: norm2, type: )" + norm + R"(}
+  - {name: dense2, type: dense, units: 16}
+  - {name: sum2, type: add, inputs: [sum1, dense2]}
+  - {name: last, type: dense, units: 16}
+loss: mse
+optimizer: {type: adam, learning_rate: 0.01}
+)" + more + "\nlaunch: {ranks: " + std::to_string(ranks) +
+                                     "}\n",
+                                 "job.yaml");
+  const Graph graph = build_graph(spec, data_and_label({16}, {16}));
+  const CostModel cost = CostModel();
+  return compile_all(graph, make_plan(graph, spec, cost), spec, cost);
+}
+
+}  // namespace
+
+TEST_CASE("a residual is added by the product before it, and its gradient by the norm's") {
+  const Program program = residual_blocks("layer_norm", "parallel: {mode: stand_alone}")[0];
+  CHECK(count(program, "add") == 0);
+  int residuals = 0;
+  for (const Instruction* product : of(program, "matmul")) residuals += product->attrs.flag("residual") ? 1 : 0;
+  CHECK(residuals == 2);
+  const auto gradients = of(program, "layer_norm_grad");
+  REQUIRE(gradients.size() == 2);
+  for (const Instruction* gradient : gradients) {
+    CHECK(gradient->attrs.flag("residual"));
+    CHECK(gradient->inputs.size() == 6);
+  }
+}
+
+TEST_CASE("one kernel computes the gradients of a norm's input and parameters") {
+  for (const auto& [norm, parameters] : {std::pair{"layer_norm", 2}, std::pair{"rms_norm", 1}}) {
+    CAPTURE(norm);
+    const Program program = residual_blocks(norm, "parallel: {mode: stand_alone, micro_batches: 2}")[0];
+    CHECK(count(program, std::string(norm) + "_param_grad") == 0);
+    const auto gradients = of(program, std::string(norm) + "_grad");
+    REQUIRE(gradients.size() == 4);
+    for (const Instruction* gradient : gradients)
+      CHECK(gradient->outputs.size() == static_cast<size_t>(1 + parameters));
+    CHECK_FALSE(gradients[0]->outputs[1].accumulate);
+    CHECK(gradients[3]->outputs[1].accumulate);
+  }
+}
+
+TEST_CASE("a norm without parameters has a gradient of its input alone") {
+  const Program program = residual_blocks("layer_norm, affine: false", "parallel: {mode: stand_alone}")[0];
+  for (const Instruction* gradient : of(program, "layer_norm_grad")) {
+    CHECK(gradient->outputs.size() == 1);
+    CHECK(gradient->attrs.flag("residual"));
+  }
 }

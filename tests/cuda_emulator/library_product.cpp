@@ -55,6 +55,7 @@ void run(const Product& p) {
         const int64_t at = z * p.c_step + i * p.n + j;
         if (p.descend != nullptr) sum *= -*p.descend;
         if (p.accumulate) sum += element(p.c, p.result, at);
+        if (p.residual != nullptr) sum += element(p.residual, p.result, at);
         if (p.result == DType::f32)
           static_cast<float*>(p.c)[at] = static_cast<float>(sum);
         else

@@ -144,6 +144,8 @@ Outputs with_epilogue(Tensor64 result, const Inputs& in, const Attrs& attrs) {
     const std::vector<double>& bias = in[2].values;
     for (size_t i = 0; i < result.values.size(); ++i) result.values[i] += bias[i % bias.size()];
   }
+  if (epilogue.residual)
+    for (size_t i = 0; i < result.values.size(); ++i) result.values[i] += in.back().values[i];
   Tensor64 out = result;
   for (size_t i = 0; i < out.values.size(); ++i) {
     out.values[i] = activated(epilogue.activation, result.values[i]);

@@ -97,7 +97,7 @@ CpuKernel prepare_conv2d(const KernelCall& call) {
   steps.finish(dnnl::convolution_forward(made), made.scratchpad_desc());
   std::vector<CpuKernel> kernels = {steps.kernel()};
   if (epilogue.activation != Activation::none && !relu)
-    kernels.push_back(cpu::kernel_apart(activation_kernel(epilogue.activation), call, {before}, y));
+    kernels.push_back(cpu::kernel_apart(activation_kernel(epilogue.activation), call, {before}, {y}));
   return cpu::in_order(std::move(kernels));
 }
 

@@ -2,6 +2,7 @@
 // kernels of bias and activation run on the result, unless cuDNN has done that too.
 #include "engine/ops/conv2d/conv_library_cuda.h"
 #include "engine/ops/conv2d/conv_tiles_cuda.h"
+#include "engine/ops/cuda/kernels_in_order_cuda.h"
 #include "engine/ops/cuda/launch_cuda.h"
 #include "engine/ops/cuda/say_once.h"
 #include "engine/ops/fused_kernels.h"
@@ -50,22 +51,11 @@ CudaKernel convolution(const CudaKernelCall& call, ConvProblem problem) {
   return by_own_kernel(problem, call.scratch);
 }
 
-CudaKernel in_order(std::vector<CudaKernel> kernels) {
-  if (kernels.size() == 1) return kernels[0];
-  return [kernels = std::move(kernels)](CudaStream stream) {
-    for (const CudaKernel& kernel : kernels) kernel(stream);
-  };
-}
-
 /// The kernel of a fused op, with its own operands; of a bias, along the channels.
 CudaKernel apart(const CudaKernelCall& call, const KernelDef& def, std::vector<TensorArg> in, TensorArg out) {
-  const CudaKernelDef* kernel = find_cuda_kernel(def.name);
-  check(kernel != nullptr, std::string("no CUDA kernel of ") + def.name);
   CudaKernelCall one = call;
-  one.in = std::move(in);
-  one.out = {std::move(out)};
   if (!is_channels_last(call.attrs)) one.attrs.set("dim", int64_t{1});
-  return kernel->prepare(one);
+  return cuda::kernel_apart(def, one, std::move(in), {std::move(out)});
 }
 
 /// The kernels of bias and activation, from `sums` to y.
@@ -97,13 +87,13 @@ CudaKernel prepare_conv2d(const CudaKernelCall& call) {
     problem.finish = [call](const ConvTensors& t, CudaScratch* scratch) {
       CudaKernelCall on = call;
       on.scratch = scratch;
-      return in_order(epilogue_kernels(on, t.y, t.bias, t.y));
+      return cuda::in_order(epilogue_kernels(on, t.y, t.bias, t.y));
     };
     return convolution(call, std::move(problem));
   }
   std::vector<CudaKernel> kernels = {convolution(call, std::move(problem))};
   for (CudaKernel& kernel : epilogue_kernels(call, sums, bias, y)) kernels.push_back(std::move(kernel));
-  return in_order(std::move(kernels));
+  return cuda::in_order(std::move(kernels));
 }
 
 CudaKernel prepare_conv2d_input_grad(const CudaKernelCall& call) {
@@ -116,7 +106,7 @@ CudaKernel prepare_conv2d_weight_grad(const CudaKernelCall& call) {
   std::vector<CudaKernel> kernels = {
       convolution(call, {ConvKind::weight, ConvShape::of(call.attrs, x.shape, dw.shape, dy.shape), {x, dw, dy}})};
   if (epilogue_of(call.attrs).bias_grad) kernels.push_back(apart(call, bias_grad_kernel(), {dy}, call.out[1]));
-  return in_order(std::move(kernels));
+  return cuda::in_order(std::move(kernels));
 }
 
 }  // namespace

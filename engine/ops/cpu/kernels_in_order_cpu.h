@@ -1,4 +1,4 @@
-// A kernel made of other kernels, for the steps of an epilogue that a product does not compute itself.
+// A kernel made of other kernels, for the steps of an epilogue that a kernel does not compute itself.
 #pragma once
 
 #include <utility>
@@ -19,12 +19,12 @@ inline CpuKernel in_order(std::vector<CpuKernel> kernels) {
 
 /// The kernel of a fused op, with its own operands.
 inline CpuKernel kernel_apart(const KernelDef& kernel, const KernelCall& call, std::vector<TensorArg> in,
-                              TensorArg out) {
+                              std::vector<TensorArg> out) {
   const CpuKernelDef* def = find_cpu_kernel(kernel.name);
   check(def != nullptr, std::string("no CPU kernel of ") + kernel.name);
   KernelCall one = call;
   one.in = std::move(in);
-  one.out = {std::move(out)};
+  one.out = std::move(out);
   return def->prepare(one);
 }
 

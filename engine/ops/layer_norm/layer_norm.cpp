@@ -8,6 +8,7 @@
 #include "engine/ops/grad_builder.h"
 #include "engine/ops/layer_def.h"
 #include "engine/ops/layer_fields.h"
+#include "engine/ops/norm_grad.h"
 #include "engine/ops/op_family.h"
 
 namespace trainctl {
@@ -135,14 +136,13 @@ extern const OpDef layer_norm_op = {
     .inner_sum = InnerSum{&layer_norm_stats_kernel, stats_shape, &layer_norm_apply_kernel, 1},
 };
 
-/// (dy, x, mean, rstd[, gamma]) -> dx
+/// (dy, x, mean, rstd[, gamma][, residual]) -> dx(, dgamma, dbeta)
 extern const OpDef layer_norm_grad_op = {
     .name = "layer_norm_grad",
-    .infer = [](Infos in, const Attrs&) -> std::vector<TensorInfo> {
-      expect_inputs("layer_norm_grad", in, 4, 5);
-      return {in[1]};
-    },
+    .infer = [](Infos in, const Attrs& attrs) { return infer_norm_grad("layer_norm_grad", in, attrs, 5, 2); },
     .kernel = {.name = "layer_norm_grad",
+               .accumulates = 6,
+               .takes = bits(EpilogueStep::residual, EpilogueStep::parameter_grads),
                .cost = elementwise_cost<12>,
                .example =
                    [] {
@@ -165,6 +165,7 @@ extern const OpDef layer_norm_param_grad_op = {
     },
     .kernel = {.name = "layer_norm_param_grad",
                .accumulates = 3,
+               .as_epilogue = [](const Attrs&) { return EpilogueRole{EpilogueStep::parameter_grads}; },
                .cost = reduction_cost<4>,
                .example =
                    [] {

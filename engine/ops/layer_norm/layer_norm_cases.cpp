@@ -104,6 +104,59 @@ Outputs grad_apply(const NaiveCall& call) {
   return {dx};
 }
 
+/// dx (+ a residual)(, dgamma, dbeta): in is dy, x, mean, rstd(, gamma)(, residual).
+Outputs grad(const NaiveCall& call) {
+  const Epilogue epilogue = epilogue_of(call.attrs);
+  Inputs in = call.in;
+  if (epilogue.residual) in.pop_back();
+  const int64_t n = in[0].shape.back();
+  Tensor64 dx = in[0], dgamma = zeros({n}), dbeta = zeros({n});
+  std::vector<double> of_g(in[2].values.size()), of_product(in[2].values.size());
+  for (int64_t i = 0; i < num_elements(dx.shape); ++i) {
+    const Terms terms = Terms::of(in, 5, i);
+    of_g[i / n] += terms.g / static_cast<double>(n);
+    of_product[i / n] += terms.g * terms.xhat / static_cast<double>(n);
+    dgamma.values[i % n] += in[0].values[i] * terms.xhat;
+    dbeta.values[i % n] += in[0].values[i];
+  }
+  for (int64_t i = 0; i < num_elements(dx.shape); ++i) {
+    const Terms terms = Terms::of(in, 5, i);
+    dx.values[i] = in[3].values[i / n] * (terms.g - of_g[i / n] - terms.xhat * of_product[i / n]);
+    if (epilogue.residual) dx.values[i] += call.in.back().values[i];
+  }
+  return epilogue.parameter_grads ? Outputs{dx, dgamma, dbeta} : Outputs{dx};
+}
+
+/// Gradients with what the compiler fuses: rows that fill their threads and that do not, whole packs and not, many rows
+/// and few, longer than a block of threads.
+void add_gradients(std::vector<KernelCase>& calls) {
+  using Fill = CaseOperand::Fill;
+  for (const Shape& shape :
+       {Shape{5, 7}, Shape{1, 8}, Shape{37, 24}, Shape{3, 2, 264}, Shape{517, 96}, Shape{9, 3200}, Shape{3, 8200}}) {
+    for (const DType type : {DType::f32, DType::bf16}) {
+      for (const bool affine : {true, false}) {
+        for (const Epilogue& epilogue : {Epilogue{.residual = true}, Epilogue{.parameter_grads = true},
+                                         Epilogue{.residual = true, .parameter_grads = true}}) {
+          const Shape rows(shape.begin(), shape.end() - 1);
+          const CaseOperand x{.shape = shape, .dtype = type}, row{rows, Fill::positive};
+          KernelCase call{"layer_norm_grad", {x, x, row, row}, {unwritten(shape, type)}, {{"eps", 1e-5}}};
+          if (affine) call.in.push_back({.shape = {shape.back()}, .dtype = type});
+          if (epilogue.residual) call.in.push_back(x);
+          if (epilogue.parameter_grads) {
+            CaseOperand sums{.shape = {shape.back()}, .accumulate = affine};
+            if (!affine) sums.fill = Fill::unwritten;
+            call.out.insert(call.out.end(), 2, sums);
+          }
+          set_epilogue(call.attrs, epilogue);
+          call.tolerance = type == DType::bf16 ? 1e-2 : 2e-5;
+          call.f32_on_cpu = type == DType::bf16;
+          calls.push_back(std::move(call));
+        }
+      }
+    }
+  }
+}
+
 /// Parts of rows of odd sizes, of one element, and long ones, with gamma and beta and without; two and three parts.
 std::vector<KernelCase> kernels() {
   std::vector<KernelCase> calls;
@@ -137,6 +190,7 @@ std::vector<KernelCase> kernels() {
       }
     }
   }
+  add_gradients(calls);
   return calls;
 }
 
@@ -158,7 +212,8 @@ extern const OpCases layer_norm_cases = {
                    "gamma and beta are used in every row a"}},
     .shape_errors = {{{"layer_norm", {{{2, 3}}, {{2}}, {{3}}}}, "layer_norm: the weight is [2], expected [3]"}},
     .kernels = kernels(),
-    .kernel_references = {{"layer_norm_stats", stats},
+    .kernel_references = {{"layer_norm_grad", grad},
+                          {"layer_norm_stats", stats},
                           {"layer_norm_apply", apply},
                           {"layer_norm_grad_stats", grad_stats},
                           {"layer_norm_grad_apply", grad_apply}},

@@ -4,9 +4,13 @@
 #include <cmath>
 
 #include "engine/ops/cpu/math_cpu.h"
-#include "engine/ops/kernel.h"
+#include "engine/ops/cpu/norm_grad_cpu.h"
+#include "engine/ops/op_def.h"
 
 namespace trainctl {
+
+extern const OpDef layer_norm_param_grad_op;
+
 namespace {
 
 struct Rows {
@@ -40,7 +44,7 @@ CpuKernel prepare_layer_norm(const KernelCall& call) {
   };
 }
 
-CpuKernel prepare_layer_norm_grad(const KernelCall& call) {
+CpuKernel prepare_plain_grad(const KernelCall& call) {
   return [rows = rows_of(call.in[0]), dy0 = call.in[0].as<float>(), x0 = call.in[1].as<float>(),
           means = call.in[2].as<float>(), rstds = call.in[3].as<float>(),
           gamma = call.in.size() > 4 ? call.in[4].as<float>() : nullptr, dx0 = call.out[0].as<float>()] {
@@ -185,6 +189,10 @@ CpuKernel prepare_layer_norm_param_grad(const KernelCall& call) {
       }
     }
   };
+}
+
+CpuKernel prepare_layer_norm_grad(const KernelCall& call) {
+  return cpu::prepare_norm_grad(call, prepare_plain_grad, layer_norm_param_grad_op.kernel, 2);
 }
 
 }  // namespace

@@ -1,10 +1,14 @@
 // Normalises each row (the last dim, n): y = xhat * gamma + beta, xhat = (x - mean) * rstd.
 //   g = dy * gamma    dx = rstd * (g - mean(g) - xhat * mean(g * xhat))    dgamma = sum dy * xhat    dbeta = sum dy
 #include "engine/ops/cuda/cuda_kernel.h"
-#include "engine/ops/cuda/norms_cuda.cuh"
+#include "engine/ops/cuda/norm_grads_cuda.cuh"
 #include "engine/ops/cuda/sums_cuda.cuh"
+#include "engine/ops/op_def.h"
 
 namespace trainctl {
+
+extern const OpDef layer_norm_param_grad_op;
+
 namespace {
 
 // Of a row
@@ -224,7 +228,7 @@ CudaKernel prepare_layer_norm(const CudaKernelCall& call) {
   });
 }
 
-CudaKernel prepare_layer_norm_grad(const CudaKernelCall& call) {
+CudaKernel prepare_plain_grad(const CudaKernelCall& call) {
   const TensorArg &dy = call.in[0], &x = call.in[1], &dx = call.out[0], *gamma = optional_input(call, 4);
   return with_common_type({&dy, &x, &dx, gamma ? gamma : &x}, [&](auto t) {
     using T = decltype(t);
@@ -309,6 +313,10 @@ CudaKernel prepare_layer_norm_param_grad(const CudaKernelCall& call) {
                                 SumOutput::of(call, 1, 1.0)};
     return prepare_column_sums<kPack<T>>(call, rows_of(x), n, {&dy, &x}, term, "layer_norm_param_grad");
   });
+}
+
+CudaKernel prepare_layer_norm_grad(const CudaKernelCall& call) {
+  return prepare_norm_grad<true>(call, prepare_plain_grad, layer_norm_param_grad_op.kernel);
 }
 
 }  // namespace

@@ -56,7 +56,8 @@ struct Prepared {
   }
   cublasStatus_t run(const Product& p, const void* alpha, const void* beta, void* workspace, CudaStream stream,
                      const cublasLtMatmulHeuristicResult_t& with) const {
-    return lt.matmul(lt.handle, desc, alpha, p.b, layouts[0], p.a, layouts[1], beta, p.c, layouts[2], p.c, layouts[2],
+    const void* const added = p.residual != nullptr ? p.residual : p.c;
+    return lt.matmul(lt.handle, desc, alpha, p.b, layouts[0], p.a, layouts[1], beta, added, layouts[2], p.c, layouts[2],
                      &with.algo, workspace, kWorkspace, stream);
   }
 };
@@ -141,7 +142,7 @@ std::vector<cublasLtMatmulHeuristicResult_t> candidates_of(const Prepared& prepa
   set(CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, uint32_t{CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE});
   set(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, alignment(p.b));
   set(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, alignment(p.a));
-  set(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, alignment(p.c));
+  set(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, alignment(p.residual != nullptr ? p.residual : p.c));
   set(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, alignment(p.c));
   std::vector<cublasLtMatmulHeuristicResult_t> found(kCandidates);
   int count = 0;
@@ -164,6 +165,7 @@ std::string text_of(const Product& p, cublasLtEpilogue_t epilogue) {
         int64_t{alignment(p.c)}}) {
     text += (text.empty() ? "" : ",") + std::to_string(part);
   }
+  if (p.residual != nullptr) text += ",residual" + std::to_string(alignment(p.residual));
   if (p.is_fp8()) text += std::string(",fp8") + (p.a_squares ? "a" : "") + (p.b_squares ? "b" : "");
   return text;
 }
@@ -191,7 +193,7 @@ std::optional<CudaKernel> prepare_cublas(const Product& p, CudaScratch& scratch)
     auto* const scalars = static_cast<float*>(memory->memory());
     void* const workspace = static_cast<char*>(memory->memory()) + kScalarBytes;
     const float one = 1.0f, zero = 0.0f;
-    const void *alpha = &one, *beta = p.accumulate ? &one : &zero;
+    const void *alpha = &one, *beta = p.accumulate || p.residual != nullptr ? &one : &zero;
     if (p.descend != nullptr) {
       write_descent_scalars(p.descend, scalars, stream);
       alpha = scalars;

@@ -43,7 +43,7 @@ std::string operands(Infos in, const Attrs& attrs) {
 std::vector<TensorInfo> infer(Infos in, const Attrs& attrs) {
   const Epilogue epilogue = epilogue_of(attrs);
   const bool slope = epilogue.slope != Activation::none;
-  const size_t fused = (epilogue.bias ? 1 : 0) + (slope ? 1 : 0);
+  const size_t fused = (epilogue.bias ? 1 : 0) + (epilogue.residual ? 1 : 0) + (slope ? 1 : 0);
   expect_inputs("matmul", in, 2 + fused, 2 + fused);
   expect_floats("matmul", in);
   expect_ndim("matmul", in[0], 2);
@@ -65,6 +65,7 @@ std::vector<TensorInfo> infer(Infos in, const Attrs& attrs) {
   TensorInfo out{leading_of(in[0]), out_type(attrs, in[0].dtype)};
   out.shape.insert(out.shape.end(), {a.rows, b.cols});
   if (epilogue.bias) expect_shape("matmul", "the bias", in[2], {b.cols});
+  if (epilogue.residual) expect_shape("matmul", "the residual", in.back(), out.shape);
   if (slope) expect_shape("matmul", "the place of the slope", in.back(), out.shape);
   if (epilogue.keep_input) return {out, out};
   return {out};
@@ -76,20 +77,22 @@ RuleText rule(Infos in, const Attrs& attrs) {
   const std::string b = (in[1].shape.size() == 2 ? "" : leading) + (attrs.flag("transpose_b") ? "nk" : "kn");
   const std::string out = leading + "mn";
   const Epilogue epilogue = epilogue_of(attrs);
-  return {a + "," + b + (epilogue.bias ? ",n" : "") + (epilogue.slope != Activation::none ? "," + out : "") + "->" +
-          out + (epilogue.keep_input ? "," + out : "")};
+  const bool last = epilogue.residual || epilogue.slope != Activation::none;
+  return {a + "," + b + (epilogue.bias ? ",n" : "") + (last ? "," + out : "") + "->" + out +
+          (epilogue.keep_input ? "," + out : "")};
 }
 
 Cost cost(Infos in, Infos out, const Attrs& attrs) {
   return traffic_cost(in, out, 2.0 * static_cast<double>(matrix_of(in[0], attrs.flag("transpose_a")).cols));
 }
 
-/// The rows are those of A and C; of a fused slope also of its place.
+/// The rows are those of A and C; also of a residual, or of the place of a slope.
 RowOperands row_operands(const Attrs& attrs) {
   if (attrs.flag("transpose_a")) return {};
   const Epilogue epilogue = epilogue_of(attrs);
-  const unsigned slope = epilogue.slope == Activation::none ? 0u : epilogue.bias ? 8u : 4u;
-  return {1u | slope, epilogue.keep_input ? 3u : 1u};
+  const bool has_last = epilogue.residual || epilogue.slope != Activation::none;
+  const unsigned last = !has_last ? 0u : epilogue.bias ? 8u : 4u;
+  return {1u | last, epilogue.keep_input ? 3u : 1u};
 }
 
 /// cuBLASLt's workspace and two factors (cublas_product_cuda.cpp).
@@ -156,7 +159,7 @@ extern const OpDef matmul_op = {
     .backward = backward,
     .kernel = {.name = "matmul",
                .accumulates = 1,
-               .takes = bits(EpilogueStep::bias, EpilogueStep::activation, EpilogueStep::slope),
+               .takes = bits(EpilogueStep::bias, EpilogueStep::residual, EpilogueStep::activation, EpilogueStep::slope),
                .is_product = true,
                .row_operands = row_operands,
                .launch_role = LaunchRole::product,

@@ -110,6 +110,13 @@ std::vector<OpCase> rows() {
     fused({{{5, 7}}, {{11, 7}}, {{5, 11}}}, true, {.slope = gelu}, {{5, 11}});
     fused({{{6, 16}}, {{24, 16}}, {{6, 24}}}, true, {.slope = gelu}, {{6, 24}});
   }
+  fused({{{5, 7}}, {{11, 7}}, {{5, 11}}}, true, {.residual = true}, {{5, 11}});
+  fused({{{2, 6, 7}}, {{7, 4}}, {{4}}, {{2, 6, 4}}}, false, {.bias = true, .residual = true}, {{2, 6, 4}});
+  fused({{{6, 2, 5}}, {{6, 5, 4}}, {{6, 2, 4}}}, false, {.residual = true}, {{6, 2, 4}});
+  fused({{{34, 132}}, {{68, 132}}, {{68}}, {{34, 68}}}, true,
+        {.bias = true, .residual = true, .activation = Activation::relu}, {{34, 68}});
+  fused({{{6, 17}}, {{24, 17}}, {{24}}, {{6, 24}}}, true,
+        {.bias = true, .residual = true, .activation = Activation::gelu_tanh, .keep_input = true}, {{6, 24}, {6, 24}});
   fused({{{5, 7}}, {{7, 11}}, {{5, 11}}}, false, {.slope = Activation::relu}, {{5, 11}});
   fused({{{6, 1}}, {{1, 12}}, {{6, 12}}}, false, {.slope = Activation::relu}, {{6, 12}});
   fused({{{34, 132}}, {{132, 68}}, {{34, 68}}}, false, {.slope = Activation::relu}, {{34, 68}});

@@ -1,6 +1,7 @@
 // C[.., m, n] = A[.., m, k] * B[k, n] (or B[.., k, n]); each side may be transposed. matmul_weight_grad contracts
-// all leading dims: dW[n, k] = dY^T X, or dW[k, n] = X^T dY with kn. Bias and relu are part of the product; other
-// fused ops run after it. matmul_fp8 is the same product of the factors' values.
+// all leading dims: dW[n, k] = dY^T X, or dW[k, n] = X^T dY with kn. Bias and relu are part of the product, and it adds
+// itself to a copy of a residual; other fused ops run after it. matmul_fp8 is the same product of the factors' values.
+#include <algorithm>
 #include <memory>
 
 #include "engine/graph/e4m3.h"
@@ -19,16 +20,21 @@ CpuKernel prepare_matmul(const KernelCall& call) {
   set_matmul_shape(call, p);
   const Epilogue epilogue = epilogue_of(call.attrs);
   p.bias = epilogue.bias ? call.in[2].as<float>() : nullptr;
-  p.relu = epilogue.activation == Activation::relu;
+  p.relu = epilogue.activation == Activation::relu && !epilogue.residual;
   p.threads = call.threads;
   const TensorArg& before = epilogue.keep_input ? call.out[1] : c;
   p.c = before.as<float>();
-  std::vector<CpuKernel> kernels = {cpu::prepare_product(p)};
+  std::vector<CpuKernel> kernels;
+  if (epilogue.residual) {
+    kernels.push_back([from = call.in.back().as<float>(), to = p.c, n = c.size()] { std::copy_n(from, n, to); });
+    p.accumulate = true;
+  }
+  kernels.push_back(cpu::prepare_product(p));
   const bool apart_from_product = epilogue.activation != Activation::none && !p.relu;
   if (apart_from_product)
-    kernels.push_back(cpu::kernel_apart(activation_kernel(epilogue.activation), call, {before}, c));
+    kernels.push_back(cpu::kernel_apart(activation_kernel(epilogue.activation), call, {before}, {c}));
   if (epilogue.slope != Activation::none)
-    kernels.push_back(cpu::kernel_apart(slope_kernel(epilogue.slope), call, {c, call.in.back()}, c));
+    kernels.push_back(cpu::kernel_apart(slope_kernel(epilogue.slope), call, {c, call.in.back()}, {c}));
   return cpu::in_order(std::move(kernels));
 }
 
@@ -42,7 +48,7 @@ CpuKernel prepare_matmul_weight_grad(const KernelCall& call) {
   p.threads = call.threads;
   std::vector<CpuKernel> kernels = {cpu::prepare_product(p)};
   if (epilogue_of(call.attrs).bias_grad)
-    kernels.push_back(cpu::kernel_apart(bias_grad_kernel(), call, {dy}, call.out[1]));
+    kernels.push_back(cpu::kernel_apart(bias_grad_kernel(), call, {dy}, {call.out[1]}));
   return cpu::in_order(std::move(kernels));
 }
 

@@ -1,7 +1,7 @@
 // matmul and matmul_weight_grad on a GPU: one Product for the whole call if there is one, else a plain product and then
 // the kernels of the fused ops.
 #include "engine/base/error.h"
-#include "engine/ops/cuda/cuda_kernel.h"
+#include "engine/ops/cuda/kernels_in_order_cuda.h"
 #include "engine/ops/fused_kernels.h"
 #include "engine/ops/matmul/product_cuda.h"
 #include "engine/ops/matmul/product_shape.h"
@@ -9,29 +9,13 @@
 namespace trainctl {
 namespace {
 
+using cuda::in_order;
 using cuda::Product;
 
 void set_types(Product& p, const TensorArg& a, const TensorArg& b, const TensorArg& c) {
   check(a.dtype == b.dtype, "the operands of a matrix product have one dtype");
   p.operands = a.dtype;
   p.result = c.dtype;
-}
-
-CudaKernel in_order(std::vector<CudaKernel> kernels) {
-  return [kernels = std::move(kernels)](CudaStream stream) {
-    for (const CudaKernel& kernel : kernels) kernel(stream);
-  };
-}
-
-/// The kernel of a fused op, with its own operands.
-CudaKernel apart(const CudaKernelCall& call, const KernelDef& def, std::vector<TensorArg> in,
-                 std::vector<TensorArg> out) {
-  const CudaKernelDef* kernel = find_cuda_kernel(def.name);
-  check(kernel != nullptr, std::string("no CUDA kernel of ") + def.name);
-  CudaKernelCall one = call;
-  one.in = std::move(in);
-  one.out = std::move(out);
-  return kernel->prepare(one);
 }
 
 Product product_of_matmul(const CudaKernelCall& call) {
@@ -51,6 +35,7 @@ CudaKernel unfused(const CudaKernelCall& call, const Product& plain) {
   Product p = plain;
   TensorArg sums = epilogue.keep_input ? call.out[1] : c;  // the activation's input
   p.c = sums.data;
+  if (epilogue.residual) p.residual = call.in.back().data;
   if (epilogue.bias) {
     p.bias = call.in[2].data;
     p.bias_type = call.in[2].dtype;
@@ -59,14 +44,14 @@ CudaKernel unfused(const CudaKernelCall& call, const Product& plain) {
   if (!product && epilogue.bias) {
     p.bias = nullptr;
     product = cuda::prepare_product(p, *call.scratch);
-    kernels.push_back(apart(call, bias_kernel(), {sums, call.in[2]}, {sums}));
+    kernels.push_back(cuda::kernel_apart(bias_kernel(), call, {sums, call.in[2]}, {sums}));
   }
   check(product.has_value(), "no kernel computes a plain matrix product");
   kernels.insert(kernels.begin(), *product);
   if (epilogue.activation != Activation::none)
-    kernels.push_back(apart(call, activation_kernel(epilogue.activation), {sums}, {c}));
+    kernels.push_back(cuda::kernel_apart(activation_kernel(epilogue.activation), call, {sums}, {c}));
   if (epilogue.slope != Activation::none)
-    kernels.push_back(apart(call, slope_kernel(epilogue.slope), {c, call.in.back()}, {c}));
+    kernels.push_back(cuda::kernel_apart(slope_kernel(epilogue.slope), call, {c, call.in.back()}, {c}));
   return in_order(std::move(kernels));
 }
 
@@ -80,6 +65,7 @@ CudaKernel prepare_matmul(const CudaKernelCall& call) {
     p.bias = call.in[2].data;
     p.bias_type = call.in[2].dtype;
   }
+  if (epilogue.residual) p.residual = call.in.back().data;
   p.activation = epilogue.activation;
   if (epilogue.keep_input) p.before = call.out[1].data;
   p.slope = epilogue.slope;
@@ -113,7 +99,7 @@ CudaKernel prepare_matmul_weight_grad(const CudaKernelCall& call) {
   }
   const std::optional<CudaKernel> product = cuda::prepare_product(p, *call.scratch);
   check(product.has_value(), "no kernel computes a plain matrix product");
-  return in_order({*product, apart(call, bias_grad_kernel(), {dy}, {db})});
+  return in_order({*product, cuda::kernel_apart(bias_grad_kernel(), call, {dy}, {db})});
 }
 
 CudaKernel prepare_matmul_fp8(const CudaKernelCall& call) {
@@ -143,7 +129,7 @@ CudaKernel prepare_matmul_fp8(const CudaKernelCall& call) {
   if (!bias) return *product;
   TensorArg sums = c;
   sums.accumulate = false;  // the product has added itself
-  return in_order({*product, apart(call, bias_kernel(), {sums, call.in[4]}, {sums})});
+  return in_order({*product, cuda::kernel_apart(bias_kernel(), call, {sums, call.in[4]}, {sums})});
 }
 
 }  // namespace

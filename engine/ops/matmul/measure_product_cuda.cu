@@ -27,6 +27,7 @@ class ProductTrial {
       product_.b = trial_.numbers(elements(p.k * p.n, p.b_step), p.operands);
     }
     product_.c = trial_.numbers(elements(p.m * p.n, p.c_step), p.result);
+    if (p.residual != nullptr) product_.residual = trial_.numbers(elements(p.m * p.n, p.c_step), p.result);
     workspace_ = trial_.memory(static_cast<int64_t>(workspace_bytes) + 256);
   }
 
@@ -39,7 +40,7 @@ class ProductTrial {
  private:
   bool once(const TryProduct& run, const cublasLtMatmulHeuristicResult_t& candidate, CudaStream stream) {
     static const float one = 1.0f, zero = 0.0f, rate = 1e-9f;
-    const void *alpha = &one, *beta = product_.accumulate ? &one : &zero;
+    const void *alpha = &one, *beta = product_.accumulate || product_.residual != nullptr ? &one : &zero;
     if (product_.descend != nullptr) {  // its factors are in device memory
       auto* const scalars = static_cast<float*>(workspace_);
       const float factors[2] = {-rate, one};

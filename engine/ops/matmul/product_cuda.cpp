@@ -23,10 +23,11 @@ constexpr double kLarge = 5e8;
 std::optional<CudaKernel> prepare_product(const Product& product, CudaScratch& scratch) {
   check(product.descend == nullptr || (product.accumulate && product.batch == 1),
         "an SGD step fused into a product accumulates");
+  check(product.residual == nullptr || !product.accumulate, "a product adds itself to C or to a residual, not to both");
   if (product.is_fp8()) return prepare_cublas(product, scratch);
   const Product p = normal_form(product);
   const double work = static_cast<double>(p.m) * static_cast<double>(p.n) * static_cast<double>(p.k * p.batch);
-  if (work < kLarge && p.a_row == 0 && small_step_kernels()) {
+  if (work < kLarge && p.a_row == 0 && p.residual == nullptr && small_step_kernels()) {
     if (std::optional<CudaKernel> thin = prepare_thin(p)) return thin;
     if (std::optional<CudaKernel> tile = prepare_tile(p)) return tile;
   }

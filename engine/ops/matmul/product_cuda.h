@@ -11,8 +11,8 @@
 
 namespace trainctl::cuda {
 
-/// C[m,n] (+)= op(A) op(B) (+ bias[n]), then the activation, or times an activation's slope; for each of `batch`
-/// products. All row-major; all but `a` contiguous.
+/// C[m,n] (+)= op(A) op(B) (+ bias[n]) (+ residual[m,n]), then the activation, or times an activation's slope; for each
+/// of `batch` products. All row-major; all but `a` contiguous.
 struct Product {
   int64_t m = 0, n = 0, k = 0;
   const void* a = nullptr;  ///< [m,k], or [k,m] when transposed
@@ -33,6 +33,7 @@ struct Product {
 
   const void* bias = nullptr;
   DType bias_type = DType::f32;
+  const void* residual = nullptr;  ///< [m,n] in C's type, laid out as C; not with accumulate
   Activation activation = Activation::none;
   void* before = nullptr;  ///< [m,n], or null: the activation's input, to be kept
   /// C is multiplied by this activation's slope.

@@ -8,6 +8,7 @@
 #include "engine/ops/grad_builder.h"
 #include "engine/ops/layer_def.h"
 #include "engine/ops/layer_fields.h"
+#include "engine/ops/norm_grad.h"
 #include "engine/ops/op_family.h"
 
 namespace trainctl {
@@ -125,14 +126,13 @@ extern const OpDef rms_norm_op = {
     .inner_sum = InnerSum{&rms_norm_stats_kernel, stats_shape, &rms_norm_apply_kernel, 1},
 };
 
-/// (dy, x, rstd[, gamma]) -> dx
+/// (dy, x, rstd[, gamma][, residual]) -> dx(, dgamma)
 extern const OpDef rms_norm_grad_op = {
     .name = "rms_norm_grad",
-    .infer = [](Infos in, const Attrs&) -> std::vector<TensorInfo> {
-      expect_inputs("rms_norm_grad", in, 3, 4);
-      return {in[1]};
-    },
+    .infer = [](Infos in, const Attrs& attrs) { return infer_norm_grad("rms_norm_grad", in, attrs, 4, 1); },
     .kernel = {.name = "rms_norm_grad",
+               .accumulates = 2,
+               .takes = bits(EpilogueStep::residual, EpilogueStep::parameter_grads),
                .cost = elementwise_cost<8>,
                .example =
                    [] {
@@ -154,6 +154,7 @@ extern const OpDef rms_norm_param_grad_op = {
     },
     .kernel = {.name = "rms_norm_param_grad",
                .accumulates = 1,
+               .as_epilogue = [](const Attrs&) { return EpilogueRole{EpilogueStep::parameter_grads}; },
                .cost = reduction_cost<3>,
                .example =
                    [] {

@@ -4,10 +4,14 @@
 #include <cmath>
 
 #include "engine/ops/cpu/math_cpu.h"
+#include "engine/ops/cpu/norm_grad_cpu.h"
 #include "engine/ops/cpu/threads_cpu.h"
-#include "engine/ops/kernel.h"
+#include "engine/ops/op_def.h"
 
 namespace trainctl {
+
+extern const OpDef rms_norm_param_grad_op;
+
 namespace {
 
 constexpr int64_t kLeastElements = 32768;  ///< that are worth waking a thread for
@@ -45,7 +49,7 @@ CpuKernel prepare_rms_norm(const KernelCall& call) {
   };
 }
 
-CpuKernel prepare_rms_norm_grad(const KernelCall& call) {
+CpuKernel prepare_plain_grad(const KernelCall& call) {
   return [rows = Rows(call, call.in[0]), dy0 = call.in[0].as<float>(), x0 = call.in[1].as<float>(),
           rstds = call.in[2].as<float>(), gamma = call.in.size() > 3 ? call.in[3].as<float>() : nullptr,
           dx0 = call.out[0].as<float>()] {
@@ -160,6 +164,10 @@ CpuKernel prepare_rms_norm_param_grad(const KernelCall& call) {
       }
     });
   };
+}
+
+CpuKernel prepare_rms_norm_grad(const KernelCall& call) {
+  return cpu::prepare_norm_grad(call, prepare_plain_grad, rms_norm_param_grad_op.kernel, 1);
 }
 
 }  // namespace

@@ -1,9 +1,13 @@
 // Divides each row (the last dim, n) by its root mean square: y = xhat * gamma, xhat = x * rstd.
 //   g = dy * gamma    dx = rstd * (g - xhat * mean(g * xhat))    dgamma = sum dy * xhat
-#include "engine/ops/cuda/norms_cuda.cuh"
+#include "engine/ops/cuda/norm_grads_cuda.cuh"
 #include "engine/ops/cuda/sums_cuda.cuh"
+#include "engine/ops/op_def.h"
 
 namespace trainctl {
+
+extern const OpDef rms_norm_param_grad_op;
+
 namespace {
 
 // Of a row
@@ -214,7 +218,7 @@ CudaKernel prepare_rms_norm(const CudaKernelCall& call) {
   });
 }
 
-CudaKernel prepare_rms_norm_grad(const CudaKernelCall& call) {
+CudaKernel prepare_plain_grad(const CudaKernelCall& call) {
   const TensorArg &dy = call.in[0], &x = call.in[1], &dx = call.out[0], *gamma = optional_input(call, 3);
   return with_common_type({&dy, &x, &dx, gamma ? gamma : &x}, [&](auto t) {
     using T = decltype(t);
@@ -289,6 +293,10 @@ CudaKernel prepare_rms_norm_param_grad(const CudaKernelCall& call) {
     const ParameterTerm<T> term{ref<T>(dy), ref<T>(x), statistic(call.in[2]), SumOutput::of(call, 0, 1.0)};
     return prepare_column_sums<kPack<T>>(call, rows_of(x), x.shape.back(), {&dy, &x}, term, "rms_norm_param_grad");
   });
+}
+
+CudaKernel prepare_rms_norm_grad(const CudaKernelCall& call) {
+  return prepare_norm_grad<false>(call, prepare_plain_grad, rms_norm_param_grad_op.kernel);
 }
 
 }  // namespace

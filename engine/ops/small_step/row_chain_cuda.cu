@@ -86,7 +86,7 @@ std::optional<Link> product_link(const CudaKernelCall& call) {
   const auto is_relu_or_none = [](Activation a) { return a == Activation::none || a == Activation::relu; };
   const bool plain = a.dtype == DType::f32 && b.dtype == DType::f32 && c.dtype == DType::f32 && !call.tf32 &&
                      !call.attrs.flag("tf32") && !c.accumulate && call.out.size() == 1 && b.shape.size() == 2 &&
-                     !call.attrs.flag("transpose_a") && is_relu_or_none(epilogue.activation) &&
+                     !call.attrs.flag("transpose_a") && !epilogue.residual && is_relu_or_none(epilogue.activation) &&
                      is_relu_or_none(epilogue.slope);
   if (!plain) return std::nullopt;
   Product p;

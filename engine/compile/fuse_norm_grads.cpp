@@ -1,0 +1,67 @@
+// The gradients of a norm's input and of its parameters read the same dy, x and statistics. One kernel computes all of
+// them; those of the parameters are its outputs 1 and 2.
+#include <algorithm>
+
+#include "engine/compile/conflicts.h"
+#include "engine/compile/passes.h"
+
+namespace trainctl {
+namespace {
+
+bool takes_parameter_grads(const VirtualInstruction& v) {
+  const KernelDef* kernel = kernel_of(v.code);
+  return kernel != nullptr && kernel->takes_step(EpilogueStep::parameter_grads) && v.outputs.size() == 1;
+}
+
+/// All that the parameters' gradients read are the first inputs of the input's gradient.
+bool belong_together(const VirtualInstruction& of_parameters, const VirtualInstruction& of_input) {
+  if (of_parameters.inputs.size() > of_input.inputs.size()) return false;
+  for (size_t i = 0; i < of_parameters.inputs.size(); ++i) {
+    const Operand &a = of_parameters.code.inputs[i], &b = of_input.code.inputs[i];
+    if (of_parameters.inputs[i] != of_input.inputs[i] || a.offset != b.offset || a.shape != b.shape) return false;
+  }
+  return true;
+}
+
+/// The joined instruction is put at `place`, the other is marked for removal.
+void join(Compiler& c, size_t parameters, size_t input, size_t place) {
+  VirtualInstruction both = std::move(c.code[input]);
+  VirtualInstruction& one = c.code[parameters];
+  Epilogue epilogue = epilogue_of(both.code.attrs);
+  epilogue.parameter_grads = true;
+  set_epilogue(both.code.attrs, epilogue);
+  both.outputs.insert(both.outputs.end(), one.outputs.begin(), one.outputs.end());
+  both.code.outputs.insert(both.code.outputs.end(), one.code.outputs.begin(), one.code.outputs.end());
+  VirtualInstruction& other = c.code[place == input ? parameters : input];
+  other = {};
+  other.code.opcode = Opcode::wait;  // removed below
+  c.code[place] = std::move(both);
+}
+
+}  // namespace
+
+void fuse_norm_grads(Compiler& c) {
+  std::vector<std::vector<size_t>> of_dy(c.buffers.size());  // the gradients of inputs that are computed from it
+  for (size_t i = 0; i < c.code.size(); ++i)
+    if (takes_parameter_grads(c.code[i])) of_dy[static_cast<size_t>(c.code[i].inputs[0])].push_back(i);
+  for (size_t parameters = 0; parameters < c.code.size(); ++parameters) {
+    if (epilogue_role(c.code[parameters]).step != EpilogueStep::parameter_grads) continue;
+    std::vector<size_t>& candidates = of_dy[static_cast<size_t>(c.code[parameters].inputs[0])];
+    const auto found = std::find_if(candidates.begin(), candidates.end(),
+                                    [&](size_t i) { return belong_together(c.code[parameters], c.code[i]); });
+    if (found == candidates.end()) continue;
+    const size_t input = *found;
+    // Prefer the place of the input's gradient, which the rest of the backward pass waits for.
+    if (can_move(c, c.code[parameters], parameters, input)) {
+      join(c, parameters, input, input);
+    } else if (can_move(c, c.code[input], input, parameters)) {
+      join(c, parameters, input, parameters);
+    } else {
+      continue;
+    }
+    candidates.erase(found);
+  }
+  std::erase_if(c.code, [](const VirtualInstruction& v) { return v.code.opcode == Opcode::wait; });
+}
+
+}  // namespace trainctl

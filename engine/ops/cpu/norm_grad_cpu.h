@@ -1,0 +1,22 @@
+// A norm's gradient with its epilogue (ops/norm_grad.h), kernel after kernel.
+#pragma once
+
+#include "engine/ops/cpu/kernels_in_order_cpu.h"
+#include "engine/ops/norm_grad.h"
+
+namespace trainctl::cpu {
+
+/// `plain` computes dx, the kernel `parameters` the gradients of the parameters; the norm has that many statistics.
+inline CpuKernel prepare_norm_grad(const KernelCall& call, PrepareCpuKernel plain, const KernelDef& parameters,
+                                   size_t statistics) {
+  const NormGradCall<KernelCall> grad(call);
+  const TensorArg& dx = grad.plain.out[0];
+  std::vector<CpuKernel> kernels = {plain(grad.plain)};
+  if (!grad.parameters.empty())
+    kernels.push_back(kernel_apart(parameters, grad.plain, grad.of_parameters(statistics), grad.parameters));
+  if (grad.residual != nullptr)
+    kernels.push_back(kernel_apart(residual_kernel(), grad.plain, {dx, *grad.residual}, {dx}));
+  return in_order(std::move(kernels));
+}
+
+}  // namespace trainctl::cpu
