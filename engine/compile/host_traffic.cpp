@@ -3,7 +3,7 @@
 
 #include <algorithm>
 
-#include "engine/base/error.h"
+#include "engine/graph/exchanged_bytes.h"
 
 namespace trainctl {
 namespace {
@@ -37,22 +37,6 @@ int64_t elements_of(const Instruction& i, int members) {
 }
 
 }  // namespace
-
-int64_t exchanged_bytes(Collective kind, int members, int64_t count, DType dtype) {
-  const int64_t p = members, bytes = count * byte_size(dtype);
-  switch (kind) {
-    case Collective::all_reduce:
-      return (count < p || bytes <= kAddedAloneBytes ? p : 2) * (p - 1) * bytes;
-    case Collective::all_gather:
-    case Collective::reduce_scatter:
-    case Collective::all_to_all:
-      return p * (p - 1) * bytes;
-    case Collective::broadcast:
-      return (p - 1) * bytes;
-  }
-  check(false, "every collective exchanges bytes");
-  return 0;
-}
 
 HostTraffic traffic_of(Collective kind, const std::vector<int>& members, int64_t count, DType dtype) {
   const auto hosts = static_cast<int>(members.size());

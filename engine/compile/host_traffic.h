@@ -1,14 +1,8 @@
 // The bytes that a step moves within hosts and between them, from the programs that run.
 //
 // A collective over ranks of several hosts is a sum or gathering within each host, an exchange between one rank a host,
-// and a broadcast within each host (engine/runtime/comm/hosts_communicator.h). What is counted is what members of such
-// a call have to receive from each other, over all of them; p members, n bytes of the input of one:
-//
-//   all_reduce       2 (p - 1) n, or p (p - 1) n where each member adds alone: at most kAddedAloneBytes, or fewer
-//                    elements than members
-//   all_gather       p (p - 1) n
-//   reduce_scatter   (p - 1) n          all_to_all   (p - 1) n
-//   broadcast        (p - 1) n          a message    n
+// and a broadcast within each host (engine/runtime/comm/hosts_communicator.h). What is counted is exchanged_bytes of
+// each of these calls, and the size of each message.
 #pragma once
 
 #include <cstdint>
@@ -22,12 +16,6 @@
 #include "engine/graph/dtype.h"
 
 namespace trainctl {
-
-/// Sums of at most this many bytes go whole to each member, in one exchange instead of two.
-inline constexpr int64_t kAddedAloneBytes = 4096;
-
-/// See above. `count`: elements, as a Communicator counts them.
-int64_t exchanged_bytes(Collective kind, int members, int64_t count, DType dtype);
 
 struct HostTraffic {
   int64_t within = 0, between = 0;

@@ -295,11 +295,14 @@ def restarted(scene):
 
 
 def elastic(scene):
-    """A lost host costs seconds: the others go on from the newest checkpoint, and it is used again when it is back."""
-    one = scene.run(f"{ONE_RANK} train.steps=400")
+    """A lost host costs a step at most: the others go on from what they hold in memory, and it is used again when it is back."""
+    # Not the job's mae: its gradient jumps where a prediction meets its label, so rounding shows after 60 steps.
+    loss = "loss=mse optimizer.learning_rate=0.001"
+    one = scene.run(f"{ONE_RANK} {loss} train.steps=400")
     require(one.returncode == 0, one.stdout + one.stderr)
     expected = scene.losses()
-    process = scene.start("parallel.mode=data_parallel launch.elastic=2 launch.reconnect=3s train.checkpoint.every_steps=25")
+    process = scene.start(f"{loss} parallel.mode=data_parallel parallel.optimizer_shard.level=0 launch.elastic=2 launch.reconnect=3s "
+                          "train.checkpoint.every_steps=25")
     host = scene.network.hosts["b"]
     says = lambda what: what in scene.output.read_text()
     require(eventually(lambda: checkpoints(scene), 30), "it saves: " + scene.output.read_text())
@@ -309,6 +312,7 @@ def elastic(scene):
         require(eventually(lambda: says("2 ranks instead of 4") or process.poll() is not None, 60) and process.poll() is None,
                 "it goes on without b: " + scene.output.read_text())
         lost = time.monotonic() - begin
+        require(says("comes from the memory of the hosts that are left"), scene.output.read_text())
         require(eventually(lambda: not host.left(), 30), f"left on b: {host.left()}")
     finally:
         host.mend()
@@ -324,6 +328,8 @@ def elastic(scene):
     worst = worst_difference(compared, expected)
     require(worst < 1e-4, f"losses differ by {worst:.2g}")
     outcome = json.loads((scene.logs / "1/outcome.json").read_text())
+    steps_lost = [change["last_step"] - change["resumed_step"] for change in outcome["changes"]]
+    require(max(steps_lost) <= 1, f"at most one step is lost: {outcome['changes']}")
     require(len(outcome["changes"]) == 2 and 0 < outcome["goodput"] < 1, f"{outcome}")
     scene.require_nothing_left()
     return f"on {lost:.1f} s after the cut; {back}; {len(compared)} losses within {worst:.1e}; goodput {outcome['goodput']:.2f}"

@@ -4,7 +4,7 @@
 #include <map>
 #include <vector>
 
-#include "engine/compile/host_traffic.h"
+#include "engine/graph/exchanged_bytes.h"
 
 namespace trainctl {
 namespace {

@@ -1,4 +1,4 @@
-// A Communicator that counts the bytes of the calls which another one makes (engine/compile/host_traffic.h).
+// A Communicator that counts the bytes of the calls which another one makes (engine/graph/exchanged_bytes.h).
 #pragma once
 
 #include <atomic>

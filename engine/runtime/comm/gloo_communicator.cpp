@@ -15,7 +15,7 @@
 #include <exception>
 #include <numeric>
 
-#include "engine/compile/host_traffic.h"
+#include "engine/graph/exchanged_bytes.h"
 #include "engine/runtime/comm/combine.h"
 #include "engine/runtime/comm/gloo_links.h"
 #include "engine/runtime/comm/peers.h"
