@@ -14,6 +14,7 @@
 #include "cli/launch/background.h"
 #include "cli/launch/elastic.h"
 #include "cli/launch/launcher_log.h"
+#include "cli/launch/rank_memory.h"
 #include "cli/launch/workload.h"
 #include "cli/render/run_end.h"
 #include "cli/render/run_view.h"
@@ -96,7 +97,8 @@ class Run {
   std::optional<Elastic> elastic_;
   std::set<std::string> planned_ahead_;             ///< hosts, for whose loss from the present ones there is a plan
   std::optional<std::vector<hosts::Copy>> copies_;  ///< launch.copy, of launch.hosts
-  int started_ = 0;                                 ///< ranks of this attempt
+  RankMemory memory_;
+  int started_ = 0;  ///< ranks of this attempt
   uint64_t unheard_ = 0;
   bool stopping_ = false;
   int stop_signals_ = 0;  ///< while the ranks ran

@@ -50,9 +50,9 @@ def make_photos(bench, folder):
     return made
 
 
-def ours(trainctl, folder, seconds):
+def ours(trainctl, folder, seconds, *fields):
     """By number of workers: images a second."""
-    out = subprocess.run([trainctl, "bench", "data", folder / "job.yaml", "--seconds", str(seconds), "--json"],
+    out = subprocess.run([trainctl, "bench", "data", folder / "job.yaml", *fields, "--seconds", str(seconds), "--json"],
                          capture_output=True, text=True, check=True).stdout
     return {row["workers"]: row["samples_per_second"] for row in json.loads(out)["rows"]}
 
@@ -111,10 +111,11 @@ def main():
         made = make_photos(args.bench_images, folder)
         if args.parts:
             subprocess.run([args.bench_images, folder / "made", str(args.seconds)], check=True)
-        own, peers = {}, {}
+        own, mapped, peers = {}, [], {}
         for turn in range(args.rounds):
             for workers, rate in ours(args.trainctl, folder, args.seconds).items():
                 own.setdefault(workers, []).append(rate)
+            mapped.append(max(ours(args.trainctl, folder, args.seconds, "launch.device=cuda").values()))
             if has_tjbench:
                 peers.setdefault(f"tjbench, {CORES} processes: decoding alone", []).append(tjbench(made, args.seconds))
             for kind in ["pillow", "tensor"] if args.python else []:
@@ -126,8 +127,10 @@ def main():
         print(f"{CORES} cores, {args.rounds} rounds: the median, and [least .. most]")
         for workers, rates in own.items():
             line(f"trainctl bench data, {workers} workers", rates)
+        line("the same, of bytes that a GPU normalizes", mapped)
         for what, rates in peers.items():
             line(what, rates, own[max(own)])
 
 
-main()
+if __name__ == "__main__":
+    main()

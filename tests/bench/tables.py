@@ -1,9 +1,12 @@
-"""tables.py TRAINCTL [--python PYTHON] [--rounds N]: an embedding table on parameter servers beside PyTorch's sparse embedding, in turn.
+"""tables.py TRAINCTL [--python PYTHON] [--rounds N] [--equal ROWS]: an embedding table on parameter servers beside PyTorch's sparse embedding, in turn.
 
-Wide and deep on made-up clicks (configs/wide_deep_ps.yaml), 8 ids by Zipf's law, rows of 64, batch 1,024 in all, adam. trainctl: 2
-servers and 2 workers, a table of --rows and one of --peer-rows; PyTorch: nn.Embedding(sparse=True) of --peer-rows with SparseAdam, as many threads as
+Wide and deep on made-up clicks (configs/wide_deep_ps.yaml), 8 ids by Zipf's law, rows of 64, batch 1,024 in all, adam. trainctl: --servers
+servers and --workers workers, a table of --rows and one of --peer-rows; PyTorch: nn.Embedding(sparse=True) of --peer-rows with SparseAdam, as many threads as
 this machine has cores. Prints samples/s, the median over the rounds with the lowest and the highest, and memory: of PyTorch's process,
-and of all of trainctl's together (private)."""
+and of all of trainctl's together (private); and the rows that each server holds and was asked for: Zipf's hot rows are spread.
+
+--equal ROWS: the losses of --workers workers in step (parallel.sync: true, staleness 0), plain SGD, beside those of one rank that has the
+whole table of so many rows."""
 import argparse
 import json
 import os
@@ -62,7 +65,7 @@ def trainctl(a, rows):
     with tempfile.TemporaryDirectory() as folder:
         sets = [f"dataset.vocab={rows}", f"network[0].vocab={rows}", f"network[2].vocab={rows}", f"network[2].units={UNITS}", f"dataset.ids={IDS}",
                 f"dataset.zipf={a.zipf}", f"dataset.batch={BATCH}", f"dataset.samples={BATCH * a.steps}", "train={epochs: 1, log_every: 1}",
-                "validation=null", "launch.ranks=2", f"launch.log_dir={folder}"]
+                "validation=null", f"launch.ranks={a.workers}", f"parallel.servers={a.servers}", "launch.timeout=60", f"launch.log_dir={folder}"]
         run = subprocess.Popen([a.trainctl, "run", str(ROOT / "configs/wide_deep_ps.yaml"), *sets], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
         most = [0]
         def watch():
@@ -76,16 +79,37 @@ def trainctl(a, rows):
         if run.returncode:
             sys.exit(out)
         rates = next(row for row in map(json.loads, open(f"{folder}/1/metrics.jsonl")) if row.get("kind") == "workers")
-    return sum(rates["samples_per_second"]), most[0]
+        lines = [line for server in range(a.servers) for line in open(f"{folder}/1/server.{server}/stdout") if line.startswith("table.deep")]
+    return sum(rates["samples_per_second"]), most[0], lines
+
+
+def losses_in_step(a, rows, overrides):
+    with tempfile.TemporaryDirectory() as folder:
+        sets = [f"dataset.vocab={rows}", f"network[0].vocab={rows}", f"network[2].vocab={rows}", f"network[2].units={UNITS}", f"dataset.ids={IDS}",
+                f"dataset.zipf={a.zipf}", f"dataset.batch={BATCH}", f"dataset.samples={BATCH * 8}", "train={steps: 8, log_every: 1}",
+                "validation=null", "optimizer={type: sgd, learning_rate: 0.1}", "launch.timeout=200", f"launch.log_dir={folder}"]
+        run = subprocess.run([a.trainctl, "run", str(ROOT / "configs/wide_deep_ps.yaml"), *sets, *overrides], capture_output=True, text=True)
+        if run.returncode:
+            sys.exit(run.stdout + run.stderr)
+        return [row["loss"] for row in map(json.loads, open(f"{folder}/1/metrics.jsonl")) if "step" in row and "loss" in row]
+
+
+def equal(a):
+    served = losses_in_step(a, a.equal, [f"launch.ranks={a.workers}", f"parallel.servers={a.servers}", "parallel.sync=true", "parallel.staleness=0"])
+    whole = losses_in_step(a, a.equal, ["launch.ranks=1", "parallel={mode: stand_alone}"])
+    off = max(abs(x / y - 1) for x, y in zip(served, whole))
+    print(f"{a.equal:,} rows: {len(served)} losses of {a.workers} workers and {a.servers} servers are within {off:.1e} of one rank's with the whole table", flush=True)
+    if len(served) != len(whole) or off > 1e-5:
+        sys.exit("other losses than one rank's")
 
 
 def torch(a, rows):
-    out = subprocess.run([a.python, "-c", PEER, *map(str, (rows, a.steps, os.cpu_count(), IDS, UNITS, NUMBERS, BATCH, a.zipf))],
+    out = subprocess.run([a.python, "-c", PEER, *map(str, (rows, a.steps, a.threads, IDS, UNITS, NUMBERS, BATCH, a.zipf))],
                          capture_output=True, text=True)
     if out.returncode:
         sys.exit(out.stderr[-2000:])
     report = json.loads(out.stdout)
-    return report["rate"], report["memory"]
+    return report["rate"], report["memory"], []
 
 
 def main():
@@ -98,16 +122,25 @@ def main():
     parser.add_argument("--steps", type=int, default=120)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--zipf", type=float, default=1.2)
+    parser.add_argument("--workers", type=int, default=2)
+    parser.add_argument("--servers", type=int, default=2)
+    parser.add_argument("--equal", type=int)
+    parser.add_argument("--threads", type=int, default=os.cpu_count(), help="of PyTorch")
+    parser.add_argument("--kinds", default="012", help="which of the three rows")
     a = parser.parse_args()
+    if a.equal:
+        return equal(a)
     kinds = {f"trainctl, {a.rows:,} rows": (trainctl, a.rows), f"trainctl, {a.peer_rows:,} rows": (trainctl, a.peer_rows),
              f"PyTorch, sparse, {a.peer_rows:,} rows": (torch, a.peer_rows)}
+    kinds = {kind: of for number, (kind, of) in enumerate(kinds.items()) if str(number) in a.kinds}
     seen = {kind: [] for kind in kinds}
     for _ in range(a.rounds):
         for kind, (run, rows) in kinds.items():
             seen[kind].append(run(a, rows))
     for kind, rows in seen.items():
-        rates, memory = zip(*rows)
+        rates, memory, lines = zip(*rows)
         print(f"{kind:40s} {statistics.median(rates):10,.0f} samples/s [{min(rates):,.0f} .. {max(rates):,.0f}]  {max(memory) / 2**20:10,.0f} MiB", flush=True)
+        print("".join(f"    server {i}: {line}" for i, line in enumerate(lines[-1])), end="", flush=True)
 
 
 main()

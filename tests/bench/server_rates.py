@@ -1,0 +1,98 @@
+"""server_rates.py TRAINCTL [--megabytes 10,100] [--workers 8] [--servers 1,2,4,8]: synchronous parameter servers beside data_parallel, in turn.
+
+--device cuda: workers on GPUs, servers on the host's cores. Dense networks whose weights have so many megabytes. For data_parallel and each count of servers: the median step of each round
+(the first fifth left out), the median over the rounds with the lowest and the highest, and beside it the rate by what counting
+bytes on equal links predicts, as `trainctl plan` prints it. The losses of all are compared: they are the same numbers."""
+import argparse
+import json
+import os
+import pathlib
+import statistics
+import subprocess
+import sys
+import tempfile
+
+# Three square layers, of a width that makes the megabytes.
+JOB = """
+name: rates
+dataset: {{type: random, shape: [{width}], classes: 16, batch: {batch}, samples: {samples}}}
+network:
+  - {{type: dense, units: {width}}}
+  - {{type: relu}}
+  - {{type: dense, units: {width}}}
+  - {{type: relu}}
+  - {{type: dense, units: {width}}}
+  - {{type: relu}}
+  - {{type: dense, units: 16}}
+loss: softmax_cross_entropy
+optimizer: {{type: adam, learning_rate: 0.0005}}
+train: {{steps: {steps}, epochs: 1000, log_every: 1}}
+launch: {{ranks: {workers}, device: {device}, timeout: 60}}
+"""
+
+
+def run(a, job, folder, overrides):
+    """Seconds of the middle step, and all losses."""
+    logs = tempfile.mkdtemp(dir=folder)
+    done = subprocess.run([a.trainctl, "run", job, f"launch.log_dir={logs}", *overrides], capture_output=True, text=True)
+    if done.returncode:
+        sys.exit(f"{' '.join(overrides)}:\n{done.stdout[-2000:]}{done.stderr[-2000:]}")
+    rows = [row for row in map(json.loads, open(f"{logs}/1/metrics.jsonl")) if "step" in row and "loss" in row]
+    return statistics.median(row["seconds"] for row in rows[len(rows) // 5:]), [row["loss"] for row in rows]
+
+
+def predicted(a, job, servers):
+    done = subprocess.run([a.trainctl, "plan", job, "--json", "parallel.mode=parameter_server", f"parallel.servers={servers}"],
+                          capture_output=True, text=True)
+    if done.returncode:
+        sys.exit(done.stdout + done.stderr)
+    rates = json.loads(done.stdout)["servers_beside_all_reduce"]
+    return {row["servers"]: row["rate"] for row in rates}
+
+
+def compare(a, megabytes, folder):
+    width = round((megabytes * 1e6 / 4 / 3) ** 0.5 / 16) * 16
+    job = f"{folder}/{megabytes}.yaml"
+    pathlib.Path(job).write_text(JOB.format(width=width, batch=a.batch, samples=8 * a.batch, steps=a.steps, workers=a.workers, device=a.device))
+    kinds = {"data_parallel": ["parallel.mode=data_parallel"]}
+    for servers in a.servers:
+        kinds[f"{servers} server{'s' * (servers > 1)}"] = ["parallel.mode=parameter_server", f"parallel.servers={servers}"]
+    seconds, losses = {kind: [] for kind in kinds}, {}
+    for _ in range(a.rounds):
+        for kind, overrides in kinds.items():
+            took, losses[kind] = run(a, job, folder, overrides)
+            seconds[kind].append(took)
+    plan = predicted(a, job, a.servers[0])
+    print(f"{megabytes} MB: 3 layers of {width}, {a.workers} workers, batch {a.batch}, {os.cpu_count()} cores")
+    print("  plan says: " + ", ".join(f"{servers} {rate:.2f}x" for servers, rate in plan.items()))
+    usual = statistics.median(seconds["data_parallel"])
+    for kind, took in seconds.items():
+        off = max(abs(x / y - 1) for x, y in zip(losses[kind], losses["data_parallel"]))
+        servers = kind.split()[0]
+        by_bytes = f"{plan[int(servers)]:.2f}x by bytes" if servers.isdigit() and int(servers) in plan else ""
+        middle = statistics.median(took)
+        print(f"  {kind:14} {middle * 1e3:8.2f} ms [{min(took) * 1e3:.2f} .. {max(took) * 1e3:.2f}]  {a.batch / middle:9,.0f} samples/s"
+              f"  {usual / middle:5.2f}x of data_parallel  {by_bytes:16} losses within {off:.1e}", flush=True)
+        if off > (1e-5 if a.device == "cpu" else 1e-4):
+            sys.exit(f"{kind}: other losses than data_parallel")
+
+
+def main():
+    numbers = lambda text: [int(word) for word in text.split(",")]
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("trainctl")
+    parser.add_argument("--megabytes", type=numbers, default=[10, 100])
+    parser.add_argument("--servers", type=numbers, default=[1, 2, 4, 8])
+    parser.add_argument("--workers", type=int, default=8)
+    parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu", help="of the workers; servers are on the host's cores")
+    parser.add_argument("--batch", type=int, default=512)
+    parser.add_argument("--steps", type=int, default=40)
+    parser.add_argument("--rounds", type=int, default=3)
+    a = parser.parse_args()
+    a.trainctl = os.path.abspath(a.trainctl)
+    with tempfile.TemporaryDirectory() as folder:
+        for megabytes in a.megabytes:
+            compare(a, megabytes, folder)
+
+
+main()
