@@ -78,7 +78,9 @@ std::string to_json(const LiveStatus& status) {
                {"steps", status.steps},
                {"samples_per_second", status.samples_per_second},
                {"tokens_per_second", status.tokens_per_second},
-               {"share_of_peak", status.share_of_peak}};
+               {"share_of_peak", status.share_of_peak},
+              {"memory_bytes", status.memory_bytes},
+              {"gpu_memory_bytes", status.gpu_memory_bytes}};
   if (status.seconds_left) json["seconds_left"] = *status.seconds_left;
   if (status.loss) put_loss(json, *status.loss);
   put_metrics(json, status.metrics);
@@ -104,6 +106,8 @@ std::optional<LiveStatus> parse_live_status(std::string_view text) {
   read(json, "samples_per_second", status.samples_per_second);
   read(json, "tokens_per_second", status.tokens_per_second);
   read(json, "share_of_peak", status.share_of_peak);
+  read(json, "memory_bytes", status.memory_bytes);
+  read(json, "gpu_memory_bytes", status.gpu_memory_bytes);
   if (const auto left = json.find("seconds_left"); left != json.end() && left->is_number())
     status.seconds_left = left->get<double>();
   if (const auto slowest = json.find("slowest"); slowest != json.end() && slowest->is_number_integer())

@@ -2,8 +2,8 @@
 //
 //   {"state": "running", "attempt": 0, "max_restarts": 2, "epoch": 3, "epochs": 10, "step": 101, "steps": 440,
 //    "loss": 1.2031, "metrics": {"accuracy": 0.9934}, "samples_per_second": 20431.5, "tokens_per_second": 0.0,
-//    "share_of_peak": 0.41, "seconds_left": 245.3, "slowest": 3, "pids": [812, …], "gpus": [0, …], "ranks": [["0-5,7",
-//    "training"], ["6", "waiting in …"]]}
+//    "share_of_peak": 0.41, "memory_bytes": 325261721, "gpu_memory_bytes": 0, "seconds_left": 245.3, "slowest": 3,
+//    "pids": [812, …], "gpus": [0, …], "ranks": [["0-5,7", "training"], ["6", "waiting in …"]]}
 //
 // A loss that is nan or infinite is null, followed by "not_finite": "nan", "inf" or "-inf".
 #pragma once
@@ -41,6 +41,8 @@ struct LiveStatus {
   double samples_per_second = 0;
   double tokens_per_second = 0;        ///< 0: a sample is no sequence of tokens
   double share_of_peak = 0;            ///< of the devices' operations in matrix products; 0: not known
+  int64_t memory_bytes = 0;            ///< resident, of the rank on this host that has most; 0: not known
+  int64_t gpu_memory_bytes = 0;        ///< used of the GPU of which most is used; 0: not known, or no GPUs
   std::optional<double> seconds_left;  ///< at this pace, until the last step
   std::optional<int> slowest;          ///< the rank for which the others wait, if they do
   std::vector<RankGroup> ranks;        ///< the largest group first

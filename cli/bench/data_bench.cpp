@@ -47,7 +47,8 @@ class Samples {
 /// One worker's memory for a sample, as read and as loaded.
 class Reader {
  public:
-  Reader(const Dataset& set, uint64_t seed) : set_(set), seed_(seed) {
+  /// `on_gpu`: of bytes that a GPU maps there is nothing more to do.
+  Reader(const Dataset& set, uint64_t seed, bool on_gpu) : set_(set), seed_(seed), on_gpu_(on_gpu) {
     set.prepare(state_);
     for (const SampleField& field : set.fields()) {
       read_.emplace_back(static_cast<size_t>(field.bytes()));
@@ -64,9 +65,8 @@ class Reader {
     const StageTimer timer(state_.seconds, ReadStage::copy);
     for (size_t i = 0; i < to_.size(); ++i) {
       const SampleField& field = set_.fields()[i];
-      if (to_[i] == loaded_[i].data()) continue;
-      convert_elements(to_[i], field.type, field.elements(), field.is_integer ? DType::i32 : DType::f32,
-                       loaded_[i].data());
+      if (to_[i] == loaded_[i].data() || (on_gpu_ && may_load_bytes(field))) continue;
+      load_field(field, to_[i], field.is_integer ? DType::i32 : DType::f32, loaded_[i].data());
     }
   }
   const StageSeconds& seconds() const { return state_.seconds; }
@@ -74,12 +74,13 @@ class Reader {
  private:
   const Dataset& set_;
   uint64_t seed_;
+  bool on_gpu_;
   ReadState state_;
   std::vector<std::vector<std::byte>> read_, loaded_;
   std::vector<void*> to_;
 };
 
-DataBenchRow bench_workers(const Dataset& set, Samples& samples, uint64_t seed, int workers, double seconds) {
+DataBenchRow bench_workers(const Dataset& set, Samples& samples, const JobSpec& job, int workers, double seconds) {
   DataBenchRow row;
   row.workers = workers;
   std::mutex mutex;
@@ -91,7 +92,7 @@ DataBenchRow bench_workers(const Dataset& set, Samples& samples, uint64_t seed, 
   std::vector<std::thread> threads;
   for (int i = 0; i < workers; ++i)
     threads.emplace_back([&] {
-      Reader reader(set, seed);
+      Reader reader(set, job.seed, job.launch.device == Device::cuda);
       try {
         // A worker that began a sample ends it, and every worker reads at least one.
         do {
@@ -124,11 +125,14 @@ DataBench bench_data(const JobSpec& job, int most_workers, double seconds) {
   bench.samples = set->size();
   std::vector<std::string> fields;
   for (const SampleField& field : set->fields())
-    fields.push_back(fmt::format("{} {} of {}", field.name, to_string(field.shape), field.is_integer ? "i32" : "f32"));
+    fields.push_back(fmt::format("{} {} of {}", field.name, to_string(field.shape),
+                                 field.is_integer                                             ? "i32"
+                                 : job.launch.device == Device::cuda && may_load_bytes(field) ? "u8"
+                                                                                              : "f32"));
   bench.fields = join(fields);
   Samples samples(spec, set->size(), job.seed);
   for (int workers = 1;; workers = std::min(2 * workers, most_workers)) {
-    bench.rows.push_back(bench_workers(*set, samples, job.seed, workers, seconds));
+    bench.rows.push_back(bench_workers(*set, samples, job, workers, seconds));
     if (workers == most_workers) return bench;
   }
 }

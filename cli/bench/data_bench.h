@@ -24,7 +24,8 @@ struct DataBench {
 };
 
 /// Reads samples in the order of the job's first epoch, for `seconds` with each number of workers, without a cache.
-/// Each field ends as the device loads it. Throws as open_dataset and the samples' files.
+/// Each field ends as the device loads it, bytes for launch.device: cuda where a GPU maps them. Throws as open_dataset
+/// and the samples' files.
 DataBench bench_data(const JobSpec& job, int most_workers, double seconds);
 
 }  // namespace trainctl

@@ -15,6 +15,7 @@
 #include "engine/base/error.h"
 #include "engine/base/text.h"
 #include "launcher/clusters/door.h"
+#include "launcher/clusters/pmi.h"
 #include "launcher/clusters/pmix.h"
 #include "launcher/clusters/pods.h"
 #include "launcher/clusters/srun.h"
@@ -86,7 +87,7 @@ Gathering by_pods(const StartedBy& by) {
   return by_doors(by, std::move(doors), by.hosts[0], pods_token(), kPodsSeconds);
 }
 
-// mpirun: one door a host, announced through PMIx.
+// mpirun: one door a host, announced through PMIx or PMI.
 
 constexpr const char* kDoorKey = "trainctl.door";
 constexpr const char* kTokenKey = "trainctl.token";
@@ -102,9 +103,14 @@ struct Meeting {
   std::vector<DoorAddress> doors;  ///< of other hosts than process 0's
 };
 
+std::unique_ptr<clusters::Exchange> exchange_of(const StartedBy& by) {
+  if (by.name == clusters::kMpich) return std::make_unique<clusters::Pmi>(by.index);
+  return std::make_unique<clusters::Pmix>();
+}
+
 /// All processes meet here once. Only the first one of each host has a door.
 Meeting meet(const StartedBy& by) {
-  clusters::Pmix pmix;
+  const std::unique_ptr<clusters::Exchange> exchange = exchange_of(by);
   Meeting meeting;
   Json mine = Json::object();
   if (by.local_index == 0 && by.index > 0) {
@@ -112,22 +118,20 @@ Meeting meet(const StartedBy& by) {
     mine = {
         {"host", host_name()}, {"addresses", clusters::own_addresses()}, {"port", clusters::port_of(meeting.listener)}};
   }
-  pmix.put(kDoorKey, mine.dump());
-  if (by.index == 0) pmix.put(kTokenKey, store::random_token());
-  pmix.fence();
-  meeting.token = pmix.get(0, kTokenKey);
+  exchange->put(kDoorKey, mine.dump());
+  if (by.index == 0) exchange->put(kTokenKey, store::random_token());
+  exchange->fence();
+  meeting.token = exchange->get(0, kTokenKey);
   for (int index = 1; by.index == 0 && index < by.count; ++index) {
-    const Json door = Json::parse(pmix.get(index, kDoorKey), nullptr, false);
+    const Json door = Json::parse(exchange->get(index, kDoorKey), nullptr, false);
     if (!door.is_object() || !door.contains("port")) continue;
     meeting.doors.push_back({door.value("host", ""), door["addresses"], door.value("port", 0)});
   }
-  pmix.fence();  // the values live in the processes that have put them
+  exchange->fence();  // the values live in the processes that have put them
   return meeting;
 }
 
 Gathering by_mpirun(const StartedBy& by) {
-  if (by.name != "Open MPI")
-    throw EnvError("mpiexec of " + by.name + " is not there yet; use mpirun of Open MPI, or launch.hosts");
   Meeting meeting = meet(by);
   if (meeting.doors.empty()) return {.overrides = host_overrides({host_name()})};
   std::set<std::string> names{host_name()};
@@ -148,7 +152,7 @@ Gathering gather(const StartedBy& by, const JobSpec& job) {
     case Manager::pods:
       return by_pods(by);
     case Manager::mpi:
-      return by.count > 1 ? by_mpirun(by) : Gathering{};
+      return by.count > 1 ? by_mpirun(by) : Gathering{.overrides = host_overrides({})};
     case Manager::none:
       break;
   }
@@ -163,9 +167,10 @@ int serve_gathering(const StartedBy& by) {
 }
 
 void write_cluster(const StartedBy& by, const std::string& run_folder) {
-  if (by.manager != Manager::slurm) return;
+  if (by.job.empty()) return;
+  const char* manager = by.manager == Manager::pods ? "kubernetes" : "slurm";
   std::ofstream(run_folder + "/" + kClusterFile)
-      << Json{{"manager", "slurm"}, {"job", by.job}, {"restarts", by.restarts}, {"nodes", by.hosts}}.dump() << "\n";
+      << Json{{"manager", manager}, {"job", by.job}, {"restarts", by.restarts}, {"nodes", by.hosts}}.dump() << "\n";
 }
 
 int earlier_run(const StartedBy& by, const std::string& log_dir) {

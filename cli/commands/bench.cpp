@@ -10,6 +10,7 @@
 #include "cli/commands/commands.h"
 #include "cli/commands/job_arguments.h"
 #include "cli/render/bench_report.h"
+#include "cli/watch_files.h"
 #include "cli/worker/host_memory.h"
 #include "engine/base/error.h"
 #include "engine/base/text.h"
@@ -180,6 +181,7 @@ int bench_data_set(const DataOptions& options) {
   const JobSpec job = options.job.load();
   if (job.has_command()) throw SpecError(job.position("command"), "command", "a job with a command has no samples");
   const int workers = options.workers > 0 ? options.workers : comm::usable_cores();
+  const auto watch = watch_files(job.launch.timeout_seconds);
   try {
     const DataBench bench = bench_data(job, workers, options.seconds);
     std::cout << (options.json ? data_json(bench).dump(2) + "\n" : render_data(bench, comm::usable_cores()));

@@ -9,6 +9,7 @@
 #include "cli/errors.h"
 #include "cli/launch/command_workload.h"
 #include "cli/render/launch_report.h"
+#include "cli/watch_files.h"
 #include "engine/train/data/index_check.h"
 #include "engine/train/job.h"
 #include "engine/train/memory_limit.h"
@@ -38,6 +39,7 @@ Examples:
         return kExitDone;
       }
       print_warnings(spec);
+      const auto watch = watch_files(spec.launch.timeout_seconds);
       const PlannedJob planned = plan_job(std::move(spec));
       require_indices_in_range(planned);
       RankClasses classes = compile_classes(planned);

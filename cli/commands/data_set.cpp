@@ -14,13 +14,13 @@
 #include "cli/commands/job_arguments.h"
 #include "cli/render/table.h"
 #include "cli/render/terminal.h"
+#include "cli/watch_files.h"
 #include "engine/base/error.h"
 #include "engine/base/text.h"
 #include "engine/runtime/comm/event.h"
 #include "engine/train/data/check_source.h"
 #include "engine/train/data/contact_sheet.h"
 #include "engine/train/data/dataset.h"
-#include "engine/train/data/elements.h"
 #include "engine/train/data/file_patterns.h"
 #include "engine/train/data/image/decode.h"
 #include "engine/train/data/image/png_file.h"
@@ -35,7 +35,7 @@ namespace {
 namespace fs = std::filesystem;
 
 /// The job's set with all of its samples, or that of a folder of images.
-DatasetSpec set_to_check(const JobArguments& job) {
+DatasetSpec set_to_check(const JobArguments& job, double& timeout_seconds) {
   DatasetSpec spec;
   if (fs::is_directory(job.file)) {
     spec.type = "image_folder";
@@ -43,6 +43,7 @@ DatasetSpec set_to_check(const JobArguments& job) {
     return spec;
   }
   const JobSpec whole = job.load();
+  timeout_seconds = whole.launch.timeout_seconds;
   spec = whole.dataset;
   if (whole.has_command() || !(spec.has_source() || spec.type == "mnist"))
     throw SpecError(
@@ -108,7 +109,9 @@ void print_report(const Source& source, const SourceReport& report) {
 }
 
 int check_set(const JobArguments& job) {
-  const DatasetSpec spec = set_to_check(job);
+  double timeout_seconds = LaunchSpec{}.timeout_seconds;
+  const DatasetSpec spec = set_to_check(job, timeout_seconds);
+  const auto watch = watch_files(timeout_seconds);
   const std::shared_ptr<const Source> source = open_source(spec, 0);
   CheckOptions options;
   options.threads = comm::usable_cores();
@@ -146,14 +149,14 @@ std::string values_text(const SampleField& field, const Source* source, const st
   std::vector<std::string> texts;
   if (field.is_integer) {
     std::vector<int32_t> values(static_cast<size_t>(field.elements()));
-    convert_elements(bytes.data(), field.type, field.elements(), DType::i32, values.data());
+    load_field(field, bytes.data(), DType::i32, values.data());
     for (int64_t i = 0; i < count; ++i) {
       const int32_t value = values[static_cast<size_t>(i)];
       texts.push_back(source != nullptr && field.name == "label" ? class_name(*source, value) : std::to_string(value));
     }
   } else {
     std::vector<float> values(static_cast<size_t>(field.elements()));
-    convert_elements(bytes.data(), field.type, field.elements(), DType::f32, values.data());
+    load_field(field, bytes.data(), DType::f32, values.data());
     for (int64_t i = 0; i < count; ++i) texts.push_back(fmt::format("{:.4g}", values[static_cast<size_t>(i)]));
   }
   return field.name + " " + join(texts) + (field.elements() > kMost ? ", …" : "");
@@ -164,6 +167,7 @@ int show_samples(const ShowOptions& options) {
   if (job.has_command()) throw SpecError(job.position("command"), "command", "a job with a command has no samples");
   if (options.validation && !job.validation)
     throw SpecError({}, "--validation", "the job has no validation", "leave it out to see the training set");
+  const auto watch = watch_files(job.launch.timeout_seconds);
   DatasetSpec spec = options.validation ? job.validation_set() : job.dataset;
   if (spec.has_source()) spec.cache = "none";
   std::shared_ptr<const Source> source;
@@ -200,7 +204,7 @@ int show_samples(const ShowOptions& options) {
     state.rng = SampleRng(job.seed, order.passes()[row], batch[row]);
     set->read(batch[row], state, to);
     const auto at = static_cast<size_t>(picture - fields.begin());
-    convert_elements(bytes[at].data(), picture->type, picture->elements(), DType::f32, values.data());
+    load_field(*picture, bytes[at].data(), DType::f32, values.data());
     sheet.draw(i, values);
     std::cout << fmt::format("{:4}  {}", i + 1, set->where(batch[row]));
     for (size_t f = 0; f < fields.size(); ++f)

@@ -14,8 +14,10 @@
 #include "cli/launch/command_workload.h"
 #include "cli/launch/job_report.h"
 #include "cli/render/launch_report.h"
+#include "cli/render/plan_colors.h"
 #include "cli/render/plan_report.h"
 #include "cli/render/terminal.h"
+#include "cli/watch_files.h"
 #include "engine/spec/parse.h"
 #include "engine/train/memory_limit.h"
 #include "engine/train/profile/trace.h"
@@ -30,6 +32,7 @@ struct Options {
   std::string timeline;  ///< a file; empty: none
   std::string write;     ///< the same
   int top = 3;           ///< plans of a search that are shown
+  std::string color = "auto";
 };
 
 /// A file or a pipe has no width of its own.
@@ -40,10 +43,14 @@ PlanStyle style_of(const Options& options) {
   return {options.full, options.full ? 0 : kPlainWidth};
 }
 
-int plan_command(const JobSpec& spec, bool json) {
+std::string colored(const Options& options, std::string text) {
+  return colors(STDOUT_FILENO, options.color) ? color_plan(text) : text;
+}
+
+int plan_command(const JobSpec& spec, const Options& options) {
   require_program(spec);
   const nlohmann::ordered_json report = command_report(spec);
-  std::cout << (json ? report.dump(2) + "\n" : render_command(report));
+  std::cout << (options.json ? report.dump(2) + "\n" : colored(options, render_command(report)));
   return kExitDone;
 }
 
@@ -87,8 +94,9 @@ nlohmann::ordered_json top_of(nlohmann::ordered_json search, size_t top) {
 
 int plan(const Options& options) {
   JobSpec spec = options.job.load();
-  if (spec.has_command()) return plan_command(spec, options.json);
+  if (spec.has_command()) return plan_command(spec, options);
   print_warnings(spec);
+  const auto watch = watch_files(spec.launch.timeout_seconds);
   const PlannedJob job = plan_job(std::move(spec));
   const JobReport planned = report_of(job, !options.timeline.empty());
   nlohmann::ordered_json report = planned.json;
@@ -96,7 +104,8 @@ int plan(const Options& options) {
   if (!options.write.empty()) write_job(job.spec, options.write);
   if (!options.timeline.empty()) write_timeline(job, planned.simulated(), *planned.step, options.timeline);
   std::cout << (options.json ? report.dump(2) + "\n"
-                             : render_plan(report, style_of(options)) + render_launch(report["launch"]))
+                             : colored(options, render_plan(report, style_of(options)) +
+                                                    render_launch(report["launch"])))
             << std::flush;
   require_memory_limit(job, planned.classes.programs);  // after printing the plan, which shows where the memory goes
   return kExitDone;
@@ -117,6 +126,9 @@ void add_plan_command(CLI::App& app, Action& chosen) {
       ->check(CLI::Range(1, 1000))
       ->capture_default_str();
   command->add_flag("--json", options->json, "All of it as JSON");
+  command->add_option("--color", options->color, "auto: on a terminal, unless NO_COLOR is set")
+      ->check(CLI::IsMember({"auto", "always", "never"}))
+      ->capture_default_str();
   command->footer(
       R"(Starts nothing, and needs no GPU. Of the data it reads file headers, and what the network uses as indices.
 
@@ -127,6 +139,7 @@ Examples:
   trainctl plan job.yaml launch.machine=h100x8 --timeline t.json
   trainctl plan job.yaml parallel.mode=auto_parallel launch.machine=h200x8 --top 5 --write found.yaml
   trainctl plan job.yaml --full                 layers that repeat, one by one
+  trainctl plan job.yaml --color always | less -R
   trainctl plan job.yaml --json | jq '.rank_classes[0].memory')");
   command->callback([&chosen, options] { chosen = [options] { return plan(*options); }; });
 }

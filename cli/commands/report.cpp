@@ -13,6 +13,7 @@
 #include "cli/report/page.h"
 #include "cli/report/run_data.h"
 #include "cli/report/serve.h"
+#include "cli/watch_files.h"
 #include "engine/base/error.h"
 #include "engine/base/text.h"
 #include "engine/spec/parse.h"
@@ -36,6 +37,7 @@ Json plan_of(const JobArguments& arguments) {
   const JobSpec spec = arguments.load();
   print_warnings(spec);
   if (spec.has_command()) return planned_data(command_report(spec), to_yaml(spec));
+  const auto watch = watch_files(spec.launch.timeout_seconds);
   const PlannedJob job = plan_job(spec);
   return planned_data(report_of(job, true).json, to_yaml(job.spec));
 }

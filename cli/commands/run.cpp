@@ -87,12 +87,17 @@ int run(const Options& options, const Task& task, const WorkloadOptions& for_wor
   return run();
 }
 
-/// Slurm has started the job again: it goes on from its newest checkpoint, if it came so far.
+/// Slurm has started the job again, or Kubernetes a pod 0 in place of one that was lost: it goes on from its newest
+/// checkpoint, if it came so far. Kubernetes does not say how often it has started a pod.
 void resume_earlier(const Task& task, ResumeOptions& resume) {
-  if (task.by.restarts == 0 || !task.spec.train.checkpoint || resume.resume || !resume.from.empty()) return;
+  const bool is_pod = task.by.manager == clusters::Manager::pods;
+  if (task.by.job.empty() || (task.by.restarts == 0 && !is_pod)) return;
+  if (!task.spec.train.checkpoint || resume.resume || !resume.from.empty()) return;
   const int run = earlier_run(task.by, task.spec.launch.log_dir);
   if (run > 0) resume.from = task.spec.launch.log_dir + "/" + std::to_string(run);
-  std::cout << "start " << task.by.restarts + 1 << " of Slurm job " << task.by.job
+  if (is_pod && run == 0) return;
+  std::cout << (is_pod ? "a pod 0 of this job was there before"
+                       : "start " + std::to_string(task.by.restarts + 1) + " of Slurm job " + task.by.job)
             << (run > 0 ? ": goes on from run " + std::to_string(run) : ": there is no checkpoint yet") << std::endl;
 }
 

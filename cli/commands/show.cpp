@@ -10,6 +10,7 @@
 #include "cli/render/pass_report.h"
 #include "cli/render/plan_report.h"
 #include "cli/render/weights.h"
+#include "cli/watch_files.h"
 #include "engine/base/text.h"
 #include "engine/compile/program_so_far.h"
 #include "engine/compile/report.h"
@@ -66,6 +67,7 @@ int show(const Options& options) {
                     "a job with a command has no " + options.what + " to show: what its program computes is its own",
                     "trainctl plan says what would be started");
   }
+  const auto watch = watch_files(spec.launch.timeout_seconds);
   const PlannedJob job = plan_job(std::move(spec));
   if (options.rank < 0 || options.rank >= job.spec.processes()) {
     throw SpecError({}, "--rank", "there is no rank " + std::to_string(options.rank),

@@ -99,16 +99,19 @@ void stop_all(const std::vector<RegisteredRun>& runs, bool now) {
   }
 }
 
+/// "12" is all jobs of the array 12, "12_1" one of them.
 int stop_slurm(const std::string& id, bool now) {
   std::string notice;
+  bool found = false;
   for (const clusters::SubmittedJob& job : clusters::submitted_jobs(notice)) {
-    if (job.id != id) continue;
+    if (job.id != id && !job.id.starts_with(id + "_")) continue;
+    found = true;
     clusters::stop_job(job, now);
-    std::cout << job.name << ": Slurm job " << id
+    std::cout << job.name << ": Slurm job " << job.id
               << (now || job.state != "RUNNING" ? " is cancelled" : " was asked to stop") << "; logs in "
               << short_path(job.log_dir) << "\n";
-    return kExitDone;
   }
+  if (found) return kExitDone;
   throw EnvError(notice.empty() ? "no Slurm job " + id + " was submitted from here, or it has ended" : notice);
 }
 
@@ -143,7 +146,8 @@ Examples:
   trainctl stop 3
   trainctl stop 3 --now
   trainctl stop --all
-  trainctl stop --slurm 1234    as trainctl ps lists it; --now: scancel)");
+  trainctl stop --slurm 1234    as trainctl ps lists it; --now: scancel
+  trainctl stop --slurm 1234_1  one job of an array)");
   command->callback([&chosen, options] { chosen = [options] { return stop(*options); }; });
 }
 

@@ -20,6 +20,7 @@
 #include "cli/worker/rank_profile.h"
 #include "cli/worker/rendezvous.h"
 #include "cli/worker/server_output.h"
+#include "engine/base/file_wait.h"
 #include "engine/spec/parse.h"
 #include "engine/train/checkpoint/restore.h"
 #include "engine/train/checkpoint/saver.h"
@@ -28,6 +29,7 @@
 #include "engine/train/prediction.h"
 #include "engine/train/servers/server.h"
 #include "engine/train/servers/table_image.h"
+#include "engine/train/tensor_histograms.h"
 #include "engine/train/trainer.h"
 #include "launcher/run_directory.h"
 
@@ -86,7 +88,7 @@ class Worker {
     memory_ = SharedMemory::attach(options_.memory_fd);
     RankStatus& status = memory_->status(options_.rank);
     status.state = RankState::loading;
-    job_ = plan_job(load_job(directory_.file("job.yaml")));
+    plan();
     program_ = compile(*job_, options_.rank);
     if (job_->validation) validation_ = compile_validation(*job_, options_.rank);
     start_up.ended("program");
@@ -132,6 +134,13 @@ class Worker {
     if (options_.image_fd >= 0 && !job_->plan.is_asynchronous()) {
       saver.emplace(*job_, *program_, *memory_, options_.image_fd, train_options.from, options_.failures);
       saver->add_to(hooks);
+    }
+    std::optional<TensorHistograms> histograms;
+    if (job_->spec.train.histograms > 0) {
+      histograms.emplace(
+          *program_, rendezvous.communicator(), job_->spec.train.histograms,
+          [&output](int64_t step, const auto& of_tensors) { output.write_histograms(step, of_tensors); });
+      histograms->add_to(hooks, train_options.from.step);
     }
     RankProfileFile profile(*program_, options_.profile, job_->spec.name, directory_);
     profile.add_to(hooks);
@@ -187,7 +196,7 @@ class Worker {
     memory_ = SharedMemory::attach(options_.memory_fd);
     RankStatus& status = memory_->status(options_.rank);
     status.state = RankState::loading;
-    job_ = plan_job(load_job(directory_.file("job.yaml")));
+    plan();
     if (!options_.predict.empty()) predict_layer(*job_, options_.predict);
     program_ = compile_validation(*job_, options_.rank, false);
     std::optional<PredictionFile> file;
@@ -203,8 +212,10 @@ class Worker {
       executor_options.print = [&](const Operand& operand, const void* data, int micro_batch) {
         file->write(batch, operand, data, micro_batch);
       };
+    std::unique_ptr<Dataset> set = open_validation_set(*job_);
     std::unique_ptr<Executor> executor;
     if (options_.gpu >= 0) {
+      executor_options.byte_tables = byte_tables(*set, *program_);
       CudaExecutorOptions cuda;
       cuda.gpu = options_.gpu;
       cuda.timeout_seconds = job_->spec.launch.timeout_seconds;
@@ -216,7 +227,7 @@ class Worker {
     PieceReader reader(read_manifest(options_.resume), options_.resume);
     restore(*program_, reader, *executor);
     status.state = RankState::training;
-    Evaluator evaluator(*job_, *job_->validation, *program_, std::move(executor),
+    Evaluator evaluator(*job_, *job_->validation, *program_, std::move(set), std::move(executor),
                         [this](const EnvError& error) { end_now(error); });
     const ValidationReport report = evaluator.run(reader.manifest().step, [&](int64_t done, int64_t all) {
       batch = done;
@@ -238,6 +249,13 @@ class Worker {
   }
 
  private:
+  /// From here on a file system that does not answer ends the rank.
+  void plan() {
+    JobSpec spec = load_job(directory_.file("job.yaml"));
+    watch_.emplace(spec.launch.timeout_seconds, [this](const EnvError& error) { end_now(error); });
+    job_ = plan_job(std::move(spec));
+  }
+
   HostsLayout hosts() const {
     HostsLayout hosts = options_.hosts;
     hosts.ranks = parse_layout(options_.layout);
@@ -263,6 +281,7 @@ class Worker {
   std::shared_ptr<SharedMemory> memory_;
   std::optional<PlannedJob> job_;
   std::optional<Program> program_, validation_;
+  std::optional<FileWatch> watch_;
 };
 
 int work(const Options& options) {

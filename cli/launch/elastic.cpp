@@ -28,7 +28,8 @@ std::string steps_text(int64_t steps) { return fmt::format("{} {}", steps, steps
 
 }  // namespace
 
-Elastic::Elastic(const JobSpec& spec) : spec_(spec), transport_(hosts::transport_of(spec.launch)) {
+Elastic::Elastic(const JobSpec& spec, std::shared_ptr<const hosts::Transport> transport)
+    : spec_(spec), transport_(transport ? std::move(transport) : hosts::transport_of(spec.launch)) {
   for (const RankPlace& place : several_hosts(spec).places)
     if (place.local_rank == 0) hosts_.push_back({place.host, place.local_ranks});
 }

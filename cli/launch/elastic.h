@@ -6,6 +6,7 @@
 #pragma once
 
 #include <map>
+#include <memory>
 #include <nlohmann/json_fwd.hpp>
 #include <optional>
 #include <string>
@@ -32,8 +33,8 @@ struct HostChange {
 
 class Elastic {
  public:
-  /// `spec`: of the whole run. Throws SpecError, EnvError.
-  explicit Elastic(const JobSpec& spec);
+  /// `spec`: of the whole run. `transport`: null: as the job says. Throws SpecError, EnvError.
+  explicit Elastic(const JobSpec& spec, std::shared_ptr<const hosts::Transport> transport = nullptr);
   ~Elastic();
   Elastic(const Elastic&) = delete;
   Elastic& operator=(const Elastic&) = delete;
@@ -71,7 +72,7 @@ class Elastic {
   void ask(const std::string& host, Lost& lost);
 
   const JobSpec spec_;
-  const std::unique_ptr<hosts::Transport> transport_;
+  const std::shared_ptr<const hosts::Transport> transport_;
   std::vector<HostRanks> hosts_;
   std::map<std::string, Lost> lost_;
   std::map<std::string, int> losses_;  ///< how often each was lost

@@ -12,6 +12,7 @@
 #include "cli/render/launch_report.h"
 #include "cli/render/start_up_report.h"
 #include "cli/render/workers_report.h"
+#include "cli/watch_files.h"
 #include "cli/worker/host_memory.h"
 #include "cli/worker/host_share.h"
 #include "cli/worker/rank_failure.h"
@@ -26,6 +27,7 @@
 #include "engine/train/memory_limit.h"
 #include "engine/train/prediction.h"
 #include "engine/train/servers/server.h"
+#include "engine/train/tensor_histograms.h"
 #include "launcher/protocol.h"
 
 namespace trainctl {
@@ -86,6 +88,7 @@ NetworkWorkload::NetworkWorkload(PlannedJob job, Device asked, const CudaDevices
   require_precision(job_.spec);
   if (validation_) make_room_for(*validation_, classes_);
   require_memory_limit(job_, classes_.programs);
+  if (job_.spec.train.histograms > 0 && !options.evaluate) routes_ = routes_of_histograms(classes_.num_ranks());
   if (job_.spec.launch.device == Device::cuda) {
     gpus_ = gpus_of_ranks(job_, classes_, found);
     device_ = describe_gpus(gpus_, found);
@@ -99,7 +102,7 @@ NetworkWorkload::NetworkWorkload(PlannedJob job, Device asked, const CudaDevices
     const bool serves = job_.plan.is_asynchronous() && program.server >= 0;
     arena_bytes_.push_back(serves ? server_arena_bytes(job_, program) : program.arena_bytes);
   }
-  if (!needs_store(job_.spec)) routes_ = job_.plan.is_asynchronous() ? routes_of(job_.plan) : routes_of(classes_);
+  if (!needs_store(job_.spec)) add_routes(job_.plan.is_asynchronous() ? routes_of(job_.plan) : routes_of(classes_));
   if (validation_) run_beside(*validation_);
   require_host_memory();
 }
@@ -111,7 +114,10 @@ void NetworkWorkload::run_beside(const RankClasses& others) {
     bytes = std::max(bytes, others.program_of(rank).arena_bytes);
   }
   if (needs_store(job_.spec) || job_.plan.is_asynchronous()) return;
-  const std::vector<Route> more = routes_of(others);
+  add_routes(routes_of(others));
+}
+
+void NetworkWorkload::add_routes(const std::vector<Route>& more) {
   routes_.insert(routes_.end(), more.begin(), more.end());
 }
 
@@ -408,6 +414,7 @@ std::unique_ptr<Workload> make_workload(JobSpec spec, const WorkloadOptions& opt
   const CudaDevices found = spec.launch.device == Device::cpu ? CudaDevices{} : find_cuda_devices();
   spec.launch.device = resolve_device(spec, found);
   later.start_up.ended("devices");
+  const auto watch = watch_files(spec.launch.timeout_seconds);
   PlannedJob job = plan_job(std::move(spec));
   try {
     check_files(job.spec.dataset);

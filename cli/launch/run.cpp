@@ -95,7 +95,7 @@ int Run::operator()() {
 
 /// With launch.elastic each change of hosts is the end of one supervision and the beginning of another.
 Outcome Run::run_on_hosts() {
-  if (spec().launch.elastic && replan_) elastic_.emplace(spec());
+  if (spec().launch.elastic && replan_) elastic_.emplace(spec(), transport_);
   std::vector<FailedAttempt> failed_attempts;
   for (;;) {
     Launch mine = launch();
@@ -338,6 +338,9 @@ LiveStatus Run::status() {
   status.max_restarts = spec().launch.max_restarts;
   status.pids = pids_;
   workload_->describe(status);
+  memory_.look(status.pids, status.gpus);
+  status.memory_bytes = memory_.resident_bytes();
+  status.gpu_memory_bytes = memory_.gpu_bytes();
   return status;
 }
 

@@ -13,6 +13,7 @@
 #include "cli/launch/background.h"
 #include "cli/launch/elastic.h"
 #include "cli/launch/launcher_log.h"
+#include "cli/launch/rank_memory.h"
 #include "cli/launch/workload.h"
 #include "cli/render/run_end.h"
 #include "cli/render/run_view.h"
@@ -85,6 +86,7 @@ class Run {
   int attempt_ = 0;
   int first_attempt_ = 0;  ///< with the present hosts
   std::optional<Elastic> elastic_;
+  RankMemory memory_;
   int started_ = 0;  ///< ranks of this attempt
   uint64_t unheard_ = 0;
   bool stopping_ = false;

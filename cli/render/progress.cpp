@@ -18,6 +18,8 @@ constexpr double kRedrawSeconds = 0.1;
 constexpr double kPlainSeconds = 10;
 constexpr size_t kPlainWidth = 200;
 constexpr size_t kCurveColumns = 16, kMostLosses = 4096;
+/// At the end of the line: some terminals wrap once the last column is written, and Ctrl-C is echoed as ^C before it.
+constexpr int kFreeColumns = 3;
 
 bool continues_character(char c) { return (static_cast<unsigned char>(c) & 0xC0) == 0x80; }
 
@@ -82,11 +84,13 @@ std::vector<Segment> segments(const LiveStatus& status, const std::vector<float>
     if (status.epoch > 0) all.push_back({"epoch " + of(status.epoch, status.epochs), 6});
     all.push_back({"step " + of(status.step, status.steps), 2});
     if (status.loss) all.push_back({"loss " + format_loss(static_cast<double>(*status.loss)), 3});
-    if (losses.size() > 1) all.push_back({sparkline(losses, kCurveColumns), 9});
+    if (losses.size() > 1) all.push_back({sparkline(losses, kCurveColumns), 10});
     for (const auto& metric : status.metrics) all.push_back({metric_text(metric), 4});
     if (status.samples_per_second > 0) all.push_back({rate_text(status.samples_per_second, "samples"), 7});
-    if (status.tokens_per_second > 0) all.push_back({rate_text(status.tokens_per_second, "tokens"), 10});
-    if (status.share_of_peak > 0) all.push_back({fmt::format("{:.0f}% of peak", 100 * status.share_of_peak), 11});
+    if (status.tokens_per_second > 0) all.push_back({rate_text(status.tokens_per_second, "tokens"), 11});
+    if (status.share_of_peak > 0) all.push_back({fmt::format("{:.0f}% of peak", 100 * status.share_of_peak), 12});
+    if (status.memory_bytes > 0) all.push_back({format_bytes(status.memory_bytes) + " a rank", 9});
+    if (status.gpu_memory_bytes > 0) all.push_back({format_bytes(status.gpu_memory_bytes) + " a GPU", 9});
     if (status.seconds_left && status.state == "running")
       all.push_back({format_duration(*status.seconds_left) + " left", 4});
     if (status.slowest) all.push_back({fmt::format("waiting for rank {}", *status.slowest), 7});
@@ -195,8 +199,7 @@ void Progress::update(const LiveStatus& status, double now) {
   last_ = now;
   note_loss(status);
   if (terminal_) {
-    // The last column stays free: some terminals wrap once it is written.
-    write(progress_text(status, static_cast<size_t>(std::max(1, terminal_width(fd_) - 1)), losses_));
+    write(progress_text(status, static_cast<size_t>(std::max(1, terminal_width(fd_) - kFreeColumns)), losses_));
   } else {
     std::string text = progress_text(status, kPlainWidth);
     if (text != told_) line(text);

@@ -21,9 +21,14 @@ bool colors(int fd) {
   return !refused && can_redraw(fd);
 }
 
+bool colors(int fd, std::string_view when) { return when == "always" || (when == "auto" && colors(fd)); }
+
 std::string paint(int fd, Paint paint, std::string_view text) {
+  return colors(fd) ? painted(paint, text) : std::string(text);
+}
+
+std::string painted(Paint paint, std::string_view text) {
   static constexpr std::string_view kCodes[] = {"31", "32", "33", "34", "35", "36", "2", "1"};
-  if (!colors(fd)) return std::string(text);
   return "\033[" + std::string(kCodes[static_cast<int>(paint)]) + "m" + std::string(text) + "\033[0m";
 }
 

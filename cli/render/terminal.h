@@ -13,9 +13,13 @@ bool can_redraw(int fd);
 
 /// Whether text written to `fd` may be coloured (see no-color.org).
 bool colors(int fd);
+/// `when`: always, never, or auto, which is colors(fd).
+bool colors(int fd, std::string_view when);
 
 enum class Paint { red, green, yellow, blue, magenta, cyan, dim, bold };
 
+/// `text` in that colour.
+std::string painted(Paint paint, std::string_view text);
 /// `text` in that colour, or unchanged if `fd` has no colours.
 std::string paint(int fd, Paint paint, std::string_view text);
 

@@ -8,6 +8,8 @@
 #include <csignal>
 #include <cstring>
 
+#include "engine/train/data/mapped_file.h"
+
 namespace trainctl {
 namespace {
 
@@ -15,7 +17,14 @@ void write_text(const char* text) {
   if (write(STDERR_FILENO, text, std::strlen(text)) < 0) return;
 }
 
-void report(int signal) {
+void report(int signal, siginfo_t* info, void*) {
+  const char* file = signal == SIGBUS ? mapped_file_at(info->si_addr) : nullptr;
+  if (file != nullptr) {  // no bug
+    write_text(file);
+    write_text(": cannot be read: its disk failed, or it became shorter during the run\n");
+    raise(signal);
+    return;
+  }
   const char* name = sigabbrev_np(signal);
   write_text("bug: this rank got SIG");
   write_text(name == nullptr ? "?" : name);
@@ -36,8 +45,8 @@ void report_crashes() {
   void* warm[1];
   backtrace(warm, 1);  // the first call loads a library, which a handler must not
   struct sigaction action {};
-  action.sa_handler = report;
-  action.sa_flags = SA_RESETHAND | SA_ONSTACK;
+  action.sa_sigaction = report;
+  action.sa_flags = SA_RESETHAND | SA_ONSTACK | SA_SIGINFO;
   for (const int signal : {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGABRT}) sigaction(signal, &action, nullptr);
 }
 

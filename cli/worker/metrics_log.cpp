@@ -1,17 +1,49 @@
 // metrics.jsonl and TensorBoard's events.
 #include "cli/worker/metrics_log.h"
 
+#include <algorithm>
+#include <charconv>
+#include <iterator>
 #include <nlohmann/json.hpp>
 #include <sstream>
+
+#include "cli/report/job_fields.h"
 
 namespace trainctl {
 namespace {
 
-/// As Markdown, which TensorBoard draws.
-std::string job_text(const RunDirectory& directory) {
+std::string job_of(const RunDirectory& directory) {
   std::ostringstream text;
   text << std::ifstream(directory.file("job.yaml")).rdbuf();
-  return "```yaml\n" + text.str() + "```\n";
+  return text.str();
+}
+
+/// Settings, as opposed to the network, files, and how the run is started: those have too many columns.
+bool is_setting(const std::string& path) {
+  static constexpr std::string_view kSections[] = {"dataset.", "loss.", "optimizer.", "parallel.", "train."};
+  static constexpr std::string_view kFields[] = {"precision", "gradient_precision", "seed", "loss", "launch.ranks",
+                                                 "launch.device"};
+  static constexpr std::string_view kNot[] = {"train.checkpoint.", "train.histograms", "train.log_every",
+                                              "parallel.strategies.", "parallel.stage_config."};
+  const auto starts = [&](std::string_view section) { return path.starts_with(section); };
+  return std::find(std::begin(kFields), std::end(kFields), path) != std::end(kFields) ||
+         (std::any_of(std::begin(kSections), std::end(kSections), starts) &&
+          std::none_of(std::begin(kNot), std::end(kNot), starts));
+}
+
+HyperParameter::Value typed(const std::string& text) {
+  if (text == "true" || text == "false") return text == "true";
+  double number = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
+  if (error == std::errc() && end == text.data() + text.size()) return number;
+  return text;
+}
+
+std::vector<HyperParameter> settings_of(const std::string& job) {
+  std::vector<HyperParameter> settings;
+  for (const auto& [path, text] : job_fields(job, "job.yaml"))
+    if (is_setting(path)) settings.push_back({path, typed(text)});
+  return settings;
 }
 
 void add_metrics(EventScalars& scalars, const std::string& prefix, const MetricValues& metrics) {
@@ -22,7 +54,10 @@ void add_metrics(EventScalars& scalars, const std::string& prefix, const MetricV
 
 MetricsLog::MetricsLog(const RunDirectory& directory, bool joins)
     : lines_(directory.file("metrics.jsonl"), joins ? std::ios::app : std::ios::trunc), events_(directory.path()) {
-  if (!joins) events_.write_text("job", job_text(directory));
+  if (joins) return;
+  const std::string job = job_of(directory);
+  events_.write_text("job", "```yaml\n" + without_env(job) + "```\n");  // Markdown
+  events_.write_session_start(settings_of(job));
 }
 
 /// Flushed: tools and the launcher follow the file.
@@ -64,6 +99,19 @@ void MetricsLog::validation(const ValidationReport& report) {
   EventScalars scalars;
   for (const auto& [name, value] : report.values) scalars.emplace_back("validation/" + name, value);
   events_.write(report.run_step, scalars);
+}
+
+void MetricsLog::histograms(int64_t step, const std::map<std::string, Histogram>& histograms) {
+  if (!is_open()) return;
+  events_.write_histograms(step, histograms);
+  EventScalars broken;
+  for (const auto& [name, histogram] : histograms)
+    if (histogram.not_finite() > 0) broken.emplace_back("not_finite/" + name, static_cast<double>(histogram.not_finite()));
+  events_.write(step, broken);
+}
+
+void MetricsLog::ended(bool is_success) {
+  if (is_open()) events_.write_session_end(is_success);
 }
 
 }  // namespace trainctl

@@ -1,9 +1,11 @@
-// What a run reports while it trains, for tools: metrics.jsonl (docs/logs.md) and, with the same numbers, an event file
-// of TensorBoard beside it.
+// What a run reports while it trains, for tools: metrics.jsonl (docs/logs.md) and an event file of TensorBoard beside it,
+// with the same numbers, its settings and its histograms.
 #pragma once
 
 #include <fstream>
+#include <map>
 #include <nlohmann/json_fwd.hpp>
+#include <string>
 
 #include "engine/spec/job_spec.h"
 #include "engine/train/event_file.h"
@@ -24,6 +26,10 @@ class MetricsLog {
   void step(const StepReport& report);
   void epoch(const EpochReport& report);
   void validation(const ValidationReport& report);
+  /// TensorBoard alone draws them.
+  void histograms(int64_t step, const std::map<std::string, Histogram>& histograms);
+  /// The last call, except of a run that is killed.
+  void ended(bool is_success);
   /// Any other line of metrics.jsonl.
   void line(const nlohmann::ordered_json& json);
 

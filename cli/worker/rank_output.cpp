@@ -1,6 +1,8 @@
 // A rank's output lines and files.
 #include "cli/worker/rank_output.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cstdio>
 #include <filesystem>
@@ -100,6 +102,7 @@ void RankOutput::on_not_finite(const StepReport& report) {
   not_finite_since_ = report.run_step;
   if (spec_.train.on_nan == OnNan::warn && program_.rank == 0)
     write_line(not_finite_line(report) + "; going on, as train.on_nan is warn");
+  if (spec_.train.on_nan == OnNan::stop) metrics_.ended(false);
 }
 
 void RankOutput::on_epoch(const EpochReport& report) {
@@ -132,18 +135,20 @@ void RankOutput::on_skipped(int64_t step, const SkippedSamples& skipped) {
   metrics_.line({{"kind", "skipped"}, {"run_step", step}, {"samples", skipped.count}, {"first", skipped.first}});
 }
 
-void RankOutput::settled_loading(const LoadSetting& setting) {
+void RankOutput::settled_loading(const LoadSetting& setting, double waited_share) {
   if (!tunes_loading_) return;
   const std::string fields =
       "dataset.workers=" + std::to_string(setting.workers) + " dataset.prefetch=" + std::to_string(setting.ahead);
-  write_line("data: settled on " + to_string(setting) + "; to keep that: " + fields);
+  write_line(fmt::format("data: settled on {}; the trainer waited for data {:.1f} % of the time; to keep that: {}",
+                         to_string(setting), 100 * waited_share, fields));
   if (program_.rank == 0) std::ofstream(directory_.file("loading")) << fields << '\n';
 }
 
 void RankOutput::ended(const TrainResult& result) {
-  settled_loading(result.loading);
+  settled_loading(result.loading, result.waited_share);
   if (result.skipped.count > 0)
     write_line("data: " + std::to_string(result.skipped.count) + " reads of broken samples were skipped in all");
+  metrics_.ended(true);
   if (!result.stopped) return;
   if (!result.reason.empty()) {
     status_.total_steps = status_.finished_steps =
@@ -154,6 +159,10 @@ void RankOutput::ended(const TrainResult& result) {
   }
   write_line("stopped after step " + std::to_string(result.last_step) + ", as asked");
   metrics_.line({{"stopped_at_step", result.last_step}});
+}
+
+void RankOutput::write_histograms(int64_t step, const std::map<std::string, Histogram>& histograms) {
+  metrics_.histograms(step, histograms);
 }
 
 void RankOutput::write_workers(const BatchBoard& board) {

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <fstream>
+#include <map>
 #include <string>
 
 #include "cli/worker/metrics_log.h"
@@ -31,6 +32,8 @@ class RankOutput {
   TrainHooks hooks();
   /// The training is over. Writes a line if it was stopped before its end.
   void ended(const TrainResult& result);
+  /// Of rank 0; see TensorHistograms.
+  void write_histograms(int64_t step, const std::map<std::string, Histogram>& histograms);
   /// Of asynchronous workers.
   void write_workers(const BatchBoard& board);
 
@@ -42,7 +45,7 @@ class RankOutput {
   void on_validation(const ValidationReport& report);
   void on_loading(int64_t step, const LoadSetting& setting, const std::string& reason);
   void on_skipped(int64_t step, const SkippedSamples& skipped);
-  void settled_loading(const LoadSetting& setting);
+  void settled_loading(const LoadSetting& setting, double waited_share);
   void on_communication(const Instruction& instruction);
   void print_tensor(const Operand& operand, const void* data, int micro_batch);
   void write_text(const Operand& operand, const PrintedPart& part, const void* data, int micro_batch) const;

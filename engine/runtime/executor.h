@@ -43,9 +43,10 @@ struct ExecutorOptions {
   std::function<void(const Instruction&)> on_communication;
   /// Tables that a device may keep whole if it has room; read only while the executor is constructed.
   std::vector<SampleTable> tables;
-  std::function<void()> on_prepared;  ///< called with each kernel that is ready: to choose one may take seconds
-  int64_t least_arena_bytes = 0;      ///< of an arena that the executor allocates: room for what runs beside() it
-  std::optional<LeftOut> left_out;    ///< for tests
+  std::vector<ByteTable> byte_tables;  ///< tensors that a device may make of bytes; a CPU does not
+  std::function<void()> on_prepared;   ///< called with each kernel that is ready: to choose one may take seconds
+  int64_t least_arena_bytes = 0;       ///< of an arena that the executor allocates: room for what runs beside() it
+  std::optional<LeftOut> left_out;     ///< for tests
   Timeline* timeline = nullptr;  ///< decides once a step whether to time its instructions; must outlive the executor
   StartUpClock* start_up = nullptr;  ///< records the phases until the first step; must outlive the executor
 };

@@ -1,5 +1,6 @@
 // The layout of a step's data in host memory: one block that holds the data of all `load` instructions. A device
-// may keep a whole data set tensor; its loads then take sample numbers instead.
+// may keep a whole data set tensor; its loads then take sample numbers instead. Or it maps bytes; its loads then take
+// those.
 #pragma once
 
 #include <cstddef>
@@ -9,6 +10,7 @@
 #include <vector>
 
 #include "engine/compile/program.h"
+#include "engine/runtime/byte_table.h"
 
 namespace trainctl {
 
@@ -28,13 +30,17 @@ struct InputLayout {
   int64_t bytes = 0;             ///< size of the block, a multiple of kAlignment; 0: nothing is loaded
   std::vector<int64_t> offsets;  ///< by instruction: offset of a load's data in the block; -1 for all others
   std::vector<int64_t> rows;     ///< by instruction: count of sample numbers (int32) that replace data; 0: data
+  std::vector<bool> as_bytes;    ///< by instruction: a byte an element, of which the device makes the load's type
 };
 
 /// Loads of the same part of the same micro-batch (a recomputed layer's) share one place.
-/// `kept`: the tables that the device has.
-InputLayout input_layout(const Program& program, const std::vector<SampleTable>& kept = {});
+/// `kept`: the tables that the device has. `mapped`: the tensors that it makes of bytes.
+InputLayout input_layout(const Program& program, const std::vector<SampleTable>& kept = {},
+                         const std::vector<ByteTable>& mapped = {});
 
-/// Whether every load of the table's tensor takes whole, consecutive samples, so that sample numbers can replace them.
+/// Whether every load of the table's tensor takes whole, consecutive samples, so that sample numbers can replace them,
+/// or bytes.
 bool loads_whole_samples(const Program& program, const SampleTable& table);
+bool loads_whole_samples(const Program& program, const ByteTable& table);
 
 }  // namespace trainctl

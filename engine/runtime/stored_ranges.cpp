@@ -95,6 +95,18 @@ std::vector<StoredRange> stored_ranges(const Program& program) {
   return ranges;
 }
 
+std::vector<StoredRange> gradient_ranges(const Program& program) {
+  std::vector<StoredRange> ranges;
+  for (const Variable& v : program.variables) {
+    if (v.bucket < 0) continue;
+    const Bucket& bucket = program.buckets[static_cast<size_t>(v.bucket)];
+    if ((bucket.served && program.server < 0) || bucket.table) continue;  // pushed, not used
+    Slot(v, bucket, {.slot = kGradientSlot, .dtype = bucket.kept_type}, ranges)
+        .add(bucket.gradients_offset, bucket.level >= 2);
+  }
+  return ranges;
+}
+
 std::vector<Box> boxes_of(const Shape& shape, int64_t first, int64_t count) {
   const auto ndim = static_cast<int>(shape.size());
   std::vector<int64_t> strides(shape.size() + 1, 1);  // strides[d]: elements of a slice of the dims before d

@@ -37,6 +37,11 @@ struct StoredRange {
 /// the ranges.
 std::vector<StoredRange> stored_ranges(const Program& program);
 
+inline constexpr std::string_view kGradientSlot = "gradient";
+/// What the updates of a step have read, until the next step: not kept, never stored. None of a bucket that keeps no
+/// gradients. A range of own elements has the sum over all ranks.
+std::vector<StoredRange> gradient_ranges(const Program& program);
+
 /// Elements [first, first + count) of a row-major tensor as boxes, in order: at most 2 * ndim - 1.
 std::vector<Box> boxes_of(const Shape& shape, int64_t first, int64_t count);
 

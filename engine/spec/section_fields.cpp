@@ -219,6 +219,12 @@ const Section& train_section() {
               "at a time, so a device that runs steps ahead of its host is asked less often.")
               .at_least(1)
               .at_most(1'000'000),
+          field<&T::histograms>(
+              "histograms",
+              "Steps between two histograms of each weight and its gradient, which TensorBoard draws; 0: none. Such a "
+              "step waits until its values are counted.")
+              .at_least(0)
+              .at_most(kMaxSteps),
           field<&T::on_nan>("on_nan",
                             "If the loss is nan or infinite: stop ends the run with exit code 5, warn says so once and "
                             "goes on."),

@@ -82,6 +82,9 @@ void workers_are_on_their_own(Rules& r) {
   if (r.fine({"train.stop_when"}) && r.job.train.stop_when)
     r.wrong("train.stop_when", "asynchronous workers do not end together by a rule",
             "leave stop_when out, or set parallel.sync: true");
+  if (r.fine({"train.histograms"}) && r.job.train.histograms > 0)
+    r.wrong("train.histograms", "asynchronous workers have no step in common, of which histograms could be",
+            "set histograms: 0, or parallel.sync: true");
 }
 
 void servers_hold_the_weights(Rules& r) {
@@ -104,10 +107,19 @@ void servers_hold_the_weights(Rules& r) {
                                     " servers are more than " + number(kMaxRanks) + " processes");
 }
 
+/// Of launch.target, which is not hosts.
+int managed_hosts(const LaunchSpec& launch) {
+  return launch.target == Target::slurm ? launch.slurm.nodes : launch.kubernetes.pods;
+}
+
 void elastic_runs_have_hosts(Rules& r) {
   const LaunchSpec& launch = r.job.launch;
   if (!launch.elastic || !r.fine({"launch.elastic", "launch.hosts", "launch.hostfile", "launch.ranks"})) return;
-  if (!launch.has_hosts())
+  const bool is_managed = launch.target != Target::hosts;  // the manager's hosts are not known yet
+  if (is_managed && r.fine({"launch.target", "launch.slurm.nodes", "launch.kubernetes.pods"}) && managed_hosts(launch) < 2)
+    return r.wrong("launch.elastic", "all ranks are on one host, which is never lost alone",
+                   "leave launch.elastic out, or ask for more hosts");
+  if (!is_managed && !launch.has_hosts())
     return r.wrong("launch.elastic", "all ranks are on this host, which is never lost alone",
                    "leave launch.elastic out, or name hosts in launch.hosts");
   if (launch.elastic->min_ranks > launch.ranks)
@@ -149,9 +161,8 @@ void a_manager_gives_the_hosts(Rules& r) {
     if (r.fine({field}) && (std::string(field) == "launch.hosts" ? !launch.hosts.empty() : !launch.hostfile.empty()))
       r.wrong(field, "with launch.target: " + manager + " the hosts are those that " + manager + " gives",
               "leave it out, or set launch.target: hosts");
-  const bool is_slurm = launch.target == Target::slurm;
-  const std::string field = is_slurm ? "launch.slurm.nodes" : "launch.kubernetes.pods";
-  const int hosts = is_slurm ? launch.slurm.nodes : launch.kubernetes.pods;
+  const std::string field = launch.target == Target::slurm ? "launch.slurm.nodes" : "launch.kubernetes.pods";
+  const int hosts = managed_hosts(launch);
   if (r.fine({field.c_str()}) && launch.ranks < hosts)
     r.wrong(field, number(hosts) + " are more than launch.ranks, which is " + number(launch.ranks),
             "each needs a rank: set launch.ranks: " + number(hosts));

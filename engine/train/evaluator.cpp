@@ -23,7 +23,8 @@ int64_t labels_of(const DataShapes& shapes) {
 }
 
 std::unique_ptr<Loader> make_loader(const PlannedJob& job, const PlannedEvaluation& evaluation, const Program& program,
-                                    Executor& executor, const std::function<void(const EnvError&)>& on_hang) {
+                                    std::unique_ptr<Dataset> set, Executor& executor,
+                                    const std::function<void(const EnvError&)>& on_hang) {
   const JobSpec& spec = job.spec;
   LoaderOptions options;
   options.num_steps = std::numeric_limits<int64_t>::max();  // one pass after another
@@ -37,8 +38,7 @@ std::unique_ptr<Loader> make_loader(const PlannedJob& job, const PlannedEvaluati
   options.layout = &executor.inputs();
   options.allocate = [&executor](int64_t bytes) { return executor.allocate_inputs(bytes); };
   try {
-    return std::make_unique<Loader>(open_dataset(evaluation.set, spec.seed), evaluation.set, program, spec.seed,
-                                    options);
+    return std::make_unique<Loader>(std::move(set), evaluation.set, program, spec.seed, options);
   } catch (const SpecError& error) {
     throw with_positions(error, spec);
   }
@@ -46,13 +46,22 @@ std::unique_ptr<Loader> make_loader(const PlannedJob& job, const PlannedEvaluati
 
 }  // namespace
 
+std::unique_ptr<Dataset> open_validation_set(const PlannedJob& job) {
+  try {
+    return open_dataset(job.validation->set, job.spec.seed);
+  } catch (const SpecError& error) {
+    throw with_positions(error, job.spec);
+  }
+}
+
 Evaluator::Evaluator(const PlannedJob& job, const PlannedEvaluation& evaluation, const Program& program,
-                     std::unique_ptr<Executor> executor, const std::function<void(const EnvError&)>& on_hang)
+                     std::unique_ptr<Dataset> set, std::unique_ptr<Executor> executor,
+                     const std::function<void(const EnvError&)>& on_hang)
     : job_(job),
       program_(program),
       rows_(evaluation.set.batch * labels_of(job.shapes)),
       executor_(std::move(executor)),
-      loader_(make_loader(job, evaluation, program, *executor_, on_hang)) {}
+      loader_(make_loader(job, evaluation, program, std::move(set), *executor_, on_hang)) {}
 
 ValidationReport Evaluator::run(int64_t steps, const std::function<void(int64_t, int64_t)>& progress,
                                 const std::function<void(std::byte*)>& before_batch) {

@@ -12,12 +12,16 @@
 
 namespace trainctl {
 
+/// The set of the job's validation. SpecError with its position in the job.
+std::unique_ptr<Dataset> open_validation_set(const PlannedJob& job);
+
 class Evaluator {
  public:
-  /// All must outlive it; the job has a validation. `executor` runs `program` and belongs to the evaluator. `on_hang`:
-  /// as TrainHooks.
+  /// All must outlive it; the job has a validation. `executor` runs `program` and belongs to the evaluator, as does the
+  /// set. `on_hang`: as TrainHooks.
   Evaluator(const PlannedJob& job, const PlannedEvaluation& evaluation, const Program& program,
-            std::unique_ptr<Executor> executor, const std::function<void(const EnvError&)>& on_hang = {});
+            std::unique_ptr<Dataset> set, std::unique_ptr<Executor> executor,
+            const std::function<void(const EnvError&)>& on_hang = {});
 
   int64_t batches() const { return loader_->steps_per_epoch(); }
   Executor& executor() { return *executor_; }

@@ -1,4 +1,4 @@
-// TensorBoard's event files, written by hand: four messages of protocol buffers do not need a library of them.
+// TensorBoard's event files, written by hand: a dozen messages of protocol buffers do not need a library of them.
 #include "engine/train/event_file.h"
 
 #include <unistd.h>
@@ -7,42 +7,20 @@
 #include <bit>
 #include <boost/crc.hpp>
 #include <chrono>
-#include <cstring>
+
+#include "engine/train/protocol_buffer.h"
 
 namespace trainctl {
 namespace {
 
-static_assert(std::endian::native == std::endian::little, "numbers are copied as they are in memory");
-
-template <class T>
-void append(std::string& to, T value) {
-  std::array<char, sizeof value> bytes{};
-  std::memcpy(bytes.data(), &value, sizeof value);
-  to.append(bytes.data(), bytes.size());
+double now() {
+  return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
 }
 
 uint32_t masked_crc32c(std::string_view data) {
   boost::crc_optimal<32, 0x1EDC6F41, 0xFFFFFFFF, 0xFFFFFFFF, true, true> crc;
   crc.process_bytes(data.data(), data.size());
   return std::rotr(static_cast<uint32_t>(crc.checksum()), 15) + 0xa282ead8U;
-}
-
-// Protocol buffers: a field is a key, number * 8 + wire type, and its value.
-enum WireType : uint8_t { kVarint = 0, kFixed64 = 1, kBytes = 2, kFixed32 = 5 };
-
-void varint(std::string& to, uint64_t value) {
-  for (; value >= 0x80; value >>= 7) to += static_cast<char>(value | 0x80);
-  to += static_cast<char>(value);
-}
-void key(std::string& to, uint32_t number, WireType type) { varint(to, number * 8 + type); }
-void bytes_field(std::string& to, uint32_t number, std::string_view value) {
-  key(to, number, kBytes);
-  varint(to, value.size());
-  to += value;
-}
-void varint_field(std::string& to, uint32_t number, uint64_t value) {
-  key(to, number, kVarint);
-  varint(to, value);
 }
 
 // Numbers of fields.
@@ -53,30 +31,50 @@ namespace summary {
 constexpr uint32_t kValue = 1;
 }
 namespace value {
-constexpr uint32_t kTag = 1, kSimpleValue = 2, kTensor = 8, kMetadata = 9;
+constexpr uint32_t kTag = 1, kSimpleValue = 2, kHistogram = 5, kTensor = 8, kMetadata = 9;
 }
 namespace metadata {
-constexpr uint32_t kPluginData = 1, kPluginName = 1;  // the second is a field of the first
+constexpr uint32_t kPluginData = 1, kPluginName = 1, kContent = 2;  // the latter two are fields of the first
 }
 namespace tensor {
 constexpr uint32_t kDType = 1, kShape = 2, kStringValue = 8;
-constexpr uint64_t kString = 7;  // DT_STRING
+constexpr uint64_t kFloat = 1, kString = 7;  // DT_FLOAT, DT_STRING
 }  // namespace tensor
+namespace histogram {
+constexpr uint32_t kMin = 1, kMax = 2, kNum = 3, kSum = 4, kSumOfSquares = 5, kLimit = 6, kCount = 7;
+}
+namespace hparams {
+constexpr uint32_t kStart = 3, kEnd = 4;                // HParamsPluginData; its version 0 is the default
+constexpr uint32_t kParameters = 1, kStartTime = 5;     // SessionStartInfo
+constexpr uint32_t kKey = 1, kValue = 2;                // an entry of a map
+constexpr uint32_t kNumber = 2, kText = 3, kTruth = 4;  // google.protobuf.Value
+constexpr uint32_t kStatus = 1, kEndTime = 2;           // SessionEndInfo
+constexpr uint64_t kSuccess = 1, kFailure = 2;          // Status
+}  // namespace hparams
 
-std::string event_at(int64_t step) {
-  std::string event;
-  const auto now = std::chrono::system_clock::now().time_since_epoch();
-  key(event, event::kWallTime, kFixed64);
-  append(event, std::chrono::duration<double>(now).count());
-  varint_field(event, event::kStep, static_cast<uint64_t>(step));
-  return event;
+ProtocolBuffer event_at(int64_t step) {
+  return ProtocolBuffer().f64(event::kWallTime, now()).integer(event::kStep, static_cast<uint64_t>(step));
+}
+
+ProtocolBuffer metadata_of(std::string_view plugin, std::string_view content = "") {
+  ProtocolBuffer data;
+  data.bytes(metadata::kPluginName, plugin);
+  if (!content.empty()) data.bytes(metadata::kContent, content);
+  return ProtocolBuffer().message(metadata::kPluginData, data);
+}
+
+ProtocolBuffer value_of(const HyperParameter::Value& value) {
+  ProtocolBuffer message;
+  if (const auto* truth = std::get_if<bool>(&value)) message.integer(hparams::kTruth, *truth ? 1 : 0);
+  if (const auto* number = std::get_if<double>(&value)) message.f64(hparams::kNumber, *number);
+  if (const auto* text = std::get_if<std::string>(&value)) message.bytes(hparams::kText, *text);
+  return message;
 }
 
 std::string file_name() {
-  const auto now = std::chrono::system_clock::now().time_since_epoch();
   std::array<char, 256> host{};
   if (gethostname(host.data(), host.size() - 1) != 0) host[0] = '\0';
-  return "events.out.tfevents." + std::to_string(std::chrono::duration_cast<std::chrono::seconds>(now).count()) + "." +
+  return "events.out.tfevents." + std::to_string(static_cast<int64_t>(now())) + "." +
          (host[0] == '\0' ? "localhost" : host.data()) + "." + std::to_string(getpid());
 }
 
@@ -84,54 +82,97 @@ std::string file_name() {
 
 std::string event_record(std::string_view event) {
   std::string length;
-  append(length, static_cast<uint64_t>(event.size()));
+  append_number(length, static_cast<uint64_t>(event.size()));
   std::string record = length;
-  append(record, masked_crc32c(length));
+  append_number(record, masked_crc32c(length));
   record += event;
-  append(record, masked_crc32c(event));
+  append_number(record, masked_crc32c(event));
   return record;
 }
 
 EventFile::EventFile(const std::string& folder) : file_(folder + "/" + file_name(), std::ios::binary) {
-  std::string first = event_at(0);
-  bytes_field(first, event::kFileVersion, "brain.Event:2");
-  write_event(std::move(first));
+  write_event(event_at(0).bytes(event::kFileVersion, "brain.Event:2").text());
 }
 
 void EventFile::write(int64_t step, const EventScalars& scalars) {
   if (!is_open() || scalars.empty()) return;
-  std::string values;
+  ProtocolBuffer values;
   for (const auto& [tag, number] : scalars) {
-    std::string one;
-    bytes_field(one, value::kTag, tag);
-    key(one, value::kSimpleValue, kFixed32);
-    append(one, static_cast<float>(number));
-    bytes_field(values, summary::kValue, one);
+    values.message(summary::kValue, ProtocolBuffer()
+                                        .bytes(value::kTag, tag)
+                                        .f32(value::kSimpleValue, static_cast<float>(number)));
   }
-  std::string event = event_at(step);
-  bytes_field(event, event::kSummary, values);
-  write_event(std::move(event));
+  write_event(event_at(step).message(event::kSummary, values).text());
 }
 
 void EventFile::write_text(const std::string& tag, const std::string& text) {
   if (!is_open()) return;
-  std::string plugin, about, content, one, values;
-  bytes_field(plugin, metadata::kPluginName, "text");
-  bytes_field(about, metadata::kPluginData, plugin);
-  varint_field(content, tensor::kDType, tensor::kString);
-  bytes_field(content, tensor::kShape, "");
-  bytes_field(content, tensor::kStringValue, text);
-  bytes_field(one, value::kTag, tag);
-  bytes_field(one, value::kTensor, content);
-  bytes_field(one, value::kMetadata, about);
-  bytes_field(values, summary::kValue, one);
-  std::string event = event_at(0);
-  bytes_field(event, event::kSummary, values);
-  write_event(std::move(event));
+  const ProtocolBuffer content = ProtocolBuffer()
+                                     .integer(tensor::kDType, tensor::kString)
+                                     .bytes(tensor::kShape, "")
+                                     .bytes(tensor::kStringValue, text);
+  write_value(0, ProtocolBuffer()
+                     .bytes(value::kTag, tag)
+                     .message(value::kTensor, content)
+                     .message(value::kMetadata, metadata_of("text")));
+}
+
+void EventFile::write_histograms(int64_t step, const std::map<std::string, Histogram>& histograms) {
+  if (!is_open() || histograms.empty()) return;
+  ProtocolBuffer values;
+  for (const auto& [tag, h] : histograms) {
+    std::vector<double> limits, counts;
+    for (const Histogram::Bucket& bucket : h.buckets()) {
+      limits.push_back(bucket.limit);
+      counts.push_back(static_cast<double>(bucket.count));
+    }
+    const ProtocolBuffer content = ProtocolBuffer()
+                                       .f64(histogram::kMin, h.min())
+                                       .f64(histogram::kMax, h.max())
+                                       .f64(histogram::kNum, static_cast<double>(h.count()))
+                                       .f64(histogram::kSum, h.sum())
+                                       .f64(histogram::kSumOfSquares, h.sum_of_squares())
+                                       .f64s(histogram::kLimit, limits)
+                                       .f64s(histogram::kCount, counts);
+    values.message(summary::kValue, ProtocolBuffer().bytes(value::kTag, tag).message(value::kHistogram, content));
+  }
+  write_event(event_at(step).message(event::kSummary, values).text());
+}
+
+void EventFile::write_session_start(const std::vector<HyperParameter>& parameters) {
+  ProtocolBuffer start;
+  for (const HyperParameter& parameter : parameters) {
+    start.message(hparams::kParameters, ProtocolBuffer()
+                                            .bytes(hparams::kKey, parameter.name)
+                                            .message(hparams::kValue, value_of(parameter.value)));
+  }
+  start.f64(hparams::kStartTime, now());
+  write_session("_hparams_/session_start_info", ProtocolBuffer().message(hparams::kStart, start).text());
+}
+
+void EventFile::write_session_end(bool is_success) {
+  const ProtocolBuffer end = ProtocolBuffer()
+                                 .integer(hparams::kStatus, is_success ? hparams::kSuccess : hparams::kFailure)
+                                 .f64(hparams::kEndTime, now());
+  write_session("_hparams_/session_end_info", ProtocolBuffer().message(hparams::kEnd, end).text());
+}
+
+/// What it says is in the metadata; a reader of tensors expects one all the same.
+void EventFile::write_session(const std::string& tag, const std::string& content) {
+  if (!is_open()) return;
+  const ProtocolBuffer none = ProtocolBuffer().integer(tensor::kDType, tensor::kFloat).bytes(tensor::kShape, "");
+  write_value(0, ProtocolBuffer()
+                     .bytes(value::kTag, tag)
+                     .message(value::kTensor, none)
+                     .message(value::kMetadata, metadata_of("hparams", content)));
+}
+
+void EventFile::write_value(int64_t step, const ProtocolBuffer& value) {
+  write_event(event_at(step).message(event::kSummary, ProtocolBuffer().message(summary::kValue, value)).text());
 }
 
 /// Whole records, at once: a reader may follow the file while it grows.
-void EventFile::write_event(std::string event) {
+void EventFile::write_event(const std::string& event) {
   const std::string record = event_record(event);
   file_.write(record.data(), static_cast<std::streamsize>(record.size()));
   file_.flush();

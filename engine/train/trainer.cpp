@@ -114,12 +114,15 @@ Trainer::Trainer(const PlannedJob& job, const Program& program, Communicator& co
   if (options.validation != nullptr) executor_options.least_arena_bytes = options.validation->arena_bytes;
   if (options.cuda && !has_random_transforms(job.spec.dataset.transforms))
     executor_options.tables = tables_to_keep(*set, program);
+  if (options.cuda) executor_options.byte_tables = byte_tables(*set, program);
   executor_ = options.cuda ? make_cuda_executor(program, comm, executor_options, *options.cuda)
                            : make_cpu_executor(program, comm, executor_options, options.arena);
   if (options.validation != nullptr) {
     check(job.validation.has_value(), "a program of a validation is for a job that has one");
     require_same_places(program, *options.validation);
+    std::unique_ptr<Dataset> validation_set = open_validation_set(job);
     ExecutorOptions beside = executor_options;
+    if (options.cuda) beside.byte_tables = byte_tables(*validation_set, *options.validation);
     beside.in_flight = 1;
     beside.tables.clear();
     beside.print = {};
@@ -127,7 +130,7 @@ Trainer::Trainer(const PlannedJob& job, const Program& program, Communicator& co
     beside.timeline = nullptr;
     beside.left_out.reset();
     beside.start_up = nullptr;
-    evaluator_ = std::make_unique<Evaluator>(job, *job.validation, *options.validation,
+    evaluator_ = std::make_unique<Evaluator>(job, *job.validation, *options.validation, std::move(validation_set),
                                              executor_->beside(*options.validation, beside), hooks_.on_hang);
     start_up_.ended("kernels");
   }
@@ -311,6 +314,7 @@ TrainResult train(const PlannedJob& job, const Program& program, Communicator& c
   result.stopped = !trainer.done();
   result.reason = trainer.stop_reason();
   result.loading = trainer.loading();
+  result.waited_share = trainer.waited_share();
   result.skipped = trainer.skipped();
   return result;
 }

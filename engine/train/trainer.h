@@ -95,7 +95,8 @@ struct TrainResult {
   bool stopped = false;   ///< ended early, by may_start
   float last_loss = 0;
   EpochReport last_epoch;
-  LoadSetting loading;  ///< that dataset.autotune settled on
+  LoadSetting loading;      ///< that dataset.autotune settled on
+  double waited_share = 0;  ///< Loader::waited_share
   SkippedSamples skipped;
 };
 
@@ -120,6 +121,7 @@ class Trainer {
   Executor& executor() { return *executor_; }
   /// The workers that read samples now, and the batches that they are ahead.
   LoadSetting loading() const { return loader_->setting(); }
+  double waited_share() const { return loader_->waited_share(); }
   SkippedSamples skipped() const { return loader_->skipped(); }
 
  private:

@@ -60,6 +60,8 @@ std::string slurm_options(const JobSpec& job) {
   if (!asks_for(slurm, "--exclusive")) add("cpus-per-task", std::to_string(ranks_of_a_host(job, slurm.nodes)));
   if (slurm.gpus_per_node > 0) add("gpus-per-node", std::to_string(slurm.gpus_per_node));
   lines.emplace_back(is_queued_again(job) ? "--requeue" : "--no-requeue");
+  // The nodes that are left go on, and the launcher plans anew for them.
+  if (job.launch.elastic && !asks_for(slurm, "--no-kill")) lines.emplace_back("--no-kill");
   lines.insert(lines.end(), slurm.extra.begin(), slurm.extra.end());
   return in_lines(lines);
 }
@@ -161,6 +163,7 @@ std::vector<Manifest> kubernetes_manifests(const JobSpec& job, const ManifestOpt
                 {"tolerations", spec.tolerations.empty() ? "" : tolerations(spec).dump()},
                 {"image", yaml_text(spec.image)},
                 {"pods", yaml_text(pods_list(job, name + (is_set ? "-ranks-0-" : "-"), "." + name))},
+                {"uid_label", is_set ? "jobset.sigs.k8s.io/jobset-uid" : "controller-uid"},
                 {"secret", name + "-token"},
                 {"config_map", name + "-job"},
                 {"requests", requests(job, options.needs).dump()},

@@ -3,23 +3,22 @@
 #pragma once
 
 #include <string>
-#include <vector>
+
+#include "launcher/clusters/exchange.h"
 
 namespace trainctl::clusters {
 
-class Pmix {
+class Pmix : public Exchange {
  public:
   /// Throws EnvError if the library is not there, or no server answers this process.
   Pmix();
   Pmix(const Pmix&) = delete;
   Pmix& operator=(const Pmix&) = delete;
-  ~Pmix();
+  ~Pmix() override;
 
-  void put(const std::string& key, const std::string& value);
-  /// What all have put before is there after it. All processes call it.
-  void fence();
-  /// Of process `index`. Throws EnvError.
-  std::string get(int index, const std::string& key);
+  void put(const std::string& key, const std::string& value) override;
+  void fence() override;
+  std::string get(int index, const std::string& key) override;
 
  private:
   struct Library;

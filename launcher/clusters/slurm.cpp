@@ -60,17 +60,17 @@ std::vector<SubmittedJob> remembered() {
   return jobs;
 }
 
-/// By number: state, reason or nodes, time, time left.
-std::map<std::string, std::vector<std::string>> queue() {
-  const CommandEnd end = run_command({"squeue", "--me", "--noheader", "--format=%A|%T|%R|%M|%L"}, 20);
+/// By number, which the jobs of an array share: id, state, reason or nodes, time, time left.
+std::multimap<std::string, std::vector<std::string>> queue() {
+  const CommandEnd end = run_command({"squeue", "--me", "--noheader", "--format=%F|%i|%T|%R|%M|%L"}, 20);
   if (end.code != 0) fail("squeue", end);
-  std::map<std::string, std::vector<std::string>> jobs;
+  std::multimap<std::string, std::vector<std::string>> jobs;
   std::istringstream lines(end.out);
   for (std::string line; std::getline(lines, line);) {
     std::vector<std::string> fields;
     std::istringstream text(line);
     for (std::string field; std::getline(text, field, '|');) fields.push_back(field);
-    if (fields.size() == 5) jobs[fields[0]] = fields;
+    if (fields.size() == 6) jobs.emplace(fields[0], std::vector(fields.begin() + 1, fields.end()));
   }
   return jobs;
 }
@@ -100,7 +100,7 @@ void remember(const SubmittedJob& job) {
 std::vector<SubmittedJob> submitted_jobs(std::string& notice) {
   std::vector<SubmittedJob> jobs = remembered();
   if (jobs.empty()) return jobs;
-  std::map<std::string, std::vector<std::string>> known;
+  std::multimap<std::string, std::vector<std::string>> known;
   try {
     known = queue();
   } catch (const EnvError& error) {
@@ -108,18 +108,20 @@ std::vector<SubmittedJob> submitted_jobs(std::string& notice) {
     return {};
   }
   std::vector<SubmittedJob> found;
-  for (SubmittedJob& job : jobs) {
-    const auto at = known.find(job.id);
-    if (at == known.end()) {
+  for (const SubmittedJob& job : jobs) {
+    const auto [first, end] = known.equal_range(job.id);
+    if (first == end) {
       std::error_code ignored;
       fs::remove(folder() + "/" + job.id + ".json", ignored);
-      continue;
     }
-    job.state = at->second[1];
-    job.reason = at->second[2];
-    job.time = at->second[3];
-    job.time_left = at->second[4];
-    found.push_back(std::move(job));
+    for (auto at = first; at != end; ++at) {
+      SubmittedJob& one = found.emplace_back(job);
+      one.id = at->second[0];
+      one.state = at->second[1];
+      one.reason = at->second[2];
+      one.time = at->second[3];
+      one.time_left = at->second[4];
+    }
   }
   return found;
 }

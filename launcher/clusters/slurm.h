@@ -16,7 +16,8 @@ std::vector<std::string> submit_words(const std::string& script);
 std::string submit(const std::string& script);
 
 struct SubmittedJob {
-  std::string id, name;
+  std::string id;  ///< "12"; of an array "12_0", and "12_[1-3]" for those that wait
+  std::string name;
   std::string log_dir;          ///< absolute
   double submitted = 0;         ///< unix seconds
   std::string state;            ///< as squeue says it: "PENDING"

@@ -57,6 +57,11 @@ StartedBy by_slurm(const Variables& variables) {
   by.index = variables.number({"SLURM_PROCID"}, 0);
   by.count = variables.number({"SLURM_STEP_NUM_TASKS", "SLURM_NTASKS", "SLURM_NPROCS"}, 1);
   by.local_index = variables.number({"SLURM_LOCALID"}, 0);
+  // srun --mpi=pmix: its tasks can tell each other where they are, without an srun in the container.
+  if (variables.has("PMIX_NAMESPACE") && by.count > 1) {
+    by.manager = Manager::mpi;
+    by.name = kPmixOfSlurm;
+  }
   return by;
 }
 
@@ -75,10 +80,10 @@ StartedBy by_open_mpi(const Variables& variables) {
 
 /// Hydra, the mpiexec of MPICH and Intel MPI.
 StartedBy by_hydra(const Variables& variables) {
-  return by_mpi(variables, "MPICH", "PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID");
+  return by_mpi(variables, kMpich, "PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID");
 }
 
-/// The variables of the rendered manifests.
+/// The variables of the rendered manifests. A pod that is started again has them again.
 StartedBy by_pods(const Variables& variables) {
   StartedBy by{.manager = Manager::pods, .name = "Kubernetes"};
   by.index = variables.number({"TRAINCTL_POD", "JOB_COMPLETION_INDEX"}, 0);
@@ -87,6 +92,7 @@ StartedBy by_pods(const Variables& variables) {
   if (!hosts) throw EnvError(std::string(kPodsVariable) + " is '" + names + "', which is no list of pods");
   by.hosts = *hosts;
   by.count = static_cast<int>(hosts->size());
+  by.job = variables.text({kPodsJobVariable});
   return by;
 }
 
@@ -100,7 +106,8 @@ StartedBy started_by(const Environment& environment) {
     by = by_pods(variables);
   } else if (variables.has("OMPI_COMM_WORLD_RANK")) {
     by = by_open_mpi(variables);
-  } else if (variables.has("PMI_RANK") && variables.has("PMI_FD")) {
+  } else if (variables.has("PMI_RANK") && variables.has("PMI_FD") && variables.has("MPI_LOCALRANKID")) {
+    // Slurm's --mpi=pmi2 has a PMI_FD too, of another protocol, and no number within the host.
     by = by_hydra(variables);
   } else if (!variables.text({"SLURM_JOB_ID", "SLURM_JOBID"}).empty() &&
              !variables.text({"SLURM_JOB_NODELIST", "SLURM_NODELIST"}).empty()) {

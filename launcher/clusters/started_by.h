@@ -11,13 +11,16 @@ enum class Manager : uint8_t { none, slurm, mpi, pods };
 
 struct StartedBy {
   Manager manager = Manager::none;
-  std::string name;                ///< "Slurm", "Open MPI", "MPICH", "Kubernetes": for messages
-  std::string job;                 ///< Slurm's number of the job; else empty
+  std::string name;                ///< "Slurm", "PMIx of Slurm", "Open MPI", "MPICH", "Kubernetes": for messages
+  std::string job;                 ///< the manager's, which all starts of it have in common; empty: it says none
   int index = 0, count = 1;        ///< of this process among those that were started alike
   int local_index = 0;             ///< among those on its host
   std::vector<std::string> hosts;  ///< slurm: the nodes; pods: their names; mpi: empty, they tell each other
   int restarts = 0;                ///< how often Slurm has started the job again
 };
+
+inline constexpr const char* kMpich = "MPICH";
+inline constexpr const char* kPmixOfSlurm = "PMIx of Slurm";
 
 /// The value of a variable; null if it is not set.
 using Environment = std::function<const char*(const char* name)>;

@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
 """data_scale.py TRAINCTL [CASE...] [--samples N]: what a data set costs as it grows, and what odd samples cost. Cases: tar, workers,
-broken; all if none is named. Prints a table each; docs/performance.md has the figures."""
+broken, slow, resume, cold; all if none is named. Prints a table each; docs/performance.md has the figures."""
 
 import argparse
 import json
+import os
 import pathlib
 import random
 import struct
@@ -11,6 +12,7 @@ import subprocess
 import tempfile
 import time
 import zlib
+from concurrent.futures import ThreadPoolExecutor
 
 
 def tar_header(name, size):
@@ -139,7 +141,107 @@ def broken(trainctl, folder, args):
         print(f"  {name:6}: {rate:8.0f} samples/s, {reads:9,.0f} reads, {of[-1][1].mib((0.1, 0.4)):.1f} MiB early, {of[-1][1].mib((0.6, 1)):.1f} late")
 
 
-CASES = {"tar": tar, "workers": workers, "broken": broken}
+def slow(trainctl, folder, args):
+    """Photos of 32 x 32, and as many with one of 320 x 320 among them: 100 times the pixels."""
+    for name in ["even", "slow"]:
+        for i in range(20_000):
+            to = folder / name / "ab"[i % 2] / f"{i:05}.png"
+            to.parent.mkdir(parents=True, exist_ok=True)
+            if i < 50 or (name == "slow" and i == 7777):
+                to.write_bytes(png(320 if i == 7777 else 32, i))
+            else:
+                to.hardlink_to(folder / name / "ab"[i % 2] / f"{i % 50:05}.png")
+        (folder / f"{name}.yaml").write_text(
+            f"dataset: {{type: image_folder, path: {folder}/{name}, transforms: [{{resize: {{size: [8, 8], method: area}}}}, to_float], batch: 100, cache: none}}\n"
+            f"network: [{{type: flatten}}, {{type: dense, units: 2}}]\nloss: softmax_cross_entropy\ntrain: {{epochs: 1, log_every: 100}}\n"
+            f"launch: {{ranks: 1, log_dir: {folder}/log_slow}}\n")
+    seconds = {"even": [], "slow": []}
+    for _ in range(5):
+        for name, of in seconds.items():
+            of.append(Process([trainctl, "run", folder / f"{name}.yaml", "dataset.workers=2", "dataset.prefetch=4"]).seconds)
+    ratios = sorted(b / a for a, b in zip(seconds["even"], seconds["slow"]))
+    print(f"one of 20,000 samples 100 times slower, 2 workers, an epoch: {sorted(seconds['slow'])[2]:.2f} s beside {sorted(seconds['even'])[2]:.2f} s, "
+          f"{ratios[2]:.3f}x [{ratios[0]:.3f} .. {ratios[-1]:.3f}]", flush=True)
+
+
+def resume(trainctl, folder, args):
+    """10^9 samples of 10^10 are trained on, and the run goes on from its checkpoint."""
+    job, once = folder / "large.yaml", folder / "once.yaml"
+    job.write_text(f"""dataset: {{type: random, shape: [1], label_shape: [1], label_dtype: f32, samples: 10000000000, batch: 1000000, workers: 1}}
+network: [{{type: dense, units: 1}}]
+loss: mse
+train: {{steps: 1000, log_every: 500, checkpoint: {{every_steps: 1000}}}}
+launch: {{ranks: 1, log_dir: {folder}/log_large}}
+""")
+    once.write_text(job.read_text().replace("steps: 1000, log_every: 500, checkpoint: {every_steps: 1000}", "steps: 1").replace("log_large", "log_once"))
+    first = [Process([trainctl, "run", once]).seconds for _ in range(3)]
+    whole = Process([trainctl, "run", job])
+    again = []
+    for _ in range(3):
+        run = Process([trainctl, "run", job, "train.steps=1001", "--resume"])
+        again.append(run.seconds)
+    print(f"10^10 samples: a run of one step takes {sorted(first)[1]:.2f} s, one that goes on at sample 10^9 {sorted(again)[1]:.2f} s "
+          f"(10^9 samples took {whole.seconds:.0f} s)", flush=True)
+
+
+def drop_from_memory(path):
+    with open(path, "rb") as file:
+        os.fsync(file.fileno())
+        os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+
+
+def cold(trainctl, folder, args):
+    """An epoch over a file of tokens that is not in memory, beside reads of the same bytes: in order, and window by window."""
+    file, length, batch = folder / "tokens.bin", 1024, 256
+    windows = args.mib * (1 << 20) // (2 * length)
+    with open(file, "wb") as out:
+        for _ in range(args.mib):
+            out.write(random.randbytes(1 << 20))
+    job = folder / "cold.yaml"
+    job.write_text(f"""dataset: {{type: tokens, path: {file}, length: {length}, batch: {batch}}}
+network: [{{name: e, type: embedding, vocab: 65536, units: 1, inputs: [data]}}]
+train: {{epochs: 1, log_every: 1000}}
+launch: {{ranks: 1, log_dir: {folder}/log_cold}}
+""")
+
+    def in_order():
+        with open(file, "rb", buffering=0) as data:
+            while data.read(1 << 20):
+                pass
+
+    def by_window():
+        order = list(range(windows))
+        random.Random(1).shuffle(order)
+        with open(file, "rb", buffering=0) as data, ThreadPoolExecutor(64) as pool:
+            list(pool.map(lambda part: [os.pread(data.fileno(), 2 * length + 2, 2 * length * at) for at in part],
+                          [order[i::64] for i in range(64)]))
+
+    def timed(run):
+        drop_from_memory(file)
+        start = time.monotonic()
+        run()
+        return time.monotonic() - start
+
+    def trained(*fields):
+        Process([trainctl, "run", job, *fields])
+
+    def warmed(run):
+        in_order()
+        start = time.monotonic()
+        run()
+        return time.monotonic() - start
+
+    print(f"{args.mib} MiB of tokens, windows of {length}, an epoch of a small network; medians of 3", flush=True)
+    for name, own, peer in [("in order", lambda: trained("dataset.shuffle=false"), in_order), ("shuffled", trained, by_window)]:
+        rounds = [(timed(own), warmed(own), timed(peer)) for _ in range(3)]
+        cold_seconds, warm_seconds, alone = (sorted(of)[1] for of in zip(*rounds))
+        print(f"  {name}: {cold_seconds:.2f} s from the disk, {warm_seconds:.2f} s from memory; only reading the same from the disk {alone:.2f} s, "
+              f"{args.mib / alone:.0f} MiB/s", flush=True)
+    drop_from_memory(file)
+
+
+CASES = {"tar": tar, "workers": workers, "broken": broken, "slow": slow, "resume": resume, "cold": cold}
+
 
 
 def main():
@@ -147,6 +249,7 @@ def main():
     parser.add_argument("trainctl", type=lambda text: pathlib.Path(text).resolve())
     parser.add_argument("cases", nargs="*")
     parser.add_argument("--samples", type=int, default=1_000_000, help="of tar")
+    parser.add_argument("--mib", type=int, default=256, help="of cold")
     parser.add_argument("--seconds", type=float, default=5, help="of each measurement of broken")
     args = parser.parse_args()
     for case in args.cases or CASES:

@@ -160,7 +160,7 @@ TEST_CASE("the progress line is never wider than the window") {
   if (!have_terminals()) return;
   const Scratch scratch;
   sleeping_job(scratch);
-  OnTerminal run(scratch, 12, {"run", "job.yaml"}, "1");
+  OnTerminal run(scratch, 14, {"run", "job.yaml"}, "1");
   CHECK(run.shows("ranks 0-2 …"));
   CHECK_FALSE(contains(run.text(), "running"));
   wake_up(scratch);
@@ -173,7 +173,7 @@ TEST_CASE("a line that a narrower window has wrapped is removed completely") {
   sleeping_job(scratch);
   OnTerminal run(scratch, 80, {"run", "job.yaml"}, "1");
   CHECK(run.shows("ranks 0-2 running"));  // 17 columns
-  run.resize(10);
+  run.resize(12);
   CHECK(run.shows("\033[1A\r\033[J"));
   CHECK(run.shows("ranks 0-…"));
   wake_up(scratch);

@@ -12,6 +12,12 @@ def require(holds, what):
         raise AssertionError(what)
 
 
+def difference(expected, found, steps):
+    """The largest relative difference of two runs' losses, which both have these steps."""
+    require(found.keys() == expected.keys() and len(found) == steps, f"steps {sorted(found)}, not {sorted(expected)}")
+    return max(abs(found[step] - expected[step]) / abs(expected[step]) for step in expected)
+
+
 def losses(run):
     """{step: loss} of the run in that folder, as far as it is written."""
     path = pathlib.Path(run) / "metrics.jsonl"

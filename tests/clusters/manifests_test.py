@@ -2,15 +2,18 @@
 
     python3 tests/clusters/manifests_test.py TRAINCTL
 
-Manifests are validated by kubernetes-validate for three versions of Kubernetes, where ./bootstrap clusters has installed it; a JobSet's
-own schema is not at hand, so the Jobs that it makes are validated. Exits with 77 and the reason where PyYAML is not there.
+Manifests are validated by kubernetes-validate for three versions of Kubernetes, where ./bootstrap clusters has installed it; a JobSet by
+the fields of its own definition (jobset_schema.py), and the Jobs that it makes as Jobs. Exits with 77 and the reason where PyYAML is not
+there.
 """
+import copy
 import pathlib
 import stat
 import subprocess
 import sys
 import tempfile
 
+import jobset_schema
 from judge import JOB, ROOT, require
 
 for packages in (ROOT / "build/clusters/python").glob("lib/python3*/site-packages"):
@@ -46,7 +49,7 @@ def validate(manifest):
         kubernetes_validate.validate(manifest, version, strict=True)
 
 
-def check_pod(pod, pods):
+def check_pod(pod, pods, uid):
     """What the ranks need of a pod, whichever kind makes it."""
     spec = pod["spec"]
     container, = spec["containers"]
@@ -58,6 +61,7 @@ def check_pod(pod, pods):
     require(container["args"] == ["run", "/etc/trainctl/job.yaml"] and container["image"] == "registry/trainctl:1", container)
     variables = {one["name"]: one for one in container["env"]}
     require(variables["TRAINCTL_PODS"]["value"] == pods, variables)
+    require(variables["TRAINCTL_JOB"]["valueFrom"]["fieldRef"]["fieldPath"] == f"metadata.labels['{uid}']", variables)
     require(variables["TRAINCTL_TOKEN"]["valueFrom"] == {"secretKeyRef": {"name": "mnist-mlp-token", "key": "token"}}, variables)
     require(container["resources"]["limits"]["nvidia.com/gpu"] == "1" and container["resources"]["requests"]["cpu"] == "500m", container)
     mounts = {one["name"]: one["mountPath"] for one in container["volumeMounts"]}
@@ -81,7 +85,7 @@ def kubernetes(trainctl, folder):
     require(service["spec"]["clusterIP"] == "None" and service["spec"]["publishNotReadyAddresses"], service)
     require(service["spec"]["selector"].items() <= job["spec"]["template"]["metadata"]["labels"].items(), "the service finds the pods")
     require(job["spec"]["completionMode"] == "Indexed" and job["spec"]["completions"] == job["spec"]["parallelism"] == 2, job)
-    check_pod(job["spec"]["template"], "mnist-mlp-[0-1].mnist-mlp")
+    check_pod(job["spec"]["template"], "mnist-mlp-[0-1].mnist-mlp", "controller-uid")
     require(len(secret["stringData"]["token"]) >= 32, "a token")
     require(stat.S_IMODE((pathlib.Path(folder) / "secret.yaml").stat().st_mode) == 0o600, "a Secret's file is its owner's")
     (pathlib.Path(folder) / "again.yaml").write_text(config["data"]["job.yaml"])
@@ -90,17 +94,34 @@ def kubernetes(trainctl, folder):
     return f"Kubernetes {', '.join(versions()) or 'by its structure alone'}"
 
 
+def is_valid(manifest):
+    import jsonschema
+    return jsonschema.Draft7Validator(jobset_schema.JOBSET).is_valid(manifest)
+
+
+def validate_jobset(manifest):
+    import jsonschema
+    faults = [f"{list(fault.path)}: {fault.message}" for fault in jsonschema.Draft7Validator(jobset_schema.JOBSET).iter_errors(manifest)]
+    require(not faults, faults)
+
+
 def jobset(trainctl, folder):
     """A JobSet of one replicated Job, whose pods have its names."""
     files = render(trainctl, folder, "launch.target=kubernetes", "launch.kubernetes.kind=jobset", *FIELDS)
     manifest, = files["jobset.yaml"]
     require(manifest["apiVersion"] == "jobset.x-k8s.io/v1alpha2" and manifest["kind"] == "JobSet", manifest)
     require(manifest["spec"]["network"] == {"enableDNSHostnames": True, "subdomain": "mnist-mlp", "publishNotReadyAddresses": True}, manifest)
+    validate_jobset(manifest)
     replicated, = manifest["spec"]["replicatedJobs"]
     require(replicated["name"] == "ranks" and replicated["replicas"] == 1, replicated)
     validate({"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": "mnist-mlp-ranks-0"}, **replicated["template"]})
-    check_pod(replicated["template"]["spec"]["template"], "mnist-mlp-ranks-0-[0-1].mnist-mlp")
-    return "its Job is valid"
+    check_pod(replicated["template"]["spec"]["template"], "mnist-mlp-ranks-0-[0-1].mnist-mlp", "jobset.sigs.k8s.io/jobset-uid")
+    for broken in (lambda m: m["spec"].update(replicatedJob=[]), lambda m: m["spec"]["failurePolicy"].update(maxRestarts="3"),
+                   lambda m: m["spec"]["replicatedJobs"][0].pop("name"), lambda m: m.update(apiVersion="jobset.x-k8s.io/v1")):
+        other = copy.deepcopy(manifest)
+        broken(other)
+        require(not is_valid(other), f"the schema refuses {other['spec']}")
+    return "valid by its definition, and its Job by Kubernetes'"
 
 
 def compose(trainctl, folder):

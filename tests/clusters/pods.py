@@ -46,7 +46,7 @@ class Pods(network.Network):
             os.kill(network.first_of(process.pid), number)
 
 
-def container(folder, index):
+def container(folder, index, uid="f81d4fae-7dec-11d0-a765-00a0c91e6bf6"):
     """(words, variables) of a pod of an Indexed Job that was rendered into a folder; its config map's files are there."""
     job = [one for one in yaml.safe_load_all((pathlib.Path(folder) / "job.yaml").read_text()) if one["kind"] == "Job"][0]
     pod, = job["spec"]["template"]["spec"]["containers"]
@@ -57,6 +57,9 @@ def container(folder, index):
         (pathlib.Path(folder) / "config" / name).write_text(text)
     words = [word.replace("/etc/trainctl", f"{folder}/config") for word in pod["args"]]
     variables = {"JOB_COMPLETION_INDEX": str(index)}
+    labels = {"metadata.labels['controller-uid']": uid}  # the Job's controller sets it
     for one in pod["env"]:
-        variables[one["name"]] = one["value"] if "value" in one else secret[one["valueFrom"]["secretKeyRef"]["key"]]
+        source = one.get("valueFrom", {})
+        variables[one["name"]] = (one["value"] if "value" in one else secret[source["secretKeyRef"]["key"]] if "secretKeyRef" in source
+                                  else labels[source["fieldRef"]["fieldPath"]])
     return words, variables

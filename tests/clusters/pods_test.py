@@ -28,12 +28,12 @@ class Scene:
         self.pods, self.trainctl, self.folder, self.number = pods, trainctl, pathlib.Path(folder), 0
         self.processes = {}
 
-    def render(self, fields):
+    def render(self, fields, *more):
         self.number += 1
         self.logs = self.folder / f"logs.{self.number}"
         self.manifests = self.folder / f"manifests.{self.number}"
         said = subprocess.run([self.trainctl, "render", JOB, "-o", str(self.manifests), "launch.target=kubernetes", "launch.kubernetes.pods=2",
-                               f"launch.log_dir={self.logs}", *PLAIN.split(), *fields.split()], capture_output=True, text=True, check=False)
+                               f"launch.log_dir={self.logs}", *PLAIN.split(), *fields.split(), *more], capture_output=True, text=True, check=False)
         require(said.returncode == 0, said.stdout + said.stderr)
 
     def start(self, index, **changed):
@@ -130,6 +130,38 @@ def terminated(scene):
     return f"both ranks after step {steps.pop()}, {took:.1f} s after SIGTERM"
 
 
+def lost_first(scene):
+    """A pod 0 that takes the place of a lost one goes on from the newest checkpoint by itself, with the other pod as it is."""
+    from network import eventually
+    scene.render("launch.ranks=2 train.steps=1000000 train.epochs=1000000 launch.reconnect=3s", "train.checkpoint={every_steps: 25, async: false}")
+    scene.start(0)
+    scene.start(1)
+    require(eventually(lambda: max(scene.losses(), default=0) >= 60, 90), scene.said())
+    scene.pods.signal(scene.processes[0], signal.SIGKILL)
+    scene.processes[0].wait()
+    last = max(scene.losses())
+    scene.start(0)
+    again = lambda: judge.losses(scene.logs / "2")
+    require(eventually(lambda: max(again(), default=0) > last, 120), scene.said())
+    first, said = min(again()), (scene.folder / f"pod.{scene.number}.0").read_text()
+    require("a pod 0 of this job was there before: goes on from run 1" in said, scene.said())
+    require(first % 25 == 1 and 1 < first <= last + 1, f"lost after step {last}, on with step {first}")
+    require(scene.processes[1].poll() is None, "pod 1 was never started again: " + scene.said())
+    both = set(again()) & set(scene.losses())
+    require(all(abs(again()[step] - scene.losses()[step]) < 1e-4 * scene.losses()[step] for step in both), "the steps done again have their losses")
+    for process in scene.processes.values():
+        scene.pods.signal(process, signal.SIGTERM)
+    codes = [scene.end(0), scene.end(1)]
+    require(codes == [143, 143], f"{codes} {scene.said()}")
+    # Another Job of the same manifests has another uid, and begins anew.
+    scene.kill_all()
+    scene.start(0, TRAINCTL_JOB="another")
+    scene.start(1, TRAINCTL_JOB="another")
+    fresh = lambda: judge.losses(scene.logs / "3")
+    require(eventually(lambda: max(fresh(), default=0) >= 5, 90) and min(fresh()) == 1, scene.said())
+    return f"lost after step {last}, on with step {first}; a Job applied again begins anew"
+
+
 def wrong_token(scene):
     """A pod with another token trains nothing, and the launcher says which pod it is."""
     from network import eventually
@@ -142,7 +174,7 @@ def wrong_token(scene):
     return output().strip().splitlines()[-1]
 
 
-CASES = [late_names, terminated, restarted_pod, wrong_token]
+CASES = [late_names, terminated, restarted_pod, lost_first, wrong_token]
 
 
 def main():

@@ -70,11 +70,23 @@ class Slurm:
         self.environment.pop("XDG_STATE_HOME", None)
         self.environment.pop("XDG_RUNTIME_DIR", None)
         self.environment["XDG_RUNTIME_DIR"] = str(self.folder / "runtime")
-        self.environment["LD_LIBRARY_PATH"] = f"{LIBRARIES}:{LIBRARIES}/slurm-wlm"
+        self.environment["LD_LIBRARY_PATH"] = f"{LIBRARIES}:{LIBRARIES}/slurm-wlm:{LIBRARIES}/pmix2/lib"
+
+    def with_pmix(self, words):
+        """Slurm's plugin opens the library of PMIx at its place in the system. What was unpacked is laid over that, for these
+        processes alone."""
+        system, over = pathlib.Path("/usr/lib/x86_64-linux-gnu"), self.folder / "over"
+        if (system / "pmix2/lib/libpmix.so").exists() or not (LIBRARIES / "pmix2/lib").exists():
+            return words
+        if not over.exists():
+            shutil.copytree(LIBRARIES / "pmix2", over / "pmix2", symlinks=True)
+            (over / "pmix2/lib/libpmix.so").symlink_to("libpmix.so.2")
+        lay = f"mount -t overlay overlay -o lowerdir={over}:{system} {system} 2>/dev/null"
+        return ["unshare", "-m", "sh", "-c", f'{lay}; exec "$@"', "sh", *words]
 
     def configure(self):
         control, *ports = free_ports(1 + len(self.nodes))
-        for name in ("state", "home", "bin", "runtime", *self.nodes):
+        for name in ("state", "home", "bin", "runtime", *self.nodes, *(f"tmp.{node}" for node in self.nodes)):
             (self.folder / name).mkdir(mode=0o700, exist_ok=True)
         for name in ("sbatch", "srun", "scontrol", "squeue", "scancel", "sinfo"):
             (self.folder / "bin" / name).symlink_to(find(name))
@@ -90,7 +102,7 @@ class Slurm:
             f"ClusterName=test\nSlurmctldHost=localhost(127.0.0.1)\nSlurmctldPort={control}\n{plugin_line}"
             f"SlurmUser=root\nSlurmdUser=root\nAuthType=auth/munge\nCryptoType=crypto/munge\n"
             f"AuthInfo=socket={self.munge_socket}\nStateSaveLocation={self.folder}/state\n"
-            f"SlurmdSpoolDir={self.folder}/%n\nSlurmctldPidFile={self.folder}/slurmctld.pid\nSlurmdPidFile={self.folder}/%n.pid\n"
+            f"SlurmdSpoolDir={self.folder}/%n\nTmpFS={self.folder}/tmp.%n\nSlurmctldPidFile={self.folder}/slurmctld.pid\nSlurmdPidFile={self.folder}/%n.pid\n"
             f"SlurmctldLogFile={self.folder}/slurmctld.log\nSlurmdLogFile={self.folder}/%n.log\nSlurmdParameters=config_overrides\n"
             "ProctrackType=proctrack/linuxproc\nTaskPlugin=task/none\nSelectType=select/cons_tres\nSelectTypeParameters=CR_Core\n"
             "JobAcctGatherType=jobacct_gather/none\nAccountingStorageType=accounting_storage/none\nJobCompType=jobcomp/none\n"
@@ -125,7 +137,7 @@ class Slurm:
         return "".join(f"\n-- {name}\n" + (self.folder / name).read_text()[-1500:] for name in names if (self.folder / name).exists())
 
     def start_node(self, node):
-        self.daemon(node, find("slurmd"), "-D", "-N", node, "-d", find("slurmstepd"))
+        self.daemon(node, *self.with_pmix([find("slurmd"), "-D", "-N", node, "-d", find("slurmstepd")]))
 
     def fail_node(self, node):
         """The node is gone: its slurmd and all that it has started."""

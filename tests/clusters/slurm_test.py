@@ -1,4 +1,4 @@
-"""Runs under a real Slurm (slurm.py): the numbers of one host, cancelling, the time limit, a node that goes down.
+"""Runs under a real Slurm (slurm.py): the numbers of one host, cancelling, the time limit, a node that goes down, arrays, salloc, PMIx.
 
     python3 tests/clusters/slurm_test.py TRAINCTL [--only NAME] [--keep FOLDER]
 
@@ -79,7 +79,7 @@ def two_nodes(scene):
     require(end["JobState"] == "COMPLETED" and end["NumNodes"] == "2", f"{end} {scene.said(job)}")
     found = scene.losses()
     require(found.keys() == expected.keys() and len(found) == 12, f"steps {sorted(found)}: {scene.said(job)}")
-    worst = max(abs(found[step] - expected[step]) / abs(expected[step]) for step in expected)
+    worst = judge.difference(expected, found, 12)
     require(worst < 1e-4, f"losses differ by {worst:.2g}")
     cluster = json.loads((scene.logs / "1/cluster.json").read_text())
     require(cluster == {"job": job, "manager": "slurm", "nodes": ["n1", "n2"], "restarts": 0}, f"{cluster}")
@@ -180,7 +180,98 @@ def dry_run(scene):
     return said.stdout.splitlines()[-1]
 
 
-CASES = [dry_run, two_nodes, stopped, cancelled, node_down, time_limit]
+def array(scene):
+    """Two jobs of an array run at once, each with a run of its own; ps lists both, and stop ends one, or what is left."""
+    job = scene.submit(f"launch.ranks=1 {PLAIN} {LONG} 'launch.slurm.extra=[--array=0-1]'")
+    begun = lambda: all(max(scene.losses(run), default=0) >= 20 for run in (1, 2))
+    require(eventually(begun, 120), f"both have begun: {scene.slurm.output('squeue')}")
+    listed = scene.command("ps").stdout
+    require(all(re.search(rf"{job}_{task} .*RUNNING", listed) for task in (0, 1)), listed)
+    numbers = {json.loads((scene.logs / str(run) / "cluster.json").read_text())["job"] for run in (1, 2)}
+    require(len(numbers) == 2, f"two jobs of Slurm: {numbers}")
+    asked = scene.command(f"stop --slurm {job}_1")
+    require(asked.returncode == 0 and asked.stdout.count("was asked to stop") == 1, asked.stdout + asked.stderr)
+    left = lambda: scene.slurm.output("squeue", "--noheader", "--format=%i").split()
+    require(eventually(lambda: left() == [f"{job}_0"], 60), f"{left()}")
+    scene.command(f"stop --slurm {job}")
+    require(eventually(lambda: not left(), 60), f"{left()}")
+    scene.require_nothing_left()
+    # A batch script of one's own, whose jobs differ.
+    scene.number += 1
+    scene.logs = scene.slurm.folder / f"logs.{scene.number}"
+    script = scene.slurm.folder / "array.sbatch"
+    script.write_text(f"#!/bin/sh\n#SBATCH --array=0-1\n#SBATCH --output={scene.logs}.%a.out\n"
+                      f"exec {scene.trainctl} run {JOB} launch.log_dir={scene.logs} launch.ranks=1 {PLAIN} train.steps=8 seed=$((SLURM_ARRAY_TASK_ID + 1))\n")
+    said = scene.slurm.run(slurm.find("sbatch"), "--parsable", "--wait", str(script), timeout=180)
+    out = [pathlib.Path(f"{scene.logs}.{task}.out") for task in (0, 1)]
+    require(said.returncode == 0, said.stdout + said.stderr + "".join(path.read_text() for path in out if path.exists()))
+    both = [scene.losses(run) for run in (1, 2)]
+    require(all(len(losses) == 8 for losses in both) and both[0] != both[1], f"{both}")
+    return f"{job}_0 and {job}_1 at once, stopped one after the other; two seeds, two runs"
+
+
+def in_salloc(scene):
+    """Inside salloc the ranks are on the nodes of the allocation, with the losses of one host."""
+    fields = f"launch.ranks=4 {PLAIN} train.steps=8"
+    scene.number += 1
+    scene.logs = scene.slurm.folder / f"logs.{scene.number}"
+    one = scene.command(f"run {JOB} launch.log_dir={scene.logs} {fields}")
+    require(one.returncode == 0, one.stdout + one.stderr)
+    said = scene.slurm.run(slurm.find("salloc"), "--quiet", "--nodes=2", "--ntasks-per-node=1", "--cpus-per-task=2",
+                           *shlex.split(f"{scene.trainctl} run {JOB} launch.target=slurm launch.log_dir={scene.logs} {fields}"), timeout=180)
+    require(said.returncode == 0, said.stdout + said.stderr)
+    require(json.loads((scene.logs / "2/cluster.json").read_text())["nodes"] == ["n1", "n2"], "two nodes")
+    worst = judge.difference(scene.losses(1), scene.losses(2), 8)
+    require(worst < 1e-4, f"losses differ by {worst:.2g}")
+    scene.require_nothing_left()
+    return f"losses within {worst:.1e} of one host"
+
+
+def by_pmix(scene):
+    """srun --mpi=pmix: its tasks tell each other where they are, and one of each node becomes its host's agent."""
+    known = scene.slurm.run(*scene.slurm.with_pmix([slurm.find("srun"), "--mpi=list"]))
+    if "pmix" not in known.stdout + known.stderr:
+        return "left out: this Slurm has no plugin for PMIx"
+    fields = f"launch.ranks=4 {PLAIN} train.steps=8"
+    scene.number += 1
+    scene.logs = scene.slurm.folder / f"logs.{scene.number}"
+    one = scene.command(f"run {JOB} launch.log_dir={scene.logs} {fields}")
+    require(one.returncode == 0, one.stdout + one.stderr)
+    words = [slurm.find("srun"), "--mpi=pmix", "--nodes=2", "--ntasks-per-node=1", "--cpus-per-task=2",
+             *shlex.split(f"{scene.trainctl} run {JOB} launch.log_dir={scene.logs} {fields}")]
+    said = scene.slurm.run(*scene.slurm.with_pmix(words), timeout=180)
+    require(said.returncode == 0 and "PMIx of Slurm: 2 hosts" in said.stdout, said.stdout + said.stderr)
+    worst = judge.difference(scene.losses(1), scene.losses(2), 8)
+    require(worst < 1e-4, f"losses differ by {worst:.2g}")
+    return f"losses within {worst:.1e} of one host"
+
+
+def elastic(scene):
+    """--no-kill with launch.elastic: a node goes down, and the job goes on at once on the one that is left, in the same allocation."""
+    job = scene.submit(f"launch.slurm.nodes=2 launch.ranks=2 {PLAIN} {LONG} 'train.checkpoint={{every_steps: 25}}' "
+                       "'launch.elastic={min_ranks: 1}' launch.reconnect=5s launch.slurm.requeue=false")
+    scene.begun(job, steps=60)
+    fields = scene.slurm.job(job)
+    node = next(name for name in scene.slurm.nodes if name != fields["BatchHost"])
+    last = max(scene.losses())
+    scene.slurm.fail_node(node)
+    try:
+        scene.slurm.output("scontrol", "update", f"NodeName={node}", "State=DOWN", "Reason=test")
+        require(eventually(lambda: max(scene.losses(), default=0) > last + 50, 150), f"{scene.slurm.job(job)} {scene.said(job)}")
+        now = scene.slurm.job(job)
+        require(now["JobState"] == "RUNNING" and now["Restarts"] == "0", f"{now}")
+        require("planned anew for 1 rank" in (scene.logs / f"slurm-{job}.out").read_text(), scene.said(job))
+        scene.command(f"stop --slurm {job}")
+        scene.end(job)
+        scene.require_nothing_left()
+    finally:
+        scene.slurm.start_node(node)
+        scene.slurm.output("scontrol", "update", f"NodeName={node}", "State=RESUME")
+        eventually(lambda: scene.slurm.state(node).startswith("IDLE"))
+    return f"{node} went down after step {last}; on with one rank in the same allocation"
+
+
+CASES = [dry_run, two_nodes, array, in_salloc, by_pmix, stopped, cancelled, elastic, node_down, time_limit]
 
 
 def main():

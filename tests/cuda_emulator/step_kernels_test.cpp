@@ -11,6 +11,7 @@
 
 #include "engine/graph/bf16.h"
 #include "engine/ops/random.h"
+#include "engine/runtime/byte_table.h"
 #include "engine/runtime/cuda/initial_weights_cuda.h"
 #include "engine/runtime/cuda/peer_sums.h"
 #include "engine/runtime/initial_weights.h"
@@ -74,6 +75,50 @@ std::vector<std::byte> random_bytes(size_t n, uint64_t key) {
 }
 
 }  // namespace
+
+TEST_CASE("cuda: floats are made of a slot's bytes by a table a channel, in either layout and type") {
+  constexpr int64_t kSamples = 3, kPixels = 35, kChannels = 3, kAll = kSamples * kPixels * kChannels;
+  constexpr int64_t kStride = 512, kFrom = 64;
+  const std::vector<std::byte> staged = random_bytes(2 * kStride, 7);
+  std::vector<float> values(kChannels * ByteTable::kValues);
+  for (size_t i = 0; i < values.size(); ++i) values[i] = std::sin(static_cast<float>(i)) * 3;
+  std::vector<std::byte> value_bytes(values.size() * sizeof(float));
+  std::memcpy(value_bytes.data(), values.data(), value_bytes.size());
+  const Bytes staging(staged), table(value_bytes), counter(sizeof(cuda::StepCounter));
+  cuda::Staging from;
+  from.counter = reinterpret_cast<cuda::StepCounter*>(counter.at());
+  from.slots = 2;
+  from.ahead = 1;  // the second slot
+  from.base = staging.at();
+  from.stride = kStride;
+  for (const bool from_planes : {false, true})
+    for (const bool to_planes : {false, true})
+      for (const bool to_bf16s : {false, true}) {
+        CAPTURE(from_planes);
+        CAPTURE(to_planes);
+        CAPTURE(to_bf16s);
+        const size_t element = to_bf16s ? 2 : 4;
+        const Bytes to(kAll * element);
+        cuda::enqueue_bytes(from,
+                            {kFrom, to.at(), to_bf16s, kSamples, kPixels, kChannels, from_planes, to_planes,
+                             reinterpret_cast<const float*>(table.at())},
+                            nullptr);
+        must(cudaDeviceSynchronize());
+        std::vector<std::byte> expected(kAll * element);
+        for (int64_t s = 0; s < kSamples; ++s)
+          for (int64_t c = 0; c < kChannels; ++c)
+            for (int64_t p = 0; p < kPixels; ++p) {
+              const int64_t in = s * kPixels * kChannels + (from_planes ? c * kPixels + p : p * kChannels + c);
+              const int64_t out = s * kPixels * kChannels + (to_planes ? c * kPixels + p : p * kChannels + c);
+              const auto byte = static_cast<size_t>(staged[static_cast<size_t>(kStride + kFrom + in)]);
+              const float value = values[static_cast<size_t>(c * ByteTable::kValues) + byte];
+              const uint16_t rounded = to_bf16(value);
+              std::memcpy(&expected[static_cast<size_t>(out) * element],
+                          to_bf16s ? static_cast<const void*>(&rounded) : &value, element);
+            }
+        CHECK(to.now() == expected);
+      }
+}
 
 TEST_CASE("cuda: each step of a graph takes its own data and scalars, and leaves its own loss") {
   constexpr int64_t kSlots = 5, kAtOnce = 3, kStride = 4096, kScalars = 4032, kNumbers = 3008;

@@ -170,6 +170,34 @@ TEST_CASE("inputs may be in any memory, and the arena is read and written after 
   CHECK(executor->finish_step() == 105);
 }
 
+TEST_CASE("a device makes floats of the bytes of a step by its table") {
+  if (!have_gpus(1)) return;
+  const Program program = summing();
+  ByteTable table{"data", 1, 3, false, false, std::vector<float>(3 * ByteTable::kValues)};
+  for (size_t i = 0; i < table.values.size(); ++i) table.values[i] = static_cast<float>(i) / 2;
+  for (const bool with_graph : {false, true}) {
+    CAPTURE(with_graph);
+    OneRank rank(program);
+    ExecutorOptions options;
+    options.byte_tables = {table};
+    const auto executor = make_cuda_executor(program, *rank.comm, options, graph(with_graph));
+    REQUIRE(executor->inputs().as_bytes[0]);
+    const HostBlock block = executor->allocate_inputs(executor->inputs().bytes);
+    float expected[3] = {};
+    for (uint32_t step = 0; step < 6; ++step) {
+      for (uint32_t c = 0; c < 3; ++c) {
+        block.get()[c] = static_cast<std::byte>(7 * step + 90 * c);
+        expected[c] += static_cast<float>(256 * c + 7 * step + 90 * c) / 2;
+      }
+      executor->start_step(block.get(), {.step = step});
+      CHECK(executor->finish_step() == expected[0]);
+    }
+    float sum[3];
+    executor->read(192, sum, sizeof(sum));
+    CHECK(std::equal(sum, sum + 3, expected));
+  }
+}
+
 TEST_CASE("the executor records what its start and its first steps spend time on") {
   if (!have_gpus(1)) return;
   const Program program = summing();

@@ -115,11 +115,66 @@ TEST_CASE("mpiexec of MPICH is known by its connection") {
   CHECK(by.index == 1);
 }
 
+TEST_CASE("a task of srun --mpi=pmi2 is Slurm's, not MPICH's") {
+  const StartedBy by = with({{"SLURM_JOB_ID", "1"},
+                             {"SLURM_JOB_NODELIST", "n[1-2]"},
+                             {"SLURM_STEP_ID", "0"},
+                             {"SLURM_STEP_NUM_TASKS", "2"},
+                             {"SLURM_PROCID", "1"},
+                             {"PMI_FD", "12"},
+                             {"PMI_RANK", "1"},
+                             {"PMI_SIZE", "2"}});
+  CHECK(by.manager == Manager::slurm);
+  CHECK(by.index == 1);
+}
+
+TEST_CASE("tasks of srun --mpi=pmix meet through PMIx") {
+  std::map<std::string, std::string> variables = {{"SLURM_JOB_ID", "31"},
+                                                  {"SLURM_JOB_NODELIST", "n[1-2]"},
+                                                  {"SLURM_STEP_ID", "0"},
+                                                  {"SLURM_STEP_NUM_TASKS", "2"},
+                                                  {"SLURM_PROCID", "1"},
+                                                  {"SLURM_LOCALID", "0"},
+                                                  {"SLURM_RESTART_COUNT", "1"},
+                                                  {"PMIX_NAMESPACE", "slurm.pmix.31.0"},
+                                                  {"PMIX_RANK", "1"}};
+  const StartedBy by = with(variables);
+  CHECK(by.manager == Manager::mpi);
+  CHECK(by.name == kPmixOfSlurm);
+  CHECK(by.index == 1);
+  CHECK(by.count == 2);
+  CHECK(by.job == "31");
+  CHECK(by.restarts == 1);
+  variables["SLURM_STEP_NUM_TASKS"] = "1";
+  variables["SLURM_PROCID"] = "0";
+  CHECK(with(variables).manager == Manager::slurm);
+}
+
+TEST_CASE("each job of an array is a job of its own") {
+  for (const char* task : {"0", "1"}) {
+    const StartedBy by = with({{"SLURM_JOB_ID", task == std::string("0") ? "41" : "40"},
+                               {"SLURM_ARRAY_JOB_ID", "40"},
+                               {"SLURM_ARRAY_TASK_ID", task},
+                               {"SLURM_ARRAY_TASK_COUNT", "2"},
+                               {"SLURM_JOB_NODELIST", "n1"},
+                               {"SLURM_PROCID", "0"},
+                               {"SLURM_NTASKS", "1"}});
+    CHECK(by.count == 1);
+    CHECK(by.job == (task == std::string("0") ? "41" : "40"));
+  }
+}
+
 TEST_CASE("a pod knows all pods and its own number") {
   const StartedBy by = with({{"TRAINCTL_PODS", "mnist-[0-2].mnist"}, {"JOB_COMPLETION_INDEX", "2"}});
   CHECK(by.manager == Manager::pods);
   CHECK(by.index == 2);
   CHECK(by.hosts == Names{"mnist-0.mnist", "mnist-1.mnist", "mnist-2.mnist"});
+  CHECK(by.job.empty());
+}
+
+TEST_CASE("all pods of a Job, started again or not, have its uid") {
+  const StartedBy by = with({{"TRAINCTL_PODS", "a-[0-1].a"}, {"JOB_COMPLETION_INDEX", "0"}, {"TRAINCTL_JOB", "f81d4fae"}});
+  CHECK(by.job == "f81d4fae");
 }
 
 TEST_CASE("an environment that contradicts itself names the variable") {

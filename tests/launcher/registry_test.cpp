@@ -66,6 +66,8 @@ TEST_CASE("a run is listed while its launcher lives, with its status") {
   status.loss = 0.5f;
   status.tokens_per_second = 1500;
   status.share_of_peak = 0.25;
+  status.memory_bytes = 325261721;
+  status.gpu_memory_bytes = int64_t{41} << 30;
   status.slowest = 3;
   status.pids = {10, 11, 12, 0};
   status.gpus = {1, 0, 3, 2};

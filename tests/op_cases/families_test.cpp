@@ -67,7 +67,7 @@ unsigned steps_of(const Epilogue& e) {
   return of(e.bias, EpilogueStep::bias) | of(e.residual, EpilogueStep::residual) |
          of(e.activation != Activation::none, EpilogueStep::activation) |
          of(e.slope != Activation::none, EpilogueStep::slope) | of(e.bias_grad, EpilogueStep::bias_grad) |
-         of(e.descend, EpilogueStep::descend);
+         of(e.parameter_grads, EpilogueStep::parameter_grads) | of(e.descend, EpilogueStep::descend);
 }
 
 }  // namespace

@@ -1,15 +1,11 @@
-"""A headless Chromium, and what a page has become in it."""
-import html.parser, json, pathlib, shutil, struct, subprocess, tempfile, zlib
+"""A headless Chromium, and what a page has become in it.
 
-# Runs after the page's own script. What it finds out is in the attribute data-probe of <html>.
-PROBE = """<script>
-addEventListener("load", () => setTimeout(() => {
-  const found = {drawn: performance.now()}, root = document.documentElement;
-  %s
-  found.wide = root.scrollWidth - innerWidth;
-  root.dataset.probe = JSON.stringify(found);
-}, 300));
-</script></body>"""
+One Chromium opens all pages of a test. It is asked over its pipe (DevTools protocol: JSON, each message ended by a zero
+byte), so that the test waits for what a page says of itself and not for a time.
+"""
+import base64, fcntl, html.parser, json, os, select, shutil, struct, subprocess, tempfile, time, zlib
+
+PATIENCE = 300  # seconds, of a machine on which everything else runs too
 
 VOID = {"meta", "link", "br", "input", "img", "hr", "base"}
 
@@ -65,39 +61,134 @@ class Reader(html.parser.HTMLParser):
         self.open.words.append(data)
 
 
-def chromium(page, arguments, width=1200, height=1400):
-    """`page`: a path or a URL. What it printed, and the lines of the page's console."""
-    with tempfile.TemporaryDirectory() as profile:
-        done = subprocess.run([find(), "--headless=new", "--no-sandbox", "--disable-gpu", "--hide-scrollbars", "--enable-logging=stderr",
-                               f"--user-data-dir={profile}", f"--window-size={width},{height}", "--virtual-time-budget=4000",
-                               *arguments, page if isinstance(page, str) else page.as_uri()], capture_output=True, text=True, timeout=120)
-    said = [line for line in done.stderr.splitlines() if ":CONSOLE:" in line]
-    return done.stdout, said
+def found_by(script):
+    """An expression: what `script` puts into `found`."""
+    return """(() => {
+      const found = {drawn: performance.now()}, root = document.documentElement;
+      %s
+      found.wide = root.scrollWidth - innerWidth;
+      return JSON.stringify(found);
+    })()""" % script
 
 
-def with_probe(page, script):
-    text = page.read_text()
-    copy = page.with_suffix(".probe.html")
-    assert text.count("</body>") == 1
-    copy.write_text(text.replace("</body>", PROBE % script))
-    return copy
+class Page:
+    """A tab. `said`: the lines of its console, errors that nothing caught, and what could not be loaded."""
+
+    def __init__(self, browser, width, height):
+        self.browser, self.said = browser, []
+        self.target = browser.ask("Target.createTarget", url="about:blank")["targetId"]
+        self.session = browser.ask("Target.attachToTarget", targetId=self.target, flatten=True)["sessionId"]
+        browser.pages[self.session] = self
+        for domain in ["Runtime", "Log", "Page"]:
+            self.ask(f"{domain}.enable")
+        self.ask("Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=False)
+
+    def ask(self, method, **parameters):
+        return self.browser.ask(method, self.session, **parameters)
+
+    def heard(self, method, parameters):
+        if method == "Runtime.consoleAPICalled":
+            self.said.append(" ".join(str(a.get("value", a.get("description"))) for a in parameters["args"]))
+        elif method == "Runtime.exceptionThrown":
+            details = parameters["exceptionDetails"]
+            self.said.append(details.get("exception", {}).get("description") or details["text"])
+        elif method == "Log.entryAdded":
+            self.said.append(parameters["entry"]["text"])
+
+    def value(self, expression):
+        answer = self.ask("Runtime.evaluate", expression=expression, returnByValue=True)
+        assert "exceptionDetails" not in answer, answer["exceptionDetails"]
+        return answer["result"].get("value")
+
+    def settle(self):
+        """Returns when nothing moves any more: charts are drawn anew when their cards have got their widths."""
+        places = "JSON.stringify([...document.querySelectorAll('body *')].map((node) => { const b = node.getBoundingClientRect(); return [b.left, b.top, b.width, b.height]; }))"
+        frames = "new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(() => setTimeout(done, 50))))"
+        before = None
+        while (now := self.value(places)) != before:
+            before = now
+            self.ask("Runtime.evaluate", expression=frames, awaitPromise=True)
+
+    def open(self, page):
+        """`page`: a path or a URL. Returns when the page says that it is drawn."""
+        self.ask("Page.navigate", url=page if isinstance(page, str) else page.as_uri())
+        begin = time.monotonic()
+        while not self.value("document.documentElement?.dataset.drawn && document.readyState === 'complete'"):
+            assert time.monotonic() - begin < PATIENCE, f"{page} is not drawn; the console has {self.said}"
+            time.sleep(0.02)
+
+    def nodes(self):
+        reader = Reader()
+        reader.feed(self.value("document.documentElement.outerHTML"))
+        return reader.root.all("html")[0]
+
+    def picture(self):
+        """Its pixels: rows of (red, green, blue). Drawn anew, so after all that was asked before."""
+        return pixels(base64.b64decode(self.ask("Page.captureScreenshot", format="png")["data"]))
+
+    def close(self):
+        self.browser.ask("Target.closeTarget", targetId=self.target)
+        del self.browser.pages[self.session]
 
 
-def opened(page, script="", width=1200):
-    """The drawn page's nodes, what `script` has put into `found`, and the lines of the console."""
-    dom, said = chromium(with_probe(page, script), ["--dump-dom"], width)
-    reader = Reader()
-    reader.feed(dom)
-    root = reader.root.all("html")[0]
-    return root, json.loads(root.attributes.get("data-probe") or "{}"), said
+class Browser:
+    def __init__(self):
+        self.pages, self.number, self.text, self.answers = {}, 0, b"", {}
+        self.profile = tempfile.TemporaryDirectory(ignore_cleanup_errors=True)
+        theirs_in, self.to = os.pipe()
+        self.come, theirs_out = os.pipe()
+        # Chromium reads from 3 and writes to 4. First beyond both, so that neither overwrites the other.
+        high = [fcntl.fcntl(fd, fcntl.F_DUPFD, 10) for fd in [theirs_in, theirs_out]]
+        log = open(f"{self.profile.name}/stderr", "wb")
+        words = [find(), "--headless=new", "--no-sandbox", "--disable-gpu", "--hide-scrollbars", "--disable-dev-shm-usage",
+                 "--remote-debugging-pipe", f"--user-data-dir={self.profile.name}/profile", "about:blank"]
+        self.process = subprocess.Popen(words, stdout=log, stderr=log, pass_fds=(3, 4), start_new_session=True,
+                                        preexec_fn=lambda: [os.dup2(fd, at) for fd, at in zip(high, [3, 4])])
+        for fd in [theirs_in, theirs_out, *high]:
+            os.close(fd)
 
+    def ask(self, method, session=None, **parameters):
+        self.number += 1
+        message = {"id": self.number, "method": method, "params": parameters} | ({"sessionId": session} if session else {})
+        os.write(self.to, json.dumps(message).encode() + b"\0")
+        end = time.monotonic() + PATIENCE
+        while self.number not in self.answers:
+            self.listen(end - time.monotonic(), method)
+        answer = self.answers.pop(self.number)
+        assert "error" not in answer, (method, answer["error"])
+        return answer["result"]
 
-def picture(page, script="", width=1200, height=1400):
-    """Its pixels: rows of (red, green, blue)."""
-    with tempfile.TemporaryDirectory() as folder:
-        path = pathlib.Path(folder) / "page.png"
-        chromium(with_probe(page, script), [f"--screenshot={path}"], width, height)
-        return pixels(path.read_bytes())
+    def listen(self, seconds, method):
+        ready = seconds > 0 and select.select([self.come], [], [], seconds)[0]
+        more = os.read(self.come, 1 << 20) if ready else b""
+        if not more:
+            said = open(f"{self.profile.name}/stderr", errors="replace").read()[-2000:]
+            raise AssertionError(f"Chromium does not answer {method}: {said}")
+        *messages, self.text = (self.text + more).split(b"\0")
+        for message in map(json.loads, messages):
+            if "id" in message:
+                self.answers[message["id"]] = message
+            elif message.get("sessionId") in self.pages:
+                self.pages[message["sessionId"]].heard(message["method"], message["params"])
+
+    def page(self, page, width=1200, height=1400):
+        tab = Page(self, width, height)
+        tab.open(page)
+        return tab
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.process.terminate()
+        try:
+            self.process.wait(20)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
+        os.close(self.to)
+        os.close(self.come)
+        self.profile.cleanup()
 
 
 def pixels(png):

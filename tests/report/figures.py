@@ -1,11 +1,41 @@
 """What a page shows, against the files that it is about."""
-import json, math, re
+import json, math, pathlib, re
 
 
 def lines_of(run):
     path = run / "metrics.jsonl"
     text = path.read_text() if path.exists() else ""
     return [json.loads(line) for line in text[:text.rfind("\n") + 1].splitlines()]
+
+
+def grammar():
+    """{rule: (fields that must be there, all fields)} of docs/logs.md, and the values that tell rules apart."""
+    page = (pathlib.Path(__file__).resolve().parents[2] / "docs/logs.md").read_text()
+    block = re.search(r"<!-- grammar -->\n```text\n(.*?)```", page, re.S)[1]
+    rules = {}
+    for name, body in re.findall(r"^(\w+) +:= \{(.*)\}$", block, re.M):
+        body = re.sub(r": (\{.*\}|\[\w+\])", "", re.sub(r"beside\?: \{.*?\}", "", body)) if name != "start_up" else "start_up"
+        fields = [field.strip() for field in body.split(",")]
+        names = {field.split(":")[0].rstrip("?"): field.split(":")[0].endswith("?") for field in fields}
+        kind = re.search(r'kind: "(\w+)"', body)
+        rules[name] = (names, kind[1] if kind else None)
+    assert len(rules) == 8, rules.keys()
+    return rules
+
+
+def check_grammar(run, metrics=("accuracy",)):
+    """Each line of a run's metrics.jsonl follows exactly one rule, and the first is what the page says."""
+    rules, lines = grammar(), lines_of(run)
+    found = []
+    for line in lines:
+        fits = [name for name, (fields, kind) in rules.items()
+                if line.get("kind") == kind and all(field in line for field, may_lack in fields.items() if not may_lack)
+                and all(field in fields or ("METRIC" in fields and field in metrics) or
+                        ("mean_METRIC" in fields and field.removeprefix("mean_") in metrics) for field in line)]
+        assert len(fits) == 1, (line, fits)
+        found.append(fits[0])
+    assert not found or "start_up" in found[:1] or "start_up" not in found, found[:2]
+    return found
 
 
 def finite(values):
@@ -72,6 +102,7 @@ def check_sources(data, run):
         error = json.loads((run / "error.json").read_text())
         assert data["failure"] == error["report"] and data["cause"] == error["first_cause"]
     check_metrics(data["metrics"], run)
+    check_grammar(run)
 
 
 UNITS = {"K": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "P": 1e15, "E": 1e18, "B": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40,

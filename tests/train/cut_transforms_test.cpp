@@ -80,6 +80,7 @@ TEST_CASE("samples are kept before their first random transform, and have the bi
   for (const std::vector<TransformSpec>& chain :
        {std::vector{kResize, kCrop, transform("horizontal_flip"), transform("to_float"), transform("hwc2chw")},
         std::vector{kResize, transform("to_float"), transform("hwc2chw"), transform("random_erasing", {{"p", 1.0}})},
+        std::vector{kResize, transform("to_float"), kCrop, transform("hwc2chw")},
         std::vector{kCrop, transform("to_float")}}) {
     const auto source = std::make_shared<Pictures>();
     const DatasetSpec spec = spec_of(chain);
@@ -98,6 +99,17 @@ TEST_CASE("photos that are first cut at random are not kept: they have no common
   CHECK_FALSE(
       cut_at_first_random(photos, spec_of({transform("random_resized_crop", {{"size", Ints{4, 4}}})})).has_value());
   CHECK(cut_at_first_random(photos, spec_of({kResize, kCrop})).has_value());
+}
+
+TEST_CASE("what is kept are bytes where only maps of single values make floats of them before chance") {
+  const std::vector<SourceField> pictures = Pictures().fields();
+  const auto kept_type = [&](const std::vector<TransformSpec>& chain) {
+    return cut_at_first_random(pictures, spec_of(chain))->before.fields[0].type;
+  };
+  const TransformSpec to_float = transform("to_float"), rescale = transform("rescale", {{"scale", 2.0}});
+  CHECK(kept_type({kResize, to_float, rescale, kCrop}) == ElementType::u8);
+  CHECK(kept_type({to_float, rescale}) == ElementType::u8);
+  CHECK(kept_type({transform("resize", {{"size", Ints{5, 5}}}), rescale, kCrop}) == ElementType::f32);
 }
 
 TEST_CASE("ranks that share a cache read each sample once together") {

@@ -73,3 +73,52 @@ TEST_CASE("without a folder to write to there is no event file, and no error") {
   file.write(1, {{"train/loss", 1}});
   file.write_text("job", "");
 }
+
+TEST_CASE("an event file holds histograms with their limits and counts") {
+  const ScratchFolder folder;
+  Histogram values;
+  values.add(std::vector<float>{-1.5F, 0.25F, 0.25F, 3});
+  EventFile(folder.path()).write_histograms(5, {{"weights/fc", values}, {"weights/none", {}}});
+  const std::vector<ReadEvent> events = events_in(folder.path());
+  REQUIRE(events.size() == 2);
+  CHECK(events[1].step == 5);
+  const ReadHistogram& h = events[1].histograms.at("weights/fc");
+  CHECK(h.min == -1.5);
+  CHECK(h.max == 3);
+  CHECK(h.count == 4);
+  CHECK(h.sum == 2);
+  CHECK(h.sum_of_squares == 2.25 + 2 * 0.0625 + 9);
+  REQUIRE(h.limits.size() == h.counts.size());
+  for (size_t i = 0; i < h.counts.size(); ++i) {
+    CHECK(h.counts[i] == static_cast<double>(values.buckets()[i].count));
+    CHECK(h.limits[i] == values.buckets()[i].limit);
+  }
+  CHECK(events[1].histograms.at("weights/none").limits.empty());
+}
+
+TEST_CASE("an event file says with which settings a run began and how it ended") {
+  const ScratchFolder folder;
+  {
+    EventFile file(folder.path());
+    file.write_session_start({{"optimizer.learning_rate", 0.5}, {"optimizer.type", "sgd"}, {"shuffle", true}});
+    file.write_session_end(true);
+  }
+  const std::vector<ReadEvent> events = events_in(folder.path());
+  REQUIRE(events.size() == 3);
+  std::map<std::string, std::string> settings;  // name -> google.protobuf.Value
+  for (event_reader::Message data(events[1].hparams.at("_hparams_/session_start_info")); data.next();) {
+    CHECK(data.number == 3);
+    for (event_reader::Message start(data.bytes); start.next();) {
+      if (start.number != 1) continue;
+      std::string name, value;
+      for (event_reader::Message entry(start.bytes); entry.next();) (entry.number == 1 ? name : value) = entry.bytes;
+      settings[name] = value;
+    }
+  }
+  using namespace std::string_literals;
+  CHECK(settings == std::map<std::string, std::string>{{"optimizer.learning_rate", "\x11\0\0\0\0\0\0\xe0\x3f"s},
+                                                       {"optimizer.type", "\x1a\x03sgd"},
+                                                       {"shuffle", "\x20\x01"}});
+  const std::string& end = events[2].hparams.at("_hparams_/session_end_info");
+  CHECK(end.substr(2, 2) == "\x08\x01");  // status: success
+}

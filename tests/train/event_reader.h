@@ -9,12 +9,19 @@
 #include <string_view>
 #include <vector>
 
+struct ReadHistogram {
+  double min = 0, max = 0, count = 0, sum = 0, sum_of_squares = 0;
+  std::vector<double> limits, counts;
+};
+
 struct ReadEvent {
   double wall_time = 0;
   int64_t step = 0;
   std::string file_version;
   std::map<std::string, float> scalars;
   std::map<std::string, std::string> texts;
+  std::map<std::string, ReadHistogram> histograms;
+  std::map<std::string, std::string> hparams;  ///< by tag: the plug-in's message
 };
 
 namespace event_reader {
@@ -89,20 +96,53 @@ class Message {
   std::string_view text_;
 };
 
+inline std::vector<double> numbers(std::string_view packed) {
+  std::vector<double> values(packed.size() / sizeof(double));
+  std::memcpy(values.data(), packed.data(), values.size() * sizeof(double));
+  return values;
+}
+
+inline ReadHistogram read_histogram(std::string_view text) {
+  ReadHistogram h;
+  for (Message field(text); field.next();) {
+    if (field.number == 1) h.min = field.as<double>();
+    if (field.number == 2) h.max = field.as<double>();
+    if (field.number == 3) h.count = field.as<double>();
+    if (field.number == 4) h.sum = field.as<double>();
+    if (field.number == 5) h.sum_of_squares = field.as<double>();
+    if (field.number == 6) h.limits = numbers(field.bytes);
+    if (field.number == 7) h.counts = numbers(field.bytes);
+  }
+  return h;
+}
+
+/// The content of a value's plug-in data, if it is of that plug-in.
+inline std::string content_for(std::string_view plugin, std::string_view metadata) {
+  std::string name, content;
+  for (Message field(metadata); field.next();)
+    if (field.number == 1)
+      for (Message data(field.bytes); data.next();) (data.number == 1 ? name : content) = data.bytes;
+  return name == plugin ? content : "";
+}
+
 inline void read_value(std::string_view text, ReadEvent& event) {
-  std::string tag, of_tensor;
+  std::string tag, of_tensor, of_hparams;
   float scalar = 0;
   bool is_scalar = false;
   for (Message field(text); field.next();) {
     if (field.number == 1) tag = field.bytes;
     if (field.number == 2) scalar = field.as<float>(), is_scalar = true;
+    if (field.number == 5) event.histograms[tag] = read_histogram(field.bytes);
+    if (field.number == 9) of_hparams = content_for("hparams", field.bytes);
     if (field.number == 8)
       for (Message tensor(field.bytes); tensor.next();)
         if (tensor.number == 8) of_tensor = tensor.bytes;
   }
   if (is_scalar)
     event.scalars[tag] = scalar;
-  else
+  else if (!of_hparams.empty())
+    event.hparams[tag] = of_hparams;
+  else if (!event.histograms.contains(tag))
     event.texts[tag] = of_tensor;
 }
 

@@ -58,9 +58,10 @@ using Window = std::vector<int32_t>;
 std::vector<Window> windows(const DatasetSpec& spec, int64_t shift) {
   const TokenSet set(spec);
   std::vector<Window> all;
+  std::vector<uint8_t> scratch;
   for (int64_t s = 0; s < set.size(); ++s) {
     all.emplace_back(static_cast<size_t>(spec.length));
-    set.read(s, shift, all.back().data());
+    set.read(s, scratch, shift == 0 ? all.back().data() : nullptr, shift == 1 ? all.back().data() : nullptr);
   }
   return all;
 }
@@ -228,6 +229,32 @@ TEST_CASE("the first token out of range is found in its file, in every type") {
   const std::string text = folder.write("d.txt", {'a', 200});
   CHECK(TokenSet(set_of("text", {text}, 1)).first_stray(128, kAll)->token == 200);
   CHECK_FALSE(TokenSet(set_of("text", {text}, 1)).first_stray(256, kAll));
+}
+
+TEST_CASE("a token file that becomes shorter during a run is an error that names it") {
+  const ScratchFolder folder;
+  const std::string file = folder.write("a.bin", ascending(0, 9000));
+  const TokenSet set(set_of("tokens", {file}, 4));
+  std::vector<uint8_t> scratch;
+  Window window(4);
+  fs::resize_file(file, 10'000);
+  set.read(0, scratch, window.data(), nullptr);
+  CHECK(window == Window{0, 1, 2, 3});
+  const std::string error = error_of([&] { set.read(2000, scratch, window.data(), nullptr); });
+  CHECK(error.starts_with(file + ": cannot be read: it ends at byte "));
+  CHECK(set.where(2000) == file + ": token 8,000");
+}
+
+TEST_CASE("windows that are expected are read as without") {
+  const ScratchFolder folder;
+  folder.write("a.txt", {'a', 'b', 'c'});
+  const TokenSet set(set_of("text", {folder.path() + "/a.txt", folder.write("b.txt", {'d', 'e'})}, 3));
+  std::vector<uint8_t> scratch;
+  Window data(3), label(3);
+  set.expect(0);
+  set.read(0, scratch, data.data(), label.data());
+  CHECK(data == Window{'a', 'b', 'c'});
+  CHECK(label == Window{'b', 'c', 'd'});
 }
 
 TEST_CASE("a set of tokens has integer windows as data and labels") {

@@ -32,7 +32,7 @@ extern const OpDef matmul_weight_grad_op;
 extern const KernelDef matmul_fp8_kernel = {
     .name = "matmul_fp8",
     .accumulates = 1,
-    .takes = bits(EpilogueStep::bias),
+    .takes = bits(EpilogueStep::bias, EpilogueStep::residual),
     .is_product = true,
     .cost = cost,
     .most_cuda_scratch = [](const std::vector<Shape>&, const std::vector<Shape>&) -> int64_t {

@@ -62,9 +62,10 @@ double scaled(const Tensor64& words, const Tensor64& scales, bool squares, int64
 
 Outputs product_of_8_bits(const NaiveCall& call) {
   const Inputs& in = call.in;
-  const bool bias = epilogue_of(call.attrs).bias;
+  const Epilogue epilogue = epilogue_of(call.attrs);
   return {make({in[0].shape[0], in[2].shape[0]}, [&](const Index& at_c) {
-    double sum = bias ? at(in[4], {at_c[1]}) : 0;
+    double sum = epilogue.bias ? at(in[4], {at_c[1]}) : 0;
+    if (epilogue.residual) sum += at(in.back(), at_c);
     for (int64_t i = 0; i < 4 * in[0].shape[1]; ++i)
       sum += scaled(in[0], in[1], call.attrs.flag("a_squares"), at_c[0], i) *
              scaled(in[2], in[3], call.attrs.flag("b_squares"), at_c[1], i);
@@ -113,7 +114,7 @@ std::vector<OpCase> rows() {
   fused({{{5, 7}}, {{11, 7}}, {{5, 11}}}, true, {.residual = true}, {{5, 11}});
   fused({{{2, 6, 7}}, {{7, 4}}, {{4}}, {{2, 6, 4}}}, false, {.bias = true, .residual = true}, {{2, 6, 4}});
   fused({{{6, 2, 5}}, {{6, 5, 4}}, {{6, 2, 4}}}, false, {.residual = true}, {{6, 2, 4}});
-  fused({{{34, 132}}, {{68, 132}}, {{68}}, {{34, 68}}}, true,
+  fused({{{34, 131}}, {{68, 131}}, {{68}}, {{34, 68}}}, true,
         {.bias = true, .residual = true, .activation = Activation::relu}, {{34, 68}});
   fused({{{6, 17}}, {{24, 17}}, {{24}}, {{6, 24}}}, true,
         {.bias = true, .residual = true, .activation = Activation::gelu_tanh, .keep_input = true}, {{6, 24}, {6, 24}});
@@ -125,7 +126,8 @@ std::vector<OpCase> rows() {
   return rows;
 }
 
-KernelCase case_of_8_bits(int64_t m, int64_t n, int64_t k, DType result, bool bias, bool accumulate, Attrs attrs) {
+KernelCase case_of_8_bits(int64_t m, int64_t n, int64_t k, DType result, const Epilogue& epilogue, bool accumulate,
+                          Attrs attrs) {
   KernelCase row{.kernel = "matmul_fp8", .attrs = std::move(attrs), .tolerance = result == DType::bf16 ? 1e-2 : 3e-3};
   const auto add = [&](int64_t lines, bool squares) {
     const QuantisedShapes shapes = quantised_shapes(lines, k, squares);
@@ -134,10 +136,11 @@ KernelCase case_of_8_bits(int64_t m, int64_t n, int64_t k, DType result, bool bi
   };
   add(m, row.attrs.flag("a_squares"));
   add(n, row.attrs.flag("b_squares"));
-  if (bias) row.in.push_back({.shape = {n}, .dtype = result});
+  if (epilogue.bias) row.in.push_back({.shape = {n}, .dtype = result});
+  if (epilogue.residual) row.in.push_back({.shape = {m, n}, .dtype = result});
   row.out = {{.shape = {m, n}, .dtype = result, .accumulate = accumulate}};
   if (!accumulate) row.out[0].fill = CaseOperand::Fill::unwritten;
-  set_epilogue(row.attrs, {.bias = bias});
+  set_epilogue(row.attrs, epilogue);
   row.f32_on_cpu = result == DType::bf16;
   return row;
 }
@@ -160,14 +163,16 @@ std::vector<KernelCase> kernels() {
   for (const DType result : {DType::f32, DType::bf16}) {
     for (const bool bias : {false, true}) {
       for (const bool accumulate : {false, true}) {
-        calls.push_back(case_of_8_bits(16, 32, 128, result, bias, accumulate, {}));
-        calls.push_back(case_of_8_bits(144, 160, 384, result, bias, accumulate, {}));
-        calls.push_back(case_of_8_bits(144, 160, 384, result, bias, accumulate, {{"a_squares", true}}));
-        calls.push_back(case_of_8_bits(160, 144, 256, result, bias, accumulate, {{"b_squares", true}}));
+        const Epilogue epilogue{.bias = bias};
+        calls.push_back(case_of_8_bits(16, 32, 128, result, epilogue, accumulate, {}));
+        calls.push_back(case_of_8_bits(144, 160, 384, result, epilogue, accumulate, {}));
+        calls.push_back(case_of_8_bits(144, 160, 384, result, epilogue, accumulate, {{"a_squares", true}}));
+        calls.push_back(case_of_8_bits(160, 144, 256, result, epilogue, accumulate, {{"b_squares", true}}));
       }
+      calls.push_back(case_of_8_bits(144, 32, 256, result, {.bias = bias, .residual = true}, false, {}));
     }
   }
-  KernelCase other_bias = case_of_8_bits(160, 144, 256, DType::f32, true, true, {});
+  KernelCase other_bias = case_of_8_bits(160, 144, 256, DType::f32, {.bias = true}, true, {});
   other_bias.in.back().dtype = DType::bf16;
   other_bias.f32_on_cpu = true;
   calls.push_back(std::move(other_bias));

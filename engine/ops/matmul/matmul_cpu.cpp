@@ -82,6 +82,7 @@ CpuKernel prepare_matmul_fp8(const KernelCall& call) {
   const auto a = widened(call.in[0], call.in[1], call.attrs.flag("a_squares"));
   const auto b = widened(call.in[2], call.in[3], call.attrs.flag("b_squares"));
   const TensorArg& c = call.out[0];
+  const Epilogue epilogue = epilogue_of(call.attrs);
   check(a->length == b->length, "matmul_fp8: this rank's factors have lines of one length");
   check(a->lines * b->lines == c.size(), "matmul_fp8: this rank's output does not have the product's size");
   cpu::Product p{.m = a->lines,
@@ -91,12 +92,14 @@ CpuKernel prepare_matmul_fp8(const KernelCall& call) {
                  .b = b->values.data(),
                  .c = c.as<float>(),
                  .transpose_b = true,
-                 .bias = epilogue_of(call.attrs).bias ? call.in[4].as<float>() : nullptr,
-                 .accumulate = c.accumulate};
+                 .bias = epilogue.bias ? call.in[4].as<float>() : nullptr,
+                 .accumulate = c.accumulate || epilogue.residual};
   p.threads = call.threads;
-  return [a, b, product = cpu::prepare_product(p)] {
+  const float* const residual = epilogue.residual ? call.in.back().as<float>() : nullptr;
+  return [a, b, residual, c = p.c, size = c.size(), product = cpu::prepare_product(p)] {
     a->widen();
     b->widen();
+    if (residual != nullptr) std::copy_n(residual, size, c);
     product();
   };
 }

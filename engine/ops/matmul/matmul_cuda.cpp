@@ -114,7 +114,9 @@ CudaKernel prepare_matmul_fp8(const CudaKernelCall& call) {
   p.b_squares = call.attrs.flag("b_squares");
   p.transpose_b = true;
   p.accumulate = c.accumulate;
-  const bool bias = epilogue_of(call.attrs).bias;
+  const Epilogue epilogue = epilogue_of(call.attrs);
+  const bool bias = epilogue.bias;
+  if (epilogue.residual) p.residual = call.in.back().data;
   if (bias) {
     p.bias = call.in[4].data;
     p.bias_type = call.in[4].dtype;

@@ -18,6 +18,7 @@
 #include "engine/base/error.h"
 #include "engine/base/text.h"
 #include "engine/ops/small_step/cluster_limits_cuda.h"
+#include "engine/runtime/cuda/byte_tables.h"
 #include "engine/runtime/cuda/devices.h"
 #include "engine/runtime/cuda/initial_weights_cuda.h"
 #include "engine/runtime/cuda/input_blocks.h"
@@ -94,6 +95,7 @@ class CudaExecutor final : public Executor {
   const ExecutorOptions options_;
   const CudaExecutorOptions cuda_;
   const SampleTables tables_;
+  const ByteTables byte_tables_;
   const InputLayout inputs_;
   const Workspace workspace_;
   const int64_t stride_;  ///< of a slot of the staging memory
@@ -142,7 +144,8 @@ CudaExecutor::CudaExecutor(const Program& program, Communicator& ranks, const Ex
       options_(options),
       cuda_(cuda),
       tables_(program, options.tables, workspace_of(program, options.in_flight)),
-      inputs_(input_layout(program, tables_.kept())),
+      byte_tables_(program, options.byte_tables, tables_),
+      inputs_(input_layout(program, tables_.kept(), byte_tables_.used())),
       workspace_(workspace_with(inputs_, program, options.in_flight)),
       stride_(workspace_.stride),
       slots_(workspace_.slots),
@@ -171,8 +174,8 @@ CudaExecutor::CudaExecutor(const Program& program, Communicator& ranks, const Ex
   if (peers_) memory.position = static_cast<PositionWord*>(position_memory_.get());
   memory.printed = static_cast<std::byte*>(printed_memory_.get());
   memory.printed_stride = StepProgram::printed_bytes(program);
-  step_ =
-      std::make_unique<StepProgram>(program, memory, inputs_, tables_, peers_.get(), options.seed, options.on_prepared);
+  step_ = std::make_unique<StepProgram>(program, memory, inputs_, tables_, byte_tables_, peers_.get(), options.seed,
+                                        options.on_prepared);
   rehearse();
   phase_ended(options.start_up, "kernels");
   // The copy engines map an arena once.

@@ -66,6 +66,17 @@ struct InputCopy {
   int64_t row_bytes = 0;  ///< of the table
 };
 
+/// A load that makes floats of bytes: see ByteTable.
+struct ByteCopy {
+  int64_t from = 0;  ///< offset in a slot of the bytes
+  void* to = nullptr;
+  bool to_bf16 = false;  ///< else f32
+  int64_t samples = 0;
+  int64_t pixels = 0, channels = 0;
+  bool from_planes = false, to_planes = false;
+  const float* values = nullptr;  ///< device: [channels, ByteTable::kValues]
+};
+
 /// Copies at the start of a step, together with the scalars.
 struct FirstCopies {
   static constexpr int kMost = 8;
@@ -77,6 +88,7 @@ struct FirstCopies {
 void enqueue_begin_step(const Staging& staging, const FirstCopies& copies, StepScalars* scalars, PositionWord* position,
                         const Reported& reported, CudaStream stream);
 void enqueue_load(const Staging& staging, const InputCopy& copy, CudaStream stream);
+void enqueue_bytes(const Staging& staging, const ByteCopy& copy, CudaStream stream);
 /// `to` is pinned memory with `stride` bytes a slot.
 void enqueue_print(const Slots& slots, const void* from, std::byte* to, int64_t stride, int64_t bytes,
                    CudaStream stream);

@@ -1,5 +1,8 @@
 // See step_kernels.h.
+#include <cuda_bf16.h>
+
 #include "engine/ops/cuda/launch_cuda.h"
+#include "engine/runtime/byte_table.h"
 #include "engine/runtime/cuda/step_kernels.h"
 
 namespace trainctl::cuda {
@@ -88,6 +91,45 @@ __global__ void load(Staging staging, InputCopy copy) {
   copy_input(staging.base + slot_of(staging) * staging.stride, copy, [] {});
 }
 
+template <class T>
+__device__ T as(float value);
+template <>
+__device__ float as<float>(float value) {
+  return value;
+}
+template <>
+__device__ __nv_bfloat16 as<__nv_bfloat16>(float value) {
+  return __float2bfloat16_rn(value);
+}
+
+/// A thread a pixel: its bytes share a sector, and neighbours write neighbouring elements of each plane.
+template <class T>
+__device__ void map_bytes(const uint8_t* from, const ByteCopy& copy, const float* values) {
+  const int64_t pixels = copy.pixels, channels = copy.channels, all = copy.samples * pixels;
+  const int64_t from_step = copy.from_planes ? pixels : 1, to_step = copy.to_planes ? pixels : 1;
+  T* to = static_cast<T*>(copy.to);
+  for (int64_t i = blockIdx.x * int64_t{kThreads} + threadIdx.x; i < all; i += gridDim.x * int64_t{kThreads}) {
+    const int64_t sample = i / pixels, pixel = i - sample * pixels, first = sample * pixels * channels;
+    const int64_t in = first + (copy.from_planes ? pixel : pixel * channels);
+    const int64_t out = first + (copy.to_planes ? pixel : pixel * channels);
+    for (int64_t c = 0; c < channels; ++c)
+      to[out + c * to_step] = as<T>(values[c * ByteTable::kValues + from[in + c * from_step]]);
+  }
+}
+
+__global__ void load_bytes(Staging staging, ByteCopy copy) {
+  __shared__ float values[ByteTable::kMostChannels * ByteTable::kValues];
+  wait_for_kernel_before();
+  let_next_kernel_start();
+  for (int64_t i = threadIdx.x; i < copy.channels * ByteTable::kValues; i += kThreads) values[i] = copy.values[i];
+  __syncthreads();
+  const auto* from = reinterpret_cast<const uint8_t*>(staging.base + slot_of(staging) * staging.stride + copy.from);
+  if (copy.to_bf16)
+    map_bytes<__nv_bfloat16>(from, copy, values);
+  else
+    map_bytes<float>(from, copy, values);
+}
+
 __global__ void print(Slots slots, const std::byte* from, std::byte* to, int64_t stride, int64_t bytes) {
   wait_for_kernel_before();
   let_next_kernel_start();
@@ -131,6 +173,12 @@ void enqueue_begin_step(const Staging& staging, const FirstCopies& copies, StepS
 
 void enqueue_load(const Staging& staging, const InputCopy& copy, CudaStream stream) {
   launch(load, blocks_for(copy.bytes), kThreads, 0, stream, "load", staging, copy);
+}
+
+void enqueue_bytes(const Staging& staging, const ByteCopy& copy, CudaStream stream) {
+  check(copy.channels <= ByteTable::kMostChannels, "a byte table has few channels");
+  const int64_t blocks = std::clamp<int64_t>(ceil_div(copy.samples * copy.pixels, kThreads), 1, kMostBlocks);
+  launch(load_bytes, static_cast<unsigned>(blocks), kThreads, 0, stream, "load_bytes", staging, copy);
 }
 
 void enqueue_print(const Slots& slots, const void* from, std::byte* to, int64_t stride, int64_t bytes,

@@ -30,8 +30,8 @@ int64_t StepProgram::printed_bytes(const Program& program) {
 }
 
 StepProgram::StepProgram(const Program& program, const StepMemory& memory, const InputLayout& inputs,
-                         const SampleTables& tables, const CudaCommunicator* peers, uint64_t seed,
-                         std::function<void()> on_prepared)
+                         const SampleTables& tables, const ByteTables& byte_tables, const CudaCommunicator* peers,
+                         uint64_t seed, std::function<void()> on_prepared)
     : program_(program),
       memory_(memory),
       peers_(peers),
@@ -48,6 +48,7 @@ StepProgram::StepProgram(const Program& program, const StepMemory& memory, const
     Bound& bound = bound_.back();
     bound.input = {inputs.offsets[i], bound.out, bound.count, tables.of(instruction.op),
                    tables.sample_bytes(instruction.op)};
+    if (inputs.as_bytes[i]) bound.bytes = byte_tables.copy_of(instruction, inputs.offsets[i], bound.out);
   }
   bind_launches();
   bind_waits();
@@ -167,6 +168,7 @@ void StepProgram::bind_waits() {
 void StepProgram::bind_first_loads() {
   for (size_t i = 0; i < bound_.size() && first_copies_.count < FirstCopies::kMost; ++i) {
     if (program_.instructions[i].opcode != Opcode::load || !bound_[i].events.empty()) return;
+    if (bound_[i].bytes.values != nullptr) continue;
     bound_[i].at_begin = true;
     first_copies_.list[first_copies_.count++] = bound_[i].input;
   }
@@ -250,6 +252,7 @@ void StepProgram::enqueue_work(const Instruction& instruction, const Bound& boun
       if (bound.kernel) bound.kernel(stream);
       return;
     case Opcode::load:
+      if (bound.bytes.values != nullptr) return enqueue_bytes(staging, bound.bytes, stream);
       if (!bound.at_begin) enqueue_load(staging, bound.input, stream);
       return;
     case Opcode::collective:

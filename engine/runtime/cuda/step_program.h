@@ -16,6 +16,7 @@
 
 #include "engine/ops/cuda/cuda_kernel.h"
 #include "engine/runtime/bound_operands.h"
+#include "engine/runtime/cuda/byte_tables.h"
 #include "engine/runtime/cuda/cuda_communicator.h"
 #include "engine/runtime/cuda/handles.h"
 #include "engine/runtime/cuda/sample_tables.h"
@@ -44,7 +45,8 @@ struct TimedEvents {
 class StepProgram {
  public:
   StepProgram(const Program& program, const StepMemory& memory, const InputLayout& inputs, const SampleTables& tables,
-              const CudaCommunicator* peers, uint64_t seed, std::function<void()> on_prepared);
+              const ByteTables& byte_tables, const CudaCommunicator* peers, uint64_t seed,
+              std::function<void()> on_prepared);
 
   cudaStream_t compute() const { return streams_.at(kCompute).get(); }
 
@@ -76,6 +78,7 @@ class StepProgram {
     int stream = kCompute;
     CudaKernel kernel;        ///< empty: the launch of an earlier instruction does the work
     InputCopy input;          ///< load
+    ByteCopy bytes;           ///< load of a tensor that is made of bytes: in place of `input`
     int64_t printed = 0;      ///< print: offset in a slot of the printed memory
     bool at_begin = false;    ///< a load that is copied together with the scalars
     size_t leader = 0;        ///< the first instruction of its launch

@@ -6,14 +6,19 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 
 #include "engine/base/error.h"
+#include "engine/base/file_wait.h"
 #include "engine/base/text.h"
 
 namespace trainctl {
 namespace {
+
+/// So that a slow disk answers each call in time.
+constexpr size_t kMostAtOnce = size_t{64} << 20;
 
 [[noreturn]] void fail(const std::string& path, const std::string& why) {
   throw EnvError(fmt::format("{}: cannot be read: {}", path, why));
@@ -21,8 +26,9 @@ namespace {
 
 }  // namespace
 
-InputFile::InputFile(std::string path)
-    : path_(std::move(path)), fd_(open(path_.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK)) {  // a FIFO must not wait
+InputFile::InputFile(std::string path) : path_(std::move(path)) {
+  const FileWait wait(path_);
+  fd_ = open(path_.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);  // a FIFO must not wait
   struct stat file {};
   const int error = fd_ < 0 || fstat(fd_, &file) != 0 ? errno : 0;
   const bool regular = S_ISREG(file.st_mode);
@@ -38,7 +44,8 @@ InputFile::~InputFile() { close(fd_); }
 
 void InputFile::read(int64_t at, std::span<uint8_t> to) const {
   while (!to.empty()) {
-    const ssize_t got = pread(fd_, to.data(), to.size(), at);
+    const FileWait wait(path_);
+    const ssize_t got = pread(fd_, to.data(), std::min(to.size(), kMostAtOnce), at);
     if (got < 0 && errno == EINTR) continue;
     if (got < 0) fail(path_, fmt::format("byte {}: {}", at, std::strerror(errno)));
     if (got == 0)
@@ -47,6 +54,11 @@ void InputFile::read(int64_t at, std::span<uint8_t> to) const {
     to = to.subspan(static_cast<size_t>(got));
     at += got;
   }
+}
+
+void InputFile::expect(int64_t at, int64_t bytes) const {
+  const FileWait wait(path_);
+  posix_fadvise(fd_, at, bytes, POSIX_FADV_WILLNEED);
 }
 
 std::string read_whole_file(const std::string& path) {

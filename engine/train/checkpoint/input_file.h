@@ -19,10 +19,12 @@ class InputFile {
   int64_t bytes() const { return bytes_; }  ///< when it was opened
   /// Fills `to` with the bytes from `at` on. EnvError, also if the file ends before.
   void read(int64_t at, std::span<uint8_t> to) const;
+  /// Asks the system to read these bytes in the background.
+  void expect(int64_t at, int64_t bytes) const;
 
  private:
   std::string path_;
-  int fd_;
+  int fd_ = -1;
   int64_t bytes_ = 0;
 };
 

@@ -16,7 +16,7 @@ BatchLayout::BatchLayout(const Dataset& set, int64_t batch, const Program& progr
   int64_t end = 0;
   for (size_t i = 0; i < program.instructions.size(); ++i) {
     if (layout.offsets[i] < end) continue;  // not a load, or the same data as an earlier one
-    Part part = make_part(program.instructions[i], layout.rows[i] > 0, batch);
+    Part part = make_part(program.instructions[i], layout.rows[i] > 0, layout.as_bytes[i], batch);
     part.offset = layout.offsets[i];
     part.staging = staging_bytes_;
     if (part.way == Way::sliced) staging_bytes_ += part.rows * part.sample_elements * byte_size(part.dtype());
@@ -31,9 +31,10 @@ BatchLayout::BatchLayout(const Dataset& set, int64_t batch, const Program& progr
   staging_bytes_ += static_cast<int64_t>(rows_.size()) * sample;
 }
 
-BatchLayout::Part BatchLayout::make_part(const Instruction& load, bool by_number, int64_t batch) const {
+BatchLayout::Part BatchLayout::make_part(const Instruction& load, bool by_number, bool as_bytes, int64_t batch) const {
   Part part;
   part.load = &load;
+  part.as_bytes = as_bytes;
   const int field = set_.find(load.op);
   check(field >= 0, "a program loads what the samples have");
   part.field = static_cast<size_t>(field);
@@ -56,17 +57,18 @@ BatchLayout::Part BatchLayout::make_part(const Instruction& load, bool by_number
                });
   int64_t first = begin / part.sample_elements;
   part.rows = (end + part.sample_elements - 1) / part.sample_elements - first;
-  if (options_.full_batch && !by_number) {
+  if (options_.full_batch && !by_number && !as_bytes) {
     first = 0;
     part.rows = whole_rows;
   }
   part.first_element = first * part.sample_elements;
   part.first_row = std::max(load.micro_batch, 0) * whole_rows + first;
   const bool whole_samples = part.rows * part.sample_elements == num_elements(operand.shape);
-  part.way = by_number                            ? Way::by_number
-             : !whole_samples                     ? Way::sliced
-             : !is_same(from.type, operand.dtype) ? Way::converted
-                                                  : Way::direct;
+  check(!as_bytes || (whole_samples && from.type == ElementType::u8), "a device maps bytes of whole samples");
+  part.way = by_number                                         ? Way::by_number
+             : !whole_samples                                  ? Way::sliced
+             : !as_bytes && !is_same(from.type, operand.dtype) ? Way::converted
+                                                               : Way::direct;
   part.is_mixed = options_.mixing != nullptr && options_.mixing->mixes(part.field);
   check(!part.is_mixed || !by_number, "a device keeps no samples that are mixed");
   return part;
@@ -123,7 +125,7 @@ void* BatchLayout::target(size_t field, int64_t row, Scratch& scratch, std::byte
   for (const Part& part : parts_) {
     if (part.field != field || part.way == Way::by_number || !part.has(row)) continue;
     if (part.way == Way::direct)
-      return block + part.offset + (row - part.first_row) * part.sample_elements * byte_size(part.dtype());
+      return block + part.offset + (row - part.first_row) * part.sample_elements * part.element_bytes();
     at = scratch.fields[field].data();
   }
   return at;
@@ -133,12 +135,14 @@ void BatchLayout::spread(size_t field, int64_t row, const void* from, bool no_la
                          std::byte* block) const {
   for (const Part& part : parts_) {
     if (part.field != field || part.way == Way::by_number || part.is_mixed || !part.has(row)) continue;
-    const int64_t offset = (row - part.first_row) * part.sample_elements * byte_size(part.dtype());
+    const int64_t offset = (row - part.first_row) * part.sample_elements * part.element_bytes();
     std::byte* to = part.way == Way::sliced ? staging + part.staging + offset : block + part.offset + offset;
     if (no_label)
       mark_no_label(part, to);
+    else if (part.as_bytes && to != from)
+      std::memcpy(to, from, static_cast<size_t>(part.sample_elements));
     else if (to != from)
-      convert_elements(from, set_.fields()[field].type, part.sample_elements, part.dtype(), to);
+      load_field(set_.fields()[field], from, part.dtype(), to);
   }
 }
 

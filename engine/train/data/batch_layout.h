@@ -56,8 +56,8 @@ class BatchLayout {
               std::byte* block) const;
 
  private:
-  /// direct: the rows as they are. converted: whole samples of another type. sliced: parts of samples, staged in
-  /// the load's type and cut in finish().
+  /// direct: the rows as they are, or as bytes that the device maps. converted: whole samples of another type. sliced:
+  /// parts of samples, staged in the load's type and cut in finish().
   enum class Way : uint8_t { by_number, direct, converted, sliced };
 
   /// One `load` (or several of the same data), and how to fill it from the set's samples.
@@ -70,12 +70,14 @@ class BatchLayout {
     int64_t sample_elements = 1;
     int64_t first_row = 0, rows = 0;  ///< of the batch
     int64_t first_element = 0;        ///< of first_row, in the operand's whole tensor
+    bool as_bytes = false;            ///< what is written is the set's u8
     DType dtype() const { return load->outputs[0].dtype; }
+    int64_t element_bytes() const { return as_bytes ? 1 : byte_size(dtype()); }
     bool is_mixed = false;  ///< its samples are staged whole, and mixed in finish()
     bool has(int64_t row) const { return row >= first_row && row < first_row + rows; }
   };
 
-  Part make_part(const Instruction& load, bool by_number, int64_t batch) const;
+  Part make_part(const Instruction& load, bool by_number, bool as_bytes, int64_t batch) const;
   void find_rows();
   /// Where a row of the field is read to: its place in a direct part, or the scratch. Null: no part wants it.
   void* target(size_t field, int64_t row, Scratch& scratch, std::byte* staging, std::byte* block) const;

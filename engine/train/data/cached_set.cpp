@@ -95,6 +95,10 @@ class Cached final : public Dataset {
     }
   }
   int64_t size() const override { return inner_->size(); }
+  void expect(int64_t sample) const override {
+    for (size_t i = 0; i < fields_; ++i)
+      if (flag(sample, i).load(std::memory_order_relaxed) != Kept::yes) return inner_->expect(sample);
+  }
   const std::vector<SampleField>& fields() const override { return inner_->fields(); }
   void prepare(ReadState& state) const override { inner_->prepare(state); }
   SkippedSamples skipped() const override { return inner_->skipped(); }
@@ -148,6 +152,7 @@ class Mended final : public Dataset {
   Mended(std::unique_ptr<Dataset> inner, uint64_t seed)
       : inner_(std::move(inner)), key_(stream_key(seed, stable_hash("dataset.replacement"))) {}
   int64_t size() const override { return inner_->size(); }
+  void expect(int64_t sample) const override { inner_->expect(sample); }
   const std::vector<SampleField>& fields() const override { return inner_->fields(); }
   void prepare(ReadState& state) const override {
     inner_->prepare(state);

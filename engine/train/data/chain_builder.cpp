@@ -103,9 +103,28 @@ void ChainBuilder::add(const TransformSpec& spec) {
          fmt::format("a sample has at most {}", format_bytes(4 * kMaxImageElements)));
 }
 
-void ChainBuilder::finish() {
+void ChainBuilder::finish(bool keeps_bytes) {
+  const bool is_known = std::find(type_.shape.begin(), type_.shape.end(), kAnySize) == type_.shape.end();
+  if (keeps_bytes && is_known && pass_ && pass_->from == ElementType::u8 && pass_->to == ElementType::f32)
+    leave_bytes();
   flush();
   if (!is_written_ || may_be_reversed_) settle(true);
+}
+
+/// The chain goes on as if the last pass were not there, but for the shape.
+void ChainBuilder::leave_bytes() {
+  const PixelPass last = *std::exchange(pass_, std::nullopt);
+  const Shape& shape = type_.shape;
+  ImageSize size{1, num_elements(shape)};
+  int64_t channels = 1;
+  if (shape.size() == 3) {
+    const bool planes = layout_ == Layout::channels_first;
+    size = planes ? ImageSize{shape[1], shape[2]} : ImageSize{shape[0], shape[1]};
+    channels = planes ? shape[0] : shape[2];
+  }
+  byte_map_ = std::make_shared<ByteMap>(last, size, channels);
+  type_.type = ElementType::u8;
+  layout_ = last.from_layout;
 }
 
 PixelPass& ChainBuilder::pass() {
@@ -149,6 +168,14 @@ void ChainBuilder::require_image(const TransformSpec& spec) const {
        layout_ == Layout::channels_first ? "put it before hwc2chw" : "");
 }
 
+/// What stays inside of the image, and flips, move before the pass at hand: it maps each value by itself, so it has the
+/// same bits then, of fewer values, and may become the last one, which a device can do.
+void ChainBuilder::cut_out(Choose choose, bool stays_inside) {
+  if (stays_inside) return push(make_crop(std::move(choose), byte_size(pass_ ? pass_->from : type_.type)));
+  flush();
+  push(make_cut(type_.type, 0, std::move(choose)));
+}
+
 void ChainBuilder::resize_to(ElementType from, Resample method, const ImageSize& size, bool may_scale) {
   push(make_resize(from, method, size, may_scale));
   if (method == Resample::bilinear) type_.type = ElementType::f32;
@@ -170,17 +197,14 @@ void ChainBuilder::add_resize(const TransformSpec& spec) {
 
 void ChainBuilder::add_center_crop(const TransformSpec& spec) {
   require_image(spec);
-  flush();
   const ImageSize size = image_size_of(spec);
-  const Choose choose = [size](const ImageSize& image, SampleRng&) { return central_box(image, size); };
   const bool stays_inside = knows_size() && size.height <= type_.shape[0] && size.width <= type_.shape[1];
-  push(stays_inside ? make_crop(choose, byte_size(type_.type)) : make_cut(type_.type, 0, choose));
+  cut_out([size](const ImageSize& image, SampleRng&) { return central_box(image, size); }, stays_inside);
   type_.shape = {size.height, size.width, type_.shape[2]};
 }
 
 void ChainBuilder::add_random_crop(const TransformSpec& spec) {
   require_image(spec);
-  flush();
   is_random_ = true;
   const ImageSize size = image_size_of(spec);
   const int64_t padding = spec.attrs.integer("padding", 0);
@@ -193,8 +217,7 @@ void ChainBuilder::add_random_crop(const TransformSpec& spec) {
   const Choose choose = [size, padding](const ImageSize& image, SampleRng& rng) {
     return draw_box(image, size, padding, rng);
   };
-  const bool stays_inside = knows_size() && padding == 0;
-  push(stays_inside ? make_crop(choose, byte_size(type_.type)) : make_cut(type_.type, 0, choose));
+  cut_out(choose, knows_size() && padding == 0);
   type_.shape = {size.height, size.width, type_.shape[2]};
 }
 
@@ -236,7 +259,6 @@ void ChainBuilder::add_pad(const TransformSpec& spec) {
 
 void ChainBuilder::add_horizontal_flip(const TransformSpec& spec) {
   require_image(spec);
-  flush();
   is_random_ = true;
   push(make_flip(spec.attrs.number("p", 0.5)));
   may_be_reversed_ = true;

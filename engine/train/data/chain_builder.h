@@ -1,10 +1,12 @@
 // Composes the steps of a chain: checks each transform against what reaches it, and joins neighbours into one pass.
 #pragma once
 
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
 
+#include "engine/train/data/byte_map.h"
 #include "engine/train/data/sample_steps.h"
 
 namespace trainctl {
@@ -15,8 +17,10 @@ class ChainBuilder {
 
   /// SpecError if the transform does not fit.
   void add(const TransformSpec& spec);
-  /// Makes sure that the last step writes the result, or changes one that is written.
-  void finish();
+  /// Makes sure that the last step writes the result, or changes one that is written. With `keeps_bytes` a last pass
+  /// from u8 to f32 is left out: the result is then u8 in the layout before it, and byte_map() says what is left.
+  void finish(bool keeps_bytes = false);
+  std::shared_ptr<const ByteMap> byte_map() const { return byte_map_; }
 
   const SampleType& type() const { return type_; }
   bool is_random() const { return is_random_; }
@@ -46,6 +50,7 @@ class ChainBuilder {
   /// The size's dims are known before any sample is.
   bool knows_size() const { return type_.shape[0] != kAnySize && type_.shape[1] != kAnySize; }
   ImageSize known_size() const { return {type_.shape[0], type_.shape[1]}; }
+  void cut_out(Choose choose, bool stays_inside);
   void resize_to(ElementType from, Resample method, const ImageSize& size, bool may_scale);
 
   /// The pass at hand, to which neighbours add.
@@ -53,6 +58,7 @@ class ChainBuilder {
   void to_f32();
   void add_op(PixelOp op);
   void flush();
+  void leave_bytes();
   /// The sample is dense, in the order that it seems to have, and (`own`) in memory of the chain.
   void settle(bool own);
   void push(SampleStep step);
@@ -63,6 +69,7 @@ class ChainBuilder {
   bool may_be_reversed_ = false;
   bool is_written_ = false;  ///< dense, by a step
   std::optional<PixelPass> pass_;
+  std::shared_ptr<const ByteMap> byte_map_;
   std::vector<SampleStep> steps_;
 };
 

@@ -16,6 +16,42 @@ size_t fixed_transforms(const std::vector<TransformSpec>& all) {
   return count;
 }
 
+/// The transforms of a field, cut in two.
+struct FieldChain {
+  std::string field;
+  std::vector<TransformSpec> all;
+  size_t fixed = 0;  ///< so many come before chance
+  size_t cut = 0;    ///< so many come before what is kept
+  bool may_keep_bytes = false;
+};
+
+/// Maps of single values are cut off, too: what is kept is smaller before them, if that is bytes.
+FieldChain chain_of(const std::string& field, const std::vector<SourceField>& from, const DatasetSpec& spec) {
+  FieldChain chain;
+  chain.field = field;
+  chain.all = transforms_of(spec, from, field);
+  chain.may_keep_bytes = may_keep_bytes(field, chain.all);
+  std::erase_if(chain.all, [](const TransformSpec& transform) { return is_of_batch(transform); });
+  chain.cut = chain.fixed = fixed_transforms(chain.all);
+  const auto maps = [](const std::string& name) {
+    return name == "to_float" || name == "rescale" || name == "normalize";
+  };
+  while (chain.cut > 0 && maps(chain.all[chain.cut - 1].name)) --chain.cut;
+  return chain;
+}
+
+/// The job's set with the transforms before each cut alone.
+DatasetSpec before_cuts(const DatasetSpec& spec, const std::vector<FieldChain>& chains) {
+  DatasetSpec before = spec;
+  before.transforms.clear();
+  for (const FieldChain& chain : chains)
+    for (size_t i = 0; i < chain.cut; ++i) {
+      before.transforms.push_back(chain.all[i]);
+      before.transforms.back().field = chain.field;
+    }
+  return before;
+}
+
 bool is_transformable(ElementType type) {
   return type == ElementType::u8 || type == ElementType::i32 || type == ElementType::f32;
 }
@@ -24,8 +60,14 @@ class Continued final : public Dataset {
  public:
   Continued(std::unique_ptr<Dataset> inner, std::vector<SampleField> fields,
             std::vector<std::optional<SampleTransforms>> after)
-      : inner_(std::move(inner)), fields_(std::move(fields)), after_(std::move(after)) {}
+      : inner_(std::move(inner)), fields_(std::move(fields)), after_(std::move(after)) {
+    for (size_t i = 0; i < fields_.size(); ++i) {
+      fields_[i].type = after_[i] ? after_[i]->result().type : inner_->fields()[i].type;
+      fields_[i].map = after_[i] ? after_[i]->byte_map() : inner_->fields()[i].map;
+    }
+  }
   int64_t size() const override { return inner_->size(); }
+  void expect(int64_t sample) const override { inner_->expect(sample); }
   const std::vector<SampleField>& fields() const override { return fields_; }
   std::string where(int64_t sample) const override { return inner_->where(sample); }
   SkippedSamples skipped() const override { return inner_->skipped(); }
@@ -59,28 +101,29 @@ class Continued final : public Dataset {
 
 }  // namespace
 
-std::optional<CutTransforms> cut_at_first_random(const std::vector<SourceField>& from, const DatasetSpec& spec) {
-  DatasetSpec before = spec;
-  before.transforms.clear();
-  std::vector<std::vector<TransformSpec>> after;
-  for (const SourceField& field : from) {
-    std::vector<TransformSpec> all = transforms_of(spec, from, field.name);
-    std::erase_if(all, [](const TransformSpec& transform) { return is_of_batch(transform); });
-    const auto middle = all.begin() + static_cast<std::ptrdiff_t>(fixed_transforms(all));
-    for (auto at = all.begin(); at != middle; ++at) {
-      before.transforms.push_back(*at);
-      before.transforms.back().field = field.name;
-    }
-    after.emplace_back(middle, all.end());
-  }
+std::optional<CutTransforms> cut_at_first_random(const std::vector<SourceField>& from, const DatasetSpec& spec,
+                                                 FieldWays::Bytes bytes) {
+  std::vector<FieldChain> chains;
+  for (const SourceField& field : from) chains.push_back(chain_of(field.name, from, spec));
   try {
-    CutTransforms cut{FieldWays(from, before), {}};
+    CutTransforms cut{FieldWays(from, before_cuts(spec, chains)), {}};
+    bool are_bytes = true;
+    for (size_t i = 0; i < from.size(); ++i) {
+      if (cut.before.fields[i].type == ElementType::u8) continue;
+      are_bytes = are_bytes && chains[i].cut == chains[i].fixed;
+      chains[i].cut = chains[i].fixed;
+    }
+    if (!are_bytes) cut.before = FieldWays(from, before_cuts(spec, chains));
     for (size_t i = 0; i < from.size(); ++i) {
       const SampleField& field = cut.before.fields[i];
+      const FieldChain& chain = chains[i];
       cut.after.emplace_back();
-      if (after[i].empty()) continue;
+      if (chain.cut == chain.all.size()) continue;
       if (!is_transformable(field.type)) return {};
-      cut.after.back().emplace(after[i], SampleType{field.type, field.shape});
+      const std::vector<TransformSpec> after(chain.all.begin() + static_cast<std::ptrdiff_t>(chain.cut),
+                                             chain.all.end());
+      cut.after.back().emplace(after, SampleType{field.type, field.shape}, "dataset.transforms",
+                               bytes == FieldWays::Bytes::stay && chain.may_keep_bytes);
     }
     return cut;
   } catch (const SpecError&) {  // no fixed shape

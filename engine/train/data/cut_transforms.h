@@ -20,9 +20,12 @@ struct CutTransforms {
 
 /// Null where nothing would be worth keeping: some field of the samples has no fixed shape before its first transform
 /// that draws, as photos that are first cut at random.
-std::optional<CutTransforms> cut_at_first_random(const std::vector<SourceField>& from, const DatasetSpec& spec);
+/// `bytes`: of `after`; what is kept are floats where transforms that are not random made some.
+std::optional<CutTransforms> cut_at_first_random(const std::vector<SourceField>& from, const DatasetSpec& spec,
+                                                 FieldWays::Bytes bytes = FieldWays::Bytes::become_floats);
 
-/// The samples of `inner`, which are those of CutTransforms::before, and then `after`. `fields`: of the result.
+/// The samples of `inner`, which are those of CutTransforms::before, and then `after`. `fields`: of the result,
+/// whose types are those of `after`.
 std::unique_ptr<Dataset> continue_samples(std::unique_ptr<Dataset> inner, std::vector<SampleField> fields,
                                           std::vector<std::optional<SampleTransforms>> after);
 

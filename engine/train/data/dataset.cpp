@@ -8,6 +8,7 @@
 
 #include "engine/base/checked.h"
 #include "engine/base/error.h"
+#include "engine/train/data/byte_map.h"
 #include "engine/train/data/cached_set.h"
 #include "engine/train/data/clicks.h"
 #include "engine/train/data/cut_transforms.h"
@@ -33,9 +34,10 @@ class Tokens final : public Dataset {
   const std::vector<SampleField>& fields() const override { return fields_; }
   void read(int64_t sample, ReadState& state, SampleOutputs to) const override {
     const StageTimer timer(state.seconds, ReadStage::read);
-    if (to[0] != nullptr) set_.read(sample, 0, static_cast<int32_t*>(to[0]));
-    if (to[1] != nullptr) set_.read(sample, 1, static_cast<int32_t*>(to[1]));
+    set_.read(sample, state.tokens, static_cast<int32_t*>(to[0]), static_cast<int32_t*>(to[1]));
   }
+  void expect(int64_t sample) const override { set_.expect(sample); }
+  std::string where(int64_t sample) const override { return set_.where(sample); }
 
  private:
   TokenSet set_;
@@ -61,11 +63,11 @@ std::unique_ptr<Dataset> kept(std::unique_ptr<Dataset> set, const DatasetSpec& s
 
 std::unique_ptr<Dataset> open_source_set(const DatasetSpec& spec, uint64_t seed, int shared_cache) {
   const std::shared_ptr<const Source> source = open_source(spec, seed);
-  FieldWays ways(source->fields(), spec);
+  FieldWays ways(source->fields(), spec, FieldWays::Bytes::stay);
   const bool skips = spec.on_error == "skip";
   if (ways.is_random) {
     std::unique_ptr<Dataset> set;
-    if (std::optional<CutTransforms> cut = cut_at_first_random(source->fields(), spec)) {
+    if (std::optional<CutTransforms> cut = cut_at_first_random(source->fields(), spec, FieldWays::Bytes::stay)) {
       auto before = std::make_unique<SourceSet>(source, std::move(cut->before));
       if (is_kept(spec, before->ways(), cached_bytes(*before)))
         set = continue_samples(kept(std::move(before), spec, shared_cache), ways.fields, std::move(cut->after));
@@ -117,6 +119,15 @@ DataHeader read_files_header(const DatasetSpec& spec) {
 
 }  // namespace
 
+void load_field(const SampleField& field, const void* from, DType type, void* to) {
+  if (field.map) return field.map->load(from, type, to);
+  convert_elements(from, field.type, field.elements(), type, to);
+}
+
+bool may_load_bytes(const SampleField& field) {
+  return field.type == ElementType::u8 && !field.is_integer && field.name != "label";
+}
+
 std::vector<SampleField> as_loaded(const DataShapes& shapes) {
   std::vector<SampleField> fields;
   for (const DataField& field : shapes.fields)
@@ -143,7 +154,7 @@ void Dataset::read(std::string_view field, int64_t sample, void* out) const {
   std::vector<void*> to(fields().size());
   to[static_cast<size_t>(at)] = bytes.data();
   read(sample, state, to);
-  convert_elements(bytes.data(), one.type, one.elements(), one.is_integer ? DType::i32 : DType::f32, out);
+  load_field(one, bytes.data(), one.is_integer ? DType::i32 : DType::f32, out);
 }
 
 int64_t most_cached_bytes() {
@@ -152,7 +163,8 @@ int64_t most_cached_bytes() {
 }
 
 std::unique_ptr<Dataset> open_dataset(const DatasetSpec& spec, uint64_t seed, int shared_cache) {
-  if (reads_tokens(spec)) return std::make_unique<Tokens>(spec);  // a copy of mapped memory: a cache would save nothing
+  if (reads_tokens(spec))
+    return std::make_unique<Tokens>(spec);  // the system keeps their pages: a cache would save nothing
   if (spec.has_source() || spec.type == "mnist") return open_source_set(spec, seed, shared_cache);
   if (spec.type == "clicks") return make_clicks(spec, seed);
   if (spec.type != "random" && spec.type != "constant")

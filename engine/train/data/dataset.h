@@ -17,16 +17,25 @@
 
 namespace trainctl {
 
+class ByteMap;  ///< byte_map.h
+
 /// One tensor of a sample, as it is in the host's memory: small types stay small until a batch is written.
 struct SampleField {
   std::string name;
   ElementType type = ElementType::f32;
   Shape shape;
-  bool is_integer = false;  ///< devices load i32; else f32 or bf16
+  bool is_integer = false;                  ///< devices load i32; else f32 or bf16
+  std::shared_ptr<const ByteMap> map = {};  ///< of u8: makes floats of a sample's bytes; null: they are the values
 
   int64_t elements() const { return num_elements(shape); }
   int64_t bytes() const { return elements() * byte_size(type); }
 };
+
+/// One sample of the field in the type in which a device loads it: as convert_elements, through the field's map.
+void load_field(const SampleField& field, const void* from, DType type, void* to);
+
+/// Whether a device may get the field's bytes, and make floats of them.
+bool may_load_bytes(const SampleField& field);
 
 /// In the types in which devices load them: f32 or i32.
 std::vector<SampleField> as_loaded(const DataShapes& shapes);
@@ -45,6 +54,8 @@ class Dataset {
   virtual void read(int64_t sample, ReadState& state, SampleOutputs to) const = 0;
   /// Makes the state's scratch memory as large as the set knows that reading will need.
   virtual void prepare(ReadState&) const {}
+  /// A sample that will be read soon. A set whose files may be slow asks the system for it and returns at once.
+  virtual void expect(int64_t) const {}
   /// Where a sample comes from, for errors.
   virtual std::string where(int64_t sample) const { return "sample " + std::to_string(sample); }
   /// Broken samples whose place another one took (dataset.on_error: skip), and the error of the first.

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <filesystem>
 
+#include "engine/base/file_wait.h"
 #include "engine/base/text.h"
 
 namespace trainctl {
@@ -33,7 +34,7 @@ class Search {
     const bool any_depth = wanted == "**";
     if (any_depth) look_in(folder, part + 1);
     std::error_code ignored;
-    for (const fs::directory_entry& entry : fs::directory_iterator(folder.empty() ? "." : folder, ignored)) {
+    for (const fs::directory_entry& entry : entries_of(folder.empty() ? "." : folder.string())) {
       const std::string name = entry.path().filename().string();
       if (name.starts_with('.') && !wanted.starts_with('.')) continue;
       if (any_depth) {
@@ -42,6 +43,12 @@ class Search {
         take(folder / name, part);
       }
     }
+  }
+
+  static std::vector<fs::directory_entry> entries_of(const std::string& folder) {
+    const FileWait wait(folder);
+    std::error_code ignored;
+    return {fs::directory_iterator(folder, ignored), {}};
   }
 
   void take(const fs::path& path, size_t part) {

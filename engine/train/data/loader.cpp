@@ -5,12 +5,14 @@
 
 #include <algorithm>
 #include <climits>
+#include <numeric>
 #include <ranges>
 #include <utility>
 
 #include "engine/base/checked.h"
 #include "engine/base/error.h"
 #include "engine/runtime/comm/batch_board.h"
+#include "engine/train/data/byte_map.h"
 #include "engine/train/data/elements.h"
 
 namespace trainctl {
@@ -23,6 +25,8 @@ HostBlock allocate_on_heap(int64_t bytes) {
   return {memory, memory->data()};
 }
 
+/// Of a load in the device's type, from which on its bytes travel and are mapped there.
+constexpr int64_t kLeastMappedBytes = int64_t{256} << 10;
 /// What a worker claims at a time: enough that claiming costs nothing beside reading.
 constexpr int64_t kClaimedBytes = int64_t{64} << 10;
 /// How often the trainer looks for a worker that hangs, while it waits.
@@ -77,9 +81,28 @@ std::vector<SampleTable> sample_tables(const Dataset& set, const Program& progra
       for (int64_t i = first; i < first + count; ++i, out += bytes) {
         state.rng = SampleRng(0, 0, i);
         set.read(i, state, to);
-        convert_elements(sample.data(), from.type, from.elements(), type, out);
+        load_field(from, sample.data(), type, out);
       }
     };
+  }
+  return tables;
+}
+
+std::vector<ByteTable> byte_tables(const Dataset& set, const Program& program) {
+  std::vector<ByteTable> tables;
+  for (const SampleField& field : set.fields()) {
+    const Operand* part = loaded(program, field.name);
+    if (part == nullptr || !may_load_bytes(field) || part->bytes() < kLeastMappedBytes) continue;
+    ByteTable table;
+    if (field.map) {
+      table = field.map->table();
+    } else {
+      table.pixels = field.elements();
+      table.values.resize(static_cast<size_t>(ByteTable::kValues));
+      std::iota(table.values.begin(), table.values.end(), 0.0f);
+    }
+    table.tensor = field.name;
+    if (table.channels <= ByteTable::kMostChannels) tables.push_back(std::move(table));
   }
   return tables;
 }
@@ -184,7 +207,7 @@ void Loader::work(int worker) {
     if (may_claim())
       read_rows(lock, scratch, reading);
     else
-      open_batch(lock, scratch);
+      open_batch(lock, scratch, reading);
   }
   --running_;
   ended_.notify_all();
@@ -208,7 +231,7 @@ int64_t Loader::claim_step(std::unique_lock<std::mutex>& lock) {
 
 /// Finds the samples of the next batch: at the start of an epoch that may take seconds, in which others finish the
 /// last.
-void Loader::open_batch(std::unique_lock<std::mutex>& lock, BatchLayout::Scratch& scratch) {
+void Loader::open_batch(std::unique_lock<std::mutex>& lock, BatchLayout::Scratch& scratch, Reading& reading) {
   is_opening_ = true;
   const int64_t step = claim_step(lock);
   if (step < 0) {
@@ -230,6 +253,7 @@ void Loader::open_batch(std::unique_lock<std::mutex>& lock, BatchLayout::Scratch
     if (mixing_) batch.mix = mixing_->draw(SampleRng::of_batch(seed_, step / steps_per_epoch(), in_epoch));
     batch.own_rows = options_.no_label ? order_.own_rows(in_epoch) : static_cast<int64_t>(batch.samples.size());
     layout_.write_numbers(batch.samples, batch.block.get());
+    expect_samples(batch, reading);
   } catch (...) {
     batch.error = std::current_exception();
     batch.error_row = -1;
@@ -244,6 +268,19 @@ void Loader::open_batch(std::unique_lock<std::mutex>& lock, BatchLayout::Scratch
     lock.lock();
   }
   work_.notify_all();
+}
+
+/// So a slow disk gets the requests of a whole batch at once, however few workers there are.
+void Loader::expect_samples(const Batch& batch, Reading& reading) const {
+  for (const int64_t row : layout_.rows()) {
+    const int64_t sample = batch.samples[static_cast<size_t>(row)];
+    reading.begin(sample);
+    try {
+      set_->expect(sample);
+    } catch (const EnvError&) {  // its read says what is wrong, or replaces it
+    }
+  }
+  reading.sample = -1;
 }
 
 /// Claims some rows of the batch opened last, and reads them. Who reads a batch's last row finishes it.
@@ -262,8 +299,7 @@ void Loader::read_rows(std::unique_lock<std::mutex>& lock, BatchLayout::Scratch&
       row = layout_.rows()[static_cast<size_t>(i)];
       const auto at = static_cast<size_t>(row);
       scratch.state.rng = SampleRng(seed_, batch.passes[at], batch.samples[at]);
-      reading.since = Clock::now().time_since_epoch().count();
-      reading.sample = batch.samples[at];
+      reading.begin(batch.samples[at]);
       layout_.read_row(row, batch.samples[at], row < batch.own_rows, scratch, batch.staging.data(), batch.block.get());
     }
   } catch (...) {
@@ -353,8 +389,19 @@ const std::byte* Loader::next_step() {
   ++taken_;
   const std::byte* block = batch.block.get();
   lock.unlock();
-  if (tuner_) tune(std::chrono::duration<double>(Clock::now() - start).count());
+  last_taken_ = Clock::now();
+  const double waited = std::chrono::duration<double>(last_taken_ - start).count();
+  if (wanted == 0)
+    first_taken_ = last_taken_;
+  else
+    waited_ += waited;
+  if (tuner_) tune(waited);
   return block;
+}
+
+double Loader::waited_share() const {
+  const double all = std::chrono::duration<double>(last_taken_ - first_taken_).count();
+  return all > 0 ? waited_ / all : 0;
 }
 
 void Loader::tune(double waited) {

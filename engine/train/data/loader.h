@@ -62,6 +62,11 @@ std::vector<SampleTable> sample_tables(const DataShapes& shapes, int64_t samples
 /// The same for an opened set, with `read`.
 std::vector<SampleTable> sample_tables(const Dataset& set, const Program& program);
 
+/// How a device can make the tensors that the program loads of the bytes that the set has: of fields whose transforms
+/// end by mapping each byte, and of pixels without transforms. Small loads are left out: a kernel of their own would
+/// cost more than it saves.
+std::vector<ByteTable> byte_tables(const Dataset& set, const Program& program);
+
 /// Whether a device should keep these tables: no more than a host keeps, so that start-up stays short. Larger sets come
 /// from the host, batch by batch.
 bool small_enough_to_keep(const std::vector<SampleTable>& tables);
@@ -93,6 +98,8 @@ class Loader {
   void release_step();
   /// How many workers read now, and how many batches they may be ahead.
   LoadSetting setting() const { return setting_; }
+  /// Of the time between the first batch that next_step returned and the last one: the share that it waited.
+  double waited_share() const;
   /// Of all batches so far: what the workers spent their time with, and what dataset.on_error has skipped.
   StageSeconds seconds() const;
   SkippedSamples skipped() const { return set_->skipped(); }
@@ -121,6 +128,11 @@ class Loader {
   struct Reading {
     std::atomic<int64_t> sample = -1;  ///< -1: none
     std::atomic<Clock::rep> since = 0;
+
+    void begin(int64_t number) {
+      since = Clock::now().time_since_epoch().count();
+      sample = number;
+    }
   };
 
   Batch& batch_at(int64_t number) { return batches_[static_cast<size_t>(number) % batches_.size()]; }
@@ -133,7 +145,8 @@ class Loader {
   bool may_open() const;
   int64_t num_rows() const { return static_cast<int64_t>(layout_.rows().size()); }
   int64_t claim_step(std::unique_lock<std::mutex>& lock);
-  void open_batch(std::unique_lock<std::mutex>& lock, BatchLayout::Scratch& scratch);
+  void open_batch(std::unique_lock<std::mutex>& lock, BatchLayout::Scratch& scratch, Reading& reading);
+  void expect_samples(const Batch& batch, Reading& reading) const;
   void read_rows(std::unique_lock<std::mutex>& lock, BatchLayout::Scratch& scratch, Reading& reading);
   /// The sample that has been read for longer than timeout_seconds.
   std::optional<EnvError> hanging() const;
@@ -174,6 +187,8 @@ class Loader {
   LoadSetting setting_;
   std::optional<LoadTuner> tuner_;
   std::optional<Clock::time_point> last_step_;  ///< when next_step returned
+  Clock::time_point first_taken_, last_taken_;
+  double waited_ = 0;  ///< seconds, after the first batch
   std::vector<std::thread> threads_;
 };
 

@@ -10,8 +10,8 @@ namespace trainctl {
 class MappedFile {
  public:
   MappedFile() = default;
-  /// EnvError with the reason if the file cannot be opened. It must not become shorter while it is mapped: the system
-  /// ends a process that reads behind its end.
+  /// EnvError with the reason if the file cannot be opened. If its disk fails later, or it becomes shorter, the system
+  /// ends the process with SIGBUS: mapped_file_at says to the handler which file it was.
   explicit MappedFile(const std::string& path);
   ~MappedFile();
   MappedFile(MappedFile&& other) noexcept;
@@ -22,5 +22,9 @@ class MappedFile {
  private:
   std::span<const uint8_t> bytes_;
 };
+
+/// The path of the mapped file with this address, up to 255 characters; null if there is none, or more files are mapped
+/// than are kept in the list. For signal handlers: it neither locks nor allocates.
+const char* mapped_file_at(const void* address);
 
 }  // namespace trainctl

@@ -4,11 +4,11 @@
 #include <algorithm>
 #include <cstdlib>
 #include <filesystem>
-#include <fstream>
 #include <utility>
 
 #include "engine/base/error.h"
 #include "engine/spec/read_value.h"
+#include "engine/train/checkpoint/input_file.h"
 #include "engine/train/data/mnist.h"
 #include "engine/train/data/source_set.h"
 #include "engine/train/data/sources/arrays.h"
@@ -166,11 +166,10 @@ struct FirstRow {
   std::vector<std::string> names, values;
 
   explicit FirstRow(const DatasetSpec& spec, char delimiter) {
-    constexpr size_t kMostBytes = size_t{1} << 20;
-    std::ifstream in(list_files(spec.paths, "dataset.path").front(), std::ios::binary);
-    std::string text(kMostBytes, '\0');
-    in.read(text.data(), static_cast<std::streamsize>(text.size()));
-    text.resize(static_cast<size_t>(in.gcount()));
+    constexpr int64_t kMostBytes = int64_t{1} << 20;
+    const InputFile file(list_files(spec.paths, "dataset.path").front());
+    std::string text(static_cast<size_t>(std::min(file.bytes(), kMostBytes)), '\0');
+    file.read(0, {reinterpret_cast<uint8_t*>(text.data()), text.size()});
     std::string_view rest = text;
     if (rest.starts_with("\xef\xbb\xbf")) rest.remove_prefix(3);  // the byte order mark
     if (spec.header) names = next_row(rest, delimiter);

@@ -76,6 +76,7 @@ struct ReadState {
   SampleRng rng;
   TransformScratch transforms;
   std::vector<std::byte> bytes;                  ///< of one field, before transforms
+  std::vector<uint8_t> tokens;                   ///< a window, as it is in its file
   std::vector<FieldBytes> files;                 ///< of a Source's fields
   std::vector<bool> wanted;                      ///< of a Source's fields
   std::vector<std::vector<std::byte>> unwanted;  ///< fields that are read only to see whether they can be

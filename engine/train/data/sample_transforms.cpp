@@ -31,11 +31,12 @@ bool has_random_transforms(const std::vector<TransformSpec>& specs) {
 }
 
 SampleTransforms::SampleTransforms(const std::vector<TransformSpec>& specs, const SampleType& input,
-                                   const std::string& path)
+                                   const std::string& path, bool keeps_bytes)
     : input_(input) {
   ChainBuilder builder(input);
   for (const TransformSpec& spec : specs) builder.add(spec);
-  builder.finish();
+  builder.finish(keeps_bytes);
+  byte_map_ = builder.byte_map();
   result_ = builder.type();
   is_random_ = builder.is_random();
   steps_ = builder.take();

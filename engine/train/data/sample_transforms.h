@@ -65,12 +65,14 @@ struct CropPlan {
 bool has_random_transforms(const std::vector<TransformSpec>& specs);
 
 struct SampleStep;  ///< sample_steps.h
+class ByteMap;      ///< byte_map.h
 
 class SampleTransforms {
  public:
   /// Throws SpecError at the transform that does not fit, or at `path` if samples of different shapes come out.
+  /// `keeps_bytes`: see byte_map().
   SampleTransforms(const std::vector<TransformSpec>& specs, const SampleType& input,
-                   const std::string& path = "dataset.transforms");
+                   const std::string& path = "dataset.transforms", bool keeps_bytes = false);
   ~SampleTransforms();
   SampleTransforms(SampleTransforms&&) noexcept;
   SampleTransforms(const SampleTransforms&) = delete;
@@ -79,6 +81,9 @@ class SampleTransforms {
   /// One shape for all samples; u8, i32 or f32.
   const SampleType& result() const { return result_; }
   bool is_random() const { return is_random_; }
+  /// With keeps_bytes, of a chain that ends by mapping each byte: the result is of u8, and this makes floats of it. The
+  /// result's shape is that of the floats. Else null.
+  const std::shared_ptr<const ByteMap>& byte_map() const { return byte_map_; }
 
   /// `in` has the input's type and fits its shape. Writes the result, row-major, to `out`. Random transforms draw from
   /// `rng`, in order, as many numbers for every sample. `plan`: the box was drawn by plan_crop, and with is_inside
@@ -96,6 +101,7 @@ class SampleTransforms {
   SampleType input_, result_;
   bool is_random_ = false;
   std::vector<SampleStep> steps_;
+  std::shared_ptr<const ByteMap> byte_map_;
   size_t last_write_ = 0;  ///< the step that writes the result
 };
 

@@ -58,6 +58,8 @@ class Source {
   /// Reads the fields whose entry of `wanted` is true, each into its entry of `out`; both have fields().size() entries.
   /// Any number of threads may call it at once. Throws EnvError, which names the file and what is wrong with it.
   virtual void read(int64_t sample, const std::vector<bool>& wanted, std::span<FieldBytes> out) const = 0;
+  /// As Dataset::expect. EnvError is ignored: read() throws it again.
+  virtual void expect(int64_t) const {}
   /// Where a sample comes from, for errors: "photos/cat/12.jpg", "shard-03.tar: 000123.jpg", "ratings.csv: row
   /// 900,001".
   virtual std::string where(int64_t sample) const = 0;

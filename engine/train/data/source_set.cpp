@@ -47,13 +47,19 @@ std::vector<TransformSpec> transforms_of(const DatasetSpec& spec, const std::vec
   return own;
 }
 
-FieldWays::FieldWays(const std::vector<SourceField>& from, const DatasetSpec& spec) {
-  for (const SourceField& field : from) add(from, field, spec);
+bool may_keep_bytes(const std::string& field, const std::vector<TransformSpec>& transforms) {
+  return field != "label" && std::none_of(transforms.begin(), transforms.end(), is_of_batch);
+}
+
+FieldWays::FieldWays(const std::vector<SourceField>& from, const DatasetSpec& spec, Bytes bytes) {
+  for (const SourceField& field : from) add(from, field, spec, bytes);
   (void)BatchMixing::of(spec, fields);
 }
 
-void FieldWays::add(const std::vector<SourceField>& all, const SourceField& from, const DatasetSpec& spec) {
+void FieldWays::add(const std::vector<SourceField>& all, const SourceField& from, const DatasetSpec& spec,
+                    Bytes bytes) {
   std::vector<TransformSpec> specs = transforms_of(spec, all, from.name);
+  const bool keeps_bytes = bytes == Bytes::stay && may_keep_bytes(from.name, specs);
   std::erase_if(specs, [](const TransformSpec& transform) { return is_of_batch(transform); });
   FieldWay way{from, from.type, {}};
   SampleField field{from.name, from.type, from.shape, !is_float(from.type) && !has_pixels(spec, from)};
@@ -64,10 +70,12 @@ void FieldWays::add(const std::vector<SourceField>& all, const SourceField& from
     const std::string path = spec.transforms.empty() || spec.transforms.front().field.empty()
                                  ? "dataset.transforms"
                                  : "dataset.transforms." + from.name;
-    way.transforms.emplace(specs, SampleType{way.type, shape}, path);
+    way.transforms.emplace(specs, SampleType{way.type, shape}, path, keeps_bytes);
+    field.map = way.transforms->byte_map();
     field.type = way.transforms->result().type;
     field.shape = way.transforms->result().shape;
-    field.is_integer = !is_float(field.type) && (field.type == ElementType::i32 || !has_pixels(spec, from));
+    field.is_integer =
+        !field.map && !is_float(field.type) && (field.type == ElementType::i32 || !has_pixels(spec, from));
     is_random = is_random || way.transforms->is_random();
     is_work = true;
   }

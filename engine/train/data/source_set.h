@@ -25,8 +25,11 @@ struct FieldWay {
 
 /// The fields of a set after their transforms.
 struct FieldWays {
+  /// What becomes of a field whose transforms end by mapping each byte: floats, or bytes with SampleField::map.
+  enum class Bytes : uint8_t { become_floats, stay };
+
   /// SpecError at the transform that does not fit, or at dataset.transforms if a field has no fixed shape.
-  FieldWays(const std::vector<SourceField>& from, const DatasetSpec& spec);
+  FieldWays(const std::vector<SourceField>& from, const DatasetSpec& spec, Bytes bytes = Bytes::become_floats);
 
   std::vector<SampleField> fields;
   std::vector<FieldWay> ways;  ///< of fields
@@ -34,7 +37,7 @@ struct FieldWays {
   bool is_work = false;        ///< a sample is more than a copy of the source's bytes
 
  private:
-  void add(const std::vector<SourceField>& all, const SourceField& from, const DatasetSpec& spec);
+  void add(const std::vector<SourceField>& all, const SourceField& from, const DatasetSpec& spec, Bytes bytes);
 };
 
 class SourceSet final : public Dataset {
@@ -46,6 +49,7 @@ class SourceSet final : public Dataset {
   /// EnvError, which names the sample's file, if it is broken.
   void read(int64_t sample, ReadState& state, SampleOutputs to) const override;
   void prepare(ReadState& state) const override;
+  void expect(int64_t sample) const override { source_->expect(sample); }
   std::string where(int64_t sample) const override { return source_->where(sample); }
   const FieldWays& ways() const { return of_; }
 
@@ -57,6 +61,9 @@ class SourceSet final : public Dataset {
   std::shared_ptr<const Source> source_;
   FieldWays of_;
 };
+
+/// Rows are mixed as floats, and labels are counted, so bytes of other fields alone may stay.
+bool may_keep_bytes(const std::string& field, const std::vector<TransformSpec>& transforms);
 
 /// The transforms of a field: those for it by name, and for the first field that is not the label also those of no
 /// name.

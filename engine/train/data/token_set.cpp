@@ -4,10 +4,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cerrno>
-#include <cstring>
 #include <filesystem>
-#include <fstream>
 #include <set>
 
 #include "engine/base/error.h"
@@ -18,6 +15,14 @@ namespace trainctl {
 namespace {
 
 namespace fs = std::filesystem;
+
+constexpr int64_t kChunkBytes = int64_t{1} << 20;  ///< that first_stray looks at together
+
+std::vector<std::string> paths_of(const TokenIndex& index) {
+  std::vector<std::string> paths;
+  for (const TokenFile& file : index.files) paths.push_back(file.path);
+  return paths;
+}
 
 int64_t stride_of(const DatasetSpec& spec) { return spec.stride > 0 ? spec.stride : spec.length; }
 
@@ -47,14 +52,11 @@ std::vector<std::string> files_of(const DatasetSpec& spec) {
 }
 
 TokenFormat read_format(const std::string& path, const DatasetSpec& spec) {
-  std::ifstream file(path, std::ios::binary | std::ios::ate);
-  const int64_t bytes = file.tellg();
-  std::vector<uint8_t> start(static_cast<size_t>(std::clamp<int64_t>(bytes, 0, kTokenHeaderBytes)));
-  file.seekg(0);
-  file.read(reinterpret_cast<char*>(start.data()), static_cast<std::streamsize>(start.size()));
-  if (!file) throw EnvError(fmt::format("{}: cannot be read: {}", path, std::strerror(errno)));
-  if (spec.type == "text") return {TokenType::u8, false, bytes};
-  return parse_token_header(start, bytes, spec.token_dtype == "int32" ? TokenType::i32 : TokenType::u16, path);
+  const InputFile file(path);
+  if (spec.type == "text") return {TokenType::u8, false, file.bytes()};
+  std::vector<uint8_t> start(static_cast<size_t>(std::min(file.bytes(), kTokenHeaderBytes)));
+  file.read(0, start);
+  return parse_token_header(start, file.bytes(), spec.token_dtype == "int32" ? TokenType::i32 : TokenType::u16, path);
 }
 
 class IndexBuilder {
@@ -115,41 +117,85 @@ TokenIndex read_token_index(const DatasetSpec& spec) {
 }
 
 TokenSet::TokenSet(const DatasetSpec& spec)
-    : index_(read_token_index(spec)), length_(spec.length), stride_(stride_of(spec)) {
+    : index_(read_token_index(spec)), files_(paths_of(index_)), length_(spec.length), stride_(stride_of(spec)) {
   of_the_job([&] {
-    for (const TokenFile& file : index_.files) {
-      bytes_.emplace_back(file.path);
-      const auto expected = file.format.header_bytes() + file.format.count * byte_size(file.format.type);
-      if (static_cast<int64_t>(bytes_.back().bytes().size()) != expected)
-        throw EnvError(file.path + ": has just changed its size; wait until it is written");
+    for (size_t f = 0; f < index_.files.size(); ++f) {
+      const TokenFormat& format = index_.files[f].format;
+      if (files_.get(f)->bytes() != format.header_bytes() + format.count * byte_size(format.type))
+        throw EnvError(index_.files[f].path + ": has just changed its size; wait until it is written");
     }
   });
 }
 
-void TokenSet::read(int64_t sample, int64_t shift, int32_t* out) const {
+int64_t TokenSet::first_token(int64_t sample) const {
   const TokenRun& run = index_.runs[last_from(index_.runs, &TokenRun::first_sample, sample)];
-  int64_t at = run.first_token + (sample - run.first_sample) * stride_ + shift;
-  const int64_t end = at + length_;
-  for (size_t f = last_from(index_.files, &TokenFile::first_token, at); at < end; ++f) {
+  return run.first_token + (sample - run.first_sample) * stride_;
+}
+
+size_t TokenSet::file_of(int64_t token) const { return last_from(index_.files, &TokenFile::first_token, token); }
+
+template <class F>
+void TokenSet::for_pieces(int64_t sample, F use) const {
+  int64_t at = first_token(sample);
+  const int64_t end = at + length_ + 1;
+  for (size_t f = file_of(at); at < end; ++f) {
     const TokenFile& file = index_.files[f];
     const int64_t count = std::min(end, file.first_token + file.format.count) - at;
-    copy_tokens(body(f), file.format.type, at - file.first_token, count, out);
-    out += count;
+    use(Piece{f, at - file.first_token, count});
     at += count;
   }
 }
 
+int64_t TokenSet::byte_at(const Piece& piece) const {
+  const TokenFormat& format = index_.files[piece.file].format;
+  return format.header_bytes() + piece.first_token * byte_size(format.type);
+}
+
+int64_t TokenSet::bytes_of(const Piece& piece) const {
+  return piece.tokens * byte_size(index_.files[piece.file].format.type);
+}
+
+void TokenSet::read(int64_t sample, std::vector<uint8_t>& scratch, int32_t* data, int32_t* label) const {
+  TokenType type = TokenType::u8;  // files that a window crosses have one
+  scratch.resize(static_cast<size_t>((length_ + 1) * byte_size(TokenType::i32)));
+  size_t filled = 0;
+  for_pieces(sample, [&](const Piece& piece) {
+    type = index_.files[piece.file].format.type;
+    const auto bytes = static_cast<size_t>(bytes_of(piece));
+    files_.get(piece.file)->read(byte_at(piece), std::span(scratch).subspan(filled, bytes));
+    filled += bytes;
+  });
+  const std::span<const uint8_t> window(scratch.data(), filled);
+  if (data != nullptr) copy_tokens(window, type, 0, length_, data);
+  if (label != nullptr) copy_tokens(window, type, 1, length_, label);
+}
+
+void TokenSet::expect(int64_t sample) const {
+  for_pieces(sample, [&](const Piece& piece) { files_.get(piece.file)->expect(byte_at(piece), bytes_of(piece)); });
+}
+
+std::string TokenSet::where(int64_t sample) const {
+  const int64_t token = first_token(sample);
+  const TokenFile& file = index_.files[file_of(token)];
+  return fmt::format("{}: token {}", file.path, with_commas(token - file.first_token));
+}
+
 std::optional<StrayToken> TokenSet::first_stray(int64_t below, int64_t most) const {
+  std::vector<uint8_t> chunk;
   for (size_t f = 0; f < index_.files.size() && most > 0; ++f) {
-    const TokenFile& file = index_.files[f];
-    const int64_t count = std::min(most, file.format.count);
-    const auto tokens = body(f).first(static_cast<size_t>(count * byte_size(file.format.type)));
-    most -= count;
-    const std::optional<int64_t> place = first_outside(tokens, file.format.type, below);
-    if (!place) continue;
-    StrayToken stray{file.path, *place, 0};
-    copy_tokens(tokens, file.format.type, *place, 1, &stray.token);
-    return stray;
+    const TokenFormat& format = index_.files[f].format;
+    const int64_t end = std::min(most, format.count), at_once = kChunkBytes / byte_size(format.type);
+    for (int64_t first = 0; first < end; first += at_once) {
+      const Piece piece{f, first, std::min(at_once, end - first)};
+      chunk.resize(static_cast<size_t>(bytes_of(piece)));
+      files_.get(f)->read(byte_at(piece), chunk);
+      const std::optional<int64_t> place = first_outside(chunk, format.type, below);
+      if (!place) continue;
+      StrayToken stray{index_.files[f].path, first + *place, 0};
+      copy_tokens(chunk, format.type, *place, 1, &stray.token);
+      return stray;
+    }
+    most -= end;
   }
   return {};
 }

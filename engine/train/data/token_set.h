@@ -5,6 +5,9 @@
 //
 // A window begins every `stride` tokens; tokens that do not fill a last one are left out. Windows of a set of tokens
 // never cross from one file into the next. The bytes of text files are joined to one text, so there they do.
+//
+// Files are read, not mapped: a disk that fails is then an error that names the file, and not a signal, and a window
+// that is not in memory costs its own pages, not the 32 that the system reads around a fault.
 #pragma once
 
 #include <cstdint>
@@ -13,7 +16,7 @@
 #include <vector>
 
 #include "engine/spec/job_spec.h"
-#include "engine/train/data/mapped_file.h"
+#include "engine/train/data/sources/open_files.h"
 #include "engine/train/data/token_file.h"
 
 namespace trainctl {
@@ -53,18 +56,33 @@ class TokenSet {
   explicit TokenSet(const DatasetSpec& spec);
 
   int64_t size() const { return index_.samples; }
-  /// The sample's tokens, or with `shift` 1 those that follow. Allocates nothing; threads may share the set.
-  void read(int64_t sample, int64_t shift, int32_t* out) const;
+  /// A sample's tokens to `data`, and those that follow to `label`; either may be null. `scratch` grows to a window.
+  /// Threads may share the set. EnvError, with the file, if it cannot be read.
+  void read(int64_t sample, std::vector<uint8_t>& scratch, int32_t* data, int32_t* label) const;
+  /// Asks the system to read a sample that is wanted soon, without waiting for it.
+  void expect(int64_t sample) const;
+  /// "train.bin: token 4,096".
+  std::string where(int64_t sample) const;
   /// The first token that is not in [0, below), of the first `most` tokens.
   std::optional<StrayToken> first_stray(int64_t below, int64_t most) const;
 
  private:
-  std::span<const uint8_t> body(size_t file) const {
-    return bytes_[file].bytes().subspan(static_cast<size_t>(index_.files[file].format.header_bytes()));
-  }
+  /// The bytes of a window and the token behind it, in one file.
+  struct Piece {
+    size_t file = 0;
+    int64_t first_token = 0;  ///< of the file
+    int64_t tokens = 0;
+  };
+  int64_t first_token(int64_t sample) const;
+  size_t file_of(int64_t token) const;
+  /// Calls `use(piece)` for each file that the sample is in.
+  template <class F>
+  void for_pieces(int64_t sample, F use) const;
+  int64_t byte_at(const Piece& piece) const;
+  int64_t bytes_of(const Piece& piece) const;
 
   TokenIndex index_;
-  std::vector<MappedFile> bytes_;  ///< of each file
+  OpenFiles files_;  ///< those of index_
   int64_t length_, stride_;
 };
 

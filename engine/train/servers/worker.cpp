@@ -258,7 +258,7 @@ void AsyncWorker::make_evaluator() {
   ExecutorOptions beside;
   beside.seed = job_.spec.seed;
   beside.threads = threads_;
-  evaluator_ = std::make_unique<Evaluator>(job_, *job_.validation, *validation_,
+  evaluator_ = std::make_unique<Evaluator>(job_, *job_.validation, *validation_, open_validation_set(job_),
                                            executor_->beside(*validation_, beside), hooks_.on_hang);
 }
 

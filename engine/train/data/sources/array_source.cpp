@@ -44,6 +44,14 @@ class ArraySource : public Source {
       if (wanted[c]) read_field(sample, c, out[c]);
   }
 
+  void expect(int64_t sample) const override {
+    for (size_t c = 0; c < columns_.size(); ++c) {
+      const auto [piece, within] = place(sample, c);
+      const int64_t bytes = num_elements(columns_[c].shape) * byte_size(columns_[c].stored);
+      if (!piece->bytes) files_->get(piece->file)->expect(piece->at + within * piece->stride, bytes);
+    }
+  }
+
   std::string where(int64_t sample) const override {
     const auto [piece, within] = place(sample, 0);
     return fmt::format("{}: sample {}", files_->path(piece->file), with_commas(within));

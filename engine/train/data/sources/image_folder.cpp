@@ -13,6 +13,7 @@
 #include <utility>
 
 #include "engine/base/error.h"
+#include "engine/base/file_wait.h"
 #include "engine/base/text.h"
 #include "engine/train/checkpoint/input_file.h"
 #include "engine/train/data/sources/field_bytes.h"
@@ -38,6 +39,7 @@ struct Listing {
 };
 
 Listing list_folder(const std::string& folder) {
+  const FileWait wait(folder);
   const auto fail = [](const std::string& path) {
     throw EnvError(fmt::format("{}: cannot be listed: {}", path, std::strerror(errno)));
   };

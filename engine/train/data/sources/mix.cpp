@@ -77,6 +77,10 @@ class Mix : public Source {
     const Place at = place(sample);
     at.set->read(at.sample, wanted, out);
   }
+  void expect(int64_t sample) const override {
+    const Place at = place(sample);
+    at.set->expect(at.sample);
+  }
   std::string where(int64_t sample) const override {
     const Place at = place(sample);
     return at.set->where(at.sample);

@@ -54,6 +54,7 @@ class Part : public Source {
   void read(int64_t sample, const std::vector<bool>& wanted, std::span<FieldBytes> out) const override {
     inner_->read(inner_sample(sample), wanted, out);
   }
+  void expect(int64_t sample) const override { inner_->expect(inner_sample(sample)); }
   std::string where(int64_t sample) const override { return inner_->where(inner_sample(sample)); }
   const std::vector<std::string>& class_names() const override { return inner_->class_names(); }
 

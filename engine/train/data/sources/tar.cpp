@@ -118,6 +118,18 @@ class TarSet : public Source {
     }
   }
 
+  /// The files of a sample are neighbours: one request for all of them.
+  void expect(int64_t sample) const override {
+    const Shard& shard = shard_of(sample);
+    int64_t begin = std::numeric_limits<int64_t>::max(), end = 0;
+    for (size_t e = 0; e < shard.index.extensions().size(); ++e)
+      if (const auto at = shard.index.part(sample - shard.first, e)) {
+        begin = std::min(begin, at->data_at);
+        end = std::max(end, at->data_at + at->bytes);
+      }
+    if (begin < end) files_.get(static_cast<size_t>(&shard - shards_.data()))->expect(begin, end - begin);
+  }
+
   std::string where(int64_t sample) const override {
     const Shard& shard = shard_of(sample);
     for (size_t e = 0; e < shard.index.extensions().size(); ++e)

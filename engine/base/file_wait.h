@@ -1,0 +1,52 @@
+// What this process waits for a file system to do. One that does not answer (a network's, a FUSE mount) leaves a thread
+// in a call that nothing interrupts, so another thread must say which file it is.
+#pragma once
+
+#include <chrono>
+#include <condition_variable>
+#include <functional>
+#include <mutex>
+#include <string>
+#include <thread>
+
+#include "engine/base/error.h"
+
+namespace trainctl {
+
+/// Around each call that opens, lists or reads a file. `path` must outlive it.
+class FileWait {
+ public:
+  explicit FileWait(const std::string& path);
+  ~FileWait();
+  FileWait(const FileWait&) = delete;
+  FileWait& operator=(const FileWait&) = delete;
+
+  /// A thread's own; others look at it.
+  struct Slot {
+    std::mutex mutex;
+    const std::string* path = nullptr;  ///< null: it waits for none
+    std::chrono::steady_clock::time_point since;
+  };
+
+ private:
+  Slot& slot_;
+};
+
+/// Looks at all threads' waits while it lives. One that has lasted for nearly `timeout_seconds` (launch.timeout) is
+/// told to `on_hang`, on a thread of its own, with an error that names the file; it need not return. 0: no wait is too
+/// long.
+class FileWatch {
+ public:
+  FileWatch(double timeout_seconds, std::function<void(const EnvError&)> on_hang);
+  ~FileWatch();
+  FileWatch(const FileWatch&) = delete;
+  FileWatch& operator=(const FileWatch&) = delete;
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable ended_;
+  bool has_ended_ = false;
+  std::thread thread_;  ///< last: it uses the others
+};
+
+}  // namespace trainctl

@@ -1,0 +1,41 @@
+// PMI 1.1, which MPICH's mpiexec (Hydra) and those of its relatives serve: lines over a socket that each process inherits.
+//
+//   request := "cmd=" word (" " key "=" value)* "\n"        answered by a line of the same form
+//
+//   init, barrier_in, finalize; put kvsname=… key=… value=…; get kvsname=… key=…        values have no blanks
+//
+// Source: MPICH's documentation "PMI v1 wire protocol", src/pmi.
+#pragma once
+
+#include <map>
+#include <string>
+
+#include "launcher/clusters/exchange.h"
+
+namespace trainctl::clusters {
+
+class Pmi : public Exchange {
+ public:
+  /// `index`: of this process. `socket`: PMI_FD. Throws EnvError if nobody serves it.
+  explicit Pmi(int index);
+  Pmi(int index, int socket);
+  Pmi(const Pmi&) = delete;
+  Pmi& operator=(const Pmi&) = delete;
+  ~Pmi() override;
+
+  void put(const std::string& key, const std::string& value) override;
+  void fence() override;
+  std::string get(int index, const std::string& key) override;
+
+ private:
+  using Fields = std::map<std::string, std::string>;
+  /// The answer's fields; throws EnvError unless its command is `answer` and its `rc` is 0, where it has one.
+  Fields ask(const std::string& request, const std::string& answer);
+  std::string key_of(int index, const std::string& key) const;
+
+  const int index_, socket_;
+  std::string text_;   ///< that was read beyond a line
+  std::string space_;  ///< the name of the processes' keys and values
+};
+
+}  // namespace trainctl::clusters

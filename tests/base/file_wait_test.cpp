@@ -1,0 +1,46 @@
+// What is told of calls that a file system does not answer.
+#include "engine/base/file_wait.h"
+
+#include <doctest/doctest.h>
+
+#include <atomic>
+#include <future>
+
+using namespace trainctl;
+
+TEST_CASE("a wait that lasts longer than the timeout is told once, with its file, whichever thread waits") {
+  std::promise<std::string> told;
+  std::atomic<int> count = 0;
+  const FileWatch watch(0.1, [&](const EnvError& error) {
+    if (count++ == 0) told.set_value(error.what());
+  });
+  std::atomic<bool> release = false;
+  std::thread waiting([&] {
+    const std::string path = "mount/a.bin";
+    const FileWait wait(path);
+    while (!release) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  });
+  CHECK(told.get_future().get().starts_with("mount/a.bin: its file system has not answered for "));
+  release = true;
+  waiting.join();
+  CHECK(count == 1);
+}
+
+TEST_CASE("waits that end in time, and threads that have ended, are not told") {
+  std::atomic<bool> told = false;
+  {
+    const FileWatch watch(0.2, [&](const EnvError&) { told = true; });
+    const std::string path = "a.bin";
+    for (int i = 0; i < 30; ++i) {
+      std::thread([&] { const FileWait wait(path); }).join();
+      const FileWait wait(path);
+      std::this_thread::sleep_for(std::chrono::milliseconds(10));
+    }
+  }
+  CHECK_FALSE(told);
+  const FileWatch none(0, [&](const EnvError&) { told = true; });
+  const std::string path = "b.bin";
+  const FileWait wait(path);
+  std::this_thread::sleep_for(std::chrono::milliseconds(30));
+  CHECK_FALSE(told);
+}
