@@ -13,18 +13,22 @@ set_target_properties(trainctl PROPERTIES INSTALL_RPATH "$ORIGIN/../lib/trainctl
 install(TARGETS trainctl RUNTIME DESTINATION bin)
 install(DIRECTORY configs docs DESTINATION share/trainctl)
 install(FILES LICENSE DESTINATION share/doc/trainctl)
+set(CPACK_PACKAGE_CONTACT "trainctl maintainers <maintainers@trainctl.example>")
 install(CODE "
   set(trainctl \"$<TARGET_FILE:trainctl>\")
+  set(version \"${PROJECT_VERSION}\")
+  set(contact \"${CPACK_PACKAGE_CONTACT}\")
   include(\"${CMAKE_CURRENT_LIST_DIR}/install_libraries.cmake\")
   include(\"${CMAKE_CURRENT_LIST_DIR}/install_words.cmake\")
 ")
 
 # ./bootstrap package: the same tree as a .deb and a .tar.gz.
 set(CPACK_PACKAGE_NAME trainctl)
-set(CPACK_PACKAGE_CONTACT "the maintainers of trainctl")
 set(CPACK_PACKAGE_DESCRIPTION_SUMMARY "declarative launcher and engine for distributed training")
-set(CPACK_PACKAGE_DESCRIPTION "One YAML file says what a network is and how it runs in parallel. trainctl plans the run, proves the plan,
-starts one process a rank, and trains on CPUs or NVIDIA GPUs. It also starts and supervises any other program.")
+set(CPACK_PACKAGE_DESCRIPTION "One YAML file says what a network is and how it runs in parallel.
+trainctl plans the run, proves the plan, starts one process a rank, and
+trains on CPUs or NVIDIA GPUs. It also starts and supervises any other
+program.")
 set(CPACK_STRIP_FILES ON)
 set(CPACK_GENERATOR "DEB;TGZ")
 set(CPACK_PACKAGE_FILE_NAME "trainctl-${PROJECT_VERSION}-linux-${CMAKE_SYSTEM_PROCESSOR}")

@@ -12,7 +12,7 @@ import argparse, pathlib, re, shutil, subprocess, sys, tempfile
 SOURCE = pathlib.Path(__file__).resolve().parents[2]
 sys.path.append(str(SOURCE / "tests/docs"))
 import pages
-PARTS = ["bin/trainctl", "share/man/man1/trainctl.1", "share/man/man1/trainctl-bench-op.1",
+PARTS = ["bin/trainctl", "share/man/man1/trainctl.1.gz", "share/man/man1/trainctl-bench-op.1.gz",
          "share/bash-completion/completions/trainctl", "share/fish/vendor_completions.d/trainctl.fish",
          "share/trainctl/configs/cookbook/mlp.yaml", "share/trainctl/docs/index.md", "share/doc/trainctl/LICENSE"]
 
@@ -97,6 +97,11 @@ def main():
         look_at(unpacked, "share/zsh/site-functions/_trainctl")
         wanted = re.search(r"libc6 \(>= ([0-9.]+)\)", output("dpkg-deb", "-f", deb, "Depends"))[1]
         assert [int(n) for n in newest.split(".")] <= [int(n) for n in wanted.split(".")], f"needs GLIBC_{newest}, says {wanted}"
+        if shutil.which("lintian"):
+            said = output("lintian", "--allow-root", "--tag-display-limit", "0", "--fail-on", "error,warning", deb)
+            print("lintian: " + (said.strip() or "nothing to say"))
+        else:
+            print("lintian: left out, it is not installed")
         for tree in [scratch / "deb/usr", unpacked]:
             run_unpacked(tree, scratch)
         print(f"{deb.name}, {tar.name}: complete; the program needs glibc {newest}, the package asks for {wanted}")
