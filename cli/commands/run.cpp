@@ -76,12 +76,16 @@ int run(const Options& options, const Task& task, const WorkloadOptions& for_wor
   boost::asio::io_context loop;
   std::unique_ptr<Workload> workload = make_workload(task.spec, for_workload, loop);
   std::vector<int> shown = shown_ranks(options.show, workload->spec().launch.ranks);
-  const Replan replan = [&](JobSpec job, const std::string& checkpoint) {
-    WorkloadOptions later = for_workload;
-    later.start_up = {};
-    if (!checkpoint.empty()) later.resume = {.from = checkpoint};
-    return make_workload(std::move(job), later, loop);
-  };
+  const auto plans = std::make_shared<PlansAhead>();
+  const Replan replan = {.now =
+                             [&](JobSpec job, const std::string& checkpoint) {
+                               WorkloadOptions later = for_workload;
+                               later.start_up = {};
+                               later.plans = plans;
+                               if (!checkpoint.empty()) later.resume = {.from = checkpoint};
+                               return make_workload(std::move(job), later, loop);
+                             },
+                         .ahead = [&](JobSpec job) { plans->plan(std::move(job)); }};
   Run run(std::move(workload), std::move(shown), loop, background, task.gathering.transport, replan);
   write_cluster(task.by, run.directory().path());
   return run();

@@ -23,6 +23,7 @@
 #include "engine/base/file_wait.h"
 #include "engine/plan/served.h"
 #include "engine/spec/parse.h"
+#include "engine/train/checkpoint/held_state.h"
 #include "engine/train/checkpoint/restore.h"
 #include "engine/train/checkpoint/saver.h"
 #include "engine/train/evaluator.h"
@@ -49,6 +50,7 @@ struct Options {
   bool record = false;
   std::string profile;          ///< steps, "3-5"; empty: none
   int image_fd = -1;            ///< memory for this rank's part of checkpoints; -1: the job saves none
+  int held_fd = -1;             ///< memory for all that this rank has, before each step; -1: nothing is held
   int tables_fd = -1;           ///< the same for the rows of a server's tables
   int cache_fd = -1;            ///< memory in which the ranks of this host keep samples for each other; -1: none
   int failures = 0;             ///< of the run before this attempt
@@ -137,6 +139,11 @@ class Worker {
       saver.emplace(*job_, *program_, *memory_, options_.image_fd, train_options.from, options_.failures);
       saver->add_to(hooks);
     }
+    std::optional<StateHolder> holder;
+    if (options_.held_fd >= 0) {
+      holder.emplace(*program_, options_.held_fd, train_options.from);
+      holder->add_to(hooks);
+    }
     std::optional<TensorHistograms> histograms;
     if (job_->spec.train.histograms > 0) {
       histograms.emplace(
@@ -156,8 +163,10 @@ class Worker {
         tables.emplace(*job_, *program_, train_options.validation, train_options.arena, rendezvous.communicator());
         tables->add_to(hooks);
       }
-      output.ended(train(*job_, *program_, rendezvous.communicator(), hooks, train_options));
+      const TrainResult result = train(*job_, *program_, rendezvous.communicator(), hooks, train_options);
       if (tables) tables->leave();
+      if (const auto traffic = rendezvous.traffic()) output.write_traffic(*traffic, result.steps);
+      output.ended(result);
     }
     profile.ended();
     status.state = RankState::done;
@@ -321,6 +330,7 @@ void add_worker_command(CLI::App& app, Action& chosen) {
   command->add_flag("--record", options->record);
   command->add_option("--profile", options->profile);
   command->add_option("--image-fd", options->image_fd);
+  command->add_option("--held-fd", options->held_fd);
   command->add_option("--tables-fd", options->tables_fd);
   command->add_option("--cache-fd", options->cache_fd);
   command->add_option("--failures", options->failures);

@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cerrno>
 #include <cstring>
 #include <filesystem>
@@ -14,6 +15,7 @@
 #include "engine/base/error.h"
 #include "engine/base/text.h"
 #include "engine/plan/served.h"
+#include "engine/spec/parse.h"
 #include "engine/train/checkpoint/restore.h"
 #include "engine/train/checkpoint/verify_checkpoint.h"
 
@@ -118,8 +120,7 @@ void Checkpoints::prepare(int attempt, const RunDirectory& directory, const std:
   const std::vector<std::string> said = finish();
   notices_.insert(notices_.end(), said.begin(), said.end());
   if (are_saved()) {
-    const std::string& dir = job_.spec.train.checkpoint->dir;
-    const std::string path = dir.empty() ? directory.file(kFolder) : dir;
+    const std::string path = folder(directory);
     CheckpointDirectory checkpoints(path, commit_for(path));
     const int number = checkpoints.claim_attempt();
     if (attempt > 0) find_newest(checkpoints);
@@ -143,6 +144,26 @@ void Checkpoints::prepare(int attempt, const RunDirectory& directory, const std:
   else if (point_)
     notices_.push_back(fmt::format("going on after step {} (epoch {}), from {}", point_->manifest.step,
                                    point_->manifest.epoch, point_->path));
+}
+
+std::string Checkpoints::folder(const RunDirectory& directory) const {
+  const std::string& dir = job_.spec.train.checkpoint->dir;
+  return dir.empty() ? directory.file(kFolder) : dir;
+}
+
+void Checkpoints::write(int64_t step, const SaveBoard::Position& position, const Images& images,
+                        const RunDirectory& directory) {
+  const std::string path = folder(directory);
+  CheckpointDirectory checkpoints(path, commit_for(path));
+  std::atomic<uint64_t> progress = 0;
+  write_checkpoint(checkpoints, job_,
+                   {.version = TRAINCTL_VERSION,
+                    .run = directory.run(),
+                    .attempt = checkpoints.claim_attempt(),
+                    .step = step,
+                    .position = position,
+                    .job = to_yaml(job_.spec)},
+                   images, progress);
 }
 
 int64_t Checkpoints::first_step() const {

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "cli/launch/checkpoint_writer.h"
+#include "engine/train/checkpoint/write_checkpoint.h"
 #include "launcher/run_directory.h"
 #include "launcher/spawn.h"
 
@@ -56,12 +57,16 @@ class Checkpoints {
   std::vector<std::string> news();
   /// The ranks have ended: waits for the disk, until `is_hurried`, and returns what was said.
   std::vector<std::string> finish(const std::function<bool()>& is_hurried = {});
+  /// Publishes a state that the ranks have not saved themselves, once they have ended and finish() was called. Throws
+  /// EnvError.
+  void write(int64_t step, const SaveBoard::Position& position, const Images& images, const RunDirectory& directory);
   /// Of the job's own batches; 0: the ranks start anew.
   int64_t first_step() const;
   /// Where the run, or its present attempt, goes on from; null if it starts anew.
   const ResumePoint* resumed_from() const { return point_ ? &*point_ : nullptr; }
 
  private:
+  std::string folder(const RunDirectory& directory) const;
   void close_images();
   bool revive_writer();
   void give_up_save();

@@ -13,6 +13,7 @@
 #include "cli/launch/script_check.h"
 #include "cli/render/launch_report.h"
 #include "engine/base/error.h"
+#include "launcher/hosts/copies.h"
 #include "launcher/protocol.h"
 #include "launcher/rank_error.h"
 #include "launcher/torch_error.h"
@@ -89,7 +90,8 @@ ProcessCommand CommandWorkload::command(const RankPlace& place, const RunDirecto
   const std::string error_file =
       folder + "/" + directory.names().folder(place.rank) + "/" + std::string(kTorchErrorFile);
   command.argv = spec_.command;
-  command.working_dir = spec_.working_dir;
+  const auto copied = hosts::copied_folder(spec_.launch.copy, spec_.working_dir);
+  command.working_dir = has_hosts && copied ? "{folder}/" + *copied : spec_.working_dir;
   command.environment = {
       {"RANK", rank},
       {"LOCAL_RANK", text(place.local_rank)},

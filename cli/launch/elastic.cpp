@@ -67,11 +67,11 @@ std::string Elastic::take_back() {
   return names.empty() ? "" : (is_one ? "host " : "hosts ") + names + (is_one ? " is back" : " are back");
 }
 
-std::vector<JobSpec> Elastic::jobs(std::string& fault) const {
+std::vector<JobSpec> Elastic::jobs(std::string& fault, const std::string& without) const {
   std::vector<HostRanks> left;
   int ranks = 0;
   for (const HostRanks& host : hosts_) {
-    if (lost_.contains(host.host)) continue;
+    if (lost_.contains(host.host) || host.host == without) continue;
     left.push_back(host);
     ranks += host.ranks;
   }

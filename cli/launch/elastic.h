@@ -45,7 +45,8 @@ class Elastic {
   std::string take_back();
   /// Jobs on the hosts that are left, the one with most ranks first; each is to be planned. `fault`: why the last one
   /// that is none could not be one; unchanged if there is none such.
-  std::vector<JobSpec> jobs(std::string& fault) const;
+  /// `without`: a host that is not lost yet, and counts as if it were.
+  std::vector<JobSpec> jobs(std::string& fault, const std::string& without = "") const;
 
   /// Call it often: asks lost hosts whether they answer again.
   void look();

@@ -1,6 +1,7 @@
 // See the header.
 #include "cli/launch/job_report.h"
 
+#include "cli/launch/losses.h"
 #include "cli/render/launch_report.h"
 #include "engine/compile/report.h"
 #include "engine/estimate/estimate_report.h"
@@ -23,10 +24,9 @@ Json validation_json(const PlannedJob& job, RankClasses& classes) {
 }
 
 void add_estimate(const PlannedJob& job, JobReport& report) {
-  report.simulated =
-      job.plan.is_asynchronous() ? compile_unverified(job.graph, job.plan, job.spec, job.cost) : report.classes;
-  report.step = simulate(*report.simulated, job.cost.machine());
-  report.json["estimate"] = estimate_report(*report.simulated, job.cost.machine(), *report.step);
+  if (job.plan.is_asynchronous()) report.alone = compile_unverified(job.graph, job.plan, job.spec, job.cost);
+  report.step = job.compiled ? job.compiled->step : simulate(report.simulated(), job.cost.machine());
+  report.json["estimate"] = estimate_report(report.simulated(), job.cost.machine(), *report.step);
 }
 
 }  // namespace
@@ -43,7 +43,8 @@ JobReport report_of(const PlannedJob& job, bool estimate) {
   if (job.spec.train.checkpoint) report.json["checkpoint"] = checkpoint_report(job);
   if (job.search) report.json["search"] = search_report(*job.search);
   if (estimate || job.spec.launch.machine != "auto" || job.search) add_estimate(job, report);
-  report.json["launch"] = launch_report(job.spec);
+  report.json["launch"] = launch_report(job.spec, report.classes);
+  if (Json losses = losses_report(job); !losses.is_null()) report.json["launch"]["losses"] = std::move(losses);
   return report;
 }
 

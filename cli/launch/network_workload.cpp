@@ -16,12 +16,14 @@
 #include "cli/worker/host_memory.h"
 #include "cli/worker/host_share.h"
 #include "cli/worker/rank_failure.h"
+#include "cli/worker/rank_output.h"
 #include "cli/worker/rendezvous.h"
 #include "engine/base/text.h"
 #include "engine/compile/product_flops.h"
 #include "engine/compile/report.h"
 #include "engine/plan/served.h"
 #include "engine/runtime/routes.h"
+#include "engine/spec/parse.h"
 #include "engine/train/checkpoint/digest.h"
 #include "engine/train/data/dataset.h"
 #include "engine/train/data/index_check.h"
@@ -141,7 +143,7 @@ void NetworkWorkload::require_host_memory() const {
 nlohmann::ordered_json NetworkWorkload::plan() const {
   nlohmann::ordered_json report = plan_report(job_.spec, job_.graph, job_.plan, classes_);
   if (!job_.tables.empty()) report["tables"] = tables_json(job_.tables, job_.spec.optimizer);
-  report["launch"] = launch_report(job_.spec);
+  report["launch"] = launch_report(job_.spec, classes_);
   if (const ResumePoint* point = checkpoints_.resumed_from())
     report["launch"]["resumed"] = {{"checkpoint", point->path}, {"step", point->manifest.step}};
   return report;
@@ -149,6 +151,10 @@ nlohmann::ordered_json NetworkWorkload::plan() const {
 
 void NetworkWorkload::prepare(int attempt, const RunDirectory& directory) {
   if (attempt > 0) start_up_ = {};
+  for (int rank = 0; has_hosts() && rank < classes_.num_ranks(); ++rank) {
+    std::error_code ignored;
+    fs::remove(directory.rank_file(rank, kTrafficFile), ignored);  // of an attempt before
+  }
   start_up_told_ = false;
   memory_ = has_hosts() ? SharedMemory::create(std::vector<int64_t>(arena_bytes_.size(), 0))
                         : SharedMemory::create(arena_bytes_, routes_);
@@ -158,11 +164,14 @@ void NetworkWorkload::prepare(int attempt, const RunDirectory& directory) {
   saves_.reset();
   if (has_hosts() && checkpoints_.are_saved())
     saves_.emplace(memory_, checkpoints_.images(), checkpoints_.first_step());
+  rescued_.reset();
+  if (is_held()) rescued_.emplace(job_);
   prepare_batches(job_, checkpoints_.first_step(), *memory_);
   if (!needs_store(job_.spec) || has_hosts()) return;
-  token_ = store::random_token();
+  const std::string token = store::random_token();
   store_.reset();
-  store_ = std::make_unique<StoreServer>(loop_, token_);
+  store_ = std::make_unique<StoreServer>(loop_, token);
+  store_access_ = std::make_unique<StoreAccess>(store_->port(), token);
 }
 
 std::string NetworkWorkload::for_agents() const {
@@ -171,6 +180,7 @@ std::string NetworkWorkload::for_agents() const {
   nlohmann::json json = {{"arena_bytes", arena_bytes_}, {"routes", routes}};
   const ResumePoint* point = checkpoints_.resumed_from();
   if (checkpoints_.are_saved()) json["saves_from"] = point == nullptr ? -1 : checkpoints_.first_step();
+  json["holds"] = is_held();
   if (point == nullptr) return json.dump();
   std::ostringstream manifest;
   manifest << std::ifstream(fs::path(point->path) / kManifestName, std::ios::binary).rdbuf();
@@ -204,6 +214,7 @@ ProcessCommand NetworkWorkload::agents_command(const RankPlace& place, const Run
                   "--hosts",     join(texts, ","),
                   "--address",   "{address}"};
   if (checkpoints_.are_saved()) command.argv.insert(command.argv.end(), {"--image-fd", kImageWord});
+  if (is_held()) command.argv.insert(command.argv.end(), {"--held-fd", kHeldWord});
   checkpoints_.add_attempt_to(command);
   if (checkpoints_.resumed_from() != nullptr)
     command.argv.insert(command.argv.end(), {"--resume-from", kCheckpointWord});
@@ -232,7 +243,7 @@ ProcessCommand NetworkWorkload::command(const RankPlace& place, const RunDirecto
                         {"--predict", options_.evaluate->layer, "--output", options_.evaluate->output});
   if (options_.record) command.argv.emplace_back("--record");
   if (options_.profile) command.argv.insert(command.argv.end(), {"--profile", to_string(options_.profile->steps)});
-  if (store_) command.environment = store_environment(store_->port(), token_);
+  if (store_) store_access_->add_to(command);
   if (static_cast<size_t>(place.rank) < gpus_.size()) {
     const CudaDevice& gpu = gpus_[static_cast<size_t>(place.rank)];
     command.argv.insert(command.argv.end(), {"--gpu", std::to_string(gpu.index)});
@@ -240,7 +251,7 @@ ProcessCommand NetworkWorkload::command(const RankPlace& place, const RunDirecto
       command.environment.push_back(std::move(variable));
   }
   for (const auto& [name, value] : job_.spec.env) command.environment.emplace_back(name, value);
-  command.inherited_fds = {memory_->fd()};
+  command.inherited_fds.push_back(memory_->fd());
   if (cache_.fd() >= 0) {
     command.argv.insert(command.argv.end(), {"--cache-fd", std::to_string(cache_.fd())});
     command.inherited_fds.push_back(cache_.fd());
@@ -373,6 +384,45 @@ void NetworkWorkload::watch_gpu() {
   gpu_watch_->look();
 }
 
+std::string NetworkWorkload::write_rescued(const RunDirectory& directory) {
+  if (!rescued_ || !rescued_->has_begun()) return "";
+  if (!rescued_->is_complete()) {
+    const std::string why = rescued_->why().empty() ? "not all of it came in time" : rescued_->why();
+    return "the hosts that are left do not hold the whole state: " + why;
+  }
+  const int64_t step = rescued_->step();
+  if (step <= std::max(memory_->saves().written_step(), checkpoints_.first_step())) return "";
+  const auto images = rescued_->images(classes_.num_ranks());
+  int64_t bytes = 0;
+  for (const auto& image : images) bytes += static_cast<int64_t>(image.size());
+  checkpoints_.write(step, rescued_->position(), {images.begin(), images.end()}, directory);
+  return "the state after step " + std::to_string(step) + " comes from the memory of the hosts that are left, " +
+         format_bytes(bytes);
+}
+
+/// What the present attempt has moved within and between hosts, beside what its plan says.
+nlohmann::ordered_json NetworkWorkload::record(const RunDirectory& directory) const {
+  nlohmann::ordered_json record = nlohmann::ordered_json::object();
+  if (!has_hosts() || options_.evaluate) return record;
+  const nlohmann::ordered_json planned = launch_report(job_.spec, classes_).value("traffic", nlohmann::ordered_json());
+  int64_t steps = -1, within = 0, between = 0;
+  for (int rank = 0; planned.is_object() && rank < classes_.num_ranks(); ++rank) {
+    std::ifstream file(directory.rank_file(rank, kTrafficFile));
+    const auto json = nlohmann::json::parse(file, nullptr, false);
+    if (!json.is_object() || json.value("steps", int64_t{0}) <= 0) return record;  // it did not come to its end
+    steps = json.value("steps", int64_t{0});
+    within += json.value("within", int64_t{0});
+    between += json.value("between", int64_t{0});
+  }
+  if (steps > 0)
+    record["traffic"] = {{"steps", steps},
+                         {"within", within},
+                         {"between", between},
+                         {"planned_within", steps * planned["within"].get<int64_t>()},
+                         {"planned_between", steps * planned["between"].get<int64_t>()}};
+  return record;
+}
+
 RunResult NetworkWorkload::result() const {
   const RankStatus& first = memory_->status(0);
   RunResult result;
@@ -401,6 +451,8 @@ std::string NetworkWorkload::report(const RunDirectory& directory) {
   return text.empty() ? profile : text + "\n" + profile;
 }
 
+nlohmann::ordered_json Workload::record(const RunDirectory&) const { return nlohmann::ordered_json::object(); }
+
 void require_possible(const JobSpec& spec, const WorkloadOptions& options) {
   if (options.evaluate && (spec.has_command() || !spec.validation))
     throw SpecError(
@@ -412,6 +464,12 @@ void require_possible(const JobSpec& spec, const WorkloadOptions& options) {
   if (spec.launch.has_hosts() && options.profile)
     throw SpecError({}, "--profile", "a profile of several hosts is not there yet",
                     "leave --profile out, or launch.hosts");
+  for (size_t i = 0; spec.launch.has_hosts() && i < spec.launch.copy.size(); ++i) {
+    std::error_code error;
+    if (!fs::exists(spec.launch.copy[i], error))
+      throw SpecError(spec.position("launch.copy[" + std::to_string(i) + "]"), "launch.copy",
+                      "there is no " + spec.launch.copy[i], "it is relative to the job file");
+  }
   if (!spec.has_command()) return;
   if (options.profile) {
     throw SpecError({}, "--profile", "the job runs a program, and a profile is of a network's instructions",
@@ -423,6 +481,29 @@ void require_possible(const JobSpec& spec, const WorkloadOptions& options) {
   }
 }
 
+namespace {
+
+/// GPUs beyond this host are not there yet.
+void choose_device(JobSpec& spec, CudaDevices& found) {
+  if (spec.launch.has_hosts() && spec.launch.device == Device::automatic) spec.launch.device = Device::cpu;
+  found = spec.launch.device == Device::cpu ? CudaDevices{} : find_cuda_devices();
+  spec.launch.device = resolve_device(spec, found);
+}
+
+}  // namespace
+
+void PlansAhead::plan(JobSpec spec) {
+  CudaDevices found;
+  choose_device(spec, found);
+  const std::string text = to_yaml(spec);
+  if (!plans_.contains(text)) plans_.emplace(text, plan_job(std::move(spec)));
+}
+
+const PlannedJob* PlansAhead::find(const JobSpec& spec) const {
+  const auto found = plans_.find(to_yaml(spec));
+  return found == plans_.end() ? nullptr : &found->second;
+}
+
 std::unique_ptr<Workload> make_workload(JobSpec spec, const WorkloadOptions& options, boost::asio::io_context& loop) {
   require_possible(spec, options);
   if (spec.has_command()) return std::make_unique<CommandWorkload>(std::move(spec));
@@ -430,13 +511,12 @@ std::unique_ptr<Workload> make_workload(JobSpec spec, const WorkloadOptions& opt
   const Device asked = spec.launch.device;
   WorkloadOptions later = options;
   later.start_up.ended("job");
-  if (spec.launch.has_hosts() && asked == Device::automatic)
-    spec.launch.device = Device::cpu;  // GPUs are not there yet
-  const CudaDevices found = spec.launch.device == Device::cpu ? CudaDevices{} : find_cuda_devices();
-  spec.launch.device = resolve_device(spec, found);
+  CudaDevices found;
+  choose_device(spec, found);
   later.start_up.ended("devices");
   const auto watch = watch_files(spec.launch.timeout_seconds);
-  PlannedJob job = plan_job(std::move(spec));
+  const PlannedJob* ahead = options.plans ? options.plans->find(spec) : nullptr;
+  PlannedJob job = ahead != nullptr ? *ahead : plan_job(std::move(spec));
   try {
     check_files(job.spec.dataset);
   } catch (const SpecError& error) {

@@ -10,6 +10,7 @@
 #include "cli/launch/shared_cache.h"
 #include "cli/launch/stopped_ranks.h"
 #include "cli/launch/workload.h"
+#include "cli/worker/rendezvous.h"
 #include "engine/runtime/comm/shared_memory.h"
 #include "engine/train/job.h"
 #include "launcher/store.h"
@@ -38,9 +39,12 @@ class NetworkWorkload : public Workload {
   std::string for_agents() const override;
   int64_t first_step() const override { return checkpoints_.first_step(); }
   GatheredSaves* saves() override { return saves_ ? &*saves_ : nullptr; }
+  RescuedState* rescued() override { return rescued_ ? &*rescued_ : nullptr; }
+  std::string write_rescued(const RunDirectory& directory) override;
   std::map<std::string, std::string> given() const override;
   const RankBoard* board() const override { return memory_.get(); }
   RunResult result() const override;
+  nlohmann::ordered_json record(const RunDirectory& directory) const override;
   std::string report(const RunDirectory& directory) override;
 
  private:
@@ -53,6 +57,7 @@ class NetworkWorkload : public Workload {
   double samples_per_second() const;
   double share_of_peak(double samples_per_second) const;
   ProcessCommand agents_command(const RankPlace& place, const RunDirectory& directory) const;
+  bool is_held() const { return has_hosts() && job_.spec.launch.elastic && checkpoints_.are_saved(); }
   bool has_hosts() const { return job_.spec.launch.has_hosts(); }
   Metrics metrics() const;  ///< of the last finished step
   std::optional<int64_t> stopped_at() const;
@@ -73,10 +78,11 @@ class NetworkWorkload : public Workload {
   std::optional<GpuWatch> gpu_watch_;  ///< of a profile
   boost::asio::io_context& loop_;
   std::shared_ptr<SharedMemory> memory_;
-  std::optional<GatheredSaves> saves_;  ///< of several hosts
+  std::optional<GatheredSaves> saves_;   ///< of several hosts
+  std::optional<RescuedState> rescued_;  ///< the same, with launch.elastic
   SharedCache cache_;
-  std::string token_;
   std::unique_ptr<StoreServer> store_;
+  std::unique_ptr<StoreAccess> store_access_;
   RankStates states_;
   StoppedRanks stopped_;
 };

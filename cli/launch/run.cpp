@@ -95,7 +95,7 @@ int Run::operator()() {
 
 /// With launch.elastic each change of hosts is the end of one supervision and the beginning of another.
 Outcome Run::run_on_hosts() {
-  if (spec().launch.elastic && replan_) elastic_.emplace(spec(), transport_);
+  if (spec().launch.elastic && replan_.now) elastic_.emplace(spec(), transport_);
   std::vector<FailedAttempt> failed_attempts;
   for (;;) {
     Launch mine = launch();
@@ -123,6 +123,11 @@ bool Run::change_hosts(const Outcome& outcome) {
   if (why.empty() && outcome.exit_code == kExitDone && result.step < result.steps) why = elastic_->take_back();
   if (why.empty()) return false;
   for (const std::string& line : workload_->finish({})) view_.news(line);
+  try {
+    if (const std::string line = workload_->write_rescued(directory_); !line.empty()) view_.news(line);
+  } catch (const EnvError& error) {
+    view_.notice(std::string("the state in the memory of the hosts that are left cannot be used: ") + error.what());
+  }
   const int before = cluster_.num_ranks();
   std::vector<std::string> notices;
   std::string checkpoint;
@@ -133,7 +138,7 @@ bool Run::change_hosts(const Outcome& outcome) {
   std::string fault;
   for (JobSpec& job : elastic_->jobs(fault)) {
     try {
-      auto next = replan_(std::move(job), checkpoint);
+      auto next = replan_.now(std::move(job), checkpoint);
       next->prepare(attempt_ + 1, directory_);
       workload_ = std::move(next);
     } catch (const SpecError& error) {  // the network cannot be cut for so many ranks
@@ -146,6 +151,7 @@ bool Run::change_hosts(const Outcome& outcome) {
     cluster_ = cluster_of(spec());
     first_attempt_ = ++attempt_;
     started_ = 0;
+    planned_ahead_.clear();
     pids_.assign(static_cast<size_t>(cluster_.num_ranks()), 0);
     elastic_->changed({.why = why,
                        .ranks_before = before,
@@ -166,6 +172,24 @@ bool Run::change_hosts(const Outcome& outcome) {
 bool Run::is_time_to_take_back() const {
   return elastic_ && elastic_->is_any_back() && workload_->is_up() &&
          workload_->result().step > workload_->first_step();
+}
+
+/// For the loss of each host, one a tick, once the ranks train: it takes the launcher's time, not theirs.
+void Run::plan_ahead() {
+  if (!elastic_ || !workload_->is_up() || workload_->result().step <= workload_->first_step()) return;
+  for (const RankPlace& place : cluster_.places) {
+    if (place.local_rank != 0 || !planned_ahead_.insert(place.host).second) continue;
+    std::string fault;
+    for (JobSpec& job : elastic_->jobs(fault, place.host)) {
+      try {
+        return replan_.ahead(std::move(job));
+      } catch (const SpecError&) {  // the next one has fewer ranks
+      } catch (const EnvError&) {  // said when the plan is needed, if it is
+        return;
+      }
+    }
+    return;
+  }
 }
 
 /// The lines of steps that are done again are cut off, and what the ranks write follows the rest.
@@ -190,7 +214,12 @@ Outcome Run::supervise_hosts(Launch& launch) {
   options.bind = spec().launch.bind;
   options.hold_port = workload_->needs_port();
   options.first_attempt = first_attempt_;
-  if (!spec().has_command()) options.files = {{"job.yaml", to_yaml(resolved_job())}};
+  if (!copies_) copies_ = hosts::copies_of(spec().launch.copy);
+  options.copies = *copies_;
+  if (spec().has_command())
+    options.program_folder = hosts::copied_folder(spec().launch.copy, spec().working_dir).value_or("");
+  else
+    options.files = {{"job.yaml", to_yaml(job_on_hosts())}};
 
   // Changes for each host are those of the ranks of the others, on the board of the present attempt.
   std::vector<BoardChanges> changes;
@@ -215,9 +244,22 @@ Outcome Run::supervise_hosts(Launch& launch) {
     if (workload_->board() != nullptr) workload_->board()->gate().stop_after(step);
   };
   board.take = [this](const hosts::SaveWord& word, const std::vector<int>& ranks) {
+    if (RescuedState* rescued = workload_->rescued(); rescued != nullptr && RescuedState::knows(word))
+      return rescued->take(word, ranks);
     return workload_->saves() != nullptr && workload_->saves()->take(word, ranks);
   };
-  board.words = [this] { return workload_->saves() ? workload_->saves()->words() : std::vector<hosts::SaveWord>(); };
+  board.words = [this] {
+    auto words = workload_->saves() ? workload_->saves()->words() : std::vector<hosts::SaveWord>();
+    if (workload_->rescued() == nullptr) return words;
+    for (hosts::SaveWord& word : workload_->rescued()->words()) words.push_back(std::move(word));
+    return words;
+  };
+  board.rescue = [this](const std::vector<std::vector<int>>& hosts) -> std::optional<int64_t> {
+    RescuedState* rescued = workload_->rescued();
+    if (!elastic_ || rescued == nullptr || stop_signals_ > 0) return std::nullopt;
+    if (!rescued->has_begun()) rescued->begin(hosts);
+    return rescued->waits();
+  };
   board.wants_hold = [this] { return workload_->saves() != nullptr && workload_->saves()->wants_hold(); };
   board.held = [this](uint64_t highest) {
     if (workload_->saves() != nullptr) workload_->saves()->held(highest);
@@ -253,6 +295,18 @@ JobSpec Run::resolved_job() const {
   resolved.launch.log_dir = fs::absolute(resolved.launch.log_dir);
   if (auto& saves = resolved.train.checkpoint; saves && !saves->dir.empty()) saves->dir = fs::absolute(saves->dir);
   return resolved;
+}
+
+/// It lies two folders below the agent's, in which the copies are.
+JobSpec Run::job_on_hosts() const {
+  JobSpec job = resolved_job();
+  const auto place = [&](std::vector<std::string>& paths) {
+    for (std::string& path : paths)
+      if (const auto copied = hosts::copied_path(job.launch.copy, path)) path = "../../" + *copied;
+  };
+  place(job.dataset.paths);
+  if (job.validation) place(job.validation->dataset.paths);
+  return job;
 }
 
 void Run::write_job() const {
@@ -348,6 +402,7 @@ void Run::tick() {
   tell_news();
   if (elastic_) {
     elastic_->look();
+    plan_ahead();
     const std::string line = elastic_->progressed(workload_->result().step, seconds());
     if (!line.empty()) view_.notice(line);
   }
@@ -433,6 +488,7 @@ std::string Run::write_outcome(const Outcome& outcome, const std::string& report
     attempt([&] {
       auto all = nlohmann::ordered_json::parse(with_result(outcome_json(outcome), result));
       if (elastic_) all.update(elastic_->report());
+      all.update(workload_->record(directory_));
       directory_.write_outcome(all.dump() + "\n", with_result(brief_outcome_json(outcome), result));
     });
     return trouble;

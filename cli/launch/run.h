@@ -8,6 +8,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <vector>
 
 #include "cli/launch/background.h"
@@ -17,6 +18,7 @@
 #include "cli/launch/workload.h"
 #include "cli/render/run_end.h"
 #include "cli/render/run_view.h"
+#include "launcher/hosts/copies.h"
 #include "launcher/hosts/transport.h"
 #include "launcher/registry.h"
 #include "launcher/run_directory.h"
@@ -24,8 +26,13 @@
 
 namespace trainctl {
 
-/// Plans a job anew, to go on from a checkpoint; an empty string: from the run's beginning.
-using Replan = std::function<std::unique_ptr<Workload>(JobSpec spec, const std::string& checkpoint)>;
+/// For launch.elastic. Both are set, or neither is.
+struct Replan {
+  /// Plans a job anew, to go on from a checkpoint; an empty string: from the run's beginning.
+  std::function<std::unique_ptr<Workload>(JobSpec spec, const std::string& checkpoint)> now;
+  /// Plans it so that `now` has less to do. Throws SpecError if there is no plan.
+  std::function<void(JobSpec spec)> ahead;
+};
 
 class Run {
  public:
@@ -45,6 +52,7 @@ class Run {
   using Clock = std::chrono::steady_clock;
 
   JobSpec resolved_job() const;
+  JobSpec job_on_hosts() const;
   void write_job() const;
   void register_run();
   void watch_signals();
@@ -53,6 +61,7 @@ class Run {
   Outcome supervise_hosts(Launch& launch);
   bool change_hosts(const Outcome& outcome);
   bool is_time_to_take_back() const;
+  void plan_ahead();
   std::map<std::string, int64_t> keep_metrics() const;
   double seconds() const { return std::chrono::duration<double>(Clock::now() - start_).count(); }
   void tick();
@@ -86,6 +95,8 @@ class Run {
   int attempt_ = 0;
   int first_attempt_ = 0;  ///< with the present hosts
   std::optional<Elastic> elastic_;
+  std::set<std::string> planned_ahead_;             ///< hosts, for whose loss from the present ones there is a plan
+  std::optional<std::vector<hosts::Copy>> copies_;  ///< launch.copy, of launch.hosts
   RankMemory memory_;
   int started_ = 0;  ///< ranks of this attempt
   uint64_t unheard_ = 0;

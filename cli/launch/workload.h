@@ -12,10 +12,12 @@
 #include "cli/launch/checkpoints.h"
 #include "cli/launch/gathered_saves.h"
 #include "cli/launch/profile.h"
+#include "cli/launch/rescued_state.h"
 #include "cli/render/run_end.h"
 #include "engine/base/start_up.h"
 #include "engine/runtime/comm/rank_board.h"
 #include "engine/spec/job_spec.h"
+#include "engine/train/job.h"
 #include "launcher/live_status.h"
 #include "launcher/supervisor.h"
 
@@ -51,6 +53,11 @@ class Workload {
   virtual const RankBoard* board() const { return nullptr; }
   /// launch.hosts: decides on saves; null if there are none.
   virtual GatheredSaves* saves() { return nullptr; }
+  /// launch.elastic: takes the state from hosts that are left; null if none is held there.
+  virtual RescuedState* rescued() { return nullptr; }
+  /// The ranks have ended: what was rescued becomes the newest checkpoint, if it is newer. Returns what the user should
+  /// know of it; may be empty. Throws EnvError.
+  virtual std::string write_rescued(const RunDirectory&) { return ""; }
   /// launch.hosts: files of this host that the ranks of others need, name -> path.
   virtual std::map<std::string, std::string> given() const { return {}; }
   /// Whether rank 0 needs a free port that all know.
@@ -59,6 +66,8 @@ class Workload {
   virtual int64_t first_step() const { return 0; }
   /// How far the run came, for outcome.json; empty if the program does not say. Called once all ranks have ended.
   virtual RunResult result() const { return {}; }
+  /// More fields for outcome.json. Called once all ranks have ended.
+  virtual nlohmann::ordered_json record(const RunDirectory&) const;
   /// Lines to show after the ranks have ended; may be empty. Throws EnvError.
   virtual std::string report(const RunDirectory&) { return ""; }
 };
@@ -70,12 +79,25 @@ struct EvaluateOptions {
   std::string output;      ///< absolute
 };
 
+/// Jobs that are planned before they are needed: launch.elastic's for the loss of each host.
+class PlansAhead {
+ public:
+  /// Plans a network's job, unless that is done. Throws SpecError if there is no plan.
+  void plan(JobSpec spec);
+  /// What plan() has made of the same job; null: nothing.
+  const PlannedJob* find(const JobSpec& spec) const;
+
+ private:
+  std::map<std::string, PlannedJob> plans_;  ///< by the job's text
+};
+
 struct WorkloadOptions {
-  StartUpClock start_up{};                  ///< starts with the command
-  ResumeOptions resume{};                   ///< networks only
-  bool record = false;                      ///< networks only: each rank writes the collectives of its first step
-  std::optional<EvaluateOptions> evaluate;  ///< networks only: nothing is trained
-  std::optional<ProfileOptions> profile;    ///< networks only: when each instruction of a few steps ran
+  std::shared_ptr<const PlansAhead> plans{};  ///< networks only; may be null
+  StartUpClock start_up{};                    ///< starts with the command
+  ResumeOptions resume{};                     ///< networks only
+  bool record = false;                        ///< networks only: each rank writes the collectives of its first step
+  std::optional<EvaluateOptions> evaluate;    ///< networks only: nothing is trained
+  std::optional<ProfileOptions> profile;      ///< networks only: when each instruction of a few steps ran
 };
 
 /// Throws SpecError for an option that a job of this kind cannot follow.

@@ -9,6 +9,7 @@
 #include "cli/render/table.h"
 #include "engine/base/ranges.h"
 #include "engine/base/text.h"
+#include "engine/compile/host_traffic.h"
 #include "launcher/binding.h"
 #include "launcher/live_status.h"
 
@@ -45,8 +46,42 @@ Json hosts_report(const JobSpec& spec) {
     hosts.push_back({{"host", place.host}, {"ranks", range_text(ranks)}});
     ranks.clear();
   }
-  return {
+  Json report = {
       {"bind", std::string(to_string(spec.launch.bind))}, {"max_restarts", spec.launch.max_restarts}, {"hosts", hosts}};
+  if (!spec.launch.copy.empty()) report["copy"] = spec.launch.copy;
+  return report;
+}
+
+/// By rank the number of its host.
+std::vector<int> host_numbers(const Cluster& cluster) {
+  std::vector<int> numbers;
+  for (const RankPlace& place : cluster.places) numbers.push_back(place.host_number);
+  return numbers;
+}
+
+std::string traffic_table(const Json& traffic) {
+  Table table({"for", "kind", ">bytes within hosts", ">between hosts"});
+  for (const Json& row : traffic["rows"])
+    table.add({row["purpose"].get<std::string>(), row["kind"].get<std::string>(),
+               with_commas(row["within"].get<int64_t>()), with_commas(row["between"].get<int64_t>())});
+  table.add({"all", "", with_commas(traffic["within"].get<int64_t>()), with_commas(traffic["between"].get<int64_t>())});
+  return "\na step moves\n" + table.str();
+}
+
+/// launch.elastic (cli/launch/losses.h).
+std::string losses_table(const Json& losses) {
+  Table table({"lost host", "on from", ">bytes that move"});
+  for (const Json& row : losses)
+    table.add({row["host"].get<std::string>(),
+               row["covered"].get<bool>() ? "the memory of the others"
+                                          : "the newest checkpoint: no other has " + row["missing"].get<std::string>(),
+               row["covered"].get<bool>() ? with_commas(row["bytes"].get<int64_t>()) : ""});
+  return "\nif a host is lost\n" + table.str();
+}
+
+std::string copies_line(const Json& report) {
+  if (!report.contains("copy")) return "";
+  return "  each is given " + join(report["copy"].get<std::vector<std::string>>()) + "\n";
 }
 
 std::string restarts_line(const Json& report) {
@@ -82,13 +117,29 @@ Json launch_report(const JobSpec& spec) {
   return report;
 }
 
+Json launch_report(const JobSpec& spec, const RankClasses& classes) {
+  Json report = launch_report(spec);
+  if (!spec.launch.has_hosts() || spec.launch.comm == "gloo") return report;
+  HostTraffic all;
+  Json rows = Json::array();
+  for (const auto& [what, traffic] : traffic_of_step(classes, host_numbers(several_hosts(spec)))) {
+    all += traffic;
+    rows.push_back(
+        {{"purpose", what.first}, {"kind", what.second}, {"within", traffic.within}, {"between", traffic.between}});
+  }
+  report["traffic"] = {{"within", all.within}, {"between", all.between}, {"rows", std::move(rows)}};
+  return report;
+}
+
 std::string render_launch(const Json& report) {
   if (report.contains("hosts")) {
     Table hosts({"host", "ranks"});
     for (const Json& row : report["hosts"])
       hosts.add({row["host"].get<std::string>(), row["ranks"].get<std::string>()});
     return "\nprocesses on " + count(static_cast<int64_t>(report["hosts"].size()), "host") + "\n" + hosts.str() +
-           restarts_line(report);
+           copies_line(report) + restarts_line(report) +
+           (report.contains("traffic") ? traffic_table(report["traffic"]) : "") +
+           (report.contains("losses") ? losses_table(report["losses"]) : "");
   }
   Table table({"ranks", ">threads", "bound to"});
   const RankNames names{report.value("workers", RankNames{}.workers)};

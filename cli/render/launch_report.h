@@ -5,6 +5,7 @@
 #include <nlohmann/json_fwd.hpp>
 #include <string>
 
+#include "engine/compile/rank_classes.h"
 #include "engine/spec/job_spec.h"
 
 namespace trainctl {
@@ -12,6 +13,8 @@ namespace trainctl {
 /// {"bind": "core", "max_restarts": 2, "ranks": [{"rank": 0, "cpus": [0, 1], "threads": 2}, …]}; cpus is empty
 /// for an unbound rank.
 nlohmann::ordered_json launch_report(const JobSpec& spec);
+/// The same of a network. On several hosts with what a step moves within and between them.
+nlohmann::ordered_json launch_report(const JobSpec& spec, const RankClasses& classes);
 std::string render_launch(const nlohmann::ordered_json& report);
 
 /// job, command, working_dir, env (names), ranks, and `launch` as above.

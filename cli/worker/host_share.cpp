@@ -7,6 +7,7 @@
 #include <optional>
 #include <sstream>
 
+#include "cli/worker/held_states.h"
 #include "cli/worker/host_saves.h"
 #include "cli/worker/rendezvous.h"
 #include "engine/base/error.h"
@@ -50,6 +51,8 @@ class SegmentShare : public hosts::HostShare {
     others_ = std::move(others);
     saves_.reset();
     if (what.contains("saves_from")) saves_.emplace(memory_, ranks, what.at("saves_from").get<int64_t>());
+    held_.reset();
+    if (what.value("holds", false)) held_.emplace(ranks);
     if (!what.contains("resume")) return false;
     const auto folder = what.at("resume").at("folder").get<std::string>();
     const bool is_here = has_checkpoint(folder, what.at("resume").at("digest").get<std::string>());
@@ -57,7 +60,7 @@ class SegmentShare : public hosts::HostShare {
     return !is_here;
   }
 
-  void complete(int rank, ProcessCommand& command, uint16_t store_port, const std::string& store_token) const override {
+  void complete(int rank, ProcessCommand& command, uint16_t store_port, const std::string& store_token) override {
     if (!memory_) return;
     const auto fill = [&](const char* word, const std::string& with) {
       std::replace(command.argv.begin(), command.argv.end(), std::string(word), with);
@@ -69,8 +72,13 @@ class SegmentShare : public hosts::HostShare {
       fill(kImageWord, std::to_string(saves_->image(rank)));
       command.inherited_fds.push_back(saves_->image(rank));
     }
-    for (auto& variable : store_environment(store_port, store_token))
-      command.environment.push_back(std::move(variable));
+    if (held_) {
+      fill(kHeldWord, std::to_string(held_->memory(rank)));
+      command.inherited_fds.push_back(held_->memory(rank));
+    }
+    if (store_token != store_token_) store_.emplace(store_port, store_token);
+    store_token_ = store_token;
+    store_->add_to(command);
   }
 
   std::string changes() override { return changes_ ? changes_->take() : ""; }
@@ -84,8 +92,12 @@ class SegmentShare : public hosts::HostShare {
   void release() override {
     if (memory_) memory_->gate().release();
   }
-  std::optional<hosts::SaveWord> next_save_word() override { return saves_ ? saves_->next() : std::nullopt; }
+  std::optional<hosts::SaveWord> next_save_word() override {
+    auto word = saves_ ? saves_->next() : std::nullopt;
+    return word || !held_ ? word : held_->next();
+  }
   void take(const hosts::SaveWord& word) override {
+    if (held_ && held_->take(word)) return;
     if (saves_) saves_->take(word);
   }
   void ended(int rank, bool failed) override {
@@ -97,6 +109,9 @@ class SegmentShare : public hosts::HostShare {
   std::optional<BoardChanges> changes_;
   std::vector<int> others_;
   std::optional<HostSaves> saves_;
+  std::optional<HeldStates> held_;
+  std::optional<StoreAccess> store_;
+  std::string store_token_;
   std::string checkpoint_;  ///< the folder that the ranks go on from
 };
 

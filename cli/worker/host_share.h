@@ -11,6 +11,7 @@ namespace trainctl {
 /// The words of a rank's command that it fills in: descriptors, and the folder of the checkpoint to go on from.
 inline constexpr const char* kMemoryWord = "{memory}";
 inline constexpr const char* kImageWord = "{image}";
+inline constexpr const char* kHeldWord = "{held}";
 inline constexpr const char* kCheckpointWord = "{checkpoint}";
 
 std::unique_ptr<hosts::HostShare> make_host_share();

@@ -161,6 +161,11 @@ void RankOutput::ended(const TrainResult& result) {
   metrics_.line({{"stopped_at_step", result.last_step}});
 }
 
+void RankOutput::write_traffic(const HostTraffic& traffic, int64_t steps) const {
+  const nlohmann::ordered_json json = {{"steps", steps}, {"within", traffic.within}, {"between", traffic.between}};
+  std::ofstream(directory_.rank_file(program_.rank, kTrafficFile)) << json.dump() << '\n';
+}
+
 void RankOutput::write_histograms(int64_t step, const std::map<std::string, Histogram>& histograms) {
   metrics_.histograms(step, histograms);
 }

@@ -8,6 +8,7 @@
 #include <string>
 
 #include "cli/worker/metrics_log.h"
+#include "engine/compile/host_traffic.h"
 #include "engine/compile/program.h"
 #include "engine/runtime/comm/batch_board.h"
 #include "engine/runtime/comm/rank_board.h"
@@ -32,6 +33,8 @@ class RankOutput {
   TrainHooks hooks();
   /// The training is over. Writes a line if it was stopped before its end.
   void ended(const TrainResult& result);
+  /// What so many steps have moved, as far as it counts at this rank.
+  void write_traffic(const HostTraffic& traffic, int64_t steps) const;
   /// Of rank 0; see TensorHistograms.
   void write_histograms(int64_t step, const std::map<std::string, Histogram>& histograms);
   /// Of asynchronous workers.
@@ -65,6 +68,9 @@ class RankOutput {
   double step_seconds_ = 0;       ///< moving average
   int64_t not_finite_since_ = 0;  ///< the first step whose loss is not finite; 0: none
 };
+
+/// The file of a rank that write_traffic makes.
+inline constexpr const char* kTrafficFile = "traffic.json";
 
 /// evaluation.json in the run's folder, and a line: "step 630: loss 0.0991, accuracy 0.9690 (1,000 samples)".
 void write_evaluation(const RunDirectory& directory, const std::string& checkpoint, const ValidationReport& report);

@@ -1,11 +1,18 @@
 // Shared memory, or Gloo by way of the launcher's store.
 #include "cli/worker/rendezvous.h"
 
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <array>
+#include <cerrno>
 #include <charconv>
 #include <cstdlib>
+#include <cstring>
 #include <string_view>
 
 #include "engine/base/error.h"
+#include "engine/runtime/comm/counted_communicator.h"
 #include "engine/runtime/comm/gloo_communicator.h"
 #include "engine/runtime/comm/hosts_communicator.h"
 #include "engine/runtime/comm/shared_memory_communicator.h"
@@ -13,8 +20,8 @@
 namespace trainctl {
 namespace {
 
-constexpr const char* kPortVariable = "TRAINCTL_STORE_PORT";
-constexpr const char* kTokenVariable = "TRAINCTL_STORE_TOKEN";
+/// The number of the descriptor that StoreAccess hands on.
+constexpr const char* kStoreVariable = "TRAINCTL_STORE_FD";
 
 /// The launcher's store as the engine sees it.
 class LauncherStore : public KeyValueStore {
@@ -32,22 +39,39 @@ class LauncherStore : public KeyValueStore {
   StoreClient client_;
 };
 
-/// Removes the variables from the environment, so that this rank's child processes do not inherit the token.
+/// Closes the descriptor, so that this rank's child processes do not inherit it.
 std::shared_ptr<KeyValueStore> store_of_environment() {
-  const char* port = std::getenv(kPortVariable);
-  const char* token = std::getenv(kTokenVariable);
-  if (port == nullptr || token == nullptr) throw EnvError("a worker over Gloo needs the store of trainctl run");
-  auto store = std::make_shared<LauncherStore>(static_cast<uint16_t>(std::atoi(port)), token);
-  unsetenv(kTokenVariable);
-  return store;
+  const char* number = std::getenv(kStoreVariable);
+  if (number == nullptr) throw EnvError("a worker over Gloo needs the store of trainctl run");
+  const int fd = std::atoi(number);
+  std::array<char, 256> text{};
+  const ssize_t got = pread(fd, text.data(), text.size() - 1, 0);
+  close(fd);
+  unsetenv(kStoreVariable);
+  char* token = nullptr;
+  const long port = std::strtol(text.data(), &token, 10);
+  if (got <= 0 || port <= 0 || port > 65535 || *token != ' ') throw EnvError("the store of trainctl run is not there");
+  return std::make_shared<LauncherStore>(static_cast<uint16_t>(port), token + 1);
 }
 
 }  // namespace
 
 bool needs_store(const JobSpec& spec) { return spec.launch.comm == "gloo"; }
 
-std::vector<std::pair<std::string, std::string>> store_environment(uint16_t port, const std::string& token) {
-  return {{kPortVariable, std::to_string(port)}, {kTokenVariable, token}};
+StoreAccess::StoreAccess(uint16_t port, const std::string& token) : fd_(memfd_create("trainctl-store", MFD_CLOEXEC)) {
+  const std::string text = std::to_string(port) + " " + token;
+  const bool is_written = fd_ >= 0 && pwrite(fd_, text.data(), text.size(), 0) == static_cast<ssize_t>(text.size());
+  if (is_written) return;
+  const std::string fault = std::strerror(errno);
+  if (fd_ >= 0) close(fd_);
+  throw EnvError("no memory for the store's token: " + fault);
+}
+
+StoreAccess::~StoreAccess() { close(fd_); }
+
+void StoreAccess::add_to(ProcessCommand& command) const {
+  command.environment.emplace_back(kStoreVariable, std::to_string(fd_));
+  command.inherited_fds.push_back(fd_);
 }
 
 std::vector<int> parse_layout(const std::string& text) {
@@ -89,7 +113,13 @@ Rendezvous::Rendezvous(const JobSpec& spec, std::shared_ptr<SharedMemory> memory
   for (size_t host = 0; host < hosts.ranks.size(); ++host)
     host_of.insert(host_of.end(), static_cast<size_t>(hosts.ranks[host]), static_cast<int>(host));
   auto within = make_shared_memory_communicator(std::move(memory), rank, spec.launch.timeout_seconds);
-  communicator_ = make_hosts_communicator(std::move(within), std::move(between), std::move(host_of));
+  counts_ = true;
+  communicator_ = make_hosts_communicator(make_counted_communicator(std::move(within), within_),
+                                          make_counted_communicator(std::move(between), between_), std::move(host_of));
+}
+
+std::optional<HostTraffic> Rendezvous::traffic() const {
+  return counts_ ? std::optional(HostTraffic{within_, between_}) : std::nullopt;
 }
 
 Rendezvous::~Rendezvous() = default;

@@ -1,15 +1,19 @@
 // Connects a rank to its peers: creates the Communicator that the job selects.
 #pragma once
 
+#include <atomic>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "engine/compile/host_traffic.h"
 #include "engine/runtime/comm/key_value_store.h"
 #include "engine/runtime/comm/shared_memory.h"
 #include "engine/runtime/communicator.h"
 #include "engine/spec/job_spec.h"
+#include "launcher/spawn.h"
 #include "launcher/store.h"
 
 namespace trainctl {
@@ -17,9 +21,20 @@ namespace trainctl {
 /// Whether the job's ranks communicate over Gloo, and so need a store to find each other.
 bool needs_store(const JobSpec& spec);
 
-/// The variables that `run` puts into a rank's environment, and the rank removes again. Not in argv, which every user
-/// of the host can read.
-std::vector<std::pair<std::string, std::string>> store_environment(uint16_t port, const std::string& token);
+/// The store's port and token for ranks: memory that they inherit, and that holds them for nobody else. Neither argv
+/// nor the environment has the token: others can read the one, and a rank's own child processes inherit the other.
+class StoreAccess {
+ public:
+  /// Throws EnvError.
+  StoreAccess(uint16_t port, const std::string& token);
+  StoreAccess(const StoreAccess&) = delete;
+  StoreAccess& operator=(const StoreAccess&) = delete;
+  ~StoreAccess();
+  void add_to(ProcessCommand& command) const;
+
+ private:
+  int fd_ = -1;
+};
 
 /// Of a rank of a job with launch.hosts.
 struct HostsLayout {
@@ -37,8 +52,13 @@ class Rendezvous {
   ~Rendezvous();
 
   Communicator& communicator() { return *communicator_; }
+  /// What has been moved so far and counts at this rank; nullopt: it is not counted, since there is one host, or since
+  /// launch.comm is gloo, which knows of no hosts.
+  std::optional<HostTraffic> traffic() const;
 
  private:
+  bool counts_ = false;
+  std::atomic<int64_t> within_ = 0, between_ = 0;
   std::unique_ptr<Communicator> communicator_;
 };
 

@@ -5,7 +5,9 @@
 #include <map>
 #include <utility>
 
+#include "engine/base/error.h"
 #include "engine/compile/compile.h"
+#include "engine/compile/one_a_stage.h"
 #include "engine/compile/rank_traits.h"
 #include "engine/compile/verify_programs.h"
 
@@ -106,6 +108,28 @@ RankClasses compile_unverified(const Graph& graph, const Plan& plan, const JobSp
   }
   for (const std::vector<int>& ranks : classes.ranks)
     classes.programs.push_back(compile(graph, plan, spec, cost, ranks.front(), of));
+  number_groups(classes);
+  return classes;
+}
+
+RankClasses compile_one_a_stage(const Graph& graph, const Plan& plan, const JobSpec& spec, const CostModel& cost) {
+  check(plan.servers == 0, "the ranks of a stage do the same");
+  RankClasses classes;
+  classes.mesh = plan.mesh;
+  const int in_stage = plan.mesh.size();
+  for (int stage = 0; stage < plan.num_stages; ++stage) {
+    const auto counts = [&](int rank) { return graph.has_loss() && counts_loss(graph, {plan, stage, rank}); };
+    const auto first = static_cast<int>(classes.ranks.size());
+    const bool differ = counts(0) != counts(in_stage - 1);  // the first counts it if any does, the last if all do
+    classes.ranks.resize(classes.ranks.size() + (differ ? 2 : 1));
+    for (int rank = 0; rank < in_stage; ++rank) {
+      const int of_class = first + (differ && !counts(rank) ? 1 : 0);
+      classes.ranks[static_cast<size_t>(of_class)].push_back(stage * in_stage + rank);
+      classes.class_of.push_back(of_class);
+    }
+  }
+  for (const std::vector<int>& ranks : classes.ranks)
+    classes.programs.push_back(compile(graph, plan, spec, cost, ranks.front()));
   number_groups(classes);
   return classes;
 }

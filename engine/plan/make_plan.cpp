@@ -97,7 +97,7 @@ void cut_the_batch(const Graph& graph, const std::vector<LayerFacts>& facts, Pla
 
 void choose_axes(const Graph& graph, const std::vector<LayerFacts>& facts,
                  const std::vector<std::optional<LayerStrategy>>& strategies, const JobSpec& spec,
-                 const CostModel& cost, PlanMemo* memo, Plan& plan) {
+                 const CostModel& cost, PlanMemo& memo, Plan& plan) {
   if (plan.hybrid()) {
     say_whole(graph, plan, Choice::by_hand, "hybrid_parallel: each rank runs the network as written");
   } else if (plan.mesh.size() == 1) {
@@ -112,7 +112,7 @@ void choose_axes(const Graph& graph, const std::vector<LayerFacts>& facts,
     plan.layers[l].reason = strategy_reason(strategy, spec.position(strategy.path));
   }
   if (plan.mode == ParallelMode::semi_auto_parallel && plan.mesh.size() > 1) {
-    propagate(graph, facts, strategies, cost, plan, memo);
+    propagate(graph, strategies, cost, memo, plan);
   }
 }
 
@@ -230,9 +230,10 @@ void add_notes(const std::vector<std::optional<LayerStrategy>>& strategies, cons
   }
 }
 
-Plan plan_with(const Graph& graph, const JobSpec& spec, const CostModel& cost, PlanMemo* memo) {
+Plan plan_with(const Graph& graph, const JobSpec& spec, const CostModel& cost, PlanMemo& memo) {
   Plan plan = plan_header(spec);
-  const std::vector<LayerFacts> facts = sharding_facts(graph);
+  if (!memo.facts) memo.facts = std::make_unique<const GraphFacts>(graph);
+  const std::vector<LayerFacts>& facts = memo.facts->layers;
   std::vector<Diagnostic> errors;
 
   std::vector<int> stages(graph.layers.size(), 0);
@@ -255,8 +256,8 @@ Plan plan_with(const Graph& graph, const JobSpec& spec, const CostModel& cost, P
     plan.layers[l].recompute = rule_for(spec.parallel.recompute, graph.layers[l].name, facts[l].is_loss) != nullptr;
   }
   choose_axes(graph, facts, strategies, spec, cost, memo, plan);
-  place_sums(graph, cost, plan);
-  choose_kept_results(graph, cost, plan);
+  place_sums(graph, cost, memo.explains, plan);
+  choose_kept_results(graph, cost, memo.explains, plan);
   place_variables(graph, by_hand, plan);
   if (errors = parts_too_large(graph, spec, plan); !errors.empty()) throw SpecError(std::move(errors));
   if (plan.hybrid()) plan.hybrid_parts = hybrid_parts(graph, by_hand, plan.mesh, spec.parallel.full_batch);
@@ -287,12 +288,28 @@ std::string_view to_string(Choice choice) {
   return "?";
 }
 
+void explain_strategies(const Graph& graph, const JobSpec& spec, Plan& plan) {
+  const std::vector<LayerFacts> facts = sharding_facts(graph);
+  for (size_t l = 0; l < graph.layers.size(); ++l) {
+    if (plan.layers[l].choice != Choice::user) continue;
+    const StrategySpec* strategy = rule_for(spec.parallel.strategies, graph.layers[l].name, facts[l].is_loss);
+    StrategySpec bare = *strategy;
+    bare.reason.clear();
+    // What else is said of the layer follows.
+    std::string& reason = plan.layers[l].reason;
+    const SourcePos pos = spec.position(strategy->path);
+    const std::string before = strategy_reason(bare, pos);
+    if (reason.starts_with(before)) reason.replace(0, before.size(), strategy_reason(*strategy, pos));
+  }
+}
+
 Plan make_plan(const Graph& graph, const JobSpec& spec, const CostModel& cost) {
-  return plan_with(graph, spec, cost, nullptr);
+  PlanMemo memo;
+  return plan_with(graph, spec, cost, memo);
 }
 
 Plan make_plan(const Graph& graph, const JobSpec& spec, const CostModel& cost, PlanMemo& memo) {
-  return plan_with(graph, spec, cost, &memo);
+  return plan_with(graph, spec, cost, memo);
 }
 
 }  // namespace trainctl

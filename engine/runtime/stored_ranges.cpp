@@ -47,7 +47,8 @@ class Slot {
     range.first = begin - v_.bucket_element;
     range.count = end - begin;
     range.offset = offset + bytes(begin - first);
-    if (is_fresh && !range.is_copy) set_own(range);
+    range.is_fresh = is_fresh && !range.is_copy;
+    if (range.is_fresh) set_own(range);
     to_.push_back(range);
   }
 
@@ -69,6 +70,7 @@ StoredRange range_of_state(const Variable& v) {
   check(v.arena_offset >= 0, "a variable without a bucket needs its own place");
   StoredRange range{.variable = &v, .slot = kStateSlot, .count = num_elements(v.shape), .offset = v.arena_offset};
   range.dtype = v.dtype;
+  range.is_fresh = true;
   range.own_first = v.own_first;
   range.own_count = v.own_elements;
   return range;

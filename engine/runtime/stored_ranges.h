@@ -25,6 +25,8 @@ struct StoredRange {
   DType dtype = DType::f32;
   /// A bf16 copy that kernels read while some rank has the f32 weights: never stored, rounded from those.
   bool is_copy = false;
+  /// Between two steps this rank has the newest values, whichever rank stores them.
+  bool is_fresh = false;
   /// Those that checkpoints take from this rank; the ranks' together are each element of the tensor once.
   int64_t own_first = 0, own_count = 0;
 

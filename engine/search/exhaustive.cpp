@@ -100,7 +100,7 @@ class EveryPlan {
       for (const Ints& of_input : strategy.cuts) cuts.push_back(format_list(of_input));
       words.push_back(fmt::format("{} [{}]", strategy.pattern, join(cuts)));
     }
-    Trial trial = try_plan_(with_choice(job_, choice));
+    Trial trial = try_plan_(with_choice(job_, choice), TriedRanks::all);
     tried_.add({fmt::format("{}; {}", to_string(choice), join(words)), std::move(choice), 0, std::move(trial)});
   }
 

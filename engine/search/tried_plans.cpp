@@ -42,14 +42,16 @@ std::string TriedPlans::key_of(const PlanChoice& choice) {
 
 size_t TriedPlans::add(TriedPlan plan) {
   keys_.insert(key_of(plan.choice));
+  plan.trial.compiled = nullptr;  // large, and of many plans
   plans_.push_back(std::move(plan));
   return plans_.size() - 1;
 }
 
-std::optional<size_t> TriedPlans::fastest() const {
+std::optional<size_t> TriedPlans::fastest(const std::function<bool(size_t)>& wanted) const {
   std::optional<size_t> best;
   for (size_t i = 0; i < plans_.size(); ++i)
-    if (plans_[i].trial.fits(memory_) && (!best || plans_[i].trial.seconds < plans_[*best].trial.seconds)) best = i;
+    if (wanted(i) && plans_[i].trial.fits(memory_) && (!best || plans_[i].trial.seconds < plans_[*best].trial.seconds))
+      best = i;
   return best;
 }
 
@@ -61,6 +63,7 @@ std::optional<size_t> TriedPlans::smallest() const {
 }
 
 bool TriedPlans::is_short_of_memory() const {
+  if (memory_ <= 0) return false;
   const std::optional<size_t> best = fastest();
   return std::any_of(plans_.begin(), plans_.end(), [&](const TriedPlan& plan) {
     const Trial& trial = plan.trial;
@@ -87,15 +90,18 @@ std::vector<size_t> TriedPlans::sorted() const {
 }
 
 std::vector<TriedPlan> TriedPlans::take(std::vector<size_t>& order) {
+  std::optional<size_t> kept;  // the last that was tried in full
   for (bool settled = false; !settled;) {
     order = sorted();
     if (order.empty()) throw_none_fits();
     Trial& best = plans_[order[0]].trial;
-    settled = best.in_full;
+    settled = best.in_full && best.of_all_ranks;
     if (!settled) {
       const double expected = best.seconds;
-      best = try_plan_(with_choice(job_, plans_[order[0]].choice));
+      best = try_plan_(with_choice(job_, plans_[order[0]].choice), TriedRanks::all);
       settled = best.fits(memory_) && std::abs(best.seconds - expected) <= kExtrapolated * expected;
+      if (kept && *kept != order[0]) plans_[*kept].trial.compiled = nullptr;  // it was not the best after all
+      kept = order[0];
     }
     if (settled && !best.fits(memory_)) throw_none_fits();
   }

@@ -30,6 +30,7 @@ void resolve_paths(JobSpec& job, const fs::path& folder) {
     for (std::string& path : job.validation->dataset.paths) resolve(folder, path);
   if (job.has_command()) resolve(folder, job.working_dir);
   if (!job.launch.hostfile.empty()) resolve(folder, job.launch.hostfile);
+  for (std::string& path : job.launch.copy) resolve(folder, path);
 }
 
 }  // namespace

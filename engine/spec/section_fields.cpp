@@ -395,6 +395,9 @@ const Section& launch_section() {
                                        "How long a host may be out of reach; after that its ranks are killed.")
               .is(FieldKind::seconds)
               .at_least(1),
+          list_field<&L::copy>("copy", FieldKind::paths,
+                               "Files and folders that each of launch.hosts is given before the ranks start, once for "
+                               "the same contents; relative to the job file. See hosts.md."),
           elastic_field(),
           field<&L::target>("target",
                             "Where `run` starts the job, and what `render` writes files for; hosts: this one, or "

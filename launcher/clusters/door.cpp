@@ -24,7 +24,9 @@
 namespace trainctl::clusters {
 namespace {
 
-constexpr double kHandshakeSeconds = 10;
+constexpr double kHandshakeSeconds = 10, kRequestSeconds = 10;
+/// Connections at a time, each with a process. A launcher has one to each host, and another while that one breaks.
+constexpr int kMostConnections = 64;
 constexpr size_t kMostLine = 64, kMostScript = 1 << 16;
 constexpr int kConnectMs = 3000, kRetryMs = 250;
 constexpr int kNoCode = -1;
@@ -67,9 +69,9 @@ void run_script(TlsStream& stream, const std::string& script) {
 int serve(int socket, const std::string& token) {
   try {
     const auto stream = TlsStream::accept(socket, token, kHandshakeSeconds);
-    const std::string request = stream->read_line(kMostLine);
+    const std::string request = stream->read_line(kMostLine, kRequestSeconds);
     if (const int size = number_after(request, "run "); size > 0 && static_cast<size_t>(size) <= kMostScript)
-      run_script(*stream, stream->read_bytes(static_cast<size_t>(size)));
+      run_script(*stream, stream->read_bytes(static_cast<size_t>(size), kRequestSeconds));
     if (request == "ping") stream->write("door\n");
     return number_after(request, "end ");
   } catch (const EnvError& error) {
@@ -211,17 +213,19 @@ int serve_door(int listener, const std::string& token) {
   std::signal(SIGPIPE, SIG_IGN);
   int ends[2];
   if (pipe(ends) != 0) throw EnvError(std::string("cannot make a pipe: ") + std::strerror(errno));
+  int connections = 0;
   for (;;) {
     std::array<pollfd, 2> ready{{{listener, POLLIN, 0}, {ends[0], POLLIN, 0}}};
     poll(ready.data(), ready.size(), 1000);
-    while (waitpid(-1, nullptr, WNOHANG) > 0) {
-    }
+    while (waitpid(-1, nullptr, WNOHANG) > 0) --connections;
     int code = kNoCode;
     if (ready[1].revents != 0 && read(ends[0], &code, sizeof code) == sizeof code) return code;
     if (ready[0].revents == 0) continue;
     const int socket = ::accept4(listener, nullptr, nullptr, SOCK_CLOEXEC);
     if (socket < 0) continue;
-    if (fork() == 0) {
+    const pid_t pid = connections < kMostConnections ? fork() : -1;
+    if (pid > 0) ++connections;
+    if (pid == 0) {
       close(listener);
       code = serve(socket, token);
       if (code != kNoCode && write(ends[1], &code, sizeof code) != sizeof code) _exit(kExitEnv);

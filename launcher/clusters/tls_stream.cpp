@@ -22,7 +22,11 @@ namespace trainctl::clusters {
 namespace {
 
 constexpr const char* kIdentity = "trainctl";
-constexpr double kWriteSeconds = 60;
+
+std::chrono::steady_clock::time_point after(double seconds) {
+  const auto wait = std::chrono::duration<double>(seconds);
+  return std::chrono::steady_clock::now() + std::chrono::duration_cast<std::chrono::steady_clock::duration>(wait);
+}
 
 /// The token of a context, as a key of 32 bytes: SHA-256 of it.
 int token_index() {
@@ -89,11 +93,12 @@ std::unique_ptr<TlsStream> TlsStream::open(int socket, const std::string& token,
   SSL* ssl = SSL_new(context);
   SSL_set_fd(ssl, socket);
   std::unique_ptr<TlsStream> stream(new TlsStream(socket, context, ssl));
+  const Deadline deadline = after(seconds);
   for (;;) {
     ERR_clear_error();
     const int result = accepts ? SSL_accept(ssl) : SSL_connect(ssl);
     if (result == 1) return stream;
-    stream->wait(result, seconds);
+    stream->wait(result, deadline);
   }
 }
 
@@ -104,45 +109,54 @@ TlsStream::~TlsStream() {
   ::close(socket_);
 }
 
-/// For what an operation that has returned `result` needs. Throws EnvError if it has failed.
-void TlsStream::wait(int result, double seconds) {
+/// For what an operation that has returned `result` needs. Throws EnvError if it has failed, or at the deadline.
+void TlsStream::wait(int result, Deadline deadline) {
   const int error = SSL_get_error(ssl_, result);
   if (error != SSL_ERROR_WANT_READ && error != SSL_ERROR_WANT_WRITE) throw EnvError(reason());
   pollfd ready{socket_, static_cast<short>(error == SSL_ERROR_WANT_READ ? POLLIN : POLLOUT), 0};
-  if (poll(&ready, 1, seconds < 0 ? -1 : static_cast<int>(seconds * 1000)) == 0) throw EnvError("no answer");
+  // The deadline is of the whole message: a side that sends a byte now and then gets no more time by it.
+  const auto left = std::chrono::ceil<std::chrono::milliseconds>(deadline - std::chrono::steady_clock::now()).count();
+  if (left <= 0 || poll(&ready, 1, static_cast<int>(left)) == 0) throw EnvError("no answer");
 }
 
-void TlsStream::write(std::string_view bytes) {
+void TlsStream::write(std::string_view bytes, double seconds) {
+  const Deadline deadline = after(seconds);
   while (!bytes.empty()) {
     ERR_clear_error();
     const int put = SSL_write(ssl_, bytes.data(), static_cast<int>(std::min<size_t>(bytes.size(), 1 << 20)));
     if (put > 0) {
       bytes.remove_prefix(static_cast<size_t>(put));
     } else {
-      wait(put, kWriteSeconds);
+      wait(put, deadline);
     }
   }
 }
 
-std::string TlsStream::read_bytes(size_t count) {
-  std::string bytes(count, '\0');
-  for (size_t at = 0; at < count;) {
+void TlsStream::read_until(std::span<char> bytes, Deadline deadline) {
+  while (!bytes.empty()) {
     ERR_clear_error();
-    const int got = SSL_read(ssl_, bytes.data() + at, static_cast<int>(std::min<size_t>(count - at, 1 << 20)));
+    const int got = SSL_read(ssl_, bytes.data(), static_cast<int>(std::min<size_t>(bytes.size(), 1 << 20)));
     if (got > 0) {
-      at += static_cast<size_t>(got);
+      bytes = bytes.subspan(static_cast<size_t>(got));
     } else {
-      wait(got, kWriteSeconds);
+      wait(got, deadline);
     }
   }
+}
+
+std::string TlsStream::read_bytes(size_t count, double seconds) {
+  std::string bytes(count, '\0');
+  read_until(bytes, after(seconds));
   return bytes;
 }
 
-std::string TlsStream::read_line(size_t most) {
+std::string TlsStream::read_line(size_t most, double seconds) {
+  const Deadline deadline = after(seconds);
   std::string line;
   for (;;) {
-    const std::string next = read_bytes(1);
-    if (next == "\n") return line;
+    char next = 0;
+    read_until({&next, 1}, deadline);
+    if (next == '\n') return line;
     line += next;
     if (line.size() > most) throw EnvError("a line is too long");
   }

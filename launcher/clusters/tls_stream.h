@@ -3,7 +3,9 @@
 // recorded traffic stays unreadable if the token leaks later.
 #pragma once
 
+#include <chrono>
 #include <memory>
+#include <span>
 #include <string>
 #include <string_view>
 
@@ -14,20 +16,23 @@ namespace trainctl::clusters {
 
 class TlsStream {
  public:
-  /// Takes the connected socket. Blocks for `seconds` at most. Throws EnvError if the other side does not have the
-  /// token, or speaks something else.
+  static constexpr double kMessageSeconds = 60;
+
+  /// Takes the connected socket. Blocks for `seconds` at most, however slowly the other side sends. Throws EnvError if
+  /// it does not have the token, or speaks something else.
   static std::unique_ptr<TlsStream> accept(int socket, const std::string& token, double seconds);
   static std::unique_ptr<TlsStream> connect(int socket, const std::string& token, double seconds);
   TlsStream(const TlsStream&) = delete;
   TlsStream& operator=(const TlsStream&) = delete;
   ~TlsStream();
 
-  /// Blocks until all is written. Throws EnvError.
-  void write(std::string_view bytes);
+  // Each of these blocks for `seconds` at most, and then throws EnvError.
+
+  void write(std::string_view bytes, double seconds = kMessageSeconds);
   /// A line without its end. Throws EnvError if the other side closes before, or after `most` bytes.
-  std::string read_line(size_t most);
+  std::string read_line(size_t most, double seconds = kMessageSeconds);
   /// Exactly `count` bytes. Throws EnvError.
-  std::string read_bytes(size_t count);
+  std::string read_bytes(size_t count, double seconds = kMessageSeconds);
   /// Copies both ways: `in` to the other side, which sees its end, and the other side to `out`. Takes `out`, and closes
   /// it when the other side has ended. `stays`: then `in` is still read to its end; else that is the end.
   void copy(int in, int out, bool stays);
@@ -35,9 +40,11 @@ class TlsStream {
   std::string own_address() const;  ///< IPv4 or IPv6, of this end
 
  private:
+  using Deadline = std::chrono::steady_clock::time_point;
   TlsStream(int socket, ssl_ctx_st* context, ssl_st* ssl) : socket_(socket), context_(context), ssl_(ssl) {}
   static std::unique_ptr<TlsStream> open(int socket, const std::string& token, double seconds, bool accepts);
-  void wait(int result, double seconds);
+  void wait(int result, Deadline deadline);
+  void read_until(std::span<char> bytes, Deadline deadline);
 
   int socket_;
   ssl_ctx_st* context_;

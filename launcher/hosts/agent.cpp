@@ -23,6 +23,7 @@
 #include "engine/base/error.h"
 #include "launcher/held_port.h"
 #include "launcher/hosts/address.h"
+#include "launcher/hosts/copies.h"
 #include "launcher/hosts/file_watch.h"
 #include "launcher/hosts/put_all.h"
 #include "launcher/hosts/report_json.h"
@@ -47,6 +48,8 @@ constexpr double kAliveSeconds = 0.5, kFilesSeconds = 0.25, kFrozenSeconds = 0.5
 constexpr size_t kMostUnconfirmed = 4 << 20;
 constexpr size_t kWriteAhead = 1 << 20;
 constexpr size_t kOutputPiece = 256 << 10;
+/// Pieces of files are large, and the launcher sends no more than 4 MiB ahead of what is confirmed.
+constexpr uint64_t kConfirmEvery = 4;
 /// How long the end waits for the launcher to have everything.
 constexpr double kFarewellSeconds = 5;
 
@@ -156,6 +159,12 @@ class Agent : public LogSink {
     const auto message = session_.receive(std::move(*numbered), broken);
     if (broken) return refuse(wire);
     if (message) handle(*message);
+    if (wire_ && session_.received() - told_ >= kConfirmEvery) confirm();
+  }
+
+  void confirm() {
+    told_ = session_.received();
+    wire_->write(encode(Alive{told_}));
   }
 
   /// The first one decides on the token.
@@ -203,6 +212,9 @@ class Agent : public LogSink {
         return options_.share->release();
       case Kind::give:
         return give(message);
+      case Kind::copy:
+      case Kind::keep:
+        return take_copy(message);
       case Kind::save:
         return options_.share->take({message.name, message.rank, message.number, message.text});
       case Kind::board:
@@ -218,6 +230,7 @@ class Agent : public LogSink {
   void prepare(const Message& message) {
     const bool first = !ranks_;
     attempt_ = message.attempt;
+    refused_ = false;
     bool lacks_files = false;
     try {
       const Json json = Json::parse(message.text);
@@ -233,17 +246,48 @@ class Agent : public LogSink {
           [this](const std::string& key, const std::string& value) { send(Kind::value, -1, 0, key, value); });
       port_ = json.at("hold_port").get<bool>() ? std::make_unique<HeldPort>() : nullptr;
       address_ = own_address(json.at("interface").get<std::string>());
+      prepare_copies(json);
       if (!first) ranks_->restart(static_cast<int>(attempt_));
     } catch (const Json::exception& error) {
-      return send(Kind::refused, -1, 0, "", std::string("the launcher speaks another language: ") + error.what());
+      return refuse_attempt(std::string("the launcher speaks another language: ") + error.what());
     } catch (const std::exception& error) {
-      return send(Kind::refused, -1, 0, "", error.what());
+      return refuse_attempt(error.what());
     }
     const Json ready = {{"address", address_},
                         {"port", port_ ? port_->port() : 0},
                         {"cores", std::thread::hardware_concurrency()},
-                        {"lacks_files", lacks_files}};
+                        {"lacks_files", lacks_files},
+                        {"lacks_copies", copies_->missing()}};
     send(Kind::ready, -1, 0, "", ready.dump());
+  }
+
+  /// No rank of it is started here, even if the launcher does not know yet.
+  void refuse_attempt(const std::string& why) {
+    refused_ = true;
+    send(Kind::refused, -1, 0, "", why);
+  }
+
+  void prepare_copies(const Json& json) {
+    std::vector<KeptCopies::Wanted> wanted;
+    for (const Json& copy : json.at("copies"))
+      wanted.push_back({copy.at(0).get<std::string>(), copy.at(1).get<std::string>()});
+    copies_.emplace(options_.folder, json.at("program_folder").get<std::string>(), std::move(wanted));
+    if (copies_->missing().empty()) copies_->link();
+  }
+
+  void take_copy(const Message& message) {
+    if (refused_) return;
+    const size_t slash = message.name.find('/');
+    const std::string name = message.name.substr(0, slash);
+    const std::string file = slash == std::string::npos ? "" : message.name.substr(slash + 1);
+    try {
+      if (message.kind == Kind::copy)
+        return copies_->write(name, file, message.number, message.text, message.rank == 1);
+      copies_->keep(name);
+      if (copies_->missing().empty()) copies_->link();
+    } catch (const EnvError& error) {
+      refuse_attempt(error.what());
+    }
   }
 
   void make_ranks(const Json& json) {
@@ -293,14 +337,14 @@ class Agent : public LogSink {
     const bool is_written = fd >= 0 && lseek(fd, message.number, SEEK_SET) >= 0 && put_all(fd, message.text);
     const std::string fault = std::strerror(errno);
     if (fd >= 0) ::close(fd);
-    if (!is_written) send(Kind::refused, -1, 0, "", "cannot write " + path + ": " + fault);
+    if (!is_written) refuse_attempt("cannot write " + path + ": " + fault);
   }
 
   void start(const Message& message) {
     const auto& places = launch_->cluster.places;
     const auto place =
         std::find_if(places.begin(), places.end(), [&](const RankPlace& p) { return p.rank == message.rank; });
-    if (place == places.end()) return;
+    if (place == places.end() || refused_) return;
     try {
       commands_[message.rank] = command_of(message.rank, Json::parse(message.text));
     } catch (const Json::exception& error) {
@@ -314,6 +358,7 @@ class Agent : public LogSink {
     ProcessCommand command;
     const auto filled = [&](std::string text) {
       replace_all(text, "{logs}", options_.folder + "/logs");
+      replace_all(text, "{folder}", options_.folder);
       replace_all(text, "{address}", address_);
       return text;
     };
@@ -326,7 +371,7 @@ class Agent : public LogSink {
     }
     for (const Json& variable : json.at("environment"))
       command.environment.emplace_back(variable.at(0).get<std::string>(), filled(variable.at(1).get<std::string>()));
-    command.working_dir = json.at("working_dir").get<std::string>();
+    command.working_dir = filled(json.at("working_dir").get<std::string>());
     options_.share->complete(rank, command, store_->port(), store_token_);
     return command;
   }
@@ -385,7 +430,7 @@ class Agent : public LogSink {
     tell_saves();
     if (is_due(files_told_, kFilesSeconds)) tell_files(true);
     if (is_due(frozen_told_, kFrozenSeconds)) tell_frozen();
-    if (wire_ && is_due(alive_told_, kAliveSeconds)) wire_->write(encode(Alive{session_.received()}));
+    if (wire_ && is_due(alive_told_, kAliveSeconds)) confirm();
     flush();
     if (now() - heard_ > reconnect_seconds_) return leave();
     if (leaving_ && (session_.is_done() || now() - leaving_since_ > kFarewellSeconds)) return leave();
@@ -423,7 +468,11 @@ class Agent : public LogSink {
   double alive_told_ = 0, files_told_ = 0, frozen_told_ = 0, leaving_since_ = 0;
   bool leaving_ = false, left_ = false;
 
+  uint64_t told_ = 0;  ///< the number that the last alive frame has confirmed
+
   uint32_t attempt_ = 0;
+  bool refused_ = false;  ///< it cannot run here
+  std::optional<KeptCopies> copies_;
   std::optional<Launch> launch_;
   std::unique_ptr<PosixProcessRunner> runner_;
   std::unique_ptr<LocalRanks> ranks_;

@@ -3,8 +3,9 @@
 //
 //   ~/.cache/trainctl/runs/<id>/        mode 0700; deleted when the agent leaves
 //     socket                            the launcher comes in here, through relays (relay.h)
-//     lock                              held by the agent
+//     lock.<host>                       held by the agent
 //     given/                            files of the launcher's, for one attempt
+//     copied/                           launch.copy (copies.h)
 //     logs/<run>/job.yaml, rank.<N>/    what ranks write to files; all of it is sent to the launcher as it grows
 #pragma once
 
@@ -39,8 +40,7 @@ class HostShare {
   /// of the launcher's. Returns whether they are needed. Throws EnvError.
   virtual bool prepare(const nlohmann::json& what, const std::vector<int>& ranks, const std::string& given) = 0;
   /// Of a rank: adds descriptors, and the store of this host.
-  virtual void complete(int rank, ProcessCommand& command, uint16_t store_port,
-                        const std::string& store_token) const = 0;
+  virtual void complete(int rank, ProcessCommand& command, uint16_t store_port, const std::string& store_token) = 0;
   /// What has changed in the statuses of this host's ranks, and what has changed in those of others.
   virtual std::string changes() = 0;
   virtual void apply(std::string_view changes) = 0;

@@ -2,11 +2,9 @@
 #include "launcher/hosts/agent_ranks.h"
 
 #include <fcntl.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
-#include <array>
 #include <boost/asio/post.hpp>
 #include <cerrno>
 #include <chrono>
@@ -16,9 +14,8 @@
 #include <utility>
 
 #include "engine/base/error.h"
-#include "launcher/hosts/relay.h"
+#include "engine/base/text.h"
 #include "launcher/hosts/report_json.h"
-#include "launcher/hosts/scripts.h"
 #include "launcher/log_pipe.h"
 #include "launcher/protocol.h"
 #include "launcher/rank_error.h"
@@ -31,29 +28,16 @@ namespace fs = std::filesystem;
 using Json = nlohmann::json;
 using Kind = Message::Kind;
 
-constexpr double kAliveSeconds = 0.5;
-/// A connection without a word for so long is given up, and another is tried; at the latest after half of
-/// launch.reconnect.
-constexpr double kSilentSeconds = 3, kRetrySeconds = 0.3, kAttemptSeconds = 5;
-/// For the first connection of an agent: it may have to go a long way. A bundle is 100 MB.
-constexpr double kConnectSeconds = 60, kInstallSeconds = 900;
-constexpr size_t kWriteAhead = 1 << 20, kMostSaid = 8192;
+/// A host that has said nothing for so long is not heard.
+constexpr double kUnheardSeconds = 1;
 constexpr double kFarewellSeconds = 5;
-constexpr uint64_t kConfirmEvery = 16;
+/// Without a word from hosts that have something to say.
+constexpr double kRescueSeconds = 2;
 constexpr size_t kMostUnconfirmed = 4 << 20, kGivenPiece = 512 << 10;
-constexpr int kLastWordLooks = 100;  ///< at most 10 ms apart
 
 void replace_all(std::string& text, const std::string& what, const std::string& with) {
   for (size_t at = text.find(what); at != std::string::npos; at = text.find(what, at + with.size()))
     text.replace(at, what.size(), with);
-}
-
-/// What a transport said, in one line; its last lines say why it ended.
-std::string in_one_line(std::string text) {
-  while (!text.empty() && (text.back() == '\n' || text.back() == '\r')) text.pop_back();
-  std::erase(text, '\r');
-  replace_all(text, "\n", "; ");
-  return text.size() <= 600 ? text : "…" + text.substr(text.size() - 600);
 }
 
 bool is_plain(const fs::path& path) {
@@ -80,8 +64,18 @@ AgentRanks::AgentRanks(const Launch& launch, HostsOptions options, LauncherBoard
   for (const RankPlace& place : launch.cluster.places) {
     if (hosts_.empty() || place.local_rank == 0) {
       hosts_.push_back(std::make_unique<Host>());
-      hosts_.back()->index = static_cast<int>(hosts_.size()) - 1;
-      hosts_.back()->name = place.host;
+      Host* host = hosts_.back().get();
+      host->index = static_cast<int>(hosts_.size()) - 1;
+      host->name = place.host;
+      host->link = std::make_unique<HostLink>(
+          loop_, HostLink::Reach{*options_.transport, bundle_, token_, options_.reconnect_seconds}, place.host,
+          HostLink::Events{.message = [this, host](Message& message) { handle(*host, message); },
+                           .confirmed = [this, host] { give(*host); },
+                           .lost = [this, host](const std::string& why) { lost(*host, why); },
+                           .notice =
+                               [this](const std::string& what) {
+                                 if (events_.notice) events_.notice(what);
+                               }});
     }
     hosts_.back()->places.push_back(place);
     hosts_.back()->ranks.push_back(place.rank);
@@ -89,159 +83,33 @@ AgentRanks::AgentRanks(const Launch& launch, HostsOptions options, LauncherBoard
   }
 }
 
-AgentRanks::~AgentRanks() {
-  for (const auto& host : hosts_) drop_child(*host);
-}
+AgentRanks::~AgentRanks() = default;
 
 double AgentRanks::now() const { return steady_seconds(); }
 
 void AgentRanks::listen(Events events) {
   events_ = std::move(events);
-  await_child();
-  for (const auto& host : hosts_) reset(*host);
+  await_children();
+  for (const auto& host : hosts_) host->link->begin(prepare(*host));
 }
 
-/// A new agent.
-void AgentRanks::reset(Host& host) {
-  host.id = store::random_token().substr(0, 16);
-  host.session = Session();
-  host.connection = 0;
-  host.has_joined = host.was_installed = false;
-  host.fault.clear();
-  host.heard = now();
-  prepare(host);
-  connect(host);
-}
-
-// Connections.
-
-void AgentRanks::connect(Host& host) {
-  host.state = host.has_joined ? State::away : State::connecting;
-  host.tried = now();
-  try {
-    run_child(host, agent_script(bundle_, host.id, !host.has_joined));
-  } catch (const EnvError& error) {
-    return lose(host, error.what());
-  }
-  Host* at = &host;
-  host.wire = Wire::open(loop_, std::exchange(host.child.out, -1), std::exchange(host.child.in, -1), kAgentLine,
-                         {.frame = [this, at](Frame frame) { received(*at, std::move(frame)); },
-                          .closed = [this, at](const std::string& why) { broken(*at, why); }});
-  host.wire->write(encode(Join{kVersion, ++host.connection, host.session.received(), token_}));
-}
-
-void AgentRanks::install(Host& host) {
-  host.state = State::installing;
-  host.was_installed = true;
-  try {
-    run_child(host, install_script(bundle_), [bundle = bundle_](int fd) { write_tar(bundle, fd); });
-    ::close(std::exchange(host.child.out, -1));
-  } catch (const EnvError& error) {
-    lose(host, error.what());
-  }
-}
-
-/// Replaces the child that the host has.
-void AgentRanks::run_child(Host& host, const std::string& script, const Feed& feed) {
-  drop_child(host);
-  host.child = options_.transport->run(host.name, script, feed);
-  host.said = std::make_shared<std::string>();
-  host.errors = std::make_shared<asio::posix::stream_descriptor>(loop_, std::exchange(host.child.err, -1));
-  auto buffer = std::make_shared<std::array<char, 4096>>();
-  auto read = std::make_shared<std::function<void()>>();
-  *read = [errors = host.errors, said = host.said, buffer, weak = std::weak_ptr(read)] {
-    errors->async_read_some(asio::buffer(*buffer),
-                            [said, buffer, again = weak.lock()](const boost::system::error_code& error, size_t n) {
-                              if (error) return;
-                              said->append(buffer->data(), n);
-                              if (said->size() > kMostSaid) said->erase(0, said->size() - kMostSaid);
-                              if (again) (*again)();
-                            });
-  };
-  (*read)();
-}
-
-void AgentRanks::drop_child(Host& host) {
-  if (host.wire) host.wire->close();
-  host.wire.reset();
-  host.session.lost();
-  if (host.errors) {
-    boost::system::error_code ignored;
-    host.errors->close(ignored);
-    host.errors.reset();
-  }
-  for (int* fd : {&host.child.in, &host.child.out, &host.child.err})
-    if (*fd >= 0) ::close(std::exchange(*fd, -1));
-  for (int* pid : {&host.child.pid, &host.child.feeder}) {
-    if (*pid <= 0) continue;
-    kill(*pid, SIGKILL);
-    waitpid(std::exchange(*pid, -1), nullptr, 0);
-  }
-}
-
-void AgentRanks::await_child() {
+void AgentRanks::await_children() {
   children_.async_wait([this](const boost::system::error_code& error, int) {
     if (error) return;
-    for (const auto& host : hosts_) {
-      int status = 0;
-      if (host->child.pid > 0 && waitpid(host->child.pid, &status, WNOHANG) == host->child.pid) {
-        host->child.pid = -1;
-        if (host->state == State::installing) installed(*host, status);
-      }
-    }
-    await_child();
+    for (const auto& host : hosts_) host->link->look_at_child();
+    await_children();
   });
 }
 
-void AgentRanks::installed(Host& host, int status) {
-  host.heard = now();
-  if (WIFEXITED(status) && WEXITSTATUS(status) == 0) return connect(host);
-  const std::string said = last_words(host);
-  lose(host, "cannot be given this program: " + (said.empty() ? options_.transport->name() + " ended" : said));
-}
-
-void AgentRanks::broken(Host& host, const std::string& why) {
-  const std::string noise = host.wire->noise();
-  host.wire.reset();
-  host.session.lost();
-  if (host.has_joined) {
-    if (noise.find(kGoneLine) != std::string::npos) return lose(host, "has lost its agent");
-    host.state = State::away;  // look() tries again
-    return;
-  }
-  if (noise.find(kNotInstalled) != std::string::npos && !host.was_installed) return install(host);
-  if (const size_t at = noise.find(kWrongMachine); at != std::string::npos)
-    return lose(host, "is of another kind: " + in_one_line(noise.substr(at + std::strlen(kWrongMachine) + 1)) +
-                          ", and this program is for " + bundle_.machine);
-  const std::string said = last_words(host);
-  lose(host, "cannot be reached: " + (said.empty() ? why : said));
-}
-
-/// What the transport says to the end; it ends a moment after its output.
-std::string AgentRanks::last_words(Host& host) {
-  std::string said = *host.said;
-  std::array<char, 4096> buffer{};
-  for (int look = 0; look < kLastWordLooks && host.errors; ++look) {
-    const ssize_t got = read(host.errors->native_handle(), buffer.data(), buffer.size());
-    if (got == 0) break;
-    if (got > 0) said.append(buffer.data(), static_cast<size_t>(got));
-    if (got < 0) usleep(10'000);
-  }
-  return in_one_line(said);
-}
-
-void AgentRanks::lose(Host& host, const std::string& why) {
-  if (host.state == State::lost) return;
-  host.state = State::lost;
-  host.fault = why;
+/// Its ranks count as killed, or as not started.
+void AgentRanks::lost(Host& host, const std::string& why) {
   host.ready = false;
-  drop_child(host);
   std::vector<int> ranks;
   for (const int rank : host.ranks)
     if (running_.contains(rank)) ranks.push_back(rank);
   std::erase_if(to_start_, [&](const RankPlace& place) { return host_of_.at(place.rank) == host.index; });
   for (const int rank : ranks) {
-    if (!host.has_joined) {
+    if (!host.link->has_joined()) {
       running_.erase(rank);
       events_.failed_to_start(rank, "host " + host.name + " " + why);
       continue;
@@ -256,44 +124,11 @@ void AgentRanks::lose(Host& host, const std::string& why) {
   close_gates();
 }
 
-// Messages.
-
 void AgentRanks::send(Host& host, Kind kind, int rank, int64_t number, std::string name, std::string text) {
-  if (host.state == State::lost) return;
-  host.session.send({kind, attempt_, rank, number, std::move(name), std::move(text)});
-  flush(host);
+  host.link->send({kind, attempt_, rank, number, std::move(name), std::move(text)});
 }
 
-void AgentRanks::flush(Host& host) {
-  if (host.wire && host.session.has_output() && host.wire->unwritten_bytes() < kWriteAhead)
-    host.wire->write(host.session.take_output(kWriteAhead));
-}
-
-void AgentRanks::received(Host& host, Frame frame) {
-  host.heard = now();
-  if (const auto* welcome = std::get_if<Welcome>(&frame)) {
-    if (welcome->version != kVersion || !host.session.joined(welcome->received))
-      return lose(host, "has another version's agent");
-    host.has_joined = true;
-    host.state = State::joined;
-    return flush(host);
-  }
-  if (const auto* alive = std::get_if<Alive>(&frame)) {
-    if (!host.session.confirmed(alive->received)) return lose(host, "confirms what it was never sent");
-    give(host);
-    return flush(host);
-  }
-  auto* numbered = std::get_if<Numbered>(&frame);
-  if (numbered == nullptr || host.state != State::joined) return lose(host, "speaks out of turn");
-  bool gap = false;
-  auto message = host.session.receive(std::move(*numbered), gap);
-  if (gap) return lose(host, "left out a message");
-  if (message) handle(host, *message);
-  if (host.wire && host.session.received() - host.told >= kConfirmEvery) {
-    host.told = host.session.received();
-    host.wire->write(encode(Alive{host.told}));
-  }
-}
+// Messages.
 
 void AgentRanks::handle(Host& host, Message& message) {
   const bool is_of_rank = std::find(host.ranks.begin(), host.ranks.end(), message.rank) != host.ranks.end();
@@ -303,7 +138,7 @@ void AgentRanks::handle(Host& host, Message& message) {
       if (!is_old) ready(host, message.text);
       return;
     case Kind::refused:
-      if (!is_old) lose(host, "cannot run its ranks: " + message.text);
+      if (!is_old) host.link->lose("cannot run its ranks: " + message.text);
       return;
     case Kind::started:
       if (!is_old && is_of_rank && launch_.on_rank_started) launch_.on_rank_started(message.rank, 0);
@@ -315,7 +150,7 @@ void AgentRanks::handle(Host& host, Message& message) {
     case Kind::ended:
       if (is_old || !is_of_rank) return;
       if (auto report = parse_report(message.text, wall_seconds())) return rank_ended(message.rank, std::move(*report));
-      return lose(host, "sent a report that cannot be read");
+      return host.link->lose("sent a report that cannot be read");
     case Kind::frozen:
       if (is_of_rank && message.number != 0) frozen_.insert(message.rank);
       if (is_of_rank && message.number == 0) frozen_.erase(message.rank);
@@ -332,11 +167,11 @@ void AgentRanks::handle(Host& host, Message& message) {
       if (events_.notice) events_.notice(host.name + ": " + message.text);
       return;
     case Kind::board:
-      if (!is_old && !board_.apply(message.text, host.ranks)) lose(host, "speaks for ranks of other hosts");
+      if (!is_old && !board_.apply(message.text, host.ranks)) host.link->lose("speaks for ranks of other hosts");
       return;
     case Kind::save:
       if (!is_old && !board_.take({message.name, message.rank, message.number, std::move(message.text)}, host.ranks))
-        return lose(host, "says of saves what no host says");
+        return host.link->lose("says of saves what no host says");
       return tell_saves();
     case Kind::value:
       if (is_old) return;
@@ -344,13 +179,16 @@ void AgentRanks::handle(Host& host, Message& message) {
         if (other.get() != &host) send(*other, Kind::value, -1, 0, message.name, message.text);
       return;
     default:
-      return lose(host, "sends what only a launcher sends");
+      return host.link->lose("sends what only a launcher sends");
   }
 }
 
-void AgentRanks::prepare(Host& host) {
+/// What the agent is told of an attempt.
+Message AgentRanks::prepare(Host& host) {
   Json places = Json::array();
   for (const RankPlace& place : host.places) places.push_back({place.rank, place.local_rank});
+  Json copies = Json::array();
+  for (const Copy& copy : options_.copies) copies.push_back({copy.path, copy.name});
   const Json json = {{"host", host.name},
                      {"run", launch_.directory.run()},
                      {"places", places},
@@ -360,35 +198,55 @@ void AgentRanks::prepare(Host& host) {
                      {"explain", launch_.limits.ranks_explain},
                      {"hold_port", options_.hold_port && host.index == 0},
                      {"files", options_.files},
+                     {"copies", copies},
+                     {"program_folder", options_.program_folder},
                      {"workload", board_.workload()}};
   host.ready = false;
-  host.session.send({Kind::prepare, attempt_, -1, 0, "", json.dump()});
+  return {Kind::prepare, attempt_, -1, 0, "", json.dump()};
 }
 
 void AgentRanks::ready(Host& host, const std::string& text) {
   const Json json = Json::parse(text, nullptr, false);
-  if (!json.is_object()) return lose(host, "sent a text that cannot be read");
+  if (!json.is_object()) return host.link->lose("sent a text that cannot be read");
   host.address = json.value("address", "");
   host.port = json.value("port", 0);
   host.ready = true;
   if (json.value("lacks_files", false))
-    for (const auto& [name, path] : board_.given()) host.to_give.push_back({name, path});
+    for (const auto& [name, path] : board_.given()) host.to_give.push_back({Kind::give, name, path});
+  give_copies(host, json.value("lacks_copies", std::set<std::string>()));
   give(host);
+}
+
+void AgentRanks::give_copies(Host& host, const std::set<std::string>& names) {
+  for (const Copy& copy : options_.copies) {
+    if (!names.contains(copy.name)) continue;
+    if (events_.notice)
+      events_.notice("host " + host.name + " is given " + copy.path + ", " + format_bytes(copy.bytes()));
+    for (const Copy::File& file : copy.files)
+      host.to_give.push_back(
+          {Kind::copy, copy.name + (file.name.empty() ? "" : "/" + file.name), file.path, file.is_executable ? 1 : 0});
+    host.to_give.push_back({Kind::keep, copy.name, ""});
+  }
 }
 
 /// A file in pieces, no more at a time than the agent has confirmed; the ranks start when all hosts have all.
 void AgentRanks::give(Host& host) {
   std::string piece;
-  while (!host.to_give.empty() && host.session.unconfirmed_bytes() < kMostUnconfirmed) {
+  while (!host.to_give.empty() && host.link->unconfirmed_bytes() < kMostUnconfirmed) {
     Given& given = host.to_give.front();
+    if (given.kind == Kind::keep) {
+      send(host, Kind::keep, -1, 0, given.name);
+      host.to_give.pop_front();
+      continue;
+    }
     piece.resize(kGivenPiece);
     const int fd = ::open(given.path.c_str(), O_RDONLY | O_CLOEXEC);
     const ssize_t got = fd < 0 ? -1 : pread(fd, piece.data(), piece.size(), given.offset);
     const std::string fault = std::strerror(errno);
     if (fd >= 0) ::close(fd);
-    if (got < 0) return lose(host, "cannot be given " + given.path + ": " + fault);
+    if (got < 0) return host.link->lose("cannot be given " + given.path + ": " + fault);
     piece.resize(static_cast<size_t>(got));
-    if (got > 0 || given.offset == 0) send(host, Kind::give, -1, given.offset, given.name, piece);
+    if (got > 0 || given.offset == 0) send(host, given.kind, given.rank, given.offset, given.name, piece);
     given.offset += got;
     if (got == 0) host.to_give.pop_front();
   }
@@ -422,7 +280,7 @@ void AgentRanks::start(const RankPlace& place, int) {
   disk_.open(output.out = ++last_stream_, place.rank, false, static_cast<int>(attempt_));
   disk_.open(output.err = ++last_stream_, place.rank, true, static_cast<int>(attempt_));
   outputs_[place.rank] = std::move(output);
-  if (host.state == State::lost) return events_.failed_to_start(place.rank, "host " + host.name + " " + host.fault);
+  if (host.link->is_lost()) return events_.failed_to_start(place.rank, "host " + host.name + " " + host.link->fault());
   running_.insert(place.rank);
   events_.started(place.rank);
   to_start_.push_back(place);
@@ -453,12 +311,10 @@ void AgentRanks::restart(int attempt) {
   for (const auto& host : hosts_) {
     host->held.reset();
     host->to_give.clear();
-    if (host->state == State::lost) {
-      reset(*host);
-    } else {
-      prepare(*host);
-      flush(*host);
-    }
+    if (host->link->is_lost())
+      host->link->begin(prepare(*host));
+    else
+      host->link->send(prepare(*host));
   }
 }
 
@@ -477,8 +333,8 @@ void AgentRanks::rank_ended(int rank, RankReport report) {
 }
 
 bool AgentRanks::is_heard(int rank) const {
-  const Host& host = *hosts_[static_cast<size_t>(host_of_.at(rank))];
-  return host.state == State::joined && now() - host.heard < 2 * kAliveSeconds;
+  const HostLink& link = *hosts_[static_cast<size_t>(host_of_.at(rank))]->link;
+  return link.is_joined() && link.silent_seconds() < kUnheardSeconds;
 }
 
 void AgentRanks::ask_to_stop() {
@@ -504,7 +360,7 @@ void AgentRanks::close_gates() {
   if ((!stop_asked_ && !holds_) || gates_closed_) return;
   uint64_t last = 0;
   for (const auto& host : hosts_) {
-    if (host->state == State::lost) continue;
+    if (host->link->is_lost()) continue;
     if (!host->held) return;
     last = std::max(last, *host->held);
   }
@@ -578,56 +434,52 @@ void AgentRanks::write_file(const Message& message) {
 void AgentRanks::look() {
   disk_.look();
   if (ending_) return;
-  for (const auto& host : hosts_) look(*host);
+  look_at_hosts();
   tell_saves();
   if (stop_asked_ || holds_ || running_.empty() || !to_start_.empty() || !board_.wants_hold()) return;
   holds_ = true;
   hold_gates();
 }
 
-void AgentRanks::look(Host& host) {
-  if (host.state == State::lost) return;
-  if (host.wire) host.wire->pause(disk_.is_full());
-  if (host.state == State::joined) {
-    std::string changes = board_.changes_for(host.index);
-    if (!changes.empty()) send(host, Kind::board, -1, 0, "", std::move(changes));
-    if (now() - host.alive_told >= kAliveSeconds) {
-      host.alive_told = now();
-      host.told = host.session.received();
-      host.wire->write(encode(Alive{host.told}));
+void AgentRanks::look_at_hosts() {
+  for (const auto& host : hosts_) {
+    if (host->link->is_joined()) {
+      std::string changes = board_.changes_for(host->index);
+      if (!changes.empty()) send(*host, Kind::board, -1, 0, "", std::move(changes));
     }
-    flush(host);
-    const double silent = std::min(kSilentSeconds, options_.reconnect_seconds / 2);
-    if (host.wire && host.wire->silent_seconds() > silent && !disk_.is_full()) {
-      drop_child(host);
-      host.state = State::away;
-      if (events_.notice)
-        events_.notice("host " + host.name + " does not answer; the ranks go on, and the connection is tried again");
-    }
+    host->link->look(disk_.is_full());
   }
-  const double limit = host.has_joined                   ? options_.reconnect_seconds
-                       : host.state == State::installing ? kInstallSeconds
-                                                         : kConnectSeconds;
-  if (now() - host.heard > limit) {
-    char seconds[32];
-    std::snprintf(seconds, sizeof seconds, "%g s", limit);
-    return lose(host, std::string("has not answered for ") + seconds);
+}
+
+/// Waits for it as long as something comes.
+void AgentRanks::rescue() {
+  std::vector<std::vector<int>> answering;
+  for (const auto& host : hosts_)
+    if (host->link->is_joined() && host->ready) answering.push_back(host->ranks);
+  if (answering.empty() || answering.size() == hosts_.size()) return;
+  double since = now();
+  for (auto came = board_.rescue(answering); came && now() - since < kRescueSeconds;) {
+    look_at_hosts();
+    tell_saves();
+    loop_.run_for(std::chrono::milliseconds(5));
+    loop_.restart();
+    const auto more = board_.rescue(answering);
+    if (more != came) since = now();
+    came = more;
   }
-  if (host.state != State::away) return;
-  const double patience = host.wire ? kAttemptSeconds : kRetrySeconds;
-  if (now() - host.tried > patience) connect(host);
 }
 
 /// Agents delete what is left of the run on their hosts.
 void AgentRanks::end() {
+  rescue();
   ending_ = true;
   for (const auto& host : hosts_) send(*host, Kind::end);
   const double deadline = now() + kFarewellSeconds;
-  const auto is_done = [](const auto& host) { return host->state == State::lost || !host->wire; };
+  const auto is_done = [](const auto& host) { return host->link->is_lost() || !host->link->is_connected(); };
   while (now() < deadline && !std::all_of(hosts_.begin(), hosts_.end(), is_done)) {
     for (const auto& host : hosts_) {
-      if (host->wire) host->wire->write(encode(Alive{host->session.received()}));
-      flush(*host);
+      host->link->confirm();
+      host->link->flush();
     }
     loop_.run_for(std::chrono::milliseconds(20));
     loop_.restart();

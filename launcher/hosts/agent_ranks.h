@@ -1,14 +1,8 @@
-// The ranks of a run on several hosts, reached through one agent a host (agent.h): starts the agents by a Transport,
-// keeps their connections, passes the board and the store from host to host, writes what ranks wrote.
-//
-//   connecting ──▶ installing ──▶ connecting ──▶ joined ◀──▶ away          joined, away: orders are kept until they
-//   arrive
-//        │              │                           │          │ longer than launch.reconnect, or the agent is gone
-//        └──────────────┴───────────────────────────┴──────────┴──▶ lost    its ranks count as killed
+// The ranks of a run on several hosts, reached through one agent a host (agent.h) over a HostLink: passes the board and
+// the store from host to host, gives hosts the files that they lack, writes what ranks wrote.
 #pragma once
 
 #include <boost/asio/io_context.hpp>
-#include <boost/asio/posix/stream_descriptor.hpp>
 #include <boost/asio/signal_set.hpp>
 #include <deque>
 #include <functional>
@@ -22,9 +16,9 @@
 
 #include "launcher/hosts/agent.h"
 #include "launcher/hosts/bundle.h"
-#include "launcher/hosts/session.h"
+#include "launcher/hosts/copies.h"
+#include "launcher/hosts/host_link.h"
 #include "launcher/hosts/transport.h"
-#include "launcher/hosts/wire.h"
 #include "launcher/log_disk.h"
 #include "launcher/rank_runner.h"
 #include "launcher/supervisor.h"
@@ -49,6 +43,9 @@ struct LauncherBoard {
   /// Whether all gates are to be held, and that they are: no rank has started a step above `highest`.
   std::function<bool()> wants_hold;
   std::function<void(uint64_t highest)> held;
+  /// The ranks have ended, some with their host, and the others' hosts, with these ranks, still answer: takes what they
+  /// hold. It returns a number that grows with what came, and nullopt once nothing more is waited for.
+  std::function<std::optional<int64_t>(const std::vector<std::vector<int>>& hosts)> rescue;
   /// At the start of an attempt: files of the run's folder that keep so many bytes; what ranks write follows them.
   std::function<std::map<std::string, int64_t>()> kept_bytes;
   /// Files of this host that a host's agent gets if its share needs them: name -> path.
@@ -63,15 +60,17 @@ struct HostsOptions {
   int first_attempt = 0;                     ///< of the run's attempts, the first that these hosts make
   bool hold_port = false;                    ///< the first host keeps a port for a server of rank 0
   std::map<std::string, std::string> files;  ///< for each agent's run folder: name -> text
+  std::vector<Copy> copies;                  ///< for each host
+  std::string program_folder;                ///< see KeptCopies
 };
 
 class AgentRanks : public RankRunner {
  public:
   /// Of `launch` it uses cluster, directory, log_limits, command, limits.ranks_explain, on_line, on_error_line,
-  /// on_rank_started (with pid 0), on_rank_ended and doing. In the words and variables of a command "{trainctl}" is the
-  /// binary on the host, "{logs}" the agent's log folder, "{address}" the host's address for others, "{first_address}"
-  /// and
-  /// "{first_port}" those of the first host. All arguments must outlive it. Throws EnvError.
+  /// on_rank_started (with pid 0), on_rank_ended and doing. In the words, variables and folder of a command
+  /// "{trainctl}" is the binary on the host, "{folder}" the agent's folder, "{logs}" its log folder, "{address}" the
+  /// host's address for others, "{first_address}" and "{first_port}" those of the first host. All arguments must
+  /// outlive it. Throws EnvError.
   AgentRanks(const Launch& launch, HostsOptions options, LauncherBoard board, boost::asio::io_context& loop);
   AgentRanks(const AgentRanks&) = delete;
   AgentRanks& operator=(const AgentRanks&) = delete;
@@ -92,9 +91,11 @@ class AgentRanks : public RankRunner {
   bool is_heard(int rank) const;
 
  private:
-  enum class State { connecting, installing, joined, away, lost };
+  /// A file that is sent in pieces; of Message::Kind::keep only the name is sent.
   struct Given {
+    Message::Kind kind = Message::Kind::give;
     std::string name, path;
+    int rank = -1;
     int64_t offset = 0;
   };
   struct Host {
@@ -102,20 +103,10 @@ class AgentRanks : public RankRunner {
     std::string name;
     std::vector<RankPlace> places;
     std::vector<int> ranks;
-    State state = State::connecting;
-    std::string id;  ///< of its agent
-    uint64_t connection = 0;
-    bool has_joined = false, was_installed = false, ready = false;
+    std::unique_ptr<HostLink> link;
+    bool ready = false;
     std::string address;
     int port = 0;
-    std::string fault;  ///< lost: why
-    PipedChild child;
-    std::shared_ptr<boost::asio::posix::stream_descriptor> errors;
-    std::shared_ptr<std::string> said;  ///< to stderr, by the transport
-    std::shared_ptr<Wire> wire;
-    Session session;
-    uint64_t told = 0;  ///< the number that the last alive frame has confirmed
-    double heard = 0, tried = 0, alive_told = 0;
     std::optional<uint64_t> held;
     std::deque<Given> to_give;
   };
@@ -126,21 +117,11 @@ class AgentRanks : public RankRunner {
 
   double now() const;
   Host& host_of(int rank) { return *hosts_[static_cast<size_t>(host_of_.at(rank))]; }
-  void reset(Host& host);
-  void connect(Host& host);
-  void install(Host& host);
-  void run_child(Host& host, const std::string& script, const Feed& feed = {});
-  void drop_child(Host& host);
-  void await_child();
-  void installed(Host& host, int status);
-  void received(Host& host, Frame frame);
-  void broken(Host& host, const std::string& why);
-  std::string last_words(Host& host);
-  void lose(Host& host, const std::string& why);
+  void await_children();
+  void lost(Host& host, const std::string& why);
   void send(Host& host, Message::Kind kind, int rank = -1, int64_t number = 0, std::string name = {},
             std::string text = {});
-  void flush(Host& host);
-  void prepare(Host& host);
+  Message prepare(Host& host);
   void send_starts();
   void handle(Host& host, Message& message);
   void ready(Host& host, const std::string& text);
@@ -148,11 +129,13 @@ class AgentRanks : public RankRunner {
   void write_output(const Message& message);
   void write_file(const Message& message);
   void give_lines(int rank, bool is_error, std::string_view bytes, bool ends);
-  void look(Host& host);
+  void look_at_hosts();
   void give(Host& host);
+  void give_copies(Host& host, const std::set<std::string>& names);
   void hold_gates();
   void close_gates();
   void tell_saves();
+  void rescue();
 
   const Launch& launch_;
   const HostsOptions options_;

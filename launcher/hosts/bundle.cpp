@@ -3,21 +3,18 @@
 
 #include <fcntl.h>
 #include <link.h>
-#include <openssl/evp.h>
 #include <sys/stat.h>
 #include <sys/utsname.h>
 #include <unistd.h>
 
 #include <algorithm>
-#include <array>
-#include <cerrno>
 #include <cstdio>
 #include <cstring>
 #include <filesystem>
-#include <memory>
 #include <string_view>
 
 #include "engine/base/error.h"
+#include "launcher/hosts/digest.h"
 #include "launcher/hosts/put_all.h"
 
 namespace trainctl::hosts {
@@ -49,27 +46,12 @@ class Descriptor {
 };
 
 std::string digest_of(const std::vector<Bundle::File>& files) {
-  const std::unique_ptr<EVP_MD_CTX, decltype(&EVP_MD_CTX_free)> context(EVP_MD_CTX_new(), EVP_MD_CTX_free);
-  check(context && EVP_DigestInit_ex(context.get(), EVP_sha256(), nullptr) == 1, "SHA-256 is there");
-  std::vector<char> buffer(1 << 20);
+  Digest digest;
   for (const Bundle::File& file : files) {
-    EVP_DigestUpdate(context.get(), file.name.c_str(), file.name.size() + 1);
-    const Descriptor descriptor(file.path);
-    ssize_t got = -1;
-    while (descriptor.get() >= 0 && (got = read(descriptor.get(), buffer.data(), buffer.size())) > 0)
-      EVP_DigestUpdate(context.get(), buffer.data(), static_cast<size_t>(got));
-    if (got != 0) throw EnvError("cannot read " + file.path + ", which other hosts need: " + std::strerror(errno));
+    digest.add_text(file.name);
+    digest.add_file(file.path);
   }
-  std::array<unsigned char, EVP_MAX_MD_SIZE> bytes{};
-  unsigned int size = 0;
-  EVP_DigestFinal_ex(context.get(), bytes.data(), &size);
-  std::string text;
-  for (unsigned int i = 0; i < size; ++i) {
-    char two[3];
-    std::snprintf(two, sizeof two, "%02x", bytes[i]);
-    text += two;
-  }
-  return text;
+  return digest.hex();
 }
 
 /// The header of ustar (POSIX.1-1988): numbers are octal digits, `name` is shorter than 100 bytes.

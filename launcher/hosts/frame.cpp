@@ -27,7 +27,8 @@ bool take(std::string_view& body, Integer& value) {
 }
 
 bool is_kind(uint8_t kind) {
-  return kind != 0 && std::string_view("PSKHZLQERUBNDFGOITCYV").find(static_cast<char>(kind)) != std::string_view::npos;
+  return kind != 0 &&
+         std::string_view("PSKHZLQXWERUBNDFGOITCYV").find(static_cast<char>(kind)) != std::string_view::npos;
 }
 
 void encode_body(std::string& out, const Join& join) {

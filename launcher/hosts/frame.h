@@ -21,7 +21,7 @@
 
 namespace trainctl::hosts {
 
-inline constexpr uint32_t kVersion = 2;
+inline constexpr uint32_t kVersion = 3;
 inline constexpr uint32_t kMaxFrameBytes = 2 << 20;
 /// Of the text of a message; larger things are sent in pieces.
 inline constexpr size_t kMaxTextBytes = 1 << 20;
@@ -38,7 +38,10 @@ struct Message {
     stop = 'Z',     ///< number: the last step
     release = 'L',  ///< go on after `hold`
     give = 'Q',     ///< name: of a file; number: offset; text: bytes
-    end = 'E',      ///< end what still runs, delete everything, leave
+    copy = 'X',  ///< name: of a copy (copies.h), "/" and a file in it; rank: 1 if it can be executed; number: offset;
+                 ///< text: bytes
+    keep = 'W',  ///< name: of a copy, all of whose files have been sent
+    end = 'E',   ///< end what still runs, delete everything, leave
     // The agent's.
     ready = 'R',     ///< text: JSON, what the host says of itself; after prepare
     refused = 'U',   ///< text: why the attempt cannot run here

@@ -41,9 +41,19 @@ std::string runs_folder() {
   return std::string(home) + "/.cache/trainctl/runs";
 }
 
-/// A descriptor that holds the lock of a folder; -1: an agent holds it, or there is no such folder.
+/// Of this host alone: where hosts share a home directory, a lock of one may not bind another.
+std::string lock_path(const std::string& folder) {
+  std::array<char, 256> name{};
+  if (gethostname(name.data(), name.size() - 1) != 0) fail("this host has no name");
+  std::string host = name.data();
+  std::replace(host.begin(), host.end(), '/', '_');
+  return folder + "/lock." + host;
+}
+
+/// A descriptor that holds the lock of a folder; -1: an agent holds it, it is another host's, or there is no such
+/// folder.
 int lock_of(const std::string& folder, int flags) {
-  const int fd = open((folder + "/lock").c_str(), O_RDWR | O_CLOEXEC | flags, 0600);
+  const int fd = open(lock_path(folder).c_str(), O_RDWR | O_CLOEXEC | flags, 0600);
   if (fd >= 0 && flock(fd, LOCK_EX | LOCK_NB) == 0) return fd;
   if (fd >= 0) close(fd);
   return -1;

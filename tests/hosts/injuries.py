@@ -11,6 +11,7 @@ import contextlib
 import os
 import pathlib
 import random
+import shutil
 import signal
 import subprocess
 import sys
@@ -185,10 +186,188 @@ def two_jobs(scene, process, random):
     goes_on(scene, process)
 
 
+def freezer(seconds):
+    """The kernel's freezer takes a host's processes, the agent too: it neither hears nor answers nor can be killed meanwhile."""
+    def hurt(scene, process, random):
+        host = random.choice(list(scene.network.hosts.values()))
+        thaw = host.freeze()
+        try:
+            if seconds:
+                time.sleep(seconds)
+            else:
+                fails_at(scene, process, host.name)
+        finally:
+            require(thaw(), "the freezer lets it go")
+        if seconds:
+            goes_on(scene, process)
+    hurt.__name__ = f"freezer_{seconds}_s" if seconds else "freezer_for_good"
+    return hurt
+
+
+def starved_agent(scene, process, random):
+    """An agent that runs a twentieth of the time."""
+    host = random.choice(list(scene.network.hosts.values()))
+    pids = processes_of(host, "trainctl-agent")
+    end = time.monotonic() + 6
+    try:
+        while time.monotonic() < end:
+            for number, pause in ((signal.SIGSTOP, 0.38), (signal.SIGCONT, 0.02)):
+                for pid in pids:
+                    with contextlib.suppress(OSError):
+                        os.kill(pid, number)
+                time.sleep(pause)
+    finally:
+        for pid in pids:
+            with contextlib.suppress(OSError):
+                os.kill(pid, signal.SIGCONT)
+    goes_on(scene, process)
+
+
+def preload(scene):
+    """A library that sets the wall clock of what it is loaded into an hour back."""
+    library = pathlib.Path(scene.network.folder) / "clock.so"
+    if not library.exists():
+        source = library.with_suffix(".c")
+        source.write_text("""#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <sys/time.h>
+#include <time.h>
+int clock_gettime(clockid_t clock, struct timespec *to) {
+  static int (*real)(clockid_t, struct timespec *);
+  if (!real) real = (int (*)(clockid_t, struct timespec *))dlsym(RTLD_NEXT, "clock_gettime");
+  int result = real(clock, to);
+  if (clock == CLOCK_REALTIME) to->tv_sec -= 3600;
+  return result;
+}
+time_t time(time_t *to) { struct timespec now; clock_gettime(CLOCK_REALTIME, &now); if (to) *to = now.tv_sec; return now.tv_sec; }
+int gettimeofday(struct timeval *restrict to, void *restrict zone) {
+  struct timespec now; clock_gettime(CLOCK_REALTIME, &now); to->tv_sec = now.tv_sec; to->tv_usec = now.tv_nsec / 1000; (void)zone; return 0;
+}
+""")
+        network.quiet("cc", "-shared", "-fPIC", "-o", str(library), str(source), "-ldl")
+    return library
+
+
+def begin(scene, fields=""):
+    return scene.start(f"{SAVES} {fields}")
+
+
+def wrong_clock(scene, process, random):
+    """A host whose clock is an hour back takes part as any other, also in saves and in the order of causes."""
+    require(stop(scene, process) == 130, scene.output.read_text()[-1500:])
+    host = random.choice(list(scene.network.hosts.values()))
+    host.set_environment([f"LD_PRELOAD={preload(scene)}"])
+    try:
+        process = begin(scene)
+        worker = scene.rank(0 if host.name == "a" else 2)[1]
+        require("clock.so" in pathlib.Path(f"/proc/{worker}/maps").read_text(), "the rank has the wrong clock")
+        if random.random() < 0.5:
+            goes_on(scene, process)
+        else:
+            kill_rank(scene, process, random)
+    finally:
+        host.set_environment()
+
+
+def without_libraries(scene, process, random):
+    """A host that has not the libraries which this program is linked with: it brings its own."""
+    require(stop(scene, process) == 130, scene.output.read_text()[-1500:])
+    host = random.choice(list(scene.network.hosts.values()))
+    linked = subprocess.run(["ldd", scene.trainctl], capture_output=True, text=True, check=True).stdout
+    paths = [line.split()[2] for line in linked.splitlines() if "=> /" in line]
+    needed = {"libc.", "libcrypt", "ld-linux", "libselinux", "libpcre", "libz.", "libzstd", "libgcc_s", "libm.", "libresolv", "libdl", "libpthread",
+              "libacl", "libaudit", "libcap", "libpam", "libkrb", "libgssapi", "libcom_err", "libkeyutils", "libwrap", "libnsl", "libsystemd", "liblz",
+              "libtirpc"}  # by sshd, sh, tar
+    hidden = [path for path in paths if not any(pathlib.Path(path).name.startswith(name) for name in needed)]
+    require(any("libstdc++" in path for path in hidden), f"{hidden}")
+    undo = [host.bind("/dev/null", os.path.realpath(path)) for path in hidden]
+    try:
+        goes_on(scene, begin(scene))
+    finally:
+        for each in undo:
+            each()
+
+
+def changed_key(scene, process, random):
+    """ssh refuses a host whose key has changed; no rank starts anywhere."""
+    require(stop(scene, process) == 130, scene.output.read_text()[-1500:])
+    known = scene.network.launcher.tree / "root/.ssh/known_hosts"
+    text = known.read_text()
+    lines = text.splitlines()
+    keys = [line.split(" ", 1)[1] for line in lines]
+    known.write_text("".join(f"{line.split(' ')[0]} {key}\n" for line, key in zip(lines, reversed(keys))))
+    try:
+        result = scene.run("launch.hosts='[a:2, b:2]' launch.ranks=4 train.steps=5")
+    finally:
+        known.write_text(text)
+    require(result.returncode == 5 and "Host key verification failed" in result.stderr, result.stdout + result.stderr)
+
+
+def full_disk(scene, process, random):
+    """Host b's disk fills up: before the start the run does not begin, and b is named; while it runs, it goes on, or ends and names b."""
+    host = scene.network.hosts["b"]
+    filler = host.tree / "root/filler"
+    if random.random() < 0.5:
+        require(stop(scene, process) == 130, scene.output.read_text()[-1500:])
+        shutil.rmtree(host.tree / "root/.cache/trainctl/bin", ignore_errors=True)  # the program has to go there once more
+        fill(filler)
+        try:
+            result = scene.run("launch.hosts='[a:2, b:2]' launch.ranks=4 train.steps=5")
+        finally:
+            filler.unlink()
+        require(result.returncode == 5 and "host b" in result.stderr and "No space left" in result.stderr, result.stdout + result.stderr)
+        return
+    fill(filler)
+    try:
+        time.sleep(3)
+        if process.poll() is None:
+            goes_on(scene, process)
+        else:
+            fails_at(scene, process, "b")
+    finally:
+        filler.unlink()
+
+
+def fill(path):
+    with open(path, "wb") as file, contextlib.suppress(OSError):
+        while True:
+            file.write(bytes(1 << 16))
+            file.flush()
+
+
+def two_jobs_one_hurt(scene, process, random):
+    """Of two jobs on the same hosts one loses its agent; the other goes on, and nothing of either is left."""
+    other = Scene(scene.network, scene.trainctl)
+    other.runs = scene.runs + 2000
+    before = {pid for host in scene.network.hosts.values() for pid in processes_of(host, "trainctl-agent")}
+    second = other.start("train.checkpoint=null launch.reconnect=5s")
+    host = random.choice(list(scene.network.hosts.values()))
+    theirs = [pid for pid in processes_of(host, "trainctl-agent") if pid not in before]
+    for pid in theirs:
+        os.kill(pid, signal.SIGKILL)
+    require(len(theirs) == 1 and end_of(second) == 5, other.output.read_text()[-1500:])
+    require(other.cause()["host"] == host.name, f"{other.cause()}")
+    goes_on(scene, process)
+
+
+def kill_sshd(scene, process, random):
+    """The sshd of a host's connection: it is made again."""
+    host = random.choice(list(scene.network.hosts.values()))
+    mine = network.namespace_of(network.first_of(host.process.pid))
+    first = network.first_of(host.process.pid)
+    for entry in pathlib.Path("/proc").iterdir():
+        with contextlib.suppress(OSError, ValueError):
+            if entry.name.isdigit() and network.namespace_of(int(entry.name)) == mine and int(entry.name) != first:
+                if "sshd" in (entry / "comm").read_text():
+                    os.kill(int(entry.name), signal.SIGKILL)
+    goes_on(scene, process)
+
+
 INJURIES = [kill_rank, kill_agent, kill_launcher, kill_connections, cut(1), cut(3), cut_for_good, freeze, freeze_for_good, interrupt,
-            save_and_interrupt, lose_host, lose_agent, restart_rank, two_jobs]
-FIELDS = {"lose_host": "parallel.mode=data_parallel launch.elastic=2", "lose_agent": "parallel.mode=data_parallel launch.elastic=2",
-          "restart_rank": "launch.max_restarts=1"}
+            save_and_interrupt, lose_host, lose_agent, restart_rank, two_jobs, cut(10), freezer(2), freezer(0), starved_agent, wrong_clock,
+            without_libraries, changed_key, full_disk, two_jobs_one_hurt, kill_sshd]
+FIELDS = {"lose_host": "parallel.mode=data_parallel parallel.optimizer_shard.level=0 launch.elastic=2", "lose_agent": "parallel.mode=data_parallel launch.elastic=2",
+          "restart_rank": "launch.max_restarts=1", "cut_10_s": "launch.reconnect=15s"}
 
 
 def judge_steps(scene, expected):
@@ -212,7 +391,7 @@ def main():
     chosen = [injury for injury in INJURIES if not options.only or injury.__name__ in options.only]
     wrong = collections.Counter()
     with tempfile.TemporaryDirectory(prefix="hosts.", dir=pathlib.Path(options.trainctl).resolve().parent) as folder:
-        with network.Network(folder, ["a", "b"]) as hosts:
+        with network.Network(folder, ["a", "b"], disks={"b": "700M"}) as hosts:
             scene = Scene(hosts, str(pathlib.Path(options.trainctl).resolve()))
             one = scene.run(f"{ONE_RANK} {LOSS} train.steps=300")
             require(one.returncode == 0, one.stdout + one.stderr)

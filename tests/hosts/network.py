@@ -52,12 +52,18 @@ def eventually(holds, seconds=SETTLE_SECONDS):
 
 
 class Host:
-    def __init__(self, network, name, number):
+    """`disk`: of its home, as a size that mount takes: "600M"; None: it shares the machine's disk."""
+
+    def __init__(self, network, name, number, disk=None):
         self.network, self.name, self.address = network, name, f"10.77.0.{number + 1}"
         self.namespace = f"{network.prefix}{name}"
         self.cable = f"{network.prefix}{number}"
         self.tree = network.folder / name
         self.process = None
+        self.disk = disk
+        if disk:
+            (self.tree / "root").mkdir(parents=True)
+            quiet("mount", "-t", "tmpfs", "-o", f"size={disk}", "tmpfs", str(self.tree / "root"))
         for folder in ("root/.ssh", "tmp", "etc"):
             (self.tree / folder).mkdir(parents=True)
         users = pathlib.Path("/etc/passwd").read_text()
@@ -87,6 +93,7 @@ class Host:
         (etc / "sshd_config").write_text(
             f"Port 22\nListenAddress {self.address}\nHostKey {etc}/host_key\nAuthorizedKeysFile {etc}/authorized_keys\n"
             f"PermitRootLogin prohibit-password\nPasswordAuthentication no\nUsePAM no\nStrictModes no\nPidFile none\n"
+            f"PermitUserEnvironment yes\n"
             f"MaxStartups 100\n")
         libraries = ":".join(map(str, UNPACKED.glob("usr/lib/*-linux-gnu")))
         self.process = subprocess.Popen(
@@ -109,6 +116,34 @@ class Host:
                     found[int(entry.name)] = words
         return found
 
+    def set_environment(self, lines=()):
+        """Of whatever logs in from now on."""
+        (self.tree / "root/.ssh/environment").write_text("".join(line + "\n" for line in lines))
+
+    def bind(self, source, target):
+        """What is at `target` on this host from now on. Returns how to undo it."""
+        words = ["nsenter", "-m", "-t", str(first_of(self.process.pid))]
+        quiet(*words, "mount", "--bind", str(source), str(target))
+        return lambda: quiet(*words, "umount", "-l", str(target), check=False)
+
+    def freeze(self):
+        """All processes but sshd's, by the kernel's freezer: signals wait too. Returns how to undo it."""
+        group = pathlib.Path(f"/sys/fs/cgroup/freezer/{self.namespace}")
+        group.mkdir()
+
+        def thaw():
+            (group / "freezer.state").write_text("THAWED")
+            for pid in (group / "cgroup.procs").read_text().split():
+                with contextlib.suppress(OSError):
+                    (group.parent / "cgroup.procs").write_text(pid)
+            return eventually(lambda: removed(group), 10)
+
+        for pid in self.processes():
+            with contextlib.suppress(OSError):
+                (group / "cgroup.procs").write_text(str(pid))
+        (group / "freezer.state").write_text("FROZEN")
+        return thaw
+
     def left(self):
         """What a run has left here."""
         runs = self.tree / "root/.cache/trainctl/runs"
@@ -125,6 +160,14 @@ class Host:
             self.process.send_signal(signal.SIGKILL)
             self.process.wait()
         quiet("ip", "netns", "delete", self.namespace, check=False)
+        if self.disk:
+            quiet("umount", "-l", str(self.tree / "root"), check=False)
+
+
+def removed(group):
+    with contextlib.suppress(OSError):
+        group.rmdir()
+    return not group.exists()
 
 
 def namespace_of(pid):
@@ -148,9 +191,10 @@ def first_of(pid):
 
 
 class Network:
-    """`with Network(folder, ["a", "b"]) as network`: a launcher's host and the hosts of these names."""
+    """`with Network(folder, ["a", "b"]) as network`: a launcher's host and the hosts of these names. `disks`: see Host."""
 
-    def __init__(self, folder, names):
+    def __init__(self, folder, names, disks=None):
+        self.disks = disks or {}
         self.folder = pathlib.Path(folder)
         self.prefix = f"t{os.getpid() % 100000}"
         self.switch = self.prefix + "sw"
@@ -172,7 +216,7 @@ class Network:
         key = str(self.launcher.tree / "root/.ssh/id_ed25519")
         quiet("ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", key)
         for number, name in enumerate(self.names, 1):
-            self.hosts[name] = Host(self, name, number)
+            self.hosts[name] = Host(self, name, number, self.disks.get(name))
             self.hosts[name].serve(key)
         ssh = self.launcher.tree / "root/.ssh"
         (ssh / "config").write_text("".join(f"Host {h.name}\n  HostName {h.address}\n  User root\n" for h in self.hosts.values()))

@@ -1,8 +1,12 @@
 // Ranks on several hosts: a segment for each host, Gloo between them.
 #include <algorithm>
+#include <atomic>
+#include <map>
 #include <stdexcept>
 
+#include "engine/compile/host_traffic.h"
 #include "engine/runtime/comm/board_changes.h"
+#include "engine/runtime/comm/counted_communicator.h"
 #include "engine/runtime/comm/hosts_communicator.h"
 #include "tests/runtime/comm_expected.h"
 #include "tests/runtime/comm_ranks.h"
@@ -32,8 +36,10 @@ class HostsTransport : public Transport {
   }
   std::unique_ptr<Communicator> connect(int rank) override {
     return make_hosts_communicator(
-        make_shared_memory_communicator(memory_of(rank), rank, timeout_),
-        make_gloo_communicator(store, rank, num_ranks(), {.timeout_seconds = timeout_, .connect_seconds = kPatience}),
+        make_counted_communicator(make_shared_memory_communicator(memory_of(rank), rank, timeout_), within),
+        make_counted_communicator(make_gloo_communicator(store, rank, num_ranks(),
+                                                         {.timeout_seconds = timeout_, .connect_seconds = kPatience}),
+                                  between),
         host_of_);
   }
   std::span<std::byte> arena(int rank) override { return memory_of(rank)->arena(rank); }
@@ -42,6 +48,7 @@ class HostsTransport : public Transport {
 
   InMemoryStore store;
   std::vector<std::shared_ptr<SharedMemory>> memories;
+  std::atomic<int64_t> within = 0, between = 0;  ///< bytes
 
  private:
   int of(int rank) const { return host_of_[static_cast<size_t>(rank)]; }
@@ -81,6 +88,41 @@ TEST_CASE("hosts: every collective over any group of any hosts gives what one ho
           }
     });
   }
+}
+
+TEST_CASE("hosts: what a call moves within and between hosts is what the plan says of it") {
+  const std::vector<std::vector<int>> groups = {{3}, {5, 1}, {2, 0, 7}, {1, 5, 2, 6, 7, 0}, {7, 2, 5, 0, 1, 6, 3, 4}};
+  const std::vector<std::pair<Op, Collective>> kinds = {{Op::all_reduce, Collective::all_reduce},
+                                                        {Op::all_gather, Collective::all_gather},
+                                                        {Op::reduce_scatter, Collective::reduce_scatter},
+                                                        {Op::all_to_all, Collective::all_to_all},
+                                                        {Op::broadcast, Collective::broadcast}};
+  for (const std::vector<int>& layout : kLayouts)
+    for (const auto& [op, kind] : kinds) {
+      CAPTURE(layout);
+      CAPTURE(static_cast<int>(kind));
+      HostsTransport transport(layout, kPatience);
+      HostTraffic planned;
+      std::vector<Case> cases;
+      for (const std::vector<int>& ranks : groups) {
+        std::map<int, int> members;
+        for (const int rank : ranks) ++members[layout[static_cast<size_t>(rank)]];
+        std::vector<int> of_hosts;
+        for (const auto& [host, number] : members) of_hosts.push_back(number);
+        for (const int64_t count : {3, 1023, 2048}) {  // sums that are made alone, and sums that are made in slices
+          cases.push_back({.op = op, .ranks = ranks, .count = count, .dtype = DType::i32});
+          const HostTraffic one = traffic_of(kind, of_hosts, count, DType::i32);
+          CHECK((one.between > 0) == (of_hosts.size() > 1));
+          planned += one;
+        }
+      }
+      run_ranks(transport, [&](Communicator& comm, int rank) {
+        for (const Case& c : cases)
+          if (contains(c.ranks, rank)) check_case(comm, c, reinterpret_cast<uint32_t*>(transport.arena(rank).data()));
+      });
+      CHECK(transport.within == planned.within);
+      CHECK(transport.between == planned.between);
+    }
 }
 
 TEST_CASE("hosts: a sum of floats has the same bits on every rank, and in every run") {

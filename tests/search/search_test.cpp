@@ -283,6 +283,25 @@ TEST_CASE("search: a found plan is an ordinary job that gives the same plan, eac
   CHECK(one.search->best().trial.seconds >= one.search->bound);
 }
 
+TEST_CASE("search: the programs of its last trial are those of the found plan, compiled anew") {
+  for (const std::string& more : {std::string("train.steps=3"), std::string("parallel.stages=2"),
+                                  std::string("parallel.strategies={h.*.up: [[1, 1, 1], [8, 1]]}")}) {
+    CAPTURE(more);
+    const PlannedJob job =
+        found(kGpt, {"launch.ranks=8", "parallel.mode=auto_parallel", "launch.machine=h100x8", more});
+    REQUIRE(job.compiled);
+    PlannedJob anew = plan_job(job.spec);
+    REQUIRE(!anew.compiled);
+    const RankClasses tried = compile_classes(job), compiled = compile_classes(anew);
+    CHECK(tried.ranks == compiled.ranks);
+    REQUIRE(tried.programs.size() == compiled.programs.size());
+    for (size_t c = 0; c < tried.programs.size(); ++c)
+      CHECK(to_string(tried.programs[c]) == to_string(compiled.programs[c]));
+    for (size_t l = 0; l < job.plan.layers.size(); ++l) CHECK(job.plan.layers[l].reason == anew.plan.layers[l].reason);
+    CHECK(job.plan.notes == anew.plan.notes);
+  }
+}
+
 TEST_CASE("search: the best plan is no slower than data parallel, and a constraint never helps") {
   const std::vector<std::string> free = {"launch.ranks=8", "parallel.mode=auto_parallel", "launch.machine=h100x8"};
   const double best = found(kGpt, free).search->best().trial.seconds;

@@ -15,6 +15,7 @@
 #include <exception>
 #include <numeric>
 
+#include "engine/graph/exchanged_bytes.h"
 #include "engine/runtime/comm/combine.h"
 #include "engine/runtime/comm/gloo_links.h"
 #include "engine/runtime/comm/peers.h"
@@ -23,9 +24,6 @@ namespace trainctl {
 namespace {
 
 using comm::GlooGroup;
-
-// Below this many bytes a member, each rank receives all operands and sums alone: one exchange, not two.
-constexpr int64_t kGatherAllBytes = 4096;
 
 class GlooCommunicator : public Communicator {
  public:
@@ -165,7 +163,7 @@ void GlooCommunicator::all_reduce(int number, const void* in, void* out, int64_t
   const auto p = static_cast<int64_t>(members.ranks.size());
   if (p == 1 || count == 0) return copy(out, in, count * byte_size(dtype));
   auto* to = static_cast<std::byte*>(out);
-  if (count < p || count * byte_size(dtype) <= kGatherAllBytes) {
+  if (count < p || count * byte_size(dtype) <= kAddedAloneBytes) {
     return gather_and_sum(members, to, static_cast<const std::byte*>(in), count, dtype);
   }
   std::vector<int64_t> slices(static_cast<size_t>(p));  // bytes

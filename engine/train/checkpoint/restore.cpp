@@ -18,8 +18,6 @@
 namespace trainctl {
 namespace {
 
-using StateKey = std::pair<std::string, std::string>;  // tensor, slot
-
 bool is_optimizer_slot(std::string_view slot) { return slot != kWeightSlot && slot != kStateSlot; }
 
 std::string text_of(const StateKey& key) {
@@ -36,28 +34,6 @@ const ServedTable* table_of(const PlannedJob& job, std::string_view tensor) {
   const auto found = std::find_if(job.tables.begin(), job.tables.end(),
                                   [&](const ServedTable& table) { return table.tensor == tensor; });
   return found == job.tables.end() ? nullptr : &*found;
-}
-
-/// Everything that the job keeps, with the shape of the whole tensor.
-std::map<StateKey, Shape> state_of(const PlannedJob& job) {
-  std::map<TensorId, int> groups;  // of updated parameters
-  if (job.graph.loss >= 0)
-    for (const Update& update : job.graph.updates)
-      if (!update.gradients.empty()) groups[update.parameter] = update.group;
-  std::map<StateKey, Shape> state;
-  for (const VariablePlan& v : job.plan.variables) {
-    const Tensor& tensor = job.graph.tensors[v.tensor];
-    const bool is_parameter = tensor.kind == TensorKind::parameter;
-    const ServedTable* table = table_of(job, tensor.name);
-    const Shape shape = table == nullptr ? v.global_shape : Shape{table->rows, table->units};
-    state[{tensor.name, std::string(is_parameter ? kWeightSlot : kStateSlot)}] = shape;
-    const auto group = groups.find(v.tensor);
-    if (!is_parameter || group == groups.end()) continue;
-    const OptimizerSpec& spec = job.spec.optimizer;
-    const Optimizer optimizer(spec.type, spec.settings_of(group->second));
-    for (const std::string& slot : optimizer.states()) state[{tensor.name, slot}] = shape;
-  }
-  return state;
 }
 
 /// Some rows of a table of this shape.
@@ -122,8 +98,29 @@ void restore_rows(const StoredRange& range, const StoredTensor& ids, PieceReader
 
 }  // namespace
 
+std::map<StateKey, Shape> kept_state(const PlannedJob& job) {
+  std::map<TensorId, int> groups;  // of updated parameters
+  if (job.graph.loss >= 0)
+    for (const Update& update : job.graph.updates)
+      if (!update.gradients.empty()) groups[update.parameter] = update.group;
+  std::map<StateKey, Shape> state;
+  for (const VariablePlan& v : job.plan.variables) {
+    const Tensor& tensor = job.graph.tensors[v.tensor];
+    const bool is_parameter = tensor.kind == TensorKind::parameter;
+    const ServedTable* table = table_of(job, tensor.name);
+    const Shape shape = table == nullptr ? v.global_shape : Shape{table->rows, table->units};
+    state[{tensor.name, std::string(is_parameter ? kWeightSlot : kStateSlot)}] = shape;
+    const auto group = groups.find(v.tensor);
+    if (!is_parameter || group == groups.end()) continue;
+    const OptimizerSpec& spec = job.spec.optimizer;
+    const Optimizer optimizer(spec.type, spec.settings_of(group->second));
+    for (const std::string& slot : optimizer.states()) state[{tensor.name, slot}] = shape;
+  }
+  return state;
+}
+
 StateDifference difference(const PlannedJob& job, const Manifest& manifest) {
-  std::map<StateKey, Shape> wanted = state_of(job);
+  std::map<StateKey, Shape> wanted = kept_state(job);
   if (is_imported(manifest))
     std::erase_if(wanted, [](const auto& item) { return is_optimizer_slot(item.first.second); });
   StateDifference found;

@@ -1,7 +1,9 @@
 // From a checkpoint back into the arenas of any plan.
 #pragma once
 
+#include <map>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "engine/runtime/executor.h"
@@ -10,6 +12,10 @@
 #include "engine/train/trainer.h"
 
 namespace trainctl {
+
+using StateKey = std::pair<std::string, std::string>;  ///< tensor, slot
+/// Everything that the job keeps, with the shape of the whole tensor.
+std::map<StateKey, Shape> kept_state(const PlannedJob& job);
 
 /// What a job keeps from step to step and what a checkpoint has, by "layer1.weight" or "layer1.weight:momentum".
 struct StateDifference {

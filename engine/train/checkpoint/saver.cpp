@@ -27,6 +27,19 @@ constexpr std::chrono::seconds kPatience{60};
 
 }  // namespace
 
+SaveBoard::Position board_position(const TrainPosition& position, const ValidationReport& validation) {
+  SaveBoard::Position said;
+  said.loss_sum = position.epoch.loss;
+  said.metric_sums = position.epoch.metrics;
+  said.steps = position.epoch.count;
+  said.is_finite = position.is_finite;
+  said.is_validated = !validation.values.empty() && validation.run_step == position.step;
+  for (size_t i = 0; said.is_validated && i < validation.values.size(); ++i)
+    said.validation[i] = validation.values[i].second;
+  for (size_t i = 0; i < validation.best.size(); ++i) said.best[i] = validation.best[i].second;
+  return said;
+}
+
 ImageMemory::ImageMemory(int fd, int64_t bytes) : fd_(fd) {
   if (bytes == 0) return;
   const auto size = static_cast<size_t>(bytes);
@@ -185,17 +198,7 @@ void Saver::reported(const TrainPosition& position) {
 }
 
 void Saver::tell() {
-  if (!tells_ || board_.saving() != position_.step) return;
-  SaveBoard::Position said;
-  said.loss_sum = position_.epoch.loss;
-  said.metric_sums = position_.epoch.metrics;
-  said.steps = position_.epoch.count;
-  said.is_finite = position_.is_finite;
-  said.is_validated = !validation_.values.empty() && validation_.run_step == position_.step;
-  for (size_t i = 0; said.is_validated && i < validation_.values.size(); ++i)
-    said.validation[i] = validation_.values[i].second;
-  for (size_t i = 0; i < validation_.best.size(); ++i) said.best[i] = validation_.best[i].second;
-  board_.tell(position_.step, said);
+  if (tells_ && board_.saving() == position_.step) board_.tell(position_.step, board_position(position_, validation_));
 }
 
 /// Waits until no save is under way but that of `step`. False if the writer has stopped writing.

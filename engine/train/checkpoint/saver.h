@@ -31,6 +31,9 @@ class ImageMemory {
   std::thread populate_;  ///< takes the pages before the first save needs them
 };
 
+/// What a checkpoint says of the steps before `position`, which may have been validated.
+SaveBoard::Position board_position(const TrainPosition& position, const ValidationReport& validation);
+
 class Saver {
  public:
   /// All must outlive it. `from`: where the run starts; `failures`: how often it has failed and was restarted.

@@ -11,17 +11,20 @@
 namespace trainctl {
 namespace {
 
-/// A box of a rank's own elements, which lie one after the other in the arena.
+/// A box of elements, which lie one after the other in the arena.
 struct Stored {
   SafetensorsEntry entry;
   int64_t offset = 0;  ///< in the arena
 };
 
-std::vector<Stored> stored_boxes(const Program& program) {
+std::vector<Stored> stored_boxes(const Program& program, StateShare share) {
   std::vector<Stored> all;
   for (const StoredRange& range : stored_ranges(program)) {
-    int64_t at = range.own_offset();
-    for (const Box& box : boxes_of(*range.variable, range.own_first, range.own_count)) {
+    const bool is_held = share == StateShare::held;
+    if (is_held && !range.is_fresh) continue;
+    const int64_t first = is_held ? range.first : range.own_first, count = is_held ? range.count : range.own_count;
+    int64_t at = is_held ? range.offset : range.own_offset();
+    for (const Box& box : boxes_of(*range.variable, first, count)) {
       Stored stored;
       stored.entry.name = piece_key(range.variable->name, range.slot, range.variable->global_shape, box);
       stored.entry.type = stored_type(range.dtype);
@@ -36,10 +39,10 @@ std::vector<Stored> stored_boxes(const Program& program) {
 
 }  // namespace
 
-StateImage::StateImage(const Program& program) {
+StateImage::StateImage(const Program& program, StateShare share) {
   std::vector<SafetensorsEntry> entries;
   std::map<std::string, int64_t> offsets;
-  for (Stored& stored : stored_boxes(program)) {
+  for (Stored& stored : stored_boxes(program, share)) {
     offsets[stored.entry.name] = stored.offset;
     entries.push_back(std::move(stored.entry));
   }

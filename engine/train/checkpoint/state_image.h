@@ -10,9 +10,15 @@
 
 namespace trainctl {
 
+/// What an image has of a rank's state.
+enum class StateShare : uint8_t {
+  own,  ///< what checkpoints take from this rank: all ranks' images together are the state, once
+  held  ///< all that the rank has; other ranks may have the same
+};
+
 class StateImage {
  public:
-  explicit StateImage(const Program& program);
+  explicit StateImage(const Program& program, StateShare share = StateShare::own);
 
   int64_t bytes() const { return bytes_; }
   const std::string& head() const { return head_; }

@@ -1,0 +1,36 @@
+// The bytes that a step moves within hosts and between them, from the programs that run.
+//
+// A collective over ranks of several hosts is a sum or gathering within each host, an exchange between one rank a host,
+// and a broadcast within each host (engine/runtime/comm/hosts_communicator.h). What is counted is exchanged_bytes of
+// each of these calls, and the size of each message.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "engine/compile/rank_classes.h"
+#include "engine/graph/collective.h"
+#include "engine/graph/dtype.h"
+
+namespace trainctl {
+
+struct HostTraffic {
+  int64_t within = 0, between = 0;
+  HostTraffic& operator+=(const HostTraffic& other) {
+    within += other.within;
+    between += other.between;
+    return *this;
+  }
+};
+
+/// Of one call, by a group with so many members on each of its hosts.
+HostTraffic traffic_of(Collective kind, const std::vector<int>& members, int64_t count, DType dtype);
+
+/// Of a step over all ranks, by purpose and kind ("send" for messages). `host_of`: by rank the number of its host.
+std::map<std::pair<std::string, std::string>, HostTraffic> traffic_of_step(const RankClasses& classes,
+                                                                           const std::vector<int>& host_of);
+
+}  // namespace trainctl

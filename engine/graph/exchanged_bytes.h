@@ -1,0 +1,24 @@
+// The bytes that the members of a collective have to receive from each other, over all of them; p members, n bytes of
+// the input of one:
+//
+//   all_reduce       2 (p - 1) n, or p (p - 1) n where each member adds alone: at most kAddedAloneBytes, or fewer
+//                    elements than members
+//   all_gather       p (p - 1) n
+//   reduce_scatter   (p - 1) n          all_to_all   (p - 1) n
+//   broadcast        (p - 1) n
+#pragma once
+
+#include <cstdint>
+
+#include "engine/graph/collective.h"
+#include "engine/graph/dtype.h"
+
+namespace trainctl {
+
+/// Sums of at most this many bytes go whole to each member, in one exchange instead of two.
+inline constexpr int64_t kAddedAloneBytes = 4096;
+
+/// `count`: elements, as a Communicator counts them.
+int64_t exchanged_bytes(Collective kind, int members, int64_t count, DType dtype);
+
+}  // namespace trainctl

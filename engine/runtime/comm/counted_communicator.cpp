@@ -1,0 +1,79 @@
+// See counted_communicator.h.
+#include "engine/runtime/comm/counted_communicator.h"
+
+#include <map>
+#include <vector>
+
+#include "engine/graph/exchanged_bytes.h"
+
+namespace trainctl {
+namespace {
+
+class CountedCommunicator : public Communicator {
+ public:
+  CountedCommunicator(std::unique_ptr<Communicator> counted, std::atomic<int64_t>& bytes)
+      : counted_(std::move(counted)), bytes_(bytes) {}
+
+  int rank() const override { return counted_->rank(); }
+  int num_ranks() const override { return counted_->num_ranks(); }
+  int open_group(const std::vector<int>& ranks) override {
+    const int group = counted_->open_group(ranks);
+    members_[group] = ranks.front() == rank() ? static_cast<int>(ranks.size()) : 0;
+    return group;
+  }
+  void register_arena(void* base, int64_t bytes) override { counted_->register_arena(base, bytes); }
+
+  void all_reduce(int group, const void* in, void* out, int64_t count, DType dtype) override {
+    add(group, Collective::all_reduce, count, dtype);
+    counted_->all_reduce(group, in, out, count, dtype);
+  }
+  void all_gather(int group, const void* in, void* out, int64_t count, DType dtype) override {
+    add(group, Collective::all_gather, count, dtype);
+    counted_->all_gather(group, in, out, count, dtype);
+  }
+  void reduce_scatter(int group, const void* in, void* out, int64_t count, DType dtype) override {
+    add(group, Collective::reduce_scatter, count, dtype);
+    counted_->reduce_scatter(group, in, out, count, dtype);
+  }
+  void all_to_all(int group, const void* in, void* out, int64_t count, DType dtype) override {
+    add(group, Collective::all_to_all, count, dtype);
+    counted_->all_to_all(group, in, out, count, dtype);
+  }
+  void broadcast(int group, const void* in, void* out, int64_t count, DType dtype, int root) override {
+    add(group, Collective::broadcast, count, dtype);
+    counted_->broadcast(group, in, out, count, dtype, root);
+  }
+  void barrier(int group) override { counted_->barrier(group); }
+
+  int64_t send(int peer, const void* data, int64_t bytes) override {
+    bytes_ += bytes;
+    return counted_->send(peer, data, bytes);
+  }
+  void wait_send(int peer, int64_t sequence) override { counted_->wait_send(peer, sequence); }
+  void recv(int peer, void* data, int64_t bytes) override { counted_->recv(peer, data, bytes); }
+
+  void set_position(RankPosition position) override { counted_->set_position(position); }
+  RankPosition position_of(int rank) const override { return counted_->position_of(rank); }
+  std::optional<CommError> hopeless(const std::string& call, const std::vector<int>& missing,
+                                    bool late) const override {
+    return counted_->hopeless(call, missing, late);
+  }
+
+ private:
+  void add(int group, Collective kind, int64_t count, DType dtype) {
+    if (const int members = members_.at(group); members > 1) bytes_ += exchanged_bytes(kind, members, count, dtype);
+  }
+
+  const std::unique_ptr<Communicator> counted_;
+  std::atomic<int64_t>& bytes_;
+  std::map<int, int> members_;  ///< of each group of which this rank is the first; 0 for the others
+};
+
+}  // namespace
+
+std::unique_ptr<Communicator> make_counted_communicator(std::unique_ptr<Communicator> counted,
+                                                        std::atomic<int64_t>& bytes) {
+  return std::make_unique<CountedCommunicator>(std::move(counted), bytes);
+}
+
+}  // namespace trainctl

@@ -1,0 +1,28 @@
+// A state from images that have parts of it several times, as replicas do: which pieces are the state once.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "engine/train/checkpoint/safetensors.h"
+#include "engine/train/job.h"
+
+namespace trainctl {
+
+struct Cover {
+  std::vector<std::vector<std::string>> pieces;  ///< by image: the names of the entries that are taken
+  int64_t bytes = 0;                             ///< of all of them
+  std::string missing;                           ///< "layer3.weight:momentum", which no image has whole; empty: nothing
+};
+
+/// `images`: by image its entries (state_image.h). Large pieces are taken first, and of equal ones that of the first
+/// image. Pieces that overlap only in part count as missing: ranks cut the same state alike.
+Cover cover_state(const PlannedJob& job, const std::vector<std::vector<SafetensorsEntry>>& images);
+
+/// An image with these pieces of another one. Throws EnvError if that is none.
+std::vector<std::byte> image_of(std::span<const std::byte> image, const std::vector<std::string>& pieces);
+
+}  // namespace trainctl

@@ -1,0 +1,105 @@
+// launch.elastic: which hosts a run uses from one loss to the next, and what the changes cost.
+#include "cli/launch/elastic.h"
+
+#include <doctest/doctest.h>
+
+#include <nlohmann/json.hpp>
+
+#include "engine/spec/parse.h"
+
+using namespace trainctl;
+
+namespace {
+
+JobSpec job_of(const std::string& launch) {
+  return parse_job(
+      "dataset: {type: random, shape: [8], label_dtype: f32, batch: 24}\n"
+      "network: [{name: fc, type: dense, units: 4}]\n"
+      "loss: mse\n"
+      "train: {checkpoint: auto}\n"
+      "parallel: {mode: data_parallel}\n"
+      "launch: " +
+          launch + "\n",
+      "job.yaml");
+}
+
+std::vector<RankReport> reports_of(const Cluster& cluster, const std::string& host, const std::string& why) {
+  std::vector<RankReport> reports(cluster.places.size());
+  for (const RankPlace& place : cluster.places)
+    if (place.host == host) reports[static_cast<size_t>(place.rank)].host_lost = why;
+  return reports;
+}
+
+std::vector<std::string> hosts_of(const JobSpec& job) { return job.launch.hosts; }
+
+}  // namespace
+
+TEST_CASE("elastic: without a lost host the job has the ranks of the others, or fewer, down to min_ranks") {
+  const JobSpec job = job_of("{ranks: 6, hosts: ['a:2', 'b:3', 'c:1'], elastic: 2}");
+  Elastic elastic(job);
+  const Cluster cluster = several_hosts(job);
+  CHECK(elastic.note_lost(cluster, reports_of(cluster, "b", "has not answered for 3 s")) ==
+        "host b has not answered for 3 s");
+  std::string fault;
+  const auto jobs = elastic.jobs(fault);
+  REQUIRE(jobs.size() == 2);
+  CHECK(jobs[0].launch.ranks == 3);
+  CHECK(hosts_of(jobs[0]) == std::vector<std::string>{"a:2", "c:1"});
+  CHECK(jobs[1].launch.ranks == 2);
+  CHECK(hosts_of(jobs[1]) == std::vector<std::string>{"a:2"});
+}
+
+TEST_CASE("elastic: a host that is lost is noted once, and an end without a lost host changes nothing") {
+  const JobSpec job = job_of("{ranks: 4, hosts: ['a:2', 'b:2'], elastic: 1}");
+  Elastic elastic(job);
+  const Cluster cluster = several_hosts(job);
+  CHECK(elastic.note_lost(cluster, std::vector<RankReport>(4)).empty());
+  CHECK_FALSE(elastic.note_lost(cluster, reports_of(cluster, "a", "has lost its agent")).empty());
+  CHECK(elastic.note_lost(cluster, reports_of(cluster, "a", "has lost its agent")).empty());
+  CHECK(elastic.take_back().empty());  // it has not answered
+}
+
+TEST_CASE("elastic: a host that does not start again is lost too, and one that never started is an error") {
+  const JobSpec job = job_of("{ranks: 4, hosts: ['a:2', 'b:2'], elastic: 1}");
+  const Cluster cluster = several_hosts(job);
+  std::vector<RankReport> reports(4);
+  reports[2].start_error = reports[3].start_error = "host b cannot be reached: No route to host";
+  Elastic first(job);
+  CHECK(first.note_lost(cluster, reports).empty());
+  Elastic later(job);
+  later.changed({.why = "host a is back"});
+  CHECK(later.note_lost(cluster, reports) == "host b cannot be reached: No route to host");
+}
+
+TEST_CASE("elastic: fewer ranks than min_ranks are no job") {
+  const JobSpec job = job_of("{ranks: 4, hosts: ['a:1', 'b:3'], elastic: 2}");
+  Elastic elastic(job);
+  const Cluster cluster = several_hosts(job);
+  elastic.note_lost(cluster, reports_of(cluster, "b", "has lost its agent"));
+  std::string fault;
+  CHECK(elastic.jobs(fault).empty());
+}
+
+TEST_CASE("elastic: a change costs the time without a step, and the steps that are done again") {
+  Elastic elastic(job_of("{ranks: 4, hosts: ['a:2', 'b:2'], elastic: 1}"));
+  for (int64_t step = 1; step <= 100; ++step)
+    CHECK(elastic.progressed(step, 10 + 0.1 * static_cast<double>(step)).empty());
+  CHECK(elastic.last_step() == 100);
+  elastic.changed({.why = "host b has not answered for 3 s",
+                   .ranks_before = 4,
+                   .ranks = 2,
+                   .last_step = 100,
+                   .resumed_step = 90,
+                   .begin_seconds = elastic.last_step_seconds()});
+  CHECK(elastic.progressed(90, 24.5).empty());  // nothing that counts is done
+  CHECK(elastic.progressed(91, 25) ==
+        "host b has not answered for 3 s: 2 ranks instead of 4, on after step 90; lost 10 steps and 5.0 s");
+  CHECK(elastic.progressed(92, 25.1).empty());
+  const auto report = elastic.report();
+  REQUIRE(report["changes"].size() == 1);
+  CHECK(report["changes"][0]["paused_seconds"].get<double>() == doctest::Approx(5));
+  CHECK(report["changes"][0]["redone_seconds"].get<double>() == doctest::Approx(1));
+  // From the first step at 10.1 s to 25.1 s, of which 5 s were without a step and 1 s was done again.
+  CHECK(report["goodput"].get<double>() == doctest::Approx(9.0 / 15));
+  CHECK(elastic.summary().starts_with("goodput 60 %: hosts changed 1 times, 10 steps done again"));
+}

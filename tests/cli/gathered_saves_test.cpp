@@ -1,0 +1,181 @@
+// Saves over hosts: the launcher's side and two hosts' sides, with the words between them (cli/worker/host_saves.h).
+#include "cli/launch/gathered_saves.h"
+
+#include <doctest/doctest.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <cstring>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "cli/worker/host_saves.h"
+
+using namespace trainctl;
+
+namespace {
+
+std::shared_ptr<SharedMemory> board(int ranks) {
+  return SharedMemory::create(std::vector<int64_t>(static_cast<size_t>(ranks), 0));
+}
+
+std::vector<int> memories(int count) {
+  std::vector<int> fds;
+  for (int i = 0; i < count; ++i) fds.push_back(memfd_create("test", MFD_CLOEXEC));
+  return fds;
+}
+
+std::string text_of(int fd) {
+  std::string text(1 << 20, '\0');
+  const ssize_t got = pread(fd, text.data(), text.size(), 0);
+  text.resize(static_cast<size_t>(std::max<ssize_t>(got, 0)));
+  return text;
+}
+
+/// A launcher and hosts with these ranks.
+struct Scene {
+  explicit Scene(std::vector<std::vector<int>> ranks_of_hosts, int64_t first = -1)
+      : ranks(std::move(ranks_of_hosts)),
+        all(static_cast<int>(ranks.front().size() + ranks.back().size())),
+        memory(board(all)),
+        images(memories(all)),
+        launcher(memory, images, first < 0 ? 0 : first) {
+    for (const auto& of_host : ranks) {
+      boards.push_back(board(all));
+      hosts.push_back(std::make_unique<HostSaves>(boards.back(), of_host, first));
+    }
+  }
+  ~Scene() {
+    for (const int fd : images) close(fd);
+  }
+  /// All words both ways, until there are none.
+  void talk() {
+    for (bool spoke = true; spoke;) {
+      spoke = false;
+      for (size_t host = 0; host < hosts.size(); ++host)
+        while (const auto word = hosts[host]->next()) {
+          REQUIRE(launcher.take(*word, ranks[host]));
+          spoke = true;
+        }
+      for (const hosts::SaveWord& word : launcher.words()) {
+        for (const auto& host : hosts) host->take(word);
+        spoke = true;
+      }
+    }
+  }
+  /// A rank asks whether the state before `step` is saved, and waits for the answer.
+  bool asks(size_t host, int64_t step, bool due = true) {
+    bool answer = false;
+    std::thread rank([&] { answer = boards[host]->saves().saves_before(step, [&](int64_t) { return due; }); });
+    for (int i = 0; i < 200; ++i) {
+      talk();
+      usleep(1000);
+    }
+    rank.join();
+    return answer;
+  }
+  /// A rank's copy is in its host's memory.
+  void copies(size_t host, int rank, int64_t step, const std::string& state) {
+    REQUIRE(ftruncate(hosts[host]->image(rank), static_cast<off_t>(state.size())) == 0);
+    REQUIRE(pwrite(hosts[host]->image(rank), state.data(), state.size(), 0) == static_cast<ssize_t>(state.size()));
+    boards[host]->status(rank).copied = static_cast<uint64_t>(step) + 1;
+  }
+  bool is_copied(int rank, int64_t step) const {
+    return memory->status(rank).copied == static_cast<uint64_t>(step) + 1;
+  }
+
+  const std::vector<std::vector<int>> ranks;
+  const int all;
+  std::shared_ptr<SharedMemory> memory;
+  const std::vector<int> images;
+  GatheredSaves launcher;
+  std::vector<std::shared_ptr<SharedMemory>> boards;
+  std::vector<std::unique_ptr<HostSaves>> hosts;
+};
+
+}  // namespace
+
+TEST_CASE("gathered saves: all hosts get one answer, and all images come to the launcher, of any size") {
+  Scene scene({{0, 1}, {2}});
+  CHECK(scene.asks(0, 10));
+  CHECK(scene.asks(1, 10));
+  CHECK(scene.memory->saves().saving() == 10);
+  const std::string large(700'000, 'x');  // more than one piece
+  scene.copies(0, 0, 10, "state of 0");
+  scene.copies(0, 1, 10, large);
+  scene.copies(1, 2, 10, "");
+  scene.boards[0]->saves().tell(10, {.loss_sum = 1.5});
+  scene.talk();
+  CHECK(text_of(scene.images[0]) == "state of 0");
+  CHECK(text_of(scene.images[1]) == large);
+  for (int rank = 0; rank < 3; ++rank) CHECK(scene.is_copied(rank, 10));
+  CHECK(scene.memory->saves().is_told(10));
+  CHECK(scene.memory->saves().position().loss_sum == 1.5);
+}
+
+TEST_CASE("gathered saves: while a save is written the next is refused, and asked for once that is done") {
+  Scene scene({{0}, {1}});
+  CHECK(scene.asks(0, 10));
+  CHECK(scene.asks(1, 10));
+  CHECK_FALSE(scene.asks(0, 20));
+  CHECK_FALSE(scene.asks(1, 20));
+  CHECK_FALSE(scene.launcher.wants_hold());
+  scene.memory->status(0).finished_steps = 21;
+  scene.memory->saves().finished(true);  // by the process that writes
+  scene.talk();
+  CHECK(scene.boards[0]->saves().written() == 1);
+  CHECK(scene.boards[1]->saves().saving() == -1);
+  CHECK(scene.launcher.wants_hold());  // the refused one is made up for
+  scene.launcher.held(23);
+  scene.talk();
+  for (size_t host = 0; host < 2; ++host) {
+    CHECK(scene.boards[host]->saves().saves_before(23, [](int64_t) { return false; }));
+    CHECK(scene.boards[host]->saves().saving() == 23);
+  }
+}
+
+TEST_CASE("gathered saves: a save at any time is one that all gates are held for, and never of the run's first state") {
+  Scene scene({{0}, {1}}, 40);
+  scene.boards[1]->saves().ask();
+  scene.talk();
+  CHECK_FALSE(scene.launcher.wants_hold());  // no step is done
+  scene.memory->status(0).finished_steps = 41;
+  CHECK(scene.launcher.wants_hold());
+  scene.launcher.held(40);
+  CHECK(scene.memory->saves().saving() == -1);
+  scene.launcher.held(42);
+  CHECK(scene.memory->saves().saving() == 42);
+  CHECK_FALSE(scene.launcher.wants_hold());
+}
+
+TEST_CASE("gathered saves: an image that changes its size has the new one, and no old bytes") {
+  Scene scene({{0}, {1}});
+  for (const int64_t step : {10, 20}) {
+    CHECK(scene.asks(0, step));
+    CHECK(scene.asks(1, step));
+    scene.copies(0, 0, step, step == 10 ? "a longer state" : "short");
+    scene.copies(1, 1, step, "b");
+    scene.boards[0]->saves().tell(step, {});
+    scene.talk();
+    CHECK(text_of(scene.images[0]) == (step == 10 ? "a longer state" : "short"));
+    CHECK(scene.is_copied(0, step));
+    scene.memory->saves().finished(true);
+    scene.talk();
+  }
+}
+
+TEST_CASE("gathered saves: what no host says is refused") {
+  Scene scene({{0}, {1}});
+  const auto takes = [&](hosts::SaveWord word) { return scene.launcher.take(word, {1}); };
+  CHECK_FALSE(takes({.name = "wanted", .number = -1}));
+  CHECK_FALSE(takes({.name = "told", .number = 1, .text = "short"}));
+  CHECK_FALSE(takes({.name = "sized", .rank = 0, .number = 5}));  // another host's rank
+  CHECK_FALSE(takes({.name = "sized", .rank = 1, .number = -5}));
+  CHECK(takes({.name = "sized", .rank = 1, .number = 5}));
+  CHECK_FALSE(takes({.name = "image", .rank = 1, .number = 3, .text = "more"}));
+  CHECK_FALSE(takes({.name = "image", .rank = 1, .number = -1, .text = "x"}));
+  CHECK(takes({.name = "image", .rank = 1, .number = 1, .text = "more"}));
+  CHECK_FALSE(takes({.name = "nonsense", .rank = 1}));
+}

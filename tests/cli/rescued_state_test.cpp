@@ -1,0 +1,223 @@
+// launch.elastic: what ranks hold in memory, and how the launcher takes it from the hosts that are left.
+#include "cli/launch/rescued_state.h"
+
+#include <doctest/doctest.h>
+#include <unistd.h>
+
+#include <cstring>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <stdexcept>
+
+#include "cli/launch/losses.h"
+#include "cli/worker/held_states.h"
+#include "engine/spec/parse.h"
+#include "engine/train/checkpoint/held_state.h"
+#include "engine/train/job.h"
+
+using namespace trainctl;
+
+namespace {
+
+PlannedJob job_of(const std::string& parallel, const std::string& launch) {
+  return plan_job(
+      parse_job("name: held\n"
+                "dataset: {type: random, shape: [8], label_dtype: f32, batch: 16, samples: 64}\n"
+                "network: [{name: fc1, type: dense, units: 12}, {name: fc2, type: dense, units: 1}]\n"
+                "loss: mse\n"
+                "optimizer: {type: adam, learning_rate: 0.1}\n"
+                "train: {steps: 20, checkpoint: auto}\n"
+                "parallel: " +
+                    parallel + "\nlaunch: " + launch + "\n",
+                "job.yaml"));
+}
+
+const char* const kData = "{mode: data_parallel}";
+const char* const kTwoHosts = "{ranks: 4, hosts: ['a:2', 'b:2'], elastic: 2, device: cpu}";
+
+/// An arena in which all bytes say which step is next. `fails`: it can be read so often, and then the rank dies.
+class Arena : public Executor {
+ public:
+  explicit Arena(const Program& program) : bytes_(static_cast<size_t>(program.arena_bytes)) {}
+  void set(int64_t step) { std::fill(bytes_.begin(), bytes_.end(), static_cast<std::byte>(step)); }
+  int fails = -1;
+
+  void read(int64_t offset, void* to, int64_t bytes) override {
+    if (fails == 0) throw std::runtime_error("killed");
+    if (fails > 0) --fails;
+    std::memcpy(to, bytes_.data() + offset, static_cast<size_t>(bytes));
+  }
+  const InputLayout& inputs() const override { throw std::logic_error("not for this test"); }
+  void start_step(const std::byte*, const StepScalars&) override {}
+  float finish_step(std::span<float>) override { return 0; }
+  int max_in_flight() const override { return 1; }
+  std::unique_ptr<Executor> beside(const Program&, const ExecutorOptions&) override { return nullptr; }
+  HostBlock allocate_inputs(int64_t) override { throw std::logic_error("not for this test"); }
+  void write(int64_t, const void*, int64_t) override {}
+  void prepare_copy(const std::vector<StateCopy>&, std::byte*) override {}
+  void begin_copy() override {}
+  bool is_copied(bool) override { return true; }
+
+ private:
+  std::vector<std::byte> bytes_;
+};
+
+/// A rank that holds its state in a host's memory.
+struct Rank {
+  Rank(const PlannedJob& job, int number, const HeldStates& host)
+      : program(compile(job, number)), arena(program), holder(program, dup(host.memory(number)), {}) {
+    holder.add_to(hooks);
+  }
+  /// The states before all steps up to this one.
+  void reaches(int64_t last) {
+    for (int64_t step = 0; step <= last; ++step) starts(step);
+  }
+  void starts(int64_t step) {
+    TrainPosition position;
+    position.step = step;
+    position.epoch.loss = static_cast<double>(step);
+    if (step > 0) hooks.reported(position);
+    arena.set(step);
+    hooks.at_step(step, arena);
+  }
+
+  const Program program;
+  Arena arena;
+  TrainHooks hooks;
+  StateHolder holder;
+};
+
+/// All words, until neither side has one.
+void talk(RescuedState& launcher, const std::vector<std::pair<HeldStates*, std::vector<int>>>& hosts) {
+  for (bool spoke = true; spoke;) {
+    spoke = false;
+    for (const hosts::SaveWord& word : launcher.words()) {
+      for (const auto& [host, ranks] : hosts) CHECK(host->take(word));
+      spoke = true;
+    }
+    for (const auto& [host, ranks] : hosts)
+      while (const auto word = host->next()) {
+        CHECK(RescuedState::knows(*word));
+        CHECK(launcher.take(*word, ranks));
+        spoke = true;
+      }
+  }
+}
+
+/// Whether all data of the images are those before this step, and there are so many bytes of them.
+void check_state(const RescuedState& rescued, int64_t step, int64_t bytes) {
+  int64_t found = 0;
+  for (const auto& image : rescued.images(4)) {
+    if (image.empty()) continue;
+    const std::span<const uint8_t> all(reinterpret_cast<const uint8_t*>(image.data()), image.size());
+    const SafetensorsHeader header = parse_safetensors_header(all, static_cast<int64_t>(all.size()), "an image");
+    for (size_t at = static_cast<size_t>(header.data_at); at < all.size(); ++at) REQUIRE(all[at] == step);
+    found += header.data_bytes();
+  }
+  CHECK(found == bytes);
+}
+
+constexpr int64_t kStateBytes = 3 * 4 * (8 * 12 + 12 + 12 + 1);  // weights and two states of adam
+
+}  // namespace
+
+TEST_CASE("held state: of replicas one host has everything, and the newest step that all its ranks hold is taken") {
+  const PlannedJob job = job_of(kData, kTwoHosts);
+  HeldStates b({2, 3});
+  Rank two(job, 2, b), three(job, 3, b);
+  two.reaches(7);
+  three.reaches(6);  // it was still at the end of the step before
+  RescuedState rescued(job);
+  rescued.begin({{2, 3}});
+  CHECK(rescued.waits().has_value());
+  talk(rescued, {{&b, {2, 3}}});
+  CHECK(rescued.why() == "");
+  REQUIRE(rescued.is_complete());
+  CHECK_FALSE(rescued.waits().has_value());
+  CHECK(rescued.step() == 6);
+  CHECK(rescued.position().loss_sum == 6);
+  check_state(rescued, 6, kStateBytes);
+}
+
+TEST_CASE("held state: a rank that dies while it copies has the state before") {
+  const PlannedJob job = job_of(kData, kTwoHosts);
+  HeldStates b({2, 3});
+  Rank two(job, 2, b), three(job, 3, b);
+  two.reaches(7);
+  three.reaches(6);
+  three.arena.fails = 1;
+  CHECK_THROWS(three.starts(7));
+  CHECK(HeldState(b.memory(3)).steps() == std::vector<int64_t>{6});
+  RescuedState rescued(job);
+  rescued.begin({{2, 3}});
+  talk(rescued, {{&b, {2, 3}}});
+  REQUIRE(rescued.is_complete());
+  CHECK(rescued.step() == 6);
+  check_state(rescued, 6, kStateBytes);
+}
+
+TEST_CASE("held state: with no step in common, or a rank that has none yet, nothing is taken") {
+  const PlannedJob job = job_of(kData, kTwoHosts);
+  HeldStates b({2, 3});
+  Rank two(job, 2, b), three(job, 3, b);
+  two.reaches(7);
+  three.reaches(4);
+  RescuedState rescued(job);
+  rescued.begin({{2, 3}});
+  talk(rescued, {{&b, {2, 3}}});
+  CHECK_FALSE(rescued.is_complete());
+  CHECK(rescued.why() == "the ranks have no step in common");
+  CHECK_FALSE(rescued.waits().has_value());
+}
+
+TEST_CASE("held state: shards of the optimizer that the lost host had are missing, and named") {
+  const PlannedJob job = job_of("{mode: data_parallel, optimizer_shard: {level: 2, min_kb: 0}}", kTwoHosts);
+  HeldStates b({2, 3});
+  Rank two(job, 2, b), three(job, 3, b);
+  two.reaches(3);
+  three.reaches(3);
+  RescuedState rescued(job);
+  rescued.begin({{2, 3}});
+  talk(rescued, {{&b, {2, 3}}});
+  CHECK_FALSE(rescued.is_complete());
+  CHECK(rescued.why().starts_with("no rank that is left has fc1."));
+}
+
+TEST_CASE("held state: all hosts together have shards once, whichever they are") {
+  const PlannedJob job = job_of("{mode: data_parallel, optimizer_shard: {level: 3, min_kb: 0}}", kTwoHosts);
+  HeldStates a({0, 1}), b({2, 3});
+  Rank zero(job, 0, a), one(job, 1, a), two(job, 2, b), three(job, 3, b);
+  for (Rank* rank : {&zero, &one, &two, &three}) rank->reaches(5);
+  RescuedState rescued(job);
+  rescued.begin({{0, 1}, {2, 3}});
+  talk(rescued, {{&a, {0, 1}}, {&b, {2, 3}}});
+  REQUIRE(rescued.is_complete());
+  check_state(rescued, 5, kStateBytes);
+}
+
+TEST_CASE("held state: words that no host says are refused") {
+  const PlannedJob job = job_of(kData, kTwoHosts);
+  RescuedState rescued(job);
+  CHECK_FALSE(rescued.take({.name = "held", .rank = 2, .number = 1}, {2, 3}));  // it was not asked
+  rescued.begin({{2, 3}});
+  CHECK_FALSE(rescued.take({.name = "held", .rank = 1, .number = 1}, {2, 3}));
+  CHECK_FALSE(rescued.take({.name = "held", .rank = 2, .number = -1}, {2, 3}));
+  CHECK_FALSE(rescued.take({.name = "head", .rank = 2, .number = 10, .text = "no head"}, {2, 3}));
+  CHECK_FALSE(rescued.take({.name = "offered", .rank = 3}, {2, 3}));  // not the host's first
+  CHECK_FALSE(rescued.take({.name = "held_part", .rank = 2, .number = 0, .text = "x"}, {2, 3}));
+  CHECK_FALSE(rescued.take({.name = "held_end", .rank = 2}, {2, 3}));
+}
+
+TEST_CASE("plan: which losses of a host the others' memory covers, and what moves") {
+  const auto replicas = losses_report(job_of(kData, kTwoHosts));
+  REQUIRE(replicas.size() == 2);
+  CHECK(replicas[0]["host"] == "a");
+  CHECK(replicas[0]["covered"] == true);
+  CHECK(replicas[0]["bytes"] == 2 * kStateBytes);
+  const auto shards = losses_report(job_of("{mode: data_parallel, optimizer_shard: {level: 2, min_kb: 0}}", kTwoHosts));
+  CHECK(shards[1]["covered"] == false);
+  CHECK(shards[1]["missing"].get<std::string>().starts_with("fc"));
+  const auto stages = losses_report(job_of("{mode: semi_auto_parallel, stages: 2}", kTwoHosts));
+  CHECK(stages[0]["missing"] == "fc1.bias:exp_avg");
+  CHECK(losses_report(job_of(kData, "{ranks: 4, hosts: ['a:2', 'b:2'], device: cpu}")).is_null());
+}

@@ -1,0 +1,124 @@
+"""The plans of tests/equivalence on 2 to 4 test hosts (network.py): same losses as one rank, and the bytes within and between hosts that
+`trainctl plan` says are those that the ranks count, and those that the hosts' interfaces see.
+
+    python3 tests/hosts/equivalence.py TRAINCTL TEST_EQUIVALENCE [--every 8] [--only WORDS] [--seed 1]
+
+Every `--every`th plan of the table that has at least two ranks, each on hosts drawn by its seed. The interface also sees headers, ssh's
+stream of logs and statuses, and what connections say at their start: it must count at least the planned bytes, and at most
+the planned bytes, a tenth of them, and 256 KB a host. Needs root, as hosts_test.py; exits with 77 and the reason where it cannot.
+"""
+import argparse
+import json
+import pathlib
+import random
+import shlex
+import subprocess
+import sys
+import tempfile
+import time
+
+import network
+from hosts_test import require
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+ALIKE = "train.checkpoint=null"
+NOISE_BYTES = 256_000  # of a host, for all that is not training
+
+
+def table(program):
+    said = subprocess.run([program, "--no-skip", "-tc=the table of plans*"], capture_output=True, text=True, check=True)
+    return [json.loads(line) for line in said.stdout.splitlines() if line.startswith("{")]
+
+
+def ranks_of(plan):
+    numbers = [int(field.split("=")[1]) for field in plan["plan"] if field.startswith("launch.ranks=")]
+    return numbers[-1] if numbers else 1
+
+
+def drawn_hosts(ranks, chance):
+    """2 to 4 hosts with at least one rank each."""
+    count = min(ranks, chance.randint(2, 4))
+    cuts = sorted(chance.sample(range(1, ranks), count - 1))
+    return [f"{host}:{end - begin}" for host, begin, end in zip("abcd", [0, *cuts], [*cuts, ranks])]
+
+
+def sent_between_hosts(hosts):
+    """Bytes that the interfaces of all hosts have sent to other hosts."""
+    total = 0
+    for host in hosts.values():
+        counted = network.quiet("ip", "netns", "exec", host.namespace, "cat", "/sys/class/net/eth0/statistics/tx_bytes", check=False)
+        total += int(counted.stdout or 0)
+    return total
+
+
+class Runs:
+    def __init__(self, hosts, trainctl):
+        self.hosts, self.trainctl, self.number, self.references = hosts, trainctl, 0, {}
+
+    def run(self, job, fields):
+        self.number += 1
+        logs = pathlib.Path(self.hosts.folder) / f"logs.{self.number}"
+        words = [self.trainctl, "run", str(ROOT / f"tests/jobs/{job}.yaml"), ALIKE, f"launch.log_dir={logs}", *fields]
+        result = self.hosts.run(shlex.join(words), timeout=300)
+        require(result.returncode == 0, f"{shlex.join(words)}\n{result.stdout[-2000:]}{result.stderr[-2000:]}")
+        lines = [json.loads(line) for line in (logs / "1/metrics.jsonl").read_text().splitlines()]
+        losses = {line["run_step"]: line["loss"] for line in lines if "loss" in line and "run_step" in line}
+        return losses, json.loads((logs / "1/outcome.json").read_text()), json.loads((logs / "1/plan.json").read_text())
+
+    def reference(self, plan):
+        key = plan["reference"] + str(plan["same"])
+        if key not in self.references:
+            self.references[key] = self.run(plan["reference"], plan["same"])[0]
+        return self.references[key]
+
+
+def judge(runs, plan, chance):
+    expected = runs.reference(plan)
+    hosts = drawn_hosts(ranks_of(plan), chance)
+    before = sent_between_hosts(runs.hosts.hosts)
+    losses, outcome, planned = runs.run(plan["job"], [*plan["same"], *plan["plan"], f"launch.hosts=[{', '.join(hosts)}]"])
+    seen = sent_between_hosts(runs.hosts.hosts) - before
+    require(len(expected) == 100 and losses.keys() == expected.keys(), f"steps {sorted(losses)}")
+    worst = max(abs(losses[step] - expected[step]) / abs(expected[step]) for step in expected)
+    require(worst < plan["tolerance"], f"losses differ by {worst:.2g}, more than {plan['tolerance']:g}")
+    traffic, step = outcome["traffic"], planned["launch"]["traffic"]
+    require(traffic["steps"] == 100, f"{traffic}")
+    for where in ("within", "between"):
+        require(traffic[where] == 100 * step[where] == traffic[f"planned_{where}"], f"{where} hosts: {traffic}, planned {step[where]} a step")
+    most = 1.1 * traffic["between"] + NOISE_BYTES * len(hosts)
+    require(traffic["between"] <= seen <= most, f"the interfaces have sent {seen}, planned are {traffic['between']}")
+    return (f"on {' '.join(hosts)}: losses within {worst:.1e}; a step moves {step['within']:,} bytes within and {step['between']:,} between "
+            f"hosts, as planned; the interfaces sent {seen / max(1, traffic['between']):.2f} times that")
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("trainctl")
+    parser.add_argument("test_equivalence")
+    parser.add_argument("--every", type=int, default=8)
+    parser.add_argument("--only", help="plans whose name has these words")
+    parser.add_argument("--seed", type=int, default=1)
+    options = parser.parse_args()
+    reason = network.missing()
+    if reason:
+        print("skipped: " + reason)
+        return 77
+    plans = [plan for plan in table(options.test_equivalence) if ranks_of(plan) > 1]
+    plans = [plan for plan in plans if options.only in plan["name"]] if options.only else plans[::options.every]
+    wrong = 0
+    with tempfile.TemporaryDirectory(prefix="hosts.", dir=pathlib.Path(options.trainctl).resolve().parent) as folder:
+        with network.Network(folder, list("abcd")) as hosts:
+            runs = Runs(hosts, str(pathlib.Path(options.trainctl).resolve()))
+            for number, plan in enumerate(plans):
+                begin = time.monotonic()
+                try:
+                    said = judge(runs, plan, random.Random(options.seed * 1000 + number))
+                except (AssertionError, OSError, subprocess.SubprocessError, ValueError, KeyError) as error:
+                    said, wrong = f"WRONG: {type(error).__name__} {error}", wrong + 1
+                print(f"{plan['name']:60} {time.monotonic() - begin:5.1f} s  {said}", flush=True)
+    print(f"{len(plans)} plans, {wrong} wrong")
+    return 1 if wrong else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
