@@ -94,7 +94,7 @@ int plan(const Options& options) {
   nlohmann::ordered_json report = planned.json;
   if (report.contains("search")) report["search"] = top_of(report["search"], static_cast<size_t>(options.top));
   if (!options.write.empty()) write_job(job.spec, options.write);
-  if (!options.timeline.empty()) write_timeline(job, *planned.simulated, *planned.step, options.timeline);
+  if (!options.timeline.empty()) write_timeline(job, planned.simulated(), *planned.step, options.timeline);
   std::cout << (options.json ? report.dump(2) + "\n"
                              : render_plan(report, style_of(options)) + render_launch(report["launch"]))
             << std::flush;

@@ -23,10 +23,9 @@ Json validation_json(const PlannedJob& job, RankClasses& classes) {
 }
 
 void add_estimate(const PlannedJob& job, JobReport& report) {
-  report.simulated =
-      job.plan.is_asynchronous() ? compile_unverified(job.graph, job.plan, job.spec, job.cost) : report.classes;
-  report.step = simulate(*report.simulated, job.cost.machine());
-  report.json["estimate"] = estimate_report(*report.simulated, job.cost.machine(), *report.step);
+  if (job.plan.is_asynchronous()) report.alone = compile_unverified(job.graph, job.plan, job.spec, job.cost);
+  report.step = job.compiled ? job.compiled->step : simulate(report.simulated(), job.cost.machine());
+  report.json["estimate"] = estimate_report(report.simulated(), job.cost.machine(), *report.step);
 }
 
 }  // namespace

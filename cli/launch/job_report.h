@@ -12,9 +12,11 @@ namespace trainctl {
 struct JobReport {
   nlohmann::ordered_json json;
   RankClasses classes;
-  /// What the estimate has simulated, if there is one. Asynchronous: one worker, alone with the servers.
-  std::optional<RankClasses> simulated;
-  std::optional<Simulation> step;
+  /// Of asynchronous jobs the estimate simulates one worker, alone with the servers.
+  std::optional<RankClasses> alone;
+  std::optional<Simulation> step;  ///< null: there is no estimate
+
+  const RankClasses& simulated() const { return alone ? *alone : classes; }
 };
 
 /// Compiles the job. There is an estimate if the job names a machine or was searched for, or if `estimate`. Throws

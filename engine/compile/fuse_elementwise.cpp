@@ -3,7 +3,6 @@
 // chain.
 #include <algorithm>
 #include <map>
-#include <optional>
 #include <string>
 #include <tuple>
 
@@ -44,7 +43,8 @@ std::string token_of(const VirtualInstruction& v) {
 /// Instructions that may be fused, in list order.
 class Chain {
  public:
-  Chain(const Compiler& c, const std::vector<int>& reads, size_t first) : c_(c), reads_(reads), members_{first} {}
+  Chain(const Compiler& c, const std::vector<int>& reads, const std::vector<std::string>& tokens, size_t first)
+      : c_(c), reads_(reads), tokens_(tokens), members_{first} {}
 
   size_t size() const { return members_.size(); }
   const std::vector<size_t>& members() const { return members_; }
@@ -53,14 +53,15 @@ class Chain {
   bool add(size_t at) {
     const VirtualInstruction &first = c_.code[members_[0]], &v = c_.code[at];
     const Instruction &a = first.code, &b = v.code;
-    if (token_of(v).empty() || !like(a.outputs[0], b.outputs[0]) || a.micro_batch != b.micro_batch ||
+    if (tokens_[at].empty() || !like(a.outputs[0], b.outputs[0]) || a.micro_batch != b.micro_batch ||
         a.chunk != b.chunk || a.phase != b.phase || a.weight_gradients != b.weight_gradients ||
         a.recompute != b.recompute)
       return false;
     const auto made_here = [&](BufferId buffer) { return maker(buffer) >= 0; };
     if (std::none_of(v.inputs.begin(), v.inputs.end(), made_here) || made_here(v.outputs[0])) return false;
     members_.push_back(at);
-    if (fused()) return true;
+    const Expression expression = this->expression();
+    if (is_expression(expression.text) && expression.inputs.size() <= kMostElementwiseInputs) return true;
     members_.pop_back();
     return false;
   }
@@ -76,23 +77,22 @@ class Chain {
     return false;
   }
 
-  /// The fused instruction; empty if it exceeds a kernel's limits.
-  std::optional<VirtualInstruction> fused() const {
+  /// The fused instruction of a chain of several.
+  VirtualInstruction fused() const {
+    const Expression expression = this->expression();
     VirtualInstruction one;
-    std::map<size_t, int> named;
-    std::string text;
-    for (size_t m = 0; m < members_.size(); ++m) {
-      if (!is_output(m)) continue;
-      text += value(m, one, named) + "=" + std::to_string(one.outputs.size()) + " ";
-      one.outputs.push_back(at(m).outputs[0]);
-      one.code.outputs.push_back(at(m).code.outputs[0]);
+    for (const auto& [member, input] : expression.inputs) {
+      one.inputs.push_back(at(member).inputs[input]);
+      one.code.inputs.push_back(at(member).code.inputs[input]);
     }
-    text.pop_back();
-    if (!is_expression(text) || one.inputs.size() > kMostElementwiseInputs) return std::nullopt;
+    for (size_t member : expression.outputs) {
+      one.outputs.push_back(at(member).outputs[0]);
+      one.code.outputs.push_back(at(member).code.outputs[0]);
+    }
     const Instruction& last = at(members_.size() - 1).code;
     one.code.name = last.name;
     one.code.op = elementwise_kernel.name;
-    one.code.attrs = {{"expression", text}};
+    one.code.attrs = {{"expression", expression.text}};
     one.code.phase = last.phase;
     one.code.micro_batch = last.micro_batch;
     one.code.chunk = last.chunk;
@@ -102,6 +102,26 @@ class Chain {
   }
 
  private:
+  /// What the members compute together.
+  struct Expression {
+    std::string text;
+    std::vector<std::pair<size_t, size_t>> inputs;  ///< each a member and its input
+    std::vector<size_t> outputs;                    ///< members
+    std::map<size_t, int> named;                    ///< members whose values are used again
+  };
+
+  Expression expression() const {
+    Expression made;
+    for (size_t m = 0; m < members_.size(); ++m) {
+      if (!is_output(m)) continue;
+      push_value(m, made);
+      made.text.append("=").append(std::to_string(made.outputs.size())).append(" ");
+      made.outputs.push_back(m);
+    }
+    made.text.pop_back();
+    return made;
+  }
+
   const VirtualInstruction& at(size_t m) const { return c_.code[members_[m]]; }
 
   /// The member that writes the buffer; -1: none.
@@ -125,35 +145,38 @@ class Chain {
   }
 
   /// Pushes the output of member m; a value used again gets a name.
-  std::string value(size_t m, VirtualInstruction& one, std::map<size_t, int>& named) const {
-    if (const auto name = named.find(m); name != named.end()) return "$" + std::to_string(name->second) + " ";
-    std::string text;
+  void push_value(size_t m, Expression& made) const {
+    if (const auto name = made.named.find(m); name != made.named.end()) {
+      made.text.append("$").append(std::to_string(name->second)).append(" ");
+      return;
+    }
     for (size_t i = 0; i < at(m).inputs.size(); ++i) {
       const int from = maker(at(m).inputs[i]);
-      text += from >= 0 ? value(static_cast<size_t>(from), one, named) : input(at(m), i, one);
+      from >= 0 ? push_value(static_cast<size_t>(from), made) : push_input(m, i, made);
     }
-    text += token_of(at(m)) + " ";
-    if (reads_inside(m) + (is_output(m) ? 1 : 0) < 2) return text;
-    const int name = static_cast<int>(named.size());
-    named[m] = name;
-    return text + ":" + std::to_string(name) + " ";
+    made.text.append(tokens_[members_[m]]).append(" ");
+    if (reads_inside(m) + (is_output(m) ? 1 : 0) < 2) return;
+    const int name = static_cast<int>(made.named.size());
+    made.named[m] = name;
+    made.text.append(":").append(std::to_string(name)).append(" ");
   }
 
-  static std::string input(const VirtualInstruction& v, size_t i, VirtualInstruction& one) {
-    const Operand& operand = v.code.inputs[i];
-    size_t k = 0;
-    while (k < one.inputs.size() && !(one.inputs[k] == v.inputs[i] && one.code.inputs[k].offset == operand.offset &&
-                                      one.code.inputs[k].shape == operand.shape))
-      ++k;
-    if (k == one.inputs.size()) {
-      one.inputs.push_back(v.inputs[i]);
-      one.code.inputs.push_back(operand);
-    }
-    return (like(operand, v.code.outputs[0]) ? "x" : "b") + std::to_string(k) + " ";
+  void push_input(size_t m, size_t i, Expression& made) const {
+    const Operand& operand = at(m).code.inputs[i];
+    const auto same = [&](const std::pair<size_t, size_t>& known) {
+      const VirtualInstruction& v = at(known.first);
+      const Operand& other = v.code.inputs[known.second];
+      return v.inputs[known.second] == at(m).inputs[i] && other.offset == operand.offset &&
+             other.shape == operand.shape;
+    };
+    const auto k = std::find_if(made.inputs.begin(), made.inputs.end(), same) - made.inputs.begin();
+    if (k == static_cast<std::ptrdiff_t>(made.inputs.size())) made.inputs.emplace_back(m, i);
+    made.text.append(like(operand, at(m).code.outputs[0]) ? "x" : "b").append(std::to_string(k)).append(" ");
   }
 
   const Compiler& c_;
-  const std::vector<int>& reads_;  // by buffer
+  const std::vector<int>& reads_;           // by buffer
+  const std::vector<std::string>& tokens_;  // by instruction
   std::vector<size_t> members_;
 };
 
@@ -163,10 +186,12 @@ void fuse_elementwise(Compiler& c) {
   std::vector<int> reads(c.buffers.size());
   for (const VirtualInstruction& v : c.code)
     for (BufferId buffer : v.inputs) ++reads[buffer];
+  std::vector<std::string> tokens;
+  for (const VirtualInstruction& v : c.code) tokens.push_back(token_of(v));
   std::vector<bool> gone(c.code.size());
   for (size_t i = 0; i < c.code.size(); ++i) {
-    if (gone[i] || token_of(c.code[i]).empty()) continue;
-    Chain chain(c, reads, i);
+    if (gone[i] || tokens[i].empty()) continue;
+    Chain chain(c, reads, tokens, i);
     int between = 0;
     for (size_t j = i + 1; j < c.code.size() && between <= kMostBetween; ++j) {
       if (gone[j] || chain.add(j)) continue;
@@ -174,11 +199,12 @@ void fuse_elementwise(Compiler& c) {
       ++between;
     }
     if (chain.size() < 2) continue;
-    VirtualInstruction one = *chain.fused();
+    VirtualInstruction one = chain.fused();
     for (size_t member : chain.members()) gone[member] = true;
     const size_t last = chain.members().back();
     gone[last] = false;
     c.code[last] = std::move(one);
+    tokens[last] = token_of(c.code[last]);
   }
   size_t kept = 0;
   for (size_t i = 0; i < c.code.size(); ++i) {

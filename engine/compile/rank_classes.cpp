@@ -5,6 +5,7 @@
 #include <map>
 #include <utility>
 
+#include "engine/base/error.h"
 #include "engine/compile/compile.h"
 #include "engine/compile/rank_traits.h"
 #include "engine/compile/verify_programs.h"
@@ -106,6 +107,22 @@ RankClasses compile_unverified(const Graph& graph, const Plan& plan, const JobSp
   }
   for (const std::vector<int>& ranks : classes.ranks)
     classes.programs.push_back(compile(graph, plan, spec, cost, ranks.front(), of));
+  number_groups(classes);
+  return classes;
+}
+
+RankClasses compile_one_a_stage(const Graph& graph, const Plan& plan, const JobSpec& spec, const CostModel& cost) {
+  check(plan.servers == 0, "the ranks of a stage do the same");
+  RankClasses classes;
+  classes.mesh = plan.mesh;
+  classes.ranks.resize(static_cast<size_t>(plan.num_stages));
+  for (int rank = 0; rank < plan.ranks; ++rank) {
+    const int stage = rank / plan.mesh.size();
+    classes.ranks[static_cast<size_t>(stage)].push_back(rank);
+    classes.class_of.push_back(stage);
+  }
+  for (const std::vector<int>& ranks : classes.ranks)
+    classes.programs.push_back(compile(graph, plan, spec, cost, ranks.front()));
   number_groups(classes);
   return classes;
 }

@@ -44,6 +44,9 @@ RankClasses compile_classes(const Graph& graph, const Plan& plan, const JobSpec&
 /// The same, not verified: of plans that are compared, and not run.
 RankClasses compile_unverified(const Graph& graph, const Plan& plan, const JobSpec& spec, const CostModel& cost,
                                const EvaluationOf* of = nullptr);
+/// The first rank of each stage alone, as if all of the stage did the same: which of them counts a loss, and which part
+/// of a norm, is a matter of a few numbers. Not verified.
+RankClasses compile_one_a_stage(const Graph& graph, const Plan& plan, const JobSpec& spec, const CostModel& cost);
 
 // Asynchronous parameter servers: programs are compiled, and proved, as those of one worker (rank 0) with its servers.
 // Each worker runs that worker's, with the servers' ranks after all workers'; the peer of a server's messages stays 0,

@@ -61,9 +61,8 @@ struct Place {
   size_t number = 0;
 };
 
-/// Instructions that take equally long.
-struct Priced {
-  Seconds seconds;
+/// How far what an instruction takes may be off.
+struct Uncertainty {
   double error = 0;  ///< relative
   std::string key;   ///< equal keys err alike
 };
@@ -107,13 +106,13 @@ class Simulator {
     }
   }
 
-  Simulation run() {
+  Simulation run(bool with_deviation) {
     while (Lane* lane = next_lane()) start(*lane);
     for (const Lane& lane : lanes_) check(lane.finished(), "a simulated program waits for ever");
     Simulation result;
     result.step = end_.time + in_step_.host;
     result.parts[static_cast<size_t>(Part::host)] = in_step_.host;
-    follow_back(result);
+    follow_back(result, with_deviation);
     result.spans = std::move(spans_);
     return result;
   }
@@ -136,15 +135,15 @@ class Simulator {
     ended_.emplace_back(count, 0);
     causes_.emplace_back(count);
     places_.emplace_back(count);
-    std::vector<GroupSpread> spreads;
+    std::vector<GroupSpread>& spreads = spreads_.emplace_back();
     for (const std::vector<int>& group : program.groups) spreads.push_back(spread_of(machine_, group));
     std::array<Lane, 5> lanes;
     std::map<int, size_t> calls;
-    std::vector<Priced>& prices = prices_.emplace_back();
+    std::vector<Seconds>& prices = prices_.emplace_back();
     for (size_t i = 0; i < count; ++i) {
       const Instruction& now = program.instructions[i];
       const At at{c, static_cast<int>(i)};
-      prices.push_back(priced(at, spreads));
+      prices.push_back(price(at));
       if (now.opcode == Opcode::collective) of(places_, at).number = calls[now.group]++;
       lanes[machine_.overlaps ? static_cast<size_t>(now.stream) : 0].indices.push_back(at.index);
     }
@@ -221,7 +220,7 @@ class Simulator {
   void start(Lane& lane) {
     const At at = lane.head();
     const Opcode opcode = code(at).opcode;
-    const Seconds begin = lane.begin.event.time, end = begin + stretched(lane, of(prices_, at).seconds);
+    const Seconds begin = lane.begin.event.time, end = begin + stretched(lane, of(prices_, at));
     of(spans_, at) = {lane.begin.ready, begin, end};
     of(causes_, at) = lane.begin.event.at;
     of(ended_, at) = 1;
@@ -249,26 +248,26 @@ class Simulator {
     return seconds + (machine_.overlap_cost - 1) * beside;
   }
 
-  Priced priced(At at, const std::vector<GroupSpread>& spreads) const {
+  const GroupSpread& spread(At at) const { return spreads_[at.of_class][static_cast<size_t>(code(at).group)]; }
+
+  Seconds price(At at) const {
     const Instruction& now = code(at);
+    const Program& program = classes_.programs[at.of_class];
     const Bytes bytes{static_cast<double>(now.bytes())};
     switch (now.opcode) {
-      case Opcode::kernel:
-        return priced_kernel(at);
-      case Opcode::collective: {
-        const GroupSpread& spread = spreads[static_cast<size_t>(now.group)];
-        std::string key = call_key(now.collective, spread);
-        const auto model = machine_.calls.find(key);
-        return {collective_time(machine_, now.collective, bytes, spread),
-                model == machine_.calls.end() ? kUnmeasured : model->second.error(call_sizes(bytes), {}),
-                std::move(key)};
+      case Opcode::kernel: {
+        const auto i = static_cast<size_t>(at.index);
+        const Seconds alone = in_step_.stretch * alone_seconds(program, i, machine_);
+        return shares_launch(program, i) ? alone : alone + in_step_.gap;
       }
+      case Opcode::collective:
+        return collective_time(machine_, now.collective, bytes, spread(at));
       case Opcode::send:
-        return {send_time(machine_, bytes, classes_.programs[at.of_class].rank, now.peer), kUnmeasured, "send"};
+        return send_time(machine_, bytes, program.rank, now.peer);
       case Opcode::load: {
         double bytes_loaded = 0;
         for (const Operand& operand : now.outputs) bytes_loaded += static_cast<double>(operand.bytes());
-        return {Bytes{2 * bytes_loaded} / machine_.memory_rate, kUnmeasured, "load"};
+        return Bytes{2 * bytes_loaded} / machine_.memory_rate;
       }
       case Opcode::recv:  // what its message takes is the send's
       case Opcode::print:
@@ -278,33 +277,50 @@ class Simulator {
     return {};
   }
 
-  Priced priced_kernel(At at) const {
+  Uncertainty uncertainty(At at) const {
     const Instruction& now = code(at);
-    const std::vector<TensorInfo> inputs = infos_of(now.inputs), outputs = infos_of(now.outputs);
-    const KernelDef& kernel = *kernel_of(now);
-    std::string key = kernel_key(kernel, inputs, outputs, now.attrs);
-    const auto model = machine_.kernels.find(key);
-    const Program& program = classes_.programs[at.of_class];
-    const auto i = static_cast<size_t>(at.index);
-    Seconds seconds = in_step_.stretch * alone_seconds(program, i, machine_);
-    if (!shares_launch(program, i)) seconds += in_step_.gap;
-    const double error =
-        model == machine_.kernels.end()
-            ? kUnmeasured
-            : model->second.error(kernel_sizes(inputs, outputs), kernel_cost(kernel, inputs, outputs, now.attrs),
-                                  to_string(now.attrs));
-    return {seconds, error, std::move(key)};
+    switch (now.opcode) {
+      case Opcode::kernel: {
+        const std::vector<TensorInfo> inputs = infos_of(now.inputs), outputs = infos_of(now.outputs);
+        const KernelDef& kernel = *kernel_of(now);
+        std::string key = kernel_key(kernel, inputs, outputs, now.attrs);
+        const auto model = machine_.kernels.find(key);
+        const double error =
+            model == machine_.kernels.end()
+                ? kUnmeasured
+                : model->second.error(kernel_sizes(inputs, outputs), kernel_cost(kernel, inputs, outputs, now.attrs),
+                                      to_string(now.attrs));
+        return {error, std::move(key)};
+      }
+      case Opcode::collective: {
+        std::string key = call_key(now.collective, spread(at));
+        const auto model = machine_.calls.find(key);
+        const Bytes bytes{static_cast<double>(now.bytes())};
+        return {model == machine_.calls.end() ? kUnmeasured : model->second.error(call_sizes(bytes), {}),
+                std::move(key)};
+      }
+      case Opcode::send:
+        return {kUnmeasured, "send"};
+      case Opcode::load:
+        return {kUnmeasured, "load"};
+      case Opcode::recv:
+      case Opcode::print:
+      case Opcode::wait:
+        return {};
+    }
+    return {};
   }
 
-  void follow_back(Simulation& result) {
+  void follow_back(Simulation& result, bool with_deviation) {
     std::map<std::string, double> deviations;
     Seconds end = end_.time;
     for (At at = end_.at; at.index >= 0; at = of(causes_, at)) {
       const Seconds begin = of(spans_, at).begin;
       result.parts[static_cast<size_t>(part_of(code(at)))] += end - begin;
-      const Priced& own = of(prices_, at);
-      deviations[own.key] += own.error * own.seconds.value;
       end = begin;
+      if (!with_deviation) continue;
+      const Uncertainty own = uncertainty(at);
+      deviations[own.key] += own.error * of(prices_, at).value;
     }
     double squares = std::pow(in_step_.error * result.step.value, 2);
     for (const auto& [key, deviation] : deviations) squares += deviation * deviation;
@@ -320,7 +336,8 @@ class Simulator {
   std::vector<std::vector<char>> ended_;
   std::vector<std::vector<At>> causes_;
   std::vector<std::vector<Place>> places_;
-  std::vector<std::vector<Priced>> prices_;
+  std::vector<std::vector<Seconds>> prices_;
+  std::vector<std::vector<GroupSpread>> spreads_;  ///< by class and group
   std::vector<Channel> channels_;
   // By class and group.
   std::map<std::pair<size_t, int>, std::set<size_t>> meets_;
@@ -398,6 +415,8 @@ StepSample step_alone(const Program& program, const Machine& machine) {
   return step;
 }
 
-Simulation simulate(const RankClasses& classes, const Machine& machine) { return Simulator(classes, machine).run(); }
+Simulation simulate(const RankClasses& classes, const Machine& machine, bool with_deviation) {
+  return Simulator(classes, machine).run(with_deviation);
+}
 
 }  // namespace trainctl

@@ -49,7 +49,8 @@ struct Simulation {
 /// The program as one rank would be measured: how many kernels it starts, and what they take when each runs alone.
 StepSample step_alone(const Program& program, const Machine& machine);
 
-/// `classes` are verified: nothing waits for ever.
-Simulation simulate(const RankClasses& classes, const Machine& machine);
+/// `classes` are verified: nothing waits for ever. Without the deviation, which takes long, it is that of
+/// the machine's step cost alone.
+Simulation simulate(const RankClasses& classes, const Machine& machine, bool with_deviation = true);
 
 }  // namespace trainctl

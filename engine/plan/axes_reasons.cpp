@@ -32,7 +32,7 @@ class Reasons {
   }
 
   /// Nodes that finish a layer in another layout than the rest of it.
-  void place_finish(LayerId l) {
+  void place_finish(LayerId l, bool explains) {
     const int u = chosen_.units.finish_of_layer[l];
     if (u < 0) return;
     const LayerPlan& mine = plan_.layers[l];
@@ -49,10 +49,11 @@ class Reasons {
       names.push_back(node.op);
       plan_.apart.emplace(node.outputs[0], std::move(apart));
     }
+    if (names.empty() || !explains) return;
     std::vector<std::string> steps;
     for (const Link& link : chosen_.links.in[u])
       for (const RedistributionStep& step : way(link)) steps.emplace_back(to_string(step.kind));
-    if (!names.empty()) plan_.layers[l].reason += fmt::format("; {} after {}", join(names), join(steps));
+    plan_.layers[l].reason += fmt::format("; {} after {}", join(names), join(steps));
   }
 
  private:
@@ -138,8 +139,8 @@ void explain_axes(const UnitAxes& chosen, const CostModel& cost, LayerId layer, 
   Reasons(chosen, cost, plan).explain(layer);
 }
 
-void place_finish(const UnitAxes& chosen, const CostModel& cost, LayerId layer, Plan& plan) {
-  Reasons(chosen, cost, plan).place_finish(layer);
+void place_finish(const UnitAxes& chosen, const CostModel& cost, LayerId layer, bool explains, Plan& plan) {
+  Reasons(chosen, cost, plan).place_finish(layer, explains);
 }
 
 }  // namespace trainctl

@@ -38,7 +38,7 @@ class KeptResults {
     find_regions();
   }
 
-  void choose() {
+  void choose(bool explains) {
     std::vector<Result> results = collectives();
     std::stable_sort(results.begin(), results.end(), [](const Result& a, const Result& b) {
       return a.seconds * static_cast<double>(b.bytes) > b.seconds * static_cast<double>(a.bytes);
@@ -56,6 +56,7 @@ class KeptResults {
       plan_.kept[result.tensor].push_back(result.layout);
       return false;
     });
+    if (!explains) return;
     explain(results, "keeps the result of");
     explain(repeated, "repeats");
   }
@@ -180,11 +181,11 @@ bool is_recomputed(const Graph& graph, const Plan& plan, TensorId tensor) {
          is_recomputed(graph, plan, node.inputs[0]);
 }
 
-void choose_kept_results(const Graph& graph, const CostModel& cost, Plan& plan) {
+void choose_kept_results(const Graph& graph, const CostModel& cost, bool explains, Plan& plan) {
   const bool moves = plan.mesh.size() > 1 && !plan.hybrid();
   const bool recomputes =
       std::any_of(plan.layers.begin(), plan.layers.end(), [](const LayerPlan& layer) { return layer.recompute; });
-  if (moves && recomputes && graph.loss >= 0) KeptResults(graph, cost, plan).choose();
+  if (moves && recomputes && graph.loss >= 0) KeptResults(graph, cost, plan).choose(explains);
 }
 
 }  // namespace trainctl

@@ -11,7 +11,8 @@ namespace trainctl {
 /// Made by a recompute layer, or a view of what one makes: its stage does not keep it for the backward pass.
 bool is_recomputed(const Graph& graph, const Plan& plan, TensorId tensor);
 
-/// Fills in `plan.kept`. Call when layouts and stages are final.
-void choose_kept_results(const Graph& graph, const CostModel& cost, Plan& plan);
+/// Fills in `plan.kept`, and if it `explains`, adds that to the layers' reasons. Call when layouts and stages are
+/// final.
+void choose_kept_results(const Graph& graph, const CostModel& cost, bool explains, Plan& plan);
 
 }  // namespace trainctl

@@ -8,6 +8,7 @@
 #include "engine/base/text.h"
 #include "engine/plan/candidates.h"
 #include "engine/plan/held_tensors.h"
+#include "engine/plan/host_axes.h"
 #include "engine/plan/hybrid_parts.h"
 #include "engine/plan/hybrid_variables.h"
 #include "engine/plan/kept_results.h"
@@ -29,7 +30,7 @@ bool cuts_the_batch(ParallelMode mode) {
 }
 
 // The fields that follow from the job alone: ranks, stages and mode.
-Plan plan_header(const JobSpec& spec) {
+Plan plan_header(const JobSpec& spec, const CostModel& cost) {
   const ParallelSpec& parallel = spec.parallel;
   Plan plan;
   plan.mode = parallel.mode;
@@ -42,6 +43,7 @@ Plan plan_header(const JobSpec& spec) {
   plan.schedule = parallel.schedule;
   plan.optimizer_shard_level = plan.servers > 0 ? 0 : parallel.optimizer_shard.level;
   plan.optimizer_shard_min_bytes = parallel.optimizer_shard.min_kb * 1024;
+  if (parallel.bucket_bytes > 0) plan.bucket_bytes = parallel.bucket_bytes;
   if (spec.gradient_precision == Precision::bf16) plan.gradient_type = DType::bf16;
   plan.copies_weights = spec.precision == Precision::bf16;
   check(plan.mode != ParallelMode::auto_parallel, "find_plan fixes what auto_parallel leaves open");
@@ -59,6 +61,13 @@ Plan plan_header(const JobSpec& spec) {
                     fmt::format("the next number of ranks that fits is {}", above));
   }
   plan.mesh = Mesh(plan.ranks / plan.num_stages);
+  if (!parallel.optimizer_shard.within_host || plan.optimizer_shard_level == 0) return plan;
+  const int of_host = ranks_of_host(spec, cost.machine());
+  if (of_host == 0)
+    throw SpecError(spec.position("parallel.optimizer_shard.within_host"), "parallel.optimizer_shard.within_host",
+                    "the hosts have different numbers of ranks, so their shards would differ",
+                    "give every host the same number of ranks, or set within_host: false");
+  plan.shard_axes = axes_within_hosts(plan.mesh, of_host);
   return plan;
 }
 
@@ -97,7 +106,7 @@ void cut_the_batch(const Graph& graph, const std::vector<LayerFacts>& facts, Pla
 
 void choose_axes(const Graph& graph, const std::vector<LayerFacts>& facts,
                  const std::vector<std::optional<LayerStrategy>>& strategies, const JobSpec& spec,
-                 const CostModel& cost, PlanMemo* memo, Plan& plan) {
+                 const CostModel& cost, PlanMemo& memo, Plan& plan) {
   if (plan.hybrid()) {
     say_whole(graph, plan, Choice::by_hand, "hybrid_parallel: each rank runs the network as written");
   } else if (plan.mesh.size() == 1) {
@@ -112,7 +121,7 @@ void choose_axes(const Graph& graph, const std::vector<LayerFacts>& facts,
     plan.layers[l].reason = strategy_reason(strategy, spec.position(strategy.path));
   }
   if (plan.mode == ParallelMode::semi_auto_parallel && plan.mesh.size() > 1) {
-    propagate(graph, facts, strategies, cost, plan, memo);
+    propagate(graph, strategies, cost, memo, plan);
   }
 }
 
@@ -208,6 +217,12 @@ void add_notes(const std::vector<std::optional<LayerStrategy>>& strategies, cons
     plan.notes.push_back("asynchronous workers: what is trained depends on their timing, so two runs differ");
   if (plan.servers > 0 && !spec.parallel.sync && spec.parallel.staleness == 0)
     plan.notes.push_back("parallel.staleness is 0: the steps are the synchronous ones");
+  if (plan.shard_axes && static_cast<int>(plan.shard_axes->size()) == plan.mesh.num_axes())
+    plan.notes.push_back("parallel.optimizer_shard.within_host changes nothing: the ranks of a stage are on one host");
+  if (plan.shard_axes && plan.shard_axes->empty() && plan.mesh.num_axes() > 0)
+    plan.notes.push_back(
+        "parallel.optimizer_shard shards nothing: with within_host shards are of a stage's ranks on one host, and each "
+        "has a host for itself");
   const auto add_once = [&plan](const std::string& note) {
     if (std::find(plan.notes.begin(), plan.notes.end(), note) == plan.notes.end()) plan.notes.push_back(note);
   };
@@ -223,9 +238,10 @@ void add_notes(const std::vector<std::optional<LayerStrategy>>& strategies, cons
   }
 }
 
-Plan plan_with(const Graph& graph, const JobSpec& spec, const CostModel& cost, PlanMemo* memo) {
-  Plan plan = plan_header(spec);
-  const std::vector<LayerFacts> facts = sharding_facts(graph);
+Plan plan_with(const Graph& graph, const JobSpec& spec, const CostModel& cost, PlanMemo& memo) {
+  Plan plan = plan_header(spec, cost);
+  if (!memo.facts) memo.facts = std::make_unique<const GraphFacts>(graph);
+  const std::vector<LayerFacts>& facts = memo.facts->layers;
   std::vector<Diagnostic> errors;
 
   std::vector<int> stages(graph.layers.size(), 0);
@@ -248,8 +264,8 @@ Plan plan_with(const Graph& graph, const JobSpec& spec, const CostModel& cost, P
     plan.layers[l].recompute = rule_for(spec.parallel.recompute, graph.layers[l].name, facts[l].is_loss) != nullptr;
   }
   choose_axes(graph, facts, strategies, spec, cost, memo, plan);
-  place_sums(graph, cost, plan);
-  choose_kept_results(graph, cost, plan);
+  place_sums(graph, cost, memo.explains, plan);
+  choose_kept_results(graph, cost, memo.explains, plan);
   place_variables(graph, by_hand, plan);
   if (errors = parts_too_large(graph, spec, plan); !errors.empty()) throw SpecError(std::move(errors));
   if (plan.hybrid()) plan.hybrid_parts = hybrid_parts(graph, by_hand, plan.mesh, spec.parallel.full_batch);
@@ -280,12 +296,22 @@ std::string_view to_string(Choice choice) {
   return "?";
 }
 
+void explain_strategies(const Graph& graph, const JobSpec& spec, Plan& plan) {
+  const std::vector<LayerFacts> facts = sharding_facts(graph);
+  for (size_t l = 0; l < graph.layers.size(); ++l) {
+    if (plan.layers[l].choice != Choice::user) continue;
+    const StrategySpec* strategy = rule_for(spec.parallel.strategies, graph.layers[l].name, facts[l].is_loss);
+    plan.layers[l].reason = strategy_reason(*strategy, spec.position(strategy->path));
+  }
+}
+
 Plan make_plan(const Graph& graph, const JobSpec& spec, const CostModel& cost) {
-  return plan_with(graph, spec, cost, nullptr);
+  PlanMemo memo;
+  return plan_with(graph, spec, cost, memo);
 }
 
 Plan make_plan(const Graph& graph, const JobSpec& spec, const CostModel& cost, PlanMemo& memo) {
-  return plan_with(graph, spec, cost, &memo);
+  return plan_with(graph, spec, cost, memo);
 }
 
 }  // namespace trainctl

@@ -2,17 +2,46 @@
 #pragma once
 
 #include <map>
+#include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "engine/plan/cost_model.h"
+#include "engine/plan/links.h"
 #include "engine/plan/plan.h"
+#include "engine/plan/sharding_facts.h"
 #include "engine/plan/traffic.h"
+#include "engine/plan/units.h"
 
 namespace trainctl {
 
-/// Of plans of one graph on one machine.
+/// What follows from a graph alone.
+struct GraphFacts {
+  explicit GraphFacts(const Graph& graph)
+      : layers(sharding_facts(graph)), units(find_units(graph)), links(find_links(graph, units)) {}
+
+  const std::vector<LayerFacts> layers;
+  const Units units;
+  const Links links;
+};
+
+/// The traffic of a graph on a mesh, with the moves that it has priced. Refers to the units.
+struct MeshTraffic {
+  MeshTraffic(const Graph& graph, const Units& units, const Mesh& on, const CostModel& cost, int micro_batches)
+      : mesh(on), traffic(graph, units, mesh, cost, micro_batches) {}
+  MeshTraffic(const MeshTraffic&) = delete;
+
+  const Mesh mesh;
+  Traffic traffic;
+};
+
+/// Of plans of one graph, with one number of micro-batches, on one machine.
 struct PlanMemo {
+  std::unique_ptr<const GraphFacts> facts;
+  std::map<int, std::unique_ptr<MeshTraffic>> traffic;  ///< by ranks of a stage
+  /// False: plans are compared, and nobody reads their reasons.
+  bool explains = true;
   /// By the mesh, the number of micro-batches and the strategies: what propagation chose, by unit.
   std::map<std::string, std::vector<FactorAxes>> axes;
 };

@@ -27,9 +27,9 @@ constexpr size_t kMaxAssignments = 24;
 
 class Propagation {
  public:
-  Propagation(UnitAxes& chosen, const CostModel& cost, int micro_batches)
+  Propagation(UnitAxes& chosen, Traffic& traffic)
       : chosen_(chosen),
-        traffic_(chosen.graph, chosen.units, chosen.mesh, cost, micro_batches),
+        traffic_(traffic),
         surroundings_(
             find_surroundings(chosen.graph, chosen.all_facts, chosen.units, chosen.links, chosen.strategies, traffic_)),
         numbers_(chosen.axes.size()),
@@ -225,7 +225,7 @@ class Propagation {
   }
 
   UnitAxes& chosen_;
-  Traffic traffic_;
+  Traffic& traffic_;
   const std::vector<Surroundings> surroundings_;
   std::vector<std::vector<FactorAxes>> begins_;
   std::vector<int> numbers_;  // by unit: equal axes, equal numbers
@@ -250,22 +250,23 @@ std::string key_of(const std::vector<std::optional<LayerStrategy>>& strategies, 
 
 }  // namespace
 
-void propagate(const Graph& graph, const std::vector<LayerFacts>& facts,
-               const std::vector<std::optional<LayerStrategy>>& strategies, const CostModel& cost, Plan& plan,
-               PlanMemo* memo) {
-  UnitAxes chosen(graph, facts, strategies, plan.mesh);
-  std::vector<FactorAxes>* known = memo == nullptr ? nullptr : &memo->axes[key_of(strategies, plan)];
-  if (known != nullptr && !known->empty()) {
-    chosen.axes = *known;
+void propagate(const Graph& graph, const std::vector<std::optional<LayerStrategy>>& strategies, const CostModel& cost,
+               PlanMemo& memo, Plan& plan) {
+  UnitAxes chosen(graph, *memo.facts, strategies, plan.mesh);
+  std::vector<FactorAxes>& known = memo.axes[key_of(strategies, plan)];
+  if (known.empty()) {
+    std::unique_ptr<MeshTraffic>& on_mesh = memo.traffic[plan.mesh.size()];
+    if (!on_mesh) on_mesh = std::make_unique<MeshTraffic>(graph, chosen.units, plan.mesh, cost, plan.micro_batches);
+    Propagation(chosen, on_mesh->traffic).choose();
+    known = chosen.axes;
   } else {
-    Propagation(chosen, cost, plan.micro_batches).choose();
-    if (known != nullptr) *known = chosen.axes;
+    chosen.axes = known;
   }
   for (LayerId l = 0; l < static_cast<LayerId>(graph.layers.size()); ++l)
     plan.layers[l].factor_axes = chosen.axes[chosen.units.of_layer[l]];
   for (LayerId l = 0; l < static_cast<LayerId>(graph.layers.size()); ++l) {
-    if (plan.layers[l].choice != Choice::user) explain_axes(chosen, cost, l, plan);
-    place_finish(chosen, cost, l, plan);
+    if (plan.layers[l].choice != Choice::user && memo.explains) explain_axes(chosen, cost, l, plan);
+    place_finish(chosen, cost, l, memo.explains, plan);
   }
 }
 

@@ -15,10 +15,10 @@
 namespace trainctl {
 
 /// Fills in factor_axes, choice, reason, would_be and advice of `plan.layers`, and `plan.apart` for nodes that finish a
-/// layer in another layout. Stages must already be set. Axes are taken from the memo, if it has them, and kept there.
-void propagate(const Graph& graph, const std::vector<LayerFacts>& facts,
-               const std::vector<std::optional<LayerStrategy>>& strategies, const CostModel& cost, Plan& plan,
-               PlanMemo* memo = nullptr);
+/// layer in another layout. Stages must already be set. The memo has the facts; axes are taken from it, if it has them,
+/// and kept there.
+void propagate(const Graph& graph, const std::vector<std::optional<LayerStrategy>>& strategies, const CostModel& cost,
+               PlanMemo& memo, Plan& plan);
 
 /// "strategy [[2, 1], [2, 1]] at job.yaml:31".
 std::string strategy_reason(const StrategySpec& strategy, const SourcePos& pos);

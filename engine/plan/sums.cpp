@@ -152,12 +152,12 @@ bool adds_terms(const Graph& graph, const Node& node) {
   });
 }
 
-void place_sums(const Graph& graph, const CostModel& cost, Plan& plan) {
+void place_sums(const Graph& graph, const CostModel& cost, bool explains, Plan& plan) {
   SumPlacement placement(graph, cost, plan);
   for (const Node& node : graph.nodes)
     if (adds_terms(graph, node)) placement.place(node);
   for (const Node& node : graph.nodes)
-    if (adds_terms(graph, node)) placement.explain(node);
+    if (explains && adds_terms(graph, node)) placement.explain(node);
 }
 
 }  // namespace trainctl

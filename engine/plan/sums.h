@@ -13,7 +13,7 @@ namespace trainctl {
 bool adds_terms(const Graph& graph, const Node& node);
 
 /// Gives such nodes the layout in which their terms, and the sum, move the least, and the earliest stage of their
-/// terms. Call when everything else is placed.
-void place_sums(const Graph& graph, const CostModel& cost, Plan& plan);
+/// terms; and if it `explains`, adds that to the layers' reasons. Call when everything else is placed.
+void place_sums(const Graph& graph, const CostModel& cost, bool explains, Plan& plan);
 
 }  // namespace trainctl

@@ -10,6 +10,7 @@
 #include "engine/plan/candidates.h"
 #include "engine/plan/links.h"
 #include "engine/plan/plan.h"
+#include "engine/plan/plan_memo.h"
 #include "engine/plan/sharding_facts.h"
 #include "engine/plan/strategies.h"
 #include "engine/plan/units.h"
@@ -19,22 +20,22 @@ namespace trainctl {
 /// Refers to what it is given.
 class UnitAxes {
  public:
-  UnitAxes(const Graph& of, const std::vector<LayerFacts>& facts_of_layers,
-           const std::vector<std::optional<LayerStrategy>>& given, const Mesh& on)
+  UnitAxes(const Graph& of, const GraphFacts& facts, const std::vector<std::optional<LayerStrategy>>& given,
+           const Mesh& on)
       : graph(of),
-        all_facts(facts_of_layers),
+        all_facts(facts.layers),
         strategies(given),
         mesh(on),
-        units(find_units(graph)),
-        links(find_links(graph, units)),
+        units(facts.units),
+        links(facts.links),
         axes(units.all.size()) {}
 
   const Graph& graph;
   const std::vector<LayerFacts>& all_facts;                     ///< by layer
   const std::vector<std::optional<LayerStrategy>>& strategies;  ///< by layer
   const Mesh& mesh;
-  const Units units;
-  const Links links;
+  const Units& units;
+  const Links& links;
   std::vector<FactorAxes> axes;  ///< by unit; empty: not chosen yet
 
   int num_units() const { return static_cast<int>(units.all.size()); }
@@ -67,7 +68,7 @@ class UnitAxes {
 /// Of a layer that no strategy fixes: its choice, reason, would_be and advice.
 void explain_axes(const UnitAxes& chosen, const CostModel& cost, LayerId layer, Plan& plan);
 
-/// Nodes that finish the layer in another layout than the rest of it: `plan.apart`.
-void place_finish(const UnitAxes& chosen, const CostModel& cost, LayerId layer, Plan& plan);
+/// Nodes that finish the layer in another layout than the rest of it: `plan.apart`; and if it `explains`, the reason.
+void place_finish(const UnitAxes& chosen, const CostModel& cost, LayerId layer, bool explains, Plan& plan);
 
 }  // namespace trainctl

@@ -107,10 +107,15 @@ std::vector<AxisSplit> axis_splits(const Mesh& mesh, Effort effort) {
   return splits;
 }
 
-std::vector<PatternCuts> every_cut(const CutNetwork& network, const Mesh& mesh,
-                                   const std::vector<std::optional<LayerStrategy>>& strategies) {
+AxisSplit axes_apart(const Mesh& mesh) {
   AxisSplit apart;
   for (Axis a = 0; a < mesh.num_axes(); ++a) apart.push_back({a});
+  return apart;
+}
+
+std::vector<PatternCuts> every_cut(const CutNetwork& network, const Mesh& mesh,
+                                   const std::vector<std::optional<LayerStrategy>>& strategies) {
+  const AxisSplit apart = axes_apart(mesh);
   std::vector<PatternCuts> all;
   std::set<std::string> told;
   for (size_t l = 0; l < network.graph.layers.size(); ++l) {

@@ -19,6 +19,9 @@ namespace trainctl {
 using AxisSplit = std::vector<Axes>;
 std::vector<AxisSplit> axis_splits(const Mesh& mesh, Effort effort);
 
+/// Each axis as a run.
+AxisSplit axes_apart(const Mesh& mesh);
+
 using CutCandidates = std::vector<FactorAxes>;
 
 /// Adds what is not there yet.

@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -15,17 +16,26 @@
 
 namespace trainctl {
 
+/// What a trial has planned, compiled and simulated; the caller of a search defines it (engine/train/job.h).
+struct CompiledTrial;
+
 /// What came of a job with everything fixed.
 struct Trial {
   double seconds = 0;                                      ///< of a simulated step
   int64_t memory = 0;                                      ///< bytes of the rank that needs most
   std::vector<std::pair<std::string, double>> parts = {};  ///< of the step: name and seconds
   std::string fault = {};                                  ///< why it cannot be run; then nothing else is known
-  bool in_full = true;  ///< false: added up from jobs with fewer blocks and micro-batches
+  bool in_full = true;       ///< false: added up from jobs with fewer blocks and micro-batches
+  bool of_all_ranks = true;  ///< false: one rank of each stage stood for all
+  std::shared_ptr<const CompiledTrial> compiled = {};  ///< of the chosen plan alone
 
   bool fits(int64_t limit) const { return fault.empty() && (limit <= 0 || memory <= limit); }
 };
-using TryPlan = std::function<Trial(JobSpec)>;
+enum class TriedRanks : uint8_t {
+  one_a_stage,  ///< the first of each stage stands for all, which do the same up to a few numbers
+  all
+};
+using TryPlan = std::function<Trial(JobSpec, TriedRanks)>;
 
 struct TriedPlan {
   std::string name;  ///< "2 x 4 ranks; 2 stages, …"

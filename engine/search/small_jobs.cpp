@@ -93,14 +93,15 @@ SmallJobs::Sizes SmallJobs::sizes_of(const PlanChoice& choice) {
 }
 
 Trial SmallJobs::sum_of(const PlanChoice& choice, const Sizes& sizes, const TryPlan& try_plan) const {
-  Trial sum{.in_full = sizes.is_whole()};
+  if (sizes.is_whole()) return try_plan(with_choice(whole_, choice), TriedRanks::one_a_stage);
+  Trial sum{.in_full = false, .of_all_ranks = false};
   double memory = 0;
   for (const Size& size : sizes.all) {
     JobSpec job = with_choice(*size.job, choice);
     job.parallel.stage_config = size.job->parallel.stage_config;
     job.dataset.batch = job.dataset.batch / choice.micro_batches * size.micro_batches;
     job.parallel.micro_batches = size.micro_batches;
-    Trial one = try_plan(std::move(job));
+    Trial one = try_plan(std::move(job), TriedRanks::one_a_stage);
     if (!one.fault.empty()) return one;
     sum.seconds += size.weight * one.seconds;
     memory += size.weight * static_cast<double>(one.memory);

@@ -25,8 +25,9 @@ int complexity(const PlanChoice& choice) {
   constexpr size_t kManyCuts = 6;
   std::set<std::vector<Ints>> distinct;
   for (const StrategySpec& strategy : choice.strategies) distinct.insert(strategy.cuts);
-  return (choice.stages > 1) + (choice.chunks > 1) + (choice.micro_batches > 1) + choice.optimizer_shard_level +
-         !choice.recompute.empty() + (choice.schedule == Schedule::zero_bubble) + (distinct.size() > kManyCuts);
+  return (choice.stages > 1) + (choice.chunks > 1) + (choice.micro_batches > 1) + choice.optimizer_shard.level +
+         choice.optimizer_shard.within_host + (choice.bucket_bytes > 0) + !choice.recompute.empty() +
+         (choice.schedule == Schedule::zero_bubble) + (distinct.size() > kManyCuts);
 }
 
 }  // namespace
@@ -42,14 +43,16 @@ std::string TriedPlans::key_of(const PlanChoice& choice) {
 
 size_t TriedPlans::add(TriedPlan plan) {
   keys_.insert(key_of(plan.choice));
+  plan.trial.compiled = nullptr;  // large, and of many plans
   plans_.push_back(std::move(plan));
   return plans_.size() - 1;
 }
 
-std::optional<size_t> TriedPlans::fastest() const {
+std::optional<size_t> TriedPlans::fastest(const std::function<bool(size_t)>& wanted) const {
   std::optional<size_t> best;
   for (size_t i = 0; i < plans_.size(); ++i)
-    if (plans_[i].trial.fits(memory_) && (!best || plans_[i].trial.seconds < plans_[*best].trial.seconds)) best = i;
+    if (wanted(i) && plans_[i].trial.fits(memory_) && (!best || plans_[i].trial.seconds < plans_[*best].trial.seconds))
+      best = i;
   return best;
 }
 
@@ -61,6 +64,7 @@ std::optional<size_t> TriedPlans::smallest() const {
 }
 
 bool TriedPlans::is_short_of_memory() const {
+  if (memory_ <= 0) return false;
   const std::optional<size_t> best = fastest();
   return std::any_of(plans_.begin(), plans_.end(), [&](const TriedPlan& plan) {
     const Trial& trial = plan.trial;
@@ -91,11 +95,12 @@ std::vector<TriedPlan> TriedPlans::take(std::vector<size_t>& order) {
     order = sorted();
     if (order.empty()) throw_none_fits();
     Trial& best = plans_[order[0]].trial;
-    settled = best.in_full;
+    settled = best.in_full && best.of_all_ranks;
     if (!settled) {
       const double expected = best.seconds;
-      best = try_plan_(with_choice(job_, plans_[order[0]].choice));
+      best = try_plan_(with_choice(job_, plans_[order[0]].choice), TriedRanks::all);
       settled = best.fits(memory_) && std::abs(best.seconds - expected) <= kExtrapolated * expected;
+      if (!settled) best.compiled = nullptr;
     }
     if (settled && !best.fits(memory_)) throw_none_fits();
   }

@@ -23,7 +23,11 @@ class TriedPlans {
   size_t size() const { return plans_.size(); }
 
   /// The fastest that fits.
-  std::optional<size_t> fastest() const;
+  std::optional<size_t> fastest() const {
+    return fastest([](size_t) { return true; });
+  }
+  /// Of those that are `wanted`.
+  std::optional<size_t> fastest(const std::function<bool(size_t)>& wanted) const;
   /// The one that needs least memory, whether it fits or not.
   std::optional<size_t> smallest() const;
   /// True if memory alone keeps a plan from being the fastest.

@@ -9,6 +9,7 @@
 
 #include "engine/base/checked.h"
 #include "engine/base/text.h"
+#include "engine/compile/verify_programs.h"
 #include "engine/estimate/simulate.h"
 #include "engine/model/evaluation.h"
 #include "engine/plan/outdated.h"
@@ -145,7 +146,7 @@ class Trials {
  public:
   explicit Trials(const PlannedJob& job) : job_(job) {}
 
-  Trial of(JobSpec spec) {
+  Trial of(JobSpec spec, TriedRanks ranks) {
     PlannedJob fixed;
     fixed.spec = std::move(spec);
     fixed.spec.parallel.max_memory = 0;  // the search compares; the head is made in pieces once a plan is chosen
@@ -153,18 +154,26 @@ class Trials {
     fixed.samples = job_.samples;
     fixed.cost = job_.cost;
     auto& [graph, memo] = graphs_[key_of(fixed.spec)];
+    memo.explains = ranks == TriedRanks::all;  // the chosen plan
     Trial trial;
     try {
       if (!graph) graph = build_graph(fixed.spec, fixed.shapes);
       fixed.graph = std::move(*graph);
       plan_graph(fixed, memo);
-      RankClasses classes = compile_unverified(fixed.graph, fixed.plan, fixed.spec, fixed.cost);
+      auto compiled = std::make_shared<CompiledTrial>();
+      RankClasses& classes = compiled->classes;
+      const bool all = ranks == TriedRanks::all;
+      classes = all ? compile_unverified(fixed.graph, fixed.plan, fixed.spec, fixed.cost)
+                    : compile_one_a_stage(fixed.graph, fixed.plan, fixed.spec, fixed.cost);
       for (Program& program : classes.programs) program = with_device_memory(fixed, std::move(program));
-      const Simulation step = simulate(classes, job_.cost.machine());
+      const Simulation& step = compiled->step = simulate(classes, job_.cost.machine(), all);
       trial.seconds = step.step.value;
       for (const Program& program : classes.programs) trial.memory = std::max(trial.memory, program.memory.total());
       for (size_t p = 0; p < kParts; ++p)
         trial.parts.emplace_back(to_string(static_cast<Part>(p)), step.parts[p].value);
+      trial.of_all_ranks = all;
+      compiled->plan = std::move(fixed.plan);
+      if (all) trial.compiled = std::move(compiled);
     } catch (const SpecError& error) {
       trial.fault = error.diagnostics().front().message;
     }
@@ -177,7 +186,11 @@ class Trials {
     std::optional<Graph> graph;
     PlanMemo memo;
   };
-  OfGraph take(const JobSpec& spec) { return std::move(graphs_[key_of(spec)]); }
+  OfGraph take(const JobSpec& spec) {
+    OfGraph known = std::move(graphs_[key_of(spec)]);
+    known.memo.explains = true;
+    return known;
+  }
 
  private:
   /// All that a graph depends on and that a search changes.
@@ -197,12 +210,26 @@ Trials::OfGraph search_plan(PlannedJob& job) {
   if (parallel.mode != ParallelMode::auto_parallel) return {};
   parallel.mode = ParallelMode::semi_auto_parallel;
   Trials trials(job);
-  const TryPlan try_plan = [&trials](JobSpec spec) { return trials.of(std::move(spec)); };
+  const TryPlan try_plan = [&trials](JobSpec spec, TriedRanks ranks) { return trials.of(std::move(spec), ranks); };
   // Cuts alone are not chosen for memory; whether they fit is said once all is planned.
   const int64_t memory = parallel.search.algorithm == SearchAlgorithm::sharding_propagation ? 0 : memory_limit(job);
   job.search = find_plan(job.spec, job.shapes, job.cost, memory, try_plan);
   job.spec = with_choice(std::move(job.spec), job.search->best().choice);
   return trials.take(job.spec);
+}
+
+/// The plan and the programs of the search's trial, if the plan that was found is exactly what it tried.
+bool take_trial(PlannedJob& job) {
+  if (!job.search || !job.tables.empty()) return false;
+  Trial& trial = job.search->tried.front().trial;
+  const std::shared_ptr<const CompiledTrial> compiled = std::move(trial.compiled);
+  // With a limit that it does not fit, the head is made in pieces.
+  if (!compiled || !trial.fits(job.spec.parallel.max_memory)) return false;
+  leave_out_outdated(job.spec, job.graph);  // the plan has its notes
+  job.plan = compiled->plan;
+  explain_strategies(job.graph, job.spec, job.plan);
+  job.compiled = compiled;
+  return true;
 }
 
 }  // namespace
@@ -238,7 +265,7 @@ PlannedJob plan_job(JobSpec spec) {
   if (!known.graph)
     known.graph = build_graph(job.tables.empty() ? job.spec : with_windows(job.spec, job.tables), job.shapes);
   job.graph = std::move(*known.graph);
-  plan_graph(job, known.memo);
+  if (!take_trial(job)) plan_graph(job, known.memo);
   if (!job.spec.validation) return job;
   try {
     job.validation = plan_validation(job);
@@ -308,6 +335,11 @@ std::vector<Program> compile_all(const PlannedJob& job) {
 }
 
 RankClasses compile_classes(const PlannedJob& job) {
+  if (job.compiled) {
+    RankClasses classes = job.compiled->classes;
+    require_verified(classes);
+    return classes;
+  }
   RankClasses classes = compile_classes(job.graph, job.plan, job.spec, job.cost);
   for (Program& program : classes.programs) program = with_device_memory(job, std::move(program));
   return classes;

@@ -1,12 +1,14 @@
 // A planned job: the starting point of every command. Every rank computes the same one on its own.
 #pragma once
 
+#include <memory>
 #include <optional>
 #include <vector>
 
 #include "engine/base/error.h"
 #include "engine/compile/compile.h"
 #include "engine/compile/rank_classes.h"
+#include "engine/estimate/simulate.h"
 #include "engine/graph/graph.h"
 #include "engine/model/model.h"
 #include "engine/plan/cost_model.h"
@@ -24,6 +26,12 @@ struct PlannedEvaluation {
   Graph graph;  ///< PlannedJob::plan is its plan too
 };
 
+struct CompiledTrial {
+  Plan plan;
+  RankClasses classes;  ///< not verified
+  Simulation step;
+};
+
 struct PlannedJob {
   JobSpec spec;
   DataShapes shapes;
@@ -35,6 +43,8 @@ struct PlannedJob {
   std::optional<PlannedEvaluation> validation;  ///< of `validation:`
   /// What auto_parallel has found; `spec` is the job with all of it fixed.
   std::optional<FoundPlan> search;
+  /// The search's trial of this very plan; null: compile_classes compiles it.
+  std::shared_ptr<const CompiledTrial> compiled;
 };
 
 /// Reads the headers of the data set, builds the graph and plans it; searches first in auto_parallel. SpecErrors have

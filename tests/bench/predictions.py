@@ -1,18 +1,24 @@
 """Predicted steps beside measured ones.
 
-  predictions.py TRAINCTL --machine NAME [--device cuda] [--gpus 1] [--rounds N] [--json FILE] [--measured FILE]
+  predictions.py TRAINCTL --machine NAME [--device cuda] [--gpus 1] [--suite one] [--rounds N] [--budget SECONDS] [--json FILE] [--measured FILE]
 
 NAME is what `trainctl calibrate --name NAME` wrote on this machine, or a machine that comes with the program. Each case
 is a job of configs/ or templates/ with fields of its own; cases of one job are plans that compete. Prints for each case
 the predicted step with its interval, the median of the measured steps with the lowest and highest round, the error and
 the memory; then for each job Kendall's tau of the order (pairs that differ by less than the spread of the rounds do
 not count), and over all the mean and largest error and how many intervals hold. A case that needs more ranks than
---gpus is left out; on a CPU more than --ranks.
+--gpus is left out; on a CPU more than --ranks. --suite takes plans that compete in one job on one GPU (one) or two (two): MLPs,
+LeNet, blocks of a GPT; data, tensor and pipeline parallel, recompute, levels of optimizer_shard, and pairs of these.
+--budget: begins no round after so many seconds, and says how many cases were left out.
+
+On GPUs the memory is that of `nvidia-smi` while the job runs, without what was used before it. What driver and libraries take is
+no part of a plan: the median of what is measured beyond the plans of a number of ranks stands for it, and the error is what the others
+are off, as a part of the measured figure.
 
 --measured FILE measures nothing: it predicts again what an earlier --json FILE has measured, and prints the error that
 was predicted then beside the one now.
 """
-import argparse, itertools, json, os, pathlib, statistics, subprocess, sys, tempfile
+import argparse, itertools, json, os, pathlib, statistics, subprocess, sys, tempfile, threading, time
 
 root = pathlib.Path(__file__).resolve().parent.parent.parent
 alone = ["launch.ranks=1", "parallel.mode=stand_alone"]
@@ -42,6 +48,40 @@ TWO = [
     *(("templates/llama.yaml", ["launch.ranks=2", "parallel.mode=data_parallel", *more]) for more in ([], ["parallel.optimizer_shard.level=2"])),
     ("templates/resnet50.yaml", ["launch.ranks=2", "parallel.mode=data_parallel"]),
 ]
+
+SMALL, WIDE, CLASSIFIER = "templates/gpt2.yaml", "templates/mlp.yaml", "configs/lenet.yaml"
+tiny = ["vars.layers=6", "vars.d=768", "vars.heads=12", "dataset.batch=8"]
+again = "parallel.recompute=['h.*']"
+wide = ["dataset.shape=[4096]", "dataset.batch=4096", "dataset.samples=4096", "network[1].units=4096", "network[3].units=4096"]
+cut_gpt = "parallel.strategies={h.*.qkv: [[1,1,1],[2,1]], h.*.proj: [[1,1,2],[1,2]], h.*.up: [[1,1,1],[2,1]], h.*.down: [[1,1,2],[1,2]]}"
+cut_mlp = "parallel.strategies={fc1: [[1,1],[2,1]], fc2: [[1,2],[1,2]]}"
+data, auto = "parallel.mode=data_parallel", "parallel.mode=semi_auto_parallel"
+stages = [auto, "parallel.stages=2"]
+level = "parallel.optimizer_shard.level={}".format
+micro = "parallel.micro_batches={}".format
+lenet_cuda = ["validation=null", "metrics=[]"]
+
+
+def with_ranks(job, fixed, ranks, *plans):
+    return [(job, [*fixed, f"launch.ranks={ranks}", *([] if ranks > 1 else alone[1:]), *plan]) for plan in plans]
+
+
+SUITES = {
+    "one": [
+        *with_ranks(SMALL, tiny, 1, [], [micro(2)], [micro(4)], [again], [again, micro(2)], ["parallel.recompute=['h.*.attn']"], ["parallel.recompute=[]"], ["precision=fp32"]),
+        *with_ranks(WIDE, wide, 1, [], [micro(2)], [micro(4)], ["parallel.recompute=['act*']"], ["parallel.recompute=['act*']", micro(2)], ["precision=bf16"]),
+        *with_ranks(CLASSIFIER, [*lenet_cuda, "dataset.batch=1000"], 1, [], [micro(2)], [micro(4)], ["parallel.recompute=['pool*']"], [micro(8)]),
+        *with_ranks(SMALL, ["vars.layers=4", "vars.d=1024", "vars.heads=16", "dataset.batch=16"], 1, [], [micro(2)], [again], [micro(4), again]),
+    ],
+    "two": [
+        *with_ranks(SMALL, tiny, 2, [data], [data, level(1)], [data, level(2)], [data, level(3)], [data, again], [data, level(3), again], [data, micro(2)],
+                    [data, level(1), micro(2)], [auto, cut_gpt], [auto, cut_gpt, again], [auto, cut_gpt, micro(2)], [*stages, micro(4)], [*stages, micro(8)],
+                    [*stages, micro(4), again], [*stages, micro(4), "parallel.schedule=gpipe"], [*stages, micro(4), "parallel.schedule=zero_bubble"]),
+        *with_ranks(WIDE, wide, 2, [data], [data, level(1)], [data, level(2)], [data, level(3)], [auto, cut_mlp], [auto, cut_mlp, micro(2)], [*stages, micro(4)],
+                    [data, level(2), micro(2)]),
+        *with_ranks(CLASSIFIER, [*lenet_cuda, "dataset.batch=1000"], 2, [data], [data, level(1)], [data, level(2)], [*stages, micro(4)], [data, micro(2)]),
+    ],
+}
 CPU = [
     ("configs/mnist_mlp.yaml", [*mnist, *alone]), ("configs/mnist_mlp.yaml", [*mnist, *alone, "dataset.batch=512"]),
     ("configs/mnist_mlp.yaml", [*mnist, "launch.ranks=2", "parallel.mode=data_parallel"]),
@@ -73,9 +113,48 @@ def ranks(sets):
     return max([int(s.split("=")[1]) for s in sets if s.startswith("launch.ranks=")], default=1)
 
 
+def device_bytes(memory):
+    """Of a rank's device: also what the plan says that a rank does without if there is no room."""
+    return memory["total"] + memory.get("data_set", 0) + memory.get("copy_engines", 0)
+
+
 def predict(a, job, sets):
     plan = json.loads(sh([a.trainctl, "plan", str(root / job), "--json", f"launch.device={a.device}", f"launch.machine={a.machine}", *sets]))
-    return plan["estimate"], plan["rank_classes"][0]["arena_bytes"]
+    return plan["estimate"], sum(device_bytes(c["memory"]) * c["count"] for c in plan["rank_classes"])
+
+
+def used_bytes():
+    """Of all GPUs together, as the driver says; None: there is no nvidia-smi."""
+    try:
+        text = subprocess.run(["nvidia-smi", "--query-gpu=memory.used", "--format=csv,noheader,nounits"], capture_output=True, text=True, timeout=20)
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return sum(int(line) for line in text.stdout.split()) << 20 if text.returncode == 0 else None
+
+
+class MemoryWatch:
+    """The most that GPUs hold while something runs, beyond what they held before."""
+
+    def __init__(self, is_on):
+        self.before, self.most, self.over = used_bytes() if is_on else None, 0, threading.Event()
+
+    def __enter__(self):
+        self.thread = threading.Thread(target=self.look)
+        if self.before is not None:
+            self.thread.start()
+        return self
+
+    def look(self):
+        while not self.over.wait(0.15):
+            self.most = max(self.most, used_bytes() or 0)
+
+    def __exit__(self, *_):
+        self.over.set()
+        if self.before is not None:
+            self.thread.join()
+
+    def bytes(self):
+        return self.most - self.before if self.before is not None and self.most else None
 
 
 def measure(a, job, sets, seconds):
@@ -84,7 +163,7 @@ def measure(a, job, sets, seconds):
     steps = max(24, min(400, int(a.seconds / seconds)))
     more = ["train.sink_steps=4"] if a.device == "cuda" else []
     with tempfile.TemporaryDirectory() as scratch:
-        sh([a.trainctl, "run", str(root / job), f"launch.device={a.device}", *sets, f"train.steps={steps}", f"train.log_every={steps}", *more,
+        sh([a.trainctl, "run", str(root / job), f"launch.device={a.device}", *sets, f"train.steps={steps}", "train.log_every=1", *more,
             f"launch.log_dir={scratch}/logs"])
         rows = [json.loads(line) for line in open(f"{scratch}/logs/1/metrics.jsonl")]
     times = [row["seconds"] for row in rows if "step" in row and "seconds" in row]
@@ -112,33 +191,47 @@ def main():
     parser.add_argument("--ranks", type=int, default=2, help="the most CPU ranks")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--seconds", type=float, default=3.0, help="of training a round")
+    parser.add_argument("--suite", choices=sorted(SUITES))
+    parser.add_argument("--budget", type=float, default=1e9)
     parser.add_argument("--only", default="", help="cases whose text has this")
     parser.add_argument("--json")
     parser.add_argument("--measured", help="a --json of an earlier run")
     a = parser.parse_args()
 
     cases = [(job, sets if any(s.startswith("launch.ranks") for s in sets) else [*alone, *sets]) for job, sets in
-             ((CUDA + TWO) if a.device == "cuda" else CPU)]
+             (SUITES[a.suite] if a.suite else (CUDA + TWO) if a.device == "cuda" else CPU)]
     known = {}
     if a.measured:
         known = {row["case"]: row for row in json.load(open(a.measured))}
         a.gpus = a.ranks = 1 << 20
     cases = [(job, sets) for job, sets in cases if ranks(sets) <= (a.gpus if a.device == "cuda" else a.ranks) and a.only in f"{job} {' '.join(sets)}"]
-    rows = []
+    if a.suite:  # of each job in turn, so that a budget that ends early leaves some of each
+        of_job = [[c for c in cases if c[0] == job] for job in dict.fromkeys(job for job, _ in cases)]
+        cases = [c for turn in itertools.zip_longest(*of_job) for c in turn if c]
+    rows, left_out, end = [], 0, time.monotonic() + a.budget
     print(f"{'predicted':>10s}   {'nine of ten':20s} {'measured':>10s}   {'rounds':20s} {'error':>7s}  case", flush=True)
     for job, sets in cases:
         name = " ".join([pathlib.Path(job).stem, *(s for s in sets if s not in mnist and s not in alone)])
         before = known.get(name)
         if a.measured and not before:
             continue
+        if time.monotonic() > end:
+            left_out += 1
+            continue
         try:
             estimate, memory = predict(a, job, sets)
-            rounds = [before["lowest"], before["measured"], before["highest"]] if before else [measure(a, job, sets, estimate["seconds"]) for _ in range(a.rounds)]
+            if before:
+                rounds, held = [before["lowest"], before["measured"], before["highest"]], before.get("held")
+            else:
+                with MemoryWatch(a.device == "cuda") as watch:
+                    rounds = [measure(a, job, sets, estimate["seconds"]) for _ in range(a.rounds)]
+                held = watch.bytes()
         except RuntimeError as failure:
             print(f"failed: {name}: {failure}", flush=True)
             continue
         row = {"case": name, "job": job, "predicted": estimate["seconds"], "low": estimate["low"], "high": estimate["high"], "parts": estimate["parts"],
-               "measured": statistics.median(rounds), "lowest": min(rounds), "highest": max(rounds), "memory": memory}
+               "measured": statistics.median(rounds), "lowest": min(rounds), "highest": max(rounds), "memory": memory, "held": held,
+               "ranks": ranks(sets)}
         row["error"] = row["predicted"] / row["measured"] - 1
         rows.append(row)
         was = f"(was {before['error'] * 100:+.1f}%)  " if before else ""
@@ -152,6 +245,15 @@ def main():
     errors = [abs(row["error"]) for row in rows]
     held = sum(row["low"] <= row["measured"] <= row["high"] for row in rows)
     print(f"{len(rows)} plans: mean error {100 * statistics.mean(errors):.1f} %, largest {100 * max(errors):.1f} %; {held} of {len(rows)} intervals hold")
+    if left_out:
+        print(f"{left_out} cases were left out: --budget {a.budget:.0f} was over")
+    for count in sorted({row["ranks"] for row in rows if row["held"]}):
+        known = [row for row in rows if row["held"] and row["ranks"] == count]
+        beyond = statistics.median(row["held"] - row["memory"] for row in known)
+        off = {row["case"]: (row["memory"] + beyond) / row["held"] - 1 for row in known}
+        worst = max(off, key=lambda case: abs(off[case]))
+        print(f"memory, {count} ranks: {len(off)} plans, driver and libraries {beyond / count / 2**20:.0f} MiB a rank; mean error "
+              f"{100 * statistics.mean(map(abs, off.values())):.2f} %, largest {100 * abs(off[worst]):.2f} % ({worst})")
     if a.json:
         json.dump(rows, open(a.json, "w"), indent=1)
 

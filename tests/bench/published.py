@@ -16,6 +16,16 @@ Sources:
   torchtitan 2024-06  github.com/pytorch/torchtitan, docs/performance.md: Llama 3 on 64 A100, FSDP2, 8,192 tokens a sample
   torchtitan 2024-12  github.com/pytorch/torchtitan, benchmarks/llama3_h100_202412_torchtitan.md: tables 1 and 3, the rows
                       with torch.compile in bf16; H100 of 2.4 TB/s at 500 W, 400 Gb/s a GPU
+  selective           Korthikanti and others, "Reducing Activation Recomputation in Large Transformer Models", 2022, table 5 with the sizes of
+                      table 3: GPTs of 2,048 tokens on 8 to 512 A100, iteration times with each block recomputed, and with their
+                      sequence parallelism and the core of attention recomputed; 175B and 530B in 3 chunks a stage. The table's
+                      model FLOPs utilization follows from these times and sizes by their equation 9, within 0.4 %.
+  BLOOM               github.com/bigscience-workshop/bigscience, train/tr11-176B-ml/chronicles-prequel.md: the plans of 02-25 for one
+                      job, 72 blocks of 14,336, 64 heads, a vocabulary of 250k, 2,048 samples of 2,048 tokens on 384 A100, each block
+                      recomputed, optimizer_shard 1; the second of two runs of one plan is left out
+  vTrain              github.com/VIA-Research/vTrain, data/ground_truth_multi.csv (Bang and others, MICRO 2024): Megatron-LM's GPTs on A100
+                      hosts with four 200 Gb/s cards, each block recomputed, 1f1b; of each job and way to cut it (tensor, data, stages) the
+                      micro-batch that was the fastest of those measured
   nanotron            huggingface.co/nanotron/old_bench, llama-1B/8_GPUS/*/log_metrics.csv, the steps after the second: a
                       Llama of 24 layers of 2,048, 16 heads, hidden 4,096, on 1,024 samples of 4,096 tokens. Sizes are those
                       that its figures of operations a token follow from.
@@ -52,10 +62,12 @@ def nanotron(dp, tp, pp, micro):
 
 
 class Megatron:
-    """A row of the table: (layers, width, heads, tensor, stages, GPUs, batch)."""
+    """A GPT on so many GPUs; without a micro-batch the fastest one. `again`: what is recomputed, "blocks" or "attention"; the latter
+    with norms, dropouts and residuals cut by rows of the sequence."""
 
-    def __init__(self, layers, d, heads, tp, pp, ranks, batch):
+    def __init__(self, layers, d, heads, tp, pp, ranks, batch, micro=None, chunks=1, vocab=51200, level=0, again="blocks"):
         self.layers, self.d, self.heads, self.tp, self.pp, self.ranks, self.batch = layers, d, heads, tp, pp, ranks, batch
+        self.micro, self.chunks, self.vocab, self.level, self.again = micro, chunks, vocab, level, again
 
     def seconds(self, teraflops):
         s, h, l, v = 2048, self.d, self.layers, 51200
@@ -64,17 +76,21 @@ class Megatron:
     def job(self, micro, micro_batches):
         dp = self.ranks // self.tp // self.pp
         wide, narrow = f"[[{dp},1,1],[{self.tp},1]]", f"[[{dp},1,{self.tp}],[1,{self.tp}]]"
-        cuts = ", ".join([*(f"h.*.{name}: {wide}" for name in ("qkv", "up")), *(f"h.*.{name}: {narrow}" for name in ("proj", "down")),
+        rows = [f"h.*.{name}: [[{dp},{self.tp},1]]" for name in ("ln1", "ln2", "sum1", "sum2")] if self.again == "attention" else []
+        cuts = ", ".join([*(f"h.*.{name}: {wide}" for name in ("qkv", "up")), *(f"h.*.{name}: {narrow}" for name in ("proj", "down")), *rows,
                           f"wte: [[{dp},1],[{self.tp},1]]", f"head: {wide}"])
-        again = [f"h.*.{name}" for name in ("ln1", "qkv", "attn", "proj", "sum1", "ln2", "up", "act", "down")]
-        return ["templates/gpt2.yaml", f"vars.layers={self.layers}", f"vars.d={self.d}", f"vars.heads={self.heads}", "vars.length=2048", "vars.vocab=51200",
-                "dataset.classes=51200", f"dataset.batch={dp * micro * micro_batches}", f"launch.ranks={self.ranks}", f"parallel.stages={self.pp}",
-                f"parallel.micro_batches={micro_batches}", f"parallel.strategies={{{cuts}}}", f"parallel.recompute={json.dumps(again)}"]
+        names = ("attn",) if self.again == "attention" else ("ln1", "qkv", "attn", "proj", "sum1", "ln2", "up", "act", "down")
+        again = [f"h.*.{name}" for name in names]
+        chunks = [f"parallel.chunks={self.chunks}", "parallel.schedule=interleaved_1f1b"] if self.chunks > 1 else []
+        return ["templates/gpt2.yaml", f"vars.layers={self.layers}", f"vars.d={self.d}", f"vars.heads={self.heads}", "vars.length=2048", f"vars.vocab={self.vocab}",
+                f"dataset.classes={self.vocab}", f"dataset.batch={dp * micro * micro_batches}", f"launch.ranks={self.ranks}", f"parallel.stages={self.pp}",
+                f"parallel.micro_batches={micro_batches}", f"parallel.strategies={{{cuts}}}", f"parallel.recompute={json.dumps(again)}",
+                f"parallel.optimizer_shard.level={self.level}", *chunks]
 
     def predict(self, step):
         """Seconds, and whether it fits, of the fastest micro-batch that fits."""
         found = []
-        for micro in (1, 2, 4, 8):
+        for micro in (self.micro,) if self.micro else (1, 2, 4, 8):
             count, left = divmod(self.batch, self.ranks // self.tp // self.pp * micro)
             if left or count < self.pp:
                 continue
@@ -87,6 +103,28 @@ class Megatron:
         return min(found, key=lambda f: (f[1] is False, f[0]))
 
 
+SELECTIVE = [(f"{size}, {ranks} A100, {what}", Megatron(layers, d, heads, 8, pp, ranks, batch, micro, chunks, again=again), seconds)
+             for size, layers, d, heads, pp, ranks, batch, micro, chunks, blocks, selective in (
+                 ("22B", 48, 6144, 64, 1, 8, 4, 4, 1, 1.42, 1.10), ("175B", 96, 12288, 96, 8, 64, 64, 1, 3, 18.13, 13.75),
+                 ("530B", 105, 20480, 128, 35, 280, 280, 1, 3, 49.05, 37.83), ("1T", 128, 25600, 160, 64, 512, 512, 1, 1, 94.42, 71.49))
+             for what, again, seconds in (("each block again", "blocks", blocks), ("attention again, rows cut", "attention", selective))]
+BLOOM = [(f"181B, 384 A100: data {dp}, tensor {tp}, stages {pp}, micro-batch {micro}",
+          Megatron(72, 14336, 64, tp, pp, 384, 2048, micro, vocab=250880, level=1), seconds)
+         for dp, tp, pp, micro, seconds in ((8, 8, 6, 4, 114.11), (4, 8, 12, 4, 117.07), (4, 8, 12, 2, 128.82), (8, 4, 12, 4, 111.89), (8, 4, 12, 2, 110.48),
+                                            (16, 4, 6, 4, 117.11), (16, 4, 6, 2, 111.71), (16, 2, 12, 2, 112.50), (8, 2, 24, 1, 119.53),
+                                            (8, 2, 24, 2, 122.75), (4, 4, 24, 1, 130.60))]
+VTRAIN = [(f"{size}, {ranks} A100: data {dp}, tensor {tp}, stages {pp}, micro-batch {micro}", Megatron(layers, d, heads, tp, pp, ranks, batch, micro), ms / 1e3)
+          for size, layers, d, heads, ranks, batch, rows in (
+              ("3.6B", 30, 3072, 32, 64, 512, ((1, 64, 1, 8, 3566.5), (2, 32, 1, 16, 3937.5), (4, 16, 1, 16, 4492.1), (1, 32, 2, 2, 4034.9),
+                                               (8, 8, 1, 32, 4972.3), (16, 4, 1, 32, 10580.6))),
+              ("18.4B", 40, 6144, 48, 256, 1024, ((8, 32, 1, 8, 9603.6), (4, 32, 2, 2, 10031.6), (2, 32, 4, 4, 10825), (1, 32, 8, 4, 12379), (8, 16, 2, 2, 10434.8),
+                                                  (8, 8, 4, 2, 10926.4), (8, 4, 8, 8, 11026.1), (2, 16, 8, 8, 13157.5), (16, 16, 1, 2, 20414.8))),
+              ("39.1B", 48, 8192, 64, 512, 1536, ((2, 32, 8, 3, 19067.2), (4, 32, 4, 2, 13875.5), (2, 16, 16, 2, 23747.9), (4, 16, 8, 2, 16070.6),
+                                                  (4, 8, 16, 2, 14529.6), (8, 32, 2, 2, 14614), (8, 16, 4, 2, 14713.4), (8, 8, 8, 4, 14967.1),
+                                                  (1, 32, 16, 3, 19991), (8, 4, 16, 2, 15639.4))),
+              ("175B", 96, 12288, 96, 512, 1536, ((4, 8, 16, 2, 54255.9), (4, 4, 32, 2, 53909.6), (2, 8, 32, 2, 57411.2), (8, 8, 8, 2, 55109.6),
+                                                  (8, 4, 16, 3, 55677.5), (8, 2, 32, 3, 57324.4))))
+          for tp, dp, pp, micro, ms in rows]
 tokens = lambda samples, per_second: samples * 8192 / per_second  # a GPU's samples, and its tokens a second
 MEGATRON = [(Megatron(24, 2304, 24, 1, 1, 32, 512), 137), (Megatron(30, 3072, 32, 2, 1, 64, 512), 138), (Megatron(36, 4096, 32, 4, 1, 128, 512), 142),
             (Megatron(40, 6144, 48, 8, 1, 256, 1024), 135), (Megatron(48, 8192, 64, 8, 2, 512, 1536), 138), (Megatron(60, 10240, 80, 8, 4, 1024, 1792), 140),
@@ -98,6 +136,9 @@ ROWS = [  # source, what, machine, job, published seconds
     ("torchtitan 2024-12", "Llama 3.1 8B, 8 H100", machines / "grand_teton.json", fsdp("8B", 16, 8, "op"), tokens(2, 6667)),
     ("torchtitan 2024-12", "Llama 3.1 8B, 128 H100", machines / "grand_teton.json", fsdp("8B", 256, 128, "op"), tokens(2, 6514)),
     *(("Megatron-LM", f"{m.layers} blocks of {m.d}, {m.ranks} A100: tensor {m.tp}, stages {m.pp}", "a100x8", m, m.seconds(teraflops)) for m, teraflops in MEGATRON),
+    *(("selective", what, "a100x8", m, seconds) for what, m, seconds in SELECTIVE),
+    *(("BLOOM", what, machines / "jean_zay.json", m, seconds) for what, m, seconds in BLOOM),
+    *(("vTrain " + what.split(",")[0], what, machines / "vtrain.json", m, seconds) for what, m, seconds in VTRAIN),
     *(("nanotron", f"Llama 1B, 8 H100: data {dp}, tensor {tp}, stages {pp}, micro-batch {micro}", "h100x8", nanotron(dp, tp, pp, micro), seconds)
       for dp, tp, pp, micro, seconds in ((4, 2, 1, 8, 15.8), (2, 4, 1, 8, 18.9), (1, 8, 1, 8, 26.2), (1, 4, 2, 8, 20.3), (1, 2, 4, 4, 23.6), (2, 2, 2, 1, 46.8))),
 ]

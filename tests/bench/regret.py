@@ -1,16 +1,20 @@
-"""The plan that auto_parallel takes, run beside its rivals on CPU ranks of this machine.
+"""The plan that auto_parallel takes, run beside its rivals on CPU ranks, or GPUs, of this machine.
 
-  regret.py TRAINCTL [JOB] [--ranks 8] [--machine NAME] [--random 50] [--top 20] [--rounds 3] [--steps 60] [--seed 1] [--json FILE]
+  regret.py TRAINCTL [JOB [FIELD=VALUE …]] [--ranks 8] [--device cpu] [--machine NAME] [--random 50] [--top 20] [--rounds 3] [--steps 60] [--seed 1]
+            [--budget SECONDS] [--json FILE]
 
 Rivals: plans drawn at random, of which those count that `trainctl plan` accepts; the search's own best; the named plans (data
 parallel at each level of optimizer_shard, each product cut by its units, pipelines of 2, 4 and 8 stages); each single change of the
 chosen plan. Each round runs all of them once, in another order, the chosen plan at the begin, the middle and the end. Prints the
 median step of each, fastest first, and the regret: how much longer the chosen plan takes than the fastest. Ends with 1 if that is
-more than --most (default 5 %).
+more than --most (default 5 %; 2 on GPUs).
+
+--budget begins no run after so many seconds. If FILE of --json is there, the same rivals go on from what it has measured: those with
+the fewest rounds first, so several short calls are one long one.
 
 Needs a quiet machine: with more ranks than cores, what else runs decides. --machine is what `trainctl calibrate` wrote here.
 """
-import argparse, json, os, pathlib, random, statistics, subprocess, sys, tempfile
+import argparse, concurrent.futures, json, os, pathlib, random, statistics, subprocess, sys, tempfile, time
 
 root = pathlib.Path(__file__).resolve().parent.parent.parent
 
@@ -24,24 +28,25 @@ def fields(choice):
     parallel = {key: choice[key] for key in ("stages", "micro_batches", "schedule", "recompute", "strategies")}
     if choice.get("chunks", 1) > 1:
         parallel["chunks"] = choice["chunks"]
-    return "parallel=" + json.dumps({"mode": "semi_auto_parallel", **parallel, "optimizer_shard": {"level": choice["optimizer_shard_level"]}})
+    return "parallel=" + json.dumps({"mode": "semi_auto_parallel", **parallel, "bucket_bytes": choice.get("bucket_bytes", 0),
+                                     "optimizer_shard": {"level": choice["optimizer_shard_level"], "within_host": choice.get("within_host", False)}})
 
 
 def plan(a, *more):
-    run = sh([a.trainctl, "plan", a.job, f"launch.ranks={a.ranks}", "launch.device=cpu", f"launch.machine={a.machine}", *more, "--json"])
+    run = sh([a.trainctl, "plan", a.job, *a.fields, f"launch.ranks={a.ranks}", f"launch.device={a.device}", f"launch.machine={a.machine}", *more, "--json"])
     return json.loads(run.stdout) if run.returncode == 0 else None
 
 
 def measure(a, parallel):
-    """Seconds of a step, the median of all but the first quarter; None: it cannot be run."""
+    """Seconds of a step, without the first quarter: the median, or on a GPU, which reports steps in bursts, the mean; None: it cannot be run."""
     with tempfile.TemporaryDirectory() as scratch:
-        run = sh([a.trainctl, "run", a.job, f"launch.ranks={a.ranks}", "launch.device=cpu", f"launch.machine={a.machine}", parallel,
-                  f"train.steps={a.steps}", "train.log_every=1", f"launch.log_dir={scratch}/logs"])
+        run = sh([a.trainctl, "run", a.job, *a.fields, f"launch.ranks={a.ranks}", f"launch.device={a.device}", f"launch.machine={a.machine}", parallel,
+                  f"train.steps={a.steps}", "train.log_every=1", *(["train.sink_steps=4"] if a.device == "cuda" else []), f"launch.log_dir={scratch}/logs"])
         if run.returncode != 0:
             return None
         rows = [json.loads(line) for line in open(f"{scratch}/logs/1/metrics.jsonl")]
     times = [row["seconds"] for row in rows if "step" in row and "seconds" in row]
-    return statistics.median(times[len(times) // 4:])
+    return (statistics.mean if a.device == "cuda" else statistics.median)(times[len(times) // 4:])
 
 
 def divisors(n):
@@ -63,7 +68,7 @@ def named(a, report):
     plain = {"stages": 1, "micro_batches": report["micro_batches"], "schedule": "1f1b", "recompute": [], "strategies": {}}
     for level in range(4):
         yield f"data parallel, optimizer_shard {level}", f"parallel={{mode: data_parallel, optimizer_shard: {{level: {level}}}}}"
-    wide = {layer["name"]: [[1, 1], [a.ranks, 1]] for layer in report["layers"] if layer["type"] == "dense"}
+    wide = {layer["name"]: [[1] * len(layer["strategy"][0]), [a.ranks, 1]] for layer in report["layers"] if layer["type"] == "dense"}
     yield "each product cut by its units", fields({**plain, "optimizer_shard_level": 0, "strategies": wide})
     for stages in (2, 4, 8):
         if a.ranks % stages == 0:
@@ -79,20 +84,8 @@ def changes(chosen):
         yield f"{pattern} free", {**chosen, "strategies": {p: c for p, c in chosen["strategies"].items() if p != pattern}}
 
 
-def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("trainctl")
-    parser.add_argument("job", nargs="?", default=str(root / "configs/mnist_mlp.yaml"))
-    parser.add_argument("--ranks", type=int, default=8)
-    parser.add_argument("--machine", default="cpu")
-    parser.add_argument("--random", type=int, default=50)
-    parser.add_argument("--top", type=int, default=20)
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--steps", type=int, default=60)
-    parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--most", type=float, default=5)
-    parser.add_argument("--json")
-    a = parser.parse_args()
+def rivals_of(a):
+    """By name, as overrides; the chosen plan first."""
     found = plan(a, "parallel={mode: auto_parallel}", "--top", str(a.top))
     if found is None:
         sys.exit("auto_parallel finds no plan")
@@ -105,31 +98,65 @@ def main():
         rivals[f"named: {name}"] = parallel
     for name, choice in changes(chosen):
         rivals[f"change: {name}"] = fields(choice)
-    rng, legal, draws = random.Random(a.seed), 0, 0
-    while legal < a.random and draws < 40 * a.random:
-        draws += 1
-        parallel = fields(drawn(rng, a, found["layers"]))
-        if parallel not in rivals.values() and plan(a, parallel) is not None:
-            legal += 1
-            rivals[f"random {legal}"] = parallel
-    times = {}
-    for _ in range(a.rounds):
-        order = [name for name in rivals if name != "chosen"]
+    rng, legal = random.Random(a.seed), 0
+    with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
+        for _ in range(40):
+            drawn_plans = [fields(drawn(rng, a, found["layers"])) for _ in range(a.random)]
+            for parallel, report in zip(drawn_plans, pool.map(lambda parallel: plan(a, parallel), drawn_plans)):
+                if report is not None and parallel not in rivals.values() and legal < a.random:
+                    legal += 1
+                    rivals[f"random {legal}"] = parallel
+            if legal == a.random:
+                break
+    return rivals
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("trainctl")
+    parser.add_argument("job", nargs="?", default=str(root / "configs/mnist_mlp.yaml"))
+    parser.add_argument("fields", nargs="*")
+    parser.add_argument("--ranks", type=int, default=8)
+    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
+    parser.add_argument("--budget", type=float, default=1e9)
+    parser.add_argument("--machine", default="cpu")
+    parser.add_argument("--random", type=int, default=50)
+    parser.add_argument("--top", type=int, default=20)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--steps", type=int, default=60)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--most", type=float)
+    parser.add_argument("--json")
+    a = parser.parse_args()
+    end = time.monotonic() + a.budget
+    a.most = a.most or (2 if a.device == "cuda" else 5)
+    known = json.load(open(a.json)) if a.json and os.path.exists(a.json) else {}
+    rivals = {name: row["parallel"] for name, row in known.items()} or rivals_of(a)
+    times = {name: row["seconds"] for name, row in known.items() if row["seconds"]}
+    failed = {name for name, row in known.items() if row.get("failed")}
+    rng = random.Random(a.seed + sum(map(len, times.values())))
+    while time.monotonic() < end:
+        count = lambda name: len(times.get(name, []))
+        least = min(count(name) for name in rivals if name not in failed and name != "chosen")
+        if least >= a.rounds:
+            break
+        order = [name for name in rivals if name != "chosen" and name not in failed and count(name) == least]
         rng.shuffle(order)
-        order = ["chosen", *order[: len(order) // 2], "chosen", *order[len(order) // 2 :], "chosen"]
-        for name in order:
-            seconds = measure(a, rivals[name])
-            if seconds is not None:
-                times.setdefault(name, []).append(seconds)
+        for at, name in enumerate(order):
+            for one in (["chosen"] if at % max(1, len(order) // 3) == 0 else []) + [name]:
+                if time.monotonic() >= end:
+                    break
+                seconds = measure(a, rivals[one])
+                times.setdefault(one, []).append(seconds) if seconds is not None else failed.add(one)
+    if a.json:
+        json.dump({name: {"parallel": rivals[name], "seconds": times.get(name), "failed": name in failed} for name in rivals}, open(a.json, "w"), indent=1)
     if "chosen" not in times:
         sys.exit("the chosen plan does not run")
     steps = sorted((statistics.median(all), name) for name, all in times.items())
     for seconds, name in steps:
         print(f"{1e3 * seconds:9.3f} ms [{1e3 * min(times[name]):.3f} .. {1e3 * max(times[name]):.3f}]  {name}")
     regret = 100 * (statistics.median(times["chosen"]) / steps[0][0] - 1)
-    print(f"{len(steps)} plans run, {len(rivals) - len(steps)} could not; regret {regret:.1f} %, the fastest is {steps[0][1]}")
-    if a.json:
-        json.dump({name: {"parallel": rivals[name], "seconds": times.get(name)} for name in rivals}, open(a.json, "w"), indent=1)
+    print(f"{len(steps)} of {len(rivals)} plans run, {len(failed)} could not, rounds {min(map(len, times.values()))} to {max(map(len, times.values()))}; regret {regret:.1f} %, the fastest is {steps[0][1]}")
     sys.exit(1 if regret > a.most else 0)
 
 

@@ -1,0 +1,94 @@
+// All that a job leaves open, weighed by the search's own sum: for each number of stages and of micro-batches the best
+// cuts, then schedules, levels of optimizer_shard and ways to recompute.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "engine/search/cut_choices.h"
+#include "engine/search/loads.h"
+#include "engine/search/networks.h"
+#include "engine/search/open_choices.h"
+#include "engine/search/plan_choice.h"
+
+namespace trainctl {
+
+/// A choice with the search's own sum of it.
+struct Considered {
+  int stages = 1, chunks = 1, micro_batches = 1;
+  ShardChoice shard;
+  int64_t bucket_bytes = 0;
+  Schedule schedule = Schedule::one_f_one_b;
+  size_t recompute = 0;  ///< of OpenChoices::recompute_ways
+  std::shared_ptr<const CutChoice> cuts;
+  Expected expected;
+};
+
+/// In how many ways two choices differ.
+int differences(const Considered& a, const Considered& b);
+
+/// Refers to what it is given.
+class WeighedChoices {
+ public:
+  /// `large`: blocks are left out where plans are tried. `memory`: of a rank; 0: no limit.
+  WeighedChoices(const JobSpec& job, Networks& networks, const OpenChoices& open, const CostModel& cost, int64_t memory,
+                 bool large);
+
+  /// Adds choices. `seconds_per_byte`: what a byte counts where cuts are chosen.
+  void weigh(double seconds_per_byte);
+  /// Adds cuts that hold less: memory gets a price, which rises until something is expected to fit, or to the end.
+  void weigh_short_of_memory(bool to_the_end);
+  /// Adds more micro-batches of one stage, which only save memory and are left out until then.
+  void weigh_more_micro_batches();
+
+  const std::vector<Considered>& all() const { return all_; }
+  bool fits(const Considered& one, double scale = 1) const;
+  bool any_fits() const;
+  /// What may fit first, by its time; then the rest, by its memory. `memory_scale`: what a plan takes over what was
+  /// expected of it, as far as is known.
+  void sort(double memory_scale);
+  void sort_by_memory();
+  /// The best of each number of stages and way to cut, then the second best of each, and so on: plans that differ
+  /// compete before plans alike.
+  std::vector<const Considered*> in_turns() const;
+
+  std::vector<LayerLoad> loads(const CutChoice& cuts) const;
+  const WeightBytes& bytes() const { return bytes_; }
+  double bound() const { return bound_; }       ///< seconds: no plan of what was weighed takes less
+  int64_t weighed() const { return weighed_; }  ///< choices
+  bool exact() const { return exact_; }         ///< the cuts are the best of their space
+  const std::vector<Diagnostic>& illegal() const { return illegal_; }
+
+ private:
+  /// Stages and micro-batches, with a time by the search's own sum that none of their plans is below.
+  struct Pipeline {
+    int stages = 1, micro_batches = 1;
+    double least = 0;
+  };
+  std::vector<Pipeline> pipelines();
+  bool starts_count();
+  double weigh(const Pipeline& pipeline, double seconds_per_byte);
+
+  const JobSpec& job_;
+  Networks& networks_;
+  const OpenChoices& open_;
+  const CostModel& cost_;
+  const int64_t memory_;
+  const bool large_;
+  const int ranks_of_host_;
+  const WeightBytes bytes_;
+  CutChoices cut_choices_;
+  std::vector<Considered> all_;
+  std::vector<std::vector<bool>> recomputed_;  ///< by way to recompute, and layer; empty: not known yet
+  bool saves_memory_ = false;
+  double bound_ = 0;
+  int64_t weighed_ = 0;
+  bool exact_ = true;
+  std::vector<Diagnostic> illegal_;
+};
+
+/// The expected memory may be off by this much before a plan that it says does not fit is not tried.
+inline constexpr double kMemoryDoubt = 1.3;
+
+}  // namespace trainctl
