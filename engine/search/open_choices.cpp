@@ -9,6 +9,7 @@
 
 #include "engine/ops/op_def.h"
 #include "engine/plan/host_axes.h"
+#include "engine/plan/plan.h"
 
 namespace trainctl {
 namespace {
