@@ -116,7 +116,7 @@ TEST_CASE("gathered saves: all hosts get one answer, and all images come to the 
 }
 
 TEST_CASE("gathered saves: while a save is written the next is refused, and asked for once that is done") {
-  Scene scene({{0}, {1}});
+  Scene scene(std::vector<std::vector<int>>{{0}, {1}});
   CHECK(scene.asks(0, 10));
   CHECK(scene.asks(1, 10));
   CHECK_FALSE(scene.asks(0, 20));
@@ -151,7 +151,7 @@ TEST_CASE("gathered saves: a save at any time is one that all gates are held for
 }
 
 TEST_CASE("gathered saves: an image that changes its size has the new one, and no old bytes") {
-  Scene scene({{0}, {1}});
+  Scene scene(std::vector<std::vector<int>>{{0}, {1}});
   for (const int64_t step : {10, 20}) {
     CHECK(scene.asks(0, step));
     CHECK(scene.asks(1, step));
@@ -167,7 +167,7 @@ TEST_CASE("gathered saves: an image that changes its size has the new one, and n
 }
 
 TEST_CASE("gathered saves: what no host says is refused") {
-  Scene scene({{0}, {1}});
+  Scene scene(std::vector<std::vector<int>>{{0}, {1}});
   const auto takes = [&](hosts::SaveWord word) { return scene.launcher.take(word, {1}); };
   CHECK_FALSE(takes({.name = "wanted", .number = -1}));
   CHECK_FALSE(takes({.name = "told", .number = 1, .text = "short"}));
