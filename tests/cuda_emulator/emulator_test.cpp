@@ -106,6 +106,18 @@ TEST_CASE("emulator: prmt picks bytes of two numbers by selectors, or copies the
   CHECK(words[2] == 0x00ff8081);
 }
 
+TEST_CASE("emulator: bfi puts low bits of a number into another one, of 32 or 64 bits") {
+  Words words(4);
+  const std::string ptx = kernel(
+      "mov.u32 %r2, 0x000000ab;\nmov.u32 %r3, 0x11223344;\nbfi.b32 %r4, %r2, %r3, 8, 8;\nst.global.u32 [%rd1], %r4;\n"
+      "mov.u64 %rd2, 0xab;\nmov.u64 %rd3, 0x1122334455667788;\nbfi.b64 %rd2, %rd2, %rd3, 40, 8;\n"
+      "st.global.u64 [%rd1+8], %rd2;");
+  CHECK(run(ptx, words, 1) == "");
+  CHECK(words[0] == 0x1122ab44);
+  CHECK(words[2] == 0x55667788);
+  CHECK(words[3] == 0x1122ab44);
+}
+
 TEST_CASE("emulator: a test of an mbarrier does not wait") {
   Words words(2);
   const std::string ptx = kernel(

@@ -90,13 +90,15 @@ void pack(const Instruction& in, Warp& w, uint32_t mask) {
   });
 }
 
+template <class T>  ///< uint32_t or uint64_t
 void bit_insert(const Instruction& in, Warp& w, uint32_t mask) {
-  const uint32_t *a = w.at<uint32_t>(in.from[0]), *b = w.at<uint32_t>(in.from[1]), *p = w.at<uint32_t>(in.from[2]),
-                 *n = w.at<uint32_t>(in.from[3]);
-  put(w.at<uint32_t>(in.to[0]), mask, [=](int i) {
+  constexpr uint32_t kBits = 8 * sizeof(T);
+  const T *a = w.at<T>(in.from[0]), *b = w.at<T>(in.from[1]);
+  const uint32_t *p = w.at<uint32_t>(in.from[2]), *n = w.at<uint32_t>(in.from[3]);
+  put(w.at<T>(in.to[0]), mask, [=](int i) {
     const uint32_t first = p[i] & 0xff, count = n[i] & 0xff;
-    if (first >= 32 || count == 0) return b[i];
-    const uint32_t field = (count >= 32 ? kAllLanes : (1u << count) - 1) << first;
+    if (first >= kBits || count == 0) return b[i];
+    const T field = (count >= kBits ? ~T{0} : (T{1} << count) - 1) << first;
     return (b[i] & ~field) | ((a[i] << first) & field);
   });
 }
@@ -384,10 +386,12 @@ bool decode_arithmetic(Decoder& d, const Statement& s, Instruction& in) {
     in.run = bytes_here == 2 ? select<uint16_t> : bytes_here == 4 ? select<uint32_t> : select<uint64_t>;
     return true;
   }
-  if (op == "bfi" && type == "b32") {
-    in.to[0] = d.target(s.arguments.at(0), 4);
-    for (size_t i = 0; i < 4; ++i) in.from[i] = d.source(s.arguments.at(i + 1), 4);
-    in.run = bit_insert;
+  if (op == "bfi" && (type == "b32" || type == "b64")) {
+    const uint8_t size = type == "b32" ? 4 : 8;
+    in.to[0] = d.target(s.arguments.at(0), size);
+    for (size_t i = 0; i < 2; ++i) in.from[i] = d.source(s.arguments.at(i + 1), size);
+    for (size_t i = 2; i < 4; ++i) in.from[i] = d.source(s.arguments.at(i + 1), 4);
+    in.run = size == 4 ? bit_insert<uint32_t> : bit_insert<uint64_t>;
     return true;
   }
   if (op == "prmt" && type == "b32" && s.words.size() == 2) {
