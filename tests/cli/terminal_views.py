@@ -18,7 +18,7 @@ network:
   - {name: out, type: dense, units: 1}
 loss: mse
 optimizer: {type: sgd, learning_rate: 0.001}
-train: {epochs: 100000, log_every: 1000000}
+train: {epochs: 400, log_every: 1000000}
 parallel: {mode: data_parallel}
 launch: {ranks: 2, device: cpu}
 """
