@@ -218,6 +218,6 @@ TEST_CASE("plan: which losses of a host the others' memory covers, and what move
   CHECK(shards[1]["covered"] == false);
   CHECK(shards[1]["missing"].get<std::string>().starts_with("fc"));
   const auto stages = losses_report(job_of("{mode: semi_auto_parallel, stages: 2}", kTwoHosts));
-  CHECK(stages[0]["missing"] == "fc1.bias:exp_avg");
+  CHECK(stages[0]["missing"] == "fc1.bias:m");
   CHECK(losses_report(job_of(kData, "{ranks: 4, hosts: ['a:2', 'b:2'], device: cpu}")).is_null());
 }
