@@ -4,6 +4,7 @@
 #include <cstdlib>
 
 #include "engine/compile/conflicts.h"
+#include "engine/compile/join_instructions.h"
 #include "engine/compile/passes.h"
 
 namespace trainctl {
@@ -29,21 +30,14 @@ bool belong_together(const VirtualInstruction& bias, const VirtualInstruction& w
          same_dim(bias, weight) && epilogue_of(weight.code.attrs).descend == epilogue_of(bias.code.attrs).descend;
 }
 
-/// The weight gradient gets the other's output. The joined instruction is put at `place`, the other is marked for
-/// removal.
+/// The weight gradient gets the other's output.
 void join(Compiler& c, size_t bias, size_t weight, size_t place) {
-  VirtualInstruction both = std::move(c.code[weight]);
-  VirtualInstruction& one = c.code[bias];
-  Epilogue epilogue = epilogue_of(both.code.attrs);
+  Instruction& both = c.code[weight].code;
+  Epilogue epilogue = epilogue_of(both.attrs);
   epilogue.bias_grad = true;
-  set_epilogue(both.code.attrs, epilogue);
-  if (epilogue.descend) both.code.name += ", " + one.code.outputs[0].tensor;
-  both.outputs.push_back(one.outputs[0]);
-  both.code.outputs.push_back(std::move(one.code.outputs[0]));
-  VirtualInstruction& other = c.code[place == weight ? bias : weight];
-  other = {};
-  other.code.opcode = Opcode::wait;  // removed below
-  c.code[place] = std::move(both);
+  set_epilogue(both.attrs, epilogue);
+  if (epilogue.descend) both.name += ", " + c.code[bias].code.outputs[0].tensor;
+  join_outputs(c, bias, weight, place);
 }
 
 }  // namespace
@@ -68,7 +62,7 @@ void fuse_bias_grad(Compiler& c) {
       join(c, bias, weight, sooner);
     }
   }
-  std::erase_if(c.code, [](const VirtualInstruction& v) { return v.code.opcode == Opcode::wait; });
+  remove_marked(c);
 }
 
 }  // namespace trainctl

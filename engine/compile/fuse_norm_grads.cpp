@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "engine/compile/conflicts.h"
+#include "engine/compile/join_instructions.h"
 #include "engine/compile/passes.h"
 
 namespace trainctl {
@@ -23,19 +24,11 @@ bool belong_together(const VirtualInstruction& of_parameters, const VirtualInstr
   return true;
 }
 
-/// The joined instruction is put at `place`, the other is marked for removal.
 void join(Compiler& c, size_t parameters, size_t input, size_t place) {
-  VirtualInstruction both = std::move(c.code[input]);
-  VirtualInstruction& one = c.code[parameters];
-  Epilogue epilogue = epilogue_of(both.code.attrs);
+  Epilogue epilogue = epilogue_of(c.code[input].code.attrs);
   epilogue.parameter_grads = true;
-  set_epilogue(both.code.attrs, epilogue);
-  both.outputs.insert(both.outputs.end(), one.outputs.begin(), one.outputs.end());
-  both.code.outputs.insert(both.code.outputs.end(), one.code.outputs.begin(), one.code.outputs.end());
-  VirtualInstruction& other = c.code[place == input ? parameters : input];
-  other = {};
-  other.code.opcode = Opcode::wait;  // removed below
-  c.code[place] = std::move(both);
+  set_epilogue(c.code[input].code.attrs, epilogue);
+  join_outputs(c, parameters, input, place);
 }
 
 }  // namespace
@@ -61,7 +54,7 @@ void fuse_norm_grads(Compiler& c) {
     }
     candidates.erase(found);
   }
-  std::erase_if(c.code, [](const VirtualInstruction& v) { return v.code.opcode == Opcode::wait; });
+  remove_marked(c);
 }
 
 }  // namespace trainctl

@@ -10,6 +10,7 @@
 #include <optional>
 
 #include "engine/compile/conflicts.h"
+#include "engine/compile/join_instructions.h"
 #include "engine/compile/passes.h"
 
 namespace trainctl {
@@ -153,9 +154,7 @@ void join(Compiler& c, const Found& found, int after) {
     fused.code.inputs.push_back(std::move(last.code.inputs[1 - found.input]));
   }
   set_epilogue(fused.code.attrs, found.epilogue);
-  VirtualInstruction& other = c.code[found.place == after ? found.product : after];
-  other = {};
-  other.code.opcode = Opcode::wait;  // removed below
+  mark_removed(c, static_cast<size_t>(found.place == after ? found.product : after));
   c.code[found.place] = std::move(fused);
 }
 
@@ -169,7 +168,7 @@ void fuse_products(Compiler& c) {
     join(c, *found, i);
     for (BufferId made : c.code[found->place].outputs) uses[made].writer = found->place;
   }
-  std::erase_if(c.code, [](const VirtualInstruction& v) { return v.code.opcode == Opcode::wait; });
+  remove_marked(c);
 }
 
 }  // namespace trainctl

@@ -8,6 +8,7 @@
 #include <optional>
 
 #include "engine/compile/conflicts.h"
+#include "engine/compile/join_instructions.h"
 #include "engine/compile/passes.h"
 #include "engine/ops/quantise/quantise.h"
 
@@ -36,7 +37,7 @@ class QuantiseFusion {
       take_sum(i);
       take_activation(i);
     }
-    std::erase_if(c_.code, [](const VirtualInstruction& v) { return v.code.opcode == Opcode::wait; });
+    remove_marked(c_);
   }
 
  private:
@@ -46,8 +47,7 @@ class QuantiseFusion {
 
   void remove(size_t at) {
     for (BufferId b : c_.code[at].inputs) std::erase(readers_[static_cast<size_t>(b)], at);
-    c_.code[at] = {};
-    c_.code[at].code.opcode = Opcode::wait;  // removed in the end
+    mark_removed(c_, at);
   }
 
   /// The gradient of a bias that reads the same values.
