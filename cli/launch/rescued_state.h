@@ -44,7 +44,7 @@ class RescuedState {
   // Once it is complete.
   int64_t step() const { return step_; }
   const SaveBoard::Position& position() const { return position_; }
-  /// Of so many ranks: each the image of its pieces; empty: nothing is taken from it. Throws EnvError if what came is
+  /// By rank, of `num_ranks`: the image of its pieces; empty: nothing is taken from it. Throws EnvError if what came is
   /// none.
   std::vector<std::vector<std::byte>> images(int num_ranks) const;
 

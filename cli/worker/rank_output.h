@@ -33,7 +33,7 @@ class RankOutput {
   TrainHooks hooks();
   /// The training is over. Writes a line if it was stopped before its end.
   void ended(const TrainResult& result);
-  /// What so many steps have moved, as far as it counts at this rank.
+  /// What `steps` steps have moved, as far as it counts at this rank.
   void write_traffic(const HostTraffic& traffic, int64_t steps) const;
   /// Of rank 0; see TensorHistograms.
   void write_histograms(int64_t step, const std::map<std::string, Histogram>& histograms);

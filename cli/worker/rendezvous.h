@@ -21,7 +21,7 @@ namespace trainctl {
 /// Whether the job's ranks communicate over Gloo, and so need a store to find each other.
 bool needs_store(const JobSpec& spec);
 
-/// The store's port and token for ranks: memory that they inherit, and that holds them for nobody else. Neither argv
+/// The store's port and token for ranks: memory that they inherit and that no other process can open. Neither argv
 /// nor the environment has the token: others can read the one, and a rank's own child processes inherit the other.
 class StoreAccess {
  public:

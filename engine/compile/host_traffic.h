@@ -26,7 +26,7 @@ struct HostTraffic {
   }
 };
 
-/// Of one call, by a group with so many members on each of its hosts.
+/// Of one call, by a group with members[i] members on its host i.
 HostTraffic traffic_of(Collective kind, const std::vector<int>& members, int64_t count, DType dtype);
 
 /// Of a step over all ranks, by purpose and kind ("send" for messages). `host_of`: by rank the number of its host.

@@ -40,7 +40,7 @@ struct MeshTraffic {
 struct PlanMemo {
   std::unique_ptr<const GraphFacts> facts;
   std::map<int, std::unique_ptr<MeshTraffic>> traffic;  ///< by ranks of a stage
-  /// False: plans are compared, and nobody reads their reasons.
+  /// False: plans are only compared, so their reasons are left out.
   bool explains = true;
   /// By the mesh, the number of micro-batches and the strategies: what propagation chose, by unit.
   std::map<std::string, std::vector<FactorAxes>> axes;

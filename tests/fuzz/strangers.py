@@ -1,4 +1,4 @@
-"""Speaks to a real agent, to the store of a real run and to a real door as one that has no right to: noise, broken and oversized frames,
+"""Speaks to a real agent and to the store of a real run as one that has no right to: noise, broken and oversized frames,
 tokens that are wrong or were heard before, and connections that say nothing.
 
     python3 tests/fuzz/strangers.py TRAINCTL [--seed 1] [--attacks 200]

@@ -39,7 +39,7 @@ class StateHolder {
   ValidationReport validation_;
 };
 
-/// The side of whoever has the memory, while the rank runs or after its end.
+/// The side of the process that holds the memory, while the rank runs or after its end.
 class HeldState {
  public:
   explicit HeldState(int fd) : fd_(fd) {}

@@ -20,8 +20,8 @@ size_t fixed_transforms(const std::vector<TransformSpec>& all) {
 struct FieldChain {
   std::string field;
   std::vector<TransformSpec> all;
-  size_t fixed = 0;  ///< so many come before chance
-  size_t cut = 0;    ///< so many come before what is kept
+  size_t fixed = 0;  ///< how many run before the first random one
+  size_t cut = 0;    ///< how many run before the result that is kept
   bool may_keep_bytes = false;
 };
 

@@ -57,7 +57,7 @@ class Client {
   const int worker_, servers_, first_server_, pushes_a_step_;
   const std::span<std::byte> arena_;
   Communicator& comm_;
-  int64_t norm_offset_ = -1;  ///< in the arena; -1: servers are told otherwise, or the job does not clip
+  int64_t norm_offset_ = -1;  ///< in the arena; -1: the servers compute the norm, or the job does not clip
   RowWindow window_;
   std::optional<RowWindow> validation_window_;
   std::vector<std::vector<int64_t>> units_;  ///< of each table, by field

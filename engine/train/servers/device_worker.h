@@ -25,7 +25,7 @@ using MakeExecutor =
     std::function<std::unique_ptr<Executor>(const Program&, Communicator& workers, const ExecutorOptions&)>;
 
 /// `mirror` is host memory of program.arena_bytes in which exchanged ranges have the arena's offsets; nothing else of
-/// it is touched. Rows of tables are exchanged too: whoever pulls them writes them to the mirror before a step. `comm`
+/// it is touched. Rows of tables are exchanged too: what pulls them writes them to the mirror before a step. `comm`
 /// and `program` must outlive the executor.
 std::unique_ptr<Executor> make_device_worker(const Program& program, int workers, Communicator& comm,
                                              const ExecutorOptions& options, std::span<std::byte> mirror,
