@@ -113,7 +113,8 @@ std::string head(const Json& r) {
   out += fmt::format(", batch {}{}", batch, r.contains("asynchronous") ? " of each worker" : "");
   if (micro > 1) out += fmt::format(" = {} micro-batches of {}, {}", micro, batch / micro, text(r["schedule"]));
   if (const int chunks = r["chunks"]; chunks > 1) out += fmt::format(", {} chunks a stage", chunks);
-  if (const int level = r["optimizer_shard_level"]; level > 0) out += fmt::format(", optimizer_shard level {}", level);
+  if (const int level = r["optimizer_shard_level"]; level > 0)
+    out += fmt::format(", optimizer_shard level {}{}", level, r["optimizer_shard_within_host"] ? " within a host" : "");
   if (const std::string type = text(r["gradient_precision"]); type != "fp32") out += ", gradients in " + type;
   return out + "\n" + totals(r, "parameters", "parameters", "KMBT") +
          totals(r, "flops_per_step", "flops a step", "KMGTPE");

@@ -22,6 +22,7 @@ struct BucketPlan {
   std::string name;         ///< "bucket0"
   std::vector<int> stages;  ///< stages that hold it; the gradients are summed over them too
   Axes sum_axes;            ///< axes over which each stage's gradients are partial
+  Axes shard_axes;          ///< of these, those that shards are cut by; all, but for optimizer_shard.within_host
   int level = 0;            ///< optimizer sharding
   int group = -1;           ///< of optimizer.groups; -1: none. All its parameters are updated alike
   bool updated = false;     ///< false: forward only, or the loss does not depend on it
@@ -42,6 +43,16 @@ struct BucketPlan {
   int part_of_server(int server) const;
   /// The workers whose gradients add up to the whole: one of those that compute the same.
   std::vector<int> pushers(const Mesh& mesh) const { return mesh.group(0, sum_axes); }
+  /// optimizer_shard.within_host: gradients are summed and cut over the ranks of each host, and then each shard is
+  /// summed over hosts.
+  bool is_summed_twice() const { return level > 0 && shard_axes != sum_axes; }
+  /// Global ranks that hold this rank's shard and sum it in turn, and those that shards are of; both include itself.
+  std::vector<int> across_ranks(const Mesh& mesh, int stage, int rank_in_stage) const;
+  std::vector<int> shard_ranks(const Mesh& mesh, int stage, int rank_in_stage) const;
+  int num_shards(const Mesh& mesh) const;
+  int shard_index(const Mesh& mesh, int stage, int rank_in_stage) const;
+  /// Axes along which ranks hold the same shard of what they have summed.
+  Axes across_axes() const;
   /// Global ranks that sum their gradients with this one, including itself.
   std::vector<int> reduce_ranks(const Mesh& mesh, int rank_in_stage) const;
   /// The number of those ranks, and this rank's index among them.
@@ -51,9 +62,8 @@ struct BucketPlan {
   int first_reduce_index(const Mesh& mesh, int stage) const;
 };
 
-/// Largest bucket at levels 0 to 2. A larger parameter gets a bucket of its own, which also takes the open bucket's
-/// parameters if those are small.
-inline constexpr int64_t kBucketBytes = 32 << 20;
+/// Plan::bucket_bytes is the largest bucket at levels 0 to 2. A larger parameter gets a bucket of its own, which also
+/// takes the open bucket's parameters if those are small.
 inline constexpr int64_t kSliverBytes = 1 << 20;
 
 /// parameter_server: a layer's parameters are a bucket. It is cut over all servers if no part gets smaller than this;
@@ -64,7 +74,7 @@ inline constexpr int64_t kLeastServedBytes = 4 << 10;
 ///
 /// A parameter is optimizer-sharded if its part on a rank has at least the plan's minimum size and several ranks
 /// sum its gradient. A parameter shared by several stages is sharded at level 1 at most: reducing it in every
-/// micro-batch would tie the stages' schedules together.
+/// micro-batch would tie the stages' schedules together. Within a host it is left whole: stages may be on several.
 std::vector<BucketPlan> plan_buckets(const Graph& graph, const Plan& plan);
 
 }  // namespace trainctl

@@ -83,7 +83,7 @@ void divide_storage(Compiler& c) {
     if (is_sharded(v)) {
       if (index < 0) continue;
       Variable& variable = c.program.variables[static_cast<size_t>(index)];
-      const Axes others = without(replicas, buckets[v.tensor]->sum_axes);
+      const Axes others = without(replicas, buckets[v.tensor]->shard_axes);
       variable.own_elements = c.plan.mesh.index(c.rank_in_stage, others) == 0 ? num_elements(variable.shape) : 0;
       continue;
     }

@@ -5,6 +5,12 @@
 //   levels 2, 3   contributions of a micro-batch add up in a short-lived range; reduce_scatter after
 //                 each micro-batch; the shards add up
 //
+// With optimizer_shard.within_host the reduce_scatter is among the ranks of a host, and once a shard has all of the
+// step's contributions, an all_reduce sums it over hosts:
+//
+//   level 1       R S             R reduce_scatter within hosts, S all_reduce of a shard over hosts, + adds up
+//   levels 2, 3   R R+ R+ S       over the micro-batches
+//
 // Ranges that are reduced may be bf16. Nothing adds up in a bf16 range: a single contribution is written there
 // directly, several add up in an f32 range that is then rounded, and shards of several micro-batches add up in f32.
 #include <algorithm>
@@ -107,6 +113,21 @@ BufferId summed_range(Lowering& l, int bucket) {
   return range;
 }
 
+/// `shard`: where the update reads it.
+void sum_over_hosts(Lowering& l, int bucket, const std::string& name, const View& shard) {
+  l.gradients[bucket].last_reduction = l.c.code.size();
+  Instruction i;
+  i.opcode = Opcode::collective;
+  i.collective = Collective::all_reduce;
+  i.name = "all_reduce " + name + " over hosts";
+  i.group = l.c.program.buckets[bucket].reduce_group;
+  i.purpose = Purpose::gradient;
+  i.phase = Phase::backward;
+  View sum = shard;
+  sum.operand.accumulate = false;
+  l.c.emit(std::move(i), {sum}, {sum});
+}
+
 void reduce_once(Lowering& l, int bucket) {
   const Bucket& b = l.c.program.buckets[bucket];
   const BufferId range = summed_range(l, bucket);
@@ -120,18 +141,19 @@ void reduce_once(Lowering& l, int bucket) {
     i.opcode = Opcode::collective;
     i.collective = b.level == 0 ? Collective::all_reduce : Collective::reduce_scatter;
     i.name = std::string(to_string(i.collective)) + " " + name;
-    i.group = b.reduce_group;
+    i.group = b.level == 0 ? b.reduce_group : b.shard_group;
     i.purpose = Purpose::gradient;
     i.phase = Phase::backward;
-    l.c.emit(std::move(i), {l.c.flat(range, piece.first, piece.elements, name, b.gradient_type)},
-             {own_shard(l, bucket, piece, range, name, b.gradient_type)});
+    const View shard = own_shard(l, bucket, piece, range, name, b.gradient_type);
+    l.c.emit(std::move(i), {l.c.flat(range, piece.first, piece.elements, name, b.gradient_type)}, {shard});
+    if (plan_of(l, bucket).is_summed_twice()) sum_over_hosts(l, bucket, name, shard);
   }
 }
 
 /// The first micro-batch's shard goes to where shards add up, if the types match. A later one stays in its own
 /// range, at this rank's block. It is added from there after the next reduction has been issued, so that the
-/// instructions in between do not wait for this one.
-void reduce_scatter(Lowering& l, int bucket) {
+/// instructions in between do not wait for this one. `is_last`: no micro-batch comes after this one.
+void reduce_scatter(Lowering& l, int bucket, bool is_last) {
   GradientState& state = l.gradients[bucket];
   const Bucket& b = l.c.program.buckets[bucket];
   const BufferId range = summed_range(l, bucket);
@@ -143,12 +165,15 @@ void reduce_scatter(Lowering& l, int bucket) {
     const View block = own_shard(l, bucket, piece, range, name, b.gradient_type);
     View shard = l.c.flat(l.c.buckets[bucket].gradients, piece.kept_first, piece.own_elements, name, b.kept_type);
     state.last_reduction = l.c.code.size();
-    l.emit_collective("reduce_scatter " + name, Collective::reduce_scatter, b.reduce_group, whole,
+    l.emit_collective("reduce_scatter " + name, Collective::reduce_scatter, b.shard_group, whole,
                       is_kept ? shard : block, Purpose::gradient);
     add_up_shards(l);
+    const int sums = is_last && plan_of(l, bucket).is_summed_twice() ? bucket : -1;
     if (!is_kept) {
       shard.operand.accumulate = state.shard_written;
-      l.scattered.push_back({block, shard, l.task.micro_batch});
+      l.scattered.push_back({block, shard, l.task.micro_batch, sums});
+    } else if (sums >= 0) {
+      sum_over_hosts(l, bucket, name, shard);
     }
   }
   state.shard_written = true;
@@ -218,7 +243,7 @@ void reduce_finished_buckets(Lowering& l, NodeId node) {
     if (spans_stages(l, b)) continue;
     if (is_per_micro_batch(l, b)) {
       fill_unwritten(l, b);
-      reduce_scatter(l, b);
+      reduce_scatter(l, b, l.last_of_kind);
     } else if (l.last_of_kind) {
       fill_unwritten(l, b);
       reduce_once(l, b);
@@ -237,6 +262,7 @@ void add_up_shards(Lowering& l) {
     i.phase = Phase::backward;
     i.micro_batch = s.micro_batch;
     l.c.emit(std::move(i), {s.from}, {s.to});
+    if (s.summed_over_hosts >= 0) sum_over_hosts(l, s.summed_over_hosts, s.to.operand.tensor, s.to);
   }
   l.scattered.clear();
 }
@@ -245,7 +271,7 @@ void reduce_remaining_buckets(Lowering& l) {
   for (int b = 0; b < static_cast<int>(l.gradients.size()); ++b) {
     if (!plan_of(l, b).updated || l.gradients[b].reduced || l.gradients[b].shard_written) continue;
     fill_unwritten(l, b);
-    is_per_micro_batch(l, b) ? reduce_scatter(l, b) : reduce_once(l, b);
+    is_per_micro_batch(l, b) ? reduce_scatter(l, b, true) : reduce_once(l, b);
   }
 }
 

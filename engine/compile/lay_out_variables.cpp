@@ -47,11 +47,14 @@ Bucket bucket_of(Compiler& c, const BucketPlan& plan) {
     return b;
   }
   const std::vector<int> ranks = plan.reduce_ranks(c.plan.mesh, c.rank_in_stage);
-  if (plan.updated && ranks.size() > 1) b.reduce_group = c.group_of(ranks);
+  if (plan.updated && ranks.size() > 1 && !plan.is_summed_twice()) b.reduce_group = c.group_of(ranks);
   if (plan.level == 0) return b;
   b.shard_group = b.reduce_group;
-  b.shards = static_cast<int>(ranks.size());
-  b.shard = plan.reduce_index(c.plan.mesh, c.stage, c.rank_in_stage);
+  b.shards = plan.num_shards(c.plan.mesh);
+  b.shard = plan.shard_index(c.plan.mesh, c.stage, c.rank_in_stage);
+  if (!plan.is_summed_twice()) return b;
+  b.shard_group = c.group_of(plan.shard_ranks(c.plan.mesh, c.stage, c.rank_in_stage));
+  b.reduce_group = c.group_of(plan.across_ranks(c.plan.mesh, c.stage, c.rank_in_stage));
   return b;
 }
 

@@ -48,6 +48,7 @@ struct GradientState {
 struct ScatteredShard {
   View from, to;
   int micro_batch = -1;
+  int summed_over_hosts = -1;  ///< the bucket, if its shard is complete then and summed over hosts; else -1
 };
 
 /// What another stage sends to this one in a step, in its order, and how much of that has been received.

@@ -59,6 +59,15 @@ std::vector<LayerId> first_readers(const Graph& graph) {
   return layers;
 }
 
+Axes shard_axes(const Plan& plan, const Axes& sum_axes) {
+  if (!plan.shard_axes) return sum_axes;
+  Axes axes;
+  for (Axis axis : sum_axes)
+    if (std::find(plan.shard_axes->begin(), plan.shard_axes->end(), axis) != plan.shard_axes->end())
+      axes.push_back(axis);
+  return axes;
+}
+
 Candidate candidate(const Graph& graph, const Plan& plan, const VariablePlan& variable,
                     const std::vector<TensorId>& gradients, int group, LayerId first_reader) {
   Candidate c;
@@ -75,7 +84,8 @@ Candidate candidate(const Graph& graph, const Plan& plan, const VariablePlan& va
   const bool large = p.elements * byte_size(DType::f32) >= plan.optimizer_shard_min_bytes;
   const bool of_table = is_table(plan, variable.tensor);
   int level = updated && several && large && !of_table ? plan.optimizer_shard_level : 0;
-  if (variable.stages.size() > 1) level = std::min(level, 1);
+  if (variable.stages.size() > 1) level = std::min(level, plan.shard_axes ? 0 : 1);
+  if (plan.mesh.ways(shard_axes(plan, sum_axes)) == 1 && plan.shard_axes) level = 0;
 
   // So that a push or pull does not wait for other layers.
   const bool by_layer = level == 3 || serves_weights(plan) || of_table;
@@ -86,9 +96,9 @@ Candidate candidate(const Graph& graph, const Plan& plan, const VariablePlan& va
 /// A bucket of small parameters takes a parameter of any size. A separate reduction would delay the next one by
 /// more than the transfer of its bytes, especially on a GPU, where it waits until a product leaves it a
 /// multiprocessor.
-bool takes(const BucketPlan& bucket, const BucketParameter& parameter) {
-  const int64_t size = byte_size(bucket.type);
-  return bucket.elements * size <= kSliverBytes || (bucket.elements + parameter.elements) * size <= kBucketBytes;
+bool takes(const BucketPlan& bucket, const BucketParameter& parameter, int64_t most) {
+  const int64_t size = byte_size(bucket.type), sliver = std::min(kSliverBytes, most / (kBucketBytes / kSliverBytes));
+  return bucket.elements * size <= sliver || (bucket.elements + parameter.elements) * size <= most;
 }
 
 int64_t line_elements(DType type) { return 64 / byte_size(type); }
@@ -105,7 +115,7 @@ void lay_out(BucketPlan& bucket, const Mesh& mesh) {
     bucket.elements += p.elements;
   }
   if (bucket.level == 0 && !bucket.is_served()) return;
-  const auto shards = bucket.is_served() ? static_cast<int>(bucket.servers.size()) : bucket.num_reduce_ranks(mesh);
+  const auto shards = bucket.is_served() ? static_cast<int>(bucket.servers.size()) : bucket.num_shards(mesh);
   const int64_t unit = line * shards;
   bucket.elements = round_up(bucket.elements, unit);
 }
@@ -130,6 +140,8 @@ int pieces_of(const Graph& graph, const Plan& plan, const VariablePlan& variable
   const int64_t ways = plan.mesh.ways(sum_axes), bytes = parameter.elements * byte_size(DType::f32);
   if (!updated || ways == 1 || serves_weights(plan) || is_table(plan, variable.tensor)) return 1;
   if (level > 2 || variable.stages.size() > 1 || plan.hybrid()) return 1;
+  // Its pieces' sums would have to stand in a row (make_in_pieces), and a shard's two do not.
+  if (level > 0 && shard_axes(plan, sum_axes) != sum_axes) return 1;
   if (plan.gradient_type != DType::f32 && level < 2 && plan.micro_batches > 1) return 1;  // it adds up apart
   if (!is_of_product(graph, parameter.gradients)) return 1;
   const int64_t rows = variable.layout.local_shape(plan.mesh, variable.global_shape)[0];
@@ -195,6 +207,34 @@ std::vector<int> BucketPlan::reduce_ranks(const Mesh& mesh, int rank_in_stage) c
   return ranks;
 }
 
+Axes BucketPlan::across_axes() const {
+  Axes axes;
+  for (Axis axis : sum_axes)
+    if (std::find(shard_axes.begin(), shard_axes.end(), axis) == shard_axes.end()) axes.push_back(axis);
+  return axes;
+}
+
+std::vector<int> BucketPlan::across_ranks(const Mesh& mesh, int stage, int rank_in_stage) const {
+  std::vector<int> ranks = mesh.group(rank_in_stage, across_axes());
+  for (int& rank : ranks) rank += stage * mesh.size();
+  return ranks;
+}
+
+std::vector<int> BucketPlan::shard_ranks(const Mesh& mesh, int stage, int rank_in_stage) const {
+  if (!is_summed_twice()) return reduce_ranks(mesh, rank_in_stage);
+  std::vector<int> ranks = mesh.group(rank_in_stage, shard_axes);
+  for (int& rank : ranks) rank += stage * mesh.size();
+  return ranks;
+}
+
+int BucketPlan::num_shards(const Mesh& mesh) const {
+  return is_summed_twice() ? mesh.ways(shard_axes) : num_reduce_ranks(mesh);
+}
+
+int BucketPlan::shard_index(const Mesh& mesh, int stage, int rank_in_stage) const {
+  return is_summed_twice() ? mesh.index(rank_in_stage, shard_axes) : reduce_index(mesh, stage, rank_in_stage);
+}
+
 int BucketPlan::num_reduce_ranks(const Mesh& mesh) const {
   return mesh.ways(sum_axes) * static_cast<int>(stages.size());
 }
@@ -230,7 +270,7 @@ std::vector<BucketPlan> plan_buckets(const Graph& graph, const Plan& plan) {
     if (pieces > 1 && !is_last(graph, plan, gradients, *variable, level)) pieces = 1;
     const auto found = open.find(key);
     const bool fits = pieces == 1 && found != open.end() &&
-                      (level == 3 || serves_weights(plan) || takes(buckets[found->second], parameter));
+                      (level == 3 || serves_weights(plan) || takes(buckets[found->second], parameter, plan.bucket_bytes));
     if (!fits) {
       open[key] = buckets.size();
       BucketPlan bucket;
@@ -239,6 +279,7 @@ std::vector<BucketPlan> plan_buckets(const Graph& graph, const Plan& plan) {
       bucket.is_table = is_table(plan, variable->tensor);
       if (!bucket.is_table) bucket.sum_axes = parameter.gradient_layout.partial;  // each worker has rows of its own
       bucket.level = level;
+      bucket.shard_axes = shard_axes(plan, bucket.sum_axes);
       bucket.updated = std::get<3>(key);
       bucket.group = std::get<5>(key);
       bucket.type = plan.gradient_type;

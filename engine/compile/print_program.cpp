@@ -113,6 +113,7 @@ std::string bucket_text(const Program& program, const Bucket& b, const BucketPla
   for (const std::string& place : at.optimizer) text += ", optimizer " + place;
   if (b.served && program.server < 0) text += ", on servers";
   if (b.table) text += ", rows of a table on servers";
+  if (b.is_summed_twice()) text += ", summed over " + ranks_text(program.groups[b.shard_group]) + " first";
   if (b.reduce_group >= 0) text += ", summed over " + ranks_text(program.groups[b.reduce_group]);
   if (b.level > 0) text += fmt::format(", level {}, shard {} of {}", b.level, b.shard, b.shards);
   if (b.pieces > 1) text += fmt::format(", in {} pieces", b.pieces);

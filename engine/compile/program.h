@@ -142,9 +142,9 @@ struct Variable {
 /// after another.
 struct Bucket {
   std::string name;
-  int64_t elements = 0;       ///< padded
-  int reduce_group = -1;      ///< the group the gradients are summed over once a step; -1: one rank computes them alone
-  int shard_group = -1;       ///< the group the optimizer is cut over; -1: not sharded
+  int64_t elements = 0;   ///< padded
+  int reduce_group = -1;  ///< sums gradients once a step; not shard_group: sums shards that hosts have summed; -1: none
+  int shard_group = -1;   ///< the group the optimizer is cut over; -1: not sharded
   int shards = 1, shard = 0;  ///< this rank's: of each piece, elements [shard, shard + 1) * (elements of it) / shards
   int pieces = 1;
   int level = 0;  ///< optimizer_shard level of this bucket (0 if it is smaller than min_kb)
@@ -170,6 +170,7 @@ struct Bucket {
   std::vector<std::string> optimizer_states;  ///< OptimizerDef::states: "momentum"; "exp_avg", "exp_avg_sq"
   std::vector<int64_t> optimizer_offsets;     ///< one per state, whole or shard
 
+  bool is_summed_twice() const { return level > 0 && reduce_group != shard_group; }
   bool has_compute_copy() const { return compute_offset >= 0; }
   /// At level 3, and in bf16 from level 1 on, where other ranks read the compute copy.
   bool weights_are_cut() const { return level == 3 || (level > 0 && has_compute_copy()); }

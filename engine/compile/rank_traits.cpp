@@ -70,6 +70,10 @@ bool counts_loss(const Graph& graph, const RankOfPlan& rank) {
 CountedBucket::CountedBucket(const Plan& plan, const BucketPlan& bucket) : plan_(plan), bucket_(bucket) {
   for (const BucketParameter& p : bucket.parameters) {
     Axes replicas = p.gradient_layout.replica_axes(plan.mesh);
+    if (bucket.is_summed_twice()) {  // the same shard is on every host
+      const Axes across = bucket.across_axes();
+      replicas.insert(replicas.end(), across.begin(), across.end());
+    }
     if (stretches_.empty() || stretches_.back().replicas != replicas)
       stretches_.push_back({p.first_element, p.first_element, std::move(replicas)});
     stretches_.back().end = p.first_element + p.elements;
@@ -79,8 +83,10 @@ CountedBucket::CountedBucket(const Plan& plan, const BucketPlan& bucket) : plan_
 template <class IndexOf, class Each>
 void CountedBucket::each_part(int stage, IndexOf index_of, Each each) const {
   const Mesh& mesh = plan_.mesh;
-  const int64_t shard = bucket_.first_reduce_index(mesh, stage) + index_of(bucket_.sum_axes),
-                shards = bucket_.num_reduce_ranks(mesh);
+  const bool within = bucket_.is_summed_twice();
+  const int64_t shard = (within ? 0 : bucket_.first_reduce_index(mesh, stage)) +
+                        index_of(within ? bucket_.shard_axes : bucket_.sum_axes),
+                shards = bucket_.num_shards(mesh);
   for (const Stretch& stretch : stretches_) {
     const int64_t replica = index_of(stretch.replicas), replicas = mesh.ways(stretch.replicas);
     // What a rank keeps of a piece starts at `kept`; in the bucket's range it starts `not_kept` later.

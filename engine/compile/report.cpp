@@ -409,6 +409,7 @@ Json plan_report(const JobSpec& spec, const Graph& graph, const Plan& plan, cons
                  {"precision", spec.fp8 ? "fp8" : to_string(spec.precision)},
                  {"gradient_precision", to_string(spec.gradient_precision)},
                  {"optimizer_shard_level", plan.optimizer_shard_level},
+                 {"optimizer_shard_within_host", plan.shard_axes.has_value()},
                  {"parameters", parameters_of(graph, plan)},
                  {"flops_per_step", count_json(model_flops(graph, plan))},
                  {"layers", std::move(layers)},

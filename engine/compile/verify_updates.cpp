@@ -99,11 +99,25 @@ class BucketUpdates {
     return i.inputs[0].tensor == gradient_name() || gradients_.touches(i.inputs[0]);
   }
 
+  /// The second sum of optimizer_shard.within_host: of this rank's shard, over hosts, once all is added up.
+  void sum_over_hosts(const Instruction& i) {
+    if (i.group != b_.reduce_group)
+      fault(i.name + " sums " + gradient_name() + " over another group than the bucket's");
+    if (!summed().is(i.inputs[0]) || !summed().is(i.outputs[0]))
+      fault(i.name + " does not sum exactly this rank's part of " + gradient_name());
+    if (i.inputs[0].dtype != b_.kept_type) fault(i.name + " sums " + gradient_name() + " in another type");
+    if (reduces_ == 0) fault(i.name + " sums " + gradient_name() + " over hosts before it is summed in each");
+    if (host_sums_++ > 0) fault(i.name + ": " + gradient_name() + " is summed over hosts twice in one step");
+    if (updates_ > 0) fault(i.name + " sums " + gradient_name() + " after it was used");
+  }
+
   void reduce(const Instruction& i) {
+    if (b_.is_summed_twice() && i.collective == Collective::all_reduce) return sum_over_hosts(i);
+    if (host_sums_ > 0) fault(i.name + " sums " + gradient_name() + " after it was summed over hosts");
     if (i.inputs[0].dtype != b_.gradient_type)
       fault(i.name + " sums " + gradient_name() + " in another type than the bucket's");
     if (b_.sums_offset >= 0 && rounds_ == 0) fault(i.name + " sums " + gradient_name() + " before it is rounded");
-    if (i.group != b_.reduce_group)
+    if (i.group != (b_.level == 0 ? b_.reduce_group : b_.shard_group))
       fault(i.name + " sums " + gradient_name() + " over another group than the bucket's");
     if (b_.level < 2 && (!gradients_.is(i.inputs[0]) || !summed().is(i.outputs[0])))
       fault(i.name + " does not sum the whole of " + gradient_name());
@@ -125,6 +139,7 @@ class BucketUpdates {
         continue;
       }
       if (b_.level >= 2) {
+        if (host_sums_ > 0) fault(i.name + " adds to " + gradient_name() + " after it was summed over hosts");
         if (out.dtype != b_.kept_type) fault(i.name + " adds to " + gradient_name() + " in another type");
         if (additions_ > 0 && !out.accumulate) fault(i.name + " overwrites what " + gradient_name() + " has added up");
         ++additions_;
@@ -192,6 +207,8 @@ class BucketUpdates {
     if (b_.has_compute_copy() && (!copied_.is(i.outputs.back()) || i.outputs.back().dtype != DType::bf16))
       fault(i.name + " does not write exactly this rank's part of the bf16 copy of " + b_.name);
     if (b_.reduce_group >= 0 && reduces_ == 0) fault(i.name + " uses " + gradient_name() + " before it is reduced");
+    if (b_.is_summed_twice() && host_sums_ == 0)
+      fault(i.name + " uses " + gradient_name() + " before it is summed over hosts");
   }
 
   void at_the_end() {
@@ -241,7 +258,7 @@ class BucketUpdates {
   Range contributions_;      ///< the range that kernels of the backward pass write: the same, or f32 sums
   Range weights_, updated_;  ///< the range that is kept, and the part of it that this rank updates
   Range read_, copied_;  ///< the range that kernels read, and the part of a bf16 copy that this rank's update writes
-  int index_ = 0, reduces_ = 0, updates_ = 0, gathers_ = 0, additions_ = 0, rounds_ = 0;
+  int index_ = 0, reduces_ = 0, updates_ = 0, gathers_ = 0, additions_ = 0, rounds_ = 0, host_sums_ = 0;
   std::string early_reader_;  ///< the first reader of the weights before they are gathered
   std::set<int64_t> first_;
   std::set<int> contributed_micro_batches_, reduced_micro_batches_;

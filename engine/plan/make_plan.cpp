@@ -8,6 +8,7 @@
 #include "engine/base/text.h"
 #include "engine/plan/candidates.h"
 #include "engine/plan/held_tensors.h"
+#include "engine/plan/host_axes.h"
 #include "engine/plan/hybrid_parts.h"
 #include "engine/plan/hybrid_variables.h"
 #include "engine/plan/kept_results.h"
@@ -29,7 +30,7 @@ bool cuts_the_batch(ParallelMode mode) {
 }
 
 // The fields that follow from the job alone: ranks, stages and mode.
-Plan plan_header(const JobSpec& spec) {
+Plan plan_header(const JobSpec& spec, const CostModel& cost) {
   const ParallelSpec& parallel = spec.parallel;
   Plan plan;
   plan.mode = parallel.mode;
@@ -42,6 +43,7 @@ Plan plan_header(const JobSpec& spec) {
   plan.schedule = parallel.schedule;
   plan.optimizer_shard_level = plan.servers > 0 ? 0 : parallel.optimizer_shard.level;
   plan.optimizer_shard_min_bytes = parallel.optimizer_shard.min_kb * 1024;
+  if (parallel.bucket_bytes > 0) plan.bucket_bytes = parallel.bucket_bytes;
   if (spec.gradient_precision == Precision::bf16) plan.gradient_type = DType::bf16;
   plan.copies_weights = spec.precision == Precision::bf16;
   check(plan.mode != ParallelMode::auto_parallel, "find_plan fixes what auto_parallel leaves open");
@@ -59,6 +61,13 @@ Plan plan_header(const JobSpec& spec) {
                     fmt::format("the next number of ranks that fits is {}", above));
   }
   plan.mesh = Mesh(plan.ranks / plan.num_stages);
+  if (!parallel.optimizer_shard.within_host || plan.optimizer_shard_level == 0) return plan;
+  const int of_host = ranks_of_host(spec, cost.machine());
+  if (of_host == 0)
+    throw SpecError(spec.position("parallel.optimizer_shard.within_host"), "parallel.optimizer_shard.within_host",
+                    "the hosts have different numbers of ranks, so their shards would differ",
+                    "give every host the same number of ranks, or set within_host: false");
+  plan.shard_axes = axes_within_hosts(plan.mesh, of_host);
   return plan;
 }
 
@@ -215,6 +224,12 @@ void add_notes(const std::vector<std::optional<LayerStrategy>>& strategies, cons
   } else if (plan.servers > 0 && !spec.parallel.sync && spec.parallel.staleness == 0) {
     plan.notes.push_back("parallel.staleness is 0: the steps are the synchronous ones");
   }
+  if (plan.shard_axes && static_cast<int>(plan.shard_axes->size()) == plan.mesh.num_axes())
+    plan.notes.push_back("parallel.optimizer_shard.within_host changes nothing: the ranks of a stage are on one host");
+  if (plan.shard_axes && plan.shard_axes->empty() && plan.mesh.num_axes() > 0)
+    plan.notes.push_back(
+        "parallel.optimizer_shard shards nothing: with within_host shards are of a stage's ranks on one host, and each "
+        "has a host for itself");
   const auto add_once = [&plan](const std::string& note) {
     if (std::find(plan.notes.begin(), plan.notes.end(), note) == plan.notes.end()) plan.notes.push_back(note);
   };
@@ -231,7 +246,7 @@ void add_notes(const std::vector<std::optional<LayerStrategy>>& strategies, cons
 }
 
 Plan plan_with(const Graph& graph, const JobSpec& spec, const CostModel& cost, PlanMemo& memo) {
-  Plan plan = plan_header(spec);
+  Plan plan = plan_header(spec, cost);
   if (!memo.facts) memo.facts = std::make_unique<const GraphFacts>(graph);
   const std::vector<LayerFacts>& facts = memo.facts->layers;
   std::vector<Diagnostic> errors;

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <map>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -24,6 +25,9 @@ enum class Choice : uint8_t {
   by_hand,        ///< hybrid_parallel: the user decides
 };
 std::string_view to_string(Choice choice);
+
+/// Largest bucket of parameters whose gradients one collective sums, if the job says nothing.
+inline constexpr int64_t kBucketBytes = 32 << 20;
 
 struct LayerPlan {
   int virtual_stage = 0;
@@ -90,8 +94,12 @@ struct Plan {
   Mesh mesh;                      ///< of one stage
   int optimizer_shard_level = 0;  ///< 0 … 3
   int64_t optimizer_shard_min_bytes = 0;
-  DType gradient_type = DType::f32;  ///< type in which parameter gradients are summed over ranks: f32 or bf16
-  bool copies_weights = false;       ///< precision bf16: kernels read copies of the f32 weights
+  /// optimizer_shard.within_host: the axes along which a stage's ranks are on one host. Shards are of these ranks
+  /// alone; what each host has summed is then summed over hosts. Null: shards are of all ranks that sum a gradient.
+  std::optional<Axes> shard_axes;
+  int64_t bucket_bytes = kBucketBytes;  ///< of the largest bucket at levels 0 to 2
+  DType gradient_type = DType::f32;     ///< type in which parameter gradients are summed over ranks: f32 or bf16
+  bool copies_weights = false;          ///< precision bf16: kernels read copies of the f32 weights
   int64_t gradient_piece_bytes = int64_t{64}
                                  << 20;  ///< f32, of the pieces in which the step's last large gradient is made
   int head_pieces = 1;                   ///< of rows, in which the prediction is made and used

@@ -20,7 +20,7 @@ class EveryPlan {
       : job_(job),
         try_plan_(try_plan),
         networks_(job, data, cost),
-        open_(job, networks_, found_.notes),
+        open_(job, networks_, cost.machine(), found_.notes),
         tried_(job, memory, try_plan) {
     found_.memory = memory;
   }
@@ -69,13 +69,14 @@ class EveryPlan {
         Space& space = all.emplace_back(Space{every_cut(*network->cuts, mesh, strategies), {}});
         for (const auto& [schedule, chunks] : open_.schedules(stages, m)) {
           found_.bound = std::min(found_.bound, least_seconds(network->least, job_.launch.ranks, stages, m, schedule));
-          for (int level : open_.levels(mesh.size()))
+          for (const ShardChoice& shard : open_.shards(mesh))
             for (const Recompute& recompute : open_.recompute_ways())
               space.choices.push_back({.stages = stages,
                                        .chunks = chunks,
                                        .schedule = schedule,
                                        .micro_batches = m,
-                                       .optimizer_shard_level = level,
+                                       .optimizer_shard = shard,
+                                       .bucket_bytes = job_.parallel.bucket_bytes,
                                        .stage_config = job_.parallel.stage_config,
                                        .strategies = job_.parallel.strategies,
                                        .recompute = recompute});

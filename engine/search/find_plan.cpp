@@ -67,7 +67,7 @@ class Search {
         networks_(job, data, cost),
         small_(bare_, networks_, cost),
         limits_(limits_of(effort_, small_.leaves_out_blocks())),
-        open_(job, networks_, found_.notes),
+        open_(job, networks_, cost.machine(), found_.notes),
         weighed_(job, networks_, open_, cost, memory, small_.leaves_out_blocks()),
         tried_(job, memory, try_plan) {
     found_.memory = memory;
@@ -88,6 +88,7 @@ class Search {
     improve();
     try_best(std::numeric_limits<size_t>::max());
     improve();
+    try_bucket_sizes();
     return finish();
   }
 
@@ -98,7 +99,8 @@ class Search {
             .chunks = one.chunks,
             .schedule = one.schedule,
             .micro_batches = one.micro_batches,
-            .optimizer_shard_level = one.level,
+            .optimizer_shard = one.shard,
+            .bucket_bytes = one.bucket_bytes,
             .stage_config = {},
             .strategies = {},
             .recompute = {}};
@@ -272,6 +274,23 @@ class Search {
       one.cuts = std::make_shared<CutChoice>(CutChoice{name, KnownAs::nothing, cuts.network, cuts.mesh,
                                                        with_other(*cuts.network->cuts, cuts.cuts, other)});
       try_one(one, always);
+    }
+  }
+
+  /// Of the best: the search's own sum knows nothing of buckets.
+  void try_bucket_sizes() {
+    const std::optional<size_t> from = tried_.fastest();
+    if (!from || sources_[*from].cuts->mesh.size() == 1 || sources_[*from].shard.level == 3) return;
+    const Considered base = sources_[*from];
+    double elements = 0;
+    for (const LayerLoad& load : weighed_.loads(*base.cuts)) elements += load.elements;
+    const double most = elements * weighed_.bytes().gradient;
+    for (const int64_t size : open_.bucket_sizes()) {
+      const auto bytes = static_cast<double>(size), own = static_cast<double>(kBucketBytes);
+      if (size == base.bucket_bytes || std::min(bytes, own) >= most) continue;  // one bucket, whichever the size
+      Considered one = base;
+      one.bucket_bytes = size;
+      try_one(one, true);
     }
   }
 

@@ -16,7 +16,7 @@ namespace {
 
 /// Of each layer of the graph.
 std::vector<LayerLoad> graph_loads(const CutNetwork& network, const Mesh& mesh, const FoundCuts& cuts,
-                                   const CostModel& cost) {
+                                   const CostModel& cost, const Axes& within_host) {
   const Graph& graph = network.graph;
   std::vector<LayerLoad> loads(graph.layers.size());
   const std::vector<double> kept = kept_bytes(graph, mesh, cuts.of_layer), seconds = node_seconds(graph, cost);
@@ -50,10 +50,20 @@ std::vector<LayerLoad> graph_loads(const CutNetwork& network, const Mesh& mesh, 
       const Axes replicas = layout.replica_axes(mesh);
       const double elements = static_cast<double>(num_elements(layout.local_shape(mesh, tensor.shape)));
       loads[l].elements += elements;
-      loads[l].replicas = mesh.ways(replicas);
-      if (!replicas.empty())
-        loads[l].gather_seconds += in_buckets.collective_seconds(
-            Collective::all_gather, static_cast<int64_t>(elements) * byte_size(tensor.dtype), mesh, replicas);
+      const int64_t bytes = static_cast<int64_t>(elements) * byte_size(tensor.dtype);
+      const auto add = [&](const Axes& axes, LayerLoad::Shards& shards) {
+        shards.ways = mesh.ways(axes);
+        if (!axes.empty())
+          shards.gather_seconds += in_buckets.collective_seconds(Collective::all_gather, bytes, mesh, axes);
+      };
+      add(replicas, loads[l].of_all);
+      Axes on_host;
+      for (Axis axis : replicas)
+        if (std::find(within_host.begin(), within_host.end(), axis) != within_host.end()) on_host.push_back(axis);
+      if (on_host != replicas)
+        add(on_host, loads[l].of_host);
+      else
+        loads[l].of_host = loads[l].of_all;
     }
   }
   return loads;
@@ -107,8 +117,9 @@ double waits(Schedule schedule, int stages, int chunks) {
 }
 
 std::vector<LayerLoad> loads_of(const CutNetwork& network, const JobSpec& whole, const Repeats& repeats,
-                                const Mesh& mesh, const FoundCuts& cuts, const CostModel& cost) {
-  const std::vector<LayerLoad> of_graph = graph_loads(network, mesh, cuts, cost);
+                                const Mesh& mesh, const FoundCuts& cuts, const CostModel& cost,
+                                const Axes& within_host) {
+  const std::vector<LayerLoad> of_graph = graph_loads(network, mesh, cuts, cost, within_host);
   const std::vector<LayerId> layers = network.layers_of_whole(whole, repeats);
   std::vector<LayerLoad> loads;
   for (size_t i = 0; i < layers.size(); ++i) {
@@ -131,19 +142,25 @@ WeightBytes weight_bytes(const JobSpec& job) {
   return bytes;
 }
 
+const LayerLoad::Shards& StepSum::shards_of(const LayerLoad& load, const PlanChoice& choice) {
+  return choice.optimizer_shard.within_host ? load.of_host : load.of_all;
+}
+
 int StepSum::level_of(const LayerLoad& load, const PlanChoice& choice) const {
-  return load.replicas > 1 && 4 * load.elements >= bytes_.least_sharded ? choice.optimizer_shard_level : 0;
+  const bool is_sharded = shards_of(load, choice).ways > 1 && 4 * load.elements >= bytes_.least_sharded;
+  return is_sharded ? choice.optimizer_shard.level : 0;
 }
 
 const StepSum::Placed& StepSum::placed(const PlanChoice& choice) {
   const int parts = choice.stages * choice.chunks;
-  const auto [known, fresh] = placed_.try_emplace({parts, choice.optimizer_shard_level == 3});
+  const int gathers = choice.optimizer_shard.level < 3 ? 0 : choice.optimizer_shard.within_host ? 2 : 1;
+  const auto [known, fresh] = placed_.try_emplace({parts, gathers});
   Placed& placed = known->second;
   if (!fresh) return placed;
   for (size_t l = 0; l < loads_.size(); ++l) {
     const LayerLoad& load = loads_[l];
     double own = load.seconds + (recomputed_[l] ? load.forward_seconds : 0);
-    if (level_of(load, choice) == 3) own += 2 * load.gather_seconds;
+    if (level_of(load, choice) == 3) own += 2 * shards_of(load, choice).gather_seconds;
     placed.seconds.push_back(own);
   }
   // The loss stays with the last layer.
@@ -164,7 +181,7 @@ Expected StepSum::of(const PlanChoice& choice) {
     const LayerLoad& load = loads_[l];
     Stage& stage = stages[static_cast<size_t>(part_of[l] % choice.stages)];
     const int level = level_of(load, choice);
-    const auto shared = [&](int from, double of) { return level >= from ? of / load.replicas : of; };
+    const auto shared = [&](int from, double of) { return level >= from ? of / shards_of(load, choice).ways : of; };
     stage.seconds += seconds[l];
     stage.update_bytes +=
         load.elements *

@@ -20,16 +20,21 @@ struct LayerLoad {
   double kept_bytes = 0;       ///< a micro-batch
   double made_bytes = 0;       ///< its output of a micro-batch
   double elements = 0;         ///< of its parameters, on a rank
-  double replicas = 1;         ///< ranks that hold the same
-  double gather_seconds = 0;   ///< of its weights, once
+  /// What optimizer_shard cuts its parameters by.
+  struct Shards {
+    double ways = 1;            ///< ranks that hold the same
+    double gather_seconds = 0;  ///< of its weights, once
+  };
+  Shards of_all, of_host;  ///< the latter within_host
 };
 
 /// How much of the pipeline's start and end a stage waits for, in its micro-batches.
 double waits(Schedule schedule, int stages, int chunks);
 
-/// The layers of the whole network, the loss last.
+/// The layers of the whole network, the loss last. `within_host`: axes_within_hosts.
 std::vector<LayerLoad> loads_of(const CutNetwork& network, const JobSpec& whole, const Repeats& repeats,
-                                const Mesh& mesh, const FoundCuts& cuts, const CostModel& cost);
+                                const Mesh& mesh, const FoundCuts& cuts, const CostModel& cost,
+                                const Axes& within_host);
 
 /// Bytes of one element of a parameter and what belongs to it.
 struct WeightBytes {
@@ -59,6 +64,7 @@ class StepSum {
     std::vector<double> seconds;
     std::vector<int> part_of;
   };
+  static const LayerLoad::Shards& shards_of(const LayerLoad& load, const PlanChoice& choice);
   int level_of(const LayerLoad& load, const PlanChoice& choice) const;
   const Placed& placed(const PlanChoice& choice);
 
@@ -66,7 +72,8 @@ class StepSum {
   const std::vector<bool>& recomputed_;
   const WeightBytes& bytes_;
   const Machine& machine_;
-  std::map<std::pair<int, bool>, Placed> placed_;  ///< by parts, and whether weights are gathered
+  /// By parts, and how weights are gathered: 0: not, 1: from all ranks, 2: within a host.
+  std::map<std::pair<int, int>, Placed> placed_;
 };
 
 }  // namespace trainctl

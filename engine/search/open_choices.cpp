@@ -4,14 +4,18 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <set>
 
 #include "engine/ops/op_def.h"
+#include "engine/plan/host_axes.h"
+#include "engine/plan/plan.h"
 
 namespace trainctl {
 namespace {
 
 constexpr int kMostMicroBatches = 64;
+constexpr std::array kShardFields = {"level", "min_kb", "within_host"};
 
 std::vector<int> divisors(int64_t number, int64_t most) {
   std::vector<int> all;
@@ -27,8 +31,10 @@ void add_once(Recompute& rules, const std::string& pattern) {
 
 }  // namespace
 
-OpenChoices::OpenChoices(const JobSpec& job, Networks& networks, std::vector<std::string>& notes)
+OpenChoices::OpenChoices(const JobSpec& job, Networks& networks, const Machine& machine,
+                         std::vector<std::string>& notes)
     : job_(job),
+      ranks_of_host_(ranks_of_host(job, machine)),
       stage_counts_(open_stage_counts()),
       micro_batch_counts_(open_micro_batch_counts(networks, notes)),
       recompute_ways_(open_recompute_ways(networks)) {}
@@ -73,11 +79,33 @@ std::vector<std::pair<Schedule, int>> OpenChoices::schedules(int stages, int mic
   return all;
 }
 
-std::vector<int> OpenChoices::levels(int ranks_of_stage) const {
+std::vector<ShardChoice> OpenChoices::shards(const Mesh& mesh) const {
+  const OptimizerShardSpec& given = job_.parallel.optimizer_shard;
   // `optimizer_shard: 2` has no fields; `optimizer_shard: {min_kb: 0}` leaves the level open.
-  const bool is_number = is_fixed("optimizer_shard") && !job_.positions.contains("parallel.optimizer_shard.min_kb");
-  if (is_number || is_fixed("optimizer_shard.level")) return {job_.parallel.optimizer_shard.level};
-  return ranks_of_stage == 1 ? std::vector<int>{0} : std::vector<int>{0, 1, 2, 3};
+  const bool has_fields = std::any_of(kShardFields.begin(), kShardFields.end(), [&](const char* field) {
+    return job_.positions.contains(std::string("parallel.optimizer_shard.") + field);
+  });
+  const bool is_number = is_fixed("optimizer_shard") && !has_fields;
+  std::vector<int> levels = {0};
+  if (is_number || is_fixed("optimizer_shard.level")) {
+    levels = {given.level};
+  } else if (mesh.size() > 1) {
+    levels = {0, 1, 2, 3};
+  }
+  std::vector<ShardChoice> all;
+  const size_t within = axes_within_hosts(mesh, ranks_of_host_).size();
+  const bool differs = within > 0 && within < static_cast<size_t>(mesh.num_axes());
+  for (int level : levels) {
+    const bool is_open = level > 0 && differs && !is_number && !is_fixed("optimizer_shard.within_host");
+    all.push_back({level, given.within_host});
+    if (is_open) all.push_back({level, true});
+  }
+  return all;
+}
+
+std::vector<int64_t> OpenChoices::bucket_sizes() const {
+  if (is_fixed("bucket_bytes")) return {job_.parallel.bucket_bytes};
+  return {0, kBucketBytes / 4, kBucketBytes * 4};
 }
 
 std::vector<Recompute> OpenChoices::open_recompute_ways(Networks& networks) const {

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "engine/search/networks.h"
+#include "engine/search/plan_choice.h"
 
 namespace trainctl {
 
@@ -15,15 +16,17 @@ using Recompute = std::vector<RecomputeRule>;
 class OpenChoices {
  public:
   /// Adds to `notes` why something that could be open is not.
-  OpenChoices(const JobSpec& job, Networks& networks, std::vector<std::string>& notes);
+  OpenChoices(const JobSpec& job, Networks& networks, const Machine& machine, std::vector<std::string>& notes);
 
   const std::vector<int>& stage_counts() const { return stage_counts_; }
   const std::vector<int>& micro_batch_counts() const { return micro_batch_counts_; }
   const std::vector<Recompute>& recompute_ways() const { return recompute_ways_; }
   /// With the chunks of a stage.
   std::vector<std::pair<Schedule, int>> schedules(int stages, int micro_batches) const;
-  /// Of optimizer_shard.
-  std::vector<int> levels(int ranks_of_stage) const;
+  /// Within a host only where a stage has several hosts, and these several of its ranks.
+  std::vector<ShardChoice> shards(const Mesh& mesh) const;
+  /// Of buckets; the first is the job's, or the default.
+  std::vector<int64_t> bucket_sizes() const;
 
  private:
   bool is_fixed(const std::string& field) const;
@@ -32,6 +35,7 @@ class OpenChoices {
   std::vector<Recompute> open_recompute_ways(Networks& networks) const;
 
   const JobSpec& job_;
+  const int ranks_of_host_;
   std::vector<int> stage_counts_, micro_batch_counts_;
   std::vector<Recompute> recompute_ways_;
 };

@@ -15,7 +15,9 @@ JobSpec with_choice(JobSpec job, const PlanChoice& choice) {
   parallel.chunks = choice.chunks;
   parallel.schedule = choice.schedule;
   parallel.micro_batches = choice.micro_batches;
-  parallel.optimizer_shard.level = choice.optimizer_shard_level;
+  parallel.optimizer_shard.level = choice.optimizer_shard.level;
+  parallel.optimizer_shard.within_host = choice.optimizer_shard.within_host;
+  parallel.bucket_bytes = choice.bucket_bytes;
   parallel.stage_config = choice.stage_config;
   parallel.strategies = choice.strategies;
   parallel.recompute = choice.recompute;
@@ -30,8 +32,10 @@ std::string to_string(const PlanChoice& choice) {
     parts.push_back(fmt::format("{}, {}", stages, to_string(choice.schedule)));
   }
   if (choice.micro_batches > 1) parts.push_back(fmt::format("{} micro-batches", choice.micro_batches));
-  if (choice.optimizer_shard_level > 0)
-    parts.push_back(fmt::format("optimizer_shard {}", choice.optimizer_shard_level));
+  if (choice.optimizer_shard.level > 0)
+    parts.push_back(fmt::format("optimizer_shard {}{}", choice.optimizer_shard.level,
+                                choice.optimizer_shard.within_host ? " within a host" : ""));
+  if (choice.bucket_bytes > 0) parts.push_back("buckets of " + format_bytes(choice.bucket_bytes));
   if (!choice.recompute.empty()) {
     std::vector<std::string> patterns;
     for (const RecomputeRule& rule : choice.recompute) patterns.push_back(rule.pattern);

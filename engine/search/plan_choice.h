@@ -9,11 +9,19 @@
 
 namespace trainctl {
 
+/// parallel.optimizer_shard, without min_kb.
+struct ShardChoice {
+  int level = 0;
+  bool within_host = false;
+  friend bool operator==(const ShardChoice&, const ShardChoice&) = default;
+};
+
 struct PlanChoice {
   int stages = 1, chunks = 1;
   Schedule schedule = Schedule::one_f_one_b;
   int micro_batches = 1;
-  int optimizer_shard_level = 0;
+  ShardChoice optimizer_shard;
+  int64_t bucket_bytes = 0;              ///< 0: kBucketBytes
   std::vector<StageRule> stage_config;   ///< empty: balanced
   std::vector<StrategySpec> strategies;  ///< cuts of each layer that has any
   std::vector<RecomputeRule> recompute;

@@ -15,7 +15,9 @@ nlohmann::ordered_json choice_report(const PlanChoice& choice) {
                                      {"micro_batches", choice.micro_batches},
                                      {"schedule", to_string(choice.schedule)},
                                      {"chunks", choice.chunks},
-                                     {"optimizer_shard_level", choice.optimizer_shard_level}};
+                                     {"optimizer_shard_level", choice.optimizer_shard.level},
+                                     {"within_host", choice.optimizer_shard.within_host},
+                                     {"bucket_bytes", choice.bucket_bytes}};
   nlohmann::ordered_json patterns = nlohmann::ordered_json::array(), strategies = nlohmann::ordered_json::object();
   for (const RecomputeRule& rule : choice.recompute) patterns.push_back(rule.pattern);
   for (const StrategySpec& strategy : choice.strategies) strategies[strategy.pattern] = strategy.cuts;

@@ -7,6 +7,7 @@
 #include <string_view>
 #include <utility>
 
+#include "engine/plan/host_axes.h"
 #include "engine/plan/sharding_facts.h"
 
 namespace trainctl {
@@ -27,8 +28,8 @@ std::vector<bool> recomputed(const Recompute& rules, const std::vector<LayerLoad
 
 int differences(const Considered& a, const Considered& b) {
   return (a.stages != b.stages) + (a.chunks != b.chunks || a.schedule != b.schedule) +
-         (a.micro_batches != b.micro_batches) + (a.level != b.level) + (a.recompute != b.recompute) +
-         (a.stages == b.stages && a.cuts->name != b.cuts->name);
+         (a.micro_batches != b.micro_batches) + (a.shard != b.shard) + (a.bucket_bytes != b.bucket_bytes) +
+         (a.recompute != b.recompute) + (a.stages == b.stages && a.cuts->name != b.cuts->name);
 }
 
 WeighedChoices::WeighedChoices(const JobSpec& job, Networks& networks, const OpenChoices& open, const CostModel& cost,
@@ -39,6 +40,7 @@ WeighedChoices::WeighedChoices(const JobSpec& job, Networks& networks, const Ope
       cost_(cost),
       memory_(memory),
       large_(large),
+      ranks_of_host_(ranks_of_host(job, cost.machine())),
       bytes_(weight_bytes(job)),
       cut_choices_(job, networks, cost, bytes_) {}
 
@@ -90,7 +92,8 @@ void WeighedChoices::weigh(double seconds_per_byte) {
 double WeighedChoices::weigh(const Pipeline& pipeline, double seconds_per_byte) {
   double best = kInfinite;
   const auto schedules = open_.schedules(pipeline.stages, pipeline.micro_batches);
-  const std::vector<int> levels = open_.levels(job_.launch.ranks / pipeline.stages);
+  const std::vector<ShardChoice> shards = open_.shards(Mesh(job_.launch.ranks / pipeline.stages));
+  const int64_t bucket_bytes = open_.bucket_sizes().front();
   for (const std::shared_ptr<const CutChoice>& cuts :
        cut_choices_.of(pipeline.stages, pipeline.micro_batches, seconds_per_byte, illegal_)) {
     exact_ = exact_ && cuts->cuts.exact;
@@ -100,16 +103,18 @@ double WeighedChoices::weigh(const Pipeline& pipeline, double seconds_per_byte) 
     for (size_t way = 0; way < open_.recompute_ways().size(); ++way) {
       StepSum step(loads, recomputed_[way], bytes_, cost_.machine());
       for (const auto& [schedule, chunks] : schedules)
-        for (int level : levels) {
+        for (const ShardChoice& shard : shards) {
           Considered one{.stages = pipeline.stages,
                          .chunks = chunks,
                          .micro_batches = pipeline.micro_batches,
-                         .level = level,
+                         .shard = shard,
+                         .bucket_bytes = bucket_bytes,
                          .schedule = schedule,
                          .recompute = way,
                          .cuts = cuts,
                          .expected = {}};
-          one.expected = step.of({one.stages, one.chunks, one.schedule, one.micro_batches, level, {}, {}, {}});
+          one.expected =
+              step.of({one.stages, one.chunks, one.schedule, one.micro_batches, one.shard, bucket_bytes, {}, {}, {}});
           ++weighed_;
           if (fits(one, kMemoryDoubt)) best = std::min(best, one.expected.seconds);
           all_.push_back(std::move(one));
@@ -169,7 +174,8 @@ std::vector<const Considered*> WeighedChoices::in_turns() const {
 }
 
 std::vector<LayerLoad> WeighedChoices::loads(const CutChoice& cuts) const {
-  return loads_of(*cuts.network->cuts, job_, networks_.repeats(), cuts.mesh, cuts.cuts, cost_);
+  return loads_of(*cuts.network->cuts, job_, networks_.repeats(), cuts.mesh, cuts.cuts, cost_,
+                  axes_within_hosts(cuts.mesh, ranks_of_host_));
 }
 
 }  // namespace trainctl

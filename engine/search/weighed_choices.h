@@ -17,7 +17,8 @@ namespace trainctl {
 /// A choice with the search's own sum of it.
 struct Considered {
   int stages = 1, chunks = 1, micro_batches = 1;
-  int level = 0;
+  ShardChoice shard;
+  int64_t bucket_bytes = 0;
   Schedule schedule = Schedule::one_f_one_b;
   size_t recompute = 0;  ///< of OpenChoices::recompute_ways
   std::shared_ptr<const CutChoice> cuts;
@@ -75,6 +76,7 @@ class WeighedChoices {
   const CostModel& cost_;
   const int64_t memory_;
   const bool large_;
+  const int ranks_of_host_;
   const WeightBytes bytes_;
   CutChoices cut_choices_;
   std::vector<Considered> all_;

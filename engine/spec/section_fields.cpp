@@ -246,6 +246,9 @@ const Section& optimizer_shard_section() {
           field<&S::min_kb>("min_kb", "Parameters smaller than this many KiB are left whole.")
               .at_least(0)
               .at_most(kMaxSize),
+          field<&S::within_host>("within_host",
+                                 "Shards are of the ranks of one host: every host holds the whole state, and what its "
+                                 "ranks have summed is summed over hosts, a shard at a time."),
       }};
   return section;
 }
@@ -294,6 +297,11 @@ const Section& parallel_section() {
           subsection<&P::optimizer_shard>("optimizer_shard", optimizer_shard_section(),
                                           "Cuts optimizer state, gradients, weights.")
               .shorthand("level"),
+          field<&P::bucket_bytes>("bucket_bytes",
+                                  "Parameters of up to this many bytes of gradients are summed over ranks, updated and "
+                                  "gathered together at optimizer_shard levels 0 to 2; 0: 32 MiB.")
+              .is(FieldKind::bytes)
+              .at_least(0),
           field<&P::full_batch>("full_batch",
                                 "Each rank reads the whole batch and takes its slice; false: it reads only its slice."),
           field<&P::head_pieces>(

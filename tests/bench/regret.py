@@ -28,7 +28,8 @@ def fields(choice):
     parallel = {key: choice[key] for key in ("stages", "micro_batches", "schedule", "recompute", "strategies")}
     if choice.get("chunks", 1) > 1:
         parallel["chunks"] = choice["chunks"]
-    return "parallel=" + json.dumps({"mode": "semi_auto_parallel", **parallel, "optimizer_shard": {"level": choice["optimizer_shard_level"]}})
+    return "parallel=" + json.dumps({"mode": "semi_auto_parallel", **parallel, "bucket_bytes": choice.get("bucket_bytes", 0),
+                                     "optimizer_shard": {"level": choice["optimizer_shard_level"], "within_host": choice.get("within_host", False)}})
 
 
 def plan(a, *more):

@@ -57,13 +57,16 @@ class RandomJob {
         fmt::format("dataset: {{type: random, shape: [4, 12], label_dtype: f32, label_shape: [4, {}], batch: {}}}\n",
                     width_, rows * micro_batches);
     job += "network:\n" + network + "loss: mse\n" + optimizer();
-    job += fmt::format("launch: {{ranks: {}}}\nparallel:\n  mode: {}\n  stages: {}\n  micro_batches: {}\n", ranks, mode,
-                       stages, micro_batches);
+    const int hosts = pick({1, 2, 4});
+    const bool within = ranks % hosts == 0 && pick({0, 1}) == 0;
+    const std::string on = within ? fmt::format(", target: slurm, slurm: {{nodes: {}}}", hosts) : "";
+    job += fmt::format("launch: {{ranks: {}{}}}\nparallel:\n  mode: {}\n  stages: {}\n  micro_batches: {}\n", ranks, on,
+                       mode, stages, micro_batches);
     const bool interleaves = stages > 1 && micro_batches % stages == 0 && layers > 2 * stages && pick({0, 1}) == 0;
     const char* const schedules[] = {"gpipe", "1f1b", "zero_bubble"};
     job += interleaves ? "  schedule: interleaved_1f1b\n  chunks: 2\n"
                        : fmt::format("  schedule: {}\n", schedules[pick({0, 1, 2})]);
-    job += fmt::format("  optimizer_shard: {{level: {}, min_kb: 0}}\n", pick({0, 1, 2, 3}));
+    job += fmt::format("  optimizer_shard: {{level: {}, min_kb: 0, within_host: {}}}\n", pick({0, 1, 2, 3}), within);
     if (pick({0, 1, 2}) == 0) job += "  recompute: ['l*']\n";
     if (!strategies_.empty() && mode[0] == 's') job += "  strategies:\n" + strategies_;
     if (pick({0, 1, 2}) == 0)

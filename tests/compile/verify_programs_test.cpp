@@ -62,6 +62,33 @@ int find_kernel(const Program& p, std::string_view op) {
 
 }  // namespace
 
+TEST_CASE("a shard within a host is summed over hosts, once, and before the update") {
+  for (const int level : {1, 2, 3}) {
+    CAPTURE(level);
+    const Graph graph = mlp();
+    Plan plan = data_parallel_plan(graph, 4, 1, 2);
+    plan.optimizer_shard_level = level;
+    plan.shard_axes = Axes{1};  // ranks 0 and 1 on a host, 2 and 3 on another
+    const std::vector<Program> good = programs_of(graph, plan);
+    REQUIRE_MESSAGE(verify_programs(good).empty(), text(verify_programs(good)));
+    const auto is_host_sum = [](const Instruction& i) {
+      return i.opcode == Opcode::collective && i.collective == Collective::all_reduce && i.purpose == Purpose::gradient;
+    };
+    const std::vector<Instruction>& code = good[0].instructions;
+    const auto at = static_cast<int>(std::find_if(code.begin(), code.end(), is_host_sum) - code.begin());
+    REQUIRE(at < static_cast<int>(code.size()));
+    CHECK(good[0].groups[static_cast<size_t>(code[static_cast<size_t>(at)].group)] == std::vector<int>{0, 2});
+
+    std::vector<Program> without = good;
+    for (Program& p : without) drop(p, at);
+    CHECK(says(verify_programs(without), 0, -1, {"before it is summed over hosts"}));
+
+    std::vector<Program> elsewhere = good;
+    for (Program& p : elsewhere) p.instructions[static_cast<size_t>(at)].group = p.buckets[0].shard_group;
+    CHECK(says(verify_programs(elsewhere), 0, at, {"over another group"}));
+  }
+}
+
 TEST_CASE("the compiler's programs have no faults") {
   CHECK(text(faults_by_both_proofs(pipeline())) == "");
   for (int level = 0; level <= 3; ++level) CHECK(text(faults_by_both_proofs(sharded(level))) == "");

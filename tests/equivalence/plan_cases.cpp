@@ -19,6 +19,9 @@ const char* const kShard1 = "parallel.optimizer_shard={level: 1, min_kb: 0}";
 const char* const kShard2 = "parallel.optimizer_shard={level: 2, min_kb: 0}";
 const char* const kShard3 = "parallel.optimizer_shard={level: 3, min_kb: 0}";
 const char* const kShard2Large = "parallel.optimizer_shard={level: 2, min_kb: 4}";
+const char* const kOnHosts = "launch.target=slurm";
+const char* const kHosts2 = "launch.slurm.nodes=2";
+const char* const kHosts3 = "launch.slurm.nodes=3";
 const char* const kFull = "parallel.full_batch=true";
 const char* const kNoFull = "parallel.full_batch=false";
 const char* const kMlpStages = "parallel.stage_config={layer1: 0, relu1: 0, layer2: 1, relu2: 1, layer3: 1}";
@@ -40,6 +43,11 @@ const char* const kPlainGroups =
 const char* const kAdamGroups =
     "optimizer={type: adamw, learning_rate: 0.001, weight_decay: 0.1, groups: [{parameters: ['*.bias', '*norm*'], "
     "weight_decay: 0}, {parameters: ['fc2.*'], learning_rate_scale: 0.1, eps: 0.001}]}";
+
+/// Shards of the ranks of one host; kOnHosts and a number of hosts say which these are.
+std::string within_host(int level) {
+  return fmt::format("parallel.optimizer_shard={{level: {}, min_kb: 0, within_host: true}}", level);
+}
 
 std::string ranks(int n) { return "launch.ranks=" + std::to_string(n); }
 
@@ -85,6 +93,52 @@ const std::vector<PlanCase>& plan_cases() {
       {"mlp: clipped, 4 ranks, level 2", "mlp", {kClip}, {ranks(4), kData, kShard2}},
       {"mlp: clipped, 4 ranks, level 3", "mlp", {kClip}, {ranks(4), kData, kShard3}},
       {"mlp: adam, 8 ranks, level 1", "mlp", {kAdam001, kMse}, {ranks(8), kData, kShard1}, kAdamTolerance},
+      // shards within a host
+      {"mlp: level 1 within 2 hosts, 4 ranks", "mlp", {}, {ranks(4), kData, within_host(1), kOnHosts, kHosts2}},
+      {"mlp: level 1 within 2 hosts, 8 ranks, adam",
+       "mlp",
+       {kAdam001, kMse},
+       {ranks(8), kData, within_host(1), kOnHosts, kHosts2},
+       kAdamTolerance},
+      {"mlp: level 2 within 3 hosts, 12 ranks, micro-batches",
+       "mlp",
+       {kMicro2},
+       {ranks(12), kData, within_host(2), kOnHosts, kHosts3}},
+      {"mlp: level 3 within 2 hosts, 8 ranks, micro-batches",
+       "mlp",
+       {"parallel.micro_batches=3"},
+       {ranks(8), kData, within_host(3), kOnHosts, kHosts2}},
+      {"mlp: groups, clipped, level 1 within 2 hosts",
+       "mlp",
+       {kGroups},
+       {ranks(4), kData, within_host(1), kOnHosts, kHosts2}},
+      {"mlp: groups, clipped, level 2 within 2 hosts",
+       "mlp",
+       {kGroups},
+       {ranks(8), kData, within_host(2), kOnHosts, kHosts2}},
+      {"mlp: level 3 within 2 hosts, units cut within each",
+       "mlp",
+       {kClip},
+       {ranks(8), kSemi, within_host(3), kOnHosts, kHosts2, "parallel.strategies={layer1: [[4, 1], [2, 1]]}"}},
+      {"mlp: level 2 within 2 hosts, 2 stages of a host each",
+       "mlp",
+       {kMicro2},
+       {ranks(8), kSemi, kTwoStages, within_host(2), kOnHosts, kHosts2}},
+      {"mlp: level 2 within 4 hosts, 2 stages of 2 hosts each",
+       "mlp",
+       {kMicro2},
+       {ranks(8), kSemi, kTwoStages, within_host(2), kOnHosts, "launch.slurm.nodes=4"}},
+      {"classifier: level 3 within 2 hosts, 8 ranks, 3 micro-batches",
+       "classifier",
+       {"parallel.micro_batches=3"},
+       {ranks(8), kData, within_host(3), kOnHosts, kHosts2},
+       kAdamTolerance},
+      // sizes of buckets
+      {"mlp: buckets of 1 byte, 4 ranks", "mlp", {}, {ranks(4), kData, "parallel.bucket_bytes=1"}},
+      {"mlp: buckets of 256 bytes, 4 ranks, level 2, micro-batches",
+       "mlp",
+       {kMicro2},
+       {ranks(4), kData, kShard2, "parallel.bucket_bytes=256"}},
       // groups of parameters
       {"mlp: groups, clipped, 4 ranks", "mlp", {kGroups}, {ranks(4), kData}},
       {"mlp: groups, clipped, 4 ranks, level 1", "mlp", {kGroups}, {ranks(4), kData, kShard1}},
