@@ -36,7 +36,6 @@ constexpr std::array kPasses = {
     Pass{"make_in_pieces", "gradients reduced in pieces are computed in pieces", optional, make_in_pieces},
     Pass{"update_early", "updates, and the gathers that follow, start during the backward pass", optional,
          update_early},
-    Pass{"square_early", "squares of gradients are summed right after these are computed", optional, square_early},
     Pass{"group_launches", "kernels that may share a launch are put together", optional, group_launches},
     Pass{"order_sends", "which instruction waits for which send", required, order_sends},
     Pass{"reuse_buffers", "an in-place output takes the buffer of an input no longer used", optional, reuse_buffers},

@@ -45,8 +45,6 @@ void make_in_pieces(Compiler& c);
 /// Levels 1 and 2: updates, and the gathers of weights that follow them, overlap with the rest of the backward
 /// pass.
 void update_early(Compiler& c);
-/// The squares of gradients that nothing reduces are summed right after these are computed.
-void square_early(Compiler& c);
 /// Instructions that may share a launch are put together and marked.
 void group_launches(Compiler& c);
 /// Which instruction waits for which send, so that the sent buffer can be reused.

@@ -403,24 +403,6 @@ TEST_CASE("with clip_norm every update comes after the norm of all gradients") {
   }
 }
 
-TEST_CASE("with clip_norm the squares of a bucket that nothing reduces are summed right after its last gradient") {
-  const auto sums = [](const Instruction& code) { return code.op == "sum_squares"; };
-  const Program alone = compiled(0, {"optimizer.clip_norm=1", "launch.ranks=1"}, "4096");
-  REQUIRE(std::count_if(alone.instructions.begin(), alone.instructions.end(), sums) == 4);
-  for (size_t i = 1; i < alone.instructions.size(); ++i) {
-    if (!sums(alone.instructions[i])) continue;
-    const Operand& gradients = alone.instructions[i].inputs[0];
-    const std::vector<Operand>& made = alone.instructions[i - 1].outputs;
-    CHECK(std::any_of(made.begin(), made.end(), [&](const Operand& o) { return overlap(o, gradients); }));
-    for (size_t later = i + 1; later < alone.instructions.size(); ++later)
-      for (const Operand& o : alone.instructions[later].outputs) CHECK_FALSE(overlap(o, gradients));
-  }
-  const Program reduced = compiled(0, {"optimizer.clip_norm=1"}, "4096");
-  const auto first = std::find_if(reduced.instructions.begin(), reduced.instructions.end(), sums);
-  const auto is_gradient = [](const Instruction& code) { return code.purpose == Purpose::gradient; };
-  CHECK(std::none_of(first, reduced.instructions.end(), is_gradient));
-}
-
 TEST_CASE("a large weight is reduced together with the small parameters before it, in one collective per layer") {
   const Program p = compiled(0, {}, "4096");
   REQUIRE(p.buckets.size() == 4);
