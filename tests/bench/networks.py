@@ -15,13 +15,14 @@ import argparse, contextlib, json, math, os, pathlib, re, statistics, struct, su
 here = pathlib.Path(__file__).resolve().parent
 root = here.parent.parent
 
-# The peers recompute nothing either.
+# The peers recompute nothing either. They round gradients to bf16 too: PyTorch's autocast those of its weights' copies, llm.c all.
 KEEP_ALL = ["parallel.recompute=[]"]
+BF16_GRADIENTS = ["gradient_precision=bf16"]
 
 
 def gpt2(layers, heads, d):
     return ("templates/gpt2.yaml", 16, 60, "gpt", dict(layers=layers, d=d, heads=heads, length=1024, vocab=50304),
-            [f"vars.layers={layers}", f"vars.heads={heads}", f"vars.d={d}", *KEEP_ALL])
+            [f"vars.layers={layers}", f"vars.heads={heads}", f"vars.d={d}", *KEEP_ALL, *BF16_GRADIENTS])
 
 
 # job, batch, steps, the peer and its sizes, fields of the job

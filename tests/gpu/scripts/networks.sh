@@ -3,7 +3,8 @@
 #
 #   networks.sh warm                 1 min    compiles the peers once, so that `speed` finds them in PyTorch's cache
 #   networks.sh speed [NETWORK …]    1 min a network    two rounds each, in turn with the compiled peer, and with llm.c's
-#                                    train_gpt2cu if pack.sh was given that as a peer; ROUNDS and STEPS change how much
+#                                    train_gpt2cu if pack.sh was given that as a peer; ROUNDS and STEPS change how much,
+#                                    SETS="gradient_precision=bf16 …" trainctl's job
 #   networks.sh profile [NETWORK …]  20 s a network     the step by part, each beside its limit
 #   networks.sh follow [NET:BATCH …] 3 min    the loss of bf16, tf32 and fp32 over 100 steps of new samples, GPT-2 124M and ResNet-50
 set -uo pipefail
@@ -46,7 +47,7 @@ speed)
   fi
   for n in "${networks[@]}"; do
     LIMIT=200 run python3 tests/bench/networks.py bin/trainctl "$n" --device cuda --rounds "${ROUNDS:-2}" ${STEPS:+--steps "$STEPS"} --no-eager \
-      --python python3 "${peers[@]}"
+      --python python3 "${peers[@]}" ${SETS:+$(printf -- "--set %s " $SETS)}
   done ;;
 profile)
   for n in "${networks[@]}"; do
@@ -54,7 +55,7 @@ profile)
 import sys; sys.path.insert(0, 'tests/bench'); import networks
 job, batch, _, _, _, sets = networks.NETWORKS['$n']
 print(job, f'dataset.batch={batch}', *sets)")
-    LIMIT=90 run bin/trainctl run $sets $one train.steps=20 train.log_every=20 launch.log_dir=$at/profile_$n --profile
+    LIMIT=90 run bin/trainctl run $sets $one ${SETS:-} train.steps=20 train.log_every=20 launch.log_dir=$at/profile_$n --profile
   done ;;
 follow)
   for job in "${follow[@]}"; do

@@ -22,5 +22,5 @@ done | sort -u | grep -vE '/lib(c|m|dl|rt|pthread|resolv)\.so|ld-linux|libcuda|l
 cp -r templates configs $to/
 cp -r tests/bench tests/jobs tests/random_jobs engine/ops/all_ops.def $to/tests/
 cp tests/gpu/scripts/*.sh $to/
-(cd $to && tar c bin lib | xz -1 -T0 > binaries.tar.xz && rm -rf bin lib)
+(cd $to && tar c bin lib | xz -3 -T0 > binaries.tar.xz && rm -rf bin lib)
 du -sh $to

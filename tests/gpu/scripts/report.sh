@@ -3,7 +3,7 @@
 #
 #   report.sh          1 min    records it, and compares its histograms with those of the same run on the CPU
 #
-# What $OUT/gpu_run has then belongs into tests/report/gpu_run.
+# What $OUT/gpu_run.tar.gz has then belongs into tests/report/gpu_run.
 set -uo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/machine.sh"
 job=$at/tests/jobs/gpt.yaml
@@ -14,6 +14,7 @@ run $at/bin/trainctl run "$job" "${fields[@]}" launch.device=cuda launch.log_dir
 run $at/bin/trainctl run "$job" "${fields[@]}" launch.device=cpu launch.log_dir="$out/logs"
 mkdir -p "$out/gpu_run"
 cp "$out"/logs/1/{job.yaml,plan.json,machine.json,metrics.jsonl,outcome.json,profile.json} "$out/gpu_run/"
+tar czf "$out/gpu_run.tar.gz" -C "$out" gpu_run && rm -r "$out/gpu_run"
 # Event files are records of a length, its sum, an event and its sum; a histogram has a count, which both devices share.
 python3 - "$out/logs" <<'P'
 import pathlib, struct, sys
