@@ -82,6 +82,7 @@ PlannedEvaluation plan_validation(const PlannedJob& job) {
                                 in_words(job.shapes)),
                     "dataset.transforms: {resize: [h, w]} makes them alike");
   evaluation.samples = header.samples;
+  evaluation.fields = header.fields;
   evaluation.graph = evaluation_graph(job.graph);
   check_filled_batch(job, evaluation);
   return evaluation;
@@ -95,22 +96,41 @@ SpecError of_validation(const SpecError& error, const JobSpec& spec) {
   return with_positions(SpecError(std::move(diagnostics)), spec);
 }
 
+/// With tensors that come as bytes, and the tables of their values. `kept`: tables that the device has if it has the
+/// room; else these come as floats, and need more than sample numbers do.
+int64_t workspace_bytes(const Program& program, int in_flight, const std::vector<SampleField>& fields,
+                        const std::vector<SampleTable>& kept) {
+  std::vector<ByteTable> mapped;
+  int64_t values = 0;
+  for (ByteTable& table : byte_tables(fields, program)) {
+    const bool is_kept =
+        std::any_of(kept.begin(), kept.end(), [&](const SampleTable& of) { return of.tensor == table.tensor; });
+    if (is_kept || !loads_whole_samples(program, table)) continue;
+    values += static_cast<int64_t>(table.values.size() * sizeof(float));
+    mapped.push_back(std::move(table));
+  }
+  if (mapped.empty()) return workspace_of(program, in_flight).bytes();
+  return workspace_with(input_layout(program, {}, mapped), program, in_flight).bytes() + values;
+}
+
 Program with_device_memory(const PlannedJob& job, Program program) {
   if (job.spec.launch.device != Device::cuda) return program;
   Memory& m = program.memory;
-  m.workspace = workspace_of(program, steps_in_flight(job.spec.train)).bytes();
   m.copy_engines = copy_memory(program, job.plan.ranks).bytes;
-  if (has_random_transforms(job.spec.dataset.transforms)) return program;  // samples come anew in each pass
-  const std::vector<SampleTable> tables = sample_tables(job.shapes, job.samples, program);
-  for (const SampleTable& table : tables)
-    if (small_enough_to_keep(tables) && loads_whole_samples(program, table)) m.data_set += table.bytes();
+  std::vector<SampleTable> tables;
+  if (!has_random_transforms(job.spec.dataset.transforms))  // else samples come anew in each pass
+    tables = sample_tables(job.shapes, job.samples, program);
+  if (!small_enough_to_keep(tables)) tables.clear();
+  std::erase_if(tables, [&](const SampleTable& table) { return !loads_whole_samples(program, table); });
+  for (const SampleTable& table : tables) m.data_set += table.bytes();
+  m.workspace = workspace_bytes(program, steps_in_flight(job.spec.train), job.fields, tables);
   return program;
 }
 
 /// It runs one batch at a time, and keeps no data on the device.
 Program with_evaluation_memory(const PlannedJob& job, Program program) {
   if (job.spec.launch.device != Device::cuda) return program;
-  program.memory.workspace = workspace_of(program, 1).bytes();
+  program.memory.workspace = workspace_bytes(program, 1, job.validation->fields, {});
   program.memory.copy_engines = copy_memory(program, job.plan.ranks).bytes;
   return program;
 }
@@ -153,6 +173,7 @@ class Trials {
     fixed.spec.parallel.max_memory = 0;  // the search compares; the head is made in pieces once a plan is chosen
     fixed.shapes = job_.shapes;
     fixed.samples = job_.samples;
+    fixed.fields = job_.fields;
     fixed.cost = job_.cost;
     auto& [graph, memo] = graphs_[key_of(fixed.spec)];
     memo.explains = ranks == TriedRanks::all;  // the chosen plan
@@ -255,6 +276,7 @@ PlannedJob plan_job(JobSpec spec) {
     const DataHeader header = read_data_header(job.spec.dataset);
     job.shapes = header.shapes;
     job.samples = header.samples;
+    job.fields = header.fields;
     check_epoch(job.spec.dataset, job.samples);
     check_run(job.spec, job.samples);
   } catch (const SpecError& error) {
