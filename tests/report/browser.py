@@ -110,12 +110,13 @@ class Page:
             self.ask("Runtime.evaluate", expression=frames, awaitPromise=True)
 
     def open(self, page):
-        """`page`: a path or a URL. Returns when the page says that it is drawn."""
+        """`page`: a path or a URL. Returns when the page says that it is drawn, and its charts have got their widths."""
         self.ask("Page.navigate", url=page if isinstance(page, str) else page.as_uri())
         begin = time.monotonic()
         while not self.value("document.documentElement?.dataset.drawn && document.readyState === 'complete'"):
             assert time.monotonic() - begin < PATIENCE, f"{page} is not drawn; the console has {self.said}"
             time.sleep(0.02)
+        self.settle()
 
     def nodes(self):
         reader = Reader()
