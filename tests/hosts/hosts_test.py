@@ -48,7 +48,9 @@ class Scene:
         return process
 
     def losses(self):
-        lines = [json.loads(line) for line in (self.logs / "1/metrics.jsonl").read_text().splitlines()]
+        """By step; none of a run that did not begin."""
+        file = self.logs / "1/metrics.jsonl"
+        lines = [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
         return {line["run_step"]: line["loss"] for line in lines if "loss" in line and "run_step" in line}
 
     def step(self):
