@@ -101,9 +101,12 @@ Program with_device_memory(const PlannedJob& job, Program program) {
   m.workspace = workspace_of(program, steps_in_flight(job.spec.train)).bytes();
   m.copy_engines = copy_memory(program, job.plan.ranks).bytes;
   if (has_random_transforms(job.spec.dataset.transforms)) return program;  // samples come anew in each pass
-  const std::vector<SampleTable> tables = sample_tables(job.shapes, job.samples, program);
-  for (const SampleTable& table : tables)
-    if (small_enough_to_keep(tables) && loads_whole_samples(program, table)) m.data_set += table.bytes();
+  std::vector<SampleTable> tables = sample_tables(job.shapes, job.samples, program);
+  if (!small_enough_to_keep(tables)) return program;
+  std::erase_if(tables, [&](const SampleTable& table) { return !loads_whole_samples(program, table); });
+  for (const SampleTable& table : tables) m.data_set += table.bytes();
+  m.unsent =
+      m.workspace - workspace_with(input_layout(program, tables, {}), program, steps_in_flight(job.spec.train)).bytes();
   return program;
 }
 
