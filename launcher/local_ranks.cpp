@@ -12,6 +12,7 @@
 #include "launcher/control_group.h"
 #include "launcher/log_disk.h"
 #include "launcher/quiet_fork.h"
+#include "launcher/reported_error.h"
 #include "launcher/stragglers.h"
 #include "launcher/torch_error.h"
 
@@ -164,16 +165,11 @@ void LocalRanks::rank_ended(int number, const ProcessEnd& end) {
   events_.ended(number, std::move(report));
 }
 
-/// What the failed rank wrote about its failure. From the disk, which may not answer.
 std::optional<RankError> LocalRanks::error_of(int rank) {
   if (disk_hangs()) return std::nullopt;
-  const auto text = in_child(kReadSeconds, [&] {
-    const auto error = ranks_explain() ? read_rank_error(launch_.directory.rank_path(rank))
-                                       : read_torch_error(launch_.directory.rank_file(rank, kTorchErrorFile));
-    return error ? to_json(*error) : std::string();
-  });
-  reading_hangs_ = !text;
-  return text ? parse_rank_error(*text) : std::nullopt;
+  ReportedError reported = reported_error(launch_.directory, rank, ranks_explain());
+  reading_hangs_ = reported.disk_hangs;
+  return std::move(reported.error);
 }
 
 /// Each out-of-memory kill that the kernel counted explains one death.

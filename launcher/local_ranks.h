@@ -33,6 +33,7 @@ class LocalRanks : public RankRunner {
   void start(const RankPlace& place, int attempt) override;
   void signal(int rank, int signal) override;
   bool is_frozen(int rank) override;
+  std::optional<RankError> error_of(int rank) override;
   void restart(int attempt) override;
   void look() override;
   void end() override;
@@ -43,7 +44,6 @@ class LocalRanks : public RankRunner {
   void reap();
   void rank_ended(int rank, const ProcessEnd& end);
   void put_errors_aside(int attempt) const;
-  std::optional<RankError> error_of(int rank);
   bool killed_for_memory();
   size_t bound_cpus() const;
   bool ranks_explain() const { return launch_.limits.ranks_explain; }

@@ -151,9 +151,11 @@ void Supervision::advance(double now) {
 
 /// A process that waits for a disk or a device that does not answer ends only when that does.
 void Supervision::give_up() {
-  for (RankReport& report : reports_) {
+  for (size_t rank = 0; rank < reports_.size(); ++rank) {
+    RankReport& report = reports_[rank];
     if (report.state != ProcessState::running) continue;
     report.state = ProcessState::ended;
+    if (reach_.error_of) report.error = reach_.error_of(static_cast<int>(rank));
     report.end = {.pid = -1, .signaled = true, .code = SIGKILL};
     report.asked = report.stuck = true;
   }

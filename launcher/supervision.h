@@ -91,6 +91,9 @@ class Supervision {
     std::function<void()> ask_to_stop = {};
     /// Whether a rank's process is stopped; unset: unknown.
     std::function<bool(int rank)> is_frozen = {};
+    /// What a rank that does not end has reported of its failure; unset: nothing. A thread of it may wait for a file
+    /// system for ever, and another one has said for which file.
+    std::function<std::optional<RankError>(int rank)> error_of = {};
   };
 
   Supervision(int num_ranks, Limits limits, Reach reach);

@@ -72,6 +72,7 @@ class Supervisor {
     reach.signal_rank = [this](int rank, int signal) { ranks_.signal(rank, signal); };
     reach.ask_to_stop = launch_.ask_to_stop;
     reach.is_frozen = [this](int rank) { return ranks_.is_frozen(rank); };
+    reach.error_of = [this](int rank) { return ranks_.error_of(rank); };
     return reach;
   }
 

@@ -105,6 +105,12 @@ const Section& dataset_section() {
               .at_least(1)
               .at_most(kMaxSize),
           field<&D::shuffle>("shuffle", "A new order each epoch, determined by seed and epoch."),
+          unless_zero<&D::shuffle_block>("shuffle_block",
+                                         "Shuffle in blocks of so many neighbours, so that reads stay local: 16 random "
+                                         "blocks at a time, and the samples among them. Without it the whole set is "
+                                         "shuffled.")
+              .at_least(1)
+              .at_most(kMaxSize),
           field<&D::drop_last>("drop_last", "Drop the last samples if they do not fill a batch."),
           field<&D::repeat>("repeat", "Passes over the set per epoch.").at_least(1),
           field<&D::workers>("workers", "Threads of a rank that read samples; 0: as many as steps do not wait for.")

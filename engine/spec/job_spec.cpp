@@ -208,6 +208,7 @@ static bool type_has_named_classes(const std::string& type) { return type == "im
 DatasetSpec JobSpec::validation_set() const {
   DatasetSpec set = dataset;
   set.shuffle = false;
+  set.shuffle_block = 0;
   set.drop_last = false;
   set.repeat = 1;
   set.transforms = without_chance(std::move(set.transforms));

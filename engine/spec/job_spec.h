@@ -69,6 +69,7 @@ struct DatasetSpec {
   std::string label_dtype = "i32";  ///< f32 | i32
   int64_t batch = 32;               ///< global
   bool shuffle = true;
+  int64_t shuffle_block = 0;  ///< neighbours that stay close together (engine/train/data/block_order.h); 0: none do
   bool drop_last = true;
   int64_t repeat = 1;      ///< passes over the set per epoch
   int workers = 0;         ///< threads of a rank that read; 0: chosen while it runs

@@ -230,6 +230,13 @@ void chunks_are_interleaved(Rules& r) {
               number(above));
 }
 
+void blocks_are_shuffled(Rules& r) {
+  if (!r.fine({"dataset.shuffle", "dataset.shuffle_block"})) return;
+  if (r.job.dataset.shuffle || r.job.dataset.shuffle_block == 0) return;
+  r.wrong("dataset.shuffle_block", "blocks are shuffled, but dataset.shuffle is false",
+          "leave it out, or set dataset.shuffle: true");
+}
+
 void micro_batches_divide_the_batch(Rules& r) {
   if (!r.fine({"dataset.batch", "parallel.micro_batches"})) return;
   const int64_t batch = r.job.dataset.batch, parts = r.job.parallel.micro_batches;
@@ -510,6 +517,7 @@ void validate(const JobSpec& job, Problems& problems) {
   stages_divide_ranks(r);
   stage_numbers_exist(r);
   chunks_are_interleaved(r);
+  blocks_are_shuffled(r);
   micro_batches_divide_the_batch(r);
   collectives_only_in_hybrid(r);
   groups_cover_the_stage(r);

@@ -82,6 +82,7 @@ PlannedEvaluation plan_validation(const PlannedJob& job) {
                                 in_words(job.shapes)),
                     "dataset.transforms: {resize: [h, w]} makes them alike");
   evaluation.samples = header.samples;
+  evaluation.fields = header.fields;
   evaluation.graph = evaluation_graph(job.graph);
   check_filled_batch(job, evaluation);
   return evaluation;
@@ -95,25 +96,47 @@ SpecError of_validation(const SpecError& error, const JobSpec& spec) {
   return with_positions(SpecError(std::move(diagnostics)), spec);
 }
 
+/// Of tensors that come as bytes, if the device does not keep them: `kept` are those that it does if it has the room.
+std::vector<ByteTable> mapped_tables(const Program& program, const std::vector<SampleField>& fields,
+                                     const std::vector<SampleTable>& kept) {
+  std::vector<ByteTable> mapped = byte_tables(fields, program);
+  std::erase_if(mapped, [&](const ByteTable& table) {
+    const auto is_same = [&](const SampleTable& of) { return of.tensor == table.tensor; };
+    return std::any_of(kept.begin(), kept.end(), is_same) || !loads_whole_samples(program, table);
+  });
+  return mapped;
+}
+
+/// If the device keeps `there`; `mapped` come as bytes, the rest as floats.
+int64_t workspace_bytes(const Program& program, int in_flight, const std::vector<ByteTable>& mapped,
+                        const std::vector<SampleTable>& there) {
+  if (mapped.empty() && there.empty()) return workspace_of(program, in_flight).bytes();
+  int64_t values = 0;
+  for (const ByteTable& table : mapped) values += static_cast<int64_t>(table.values.size() * sizeof(float));
+  return workspace_with(input_layout(program, there, mapped), program, in_flight).bytes() + values;
+}
+
 Program with_device_memory(const PlannedJob& job, Program program) {
   if (job.spec.launch.device != Device::cuda) return program;
   Memory& m = program.memory;
-  m.workspace = workspace_of(program, steps_in_flight(job.spec.train)).bytes();
   m.copy_engines = copy_memory(program, job.plan.ranks).bytes;
-  if (has_random_transforms(job.spec.dataset.transforms)) return program;  // samples come anew in each pass
-  std::vector<SampleTable> tables = sample_tables(job.shapes, job.samples, program);
-  if (!small_enough_to_keep(tables)) return program;
+  std::vector<SampleTable> tables;
+  if (!has_random_transforms(job.spec.dataset.transforms))  // else samples come anew in each pass
+    tables = sample_tables(job.shapes, job.samples, program);
+  if (!small_enough_to_keep(tables)) tables.clear();
   std::erase_if(tables, [&](const SampleTable& table) { return !loads_whole_samples(program, table); });
   for (const SampleTable& table : tables) m.data_set += table.bytes();
-  m.unsent =
-      m.workspace - workspace_with(input_layout(program, tables, {}), program, steps_in_flight(job.spec.train)).bytes();
+  const std::vector<ByteTable> mapped = mapped_tables(program, job.fields, tables);
+  const int in_flight = steps_in_flight(job.spec.train);
+  m.workspace = workspace_bytes(program, in_flight, mapped, {});
+  m.unsent = m.workspace - workspace_bytes(program, in_flight, mapped, tables);
   return program;
 }
 
 /// It runs one batch at a time, and keeps no data on the device.
 Program with_evaluation_memory(const PlannedJob& job, Program program) {
   if (job.spec.launch.device != Device::cuda) return program;
-  program.memory.workspace = workspace_of(program, 1).bytes();
+  program.memory.workspace = workspace_bytes(program, 1, mapped_tables(program, job.validation->fields, {}), {});
   program.memory.copy_engines = copy_memory(program, job.plan.ranks).bytes;
   return program;
 }
@@ -156,6 +179,7 @@ class Trials {
     fixed.spec.parallel.max_memory = 0;  // the search compares; the head is made in pieces once a plan is chosen
     fixed.shapes = job_.shapes;
     fixed.samples = job_.samples;
+    fixed.fields = job_.fields;
     fixed.cost = job_.cost;
     auto& [graph, memo] = graphs_[key_of(fixed.spec)];
     memo.explains = ranks == TriedRanks::all;  // the chosen plan
@@ -258,6 +282,7 @@ PlannedJob plan_job(JobSpec spec) {
     const DataHeader header = read_data_header(job.spec.dataset);
     job.shapes = header.shapes;
     job.samples = header.samples;
+    job.fields = header.fields;
     check_epoch(job.spec.dataset, job.samples);
     check_run(job.spec, job.samples);
   } catch (const SpecError& error) {

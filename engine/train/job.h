@@ -15,6 +15,7 @@
 #include "engine/plan/plan.h"
 #include "engine/search/find_plan.h"
 #include "engine/spec/job_spec.h"
+#include "engine/train/data/dataset.h"
 #include "engine/train/servers/table_plan.h"
 
 namespace trainctl {
@@ -23,6 +24,7 @@ namespace trainctl {
 struct PlannedEvaluation {
   DatasetSpec set;
   int64_t samples = 0;
+  std::vector<SampleField> fields;  ///< see DataHeader
   Graph graph;  ///< PlannedJob::plan is its plan too
 };
 
@@ -35,7 +37,8 @@ struct CompiledTrial {
 struct PlannedJob {
   JobSpec spec;
   DataShapes shapes;
-  int64_t samples = 0;  ///< in the data set
+  int64_t samples = 0;              ///< in the data set
+  std::vector<SampleField> fields;  ///< see DataHeader
   Graph graph;
   Plan plan;
   CostModel cost;

@@ -19,6 +19,7 @@
 #include "launcher/log_pipe.h"
 #include "launcher/protocol.h"
 #include "launcher/rank_error.h"
+#include "launcher/reported_error.h"
 
 namespace trainctl::hosts {
 namespace {
@@ -299,6 +300,12 @@ void AgentRanks::signal(int rank, int signal) {
     report.time = wall_seconds();
     rank_ended(rank, std::move(report));
   });
+}
+
+/// Its host has sent it with the other files of the run's folder.
+std::optional<RankError> AgentRanks::error_of(int rank) {
+  if (disk_.hangs()) return std::nullopt;
+  return reported_error(launch_.directory, rank, launch_.limits.ranks_explain).error;
 }
 
 void AgentRanks::restart(int attempt) {

@@ -80,6 +80,7 @@ class AgentRanks : public RankRunner {
   void start(const RankPlace& place, int attempt) override;
   void signal(int rank, int signal) override;
   bool is_frozen(int rank) override { return frozen_.contains(rank); }
+  std::optional<RankError> error_of(int rank) override;
   void restart(int attempt) override;
   void look() override;
   void end() override;

@@ -339,7 +339,7 @@ def pipe(options):
 
 
 CASES = [truncated_jpeg, png_bomb, lying_tar, wrong_column, vanishing, shortened_tar, shortened_tokens, read_error, read_errors_of_files, skipped,
-         hanging_read, hanging_mount, hanging_plan, failing_mount, pipe, pipes, small_shared_memory, killed]
+         hanging_read, hanging_mount, hanging_open, hanging_tokens, hanging_plan, failing_mount, pipe, pipes, small_shared_memory, killed]
 
 
 def main():

@@ -9,6 +9,7 @@
 #include "engine/train/data/loader.h"
 #include "engine/train/job.h"
 #include "tests/jobs/jobs.h"
+#include "tests/train/scratch_folder.h"
 
 using namespace trainctl;
 
@@ -26,12 +27,14 @@ struct Taken {
 };
 
 /// Allocations by the executor of the only rank, with as many tables as there is room for.
-Taken taken_by(const PlannedJob& job, const Program& program, std::vector<SampleTable> tables) {
+Taken taken_by(const PlannedJob& job, const Program& program, std::vector<SampleTable> tables,
+               std::vector<ByteTable> byte_tables = {}) {
   const auto memory = SharedMemory::create({program.arena_bytes});
   const auto comm = make_shared_memory_communicator(memory, 0, 60);
   ExecutorOptions options;
   options.in_flight = steps_in_flight(job.spec.train);
   options.tables = std::move(tables);
+  options.byte_tables = std::move(byte_tables);
   const int64_t before = free_bytes();
   const auto executor = make_cuda_executor(program, *comm, options, {});
   return {before - free_bytes(), executor->inputs()};
@@ -55,4 +58,31 @@ TEST_CASE("an executor takes the arena and the workspace that the plan shows, an
       CHECK(planned.unsent > 0);
     }
   }
+}
+
+TEST_CASE(
+    "of data that travel as bytes the plan's workspace is what the executor takes: a byte an element, and the table") {
+  const ScratchFolder folder;
+  folder.write("train-images-idx3-ubyte", idx_bytes({64, 80, 80}));
+  folder.write("train-labels-idx1-ubyte", idx_bytes({64}));
+  const auto planned_for = [&](const std::string& transforms) {
+    return plan_job(parse_job("dataset: {type: mnist, path: " + folder.path() + ", batch: 32, transforms: [" +
+                                  transforms +
+                                  "]}\nnetwork: [{type: global_avg_pool}]\nlaunch: {device: cuda, ranks: 1}\n",
+                              "job.yaml"));
+  };
+  // A random flip, so that no samples are kept; and floats, whose bits no table has.
+  const PlannedJob job = planned_for("horizontal_flip, to_float, hwc2chw");
+  const PlannedJob floats =
+      planned_for("horizontal_flip, {resize: {size: [40, 40]}}, {resize: {size: [80, 80]}}, hwc2chw");
+  const Program program = compile_all(job)[0];
+  const auto set = open_dataset(job.spec.dataset, job.spec.seed);
+  const std::vector<ByteTable> tables = byte_tables(*set, program);
+  REQUIRE(tables.size() == 1);
+  taken_by(job, program, {}, tables);  // loads the kernels, with their variables
+  CHECK(taken_by(job, program, {}, tables).bytes == program.memory.total());
+  const int64_t elements = 32 * 80 * 80;
+  const int64_t slots = workspace_of(program, steps_in_flight(job.spec.train)).slots;
+  const int64_t table = static_cast<int64_t>(tables[0].values.size() * sizeof(float));
+  CHECK(compile_all(floats)[0].memory.workspace - program.memory.workspace == slots * 3 * elements - table);
 }

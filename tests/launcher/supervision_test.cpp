@@ -4,8 +4,11 @@
 #include <doctest/doctest.h>
 
 #include <csignal>
+#include <optional>
 #include <utility>
 #include <vector>
+
+#include "launcher/first_cause.h"
 
 using namespace trainctl;
 
@@ -18,6 +21,7 @@ struct Scene {
 
   std::vector<std::pair<int, int>> sent;  // rank, signal
   std::vector<bool> frozen = std::vector<bool>(4);
+  std::vector<std::optional<RankError>> reported = std::vector<std::optional<RankError>>(4);
   int asked = 0;
   double clock = 0;
   Supervision supervision;
@@ -29,6 +33,7 @@ struct Scene {
     Supervision::Reach reach;
     reach.signal_rank = [this](int rank, int signal) { sent.emplace_back(rank, signal); };
     reach.is_frozen = [this](int rank) { return frozen[static_cast<size_t>(rank)]; };
+    reach.error_of = [this](int rank) { return reported[static_cast<size_t>(rank)]; };
     if (by_gate) reach.ask_to_stop = [this] { ++asked; };
     return reach;
   }
@@ -479,4 +484,20 @@ TEST_CASE("a rank that does not end after SIGKILL is given up, and not started a
   CHECK(scene.supervision.done());
   CHECK(scene.supervision.stuck() == std::vector<int>{0});
   CHECK_FALSE(scene.supervision.restart_due());
+}
+
+TEST_CASE("a rank that does not end has failed by what it reported, not by standing still") {
+  Scene scene({.grace_seconds = 10, .timeout_seconds = 60, .kill_seconds = 15});
+  scene.reported[2] = {.kind = ErrorKind::env, .what = "a.jpg: its file system has not answered", .instruction = ""};
+  for (const int rank : {0, 1, 3}) scene.moves(rank, 1, 0, true);
+  scene.moves(2, 1, 0);
+  scene.passes(61);
+  CHECK(scene.supervision.reports()[2].silent_seconds > 0);
+  for (const int rank : {0, 1, 3}) scene.killed(rank, SIGTERM, 61);
+  scene.passes(100);
+  REQUIRE(scene.supervision.stuck() == std::vector<int>{2});
+  const Cause cause = find_first_cause(scene.supervision.reports());
+  CHECK(cause.rank == 2);
+  CHECK(cause.kind == Cause::Kind::failed);
+  CHECK(scene.supervision.reports()[2].error->what == "a.jpg: its file system has not answered");
 }

@@ -215,6 +215,8 @@ def draw_train(rng, batch):
             data[field] = False
     if chance(rng, 0.1):
         data["repeat"] = 2
+    if chance(rng, 0.15) and data.get("shuffle", True):
+        data["shuffle_block"] = rng.choice([1, 3, 8])
     train = {"epochs": rng.randint(5, 8), "steps": rng.randint(5, 14), "on_nan": "warn"}  # an exploding job is excused
     if chance(rng, 0.2):
         train["log_every"] = rng.randint(2, 3)

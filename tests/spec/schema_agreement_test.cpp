@@ -105,6 +105,7 @@ const std::map<std::string, std::vector<std::string>> kBeyondASchema = {
       "servers_on_gpus",
       "servers_optimizer_shard",
       "servers_stages",
+      "shuffle_block_unshuffled",
       "servers_tables",
       "stage_number*",
       "stand_alone_*",

@@ -92,6 +92,36 @@ TEST_CASE("a rank gets its rows of its micro-batch, step after step") {
   }
 }
 
+TEST_CASE(
+    "a shuffle in blocks gives each step the same samples for any number of workers, ranks' parts, and from any step") {
+  Program whole, part;
+  whole.instructions = {load("label", 0, {8, 1}, {0, 0}, {8, 1})};
+  part.instructions = {load("label", 0, {8, 1}, {4, 0}, {4, 1})};  // of the second of two ranks
+  DatasetSpec spec = spec_of(8);
+  spec.shuffle = true;
+  spec.shuffle_block = 3;
+  const auto steps = [&](int workers, const Program& program, int64_t first) {
+    spec.workers = workers;
+    Loader loader(std::make_unique<Counting>(100), spec, program, 1, {.first_step = first, .num_steps = 30 - first});
+    std::vector<std::vector<float>> of;
+    for (int64_t step = first; step < 30; ++step) {  // two epochs and a half
+      of.push_back(floats(loader.next_step(), program, 0));
+      loader.release_step();
+    }
+    return of;
+  };
+  const auto expected = steps(1, whole, 0);
+  CHECK(steps(3, whole, 0) == expected);
+  CHECK(steps(8, whole, 0) == expected);
+  for (const int64_t first : {1, 7, 12, 17, 25}) {
+    const auto resumed = steps(2, whole, first);
+    CHECK(std::equal(resumed.begin(), resumed.end(), expected.begin() + first));
+  }
+  const auto halves = steps(2, part, 0);
+  for (size_t step = 0; step < halves.size(); ++step)
+    CHECK(halves[step] == std::vector<float>(expected[step].begin() + 4, expected[step].end()));
+}
+
 TEST_CASE("slices of other dims are taken, and a full batch gives the same numbers as rows alone") {
   Program program;
   program.instructions = {load("data", 0, {4, 4, 3}, {1, 2, 1}, {2, 1, 2})};

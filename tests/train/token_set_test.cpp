@@ -10,6 +10,7 @@
 #include "engine/base/error.h"
 #include "engine/train/data/dataset.h"
 #include "engine/train/data/file_patterns.h"
+#include "engine/train/data/token_file.h"
 #include "engine/train/data/token_writer.h"
 #include "tests/train/scratch_folder.h"
 
@@ -229,6 +230,14 @@ TEST_CASE("the first token out of range is found in its file, in every type") {
   const std::string text = folder.write("d.txt", {'a', 200});
   CHECK(TokenSet(set_of("text", {text}, 1)).first_stray(128, kAll)->token == 200);
   CHECK_FALSE(TokenSet(set_of("text", {text}, 1)).first_stray(256, kAll));
+}
+
+TEST_CASE("no tokens are copied from no memory, and none of them is out of range") {
+  // Found by fuzz_tokens: memcpy from a null pointer, which the asan preset reports.
+  for (const TokenType type : {TokenType::u8, TokenType::u16, TokenType::i32}) {
+    copy_tokens({}, type, 0, 0, nullptr);
+    CHECK_FALSE(first_outside({}, type, 1));
+  }
 }
 
 TEST_CASE("a token file that becomes shorter during a run is an error that names it") {

@@ -95,11 +95,12 @@ int64_t scratch_bytes(const FieldWays& ways) {
 }
 
 /// Mapped or made, so that a rank keeps nothing but the order.
-DataHeader without_files(DataShapes shapes, int64_t samples) { return {std::move(shapes), samples, 0}; }
+DataHeader without_files(DataShapes shapes, int64_t samples) { return {std::move(shapes), samples}; }
 
 DataHeader header_of(const std::vector<SourceField>& fields, int64_t samples, int64_t held, const DatasetSpec& spec) {
   const FieldWays ways(fields, spec);
-  return {shapes_of(ways.fields), samples, capped_sum(held, scratch_bytes(ways))};
+  return {shapes_of(ways.fields), samples, capped_sum(held, scratch_bytes(ways)),
+          FieldWays(fields, spec, FieldWays::Bytes::stay).fields};
 }
 
 DataHeader mnist_header(const DatasetSpec& spec) {
@@ -178,7 +179,8 @@ std::unique_ptr<Dataset> open_dataset(const DatasetSpec& spec, uint64_t seed, in
 
 DataHeader read_data_header(const DatasetSpec& spec) {
   DataHeader header = read_files_header(spec);
-  const int64_t listed = spec.shuffle && header.samples <= kMostListedSamples ? header.samples : 0;
+  const int64_t listed =
+      spec.shuffle && spec.shuffle_block == 0 && header.samples <= kMostListedSamples ? header.samples : 0;
   header.bytes = capped_sum(header.bytes, capped_product(spec.batch + listed, int64_t{sizeof(int64_t)}));
   return header;
 }

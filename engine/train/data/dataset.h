@@ -84,6 +84,7 @@ struct DataHeader {
   /// What each rank keeps of the set in the host's memory: its files' contents (mapped ones are the system's) or their
   /// index, the order of its samples, and scratch memory. Without the cache of most_cached_bytes().
   int64_t bytes = 0;
+  std::vector<SampleField> fields = {};  ///< the fields() of the opened set; empty: none of them can stay bytes
 };
 
 /// Reads the headers of files, and no samples. Throws as open_dataset.

@@ -88,9 +88,9 @@ std::vector<SampleTable> sample_tables(const Dataset& set, const Program& progra
   return tables;
 }
 
-std::vector<ByteTable> byte_tables(const Dataset& set, const Program& program) {
+std::vector<ByteTable> byte_tables(const std::vector<SampleField>& fields, const Program& program) {
   std::vector<ByteTable> tables;
-  for (const SampleField& field : set.fields()) {
+  for (const SampleField& field : fields) {
     const Operand* part = loaded(program, field.name);
     if (part == nullptr || !may_load_bytes(field) || part->bytes() < kLeastMappedBytes) continue;
     ByteTable table;
@@ -105,6 +105,10 @@ std::vector<ByteTable> byte_tables(const Dataset& set, const Program& program) {
     if (table.channels <= ByteTable::kMostChannels) tables.push_back(std::move(table));
   }
   return tables;
+}
+
+std::vector<ByteTable> byte_tables(const Dataset& set, const Program& program) {
+  return byte_tables(set.fields(), program);
 }
 
 bool small_enough_to_keep(const std::vector<SampleTable>& tables) {

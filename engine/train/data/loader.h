@@ -65,6 +65,7 @@ std::vector<SampleTable> sample_tables(const Dataset& set, const Program& progra
 /// How a device can make the tensors that the program loads of the bytes that the set has: of fields whose transforms
 /// end by mapping each byte, and of pixels without transforms. Small loads are left out: a kernel of their own would
 /// cost more than it saves.
+std::vector<ByteTable> byte_tables(const std::vector<SampleField>& fields, const Program& program);
 std::vector<ByteTable> byte_tables(const Dataset& set, const Program& program);
 
 /// Whether a device should keep these tables: no more than a host keeps, so that start-up stays short. Larger sets come

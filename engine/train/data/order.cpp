@@ -41,10 +41,11 @@ SampleOrder::SampleOrder(const DatasetSpec& spec, int64_t set_size, uint64_t see
       repeat_(spec.repeat),
       samples_(capped_product(set_size, spec.repeat)),
       shuffle_(spec.shuffle),
+      block_(spec.shuffle_block),
       seed_(seed) {
   check_epoch(spec, set_size);
   steps_ = trainctl::steps_per_epoch(spec, set_size);
-  if (shuffle_ && size_ <= kMostListedSamples) order_.resize(static_cast<size_t>(size_));
+  if (shuffle_ && block_ == 0 && size_ <= kMostListedSamples) order_.resize(static_cast<size_t>(size_));
   batch_.resize(static_cast<size_t>(spec.batch));
   passes_.resize(batch_.size());
 }
@@ -67,7 +68,9 @@ std::span<const int64_t> SampleOrder::batch(int64_t epoch, int64_t step) {
 void SampleOrder::start(uint64_t pass) {
   has_order_ = true;
   pass_ = pass;
-  if (size_ > kMostListedSamples)
+  if (block_ > 0)
+    blocks_.emplace(size_, block_, seed_, pass);
+  else if (size_ > kMostListedSamples)
     permutation_.emplace(static_cast<uint64_t>(size_),
                          stream_key(stream_key(seed_, stable_hash("dataset.order")), pass));
   else
@@ -77,6 +80,7 @@ void SampleOrder::start(uint64_t pass) {
 int64_t SampleOrder::sample_at(uint64_t pass, int64_t within) {
   if (!shuffle_) return within;
   if (!has_order_ || pass != pass_) start(pass);
+  if (blocks_) return blocks_->at(within);
   return permutation_ ? static_cast<int64_t>(permutation_->at(static_cast<uint64_t>(within)))
                       : order_[static_cast<size_t>(within)];
 }

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "engine/spec/job_spec.h"
+#include "engine/train/data/block_order.h"
 #include "engine/train/data/permutation.h"
 
 namespace trainctl {
@@ -25,9 +26,9 @@ void check_epoch(const DatasetSpec& spec, int64_t set_size);
 /// At most kCapped of base/checked.h: what a job asks for may not fit an int64_t.
 int64_t steps_per_epoch(const DatasetSpec& spec, int64_t set_size);
 
-/// An epoch is `repeat` passes over the set, each in its own order if the job shuffles, cut into
-/// batches. A last incomplete batch is dropped, or (drop_last: false) filled up with the first
-/// samples of the epoch.
+/// An epoch is `repeat` passes over the set, each in its own order if the job shuffles (a BlockOrder with
+/// dataset.shuffle_block), cut into batches. A last incomplete batch is dropped, or (drop_last: false) filled up with
+/// the first samples of the epoch.
 class SampleOrder {
  public:
   /// Throws SpecError if the set has less than one batch of samples.
@@ -52,11 +53,13 @@ class SampleOrder {
 
   int64_t size_, repeat_, samples_, steps_ = 0;  ///< samples_: of an epoch, over all passes
   bool shuffle_;
+  int64_t block_;  ///< dataset.shuffle_block
   uint64_t seed_;
   uint64_t pass_ = 0;  ///< over the whole run, whose order is in order_
   bool has_order_ = false;
   std::vector<int64_t> order_;                   ///< of one pass, if the job shuffles a small set
   std::optional<KeyedPermutation> permutation_;  ///< of one pass, if it shuffles a large one
+  std::optional<BlockOrder> blocks_;             ///< of one pass, if it shuffles in blocks
   std::vector<int64_t> batch_;
   std::vector<uint64_t> passes_;  ///< of batch_
 };

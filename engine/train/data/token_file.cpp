@@ -148,6 +148,7 @@ std::array<uint8_t, kTokenHeaderBytes> token_header(TokenType type, int64_t coun
 }
 
 void copy_tokens(std::span<const uint8_t> body, TokenType type, int64_t first, int64_t count, int32_t* out) {
+  if (count == 0) return;  // there may be no memory either
   const uint8_t* from = body.data() + first * byte_size(type);
   switch (type) {
     case TokenType::u8:

@@ -1,0 +1,90 @@
+#!/usr/bin/env python3
+"""seeds.py FOLDER --build BUILD --trainctl TRAINCTL: writes small files of each format to FOLDER/fuzz_NAME, a corpus for each fuzzer of a
+parser of data to start from. BUILD has image_seeds (build/fuzz/bin); TRAINCTL writes the indices of tar files."""
+
+import argparse
+import gzip
+import io
+import pathlib
+import struct
+import subprocess
+import tarfile
+import zipfile
+
+
+def tar(folder, options):
+    for name, form in [("ustar", tarfile.USTAR_FORMAT), ("gnu", tarfile.GNU_FORMAT), ("pax", tarfile.PAX_FORMAT)]:
+        for length in [1, 150]:  # the longer one needs a header of its own, or a prefix
+            at = folder / f"{name}_{length}.tar"
+            with tarfile.open(at, "w", format=form) as out:
+                for number in range(3):
+                    for extension, body in [("cls", b"1"), ("txt", b"abc" * number), ("mask.png", b"x" * 520)]:
+                        member = tarfile.TarInfo(("d/" * (length // 3))[:90] + "s" * min(length, 80) + f"{number}.{extension}")
+                        member.size = len(body)
+                        out.addfile(member, io.BytesIO(body))
+            subprocess.run([options.trainctl, "data", "index", at], check=True, stdout=subprocess.DEVNULL)
+
+
+def array(kind, shape, body, order="False"):
+    head = f"{{'descr': '{kind}', 'fortran_order': {order}, 'shape': {shape}, }}"
+    head += " " * (-(len(head) + 11) % 64) + "\n"
+    return b"\x93NUMPY\x01\x00" + struct.pack("<H", len(head)) + head.encode() + body
+
+
+def npy(folder, _):
+    arrays = [array("|u1", "(4, 2)", bytes(8)), array("<f4", "(3,)", bytes(12)), array("<i8", "(2, 1)", bytes(16)), array("<f2", "(5,)", bytes(10)),
+              array("<f8", "()", bytes(8)), array("|b1", "(3,)", bytes(3)), array("<u2", "(2,)", bytes(4), "True")]
+    for number, data in enumerate(arrays):
+        (folder / f"{number}.npy").write_bytes(data)
+    for way in [zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED]:
+        with zipfile.ZipFile(folder / f"{way}.npz", "w", way) as out:
+            for number, data in enumerate(arrays):
+                out.writestr(f"x{number}.npy", data)
+
+
+def csv(folder, _):
+    for number, text in enumerate([",a,b\n1,2\n3,4\n", ';"a;b";c\r\n"x""y";1.5e-3\r\n', '\t"a\nb"\tc\n\n1\t\n', ',"open']):
+        (folder / f"{number}").write_bytes(text.encode())
+
+
+def idx(folder, _):
+    for kind, size in [(8, 1), (9, 1), (11, 2), (12, 4), (13, 4), (14, 8)]:
+        data = struct.pack(">BBBBII", 0, 0, kind, 2, 3, 2) + bytes(6 * size)
+        (folder / f"{kind}").write_bytes(data)
+        (folder / f"{kind}.gz").write_bytes(gzip.compress(data))
+
+
+def tokens(folder, _):
+    (folder / "raw").write_bytes(struct.pack("<6H", 1, 2, 3, 255, 256, 65535))
+    for magic, version, kind in [(20240520, 1, "H"), (20240801, 7, "I")]:
+        body = struct.pack(f"<4{kind}", 1, 2, 300, 65535)
+        (folder / f"{magic}_empty").write_bytes(struct.pack("<256i", magic, version, 0, *[0] * 253))
+        (folder / f"{magic}").write_bytes(struct.pack("<256i", magic, version, 4, *[0] * 253) + body)
+
+
+def image(folder, options):
+    subprocess.run([options.build / "image_seeds", folder], check=True)
+
+
+def safetensors(folder, _):
+    for number, text in enumerate(['{"a":{"dtype":"F32","shape":[2],"data_offsets":[0,8]}}', '{"__metadata__":{"k":"v"},"b":{"dtype":"BF16","shape":[],"data_offsets":[0,2]}}',
+                                   '{"a":{"dtype":"U8","shape":[0,3],"data_offsets":[0,0]},"\\u00e9":{"dtype":"I64","shape":[1,1],"data_offsets":[0,8]}}']):
+        head = text.encode() + b" " * (-len(text) % 8)
+        for zeros in [0, 2, 8]:  # the first byte: so many zeros behind the header
+            (folder / f"{number}_{zeros}").write_bytes(bytes([zeros]) + struct.pack("<Q", len(head)) + head)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("folder", type=pathlib.Path)
+    parser.add_argument("--build", type=pathlib.Path, required=True)
+    parser.add_argument("--trainctl", type=pathlib.Path, required=True)
+    options = parser.parse_args()
+    for make in [tar, npy, csv, idx, tokens, image, safetensors]:
+        folder = options.folder / f"fuzz_{make.__name__}"
+        folder.mkdir(parents=True, exist_ok=True)
+        make(folder, options)
+        print(f"{folder}: {len(list(folder.iterdir()))} files")
+
+
+main()
