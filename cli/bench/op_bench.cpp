@@ -17,11 +17,12 @@ namespace {
 constexpr int64_t kLeastMemory = int64_t{64} << 20, kMostMemory = int64_t{1} << 30;
 constexpr int64_t kMostCopies = 256;
 constexpr int kLimitSamples = 10;
+constexpr int64_t kRandomBytes = 8'000'000;  ///< of an operand; then the same again
 
 /// Random, since a GPU multiplies zeros faster than other numbers: it draws less power and clocks higher.
 std::vector<std::byte> random_data(const TensorInfo& info, KernelExample::Fill fill, int64_t below, uint64_t key) {
-  const int64_t count = num_elements(info.shape);
-  std::vector<std::byte> data(static_cast<size_t>(bytes_of(info)));
+  const int64_t count = std::min(num_elements(info.shape), kRandomBytes / byte_size(info.dtype));
+  std::vector<std::byte> data(static_cast<size_t>(count * byte_size(info.dtype)));
   const auto put = [&](int64_t i, const auto& value) {
     std::memcpy(&data[static_cast<size_t>(i) * sizeof value], &value, sizeof value);
   };
@@ -40,6 +41,11 @@ std::vector<std::byte> random_data(const TensorInfo& info, KernelExample::Fill f
     }
   }
   return data;
+}
+
+void write_repeated(KernelTimer& timer, std::byte* to, int64_t bytes, const std::vector<std::byte>& data) {
+  const auto all = static_cast<int64_t>(data.size());
+  for (int64_t at = 0; at < bytes; at += all) timer.write(to + at, data.data(), std::min(all, bytes - at));
 }
 
 TensorArg argument(const TensorInfo& info, std::byte* data, bool accumulate) {
@@ -73,7 +79,7 @@ std::vector<KernelCall> OpBench::calls(const OpRequest& request, int copies) {
     call.seed = 1;
     for (size_t i = 0; i < request.inputs.size() && request.example.reads_inputs; ++i) {
       std::byte* memory = timer_.allocate(bytes_of(request.inputs[i]));
-      timer_.write(memory, data[i].data(), bytes_of(request.inputs[i]));
+      write_repeated(timer_, memory, bytes_of(request.inputs[i]), data[i]);
       call.in.push_back(argument(request.inputs[i], memory, false));
     }
     for (const TensorInfo& info : request.outputs) {

@@ -11,6 +11,7 @@
 #include <iostream>
 #include <iterator>
 #include <memory>
+#include <set>
 #include <thread>
 
 #include "cli/bench/calibration.h"
@@ -153,9 +154,7 @@ std::vector<JobSpec> jobs_of(const Options& options, Device device) {
   return jobs;
 }
 
-void measure_kernels(const Options& options, KernelTimer& timer, const KernelCalls& calls, const fs::path& file,
-                     Machine& machine) {
-  OpBench bench(timer, {.samples = options.samples});
+void measure_rates(OpBench& bench, Machine& machine) {
   const double peak = bench.peak_flops({DType::f32, false});
   machine.memory_rate = {bench.memory_bytes()};
   machine.products.fp32 = {peak};
@@ -165,23 +164,29 @@ void measure_kernels(const Options& options, KernelTimer& timer, const KernelCal
   } else {
     machine.products.tf32 = machine.products.bf16 = {peak};
   }
-  const std::vector<OpRequest> requests = calls.to_measure(machine, static_cast<size_t>(options.most));
-  std::vector<std::string> left_out;
+}
+
+struct Measured {
+  size_t calls = 0;
+  std::set<std::string> left_out;
+};
+
+void measure_kernels(OpBench& bench, const std::vector<OpRequest>& requests, const fs::path& file, Machine& machine,
+                     Measured& measured) {
   for (size_t i = 0; i < requests.size(); ++i) {
     try {
       if (!bench.has(requests[i].name())) throw EnvError(requests[i].name() + " has no kernel here");
       calibrate_kernel(bench, requests[i], machine);
+      ++measured.calls;
     } catch (const SpecError& error) {
-      left_out.push_back(requests[i].name() + " " + shapes_text(requests[i].inputs));
+      measured.left_out.insert(requests[i].name() + " " + shapes_text(requests[i].inputs));
     } catch (const EnvError& error) {
-      left_out.push_back(requests[i].name() + " " + shapes_text(requests[i].inputs) + ": " + error.what());
+      measured.left_out.insert(requests[i].name() + " " + shapes_text(requests[i].inputs) + ": " + error.what());
     }
     if (i % 16 == 15) write(machine, file);
     if (isatty(STDERR_FILENO) != 0) std::cerr << "\rkernels: " << i + 1 << " of " << requests.size() << std::flush;
   }
   if (isatty(STDERR_FILENO) != 0) std::cerr << "\r\33[K";
-  std::cout << "kernels: " << requests.size() - left_out.size() << " calls measured\n";
-  for (const std::string& text : left_out) std::cout << "  not measured: " << text << "\n";
 }
 
 /// Trains each job on one rank for a moment: what its step takes beyond its kernels.
@@ -235,10 +240,17 @@ int calibrate(const Options& options) {
   calibrate_links(results, machine);
   std::unique_ptr<KernelTimer> timer = device == Device::cuda ? make_cuda_kernel_timer() : make_cpu_kernel_timer(1);
   machine.source = "measured " + today() + ", " + timer->device();
-  measure_kernels(options, *timer, calls, file, machine);
-  timer.reset();  // its memory is the steps'
+  OpBench bench(*timer, {.samples = options.samples});
+  measure_rates(bench, machine);
+  // First what the jobs' own steps take, and these steps: then plans can be predicted, and other sizes make them better.
+  Measured measured;
+  measure_kernels(bench, calls.to_measure(machine, 0), file, machine, measured);
   measure_steps(jobs, machine);
   write(machine, file);
+  measure_kernels(bench, calls.to_measure(machine, static_cast<size_t>(options.most)), file, machine, measured);
+  write(machine, file);
+  std::cout << "kernels: " << measured.calls << " calls measured\n";
+  for (const std::string& text : measured.left_out) std::cout << "  not measured: " << text << "\n";
   std::cout << "machine " << name << ": " << machine.source << "\n  in " << file.string()
             << "\n  next: trainctl plan job.yaml launch.machine=" << name << "\n";
   return kExitDone;

@@ -203,6 +203,7 @@ struct Memory {
   // Outside the arena, for ranks on GPUs; filled in by PlannedJob's compile().
   int64_t workspace = 0;     ///< inputs of the steps in flight, and what kernels allocate while they run
   int64_t data_set = 0;      ///< kept on the device, if there is room
+  int64_t unsent = 0;        ///< the part of workspace that a rank does without if it keeps data_set
   int64_t copy_engines = 0;  ///< what collectives read from other ranks and sum, if the device has room
 
   int64_t validation = 0;  ///< what the job's validation takes beyond all that; filled in by make_room_for

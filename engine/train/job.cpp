@@ -96,21 +96,24 @@ SpecError of_validation(const SpecError& error, const JobSpec& spec) {
   return with_positions(SpecError(std::move(diagnostics)), spec);
 }
 
-/// With tensors that come as bytes, and the tables of their values. `kept`: tables that the device has if it has the
-/// room; else these come as floats, and need more than sample numbers do.
-int64_t workspace_bytes(const Program& program, int in_flight, const std::vector<SampleField>& fields,
-                        const std::vector<SampleTable>& kept) {
-  std::vector<ByteTable> mapped;
+/// Of tensors that come as bytes, if the device does not keep them: `kept` are those that it does if it has the room.
+std::vector<ByteTable> mapped_tables(const Program& program, const std::vector<SampleField>& fields,
+                                     const std::vector<SampleTable>& kept) {
+  std::vector<ByteTable> mapped = byte_tables(fields, program);
+  std::erase_if(mapped, [&](const ByteTable& table) {
+    const auto is_same = [&](const SampleTable& of) { return of.tensor == table.tensor; };
+    return std::any_of(kept.begin(), kept.end(), is_same) || !loads_whole_samples(program, table);
+  });
+  return mapped;
+}
+
+/// If the device keeps `there`; `mapped` come as bytes, the rest as floats.
+int64_t workspace_bytes(const Program& program, int in_flight, const std::vector<ByteTable>& mapped,
+                        const std::vector<SampleTable>& there) {
+  if (mapped.empty() && there.empty()) return workspace_of(program, in_flight).bytes();
   int64_t values = 0;
-  for (ByteTable& table : byte_tables(fields, program)) {
-    const bool is_kept =
-        std::any_of(kept.begin(), kept.end(), [&](const SampleTable& of) { return of.tensor == table.tensor; });
-    if (is_kept || !loads_whole_samples(program, table)) continue;
-    values += static_cast<int64_t>(table.values.size() * sizeof(float));
-    mapped.push_back(std::move(table));
-  }
-  if (mapped.empty()) return workspace_of(program, in_flight).bytes();
-  return workspace_with(input_layout(program, {}, mapped), program, in_flight).bytes() + values;
+  for (const ByteTable& table : mapped) values += static_cast<int64_t>(table.values.size() * sizeof(float));
+  return workspace_with(input_layout(program, there, mapped), program, in_flight).bytes() + values;
 }
 
 Program with_device_memory(const PlannedJob& job, Program program) {
@@ -123,14 +126,17 @@ Program with_device_memory(const PlannedJob& job, Program program) {
   if (!small_enough_to_keep(tables)) tables.clear();
   std::erase_if(tables, [&](const SampleTable& table) { return !loads_whole_samples(program, table); });
   for (const SampleTable& table : tables) m.data_set += table.bytes();
-  m.workspace = workspace_bytes(program, steps_in_flight(job.spec.train), job.fields, tables);
+  const std::vector<ByteTable> mapped = mapped_tables(program, job.fields, tables);
+  const int in_flight = steps_in_flight(job.spec.train);
+  m.workspace = workspace_bytes(program, in_flight, mapped, {});
+  m.unsent = m.workspace - workspace_bytes(program, in_flight, mapped, tables);
   return program;
 }
 
 /// It runs one batch at a time, and keeps no data on the device.
 Program with_evaluation_memory(const PlannedJob& job, Program program) {
   if (job.spec.launch.device != Device::cuda) return program;
-  program.memory.workspace = workspace_bytes(program, 1, job.validation->fields, {});
+  program.memory.workspace = workspace_bytes(program, 1, mapped_tables(program, job.validation->fields, {}), {});
   program.memory.copy_engines = copy_memory(program, job.plan.ranks).bytes;
   return program;
 }

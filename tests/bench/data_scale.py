@@ -1,12 +1,13 @@
 #!/usr/bin/env python3
 """data_scale.py TRAINCTL [CASE...] [--samples N]: what a data set costs as it grows, and what odd samples cost. Cases: tar, workers,
-broken, slow, resume, cold; all if none is named. Prints a table each; docs/performance.md has the figures."""
+broken, slow, resume, cold, blocks; all if none is named. Prints a table each; docs/performance.md has the figures."""
 
 import argparse
 import json
 import os
 import pathlib
 import random
+import resource
 import struct
 import subprocess
 import tempfile
@@ -128,19 +129,23 @@ def broken(trainctl, folder, args):
         write_tar(folder / f"{name}.tar", ((f"{n:06}.png", png(8, n)[:None if not every or n % every else 60]) for n in range(10000)))
         (folder / f"{name}.yaml").write_text(
             f"dataset: {{type: tar, path: {folder}/{name}.tar, fields: {{image: png}}, transforms: [{{resize: {{size: [8, 8], method: area}}}}, to_float], batch: 100, "
-            f"on_error: {'skip' if every else 'stop'}}}\nnetwork: [{{type: flatten, inputs: [image]}}]\ntrain: {{epochs: 1}}\n")
+            f"cache: none, on_error: {'skip' if every else 'stop'}}}\nnetwork: [{{type: flatten, inputs: [image]}}]\ntrain: {{epochs: 1}}\n")
     print("1 % broken files, PNGs of 8 x 8, on_error: skip, beside none; 1 worker, in turn")
     rates = {"whole": [], "broken": []}
+    a_second = {"whole": [], "broken": []}  # of a core: what other work takes of the machine does not count
     for turn in range(10):
         for name, of in sorted(rates.items(), reverse=turn % 2 == 1):
+            before = resource.getrusage(resource.RUSAGE_CHILDREN).ru_utime
             rate, run = bench(trainctl, folder / f"{name}.yaml", args.seconds)
             of.append((rate, run))
+            a_second[name].append(rate * args.seconds / (resource.getrusage(resource.RUSAGE_CHILDREN).ru_utime - before))
     for name, of in rates.items():
         rate = sorted(rate for rate, _ in of)[len(of) // 2]
         reads = sum(rate * args.seconds for rate, _ in of)
         print(f"  {name:6}: {rate:8.0f} samples/s, {reads:9,.0f} reads, {of[-1][1].mib((0.1, 0.4)):.1f} MiB early, {of[-1][1].mib((0.6, 1)):.1f} late")
-    ratios = sorted(whole / broken for (whole, _), (broken, _) in zip(rates["whole"], rates["broken"]))
-    print(f"  time with broken ones: {(ratios[4] + ratios[5]) / 2:.3f}x [{ratios[0]:.3f} .. {ratios[-1]:.3f}]", flush=True)
+    for what, of in [("time", {name: [rate for rate, _ in of] for name, of in rates.items()}), ("CPU time", a_second)]:
+        ratios = sorted(whole / broken for whole, broken in zip(of["whole"], of["broken"]))
+        print(f"  {what} with broken ones: {(ratios[4] + ratios[5]) / 2:.3f}x [{ratios[0]:.3f} .. {ratios[-1]:.3f}]", flush=True)
 
 
 def slow(trainctl, folder, args):
@@ -242,7 +247,30 @@ launch: {{ranks: 1, log_dir: {folder}/log_cold}}
     drop_from_memory(file)
 
 
-CASES = {"tar": tar, "workers": workers, "broken": broken, "slow": slow, "resume": resume, "cold": cold}
+def blocks(trainctl, folder, args):
+    """The first tenth of an epoch over shards that are not in memory: what is read for it, of a set too large to stay in memory."""
+    count = 200_000
+    shards = [folder / f"s{i}.tar" for i in range(4)]
+    for i, shard in enumerate(shards):
+        write_tar(shard, ((f"{n:08}.txt", b"%016d" % n) for n in range(i * count // 4, (i + 1) * count // 4)))
+    subprocess.run([trainctl, "data", "index", *shards], check=True, stdout=subprocess.DEVNULL)
+    (folder / "blocks.yaml").write_text(TEXT % (folder / "s*.tar"))
+    steps = count // 10 // 256
+    used = steps * 256 * sum(shard.stat().st_size for shard in shards) / count / (1 << 20)
+    print(f"the first {steps * 256:,} of {count:,} samples of 1 KiB in shards that are not in memory, {used:.0f} MiB; medians of 3", flush=True)
+    for name, fields in [("shuffled", []), ("in blocks of 1000", ["dataset.shuffle_block=1000"]), ("in order", ["dataset.shuffle=false"])]:
+        rounds = []
+        for _ in range(3):
+            for shard in shards:
+                drop_from_memory(shard)
+            before = resource.getrusage(resource.RUSAGE_CHILDREN).ru_inblock
+            run = Process([trainctl, "run", folder / "blocks.yaml", f"train.steps={steps}", f"launch.log_dir={folder}/log_blocks", *fields])
+            rounds.append(((resource.getrusage(resource.RUSAGE_CHILDREN).ru_inblock - before) / 2048, run.seconds))
+        mib, seconds = (sorted(of)[1] for of in zip(*rounds))
+        print(f"  {name}: {mib:.0f} MiB from the disk, {seconds:.2f} s", flush=True)
+
+
+CASES = {"tar": tar, "workers": workers, "broken": broken, "slow": slow, "resume": resume, "cold": cold, "blocks": blocks}
 
 
 

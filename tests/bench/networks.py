@@ -73,7 +73,7 @@ def trainctl(a, name, threads):
     """The median step in ms without the first quarter, and bytes of memory."""
     job, batch, steps, _, _, sets = NETWORKS[name]
     sets = [*sets, f"launch.device={a.device}", "launch.ranks=1", "parallel.mode=stand_alone", f"dataset.batch={a.batch or batch}",
-            f"train.steps={steps}", f"train.log_every={max(1, steps // 3)}", *(["train.sink_steps=5"] if a.device == "cuda" else []), *a.set]
+            f"train.steps={steps}", "train.log_every=1", *a.set]
     with tempfile.TemporaryDirectory() as scratch:
         _, memory = sh([a.trainctl, "run", str(root / job), *sets, f"launch.log_dir={scratch}/logs"], threads)
         rows = [json.loads(line) for line in open(f"{scratch}/logs/1/metrics.jsonl")]

@@ -114,8 +114,8 @@ def ranks(sets):
 
 
 def device_bytes(memory):
-    """Of a rank's device: also what the plan says that a rank does without if there is no room."""
-    return memory["total"] + memory.get("data_set", 0) + memory.get("copy_engines", 0)
+    """Of a rank's device: also what the plan says that a rank does without if there is no room, and less for a data set that is there."""
+    return memory["total"] + memory.get("data_set", 0) - memory.get("unsent", 0) + memory.get("copy_engines", 0)
 
 
 def predict(a, job, sets):
@@ -133,10 +133,11 @@ def used_bytes():
 
 
 class MemoryWatch:
-    """The most that GPUs hold while something runs, beyond what they held before."""
+    """The most that GPUs hold while a job trains, beyond what they held before: in the later part of its time, since at
+    its start a job also holds the operands on which it tries algorithms."""
 
     def __init__(self, is_on):
-        self.before, self.most, self.over = used_bytes() if is_on else None, 0, threading.Event()
+        self.before, self.seen, self.over = used_bytes() if is_on else None, [], threading.Event()
 
     def __enter__(self):
         self.thread = threading.Thread(target=self.look)
@@ -145,8 +146,8 @@ class MemoryWatch:
         return self
 
     def look(self):
-        while not self.over.wait(0.15):
-            self.most = max(self.most, used_bytes() or 0)
+        while not self.over.wait(0.05):
+            self.seen.append(used_bytes() or 0)
 
     def __exit__(self, *_):
         self.over.set()
@@ -154,16 +155,17 @@ class MemoryWatch:
             self.thread.join()
 
     def bytes(self):
-        return self.most - self.before if self.before is not None and self.most else None
+        later = self.seen[len(self.seen) * 3 // 5:]
+        return max(later) - self.before if self.before is not None and later else None
 
 
 def measure(a, job, sets, seconds):
     """Seconds of a step, as metrics.jsonl has it, without the first quarter: on a CPU the median, since others run there
     too; on a GPU, which reports steps in bursts, all of them divided by their number."""
     steps = max(24, min(400, int(a.seconds / seconds)))
-    more = ["train.sink_steps=4"] if a.device == "cuda" else []
     with tempfile.TemporaryDirectory() as scratch:
-        sh([a.trainctl, "run", str(root / job), f"launch.device={a.device}", *sets, f"train.steps={steps}", "train.log_every=1", *more,
+        sh([a.trainctl, "run", str(root / job), f"launch.device={a.device}", *sets, f"train.steps={steps}", "train.epochs=1000000",
+            "train.log_every=1",
             f"launch.log_dir={scratch}/logs"])
         rows = [json.loads(line) for line in open(f"{scratch}/logs/1/metrics.jsonl")]
     times = [row["seconds"] for row in rows if "step" in row and "seconds" in row]
@@ -223,9 +225,11 @@ def main():
             if before:
                 rounds, held = [before["lowest"], before["measured"], before["highest"]], before.get("held")
             else:
-                with MemoryWatch(a.device == "cuda") as watch:
-                    rounds = [measure(a, job, sets, estimate["seconds"]) for _ in range(a.rounds)]
-                held = watch.bytes()
+                rounds, held = [], None
+                for _ in range(a.rounds):
+                    with MemoryWatch(a.device == "cuda") as watch:
+                        rounds.append(measure(a, job, sets, estimate["seconds"]))
+                    held = watch.bytes()
         except RuntimeError as failure:
             print(f"failed: {name}: {failure}", flush=True)
             continue

@@ -1,6 +1,7 @@
 """A whole job drawn at random: a network, how it is trained, and a plan for it."""
 
 import math
+import random
 import re
 
 from hybrid import hybrid_network
@@ -215,8 +216,9 @@ def draw_train(rng, batch):
             data[field] = False
     if chance(rng, 0.1):
         data["repeat"] = 2
-    if chance(rng, 0.15) and data.get("shuffle", True):
-        data["shuffle_block"] = rng.choice([1, 3, 8])
+    own = random.Random(str(data))  # so that all other draws stay
+    if data.get("shuffle", True) and chance(own, 0.3):
+        data["shuffle_block"] = own.choice([1, 3, 8])
     train = {"epochs": rng.randint(5, 8), "steps": rng.randint(5, 14), "on_nan": "warn"}  # an exploding job is excused
     if chance(rng, 0.2):
         train["log_every"] = rng.randint(2, 3)

@@ -12,6 +12,7 @@
 #include "engine/train/data/cached_set.h"
 #include "engine/train/data/elements.h"
 #include "engine/train/data/loader.h"
+#include "tests/train/image_files.h"
 
 using namespace trainctl;
 
@@ -66,6 +67,29 @@ std::unique_ptr<Dataset> open(std::shared_ptr<const Source> source, const Datase
   return std::make_unique<SourceSet>(std::move(source), std::move(ways));
 }
 
+/// Images, of which sample 3 is cut off.
+class Pictures final : public Source {
+ public:
+  int64_t size() const override { return 5; }
+  const std::vector<SourceField>& fields() const override { return fields_; }
+  void read(int64_t sample, const std::vector<bool>&, std::span<FieldBytes> out) const override {
+    out[0] = write_png(make_picture(4, 6, 3, static_cast<uint64_t>(sample)));
+    if (sample == 3) out[0].resize(out[0].size() / 2);
+  }
+  std::string where(int64_t sample) const override {
+    ++names;
+    return "shard.tar: " + std::to_string(sample);
+  }
+  int64_t held_bytes() const override { return 0; }
+  const std::vector<std::string>& class_names() const override { return names_; }
+
+  mutable std::atomic<int64_t> names = 0;
+
+ private:
+  std::vector<SourceField> fields_ = {{"image", Encoding::image, ElementType::u8, {}}};
+  std::vector<std::string> names_;
+};
+
 DatasetSpec arrays(std::vector<TransformSpec> transforms = {}) {
   DatasetSpec spec;
   spec.type = "npz";
@@ -115,6 +139,24 @@ TEST_CASE("integers of any size stay small in memory and are loaded as i32, what
   CHECK(values<int32_t>(*set, "id", 5) == std::vector<int32_t>{35});
   spec.label_dtype = "f32";
   CHECK(values<float>(*open(std::make_shared<Numbered>(9), spec), "label", 7) == std::vector<float>{3});
+}
+
+TEST_CASE("the name of an image is asked for when it is broken, and not when it is read") {
+  // In a tar file a name is a read of its own: small images were a quarter slower.
+  DatasetSpec spec = arrays({transform("resize", "image", {{"size", Ints{4, 6}}, {"method", std::string("area")}})});
+  spec.type = "tar";
+  const auto source = std::make_shared<Pictures>();
+  const auto set = open(source, spec);
+  for (const int64_t sample : {0, 1, 2, 4}) CHECK(values<float>(*set, "image", sample).size() == 4 * 6 * 3);
+  CHECK(source->names == 0);
+  std::string error;
+  try {
+    values<float>(*set, "image", 3);
+  } catch (const EnvError& thrown) {
+    error = thrown.what();
+  }
+  CHECK(error.starts_with("shard.tar: 3: "));
+  CHECK(error.find("PNG") != std::string::npos);
 }
 
 TEST_CASE("transforms are of the field that they name, and without a name of the first that is not the label") {

@@ -109,14 +109,19 @@ void SourceSet::read(int64_t sample, ReadState& state, SampleOutputs to) const {
 void SourceSet::write_image(const FieldWay& way, const FieldBytes& bytes, int64_t sample, ReadState& state,
                             StageTimer& timer, void* to) const {
   timer.next(ReadStage::decode);
-  const std::string name = source_->where(sample);
+  static const std::string no_name;  // a tar's is in its file: it is read for an error alone
   DecodeRequest request;
   request.channels = static_cast<int>(way.transforms->input().shape.at(2));
-  EncodedImage encoded(bytes, name);
-  CropPlan plan = way.transforms->plan_crop(encoded.size(), state.rng);
-  if (plan.is_inside) request.region = plan.box;
-  request.scale = plan.scale;
-  plan.scale = encoded.decode(request, state.transforms.decoded);
+  CropPlan plan;
+  try {
+    EncodedImage encoded(bytes, no_name);
+    plan = way.transforms->plan_crop(encoded.size(), state.rng);
+    if (plan.is_inside) request.region = plan.box;
+    request.scale = plan.scale;
+    plan.scale = encoded.decode(request, state.transforms.decoded);
+  } catch (const EnvError& error) {
+    throw EnvError(source_->where(sample) + error.what());  // ": a damaged JPEG: …"
+  }
   timer.next(ReadStage::transform);
   way.transforms->run(view_of(state.transforms.decoded.view()), state.rng, state.transforms, to, plan);
 }
