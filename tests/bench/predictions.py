@@ -12,7 +12,7 @@ LeNet, blocks of a GPT; data, tensor and pipeline parallel, recompute, levels of
 --budget: begins no round after so many seconds, and says how many cases were left out.
 
 On GPUs the memory is that of `nvidia-smi` while the job runs, without what was used before it. What driver and libraries take is
-no part of a plan: the median of what is measured beyond the plans of a number of ranks stands for it, and the error is what the others
+no part of a plan: the median of what is measured beyond the plans of a number of ranks, with or without stages, stands for it, and the error is what the others
 are off, as a part of the measured figure.
 
 --measured FILE measures nothing: it predicts again what an earlier --json FILE has measured, and prints the error that
@@ -251,12 +251,13 @@ def main():
     print(f"{len(rows)} plans: mean error {100 * statistics.mean(errors):.1f} %, largest {100 * max(errors):.1f} %; {held} of {len(rows)} intervals hold")
     if left_out:
         print(f"{left_out} cases were left out: --budget {a.budget:.0f} was over")
-    for count in sorted({row["ranks"] for row in rows if row["held"]}):
-        known = [row for row in rows if row["held"] and row["ranks"] == count]
+    sends = lambda row: "parallel.stages=" in row["case"]  # NCCL takes more for messages than for collectives alone
+    for count, with_stages in sorted({(row["ranks"], sends(row)) for row in rows if row["held"]}):
+        known = [row for row in rows if row["held"] and (row["ranks"], sends(row)) == (count, with_stages)]
         beyond = statistics.median(row["held"] - row["memory"] for row in known)
         off = {row["case"]: (row["memory"] + beyond) / row["held"] - 1 for row in known}
         worst = max(off, key=lambda case: abs(off[case]))
-        print(f"memory, {count} ranks: {len(off)} plans, driver and libraries {beyond / count / 2**20:.0f} MiB a rank; mean error "
+        print(f"memory, {count} ranks{' in stages' if with_stages else ''}: {len(off)} plans, driver and libraries {beyond / count / 2**20:.0f} MiB a rank; mean error "
               f"{100 * statistics.mean(map(abs, off.values())):.2f} %, largest {100 * abs(off[worst]):.2f} % ({worst})")
     if a.json:
         json.dump(rows, open(a.json, "w"), indent=1)
