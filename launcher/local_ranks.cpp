@@ -125,8 +125,8 @@ void LocalRanks::put_errors_aside(int attempt) const {
 }
 
 void LocalRanks::await_child() {
-  children_.async_wait([this](const boost::system::error_code& error, int) {
-    if (error) return;
+  children_.async_wait([this, alive = std::weak_ptr(alive_)](const boost::system::error_code& error, int) {
+    if (error || alive.expired()) return;
     reap();
     guarded_ = guardian_.replace_dead();
     await_child();

@@ -7,6 +7,7 @@
 #include <chrono>
 #include <csignal>
 #include <cstdio>
+#include <memory>
 
 #include "engine/base/error.h"
 #include "launcher/failure_report.h"
@@ -122,8 +123,8 @@ class Supervisor {
   }
 
   void await_interrupt() {
-    interrupts_.async_wait([this](const boost::system::error_code& error, int signal) {
-      if (error) return;
+    interrupts_.async_wait([this, alive = std::weak_ptr(alive_)](const boost::system::error_code& error, int signal) {
+      if (error || alive.expired()) return;
       await_interrupt();
       if (signal == SIGUSR1 && launch_.on_user_signal) return launch_.on_user_signal();
       const bool first = supervision_.interrupt_signal() == 0;
@@ -154,8 +155,8 @@ class Supervisor {
     supervision_.advance(now());
     if (launch_.on_tick) launch_.on_tick();
     timer_.expires_after(kTick);
-    timer_.async_wait([this](const boost::system::error_code& error) {
-      if (!error) tick();
+    timer_.async_wait([this, alive = std::weak_ptr(alive_)](const boost::system::error_code& error) {
+      if (!error && !alive.expired()) tick();
     });
   }
 
@@ -199,6 +200,8 @@ class Supervisor {
   asio::io_context& loop_;
   asio::signal_set interrupts_;
   asio::steady_timer timer_;
+  /// No cancellation reaches a handler that is in the loop's queue already when this object ends.
+  std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);
   std::vector<FailedAttempt> failed_attempts_;
 };
 

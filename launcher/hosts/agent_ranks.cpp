@@ -95,8 +95,8 @@ void AgentRanks::listen(Events events) {
 }
 
 void AgentRanks::await_children() {
-  children_.async_wait([this](const boost::system::error_code& error, int) {
-    if (error) return;
+  children_.async_wait([this, alive = std::weak_ptr(alive_)](const boost::system::error_code& error, int) {
+    if (error || alive.expired()) return;
     for (const auto& host : hosts_) host->link->look_at_child();
     await_children();
   });
@@ -294,7 +294,8 @@ void AgentRanks::signal(int rank, int signal) {
   if (waits == to_start_.end()) return send(host_of(rank), Kind::signal, rank, signal);
   to_start_.erase(waits);
   // Supervision goes through its ranks while it calls this.
-  asio::post(loop_, [this, rank, signal] {
+  asio::post(loop_, [this, alive = std::weak_ptr(alive_), rank, signal] {
+    if (alive.expired()) return;
     RankReport report;
     report.end = {-1, true, signal};
     report.time = wall_seconds();

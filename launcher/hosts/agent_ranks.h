@@ -147,6 +147,8 @@ class AgentRanks : public RankRunner {
   const std::string token_;
   LogDisk disk_;
   boost::asio::signal_set children_;
+  /// No cancellation reaches a handler that is in the loop's queue already when this object ends.
+  std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);
   std::vector<std::unique_ptr<Host>> hosts_;
   std::map<int, int> host_of_;
   uint32_t attempt_ = 0;

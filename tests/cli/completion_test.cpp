@@ -67,7 +67,7 @@ TEST_CASE("completion knows job files, and the fields that may be set in them") 
   CHECK(offered(scratch, {"run", "job.yaml", "launch.bi"}) == Words{"launch.bind="});
   CHECK(offered(scratch, {"run", "job.yaml", "launch.bind="}) ==
         Words{"launch.bind=core", "launch.bind=none", "launch.bind=numa"});
-  CHECK(offered(scratch, {"run", "job.yaml", "dataset.shuf"}) == Words{"dataset.shuffle="});
+  CHECK(offered(scratch, {"run", "job.yaml", "dataset.shuf"}) == Words{"dataset.shuffle=", "dataset.shuffle_block="});
   CHECK(has(offered(scratch, {"run", "--detach", "job.yaml", "train.epochs=2", "parallel.strategies."}),
             "parallel.strategies.fc1="));
   CHECK(has(offered(scratch, {"show", "graph", "job.yaml", "par"}), "parallel.mode="));

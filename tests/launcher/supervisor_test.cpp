@@ -6,8 +6,14 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <boost/asio/io_context.hpp>
+#include <boost/asio/post.hpp>
+#include <boost/asio/steady_timer.hpp>
+#include <chrono>
 #include <csignal>
 #include <fstream>
+#include <optional>
+#include <thread>
 
 #include "engine/base/error.h"
 #include "launcher/failure_report.h"
@@ -38,7 +44,48 @@ bool all_gone(const std::vector<int>& pids) {
   return eventually([&] { return std::none_of(pids.begin(), pids.end(), [](int pid) { return alive(pid); }); });
 }
 
+/// One rank. Its end and the supervisor's next tick are in the loop's queue together.
+class LateRank : public RankRunner {
+ public:
+  explicit LateRank(boost::asio::io_context& loop) : loop_(loop), end_(loop) {}
+  void listen(Events events) override { events_ = std::move(events); }
+  void start(const RankPlace& place, int) override { events_.started(place.rank); }
+  void signal(int, int) override {}
+  bool is_frozen(int) override { return false; }
+  std::optional<RankError> error_of(int) override { return std::nullopt; }
+  void restart(int) override {}
+  /// At the first one, which a tick does: the next tick and the rank's end become due while the loop is held up.
+  void look() override {
+    if (++looks > 1) return;
+    end_.expires_after(std::chrono::milliseconds(1));
+    end_.async_wait([this](const boost::system::error_code&) { events_.ended(0, {}); });
+    boost::asio::post(loop_, [] { std::this_thread::sleep_for(std::chrono::milliseconds(200)); });
+  }
+  void end() override {}
+  bool disk_hangs() const override { return false; }
+
+  int looks = 0;
+
+ private:
+  boost::asio::io_context& loop_;
+  boost::asio::steady_timer end_;
+  Events events_;
+};
+
 }  // namespace
+
+TEST_CASE("when the ranks have ended, the loop that goes on calls nothing of their supervision") {
+  const Scratch scratch;
+  boost::asio::io_context loop;
+  LateRank rank(loop);
+  const Launch launch{.cluster = one_host(1), .directory = RunDirectory::create(scratch.path(), 1), .command = {}};
+  CHECK(supervise(launch, rank, loop).exit_code == 0);
+  const int looks = rank.looks;
+  loop.restart();  // as for the next attempt of a run whose hosts have changed
+  while (loop.poll() > 0) {
+  }
+  CHECK(rank.looks == looks);
+}
 
 TEST_CASE("ranks that exit 0 end the run with 0, their output in their folders") {
   const Scratch scratch;
