@@ -52,10 +52,10 @@ const std::vector<Example>& examples(Device device) {
       {"mlp", {}},
       {"gpt2",
        {"precision=fp32", "vars.layers=1", "vars.d=128", "vars.heads=4", "vars.length=128", "vars.vocab=256",
-        "dataset.batch=8"}},
+        "dataset.classes=256", "dataset.batch=8"}},
       {"gpt2",
        {"precision=fp32", "vars.layers=1", "vars.d=256", "vars.heads=4", "vars.length=128", "vars.vocab=1024",
-        "dataset.batch=8"}},
+        "dataset.classes=1024", "dataset.batch=8"}},
   };
   static const std::vector<Example> cuda = {
       {"gpt2", {"vars.layers=1"}},

@@ -129,3 +129,12 @@ TEST_CASE("the predicted step is written as a trace, an event an instruction") {
   CHECK(events >= report["rank_classes"][0]["instructions"].get<size_t>() - 2);
   CHECK(end == doctest::Approx(report["estimate"]["seconds"].get<double>() * 1e6).epsilon(1e-3));
 }
+
+TEST_CASE("a calibration without jobs measures the step of each of its examples") {
+  const Place place;
+  const CommandResult result =
+      place.command({"calibrate", "--name", "own", "--samples", "1", "--most", "2", "--device", "cpu"});
+  REQUIRE_MESSAGE(result.exit_code == 0, result.err);
+  CHECK(result.out.find("not measured") == std::string::npos);
+  CHECK(place.machine("own")["steps"].size() == 3);
+}
