@@ -242,7 +242,7 @@ int calibrate(const Options& options) {
   machine.source = "measured " + today() + ", " + timer->device();
   OpBench bench(*timer, {.samples = options.samples});
   measure_rates(bench, machine);
-  // First what the jobs' own steps take, and these steps: then plans can be predicted, and other sizes make them better.
+  // The jobs' own kernels and their steps come first: plans can be predicted from these, and other sizes refine them.
   Measured measured;
   measure_kernels(bench, calls.to_measure(machine, 0), file, machine, measured);
   measure_steps(jobs, machine);

@@ -46,13 +46,14 @@ struct BucketPlan {
   /// optimizer_shard.within_host: gradients are summed and cut over the ranks of each host, and then each shard is
   /// summed over hosts.
   bool is_summed_twice() const { return level > 0 && shard_axes != sum_axes; }
-  /// Global ranks that hold this rank's shard and sum it in turn, and those that shards are of; both include itself.
+  /// If is_summed_twice(): global ranks that hold this rank's shard and sum it in turn, and those that shards are of;
+  /// both include itself.
   std::vector<int> across_ranks(const Mesh& mesh, int stage, int rank_in_stage) const;
   std::vector<int> shard_ranks(const Mesh& mesh, int stage, int rank_in_stage) const;
   int num_shards(const Mesh& mesh) const;
   int shard_index(const Mesh& mesh, int stage, int rank_in_stage) const;
   /// Axes along which ranks hold the same shard of what they have summed.
-  Axes across_axes() const;
+  Axes across_axes() const { return without(sum_axes, shard_axes); }
   /// Global ranks that sum their gradients with this one, including itself.
   std::vector<int> reduce_ranks(const Mesh& mesh, int rank_in_stage) const;
   /// The number of those ranks, and this rank's index among them.

@@ -27,11 +27,6 @@ int64_t local_elements(const Compiler& c, const VariablePlan& v) {
   return num_elements(v.layout.local_shape(c.plan.mesh, v.global_shape));
 }
 
-Axes without(Axes axes, const Axes& taken) {
-  std::erase_if(axes, [&](Axis axis) { return std::find(taken.begin(), taken.end(), axis) != taken.end(); });
-  return axes;
-}
-
 /// This rank's index among those that hold what it holds: stages first.
 int64_t index_of(const Compiler& c, const VariablePlan& v, const Axes& replicas) {
   const auto before = std::find(v.stages.begin(), v.stages.end(), c.stage) - v.stages.begin();

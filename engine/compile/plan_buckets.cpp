@@ -59,6 +59,13 @@ std::vector<LayerId> first_readers(const Graph& graph) {
   return layers;
 }
 
+/// Global numbers.
+std::vector<int> ranks_along(const Mesh& mesh, const Axes& axes, int stage, int rank_in_stage) {
+  std::vector<int> ranks = mesh.group(rank_in_stage, axes);
+  for (int& rank : ranks) rank += stage * mesh.size();
+  return ranks;
+}
+
 Axes shard_axes(const Plan& plan, const Axes& sum_axes) {
   if (!plan.shard_axes) return sum_axes;
   Axes axes;
@@ -207,24 +214,12 @@ std::vector<int> BucketPlan::reduce_ranks(const Mesh& mesh, int rank_in_stage) c
   return ranks;
 }
 
-Axes BucketPlan::across_axes() const {
-  Axes axes;
-  for (Axis axis : sum_axes)
-    if (std::find(shard_axes.begin(), shard_axes.end(), axis) == shard_axes.end()) axes.push_back(axis);
-  return axes;
-}
-
 std::vector<int> BucketPlan::across_ranks(const Mesh& mesh, int stage, int rank_in_stage) const {
-  std::vector<int> ranks = mesh.group(rank_in_stage, across_axes());
-  for (int& rank : ranks) rank += stage * mesh.size();
-  return ranks;
+  return ranks_along(mesh, across_axes(), stage, rank_in_stage);
 }
 
 std::vector<int> BucketPlan::shard_ranks(const Mesh& mesh, int stage, int rank_in_stage) const {
-  if (!is_summed_twice()) return reduce_ranks(mesh, rank_in_stage);
-  std::vector<int> ranks = mesh.group(rank_in_stage, shard_axes);
-  for (int& rank : ranks) rank += stage * mesh.size();
-  return ranks;
+  return ranks_along(mesh, shard_axes, stage, rank_in_stage);
 }
 
 int BucketPlan::num_shards(const Mesh& mesh) const {

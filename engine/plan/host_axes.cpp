@@ -26,7 +26,7 @@ int ranks_of_host(const JobSpec& spec, const Machine& machine) {
 Axes axes_within_hosts(const Mesh& mesh, int ranks_of_host) {
   Axes within;
   for (Axis axis = mesh.num_axes() - 1; axis >= 0; --axis) {
-    // Ranks that differ in this axis and those after it are so many in a row.
+    // Ranks that differ in no axis before this one have consecutive numbers.
     const int row = mesh.stride(axis) * mesh.axis_size(axis);
     if (ranks_of_host % row != 0) break;
     within.insert(within.begin(), axis);

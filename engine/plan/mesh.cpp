@@ -52,6 +52,14 @@ std::vector<int> Mesh::group(int rank_in_stage, const Axes& axes) const {
   return ranks;
 }
 
+Axes without(const Axes& axes, const Axes& removed) {
+  Axes kept;
+  for (Axis a : axes) {
+    if (std::find(removed.begin(), removed.end(), a) == removed.end()) kept.push_back(a);
+  }
+  return kept;
+}
+
 std::string to_string(const Mesh& mesh) {
   std::string text;
   for (int size : mesh.axis_sizes()) text += (text.empty() ? "" : "x") + std::to_string(size);

@@ -11,6 +11,8 @@ namespace trainctl {
 
 using Axis = int;                ///< index of a mesh axis
 using Axes = std::vector<Axis>;  ///< ordered, major first
+/// Those of `axes` that are not in `removed`, in their order.
+Axes without(const Axes& axes, const Axes& removed);
 
 class Mesh {
  public:

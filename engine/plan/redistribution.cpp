@@ -20,14 +20,6 @@ size_t common_prefix(const Axes& a, const Axes& b) {
   return static_cast<size_t>(std::mismatch(a.begin(), a.end(), b.begin(), b.end()).first - a.begin());
 }
 
-Axes without(const Axes& axes, const Axes& removed) {
-  Axes kept;
-  for (Axis a : axes) {
-    if (std::find(removed.begin(), removed.end(), a) == removed.end()) kept.push_back(a);
-  }
-  return kept;
-}
-
 bool contains_all(const Axes& axes, const Axes& wanted) {
   return std::all_of(wanted.begin(), wanted.end(),
                      [&](Axis a) { return std::find(axes.begin(), axes.end(), a) != axes.end(); });

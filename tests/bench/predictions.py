@@ -165,8 +165,7 @@ def measure(a, job, sets, seconds):
     steps = max(24, min(400, int(a.seconds / seconds)))
     with tempfile.TemporaryDirectory() as scratch:
         sh([a.trainctl, "run", str(root / job), f"launch.device={a.device}", *sets, f"train.steps={steps}", "train.epochs=1000000",
-            "train.log_every=1",
-            f"launch.log_dir={scratch}/logs"])
+            "train.log_every=1", f"launch.log_dir={scratch}/logs"])
         rows = [json.loads(line) for line in open(f"{scratch}/logs/1/metrics.jsonl")]
     times = [row["seconds"] for row in rows if "step" in row and "seconds" in row]
     later = times[len(times) // 4:]

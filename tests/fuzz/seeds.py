@@ -70,7 +70,7 @@ def safetensors(folder, _):
     for number, text in enumerate(['{"a":{"dtype":"F32","shape":[2],"data_offsets":[0,8]}}', '{"__metadata__":{"k":"v"},"b":{"dtype":"BF16","shape":[],"data_offsets":[0,2]}}',
                                    '{"a":{"dtype":"U8","shape":[0,3],"data_offsets":[0,0]},"\\u00e9":{"dtype":"I64","shape":[1,1],"data_offsets":[0,8]}}']):
         head = text.encode() + b" " * (-len(text) % 8)
-        for zeros in [0, 2, 8]:  # the first byte: so many zeros behind the header
+        for zeros in [0, 2, 8]:  # the first byte is the number of zero bytes behind the header
             (folder / f"{number}_{zeros}").write_bytes(bytes([zeros]) + struct.pack("<Q", len(head)) + head)
 
 
