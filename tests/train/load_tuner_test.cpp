@@ -86,6 +86,13 @@ TEST_CASE("from 1 worker and 1 batch ahead each pipeline reaches 95 % of the bes
   }
 }
 
+TEST_CASE("a trainer that mostly waits has 16 workers after 32 steps") {
+  SimulatedRun run(uneven({{0.02, 1.9, 0.1, 0.02}}), {1, 1});
+  LoadTuner tuner({1, 1}, {16, 16});
+  tune(run, tuner, 32);
+  CHECK(tuner.setting().workers == 16);
+}
+
 TEST_CASE("one sample of an epoch of 4,000 that takes 100 times as long costs under 5 %") {
   const auto steps_of = [](bool is_slow) {
     SimulatedPipeline pipeline = uneven({{0.05, 0.05, 0.05, 0}});

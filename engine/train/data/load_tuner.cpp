@@ -11,6 +11,7 @@ namespace trainctl {
 namespace {
 
 constexpr double kWaits = 0.02;             ///< share of a step: below it a trainer counts as not waiting
+constexpr double kMostlyWaits = 0.5;        ///< above it a short window is enough: a change that helps cannot be missed
 constexpr double kLeastWait = 100e-6;       ///< seconds a step: below it handing a batch over is all of the wait
 constexpr double kBusy = 0.8, kIdle = 0.5;  ///< shares of the workers' time
 constexpr double kGain = 0.97;              ///< an increase must shorten the step to this, or it is taken back
@@ -40,7 +41,8 @@ std::optional<LoadTuner::Change> LoadTuner::after_step(double seconds, double wa
   waited_ += waited;
   busy_ += busy;
   stages_.add(stages);
-  if (++steps_ < kWindow) return {};
+  const bool is_plain = steps_ + 1 >= kShortWindow && waited_ > kMostlyWaits * seconds_;
+  if (++steps_ < kWindow && !is_plain) return {};
   const double step = seconds_ / steps_, wait_share = seconds_ > 0 ? waited_ / seconds_ : 0;
   const double load = busy_ / steps_;
   const bool too_short = waited_ / steps_ < kLeastWait;

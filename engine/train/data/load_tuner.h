@@ -32,8 +32,8 @@ std::string to_string(const LoadSetting& setting);
 
 class LoadTuner {
  public:
-  /// Steps between two decisions.
-  static constexpr int kWindow = 8;
+  /// Steps between two decisions, and those that are enough where the trainer waits for most of its time.
+  static constexpr int kWindow = 8, kShortWindow = 4;
 
   struct Change {
     LoadSetting to;
