@@ -105,16 +105,6 @@ std::string format_ms(Seconds seconds) {
   return text.data();
 }
 
-/// A whole file, or the one before it.
-void write(const Machine& machine, const fs::path& file) {
-  fs::create_directories(file.parent_path());
-  const fs::path next = file.string() + ".new";
-  std::ofstream out(next);
-  out << to_json(machine) << std::flush;
-  if (!out) throw EnvError(next.string() + ": cannot be written");
-  fs::rename(next, file);
-}
-
 PlannedJob planned(const JobSpec& job, int ranks) {
   JobSpec spec = job;
   spec.launch.ranks = ranks;
@@ -183,7 +173,7 @@ void measure_kernels(OpBench& bench, const std::vector<OpRequest>& requests, con
     } catch (const EnvError& error) {
       measured.left_out.insert(requests[i].name() + " " + shapes_text(requests[i].inputs) + ": " + error.what());
     }
-    if (i % 16 == 15) write(machine, file);
+    if (i % 16 == 15) write_machine(machine, file);
     if (isatty(STDERR_FILENO) != 0) std::cerr << "\rkernels: " << i + 1 << " of " << requests.size() << std::flush;
   }
   if (isatty(STDERR_FILENO) != 0) std::cerr << "\r\33[K";
@@ -218,7 +208,7 @@ int calibrate(const Options& options) {
   const Device device = device_of(options);
   const std::string name = options.name.empty() ? host_name() : options.name;
   if (name.find('/') != std::string::npos) throw SpecError({}, "--name", "a machine's name is part of a file's name");
-  const fs::path file = fs::path(machines_folder()) / (name + ".json");
+  const fs::path file = machine_file(name);
   const std::vector<JobSpec> jobs = jobs_of(options, device);
   KernelCalls calls;
   for (const JobSpec& job : jobs) add_calls(job, calls);
@@ -246,9 +236,9 @@ int calibrate(const Options& options) {
   Measured measured;
   measure_kernels(bench, calls.to_measure(machine, 0), file, machine, measured);
   measure_steps(jobs, machine);
-  write(machine, file);
+  write_machine(machine, file);
   measure_kernels(bench, calls.to_measure(machine, static_cast<size_t>(options.most)), file, machine, measured);
-  write(machine, file);
+  write_machine(machine, file);
   std::cout << "kernels: " << measured.calls << " calls measured\n";
   for (const std::string& text : measured.left_out) std::cout << "  not measured: " << text << "\n";
   std::cout << "machine " << name << ": " << machine.source << "\n  in " << file.string()

@@ -13,6 +13,7 @@
 #include "cli/render/table.h"
 #include "engine/base/error.h"
 #include "engine/base/text.h"
+#include "engine/train/machine_file.h"
 #include "launcher/hosts/probe.h"
 
 namespace trainctl {
@@ -91,7 +92,28 @@ std::string report_json(const HostsReport& report) {
   return json.dump(2) + "\n";
 }
 
-int show_hosts(const JobSpec& spec, bool as_json) {
+/// The job's machine, joined by links like the slowest of these. The ranks of a host share one.
+Machine joined_machine(const JobSpec& spec, const Cluster& cluster, const HostsReport& report,
+                       const std::string& name) {
+  int most = 1;
+  for (const HostFacts& host : report.hosts) most = std::max(most, ranks_of(cluster, host.name));
+  Machine machine = *machine_of(spec.launch);
+  LinkLevel network{.name = "between hosts", .bandwidth = {report.links.front().bytes_per_second}, .latency = {0}};
+  for (const LinkFacts& link : report.links) {
+    network.bandwidth.value = std::min(network.bandwidth.value, link.bytes_per_second);
+    network.latency.value = std::max(network.latency.value, link.latency_seconds);
+  }
+  network.bandwidth.value /= most;
+  machine.source = fmt::format("{}, links of {} hosts measured", machine.source, report.hosts.size());
+  machine.name = name;
+  machine.devices = most;
+  machine.links.resize(1);
+  machine.links.front().devices = most;
+  machine.links.push_back(network);
+  return machine;
+}
+
+int show_hosts(const JobSpec& spec, bool as_json, const std::string& name) {
   if (!spec.launch.has_hosts())
     throw SpecError(spec.position("launch"), "launch.hosts", "the job names no hosts",
                     "e.g. launch.hosts='[a, b:4]' on the command line");
@@ -107,6 +129,12 @@ int show_hosts(const JobSpec& spec, bool as_json) {
         std::cout << "note: the clock of " << host.name << " differs from this host's by "
                   << fmt::format("{:.0f} s\n", std::abs(host.clock_seconds));
   }
+  if (!name.empty() && report.fine()) {
+    if (report.links.empty())
+      throw SpecError({}, "--name", "there is no link between one host", "name two hosts, or use trainctl calibrate");
+    write_machine(joined_machine(spec, cluster, report, name), machine_file(name));
+    std::cerr << "kept in " << machine_file(name) << "; plan for it with launch.machine=" << name << "\n";
+  }
   return report.fine() ? kExitDone : kExitEnv;
 }
 
@@ -116,20 +144,24 @@ void add_hosts_command(CLI::App& app, Action& chosen) {
   struct Options {
     JobArguments job;
     bool json = false;
+    std::string name;
   };
   auto options = std::make_shared<Options>();
   auto* command = app.add_subcommand("hosts", "Check the hosts of a job: whether and how fast they reach each other");
   options->job.add_to(*command);
   command->add_flag("--json", options->json, "As JSON");
+  command->add_option("--name", options->name, "Keep launch.machine with these links under this name, for the planner");
   command->footer(
       R"(Reaches every host of launch.hosts as a run would, over ssh, copies this program there if it is not, and asks what
 the host is. Then each host connects to each other one. Exit code 3 if one cannot be reached.
 
 Examples:
   trainctl hosts job.yaml
+  trainctl hosts job.yaml --name lab && trainctl plan job.yaml launch.machine=lab
   trainctl hosts job.yaml launch.hosts='[a, b:4]' --json)");
-  command->callback(
-      [&chosen, options] { chosen = [options] { return show_hosts(options->job.load(), options->json); }; });
+  command->callback([&chosen, options] {
+    chosen = [options] { return show_hosts(options->job.load(), options->json, options->name); };
+  });
 }
 
 }  // namespace trainctl

@@ -20,6 +20,7 @@
 #include "cli/worker/rank_profile.h"
 #include "cli/worker/rendezvous.h"
 #include "cli/worker/server_output.h"
+#include "cli/worker/take_gpu.h"
 #include "engine/base/file_wait.h"
 #include "engine/plan/served.h"
 #include "engine/spec/parse.h"
@@ -47,6 +48,7 @@ struct Options {
   HostsLayout hosts;
   std::string layout;  ///< the ranks of each host; empty: one host
   int gpu = -1;        ///< the host's number of the only GPU that this process sees; -1: runs on CPUs
+  int take_gpu = -1;   ///< or: which of those that it sees it is to take; -1: the launcher has chosen
   bool record = false;
   std::string profile;          ///< steps, "3-5"; empty: none
   int image_fd = -1;            ///< memory for this rank's part of checkpoints; -1: the job saves none
@@ -86,7 +88,7 @@ class Worker {
     // The launcher of another host has another clock: then the phases begin here.
     StartUpClock start_up = options_.start_up.empty() ? StartUpClock() : StartUpClock::of_text(options_.start_up);
     start_up.ended("launch");
-    if (options_.gpu >= 0) begin_cuda(CudaExecutorOptions{}.device);
+    begin_gpu();
     const std::optional<Fault> fault = Fault::of_environment(options_.rank);
     if (fault) fault->strike(0);
     memory_ = SharedMemory::attach(options_.memory_fd);
@@ -209,7 +211,7 @@ class Worker {
   }
 
   void evaluate() {
-    if (options_.gpu >= 0) begin_cuda(CudaExecutorOptions{}.device);
+    begin_gpu();
     memory_ = SharedMemory::attach(options_.memory_fd);
     RankStatus& status = memory_->status(options_.rank);
     status.state = RankState::loading;
@@ -266,6 +268,11 @@ class Worker {
   }
 
  private:
+  void begin_gpu() {
+    if (options_.take_gpu >= 0) options_.gpu = take_gpu(options_.take_gpu);
+    if (options_.gpu >= 0) begin_cuda(CudaExecutorOptions{}.device);
+  }
+
   /// From here on a file system that does not answer ends the rank.
   void plan() {
     JobSpec spec = load_job(directory_.file("job.yaml"));
@@ -293,7 +300,7 @@ class Worker {
     write_rank_error(directory_.rank_path(options_.rank), current_rank_error(status, program_ ? &*program_ : nullptr));
   }
 
-  const Options options_;
+  Options options_;
   const RunDirectory directory_;
   std::shared_ptr<SharedMemory> memory_;
   std::optional<PlannedJob> job_;
@@ -327,6 +334,7 @@ void add_worker_command(CLI::App& app, Action& chosen) {
   command->add_option("--hosts", options->layout);
   command->add_option("--address", options->hosts.address);
   command->add_option("--gpu", options->gpu);
+  command->add_option("--take-gpu", options->take_gpu);
   command->add_flag("--record", options->record);
   command->add_option("--profile", options->profile);
   command->add_option("--image-fd", options->image_fd);

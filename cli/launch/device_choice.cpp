@@ -92,11 +92,10 @@ int queues_for(const Program& program) {
   return static_cast<int>(std::clamp(std::bit_ceil(streams), kDefault, kMost));
 }
 
-std::vector<std::pair<std::string, std::string>> cuda_environment(const CudaDevice& gpu, const Program& program) {
-  std::vector<std::pair<std::string, std::string>> variables = {{"CUDA_VISIBLE_DEVICES", gpu.uuid}};
-  if (std::getenv("CUDA_DEVICE_MAX_CONNECTIONS") == nullptr)
-    variables.emplace_back("CUDA_DEVICE_MAX_CONNECTIONS", std::to_string(queues_for(program)));
-  return variables;
+std::pair<std::string, std::string> cuda_queues(const Program& program) {
+  constexpr const char* kVariable = "CUDA_DEVICE_MAX_CONNECTIONS";
+  const char* set = std::getenv(kVariable);
+  return {kVariable, set == nullptr ? std::to_string(queues_for(program)) : set};
 }
 
 void bind_to_gpus(const std::vector<CudaDevice>& gpus, const Topology& topology, std::vector<RankBinding>& bindings) {

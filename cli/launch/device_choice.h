@@ -29,8 +29,8 @@ std::string describe_cpus(const JobSpec& spec, Device asked, const CudaDevices& 
 /// host after another.
 int queues_for(const Program& program);
 
-/// The environment of a rank's process. It sees only its own GPU, so CUDA does not initialize the others.
-std::vector<std::pair<std::string, std::string>> cuda_environment(const CudaDevice& gpu, const Program& program);
+/// The variable of a rank's process that asks CUDA for them; the launcher's own wins.
+std::pair<std::string, std::string> cuda_queues(const Program& program);
 
 /// Binds ranks without a binding to the cores next to their GPUs.
 void bind_to_gpus(const std::vector<CudaDevice>& gpus, const Topology& topology, std::vector<RankBinding>& bindings);

@@ -93,6 +93,11 @@ NetworkWorkload::NetworkWorkload(PlannedJob job, Device asked, const CudaDevices
   if (validation_) make_room_for(*validation_, classes_);
   require_memory_limit(job_, classes_.programs);
   if (job_.spec.train.histograms > 0 && !options.evaluate) routes_ = routes_of_histograms(classes_.num_ranks());
+  if (job_.spec.launch.device == Device::cuda && has_hosts()) {
+    device_ = "GPUs of their hosts";  // which each rank looks for there
+    arena_bytes_.assign(classes_.class_of.size(), 0);
+    return;
+  }
   if (job_.spec.launch.device == Device::cuda) {
     gpus_ = gpus_of_ranks(job_, classes_, found);
     device_ = describe_gpus(gpus_, found);
@@ -220,6 +225,12 @@ ProcessCommand NetworkWorkload::agents_command(const RankPlace& place, const Run
     command.argv.insert(command.argv.end(), {"--resume-from", kCheckpointWord});
   if (options_.evaluate) command.argv.emplace_back("--evaluate");
   if (options_.record) command.argv.emplace_back("--record");
+  if (job_.spec.launch.device == Device::cuda) {
+    command.argv.insert(command.argv.end(), {"--take-gpu", std::to_string(place.local_rank)});
+    command.environment.push_back(cuda_queues(classes_.program_of(place.rank)));
+    if (!job_.spec.launch.interface.empty())
+      command.environment.emplace_back("NCCL_SOCKET_IFNAME", "=" + job_.spec.launch.interface);
+  }
   for (const auto& [name, value] : job_.spec.env) command.environment.emplace_back(name, value);
   return command;
 }
@@ -247,8 +258,8 @@ ProcessCommand NetworkWorkload::command(const RankPlace& place, const RunDirecto
   if (static_cast<size_t>(place.rank) < gpus_.size()) {
     const CudaDevice& gpu = gpus_[static_cast<size_t>(place.rank)];
     command.argv.insert(command.argv.end(), {"--gpu", std::to_string(gpu.index)});
-    for (auto& variable : cuda_environment(gpu, classes_.program_of(place.rank)))
-      command.environment.push_back(std::move(variable));
+    command.environment.emplace_back("CUDA_VISIBLE_DEVICES", gpu.uuid);  // CUDA does not initialize the others
+    command.environment.push_back(cuda_queues(classes_.program_of(place.rank)));
   }
   for (const auto& [name, value] : job_.spec.env) command.environment.emplace_back(name, value);
   command.inherited_fds.push_back(memory_->fd());
@@ -483,10 +494,11 @@ void require_possible(const JobSpec& spec, const WorkloadOptions& options) {
 
 namespace {
 
-/// GPUs beyond this host are not there yet.
+/// GPUs of other hosts are not known before their agents run: they are used where the job asks for them.
 void choose_device(JobSpec& spec, CudaDevices& found) {
   if (spec.launch.has_hosts() && spec.launch.device == Device::automatic) spec.launch.device = Device::cpu;
-  found = spec.launch.device == Device::cpu ? CudaDevices{} : find_cuda_devices();
+  const bool looks = spec.launch.device != Device::cpu && !spec.launch.has_hosts();
+  found = looks ? find_cuda_devices() : CudaDevices{};
   spec.launch.device = resolve_device(spec, found);
 }
 

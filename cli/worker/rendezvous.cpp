@@ -103,6 +103,7 @@ Rendezvous::Rendezvous(const JobSpec& spec, std::shared_ptr<SharedMemory> memory
   GlooOptions options;
   options.timeout_seconds = spec.launch.timeout_seconds;
   options.status = &status;
+  options.encrypts = spec.launch.tls && !hosts.ranks.empty();
   if (!hosts.address.empty()) options.hostname = hosts.address;
   auto between = make_gloo_communicator(memory->values(), rank, spec.processes(), options);
   if (needs_store(spec)) {

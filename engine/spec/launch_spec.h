@@ -69,6 +69,7 @@ struct LaunchSpec {
   std::string hostfile;            ///< of mpirun or DeepSpeed
   std::string ssh = "ssh";         ///< the command that reaches a host, and its options
   std::string interface;           ///< on which the ranks of CPUs listen; empty: that of the address that ssh uses
+  bool tls = true;                 ///< whether what ranks say to those of other hosts is encrypted
   double reconnect_seconds = 15;   ///< how long a host may be out of reach
   std::vector<std::string> copy;   ///< files and folders that each host gets before the ranks start
   std::optional<ElasticSpec> elastic;

@@ -399,6 +399,9 @@ const Section& launch_section() {
           field<&L::hostfile>("hostfile", "A file of hosts, as mpirun and DeepSpeed read it."),
           field<&L::ssh>("ssh", "The command that reaches a host, with its options."),
           field<&L::interface>("interface", "On which the ranks of CPUs listen for those of other hosts: eth0."),
+          field<&L::tls>("tls",
+                         "Encrypts what the ranks of CPUs say to those of other hosts; both sides prove that they "
+                         "belong to the run."),
           field<&L::reconnect_seconds>("reconnect",
                                        "How long a host may be out of reach; after that its ranks are killed.")
               .is(FieldKind::seconds)

@@ -123,7 +123,8 @@ void elastic_runs_have_hosts(Rules& r) {
   const LaunchSpec& launch = r.job.launch;
   if (!launch.elastic || !r.fine({"launch.elastic", "launch.hosts", "launch.hostfile", "launch.ranks"})) return;
   const bool is_managed = launch.target != Target::hosts;  // the manager's hosts are not known yet
-  if (is_managed && r.fine({"launch.target", "launch.slurm.nodes", "launch.kubernetes.pods"}) && managed_hosts(launch) < 2)
+  if (is_managed && r.fine({"launch.target", "launch.slurm.nodes", "launch.kubernetes.pods"}) &&
+      managed_hosts(launch) < 2)
     return r.wrong("launch.elastic", "all ranks are on one host, which is never lost alone",
                    "leave launch.elastic out, or ask for more hosts");
   if (!is_managed && !launch.has_hosts())
@@ -153,8 +154,6 @@ void hosts_hold_the_ranks(Rules& r) {
   const auto missing = [&](bool is_set, const std::string& path, const std::string& what, const std::string& hint) {
     if (is_set && r.fine({path.c_str()})) r.wrong(path, what + " is not there yet beyond one host", hint);
   };
-  missing(launch.device == Device::cuda, "launch.device", "training on GPUs",
-          "set launch.device: cpu, or leave launch.hosts out");
   missing(launch.comm == "shm", "launch.comm", "shared memory alone", "leave launch.comm out");
   missing(r.job.servers() > 0, "parallel.mode", "parameter_server", "use data_parallel, or leave launch.hosts out");
 }

@@ -40,10 +40,22 @@ std::string machines_folder() {
   return std::string(home != nullptr ? home : "") + "/.config/trainctl/machines";
 }
 
+std::string machine_file(const std::string& name) { return machines_folder() + "/" + name + ".json"; }
+
+void write_machine(const Machine& machine, const std::string& file) {
+  std::error_code error;
+  fs::create_directories(fs::path(file).parent_path(), error);
+  const std::string next = file + ".new";
+  std::ofstream out(next);
+  out << to_json(machine) << std::flush;
+  if (!out) throw EnvError(next + ": cannot be written");
+  fs::rename(next, file);
+}
+
 std::shared_ptr<const Machine> machine_of(const LaunchSpec& launch) {
   const std::string name = launch.machine != "auto" ? launch.machine : launch.device == Device::cuda ? "h200x8" : "cpu";
   if (name.find('/') != std::string::npos) return read_machine(name);
-  const fs::path file = fs::path(machines_folder()) / (name + ".json");
+  const fs::path file = machine_file(name);
   std::error_code ignored;
   if (launch.machine != "auto" && fs::exists(file, ignored)) return read_machine(file);
   if (const Machine* known = find_machine(name)) return std::make_shared<Machine>(*known);

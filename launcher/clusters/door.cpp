@@ -19,7 +19,7 @@
 #include <cstring>
 
 #include "engine/base/error.h"
-#include "launcher/clusters/tls_stream.h"
+#include "engine/base/tls_stream.h"
 
 namespace trainctl::clusters {
 namespace {

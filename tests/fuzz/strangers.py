@@ -1,4 +1,4 @@
-"""Speaks to a real agent and to the store of a real run as one that has no right to: noise, broken and oversized frames,
+"""Speaks to a real agent, to the store and the ranks of real runs, and to the door of a pod as one that has no right to: noise, broken and oversized frames,
 tokens that are wrong or were heard before, and connections that say nothing.
 
     python3 tests/fuzz/strangers.py TRAINCTL [--seed 1] [--attacks 200]
@@ -259,6 +259,95 @@ def store(trainctl, folder, chance, attacks):
     return f"{attacks} attacks; grown by {grown / 1e6:.1f} MB"
 
 
+def tls_words(chance):
+    """What a stranger says to a socket that expects TLS."""
+    hello = b"\x16\x03\x01" + struct.pack(">H", 300) + b"\x01\x00\x01\x28\x03\x03" + chance.randbytes(290)
+    return chance.choice([chance.randbytes(chance.randrange(1, 4000)), b"GET / HTTP/1.1\r\n\r\n", hello, hello[:chance.randrange(1, 300)],
+                          b"\x16\x03\x03\xff\xff" + chance.randbytes(3000), b"run 8\necho pwn\n", chance.randbytes(16)])
+
+
+def attack_tls(port, chance, attacks):
+    """The answer is nothing, or TLS's own refusal. Returns the strangers that stay."""
+    staying = []
+    for _ in range(attacks):
+        answer = attack(("127.0.0.1", port), tls_words(chance), chance, socket.AF_INET)
+        if isinstance(answer, tuple):
+            answer, stranger = answer
+            staying.append(stranger)
+        require(answer == b"" or answer[0] == 0x15, f"a stranger is told nothing but an alert: {answer[:60]}")
+    return staying
+
+
+def ranks(trainctl, folder, chance, attacks):
+    """Ranks of two hosts, which are this one twice: what stands for ssh runs the command here."""
+    root = pathlib.Path(__file__).resolve().parents[2]
+    ssh, logs, lines = folder / "ssh", folder / "rank_logs", folder / "rank_lines"
+    ssh.write_text('#!/bin/sh\nwhile [ "${1#-}" != "$1" ]; do [ "$1" = -o ] && shift; shift; done\nHOME=$HOME/$1\nmkdir -p "$HOME"\n'
+                   'shift\nexec sh -c "$*"\n')
+    ssh.chmod(0o755)
+    run = subprocess.Popen([trainctl, "run", f"{root}/tests/jobs/mlp.yaml", "launch.hosts=[one:1, two:1]", f"launch.ssh={ssh}", "launch.interface=lo",
+                            "launch.ranks=2", "parallel.mode=data_parallel", "train.epochs=1000000", f"launch.log_dir={logs}"],
+                           stdout=open(lines, "w"), stderr=subprocess.STDOUT, cwd=folder, env={**os.environ, "HOME": str(folder)})
+    metrics = logs / "1/metrics.jsonl"
+
+    def step():
+        return metrics.read_text().count("\n") if metrics.exists() else 0
+
+    def await_step(least):
+        end = time.monotonic() + ANSWER_SECONDS
+        while step() < least and time.monotonic() < end and run.poll() is None:
+            time.sleep(0.05)
+        require(step() >= least, f"the run goes on: step {step()}, {run.poll() is None or lines.read_text()[-2000:]}")
+
+    await_step(3)
+    found = {}
+    for entry in pathlib.Path("/proc").iterdir():
+        with contextlib.suppress(OSError):
+            words = (entry / "cmdline").read_bytes().split(b"\0") if entry.name.isdigit() else []
+            if b"worker" in words and str(folder).encode() in (entry / "environ").read_bytes():
+                found[int(entry.name)] = listeners_of(entry.name)
+    require(len(found) == 2 and all(len(here) == 1 and not elsewhere for here, elsewhere in found.values()),
+            f"each rank listens once, at the address of launch.interface: {found}")
+    before = {pid: memory_of(pid) for pid in found}
+    staying = [stranger for here, _ in found.values() for stranger in attack_tls(here[0], chance, attacks)]
+    await_step(step() + 3)
+    grown = max(memory_of(pid) - before[pid] for pid in found)
+    require(grown < MOST_GROWTH_BYTES, f"a rank has grown by {grown} bytes")
+    run.send_signal(signal.SIGINT)
+    require(run.wait(ANSWER_SECONDS) == 130, "it ends as always: " + lines.read_text()[-2000:])
+    for stranger in staying:
+        stranger.close()
+    return f"{2 * attacks} attacks, {len(staying)} of them stay connected; grown by {grown / 1e6:.1f} MB"
+
+
+def door(trainctl, folder, chance, attacks):
+    """The door of a pod, as its manifest starts it."""
+    sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "clusters"))
+    import pods
+    root = pathlib.Path(__file__).resolve().parents[2]
+    manifests = folder / "manifests"
+    subprocess.run([trainctl, "render", f"{root}/tests/jobs/mlp.yaml", "-o", str(manifests), "launch.target=kubernetes", "launch.kubernetes.pods=2",
+                    "launch.ranks=2", "parallel.mode=data_parallel"], check=True, stdout=subprocess.DEVNULL)
+    words, variables = pods.container(manifests, 1)
+    served = subprocess.Popen([trainctl, *words], env={**os.environ, **variables, "HOME": str(folder)}, cwd=folder, stdout=subprocess.DEVNULL,
+                              stderr=subprocess.DEVNULL)
+    port = int(re.search(r"kDoorPort = ([\d']+)", (root / "launcher/clusters/pods.h").read_text()).group(1).replace("'", ""))
+    end = time.monotonic() + ANSWER_SECONDS
+    while port not in sum(listeners_of(served.pid), []) and time.monotonic() < end:
+        time.sleep(0.05)
+    require(port in sum(listeners_of(served.pid), []), f"the door listens at port {port}: {listeners_of(served.pid)}")
+    before = memory_of(served.pid)
+    staying = attack_tls(port, chance, attacks)
+    require(served.poll() is None, "the door stays open for its launcher")
+    grown = memory_of(served.pid) - before
+    require(grown < MOST_GROWTH_BYTES, f"the door has grown by {grown} bytes")
+    for stranger in staying:
+        stranger.close()
+    served.kill()  # SIGTERM is for its launcher: the door waits for that
+    served.wait(ANSWER_SECONDS)
+    return f"{attacks} attacks, {len(staying)} of them stay connected; grown by {grown / 1e6:.1f} MB"
+
+
 def secrets(trainctl, folder, chance, attacks):
     """No process of a run has 64 hexadecimal digits, as a token has, in its words or its environment; nor do its logs."""
     del chance, attacks
@@ -295,7 +384,7 @@ def main():
     parser.add_argument("--attacks", type=int, default=60)
     options = parser.parse_args()
     failed = 0
-    for part in (agent, store, secrets):
+    for part in (agent, store, ranks, door, secrets):
         with tempfile.TemporaryDirectory(prefix="strangers.") as folder:
             try:
                 said = part(str(pathlib.Path(options.trainctl).resolve()), pathlib.Path(folder), random.Random(options.seed), options.attacks)

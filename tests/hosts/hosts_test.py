@@ -410,6 +410,10 @@ def checked_first(scene):
     said = json.loads(report.stdout)
     require([host["host"] for host in said["hosts"]] == ["a", "b"], report.stdout)
     require(len(said["links"]) >= 1 and all(link["bytes_per_second"] > 0 for link in said["links"]), report.stdout)
+    kept = scene.network.run(f"{scene.trainctl} hosts {JOB} train.checkpoint=null launch.hosts='[a, b:3]' --name joined")
+    require(kept.returncode == 0 and "launch.machine=joined" in kept.stderr, kept.stdout + kept.stderr)
+    plan = scene.network.run(f"{scene.trainctl} plan {JOB} train.checkpoint=null launch.hosts='[a, b:3]' launch.ranks=4 launch.machine=joined --json")
+    require(plan.returncode == 0 and "joined" in plan.stdout, plan.stdout[-2000:] + plan.stderr)
     scene.network.hosts["b"].cut()
     try:
         lost = scene.network.run(f"{scene.trainctl} hosts {JOB} train.checkpoint=null launch.hosts='[a, b]'")

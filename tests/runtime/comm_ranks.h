@@ -63,14 +63,15 @@ class SharedMemoryTransport : public Transport {
 
 class GlooTransport : public Transport {
  public:
-  GlooTransport(int num_ranks, double timeout_seconds, int64_t arena_bytes)
-      : num_ranks_(num_ranks), timeout_(timeout_seconds) {
+  GlooTransport(int num_ranks, double timeout_seconds, int64_t arena_bytes, bool encrypts = false)
+      : num_ranks_(num_ranks), timeout_(timeout_seconds), encrypts_(encrypts) {
     std::signal(SIGPIPE, SIG_IGN);  // as in a worker: a lost peer is an error and must not kill this process
     for (int i = 0; i < num_ranks; ++i) arenas_.emplace_back(static_cast<size_t>(arena_bytes));
   }
   std::unique_ptr<Communicator> connect(int rank) override {
     // Connecting is not what a test with a short timeout tests, and may be slow on a busy machine.
-    return make_gloo_communicator(store, rank, num_ranks_, {.timeout_seconds = timeout_, .connect_seconds = 60});
+    return make_gloo_communicator(store, rank, num_ranks_,
+                                  {.timeout_seconds = timeout_, .connect_seconds = 60, .encrypts = encrypts_});
   }
   std::span<std::byte> arena(int rank) override { return arenas_[static_cast<size_t>(rank)]; }
   int num_ranks() const override { return num_ranks_; }
@@ -80,6 +81,7 @@ class GlooTransport : public Transport {
  private:
   int num_ranks_;
   double timeout_;
+  bool encrypts_;
   std::vector<std::vector<std::byte>> arenas_;
 };
 
@@ -100,6 +102,10 @@ inline const std::vector<TransportKind>& transports() {
        }},
       {"gloo",
        [](int n, double s) -> std::unique_ptr<Transport> { return std::make_unique<GlooTransport>(n, s, kTestArena); }},
+      {"gloo in TLS",
+       [](int n, double s) -> std::unique_ptr<Transport> {
+         return std::make_unique<GlooTransport>(n, s, kTestArena, true);
+       }},
   };
   return all;
 }

@@ -2,16 +2,20 @@
 #include "engine/runtime/comm/gloo_links.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <gloo/rendezvous/context.h>
 #include <gloo/transport/tcp/device.h>
+#include <sys/random.h>
 
 #include <algorithm>
+#include <array>
 #include <cstring>
 #include <optional>
 
 #include "engine/base/error.h"
 #include "engine/base/open_files.h"
 #include "engine/runtime/comm/peers.h"
+#include "engine/runtime/comm/tls_transport.h"
 
 namespace trainctl::comm {
 namespace {
@@ -45,7 +49,7 @@ std::optional<std::vector<char>> get_if_there(KeyValueStore& store, const std::s
   }
 }
 
-std::shared_ptr<gloo::transport::Device> make_device(const GlooOptions& options) {
+std::shared_ptr<gloo::transport::Device> make_tcp_device(const GlooOptions& options) {
   gloo::transport::tcp::attr attr;
   if (options.interface.empty()) {
     attr.hostname = options.hostname;
@@ -60,6 +64,14 @@ std::shared_ptr<gloo::transport::Device> make_device(const GlooOptions& options)
   }
 }
 
+/// 32 random bytes, as hexadecimal digits.
+std::string new_secret() {
+  std::array<unsigned char, 32> bytes{};
+  check(getrandom(bytes.data(), bytes.size(), 0) == static_cast<ssize_t>(bytes.size()),
+        "the kernel gives random bytes");
+  return fmt::format("{:02x}", fmt::join(bytes, ""));
+}
+
 std::chrono::milliseconds milliseconds(double seconds) {
   return std::chrono::milliseconds(std::max<int64_t>(1, static_cast<int64_t>(seconds * 1000)));
 }
@@ -67,7 +79,7 @@ std::chrono::milliseconds milliseconds(double seconds) {
 }  // namespace
 
 GlooLinks::GlooLinks(KeyValueStore& store, int rank, const GlooOptions& options)
-    : store_(store), rank_(rank), options_(options), device_(make_device(options)) {
+    : store_(store), rank_(rank), options_(options), device_(options.encrypts ? nullptr : make_tcp_device(options)) {
   allow_open_files();  // every group connects all its members; beyond the limit it would hang, not fail
 }
 
@@ -83,7 +95,25 @@ GlooGroup GlooLinks::make_group(const std::vector<int>& ranks, const std::string
   return group;
 }
 
-void GlooLinks::connect(GlooGroup& group, const std::string& call, double seconds) const {
+/// The secret comes from rank 0, by the store: nobody else reads that.
+void GlooLinks::open_tls_device(const GlooGroup& group, const std::string& call, double seconds) {
+  std::vector<char> secret;
+  try {
+    if (rank_ == 0) {
+      const std::string made = new_secret();
+      store_.set(key("secret"), {made.begin(), made.end()});
+    }
+    secret = store_.get(key("secret"), seconds);
+  } catch (const EnvError& error) {
+    throw blocked(group, call, "secret", error.what(), seconds);
+  }
+  device_ = make_tls_device({.hostname = options_.hostname,
+                             .interface = options_.interface,
+                             .token = std::string(secret.begin(), secret.end())});
+}
+
+void GlooLinks::connect(GlooGroup& group, const std::string& call, double seconds) {
+  if (!device_) open_tls_device(group, call, seconds);
   try {
     auto context = std::make_shared<gloo::rendezvous::Context>(group.index, static_cast<int>(group.ranks.size()));
     context->setTimeout(milliseconds(seconds));

@@ -39,7 +39,7 @@ class GlooLinks {
   }
   GlooGroup make_group(const std::vector<int>& ranks, const std::string& name) const;
   /// Blocks until every member has called it, on behalf of `call`. CommError names those missing after `seconds`.
-  void connect(GlooGroup& group, const std::string& call, double seconds) const;
+  void connect(GlooGroup& group, const std::string& call, double seconds);
 
   /// Publishes the position to the store at most once a second.
   void set_position(RankPosition position);
@@ -53,11 +53,12 @@ class GlooLinks {
  private:
   std::string key(const std::string& rest) const { return options_.prefix + "/" + rest; }
   void publish_position() const;
+  void open_tls_device(const GlooGroup& group, const std::string& call, double seconds);
 
   KeyValueStore& store_;
   int rank_;
   GlooOptions options_;
-  std::shared_ptr<gloo::transport::Device> device_;
+  std::shared_ptr<gloo::transport::Device> device_;  ///< null until the ranks share a secret, if they do
   RankPosition position_;
   std::chrono::steady_clock::time_point next_publish_;
 };

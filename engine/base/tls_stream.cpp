@@ -1,5 +1,5 @@
 // See tls_stream.h.
-#include "launcher/clusters/tls_stream.h"
+#include "engine/base/tls_stream.h"
 
 #include <arpa/inet.h>
 #include <fcntl.h>
@@ -18,7 +18,7 @@
 
 #include "engine/base/error.h"
 
-namespace trainctl::clusters {
+namespace trainctl {
 namespace {
 
 constexpr const char* kIdentity = "trainctl";
@@ -86,20 +86,24 @@ std::unique_ptr<TlsStream> TlsStream::connect(int socket, const std::string& tok
   return open(socket, token, seconds, false);
 }
 
-/// `token` is read during the handshake alone.
 std::unique_ptr<TlsStream> TlsStream::open(int socket, const std::string& token, double seconds, bool accepts) {
+  std::unique_ptr<TlsStream> stream = start(socket, token, accepts);
+  const Deadline deadline = after(seconds);
+  while (!stream->try_handshake()) stream->wait(deadline);
+  return stream;
+}
+
+std::unique_ptr<TlsStream> TlsStream::start(int socket, const std::string& token, bool accepts) {
   fcntl(socket, F_SETFL, fcntl(socket, F_GETFL) | O_NONBLOCK);
   SSL_CTX* context = new_context(token, accepts);
   SSL* ssl = SSL_new(context);
   SSL_set_fd(ssl, socket);
-  std::unique_ptr<TlsStream> stream(new TlsStream(socket, context, ssl));
-  const Deadline deadline = after(seconds);
-  for (;;) {
-    ERR_clear_error();
-    const int result = accepts ? SSL_accept(ssl) : SSL_connect(ssl);
-    if (result == 1) return stream;
-    stream->wait(result, deadline);
+  if (accepts) {
+    SSL_set_accept_state(ssl);
+  } else {
+    SSL_set_connect_state(ssl);
   }
+  return std::unique_ptr<TlsStream>(new TlsStream(socket, context, ssl));
 }
 
 TlsStream::~TlsStream() {
@@ -109,11 +113,40 @@ TlsStream::~TlsStream() {
   ::close(socket_);
 }
 
-/// For what an operation that has returned `result` needs. Throws EnvError if it has failed, or at the deadline.
-void TlsStream::wait(int result, Deadline deadline) {
+/// An operation has returned `result`, and would have to wait. Throws EnvError if it has failed.
+void TlsStream::require_only_waits(int result) {
   const int error = SSL_get_error(ssl_, result);
   if (error != SSL_ERROR_WANT_READ && error != SSL_ERROR_WANT_WRITE) throw EnvError(reason());
-  pollfd ready{socket_, static_cast<short>(error == SSL_ERROR_WANT_READ ? POLLIN : POLLOUT), 0};
+  waits_to_write_ = error == SSL_ERROR_WANT_WRITE;
+}
+
+bool TlsStream::try_handshake() {
+  ERR_clear_error();
+  const int result = SSL_do_handshake(ssl_);
+  if (result == 1) return true;
+  require_only_waits(result);
+  return false;
+}
+
+size_t TlsStream::try_read(std::span<char> bytes) {
+  ERR_clear_error();
+  const int got = SSL_read(ssl_, bytes.data(), static_cast<int>(std::min<size_t>(bytes.size(), 1 << 20)));
+  if (got > 0) return static_cast<size_t>(got);
+  require_only_waits(got);
+  return 0;
+}
+
+size_t TlsStream::try_write(std::string_view bytes) {
+  ERR_clear_error();
+  const int put = SSL_write(ssl_, bytes.data(), static_cast<int>(std::min<size_t>(bytes.size(), 1 << 20)));
+  if (put > 0) return static_cast<size_t>(put);
+  require_only_waits(put);
+  return 0;
+}
+
+/// For what the last operation needs. Throws EnvError at the deadline.
+void TlsStream::wait(Deadline deadline) {
+  pollfd ready{socket_, static_cast<short>(waits_to_write_ ? POLLOUT : POLLIN), 0};
   // The deadline is of the whole message: a side that sends a byte now and then gets no more time by it.
   const auto left = std::chrono::ceil<std::chrono::milliseconds>(deadline - std::chrono::steady_clock::now()).count();
   if (left <= 0 || poll(&ready, 1, static_cast<int>(left)) == 0) throw EnvError("no answer");
@@ -122,25 +155,17 @@ void TlsStream::wait(int result, Deadline deadline) {
 void TlsStream::write(std::string_view bytes, double seconds) {
   const Deadline deadline = after(seconds);
   while (!bytes.empty()) {
-    ERR_clear_error();
-    const int put = SSL_write(ssl_, bytes.data(), static_cast<int>(std::min<size_t>(bytes.size(), 1 << 20)));
-    if (put > 0) {
-      bytes.remove_prefix(static_cast<size_t>(put));
-    } else {
-      wait(put, deadline);
-    }
+    const size_t put = try_write(bytes);
+    bytes.remove_prefix(put);
+    if (put == 0) wait(deadline);
   }
 }
 
 void TlsStream::read_until(std::span<char> bytes, Deadline deadline) {
   while (!bytes.empty()) {
-    ERR_clear_error();
-    const int got = SSL_read(ssl_, bytes.data(), static_cast<int>(std::min<size_t>(bytes.size(), 1 << 20)));
-    if (got > 0) {
-      bytes = bytes.subspan(static_cast<size_t>(got));
-    } else {
-      wait(got, deadline);
-    }
+    const size_t got = try_read(bytes);
+    bytes = bytes.subspan(got);
+    if (got == 0) wait(deadline);
   }
 }
 
@@ -228,4 +253,4 @@ std::string TlsStream::own_address() const {
   return found.starts_with("::ffff:") ? found.substr(7) : found;
 }
 
-}  // namespace trainctl::clusters
+}  // namespace trainctl

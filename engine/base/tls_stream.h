@@ -12,7 +12,7 @@
 struct ssl_st;
 struct ssl_ctx_st;
 
-namespace trainctl::clusters {
+namespace trainctl {
 
 class TlsStream {
  public:
@@ -37,18 +37,31 @@ class TlsStream {
   /// it when the other side has ended. `stays`: then `in` is still read to its end; else that is the end.
   void copy(int in, int out, bool stays);
 
+  // For a loop over many sockets; none of these blocks, and each throws EnvError once the connection has failed or
+  // ended.
+
+  /// Takes the connected socket; try_handshake makes the handshake, and reads `token` until it is done.
+  static std::unique_ptr<TlsStream> start(int socket, const std::string& token, bool accepts);
+  bool try_handshake();                                    ///< whether it is done
+  size_t try_read(std::span<char> bytes);                  ///< how many came; 0: none are there yet
+  size_t try_write(std::string_view bytes);                ///< how many went; 0: there is no room yet
+  bool waits_to_write() const { return waits_to_write_; }  ///< what the last that did not get on waits for
+  int socket() const { return socket_; }
+
   std::string own_address() const;  ///< IPv4 or IPv6, of this end
 
  private:
   using Deadline = std::chrono::steady_clock::time_point;
   TlsStream(int socket, ssl_ctx_st* context, ssl_st* ssl) : socket_(socket), context_(context), ssl_(ssl) {}
   static std::unique_ptr<TlsStream> open(int socket, const std::string& token, double seconds, bool accepts);
-  void wait(int result, Deadline deadline);
+  void require_only_waits(int result);
+  void wait(Deadline deadline);
   void read_until(std::span<char> bytes, Deadline deadline);
 
   int socket_;
+  bool waits_to_write_ = false;
   ssl_ctx_st* context_;
   ssl_st* ssl_;
 };
 
-}  // namespace trainctl::clusters
+}  // namespace trainctl

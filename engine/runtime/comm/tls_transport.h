@@ -1,0 +1,32 @@
+// A transport of Gloo whose links are TLS 1.3 connections: what ranks of several hosts say to each other can neither be
+// read nor changed by others, and nobody without the job's token gets a link.
+//
+// Each device listens once. Of two ranks the lower one dials; it names the link that it wants by 16 random bytes, which
+// the other has published in the store. Receivers ask, senders answer: nothing comes for which there is no memory yet.
+//
+//   message := kind, slot, bytes (3 x 8 bytes), and for a sending its bytes
+//   asks    the peer may send so many bytes for this slot
+//   sends   here they are
+//
+// Numbers are in the byte order of the host: all hosts of a job have one architecture.
+#pragma once
+
+#include <memory>
+#include <string>
+
+namespace gloo::transport {
+class Device;
+}
+
+namespace trainctl::comm {
+
+struct TlsDeviceOptions {
+  std::string hostname;   ///< to listen on; peers reach it by this address
+  std::string interface;  ///< whose first address is taken instead, unless it is empty
+  std::string token;      ///< a secret that all ranks of the job have
+};
+
+/// Throws EnvError where it cannot listen.
+std::shared_ptr<gloo::transport::Device> make_tls_device(const TlsDeviceOptions& options);
+
+}  // namespace trainctl::comm

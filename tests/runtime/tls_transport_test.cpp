@@ -1,0 +1,233 @@
+// What strangers and the network can do to ranks that speak TLS.
+#include "engine/runtime/comm/tls_transport.h"
+
+#include <doctest/doctest.h>
+#include <gloo/common/error.h>
+#include <gloo/transport/context.h>
+#include <gloo/transport/device.h>
+#include <netinet/in.h>
+#include <poll.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <csignal>
+#include <cstring>
+#include <functional>
+#include <string>
+#include <thread>
+#include <vector>
+
+using namespace trainctl;
+
+namespace {
+
+constexpr std::chrono::milliseconds kPatience{30000};
+
+/// Of each of two ranks, what it needs to reach the other.
+struct End {
+  explicit End(int rank, const std::string& token)
+      : device(comm::make_tls_device({.hostname = "127.0.0.1", .token = token})),
+        context(device->createContext(rank, 2)) {
+    std::signal(SIGPIPE, SIG_IGN);
+    context->setTimeout(kPatience);
+    context->createPair(1 - rank);
+  }
+  gloo::transport::Pair& pair() const { return *context->getPair(1 - context->rank); }
+  std::vector<char> address() const { return pair().address().bytes(); }
+
+  std::shared_ptr<gloo::transport::Device> device;
+  std::shared_ptr<gloo::transport::Context> context;
+};
+
+sockaddr_in socket_address(const std::vector<char>& address) {
+  sockaddr_in found{};
+  std::memcpy(&found, address.data(), sizeof found);
+  return found;
+}
+
+int dial(const sockaddr_in& address) {
+  const int made = socket(AF_INET, SOCK_STREAM, 0);
+  REQUIRE(connect(made, reinterpret_cast<const sockaddr*>(&address), sizeof address) == 0);
+  return made;
+}
+
+/// Rank 0 dials rank 1 by `address`.
+void connect_ends(const End& zero, const End& one, const std::vector<char>& address) {
+  std::thread other([&] { one.pair().connect(zero.address()); });
+  try {
+    zero.pair().connect(address);
+  } catch (...) {
+    one.pair().close();
+    other.join();
+    throw;
+  }
+  other.join();
+}
+
+/// Rank 0 sends, rank 1 gets.
+std::vector<char> carry(const End& zero, const End& one, std::vector<char> sent) {
+  std::vector<char> got(sent.size(), 'x');
+  const auto from = zero.context->createUnboundBuffer(sent.data(), sent.size());
+  const auto to = one.context->createUnboundBuffer(got.data(), got.size());
+  to->recv(0, 7);
+  from->send(1, 7);
+  to->waitRecv(kPatience);
+  from->waitSend(kPatience);
+  return got;
+}
+
+std::vector<char> pattern(size_t bytes, unsigned salt) {
+  std::vector<char> made(bytes);
+  for (size_t i = 0; i < bytes; ++i) made[i] = static_cast<char>((i * 2654435761u + salt) >> 11);
+  return made;
+}
+
+/// A wire between two ranks that sees, and may change, each byte from the one that dials.
+class Wire {
+ public:
+  using Touch = std::function<void(char* bytes, size_t count)>;
+  Wire(const std::vector<char>& address, Touch touch) : to_(socket_address(address)), touch_(std::move(touch)) {
+    listener_ = socket(AF_INET, SOCK_STREAM, 0);
+    sockaddr_in here{.sin_family = AF_INET, .sin_port = 0, .sin_addr = {htonl(INADDR_LOOPBACK)}};
+    socklen_t size = sizeof here;
+    REQUIRE(bind(listener_, reinterpret_cast<sockaddr*>(&here), size) == 0);
+    REQUIRE(listen(listener_, 1) == 0);
+    getsockname(listener_, reinterpret_cast<sockaddr*>(&here), &size);
+    address_ = address;
+    std::memcpy(address_.data(), &here, sizeof here);
+    thread_ = std::thread([this] { run(); });
+  }
+  ~Wire() {
+    shutdown(listener_, SHUT_RDWR);
+    thread_.join();
+    close(listener_);
+  }
+  const std::vector<char>& address() const { return address_; }  ///< the other end's, by this wire
+
+ private:
+  void run() {
+    const int in = accept(listener_, nullptr, nullptr);
+    if (in < 0) return;
+    const int out = dial(to_);
+    std::vector<char> bytes(1 << 16);
+    for (bool open = true; open;) {
+      pollfd ready[2] = {{in, POLLIN, 0}, {out, POLLIN, 0}};
+      poll(ready, 2, -1);
+      for (int side = 0; side < 2 && open; ++side) {
+        if (ready[side].revents == 0) continue;
+        const ssize_t got = read(ready[side].fd, bytes.data(), bytes.size());
+        if (got > 0 && side == 0) touch_(bytes.data(), static_cast<size_t>(got));
+        ssize_t put = 0;
+        while (got > 0 && put >= 0 && put < got) {
+          const ssize_t now = write(side == 0 ? out : in, bytes.data() + put, static_cast<size_t>(got - put));
+          put = now < 0 ? -1 : put + now;
+        }
+        open = got > 0 && put == got;
+      }
+    }
+    close(in);
+    close(out);
+  }
+
+  sockaddr_in to_;
+  Touch touch_;
+  int listener_ = -1;
+  std::vector<char> address_;
+  std::thread thread_;
+};
+
+}  // namespace
+
+TEST_CASE("tls: messages of any size arrive whole, in both directions at once") {
+  const End zero(0, "token"), one(1, "token");
+  connect_ends(zero, one, one.address());
+  unsigned salt = 0;
+  for (const size_t bytes : {size_t{1}, size_t{24}, size_t{16359}, size_t{16360}, size_t{16361}, size_t{5 << 20}}) {
+    std::vector<char> there = pattern(bytes, ++salt), back = pattern(bytes, ++salt);
+    std::vector<char> got_there(bytes), got_back(bytes);
+    const auto a = zero.context->createUnboundBuffer(there.data(), bytes);
+    const auto b = one.context->createUnboundBuffer(back.data(), bytes);
+    const auto c = zero.context->createUnboundBuffer(got_back.data(), bytes);
+    const auto d = one.context->createUnboundBuffer(got_there.data(), bytes);
+    a->send(1, salt);  // before it is asked for
+    c->recv(1, salt);
+    d->recv(0, salt);
+    b->send(0, salt);
+    for (const auto* sender : {&a, &b}) (*sender)->waitSend(kPatience);
+    for (const auto* receiver : {&c, &d}) (*receiver)->waitRecv(kPatience);
+    CHECK(got_there == there);
+    CHECK(got_back == back);
+  }
+}
+
+TEST_CASE("tls: who listens on the wire does not see what is sent") {
+  const End zero(0, "token"), one(1, "token");
+  std::string seen;
+  {
+    const Wire wire(one.address(), [&](const char* bytes, size_t count) { seen.append(bytes, count); });
+    connect_ends(zero, one, wire.address());
+    const std::string words = "the weights of the first layer";
+    const std::vector<char> sent(words.begin(), words.end());
+    CHECK(carry(zero, one, sent) == sent);
+    zero.pair().close();
+    one.pair().close();
+    CHECK(seen.size() > sent.size());
+    CHECK(seen.find("weights") == std::string::npos);
+  }
+}
+
+TEST_CASE("tls: a byte that is changed on its way is an error on both sides, and no number") {
+  const End zero(0, "token"), one(1, "token");
+  std::atomic<bool> changes = false;
+  const Wire wire(one.address(), [&](char* bytes, size_t count) {
+    if (changes) bytes[count - 1] ^= 1;
+  });
+  connect_ends(zero, one, wire.address());
+  std::vector<char> sent = pattern(100000, 1), got(sent.size());
+  const auto to = one.context->createUnboundBuffer(got.data(), got.size());
+  const auto from = zero.context->createUnboundBuffer(sent.data(), sent.size());
+  to->recv(0, 7);
+  changes = true;
+  from->send(1, 7);
+  CHECK_THROWS_AS(to->waitRecv(kPatience), gloo::IoException);
+  // The sender's next message finds the connection closed.
+  std::vector<char> answer(1);
+  const auto back = zero.context->createUnboundBuffer(answer.data(), answer.size());
+  CHECK_THROWS_AS((back->recv(1, 8), back->waitRecv(kPatience)), gloo::IoException);
+}
+
+TEST_CASE("tls: a rank of another run is refused, and the right one still gets its link") {
+  const End zero(0, "token"), one(1, "token"), other(0, "another token");
+  CHECK_THROWS_WITH_AS(other.pair().connect(one.address()), doctest::Contains("no TLS connection to rank 1"),
+                       gloo::IoException);
+  connect_ends(zero, one, one.address());
+  const std::vector<char> sent = pattern(1000, 3);
+  CHECK(carry(zero, one, sent) == sent);
+}
+
+TEST_CASE("tls: strangers that say nothing, or something else, hold nobody up") {
+  const End zero(0, "token"), one(1, "token");
+  std::vector<int> strangers;
+  for (int i = 0; i < 100; ++i) {
+    strangers.push_back(dial(socket_address(one.address())));
+    const std::string words = i % 3 == 0 ? "" : i % 3 == 1 ? "GET / HTTP/1.1\r\n\r\n" : std::string(100000, '\x16');
+    if (!words.empty()) CHECK(send(strangers.back(), words.data(), words.size(), MSG_NOSIGNAL | MSG_DONTWAIT) > 0);
+  }
+  connect_ends(zero, one, one.address());
+  const std::vector<char> sent = pattern(1000, 4);
+  CHECK(carry(zero, one, sent) == sent);
+  for (const int stranger : strangers) close(stranger);
+}
+
+TEST_CASE("tls: who waits for a peer that is gone is told so at once") {
+  const End zero(0, "token");
+  auto one = std::make_unique<End>(1, "token");
+  connect_ends(zero, *one, one->address());
+  std::vector<char> got(10);
+  const auto to = zero.context->createUnboundBuffer(got.data(), got.size());
+  to->recv(1, 1);
+  one.reset();
+  CHECK_THROWS_WITH_AS(to->waitRecv(kPatience), doctest::Contains("Connection to rank 1 of the group failed"),
+                       gloo::IoException);
+}
