@@ -18,6 +18,7 @@
 #include "cli/worker/rank_failure.h"
 #include "cli/worker/rank_output.h"
 #include "cli/worker/rendezvous.h"
+#include "engine/base/dynamic_library.h"
 #include "engine/base/text.h"
 #include "engine/compile/product_flops.h"
 #include "engine/compile/report.h"
@@ -230,6 +231,8 @@ ProcessCommand NetworkWorkload::agents_command(const RankPlace& place, const Run
     command.environment.push_back(cuda_queues(classes_.program_of(place.rank)));
     if (!job_.spec.launch.interface.empty())
       command.environment.emplace_back("NCCL_SOCKET_IFNAME", "=" + job_.spec.launch.interface);
+    if (const char* folders = std::getenv(kCudaLibraryPath); folders != nullptr)
+      command.environment.emplace_back(kCudaLibraryPath, folders);
   }
   for (const auto& [name, value] : job_.spec.env) command.environment.emplace_back(name, value);
   return command;

@@ -12,10 +12,8 @@
 namespace trainctl {
 namespace {
 
-constexpr const char* kPathVariable = "TRAINCTL_CUDA_LIBRARY_PATH";
-
 std::vector<std::string> folders() {
-  const char* text = std::getenv(kPathVariable);
+  const char* text = std::getenv(kCudaLibraryPath);
   std::vector<std::string> found;
   std::string folder;
   for (const char* c = text == nullptr ? "" : text;; ++c) {
@@ -52,7 +50,7 @@ DynamicLibrary::DynamicLibrary(std::string what, const std::vector<std::string>&
     }
   }
   throw EnvError("cannot open " + what_ + ": " + join(said, "; ") +
-                 "\n  install it, or name its folder in LD_LIBRARY_PATH or " + kPathVariable);
+                 "\n  install it, or name its folder in LD_LIBRARY_PATH or " + kCudaLibraryPath);
 }
 
 bool DynamicLibrary::has(const char* symbol) const { return dlsym(handle_, symbol) != nullptr; }

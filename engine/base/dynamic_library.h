@@ -6,6 +6,9 @@
 
 namespace trainctl {
 
+/// The variable with the folders, "a:b", that are searched before the system's.
+inline constexpr const char* kCudaLibraryPath = "TRAINCTL_CUDA_LIBRARY_PATH";
+
 /// Stays open for the life of the process: drivers and the libraries on top of them do not survive dlclose.
 class DynamicLibrary {
  public:

@@ -401,7 +401,8 @@ const Section& launch_section() {
           field<&L::interface>("interface", "On which the ranks of CPUs listen for those of other hosts: eth0."),
           field<&L::tls>("tls",
                          "Encrypts what the ranks of CPUs say to those of other hosts; both sides prove that they "
-                         "belong to the run."),
+                         "belong to the run.")
+              .of(JobKind::network),
           field<&L::reconnect_seconds>("reconnect",
                                        "How long a host may be out of reach; after that its ranks are killed.")
               .is(FieldKind::seconds)
