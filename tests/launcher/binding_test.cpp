@@ -87,7 +87,7 @@ TEST_CASE("ranks that are not bound share all CPUs evenly") {
   CHECK(threads_of(bind(4, plain({0, 1}), BindMode::none)) == std::vector<int>{1, 1, 1, 1});
 }
 
-TEST_CASE("workers that are not bound share all CPUs, and servers share all of them too; bound ones have their own") {
+TEST_CASE("workers that are not bound share all CPUs, servers share all of them too, and bound ones have their own") {
   Topology topology = with_threads(2, 4);
   CHECK(threads_of(bindings(one_host(4, 2), topology, BindMode::none)) == std::vector<int>{4, 4, 4, 4, 8, 8});
   CHECK(threads_of(bindings(one_host(4, 4), topology, BindMode::core)) == std::vector<int>(8, 1));
