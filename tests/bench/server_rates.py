@@ -5,7 +5,7 @@
 bytes on equal links predicts, as `trainctl plan` prints it. The losses of all are compared: they are the same numbers.
 
 --cpu: instead of the clock's time of a step the processor time that all processes together spend on it, from runs of n and 3n steps. Other
-work on the machine hardly changes it; it contains no waiting."""
+work on the machine changes it less; it contains no waiting."""
 import argparse
 import json
 import os
