@@ -59,8 +59,8 @@ std::pair<size_t, size_t> nodes_of(size_t rank, size_t ranks, const std::vector<
 
 }  // namespace
 
-std::vector<RankBinding> bindings(const std::vector<RankPlace>& places, const Topology& topology, BindMode mode) {
-  const size_t ranks = places.size();
+std::vector<RankBinding> bindings(const Cluster& cluster, const Topology& topology, BindMode mode) {
+  const size_t ranks = cluster.places.size();
   const std::vector<Cpu> cpus = in_order(topology.cpus);
   std::vector<Unit> list = units(cpus, [](const Cpu& a, const Cpu& b) { return a.core == b.core && a.node == b.node; });
   if (mode == BindMode::numa) list = units(cpus, [](const Cpu& a, const Cpu& b) { return a.node == b.node; });
@@ -75,9 +75,12 @@ std::vector<RankBinding> bindings(const std::vector<RankPlace>& places, const To
     runs.push_back(mode == BindMode::numa ? nodes_of(rank, ranks, list) : run_of(rank, ranks, list.size()));
     ++sharers[runs.back().first];
   }
-  const int quota_share =
-      topology.quota_cores > 0 ? static_cast<int>(std::ceil(topology.quota_cores)) / static_cast<int>(ranks) : 0;
+  const auto servers = std::count_if(cluster.places.begin(), cluster.places.end(),
+                                     [&](const RankPlace& place) { return cluster.names.is_server(place.rank); });
   for (size_t rank = 0; rank < ranks; ++rank) {
+    const auto alike =
+        cluster.names.is_server(cluster.places[rank].rank) ? servers : static_cast<long>(ranks) - servers;
+    const auto sharing = static_cast<int>(mode == BindMode::none ? alike : static_cast<long>(ranks));
     const auto [first, last] = runs[rank];
     int cores = 0;
     for (size_t i = first; i < last && i < list.size(); ++i) {
@@ -86,11 +89,11 @@ std::vector<RankBinding> bindings(const std::vector<RankPlace>& places, const To
       result[rank].cpus.insert(result[rank].cpus.end(), list[i].cpus.begin(), list[i].cpus.end());
     }
     std::sort(result[rank].cpus.begin(), result[rank].cpus.end());
-    // A bound rank has its own cores. Unbound ranks share all of them: an equal part each, since a step waits for
-    // the slowest.
-    if (mode == BindMode::none) cores = static_cast<int>(list.size() / ranks);
+    // A bound rank has its own cores. Unbound ranks of a role share all of them: an equal part each, since a step waits
+    // for the slowest.
+    if (mode == BindMode::none) cores = static_cast<int>(list.size()) / sharing;
     if (mode != BindMode::none) cores /= sharers[first];
-    if (topology.quota_cores > 0) cores = std::min(cores, quota_share);
+    if (topology.quota_cores > 0) cores = std::min(cores, static_cast<int>(std::ceil(topology.quota_cores)) / sharing);
     result[rank].threads = std::max(1, cores);
   }
   return result;

@@ -15,13 +15,14 @@ struct RankBinding {
   int threads = 1;        ///< of its kernels
 };
 
-/// One binding a place, in order. All places are on this host.
+/// One binding a place of the cluster, in order. All places are on this host.
 ///   none: no rank is bound
 ///   core: the cores, NUMA node by node, are divided into equal runs. With fewer cores than ranks, hardware threads
 ///         are divided instead; with fewer of these, several ranks share one
 ///   numa: each rank gets all cores of the node that contains its run of cores (of several, if ranks < nodes)
-/// Threads: a rank's cores, divided by the number of ranks that share them; at least one.
-std::vector<RankBinding> bindings(const std::vector<RankPlace>& places, const Topology& topology, BindMode mode);
+/// Threads: a rank's cores, divided by the number of ranks that share them; at least one. Unbound workers share all
+/// cores, and so do unbound servers: one role works while the other waits for it.
+std::vector<RankBinding> bindings(const Cluster& cluster, const Topology& topology, BindMode mode);
 
 /// "CPUs 0-3,8", "not bound".
 std::string describe(const RankBinding& binding);

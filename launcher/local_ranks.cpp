@@ -33,7 +33,7 @@ bool blames_peer(const RankReport& report) {
 }
 
 std::vector<RankBinding> bindings_of(const Launch& launch) {
-  return launch.bindings.empty() ? bindings(launch.cluster.places, read_topology(), BindMode::none) : launch.bindings;
+  return launch.bindings.empty() ? bindings(launch.cluster, read_topology(), BindMode::none) : launch.bindings;
 }
 
 }  // namespace

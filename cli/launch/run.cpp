@@ -184,7 +184,7 @@ void Run::plan_ahead() {
       try {
         return replan_.ahead(std::move(job));
       } catch (const SpecError&) {  // the next one has fewer ranks
-      } catch (const EnvError&) {  // said when the plan is needed, if it is
+      } catch (const EnvError&) {   // said when the plan is needed, if it is
         return;
       }
     }
@@ -351,7 +351,7 @@ Launch Run::launch() {
   launch.limits.max_restarts = spec().launch.max_restarts;
   launch.limits.lost_host_ends = elastic_.has_value();
   launch.log_limits = {.file_bytes = spec().launch.log_size, .files = spec().launch.log_files};
-  if (!spec().launch.has_hosts()) launch.bindings = bindings(cluster_.places, read_topology(), spec().launch.bind);
+  if (!spec().launch.has_hosts()) launch.bindings = bindings(cluster_, read_topology(), spec().launch.bind);
   workload_->connect(launch);
   launch.on_rank_started = [this, told = launch.on_rank_started](int rank, int pid) {
     ++started_;

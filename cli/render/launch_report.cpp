@@ -93,8 +93,8 @@ std::string restarts_line(const Json& report) {
 
 Json launch_report(const JobSpec& spec) {
   if (spec.launch.has_hosts()) return hosts_report(spec);
-  const std::vector<RankPlace> places = one_host(spec.launch.ranks, spec.servers()).places;
-  const std::vector<RankBinding> bound = bindings(places, read_topology(), spec.launch.bind);
+  const std::vector<RankBinding> bound =
+      bindings(one_host(spec.launch.ranks, spec.servers()), read_topology(), spec.launch.bind);
   const int threads = threads_given(spec);
   std::map<std::vector<int>, size_t> known;  // CPUs, then threads -> index in `alike`
   std::vector<std::pair<std::vector<int>, std::vector<int>>> alike;

@@ -27,7 +27,7 @@ enum class Opcode : uint8_t {
   load,        ///< copy data set tensor `op` ("data", "label") of this micro-batch into outputs[0]
   collective,  ///< `collective` over `group`: inputs[0] -> outputs[0] (the same range if in place)
   send,        ///< inputs[0] to rank `peer`
-  recv,        ///< outputs[0] from rank `peer`
+  recv,        ///< outputs[0] from rank `peer`; f32 on a CPU may be added to it
   print,       ///< write inputs[0] to the rank's stdout as tensor `op`
   wait,        ///< only its waits
 };

@@ -73,7 +73,7 @@ class Server {
     const std::string name = "grad." + b.plan->name;
     View sum = kept_part(c_, bucket, b.gradients, name, DType::f32);
     for (int worker : b.plan->pushers(c_.plan.mesh)) {
-      const bool adds = sum.operand.accumulate, direct = !adds && b.plan->type == DType::f32;
+      const bool direct = b.plan->type == DType::f32;
       View pushed = sum;
       if (!direct) {
         const int64_t bytes =

@@ -152,7 +152,9 @@ class Form {
     if (i.peer < 0 || i.peer >= num_ranks_ || i.peer == p_.rank)
       fault(i.name + ": " + std::to_string(i.peer) + " is not another rank");
     const auto& operands = i.opcode == Opcode::send ? i.inputs : i.outputs;
-    if (operands.size() != 1) fault(i.name + " needs one operand");
+    if (operands.size() != 1) return fault(i.name + " needs one operand");
+    if (operands[0].accumulate && operands[0].dtype != DType::f32)
+      fault(i.name + " adds " + std::string(to_string(operands[0].dtype)) + ": only f32 can be added as it comes");
   }
 
   void fault(std::string message) { faults_.push_back({p_.rank, index_, std::move(message)}); }

@@ -162,6 +162,9 @@ class Served {
         continue;
       }
       if (updated >= 0 && added > updated) fault(added, "adds to grad." + b.name + " after the update");
+      const bool adds = p_->instructions[static_cast<size_t>(added)].outputs[0].accumulate;
+      if (adds && terms == 0) fault(added, "adds to grad." + b.name + " of the step before");
+      if (!adds && terms > 0) fault(added, "overwrites the gradients before it in grad." + b.name);
       ++terms;
     }
     const std::set<int>& pushing = pushers_[b.name];

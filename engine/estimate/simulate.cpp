@@ -270,6 +270,7 @@ class Simulator {
         return Bytes{2 * bytes_loaded} / machine_.memory_rate;
       }
       case Opcode::recv:  // what its message takes is the send's
+        return now.outputs[0].accumulate ? 2 * bytes / machine_.memory_rate : Seconds{};
       case Opcode::print:
       case Opcode::wait:
         return {};

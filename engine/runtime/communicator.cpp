@@ -11,6 +11,7 @@ std::optional<CommError> Communicator::hopeless(const std::string& call, const s
   return error;
 }
 
+void Communicator::recv_sum(int, float*, int64_t) { check(false, "no sums arrive over this communicator"); }
 bool Communicator::has_message(int) {
   check(false, "only shared memory says whether a message is there");
   return false;

@@ -58,6 +58,8 @@ class Communicator {
   /// Blocks until send number `sequence` to `peer` has been received.
   virtual void wait_send(int peer, int64_t sequence) = 0;
   virtual void recv(int peer, void* data, int64_t bytes) = 0;
+  /// Adds the `count` numbers of a message to `sum`; over shared memory without a copy of them.
+  virtual void recv_sum(int peer, float* sum, int64_t count);
 
   // For a rank that serves many others, in any order. Only over shared memory.
   /// True if recv from `peer` need not wait for it to send.

@@ -310,7 +310,7 @@ class Agent : public LogSink {
                            .command = [this](const RankPlace& place, int) { return commands_.at(place.rank); }});
     launch_->limits.ranks_explain = json.at("explain").get<bool>();
     const auto bind = static_cast<BindMode>(json.at("bind").get<int>());
-    launch_->bindings = bindings(launch_->cluster.places, read_topology(), bind);
+    launch_->bindings = bindings(launch_->cluster, read_topology(), bind);
     launch_->on_rank_ended = [this](int rank, bool failed) { options_.share->ended(rank, failed); };
     runner_ = std::make_unique<PosixProcessRunner>();
     ranks_ = std::make_unique<LocalRanks>(*launch_, *runner_, loop_, this);

@@ -1,12 +1,16 @@
-"""server_rates.py TRAINCTL [--megabytes 10,100] [--workers 8] [--servers 1,2,4,8]: synchronous parameter servers beside data_parallel, in turn.
+"""server_rates.py TRAINCTL [--megabytes 10,100] [--workers 8] [--servers 1,2,4,8] [--cpu]: synchronous parameter servers beside data_parallel, in turn.
 
 --device cuda: workers on GPUs, servers on the host's cores. Dense networks whose weights have so many megabytes. For data_parallel and each count of servers: the median step of each round
 (the first fifth left out), the median over the rounds with the lowest and the highest, and beside it the rate by what counting
-bytes on equal links predicts, as `trainctl plan` prints it. The losses of all are compared: they are the same numbers."""
+bytes on equal links predicts, as `trainctl plan` prints it. The losses of all are compared: they are the same numbers.
+
+--cpu: instead of the clock's time of a step the processor time that all processes together spend on it, from runs of n and 3n steps. Other
+work on the machine changes it less; it contains no waiting."""
 import argparse
 import json
 import os
 import pathlib
+import resource
 import statistics
 import subprocess
 import sys
@@ -41,12 +45,26 @@ def run(a, job, folder, overrides):
     return statistics.median(row["seconds"] for row in rows[len(rows) // 5:]), [row["loss"] for row in rows]
 
 
+def processor_seconds():
+    of_children = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return of_children.ru_utime + of_children.ru_stime
+
+
+def spent(a, job, folder, overrides):
+    """Processor seconds of a step, and all losses."""
+    begin = processor_seconds()
+    run(a, job, folder, overrides)
+    middle = processor_seconds()
+    _, losses = run(a, job, folder, [*overrides, f"train.steps={3 * a.steps}"])
+    return (processor_seconds() - middle - (middle - begin)) / (2 * a.steps), losses
+
+
 def predicted(a, job, servers):
     done = subprocess.run([a.trainctl, "plan", job, "--json", "parallel.mode=parameter_server", f"parallel.servers={servers}"],
                           capture_output=True, text=True)
     if done.returncode:
         sys.exit(done.stdout + done.stderr)
-    rates = json.loads(done.stdout)["servers_beside_all_reduce"]
+    rates = json.loads(done.stdout).get("servers_beside_all_reduce", [])  # none beside one worker
     return {row["servers"]: row["rate"] for row in rates}
 
 
@@ -60,18 +78,20 @@ def compare(a, megabytes, folder):
     seconds, losses = {kind: [] for kind in kinds}, {}
     for _ in range(a.rounds):
         for kind, overrides in kinds.items():
-            took, losses[kind] = run(a, job, folder, overrides)
+            took, losses[kind] = (spent if a.cpu else run)(a, job, folder, overrides)
             seconds[kind].append(took)
     plan = predicted(a, job, a.servers[0])
-    print(f"{megabytes} MB: 3 layers of {width}, {a.workers} workers, batch {a.batch}, {os.cpu_count()} cores")
-    print("  plan says: " + ", ".join(f"{servers} {rate:.2f}x" for servers, rate in plan.items()))
+    print(f"{megabytes} MB: 3 layers of {width}, {a.workers} workers, batch {a.batch}, {os.cpu_count()} cores"
+          f"{', processor time of all' if a.cpu else ''}")
+    if plan:
+        print("  plan says: " + ", ".join(f"{servers} {rate:.2f}x" for servers, rate in plan.items()))
     usual = statistics.median(seconds["data_parallel"])
     for kind, took in seconds.items():
         off = max(abs(x / y - 1) for x, y in zip(losses[kind], losses["data_parallel"]))
         servers = kind.split()[0]
         by_bytes = f"{plan[int(servers)]:.2f}x by bytes" if servers.isdigit() and int(servers) in plan else ""
         middle = statistics.median(took)
-        print(f"  {kind:14} {middle * 1e3:8.2f} ms [{min(took) * 1e3:.2f} .. {max(took) * 1e3:.2f}]  {a.batch / middle:9,.0f} samples/s"
+        print(f"  {kind:14} {middle * 1e3:8.2f} ms [{min(took) * 1e3:.2f} .. {max(took) * 1e3:.2f}]  {a.batch / middle:9,.0f} samples/{'processor ' if a.cpu else ''}s"
               f"  {usual / middle:5.2f}x of data_parallel  {by_bytes:16} losses within {off:.1e}", flush=True)
         if off > (1e-5 if a.device == "cpu" else 1e-4):
             sys.exit(f"{kind}: other losses than data_parallel")
@@ -86,6 +106,7 @@ def main():
     parser.add_argument("--workers", type=int, default=8)
     parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu", help="of the workers; servers are on the host's cores")
     parser.add_argument("--batch", type=int, default=512)
+    parser.add_argument("--cpu", action="store_true")
     parser.add_argument("--steps", type=int, default=40)
     parser.add_argument("--rounds", type=int, default=3)
     a = parser.parse_args()

@@ -44,6 +44,13 @@ int find_first(const Program& p, Opcode opcode, Purpose purpose) {
   return -1;
 }
 
+/// The first message that is added to what is there.
+int find_sum(const Program& p) {
+  for (int i : find_all(p, Opcode::recv))
+    if (p.instructions[static_cast<size_t>(i)].outputs[0].accumulate) return i;
+  return -1;
+}
+
 int find_named(const Program& p, const std::string& start) {
   for (size_t i = 0; i < p.instructions.size(); ++i)
     if (p.instructions[i].name.starts_with(start)) return static_cast<int>(i);
@@ -141,17 +148,32 @@ TEST_CASE("a push of another part than its server holds is found") {
 
 TEST_CASE("a gradient that a server does not add up is found") {
   std::vector<Program> programs = served();
-  Instruction& add = programs[2].instructions[static_cast<size_t>(find_named(programs[2], "accumulate grad."))];
-  add.outputs[0].shape[0] /= 2;
-  add.inputs[0].shape[0] /= 2;
-  const auto faults = faults_by_both_proofs(programs);
-  INFO(text(faults));
-  CHECK(says(faults, 2, "is not added up"));
+  Instruction& first =
+      programs[2].instructions[static_cast<size_t>(find_first(programs[2], Opcode::recv, Purpose::gradient))];
+  Instruction& add = programs[2].instructions[static_cast<size_t>(find_sum(programs[2]))];
+  SUBCASE("in part") {
+    add.outputs[0].shape[0] /= 2;
+    const auto faults = faults_by_both_proofs(programs);
+    INFO(text(faults));
+    CHECK(says(faults, 2, "is not added up"));
+  }
+  SUBCASE("over the others") {
+    add.outputs[0].accumulate = false;
+    const auto faults = faults_by_both_proofs(programs);
+    INFO(text(faults));
+    CHECK(says(faults, 2, "overwrites the gradients before it in grad."));
+  }
+  SUBCASE("to those of the step before") {
+    first.outputs[0].accumulate = true;
+    const auto faults = faults_by_both_proofs(programs);
+    INFO(text(faults));
+    CHECK(says(faults, 2, "of the step before"));
+  }
 }
 
 TEST_CASE("an update before all workers' gradients are in is found") {
   std::vector<Program> programs = served();
-  const int update = find_named(programs[3], "update "), add = find_named(programs[3], "accumulate grad.");
+  const int update = find_named(programs[3], "update "), add = find_sum(programs[3]);
   REQUIRE(add < update);
   move_instruction(programs[3], update, add);
   const auto faults = faults_by_both_proofs(programs);

@@ -62,6 +62,10 @@ class RecordingCommunicator final : public Communicator {
     if (recording) calls.push_back("recv " + std::to_string(bytes) + " from " + std::to_string(peer));
     inner_->recv(peer, data, bytes);
   }
+  void recv_sum(int peer, float* sum, int64_t count) override {
+    if (recording) calls.push_back("recv " + std::to_string(count * 4) + " from " + std::to_string(peer));
+    inner_->recv_sum(peer, sum, count);
+  }
   void set_position(RankPosition position) override { inner_->set_position(position); }
   RankPosition position_of(int rank) const override { return inner_->position_of(rank); }
 

@@ -38,7 +38,7 @@ Topology plain(const Cpus& cpus) {
 }
 
 std::vector<RankBinding> bind(int ranks, const Topology& topology, BindMode mode) {
-  return bindings(one_host(ranks).places, topology, mode);
+  return bindings(one_host(ranks), topology, mode);
 }
 
 std::vector<Cpus> cpus_of(const std::vector<RankBinding>& list) {
@@ -85,6 +85,14 @@ TEST_CASE("ranks that are not bound share all CPUs evenly") {
   CHECK(cpus_of(list) == std::vector<Cpus>{{}, {}, {}});
   CHECK(threads_of(list) == std::vector<int>{10, 10, 10});
   CHECK(threads_of(bind(4, plain({0, 1}), BindMode::none)) == std::vector<int>{1, 1, 1, 1});
+}
+
+TEST_CASE("workers that are not bound share all CPUs, servers share all of them too, and bound ones have their own") {
+  Topology topology = with_threads(2, 4);
+  CHECK(threads_of(bindings(one_host(4, 2), topology, BindMode::none)) == std::vector<int>{4, 4, 4, 4, 8, 8});
+  CHECK(threads_of(bindings(one_host(4, 4), topology, BindMode::core)) == std::vector<int>(8, 1));
+  topology.quota_cores = 8;
+  CHECK(threads_of(bindings(one_host(4, 2), topology, BindMode::none)) == std::vector<int>{2, 2, 2, 2, 4, 4});
 }
 
 TEST_CASE("core: equal runs of whole cores with both hardware threads, and one thread of work per core") {

@@ -372,7 +372,7 @@ TEST_CASE("a rank's share of the cores is in its environment, and it has no desc
   CHECK(wait_for(launcher) == 0);
   close(stray);
   const std::string out = slurp(scratch.path() + "/1/rank.0/stdout");
-  const int threads = bindings(one_host(1).places, read_topology(), BindMode::none)[0].threads;
+  const int threads = bindings(one_host(1), read_topology(), BindMode::none)[0].threads;
   CHECK(out == std::to_string(threads) + "\n0 1 2 3 ");  // 3: ls reads /proc
 }
 

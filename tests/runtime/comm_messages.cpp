@@ -75,6 +75,34 @@ TEST_CASE("messages of a channel arrive in order, whatever their size and wherev
   }
 }
 
+TEST_CASE("recv_sum adds a message to what is there, whatever its size and wherever it is stored") {
+  const std::vector<size_t> counts = {1, 0, 7, 1023, 100000, 3000001};
+  for (const TransportKind& kind : transports()) {
+    CAPTURE(kind.name);
+    const auto transport = kind.make(3, kPatience);
+    run_ranks(*transport, [&](Communicator& comm, int rank) {
+      const auto term = [](int of, size_t i) { return static_cast<float>(of) + static_cast<float>(i % 1000) / 8; };
+      for (size_t count : counts) {
+        std::vector<float> data(count);
+        for (size_t i = 0; i < count; ++i) data[i] = term(rank, i);
+        const auto number = static_cast<int64_t>(count);
+        if (rank > 0) {
+          // A small one is in the segment, where there is one.
+          auto* arena = reinterpret_cast<float*>(transport->arena(rank).data());
+          const bool fits = data.size() * sizeof(float) <= transport->arena(rank).size();
+          if (fits) std::copy(data.begin(), data.end(), arena);
+          comm.wait_send(0, comm.send(0, fits ? arena : data.data(), number * 4));
+          continue;
+        }
+        comm.recv_sum(1, data.data(), number);
+        comm.recv_sum(2, data.data(), number);
+        for (size_t i = 0; i < count; ++i)
+          if (data[i] != term(0, i) + term(1, i) + term(2, i)) throw std::runtime_error("another sum");
+      }
+    });
+  }
+}
+
 TEST_CASE("a sender that is far ahead waits for room, and all arrives") {
   SharedMemoryTransport transport(2, kPatience, 4096);
   run_ranks(transport, [&](Communicator& comm, int rank) {

@@ -42,6 +42,10 @@ class RecordingComm final : public Communicator {
     call("recv", peer, bytes);
     std::memset(data, 0, static_cast<size_t>(bytes));
   }
+  void recv_sum(int peer, float* sum, int64_t count) override {
+    call("recv_sum", peer, count);
+    for (int64_t i = 0; i < count; ++i) sum[i] += 2;
+  }
   void set_position(RankPosition p) override { position = p; }
   RankPosition position_of(int) const override { return position; }
 
@@ -123,6 +127,22 @@ TEST_CASE("collectives are called with the count of one member's block") {
   run_step(*make_cpu_executor(p, comm, {}));
   CHECK(comm.log == std::vector<std::string>{"open 13", "all_reduce 101 8", "all_gather 101 4", "reduce_scatter 101 4",
                                              "all_to_all 101 4", "broadcast from 1 101 8"});
+}
+
+TEST_CASE("a recv that accumulates adds the message to its range, and another one overwrites it") {
+  RecordingComm comm;
+  Instruction first = message(Opcode::recv, "recv grad.0", 0), second = message(Opcode::recv, "recv grad.0", 2);
+  second.outputs[0].accumulate = true;
+  const Program p = program({first, second, second});
+  const auto executor = make_cpu_executor(p, comm, {});
+  for (int step = 0; step < 2; ++step) {
+    run_step(*executor);
+    float sum[8];
+    executor->read(128, sum, sizeof(sum));
+    for (float x : sum) CHECK(x == 4);
+  }
+  CHECK(std::vector<std::string>(comm.log.begin(), comm.log.begin() + 4) ==
+        std::vector<std::string>{"open 13", "recv 0 32", "recv_sum 2 8", "recv_sum 2 8"});
 }
 
 TEST_CASE("groups are opened in one order that all ranks share, whatever the order of a program") {

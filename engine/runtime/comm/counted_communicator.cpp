@@ -51,6 +51,7 @@ class CountedCommunicator : public Communicator {
   }
   void wait_send(int peer, int64_t sequence) override { counted_->wait_send(peer, sequence); }
   void recv(int peer, void* data, int64_t bytes) override { counted_->recv(peer, data, bytes); }
+  void recv_sum(int peer, float* sum, int64_t count) override { counted_->recv_sum(peer, sum, count); }
 
   void set_position(RankPosition position) override { counted_->set_position(position); }
   RankPosition position_of(int rank) const override { return counted_->position_of(rank); }

@@ -73,6 +73,7 @@ class GlooCommunicator : public Communicator {
   int64_t send(int peer, const void* data, int64_t bytes) override;
   void wait_send(int peer, int64_t sequence) override;
   void recv(int peer, void* data, int64_t bytes) override;
+  void recv_sum(int peer, float* sum, int64_t count) override;
 
  private:
   struct Sending {
@@ -300,6 +301,15 @@ void GlooCommunicator::recv(int other, void* data, int64_t bytes) {
     buffer->recv(other, static_cast<uint64_t>(sequence));
     buffer->waitRecv(links_.timeout());
   });
+}
+
+void GlooCommunicator::recv_sum(int other, float* sum, int64_t count) {
+  const int64_t bytes = count * byte_size(DType::f32);
+  std::byte* const message = scratch(bytes);
+  recv(other, message, bytes);
+  std::byte* const to = reinterpret_cast<std::byte*>(sum);
+  const std::byte* const terms[] = {to, message};
+  comm::combine(terms, {&to, 1}, count, DType::f32);
 }
 
 }  // namespace

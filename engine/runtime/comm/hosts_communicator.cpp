@@ -45,6 +45,7 @@ class HostsCommunicator : public Communicator {
   int64_t send(int peer, const void* data, int64_t bytes) override { return to(peer).send(peer, data, bytes); }
   void wait_send(int peer, int64_t sequence) override { to(peer).wait_send(peer, sequence); }
   void recv(int peer, void* data, int64_t bytes) override { to(peer).recv(peer, data, bytes); }
+  void recv_sum(int peer, float* sum, int64_t count) override { to(peer).recv_sum(peer, sum, count); }
 
   void set_position(RankPosition position) override {
     within_->set_position(position);

@@ -7,6 +7,7 @@
 #include <cstring>
 
 #include "engine/base/error.h"
+#include "engine/runtime/comm/combine.h"
 
 namespace trainctl::comm {
 namespace {
@@ -121,6 +122,21 @@ void MessageRunner::wait_send(int peer, int64_t sequence) {
 }
 
 void MessageRunner::recv(int peer, std::byte* data, int64_t bytes) {
+  take(peer, bytes, [&](const std::byte* from, int64_t done, int64_t length) {
+    std::memcpy(data + done, from, static_cast<size_t>(length));
+  });
+}
+
+void MessageRunner::recv_sum(int peer, float* sum, int64_t count) {
+  take(peer, count * byte_size(DType::f32), [&](const std::byte* from, int64_t done, int64_t length) {
+    std::byte* const to = reinterpret_cast<std::byte*>(sum) + done;
+    const std::byte* const terms[] = {to, from};
+    combine(terms, {&to, 1}, length / byte_size(DType::f32), DType::f32);
+  });
+}
+
+template <typename Use>
+void MessageRunner::take(int peer, int64_t bytes, const Use& use) {
   Channel& channel = from(peer);
   bool last = false;
   for (int64_t done = 0; !last;) {
@@ -131,7 +147,7 @@ void MessageRunner::recv(int peer, std::byte* data, int64_t bytes) {
     const Piece piece = channel.pieces[taken % Channel::kPieces];
     last = piece.last != 0;
     check(last ? done + piece.bytes == bytes : done + piece.bytes <= bytes, "a recv must be as long as its send");
-    if (piece.bytes > 0) std::memcpy(data + done, segment_.at(piece.offset), static_cast<size_t>(piece.bytes));
+    if (piece.bytes > 0) use(segment_.at(piece.offset), done, piece.bytes);
     done += piece.bytes;
     if (last) channel.messages_taken.fetch_add(1, std::memory_order_release);
     channel.taken.publish(taken + 1);

@@ -19,6 +19,8 @@ class MessageRunner {
   int64_t send(int peer, const std::byte* data, int64_t bytes);
   void wait_send(int peer, int64_t sequence);
   void recv(int peer, std::byte* data, int64_t bytes);
+  /// Adds a message of f32 to `sum`, from where its sender has it.
+  void recv_sum(int peer, float* sum, int64_t count);
   /// True if some of a message from `peer` is there.
   bool has_message(int peer);
   /// Takes all that is there, unread.
@@ -48,6 +50,9 @@ class MessageRunner {
   void post(int peer, Piece piece);
   /// Returns the copy's offset from the start of the segment.
   int64_t stage(int peer, const std::byte* data, int64_t bytes);
+  /// Calls use(data, bytes before it, bytes) for each piece of a message as it comes.
+  template <typename Use>
+  void take(int peer, int64_t bytes, const Use& use);
   template <typename Ready, typename Describe>
   void wait(Event& event, int peer, const Ready& ready, const Describe& describe);
 

@@ -61,6 +61,7 @@ class SharedMemoryCommunicator : public Communicator {
   void recv(int peer, void* data, int64_t bytes) override {
     messages_.recv(peer, static_cast<std::byte*>(data), bytes);
   }
+  void recv_sum(int peer, float* sum, int64_t count) override { messages_.recv_sum(peer, sum, count); }
 
   bool has_message(int peer) override { return messages_.has_message(peer); }
   void drop_messages(int peer) override { messages_.drop(peer); }

@@ -227,7 +227,12 @@ void CpuExecutor::run(Bound& bound, const std::byte* inputs) {
       break;
     case Opcode::recv:
       if (options_.on_communication) options_.on_communication(instruction);
-      comm_.recv(instruction.peer, bound.out, bound.count);
+      if (instruction.outputs[0].accumulate) {
+        comm_.recv_sum(instruction.peer, reinterpret_cast<float*>(bound.out),
+                       num_elements(instruction.outputs[0].shape));
+      } else {
+        comm_.recv(instruction.peer, bound.out, bound.count);
+      }
       break;
     case Opcode::print:
       if (options_.print) options_.print(instruction.inputs[0], bound.in, instruction.micro_batch);

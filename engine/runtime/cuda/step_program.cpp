@@ -97,6 +97,8 @@ StepProgram::Bound StepProgram::bind(const Instruction& instruction) {
     use_stream(bound.stream, true);
     use_stream(kWatch, true);
     if (instruction.opcode == Opcode::send) bound.stream = channel_to(instruction.peer);
+    check(instruction.opcode != Opcode::recv || !instruction.outputs[0].accumulate,
+          "messages are added up on CPUs alone");
   }
   if (instruction.opcode == Opcode::kernel) return bound;
   static_cast<BoundMove&>(bound) = bind_move(instruction, program_, memory_.arena);
