@@ -145,7 +145,7 @@ class CutSearch {
       for (const Held::Part& part : held.parts) {
         double bytes = part.bytes;
         for (int f : part.factors) bytes /= mesh_.ways(candidate(unit, c)[static_cast<size_t>(f)]);
-        seconds += seconds_per_byte * bytes;
+        seconds += seconds_per_byte * (part.apart ? in_arena(bytes) : bytes);
       }
       table.values.push_back(beside_redistribution_ * times(unit) * seconds);
     }
