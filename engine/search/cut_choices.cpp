@@ -5,12 +5,16 @@
 
 #include <algorithm>
 #include <optional>
+#include <set>
 #include <utility>
 
 #include "engine/base/text.h"
 
 namespace trainctl {
 namespace {
+
+/// For one price of memory.
+constexpr size_t kManyCuts = 100;
 
 std::string ranks_text(int ranks) { return ranks == 1 ? "1 rank" : fmt::format("{} ranks", ranks); }
 
@@ -41,8 +45,7 @@ std::vector<std::shared_ptr<const CutChoice>> CutChoices::of(int stages, int mic
     all.push_back(std::make_shared<CutChoice>(CutChoice{std::move(name), known_as, network, mesh, std::move(cuts)}));
   };
   const auto find = [&](const AxisSplit& split, CutAim aim) {
-    const double per_weight = bytes_.weight + bytes_.master + bytes_.gradient + bytes_.optimizer;
-    return find_cuts(space, split, aim, seconds_per_byte, per_weight);
+    return find_cuts(space, split, aim, seconds_per_byte, bytes_per_weight());
   };
   if (job_.parallel.search.algorithm == SearchAlgorithm::sharding_propagation) {
     std::optional<FoundCuts> least;
@@ -62,6 +65,28 @@ std::vector<std::shared_ptr<const CutChoice>> CutChoices::of(int stages, int mic
   }
   for (const AxisSplit& split : axis_splits(mesh, effort))
     add(name_of(mesh, split), KnownAs::nothing, find(split, CutAim::least_time));
+  return all;
+}
+
+std::vector<std::shared_ptr<const CutChoice>> CutChoices::many(int stages, int micro_batches, double memory) {
+  const std::shared_ptr<const Network> network = networks_.of(micro_batches);
+  const Mesh mesh(job_.launch.ranks / stages);
+  std::vector<Diagnostic> errors;
+  CutSpace space(*network->cuts, mesh, Effort::high, cost_, micro_batches, network->strategies(mesh, stages, errors));
+  if (!errors.empty()) return {};
+  std::vector<FoundCuts> found = least_cuts(space, 0, bytes_per_weight(), kManyCuts);
+  const double spread = found.back().seconds - found.front().seconds;
+  for (double part : {0.1, 1.0, 10.0})
+    for (FoundCuts& cuts : least_cuts(space, part * spread / memory, bytes_per_weight(), kManyCuts))
+      found.push_back(std::move(cuts));
+  std::vector<std::shared_ptr<const CutChoice>> all;
+  std::set<std::vector<FactorAxes>> known;
+  for (FoundCuts& cuts : found) {
+    if (!known.insert(cuts.of_layer).second) continue;
+    const size_t number = numbers_.try_emplace({mesh.size(), cuts.of_layer}, numbers_.size() + 1).first->second;
+    all.push_back(std::make_shared<CutChoice>(CutChoice{fmt::format("{}, cuts {}", ranks_text(mesh.size()), number),
+                                                        KnownAs::nothing, network, mesh, std::move(cuts)}));
+  }
   return all;
 }
 

@@ -2,8 +2,10 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "engine/search/loads.h"
@@ -35,13 +37,19 @@ class CutChoices {
   std::vector<std::shared_ptr<const CutChoice>> of(int stages, int micro_batches, double seconds_per_byte,
                                                    std::vector<Diagnostic>& illegal);
 
+  /// Many of all there are: those that take least time, and those that do if memory has a price. By it as many bytes as
+  /// `memory` count a tenth of what the first of them differ by, as much and ten times as much.
+  std::vector<std::shared_ptr<const CutChoice>> many(int stages, int micro_batches, double memory);
+
  private:
+  double bytes_per_weight() const { return bytes_.weight + bytes_.master + bytes_.gradient + bytes_.optimizer; }
   AxisSplit within_hosts(const Mesh& mesh) const;
 
   const JobSpec& job_;
   Networks& networks_;
   const CostModel& cost_;
   const WeightBytes& bytes_;
+  std::map<std::pair<int, std::vector<FactorAxes>>, size_t> numbers_;  ///< in names of cuts: by ranks and layers
 };
 
 }  // namespace trainctl

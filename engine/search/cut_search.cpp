@@ -22,6 +22,9 @@ constexpr double kBesideRedistribution = 1e-4;
 /// A tensor between units that may have more settings together is priced by pairs of them.
 constexpr size_t kMostSettings = 512;
 
+/// Of many cuts as many settings of the axes are seen at most, for each that is wanted.
+constexpr size_t kMostAlike = 10;
+
 bool has_products(const Graph& graph, LayerId layer) {
   return std::any_of(graph.nodes.begin(), graph.nodes.end(),
                      [&](const Node& node) { return node.layer == layer && get_op(node.op).kernel.is_product; });
@@ -36,6 +39,7 @@ class CutSearch {
             const std::vector<std::optional<LayerStrategy>>& strategies, CutAim aim)
       : network_(space.network),
         mesh_(space.mesh),
+        strategies_(space.strategies),
         beside_redistribution_(aim == CutAim::least_redistribution ? kBesideRedistribution : 1),
         traffic_(space.traffic) {
     const CutNetwork& network = network_;
@@ -65,21 +69,24 @@ class CutSearch {
   }
 
   FoundCuts solve(const AxisSplit& split) {
-    std::vector<int> sizes;
-    for (const CutCandidates& candidates : candidates_) sizes.push_back(static_cast<int>(candidates.size()));
-    FoundCuts found{.split = split};
-    const LeastSum least = least_sum(sizes, tables_, found.exact);
-    found.seconds = least.value;
-    for (int u = 0; u < static_cast<int>(num_units()); ++u) {
-      const int value = least.setting[static_cast<size_t>(variable_of(u))];
-      choose(u, value);
-      found.of_unit.push_back(candidate(u, value));
-    }
-    for (int unit : network_.units.of_layer)
-      found.of_layer.push_back(
-          candidates_of(unit)[static_cast<size_t>(least.setting[static_cast<size_t>(variable_of(unit))])]);
-    found.layer_seconds = layer_seconds();
-    return found;
+    bool exact = true;
+    const LeastSum least = least_sum(sizes(), tables_, exact);
+    return cuts_as(split, least, exact);
+  }
+
+  std::vector<FoundCuts> solve_all(const AxisSplit& split, size_t most) {
+    const std::vector<int> units = units_free();
+    std::vector<bool> told(candidates_.size(), false);
+    for (int unit : units) told[static_cast<size_t>(variable_of(unit))] = true;
+    std::vector<FoundCuts> all;
+    std::set<std::vector<std::vector<Ints>>> known;
+    bool exact = true;
+    size_t seen = 0;
+    least_sums(sizes(), tables_, told, exact, [&](const LeastSum& sum) {
+      if (known.insert(cuts_as_told(units, sum)).second) all.push_back(cuts_as(split, sum, exact));
+      return all.size() < most && ++seen < kMostAlike * most;
+    });
+    return all;
   }
 
   /// The layer, and those of its pattern, can be cut in this way alone.
@@ -128,6 +135,47 @@ class CutSearch {
   }
 
  private:
+  std::vector<int> sizes() const {
+    std::vector<int> sizes;
+    for (const CutCandidates& candidates : candidates_) sizes.push_back(static_cast<int>(candidates.size()));
+    return sizes;
+  }
+
+  FoundCuts cuts_as(const AxisSplit& split, const LeastSum& sum, bool exact) {
+    FoundCuts found{.split = split};
+    found.exact = exact;
+    found.seconds = sum.value;
+    for (int u = 0; u < static_cast<int>(num_units()); ++u) {
+      const int value = sum.setting[static_cast<size_t>(variable_of(u))];
+      choose(u, value);
+      found.of_unit.push_back(candidate(u, value));
+    }
+    for (int unit : network_.units.of_layer)
+      found.of_layer.push_back(candidate(unit, sum.setting[static_cast<size_t>(variable_of(unit))]));
+    found.layer_seconds = layer_seconds();
+    return found;
+  }
+
+  /// Of those told, those without a strategy and not of the loss.
+  std::vector<int> units_free() const {
+    std::vector<int> units = units_told();
+    std::erase_if(units, [&](int unit) {
+      const size_t l = static_cast<size_t>(network_.units.all[static_cast<size_t>(unit)].layer);
+      return strategies_[l].has_value() || network_.facts[l].is_loss;
+    });
+    return units;
+  }
+
+  std::vector<std::vector<Ints>> cuts_as_told(const std::vector<int>& units, const LeastSum& sum) const {
+    std::vector<std::vector<Ints>> told;
+    for (int unit : units) {
+      const Unit& of = network_.units.all[static_cast<size_t>(unit)];
+      told.push_back(cuts_of(mesh_, network_.graph.layers[static_cast<size_t>(of.layer)],
+                             candidate(unit, sum.setting[static_cast<size_t>(variable_of(unit))])));
+    }
+    return told;
+  }
+
   size_t num_units() const { return network_.units.all.size(); }
   int variable_of(int unit) const { return variable_of_[static_cast<size_t>(unit)]; }
   const CutCandidates& candidates_of(int unit) const { return candidates_[static_cast<size_t>(variable_of(unit))]; }
@@ -145,7 +193,7 @@ class CutSearch {
       for (const Held::Part& part : held.parts) {
         double bytes = part.bytes;
         for (int f : part.factors) bytes /= mesh_.ways(candidate(unit, c)[static_cast<size_t>(f)]);
-        seconds += seconds_per_byte * bytes;
+        seconds += seconds_per_byte * (part.apart ? in_arena(bytes) : bytes);
       }
       table.values.push_back(beside_redistribution_ * times(unit) * seconds);
     }
@@ -344,6 +392,7 @@ class CutSearch {
 
   const CutNetwork& network_;
   const Mesh& mesh_;
+  const std::vector<std::optional<LayerStrategy>>& strategies_;
   const double beside_redistribution_;
   Traffic& traffic_;
   std::vector<int> variable_of_;           // by unit
@@ -366,6 +415,13 @@ FoundCuts find_cuts(CutSpace& space, const AxisSplit& split, CutAim aim, double 
   CutSearch search(space, split, space.effort, space.strategies, aim);
   search.add_tables(seconds_per_byte, bytes_per_weight);
   return search.solve(split);
+}
+
+std::vector<FoundCuts> least_cuts(CutSpace& space, double seconds_per_byte, double bytes_per_weight, size_t most) {
+  const AxisSplit apart = axes_apart(space.mesh);
+  CutSearch search(space, apart, Effort::high, space.strategies, CutAim::least_time);
+  search.add_tables(seconds_per_byte, bytes_per_weight);
+  return search.solve_all(apart, most);
 }
 
 std::vector<CutAlternative> next_best_cuts(CutSpace& space, const FoundCuts& found) {

@@ -62,6 +62,10 @@ struct CutSpace {
 FoundCuts find_cuts(CutSpace& space, const AxisSplit& split, CutAim aim = CutAim::least_time,
                     double seconds_per_byte = 0, double bytes_per_weight = 16);
 
+/// The same of all cuts, each axis apart: those that differ as strategies write them, the least sum first, `most` of
+/// them at most. What finishes layers, and the loss, is as is best with them.
+std::vector<FoundCuts> least_cuts(CutSpace& space, double seconds_per_byte, double bytes_per_weight, size_t most);
+
 /// Every layer cuts its batch; no layer may have a strategy.
 FoundCuts data_parallel_cuts(CutSpace& space);
 /// No layer cuts anything, so every rank does all of the work and there is nothing to send; the same holds.

@@ -81,13 +81,17 @@ class Search {
     try_best(limits_.first);
     if (tried_.is_short_of_memory()) {
       weighed_.weigh_more_micro_batches();
-      weighed_.sort(memory_scale_);
+      weighed_.sort(memory_scale());
     }
     if (!tried_.fastest()) try_least_memory();
     if (!tried_.fastest()) shrink();
     improve();
     try_best(std::numeric_limits<size_t>::max());
     improve();
+    if (searches_widely()) {
+      try_many_cuts();
+      improve();
+    }
     try_bucket_sizes();
     return finish();
   }
@@ -133,8 +137,8 @@ class Search {
     return tried_.size() >= (tried_.is_short_of_memory() ? 3 * most : most) && work_ + work > limits_.little_work;
   }
 
-  /// Of a small job that is short of memory, of whose bytes the search's own sum says little: any two changes of a
-  /// plan, and all cuts of a layer, not only those of the space in which cuts are found.
+  /// Of a small job that is short of memory: many cuts of all there are, not only the best of each way to split the
+  /// mesh.
   bool searches_widely() const {
     return static_cast<int>(job_.network.size()) <= kFewLayers && tried_.is_short_of_memory() && is_free_to_cut();
   }
@@ -168,17 +172,27 @@ class Search {
   void try_named() {
     for (const Considered& one : weighed_.all()) {
       if (one.cuts->known_as != KnownAs::data_parallel || !is_plain(one)) continue;
-      const TriedPlan* tried = try_one(one, true);
-      if (tried != nullptr && tried->trial.fault.empty())
-        memory_scale_ = static_cast<double>(tried->trial.memory) / one.expected.memory;
+      try_one(one, true);
     }
-    weighed_.sort(memory_scale_);
+    weighed_.sort(memory_scale());
     for (const KnownAs known : {KnownAs::tensor_parallel, KnownAs::whole}) {
       const std::vector<Considered>& all = weighed_.all();
       const auto other = std::find_if(
           all.begin(), all.end(), [&](const Considered& one) { return one.cuts->known_as == known && is_plain(one); });
       if (other != all.end()) try_one(*other, true);
     }
+  }
+
+  /// What a plan takes over what was expected of it: the middle of those that were tried.
+  double memory_scale() const {
+    std::vector<double> scales;
+    for (size_t i = 0; i < tried_.size(); ++i)
+      if (tried_[i].trial.fault.empty())
+        scales.push_back(static_cast<double>(tried_[i].trial.memory) / sources_[i].expected.memory);
+    if (scales.empty()) return 1;
+    const auto middle = scales.begin() + static_cast<std::ptrdiff_t>(scales.size() / 2);
+    std::nth_element(scales.begin(), middle, scales.end());
+    return *middle;
   }
 
   bool is_plain(const Considered& one) const {
@@ -206,7 +220,7 @@ class Search {
       if (tried_.fastest() || (tried_.size() >= before + limits_.trials && work_ > limits_.most_work)) break;
       try_one(one, true);
     }
-    weighed_.sort(memory_scale_);
+    weighed_.sort(memory_scale());
   }
 
   /// Single changes of the plan that needs least, until one fits or none needs less. At least as much is tried as of a
@@ -219,8 +233,7 @@ class Search {
       const Considered base = sources_[*from];
       for (const Considered& one : weighed_.all()) {
         if (tried_.fastest() || (tried_.size() >= most && work_ > 2 * limits_.most_work)) return;
-        const int changes = differences(one, base);
-        if (changes < 1 || changes > (searches_widely() ? 2 : 1)) continue;
+        if (differences(one, base) != 1) continue;
         if (one.expected.memory <= base.expected.memory * kMemoryDoubt) try_one(one, true);
       }
       if (tried_.smallest() == from) change_cuts(base, true);
@@ -228,31 +241,27 @@ class Search {
     }
   }
 
-  /// Single changes of the best, as long as one is better.
-  void improve() {
-    climb([&] { return tried_.fastest(); });
-    if (!searches_widely()) return;
-    std::set<std::pair<int, int>> pipelines;
-    for (const Considered& one : sources_) pipelines.emplace(one.stages, one.micro_batches);
-    for (const auto& [stages, micro_batches] : pipelines)
-      climb([&, s = stages, m = micro_batches] {
-        return tried_.fastest([&](size_t i) { return sources_[i].stages == s && sources_[i].micro_batches == m; });
-      });
+  /// Those that are expected to be fast first, as long as they may be faster than the best.
+  void try_many_cuts() {
+    weighed_.weigh_many_cuts();
+    const double scale = memory_scale();
+    weighed_.sort(scale);
+    for (const Considered& one : weighed_.all()) {
+      const std::optional<size_t> best = tried_.fastest();
+      const bool may_be_best =
+          !best || (weighed_.fits(one, scale / kMemoryDoubt) && one.expected.seconds < tried_[*best].trial.seconds);
+      if (may_be_best) try_one(one, false);
+    }
   }
 
-  /// `best`: from which of the plans to go on; null: from none.
-  template <class Best>
-  void climb(Best best) {
-    while (const std::optional<size_t> from = best()) {
+  /// Single changes of the best, as long as one is better.
+  void improve() {
+    while (const std::optional<size_t> from = tried_.fastest()) {
       const Considered base = sources_[*from];
-      const bool wide = searches_widely();
-      for (const Considered& one : weighed_.all()) {
-        const int changes = differences(one, base);
-        if (changes < 1 || changes > (wide ? 2 : 1)) continue;
-        if (wide || one.expected.seconds <= base.expected.seconds * kDoubt) try_one(one, false);
-      }
-      if (best() == from) change_cuts(base);
-      if (best() == from) return;
+      for (const Considered& one : weighed_.all())
+        if (differences(one, base) == 1 && one.expected.seconds <= base.expected.seconds * kDoubt) try_one(one, false);
+      if (tried_.fastest() == from) change_cuts(base);
+      if (tried_.fastest() == from) return;
     }
   }
 
@@ -260,16 +269,13 @@ class Search {
   void change_cuts(const Considered& base, bool always = false) {
     const CutChoice& cuts = *base.cuts;
     if (cuts.mesh.size() == 1 || (!always && is_enough(0, limits_.trials)) || !is_free_to_cut()) return;
-    const bool wide = searches_widely();
     std::vector<Diagnostic> errors;
-    CutSpace space(*cuts.network->cuts, cuts.mesh, wide ? Effort::high : effort_, cost_, base.micro_batches,
+    CutSpace space(*cuts.network->cuts, cuts.mesh, effort_, cost_, base.micro_batches,
                    cuts.network->strategies(cuts.mesh, base.stages, errors));
-    FoundCuts found = cuts.cuts;
-    if (wide) found.split = axes_apart(cuts.mesh);
-    for (const CutAlternative& other : other_cuts(space, found)) {
+    for (const CutAlternative& other : other_cuts(space, cuts.cuts)) {
       Considered one = base;
       one.expected.seconds += std::max(other.seconds, 0.0) * base.micro_batches / base.stages;
-      if (!always && !wide && one.expected.seconds > base.expected.seconds * kDoubt) continue;
+      if (!always && one.expected.seconds > base.expected.seconds * kDoubt) continue;
       const std::string name = cuts.name.substr(0, cuts.name.find(" with ")) + " with other cuts of " + other.pattern;
       one.cuts = std::make_shared<CutChoice>(CutChoice{name, KnownAs::nothing, cuts.network, cuts.mesh,
                                                        with_other(*cuts.network->cuts, cuts.cuts, other)});
@@ -326,7 +332,6 @@ class Search {
   WeighedChoices weighed_;
   TriedPlans tried_;
   std::vector<Considered> sources_;  ///< of tried_
-  double memory_scale_ = 1;          ///< what a plan takes over what was expected of it, as far as is known
   int64_t work_ = 0;
 };
 

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <limits>
+#include <queue>
 #include <utility>
 
 #include "engine/base/error.h"
@@ -47,11 +48,25 @@ struct Steps {
   }
 };
 
-/// What an eliminated variable should be, for each setting of its neighbours.
+/// What an eliminated variable should be, for each setting of its neighbours, and the tables that say so.
 struct Eliminated {
   int variable = -1;
   std::vector<int> neighbours;
   std::vector<int> best;
+  std::vector<CostTable> tables;
+};
+
+/// A setting of the variables that were eliminated last, and how much more than the least sum it costs.
+struct Begun {
+  double more = 0;
+  double before = 0;  // without the last variable's value
+  size_t steps = 0;
+  size_t place = 0;   // of the last variable's value, by what it costs
+  size_t number = 0;  // of several that cost the same the first
+  std::vector<int> setting;
+  friend bool operator<(const Begun& a, const Begun& b) {
+    return std::pair(a.more, a.number) > std::pair(b.more, b.number);
+  }
 };
 
 class Elimination {
@@ -59,9 +74,55 @@ class Elimination {
   Elimination(const std::vector<int>& sizes, std::vector<CostTable> tables)
       : sizes_(sizes), tables_(std::move(tables)) {}
 
-  LeastSum run(bool& exact) {
-    std::vector<int> left;
-    for (int v = 0; v < static_cast<int>(sizes_.size()); ++v) left.push_back(v);
+  /// The variables that are `told` last.
+  void run(const std::vector<bool>& told, bool& exact) {
+    for (const bool is_told : {false, true}) {
+      std::vector<int> left;
+      for (int v = 0; v < static_cast<int>(sizes_.size()); ++v)
+        if (told[static_cast<size_t>(v)] == is_told) left.push_back(v);
+      eliminate_all(left, exact);
+      if (!is_told) untold_ = eliminated_.size();
+    }
+    for (const CostTable& table : tables_) least_ += table.values[0];
+  }
+
+  LeastSum best() const { return with_rest(beginning(), 0); }
+
+  void in_order(const std::function<bool(const LeastSum&)>& take) const {
+    const size_t told = eliminated_.size() - untold_;
+    std::priority_queue<Begun> begun;
+    size_t number = 0;
+    // With the value of the next variable that is at this place.
+    const auto push = [&](double before, size_t steps, size_t place, std::vector<int> setting) {
+      const Eliminated& step = eliminated_[eliminated_.size() - 1 - steps];
+      std::vector<std::pair<double, int>> sums = sums_of(step, setting);
+      std::sort(sums.begin(), sums.end());
+      if (place == sums.size() || sums[place].first == kInfinite) return;
+      setting[static_cast<size_t>(step.variable)] = sums[place].second;
+      begun.push(
+          {before + (sums[place].first - sums[0].first), before, steps + 1, place, number++, std::move(setting)});
+    };
+    if (told == 0) {
+      take(best());
+      return;
+    }
+    push(0, 0, 0, beginning());
+    while (!begun.empty()) {
+      const Begun from = begun.top();
+      begun.pop();
+      push(from.before, from.steps - 1, from.place + 1, from.setting);
+      if (from.steps < told) {
+        push(from.more, from.steps, 0, from.setting);
+        continue;
+      }
+      LeastSum sum = with_rest(from.setting, told);
+      sum.value += from.more;
+      if (!take(sum)) return;
+    }
+  }
+
+ private:
+  void eliminate_all(std::vector<int>& left, bool& exact) {
     while (!left.empty()) {
       const auto [place, entries] = next(left);
       if (entries > kMaxTableEntries) {
@@ -72,19 +133,44 @@ class Elimination {
       eliminate(left[place]);
       left.erase(left.begin() + static_cast<std::ptrdiff_t>(place));
     }
-    LeastSum result;
-    for (const CostTable& table : tables_) result.value += table.values[0];
-    result.setting.assign(sizes_.size(), 0);
-    for (auto step = eliminated_.rbegin(); step != eliminated_.rend(); ++step) {
-      size_t at = 0;
-      for (int v : step->neighbours) at = at * static_cast<size_t>(sizes_[v]) + static_cast<size_t>(result.setting[v]);
-      result.setting[step->variable] = step->best[at];
-    }
-    for (const auto& [variable, value] : fixed_) result.setting[variable] = value;
-    return result;
   }
 
- private:
+  std::vector<int> beginning() const {
+    std::vector<int> setting(sizes_.size(), 0);
+    for (const auto& [variable, value] : fixed_) setting[static_cast<size_t>(variable)] = value;
+    return setting;
+  }
+
+  /// Of a setting of the variables of the last `steps` eliminations.
+  LeastSum with_rest(std::vector<int> setting, size_t steps) const {
+    for (size_t s = eliminated_.size() - steps; s-- > 0;) {
+      const Eliminated& step = eliminated_[s];
+      size_t at = 0;
+      for (int v : step.neighbours) at = at * static_cast<size_t>(sizes_[v]) + static_cast<size_t>(setting[v]);
+      setting[step.variable] = step.best[at];
+    }
+    return {least_, std::move(setting)};
+  }
+
+  /// With each value of the step's variable.
+  std::vector<std::pair<double, int>> sums_of(const Eliminated& step, const std::vector<int>& setting) const {
+    std::vector<std::pair<double, int>> sums;
+    for (int value = 0; value < sizes_[step.variable]; ++value) sums.emplace_back(0, value);
+    for (const CostTable& table : step.tables) {
+      size_t at = 0, stride = 1, of_place = 1;
+      for (size_t i = table.variables.size(); i-- > 0;) {
+        const int v = table.variables[i];
+        if (v == step.variable)
+          stride = of_place;
+        else
+          at += of_place * static_cast<size_t>(setting[v]);
+        of_place *= static_cast<size_t>(sizes_[v]);
+      }
+      for (size_t value = 0; value < sums.size(); ++value) sums[value].first += table.values[at + value * stride];
+    }
+    return sums;
+  }
+
   std::pair<size_t, size_t> next(const std::vector<int>& left) const {
     size_t best = 0, least = kMaxTableEntries + 2;
     for (size_t i = 0; i < left.size(); ++i) {
@@ -99,15 +185,17 @@ class Elimination {
   }
 
   void eliminate(int variable) {
-    Eliminated step{variable, neighbours(tables_, variable), {}};
+    Eliminated step{variable, neighbours(tables_, variable), {}, {}};
     std::vector<int> order = step.neighbours;
     order.push_back(variable);
-    std::vector<const CostTable*> with;
-    std::vector<CostTable> rest;
-    for (const CostTable& table : tables_)
-      if (std::binary_search(table.variables.begin(), table.variables.end(), variable)) with.push_back(&table);
+    const auto first = std::stable_partition(tables_.begin(), tables_.end(), [&](const CostTable& table) {
+      return !std::binary_search(table.variables.begin(), table.variables.end(), variable);
+    });
+    step.tables.assign(std::make_move_iterator(first), std::make_move_iterator(tables_.end()));
+    tables_.erase(first, tables_.end());
+    const std::vector<CostTable>& with = step.tables;
     std::vector<Steps> steps;
-    for (const CostTable* table : with) steps.emplace_back(sizes_, order, *table);
+    for (const CostTable& table : with) steps.emplace_back(sizes_, order, table);
     CostTable made{step.neighbours, std::vector<double>(entries(sizes_, step.neighbours), kInfinite)};
     step.best.assign(made.values.size(), 0);
     std::vector<int> setting(order.size(), 0);
@@ -117,7 +205,7 @@ class Elimination {
       for (int value = 0; value < values; ++value) {
         double sum = 0;
         for (size_t t = 0; t < with.size(); ++t)
-          sum += with[t]->values[at[t] + static_cast<size_t>(value) * steps[t].stride.back()];
+          sum += with[t].values[at[t] + static_cast<size_t>(value) * steps[t].stride.back()];
         if (sum >= made.values[entry]) continue;
         made.values[entry] = sum;
         step.best[entry] = value;
@@ -129,9 +217,6 @@ class Elimination {
         setting[i] = 0;
       }
     }
-    std::erase_if(tables_, [&](const CostTable& table) {
-      return std::binary_search(table.variables.begin(), table.variables.end(), variable);
-    });
     tables_.push_back(std::move(made));
     eliminated_.push_back(std::move(step));
   }
@@ -170,17 +255,31 @@ class Elimination {
   std::vector<CostTable> tables_;
   std::vector<Eliminated> eliminated_;
   std::vector<std::pair<int, int>> fixed_;
+  size_t untold_ = 0;  // of eliminated_
+  double least_ = 0;
 };
 
-}  // namespace
-
-LeastSum least_sum(const std::vector<int>& sizes, std::vector<CostTable> tables, bool& exact) {
+Elimination eliminated(const std::vector<int>& sizes, std::vector<CostTable> tables, const std::vector<bool>& told,
+                       bool& exact) {
   for (const CostTable& table : tables) {
     size_t count = 1;
     for (int v : table.variables) count *= static_cast<size_t>(sizes[v]);
     check(count == table.values.size(), "a table has one value a setting");
   }
-  return Elimination(sizes, std::move(tables)).run(exact);
+  Elimination all(sizes, std::move(tables));
+  all.run(told, exact);
+  return all;
+}
+
+}  // namespace
+
+LeastSum least_sum(const std::vector<int>& sizes, std::vector<CostTable> tables, bool& exact) {
+  return eliminated(sizes, std::move(tables), std::vector<bool>(sizes.size(), false), exact).best();
+}
+
+void least_sums(const std::vector<int>& sizes, std::vector<CostTable> tables, const std::vector<bool>& told,
+                bool& exact, const std::function<bool(const LeastSum&)>& take) {
+  eliminated(sizes, std::move(tables), told, exact).in_order(take);
 }
 
 }  // namespace trainctl

@@ -5,6 +5,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <vector>
 
 namespace trainctl {
@@ -28,5 +29,10 @@ inline constexpr size_t kMaxTableEntries = size_t{1} << 22;
 /// Where a table would have more than kMaxTableEntries entries, `exact` becomes false and the variable with the most
 /// values takes the one that is best by the tables that have it alone.
 LeastSum least_sum(const std::vector<int>& sizes, std::vector<CostTable> tables, bool& exact);
+
+/// The same for each setting of the variables that are `told`, the least sum first: all others are then as is best.
+/// Until `take` returns false.
+void least_sums(const std::vector<int>& sizes, std::vector<CostTable> tables, const std::vector<bool>& told,
+                bool& exact, const std::function<bool(const LeastSum&)>& take);
 
 }  // namespace trainctl

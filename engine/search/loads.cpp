@@ -175,6 +175,7 @@ Expected StepSum::of(const PlanChoice& choice) {
   const auto& [seconds, part_of] = placed(choice);
   struct Stage {
     double seconds = 0, update_bytes = 0, memory = 0, kept = 0, largest = 0;
+    double summed = 0, gathered = 0;  // beside its shards: gradients and weights of what is sharded
   };
   std::vector<Stage> stages(static_cast<size_t>(choice.stages));
   for (size_t l = 0; l < loads_.size(); ++l) {
@@ -188,16 +189,24 @@ Expected StepSum::of(const PlanChoice& choice) {
         shared(1, bytes_.gradient + 2 * (bytes_.optimizer + (bytes_.master > 0 ? bytes_.master : bytes_.weight)));
     stage.memory += load.elements * (shared(3, bytes_.weight) + shared(1, bytes_.master + bytes_.optimizer) +
                                      shared(2, bytes_.gradient));
+    if (level >= 1) {
+      const double ways = shards_of(load, choice).ways;
+      stage.summed += load.elements * bytes_.gradient / (level == 1 ? ways : 1);
+      stage.gathered += load.elements * bytes_.weight / (level == 3 ? 1 : ways);
+    }
     if (!recomputed_[l]) stage.kept += load.kept_bytes;
     stage.largest = std::max(stage.largest, load.made_bytes);
   }
+  const auto bucket = static_cast<double>(choice.bucket_bytes > 0 ? choice.bucket_bytes : kBucketBytes);
   Expected result;
   double slowest = 0, update = 0;
   for (int s = 0; s < choice.stages; ++s) {
     Stage& stage = stages[static_cast<size_t>(s)];
     slowest = std::max(slowest, stage.seconds);
     update = std::max(update, (Bytes{stage.update_bytes} / machine_.memory_rate).value);
-    result.memory = std::max(result.memory, stage.memory + stage.kept * in_flight(choice, s) + 2 * stage.largest);
+    const double buckets = std::min(bucket, stage.summed) + std::min(bucket, stage.gathered);
+    result.memory =
+        std::max(result.memory, stage.memory + buckets + stage.kept * in_flight(choice, s) + 2 * stage.largest);
   }
   result.seconds = slowest * (choice.micro_batches + waits(choice.schedule, choice.stages, choice.chunks)) + update;
   return result;

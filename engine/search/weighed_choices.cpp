@@ -82,20 +82,21 @@ void WeighedChoices::weigh(double seconds_per_byte) {
   bool one_stage_fits = false;
   for (const Pipeline& pipeline : pipelines()) {
     if (pipeline.least > best * doubt || (pipeline.stages == 1 && one_stage_fits && !saves_memory_)) continue;
-    const double here = weigh(pipeline, seconds_per_byte);
+    const double here =
+        weigh(pipeline, cut_choices_.of(pipeline.stages, pipeline.micro_batches, seconds_per_byte, illegal_));
     best = std::min(best, here);
     one_stage_fits = one_stage_fits || here < kInfinite;
   }
 }
 
 /// The expected time of the best that fits in any case.
-double WeighedChoices::weigh(const Pipeline& pipeline, double seconds_per_byte) {
+double WeighedChoices::weigh(const Pipeline& pipeline,
+                             const std::vector<std::shared_ptr<const CutChoice>>& ways_to_cut) {
   double best = kInfinite;
   const auto schedules = open_.schedules(pipeline.stages, pipeline.micro_batches);
   const std::vector<ShardChoice> shards = open_.shards(Mesh(job_.launch.ranks / pipeline.stages));
   const int64_t bucket_bytes = open_.bucket_sizes().front();
-  for (const std::shared_ptr<const CutChoice>& cuts :
-       cut_choices_.of(pipeline.stages, pipeline.micro_batches, seconds_per_byte, illegal_)) {
+  for (const std::shared_ptr<const CutChoice>& cuts : ways_to_cut) {
     exact_ = exact_ && cuts->cuts.exact;
     const std::vector<LayerLoad> loads = this->loads(*cuts);
     if (recomputed_.empty())
@@ -125,15 +126,24 @@ double WeighedChoices::weigh(const Pipeline& pipeline, double seconds_per_byte) 
 }
 
 void WeighedChoices::weigh_short_of_memory(bool to_the_end) {
-  double fastest = kInfinite, least = kInfinite;
-  for (const Considered& one : all_) {
-    fastest = std::min(fastest, one.expected.seconds);
-    least = std::min(least, one.expected.memory);
-  }
+  double fastest = kInfinite;
+  for (const Considered& one : all_) fastest = std::min(fastest, one.expected.seconds);
   for (double part : {0.1, 1.0, 10.0}) {
-    weigh(part * fastest / least);
+    weigh(part * fastest / least_memory());
     if (!to_the_end && any_fits()) break;
   }
+}
+
+void WeighedChoices::weigh_many_cuts() {
+  const double memory = least_memory();
+  for (const Pipeline& pipeline : pipelines())
+    weigh(pipeline, cut_choices_.many(pipeline.stages, pipeline.micro_batches, memory));
+}
+
+double WeighedChoices::least_memory() const {
+  double least = kInfinite;
+  for (const Considered& one : all_) least = std::min(least, one.expected.memory);
+  return least;
 }
 
 void WeighedChoices::weigh_more_micro_batches() {

@@ -39,6 +39,8 @@ class WeighedChoices {
   void weigh(double seconds_per_byte);
   /// Adds cuts that hold less: memory gets a price, which rises until something is expected to fit, or to the end.
   void weigh_short_of_memory(bool to_the_end);
+  /// Adds many cuts, of those that take little time and of those that hold little.
+  void weigh_many_cuts();
   /// Adds more micro-batches of one stage, which only save memory and are left out until then.
   void weigh_more_micro_batches();
 
@@ -68,7 +70,8 @@ class WeighedChoices {
   };
   std::vector<Pipeline> pipelines();
   bool starts_count();
-  double weigh(const Pipeline& pipeline, double seconds_per_byte);
+  double weigh(const Pipeline& pipeline, const std::vector<std::shared_ptr<const CutChoice>>& ways_to_cut);
+  double least_memory() const;
 
   const JobSpec& job_;
   Networks& networks_;
