@@ -9,6 +9,7 @@
 #include <sstream>
 
 #include "cli/launch/command_workload.h"
+#include "cli/launch/losses.h"
 #include "cli/render/launch_report.h"
 #include "cli/render/start_up_report.h"
 #include "cli/render/workers_report.h"
@@ -163,7 +164,7 @@ void NetworkWorkload::prepare(int attempt, const RunDirectory& directory) {
   checkpoints_.prepare(attempt, directory, memory_);
   saves_.reset();
   if (has_hosts() && checkpoints_.are_saved())
-    saves_.emplace(memory_, checkpoints_.images(), checkpoints_.first_step());
+    saves_.emplace(memory_, checkpoints_.images(), checkpoints_.first_step(), save_after());
   rescued_.reset();
   if (is_held()) rescued_.emplace(job_);
   prepare_batches(job_, checkpoints_.first_step(), *memory_);
@@ -172,6 +173,14 @@ void NetworkWorkload::prepare(int attempt, const RunDirectory& directory) {
   store_.reset();
   store_ = std::make_unique<StoreServer>(loop_, token);
   store_access_ = std::make_unique<StoreAccess>(store_->port(), token);
+}
+
+/// A host's loss costs at most the steps since the last save that was due, also where only saves hold its part of the
+/// state. With sink_steps a save is whole only steps later, and with async: false steps wait for the disk anyway.
+SaveAfter NetworkWorkload::save_after() const {
+  const TrainSpec& train = job_.spec.train;
+  const bool is_needed = is_held() && train.checkpoint->async && train.sink_steps == 1;
+  return is_needed && !is_each_loss_covered(job_, classes_) ? SaveAfter::whole : SaveAfter::written;
 }
 
 std::string NetworkWorkload::for_agents() const {

@@ -58,6 +58,7 @@ class NetworkWorkload : public Workload {
   double share_of_peak(double samples_per_second) const;
   ProcessCommand agents_command(const RankPlace& place, const RunDirectory& directory) const;
   bool is_held() const { return has_hosts() && job_.spec.launch.elastic && checkpoints_.are_saved(); }
+  SaveAfter save_after() const;
   bool has_hosts() const { return job_.spec.launch.has_hosts(); }
   Metrics metrics() const;  ///< of the last finished step
   std::optional<int64_t> stopped_at() const;

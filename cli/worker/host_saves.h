@@ -8,7 +8,7 @@
 //                       image    rank; number: offset; text: bytes
 //                       copied   rank; number: the step    its whole image has been sent
 //   launcher ──▶ host   decided  number: 2 * step, plus 1 for yes
-//                       finished number: 1 if it was written
+//                       finished number: 1 if it was written, or the launcher keeps it until it is
 //                       progress                           the disk still writes
 #pragma once
 

@@ -116,8 +116,8 @@ void Saver::save_last(const TrainPosition& position, Executor& executor) {
 }
 
 void Saver::at_step(int64_t step, Executor& executor) {
-  if (!prepared_) prepare(executor);  // here the weights are there, and no step has started
-  look(executor, false);
+  if (!prepared_) prepare(executor);              // here the weights are there, and no step has started
+  look(executor, board_.is_decided_elsewhere());  // the answer may wait for this copy
   if (step == first_step_) return;
   if (board_.saves_before(step, [&](int64_t last) { return is_due(step, last); })) begin(step, executor);
   if (!spec_.async && copying_ < 0 && board_.is_told(board_.saving())) await_writer(-1);
