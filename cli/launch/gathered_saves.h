@@ -20,7 +20,8 @@ namespace trainctl {
 /// When the next save can begin.
 enum class SaveAfter : uint8_t {
   written,  ///< the one before is on the disk: slow disks and links delay the next save, and no step
-  whole,    ///< the launcher has the one before: a step at which a save is due waits for that, so none is left out
+  whole,    ///< the launcher has the one before: the step after a save counts when the launcher has that, and one at
+            ///< which the next is due waits for it, so none is left out
 };
 
 class GatheredSaves {

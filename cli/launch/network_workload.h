@@ -6,6 +6,7 @@
 
 #include "cli/launch/checkpoints.h"
 #include "cli/launch/device_choice.h"
+#include "cli/launch/gathered_saves.h"
 #include "cli/launch/rank_states.h"
 #include "cli/launch/shared_cache.h"
 #include "cli/launch/stopped_ranks.h"
@@ -72,6 +73,7 @@ class NetworkWorkload : public Workload {
   const double flops_;                           ///< of a step, all ranks
   const std::optional<RankClasses> validation_;  ///< of the programs that run beside those of classes_
   Checkpoints checkpoints_;
+  SaveAfter saves_after_ = SaveAfter::written;
   std::vector<int64_t> arena_bytes_;  ///< in host memory
   std::vector<Route> routes_;         ///< for messages through shared memory
   std::vector<CudaDevice> gpus_;      ///< by rank; empty: the ranks run on CPUs

@@ -78,9 +78,11 @@ class SaveBoard {
 
   // Several hosts: a host's board.
 
-  /// From now on decided() answers. Then `due` is asked of each rank, and must be the same on all hosts.
-  void decide_elsewhere() { elsewhere_.store(1, std::memory_order_relaxed); }
+  /// From now on decided() answers. Then `due` is asked of each rank, and must be the same on all hosts. `counts`: the
+  /// step after a save counts when that is finished.
+  void decide_elsewhere(bool counts) { elsewhere_.store(counts ? 2 : 1, std::memory_order_relaxed); }
   bool is_decided_elsewhere() const { return elsewhere_.load(std::memory_order_relaxed) != 0; }
+  bool steps_await_saves() const { return elsewhere_.load(std::memory_order_relaxed) == 2; }
   /// The newest step of which a rank asks; -1: none has.
   int64_t wanted() const { return step_of(wanted_.load(std::memory_order_acquire)); }
   /// The answer. Where it is no, the next save by steps is due as if there had been one: all hosts ask again at the
@@ -178,9 +180,10 @@ class SaveBoard {
   std::atomic<uint64_t> saving_{0}, last_{0};  ///< words of steps; 0: none
   std::atomic<uint64_t> told_{0};
   std::atomic<uint64_t> written_{0}, failed_{0}, written_step_{0};
-  std::atomic<uint64_t> elsewhere_{0}, wanted_{0};  ///< a host's board: whether it is one; the word of a step
-  std::atomic<uint64_t> offered_{0};                ///< word of the step << 2 | set; 0: nothing
-  std::atomic<uint64_t> set_{0};                    ///< of the last offer that was taken, plus 1
+  std::atomic<uint64_t> elsewhere_{0},
+      wanted_{0};                     ///< a host's board: 0: it is none, 2: steps await saves; the word of a step
+  std::atomic<uint64_t> offered_{0};  ///< word of the step << 2 | set; 0: nothing
+  std::atomic<uint64_t> set_{0};      ///< of the last offer that was taken, plus 1
   Position position_;
   std::array<Position, kSets> positions_{};  ///< of what is offered
 };
