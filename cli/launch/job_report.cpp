@@ -44,8 +44,7 @@ JobReport report_of(const PlannedJob& job, bool estimate) {
   if (job.search) report.json["search"] = search_report(*job.search);
   if (estimate || job.spec.launch.machine != "auto" || job.search) add_estimate(job, report);
   report.json["launch"] = launch_report(job.spec, report.classes);
-  if (Json losses = losses_report(job, report.classes); !losses.is_null())
-    report.json["launch"]["losses"] = std::move(losses);
+  if (Json losses = losses_report(job); !losses.is_null()) report.json["launch"]["losses"] = std::move(losses);
   return report;
 }
 

@@ -14,11 +14,11 @@
 namespace trainctl {
 namespace {
 
-/// Of more the pieces are not compared.
+/// Each rank's program is compiled.
 constexpr int kMostRanks = 128;
 
-std::vector<SafetensorsEntry> held_by(const RankClasses& classes, int rank) {
-  const StateImage image(classes.of_rank(rank), StateShare::held);
+std::vector<SafetensorsEntry> held_by(const PlannedJob& job, int rank) {
+  const StateImage image(compile(job, rank), StateShare::held);
   if (image.empty()) return {};
   const std::string& head = image.head();
   const std::span<const uint8_t> bytes(reinterpret_cast<const uint8_t*>(head.data()), head.size());
@@ -27,13 +27,13 @@ std::vector<SafetensorsEntry> held_by(const RankClasses& classes, int rank) {
 
 }  // namespace
 
-nlohmann::ordered_json losses_report(const PlannedJob& job, const RankClasses& classes) {
+nlohmann::ordered_json losses_report(const PlannedJob& job) {
   nlohmann::ordered_json losses;
   if (!job.spec.launch.elastic || !job.spec.launch.has_hosts()) return losses;
   const Cluster cluster = several_hosts(job.spec);
   if (cluster.num_ranks() > kMostRanks) return losses;
   std::vector<std::vector<SafetensorsEntry>> held;
-  for (const RankPlace& place : cluster.places) held.push_back(held_by(classes, place.rank));
+  for (const RankPlace& place : cluster.places) held.push_back(held_by(job, place.rank));
   losses = nlohmann::ordered_json::array();
   for (const RankPlace& lost : cluster.places) {
     if (lost.local_rank != 0) continue;
@@ -51,8 +51,8 @@ nlohmann::ordered_json losses_report(const PlannedJob& job, const RankClasses& c
   return losses;
 }
 
-bool is_each_loss_covered(const PlannedJob& job, const RankClasses& classes) {
-  const nlohmann::ordered_json losses = losses_report(job, classes);
+bool is_each_loss_covered(const PlannedJob& job) {
+  const nlohmann::ordered_json losses = losses_report(job);
   return losses.is_array() &&
          std::all_of(losses.begin(), losses.end(), [](const auto& row) { return row["covered"] == true; });
 }

@@ -182,7 +182,7 @@ void NetworkWorkload::prepare(int attempt, const RunDirectory& directory) {
 SaveAfter NetworkWorkload::save_after() const {
   const TrainSpec& train = job_.spec.train;
   const bool is_needed = is_held() && cluster_.num_hosts() > 1 && train.checkpoint->async && train.sink_steps == 1;
-  return is_needed && !is_each_loss_covered(job_, classes_) ? SaveAfter::whole : SaveAfter::written;
+  return is_needed && !is_each_loss_covered(job_) ? SaveAfter::whole : SaveAfter::written;
 }
 
 std::string NetworkWorkload::for_agents() const {

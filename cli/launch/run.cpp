@@ -211,7 +211,7 @@ void Run::plan_ahead() {
       try {
         return replan_.ahead(std::move(job));
       } catch (const SpecError&) {  // the next one has fewer ranks
-      } catch (const EnvError&) {   // said when the plan is needed, if it is
+      } catch (const EnvError&) {  // said when the plan is needed, if it is
         return;
       }
     }

@@ -123,8 +123,6 @@ void check_state(const RescuedState& rescued, int64_t step, int64_t bytes) {
   CHECK(found == bytes);
 }
 
-nlohmann::ordered_json losses_of(const PlannedJob& job) { return losses_report(job, compile_classes(job)); }
-
 constexpr int64_t kStateBytes = 3 * 4 * (8 * 12 + 12 + 12 + 1);  // weights and two states of adam
 
 }  // namespace
@@ -250,15 +248,21 @@ TEST_CASE("saves: where steps await them, the step after a save counts when the 
 }
 
 TEST_CASE("plan: which losses of a host the others' memory covers, and what moves") {
-  const auto replicas = losses_of(job_of(kData, kTwoHosts));
+  const auto replicas = losses_report(job_of(kData, kTwoHosts));
   REQUIRE(replicas.size() == 2);
   CHECK(replicas[0]["host"] == "a");
   CHECK(replicas[0]["covered"] == true);
   CHECK(replicas[0]["bytes"] == 2 * kStateBytes);
-  const auto shards = losses_of(job_of("{mode: data_parallel, optimizer_shard: {level: 2, min_kb: 0}}", kTwoHosts));
+  const auto shards = losses_report(job_of("{mode: data_parallel, optimizer_shard: {level: 2, min_kb: 0}}", kTwoHosts));
   CHECK(shards[1]["covered"] == false);
   CHECK(shards[1]["missing"].get<std::string>().starts_with("fc"));
-  const auto stages = losses_of(job_of("{mode: semi_auto_parallel, stages: 2}", kTwoHosts));
+  const auto stages = losses_report(job_of("{mode: semi_auto_parallel, stages: 2}", kTwoHosts));
   CHECK(stages[0]["missing"] == "fc1.bias:m");
-  CHECK(losses_of(job_of(kData, "{ranks: 4, hosts: ['a:2', 'b:2'], device: cpu}")).is_null());
+  const auto within = losses_report(
+      job_of("{mode: data_parallel, optimizer_shard: {level: 2, min_kb: 0, within_host: true}}", kTwoHosts));
+  CHECK(within[0]["covered"] == true);
+  CHECK(within[1]["covered"] == true);
+  CHECK(losses_report(job_of(kData, "{ranks: 4, hosts: ['a:2', 'b:2'], device: cpu}")).is_null());
+  CHECK(is_each_loss_covered(job_of(kData, kTwoHosts)));
+  CHECK_FALSE(is_each_loss_covered(job_of("{mode: semi_auto_parallel, stages: 2}", kTwoHosts)));
 }

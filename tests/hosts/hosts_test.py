@@ -388,6 +388,20 @@ def elastic_saved(scene):
     return f"noticed after {max(noticed):.1f} s, {said}"
 
 
+def elastic_within_host(scene):
+    """Shards of the optimizer within each host are no part of the state that a lost host takes with it: however seldom the job saves, it loses a step at most."""
+    process = scene.start("parallel.mode=data_parallel parallel.optimizer_shard.within_host=true launch.elastic=2 train.checkpoint.every_steps=100000 "
+                          "loss=mse optimizer.learning_rate=0.0001")
+    kill_agent(scene.network.hosts["b"])
+    noticed = require_said(scene, process, "has lost its agent; planned anew", within=NOTICED_SECONDS)
+    require_said(scene, process, "2 ranks instead of 4", within=ON_SECONDS)
+    require("comes from the memory of the hosts" in scene.output.read_text(), scene.output.read_text()[-3000:])
+    require(stop(scene, process) == 130, scene.output.read_text()[-3000:])
+    said = require_small_losses(scene, 1)
+    scene.require_nothing_left()
+    return f"noticed after {noticed:.1f} s, {said}"
+
+
 def elastic_rank(scene):
     """A killed rank of an elastic job costs a step at most, however seldom it saves: the agents hold the state of all ranks."""
     process = scene.start("parallel.mode=data_parallel launch.elastic=2 launch.max_restarts=3 train.checkpoint.every_steps=100000 loss=mse optimizer.learning_rate=0.0001")
@@ -488,7 +502,7 @@ def checked_first(scene):
     return f"{said['links'][0]}"
 
 
-CASES = [same_numbers, uneven_hosts, saved_and_resumed, saved_by_signal, restarted, elastic, elastic_saved, elastic_rank, too_few, checked_first, copied, program, killed_rank, killed_agent, killed_launcher, cut_cable, cut_for_good, interrupted, changed_key]
+CASES = [same_numbers, uneven_hosts, saved_and_resumed, saved_by_signal, restarted, elastic, elastic_saved, elastic_within_host, elastic_rank, too_few, checked_first, copied, program, killed_rank, killed_agent, killed_launcher, cut_cable, cut_for_good, interrupted, changed_key]
 
 
 def main():
