@@ -204,7 +204,7 @@ def cut_for_good(scene):
 
 
 def stop(scene, process):
-    pid = subprocess.run(["pgrep", "-f", f"^{scene.trainctl} run .*{scene.logs}"], capture_output=True, text=True, check=True)
+    pid = subprocess.run(["pgrep", "-of", f"^{scene.trainctl} run .*{scene.logs}"], capture_output=True, text=True, check=True)
     os.kill(int(pid.stdout.split()[0]), signal.SIGINT)
     return end_of(process)
 
@@ -274,7 +274,7 @@ def saved_and_resumed(scene):
 def saved_by_signal(scene):
     """SIGUSR1 saves the state of all ranks of all hosts between two steps, and the run goes on."""
     process = scene.start("train.checkpoint.every_steps=1000000")
-    pid = subprocess.run(["pgrep", "-f", f"^{scene.trainctl} run .*{scene.logs}"], capture_output=True, text=True, check=True)
+    pid = subprocess.run(["pgrep", "-of", f"^{scene.trainctl} run .*{scene.logs}"], capture_output=True, text=True, check=True)
     os.kill(int(pid.stdout.split()[0]), signal.SIGUSR1)
     require(eventually(lambda: len(checkpoints(scene)) == 1, 20), "it saves: " + scene.output.read_text())
     before = scene.step()
