@@ -390,7 +390,7 @@ def elastic_saved(scene):
 
 def elastic_within_host(scene):
     """Shards of the optimizer within each host are no part of the state that a lost host takes with it: however seldom the job saves, it loses a step at most."""
-    process = scene.start("parallel.mode=data_parallel parallel.optimizer_shard.within_host=true launch.elastic=2 train.checkpoint.every_steps=100000 "
+    process = scene.start("parallel.mode=data_parallel parallel.optimizer_shard.within_host=true launch.elastic=2 'train.checkpoint={every_steps: 100000}' "
                           "loss=mse optimizer.learning_rate=0.0001")
     kill_agent(scene.network.hosts["b"])
     noticed = require_said(scene, process, "has lost its agent; planned anew", within=NOTICED_SECONDS)
@@ -404,7 +404,7 @@ def elastic_within_host(scene):
 
 def elastic_rank(scene):
     """A killed rank of an elastic job costs a step at most, however seldom it saves: the agents hold the state of all ranks."""
-    process = scene.start("parallel.mode=data_parallel launch.elastic=2 launch.max_restarts=3 train.checkpoint.every_steps=100000 loss=mse optimizer.learning_rate=0.0001")
+    process = scene.start("parallel.mode=data_parallel launch.elastic=2 launch.max_restarts=3 'train.checkpoint={every_steps: 100000}' loss=mse optimizer.learning_rate=0.0001")
     noticed = []
     for number in (1, 2):
         before = scene.step()
