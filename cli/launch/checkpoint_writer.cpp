@@ -88,11 +88,8 @@ class Writer {
  private:
   /// All ranks have copied their part of the save under way.
   bool is_ready() const {
-    const int64_t step = board_.saving();
-    if (step < 0 || !board_.is_told(step)) return false;
-    for (int rank = 0; rank < memory_.num_ranks(); ++rank)
-      if (memory_.status(rank).copied.load(std::memory_order_acquire) != static_cast<uint64_t>(step) + 1) return false;
-    return true;
+    if (board_.saving() < 0 && !board_.take_offer()) return false;
+    return board_.is_told(board_.saving()) && is_copied(memory_);
   }
 
   /// The images stay as they are until the save is finished: what failed is tried again.
@@ -132,8 +129,9 @@ class Writer {
     facts_.position = board_.position();
     Images images;
     int64_t bytes = 0;
-    for (ImageView& view : views_) {
-      images.push_back(view.bytes());
+    const size_t count = views_.size() / (board_.was_offered() ? SaveBoard::kSets : 1);
+    for (size_t i = 0; i < count; ++i) {
+      images.push_back(views_[static_cast<size_t>(board_.set()) * count + i].bytes());
       bytes += static_cast<int64_t>(images.back().size());
     }
     const std::string path = write_checkpoint(directory_, job_, facts_, images, board_.written_bytes);
@@ -179,6 +177,15 @@ class Writer {
 };
 
 }  // namespace
+
+bool is_copied(const SharedMemory& memory) {
+  const SaveBoard& board = memory.saves();
+  const int64_t step = board.saving();
+  if (step < 0 || board.was_offered()) return step >= 0;
+  for (int rank = 0; rank < memory.num_ranks(); ++rank)
+    if (memory.status(rank).copied.load(std::memory_order_acquire) != static_cast<uint64_t>(step) + 1) return false;
+  return true;
+}
 
 CheckpointWriter::CheckpointWriter(const PlannedJob& job, const CheckpointDirectory& directory, int attempt, int run,
                                    std::shared_ptr<SharedMemory> memory, const std::vector<int>& images)

@@ -18,9 +18,13 @@
 
 namespace trainctl {
 
+/// Whether the images of the save under way are whole.
+bool is_copied(const SharedMemory& memory);
+
 class CheckpointWriter {
  public:
-  /// Forks it. `images`: by rank a memfd, which the rank sizes and fills. `attempt` was claimed in `directory`.
+  /// Forks it. `images`: by rank a memfd, which the rank sizes and fills; of several hosts by set (SaveBoard), then by
+  /// rank. `attempt` was claimed in `directory`.
   CheckpointWriter(const PlannedJob& job, const CheckpointDirectory& directory, int attempt, int run,
                    std::shared_ptr<SharedMemory> memory, const std::vector<int>& images);
   /// Leaves it to end by itself.

@@ -126,7 +126,8 @@ void Checkpoints::prepare(int attempt, const RunDirectory& directory, const std:
     if (attempt > 0) find_newest(checkpoints);
     close_images();
     const int tables = job_.tables.empty() ? 0 : job_.plan.servers;
-    for (int image = 0; image < job_.spec.processes() + tables; ++image) {
+    const int sets = job_.spec.launch.has_hosts() ? SaveBoard::kSets : 1;
+    for (int image = 0; image < sets * (job_.spec.processes() + tables); ++image) {
       const int fd = memfd_create("trainctl-state", 0);
       if (fd < 0) throw EnvError(std::string("cannot make memory for checkpoints: ") + std::strerror(errno));
       images_.push_back(fd);
@@ -238,11 +239,9 @@ void Checkpoints::give_up_save() {
 void Checkpoints::watch_disk() {
   const int64_t step = memory_->saves().saving();
   const uint64_t bytes = memory_->saves().written_bytes;
-  bool is_copied = step >= 0;
-  for (int rank = 0; is_copied && rank < memory_->num_ranks(); ++rank)
-    is_copied = memory_->status(rank).copied.load() == static_cast<uint64_t>(step) + 1;
+  const bool is_whole = is_copied(*memory_);
   const auto now = std::chrono::steady_clock::now();
-  if (!is_copied || step != watch_.step) watch_ = {.step = is_copied ? step : -1, .bytes = bytes, .since = now};
+  if (!is_whole || step != watch_.step) watch_ = {.step = is_whole ? step : -1, .bytes = bytes, .since = now};
   if (bytes != watch_.bytes) {
     watch_.bytes = bytes;
     watch_.since = now;

@@ -50,7 +50,8 @@ class Checkpoints {
   void add_to(ProcessCommand& command, int rank) const;
   /// Only how often the run has failed; for ranks of other hosts.
   void add_attempt_to(ProcessCommand& command) const;
-  /// By rank, where the writer finds its state; empty: none is saved.
+  /// Where the writer finds the states: by rank, of several hosts by set (SaveBoard) and then by rank; empty: none is
+  /// saved.
   const std::vector<int>& images() const { return images_; }
   /// Whether the job saves.
   bool are_saved() const { return job_.spec.train.checkpoint.has_value(); }
@@ -78,7 +79,7 @@ class Checkpoints {
   const CheckpointUse use_;
   std::optional<ResumePoint> point_;
   int attempt_ = 0;
-  std::vector<int> images_;  ///< memfds: by rank, then, where there are tables, by server
+  std::vector<int> images_;  ///< memfds: as images(), and, where there are tables, those of servers after the ranks'
   std::function<std::unique_ptr<CheckpointWriter>()> start_writer_;
   std::unique_ptr<CheckpointWriter> writer_;
   std::shared_ptr<SharedMemory> memory_;  ///< of the attempt that writer_ is for

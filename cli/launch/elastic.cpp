@@ -141,8 +141,11 @@ std::string Elastic::progressed(int64_t finished_steps, double seconds) {
   change->paused_seconds = std::max(1e-3, seconds - change->begin_seconds);
   const int64_t redone = change->last_step - change->resumed_step;
   change->redone_seconds = static_cast<double>(redone) * step_seconds_;
-  return fmt::format("{}: {} ranks instead of {}, on after step {}; lost {} and {:.1f} s", change->why, change->ranks,
-                     change->ranks_before, change->resumed_step, steps_text(redone), change->paused_seconds);
+  const std::string ranks = change->ranks == change->ranks_before
+                                ? ""
+                                : fmt::format("{} ranks instead of {}, ", change->ranks, change->ranks_before);
+  return fmt::format("{}: {}on after step {}; lost {} and {:.1f} s", change->why, ranks, change->resumed_step,
+                     steps_text(redone), change->paused_seconds);
 }
 
 std::optional<double> Elastic::goodput() const {
@@ -177,8 +180,8 @@ std::string Elastic::summary() const {
     redone += change.last_step - change.resumed_step;
     paused += change.paused_seconds;
   }
-  return fmt::format("goodput {:.0f} %: hosts changed {} times, {} done again, {:.1f} s without a step",
-                     100 * *goodput(), changes_.size(), steps_text(redone), paused);
+  return fmt::format("goodput {:.0f} %: interrupted {} times, {} done again, {:.1f} s without a step", 100 * *goodput(),
+                     changes_.size(), steps_text(redone), paused);
 }
 
 }  // namespace trainctl

@@ -20,7 +20,7 @@
 
 namespace trainctl {
 
-/// A change of hosts, and what it cost.
+/// A change of hosts, or a restart on the same ones, and what it cost.
 struct HostChange {
   std::string why;  ///< "host b has not answered for 3 s", "host b is back"
   int ranks_before = 0, ranks = 0;

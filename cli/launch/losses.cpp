@@ -1,6 +1,7 @@
 // See the header.
 #include "cli/launch/losses.h"
 
+#include <algorithm>
 #include <nlohmann/json.hpp>
 #include <set>
 #include <string>
@@ -48,6 +49,12 @@ nlohmann::ordered_json losses_report(const PlannedJob& job) {
     losses.push_back(std::move(row));
   }
   return losses;
+}
+
+bool is_each_loss_covered(const PlannedJob& job) {
+  const nlohmann::ordered_json losses = losses_report(job);
+  return losses.is_array() &&
+         std::all_of(losses.begin(), losses.end(), [](const auto& row) { return row["covered"] == true; });
 }
 
 }  // namespace trainctl

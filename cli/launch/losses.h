@@ -12,4 +12,7 @@ namespace trainctl {
 /// with more ranks than are compiled for this.
 nlohmann::ordered_json losses_report(const PlannedJob& job);
 
+/// False also where that report is null.
+bool is_each_loss_covered(const PlannedJob& job);
+
 }  // namespace trainctl

@@ -9,6 +9,7 @@
 #include <sstream>
 
 #include "cli/launch/command_workload.h"
+#include "cli/launch/losses.h"
 #include "cli/render/launch_report.h"
 #include "cli/render/start_up_report.h"
 #include "cli/render/workers_report.h"
@@ -88,6 +89,7 @@ NetworkWorkload::NetworkWorkload(PlannedJob job, Device asked, const CudaDevices
                    options.evaluate ? CheckpointUse::evaluate : CheckpointUse::train),
       loop_(loop),
       states_(classes_) {
+  saves_after_ = save_after();
   start_up_.ended("plan");
   require_indices_in_range(job_);
   require_precision(job_.spec);
@@ -169,7 +171,7 @@ void NetworkWorkload::prepare(int attempt, const RunDirectory& directory) {
   checkpoints_.prepare(attempt, directory, memory_);
   saves_.reset();
   if (has_hosts() && checkpoints_.are_saved())
-    saves_.emplace(memory_, checkpoints_.images(), checkpoints_.first_step());
+    saves_.emplace(memory_, checkpoints_.images(), checkpoints_.first_step(), saves_after_);
   rescued_.reset();
   if (is_held()) rescued_.emplace(job_);
   prepare_batches(job_, checkpoints_.first_step(), *memory_);
@@ -180,6 +182,15 @@ void NetworkWorkload::prepare(int attempt, const RunDirectory& directory) {
   store_access_ = std::make_unique<StoreAccess>(store_->port(), token);
 }
 
+/// A host's loss costs at most the steps since the last save that was due, also where only saves hold its part of the
+/// state; that of the only host ends the run. With sink_steps a save is whole only steps later, and with async: false
+/// steps wait for the disk anyway.
+SaveAfter NetworkWorkload::save_after() const {
+  const TrainSpec& train = job_.spec.train;
+  const bool is_needed = is_held() && cluster_.num_hosts() > 1 && train.checkpoint->async && train.sink_steps == 1;
+  return is_needed && !is_each_loss_covered(job_) ? SaveAfter::whole : SaveAfter::written;
+}
+
 std::string NetworkWorkload::for_agents() const {
   auto routes = nlohmann::ordered_json::array();
   for (const auto& [from, to] : std::set(routes_.begin(), routes_.end())) routes.push_back({from, to});
@@ -187,6 +198,7 @@ std::string NetworkWorkload::for_agents() const {
   const ResumePoint* point = checkpoints_.resumed_from();
   if (checkpoints_.are_saved()) json["saves_from"] = point == nullptr ? -1 : checkpoints_.first_step();
   json["holds"] = is_held();
+  json["steps_await_saves"] = saves_after_ == SaveAfter::whole;
   if (point == nullptr) return json.dump();
   std::ostringstream manifest;
   manifest << std::ifstream(fs::path(point->path) / kManifestName, std::ios::binary).rdbuf();
@@ -402,7 +414,7 @@ std::string NetworkWorkload::write_rescued(const RunDirectory& directory) {
   if (!rescued_ || !rescued_->has_begun()) return "";
   if (!rescued_->is_complete()) {
     const std::string why = rescued_->why().empty() ? "not all of it came in time" : rescued_->why();
-    return "the hosts that are left do not hold the whole state: " + why;
+    return "the hosts do not hold the whole state: " + why;
   }
   const int64_t step = rescued_->step();
   if (step <= std::max(memory_->saves().written_step(), checkpoints_.first_step())) return "";
@@ -410,8 +422,7 @@ std::string NetworkWorkload::write_rescued(const RunDirectory& directory) {
   int64_t bytes = 0;
   for (const auto& image : images) bytes += static_cast<int64_t>(image.size());
   checkpoints_.write(step, rescued_->position(), {images.begin(), images.end()}, directory);
-  return "the state after step " + std::to_string(step) + " comes from the memory of the hosts that are left, " +
-         format_bytes(bytes);
+  return "the state after step " + std::to_string(step) + " comes from the memory of the hosts, " + format_bytes(bytes);
 }
 
 /// What the present attempt has moved within and between hosts, beside what its plan says.

@@ -6,6 +6,7 @@
 
 #include "cli/launch/checkpoints.h"
 #include "cli/launch/device_choice.h"
+#include "cli/launch/gathered_saves.h"
 #include "cli/launch/rank_states.h"
 #include "cli/launch/shared_cache.h"
 #include "cli/launch/stopped_ranks.h"
@@ -58,6 +59,7 @@ class NetworkWorkload : public Workload {
   double share_of_peak(double samples_per_second) const;
   ProcessCommand agents_command(const RankPlace& place, const RunDirectory& directory) const;
   bool is_held() const { return has_hosts() && job_.spec.launch.elastic && checkpoints_.are_saved(); }
+  SaveAfter save_after() const;
   bool has_hosts() const { return job_.spec.launch.has_hosts(); }
   Metrics metrics() const;  ///< of the last finished step
   std::optional<int64_t> stopped_at() const;
@@ -71,6 +73,7 @@ class NetworkWorkload : public Workload {
   const double flops_;                           ///< of a step, all ranks
   const std::optional<RankClasses> validation_;  ///< of the programs that run beside those of classes_
   Checkpoints checkpoints_;
+  SaveAfter saves_after_ = SaveAfter::written;
   std::vector<int64_t> arena_bytes_;  ///< in host memory
   std::vector<Route> routes_;         ///< for messages through shared memory
   std::vector<CudaDevice> gpus_;      ///< by rank; empty: the ranks run on CPUs

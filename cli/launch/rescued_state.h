@@ -1,5 +1,5 @@
-// The launcher's side of cli/worker/held_states.h: when a host is lost, takes the newest whole state from what the
-// ranks of the other hosts hold in memory.
+// The launcher's side of cli/worker/held_states.h: when a rank has failed or a host is lost, takes the newest whole
+// state from what the hosts that still answer hold in memory.
 //
 //   begin ──offers of all hosts──▶ a step that all hold ──▶ fetch the pieces that cover the state ──▶ complete
 //                                  none, or no cover: `why`

@@ -122,12 +122,8 @@ bool Run::change_hosts(const Outcome& outcome) {
   std::string why = elastic_->note_lost(cluster_, outcome.reports);
   if (why.empty() && outcome.exit_code == kExitDone && result.step < result.steps) why = elastic_->take_back();
   if (why.empty()) return false;
-  for (const std::string& line : workload_->finish({})) view_.news(line);
-  try {
-    if (const std::string line = workload_->write_rescued(directory_); !line.empty()) view_.news(line);
-  } catch (const EnvError& error) {
-    view_.notice(std::string("the state in the memory of the hosts that are left cannot be used: ") + error.what());
-  }
+  note_progress();
+  write_rescued();
   const int before = cluster_.num_ranks();
   std::vector<std::string> notices;
   std::string checkpoint;
@@ -166,6 +162,37 @@ bool Run::change_hosts(const Outcome& outcome) {
   view_.notice(why + "; there is no plan for the ranks that are left, at least " +
                std::to_string(spec().launch.elastic->min_ranks) + (fault.empty() ? "" : ":\n" + fault));
   return false;
+}
+
+/// Once the ranks have ended.
+void Run::write_rescued() {
+  for (const std::string& line : workload_->finish({})) view_.news(line);
+  try {
+    if (const std::string line = workload_->write_rescued(directory_); !line.empty()) view_.news(line);
+  } catch (const EnvError& error) {
+    view_.notice(std::string("the state in the memory of the hosts cannot be used: ") + error.what());
+  }
+}
+
+/// A rank has failed, and its host is well: on on the same hosts, from what their agents hold.
+void Run::restart_on_hosts(hosts::AgentRanks& ranks, const std::function<void()>& prepare) {
+  if (!elastic_) return prepare();
+  note_progress();
+  ranks.rescue();
+  write_rescued();
+  prepare();
+  const int count = cluster_.num_ranks();
+  elastic_->changed({.why = "all ranks were started again",
+                     .ranks_before = count,
+                     .ranks = count,
+                     .last_step = std::max(elastic_->last_step(), workload_->first_step()),
+                     .resumed_step = workload_->first_step(),
+                     .begin_seconds = elastic_->last_step_seconds()});
+}
+
+void Run::note_progress() {
+  const std::string line = elastic_->progressed(workload_->result().step, seconds());
+  if (!line.empty()) view_.notice(line);
 }
 
 /// Not before the present hosts have done something.
@@ -266,11 +293,13 @@ Outcome Run::supervise_hosts(Launch& launch) {
   };
   board.kept_bytes = [this] { return spec().has_command() ? std::map<std::string, int64_t>{} : keep_metrics(); };
   board.given = [this] { return workload_->given(); };
-  launch.on_restart = [&, prepare = launch.on_restart](int attempt) {
-    prepare(attempt);
-    follow_board();
-  };
   hosts::AgentRanks ranks(launch, std::move(options), std::move(board), loop_);
+  bool takes_back = false;
+  launch.on_restart = [&, prepare = launch.on_restart](int attempt) {
+    restart_on_hosts(ranks, [&] { prepare(attempt); });
+    follow_board();
+    takes_back = false;  // the ranks that were asked to stop have ended otherwise
+  };
   if (launch.ask_to_stop) launch.ask_to_stop = [&] { ranks.ask_to_stop(); };
   if (launch.progress)
     launch.progress = [&, progress = launch.progress](int rank) {
@@ -279,7 +308,6 @@ Outcome Run::supervise_hosts(Launch& launch) {
       if (seen && !ranks.is_heard(rank)) seen->position ^= ++unheard_;
       return seen;
     };
-  bool takes_back = false;
   launch.on_tick = [&] {
     tick();
     if (!takes_back && is_time_to_take_back()) {
@@ -403,8 +431,7 @@ void Run::tick() {
   if (elastic_) {
     elastic_->look();
     plan_ahead();
-    const std::string line = elastic_->progressed(workload_->result().step, seconds());
-    if (!line.empty()) view_.notice(line);
+    note_progress();
   }
   const bool view_due = view_.tick();
   const bool publish_due = registration_ && Clock::now() - published_ >= kPublish;

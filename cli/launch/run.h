@@ -18,6 +18,7 @@
 #include "cli/launch/workload.h"
 #include "cli/render/run_end.h"
 #include "cli/render/run_view.h"
+#include "launcher/hosts/agent_ranks.h"
 #include "launcher/hosts/copies.h"
 #include "launcher/hosts/transport.h"
 #include "launcher/registry.h"
@@ -60,6 +61,9 @@ class Run {
   Outcome run_on_hosts();
   Outcome supervise_hosts(Launch& launch);
   bool change_hosts(const Outcome& outcome);
+  void write_rescued();
+  void restart_on_hosts(hosts::AgentRanks& ranks, const std::function<void()>& prepare);
+  void note_progress();
   bool is_time_to_take_back() const;
   void plan_ahead();
   std::map<std::string, int64_t> keep_metrics() const;

@@ -53,7 +53,7 @@ class Workload {
   virtual const RankBoard* board() const { return nullptr; }
   /// launch.hosts: decides on saves; null if there are none.
   virtual GatheredSaves* saves() { return nullptr; }
-  /// launch.elastic: takes the state from hosts that are left; null if none is held there.
+  /// launch.elastic: takes the state from hosts that answer; null if none is held there.
   virtual RescuedState* rescued() { return nullptr; }
   /// The ranks have ended: what was rescued becomes the newest checkpoint, if it is newer. Returns what the user should
   /// know of it; may be empty. Throws EnvError.

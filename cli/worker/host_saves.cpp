@@ -20,14 +20,15 @@ constexpr int64_t kPieceBytes = 512 << 10;
 
 }  // namespace
 
-HostSaves::HostSaves(std::shared_ptr<SharedMemory> memory, const std::vector<int>& ranks, int64_t first)
+HostSaves::HostSaves(std::shared_ptr<SharedMemory> memory, const std::vector<int>& ranks, int64_t first,
+                     bool steps_await)
     : memory_(std::move(memory)) {
   for (const int rank : ranks) {
     const int fd = memfd_create("trainctl-state", 0);
     if (fd < 0) throw EnvError(std::string("cannot make memory for checkpoints: ") + std::strerror(errno));
     images_[rank].fd = fd;
   }
-  memory_->saves().decide_elsewhere();
+  memory_->saves().decide_elsewhere(steps_await);
   if (first >= 0) memory_->saves().begin_at(first);
 }
 

@@ -8,7 +8,7 @@
 //                       image    rank; number: offset; text: bytes
 //                       copied   rank; number: the step    its whole image has been sent
 //   launcher ──▶ host   decided  number: 2 * step, plus 1 for yes
-//                       finished number: 1 if it was written
+//                       finished number: 1 if it was written, or the launcher keeps it until it is
 //                       progress                           the disk still writes
 #pragma once
 
@@ -27,8 +27,9 @@ namespace trainctl {
 class HostSaves {
  public:
   /// Makes an image for each of the host's ranks. The run goes on from the state before step `first`; -1: it is new.
-  /// Throws EnvError.
-  HostSaves(std::shared_ptr<SharedMemory> memory, const std::vector<int>& ranks, int64_t first);
+  /// `steps_await`: SaveAfter::whole (cli/launch/gathered_saves.h). Throws EnvError.
+  HostSaves(std::shared_ptr<SharedMemory> memory, const std::vector<int>& ranks, int64_t first,
+            bool steps_await = false);
   ~HostSaves();
   HostSaves(const HostSaves&) = delete;
   HostSaves& operator=(const HostSaves&) = delete;

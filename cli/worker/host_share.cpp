@@ -50,7 +50,8 @@ class SegmentShare : public hosts::HostShare {
     changes_.emplace(*memory_, ranks);
     others_ = std::move(others);
     saves_.reset();
-    if (what.contains("saves_from")) saves_.emplace(memory_, ranks, what.at("saves_from").get<int64_t>());
+    if (what.contains("saves_from"))
+      saves_.emplace(memory_, ranks, what.at("saves_from").get<int64_t>(), what.value("steps_await_saves", false));
     held_.reset();
     if (what.value("holds", false)) held_.emplace(ranks);
     if (!what.contains("resume")) return false;

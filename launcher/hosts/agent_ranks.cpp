@@ -459,12 +459,17 @@ void AgentRanks::look_at_hosts() {
   }
 }
 
-/// Waits for it as long as something comes.
-void AgentRanks::rescue() {
+std::vector<std::vector<int>> AgentRanks::answering() const {
   std::vector<std::vector<int>> answering;
   for (const auto& host : hosts_)
     if (host->link->is_joined() && host->ready) answering.push_back(host->ranks);
-  if (answering.empty() || answering.size() == hosts_.size()) return;
+  return answering;
+}
+
+/// Waits for it as long as something comes.
+void AgentRanks::rescue() {
+  const std::vector<std::vector<int>> answering = this->answering();
+  if (answering.empty()) return;
   double since = now();
   for (auto came = board_.rescue(answering); came && now() - since < kRescueSeconds;) {
     look_at_hosts();
@@ -479,7 +484,7 @@ void AgentRanks::rescue() {
 
 /// Agents delete what is left of the run on their hosts.
 void AgentRanks::end() {
-  rescue();
+  if (answering().size() < hosts_.size()) rescue();
   ending_ = true;
   for (const auto& host : hosts_) send(*host, Kind::end);
   const double deadline = now() + kFarewellSeconds;

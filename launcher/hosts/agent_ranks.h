@@ -43,8 +43,8 @@ struct LauncherBoard {
   /// Whether all gates are to be held, and that they are: no rank has started a step above `highest`.
   std::function<bool()> wants_hold;
   std::function<void(uint64_t highest)> held;
-  /// The ranks have ended, some with their host, and the others' hosts, with these ranks, still answer: takes what they
-  /// hold. It returns a number that grows with what came, and nullopt once nothing more is waited for.
+  /// The ranks have ended, and hosts with these ranks still answer: takes what they hold. It returns a number that
+  /// grows with what came, and nullopt once nothing more is waited for.
   std::function<std::optional<int64_t>(const std::vector<std::vector<int>>& hosts)> rescue;
   /// At the start of an attempt: files of the run's folder that keep so many bytes; what ranks write follows them.
   std::function<std::map<std::string, int64_t>()> kept_bytes;
@@ -88,6 +88,8 @@ class AgentRanks : public RankRunner {
 
   /// See StepGate: all ranks of all hosts end after the same step.
   void ask_to_stop();
+  /// The ranks have ended, and some have failed: takes what the hosts that still answer hold (LauncherBoard::rescue).
+  void rescue();
   /// Whether the rank's host has been heard of lately; if not, nothing is known of its progress.
   bool is_heard(int rank) const;
 
@@ -136,7 +138,7 @@ class AgentRanks : public RankRunner {
   void hold_gates();
   void close_gates();
   void tell_saves();
-  void rescue();
+  std::vector<std::vector<int>> answering() const;
 
   const Launch& launch_;
   const HostsOptions options_;

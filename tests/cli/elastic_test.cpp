@@ -101,5 +101,5 @@ TEST_CASE("elastic: a change costs the time without a step, and the steps that a
   CHECK(report["changes"][0]["redone_seconds"].get<double>() == doctest::Approx(1));
   // From the first step at 10.1 s to 25.1 s, of which 5 s were without a step and 1 s was done again.
   CHECK(report["goodput"].get<double>() == doctest::Approx(9.0 / 15));
-  CHECK(elastic.summary().starts_with("goodput 60 %: hosts changed 1 times, 10 steps done again"));
+  CHECK(elastic.summary().starts_with("goodput 60 %: interrupted 1 times, 10 steps done again"));
 }

@@ -5,6 +5,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <cstring>
 #include <memory>
 #include <string>
@@ -36,12 +37,12 @@ std::string text_of(int fd) {
 
 /// A launcher and hosts with these ranks.
 struct Scene {
-  explicit Scene(std::vector<std::vector<int>> ranks_of_hosts, int64_t first = -1)
+  explicit Scene(std::vector<std::vector<int>> ranks_of_hosts, int64_t first = -1, SaveAfter after = SaveAfter::written)
       : ranks(std::move(ranks_of_hosts)),
         all(static_cast<int>(ranks.front().size() + ranks.back().size())),
         memory(board(all)),
-        images(memories(all)),
-        launcher(memory, images, first < 0 ? 0 : first) {
+        images(memories(SaveBoard::kSets * all)),
+        launcher(memory, images, first < 0 ? 0 : first, after) {
     for (const auto& of_host : ranks) {
       boards.push_back(board(all));
       hosts.push_back(std::make_unique<HostSaves>(boards.back(), of_host, first));
@@ -82,8 +83,16 @@ struct Scene {
     REQUIRE(pwrite(hosts[host]->image(rank), state.data(), state.size(), 0) == static_cast<ssize_t>(state.size()));
     boards[host]->status(rank).copied = static_cast<uint64_t>(step) + 1;
   }
-  bool is_copied(int rank, int64_t step) const {
-    return memory->status(rank).copied == static_cast<uint64_t>(step) + 1;
+  /// All ranks of hosts that have one each, and rank 0 tells.
+  void copy(int64_t step) {
+    for (int rank = 0; rank < all; ++rank)
+      copies(static_cast<size_t>(rank), rank, step, "rank " + std::to_string(rank) + " before " + std::to_string(step));
+    boards[0]->saves().tell(step, {.loss_sum = static_cast<double>(step)});
+    talk();
+  }
+  /// What the writer finds of a rank.
+  std::string written(int rank) const {
+    return text_of(images[static_cast<size_t>(memory->saves().set() * all + rank)]);
   }
 
   const std::vector<std::vector<int>> ranks;
@@ -101,16 +110,18 @@ TEST_CASE("gathered saves: all hosts get one answer, and all images come to the 
   Scene scene({{0, 1}, {2}});
   CHECK(scene.asks(0, 10));
   CHECK(scene.asks(1, 10));
-  CHECK(scene.memory->saves().saving() == 10);
+  CHECK(scene.launcher.gathering() == 10);
   const std::string large(700'000, 'x');  // more than one piece
   scene.copies(0, 0, 10, "state of 0");
   scene.copies(0, 1, 10, large);
   scene.copies(1, 2, 10, "");
   scene.boards[0]->saves().tell(10, {.loss_sum = 1.5});
+  CHECK_FALSE(scene.memory->saves().take_offer());
   scene.talk();
-  CHECK(text_of(scene.images[0]) == "state of 0");
-  CHECK(text_of(scene.images[1]) == large);
-  for (int rank = 0; rank < 3; ++rank) CHECK(scene.is_copied(rank, 10));
+  REQUIRE(scene.memory->saves().take_offer());
+  CHECK(scene.written(0) == "state of 0");
+  CHECK(scene.written(1) == large);
+  CHECK(scene.memory->saves().saving() == 10);
   CHECK(scene.memory->saves().is_told(10));
   CHECK(scene.memory->saves().position().loss_sum == 1.5);
 }
@@ -123,7 +134,12 @@ TEST_CASE("gathered saves: while a save is written the next is refused, and aske
   CHECK_FALSE(scene.asks(1, 20));
   CHECK_FALSE(scene.launcher.wants_hold());
   scene.memory->status(0).finished_steps = 21;
-  scene.memory->saves().finished(true);  // by the process that writes
+  scene.copy(10);
+  CHECK(scene.boards[1]->saves().saving() == 10);  // offered
+  REQUIRE(scene.memory->saves().take_offer());     // by the process that writes
+  scene.talk();
+  CHECK(scene.boards[1]->saves().saving() == 10);
+  scene.memory->saves().finished(true);
   scene.talk();
   CHECK(scene.boards[0]->saves().written() == 1);
   CHECK(scene.boards[1]->saves().saving() == -1);
@@ -144,9 +160,9 @@ TEST_CASE("gathered saves: a save at any time is one that all gates are held for
   scene.memory->status(0).finished_steps = 41;
   CHECK(scene.launcher.wants_hold());
   scene.launcher.held(40);
-  CHECK(scene.memory->saves().saving() == -1);
+  CHECK(scene.launcher.gathering() == -1);
   scene.launcher.held(42);
-  CHECK(scene.memory->saves().saving() == 42);
+  CHECK(scene.launcher.gathering() == 42);
   CHECK_FALSE(scene.launcher.wants_hold());
 }
 
@@ -159,15 +175,60 @@ TEST_CASE("gathered saves: an image that changes its size has the new one, and n
     scene.copies(1, 1, step, "b");
     scene.boards[0]->saves().tell(step, {});
     scene.talk();
-    CHECK(text_of(scene.images[0]) == (step == 10 ? "a longer state" : "short"));
-    CHECK(scene.is_copied(0, step));
+    REQUIRE(scene.memory->saves().take_offer());
+    CHECK(scene.written(0) == (step == 10 ? "a longer state" : "short"));
+    CHECK(scene.written(1) == "b");
     scene.memory->saves().finished(true);
     scene.talk();
   }
 }
 
+TEST_CASE("gathered saves: where saves must not be left out, a due step waits until the launcher has the save before") {
+  Scene scene({{0}, {1}}, -1, SaveAfter::whole);
+  CHECK(scene.asks(0, 10));
+  CHECK(scene.asks(1, 10));
+  std::atomic<bool> is_answered = false;
+  std::thread rank([&] { is_answered = scene.boards[0]->saves().saves_before(11, [](int64_t) { return true; }); });
+  for (int i = 0; i < 50; ++i) {
+    scene.talk();
+    usleep(1000);
+  }
+  CHECK_FALSE(is_answered);
+  scene.copies(0, 0, 10, "a");
+  scene.boards[0]->saves().tell(10, {});
+  scene.talk();
+  CHECK_FALSE(is_answered);
+  scene.copies(1, 1, 10, "b");
+  scene.talk();
+  rank.join();
+  CHECK(is_answered);
+  CHECK(scene.launcher.gathering() == 11);
+}
+
+TEST_CASE("gathered saves: no step waits for the disk, which gets the newest whole save") {
+  Scene scene({{0}, {1}}, -1, SaveAfter::whole);
+  for (const int64_t step : {1, 2, 3, 4, 5}) {
+    CHECK(scene.asks(0, step));
+    CHECK(scene.asks(1, step));
+    scene.copy(step);
+    if (step == 1) REQUIRE(scene.memory->saves().take_offer());  // the disk is slow from here on
+    CHECK(scene.written(0) == "rank 0 before 1");
+  }
+  CHECK(scene.asks(0, 6));  // and the host of rank 1 is lost before it has sent its state
+  scene.copies(0, 0, 6, "half of a save");
+  scene.talk();
+  scene.memory->saves().finished(true);
+  REQUIRE(scene.memory->saves().take_offer());
+  CHECK(scene.memory->saves().saving() == 5);
+  CHECK(scene.memory->saves().position().loss_sum == 5);
+  for (int one = 0; one < 2; ++one) CHECK(scene.written(one) == "rank " + std::to_string(one) + " before 5");
+  scene.memory->saves().finished(true);
+  CHECK_FALSE(scene.memory->saves().take_offer());
+}
+
 TEST_CASE("gathered saves: what no host says is refused") {
   Scene scene(std::vector<std::vector<int>>{{0}, {1}});
+  CHECK(scene.asks(0, 10));
   const auto takes = [&](hosts::SaveWord word) { return scene.launcher.take(word, {1}); };
   CHECK_FALSE(takes({.name = "wanted", .number = -1}));
   CHECK_FALSE(takes({.name = "told", .number = 1, .text = "short"}));

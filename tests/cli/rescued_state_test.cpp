@@ -2,17 +2,23 @@
 #include "cli/launch/rescued_state.h"
 
 #include <doctest/doctest.h>
+#include <sys/mman.h>
 #include <unistd.h>
 
+#include <atomic>
+#include <chrono>
 #include <cstring>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <stdexcept>
+#include <thread>
 
 #include "cli/launch/losses.h"
 #include "cli/worker/held_states.h"
+#include "engine/runtime/comm/shared_memory.h"
 #include "engine/spec/parse.h"
 #include "engine/train/checkpoint/held_state.h"
+#include "engine/train/checkpoint/saver.h"
 #include "engine/train/job.h"
 
 using namespace trainctl;
@@ -208,6 +214,39 @@ TEST_CASE("held state: words that no host says are refused") {
   CHECK_FALSE(rescued.take({.name = "held_end", .rank = 2}, {2, 3}));
 }
 
+TEST_CASE("saves: where steps await them, the step after a save counts when the launcher has that save") {
+  const PlannedJob job = job_of("{mode: data_parallel, optimizer_shard: {level: 2, min_kb: 0}}", kTwoHosts);
+  for (const bool awaits : {false, true}) {
+    const auto memory = SharedMemory::create(std::vector<int64_t>(4, 0));
+    const Program program = compile(job, 0);
+    Arena arena(program);
+    Saver saver(job, program, *memory, memfd_create("test", MFD_CLOEXEC), {});
+    std::atomic<int64_t> counted = 0;
+    TrainHooks hooks;
+    hooks.on_step = [&](const StepReport& report) { counted = report.run_step; };
+    saver.add_to(hooks);
+    SaveBoard& board = memory->saves();
+    board.decide_elsewhere(awaits);
+    board.decided(1, true);
+    hooks.at_step(0, arena);
+    TrainPosition position;
+    position.step = 1;
+    hooks.reported(position);
+    hooks.at_step(1, arena);
+    CHECK(memory->status(0).copied == 2);  // it is on the way while the step runs
+    CHECK(board.is_told(1));
+    StepReport report;
+    report.run_step = 2;
+    std::thread rank([&] { hooks.on_step(report); });
+    for (int i = 0; i < 50 && counted == 0; ++i) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    CHECK(counted == (awaits ? 0 : 2));
+    board.finished(true);
+    board.decided(2, true);  // at once: a rank of another host is at the next save
+    rank.join();
+    CHECK(counted == 2);
+  }
+}
+
 TEST_CASE("plan: which losses of a host the others' memory covers, and what moves") {
   const auto replicas = losses_report(job_of(kData, kTwoHosts));
   REQUIRE(replicas.size() == 2);
@@ -219,5 +258,11 @@ TEST_CASE("plan: which losses of a host the others' memory covers, and what move
   CHECK(shards[1]["missing"].get<std::string>().starts_with("fc"));
   const auto stages = losses_report(job_of("{mode: semi_auto_parallel, stages: 2}", kTwoHosts));
   CHECK(stages[0]["missing"] == "fc1.bias:m");
+  const auto within = losses_report(
+      job_of("{mode: data_parallel, optimizer_shard: {level: 2, min_kb: 0, within_host: true}}", kTwoHosts));
+  CHECK(within[0]["covered"] == true);
+  CHECK(within[1]["covered"] == true);
   CHECK(losses_report(job_of(kData, "{ranks: 4, hosts: ['a:2', 'b:2'], device: cpu}")).is_null());
+  CHECK(is_each_loss_covered(job_of(kData, kTwoHosts)));
+  CHECK_FALSE(is_each_loss_covered(job_of("{mode: semi_auto_parallel, stages: 2}", kTwoHosts)));
 }

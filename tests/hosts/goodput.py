@@ -59,7 +59,7 @@ def trained(scene, names, every, how, seconds, chance):
         fail(scene.network.hosts[last], how)
         failures += 1
     took, steps = time.monotonic() - begin, scene.step() - first
-    pid = subprocess.run(["pgrep", "-f", f"^{scene.trainctl} run .*{scene.logs}"], capture_output=True, text=True, check=True).stdout.split()[0]
+    pid = subprocess.run(["pgrep", "-of", f"^{scene.trainctl} run .*{scene.logs}"], capture_output=True, text=True, check=True).stdout.split()[0]
     os.kill(int(pid), signal.SIGINT)
     require(process.wait(120) == 130, scene.output.read_text()[-3000:])
     outcome = json.loads((scene.logs / "1/outcome.json").read_text())

@@ -137,7 +137,7 @@ def interrupt(scene, process, random):
 
 def save_and_interrupt(scene, process, random):
     """A save on request in the moment before the end."""
-    pid = subprocess.run(["pgrep", "-f", f"^{scene.trainctl} run .*{scene.logs}"], capture_output=True, text=True, check=True).stdout.split()[0]
+    pid = subprocess.run(["pgrep", "-of", f"^{scene.trainctl} run .*{scene.logs}"], capture_output=True, text=True, check=True).stdout.split()[0]
     os.kill(int(pid), signal.SIGUSR1)
     time.sleep(random.uniform(0, 0.05))
     require(stop(scene, process) == 130, scene.output.read_text()[-1500:])

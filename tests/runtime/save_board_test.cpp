@@ -168,3 +168,33 @@ TEST_CASE("a resumed run asks what is due since the step that it began at") {
   }));
   CHECK(asked == 40);
 }
+
+TEST_CASE("of saves that are offered the writer takes the newest, and no set that it writes or that is offered is free") {
+  SaveBoard board;
+  CHECK_FALSE(board.take_offer());
+  CHECK_FALSE(board.was_offered());
+  CHECK(board.free_set() == 0);
+  board.offer(7, 0, {.loss_sum = 7});
+  CHECK(board.is_busy());
+  CHECK(board.saving() == -1);
+  CHECK(board.free_set() == 1);
+  REQUIRE(board.take_offer());
+  CHECK(board.saving() == 7);
+  CHECK(board.set() == 0);
+  board.offer(8, 1, {.loss_sum = 8});
+  CHECK(board.free_set() == 2);
+  board.offer(9, 2, {.loss_sum = 9});
+  CHECK(board.free_set() == 1);
+  CHECK(board.saving() == 7);
+  board.finished(true);
+  CHECK(board.written_step() == 7);
+  REQUIRE(board.take_offer());
+  CHECK(board.was_offered());
+  CHECK(board.saving() == 9);
+  CHECK(board.is_told(9));
+  CHECK(board.position().loss_sum == 9);
+  CHECK(board.set() == 2);
+  board.finished(true);
+  CHECK_FALSE(board.is_busy());
+  CHECK_FALSE(board.take_offer());
+}

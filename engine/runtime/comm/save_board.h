@@ -12,9 +12,14 @@
 //
 // On several hosts the launcher decides, and each host's board has its answers. A rank asks it only at a step at which
 // all ranks ask, whatever their host (a multiple of train.checkpoint's steps, the end), and waits for the answer. For a
-// save at any other time the launcher holds the gates (step_gate.h) and answers before it releases them.
+// save at any other time the launcher holds the gates (step_gate.h) and answers before it releases them. The launcher
+// gathers the ranks' images itself, in one of kSets sets of memory, and offers what is whole to the writer:
+//
+//   launcher   offer(s, set)          in place of a save that was offered before and is not taken
+//   writer     take_offer             it is the save under way, and then `finished`
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <atomic>
 #include <chrono>
@@ -73,9 +78,11 @@ class SaveBoard {
 
   // Several hosts: a host's board.
 
-  /// From now on decided() answers. Then `due` is asked of each rank, and must be the same on all hosts.
-  void decide_elsewhere() { elsewhere_.store(1, std::memory_order_relaxed); }
+  /// From now on decided() answers. Then `due` is asked of each rank, and must be the same on all hosts. `counts`: the
+  /// step after a save counts when that is finished.
+  void decide_elsewhere(bool counts) { elsewhere_.store(counts ? 2 : 1, std::memory_order_relaxed); }
   bool is_decided_elsewhere() const { return elsewhere_.load(std::memory_order_relaxed) != 0; }
+  bool steps_await_saves() const { return elsewhere_.load(std::memory_order_relaxed) == 2; }
   /// The newest step of which a rank asks; -1: none has.
   int64_t wanted() const { return step_of(wanted_.load(std::memory_order_acquire)); }
   /// The answer. Where it is no, the next save by steps is due as if there had been one: all hosts ask again at the
@@ -84,14 +91,6 @@ class SaveBoard {
     if (saves) saving_.store(word(step), std::memory_order_relaxed);
     last_.store(word(step), std::memory_order_relaxed);
     decisions_[static_cast<size_t>(step) % kAhead].store(word(step) << 1 | (saves ? 1 : 0), std::memory_order_release);
-  }
-
-  /// The launcher's: begins a save for all hosts, unless one is under way.
-  bool begin(int64_t step) {
-    uint64_t idle = 0;
-    if (!saving_.compare_exchange_strong(idle, word(step), std::memory_order_acq_rel)) return false;
-    last_.store(word(step), std::memory_order_relaxed);
-    return true;
   }
 
   /// The step before which the state is being saved; -1: no save is under way.
@@ -108,6 +107,39 @@ class SaveBoard {
   /// Complete once it was told of the step that is being saved.
   bool is_told(int64_t step) const { return told_.load(std::memory_order_acquire) == word(step); }
   const Position& position() const { return position_; }
+
+  // Several hosts: the launcher's board. One process offers, another takes, between two saves.
+
+  static constexpr int kSets = 3;  ///< one is written, one is offered, one is filled
+  /// The images of a set are whole.
+  void offer(int64_t step, int set, const Position& position) {
+    positions_[static_cast<size_t>(set)] = position;
+    offered_.store(word(step) << 2 | static_cast<uint64_t>(set), std::memory_order_seq_cst);
+  }
+  /// False: nothing is offered. A writer that is killed in here leaves what another can take or finish.
+  bool take_offer() {
+    for (uint64_t seen = offered_.load(); seen != 0;) {
+      set_.store((seen & 3) + 1);
+      position_ = positions_[seen & 3];
+      told_.store(seen >> 2);
+      saving_.store(seen >> 2);
+      if (offered_.compare_exchange_strong(seen, 0)) return true;  // else a newer one is offered
+    }
+    return false;
+  }
+  /// Whether the save under way was offered: its images are whole.
+  bool was_offered() const { return set_.load() != 0; }
+  /// Where they are.
+  int set() const { return std::max(0, static_cast<int>(set_.load()) - 1); }
+  /// One that neither is offered nor written.
+  int free_set() const {
+    const uint64_t offered = offered_.load();  // before saving_: what is taken meanwhile counts twice
+    const int written = saving() >= 0 ? set() : -1;
+    for (int one = 0;; ++one)
+      if (one != written && (offered == 0 || static_cast<uint64_t>(one) != (offered & 3))) return one;
+  }
+  /// Whether something is offered, or written.
+  bool is_busy() const { return offered_.load() != 0 || saving() >= 0; }
 
   /// The writer: the save under way is on disk, or given up.
   void finished(bool written) {
@@ -148,8 +180,12 @@ class SaveBoard {
   std::atomic<uint64_t> saving_{0}, last_{0};  ///< words of steps; 0: none
   std::atomic<uint64_t> told_{0};
   std::atomic<uint64_t> written_{0}, failed_{0}, written_step_{0};
-  std::atomic<uint64_t> elsewhere_{0}, wanted_{0};  ///< a host's board: whether it is one; the word of a step
+  std::atomic<uint64_t> elsewhere_{0},
+      wanted_{0};                     ///< a host's board: 0: it is none, 2: steps await saves; the word of a step
+  std::atomic<uint64_t> offered_{0};  ///< word of the step << 2 | set; 0: nothing
+  std::atomic<uint64_t> set_{0};      ///< of the last offer that was taken, plus 1
   Position position_;
+  std::array<Position, kSets> positions_{};  ///< of what is offered
 };
 
 }  // namespace trainctl

@@ -107,7 +107,7 @@ void Saver::save(const TrainPosition& position, Executor& executor) {
   position_ = position;
   begin(position.step, executor);
   look(executor, true);
-  if (!spec_.async) await_writer(-1);
+  if (!spec_.async) await_begun();
 }
 
 void Saver::save_last(const TrainPosition& position, Executor& executor) {
@@ -120,14 +120,14 @@ void Saver::at_step(int64_t step, Executor& executor) {
   look(executor, false);
   if (step == first_step_) return;
   if (board_.saves_before(step, [&](int64_t last) { return is_due(step, last); })) begin(step, executor);
-  if (!spec_.async && copying_ < 0 && board_.is_told(board_.saving())) await_writer(-1);
+  if (!spec_.async && copying_ < 0 && board_.is_told(board_.saving())) await_begun();
 }
 
 /// The last state is saved too, unless it is the one that the run began with.
 void Saver::at_end(int64_t step, Executor& executor) {
   if (!prepared_ || step == first_step_) return;
   look(executor, true);
-  if (!await_writer(step)) return;
+  if (!await_writer([&](int64_t saving) { return saving != step; })) return;
   if (board_.saves_before(step, [&](int64_t last) { return last != step; })) begin(step, executor);
   look(executor, true);
 }
@@ -165,10 +165,10 @@ void Saver::begin(int64_t step, Executor& executor) {
   last_ = Clock::now();
   lost_seconds_ = 0;
   tell();
-  if (copy_too_) copy_too_(copied_too_ >= 0 && board_.written_step() == copied_too_);
-  copied_too_ = step;
+  if (copy_too_) copy_too_(begun_ >= 0 && board_.written_step() == begun_);
+  begun_ = step;
   executor.begin_copy();
-  look(executor, !spec_.async);
+  look(executor, !spec_.async || board_.steps_await_saves());
 }
 
 /// Whether the copy is complete; then the writer may read it.
@@ -184,11 +184,15 @@ void Saver::look(Executor& executor, bool wait) {
 void Saver::on_step(const StepReport& report) {
   constexpr double kSmoothing = 0.1;
   if (!tells_) return;
-  if (copying_ < 0) {
+  const bool awaits = board_.steps_await_saves() && board_.saving() == begun_ && begun_ >= 0;
+  if (copying_ < 0 && !awaits) {
     usual_seconds_ += (report.seconds - usual_seconds_) * (usual_seconds_ == 0 ? 1 : kSmoothing);
     return;
   }
-  lost_seconds_ += std::max(0.0, report.seconds - usual_seconds_);
+  const Clock::time_point before = Clock::now();
+  if (awaits) await_begun();
+  const double waited = std::chrono::duration<double>(Clock::now() - before).count();
+  lost_seconds_ += std::max(0.0, report.seconds - usual_seconds_) + waited;
   board_.cost_ns.store(static_cast<uint64_t>(lost_seconds_ * 1e9), std::memory_order_relaxed);
 }
 
@@ -201,11 +205,16 @@ void Saver::tell() {
   if (tells_ && board_.saving() == position_.step) board_.tell(position_.step, board_position(position_, validation_));
 }
 
-/// Waits until no save is under way but that of `step`. False if the writer has stopped writing.
-bool Saver::await_writer(int64_t step) {
+/// Ranks that have no more to do with this one's save may be at the next one.
+void Saver::await_begun() {
+  await_writer([this](int64_t saving) { return saving == begun_; });
+}
+
+/// Waits until no such save is under way. False if the writer has stopped writing.
+bool Saver::await_writer(const std::function<bool(int64_t step)>& is_awaited) {
   const auto is_busy = [&] {
     const int64_t saving = board_.saving();
-    return saving >= 0 && saving != step;
+    return saving >= 0 && is_awaited(saving);
   };
   if (!is_busy()) return true;
   uint64_t bytes = board_.written_bytes;

@@ -66,7 +66,8 @@ class Saver {
   void begin(int64_t step, Executor& executor);
   void look(Executor& executor, bool wait);
   void tell();
-  bool await_writer(int64_t step);
+  void await_begun();
+  bool await_writer(const std::function<bool(int64_t step)>& is_awaited);
 
   const PlannedJob& job_;
   const Program& program_;
@@ -83,7 +84,7 @@ class Saver {
   ValidationReport validation_;  ///< the last one
   int64_t best_step_ = -1;       ///< of the best value of keep_best, if this attempt had it
   std::function<void(bool follows_save)> copy_too_;
-  int64_t copied_too_ = -1;  ///< the step of the last such save; -1: there was none
+  int64_t begun_ = -1;  ///< the step of the last save; -1: there was none
   bool prepared_ = false;
   bool asks_ = false;     ///< it has asked the launcher for a save, which has not begun
   int64_t copying_ = -1;  ///< the step whose state is being copied
