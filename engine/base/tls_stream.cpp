@@ -22,6 +22,7 @@ namespace trainctl {
 namespace {
 
 constexpr const char* kIdentity = "trainctl";
+constexpr size_t kReadAheadBytes = size_t{128} << 10;
 
 std::chrono::steady_clock::time_point after(double seconds) {
   const auto wait = std::chrono::duration<double>(seconds);
@@ -67,6 +68,8 @@ SSL_CTX* new_context(const std::string& token, bool accepts) {
   SSL_CTX_set_options(context, SSL_OP_IGNORE_UNEXPECTED_EOF);
   SSL_CTX_set_mode(context, SSL_MODE_ENABLE_PARTIAL_WRITE | SSL_MODE_ACCEPT_MOVING_WRITE_BUFFER);
   SSL_CTX_set_num_tickets(context, 0);
+  SSL_CTX_set_read_ahead(context, 1);  // several records by one call of the kernel, not two calls for each
+  SSL_CTX_set_default_read_buffer_len(context, kReadAheadBytes);
   SSL_CTX_set_ex_data(context, token_index(), const_cast<std::string*>(&token));
   if (accepts) {
     SSL_CTX_set_psk_server_callback(context, server_key);
