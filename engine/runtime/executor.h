@@ -82,6 +82,18 @@ class Executor {
   virtual void read(int64_t offset, void* to, int64_t bytes) = 0;
   virtual void write(int64_t offset, const void* from, int64_t bytes) = 0;
 
+  // What host and device exchange in every step, without waiting for each copy. No step is unfinished meanwhile.
+
+  /// begin_write and begin_read will use this memory, which a device reaches faster if it knows that. It must outlive
+  /// the executor.
+  virtual void use_often(std::span<std::byte>) {}
+  /// As write, for the step that is started next; `from` must not change until that is finished.
+  virtual void begin_write(int64_t offset, const void* from, int64_t bytes) { write(offset, from, bytes); }
+  /// As read; `to` has the bytes once wait_read has returned. Reads end in the order in which they began.
+  virtual void begin_read(int64_t offset, void* to, int64_t bytes) { read(offset, to, bytes); }
+  /// For the oldest read that has not been waited for.
+  virtual void wait_read() {}
+
   /// Once, before begin_copy: what it copies and where to. The memory at `to` must outlive the executor.
   virtual void prepare_copy(const std::vector<StateCopy>& copies, std::byte* to) = 0;
   /// Copies those ranges as they are after all started steps, beside the steps that follow. The copy before it must be

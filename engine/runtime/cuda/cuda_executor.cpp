@@ -12,6 +12,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <deque>
 #include <numeric>
 #include <thread>
 
@@ -68,6 +69,10 @@ class CudaExecutor final : public Executor {
   const InputLayout& inputs() const override { return inputs_; }
   void read(int64_t offset, void* to, int64_t bytes) override;
   void write(int64_t offset, const void* from, int64_t bytes) override;
+  void use_often(std::span<std::byte> memory) override;
+  void begin_write(int64_t offset, const void* from, int64_t bytes) override;
+  void begin_read(int64_t offset, void* to, int64_t bytes) override;
+  void wait_read() override;
   void prepare_copy(const std::vector<StateCopy>& copies, std::byte* to) override;
   void begin_copy() override;
   bool is_copied(bool wait) override;
@@ -121,6 +126,8 @@ class CudaExecutor final : public Executor {
   uint64_t started_ = 0, finished_ = 0;  ///< steps
   std::vector<uint32_t> step_of_slot_;   ///< StepScalars::step
   std::unique_ptr<StateCopier> copier_;
+  std::vector<std::byte*> registered_;  ///< memory of others that is pinned
+  std::deque<Event> reads_;             ///< each is done when its bytes are there
 };
 
 /// For each number the minimum over all ranks: what every rank can do. Collective over all ranks.
@@ -211,6 +218,7 @@ CudaExecutor::~CudaExecutor() {
   if (device_is_lost) return;
   copier_.reset();
   cudaDeviceSynchronize();
+  for (std::byte* memory : registered_) cudaHostUnregister(memory);
   graphs_.reset();  // before the communicator, which waits for them
   peers_.reset();
 }
@@ -423,6 +431,39 @@ void CudaExecutor::write(int64_t offset, const void* from, int64_t bytes) {
       cudaMemcpyAsync(arena_ + offset, from, static_cast<size_t>(bytes), cudaMemcpyHostToDevice, step_->compute()),
       "cudaMemcpy into the arena");
   synchronize();
+}
+
+/// Memory that cannot be pinned, because of a limit or since others have done it, is copied as it is.
+void CudaExecutor::use_often(std::span<std::byte> memory) {
+  use_device();
+  if (cudaHostRegister(memory.data(), memory.size(), cudaHostRegisterPortable) == cudaSuccess) {
+    registered_.push_back(memory.data());
+  } else {
+    cudaGetLastError();
+  }
+}
+
+/// On the stream of the inputs, for which the step waits.
+void CudaExecutor::begin_write(int64_t offset, const void* from, int64_t bytes) {
+  check(offset >= 0 && bytes >= 0 && offset + bytes <= arena_bytes_, "writes must stay inside the arena");
+  check(started_ == finished_, "what a step writes is written when it is finished");
+  cuda_check(cudaMemcpyAsync(arena_ + offset, from, static_cast<size_t>(bytes), cudaMemcpyHostToDevice, copy_.get()),
+             "cudaMemcpy into the arena");
+}
+
+void CudaExecutor::begin_read(int64_t offset, void* to, int64_t bytes) {
+  check(offset >= 0 && bytes >= 0 && offset + bytes <= arena_bytes_, "reads must stay inside the arena");
+  check(started_ == finished_, "what a step writes is read when it is finished");
+  cuda_check(cudaMemcpyAsync(to, arena_ + offset, static_cast<size_t>(bytes), cudaMemcpyDeviceToHost, copy_.get()),
+             "cudaMemcpy from the arena");
+  reads_.push_back(make_event());
+  cuda_check(cudaEventRecord(reads_.back().get(), copy_.get()), "cudaEventRecord");
+}
+
+void CudaExecutor::wait_read() {
+  check(!reads_.empty(), "a read has begun before it is waited for");
+  cuda_check(cudaEventSynchronize(reads_.front().get()), "cudaEventSynchronize");
+  reads_.pop_front();
 }
 
 void CudaExecutor::prepare_copy(const std::vector<StateCopy>& copies, std::byte* to) {

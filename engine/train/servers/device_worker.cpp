@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "engine/base/error.h"
+#include "engine/base/round_up.h"
 
 namespace trainctl::servers {
 namespace {
@@ -108,6 +109,7 @@ class DeviceWorker final : public Executor {
       for (const Operand& out : i.outputs)
         if (!windows_.empty() && out.tensor == "clip_norm" && i.opcode != Opcode::recv)
           results_.push_back({out.offset, out.bytes()});
+    for (const std::span<std::byte> memory : exchanged()) inner_->use_often(memory);
   }
 
   const InputLayout& inputs() const override { return inputs_; }
@@ -123,9 +125,9 @@ class DeviceWorker final : public Executor {
     step_ = scalars.step + 1;
     for (const Range& window : windows_) to_device(window);
     for (const Instruction* pull : pulls_) {
-      const Operand& weights = pull->outputs[0];
-      told(*pull, [&] { comm_.recv(pull->peer, mirror_.data() + weights.offset, weights.bytes()); });
-      to_device({weights.offset, weights.bytes()});
+      const Range weights = range_of(pull->outputs[0]);
+      told(*pull, [&] { comm_.recv(pull->peer, mirror_.data() + weights.offset, weights.bytes); });
+      to_device(weights);  // while the next one comes
     }
     inner_->start_step(inputs, scalars);
   }
@@ -133,14 +135,17 @@ class DeviceWorker final : public Executor {
   float finish_step(std::span<float> metrics) override {
     std::vector<float> reported(1 + program_.metrics.size());
     reported[0] = inner_->finish_step(std::span(reported).subspan(1));
+    // What is there already is sent while the rest comes.
+    for (const Instruction* push : pushes_) begin_from_device(range_of(push->inputs[0]));
+    for (const Range& result : results_) begin_from_device(result);
     for (const Instruction* push : pushes_) {
-      const Operand& gradients = push->inputs[0];
-      from_device({gradients.offset, gradients.bytes()});
+      inner_->wait_read();
+      const Range gradients = range_of(push->inputs[0]);
       told(*push, [&] {
-        sent_.emplace_back(push->peer, comm_.send(push->peer, mirror_.data() + gradients.offset, gradients.bytes()));
+        sent_.emplace_back(push->peer, comm_.send(push->peer, mirror_.data() + gradients.offset, gradients.bytes));
       });
     }
-    for (const Range& result : results_) from_device(result);
+    for (size_t i = 0; i < results_.size(); ++i) inner_->wait_read();
     // The next step overwrites what was sent.
     for (const auto& [peer, sequence] : sent_) comm_.wait_send(peer, sequence);
     sent_.clear();
@@ -161,8 +166,39 @@ class DeviceWorker final : public Executor {
   }
 
  private:
-  void to_device(const Range& range) { inner_->write(range.offset, mirror_.data() + range.offset, range.bytes); }
-  void from_device(const Range& range) { inner_->read(range.offset, mirror_.data() + range.offset, range.bytes); }
+  static Range range_of(const Operand& operand) { return {operand.offset, operand.bytes()}; }
+  void to_device(const Range& range) { inner_->begin_write(range.offset, mirror_.data() + range.offset, range.bytes); }
+  void begin_from_device(const Range& range) {
+    inner_->begin_read(range.offset, mirror_.data() + range.offset, range.bytes);
+  }
+
+  /// The pages of the mirror that are exchanged, in pieces that have none in common.
+  std::vector<std::span<std::byte>> exchanged() const {
+    constexpr int64_t kPage = 4096;
+    const auto before = static_cast<int64_t>(reinterpret_cast<uintptr_t>(mirror_.data()) % kPage);
+    std::vector<Range> ranges = windows_;
+    ranges.insert(ranges.end(), results_.begin(), results_.end());
+    for (const Instruction* pull : pulls_) ranges.push_back(range_of(pull->outputs[0]));
+    for (const Instruction* push : pushes_) ranges.push_back(range_of(push->inputs[0]));
+    std::sort(ranges.begin(), ranges.end(), [](const Range& a, const Range& b) { return a.offset < b.offset; });
+    std::vector<std::span<std::byte>> pieces;
+    int64_t begin = 0, end = 0;
+    const auto add = [&] {
+      if (end > begin) pieces.push_back(mirror_.subspan(static_cast<size_t>(begin), static_cast<size_t>(end - begin)));
+    };
+    for (const Range& range : ranges) {
+      const int64_t first = std::max((range.offset + before) / kPage * kPage - before, int64_t{0});
+      const int64_t last =
+          std::min(round_up(range.offset + range.bytes + before, kPage) - before, static_cast<int64_t>(mirror_.size()));
+      if (first > end) {
+        add();
+        begin = first;
+      }
+      end = std::max(end, last);
+    }
+    add();
+    return pieces;
+  }
 
   /// Runs an exchange; peers and launcher see which one.
   template <class Exchange>
