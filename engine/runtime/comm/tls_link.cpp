@@ -57,10 +57,10 @@ bool TlsLink::adopt(std::unique_ptr<TlsStream> stream) {
   const std::lock_guard lock(mutex_);
   if (stream_ || !failure_.empty()) return false;
   stream_ = std::move(stream);
-  watcher_.watch(stream_->socket(), key_, false);
   connected_.notify_all();
-  // What came with the last bytes of the handshake is in the stream: the socket would not tell of it.
   guard([&] {
+    watcher_.watch(stream_->socket(), key_, false);
+    // What came with the last bytes of the handshake is in the stream: the socket would not tell of it.
     read_all();
     flush();
   });

@@ -37,6 +37,7 @@ constexpr double kHandshakeSeconds = 10;
 /// Connections that have not proved yet that they have the token; others wait in the kernel.
 constexpr size_t kMostStrangers = 256;
 constexpr int kBacklog = 1024;
+constexpr milliseconds kNap{10};
 
 /// Of a link, for the rank that dials: where to, and which link. Peers get it by the store.
 struct Place {
@@ -164,6 +165,7 @@ class TlsContext : public gloo::transport::Context, public std::enable_shared_fr
  public:
   TlsContext(std::shared_ptr<TlsDevice> device, int its_rank, int its_size)
       : gloo::transport::Context(its_rank, its_size), device_(std::move(device)) {}
+  ~TlsContext() override { pairs_.clear(); }  // they need the device
   std::unique_ptr<gloo::transport::Pair>& createPair(int peer) override;
   std::unique_ptr<gloo::transport::UnboundBuffer> createUnboundBuffer(void* data, size_t bytes) override;
   TlsDevice& device() { return *device_; }
@@ -325,7 +327,10 @@ std::shared_ptr<TlsLink> TlsDevice::link_named(const std::array<char, 16>& name)
 void TlsDevice::accept_some() {
   while (strangers_.size() < kMostStrangers) {
     const int socket = accept4(listener_->get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK);
-    if (socket < 0) return;  // none is left, or it has gone again
+    if (socket < 0) {  // none is left, or it has gone again; without descriptors or memory it stays
+      if (errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM) std::this_thread::sleep_for(kNap);
+      return;
+    }
     send_at_once(socket);
     uint64_t key = 0;
     {
@@ -335,7 +340,11 @@ void TlsDevice::accept_some() {
     const auto seconds = std::chrono::duration<double>(kHandshakeSeconds);
     strangers_[key] = {.stream = TlsStream::start(socket, token_, true),
                        .deadline = Clock::now() + std::chrono::duration_cast<Clock::duration>(seconds)};
-    set_events(socket, key, EPOLLIN);
+    try {
+      set_events(socket, key, EPOLLIN);
+    } catch (const EnvError&) {
+      strangers_.erase(key);  // the kernel has no room to watch it
+    }
   }
   watch_listener(false);
 }
