@@ -172,9 +172,9 @@ TEST_CASE("tls: who listens on the wire does not see what is sent") {
     CHECK(carry(zero, one, sent) == sent);
     zero.pair().close();
     one.pair().close();
-    CHECK(seen.size() > sent.size());
-    CHECK(seen.find("weights") == std::string::npos);
   }
+  CHECK(seen.size() > 30);
+  CHECK(seen.find("weights") == std::string::npos);
 }
 
 TEST_CASE("tls: a byte that is changed on its way is an error on both sides, and no number") {
