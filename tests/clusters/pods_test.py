@@ -94,7 +94,7 @@ def late_names(scene):
 def restarted_pod(scene):
     """A pod that is started again is joined by the next attempt of the run."""
     from network import eventually
-    scene.render("launch.ranks=2 train.steps=1000000 train.epochs=1000000 launch.max_restarts=1 launch.reconnect=3s")
+    scene.render("launch.ranks=2 train.steps=1000000 train.epochs=1000000 train.checkpoint=null launch.max_restarts=1 launch.reconnect=3s")
     scene.start(0)
     scene.start(1)
     require(eventually(lambda: max(scene.losses(), default=0) >= 20, 90), scene.said())
@@ -103,7 +103,7 @@ def restarted_pod(scene):
     scene.start(1)
     launcher = lambda: (scene.folder / f"pod.{scene.number}.0").read_text()
     require(eventually(lambda: "restarting all ranks (1 of 1)" in launcher(), 30), scene.said())
-    # No epoch has ended, so nothing is saved: the next attempt begins with the first step.
+    # Nothing is saved: the next attempt begins with the first step.
     again = lambda: launcher().split("restarting all ranks (1 of 1)")[1]
     require(eventually(lambda: "epoch: 1 step: 1," in again() and "epoch: 1 step: 20," in again(), 60), scene.said())
     for process in scene.processes.values():
