@@ -117,6 +117,7 @@ int show_hosts(const JobSpec& spec, bool as_json, const std::string& name) {
   if (!spec.launch.has_hosts())
     throw SpecError(spec.position("launch"), "launch.hosts", "the job names no hosts",
                     "e.g. launch.hosts='[a, b:4]' on the command line");
+  const std::string file = name.empty() ? "" : machine_file(name);
   const Cluster cluster = several_hosts(spec);
   const HostsReport report = hosts::probe_hosts(cluster, *hosts::transport_of(spec.launch), spec.launch.interface);
   if (as_json) {
@@ -132,8 +133,8 @@ int show_hosts(const JobSpec& spec, bool as_json, const std::string& name) {
   if (!name.empty() && report.fine()) {
     if (report.links.empty())
       throw SpecError({}, "--name", "there is no link between one host", "name two hosts, or use trainctl calibrate");
-    write_machine(joined_machine(spec, cluster, report, name), machine_file(name));
-    std::cerr << "kept in " << machine_file(name) << "; plan for it with launch.machine=" << name << "\n";
+    write_machine(joined_machine(spec, cluster, report, name), file);
+    std::cerr << "kept in " << file << "; plan for it with launch.machine=" << name << "\n";
   }
   return report.fine() ? kExitDone : kExitEnv;
 }

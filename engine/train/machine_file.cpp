@@ -40,7 +40,10 @@ std::string machines_folder() {
   return std::string(home != nullptr ? home : "") + "/.config/trainctl/machines";
 }
 
-std::string machine_file(const std::string& name) { return machines_folder() + "/" + name + ".json"; }
+std::string machine_file(const std::string& name) {
+  if (name.find('/') != std::string::npos) throw SpecError({}, "--name", "a machine's name is part of a file's name");
+  return machines_folder() + "/" + name + ".json";
+}
 
 void write_machine(const Machine& machine, const std::string& file) {
   std::error_code error;

@@ -12,7 +12,7 @@ namespace trainctl {
 /// The folder of measured machines, NAME.json: $XDG_CONFIG_HOME/trainctl/machines, else that in ~/.config.
 std::string machines_folder();
 
-/// The file of a machine that was measured and is called so.
+/// The file of a machine that was measured and is called so. Throws SpecError if a name has a '/'.
 std::string machine_file(const std::string& name);
 /// The whole file, or the one before it. Throws EnvError.
 void write_machine(const Machine& machine, const std::string& file);

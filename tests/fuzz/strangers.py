@@ -224,23 +224,29 @@ def listeners_of(pid):
     return ports, elsewhere
 
 
+class Training:
+    """How far a run that goes on meanwhile has come. `said`: returns what it has printed."""
+
+    def __init__(self, run, logs, said):
+        self.run, self.metrics, self.said = run, logs / "1/metrics.jsonl", said
+
+    def step(self):
+        return self.metrics.read_text().count("\n") if self.metrics.exists() else 0
+
+    def await_step(self, least):
+        end = time.monotonic() + ANSWER_SECONDS
+        while self.step() < least and time.monotonic() < end and self.run.poll() is None:
+            time.sleep(0.05)
+        require(self.step() >= least, f"the run goes on: step {self.step()}, {self.run.poll() is None or self.said()}")
+
+
 def store(trainctl, folder, chance, attacks):
     root = pathlib.Path(__file__).resolve().parents[2]
     words = [trainctl, "run", f"{root}/tests/jobs/mlp.yaml", "launch.ranks=2", "parallel.mode=data_parallel", "launch.comm=gloo", "train.epochs=1000000",
              f"launch.log_dir={folder}/logs"]
     run = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, cwd=folder)
-    metrics = folder / "logs/1/metrics.jsonl"
-
-    def step():
-        return metrics.read_text().count("\n") if metrics.exists() else 0
-
-    def await_step(least):
-        end = time.monotonic() + ANSWER_SECONDS
-        while step() < least and time.monotonic() < end and run.poll() is None:
-            time.sleep(0.05)
-        require(step() >= least, f"the run goes on: step {step()}, {run.poll()}")
-
-    await_step(3)
+    training = Training(run, folder / "logs", lambda: run.stdout.read())
+    training.await_step(3)
     ports, elsewhere = listeners_of(run.pid)
     require(len(ports) == 1 and not elsewhere, f"the launcher listens on the loopback address alone: {ports} {elsewhere}")
     before = memory_of(run.pid)
@@ -253,7 +259,7 @@ def store(trainctl, folder, chance, attacks):
         require(len(answer) in (0, 36), f"a stranger gets the server's number, and nothing else: {answer[:60]}")
     grown = memory_of(run.pid) - before
     require(grown < MOST_GROWTH_BYTES, f"the launcher has grown by {grown} bytes")
-    await_step(step() + 3)
+    training.await_step(training.step() + 3)
     run.send_signal(signal.SIGINT)
     require(run.wait(ANSWER_SECONDS) == 130, "it ends as always: " + run.stdout.read())
     return f"{attacks} attacks; grown by {grown / 1e6:.1f} MB"
@@ -288,18 +294,8 @@ def ranks(trainctl, folder, chance, attacks):
     run = subprocess.Popen([trainctl, "run", f"{root}/tests/jobs/mlp.yaml", "launch.hosts=[one:1, two:1]", f"launch.ssh={ssh}", "launch.interface=lo",
                             "launch.ranks=2", "parallel.mode=data_parallel", "train.epochs=1000000", f"launch.log_dir={logs}"],
                            stdout=open(lines, "w"), stderr=subprocess.STDOUT, cwd=folder, env={**os.environ, "HOME": str(folder)})
-    metrics = logs / "1/metrics.jsonl"
-
-    def step():
-        return metrics.read_text().count("\n") if metrics.exists() else 0
-
-    def await_step(least):
-        end = time.monotonic() + ANSWER_SECONDS
-        while step() < least and time.monotonic() < end and run.poll() is None:
-            time.sleep(0.05)
-        require(step() >= least, f"the run goes on: step {step()}, {run.poll() is None or lines.read_text()[-2000:]}")
-
-    await_step(3)
+    training = Training(run, logs, lambda: lines.read_text()[-2000:])
+    training.await_step(3)
     found = {}
     for entry in pathlib.Path("/proc").iterdir():
         with contextlib.suppress(OSError):
@@ -310,7 +306,7 @@ def ranks(trainctl, folder, chance, attacks):
             f"each rank listens once, at the address of launch.interface: {found}")
     before = {pid: memory_of(pid) for pid in found}
     staying = [stranger for here, _ in found.values() for stranger in attack_tls(here[0], chance, attacks)]
-    await_step(step() + 3)
+    training.await_step(training.step() + 3)
     grown = max(memory_of(pid) - before[pid] for pid in found)
     require(grown < MOST_GROWTH_BYTES, f"a rank has grown by {grown} bytes")
     run.send_signal(signal.SIGINT)

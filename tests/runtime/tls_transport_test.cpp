@@ -161,7 +161,7 @@ TEST_CASE("tls: messages of any size arrive whole, in both directions at once") 
   }
 }
 
-TEST_CASE("tls: who listens on the wire does not see what is sent") {
+TEST_CASE("tls: a listener on the wire does not see what is sent") {
   const End zero(0, "token"), one(1, "token");
   std::string seen;
   {
@@ -206,7 +206,7 @@ TEST_CASE("tls: a rank of another run is refused, and the right one still gets i
   CHECK(carry(zero, one, sent) == sent);
 }
 
-TEST_CASE("tls: strangers that say nothing, or something else, hold nobody up") {
+TEST_CASE("tls: strangers that say nothing, or something else, hold up no rank") {
   const End zero(0, "token"), one(1, "token");
   std::vector<int> strangers;
   for (int i = 0; i < 100; ++i) {
@@ -220,7 +220,7 @@ TEST_CASE("tls: strangers that say nothing, or something else, hold nobody up") 
   for (const int stranger : strangers) close(stranger);
 }
 
-TEST_CASE("tls: who waits for a peer that is gone is told so at once") {
+TEST_CASE("tls: a wait for a peer that is gone ends at once, with an error that names it") {
   const End zero(0, "token");
   auto one = std::make_unique<End>(1, "token");
   connect_ends(zero, *one, one->address());

@@ -358,7 +358,7 @@ bool TlsDevice::serve_stranger(uint64_t key, Stranger& stranger) {
       stranger.named += got;
     }
   } catch (const EnvError&) {
-    return false;  // whoever that was
+    return false;  // it has no token
   }
   if (stranger.named < stranger.name.size()) {
     watch(stranger.stream->socket(), key, stranger.stream->waits_to_write());
