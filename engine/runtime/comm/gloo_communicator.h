@@ -11,8 +11,7 @@
 namespace trainctl {
 
 struct GlooOptions {
-  std::string hostname = "127.0.0.1";  ///< address of this rank for its peers; ignored if `interface` is set
-  std::string interface;               ///< network interface to listen on, e.g. "eth0"
+  std::string hostname = "127.0.0.1";  ///< address of this rank for its peers
   double timeout_seconds = 30;         ///< of each call
   double connect_seconds = 0;          ///< for all ranks to connect; 0: timeout_seconds
   std::string prefix = "gloo";         ///< of all keys in the store

@@ -51,16 +51,11 @@ std::optional<std::vector<char>> get_if_there(KeyValueStore& store, const std::s
 
 std::shared_ptr<gloo::transport::Device> make_tcp_device(const GlooOptions& options) {
   gloo::transport::tcp::attr attr;
-  if (options.interface.empty()) {
-    attr.hostname = options.hostname;
-  } else {
-    attr.iface = options.interface;
-  }
+  attr.hostname = options.hostname;
   try {
     return gloo::transport::tcp::CreateDevice(attr);
   } catch (const std::exception& error) {
-    throw EnvError(fmt::format("gloo: cannot listen on {} '{}': {}", options.interface.empty() ? "host" : "interface",
-                               options.interface.empty() ? options.hostname : options.interface, error.what()));
+    throw EnvError(fmt::format("gloo: cannot listen on host '{}': {}", options.hostname, error.what()));
   }
 }
 
@@ -107,9 +102,7 @@ void GlooLinks::open_tls_device(const GlooGroup& group, const std::string& call,
   } catch (const EnvError& error) {
     throw blocked(group, call, "secret", error.what(), seconds);
   }
-  device_ = make_tls_device({.hostname = options_.hostname,
-                             .interface = options_.interface,
-                             .token = std::string(secret.begin(), secret.end())});
+  device_ = make_tls_device({.hostname = options_.hostname, .token = std::string(secret.begin(), secret.end())});
 }
 
 void GlooLinks::connect(GlooGroup& group, const std::string& call, double seconds) {

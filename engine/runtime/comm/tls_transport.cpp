@@ -5,7 +5,6 @@
 #include <gloo/common/error.h>
 #include <gloo/transport/context.h>
 #include <gloo/transport/device.h>
-#include <ifaddrs.h>
 #include <netdb.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
@@ -55,31 +54,16 @@ std::string text_of(const sockaddr_storage& address, socklen_t bytes) {
   return error == 0 ? fmt::format("[{}]:{}", host.data(), port.data()) : "an unknown address";
 }
 
-/// Port 0 at the named host, or at the first address of the interface.
-std::pair<sockaddr_storage, socklen_t> own_address(const TlsDeviceOptions& options) {
+/// Port 0 at the named host.
+std::pair<sockaddr_storage, socklen_t> own_address(const std::string& hostname) {
+  const addrinfo hints{.ai_flags = 0, .ai_family = AF_UNSPEC, .ai_socktype = SOCK_STREAM};
+  addrinfo* found = nullptr;
+  const int error = getaddrinfo(hostname.c_str(), nullptr, &hints, &found);
+  if (error != 0) throw EnvError(fmt::format("cannot listen on host '{}': {}", hostname, gai_strerror(error)));
   sockaddr_storage address{};
-  socklen_t bytes = 0;
-  if (options.interface.empty()) {
-    const addrinfo hints{.ai_flags = 0, .ai_family = AF_UNSPEC, .ai_socktype = SOCK_STREAM};
-    addrinfo* found = nullptr;
-    const int error = getaddrinfo(options.hostname.c_str(), nullptr, &hints, &found);
-    if (error != 0)
-      throw EnvError(fmt::format("cannot listen on host '{}': {}", options.hostname, gai_strerror(error)));
-    std::memcpy(&address, found->ai_addr, found->ai_addrlen);
-    bytes = found->ai_addrlen;
-    freeaddrinfo(found);
-    return {address, bytes};
-  }
-  ifaddrs* all = nullptr;
-  if (getifaddrs(&all) != 0) throw EnvError(fmt::format("cannot list the interfaces: {}", std::strerror(errno)));
-  for (const ifaddrs* one = all; one != nullptr && bytes == 0; one = one->ifa_next) {
-    if (one->ifa_addr == nullptr || options.interface != one->ifa_name) continue;
-    if (one->ifa_addr->sa_family == AF_INET) bytes = sizeof(sockaddr_in);
-    if (one->ifa_addr->sa_family == AF_INET6) bytes = sizeof(sockaddr_in6);
-    std::memcpy(&address, one->ifa_addr, bytes);
-  }
-  freeifaddrs(all);
-  if (bytes == 0) throw EnvError(fmt::format("cannot listen on interface '{}': it has no address", options.interface));
+  const socklen_t bytes = found->ai_addrlen;
+  std::memcpy(&address, found->ai_addr, bytes);
+  freeaddrinfo(found);
   return {address, bytes};
 }
 
@@ -255,13 +239,12 @@ class TlsPair : public gloo::transport::Pair {
 
 TlsDevice::TlsDevice(const TlsDeviceOptions& options) : token_(options.token) {
   check(!token_.empty(), "TLS between ranks needs a token");
-  std::tie(address_, address_bytes_) = own_address(options);
+  std::tie(address_, address_bytes_) = own_address(options.hostname);
   listener_.emplace(socket(address_.ss_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
   auto* address = reinterpret_cast<sockaddr*>(&address_);
   if (bind(listener_->get(), address, address_bytes_) != 0 || listen(listener_->get(), kBacklog) != 0 ||
       getsockname(listener_->get(), address, &address_bytes_) != 0)
-    throw EnvError(fmt::format("cannot listen on {} '{}': {}", options.interface.empty() ? "host" : "interface",
-                               options.interface.empty() ? options.hostname : options.interface, std::strerror(errno)));
+    throw EnvError(fmt::format("cannot listen on host '{}': {}", options.hostname, std::strerror(errno)));
   set_events(wake_.get(), kWake, EPOLLIN);
   watch_listener(true);
   loop_ = std::thread([this] { run(); });

@@ -21,9 +21,8 @@ class Device;
 namespace trainctl::comm {
 
 struct TlsDeviceOptions {
-  std::string hostname;   ///< to listen on; peers reach it by this address
-  std::string interface;  ///< whose first address is taken instead, unless it is empty
-  std::string token;      ///< a secret that all ranks of the job have
+  std::string hostname;  ///< to listen on; peers reach it by this address
+  std::string token;     ///< a secret that all ranks of the job have
 };
 
 /// Throws EnvError where it cannot listen.
