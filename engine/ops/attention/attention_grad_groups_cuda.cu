@@ -6,7 +6,9 @@
 //   queries_kernel   a block for 64 queries of a head: dq, over the tiles of 64 keys that they see
 //
 // A block is one group of four warps; several run on a multiprocessor, so that one's exponentials are computed beside
-// another's products. The copy engine loads kPlaces tiles ahead. With p = e^(score - log) and g = p (dy v' - mean):
+// another's products. The blocks of a head run at about the same time: each reads all of the head's tiles, which only
+// stay in the L2 cache meanwhile. The copy engine loads kPlaces tiles ahead. With p = e^(score - log) and
+// g = p (dy v' - mean):
 //
 //   keys_kernel      p' = k q',  g' from v dy',  dv += p' dy,  dk += g' q
 //   queries_kernel   p = q k',   g from dy v',   dq += g k
@@ -24,6 +26,7 @@ namespace {
 using namespace cuda;
 
 constexpr int kFeatures = 64;
+constexpr int kRowsBytes = 2 * kSquare * sizeof(float);
 
 /// What both kernels read and write.
 struct Gradient {
@@ -32,19 +35,33 @@ struct Gradient {
   int first_row;
   bool causal;
   float scale;
-  const float2* rows;  ///< log and mean: [b, g, r, t, rounded up to tiles]; beyond t: infinite and 0
+  const float* rows;  ///< [b, g, r, tiles of t, 2, 64]: logs, then means; beyond t: infinite, then 0
   bf16 *dq, *dk, *dv;
   Heads to_q, to_k, to_v;
 
-  __device__ bool sees(int row, int key) const { return key < s && (!causal || key <= first_row + row); }
   /// Whether 64 rows see all of 64 keys.
   __device__ bool see_all(int row0, int key0) const {
     return key0 + kSquare <= s && (!causal || key0 + kSquare - 1 <= first_row + row0);
   }
-  __device__ const float2* rows_of(int b_, int g_, int r_) const {
-    return rows + ((static_cast<int64_t>(b_) * g + g_) * r + r_) * tiles(t) * kSquare;
+  /// The logs of 64 rows, and kSquare further on their means.
+  __device__ const float* rows_of(int b_, int g_, int r_, int row0) const {
+    return rows + 2 * (((static_cast<int64_t>(b_) * g + g_) * r + r_) * tiles(t) * kSquare + row0);
   }
   __host__ __device__ static int64_t tiles(int64_t rows) { return (rows + kSquare - 1) / kSquare; }
+};
+
+/// What a block works on: the tiles of a few heads at a time, those of equal number side by side, so that the longest
+/// of a causal mask come first.
+struct Turn {
+  int head, tile;
+
+  __device__ Turn(int heads, int tiles) {
+    constexpr int kHeads = 8;
+    const int first = static_cast<int>(blockIdx.x) / (kHeads * tiles) * kHeads, count = min(kHeads, heads - first);
+    const int at = static_cast<int>(blockIdx.x) - first * tiles;
+    head = first + at % count;
+    tile = at / count;
+  }
 };
 
 /// Two tiles of the block's own, and pairs of others that pass through kPlaces places.
@@ -52,7 +69,7 @@ template <int kPlaces>
 struct alignas(1024) Shared {
   unsigned char own[2][kSquareBytes];
   unsigned char passing[kPlaces][2][kSquareBytes];
-  float2 rows[kPlaces][kSquare];  ///< of the queries that pass
+  float rows[kPlaces][2][kSquare];  ///< logs and means of the queries that pass
   alignas(8) float own_here[2], here[kPlaces][2];
 
   __device__ static Shared& get() {
@@ -87,12 +104,12 @@ __device__ void copy_square(unsigned char* to, const CUtensorMap& map, int row, 
 #endif
 }
 
-/// Loads the numbers of 64 rows.
-__device__ void copy_rows(float2* to, const float2* from, float* barrier) {
+/// Loads the logs and means of 64 rows.
+__device__ void copy_rows(float* to, const float* from, float* barrier) {
 #ifdef TRAINCTL_WARP_GROUP_PRODUCTS
   asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(
                    shared_address(to)),
-               "l"(from), "n"(kSquare * sizeof(float2)), "r"(shared_address(barrier))
+               "l"(from), "n"(kRowsBytes), "r"(shared_address(barrier))
                : "memory");
 #endif
 }
@@ -122,54 +139,75 @@ __device__ void clear(float (&d)[32]) {
   for (float& v : d) v = 0;
 }
 
-/// The tiles of queries that see a block's keys, of all query heads of the group, and where they pass.
+constexpr int kNever = -(1 << 30), kAlways = 1 << 30;
+
+/// Each warp says that it no longer reads the tile before the block's i-th; only the first waits until all have said
+/// so, and may then load another in its place. No warp is two tiles ahead, so two barriers in turn suffice.
+__device__ void leave_tile(int i) {
+#ifdef TRAINCTL_WARP_GROUP_PRODUCTS
+  if (threadIdx.x < 32) {
+    asm volatile("bar.sync %0, %1;" ::"r"(1 + i % 2), "n"(kGroupThreads) : "memory");
+  } else {
+    asm volatile("bar.arrive %0, %1;" ::"r"(1 + i % 2), "n"(kGroupThreads) : "memory");
+  }
+#endif
+}
+
+/// The tiles of queries that see a block's keys, of all query heads of the group, one after another.
 struct QueryTiles {
   const Gradient& x;
   KeysShared& shared;
-  int b, g, first, each, all;
+  int b, g, first, each;
+  int r = 0, tile = 0, place = 0;  ///< of the next copy
 
   __device__ QueryTiles(const Gradient& of, KeysShared& memory, int b_, int g_, int key0)
       : x(of), shared(memory), b(b_), g(g_), first((x.causal ? max(0, key0 - x.first_row) : 0) / kSquare) {
     each = max(0, static_cast<int>(Gradient::tiles(x.t)) - first);
-    all = each * x.r;
   }
-  __device__ int row(int i) const { return (first + i % each) * kSquare; }
+  __device__ int all() const { return each * x.r; }
   /// Called by one thread.
-  __device__ void copy(int i) const {
-    if (i >= all) return;
-    const int place = i % kKeysPlaces, r = i / each;
+  __device__ void copy_next() {
+    if (r == x.r || each == 0) return;
+    const int row = (first + tile) * kSquare;
     float* const here = shared.here[place];
-    announce_bytes(here, 2 * kSquareBytes + kSquare * sizeof(float2));
-    copy_square(shared.passing[place][0], x.q, row(i), r, g, b, here);
-    copy_square(shared.passing[place][1], x.dy, row(i), r, g, b, here);
-    copy_rows(shared.rows[place], x.rows_of(b, g, r) + row(i), here);
+    announce_bytes(here, 2 * kSquareBytes + kRowsBytes);
+    copy_square(shared.passing[place][0], x.q, row, r, g, b, here);
+    copy_square(shared.passing[place][1], x.dy, row, r, g, b, here);
+    copy_rows(shared.rows[place][0], x.rows_of(b, g, r, row), here);
+    if (++tile == each) tile = 0, ++r;
+    if (++place == kKeysPlaces) place = 0;
   }
 };
 
 /// p' of 64 keys and 64 queries from their scores.
-__device__ void weigh_queries(const Gradient& x, const float2* rows, const Lane& lane, int row0, int key0,
+__device__ void weigh_queries(const Gradient& x, const float* logs, const Lane& lane, int row0, int key0,
                               float (&p)[32]) {
   const float unit = x.scale * kLog2e;
 #pragma unroll
   for (int j = 0; j < 8; ++j) {
-    const float4 two = *reinterpret_cast<const float4*>(rows + 8 * j + lane.column);
+    const float2 two = *reinterpret_cast<const float2*>(logs + 8 * j + lane.column);
 #pragma unroll
-    for (int e = 0; e < 4; ++e) p[4 * j + e] = power_of_two(fmaf(p[4 * j + e], unit, e % 2 == 0 ? -two.x : -two.z));
+    for (int e = 0; e < 4; ++e) p[4 * j + e] = power_of_two(fmaf(p[4 * j + e], unit, e % 2 == 0 ? -two.x : -two.y));
   }
   if (x.see_all(row0, key0)) return;
 #pragma unroll
-  for (int i = 0; i < 32; ++i) {
-    const int row = row0 + 8 * (i / 4) + lane.column + i % 2, key = key0 + lane.row + 8 * (i / 2 % 2);
-    if (!x.sees(row, key)) p[i] = 0;
+  for (int h = 0; h < 2; ++h) {
+    const int key = key0 + lane.row + 8 * h;
+    const int least = key >= x.s ? kAlways : x.causal ? key - x.first_row - row0 - lane.column : kNever;
+#pragma unroll
+    for (int i = 0; i < 16; ++i) {
+      float& v = p[4 * (i / 2) + 2 * h + i % 2];
+      v = 8 * (i / 2) + i % 2 >= least ? v : 0;
+    }
   }
 }
 
-__device__ void slope_queries(const float2* rows, const Lane& lane, const float (&p)[32], float (&g)[32]) {
+__device__ void slope_queries(const float* means, const Lane& lane, const float (&p)[32], float (&g)[32]) {
 #pragma unroll
   for (int j = 0; j < 8; ++j) {
-    const float4 two = *reinterpret_cast<const float4*>(rows + 8 * j + lane.column);
+    const float2 two = *reinterpret_cast<const float2*>(means + 8 * j + lane.column);
 #pragma unroll
-    for (int e = 0; e < 4; ++e) g[4 * j + e] = p[4 * j + e] * (g[4 * j + e] - (e % 2 == 0 ? two.y : two.w));
+    for (int e = 0; e < 4; ++e) g[4 * j + e] = p[4 * j + e] * (g[4 * j + e] - (e % 2 == 0 ? two.x : two.y));
   }
 }
 
@@ -178,14 +216,14 @@ __global__ void __launch_bounds__(kGroupThreads, kKeysBlocks) keys_kernel(const 
   let_next_kernel_start();
   KeysShared& shared = KeysShared::get();
   shared.prepare();
-  const int heads = x.b * x.g, head = static_cast<int>(blockIdx.x) % heads, b = head / x.g, g = head % x.g;
-  const int key0 = static_cast<int>(blockIdx.x) / heads * kSquare;  // causal: those with the most queries first
-  const QueryTiles tiles(x, shared, b, g, key0);
+  const Turn turn(x.b * x.g, static_cast<int>(Gradient::tiles(x.s)));
+  const int b = turn.head / x.g, g = turn.head % x.g, key0 = turn.tile * kSquare;
+  QueryTiles tiles(x, shared, b, g, key0);
   if (threadIdx.x == 0) {
     announce_bytes(shared.own_here, 2 * kSquareBytes);
     copy_square(shared.own[0], x.k, key0, 0, g, b, shared.own_here);
     copy_square(shared.own[1], x.v, key0, 0, g, b, shared.own_here);
-    for (int i = 0; i < kKeysPlaces; ++i) tiles.copy(i);
+    for (int i = 0; i < kKeysPlaces; ++i) tiles.copy_next();
   }
   const Lane lane;
   const uint64_t keys = tile_at(shared.own[0]), values = tile_at(shared.own[1]);
@@ -193,10 +231,11 @@ __global__ void __launch_bounds__(kGroupThreads, kKeysBlocks) keys_kernel(const 
   clear(dk);
   clear(dv);
   wait_for_bytes(shared.own_here, 0);
-  for (int i = 0, place = 0, round = 0; i < tiles.all; ++i) {
+  const int all = tiles.all(), row_of_first = tiles.first * kSquare;
+  for (int i = 0, place = 0, round = 0, row0 = row_of_first; i < all; ++i) {
     const uint64_t queries = tile_at(shared.passing[place][0]), dys = tile_at(shared.passing[place][1]);
     float p[32], slope[32];
-    unsigned pairs[16];
+    unsigned pairs[16], g_pairs[16];
     wait_for_bytes(shared.here[place], round);
     begin_products();
     multiply_lines(p, keys, queries);
@@ -205,15 +244,18 @@ __global__ void __launch_bounds__(kGroupThreads, kKeysBlocks) keys_kernel(const 
     end_products();
     products_done<1>();
     settle(p);
-    weigh_queries(x, shared.rows[place], lane, tiles.row(i), key0, p);
+    if (i > 0) {
+      leave_tile(i);
+      if (threadIdx.x == 0) tiles.copy_next();
+    }
+    weigh_queries(x, shared.rows[place][0], lane, row0, key0, p);
     round_sums(p, pairs);
     begin_products();
     add_over_lines(dv, pairs, dys);
     end_products();
     products_done<1>();
     settle(slope);
-    slope_queries(shared.rows[place], lane, p, slope);
-    unsigned g_pairs[16];
+    slope_queries(shared.rows[place][1], lane, p, slope);
     round_sums(slope, g_pairs);
     begin_products();
     add_over_lines(dk, g_pairs, queries);
@@ -221,24 +263,29 @@ __global__ void __launch_bounds__(kGroupThreads, kKeysBlocks) keys_kernel(const 
     products_done<0>();
     settle(dk);
     settle(dv);
-    __syncthreads();
-    if (threadIdx.x == 0) tiles.copy(i + kKeysPlaces);
     if (++place == kKeysPlaces) place = 0, round ^= 1;
+    row0 = row0 + kSquare < x.t ? row0 + kSquare : row_of_first;
   }
   write_sums(dk, x.scale, lane, x.dk + offset_of(x.to_k, b, g, 0, key0), x.to_k.row, x.s - key0);
   write_sums(dv, 1.0f, lane, x.dv + offset_of(x.to_v, b, g, 0, key0), x.to_v.row, x.s - key0);
 }
 
-/// p of 64 queries and 64 keys from their scores; `rows`: log and mean of this thread's two rows.
-__device__ void weigh_keys(const Gradient& x, const float2 (&rows)[2], const Lane& lane, int row0, int key0,
+/// p of 64 queries and 64 keys from their scores; `logs`: of this thread's two rows.
+__device__ void weigh_keys(const Gradient& x, const float (&logs)[2], const Lane& lane, int row0, int key0,
                            float (&p)[32]) {
   const float unit = x.scale * kLog2e;
 #pragma unroll
-  for (int i = 0; i < 32; ++i) p[i] = power_of_two(fmaf(p[i], unit, -rows[i / 2 % 2].x));
+  for (int i = 0; i < 32; ++i) p[i] = power_of_two(fmaf(p[i], unit, -logs[i / 2 % 2]));
   if (x.see_all(row0, key0)) return;
 #pragma unroll
-  for (int i = 0; i < 32; ++i)
-    if (!x.sees(row0 + lane.row + 8 * (i / 2 % 2), key0 + 8 * (i / 4) + lane.column + i % 2)) p[i] = 0;
+  for (int h = 0; h < 2; ++h) {
+    const int last = min(x.causal ? x.first_row + row0 + lane.row + 8 * h : kAlways, x.s - 1) - key0 - lane.column;
+#pragma unroll
+    for (int i = 0; i < 16; ++i) {
+      float& v = p[4 * (i / 2) + 2 * h + i % 2];
+      v = 8 * (i / 2) + i % 2 <= last ? v : 0;
+    }
+  }
 }
 
 __global__ void __launch_bounds__(kGroupThreads, kQueriesBlocks) queries_kernel(const __grid_constant__ Gradient x) {
@@ -246,10 +293,10 @@ __global__ void __launch_bounds__(kGroupThreads, kQueriesBlocks) queries_kernel(
   let_next_kernel_start();
   QueriesShared& shared = QueriesShared::get();
   shared.prepare();
-  const int heads = x.b * x.g * x.r, head = static_cast<int>(blockIdx.x) % heads;
-  const int r = head % x.r, g = head / x.r % x.g, b = head / (x.r * x.g);
-  // Causal: those with the most keys first.
-  const int row0 = (static_cast<int>(gridDim.x) / heads - 1 - static_cast<int>(blockIdx.x) / heads) * kSquare;
+  const int row_tiles = static_cast<int>(Gradient::tiles(x.t));
+  const Turn turn(x.b * x.g * x.r, row_tiles);
+  const int r = turn.head % x.r, g = turn.head / x.r % x.g, b = turn.head / (x.r * x.g);
+  const int row0 = (row_tiles - 1 - turn.tile) * kSquare;
   const int seen = x.causal ? min(x.s, x.first_row + min(row0 + kSquare, x.t)) : x.s;
   const int tiles = static_cast<int>(Gradient::tiles(seen));
   const auto copy = [&](int i) {
@@ -266,8 +313,8 @@ __global__ void __launch_bounds__(kGroupThreads, kQueriesBlocks) queries_kernel(
     for (int i = 0; i < kQueriesPlaces; ++i) copy(i);
   }
   const Lane lane;
-  const float2* const all_rows = x.rows_of(b, g, r) + row0 + lane.row;
-  const float2 rows[2] = {all_rows[0], all_rows[8]};
+  const float* const rows = x.rows_of(b, g, r, row0) + lane.row;
+  const float logs[2] = {rows[0], rows[8]}, means[2] = {rows[kSquare], rows[kSquare + 8]};
   const uint64_t queries = tile_at(shared.own[0]), dys = tile_at(shared.own[1]);
   float dq[32];
   clear(dq);
@@ -284,19 +331,21 @@ __global__ void __launch_bounds__(kGroupThreads, kQueriesBlocks) queries_kernel(
     end_products();
     products_done<1>();
     settle(p);
-    weigh_keys(x, rows, lane, row0, i * kSquare, p);
+    if (i > 0) {
+      leave_tile(i);
+      if (threadIdx.x == 0) copy(i - 1 + kQueriesPlaces);
+    }
+    weigh_keys(x, logs, lane, row0, i * kSquare, p);
     products_done<0>();
     settle(slope);
 #pragma unroll
-    for (int e = 0; e < 32; ++e) slope[e] = p[e] * (slope[e] - rows[e / 2 % 2].y);
+    for (int e = 0; e < 32; ++e) slope[e] = p[e] * (slope[e] - means[e / 2 % 2]);
     round_sums(slope, g_pairs);
     begin_products();
     add_over_lines(dq, g_pairs, keys);
     end_products();
     products_done<0>();
     settle(dq);
-    __syncthreads();
-    if (threadIdx.x == 0) copy(i + kQueriesPlaces);
     if (++place == kQueriesPlaces) place = 0, round ^= 1;
   }
   write_sums(dq, x.scale, lane, x.dq + offset_of(x.to_q, b, g, r, row0), x.to_q.row, x.t - row0);
@@ -306,7 +355,7 @@ constexpr int kSumThreads = 256, kPacks = kFeatures / 8;
 
 /// Eight threads a row, of `padded` rows of each head.
 __global__ void __launch_bounds__(kSumThreads) rows_kernel(const bf16* dy, const bf16* out, const float* logs,
-                                                           Heads heads, int g, int r, int t, int padded, float2* to) {
+                                                           Heads heads, int g, int r, int t, int padded, float* to) {
   wait_for_kernel_before();
   let_next_kernel_start();
   constexpr int kRows = kSumThreads / kPacks;
@@ -327,8 +376,9 @@ __global__ void __launch_bounds__(kSumThreads) rows_kernel(const bf16* dy, const
 #pragma unroll
   for (int by = kPacks / 2; by > 0; by /= 2) sum += __shfl_xor_sync(~0u, sum, by);
   if (pack != 0) return;
-  to[static_cast<int64_t>(head) * padded + row] =
-      row < t ? make_float2(logs[static_cast<int64_t>(head) * t + row] * kLog2e, sum) : make_float2(INFINITY, 0);
+  float* const tile = to + 2 * (static_cast<int64_t>(head) * padded + row / kSquare * kSquare) + row % kSquare;
+  tile[0] = row < t ? logs[static_cast<int64_t>(head) * t + row] * kLog2e : INFINITY;
+  tile[kSquare] = sum;
 }
 
 /// The copy engine's description of `rows` rows of each head; false: it cannot read them.
@@ -390,14 +440,14 @@ CudaKernel attention_grad_by_groups(const CudaKernelCall& call, const AttentionC
   x.dv = call.out[a.packed ? 0 : 2].as<bf16>();
   x.to_q = a.q, x.to_k = a.k, x.to_v = a.v;
   const int64_t padded = Gradient::tiles(n.t) * kSquare, rows = n.b * n.heads() * padded;
-  call.scratch->need(rows * static_cast<int64_t>(sizeof(float2)));
+  call.scratch->need(2 * rows * static_cast<int64_t>(sizeof(float)));
   ask_for_shared(keys_kernel, KeysShared::bytes(), "attention_grad");
   ask_for_shared(queries_kernel, QueriesShared::bytes(), "attention_grad");
   return [x, rows, padded = static_cast<int>(padded), dy = call.in[0].as<bf16>(),
           out = call.in[call.in.size() - 2].as<bf16>(), logs = call.in.back().as<float>(), heads = a.out,
           key_blocks = n.b * n.g * Gradient::tiles(n.s), query_blocks = n.b * n.heads() * Gradient::tiles(n.t),
           scratch = call.scratch](CudaStream stream) mutable {
-    auto* const to = static_cast<float2*>(scratch->memory());
+    auto* const to = static_cast<float*>(scratch->memory());
     x.rows = to;
     launch(rows_kernel, static_cast<unsigned>(ceil_div(rows * kPacks, kSumThreads)), kSumThreads, 0, stream,
            "attention_grad", dy, out, logs, heads, x.g, x.r, x.t, padded, to);

@@ -2,7 +2,7 @@
 # precision: fp8 on one GPU of compute capability 9.0. Packed by `pack.sh test_op_cases_cuda`.
 #
 #   fp8.sh cases                    1 min   the kernels against the CPU: quantise, matmul_fp8, gelu
-#   fp8.sh follow [SIZE …]          3 min   the loss of fp8 beside bf16 over 500 steps of text: 124m, wide
+#   fp8.sh follow [SIZE …]          4 min   the losses of tf32, fp8 and fp8 in the MLPs alone beside bf16 over 500 steps of text: 124m, wide
 #   fp8.sh speed [SIZE …]           4 min   ms a step, tokens/s and memory, fp8 beside bf16, in turn: 774m, 1558m
 #   fp8.sh profile [SIZE …]         1 min   a step of fp8 by part
 #   fp8.sh all                      8 min   cases, follow and speed
@@ -19,26 +19,30 @@ text_job() {  # GPT on the bytes of Python's own library: about 5 MB of text
     -e 's/^  dtype: i32/  length: "${length}"/' -e '/^  label_shape\|^  label_dtype\|^  classes/d' templates/gpt2.yaml > $at/fp8_text.yaml
 }
 
-compare_losses() {  # FOLDER
+compare_losses() {  # FOLDER: each beside bf16, and tf32 too, which says how far bf16 itself is off
   python3 - "$1" <<'P'
 import json, sys
 losses = {}
-for p in ("bf16", "fp8"):
+for p in ("bf16", "tf32", "fp8", "fp8_mlp"):
     rows = [json.loads(line) for line in open(f"{sys.argv[1]}_{p}/1/metrics.jsonl")]
     losses[p] = [r["loss"] for r in rows if "step" in r and "loss" in r]
 n = min(map(len, losses.values()))
-tens = [(sum(losses["fp8"][i:i + 10]) / sum(losses["bf16"][i:i + 10]) - 1) * 100 for i in range(0, n - 9, 10)]
-print("%d steps, bf16 %.4f to %.4f, fp8 %.4f to %.4f: the mean of 10 steps is off by %.3f %% at most, %.3f %% at the end; largest of one step %.3f %%" % (
-    n, losses["bf16"][0], losses["bf16"][-1], losses["fp8"][0], losses["fp8"][-1], max(map(abs, tens)), tens[-1],
-    max(abs(a / b - 1) * 100 for a, b in zip(losses["fp8"], losses["bf16"]))))
+print("%d steps, bf16 %.4f to %.4f" % (n, losses["bf16"][0], losses["bf16"][-1]))
+for p in ("tf32", "fp8", "fp8_mlp"):
+    off = lambda width: [(sum(losses[p][i:i + width]) / sum(losses["bf16"][i:i + width]) - 1) * 100 for i in range(0, n - width + 1, width)]
+    tens, fifties, last = off(10), off(50), sum(losses[p][-50:]) / sum(losses["bf16"][-50:]) - 1
+    worst = max(range(len(tens)), key=lambda i: abs(tens[i]))
+    print("  %s ends at %.4f; means of 10 steps are off by %.2f %% at most (steps %d to %d), of 50 by %.2f %% at most, the last 50 by %.2f %%" % (
+        p, losses[p][-1], max(map(abs, tens)), worst * 10, worst * 10 + 9, max(map(abs, fifties)), 100 * last))
 P
 }
 
 follow() {
   text_job
+  declare -A runs=([bf16]=precision=bf16 [tf32]=precision=tf32 [fp8]=precision=fp8 [fp8_mlp]="precision=fp8 fp8.layers=['h.*.up','h.*.down']")
   for size in "$@"; do
-    for p in bf16 fp8; do
-      run bin/trainctl run $at/fp8_text.yaml $one precision=$p $(sets_of $size) vars.vocab=256 vars.length=512 dataset.batch=8 train.steps=500 \
+    for p in bf16 tf32 fp8 fp8_mlp; do
+      run bin/trainctl run $at/fp8_text.yaml $one ${runs[$p]} $(sets_of $size) vars.vocab=256 vars.length=512 dataset.batch=8 train.steps=500 \
         train.log_every=1 parallel.recompute=[] launch.log_dir=$at/fp8_${size}_$p > $at/fp8_${size}_$p.log 2>&1 || tail -20 $at/fp8_${size}_$p.log
     done
     echo "$size: $(compare_losses $at/fp8_$size)"
