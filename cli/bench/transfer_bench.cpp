@@ -145,6 +145,23 @@ void products_alone(ProgramBuilder& program, int count, int stride) {
   for (int i = 0; i < count; ++i) products.add(stride * i);
 }
 
+/// `early`: rank 1 awaits the message before its products.
+Program products_and_message(int rank, bool early) {
+  ProgramBuilder program(rank, 2);
+  const Operand word = small_operand(program), message = program.tensor({3 * kMiB / 4}, DType::f32);
+  if (rank == 0) {
+    program.send(1, message, {program.recv(1, word, {})});
+    return program.take();
+  }
+  if (early) program.recv(0, message, {});
+  Products products(program);
+  int last = -1;
+  for (int i = 0; i < 2 * kCalls; ++i) last = products.add(i);
+  program.send(0, word, {last});
+  if (!early) program.recv(0, message, {last});
+  return program.take();
+}
+
 }  // namespace
 
 std::vector<MessageResult> bench_messages(const std::vector<int64_t>& bytes, Device device, int samples) {
@@ -161,6 +178,14 @@ std::vector<MessageResult> bench_messages(const std::vector<int64_t>& bytes, Dev
     results.push_back({bytes[i], messages / (2 * rounds_of(bytes[i]))});
   }
   return results;
+}
+
+double bench_waiting(Device device, int samples) {
+  const auto programs = [](bool early) -> RankPrograms {
+    return {products_and_message(0, early), products_and_message(1, early)};
+  };
+  const std::vector<Seconds> steps = bench_programs({programs(false), programs(true)}, device, samples);
+  return std::max(1.0, steps[1] / steps[0]);
 }
 
 OverlapResult bench_overlap(int ranks, Device device, int samples) {

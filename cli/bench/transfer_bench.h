@@ -24,6 +24,10 @@ struct MessageResult {
 /// A message takes half a round without the kernels. `bytes`: multiples of 4. Forks, see bench_programs().
 std::vector<MessageResult> bench_messages(const std::vector<int64_t>& bytes, Device device, int samples);
 
+/// Machine::wait_cost: how many times as long rank 1's products take if a message is awaited before them, not after
+/// them. Rank 0 sends it when it has a word that rank 1 sends after its products. Forks, see bench_programs().
+double bench_waiting(Device device, int samples);
+
 struct OverlapResult {
   CallDelays delays;
   double cost = 1;  ///< Machine::overlap_cost

@@ -107,6 +107,12 @@ Machine begin(const Options& options, Device device, const std::string& name, co
   return machine;
 }
 
+std::string format_us(Seconds seconds) {
+  std::array<char, 32> text{};
+  std::snprintf(text.data(), text.size(), "%.1f us", seconds.value * 1e6);
+  return text.data();
+}
+
 std::string format_ms(Seconds seconds) {
   std::array<char, 32> text{};
   std::snprintf(text.data(), text.size(), "%.3f ms", seconds.value * 1e3);
@@ -171,6 +177,26 @@ void measure_collectives(const Options& options, Device device, int devices, Mac
   if (!results.empty()) calibrate_links(results, machine);
 }
 
+void measure_messages(const Options& options, Device device, Machine& machine) {
+  const std::vector<MessageResult> messages = bench_messages(kTransferBytes, device, options.samples);
+  calibrate_messages(messages, machine);
+  for (const MessageResult& message : messages)
+    std::cout << "message of " << format_bytes(message.bytes) << ": " << format_us(message.seconds) << "\n";
+  if (!machine.overlaps) return;
+  machine.wait_cost = bench_waiting(device, options.samples);
+  std::cout << "kernels while a message is awaited: " << machine.wait_cost << " times as long\n";
+}
+
+void measure_overlap(const Options& options, Device device, int devices, Machine& machine) {
+  const int ranks = static_cast<int>(std::bit_floor(static_cast<unsigned>(std::min(devices, kMostRanks))));
+  const OverlapResult overlap = bench_overlap(ranks, device, options.samples);
+  machine.delays = overlap.delays;
+  machine.overlap_cost = overlap.cost;
+  std::cout << "collectives in a step: " << format_us(overlap.delays.exposed) << " longer between kernels, "
+            << format_us(overlap.delays.beside) << " beside them; kernels beside collectives: " << overlap.cost
+            << " times as long\n";
+}
+
 /// What transfers take within a step, if there are devices to measure it.
 void measure_transfers(const Options& options, Device device, int devices, Machine& machine) {
   if (devices < 2) return;
@@ -181,17 +207,9 @@ void measure_transfers(const Options& options, Device device, int devices, Machi
       std::cout << "  " << what << " not measured: " << error.what() << "\n";
     }
   };
-  if (!has_messages(machine)) {
-    measure("messages", [&] { calibrate_messages(bench_messages(kTransferBytes, device, options.samples), machine); });
-  }
-  if (machine.overlaps && machine.delays == CallDelays{}) {
-    measure("collectives beside kernels", [&] {
-      const int ranks = std::bit_floor(static_cast<unsigned>(std::min(devices, kMostRanks)));
-      const OverlapResult overlap = bench_overlap(ranks, device, options.samples);
-      machine.delays = overlap.delays;
-      machine.overlap_cost = overlap.cost;
-    });
-  }
+  if (!has_messages(machine)) measure("messages", [&] { measure_messages(options, device, machine); });
+  if (machine.overlaps && machine.delays == CallDelays{})
+    measure("collectives beside kernels", [&] { measure_overlap(options, device, devices, machine); });
 }
 
 constexpr std::string_view kMeasured = "measured ";  ///< begins the source of a machine whose rates were measured

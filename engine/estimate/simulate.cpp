@@ -31,6 +31,7 @@ struct Event {
 /// When an instruction can begin, as far as is known.
 struct Begin {
   bool known = false;
+  bool is_ready = false;  ///< all of its rank that it waits for has ended
   Seconds ready;
   Event event;
 
@@ -202,6 +203,7 @@ class Simulator {
         begin.not_before({of(spans_, awaited).end, awaited});
       }
     }
+    begin.is_ready = true;
     begin.ready = begin.event.time;
     if (now.opcode == Opcode::collective && !meet(at, begin)) return begin;
     if (now.opcode == Opcode::recv && !await(begin, of(places_, at), &Channel::sent)) return begin;
@@ -260,6 +262,20 @@ class Simulator {
     return code(at).opcode == Opcode::send ? std::max(delay - delays.exposed, Seconds{}) : delay;
   }
 
+  /// How much of a kernel that takes so long runs while its rank waits for a message.
+  Seconds beside_wait(const Lane& lane, Seconds seconds) const {
+    if (code(lane.head()).opcode != Opcode::kernel) return {};
+    const Seconds begin = lane.begin.event.time, end = begin + seconds;
+    Seconds longest;
+    for (const Lane& other : lanes_) {
+      if (other.of_class != lane.of_class || other.finished() || code(other.head()).opcode != Opcode::recv) continue;
+      if (!other.begin.is_ready || other.begin.ready > begin) continue;
+      const Seconds comes = other.begin.known ? std::min(other.begin.event.time, end) : end;
+      longest = std::max(longest, comes - begin);
+    }
+    return longest;
+  }
+
   /// A kernel beside a transfer, and a transfer beside a kernel, take longer while they overlap.
   Seconds stretched(const Lane& lane, Seconds seconds) const {
     Seconds beside;
@@ -268,7 +284,7 @@ class Simulator {
         continue;
       beside = std::max(beside, std::min(other.last.time - lane.begin.event.time, seconds));
     }
-    return seconds + (machine_.overlap_cost - 1) * beside;
+    return seconds + (machine_.overlap_cost - 1) * beside + (machine_.wait_cost - 1) * beside_wait(lane, seconds);
   }
 
   /// Of a collective's group, or of a message's two ranks.

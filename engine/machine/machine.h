@@ -83,6 +83,8 @@ struct Machine {
   bool overlaps = false;
   /// While bytes move, kernels take this many times as long, and the transfer too.
   double overlap_cost = 1;
+  /// While a rank waits for a message, its kernels take this many times as long: what waits holds multiprocessors.
+  double wait_cost = 1;
   CallDelays delays;
   std::vector<LinkLevel> links;  ///< innermost first; the last joins any number
   KernelSamples kernels;         ///< by kernel_key

@@ -179,6 +179,7 @@ std::string to_json(const Machine& machine) {
       {"launch_seconds", machine.launch.value},
       {"overlaps", machine.overlaps},
       {"overlap_cost", machine.overlap_cost},
+      {"wait_cost", machine.wait_cost},
       {"call_delay_seconds", {{"exposed", machine.delays.exposed.value}, {"beside", machine.delays.beside.value}}},
       {"links", std::move(links)},
       {"kernels", json_of(machine.kernels)},
@@ -208,6 +209,8 @@ Machine machine_of_json(const std::string& text, const std::string& where) {
   m.overlaps = fields.flag("overlaps");
   m.overlap_cost = fields.number("overlap_cost");
   if (m.overlap_cost < 1) throw EnvError(where + ".overlap_cost: at least 1: nothing gets faster beside a transfer");
+  if (json.contains("wait_cost")) m.wait_cost = fields.number("wait_cost");
+  if (m.wait_cost < 1) throw EnvError(where + ".wait_cost: at least 1: nothing gets faster beside what waits");
   m.delays = delays_of(fields);
   m.links = links_of(fields);
   m.kernels = models_of(fields.object("kernels"));

@@ -264,6 +264,7 @@ TEST_CASE("a machine's file says all of it") {
     machine.steps = {{"gpt2", 365, {0.0304}, {0.0322}}};
     machine.delays = {.exposed = {1.2e-5}, .beside = {2.1e-5}};
     machine.overlap_cost = 1.17;
+    machine.wait_cost = 1.3;
     machine.cache = {5e7};
     machine.kernels.emplace("add f32 f32 -> f32", KernelModel({{{20, 20, 20}, {.bytes = 3e6}, {4e-6}, "{}", {2e-6}}}));
     CHECK(machine_of_json(to_json(machine), "file") == machine);
