@@ -3,10 +3,12 @@
 
 #include <map>
 #include <nlohmann/json_fwd.hpp>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "cli/bench/op_request.h"
+#include "engine/machine/machine.h"
 #include "engine/runtime/measure/kernel_timer.h"
 #include "engine/runtime/measure/sampling.h"
 
@@ -30,9 +32,15 @@ class OpBench {
  public:
   OpBench(KernelTimer& timer, const SampleOptions& options) : timer_(timer), options_(options) {}
 
+  /// Known from an earlier run on this device, so not measured again.
+  void set_limits(const ProductRates& products, BytesPerSecond memory);
+
   bool has(const std::string& op) const { return timer_.has_kernel(op); }
   /// Throws SpecError if the kernel does not accept the request, EnvError if there is too little memory.
   OpResult run(const OpRequest& request);
+  /// Per run, always on the same operands, so that they are in the cache; none if it does not hold them. Throws as
+  /// run().
+  std::optional<double> cached_seconds(const OpRequest& request);
 
   /// The best rate of a few square products, in operations per second; 0 if the device has no such product. Measured
   /// once.

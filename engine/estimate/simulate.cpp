@@ -2,6 +2,7 @@
 #include "engine/estimate/simulate.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <map>
 #include <set>
@@ -10,6 +11,7 @@
 
 #include "engine/base/error.h"
 #include "engine/compile/verify.h"
+#include "engine/estimate/cache_use.h"
 
 namespace trainctl {
 namespace {
@@ -29,6 +31,7 @@ struct Event {
 /// When an instruction can begin, as far as is known.
 struct Begin {
   bool known = false;
+  bool is_ready = false;  ///< all of its rank that it waits for has ended
   Seconds ready;
   Event event;
 
@@ -82,11 +85,11 @@ bool shares_launch(const Program& program, size_t i) {
   return now.launch >= 0 && i > 0 && program.instructions[i - 1].launch == now.launch;
 }
 
-/// Of a kernel that runs alone.
-Seconds alone_seconds(const Program& program, size_t i, const Machine& machine) {
+/// Of a kernel that runs alone, with that part of its operands in the cache.
+Seconds alone_seconds(const Program& program, size_t i, const Machine& machine, double in_cache) {
   const Instruction& now = program.instructions[i];
   const std::vector<TensorInfo> inputs = infos_of(now.inputs), outputs = infos_of(now.outputs);
-  const Seconds seconds = kernel_time(machine, *kernel_of(now), inputs, outputs, now.attrs);
+  const Seconds seconds = kernel_time(machine, *kernel_of(now), inputs, outputs, now.attrs, in_cache);
   // One launch starts all of its kernels.
   return shares_launch(program, i) ? std::max(seconds - machine.launch, Seconds{}) : seconds;
 }
@@ -140,10 +143,11 @@ class Simulator {
     std::array<Lane, 5> lanes;
     std::map<int, size_t> calls;
     std::vector<Seconds>& prices = prices_.emplace_back();
+    const std::vector<double> in_cache = parts_in_cache(program, machine_.cache);
     for (size_t i = 0; i < count; ++i) {
       const Instruction& now = program.instructions[i];
       const At at{c, static_cast<int>(i)};
-      prices.push_back(price(at));
+      prices.push_back(price(at, in_cache[i]));
       if (now.opcode == Opcode::collective) of(places_, at).number = calls[now.group]++;
       lanes[machine_.overlaps ? static_cast<size_t>(now.stream) : 0].indices.push_back(at.index);
     }
@@ -199,6 +203,7 @@ class Simulator {
         begin.not_before({of(spans_, awaited).end, awaited});
       }
     }
+    begin.is_ready = true;
     begin.ready = begin.event.time;
     if (now.opcode == Opcode::collective && !meet(at, begin)) return begin;
     if (now.opcode == Opcode::recv && !await(begin, of(places_, at), &Channel::sent)) return begin;
@@ -220,7 +225,7 @@ class Simulator {
   void start(Lane& lane) {
     const At at = lane.head();
     const Opcode opcode = code(at).opcode;
-    const Seconds begin = lane.begin.event.time, end = begin + stretched(lane, of(prices_, at));
+    const Seconds begin = lane.begin.event.time, end = begin + delay(lane) + stretched(lane, of(prices_, at));
     of(spans_, at) = {lane.begin.ready, begin, end};
     of(causes_, at) = lane.begin.event.at;
     of(ended_, at) = 1;
@@ -237,6 +242,40 @@ class Simulator {
     return instruction.opcode == Opcode::collective || instruction.opcode == Opcode::send;
   }
 
+  /// Whether a kernel of the rank runs when the lane's head begins, or begins with it.
+  bool begins_beside_kernel(const Lane& lane) const {
+    const Seconds now = lane.begin.event.time;
+    return std::any_of(lanes_.begin(), lanes_.end(), [&](const Lane& other) {
+      if (other.of_class != lane.of_class || &other == &lane) return false;
+      if (other.next > 0 && code(other.last.at).opcode == Opcode::kernel && other.last.time > now) return true;
+      return other.begin.known && code(other.head()).opcode == Opcode::kernel && other.begin.event.time <= now;
+    });
+  }
+
+  /// Between the lane's head and the begin of its transfer. A message was measured between kernels, so its time has the
+  /// exposed delay already.
+  Seconds delay(const Lane& lane) {
+    const At at = lane.head();
+    if (!moves(code(at)) || of(prices_, at) == Seconds{}) return {};
+    const CallDelays& delays = machine_.delays;
+    const Seconds delay = begins_beside_kernel(lane) ? delays.beside : delays.exposed;
+    return code(at).opcode == Opcode::send ? std::max(delay - delays.exposed, Seconds{}) : delay;
+  }
+
+  /// How much of a kernel that takes so long runs while its rank waits for a message.
+  Seconds beside_wait(const Lane& lane, Seconds seconds) const {
+    if (code(lane.head()).opcode != Opcode::kernel) return {};
+    const Seconds begin = lane.begin.event.time, end = begin + seconds;
+    Seconds longest;
+    for (const Lane& other : lanes_) {
+      if (other.of_class != lane.of_class || other.finished() || code(other.head()).opcode != Opcode::recv) continue;
+      if (!other.begin.is_ready || other.begin.ready > begin) continue;
+      const Seconds comes = other.begin.known ? std::min(other.begin.event.time, end) : end;
+      longest = std::max(longest, comes - begin);
+    }
+    return longest;
+  }
+
   /// A kernel beside a transfer, and a transfer beside a kernel, take longer while they overlap.
   Seconds stretched(const Lane& lane, Seconds seconds) const {
     Seconds beside;
@@ -245,25 +284,29 @@ class Simulator {
         continue;
       beside = std::max(beside, std::min(other.last.time - lane.begin.event.time, seconds));
     }
-    return seconds + (machine_.overlap_cost - 1) * beside;
+    return seconds + (machine_.overlap_cost - 1) * beside + (machine_.wait_cost - 1) * beside_wait(lane, seconds);
   }
 
-  const GroupSpread& spread(At at) const { return spreads_[at.of_class][static_cast<size_t>(code(at).group)]; }
+  /// Of a collective's group, or of a message's two ranks.
+  GroupSpread spread(At at) const {
+    if (code(at).opcode == Opcode::collective) return spreads_[at.of_class][static_cast<size_t>(code(at).group)];
+    return spread_of(machine_, std::array{classes_.programs[at.of_class].rank, code(at).peer});
+  }
 
-  Seconds price(At at) const {
+  Seconds price(At at, double in_cache) const {
     const Instruction& now = code(at);
     const Program& program = classes_.programs[at.of_class];
     const Bytes bytes{static_cast<double>(now.bytes())};
     switch (now.opcode) {
       case Opcode::kernel: {
         const auto i = static_cast<size_t>(at.index);
-        const Seconds alone = in_step_.stretch * alone_seconds(program, i, machine_);
+        const Seconds alone = in_step_.stretch * alone_seconds(program, i, machine_, in_cache);
         return shares_launch(program, i) ? alone : alone + in_step_.gap;
       }
       case Opcode::collective:
         return collective_time(machine_, now.collective, bytes, spread(at));
       case Opcode::send:
-        return send_time(machine_, bytes, program.rank, now.peer);
+        return send_time(machine_, bytes, spread(at));
       case Opcode::load: {
         double bytes_loaded = 0;
         for (const Operand& operand : now.outputs) bytes_loaded += static_cast<double>(operand.bytes());
@@ -293,15 +336,15 @@ class Simulator {
                                       to_string(now.attrs));
         return {error, std::move(key)};
       }
-      case Opcode::collective: {
-        std::string key = call_key(now.collective, spread(at));
+      case Opcode::collective:
+      case Opcode::send: {
+        const bool is_message = now.opcode == Opcode::send;
+        std::string key = is_message ? message_key(spread(at)) : call_key(now.collective, spread(at));
         const auto model = machine_.calls.find(key);
         const Bytes bytes{static_cast<double>(now.bytes())};
         return {model == machine_.calls.end() ? kUnmeasured : model->second.error(call_sizes(bytes), {}),
                 std::move(key)};
       }
-      case Opcode::send:
-        return {kUnmeasured, "send"};
       case Opcode::load:
         return {kUnmeasured, "load"};
       case Opcode::recv:
@@ -408,9 +451,10 @@ Part part_of(const Instruction& instruction) {
 
 StepSample step_alone(const Program& program, const Machine& machine) {
   StepSample step;
+  const std::vector<double> in_cache = parts_in_cache(program, machine.cache);
   for (size_t i = 0; i < program.instructions.size(); ++i) {
     if (program.instructions[i].opcode != Opcode::kernel) continue;
-    step.alone += alone_seconds(program, i, machine);
+    step.alone += alone_seconds(program, i, machine, in_cache[i]);
     step.kernels += shares_launch(program, i) ? 0 : 1;
   }
   return step;

@@ -17,6 +17,21 @@ bool multiplies_in_bf16(Infos inputs) {
   return std::any_of(inputs.begin(), inputs.end(), [](const TensorInfo& info) { return info.dtype == DType::bf16; });
 }
 
+/// "8x2": without trailing ones.
+std::string to_text(const GroupSpread& spread) {
+  std::vector<int> units = spread.units;
+  while (units.size() > 1 && units.back() == 1) units.pop_back();
+  std::string text;
+  for (size_t l = 0; l < units.size(); ++l) text += (l == 0 ? "" : "x") + std::to_string(units[l]);
+  return text;
+}
+
+/// The innermost level that joins members of the group. There are several.
+size_t innermost(const GroupSpread& spread) {
+  const auto first = std::find_if(spread.units.begin(), spread.units.end(), [](int units) { return units > 1; });
+  return static_cast<size_t>(first - spread.units.begin());
+}
+
 /// Ascending, each once.
 void sort_once(std::vector<int>& numbers) {
   if (!std::is_sorted(numbers.begin(), numbers.end())) std::sort(numbers.begin(), numbers.end());
@@ -83,27 +98,27 @@ Seconds collective_time(const Machine& machine, Collective kind, Bytes bytes, co
     }
     inner *= units;
   }
-  const auto first = std::find_if(spread.units.begin(), spread.units.end(), [](int units) { return units > 1; });
-  return machine.links[static_cast<size_t>(first - spread.units.begin())].latency + latency + slowest;
+  return machine.links[innermost(spread)].latency + latency + slowest;
 }
 
 std::string call_key(Collective kind, const GroupSpread& spread) {
-  std::vector<int> units = spread.units;
-  while (units.size() > 1 && units.back() == 1) units.pop_back();
-  std::string key(to_string(kind));
-  for (size_t l = 0; l < units.size(); ++l) key += (l == 0 ? " " : "x") + std::to_string(units[l]);
-  return key;
+  return std::string(to_string(kind)) + " " + to_text(spread);
 }
+
+std::string message_key(const GroupSpread& spread) { return "message " + to_text(spread); }
 
 std::vector<double> call_sizes(Bytes bytes) { return {std::log2(std::max(bytes.value, 1.0))}; }
 
-Seconds send_time(const Machine& machine, Bytes bytes, int from, int to) {
-  for (const LinkLevel& link : machine.links)
-    if (link.devices == 0 || from / link.devices == to / link.devices) return link.latency + bytes / link.bandwidth;
-  return {};
+Seconds send_time(const Machine& machine, Bytes bytes, const GroupSpread& spread) {
+  if (spread.size() <= 1) return {};
+  const auto measured = machine.calls.find(machine.calls.empty() ? "" : message_key(spread));
+  if (measured != machine.calls.end()) return measured->second.seconds(call_sizes(bytes), {.bytes = bytes.value});
+  const LinkLevel& link = machine.links[innermost(spread)];
+  return link.latency + bytes / link.bandwidth;
 }
 
-Seconds kernel_time(const Machine& machine, const KernelDef& kernel, Infos inputs, Infos outputs, const Attrs& attrs) {
+Seconds kernel_time(const Machine& machine, const KernelDef& kernel, Infos inputs, Infos outputs, const Attrs& attrs,
+                    double in_cache) {
   const Cost cost = kernel_cost(kernel, inputs, outputs, attrs);
   const FlopsPerSecond products = rate_of_products(machine, inputs, attrs);
   const auto at_rates = [&](const Cost& c) {
@@ -119,7 +134,7 @@ Seconds kernel_time(const Machine& machine, const KernelDef& kernel, Infos input
         [&](const KernelSample& a, const KernelSample& b) { return at_rates(a.cost) < at_rates(b.cost); });
     if (at_rates(cost) > at_rates(largest.cost)) return largest.seconds + (at_rates(cost) - at_rates(largest.cost));
   }
-  return model.seconds(kernel_sizes(inputs, outputs), cost, to_string(attrs));
+  return model.seconds(kernel_sizes(inputs, outputs), cost, to_string(attrs), in_cache);
 }
 
 }  // namespace trainctl

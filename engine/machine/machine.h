@@ -60,6 +60,13 @@ struct StepCost {
 /// The least squares of relative errors, drawn towards no stretch, gap and host time where samples are few.
 StepCost step_cost(const std::vector<StepSample>& samples);
 
+/// How much longer a collective takes in a step than the same call back to back with its like.
+struct CallDelays {
+  Seconds exposed;  ///< no kernel of its rank runs when it begins: streams hand over to each other, twice
+  Seconds beside;   ///< kernels run: it also waits for multiprocessors that they hold
+  friend bool operator==(const CallDelays&, const CallDelays&) = default;
+};
+
 struct Machine {
   std::string name;    ///< "h200x8"
   std::string source;  ///< where the numbers are from: "data sheets", "measured 2026-11-23, driver 580.82"
@@ -70,14 +77,18 @@ struct Machine {
   Bytes reserved;  ///< the part of it that driver and libraries take before a rank has anything
   ProductRates products;
   BytesPerSecond memory_rate;  ///< bytes read and bytes written together
+  Bytes cache;                 ///< of a device, shared by all of it; 0: kernels find no operand there
   Seconds launch;              ///< at least, from the begin of one kernel of a stream to that of the next
   /// Streams run side by side; else a rank does one thing at a time, in the order of its program.
   bool overlaps = false;
   /// While bytes move, kernels take this many times as long, and the transfer too.
   double overlap_cost = 1;
+  /// While a rank waits for a message, its kernels take this many times as long: what waits holds multiprocessors.
+  double wait_cost = 1;
+  CallDelays delays;
   std::vector<LinkLevel> links;  ///< innermost first; the last joins any number
   KernelSamples kernels;         ///< by kernel_key
-  KernelSamples calls;           ///< collectives, by call_key; `cost.bytes` is what a rank sends
+  KernelSamples calls;           ///< collectives and messages, by call_key; `cost.bytes` is what a rank sends
   std::vector<StepSample> steps;
 
   FlopsPerSecond product_rate(DType dtype, bool tf32) const;
@@ -106,13 +117,17 @@ Seconds collective_time(const Machine& machine, Collective kind, Bytes bytes, co
 /// "all_reduce 8x2": the kind and the group's units, without trailing ones.
 std::string call_key(Collective kind, const GroupSpread& spread);
 std::vector<double> call_sizes(Bytes bytes);
+/// "message 2", "message 1x2": of two ranks that lie like this.
+std::string message_key(const GroupSpread& spread);
 
-/// From one rank to another.
-Seconds send_time(const Machine& machine, Bytes bytes, int from, int to);
+/// A message between two ranks that lie like this: as measured between a kernel of the one and a kernel of the other,
+/// else the link's latency and what its bytes take.
+Seconds send_time(const Machine& machine, Bytes bytes, const GroupSpread& spread);
 
 /// Seconds of one kernel that runs alone: as measured, else `launch` and the larger of what its operations and its
-/// bytes take at the machine's rates.
-Seconds kernel_time(const Machine& machine, const KernelDef& kernel, Infos inputs, Infos outputs, const Attrs& attrs);
+/// bytes take at the machine's rates. `in_cache`: the part of its operands that the cache holds.
+Seconds kernel_time(const Machine& machine, const KernelDef& kernel, Infos inputs, Infos outputs, const Attrs& attrs,
+                    double in_cache = 0);
 
 /// The machines that come with the program.
 std::span<const Machine> known_machines();

@@ -96,6 +96,7 @@ KernelModel model_of(const Fields& kernels, const char* key) {
     read.cost = {.flops = sample.number("flops"), .bytes = sample.number("bytes")};
     read.seconds = {sample.positive("seconds")};
     if (item.contains("attrs")) read.attrs = sample.text("attrs");
+    if (item.contains("cached_seconds")) read.cached = {sample.positive("cached_seconds")};
   }
   if (samples.empty()) throw EnvError(kernels.where() + "." + key + ": has no sample");
   return KernelModel(std::move(samples));
@@ -107,6 +108,12 @@ KernelSamples models_of(const Fields& fields) {
   return models;
 }
 
+CallDelays delays_of(const Fields& machine) {
+  if (!machine.json().contains("call_delay_seconds")) return {};
+  const Fields delays = machine.object("call_delay_seconds");
+  return {.exposed = {delays.number("exposed")}, .beside = {delays.number("beside")}};
+}
+
 Json json_of(const KernelModel& model) {
   Json samples = Json::array();
   for (const KernelSample& sample : model.samples()) {
@@ -115,6 +122,7 @@ Json json_of(const KernelModel& model) {
                                            {"bytes", sample.cost.bytes},
                                            {"seconds", sample.seconds.value}});
     if (!sample.attrs.empty()) json["attrs"] = sample.attrs;
+    if (sample.cached != Seconds{}) json["cached_seconds"] = sample.cached.value;
   }
   return samples;
 }
@@ -155,24 +163,28 @@ std::string to_json(const Machine& machine) {
                      {"devices", link.devices},
                      {"bytes_per_second", link.bandwidth.value},
                      {"latency_seconds", link.latency.value}});
-  const Json json = {{"name", machine.name},
-                     {"source", machine.source},
-                     {"kind", machine.kind == DeviceKind::cuda ? "cuda" : "cpu"},
-                     {"devices", machine.devices},
-                     {"memory_bytes", machine.memory.value},
-                     {"reserved_bytes", machine.reserved.value},
-                     {"flops_per_second",
-                      {{"fp32", machine.products.fp32.value},
-                       {"tf32", machine.products.tf32.value},
-                       {"bf16", machine.products.bf16.value}}},
-                     {"memory_bytes_per_second", machine.memory_rate.value},
-                     {"launch_seconds", machine.launch.value},
-                     {"overlaps", machine.overlaps},
-                     {"overlap_cost", machine.overlap_cost},
-                     {"links", std::move(links)},
-                     {"kernels", json_of(machine.kernels)},
-                     {"calls", json_of(machine.calls)},
-                     {"steps", json_of(machine.steps)}};
+  const Json json = {
+      {"name", machine.name},
+      {"source", machine.source},
+      {"kind", machine.kind == DeviceKind::cuda ? "cuda" : "cpu"},
+      {"devices", machine.devices},
+      {"memory_bytes", machine.memory.value},
+      {"reserved_bytes", machine.reserved.value},
+      {"flops_per_second",
+       {{"fp32", machine.products.fp32.value},
+        {"tf32", machine.products.tf32.value},
+        {"bf16", machine.products.bf16.value}}},
+      {"memory_bytes_per_second", machine.memory_rate.value},
+      {"cache_bytes", machine.cache.value},
+      {"launch_seconds", machine.launch.value},
+      {"overlaps", machine.overlaps},
+      {"overlap_cost", machine.overlap_cost},
+      {"wait_cost", machine.wait_cost},
+      {"call_delay_seconds", {{"exposed", machine.delays.exposed.value}, {"beside", machine.delays.beside.value}}},
+      {"links", std::move(links)},
+      {"kernels", json_of(machine.kernels)},
+      {"calls", json_of(machine.calls)},
+      {"steps", json_of(machine.steps)}};
   return json.dump(1) + "\n";
 }
 
@@ -192,10 +204,14 @@ Machine machine_of_json(const std::string& text, const std::string& where) {
   const Fields products = fields.object("flops_per_second");
   m.products = {{products.positive("fp32")}, {products.positive("tf32")}, {products.positive("bf16")}};
   m.memory_rate = {fields.positive("memory_bytes_per_second")};
+  if (json.contains("cache_bytes")) m.cache = {fields.number("cache_bytes")};
   m.launch = {fields.number("launch_seconds")};
   m.overlaps = fields.flag("overlaps");
   m.overlap_cost = fields.number("overlap_cost");
   if (m.overlap_cost < 1) throw EnvError(where + ".overlap_cost: at least 1: nothing gets faster beside a transfer");
+  if (json.contains("wait_cost")) m.wait_cost = fields.number("wait_cost");
+  if (m.wait_cost < 1) throw EnvError(where + ".wait_cost: at least 1: nothing gets faster beside what waits");
+  m.delays = delays_of(fields);
   m.links = links_of(fields);
   m.kernels = models_of(fields.object("kernels"));
   m.calls = models_of(fields.object("calls"));

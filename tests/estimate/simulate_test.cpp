@@ -218,3 +218,65 @@ TEST_CASE("machines without overlap take at least as long as with it") {
     CHECK(simulate(c.classes, machine).step.value >= beside * (1 - 1e-9));
   }
 }
+
+namespace {
+
+/// Two ranks do the same: relus one after the other, and an all_reduce that waits for the first of them.
+RankClasses relus_and_all_reduce(int relus) {
+  std::vector<Program> programs;
+  for (int rank = 0; rank < 2; ++rank) {
+    Program& program = programs.emplace_back();
+    program.rank = rank;
+    program.groups = {{0, 1}};
+    Operand numbers;
+    numbers.shape = numbers.global_shape = {1 << 20};
+    for (int i = 0; i <= relus; ++i) {
+      Instruction now;
+      now.name = now.op = "relu";
+      now.inputs = now.outputs = {numbers};
+      if (i == 1) {
+        now.opcode = Opcode::collective;
+        now.stream = Stream::comm;
+        now.group = 0;
+        now.waits = {0};
+      }
+      program.instructions.push_back(now);
+    }
+  }
+  return each_by_itself(std::move(programs));
+}
+
+Seconds length_of(const Simulation& step, size_t instruction) {
+  return step.spans[0][instruction].end - step.spans[0][instruction].begin;
+}
+
+}  // namespace
+
+TEST_CASE("a collective that begins beside no kernel has the exposed delay, one that begins with a kernel the other") {
+  Machine machine = *find_machine("h100x8");
+  machine.overlap_cost = 1;
+  for (const int relus : {1, 2, 5}) {
+    CAPTURE(relus);
+    const RankClasses classes = relus_and_all_reduce(relus);
+    machine.delays = {};
+    const Seconds alone = length_of(simulate(classes, machine), 1);
+    machine.delays = {.exposed = {1e-5}, .beside = {3e-5}};
+    const Simulation step = simulate(classes, machine);
+    CHECK((length_of(step, 1) - alone).value == doctest::Approx(relus == 1 ? 1e-5 : 3e-5));
+    CHECK(sum(step) == doctest::Approx(step.step.value));
+  }
+}
+
+TEST_CASE("calls that take no time have no delay, and delays never shorten a step") {
+  for (const std::string& plan : kPlans) {
+    CAPTURE(plan);
+    const Case c = compiled(plan);
+    Machine machine = gpus();
+    const double before = simulate(c.classes, machine).step.value;
+    machine.delays = {.exposed = {1e-5}, .beside = {2e-5}};
+    const Simulation after = simulate(c.classes, machine);
+    CHECK(after.step.value >= before);
+    CHECK((after.step.value > before) == (&plan != &kPlans[0]));
+    CHECK(sum(after) == doctest::Approx(after.step.value));
+  }
+}

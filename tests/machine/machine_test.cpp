@@ -3,6 +3,7 @@
 
 #include <doctest/doctest.h>
 
+#include <array>
 #include <cmath>
 #include <random>
 
@@ -85,6 +86,24 @@ TEST_CASE("calls of equal sizes are told apart by their attributes and their ope
     CHECK(model.error(sample.sizes, sample.cost, sample.attrs) == 0.03);
     CHECK(model.error(sample.sizes, sample.cost, "{other: 1}") > 0.03);
   }
+}
+
+TEST_CASE("a kernel takes less the more of its operands are in the cache, as was measured of all and of none") {
+  std::vector<KernelSample> samples;
+  for (const double bytes : {1e5, 1e6, 1e7}) {
+    KernelSample& one = samples.emplace_back(KernelSample{{std::log2(bytes)}, {.bytes = bytes}, {2e-6 + bytes / 2e12}});
+    one.cached = {2e-6 + bytes / 6e12};
+  }
+  const KernelModel model(samples);
+  for (const KernelSample& one : samples) {
+    const auto time = [&](double in_cache) { return model.seconds(one.sizes, one.cost, {}, in_cache).value; };
+    CHECK(time(0) == doctest::Approx(one.seconds.value).epsilon(1e-3));
+    CHECK(time(1) == doctest::Approx(one.cached.value).epsilon(1e-3));
+    CHECK(time(0.5) == doctest::Approx((time(0) + time(1)) / 2));
+  }
+  samples[1].cached = 2 * samples[1].seconds;  // noise: the cache never costs time
+  CHECK(KernelModel(samples).seconds(samples[1].sizes, samples[1].cost, {}, 1) <=
+        KernelModel(samples).seconds(samples[1].sizes, samples[1].cost));
 }
 
 TEST_CASE("a kernel that was measured only at sizes that a start hides takes the machine's rates at large ones") {
@@ -208,6 +227,34 @@ TEST_CASE("a group that lies like one that was measured takes what that took") {
   CHECK(collective_time(machine, Collective::all_gather, {1e6}, eight).value < 1e-3);
 }
 
+TEST_CASE("a message takes what was measured between two ranks that lie like its own, else latency and bandwidth") {
+  Machine machine = *find_machine("h100x8");
+  const GroupSpread within = spread_of(machine, std::array{2, 5}), across = spread_of(machine, std::array{2, 13});
+  CHECK(message_key(within) == "message 2");
+  CHECK(message_key(across) == "message 1x2");
+  const LinkLevel &link = machine.links[0], &network = machine.links[1];
+  CHECK(send_time(machine, {1e6}, within) == link.latency + Bytes{1e6} / link.bandwidth);
+  std::vector<KernelSample> samples;
+  for (const double bytes : {1e3, 1e6, 1e8})
+    samples.push_back({call_sizes({bytes}), {.bytes = bytes}, {2e-5 + bytes / 5e10}});
+  machine.calls.emplace("message 2", KernelModel(samples));
+  for (const double bytes : {1e3, 3e5, 1e6, 2e7})
+    CHECK(send_time(machine, {bytes}, within).value == doctest::Approx(2e-5 + bytes / 5e10).epsilon(1e-3));
+  CHECK(send_time(machine, {1e6}, across) == network.latency + Bytes{1e6} / network.bandwidth);
+  CHECK(send_time(machine, {1e6}, spread_of(machine, std::array{3, 3})) == Seconds{});
+}
+
+TEST_CASE("a machine's file of a time before calls had delays has none") {
+  Machine machine = *find_machine("h100x8");
+  machine.delays = {.exposed = {1e-5}, .beside = {2e-5}};
+  std::string text = to_json(machine);
+  CHECK(machine_of_json(text, "file").delays == machine.delays);
+  const size_t begin = text.find(" \"call_delay_seconds\""), end = text.find("},", begin) + 2;
+  REQUIRE(begin < end);
+  text.erase(begin, end - begin);
+  CHECK(machine_of_json(text, "file").delays == CallDelays{});
+}
+
 TEST_CASE("a machine's file says all of it") {
   for (Machine machine : known_machines()) {
     machine.kernels.emplace("matmul f32 f32 -> f32", KernelModel({sample(1e6, 1e4, 3e-5), sample(1e7, 1e5, 2e-4)}));
@@ -215,6 +262,11 @@ TEST_CASE("a machine's file says all of it") {
     machine.kernels.emplace("attention bf16 -> bf16",
                             KernelModel({{{20, 20}, {.flops = 1e6, .bytes = 2e6}, {1e-4}, "{causal: true}"}}));
     machine.steps = {{"gpt2", 365, {0.0304}, {0.0322}}};
+    machine.delays = {.exposed = {1.2e-5}, .beside = {2.1e-5}};
+    machine.overlap_cost = 1.17;
+    machine.wait_cost = 1.3;
+    machine.cache = {5e7};
+    machine.kernels.emplace("add f32 f32 -> f32", KernelModel({{{20, 20, 20}, {.bytes = 3e6}, {4e-6}, "{}", {2e-6}}}));
     CHECK(machine_of_json(to_json(machine), "file") == machine);
   }
 }
@@ -238,6 +290,7 @@ TEST_CASE("a machine's file that is wrong is refused with the field") {
   CHECK(wrong("\"kind\": \"cuda\"", "\"kind\": \"tpu\"") == "m.json.kind: expected cpu or cuda");
   CHECK(wrong("\"overlaps\"", "\"overlap\"") == "m.json has no field 'overlaps'");
   CHECK(wrong("\"overlap_cost\": 1.1", "\"overlap_cost\": 0.5").starts_with("m.json.overlap_cost: at least 1"));
+  CHECK(wrong("\"beside\": 0.0", "\"beside\": -1").starts_with("m.json.call_delay_seconds.beside: "));
   CHECK(wrong("\"devices\": 0", "\"devices\": 64").starts_with("m.json.links: the last one must join any number"));
   CHECK(wrong("\"latency_seconds\": ", "\"latency_seconds\": -").starts_with("m.json.links[0].latency_seconds: "));
   CHECK(wrong("\"kernels\": {}", "\"kernels\": {\"relu f32 -> f32\": []}") ==
