@@ -163,11 +163,11 @@ class MemoryWatch:
 
 
 def measure(a, job, sets, seconds):
-    """Seconds of a step, as metrics.jsonl has it, without the first quarter: on a CPU the median, since others run there
+    """Seconds of a step of the same plan, so for the same machine: stages are cut by what it says. As metrics.jsonl has it, without the first quarter: on a CPU the median, since others run there
     too; on a GPU, which reports steps in bursts, all of them divided by their number."""
     steps = max(24, min(400, int(a.seconds / seconds)))
     with tempfile.TemporaryDirectory() as scratch:
-        sh([a.trainctl, "run", str(root / job), f"launch.device={a.device}", *sets, f"train.steps={steps}", "train.epochs=1000000",
+        sh([a.trainctl, "run", str(root / job), f"launch.device={a.device}", f"launch.machine={a.machine}", *sets, f"train.steps={steps}", "train.epochs=1000000",
             "train.log_every=1", f"launch.log_dir={scratch}/logs"])
         rows = [json.loads(line) for line in open(f"{scratch}/logs/1/metrics.jsonl")]
     times = [row["seconds"] for row in rows if "step" in row and "seconds" in row]
@@ -201,6 +201,8 @@ def main():
     parser.add_argument("--json")
     parser.add_argument("--measured", help="a --json of an earlier run")
     a = parser.parse_args()
+    if "/" in a.machine:
+        a.machine = os.path.abspath(a.machine)
 
     cases = [(job, sets if any(s.startswith("launch.ranks") for s in sets) else [*alone, *sets]) for job, sets in
              (SUITES[a.suite] if a.suite else (CUDA + TWO) if a.device == "cuda" else CPU)]
