@@ -76,13 +76,12 @@ class Steps {
 };
 
 /// Writes a step's seconds to each element of `seconds`.
-void time_steps(const Program& program, const std::shared_ptr<SharedMemory>& memory, Device device,
+void time_steps(const Program& program, const std::shared_ptr<SharedMemory>& memory, Device device, Agreed& agreed,
                 std::span<double> seconds) {
   constexpr int kFirst = 4;  // load what is loaded at first use, and build the graph
   const auto ranks = make_shared_memory_communicator(memory, program.rank, kTimeoutSeconds);
   const std::unique_ptr<Executor> executor = make_executor(program, *memory, *ranks, device);
   fill(*executor, program);
-  Agreed agreed(*ranks);
   Steps steps(*executor);
   steps.run(kFirst);
   const int count = agreed(std::clamp(kFirst * kSampleSeconds / steps.run(kFirst), 2.0, 2000.0));
@@ -98,6 +97,8 @@ void time_steps(const Program& program, const std::shared_ptr<SharedMemory>& mem
 
 std::vector<Seconds> bench_programs(const std::vector<RankPrograms>& all, Device device, int samples) {
   const size_t ranks = all.at(0).size(), of_program = static_cast<size_t>(samples);
+  // Not the executors' communicators: a GPU's watchdog tells those, late, at which step its rank is.
+  const auto meeting = SharedMemory::create(std::vector<int64_t>(ranks, 64));
   std::vector<std::shared_ptr<SharedMemory>> memories;
   for (const RankPrograms& programs : all) memories.push_back(memory_for(programs, device));
   const SharedValues<double> measured(all.size() * ranks * of_program);
@@ -108,9 +109,12 @@ std::vector<Seconds> bench_programs(const std::vector<RankPrograms>& all, Device
       static_cast<int>(ranks),
       [&](int rank) {
         const auto r = static_cast<size_t>(rank);
-        for (size_t p = 0; p < all.size(); ++p) time_steps(all[p][r], memories[p], device, samples_of(p, r));
+        const auto together = make_shared_memory_communicator(meeting, rank, kTimeoutSeconds);
+        Agreed agreed(*together);
+        for (size_t p = 0; p < all.size(); ++p) time_steps(all[p][r], memories[p], device, agreed, samples_of(p, r));
       },
       [&](int rank) {
+        meeting->status(rank).state = RankState::failed;
         for (const auto& memory : memories) memory->status(rank).state = RankState::failed;
       });
 

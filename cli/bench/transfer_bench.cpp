@@ -61,19 +61,20 @@ constexpr std::array<Call, 6> kShortCalls = {{{Collective::all_reduce, kMiB / 16
                                               {Collective::all_reduce, 2 * kMiB},
                                               {Collective::all_gather, 4 * kMiB},
                                               {Collective::reduce_scatter, 4 * kMiB}}};
-/// Each takes longer than a product, and none is so large that copy engines take it.
-constexpr std::array<Call, 3> kLongCalls = {
-    {{Collective::all_reduce, 8 * kMiB}, {Collective::all_gather, 12 * kMiB}, {Collective::reduce_scatter, 12 * kMiB}}};
-constexpr int64_t kMostBytes = 12 * kMiB;
+/// Each takes about as long as a long product, and none is so large that copy engines take it.
+constexpr std::array<Call, 3> kLongCalls = {{{Collective::all_reduce, 12 * kMiB},
+                                             {Collective::all_gather, 15 * kMiB},
+                                             {Collective::reduce_scatter, 15 * kMiB}}};
+constexpr int64_t kMostBytes = 15 * kMiB;
 
-/// Of 4096 tokens, 768 wide.
+/// Products of 4096 tokens: a short one and, beside calls, one that holds multiprocessors for longer than a call waits.
 constexpr int64_t kTokens = 4096;
 struct Layer {
   int64_t in, out;
 };
-constexpr std::array<Layer, 4> kLayers = {{{768, 2304}, {768, 768}, {768, 3072}, {3072, 768}}};
+constexpr std::array<Layer, 2> kLayers = {{{768, 2304}, {1536, 3072}}};
 
-/// Products of a GPT's block, one after the other.
+/// One after the other.
 class Products {
  public:
   explicit Products(ProgramBuilder& program) : program_(program) {

@@ -37,7 +37,7 @@ struct OverlapResult {
 ///
 ///   exposed   compute   k ─┐       ┌─ k ─┐        each collective waits for the kernel before it, and each kernel for
 ///             comm         └─ call ┘     └─ call  the call before it
-///   beside    compute   p ─┬─ p' ─ · ─ p ─┬─ p'   each call begins with a product p' that ends before it
+///   beside    compute   p ─┬─ p' ─ · ─ p ─┬─ p'   each call begins with a long product p' and waits for what p' holds
 ///             comm         └──── call ┘   └──── call
 ///   cost      compute   p ─ p' ─ p ─ p' …         what the products take longer, by second of the calls
 ///             comm      call ─ call ─ …

@@ -238,28 +238,32 @@ class Simulator {
     if (end > end_.time) end_ = lane.last;
   }
 
+  /// A message moves once both ranks have come to it, and lasts as long as its recv; the send's stream goes on.
   static bool moves(const Instruction& instruction) {
-    return instruction.opcode == Opcode::collective || instruction.opcode == Opcode::send;
+    return instruction.opcode == Opcode::collective || instruction.opcode == Opcode::recv;
   }
 
-  /// Whether a kernel of the rank runs when the lane's head begins, or begins with it.
-  bool begins_beside_kernel(const Lane& lane) const {
+  /// From the begin of the lane's head to the end of a kernel of its rank that runs then, or begins with it.
+  Seconds kernel_beside(const Lane& lane) {
     const Seconds now = lane.begin.event.time;
-    return std::any_of(lanes_.begin(), lanes_.end(), [&](const Lane& other) {
-      if (other.of_class != lane.of_class || &other == &lane) return false;
-      if (other.next > 0 && code(other.last.at).opcode == Opcode::kernel && other.last.time > now) return true;
-      return other.begin.known && code(other.head()).opcode == Opcode::kernel && other.begin.event.time <= now;
-    });
+    Seconds left;
+    for (const Lane& other : lanes_) {
+      if (other.of_class != lane.of_class || &other == &lane) continue;
+      if (other.next > 0 && code(other.last.at).opcode == Opcode::kernel) left = std::max(left, other.last.time - now);
+      if (other.begin.known && code(other.head()).opcode == Opcode::kernel && other.begin.event.time <= now)
+        left = std::max(left, of(prices_, other.head()));
+    }
+    return left;
   }
 
-  /// Between the lane's head and the begin of its transfer. A message was measured between kernels, so its time has the
-  /// exposed delay already.
+  /// Between the begin of the lane's head and that of its transfer, which waits for multiprocessors that a kernel
+  /// holds, at most until that ends. A message was measured between kernels, so its time has the exposed delay already.
   Seconds delay(const Lane& lane) {
     const At at = lane.head();
     if (!moves(code(at)) || of(prices_, at) == Seconds{}) return {};
     const CallDelays& delays = machine_.delays;
-    const Seconds delay = begins_beside_kernel(lane) ? delays.beside : delays.exposed;
-    return code(at).opcode == Opcode::send ? std::max(delay - delays.exposed, Seconds{}) : delay;
+    const Seconds waits = std::min(std::max(delays.beside - delays.exposed, Seconds{}), kernel_beside(lane));
+    return code(at).opcode == Opcode::recv ? waits : delays.exposed + waits;
   }
 
   /// How much of a kernel that takes so long runs while its rank waits for a message.
@@ -305,15 +309,16 @@ class Simulator {
       }
       case Opcode::collective:
         return collective_time(machine_, now.collective, bytes, spread(at));
-      case Opcode::send:
-        return send_time(machine_, bytes, spread(at));
       case Opcode::load: {
         double bytes_loaded = 0;
         for (const Operand& operand : now.outputs) bytes_loaded += static_cast<double>(operand.bytes());
         return Bytes{2 * bytes_loaded} / machine_.memory_rate;
       }
-      case Opcode::recv:  // what its message takes is the send's
-        return now.outputs[0].accumulate ? 2 * bytes / machine_.memory_rate : Seconds{};
+      case Opcode::recv: {
+        const Seconds message = send_time(machine_, bytes, spread(at));
+        return now.outputs[0].accumulate ? message + 2 * bytes / machine_.memory_rate : message;
+      }
+      case Opcode::send:
       case Opcode::print:
       case Opcode::wait:
         return {};
@@ -337,8 +342,8 @@ class Simulator {
         return {error, std::move(key)};
       }
       case Opcode::collective:
-      case Opcode::send: {
-        const bool is_message = now.opcode == Opcode::send;
+      case Opcode::recv: {
+        const bool is_message = now.opcode == Opcode::recv;
         std::string key = is_message ? message_key(spread(at)) : call_key(now.collective, spread(at));
         const auto model = machine_.calls.find(key);
         const Bytes bytes{static_cast<double>(now.bytes())};
@@ -347,7 +352,7 @@ class Simulator {
       }
       case Opcode::load:
         return {kUnmeasured, "load"};
-      case Opcode::recv:
+      case Opcode::send:
       case Opcode::print:
       case Opcode::wait:
         return {};

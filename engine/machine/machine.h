@@ -63,7 +63,7 @@ StepCost step_cost(const std::vector<StepSample>& samples);
 /// How much longer a collective takes in a step than the same call back to back with its like.
 struct CallDelays {
   Seconds exposed;  ///< no kernel of its rank runs when it begins: streams hand over to each other, twice
-  Seconds beside;   ///< kernels run: it also waits for multiprocessors that they hold
+  Seconds beside;   ///< a long kernel runs: it also waits for multiprocessors that this holds
   friend bool operator==(const CallDelays&, const CallDelays&) = default;
 };
 

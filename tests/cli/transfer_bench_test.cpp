@@ -36,6 +36,15 @@ TEST_CASE("a step of more kernels takes longer, and is that of its slowest rank"
   CHECK(steps[2] > steps[1]);
 }
 
+TEST_CASE("ranks of very different speed make the same number of steps") {
+  RankPrograms programs = two_ranks("gelu", 1);
+  const Instruction slow = programs[1].instructions[0];
+  programs[1].instructions.assign(200, slow);
+  const std::vector<Seconds> steps = bench_programs({programs, two_ranks("relu", 1), programs}, Device::cpu, 5);
+  CHECK(steps[0] > 20 * steps[1]);
+  CHECK(steps[2] > 20 * steps[1]);
+}
+
 TEST_CASE("an instruction waits for those that it names, and a collective is over all ranks") {
   ProgramBuilder program(1, 3, 24);
   const Operand x = program.tensor({6}, DType::f32);

@@ -252,19 +252,24 @@ Seconds length_of(const Simulation& step, size_t instruction) {
 
 }  // namespace
 
-TEST_CASE("a collective that begins beside no kernel has the exposed delay, one that begins with a kernel the other") {
+TEST_CASE(
+    "a collective has the exposed delay, and beside a kernel waits for it, at most until the delay beside kernels") {
   Machine machine = *find_machine("h100x8");
   machine.overlap_cost = 1;
-  for (const int relus : {1, 2, 5}) {
-    CAPTURE(relus);
-    const RankClasses classes = relus_and_all_reduce(relus);
-    machine.delays = {};
-    const Seconds alone = length_of(simulate(classes, machine), 1);
-    machine.delays = {.exposed = {1e-5}, .beside = {3e-5}};
-    const Simulation step = simulate(classes, machine);
-    CHECK((length_of(step, 1) - alone).value == doctest::Approx(relus == 1 ? 1e-5 : 3e-5));
-    CHECK(sum(step) == doctest::Approx(step.step.value));
-  }
+  const Seconds relu = length_of(simulate(relus_and_all_reduce(1), machine), 0), exposed{1e-5};
+  for (const int relus : {1, 2, 5})
+    for (const double beside : {0.5, 2.0}) {
+      CAPTURE(relus);
+      CAPTURE(beside);
+      const RankClasses classes = relus_and_all_reduce(relus);
+      machine.delays = {};
+      const Seconds alone = length_of(simulate(classes, machine), 1);
+      machine.delays = {.exposed = exposed, .beside = exposed + beside * relu};
+      const Simulation step = simulate(classes, machine);
+      const Seconds waits = relus == 1 ? Seconds{} : std::min(beside, 1.0) * relu;
+      CHECK((length_of(step, 1) - alone).value == doctest::Approx((exposed + waits).value));
+      CHECK(sum(step) == doctest::Approx(step.step.value));
+    }
 }
 
 TEST_CASE("calls that take no time have no delay, and delays never shorten a step") {
@@ -279,4 +284,42 @@ TEST_CASE("calls that take no time have no delay, and delays never shorten a ste
     CHECK((after.step.value > before) == (&plan != &kPlans[0]));
     CHECK(sum(after) == doctest::Approx(after.step.value));
   }
+}
+
+TEST_CASE("kernels that run while their rank waits for a message take the machine's wait_cost times as long") {
+  Operand numbers;
+  numbers.shape = numbers.global_shape = {1 << 20};
+  const auto instruction = [&](Opcode opcode, Stream stream, std::vector<int> waits) {
+    Instruction now;
+    now.opcode = opcode;
+    now.stream = stream;
+    now.name = now.op = "relu";
+    if (opcode != Opcode::recv) now.inputs = {numbers};
+    if (opcode != Opcode::send) now.outputs = {numbers};
+    now.waits = std::move(waits);
+    return now;
+  };
+  const Instruction relu = instruction(Opcode::kernel, Stream::compute, {});
+  Program sender, receiver;
+  receiver.rank = 1;
+  sender.instructions.assign(10, relu);
+  sender.instructions.push_back(instruction(Opcode::send, Stream::send, {9}));
+  sender.instructions.back().peer = 1;
+  receiver.instructions = {instruction(Opcode::recv, Stream::recv, {}), relu, relu,
+                           instruction(Opcode::kernel, Stream::compute, {0})};
+  receiver.instructions[0].peer = 0;
+  const RankClasses classes = each_by_itself({sender, receiver});
+  Machine machine = *find_machine("h100x8");
+  machine.overlap_cost = 1;
+  const auto length = [&](size_t of_class, size_t i) {
+    const SimulatedSpan span = simulate(classes, machine).spans[of_class][i];
+    return (span.end - span.begin).value;
+  };
+  const double alone = length(1, 1);
+  CHECK(length(0, 0) == doctest::Approx(alone));
+  machine.wait_cost = 1.5;
+  CHECK(length(1, 1) == doctest::Approx(1.5 * alone));
+  CHECK(length(1, 2) == doctest::Approx(1.5 * alone));
+  CHECK(length(1, 3) == doctest::Approx(alone));  // the message has come
+  CHECK(length(0, 0) == doctest::Approx(alone));  // waits for none
 }
