@@ -77,6 +77,13 @@ Agreed::Agreed(Communicator& ranks) : ranks_(ranks) {
   group_ = ranks.open_group(everyone);
 }
 
+double Agreed::most(double mine) {
+  const auto value = static_cast<float>(mine);
+  std::vector<float> all(static_cast<size_t>(ranks_.num_ranks()));
+  ranks_.all_gather(group_, &value, all.data(), 1, DType::f32);
+  return *std::max_element(all.begin(), all.end());
+}
+
 int32_t Agreed::operator()(double mine) {
   auto value = static_cast<int32_t>(mine);
   ranks_.broadcast(group_, &value, &value, 1, DType::i32, 0);

@@ -41,12 +41,14 @@ class SharedValues {
   T* values_ = nullptr;
 };
 
-/// Rank 0's numbers, used by all ranks: they must make the same calls.
+/// Numbers that are the same on all ranks: they must make the same calls. Each function is collective.
 class Agreed {
  public:
-  /// Collective.
   explicit Agreed(Communicator& ranks);
+  /// Rank 0's.
   int32_t operator()(double mine);
+  /// The largest of all ranks', as a float.
+  double most(double mine);
   void barrier() { ranks_.barrier(group_); }
 
  private:
