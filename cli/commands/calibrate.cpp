@@ -295,7 +295,6 @@ int calibrate(const Options& options) {
   std::unique_ptr<KernelTimer> timer = device == Device::cuda ? make_cuda_kernel_timer() : make_cpu_kernel_timer(1);
   OpBench bench(*timer, {.samples = options.samples});
   measure_rates(bench, *timer, machine);
-  machine.cache = {static_cast<double>(timer->cache_bytes())};
   // The jobs' own kernels and their steps come first: plans can be predicted from these, and other sizes refine them.
   Measured measured;
   measure_kernels(bench, calls.to_measure(machine, 0), file, machine, measured);
