@@ -103,9 +103,7 @@ std::vector<OpRequest> KernelCalls::to_measure(const Machine& machine, size_t mo
 
 void calibrate_kernel(OpBench& bench, const OpRequest& request, Machine& machine) {
   KernelSample sample = sample_of(request);
-  const OpResult result = bench.run(request);
-  sample.seconds = {result.seconds.median};
-  if (result.copies > 1) sample.cached = {bench.cached_seconds(request).value_or(0)};
+  sample.seconds = {bench.run(request).seconds.median};
   add_sample(machine.kernels, key_of(request), std::move(sample));
 }
 

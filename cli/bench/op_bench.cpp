@@ -129,11 +129,6 @@ OpResult OpBench::run(const OpRequest& request) {
   return result;
 }
 
-std::optional<double> OpBench::cached_seconds(const OpRequest& request) {
-  if (operand_bytes(request) > timer_.cache_bytes()) return std::nullopt;
-  return spread_of(samples(request, 1, options_)).median;
-}
-
 double OpBench::peak_flops(const BenchType& type) {
   const auto [found, added] = peaks_.try_emplace({type.dtype, type.tf32}, 0.0);
   if (!added || !timer_.has_kernel(matmul_op.name)) return found->second;

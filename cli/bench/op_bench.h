@@ -3,7 +3,6 @@
 
 #include <map>
 #include <nlohmann/json_fwd.hpp>
-#include <optional>
 #include <string>
 #include <vector>
 
@@ -38,9 +37,6 @@ class OpBench {
   bool has(const std::string& op) const { return timer_.has_kernel(op); }
   /// Throws SpecError if the kernel does not accept the request, EnvError if there is too little memory.
   OpResult run(const OpRequest& request);
-  /// Per run, always on the same operands, so that they are in the cache; none if it does not hold them. Throws as
-  /// run().
-  std::optional<double> cached_seconds(const OpRequest& request);
 
   /// The best rate of a few square products, in operations per second; 0 if the device has no such product. Measured
   /// once.

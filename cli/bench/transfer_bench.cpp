@@ -115,10 +115,10 @@ RankPrograms on_all(int ranks, const std::function<void(ProgramBuilder&)>& build
   return programs;
 }
 
-void kernels_and_calls(ProgramBuilder& program) {
-  const Operand small = small_operand(program);
-  for (int i = 0, call = -1; i < kCalls; ++i)
-    call = add_call(program, kShortCalls, i, {small_kernel(program, small, {call})});
+/// Between products, not small kernels: ranks take them in slightly different times, and each call waits for the last.
+void products_between_calls(ProgramBuilder& program) {
+  Products products(program);
+  for (int i = 0, call = -1; i < kCalls; ++i) call = add_call(program, kShortCalls, i, {products.add(i, {call})});
 }
 
 template <size_t kCount>
@@ -193,14 +193,14 @@ OverlapResult bench_overlap(int ranks, Device device, int samples) {
   constexpr int kFew = kCalls / 4;  // calls that end before the products beside them
   const std::vector<Seconds> steps = bench_programs(
       {on_all(ranks, [](ProgramBuilder& p) { add_small_kernels(p, 1); }),
-       on_all(ranks, [](ProgramBuilder& p) { add_small_kernels(p, kCalls); }),
-       on_all(ranks, [](ProgramBuilder& p) { calls_alone(p, kShortCalls, kCalls); }), on_all(ranks, kernels_and_calls),
-       on_all(ranks, [](ProgramBuilder& p) { products_alone(p, kCalls, 2); }),
+       on_all(ranks, [](ProgramBuilder& p) { products_alone(p, kCalls, 1); }),
+       on_all(ranks, [](ProgramBuilder& p) { calls_alone(p, kShortCalls, kCalls); }),
+       on_all(ranks, products_between_calls), on_all(ranks, [](ProgramBuilder& p) { products_alone(p, kCalls, 2); }),
        on_all(ranks, [](ProgramBuilder& p) { products_alone(p, 2 * kCalls, 1); }),
        on_all(ranks, [](ProgramBuilder& p) { calls_alone(p, kLongCalls, kCalls); }),
        on_all(ranks, products_around_calls), on_all(ranks, [](ProgramBuilder& p) { products_beside_calls(p, kFew); })},
       device, samples);
-  const auto [empty, kernels, calls, between, even, products, long_calls, around, beside] = [&] {
+  const auto [empty, few_products, calls, between, even, products, long_calls, around, beside] = [&] {
     std::array<Seconds, 9> all;
     std::copy(steps.begin(), steps.end(), all.begin());
     return all;
@@ -209,7 +209,7 @@ OverlapResult bench_overlap(int ranks, Device device, int samples) {
   OverlapResult result;
   const Seconds few = (long_calls - empty) * (static_cast<double>(kFew) / kCalls);
   result.cost = std::max(1.0, 1 + (beside - products) / few);
-  result.delays.exposed = std::max((between - kernels - calls + empty) / kCalls, Seconds{});
+  result.delays.exposed = std::max((between - few_products - calls + empty) / kCalls, Seconds{});
   const Seconds slowed = (result.cost - 1) * (products - even);
   result.delays.beside = std::max((around - even - long_calls + empty - slowed) / kCalls, result.delays.exposed);
   return result;

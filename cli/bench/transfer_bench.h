@@ -35,8 +35,8 @@ struct OverlapResult {
 
 /// Over `ranks` ranks, with collectives and products of the sizes of a small GPT. Forks, see bench_programs().
 ///
-///   exposed   compute   k ─┐       ┌─ k ─┐        each collective waits for the kernel before it, and each kernel for
-///             comm         └─ call ┘     └─ call  the call before it
+///   exposed   compute   p ─┐       ┌─ p ─┐        each collective waits for the product before it, and each product
+///             comm         └─ call ┘     └─ call  for the call before it
 ///   beside    compute   p ─┬─ p' ─ · ─ p ─┬─ p'   each call begins with a long product p' and waits for what p' holds
 ///             comm         └──── call ┘   └──── call
 ///   cost      compute   p ─ p' ─ p ─ p' …         what the products take longer, by second of the calls

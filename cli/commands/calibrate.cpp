@@ -252,8 +252,9 @@ void measure_kernels(OpBench& bench, const std::vector<OpRequest>& requests, con
 }
 
 /// Trains each job on one rank for a moment: what its step takes beyond its kernels.
-void measure_steps(const std::vector<JobSpec>& jobs, Machine& machine) {
+void measure_steps(const std::vector<JobSpec>& jobs, int devices, Machine& machine) {
   constexpr Seconds kEach{2};
+  const int cores = static_cast<int>(std::thread::hardware_concurrency()), threads = std::max(cores / devices, 1);
   machine.steps.clear();
   for (JobSpec job : jobs) {
     job.train = {.epochs = 0, .steps = 100000};
@@ -264,7 +265,7 @@ void measure_steps(const std::vector<JobSpec>& jobs, Machine& machine) {
       const Program program = compile(one, 0);
       StepSample sample = step_alone(program, machine);
       sample.job = job.name;
-      sample.measured = measured_step(one, program, kEach);
+      sample.measured = measured_step(one, program, kEach, threads);
       machine.steps.push_back(std::move(sample));
     } catch (const EnvError& error) {
       std::cout << "  step of " << job.name << " not measured: " << error.what() << "\n";
@@ -294,11 +295,10 @@ int calibrate(const Options& options) {
   std::unique_ptr<KernelTimer> timer = device == Device::cuda ? make_cuda_kernel_timer() : make_cpu_kernel_timer(1);
   OpBench bench(*timer, {.samples = options.samples});
   measure_rates(bench, *timer, machine);
-  machine.cache = {static_cast<double>(timer->cache_bytes())};
   // The jobs' own kernels and their steps come first: plans can be predicted from these, and other sizes refine them.
   Measured measured;
   measure_kernels(bench, calls.to_measure(machine, 0), file, machine, measured);
-  measure_steps(jobs, machine);
+  measure_steps(jobs, devices, machine);
   write_machine(machine, file);
   measure_kernels(bench, calls.to_measure(machine, static_cast<size_t>(options.most)), file, machine, measured);
   write_machine(machine, file);

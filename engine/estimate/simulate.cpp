@@ -11,7 +11,6 @@
 
 #include "engine/base/error.h"
 #include "engine/compile/verify.h"
-#include "engine/estimate/cache_use.h"
 
 namespace trainctl {
 namespace {
@@ -85,11 +84,11 @@ bool shares_launch(const Program& program, size_t i) {
   return now.launch >= 0 && i > 0 && program.instructions[i - 1].launch == now.launch;
 }
 
-/// Of a kernel that runs alone, with that part of its operands in the cache.
-Seconds alone_seconds(const Program& program, size_t i, const Machine& machine, double in_cache) {
+/// Of a kernel that runs alone.
+Seconds alone_seconds(const Program& program, size_t i, const Machine& machine) {
   const Instruction& now = program.instructions[i];
   const std::vector<TensorInfo> inputs = infos_of(now.inputs), outputs = infos_of(now.outputs);
-  const Seconds seconds = kernel_time(machine, *kernel_of(now), inputs, outputs, now.attrs, in_cache);
+  const Seconds seconds = kernel_time(machine, *kernel_of(now), inputs, outputs, now.attrs);
   // One launch starts all of its kernels.
   return shares_launch(program, i) ? std::max(seconds - machine.launch, Seconds{}) : seconds;
 }
@@ -143,11 +142,10 @@ class Simulator {
     std::array<Lane, 5> lanes;
     std::map<int, size_t> calls;
     std::vector<Seconds>& prices = prices_.emplace_back();
-    const std::vector<double> in_cache = parts_in_cache(program, machine_.cache);
     for (size_t i = 0; i < count; ++i) {
       const Instruction& now = program.instructions[i];
       const At at{c, static_cast<int>(i)};
-      prices.push_back(price(at, in_cache[i]));
+      prices.push_back(price(at));
       if (now.opcode == Opcode::collective) of(places_, at).number = calls[now.group]++;
       lanes[machine_.overlaps ? static_cast<size_t>(now.stream) : 0].indices.push_back(at.index);
     }
@@ -297,14 +295,14 @@ class Simulator {
     return spread_of(machine_, std::array{classes_.programs[at.of_class].rank, code(at).peer});
   }
 
-  Seconds price(At at, double in_cache) const {
+  Seconds price(At at) const {
     const Instruction& now = code(at);
     const Program& program = classes_.programs[at.of_class];
     const Bytes bytes{static_cast<double>(now.bytes())};
     switch (now.opcode) {
       case Opcode::kernel: {
         const auto i = static_cast<size_t>(at.index);
-        const Seconds alone = in_step_.stretch * alone_seconds(program, i, machine_, in_cache);
+        const Seconds alone = in_step_.stretch * alone_seconds(program, i, machine_);
         return shares_launch(program, i) ? alone : alone + in_step_.gap;
       }
       case Opcode::collective:
@@ -456,10 +454,9 @@ Part part_of(const Instruction& instruction) {
 
 StepSample step_alone(const Program& program, const Machine& machine) {
   StepSample step;
-  const std::vector<double> in_cache = parts_in_cache(program, machine.cache);
   for (size_t i = 0; i < program.instructions.size(); ++i) {
     if (program.instructions[i].opcode != Opcode::kernel) continue;
-    step.alone += alone_seconds(program, i, machine, in_cache[i]);
+    step.alone += alone_seconds(program, i, machine);
     step.kernels += shares_launch(program, i) ? 0 : 1;
   }
   return step;

@@ -117,35 +117,26 @@ double left_near(const Samples& samples, const std::vector<double>& left, const 
   return sum / weights;
 }
 
-KernelModel::Fit fit_to(const Samples& samples, size_t without) {
-  KernelModel::Fit found{fit(samples, without), {}};
-  found.left.reserve(samples.size());
+std::vector<double> left_by(const Row& coefficients, const Samples& samples) {
+  std::vector<double> left;
+  left.reserve(samples.size());
   for (const KernelSample& sample : samples)
-    found.left.push_back(std::log(sample.seconds.value / dot(found.coefficients, row_of(sample.cost))));
-  return found;
+    left.push_back(std::log(sample.seconds.value / dot(coefficients, row_of(sample.cost))));
+  return left;
 }
 
-double seconds_of(const KernelModel::Fit& fit, const Samples& samples, const Point& call, const Cost& cost,
-                  size_t without) {
-  return dot(fit.coefficients, row_of(cost)) * std::exp(left_near(samples, fit.left, call, without));
-}
-
-/// With the times while operands are in the cache; none if these are the same.
-std::optional<KernelModel::Fit> fit_to_cached(Samples samples) {
-  bool any = false;
-  for (KernelSample& sample : samples) {
-    if (sample.cached == Seconds{}) continue;
-    sample.seconds = sample.cached;
-    any = true;
-  }
-  return any ? std::optional(fit_to(samples, kNone)) : std::nullopt;
+double seconds_of(const Row& coefficients, const Samples& samples, const std::vector<double>& left, const Point& call,
+                  const Cost& cost, size_t without) {
+  return dot(coefficients, row_of(cost)) * std::exp(left_near(samples, left, call, without));
 }
 
 double own_error(const Samples& samples) {
   if (samples.size() == 1) return 1;
   double squares = 0;
   for (size_t s = 0; s < samples.size(); ++s) {
-    const double seconds = seconds_of(fit_to(samples, s), samples, point_of(samples[s]), samples[s].cost, s);
+    const Row coefficients = fit(samples, s);
+    const double seconds =
+        seconds_of(coefficients, samples, left_by(coefficients, samples), point_of(samples[s]), samples[s].cost, s);
     const double error = std::log(seconds / samples[s].seconds.value);
     squares += error * error;
   }
@@ -156,22 +147,16 @@ double own_error(const Samples& samples) {
 
 bool KernelSample::operator==(const KernelSample& other) const {
   return sizes == other.sizes && cost.flops == other.cost.flops && cost.bytes == other.cost.bytes &&
-         seconds == other.seconds && attrs == other.attrs && cached == other.cached;
+         seconds == other.seconds && attrs == other.attrs;
 }
 
 KernelModel::KernelModel(std::vector<KernelSample> samples)
-    : samples_(std::move(samples)),
-      fit_(fit_to(samples_, kNone)),
-      cached_(fit_to_cached(samples_)),
-      error_(own_error(samples_)) {}
+    : samples_(std::move(samples)), coefficients_(fit(samples_, kNone)), error_(own_error(samples_)) {
+  left_ = left_by(coefficients_, samples_);
+}
 
-Seconds KernelModel::seconds(const std::vector<double>& sizes, const Cost& cost, std::string_view attrs,
-                             double in_cache) const {
-  const Point call{sizes, cost.flops, attrs};
-  const double seconds = seconds_of(fit_, samples_, call, cost, kNone);
-  if (in_cache == 0 || !cached_) return {seconds};
-  const double cached = std::min(seconds, seconds_of(*cached_, samples_, call, cost, kNone));
-  return {seconds + in_cache * (cached - seconds)};
+Seconds KernelModel::seconds(const std::vector<double>& sizes, const Cost& cost, std::string_view attrs) const {
+  return {seconds_of(coefficients_, samples_, left_, {sizes, cost.flops, attrs}, cost, kNone)};
 }
 
 double KernelModel::error(const std::vector<double>& sizes, const Cost& cost, std::string_view attrs) const {

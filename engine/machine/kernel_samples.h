@@ -7,10 +7,8 @@
 // nearer a measured size is.
 #pragma once
 
-#include <algorithm>
 #include <array>
 #include <map>
-#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -25,8 +23,6 @@ struct KernelSample {
   Cost cost;
   Seconds seconds;
   std::string attrs{};  ///< of the call, as text: kernels of one name compute different things
-  Seconds cached{};     ///< the same while the device's cache holds all operands; 0: it makes no difference
-  Seconds least() const { return cached == Seconds{} ? seconds : std::min(seconds, cached); }
   bool operator==(const KernelSample&) const;
 };
 
@@ -36,9 +32,7 @@ class KernelModel {
   /// At least one sample; all with the same number of sizes.
   explicit KernelModel(std::vector<KernelSample> samples);
 
-  /// `in_cache`: the part of the operands that the device's cache holds.
-  Seconds seconds(const std::vector<double>& sizes, const Cost& cost, std::string_view attrs = {},
-                  double in_cache = 0) const;
+  Seconds seconds(const std::vector<double>& sizes, const Cost& cost, std::string_view attrs = {}) const;
   /// Relative: the standard deviation of the logarithm of what is measured over what seconds() says.
   double error(const std::vector<double>& sizes, const Cost& cost, std::string_view attrs = {}) const;
   /// The same of a size far from all samples, at most 1.
@@ -49,16 +43,10 @@ class KernelModel {
   const std::vector<KernelSample>& samples() const { return samples_; }
   friend bool operator==(const KernelModel& a, const KernelModel& b) { return a.samples_ == b.samples_; }
 
-  /// A model of times, each of a sample.
-  struct Fit {
-    std::array<double, 3> coefficients = {};
-    std::vector<double> left;  ///< log of measured over modelled, by sample
-  };
-
  private:
   std::vector<KernelSample> samples_;
-  Fit fit_;
-  std::optional<Fit> cached_;  ///< if the cache makes a difference to any sample
+  std::vector<double> left_;  ///< log of measured over modelled, by sample
+  std::array<double, 3> coefficients_ = {};
   double error_ = 1;
 };
 

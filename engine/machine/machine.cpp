@@ -117,8 +117,7 @@ Seconds send_time(const Machine& machine, Bytes bytes, const GroupSpread& spread
   return link.latency + bytes / link.bandwidth;
 }
 
-Seconds kernel_time(const Machine& machine, const KernelDef& kernel, Infos inputs, Infos outputs, const Attrs& attrs,
-                    double in_cache) {
+Seconds kernel_time(const Machine& machine, const KernelDef& kernel, Infos inputs, Infos outputs, const Attrs& attrs) {
   const Cost cost = kernel_cost(kernel, inputs, outputs, attrs);
   const FlopsPerSecond products = rate_of_products(machine, inputs, attrs);
   const auto at_rates = [&](const Cost& c) {
@@ -134,7 +133,7 @@ Seconds kernel_time(const Machine& machine, const KernelDef& kernel, Infos input
         [&](const KernelSample& a, const KernelSample& b) { return at_rates(a.cost) < at_rates(b.cost); });
     if (at_rates(cost) > at_rates(largest.cost)) return largest.seconds + (at_rates(cost) - at_rates(largest.cost));
   }
-  return model.seconds(kernel_sizes(inputs, outputs), cost, to_string(attrs), in_cache);
+  return model.seconds(kernel_sizes(inputs, outputs), cost, to_string(attrs));
 }
 
 }  // namespace trainctl

@@ -77,7 +77,6 @@ struct Machine {
   Bytes reserved;  ///< the part of it that driver and libraries take before a rank has anything
   ProductRates products;
   BytesPerSecond memory_rate;  ///< bytes read and bytes written together
-  Bytes cache;                 ///< of a device, shared by all of it; 0: kernels find no operand there
   Seconds launch;              ///< at least, from the begin of one kernel of a stream to that of the next
   /// Streams run side by side; else a rank does one thing at a time, in the order of its program.
   bool overlaps = false;
@@ -125,9 +124,8 @@ std::string message_key(const GroupSpread& spread);
 Seconds send_time(const Machine& machine, Bytes bytes, const GroupSpread& spread);
 
 /// Seconds of one kernel that runs alone: as measured, else `launch` and the larger of what its operations and its
-/// bytes take at the machine's rates. `in_cache`: the part of its operands that the cache holds.
-Seconds kernel_time(const Machine& machine, const KernelDef& kernel, Infos inputs, Infos outputs, const Attrs& attrs,
-                    double in_cache = 0);
+/// bytes take at the machine's rates.
+Seconds kernel_time(const Machine& machine, const KernelDef& kernel, Infos inputs, Infos outputs, const Attrs& attrs);
 
 /// The machines that come with the program.
 std::span<const Machine> known_machines();

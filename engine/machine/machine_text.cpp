@@ -96,7 +96,6 @@ KernelModel model_of(const Fields& kernels, const char* key) {
     read.cost = {.flops = sample.number("flops"), .bytes = sample.number("bytes")};
     read.seconds = {sample.positive("seconds")};
     if (item.contains("attrs")) read.attrs = sample.text("attrs");
-    if (item.contains("cached_seconds")) read.cached = {sample.positive("cached_seconds")};
   }
   if (samples.empty()) throw EnvError(kernels.where() + "." + key + ": has no sample");
   return KernelModel(std::move(samples));
@@ -122,7 +121,6 @@ Json json_of(const KernelModel& model) {
                                            {"bytes", sample.cost.bytes},
                                            {"seconds", sample.seconds.value}});
     if (!sample.attrs.empty()) json["attrs"] = sample.attrs;
-    if (sample.cached != Seconds{}) json["cached_seconds"] = sample.cached.value;
   }
   return samples;
 }
@@ -175,7 +173,6 @@ std::string to_json(const Machine& machine) {
         {"tf32", machine.products.tf32.value},
         {"bf16", machine.products.bf16.value}}},
       {"memory_bytes_per_second", machine.memory_rate.value},
-      {"cache_bytes", machine.cache.value},
       {"launch_seconds", machine.launch.value},
       {"overlaps", machine.overlaps},
       {"overlap_cost", machine.overlap_cost},
@@ -204,7 +201,6 @@ Machine machine_of_json(const std::string& text, const std::string& where) {
   const Fields products = fields.object("flops_per_second");
   m.products = {{products.positive("fp32")}, {products.positive("tf32")}, {products.positive("bf16")}};
   m.memory_rate = {fields.positive("memory_bytes_per_second")};
-  if (json.contains("cache_bytes")) m.cache = {fields.number("cache_bytes")};
   m.launch = {fields.number("launch_seconds")};
   m.overlaps = fields.flag("overlaps");
   m.overlap_cost = fields.number("overlap_cost");

@@ -23,10 +23,9 @@ BestRates best_rates(const Machine& machine, Precision precision) {
       machine.memory_rate};
   for (const auto& [key, model] : machine.kernels)
     for (const KernelSample& sample : model.samples()) {
-      const double seconds = sample.least().value;
-      if (seconds <= 0) continue;
-      best.products = std::max(best.products, FlopsPerSecond{sample.cost.flops / seconds});
-      best.memory = std::max(best.memory, BytesPerSecond{sample.cost.bytes / seconds});
+      if (sample.seconds.value <= 0) continue;
+      best.products = std::max(best.products, FlopsPerSecond{sample.cost.flops / sample.seconds.value});
+      best.memory = std::max(best.memory, BytesPerSecond{sample.cost.bytes / sample.seconds.value});
     }
   return best;
 }

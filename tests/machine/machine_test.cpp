@@ -88,24 +88,6 @@ TEST_CASE("calls of equal sizes are told apart by their attributes and their ope
   }
 }
 
-TEST_CASE("a kernel takes less the more of its operands are in the cache, as was measured of all and of none") {
-  std::vector<KernelSample> samples;
-  for (const double bytes : {1e5, 1e6, 1e7}) {
-    KernelSample& one = samples.emplace_back(KernelSample{{std::log2(bytes)}, {.bytes = bytes}, {2e-6 + bytes / 2e12}});
-    one.cached = {2e-6 + bytes / 6e12};
-  }
-  const KernelModel model(samples);
-  for (const KernelSample& one : samples) {
-    const auto time = [&](double in_cache) { return model.seconds(one.sizes, one.cost, {}, in_cache).value; };
-    CHECK(time(0) == doctest::Approx(one.seconds.value).epsilon(1e-3));
-    CHECK(time(1) == doctest::Approx(one.cached.value).epsilon(1e-3));
-    CHECK(time(0.5) == doctest::Approx((time(0) + time(1)) / 2));
-  }
-  samples[1].cached = 2 * samples[1].seconds;  // noise: the cache never costs time
-  CHECK(KernelModel(samples).seconds(samples[1].sizes, samples[1].cost, {}, 1) <=
-        KernelModel(samples).seconds(samples[1].sizes, samples[1].cost));
-}
-
 TEST_CASE("a kernel that was measured only at sizes that a start hides takes the machine's rates at large ones") {
   Machine machine = *find_machine("h100x8");
   const KernelDef& add = get_kernel("add");
@@ -265,8 +247,6 @@ TEST_CASE("a machine's file says all of it") {
     machine.delays = {.exposed = {1.2e-5}, .beside = {2.1e-5}};
     machine.overlap_cost = 1.17;
     machine.wait_cost = 1.3;
-    machine.cache = {5e7};
-    machine.kernels.emplace("add f32 f32 -> f32", KernelModel({{{20, 20, 20}, {.bytes = 3e6}, {4e-6}, "{}", {2e-6}}}));
     CHECK(machine_of_json(to_json(machine), "file") == machine);
   }
 }
