@@ -192,6 +192,17 @@ class CutSearch {
     traffic_.set(unit, coded_[static_cast<size_t>(variable_of(unit))][static_cast<size_t>(index)]);
   }
 
+  /// Terms of the same variables are one.
+  void add(CostTable table) {
+    const auto [known, fresh] = table_of_.try_emplace(table.variables, tables_.size());
+    if (fresh) {
+      tables_.push_back(std::move(table));
+      return;
+    }
+    std::vector<double>& sums = tables_[known->second].values;
+    for (size_t i = 0; i < sums.size(); ++i) sums[i] += table.values[i];
+  }
+
   void add_unit(int unit, const Held& held, double seconds_per_byte) {
     CostTable table{{variable_of(unit)}, {}};
     for (int c = 0; c < static_cast<int>(candidates_of(unit).size()); ++c) {
@@ -204,7 +215,7 @@ class CutSearch {
       }
       table.values.push_back(beside_redistribution_ * times(unit) * seconds);
     }
-    tables_.push_back(std::move(table));
+    add(std::move(table));
   }
 
   /// Candidates of a variable in which the tensor lies alike: one of them tells for all.
@@ -310,7 +321,7 @@ class CutSearch {
       while (i > 0 && ++setting[i - 1] == static_cast<int>(of_variable[i - 1].of_candidate.size())) setting[--i] = 0;
       if (i == 0) break;
     }
-    tables_.push_back(std::move(table));
+    add(std::move(table));
   }
 
   void count_classes(TensorId tensor, const std::vector<Classes>& of_variable, size_t i,
@@ -421,6 +432,7 @@ class CutSearch {
   std::vector<std::vector<Traffic::Coded>> coded_;               // the same
   std::unordered_map<std::string, std::vector<Priced>> priced_;  // tensors, by what tells them apart
   std::vector<CostTable> tables_;
+  std::map<std::vector<int>, size_t> table_of_;  // its index, by its variables
 };
 
 }  // namespace
