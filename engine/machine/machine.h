@@ -70,7 +70,11 @@ struct Machine {
   Bytes reserved;  ///< the part of it that driver and libraries take before a rank has anything
   ProductRates products;
   BytesPerSecond memory_rate;  ///< bytes read and bytes written together
-  Seconds launch;              ///< at least, from the begin of one kernel of a stream to that of the next
+  /// That share the tiles of a product, one each at a time. 0: a product of any size takes its operations at the rate.
+  int multiprocessors = 0;
+  /// Of the scores of attention, with what else is computed of each. 0: they take no time.
+  double exponentials_per_second = 0;
+  Seconds launch;  ///< at least, from the begin of one kernel of a stream to that of the next
   /// Streams run side by side; else a rank does one thing at a time, in the order of its program.
   bool overlaps = false;
   /// While bytes move, kernels take this many times as long, and the transfer too.
@@ -110,8 +114,7 @@ std::vector<double> call_sizes(Bytes bytes);
 /// From one rank to another.
 Seconds send_time(const Machine& machine, Bytes bytes, int from, int to);
 
-/// Seconds of one kernel that runs alone: as measured, else `launch` and the larger of what its operations and its
-/// bytes take at the machine's rates.
+/// Seconds of one kernel that runs alone: as measured, else `launch` and unmeasured_time.
 Seconds kernel_time(const Machine& machine, const KernelDef& kernel, Infos inputs, Infos outputs, const Attrs& attrs);
 
 /// The machines that come with the program.
