@@ -78,9 +78,9 @@ class Megatron:
     def job(self, micro, micro_batches):
         dp = self.ranks // self.tp // self.pp
         wide, narrow = f"[[{dp},1,1],[{self.tp},1]]", f"[[{dp},1,{self.tp}],[1,{self.tp}]]"
-        rows = [f"h.*.{name}: [[{dp},{self.tp},1]]" for name in ("ln1", "ln2", "drop1", "drop2")] if self.again == "attention" else []
-        rows += [f"h.*.{name}: [[{dp},{self.tp},1],[{dp},{self.tp},1]]" for name in ("sum1", "sum2")] if self.again == "attention" else []
-        cuts = ", ".join([*(f"h.*.{name}: {wide}" for name in ("q", "k", "v", "up")), *(f"h.*.{name}: {narrow}" for name in ("proj", "down")), *rows,
+        rows = f"[{dp},{self.tp if self.again == 'attention' else 1},1]"
+        whole = [*(f"h.*.{name}: [{rows}]" for name in ("ln1", "ln2", "drop1", "drop2")), *(f"h.*.{name}: [{rows},{rows}]" for name in ("sum1", "sum2"))]
+        cuts = ", ".join([*(f"h.*.{name}: {wide}" for name in ("q", "k", "v", "up")), *(f"h.*.{name}: {narrow}" for name in ("proj", "down")), *whole,
                           f"wte: [[{dp},1],[{self.tp},1]]", f"head: {wide}"])
         core = ["scores", "probs", "kept"]
         block = ["ln2", "up", "act", "down", "drop2", "sum2", "ln1", *(f"{name}{part}" for name in "qkv" for part in ("", "_apart", "_heads")), *core,
@@ -90,7 +90,7 @@ class Megatron:
         return ["tests/bench/jobs/megatron_gpt.yaml", f"vars.layers={self.layers}", f"vars.d={self.d}", f"vars.heads={self.heads}", f"vars.vocab={self.vocab}",
                 f"dataset.batch={dp * micro * micro_batches}", f"launch.ranks={self.ranks}", f"parallel.stages={self.pp}",
                 f"parallel.micro_batches={micro_batches}", f"parallel.strategies={{{cuts}}}", f"parallel.recompute={json.dumps(again)}",
-                f"parallel.optimizer_shard.level={self.level}", *chunks]
+                f"parallel.optimizer_shard.level={self.level}", "parallel.bucket_bytes=1TB", *chunks]  # one sum, after the last backward pass
 
     def predict(self, step):
         """Seconds, and whether it fits, of the fastest micro-batch that fits."""
