@@ -11,8 +11,9 @@ A source that does not tell how many samples a micro-batch has took what was fas
 and 8. Jobs of many micro-batches are predicted with two and three for each stage, and continued in a straight line.
 
 Sources:
-  Megatron-LM         Narayanan and others, SC'21, table 1: GPTs of 2,048 tokens and a vocabulary of 51,200 on A100, each block
-                      recomputed; seconds by its equation 3 from teraFLOP/s, 1f1b
+  Megatron-LM         Narayanan and others, SC'21, table 1, as in README.md of github.com/NVIDIA/Megatron-LM at de7dc40f (images/
+                      cases_april2021.png): GPTs of 2,048 tokens and a vocabulary of 51,200 on A100, each block recomputed; seconds
+                      by the paper's equation 3 from teraFLOP/s. Micro-batches and layers a virtual stage: examples/sc21/run_table_1.sh
   torchtitan 2024-06  github.com/pytorch/torchtitan, docs/performance.md: Llama 3 on 64 A100, FSDP2, 8,192 tokens a sample
   torchtitan 2024-12  github.com/pytorch/torchtitan, benchmarks/llama3_h100_202412_torchtitan.md: tables 1 and 3, the rows
                       with torch.compile in bf16; H100 of 2.4 TB/s at 500 W, 400 Gb/s a GPU
@@ -30,9 +31,13 @@ Sources:
                       Llama of 24 layers of 2,048, 16 heads, hidden 4,096, on 1,024 samples of 4,096 tokens. Sizes are those
                       that its figures of operations a token follow from.
 
-Not expressed: fp8; sequence and context parallelism; "selective op" recompute (every second product: the template's own
-list stands for it); chunks of stages, of which Megatron-LM's table does not tell the number; its rows of more than 1,536 GPUs
-take too long to plan.
+All but torchtitan and nanotron run Megatron-LM's attention as it was then, jobs/megatron_gpt.yaml, and sum gradients once, after the last
+backward pass. That their ranks wait for each message between stages is not expressed.
+
+Not expressed: fp8; context parallelism; "selective op" recompute (every second product: the template's own list stands for it);
+PyTorch's DDP, which overlapped the sums of the first four rows of Megatron-LM's table with their backward pass; nanotron's
+messages, whose receiver reads their sizes from the GPU, so that its host waits at each. Llama 3 405B is left out: its paper tells
+teraFLOP/s, and neither how it counts them nor its chunks of stages.
 """
 import argparse, itertools, json, math, pathlib, statistics, subprocess, sys
 
@@ -80,6 +85,11 @@ class Megatron:
         wide, narrow = f"[[{dp},1,1],[{self.tp},1]]", f"[[{dp},1,{self.tp}],[1,{self.tp}]]"
         rows = f"[{dp},{self.tp if self.again == 'attention' else 1},1]"
         whole = [*(f"h.*.{name}: [{rows}]" for name in ("ln1", "ln2", "drop1", "drop2")), *(f"h.*.{name}: [{rows},{rows}]" for name in ("sum1", "sum2"))]
+        # Between stages each rank sends its part of the rows, and the receivers gather them: Megatron-LM's scatter-gather.
+        blocks = self.layers // (self.pp * self.chunks)
+        parts = f"[{dp},{self.tp},1]"
+        whole += [f"h.{i}.sum2: [{parts},{parts}]" for i in range(blocks - 1, self.layers - 1, blocks)]
+        stages = ", ".join(f"h.{i}.*: {i // blocks}" for i in range(self.layers))
         cuts = ", ".join([*(f"h.*.{name}: {wide}" for name in ("q", "k", "v", "up")), *(f"h.*.{name}: {narrow}" for name in ("proj", "down")), *whole,
                           f"wte: [[{dp},1],[{self.tp},1]]", f"head: {wide}"])
         core = ["scores", "probs", "kept"]
@@ -89,7 +99,7 @@ class Megatron:
         chunks = [f"parallel.chunks={self.chunks}", "parallel.schedule=interleaved_1f1b"] if self.chunks > 1 else []
         return ["tests/bench/jobs/megatron_gpt.yaml", f"vars.layers={self.layers}", f"vars.d={self.d}", f"vars.heads={self.heads}", f"vars.vocab={self.vocab}",
                 f"dataset.batch={dp * micro * micro_batches}", f"launch.ranks={self.ranks}", f"parallel.stages={self.pp}",
-                f"parallel.micro_batches={micro_batches}", f"parallel.strategies={{{cuts}}}", f"parallel.recompute={json.dumps(again)}",
+                f"parallel.micro_batches={micro_batches}", f"parallel.strategies={{{cuts}}}", f"parallel.recompute={json.dumps(again)}", *([f"parallel.stage_config={{{stages}}}"] if self.pp > 1 else []),
                 f"parallel.optimizer_shard.level={self.level}", "parallel.bucket_bytes=1TB", *chunks]  # one sum, after the last backward pass
 
     def predict(self, step):
@@ -99,7 +109,7 @@ class Megatron:
             count, left = divmod(self.batch, self.ranks // self.tp // self.pp * micro)
             if left or count < self.pp:
                 continue
-            few, more = 2 * self.pp, 3 * self.pp
+            few, more = (2 * self.pp, 3 * self.pp) if self.pp < 64 else (self.pp, 3 * self.pp // 2)  # a step has a million operations at most
             if count <= more:
                 found.append(step(self.job(micro, count)))
                 continue
@@ -142,8 +152,8 @@ ROWS = [  # source, what, machine, job, published seconds
     ("torchtitan 2024-06", "Llama 3 70B, 64 A100, every block again", "a100x8", fsdp("70B", 64, 64, "full"), tokens(1, 331)),
     ("torchtitan 2024-12", "Llama 3.1 8B, 8 H100", machines / "grand_teton.json", fsdp("8B", 16, 8, "op"), tokens(2, 6667)),
     ("torchtitan 2024-12", "Llama 3.1 8B, 128 H100", machines / "grand_teton.json", fsdp("8B", 256, 128, "op"), tokens(2, 6514)),
-    *(("Megatron-LM", f"{m.layers} blocks of {m.d}, {m.ranks} A100: tensor {m.tp}, stages {m.pp}", machines / "selene.json", m, m.seconds(teraflops)) for m, teraflops in MEGATRON),
-    *(("selective", what, machines / "selene.json", m, seconds) for what, m, seconds in SELECTIVE),
+    *(("Megatron-LM", f"{m.layers} blocks of {m.d}, {m.ranks} A100: tensor {m.tp}, stages {m.pp}", "a100x8", m, m.seconds(teraflops)) for m, teraflops in MEGATRON),
+    *(("selective", what, "a100x8", m, seconds) for what, m, seconds in SELECTIVE),
     *(("BLOOM", what, machines / "jean_zay.json", m, seconds) for what, m, seconds in BLOOM),
     *(("vTrain " + what.split(",")[0], what, machines / "vtrain.json", m, seconds) for what, m, seconds in VTRAIN),
     *(("nanotron", f"Llama 1B, 8 H100: data {dp}, tensor {tp}, stages {pp}, micro-batch {micro}", "h100x8", nanotron(dp, tp, pp, micro), seconds)
