@@ -302,7 +302,8 @@ class Simulator {
     switch (now.opcode) {
       case Opcode::kernel: {
         const auto i = static_cast<size_t>(at.index);
-        const Seconds alone = in_step_.stretch * alone_seconds(program, i, machine_);
+        const double stretch = kernel_of(now)->is_product ? in_step_.product_stretch : in_step_.other_stretch;
+        const Seconds alone = stretch * alone_seconds(program, i, machine_);
         return shares_launch(program, i) ? alone : alone + in_step_.gap;
       }
       case Opcode::collective:
@@ -456,7 +457,9 @@ StepSample step_alone(const Program& program, const Machine& machine) {
   StepSample step;
   for (size_t i = 0; i < program.instructions.size(); ++i) {
     if (program.instructions[i].opcode != Opcode::kernel) continue;
-    step.alone += alone_seconds(program, i, machine);
+    const Seconds alone = alone_seconds(program, i, machine);
+    step.alone += alone;
+    if (kernel_of(program.instructions[i])->is_product) step.products += alone;
     step.kernels += shares_launch(program, i) ? 0 : 1;
   }
   return step;

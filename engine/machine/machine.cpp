@@ -8,6 +8,8 @@
 #include <numeric>
 #include <vector>
 
+#include "engine/machine/unmeasured_time.h"
+
 namespace trainctl {
 namespace {
 
@@ -124,7 +126,8 @@ Seconds kernel_time(const Machine& machine, const KernelDef& kernel, Infos input
     return std::max(Flops{c.flops} / products, Bytes{c.bytes} / machine.memory_rate);
   };
   const auto found = machine.kernels.find(machine.kernels.empty() ? "" : kernel_key(kernel, inputs, outputs, attrs));
-  if (found == machine.kernels.end()) return machine.launch + at_rates(cost);
+  if (found == machine.kernels.end())
+    return machine.launch + unmeasured_time(machine, kernel, inputs, outputs, cost, products);
   const KernelModel& model = found->second;
   if (!model.shows_rates(machine.launch)) {
     // Far larger calls than those that were measured take the machine's rates for what lies beyond.

@@ -136,8 +136,11 @@ std::vector<StepSample> steps_of(const Fields& machine) {
   if (!machine.json().contains("steps")) return steps;
   for (const Json& item : machine.list("steps")) {
     const Fields step(item, machine.where() + ".steps[" + std::to_string(steps.size()) + "]");
-    steps.push_back(
-        {step.text("job"), step.count("kernels"), {step.positive("alone_seconds")}, {step.positive("seconds")}});
+    steps.push_back({step.text("job"),
+                     step.count("kernels"),
+                     {step.positive("alone_seconds")},
+                     {step.positive("seconds")},
+                     {step.number("product_seconds")}});
   }
   return steps;
 }
@@ -148,6 +151,7 @@ Json json_of(const std::vector<StepSample>& steps) {
     json.push_back({{"job", step.job},
                     {"kernels", step.kernels},
                     {"alone_seconds", step.alone.value},
+                    {"product_seconds", step.products.value},
                     {"seconds", step.measured.value}});
   return json;
 }
@@ -173,6 +177,8 @@ std::string to_json(const Machine& machine) {
         {"tf32", machine.products.tf32.value},
         {"bf16", machine.products.bf16.value}}},
       {"memory_bytes_per_second", machine.memory_rate.value},
+      {"multiprocessors", machine.multiprocessors},
+      {"exponentials_per_second", machine.exponentials_per_second},
       {"launch_seconds", machine.launch.value},
       {"overlaps", machine.overlaps},
       {"overlap_cost", machine.overlap_cost},
@@ -201,6 +207,8 @@ Machine machine_of_json(const std::string& text, const std::string& where) {
   const Fields products = fields.object("flops_per_second");
   m.products = {{products.positive("fp32")}, {products.positive("tf32")}, {products.positive("bf16")}};
   m.memory_rate = {fields.positive("memory_bytes_per_second")};
+  if (json.contains("multiprocessors")) m.multiprocessors = fields.count("multiprocessors");
+  if (json.contains("exponentials_per_second")) m.exponentials_per_second = fields.number("exponentials_per_second");
   m.launch = {fields.number("launch_seconds")};
   m.overlaps = fields.flag("overlaps");
   m.overlap_cost = fields.number("overlap_cost");

@@ -117,7 +117,7 @@ TEST_CASE("a kernel that was measured only at sizes that a start hides takes the
 TEST_CASE("what steps take beyond their kernels is found again from measured steps") {
   std::mt19937 random(3);
   std::uniform_real_distribution<double> noise(0.995, 1.005);
-  const StepCost true_cost{.stretch = 1.04, .gap = {1.2e-6}, .host = {4e-5}};
+  const StepCost true_cost{.product_stretch = 1.04, .other_stretch = 1.15, .gap = {1.2e-6}, .host = {4e-5}};
   std::vector<StepSample> samples;
   for (const auto& [kernels, alone] :
        {std::pair{20, 2e-4}, {300, 3e-2}, {700, 9e-2}, {40, 1e-2}, {900, 5e-3}, {10, 5e-5}}) {
@@ -127,13 +127,14 @@ TEST_CASE("what steps take beyond their kernels is found again from measured ste
   const StepCost found = step_cost(samples);
   CHECK(found.stretch == doctest::Approx(1.04).epsilon(0.02));
   CHECK(found.error < 0.03);
-  for (const StepSample& step : {StepSample{"", 500, {2e-2}, {}}, StepSample{"", 30, {1e-3}, {}}})
+  for (const StepSample& step : {StepSample{"", 500, {2e-2}, {}, {1e-2}}, StepSample{"", 30, {1e-3}, {}, {9e-4}}})
     CHECK(found.seconds(step).value == doctest::Approx(true_cost.seconds(step).value).epsilon(0.03));
 }
 
 TEST_CASE("a machine without measured steps adds nothing, and no measured steps make a gap or a host's time negative") {
   const StepCost none = step_cost({});
-  CHECK(none.stretch == 1);
+  CHECK(none.product_stretch == 1);
+  CHECK(none.other_stretch == 1);
   CHECK(none.gap == Seconds{});
   CHECK(none.host == Seconds{});
   CHECK(none.error == 0);
@@ -147,7 +148,8 @@ TEST_CASE("a machine without measured steps adds nothing, and no measured steps 
           {"", 1 + static_cast<int>(exponent(random) * exponent(random) * 40), {alone}, {alone * factor(random)}});
     }
     const StepCost cost = step_cost(samples);
-    CHECK(cost.stretch > 0);
+    CHECK(cost.product_stretch > 0);
+    CHECK(cost.other_stretch > 0);
     CHECK(cost.gap >= Seconds{});
     CHECK(cost.host >= Seconds{});
     CHECK(std::isfinite(cost.error));
