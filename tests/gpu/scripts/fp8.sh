@@ -5,7 +5,7 @@
 #   fp8.sh follow [SIZE …]          4 min   the losses of tf32, fp8 and fp8 in the MLPs alone beside bf16 over 500 steps of text: 124m, wide
 #   fp8.sh speed [SIZE …]           4 min   ms a step, tokens/s and memory, fp8 beside bf16, in turn: 774m, 1558m
 #   fp8.sh profile [SIZE …]         1 min   a step of fp8 by part
-#   fp8.sh all                      8 min   cases, follow and speed
+#   fp8.sh all                      9 min   cases, follow and speed
 set -uo pipefail
 part=${1:?cases, follow, speed, profile or all}; shift
 source "$(dirname "${BASH_SOURCE[0]}")/machine.sh"
