@@ -107,6 +107,14 @@ void calibrate_kernel(OpBench& bench, const OpRequest& request, Machine& machine
   add_sample(machine.kernels, key_of(request), std::move(sample));
 }
 
+bool has_collectives(const Machine& machine, int ranks) {
+  const auto has = [&](const std::string& name) {
+    return machine.calls.contains(call_key(*find_collective(name), {{ranks}}));
+  };
+  const std::vector<std::string> names = collective_names();
+  return std::all_of(names.begin(), names.end(), has);
+}
+
 // The smallest call of each kind says the latency of its steps, the largest the bandwidth of what it sends.
 void calibrate_links(const std::vector<CollectiveResult>& results, Machine& machine) {
   std::map<std::pair<Collective, int>, std::vector<const CollectiveResult*>> kinds;
@@ -124,12 +132,23 @@ void calibrate_links(const std::vector<CollectiveResult>& results, Machine& mach
   }
   if (!latencies.empty()) machine.links.front().latency = {middle(latencies)};
   if (!bandwidths.empty()) machine.links.front().bandwidth = {middle(bandwidths)};
-  machine.calls.clear();
+  for (const auto& [kind, of_kind] : kinds) machine.calls.erase(call_key(kind.first, {{kind.second}}));
   for (const CollectiveResult& result : results) {
     const GroupSpread spread{{result.ranks}};
     const auto sent = static_cast<double>(wire_bytes(result.kind, result.bytes, result.ranks));
     add_sample(machine.calls, call_key(result.kind, spread),
                {call_sizes({static_cast<double>(result.bytes)}), {.bytes = sent}, {result.seconds.median}});
+  }
+}
+
+bool has_messages(const Machine& machine) { return machine.calls.contains(message_key({{2}})); }
+
+void calibrate_messages(const std::vector<MessageResult>& results, Machine& machine) {
+  const std::string key = message_key({{2}});
+  machine.calls.erase(key);
+  for (const MessageResult& result : results) {
+    const Bytes bytes{static_cast<double>(result.bytes)};
+    add_sample(machine.calls, key, {call_sizes(bytes), {.bytes = bytes.value}, result.seconds});
   }
 }
 

@@ -10,6 +10,7 @@
 
 #include "cli/bench/collective_bench.h"
 #include "cli/bench/op_bench.h"
+#include "cli/bench/transfer_bench.h"
 #include "engine/compile/rank_classes.h"
 #include "engine/machine/machine.h"
 
@@ -38,7 +39,12 @@ class KernelCalls {
 /// kernel does not run alone.
 void calibrate_kernel(OpBench& bench, const OpRequest& request, Machine& machine);
 
+/// Whether all kinds of collectives among so many ranks of this host were measured.
+bool has_collectives(const Machine& machine, int ranks);
 /// Takes over the results, all of this host, and makes the innermost link that which fits them best.
 void calibrate_links(const std::vector<CollectiveResult>& results, Machine& machine);
+
+bool has_messages(const Machine& machine);
+void calibrate_messages(const std::vector<MessageResult>& results, Machine& machine);
 
 }  // namespace trainctl

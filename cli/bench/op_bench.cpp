@@ -106,6 +106,13 @@ std::vector<double> OpBench::samples(const OpRequest& request, int copies, const
   }
 }
 
+void OpBench::set_limits(const ProductRates& products, BytesPerSecond memory) {
+  peaks_ = {{{DType::f32, false}, products.fp32.value},
+            {{DType::f32, true}, products.tf32.value},
+            {{DType::bf16, false}, products.bf16.value}};
+  memory_bytes_ = memory.value;
+}
+
 OpResult OpBench::run(const OpRequest& request) {
   OpResult result;
   result.request = request;

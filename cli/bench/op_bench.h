@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "cli/bench/op_request.h"
+#include "engine/machine/machine.h"
 #include "engine/runtime/measure/kernel_timer.h"
 #include "engine/runtime/measure/sampling.h"
 
@@ -29,6 +30,9 @@ struct OpResult {
 class OpBench {
  public:
   OpBench(KernelTimer& timer, const SampleOptions& options) : timer_(timer), options_(options) {}
+
+  /// Known from an earlier run on this device, so not measured again.
+  void set_limits(const ProductRates& products, BytesPerSecond memory);
 
   bool has(const std::string& op) const { return timer_.has_kernel(op); }
   /// Throws SpecError if the kernel does not accept the request, EnvError if there is too little memory.

@@ -13,7 +13,7 @@
 
 namespace trainctl {
 
-Seconds measured_step(const PlannedJob& job, const Program& program, Seconds seconds) {
+Seconds measured_step(const PlannedJob& job, const Program& program, Seconds seconds, int threads) {
   using Clock = std::chrono::steady_clock;
   constexpr size_t kLeast = 24;
   constexpr double kTimeout = 60;
@@ -23,6 +23,7 @@ Seconds measured_step(const PlannedJob& job, const Program& program, Seconds sec
   TrainOptions options;
   if (on_gpu) {
     options.cuda.emplace();
+    options.threads = threads;
   } else {
     options.arena = memory->arena(0);
   }

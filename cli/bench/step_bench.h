@@ -8,6 +8,7 @@ namespace trainctl {
 
 /// Of a step, once it runs evenly: on a CPU the median, since others may run there too; on a GPU, which reports its
 /// steps in bursts, the mean. Trains for about `seconds`. `program` is compile(job, 0) of one rank.
-Seconds measured_step(const PlannedJob& job, const Program& program, Seconds seconds);
+/// `threads`: the rank's share of the host's cores, as in a run; on a GPU they prepare its samples.
+Seconds measured_step(const PlannedJob& job, const Program& program, Seconds seconds, int threads);
 
 }  // namespace trainctl

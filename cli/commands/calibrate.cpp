@@ -2,7 +2,9 @@
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <array>
+#include <bit>
 #include <chrono>
 #include <cstdio>
 #include <ctime>
@@ -88,15 +90,27 @@ std::string host_name() {
 }
 
 /// What the measurement starts from: the file of an earlier one, else a machine of this kind.
-Machine begin(const Options& options, Device device, const std::string& name, const fs::path& file, int devices) {
+Machine begin(const Options& options, Device device, const std::string& name, const fs::path& file, int devices,
+              const std::vector<CudaDevice>& gpus) {
   if (std::ifstream in(file); in && !options.fresh)
     return machine_of_json(std::string{std::istreambuf_iterator<char>(in), {}}, file.string());
   Machine machine = *find_machine(device == Device::cuda ? "h200x8" : "cpu");
   machine.name = name;
   machine.devices = devices;
-  machine.kernels.clear();
+  if (!gpus.empty()) {
+    const auto least = std::min_element(gpus.begin(), gpus.end(), [](const CudaDevice& a, const CudaDevice& b) {
+      return a.total_bytes < b.total_bytes;
+    });
+    machine.memory = {static_cast<double>(least->total_bytes)};
+  }
   if (machine.links.size() > 1) machine.links.front().devices = std::max(devices, 1);
   return machine;
+}
+
+std::string format_us(Seconds seconds) {
+  std::array<char, 32> text{};
+  std::snprintf(text.data(), text.size(), "%.1f us", seconds.value * 1e6);
+  return text.data();
 }
 
 std::string format_ms(Seconds seconds) {
@@ -144,7 +158,64 @@ std::vector<JobSpec> jobs_of(const Options& options, Device device) {
   return jobs;
 }
 
-void measure_rates(OpBench& bench, Machine& machine) {
+constexpr int kMostRanks = 8;
+const std::vector<int64_t> kTransferBytes = {1024, 16384, 262144, 1 << 20, 4 << 20, 16 << 20, 64 << 20};
+
+void measure_collectives(const Options& options, Device device, int devices, Machine& machine) {
+  std::vector<CollectiveResult> results;
+  for (int ranks = 2; ranks <= std::min(devices, kMostRanks); ranks *= 2) {
+    if (has_collectives(machine, ranks)) continue;
+    const std::vector<CollectiveResult> more =
+        bench_collectives({.kinds = {Collective::all_reduce, Collective::all_gather, Collective::reduce_scatter,
+                                     Collective::all_to_all, Collective::broadcast},
+                           .ranks = ranks,
+                           .bytes = kTransferBytes,
+                           .device = device,
+                           .samples = options.samples});
+    results.insert(results.end(), more.begin(), more.end());
+  }
+  if (!results.empty()) calibrate_links(results, machine);
+}
+
+void measure_messages(const Options& options, Device device, Machine& machine) {
+  const std::vector<MessageResult> messages = bench_messages(kTransferBytes, device, options.samples);
+  calibrate_messages(messages, machine);
+  for (const MessageResult& message : messages)
+    std::cout << "message of " << format_bytes(message.bytes) << ": " << format_us(message.seconds) << "\n";
+  if (!machine.overlaps) return;
+  machine.wait_cost = bench_waiting(device, options.samples);
+  std::cout << "kernels while a message is awaited: " << machine.wait_cost << " times as long\n";
+}
+
+void measure_overlap(const Options& options, Device device, int devices, Machine& machine) {
+  const int ranks = static_cast<int>(std::bit_floor(static_cast<unsigned>(std::min(devices, kMostRanks))));
+  const OverlapResult overlap = bench_overlap(ranks, device, options.samples);
+  machine.delays = overlap.delays;
+  machine.overlap_cost = overlap.cost;
+  std::cout << "collectives in a step: " << format_us(overlap.delays.exposed) << " longer between kernels, "
+            << format_us(overlap.delays.beside) << " beside them; kernels beside collectives: " << overlap.cost
+            << " times as long\n";
+}
+
+/// What transfers take within a step, if there are devices to measure it.
+void measure_transfers(const Options& options, Device device, int devices, Machine& machine) {
+  if (devices < 2) return;
+  const auto measure = [](const char* what, const auto& how) {
+    try {
+      how();
+    } catch (const EnvError& error) {
+      std::cout << "  " << what << " not measured: " << error.what() << "\n";
+    }
+  };
+  if (!has_messages(machine)) measure("messages", [&] { measure_messages(options, device, machine); });
+  if (machine.overlaps && machine.delays == CallDelays{})
+    measure("collectives beside kernels", [&] { measure_overlap(options, device, devices, machine); });
+}
+
+constexpr std::string_view kMeasured = "measured ";  ///< begins the source of a machine whose rates were measured
+
+void measure_rates(OpBench& bench, const KernelTimer& timer, Machine& machine) {
+  if (machine.source.starts_with(kMeasured)) return bench.set_limits(machine.products, machine.memory_rate);
   const double peak = bench.peak_flops({DType::f32, false});
   machine.memory_rate = {bench.memory_bytes()};
   machine.products.fp32 = {peak};
@@ -154,6 +225,7 @@ void measure_rates(OpBench& bench, Machine& machine) {
   } else {
     machine.products.tf32 = machine.products.bf16 = {peak};
   }
+  machine.source = std::string(kMeasured) + today() + ", " + timer.device();
 }
 
 struct Measured {
@@ -180,8 +252,9 @@ void measure_kernels(OpBench& bench, const std::vector<OpRequest>& requests, con
 }
 
 /// Trains each job on one rank for a moment: what its step takes beyond its kernels.
-void measure_steps(const std::vector<JobSpec>& jobs, Machine& machine) {
+void measure_steps(const std::vector<JobSpec>& jobs, int devices, Machine& machine) {
   constexpr Seconds kEach{2};
+  const int cores = static_cast<int>(std::thread::hardware_concurrency()), threads = std::max(cores / devices, 1);
   machine.steps.clear();
   for (JobSpec job : jobs) {
     job.train = {.epochs = 0, .steps = 100000};
@@ -192,7 +265,7 @@ void measure_steps(const std::vector<JobSpec>& jobs, Machine& machine) {
       const Program program = compile(one, 0);
       StepSample sample = step_alone(program, machine);
       sample.job = job.name;
-      sample.measured = measured_step(one, program, kEach);
+      sample.measured = measured_step(one, program, kEach, threads);
       machine.steps.push_back(std::move(sample));
     } catch (const EnvError& error) {
       std::cout << "  step of " << job.name << " not measured: " << error.what() << "\n";
@@ -211,30 +284,21 @@ int calibrate(const Options& options) {
   const std::vector<JobSpec> jobs = jobs_of(options, device);
   KernelCalls calls;
   for (const JobSpec& job : jobs) add_calls(job, calls);
-  const int devices = device == Device::cuda ? static_cast<int>(find_cuda_devices().list.size())
-                                             : static_cast<int>(std::thread::hardware_concurrency());
-  Machine machine = begin(options, device, name, file, devices);
-  // Forks, so before this process has threads.
-  std::vector<CollectiveResult> results;
-  for (int ranks = 2; ranks <= std::min(devices, 8); ranks *= 2) {
-    const std::vector<CollectiveResult> more =
-        bench_collectives({.kinds = {Collective::all_reduce, Collective::all_gather, Collective::reduce_scatter,
-                                     Collective::all_to_all, Collective::broadcast},
-                           .ranks = ranks,
-                           .bytes = {1024, 16384, 262144, 1 << 20, 4 << 20, 16 << 20, 64 << 20},
-                           .device = device,
-                           .samples = options.samples});
-    results.insert(results.end(), more.begin(), more.end());
-  }
-  calibrate_links(results, machine);
+  const std::vector<CudaDevice> gpus = device == Device::cuda ? find_cuda_devices().list : std::vector<CudaDevice>();
+  const int devices =
+      device == Device::cuda ? static_cast<int>(gpus.size()) : static_cast<int>(std::thread::hardware_concurrency());
+  Machine machine = begin(options, device, name, file, devices, gpus);
+  // Both fork, so before this process has threads.
+  measure_collectives(options, device, devices, machine);
+  measure_transfers(options, device, devices, machine);
+  write_machine(machine, file);
   std::unique_ptr<KernelTimer> timer = device == Device::cuda ? make_cuda_kernel_timer() : make_cpu_kernel_timer(1);
-  machine.source = "measured " + today() + ", " + timer->device();
   OpBench bench(*timer, {.samples = options.samples});
-  measure_rates(bench, machine);
+  measure_rates(bench, *timer, machine);
   // The jobs' own kernels and their steps come first: plans can be predicted from these, and other sizes refine them.
   Measured measured;
   measure_kernels(bench, calls.to_measure(machine, 0), file, machine, measured);
-  measure_steps(jobs, machine);
+  measure_steps(jobs, devices, machine);
   write_machine(machine, file);
   measure_kernels(bench, calls.to_measure(machine, static_cast<size_t>(options.most)), file, machine, measured);
   write_machine(machine, file);

@@ -1,5 +1,6 @@
 // The persistent half of the arena: parameters in buckets, states, gradients, optimizer, scalars.
 #include <algorithm>
+#include <map>
 #include <tuple>
 #include <unordered_map>
 #include <utility>
@@ -27,7 +28,19 @@ Variable variable_of(const Compiler& c, const VariablePlan& plan) {
   return v;
 }
 
-Bucket bucket_of(Compiler& c, const BucketPlan& plan) {
+/// Groups that sum gradients, by their stages and axes.
+using ReduceGroups = std::map<std::pair<std::vector<int>, Axes>, int>;
+
+/// -1: the rank sums alone.
+int reduce_group_of(Compiler& c, const BucketPlan& plan, ReduceGroups& known) {
+  const auto [group, fresh] = known.try_emplace({plan.stages, plan.sum_axes}, -1);
+  if (!fresh) return group->second;
+  const std::vector<int> ranks = plan.reduce_ranks(c.plan.mesh, c.rank_in_stage);
+  if (ranks.size() > 1) group->second = c.group_of(ranks);
+  return group->second;
+}
+
+Bucket bucket_of(Compiler& c, const BucketPlan& plan, ReduceGroups& reduce_groups) {
   Bucket b;
   b.name = plan.name;
   b.elements = plan.elements;
@@ -46,8 +59,7 @@ Bucket bucket_of(Compiler& c, const BucketPlan& plan) {
     b.shard = plan.part_of_server(c.server);
     return b;
   }
-  const std::vector<int> ranks = plan.reduce_ranks(c.plan.mesh, c.rank_in_stage);
-  if (plan.updated && ranks.size() > 1 && !plan.is_summed_twice()) b.reduce_group = c.group_of(ranks);
+  if (plan.updated && !plan.is_summed_twice()) b.reduce_group = reduce_group_of(c, plan, reduce_groups);
   if (plan.level == 0) return b;
   b.shard_group = b.reduce_group;
   b.shards = plan.num_shards(c.plan.mesh);
@@ -76,8 +88,8 @@ void add_weights(Compiler& c, const Bucket& bucket, RankBucket& r) {
   r.weights = c.new_buffer(copied ? BufferKind::master : BufferKind::weights, elements * kFloat);
 }
 
-void add_bucket(Compiler& c, const BucketPlan& plan) {
-  Bucket bucket = bucket_of(c, plan);
+void add_bucket(Compiler& c, const BucketPlan& plan, ReduceGroups& reduce_groups) {
+  Bucket bucket = bucket_of(c, plan, reduce_groups);
   const int64_t whole = bucket.elements * kFloat, shard = whole / bucket.shards;
   RankBucket r;
   r.plan = &plan;
@@ -105,8 +117,9 @@ void add_bucket(Compiler& c, const BucketPlan& plan) {
 
 void lay_out_variables(Compiler& c) {
   c.bucket_plans = plan_buckets(c.trained, c.plan);
+  ReduceGroups reduce_groups;
   for (const BucketPlan& plan : c.bucket_plans) {
-    if (c.has(plan)) add_bucket(c, plan);
+    if (c.has(plan)) add_bucket(c, plan, reduce_groups);
   }
   std::unordered_map<TensorId, std::pair<int, int64_t>> places;  // of parameters: bucket, first element in it
   for (size_t b = 0; b < c.buckets.size(); ++b) {

@@ -14,6 +14,7 @@
 #include <string>
 #include <vector>
 
+#include "engine/compile/accesses.h"
 #include "engine/compile/conflicts.h"
 #include "engine/compile/passes.h"
 #include "engine/compile/rank_groups.h"
@@ -151,12 +152,33 @@ class Placement {
 
   /// Updates that no gather waits for and that may stand anywhere among the last instructions.
   void find_fillers() {
+    std::vector<bool> written(c_.buffers.size());  // by the last instructions
+    for (size_t i = end_; i < c_.code.size(); ++i) note_writes(c_.code[i], written);
     for (size_t i = end_; i < c_.code.size(); ++i) {
-      if (is_gathered_[i] || !is_update(c_.code[i].code)) continue;
-      if (!can_move(c_, c_.code[i], i, end_ - 1) || !can_move(c_, c_.code[i], i, c_.code.size())) continue;
+      if (is_gathered_[i] || !is_update(c_.code[i].code) || conflicts_at_the_end(i, written)) continue;
       fillers_.push_back(i);
       taken_[i] = true;
     }
+  }
+
+  static void note_writes(const VirtualInstruction& v, std::vector<bool>& written) {
+    const std::vector<Access> all = accesses(v.code);
+    for (size_t i = 0; i < all.size(); ++i)
+      if (all[i].writes)
+        written[static_cast<size_t>(i < v.inputs.size() ? v.inputs[i] : v.outputs[i - v.inputs.size()])] = true;
+  }
+
+  /// True if it must stay before or after another of the last instructions, which write these buffers.
+  bool conflicts_at_the_end(size_t at, const std::vector<bool>& written) const {
+    const VirtualInstruction& v = c_.code[at];
+    const auto conflicts = [&](BufferId buffer) {
+      const std::vector<size_t>& users = users_[static_cast<size_t>(buffer)];
+      return written[static_cast<size_t>(buffer)] &&
+             std::any_of(std::lower_bound(users.begin(), users.end(), end_), users.end(),
+                         [&](size_t i) { return i != at && conflict(v, c_.code[i]); });
+    };
+    return std::any_of(v.inputs.begin(), v.inputs.end(), conflicts) ||
+           std::any_of(v.outputs.begin(), v.outputs.end(), conflicts);
   }
 
   /// While the sum for an update with a gather is under way, there is time for updates without one.

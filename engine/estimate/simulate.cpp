@@ -2,6 +2,7 @@
 #include "engine/estimate/simulate.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <map>
 #include <set>
@@ -29,6 +30,7 @@ struct Event {
 /// When an instruction can begin, as far as is known.
 struct Begin {
   bool known = false;
+  bool is_ready = false;  ///< all of its rank that it waits for has ended
   Seconds ready;
   Event event;
 
@@ -199,6 +201,7 @@ class Simulator {
         begin.not_before({of(spans_, awaited).end, awaited});
       }
     }
+    begin.is_ready = true;
     begin.ready = begin.event.time;
     if (now.opcode == Opcode::collective && !meet(at, begin)) return begin;
     if (now.opcode == Opcode::recv && !await(begin, of(places_, at), &Channel::sent)) return begin;
@@ -220,7 +223,7 @@ class Simulator {
   void start(Lane& lane) {
     const At at = lane.head();
     const Opcode opcode = code(at).opcode;
-    const Seconds begin = lane.begin.event.time, end = begin + stretched(lane, of(prices_, at));
+    const Seconds begin = lane.begin.event.time, end = begin + delay(lane) + stretched(lane, of(prices_, at));
     of(spans_, at) = {lane.begin.ready, begin, end};
     of(causes_, at) = lane.begin.event.at;
     of(ended_, at) = 1;
@@ -233,8 +236,46 @@ class Simulator {
     if (end > end_.time) end_ = lane.last;
   }
 
+  /// A message moves once both ranks have come to it, and lasts as long as its recv; the send's stream goes on.
   static bool moves(const Instruction& instruction) {
-    return instruction.opcode == Opcode::collective || instruction.opcode == Opcode::send;
+    return instruction.opcode == Opcode::collective || instruction.opcode == Opcode::recv;
+  }
+
+  /// From the begin of the lane's head to the end of a kernel of its rank that runs then, or begins with it.
+  Seconds kernel_beside(const Lane& lane) {
+    const Seconds now = lane.begin.event.time;
+    Seconds left;
+    for (const Lane& other : lanes_) {
+      if (other.of_class != lane.of_class || &other == &lane) continue;
+      if (other.next > 0 && code(other.last.at).opcode == Opcode::kernel) left = std::max(left, other.last.time - now);
+      if (other.begin.known && code(other.head()).opcode == Opcode::kernel && other.begin.event.time <= now)
+        left = std::max(left, of(prices_, other.head()));
+    }
+    return left;
+  }
+
+  /// Between the begin of the lane's head and that of its transfer, which waits for multiprocessors that a kernel
+  /// holds, at most until that ends. A message was measured between kernels, so its time has the exposed delay already.
+  Seconds delay(const Lane& lane) {
+    const At at = lane.head();
+    if (!moves(code(at)) || of(prices_, at) == Seconds{}) return {};
+    const CallDelays& delays = machine_.delays;
+    const Seconds waits = std::min(std::max(delays.beside - delays.exposed, Seconds{}), kernel_beside(lane));
+    return code(at).opcode == Opcode::recv ? waits : delays.exposed + waits;
+  }
+
+  /// How much of a kernel that takes so long runs while its rank waits for a message.
+  Seconds beside_wait(const Lane& lane, Seconds seconds) const {
+    if (code(lane.head()).opcode != Opcode::kernel) return {};
+    const Seconds begin = lane.begin.event.time, end = begin + seconds;
+    Seconds longest;
+    for (const Lane& other : lanes_) {
+      if (other.of_class != lane.of_class || other.finished() || code(other.head()).opcode != Opcode::recv) continue;
+      if (!other.begin.is_ready || other.begin.ready > begin) continue;
+      const Seconds comes = other.begin.known ? std::min(other.begin.event.time, end) : end;
+      longest = std::max(longest, comes - begin);
+    }
+    return longest;
   }
 
   /// A kernel beside a transfer, and a transfer beside a kernel, take longer while they overlap.
@@ -245,10 +286,14 @@ class Simulator {
         continue;
       beside = std::max(beside, std::min(other.last.time - lane.begin.event.time, seconds));
     }
-    return seconds + (machine_.overlap_cost - 1) * beside;
+    return seconds + (machine_.overlap_cost - 1) * beside + (machine_.wait_cost - 1) * beside_wait(lane, seconds);
   }
 
-  const GroupSpread& spread(At at) const { return spreads_[at.of_class][static_cast<size_t>(code(at).group)]; }
+  /// Of a collective's group, or of a message's two ranks.
+  GroupSpread spread(At at) const {
+    if (code(at).opcode == Opcode::collective) return spreads_[at.of_class][static_cast<size_t>(code(at).group)];
+    return spread_of(machine_, std::array{classes_.programs[at.of_class].rank, code(at).peer});
+  }
 
   Seconds price(At at) const {
     const Instruction& now = code(at);
@@ -257,20 +302,22 @@ class Simulator {
     switch (now.opcode) {
       case Opcode::kernel: {
         const auto i = static_cast<size_t>(at.index);
-        const Seconds alone = in_step_.stretch * alone_seconds(program, i, machine_);
+        const double stretch = kernel_of(now)->is_product ? in_step_.product_stretch : in_step_.other_stretch;
+        const Seconds alone = stretch * alone_seconds(program, i, machine_);
         return shares_launch(program, i) ? alone : alone + in_step_.gap;
       }
       case Opcode::collective:
         return collective_time(machine_, now.collective, bytes, spread(at));
-      case Opcode::send:
-        return send_time(machine_, bytes, program.rank, now.peer);
       case Opcode::load: {
         double bytes_loaded = 0;
         for (const Operand& operand : now.outputs) bytes_loaded += static_cast<double>(operand.bytes());
         return Bytes{2 * bytes_loaded} / machine_.memory_rate;
       }
-      case Opcode::recv:  // what its message takes is the send's
-        return now.outputs[0].accumulate ? 2 * bytes / machine_.memory_rate : Seconds{};
+      case Opcode::recv: {
+        const Seconds message = send_time(machine_, bytes, spread(at));
+        return now.outputs[0].accumulate ? message + 2 * bytes / machine_.memory_rate : message;
+      }
+      case Opcode::send:
       case Opcode::print:
       case Opcode::wait:
         return {};
@@ -293,18 +340,18 @@ class Simulator {
                                       to_string(now.attrs));
         return {error, std::move(key)};
       }
-      case Opcode::collective: {
-        std::string key = call_key(now.collective, spread(at));
+      case Opcode::collective:
+      case Opcode::recv: {
+        const bool is_message = now.opcode == Opcode::recv;
+        std::string key = is_message ? message_key(spread(at)) : call_key(now.collective, spread(at));
         const auto model = machine_.calls.find(key);
         const Bytes bytes{static_cast<double>(now.bytes())};
         return {model == machine_.calls.end() ? kUnmeasured : model->second.error(call_sizes(bytes), {}),
                 std::move(key)};
       }
-      case Opcode::send:
-        return {kUnmeasured, "send"};
       case Opcode::load:
         return {kUnmeasured, "load"};
-      case Opcode::recv:
+      case Opcode::send:
       case Opcode::print:
       case Opcode::wait:
         return {};
@@ -410,7 +457,9 @@ StepSample step_alone(const Program& program, const Machine& machine) {
   StepSample step;
   for (size_t i = 0; i < program.instructions.size(); ++i) {
     if (program.instructions[i].opcode != Opcode::kernel) continue;
-    step.alone += alone_seconds(program, i, machine);
+    const Seconds alone = alone_seconds(program, i, machine);
+    step.alone += alone;
+    if (kernel_of(program.instructions[i])->is_product) step.products += alone;
     step.kernels += shares_launch(program, i) ? 0 : 1;
   }
   return step;

@@ -1,30 +1,28 @@
 #include "engine/graph/contraction.h"
 
 #include <algorithm>
-#include <iterator>
 
 namespace trainctl {
 namespace {
 
-void add_factors(const TensorRule& rule, std::vector<int>& factors) {
-  for (const DimRule& dim : rule) factors.insert(factors.end(), dim.begin(), dim.end());
+bool has(const std::vector<int>& factors, int factor) {
+  return std::find(factors.begin(), factors.end(), factor) != factors.end();
 }
 
-void sort_once(std::vector<int>& factors) {
-  std::sort(factors.begin(), factors.end());
-  factors.erase(std::unique(factors.begin(), factors.end()), factors.end());
+bool has(const TensorRule& rule, int factor) {
+  return std::any_of(rule.begin(), rule.end(), [&](const DimRule& dim) { return has(dim, factor); });
 }
 
 }  // namespace
 
 std::vector<int> contracted_factors(const Rule& rule, int output) {
-  std::vector<int> read, made, contracted;
-  for (const TensorRule& input : rule.inputs) add_factors(input, read);
-  add_factors(rule.outputs[output], made);
-  made.insert(made.end(), rule.inner.begin(), rule.inner.end());
-  sort_once(read);
-  sort_once(made);
-  std::set_difference(read.begin(), read.end(), made.begin(), made.end(), std::back_inserter(contracted));
+  std::vector<int> contracted;
+  for (const TensorRule& input : rule.inputs)
+    for (const DimRule& dim : input)
+      for (int factor : dim)
+        if (!has(rule.outputs[output], factor) && !has(rule.inner, factor) && !has(contracted, factor))
+          contracted.push_back(factor);
+  std::sort(contracted.begin(), contracted.end());
   return contracted;
 }
 

@@ -1,6 +1,12 @@
-// Machines that come with the program. Rates are what good kernels reach, about 70 % of the products and 80 to 90 % of
-// the memory rate of the data sheets; links are data sheets' figures times the part that NCCL's large collectives
-// reach.
+// Machines that come with the program. Their figures are those of data sheets times the part that is reached:
+//
+//   products       in bf16 the most that was found for any size: A100 267.9, H100 792.1 TFLOP/s, 86 and 80 % of the
+//                  data sheets (github.com/stas00/ml-engineering, compute/accelerator, "Maximum Achievable Matmul
+//                  FLOPS"); the same parts in tf32 and fp32. Sizes reach less: unmeasured_time.h
+//   exponentials   a score takes one of 16 exponentials and four of 64 (H100: 128) fp32 operations of a clock and
+//                  multiprocessor, at 1.41 (H100: 1.7) GHz (CUDA C++ Programming Guide, "Arithmetic Instructions")
+//   memory         80 to 90 %
+//   links          the part that NCCL's large collectives reach
 //
 // Sources: NVIDIA H100 and H200 Tensor Core GPU data sheets (SXM), NVIDIA A100 data sheet (SXM, 80 GB), NVIDIA DGX
 // H100, H200 and A100 system data sheets: 8 GPUs a host, NVLink 900 (A100: 600) GB/s both ways together, a ConnectX-7
@@ -28,8 +34,16 @@ Machine cpu() {
   return m;
 }
 
-Machine gpus(const char* name, double memory_gib, ProductRates products, double memory_rate, double nvlink,
-             double network) {
+/// A kind of GPU.
+struct Chip {
+  ProductRates products;
+  int multiprocessors;
+  double exponentials;
+};
+constexpr Chip kA100 = {{{17 * kTera}, {134 * kTera}, {268 * kTera}}, 108, 1.2 * kTera};
+constexpr Chip kH100 = {{{53 * kTera}, {396 * kTera}, {792 * kTera}}, 132, 2.4 * kTera};
+
+Machine gpus(const char* name, const Chip& chip, double memory_gib, double memory_rate, double nvlink, double network) {
   Machine m;
   m.name = name;
   m.source = "data sheets";
@@ -37,8 +51,10 @@ Machine gpus(const char* name, double memory_gib, ProductRates products, double 
   m.devices = 8;
   m.memory = {memory_gib * kGiB};
   m.reserved = {1.5 * kGiB};
-  m.products = products;
+  m.products = chip.products;
   m.memory_rate = {memory_rate};
+  m.multiprocessors = chip.multiprocessors;
+  m.exponentials_per_second = chip.exponentials;
   m.launch = {2 * kMicro};
   m.overlaps = true;
   m.overlap_cost = 1.1;
@@ -50,9 +66,9 @@ Machine gpus(const char* name, double memory_gib, ProductRates products, double 
 const std::array<Machine, 4>& machines() {
   static const std::array<Machine, 4> all = {
       cpu(),
-      gpus("a100x8", 80, {{17 * kTera}, {110 * kTera}, {230 * kTera}}, 1.7 * kTera, 235 * kGiga, 22 * kGiga),
-      gpus("h100x8", 80, {{42 * kTera}, {330 * kTera}, {650 * kTera}}, 2.8 * kTera, 370 * kGiga, 45 * kGiga),
-      gpus("h200x8", 141e9 / kGiB, {{42 * kTera}, {330 * kTera}, {650 * kTera}}, 4.0 * kTera, 370 * kGiga, 45 * kGiga),
+      gpus("a100x8", kA100, 80, 1.7 * kTera, 235 * kGiga, 22 * kGiga),
+      gpus("h100x8", kH100, 80, 2.8 * kTera, 370 * kGiga, 45 * kGiga),
+      gpus("h200x8", kH100, 141e9 / kGiB, 4.0 * kTera, 370 * kGiga, 45 * kGiga),
   };
   return all;
 }

@@ -8,6 +8,8 @@
 #include <numeric>
 #include <vector>
 
+#include "engine/machine/unmeasured_time.h"
+
 namespace trainctl {
 namespace {
 
@@ -15,6 +17,21 @@ int rounds(int members) { return std::bit_width(static_cast<unsigned>(members - 
 
 bool multiplies_in_bf16(Infos inputs) {
   return std::any_of(inputs.begin(), inputs.end(), [](const TensorInfo& info) { return info.dtype == DType::bf16; });
+}
+
+/// "8x2": without trailing ones.
+std::string to_text(const GroupSpread& spread) {
+  std::vector<int> units = spread.units;
+  while (units.size() > 1 && units.back() == 1) units.pop_back();
+  std::string text;
+  for (size_t l = 0; l < units.size(); ++l) text += (l == 0 ? "" : "x") + std::to_string(units[l]);
+  return text;
+}
+
+/// The innermost level that joins members of the group. There are several.
+size_t innermost(const GroupSpread& spread) {
+  const auto first = std::find_if(spread.units.begin(), spread.units.end(), [](int units) { return units > 1; });
+  return static_cast<size_t>(first - spread.units.begin());
 }
 
 /// Ascending, each once.
@@ -83,24 +100,23 @@ Seconds collective_time(const Machine& machine, Collective kind, Bytes bytes, co
     }
     inner *= units;
   }
-  const auto first = std::find_if(spread.units.begin(), spread.units.end(), [](int units) { return units > 1; });
-  return machine.links[static_cast<size_t>(first - spread.units.begin())].latency + latency + slowest;
+  return machine.links[innermost(spread)].latency + latency + slowest;
 }
 
 std::string call_key(Collective kind, const GroupSpread& spread) {
-  std::vector<int> units = spread.units;
-  while (units.size() > 1 && units.back() == 1) units.pop_back();
-  std::string key(to_string(kind));
-  for (size_t l = 0; l < units.size(); ++l) key += (l == 0 ? " " : "x") + std::to_string(units[l]);
-  return key;
+  return std::string(to_string(kind)) + " " + to_text(spread);
 }
+
+std::string message_key(const GroupSpread& spread) { return "message " + to_text(spread); }
 
 std::vector<double> call_sizes(Bytes bytes) { return {std::log2(std::max(bytes.value, 1.0))}; }
 
-Seconds send_time(const Machine& machine, Bytes bytes, int from, int to) {
-  for (const LinkLevel& link : machine.links)
-    if (link.devices == 0 || from / link.devices == to / link.devices) return link.latency + bytes / link.bandwidth;
-  return {};
+Seconds send_time(const Machine& machine, Bytes bytes, const GroupSpread& spread) {
+  if (spread.size() <= 1) return {};
+  const auto measured = machine.calls.find(machine.calls.empty() ? "" : message_key(spread));
+  if (measured != machine.calls.end()) return measured->second.seconds(call_sizes(bytes), {.bytes = bytes.value});
+  const LinkLevel& link = machine.links[innermost(spread)];
+  return link.latency + bytes / link.bandwidth;
 }
 
 Seconds kernel_time(const Machine& machine, const KernelDef& kernel, Infos inputs, Infos outputs, const Attrs& attrs) {
@@ -110,7 +126,8 @@ Seconds kernel_time(const Machine& machine, const KernelDef& kernel, Infos input
     return std::max(Flops{c.flops} / products, Bytes{c.bytes} / machine.memory_rate);
   };
   const auto found = machine.kernels.find(machine.kernels.empty() ? "" : kernel_key(kernel, inputs, outputs, attrs));
-  if (found == machine.kernels.end()) return machine.launch + at_rates(cost);
+  if (found == machine.kernels.end())
+    return machine.launch + unmeasured_time(machine, kernel, inputs, outputs, cost, products);
   const KernelModel& model = found->second;
   if (!model.shows_rates(machine.launch)) {
     // Far larger calls than those that were measured take the machine's rates for what lies beyond.

@@ -44,13 +44,15 @@ struct StepSample {
   int kernels = 0;   ///< that the rank's program starts
   Seconds alone;     ///< the sum of what its kernels take when each is measured alone
   Seconds measured;  ///< the step
+  Seconds products;  ///< the part of `alone` that is products, convolutions and attention
   friend bool operator==(const StepSample&, const StepSample&) = default;
 };
 
 /// What a step takes beyond its kernels measured alone: in a step they find their operands in other caches, and the
-/// device runs at the clocks of a long load. step = stretch * alone + gap * kernels + host.
+/// device runs at the clocks of a long load. Products and the rest, which memory bounds, feel that differently:
+/// step = product_stretch * products + other_stretch * (alone - products) + gap * kernels + host.
 struct StepCost {
-  double stretch = 1;
+  double product_stretch = 1, other_stretch = 1;
   Seconds gap;       ///< of each kernel
   Seconds host;      ///< of each step: what the host does between two of them
   double error = 0;  ///< relative: the standard deviation of what this leaves unexplained, which all kernels share
@@ -59,6 +61,13 @@ struct StepCost {
 };
 /// The least squares of relative errors, drawn towards no stretch, gap and host time where samples are few.
 StepCost step_cost(const std::vector<StepSample>& samples);
+
+/// How much longer a collective takes in a step than the same call back to back with its like.
+struct CallDelays {
+  Seconds exposed;  ///< no kernel of its rank runs when it begins: streams hand over to each other, twice
+  Seconds beside;   ///< a long kernel runs: it also waits for multiprocessors that this holds
+  friend bool operator==(const CallDelays&, const CallDelays&) = default;
+};
 
 struct Machine {
   std::string name;    ///< "h200x8"
@@ -70,14 +79,21 @@ struct Machine {
   Bytes reserved;  ///< the part of it that driver and libraries take before a rank has anything
   ProductRates products;
   BytesPerSecond memory_rate;  ///< bytes read and bytes written together
-  Seconds launch;              ///< at least, from the begin of one kernel of a stream to that of the next
+  /// That share the tiles of a product, one each at a time. 0: a product of any size takes its operations at the rate.
+  int multiprocessors = 0;
+  /// Of the scores of attention, with what else is computed of each. 0: they take no time.
+  double exponentials_per_second = 0;
+  Seconds launch;  ///< at least, from the begin of one kernel of a stream to that of the next
   /// Streams run side by side; else a rank does one thing at a time, in the order of its program.
   bool overlaps = false;
   /// While bytes move, kernels take this many times as long, and the transfer too.
   double overlap_cost = 1;
+  /// While a rank waits for a message, its kernels take this many times as long: what waits holds multiprocessors.
+  double wait_cost = 1;
+  CallDelays delays;
   std::vector<LinkLevel> links;  ///< innermost first; the last joins any number
   KernelSamples kernels;         ///< by kernel_key
-  KernelSamples calls;           ///< collectives, by call_key; `cost.bytes` is what a rank sends
+  KernelSamples calls;           ///< collectives and messages, by call_key; `cost.bytes` is what a rank sends
   std::vector<StepSample> steps;
 
   FlopsPerSecond product_rate(DType dtype, bool tf32) const;
@@ -106,12 +122,14 @@ Seconds collective_time(const Machine& machine, Collective kind, Bytes bytes, co
 /// "all_reduce 8x2": the kind and the group's units, without trailing ones.
 std::string call_key(Collective kind, const GroupSpread& spread);
 std::vector<double> call_sizes(Bytes bytes);
+/// "message 2", "message 1x2": of two ranks that lie like this.
+std::string message_key(const GroupSpread& spread);
 
-/// From one rank to another.
-Seconds send_time(const Machine& machine, Bytes bytes, int from, int to);
+/// A message between two ranks that lie like this: as measured between a kernel of the one and a kernel of the other,
+/// else the link's latency and what its bytes take.
+Seconds send_time(const Machine& machine, Bytes bytes, const GroupSpread& spread);
 
-/// Seconds of one kernel that runs alone: as measured, else `launch` and the larger of what its operations and its
-/// bytes take at the machine's rates.
+/// Seconds of one kernel that runs alone: as measured, else `launch` and unmeasured_time.
 Seconds kernel_time(const Machine& machine, const KernelDef& kernel, Infos inputs, Infos outputs, const Attrs& attrs);
 
 /// The machines that come with the program.

@@ -107,6 +107,12 @@ KernelSamples models_of(const Fields& fields) {
   return models;
 }
 
+CallDelays delays_of(const Fields& machine) {
+  if (!machine.json().contains("call_delay_seconds")) return {};
+  const Fields delays = machine.object("call_delay_seconds");
+  return {.exposed = {delays.number("exposed")}, .beside = {delays.number("beside")}};
+}
+
 Json json_of(const KernelModel& model) {
   Json samples = Json::array();
   for (const KernelSample& sample : model.samples()) {
@@ -130,8 +136,11 @@ std::vector<StepSample> steps_of(const Fields& machine) {
   if (!machine.json().contains("steps")) return steps;
   for (const Json& item : machine.list("steps")) {
     const Fields step(item, machine.where() + ".steps[" + std::to_string(steps.size()) + "]");
-    steps.push_back(
-        {step.text("job"), step.count("kernels"), {step.positive("alone_seconds")}, {step.positive("seconds")}});
+    steps.push_back({step.text("job"),
+                     step.count("kernels"),
+                     {step.positive("alone_seconds")},
+                     {step.positive("seconds")},
+                     {step.number("product_seconds")}});
   }
   return steps;
 }
@@ -142,6 +151,7 @@ Json json_of(const std::vector<StepSample>& steps) {
     json.push_back({{"job", step.job},
                     {"kernels", step.kernels},
                     {"alone_seconds", step.alone.value},
+                    {"product_seconds", step.products.value},
                     {"seconds", step.measured.value}});
   return json;
 }
@@ -155,24 +165,29 @@ std::string to_json(const Machine& machine) {
                      {"devices", link.devices},
                      {"bytes_per_second", link.bandwidth.value},
                      {"latency_seconds", link.latency.value}});
-  const Json json = {{"name", machine.name},
-                     {"source", machine.source},
-                     {"kind", machine.kind == DeviceKind::cuda ? "cuda" : "cpu"},
-                     {"devices", machine.devices},
-                     {"memory_bytes", machine.memory.value},
-                     {"reserved_bytes", machine.reserved.value},
-                     {"flops_per_second",
-                      {{"fp32", machine.products.fp32.value},
-                       {"tf32", machine.products.tf32.value},
-                       {"bf16", machine.products.bf16.value}}},
-                     {"memory_bytes_per_second", machine.memory_rate.value},
-                     {"launch_seconds", machine.launch.value},
-                     {"overlaps", machine.overlaps},
-                     {"overlap_cost", machine.overlap_cost},
-                     {"links", std::move(links)},
-                     {"kernels", json_of(machine.kernels)},
-                     {"calls", json_of(machine.calls)},
-                     {"steps", json_of(machine.steps)}};
+  const Json json = {
+      {"name", machine.name},
+      {"source", machine.source},
+      {"kind", machine.kind == DeviceKind::cuda ? "cuda" : "cpu"},
+      {"devices", machine.devices},
+      {"memory_bytes", machine.memory.value},
+      {"reserved_bytes", machine.reserved.value},
+      {"flops_per_second",
+       {{"fp32", machine.products.fp32.value},
+        {"tf32", machine.products.tf32.value},
+        {"bf16", machine.products.bf16.value}}},
+      {"memory_bytes_per_second", machine.memory_rate.value},
+      {"multiprocessors", machine.multiprocessors},
+      {"exponentials_per_second", machine.exponentials_per_second},
+      {"launch_seconds", machine.launch.value},
+      {"overlaps", machine.overlaps},
+      {"overlap_cost", machine.overlap_cost},
+      {"wait_cost", machine.wait_cost},
+      {"call_delay_seconds", {{"exposed", machine.delays.exposed.value}, {"beside", machine.delays.beside.value}}},
+      {"links", std::move(links)},
+      {"kernels", json_of(machine.kernels)},
+      {"calls", json_of(machine.calls)},
+      {"steps", json_of(machine.steps)}};
   return json.dump(1) + "\n";
 }
 
@@ -192,10 +207,15 @@ Machine machine_of_json(const std::string& text, const std::string& where) {
   const Fields products = fields.object("flops_per_second");
   m.products = {{products.positive("fp32")}, {products.positive("tf32")}, {products.positive("bf16")}};
   m.memory_rate = {fields.positive("memory_bytes_per_second")};
+  if (json.contains("multiprocessors")) m.multiprocessors = fields.count("multiprocessors");
+  if (json.contains("exponentials_per_second")) m.exponentials_per_second = fields.number("exponentials_per_second");
   m.launch = {fields.number("launch_seconds")};
   m.overlaps = fields.flag("overlaps");
   m.overlap_cost = fields.number("overlap_cost");
   if (m.overlap_cost < 1) throw EnvError(where + ".overlap_cost: at least 1: nothing gets faster beside a transfer");
+  if (json.contains("wait_cost")) m.wait_cost = fields.number("wait_cost");
+  if (m.wait_cost < 1) throw EnvError(where + ".wait_cost: at least 1: nothing gets faster beside what waits");
+  m.delays = delays_of(fields);
   m.links = links_of(fields);
   m.kernels = models_of(fields.object("kernels"));
   m.calls = models_of(fields.object("calls"));

@@ -8,20 +8,21 @@
 namespace trainctl {
 namespace {
 
-using Row = std::array<double, 3>;
+constexpr size_t kUnknowns = 4;
+using Row = std::array<double, kUnknowns>;
 
 /// By Gaussian elimination. The matrix is positive definite: no pivot is 0.
-Row solve(std::array<Row, 3> matrix, Row right) {
-  for (size_t p = 0; p < 3; ++p)
-    for (size_t q = p + 1; q < 3; ++q) {
+Row solve(std::array<Row, kUnknowns> matrix, Row right) {
+  for (size_t p = 0; p < kUnknowns; ++p)
+    for (size_t q = p + 1; q < kUnknowns; ++q) {
       const double times = matrix[q][p] / matrix[p][p];
-      for (size_t c = p; c < 3; ++c) matrix[q][c] -= times * matrix[p][c];
+      for (size_t c = p; c < kUnknowns; ++c) matrix[q][c] -= times * matrix[p][c];
       right[q] -= times * right[p];
     }
   Row x = {};
-  for (size_t p = 3; p-- > 0;) {
+  for (size_t p = kUnknowns; p-- > 0;) {
     double sum = right[p];
-    for (size_t c = p + 1; c < 3; ++c) sum -= matrix[p][c] * x[c];
+    for (size_t c = p + 1; c < kUnknowns; ++c) sum -= matrix[p][c] * x[c];
     x[p] = sum / matrix[p][p];
   }
   return x;
@@ -29,34 +30,40 @@ Row solve(std::array<Row, 3> matrix, Row right) {
 
 }  // namespace
 
-Seconds StepCost::seconds(const StepSample& step) const { return stretch * step.alone + step.kernels * gap + host; }
+Seconds StepCost::seconds(const StepSample& step) const {
+  return product_stretch * step.products + other_stretch * (step.alone - step.products) + step.kernels * gap + host;
+}
 
-// Unknowns: stretch - 1, gap and host. A sample is exact to 1 %; without samples the unknowns are 0, give or take 10 %,
+// Unknowns: both stretches - 1, gap and host. A sample is exact to 1 %; without samples the unknowns are 0, give or take 10 %,
 // half a microsecond and 50 microseconds. A gap or host time below 0 is left out and the rest fitted again.
 StepCost step_cost(const std::vector<StepSample>& samples) {
   constexpr double kExact = 0.01;
-  constexpr Row kPrior = {0.1, 0.5e-6, 50e-6};
-  std::array<bool, 3> used = {true, true, true};
+  constexpr Row kPrior = {0.1, 0.1, 0.5e-6, 50e-6};
+  constexpr size_t kGap = 2, kHost = 3;
+  std::array<bool, kUnknowns> used = {true, true, true, true};
   Row x = {};
   for (int round = 0; round < 3; ++round) {
-    std::array<Row, 3> matrix = {};
+    std::array<Row, kUnknowns> matrix = {};
     Row right = {};
-    for (size_t i = 0; i < 3; ++i) matrix[i][i] = 1;
+    for (size_t i = 0; i < kUnknowns; ++i) matrix[i][i] = 1;
     for (const StepSample& sample : samples) {
-      Row row = {sample.alone.value, static_cast<double>(sample.kernels), 1};
-      for (size_t i = 0; i < 3; ++i) row[i] = used[i] ? row[i] * kPrior[i] / (kExact * sample.measured.value) : 0;
+      Row row = {sample.products.value, (sample.alone - sample.products).value, static_cast<double>(sample.kernels), 1};
+      for (size_t i = 0; i < kUnknowns; ++i) row[i] = used[i] ? row[i] * kPrior[i] / (kExact * sample.measured.value) : 0;
       const double left = (sample.measured - sample.alone).value / (kExact * sample.measured.value);
-      for (size_t i = 0; i < 3; ++i) {
-        for (size_t j = 0; j < 3; ++j) matrix[i][j] += row[i] * row[j];
+      for (size_t i = 0; i < kUnknowns; ++i) {
+        for (size_t j = 0; j < kUnknowns; ++j) matrix[i][j] += row[i] * row[j];
         right[i] += row[i] * left;
       }
     }
     x = solve(matrix, right);
-    for (size_t i = 0; i < 3; ++i) x[i] *= kPrior[i];
-    if (x[1] >= 0 && x[2] >= 0) break;
-    for (size_t i = 1; i < 3; ++i) used[i] = used[i] && x[i] >= 0;
+    for (size_t i = 0; i < kUnknowns; ++i) x[i] *= kPrior[i];
+    if (x[kGap] >= 0 && x[kHost] >= 0) break;
+    for (const size_t i : {kGap, kHost}) used[i] = used[i] && x[i] >= 0;
   }
-  StepCost cost{.stretch = std::max(1 + x[0], 0.1), .gap = {std::max(x[1], 0.0)}, .host = {std::max(x[2], 0.0)}};
+  StepCost cost{.product_stretch = std::max(1 + x[0], 0.1),
+                .other_stretch = std::max(1 + x[1], 0.1),
+                .gap = {std::max(x[kGap], 0.0)},
+                .host = {std::max(x[kHost], 0.0)}};
   double squares = 0;
   for (const StepSample& sample : samples) {
     const double error = std::log(cost.seconds(sample) / sample.measured);

@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 
 #include <map>
+#include <unordered_map>
 
 #include "engine/base/error.h"
 #include "engine/ops/op_family.h"
@@ -21,7 +22,7 @@ const OpFamily* const kFamilies[] = {
 };
 
 template <class T>
-using ByName = std::map<std::string_view, const T*>;
+using ByName = std::unordered_map<std::string_view, const T*>;
 
 template <class T>
 ByName<T> by_name(const std::vector<const T*>& all, const char* what) {

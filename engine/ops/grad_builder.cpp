@@ -70,8 +70,9 @@ std::vector<TensorId> GradBuilder::append(std::string_view op_name, std::vector<
   if (op.inner_sum) node.rule.inner = node_.rule.inner;
   node.inputs = std::move(inputs);
   node.attrs = std::move(attrs);
-  graph_.nodes.push_back(node);
-  return node.outputs;
+  std::vector<TensorId> made = node.outputs;
+  graph_.nodes.push_back(std::move(node));
+  return made;
 }
 
 void GradBuilder::set_in_grad(int i, std::string_view op, std::vector<TensorId> inputs, Attrs attrs) {

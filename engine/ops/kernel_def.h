@@ -28,6 +28,13 @@ inline int64_t bytes_of(const TensorInfo& info) { return num_elements(info.shape
 struct Cost {
   double flops = 0;
   double bytes = 0;  ///< read and written, each counted once
+  /// Of attention's scores, which products wait for.
+  double exponentials = 0;
+};
+
+/// The matrices that a product of matrices writes: `count` of rows x cols, each cut into tiles.
+struct WrittenMatrices {
+  int64_t count = 1, rows = 0, cols = 0;
 };
 
 /// Which output may take the memory of an input whose lifetime ends there.
@@ -127,6 +134,8 @@ struct KernelDef {
   // Work.
   /// Null: every operand passes through memory once, updated ones twice.
   Cost (*cost)(Infos inputs, Infos outputs, const Attrs& attrs) = nullptr;
+  /// Null: it is no product of matrices.
+  WrittenMatrices (*written)(Infos inputs, Infos outputs) = nullptr;
   /// The most bytes of CudaScratch that its CUDA kernel uses on any card. Null: only what sums over blocks use.
   int64_t (*most_cuda_scratch)(const std::vector<Shape>& inputs, const std::vector<Shape>& outputs) = nullptr;
 

@@ -190,8 +190,9 @@ std::vector<TensorId> LayerBuilder::emit(std::string_view op_name, std::vector<T
   node.inputs = std::move(inputs);
   node.attrs = std::move(attrs);
   trace_batch(graph_, node);
-  graph_.nodes.push_back(node);
-  return node.outputs;
+  std::vector<TensorId> made = node.outputs;
+  graph_.nodes.push_back(std::move(node));
+  return made;
 }
 
 void LayerBuilder::finish(const std::vector<TensorId>& outputs, const std::vector<std::string>& names) {

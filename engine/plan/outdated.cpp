@@ -57,8 +57,9 @@ std::vector<std::string> leave_out_outdated(JobSpec& spec, const Graph& graph) {
   }
   const Mesh mesh(spec.launch.ranks / parallel.stages);
   const std::vector<LayerFacts> facts = sharding_facts(graph);
+  JobSpec alone = spec;
+  alone.network.clear();  // the graph tells the layers
   const auto is_legal = [&](const StrategySpec& strategy, const Mesh& on) {
-    JobSpec alone = spec;
     alone.parallel.strategies = {strategy};
     std::vector<Diagnostic> errors;
     read_strategies(graph, facts, alone, on, errors);

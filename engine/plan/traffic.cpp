@@ -75,8 +75,7 @@ Traffic::Traffic(const Graph& graph, const Units& units, const Mesh& mesh, const
   is_set_.resize(units.all.size(), false);
   for (const Unit& unit : units.all) {
     const size_t factors = graph.layers[unit.layer].factors.size();
-    codes_.emplace_back(factors, kNotCut);
-    ways_.emplace_back(factors, 1);
+    coded_.push_back({std::vector<uint64_t>(factors, kNotCut), std::vector<int>(factors, 1)});
   }
   std::vector<std::vector<NodeId>> consumers(graph.tensors.size());
   const std::vector<double> seconds = node_seconds(graph, cost);
@@ -137,16 +136,26 @@ void Traffic::describe(int unit, std::string& out) const {
       put_number(out, bytes);
     }
   }
-  for (size_t t : touched_[unit]) {
-    put_number(out, static_cast<int64_t>(tensors_[t].shape_class));
-    for (const std::vector<Use>* list : {&tensors_[t].sources, &tensors_[t].targets}) {
-      put_number(out, static_cast<int64_t>(list->size()));
-      for (const Use& use : *list) {
-        put_number(out, use.unit - unit);
-        put_numbers(out, use.dims);
-        put_numbers(out, use.summed);
-        put_number(out, use.once_a_step);
-      }
+  for (size_t t : touched_[unit])
+    describe(
+        tensors_[t], [&](int other) { return other - unit; }, out);
+}
+
+void Traffic::describe(TensorId tensor, const std::vector<int>& number_of_unit, std::string& out) const {
+  describe(
+      tensors_[static_cast<size_t>(tensor)], [&](int unit) { return number_of_unit[static_cast<size_t>(unit)]; }, out);
+}
+
+template <class NumberOf>
+void Traffic::describe(const TensorUses& tensor, NumberOf number_of, std::string& out) {
+  put_number(out, static_cast<int64_t>(tensor.shape_class));
+  for (const std::vector<Use>* list : {&tensor.sources, &tensor.targets}) {
+    put_number(out, static_cast<int64_t>(list->size()));
+    for (const Use& use : *list) {
+      put_number(out, number_of(use.unit));
+      put_numbers(out, use.dims);
+      put_numbers(out, use.summed);
+      put_number(out, use.once_a_step);
     }
   }
 }
@@ -235,9 +244,23 @@ void Traffic::add_gradient_sums(const Graph& graph) {
 void Traffic::set(int unit, const FactorAxes& axes) {
   is_set_[unit] = true;
   for (size_t f = 0; f < axes.size(); ++f) {
-    codes_[unit][f] = number_of(axes[f]);
-    ways_[unit][f] = mesh_.ways(axes[f]);
+    coded_[unit].codes[f] = number_of(axes[f]);
+    coded_[unit].ways[f] = mesh_.ways(axes[f]);
   }
+}
+
+Traffic::Coded Traffic::coded(const FactorAxes& axes) {
+  Coded coded;
+  for (const Axes& of_factor : axes) {
+    coded.codes.push_back(number_of(of_factor));
+    coded.ways.push_back(mesh_.ways(of_factor));
+  }
+  return coded;
+}
+
+void Traffic::set(int unit, const Coded& axes) {
+  is_set_[unit] = true;
+  coded_[unit] = axes;
 }
 
 uint64_t Traffic::number_of(const Axes& axes) {
@@ -250,7 +273,7 @@ double Traffic::work_seconds(int unit) const {
   double seconds = 0;
   for (const NodeWork& work : work_[unit]) {
     double ways = 1;
-    for (int f : work.factors) ways *= ways_[unit][f];
+    for (int f : work.factors) ways *= coded_[unit].ways[f];
     seconds += work.seconds / ways + inner_sum_seconds(unit, work);
   }
   return seconds;
@@ -259,14 +282,14 @@ double Traffic::work_seconds(int unit) const {
 double Traffic::inner_sum_seconds(int unit, const NodeWork& work) const {
   Axes axes;
   for (int f : work.inner) {
-    const Axes& cut = axes_lists_[codes_[unit][f]];
+    const Axes& cut = axes_lists_[coded_[unit].codes[f]];
     axes.insert(axes.end(), cut.begin(), cut.end());
   }
   const int parts = mesh_.ways(axes);
   const bool exchanges = !work.block_bytes.empty();
   if (parts == 1 || (work.statistics_bytes == 0 && !exchanges)) return 0;
   int64_t bytes = exchanges ? work.block_bytes.at(parts) : work.statistics_bytes * parts;
-  for (int f : work.factors) bytes /= has(work.inner, f) ? 1 : ways_[unit][f];
+  for (int f : work.factors) bytes /= has(work.inner, f) ? 1 : coded_[unit].ways[f];
   return cost_.collective_seconds(exchanges ? Collective::all_to_all : Collective::all_gather, bytes, mesh_, axes);
 }
 
@@ -294,7 +317,7 @@ double Traffic::total() {
 
 void Traffic::pack(const Use& use, std::vector<uint64_t>& out) const {
   out.clear();
-  const std::vector<uint64_t>& codes = codes_[use.unit];
+  const std::vector<uint64_t>& codes = coded_[use.unit].codes;
   for (int f : use.dims) out.push_back(f < 0 ? kNotCut : codes[f]);
   uint64_t partial = 0;  // a set: one bit per axis
   for (int f : use.summed) {
@@ -319,9 +342,10 @@ bool Traffic::moves_once_a_step(TensorId tensor) const {
 }
 
 Traffic::Moved Traffic::moved(const TensorUses& tensor) {
-  const auto is_new = [](std::vector<std::vector<uint64_t>>& counted, const std::vector<uint64_t>& packed) {
-    if (std::find(counted.begin(), counted.end(), packed) != counted.end()) return false;
-    counted.push_back(packed);
+  const auto is_new = [](std::vector<uint64_t>& counted, const std::vector<uint64_t>& packed) {
+    for (auto at = counted.begin(); at != counted.end(); at += static_cast<std::ptrdiff_t>(packed.size()))
+      if (std::equal(packed.begin(), packed.end(), at)) return false;
+    counted.insert(counted.end(), packed.begin(), packed.end());
     return true;
   };
   Moved all;

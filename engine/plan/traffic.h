@@ -28,6 +28,13 @@ class Traffic {
 
   /// A unit that was never set, or is unset again, costs nothing, and neither do the tensors that it makes or reads.
   void set(int unit, const FactorAxes& axes);
+  /// The same with axes that are set often.
+  struct Coded {
+    std::vector<uint64_t> codes;  ///< one per factor: the number of its axes
+    std::vector<int> ways;        ///< and the number of parts they give
+  };
+  Coded coded(const FactorAxes& axes);
+  void set(int unit, const Coded& axes);
   void unset(int unit) { is_set_[unit] = false; }
   /// Seconds per micro-batch of the units' kernels and of every tensor that their nodes make or read.
   double around(const std::vector<int>& units);
@@ -48,6 +55,8 @@ class Traffic {
   std::vector<int> units_beside(int unit) const;
   /// Appends what `around({unit})` depends on beside axes, with other units as distances from this one.
   void describe(int unit, std::string& out) const;
+  /// Appends what the tensor's seconds depend on beside axes, with its units by their numbers in `number_of_unit`.
+  void describe(TensorId tensor, const std::vector<int>& number_of_unit, std::string& out) const;
   /// What the tensor's seconds depend on of the axes of this unit: equal numbers, equal layouts.
   std::vector<uint64_t> layouts_at(TensorId tensor, int unit) const;
 
@@ -76,6 +85,8 @@ class Traffic {
     std::map<int, int64_t> block_bytes = {};
   };
 
+  template <class NumberOf>
+  static void describe(const TensorUses& tensor, NumberOf number_of, std::string& out);
   void add_tensor(const Graph& graph, TensorId tensor, const std::vector<NodeId>& consumers);
   void add_gradient_sums(const Graph& graph);
   void join_terms(const Graph& graph);
@@ -103,8 +114,7 @@ class Traffic {
   static constexpr uint64_t kNotCut = 0;
   std::vector<Axes> axes_lists_ = {{}};  ///< by number
   std::map<Axes, uint64_t> axes_numbers_ = {{{}, kNotCut}};
-  std::vector<std::vector<uint64_t>> codes_;  ///< by unit, one per factor: the number of its axes
-  std::vector<std::vector<int>> ways_;        ///< and the number of parts they give
+  std::vector<Coded> coded_;  ///< by unit
   std::vector<bool> is_set_;
   std::vector<std::pair<Shape, DType>> shapes_;
   std::unordered_map<std::string, Moved> known_;
@@ -112,7 +122,7 @@ class Traffic {
   uint32_t calls_ = 0;
   std::vector<uint64_t> from_, to_;  ///< scratch, as all that follows
   std::string key_;
-  std::vector<std::vector<uint64_t>> counted_, counted_sources_;
+  std::vector<uint64_t> counted_, counted_sources_;  ///< packed layouts of one tensor, one behind the other
 };
 
 }  // namespace trainctl

@@ -73,7 +73,7 @@ LeastWork least_work(const CutNetwork& network, const JobSpec& job, const Machin
   }
   work.update_seconds = (Bytes{bytes} / rates.memory).value;
   const StepCost in_step = step_cost(machine.steps);
-  work.stretch = in_step.stretch;
+  work.stretch = std::min(in_step.product_stretch, in_step.other_stretch);
   work.host_seconds = in_step.host.value;
   return work;
 }

@@ -7,6 +7,7 @@
 #include <limits>
 #include <map>
 #include <set>
+#include <unordered_map>
 #include <utility>
 
 #include "engine/base/text.h"
@@ -62,6 +63,10 @@ class CutSearch {
   }
 
   void add_tables(double seconds_per_byte, double bytes_per_weight) {
+    for (const CutCandidates& candidates : candidates_) {
+      std::vector<Traffic::Coded>& coded = coded_.emplace_back();
+      for (const FactorAxes& axes : candidates) coded.push_back(traffic_.coded(axes));
+    }
     const std::vector<Held> held =
         seconds_per_byte > 0 ? held_by_unit(network_, bytes_per_weight) : std::vector<Held>(num_units());
     for (int u = 0; u < static_cast<int>(num_units()); ++u) add_unit(u, held[static_cast<size_t>(u)], seconds_per_byte);
@@ -183,7 +188,20 @@ class CutSearch {
   double times(int unit) const {
     return network_.times[static_cast<size_t>(network_.units.all[static_cast<size_t>(unit)].layer)];
   }
-  void choose(int unit, int index) { traffic_.set(unit, candidate(unit, index)); }
+  void choose(int unit, int index) {
+    traffic_.set(unit, coded_[static_cast<size_t>(variable_of(unit))][static_cast<size_t>(index)]);
+  }
+
+  /// Terms of the same variables are one.
+  void add(CostTable table) {
+    const auto [known, fresh] = table_of_.try_emplace(table.variables, tables_.size());
+    if (fresh) {
+      tables_.push_back(std::move(table));
+      return;
+    }
+    std::vector<double>& sums = tables_[known->second].values;
+    for (size_t i = 0; i < sums.size(); ++i) sums[i] += table.values[i];
+  }
 
   void add_unit(int unit, const Held& held, double seconds_per_byte) {
     CostTable table{{variable_of(unit)}, {}};
@@ -197,7 +215,7 @@ class CutSearch {
       }
       table.values.push_back(beside_redistribution_ * times(unit) * seconds);
     }
-    tables_.push_back(std::move(table));
+    add(std::move(table));
   }
 
   /// Candidates of a variable in which the tensor lies alike: one of them tells for all.
@@ -231,21 +249,33 @@ class CutSearch {
     return all;
   }
 
-  /// Also of a tensor within one unit: it may be made as a sum and read as a whole.
+  /// What a tensor costs, by classes of these variables.
+  struct Priced {
+    std::vector<Classes> of_variable;
+    std::vector<double> by_class;
+  };
+
+  /// Also of a tensor within one unit: it may be made as a sum and read as a whole. Tensors alike, such as those at the
+  /// same place of repeated blocks, are priced once.
   void add_tensor(TensorId tensor) {
     const std::vector<int> units = traffic_.units_of(tensor);
     if (units.empty()) return;
-    const std::vector<Classes> of_variable = classes(tensor, units);
+    std::string key;
+    traffic_.describe(tensor, variable_of_, key);
+    const auto [known, fresh] = priced_.try_emplace(std::move(key));
+    if (fresh) known->second = priced(tensor, classes(tensor, units));
     const double weight = network_.times_of(units) * (traffic_.moves_once_a_step(tensor) ? beside_redistribution_ : 1);
+    for (const Priced& one : known->second) add_table(one.of_variable, one.by_class, weight);
+  }
+
+  std::vector<Priced> priced(TensorId tensor, std::vector<Classes> of_variable) {
     size_t settings = 1;
     for (const Classes& one : of_variable) settings *= std::min(one.first.size(), kMostSettings);
     for (const Classes& one : of_variable)
       for (int unit : one.units) traffic_.unset(unit);
-    if (settings <= kMostSettings) {
-      add_table(of_variable, seconds_of(tensor, of_variable), weight);
-    } else {
-      add_pairs(tensor, of_variable, weight);
-    }
+    if (settings > kMostSettings) return priced_in_pairs(tensor, of_variable);
+    std::vector<double> by_class = seconds_of(tensor, of_variable);
+    return {{std::move(of_variable), std::move(by_class)}};
   }
 
   /// Seconds by classes of these variables, all other units left out.
@@ -259,19 +289,21 @@ class CutSearch {
 
   /// Of a tensor between many: what it costs for each variable alone, and more for each two. A move that several share
   /// counts for each of them.
-  void add_pairs(TensorId tensor, const std::vector<Classes>& of_variable, double weight) {
+  std::vector<Priced> priced_in_pairs(TensorId tensor, const std::vector<Classes>& of_variable) {
+    std::vector<Priced> all;
     std::vector<std::vector<double>> alone;
     for (const Classes& one : of_variable) {
       alone.push_back(seconds_of(tensor, {one}));
-      add_table({one}, alone.back(), weight);
+      all.push_back({{one}, alone.back()});
     }
     for (size_t i = 0; i < of_variable.size(); ++i)
       for (size_t k = i + 1; k < of_variable.size(); ++k) {
         std::vector<double> both = seconds_of(tensor, {of_variable[i], of_variable[k]});
         for (size_t a = 0, at = 0; a < alone[i].size(); ++a)
           for (size_t b = 0; b < alone[k].size(); ++b, ++at) both[at] -= alone[i][a] + alone[k][b];
-        add_table({of_variable[i], of_variable[k]}, both, weight);
+        all.push_back({{of_variable[i], of_variable[k]}, std::move(both)});
       }
+    return all;
   }
 
   void add_table(const std::vector<Classes>& of_variable, const std::vector<double>& by_class, double weight) {
@@ -289,7 +321,7 @@ class CutSearch {
       while (i > 0 && ++setting[i - 1] == static_cast<int>(of_variable[i - 1].of_candidate.size())) setting[--i] = 0;
       if (i == 0) break;
     }
-    tables_.push_back(std::move(table));
+    add(std::move(table));
   }
 
   void count_classes(TensorId tensor, const std::vector<Classes>& of_variable, size_t i,
@@ -395,9 +427,12 @@ class CutSearch {
   const std::vector<std::optional<LayerStrategy>>& strategies_;
   const double beside_redistribution_;
   Traffic& traffic_;
-  std::vector<int> variable_of_;           // by unit
-  std::vector<CutCandidates> candidates_;  // by variable
+  std::vector<int> variable_of_;                                 // by unit
+  std::vector<CutCandidates> candidates_;                        // by variable
+  std::vector<std::vector<Traffic::Coded>> coded_;               // the same
+  std::unordered_map<std::string, std::vector<Priced>> priced_;  // tensors, by what tells them apart
   std::vector<CostTable> tables_;
+  std::map<std::vector<int>, size_t> table_of_;  // its index, by its variables
 };
 
 }  // namespace

@@ -200,15 +200,18 @@ class Elimination {
     step.best.assign(made.values.size(), 0);
     std::vector<int> setting(order.size(), 0);
     std::vector<size_t> at(with.size(), 0);
-    const int values = sizes_[variable];
+    std::vector<double> sums(static_cast<size_t>(sizes_[variable]));
     for (size_t entry = 0; entry < made.values.size(); ++entry) {
-      for (int value = 0; value < values; ++value) {
-        double sum = 0;
-        for (size_t t = 0; t < with.size(); ++t)
-          sum += with[t].values[at[t] + static_cast<size_t>(value) * steps[t].stride.back()];
-        if (sum >= made.values[entry]) continue;
-        made.values[entry] = sum;
-        step.best[entry] = value;
+      std::fill(sums.begin(), sums.end(), 0.0);
+      for (size_t t = 0; t < with.size(); ++t) {
+        const double* from = &with[t].values[at[t]];
+        const size_t stride = steps[t].stride.back();
+        for (size_t value = 0; value < sums.size(); ++value) sums[value] += from[value * stride];
+      }
+      const auto least = std::min_element(sums.begin(), sums.end());  // the first of equal ones
+      if (*least < kInfinite) {
+        made.values[entry] = *least;
+        step.best[entry] = static_cast<int>(least - sums.begin());
       }
       for (size_t i = step.neighbours.size(); i-- > 0;) {
         for (size_t t = 0; t < with.size(); ++t) at[t] += steps[t].stride[i];

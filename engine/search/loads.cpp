@@ -171,13 +171,13 @@ const StepSum::Placed& StepSum::placed(const PlanChoice& choice) {
   return placed;
 }
 
-Expected StepSum::of(const PlanChoice& choice) {
+const std::vector<StepSum::Stage>& StepSum::stages(const PlanChoice& choice) {
+  const ShardChoice& shard = choice.optimizer_shard;
+  const auto [known, fresh] = stages_.try_emplace({choice.stages, choice.chunks, shard.level, shard.within_host});
+  std::vector<Stage>& stages = known->second;
+  if (!fresh) return stages;
   const auto& [seconds, part_of] = placed(choice);
-  struct Stage {
-    double seconds = 0, update_bytes = 0, memory = 0, kept = 0, largest = 0;
-    double summed = 0, gathered = 0;  // beside its shards: gradients and weights of what is sharded
-  };
-  std::vector<Stage> stages(static_cast<size_t>(choice.stages));
+  stages.resize(static_cast<size_t>(choice.stages));
   for (size_t l = 0; l < loads_.size(); ++l) {
     const LayerLoad& load = loads_[l];
     Stage& stage = stages[static_cast<size_t>(part_of[l] % choice.stages)];
@@ -197,11 +197,16 @@ Expected StepSum::of(const PlanChoice& choice) {
     if (!recomputed_[l]) stage.kept += load.kept_bytes;
     stage.largest = std::max(stage.largest, load.made_bytes);
   }
+  return stages;
+}
+
+Expected StepSum::of(const PlanChoice& choice) {
+  const std::vector<Stage>& stages = this->stages(choice);
   const auto bucket = static_cast<double>(choice.bucket_bytes > 0 ? choice.bucket_bytes : kBucketBytes);
   Expected result;
   double slowest = 0, update = 0;
   for (int s = 0; s < choice.stages; ++s) {
-    Stage& stage = stages[static_cast<size_t>(s)];
+    const Stage& stage = stages[static_cast<size_t>(s)];
     slowest = std::max(slowest, stage.seconds);
     update = std::max(update, (Bytes{stage.update_bytes} / machine_.memory_rate).value);
     const double buckets = std::min(bucket, stage.summed) + std::min(bucket, stage.gathered);

@@ -3,6 +3,7 @@
 
 #include <map>
 #include <string>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -67,6 +68,12 @@ class StepSum {
   static const LayerLoad::Shards& shards_of(const LayerLoad& load, const PlanChoice& choice);
   int level_of(const LayerLoad& load, const PlanChoice& choice) const;
   const Placed& placed(const PlanChoice& choice);
+  /// What a stage does and holds, of one micro-batch.
+  struct Stage {
+    double seconds = 0, update_bytes = 0, memory = 0, kept = 0, largest = 0;
+    double summed = 0, gathered = 0;  ///< beside its shards: gradients and weights of what is sharded
+  };
+  const std::vector<Stage>& stages(const PlanChoice& choice);
 
   const std::vector<LayerLoad>& loads_;
   const std::vector<bool>& recomputed_;
@@ -74,6 +81,8 @@ class StepSum {
   const Machine& machine_;
   /// By parts, and how weights are gathered: 0: not, 1: from all ranks, 2: within a host.
   std::map<std::pair<int, int>, Placed> placed_;
+  /// By stages, chunks, and the level of optimizer_shard and whether it is within a host.
+  std::map<std::tuple<int, int, int, bool>, std::vector<Stage>> stages_;
 };
 
 }  // namespace trainctl

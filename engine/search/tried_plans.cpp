@@ -45,31 +45,26 @@ size_t TriedPlans::add(TriedPlan plan) {
   keys_.insert(key_of(plan.choice));
   plan.trial.compiled = nullptr;  // large, and of many plans
   plans_.push_back(std::move(plan));
+  compare(plans_.size() - 1);
   return plans_.size() - 1;
 }
 
-std::optional<size_t> TriedPlans::fastest(const std::function<bool(size_t)>& wanted) const {
-  std::optional<size_t> best;
-  for (size_t i = 0; i < plans_.size(); ++i)
-    if (wanted(i) && plans_[i].trial.fits(memory_) && (!best || plans_[i].trial.seconds < plans_[*best].trial.seconds))
-      best = i;
-  return best;
+void TriedPlans::compare(size_t plan) {
+  const Trial& trial = plans_[plan].trial;
+  if (!trial.fault.empty()) return;
+  std::optional<size_t>& fastest = trial.fits(memory_) ? fastest_ : fastest_too_large_;
+  if (!fastest || trial.seconds < plans_[*fastest].trial.seconds) fastest = plan;
+  if (!smallest_ || trial.memory < plans_[*smallest_].trial.memory) smallest_ = plan;
 }
 
-std::optional<size_t> TriedPlans::smallest() const {
-  std::optional<size_t> least;
-  for (size_t i = 0; i < plans_.size(); ++i)
-    if (plans_[i].trial.fault.empty() && (!least || plans_[i].trial.memory < plans_[*least].trial.memory)) least = i;
-  return least;
+void TriedPlans::compare_all() {
+  fastest_ = smallest_ = fastest_too_large_ = std::nullopt;
+  for (size_t i = 0; i < plans_.size(); ++i) compare(i);
 }
 
 bool TriedPlans::is_short_of_memory() const {
-  if (memory_ <= 0) return false;
-  const std::optional<size_t> best = fastest();
-  return std::any_of(plans_.begin(), plans_.end(), [&](const TriedPlan& plan) {
-    const Trial& trial = plan.trial;
-    return trial.fault.empty() && !trial.fits(memory_) && (!best || trial.seconds < plans_[*best].trial.seconds);
-  });
+  return fastest_too_large_ &&
+         (!fastest_ || plans_[*fastest_too_large_].trial.seconds < plans_[*fastest_].trial.seconds);
 }
 
 std::vector<size_t> TriedPlans::sorted() const {
@@ -100,6 +95,7 @@ std::vector<TriedPlan> TriedPlans::take(std::vector<size_t>& order) {
     if (!settled) {
       const double expected = best.seconds;
       best = try_plan_(with_choice(job_, plans_[order[0]].choice), TriedRanks::all);
+      compare_all();
       settled = best.fits(memory_) && std::abs(best.seconds - expected) <= kExtrapolated * expected;
       if (kept && *kept != order[0]) plans_[*kept].trial.compiled = nullptr;  // it was not the best after all
       kept = order[0];

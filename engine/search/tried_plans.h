@@ -23,13 +23,9 @@ class TriedPlans {
   size_t size() const { return plans_.size(); }
 
   /// The fastest that fits.
-  std::optional<size_t> fastest() const {
-    return fastest([](size_t) { return true; });
-  }
-  /// Of those that are `wanted`.
-  std::optional<size_t> fastest(const std::function<bool(size_t)>& wanted) const;
+  std::optional<size_t> fastest() const { return fastest_; }
   /// The one that needs least memory, whether it fits or not.
-  std::optional<size_t> smallest() const;
+  std::optional<size_t> smallest() const { return smallest_; }
   /// True if memory alone keeps a plan from being the fastest.
   bool is_short_of_memory() const;
   /// The plans, best first, the best tried in full; `order` gets the indices at which they were added. Of plans that
@@ -38,6 +34,9 @@ class TriedPlans {
 
  private:
   static std::string key_of(const PlanChoice& choice);
+  /// Holds the plan against the best of those before it.
+  void compare(size_t plan);
+  void compare_all();
   std::vector<size_t> sorted() const;
   [[noreturn]] void throw_none_fits() const;
 
@@ -46,6 +45,8 @@ class TriedPlans {
   const TryPlan& try_plan_;
   std::vector<TriedPlan> plans_;
   std::set<std::string> keys_;
+  std::optional<size_t> fastest_, smallest_;
+  std::optional<size_t> fastest_too_large_;  ///< of those that do not fit
 };
 
 }  // namespace trainctl

@@ -16,7 +16,7 @@ no part of a plan: the median of what is measured beyond the plans of a number o
 are off, as a part of the measured figure.
 
 --measured FILE measures nothing: it predicts again what an earlier --json FILE has measured, and prints the error that
-was predicted then beside the one now. measured/ has a calibration of two H100s (h100_pair.json) and what the suite `two` measured there (2026-11-26), so a
+was predicted then beside the one now, of the plan that was measured: its stages are cut as then ("cut" of each row). measured/ has a calibration of two H100s (h100_pair.json) and what the suite `two` measured there (2026-11-26), so a
 change of the estimator is judged without a GPU:
 
   predictions.py TRAINCTL --machine tests/bench/measured/h100_pair.json --device cuda --suite two --gpus 2 --measured tests/bench/measured/h100_pair_two.json
@@ -121,9 +121,17 @@ def device_bytes(memory):
     return memory["total"] + memory.get("data_set", 0) - memory.get("unsent", 0) + memory.get("copy_engines", 0)
 
 
+def cut_of(plan):
+    """The field that cuts the stages as this plan does, whatever the machine; none if there is one stage."""
+    if plan["stages"] == 1 or plan["chunks"] > 1:
+        return []
+    return ["parallel.stage_config={" + ", ".join(f"'{layer['name']}': {layer['stage']}" for layer in plan["layers"]) + "}"]
+
+
 def predict(a, job, sets):
+    """The estimate, the bytes of all devices, and the field that makes the same plan again."""
     plan = json.loads(sh([a.trainctl, "plan", str(root / job), "--json", f"launch.device={a.device}", f"launch.machine={a.machine}", *sets]))
-    return plan["estimate"], sum(device_bytes(c["memory"]) * c["count"] for c in plan["rank_classes"])
+    return plan["estimate"], sum(device_bytes(c["memory"]) * c["count"] for c in plan["rank_classes"]), cut_of(plan)
 
 
 def used_bytes():
@@ -167,7 +175,7 @@ def measure(a, job, sets, seconds):
     too; on a GPU, which reports steps in bursts, all of them divided by their number."""
     steps = max(24, min(400, int(a.seconds / seconds)))
     with tempfile.TemporaryDirectory() as scratch:
-        sh([a.trainctl, "run", str(root / job), f"launch.device={a.device}", *sets, f"train.steps={steps}", "train.epochs=1000000",
+        sh([a.trainctl, "run", str(root / job), f"launch.device={a.device}", f"launch.machine={a.machine}", *sets, f"train.steps={steps}", "train.epochs=1000000",
             "train.log_every=1", f"launch.log_dir={scratch}/logs"])
         rows = [json.loads(line) for line in open(f"{scratch}/logs/1/metrics.jsonl")]
     times = [row["seconds"] for row in rows if "step" in row and "seconds" in row]
@@ -201,6 +209,8 @@ def main():
     parser.add_argument("--json")
     parser.add_argument("--measured", help="a --json of an earlier run")
     a = parser.parse_args()
+    if "/" in a.machine:
+        a.machine = os.path.abspath(a.machine)
 
     cases = [(job, sets if any(s.startswith("launch.ranks") for s in sets) else [*alone, *sets]) for job, sets in
              (SUITES[a.suite] if a.suite else (CUDA + TWO) if a.device == "cuda" else CPU)]
@@ -223,21 +233,21 @@ def main():
             left_out += 1
             continue
         try:
-            estimate, memory = predict(a, job, sets)
+            estimate, memory, cut = predict(a, job, [*sets, *(before or {}).get("cut", [])])
             if before:
                 rounds, held = [before["lowest"], before["measured"], before["highest"]], before.get("held")
             else:
                 rounds, held = [], None
                 for _ in range(a.rounds):
                     with MemoryWatch(a.device == "cuda") as watch:
-                        rounds.append(measure(a, job, sets, estimate["seconds"]))
+                        rounds.append(measure(a, job, [*sets, *cut], estimate["seconds"]))
                     held = watch.bytes()
         except RuntimeError as failure:
             print(f"failed: {name}: {failure}", flush=True)
             continue
         row = {"case": name, "job": job, "predicted": estimate["seconds"], "low": estimate["low"], "high": estimate["high"], "parts": estimate["parts"],
                "measured": statistics.median(rounds), "lowest": min(rounds), "highest": max(rounds), "memory": memory, "held": held,
-               "ranks": ranks(sets)}
+               "ranks": ranks(sets), "cut": cut}
         row["error"] = row["predicted"] / row["measured"] - 1
         rows.append(row)
         was = f"(was {before['error'] * 100:+.1f}%)  " if before else ""

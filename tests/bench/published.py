@@ -11,8 +11,9 @@ A source that does not tell how many samples a micro-batch has took what was fas
 and 8. Jobs of many micro-batches are predicted with two and three for each stage, and continued in a straight line.
 
 Sources:
-  Megatron-LM         Narayanan and others, SC'21, table 1: GPTs of 2,048 tokens and a vocabulary of 51,200 on A100, each block
-                      recomputed; seconds by its equation 3 from teraFLOP/s, 1f1b
+  Megatron-LM         Narayanan and others, SC'21, table 1, as in README.md of github.com/NVIDIA/Megatron-LM at de7dc40f (images/
+                      cases_april2021.png): GPTs of 2,048 tokens and a vocabulary of 51,200 on A100, each block recomputed; seconds
+                      by the paper's equation 3 from teraFLOP/s. Micro-batches and layers a virtual stage: examples/sc21/run_table_1.sh
   torchtitan 2024-06  github.com/pytorch/torchtitan, docs/performance.md: Llama 3 on 64 A100, FSDP2, 8,192 tokens a sample
   torchtitan 2024-12  github.com/pytorch/torchtitan, benchmarks/llama3_h100_202412_torchtitan.md: tables 1 and 3, the rows
                       with torch.compile in bf16; H100 of 2.4 TB/s at 500 W, 400 Gb/s a GPU
@@ -30,9 +31,13 @@ Sources:
                       Llama of 24 layers of 2,048, 16 heads, hidden 4,096, on 1,024 samples of 4,096 tokens. Sizes are those
                       that its figures of operations a token follow from.
 
-Not expressed: fp8; sequence and context parallelism; "selective op" recompute (every second product: the template's own
-list stands for it); chunks of stages, of which Megatron-LM's table does not tell the number; its rows of more than 1,536 GPUs
-take too long to plan.
+All but torchtitan and nanotron run Megatron-LM's attention as it was then, jobs/megatron_gpt.yaml, and sum gradients once, after the last
+backward pass. That their ranks wait for each message between stages is not expressed.
+
+Not expressed: fp8; context parallelism; "selective op" recompute (every second product: the template's own list stands for it);
+PyTorch's DDP, which overlapped the sums of the first four rows of Megatron-LM's table with their backward pass; nanotron's
+messages, whose receiver reads their sizes from the GPU, so that its host waits at each. Llama 3 405B is left out: its paper tells
+teraFLOP/s, and neither how it counts them nor its chunks of stages.
 """
 import argparse, itertools, json, math, pathlib, statistics, subprocess, sys
 
@@ -62,8 +67,10 @@ def nanotron(dp, tp, pp, micro):
 
 
 class Megatron:
-    """A GPT on so many GPUs; without a micro-batch the fastest one. `again`: what is recomputed, "blocks" or "attention"; the latter
-    with norms, dropouts and residuals cut by rows of the sequence."""
+    """A GPT on so many GPUs, as jobs/megatron_gpt.yaml says; without a micro-batch the fastest one. `again`: what is recomputed,
+    "blocks" or "attention"; the latter with norms, dropouts and residuals cut by rows of the sequence. Megatron-LM computes a
+    whole block again, with its last product, which nothing reads. So blocks are kept behind their attention here: what is then
+    not computed again is the attention's last product, a 48th of the step."""
 
     def __init__(self, layers, d, heads, tp, pp, ranks, batch, micro=None, chunks=1, vocab=51200, level=0, again="blocks"):
         self.layers, self.d, self.heads, self.tp, self.pp, self.ranks, self.batch = layers, d, heads, tp, pp, ranks, batch
@@ -76,16 +83,24 @@ class Megatron:
     def job(self, micro, micro_batches):
         dp = self.ranks // self.tp // self.pp
         wide, narrow = f"[[{dp},1,1],[{self.tp},1]]", f"[[{dp},1,{self.tp}],[1,{self.tp}]]"
-        rows = [f"h.*.{name}: [[{dp},{self.tp},1]]" for name in ("ln1", "ln2", "sum1", "sum2")] if self.again == "attention" else []
-        cuts = ", ".join([*(f"h.*.{name}: {wide}" for name in ("qkv", "up")), *(f"h.*.{name}: {narrow}" for name in ("proj", "down")), *rows,
+        rows = f"[{dp},{self.tp if self.again == 'attention' else 1},1]"
+        whole = [*(f"h.*.{name}: [{rows}]" for name in ("ln1", "ln2", "drop1", "drop2")), *(f"h.*.{name}: [{rows},{rows}]" for name in ("sum1", "sum2"))]
+        # Between stages each rank sends its part of the rows, and the receivers gather them: Megatron-LM's scatter-gather.
+        blocks = self.layers // (self.pp * self.chunks)
+        parts = f"[{dp},{self.tp},1]"
+        whole += [f"h.{i}.sum2: [{parts},{parts}]" for i in range(blocks - 1, self.layers - 1, blocks)]
+        stages = ", ".join(f"h.{i}.*: {i // blocks}" for i in range(self.layers))
+        cuts = ", ".join([*(f"h.*.{name}: {wide}" for name in ("q", "k", "v", "up")), *(f"h.*.{name}: {narrow}" for name in ("proj", "down")), *whole,
                           f"wte: [[{dp},1],[{self.tp},1]]", f"head: {wide}"])
-        names = ("attn",) if self.again == "attention" else ("ln1", "qkv", "attn", "proj", "sum1", "ln2", "up", "act", "down")
-        again = [f"h.*.{name}" for name in names]
+        core = ["scores", "probs", "kept"]
+        block = ["ln2", "up", "act", "down", "drop2", "sum2", "ln1", *(f"{name}{part}" for name in "qkv" for part in ("", "_apart", "_heads")), *core,
+                 "mixed", "joined", "flat"]
+        again = [f"h.*.{name}" for name in (core if self.again == "attention" else block)]
         chunks = [f"parallel.chunks={self.chunks}", "parallel.schedule=interleaved_1f1b"] if self.chunks > 1 else []
-        return ["templates/gpt2.yaml", f"vars.layers={self.layers}", f"vars.d={self.d}", f"vars.heads={self.heads}", "vars.length=2048", f"vars.vocab={self.vocab}",
-                f"dataset.classes={self.vocab}", f"dataset.batch={dp * micro * micro_batches}", f"launch.ranks={self.ranks}", f"parallel.stages={self.pp}",
-                f"parallel.micro_batches={micro_batches}", f"parallel.strategies={{{cuts}}}", f"parallel.recompute={json.dumps(again)}",
-                f"parallel.optimizer_shard.level={self.level}", *chunks]
+        return ["tests/bench/jobs/megatron_gpt.yaml", f"vars.layers={self.layers}", f"vars.d={self.d}", f"vars.heads={self.heads}", f"vars.vocab={self.vocab}",
+                f"dataset.batch={dp * micro * micro_batches}", f"launch.ranks={self.ranks}", f"parallel.stages={self.pp}",
+                f"parallel.micro_batches={micro_batches}", f"parallel.strategies={{{cuts}}}", f"parallel.recompute={json.dumps(again)}", *([f"parallel.stage_config={{{stages}}}"] if self.pp > 1 else []),
+                f"parallel.optimizer_shard.level={self.level}", "parallel.bucket_bytes=1TB", *chunks]  # one sum, after the last backward pass
 
     def predict(self, step):
         """Seconds, and whether it fits, of the fastest micro-batch that fits."""
@@ -94,7 +109,7 @@ class Megatron:
             count, left = divmod(self.batch, self.ranks // self.tp // self.pp * micro)
             if left or count < self.pp:
                 continue
-            few, more = 2 * self.pp, 3 * self.pp
+            few, more = (2 * self.pp, 3 * self.pp) if self.pp < 64 else (self.pp, 3 * self.pp // 2)  # a step has a million operations at most
             if count <= more:
                 found.append(step(self.job(micro, count)))
                 continue
@@ -126,9 +141,11 @@ VTRAIN = [(f"{size}, {ranks} A100: data {dp}, tensor {tp}, stages {pp}, micro-ba
                                                   (8, 4, 16, 3, 55677.5), (8, 2, 32, 3, 57324.4))))
           for tp, dp, pp, micro, ms in rows]
 tokens = lambda samples, per_second: samples * 8192 / per_second  # a GPU's samples, and its tokens a second
-MEGATRON = [(Megatron(24, 2304, 24, 1, 1, 32, 512), 137), (Megatron(30, 3072, 32, 2, 1, 64, 512), 138), (Megatron(36, 4096, 32, 4, 1, 128, 512), 142),
-            (Megatron(40, 6144, 48, 8, 1, 256, 1024), 135), (Megatron(48, 8192, 64, 8, 2, 512, 1536), 138), (Megatron(60, 10240, 80, 8, 4, 1024, 1792), 140),
-            (Megatron(80, 12288, 96, 8, 8, 1536, 2304), 148)]
+MEGATRON = [(Megatron(24, 2304, 24, 1, 1, 32, 512, 16), 137), (Megatron(30, 3072, 32, 2, 1, 64, 512, 16), 138),
+            (Megatron(36, 4096, 32, 4, 1, 128, 512, 16), 142), (Megatron(40, 6144, 48, 8, 1, 256, 1024, 8), 135),
+            (Megatron(48, 8192, 64, 8, 2, 512, 1536, 4), 138), (Megatron(60, 10240, 80, 8, 4, 1024, 1792, 2, 3), 140),
+            (Megatron(80, 12288, 96, 8, 8, 1536, 2304, 2, 2), 148), (Megatron(96, 16384, 128, 8, 16, 1920, 2160, 1, 2), 155),
+            (Megatron(105, 20480, 128, 8, 35, 2520, 2520, 1, 3), 163), (Megatron(128, 25600, 160, 8, 64, 3072, 3072, 1), 163)]
 ROWS = [  # source, what, machine, job, published seconds
     ("torchtitan 2024-06", "Llama 3 8B, 64 A100, every second block again", "a100x8", fsdp("8B", 64, 64, "layer"), tokens(1, 2904)),
     ("torchtitan 2024-06", "Llama 3 8B, 64 A100, some products again", "a100x8", fsdp("8B", 64, 64, "op"), tokens(1, 2973)),

@@ -4,6 +4,7 @@
 #include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
+#include <thread>
 
 #include "engine/base/error.h"
 #include "tests/cli/command.h"
@@ -65,6 +66,10 @@ TEST_CASE("calibrate measures the job's kernels once each, keeps what it has, an
     calls += samples.size();
     for (const json& sample : samples) CHECK(sample["seconds"].get<double>() > 0);
   }
+  if (std::thread::hardware_concurrency() >= 2) {
+    CHECK(machine["calls"].contains("all_reduce 2"));
+    CHECK(machine["calls"]["message 2"].size() == machine["calls"]["all_reduce 2"].size());
+  }
   CHECK(first.out.find("kernels: " + std::to_string(calls) + " calls measured") != std::string::npos);
 
   REQUIRE(machine["steps"].size() == 1);
@@ -74,7 +79,10 @@ TEST_CASE("calibrate measures the job's kernels once each, keeps what it has, an
   const CommandResult second =
       place.command({"calibrate", "job.yaml", "--name", "lab", "--samples", "2", "--device", "cpu"});
   CHECK(second.out.find("kernels: 0 calls measured") != std::string::npos);
-  CHECK(place.machine("lab")["kernels"] == machine["kernels"]);
+  for (const char* kept : {"kernels", "calls", "links", "memory_bytes_per_second", "flops_per_second"}) {
+    CAPTURE(kept);
+    CHECK(place.machine("lab")[kept] == machine[kept]);
+  }
 
   const json estimate = place.plan({"launch.machine=lab"})["estimate"];
   CHECK(estimate["machine"] == "lab");

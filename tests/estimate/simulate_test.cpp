@@ -190,6 +190,7 @@ optimizer: {type: sgd, learning_rate: 0.001}
 launch: {ranks: 4}
 parallel: {mode: semi_auto_parallel, stages: 4, stage_config: {a: 0, b: 1, c: 2, d: 3}, micro_batches: )";
   Machine machine = gpus();  // only products count
+  machine.multiprocessors = 0;  // products of all sizes at the rate
   machine.memory_rate = {1e18};
   machine.launch = {};
   machine.overlap_cost = 1;
@@ -217,4 +218,109 @@ TEST_CASE("machines without overlap take at least as long as with it") {
     machine.overlaps = false;
     CHECK(simulate(c.classes, machine).step.value >= beside * (1 - 1e-9));
   }
+}
+
+namespace {
+
+/// Two ranks do the same: relus one after the other, and an all_reduce that waits for the first of them.
+RankClasses relus_and_all_reduce(int relus) {
+  std::vector<Program> programs;
+  for (int rank = 0; rank < 2; ++rank) {
+    Program& program = programs.emplace_back();
+    program.rank = rank;
+    program.groups = {{0, 1}};
+    Operand numbers;
+    numbers.shape = numbers.global_shape = {1 << 20};
+    for (int i = 0; i <= relus; ++i) {
+      Instruction now;
+      now.name = now.op = "relu";
+      now.inputs = now.outputs = {numbers};
+      if (i == 1) {
+        now.opcode = Opcode::collective;
+        now.stream = Stream::comm;
+        now.group = 0;
+        now.waits = {0};
+      }
+      program.instructions.push_back(now);
+    }
+  }
+  return each_by_itself(std::move(programs));
+}
+
+Seconds length_of(const Simulation& step, size_t instruction) {
+  return step.spans[0][instruction].end - step.spans[0][instruction].begin;
+}
+
+}  // namespace
+
+TEST_CASE(
+    "a collective has the exposed delay, and beside a kernel waits for it, at most until the delay beside kernels") {
+  Machine machine = *find_machine("h100x8");
+  machine.overlap_cost = 1;
+  const Seconds relu = length_of(simulate(relus_and_all_reduce(1), machine), 0), exposed{1e-5};
+  for (const int relus : {1, 2, 5})
+    for (const double beside : {0.5, 2.0}) {
+      CAPTURE(relus);
+      CAPTURE(beside);
+      const RankClasses classes = relus_and_all_reduce(relus);
+      machine.delays = {};
+      const Seconds alone = length_of(simulate(classes, machine), 1);
+      machine.delays = {.exposed = exposed, .beside = exposed + beside * relu};
+      const Simulation step = simulate(classes, machine);
+      const Seconds waits = relus == 1 ? Seconds{} : std::min(beside, 1.0) * relu;
+      CHECK((length_of(step, 1) - alone).value == doctest::Approx((exposed + waits).value));
+      CHECK(sum(step) == doctest::Approx(step.step.value));
+    }
+}
+
+TEST_CASE("calls that take no time have no delay, and delays never shorten a step") {
+  for (const std::string& plan : kPlans) {
+    CAPTURE(plan);
+    const Case c = compiled(plan);
+    Machine machine = gpus();
+    const double before = simulate(c.classes, machine).step.value;
+    machine.delays = {.exposed = {1e-5}, .beside = {2e-5}};
+    const Simulation after = simulate(c.classes, machine);
+    CHECK(after.step.value >= before);
+    CHECK((after.step.value > before) == (&plan != &kPlans[0]));
+    CHECK(sum(after) == doctest::Approx(after.step.value));
+  }
+}
+
+TEST_CASE("kernels that run while their rank waits for a message take the machine's wait_cost times as long") {
+  Operand numbers;
+  numbers.shape = numbers.global_shape = {1 << 20};
+  const auto instruction = [&](Opcode opcode, Stream stream, std::vector<int> waits) {
+    Instruction now;
+    now.opcode = opcode;
+    now.stream = stream;
+    now.name = now.op = "relu";
+    if (opcode != Opcode::recv) now.inputs = {numbers};
+    if (opcode != Opcode::send) now.outputs = {numbers};
+    now.waits = std::move(waits);
+    return now;
+  };
+  const Instruction relu = instruction(Opcode::kernel, Stream::compute, {});
+  Program sender, receiver;
+  receiver.rank = 1;
+  sender.instructions.assign(10, relu);
+  sender.instructions.push_back(instruction(Opcode::send, Stream::send, {9}));
+  sender.instructions.back().peer = 1;
+  receiver.instructions = {instruction(Opcode::recv, Stream::recv, {}), relu, relu,
+                           instruction(Opcode::kernel, Stream::compute, {0})};
+  receiver.instructions[0].peer = 0;
+  const RankClasses classes = each_by_itself({sender, receiver});
+  Machine machine = *find_machine("h100x8");
+  machine.overlap_cost = 1;
+  const auto length = [&](size_t of_class, size_t i) {
+    const SimulatedSpan span = simulate(classes, machine).spans[of_class][i];
+    return (span.end - span.begin).value;
+  };
+  const double alone = length(1, 1);
+  CHECK(length(0, 0) == doctest::Approx(alone));
+  machine.wait_cost = 1.5;
+  CHECK(length(1, 1) == doctest::Approx(1.5 * alone));
+  CHECK(length(1, 2) == doctest::Approx(1.5 * alone));
+  CHECK(length(1, 3) == doctest::Approx(alone));  // the message has come
+  CHECK(length(0, 0) == doctest::Approx(alone));  // waits for none
 }

@@ -3,6 +3,7 @@
 
 #include <doctest/doctest.h>
 
+#include <array>
 #include <cmath>
 #include <random>
 
@@ -116,7 +117,7 @@ TEST_CASE("a kernel that was measured only at sizes that a start hides takes the
 TEST_CASE("what steps take beyond their kernels is found again from measured steps") {
   std::mt19937 random(3);
   std::uniform_real_distribution<double> noise(0.995, 1.005);
-  const StepCost true_cost{.stretch = 1.04, .gap = {1.2e-6}, .host = {4e-5}};
+  const StepCost true_cost{.product_stretch = 1.04, .other_stretch = 1.15, .gap = {1.2e-6}, .host = {4e-5}};
   std::vector<StepSample> samples;
   for (const auto& [kernels, alone] :
        {std::pair{20, 2e-4}, {300, 3e-2}, {700, 9e-2}, {40, 1e-2}, {900, 5e-3}, {10, 5e-5}}) {
@@ -126,13 +127,14 @@ TEST_CASE("what steps take beyond their kernels is found again from measured ste
   const StepCost found = step_cost(samples);
   CHECK(found.stretch == doctest::Approx(1.04).epsilon(0.02));
   CHECK(found.error < 0.03);
-  for (const StepSample& step : {StepSample{"", 500, {2e-2}, {}}, StepSample{"", 30, {1e-3}, {}}})
+  for (const StepSample& step : {StepSample{"", 500, {2e-2}, {}, {1e-2}}, StepSample{"", 30, {1e-3}, {}, {9e-4}}})
     CHECK(found.seconds(step).value == doctest::Approx(true_cost.seconds(step).value).epsilon(0.03));
 }
 
 TEST_CASE("a machine without measured steps adds nothing, and no measured steps make a gap or a host's time negative") {
   const StepCost none = step_cost({});
-  CHECK(none.stretch == 1);
+  CHECK(none.product_stretch == 1);
+  CHECK(none.other_stretch == 1);
   CHECK(none.gap == Seconds{});
   CHECK(none.host == Seconds{});
   CHECK(none.error == 0);
@@ -146,7 +148,8 @@ TEST_CASE("a machine without measured steps adds nothing, and no measured steps 
           {"", 1 + static_cast<int>(exponent(random) * exponent(random) * 40), {alone}, {alone * factor(random)}});
     }
     const StepCost cost = step_cost(samples);
-    CHECK(cost.stretch > 0);
+    CHECK(cost.product_stretch > 0);
+    CHECK(cost.other_stretch > 0);
     CHECK(cost.gap >= Seconds{});
     CHECK(cost.host >= Seconds{});
     CHECK(std::isfinite(cost.error));
@@ -208,6 +211,34 @@ TEST_CASE("a group that lies like one that was measured takes what that took") {
   CHECK(collective_time(machine, Collective::all_gather, {1e6}, eight).value < 1e-3);
 }
 
+TEST_CASE("a message takes what was measured between two ranks that lie like its own, else latency and bandwidth") {
+  Machine machine = *find_machine("h100x8");
+  const GroupSpread within = spread_of(machine, std::array{2, 5}), across = spread_of(machine, std::array{2, 13});
+  CHECK(message_key(within) == "message 2");
+  CHECK(message_key(across) == "message 1x2");
+  const LinkLevel &link = machine.links[0], &network = machine.links[1];
+  CHECK(send_time(machine, {1e6}, within) == link.latency + Bytes{1e6} / link.bandwidth);
+  std::vector<KernelSample> samples;
+  for (const double bytes : {1e3, 1e6, 1e8})
+    samples.push_back({call_sizes({bytes}), {.bytes = bytes}, {2e-5 + bytes / 5e10}});
+  machine.calls.emplace("message 2", KernelModel(samples));
+  for (const double bytes : {1e3, 3e5, 1e6, 2e7})
+    CHECK(send_time(machine, {bytes}, within).value == doctest::Approx(2e-5 + bytes / 5e10).epsilon(1e-3));
+  CHECK(send_time(machine, {1e6}, across) == network.latency + Bytes{1e6} / network.bandwidth);
+  CHECK(send_time(machine, {1e6}, spread_of(machine, std::array{3, 3})) == Seconds{});
+}
+
+TEST_CASE("a machine's file of a time before calls had delays has none") {
+  Machine machine = *find_machine("h100x8");
+  machine.delays = {.exposed = {1e-5}, .beside = {2e-5}};
+  std::string text = to_json(machine);
+  CHECK(machine_of_json(text, "file").delays == machine.delays);
+  const size_t begin = text.find(" \"call_delay_seconds\""), end = text.find("},", begin) + 2;
+  REQUIRE(begin < end);
+  text.erase(begin, end - begin);
+  CHECK(machine_of_json(text, "file").delays == CallDelays{});
+}
+
 TEST_CASE("a machine's file says all of it") {
   for (Machine machine : known_machines()) {
     machine.kernels.emplace("matmul f32 f32 -> f32", KernelModel({sample(1e6, 1e4, 3e-5), sample(1e7, 1e5, 2e-4)}));
@@ -215,6 +246,9 @@ TEST_CASE("a machine's file says all of it") {
     machine.kernels.emplace("attention bf16 -> bf16",
                             KernelModel({{{20, 20}, {.flops = 1e6, .bytes = 2e6}, {1e-4}, "{causal: true}"}}));
     machine.steps = {{"gpt2", 365, {0.0304}, {0.0322}}};
+    machine.delays = {.exposed = {1.2e-5}, .beside = {2.1e-5}};
+    machine.overlap_cost = 1.17;
+    machine.wait_cost = 1.3;
     CHECK(machine_of_json(to_json(machine), "file") == machine);
   }
 }
@@ -238,6 +272,7 @@ TEST_CASE("a machine's file that is wrong is refused with the field") {
   CHECK(wrong("\"kind\": \"cuda\"", "\"kind\": \"tpu\"") == "m.json.kind: expected cpu or cuda");
   CHECK(wrong("\"overlaps\"", "\"overlap\"") == "m.json has no field 'overlaps'");
   CHECK(wrong("\"overlap_cost\": 1.1", "\"overlap_cost\": 0.5").starts_with("m.json.overlap_cost: at least 1"));
+  CHECK(wrong("\"beside\": 0.0", "\"beside\": -1").starts_with("m.json.call_delay_seconds.beside: "));
   CHECK(wrong("\"devices\": 0", "\"devices\": 64").starts_with("m.json.links: the last one must join any number"));
   CHECK(wrong("\"latency_seconds\": ", "\"latency_seconds\": -").starts_with("m.json.links[0].latency_seconds: "));
   CHECK(wrong("\"kernels\": {}", "\"kernels\": {\"relu f32 -> f32\": []}") ==

@@ -102,12 +102,15 @@ void backward(GradBuilder& g) {
   g.set_in_grads(which, "attention_grad", std::move(inputs), g.attrs());
 }
 
-/// `products`: of rows by keys, or with them.
-Cost cost_of(Infos in, Infos operands_in, Infos out, const Attrs& attrs, double products) {
+/// `products`: of rows by keys, or with them. `matrices` of rows by keys are computed element by element, and take as
+/// long as the exponential of each.
+Cost cost_of(Infos in, Infos operands_in, Infos out, const Attrs& attrs, double products, double matrices) {
   const AttentionSize size = size_of("attention", in, attrs);
   Cost cost = traffic_cost(operands_in, out, 0);
   const double scores = static_cast<double>(size.b * size.g * size.r) * static_cast<double>(size.t * size.s);
-  cost.flops = scores * (2.0 * products * static_cast<double>(size.d) + 8.0) * (attrs.flag("causal") ? 0.5 : 1.0);
+  const double seen = scores * (attrs.flag("causal") ? 0.5 : 1.0);
+  cost.flops = seen * (2.0 * products * static_cast<double>(size.d) + 8.0);
+  cost.exponentials = seen * matrices;
   return cost;
 }
 
@@ -149,7 +152,7 @@ extern const OpDef attention_op = {
     .rule = rule,
     .backward = backward,
     .kernel = {.name = "attention",
-               .cost = [](Infos in, Infos out, const Attrs& attrs) { return cost_of(in, in, out, attrs, 2); },
+               .cost = [](Infos in, Infos out, const Attrs& attrs) { return cost_of(in, in, out, attrs, 2, 1); },
                .example =
                    [] {
                      return KernelExample{.what = "out, log of sums; packed q, k and v, or three inputs(, mask)",
@@ -167,20 +170,20 @@ extern const OpDef attention_grad_op = {
       if (is_packed(forward_inputs(in))) return {in[1]};
       return {in[1], in[2], in[3]};
     },
-    .kernel = {
-        .name = "attention_grad",
-        .cost = [](Infos in, Infos out, const Attrs& attrs) { return cost_of(forward_inputs(in), in, out, attrs, 5); },
-        .most_cuda_scratch = most_grad_scratch,
-        .example =
-            [] {
-              using namespace example;
-              return KernelExample{
-                  .what = "dx, or dq, dk, dv; inputs dy, those of attention, its output and logs",
-                  .inputs = {{{4, 1024, 768}}, {{4, 1024, 2304}}, {{4, 1024, 768}}, f32({4, 12, 1, 1024})},
-                  .attrs = example_attrs(),
-                  .optional = {{"packing", std::string("heads")}},
-                  .expect = expect_grad};
-            }},
+    .kernel = {.name = "attention_grad",
+               .cost = [](Infos in, Infos out,
+                          const Attrs& attrs) { return cost_of(forward_inputs(in), in, out, attrs, 5, 3); },
+               .most_cuda_scratch = most_grad_scratch,
+               .example =
+                   [] {
+                     using namespace example;
+                     return KernelExample{
+                         .what = "dx, or dq, dk, dv; inputs dy, those of attention, its output and logs",
+                         .inputs = {{{4, 1024, 768}}, {{4, 1024, 2304}}, {{4, 1024, 768}}, f32({4, 12, 1, 1024})},
+                         .attrs = example_attrs(),
+                         .optional = {{"packing", std::string("heads")}},
+                         .expect = expect_grad};
+                   }},
 };
 
 extern const LayerDef attention_layer = {

@@ -86,6 +86,14 @@ Cost cost(Infos in, Infos out, const Attrs& attrs) {
   return traffic_cost(in, out, 2.0 * static_cast<double>(matrix_of(in[0], attrs.flag("transpose_a")).cols));
 }
 
+/// One, or one for each of the leading dims that both operands have.
+WrittenMatrices written(Infos in, Infos out) {
+  const int64_t cols = out[0].shape.back(), all_rows = num_elements(out[0].shape) / std::max<int64_t>(cols, 1);
+  if (in[1].shape.size() == 2) return {1, all_rows, cols};
+  const int64_t rows = out[0].shape[out[0].shape.size() - 2];
+  return {all_rows / std::max<int64_t>(rows, 1), rows, cols};
+}
+
 /// The rows are those of A and C; also of a residual, or of the place of a slope.
 RowOperands row_operands(const Attrs& attrs) {
   if (attrs.flag("transpose_a")) return {};
@@ -164,6 +172,7 @@ extern const OpDef matmul_op = {
                .row_operands = row_operands,
                .launch_role = LaunchRole::product,
                .cost = cost,
+               .written = written,
                .most_cuda_scratch = product_scratch,
                .example =
                    [] {
@@ -203,6 +212,10 @@ extern const OpDef matmul_weight_grad_op = {
                    [](Infos in, Infos out, const Attrs&) {
                      return traffic_cost(in, out,
                                          2.0 * static_cast<double>(num_elements(in[0].shape) / in[0].shape.back()));
+                   },
+               .written =
+                   [](Infos, Infos out) {
+                     return WrittenMatrices{1, out[0].shape[0], out[0].shape[1]};
                    },
                .most_cuda_scratch = product_scratch,
                .example =
