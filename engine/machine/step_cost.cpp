@@ -34,8 +34,8 @@ Seconds StepCost::seconds(const StepSample& step) const {
   return product_stretch * step.products + other_stretch * (step.alone - step.products) + step.kernels * gap + host;
 }
 
-// Unknowns: both stretches - 1, gap and host. A sample is exact to 1 %; without samples the unknowns are 0, give or take 10 %,
-// half a microsecond and 50 microseconds. A gap or host time below 0 is left out and the rest fitted again.
+// Unknowns: both stretches - 1, gap and host. A sample is exact to 1 %; without samples the unknowns are 0, give or
+// take 10 %, half a microsecond and 50 microseconds. A gap or host time below 0 is left out and the rest fitted again.
 StepCost step_cost(const std::vector<StepSample>& samples) {
   constexpr double kExact = 0.01;
   constexpr Row kPrior = {0.1, 0.1, 0.5e-6, 50e-6};
@@ -48,7 +48,8 @@ StepCost step_cost(const std::vector<StepSample>& samples) {
     for (size_t i = 0; i < kUnknowns; ++i) matrix[i][i] = 1;
     for (const StepSample& sample : samples) {
       Row row = {sample.products.value, (sample.alone - sample.products).value, static_cast<double>(sample.kernels), 1};
-      for (size_t i = 0; i < kUnknowns; ++i) row[i] = used[i] ? row[i] * kPrior[i] / (kExact * sample.measured.value) : 0;
+      for (size_t i = 0; i < kUnknowns; ++i)
+        row[i] = used[i] ? row[i] * kPrior[i] / (kExact * sample.measured.value) : 0;
       const double left = (sample.measured - sample.alone).value / (kExact * sample.measured.value);
       for (size_t i = 0; i < kUnknowns; ++i) {
         for (size_t j = 0; j < kUnknowns; ++j) matrix[i][j] += row[i] * row[j];

@@ -3,7 +3,7 @@
 #
 #   predict.sh calibrate   up to 270 s   measures this machine into $OUT/lab.json; again: goes on where it stopped
 #   predict.sh one         up to 270 s   23 plans on one GPU: errors, order, intervals, memory (tests/bench/predictions.py --suite one)
-#   predict.sh two         up to 270 s   29 plans on two GPUs
+#   predict.sh two         up to 450 s   29 plans on two GPUs, three rounds
 #   predict.sh regret      up to 270 s   the chosen plan and about 90 rivals on two GPUs (tests/bench/regret.py); again: more rounds
 #
 # `one`, `two` and `regret` need a calibration: that of this machine if it is still there, a lab.json beside this script, or they
@@ -31,7 +31,7 @@ calibrate() {  # seconds at most: the kernels of the networks that predictions.p
   cp "$lab" "$out/lab.json"
 }
 
-left() { echo $((265 - (SECONDS - begin))); }
+left() { echo $((${1:-265} - (SECONDS - begin))); }
 {
 nvidia-smi --query-gpu=name,driver_version,memory.used --format=csv,noheader
 case $part in
@@ -42,8 +42,8 @@ one)
     --rounds 2 --seconds 1 --budget $(($(left) - 15)) --json "$out/predicted_one.json" ;;
 two)
   [ -e "$lab" ] || calibrate 110
-  LIMIT=$(left) run python3 tests/bench/predictions.py bin/trainctl --machine lab --device cuda --suite two --gpus 2 \
-    --rounds 1 --seconds 1 --budget $(($(left) - 15)) --json "$out/predicted_two.json" ;;
+  LIMIT=$(left 445) run python3 tests/bench/predictions.py bin/trainctl --machine lab --device cuda --suite two --gpus 2 \
+    --rounds 3 --seconds 1 --budget $(($(left 445) - 15)) --json "$out/predicted_two.json" ;;
 regret)
   [ -e "$lab" ] || calibrate 110
   LIMIT=$(left) run python3 tests/bench/regret.py bin/trainctl templates/gpt2.yaml vars.layers=6 dataset.batch=16 --ranks 2 --device cuda --machine lab \
