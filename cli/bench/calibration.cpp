@@ -21,6 +21,8 @@ OpRequest request_of(const Instruction& instruction) {
   request.inputs = infos_of(instruction.inputs);
   request.outputs = infos_of(instruction.outputs);
   request.attrs = instruction.attrs;
+  for (size_t i = 0; i < instruction.outputs.size(); ++i)
+    request.adds |= instruction.outputs[i].accumulate ? 1U << i : 0U;
   for (size_t i = 0; i < request.inputs.size(); ++i) {
     using Fill = KernelExample::Fill;
     const bool has_example = i < request.example.inputs.size();
@@ -35,7 +37,7 @@ OpRequest request_of(const Instruction& instruction) {
 }
 
 std::string key_of(const OpRequest& request) {
-  return kernel_key(*request.kernel, request.inputs, request.outputs, request.attrs);
+  return kernel_key(*request.kernel, request.inputs, request.outputs, request.attrs, request.adds != 0);
 }
 
 bool has_sample(const Machine& machine, const std::string& key, const KernelSample& call) {

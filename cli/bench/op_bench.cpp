@@ -82,8 +82,9 @@ std::vector<KernelCall> OpBench::calls(const OpRequest& request, int copies) {
       write_repeated(timer_, memory, bytes_of(request.inputs[i]), data[i]);
       call.in.push_back(argument(request.inputs[i], memory, false));
     }
-    for (const TensorInfo& info : request.outputs) {
-      call.out.push_back(argument(info, timer_.allocate(bytes_of(info)), request.accumulates()));
+    for (size_t i = 0; i < request.outputs.size(); ++i) {
+      const TensorInfo& info = request.outputs[i];
+      call.out.push_back(argument(info, timer_.allocate(bytes_of(info)), request.accumulates(i)));
     }
   }
   return calls;

@@ -22,11 +22,12 @@ struct OpRequest {
   std::vector<TensorInfo> inputs, outputs;
   std::vector<KernelExample::Fill> fills;  ///< one per input
   int64_t below = 0;                       ///< exclusive upper bound of indices
+  unsigned adds = 0;                       ///< bit i: to what output i holds already
   Attrs attrs;
   BenchType type;
 
   std::string name() const { return kernel->name; }
-  bool accumulates() const { return epilogue_of(attrs).descend; }
+  bool accumulates(size_t output) const { return epilogue_of(attrs).descend || (adds >> output & 1U) != 0; }
 };
 
 /// A call worth timing. Its optional attributes include those of the kernel's epilogues.

@@ -119,25 +119,31 @@ std::string format_ms(Seconds seconds) {
   return text.data();
 }
 
-PlannedJob planned(const JobSpec& job, int ranks) {
+PlannedJob planned(const JobSpec& job, int ranks, int micro_batches = 1) {
   JobSpec spec = job;
   spec.launch.ranks = ranks;
   spec.parallel = {};
   spec.parallel.mode = ranks == 1 ? ParallelMode::stand_alone : ParallelMode::data_parallel;
   spec.parallel.full_batch = true;
+  spec.parallel.micro_batches = micro_batches;
   return plan_job(std::move(spec));
 }
 
-/// The job as one rank, and its batch cut as ranks cut it, where that divides.
+/// Of the steps of one rank that are measured: with one pass, and with smaller kernels that add to gradients.
+constexpr std::array kMicroBatches = {1, 4};
+
+/// The job as one rank, and its batch cut as ranks and micro-batches cut it, where that divides.
 void add_calls(const JobSpec& job, KernelCalls& calls) {
   require_precision(job);
-  for (const int ranks : {1, 2, 4, 8}) {
+  const auto add = [&](int ranks, int micro_batches) {
     try {
-      calls.add(compile_classes(planned(job, ranks)), ranks == 1);
+      calls.add(compile_classes(planned(job, ranks, micro_batches)), ranks == 1);
     } catch (const SpecError&) {
-      if (ranks == 1) throw;  // else: the batch does not divide
+      if (ranks == 1 && micro_batches == 1) throw;  // else: the batch does not divide, or layers need all of it
     }
-  }
+  };
+  for (const int micro_batches : kMicroBatches) add(1, micro_batches);
+  for (const int ranks : {2, 4, 8}) add(ranks, 1);
 }
 
 std::vector<JobSpec> jobs_of(const Options& options, Device device) {
@@ -256,20 +262,27 @@ void measure_steps(const std::vector<JobSpec>& jobs, int devices, Machine& machi
   constexpr Seconds kEach{2};
   const int cores = static_cast<int>(std::thread::hardware_concurrency()), threads = std::max(cores / devices, 1);
   machine.steps.clear();
+  const auto measure = [&](const JobSpec& job, int micro_batches) {
+    const std::string name =
+        micro_batches == 1 ? job.name : job.name + ", " + std::to_string(micro_batches) + " micro-batches";
+    try {
+      const PlannedJob one = planned(job, 1, micro_batches);
+      const Program program = compile(one, 0);
+      StepSample sample = step_alone(program, machine);
+      sample.job = name;
+      sample.measured = measured_step(one, program, kEach, threads);
+      machine.steps.push_back(std::move(sample));
+    } catch (const SpecError&) {
+      if (micro_batches == 1) throw;  // else: as in add_calls
+    } catch (const EnvError& error) {
+      std::cout << "  step of " << name << " not measured: " << error.what() << "\n";
+    }
+  };
   for (JobSpec job : jobs) {
     job.train = {.epochs = 0, .steps = 100000};
     job.validation.reset();
     job.print = {};
-    try {
-      const PlannedJob one = planned(job, 1);
-      const Program program = compile(one, 0);
-      StepSample sample = step_alone(program, machine);
-      sample.job = job.name;
-      sample.measured = measured_step(one, program, kEach, threads);
-      machine.steps.push_back(std::move(sample));
-    } catch (const EnvError& error) {
-      std::cout << "  step of " << job.name << " not measured: " << error.what() << "\n";
-    }
+    for (const int micro_batches : kMicroBatches) measure(job, micro_batches);
   }
   const StepCost cost = step_cost(machine.steps);
   for (const StepSample& step : machine.steps)

@@ -84,11 +84,16 @@ bool shares_launch(const Program& program, size_t i) {
   return now.launch >= 0 && i > 0 && program.instructions[i - 1].launch == now.launch;
 }
 
+bool adds(const Instruction& instruction) {
+  return std::any_of(instruction.outputs.begin(), instruction.outputs.end(),
+                     [](const Operand& output) { return output.accumulate; });
+}
+
 /// Of a kernel that runs alone.
 Seconds alone_seconds(const Program& program, size_t i, const Machine& machine) {
   const Instruction& now = program.instructions[i];
   const std::vector<TensorInfo> inputs = infos_of(now.inputs), outputs = infos_of(now.outputs);
-  const Seconds seconds = kernel_time(machine, *kernel_of(now), inputs, outputs, now.attrs);
+  const Seconds seconds = kernel_time(machine, *kernel_of(now), inputs, outputs, now.attrs, adds(now));
   // One launch starts all of its kernels.
   return shares_launch(program, i) ? std::max(seconds - machine.launch, Seconds{}) : seconds;
 }
@@ -302,9 +307,8 @@ class Simulator {
     switch (now.opcode) {
       case Opcode::kernel: {
         const auto i = static_cast<size_t>(at.index);
-        const double stretch = kernel_of(now)->is_product ? in_step_.product_stretch : in_step_.other_stretch;
-        const Seconds alone = stretch * alone_seconds(program, i, machine_);
-        return shares_launch(program, i) ? alone : alone + in_step_.gap;
+        return in_step_.of_kernel(alone_seconds(program, i, machine_), kernel_of(now)->is_product,
+                                  !shares_launch(program, i));
       }
       case Opcode::collective:
         return collective_time(machine_, now.collective, bytes, spread(at));
@@ -331,14 +335,12 @@ class Simulator {
       case Opcode::kernel: {
         const std::vector<TensorInfo> inputs = infos_of(now.inputs), outputs = infos_of(now.outputs);
         const KernelDef& kernel = *kernel_of(now);
-        std::string key = kernel_key(kernel, inputs, outputs, now.attrs);
-        const auto model = machine_.kernels.find(key);
-        const double error =
-            model == machine_.kernels.end()
-                ? kUnmeasured
-                : model->second.error(kernel_sizes(inputs, outputs), kernel_cost(kernel, inputs, outputs, now.attrs),
-                                      to_string(now.attrs));
-        return {error, std::move(key)};
+        const KernelModel* model = model_of(machine_, kernel, inputs, outputs, now.attrs, adds(now));
+        const double error = model == nullptr
+                                 ? kUnmeasured
+                                 : model->error(kernel_sizes(inputs, outputs),
+                                                kernel_cost(kernel, inputs, outputs, now.attrs), to_string(now.attrs));
+        return {error, kernel_key(kernel, inputs, outputs, now.attrs)};
       }
       case Opcode::collective:
       case Opcode::recv: {

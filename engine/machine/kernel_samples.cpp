@@ -174,12 +174,13 @@ bool KernelModel::shows_rates(Seconds launch) const {
   return most->seconds >= kApart * least->seconds && most->seconds >= kLaunches * launch;
 }
 
-std::string kernel_key(const KernelDef& kernel, Infos inputs, Infos outputs, const Attrs& attrs) {
+std::string kernel_key(const KernelDef& kernel, Infos inputs, Infos outputs, const Attrs& attrs, bool adds) {
   std::string key = kernel.name;
   for (const TensorInfo& info : inputs) key.append(" ").append(to_string(info.dtype));
   key += " ->";
   for (const TensorInfo& info : outputs) key.append(" ").append(to_string(info.dtype));
-  return attrs.flag("tf32") ? key + " tf32" : key;
+  if (attrs.flag("tf32")) key += " tf32";
+  return adds ? key + " +=" : key;
 }
 
 std::vector<double> kernel_sizes(Infos inputs, Infos outputs) {

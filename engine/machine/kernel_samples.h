@@ -54,8 +54,9 @@ class KernelModel {
 using KernelSamples = std::map<std::string, KernelModel>;
 
 /// Calls of the same key are comparable: the kernel, the types of its operands, and attributes that choose another
-/// algorithm: "matmul bf16 bf16 -> bf16", "matmul f32 f32 -> f32 tf32".
-std::string kernel_key(const KernelDef& kernel, Infos inputs, Infos outputs, const Attrs& attrs);
+/// algorithm: "matmul bf16 bf16 -> bf16", "matmul f32 f32 -> f32 tf32". `adds`: to what an output holds already, which
+/// many kernels do in another way: "embedding_grad bf16 i32 -> f32 +=".
+std::string kernel_key(const KernelDef& kernel, Infos inputs, Infos outputs, const Attrs& attrs, bool adds = false);
 std::vector<double> kernel_sizes(Infos inputs, Infos outputs);
 
 }  // namespace trainctl

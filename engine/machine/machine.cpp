@@ -119,16 +119,24 @@ Seconds send_time(const Machine& machine, Bytes bytes, const GroupSpread& spread
   return link.latency + bytes / link.bandwidth;
 }
 
-Seconds kernel_time(const Machine& machine, const KernelDef& kernel, Infos inputs, Infos outputs, const Attrs& attrs) {
+const KernelModel* model_of(const Machine& machine, const KernelDef& kernel, Infos inputs, Infos outputs,
+                            const Attrs& attrs, bool adds) {
+  if (machine.kernels.empty()) return nullptr;
+  auto found = adds ? machine.kernels.find(kernel_key(kernel, inputs, outputs, attrs, true)) : machine.kernels.end();
+  if (found == machine.kernels.end()) found = machine.kernels.find(kernel_key(kernel, inputs, outputs, attrs));
+  return found == machine.kernels.end() ? nullptr : &found->second;
+}
+
+Seconds kernel_time(const Machine& machine, const KernelDef& kernel, Infos inputs, Infos outputs, const Attrs& attrs,
+                    bool adds) {
   const Cost cost = kernel_cost(kernel, inputs, outputs, attrs);
   const FlopsPerSecond products = rate_of_products(machine, inputs, attrs);
   const auto at_rates = [&](const Cost& c) {
     return std::max(Flops{c.flops} / products, Bytes{c.bytes} / machine.memory_rate);
   };
-  const auto found = machine.kernels.find(machine.kernels.empty() ? "" : kernel_key(kernel, inputs, outputs, attrs));
-  if (found == machine.kernels.end())
-    return machine.launch + unmeasured_time(machine, kernel, inputs, outputs, cost, products);
-  const KernelModel& model = found->second;
+  const KernelModel* found = model_of(machine, kernel, inputs, outputs, attrs, adds);
+  if (found == nullptr) return machine.launch + unmeasured_time(machine, kernel, inputs, outputs, cost, products);
+  const KernelModel& model = *found;
   if (!model.shows_rates(machine.launch)) {
     // Far larger calls than those that were measured take the machine's rates for what lies beyond.
     const KernelSample& largest = *std::max_element(

@@ -53,11 +53,15 @@ struct StepSample {
 /// step = product_stretch * products + other_stretch * (alone - products) + gap * kernels + host.
 struct StepCost {
   double product_stretch = 1, other_stretch = 1;
-  Seconds gap;       ///< of each kernel
+  /// Of each kernel. Below 0 where small kernels find in a cache what they read from memory when they are measured.
+  Seconds gap;
   Seconds host;      ///< of each step: what the host does between two of them
   double error = 0;  ///< relative: the standard deviation of what this leaves unexplained, which all kernels share
 
   Seconds seconds(const StepSample& step) const;
+  /// Of one kernel in a step: at least half of what it takes alone, however small it is. `starts`: not within the
+  /// launch of the kernel before it.
+  Seconds of_kernel(Seconds alone, bool is_product, bool starts) const;
 };
 /// The least squares of relative errors, drawn towards no stretch, gap and host time where samples are few.
 StepCost step_cost(const std::vector<StepSample>& samples);
@@ -129,8 +133,13 @@ std::string message_key(const GroupSpread& spread);
 /// else the link's latency and what its bytes take.
 Seconds send_time(const Machine& machine, Bytes bytes, const GroupSpread& spread);
 
+/// What was measured of calls like this. `adds`: to what an output holds already; if that was not measured, as without.
+/// Null: nothing.
+const KernelModel* model_of(const Machine& machine, const KernelDef& kernel, Infos inputs, Infos outputs,
+                            const Attrs& attrs, bool adds);
 /// Seconds of one kernel that runs alone: as measured, else `launch` and unmeasured_time.
-Seconds kernel_time(const Machine& machine, const KernelDef& kernel, Infos inputs, Infos outputs, const Attrs& attrs);
+Seconds kernel_time(const Machine& machine, const KernelDef& kernel, Infos inputs, Infos outputs, const Attrs& attrs,
+                    bool adds = false);
 
 /// The machines that come with the program.
 std::span<const Machine> known_machines();

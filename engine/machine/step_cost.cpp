@@ -34,22 +34,28 @@ Seconds StepCost::seconds(const StepSample& step) const {
   return product_stretch * step.products + other_stretch * (step.alone - step.products) + step.kernels * gap + host;
 }
 
+Seconds StepCost::of_kernel(Seconds alone, bool is_product, bool starts) const {
+  constexpr double kLeast = 0.5;
+  const Seconds stretched = (is_product ? product_stretch : other_stretch) * alone;
+  return starts ? std::max(stretched + gap, kLeast * stretched) : stretched;
+}
+
 // Unknowns: both stretches - 1, gap and host. A sample is exact to 1 %; without samples the unknowns are 0, give or
-// take 10 %, half a microsecond and 50 microseconds. A gap or host time below 0 is left out and the rest fitted again.
+// take 10 %, a microsecond and 50 microseconds. A host time below 0 is left out and the rest fitted again.
 StepCost step_cost(const std::vector<StepSample>& samples) {
   constexpr double kExact = 0.01;
-  constexpr Row kPrior = {0.1, 0.1, 0.5e-6, 50e-6};
+  constexpr Row kPrior = {0.1, 0.1, 1e-6, 50e-6};
   constexpr size_t kGap = 2, kHost = 3;
-  std::array<bool, kUnknowns> used = {true, true, true, true};
+  size_t used = kUnknowns;
   Row x = {};
-  for (int round = 0; round < 3; ++round) {
+  for (; used >= kHost; --used) {
     std::array<Row, kUnknowns> matrix = {};
     Row right = {};
     for (size_t i = 0; i < kUnknowns; ++i) matrix[i][i] = 1;
     for (const StepSample& sample : samples) {
       Row row = {sample.products.value, (sample.alone - sample.products).value, static_cast<double>(sample.kernels), 1};
       for (size_t i = 0; i < kUnknowns; ++i)
-        row[i] = used[i] ? row[i] * kPrior[i] / (kExact * sample.measured.value) : 0;
+        row[i] = i < used ? row[i] * kPrior[i] / (kExact * sample.measured.value) : 0;
       const double left = (sample.measured - sample.alone).value / (kExact * sample.measured.value);
       for (size_t i = 0; i < kUnknowns; ++i) {
         for (size_t j = 0; j < kUnknowns; ++j) matrix[i][j] += row[i] * row[j];
@@ -58,12 +64,11 @@ StepCost step_cost(const std::vector<StepSample>& samples) {
     }
     x = solve(matrix, right);
     for (size_t i = 0; i < kUnknowns; ++i) x[i] *= kPrior[i];
-    if (x[kGap] >= 0 && x[kHost] >= 0) break;
-    for (const size_t i : {kGap, kHost}) used[i] = used[i] && x[i] >= 0;
+    if (x[kHost] >= 0) break;
   }
   StepCost cost{.product_stretch = std::max(1 + x[0], 0.1),
                 .other_stretch = std::max(1 + x[1], 0.1),
-                .gap = {std::max(x[kGap], 0.0)},
+                .gap = {x[kGap]},
                 .host = {std::max(x[kHost], 0.0)}};
   double squares = 0;
   for (const StepSample& sample : samples) {

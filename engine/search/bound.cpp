@@ -17,15 +17,21 @@ struct BestRates {
   BytesPerSecond memory;
 };
 
-BestRates best_rates(const Machine& machine, Precision precision) {
-  BestRates best = {
-      machine.product_rate(precision == Precision::bf16 ? DType::bf16 : DType::f32, precision == Precision::tf32),
-      machine.memory_rate};
+/// Of kernels in a step.
+BestRates best_rates(const Machine& machine, Precision precision, const StepCost& in_step) {
+  const auto least = [&](Seconds alone) {
+    return std::min(in_step.of_kernel(alone, true, true), in_step.of_kernel(alone, false, true)).value;
+  };
+  // Kernels that were not measured take a launch more than these rates say, which counts for what a gap saves.
+  const double stretch = std::min(in_step.product_stretch, in_step.other_stretch);
+  const FlopsPerSecond products =
+      machine.product_rate(precision == Precision::bf16 ? DType::bf16 : DType::f32, precision == Precision::tf32);
+  BestRates best = {{products.value / stretch}, {machine.memory_rate.value / stretch}};
   for (const auto& [key, model] : machine.kernels)
     for (const KernelSample& sample : model.samples()) {
       if (sample.seconds.value <= 0) continue;
-      best.products = std::max(best.products, FlopsPerSecond{sample.cost.flops / sample.seconds.value});
-      best.memory = std::max(best.memory, BytesPerSecond{sample.cost.bytes / sample.seconds.value});
+      best.products = std::max(best.products, FlopsPerSecond{sample.cost.flops / least(sample.seconds)});
+      best.memory = std::max(best.memory, BytesPerSecond{sample.cost.bytes / least(sample.seconds)});
     }
   return best;
 }
@@ -54,7 +60,8 @@ double node_least(const Graph& graph, const Node& node, bool is_loss, const Best
 
 LeastWork least_work(const CutNetwork& network, const JobSpec& job, const Machine& machine) {
   const Graph& graph = network.graph;
-  const BestRates rates = best_rates(machine, job.precision);
+  const StepCost in_step = step_cost(machine.steps);
+  const BestRates rates = best_rates(machine, job.precision, in_step);
   LeastWork work;
   std::vector<double> times_of_parameter(graph.tensors.size(), 0);
   for (const Node& node : graph.nodes) {
@@ -72,8 +79,6 @@ LeastWork least_work(const CutNetwork& network, const JobSpec& job, const Machin
              static_cast<double>(num_elements(graph.tensors[p].shape));
   }
   work.update_seconds = (Bytes{bytes} / rates.memory).value;
-  const StepCost in_step = step_cost(machine.steps);
-  work.stretch = std::min(in_step.product_stretch, in_step.other_stretch);
   work.host_seconds = in_step.host.value;
   return work;
 }
@@ -83,7 +88,7 @@ double least_seconds(const LeastWork& work, int ranks, int stages, int micro_bat
   const bool waits = schedule == Schedule::gpipe || schedule == Schedule::one_f_one_b;
   // One stage after the other on a stage's ranks takes all / (ranks / stages).
   const double passes = waits ? stages / (m * (1 - std::pow(1 - 1 / m, stages))) : 1;
-  return work.stretch * std::max(all * passes, all + work.update_seconds) / ranks + work.host_seconds;
+  return std::max(all * passes, all + work.update_seconds) / ranks + work.host_seconds;
 }
 
 }  // namespace trainctl

@@ -12,7 +12,6 @@ namespace trainctl {
 struct LeastWork {
   double micro_batch_seconds = 0;  ///< of one micro-batch, on one rank
   double update_seconds = 0;       ///< on one rank
-  double stretch = 1;              ///< of a step on kernels measured one by one: the smaller of StepCost's
   double host_seconds = 0;
 };
 LeastWork least_work(const CutNetwork& network, const JobSpec& job, const Machine& machine);
