@@ -17,7 +17,7 @@
 #include <thread>
 
 #include "cli/bench/calibration.h"
-#include "cli/bench/step_bench.h"
+#include "cli/bench/step_calibration.h"
 #include "cli/commands/commands.h"
 #include "cli/job_templates.h"
 #include "cli/render/profile_report.h"
@@ -43,7 +43,8 @@ struct Options {
   bool fresh = false;
 };
 
-/// A template in a size that shows the kernels of its layers, whatever its depth.
+/// A template in a size that shows the kernels of its layers, whatever its depth. On a GPU with some blocks: beside a
+/// large head a single one would run at lower clocks than it does between others.
 struct Example {
   std::string_view name;
   std::vector<std::string> overrides;
@@ -60,10 +61,10 @@ const std::vector<Example>& examples(Device device) {
         "dataset.classes=1024", "dataset.batch=8"}},
   };
   static const std::vector<Example> cuda = {
-      {"gpt2", {"vars.layers=1"}},
-      {"gpt2", {"vars.layers=1", "vars.d=1024", "vars.heads=16"}},
-      {"gpt2", {"vars.layers=1", "vars.d=1600", "vars.heads=25", "dataset.batch=8"}},
-      {"llama", {"vars.layers=1"}},
+      {"gpt2", {"vars.layers=4"}},
+      {"gpt2", {"vars.layers=4", "vars.d=1024", "vars.heads=16"}},
+      {"gpt2", {"vars.layers=4", "vars.d=1600", "vars.heads=25", "dataset.batch=8"}},
+      {"llama", {"vars.layers=4"}},
       {"resnet50", {}},
   };
   return device == Device::cuda ? cuda : cpu;
@@ -130,7 +131,7 @@ PlannedJob planned(const JobSpec& job, int ranks, int micro_batches = 1) {
 }
 
 /// Of the steps of one rank that are measured: with one pass, and with smaller kernels that add to gradients.
-constexpr std::array kMicroBatches = {1, 4};
+constexpr std::array kMicroBatches = {1, 2, 4};
 
 /// The job as one rank, and its batch cut as ranks and micro-batches cut it, where that divides.
 void add_calls(const JobSpec& job, KernelCalls& calls) {
@@ -257,21 +258,19 @@ void measure_kernels(OpBench& bench, const std::vector<OpRequest>& requests, con
   if (isatty(STDERR_FILENO) != 0) std::cerr << "\r\33[K";
 }
 
-/// Trains each job on one rank for a moment: what its step takes beyond its kernels.
-void measure_steps(const std::vector<JobSpec>& jobs, int devices, Machine& machine) {
+/// Trains each job on one rank for a moment.
+std::vector<RunStep> run_steps(const std::vector<JobSpec>& jobs, int devices) {
   constexpr Seconds kEach{2};
   const int cores = static_cast<int>(std::thread::hardware_concurrency()), threads = std::max(cores / devices, 1);
-  machine.steps.clear();
-  const auto measure = [&](const JobSpec& job, int micro_batches) {
+  std::vector<RunStep> steps;
+  const auto run = [&](const JobSpec& job, int micro_batches) {
     const std::string name =
         micro_batches == 1 ? job.name : job.name + ", " + std::to_string(micro_batches) + " micro-batches";
     try {
       const PlannedJob one = planned(job, 1, micro_batches);
-      const Program program = compile(one, 0);
-      StepSample sample = step_alone(program, machine);
-      sample.job = name;
-      sample.measured = measured_step(one, program, kEach, threads);
-      machine.steps.push_back(std::move(sample));
+      Program program = compile(one, 0);
+      MeasuredStep measured = measure_step(one, program, kEach, threads);
+      steps.push_back({name, std::move(program), std::move(measured)});
     } catch (const SpecError&) {
       if (micro_batches == 1) throw;  // else: as in add_calls
     } catch (const EnvError& error) {
@@ -282,8 +281,12 @@ void measure_steps(const std::vector<JobSpec>& jobs, int devices, Machine& machi
     job.train = {.epochs = 0, .steps = 100000};
     job.validation.reset();
     job.print = {};
-    for (const int micro_batches : kMicroBatches) measure(job, micro_batches);
+    for (const int micro_batches : kMicroBatches) run(job, micro_batches);
   }
+  return steps;
+}
+
+void print_steps(const Machine& machine) {
   const StepCost cost = step_cost(machine.steps);
   for (const StepSample& step : machine.steps)
     std::cout << "step of " << step.job << ": " << format_ms(step.measured) << ", its " << step.kernels
@@ -311,9 +314,12 @@ int calibrate(const Options& options) {
   // The jobs' own kernels and their steps come first: plans can be predicted from these, and other sizes refine them.
   Measured measured;
   measure_kernels(bench, calls.to_measure(machine, 0), file, machine, measured);
-  measure_steps(jobs, devices, machine);
+  const std::vector<RunStep> steps = run_steps(jobs, devices);
+  calibrate_steps(steps, machine);
   write_machine(machine, file);
   measure_kernels(bench, calls.to_measure(machine, static_cast<size_t>(options.most)), file, machine, measured);
+  calibrate_steps(steps, machine);
+  print_steps(machine);
   write_machine(machine, file);
   std::cout << "kernels: " << measured.calls << " calls measured\n";
   for (const std::string& text : measured.left_out) std::cout << "  not measured: " << text << "\n";

@@ -53,7 +53,7 @@ Row fit(const Samples& samples, size_t without) {
   for (size_t s = 0; s < samples.size(); ++s) {
     if (s == without) continue;
     Row row = row_of(samples[s].cost);
-    for (int i = 0; i < 3; ++i) row[i] = scale[i] > 0 ? row[i] / scale[i] / samples[s].seconds.value : 0;
+    for (int i = 0; i < 3; ++i) row[i] = scale[i] > 0 ? row[i] / scale[i] / samples[s].priced().value : 0;
     for (int i = 0; i < 3; ++i) {
       for (int j = 0; j < 3; ++j) matrix[i][j] += row[i] * row[j];
       right[i] += row[i];
@@ -121,7 +121,7 @@ std::vector<double> left_by(const Row& coefficients, const Samples& samples) {
   std::vector<double> left;
   left.reserve(samples.size());
   for (const KernelSample& sample : samples)
-    left.push_back(std::log(sample.seconds.value / dot(coefficients, row_of(sample.cost))));
+    left.push_back(std::log(sample.priced().value / dot(coefficients, row_of(sample.cost))));
   return left;
 }
 
@@ -137,7 +137,7 @@ double own_error(const Samples& samples) {
     const Row coefficients = fit(samples, s);
     const double seconds =
         seconds_of(coefficients, samples, left_by(coefficients, samples), point_of(samples[s]), samples[s].cost, s);
-    const double error = std::log(seconds / samples[s].seconds.value);
+    const double error = std::log(seconds / samples[s].priced().value);
     squares += error * error;
   }
   return std::min(1.0, std::sqrt(squares / static_cast<double>(samples.size())));
@@ -145,9 +145,11 @@ double own_error(const Samples& samples) {
 
 }  // namespace
 
+double apart(const KernelSample& a, const KernelSample& b) { return apart(point_of(a), point_of(b)); }
+
 bool KernelSample::operator==(const KernelSample& other) const {
   return sizes == other.sizes && cost.flops == other.cost.flops && cost.bytes == other.cost.bytes &&
-         seconds == other.seconds && attrs == other.attrs;
+         seconds == other.seconds && attrs == other.attrs && in_step == other.in_step;
 }
 
 KernelModel::KernelModel(std::vector<KernelSample> samples)
@@ -170,8 +172,8 @@ double KernelModel::error(const std::vector<double>& sizes, const Cost& cost, st
 bool KernelModel::shows_rates(Seconds launch) const {
   constexpr double kApart = 4, kLaunches = 10;
   const auto [least, most] = std::minmax_element(samples_.begin(), samples_.end(),
-                                                 [](const auto& a, const auto& b) { return a.seconds < b.seconds; });
-  return most->seconds >= kApart * least->seconds && most->seconds >= kLaunches * launch;
+                                                 [](const auto& a, const auto& b) { return a.priced() < b.priced(); });
+  return most->priced() >= kApart * least->priced() && most->priced() >= kLaunches * launch;
 }
 
 std::string kernel_key(const KernelDef& kernel, Infos inputs, Infos outputs, const Attrs& attrs, bool adds) {

@@ -21,8 +21,12 @@ namespace trainctl {
 struct KernelSample {
   std::vector<double> sizes;  ///< log2 of the bytes of each input, then of each output
   Cost cost;
-  Seconds seconds;
+  Seconds seconds;      ///< alone
   std::string attrs{};  ///< of the call, as text: kernels of one name compute different things
+  /// How many times as long it takes in a step as alone; of a call that no measured step had, as the nearest that one
+  /// had.
+  double in_step = 1;
+  Seconds priced() const { return in_step * seconds; }
   bool operator==(const KernelSample&) const;
 };
 
@@ -32,6 +36,7 @@ class KernelModel {
   /// At least one sample; all with the same number of sizes.
   explicit KernelModel(std::vector<KernelSample> samples);
 
+  /// In a step.
   Seconds seconds(const std::vector<double>& sizes, const Cost& cost, std::string_view attrs = {}) const;
   /// Relative: the standard deviation of the logarithm of what is measured over what seconds() says.
   double error(const std::vector<double>& sizes, const Cost& cost, std::string_view attrs = {}) const;
@@ -52,6 +57,9 @@ class KernelModel {
 
 /// By key: kernel_key.
 using KernelSamples = std::map<std::string, KernelModel>;
+
+/// In powers of two, between calls of one key: of their sizes and operations; other attributes count as one.
+double apart(const KernelSample& a, const KernelSample& b);
 
 /// Calls of the same key are comparable: the kernel, the types of its operands, and attributes that choose another
 /// algorithm: "matmul bf16 bf16 -> bf16", "matmul f32 f32 -> f32 tf32". `adds`: to what an output holds already, which

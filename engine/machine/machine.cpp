@@ -142,7 +142,7 @@ Seconds kernel_time(const Machine& machine, const KernelDef& kernel, Infos input
     const KernelSample& largest = *std::max_element(
         model.samples().begin(), model.samples().end(),
         [&](const KernelSample& a, const KernelSample& b) { return at_rates(a.cost) < at_rates(b.cost); });
-    if (at_rates(cost) > at_rates(largest.cost)) return largest.seconds + (at_rates(cost) - at_rates(largest.cost));
+    if (at_rates(cost) > at_rates(largest.cost)) return largest.priced() + (at_rates(cost) - at_rates(largest.cost));
   }
   return model.seconds(kernel_sizes(inputs, outputs), cost, to_string(attrs));
 }

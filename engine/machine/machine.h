@@ -42,15 +42,15 @@ struct ProductRates {
 struct StepSample {
   std::string job;
   int kernels = 0;   ///< that the rank's program starts
-  Seconds alone;     ///< the sum of what its kernels take when each is measured alone
+  Seconds alone;     ///< the sum of what its kernels take by their samples
   Seconds measured;  ///< the step
-  Seconds products;  ///< the part of `alone` that is products, convolutions and attention
+  Seconds products;  ///< the part of `alone` that is products and convolutions
   friend bool operator==(const StepSample&, const StepSample&) = default;
 };
 
-/// What a step takes beyond its kernels measured alone: in a step they find their operands in other caches, and the
-/// device runs at the clocks of a long load. Products and the rest, which memory bounds, feel that differently:
-/// step = product_stretch * products + other_stretch * (alone - products) + gap * kernels + host.
+/// What a step takes beyond its kernels by their samples: what of KernelSample::in_step is not known of single ones,
+/// such as short kernels, whose caches and launches differ in a step. Products and the rest feel that differently: step
+/// = product_stretch * products + other_stretch * (alone - products) + gap * kernels + host.
 struct StepCost {
   double product_stretch = 1, other_stretch = 1;
   /// Of each kernel. Below 0 where small kernels find in a cache what they read from memory when they are measured.

@@ -96,6 +96,7 @@ KernelModel model_of(const Fields& kernels, const char* key) {
     read.cost = {.flops = sample.number("flops"), .bytes = sample.number("bytes")};
     read.seconds = {sample.positive("seconds")};
     if (item.contains("attrs")) read.attrs = sample.text("attrs");
+    if (item.contains("in_step")) read.in_step = sample.positive("in_step");
   }
   if (samples.empty()) throw EnvError(kernels.where() + "." + key + ": has no sample");
   return KernelModel(std::move(samples));
@@ -121,6 +122,7 @@ Json json_of(const KernelModel& model) {
                                            {"bytes", sample.cost.bytes},
                                            {"seconds", sample.seconds.value}});
     if (!sample.attrs.empty()) json["attrs"] = sample.attrs;
+    if (sample.in_step != 1) json["in_step"] = sample.in_step;
   }
   return samples;
 }

@@ -30,8 +30,8 @@ BestRates best_rates(const Machine& machine, Precision precision, const StepCost
   for (const auto& [key, model] : machine.kernels)
     for (const KernelSample& sample : model.samples()) {
       if (sample.seconds.value <= 0) continue;
-      best.products = std::max(best.products, FlopsPerSecond{sample.cost.flops / least(sample.seconds)});
-      best.memory = std::max(best.memory, BytesPerSecond{sample.cost.bytes / least(sample.seconds)});
+      best.products = std::max(best.products, FlopsPerSecond{sample.cost.flops / least(sample.priced())});
+      best.memory = std::max(best.memory, BytesPerSecond{sample.cost.bytes / least(sample.priced())});
     }
   return best;
 }

@@ -6,7 +6,12 @@
 #include <nlohmann/json.hpp>
 #include <thread>
 
+#include "cli/bench/step_calibration.h"
 #include "engine/base/error.h"
+#include "engine/compile/compile.h"
+#include "engine/machine/machine_text.h"
+#include "engine/spec/parse.h"
+#include "engine/train/job.h"
 #include "tests/cli/command.h"
 #include "tests/launcher/scratch.h"
 
@@ -28,12 +33,12 @@ parallel: {mode: data_parallel}
 )";
 
 /// A folder with the job, in which machines are kept too.
-struct Place {
-  Place() {
+struct Folder {
+  Folder() {
     std::ofstream(scratch.path() + "/job.yaml") << kJob;
     setenv("XDG_CONFIG_HOME", scratch.path().c_str(), 1);
   }
-  ~Place() { unsetenv("XDG_CONFIG_HOME"); }
+  ~Folder() { unsetenv("XDG_CONFIG_HOME"); }
 
   CommandResult command(const std::vector<std::string>& words) const { return trainctl_command(scratch.path(), words); }
   json plan(const std::vector<std::string>& more) const {
@@ -53,7 +58,7 @@ struct Place {
 }  // namespace
 
 TEST_CASE("calibrate measures the job's kernels once each, keeps what it has, and plans are predicted from it") {
-  const Place place;
+  const Folder place;
   const CommandResult first =
       place.command({"calibrate", "job.yaml", "--name", "lab", "--samples", "2", "--device", "cpu"});
   REQUIRE_MESSAGE(first.exit_code == 0, first.err);
@@ -72,9 +77,11 @@ TEST_CASE("calibrate measures the job's kernels once each, keeps what it has, an
   }
   CHECK(first.out.find("kernels: " + std::to_string(calls) + " calls measured") != std::string::npos);
 
-  REQUIRE(machine["steps"].size() == 1);
-  CHECK(machine["steps"][0]["seconds"].get<double>() > 0);
-  CHECK(machine["steps"][0]["kernels"].get<int>() > 0);
+  REQUIRE(machine["steps"].size() == 3);  // with the batch whole, and in 2 and 4 micro-batches
+  for (const json& step : machine["steps"]) {
+    CHECK(step["seconds"].get<double>() > 0);
+    CHECK(step["kernels"].get<int>() > 0);
+  }
 
   const CommandResult second =
       place.command({"calibrate", "job.yaml", "--name", "lab", "--samples", "2", "--device", "cpu"});
@@ -93,8 +100,64 @@ TEST_CASE("calibrate measures the job's kernels once each, keeps what it has, an
   CHECK(parts == doctest::Approx(estimate["seconds"].get<double>()));
 }
 
+TEST_CASE(
+    "a long kernel is priced as in the steps that were run, those of other sizes as the nearest, short ones as alone") {
+  JobSpec job = parse_job(kJob, "job", {"launch.ranks=1", "parallel.mode=stand_alone"});
+  const PlannedJob planned = plan_job(std::move(job));
+  RunStep step{"job", compile(planned, 0), {}};
+  Machine machine = *find_machine("cpu");
+  const Seconds timing{3e-6}, brief{5e-6}, alone{100e-6};
+  std::string long_key;
+  for (const Instruction& now : step.program.instructions) {
+    if (now.opcode != Opcode::kernel) continue;
+    std::vector<TensorInfo> in, out;
+    for (const Operand& operand : now.inputs) in.push_back({operand.shape, operand.dtype});
+    for (const Operand& operand : now.outputs) out.push_back({operand.shape, operand.dtype});
+    const KernelDef& kernel = *kernel_of(now);
+    const std::string key = kernel_key(kernel, in, out, now.attrs);
+    if (machine.kernels.contains(key)) continue;  // one call of each key
+    const bool is_long = kernel.is_product && long_key.empty();
+    if (is_long) long_key = key;
+    std::vector<KernelSample> samples = {{kernel_sizes(in, out), kernel_cost(kernel, in, out, now.attrs),
+                                          is_long ? alone : brief, to_string(now.attrs)}};
+    KernelSample larger = samples[0];
+    larger.cost.flops *= 4;
+    larger.cost.bytes *= 4;
+    for (double& size : larger.sizes) size += 2;
+    larger.seconds = 4 * larger.seconds;
+    samples.push_back(std::move(larger));
+    machine.kernels.emplace(key, KernelModel(std::move(samples)));
+  }
+  REQUIRE(!long_key.empty());
+  const std::vector<double>& sizes = machine.kernels.at(long_key).samples()[0].sizes;
+  for (const Instruction& now : step.program.instructions) {
+    MeasuredStep::Launch& launch = step.measured.launches.emplace_back();
+    if (now.opcode != Opcode::kernel) continue;
+    std::vector<TensorInfo> in, out;
+    for (const Operand& operand : now.inputs) in.push_back({operand.shape, operand.dtype});
+    for (const Operand& operand : now.outputs) out.push_back({operand.shape, operand.dtype});
+    const bool is_long = kernel_key(*kernel_of(now), in, out, now.attrs) == long_key && kernel_sizes(in, out) == sizes;
+    launch = {timing + (is_long ? 1.3 * alone : brief), 1};
+    step.measured.seconds += launch.seconds - timing;
+  }
+
+  for (int again = 0; again < 2; ++again) {  // a second calibration finds the same
+    calibrate_steps({step}, machine);
+    const std::vector<KernelSample>& samples = machine.kernels.at(long_key).samples();
+    CHECK(samples[0].in_step == doctest::Approx(1.3));
+    CHECK(samples[1].in_step == doctest::Approx(1.25));  // at most, as it was not run
+    CHECK(samples[0].seconds == alone);
+    for (const auto& [key, model] : machine.kernels)
+      if (key != long_key) CHECK(model.samples()[0].in_step == 1);
+    REQUIRE(machine.steps.size() == 1);
+    CHECK(machine.steps[0].measured == step.measured.seconds);
+  }
+  machine = machine_of_json(to_json(machine), "again");
+  CHECK(machine.kernels.at(long_key).samples()[0].in_step == doctest::Approx(1.3));
+}
+
 TEST_CASE("a plan is predicted for the machine that is named, and only then") {
-  const Place place;
+  const Folder place;
   CHECK(!place.plan({}).contains("estimate"));
   const double slow = place.plan({"launch.machine=cpu", "dataset.batch=65536"})["estimate"]["seconds"];
   const double fast = place.plan({"launch.machine=h200x8", "dataset.batch=65536"})["estimate"]["seconds"];
@@ -111,7 +174,7 @@ TEST_CASE("a plan is predicted for the machine that is named, and only then") {
 }
 
 TEST_CASE("a machine that is not there is an error with the names of those that are") {
-  const Place place;
+  const Folder place;
   const CommandResult result = place.command({"plan", "job.yaml", "launch.machine=h300x8"});
   CHECK(result.exit_code == 2);
   CHECK(result.err.find("launch.machine: there is no machine 'h300x8'") != std::string::npos);
@@ -123,7 +186,7 @@ TEST_CASE("a machine that is not there is an error with the names of those that 
 }
 
 TEST_CASE("the predicted step is written as a trace, an event an instruction") {
-  const Place place;
+  const Folder place;
   const json report = place.plan({"--timeline", "step.json"});
   CHECK(report["estimate"]["machine"] == "cpu");
   const json trace = json::parse(std::ifstream(place.scratch.path() + "/step.json"));
@@ -139,7 +202,7 @@ TEST_CASE("the predicted step is written as a trace, an event an instruction") {
 }
 
 TEST_CASE("a calibration without jobs measures the step of each of its examples") {
-  const Place place;
+  const Folder place;
   const CommandResult result =
       place.command({"calibrate", "--name", "own", "--samples", "1", "--most", "2", "--device", "cpu"});
   REQUIRE_MESSAGE(result.exit_code == 0, result.err);

@@ -1,0 +1,125 @@
+// See the header.
+#include "cli/bench/step_calibration.h"
+
+#include <algorithm>
+#include <cmath>
+#include <map>
+#include <numeric>
+#include <optional>
+
+#include "engine/estimate/simulate.h"
+
+namespace trainctl {
+namespace {
+
+constexpr Seconds kLong{20e-6};
+
+/// What a call took in a step over what it takes alone, of each time that it ran.
+struct Ratios {
+  KernelSample call;
+  std::vector<double> logs;
+
+  double mean() const {
+    return std::exp(std::accumulate(logs.begin(), logs.end(), 0.0) / static_cast<double>(logs.size()));
+  }
+};
+using RatiosOfKey = std::map<std::string, std::vector<Ratios>>;
+
+/// The sample of just this call.
+const KernelSample* sample_of(const Machine& machine, const Instruction& instruction, std::string& key) {
+  if (instruction.opcode != Opcode::kernel) return nullptr;
+  std::vector<TensorInfo> inputs, outputs;
+  bool adds = false;
+  for (const Operand& operand : instruction.inputs) inputs.push_back({operand.shape, operand.dtype});
+  for (const Operand& operand : instruction.outputs) {
+    outputs.push_back({operand.shape, operand.dtype});
+    adds |= operand.accumulate;
+  }
+  const KernelDef& kernel = *kernel_of(instruction);
+  key = kernel_key(kernel, inputs, outputs, instruction.attrs, adds);
+  const auto model = machine.kernels.find(key);
+  if (model == machine.kernels.end()) return nullptr;
+  const KernelSample call = {.sizes = kernel_sizes(inputs, outputs),
+                             .cost = kernel_cost(kernel, inputs, outputs, instruction.attrs),
+                             .seconds = {},
+                             .attrs = to_string(instruction.attrs)};
+  for (const KernelSample& sample : model->second.samples())
+    if (apart(sample, call) == 0) return &sample;
+  return nullptr;
+}
+
+/// What timing an instruction adds to it: as short kernels show.
+Seconds timing_cost(const RunStep& step, const Machine& machine) {
+  constexpr Seconds kMost{5e-6};
+  std::vector<Seconds> beyond;
+  std::string key;
+  for (size_t i = 0; i < step.measured.launches.size(); ++i) {
+    const MeasuredStep::Launch& launch = step.measured.launches[i];
+    if (launch.instructions != 1) continue;
+    const KernelSample* alone = sample_of(machine, step.program.instructions[i], key);
+    if (alone != nullptr && alone->seconds < kLong) beyond.push_back(launch.seconds - alone->seconds);
+  }
+  if (beyond.empty()) return {};
+  const auto middle = beyond.begin() + static_cast<long>(beyond.size() / 2);
+  std::nth_element(beyond.begin(), middle, beyond.end());
+  return std::clamp(*middle, Seconds{}, kMost);
+}
+
+void add_ratios(const RunStep& step, const Machine& machine, RatiosOfKey& ratios) {
+  const Seconds cost = timing_cost(step, machine);
+  Seconds sum;
+  for (const MeasuredStep::Launch& launch : step.measured.launches)
+    if (launch.instructions > 0) sum += std::max(launch.seconds - cost, Seconds{});
+  if (sum == Seconds{}) return;
+  // Timed steps are not quite those of a long run: the device is idle before each, and timing has other costs. A run
+  // whose steps take longer than their kernels also waits for its host.
+  const double as_in_run = std::clamp(step.measured.seconds / sum, 0.85, 1.05);
+  std::string key;
+  for (size_t i = 0; i < step.measured.launches.size(); ++i) {
+    const MeasuredStep::Launch& launch = step.measured.launches[i];
+    if (launch.instructions != 1) continue;
+    const KernelSample* alone = sample_of(machine, step.program.instructions[i], key);
+    if (alone == nullptr || alone->seconds < kLong || launch.seconds <= cost) continue;
+    std::vector<Ratios>& of_key = ratios[key];
+    auto known =
+        std::find_if(of_key.begin(), of_key.end(), [&](const Ratios& r) { return apart(r.call, *alone) == 0; });
+    if (known == of_key.end()) known = of_key.insert(of_key.end(), {*alone, {}});
+    known->logs.push_back(std::log(as_in_run * ((launch.seconds - cost) / alone->seconds)));
+  }
+}
+
+double in_step(const KernelSample& sample, const std::vector<Ratios>& of_key) {
+  constexpr double kMost = 1.25;  // of calls that were not run
+  if (sample.seconds < kLong || of_key.empty()) return 1;
+  double nearest = INFINITY, sum = 0, count = 0;
+  for (const Ratios& ratios : of_key) nearest = std::min(nearest, apart(ratios.call, sample));
+  for (const Ratios& ratios : of_key) {
+    if (apart(ratios.call, sample) > nearest + 1e-6) continue;
+    sum += std::log(ratios.mean());
+    ++count;
+  }
+  const double mean = std::exp(sum / count);
+  return nearest == 0 ? mean : std::clamp(mean, 1 / kMost, kMost);
+}
+
+}  // namespace
+
+void calibrate_steps(const std::vector<RunStep>& steps, Machine& machine) {
+  RatiosOfKey ratios;
+  for (const RunStep& step : steps) add_ratios(step, machine, ratios);
+  for (auto& [key, model] : machine.kernels) {
+    std::vector<KernelSample> samples = model.samples();
+    const auto of_key = ratios.find(key);
+    for (KernelSample& sample : samples) sample.in_step = of_key == ratios.end() ? 1 : in_step(sample, of_key->second);
+    model = KernelModel(std::move(samples));
+  }
+  machine.steps.clear();
+  for (const RunStep& step : steps) {
+    StepSample sample = step_alone(step.program, machine);
+    sample.job = step.job;
+    sample.measured = step.measured.seconds;
+    machine.steps.push_back(std::move(sample));
+  }
+}
+
+}  // namespace trainctl

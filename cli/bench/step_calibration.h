@@ -1,0 +1,27 @@
+// What kernels take in a step, which differs from what they take alone: they find their operands in other caches, the
+// device runs at the clocks of a long load, and data differ.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "cli/bench/step_bench.h"
+#include "engine/compile/program.h"
+#include "engine/machine/machine.h"
+
+namespace trainctl {
+
+/// A step of one rank that was run.
+struct RunStep {
+  std::string job;
+  Program program;
+  MeasuredStep measured;
+};
+
+/// Sets KernelSample::in_step of all samples, and Machine::steps. A call that takes 20 us or more alone takes in a step
+/// what it took in those that were run, less what it costs to time it there, or by as much more as the nearest call of
+/// its key that was run. Shorter ones, which that would not show, keep their time: StepCost has what they are off
+/// together.
+void calibrate_steps(const std::vector<RunStep>& steps, Machine& machine);
+
+}  // namespace trainctl
