@@ -65,6 +65,24 @@ Seconds timing_cost(const RunStep& step, const Machine& machine) {
   return std::clamp(*middle, Seconds{}, kMost);
 }
 
+/// The kernels of a launch; empty if one of them was not measured alone.
+struct Launched {
+  std::vector<std::pair<std::string, const KernelSample*>> calls;  ///< with their keys
+  Seconds alone;                                                   ///< one after the other, but with one start
+};
+
+Launched launched(const RunStep& step, size_t first, int count, const Machine& machine) {
+  Launched launched;
+  for (size_t i = first; i < first + static_cast<size_t>(count); ++i) {
+    std::string key;
+    const KernelSample* call = sample_of(machine, step.program.instructions[i], key);
+    if (call == nullptr) return {};
+    launched.alone += launched.calls.empty() ? call->seconds : std::max(call->seconds - machine.launch, Seconds{});
+    launched.calls.emplace_back(std::move(key), call);
+  }
+  return launched;
+}
+
 void add_ratios(const RunStep& step, const Machine& machine, RatiosOfKey& ratios) {
   const Seconds cost = timing_cost(step, machine);
   Seconds sum;
@@ -74,23 +92,23 @@ void add_ratios(const RunStep& step, const Machine& machine, RatiosOfKey& ratios
   // Timed steps are not quite those of a long run: the device is idle before each, and timing has other costs. A run
   // whose steps take longer than their kernels also waits for its host.
   const double as_in_run = std::clamp(step.measured.seconds / sum, 0.85, 1.05);
-  std::string key;
   for (size_t i = 0; i < step.measured.launches.size(); ++i) {
     const MeasuredStep::Launch& launch = step.measured.launches[i];
-    if (launch.instructions != 1) continue;
-    const KernelSample* alone = sample_of(machine, step.program.instructions[i], key);
-    if (alone == nullptr || alone->seconds < kLong || launch.seconds <= cost) continue;
-    std::vector<Ratios>& of_key = ratios[key];
-    auto known =
-        std::find_if(of_key.begin(), of_key.end(), [&](const Ratios& r) { return apart(r.call, *alone) == 0; });
-    if (known == of_key.end()) known = of_key.insert(of_key.end(), {*alone, {}});
-    known->logs.push_back(std::log(as_in_run * ((launch.seconds - cost) / alone->seconds)));
+    const Launched kernels = launched(step, i, launch.instructions, machine);
+    if (kernels.alone < kLong || launch.seconds <= cost) continue;
+    const double log = std::log(as_in_run * ((launch.seconds - cost) / kernels.alone));
+    for (const auto& [key, call] : kernels.calls) {
+      std::vector<Ratios>& of_key = ratios[key];
+      auto known = std::find_if(of_key.begin(), of_key.end(),
+                                [call = call](const Ratios& ratio) { return apart(ratio.call, *call) == 0; });
+      if (known == of_key.end()) known = of_key.insert(of_key.end(), {*call, {}});
+      known->logs.push_back(log);
+    }
   }
 }
 
 double in_step(const KernelSample& sample, const std::vector<Ratios>& of_key) {
   constexpr double kMost = 1.25;  // of calls that were not run
-  if (sample.seconds < kLong || of_key.empty()) return 1;
   double nearest = INFINITY, sum = 0, count = 0;
   for (const Ratios& ratios : of_key) nearest = std::min(nearest, apart(ratios.call, sample));
   for (const Ratios& ratios : of_key) {
@@ -99,7 +117,8 @@ double in_step(const KernelSample& sample, const std::vector<Ratios>& of_key) {
     ++count;
   }
   const double mean = std::exp(sum / count);
-  return nearest == 0 ? mean : std::clamp(mean, 1 / kMost, kMost);
+  if (nearest == 0) return mean;
+  return sample.seconds < kLong ? 1 : std::clamp(mean, 1 / kMost, kMost);
 }
 
 }  // namespace

@@ -16,8 +16,9 @@ no part of a plan: the median of what is measured beyond the plans of a number o
 are off, as a part of the measured figure.
 
 --measured FILE measures nothing: it predicts again what an earlier --json FILE has measured, and prints the error that
-was predicted then beside the one now, of the plan that was measured: its stages are cut as then ("cut" of each row). measured/ has a calibration of two H100s (h100_pair.json) and what the suite `two` measured there (2026-11-26), so a
-change of the estimator is judged without a GPU:
+was predicted then beside the one now, of the plan that was measured: its stages are cut as then ("cut" of each row). measured/ has a
+calibration of two H100s (h100_pair.json), what the suite `two` measured there, and what `one` measured on another (h100_one.json; 2026-11-26 and 27), so a change of
+the estimator is judged without a GPU:
 
   predictions.py TRAINCTL --machine tests/bench/measured/h100_pair.json --device cuda --suite two --gpus 2 --measured tests/bench/measured/h100_pair_two.json
 """

@@ -5,8 +5,8 @@
 
 Rivals: plans drawn at random, of which those count that `trainctl plan` accepts; the search's own best; the named plans (data
 parallel at each level of optimizer_shard, each product cut by its units, pipelines of 2, 4 and 8 stages); each single change of the
-chosen plan. Each round runs all of them once, in another order, the chosen plan at the begin, the middle and the end. Prints the
-median step of each, fastest first, and the regret: how much longer the chosen plan takes than the fastest. Ends with 1 if that is
+chosen plan. Plans whose programs are the same are one. Each round runs all of them once, in another order, the chosen plan at the
+begin, the middle and the end. Prints the median step of each, fastest first, and the regret: how much longer the chosen plan takes than the fastest. Ends with 1 if that is
 more than --most (default 5 %; 2 on GPUs).
 
 --budget begins no run after so many seconds. If FILE of --json is there, the same rivals go on from what it has measured: those with
@@ -14,7 +14,7 @@ the fewest rounds first, so several short calls are one long one.
 
 Needs a quiet machine: with more ranks than cores, what else runs decides. --machine is what `trainctl calibrate` wrote here.
 """
-import argparse, concurrent.futures, json, os, pathlib, random, statistics, subprocess, sys, tempfile, time
+import argparse, concurrent.futures, hashlib, json, os, pathlib, random, statistics, subprocess, sys, tempfile, time
 
 root = pathlib.Path(__file__).resolve().parent.parent.parent
 
@@ -35,6 +35,12 @@ def fields(choice):
 def plan(a, *more):
     run = sh([a.trainctl, "plan", a.job, *a.fields, f"launch.ranks={a.ranks}", f"launch.device={a.device}", f"launch.machine={a.machine}", *more, "--json"])
     return json.loads(run.stdout) if run.returncode == 0 else None
+
+
+def programs(a, parallel):
+    """What tells the programs of a plan from others; None: it is not legal."""
+    run = sh([a.trainctl, "show", "program", a.job, *a.fields, f"launch.ranks={a.ranks}", f"launch.device={a.device}", f"launch.machine={a.machine}", parallel])
+    return hashlib.sha256(run.stdout.encode()).hexdigest() if run.returncode == 0 else None
 
 
 def measure(a, parallel):
@@ -85,29 +91,29 @@ def changes(chosen):
 
 
 def rivals_of(a):
-    """By name, as overrides; the chosen plan first."""
+    """By name, as overrides; the chosen plan first. Each is legal, and has programs of its own."""
     found = plan(a, "parallel={mode: auto_parallel}", "--top", str(a.top))
     if found is None:
         sys.exit("auto_parallel finds no plan")
     tried = [row for row in found["search"]["tried"] if "fault" not in row]
     chosen = tried[0]["choice"]
-    rivals = {"chosen": fields(chosen)}
-    for row in tried[1:]:
-        rivals.setdefault(f"tried: {row['plan']}", fields(row["choice"]))
-    for name, parallel in named(a, found):
-        rivals[f"named: {name}"] = parallel
-    for name, choice in changes(chosen):
-        rivals[f"change: {name}"] = fields(choice)
-    rng, legal = random.Random(a.seed), 0
-    with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
-        for _ in range(40):
-            drawn_plans = [fields(drawn(rng, a, found["layers"])) for _ in range(a.random)]
-            for parallel, report in zip(drawn_plans, pool.map(lambda parallel: plan(a, parallel), drawn_plans)):
-                if report is not None and parallel not in rivals.values() and legal < a.random:
-                    legal += 1
-                    rivals[f"random {legal}"] = parallel
-            if legal == a.random:
-                break
+    rivals, known = {}, set()
+
+    def add(named_plans):
+        with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
+            for (name, parallel), of in zip(named_plans, pool.map(lambda one: programs(a, one[1]), named_plans)):
+                if of is not None and of not in known:
+                    known.add(of)
+                    rivals[name] = parallel
+
+    add([("chosen", fields(chosen)), *((f"tried: {row['plan']}", fields(row["choice"])) for row in tried[1:]),
+         *((f"named: {name}", parallel) for name, parallel in named(a, found)), *((f"change: {name}", fields(choice)) for name, choice in changes(chosen))])
+    rng, others, turns = random.Random(a.seed), len(rivals), 40
+    for turn in range(turns):
+        missing = a.random - (len(rivals) - others)
+        if missing <= 0:
+            break
+        add([(f"random {turn * a.random + i + 1}", fields(drawn(rng, a, found["layers"]))) for i in range(missing)])
     return rivals
 
 

@@ -3,6 +3,7 @@
 
 #include <filesystem>
 #include <fstream>
+#include <functional>
 #include <nlohmann/json.hpp>
 #include <thread>
 
@@ -100,60 +101,100 @@ TEST_CASE("calibrate measures the job's kernels once each, keeps what it has, an
   CHECK(parts == doctest::Approx(estimate["seconds"].get<double>()));
 }
 
-TEST_CASE(
-    "a long kernel is priced as in the steps that were run, those of other sizes as the nearest, short ones as alone") {
-  JobSpec job = parse_job(kJob, "job", {"launch.ranks=1", "parallel.mode=stand_alone"});
-  const PlannedJob planned = plan_job(std::move(job));
-  RunStep step{"job", compile(planned, 0), {}};
-  Machine machine = *find_machine("cpu");
-  const Seconds timing{3e-6}, brief{5e-6}, alone{100e-6};
-  std::string long_key;
-  for (const Instruction& now : step.program.instructions) {
-    if (now.opcode != Opcode::kernel) continue;
-    std::vector<TensorInfo> in, out;
-    for (const Operand& operand : now.inputs) in.push_back({operand.shape, operand.dtype});
-    for (const Operand& operand : now.outputs) out.push_back({operand.shape, operand.dtype});
-    const KernelDef& kernel = *kernel_of(now);
-    const std::string key = kernel_key(kernel, in, out, now.attrs);
-    if (machine.kernels.contains(key)) continue;  // one call of each key
-    const bool is_long = kernel.is_product && long_key.empty();
-    if (is_long) long_key = key;
-    std::vector<KernelSample> samples = {{kernel_sizes(in, out), kernel_cost(kernel, in, out, now.attrs),
-                                          is_long ? alone : brief, to_string(now.attrs)}};
-    KernelSample larger = samples[0];
-    larger.cost.flops *= 4;
-    larger.cost.bytes *= 4;
-    for (double& size : larger.sizes) size += 2;
-    larger.seconds = 4 * larger.seconds;
-    samples.push_back(std::move(larger));
-    machine.kernels.emplace(key, KernelModel(std::move(samples)));
+namespace {
+
+/// A step of one rank of the job, and a machine with a sample of each of its calls and one 64 times as large of each
+/// key.
+struct RunHere {
+  explicit RunHere(const std::function<Seconds(const KernelDef&)>& alone) {
+    const PlannedJob planned = plan_job(parse_job(kJob, "job", {"launch.ranks=1", "parallel.mode=stand_alone"}));
+    step = {"job", compile(planned, 0), {}};
+    step.measured.launches.resize(step.program.instructions.size());
+    machine.launch = {};
+    for (size_t i = 0; i < step.program.instructions.size(); ++i) {
+      const Instruction& now = step.program.instructions[i];
+      if (now.opcode != Opcode::kernel) continue;
+      std::vector<TensorInfo> in, out;
+      for (const Operand& operand : now.inputs) in.push_back({operand.shape, operand.dtype});
+      bool adds = false;
+      for (const Operand& operand : now.outputs) {
+        out.push_back({operand.shape, operand.dtype});
+        adds |= operand.accumulate;
+      }
+      const KernelDef& kernel = *kernel_of(now);
+      const std::string key = kernel_key(kernel, in, out, now.attrs, adds);
+      std::vector<KernelSample> samples;
+      if (const auto known = machine.kernels.find(key); known != machine.kernels.end())
+        samples = known->second.samples();
+      samples.push_back(
+          {kernel_sizes(in, out), kernel_cost(kernel, in, out, now.attrs), alone(kernel), to_string(now.attrs)});
+      kernels.push_back({i, key, samples.size() - 1, samples.back().seconds});
+      machine.kernels.insert_or_assign(key, KernelModel(std::move(samples)));
+    }
+    for (auto& [key, model] : machine.kernels) {
+      std::vector<KernelSample> samples = model.samples();
+      KernelSample larger = samples.back();
+      larger.cost = {.flops = 64 * larger.cost.flops, .bytes = 64 * larger.cost.bytes};
+      for (double& size : larger.sizes) size += 6;
+      larger.seconds = 64 * larger.seconds;
+      samples.push_back(std::move(larger));
+      model = KernelModel(std::move(samples));
+    }
   }
-  REQUIRE(!long_key.empty());
-  const std::vector<double>& sizes = machine.kernels.at(long_key).samples()[0].sizes;
-  for (const Instruction& now : step.program.instructions) {
-    MeasuredStep::Launch& launch = step.measured.launches.emplace_back();
-    if (now.opcode != Opcode::kernel) continue;
-    std::vector<TensorInfo> in, out;
-    for (const Operand& operand : now.inputs) in.push_back({operand.shape, operand.dtype});
-    for (const Operand& operand : now.outputs) out.push_back({operand.shape, operand.dtype});
-    const bool is_long = kernel_key(*kernel_of(now), in, out, now.attrs) == long_key && kernel_sizes(in, out) == sizes;
-    launch = {timing + (is_long ? 1.3 * alone : brief), 1};
-    step.measured.seconds += launch.seconds - timing;
+  double in_step(size_t kernel) const {
+    return machine.kernels.at(kernels[kernel].key).samples()[kernels[kernel].at].in_step;
   }
 
-  for (int again = 0; again < 2; ++again) {  // a second calibration finds the same
-    calibrate_steps({step}, machine);
-    const std::vector<KernelSample>& samples = machine.kernels.at(long_key).samples();
-    CHECK(samples[0].in_step == doctest::Approx(1.3));
-    CHECK(samples[1].in_step == doctest::Approx(1.25));  // at most, as it was not run
-    CHECK(samples[0].seconds == alone);
-    for (const auto& [key, model] : machine.kernels)
-      if (key != long_key) CHECK(model.samples()[0].in_step == 1);
-    REQUIRE(machine.steps.size() == 1);
-    CHECK(machine.steps[0].measured == step.measured.seconds);
+  struct Kernel {
+    size_t instruction;
+    std::string key;
+    size_t at;  ///< of its key's samples
+    Seconds alone;
+  };
+  RunStep step;
+  Machine machine = *find_machine("cpu");
+  std::vector<Kernel> kernels;
+};
+
+}  // namespace
+
+TEST_CASE("a long kernel is priced as in steps that were run, other sizes as the nearest, a short one as alone") {
+  const Seconds timing{3e-6};
+  RunHere run([](const KernelDef& kernel) { return Seconds{kernel.is_product ? 100e-6 : 0.3e-6}; });
+  for (const RunHere::Kernel& kernel : run.kernels) {
+    const double times = kernel.alone.value > 50e-6 ? 1.3 : 1;
+    run.step.measured.launches[kernel.instruction] = {timing + times * kernel.alone, 1};
+    run.step.measured.seconds += times * kernel.alone;
   }
-  machine = machine_of_json(to_json(machine), "again");
-  CHECK(machine.kernels.at(long_key).samples()[0].in_step == doctest::Approx(1.3));
+  for (int again = 0; again < 2; ++again) {  // a second calibration finds the same
+    calibrate_steps({run.step}, run.machine);
+    for (size_t k = 0; k < run.kernels.size(); ++k) {
+      const bool is_long = run.kernels[k].alone.value > 50e-6;
+      CHECK(run.in_step(k) == doctest::Approx(is_long ? 1.3 : 1));
+      const std::vector<KernelSample>& samples = run.machine.kernels.at(run.kernels[k].key).samples();
+      CHECK(samples.back().in_step == doctest::Approx(is_long ? 1.25 : 1));  // not run: at most that
+      CHECK(samples[run.kernels[k].at].seconds == run.kernels[k].alone);
+    }
+    REQUIRE(run.machine.steps.size() == 1);
+    CHECK(run.machine.steps[0].measured == run.step.measured.seconds);
+    CHECK(run.machine.steps[0].alone.value == doctest::Approx(run.step.measured.seconds.value).epsilon(1e-3));
+  }
+  CHECK(machine_of_json(to_json(run.machine), "again") == run.machine);
+}
+
+TEST_CASE("kernels that one launch runs are priced by what the launch takes in a step") {
+  RunHere run([](const KernelDef&) { return Seconds{15e-6}; });
+  size_t pair = 0;
+  while (run.kernels[pair + 1].instruction != run.kernels[pair].instruction + 1) ++pair;
+  for (size_t k = 0; k < run.kernels.size(); ++k) {
+    if (k == pair + 1) continue;
+    MeasuredStep::Launch& launch = run.step.measured.launches[run.kernels[k].instruction];
+    launch = {k == pair ? Seconds{18e-6} : run.kernels[k].alone, k == pair ? 2 : 1};
+    run.step.measured.seconds += launch.seconds;
+  }
+  calibrate_steps({run.step}, run.machine);
+  for (size_t k = 0; k < run.kernels.size(); ++k)
+    CHECK(run.in_step(k) == doctest::Approx(k == pair || k == pair + 1 ? 0.6 : 1));
 }
 
 TEST_CASE("a plan is predicted for the machine that is named, and only then") {
