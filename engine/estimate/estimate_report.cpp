@@ -12,8 +12,12 @@ nlohmann::ordered_json memory_report(const RankClasses& classes, const Machine& 
       std::max_element(classes.programs.begin(), classes.programs.end(),
                        [](const Program& a, const Program& b) { return a.memory.total() < b.memory.total(); });
   const int64_t bytes = most->memory.total();
-  const auto reserved = static_cast<int64_t>(machine.reserved.value),
-             device = static_cast<int64_t>(machine.memory.value);
+  const auto has = [&](auto... opcodes) {
+    return std::any_of(most->instructions.begin(), most->instructions.end(),
+                       [&](const Instruction& now) { return (... || (now.opcode == opcodes)); });
+  };
+  const Bytes taken = machine.taken(has(Opcode::collective), has(Opcode::send, Opcode::recv));
+  const auto reserved = static_cast<int64_t>(taken.value), device = static_cast<int64_t>(machine.memory.value);
   return {{"rank", most->rank},
           {"bytes", bytes},
           {"reserved", reserved},

@@ -7,6 +7,7 @@
 //                  multiprocessor, at 1.41 (H100: 1.7) GHz (CUDA C++ Programming Guide, "Arithmetic Instructions")
 //   memory         80 to 90 %
 //   links          the part that NCCL's large collectives reach
+//   memory taken   what the driver said of H100s, beyond the plans (docs/performance.md)
 //
 // Sources: NVIDIA H100 and H200 Tensor Core GPU data sheets (SXM), NVIDIA A100 data sheet (SXM, 80 GB), NVIDIA DGX
 // H100, H200 and A100 system data sheets: 8 GPUs a host, NVLink 900 (A100: 600) GB/s both ways together, a ConnectX-7
@@ -20,7 +21,7 @@ namespace trainctl {
 namespace {
 
 constexpr double kTera = 1e12, kGiga = 1e9, kMicro = 1e-6;
-constexpr double kGiB = 1024.0 * 1024 * 1024;
+constexpr double kMiB = 1024.0 * 1024, kGiB = 1024 * kMiB;
 
 /// One thread a rank; the figures of a slow core, so that plans for unknown CPUs do not count on much.
 Machine cpu() {
@@ -50,7 +51,9 @@ Machine gpus(const char* name, const Chip& chip, double memory_gib, double memor
   m.kind = DeviceKind::cuda;
   m.devices = 8;
   m.memory = {memory_gib * kGiB};
-  m.reserved = {1.5 * kGiB};
+  m.reserved = {640 * kMiB};
+  m.for_collectives = {780 * kMiB};
+  m.for_messages = {850 * kMiB};
   m.products = chip.products;
   m.memory_rate = {memory_rate};
   m.multiprocessors = chip.multiprocessors;

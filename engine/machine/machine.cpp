@@ -119,6 +119,13 @@ Seconds send_time(const Machine& machine, Bytes bytes, const GroupSpread& spread
   return link.latency + bytes / link.bandwidth;
 }
 
+Bytes Machine::taken(bool calls_collectives, bool sends_messages) const {
+  Bytes taken = reserved;
+  if (calls_collectives) taken += for_collectives;
+  if (sends_messages) taken += for_messages;
+  return taken;
+}
+
 const KernelModel* model_of(const Machine& machine, const KernelDef& kernel, Infos inputs, Infos outputs,
                             const Attrs& attrs, bool adds) {
   if (machine.kernels.empty()) return nullptr;

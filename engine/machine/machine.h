@@ -81,6 +81,8 @@ struct Machine {
   int devices = 1;
   Bytes memory;    ///< of a device
   Bytes reserved;  ///< the part of it that driver and libraries take before a rank has anything
+  /// What they take beside that once a rank calls collectives, and once it sends or receives messages too.
+  Bytes for_collectives, for_messages;
   ProductRates products;
   BytesPerSecond memory_rate;  ///< bytes read and bytes written together
   /// That share the tiles of a product, one each at a time. 0: a product of any size takes its operations at the rate.
@@ -101,6 +103,8 @@ struct Machine {
   std::vector<StepSample> steps;
 
   FlopsPerSecond product_rate(DType dtype, bool tf32) const;
+  /// Of the memory, what is no rank's own.
+  Bytes taken(bool calls_collectives, bool sends_messages) const;
   friend bool operator==(const Machine&, const Machine&) = default;
 };
 

@@ -174,6 +174,8 @@ std::string to_json(const Machine& machine) {
       {"devices", machine.devices},
       {"memory_bytes", machine.memory.value},
       {"reserved_bytes", machine.reserved.value},
+      {"collectives_bytes", machine.for_collectives.value},
+      {"messages_bytes", machine.for_messages.value},
       {"flops_per_second",
        {{"fp32", machine.products.fp32.value},
         {"tf32", machine.products.tf32.value},
@@ -206,6 +208,8 @@ Machine machine_of_json(const std::string& text, const std::string& where) {
   m.devices = fields.count("devices");
   m.memory = {fields.number("memory_bytes")};
   m.reserved = {fields.number("reserved_bytes")};
+  if (json.contains("collectives_bytes")) m.for_collectives = {fields.number("collectives_bytes")};
+  if (json.contains("messages_bytes")) m.for_messages = {fields.number("messages_bytes")};
   const Fields products = fields.object("flops_per_second");
   m.products = {{products.positive("fp32")}, {products.positive("tf32")}, {products.positive("bf16")}};
   m.memory_rate = {fields.positive("memory_bytes_per_second")};

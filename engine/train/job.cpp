@@ -161,11 +161,14 @@ void plan_graph(PlannedJob& job, PlanMemo& memo) {
   choose_head_pieces(job);
 }
 
-/// Of a rank; 0: no limit is known.
+/// Of a rank, whatever its plan; 0: no limit is known.
 int64_t memory_limit(const PlannedJob& job) {
   if (job.spec.parallel.max_memory > 0) return job.spec.parallel.max_memory;
   const Machine& machine = job.cost.machine();
-  return machine.kind == DeviceKind::cuda ? static_cast<int64_t>((machine.memory - machine.reserved).value) : 0;
+  const bool may_send = job.spec.launch.ranks > 1;
+  return machine.kind == DeviceKind::cuda
+             ? static_cast<int64_t>((machine.memory - machine.taken(may_send, may_send)).value)
+             : 0;
 }
 
 /// Plans, compiles and simulates jobs that are `job` with other plans, fewer blocks and other batches.
