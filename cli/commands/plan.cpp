@@ -19,6 +19,7 @@
 #include "cli/render/plan_report.h"
 #include "cli/render/terminal.h"
 #include "cli/watch_files.h"
+#include "engine/base/small_blocks.h"
 #include "engine/spec/parse.h"
 #include "engine/train/memory_limit.h"
 #include "engine/train/profile/trace.h"
@@ -93,9 +94,10 @@ nlohmann::ordered_json top_of(nlohmann::ordered_json search, size_t top) {
   return search;
 }
 
-/// Planning frees and allocates small pieces by the million and ends soon: the heap keeps what is freed, and grows in
+/// Planning frees and allocates small pieces by the million and ends soon: what is freed is kept, and the heap grows in
 /// large steps.
 void keep_freed_memory() {
+  keep_small_blocks();
   constexpr int kStep = 16 << 20, kMost = 1 << 30;
   mallopt(M_TRIM_THRESHOLD, kMost);
   mallopt(M_TOP_PAD, kStep);
