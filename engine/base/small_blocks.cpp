@@ -12,6 +12,7 @@
 #include <cstdint>
 #include <cstdlib>
 #include <new>
+#include <utility>
 
 #ifndef TRAINCTL_SANITIZED  // sanitizers have their own
 
@@ -23,30 +24,30 @@ constexpr size_t kRegion = size_t{16} << 30;  ///< address space, not memory
 struct FreeBlock {
   FreeBlock* next;
 };
-struct Shelf {
-  FreeBlock* freed = nullptr;
-  std::byte *fresh = nullptr, *end = nullptr;  ///< the rest of the page, never used before
+/// The rest of a page, never used before.
+struct Fresh {
+  std::byte *at = nullptr, *end = nullptr;
 };
 
-constinit std::atomic<std::byte*> region = nullptr;
+constinit std::atomic<std::byte*> region_begin = nullptr;
+constinit std::atomic<size_t> region_bytes = 0;  ///< 0: nobody has asked for shelves
 constinit std::atomic<size_t> handed_out = 0;
 constinit std::array<uint8_t, kRegion / kPage> shelf_of_page = {};
-constinit thread_local std::array<Shelf, kLargest / kStep> shelves = {};
+constinit thread_local std::array<FreeBlock*, kLargest / kStep> shelves = {};
+constinit thread_local std::array<Fresh, kLargest / kStep> pages = {};
 
 /// Null if no page is left.
-void* fresh_block(std::byte* begin, size_t which) {
-  Shelf& shelf = shelves[which];
+void* fresh_block(size_t which) {
+  Fresh& page = pages[which];
   const size_t bytes = (which + 1) * kStep;
-  if (static_cast<size_t>(shelf.end - shelf.fresh) < bytes) {
+  if (static_cast<size_t>(page.end - page.at) < bytes) {
     const size_t at = handed_out.fetch_add(kPage, std::memory_order_relaxed);
     if (at >= kRegion) return nullptr;
     shelf_of_page[at / kPage] = static_cast<uint8_t>(which);
-    shelf.fresh = begin + at;
-    shelf.end = shelf.fresh + kPage;
+    page.at = region_begin.load(std::memory_order_relaxed) + at;
+    page.end = page.at + kPage;
   }
-  void* block = shelf.fresh;
-  shelf.fresh += bytes;
-  return block;
+  return std::exchange(page.at, page.at + bytes);
 }
 
 void* from_heap(size_t size) {
@@ -58,30 +59,32 @@ void* from_heap(size_t size) {
   }
 }
 
+/// Of what no shelf has.
+[[gnu::noinline]] void* not_from_shelf(size_t size) {
+  if (size - 1 < kLargest && region_bytes.load(std::memory_order_acquire) > 0)
+    if (void* block = fresh_block((size - 1) / kStep)) return block;
+  return from_heap(size);
+}
+
 }  // namespace
 
 void* operator new(size_t size) {
-  std::byte* begin = region.load(std::memory_order_relaxed);
-  if (begin == nullptr || size > kLargest) return from_heap(size);
-  const size_t which = size == 0 ? 0 : (size - 1) / kStep;
-  Shelf& shelf = shelves[which];
-  if (FreeBlock* block = shelf.freed) {
-    shelf.freed = block->next;
-    return block;
+  if (size - 1 < kLargest) {  // not 0
+    FreeBlock*& shelf = shelves[(size - 1) / kStep];
+    if (shelf != nullptr) return std::exchange(shelf, shelf->next);
   }
-  void* block = fresh_block(begin, which);
-  return block != nullptr ? block : from_heap(size);
+  return not_from_shelf(size);
 }
 
 void operator delete(void* block) noexcept {
-  const std::byte* begin = region.load(std::memory_order_relaxed);
-  const size_t at = reinterpret_cast<uintptr_t>(block) - reinterpret_cast<uintptr_t>(begin);
-  if (begin == nullptr || at >= kRegion) {
+  const size_t at =
+      reinterpret_cast<uintptr_t>(block) - reinterpret_cast<uintptr_t>(region_begin.load(std::memory_order_relaxed));
+  if (at >= region_bytes.load(std::memory_order_relaxed)) {
     std::free(block);
     return;
   }
-  Shelf& shelf = shelves[shelf_of_page[at / kPage]];
-  shelf.freed = new (block) FreeBlock{shelf.freed};
+  FreeBlock*& shelf = shelves[shelf_of_page[at / kPage]];
+  shelf = new (block) FreeBlock{shelf};
 }
 
 void operator delete(void* block, size_t) noexcept { operator delete(block); }
@@ -89,9 +92,11 @@ void operator delete(void* block, size_t) noexcept { operator delete(block); }
 namespace trainctl {
 
 void keep_small_blocks() {
-  if (region.load() != nullptr) return;
+  if (region_bytes.load() > 0) return;
   void* reserved = mmap(nullptr, kRegion, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-  if (reserved != MAP_FAILED) region.store(static_cast<std::byte*>(reserved));
+  if (reserved == MAP_FAILED) return;
+  region_begin.store(static_cast<std::byte*>(reserved));
+  region_bytes.store(kRegion, std::memory_order_release);
 }
 
 }  // namespace trainctl

@@ -47,7 +47,9 @@ struct VirtualInstruction {
   size_t acknowledged = 0;
 };
 
-inline bool is_kernel(const VirtualInstruction& v, const KernelDef& kernel) { return kernel_of(v.code) == &kernel; }
+inline bool is_kernel(const VirtualInstruction& v, const KernelDef& kernel) {
+  return v.code.opcode == Opcode::kernel && v.code.op == kernel.name;
+}
 /// The role that it could have in the epilogue of the kernel before it.
 inline EpilogueRole epilogue_role(const VirtualInstruction& v) {
   const KernelDef* kernel = kernel_of(v.code);

@@ -1,6 +1,9 @@
 // All families in all_ops.def, and lookup of their definitions by name.
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <cstdint>
+#include <cstring>
 #include <map>
 #include <unordered_map>
 
@@ -21,8 +24,20 @@ const OpFamily* const kFamilies[] = {
 #include "engine/ops/all_ops.def"
 };
 
+/// From the length, the first and the last letters: names are looked up by the hundred thousand while a job is planned.
+struct NameHash {
+  size_t operator()(std::string_view name) const {
+    uint64_t first = 0, last = 0;
+    const size_t part = std::min(name.size(), sizeof(uint64_t));
+    std::memcpy(&first, name.data(), part);
+    std::memcpy(&last, name.data() + (name.size() - part), part);
+    constexpr uint64_t kOdd = 0x9e3779b97f4a7c15;  // 2^64 over the golden ratio
+    return static_cast<size_t>(((first ^ name.size()) * kOdd ^ last) * kOdd >> 20);
+  }
+};
+
 template <class T>
-using ByName = std::unordered_map<std::string_view, const T*>;
+using ByName = std::unordered_map<std::string_view, const T*, NameHash>;
 
 template <class T>
 ByName<T> by_name(const std::vector<const T*>& all, const char* what) {

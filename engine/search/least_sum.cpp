@@ -33,16 +33,26 @@ size_t entries(const std::vector<int>& sizes, const std::vector<int>& variables)
   return count;
 }
 
-/// The place in a table of a setting that steps through `order`'s variables, the last fastest.
-struct Steps {
-  std::vector<size_t> stride;  // by place in the order; 0: the table does not have it
+/// A table whose values for one of its variables lie beside each other.
+struct Beside {
+  std::vector<double> values;
+  std::vector<size_t> stride;  // by place in `others`; 0: the table does not have it
 
-  Steps(const std::vector<int>& sizes, const std::vector<int>& order, const CostTable& table)
-      : stride(order.size(), 0) {
-    size_t step = 1;
+  Beside(const std::vector<int>& sizes, const CostTable& table, int variable, const std::vector<int>& others)
+      : stride(others.size(), 0) {
+    const auto place = std::find(table.variables.begin(), table.variables.end(), variable);
+    size_t inner = 1;
+    for (auto v = place + 1; v != table.variables.end(); ++v) inner *= static_cast<size_t>(sizes[*v]);
+    const size_t own = static_cast<size_t>(sizes[variable]);
+    values.reserve(table.values.size());
+    for (size_t outer = 0; outer < table.values.size(); outer += inner * own)
+      for (size_t i = 0; i < inner; ++i)
+        for (size_t value = 0; value < own; ++value) values.push_back(table.values[outer + value * inner + i]);
+    size_t step = own;
     for (size_t i = table.variables.size(); i-- > 0;) {
-      const auto at = std::find(order.begin(), order.end(), table.variables[i]);
-      if (at != order.end()) stride[static_cast<size_t>(at - order.begin())] = step;
+      const auto at = std::find(others.begin(), others.end(), table.variables[i]);
+      if (at == others.end()) continue;
+      stride[static_cast<size_t>(at - others.begin())] = step;
       step *= static_cast<size_t>(sizes[table.variables[i]]);
     }
   }
@@ -186,27 +196,23 @@ class Elimination {
 
   void eliminate(int variable) {
     Eliminated step{variable, neighbours(tables_, variable), {}, {}};
-    std::vector<int> order = step.neighbours;
-    order.push_back(variable);
     const auto first = std::stable_partition(tables_.begin(), tables_.end(), [&](const CostTable& table) {
       return !std::binary_search(table.variables.begin(), table.variables.end(), variable);
     });
     step.tables.assign(std::make_move_iterator(first), std::make_move_iterator(tables_.end()));
     tables_.erase(first, tables_.end());
-    const std::vector<CostTable>& with = step.tables;
-    std::vector<Steps> steps;
-    for (const CostTable& table : with) steps.emplace_back(sizes_, order, table);
+    std::vector<Beside> with;
+    for (const CostTable& table : step.tables) with.emplace_back(sizes_, table, variable, step.neighbours);
     CostTable made{step.neighbours, std::vector<double>(entries(sizes_, step.neighbours), kInfinite)};
     step.best.assign(made.values.size(), 0);
-    std::vector<int> setting(order.size(), 0);
+    std::vector<int> setting(step.neighbours.size(), 0);
     std::vector<size_t> at(with.size(), 0);
     std::vector<double> sums(static_cast<size_t>(sizes_[variable]));
     for (size_t entry = 0; entry < made.values.size(); ++entry) {
       std::fill(sums.begin(), sums.end(), 0.0);
       for (size_t t = 0; t < with.size(); ++t) {
         const double* from = &with[t].values[at[t]];
-        const size_t stride = steps[t].stride.back();
-        for (size_t value = 0; value < sums.size(); ++value) sums[value] += from[value * stride];
+        for (size_t value = 0; value < sums.size(); ++value) sums[value] += from[value];
       }
       const auto least = std::min_element(sums.begin(), sums.end());  // the first of equal ones
       if (*least < kInfinite) {
@@ -214,9 +220,10 @@ class Elimination {
         step.best[entry] = static_cast<int>(least - sums.begin());
       }
       for (size_t i = step.neighbours.size(); i-- > 0;) {
-        for (size_t t = 0; t < with.size(); ++t) at[t] += steps[t].stride[i];
-        if (++setting[i] < sizes_[order[i]]) break;
-        for (size_t t = 0; t < with.size(); ++t) at[t] -= steps[t].stride[i] * static_cast<size_t>(sizes_[order[i]]);
+        const int size = sizes_[step.neighbours[i]];
+        for (size_t t = 0; t < with.size(); ++t) at[t] += with[t].stride[i];
+        if (++setting[i] < size) break;
+        for (size_t t = 0; t < with.size(); ++t) at[t] -= with[t].stride[i] * static_cast<size_t>(size);
         setting[i] = 0;
       }
     }

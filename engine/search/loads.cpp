@@ -72,22 +72,22 @@ std::vector<LayerLoad> graph_loads(const CutNetwork& network, const Mesh& mesh, 
 /// Parts of layers in a row, the slowest as fast as possible to within a millionth: what balanced_partition gives, but
 /// for where equally fast parts end, in less time.
 std::vector<int> even_parts(const std::vector<double>& seconds, int parts) {
-  const int n = static_cast<int>(seconds.size());
-  std::vector<int> part_of(seconds.size());
+  const size_t n = seconds.size(), most = static_cast<size_t>(parts);
+  std::vector<double> before = {0};  // of the layers before each
+  for (double own : seconds) before.push_back(before.back() + own);
+  std::vector<size_t> ends(most);
   const auto fill = [&](double limit) {
-    int part = 0;
-    double sum = 0;
-    for (int l = 0; l < n; ++l) {
-      const bool must = n - l == parts - 1 - part;  // each part that is left gets a layer
-      if (l > 0 && (must || sum + seconds[static_cast<size_t>(l)] > limit)) {
-        if (++part == parts) return false;
-        sum = 0;
-      }
-      sum += seconds[static_cast<size_t>(l)];
-      if (sum > limit) return false;
-      part_of[static_cast<size_t>(l)] = part;
+    size_t begin = 0;
+    for (size_t part = 0; part < most; ++part) {
+      const size_t last = n - (most - 1 - part);  // each part that is left gets a layer
+      const auto from = before.begin() + static_cast<std::ptrdiff_t>(begin);
+      const auto beyond =
+          std::upper_bound(from + 1, before.begin() + static_cast<std::ptrdiff_t>(last) + 1, *from + limit);
+      const size_t end = static_cast<size_t>(beyond - before.begin()) - 1;
+      if (end == begin) return false;
+      ends[part] = begin = end;
     }
-    return true;
+    return begin == n;
   };
   double all = 0, longest = 0;
   for (double own : seconds) {
@@ -100,6 +100,8 @@ std::vector<int> even_parts(const std::vector<double>& seconds, int parts) {
     fill(middle) ? high = middle : low = middle;
   }
   check(fill(high), "all layers fit into parts that take as long as all of them");
+  std::vector<int> part_of;
+  for (size_t part = 0; part < most; ++part) part_of.resize(ends[part], static_cast<int>(part));
   return part_of;
 }
 
