@@ -68,6 +68,11 @@ class StepSum {
   static const LayerLoad::Shards& shards_of(const LayerLoad& load, const PlanChoice& choice);
   int level_of(const LayerLoad& load, const PlanChoice& choice) const;
   const Placed& placed(const PlanChoice& choice);
+  /// What each layer adds to a stage, by what optimizer_shard cuts of it.
+  struct Shares {
+    std::vector<double> update_bytes, memory, summed, gathered;
+  };
+  const Shares& shares(const PlanChoice& choice);
   /// What a stage does and holds, of one micro-batch.
   struct Stage {
     double seconds = 0, update_bytes = 0, memory = 0, kept = 0, largest = 0;
@@ -81,6 +86,8 @@ class StepSum {
   const Machine& machine_;
   /// By parts, and how weights are gathered: 0: not, 1: from all ranks, 2: within a host.
   std::map<std::pair<int, int>, Placed> placed_;
+  /// By the level of optimizer_shard and whether it is within a host.
+  std::map<std::pair<int, bool>, Shares> shares_;
   /// By stages, chunks, and the level of optimizer_shard and whether it is within a host.
   std::map<std::tuple<int, int, int, bool>, std::vector<Stage>> stages_;
 };
