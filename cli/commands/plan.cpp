@@ -110,8 +110,8 @@ int plan(const Options& options) {
   print_warnings(spec);
   const auto watch = watch_files(spec.launch.timeout_seconds);
   const PlannedJob job = plan_job(std::move(spec));
-  const JobReport planned = report_of(job, !options.timeline.empty());
-  nlohmann::ordered_json report = planned.json;
+  JobReport planned = report_of(job, !options.timeline.empty());
+  nlohmann::ordered_json report = std::move(planned.json);
   if (report.contains("search")) report["search"] = top_of(report["search"], static_cast<size_t>(options.top));
   if (!options.write.empty()) write_job(job.spec, options.write);
   if (!options.timeline.empty()) write_timeline(job, planned.simulated(), *planned.step, options.timeline);
