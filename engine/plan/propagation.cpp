@@ -27,11 +27,10 @@ constexpr size_t kMaxAssignments = 24;
 
 class Propagation {
  public:
-  Propagation(UnitAxes& chosen, Traffic& traffic)
+  Propagation(UnitAxes& chosen, MeshTraffic& on_mesh)
       : chosen_(chosen),
-        traffic_(traffic),
-        surroundings_(
-            find_surroundings(chosen.graph, chosen.all_facts, chosen.units, chosen.links, chosen.strategies, traffic_)),
+        traffic_(on_mesh.traffic),
+        surroundings_(find_surroundings(on_mesh.kinds, chosen.units, chosen.links, chosen.strategies, traffic_)),
         numbers_(chosen.axes.size()),
         changed_at_(chosen.axes.size()),
         settled_at_(chosen.axes.size()) {}
@@ -256,8 +255,8 @@ void propagate(const Graph& graph, const std::vector<std::optional<LayerStrategy
   std::vector<FactorAxes>& known = memo.axes[key_of(strategies, plan)];
   if (known.empty()) {
     std::unique_ptr<MeshTraffic>& on_mesh = memo.traffic[plan.mesh.size()];
-    if (!on_mesh) on_mesh = std::make_unique<MeshTraffic>(graph, chosen.units, plan.mesh, cost, plan.micro_batches);
-    Propagation(chosen, on_mesh->traffic).choose();
+    if (!on_mesh) on_mesh = std::make_unique<MeshTraffic>(graph, *memo.facts, plan.mesh, cost, plan.micro_batches);
+    Propagation(chosen, *on_mesh).choose();
     known = chosen.axes;
   } else {
     chosen.axes = known;

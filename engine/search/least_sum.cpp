@@ -56,6 +56,12 @@ struct Beside {
       step *= static_cast<size_t>(sizes[table.variables[i]]);
     }
   }
+
+  /// How many of `others` come before or are the last that the table has.
+  size_t neighbours_until() const {
+    const auto last = std::find_if(stride.rbegin(), stride.rend(), [](size_t step) { return step > 0; });
+    return static_cast<size_t>(stride.rend() - last);
+  }
 };
 
 /// What an eliminated variable should be, for each setting of its neighbours, and the tables that say so.
@@ -205,27 +211,41 @@ class Elimination {
     for (const CostTable& table : step.tables) with.emplace_back(sizes_, table, variable, step.neighbours);
     CostTable made{step.neighbours, std::vector<double>(entries(sizes_, step.neighbours), kInfinite)};
     step.best.assign(made.values.size(), 0);
-    std::vector<int> setting(step.neighbours.size(), 0);
+    const size_t count = step.neighbours.size(), own = static_cast<size_t>(sizes_[variable]);
+    // A table joins in once the last neighbour that it has is set, so few are added for each entry.
+    std::vector<std::vector<size_t>> joining(count + 1);
+    for (size_t t = 0; t < with.size(); ++t) joining[with[t].neighbours_until()].push_back(t);
+    std::vector<std::vector<double>> sums(count + 1, std::vector<double>(own, 0));
+    std::vector<int> setting(count, 0);
     std::vector<size_t> at(with.size(), 0);
-    std::vector<double> sums(static_cast<size_t>(sizes_[variable]));
-    for (size_t entry = 0; entry < made.values.size(); ++entry) {
-      std::fill(sums.begin(), sums.end(), 0.0);
-      for (size_t t = 0; t < with.size(); ++t) {
-        const double* from = &with[t].values[at[t]];
-        for (size_t value = 0; value < sums.size(); ++value) sums[value] += from[value];
+    const auto add_from = [&](size_t from_depth) {
+      for (size_t depth = from_depth; depth <= count; ++depth) {
+        double* to = sums[depth].data();
+        if (depth > 0) std::copy_n(sums[depth - 1].data(), own, to);
+        for (size_t t : joining[depth]) {
+          const double* from = &with[t].values[at[t]];
+          for (size_t value = 0; value < own; ++value) to[value] += from[value];
+        }
       }
-      const auto least = std::min_element(sums.begin(), sums.end());  // the first of equal ones
+    };
+    add_from(0);
+    for (size_t entry = 0; entry < made.values.size(); ++entry) {
+      const std::vector<double>& all = sums[count];
+      const auto least = std::min_element(all.begin(), all.end());  // the first of equal ones
       if (*least < kInfinite) {
         made.values[entry] = *least;
-        step.best[entry] = static_cast<int>(least - sums.begin());
+        step.best[entry] = static_cast<int>(least - all.begin());
       }
-      for (size_t i = step.neighbours.size(); i-- > 0;) {
+      size_t changed = 0;
+      for (size_t i = count; i-- > 0;) {
         const int size = sizes_[step.neighbours[i]];
         for (size_t t = 0; t < with.size(); ++t) at[t] += with[t].stride[i];
+        changed = i;
         if (++setting[i] < size) break;
         for (size_t t = 0; t < with.size(); ++t) at[t] -= with[t].stride[i] * static_cast<size_t>(size);
         setting[i] = 0;
       }
+      add_from(changed + 1);
     }
     tables_.push_back(std::move(made));
     eliminated_.push_back(std::move(step));
