@@ -154,6 +154,12 @@ int StepSum::level_of(const LayerLoad& load, const PlanChoice& choice) const {
   return is_sharded ? choice.optimizer_shard.level : 0;
 }
 
+void StepSum::recompute(const std::vector<bool>& layers) {
+  recomputed_ = layers;
+  placed_.clear();
+  stages_.clear();
+}
+
 const StepSum::Placed& StepSum::placed(const PlanChoice& choice) {
   const int parts = choice.stages * choice.chunks;
   const int gathers = choice.optimizer_shard.level < 3 ? 0 : choice.optimizer_shard.within_host ? 2 : 1;

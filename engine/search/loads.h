@@ -49,14 +49,14 @@ struct Expected {
   double memory = 0;
 };
 
-/// The sums of choices that differ in all but cuts, micro-batches and what is recomputed. Refers to what it is given.
+/// The sums of choices that differ in all but cuts and micro-batches. Refers to what it is given.
 class StepSum {
  public:
-  /// `recomputed`: by layer.
-  StepSum(const std::vector<LayerLoad>& loads, const std::vector<bool>& recomputed, const WeightBytes& bytes,
-          const Machine& machine)
-      : loads_(loads), recomputed_(recomputed), bytes_(bytes), machine_(machine) {}
+  StepSum(const std::vector<LayerLoad>& loads, const WeightBytes& bytes, const Machine& machine)
+      : loads_(loads), bytes_(bytes), machine_(machine), recomputed_(loads.size(), false) {}
 
+  /// By layer, of the choices that follow.
+  void recompute(const std::vector<bool>& layers);
   Expected of(const PlanChoice& choice);
 
  private:
@@ -81,9 +81,9 @@ class StepSum {
   const std::vector<Stage>& stages(const PlanChoice& choice);
 
   const std::vector<LayerLoad>& loads_;
-  const std::vector<bool>& recomputed_;
   const WeightBytes& bytes_;
   const Machine& machine_;
+  std::vector<bool> recomputed_;  ///< by layer
   /// By parts, and how weights are gathered: 0: not, 1: from all ranks, 2: within a host.
   std::map<std::pair<int, int>, Placed> placed_;
   /// By the level of optimizer_shard and whether it is within a host.

@@ -129,7 +129,7 @@ Program with_device_memory(const PlannedJob& job, Program program) {
   const std::vector<ByteTable> mapped = mapped_tables(program, job.fields, tables);
   const int in_flight = steps_in_flight(job.spec.train);
   m.workspace = workspace_bytes(program, in_flight, mapped, {});
-  m.unsent = m.workspace - workspace_bytes(program, in_flight, mapped, tables);
+  m.unsent = tables.empty() ? 0 : m.workspace - workspace_bytes(program, in_flight, mapped, tables);
   return program;
 }
 
