@@ -65,8 +65,7 @@ class Propagation {
     }
     for (int u = 0; u < chosen_.num_units(); ++u) {
       const auto& strategy = chosen_.strategies[chosen_.units.all[u].layer];
-      if (strategy && !chosen_.units.all[u].finishes())
-        take(u, assignments(chosen_.mesh, strategy->factor_ways, 1).front());
+      if (strategy && !chosen_.units.all[u].finishes()) take(u, first_assignment(strategy->factor_ways));
       if (!strategy && start == Start::data_parallel) take(u, chosen_.data_parallel(u));
     }
     for (int u = 0; u < chosen_.num_units() && start == Start::following; ++u) {
@@ -75,6 +74,12 @@ class Propagation {
     if (std::find(begins_.begin(), begins_.end(), chosen_.axes) != begins_.end()) return false;
     begins_.push_back(chosen_.axes);
     return true;
+  }
+
+  const FactorAxes& first_assignment(const std::vector<int64_t>& ways) {
+    const auto [known, fresh] = first_assignments_.try_emplace(ways);
+    if (fresh) known->second = assignments(chosen_.mesh, ways, 1).front();
+    return known->second;
   }
 
   void descend() {
@@ -227,7 +232,8 @@ class Propagation {
   Traffic& traffic_;
   const std::vector<Surroundings> surroundings_;
   std::vector<std::vector<FactorAxes>> begins_;
-  std::vector<int> numbers_;  // by unit: equal axes, equal numbers
+  std::map<std::vector<int64_t>, FactorAxes> first_assignments_;  // by ways to cut each factor
+  std::vector<int> numbers_;                                      // by unit: equal axes, equal numbers
   std::map<FactorAxes, int> number_of_;
   std::vector<FactorAxes> lists_;  // by number
   int64_t clock_ = 0;
