@@ -387,13 +387,15 @@ Traffic::Moved Traffic::moved(const TensorUses& tensor) {
     if (!is_set_[source.unit]) continue;
     pack(source, from_);
     if (!is_new(counted_sources_, from_)) continue;
+    int from = -1;
     counted_.clear();
     for (const Use& target : tensor.targets) {
       if (!is_set_[target.unit]) continue;
       pack(target, to_);
       // Two readers of the same layout share the tensor redistributed for the first.
       if (to_ == from_ || !is_new(counted_, to_)) continue;
-      const Moved& one = move(tensor, target.once_a_step, layout_number(from_), layout_number(to_));
+      if (from < 0) from = layout_number(from_);
+      const Moved& one = move(tensor, target.once_a_step, from, layout_number(to_));
       all.seconds += one.seconds;
       all.bytes += one.bytes;
     }

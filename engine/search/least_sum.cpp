@@ -64,6 +64,65 @@ struct Beside {
   }
 };
 
+/// For each value of a variable the sum of the tables that have it, while its neighbours step through all settings, the
+/// last fastest. A table joins in at the last neighbour that it has, so few are added in most steps.
+class SteppedSums {
+ public:
+  SteppedSums(const std::vector<int>& sizes, int variable, const std::vector<int>& neighbours,
+              const std::vector<CostTable>& tables)
+      : joining_(neighbours.size() + 1),
+        having_(neighbours.size()),
+        at_(tables.size(), 0),
+        setting_(neighbours.size(), 0),
+        sums_(neighbours.size() + 1, std::vector<double>(static_cast<size_t>(sizes[variable]), 0)) {
+    for (int v : neighbours) sizes_.push_back(sizes[v]);
+    for (const CostTable& table : tables) {
+      const size_t t = tables_.size();
+      const Beside& added = tables_.emplace_back(sizes, table, variable, neighbours);
+      joining_[added.neighbours_until()].push_back(t);
+      for (size_t i = 0; i < neighbours.size(); ++i)
+        if (added.stride[i] > 0) having_[i].push_back(t);
+    }
+    add_from(0);
+  }
+
+  /// By value.
+  const std::vector<double>& now() const { return sums_.back(); }
+
+  void step() {
+    for (size_t i = setting_.size(); i-- > 0;) {
+      const bool is_last = ++setting_[i] == sizes_[i];
+      if (is_last) setting_[i] = 0;
+      for (size_t t : having_[i]) {
+        const size_t stride = tables_[t].stride[i];
+        at_[t] += is_last ? stride - stride * static_cast<size_t>(sizes_[i]) : stride;
+      }
+      if (!is_last) return add_from(i + 1);
+    }
+  }
+
+ private:
+  /// The tables that have no neighbour beyond the first `depth`, and those that join in after them.
+  void add_from(size_t depth) {
+    for (; depth < sums_.size(); ++depth) {
+      std::vector<double>& to = sums_[depth];
+      if (depth > 0) to = sums_[depth - 1];
+      for (size_t t : joining_[depth]) {
+        const double* from = &tables_[t].values[at_[t]];
+        for (size_t value = 0; value < to.size(); ++value) to[value] += from[value];
+      }
+    }
+  }
+
+  std::vector<int> sizes_;  // of the neighbours
+  std::vector<Beside> tables_;
+  std::vector<std::vector<size_t>> joining_;  // tables by how many neighbours must be set
+  std::vector<std::vector<size_t>> having_;   // tables by neighbour
+  std::vector<size_t> at_;                    // by table
+  std::vector<int> setting_;
+  std::vector<std::vector<double>> sums_;  // by how many neighbours are set
+};
+
 /// What an eliminated variable should be, for each setting of its neighbours, and the tables that say so.
 struct Eliminated {
   int variable = -1;
@@ -207,45 +266,15 @@ class Elimination {
     });
     step.tables.assign(std::make_move_iterator(first), std::make_move_iterator(tables_.end()));
     tables_.erase(first, tables_.end());
-    std::vector<Beside> with;
-    for (const CostTable& table : step.tables) with.emplace_back(sizes_, table, variable, step.neighbours);
     CostTable made{step.neighbours, std::vector<double>(entries(sizes_, step.neighbours), kInfinite)};
     step.best.assign(made.values.size(), 0);
-    const size_t count = step.neighbours.size(), own = static_cast<size_t>(sizes_[variable]);
-    // A table joins in once the last neighbour that it has is set, so few are added for each entry.
-    std::vector<std::vector<size_t>> joining(count + 1);
-    for (size_t t = 0; t < with.size(); ++t) joining[with[t].neighbours_until()].push_back(t);
-    std::vector<std::vector<double>> sums(count + 1, std::vector<double>(own, 0));
-    std::vector<int> setting(count, 0);
-    std::vector<size_t> at(with.size(), 0);
-    const auto add_from = [&](size_t from_depth) {
-      for (size_t depth = from_depth; depth <= count; ++depth) {
-        double* to = sums[depth].data();
-        if (depth > 0) std::copy_n(sums[depth - 1].data(), own, to);
-        for (size_t t : joining[depth]) {
-          const double* from = &with[t].values[at[t]];
-          for (size_t value = 0; value < own; ++value) to[value] += from[value];
-        }
-      }
-    };
-    add_from(0);
-    for (size_t entry = 0; entry < made.values.size(); ++entry) {
-      const std::vector<double>& all = sums[count];
-      const auto least = std::min_element(all.begin(), all.end());  // the first of equal ones
-      if (*least < kInfinite) {
-        made.values[entry] = *least;
-        step.best[entry] = static_cast<int>(least - all.begin());
-      }
-      size_t changed = 0;
-      for (size_t i = count; i-- > 0;) {
-        const int size = sizes_[step.neighbours[i]];
-        for (size_t t = 0; t < with.size(); ++t) at[t] += with[t].stride[i];
-        changed = i;
-        if (++setting[i] < size) break;
-        for (size_t t = 0; t < with.size(); ++t) at[t] -= with[t].stride[i] * static_cast<size_t>(size);
-        setting[i] = 0;
-      }
-      add_from(changed + 1);
+    SteppedSums sums(sizes_, variable, step.neighbours, step.tables);
+    for (size_t entry = 0; entry < made.values.size(); ++entry, sums.step()) {
+      const std::vector<double>& of_values = sums.now();
+      const auto least = std::min_element(of_values.begin(), of_values.end());  // the first of equal ones
+      if (*least == kInfinite) continue;
+      made.values[entry] = *least;
+      step.best[entry] = static_cast<int>(least - of_values.begin());
     }
     tables_.push_back(std::move(made));
     eliminated_.push_back(std::move(step));
