@@ -19,6 +19,7 @@
 #include "cli/render/plan_report.h"
 #include "cli/render/terminal.h"
 #include "cli/watch_files.h"
+#include "engine/base/small_blocks.h"
 #include "engine/spec/parse.h"
 #include "engine/train/memory_limit.h"
 #include "engine/train/profile/trace.h"
@@ -93,9 +94,10 @@ nlohmann::ordered_json top_of(nlohmann::ordered_json search, size_t top) {
   return search;
 }
 
-/// Planning frees and allocates small pieces by the million and ends soon: the heap keeps what is freed, and grows in
+/// Planning frees and allocates small pieces by the million and ends soon: what is freed is kept, and the heap grows in
 /// large steps.
 void keep_freed_memory() {
+  keep_small_blocks();
   constexpr int kStep = 16 << 20, kMost = 1 << 30;
   mallopt(M_TRIM_THRESHOLD, kMost);
   mallopt(M_TOP_PAD, kStep);
@@ -108,8 +110,8 @@ int plan(const Options& options) {
   print_warnings(spec);
   const auto watch = watch_files(spec.launch.timeout_seconds);
   const PlannedJob job = plan_job(std::move(spec));
-  const JobReport planned = report_of(job, !options.timeline.empty());
-  nlohmann::ordered_json report = planned.json;
+  JobReport planned = report_of(job, !options.timeline.empty());
+  nlohmann::ordered_json report = std::move(planned.json);
   if (report.contains("search")) report["search"] = top_of(report["search"], static_cast<size_t>(options.top));
   if (!options.write.empty()) write_job(job.spec, options.write);
   if (!options.timeline.empty()) write_timeline(job, planned.simulated(), *planned.step, options.timeline);

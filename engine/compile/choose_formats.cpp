@@ -3,6 +3,7 @@
 // that take it and share images are decided together, by the bytes that either choice moves.
 //
 // Weights stay as the graph declares them: a kernel reorders its own, which is little next to its images.
+#include <algorithm>
 #include <numeric>
 #include <set>
 
@@ -27,6 +28,7 @@ class FormatChoice {
       const std::vector<TensorId> images = images_of(n);
       for (TensorId image : images) join(images[0], image);
     }
+    if (std::none_of(forms_.begin(), forms_.end(), [](const auto& form) { return form.has_value(); })) return;
     find_saved_bytes();
     find_moved_bytes();
     for (size_t n = 0; n < graph_.nodes.size(); ++n) {

@@ -56,19 +56,21 @@ BufferId Compiler::new_buffer(BufferKind kind, int64_t bytes) {
   return static_cast<BufferId>(buffers.size()) - 1;
 }
 
-void Compiler::emit(Instruction instruction, const std::vector<View>& inputs, const std::vector<View>& outputs) {
+void Compiler::emit(Instruction instruction, std::vector<View> inputs, std::vector<View> outputs) {
   VirtualInstruction v;
   v.code = std::move(instruction);
   v.code.inputs.reserve(inputs.size());
   v.code.outputs.reserve(outputs.size());
-  for (const View& view : inputs) {
+  v.inputs.reserve(inputs.size());
+  v.outputs.reserve(outputs.size());
+  for (View& view : inputs) {
     v.inputs.push_back(view.buffer);
-    v.code.inputs.push_back(view.operand);
+    v.code.inputs.push_back(std::move(view.operand));
     v.code.inputs.back().accumulate = false;
   }
-  for (const View& view : outputs) {
+  for (View& view : outputs) {
     v.outputs.push_back(view.buffer);
-    v.code.outputs.push_back(view.operand);
+    v.code.outputs.push_back(std::move(view.operand));
   }
   code.push_back(std::move(v));
 }

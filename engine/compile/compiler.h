@@ -47,7 +47,9 @@ struct VirtualInstruction {
   size_t acknowledged = 0;
 };
 
-inline bool is_kernel(const VirtualInstruction& v, const KernelDef& kernel) { return kernel_of(v.code) == &kernel; }
+inline bool is_kernel(const VirtualInstruction& v, const KernelDef& kernel) {
+  return v.code.opcode == Opcode::kernel && v.code.op == kernel.name;
+}
 /// The role that it could have in the epilogue of the kernel before it.
 inline EpilogueRole epilogue_role(const VirtualInstruction& v) {
   const KernelDef* kernel = kernel_of(v.code);
@@ -132,7 +134,7 @@ struct Compiler {
   int group_of(const std::vector<int>& ranks);  ///< index into program.groups
   std::vector<int> all_ranks() const;           ///< workers, then servers
   BufferId new_buffer(BufferKind kind, int64_t bytes);
-  void emit(Instruction instruction, const std::vector<View>& inputs, const std::vector<View>& outputs);
+  void emit(Instruction instruction, std::vector<View> inputs, std::vector<View> outputs);
 
   /// This rank's part of a tensor. In hybrid_parallel the graph's shape already is one rank's part.
   Shape local_shape(TensorId tensor, const Layout& layout) const;

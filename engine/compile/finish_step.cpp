@@ -111,7 +111,7 @@ void update(Lowering& l, int b, const Bucket::Piece& piece, const std::optional<
   const std::vector<std::string> states = l.c.optimizer_of(*buffers.plan).states();
   for (size_t s = 0; s < states.size(); ++s) outputs.push_back(part(buffers.optimizer[s], false, states[s] + "."));
   if (copied) outputs.push_back(read);
-  l.c.emit(update_instruction(l, *buffers.plan, piece.name), inputs, outputs);
+  l.c.emit(update_instruction(l, *buffers.plan, piece.name), std::move(inputs), std::move(outputs));
 
   if ((bucket.level != 1 && bucket.level != 2) || buffers.gathered_in_forward) return;
   Instruction gather = once_a_step(Opcode::collective, "all_gather weights." + piece.name);

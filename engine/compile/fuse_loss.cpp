@@ -2,6 +2,7 @@
 // gradient is then kept until its backward task, in the prediction's memory if no other instruction reads the
 // prediction. If one does, both would have to be kept, so they are fused only if the backward task follows at once.
 #include <algorithm>
+#include <map>
 #include <optional>
 #include <vector>
 
@@ -23,13 +24,26 @@ bool same_inputs(const VirtualInstruction& a, const VirtualInstruction& b) {
   return true;
 }
 
-/// By buffer, the instructions that name it, ascending: a step may hold tens of thousands, and each micro-batch asks.
-std::vector<std::vector<size_t>> users_of_buffers(const Compiler& c) {
-  std::vector<std::vector<size_t>> users(c.buffers.size());
+std::vector<size_t> losses_of(const Compiler& c) {
+  std::vector<size_t> losses;
+  for (size_t i = 0; i < c.code.size(); ++i)
+    if (loss_kernel(c.code[i]) != nullptr) losses.push_back(i);
+  return losses;
+}
+
+/// By predictions of these losses, the instructions that name them, ascending: a step may hold tens of thousands, and
+/// each micro-batch asks.
+std::map<BufferId, std::vector<size_t>> users_of_predictions(const Compiler& c, const std::vector<size_t>& losses) {
+  std::map<BufferId, std::vector<size_t>> users;
+  std::vector<bool> is_prediction(c.buffers.size(), false);
+  for (size_t i : losses) is_prediction[static_cast<size_t>(c.code[i].inputs[0])] = true;
   for (size_t i = 0; i < c.code.size(); ++i)
     for (const std::vector<BufferId>* buffers : {&c.code[i].inputs, &c.code[i].outputs})
-      for (const BufferId buffer : *buffers)
-        if (users[buffer].empty() || users[buffer].back() != i) users[buffer].push_back(i);
+      for (const BufferId buffer : *buffers) {
+        if (!is_prediction[static_cast<size_t>(buffer)]) continue;
+        std::vector<size_t>& of_buffer = users[buffer];
+        if (of_buffer.empty() || of_buffer.back() != i) of_buffer.push_back(i);
+      }
   return users;
 }
 
@@ -62,12 +76,13 @@ bool costs_nothing(const Compiler& c, size_t loss, size_t grad, const std::vecto
 }  // namespace
 
 void fuse_loss(Compiler& c) {
-  const std::vector<std::vector<size_t>> users = users_of_buffers(c);
+  const std::vector<size_t> losses = losses_of(c);
+  if (losses.empty()) return;
+  const std::map<BufferId, std::vector<size_t>> users = users_of_predictions(c, losses);
   std::vector<bool> removed(c.code.size(), false);
-  for (size_t i = 0; i < c.code.size(); ++i) {
+  for (size_t i : losses) {
     const KernelDef* kernel = loss_kernel(c.code[i]);
-    if (kernel == nullptr) continue;
-    const std::vector<size_t>& of_prediction = users[c.code[i].inputs[0]];
+    const std::vector<size_t>& of_prediction = users.at(c.code[i].inputs[0]);
     const std::optional<size_t> grad = gradient_of(c, *kernel, i, of_prediction);
     if (!grad || !costs_nothing(c, i, *grad, of_prediction)) continue;
     VirtualInstruction& loss = c.code[i];

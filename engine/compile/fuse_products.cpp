@@ -76,9 +76,9 @@ bool takes(const KernelDef& kernel, const EpilogueRole& role) {
 /// The product's epilogue extended by the next op; empty if there is no such form.
 std::optional<Epilogue> with_step(const VirtualInstruction& product, const VirtualInstruction& after, bool read_again) {
   const EpilogueRole role = epilogue_role(after);
+  if (!is_step_of_products(role.step) || !takes(*kernel_of(product.code), role)) return std::nullopt;
   Epilogue e = epilogue_of(product.code.attrs);
   if (e.activation != Activation::none || e.slope != Activation::none) return std::nullopt;
-  if (!is_step_of_products(role.step) || !takes(*kernel_of(product.code), role)) return std::nullopt;
   if (role.step == EpilogueStep::activation) {
     if (read_again && role.activation == Activation::relu) return std::nullopt;  // relu's backward reads relu's output
     e.activation = role.activation;

@@ -48,8 +48,9 @@ class ReluGradFusion {
 
   void run() {
     for (size_t i = 0; i < c_.code.size(); ++i) {
+      if (!takes_relu(c_.code[i])) continue;
       const Epilogue epilogue = epilogue_of(c_.code[i].code.attrs);
-      if (!takes_relu(c_.code[i]) || epilogue.activation != Activation::relu || epilogue.residual) continue;
+      if (epilogue.activation != Activation::relu || epilogue.residual) continue;
       for (const size_t reader : users_.readers[c_.code[i].outputs[0]])
         if (is_relu_grad_of(reader, i) && can_fuse(i, reader)) fuse(i, reader);
     }

@@ -8,9 +8,8 @@ namespace trainctl {
 namespace {
 
 /// The same bytes under another shape: no instruction.
-View reshaped(const View& from, const Operand& as) {
-  View view = from;
-  check(as.bytes() == from.operand.bytes(), "a reshape keeps this rank's elements: " + as.tensor);
+View reshaped(View view, const Operand& as) {
+  check(as.bytes() == view.operand.bytes(), "a reshape keeps this rank's elements: " + as.tensor);
   view.operand.shape = as.shape;
   view.operand.global_shape = as.global_shape;
   view.operand.global_offset = as.global_offset;
@@ -62,12 +61,13 @@ class NodeLowering {
   void lower() {
     check(!l_.recomputing || op_.kernel.updates_input == 0, "running statistics are updated once: " + node_.name);
     std::vector<View> inputs;
+    inputs.reserve(node_.inputs.size());
     for (size_t i = 0; i < node_.inputs.size(); ++i) {
       inputs.push_back(bring(l_, node_.inputs[i], l_.node_inputs[id_][i], input_format(i)));
     }
     if (op_.is_view) {
       const Operand as = l_.c.operand(node_.outputs[0], l_.layout(l_.node_outputs[id_][0]));
-      keep(0, reshaped(inputs[0], as));
+      keep(0, reshaped(std::move(inputs[0]), as));
       direct_.assign(1, false);
     } else {
       run(std::move(inputs));
@@ -90,16 +90,16 @@ class NodeLowering {
       inputs.push_back(gathered_statistics(l_, id_, inputs));
       kernel = op_.inner_sum->apply;
     }
-    const std::vector<View> outputs = places();
+    std::vector<View> outputs = places();
     const bool is_reported = !node_.outputs.empty() && l_.c.graph.reported_place(node_.outputs[0]) >= 0;
     const bool idle = is_reported && only_summed(l_, node_.outputs[0]) && !counts_loss(l_);
     if (op_.collective) {
       lower_layer_collective(l_, node_, inputs[0], outputs[0]);
     } else if (!idle) {
-      l_.emit_kernel(node_.name, *kernel, attrs(), inputs, outputs);
+      l_.emit_kernel(node_.name, *kernel, attrs(), std::move(inputs), outputs);
     }
     for (size_t o = 0; o < outputs.size(); ++o) {
-      if (!direct_[o]) keep(o, outputs[o]);
+      if (!direct_[o]) keep(o, std::move(outputs[o]));
     }
     if (is_reported && counts_loss(l_)) add_to_step(l_, node_.outputs[0], op_);
   }
@@ -127,8 +127,8 @@ class NodeLowering {
     return outputs;
   }
 
-  void keep(size_t output, const View& view) {
-    l_.have(node_.outputs[output]).push_back({l_.node_outputs[id_][output], view});
+  void keep(size_t output, View view) {
+    l_.have(node_.outputs[output]).push_back({l_.node_outputs[id_][output], std::move(view)});
   }
 
   Lowering& l_;

@@ -77,23 +77,23 @@ bool Lowering::is_recomputed(TensorId tensor) const {
          trainctl::is_recomputed(c.graph, c.plan, tensor);
 }
 
-void Lowering::emit(Instruction instruction, const std::vector<View>& inputs, const std::vector<View>& outputs) {
+void Lowering::emit(Instruction instruction, std::vector<View> inputs, std::vector<View> outputs) {
   instruction.phase = recomputing || task.kind == TaskKind::forward ? Phase::forward : Phase::backward;
   instruction.weight_gradients = task.kind == TaskKind::weight_gradients;
   instruction.micro_batch = task.micro_batch;
   instruction.chunk = task.chunk;
   instruction.recompute = recomputing;
-  c.emit(std::move(instruction), inputs, outputs);
+  c.emit(std::move(instruction), std::move(inputs), std::move(outputs));
 }
 
-void Lowering::emit_kernel(std::string name, const KernelDef& kernel, Attrs attrs, const std::vector<View>& inputs,
-                           const std::vector<View>& outputs, Purpose purpose) {
+void Lowering::emit_kernel(std::string name, const KernelDef& kernel, Attrs attrs, std::vector<View> inputs,
+                           std::vector<View> outputs, Purpose purpose) {
   Instruction i;
   i.name = std::move(name);
   i.op = kernel.name;
   i.attrs = std::move(attrs);
   i.purpose = purpose;
-  emit(std::move(i), inputs, outputs);
+  emit(std::move(i), std::move(inputs), std::move(outputs));
 }
 
 void Lowering::emit_collective(std::string name, Collective kind, int group, const View& input, const View& output,

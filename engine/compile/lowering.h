@@ -116,9 +116,9 @@ struct Lowering {
   bool is_recomputed(TensorId tensor) const;
 
   /// Fills in the fields that all instructions of a task share.
-  void emit(Instruction instruction, const std::vector<View>& inputs, const std::vector<View>& outputs);
-  void emit_kernel(std::string name, const KernelDef& kernel, Attrs attrs, const std::vector<View>& inputs,
-                   const std::vector<View>& outputs, Purpose purpose = Purpose::none);
+  void emit(Instruction instruction, std::vector<View> inputs, std::vector<View> outputs);
+  void emit_kernel(std::string name, const KernelDef& kernel, Attrs attrs, std::vector<View> inputs,
+                   std::vector<View> outputs, Purpose purpose = Purpose::none);
   void emit_collective(std::string name, Collective kind, int group, const View& input, const View& output,
                        Purpose purpose);
   /// By default in the format in which its node makes it.

@@ -80,12 +80,19 @@ Placement by_first_use(const Compiler& c, const std::vector<Lifetime>& lives, co
   return p;
 }
 
-/// The lowest gap between the buffers, sorted by offset, that are alive at the same time.
-int64_t lowest_gap(const std::vector<std::pair<int64_t, int64_t>>& taken, int64_t bytes) {
+/// A buffer that has its place.
+struct PlacedBuffer {
+  int64_t begin = 0, end = 0;
+  Lifetime life;
+};
+
+/// The lowest gap between those, sorted by offset, that are alive at the same time.
+int64_t lowest_gap(const std::vector<PlacedBuffer>& placed, const Lifetime& life, int64_t bytes) {
   int64_t at = 0;
-  for (const auto& [begin, end] : taken) {
-    if (begin - at >= bytes) break;
-    at = std::max(at, end);
+  for (const PlacedBuffer& other : placed) {
+    if (!other.life.overlaps(life)) continue;
+    if (other.begin - at >= bytes) break;
+    at = std::max(at, other.end);
   }
   return at;
 }
@@ -95,20 +102,14 @@ Placement by_size(const Compiler& c, const std::vector<Lifetime>& lives, const s
   std::vector<BufferId> order = buffers;
   std::stable_sort(order.begin(), order.end(),
                    [&](BufferId a, BufferId b) { return c.buffers[a].bytes > c.buffers[b].bytes; });
-  std::vector<BufferId> placed;  // by offset
-  std::vector<std::pair<int64_t, int64_t>> taken;
+  std::vector<PlacedBuffer> placed;  // by offset
   for (BufferId buffer : order) {
-    taken.clear();
-    for (BufferId other : placed) {
-      if (!lives[other].overlaps(lives[buffer])) continue;
-      taken.emplace_back(p.offsets[other], p.offsets[other] + aligned(c.buffers[other].bytes));
-    }
-    const int64_t bytes = aligned(c.buffers[buffer].bytes);
-    p.offsets[buffer] = lowest_gap(taken, bytes);
-    p.bytes = std::max(p.bytes, p.offsets[buffer] + bytes);
-    const auto above = std::upper_bound(placed.begin(), placed.end(), buffer,
-                                        [&](BufferId a, BufferId b) { return p.offsets[a] < p.offsets[b]; });
-    placed.insert(above, buffer);
+    const int64_t bytes = aligned(c.buffers[buffer].bytes), begin = lowest_gap(placed, lives[buffer], bytes);
+    p.offsets[buffer] = begin;
+    p.bytes = std::max(p.bytes, begin + bytes);
+    const auto above = std::upper_bound(placed.begin(), placed.end(), begin,
+                                        [](int64_t offset, const PlacedBuffer& other) { return offset < other.begin; });
+    placed.insert(above, {begin, begin + bytes, lives[buffer]});
   }
   return p;
 }

@@ -26,6 +26,23 @@ bool communicates(const Instruction& i) {
 
 namespace {
 
+void append(Json::object_t&) {}
+template <class Value, class... Rest>
+void append(Json::object_t& to, const char* name, Value&& value, Rest&&... rest) {
+  to.emplace_back(name, std::forward<Value>(value));
+  append(to, std::forward<Rest>(rest)...);
+}
+
+/// An object of names, each followed by its value. A list of pairs would be made as an array of arrays first, which
+/// takes long for what there are many of.
+template <class... Each>
+Json object(Each&&... each) {
+  Json::object_t fields;
+  fields.reserve(sizeof...(each) / 2 + 1);
+  append(fields, std::forward<Each>(each)...);
+  return fields;
+}
+
 std::string kind_of(const Instruction& i) {
   return std::string(i.opcode == Opcode::collective ? to_string(i.collective) : to_string(i.opcode));
 }
@@ -39,10 +56,8 @@ Ints cuts(const Layout& layout, const Mesh& mesh) {
 /// The cuts alone: not the axes that it still must be summed over.
 Json tensor_json(const Graph& graph, const Plan& plan, TensorId id, Layout layout) {
   layout.partial.clear();
-  return {{"tensor", graph.tensors[id].name},
-          {"shape", graph.tensors[id].shape},
-          {"cuts", cuts(layout, plan.mesh)},
-          {"layout", to_string(layout, plan.mesh)}};
+  return object("tensor", graph.tensors[id].name, "shape", graph.tensors[id].shape, "cuts", cuts(layout, plan.mesh),
+                "layout", to_string(layout, plan.mesh));
 }
 
 Json layer_json(const Graph& graph, const Plan& plan, size_t index) {
@@ -58,23 +73,13 @@ Json layer_json(const Graph& graph, const Plan& plan, size_t index) {
   for (size_t i = 0; i < made.size(); ++i) outputs.push_back(tensor_json(graph, plan, layer.outputs[i], made[i]));
   for (size_t f = 0; f < layer.factors.size(); ++f) {
     const Axes axes = chosen.factor_axes.empty() ? Axes{} : chosen.factor_axes[f];
-    factors.push_back({{"name", layer.factors[f].name},
-                       {"size", layer.factors[f].size},
-                       {"cuts", plan.mesh.ways(axes)},
-                       {"axes", axes}});
+    factors.push_back(object("name", layer.factors[f].name, "size", layer.factors[f].size, "cuts", plan.mesh.ways(axes),
+                             "axes", axes));
   }
-  return {{"name", layer.name},
-          {"type", layer.type},
-          {"stage", chosen.virtual_stage % plan.num_stages},
-          {"chunk", chosen.virtual_stage / plan.num_stages},
-          {"strategy", strategy},
-          {"inputs", inputs},
-          {"outputs", outputs},
-          {"factors", factors},
-          {"choice", to_string(chosen.choice)},
-          {"reason", chosen.reason},
-          {"would_be", chosen.would_be},
-          {"recompute", chosen.recompute}};
+  return object("name", layer.name, "type", layer.type, "stage", chosen.virtual_stage % plan.num_stages, "chunk",
+                chosen.virtual_stage / plan.num_stages, "strategy", std::move(strategy), "inputs", std::move(inputs),
+                "outputs", std::move(outputs), "factors", std::move(factors), "choice", to_string(chosen.choice),
+                "reason", chosen.reason, "would_be", chosen.would_be, "recompute", chosen.recompute);
 }
 
 /// Those whose weight some program rounds to 8 bits get "fp8"; returns their number.
@@ -175,12 +180,8 @@ Json redistributions_json(const RankClasses& classes, GroupTable& table) {
     const auto [ids, is_new] = known.try_emplace(groups[key], Json::array());
     for (const auto& [group, having] : groups[key])
       if (is_new) ids->second.push_back(table.id(group, having));
-    rows.push_back({{"stage", stage},
-                    {"name", name},
-                    {"kind", kind},
-                    {"phase", phase},
-                    {"bytes", bytes},
-                    {"groups", ids->second}});
+    rows.push_back(
+        object("stage", stage, "name", name, "kind", kind, "phase", phase, "bytes", bytes, "groups", ids->second));
   }
   return rows;
 }
@@ -263,12 +264,8 @@ Json memory_course_json(const std::vector<LiveBytes>& live) {
 
 /// The fields of a collective, send or recv that do not depend on its ranks.
 Json call_json(const Instruction& i) {
-  return {{"kind", kind_of(i)},
-          {"name", i.name},
-          {"purpose", to_string(i.purpose)},
-          {"phase", i.phase == Phase::forward ? "forward" : "backward"},
-          {"micro_batch", i.micro_batch},
-          {"bytes", i.bytes()}};
+  return object("kind", kind_of(i), "name", i.name, "purpose", to_string(i.purpose), "phase",
+                i.phase == Phase::forward ? "forward" : "backward", "micro_batch", i.micro_batch, "bytes", i.bytes());
 }
 
 /// A class's collectives, sends and recvs in order.
@@ -418,7 +415,8 @@ Json plan_report(const JobSpec& spec, const Graph& graph, const Plan& plan, cons
                  {"bubble", times.bubble()},
                  {"groups", table.rows()},
                  {"redistributions", std::move(redistributions)},
-                 {"communication", communication_totals(plan.is_asynchronous() ? one_of_each(classes) : classes)},
+                 {"communication",
+                  plan.is_asynchronous() ? communication_totals(one_of_each(classes)) : communication_totals(classes)},
                  {"rank_classes", std::move(of_classes)},
                  {"calls", std::move(calls)},
                  {"notes", plan.notes}};

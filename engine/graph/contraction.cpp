@@ -26,6 +26,12 @@ std::vector<int> contracted_factors(const Rule& rule, int output) {
   return contracted;
 }
 
+bool is_contracted(const Rule& rule, int output, int factor) {
+  const bool is_read =
+      std::any_of(rule.inputs.begin(), rule.inputs.end(), [&](const TensorRule& input) { return has(input, factor); });
+  return is_read && !has(rule.outputs[output], factor) && !has(rule.inner, factor);
+}
+
 bool contracts(const Rule& rule) {
   for (int o = 0; o < static_cast<int>(rule.outputs.size()); ++o)
     if (!contracted_factors(rule, o).empty()) return true;

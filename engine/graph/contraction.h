@@ -11,6 +11,9 @@ namespace trainctl {
 /// output a partial sum.
 std::vector<int> contracted_factors(const Rule& rule, int output);
 
+/// True if `factor` is one of them.
+bool is_contracted(const Rule& rule, int output, int factor);
+
 /// Some output sums over an index.
 bool contracts(const Rule& rule);
 

@@ -1,8 +1,10 @@
 // All families in all_ops.def, and lookup of their definitions by name.
 #include <fmt/format.h>
 
+#include <bit>
+#include <cstdint>
+#include <cstring>
 #include <map>
-#include <unordered_map>
 
 #include "engine/base/error.h"
 #include "engine/ops/op_family.h"
@@ -21,22 +23,52 @@ const OpFamily* const kFamilies[] = {
 #include "engine/ops/all_ops.def"
 };
 
+/// Definitions by name. They are looked up by the hundred thousand while a job is planned, so an entry is at the first
+/// free place from that of its hash.
 template <class T>
-using ByName = std::unordered_map<std::string_view, const T*>;
+class ByName {
+ public:
+  ByName(const std::vector<const T*>& all, const char* what) : entries_(std::bit_ceil(4 * all.size() + 1)) {
+    for (const T* each : all) {
+      Entry& entry = entries_[place_of(each->name)];
+      check(entry.definition == nullptr, fmt::format("two {}s have the same name", what));
+      entry = {each->name, each};
+    }
+  }
 
-template <class T>
-ByName<T> by_name(const std::vector<const T*>& all, const char* what) {
-  ByName<T> names;
-  for (const T* each : all)
-    check(names.emplace(each->name, each).second, fmt::format("two {}s have the same name", what));
-  return names;
-}
+  /// Null: there is none.
+  const T* find(std::string_view name) const { return entries_[place_of(name)].definition; }
 
-template <class T>
-const T* find(const ByName<T>& names, std::string_view name) {
-  const auto it = names.find(name);
-  return it == names.end() ? nullptr : it->second;
-}
+ private:
+  struct Entry {
+    std::string_view name;
+    const T* definition = nullptr;
+  };
+
+  /// Of the name, or that of a free entry.
+  size_t place_of(std::string_view name) const {
+    size_t place = hash(name);
+    for (;; ++place) {
+      const Entry& entry = entries_[place & (entries_.size() - 1)];
+      if (entry.definition == nullptr || entry.name == name) return place & (entries_.size() - 1);
+    }
+  }
+
+  /// From the length, the first and the last letters.
+  static size_t hash(std::string_view name) {
+    uint32_t first = 0, last = 0;
+    if (name.size() >= sizeof first) {
+      std::memcpy(&first, name.data(), sizeof first);
+      std::memcpy(&last, name.data() + name.size() - sizeof last, sizeof last);
+    } else {
+      for (char letter : name) first = first << 8 | static_cast<unsigned char>(letter);
+    }
+    constexpr uint64_t kOdd = 0x9e3779b97f4a7c15;  // 2^64 over the golden ratio
+    return static_cast<size_t>(((uint64_t{first} << 32 | last) + name.size()) * kOdd >> 40);
+  }
+
+  std::vector<Entry> entries_;  ///< a power of two of them
+};
 
 const std::vector<const OpDef*>& ops() {
   static const std::vector<const OpDef*> all = [] {
@@ -80,8 +112,8 @@ const OpFamily& family_of(const KernelDef& kernel) {
 std::span<const OpDef* const> all_ops() { return ops(); }
 
 const OpDef* find_op(std::string_view name) {
-  static const ByName<OpDef> names = by_name(ops(), "op");
-  return find(names, name);
+  static const ByName<OpDef> names(ops(), "op");
+  return names.find(name);
 }
 
 const OpDef& get_op(std::string_view name) {
@@ -93,8 +125,8 @@ const OpDef& get_op(std::string_view name) {
 std::span<const KernelDef* const> all_kernels() { return kernels(); }
 
 const KernelDef* find_kernel(std::string_view name) {
-  static const ByName<KernelDef> names = by_name(kernels(), "kernel");
-  return find(names, name);
+  static const ByName<KernelDef> names(kernels(), "kernel");
+  return names.find(name);
 }
 
 const KernelDef& get_kernel(std::string_view name) {

@@ -39,14 +39,18 @@ Activation gelu_of(const Attrs& attrs) {
 }
 
 Epilogue epilogue_of(const Attrs& attrs) {
-  return {.bias = attrs.flag("bias"),
-          .residual = attrs.flag("residual"),
-          .activation = activation_named(attrs, "activation"),
-          .keep_input = attrs.flag("keep_input"),
-          .slope = activation_named(attrs, "activation_grad"),
-          .bias_grad = attrs.flag("bias_grad"),
-          .parameter_grads = attrs.flag("parameter_grads"),
-          .descend = attrs.flag("descend")};
+  Epilogue epilogue;
+  for (const auto& [name, value] : attrs) {  // few, so this takes less than to look for each
+    if (name == "bias") epilogue.bias = attrs.flag(name);
+    if (name == "residual") epilogue.residual = attrs.flag(name);
+    if (name == "activation") epilogue.activation = activation_named(attrs, "activation");
+    if (name == "keep_input") epilogue.keep_input = attrs.flag(name);
+    if (name == "activation_grad") epilogue.slope = activation_named(attrs, "activation_grad");
+    if (name == "bias_grad") epilogue.bias_grad = attrs.flag(name);
+    if (name == "parameter_grads") epilogue.parameter_grads = attrs.flag(name);
+    if (name == "descend") epilogue.descend = attrs.flag(name);
+  }
+  return epilogue;
 }
 
 void set_epilogue(Attrs& attrs, const Epilogue& epilogue) {

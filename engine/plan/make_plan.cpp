@@ -118,7 +118,7 @@ void choose_axes(const Graph& graph, const std::vector<LayerFacts>& facts,
     if (!strategies[l]) continue;
     const StrategySpec& strategy = *strategies[l]->spec;
     plan.layers[l].choice = Choice::user;
-    plan.layers[l].reason = strategy_reason(strategy, spec.position(strategy.path));
+    if (memo.explains) plan.layers[l].reason = strategy_reason(strategy, spec.position(strategy.path));
   }
   if (plan.mode == ParallelMode::semi_auto_parallel && plan.mesh.size() > 1) {
     propagate(graph, strategies, cost, memo, plan);

@@ -28,15 +28,13 @@ bool takes_less(const Part& a, const Part& b) { return num_elements(a.shape) < n
 /// The largest part of any operand of the node on any rank.
 Part largest_part(const Graph& graph, const Plan& plan, const Node& node) {
   Part largest;
-  const auto look_at = [&](TensorId tensor, const Layout& layout) {
+  const auto look_at = [&](TensorId tensor, auto layout_of, size_t i) {
     if (num_elements(graph.tensors[tensor].shape) <= kMaxPartElements) return;
-    Part part{tensor, part_shape(graph, plan, tensor, layout)};
+    Part part{tensor, part_shape(graph, plan, tensor, layout_of(graph, plan, node, static_cast<int>(i)))};
     if (largest.tensor < 0 || takes_less(largest, part)) largest = std::move(part);
   };
-  for (size_t i = 0; i < node.inputs.size(); ++i)
-    look_at(node.inputs[i], input_layout(graph, plan, node, static_cast<int>(i)));
-  for (size_t o = 0; o < node.outputs.size(); ++o)
-    look_at(node.outputs[o], output_layout(graph, plan, node, static_cast<int>(o)));
+  for (size_t i = 0; i < node.inputs.size(); ++i) look_at(node.inputs[i], input_layout, i);
+  for (size_t o = 0; o < node.outputs.size(); ++o) look_at(node.outputs[o], output_layout, o);
   return largest;
 }
 

@@ -43,7 +43,9 @@ Layout rule_layout(const TensorRule& rule, const std::vector<Factor>& factors, c
 
 Axes partial_axes(const Rule& rule, int output, const std::vector<Axes>& factor_axes) {
   Axes axes;
-  for (int f : contracted_factors(rule, output)) axes.insert(axes.end(), factor_axes[f].begin(), factor_axes[f].end());
+  for (int f = 0; f < static_cast<int>(factor_axes.size()); ++f)
+    if (!factor_axes[f].empty() && is_contracted(rule, output, f))
+      axes.insert(axes.end(), factor_axes[f].begin(), factor_axes[f].end());
   std::sort(axes.begin(), axes.end());
   return axes;
 }

@@ -11,6 +11,7 @@
 #include "engine/plan/links.h"
 #include "engine/plan/plan.h"
 #include "engine/plan/sharding_facts.h"
+#include "engine/plan/surroundings.h"
 #include "engine/plan/traffic.h"
 #include "engine/plan/units.h"
 
@@ -26,14 +27,17 @@ struct GraphFacts {
   const Links links;
 };
 
-/// The traffic of a graph on a mesh, with the moves that it has priced. Refers to the units.
+/// The traffic of a graph on a mesh, with the moves that it has priced. Refers to the facts.
 struct MeshTraffic {
-  MeshTraffic(const Graph& graph, const Units& units, const Mesh& on, const CostModel& cost, int micro_batches)
-      : mesh(on), traffic(graph, units, mesh, cost, micro_batches) {}
+  MeshTraffic(const Graph& graph, const GraphFacts& facts, const Mesh& on, const CostModel& cost, int micro_batches)
+      : mesh(on),
+        traffic(graph, facts.units, mesh, cost, micro_batches),
+        kinds(unit_kinds(graph, facts.layers, facts.units, facts.links, traffic)) {}
   MeshTraffic(const MeshTraffic&) = delete;
 
   const Mesh mesh;
   Traffic traffic;
+  const std::vector<int> kinds;  ///< unit_kinds
 };
 
 /// Of plans of one graph, with one number of micro-batches, on one machine.

@@ -27,11 +27,10 @@ constexpr size_t kMaxAssignments = 24;
 
 class Propagation {
  public:
-  Propagation(UnitAxes& chosen, Traffic& traffic)
+  Propagation(UnitAxes& chosen, MeshTraffic& on_mesh)
       : chosen_(chosen),
-        traffic_(traffic),
-        surroundings_(
-            find_surroundings(chosen.graph, chosen.all_facts, chosen.units, chosen.links, chosen.strategies, traffic_)),
+        traffic_(on_mesh.traffic),
+        surroundings_(find_surroundings(on_mesh.kinds, chosen.units, chosen.links, chosen.strategies, traffic_)),
         numbers_(chosen.axes.size()),
         changed_at_(chosen.axes.size()),
         settled_at_(chosen.axes.size()) {}
@@ -66,8 +65,7 @@ class Propagation {
     }
     for (int u = 0; u < chosen_.num_units(); ++u) {
       const auto& strategy = chosen_.strategies[chosen_.units.all[u].layer];
-      if (strategy && !chosen_.units.all[u].finishes())
-        take(u, assignments(chosen_.mesh, strategy->factor_ways, 1).front());
+      if (strategy && !chosen_.units.all[u].finishes()) take(u, first_assignment(strategy->factor_ways));
       if (!strategy && start == Start::data_parallel) take(u, chosen_.data_parallel(u));
     }
     for (int u = 0; u < chosen_.num_units() && start == Start::following; ++u) {
@@ -76,6 +74,12 @@ class Propagation {
     if (std::find(begins_.begin(), begins_.end(), chosen_.axes) != begins_.end()) return false;
     begins_.push_back(chosen_.axes);
     return true;
+  }
+
+  const FactorAxes& first_assignment(const std::vector<int64_t>& ways) {
+    const auto [known, fresh] = first_assignments_.try_emplace(ways);
+    if (fresh) known->second = assignments(chosen_.mesh, ways, 1).front();
+    return known->second;
   }
 
   void descend() {
@@ -228,7 +232,8 @@ class Propagation {
   Traffic& traffic_;
   const std::vector<Surroundings> surroundings_;
   std::vector<std::vector<FactorAxes>> begins_;
-  std::vector<int> numbers_;  // by unit: equal axes, equal numbers
+  std::map<std::vector<int64_t>, FactorAxes> first_assignments_;  // by ways to cut each factor
+  std::vector<int> numbers_;                                      // by unit: equal axes, equal numbers
   std::map<FactorAxes, int> number_of_;
   std::vector<FactorAxes> lists_;  // by number
   int64_t clock_ = 0;
@@ -256,8 +261,8 @@ void propagate(const Graph& graph, const std::vector<std::optional<LayerStrategy
   std::vector<FactorAxes>& known = memo.axes[key_of(strategies, plan)];
   if (known.empty()) {
     std::unique_ptr<MeshTraffic>& on_mesh = memo.traffic[plan.mesh.size()];
-    if (!on_mesh) on_mesh = std::make_unique<MeshTraffic>(graph, chosen.units, plan.mesh, cost, plan.micro_batches);
-    Propagation(chosen, on_mesh->traffic).choose();
+    if (!on_mesh) on_mesh = std::make_unique<MeshTraffic>(graph, *memo.facts, plan.mesh, cost, plan.micro_batches);
+    Propagation(chosen, *on_mesh).choose();
     known = chosen.axes;
   } else {
     chosen.axes = known;

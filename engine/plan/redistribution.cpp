@@ -47,15 +47,13 @@ Collective collective_of(StepKind kind) {
   return Collective::all_reduce;
 }
 
-/// Bytes of the step's larger side on a rank.
-int64_t step_bytes(const Mesh& mesh, const Shape& shape, DType dtype, const RedistributionStep& step) {
-  const int64_t before = local_bytes(mesh, shape, dtype, step.before);
+/// Bytes of the step's larger side on a rank, which has `before` before it.
+int64_t step_bytes(const Mesh& mesh, int64_t before, const RedistributionStep& step) {
   return step.kind == StepKind::all_gather ? before * mesh.ways(step.axes) : before;
 }
 
-double step_seconds(const Mesh& mesh, const Shape& shape, DType dtype, const RedistributionStep& step,
-                    const CostModel& cost) {
-  const int64_t bytes = step_bytes(mesh, shape, dtype, step);
+double step_seconds(const Mesh& mesh, int64_t before, const RedistributionStep& step, const CostModel& cost) {
+  const int64_t bytes = step_bytes(mesh, before, step);
   if (step.kind == StepKind::slice) return cost.copy_seconds(bytes / mesh.ways(step.axes));
   return cost.collective_seconds(collective_of(step.kind), bytes, mesh, step.axes);
 }
@@ -64,6 +62,7 @@ class Moves {
  public:
   Moves(const Layout& now, const Layout& target, const AxisRuns& runs) : now_(now), target_(target), runs_(runs) {}
 
+  /// Their RedistributionStep::before, which is `now`, is left out.
   std::vector<RedistributionStep> all() {
     for (int d = 0; d < static_cast<int>(now_.dims.size()); ++d) {
       cut_further(d);
@@ -139,7 +138,7 @@ class Moves {
   }
 
   RedistributionStep& add(StepKind kind, int dim, int to_dim, const Axes& axes) {
-    return steps_.emplace_back(RedistributionStep{kind, dim, to_dim, axes, now_, now_});
+    return steps_.emplace_back(RedistributionStep{kind, dim, to_dim, axes, {}, now_});
   }
 
   const Layout& now_;
@@ -179,6 +178,7 @@ std::vector<RedistributionStep> direct_way(const Layout& from, const Layout& to,
       return priority(a) != priority(b) ? priority(a) < priority(b) : a.axes.size() > b.axes.size();
     });
     check(best != moves.end(), "any layout reaches any other by all_gather and slice");
+    best->before = std::move(now);
     steps.push_back(std::move(*best));
   }
   return steps;
@@ -224,12 +224,14 @@ std::vector<RedistributionStep> plan_redistribution(const Mesh& mesh, const Shap
     visit.settled = true;
     if (*layout == to) return path_to(visits, from, to);
     if (visits.size() > kMostLayouts) return direct_way(from, to, runs);
+    const int64_t bytes = local_bytes(mesh, shape, dtype, *layout);
     for (RedistributionStep& step : Moves(*layout, to, runs).all()) {
-      const double total = seconds + step_seconds(mesh, shape, dtype, step, cost);
+      const double total = seconds + step_seconds(mesh, bytes, step, cost);
       const auto [next, fresh] = visits.try_emplace(step.after);
       if (!fresh && next->second.seconds <= total) continue;
       next->second.seconds = total;
       next->second.arrival = std::move(step);
+      next->second.arrival.before = *layout;
       open.emplace(total, &next->first);
     }
   }
@@ -240,7 +242,8 @@ std::vector<RedistributionStep> plan_redistribution(const Mesh& mesh, const Shap
 double redistribution_seconds(const Mesh& mesh, const Shape& shape, DType dtype,
                               const std::vector<RedistributionStep>& steps, const CostModel& cost) {
   double seconds = 0;
-  for (const RedistributionStep& step : steps) seconds += step_seconds(mesh, shape, dtype, step, cost);
+  for (const RedistributionStep& step : steps)
+    seconds += step_seconds(mesh, local_bytes(mesh, shape, dtype, step.before), step, cost);
   return seconds;
 }
 
@@ -249,8 +252,9 @@ double redistribution_bytes(const Mesh& mesh, const Shape& shape, DType dtype,
   double bytes = 0;
   for (const RedistributionStep& step : steps)
     if (step.kind != StepKind::slice)
-      bytes += static_cast<double>(
-          wire_bytes(collective_of(step.kind), step_bytes(mesh, shape, dtype, step), mesh.ways(step.axes)));
+      bytes += static_cast<double>(wire_bytes(collective_of(step.kind),
+                                              step_bytes(mesh, local_bytes(mesh, shape, dtype, step.before), step),
+                                              mesh.ways(step.axes)));
   return bytes;
 }
 

@@ -43,14 +43,9 @@ void put(std::string& out, const Link& link, int unit) {
 
 }  // namespace
 
-std::vector<Surroundings> find_surroundings(const Graph& graph, const std::vector<LayerFacts>& facts,
-                                            const Units& units, const Links& links,
-                                            const std::vector<std::optional<LayerStrategy>>& strategies,
-                                            const Traffic& traffic) {
-  const auto has_strategy = [&](int u) {
-    return strategies[static_cast<size_t>(units.all[u].layer)] && !units.all[u].finishes();
-  };
-  Kinds unit_kinds, group_kinds;
+std::vector<int> unit_kinds(const Graph& graph, const std::vector<LayerFacts>& facts, const Units& units,
+                            const Links& links, const Traffic& traffic) {
+  Kinds kinds;
   std::vector<int> kind_of_unit;
   for (int u = 0; u < static_cast<int>(units.all.size()); ++u) {
     const LayerId l = units.all[u].layer;
@@ -63,12 +58,28 @@ std::vector<Surroundings> find_surroundings(const Graph& graph, const std::vecto
     put_number(text, facts[l].batch_factor);
     put_number(text, units.all[u].finishes());
     put_number(text, links.passes_through[u] + 2 * links.only_follows[u]);
-    if (has_strategy(u)) put_numbers(text, strategies[l]->factor_ways);
     for (const Link& link : links.in[u]) put(text, link, u);
     put_number(text, -1);
     for (const Link& link : links.out[u]) put(text, link, u);
     traffic.describe(u, text);
-    kind_of_unit.push_back(unit_kinds.of(text));
+    kind_of_unit.push_back(kinds.of(text));
+  }
+  return kind_of_unit;
+}
+
+std::vector<Surroundings> find_surroundings(const std::vector<int>& kinds, const Units& units, const Links& links,
+                                            const std::vector<std::optional<LayerStrategy>>& strategies,
+                                            const Traffic& traffic) {
+  const auto has_strategy = [&](int u) {
+    return strategies[static_cast<size_t>(units.all[u].layer)] && !units.all[u].finishes();
+  };
+  Kinds kinds_with_strategies, group_kinds;
+  std::vector<int> kind_of_unit;
+  for (int u = 0; u < static_cast<int>(units.all.size()); ++u) {
+    std::string text;
+    put_number(text, kinds[static_cast<size_t>(u)]);
+    if (has_strategy(u)) put_numbers(text, strategies[static_cast<size_t>(units.all[u].layer)]->factor_ways);
+    kind_of_unit.push_back(kinds_with_strategies.of(text));
   }
   std::vector<Surroundings> all;
   for (int u = 0; u < static_cast<int>(units.all.size()); ++u) {

@@ -21,9 +21,12 @@ struct Surroundings {
   int kind = 0;
 };
 
-/// By unit. `strategies`: by layer.
-std::vector<Surroundings> find_surroundings(const Graph& graph, const std::vector<LayerFacts>& facts,
-                                            const Units& units, const Links& links,
+/// By unit: equal numbers of units that are alike and stand among others alike, if no layer has a strategy.
+std::vector<int> unit_kinds(const Graph& graph, const std::vector<LayerFacts>& facts, const Units& units,
+                            const Links& links, const Traffic& traffic);
+
+/// By unit. `kinds`: unit_kinds. `strategies`: by layer.
+std::vector<Surroundings> find_surroundings(const std::vector<int>& kinds, const Units& units, const Links& links,
                                             const std::vector<std::optional<LayerStrategy>>& strategies,
                                             const Traffic& traffic);
 

@@ -160,16 +160,49 @@ void Traffic::describe(const TensorUses& tensor, NumberOf number_of, std::string
   }
 }
 
-std::vector<uint64_t> Traffic::layouts_at(TensorId tensor, int unit) const {
+size_t Traffic::num_uses(TensorId tensor) const {
   const TensorUses& uses = tensors_[static_cast<size_t>(tensor)];
-  std::vector<uint64_t> all, one;
+  return uses.sources.size() + uses.targets.size();
+}
+
+std::vector<Traffic::UseLayout> Traffic::layouts_at(TensorId tensor, int unit) {
+  const TensorUses& uses = tensors_[static_cast<size_t>(tensor)];
+  std::vector<UseLayout> all;
+  size_t at = 0;
   for (const std::vector<Use>* list : {&uses.sources, &uses.targets})
     for (const Use& use : *list) {
+      const size_t place = at++;
       if (use.unit != unit) continue;
-      pack(use, one);
-      all.insert(all.end(), one.begin(), one.end());
+      pack(use, from_);
+      all.push_back({place, layout_number(from_)});
     }
   return all;
+}
+
+size_t Traffic::PackedHash::operator()(const std::vector<uint64_t>& packed) const {
+  constexpr uint64_t kOdd = 0x9e3779b97f4a7c15;  // 2^64 over the golden ratio
+  uint64_t hash = packed.size();
+  for (uint64_t code : packed) hash = (hash ^ code) * kOdd;
+  return static_cast<size_t>(hash >> 24);
+}
+
+int Traffic::layout_number(const std::vector<uint64_t>& packed) {
+  const auto [known, fresh] = layout_numbers_.try_emplace(packed, static_cast<int>(layouts_.size()));
+  if (fresh) layouts_.push_back(&known->first);
+  return known->second;
+}
+
+double Traffic::tensor_seconds(TensorId id, const std::vector<int>& layouts) {
+  const TensorUses& tensor = tensors_[static_cast<size_t>(id)];
+  const auto sources = layouts.begin(), targets = sources + static_cast<std::ptrdiff_t>(tensor.sources.size());
+  double seconds = 0;
+  for (auto from = sources; from != targets; ++from) {
+    if (*from < 0 || std::find(sources, from, *from) != from) continue;
+    for (auto to = targets; to != layouts.end(); ++to)
+      if (*to >= 0 && *to != *from && std::find(targets, to, *to) == to)
+        seconds += move(tensor, tensor.targets[static_cast<size_t>(to - targets)].once_a_step, *from, *to).seconds;
+  }
+  return seconds;
 }
 
 void Traffic::add_tensor(const Graph& graph, TensorId id, const std::vector<NodeId>& consumers) {
@@ -354,13 +387,15 @@ Traffic::Moved Traffic::moved(const TensorUses& tensor) {
     if (!is_set_[source.unit]) continue;
     pack(source, from_);
     if (!is_new(counted_sources_, from_)) continue;
+    int from = -1;
     counted_.clear();
     for (const Use& target : tensor.targets) {
       if (!is_set_[target.unit]) continue;
       pack(target, to_);
       // Two readers of the same layout share the tensor redistributed for the first.
       if (to_ == from_ || !is_new(counted_, to_)) continue;
-      const Moved& one = move(tensor, target);
+      if (from < 0) from = layout_number(from_);
+      const Moved& one = move(tensor, target.once_a_step, from, layout_number(to_));
       all.seconds += one.seconds;
       all.bytes += one.bytes;
     }
@@ -368,20 +403,19 @@ Traffic::Moved Traffic::moved(const TensorUses& tensor) {
   return all;
 }
 
-const Traffic::Moved& Traffic::move(const TensorUses& tensor, const Use& target) {
-  key_.clear();
-  const auto append = [this](uint64_t code) { key_.append(reinterpret_cast<const char*>(&code), sizeof code); };
-  append(tensor.shape_class * 2 + (target.once_a_step ? 1 : 0));
-  for (uint64_t code : from_) append(code);
-  for (uint64_t code : to_) append(code);
-  const auto [known, fresh] = known_.try_emplace(key_);
+const Traffic::Moved& Traffic::move(const TensorUses& tensor, bool once_a_step, int from, int to) {
+  constexpr int kLayoutBits = 24;
+  const uint64_t what = tensor.shape_class * 2 + (once_a_step ? 1 : 0);
+  const uint64_t key = (what << kLayoutBits | static_cast<uint64_t>(from)) << kLayoutBits | static_cast<uint64_t>(to);
+  const auto [known, fresh] = known_.try_emplace(key);
   if (fresh) {
     const auto& [shape, dtype] = shapes_[tensor.shape_class];
-    const CostModel& cost = target.once_a_step ? bucketed_ : cost_;
-    const auto steps = plan_redistribution(mesh_, shape, dtype, unpack(from_), unpack(to_), cost);
+    const CostModel& cost = once_a_step ? bucketed_ : cost_;
+    const auto steps = plan_redistribution(mesh_, shape, dtype, unpack(*layouts_[static_cast<size_t>(from)]),
+                                           unpack(*layouts_[static_cast<size_t>(to)]), cost);
     known->second = {redistribution_seconds(mesh_, shape, dtype, steps, cost),
                      redistribution_bytes(mesh_, shape, dtype, steps)};
-    if (target.once_a_step) {
+    if (once_a_step) {
       known->second.seconds *= once_a_step_weight_;
       known->second.bytes *= once_a_step_share_;
     }

@@ -57,8 +57,18 @@ class Traffic {
   void describe(int unit, std::string& out) const;
   /// Appends what the tensor's seconds depend on beside axes, with its units by their numbers in `number_of_unit`.
   void describe(TensorId tensor, const std::vector<int>& number_of_unit, std::string& out) const;
-  /// What the tensor's seconds depend on of the axes of this unit: equal numbers, equal layouts.
-  std::vector<uint64_t> layouts_at(TensorId tensor, int unit) const;
+  /// A tensor's uses are those that make it, then those that read it.
+  size_t num_uses(TensorId tensor) const;
+  /// The layout in which a use has the tensor, by a number.
+  struct UseLayout {
+    size_t use = 0;
+    int layout = -1;
+    friend auto operator<=>(const UseLayout&, const UseLayout&) = default;
+  };
+  /// All that the tensor's seconds depend on of the axes of this unit.
+  std::vector<UseLayout> layouts_at(TensorId tensor, int unit);
+  /// With these layouts by use; -1: left out, as the uses of a unit that is not set.
+  double tensor_seconds(TensorId tensor, const std::vector<int>& layouts);
 
  private:
   struct Use {
@@ -101,7 +111,12 @@ class Traffic {
   /// The number of each dim's axes, then one bit per axis of the partial sum.
   void pack(const Use& use, std::vector<uint64_t>& out) const;
   Layout unpack(const std::vector<uint64_t>& packed) const;
-  const Moved& move(const TensorUses& tensor, const Use& target);
+  /// The same layouts, the same number.
+  int layout_number(const std::vector<uint64_t>& packed);
+  const Moved& move(const TensorUses& tensor, bool once_a_step, int from, int to);
+  struct PackedHash {
+    size_t operator()(const std::vector<uint64_t>& packed) const;
+  };
 
   const Units& units_;
   const Mesh& mesh_;
@@ -117,11 +132,12 @@ class Traffic {
   std::vector<Coded> coded_;  ///< by unit
   std::vector<bool> is_set_;
   std::vector<std::pair<Shape, DType>> shapes_;
-  std::unordered_map<std::string, Moved> known_;
+  std::unordered_map<std::vector<uint64_t>, int, PackedHash> layout_numbers_;
+  std::vector<const std::vector<uint64_t>*> layouts_;  ///< packed, by number
+  std::unordered_map<uint64_t, Moved> known_;          ///< by shape class, whether once a step, and layouts
   std::vector<uint32_t> seen_;  ///< by tensor: the number of the last call of around() that counted it
   uint32_t calls_ = 0;
-  std::vector<uint64_t> from_, to_;  ///< scratch, as all that follows
-  std::string key_;
+  std::vector<uint64_t> from_, to_;                  ///< scratch, as all that follows
   std::vector<uint64_t> counted_, counted_sources_;  ///< packed layouts of one tensor, one behind the other
 };
 

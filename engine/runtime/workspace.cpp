@@ -27,6 +27,7 @@ int64_t scratch_of(const Instruction& i) {
   const KernelDef* kernel = kernel_of(i);
   if (kernel == nullptr) return 0;
   std::vector<Shape> inputs, outputs;
+  if (kernel->most_cuda_scratch == nullptr) return most_cuda_scratch(*kernel, inputs, outputs);  // the same for all
   for (const Operand& operand : i.inputs) inputs.push_back(operand.shape);
   for (const Operand& operand : i.outputs) outputs.push_back(operand.shape);
   return most_cuda_scratch(*kernel, inputs, outputs);

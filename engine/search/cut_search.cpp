@@ -221,9 +221,8 @@ class CutSearch {
   /// Candidates of a variable in which the tensor lies alike: one of them tells for all.
   struct Classes {
     int variable = -1;
-    std::vector<int> units;  // that the tensor is between
     std::vector<int> of_candidate;
-    std::vector<int> first;  // by class
+    std::vector<std::vector<Traffic::UseLayout>> layouts;  // by class
   };
 
   std::vector<Classes> classes(TensorId tensor, const std::vector<int>& units) {
@@ -231,17 +230,17 @@ class CutSearch {
     for (int unit : units) by_variable[variable_of(unit)].push_back(unit);
     std::vector<Classes> all;
     for (auto& [variable, of_variable] : by_variable) {
-      Classes one{.variable = variable, .units = std::move(of_variable)};
-      std::map<std::vector<uint64_t>, int> known;
-      for (int c = 0; c < static_cast<int>(candidates_of(one.units[0]).size()); ++c) {
-        std::vector<uint64_t> layouts;
-        for (int unit : one.units) {
+      Classes one{.variable = variable};
+      std::map<std::vector<Traffic::UseLayout>, int> known;
+      for (int c = 0; c < static_cast<int>(candidates_of(of_variable[0]).size()); ++c) {
+        std::vector<Traffic::UseLayout> layouts;
+        for (int unit : of_variable) {
           choose(unit, c);
-          const std::vector<uint64_t> own = traffic_.layouts_at(tensor, unit);
+          const std::vector<Traffic::UseLayout> own = traffic_.layouts_at(tensor, unit);
           layouts.insert(layouts.end(), own.begin(), own.end());
         }
-        const auto [place, fresh] = known.try_emplace(std::move(layouts), static_cast<int>(one.first.size()));
-        if (fresh) one.first.push_back(c);
+        const auto [place, fresh] = known.try_emplace(layouts, static_cast<int>(one.layouts.size()));
+        if (fresh) one.layouts.push_back(std::move(layouts));
         one.of_candidate.push_back(place->second);
       }
       all.push_back(std::move(one));
@@ -270,9 +269,7 @@ class CutSearch {
 
   std::vector<Priced> priced(TensorId tensor, std::vector<Classes> of_variable) {
     size_t settings = 1;
-    for (const Classes& one : of_variable) settings *= std::min(one.first.size(), kMostSettings);
-    for (const Classes& one : of_variable)
-      for (int unit : one.units) traffic_.unset(unit);
+    for (const Classes& one : of_variable) settings *= std::min(one.layouts.size(), kMostSettings);
     if (settings > kMostSettings) return priced_in_pairs(tensor, of_variable);
     std::vector<double> by_class = seconds_of(tensor, of_variable);
     return {{std::move(of_variable), std::move(by_class)}};
@@ -281,9 +278,8 @@ class CutSearch {
   /// Seconds by classes of these variables, all other units left out.
   std::vector<double> seconds_of(TensorId tensor, const std::vector<Classes>& of_variable) {
     std::vector<double> by_class;
-    count_classes(tensor, of_variable, 0, by_class);
-    for (const Classes& one : of_variable)
-      for (int unit : one.units) traffic_.unset(unit);
+    std::vector<int> layouts(traffic_.num_uses(tensor), -1);
+    count_classes(tensor, of_variable, 0, layouts, by_class);
     return by_class;
   }
 
@@ -314,7 +310,7 @@ class CutSearch {
     for (;;) {
       size_t at = 0;
       for (size_t i = 0; i < setting.size(); ++i)
-        at = at * of_variable[i].first.size() +
+        at = at * of_variable[i].layouts.size() +
              static_cast<size_t>(of_variable[i].of_candidate[static_cast<size_t>(setting[i])]);
       table.values.push_back(weight * by_class[at]);
       size_t i = setting.size();
@@ -324,15 +320,16 @@ class CutSearch {
     add(std::move(table));
   }
 
-  void count_classes(TensorId tensor, const std::vector<Classes>& of_variable, size_t i,
+  /// `layouts`: by use of the tensor.
+  void count_classes(TensorId tensor, const std::vector<Classes>& of_variable, size_t i, std::vector<int>& layouts,
                      std::vector<double>& by_class) {
     if (i == of_variable.size()) {
-      by_class.push_back(traffic_.tensor_seconds(tensor));
+      by_class.push_back(traffic_.tensor_seconds(tensor, layouts));
       return;
     }
-    for (int c : of_variable[i].first) {
-      for (int unit : of_variable[i].units) choose(unit, c);
-      count_classes(tensor, of_variable, i + 1, by_class);
+    for (const std::vector<Traffic::UseLayout>& of_class : of_variable[i].layouts) {
+      for (const Traffic::UseLayout& one : of_class) layouts[one.use] = one.layout;
+      count_classes(tensor, of_variable, i + 1, layouts, by_class);
     }
   }
 

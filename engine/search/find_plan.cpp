@@ -105,17 +105,14 @@ class Search {
             .micro_batches = one.micro_batches,
             .optimizer_shard = one.shard,
             .bucket_bytes = one.bucket_bytes,
-            .stage_config = {},
+            .stage_config = job_.parallel.stage_config,
             .strategies = {},
-            .recompute = {}};
+            .recompute = open_.recompute_ways()[one.recompute]};
   }
 
-  PlanChoice choice_of(const Considered& one) const {
-    PlanChoice choice = header_of(one);
-    choice.stage_config = job_.parallel.stage_config;
-    choice.recompute = open_.recompute_ways()[one.recompute];
+  void add_cuts(const Considered& one, PlanChoice& choice) const {
     const CutChoice& cuts = *one.cuts;
-    if (cuts.mesh.size() == 1) return choice;
+    if (cuts.mesh.size() == 1) return;
     std::map<std::string, bool> told;
     const Graph& graph = cuts.network->graph;
     for (size_t l = 0; l < graph.layers.size(); ++l) {
@@ -126,7 +123,6 @@ class Search {
         choice.strategies.push_back({pattern, cuts_of(cuts.mesh, graph.layers[l], cuts.cuts.of_layer[l]), "", ""});
     }
     for (const StrategySpec& given : job_.parallel.strategies) choice.strategies.push_back(given);
-    return choice;
   }
 
   /// True if no more than this may be tried, of plans that cost this work. There are more ways to save memory than
@@ -153,10 +149,11 @@ class Search {
   /// Null if it has been tried, or if enough has been.
   const TriedPlan* try_one(const Considered& one, bool always) {
     if (!always && is_enough(0, limits_.trials)) return nullptr;
-    PlanChoice choice = choice_of(one);
-    if (tried_.is_known(choice)) return nullptr;
+    PlanChoice choice = header_of(one);
     const SmallJobs::Sizes sizes = small_.sizes_of(choice);
     if (!always && (is_enough(sizes.work, limits_.trials) || is_too_slow(one, sizes.work))) return nullptr;
+    add_cuts(one, choice);
+    if (tried_.is_known(choice)) return nullptr;
     work_ += sizes.work;
     Trial trial = small_.sum_of(choice, sizes, try_plan_);
     if (!trial.fault.empty() && !sizes.is_whole())

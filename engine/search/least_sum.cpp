@@ -33,19 +33,94 @@ size_t entries(const std::vector<int>& sizes, const std::vector<int>& variables)
   return count;
 }
 
-/// The place in a table of a setting that steps through `order`'s variables, the last fastest.
-struct Steps {
-  std::vector<size_t> stride;  // by place in the order; 0: the table does not have it
+/// A table whose values for one of its variables lie beside each other.
+struct Beside {
+  std::vector<double> values;
+  std::vector<size_t> stride;  // by place in `others`; 0: the table does not have it
 
-  Steps(const std::vector<int>& sizes, const std::vector<int>& order, const CostTable& table)
-      : stride(order.size(), 0) {
-    size_t step = 1;
+  Beside(const std::vector<int>& sizes, const CostTable& table, int variable, const std::vector<int>& others)
+      : stride(others.size(), 0) {
+    const auto place = std::find(table.variables.begin(), table.variables.end(), variable);
+    size_t inner = 1;
+    for (auto v = place + 1; v != table.variables.end(); ++v) inner *= static_cast<size_t>(sizes[*v]);
+    const size_t own = static_cast<size_t>(sizes[variable]);
+    values.reserve(table.values.size());
+    for (size_t outer = 0; outer < table.values.size(); outer += inner * own)
+      for (size_t i = 0; i < inner; ++i)
+        for (size_t value = 0; value < own; ++value) values.push_back(table.values[outer + value * inner + i]);
+    size_t step = own;
     for (size_t i = table.variables.size(); i-- > 0;) {
-      const auto at = std::find(order.begin(), order.end(), table.variables[i]);
-      if (at != order.end()) stride[static_cast<size_t>(at - order.begin())] = step;
+      const auto at = std::find(others.begin(), others.end(), table.variables[i]);
+      if (at == others.end()) continue;
+      stride[static_cast<size_t>(at - others.begin())] = step;
       step *= static_cast<size_t>(sizes[table.variables[i]]);
     }
   }
+
+  /// How many of `others` come before or are the last that the table has.
+  size_t neighbours_until() const {
+    const auto last = std::find_if(stride.rbegin(), stride.rend(), [](size_t step) { return step > 0; });
+    return static_cast<size_t>(stride.rend() - last);
+  }
+};
+
+/// For each value of a variable the sum of the tables that have it, while its neighbours step through all settings, the
+/// last fastest. A table joins in at the last neighbour that it has, so few are added in most steps.
+class SteppedSums {
+ public:
+  SteppedSums(const std::vector<int>& sizes, int variable, const std::vector<int>& neighbours,
+              const std::vector<CostTable>& tables)
+      : joining_(neighbours.size() + 1),
+        having_(neighbours.size()),
+        at_(tables.size(), 0),
+        setting_(neighbours.size(), 0),
+        sums_(neighbours.size() + 1, std::vector<double>(static_cast<size_t>(sizes[variable]), 0)) {
+    for (int v : neighbours) sizes_.push_back(sizes[v]);
+    for (const CostTable& table : tables) {
+      const size_t t = tables_.size();
+      const Beside& added = tables_.emplace_back(sizes, table, variable, neighbours);
+      joining_[added.neighbours_until()].push_back(t);
+      for (size_t i = 0; i < neighbours.size(); ++i)
+        if (added.stride[i] > 0) having_[i].push_back(t);
+    }
+    add_from(0);
+  }
+
+  /// By value.
+  const std::vector<double>& now() const { return sums_.back(); }
+
+  void step() {
+    for (size_t i = setting_.size(); i-- > 0;) {
+      const bool is_last = ++setting_[i] == sizes_[i];
+      if (is_last) setting_[i] = 0;
+      for (size_t t : having_[i]) {
+        const size_t stride = tables_[t].stride[i];
+        at_[t] += is_last ? stride - stride * static_cast<size_t>(sizes_[i]) : stride;
+      }
+      if (!is_last) return add_from(i + 1);
+    }
+  }
+
+ private:
+  /// The tables that have no neighbour beyond the first `depth`, and those that join in after them.
+  void add_from(size_t depth) {
+    for (; depth < sums_.size(); ++depth) {
+      std::vector<double>& to = sums_[depth];
+      if (depth > 0) to = sums_[depth - 1];
+      for (size_t t : joining_[depth]) {
+        const double* from = &tables_[t].values[at_[t]];
+        for (size_t value = 0; value < to.size(); ++value) to[value] += from[value];
+      }
+    }
+  }
+
+  std::vector<int> sizes_;  // of the neighbours
+  std::vector<Beside> tables_;
+  std::vector<std::vector<size_t>> joining_;  // tables by how many neighbours must be set
+  std::vector<std::vector<size_t>> having_;   // tables by neighbour
+  std::vector<size_t> at_;                    // by table
+  std::vector<int> setting_;
+  std::vector<std::vector<double>> sums_;  // by how many neighbours are set
 };
 
 /// What an eliminated variable should be, for each setting of its neighbours, and the tables that say so.
@@ -186,39 +261,20 @@ class Elimination {
 
   void eliminate(int variable) {
     Eliminated step{variable, neighbours(tables_, variable), {}, {}};
-    std::vector<int> order = step.neighbours;
-    order.push_back(variable);
     const auto first = std::stable_partition(tables_.begin(), tables_.end(), [&](const CostTable& table) {
       return !std::binary_search(table.variables.begin(), table.variables.end(), variable);
     });
     step.tables.assign(std::make_move_iterator(first), std::make_move_iterator(tables_.end()));
     tables_.erase(first, tables_.end());
-    const std::vector<CostTable>& with = step.tables;
-    std::vector<Steps> steps;
-    for (const CostTable& table : with) steps.emplace_back(sizes_, order, table);
     CostTable made{step.neighbours, std::vector<double>(entries(sizes_, step.neighbours), kInfinite)};
     step.best.assign(made.values.size(), 0);
-    std::vector<int> setting(order.size(), 0);
-    std::vector<size_t> at(with.size(), 0);
-    std::vector<double> sums(static_cast<size_t>(sizes_[variable]));
-    for (size_t entry = 0; entry < made.values.size(); ++entry) {
-      std::fill(sums.begin(), sums.end(), 0.0);
-      for (size_t t = 0; t < with.size(); ++t) {
-        const double* from = &with[t].values[at[t]];
-        const size_t stride = steps[t].stride.back();
-        for (size_t value = 0; value < sums.size(); ++value) sums[value] += from[value * stride];
-      }
-      const auto least = std::min_element(sums.begin(), sums.end());  // the first of equal ones
-      if (*least < kInfinite) {
-        made.values[entry] = *least;
-        step.best[entry] = static_cast<int>(least - sums.begin());
-      }
-      for (size_t i = step.neighbours.size(); i-- > 0;) {
-        for (size_t t = 0; t < with.size(); ++t) at[t] += steps[t].stride[i];
-        if (++setting[i] < sizes_[order[i]]) break;
-        for (size_t t = 0; t < with.size(); ++t) at[t] -= steps[t].stride[i] * static_cast<size_t>(sizes_[order[i]]);
-        setting[i] = 0;
-      }
+    SteppedSums sums(sizes_, variable, step.neighbours, step.tables);
+    for (size_t entry = 0; entry < made.values.size(); ++entry, sums.step()) {
+      const std::vector<double>& of_values = sums.now();
+      const auto least = std::min_element(of_values.begin(), of_values.end());  // the first of equal ones
+      if (*least == kInfinite) continue;
+      made.values[entry] = *least;
+      step.best[entry] = static_cast<int>(least - of_values.begin());
     }
     tables_.push_back(std::move(made));
     eliminated_.push_back(std::move(step));

@@ -72,22 +72,23 @@ std::vector<LayerLoad> graph_loads(const CutNetwork& network, const Mesh& mesh, 
 /// Parts of layers in a row, the slowest as fast as possible to within a millionth: what balanced_partition gives, but
 /// for where equally fast parts end, in less time.
 std::vector<int> even_parts(const std::vector<double>& seconds, int parts) {
-  const int n = static_cast<int>(seconds.size());
-  std::vector<int> part_of(seconds.size());
+  const size_t n = seconds.size(), most = static_cast<size_t>(parts);
+  std::vector<double> before = {0};  // of the layers before each
+  before.reserve(n + 1);
+  for (double own : seconds) before.push_back(before.back() + own);
+  std::vector<size_t> ends(most);
   const auto fill = [&](double limit) {
-    int part = 0;
-    double sum = 0;
-    for (int l = 0; l < n; ++l) {
-      const bool must = n - l == parts - 1 - part;  // each part that is left gets a layer
-      if (l > 0 && (must || sum + seconds[static_cast<size_t>(l)] > limit)) {
-        if (++part == parts) return false;
-        sum = 0;
-      }
-      sum += seconds[static_cast<size_t>(l)];
-      if (sum > limit) return false;
-      part_of[static_cast<size_t>(l)] = part;
+    size_t begin = 0;
+    for (size_t part = 0; part < most; ++part) {
+      const size_t last = n - (most - 1 - part);  // each part that is left gets a layer
+      const auto from = before.begin() + static_cast<std::ptrdiff_t>(begin);
+      const auto beyond =
+          std::upper_bound(from + 1, before.begin() + static_cast<std::ptrdiff_t>(last) + 1, *from + limit);
+      const size_t end = static_cast<size_t>(beyond - before.begin()) - 1;
+      if (end == begin) return false;
+      ends[part] = begin = end;
     }
-    return true;
+    return begin == n;
   };
   double all = 0, longest = 0;
   for (double own : seconds) {
@@ -100,6 +101,8 @@ std::vector<int> even_parts(const std::vector<double>& seconds, int parts) {
     fill(middle) ? high = middle : low = middle;
   }
   check(fill(high), "all layers fit into parts that take as long as all of them");
+  std::vector<int> part_of;
+  for (size_t part = 0; part < most; ++part) part_of.resize(ends[part], static_cast<int>(part));
   return part_of;
 }
 
@@ -151,16 +154,23 @@ int StepSum::level_of(const LayerLoad& load, const PlanChoice& choice) const {
   return is_sharded ? choice.optimizer_shard.level : 0;
 }
 
+void StepSum::recompute(const std::vector<bool>& layers) {
+  recomputed_ = layers;
+  placed_.clear();
+  stages_.clear();
+}
+
 const StepSum::Placed& StepSum::placed(const PlanChoice& choice) {
   const int parts = choice.stages * choice.chunks;
   const int gathers = choice.optimizer_shard.level < 3 ? 0 : choice.optimizer_shard.within_host ? 2 : 1;
   const auto [known, fresh] = placed_.try_emplace({parts, gathers});
   Placed& placed = known->second;
   if (!fresh) return placed;
+  placed.seconds.reserve(loads_.size());
   for (size_t l = 0; l < loads_.size(); ++l) {
     const LayerLoad& load = loads_[l];
     double own = load.seconds + (recomputed_[l] ? load.forward_seconds : 0);
-    if (level_of(load, choice) == 3) own += 2 * shards_of(load, choice).gather_seconds;
+    if (gathers > 0 && level_of(load, choice) == 3) own += 2 * shards_of(load, choice).gather_seconds;
     placed.seconds.push_back(own);
   }
   // The loss stays with the last layer.
@@ -171,31 +181,44 @@ const StepSum::Placed& StepSum::placed(const PlanChoice& choice) {
   return placed;
 }
 
+const StepSum::Shares& StepSum::shares(const PlanChoice& choice) {
+  const ShardChoice& shard = choice.optimizer_shard;
+  const auto [known, fresh] = shares_.try_emplace({shard.level, shard.within_host});
+  Shares& shares = known->second;
+  if (!fresh) return shares;
+  for (std::vector<double>* each : {&shares.update_bytes, &shares.memory, &shares.summed, &shares.gathered})
+    each->reserve(loads_.size());
+  const double kept = bytes_.master > 0 ? bytes_.master : bytes_.weight;
+  for (const LayerLoad& load : loads_) {
+    const int level = level_of(load, choice);
+    const double ways = shards_of(load, choice).ways;
+    const auto shared = [&](int from, double of) { return level >= from ? of / ways : of; };
+    shares.update_bytes.push_back(load.elements * shared(1, bytes_.gradient + 2 * (bytes_.optimizer + kept)));
+    shares.memory.push_back(load.elements * (shared(3, bytes_.weight) + shared(1, bytes_.master + bytes_.optimizer) +
+                                             shared(2, bytes_.gradient)));
+    shares.summed.push_back(level >= 1 ? load.elements * bytes_.gradient / (level == 1 ? ways : 1) : 0);
+    shares.gathered.push_back(level >= 1 ? load.elements * bytes_.weight / (level == 3 ? 1 : ways) : 0);
+  }
+  return shares;
+}
+
 const std::vector<StepSum::Stage>& StepSum::stages(const PlanChoice& choice) {
   const ShardChoice& shard = choice.optimizer_shard;
   const auto [known, fresh] = stages_.try_emplace({choice.stages, choice.chunks, shard.level, shard.within_host});
   std::vector<Stage>& stages = known->second;
   if (!fresh) return stages;
   const auto& [seconds, part_of] = placed(choice);
+  const Shares& shares = this->shares(choice);
   stages.resize(static_cast<size_t>(choice.stages));
   for (size_t l = 0; l < loads_.size(); ++l) {
-    const LayerLoad& load = loads_[l];
     Stage& stage = stages[static_cast<size_t>(part_of[l] % choice.stages)];
-    const int level = level_of(load, choice);
-    const auto shared = [&](int from, double of) { return level >= from ? of / shards_of(load, choice).ways : of; };
     stage.seconds += seconds[l];
-    stage.update_bytes +=
-        load.elements *
-        shared(1, bytes_.gradient + 2 * (bytes_.optimizer + (bytes_.master > 0 ? bytes_.master : bytes_.weight)));
-    stage.memory += load.elements * (shared(3, bytes_.weight) + shared(1, bytes_.master + bytes_.optimizer) +
-                                     shared(2, bytes_.gradient));
-    if (level >= 1) {
-      const double ways = shards_of(load, choice).ways;
-      stage.summed += load.elements * bytes_.gradient / (level == 1 ? ways : 1);
-      stage.gathered += load.elements * bytes_.weight / (level == 3 ? 1 : ways);
-    }
-    if (!recomputed_[l]) stage.kept += load.kept_bytes;
-    stage.largest = std::max(stage.largest, load.made_bytes);
+    stage.update_bytes += shares.update_bytes[l];
+    stage.memory += shares.memory[l];
+    stage.summed += shares.summed[l];
+    stage.gathered += shares.gathered[l];
+    if (!recomputed_[l]) stage.kept += loads_[l].kept_bytes;
+    stage.largest = std::max(stage.largest, loads_[l].made_bytes);
   }
   return stages;
 }

@@ -49,14 +49,14 @@ struct Expected {
   double memory = 0;
 };
 
-/// The sums of choices that differ in all but cuts, micro-batches and what is recomputed. Refers to what it is given.
+/// The sums of choices that differ in all but cuts and micro-batches. Refers to what it is given.
 class StepSum {
  public:
-  /// `recomputed`: by layer.
-  StepSum(const std::vector<LayerLoad>& loads, const std::vector<bool>& recomputed, const WeightBytes& bytes,
-          const Machine& machine)
-      : loads_(loads), recomputed_(recomputed), bytes_(bytes), machine_(machine) {}
+  StepSum(const std::vector<LayerLoad>& loads, const WeightBytes& bytes, const Machine& machine)
+      : loads_(loads), bytes_(bytes), machine_(machine), recomputed_(loads.size(), false) {}
 
+  /// By layer, of the choices that follow.
+  void recompute(const std::vector<bool>& layers);
   Expected of(const PlanChoice& choice);
 
  private:
@@ -68,6 +68,11 @@ class StepSum {
   static const LayerLoad::Shards& shards_of(const LayerLoad& load, const PlanChoice& choice);
   int level_of(const LayerLoad& load, const PlanChoice& choice) const;
   const Placed& placed(const PlanChoice& choice);
+  /// What each layer adds to a stage, by what optimizer_shard cuts of it.
+  struct Shares {
+    std::vector<double> update_bytes, memory, summed, gathered;
+  };
+  const Shares& shares(const PlanChoice& choice);
   /// What a stage does and holds, of one micro-batch.
   struct Stage {
     double seconds = 0, update_bytes = 0, memory = 0, kept = 0, largest = 0;
@@ -76,11 +81,13 @@ class StepSum {
   const std::vector<Stage>& stages(const PlanChoice& choice);
 
   const std::vector<LayerLoad>& loads_;
-  const std::vector<bool>& recomputed_;
   const WeightBytes& bytes_;
   const Machine& machine_;
+  std::vector<bool> recomputed_;  ///< by layer
   /// By parts, and how weights are gathered: 0: not, 1: from all ranks, 2: within a host.
   std::map<std::pair<int, int>, Placed> placed_;
+  /// By the level of optimizer_shard and whether it is within a host.
+  std::map<std::pair<int, bool>, Shares> shares_;
   /// By stages, chunks, and the level of optimizer_shard and whether it is within a host.
   std::map<std::tuple<int, int, int, bool>, std::vector<Stage>> stages_;
 };

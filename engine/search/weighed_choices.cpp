@@ -101,8 +101,9 @@ double WeighedChoices::weigh(const Pipeline& pipeline,
     const std::vector<LayerLoad> loads = this->loads(*cuts);
     if (recomputed_.empty())
       for (const Recompute& way : open_.recompute_ways()) recomputed_.push_back(recomputed(way, loads));
+    StepSum step(loads, bytes_, cost_.machine());
     for (size_t way = 0; way < open_.recompute_ways().size(); ++way) {
-      StepSum step(loads, recomputed_[way], bytes_, cost_.machine());
+      step.recompute(recomputed_[way]);
       for (const auto& [schedule, chunks] : schedules)
         for (const ShardChoice& shard : shards) {
           Considered one{.stages = pipeline.stages,

@@ -9,6 +9,7 @@
 
 #include "engine/base/checked.h"
 #include "engine/base/text.h"
+#include "engine/compile/buckets.h"
 #include "engine/compile/one_a_stage.h"
 #include "engine/compile/verify_programs.h"
 #include "engine/estimate/simulate.h"
@@ -129,7 +130,7 @@ Program with_device_memory(const PlannedJob& job, Program program) {
   const std::vector<ByteTable> mapped = mapped_tables(program, job.fields, tables);
   const int in_flight = steps_in_flight(job.spec.train);
   m.workspace = workspace_bytes(program, in_flight, mapped, {});
-  m.unsent = m.workspace - workspace_bytes(program, in_flight, mapped, tables);
+  m.unsent = tables.empty() ? 0 : m.workspace - workspace_bytes(program, in_flight, mapped, tables);
   return program;
 }
 
@@ -184,38 +185,39 @@ class Trials {
     fixed.samples = job_.samples;
     fixed.fields = job_.fields;
     fixed.cost = job_.cost;
-    auto& [graph, memo] = graphs_[key_of(fixed.spec)];
-    memo.explains = ranks == TriedRanks::all;  // the chosen plan
+    OfGraph& known = graphs_[key_of(fixed.spec)];
+    known.memo.explains = ranks == TriedRanks::all;  // the chosen plan
     Trial trial;
     try {
-      if (!graph) graph = build_graph(fixed.spec, fixed.shapes);
-      fixed.graph = std::move(*graph);
-      plan_graph(fixed, memo);
-      auto compiled = std::make_shared<CompiledTrial>();
-      RankClasses& classes = compiled->classes;
-      const bool all = ranks == TriedRanks::all;
-      classes = all ? compile_unverified(fixed.graph, fixed.plan, fixed.spec, fixed.cost)
-                    : compile_one_a_stage(fixed.graph, fixed.plan, fixed.spec, fixed.cost);
-      for (Program& program : classes.programs) program = with_device_memory(fixed, std::move(program));
-      const Simulation& step = compiled->step = simulate(classes, job_.cost.machine(), all);
-      trial.seconds = step.step.value;
-      for (const Program& program : classes.programs) trial.memory = std::max(trial.memory, program.memory.total());
-      for (size_t p = 0; p < kParts; ++p)
-        trial.parts.emplace_back(to_string(static_cast<Part>(p)), step.parts[p].value);
-      trial.of_all_ranks = all;
-      compiled->plan = std::move(fixed.plan);
-      if (all) trial.compiled = std::move(compiled);
+      if (!known.graph) known.graph = build_graph(fixed.spec, fixed.shapes);
+      fixed.graph = std::move(*known.graph);
+      plan_graph(fixed, known.memo);
+      std::vector<OtherBuckets>& others = known.others[key_but_buckets(fixed.spec.parallel, ranks)];
+      const auto same = std::find_if(others.begin(), others.end(), [&](const OtherBuckets& other) {
+        return has_same_buckets(fixed.graph, fixed.plan, other.bucket_bytes);
+      });
+      trial = same != others.end() ? same->trial : simulated(fixed, ranks);
+      if (same == others.end()) {
+        others.push_back({fixed.plan.bucket_bytes, trial});
+        others.back().trial.compiled = nullptr;  // large
+      }
     } catch (const SpecError& error) {
       trial.fault = error.diagnostics().front().message;
     }
-    if (graph) *graph = std::move(fixed.graph);
+    if (known.graph) *known.graph = std::move(fixed.graph);
     return trial;
   }
 
+  /// A plan with another size of the largest bucket.
+  struct OtherBuckets {
+    int64_t bucket_bytes = 0;
+    Trial trial;
+  };
   /// What is known of this job's graph, which may have been tried.
   struct OfGraph {
     std::optional<Graph> graph;
     PlanMemo memo;
+    std::map<std::string, std::vector<OtherBuckets>> others;  ///< of plans that are tried, by all but that size
   };
   OfGraph take(const JobSpec& spec) {
     OfGraph known = std::move(graphs_[key_of(spec)]);
@@ -229,6 +231,52 @@ class Trials {
     std::string key = fmt::format("{} {}", spec.dataset.batch, spec.parallel.micro_batches);
     for (const LayerSpec& layer : spec.network) key.append(" ").append(layer.name);
     return key;
+  }
+
+  /// All else that a plan depends on and that a search changes.
+  static std::string key_but_buckets(const ParallelSpec& parallel, TriedRanks ranks) {
+    std::string key = fmt::format("{} {} {} {} {} {}", static_cast<int>(ranks), parallel.stages, parallel.chunks,
+                                  static_cast<int>(parallel.schedule), parallel.optimizer_shard.level,
+                                  parallel.optimizer_shard.within_host);
+    for (const StageRule& rule : parallel.stage_config) key += fmt::format(" {}:{}", rule.pattern, rule.stage);
+    for (const RecomputeRule& rule : parallel.recompute) key.append(" ").append(rule.pattern);
+    for (const StrategySpec& strategy : parallel.strategies) {
+      key.append(" ").append(strategy.pattern);
+      for (const Ints& cuts : strategy.cuts) key += format_list(cuts);
+    }
+    return key;
+  }
+
+  /// True if nothing changes with this size of the largest bucket.
+  static bool has_same_buckets(const Graph& graph, Plan plan, int64_t bucket_bytes) {
+    const std::vector<BucketPlan> own = plan_buckets(graph, plan);
+    plan.bucket_bytes = bucket_bytes;
+    const std::vector<BucketPlan> others = plan_buckets(graph, plan);
+    const auto has_same_parameters = [](const BucketPlan& a, const BucketPlan& b) {
+      return std::equal(a.parameters.begin(), a.parameters.end(), b.parameters.begin(), b.parameters.end(),
+                        [](const auto& one, const auto& other) { return one.tensor == other.tensor; });
+    };
+    return std::equal(own.begin(), own.end(), others.begin(), others.end(), has_same_parameters);
+  }
+
+  Trial simulated(PlannedJob& fixed, TriedRanks ranks) const {
+    Trial trial;
+    auto compiled = std::make_shared<CompiledTrial>();
+    RankClasses& classes = compiled->classes;
+    const bool all = ranks == TriedRanks::all;
+    classes = all ? compile_unverified(fixed.graph, fixed.plan, fixed.spec, fixed.cost)
+                  : compile_one_a_stage(fixed.graph, fixed.plan, fixed.spec, fixed.cost);
+    for (Program& program : classes.programs) program = with_device_memory(fixed, std::move(program));
+    const Simulation& step = compiled->step = simulate(classes, job_.cost.machine(), all);
+    trial.seconds = step.step.value;
+    for (const Program& program : classes.programs) trial.memory = std::max(trial.memory, program.memory.total());
+    for (size_t p = 0; p < kParts; ++p) trial.parts.emplace_back(to_string(static_cast<Part>(p)), step.parts[p].value);
+    trial.of_all_ranks = all;
+    if (all) {
+      compiled->plan = fixed.plan;
+      trial.compiled = std::move(compiled);
+    }
+    return trial;
   }
 
   const PlannedJob& job_;
