@@ -1,0 +1,428 @@
+#include "engine/search/limited_sum.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <numeric>
+#include <random>
+#include <utility>
+
+#include "engine/base/error.h"
+#include "engine/search/fold_limited.h"
+#include "engine/search/part_sum.h"
+#include "engine/search/peaks.h"
+
+#include <ctime>
+#include <cstdio>
+#include <cstdlib>
+
+namespace trainctl {
+namespace {
+
+constexpr double kInfinite = std::numeric_limits<double>::infinity();
+constexpr double kNever = 1e15;  // stands for infinite: sums of finite costs are smaller
+
+struct Held {
+  int first, end;
+  std::vector<double> amounts;
+};
+
+/// A change of connected variables, which costs what it costs whatever the other changes are.
+struct Change {
+  std::vector<int> variables;
+  double cost = 0;
+  double priced = 0;
+};
+
+class Search {
+ public:
+  Search(LimitedTables tables, const LimitedSearch& search)
+      : tables_(finite(std::move(tables))),
+        search_(search),
+        random_(search.seed),
+        sum_(tables_.sizes, tables_.tables),
+        held_(tables_.sizes.size()),
+        setting_(tables_.sizes.size(), 0),
+        mark_(tables_.sizes.size(), 0),
+        over_(tables_.limits.size()),
+        prices_(tables_.limits.size(), 0),
+        peaks_({}) {
+    alone_.assign(sum_.places(), 0);
+    for (const CostTable& table : tables_.tables)
+      if (table.variables.size() == 1)
+        for (size_t x = 0; x < table.values.size(); ++x) alone_[sum_.place(table.variables[0]) + x] += table.values[x];
+    for (const Holding& h : tables_.holdings)
+      held_[static_cast<size_t>(h.variable)].push_back({h.first, h.end, {h.amounts.begin(), h.amounts.end()}});
+    all_.resize(tables_.sizes.size());
+    std::iota(all_.begin(), all_.end(), 0);
+  }
+
+  LimitedSum run() {
+    size_t entries = size_t{1} << 20;
+    for (;; entries /= 4) {
+      sum_.plan(all_, setting_, entries, random_);
+      if (sum_.sums() < 20'000'000 || entries < 100) break;
+    }
+    most_entries_ = entries;
+    if (getenv("IOP_LOG")) fprintf(stderr, "n %zu all: entries %zu sums %zu planned %zu times %zu\n", all_.size(), entries, sum_.sums(), sum_.planned().size(), over_.size());
+    begin();
+    if (getenv("IOP_LOG")) fprintf(stderr, "%.2f begin: cost %.0f feasible %d\n", clock()/1e6, cost_, peaks_.most() <= 0);
+    if (peaks_.most() > 0 || cost_ >= kNever) return {};
+    whole_rounds(60);
+    parts_ = 0;
+    while (parts_ < search_.parts && search_.go_on()) {
+      ++parts_;
+      if (parts_ % 400 == 0) whole_rounds(10);
+      const std::vector<int> part = draw_part();
+      solve_part(part, 16384, 8, false);
+      if (parts_ % 1000 == 0 && getenv("IOP_LOG")) fprintf(stderr, "%.2f parts %ld cost %.0f\n", clock()/1e6, parts_, cost_);
+    }
+    return {true, cost_, setting_, bound_};
+  }
+
+ private:
+  static LimitedTables finite(LimitedTables tables) {
+    for (CostTable& table : tables.tables)
+      for (double& value : table.values)
+        if (!(value < kNever)) value = kNever;
+    return tables;
+  }
+
+  size_t value_at(int v, const std::vector<int>& setting) const {
+    return static_cast<size_t>(setting[static_cast<size_t>(v)]);
+  }
+  size_t size(int v) const { return static_cast<size_t>(tables_.sizes[static_cast<size_t>(v)]); }
+  const std::vector<Held>& held(int v) const { return held_[static_cast<size_t>(v)]; }
+
+  double cost_of(const std::vector<int>& setting) const {
+    double cost = 0;
+    for (const CostTable& table : tables_.tables) {
+      size_t at = 0;
+      for (int v : table.variables) at = at * size(v) + value_at(v, setting);
+      cost += table.values[at];
+    }
+    return cost;
+  }
+
+  /// Sets everything that follows from the setting.
+  void renew() {
+    cost_ = cost_of(setting_);
+    std::vector<int64_t> steps(over_.size() + 1, 0);
+    for (int v : all_)
+      for (const Held& h : held(v)) {
+        const auto amount = static_cast<int64_t>(h.amounts[value_at(v, setting_)]);
+        steps[static_cast<size_t>(h.first)] += amount;
+        steps[static_cast<size_t>(h.end)] -= amount;
+      }
+    int64_t sum = 0;
+    for (size_t t = 0; t < over_.size(); ++t) over_[t] = (sum += steps[t]) - tables_.limits[t];
+    peaks_ = Peaks(over_);
+  }
+
+  /// Costs alone, with what is held at these prices, of some variables.
+  void price(const std::vector<int>& variables, const std::vector<double>& prices) {
+    price_up_to_.resize(prices.size() + 1);
+    price_up_to_[0] = 0;
+    for (size_t t = 0; t < prices.size(); ++t) price_up_to_[t + 1] = price_up_to_[t] + prices[t];
+    priced_.resize(alone_.size());
+    for (int v : variables) {
+      double* to = &priced_[sum_.place(v)];
+      std::copy_n(&alone_[sum_.place(v)], size(v), to);
+      for (const Held& h : held(v)) {
+        const double each = price_up_to_[static_cast<size_t>(h.end)] - price_up_to_[static_cast<size_t>(h.first)];
+        if (each == 0) continue;
+        for (size_t x = 0; x < h.amounts.size(); ++x) to[x] += each * h.amounts[x];
+      }
+    }
+  }
+
+  /// What the setting of the planned part costs at the prices of price().
+  double priced_value(const std::vector<int>& part, const std::vector<int>& setting) {
+    ++stamp_;
+    double value = 0;
+    for (int v : part) {
+      const size_t x = value_at(v, setting);
+      value += priced_[sum_.place(v) + x];
+      mark_[static_cast<size_t>(v)] = stamp_;
+      for (const PartSum::Neighbour& n : sum_.around(v))
+        if (mark_[static_cast<size_t>(n.variable)] != stamp_) value += n.values[value_at(n.variable, setting) * size(v) + x];
+    }
+    return value;
+  }
+
+  /// How much more than the limits another setting holds at each time.
+  void over_of(const std::vector<int>& part, const std::vector<int>& setting, std::vector<double>& over) {
+    steps_.assign(over_.size() + 1, 0);
+    for (int v : part) {
+      const size_t before = value_at(v, setting_), after = value_at(v, setting);
+      if (before == after) continue;
+      for (const Held& h : held(v)) {
+        const double more = h.amounts[after] - h.amounts[before];
+        steps_[static_cast<size_t>(h.first)] += more;
+        steps_[static_cast<size_t>(h.end)] -= more;
+      }
+    }
+    over.resize(over_.size());
+    double sum = 0;
+    for (size_t t = 0; t < over_.size(); ++t) over[t] = static_cast<double>(over_[t]) + (sum += steps_[t]);
+  }
+
+  std::vector<Change> changes(const std::vector<int>& part, const std::vector<int>& setting) {
+    std::vector<Change> all;
+    ++stamp_;
+    const auto changed = [&](int v) { return setting_[static_cast<size_t>(v)] != setting[static_cast<size_t>(v)]; };
+    for (int first : part) {
+      if (mark_[static_cast<size_t>(first)] == stamp_ || !changed(first)) continue;
+      Change change;
+      change.variables.push_back(first);
+      mark_[static_cast<size_t>(first)] = stamp_;
+      for (size_t i = 0; i < change.variables.size(); ++i) {
+        const int v = change.variables[i];
+        const size_t before = value_at(v, setting_), after = value_at(v, setting);
+        change.cost += alone_[sum_.place(v) + after] - alone_[sum_.place(v) + before];
+        change.priced += priced_[sum_.place(v) + after] - priced_[sum_.place(v) + before];
+        for (const PartSum::Neighbour& n : sum_.around(v)) {
+          const auto w = static_cast<size_t>(n.variable);
+          const double more = n.values[value_at(n.variable, setting) * size(v) + after] -
+                              n.values[value_at(n.variable, setting_) * size(v) + before];
+          const double share = changed(n.variable) ? more / 2 : more;  // counted from both of its variables
+          change.cost += share;
+          change.priced += share;
+          if (mark_[w] != stamp_ && changed(n.variable)) {
+            mark_[w] = stamp_;
+            change.variables.push_back(n.variable);
+          }
+        }
+      }
+      all.push_back(std::move(change));
+    }
+    return all;
+  }
+
+  /// Adds a change to what is held, or takes it away.
+  void hold(const Change& change, const std::vector<int>& setting, bool take_away) {
+    for (int v : change.variables) {
+      const size_t before = value_at(v, setting_), after = value_at(v, setting);
+      for (const Held& h : held(v)) {
+        const auto more = static_cast<int64_t>(h.amounts[after] - h.amounts[before]);
+        peaks_.add(h.first, h.end, take_away ? -more : more);
+      }
+    }
+  }
+
+  bool hold_if_fits(const Change& change, const std::vector<int>& setting) {
+    hold(change, setting, false);
+    if (peaks_.most() <= 0) return true;
+    hold(change, setting, true);
+    return false;
+  }
+
+  /// Takes those changes towards `setting` that together keep the limits and cost least, as far as one pass finds them.
+  bool go_towards(const std::vector<int>& part, const std::vector<int>& setting) {
+    std::vector<Change> all = changes(part, setting);
+    if (all.empty()) return false;
+    std::sort(all.begin(), all.end(), [](const Change& a, const Change& b) { return a.priced < b.priced; });
+    std::vector<char> taken(all.size(), 0);
+    double cost = 0;
+    const auto take = [&](size_t i) {
+      taken[i] = hold_if_fits(all[i], setting);
+      if (taken[i]) cost += all[i].cost;
+      return taken[i] != 0;
+    };
+    bool refused = false;
+    for (size_t i = 0; i < all.size(); ++i)
+      if (all[i].cost <= 0) refused = !take(i) || refused;
+    if (refused) {
+      // What costs more may hold less, and make room for what costs less.
+      const double before = cost;
+      const std::vector<char> taken_before = taken;
+      std::vector<size_t> dear;
+      for (size_t i = 0; i < all.size(); ++i)
+        if (all[i].cost > 0 && take(i)) dear.push_back(i);
+      for (size_t i = 0; i < all.size(); ++i)
+        if (!taken[i] && all[i].cost <= 0) take(i);
+      std::sort(dear.begin(), dear.end(), [&](size_t a, size_t b) { return all[a].cost > all[b].cost; });
+      for (size_t i : dear) {
+        hold(all[i], setting, true);
+        if (peaks_.most() > 0) {
+          hold(all[i], setting, false);
+          continue;
+        }
+        taken[i] = 0;
+        cost -= all[i].cost;
+      }
+      if (cost > before) {
+        for (size_t i = 0; i < all.size(); ++i)
+          if (taken[i] && !taken_before[i]) hold(all[i], setting, true);
+        for (size_t i = 0; i < all.size(); ++i)
+          if (!taken[i] && taken_before[i]) hold(all[i], setting, false);
+        taken = taken_before;
+        cost = before;
+      }
+    }
+    bool any = false;
+    for (size_t i = 0; i < all.size(); ++i) {
+      if (!taken[i]) continue;
+      any = true;
+      for (int v : all[i].variables) {
+        const size_t old = value_at(v, setting_), made = value_at(v, setting);
+        for (const Held& h : held(v)) {
+          const auto more = static_cast<int64_t>(h.amounts[made] - h.amounts[old]);
+          if (more != 0)
+            for (int t = h.first; t < h.end; ++t) over_[static_cast<size_t>(t)] += more;
+        }
+        setting_[static_cast<size_t>(v)] = setting[static_cast<size_t>(v)];
+      }
+    }
+    cost_ += cost;
+    return any;
+  }
+
+  /// A setting that keeps the limits: prices grow where it does not, until it does.
+  void begin() {
+    for (int v : all_) {
+      const double* from = &alone_[sum_.place(v)];
+      setting_[static_cast<size_t>(v)] = static_cast<int>(std::min_element(from, from + size(v)) - from);
+    }
+    double grow = 0;
+    for (int round = 0; round < 200 && search_.go_on(); ++round) {
+      if (round > 0) sum_.plan(all_, setting_, most_entries_, random_);
+      price(all_, prices_);
+      std::vector<int> next = setting_;
+      sum_.solve(priced_, next);
+      setting_ = next;
+      renew();
+      if (getenv("IOP_LOG") && round % 5 == 0) fprintf(stderr, "%.2f begin %d cost %.0f over %ld\n", clock()/1e6, round, cost_, peaks_.most());
+      if (cost_ < kNever && peaks_.most() <= 0) return;
+      int64_t most = peaks_.most();
+      if (most <= 0) continue;
+      if (grow == 0) grow = 0.02 * std::max(1.0, std::fmod(cost_, kNever)) / static_cast<double>(most);
+      for (size_t t = 0; t < prices_.size(); ++t)
+        if (over_[t] > most / 2)
+          prices_[t] += grow * static_cast<double>(over_[t]) / static_cast<double>(most);
+      grow *= 1.1;
+    }
+  }
+
+  void whole_rounds(int rounds) { solve_part(all_, most_entries_, rounds, true); }
+
+  /// Solves a part at prices, again and again: dearer where it holds too much, cheaper where there is room.
+  void solve_part(const std::vector<int>& variables, size_t most_entries, int rounds, bool whole) {
+    sum_.plan(variables, setting_, most_entries, random_);
+    const std::vector<int> part = sum_.planned();
+    std::vector<double> prices = prices_, over;
+    double best = -kInfinite, pace = 1;
+    int worse = 0;
+    for (int round = 0; round < rounds && search_.go_on(); ++round) {
+      price(part, prices);
+      std::vector<int> next = setting_;
+      sum_.solve(priced_, next);
+      const double gain = priced_value(part, setting_) - priced_value(part, next);
+      double room = 0;
+      for (size_t t = 0; t < prices.size(); ++t)
+        if (prices[t] > 0) room -= prices[t] * static_cast<double>(over_[t]);
+      const double bound = -gain - room;  // of what a change of the part can cost
+      if (bound > -0.5) return;
+      over_of(part, next, over);
+      const double value = cost_ + bound;
+      if (value > best) {
+        best = value;
+        if (whole) prices_ = prices;
+        worse = 0;
+        if (whole && part.size() == all_.size()) bound_ = std::max(bound_, value);
+      } else if (++worse > 3) {
+        pace /= 2;
+        worse = 0;
+      }
+      go_towards(part, next);
+      double square = 0;
+      for (size_t t = 0; t < prices.size(); ++t)
+        if (over[t] > 0 || prices[t] > 0) square += over[t] * over[t];
+      if (square == 0) return;
+      const double step = pace * (cost_ - value) / square;
+      for (size_t t = 0; t < prices.size(); ++t) prices[t] = std::max(0.0, prices[t] + step * over[t]);
+      if (whole && getenv("IOP_LOG")) fprintf(stderr, "%.2f whole %d: cost %.0f bound %.0f (planned %zu)\n", clock()/1e6, round, cost_, value, part.size());
+    }
+  }
+
+  std::vector<int> draw_part() {
+    const double most = std::log(static_cast<double>(std::min<size_t>(all_.size(), 2000)));
+    const auto unit = [this] { return static_cast<double>(random_() >> 11) * 0x1p-53; };
+    const auto count = static_cast<size_t>(std::exp(std::log(4.0) + unit() * std::max(0.0, most - std::log(4.0))));
+    const size_t balls = 1 + random_() % 3;
+    std::vector<int> part;
+    std::vector<char>& in = in_part_;
+    in.assign(all_.size(), 0);
+    for (size_t ball = 0; ball < balls; ++ball) {
+      size_t next = part.size();
+      const size_t until = std::min(all_.size(), (ball + 1) * std::max<size_t>(1, count / balls));
+      const int seed = all_[random_() % all_.size()];
+      if (in[static_cast<size_t>(seed)]) continue;
+      in[static_cast<size_t>(seed)] = 1;
+      part.push_back(seed);
+      for (; next < part.size() && part.size() < until; ++next) {
+        std::swap(part[next], part[next + random_() % std::min<size_t>(4, part.size() - next)]);
+        for (const PartSum::Neighbour& n : sum_.around(part[next]))
+          if (!in[static_cast<size_t>(n.variable)] && part.size() < until) {
+            in[static_cast<size_t>(n.variable)] = 1;
+            part.push_back(n.variable);
+          }
+      }
+    }
+    return part;
+  }
+
+  LimitedTables tables_;
+  const LimitedSearch& search_;
+  std::mt19937_64 random_;
+  PartSum sum_;
+  std::vector<double> alone_, priced_, price_up_to_, steps_;
+  std::vector<std::vector<Held>> held_;
+  std::vector<int> all_, setting_;
+  std::vector<uint64_t> mark_;
+  uint64_t stamp_ = 0;
+  std::vector<int64_t> over_;  // what is held more than the limit, by time
+  std::vector<double> prices_;
+  Peaks peaks_;
+  std::vector<char> in_part_;
+  size_t most_entries_ = 0;
+  int64_t parts_ = 0;
+  double cost_ = 0, bound_ = -kInfinite;
+};
+
+}  // namespace
+
+LimitedSum limited_sum(const LimitedTables& tables, const LimitedSearch& search) {
+  const FoldedTables folded = fold(tables);
+  if (!folded.possible) return {false, kInfinite, {}, kInfinite};
+  LimitedSum sum = Search(folded.left, search).run();
+  if (!sum.found) return sum;
+  sum.setting = folded.unfold(sum.setting);
+  sum.bound += folded.constant;
+  sum.value = sum_within_limits(tables, sum.setting);
+  return sum;
+}
+
+double sum_within_limits(const LimitedTables& tables, const std::vector<int>& setting) {
+  double sum = 0;
+  for (const CostTable& table : tables.tables) {
+    size_t at = 0;
+    for (int v : table.variables)
+      at = at * static_cast<size_t>(tables.sizes[static_cast<size_t>(v)]) +
+           static_cast<size_t>(setting[static_cast<size_t>(v)]);
+    sum += table.values[at];
+  }
+  std::vector<int64_t> steps(tables.limits.size() + 1, 0);
+  for (const Holding& h : tables.holdings) {
+    const int64_t amount = h.amounts[static_cast<size_t>(setting[static_cast<size_t>(h.variable)])];
+    if (h.first >= h.end) continue;
+    steps[static_cast<size_t>(h.first)] += amount;
+    steps[static_cast<size_t>(h.end)] -= amount;
+  }
+  int64_t held = 0;
+  for (size_t t = 0; t < tables.limits.size(); ++t)
+    if ((held += steps[t]) > tables.limits[t]) return kInfinite;
+  return sum;
+}
+
+}  // namespace trainctl
