@@ -9,6 +9,7 @@
 
 #include "engine/base/error.h"
 #include "engine/search/fold_limited.h"
+#include "engine/search/messages.h"
 #include "engine/search/part_sum.h"
 #include "engine/search/peaks.h"
 
@@ -58,7 +59,7 @@ class Search {
   }
 
   LimitedSum run() {
-    size_t entries = size_t{1} << 20;
+    size_t entries = size_t{1} << 24;
     for (;; entries /= 4) {
       sum_.plan(all_, setting_, entries, random_);
       if (sum_.sums() < 20'000'000 || entries < 100) break;
@@ -73,8 +74,19 @@ class Search {
     while (parts_ < search_.parts && search_.go_on()) {
       ++parts_;
       if (parts_ % 400 == 0) whole_rounds(10);
-      const std::vector<int> part = draw_part();
-      solve_part(part, 16384, 8, false);
+      if (parts_ % 2 == 0) {
+        const std::vector<int> part = draw_part();
+        solve_part(part, 16384, 8, false);
+      } else {
+        std::vector<int> part = draw_part();
+        const int forced = part[0];
+        const int to = static_cast<int>(random_() % size(forced));
+        if (random_() % 4 == 0 && all_.size() < 1000) part = all_;
+        if (to != setting_[static_cast<size_t>(forced)]) {
+          std::erase(part, forced);
+          solve_part(part, part.size() + 1 == all_.size() ? 262144 : 16384, 8, false, forced, to);
+        }
+      }
       if (parts_ % 1000 == 0 && getenv("IOP_LOG")) fprintf(stderr, "%.2f parts %ld cost %.0f\n", clock()/1e6, parts_, cost_);
     }
     return {true, cost_, setting_, bound_};
@@ -278,44 +290,80 @@ class Search {
     return any;
   }
 
-  /// A setting that keeps the limits: prices grow where it does not, until it does.
+  /// Prices and a setting that keeps the limits, by messages: times at which too much is held become dearer.
   void begin() {
-    for (int v : all_) {
-      const double* from = &alone_[sum_.place(v)];
-      setting_[static_cast<size_t>(v)] = static_cast<int>(std::min_element(from, from + size(v)) - from);
+    Messages messages(tables_.sizes, sum_);
+    std::vector<double> over, best_prices = prices_;
+    std::vector<int> kept;
+    double kept_cost = kInfinite, best = -kInfinite, pace = 1, target = 0;
+    int worse = 0;
+    for (int round = 0; round < 400 && search_.go_on(); ++round) {
+      price(all_, prices_);
+      double value = messages.sweep(priced_, setting_);
+      for (size_t t = 0; t < prices_.size(); ++t) value -= prices_[t] * static_cast<double>(tables_.limits[t]);
+      bound_ = std::max(bound_, value);
+      renew();
+      if (getenv("IOP_LOG") && round % 10 == 0) fprintf(stderr, "%.2f begin %d cost %.0f over %ld bound %.0f best %.0f kept %.0f\n", clock()/1e6, round, cost_, peaks_.most(), value, bound_, kept_cost);
+      if (cost_ < kept_cost && peaks_.most() <= 0) {
+        kept = setting_;
+        kept_cost = cost_;
+      }
+      if (round < 10) continue;  // the messages first
+      if (value > best) {
+        best = value;
+        best_prices = prices_;
+        worse = 0;
+      } else if (++worse > 10) {
+        pace *= 0.7;
+        worse = 0;
+      }
+      if (round > 200 && kept_cost < kInfinite) break;
+      double square = 0;
+      for (size_t t = 0; t < prices_.size(); ++t)
+        if (over_[t] > 0 || prices_[t] > 0) square += static_cast<double>(over_[t]) * static_cast<double>(over_[t]);
+      if (square == 0) break;
+      target = std::max({target, 1.05 * value, value + 1});
+      if (kept_cost < kInfinite)
+        target = kept_cost;
+      else if (round % 10 == 0)
+        target *= 1.05;
+      const double step = pace * (target - value) / square;
+      for (size_t t = 0; t < prices_.size(); ++t)
+        prices_[t] = std::max(0.0, prices_[t] + step * static_cast<double>(over_[t]));
     }
     double grow = 0;
-    for (int round = 0; round < 200 && search_.go_on(); ++round) {
-      if (round > 0) sum_.plan(all_, setting_, most_entries_, random_);
-      price(all_, prices_);
-      std::vector<int> next = setting_;
-      sum_.solve(priced_, next);
-      setting_ = next;
-      renew();
-      if (getenv("IOP_LOG") && round % 5 == 0) fprintf(stderr, "%.2f begin %d cost %.0f over %ld\n", clock()/1e6, round, cost_, peaks_.most());
-      if (cost_ < kNever && peaks_.most() <= 0) return;
-      int64_t most = peaks_.most();
-      if (most <= 0) continue;
-      if (grow == 0) grow = 0.02 * std::max(1.0, std::fmod(cost_, kNever)) / static_cast<double>(most);
+    for (int round = 0; round < 300 && kept.empty() && search_.go_on(); ++round) {
+      if (grow == 0) grow = 0.01 * std::max(1.0, std::abs(bound_)) / static_cast<double>(peaks_.most());
+      const auto most = static_cast<double>(peaks_.most());
       for (size_t t = 0; t < prices_.size(); ++t)
-        if (over_[t] > most / 2)
-          prices_[t] += grow * static_cast<double>(over_[t]) / static_cast<double>(most);
+        if (over_[t] > 0) prices_[t] += grow * static_cast<double>(over_[t]) / most;
       grow *= 1.1;
+      price(all_, prices_);
+      messages.sweep(priced_, setting_);
+      renew();
+      if (getenv("IOP_LOG")) fprintf(stderr, "%.2f repair %d cost %.0f over %ld\n", clock()/1e6, round, cost_, peaks_.most());
+      if (cost_ < kNever && peaks_.most() <= 0) kept = setting_;
     }
+    if (!kept.empty()) setting_ = kept;
+    prices_ = best_prices;
+    renew();
   }
 
   void whole_rounds(int rounds) { solve_part(all_, most_entries_, rounds, true); }
 
   /// Solves a part at prices, again and again: dearer where it holds too much, cheaper where there is room.
-  void solve_part(const std::vector<int>& variables, size_t most_entries, int rounds, bool whole) {
-    sum_.plan(variables, setting_, most_entries, random_);
-    const std::vector<int> part = sum_.planned();
+  void solve_part(const std::vector<int>& variables, size_t most_entries, int rounds, bool whole, int forced = -1, int to = 0) {
+    std::vector<int> from = setting_;
+    if (forced >= 0) from[static_cast<size_t>(forced)] = to;
+    sum_.plan(variables, from, most_entries, random_);
+    std::vector<int> part = sum_.planned();
+    if (forced >= 0) part.push_back(forced);
     std::vector<double> prices = prices_, over;
     double best = -kInfinite, pace = 1;
     int worse = 0;
     for (int round = 0; round < rounds && search_.go_on(); ++round) {
       price(part, prices);
-      std::vector<int> next = setting_;
+      std::vector<int> next = from;
       sum_.solve(priced_, next);
       const double gain = priced_value(part, setting_) - priced_value(part, next);
       double room = 0;
@@ -334,7 +382,8 @@ class Search {
         pace /= 2;
         worse = 0;
       }
-      go_towards(part, next);
+      const bool changed = go_towards(part, next);
+      if (forced >= 0 && changed && setting_[static_cast<size_t>(forced)] == to) return;
       double square = 0;
       for (size_t t = 0; t < prices.size(); ++t)
         if (over[t] > 0 || prices[t] > 0) square += over[t] * over[t];
