@@ -69,25 +69,23 @@ class Search {
     begin();
     if (getenv("IOP_LOG")) fprintf(stderr, "%.2f begin: cost %.0f feasible %d\n", clock()/1e6, cost_, peaks_.most() <= 0);
     if (peaks_.most() > 0 || cost_ >= kNever) return {};
-    whole_rounds(60);
-    parts_ = 0;
     while (parts_ < search_.parts && search_.go_on()) {
-      ++parts_;
-      if (parts_ % 400 == 0) whole_rounds(10);
-      if (parts_ % 2 == 0) {
-        const std::vector<int> part = draw_part();
-        solve_part(part, 16384, 8, false);
-      } else {
+      work_ = 0;
+      for (int times = 0; times < 3; ++times) solve_part(all_, most_entries_, 10, true);
+      for (const int64_t until = 2 * work_; work_ > 0 && parts_ < search_.parts && search_.go_on();) {
+        if (work_ > until + until / 2) break;
+        ++parts_;
         std::vector<int> part = draw_part();
-        const int forced = part[0];
-        const int to = static_cast<int>(random_() % size(forced));
-        if (random_() % 4 == 0 && all_.size() < 1000) part = all_;
-        if (to != setting_[static_cast<size_t>(forced)]) {
-          std::erase(part, forced);
-          solve_part(part, part.size() + 1 == all_.size() ? 262144 : 16384, 8, false, forced, to);
+        const int first = part[0], to = static_cast<int>(random_() % size(first));
+        if (parts_ % 2 == 0) {
+          solve_part(part, 16384, 8, false);
+        } else if (to != setting_[static_cast<size_t>(first)]) {
+          if (random_() % 4 == 0 && all_.size() < 1000) part = all_;
+          std::erase(part, first);
+          solve_part(part, part.size() + 1 == all_.size() ? 262144 : 16384, 8, false, first, to);
         }
+        if (parts_ % 1000 == 0 && getenv("IOP_LOG")) fprintf(stderr, "%.2f parts %ld cost %.0f\n", clock()/1e6, parts_, cost_);
       }
-      if (parts_ % 1000 == 0 && getenv("IOP_LOG")) fprintf(stderr, "%.2f parts %ld cost %.0f\n", clock()/1e6, parts_, cost_);
     }
     return {true, cost_, setting_, bound_};
   }
@@ -349,8 +347,6 @@ class Search {
     renew();
   }
 
-  void whole_rounds(int rounds) { solve_part(all_, most_entries_, rounds, true); }
-
   /// Solves a part at prices, again and again: dearer where it holds too much, cheaper where there is room.
   void solve_part(const std::vector<int>& variables, size_t most_entries, int rounds, bool whole, int forced = -1, int to = 0) {
     std::vector<int> from = setting_;
@@ -365,12 +361,13 @@ class Search {
       price(part, prices);
       std::vector<int> next = from;
       sum_.solve(priced_, next);
+      work_ += static_cast<int64_t>(sum_.sums() + 4 * over_.size() + 200 * part.size());
       const double gain = priced_value(part, setting_) - priced_value(part, next);
       double room = 0;
       for (size_t t = 0; t < prices.size(); ++t)
         if (prices[t] > 0) room -= prices[t] * static_cast<double>(over_[t]);
       const double bound = -gain - room;  // of what a change of the part can cost
-      if (bound > -0.5) return;
+      if (bound > -0.5 || (whole && bound > -3e-5 * cost_)) return;
       over_of(part, next, over);
       const double value = cost_ + bound;
       if (value > best) {
@@ -435,7 +432,7 @@ class Search {
   Peaks peaks_;
   std::vector<char> in_part_;
   size_t most_entries_ = 0;
-  int64_t parts_ = 0;
+  int64_t parts_ = 0, work_ = 0;
   double cost_ = 0, bound_ = -kInfinite;
 };
 

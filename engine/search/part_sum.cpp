@@ -138,7 +138,7 @@ void PartSum::set_steps() {
     }
     step.begin = made;
     made += step.entries;
-    sums_ += step.entries * step.size;
+    sums_ += step.entries * step.size * step.reads.size();
     if (!step.neighbours.empty())
       feeds[static_cast<size_t>(rank_[static_cast<size_t>(step.neighbours.back())])].push_back(static_cast<int>(s));
   }
@@ -167,20 +167,52 @@ const double* PartSum::values_of(const Read& read) const {
   return read.made < 0 ? read.values : &made_[steps_[static_cast<size_t>(read.made)].begin];
 }
 
+namespace {
+
+/// The least of alone[x] + from[0][x] + ... + from[reads - 1][x].
+template <size_t reads>
+double least_of(const double* alone, const double* const* from, size_t size) {
+  double even = kInfinite, odd = kInfinite;
+  const auto sum = [&](size_t x) {
+    double all = alone[x];
+    for (size_t r = 0; r < reads; ++r) all += from[r][x];
+    return all;
+  };
+  size_t x = 0;
+  for (; x + 1 < size; x += 2) {
+    const double a = sum(x), b = sum(x + 1);
+    even = a < even ? a : even;
+    odd = b < odd ? b : odd;
+  }
+  if (x < size) even = std::min(even, sum(x));
+  return std::min(even, odd);
+}
+
+double least_of_all(const double* alone, const std::vector<const double*>& from, size_t size, double* sum) {
+  switch (from.size()) {
+    case 0: return least_of<0>(alone, from.data(), size);
+    case 1: return least_of<1>(alone, from.data(), size);
+    case 2: return least_of<2>(alone, from.data(), size);
+    case 3: return least_of<3>(alone, from.data(), size);
+    case 4: return least_of<4>(alone, from.data(), size);
+    default: break;
+  }
+  for (size_t x = 0; x < size; ++x) sum[x] = alone[x] + from[4][x];
+  for (size_t r = 5; r < from.size(); ++r)
+    for (size_t x = 0; x < size; ++x) sum[x] += from[r][x];
+  return least_of<4>(sum, from.data(), size);
+}
+
+}  // namespace
+
 void PartSum::make(const Step& step, const double* alone, double* to) const {
   const size_t count = step.reads.size(), fast = step.neighbours.size();
   sum_.resize(step.size);
-  double* sum = sum_.data();
   std::vector<const double*> from(count);
   for (size_t r = 0; r < count; ++r) from[r] = values_of(step.reads[r]);
   std::vector<int> setting(fast, 0);
   for (size_t entry = 0; entry < step.entries; ++entry) {
-    std::copy(alone, alone + step.size, sum);
-    for (size_t r = 0; r < count; ++r)
-      for (size_t x = 0; x < step.size; ++x) sum[x] += from[r][x];
-    double least = sum[0];
-    for (size_t x = 1; x < step.size; ++x) least = std::min(least, sum[x]);
-    to[entry] = least;
+    to[entry] = least_of_all(alone, from, step.size, sum_.data());
     for (size_t i = fast; i-- > 0;) {
       const int size = sizes_[static_cast<size_t>(step.neighbours[i])];
       for (size_t r = 0; r < count; ++r) from[r] += step.reads[r].strides[i];
