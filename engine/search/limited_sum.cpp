@@ -293,13 +293,17 @@ class Search {
     Messages messages(tables_.sizes, sum_);
     std::vector<double> over, best_prices = prices_;
     std::vector<int> kept;
-    double kept_cost = kInfinite, best = -kInfinite, pace = 1, target = 0;
+    double kept_cost = kInfinite, best = -kInfinite, before_best = -kInfinite, pace = 1, target = 0;
     int worse = 0;
-    for (int round = 0; round < 400 && search_.go_on(); ++round) {
+    size_t sent = 0, entries = 0;
+    for (const CostTable& table : tables_.tables) entries += 2 * table.values.size();
+    constexpr size_t kMostSent = 5'000'000'000;
+    for (int round = 0; round < 4000 && search_.go_on(); ++round) {
       price(all_, prices_);
       double value = messages.sweep(priced_, setting_);
       for (size_t t = 0; t < prices_.size(); ++t) value -= prices_[t] * static_cast<double>(tables_.limits[t]);
       bound_ = std::max(bound_, value);
+      sent += entries;
       renew();
       if (getenv("IOP_LOG") && round % 10 == 0) fprintf(stderr, "%.2f begin %d cost %.0f over %ld bound %.0f best %.0f kept %.0f\n", clock()/1e6, round, cost_, peaks_.most(), value, bound_, kept_cost);
       if (cost_ < kept_cost && peaks_.most() <= 0) {
@@ -315,7 +319,10 @@ class Search {
         pace *= 0.7;
         worse = 0;
       }
-      if (round > 200 && kept_cost < kInfinite) break;
+      if (round % 100 == 0) {
+        if (round > 200 && (best < before_best + 2e-4 * std::abs(best) || sent > kMostSent)) break;
+        before_best = best;
+      }
       double square = 0;
       for (size_t t = 0; t < prices_.size(); ++t)
         if (over_[t] > 0 || prices_[t] > 0) square += static_cast<double>(over_[t]) * static_cast<double>(over_[t]);
@@ -329,18 +336,27 @@ class Search {
       for (size_t t = 0; t < prices_.size(); ++t)
         prices_[t] = std::max(0.0, prices_[t] + step * static_cast<double>(over_[t]));
     }
+    // At the best prices little is held too much. Prices rise there until nothing is.
+    prices_ = best_prices;
     double grow = 0;
-    for (int round = 0; round < 300 && kept.empty() && search_.go_on(); ++round) {
-      if (grow == 0) grow = 0.01 * std::max(1.0, std::abs(bound_)) / static_cast<double>(peaks_.most());
-      const auto most = static_cast<double>(peaks_.most());
-      for (size_t t = 0; t < prices_.size(); ++t)
-        if (over_[t] > 0) prices_[t] += grow * static_cast<double>(over_[t]) / most;
-      grow *= 1.1;
+    for (int round = 0; round < 300 && search_.go_on(); ++round) {
       price(all_, prices_);
       messages.sweep(priced_, setting_);
       renew();
-      if (getenv("IOP_LOG")) fprintf(stderr, "%.2f repair %d cost %.0f over %ld\n", clock()/1e6, round, cost_, peaks_.most());
-      if (cost_ < kNever && peaks_.most() <= 0) kept = setting_;
+      if (getenv("IOP_LOG") && round%10==0) fprintf(stderr, "%.2f repair %d cost %.0f over %ld\n", clock()/1e6, round, cost_, peaks_.most());
+      if (peaks_.most() <= 0) {
+        if (cost_ < kept_cost) {
+          kept = setting_;
+          kept_cost = cost_;
+        }
+        if (kept_cost < kNever) break;
+        continue;
+      }
+      const auto most = static_cast<double>(peaks_.most());
+      if (grow == 0) grow = 1e-3 * std::max(1.0, std::abs(best)) / most;
+      for (size_t t = 0; t < prices_.size(); ++t)
+        if (over_[t] > 0) prices_[t] += grow * static_cast<double>(over_[t]) / most;
+      grow *= 1.05;
     }
     if (!kept.empty()) setting_ = kept;
     prices_ = best_prices;
