@@ -74,16 +74,7 @@ class Search {
       for (int times = 0; times < 3; ++times) solve_part(all_, most_entries_, 10, true);
       for (const int64_t until = 2 * work_; work_ > 0 && parts_ < search_.parts && search_.go_on();) {
         if (work_ > until + until / 2) break;
-        ++parts_;
-        std::vector<int> part = draw_part();
-        const int first = part[0], to = static_cast<int>(random_() % size(first));
-        if (parts_ % 2 == 0) {
-          solve_part(part, 16384, 8, false);
-        } else if (to != setting_[static_cast<size_t>(first)]) {
-          if (random_() % 4 == 0 && all_.size() < 1000) part = all_;
-          std::erase(part, first);
-          solve_part(part, part.size() + 1 == all_.size() ? 262144 : 16384, 8, false, first, to);
-        }
+        try_part();
         if (parts_ % 1000 == 0 && getenv("IOP_LOG")) fprintf(stderr, "%.2f parts %ld cost %.0f\n", clock()/1e6, parts_, cost_);
       }
     }
@@ -239,6 +230,7 @@ class Search {
       if (taken[i]) cost += all[i].cost;
       return taken[i] != 0;
     };
+    if (peaks_.most() > 0) return settle(all, ease(all, setting), setting);
     bool refused = false;
     for (size_t i = 0; i < all.size(); ++i)
       if (all[i].cost <= 0) refused = !take(i) || refused;
@@ -270,10 +262,32 @@ class Search {
         cost = before;
       }
     }
+    return settle(all, taken, setting);
+  }
+
+  /// Where too much is held: what is worth it at the prices and makes the largest excess no larger.
+  std::vector<char> ease(const std::vector<Change>& all, const std::vector<int>& setting) {
+    std::vector<char> taken(all.size(), 0);
+    int64_t most = peaks_.most();
+    for (size_t i = 0; i < all.size() && all[i].priced < 0; ++i) {
+      if (most <= 0 && all[i].cost > 0) continue;
+      hold(all[i], setting, false);
+      taken[i] = peaks_.most() <= std::max<int64_t>(most, 0);
+      if (taken[i])
+        most = peaks_.most();
+      else
+        hold(all[i], setting, true);
+    }
+    return taken;
+  }
+
+  /// Makes the taken changes, which peaks_ has already.
+  bool settle(const std::vector<Change>& all, const std::vector<char>& taken, const std::vector<int>& setting) {
     bool any = false;
     for (size_t i = 0; i < all.size(); ++i) {
       if (!taken[i]) continue;
       any = true;
+      cost_ += all[i].cost;
       for (int v : all[i].variables) {
         const size_t old = value_at(v, setting_), made = value_at(v, setting);
         for (const Held& h : held(v)) {
@@ -284,7 +298,6 @@ class Search {
         setting_[static_cast<size_t>(v)] = setting[static_cast<size_t>(v)];
       }
     }
-    cost_ += cost;
     return any;
   }
 
@@ -336,31 +349,27 @@ class Search {
       for (size_t t = 0; t < prices_.size(); ++t)
         prices_[t] = std::max(0.0, prices_[t] + step * static_cast<double>(over_[t]));
     }
-    // At the best prices little is held too much. Prices rise there until nothing is.
     prices_ = best_prices;
-    double grow = 0;
-    for (int round = 0; round < 300 && search_.go_on(); ++round) {
-      price(all_, prices_);
-      messages.sweep(priced_, setting_);
-      renew();
-      if (getenv("IOP_LOG") && round%10==0) fprintf(stderr, "%.2f repair %d cost %.0f over %ld\n", clock()/1e6, round, cost_, peaks_.most());
-      if (peaks_.most() <= 0) {
-        if (cost_ < kept_cost) {
-          kept = setting_;
-          kept_cost = cost_;
-        }
-        if (kept_cost < kNever) break;
-        continue;
-      }
-      const auto most = static_cast<double>(peaks_.most());
-      if (grow == 0) grow = 1e-3 * std::max(1.0, std::abs(best)) / most;
-      for (size_t t = 0; t < prices_.size(); ++t)
-        if (over_[t] > 0) prices_[t] += grow * static_cast<double>(over_[t]) / most;
-      grow *= 1.05;
-    }
+    ease_from_best(messages, kept, kept_cost);
     if (!kept.empty()) setting_ = kept;
     prices_ = best_prices;
     renew();
+  }
+
+  /// At the best prices little is held too much. From there parts are solved until nothing is.
+  void ease_from_best(Messages& messages, std::vector<int>& kept, double& kept_cost) {
+    price(all_, prices_);
+    for (int sweep = 0; sweep < 5; ++sweep) messages.sweep(priced_, setting_);
+    renew();
+    for (int times = 0; times < 60 && search_.go_on(); ++times) {
+      solve_part(all_, most_entries_, 10, true);
+      for (int i = 0; i < 200 && peaks_.most() > 0 && search_.go_on(); ++i) try_part();
+      if (getenv("IOP_LOG")) fprintf(stderr, "%.2f ease %d cost %.0f over %ld (kept %.0f)\n", clock()/1e6, times, cost_, peaks_.most(), kept_cost);
+      if (peaks_.most() <= 0) break;
+    }
+    if (peaks_.most() > 0 || cost_ > kept_cost) return;
+    kept = setting_;
+    kept_cost = cost_;
   }
 
   /// Solves a part at prices, again and again: dearer where it holds too much, cheaper where there is room.
@@ -369,6 +378,7 @@ class Search {
     if (forced >= 0) from[static_cast<size_t>(forced)] = to;
     sum_.plan(variables, from, most_entries, random_);
     std::vector<int> part = sum_.planned();
+    if (whole) linked_ = sum_.left_out();
     if (forced >= 0) part.push_back(forced);
     std::vector<double> prices = prices_, over;
     double best = -kInfinite, pace = 1;
@@ -383,14 +393,15 @@ class Search {
       for (size_t t = 0; t < prices.size(); ++t)
         if (prices[t] > 0) room -= prices[t] * static_cast<double>(over_[t]);
       const double bound = -gain - room;  // of what a change of the part can cost
-      if (bound > -0.5 || (whole && bound > -3e-5 * cost_)) return;
+      const bool too_much = peaks_.most() > 0;
+      if (!too_much && (bound > -0.5 || (whole && bound > -3e-5 * cost_))) return;
       over_of(part, next, over);
       const double value = cost_ + bound;
       if (value > best) {
         best = value;
-        if (whole) prices_ = prices;
+        if (whole && !too_much) prices_ = prices;
         worse = 0;
-        if (whole && part.size() == all_.size()) bound_ = std::max(bound_, value);
+        if (whole && !too_much && part.size() == all_.size()) bound_ = std::max(bound_, value);
       } else if (++worse > 3) {
         pace /= 2;
         worse = 0;
@@ -401,9 +412,24 @@ class Search {
       for (size_t t = 0; t < prices.size(); ++t)
         if (over[t] > 0 || prices[t] > 0) square += over[t] * over[t];
       if (square == 0) return;
-      const double step = pace * (cost_ - value) / square;
+      const double gap = too_much ? std::max(cost_ - value, 0.005 * std::abs(cost_)) : cost_ - value;
+      const double step = pace * gap / square;
       for (size_t t = 0; t < prices.size(); ++t) prices[t] = std::max(0.0, prices[t] + step * over[t]);
+      if (too_much) prices_ = prices;
       if (whole && getenv("IOP_LOG")) fprintf(stderr, "%.2f whole %d: cost %.0f bound %.0f (planned %zu)\n", clock()/1e6, round, cost_, value, part.size());
+    }
+  }
+
+  void try_part() {
+    ++parts_;
+    std::vector<int> part = draw_part();
+    const int first = part[0], to = static_cast<int>(random_() % size(first));
+    if (parts_ % 2 == 0) {
+      solve_part(part, 16384, 8, false);
+    } else if (to != setting_[static_cast<size_t>(first)]) {
+      if (random_() % 4 == 0 && all_.size() < 1000) part = all_;
+      std::erase(part, first);
+      solve_part(part, part.size() + 1 == all_.size() ? 262144 : 16384, 8, false, first, to);
     }
   }
 
@@ -418,7 +444,9 @@ class Search {
     for (size_t ball = 0; ball < balls; ++ball) {
       size_t next = part.size();
       const size_t until = std::min(all_.size(), (ball + 1) * std::max<size_t>(1, count / balls));
-      const int seed = all_[random_() % all_.size()];
+      // Variables that leave the whole, since they have many neighbours, are drawn as often as all others.
+      const std::vector<int>& from = linked_.empty() || random_() % 2 == 0 ? all_ : linked_;
+      const int seed = from[random_() % from.size()];
       if (in[static_cast<size_t>(seed)]) continue;
       in[static_cast<size_t>(seed)] = 1;
       part.push_back(seed);
@@ -440,7 +468,7 @@ class Search {
   PartSum sum_;
   std::vector<double> alone_, priced_, price_up_to_, steps_;
   std::vector<std::vector<Held>> held_;
-  std::vector<int> all_, setting_;
+  std::vector<int> all_, setting_, linked_;
   std::vector<uint64_t> mark_;
   uint64_t stamp_ = 0;
   std::vector<int64_t> over_;  // what is held more than the limit, by time

@@ -69,6 +69,8 @@ void PartSum::choose_order(const std::vector<int>& part, size_t most_entries, st
   using Next = std::pair<double, int>;
   std::priority_queue<Next, std::vector<Next>, std::greater<>> next;
   for (int v : part) next.emplace(entries(v), v);
+  std::vector<int> open = part;
+  const int draws = 1 + static_cast<int>(random() % 12);  // few: those of many neighbours stay now and then
   while (!next.empty()) {
     const auto [count, v] = next.top();
     next.pop();
@@ -77,9 +79,14 @@ void PartSum::choose_order(const std::vector<int>& part, size_t most_entries, st
       // The variable with the most neighbours of a few that are drawn leaves.
       next.emplace(count, v);
       int most = v;
-      for (int draw = 0; draw < 12; ++draw) {
-        const int w = part[random() % part.size()];
-        if (rank_[static_cast<size_t>(w)] == kOpen && linked(w).size() > linked(most).size()) most = w;
+      for (int draw = 0; draw < draws; ++draw) {
+        size_t at = random() % open.size();
+        while (rank_[static_cast<size_t>(open[at])] != kOpen) {  // v is open, so this ends
+          open[at] = open.back();
+          open.pop_back();
+          at = random() % open.size();
+        }
+        if (linked(open[at]).size() > linked(most).size()) most = open[at];
       }
       rank_[static_cast<size_t>(most)] = -1;
       left_out_.push_back(most);

@@ -34,6 +34,7 @@ class PartSum {
   /// Of variables, each once; no elimination makes more than `most_entries` sums. What leaves the part is drawn.
   void plan(const std::vector<int>& part, const std::vector<int>& setting, size_t most_entries, std::mt19937_64& random);
   const std::vector<int>& planned() const { return order_; }
+  const std::vector<int>& left_out() const { return left_out_; }
   size_t sums() const { return sums_; }  ///< that solve() forms
 
   /// Gives the planned variables their best values. Returns the sum of what has a planned variable.
