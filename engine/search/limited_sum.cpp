@@ -68,17 +68,23 @@ class Search {
     if (getenv("IOP_LOG")) fprintf(stderr, "n %zu all: entries %zu sums %zu planned %zu times %zu\n", all_.size(), entries, sum_.sums(), sum_.planned().size(), over_.size());
     begin();
     if (getenv("IOP_LOG")) fprintf(stderr, "%.2f begin: cost %.0f feasible %d\n", clock()/1e6, cost_, peaks_.most() <= 0);
-    if (peaks_.most() > 0 || cost_ >= kNever) return {};
-    while (parts_ < search_.parts && search_.go_on()) {
-      work_ = 0;
-      for (int times = 0; times < 3; ++times) solve_part(all_, most_entries_, 10, true);
-      for (const int64_t until = 2 * work_; work_ > 0 && parts_ < search_.parts && search_.go_on();) {
-        if (work_ > until + until / 2) break;
-        try_part();
-        if (parts_ % 1000 == 0 && getenv("IOP_LOG")) fprintf(stderr, "%.2f parts %ld cost %.0f\n", clock()/1e6, parts_, cost_);
+    if (peaks_.most() > 0 || cost_ >= kNever) return {false, 0, {}, bound_};
+    std::vector<int> best = setting_;
+    double best_cost = cost_;
+    for (int stale = 0; parts_ < search_.parts && search_.go_on();) {
+      const double before = cost_;
+      improve();
+      stale = cost_ < before - 1e-5 * std::abs(before) ? 0 : stale + 1;
+      if (cost_ < best_cost) {
+        best = setting_;
+        best_cost = cost_;
       }
+      if (stale < 2) continue;
+      stale = 0;
+      setting_ = best;
+      leave_best();
     }
-    return {true, cost_, setting_, bound_};
+    return {true, best_cost, best, bound_};
   }
 
  private:
@@ -359,17 +365,49 @@ class Search {
   /// At the best prices little is held too much. From there parts are solved until nothing is.
   void ease_from_best(Messages& messages, std::vector<int>& kept, double& kept_cost) {
     price(all_, prices_);
-    for (int sweep = 0; sweep < 5; ++sweep) messages.sweep(priced_, setting_);
-    renew();
-    for (int times = 0; times < 60 && search_.go_on(); ++times) {
-      solve_part(all_, most_entries_, 10, true);
-      for (int i = 0; i < 200 && peaks_.most() > 0 && search_.go_on(); ++i) try_part();
-      if (getenv("IOP_LOG")) fprintf(stderr, "%.2f ease %d cost %.0f over %ld (kept %.0f)\n", clock()/1e6, times, cost_, peaks_.most(), kept_cost);
-      if (peaks_.most() <= 0) break;
+    for (int sweep = 0; sweep < 8; ++sweep) {
+      messages.sweep(priced_, setting_);
+      relaxed_.push_back(setting_);
     }
+    renew();
+    ease();
     if (peaks_.most() > 0 || cost_ > kept_cost) return;
     kept = setting_;
     kept_cost = cost_;
+  }
+
+  /// Rounds of the whole, then of parts with twice their work.
+  void improve() {
+    work_ = 0;
+    for (int times = 0; times < 3; ++times) solve_part(all_, most_entries_, 10, true);
+    for (const int64_t until = 3 * work_; work_ <= until && parts_ < search_.parts && search_.go_on();) try_part();
+    if (getenv("IOP_LOG")) fprintf(stderr, "%.2f parts %ld cost %.0f\n", clock()/1e6, parts_, cost_);
+  }
+
+  /// From the best setting to another that may lead to a better one: a region becomes as it would be at the prices alone.
+  void leave_best() {
+    const std::vector<int> kept = setting_;
+    const std::vector<int>& priced = relaxed_[random_() % relaxed_.size()];
+    const double share = std::exp2(-static_cast<double>(random_() % 6));  // 1 to 1/32 of all
+    for (int v : draw_part(std::max<size_t>(1, static_cast<size_t>(share * static_cast<double>(all_.size())))))
+      setting_[static_cast<size_t>(v)] = priced[static_cast<size_t>(v)];
+    renew();
+    if (getenv("IOP_LOG")) fprintf(stderr, "%.2f leave best %.3f: cost %.0f over %ld\n", clock()/1e6, share, cost_, peaks_.most());
+    ease();
+    if (peaks_.most() <= 0 && cost_ < kNever) return;
+    setting_ = kept;
+    renew();
+  }
+
+  /// Solves the whole and parts until nothing is held too much.
+  void ease() {
+    const std::vector<double> prices = prices_;
+    for (int times = 0; times < 40 && peaks_.most() > 0 && search_.go_on(); ++times) {
+      solve_part(all_, most_entries_, 10, true);
+      for (int i = 0; i < 200 && peaks_.most() > 0 && search_.go_on(); ++i) try_part();
+    }
+    if (getenv("IOP_LOG")) fprintf(stderr, "%.2f eased cost %.0f over %ld\n", clock()/1e6, cost_, peaks_.most());
+    prices_ = prices;
   }
 
   /// Solves a part at prices, again and again: dearer where it holds too much, cheaper where there is room.
@@ -422,7 +460,10 @@ class Search {
 
   void try_part() {
     ++parts_;
-    std::vector<int> part = draw_part();
+    const double most = std::log(static_cast<double>(std::min<size_t>(all_.size(), 2000)));
+    const double unit = static_cast<double>(random_() >> 11) * 0x1p-53;
+    std::vector<int> part =
+        draw_part(static_cast<size_t>(std::exp(std::log(4.0) + unit * std::max(0.0, most - std::log(4.0)))));
     const int first = part[0], to = static_cast<int>(random_() % size(first));
     if (parts_ % 2 == 0) {
       solve_part(part, 16384, 8, false);
@@ -433,10 +474,8 @@ class Search {
     }
   }
 
-  std::vector<int> draw_part() {
-    const double most = std::log(static_cast<double>(std::min<size_t>(all_.size(), 2000)));
-    const auto unit = [this] { return static_cast<double>(random_() >> 11) * 0x1p-53; };
-    const auto count = static_cast<size_t>(std::exp(std::log(4.0) + unit() * std::max(0.0, most - std::log(4.0))));
+  /// About as many variables, in one to three regions.
+  std::vector<int> draw_part(size_t count) {
     const size_t balls = 1 + random_() % 3;
     std::vector<int> part;
     std::vector<char>& in = in_part_;
@@ -469,6 +508,7 @@ class Search {
   std::vector<double> alone_, priced_, price_up_to_, steps_;
   std::vector<std::vector<Held>> held_;
   std::vector<int> all_, setting_, linked_;
+  std::vector<std::vector<int>> relaxed_;  // settings that are good at the prices, whatever they hold
   std::vector<uint64_t> mark_;
   uint64_t stamp_ = 0;
   std::vector<int64_t> over_;  // what is held more than the limit, by time
