@@ -102,8 +102,7 @@ class Folding {
       if (other(e, made.from) == made.to) {
         Edge& edge = edges_[static_cast<size_t>(e)];
         for (size_t x = 0; x < size(edge.from); ++x)
-          for (size_t y = 0; y < size(edge.to); ++y)
-            edge.values[x * size(edge.to) + y] += at(made, edge.from, x, y);
+          for (size_t y = 0; y < size(edge.to); ++y) edge.values[x * size(edge.to) + y] += at(made, edge.from, x, y);
         return;
       }
     of(made.from).edges.push_back(static_cast<int>(edges_.size()));
@@ -226,8 +225,8 @@ class Folding {
     std::vector<size_t> stay(size(v));
     std::iota(stay.begin(), stay.end(), size_t{0});
     for (size_t i = 0; i < stay.size();) {
-      const bool worse = std::any_of(stay.begin(), stay.end(),
-                                     [&](size_t b) { return b != stay[i] && dominates(v, b, stay[i]); });
+      const bool worse =
+          std::any_of(stay.begin(), stay.end(), [&](size_t b) { return b != stay[i] && dominates(v, b, stay[i]); });
       if (worse)
         stay.erase(stay.begin() + static_cast<std::ptrdiff_t>(i));
       else
@@ -294,7 +293,8 @@ class Folding {
     return true;
   }
 
-  /// A variable joins the neighbour from which it follows. Where each follows from the other, the one with less to move.
+  /// A variable joins the neighbour from which it follows. Where each follows from the other, the one with less to
+  /// move.
   void follow(int v) {
     std::vector<size_t> partner;
     for (int e : of(v).edges) {
@@ -341,7 +341,8 @@ class Folding {
       const int u = other(e, v);
       Edge edge{w, u, {}};
       for (size_t y = 0; y < size(w); ++y)
-        for (size_t z = 0; z < size(u); ++z) edge.values.push_back(at(edges_[static_cast<size_t>(e)], v, partner[y], z));
+        for (size_t z = 0; z < size(u); ++z)
+          edge.values.push_back(at(edges_[static_cast<size_t>(e)], v, partner[y], z));
       moved.push_back(std::move(edge));
     }
     leave(v, std::move(step));

@@ -20,10 +20,10 @@ struct FoldedTables {
   LimitedTables left;    ///< tables of one variable (one each, first), then of two
   /// In the order in which they left: a variable and how it follows from what was left then.
   struct Step {
-    int variable = -1;                   // of the whole problem
-    std::vector<int> from;               // none, one or two variables of the whole problem, ...
-    std::vector<std::vector<int>> names; // ... their values at that time: place -> value of the whole problem
-    std::vector<int> value;              // for each setting of these places, the value of the whole problem
+    int variable = -1;                    // of the whole problem
+    std::vector<int> from;                // none, one or two variables of the whole problem, ...
+    std::vector<std::vector<int>> names;  // ... their values at that time: place -> value of the whole problem
+    std::vector<int> value;               // for each setting of these places, the value of the whole problem
   };
   std::vector<Step> steps;
   std::vector<int> variables;           ///< of `left` -> of the whole problem

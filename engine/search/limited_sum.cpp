@@ -13,10 +13,6 @@
 #include "engine/search/part_sum.h"
 #include "engine/search/peaks.h"
 
-#include <ctime>
-#include <cstdio>
-#include <cstdlib>
-
 namespace trainctl {
 namespace {
 
@@ -65,9 +61,7 @@ class Search {
       if (sum_.sums() < 20'000'000 || entries < 100) break;
     }
     most_entries_ = entries;
-    if (getenv("IOP_LOG")) fprintf(stderr, "n %zu all: entries %zu sums %zu planned %zu times %zu\n", all_.size(), entries, sum_.sums(), sum_.planned().size(), over_.size());
     begin();
-    if (getenv("IOP_LOG")) fprintf(stderr, "%.2f begin: cost %.0f feasible %d\n", clock()/1e6, cost_, peaks_.most() <= 0);
     if (peaks_.most() > 0 || cost_ >= kNever) return {false, 0, {}, bound_};
     std::vector<int> best = setting_;
     double best_cost = cost_;
@@ -79,7 +73,7 @@ class Search {
         best = setting_;
         best_cost = cost_;
       }
-      if (stale < 2) continue;
+      if (stale < 2 && cost_ < best_cost + 0.05 * std::abs(best_cost)) continue;
       stale = 0;
       setting_ = best;
       leave_best();
@@ -152,7 +146,8 @@ class Search {
       value += priced_[sum_.place(v) + x];
       mark_[static_cast<size_t>(v)] = stamp_;
       for (const PartSum::Neighbour& n : sum_.around(v))
-        if (mark_[static_cast<size_t>(n.variable)] != stamp_) value += n.values[value_at(n.variable, setting) * size(v) + x];
+        if (mark_[static_cast<size_t>(n.variable)] != stamp_)
+          value += n.values[value_at(n.variable, setting) * size(v) + x];
     }
     return value;
   }
@@ -324,7 +319,6 @@ class Search {
       bound_ = std::max(bound_, value);
       sent += entries;
       renew();
-      if (getenv("IOP_LOG") && round % 10 == 0) fprintf(stderr, "%.2f begin %d cost %.0f over %ld bound %.0f best %.0f kept %.0f\n", clock()/1e6, round, cost_, peaks_.most(), value, bound_, kept_cost);
       if (cost_ < kept_cost && peaks_.most() <= 0) {
         kept = setting_;
         kept_cost = cost_;
@@ -381,18 +375,17 @@ class Search {
     work_ = 0;
     for (int times = 0; times < 3; ++times) solve_part(all_, most_entries_, 10, true);
     for (const int64_t until = 3 * work_; work_ <= until && parts_ < search_.parts && search_.go_on();) try_part();
-    if (getenv("IOP_LOG")) fprintf(stderr, "%.2f parts %ld cost %.0f\n", clock()/1e6, parts_, cost_);
   }
 
-  /// From the best setting to another that may lead to a better one: a region becomes as it would be at the prices alone.
+  /// From the best setting to another that may lead to a better one: a region becomes as it would be at the prices
+  /// alone.
   void leave_best() {
     const std::vector<int> kept = setting_;
     const std::vector<int>& priced = relaxed_[random_() % relaxed_.size()];
-    const double share = std::exp2(-static_cast<double>(random_() % 6));  // 1 to 1/32 of all
+    const double share = std::exp2(-static_cast<double>(1 + random_() % 8));  // of all
     for (int v : draw_part(std::max<size_t>(1, static_cast<size_t>(share * static_cast<double>(all_.size())))))
       setting_[static_cast<size_t>(v)] = priced[static_cast<size_t>(v)];
     renew();
-    if (getenv("IOP_LOG")) fprintf(stderr, "%.2f leave best %.3f: cost %.0f over %ld\n", clock()/1e6, share, cost_, peaks_.most());
     ease();
     if (peaks_.most() <= 0 && cost_ < kNever) return;
     setting_ = kept;
@@ -406,12 +399,12 @@ class Search {
       solve_part(all_, most_entries_, 10, true);
       for (int i = 0; i < 200 && peaks_.most() > 0 && search_.go_on(); ++i) try_part();
     }
-    if (getenv("IOP_LOG")) fprintf(stderr, "%.2f eased cost %.0f over %ld\n", clock()/1e6, cost_, peaks_.most());
     prices_ = prices;
   }
 
   /// Solves a part at prices, again and again: dearer where it holds too much, cheaper where there is room.
-  void solve_part(const std::vector<int>& variables, size_t most_entries, int rounds, bool whole, int forced = -1, int to = 0) {
+  void solve_part(const std::vector<int>& variables, size_t most_entries, int rounds, bool whole, int forced = -1,
+                  int to = 0) {
     std::vector<int> from = setting_;
     if (forced >= 0) from[static_cast<size_t>(forced)] = to;
     sum_.plan(variables, from, most_entries, random_);
@@ -454,7 +447,6 @@ class Search {
       const double step = pace * gap / square;
       for (size_t t = 0; t < prices.size(); ++t) prices[t] = std::max(0.0, prices[t] + step * over[t]);
       if (too_much) prices_ = prices;
-      if (whole && getenv("IOP_LOG")) fprintf(stderr, "%.2f whole %d: cost %.0f bound %.0f (planned %zu)\n", clock()/1e6, round, cost_, value, part.size());
     }
   }
 
@@ -465,12 +457,13 @@ class Search {
     std::vector<int> part =
         draw_part(static_cast<size_t>(std::exp(std::log(4.0) + unit * std::max(0.0, most - std::log(4.0)))));
     const int first = part[0], to = static_cast<int>(random_() % size(first));
+    const size_t entries = size_t{256} << 2 * (random_() % 4);
     if (parts_ % 2 == 0) {
-      solve_part(part, 16384, 8, false);
+      solve_part(part, entries, 8, false);
     } else if (to != setting_[static_cast<size_t>(first)]) {
       if (random_() % 4 == 0 && all_.size() < 1000) part = all_;
       std::erase(part, first);
-      solve_part(part, part.size() + 1 == all_.size() ? 262144 : 16384, 8, false, first, to);
+      solve_part(part, part.size() + 1 == all_.size() ? 262144 : entries, 8, false, first, to);
     }
   }
 

@@ -120,9 +120,8 @@ void PartSum::set_steps() {
     step.size = static_cast<size_t>(sizes_[static_cast<size_t>(order_[s])]);
     step.neighbours = linked_[static_cast<size_t>(order_[s])];
     std::erase_if(step.neighbours, [this](int v) { return rank_[static_cast<size_t>(v)] < 0; });  // left out later
-    std::sort(step.neighbours.begin(), step.neighbours.end(), [this](int a, int b) {
-      return rank_[static_cast<size_t>(a)] > rank_[static_cast<size_t>(b)];
-    });
+    std::sort(step.neighbours.begin(), step.neighbours.end(),
+              [this](int a, int b) { return rank_[static_cast<size_t>(a)] > rank_[static_cast<size_t>(b)]; });
     const auto place = [&step](int v) {
       return static_cast<size_t>(std::find(step.neighbours.begin(), step.neighbours.end(), v) -
                                  step.neighbours.begin());
@@ -197,12 +196,18 @@ double least_of(const double* alone, const double* const* from, size_t size) {
 
 double least_of_all(const double* alone, const std::vector<const double*>& from, size_t size, double* sum) {
   switch (from.size()) {
-    case 0: return least_of<0>(alone, from.data(), size);
-    case 1: return least_of<1>(alone, from.data(), size);
-    case 2: return least_of<2>(alone, from.data(), size);
-    case 3: return least_of<3>(alone, from.data(), size);
-    case 4: return least_of<4>(alone, from.data(), size);
-    default: break;
+    case 0:
+      return least_of<0>(alone, from.data(), size);
+    case 1:
+      return least_of<1>(alone, from.data(), size);
+    case 2:
+      return least_of<2>(alone, from.data(), size);
+    case 3:
+      return least_of<3>(alone, from.data(), size);
+    case 4:
+      return least_of<4>(alone, from.data(), size);
+    default:
+      break;
   }
   for (size_t x = 0; x < size; ++x) sum[x] = alone[x] + from[4][x];
   for (size_t r = 5; r < from.size(); ++r)

@@ -32,7 +32,8 @@ class PartSum {
   void add_beside(int variable, const std::vector<int>& setting, double* to) const;
 
   /// Of variables, each once; no elimination makes more than `most_entries` sums. What leaves the part is drawn.
-  void plan(const std::vector<int>& part, const std::vector<int>& setting, size_t most_entries, std::mt19937_64& random);
+  void plan(const std::vector<int>& part, const std::vector<int>& setting, size_t most_entries,
+            std::mt19937_64& random);
   const std::vector<int>& planned() const { return order_; }
   const std::vector<int>& left_out() const { return left_out_; }
   size_t sums() const { return sums_; }  ///< that solve() forms
@@ -71,7 +72,7 @@ class PartSum {
   std::vector<std::vector<Neighbour>> around_;
 
   std::vector<int> order_;
-  std::vector<int> rank_;  // by variable: its place in the order, or -1
+  std::vector<int> rank_;                 // by variable: its place in the order, or -1
   std::vector<std::vector<int>> linked_;  // by variable, while an order is chosen
   std::vector<int> left_out_;
   std::vector<Step> steps_;

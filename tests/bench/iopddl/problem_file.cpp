@@ -57,8 +57,7 @@ class Scanner {
 
   /// The path is asked for only where something is wrong.
   template <class Path>
-    requires std::is_invocable_v<Path>
-  int64_t integer(const Path& path) {
+  requires std::is_invocable_v<Path> int64_t integer(const Path& path) {
     skip_space();
     const bool negative = peek() == '-';
     if (negative) step();
@@ -143,7 +142,9 @@ Rows rows(Scanner& json, const std::string& path) {
   Rows all;
   json.array(path, [&](size_t) {
     all.emplace_back();
-    json.array(path, [&](size_t) { all.back().push_back(json.integer([&] { return fmt::format("{}[{}]", path, all.size() - 1); })); });
+    json.array(path, [&](size_t) {
+      all.back().push_back(json.integer([&] { return fmt::format("{}[{}]", path, all.size() - 1); }));
+    });
   });
   return all;
 }
@@ -241,8 +242,8 @@ void add_edge(const Scanner& json, const Parts& parts, size_t i, LimitedTables& 
   const auto rows = static_cast<size_t>(tables.sizes[static_cast<size_t>(from)]);
   const auto columns = static_cast<size_t>(tables.sizes[static_cast<size_t>(to)]);
   if (parts.edge_costs[i].size() != rows * columns)
-    fail("costs", fmt::format("{} costs, but its nodes have {} x {} strategies", parts.edge_costs[i].size(), rows,
-                              columns));
+    fail("costs",
+         fmt::format("{} costs, but its nodes have {} x {} strategies", parts.edge_costs[i].size(), rows, columns));
   std::vector<double> values = costs(parts.edge_costs[i]);
   if (from < to)
     tables.tables.push_back({{from, to}, std::move(values)});
@@ -260,8 +261,7 @@ ContestProblem read_contest_problem(std::span<const uint8_t> bytes, const std::s
     json.fail("problem.nodes", fmt::format("{} intervals, {} rows of costs, {} of usages: expected as many of each",
                                            nodes, parts.costs.size(), parts.usages.size()));
   if (parts.edge_costs.size() != edges)
-    json.fail("problem.edges",
-              fmt::format("{} edges, but {} rows of costs", edges, parts.edge_costs.size()));
+    json.fail("problem.edges", fmt::format("{} edges, but {} rows of costs", edges, parts.edge_costs.size()));
   ContestProblem problem{parts.name, nodes, edges, parts.limit, {}};
   int times = 0;
   for (size_t i = 0; i < nodes; ++i) add_node(json, parts, i, problem.tables, times);

@@ -2,9 +2,8 @@
 // (https://github.com/google/iopddl), plain or as gzip:
 //
 //   {"problem": {"name": "A",
-//                "nodes": {"intervals": [[first, end], ...], "costs": [[cost, ...], ...], "usages": [[bytes, ...], ...]},
-//                "edges": {"nodes": [[node, node], ...], "costs": [[cost, ...], ...]},
-//                "usage_limit": bytes}}
+//                "nodes": {"intervals": [[first, end], ...], "costs": [[cost, ...], ...], "usages": [[bytes, ...],
+//                ...]}, "edges": {"nodes": [[node, node], ...], "costs": [[cost, ...], ...]}, "usage_limit": bytes}}
 //
 // An edge has a cost for each pair of its nodes' strategies, the last node's fastest.
 #pragma once
