@@ -17,7 +17,8 @@ namespace trainctl {
 namespace {
 
 constexpr double kInfinite = std::numeric_limits<double>::infinity();
-constexpr double kNever = 1e15;  // stands for infinite: sums of finite costs are smaller
+constexpr double kNever = 1e15;    // stands for infinite: sums of finite costs are smaller
+constexpr double kNothing = 1e-9;  // a gain that is none, as a part of the cost
 
 struct Held {
   int first, end;
@@ -48,6 +49,10 @@ class Search {
     for (const CostTable& table : tables_.tables)
       if (table.variables.size() == 1)
         for (size_t x = 0; x < table.values.size(); ++x) alone_[sum_.place(table.variables[0]) + x] += table.values[x];
+    for (const CostTable& table : tables_.tables)
+      for (double value : table.values)
+        if (value < kNever) scale_ = std::max(scale_, std::abs(value));
+    if (scale_ == 0) scale_ = 1;
     for (const Holding& h : tables_.holdings)
       held_[static_cast<size_t>(h.variable)].push_back({h.first, h.end, {h.amounts.begin(), h.amounts.end()}});
     all_.resize(tables_.sizes.size());
@@ -73,6 +78,7 @@ class Search {
         best = setting_;
         best_cost = cost_;
       }
+      if (best_cost <= bound_ + kNothing * std::abs(bound_)) break;
       if (stale < 2 && cost_ < best_cost + 0.05 * std::abs(best_cost)) continue;
       stale = 0;
       setting_ = best;
@@ -340,7 +346,7 @@ class Search {
       for (size_t t = 0; t < prices_.size(); ++t)
         if (over_[t] > 0 || prices_[t] > 0) square += static_cast<double>(over_[t]) * static_cast<double>(over_[t]);
       if (square == 0) break;
-      target = std::max({target, 1.05 * value, value + 1});
+      target = std::max(target, value + 0.05 * std::max(std::abs(value), scale_));
       if (kept_cost < kInfinite)
         target = kept_cost;
       else if (round % 10 == 0)
@@ -425,7 +431,7 @@ class Search {
         if (prices[t] > 0) room -= prices[t] * static_cast<double>(over_[t]);
       const double bound = -gain - room;  // of what a change of the part can cost
       const bool too_much = peaks_.most() > 0;
-      if (!too_much && (bound > -0.5 || (whole && bound > -3e-5 * cost_))) return;
+      if (!too_much && (bound > -kNothing * std::abs(cost_) || (whole && bound > -3e-5 * cost_))) return;
       over_of(part, next, over);
       const double value = cost_ + bound;
       if (value > best) {
@@ -443,7 +449,7 @@ class Search {
       for (size_t t = 0; t < prices.size(); ++t)
         if (over[t] > 0 || prices[t] > 0) square += over[t] * over[t];
       if (square == 0) return;
-      const double gap = too_much ? std::max(cost_ - value, 0.005 * std::abs(cost_)) : cost_ - value;
+      const double gap = too_much ? std::max(cost_ - value, 0.005 * std::max(std::abs(cost_), scale_)) : cost_ - value;
       const double step = pace * gap / square;
       for (size_t t = 0; t < prices.size(); ++t) prices[t] = std::max(0.0, prices[t] + step * over[t]);
       if (too_much) prices_ = prices;
@@ -511,6 +517,7 @@ class Search {
   size_t most_entries_ = 0;
   int64_t parts_ = 0, work_ = 0;
   double cost_ = 0, bound_ = -kInfinite;
+  double scale_ = 0;  // the largest finite entry
 };
 
 }  // namespace
@@ -518,7 +525,11 @@ class Search {
 LimitedSum limited_sum(const LimitedTables& tables, const LimitedSearch& search) {
   const FoldedTables folded = fold(tables);
   if (!folded.possible) return {false, kInfinite, {}, kInfinite};
-  LimitedSum sum = Search(folded.left, search).run();
+  LimitedSum sum;
+  if (folded.variables.empty())
+    sum.found = true;
+  else
+    sum = Search(folded.left, search).run();
   if (!sum.found) return sum;
   sum.setting = folded.unfold(sum.setting);
   sum.bound += folded.constant;
