@@ -52,7 +52,7 @@ class Search {
     for (const CostTable& table : tables_.tables)
       for (double value : table.values)
         if (value < kNever) scale_ = std::max(scale_, std::abs(value));
-    if (scale_ == 0) scale_ = 1;
+    scale_ = scale_ == 0 ? 1 : 1e-6 * scale_;
     for (const Holding& h : tables_.holdings)
       held_[static_cast<size_t>(h.variable)].push_back({h.first, h.end, {h.amounts.begin(), h.amounts.end()}});
     all_.resize(tables_.sizes.size());
@@ -350,7 +350,7 @@ class Search {
       if (kept_cost < kInfinite)
         target = kept_cost;
       else if (round % 10 == 0)
-        target *= 1.05;
+        target += 0.05 * std::max(std::abs(target), scale_);
       const double step = pace * (target - value) / square;
       for (size_t t = 0; t < prices_.size(); ++t)
         prices_[t] = std::max(0.0, prices_[t] + step * static_cast<double>(over_[t]));
@@ -517,7 +517,7 @@ class Search {
   size_t most_entries_ = 0;
   int64_t parts_ = 0, work_ = 0;
   double cost_ = 0, bound_ = -kInfinite;
-  double scale_ = 0;  // the largest finite entry
+  double scale_ = 0;  // what counts as a cost where the sum has none
 };
 
 }  // namespace
