@@ -261,36 +261,4 @@ double PartSum::solve(const std::vector<double>& alone, std::vector<int>& settin
   return value;
 }
 
-double PartSum::lower_bound(const std::vector<double>& alone, size_t most_entries, int& split) {
-  std::mt19937_64 random(1);
-  std::vector<int> all(sizes_.size());
-  for (size_t v = 0; v < all.size(); ++v) all[v] = static_cast<int>(v);
-  choose_order(all, most_entries, random);
-  set_steps();
-  split = static_cast<int>(left_out_.size());
-  std::vector<double> eased = alone;
-  double value = 0;
-  for (int v : left_out_) {
-    const auto size = static_cast<size_t>(sizes_[static_cast<size_t>(v)]);
-    // A table between two variables that are split counts once, at its least.
-    for (const Neighbour& n : around(v)) {
-      const auto rows = static_cast<size_t>(sizes_[static_cast<size_t>(n.variable)]);
-      double least = kInfinite;
-      for (size_t y = 0; y < rows; ++y) {
-        const double of_y = *std::min_element(n.values + y * size, n.values + (y + 1) * size);
-        least = std::min(least, of_y);
-        if (rank_[static_cast<size_t>(n.variable)] >= 0) eased[place(n.variable) + y] += of_y;
-      }
-      if (rank_[static_cast<size_t>(n.variable)] < 0 && n.variable < v) value += least;
-    }
-    value += *std::min_element(alone.begin() + static_cast<std::ptrdiff_t>(place(v)),
-                               alone.begin() + static_cast<std::ptrdiff_t>(place(v) + size));
-  }
-  for (const Step& step : steps_) {
-    make(step, &eased[place(step.variable)], &made_[step.begin]);
-    if (step.neighbours.empty()) value += made_[step.begin];
-  }
-  return value;
-}
-
 }  // namespace trainctl

@@ -41,10 +41,6 @@ class PartSum {
   /// Gives the planned variables their best values. Returns the sum of what has a planned variable.
   double solve(const std::vector<double>& alone, std::vector<int>& setting);
 
-  /// A lower bound of the sum over all variables, whatever their values: where a table would grow too large, a variable
-  /// has another value in each of its tables. Exact where `split` stays 0.
-  double lower_bound(const std::vector<double>& alone, size_t most_entries, int& split);
-
  private:
   struct Read {
     const double* values = nullptr;  // of the sum's own tables
