@@ -36,6 +36,13 @@ class Search {
   Search(LimitedTables tables, const LimitedSearch& search)
       : state_(std::move(tables)), search_(search), random_(search.seed), prices_(state_.over().size(), 0) {
     all_.resize(state_.count());
+    size_t entries = 0, pairs = 1;
+    for (const CostTable& table : state_.tables().tables) {
+      if (table.variables.size() < 2) continue;
+      entries += table.values.size();
+      ++pairs;
+    }
+    while (least_entries_ < entries / pairs) least_entries_ *= 2;
     std::iota(all_.begin(), all_.end(), 0);
   }
 
@@ -172,7 +179,7 @@ class Search {
     std::vector<int> part =
         draw_part(static_cast<size_t>(std::exp(std::log(4.0) + unit * std::max(0.0, most - std::log(4.0)))));
     const int first = part[0], to = static_cast<int>(random_() % state_.size(first));
-    size_t entries = size_t{256} << 2 * (random_() % 4);
+    size_t entries = least_entries_ << 2 * (random_() % 4);
     std::vector<int> from = state_.setting();
     if (parts_ % 2 == 0) {
       state_.sum().plan(part, from, entries, random_);
@@ -265,7 +272,8 @@ class Search {
   std::vector<double> prices_;  // of the times, from which parts start
   std::vector<int> all_, linked_;
   std::vector<std::vector<int>> relaxed_;
-  size_t most_entries_ = 0;
+  size_t most_entries_ = 0;     // of tables while the whole is solved
+  size_t least_entries_ = 256;  // of tables while parts are solved: some have more, up to 64 times as many
   int64_t parts_ = 0, work_ = 0;
   double bound_ = -kInfinite;
 };
