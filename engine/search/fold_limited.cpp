@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "engine/base/error.h"
+#include "engine/search/binding_times.h"
 
 namespace trainctl {
 namespace {
@@ -397,29 +398,11 @@ class Folding {
 
   /// Of times at which the limit binds only where it does at another, one stays; none where it cannot bind.
   void drop_times() {
-    const size_t times = limits_.size();
-    std::vector<int> begun(times + 1, 0), ended(times + 1, 0);  // events up to a time
-    std::vector<int64_t> most(times + 1, 0);
+    std::vector<HeldInterval> intervals;
     for (const Variable& variable : variables_)
-      for (const Held& held : variable.held) {
-        if (held.first >= held.end) continue;
-        ++begun[static_cast<size_t>(held.first)];
-        ++ended[static_cast<size_t>(held.end)];
-        const int64_t amount = *std::max_element(held.amounts.begin(), held.amounts.end());
-        most[static_cast<size_t>(held.first)] += amount;
-        most[static_cast<size_t>(held.end)] -= amount;
-      }
-    for (size_t t = 0; t < times; ++t) {
-      begun[t + 1] += begun[t];
-      ended[t + 1] += ended[t];
-      most[t + 1] += most[t];
-    }
-    std::vector<size_t> stay;
-    for (size_t t = 0; t < times; ++t) {
-      if (most[t] <= limits_[t]) continue;
-      while (!stay.empty() && ended[stay.back()] == ended[t] && limits_[t] <= limits_[stay.back()]) stay.pop_back();
-      if (stay.empty() || begun[stay.back()] != begun[t] || limits_[t] < limits_[stay.back()]) stay.push_back(t);
-    }
+      for (const Held& held : variable.held)
+        intervals.push_back({held.first, held.end, *std::max_element(held.amounts.begin(), held.amounts.end())});
+    const std::vector<size_t> stay = binding_times(limits_, intervals);
     std::vector<int64_t> limits;
     for (size_t t : stay) limits.push_back(limits_[t]);
     const auto place = [&stay](int t) {

@@ -14,10 +14,16 @@
 namespace trainctl {
 namespace {
 
-using Rows = std::vector<std::vector<int64_t>>;
+/// An array of integers, and where in the file it begins.
+struct Row {
+  std::vector<int64_t> values;
+  int line = 0, column = 0;
+};
+using Rows = std::vector<Row>;
 
-constexpr int64_t kMostUsage = int64_t{1} << 46;  // sums of them stay in 64 bits
-constexpr size_t kMostStrategies = 1 << 14;       // of a node
+constexpr int64_t kMostUsage = int64_t{1} << 45;  // sums of them stay in 64 bits
+constexpr size_t kMostNodes = 1 << 17;
+constexpr size_t kMostStrategies = 1 << 14;  // of a node
 constexpr int64_t kMostTime = 1 << 26;
 
 /// The JSON of one file, value after value.
@@ -28,6 +34,12 @@ class Scanner {
   [[noreturn]] void fail(const std::string& path, const std::string& message) const {
     throw SpecError(pos_, path, message);
   }
+
+  [[noreturn]] void fail(const Row& row, const std::string& path, const std::string& message) const {
+    throw SpecError(SourcePos{pos_.file, row.line, row.column}, path, message);
+  }
+
+  const SourcePos& position() const { return pos_; }
 
   void expect(char c, const std::string& path) {
     if (!take(c)) fail(path, fmt::format("expected '{}', found {}", c, found()));
@@ -140,11 +152,10 @@ class Scanner {
 
 Rows rows(Scanner& json, const std::string& path) {
   Rows all;
-  json.array(path, [&](size_t) {
-    all.emplace_back();
-    json.array(path, [&](size_t) {
-      all.back().push_back(json.integer([&] { return fmt::format("{}[{}]", path, all.size() - 1); }));
-    });
+  json.array(path, [&](size_t place) {
+    const auto path_here = [&] { return fmt::format("{}[{}]", path, place); };
+    all.push_back({{}, json.position().line, json.position().column});
+    json.array(path, [&](size_t) { all.back().values.push_back(json.integer(path_here)); });
   });
   return all;
 }
@@ -155,6 +166,12 @@ struct Parts {
   Rows intervals, costs, usages, edges, edge_costs;
   int64_t limit = -1;
 };
+
+int64_t limit(Scanner& json) {
+  const int64_t value = json.integer("problem.usage_limit");
+  if (value < 0) json.fail("problem.usage_limit", fmt::format("{} is negative", value));
+  return value;
+}
 
 Parts parts_of(Scanner& json) {
   Parts parts;
@@ -178,7 +195,7 @@ Parts parts_of(Scanner& json) {
     else if (key == "edges")
       json.object("problem.edges", edges);
     else if (key == "usage_limit")
-      parts.limit = json.integer("problem.usage_limit");
+      parts.limit = limit(json);
     else
       unknown("problem", key);
   };
@@ -209,42 +226,44 @@ std::vector<double> transposed(const std::vector<double>& from, size_t rows, siz
 }
 
 void add_node(const Scanner& json, const Parts& parts, size_t i, LimitedTables& tables, int& times) {
-  const auto fail = [&](const char* list, const std::string& message) {
-    json.fail(fmt::format("problem.nodes.{}[{}]", list, i), message);
+  const auto fail = [&](const Row& row, const char* list, const std::string& message) {
+    json.fail(row, fmt::format("problem.nodes.{}[{}]", list, i), message);
   };
-  const std::vector<int64_t>& interval = parts.intervals[i];
-  if (interval.size() != 2 || interval[0] < 0 || interval[1] > kMostTime)
-    fail("intervals", fmt::format("expected [first, end] within 0 and {}", kMostTime));
-  const size_t size = parts.costs[i].size();
-  if (size == 0 || size > kMostStrategies) fail("costs", fmt::format("expected 1 to {} costs", kMostStrategies));
-  if (parts.usages[i].size() != size)
-    fail("usages", fmt::format("{} usages, but the node has {} costs", parts.usages[i].size(), size));
-  for (int64_t usage : parts.usages[i])
-    if (usage < 0 || usage > kMostUsage) fail("usages", fmt::format("{} is not within 0 and 2^46", usage));
+  const Row &interval = parts.intervals[i], &costs_row = parts.costs[i], &usages = parts.usages[i];
+  if (interval.values.size() != 2 || interval.values[0] < 0 || interval.values[1] > kMostTime)
+    fail(interval, "intervals", fmt::format("expected [first, end] within 0 and {}", kMostTime));
+  const int64_t first = interval.values[0], end = interval.values[1];
+  const size_t size = costs_row.values.size();
+  if (size == 0 || size > kMostStrategies)
+    fail(costs_row, "costs", fmt::format("{} costs, expected 1 to {}", size, kMostStrategies));
+  if (usages.values.size() != size)
+    fail(usages, "usages", fmt::format("{} usages, but the node has {} costs", usages.values.size(), size));
+  for (int64_t usage : usages.values)
+    if (usage < 0 || usage > kMostUsage) fail(usages, "usages", fmt::format("{} is not within 0 and 2^45", usage));
   tables.sizes.push_back(static_cast<int>(size));
-  tables.tables.push_back({{static_cast<int>(i)}, costs(parts.costs[i])});
-  if (interval[0] >= interval[1]) return;
-  times = std::max(times, static_cast<int>(interval[1]));
-  tables.holdings.push_back(
-      {static_cast<int>(i), static_cast<int>(interval[0]), static_cast<int>(interval[1]), parts.usages[i]});
+  tables.tables.push_back({{static_cast<int>(i)}, costs(costs_row.values)});
+  if (first >= end) return;
+  times = std::max(times, static_cast<int>(end));
+  tables.holdings.push_back({static_cast<int>(i), static_cast<int>(first), static_cast<int>(end), usages.values});
 }
 
 void add_edge(const Scanner& json, const Parts& parts, size_t i, LimitedTables& tables) {
-  const std::vector<int64_t>& nodes = parts.edges[i];
-  const auto fail = [&](const char* list, const std::string& message) {
-    json.fail(fmt::format("problem.edges.{}[{}]", list, i), message);
+  const Row &nodes = parts.edges[i], &costs_row = parts.edge_costs[i];
+  const auto fail = [&](const Row& row, const char* list, const std::string& message) {
+    json.fail(row, fmt::format("problem.edges.{}[{}]", list, i), message);
   };
-  if (nodes.size() != 2 || nodes[0] == nodes[1]) fail("nodes", "expected two different nodes");
-  for (int64_t node : nodes)
+  if (nodes.values.size() != 2 || nodes.values[0] == nodes.values[1])
+    fail(nodes, "nodes", "expected two different nodes");
+  for (int64_t node : nodes.values)
     if (node < 0 || node >= static_cast<int64_t>(tables.sizes.size()))
-      fail("nodes", fmt::format("there is no node {}: the file has {}", node, tables.sizes.size()));
-  const auto from = static_cast<int>(nodes[0]), to = static_cast<int>(nodes[1]);
+      fail(nodes, "nodes", fmt::format("there is no node {}: the file has {}", node, tables.sizes.size()));
+  const auto from = static_cast<int>(nodes.values[0]), to = static_cast<int>(nodes.values[1]);
   const auto rows = static_cast<size_t>(tables.sizes[static_cast<size_t>(from)]);
   const auto columns = static_cast<size_t>(tables.sizes[static_cast<size_t>(to)]);
-  if (parts.edge_costs[i].size() != rows * columns)
-    fail("costs",
-         fmt::format("{} costs, but its nodes have {} x {} strategies", parts.edge_costs[i].size(), rows, columns));
-  std::vector<double> values = costs(parts.edge_costs[i]);
+  if (costs_row.values.size() != rows * columns)
+    fail(costs_row, "costs",
+         fmt::format("{} costs, but its nodes have {} x {} strategies", costs_row.values.size(), rows, columns));
+  std::vector<double> values = costs(costs_row.values);
   if (from < to)
     tables.tables.push_back({{from, to}, std::move(values)});
   else
@@ -260,6 +279,7 @@ ContestProblem read_contest_problem(std::span<const uint8_t> bytes, const std::s
   if (parts.costs.size() != nodes || parts.usages.size() != nodes)
     json.fail("problem.nodes", fmt::format("{} intervals, {} rows of costs, {} of usages: expected as many of each",
                                            nodes, parts.costs.size(), parts.usages.size()));
+  if (nodes > kMostNodes) json.fail("problem.nodes", fmt::format("{} nodes, expected at most {}", nodes, kMostNodes));
   if (parts.edge_costs.size() != edges)
     json.fail("problem.edges", fmt::format("{} edges, but {} rows of costs", edges, parts.edge_costs.size()));
   ContestProblem problem{parts.name, nodes, edges, parts.limit, {}};
