@@ -413,6 +413,7 @@ class Folding {
         held.first = place(held.first);
         held.end = place(held.end);
       }
+      std::erase_if(variable.held, [](const Held& held) { return held.first >= held.end; });
       variable.settled = false;
       variable.place.clear();
     }

@@ -1,6 +1,7 @@
 // The reader of the contest's problems: what it gives, and where it says that a file is wrong.
 #include <doctest/doctest.h>
 
+#include <cmath>
 #include <random>
 #include <string>
 
@@ -78,7 +79,7 @@ TEST_CASE("contest file: files with changed, missing and added bytes are read or
   int refused = 0;
   for (int round = 0; round < 3000; ++round) {
     std::string text = good;
-    for (int changes = 1 + static_cast<int>(random() % 3); changes > 0; --changes) {
+    for (int changes = 1 + static_cast<int>(random() % 3); changes > 0 && !text.empty(); --changes) {
       const size_t at = random() % text.size();
       const char c = bytes[random() % bytes.size()];
       switch (random() % 4) {
@@ -97,10 +98,11 @@ TEST_CASE("contest file: files with changed, missing and added bytes are read or
       }
     }
     try {
-      CHECK(read(text).nodes <= 3);
+      read(text);
     } catch (const SpecError&) {
       ++refused;
     }
   }
-  CHECK(refused > 1000);
+  CHECK(refused > 2000);
+  CHECK(refused < 3000);
 }

@@ -101,7 +101,7 @@ class Scanner {
     if (take('}')) return;
     do {
       const std::string key = text(path);
-      expect(':', path + "." + key);
+      expect(':', path.empty() ? key : path + "." + key);
       field(key);
     } while (take(','));
     expect('}', path);
