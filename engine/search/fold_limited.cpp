@@ -16,6 +16,7 @@ namespace {
 constexpr double kInfinite = std::numeric_limits<double>::infinity();
 constexpr size_t kMostMade = 4096;  // entries of a table that an elimination may make
 
+/// What a variable holds over the times first, ..., end - 1, by value.
 struct Held {
   int first, end;
   std::vector<int64_t> amounts;
@@ -245,7 +246,7 @@ class Folding {
       queue(other(e, v));
       remove_edge(e);
     }
-    const std::vector<int> names = std::move(of(v).names);
+    of(v).names = {};
     of(v).gone = true;
     of(v).alone = {};
     of(v).held = {};
