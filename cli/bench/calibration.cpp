@@ -71,6 +71,11 @@ double middle(std::vector<double> values) {
 
 }  // namespace
 
+MeasuredCall call_of(const Instruction& kernel) {
+  const OpRequest request = request_of(kernel);
+  return {key_of(request), sample_of(request)};
+}
+
 void KernelCalls::add(const RankClasses& classes, bool always) {
   for (const Program& program : classes.programs)
     for (const Instruction& instruction : program.instructions) {

@@ -16,6 +16,13 @@
 
 namespace trainctl {
 
+/// What a kernel's call is measured as: its kernel_key, and its sample without seconds.
+struct MeasuredCall {
+  std::string key;
+  KernelSample sample;
+};
+MeasuredCall call_of(const Instruction& kernel);
+
 /// Distinct kernel calls, in the order of their keys and sizes.
 class KernelCalls {
  public:

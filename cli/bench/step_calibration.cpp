@@ -5,8 +5,9 @@
 #include <cmath>
 #include <map>
 #include <numeric>
-#include <optional>
+#include <utility>
 
+#include "cli/bench/calibration.h"
 #include "engine/estimate/simulate.h"
 
 namespace trainctl {
@@ -25,26 +26,15 @@ struct Ratios {
 };
 using RatiosOfKey = std::map<std::string, std::vector<Ratios>>;
 
-/// The sample of just this call.
+/// The sample of just this call; null: it was not measured.
 const KernelSample* sample_of(const Machine& machine, const Instruction& instruction, std::string& key) {
   if (instruction.opcode != Opcode::kernel) return nullptr;
-  std::vector<TensorInfo> inputs, outputs;
-  bool adds = false;
-  for (const Operand& operand : instruction.inputs) inputs.push_back({operand.shape, operand.dtype});
-  for (const Operand& operand : instruction.outputs) {
-    outputs.push_back({operand.shape, operand.dtype});
-    adds |= operand.accumulate;
-  }
-  const KernelDef& kernel = *kernel_of(instruction);
-  key = kernel_key(kernel, inputs, outputs, instruction.attrs, adds);
+  MeasuredCall call = call_of(instruction);
+  key = std::move(call.key);
   const auto model = machine.kernels.find(key);
   if (model == machine.kernels.end()) return nullptr;
-  const KernelSample call = {.sizes = kernel_sizes(inputs, outputs),
-                             .cost = kernel_cost(kernel, inputs, outputs, instruction.attrs),
-                             .seconds = {},
-                             .attrs = to_string(instruction.attrs)};
   for (const KernelSample& sample : model->second.samples())
-    if (apart(sample, call) == 0) return &sample;
+    if (apart(sample, call.sample) == 0) return &sample;
   return nullptr;
 }
 

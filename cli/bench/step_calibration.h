@@ -18,10 +18,10 @@ struct RunStep {
   MeasuredStep measured;
 };
 
-/// Sets KernelSample::in_step of all samples, and Machine::steps. A launch whose kernels take 20 us or more alone takes in
-/// a step what it took in those that were run, less what it costs to time it there; calls of other sizes take by as much
-/// more as the nearest call of their key that was run. Shorter ones keep their time, as timing would not show what they
-/// take: StepCost has what they are off together.
+/// Sets KernelSample::in_step of all samples, and Machine::steps. A launch whose kernels take 20 us or more alone takes
+/// in a step what it took in those that were run, less what it costs to time it there; calls of other sizes take by as
+/// much more as the nearest call of their key that was run. Shorter ones keep their time, as timing would not show what
+/// they take: StepCost has what they are off together.
 void calibrate_steps(const std::vector<RunStep>& steps, Machine& machine);
 
 }  // namespace trainctl

@@ -30,7 +30,7 @@ struct Fresh {
 };
 
 constinit std::atomic<std::byte*> region_begin = nullptr;
-constinit std::atomic<size_t> region_bytes = 0;  ///< 0: nobody has asked for shelves
+constinit std::atomic<size_t> region_bytes = 0;  ///< 0: no command has asked for shelves
 constinit std::atomic<size_t> handed_out = 0;
 constinit std::array<uint8_t, kRegion / kPage> shelf_of_page = {};
 constinit thread_local std::array<FreeBlock*, kLargest / kStep> shelves = {};

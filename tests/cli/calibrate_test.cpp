@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 #include <thread>
 
+#include "cli/bench/calibration.h"
 #include "cli/bench/step_calibration.h"
 #include "engine/base/error.h"
 #include "engine/compile/compile.h"
@@ -114,20 +115,12 @@ struct RunHere {
     for (size_t i = 0; i < step.program.instructions.size(); ++i) {
       const Instruction& now = step.program.instructions[i];
       if (now.opcode != Opcode::kernel) continue;
-      std::vector<TensorInfo> in, out;
-      for (const Operand& operand : now.inputs) in.push_back({operand.shape, operand.dtype});
-      bool adds = false;
-      for (const Operand& operand : now.outputs) {
-        out.push_back({operand.shape, operand.dtype});
-        adds |= operand.accumulate;
-      }
-      const KernelDef& kernel = *kernel_of(now);
-      const std::string key = kernel_key(kernel, in, out, now.attrs, adds);
+      auto [key, sample] = call_of(now);
+      sample.seconds = alone(*kernel_of(now));
       std::vector<KernelSample> samples;
       if (const auto known = machine.kernels.find(key); known != machine.kernels.end())
         samples = known->second.samples();
-      samples.push_back(
-          {kernel_sizes(in, out), kernel_cost(kernel, in, out, now.attrs), alone(kernel), to_string(now.attrs)});
+      samples.push_back(std::move(sample));
       kernels.push_back({i, key, samples.size() - 1, samples.back().seconds});
       machine.kernels.insert_or_assign(key, KernelModel(std::move(samples)));
     }
