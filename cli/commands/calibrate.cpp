@@ -290,7 +290,7 @@ void print_steps(const Machine& machine) {
   const StepCost cost = step_cost(machine.steps);
   for (const StepSample& step : machine.steps)
     std::cout << "step of " << step.job << ": " << format_ms(step.measured) << ", its " << step.kernels
-              << " kernels alone " << format_ms(step.alone) << ", modelled " << format_ms(cost.seconds(step)) << "\n";
+              << " kernels by their samples " << format_ms(step.alone) << ", modelled " << format_ms(cost.seconds(step)) << "\n";
 }
 
 int calibrate(const Options& options) {
