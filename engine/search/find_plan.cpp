@@ -29,6 +29,8 @@ constexpr double kInfinite = std::numeric_limits<double>::infinity();
 constexpr double kDoubt = 1.5;
 /// The same of a plan that takes long to try.
 constexpr double kLongDoubt = 1.05;
+/// Sizes of buckets are tried if less waiting for them may save this part of the step.
+constexpr double kBucketsMatter = 0.02;
 /// A job of no more layers is searched widely if it is short of memory, with this many times as much work.
 constexpr int kFewLayers = 12;
 constexpr int64_t kWideWork = 2;
@@ -156,12 +158,19 @@ class Search {
     if (tried_.is_known(choice)) return nullptr;
     work_ += sizes.work;
     Trial trial = small_.sum_of(choice, sizes, try_plan_);
-    if (!trial.fault.empty() && !sizes.is_whole())
-      trial = try_plan_(with_choice(bare_, choice),
-                        TriedRanks::one_a_stage);  // the job names layers that a small one does not have
+    // The job may name layers that a small one does not have.
+    if (!trial.fault.empty() && !sizes.is_whole()) trial = try_whole(choice);
+    return &add(one, std::move(choice), std::move(trial));
+  }
+
+  Trial try_whole(const PlanChoice& choice) const {
+    return try_plan_(with_choice(bare_, choice), TriedRanks::one_a_stage);
+  }
+
+  const TriedPlan& add(const Considered& one, PlanChoice choice, Trial trial) {
     std::string name = fmt::format("{}; {}", one.cuts->name, to_string(choice));
     sources_.push_back(one);
-    return &tried_[tried_.add({std::move(name), std::move(choice), one.expected.seconds, std::move(trial)})];
+    return tried_[tried_.add({std::move(name), std::move(choice), one.expected.seconds, std::move(trial)})];
   }
 
   /// Plans of one stage that people know: data parallel at each level of optimizer_shard, tensor parallel at the best,
@@ -280,10 +289,25 @@ class Search {
     }
   }
 
-  /// Of the best: the search's own sum knows nothing of buckets.
+  /// The fastest that would be faster than the best if ranks waited less for its buckets; often the best itself.
+  std::optional<size_t> waits_for_buckets() {
+    const double best = tried_[tried_.settle()].trial.seconds;
+    std::optional<size_t> fastest;
+    for (size_t i = 0; i < tried_.size(); ++i) {
+      const Trial& trial = tried_[i].trial;
+      const double waits = trial.bucket_seconds;
+      const bool has_buckets = sources_[i].cuts->mesh.size() > 1 && sources_[i].shard.level < 3;
+      if (!has_buckets || !trial.fits(memory_) || trial.seconds - waits > (1 - kBucketsMatter) * best) continue;
+      if (!fastest || trial.seconds < tried_[*fastest].trial.seconds) fastest = i;
+    }
+    return fastest;
+  }
+
+  /// The search's own sum knows nothing of buckets. Few blocks do not fill large ones, so the whole network is tried.
   void try_bucket_sizes() {
-    const std::optional<size_t> from = tried_.fastest();
-    if (!from || sources_[*from].cuts->mesh.size() == 1 || sources_[*from].shard.level == 3) return;
+    if (open_.bucket_sizes().size() == 1) return;
+    const std::optional<size_t> from = waits_for_buckets();
+    if (!from) return;
     const Considered base = sources_[*from];
     double elements = 0;
     for (const LayerLoad& load : weighed_.loads(*base.cuts)) elements += load.elements;
@@ -293,7 +317,11 @@ class Search {
       if (size == base.bucket_bytes || std::min(bytes, own) >= most) continue;  // one bucket, whichever the size
       Considered one = base;
       one.bucket_bytes = size;
-      try_one(one, true);
+      PlanChoice choice = header_of(one);
+      add_cuts(one, choice);
+      if (tried_.is_known(choice)) continue;
+      Trial trial = try_whole(choice);
+      add(one, std::move(choice), std::move(trial));
     }
   }
 

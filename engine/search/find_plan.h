@@ -24,12 +24,18 @@ struct Trial {
   double seconds = 0;                                      ///< of a simulated step
   int64_t memory = 0;                                      ///< bytes of the rank that needs most
   std::vector<std::pair<std::string, double>> parts = {};  ///< of the step: name and seconds
-  std::string fault = {};                                  ///< why it cannot be run; then nothing else is known
-  bool in_full = true;       ///< false: added up from jobs with fewer blocks and micro-batches
-  bool of_all_ranks = true;  ///< false: one rank of each stage stood for all
+  double bucket_seconds = 0;  ///< of the step: all wait for a sum of gradients or a gather of weights
+  std::string fault = {};     ///< why it cannot be run; then nothing else is known
+  bool in_full = true;        ///< false: added up from jobs with fewer blocks and micro-batches
+  bool of_all_ranks = true;   ///< false: one rank of each stage stood for all
   std::shared_ptr<const CompiledTrial> compiled = {};  ///< of the chosen plan alone
 
   bool fits(int64_t limit) const { return fault.empty() && (limit <= 0 || memory <= limit); }
+  void scale_time(double factor) {
+    seconds *= factor;
+    bucket_seconds *= factor;
+    for (auto& part : parts) part.second *= factor;
+  }
 };
 enum class TriedRanks : uint8_t {
   one_a_stage,  ///< one of each stage stands for those that do the same up to a few numbers

@@ -104,6 +104,7 @@ Trial SmallJobs::sum_of(const PlanChoice& choice, const Sizes& sizes, const TryP
     Trial one = try_plan(std::move(job), TriedRanks::one_a_stage);
     if (!one.fault.empty()) return one;
     sum.seconds += size.weight * one.seconds;
+    sum.bucket_seconds += size.weight * one.bucket_seconds;
     memory += size.weight * static_cast<double>(one.memory);
     sum.parts.resize(one.parts.size());
     for (size_t p = 0; p < one.parts.size(); ++p) {

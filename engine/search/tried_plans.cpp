@@ -16,9 +16,8 @@ namespace {
 
 /// A plan of more parts must be faster by more than this.
 constexpr double kSimpler = 0.005;
-/// What jobs of fewer blocks add up to may be off by this much. A plan that was the best of such sums stays the best if
-/// its whole takes as long, rather than be held against sums.
-constexpr double kExtrapolated = 0.01;
+/// What jobs of fewer blocks add up to may be off by this much, and is then off alike in all plans of as many stages.
+constexpr double kOffAlike = 0.04;
 
 /// Parts that a reader has to understand.
 int complexity(const PlanChoice& choice) {
@@ -85,23 +84,43 @@ std::vector<size_t> TriedPlans::sorted() const {
   return order;
 }
 
-std::vector<TriedPlan> TriedPlans::take(std::vector<size_t>& order) {
-  std::optional<size_t> kept;  // the last that was tried in full
-  for (bool settled = false; !settled;) {
-    order = sorted();
+size_t TriedPlans::settle() {
+  for (;;) {
+    const std::vector<size_t> order = sorted();
     if (order.empty()) throw_none_fits();
-    Trial& best = plans_[order[0]].trial;
-    settled = best.in_full && best.of_all_ranks;
-    if (!settled) {
-      const double expected = best.seconds;
-      best = try_plan_(with_choice(job_, plans_[order[0]].choice), TriedRanks::all);
-      compare_all();
-      settled = best.fits(memory_) && std::abs(best.seconds - expected) <= kExtrapolated * expected;
-      if (kept && *kept != order[0]) plans_[*kept].trial.compiled = nullptr;  // it was not the best after all
-      kept = order[0];
+    const size_t best = order[0];
+    const Trial& trial = plans_[best].trial;
+    if (!trial.in_full || !trial.of_all_ranks) {
+      try_in_full(best);
+    } else if (trial.fits(memory_)) {
+      return best;
+    } else {
+      throw_none_fits();
     }
-    if (settled && !best.fits(memory_)) throw_none_fits();
   }
+}
+
+void TriedPlans::try_in_full(size_t plan) {
+  const Trial sum = std::move(plans_[plan].trial);
+  Trial& whole = plans_[plan].trial;
+  whole = try_plan_(with_choice(job_, plans_[plan].choice), TriedRanks::all);
+  if (compiled_ && *compiled_ != plan) plans_[*compiled_].trial.compiled = nullptr;  // it was not the best after all
+  compiled_ = plan;
+  const double ratio = whole.seconds / sum.seconds;
+  if (sum.fault.empty() && whole.fault.empty() && std::abs(ratio - 1) <= kOffAlike) {
+    const auto virtual_stages = [&](size_t i) { return plans_[i].choice.stages * plans_[i].choice.chunks; };
+    for (size_t i = 0; i < plans_.size(); ++i) {
+      const Trial& other = plans_[i].trial;
+      const bool is_alike = !other.of_all_ranks && other.in_full == sum.in_full;
+      if (is_alike && virtual_stages(i) == virtual_stages(plan)) plans_[i].trial.scale_time(ratio);
+    }
+  }
+  compare_all();
+}
+
+std::vector<TriedPlan> TriedPlans::take(std::vector<size_t>& order) {
+  settle();
+  order = sorted();
   std::vector<TriedPlan> all;
   for (size_t i : order) all.push_back(std::move(plans_[i]));
   return all;

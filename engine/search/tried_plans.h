@@ -28,8 +28,10 @@ class TriedPlans {
   std::optional<size_t> smallest() const { return smallest_; }
   /// True if memory alone keeps a plan from being the fastest.
   bool is_short_of_memory() const;
-  /// The plans, best first, the best tried in full; `order` gets the indices at which they were added. Of plans that
-  /// are as fast, up to what a model is sure of, the simplest is best. Throws SpecError if none fits.
+  /// Tries the best in full, until one that was is the best. Its index. Of plans that are as fast, up to what a model
+  /// is sure of, the simplest is best. Throws SpecError if none fits.
+  size_t settle();
+  /// The plans, best first, the best tried in full; `order` gets the indices at which they were added.
   std::vector<TriedPlan> take(std::vector<size_t>& order);
 
  private:
@@ -38,6 +40,8 @@ class TriedPlans {
   void compare(size_t plan);
   void compare_all();
   std::vector<size_t> sorted() const;
+  /// By how much its sum was off, others of such sums are taken to be.
+  void try_in_full(size_t plan);
   [[noreturn]] void throw_none_fits() const;
 
   const JobSpec& job_;
@@ -47,6 +51,7 @@ class TriedPlans {
   std::set<std::string> keys_;
   std::optional<size_t> fastest_, smallest_;
   std::optional<size_t> fastest_too_large_;  ///< of those that do not fit
+  std::optional<size_t> compiled_;           ///< the last that was tried in full, which keeps its programs
 };
 
 }  // namespace trainctl

@@ -271,6 +271,8 @@ class Trials {
     trial.seconds = step.step.value;
     for (const Program& program : classes.programs) trial.memory = std::max(trial.memory, program.memory.total());
     for (size_t p = 0; p < kParts; ++p) trial.parts.emplace_back(to_string(static_cast<Part>(p)), step.parts[p].value);
+    for (Part part : {Part::gradients, Part::weights})
+      trial.bucket_seconds += step.parts[static_cast<size_t>(part)].value;
     trial.of_all_ranks = all;
     if (all) {
       compiled->plan = fixed.plan;
