@@ -10,6 +10,8 @@
 #include <memory>
 #include <optional>
 #include <set>
+#include <string_view>
+#include <tuple>
 #include <utility>
 
 #include "engine/base/text.h"
@@ -25,21 +27,31 @@ namespace trainctl {
 namespace {
 
 constexpr double kInfinite = std::numeric_limits<double>::infinity();
-/// The search's own sum may be off by this much before a plan that it likes less is not tried.
-constexpr double kDoubt = 1.5;
-/// The same of a plan that takes long to try.
-constexpr double kLongDoubt = 1.05;
+/// A plan that people know is tried unless its sum is this many times the best.
+constexpr double kKnownDoubt = 3;
 /// Sizes of buckets are tried if less waiting for them may save this part of the step.
 constexpr double kBucketsMatter = 0.02;
 /// A job of no more layers is searched widely if it is short of memory, with this many times as much work.
 constexpr int kFewLayers = 12;
 constexpr int64_t kWideWork = 2;
 
+/// A plan that is likely to take this many times as long as the best is not tried.
+struct Doubts {
+  double first = 1.5;     ///< the best of its cuts in one stage
+  double other = 1.5;     ///< any other
+  double lengthy = 1.2;   ///< that takes long to try
+  double cuts = 1.5;      ///< the best with other cuts of one layer
+  double least_part = 0;  ///< of the step; a layer that takes less gets no other cuts
+  bool any_saver = true;  ///< whatever saves memory is tried even if there is enough
+};
+/// Of large networks of long kernels: each trial takes long, and sums are right to a few per cent.
+constexpr Doubts kFewDoubts = {1.12, 1.05, 1.03, 1.02, 0.01, false};
+
 /// How much is tried. Work is layers times micro-batches, which is about what a plan takes to compile and simulate.
 struct TrialLimits {
   int64_t most_work;
   int64_t little_work;  ///< tried in any case, so of small networks many plans
-  int64_t long_work;    ///< of one plan; see kLongDoubt
+  int64_t long_work;    ///< of one plan; see Doubts::lengthy
   size_t trials;        ///< no more of them once little_work is done
   size_t first;         ///< of these, before changes of the best
 };
@@ -71,6 +83,7 @@ class Search {
         limits_(limits_of(effort_, small_.leaves_out_blocks())),
         open_(job, networks_, cost.machine(), found_.notes),
         weighed_(job, networks_, open_, cost, memory, small_.leaves_out_blocks()),
+        doubts_(effort_ != Effort::high && weighed_.has_long_kernels() ? kFewDoubts : Doubts{}),
         tried_(job, memory, try_plan) {
     found_.memory = memory;
   }
@@ -85,8 +98,11 @@ class Search {
       weighed_.weigh_more_micro_batches();
       weighed_.sort(memory_scale());
     }
-    if (!tried_.fastest()) try_least_memory();
-    if (!tried_.fastest()) shrink();
+    if (!tried_.fastest()) {
+      try_least_memory();
+      if (!tried_.fastest()) shrink();
+      work_ = 0;  // the first that fits is seldom a fast one
+    }
     improve();
     try_best(std::numeric_limits<size_t>::max());
     improve();
@@ -142,18 +158,33 @@ class Search {
   }
   bool is_free_to_cut() const { return job_.parallel.search.algorithm != SearchAlgorithm::sharding_propagation; }
 
-  /// What takes long to try must be nearly as fast, by the search's own sum, as the best that was tried.
-  bool is_too_slow(const Considered& one, int64_t work) const {
+  /// Plans whose sums are off alike: optimizer_shard of level 3 or not, in one stage or in more by this schedule.
+  using Kind = std::tuple<bool, bool, Schedule>;
+  static Kind kind_of(const Considered& one) { return {one.shard.level == 3, one.stages > 1, one.schedule}; }
+
+  /// Once a plan was found that fits. A sum is taken to be off as the most favoured of its kind was; of a kind that is
+  /// new, of those like it.
+  bool is_too_slow(const Considered& one, int64_t work, double doubt) const {
     const std::optional<size_t> best = tried_.fastest();
-    return work > limits_.long_work && best && one.expected.seconds > kLongDoubt * tried_[*best].expected;
+    if (!best) return false;
+    const Kind kind = kind_of(one);
+    double ratio = kInfinite;
+    for (const auto& [other, least] : least_ratio_)
+      if (std::get<0>(other) == std::get<0>(kind)) ratio = std::min(ratio, least);
+    if (const auto known = least_ratio_.find(kind); known != least_ratio_.end()) ratio = known->second;
+    if (work > limits_.long_work) doubt = doubts_.lengthy;
+    return ratio < kInfinite && one.expected.seconds * ratio > doubt * tried_[*best].trial.seconds;
   }
 
   /// Null if it has been tried, or if enough has been.
-  const TriedPlan* try_one(const Considered& one, bool always) {
+  const TriedPlan* try_one(const Considered& one, bool always, bool first = false) {
     if (!always && is_enough(0, limits_.trials)) return nullptr;
+    if (!always && one.saves_in_vain && !doubts_.any_saver && !tried_.is_short_of_memory()) return nullptr;
     PlanChoice choice = header_of(one);
     const SmallJobs::Sizes sizes = small_.sizes_of(choice);
-    if (!always && (is_enough(sizes.work, limits_.trials) || is_too_slow(one, sizes.work))) return nullptr;
+    if (!always &&
+        (is_enough(sizes.work, limits_.trials) || is_too_slow(one, sizes.work, first ? doubts_.first : doubts_.other)))
+      return nullptr;
     add_cuts(one, choice);
     if (tried_.is_known(choice)) return nullptr;
     work_ += sizes.work;
@@ -170,6 +201,10 @@ class Search {
   const TriedPlan& add(const Considered& one, PlanChoice choice, Trial trial) {
     std::string name = fmt::format("{}; {}", one.cuts->name, to_string(choice));
     sources_.push_back(one);
+    if (trial.fault.empty()) {
+      double& least = least_ratio_.try_emplace(kind_of(one), kInfinite).first->second;
+      least = std::min(least, trial.seconds / one.expected.seconds);
+    }
     return tried_[tried_.add({std::move(name), std::move(choice), one.expected.seconds, std::move(trial)})];
   }
 
@@ -185,7 +220,9 @@ class Search {
       const std::vector<Considered>& all = weighed_.all();
       const auto other = std::find_if(
           all.begin(), all.end(), [&](const Considered& one) { return one.cuts->known_as == known && is_plain(one); });
-      if (other != all.end()) try_one(*other, true);
+      const std::optional<size_t> best = tried_.fastest();
+      if (other != all.end() && !(best && other->expected.seconds > kKnownDoubt * tried_[*best].expected))
+        try_one(*other, true);
     }
   }
 
@@ -207,12 +244,9 @@ class Search {
 
   /// Until so many plans have been tried.
   void try_best(size_t most) {
-    double best = kInfinite;
-    for (const Considered* one : weighed_.in_turns()) {
+    for (const auto& [turn, one] : weighed_.in_turns()) {
       if (tried_.fastest() && tried_.size() >= most) break;
-      if (one->expected.seconds > best * kDoubt) continue;
-      const TriedPlan* tried = try_one(*one, false);
-      if (tried != nullptr && tried->trial.fits(memory_)) best = std::min(best, tried->expected);
+      try_one(*one, false, turn == 0 && one->stages == 1);
     }
   }
 
@@ -242,7 +276,7 @@ class Search {
         if (differences(one, base) != 1) continue;
         if (one.expected.memory <= base.expected.memory * kMemoryDoubt) try_one(one, true);
       }
-      if (tried_.smallest() == from) change_cuts(base, true);
+      if (tried_.smallest() == from) change_cuts(*from, true);
       if (tried_.smallest() == from) return;
     }
   }
@@ -265,23 +299,44 @@ class Search {
     while (const std::optional<size_t> from = tried_.fastest()) {
       const Considered base = sources_[*from];
       for (const Considered& one : weighed_.all())
-        if (differences(one, base) == 1 && one.expected.seconds <= base.expected.seconds * kDoubt) try_one(one, false);
-      if (tried_.fastest() == from) change_cuts(base);
+        if (differences(one, base) == 1) try_one(one, false);
+      if (tried_.fastest() == from) change_cuts(*from);
       if (tried_.fastest() == from) return;
     }
   }
 
+  /// By pattern: the part of the step that its layers take, with their share of the buckets that all wait for.
+  std::map<std::string_view, double> parts_of_step(const Considered& plan, const Trial& trial) const {
+    std::map<std::string_view, std::string_view> patterns;
+    for (size_t l = 0; l < job_.network.size(); ++l)
+      patterns[job_.network[l].name] = networks_.repeats().places[l].pattern;
+    const std::vector<LayerLoad> loads = weighed_.loads(*plan.cuts);
+    double elements = 0;
+    for (const LayerLoad& load : loads) elements += load.elements;
+    std::map<std::string_view, double> parts;
+    for (const LayerLoad& load : loads) {
+      const auto known = patterns.find(load.name);
+      parts[known == patterns.end() ? std::string_view(load.name) : known->second] +=
+          (load.seconds * plan.micro_batches + load.elements / elements * trial.bucket_seconds) / trial.seconds;
+    }
+    return parts;
+  }
+
   /// Other cuts of one layer, or of layers alike.
-  void change_cuts(const Considered& base, bool always = false) {
+  void change_cuts(size_t from, bool always = false) {
+    const Considered base = sources_[from];
     const CutChoice& cuts = *base.cuts;
     if (cuts.mesh.size() == 1 || (!always && is_enough(0, limits_.trials)) || !is_free_to_cut()) return;
     std::vector<Diagnostic> errors;
     CutSpace space(*cuts.network->cuts, cuts.mesh, effort_, cost_, base.micro_batches,
                    cuts.network->strategies(cuts.mesh, base.stages, errors));
+    const std::map<std::string_view, double> parts = parts_of_step(base, tried_[from].trial);
     for (const CutAlternative& other : other_cuts(space, cuts.cuts)) {
+      const auto part = parts.find(other.pattern);
+      if (!always && part != parts.end() && part->second < doubts_.least_part) continue;
       Considered one = base;
       one.expected.seconds += std::max(other.seconds, 0.0) * base.micro_batches / base.stages;
-      if (!always && one.expected.seconds > base.expected.seconds * kDoubt) continue;
+      if (!always && one.expected.seconds > base.expected.seconds * doubts_.cuts) continue;
       const std::string name = cuts.name.substr(0, cuts.name.find(" with ")) + " with other cuts of " + other.pattern;
       one.cuts = std::make_shared<CutChoice>(CutChoice{name, KnownAs::nothing, cuts.network, cuts.mesh,
                                                        with_other(*cuts.network->cuts, cuts.cuts, other)});
@@ -355,8 +410,10 @@ class Search {
   const TrialLimits limits_;
   const OpenChoices open_;
   WeighedChoices weighed_;
+  const Doubts doubts_;
   TriedPlans tried_;
-  std::vector<Considered> sources_;  ///< of tried_
+  std::vector<Considered> sources_;     ///< of tried_
+  std::map<Kind, double> least_ratio_;  ///< of what trials took to what was expected
   int64_t work_ = 0;
 };
 

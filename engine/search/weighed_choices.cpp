@@ -47,7 +47,7 @@ WeighedChoices::WeighedChoices(const JobSpec& job, Networks& networks, const Ope
 /// Those that can be fast first.
 std::vector<WeighedChoices::Pipeline> WeighedChoices::pipelines() {
   std::vector<Pipeline> all;
-  const bool counts_starts = starts_count();
+  const bool counts_starts = has_long_kernels();
   for (int stages : open_.stage_counts()) {
     if (job_.launch.ranks % stages != 0) continue;
     for (int m : open_.micro_batch_counts()) {
@@ -69,15 +69,13 @@ std::vector<WeighedChoices::Pipeline> WeighedChoices::pipelines() {
   return all;
 }
 
-/// True of a large network whose kernels take longer than starting them. Of short kernels the sum of all starts says
-/// little, since many are fused.
-bool WeighedChoices::starts_count() {
+bool WeighedChoices::has_long_kernels() {
   const std::shared_ptr<const Network> network = networks_.of(open_.micro_batch_counts().front());
   return large_ && network->launch_seconds < network->kernel_seconds / job_.launch.ranks;
 }
 
 void WeighedChoices::weigh(double seconds_per_byte) {
-  const double doubt = starts_count() ? kStartsDoubt : kBoundDoubt;
+  const double doubt = has_long_kernels() ? kStartsDoubt : kBoundDoubt;
   double best = kInfinite;
   bool one_stage_fits = false;
   for (const Pipeline& pipeline : pipelines()) {
@@ -102,6 +100,7 @@ double WeighedChoices::weigh(const Pipeline& pipeline,
     if (recomputed_.empty())
       for (const Recompute& way : open_.recompute_ways()) recomputed_.push_back(recomputed(way, loads));
     StepSum step(loads, bytes_, cost_.machine());
+    const size_t from = all_.size();
     for (size_t way = 0; way < open_.recompute_ways().size(); ++way) {
       step.recompute(recomputed_[way]);
       for (const auto& [schedule, chunks] : schedules)
@@ -114,7 +113,8 @@ double WeighedChoices::weigh(const Pipeline& pipeline,
                          .schedule = schedule,
                          .recompute = way,
                          .cuts = cuts,
-                         .expected = {}};
+                         .expected = {},
+                         .saves_in_vain = false};
           one.expected =
               step.of({one.stages, one.chunks, one.schedule, one.micro_batches, one.shard, bucket_bytes, {}, {}, {}});
           ++weighed_;
@@ -122,8 +122,25 @@ double WeighedChoices::weigh(const Pipeline& pipeline,
           all_.push_back(std::move(one));
         }
     }
+    mark_savers_in_vain(from);
   }
   return best;
+}
+
+void WeighedChoices::mark_savers_in_vain(size_t from) {
+  for (size_t i = from; i < all_.size(); ++i)
+    for (size_t j = from; j < all_.size(); ++j) {
+      Considered& one = all_[i];
+      const Considered& other = all_[j];
+      const bool recomputes_more = other.recompute == 0 && one.recompute != 0,
+                 shards_more = other.shard.level < one.shard.level;
+      const bool saves = (recomputes_more && (shards_more || other.shard == one.shard)) ||
+                         (shards_more && other.recompute == one.recompute);
+      if (saves && other.schedule == one.schedule && other.chunks == one.chunks &&
+          other.shard.within_host == one.shard.within_host && other.expected.seconds <= one.expected.seconds &&
+          fits(other, kMemoryDoubt))
+        one.saves_in_vain = true;
+    }
 }
 
 void WeighedChoices::weigh_short_of_memory(bool to_the_end) {
@@ -174,14 +191,12 @@ void WeighedChoices::sort_by_memory() {
                    [](const Considered& a, const Considered& b) { return a.expected.memory < b.expected.memory; });
 }
 
-std::vector<const Considered*> WeighedChoices::in_turns() const {
+std::vector<std::pair<int, const Considered*>> WeighedChoices::in_turns() const {
   std::map<std::pair<int, std::string_view>, int> turns;
   std::vector<std::pair<int, const Considered*>> turned;
   for (const Considered& one : all_) turned.emplace_back(turns[{one.stages, one.cuts->name}]++, &one);
   std::stable_sort(turned.begin(), turned.end(), [](const auto& a, const auto& b) { return a.first < b.first; });
-  std::vector<const Considered*> order;
-  for (const auto& [turn, one] : turned) order.push_back(one);
-  return order;
+  return turned;
 }
 
 std::vector<LayerLoad> WeighedChoices::loads(const CutChoice& cuts) const {

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <utility>
 #include <vector>
 
 #include "engine/search/cut_choices.h"
@@ -23,6 +24,7 @@ struct Considered {
   size_t recompute = 0;  ///< of OpenChoices::recompute_ways
   std::shared_ptr<const CutChoice> cuts;
   Expected expected;
+  bool saves_in_vain = false;  ///< it recomputes, or shards more, than one that fits for sure and takes no longer
 };
 
 /// In how many ways two choices differ.
@@ -35,6 +37,9 @@ class WeighedChoices {
   WeighedChoices(const JobSpec& job, Networks& networks, const OpenChoices& open, const CostModel& cost, int64_t memory,
                  bool large);
 
+  /// True of a large network whose kernels take longer than starting them. Of short kernels the sum of all starts says
+  /// little, since many are fused.
+  bool has_long_kernels();
   /// Adds choices. `seconds_per_byte`: what a byte counts where cuts are chosen.
   void weigh(double seconds_per_byte);
   /// Adds cuts that hold less: memory gets a price, which rises until something is expected to fit, or to the end.
@@ -52,8 +57,8 @@ class WeighedChoices {
   void sort(double memory_scale);
   void sort_by_memory();
   /// The best of each number of stages and way to cut, then the second best of each, and so on: plans that differ
-  /// compete before plans alike.
-  std::vector<const Considered*> in_turns() const;
+  /// compete before plans alike. Each with its turn, from 0.
+  std::vector<std::pair<int, const Considered*>> in_turns() const;
 
   std::vector<LayerLoad> loads(const CutChoice& cuts) const;
   const WeightBytes& bytes() const { return bytes_; }
@@ -69,8 +74,9 @@ class WeighedChoices {
     double least = 0;
   };
   std::vector<Pipeline> pipelines();
-  bool starts_count();
   double weigh(const Pipeline& pipeline, const std::vector<std::shared_ptr<const CutChoice>>& ways_to_cut);
+  /// Of those from this index on, which have the same cuts.
+  void mark_savers_in_vain(size_t from);
   double least_memory() const;
 
   const JobSpec& job_;

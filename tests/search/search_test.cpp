@@ -394,7 +394,7 @@ TEST_CASE("search: less memory changes the plan until none fits, and then says t
       const PlannedJob job = found(text, settings);
       const Trial& trial = job.search->best().trial;
       CHECK(trial.memory < memory);
-      CHECK(trial.seconds >= seconds * 0.9);  // only some plans are tried in full
+      CHECK(trial.seconds >= seconds * 0.85);  // only some plans are tried
       seconds = std::max(seconds, trial.seconds);
       memory = trial.memory;
       ++plans;
@@ -402,7 +402,7 @@ TEST_CASE("search: less memory changes the plan until none fits, and then says t
       fault = error.what();
     }
   }
-  CHECK(plans >= 2);
+  CHECK(plans >= 6);
   CHECK(fault.find("no plan fits") != std::string::npos);
   CHECK(fault.find("the plan that needs least takes") != std::string::npos);
 }
