@@ -8,7 +8,8 @@ published over predicted), which stands for what a source's software reaches and
 that factor, the mean error with and without it, and Kendall's tau of the order.
 
 A source that does not tell how many samples a micro-batch has took what was fastest, and so does the prediction: of 1, 2, 4
-and 8. Jobs of many micro-batches are predicted with two and three for each stage, and continued in a straight line.
+and 8. Jobs of more micro-batches than a plan may have (a million operations) are predicted with the most and two thirds of
+that, and continued in a straight line.
 
 Sources:
   Megatron-LM         Narayanan and others, SC'21, table 1, as in README.md of github.com/NVIDIA/Megatron-LM at de7dc40f (images/
@@ -36,8 +37,9 @@ Sources:
   Llama 3             Llama team, "The Llama 3 Herd of Models", 2024 (arXiv 2407.21783), table 4 with the sizes of table 3: 405B on 8,192 and 16,384 H100.
                       Seconds by TFLOP/s a GPU, counted as Chowdhery and others count ("PaLM"), whom the paper cites for it: a token takes 6 a
                       parameter and 12 * layers * width * length; with causal attention counted the steps would be 4 % shorter. Runs of one
-                      block follow from section 3.3.2: the first run has only the embedding, the last only the head; so does that nothing is
-                      recomputed, that gradients are sharded, and that weights are gathered once a step. A micro-batch is one sample
+                      block follow from section 3.3.2 (the first run has only the embedding, the last only the head), as does that nothing is recomputed,
+                      that weights are gathered once a step, and that gradients of micro-batches are added in fp32 before they are summed over
+                      ranks, which is optimizer_shard 1 here. A micro-batch is one sample
   NVIDIA 2025         github.com/NVIDIA/dgxc-benchmarking, bf16: nemo_megatron/README_175b.md at 8f5cbb37 (v25.02), nemotron/README.md and launch.sh at 741c8860
                       (v25.04): plans and seconds of the least and the most H100. Norms by rows of the sequence, optimizer_shard 1
 
@@ -81,7 +83,7 @@ def llama3(dp, micro_batches):
     """Llama 3 405B: 16 stages of 8 runs of one block; the first run is the table, the last the head."""
     stages = ", ".join(["table: 0", *(f"h.{i}.*: {i + 1}" for i in range(126)), "norm: 127", "head: 127"])
     return llama(126, 16384, 53248, 128, 8, 8192, 128256, dp * micro_batches, 128 * dp, "parallel.stages=16", "parallel.chunks=8", "parallel.schedule=interleaved_1f1b",
-                 f"parallel.micro_batches={micro_batches}", f"parallel.stage_config={{{stages}}}", "parallel.optimizer_shard.level=2", "parallel.recompute=[]", cut(dp, 8))
+                 f"parallel.micro_batches={micro_batches}", f"parallel.stage_config={{{stages}}}", "parallel.optimizer_shard.level=1", "parallel.recompute=[]", cut(dp, 8))
 
 
 def nanotron(dp, tp, pp, micro):
@@ -135,11 +137,12 @@ class Megatron:
             count, left = divmod(self.batch, self.ranks // self.tp // self.pp * micro)
             if left or count < self.pp:
                 continue
-            few, more = (2 * self.pp, 3 * self.pp) if self.pp < 64 else (self.pp, 3 * self.pp // 2)  # a step has a million operations at most
-            if count <= more:
+            most = 10**6 // (74 * self.layers + 14)  # a step has a million operations at most, and a block 74
+            if count <= most:
                 found.append(step(self.job(micro, count)))
                 continue
-            (a, fits), (b, _) = step(self.job(micro, few)), step(self.job(micro, more))
+            more, few = (n - n % self.pp if self.chunks > 1 else n for n in (most, 2 * most // 3))
+            (a, _), (b, fits) = step(self.job(micro, few)), step(self.job(micro, more))
             found.append((a + (b - a) * (count - few) / (more - few), fits))
         return min(found, key=lambda f: (f[1] is False, f[0]))
 
