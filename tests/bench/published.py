@@ -73,8 +73,8 @@ def cut(dp, tp, wide=("qkv", "gate", "up"), norms=("norm1", "norm2"), others=(),
 
 def fsdp(size, batch, ranks, recompute, tp=1):
     sizes = {"8B": (32, 4096, 14336, 32), "70B": (80, 8192, 28672, 64)}[size]
-    layers = sizes[0]
-    lists = {"layer": [f"h.{i}.*" for i in range(0, layers, 2)], "full": ["h.*"], "op": None}[recompute]
+    block = ("norm1", "qkv", "turn", "attn", "proj", "sum1", "norm2", "gate", "act", "up", "gated", "down")  # what a block gives on is kept
+    lists = {"layer": [f"h.{i}.{name}" for i in range(0, sizes[0], 2) for name in block], "full": [f"h.*.{name}" for name in block], "op": None}[recompute]
     return llama(*sizes, 8, 8192, 128256, batch, ranks, *([cut(ranks // tp, tp)] if tp > 1 else ["parallel.mode=data_parallel"]), "parallel.optimizer_shard.level=3",
                  *([f"parallel.recompute={json.dumps(lists)}"] if lists else []))
 
