@@ -250,7 +250,7 @@ def main():
             failed += 1
             continue
         rows.append({"source": source, "what": what, "predicted": predicted, "published": published, "fits": fits})
-        print(f"{source}: {what}: {time.monotonic() - begin:.1f} s to plan", file=sys.stderr, flush=True)
+        print(f"{source}: {what}: {predicted:.3f} s, found in {time.monotonic() - begin:.1f} s", file=sys.stderr, flush=True)
     factors = {source: math.exp(statistics.mean(math.log(r["published"] / r["predicted"]) for r in rows if r["source"] == source))
                for source in dict.fromkeys(r["source"] for r in rows)}
     print(f"{'predicted':>11s} {'published':>11s} {'error':>8s} {'with factor':>11s}  what")
