@@ -1,0 +1,31 @@
+// Prices of the times of limited_sum.h, from which its search starts. Times at which too much is held become dearer,
+// the others cheaper, until the bound by messages (messages.h) at the prices rises no more.
+#pragma once
+
+#include <functional>
+#include <vector>
+
+#include "engine/search/limited_state.h"
+#include "engine/search/messages.h"
+
+namespace trainctl {
+
+struct TimePrices {
+  std::vector<double> prices;         ///< by time, cost per amount held; those of the highest bound
+  double bound = 0;                   ///< no setting that keeps the limits costs less
+  std::vector<int> kept;              ///< of the settings met that keep the limits, the cheapest; empty: none
+  double kept_cost = 0;               ///< its cost; infinite: none
+  std::vector<std::vector<int>> met;  ///< settings that are good at the prices met last, whatever they hold; at most 64
+};
+
+/// Changes the state's setting and what it has priced. Counts work, not seconds: the same state gives the same prices,
+/// as long as `go_on`, which is asked before each sweep of messages, returns true.
+TimePrices time_prices(LimitedState& state, Messages& messages, const std::function<bool()>& go_on);
+
+/// The sum of squares of what is held above or below the limits, at the times whose prices may move.
+double squares(const std::vector<double>& over, const std::vector<double>& prices);
+
+/// Prices become dearer by step * over, and never negative.
+void raise(std::vector<double>& prices, const std::vector<double>& over, double step);
+
+}  // namespace trainctl
