@@ -17,7 +17,7 @@ namespace {
 
 constexpr double kInfinite = std::numeric_limits<double>::infinity();
 constexpr double kNothing = 1e-9;  // a gain that is none, as a part of the cost
-constexpr size_t kStarts = 4;
+constexpr size_t kMoreStarts = 2;
 constexpr double kMuch = 3e-3;  // a gain for which a start is improved once more, as a part of the cost
 constexpr int kRoundsOfWhole = 10, kRoundsOfPart = 8;
 
@@ -42,9 +42,8 @@ class Search {
       state_.sum().plan(all_, state_.setting(), most_entries_, random_);
       if (state_.sum().sums() < most_sums_ || most_entries_ < 100) break;
     }
-    begin();
-    if (state_.over_limit() || state_.cost() >= kNever) return {false, 0, {}, bound_};
-    choose_start();
+    for (double share_of_last : {1.0, 0.3}) begin(share_of_last);
+    if (!choose_start()) return {false, 0, {}, bound_};
     std::vector<int> best = state_.setting();
     double best_cost = state_.cost();
     for (int stale = 0; parts_ < search_.parts && search_.go_on();) {
@@ -66,30 +65,37 @@ class Search {
   }
 
  private:
-  /// Prices, and a setting that keeps the limits.
-  void begin() {
+  struct Start {
+    std::vector<double> prices;
+    std::vector<int> setting;
+  };
+
+  /// One more start: prices, and a setting that keeps the limits where one is found.
+  void begin(double share_of_last) {
     Messages messages(state_.tables().sizes, state_.sum());
-    TimePrices found = time_prices(state_, messages, search_.go_on);
-    prices_ = std::move(found.prices);
-    bound_ = found.bound;
-    relaxed_ = std::move(found.met);
+    TimePrices found = time_prices(state_, messages, share_of_last, search_.go_on);
+    prices_ = found.prices;
+    for (std::vector<int>& setting : found.met) relaxed_.push_back(std::move(setting));
     relax(messages);
     ease();
     if (!found.kept.empty() && (state_.over_limit() || state_.cost() > found.kept_cost)) state_.set(found.kept);
+    Start start{std::move(found.prices), state_.setting()};
+    starts_.insert(found.bound > bound_ ? starts_.begin() : starts_.end(), std::move(start));
+    bound_ = std::max(bound_, found.bound);
   }
 
-  /// Improves several first settings, each for as long as this gains much, and leaves the best of them. A better first
-  /// setting saves more than a longer search from a worse one. leave_best() takes regions from all of them.
-  void choose_start() {
-    const std::vector<double> prices = prices_;
+  /// Improves each start, and two more at the best prices, for as long as this gains much. Leaves the best of them: a
+  /// better start saves more than a longer search from a worse one. leave_best() takes regions from all of them. False:
+  /// no setting that keeps the limits was found.
+  bool choose_start() {
     const size_t met = relaxed_.size();
-    const std::vector<int> first = state_.setting();
-    std::vector<int> best = first;
-    std::vector<double> best_prices = prices_;
+    for (size_t more = 0; more < kMoreStarts; ++more) starts_.push_back({starts_[0].prices, relaxed_[random_() % met]});
+    Start best;
     double best_cost = kInfinite;
-    for (size_t start = 0; start < kStarts && search_.go_on(); ++start) {
-      prices_ = prices;
-      state_.set(start == 0 ? first : relaxed_[random_() % met]);
+    for (Start& start : starts_) {
+      if (best_cost < kInfinite && !search_.go_on()) break;
+      prices_ = std::move(start.prices);
+      state_.set(std::move(start.setting));
       ease();
       if (state_.over_limit() || state_.cost() >= kNever) continue;
       for (double before = kInfinite; state_.cost() < before - kMuch * std::abs(state_.cost()) && search_.go_on();) {
@@ -98,12 +104,13 @@ class Search {
       }
       relaxed_.push_back(state_.setting());
       if (state_.cost() >= best_cost) continue;
-      best = state_.setting();
       best_cost = state_.cost();
-      best_prices = prices_;
+      best = {prices_, state_.setting()};
     }
-    state_.set(std::move(best));
-    prices_ = std::move(best_prices);
+    if (best.setting.empty()) return false;
+    prices_ = std::move(best.prices);
+    state_.set(std::move(best.setting));
+    return true;
   }
 
   /// Settings that are good at the prices, whatever they hold; the last becomes the setting.
@@ -253,6 +260,7 @@ class Search {
   std::mt19937_64 random_;
   std::vector<double> prices_;  // of the times, from which parts start
   std::vector<int> all_, linked_;
+  std::vector<Start> starts_;
   std::vector<std::vector<int>> relaxed_;  // settings that are good at the prices, and what the starts became
   size_t most_sums_ = 0;                   // of one elimination of the whole: as many as its tables have entries
   size_t most_entries_ = 0;                // of tables while the whole is solved

@@ -14,12 +14,15 @@ constexpr size_t kWorkOfMessage = 64;
 constexpr double kGain = 1e-3;  // of the bound in 100 rounds, below which they end
 constexpr int kMostRounds = 4000;
 constexpr int kMostMet = 64;
-constexpr double kShareOfNow = 0.3;  // of the direction; the rest is the direction before
 
 class Pricing {
  public:
-  Pricing(LimitedState& state, Messages& messages)
-      : state_(state), messages_(messages), all_(state.count()), prices_(state.over().size(), 0) {
+  Pricing(LimitedState& state, Messages& messages, double share_of_last)
+      : state_(state),
+        messages_(messages),
+        share_of_last_(share_of_last),
+        all_(state.count()),
+        prices_(state.over().size(), 0) {
     std::iota(all_.begin(), all_.end(), 0);
     for (const CostTable& table : state.tables().tables) work_ += 2 * (table.values.size() + kWorkOfMessage);
     found_ = {prices_, -kInfinite, {}, kInfinite, {}};
@@ -77,15 +80,13 @@ class Pricing {
     }
   }
 
-  /// The step is Polyak's: as if the bound could reach the cost of the best setting, or a guess of it. What is held is
-  /// averaged over the rounds: equal variables change their values all at once when a price passes a threshold, and
-  /// prices that follow the last round alone swing from one side of it to the other (Barahona and Anbil, "The volume
-  /// algorithm", Mathematical Programming 87, 2000). False: nothing is over, and nothing is priced.
+  /// The step is Polyak's: as if the bound could reach the cost of the best setting, or a guess of it. False: nothing
+  /// is over, and nothing is priced.
   bool move(double bound, int round) {
     const std::vector<int64_t>& over = state_.over();
     if (direction_.empty()) direction_.assign(over.begin(), over.end());
     for (size_t t = 0; t < over.size(); ++t)
-      direction_[t] += kShareOfNow * (static_cast<double>(over[t]) - direction_[t]);
+      direction_[t] += share_of_last_ * (static_cast<double>(over[t]) - direction_[t]);
     const double square = squares(direction_, prices_);
     if (square == 0) return false;
     target_ = std::max(target_, bound + 0.05 * std::max(std::abs(bound), state_.scale()));
@@ -99,6 +100,7 @@ class Pricing {
 
   LimitedState& state_;
   Messages& messages_;
+  const double share_of_last_;
   std::vector<int> all_;
   std::vector<double> prices_, direction_;
   TimePrices found_;
@@ -109,8 +111,9 @@ class Pricing {
 
 }  // namespace
 
-TimePrices time_prices(LimitedState& state, Messages& messages, const std::function<bool()>& go_on) {
-  return Pricing(state, messages).run(go_on);
+TimePrices time_prices(LimitedState& state, Messages& messages, double share_of_last,
+                       const std::function<bool()>& go_on) {
+  return Pricing(state, messages, share_of_last).run(go_on);
 }
 
 double squares(const std::vector<double>& over, const std::vector<double>& prices) {

@@ -18,9 +18,14 @@ struct TimePrices {
   std::vector<std::vector<int>> met;  ///< settings that are good at the prices met last, whatever they hold; at most 64
 };
 
+/// Prices follow an average of what was held over the rounds, in which the last round has `share_of_last`, up to 1.
+/// Less than 1 gives the higher bound: equal variables change their values all at once when a price passes a threshold,
+/// and prices that follow the last round alone swing from one side of it to the other (Barahona and Anbil, "The volume
+/// algorithm", Mathematical Programming 87, 2000).
 /// Changes the state's setting and what it has priced. Counts work, not seconds: the same state gives the same prices,
 /// as long as `go_on`, which is asked before each sweep of messages, returns true.
-TimePrices time_prices(LimitedState& state, Messages& messages, const std::function<bool()>& go_on);
+TimePrices time_prices(LimitedState& state, Messages& messages, double share_of_last,
+                       const std::function<bool()>& go_on);
 
 /// The sum of squares of what is held above or below the limits, at the times whose prices may move.
 double squares(const std::vector<double>& over, const std::vector<double>& prices);

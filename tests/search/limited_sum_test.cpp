@@ -268,7 +268,7 @@ TEST_CASE(
   tables.limits.assign(kTimes, kCount * 11 / 2);
   LimitedState state(tables);
   Messages messages(tables.sizes, state.sum());
-  const TimePrices found = time_prices(state, messages, [] { return true; });
+  const TimePrices found = time_prices(state, messages, 0.3, [] { return true; });
   constexpr double kBest = 100.0 * (kCount * 10 - kCount * 11 / 2) / 9;
   CAPTURE(found.bound);
   CHECK(found.bound <= kBest * (1 + 1e-9));
