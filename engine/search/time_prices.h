@@ -19,11 +19,11 @@ struct TimePrices {
 };
 
 /// Prices follow an average of what was held over the rounds, in which the last round has `share_of_last`, up to 1.
-/// Less than 1 gives the higher bound: equal variables change their values all at once when a price passes a threshold,
-/// and prices that follow the last round alone swing from one side of it to the other (Barahona and Anbil, "The volume
-/// algorithm", Mathematical Programming 87, 2000).
-/// Changes the state's setting and what it has priced. Counts work, not seconds: the same state gives the same prices,
-/// as long as `go_on`, which is asked before each sweep of messages, returns true.
+/// Where many variables are equal, less than 1 gives the higher bound: they change their values all at once when a
+/// price passes a threshold, and prices that follow the last round alone swing from one side of it to the other
+/// (Barahona and Anbil, "The volume algorithm", Mathematical Programming 87, 2000). Elsewhere either may give the
+/// better prices. Changes the state's setting and what it has priced. Counts work, not seconds: the same state gives
+/// the same prices, as long as `go_on`, which is asked before each sweep of messages, returns true.
 TimePrices time_prices(LimitedState& state, Messages& messages, double share_of_last,
                        const std::function<bool()>& go_on);
 

@@ -134,6 +134,22 @@ TEST_CASE("limited sum: a problem that no setting solves has an infinite bound w
   CHECK(sum.value == 1);
 }
 
+TEST_CASE("limited sum: without parts it still finds a setting that keeps the limits") {
+  std::mt19937 random(17);
+  int found = 0;
+  for (int round = 0; round < 20; ++round) {
+    CAPTURE(round);
+    const LimitedTables tables = drawn(random, 40, 40, 1000);
+    const LimitedSum sum = limited_sum(tables, counted(0));
+    if (!sum.found) continue;
+    ++found;
+    CHECK(sum.value < kInfinite);
+    CHECK(sum.value == sum_within_limits(tables, sum.setting));
+    CHECK(sum.value >= sum.bound * (1 - 1e-9));
+  }
+  CHECK(found > 15);
+}
+
 TEST_CASE(
     "limited sum: of a grid whose elimination makes far more sums than its tables have, each seed finds the least") {
   constexpr int kSide = 7, kValues = 5;
@@ -276,6 +292,8 @@ TEST_CASE(
   REQUIRE_FALSE(found.kept.empty());
   CHECK(found.kept_cost == sum_within_limits(tables, found.kept));
   CHECK(found.bound <= found.kept_cost);
+  Messages others(tables.sizes, state.sum());
+  CHECK(time_prices(state, others, 1, [] { return true; }).bound < found.bound);
 }
 
 TEST_CASE("peaks: the largest sum after intervals are added and taken away") {
