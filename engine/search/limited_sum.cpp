@@ -10,26 +10,16 @@
 #include "engine/search/fold_limited.h"
 #include "engine/search/limited_state.h"
 #include "engine/search/messages.h"
+#include "engine/search/time_prices.h"
 
 namespace trainctl {
 namespace {
 
 constexpr double kInfinite = std::numeric_limits<double>::infinity();
-constexpr double kNothing = 1e-9;            // a gain that is none, as a part of the cost
-constexpr size_t kMostSums = 20'000'000;     // of one elimination of the whole: some 20 ms
-constexpr size_t kMostSent = 5'000'000'000;  // entries that messages read: some 10 s
+constexpr double kNothing = 1e-9;  // a gain that is none, as a part of the cost
+constexpr size_t kMoreStarts = 2;
+constexpr double kMuch = 3e-3;  // a gain for which a start is improved once more, as a part of the cost
 constexpr int kRoundsOfWhole = 10, kRoundsOfPart = 8;
-
-double squares(const std::vector<double>& over, const std::vector<double>& prices) {
-  double sum = 0;
-  for (size_t t = 0; t < prices.size(); ++t)
-    if (over[t] > 0 || prices[t] > 0) sum += over[t] * over[t];
-  return sum;
-}
-
-void raise(std::vector<double>& prices, const std::vector<double>& over, double step) {
-  for (size_t t = 0; t < prices.size(); ++t) prices[t] = std::max(0.0, prices[t] + step * over[t]);
-}
 
 class Search {
  public:
@@ -42,6 +32,7 @@ class Search {
       entries += table.values.size();
       ++pairs;
     }
+    most_sums_ = entries;
     while (least_entries_ < entries / pairs) least_entries_ *= 2;
     std::iota(all_.begin(), all_.end(), 0);
   }
@@ -49,10 +40,10 @@ class Search {
   LimitedSum run() {
     for (most_entries_ = size_t{1} << 24;; most_entries_ /= 4) {
       state_.sum().plan(all_, state_.setting(), most_entries_, random_);
-      if (state_.sum().sums() < kMostSums || most_entries_ < 100) break;
+      if (state_.sum().sums() < most_sums_ || most_entries_ < 100) break;
     }
-    begin();
-    if (state_.over_limit() || state_.cost() >= kNever) return {false, 0, {}, bound_};
+    for (double share_of_last : {1.0, 0.3}) begin(share_of_last);
+    if (!choose_start()) return {false, 0, {}, bound_};
     std::vector<int> best = state_.setting();
     double best_cost = state_.cost();
     for (int stale = 0; parts_ < search_.parts && search_.go_on();) {
@@ -74,54 +65,52 @@ class Search {
   }
 
  private:
-  /// Prices and a setting that keeps the limits, by messages: times at which too much is held become dearer. The step
-  /// is Polyak's: as if the bound could reach the cost of the best setting, or a guess of it.
-  void begin() {
+  struct Start {
+    std::vector<double> prices;
+    std::vector<int> setting;
+  };
+
+  /// One more start: prices, and a setting that keeps the limits where one is found.
+  void begin(double share_of_last) {
     Messages messages(state_.tables().sizes, state_.sum());
-    std::vector<double> best_prices = prices_;
-    std::vector<int> kept, setting = state_.setting();
-    double kept_cost = kInfinite, best = -kInfinite, before_best = -kInfinite, pace = 1, target = 0;
-    int worse = 0;
-    size_t sent = 0, entries = 0;
-    for (const CostTable& table : state_.tables().tables) entries += 2 * table.values.size();
-    for (int round = 0; round < 4000 && search_.go_on(); ++round) {
-      state_.price(all_, prices_);
-      double value = messages.sweep(state_.priced(), setting);
-      for (size_t t = 0; t < prices_.size(); ++t) value -= prices_[t] * static_cast<double>(state_.tables().limits[t]);
-      bound_ = std::max(bound_, value);
-      sent += entries;
-      state_.set(setting);
-      if (state_.cost() < kept_cost && !state_.over_limit()) {
-        kept = setting;
-        kept_cost = state_.cost();
-      }
-      if (round < 10) continue;  // the messages first
-      if (value > best) {
-        best = value;
-        best_prices = prices_;
-        worse = 0;
-      } else if (++worse > 10) {
-        pace *= 0.7;
-        worse = 0;
-      }
-      if (round % 100 == 0) {
-        if (round > 200 && (best < before_best + 2e-4 * std::abs(best) || sent > kMostSent)) break;
-        before_best = best;
-      }
-      const std::vector<double> over(state_.over().begin(), state_.over().end());
-      const double square = squares(over, prices_);
-      if (square == 0) break;
-      target = std::max(target, value + 0.05 * std::max(std::abs(value), state_.scale()));
-      if (kept_cost < kInfinite)
-        target = kept_cost;
-      else if (round % 10 == 0)
-        target += 0.05 * std::max(std::abs(target), state_.scale());
-      raise(prices_, over, pace * (target - value) / square);
-    }
-    prices_ = best_prices;
+    TimePrices found = time_prices(state_, messages, share_of_last, search_.go_on);
+    prices_ = found.prices;
+    for (std::vector<int>& setting : found.met) relaxed_.push_back(std::move(setting));
     relax(messages);
     ease();
-    if (!kept.empty() && (state_.over_limit() || state_.cost() > kept_cost)) state_.set(kept);
+    if (!found.kept.empty() && (state_.over_limit() || state_.cost() > found.kept_cost)) state_.set(found.kept);
+    Start start{std::move(found.prices), state_.setting()};
+    starts_.insert(found.bound > bound_ ? starts_.begin() : starts_.end(), std::move(start));
+    bound_ = std::max(bound_, found.bound);
+  }
+
+  /// Improves each start, and two more at the best prices, for as long as this gains much. Leaves the best of them: a
+  /// better start saves more than a longer search from a worse one. leave_best() takes regions from all of them. False:
+  /// no setting that keeps the limits was found.
+  bool choose_start() {
+    const size_t met = relaxed_.size();
+    for (size_t more = 0; more < kMoreStarts; ++more) starts_.push_back({starts_[0].prices, relaxed_[random_() % met]});
+    Start best;
+    double best_cost = kInfinite;
+    for (Start& start : starts_) {
+      if (best_cost < kInfinite && !search_.go_on()) break;
+      prices_ = std::move(start.prices);
+      state_.set(std::move(start.setting));
+      ease();
+      if (state_.over_limit() || state_.cost() >= kNever) continue;
+      for (double before = kInfinite; state_.cost() < before - kMuch * std::abs(state_.cost()) && search_.go_on();) {
+        before = state_.cost();
+        improve();
+      }
+      relaxed_.push_back(state_.setting());
+      if (state_.cost() >= best_cost) continue;
+      best_cost = state_.cost();
+      best = {prices_, state_.setting()};
+    }
+    if (best.setting.empty()) return false;
+    prices_ = std::move(best.prices);
+    state_.set(std::move(best.setting));
+    return true;
   }
 
   /// Settings that are good at the prices, whatever they hold; the last becomes the setting.
@@ -153,7 +142,7 @@ class Search {
   }
 
   /// From the best setting to another that may lead to a better one: a region becomes as it would be at the prices
-  /// alone.
+  /// alone, or as it is in another start.
   void leave_best() {
     const std::vector<int> kept = state_.setting();
     const std::vector<int>& relaxed = relaxed_[random_() % relaxed_.size()];
@@ -271,9 +260,11 @@ class Search {
   std::mt19937_64 random_;
   std::vector<double> prices_;  // of the times, from which parts start
   std::vector<int> all_, linked_;
-  std::vector<std::vector<int>> relaxed_;
-  size_t most_entries_ = 0;     // of tables while the whole is solved
-  size_t least_entries_ = 256;  // of tables while parts are solved: some have more, up to 64 times as many
+  std::vector<Start> starts_;
+  std::vector<std::vector<int>> relaxed_;  // settings that are good at the prices, and what the starts became
+  size_t most_sums_ = 0;                   // of one elimination of the whole: as many as its tables have entries
+  size_t most_entries_ = 0;                // of tables while the whole is solved
+  size_t least_entries_ = 256;             // of tables while parts are solved: some have more, up to 64 times as many
   int64_t parts_ = 0, work_ = 0;
   double bound_ = -kInfinite;
 };

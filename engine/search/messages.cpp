@@ -41,14 +41,17 @@ double Messages::send(size_t v, const Link& link, double share) {
   for (size_t x = 0; x < size; ++x) part_[x] = share * in_[x] - messages_[link.in + x];
   double* to = &messages_[link.out];
   const auto others = static_cast<size_t>(sizes_[static_cast<size_t>(link.other)]);
-  double all = std::numeric_limits<double>::infinity();
-  for (size_t y = 0; y < others; ++y) {
-    const double* row = link.values + y * size;
-    double least = row[0] + part_[0];
-    for (size_t x = 1; x < size; ++x) least = std::min(least, row[x] + part_[x]);
-    to[y] = least;
-    all = std::min(all, least);
+  // By rows of the other's values: the least of each is formed side by side.
+  std::fill_n(to, others, std::numeric_limits<double>::infinity());
+  for (size_t x = 0; x < size; ++x) {
+    const double* row = link.beside + x * others;
+    const double own = part_[x];
+    for (size_t y = 0; y < others; ++y) {
+      const double sum = row[y] + own;
+      to[y] = sum < to[y] ? sum : to[y];
+    }
   }
+  const double all = *std::min_element(to, to + others);
   for (size_t y = 0; y < others; ++y) to[y] -= all;
   return all;
 }

@@ -12,6 +12,7 @@
 #include "engine/search/messages.h"
 #include "engine/search/part_sum.h"
 #include "engine/search/peaks.h"
+#include "engine/search/time_prices.h"
 
 using namespace trainctl;
 
@@ -133,6 +134,48 @@ TEST_CASE("limited sum: a problem that no setting solves has an infinite bound w
   CHECK(sum.value == 1);
 }
 
+TEST_CASE("limited sum: without parts it still finds a setting that keeps the limits") {
+  std::mt19937 random(17);
+  int found = 0;
+  for (int round = 0; round < 20; ++round) {
+    CAPTURE(round);
+    const LimitedTables tables = drawn(random, 40, 40, 1000);
+    const LimitedSum sum = limited_sum(tables, counted(0));
+    if (!sum.found) continue;
+    ++found;
+    CHECK(sum.value < kInfinite);
+    CHECK(sum.value == sum_within_limits(tables, sum.setting));
+    CHECK(sum.value >= sum.bound * (1 - 1e-9));
+  }
+  CHECK(found > 15);
+}
+
+TEST_CASE(
+    "limited sum: of a grid whose elimination makes far more sums than its tables have, each seed finds the least") {
+  constexpr int kSide = 7, kValues = 5;
+  std::mt19937 random(21);
+  LimitedTables tables;
+  for (int v = 0; v < kSide * kSide; ++v) {
+    tables.sizes.push_back(kValues);
+    tables.tables.push_back({{v}, {}});
+    for (int x = 0; x < kValues; ++x) tables.tables.back().values.push_back(pick(random, 0, 30));
+    for (int w : {v + 1, v + kSide}) {
+      if (w >= kSide * kSide || (w == v + 1 && w % kSide == 0)) continue;
+      CostTable pair{{v, w}, {}};
+      for (int entry = 0; entry < kValues * kValues; ++entry)
+        pair.values.push_back(pick(random, 0, 100) * pick(random, 0, 100));
+      tables.tables.push_back(pair);
+    }
+  }
+  bool exact = true;
+  const double least = least_sum(tables.sizes, tables.tables, exact).value;
+  REQUIRE(exact);
+  for (uint64_t seed = 1; seed <= 5; ++seed) {
+    CAPTURE(seed);
+    CHECK(limited_sum(tables, counted(2000, seed)).value == doctest::Approx(least));
+  }
+}
+
 TEST_CASE("limited sum: stops when it is told to") {
   std::mt19937 random(3);
   const LimitedTables tables = drawn(random, 60, 40, 1000);
@@ -225,6 +268,32 @@ TEST_CASE("the bound by messages never falls and is never above the least sum") 
     met += before > least - 1e-3;
   }
   CHECK(met > 50);
+}
+
+TEST_CASE(
+    "prices of the times: with equal variables, which change all at once, the bound still rises to the best one") {
+  // Each holds 10 at every time for nothing, or 1 for a cost of 100: half of them must pay. At the best prices, which
+  // add up to 100 / 9, both values cost the same.
+  constexpr int kCount = 400, kTimes = 300;
+  LimitedTables tables;
+  for (int v = 0; v < kCount; ++v) {
+    tables.sizes.push_back(2);
+    tables.tables.push_back({{v}, {0, 100}});
+    tables.holdings.push_back({v, v % 50, kTimes - v % 70, {10, 1}});
+  }
+  tables.limits.assign(kTimes, kCount * 11 / 2);
+  LimitedState state(tables);
+  Messages messages(tables.sizes, state.sum());
+  const TimePrices found = time_prices(state, messages, 0.3, [] { return true; });
+  constexpr double kBest = 100.0 * (kCount * 10 - kCount * 11 / 2) / 9;
+  CAPTURE(found.bound);
+  CHECK(found.bound <= kBest * (1 + 1e-9));
+  CHECK(found.bound > 0.995 * kBest);
+  REQUIRE_FALSE(found.kept.empty());
+  CHECK(found.kept_cost == sum_within_limits(tables, found.kept));
+  CHECK(found.bound <= found.kept_cost);
+  Messages others(tables.sizes, state.sum());
+  CHECK(time_prices(state, others, 1, [] { return true; }).bound < found.bound);
 }
 
 TEST_CASE("peaks: the largest sum after intervals are added and taken away") {
