@@ -5,6 +5,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <map>
 #include <nlohmann/json.hpp>
@@ -191,12 +192,41 @@ class Reasons {
   std::map<std::string, std::vector<std::string>> readers_;
 };
 
+/// As JSON, but for these fields of an object.
+template <size_t kFields>
+void append_without(const Json& value, const std::array<std::string_view, kFields>& fields, std::string& out) {
+  if (value.is_string()) {
+    out.append("\"").append(value.get_ref<const std::string&>()).append("\"");
+  } else if (value.is_object()) {
+    for (const auto& [name, field] : value.items()) {
+      if (std::find(fields.begin(), fields.end(), name) != fields.end()) continue;
+      out.append("\n").append(name).append(":");
+      append_without(field, std::array<std::string_view, 0>(), out);
+    }
+  } else if (value.is_array()) {
+    out += '[';
+    for (const Json& one : value) {
+      append_without(one, fields, out);
+      out += ',';
+    }
+    out += ']';
+  } else if (value.is_number_integer()) {
+    out += fmt::format_int(value.get<int64_t>()).c_str();
+  } else {
+    out += value.dump();
+  }
+}
+
 /// All that the report has about a layer, but its stage, the names in it, and why.
-std::string facts(Json layer) {
-  for (const char* field : {"name", "stage", "chunk", "choice", "reason", "would_be"}) layer.erase(field);
-  for (const char* side : {"inputs", "outputs"})
-    for (Json& tensor : layer[side]) tensor.erase("tensor");
-  return layer.dump();
+std::string facts(const Json& layer) {
+  using Fields = std::array<std::string_view, 8>;
+  std::string text;
+  append_without(layer, Fields{"name", "stage", "chunk", "choice", "reason", "would_be", "inputs", "outputs"}, text);
+  for (const char* side : {"inputs", "outputs"}) {
+    text.append("\n").append(side);
+    append_without(layer[side], std::array<std::string_view, 1>{"tensor"}, text);
+  }
+  return text;
 }
 
 /// Why these layers are as they are. The most frequent reason, then the others with the layers that they belong to.

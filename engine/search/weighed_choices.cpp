@@ -16,7 +16,7 @@ namespace {
 constexpr double kInfinite = std::numeric_limits<double>::infinity();
 /// A number of stages and of micro-batches whose kernels alone, evenly spread, take this many times as long as the best
 /// is left out; of a large network whose kernels take longer than starting them, one whose kernels and starts do.
-constexpr double kBoundDoubt = 1.1, kStartsDoubt = 1.05;
+constexpr double kBoundDoubt = 1.1, kStartsDoubt = 1.03;
 
 std::vector<bool> recomputed(const Recompute& rules, const std::vector<LayerLoad>& loads) {
   std::vector<bool> result;

@@ -189,7 +189,10 @@ TEST_CASE("tls: a byte that is changed on its way is an error on both sides, and
   const auto from = zero.context->createUnboundBuffer(sent.data(), sent.size());
   to->recv(0, 7);
   changes = true;
-  from->send(1, 7);
+  try {
+    from->send(1, 7);
+  } catch (const gloo::IoException&) {  // the receiver closed the connection before all was sent
+  }
   CHECK_THROWS_AS(to->waitRecv(kPatience), gloo::IoException);
   // The sender's next message finds the connection closed.
   std::vector<char> answer(1);
