@@ -61,7 +61,7 @@ TEST_CASE("tried plans: a sum that is far off says nothing of others, so the nex
   CHECK(plans[third].trial.seconds == 1.4);
 }
 
-TEST_CASE("tried plans: one that fits is best, however fast one is that does not; if none fits, that is an error") {
+TEST_CASE("tried plans: one that fits is best, however fast one is that does not, and that none fits is an error") {
   const JobSpec job;
   const TryPlan try_plan = [](const JobSpec& spec, TriedRanks) {
     const bool is_small = spec.parallel.bucket_bytes > 0;
