@@ -223,8 +223,9 @@ std::string facts(const Json& layer) {
   std::string text;
   append_without(layer, Fields{"name", "stage", "chunk", "choice", "reason", "would_be", "inputs", "outputs"}, text);
   for (const char* side : {"inputs", "outputs"}) {
+    const auto tensors = layer.find(side);
     text.append("\n").append(side);
-    append_without(layer[side], std::array<std::string_view, 1>{"tensor"}, text);
+    if (tensors != layer.end()) append_without(*tensors, std::array<std::string_view, 1>{"tensor"}, text);
   }
   return text;
 }

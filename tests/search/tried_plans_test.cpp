@@ -17,7 +17,7 @@ TriedPlan sum_of(int stages, int64_t bucket_bytes, double seconds, int64_t memor
   return plan;
 }
 
-/// Its whole takes so many seconds, whichever plan it is; counts what is tried in full.
+/// In full each plan takes `seconds`; `tried` counts the plans that were tried so.
 TryPlan whole_of(double seconds, int& tried) {
   return [seconds, &tried](const JobSpec&, TriedRanks ranks) {
     CHECK(ranks == TriedRanks::all);
