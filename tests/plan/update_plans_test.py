@@ -141,6 +141,17 @@ def a_job_that_cannot_be_planned_is_named(tree):
     job.write_text(text)
 
 
+def a_job_whose_data_is_other_files_of_the_tree_is_refused(tree):
+    job = tree.path("tests/jobs/mlp.yaml")
+    text = job.read_text()
+    job.write_text(text + "# ../../docs is only mentioned\n")
+    assert tree.check()[1] == {}
+    job.write_text(text.replace("type: random,", "type: text, path: '../../docs/*.md',"))
+    output, named = tree.check()
+    assert named == {"tests/jobs/mlp.yaml": "cannot be planned"} and "it reads docs/*.md" in output, output
+    job.write_text(text)
+
+
 def excluded_folders_have_no_job(tree):
     job = tree.path("templates/name_maps/job.yaml")
     shutil.copy(SOURCE / "tests/jobs/mlp.yaml", job)
@@ -154,7 +165,8 @@ def main():
         tree = Tree(folder, sys.argv[1])
         for rule in (same_plans_everywhere, a_changed_program_is_named, a_change_that_only_a_digest_shows_is_named,
                      only_the_changed_plans_are_rewritten, plans_without_jobs_and_jobs_without_plans_are_named,
-                     a_job_that_cannot_be_planned_is_named, excluded_folders_have_no_job):
+                     a_job_that_cannot_be_planned_is_named,
+                     a_job_whose_data_is_other_files_of_the_tree_is_refused, excluded_folders_have_no_job):
             rule(tree)
             print(f"{rule.__name__.replace('_', ' ')}: yes")
 
