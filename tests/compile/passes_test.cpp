@@ -272,7 +272,7 @@ TEST_CASE("the last pass ends in the result of compile, and names are unique") {
 }
 
 TEST_CASE("programs that differ in an attribute of a kernel, or in the rank that a broadcast sends from, print differently") {
-  const Job j = job("hybrid_broadcast", {"parallel.mode=hybrid_parallel"});
+  const Job j = job("hybrid_broadcast", {});
   const Program program = compile(j.graph, j.plan, j.spec, CostModel(), 0);
   int attributes = 0, broadcasts = 0;
   for (size_t k = 0; k < program.instructions.size(); ++k) {
