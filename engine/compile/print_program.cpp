@@ -64,7 +64,8 @@ std::string op_text(const Program& program, const Instruction& i) {
     case Opcode::kernel:
       return i.op;
     case Opcode::collective:
-      return fmt::format("{} {}{}", to_string(i.collective), ranks_text(program.groups[i.group]), root_text(program, i));
+      return fmt::format("{} {}{}", to_string(i.collective), ranks_text(program.groups[i.group]),
+                         root_text(program, i));
     case Opcode::send:
       return fmt::format("send to {}", i.peer);
     case Opcode::recv:

@@ -271,7 +271,8 @@ TEST_CASE("the last pass ends in the result of compile, and names are unique") {
   CHECK(passes_up_to(passes().back().name).size() == passes().size());
 }
 
-TEST_CASE("programs that differ in an attribute of a kernel, or in the rank that a broadcast sends from, print differently") {
+TEST_CASE(
+    "programs that differ in an attribute of a kernel, or in the rank that a broadcast sends from, print differently") {
   const Job j = job("hybrid_broadcast", {});
   const Program program = compile(j.graph, j.plan, j.spec, CostModel(), 0);
   int attributes = 0, broadcasts = 0;
