@@ -33,7 +33,7 @@ function(room_tests folder)
   target_compile_definitions(test_${name} PRIVATE TRAINCTL_SOURCE_DIR="${PROJECT_SOURCE_DIR}")
   list(JOIN ROOM_LEAVE_OUT "," left_out)
   doctest_discover_tests(test_${name} TEST_PREFIX "${name}: " TEST_SPEC "*" "--test-case-exclude=${left_out}"
-    PROPERTIES TIMEOUT 300 LABELS "${ROOM_LABEL}" ENVIRONMENT "OMP_NUM_THREADS=1" SKIP_RETURN_CODE 77)
+    PROPERTIES TIMEOUT 1200 LABELS "${ROOM_LABEL}" ENVIRONMENT "OMP_NUM_THREADS=1" SKIP_RETURN_CODE 77)
 endfunction()
 
 # family_tests(<program> NAME <rule> CASES <patterns> LABEL <label>): the test cases that walk the rows of every family of ops, as
@@ -52,7 +52,7 @@ function(family_tests program)
     endif()
     string(CONFIGURE "${FAMILY_NAME}" test @ONLY)
     add_test(NAME "${test}" COMMAND ${program} "--test-case=${cases}")
-    set_tests_properties("${test}" PROPERTIES TIMEOUT 2400 LABELS "${FAMILY_LABEL}" SKIP_RETURN_CODE 77
+    set_tests_properties("${test}" PROPERTIES TIMEOUT 1200 LABELS "${FAMILY_LABEL}" SKIP_RETURN_CODE 77
       ENVIRONMENT "OMP_NUM_THREADS=1;TRAINCTL_OP_CASES=${family}")
   endforeach()
 endfunction()
