@@ -16,6 +16,8 @@ ON_GPU = ["a forward CUDA kernel*", "backward CUDA kernels*", "every cut*GPU too
           "an op that may work in place*GPU", "a CUDA kernel run twice*", "every kernel has a CUDA kernel*",
           "kernels that only compiled programs use give on a GPU*"]
 ONLY = {"test_compile": ["every optimizer of the list*"], "test_cuda_emulated": ON_GPU}
+OF_FILES = {"test_op_cases": ["*families_test.cpp", "*op_cases_test.cpp", "*kernel_cases_test.cpp"]}  # that walk the list
+OF_NEW_FAMILIES = ["test_op_cases", "test_cuda_emulated"]  # run the rows of the new families alone: the other tests run the others
 MODEL = "relu"  # a family whose files are compiled as those of a new one
 
 
@@ -145,7 +147,9 @@ def main():
             environment = dict(os.environ, OMP_NUM_THREADS="1")
             if target in ONLY:
                 words.append("--test-case=" + ",".join(ONLY[target]))
-            if part == "cuda":
+            if target in OF_FILES:
+                words.append("--source-file=" + ",".join(OF_FILES[target]))
+            if target in OF_NEW_FAMILIES:
                 environment["TRAINCTL_OP_CASES"] = ",".join(folders)
             subprocess.run(words, cwd=copy, check=True, env=environment)
         outside = [path for path, anchor, _ in found if anchor and path != "engine/ops/all_ops.def"]
