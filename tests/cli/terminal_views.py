@@ -35,13 +35,18 @@ def eventually(holds, what):
     return found
 
 
+def registry_in(folder):
+    """Words that keep trainctl's list of running runs in this folder: `attach` finds one run, and `stop --all` stops no other test's."""
+    return [f"XDG_RUNTIME_DIR={folder}", f"TMPDIR={folder}"]
+
+
 class Terminal:
     """A shell in a tmux server of its own."""
 
     def __init__(self, folder, width, trainctl):
         self.width, self.socket = width, f"{folder}/tmux.{width}"
         self.tmux("-f", "/dev/null", "new-session", "-d", "-x", width, "-y", 24, "-c", folder,
-                  "env", f"PATH={trainctl.parent}:{os.environ['PATH']}", f"XDG_RUNTIME_DIR={folder}", "PS1=ready> ", "OMP_NUM_THREADS=1", "sh")
+                  "env", f"PATH={trainctl.parent}:{os.environ['PATH']}", *registry_in(folder), "PS1=ready> ", "OMP_NUM_THREADS=1", "sh")
         eventually(lambda: self.screen().startswith("ready>"), "a shell starts")
 
     def tmux(self, *words):
@@ -143,7 +148,7 @@ def flicker(folder, trainctl, width):
     pid, terminal = pty.fork()
     if pid == 0:
         os.chdir(folder)
-        os.environ.update(TERM="xterm", XDG_RUNTIME_DIR=folder, OMP_NUM_THREADS="1")
+        os.environ.update(TERM="xterm", OMP_NUM_THREADS="1", **dict(word.split("=") for word in registry_in(folder)))
         os.execv(trainctl, ["trainctl", "run", "job.yaml"])
     fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("HHHH", 24, width, 0, 0))
     pieces, begin, asked = [], time.monotonic(), False
