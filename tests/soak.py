@@ -122,6 +122,9 @@ def main():
         if unknown or options.busy < 1:
             parser.error(f"no suite {', '.join(unknown)}; there are {', '.join(SUITES)}" if unknown else "--busy: at least 1")
         return 1 if busy(options, folder) else 0
+    names = [name for name, _ in campaigns(options.build, options.seed)]
+    if options.only and not any(options.only in name for name in names):
+        parser.error(f"no campaign has '{options.only}' in its name; there are {', '.join(names)}")
     if len(options.words) > 1 or not all(word.replace(".", "", 1).isdigit() for word in options.words):
         parser.error(f"expected MINUTES, got {' '.join(options.words)}")
     options.minutes = float(options.words[0]) if options.words else None
