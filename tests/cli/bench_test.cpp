@@ -14,7 +14,6 @@
 #include "tests/launcher/scratch.h"
 
 using namespace trainctl;
-using nlohmann::json;
 
 namespace {
 
@@ -93,9 +92,9 @@ TEST_CASE("a product's figures follow from its shapes and its time") {
       scratch.path(),
       {"bench", "op", "matmul", "--shape", "32x96,64x96", "--attrs", "transpose_b=true", "--repeat", "3", "--json"});
   REQUIRE(result.exit_code == kExitDone);
-  const json report = json::parse(result.out, nullptr, false);
+  const nlohmann::json report = nlohmann::json::parse(result.out, nullptr, false);
   REQUIRE(report.is_object());
-  const json& row = report["results"][0];
+  const nlohmann::json& row = report["results"][0];
   const double seconds = row["seconds"]["median"], flops = row["flops"], bytes = row["bytes"];
   CHECK(flops == 2.0 * 32 * 96 * 64);
   CHECK(bytes == 4.0 * (32 * 96 + 64 * 96 + 32 * 64));
@@ -167,9 +166,9 @@ TEST_CASE("collectives between processes are right, and their bus bandwidth is n
   const CommandResult result = trainctl_command(
       scratch.path(), {"bench", "collective", "all", "--ranks", "3", "--bytes", "1K,100K", "--repeat", "3", "--json"});
   REQUIRE(result.exit_code == kExitDone);
-  const json report = json::parse(result.out, nullptr, false);
+  const nlohmann::json report = nlohmann::json::parse(result.out, nullptr, false);
   REQUIRE(report["results"].size() == 10);
-  for (const json& row : report["results"]) {
+  for (const nlohmann::json& row : report["results"]) {
     const std::string kind = row["collective"];
     CAPTURE(kind);
     const double factor = kind == "all_reduce" ? 4.0 / 3 : kind == "broadcast" ? 1.0 : 2.0 / 3;
@@ -190,9 +189,9 @@ TEST_CASE("collectives between GPUs are right, and large ones the copy engines'"
                                         "--repeat", "3", "--device", "cuda", "--json"});
   CHECK(result.err.empty());
   REQUIRE(result.exit_code == kExitDone);
-  const json results = json::parse(result.out, nullptr, false)["results"];
+  const nlohmann::json results = nlohmann::json::parse(result.out, nullptr, false)["results"];
   REQUIRE(results.size() == 5 * 4);  // collectives, sizes
-  for (const json& row : results) {
+  for (const nlohmann::json& row : results) {
     CHECK(row["wrong_elements"] == 0);
     CHECK(row["by"] == (row["bytes"] >= 16 << 20 ? "copy engines" : "NCCL"));
   }

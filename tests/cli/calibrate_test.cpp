@@ -18,7 +18,6 @@
 #include "tests/launcher/scratch.h"
 
 using namespace trainctl;
-using nlohmann::json;
 
 namespace {
 
@@ -43,15 +42,15 @@ struct Folder {
   ~Folder() { unsetenv("XDG_CONFIG_HOME"); }
 
   CommandResult command(const std::vector<std::string>& words) const { return trainctl_command(scratch.path(), words); }
-  json plan(const std::vector<std::string>& more) const {
+  nlohmann::json plan(const std::vector<std::string>& more) const {
     std::vector<std::string> words = {"plan", "job.yaml", "--json"};
     words.insert(words.end(), more.begin(), more.end());
     const CommandResult result = command(words);
     REQUIRE_MESSAGE(result.exit_code == 0, result.err);
-    return json::parse(result.out);
+    return nlohmann::json::parse(result.out);
   }
-  json machine(const std::string& name) const {
-    return json::parse(std::ifstream(scratch.path() + "/trainctl/machines/" + name + ".json"));
+  nlohmann::json machine(const std::string& name) const {
+    return nlohmann::json::parse(std::ifstream(scratch.path() + "/trainctl/machines/" + name + ".json"));
   }
 
   Scratch scratch;
@@ -64,14 +63,14 @@ TEST_CASE("calibrate measures the job's kernels once each, keeps what it has, an
   const CommandResult first =
       place.command({"calibrate", "job.yaml", "--name", "lab", "--samples", "2", "--device", "cpu"});
   REQUIRE_MESSAGE(first.exit_code == 0, first.err);
-  const json machine = place.machine("lab");
+  const nlohmann::json machine = place.machine("lab");
   CHECK(machine["name"] == "lab");
   CHECK(machine["source"].get<std::string>().starts_with("measured 2"));
   REQUIRE(machine["kernels"].contains("matmul f32 f32 f32 -> f32"));
   size_t calls = 0;
   for (const auto& [key, samples] : machine["kernels"].items()) {
     calls += samples.size();
-    for (const json& sample : samples) CHECK(sample["seconds"].get<double>() > 0);
+    for (const nlohmann::json& sample : samples) CHECK(sample["seconds"].get<double>() > 0);
   }
   if (std::thread::hardware_concurrency() >= 2) {
     CHECK(machine["calls"].contains("all_reduce 2"));
@@ -80,7 +79,7 @@ TEST_CASE("calibrate measures the job's kernels once each, keeps what it has, an
   CHECK(first.out.find("kernels: " + std::to_string(calls) + " calls measured") != std::string::npos);
 
   REQUIRE(machine["steps"].size() == 3);  // with the batch whole, and in 2 and 4 micro-batches
-  for (const json& step : machine["steps"]) {
+  for (const nlohmann::json& step : machine["steps"]) {
     CHECK(step["seconds"].get<double>() > 0);
     CHECK(step["kernels"].get<int>() > 0);
   }
@@ -93,7 +92,7 @@ TEST_CASE("calibrate measures the job's kernels once each, keeps what it has, an
     CHECK(place.machine("lab")[kept] == machine[kept]);
   }
 
-  const json estimate = place.plan({"launch.machine=lab"})["estimate"];
+  const nlohmann::json estimate = place.plan({"launch.machine=lab"})["estimate"];
   CHECK(estimate["machine"] == "lab");
   CHECK(estimate["low"].get<double>() < estimate["seconds"].get<double>());
   CHECK(estimate["high"].get<double>() > estimate["seconds"].get<double>());
@@ -197,7 +196,7 @@ TEST_CASE("a plan is predicted for the machine that is named, and only then") {
   const double fast = place.plan({"launch.machine=h200x8", "dataset.batch=65536"})["estimate"]["seconds"];
   CHECK(fast < slow);
   CHECK(!place.plan({"launch.machine=cpu"})["estimate"].contains("memory"));
-  const json memory = place.plan({"launch.machine=h200x8"})["estimate"]["memory"];
+  const nlohmann::json memory = place.plan({"launch.machine=h200x8"})["estimate"]["memory"];
   CHECK(memory["fits"] == true);
   CHECK(memory["bytes"] == place.plan({"launch.machine=h200x8"})["rank_classes"][0]["memory"]["total"]);
   const std::vector<std::string> huge = {"plan", "job.yaml", "launch.machine=a100x8", "dataset.batch=536870912",
@@ -221,12 +220,12 @@ TEST_CASE("a machine that is not there is an error with the names of those that 
 
 TEST_CASE("the predicted step is written as a trace, an event an instruction") {
   const Folder place;
-  const json report = place.plan({"--timeline", "step.json"});
+  const nlohmann::json report = place.plan({"--timeline", "step.json"});
   CHECK(report["estimate"]["machine"] == "cpu");
-  const json trace = json::parse(std::ifstream(place.scratch.path() + "/step.json"));
+  const nlohmann::json trace = nlohmann::json::parse(std::ifstream(place.scratch.path() + "/step.json"));
   size_t events = 0;
   double end = 0;
-  for (const json& event : trace["traceEvents"]) {
+  for (const nlohmann::json& event : trace["traceEvents"]) {
     if (event["ph"] != "X" || event["tid"] == 0) continue;
     ++events;
     end = std::max(end, event["ts"].get<double>() + event["dur"].get<double>());

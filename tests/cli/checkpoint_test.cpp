@@ -12,7 +12,6 @@
 #include "tests/launcher/scratch.h"
 
 using namespace trainctl;
-using nlohmann::json;
 namespace fs = std::filesystem;
 
 namespace {
@@ -53,10 +52,10 @@ struct SavedRun {
   }
 };
 
-std::vector<json> lines(const std::string& text) {
-  std::vector<json> rows;
+std::vector<nlohmann::json> lines(const std::string& text) {
+  std::vector<nlohmann::json> rows;
   std::istringstream in(text);
-  for (std::string line; std::getline(in, line);) rows.push_back(json::parse(line));
+  for (std::string line; std::getline(in, line);) rows.push_back(nlohmann::json::parse(line));
   return rows;
 }
 
@@ -94,10 +93,10 @@ TEST_CASE("checkpoint show gives files, tensors and pieces") {
   CHECK(contains(shown.out, "rank.0001.safetensors"));
   CHECK(contains(shown.out, "fc1.weight  weight  F32   [16, 8]"));
   CHECK(contains(shown.out, " in rank.0000.safetensors\n"));
-  const json all = json::parse(run.checkpoint({"show", run.first, "--json"}).out);
+  const nlohmann::json all = nlohmann::json::parse(run.checkpoint({"show", run.first, "--json"}).out);
   CHECK(all["step"] == 8);
   REQUIRE(all["tensors"].size() == 4);
-  CHECK(all["tensors"][0]["shape"] == json::array({16, 8}));
+  CHECK(all["tensors"][0]["shape"] == nlohmann::json::array({16, 8}));
   const CommandResult of_file = run.checkpoint({"show", run.last + "/model.safetensors", "--tensors", "out.*"});
   CHECK(contains(of_file.out, "out.weight:weight  F32   [1, 16]     64\n"));
   CHECK_FALSE(contains(of_file.out, "fc1"));
@@ -133,7 +132,7 @@ TEST_CASE("checkpoint diff exits 0 for equal tensors and 1 for others") {
   CHECK(other.exit_code == kDifferent);
   CHECK(contains(other.out, "A log_output/1/checkpoints/step_00000008 (step 8)\n"));
   CHECK(contains(other.out, "fc1.weight:weight  F32 "));
-  const json all = json::parse(run.checkpoint({"diff", run.first, run.last, "--json"}).out);
+  const nlohmann::json all = nlohmann::json::parse(run.checkpoint({"diff", run.first, run.last, "--json"}).out);
   CHECK(all["equal"] == false);
   CHECK(all["step_b"] == 16);
   CHECK(all["tensors"].size() == 4);
@@ -181,12 +180,12 @@ TEST_CASE("a run resumes from the checkpoint before a damaged one, and from none
 
 TEST_CASE("plan says the bytes of each rank's file, and of all files, as they are written") {
   const SavedRun run;
-  const json plan = json::parse(run({"plan", run.job, "--json"}).out)["checkpoint"];
+  const nlohmann::json plan = nlohmann::json::parse(run({"plan", run.job, "--json"}).out)["checkpoint"];
   const auto size = [&](const std::string& name) {
     return static_cast<int64_t>(fs::file_size(run.scratch.path() + "/" + run.last + "/" + name));
   };
   int64_t all = 0;
-  for (const json& row : plan["ranks"])
+  for (const nlohmann::json& row : plan["ranks"])
     for (const int rank : row["ranks"]) {
       CHECK(row["bytes"] == size("rank.000" + std::to_string(rank) + ".safetensors"));
       all += row["bytes"].get<int64_t>();
@@ -206,10 +205,10 @@ TEST_CASE("plan says what memory a validation takes, and counts what the trainin
   const Scratch scratch;
   const std::string job = small_job(scratch.path(), "validation: {dataset: {samples: 64}}\n");
   const auto plan = [&](const std::string& more) {
-    return json::parse(trainctl_command(scratch.path(), {"plan", job, "--json", more}).out);
+    return nlohmann::json::parse(trainctl_command(scratch.path(), {"plan", job, "--json", more}).out);
   };
-  const auto total = [](const json& report) { return report["rank_classes"][0]["memory"]["total"].get<int64_t>(); };
-  const json with = plan("train.steps=1"), without = plan("validation=null");
+  const auto total = [](const nlohmann::json& report) { return report["rank_classes"][0]["memory"]["total"].get<int64_t>(); };
+  const nlohmann::json with = plan("train.steps=1"), without = plan("validation=null");
   CHECK(with["validation"]["samples"] == 64);
   CHECK(with["validation"]["rank_classes"][0]["memory"]["activations"].get<int64_t>() >= 8 * 8 * 4);  // a batch of data
   const int64_t more = with["rank_classes"][0]["memory"].value("validation", int64_t{0});

@@ -14,7 +14,6 @@
 #include "tests/train/event_reader.h"
 
 using namespace trainctl;
-using nlohmann::json;
 
 namespace {
 
@@ -48,7 +47,7 @@ TEST_CASE("a run's TensorBoard events have the steps and numbers of metrics.json
   size_t next = 3;
   std::istringstream lines(slurp(run.file("metrics.jsonl")));
   for (std::string text; std::getline(lines, text);) {
-    const json line = json::parse(text);
+    const nlohmann::json line = nlohmann::json::parse(text);
     CAPTURE(text);
     std::map<std::string, float> expected;
     int64_t step = 0;

@@ -12,13 +12,12 @@
 #include "tests/launcher/scratch.h"
 
 using namespace trainctl;
-using nlohmann::json;
 
 namespace {
 
-json read_json(const std::string& path) {
+nlohmann::json read_json(const std::string& path) {
   std::ifstream file(path);
-  return json::parse(file, nullptr, false);
+  return nlohmann::json::parse(file, nullptr, false);
 }
 
 std::vector<std::string> run_words(const std::vector<std::string>& more) {
@@ -39,20 +38,20 @@ TEST_CASE("run --profile leaves one trace of all ranks with every instruction of
   CHECK(contains(result.out, "a step by part, beside the limits of cpu ("));
   CHECK(contains(result.out, "first to look at: "));
   CHECK(contains(result.out, "trace of all ranks in log_output/1/trace.json"));
-  const json plan = read_json(scratch.path() + "/log_output/1/plan.json");
-  const json profile = read_json(scratch.path() + "/log_output/1/profile.json");
+  const nlohmann::json plan = read_json(scratch.path() + "/log_output/1/plan.json");
+  const nlohmann::json profile = read_json(scratch.path() + "/log_output/1/profile.json");
   REQUIRE(profile["ranks"].size() == 4);
   CHECK(profile["steps"] == "2-4");
-  for (const json& rank : profile["ranks"])
+  for (const nlohmann::json& rank : profile["ranks"])
     CHECK(rank["compute"].get<double>() + rank["communication"].get<double>() + rank["waiting"].get<double>() +
               rank["idle"].get<double>() ==
           doctest::Approx(1));
   CHECK(profile["tasks"][0]["tasks"] == plan["tasks"][0]["tasks"]);
-  const json trace = read_json(scratch.path() + "/log_output/1/trace.json");
+  const nlohmann::json trace = read_json(scratch.path() + "/log_output/1/trace.json");
   REQUIRE(trace.is_object());
   std::map<int, std::map<int, int>> seen;  // rank, instruction, times
   std::map<std::pair<int, int>, std::vector<std::pair<double, double>>> tracks;
-  for (const json& event : trace["traceEvents"]) {
+  for (const nlohmann::json& event : trace["traceEvents"]) {
     if (event["ph"] != "X") continue;
     tracks[{event["pid"], event["tid"]}].emplace_back(event["ts"], event["dur"]);
     if (event["args"].contains("instruction")) ++seen[event["pid"]][event["args"]["instruction"]];

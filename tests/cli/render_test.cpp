@@ -59,7 +59,6 @@ LiveStatus training() {
 }  // namespace
 
 TEST_CASE("the user sees how long the slowest rank took to start, and for what") {
-  using Json = nlohmann::ordered_json;
   const std::vector<Json> ranks = {
       Json::parse(R"({"seconds": 3.1, "alone": 1.0, "phases": {"CUDA": 0.99, "data": 0.01, "NCCL": 2.1}})"),
       Json::parse(R"({"seconds": 3.0, "alone": 2.0, "phases": {"CUDA": 1.96, "data": 0.04, "NCCL": 1.0}})")};

@@ -32,7 +32,7 @@ std::vector<float> apply(const std::vector<TransformSpec>& specs, const Shape& s
   return out;
 }
 
-TransformSpec transform(const std::string& name, Attrs attrs = {}) { return {name, attrs, "dataset.transforms[0]"}; }
+TransformSpec named_transform(const std::string& name, Attrs attrs = {}) { return {name, attrs, "dataset.transforms[0]"}; }
 
 std::string spec_error(const std::function<void()>& run) {
   try {
@@ -63,26 +63,26 @@ DatasetSpec random_set(int64_t samples) {
 }  // namespace
 
 TEST_CASE("resize is bilinear with half-pixel centres") {
-  const auto up = apply({transform("resize", {{"size", Ints{1, 4}}})}, {1, 2, 1}, {0, 1});
+  const auto up = apply({named_transform("resize", {{"size", Ints{1, 4}}})}, {1, 2, 1}, {0, 1});
   CHECK(up == std::vector<float>{0, 0.25f, 0.75f, 1});
-  const auto down = apply({transform("resize", {{"size", Ints{1, 2}}})}, {1, 4, 1}, {0, 1, 2, 3});
+  const auto down = apply({named_transform("resize", {{"size", Ints{1, 2}}})}, {1, 4, 1}, {0, 1, 2, 3});
   CHECK(down == std::vector<float>{0.5f, 2.5f});
-  const auto channels = apply({transform("resize", {{"size", Ints{2, 1}}})}, {1, 1, 2}, {3, 4});
+  const auto channels = apply({named_transform("resize", {{"size", Ints{2, 1}}})}, {1, 1, 2}, {3, 4});
   CHECK(channels == std::vector<float>{3, 4, 3, 4});
 }
 
 TEST_CASE("hwc2chw moves the channels first also where no transform computes before it") {
   // A regression: the pass that it began was taken for one of channels first already, and moved nothing.
   const std::vector<float> pixels = {1, 2, 3, 4, 5, 6};
-  CHECK(apply({transform("hwc2chw")}, {1, 3, 2}, pixels) == std::vector<float>{1, 3, 5, 2, 4, 6});
-  CHECK(apply({transform("center_crop", {{"size", Ints{1, 2}}}), transform("hwc2chw")}, {1, 3, 2}, pixels) ==
+  CHECK(apply({named_transform("hwc2chw")}, {1, 3, 2}, pixels) == std::vector<float>{1, 3, 5, 2, 4, 6});
+  CHECK(apply({named_transform("center_crop", {{"size", Ints{1, 2}}}), named_transform("hwc2chw")}, {1, 3, 2}, pixels) ==
         std::vector<float>{1, 3, 2, 4});
 }
 
 TEST_CASE("transforms compose in order and know where the channels are") {
   const std::vector<TransformSpec> specs = {
-      transform("rescale", {{"scale", 0.5}, {"shift", 1.0}}), transform("hwc2chw"),
-      transform("normalize", {{"mean", std::vector<double>{1, 2}}, {"std", std::vector<double>{1, 0.5}}})};
+      named_transform("rescale", {{"scale", 0.5}, {"shift", 1.0}}), named_transform("hwc2chw"),
+      named_transform("normalize", {{"mean", std::vector<double>{1, 2}}, {"std", std::vector<double>{1, 0.5}}})};
   // [1, 2, 2]: channels 0, 1 of two pixels -> (x / 2 + 1 - mean) / std, channel major
   CHECK(apply(specs, {1, 2, 2}, {0, 2, 4, 6}) == std::vector<float>{0, 2, 0, 4});
   CHECK(chain_of(specs, {1, 2, 2}).result().shape == Shape{2, 1, 2});
@@ -90,14 +90,14 @@ TEST_CASE("transforms compose in order and know where the channels are") {
 
 TEST_CASE("center_crop takes the middle, and puts zeros around a smaller image") {
   const std::vector<float> image = {1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12};  // [3, 4, 1]
-  CHECK(apply({transform("center_crop", {{"size", Ints{1, 2}}})}, {3, 4, 1}, image) == std::vector<float>{6, 7});
-  CHECK(apply({transform("center_crop", {{"size", Ints{2, 1}}})}, {3, 4, 1}, image) == std::vector<float>{2, 6});
-  CHECK(apply({transform("center_crop", {{"size", Ints{1, 3}}})}, {1, 1, 2}, {5, 6}) ==
+  CHECK(apply({named_transform("center_crop", {{"size", Ints{1, 2}}})}, {3, 4, 1}, image) == std::vector<float>{6, 7});
+  CHECK(apply({named_transform("center_crop", {{"size", Ints{2, 1}}})}, {3, 4, 1}, image) == std::vector<float>{2, 6});
+  CHECK(apply({named_transform("center_crop", {{"size", Ints{1, 3}}})}, {1, 1, 2}, {5, 6}) ==
         std::vector<float>{0, 0, 5, 6, 0, 0});
 }
 
 TEST_CASE("random_crop draws each place of the padded image, and horizontal_flip swaps left and right") {
-  const TransformSpec crop = transform("random_crop", {{"size", Ints{2, 2}}, {"padding", int64_t{1}}});
+  const TransformSpec crop = named_transform("random_crop", {{"size", Ints{2, 2}}, {"padding", int64_t{1}}});
   const std::vector<float> image = {1, 2, 3, 4};  // with padding: 0 0 0 0 / 0 1 2 0 / 0 3 4 0 / 0 0 0 0
   std::set<std::vector<float>> found;
   for (uint64_t seed = 0; seed < 200; ++seed) found.insert(apply({crop}, {2, 2, 1}, image, seed));
@@ -110,14 +110,14 @@ TEST_CASE("random_crop draws each place of the padded image, and horizontal_flip
                                               {0, 3, 0, 0},
                                               {3, 4, 0, 0},
                                               {4, 0, 0, 0}});
-  CHECK(apply({transform("horizontal_flip", {{"p", 1.0}})}, {1, 2, 2}, {1, 2, 3, 4}) == std::vector<float>{3, 4, 1, 2});
+  CHECK(apply({named_transform("horizontal_flip", {{"p", 1.0}})}, {1, 2, 2}, {1, 2, 3, 4}) == std::vector<float>{3, 4, 1, 2});
   int flips = 0;
   for (uint64_t seed = 0; seed < 1000; ++seed)
-    flips += apply({transform("horizontal_flip", {{"p", 0.25}})}, {1, 2, 1}, {1, 2}, seed)[0] == 2 ? 1 : 0;
+    flips += apply({named_transform("horizontal_flip", {{"p", 0.25}})}, {1, 2, 1}, {1, 2}, seed)[0] == 2 ? 1 : 0;
   CHECK(flips > 200);
   CHECK(flips < 300);
   CHECK(spec_error([] {
-          chain_of({transform("random_crop", {{"size", Ints{8, 4}}, {"padding", int64_t{1}}})}, {4, 4, 3});
+          chain_of({named_transform("random_crop", {{"size", Ints{8, 4}}, {"padding", int64_t{1}}})}, {4, 4, 3});
         }) == "dataset.transforms[0]: random_crop: cuts [8, 4] of an image of [4, 4, 3]");
 }
 
@@ -126,7 +126,7 @@ TEST_CASE("a sample with random transforms is drawn anew in each pass, and never
   folder.write("train-images-idx3-ubyte", idx_bytes({5, 9, 9}));
   folder.write("train-labels-idx1-ubyte", idx_bytes({5}));
   DatasetSpec spec = mnist(folder.path());
-  spec.transforms = {transform("random_crop", {{"size", Ints{3, 3}}, {"padding", int64_t{0}}})};
+  spec.transforms = {named_transform("random_crop", {{"size", Ints{3, 3}}, {"padding", int64_t{0}}})};
   const auto set = open_dataset(spec, 1);
   const auto read = [&](uint64_t pass) {
     ReadState state;
@@ -144,8 +144,8 @@ TEST_CASE("a sample with random transforms is drawn anew in each pass, and never
 
 TEST_CASE("a validation sees the middle of what training crops, unflipped") {
   JobSpec job;
-  job.dataset.transforms = {transform("horizontal_flip", {{"p", 0.5}}),
-                            transform("random_crop", {{"size", Ints{3, 3}}, {"padding", int64_t{2}}})};
+  job.dataset.transforms = {named_transform("horizontal_flip", {{"p", 0.5}}),
+                            named_transform("random_crop", {{"size", Ints{3, 3}}, {"padding", int64_t{2}}})};
   const std::vector<TransformSpec> seen = job.validation_set().transforms;
   REQUIRE(seen.size() == 1);
   CHECK(seen[0].name == "center_crop");
@@ -154,16 +154,16 @@ TEST_CASE("a validation sees the middle of what training crops, unflipped") {
 
 TEST_CASE("a transform that does not fit its sample is a SpecError at that transform") {
   CHECK(spec_error([] {
-          chain_of({transform("resize", {{"size", Ints{2, 2}}})}, {4});
+          chain_of({named_transform("resize", {{"size", Ints{2, 2}}})}, {4});
         }) == "dataset.transforms[0]: resize: needs an image [h, w, c], the sample is [4]");
   CHECK(spec_error([] {
-          chain_of({transform("normalize", {{"mean", std::vector<double>{1, 2}}, {"std", 1.0}})}, {4, 4, 3});
+          chain_of({named_transform("normalize", {{"mean", std::vector<double>{1, 2}}, {"std", 1.0}})}, {4, 4, 3});
         }).find("the sample [4, 4, 3] has 3 channels") != std::string::npos);
   CHECK(spec_error([] {
-          chain_of({transform("normalize", {{"mean", 0.0}, {"std", 0.0}})}, {4});
+          chain_of({named_transform("normalize", {{"mean", 0.0}, {"std", 0.0}})}, {4});
         }) == "dataset.transforms[0]: normalize: std is 0");
   CHECK(spec_error([] {
-          chain_of({transform("type_cast", {{"dtype", std::string("i32")}}), transform("hwc2chw")}, {4, 4, 1});
+          chain_of({named_transform("type_cast", {{"dtype", std::string("i32")}}), named_transform("hwc2chw")}, {4, 4, 1});
         }).find("must come last") != std::string::npos);
 }
 
@@ -173,7 +173,7 @@ TEST_CASE("an mnist folder gives images and labels, raw or compressed") {
   folder.write("train-labels-idx1-ubyte.gz", gzip(idx_bytes({5})));
   DatasetSpec spec = mnist(folder.path());
   spec.label_dtype = "f32";
-  spec.transforms = {transform("hwc2chw")};
+  spec.transforms = {named_transform("hwc2chw")};
   const auto set = open_dataset(spec, 1);
   CHECK(set->size() == 5);
   CHECK(set->shapes().find("data")->shape == Shape{1, 2, 3});
@@ -265,7 +265,7 @@ TEST_CASE("a gzip file that is damaged in the middle is a SpecError at dataset.p
 
 TEST_CASE("a transform that makes samples of more than a gibibyte is refused before it makes one") {
   const std::string error = spec_error([&] {
-    chain_of({transform("resize", {{"size", Ints{65536, 65536}}})}, {28, 28, 1});
+    chain_of({named_transform("resize", {{"size", Ints{65536, 65536}}})}, {28, 28, 1});
   });
   CHECK(error == "dataset.transforms[0]: resize: makes samples of [65536, 65536, 1], 16.0 GiB");
 }
@@ -282,7 +282,7 @@ TEST_CASE("what a rank keeps of a set is known before it is opened") {
   spec = mnist(folder.path());
   spec.batch = 10;
   CHECK(data_set_bytes(spec) == 8 * 15 + 5 * 7);
-  spec.transforms = {transform("resize", {{"size", Ints{4, 4}}})};
+  spec.transforms = {named_transform("resize", {{"size", Ints{4, 4}}})};
   CHECK(data_set_bytes(spec) == 8 * 15 + 5 * 7 + 2 * 16 * 4);
 }
 

@@ -22,7 +22,6 @@
 #include "tests/jobs/jobs.h"
 
 using namespace trainctl;
-using nlohmann::json;
 
 namespace {
 
@@ -54,19 +53,19 @@ TimeSpan span(int32_t instruction, int64_t begin, int64_t end, int64_t ready = -
 }
 
 /// The trace of `profiles`, parsed. Every event is on a line of its own.
-json trace_of(std::span<const RankProfile> profiles) {
+nlohmann::json trace_of(std::span<const RankProfile> profiles) {
   std::stringstream text;
   write_trace(text, profiles, "job");
-  return json::parse(text.str(), nullptr, false);
+  return nlohmann::json::parse(text.str(), nullptr, false);
 }
 
 /// What viewers and users may rely on in every trace that we write.
-void check_trace(const json& trace, std::span<const RankProfile> profiles, int64_t steps) {
+void check_trace(const nlohmann::json& trace, std::span<const RankProfile> profiles, int64_t steps) {
   REQUIRE(trace.is_object());
   std::map<std::pair<int, int>, std::vector<std::pair<double, double>>> tracks;
   std::map<std::pair<int, int>, int> seen;  // rank, instruction
   std::map<int, std::string> arrows;
-  for (const json& event : trace["traceEvents"]) {
+  for (const nlohmann::json& event : trace["traceEvents"]) {
     const std::string phase = event["ph"];
     if (phase == "s" || phase == "f") arrows[event["id"]] += phase;
     if (phase != "X") continue;
@@ -233,7 +232,7 @@ TEST_CASE("what is written to a trace is read back to the nanosecond") {
       &program, {span(0, day, day + 1001), span(1, day + 7, day + 7), span(2, day + 2003, day + 2004, day + 1500)}};
   std::stringstream text;
   write_trace(text, std::span(&profile, 1), "job \"x\"");
-  check_trace(json::parse(text.str(), nullptr, false), std::span(&profile, 1), 1);
+  check_trace(nlohmann::json::parse(text.str(), nullptr, false), std::span(&profile, 1), 1);
   const std::vector<TimeSpan> spans = read_trace(text);
   REQUIRE(spans.size() == 3);
   for (size_t i = 0; i < 3; ++i) {
@@ -250,9 +249,9 @@ TEST_CASE("what is written to a trace is read back to the nanosecond") {
 TEST_CASE("events say what a kernel did, and how quickly") {
   const Program program = two_ranks(0);
   const RankProfile profile{&program, {span(0, 0, 1000), span(1, 2000, 3000)}};
-  const json trace = trace_of(std::span(&profile, 1));
-  json relu, reduce;
-  for (const json& event : trace["traceEvents"]) {
+  const nlohmann::json trace = trace_of(std::span(&profile, 1));
+  nlohmann::json relu, reduce;
+  for (const nlohmann::json& event : trace["traceEvents"]) {
     if (event["name"] == "relu") relu = event;
     if (event["name"] == "all_reduce g") reduce = event;
   }
@@ -261,7 +260,7 @@ TEST_CASE("events say what a kernel did, and how quickly") {
   CHECK(relu["args"]["bytes"] == 2000);
   CHECK(relu["args"]["GB/s"] == 2.0);
   REQUIRE(reduce.is_object());
-  CHECK(reduce["args"]["ranks"] == json{0, 1});
+  CHECK(reduce["args"]["ranks"] == nlohmann::json{0, 1});
   CHECK(reduce["args"]["bytes"] == 4000);
   CHECK(reduce["args"]["bus GB/s"] == 4.0);  // 2 (p-1) / p = 1 of 2 ranks
 }
@@ -315,9 +314,9 @@ TEST_CASE("a launch that ran several instructions is one slice with all their na
   profile.spans = {span(0, 1000, 3000), span(1, 3000, 3000)};
   profile.spans[0].launched = 2;
   profile.spans[1].launched = 0;
-  const json trace = trace_of(std::span(&profile, 1));
-  std::vector<json> slices;
-  for (const json& event : trace["traceEvents"])
+  const nlohmann::json trace = trace_of(std::span(&profile, 1));
+  std::vector<nlohmann::json> slices;
+  for (const nlohmann::json& event : trace["traceEvents"])
     if (event["ph"] == "X" && event["args"].contains("instruction")) slices.push_back(event);
   REQUIRE(slices.size() == 1);
   CHECK(slices[0]["name"] == "relu, relu again");

@@ -130,7 +130,7 @@ CUresult encode_tiled(CUtensorMap* to, CUtensorMapDataType type, cuuint32_t rank
 ///   u32 magic, u16 version, u16 header bytes, u64 bytes of all entries; then per entry
 ///   u16 kind (1 = PTX), u16, u32 header bytes, u64 bytes, 12 more bytes, u32 compute capability at byte 28, ...
 ///
-/// nvcc compresses PTX with zstd. Throws std::runtime_error where a fat binary has no PTX for the emulated GPU.
+/// nvcc compresses PTX with zstd, and pads entries to 8 bytes. Throws std::runtime_error where a fat binary has no PTX for the emulated GPU.
 std::string ptx_of(const std::byte* data) {
   const auto read = [data]<class T>(uint64_t at, T) {
     T value;
@@ -145,7 +145,7 @@ std::string ptx_of(const std::byte* data) {
     std::string ptx(reinterpret_cast<const char*>(text), bytes);
     if (read(at + read(at + 4, uint32_t{}), uint32_t{}) == ZSTD_MAGICNUMBER) {
       ptx.resize(ZSTD_getFrameContentSize(text, bytes));
-      const size_t got = ZSTD_decompress(ptx.data(), ptx.size(), text, bytes);
+      const size_t got = ZSTD_decompress(ptx.data(), ptx.size(), text, ZSTD_findFrameCompressedSize(text, bytes));
       if (ZSTD_isError(got)) throw std::runtime_error(std::string("PTX of a fat binary: ") + ZSTD_getErrorName(got));
     }
     ptx.resize(ptx.find_last_not_of('\0') + 1);
