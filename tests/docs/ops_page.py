@@ -48,7 +48,7 @@ class Build:
         self.source, self.build, self.copy, self.out = source, build, copy, out
         self.compiles = [(pathlib.Path(e["file"]), shlex.split(e["command"]))
                          for e in json.loads((build / "compile_commands.json").read_text())]
-        self.members = {file: members_of(file) for file, _ in self.compiles}
+        self.members = {file: members_of(file, source) for file, _ in self.compiles}
 
     def has(self, target):
         return subprocess.run(["ninja", "-C", self.build, "-t", "query", f"bin/{target}"], capture_output=True).returncode == 0
@@ -87,11 +87,11 @@ class Build:
         return shlex.split(next(part for part in reversed(shown.splitlines()[-1].split(" && ")) if f"-o bin/{target}" in part))
 
 
-def members_of(file):
-    """The sources that a unity file includes; of any other file itself."""
-    if not file.name.startswith("unity_"):
+def members_of(file, source):
+    """The sources that a unity file (cmake/unity.cmake) includes; of any other file itself."""
+    if file.parent.suffix != ".unity":
         return [file]
-    return [pathlib.Path(name) for name in re.findall(r'^#include "(/.*)"$', file.read_text(), re.M)]
+    return [source / name for name in re.findall(r'^#include "(.*)"$', file.read_text(), re.M)]
 
 
 def target_of(obj):

@@ -50,7 +50,7 @@ class Classes final : public Dataset {
   std::vector<SampleField> fields_ = as_loaded(data_and_label({1}, {2}, true, true));
 };
 
-Instruction load(const std::string& tensor, int micro_batch, Shape whole, Shape offset, Shape part) {
+Instruction load_of_shape(const std::string& tensor, int micro_batch, Shape whole, Shape offset, Shape part) {
   Instruction instruction;
   instruction.opcode = Opcode::load;
   instruction.op = tensor;
@@ -80,7 +80,7 @@ std::vector<float> loader_floats(const std::byte* block, const Program& program,
 
 TEST_CASE("a rank gets its rows of its micro-batch, step after step") {
   Program program;
-  program.instructions = {load("label", 0, {4, 1}, {2, 0}, {2, 1}), load("label", 1, {4, 1}, {2, 0}, {2, 1})};
+  program.instructions = {load_of_shape("label", 0, {4, 1}, {2, 0}, {2, 1}), load_of_shape("label", 1, {4, 1}, {2, 0}, {2, 1})};
   Loader loader(std::make_unique<Counting>(20), spec_of(8), program, 1, {.num_steps = 4, .micro_batches = 2});
   CHECK(loader.steps_per_epoch() == 2);
   for (int step = 0; step < 4; ++step) {
@@ -95,8 +95,8 @@ TEST_CASE("a rank gets its rows of its micro-batch, step after step") {
 TEST_CASE(
     "a shuffle in blocks gives each step the same samples for any number of workers, ranks' parts, and from any step") {
   Program whole, part;
-  whole.instructions = {load("label", 0, {8, 1}, {0, 0}, {8, 1})};
-  part.instructions = {load("label", 0, {8, 1}, {4, 0}, {4, 1})};  // of the second of two ranks
+  whole.instructions = {load_of_shape("label", 0, {8, 1}, {0, 0}, {8, 1})};
+  part.instructions = {load_of_shape("label", 0, {8, 1}, {4, 0}, {4, 1})};  // of the second of two ranks
   DatasetSpec spec = spec_of(8);
   spec.shuffle = true;
   spec.shuffle_block = 3;
@@ -124,7 +124,7 @@ TEST_CASE(
 
 TEST_CASE("slices of other dims are taken, and a full batch gives the same numbers as rows alone") {
   Program program;
-  program.instructions = {load("data", 0, {4, 4, 3}, {1, 2, 1}, {2, 1, 2})};
+  program.instructions = {load_of_shape("data", 0, {4, 4, 3}, {1, 2, 1}, {2, 1, 2})};
   for (bool full : {false, true}) {
     auto set = std::make_unique<Counting>(4);
     Counting* counting = set.get();
@@ -137,8 +137,8 @@ TEST_CASE("slices of other dims are taken, and a full batch gives the same numbe
 
 TEST_CASE("where a load takes bf16 the set's f32 is rounded, slices and whole rows alike") {
   Program program;
-  program.instructions = {load("data", 0, {4, 4, 3}, {1, 2, 1}, {2, 1, 2}),
-                          load("data", 0, {4, 4, 3}, {3, 0, 0}, {1, 4, 3})};
+  program.instructions = {load_of_shape("data", 0, {4, 4, 3}, {1, 2, 1}, {2, 1, 2}),
+                          load_of_shape("data", 0, {4, 4, 3}, {3, 0, 0}, {1, 4, 3})};
   for (Instruction& i : program.instructions) i.outputs[0].dtype = DType::bf16;
   Loader loader(std::make_unique<Counting>(4), spec_of(4), program, 1, {.num_steps = 1});
   const std::byte* block = loader.next_step();
@@ -153,7 +153,7 @@ TEST_CASE("where a load takes bf16 the set's f32 is rounded, slices and whole ro
 
 TEST_CASE("where the device keeps all samples their numbers come in place of data, whatever full_batch says") {
   Program program;
-  program.instructions = {load("label", 0, {4}, {2}, {2}), load("data", 0, {4, 4, 3}, {1, 0, 0}, {2, 4, 3})};
+  program.instructions = {load_of_shape("label", 0, {4}, {2}, {2}), load_of_shape("data", 0, {4, 4, 3}, {1, 0, 0}, {2, 4, 3})};
   auto set = std::make_unique<Counting>(12);
   const std::vector<SampleTable> tables = sample_tables(*set, program);
   REQUIRE(tables.size() == 2);
@@ -179,7 +179,7 @@ TEST_CASE("where the device keeps all samples their numbers come in place of dat
 
 TEST_CASE("the labels that count are those of the whole batch, whichever rows a rank reads") {
   Program reader, other;  // the last stage has the labels
-  reader.instructions = {load("label", 1, {2, 2}, {1, 0}, {1, 2})};
+  reader.instructions = {load_of_shape("label", 1, {2, 2}, {1, 0}, {1, 2})};
   reader.instructions[0].outputs[0].dtype = DType::i32;
   for (const Program* program : {&reader, &other}) {
     const auto weight = [&](std::optional<int64_t> ignored) {
@@ -216,15 +216,15 @@ TEST_CASE("only whole samples that follow each other can be replaced by their nu
     program.instructions = {i};
     return loads_whole_samples(program, table);
   };
-  CHECK(whole(load("data", 0, {4, 4, 3}, {1, 0, 0}, {2, 4, 3})));
-  CHECK(whole(load("label", 0, {4, 1}, {1, 0}, {2, 1})));
-  CHECK_FALSE(whole(load("data", 0, {4, 4, 3}, {0, 2, 0}, {4, 2, 3})));
-  CHECK_FALSE(whole(load("data", 0, {4, 12}, {0, 6}, {1, 6})));
+  CHECK(whole(load_of_shape("data", 0, {4, 4, 3}, {1, 0, 0}, {2, 4, 3})));
+  CHECK(whole(load_of_shape("label", 0, {4, 1}, {1, 0}, {2, 1})));
+  CHECK_FALSE(whole(load_of_shape("data", 0, {4, 4, 3}, {0, 2, 0}, {4, 2, 3})));
+  CHECK_FALSE(whole(load_of_shape("data", 0, {4, 12}, {0, 6}, {1, 6})));
 }
 
 TEST_CASE("one tensor may be loaded in several layouts") {
   Program program;
-  program.instructions = {load("label", 0, {4}, {0}, {4}), load("label", 0, {4}, {2}, {2})};
+  program.instructions = {load_of_shape("label", 0, {4}, {0}, {4}), load_of_shape("label", 0, {4}, {2}, {2})};
   Loader loader(std::make_unique<Counting>(4), spec_of(4), program, 1, {.num_steps = 1});
   const std::byte* block = loader.next_step();
   CHECK(loader_floats(block, program, 0) == std::vector<float>{0, 100, 200, 300});
@@ -233,7 +233,7 @@ TEST_CASE("one tensor may be loaded in several layouts") {
 
 TEST_CASE("what stops the loading thread is thrown where the trainer asks for that step") {
   Program program;
-  program.instructions = {load("label", 0, {4}, {0}, {4})};
+  program.instructions = {load_of_shape("label", 0, {4}, {0}, {4})};
   Loader loader(std::make_unique<Counting>(12, 9), spec_of(4), program, 1, {.num_steps = 3});
   loader.next_step();
   loader.release_step();
@@ -245,7 +245,7 @@ TEST_CASE("what stops the loading thread is thrown where the trainer asks for th
 
 TEST_CASE("an unused loader ends with its owner") {
   Program program;
-  program.instructions = {load("label", 0, {4}, {0}, {4})};
+  program.instructions = {load_of_shape("label", 0, {4}, {0}, {4})};
   for (int takes : {0, 1, 2}) {
     auto loader = std::make_unique<Loader>(std::make_unique<Counting>(400), spec_of(4), program, 1,
                                            LoaderOptions{.num_steps = 100, .held = 2});
@@ -256,7 +256,7 @@ TEST_CASE("an unused loader ends with its owner") {
 
 TEST_CASE("batches stay as they are until they are released, in the requested memory") {
   Program program;
-  program.instructions = {load("label", 0, {4}, {0}, {4})};
+  program.instructions = {load_of_shape("label", 0, {4}, {0}, {4})};
   std::vector<int64_t> allocated;
   const auto allocate = [&](int64_t bytes) {
     allocated.push_back(bytes);
@@ -297,8 +297,8 @@ class Drawn final : public Dataset {
 
 Program drawn_program() {
   Program program;
-  program.instructions = {load("data", 0, {10, 6000}, {0, 0}, {10, 6000}), load("data", 0, {10, 6000}, {2, 6}, {5, 11}),
-                          load("label", 0, {10}, {0}, {10})};
+  program.instructions = {load_of_shape("data", 0, {10, 6000}, {0, 0}, {10, 6000}), load_of_shape("data", 0, {10, 6000}, {2, 6}, {5, 11}),
+                          load_of_shape("label", 0, {10}, {0}, {10})};
   return program;
 }
 
@@ -401,7 +401,7 @@ class Hanging final : public Dataset {
 
 TEST_CASE("a sample that a file system does not give in time is named, and a rank that waits for it can end") {
   Program program;
-  program.instructions = {load("label", 0, {4}, {0}, {4})};
+  program.instructions = {load_of_shape("label", 0, {4}, {0}, {4})};
   std::atomic<bool> release = false;
   std::string told;
   Loader loader(
@@ -421,7 +421,7 @@ TEST_CASE("a sample that a file system does not give in time is named, and a ran
 
 TEST_CASE("a slow sample within the time is no error") {
   Program program;
-  program.instructions = {load("label", 0, {10}, {0}, {10})};
+  program.instructions = {load_of_shape("label", 0, {10}, {0}, {10})};
   Loader loader(std::make_unique<Drawn>(), spec_of(10), program, 1, {.num_steps = 3, .timeout_seconds = 60});
   for (int step = 0; step < 3; ++step) {
     CHECK_NOTHROW(loader.next_step());
@@ -435,7 +435,7 @@ TEST_CASE("a loader that goes on at sample 10^9 of 10^10 reads that batch alone,
   spec.shuffle = true;
   spec.workers = spec.prefetch = 1;
   Program program;
-  program.instructions = {load("label", 0, {10}, {0}, {10})};
+  program.instructions = {load_of_shape("label", 0, {10}, {0}, {10})};
   const auto from = [&](int64_t step) {
     auto set = std::make_unique<Counting>(10'000'000'000);
     Counting* counting = set.get();
