@@ -324,3 +324,26 @@ TEST_CASE("kernels that run while their rank waits for a message take the machin
   CHECK(length(1, 3) == doctest::Approx(alone));  // the message has come
   CHECK(length(0, 0) == doctest::Approx(alone));  // waits for none
 }
+
+TEST_CASE("ranks that wait for each other do not end, and are reported") {
+  std::vector<Program> programs(2);
+  for (int rank = 0; rank < 2; ++rank) {
+    Program& program = programs[static_cast<size_t>(rank)];
+    program.rank = rank;
+    Operand numbers;
+    numbers.shape = numbers.global_shape = {16};
+    Instruction recv, send;
+    recv.opcode = Opcode::recv;
+    recv.stream = Stream::recv;
+    recv.outputs = {numbers};
+    send.opcode = Opcode::send;
+    send.stream = Stream::send;
+    send.inputs = {numbers};
+    send.waits = {0};
+    recv.peer = send.peer = 1 - rank;
+    program.instructions = {recv, send};
+  }
+  CHECK_FALSE(simulate(each_by_itself(programs), gpus()).ends);
+  programs[0].instructions[1].waits.clear();
+  CHECK(simulate(each_by_itself(programs), gpus()).ends);
+}

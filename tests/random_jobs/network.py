@@ -171,6 +171,11 @@ class Network(Layers):
              ("position_embedding", 1), ("reshape", 2), ("transpose", 2), ("split", 2), ("reduce", 1), ("combine", 4),
              ("residual", 3), ("attention", 2), ("heads", 3), ("product", 1),
              ("over_rows", 1), ("module", 2), ("conv2d", 4), ("pool2d", 2), ("global_avg_pool", 1)]
+    # Layers that depend on the place of an element in the whole tensor, and layers that change shapes.
+    PLACES = [("dense", 5), ("activation", 2), ("dropout", 5), ("slice", 4), ("pad", 4), ("split", 3), ("reshape", 6), ("one_dim", 6),
+              ("transpose", 3), ("position_embedding", 2), ("heads", 2), ("combine", 2), ("reduce", 1), ("conv2d", 1), ("layer_norm", 1)]
+    SKIPS = [("dense", 5), ("activation", 6), ("function", 3), ("combine", 7), ("residual", 2), ("dropout", 2), ("layer_norm", 1),
+             ("slice", 1), ("split", 1), ("reshape", 1), ("module", 1)]
     CHAIN = [("dense", 6), ("activation", 5), ("function", 2), ("layer_norm", 1), ("dropout", 1), ("residual", 1)]
 
     def grow(self, count):
