@@ -38,8 +38,8 @@ Block cut_further(const Block& block, int64_t index, int64_t ways) {
 }
 
 /// What a rank holds of a view of a tensor.
-HeldPart through_view(const HeldPart& part, const Shape& from, const Shape& to) {
-  HeldPart view = whole_part(to.size());
+HeldPart through_view(const HeldPart& part, const Tensor& from, const Tensor& to) {
+  HeldPart view = whole_part(to.shape.size());
   view.term = part.term;
   const std::vector<int> leads = dims_through_view(from, to);
   for (size_t d = 0; part.traced && d < leads.size(); ++d) {
@@ -273,9 +273,8 @@ class Tracing {
   }
 
   HeldPart part_of_view(const Node& node, size_t rank) const {
-    const auto shape = [&](TensorId tensor) { return graph_.tensors[static_cast<size_t>(tensor)].shape; };
-    return through_view(held_[static_cast<size_t>(node.inputs[0])].of_rank[rank], shape(node.inputs[0]),
-                        shape(node.outputs[0]));
+    const auto from = static_cast<size_t>(node.inputs[0]), to = static_cast<size_t>(node.outputs[0]);
+    return through_view(held_[from].of_rank[rank], graph_.tensors[from], graph_.tensors[to]);
   }
 
   void communicate(NodeId id, const Node& node) {

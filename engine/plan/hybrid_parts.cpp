@@ -92,7 +92,7 @@ class Tracer {
   /// be one row of many.
   void view(const Node& node) {
     const TensorId from = node.inputs[0], to = node.outputs[0];
-    const std::vector<int> leads = dims_through_view(shape(from), shape(to));
+    const std::vector<int> leads = dims_through_view(tensor(from), tensor(to));
     std::vector<int> dims(shape(to).size(), 0);
     for (size_t d = 0; d < leads.size(); ++d) {
       if (leads[d] < 0) continue;
@@ -114,7 +114,8 @@ class Tracer {
     }
   }
 
-  const Shape& shape(TensorId tensor) const { return graph_.tensors[static_cast<size_t>(tensor)].shape; }
+  const Tensor& tensor(TensorId id) const { return graph_.tensors[static_cast<size_t>(id)]; }
+  const Shape& shape(TensorId id) const { return tensor(id).shape; }
 
   /// Outputs have the parts of the layer's factors.
   void set_outputs(const Node& node) {

@@ -25,6 +25,12 @@ std::map<int64_t, AlignedDims> dims_by_product_before(const Shape& shape) {
   return dims;
 }
 
+int64_t product_before(const Shape& shape, int dim) {
+  return num_elements(Shape(shape.begin(), shape.begin() + dim));
+}
+
+bool begins_with_rows(const BatchRows& batch) { return batch.dim >= 0 && batch.outer == 1; }
+
 }  // namespace
 
 std::vector<int> dims_through_view(const Shape& from, const Shape& to) {
@@ -41,6 +47,14 @@ std::vector<int> dims_through_view(const Shape& from, const Shape& to) {
       if (lead < 0 && !there.of_one.empty()) lead = there.of_one.back();
     }
   }
+  return leads;
+}
+
+std::vector<int> dims_through_view(const Tensor& from, const Tensor& to) {
+  std::vector<int> leads = dims_through_view(from.shape, to.shape);
+  if (!begins_with_rows(from.batch) || !begins_with_rows(to.batch)) return leads;
+  if (product_before(from.shape, from.batch.dim) == product_before(to.shape, to.batch.dim))
+    leads[static_cast<size_t>(from.batch.dim)] = to.batch.dim;
   return leads;
 }
 

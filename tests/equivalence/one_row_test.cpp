@@ -44,7 +44,7 @@ const std::vector<Case> kCases = {
      "[2, 6]",
      {"{name: a, type: dense, units: 4}", "{type: transpose, perm: [1, 0, 2]}", "{type: flatten}", "{type: tanh}",
       "{name: d, type: dropout, p: 0.4}", "{type: reshape, shape: [-1, 4]}", "{type: transpose, perm: [1, 0, 2]}",
-      "{type: flatten}"}},
+      "{name: e, type: dropout, p: 0.4}", "{type: flatten}"}},
     {"slice before flatten",
      "[4, 6]",
      {"{name: a, type: dense, units: 8}", "{name: s, type: slice, dim: 1, begin: 1, end: 2}", "{type: flatten}"}},

@@ -347,7 +347,7 @@ def draw_skips(rng, device, rank_counts):
     micro_batches = stages * rng.choice([1, 1, 2]) if chunks > 1 else rng.randint(1, 2 * stages + 3)
     rows = ranks // stages * rng.choice([1, 2, 3])
     net = None
-    while net is None or len(net.flat) < virtual:
+    while net is None or len(net.flat) < virtual + 2:
         net = Network(rng, rows, [rng.choice([4, 6, 8])], 1 << 12)
         net.kinds = Network.SKIPS
         dataset = net.start()
