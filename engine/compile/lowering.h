@@ -68,8 +68,8 @@ struct Inbox {
 /// What this stage sends to another.
 struct Outbox {
   int to_stage = 0;
-  /// By kind, micro-batch and chunk of this stage's task: how many messages the other stage has received before the task
-  /// starts, as the schedule orders the tasks of both.
+  /// By kind, micro-batch and chunk of this stage's task: how many messages the other stage has received before the
+  /// task starts, as the schedule orders the tasks of both.
   std::map<std::tuple<TaskKind, int, int>, size_t> received;
 };
 

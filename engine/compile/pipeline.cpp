@@ -173,8 +173,8 @@ void open_channels(Lowering& l) {
   const Pipeline pipeline = plan.pipeline(trains);
   const TaskTimes times = task_times(pipeline);
   for (int to : receivers)
-    l.outboxes.push_back(outbox_of(plan, pipeline, times, l.c.stage, to,
-                                   inbox_of(plan, l.transfers, trains, l.c.stage, to)));
+    l.outboxes.push_back(
+        outbox_of(plan, pipeline, times, l.c.stage, to, inbox_of(plan, l.transfers, trains, l.c.stage, to)));
 }
 
 bool receive(Lowering& l, TensorId tensor) {

@@ -225,8 +225,8 @@ class Tracer {
   const std::vector<Layout>& variables_;
   const Mesh& mesh_;
   HybridParts parts_;
-  std::map<std::pair<int, std::vector<int>>, int> ids_;  // of kinds
-  std::vector<std::vector<int>> of_factor_;              // by layer and factor, a kind
+  std::map<std::pair<int, std::vector<int>>, int> ids_;        // of kinds
+  std::vector<std::vector<int>> of_factor_;                    // by layer and factor, a kind
   std::map<std::pair<LayerId, TensorRule>, TensorId> viewed_;  // tensors that views read and make, by layer and rule
 };
 

@@ -25,9 +25,7 @@ std::map<int64_t, AlignedDims> dims_by_product_before(const Shape& shape) {
   return dims;
 }
 
-int64_t product_before(const Shape& shape, int dim) {
-  return num_elements(Shape(shape.begin(), shape.begin() + dim));
-}
+int64_t product_before(const Shape& shape, int dim) { return num_elements(Shape(shape.begin(), shape.begin() + dim)); }
 
 bool begins_with_rows(const BatchRows& batch) { return batch.dim >= 0 && batch.outer == 1; }
 

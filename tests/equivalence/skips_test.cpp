@@ -25,8 +25,8 @@ struct Chain {
   std::vector<std::pair<int, int>> skips;  ///< virtual stages
   std::string parallel = "";               ///< more of it
   int ranks_of_stage = 1;
-  bool ties = false;                 ///< the first layer and the last one share their weights
-  bool trains_first = true;          ///< false: nothing is trained before stage 1, so no gradient comes back there
+  bool ties = false;         ///< the first layer and the last one share their weights
+  bool trains_first = true;  ///< false: nothing is trained before stage 1, so no gradient comes back there
   int micro_batch_rows = 2;
 
   int virtual_stages() const { return stages * chunks; }

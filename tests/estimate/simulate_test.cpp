@@ -189,7 +189,7 @@ loss: mae
 optimizer: {type: sgd, learning_rate: 0.001}
 launch: {ranks: 4}
 parallel: {mode: semi_auto_parallel, stages: 4, stage_config: {a: 0, b: 1, c: 2, d: 3}, micro_batches: )";
-  Machine machine = gpus();  // only products count
+  Machine machine = gpus();     // only products count
   machine.multiprocessors = 0;  // products of all sizes at the rate
   machine.memory_rate = {1e18};
   machine.launch = {};

@@ -132,13 +132,13 @@ TEST_CASE("gathers of equal parts, and broadcasts to ranks that have the values,
 }
 
 TEST_CASE("one row per rank is traced through views, wherever the rows are") {
-  const Planned p = planned(
-      dataset(2, "[4]", "[4]") +
-      "network:\n  - {name: a, type: dense, units: 4}\n  - {name: u, type: unsqueeze, dim: 1}\n"
-      "  - {name: f, type: flatten}\n  - {name: r, type: reshape, shape: [2, 2]}\n"
-      "  - {name: t, type: transpose, perm: [1, 0, 2]}\n  - {name: m, type: flatten}\n"
-      "  - {name: b, type: reshape, shape: [-1, 2]}\n  - {name: back, type: transpose, perm: [1, 0, 2]}\n"
-      "  - {name: out, type: flatten}\nloss: mse\nlaunch: {ranks: 2}\nparallel: {mode: hybrid_parallel}\n");
+  const Planned p =
+      planned(dataset(2, "[4]", "[4]") +
+              "network:\n  - {name: a, type: dense, units: 4}\n  - {name: u, type: unsqueeze, dim: 1}\n"
+              "  - {name: f, type: flatten}\n  - {name: r, type: reshape, shape: [2, 2]}\n"
+              "  - {name: t, type: transpose, perm: [1, 0, 2]}\n  - {name: m, type: flatten}\n"
+              "  - {name: b, type: reshape, shape: [-1, 2]}\n  - {name: back, type: transpose, perm: [1, 0, 2]}\n"
+              "  - {name: out, type: flatten}\nloss: mse\nlaunch: {ranks: 2}\nparallel: {mode: hybrid_parallel}\n");
   CHECK(parts(p, "u") == Texts{"0/2 0/1 0/1", "1/2 0/1 0/1"});
   CHECK(parts(p, "f") == Texts{"0/2 0/1", "1/2 0/1"});
   CHECK(parts(p, "r") == Texts{"0/2 0/1 0/1", "1/2 0/1 0/1"});
