@@ -2,8 +2,9 @@
 //   - a recv, for the sends that its peer has received before it sent this: that never takes time;
 //   - a task's first send on a channel, for the sends of the task two before it on that channel, so that at most two
 //     tasks' tensors are in flight. If the receiver is several stages away, more are: the task waits only for sends
-//     that the receiver has received in tasks before it (pipeline.cpp). Not in training with chunks: there both ends run
-//     more than two tasks ahead of each other, and the messages of the backward pass release those of the forward pass;
+//     that the receiver has received in tasks before it (pipeline.cpp). Not in training with chunks: there both ends
+//     run more than two tasks ahead of each other, and the messages of the backward pass release those of the forward
+//     pass;
 //   - a `wait` at the end of the step, for the rest.
 #include <algorithm>
 #include <map>
