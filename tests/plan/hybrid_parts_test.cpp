@@ -76,7 +76,7 @@ TEST_CASE("hybrid_parallel: one row per rank keeps its place through every view,
   const std::string rows = "  - {name: fc, type: dense, units: 6}\n", out = "  - {name: out, type: dense, units: 6}\n";
   const auto planned_on_8 = [&](const std::string& layers) { return planned(job(rows + layers + out, "", 8)); };
   const auto at_rank_7 = [](const Planned& p, const std::string& name) {
-    const std::string text = parts(p, name);
+    const std::string text = hybrid_parts(p, name);
     return text.substr(0, text.find(" at")) + text.substr(text.rfind(" ["));
   };
   for (const char* const name : {"v", "grad.v"}) {
@@ -105,8 +105,8 @@ TEST_CASE("hybrid_parallel: slices and paddings work on a rank's part, wherever 
   - {name: out, type: dense, units: 6}
 )",
                                 ", strategies: {cut: [[1, 1], [2, 1]]}", 2));
-  CHECK(parts(p, "cut") == "[8, 8] at [0, 0] [4, 4]");
-  CHECK(parts(p, "part") == "[8, 2] at [0, 0] [4, 0]");
+  CHECK(hybrid_parts(p, "cut") == "[8, 8] at [0, 0] [4, 4]");
+  CHECK(hybrid_parts(p, "part") == "[8, 2] at [0, 0] [4, 0]");
   for (const Node& node : p.graph.nodes) {
     if (node.op == "slice" || node.op == "pad") CHECK(get_op(node.op).attrs_name_places);
   }
