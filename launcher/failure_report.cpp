@@ -100,6 +100,9 @@ std::string describe_cause(const std::vector<RankReport>& reports, const Cause& 
     return "host " + cluster.places[static_cast<size_t>(cause.rank)].host + " " + report.host_lost + "; " + name +
            " was last seen" + (where(report).empty() ? " before its first step" : where(report));
   if (report.out_of_memory) return name + " was killed by the kernel for lack of memory" + where(report);
+  if (!report.end.left.empty())
+    said = "a rank ends when its process ends; let it wait for what it starts (`wait` at the end of a script, `exec`, "
+           "`setsid --wait`)";
   if (!report.error) return name + " " + describe(report.end) + where(report);
   if (report.error->kind == ErrorKind::loss) return report.error->what;
   said = report.error->kind == ErrorKind::program || report.error->kind == ErrorKind::comm

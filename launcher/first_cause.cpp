@@ -80,7 +80,7 @@ void sort_by_time(const std::vector<RankReport>& reports, std::vector<int>& rank
 
 /// Programs abort, and write to connections that others have closed, because of another rank too.
 bool clearly_own(const RankReport& report) {
-  if (report.state == ProcessState::failed_to_start || report.out_of_memory) return true;
+  if (report.state == ProcessState::failed_to_start || report.out_of_memory || !report.end.left.empty()) return true;
   if (report.blames_peer) return false;
   if (report.end.signaled) return report.end.code != SIGABRT && report.end.code != SIGPIPE;
   return report.error.has_value();

@@ -16,7 +16,13 @@
 #include <map>
 
 #include "engine/base/error.h"
+#include "engine/base/machine_limits.h"
 #include "launcher/clusters/pods.h"
+#include "launcher/own_program.h"
+#include "launcher/quiet_fork.h"
+#include "launcher/rank_error.h"
+#include "launcher/signals.h"
+#include "launcher/stragglers.h"
 
 extern char** environ;
 
@@ -25,6 +31,10 @@ namespace {
 
 /// How long the destructor waits for killed processes.
 constexpr int kMostEndLooks = 2000;  // a millisecond apart
+/// A process that ends so soon after the one that started it is a helper of that one, and not worth a word.
+constexpr double kHelperSeconds = 0.5;
+/// The shortest time from one walk through /proc to the next.
+constexpr double kLookSeconds = 0.02;
 
 std::vector<char*> pointers(const std::vector<std::string>& words) {
   std::vector<char*> list;
@@ -77,14 +87,9 @@ struct ChildSetup {
 };
 
 [[noreturn]] void run_child(const ChildSetup& setup) {
-  setpgid(0, 0);
   prctl(PR_SET_PDEATHSIG, SIGKILL);
   if (getppid() != setup.parent) _exit(127);  // the parent died before prctl
-  sigset_t none;
-  sigemptyset(&none);
-  sigprocmask(SIG_SETMASK, &none, nullptr);
-  for (const int number : {SIGPIPE, SIGXFSZ, SIGINT, SIGTERM, SIGHUP, SIGUSR1, SIGCHLD}) std::signal(number, SIG_DFL);
-
+  restore_signals();
   const bool ready =
       dup2(setup.stdin_fd, 0) >= 0 && dup2(setup.stdout_fd, 1) >= 0 && dup2(setup.stderr_fd, 2) >= 0 &&
       (setup.working_dir == nullptr || chdir(setup.working_dir) == 0) &&
@@ -124,7 +129,7 @@ int PosixProcessRunner::start(const ProcessCommand& command) {
   const OwnedFd null(open("/dev/null", O_RDWR | O_CLOEXEC));
   int ends[2];
   if (null.get() < 0 || pipe2(ends, O_CLOEXEC) != 0) {
-    throw EnvError("cannot start " + command.argv[0] + ": " + std::strerror(errno));
+    throw EnvError("cannot start " + command.argv[0] + ": " + describe_errno(errno));
   }
   const OwnedFd read_end(ends[0]);
   OwnedFd write_end(ends[1]);
@@ -139,8 +144,8 @@ int PosixProcessRunner::start(const ProcessCommand& command) {
                          cpus,
                          write_end.get(),
                          getpid()};
-  const pid_t pid = fork();
-  if (pid < 0) throw EnvError("cannot start " + command.argv[0] + ": " + std::strerror(errno));
+  const pid_t pid = quiet_fork();
+  if (pid < 0) throw EnvError("cannot start " + command.argv[0] + ": " + describe_errno(errno));
   if (pid == 0) run_child(setup);
 
   setpgid(pid, pid);  // in both processes, so that the group exists whichever runs first
@@ -152,14 +157,17 @@ int PosixProcessRunner::start(const ProcessCommand& command) {
   } while (got < 0 && errno == EINTR);
   if (got == static_cast<ssize_t>(sizeof error)) {
     waitpid(pid, nullptr, 0);
-    throw EnvError("cannot start " + command.argv[0] + ": " + std::strerror(error));
+    throw EnvError("cannot start " + command.argv[0] + ": " + describe_errno(error));
   }
-  running_.push_back(pid);
+  running_.push_back({pid, command.mark, command.leftover_seconds});
   return pid;
 }
 
 void PosixProcessRunner::signal_group(int pid, int signal) {
-  if (std::find(running_.begin(), running_.end(), pid) == running_.end()) return;
+  const auto found =
+      std::find_if(running_.begin(), running_.end(), [pid](const Running& running) { return running.pid == pid; });
+  if (found == running_.end()) return;
+  if (signal != SIGUSR1 && signal != SIGCONT) found->is_asked = true;
   kill(-pid, signal);
 }
 
@@ -175,22 +183,72 @@ bool process_is_frozen(int pid) {
 }
 
 std::vector<ProcessEnd> PosixProcessRunner::reap() {
-  std::vector<ProcessEnd> ends;
-  std::erase_if(running_, [&](int pid) {
+  std::map<int, ProcessEnd> exited;
+  for (Running& running : running_) {
     siginfo_t info{};
-    if (waitid(P_PID, static_cast<id_t>(pid), &info, WEXITED | WNOHANG | WNOWAIT) != 0 || info.si_pid != pid) {
-      return false;
-    }
-    kill(-pid, SIGKILL);  // while the zombie still occupies the pid, so that it cannot have been reused
-    waitpid(pid, nullptr, 0);
-    ends.push_back({pid, info.si_code != CLD_EXITED, info.si_status});
+    const auto id = static_cast<id_t>(running.pid);
+    if (waitid(P_PID, id, &info, WEXITED | WNOHANG | WNOWAIT) != 0 || info.si_pid != running.pid) continue;
+    exited[running.pid] = {running.pid, info.si_code != CLD_EXITED, info.si_status};
+    const bool is_done = info.si_code == CLD_EXITED && info.si_status == 0 && !running.is_asked;
+    if (is_done && running.exited == 0) running.exited = steady_seconds();
+    if (!is_done) running.exited = 0;
+  }
+  look_for_leftovers();
+  std::vector<ProcessEnd> ends;
+  std::erase_if(running_, [&](const Running& running) {
+    const auto end = exited.find(running.pid);
+    if (end == exited.end()) return false;
+    const bool is_done = running.exited > 0;
+    if (is_done && !running.leftovers) return false;
+    const bool is_left = is_done && !running.leftovers->empty();
+    if (is_left && steady_seconds() - running.exited < running.leftover_seconds) return false;
+    kill(-running.pid, SIGKILL);  // while the zombie still occupies the pid, so that it cannot have been reused
+    if (is_left) end->second.left = describe(*running.leftovers);
+    if (is_left && !running.mark.empty()) kill_stragglers(running.mark.c_str());
+    waitpid(running.pid, nullptr, 0);
+    ends.push_back(end->second);
     return true;
   });
   return ends;
 }
 
+/// Of all processes that have exited with 0 at once, since it is a walk through /proc: when they have exited, and again
+/// when the leftovers that were found have ended.
+void PosixProcessRunner::look_for_leftovers() {
+  std::vector<Running*> asked;
+  std::vector<Family> families;
+  for (Running& running : running_) {
+    if (running.exited == 0) continue;
+    if (running.leftovers) std::erase_if(*running.leftovers, [](const Leftover& one) { return !is_running(one.pid); });
+    if (running.leftovers && !running.leftovers->empty()) continue;
+    running.leftovers.reset();
+    asked.push_back(&running);
+    families.push_back({running.pid, running.mark});
+  }
+  if (asked.empty() || steady_seconds() - looked_ < kLookSeconds) return;
+  looked_ = steady_seconds();
+  const auto found = find_leftovers(families);
+  for (size_t i = 0; i < asked.size(); ++i) asked[i]->leftovers = found[i];
+}
+
+std::vector<LeftProcesses> PosixProcessRunner::new_leftovers() {
+  std::vector<LeftProcesses> found;
+  for (Running& running : running_) {
+    if (running.is_told || running.exited == 0 || !running.leftovers || running.leftovers->empty()) continue;
+    if (steady_seconds() - running.exited < kHelperSeconds) continue;
+    running.is_told = true;
+    found.push_back({running.pid, describe(*running.leftovers)});
+  }
+  return found;
+}
+
+PosixProcessRunner::PosixProcessRunner() { own_program(); }
+
 PosixProcessRunner::~PosixProcessRunner() {
-  for (const int pid : running_) kill(-pid, SIGKILL);
+  for (Running& running : running_) {
+    running.is_asked = true;
+    kill(-running.pid, SIGKILL);
+  }
   // A process that waits for a disk or a device that does not answer does not end.
   for (int look = 0; look < kMostEndLooks && !running_.empty(); ++look) {
     reap();
@@ -204,6 +262,7 @@ std::string signal_name(int signal) {
 }
 
 std::string describe(const ProcessEnd& end) {
+  if (!end.left.empty()) return "exited with code 0 and left processes running, which were killed: " + end.left;
   if (end.signaled) return "was killed by " + signal_name(end.code);
   return "exited with code " + std::to_string(end.code);
 }

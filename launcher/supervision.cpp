@@ -21,7 +21,7 @@ constexpr double kMostBetweenLooksSeconds = 1;
 
 /// Another attempt would fail in the same way.
 bool hopeless(const RankReport& report) {
-  if (report.state == ProcessState::failed_to_start || report.stuck) return true;
+  if (report.state == ProcessState::failed_to_start || report.stuck || !report.end.left.empty()) return true;
   return report.error && (report.error->kind == ErrorKind::spec || report.error->kind == ErrorKind::loss);
 }
 

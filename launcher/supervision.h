@@ -62,7 +62,7 @@ struct RankReport {
   bool failed() const {
     if (spared) return false;
     return state == ProcessState::failed_to_start ||
-           (state == ProcessState::ended && (end.signaled || end.code != 0 || error.has_value()));
+           (state == ProcessState::ended && (end.signaled || end.code != 0 || !end.left.empty() || error.has_value()));
   }
 };
 

@@ -4,7 +4,6 @@
 
 #include <CLI/CLI.hpp>
 #include <cstdlib>
-#include <filesystem>
 #include <memory>
 #include <string>
 #include <vector>
@@ -16,6 +15,7 @@
 #include "launcher/clusters/pods.h"
 #include "launcher/hosts/probe.h"
 #include "launcher/hosts/relay.h"
+#include "launcher/own_program.h"
 
 namespace trainctl {
 namespace {
@@ -29,7 +29,7 @@ struct Options {
 
 /// A binary that was copied here starts by the loader that came with it.
 std::vector<std::string> own_words(const Options& options) {
-  if (options.installed.empty()) return {std::filesystem::read_symlink("/proc/self/exe")};
+  if (options.installed.empty()) return {own_program()};
   const std::string lib = options.installed + "/lib";
   return {lib + "/" + options.loader, "--library-path", lib, options.installed + "/bin/trainctl"};
 }

@@ -33,6 +33,8 @@
 #include "engine/train/prediction.h"
 #include "engine/train/servers/server.h"
 #include "engine/train/tensor_histograms.h"
+#include "launcher/hosts/words.h"
+#include "launcher/own_program.h"
 #include "launcher/protocol.h"
 
 namespace trainctl {
@@ -242,18 +244,18 @@ ProcessCommand NetworkWorkload::agents_command(const RankPlace& place, const Run
     command.argv.insert(command.argv.end(), {"--take-gpu", std::to_string(place.local_rank)});
     command.environment.push_back(cuda_queues(classes_.program_of(place.rank)));
     if (!job_.spec.launch.interface.empty())
-      command.environment.emplace_back("NCCL_SOCKET_IFNAME", "=" + job_.spec.launch.interface);
+      command.environment.emplace_back("NCCL_SOCKET_IFNAME", "=" + hosts::literal(job_.spec.launch.interface));
     if (const char* folders = std::getenv(kCudaLibraryPath); folders != nullptr)
-      command.environment.emplace_back(kCudaLibraryPath, folders);
+      command.environment.emplace_back(kCudaLibraryPath, hosts::literal(folders));
   }
-  for (const auto& [name, value] : job_.spec.env) command.environment.emplace_back(name, value);
+  for (const auto& [name, value] : job_.spec.env) command.environment.emplace_back(name, hosts::literal(value));
   return command;
 }
 
 ProcessCommand NetworkWorkload::command(const RankPlace& place, const RunDirectory& directory) {
   if (has_hosts()) return agents_command(place, directory);
   ProcessCommand command;
-  command.argv = {std::filesystem::read_symlink("/proc/self/exe"),
+  command.argv = {own_program(),
                   "worker",
                   job_.spec.launch.log_dir,
                   std::to_string(directory.run()),

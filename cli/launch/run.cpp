@@ -18,6 +18,7 @@
 #include "launcher/host_facts.h"
 #include "launcher/hosts/agent_ranks.h"
 #include "launcher/quiet_fork.h"
+#include "launcher/signals.h"
 
 namespace trainctl {
 namespace {
@@ -69,9 +70,7 @@ Run::Run(std::unique_ptr<Workload> workload, std::vector<int> shown, boost::asio
       view_(log_ ? log_->fd() : STDOUT_FILENO),
       signals_(loop) {
   block_interrupts();  // until the supervisor handles them: none is lost
-  for (const int number : {SIGINT, SIGTERM, SIGHUP, SIGUSR1}) signals_.add(number);
-  std::signal(SIGXFSZ,
-              SIG_IGN);  // a file that reaches `ulimit -f` is an error as on a full disk, and not the run's end
+  for (const int number : heeded({SIGINT, SIGTERM, SIGHUP, SIGUSR1})) signals_.add(number);
 }
 
 int Run::operator()() {

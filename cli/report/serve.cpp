@@ -16,6 +16,7 @@
 #include <memory>
 
 #include "engine/base/error.h"
+#include "launcher/signals.h"
 
 namespace trainctl {
 namespace {
@@ -115,7 +116,8 @@ void serve_page(uint16_t port, const Served& served, const std::function<void(ui
   acceptor.bind(place, error);
   if (error) throw EnvError(fmt::format("cannot serve on 127.0.0.1:{}: {}", port, error.message()));
   acceptor.listen();
-  asio::signal_set signals(loop, SIGINT, SIGTERM);
+  asio::signal_set signals(loop);
+  for (const int number : heeded({SIGINT, SIGTERM, SIGHUP})) signals.add(number);
   signals.async_wait([&](const boost::system::error_code&, int) { loop.stop(); });
   accept(acceptor, served);
   ready(acceptor.local_endpoint().port());

@@ -19,7 +19,9 @@
 #include <cstring>
 
 #include "engine/base/error.h"
+#include "engine/base/machine_limits.h"
 #include "engine/base/tls_stream.h"
+#include "launcher/signals.h"
 
 namespace trainctl::clusters {
 namespace {
@@ -46,7 +48,7 @@ void run_script(TlsStream& stream, const std::string& script) {
   const pid_t pid = fork();
   if (pid == 0) {
     prctl(PR_SET_PDEATHSIG, SIGKILL);
-    for (const int number : {SIGPIPE, SIGTERM, SIGINT, SIGHUP, SIGCHLD}) std::signal(number, SIG_DFL);
+    restore_signals();
     dup2(in[0], 0);
     dup2(out[1], 1);
     for (const int fd : {in[0], in[1], out[0], out[1]}) close(fd);
@@ -212,7 +214,7 @@ int serve_door(int listener, const std::string& token) {
   for (const int number : {SIGTERM, SIGINT, SIGHUP}) std::signal(number, SIG_IGN);
   std::signal(SIGPIPE, SIG_IGN);
   int ends[2];
-  if (pipe(ends) != 0) throw EnvError(std::string("cannot make a pipe: ") + std::strerror(errno));
+  if (pipe(ends) != 0) throw EnvError(std::string("cannot make a pipe: ") + describe_errno(errno));
   int connections = 0;
   for (;;) {
     std::array<pollfd, 2> ready{{{listener, POLLIN, 0}, {ends[0], POLLIN, 0}}};

@@ -29,6 +29,7 @@
 #include "launcher/hosts/report_json.h"
 #include "launcher/hosts/session.h"
 #include "launcher/hosts/wire.h"
+#include "launcher/hosts/words.h"
 #include "launcher/local_ranks.h"
 #include "launcher/protocol.h"
 #include "launcher/rank_error.h"
@@ -53,20 +54,14 @@ constexpr uint64_t kConfirmEvery = 4;
 /// How long the end waits for the launcher to have everything.
 constexpr double kFarewellSeconds = 5;
 
-void replace_all(std::string& text, const std::string& what, const std::string& with) {
-  for (size_t at = text.find(what); at != std::string::npos; at = text.find(what, at + with.size()))
-    text.replace(at, what.size(), with);
-}
-
 class Agent : public LogSink {
  public:
   explicit Agent(AgentOptions options)
       : options_(std::move(options)),
         acceptor_(loop_, asio::local::stream_protocol(), options_.listener),
         timer_(loop_),
-        terms_(loop_, SIGTERM, SIGINT, SIGHUP) {
+        terms_(loop_, SIGTERM, SIGINT) {
     std::signal(SIGPIPE, SIG_IGN);
-    std::signal(SIGXFSZ, SIG_IGN);
   }
   Agent(const Agent&) = delete;
   Agent& operator=(const Agent&) = delete;
@@ -309,6 +304,7 @@ class Agent : public LogSink {
                            .directory = directory,
                            .command = [this](const RankPlace& place, int) { return commands_.at(place.rank); }});
     launch_->limits.ranks_explain = json.at("explain").get<bool>();
+    launch_->limits.grace_seconds = json.at("grace").get<double>();
     const auto bind = static_cast<BindMode>(json.at("bind").get<int>());
     launch_->bindings = bindings(launch_->cluster, read_topology(), bind);
     launch_->on_rank_ended = [this](int rank, bool failed) { options_.share->ended(rank, failed); };
@@ -356,11 +352,11 @@ class Agent : public LogSink {
 
   ProcessCommand command_of(int rank, const Json& json) const {
     ProcessCommand command;
-    const auto filled = [&](std::string text) {
-      replace_all(text, "{logs}", options_.folder + "/logs");
-      replace_all(text, "{folder}", options_.folder);
-      replace_all(text, "{address}", address_);
-      return text;
+    const auto filled = [&](const std::string& text) {
+      return fill_words(text, {{"logs", options_.folder + "/logs"},
+                               {"folder", options_.folder},
+                               {"address", address_},
+                               {kBraceWord, "{"}});
     };
     for (const Json& word : json.at("argv")) {
       if (word == "{trainctl}") {

@@ -16,6 +16,7 @@
 #include "engine/base/error.h"
 #include "engine/base/text.h"
 #include "launcher/hosts/report_json.h"
+#include "launcher/hosts/words.h"
 #include "launcher/log_pipe.h"
 #include "launcher/protocol.h"
 #include "launcher/rank_error.h"
@@ -35,11 +36,6 @@ constexpr double kFarewellSeconds = 5;
 /// Without a word from hosts that have something to say.
 constexpr double kRescueSeconds = 2;
 constexpr size_t kMostUnconfirmed = 4 << 20, kGivenPiece = 512 << 10;
-
-void replace_all(std::string& text, const std::string& what, const std::string& with) {
-  for (size_t at = text.find(what); at != std::string::npos; at = text.find(what, at + with.size()))
-    text.replace(at, what.size(), with);
-}
 
 bool is_plain(const fs::path& path) {
   return !path.empty() && path.is_relative() &&
@@ -197,6 +193,7 @@ Message AgentRanks::prepare(Host& host) {
                      {"interface", options_.interface},
                      {"bind", static_cast<int>(options_.bind)},
                      {"explain", launch_.limits.ranks_explain},
+                     {"grace", launch_.limits.grace_seconds},
                      {"hold_port", options_.hold_port && host.index == 0},
                      {"files", options_.files},
                      {"copies", copies},
@@ -261,10 +258,8 @@ void AgentRanks::send_starts() {
   const Host& first = *hosts_.front();
   for (const RankPlace& place : std::exchange(to_start_, {})) {
     const ProcessCommand command = launch_.command(place, static_cast<int>(attempt_));
-    const auto filled = [&](std::string value) {
-      replace_all(value, "{first_address}", first.address);
-      replace_all(value, "{first_port}", std::to_string(first.port));
-      return value;
+    const auto filled = [&](const std::string& value) {
+      return fill_words(value, {{"first_address", first.address}, {"first_port", std::to_string(first.port)}});
     };
     Json environment = Json::array();
     for (const auto& [name, value] : command.environment) environment.push_back({name, filled(value)});
