@@ -225,7 +225,8 @@ bool Supervision::done() const {
 bool Supervision::restarts_left() const {
   return attempt_ < limits_.max_restarts && interrupt_signal_ == 0 &&
          std::none_of(reports_.begin(), reports_.end(), [&](const RankReport& report) {
-           return hopeless(report) || (limits_.lost_host_ends && !report.host_lost.empty());
+           const bool is_lost = !report.host_lost.empty() || report.lost_link.has_value();
+           return hopeless(report) || (limits_.lost_host_ends && is_lost);
          });
 }
 

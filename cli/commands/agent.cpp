@@ -13,6 +13,7 @@
 #include "engine/base/error.h"
 #include "launcher/clusters/door.h"
 #include "launcher/clusters/pods.h"
+#include "launcher/hosts/link_check.h"
 #include "launcher/hosts/probe.h"
 #include "launcher/hosts/relay.h"
 #include "launcher/own_program.h"
@@ -24,6 +25,7 @@ struct Options {
   std::string id;
   bool join = false;
   std::string interface;          ///< for a probe
+  std::string to;                 ///< for a check of a link: address and port
   std::string installed, loader;  ///< the bundle that this is; empty: this binary as it is
 };
 
@@ -34,11 +36,12 @@ std::vector<std::string> own_words(const Options& options) {
   return {lib + "/" + options.loader, "--library-path", lib, options.installed + "/bin/trainctl"};
 }
 
-/// The word in place of an id: what `trainctl hosts` starts.
-constexpr const char* kProbe = "probe";
+/// Words in place of an id: what `trainctl hosts` starts, and how a run asks whether a broken link works again.
+constexpr const char *kProbe = "probe", *kReach = "reach";
 
 int serve(const Options& options) {
   if (options.id == kProbe) return hosts::probe_this_host(options.interface);
+  if (options.id == kReach) return hosts::report_reach(options.to);
   return hosts::relay_to_agent(options.id, !options.join, [&](const std::string& folder, int listener) {
     hosts::AgentOptions agent;
     agent.folder = folder;
@@ -82,6 +85,7 @@ void add_agent_command(CLI::App& app, Action& chosen) {
   command->add_option("id", options->id)->required();
   command->add_flag("--join", options->join);
   command->add_option("--interface", options->interface);
+  command->add_option("--to", options->to);
   command->add_option("--installed", options->installed);
   command->add_option("--loader", options->loader);
   command->callback([&chosen, options] { chosen = [options] { return serve(*options); }; });

@@ -293,6 +293,7 @@ Outcome Run::supervise_hosts(Launch& launch) {
   board.kept_bytes = [this] { return spec().has_command() ? std::map<std::string, int64_t>{} : keep_metrics(); };
   board.given = [this] { return workload_->given(); };
   hosts::AgentRanks ranks(launch, std::move(options), std::move(board), loop_);
+  if (elastic_) elastic_->use_listeners([&ranks](const std::string& host) { return ranks.link_listener(host); });
   bool takes_back = false;
   launch.on_restart = [&, prepare = launch.on_restart](int attempt) {
     restart_on_hosts(ranks, [&] { prepare(attempt); });
@@ -314,7 +315,9 @@ Outcome Run::supervise_hosts(Launch& launch) {
       ranks.ask_to_stop();  // the last state is saved
     }
   };
-  return supervise(launch, ranks, loop_);
+  Outcome outcome = supervise(launch, ranks, loop_);
+  if (elastic_) elastic_->use_listeners(nullptr);  // the agents have gone
+  return outcome;
 }
 
 JobSpec Run::resolved_job() const {

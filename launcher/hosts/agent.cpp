@@ -25,6 +25,7 @@
 #include "launcher/hosts/address.h"
 #include "launcher/hosts/copies.h"
 #include "launcher/hosts/file_watch.h"
+#include "launcher/hosts/link_check.h"
 #include "launcher/hosts/put_all.h"
 #include "launcher/hosts/report_json.h"
 #include "launcher/hosts/session.h"
@@ -217,6 +218,8 @@ class Agent : public LogSink {
       case Kind::value:
         store_->put(message.name, message.text);
         return;
+      case Kind::links:
+        return look_at_links(message);
       default:
         return;
     }
@@ -241,6 +244,7 @@ class Agent : public LogSink {
           [this](const std::string& key, const std::string& value) { send(Kind::value, -1, 0, key, value); });
       port_ = json.at("hold_port").get<bool>() ? std::make_unique<HeldPort>() : nullptr;
       address_ = own_address(json.at("interface").get<std::string>());
+      if (!link_listener_) link_listener_.emplace(loop_, address_);
       prepare_copies(json);
       if (!first) ranks_->restart(static_cast<int>(attempt_));
     } catch (const Json::exception& error) {
@@ -250,6 +254,7 @@ class Agent : public LogSink {
     }
     const Json ready = {{"address", address_},
                         {"port", port_ ? port_->port() : 0},
+                        {"link_port", link_listener_->port()},
                         {"cores", std::thread::hardware_concurrency()},
                         {"lacks_files", lacks_files},
                         {"lacks_copies", copies_->missing()}};
@@ -334,6 +339,19 @@ class Agent : public LogSink {
     const std::string fault = std::strerror(errno);
     if (fd >= 0) ::close(fd);
     if (!is_written) refuse_attempt("cannot write " + path + ": " + fault);
+  }
+
+  void look_at_links(const Message& message) {
+    std::vector<LinkPeer> peers;
+    const Json json = Json::parse(message.text, nullptr, false);
+    try {
+      for (const Json& peer : json) peers.push_back({peer.at(0), peer.at(1), peer.at(2)});
+    } catch (const Json::exception&) {
+      return;
+    }
+    check_links(loop_, peers, [this, attempt = message.attempt](const std::map<std::string, std::string>& faults) {
+      if (attempt == attempt_) send(Kind::links, -1, 0, "", Json(faults).dump());
+    });
   }
 
   void start(const Message& message) {
@@ -480,6 +498,7 @@ class Agent : public LogSink {
   std::unique_ptr<StoreServer> store_;
   std::string store_token_, address_;
   std::unique_ptr<HeldPort> port_;
+  std::optional<LinkListener> link_listener_;
 };
 
 }  // namespace

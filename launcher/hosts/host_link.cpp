@@ -4,6 +4,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <array>
 #include <csignal>
@@ -28,6 +30,8 @@ constexpr double kAliveSeconds = 0.5;
 constexpr double kSilentSeconds = 3, kRetrySeconds = 0.3, kAttemptSeconds = 5;
 /// For the first connection of an agent: it may have to go a long way. A bundle is 100 MB.
 constexpr double kConnectSeconds = 60, kInstallSeconds = 900;
+/// The user hears of a host that takes longer for its first answer.
+constexpr double kLateSeconds = 4.5;
 constexpr size_t kWriteAhead = 1 << 20, kMostSaid = 8192;
 constexpr uint64_t kConfirmEvery = 16;
 constexpr int kLastWordLooks = 100;  ///< at most 10 ms apart
@@ -53,7 +57,7 @@ void HostLink::begin(Message first) {
   id_ = store::random_token().substr(0, 16);
   session_ = Session();
   connection_ = told_ = 0;
-  has_joined_ = was_installed_ = false;
+  has_joined_ = was_installed_ = is_late_ = false;
   fault_.clear();
   heard_ = steady_seconds();
   session_.send(std::move(first));
@@ -228,6 +232,11 @@ void HostLink::look(bool pauses) {
       state_ = State::away;
       events_.notice("host " + host_ + " does not answer; the ranks go on, and the connection is tried again");
     }
+  }
+  if (state_ == State::connecting && !is_late_ && silent_seconds() > kLateSeconds) {
+    is_late_ = true;
+    events_.notice(fmt::format("host {} has not answered for {:g} s; it has {:g} s", host_, kLateSeconds,
+                               kConnectSeconds));
   }
   const double limit = has_joined_                   ? reach_.reconnect_seconds
                        : state_ == State::installing ? kInstallSeconds
