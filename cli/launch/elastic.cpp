@@ -124,7 +124,7 @@ void Elastic::look() {
 
 /// A script that prints kReachedLine if the host can be used again; empty: it cannot be asked now.
 std::string Elastic::question(const Lost& lost) {
-  if (lost.beyond.empty()) return std::string("echo ") + hosts::kReachedLine;
+  if (lost.beyond.empty() || lost_.contains(lost.beyond)) return std::string("echo ") + hosts::kReachedLine;
   const std::string listener = listener_of_ ? listener_of_(lost.beyond) : "";
   if (listener.empty()) return "";
   if (!bundle_) bundle_ = hosts::bundle_of_this_program();

@@ -139,18 +139,6 @@ std::unique_ptr<TlsStream> open_door(const DoorAddress& door, const std::string&
   }
 }
 
-/// Says what it waits for, once.
-std::unique_ptr<TlsStream> open_late_door(const DoorAddress& door, const std::string& token, double seconds) {
-  constexpr double kSilentSeconds = 5;
-  if (seconds <= kSilentSeconds) return open_door(door, token, seconds);
-  try {
-    return open_door(door, token, kSilentSeconds);
-  } catch (const EnvError& error) {
-    dprintf(STDERR_FILENO, "waiting: %s\n", error.what());
-  }
-  return open_door(door, token, seconds - kSilentSeconds);
-}
-
 class DoorTransport : public hosts::Transport {
  public:
   DoorTransport(std::vector<DoorAddress> doors, std::string own_name, std::string own_address)
@@ -238,7 +226,7 @@ int serve_door(int listener, const std::string& token) {
 }
 
 std::string await_door(const DoorAddress& door, const std::string& token, double seconds) {
-  const auto stream = open_late_door(door, token, seconds);
+  const auto stream = open_door(door, token, seconds);
   stream->write("ping\n");
   if (stream->read_line(kMostLine) != "door") throw EnvError(door.name + " is of another version");
   return stream->own_address();
