@@ -11,6 +11,7 @@
 
 #include "engine/base/error.h"
 #include "launcher/run_directory.h"
+#include "launcher/spawn.h"
 #include "tests/cli/command.h"
 #include "tests/launcher/launcher_process.h"
 #include "tests/launcher/scratch.h"
