@@ -12,11 +12,13 @@
 #include <cerrno>
 #include <csignal>
 #include <cstring>
+#include <filesystem>
 #include <fstream>
 #include <map>
 
 #include "engine/base/error.h"
 #include "engine/base/machine_limits.h"
+#include "engine/base/printable.h"
 #include "launcher/clusters/pods.h"
 #include "launcher/own_program.h"
 #include "launcher/quiet_fork.h"
@@ -105,6 +107,16 @@ struct ChildSetup {
   _exit(127);
 }
 
+/// What the "#!" line of a command's script names, in quotes; "" if the command is no script that is there.
+std::string interpreter_of(const ProcessCommand& command) {
+  if (command.argv[0].find('/') == std::string::npos) return "";
+  std::ifstream file(std::filesystem::path(command.working_dir) / command.argv[0], std::ios::binary);
+  std::string line;
+  if (!std::getline(file, line) || !line.starts_with("#!")) return "";
+  const std::string dos = line.ends_with('\r') ? " (the file has Windows line ends: run dos2unix on it)" : "";
+  return "'" + printable(line.substr(2, line.find_last_not_of("\r ") - 1)) + "'" + dos;
+}
+
 class OwnedFd {
  public:
   explicit OwnedFd(int fd) : fd_(fd) {}
@@ -157,7 +169,10 @@ int PosixProcessRunner::start(const ProcessCommand& command) {
   } while (got < 0 && errno == EINTR);
   if (got == static_cast<ssize_t>(sizeof error)) {
     waitpid(pid, nullptr, 0);
-    throw EnvError("cannot start " + command.argv[0] + ": " + describe_errno(error));
+    const std::string interpreter = error == ENOENT ? interpreter_of(command) : "";
+    throw EnvError("cannot start " + command.argv[0] + ": " +
+                   (interpreter.empty() ? describe_errno(error)
+                                        : "its first line names an interpreter that is not there: " + interpreter));
   }
   running_.push_back({pid, command.mark, command.leftover_seconds});
   return pid;

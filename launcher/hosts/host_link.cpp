@@ -30,8 +30,6 @@ constexpr double kAliveSeconds = 0.5;
 constexpr double kSilentSeconds = 3, kRetrySeconds = 0.3, kAttemptSeconds = 5;
 /// For the first connection of an agent: it may have to go a long way. A bundle is 100 MB.
 constexpr double kConnectSeconds = 60, kInstallSeconds = 900;
-/// The user hears of a host that takes longer for its first answer.
-constexpr double kLateSeconds = 4.5;
 constexpr size_t kWriteAhead = 1 << 20, kMostSaid = 8192;
 constexpr uint64_t kConfirmEvery = 16;
 constexpr int kLastWordLooks = 100;  ///< at most 10 ms apart

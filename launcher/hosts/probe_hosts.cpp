@@ -25,8 +25,6 @@ using Json = nlohmann::json;
 constexpr double kAnswerSeconds = 30, kInstallSeconds = 900;
 /// For the way to a host; all are asked at once.
 constexpr double kReachSeconds = 10;
-/// The user hears of a host that takes longer.
-constexpr double kLateSeconds = 4.5;
 
 /// A child with pipes, and the lines that it writes.
 class Talk {
