@@ -19,6 +19,7 @@
 #include "engine/base/error.h"
 #include "engine/base/machine_limits.h"
 #include "engine/base/printable.h"
+#include "engine/base/text.h"
 #include "launcher/clusters/pods.h"
 #include "launcher/own_program.h"
 #include "launcher/quiet_fork.h"
@@ -35,6 +36,8 @@ namespace {
 constexpr int kMostEndLooks = 2000;  // a millisecond apart
 /// A process that ends so soon after the one that started it is a helper of that one, and not worth a word.
 constexpr double kHelperSeconds = 0.5;
+/// From one look for ended orphans to the next.
+constexpr double kOrphanSeconds = 1;
 /// The shortest time from one walk through /proc to the next.
 constexpr double kLookSeconds = 0.02;
 
@@ -209,6 +212,7 @@ std::vector<ProcessEnd> PosixProcessRunner::reap() {
     if (!is_done) running.exited = 0;
   }
   look_for_leftovers();
+  reap_orphans();
   std::vector<ProcessEnd> ends;
   std::erase_if(running_, [&](const Running& running) {
     const auto end = exited.find(running.pid);
@@ -218,13 +222,49 @@ std::vector<ProcessEnd> PosixProcessRunner::reap() {
     const bool is_left = is_done && !running.leftovers->empty();
     if (is_left && steady_seconds() - running.exited < running.leftover_seconds) return false;
     kill(-running.pid, SIGKILL);  // while the zombie still occupies the pid, so that it cannot have been reused
-    if (is_left) end->second.left = describe(*running.leftovers);
+    if (is_done && !running.failures.empty())
+      end->second.left = ", and processes that it left running failed: " + join(running.failures, ", ");
+    if (is_left) end->second.left = " and left processes running, which were killed: " + describe(*running.leftovers);
     if (is_left && !running.mark.empty()) kill_stragglers(running.mark.c_str());
     waitpid(running.pid, nullptr, 0);
+    killed_groups_.push_back(running.pid);
     ends.push_back(end->second);
     return true;
   });
   return ends;
+}
+
+/// One that is not a child of this process, since the process that started it still runs, ends unobserved.
+void PosixProcessRunner::note_ended_leftovers(Running& running) {
+  std::erase_if(*running.leftovers, [&](const Leftover& one) {
+    int status = 0;
+    if (waitpid(one.pid, &status, WNOHANG) != one.pid) return !is_running(one.pid);
+    if (status == 0) return true;
+    const bool is_killed = WIFSIGNALED(status);
+    running.failures.push_back(describe({one}) + " " +
+                               describe(ProcessEnd{one.pid, is_killed, is_killed ? WTERMSIG(status) : WEXITSTATUS(status)}));
+    return true;
+  });
+}
+
+/// What has outlived the process that started it: nobody else waits for it.
+void PosixProcessRunner::reap_orphans() {
+  std::erase_if(killed_groups_, [](int group) {
+    pid_t ended = 0;
+    while ((ended = waitpid(-group, nullptr, WNOHANG)) > 0) {
+    }
+    return ended < 0;  // there is no other
+  });
+  if (steady_seconds() - orphans_ < kOrphanSeconds) return;
+  orphans_ = steady_seconds();
+  for (const int child : ended_children()) {
+    const bool is_of_rank = std::any_of(running_.begin(), running_.end(), [&](const Running& running) {
+      const auto& left = running.leftovers;
+      return running.pid == child ||
+             (left && std::any_of(left->begin(), left->end(), [&](const Leftover& one) { return one.pid == child; }));
+    });
+    if (!is_of_rank && getsid(child) != getsid(0)) waitpid(child, nullptr, WNOHANG);
+  }
 }
 
 /// Of all processes that have exited with 0 at once, since it is a walk through /proc: when they have exited, and again
@@ -234,7 +274,7 @@ void PosixProcessRunner::look_for_leftovers() {
   std::vector<Family> families;
   for (Running& running : running_) {
     if (running.exited == 0) continue;
-    if (running.leftovers) std::erase_if(*running.leftovers, [](const Leftover& one) { return !is_running(one.pid); });
+    if (running.leftovers) note_ended_leftovers(running);
     if (running.leftovers && !running.leftovers->empty()) continue;
     running.leftovers.reset();
     asked.push_back(&running);
@@ -257,7 +297,10 @@ std::vector<LeftProcesses> PosixProcessRunner::new_leftovers() {
   return found;
 }
 
-PosixProcessRunner::PosixProcessRunner() { own_program(); }
+PosixProcessRunner::PosixProcessRunner() {
+  own_program();
+  prctl(PR_SET_CHILD_SUBREAPER, 1);
+}
 
 PosixProcessRunner::~PosixProcessRunner() {
   for (Running& running : running_) {
@@ -277,9 +320,8 @@ std::string signal_name(int signal) {
 }
 
 std::string describe(const ProcessEnd& end) {
-  if (!end.left.empty()) return "exited with code 0 and left processes running, which were killed: " + end.left;
   if (end.signaled) return "was killed by " + signal_name(end.code);
-  return "exited with code " + std::to_string(end.code);
+  return "exited with code " + std::to_string(end.code) + end.left;
 }
 
 }  // namespace trainctl

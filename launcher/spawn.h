@@ -27,10 +27,12 @@ struct ProcessEnd {
   int pid = -1;
   bool signaled = false;
   int code = 0;      ///< exit status, or the signal's number
-  std::string left = {};  ///< it exited with 0, but these processes of it had to be killed: "sh (pid 17)"; empty: none
+  /// It exited with 0, but processes that it had left failed, or had to be killed: " and left processes running, which
+  /// were killed: sh (pid 17)". Empty: it left none.
+  std::string left = {};
 };
 
-/// Processes that one which exited with 0 has left, as in ProcessEnd.
+/// Processes that one which exited with 0 has left: "sh (pid 17)".
 struct LeftProcesses {
   int pid = -1;
   std::string left;
@@ -60,7 +62,8 @@ class ProcessRunner {
 };
 
 /// Real processes. They are killed (SIGKILL) when the thread that started them ends, for whatever reason.
-/// Throws EnvError where /proc is not mounted: processes that others leave are found there.
+/// Processes that they leave become children of this process (PR_SET_CHILD_SUBREAPER), which learns how they end.
+/// Throws EnvError where /proc is not mounted: such processes are found there.
 class PosixProcessRunner : public ProcessRunner {
  public:
   PosixProcessRunner();
@@ -84,11 +87,16 @@ class PosixProcessRunner : public ProcessRunner {
     double exited = 0;      ///< steady seconds at which it was seen to have exited with 0; 0: it has not
     bool is_told = false;   ///< new_leftovers() has returned it
     std::optional<std::vector<Leftover>> leftovers = {};  ///< that still run; nullopt: they are not looked for yet
+    std::vector<std::string> failures = {};               ///< of leftovers: "sh (pid 17) exited with code 3"
   };
+  static void note_ended_leftovers(Running& running);
   void look_for_leftovers();
+  void reap_orphans();
 
   std::vector<Running> running_;
-  double looked_ = 0;  ///< for leftovers
+  std::vector<int> killed_groups_;  ///< of processes that have ended; other members may not have
+  double looked_ = 0;               ///< for leftovers
+  double orphans_ = 0;              ///< when they were last reaped
 };
 
 /// Whether a process is stopped: by SIGSTOP, or by a debugger.

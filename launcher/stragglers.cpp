@@ -204,6 +204,14 @@ std::string describe(const std::vector<Leftover>& leftovers) {
   return text;
 }
 
+std::vector<int> ended_children() {
+  std::ifstream file("/proc/self/task/" + std::to_string(getpid()) + "/children");
+  std::vector<int> ended;
+  for (int pid = 0; file >> pid;)
+    if (stat_of(std::to_string(pid)).state == 'Z') ended.push_back(pid);
+  return ended;
+}
+
 bool is_running(int pid) { return runs(stat_of(std::to_string(pid))); }
 
 void kill_stragglers(const char* mark) {

@@ -357,6 +357,31 @@ TEST_CASE("a rank that exits with 0 is awaited with the processes that it leaves
   CHECK(slurp(scratch.path() + "/model") == "trained\n");
 }
 
+TEST_CASE("a rank has failed if a process that it leaves fails, in its group or in a session of its own") {
+  const Scratch scratch;
+  std::string start = "sh -c";
+  SUBCASE("in its group") {}
+  SUBCASE("in a session of its own") { start = "setsid sh -c"; }
+  const int launcher = start_launcher(
+      scratch.path(), {start + " 'touch $DIR/up; until [ -e $DIR/go ]; do sleep 0.01; done; exit 7' & "
+                               "until [ -e $DIR/up ]; do sleep 0.01; done; exit 0"},
+      {.grace_seconds = 1000});
+  CHECK(eventually([&] { return slurp(scratch.path() + "/notices").find("still run: ") != std::string::npos; }));
+  std::ofstream(scratch.path() + "/go") << "\n";
+  CHECK(wait_for(launcher) == kExitRankFailed);
+  CHECK(slurp(scratch.path() + "/report").find(") exited with code 7") != std::string::npos);
+}
+
+TEST_CASE("daemons of a rank that end before it do not stay zombies of the launcher") {
+  const Scratch scratch;
+  const int launcher = start_launcher(
+      scratch.path(), {"(setsid sh -c 'echo $$ > $DIR/pid.0' &); until [ -e $DIR/go ]; do sleep 0.01; done"});
+  const int daemon = pid_in(scratch.path() + "/pid.0");
+  CHECK(eventually([&] { return !std::filesystem::exists("/proc/" + std::to_string(daemon)); }));
+  std::ofstream(scratch.path() + "/go") << "\n";
+  CHECK(wait_for(launcher) == 0);
+}
+
 TEST_CASE("a helper that ends when its rank has ended is no failure") {
   const Scratch scratch;
   const int launcher =
