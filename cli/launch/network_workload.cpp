@@ -1,6 +1,8 @@
 // See the header.
 #include "cli/launch/network_workload.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <filesystem>
 #include <fstream>
@@ -29,10 +31,12 @@
 #include "engine/train/checkpoint/digest.h"
 #include "engine/train/data/dataset.h"
 #include "engine/train/data/index_check.h"
+#include "engine/train/data/order.h"
 #include "engine/train/memory_limit.h"
 #include "engine/train/prediction.h"
 #include "engine/train/servers/server.h"
 #include "engine/train/tensor_histograms.h"
+#include "engine/train/trainer.h"
 #include "launcher/hosts/words.h"
 #include "launcher/own_program.h"
 #include "launcher/protocol.h"
@@ -67,6 +71,17 @@ std::vector<Route> routes_of(const Plan& plan) {
   return routes;
 }
 
+/// A schedule that ends before the run does leaves steps that change nothing: a resumed run often has more epochs.
+std::string end_of_rate_warning(const PlannedJob& job) {
+  const ScheduleSpec& rate = job.spec.optimizer.learning_rate;
+  if (rate.type != "cosine" || rate.total_steps == 0 || rate.min != 0) return "";
+  const int64_t steps = total_steps(job.spec.train, steps_per_epoch(job.spec.dataset, job.samples));
+  if (steps <= rate.total_steps) return "";
+  return fmt::format("warning: the learning rate is 0 after step {} (optimizer.learning_rate.total_steps), and the run "
+                     "has {} steps: the others change nothing; set total_steps: {}, or min",
+                     rate.total_steps, steps, steps);
+}
+
 /// Where the files are, if there are any.
 std::string printed_tensors_line(const JobSpec& spec, const RunDirectory& directory) {
   const std::string folder = directory.file("tensors");
@@ -92,6 +107,7 @@ NetworkWorkload::NetworkWorkload(PlannedJob job, Device asked, const CudaDevices
       loop_(loop),
       states_(classes_) {
   saves_after_ = save_after();
+  if (!options.evaluate) warning_ = end_of_rate_warning(job_);
   start_up_.ended("plan");
   require_indices_in_range(job_);
   require_precision(job_.spec);
@@ -393,6 +409,7 @@ double NetworkWorkload::share_of_peak(double samples_per_second) const {
 
 std::vector<std::string> NetworkWorkload::news(const RunDirectory& directory) {
   std::vector<std::string> lines = checkpoints_.news();
+  if (!warning_.empty()) lines.push_back(std::exchange(warning_, ""));
   watch_gpu();
   if (start_up_told_) return lines;
   for (int rank = 0; rank < job_.spec.processes(); ++rank) {
