@@ -37,7 +37,7 @@ void refuse_unknown_keys(const YamlNode& node, const std::vector<std::string>& k
     if (hint.empty() && visible_key(entry.key) != entry.key) hint = "it has a character that cannot be seen: type it anew";
     if (hint.empty()) hint = did_you_mean(entry.key, known);
     if (hint.empty()) hint = known.empty() ? what + " takes no fields" : what + " takes " + join(known);
-    problems.add(entry.key_pos, at_key(path, entry.key), "unknown field '" + visible_key(entry.key) + "'", hint);
+    problems.add(entry.key_pos, at_key(path, visible_key(entry.key)), "unknown field '" + visible_key(entry.key) + "'", hint);
   }
 }
 
