@@ -352,7 +352,8 @@ void AgentRanks::restart(int attempt) {
 
 /// A rank that has lost another one may have lost its host instead: its report waits for a check of all links.
 void AgentRanks::ended(int rank, RankReport report) {
-  const bool complains = report.error ? report.error->kind == ErrorKind::comm : !launch_.limits.ranks_explain;
+  const bool complains =
+      !launch_.limits.ranks_explain || (report.error && report.error->kind == ErrorKind::comm);
   if (hosts_.size() < 2 || !report.failed() || report.end.signaled || !complains || !running_.contains(rank))
     return rank_ended(rank, std::move(report));
   complaints_.emplace_back(rank, std::move(report));

@@ -576,6 +576,7 @@ CASES = [unreached, parted, parted_elastic, same_numbers, uneven_hosts, saved_an
 
 
 def main():
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background job ignores it, and so would the runs
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("trainctl")
     parser.add_argument("--only", action="append")
