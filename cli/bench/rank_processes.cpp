@@ -10,6 +10,8 @@
 #include <numeric>
 #include <vector>
 
+#include "engine/base/machine_limits.h"
+
 namespace trainctl {
 namespace {
 

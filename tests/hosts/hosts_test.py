@@ -572,7 +572,7 @@ def parted_elastic(scene):
     return f"named after {lost:.1f} s; {said}"
 
 
-CASES = [unreached, parted, parted_elastic, same_numbers, uneven_hosts, saved_and_resumed, saved_by_signal, restarted, elastic, elastic_saved, elastic_within_host, elastic_rank, too_few, checked_first, copied, program, killed_rank, killed_agent, killed_launcher, cut_cable, cut_for_good, interrupted, changed_key]
+CASES = [same_numbers, unreached, parted, parted_elastic, uneven_hosts, saved_and_resumed, saved_by_signal, restarted, elastic, elastic_saved, elastic_within_host, elastic_rank, too_few, checked_first, copied, program, killed_rank, killed_agent, killed_launcher, cut_cable, cut_for_good, interrupted, changed_key]
 
 
 def main():
