@@ -21,7 +21,7 @@
 namespace trainctl {
 namespace {
 
-struct Options {
+struct AgentArguments {
   std::string id;
   bool join = false;
   std::string interface;          ///< for a probe
@@ -30,7 +30,7 @@ struct Options {
 };
 
 /// A binary that was copied here starts by the loader that came with it.
-std::vector<std::string> own_words(const Options& options) {
+std::vector<std::string> own_words(const AgentArguments& options) {
   if (options.installed.empty()) return {own_program()};
   const std::string lib = options.installed + "/lib";
   return {lib + "/" + options.loader, "--library-path", lib, options.installed + "/bin/trainctl"};
@@ -39,7 +39,7 @@ std::vector<std::string> own_words(const Options& options) {
 /// Words in place of an id: what `trainctl hosts` starts, and how a run asks whether a broken link works again.
 constexpr const char *kProbe = "probe", *kReach = "reach";
 
-int serve(const Options& options) {
+int serve_agent(const AgentArguments& options) {
   if (options.id == kProbe) return hosts::probe_this_host(options.interface);
   if (options.id == kReach) return hosts::report_reach(options.to);
   return hosts::relay_to_agent(options.id, !options.join, [&](const std::string& folder, int listener) {
@@ -79,7 +79,7 @@ void add_dial_command(CLI::App& app, Action& chosen) {
 }
 
 void add_agent_command(CLI::App& app, Action& chosen) {
-  auto options = std::make_shared<Options>();
+  auto options = std::make_shared<AgentArguments>();
   auto* command = app.add_subcommand("agent", "Supervises the ranks of one host; started by trainctl run over ssh");
   command->group("");  // hidden
   command->add_option("id", options->id)->required();
@@ -88,7 +88,7 @@ void add_agent_command(CLI::App& app, Action& chosen) {
   command->add_option("--to", options->to);
   command->add_option("--installed", options->installed);
   command->add_option("--loader", options->loader);
-  command->callback([&chosen, options] { chosen = [options] { return serve(*options); }; });
+  command->callback([&chosen, options] { chosen = [options] { return serve_agent(*options); }; });
 }
 
 }  // namespace trainctl

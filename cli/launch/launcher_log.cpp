@@ -22,7 +22,7 @@
 namespace trainctl {
 namespace {
 
-constexpr timeval kPatience{.tv_sec = 3, .tv_usec = 0};
+constexpr timeval kLogPatience{.tv_sec = 3, .tv_usec = 0};
 
 void write_all(int file, const char* text, size_t size) {
   for (size_t done = 0; done < size;) {
@@ -63,7 +63,7 @@ LauncherLog::LauncherLog(const std::string& path) {
     if (connected) close(ends[0]);
     throw EnvError("cannot write " + path + ": " + describe_errno(error));
   }
-  setsockopt(ends[0], SOL_SOCKET, SO_SNDTIMEO, &kPatience, sizeof kPatience);
+  setsockopt(ends[0], SOL_SOCKET, SO_SNDTIMEO, &kLogPatience, sizeof kLogPatience);
   fd_ = ends[0];
 }
 

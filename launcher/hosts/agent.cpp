@@ -20,6 +20,7 @@
 #include <nlohmann/json.hpp>
 #include <thread>
 
+#include "engine/base/text.h"
 #include "engine/base/error.h"
 #include "launcher/held_port.h"
 #include "launcher/hosts/address.h"
