@@ -141,8 +141,8 @@ void NetworkWorkload::add_routes(const std::vector<Route>& more) {
 
 void NetworkWorkload::require_host_memory() const {
   if (has_hosts()) return;  // it would have to be asked of each
-  int64_t bytes = data_set_bytes(job_.spec.dataset);
-  if (job_.validation) bytes += data_set_bytes(job_.validation->set);
+  int64_t bytes = job_.host_bytes;
+  if (job_.validation) bytes += job_.validation->host_bytes;
   std::vector<int64_t> arenas = arena_bytes_;
   std::fill_n(arenas.begin(), gpus_.size(), 0);  // of these only what servers and workers exchange is touched
   require_memory(arenas, bytes, job_.spec.position("dataset"));
