@@ -28,7 +28,7 @@
 #include "engine/spec/parse.h"
 #include "engine/train/checkpoint/digest.h"
 #include "engine/train/data/dataset.h"
-#include "engine/train/data/index_check.h"
+#include "engine/train/data/sample_check.h"
 #include "engine/train/memory_limit.h"
 #include "engine/train/prediction.h"
 #include "engine/train/servers/server.h"
@@ -91,7 +91,7 @@ NetworkWorkload::NetworkWorkload(PlannedJob job, Device asked, const CudaDevices
       states_(classes_) {
   saves_after_ = save_after();
   start_up_.ended("plan");
-  require_indices_in_range(job_);
+  require_sound_samples(job_);
   require_precision(job_.spec);
   if (validation_) make_room_for(*validation_, classes_);
   require_memory_limit(job_, classes_.programs);
@@ -545,6 +545,7 @@ std::unique_ptr<Workload> make_workload(JobSpec spec, const WorkloadOptions& opt
   PlannedJob job = ahead != nullptr ? *ahead : plan_job(std::move(spec));
   try {
     check_files(job.spec.dataset);
+    if (job.validation) check_files(job.validation->set);
   } catch (const SpecError& error) {
     throw with_positions(error, job.spec);
   }

@@ -1,5 +1,5 @@
 // Classes and tokens against the sizes of the network.
-#include "engine/train/data/index_check.h"
+#include "engine/train/data/sample_check.h"
 
 #include <doctest/doctest.h>
 
@@ -16,7 +16,7 @@ namespace {
 std::string errors_of(const JobSpec& spec) {
   std::string all;
   try {
-    require_indices_in_range(plan_job(spec));
+    require_sound_samples(plan_job(spec));
   } catch (const SpecError& error) {
     for (const Diagnostic& d : error.diagnostics())
       all += std::to_string(d.pos.line) + ":" + std::to_string(d.pos.column) + " " + d.path + ": " + d.message + "\n";
