@@ -77,9 +77,11 @@ class Writer {
   }
 
   void run() {
-    while (!ended_ || is_ready()) {
+    while (!ended_ || is_ready() || has_validation()) {
       if (is_ready())
         save();
+      else if (has_validation())
+        note_validation();
       else
         wait(kLook);
     }
@@ -92,6 +94,19 @@ class Writer {
     return board_.is_told(board_.saving()) && is_copied(memory_);
   }
 
+  /// Of the state that was written last, before its validation ended.
+  bool has_validation() const { return !written_.empty() && board_.validated() == facts_.step; }
+
+  void note_validation() {
+    try {
+      add_validation(written_, job_, board_.validated_position());
+      retain();
+    } catch (const EnvError& error) {
+      say(fmt::format("the validation of step {} is not in its checkpoint: {}", facts_.step, error.what()));
+    }
+    written_.clear();
+  }
+
   /// The images stay as they are until the save is finished: what failed is tried again.
   void save() {
     milliseconds pause = kFirstPause;
@@ -101,6 +116,9 @@ class Writer {
       } catch (const AlreadyPublished&) {  // by a writer that was killed before it could say so
         return board_.finished(true);
       } catch (const LaterAttempt& error) {  // no later try can do better
+        say_failure(error.what(), "");
+        break;
+      } catch (const ImageNotFinite& error) {  // no later try can do better
         say_failure(error.what(), "");
         break;
       } catch (const EarlierSaveGone& error) {  // the next save has all rows
@@ -126,7 +144,9 @@ class Writer {
   void write() {
     const Clock::time_point start = Clock::now();
     facts_.step = board_.saving();
-    facts_.position = board_.position();
+    written_.clear();
+    const bool is_validated = board_.validated() == facts_.step;
+    facts_.position = is_validated ? board_.validated_position() : board_.position();
     Images images;
     int64_t bytes = 0;
     const size_t count = views_.size() / (board_.was_offered() ? SaveBoard::kSets : 1);
@@ -136,6 +156,7 @@ class Writer {
     }
     const std::string path = write_checkpoint(directory_, job_, facts_, images, board_.written_bytes);
     board_.finished(true);
+    if (!is_validated) written_ = path;
     last_error_.clear();
     const double seconds = std::chrono::duration<double>(Clock::now() - start).count();
     say(fmt::format("checkpoint of step {}: {} in {:.2f} s, {}", facts_.step, format_bytes(bytes), seconds, path));
@@ -172,6 +193,7 @@ class Writer {
   const int launcher_;
   CheckpointFacts facts_;
   std::vector<ImageView> views_;
+  std::string written_;  ///< the last checkpoint, if it lacks the validation of its state
   std::string last_error_;
   bool ended_ = false;
 };

@@ -63,6 +63,7 @@ struct Manifest {
   int64_t epoch_step = 0;  ///< steps of that epoch that were trained
   int64_t samples = 0;     ///< that were trained on
   uint64_t seed = 0;
+  std::string order;  ///< order_text of the job; empty: of a version that does not write it
   std::string written;  ///< UTC, ISO 8601
   std::vector<StoredFile> files;
   std::vector<StoredTensor> tensors;
