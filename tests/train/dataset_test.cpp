@@ -9,6 +9,8 @@
 #include <set>
 
 #include "engine/base/error.h"
+#include "engine/spec/parse.h"
+#include "engine/train/job.h"
 #include "engine/train/data/order.h"
 #include "engine/train/data/sample_transforms.h"
 #include "tests/train/scratch_folder.h"
@@ -419,4 +421,26 @@ TEST_CASE("a set that is too large for a list of its samples is shuffled all the
   CHECK(batch(resumed, 1, 1'000'000) != far);
   CHECK(batch(other, 0, 1'000'000) != far);
   CHECK(read_data_header(spec, 1).bytes == 8 * 1000);
+}
+
+TEST_CASE("a plan counts the samples of a share that a run opens, whatever the seed") {
+  const ScratchFolder folder;
+  std::string table = "a,y\n";
+  for (int i = 0; i < 30; ++i) table += std::to_string(i) + ",1\n";
+  const std::string path = folder.write("t.csv", {table.begin(), table.end()});
+  std::set<int64_t> sizes;
+  for (int seed = 0; seed < 8; ++seed) {
+    CAPTURE(seed);
+    const PlannedJob job = plan_job(parse_job(
+        "seed: " + std::to_string(seed) + "\ndataset: {type: csv, path: " + path +
+            ", batch: 1, fields: {x: a, label: y}, label_dtype: f32, split: {train: 0.7, validation: 0.3}}\n"
+            "network: [{name: o, type: dense, units: 1, inputs: [x]}]\nloss: mse\nvalidation: {every_epochs: 1}\n",
+        "job.yaml"));
+    const auto seed_of_job = static_cast<uint64_t>(seed);
+    CHECK(job.samples == open_dataset(job.spec.dataset, seed_of_job)->size());
+    CHECK(job.validation->samples == open_dataset(job.validation->set, seed_of_job)->size());
+    CHECK(job.samples + job.validation->samples == 30);
+    sizes.insert(job.samples);
+  }
+  CHECK(sizes.size() > 1);  // else the seed would decide nothing here
 }
