@@ -95,11 +95,11 @@ class Writer {
   }
 
   /// Of the state that was written last, before its validation ended.
-  bool has_validation() const { return !written_.empty() && board_.validated() == facts_.step; }
+  bool has_validation() const { return !written_.empty() && board_.validation_of(facts_.step) != nullptr; }
 
   void note_validation() {
     try {
-      add_validation(written_, job_, board_.validated_position());
+      add_validation(written_, job_, *board_.validation_of(facts_.step));
       retain();
     } catch (const EnvError& error) {
       say(fmt::format("the validation of step {} is not in its checkpoint: {}", facts_.step, error.what()));
@@ -143,10 +143,11 @@ class Writer {
 
   void write() {
     const Clock::time_point start = Clock::now();
+    if (has_validation()) note_validation();
     facts_.step = board_.saving();
     written_.clear();
-    const bool is_validated = board_.validated() == facts_.step;
-    facts_.position = is_validated ? board_.validated_position() : board_.position();
+    const SaveBoard::Position* validated = board_.validation_of(facts_.step);
+    facts_.position = validated != nullptr ? *validated : board_.position();
     Images images;
     int64_t bytes = 0;
     const size_t count = views_.size() / (board_.was_offered() ? SaveBoard::kSets : 1);
@@ -156,7 +157,7 @@ class Writer {
     }
     const std::string path = write_checkpoint(directory_, job_, facts_, images, board_.written_bytes);
     board_.finished(true);
-    if (!is_validated) written_ = path;
+    if (validated == nullptr) written_ = path;
     last_error_.clear();
     const double seconds = std::chrono::duration<double>(Clock::now() - start).count();
     say(fmt::format("checkpoint of step {}: {} in {:.2f} s, {}", facts_.step, format_bytes(bytes), seconds, path));

@@ -48,7 +48,7 @@ std::optional<hosts::SaveWord> HostSaves::next() {
   }
   if (const int64_t validated = board.validated(); validated != validated_) {
     validated_ = validated;
-    const SaveBoard::Position& position = board.validated_position();
+    const SaveBoard::Position& position = *board.validation_of(validated);
     return hosts::SaveWord{.name = "validated",
                            .number = validated,
                            .text = {reinterpret_cast<const char*>(&position), sizeof position}};

@@ -253,5 +253,7 @@ TEST_CASE("gathered saves: the validation of a state that was saved before it re
                              .text = {reinterpret_cast<const char*>(&position), sizeof position}},
                             {0}));
   CHECK(scene.memory->saves().validated() == 10);
-  CHECK(scene.memory->saves().validated_position().validation[0] == 0.25);
+  REQUIRE(scene.memory->saves().validation_of(10) != nullptr);
+  CHECK(scene.memory->saves().validation_of(5) == nullptr);
+  CHECK(scene.memory->saves().validation_of(10)->validation[0] == 0.25);
 }

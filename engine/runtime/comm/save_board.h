@@ -112,12 +112,23 @@ class SaveBoard {
   /// Rank 0: the state of a save that began before its validation has been validated. The writer adds that to what it
   /// has written, or is going to write.
   void tell_validated(int64_t step, const Position& position) {
-    validated_position_ = position;
-    validated_.store(word(step), std::memory_order_release);
+    Validated& slot = validated_[validations_.load(std::memory_order_relaxed) % kValidations];
+    slot.step.store(0, std::memory_order_release);
+    slot.position = position;
+    slot.step.store(word(step), std::memory_order_release);
+    validations_.fetch_add(1, std::memory_order_release);
   }
   /// The step that was told last; -1: none.
-  int64_t validated() const { return step_of(validated_.load(std::memory_order_acquire)); }
-  const Position& validated_position() const { return validated_position_; }
+  int64_t validated() const {
+    const uint64_t count = validations_.load(std::memory_order_acquire);
+    return count == 0 ? -1 : step_of(validated_[(count - 1) % kValidations].step.load(std::memory_order_acquire));
+  }
+  /// Null unless it was told of that step, which must be one of the last two saves.
+  const Position* validation_of(int64_t step) const {
+    for (const Validated& slot : validated_)
+      if (slot.step.load(std::memory_order_acquire) == word(step)) return &slot.position;
+    return nullptr;
+  }
 
   // Several hosts: the launcher's board. One process offers, another takes, between two saves.
 
@@ -195,8 +206,15 @@ class SaveBoard {
       wanted_{0};                     ///< a host's board: 0: it is none, 2: steps await saves; the word of a step
   std::atomic<uint64_t> offered_{0};  ///< word of the step << 2 | set; 0: nothing
   std::atomic<uint64_t> set_{0};      ///< of the last offer that was taken, plus 1
-  std::atomic<uint64_t> validated_{0};  ///< the word of a step
-  Position position_, validated_position_;
+  /// A save begins when the one before it is finished, so the writer lags by two validations at most.
+  static constexpr size_t kValidations = 4;
+  struct Validated {
+    std::atomic<uint64_t> step{0};  ///< its word
+    Position position;
+  };
+  std::array<Validated, kValidations> validated_{};
+  std::atomic<uint64_t> validations_{0};
+  Position position_;
   std::array<Position, kSets> positions_{};  ///< of what is offered
 };
 
