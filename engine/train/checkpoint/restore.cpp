@@ -184,14 +184,18 @@ void require_same_order(const PlannedJob& job, const Manifest& manifest, const s
         fmt::format("{} was trained with seed {}, and the job has seed {}: dataset.split would put samples that were "
                     "trained on into the validation; resume with seed={}",
                     checkpoint, manifest.seed, job.spec.seed, manifest.seed));
-  if (manifest.epoch_step == 0 || manifest.order.empty()) return;
+  if (manifest.epoch_step == 0) return;
   const std::string order = order_text(set, job.samples, job.spec.seed);
-  if (order == manifest.order) return;
+  // Checkpoints of earlier versions have the seed alone.
+  const bool is_same = manifest.order.empty() ? manifest.seed == job.spec.seed || !set.shuffle : manifest.order == order;
+  if (is_same) return;
+  const std::string before =
+      manifest.order.empty() ? fmt::format("samples shuffled by seed {}", manifest.seed) : manifest.order;
   throw EnvError(
       fmt::format("{} ends inside epoch {}, which goes through {}, but the job has {}: some samples of the epoch would be "
                   "trained on twice, and others not at all; resume with the seed and the data set of that run, or from "
                   "a checkpoint at an epoch's end",
-                  checkpoint, manifest.epoch, manifest.order, order));
+                  checkpoint, manifest.epoch, before, order));
 }
 
 }  // namespace
