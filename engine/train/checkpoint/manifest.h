@@ -5,6 +5,7 @@
 //    "files": [{"name": "rank.0000.safetensors", "bytes": 1606000, "xxh128": "9f86…"}, …],
 //    "tensors": [{"name": "layer1.weight", "slot": "weight", "dtype": "F32", "shape": [512, 784],
 //                 "pieces": [{"file": "rank.0000.safetensors", "offset": [0, 0], "shape": [256, 784]}, …]}, …],
+//    "order": "12,000 samples, shuffled by seed 1",
 //    "epoch_sums": {"loss": 12.5, "metrics": [30], "finite": true},
 //    "metrics": {"loss": 0.31, …},
 //    "best": {"loss": {"value": 0.29, "step": 80, "since": 2}, …},

@@ -126,7 +126,8 @@ void Saver::before_validation(int64_t step, bool is_end, Executor& executor) {
   const bool is_due = is_end || last == step || is_save_due(spec_, steps_per_epoch_, {.step = step, .last = last});
   if (!is_due) return;
   look(executor, true);
-  if (!await_writer([&](int64_t saving) { return saving != step; })) return;
+  // A disk that is slow delays the save until after the validation. A rank that decides otherwise waits for no other.
+  if (const int64_t saving = board_.saving(); saving >= 0 && saving != step) return;
   if (board_.saves_before(step, [&](int64_t saved) { return saved != step; })) begin(step, executor);
   look(executor, true);
 }
