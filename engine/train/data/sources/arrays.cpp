@@ -89,14 +89,14 @@ std::vector<ZipEntry> npz_entries(const InputFile& file, const std::vector<Array
   return entries;
 }
 
-int64_t data_of(const InputFile& file, const ZipEntry& entry) {
+int64_t member_data_at(const InputFile& file, const ZipEntry& entry) {
   const auto local = read_part(file, entry.local_at, std::min(kZipLocalBytes, file.bytes() - entry.local_at));
   return zip_data_at(local, entry, file.bytes(), file.path());
 }
 
 void check_stored(const InputFile& file, const ZipEntry& entry) {
   constexpr int64_t kAtOnce = int64_t{4} << 20;
-  const int64_t at = data_of(file, entry);
+  const int64_t at = member_data_at(file, entry);
   uLong crc = 0;
   for (int64_t done = 0; done < entry.bytes; done += kAtOnce) {
     const std::vector<uint8_t> part = read_part(file, at + done, std::min(kAtOnce, entry.bytes - done));
@@ -110,7 +110,7 @@ std::vector<WholeArray> npz_arrays(const InputFile& file, const std::vector<Arra
   std::vector<WholeArray> arrays;
   for (const ZipEntry& entry : npz_entries(file, wanted)) {
     const std::string shown = file.path() + ": " + entry.name;
-    const int64_t data_at = data_of(file, entry);
+    const int64_t data_at = member_data_at(file, entry);
     WholeArray array;
     if (entry.is_deflated) {
       const std::vector<uint8_t> packed = read_part(file, data_at, entry.packed_bytes);
