@@ -17,7 +17,7 @@ constexpr int64_t kEpochsSamples = 96, kBatch = 16, kSteps = kEpochsSamples / kB
 
 /// One shard. A sample's text says its number.
 DatasetSpec one_shard(const ScratchFolder& folder) {
-  Bytes bytes;
+  FileBytes bytes;
   for (int64_t i = 0; i < kEpochsSamples; ++i)
     bytes = bytes + tar_member(fmt::format("{:03}.txt", i), fmt::format("{:03}", i));
   DatasetSpec spec;
