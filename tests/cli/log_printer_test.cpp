@@ -30,7 +30,7 @@ TEST_CASE("prefixes are as wide as the largest rank's, and name stderr") {
 
 TEST_CASE("only prefixes are coloured, and a rank's own colours end with its line") {
   const std::string text =
-      printed({.colors = true}, {{{0, false}, lines("plain\n\033[31mred\n")}, {{0, true}, lines("e\n")}});
+      printed({.terminal = true, .colors = true}, {{{0, false}, lines("plain\n\033[31mred\n")}, {{0, true}, lines("e\n")}});
   CHECK(text ==
         "\033[36mrank 0 | \033[0mplain\n\033[36mrank 0 | \033[0m\033[31mred\033[0m\n\033[31mrank 0 err | \033[0me\n");
 }
