@@ -28,6 +28,7 @@
 #include "launcher/hosts/file_watch.h"
 #include "launcher/hosts/put_all.h"
 #include "launcher/hosts/report_json.h"
+#include "launcher/hosts/same_user.h"
 #include "launcher/hosts/session.h"
 #include "launcher/hosts/wire.h"
 #include "launcher/local_ranks.h"
@@ -58,13 +59,6 @@ constexpr size_t kMostNewcomers = 16;
 /// More than any job needs, and small enough that sums of them do not overflow.
 constexpr double kMostReconnectSeconds = 1e6;
 constexpr size_t kMostFault = 16 << 10;
-
-/// The socket's folder keeps other users out; this holds where they share it.
-bool is_of_this_user(int socket) {
-  ucred peer{};
-  socklen_t size = sizeof peer;
-  return getsockopt(socket, SOL_SOCKET, SO_PEERCRED, &peer, &size) == 0 && peer.uid == geteuid();
-}
 
 /// A file directly in a folder.
 bool is_file_name(const fs::path& name) {
