@@ -8,6 +8,7 @@
 
 #include "engine/train/checkpoint/safetensors.h"
 #include "engine/train/data/sources/cifar.h"
+#include "engine/train/data/sources/zip_directory.h"
 #include "tests/train/sources/read_source.h"
 
 using namespace trainctl;
@@ -149,7 +150,7 @@ TEST_CASE("what is wrong with an npy file is said with its byte") {
 
 TEST_CASE("a deflated member that would inflate to far more than it has is refused before memory is taken for it") {
   const std::vector<uint8_t> packed(size_t{2} << 20);
-  const ZipEntry entry{"x.npy", true, 0, std::ssize(packed), int64_t{1000} * std::ssize(packed), 0};
+  const ZipEntry entry{"x.npy", true, 0, std::ssize(packed), int64_t{1024} * std::ssize(packed), 0};
   CHECK_THROWS_WITH_AS(inflate_zip_entry(packed, entry, "f.npz"),
                        "f.npz: 'x.npy': 2,097,152 bytes would inflate to 2.0 GiB, more than 100 times as much, as a "
                        "damaged or hostile file would; if it is right, store it uncompressed, as np.savez does",
