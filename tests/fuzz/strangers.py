@@ -385,10 +385,10 @@ def door(trainctl, folder, chance, attacks):
     before = memory_of(served.pid)
     staying = attack_tls(port, chance, attacks)
     require(served.poll() is None, "the door stays open for its launcher")
-    # Idle connections delay no launcher.
+    # Idle connections delay no launcher: subprocess.run raises TimeoutExpired otherwise, which is a SubprocessError.
     idle = [socket.create_connection(("127.0.0.1", port)) for _ in range(300)]
     dial = subprocess.run([trainctl, "dial", "cat; echo end", str(port), "pod", "127.0.0.1"], input="through", env={**os.environ, **variables}, capture_output=True,
-                          text=True, timeout=ANSWER_SECONDS, check=False)
+                          text=True, timeout=8, check=False)  # less than an idle connection may stay
     require(dial.stdout == "throughend\n", f"the launcher's script runs: {dial}")
     for stranger in idle:
         stranger.close()
