@@ -9,6 +9,7 @@
 #include "cli/render/run_end.h"
 #include "cli/render/table.h"
 #include "engine/base/measures.h"
+#include "engine/base/printable.h"
 #include "launcher/live_status.h"
 #include "launcher/log_tail.h"
 #include "launcher/run_directory.h"
