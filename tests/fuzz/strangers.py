@@ -31,6 +31,14 @@ ANSWER_SECONDS = 20
 LIMIT_OF_FILES = 1024
 
 
+STARTED = []  # what a failed part leaves running
+
+
+def started(*words, **options):
+    STARTED.append(subprocess.Popen(*words, **options))
+    return STARTED[-1]
+
+
 def require(holds, what):
     if not holds:
         raise AssertionError(what)
@@ -62,7 +70,7 @@ class Launcher:
     def __init__(self, trainctl, home):
         self.home = home
         environment = {**os.environ, "HOME": str(home), "XDG_CACHE_HOME": ""}
-        self.relay = subprocess.Popen([trainctl, "agent", "ab12"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment)
+        self.relay = started([trainctl, "agent", "ab12"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment)
         self.sent, self.received, self.buffer, self.got = 0, 0, b"", []
         self.relay.stdin.write(join(1, 0, TOKEN))
         self.relay.stdin.flush()
@@ -283,7 +291,7 @@ def store(trainctl, folder, chance, attacks):
     root = pathlib.Path(__file__).resolve().parents[2]
     words = [trainctl, "run", f"{root}/tests/jobs/mlp.yaml", "launch.ranks=2", "parallel.mode=data_parallel", "launch.comm=gloo", "train.epochs=1000000",
              "launch.max_restarts=1", f"launch.log_dir={folder}/logs"]
-    run = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, cwd=folder, preexec_fn=limit_files)
+    run = started(words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, cwd=folder, preexec_fn=limit_files)
     training = Training(run, folder / "logs", lambda: run.stdout.read())
     training.await_step(3)
     ports, elsewhere = listeners_of(run.pid)
@@ -341,7 +349,7 @@ def ranks(trainctl, folder, chance, attacks):
     ssh.write_text('#!/bin/sh\nwhile [ "${1#-}" != "$1" ]; do [ "$1" = -o ] && shift; shift; done\nHOME=$HOME/$1\nmkdir -p "$HOME"\n'
                    'shift\nexec sh -c "$*"\n')
     ssh.chmod(0o755)
-    run = subprocess.Popen([trainctl, "run", f"{root}/tests/jobs/mlp.yaml", "launch.hosts=[one:1, two:1]", f"launch.ssh={ssh}", "launch.interface=lo",
+    run = started([trainctl, "run", f"{root}/tests/jobs/mlp.yaml", "launch.hosts=[one:1, two:1]", f"launch.ssh={ssh}", "launch.interface=lo",
                             "launch.ranks=2", "parallel.mode=data_parallel", "train.epochs=1000000", f"launch.log_dir={logs}"],
                            stdout=open(lines, "w"), stderr=subprocess.STDOUT, cwd=folder, env={**os.environ, "HOME": str(folder)})
     training = Training(run, logs, lambda: lines.read_text()[-2000:])
@@ -375,7 +383,7 @@ def door(trainctl, folder, chance, attacks):
     subprocess.run([trainctl, "render", f"{root}/tests/jobs/mlp.yaml", "-o", str(manifests), "launch.target=kubernetes", "launch.kubernetes.pods=2",
                     "launch.ranks=2", "parallel.mode=data_parallel"], check=True, stdout=subprocess.DEVNULL)
     words, variables = pods.container(manifests, 1)
-    served = subprocess.Popen([trainctl, *words], env={**os.environ, **variables, "HOME": str(folder)}, cwd=folder, stdout=subprocess.DEVNULL,
+    served = started([trainctl, *words], env={**os.environ, **variables, "HOME": str(folder)}, cwd=folder, stdout=subprocess.DEVNULL,
                               stderr=subprocess.DEVNULL)
     port = int(re.search(r"kDoorPort = ([\d']+)", (root / "launcher/clusters/pods.h").read_text()).group(1).replace("'", ""))
     end = time.monotonic() + ANSWER_SECONDS
@@ -443,7 +451,7 @@ def impostor(trainctl, folder, chance, attacks):
     threading.Thread(target=serve, daemon=True).start()
     words = [trainctl, "run", f"{root}/tests/jobs/mlp.yaml", "launch.ranks=2", "parallel.mode=data_parallel", "env.SECRET=of the job", f"launch.log_dir={folder}/logs"]
     variables = {"TRAINCTL_PODS": "127.0.0.[1-2]", "JOB_COMPLETION_INDEX": "0", "TRAINCTL_TOKEN": TOKEN.decode(), "HOME": str(folder)}
-    run = subprocess.Popen(words, cwd=folder, env={**os.environ, **variables}, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+    run = started(words, cwd=folder, env={**os.environ, **variables}, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
     end = time.monotonic() + ANSWER_SECONDS
     while len(clients) < 5 and time.monotonic() < end and run.poll() is None:
         time.sleep(0.05)
@@ -487,7 +495,7 @@ def secrets(trainctl, folder, chance, attacks):
     del chance, attacks
     root = pathlib.Path(__file__).resolve().parents[2]
     logs = folder / "secret_logs"
-    run = subprocess.Popen([trainctl, "run", f"{root}/tests/jobs/mlp.yaml", "launch.ranks=2", "parallel.mode=data_parallel", "launch.comm=gloo",
+    run = started([trainctl, "run", f"{root}/tests/jobs/mlp.yaml", "launch.ranks=2", "parallel.mode=data_parallel", "launch.comm=gloo",
                             "train.epochs=1000000", f"launch.log_dir={logs}"], stdout=subprocess.DEVNULL, cwd=folder)
     end = time.monotonic() + ANSWER_SECONDS
     while not (logs / "1/metrics.jsonl").exists() and time.monotonic() < end:
@@ -524,6 +532,9 @@ def main():
                 said = part(str(pathlib.Path(options.trainctl).resolve()), pathlib.Path(folder), random.Random(options.seed), options.attacks)
             except (AssertionError, OSError, subprocess.SubprocessError) as error:
                 said, failed = f"FAILED: {error}", failed + 1
+            for process in STARTED:
+                process.kill()
+                process.wait()
         print(f"{part.__name__:8} {said}", flush=True)
     return 1 if failed else 0
 
