@@ -39,11 +39,11 @@ std::vector<int> ranks(const nlohmann::json& json) {
 }
 
 /// A rank may write any text. A host's agent sends all of an error in one message.
-constexpr size_t kMostText = 32 << 10;
-constexpr int64_t kMostFileBytes = 8 << 20;
+constexpr size_t kMostErrorText = 32 << 10;
+constexpr int64_t kMostErrorFile = 8 << 20;
 
 std::string clipped(std::string text) {
-  if (text.size() > kMostText) text.replace(kMostText, std::string::npos, "…");
+  if (text.size() > kMostErrorText) text.replace(kMostErrorText, std::string::npos, "…");
   return text;
 }
 
@@ -99,7 +99,7 @@ void write_rank_error(const std::string& directory, const RankError& error) {
 std::optional<RankError> read_rank_error(const std::string& directory) {
   std::ifstream file(directory + "/error.json", std::ios::binary | std::ios::ate);
   const std::streamoff bytes = file.tellg();
-  if (!file || bytes < 0 || bytes > kMostFileBytes) return std::nullopt;
+  if (!file || bytes < 0 || bytes > kMostErrorFile) return std::nullopt;
   std::string text(static_cast<size_t>(bytes), '\0');
   file.seekg(0);
   if (!file.read(text.data(), bytes)) return std::nullopt;

@@ -293,7 +293,7 @@ class Agent : public LogSink {
 
   /// No rank of it is started here, even if the launcher does not know yet.
   void refuse_attempt(std::string why) {
-    stage_ = Stage::refused;
+    if (stage_ != Stage::leaving) stage_ = Stage::refused;
     if (why.size() > kMostFault) why.resize(kMostFault);
     send(Kind::refused, -1, 0, "", std::move(why));
   }
