@@ -218,6 +218,84 @@ def agent(trainctl, folder, chance, attacks):
     return f"{attacks} attacks, {len(staying)} of them stay connected; grown by {grown / 1e6:.1f} MB"
 
 
+def as_nobody(run):
+    """What `run` returns in a process of another user."""
+    read_end, write_end = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        os.setgroups([])
+        os.setgid(65534)
+        os.setuid(65534)
+        with contextlib.suppress(OSError):
+            os.write(write_end, run())
+        os._exit(0)
+    os.close(write_end)
+    said = b""
+    while (more := os.read(read_end, 4096)):
+        said += more
+    os.close(read_end)
+    os.waitpid(pid, 0)
+    return said
+
+
+def users(trainctl, folder, chance, attacks):
+    """Where another user can reach an agent's folder, an agent takes no launcher of that user, and a launcher no agent."""
+    del chance, attacks
+    if os.geteuid() != 0:
+        return "skipped: only root can be two users"
+    folder.chmod(0o755)
+    home = folder / "users"
+    home.mkdir(mode=0o755)
+    launcher = Launcher(trainctl, home)
+    run = home / ".cache/trainctl/runs/ab12"
+    for path in (home / ".cache", home / ".cache/trainctl", run.parent, run):
+        path.chmod(0o777)
+    (run / "socket").chmod(0o777)
+
+    def other_launcher():
+        other = socket.socket(socket.AF_UNIX)
+        other.settimeout(ANSWER_SECONDS)
+        other.connect(str(run / "socket"))
+        other.sendall(join(5, 0, TOKEN))  # it has even the token
+        return other.recv(4096) or b"closed"
+
+    said = as_nobody(other_launcher)
+    require(said in (b"closed", b""), f"the agent answers another user: {said}")
+    launcher.send(b"P", text=b"{}")
+    launcher.await_kind(b"U")  # its own launcher is heard
+    launcher.send(b"E")
+    await_(lambda: not run.exists(), "the agent leaves")
+    launcher.ends.set()
+    launcher.relay.kill()
+    launcher.relay.wait()
+
+    # The other way round: an agent of another user waits where the launcher looks for its own.
+    run.mkdir(mode=0o777)
+    run.chmod(0o777)
+    ready, heard = os.pipe(), os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        os.setgid(65534)
+        os.setuid(65534)
+        listener = socket.socket(socket.AF_UNIX)
+        listener.bind(str(run / "socket"))
+        listener.listen()
+        os.chmod(run / "socket", 0o777)
+        os.write(ready[1], b"r")
+        client, _ = listener.accept()
+        client.settimeout(ANSWER_SECONDS)
+        with contextlib.suppress(OSError):
+            os.write(heard[1], client.recv(4096) or b"nothing")
+        os._exit(0)
+    os.read(ready[0], 1)
+    relay = subprocess.run([trainctl, "agent", "ab12"], input=join(1, 0, TOKEN), env={**os.environ, "HOME": str(home), "XDG_CACHE_HOME": ""}, capture_output=True,
+                           timeout=ANSWER_SECONDS, check=False)
+    said = os.read(heard[0], 4096)
+    os.waitpid(pid, 0)
+    require(said == b"nothing" and relay.returncode == 3, f"another user's agent has heard {said}: {relay}")
+    return "both refused"
+
+
 def listeners_of(pid):
     """TCP ports of 127.0.0.1, and whether it listens anywhere else."""
     inodes = set()
@@ -526,7 +604,7 @@ def main():
     parser.add_argument("--attacks", type=int, default=60)
     options = parser.parse_args()
     failed = 0
-    for part in (agent, store, ranks, door, impostor, rogue, secrets):
+    for part in (agent, users, store, ranks, door, impostor, rogue, secrets):
         with tempfile.TemporaryDirectory(prefix="strangers.") as folder:
             try:
                 said = part(str(pathlib.Path(options.trainctl).resolve()), pathlib.Path(folder), random.Random(options.seed), options.attacks)
