@@ -103,12 +103,12 @@ IdxArray parse_idx(std::span<const uint8_t> bytes, const std::string& file, int6
   IdxArray array{read_header(reader, file, max_bytes), {}};
   const int64_t expected = array.header.body_bytes();
   const std::string wanted = fmt::format("{} bytes of {}", with_commas(expected), to_string(array.header));
-  if (reader.compressed()) check_inflation(array.header, static_cast<int64_t>(bytes.size()), file);
   if (expected > reader.most_remaining()) {
     fail(
         file, reader.position(),
         fmt::format("expected {}, found at most {}; get the file again", wanted, with_commas(reader.most_remaining())));
   }
+  if (reader.compressed()) check_inflation(array.header, static_cast<int64_t>(bytes.size()), file);
   array.body.resize(static_cast<size_t>(expected));
   const size_t got = reader.read(array.body);
   if (got != array.body.size()) {
