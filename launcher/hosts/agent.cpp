@@ -21,6 +21,7 @@
 #include <set>
 #include <thread>
 
+#include "engine/base/text.h"
 #include "engine/base/error.h"
 #include "launcher/held_port.h"
 #include "launcher/hosts/address.h"
@@ -63,11 +64,6 @@ constexpr size_t kMostFault = 16 << 10;
 /// A file directly in a folder.
 bool is_file_name(const fs::path& name) {
   return !name.empty() && !name.has_parent_path() && name != "." && name != "..";
-}
-
-void replace_all(std::string& text, const std::string& what, const std::string& with) {
-  for (size_t at = text.find(what); at != std::string::npos; at = text.find(what, at + with.size()))
-    text.replace(at, what.size(), with);
 }
 
 class Agent : public LogSink {
