@@ -25,11 +25,12 @@ endfunction()
 # about 60 % of the time that -O3 takes; other build types keep their own level.
 set(TRAINCTL_LIGHT_OPTIMISATION $<$<CONFIG:Release>:-O1>)
 
-# room_tests(<folder> LINKS <libraries> [LABEL <label>] [EXCLUDE <files>] [SOURCES <more files>]): tests/<folder>/*.cpp as one
-# doctest program, with one CTest test per case. tests/a/b becomes test_a_b. The default label is the folder's name. A case that
-# calls skip_test (tests/skip.h) is Skipped. No ';' in a case's name: doctest_discover_tests would split it into two names.
+# room_tests(<folder> LINKS <libraries> [LABEL <label>] [EXCLUDE <files>] [LEAVE_OUT <patterns>]): tests/<folder>/*.cpp as one
+# doctest program, with one CTest test per case whose name matches none of the patterns. tests/a/b becomes test_a_b. The
+# default label is the folder's name. A case that calls skip_test (tests/skip.h) is Skipped. No ';' in a case's name:
+# doctest_discover_tests would split it into two names.
 function(room_tests folder)
-  cmake_parse_arguments(ROOM "" "LABEL" "EXCLUDE;LINKS;SOURCES" ${ARGN})
+  cmake_parse_arguments(ROOM "" "LABEL" "EXCLUDE;LINKS;LEAVE_OUT" ${ARGN})
   string(REPLACE "/" "_" name ${folder})
   if(NOT ROOM_LABEL)
     set(ROOM_LABEL ${name})
@@ -43,11 +44,31 @@ function(room_tests folder)
   endif()
   add_executable(test_${name} $<TARGET_OBJECTS:test_main>)
   unity_sources(test_${name} ${sources})
-  foreach(source ${ROOM_SOURCES})
-    target_sources(test_${name} PRIVATE ${PROJECT_SOURCE_DIR}/tests/${source})
-  endforeach()
   target_link_libraries(test_${name} PRIVATE ${ROOM_LINKS} doctest::doctest)
   target_compile_options(test_${name} PRIVATE ${TRAINCTL_LIGHT_OPTIMISATION})
-  doctest_discover_tests(test_${name} TEST_PREFIX "${name}: "
-    PROPERTIES TIMEOUT 300 LABELS "${ROOM_LABEL}" ENVIRONMENT "OMP_NUM_THREADS=1" SKIP_RETURN_CODE 77)
+  target_compile_definitions(test_${name} PRIVATE TRAINCTL_SOURCE_DIR="${PROJECT_SOURCE_DIR}")
+  list(JOIN ROOM_LEAVE_OUT "," left_out)
+  doctest_discover_tests(test_${name} TEST_PREFIX "${name}: " TEST_SPEC "*" "--test-case-exclude=${left_out}"
+    PROPERTIES TIMEOUT 1200 LABELS "${ROOM_LABEL}" ENVIRONMENT "OMP_NUM_THREADS=1" SKIP_RETURN_CODE 77)
+endfunction()
+
+# family_tests(<program> NAME <rule> CASES <patterns> LABEL <label>): the test cases that walk the rows of every family of ops, as
+# one CTest test per family, so that families run beside each other and a slow one is visible. `@family@` in the rule is its name.
+function(family_tests program)
+  cmake_parse_arguments(FAMILY "" "NAME;LABEL" "CASES" ${ARGN})
+  set(list ${PROJECT_SOURCE_DIR}/engine/ops/all_ops.def)
+  set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${list})
+  list(JOIN FAMILY_CASES "," cases)
+  file(STRINGS ${list} lines REGEX "^OP_FAMILY")
+  foreach(line ${lines})
+    string(REGEX REPLACE "^OP_FAMILY\\(([a-z0-9_]+)\\)$" "\\1" family "${line}")
+    file(STRINGS ${PROJECT_SOURCE_DIR}/engine/ops/${family}/${family}_cases.cpp rows REGEX "\\.(rows|kernels) =")
+    if(NOT rows)  # the rows of other families run its ops
+      continue()
+    endif()
+    string(CONFIGURE "${FAMILY_NAME}" test @ONLY)
+    add_test(NAME "${test}" COMMAND ${program} "--test-case=${cases}")
+    set_tests_properties("${test}" PROPERTIES TIMEOUT 1200 LABELS "${FAMILY_LABEL}" SKIP_RETURN_CODE 77
+      ENVIRONMENT "OMP_NUM_THREADS=1;TRAINCTL_OP_CASES=${family}")
+  endforeach()
 endfunction()

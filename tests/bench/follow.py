@@ -20,7 +20,7 @@ launch: {{ranks: {ranks}}}
 
 
 def wait_for(path):
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 600  # after which something hangs
     while not path.exists():
         if time.monotonic() > deadline:
             sys.exit(f"{path} never came")

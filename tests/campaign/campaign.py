@@ -2,10 +2,11 @@
 """Injects faults into runs of trainctl at random moments and checks how they end.
 
   python3 tests/campaign/campaign.py --trainctl build/release/bin/trainctl --injuries 200
-  python3 tests/campaign/campaign.py --trainctl build/release/bin/trainctl --device cuda --ranks 2,4 --slack 15
+  python3 tests/campaign/campaign.py --trainctl build/release/bin/trainctl --device cuda --ranks 2,4 --timeout 4 --grace 1 --slack 15
 
-After each injury the run must end in time with the right exit code and the right first cause, and leave no process,
+After each injury the run must end with the right exit code and the right first cause, and leave no process,
 no listening socket, no shared memory and no memory of a GPU. Prints one row per injury; exits with 1 if one went wrong.
+On a quiet machine, --slack also judges the seconds until the end: those of launch.grace or launch.timeout, and the slack.
 The same seed gives the same injuries (but not the same moments: these depend on the host).
 """
 
@@ -31,9 +32,9 @@ def parse_arguments():
     parser.add_argument("--kind", help="kinds whose name contains this")
     parser.add_argument("--ranks", default="4,8,16")
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu", help="of the ranks of networks; --ranks: no more than GPUs")
-    parser.add_argument("--grace", type=float, default=1)
-    parser.add_argument("--timeout", type=float, default=4)
-    parser.add_argument("--slack", type=float, default=5, help="seconds on top of grace or timeout")
+    parser.add_argument("--grace", type=float, default=10, help="launch.grace: ranks of a busy machine must end a step within it")
+    parser.add_argument("--timeout", type=float, default=10, help="launch.timeout: a rank of a busy machine must not be silent for it")
+    parser.add_argument("--slack", type=float, help="judge the seconds too: at most these on top of grace or timeout")
     options = parser.parse_args()
     options.trainctl = os.path.abspath(options.trainctl)
     return options
@@ -48,7 +49,7 @@ def problems_of(scene, expected, seconds, options):
     cause = scene.result("error.json").get("first_cause", {})
     if expected.rank >= 0 and (cause.get("rank") != expected.rank or cause.get("kind") not in expected.kinds):
         found.append(f"cause: {cause.get('message', 'none')}")
-    if seconds > expected.seconds + options.slack:
+    if options.slack is not None and seconds > expected.seconds + options.slack:
         found.append(f"took {seconds:.1f} s")
     if expected.steps_agree and code > 0:
         steps = scene.last_steps()
@@ -87,10 +88,10 @@ def watch(scene, kind, when, options):
         start = time.monotonic()
         expected = kind.injure(scene, when)
         start = max(start, time.monotonic()) if scene.launcher.poll() is None else start
-        scene.wait_for_end(expected.seconds + options.slack + 30)
+        scene.wait_for_end()
         seconds = time.monotonic() - start
         found = problems_of(scene, expected, seconds, options)
-        left = scene.leftovers(options.grace + options.slack)
+        left = scene.leftovers() if options.slack is None else scene.leftovers(options.grace + options.slack)
         if left:
             found.append("left: " + ", ".join(left))
     except AssertionError as error:

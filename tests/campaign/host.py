@@ -89,13 +89,15 @@ def tcp():
 
 
 def listening(pids):
-    """(address, port) that processes listen on."""
+    """{inode: port} of the sockets that processes listen on. A port may soon be another program's, an inode number may not."""
     table = tcp()
-    return {table[inode][:2] for pid in pids for inode in sockets(pid).values() if inode in table and table[inode][3]}
+    return {inode: table[inode][1] for pid in pids for inode in sockets(pid).values() if inode in table and table[inode][3]}
 
 
-def still_listening(places):
-    return places & {entry[:2] for entry in tcp().values() if entry[3]}
+def still_listening(listeners):
+    """Ports of those sockets that still listen."""
+    table = tcp()
+    return [port for inode, port in listeners.items() if inode in table and table[inode][3]]
 
 
 def gpu_memory():

@@ -110,7 +110,7 @@ class Campaign:
     def finish(process):
         """Output of the run; it says at its end that it did not end by itself."""
         try:
-            return process.communicate(timeout=100)[0]
+            return process.communicate(timeout=600)[0]
         except subprocess.TimeoutExpired:
             os.killpg(process.pid, signal.SIGKILL)
             return process.communicate()[0] + "\nDID NOT END"

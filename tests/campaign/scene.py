@@ -27,6 +27,8 @@ command: [sh, -c, "{script}"]
 launch: {{ranks: {ranks}, grace: {grace}s, log_dir: {logs}, max_restarts: {restarts}}}
 """
 
+PATIENCE = 600  # seconds after which something hangs; nothing is expected to take that long on any machine
+
 WORK = "echo ready; while :; do sleep 0.05; done"
 # The first rank's lines are shown, and the launcher's own output is a file too.
 CHATTER = "echo ready; [ $RANK = 0 ] && sleep 1000; while :; do echo a line of some length that fills the disk before long; sleep 0.01; done"
@@ -52,7 +54,7 @@ class Scene:
         self.logs = self.folder + "/logs"
         self.mounted = False
         self.closed = 0
-        self.listening = set()
+        self.listening = {}
         self.ordered_rank = rng.randrange(ranks)
         self.shared_memory = set(os.listdir("/dev/shm"))
         self.gpu_memory = host.gpu_memory() if options.device == "cuda" else []
@@ -101,7 +103,7 @@ class Scene:
 
     # Waiting.
 
-    def wait_for(self, what, holds, seconds=60.0):
+    def wait_for(self, what, holds, seconds=PATIENCE):
         deadline = time.monotonic() + seconds
         while not holds():
             if time.monotonic() > deadline:
@@ -110,7 +112,7 @@ class Scene:
                 raise AssertionError(f"the launcher ended ({self.launcher.returncode}) before {what}")
             time.sleep(0.002)
 
-    def wait_for_end(self, seconds):
+    def wait_for_end(self, seconds=PATIENCE):
         deadline = time.monotonic() + seconds
         while self.launcher.poll() is None and time.monotonic() < deadline:
             self.note_sockets()
@@ -145,7 +147,7 @@ class Scene:
             os.kill(pid, number)
 
     def note_sockets(self):
-        self.listening |= host.listening(host.marked(self.mark))
+        self.listening.update(host.listening(host.marked(self.mark)))
 
     # The outcome.
 
@@ -168,7 +170,7 @@ class Scene:
             steps.add(said[-1].split()[3].rstrip(",") if said else None)
         return steps
 
-    def kill_all(self, seconds=30):
+    def kill_all(self, seconds=PATIENCE):
         """A killed process keeps its files open until it has ended, which takes a while on a busy host."""
         deadline = time.monotonic() + seconds
         while (pids := host.marked(self.mark)) and time.monotonic() < deadline:
@@ -179,7 +181,7 @@ class Scene:
         if self.launcher is not None:
             self.launcher.wait()
 
-    def unmount(self, seconds=10):
+    def unmount(self, seconds=60):
         deadline = time.monotonic() + seconds
         while subprocess.run(["umount", self.logs], stderr=subprocess.DEVNULL, check=False).returncode != 0:
             if time.monotonic() > deadline:
@@ -187,12 +189,12 @@ class Scene:
                 return
             time.sleep(0.1)
 
-    def leftovers(self, seconds):
-        """What is still there after that time."""
+    def leftovers(self, seconds=PATIENCE):
+        """Whatever is still there after that time."""
         deadline = time.monotonic() + seconds
         while True:
             found = [f"{' '.join(host.words(pid))[:60]} ({pid})" for pid in host.marked(self.mark)]
-            found += [f"listens on port {port}" for _, port in host.still_listening(self.listening)]
+            found += [f"listens on port {port}" for port in host.still_listening(self.listening)]
             found += [f"/dev/shm/{name}" for name in set(os.listdir("/dev/shm")) - self.shared_memory if "trainctl" in name]
             if self.gpu_memory:
                 found += [f"{now - before} MiB of GPU {gpu}" for gpu, (before, now) in enumerate(zip(self.gpu_memory, host.gpu_memory())) if now > before]

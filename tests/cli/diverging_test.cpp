@@ -12,7 +12,6 @@
 #include "tests/launcher/scratch.h"
 
 using namespace trainctl;
-using Json = nlohmann::json;
 
 namespace {
 
@@ -25,7 +24,7 @@ int count(const std::string& text, const std::string& part) {
 struct Diverging {
   Scratch scratch;
   CommandResult result;
-  std::vector<Json> metrics;  ///< its lines, all of them JSON
+  std::vector<nlohmann::json> metrics;  ///< its lines, all of them JSON
 
   Diverging(const std::string& job, const std::vector<std::string>& more) {
     std::vector<std::string> words = {"run",
@@ -38,13 +37,13 @@ struct Diverging {
     result = trainctl_command(scratch.path(), words);
     std::istringstream lines(slurp(scratch.path() + "/log_output/1/metrics.jsonl"));
     for (std::string line; std::getline(lines, line);) {
-      metrics.push_back(Json::parse(line, nullptr, false));
+      metrics.push_back(nlohmann::json::parse(line, nullptr, false));
       CHECK(metrics.back().is_object());
     }
   }
   /// The first step in the metrics whose loss is marked; 0: none.
   int marked() const {
-    for (const Json& line : metrics)
+    for (const nlohmann::json& line : metrics)
       if (line.contains("run_step") && line.contains("not_finite")) return line["run_step"];
     return 0;
   }
@@ -63,7 +62,7 @@ void check_that_it_stops(const std::string& job, const std::vector<std::string>&
   CHECK(count(run.result.out + run.result.err, " since step ") == 1);
   CHECK(run.result.err.starts_with(what));
   CHECK(count(run.result.err, "\n") == 1);
-  const Json error = Json::parse(slurp(run.scratch.path() + "/log_output/1/error.json"), nullptr, false);
+  const nlohmann::json error = nlohmann::json::parse(slurp(run.scratch.path() + "/log_output/1/error.json"), nullptr, false);
   CHECK(contains(error["first_cause"]["message"], what));
   std::string all_stderr;
   const RunDirectory directory(run.scratch.path() + "/log_output", 1);
@@ -100,7 +99,7 @@ TEST_CASE("with on_nan: warn a run goes on to its end, after one line about the 
   CHECK(run.marked() < 5);  // not one of every 5 steps, but logged
   CHECK(run.metrics.back()["epoch_end"] == 2);
   CHECK(run.metrics.back()["not_finite"].is_string());
-  const Json outcome = Json::parse(slurp(run.scratch.path() + "/log_output/1/outcome.json"), nullptr, false);
+  const nlohmann::json outcome = nlohmann::json::parse(slurp(run.scratch.path() + "/log_output/1/outcome.json"), nullptr, false);
   CHECK(outcome["loss"].is_null());
   CHECK(outcome["not_finite"].is_string());
 }

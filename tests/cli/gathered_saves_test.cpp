@@ -69,12 +69,17 @@ struct Scene {
   /// A rank asks whether the state before `step` is saved, and waits for the answer.
   bool asks(size_t host, int64_t step, bool due = true) {
     bool answer = false;
-    std::thread rank([&] { answer = boards[host]->saves().saves_before(step, [&](int64_t) { return due; }); });
-    for (int i = 0; i < 200; ++i) {
+    std::atomic<bool> is_answered = false;
+    std::thread rank([&] {
+      answer = boards[host]->saves().saves_before(step, [&](int64_t) { return due; });
+      is_answered = true;
+    });
+    while (!is_answered) {
       talk();
       usleep(1000);
     }
     rank.join();
+    talk();  // the words that the answer leaves
     return answer;
   }
   /// A rank's copy is in its host's memory.
@@ -199,9 +204,11 @@ TEST_CASE("gathered saves: where saves must not be left out, a due step waits un
   scene.talk();
   CHECK_FALSE(is_answered);
   scene.copies(1, 1, 10, "b");
-  scene.talk();
+  while (!is_answered) {  // the rank may not even have asked yet
+    scene.talk();
+    usleep(1000);
+  }
   rank.join();
-  CHECK(is_answered);
   CHECK(scene.launcher.gathering() == 11);
 }
 

@@ -15,18 +15,17 @@
 
 using namespace trainctl;
 namespace fs = std::filesystem;
-using Json = nlohmann::json;
 
 namespace {
 
-Json running(const Scratch& scratch) {
-  return Json::parse(trainctl_command(scratch.path(), {"ps", "--json"}).out, nullptr, false);
+nlohmann::json running(const Scratch& scratch) {
+  return nlohmann::json::parse(trainctl_command(scratch.path(), {"ps", "--json"}).out, nullptr, false);
 }
 
 /// The exit code that a run's launcher wrote; -1: none yet.
 int exit_code(const Scratch& scratch, int run) {
-  const Json outcome =
-      Json::parse(slurp(RunDirectory(scratch.path() + "/log_output", run).file("outcome.json")), nullptr, false);
+  const nlohmann::json outcome =
+      nlohmann::json::parse(slurp(RunDirectory(scratch.path() + "/log_output", run).file("outcome.json")), nullptr, false);
   return outcome.is_object() ? outcome.value("exit_code", -1) : -1;
 }
 
@@ -63,7 +62,7 @@ TEST_CASE("a detached network keeps training, is listed with its progress, and e
   CHECK(contains(run.out, "small: run 1 started, 2 ranks, logs in log_output/1"));
   CHECK(contains(run.out, "trainctl stop 1"));
 
-  Json seen;
+  nlohmann::json seen;
   CHECK(eventually([&] {
     seen = running(scratch);
     return seen.size() == 1 && seen[0]["step"].get<int>() > 1 && seen[0]["loss"].is_number();

@@ -11,7 +11,7 @@ namespace {
 
 constexpr int64_t kTime = 1'769'866'205'000'000'007;  // 2026-01-31T13:30:05.000000007Z
 
-LogBlock lines(std::string_view text) { return {LogBlock::Kind::lines, kTime, 0, text}; }
+LogBlock printed_lines(std::string_view text) { return {LogBlock::Kind::lines, kTime, 0, text}; }
 
 std::string printed(LogPrinter::Options options, const std::vector<std::pair<LogSource, LogBlock>>& blocks) {
   LogPrinter printer(std::move(options));
@@ -23,24 +23,25 @@ std::string printed(LogPrinter::Options options, const std::vector<std::pair<Log
 }  // namespace
 
 TEST_CASE("prefixes are as wide as the largest rank's, and name stderr") {
-  CHECK(printed({.largest_rank = 12}, {{{3, false}, lines("a\nb\n")}, {{12, true}, lines("c\n")}}) ==
+  CHECK(printed({.largest_rank = 12}, {{{3, false}, printed_lines("a\nb\n")}, {{12, true}, printed_lines("c\n")}}) ==
         "rank  3 | a\nrank  3 | b\nrank 12 err | c\n");
-  CHECK(printed({.prefix = false}, {{{3, false}, lines("a\n\nb")}}) == "a\n\nb\n");
+  CHECK(printed({.prefix = false}, {{{3, false}, printed_lines("a\n\nb")}}) == "a\n\nb\n");
 }
 
 TEST_CASE("only prefixes are coloured, and a rank's own colours end with its line") {
   const std::string text =
-      printed({.terminal = true, .colors = true}, {{{0, false}, lines("plain\n\033[31mred\n")}, {{0, true}, lines("e\n")}});
+      printed({.terminal = true, .colors = true},
+              {{{0, false}, printed_lines("plain\n\033[31mred\n")}, {{0, true}, printed_lines("e\n")}});
   CHECK(text ==
         "\033[36mrank 0 | \033[0mplain\n\033[36mrank 0 | \033[0m\033[31mred\033[0m\n\033[31mrank 0 err | \033[0me\n");
 }
 
 TEST_CASE("on a terminal lines command nothing; into a file they go as they were written") {
   const std::string_view hostile = "a\033]0;title\007b\033[2Jc\033[31md\n";
-  CHECK(printed({.prefix = false, .terminal = true}, {{{0, false}, lines(hostile)}}) == "abcd\n");
-  CHECK(printed({.prefix = false, .terminal = true, .colors = true}, {{{0, false}, lines(hostile)}}) ==
+  CHECK(printed({.prefix = false, .terminal = true}, {{{0, false}, printed_lines(hostile)}}) == "abcd\n");
+  CHECK(printed({.prefix = false, .terminal = true, .colors = true}, {{{0, false}, printed_lines(hostile)}}) ==
         "abc\033[31md\033[0m\n");
-  CHECK(printed({.prefix = false}, {{{0, false}, lines(hostile)}}) == hostile);
+  CHECK(printed({.prefix = false}, {{{0, false}, printed_lines(hostile)}}) == hostile);
 }
 
 TEST_CASE("a restart is printed once per rank, lost bytes wherever they were") {
@@ -53,7 +54,7 @@ TEST_CASE("a restart is printed once per rank, lost bytes wherever they were") {
 }
 
 TEST_CASE("JSON has the line as it was written, and null for an unknown time") {
-  CHECK(printed({.json = true}, {{{0, false}, lines("50%\r100%\n\"\\\t\x01\n")}}) ==
+  CHECK(printed({.json = true}, {{{0, false}, printed_lines("50%\r100%\n\"\\\t\x01\n")}}) ==
         "{\"time\":\"2026-01-31T13:30:05.000000007Z\",\"rank\":0,\"stream\":\"stdout\",\"text\":\"50%\\r100%\"}\n"
         "{\"time\":\"2026-01-31T13:30:05.000000007Z\",\"rank\":0,\"stream\":\"stdout\",\"text\":\"\\\"\\\\\\t\\u0001\"}"
         "\n");
@@ -63,7 +64,7 @@ TEST_CASE("JSON has the line as it was written, and null for an unknown time") {
 
 TEST_CASE("the tail is taken per rank, from the lines that match, in order of arrival") {
   const std::vector<std::pair<LogSource, LogBlock>> blocks = {
-      {{0, false}, lines("a1\na2\nb\n")}, {{1, false}, lines("a3\n")}, {{0, true}, lines("a4\n")}};
+      {{0, false}, printed_lines("a1\na2\nb\n")}, {{1, false}, printed_lines("a3\n")}, {{0, true}, printed_lines("a4\n")}};
   CHECK(printed({.prefix = false, .grep = "^a[0-9]$", .tail = 2}, blocks) == "a2\na3\na4\n");
   CHECK(printed({.prefix = false, .tail = 0}, blocks).empty());
 }

@@ -17,7 +17,6 @@
 
 using namespace trainctl;
 namespace fs = std::filesystem;
-using Json = nlohmann::json;
 
 namespace {
 
@@ -50,7 +49,7 @@ std::string lines_after(const Scratch& scratch, int run, int64_t steps) {
 }
 
 int64_t saved_step(const Scratch& scratch, int run) {
-  const Json outcome = Json::parse(slurp(file_of(scratch, run, "outcome.json")), nullptr, false);
+  const nlohmann::json outcome = nlohmann::json::parse(slurp(file_of(scratch, run, "outcome.json")), nullptr, false);
   return outcome.is_object() ? outcome.value("saved_step", int64_t{-1}) : -1;
 }
 

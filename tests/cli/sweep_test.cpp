@@ -1,6 +1,5 @@
 // trainctl sweep: the values of fields, the trials that come of them, and runs of them.
 #include <doctest/doctest.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <cmath>
@@ -126,10 +125,13 @@ TEST_CASE("a value that no job can have is refused before any trial starts") {
 TEST_CASE("a sweep that is stopped goes on with the same command") {
   const Scratch scratch;
   small_job(scratch.path());
-  const SweepTexts words = {"sweep", "job.yaml", "train.steps=200000,3", "--jobs", "1"};
+  const SweepTexts words = {"sweep", "job.yaml", "train.steps=100000000,3", "--jobs", "1"};
   const int sweep = start_trainctl(scratch.path(), words);
   const std::string trial = scratch.path() + "/sweep_output/small/trial.1";
-  for (int i = 0; i < 200 && slurp(trial + "/1/metrics.jsonl").size() < 200; ++i) usleep(50'000);
+  const auto has_begun = [&](const std::string& run) {
+    return eventually([&] { return slurp(trial + "/" + run + "/metrics.jsonl").size() >= 200; });
+  };
+  REQUIRE(has_begun("1"));
   kill(sweep, SIGINT);
   const CommandResult stopped = finish_trainctl(scratch.path(), sweep);
   CHECK(stopped.exit_code == 130);
@@ -138,7 +140,7 @@ TEST_CASE("a sweep that is stopped goes on with the same command") {
   CHECK(list_runs(scratch.path() + "/sweep_output/small/trial.2").empty());
 
   const int again = start_trainctl(scratch.path(), words);
-  for (int i = 0; i < 200 && slurp(trial + "/2/metrics.jsonl").size() < 200; ++i) usleep(50'000);
+  REQUIRE(has_begun("2"));
   kill(again, SIGINT);
   CHECK(finish_trainctl(scratch.path(), again).exit_code == 130);
   CHECK(list_runs(trial) == std::vector<int>{1, 2});

@@ -11,6 +11,7 @@
 #include "cli/top/top_view.h"
 #include "engine/base/error.h"
 #include "tests/cli/command.h"
+#include "tests/launcher/launcher_process.h"
 #include "tests/launcher/scratch.h"
 
 using namespace trainctl;
@@ -106,10 +107,10 @@ TEST_CASE("trainctl top shows the ranks of a running job once where there is no 
   const int run = start_trainctl(
       scratch.path(), {"run", "job.yaml", "train.steps=100000000", "launch.ranks=2", "parallel.mode=data_parallel"});
   std::string seen;
-  for (int attempt = 0; attempt < 100 && !contains(seen, "training"); ++attempt) {
+  REQUIRE(eventually([&] {
     seen = trainctl_command(scratch.path(), {"top"}).out;
-    if (!contains(seen, "training")) usleep(100'000);
-  }
+    return contains(seen, "training");
+  }));
   CHECK(contains(seen, "  rank"));
   CHECK(contains(seen, "%"));
   CHECK(contains(seen, "MiB  training"));

@@ -84,14 +84,14 @@ class Scene:
 
     def require_nothing_left(self):
         for host in self.network.hosts.values():
-            require(network.eventually(lambda: not host.left(), 30), f"left on {host.name}: {host.left()}")
+            require(network.eventually(lambda: not host.left()), f"left on {host.name}: {host.left()}")
 
 
 def two_hosts(scene):
     """mpirun with two processes a host: four ranks on two hosts, with the losses of one host."""
     fields = "launch.ranks=4 train.steps=12"
     expected = scene.one_host(fields)
-    said = scene.network.run(scene.mpirun("-n 4 --host a:2,b:2", fields), timeout=180)
+    said = scene.network.run(scene.mpirun("-n 4 --host a:2,b:2", fields), timeout=network.PATIENCE)
     require(said.returncode == 0 and "Open MPI: 2 hosts" in said.stdout, said.stdout + said.stderr)
     worst = judge.difference(expected, scene.losses(), 12)
     require(worst < 1e-4, f"losses differ by {worst:.2g}")
@@ -105,7 +105,7 @@ def mpich(scene):
         return "left out: there is no mpiexec of MPICH (./bootstrap clusters)"
     fields = "launch.ranks=4 train.steps=12"
     expected = scene.one_host(fields)
-    said = scene.network.run(scene.mpiexec("-n 4 -ppn 2 -hosts a,b", fields), timeout=180)
+    said = scene.network.run(scene.mpiexec("-n 4 -ppn 2 -hosts a,b", fields), timeout=network.PATIENCE)
     require(said.returncode == 0 and "MPICH: 2 hosts" in said.stdout, said.stdout + said.stderr)
     worst = judge.difference(expected, scene.losses(), 12)
     require(worst < 1e-4, f"losses differ by {worst:.2g}")
@@ -117,13 +117,13 @@ def failed_rank(scene):
     """A killed rank ends the run on both hosts, and mpirun's exit code is not 0."""
     output = pathlib.Path(scene.network.folder) / "output"
     process = scene.network.start(scene.mpirun("-n 2 --host a,b", "launch.ranks=2 train.steps=1000000 train.epochs=1000000"), output)
-    require(network.eventually(lambda: max(scene.losses(), default=0) >= 20 or process.poll() is not None, 120) and process.poll() is None,
+    require(network.eventually(lambda: max(scene.losses(), default=0) >= 20 or process.poll() is not None) and process.poll() is None,
             output.read_text())
     worker = [pid for host in scene.network.hosts.values() for pid, words in host.processes().items() if " worker " in words and "--rank 1 " in words]
     require(len(worker) == 1, f"{worker}")
     os.kill(worker[0], 9)
     try:
-        code = process.wait(60)
+        code = process.wait(network.PATIENCE)
     except subprocess.TimeoutExpired:
         os.killpg(process.pid, 9)
         raise AssertionError("mpirun has not ended: " + output.read_text()) from None

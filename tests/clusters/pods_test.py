@@ -20,6 +20,7 @@ for packages in (ROOT / "build/clusters/python").glob("lib/python3*/site-package
     sys.path.append(str(packages))
 sys.path.insert(0, str(ROOT / "tests/hosts"))
 
+PATIENCE = 600  # seconds after which something hangs
 NAMES = ["mnist-mlp-0.mnist-mlp", "mnist-mlp-1.mnist-mlp"]
 
 
@@ -45,9 +46,9 @@ class Scene:
     def said(self):
         return "".join(f"\n-- pod {index}\n" + (self.folder / f"pod.{self.number}.{index}").read_text()[-2000:] for index in self.processes)
 
-    def end(self, index, seconds=90):
+    def end(self, index):
         try:
-            return self.processes[index].wait(seconds)
+            return self.processes[index].wait(PATIENCE)
         except subprocess.TimeoutExpired:
             raise AssertionError(f"pod {index} does not end: {self.said()}") from None
 
@@ -74,11 +75,9 @@ def late_names(scene):
     scene.render(fields)
     scene.pods.resolve(NAMES[0])
     scene.start(0)
-    time.sleep(6)
-    require("waiting: mnist-mlp-1.mnist-mlp cannot be reached" in scene.said(), scene.said())
+    require(eventually(lambda: "waiting: mnist-mlp-1.mnist-mlp cannot be reached" in scene.said()), scene.said())
     require(scene.processes[0].poll() is None and not scene.losses(), "it waits for a name: " + scene.said())
     scene.start(1)
-    time.sleep(1)
     scene.pods.resolve(*NAMES)
     codes = [scene.end(0), scene.end(1)]
     require(codes == [0, 0], f"{codes} {scene.said()}")
@@ -87,25 +86,25 @@ def late_names(scene):
     worst = max(abs(found[step] - expected[step]) / abs(expected[step]) for step in expected)
     require(worst < 1e-4, f"losses differ by {worst:.2g}")
     left = lambda: [str(path) for host in scene.pods.hosts.values() for path in (host.tree / "root/.cache/trainctl/runs").glob("*")]
-    require(eventually(lambda: not left(), 20), f"left: {left()}")
+    require(eventually(lambda: not left()), f"left: {left()}")
     return f"losses within {worst:.1e} of one host"
 
 
 def restarted_pod(scene):
     """A pod that is started again is joined by the next attempt of the run."""
     from network import eventually
-    scene.render("launch.ranks=2 train.steps=1000000 train.epochs=1000000 train.checkpoint=null launch.max_restarts=1 launch.reconnect=3s")
+    scene.render("launch.ranks=2 train.steps=1000000 train.epochs=1000000 train.checkpoint=null launch.max_restarts=1 launch.reconnect=10s")
     scene.start(0)
     scene.start(1)
-    require(eventually(lambda: max(scene.losses(), default=0) >= 20, 90), scene.said())
+    require(eventually(lambda: max(scene.losses(), default=0) >= 20), scene.said())
     scene.pods.signal(scene.processes[1], signal.SIGKILL)
     scene.processes[1].wait()
     scene.start(1)
     launcher = lambda: (scene.folder / f"pod.{scene.number}.0").read_text()
-    require(eventually(lambda: "restarting all ranks (1 of 1)" in launcher(), 30), scene.said())
+    require(eventually(lambda: "restarting all ranks (1 of 1)" in launcher()), scene.said())
     # Nothing is saved: the next attempt begins with the first step.
     again = lambda: launcher().split("restarting all ranks (1 of 1)")[1]
-    require(eventually(lambda: "epoch: 1 step: 1," in again() and "epoch: 1 step: 20," in again(), 60), scene.said())
+    require(eventually(lambda: "epoch: 1 step: 1," in again() and "epoch: 1 step: 20," in again()), scene.said())
     for process in scene.processes.values():
         scene.pods.signal(process, signal.SIGTERM)
     codes = [scene.end(0), scene.end(1)]
@@ -119,7 +118,7 @@ def terminated(scene):
     scene.render("launch.ranks=2 train.steps=1000000 train.epochs=1000000")
     scene.start(0)
     scene.start(1)
-    require(eventually(lambda: max(scene.losses(), default=0) >= 20, 90), scene.said())
+    require(eventually(lambda: max(scene.losses(), default=0) >= 20), scene.said())
     begin = time.monotonic()
     for index in (1, 0):
         scene.pods.signal(scene.processes[index], signal.SIGTERM)
@@ -133,16 +132,16 @@ def terminated(scene):
 def lost_first(scene):
     """A pod 0 that takes the place of a lost one goes on from the newest checkpoint by itself, with the other pod as it is."""
     from network import eventually
-    scene.render("launch.ranks=2 train.steps=1000000 train.epochs=1000000 launch.reconnect=3s", "train.checkpoint={every_steps: 25, async: false}")
+    scene.render("launch.ranks=2 train.steps=1000000 train.epochs=1000000 launch.reconnect=10s", "train.checkpoint={every_steps: 25, async: false}")
     scene.start(0)
     scene.start(1)
-    require(eventually(lambda: max(scene.losses(), default=0) >= 60, 90), scene.said())
+    require(eventually(lambda: max(scene.losses(), default=0) >= 60), scene.said())
     scene.pods.signal(scene.processes[0], signal.SIGKILL)
     scene.processes[0].wait()
     last = max(scene.losses())
     scene.start(0)
     again = lambda: judge.losses(scene.logs / "2")
-    require(eventually(lambda: max(again(), default=0) > last, 120), scene.said())
+    require(eventually(lambda: max(again(), default=0) > last), scene.said())
     first, said = min(again()), (scene.folder / f"pod.{scene.number}.0").read_text()
     require("a pod 0 of this job was there before: goes on from run 1" in said, scene.said())
     require(first % 25 == 1 and 1 < first <= last + 1, f"lost after step {last}, on with step {first}")
@@ -158,7 +157,7 @@ def lost_first(scene):
     scene.start(0, TRAINCTL_JOB="another")
     scene.start(1, TRAINCTL_JOB="another")
     fresh = lambda: judge.losses(scene.logs / "3")
-    require(eventually(lambda: max(fresh(), default=0) >= 5, 90) and min(fresh()) == 1, scene.said())
+    require(eventually(lambda: max(fresh(), default=0) >= 5) and min(fresh()) == 1, scene.said())
     return f"lost after step {last}, on with step {first}; a Job applied again begins anew"
 
 
@@ -169,7 +168,7 @@ def wrong_token(scene):
     scene.start(0)
     scene.start(1, TRAINCTL_TOKEN="f" * 64)
     output = lambda: (scene.folder / f"pod.{scene.number}.1").read_text()
-    require(eventually(lambda: "refused a connection" in output(), 30), scene.said())
+    require(eventually(lambda: "refused a connection" in output()), scene.said())
     require(not scene.losses(), "nothing is trained")
     return output().strip().splitlines()[-1]
 

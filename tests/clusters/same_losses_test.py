@@ -19,6 +19,7 @@ for packages in (ROOT / "build/clusters/python").glob("lib/python3*/site-package
 sys.path.insert(0, str(ROOT / "tests/hosts"))
 
 STEPS = 20
+PATIENCE = 600  # seconds after which something hangs
 FIELDS = f"launch.ranks=4 train.steps={STEPS} {PLAIN}"
 NAMES = ["mnist-mlp-0.mnist-mlp", "mnist-mlp-1.mnist-mlp"]
 
@@ -40,7 +41,7 @@ def over_ssh(trainctl, folder):
     if reason := network.missing():
         raise NotHere(reason)
     with network.Network(folder, ["a", "b"]) as hosts:
-        require_done(hosts.run(f"{trainctl} run {JOB} launch.log_dir={folder}/logs launch.hosts='[a:2, b:2]' {FIELDS}", timeout=240))
+        require_done(hosts.run(f"{trainctl} run {JOB} launch.log_dir={folder}/logs launch.hosts='[a:2, b:2]' {FIELDS}", timeout=PATIENCE))
 
 
 def under_slurm(trainctl, folder):
@@ -52,7 +53,7 @@ def under_slurm(trainctl, folder):
         require_done(said)
         number = said.stdout.split("Slurm job ")[1].split()[0]
         done = lambda: cluster.job(number).get("JobState") in ("COMPLETED", "FAILED", "NODE_FAIL", "CANCELLED", "TIMEOUT")
-        require(slurm.eventually(done, 240) and cluster.job(number)["JobState"] == "COMPLETED", f"{cluster.job(number)}")
+        require(slurm.eventually(done) and cluster.job(number)["JobState"] == "COMPLETED", f"{cluster.job(number)}")
 
 
 def by_mpirun(trainctl, folder):
@@ -62,7 +63,7 @@ def by_mpirun(trainctl, folder):
         raise NotHere(reason)
     with network.Network(folder, ["a", "b"]) as hosts:
         scene = mpirun_test.Scene(hosts, trainctl)
-        require_done(hosts.run(scene.mpirun("-n 2 --host a,b", f"launch.ranks=4 train.steps={STEPS}"), timeout=240))
+        require_done(hosts.run(scene.mpirun("-n 2 --host a,b", f"launch.ranks=4 train.steps={STEPS}"), timeout=PATIENCE))
         scene.logs.rename(f"{folder}/logs")
 
 
@@ -83,7 +84,7 @@ def in_pods(trainctl, folder):
         for index, output in enumerate(outputs):
             words, variables = pods.container(f"{folder}/manifests", index)
             processes.append(played.start(NAMES[index], [trainctl, *words], variables, output))
-        codes = [process.wait(240) for process in processes]
+        codes = [process.wait(PATIENCE) for process in processes]
         require(codes == [0, 0], f"{codes} " + "".join(output.read_text() for output in outputs))
 
 

@@ -45,7 +45,10 @@ def free_ports(count):
     return ports
 
 
-def eventually(holds, seconds=60):
+PATIENCE = 600  # seconds after which something hangs
+
+
+def eventually(holds, seconds=PATIENCE):
     end = time.monotonic() + seconds
     while time.monotonic() < end:
         if holds():
@@ -121,12 +124,12 @@ class Slurm:
             self.daemon("munged", find("munged"), "--foreground", "--force", f"--socket={self.munge_socket}",
                         f"--key-file={self.folder}/munge.key", f"--log-file={self.folder}/munge.log",
                         f"--pid-file={self.folder}/munge.pid", f"--seed-file={self.folder}/munge.seed")
-            if not eventually(self.munge_socket.exists, 20):
+            if not eventually(self.munge_socket.exists):
                 raise RuntimeError("munged does not start: " + self.logs("munged.out"))
             self.daemon("slurmctld", find("slurmctld"), "-D", "-i")
             for node in self.nodes:
                 self.start_node(node)
-            if not eventually(lambda: all(self.state(node).startswith("IDLE") for node in self.nodes), 60):
+            if not eventually(lambda: all(self.state(node).startswith("IDLE") for node in self.nodes)):
                 raise RuntimeError("the nodes do not come up: " + self.logs("slurmctld.log", "slurmctld.out", "n1.log", "n1.out"))
         except BaseException:
             self.__exit__()
@@ -167,12 +170,12 @@ class Slurm:
         if (self.folder / "slurm.conf").exists() and "slurmctld" in self.daemons:
             for line in self.output("squeue", "--noheader", "--format=%A").split():
                 self.run(find("scancel"), line)
-            eventually(lambda: not self.output("squeue", "--noheader").strip(), 20)
+            eventually(lambda: not self.output("squeue", "--noheader").strip(), 60)
         for name in [*self.nodes, "slurmctld", "munged"]:
             if process := self.daemons.pop(name, None):
                 process.terminate()
                 try:
-                    process.wait(10)
+                    process.wait(60)
                 except subprocess.TimeoutExpired:
                     process.kill()
                     process.wait()

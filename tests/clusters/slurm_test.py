@@ -42,8 +42,8 @@ class Scene:
     def state(self, job):
         return self.slurm.job(job).get("JobState", "")
 
-    def end(self, job, seconds=180):
-        require(eventually(lambda: self.state(job) in ENDED, seconds), f"it ends: {self.slurm.job(job)} {self.said(job)}")
+    def end(self, job):
+        require(eventually(lambda: self.state(job) in ENDED), f"it ends: {self.slurm.job(job)} {self.said(job)}")
         return self.slurm.job(job)
 
     def said(self, job):
@@ -54,7 +54,7 @@ class Scene:
         return judge.losses(self.logs / str(run))
 
     def begun(self, job, run=1, steps=20):
-        require(eventually(lambda: max(self.losses(run), default=0) >= steps or self.state(job) in ENDED, 120)
+        require(eventually(lambda: max(self.losses(run), default=0) >= steps or self.state(job) in ENDED)
                 and self.state(job) not in ENDED, f"run {run} has begun: {self.slurm.job(job)} {self.said(job)}")
 
     def start_again(self, job):
@@ -67,7 +67,7 @@ class Scene:
         """Neither ranks nor agents of this test's runs."""
         left = lambda: subprocess.run(["pgrep", "-f", f"trainctl.*(worker|agent).*{self.slurm.folder.name}"], capture_output=True,
                                       text=True, check=False).stdout.split()
-        require(eventually(lambda: not left(), 30), f"left: {left()}")
+        require(eventually(lambda: not left()), f"left: {left()}")
 
 
 def two_nodes(scene):
@@ -135,7 +135,7 @@ def time_limit(scene):
     job = scene.submit(f"launch.ranks=2 {PLAIN} {LONG} train.checkpoint={{every_steps: 1000000}} launch.slurm.time=2".replace(
         "{every_steps: 1000000}", "'{every_steps: 1000000}'"))
     begin = time.monotonic()
-    require(eventually(lambda: scene.slurm.job(job).get("Restarts", "0") == "1", 200), f"{scene.slurm.job(job)} {scene.said(job)}")
+    require(eventually(lambda: scene.slurm.job(job).get("Restarts", "0") == "1"), f"{scene.slurm.job(job)} {scene.said(job)}")
     last = max(scene.losses())
     scene.start_again(job)
     scene.begun(job, 2, last + 1)
@@ -159,7 +159,7 @@ def node_down(scene):
     scene.slurm.fail_node(node)
     try:
         scene.slurm.output("scontrol", "update", f"NodeName={node}", "State=DOWN", "Reason=test")
-        require(eventually(lambda: scene.slurm.job(job).get("Restarts", "0") == "1", 90), f"{scene.slurm.job(job)}")
+        require(eventually(lambda: scene.slurm.job(job).get("Restarts", "0") == "1"), f"{scene.slurm.job(job)}")
         scene.start_again(job)
         scene.begun(job, 2, last + 1)
         other = scene.slurm.job(job)["NodeList"]
@@ -190,7 +190,7 @@ def array(scene):
     """Two jobs of an array run at once, each with a run of its own; ps lists both, and stop ends one, or what is left."""
     job = scene.submit(f"launch.ranks=1 {PLAIN} {LONG} 'launch.slurm.extra=[--array=0-1]'")
     begun = lambda: all(max(scene.losses(run), default=0) >= 20 for run in (1, 2))
-    require(eventually(begun, 120), f"both have begun: {scene.slurm.output('squeue')}")
+    require(eventually(begun), f"both have begun: {scene.slurm.output('squeue')}")
     listed = scene.command("ps").stdout
     require(all(re.search(rf"{job}_{task} .*RUNNING", listed) for task in (0, 1)), listed)
     numbers = {json.loads((scene.logs / str(run) / "cluster.json").read_text())["job"] for run in (1, 2)}
@@ -198,9 +198,9 @@ def array(scene):
     asked = scene.command(f"stop --slurm {job}_1")
     require(asked.returncode == 0 and asked.stdout.count("was asked to stop") == 1, asked.stdout + asked.stderr)
     left = lambda: scene.slurm.output("squeue", "--noheader", "--format=%i").split()
-    require(eventually(lambda: left() == [f"{job}_0"], 60), f"{left()}")
+    require(eventually(lambda: left() == [f"{job}_0"]), f"{left()}")
     scene.command(f"stop --slurm {job}")
-    require(eventually(lambda: not left(), 60), f"{left()}")
+    require(eventually(lambda: not left()), f"{left()}")
     scene.require_nothing_left()
     # A batch script of one's own, whose jobs differ.
     scene.number += 1
@@ -208,7 +208,7 @@ def array(scene):
     script = scene.slurm.folder / "array.sbatch"
     script.write_text(f"#!/bin/sh\n#SBATCH --array=0-1\n#SBATCH --output={scene.logs}.%a.out\n"
                       f"exec {scene.trainctl} run {JOB} launch.log_dir={scene.logs} launch.ranks=1 {PLAIN} train.steps=8 seed=$((SLURM_ARRAY_TASK_ID + 1))\n")
-    said = scene.slurm.run(slurm.find("sbatch"), "--parsable", "--wait", str(script), timeout=180)
+    said = scene.slurm.run(slurm.find("sbatch"), "--parsable", "--wait", str(script), timeout=slurm.PATIENCE)
     out = [pathlib.Path(f"{scene.logs}.{task}.out") for task in (0, 1)]
     require(said.returncode == 0, said.stdout + said.stderr + "".join(path.read_text() for path in out if path.exists()))
     both = [scene.losses(run) for run in (1, 2)]
@@ -224,7 +224,7 @@ def in_salloc(scene):
     one = scene.command(f"run {JOB} launch.log_dir={scene.logs} {fields}")
     require(one.returncode == 0, one.stdout + one.stderr)
     said = scene.slurm.run(slurm.find("salloc"), "--quiet", "--nodes=2", "--ntasks-per-node=1", "--cpus-per-task=2",
-                           *shlex.split(f"{scene.trainctl} run {JOB} launch.target=slurm launch.log_dir={scene.logs} {fields}"), timeout=180)
+                           *shlex.split(f"{scene.trainctl} run {JOB} launch.target=slurm launch.log_dir={scene.logs} {fields}"), timeout=slurm.PATIENCE)
     require(said.returncode == 0, said.stdout + said.stderr)
     require(json.loads((scene.logs / "2/cluster.json").read_text())["nodes"] == ["n1", "n2"], "two nodes")
     worst = judge.difference(scene.losses(1), scene.losses(2), 8)
@@ -245,7 +245,7 @@ def by_pmix(scene):
     require(one.returncode == 0, one.stdout + one.stderr)
     words = [slurm.find("srun"), "--mpi=pmix", "--nodes=2", "--ntasks-per-node=1", "--cpus-per-task=2",
              *shlex.split(f"{scene.trainctl} run {JOB} launch.log_dir={scene.logs} {fields}")]
-    said = scene.slurm.run(*scene.slurm.with_pmix(words), timeout=180)
+    said = scene.slurm.run(*scene.slurm.with_pmix(words), timeout=slurm.PATIENCE)
     require(said.returncode == 0 and "PMIx of Slurm: 2 hosts" in said.stdout, said.stdout + said.stderr)
     worst = judge.difference(scene.losses(1), scene.losses(2), 8)
     require(worst < 1e-4, f"losses differ by {worst:.2g}")
@@ -255,7 +255,7 @@ def by_pmix(scene):
 def elastic(scene):
     """--no-kill with launch.elastic: a node goes down, and the job goes on at once on the one that is left, in the same allocation."""
     job = scene.submit(f"launch.slurm.nodes=2 launch.ranks=2 {PLAIN} {LONG} 'train.checkpoint={{every_steps: 25}}' "
-                       "'launch.elastic={min_ranks: 1}' launch.reconnect=5s launch.slurm.requeue=false")
+                       "'launch.elastic={min_ranks: 1}' launch.reconnect=10s launch.slurm.requeue=false")
     scene.begun(job, steps=60)
     fields = scene.slurm.job(job)
     node = next(name for name in scene.slurm.nodes if name != fields["BatchHost"])
@@ -263,7 +263,7 @@ def elastic(scene):
     scene.slurm.fail_node(node)
     try:
         scene.slurm.output("scontrol", "update", f"NodeName={node}", "State=DOWN", "Reason=test")
-        require(eventually(lambda: max(scene.losses(), default=0) > last + 50, 150), f"{scene.slurm.job(job)} {scene.said(job)}")
+        require(eventually(lambda: max(scene.losses(), default=0) > last + 50), f"{scene.slurm.job(job)} {scene.said(job)}")
         now = scene.slurm.job(job)
         require(now["JobState"] == "RUNNING" and now["Restarts"] == "0", f"{now}")
         require("planned anew for 1 rank" in (scene.logs / f"slurm-{job}.out").read_text(), scene.said(job))

@@ -12,7 +12,7 @@ using namespace trainctl;
 
 namespace {
 
-std::vector<Program> programs(const std::string& layers, const std::vector<std::string>& overrides = {}) {
+std::vector<Program> batch_norm_programs(const std::string& layers, const std::vector<std::string>& overrides = {}) {
   const JobSpec spec =
       parse_job("dataset: {type: random, shape: [16], label_shape: [16], label_dtype: f32, batch: 8}\nnetwork:\n" +
                     layers + "  - {name: z, type: dense, units: 16}\nloss: mse\noptimizer: {type: adam}\n",
@@ -35,12 +35,12 @@ const std::string kRelu = "  - {name: r, type: relu}\n";
 }  // namespace
 
 TEST_CASE("the mean and variance of a whole batch are one kernel, and two where ranks share the batch") {
-  const Program one = programs(kNorm)[0];
+  const Program one = batch_norm_programs(kNorm)[0];
   REQUIRE(of(one, "batch_norm_mean_var").size() == 1);
   CHECK(of(one, "batch_norm_mean_var")[0]->outputs.size() == 2);
   CHECK(of(one, "batch_norm_mean").empty());
   CHECK(of(one, "batch_norm_var").empty());
-  for (const Program& p : programs(kNorm, {"parallel.mode=data_parallel", "launch.ranks=2"})) {
+  for (const Program& p : batch_norm_programs(kNorm, {"parallel.mode=data_parallel", "launch.ranks=2"})) {
     CHECK(of(p, "batch_norm_mean_var").empty());
     CHECK(of(p, "batch_norm_mean").size() == 1);
     CHECK(of(p, "batch_norm_var").size() == 1);
@@ -51,7 +51,7 @@ TEST_CASE("a relu behind batch_norm is part of it and of its gradients, on any n
   const std::string softmax = "  - {name: s, type: softmax}\n";  // a product's gradient would take relu's slope itself
   for (const std::string ranks : {"1", "2"}) {
     for (const Program& p :
-         programs(kNorm + kRelu + softmax, {"parallel.mode=data_parallel", "launch.ranks=" + ranks})) {
+         batch_norm_programs(kNorm + kRelu + softmax, {"parallel.mode=data_parallel", "launch.ranks=" + ranks})) {
       CHECK(of(p, "relu").empty());
       CHECK(of(p, "relu_grad").empty());
       REQUIRE(of(p, "batch_norm").size() == 1);
@@ -67,7 +67,7 @@ TEST_CASE("a relu behind batch_norm is part of it and of its gradients, on any n
 
 TEST_CASE("a residual is added by batch_norm, and its gradient before the relu is kept for both") {
   for (const std::string inputs : {"[n, a]", "[a, n]"}) {
-    const Program p = programs(kNorm + "  - {name: s, type: add, inputs: " + inputs + "}\n" + kRelu)[0];
+    const Program p = batch_norm_programs(kNorm + "  - {name: s, type: add, inputs: " + inputs + "}\n" + kRelu)[0];
     REQUIRE(of(p, "batch_norm").size() == 1);
     const Epilogue epilogue = epilogue_of(of(p, "batch_norm")[0]->attrs);
     CHECK(epilogue.residual);
@@ -80,14 +80,14 @@ TEST_CASE("a residual is added by batch_norm, and its gradient before the relu i
 }
 
 TEST_CASE("batch_norm whose result another layer reads writes it") {
-  const Program p = programs(kNorm + kRelu + "  - {name: s, type: add, inputs: [r, n]}\n")[0];
+  const Program p = batch_norm_programs(kNorm + kRelu + "  - {name: s, type: add, inputs: [r, n]}\n")[0];
   REQUIRE(of(p, "batch_norm").size() == 1);
   CHECK(epilogue_of(of(p, "batch_norm")[0]->attrs) == Epilogue{});
 }
 
 TEST_CASE("batch_norm and its relu read x twice forward and twice backward, once more where ranks share the batch") {
   for (const auto& [ranks, reads] : {std::pair{"1", 4}, std::pair{"2", 5}}) {
-    for (const Program& p : programs(kNorm + kRelu + "  - {name: s, type: softmax}\n",
+    for (const Program& p : batch_norm_programs(kNorm + kRelu + "  - {name: s, type: softmax}\n",
                                      {"parallel.mode=data_parallel", std::string("launch.ranks=") + ranks})) {
       int found = 0;
       for (const Instruction& i : p.instructions)

@@ -12,7 +12,7 @@ using namespace trainctl;
 
 namespace {
 
-std::vector<Program> compiled(const std::string& loss, const std::vector<std::string>& overrides) {
+std::vector<Program> loss_compiled(const std::string& loss, const std::vector<std::string>& overrides) {
   const bool classes = loss == "softmax_cross_entropy";
   const JobSpec spec =
       parse_job("dataset: {type: random, shape: [32], batch: 16, " +
@@ -42,7 +42,7 @@ TEST_CASE(
     for (const std::string precision : {"fp32", "bf16"}) {
       CAPTURE(loss);
       CAPTURE(precision);
-      const std::vector<Program> programs = compiled(loss, {"launch.ranks=4", "parallel.mode=data_parallel",
+      const std::vector<Program> programs = loss_compiled(loss, {"launch.ranks=4", "parallel.mode=data_parallel",
                                                             "parallel.micro_batches=2", "precision=" + precision});
       for (const Program& p : programs) {
         CHECK(count(p, loss + "_with_grad") == 2);
@@ -62,20 +62,20 @@ TEST_CASE(
 TEST_CASE("if the backward pass comes much later, the gradient takes no more memory than the prediction did") {
   const std::vector<std::string> gpipe = {"launch.ranks=2", "parallel.mode=semi_auto_parallel", "parallel.stages=2",
                                           "parallel.micro_batches=4", "parallel.schedule=gpipe"};
-  const Program last = compiled("mse", gpipe)[1];
+  const Program last = loss_compiled("mse", gpipe)[1];
   CHECK(count(last, "mse_with_grad") == 4);
   // The second layer that reads the prediction needs it unchanged.
   std::vector<std::string> read_again = gpipe;
   read_again.emplace_back(
       "network=[{name: a, type: dense, units: 24}, {name: d, type: dense, units: 8}, {name: act, type: tanh}]");
-  CHECK(count(compiled("mse", read_again)[1], "mse_with_grad") == 0);
+  CHECK(count(loss_compiled("mse", read_again)[1], "mse_with_grad") == 0);
   std::vector<std::string> at_once = read_again;
   at_once.emplace_back("parallel.schedule=1f1b");
-  CHECK(count(compiled("mse", at_once)[1], "mse_with_grad") == 4);
+  CHECK(count(loss_compiled("mse", at_once)[1], "mse_with_grad") == 4);
 }
 
 TEST_CASE("a prediction that is recomputed for the backward pass is not the one that the loss read") {
-  const Program p = compiled("mse", {"parallel.recompute=[d]"})[0];
+  const Program p = loss_compiled("mse", {"parallel.recompute=[d]"})[0];
   CHECK(count(p, "mse") == 1);
   CHECK(count(p, "mse_grad") == 1);
 }

@@ -14,7 +14,7 @@ using namespace trainctl;
 namespace {
 
 /// Two dense layers with an activation between them; `more` as in a job file.
-std::vector<Program> programs(const std::string& activation, const std::string& more, int ranks = 1) {
+std::vector<Program> product_programs(const std::string& activation, const std::string& more, int ranks = 1) {
   const JobSpec spec = parse_job(R"(
 dataset: {type: random, shape: [16], label_shape: [8], label_dtype: f32, batch: 8}
 network:
@@ -46,7 +46,7 @@ int fuse_products_count(const Program& program, const std::string& op) { return 
 }  // namespace
 
 TEST_CASE("bias, relu and relu's gradient are fused into the adjacent products") {
-  const Program program = programs("type: relu", std::string(kAdam) + "parallel: {mode: stand_alone}")[0];
+  const Program program = product_programs("type: relu", std::string(kAdam) + "parallel: {mode: stand_alone}")[0];
   for (const char* op : {"add_bias", "relu", "relu_grad", "bias_grad"}) CHECK_MESSAGE(fuse_products_count(program, op) == 0, op);
   const auto products = fuse_products_of(program, "matmul");
   REQUIRE(products.size() == 3);
@@ -58,7 +58,7 @@ TEST_CASE("bias, relu and relu's gradient are fused into the adjacent products")
 
 TEST_CASE("gelu also writes its input, and its gradient reads that") {
   const Program program =
-      programs("type: gelu, approximate: tanh", std::string(kAdam) + "parallel: {mode: stand_alone}")[0];
+      product_programs("type: gelu, approximate: tanh", std::string(kAdam) + "parallel: {mode: stand_alone}")[0];
   for (const char* op : {"add_bias", "gelu", "gelu_grad"}) CHECK_MESSAGE(fuse_products_count(program, op) == 0, op);
   const auto products = fuse_products_of(program, "matmul");
   REQUIRE(products.size() == 3);
@@ -72,7 +72,7 @@ TEST_CASE("gelu also writes its input, and its gradient reads that") {
 
 TEST_CASE("without a backward pass gelu keeps nothing") {
   const Program program =
-      programs("type: gelu", std::string(kAdam) + "parallel: {mode: stand_alone, recompute: [layer1, middle]}")[0];
+      product_programs("type: gelu", std::string(kAdam) + "parallel: {mode: stand_alone, recompute: [layer1, middle]}")[0];
   CHECK(verify_programs({program}).empty());
   int forward = 0;
   for (const Instruction* i : fuse_products_of(program, "matmul")) {
@@ -85,7 +85,7 @@ TEST_CASE("without a backward pass gelu keeps nothing") {
 
 TEST_CASE("one kernel computes a layer's gradients of weight and bias, or updates both") {
   for (const char* optimizer : {kAdam, kSgd}) {
-    const Program program = programs("type: relu", std::string(optimizer) + "parallel: {mode: stand_alone}")[0];
+    const Program program = product_programs("type: relu", std::string(optimizer) + "parallel: {mode: stand_alone}")[0];
     CHECK(fuse_products_count(program, "bias_grad") == 0);
     const auto grads = fuse_products_of(program, "matmul_weight_grad");
     REQUIRE(grads.size() == 2);
@@ -101,7 +101,7 @@ TEST_CASE("one kernel computes a layer's gradients of weight and bias, or update
 
 TEST_CASE("gradients that are reduced over ranks are computed before their reductions") {
   for (const char* shard : {"1", "2", "3"}) {
-    const auto all = programs(
+    const auto all = product_programs(
         "type: relu",
         std::string(kAdam) + "parallel: {mode: data_parallel, micro_batches: 2, optimizer_shard: {level: " + shard +
             ", min_kb: 0}}",
@@ -114,7 +114,7 @@ TEST_CASE("gradients that are reduced over ranks are computed before their reduc
 TEST_CASE("an activation of a sum over ranks is not fused into one rank's product") {
   // The contraction is cut: the products are partial sums until they are reduced.
   const auto all =
-      programs("type: relu",
+      product_programs("type: relu",
                std::string(kAdam) + "parallel: {mode: semi_auto_parallel, strategies: {layer1: [[1, 2], [1, 2]]}}", 2);
   CHECK(verify_programs(all).empty());
   const auto products = fuse_products_of(all[0], "matmul");

@@ -13,7 +13,7 @@ using namespace trainctl;
 namespace {
 
 /// Programs of tests/jobs/mlp.yaml; `optimizer` and `parallel` as in a job file.
-std::vector<Program> programs(const std::string& optimizer, const std::string& parallel = "mode: stand_alone",
+std::vector<Program> update_programs(const std::string& optimizer, const std::string& parallel = "mode: stand_alone",
                               int ranks = 1) {
   const JobSpec spec = job_spec("mlp", {"optimizer={learning_rate: 0.01, " + optimizer + "}",
                                         "parallel={" + parallel + "}", "launch.ranks=" + std::to_string(ranks)});
@@ -23,7 +23,7 @@ std::vector<Program> programs(const std::string& optimizer, const std::string& p
 }
 
 Program alone(const std::string& optimizer, const std::string& parallel = "mode: stand_alone") {
-  return programs(optimizer, parallel)[0];
+  return update_programs(optimizer, parallel)[0];
 }
 
 /// Parameters that kernels update themselves: a layer's weight and bias may be two outputs of one kernel.
@@ -61,7 +61,7 @@ TEST_CASE("gradients are kept if anything besides one kernel needs them") {
   CHECK(steps(alone("type: sgd, clip_norm: 1.0")) == 0);
   CHECK(steps(alone("type: adam")) == 0);
   CHECK(steps(alone("type: sgd", "micro_batches: 2")) == 0);
-  for (const Program& program : programs("type: sgd", "mode: data_parallel", 2)) {
+  for (const Program& program : update_programs("type: sgd", "mode: data_parallel", 2)) {
     CHECK(steps(program) == 0);
     CHECK(program.memory.gradients > 0);
   }

@@ -17,7 +17,7 @@ using namespace trainctl;
 namespace {
 
 /// Rows of 16 tokens, a head over 48 classes; its weight and the embedding's table are one, cut by rows of the table.
-std::string language_model(int ranks, const std::string& parallel) {
+std::string inner_sums_model(int ranks, const std::string& parallel) {
   return fmt::format(R"(
 dataset: {{type: random, shape: [16], dtype: i32, label_shape: [16], classes: 48, batch: 12}}
 network:
@@ -52,7 +52,7 @@ TEST_CASE("a head cut by vocabulary exchanges three numbers a row, and the logit
   for (const int ranks : {2, 3, 4, 6}) {
     CAPTURE(ranks);
     const int64_t rows = 12 * 16, width = 24, classes = 48;
-    const Job j = text_job(language_model(
+    const Job j = text_job(inner_sums_model(
         ranks, fmt::format("strategies: {{embed: [[1, 1], [{0}, 1]], head: [[1, 1, 1], [{0}, 1]]}}", ranks)));
     REQUIRE(layer_cuts(j.graph, j.plan, j.graph.find_layer("loss").value())[0] == Ints{1, 1, ranks});
     CHECK(j.plan.variable(j.graph.find_tensor("embed.weight").value())
@@ -78,7 +78,7 @@ TEST_CASE("a head cut by vocabulary exchanges three numbers a row, and the logit
 }
 
 TEST_CASE("if the dim is whole, the fused kernels run and nothing is exchanged") {
-  for (const Program& p : inner_sums_programs(text_job(language_model(4, "strategies: {head: [[4, 1, 1], [1, 1]]}")))) {
+  for (const Program& p : inner_sums_programs(text_job(inner_sums_model(4, "strategies: {head: [[4, 1, 1], [1, 1]]}")))) {
     CHECK(collectives(p, Purpose::statistics).empty());
     const std::set<std::string> run = kernels(p);
     CHECK(run.contains("softmax_cross_entropy_with_grad"));
@@ -89,7 +89,7 @@ TEST_CASE("if the dim is whole, the fused kernels run and nothing is exchanged")
 
 TEST_CASE("a recomputed layer uses the statistics of its forward pass: two numbers a row, once each way") {
   for (const std::string recompute : {"", ", recompute: ['*']"}) {
-    const Job j = text_job(language_model(
+    const Job j = text_job(inner_sums_model(
         4, "micro_batches: 2, strategies: {norm: [[2, 1, 2], [2], [2]], loss: [[2, 1, 1]]}" + recompute));
     for (const Program& p : inner_sums_programs(j)) {
       const auto statistics = collectives(p, Purpose::statistics);
@@ -106,7 +106,7 @@ TEST_CASE("a recomputed layer uses the statistics of its forward pass: two numbe
 }
 
 TEST_CASE("of the ranks that share a loss over cut classes, one counts it") {
-  const Job j = text_job(language_model(4, "strategies: {head: [[2, 1, 1], [2, 1]], loss: [[2, 1, 2], [2, 1]]}"));
+  const Job j = text_job(inner_sums_model(4, "strategies: {head: [[2, 1, 1], [2, 1]], loss: [[2, 1, 2], [2, 1]]}"));
   int counted = 0;
   for (const Program& p : inner_sums_programs(j)) {
     counted += kernels(p).contains("softmax_cross_entropy_apply");

@@ -20,7 +20,7 @@ struct Compiled {
   std::vector<Program> programs;
 };
 
-Compiled compiled(std::vector<std::string> overrides) {
+Compiled narrow_compiled(std::vector<std::string> overrides) {
   overrides.insert(overrides.begin(), {"vars.d=32", "vars.heads=4", "vars.length=16", "vars.vocab=64",
                                        "dataset.batch=16", "precision=fp8", "fp8.min_weight=0"});
   Compiled c{job_spec("gpt", overrides), {}, {}};
@@ -55,17 +55,17 @@ const Instruction& only(const Program& program, const std::string& name) {
 TEST_CASE("fp8: all dense layers but the head, unless fp8.layers or the size of their weight leaves them out") {
   const std::vector<std::string> all = {"h.0.qkv", "h.0.proj", "h.0.up", "h.0.down",
                                         "h.1.qkv", "h.1.proj", "h.1.up", "h.1.down"};
-  CHECK(narrow_names(compiled({})) == all);
-  CHECK(narrow_names(compiled({"fp8.layers=[h.0.*, head]"})) ==
+  CHECK(narrow_names(narrow_compiled({})) == all);
+  CHECK(narrow_names(narrow_compiled({"fp8.layers=[h.0.*, head]"})) ==
         std::vector<std::string>{"h.0.qkv", "h.0.proj", "h.0.up", "h.0.down", "head"});
-  CHECK(narrow_names(compiled({"fp8.min_weight=4096"})) ==
+  CHECK(narrow_names(narrow_compiled({"fp8.min_weight=4096"})) ==
         std::vector<std::string>{"h.0.up", "h.0.down", "h.1.up", "h.1.down"});
-  CHECK(narrow_names(compiled({"vars.d=40"})).empty());  // no multiple of 16
+  CHECK(narrow_names(narrow_compiled({"vars.d=40"})).empty());  // no multiple of 16
 }
 
 TEST_CASE(
     "fp8: forward, input gradient and weight gradient of a layer multiply factors of 8 bits, and no other product") {
-  const Compiled c = compiled({});
+  const Compiled c = narrow_compiled({});
   int narrow = 0, wide = 0;
   for (const Instruction& i : c.programs[0].instructions) {
     const KernelDef* kernel = kernel_of(i);
@@ -80,7 +80,7 @@ TEST_CASE(
 
 TEST_CASE("fp8: a value is rounded once for all products that read it, a weight once a step") {
   for (const char* micro_batches : {"1", "2"}) {
-    const Compiled c = compiled({std::string("parallel.micro_batches=") + micro_batches});
+    const Compiled c = narrow_compiled({std::string("parallel.micro_batches=") + micro_batches});
     const int n = micro_batches[0] - '0';
     const auto count = count_ops(c.programs[0]);
     // Of each layer the weight, and for each micro-batch x and dy.
@@ -93,7 +93,7 @@ TEST_CASE("fp8: a value is rounded once for all products that read it, a weight 
 }
 
 TEST_CASE("fp8: of a layer's input only 8 bits are kept for the backward pass") {
-  const Program program = std::move(compiled({}).programs[0]);
+  const Program program = std::move(narrow_compiled({}).programs[0]);
   const std::vector<int> found = find_all(program, Opcode::kernel, "quantise h.0.ln1");
   REQUIRE(found.size() == 1);
   const Operand& x = program.instructions[static_cast<size_t>(found[0])].inputs[0];
@@ -103,7 +103,7 @@ TEST_CASE("fp8: of a layer's input only 8 bits are kept for the backward pass") 
 }
 
 TEST_CASE("fp8: what is made again for the backward pass is rounded again, by columns alone") {
-  const Program program = std::move(compiled({"parallel.recompute=['h.*.ln1']"}).programs[0]);
+  const Program program = std::move(narrow_compiled({"parallel.recompute=['h.*.ln1']"}).programs[0]);
   const std::vector<int> found = find_all(program, Opcode::kernel, "quantise h.0.ln1");
   REQUIRE(found.size() == 2);
   const auto attrs = [&](size_t i) { return program.instructions[static_cast<size_t>(found[i])].attrs; };
@@ -116,12 +116,12 @@ TEST_CASE("fp8: what is made again for the backward pass is rounded again, by co
 TEST_CASE("fp8: the programs of all ranks are proved, at every level of optimizer_shard and in stages") {
   for (const std::string level : {"0", "1", "2", "3"}) {
     const auto programs =
-        compiled({"launch.ranks=4", "parallel.mode=data_parallel",
+        narrow_compiled({"launch.ranks=4", "parallel.mode=data_parallel",
                   "parallel.optimizer_shard={min_kb: 0, level: " + level + "}", "parallel.micro_batches=2"})
             .programs;
     CHECK(count_ops(programs[0]).at("matmul_fp8") == 2 * 3 * 8);
   }
-  const auto staged = compiled({"launch.ranks=4", "parallel.mode=semi_auto_parallel", "parallel.stages=2",
+  const auto staged = narrow_compiled({"launch.ranks=4", "parallel.mode=semi_auto_parallel", "parallel.stages=2",
                                 "parallel.micro_batches=2", "parallel.stage_config={'h.1.*': 1, ln_f: 1, head: 1}",
                                 "parallel.strategies={'h.*.up': [[1, 1, 1], [2, 1]]}"})
                           .programs;

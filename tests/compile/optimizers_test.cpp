@@ -19,7 +19,7 @@ struct OptimizersCompiled {
 };
 
 /// A layer of 16 x 32 and its bias, on two ranks so that gradients are summed and updated separately.
-OptimizersCompiled compiled(const std::string& optimizer) {
+OptimizersCompiled optimizers_compiled(const std::string& optimizer) {
   OptimizersCompiled made;
   made.spec = parse_job(R"(
 dataset: {type: random, shape: [16], label_shape: [32], label_dtype: f32, batch: 8}
@@ -39,7 +39,7 @@ optimizer: )" + optimizer + "\n",
 
 void check_updates(const std::string& text) {
   CAPTURE(text);
-  const auto [spec, program] = compiled(text);
+  const auto [spec, program] = optimizers_compiled(text);
   const Optimizer optimizer(spec.optimizer.type, spec.optimizer.attrs);
   const std::vector<std::string> states = optimizer.states();
   int updates = 0;
@@ -71,7 +71,7 @@ TEST_CASE("every optimizer of the list: its kernel updates each bucket and has t
 
 TEST_CASE("parameters with different settings are in different buckets, each updated with its own") {
   const Program program =
-      compiled(
+      optimizers_compiled(
           "{type: sgd, momentum: 0.5, weight_decay: 0.1, clip_norm: 2, groups: [{parameters: [fc.bias], momentum: 0, "
           "learning_rate_scale: 0.25}]}")
           .program;

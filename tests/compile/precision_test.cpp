@@ -12,7 +12,7 @@ using namespace trainctl;
 
 namespace {
 
-std::vector<Program> compiled(const std::vector<std::string>& overrides) {
+std::vector<Program> precise_compiled(const std::vector<std::string>& overrides) {
   const JobSpec spec = job_spec("layer_norm", overrides);
   const Graph graph = build_graph(spec, data_and_label(spec.dataset.shape, spec.dataset.label_shape));
   const Plan plan = make_plan(graph, spec, CostModel());
@@ -20,7 +20,7 @@ std::vector<Program> compiled(const std::vector<std::string>& overrides) {
 }
 
 std::vector<Program> bf16(int level) {
-  return compiled({"precision=bf16", "parallel.optimizer_shard={level: " + std::to_string(level) + ", min_kb: 0}"});
+  return precise_compiled({"precision=bf16", "parallel.optimizer_shard={level: " + std::to_string(level) + ", min_kb: 0}"});
 }
 
 const Instruction& update_of(const Program& program, const Bucket& bucket) {
@@ -68,7 +68,7 @@ TEST_CASE("bf16: memory lists the f32 weights separately, halves what kernels re
   for (int level = 0; level <= 3; ++level) {
     CAPTURE(level);
     const std::string cut = "parallel.optimizer_shard={level: " + std::to_string(level) + ", min_kb: 0}";
-    const Memory half = compiled({"precision=bf16", cut})[0].memory, whole = compiled({cut})[0].memory;
+    const Memory half = precise_compiled({"precision=bf16", cut})[0].memory, whole = precise_compiled({cut})[0].memory;
     CHECK(whole.master == 0);
     CHECK(half.optimizer == whole.optimizer);
     CHECK(half.gradients == whole.gradients);
@@ -77,7 +77,7 @@ TEST_CASE("bf16: memory lists the f32 weights separately, halves what kernels re
     CHECK(std::abs(2 * half.weights - whole.weights) <= 2 * slack);
     const int64_t kept = level == 1 || level == 2 ? whole.weights / 4 : whole.weights;
     CHECK(std::abs(half.master - kept) <= slack);
-    CHECK(half.arena() == compiled({"precision=bf16", cut})[0].arena_bytes);
+    CHECK(half.arena() == precise_compiled({"precision=bf16", cut})[0].arena_bytes);
   }
 }
 
@@ -100,7 +100,7 @@ print: [a]
 TEST_CASE("bf16: layers behind the loss's input have weights that are never updated, next to those that are") {
   for (int level = 0; level <= 3; ++level) {
     CAPTURE(level);
-    for (const Program& p : compiled({"precision=bf16", "loss={type: mse, input: a}", "dataset.label_shape=[64]",
+    for (const Program& p : precise_compiled({"precision=bf16", "loss={type: mse, input: a}", "dataset.label_shape=[64]",
                                       "parallel.optimizer_shard={level: " + std::to_string(level) + ", min_kb: 0}"})) {
       int updated = 0, kept = 0;
       for (const Bucket& b : p.buckets) ++(b.weights_offset >= 0 ? updated : kept);
@@ -113,10 +113,10 @@ TEST_CASE("bf16: layers behind the loss's input have weights that are never upda
 TEST_CASE("bf16: plain SGD is not fused into the kernels that compute gradients") {
   const std::vector<std::string> plain = {"optimizer={type: sgd, learning_rate: 0.1}", "launch.ranks=1",
                                           "network=[{type: dense, units: 64}, {type: relu}, {type: dense, units: 1}]"};
-  CHECK(compiled(plain)[0].buckets[0].updated_by_parts);
+  CHECK(precise_compiled(plain)[0].buckets[0].updated_by_parts);
   std::vector<std::string> half = plain;
   half.emplace_back("precision=bf16");
-  CHECK(!compiled(half)[0].buckets[0].updated_by_parts);
+  CHECK(!precise_compiled(half)[0].buckets[0].updated_by_parts);
 }
 
 TEST_CASE("verify_programs: an update that leaves out the bf16 copy, or writes another's part of it, is a fault") {
@@ -140,8 +140,8 @@ TEST_CASE("gradients in bf16: half the bytes are kept, summed over ranks and tak
     CAPTURE(level);
     const std::string cut = "parallel.optimizer_shard={level: " + std::to_string(level) + ", min_kb: 0}";
     const std::string clip = "optimizer={type: adam, clip_norm: 1}";
-    const std::vector<Program> whole = compiled({"precision=bf16", cut, clip});
-    const std::vector<Program> half = compiled({"precision=bf16", "gradient_precision=bf16", cut, clip});
+    const std::vector<Program> whole = precise_compiled({"precision=bf16", cut, clip});
+    const std::vector<Program> half = precise_compiled({"precision=bf16", "gradient_precision=bf16", cut, clip});
     const int64_t slack = 64 * 8;
     CHECK(std::abs(2 * half[0].memory.gradients - whole[0].memory.gradients) <= slack);
     CHECK(half[0].memory.optimizer + slack >= whole[0].memory.optimizer);
@@ -165,7 +165,7 @@ TEST_CASE("gradients in bf16: contributions of several micro-batches add up in f
   for (int level = 0; level <= 3; ++level) {
     CAPTURE(level);
     const std::vector<Program> programs =
-        compiled({"precision=bf16", "gradient_precision=bf16", "parallel.micro_batches=2",
+        precise_compiled({"precision=bf16", "gradient_precision=bf16", "parallel.micro_batches=2",
                   "parallel.optimizer_shard={level: " + std::to_string(level) + ", min_kb: 0}"});
     for (const Program& p : programs) {
       for (const Instruction* i : collectives(p, Purpose::gradient)) CHECK(i->inputs[0].dtype == DType::bf16);
@@ -189,7 +189,7 @@ TEST_CASE("gradients in bf16: contributions of several layers to one parameter a
       "{type: dense, units: 1}]";
   for (int level = 0; level <= 3; ++level) {
     CAPTURE(level);
-    for (const Program& p : compiled({"precision=bf16", "gradient_precision=bf16", network,
+    for (const Program& p : precise_compiled({"precision=bf16", "gradient_precision=bf16", network,
                                       "parallel.optimizer_shard={level: " + std::to_string(level) + ", min_kb: 0}"})) {
       for (const Instruction& i : p.instructions) {
         for (const Operand& out : i.outputs)
@@ -203,7 +203,7 @@ TEST_CASE("gradients in bf16: contributions of several layers to one parameter a
 
 TEST_CASE("verify_programs: gradients in another type than the bucket's, or not rounded, are faults") {
   const auto faulty = [](int level, int micro_batches, const auto& change) {
-    std::vector<Program> programs = compiled(
+    std::vector<Program> programs = precise_compiled(
         {"precision=bf16", "gradient_precision=bf16", "parallel.micro_batches=" + std::to_string(micro_batches),
          "parallel.optimizer_shard={level: " + std::to_string(level) + ", min_kb: 0}"});
     CHECK(verify_programs(programs).empty());
@@ -239,7 +239,7 @@ TEST_CASE("verify_programs: gradients in another type than the bucket's, or not 
 TEST_CASE("tf32: every product is marked, and nothing else is") {
   for (const std::string precision : {"fp32", "tf32"}) {
     int products = 0;
-    const std::vector<Program> programs = compiled({"precision=" + precision});
+    const std::vector<Program> programs = precise_compiled({"precision=" + precision});
     for (const Instruction& i : programs[0].instructions) {
       const bool product = i.op == "matmul" || i.op == "matmul_weight_grad";
       products += product;

@@ -19,12 +19,12 @@ using namespace trainctl;
 
 namespace {
 
-struct Job {
+struct ClassedJob {
   JobSpec spec;
   Graph graph;
   Plan plan;
 
-  explicit Job(const std::string& text) : spec(parse_job(text, "job.yaml", {})) {
+  explicit ClassedJob(const std::string& text) : spec(parse_job(text, "job.yaml", {})) {
     graph = build_graph(spec, data_and_label(spec.dataset.shape, spec.dataset.label_shape, spec.dataset.dtype == "i32",
                                              spec.dataset.label_dtype == "i32"));
     plan = make_plan(graph, spec, CostModel());
@@ -203,7 +203,7 @@ optimizer: {type: adamw, learning_rate: 0.001}
 
 TEST_CASE("any number of data and tensor parallel ranks are one or two classes") {
   for (const int ranks : {16, 1024, 4096}) {
-    const Job job(kWide +
+    const ClassedJob job(kWide +
                   fmt::format("launch: {{ranks: {}}}\nparallel: {{mode: semi_auto_parallel, strategies: {{a: [[{}, 1], "
                               "[4, 1]], b: [[{}, 4], [1, 4]]}}}}\n",
                               ranks, ranks / 4, ranks / 4));
@@ -219,7 +219,7 @@ TEST_CASE("any number of data and tensor parallel ranks are one or two classes")
 }
 
 TEST_CASE("of several ranks that compute the same loss one counts it: that rank is its own class") {
-  const Job job(
+  const ClassedJob job(
       kWide +
       "launch: {ranks: 4}\nparallel: {mode: semi_auto_parallel, strategies: {d: [[1, 4], [1, 4]], loss: [[1, 1]]}}\n");
   const RankClasses classes = job.classes();
@@ -246,7 +246,7 @@ TEST_CASE("random jobs: the programs of a class differ only in numbers, and both
   for (unsigned seed = 0; seed < 400; ++seed) {
     const std::string drawn = RandomJob(seed).text();
     CAPTURE(drawn);
-    std::optional<Job> job;
+    std::optional<ClassedJob> job;
     try {
       job.emplace(drawn);
     } catch (const SpecError&) {

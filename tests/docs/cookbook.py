@@ -20,7 +20,7 @@ def run(scratch, folder, *words, environment=None):
     """Runs the job in `folder` of the scratch folder; its last run there."""
     logs = scratch / folder
     done = subprocess.run([binary, "run", job, f"launch.log_dir={logs}", *words], cwd=scratch, capture_output=True, text=True,
-                          timeout=300, env=environment)
+                          timeout=600, env=environment)
     if done.returncode != 0:
         sys.exit(f"{job.name} {' '.join(words)} exited with {done.returncode}\n{done.stdout}{done.stderr}")
     return max((p for p in logs.iterdir() if p.name.isdigit()), key=lambda p: int(p.name))

@@ -16,6 +16,8 @@ ON_GPU = ["a forward CUDA kernel*", "backward CUDA kernels*", "every cut*GPU too
           "an op that may work in place*GPU", "a CUDA kernel run twice*", "every kernel has a CUDA kernel*",
           "kernels that only compiled programs use give on a GPU*"]
 ONLY = {"test_compile": ["every optimizer of the list*"], "test_cuda_emulated": ON_GPU}
+OF_FILES = {"test_op_cases": ["*families_test.cpp", "*op_cases_test.cpp", "*kernel_cases_test.cpp"]}  # that walk the list
+OF_NEW_FAMILIES = ["test_op_cases", "test_cuda_emulated"]  # run the rows of the new families alone: the other tests run the others
 MODEL = "relu"  # a family whose files are compiled as those of a new one
 
 
@@ -46,6 +48,7 @@ class Build:
         self.source, self.build, self.copy, self.out = source, build, copy, out
         self.compiles = [(pathlib.Path(e["file"]), shlex.split(e["command"]))
                          for e in json.loads((build / "compile_commands.json").read_text())]
+        self.members = {file: members_of(file) for file, _ in self.compiles}
 
     def has(self, target):
         return subprocess.run(["ninja", "-C", self.build, "-t", "query", f"bin/{target}"], capture_output=True).returncode == 0
@@ -55,17 +58,26 @@ class Build:
         kept = word.replace(str(self.build), "\0")
         return kept.replace(str(self.source), str(self.copy)).replace("\0", str(self.build))
 
+    def sources(self):
+        """All files that the build compiles, alone or as a part of a unity file."""
+        return sorted({member for members in self.members.values() for member in members})
+
     def commands(self, path, model):
-        """(object of the model, object to make, command) for each way in which the build compiles the model."""
+        """(object of the model, object to make, command) for each way in which the build compiles the model. What replaces a file
+        of a unity file is that whole file, of the copy."""
         for file, command in self.compiles:
-            if file != self.source / model:
+            if self.source / model not in self.members[file]:
                 continue
             at = command.index("-o") + 1
             made = str(self.out / command[at].replace("/", "-")) if path == model else str(
                 self.out / (command[at] + "." + pathlib.Path(path).name + ".o").replace("/", "-"))
+            compiled = self.copy / path
+            if path == model and self.members[file] != [file]:
+                compiled = pathlib.Path(made).with_suffix(file.suffix)
+                compiled.write_text(self.of_copy(file.read_text()))
             words = [self.of_copy(w) for w in command]
             words[at] = made
-            words[words.index(str(self.copy / model))] = str(self.copy / path)
+            words[words.index(self.of_copy(str(file)))] = str(compiled)
             yield command[at], made, words
 
     def link(self, target):
@@ -73,6 +85,13 @@ class Build:
         shown = subprocess.run(["ninja", "-C", self.build, "-t", "commands", f"bin/{target}"], check=True,
                                capture_output=True, text=True).stdout
         return shlex.split(next(part for part in reversed(shown.splitlines()[-1].split(" && ")) if f"-o bin/{target}" in part))
+
+
+def members_of(file):
+    """The sources that a unity file includes; of any other file itself."""
+    if not file.name.startswith("unity_"):
+        return [file]
+    return [pathlib.Path(name) for name in re.findall(r'^#include "(/.*)"$', file.read_text(), re.M)]
 
 
 def target_of(obj):
@@ -122,7 +141,7 @@ def main():
 
         # Each new file is compiled as that of the model; what reads the list is compiled again, and what looks for it.
         jobs, made = [], []
-        again = [str(f.relative_to(source)) for f, _ in build.compiles if f.is_relative_to(source) and f.exists()
+        again = [str(f.relative_to(source)) for f in build.sources() if f.is_relative_to(source) and f.exists()
                  and ('#include "engine/ops/all_ops.def"' in f.read_text() or f.name == "families_test.cpp")]
         models = {path: path for path in again}
         models |= {path: re.sub(pathlib.Path(path).parent.name, MODEL, path) for path in new}
@@ -130,7 +149,7 @@ def main():
         wanted |= {pathlib.Path(w).name[3:-2] for t in TARGETS[part] for w in build.link(t) if w.endswith(".a")}
         for path, model in models.items():
             for obj, anew, command in build.commands(path, model):
-                if target_of(obj) in wanted:
+                if target_of(obj) in wanted and command not in jobs:  # a unity file may have several of them
                     jobs.append(command)
                     made.append((path, obj, anew, path == model))
         assert len(made) > len(new), "docs/ops.md: the build directory has no commands for the new files"
@@ -145,7 +164,9 @@ def main():
             environment = dict(os.environ, OMP_NUM_THREADS="1")
             if target in ONLY:
                 words.append("--test-case=" + ",".join(ONLY[target]))
-            if part == "cuda":
+            if target in OF_FILES:
+                words.append("--source-file=" + ",".join(OF_FILES[target]))
+            if target in OF_NEW_FAMILIES:
                 environment["TRAINCTL_OP_CASES"] = ",".join(folders)
             subprocess.run(words, cwd=copy, check=True, env=environment)
         outside = [path for path, anchor, _ in found if anchor and path != "engine/ops/all_ops.def"]

@@ -39,7 +39,7 @@ def main():
                 ran += 1
                 try:
                     done = subprocess.run(["bash", "-c", text], cwd=scratch, env=env, stdin=subprocess.DEVNULL,
-                                          capture_output=True, text=True, timeout=240)
+                                          capture_output=True, text=True, timeout=600)
                     code, output = done.returncode, done.stdout + done.stderr
                 except subprocess.TimeoutExpired as late:
                     code, output = "timeout", str(late.stdout)

@@ -1,7 +1,8 @@
 """Runs over ssh on test hosts (network.py): the same numbers as one rank, and what happens when something breaks.
 
-    python3 tests/hosts/hosts_test.py TRAINCTL [--only NAME] [--keep FOLDER]
+    python3 tests/hosts/hosts_test.py TRAINCTL [--only NAME] [--keep FOLDER] [--times]
 
+--times, on a quiet machine, also judges how soon a loss is noticed, and how soon the others train again.
 Needs root, since it makes network namespaces; exits with 77 and the reason where it cannot.
 """
 import argparse
@@ -27,8 +28,8 @@ LONG = "train.steps=1000000 train.epochs=1000000"
 
 
 class Scene:
-    def __init__(self, hosts, trainctl):
-        self.network, self.trainctl, self.runs = hosts, trainctl, 0
+    def __init__(self, hosts, trainctl, times=False):
+        self.network, self.trainctl, self.runs, self.times = hosts, trainctl, 0, times
 
     def words(self, fields):
         self.runs += 1
@@ -37,13 +38,13 @@ class Scene:
         return f"{self.trainctl} run {JOB} {saves} launch.log_dir={self.logs} {fields}"
 
     def run(self, fields):
-        return self.network.run(self.words(fields), timeout=240)
+        return self.network.run(self.words(fields), timeout=network.PATIENCE)
 
     def start(self, fields):
         """A long run that has done some steps."""
         self.output = pathlib.Path(self.network.folder) / f"output.{self.runs + 1}"
         process = self.network.start(self.words(f"launch.hosts='[a:2, b:2]' launch.ranks=4 {PLAIN} {LONG} {fields}"), self.output)
-        require(eventually(lambda: self.step() >= 20 or process.poll() is not None, 120) and process.poll() is None,
+        require(eventually(lambda: self.step() >= 20 or process.poll() is not None) and process.poll() is None,
                 "it has begun: " + self.output.read_text())
         return process
 
@@ -70,9 +71,9 @@ class Scene:
                     return host, pid
         raise AssertionError(f"rank {number} does not run")
 
-    def require_nothing_left(self, seconds=30):
+    def require_nothing_left(self):
         for host in self.network.hosts.values():
-            require(eventually(lambda: not host.left(), seconds), f"left on {host.name}: {host.left()}")
+            require(eventually(lambda: not host.left()), f"left on {host.name}: {host.left()}")
 
 
 def require(holds, what):
@@ -80,9 +81,9 @@ def require(holds, what):
         raise AssertionError(what)
 
 
-def end_of(process, seconds=90):
+def end_of(process):
     try:
-        return process.wait(seconds)
+        return process.wait(network.PATIENCE)
     except subprocess.TimeoutExpired:
         os.killpg(process.pid, signal.SIGKILL)
         raise AssertionError("it has not ended") from None
@@ -162,15 +163,15 @@ def killed_agent(scene):
 
 
 def killed_launcher(scene):
-    """After the launcher's death nothing is left on any host within launch.reconnect."""
-    process = scene.start("launch.reconnect=4s")
+    """After the launcher's death nothing is left on any host once launch.reconnect is over."""
+    process = scene.start("launch.reconnect=8s")
     begin = time.monotonic()
     launchers = subprocess.run(["pgrep", "-f", f"^{scene.trainctl} run .*{scene.logs}"], capture_output=True, text=True, check=False)
     require(launchers.stdout.split(), "the launcher runs")
     for pid in launchers.stdout.split():
         os.kill(int(pid), signal.SIGKILL)
     end_of(process)
-    scene.require_nothing_left(40)
+    scene.require_nothing_left()
     return f"nothing left after {time.monotonic() - begin:.1f} s"
 
 
@@ -189,15 +190,15 @@ def cut_cable(scene):
 
 def cut_for_good(scene):
     """A host that stays away for launch.reconnect is named, and everything ends on both sides of the cut."""
-    process = scene.start("launch.reconnect=5s")
+    process = scene.start("launch.reconnect=8s")
     begin = time.monotonic()
     scene.network.hosts["b"].cut()
     try:
-        code = end_of(process, 120)
+        code = end_of(process)
         took = time.monotonic() - begin
         cause = scene.cause()
-        require(code == 5 and cause["host"] == "b" and "has not answered for 5 s" in cause["message"], f"{code} {cause}")
-        scene.require_nothing_left(40)
+        require(code == 5 and cause["host"] == "b" and "has not answered for 8 s" in cause["message"], f"{code} {cause}")
+        scene.require_nothing_left()
     finally:
         scene.network.hosts["b"].mend()
     return f"ended after {took:.1f} s: {cause['message'][:80]}"
@@ -276,9 +277,9 @@ def saved_by_signal(scene):
     process = scene.start("train.checkpoint.every_steps=1000000")
     pid = subprocess.run(["pgrep", "-of", f"^{scene.trainctl} run .*{scene.logs}"], capture_output=True, text=True, check=True)
     os.kill(int(pid.stdout.split()[0]), signal.SIGUSR1)
-    require(eventually(lambda: len(checkpoints(scene)) == 1, 20), "it saves: " + scene.output.read_text())
+    require(eventually(lambda: len(checkpoints(scene)) == 1), "it saves: " + scene.output.read_text())
     before = scene.step()
-    require(eventually(lambda: scene.step() > before + 20, 20), "it goes on")
+    require(eventually(lambda: scene.step() > before + 20), "it goes on")
     saved = checkpoints(scene)
     require(stop(scene, process) == 130, scene.output.read_text())
     require(len(checkpoints(scene)) == 2, f"the last state is saved too: {checkpoints(scene)}")
@@ -289,31 +290,27 @@ def saved_by_signal(scene):
 def restarted(scene):
     """With launch.max_restarts a killed rank costs the steps since the last checkpoint, on all hosts."""
     process = scene.start("launch.max_restarts=1 train.checkpoint.every_steps=20")
-    require(eventually(lambda: checkpoints(scene), 30), "it saves: " + scene.output.read_text())
+    require(eventually(lambda: checkpoints(scene)), "it saves: " + scene.output.read_text())
     os.kill(scene.rank(2)[1], signal.SIGKILL)
-    require(eventually(lambda: "going on after step" in scene.output.read_text(), 60), "it goes on: " + scene.output.read_text())
+    require(eventually(lambda: "going on after step" in scene.output.read_text()), "it goes on: " + scene.output.read_text())
     resumed = int(re.search(r"going on after step (\d+)", scene.output.read_text()).group(1))
-    require(eventually(lambda: scene.step() > resumed + 10, 60), "it trains: " + scene.output.read_text())
+    require(eventually(lambda: scene.step() > resumed + 10), "it trains: " + scene.output.read_text())
     require(stop(scene, process) == 130, scene.output.read_text())
     scene.require_nothing_left()
     return f"went on after step {resumed}"
 
 
-NOTICED_SECONDS, ON_SECONDS = 3, 10  # after a loss
+NOTICED_SECONDS, ON_SECONDS = 3, 10  # after a loss, on a quiet machine
+RECONNECT_SECONDS = 8  # of a cut cable: a busy machine holds up an agent for less
 
 
-def is_overloaded():
-    """Other work has taken the processors: seconds say nothing then, only steps do."""
-    return os.getloadavg()[0] > 3 * os.cpu_count()
-
-
-def require_said(scene, process, what, times=1, within=60.0):
-    """Returns how long it took."""
+def require_said(scene, process, what, times=1, within=None):
+    """Returns how long it took. `within`: seconds that --times judges."""
     begin = time.monotonic()
     said = eventually(lambda: scene.output.read_text().count(what) >= times or process.poll() is not None)
     took = time.monotonic() - begin
     require(said and process.poll() is None, f"{what}: " + scene.output.read_text()[-3000:])
-    require(took <= within or is_overloaded(), f"{what}: after {took:.1f} s")
+    require(not scene.times or within is None or took <= within, f"{what}: after {took:.1f} s")
     return took
 
 
@@ -325,7 +322,7 @@ def require_small_losses(scene, count):
     steps = [change["last_step"] - change["resumed_step"] for change in changes]
     require(max(steps) <= 1, f"at most one step is lost: {changes}")
     on = [change["paused_seconds"] for change in changes]
-    require(0 < min(on) and (max(on) <= ON_SECONDS or is_overloaded()), f"on after {on} s")
+    require(0 < min(on) and (not scene.times or max(on) <= ON_SECONDS), f"on after {on} s")
     found = scene.losses()
     require(sorted(found) == list(range(1, len(found) + 1)), f"each step once: {sorted(found)}")
     require(0 < outcome["goodput"] < 1, f"{outcome}")
@@ -339,24 +336,24 @@ def elastic(scene):
     one = scene.run(f"{ONE_RANK} {loss} train.steps=400")
     require(one.returncode == 0, one.stdout + one.stderr)
     expected = scene.losses()
-    process = scene.start(f"{loss} parallel.mode=data_parallel parallel.optimizer_shard.level=0 launch.elastic=2 launch.reconnect=2s "
-                          "train.checkpoint.every_steps=25")
+    process = scene.start(f"{loss} parallel.mode=data_parallel parallel.optimizer_shard.level=0 launch.elastic=2 "
+                          f"launch.reconnect={RECONNECT_SECONDS}s train.checkpoint.every_steps=25")
     host = scene.network.hosts["b"]
     says = lambda what: what in scene.output.read_text()
-    require(eventually(lambda: checkpoints(scene), 30), "it saves: " + scene.output.read_text())
+    require(eventually(lambda: checkpoints(scene)), "it saves: " + scene.output.read_text())
     host.cut()
     try:
-        noticed = require_said(scene, process, "host b has not answered for 2 s", within=NOTICED_SECONDS)
+        noticed = require_said(scene, process, f"host b has not answered for {RECONNECT_SECONDS} s", within=RECONNECT_SECONDS + NOTICED_SECONDS)
         lost = noticed + require_said(scene, process, "2 ranks instead of 4", within=ON_SECONDS)
         require(says("comes from the memory of the hosts"), scene.output.read_text())
-        require(eventually(lambda: not host.left(), 30), f"left on b: {host.left()}")
+        require(eventually(lambda: not host.left()), f"left on b: {host.left()}")
     finally:
         host.mend()
-    require(eventually(lambda: says("4 ranks instead of 2") or process.poll() is not None, 60) and process.poll() is None,
+    require(eventually(lambda: says("4 ranks instead of 2") or process.poll() is not None) and process.poll() is None,
             "b is used again: " + scene.output.read_text())
     back = re.search(r"host b is back: .*", scene.output.read_text()).group(0)
     step = scene.step()
-    require(eventually(lambda: scene.step() > step + 10, 30), "it trains: " + scene.output.read_text())
+    require(eventually(lambda: scene.step() > step + 10), "it trains: " + scene.output.read_text())
     require(stop(scene, process) == 130, scene.output.read_text())
     found = scene.losses()
     require(sorted(found) == list(range(1, len(found) + 1)), f"each step once: {sorted(found)}")
@@ -374,16 +371,16 @@ def elastic_saved(scene):
     """Where a lost host takes a part of the state with it, a job that saves each step loses one at most."""
     process = scene.start("parallel.mode=data_parallel launch.elastic=2 train.checkpoint.every_steps=1 loss=mse optimizer.learning_rate=0.0001")
     noticed = []
-    for number in (1, 2, 3):
+    for number in (1, 2):
         before = scene.step()
-        require(eventually(lambda: scene.step() > before + 10, 60), "it trains: " + scene.output.read_text()[-2000:])
+        require(eventually(lambda: scene.step() > before + 10), "it trains: " + scene.output.read_text()[-2000:])
         kill_agent(scene.network.hosts["ab"[number % 2]])
         noticed.append(require_said(scene, process, "has lost its agent; planned anew", number, NOTICED_SECONDS))
         require_said(scene, process, "2 ranks instead of 4", number, ON_SECONDS)
         require_said(scene, process, "4 ranks instead of 2", number)
-    require(scene.output.read_text().count("the hosts do not hold the whole state") == 3, scene.output.read_text()[-3000:])
+    require(scene.output.read_text().count("the hosts do not hold the whole state") == 2, scene.output.read_text()[-3000:])
     require(stop(scene, process) == 130, scene.output.read_text()[-3000:])
-    said = require_small_losses(scene, 3)
+    said = require_small_losses(scene, 2)
     scene.require_nothing_left()
     return f"noticed after {max(noticed):.1f} s, {said}"
 
@@ -408,7 +405,7 @@ def elastic_rank(scene):
     noticed = []
     for number in (1, 2):
         before = scene.step()
-        require(eventually(lambda: scene.step() > before + 10, 60), "it trains: " + scene.output.read_text()[-2000:])
+        require(eventually(lambda: scene.step() > before + 10), "it trains: " + scene.output.read_text()[-2000:])
         os.kill(scene.rank(3 * (number % 2))[1], signal.SIGKILL)
         noticed.append(require_said(scene, process, "restarting all ranks", number, NOTICED_SECONDS))
         require_said(scene, process, "all ranks were started again: on after step", number, ON_SECONDS)
@@ -421,14 +418,14 @@ def elastic_rank(scene):
 
 def too_few(scene):
     """With fewer ranks than launch.elastic.min_ranks the run ends, with the lost host as its cause."""
-    process = scene.start("launch.elastic=3 launch.reconnect=3s train.checkpoint.every_steps=25")
+    process = scene.start("launch.elastic=3 launch.reconnect=8s train.checkpoint.every_steps=25")
     scene.network.hosts["b"].cut()
     try:
-        code = end_of(process, 60)
+        code = end_of(process)
         cause = scene.cause()
         require(code == 5 and cause["host"] == "b", f"{code} {cause}")
         require("at least 3" in scene.output.read_text(), scene.output.read_text())
-        scene.require_nothing_left(40)
+        scene.require_nothing_left()
     finally:
         scene.network.hosts["b"].mend()
     return cause["message"][:80]
@@ -514,6 +511,7 @@ def main():
     parser.add_argument("trainctl")
     parser.add_argument("--only", action="append")
     parser.add_argument("--keep", help="a folder for logs and trees, not deleted")
+    parser.add_argument("--times", action="store_true", help="judge seconds too")
     options = parser.parse_args()
     reason = network.missing()
     if reason:
@@ -523,7 +521,7 @@ def main():
     with tempfile.TemporaryDirectory(prefix="hosts.", dir=pathlib.Path(options.trainctl).resolve().parent) as folder:
         folder = options.keep or folder
         with network.Network(folder, ["a", "b"]) as hosts:
-            scene = Scene(hosts, str(pathlib.Path(options.trainctl).resolve()))
+            scene = Scene(hosts, str(pathlib.Path(options.trainctl).resolve()), options.times)
             for case in CASES:
                 if options.only and case.__name__ not in options.only:
                     continue

@@ -98,7 +98,7 @@ def cut_for_good(scene, process, random):
     host.cut()
     try:
         fails_at(scene, process, host.name)
-        scene.require_nothing_left(40)
+        scene.require_nothing_left()
     finally:
         host.mend()
 
@@ -170,7 +170,7 @@ def lose_agent(scene, process, random):
 
 def restart_rank(scene, process, random):
     """launch.max_restarts: a killed rank costs the steps since the last checkpoint."""
-    require(eventually(lambda: checkpoints(scene), 30), "it saves")
+    require(eventually(lambda: checkpoints(scene)), "it saves")
     os.kill(scene.rank(random.randrange(4))[1], signal.SIGKILL)
     require(eventually(lambda: "going on after step" in scene.output.read_text()), scene.output.read_text()[-1500:])
     time.sleep(1)
@@ -406,7 +406,7 @@ def main():
                     time.sleep(chance.uniform(0, 1.5))
                     injury(scene, process, chance)
                     judge_steps(scene, expected)
-                    scene.require_nothing_left(40)
+                    scene.require_nothing_left()
                     said = "as it should"
                 except (AssertionError, OSError, subprocess.SubprocessError, ValueError) as error:
                     said = f"WRONG: {error}"

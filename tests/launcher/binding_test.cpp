@@ -37,7 +37,7 @@ Topology plain(const Cpus& cpus) {
   return topology;
 }
 
-std::vector<RankBinding> bind(int ranks, const Topology& topology, BindMode mode) {
+std::vector<RankBinding> bind_ranks(int ranks, const Topology& topology, BindMode mode) {
   return bindings(one_host(ranks), topology, mode);
 }
 
@@ -81,10 +81,10 @@ class DescribedHost {
 }  // namespace
 
 TEST_CASE("ranks that are not bound share all CPUs evenly") {
-  const auto list = bind(3, with_threads(2, 8), BindMode::none);
+  const auto list = bind_ranks(3, with_threads(2, 8), BindMode::none);
   CHECK(cpus_of(list) == std::vector<Cpus>{{}, {}, {}});
   CHECK(threads_of(list) == std::vector<int>{10, 10, 10});
-  CHECK(threads_of(bind(4, plain({0, 1}), BindMode::none)) == std::vector<int>{1, 1, 1, 1});
+  CHECK(threads_of(bind_ranks(4, plain({0, 1}), BindMode::none)) == std::vector<int>{1, 1, 1, 1});
 }
 
 TEST_CASE("workers that are not bound share all CPUs, servers share all of them too, and bound ones have their own") {
@@ -96,7 +96,7 @@ TEST_CASE("workers that are not bound share all CPUs, servers share all of them 
 }
 
 TEST_CASE("core: equal runs of whole cores with both hardware threads, and one thread of work per core") {
-  const auto list = bind(4, with_threads(2, 8), BindMode::core);
+  const auto list = bind_ranks(4, with_threads(2, 8), BindMode::core);
   CHECK(list[0].cpus == Cpus{0, 1, 2, 3, 16, 17, 18, 19});
   CHECK(list[3].cpus == Cpus{12, 13, 14, 15, 28, 29, 30, 31});
   CHECK(threads_of(list) == std::vector<int>{4, 4, 4, 4});
@@ -104,7 +104,7 @@ TEST_CASE("core: equal runs of whole cores with both hardware threads, and one t
 
 TEST_CASE("core: every core belongs to exactly one rank, whatever the numbers") {
   for (int ranks = 1; ranks <= 16; ++ranks) {
-    const auto list = bind(ranks, with_threads(2, 8), BindMode::core);
+    const auto list = bind_ranks(ranks, with_threads(2, 8), BindMode::core);
     Cpus all;
     for (const RankBinding& binding : list) all.insert(all.end(), binding.cpus.begin(), binding.cpus.end());
     std::sort(all.begin(), all.end());
@@ -117,20 +117,20 @@ TEST_CASE("core: every core belongs to exactly one rank, whatever the numbers") 
 }
 
 TEST_CASE("core: with more ranks than cores each gets a hardware thread, and with even more they share these") {
-  CHECK(cpus_of(bind(4, with_threads(1, 2), BindMode::core)) == std::vector<Cpus>{{0}, {2}, {1}, {3}});
-  const auto one_core = bind(3, plain({5}), BindMode::core);
+  CHECK(cpus_of(bind_ranks(4, with_threads(1, 2), BindMode::core)) == std::vector<Cpus>{{0}, {2}, {1}, {3}});
+  const auto one_core = bind_ranks(3, plain({5}), BindMode::core);
   CHECK(cpus_of(one_core) == std::vector<Cpus>{{5}, {5}, {5}});
   CHECK(threads_of(one_core) == std::vector<int>{1, 1, 1});
-  const auto eight_on_two = bind(8, plain({0, 1}), BindMode::core);
+  const auto eight_on_two = bind_ranks(8, plain({0, 1}), BindMode::core);
   CHECK(cpus_of(eight_on_two) == std::vector<Cpus>{{0}, {0}, {0}, {0}, {1}, {1}, {1}, {1}});
 }
 
 TEST_CASE("core: CPUs that the process may not use are given to no rank") {
-  CHECK(cpus_of(bind(2, plain({1, 3, 4, 9}), BindMode::core)) == std::vector<Cpus>{{1, 3}, {4, 9}});
+  CHECK(cpus_of(bind_ranks(2, plain({1, 3, 4, 9}), BindMode::core)) == std::vector<Cpus>{{1, 3}, {4, 9}});
 }
 
 TEST_CASE("numa: each rank has all cores of its node, and its part of them as threads") {
-  const auto list = bind(4, with_threads(2, 8), BindMode::numa);
+  const auto list = bind_ranks(4, with_threads(2, 8), BindMode::numa);
   CHECK(list[0].cpus == list[1].cpus);
   CHECK(list[2].cpus == list[3].cpus);
   CHECK(list[0].cpus == Cpus{0, 1, 2, 3, 4, 5, 6, 7, 16, 17, 18, 19, 20, 21, 22, 23});
@@ -139,15 +139,15 @@ TEST_CASE("numa: each rank has all cores of its node, and its part of them as th
 }
 
 TEST_CASE("numa: one rank on two nodes has both, and of three ranks on two nodes one has a node to itself") {
-  CHECK(bind(1, with_threads(2, 8), BindMode::numa)[0].cpus.size() == 32);
-  CHECK(threads_of(bind(1, with_threads(2, 8), BindMode::numa)) == std::vector<int>{16});
-  CHECK(threads_of(bind(3, with_threads(2, 8), BindMode::numa)) == std::vector<int>{8, 4, 4});
+  CHECK(bind_ranks(1, with_threads(2, 8), BindMode::numa)[0].cpus.size() == 32);
+  CHECK(threads_of(bind_ranks(1, with_threads(2, 8), BindMode::numa)) == std::vector<int>{16});
+  CHECK(threads_of(bind_ranks(3, with_threads(2, 8), BindMode::numa)) == std::vector<int>{8, 4, 4});
 }
 
 TEST_CASE("numa: a node with more cores has more ranks") {
   Topology topology;
   for (int cpu = 0; cpu < 8; ++cpu) topology.cpus.push_back({cpu, cpu, cpu < 2 ? 0 : 1});
-  const auto list = bind(4, topology, BindMode::numa);
+  const auto list = bind_ranks(4, topology, BindMode::numa);
   CHECK(list[0].cpus == Cpus{0, 1});
   for (const int rank : {1, 2, 3}) CHECK(list[static_cast<size_t>(rank)].cpus == Cpus{2, 3, 4, 5, 6, 7});
   CHECK(threads_of(list) == std::vector<int>{2, 2, 2, 2});
@@ -156,56 +156,56 @@ TEST_CASE("numa: a node with more cores has more ranks") {
 TEST_CASE("a CPU quota limits threads, not where they run") {
   Topology topology = with_threads(1, 8);
   topology.quota_cores = 3.5;
-  const auto list = bind(2, topology, BindMode::core);
+  const auto list = bind_ranks(2, topology, BindMode::core);
   CHECK(list[0].cpus.size() == 8);
   CHECK(threads_of(list) == std::vector<int>{2, 2});
-  CHECK(threads_of(bind(8, topology, BindMode::none)) == std::vector<int>(8, 1));
+  CHECK(threads_of(bind_ranks(8, topology, BindMode::none)) == std::vector<int>(8, 1));
 }
 
 TEST_CASE("two sockets with two threads a core: ranks get whole cores, those of a socket next to each other") {
   // As Linux counts: thread 1 of each core after thread 0 of all.
   const DescribedHost host("pack:2 [numa] core:8 pu:2(indexes=2*16:16*1)");
-  const auto list = bind(4, host.topology(), BindMode::core);
-  CHECK(cpus_of(list) == cpus_of(bind(4, with_threads(2, 8), BindMode::core)));
+  const auto list = bind_ranks(4, host.topology(), BindMode::core);
+  CHECK(cpus_of(list) == cpus_of(bind_ranks(4, with_threads(2, 8), BindMode::core)));
   CHECK(describe(list[0]) == "CPUs 0-3,16-19");
   CHECK(threads_of(list) == std::vector<int>{4, 4, 4, 4});
-  CHECK(describe(bind(2, host.topology(), BindMode::numa)[1]) == "CPUs 8-15,24-31");
+  CHECK(describe(bind_ranks(2, host.topology(), BindMode::numa)[1]) == "CPUs 8-15,24-31");
 }
 
 TEST_CASE("all of a host's 2,048 cores are used") {
   const DescribedHost host("pack:16 [numa] core:128 pu:2");
-  const auto list = bind(64, host.topology(), BindMode::core);
+  const auto list = bind_ranks(64, host.topology(), BindMode::core);
   CHECK(describe(list[0]) == "CPUs 0-63");
   CHECK(describe(list[63]) == "CPUs 4032-4095");
   CHECK(threads_of(list) == std::vector<int>(64, 32));
-  CHECK(describe(bind(16, host.topology(), BindMode::numa)[15]) == "CPUs 3840-4095");
-  CHECK(describe(bind(2048, host.topology(), BindMode::core)[2047]) == "CPUs 4094-4095");
+  CHECK(describe(bind_ranks(16, host.topology(), BindMode::numa)[15]) == "CPUs 3840-4095");
+  CHECK(describe(bind_ranks(2048, host.topology(), BindMode::core)[2047]) == "CPUs 4094-4095");
 }
 
 TEST_CASE("CPUs that a control group forbids are given to no rank, nor are cores without an allowed CPU") {
   DescribedHost host("pack:2 [numa] core:4 pu:2");
   host.allow("1-5,11");
-  const auto list = bind(2, host.topology(), BindMode::core);
+  const auto list = bind_ranks(2, host.topology(), BindMode::core);
   CHECK(cpus_of(list) == std::vector<Cpus>{{1, 2, 3}, {4, 5, 11}});
   CHECK(threads_of(list) == std::vector<int>{2, 2});
-  CHECK(cpus_of(bind(2, host.topology(), BindMode::numa)) == std::vector<Cpus>{{1, 2, 3, 4, 5}, {11}});
+  CHECK(cpus_of(bind_ranks(2, host.topology(), BindMode::numa)) == std::vector<Cpus>{{1, 2, 3, 4, 5}, {11}});
 }
 
 TEST_CASE("numa: a node without CPUs gets no rank") {
   DescribedHost emptied("pack:3 [numa] core:4 pu:1");  // hwloc keeps a node whose CPUs are forbidden
   emptied.allow("0-3,8-11");
   CHECK(emptied.nodes() == 3);
-  CHECK(cpus_of(bind(2, emptied.topology(), BindMode::numa)) == std::vector<Cpus>{{0, 1, 2, 3}, {8, 9, 10, 11}});
-  CHECK(threads_of(bind(3, emptied.topology(), BindMode::numa)) == std::vector<int>{4, 2, 2});
+  CHECK(cpus_of(bind_ranks(2, emptied.topology(), BindMode::numa)) == std::vector<Cpus>{{0, 1, 2, 3}, {8, 9, 10, 11}});
+  CHECK(threads_of(bind_ranks(3, emptied.topology(), BindMode::numa)) == std::vector<int>{4, 2, 2});
 
   const DescribedHost memory_alone("[numa] pack:2 [numa] core:4 pu:1");  // one that is as near to all CPUs
   CHECK(memory_alone.nodes() == 3);
-  CHECK(cpus_of(bind(2, memory_alone.topology(), BindMode::numa)) == std::vector<Cpus>{{0, 1, 2, 3}, {4, 5, 6, 7}});
+  CHECK(cpus_of(bind_ranks(2, memory_alone.topology(), BindMode::numa)) == std::vector<Cpus>{{0, 1, 2, 3}, {4, 5, 6, 7}});
 }
 
 TEST_CASE("cores that share a cache go to one rank, however they are numbered") {
   const DescribedHost host("pack:1 [numa] l3:4 core:2 pu:1(indexes=0,4,1,5,2,6,3,7)");
-  CHECK(cpus_of(bind(4, host.topology(), BindMode::core)) == std::vector<Cpus>{{0, 4}, {1, 5}, {2, 6}, {3, 7}});
+  CHECK(cpus_of(bind_ranks(4, host.topology(), BindMode::core)) == std::vector<Cpus>{{0, 4}, {1, 5}, {2, 6}, {3, 7}});
 }
 
 TEST_CASE("this host's topology has each CPU of our mask once, and no other") {

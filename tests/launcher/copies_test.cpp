@@ -17,21 +17,21 @@ namespace fs = std::filesystem;
 
 namespace {
 
-void write(const std::string& path, const std::string& text) {
+void write_text(const std::string& path, const std::string& text) {
   fs::create_directories(fs::path(path).parent_path());
   std::ofstream(path, std::ios::trunc) << text;
 }
 
-std::string read(const std::string& path) {
+std::string read_text(const std::string& path) {
   std::ostringstream text;
   text << std::ifstream(path).rdbuf();
   return text.str();
 }
 
 /// Sends a copy to a host in pieces of three bytes.
-void send(const Copy& copy, const KeptCopies& kept) {
+void send_copy(const Copy& copy, const KeptCopies& kept) {
   for (const Copy::File& file : copy.files) {
-    const std::string text = read(file.path);
+    const std::string text = read_text(file.path);
     kept.write(copy.name, file.name, 0, "", file.is_executable);
     for (size_t at = 0; at < text.size(); at += 3)
       kept.write(copy.name, file.name, static_cast<int64_t>(at), text.substr(at, 3), file.is_executable);
@@ -44,10 +44,10 @@ struct Hosts {
   Scratch here, there;
   const std::string project = here.path() + "/project", agent = there.path() + "/runs/1f";
   Hosts() {
-    write(project + "/train.py", "print(1)\n");
-    write(project + "/data/a.csv", "x,y\n1,2\n");
-    write(project + "/data/more/b.csv", "");
-    write(project + "/run.sh", "#!/bin/sh\n");
+    write_text(project + "/train.py", "print(1)\n");
+    write_text(project + "/data/a.csv", "x,y\n1,2\n");
+    write_text(project + "/data/more/b.csv", "");
+    write_text(project + "/run.sh", "#!/bin/sh\n");
     chmod((project + "/run.sh").c_str(), 0755);
     fs::create_directories(agent);
   }
@@ -71,7 +71,7 @@ TEST_CASE("copies: a copy's name changes with contents, names of files and their
   fs::rename(data + "/a.csv", data + "/c.csv");
   CHECK(copies_of({data}).at(0).name != name);
   fs::rename(data + "/c.csv", data + "/a.csv");
-  write(data + "/a.csv", "x,y\n1,3\n");
+  write_text(data + "/a.csv", "x,y\n1,3\n");
   CHECK(copies_of({data}).at(0).name != name);
 }
 
@@ -108,15 +108,15 @@ TEST_CASE("copies: a host keeps a copy once, and ranks find it at the path that 
   const Copy copy = copies_of({data}).at(0);
   const KeptCopies kept(hosts.agent, "", {{copy.path, copy.name}});
   CHECK(kept.missing() == std::set<std::string>{copy.name});
-  send(copy, kept);
+  send_copy(copy, kept);
   CHECK(kept.missing().empty());
   kept.link();
   kept.link();  // of another attempt
   const std::string found = hosts.agent + "/" + copied_path({data}, data + "/a.csv").value();
-  CHECK(read(found) == "x,y\n1,2\n");
+  CHECK(read_text(found) == "x,y\n1,2\n");
   CHECK(fs::exists(hosts.agent + "/" + copied_path({data}, data + "/more/b.csv").value()));
   fs::remove_all(hosts.agent);
-  CHECK(read(hosts.there.path() + "/copies/" + copy.name + "/a.csv") == "x,y\n1,2\n");
+  CHECK(read_text(hosts.there.path() + "/copies/" + copy.name + "/a.csv") == "x,y\n1,2\n");
   CHECK(KeptCopies(hosts.there.path() + "/runs/2e", "", {{copy.path, copy.name}}).missing().empty());
 }
 
@@ -125,7 +125,7 @@ TEST_CASE("copies: a single file is a copy too, and keeps its right to run") {
   const std::string script = hosts.project + "/run.sh";
   const Copy copy = copies_of({script}).at(0);
   const KeptCopies kept(hosts.agent, "", {{copy.path, copy.name}});
-  send(copy, kept);
+  send_copy(copy, kept);
   kept.link();
   struct stat info {};
   REQUIRE(stat((hosts.agent + "/copied" + script).c_str(), &info) == 0);
@@ -146,11 +146,11 @@ TEST_CASE("copies: what a program writes in its folder does not go into the cach
     for (const Copy& copy : copies) wanted.push_back({copy.path, copy.name});
     const KeptCopies kept(agent, *folder, wanted);
     for (const Copy& copy : copies)
-      if (kept.missing().contains(copy.name)) send(copy, kept);
+      if (kept.missing().contains(copy.name)) send_copy(copy, kept);
     kept.link();
-    CHECK(read(agent + "/" + *folder + "/train.py") == "print(1)\n");
-    CHECK(read(agent + "/" + *folder + "/data/a.csv") == "x,y\n1,2\n");
-    write(agent + "/" + *folder + "/out/result", "7");
+    CHECK(read_text(agent + "/" + *folder + "/train.py") == "print(1)\n");
+    CHECK(read_text(agent + "/" + *folder + "/data/a.csv") == "x,y\n1,2\n");
+    write_text(agent + "/" + *folder + "/out/result", "7");
     for (const auto& entry : fs::recursive_directory_iterator(hosts.there.path() + "/copies"))
       CHECK(entry.path().filename() != "result");
     fs::remove_all(agent);

@@ -20,6 +20,10 @@ struct CaseRun {
 
 /// Forward, against the naive loop in double.
 void check_forward(const OpCase& row, const CaseRun& run);
+/// Whether check_backward checks anything: some input has a gradient, and the row is not fused.
+bool has_backward(const OpCase& row);
+/// Whether the rule permits any cut of the row.
+bool has_cuts(const OpCase& row);
 /// Backward, against finite differences of the loops in double.
 void check_backward(const OpCase& row, const CaseRun& run);
 /// Every cut that the rule permits gives the unsharded result, forward and backward. Returns the number of cuts.

@@ -255,10 +255,15 @@ def killed_and_restarted(scene):
     root = check_page(scene, scene.page("killed")[0], [run], ["curves", "network"])
     cause = json.loads((run / "error.json").read_text())["first_cause"]
     assert cause["rank"] == 2 and "rank 2" in [n.text() for n in root.all("div") if "alarm" in n.attributes.get("class", "")][0]
-    process, run = scene.start(PIPELINE, "dataset.samples=32000", "train.epochs=1", "train.checkpoint={every_steps: 50}", "launch.max_restarts=1")
+    process, run = scene.start(PIPELINE, "dataset.samples=3200000", "train.epochs=1000", "train.checkpoint={every_steps: 50}", "launch.max_restarts=1")
     eventually(lambda: len(figures.lines_of(run)) > 120, "the run has saved")
-    os.kill(scene.worker(run, 2), signal.SIGKILL)
-    assert process.wait(browser.PATIENCE) == 0
+    victim = scene.worker(run, 2)
+    os.kill(victim, signal.SIGKILL)
+    eventually(lambda: scene.worker(run, 2) not in (None, victim), "the ranks are started again")
+    lines = len(figures.lines_of(run))
+    eventually(lambda: len(figures.lines_of(run)) > lines + 60, "the run has saved again")
+    process.send_signal(signal.SIGINT)
+    assert process.wait(browser.PATIENCE) == 130
     root = check_page(scene, scene.page("restarted_network")[0], [run], ["curves", "events"])
     events = root.all("section", id="events")[0].text()
     assert "restart after" in events and events.count("checkpoint complete") >= 2, events

@@ -66,7 +66,7 @@ class Scene:
         self.program, self.folder, self.runs = program, folder, 0
 
     def trainctl(self, *words, ok=(0,), **environment):
-        done = subprocess.run([self.program, *map(str, words)], cwd=self.folder, capture_output=True, text=True, timeout=600,
+        done = subprocess.run([self.program, *map(str, words)], cwd=self.folder, capture_output=True, text=True, timeout=1200,
                               env=dict(os.environ, OMP_NUM_THREADS="1", **environment))
         assert done.returncode in ok, f"trainctl {' '.join(map(str, words))} exited with {done.returncode}\n{done.stdout}{done.stderr}"
         return done.stdout
@@ -85,7 +85,7 @@ class Scene:
         return process, self.folder / "log_output" / str(self.runs)
 
     def worker(self, run, rank):
-        """The pid of a rank of a run of this scene."""
+        """The pid of a rank of a run of this scene; None if there is none at the moment."""
         for entry in pathlib.Path("/proc").iterdir():
             if not entry.name.isdigit():
                 continue
@@ -96,7 +96,7 @@ class Scene:
                 continue
             if here and "worker" in words and run.name in words and words[words.index("--rank") + 1] == str(rank):
                 return int(entry.name)
-        raise AssertionError(f"rank {rank} of run {run.name} has no process")
+        return None
 
     def page(self, name, *words):
         path = self.folder / f"{name}.html"

@@ -97,7 +97,7 @@ def main():
         for number, (name, fields) in enumerate(PLANS.items(), 1):
             job = pathlib.Path(folder, "job.yaml")
             job.write_text(JOB)
-            done = subprocess.run([trainctl, "run", "job.yaml", *fields], cwd=folder, capture_output=True, text=True, timeout=120, check=False)
+            done = subprocess.run([trainctl, "run", "job.yaml", *fields], cwd=folder, capture_output=True, text=True, timeout=600, check=False)
             assert done.returncode == 0, done.stdout + done.stderr
             run = pathlib.Path(folder, "log_output", str(number))
             events = EventAccumulator(str(run), size_guidance={"histograms": 0, "scalars": 0})

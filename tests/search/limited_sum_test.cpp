@@ -20,7 +20,7 @@ namespace {
 
 constexpr double kInfinite = std::numeric_limits<double>::infinity();
 
-int pick(std::mt19937& random, int low, int high) {
+int drawn_integer(std::mt19937& random, int low, int high) {
   return low + static_cast<int>(random() % static_cast<unsigned>(high - low + 1));
 }
 
@@ -30,27 +30,27 @@ LimitedTables drawn(std::mt19937& random, int variables, int tight, int never = 
   constexpr int kTimes = 12;
   int64_t all = 0;
   for (int v = 0; v < variables; ++v) {
-    const int size = pick(random, 1, 4);
+    const int size = drawn_integer(random, 1, 4);
     tables.sizes.push_back(size);
     CostTable alone{{v}, {}};
-    for (int x = 0; x < size; ++x) alone.values.push_back(pick(random, 0, 30));
+    for (int x = 0; x < size; ++x) alone.values.push_back(drawn_integer(random, 0, 30));
     tables.tables.push_back(alone);
-    for (int times = pick(random, 0, 2); times > 0; --times) {
-      const int first = pick(random, 0, kTimes - 1);
-      Holding holding{v, first, pick(random, first, kTimes), {}};
-      for (int x = 0; x < size; ++x) holding.amounts.push_back(pick(random, 0, 20));
+    for (int times = drawn_integer(random, 0, 2); times > 0; --times) {
+      const int first = drawn_integer(random, 0, kTimes - 1);
+      Holding holding{v, first, drawn_integer(random, first, kTimes), {}};
+      for (int x = 0; x < size; ++x) holding.amounts.push_back(drawn_integer(random, 0, 20));
       all += 10;
       tables.holdings.push_back(holding);
     }
   }
-  for (int count = pick(random, variables - 1, 2 * variables); count > 0 && variables > 1; --count) {
-    const int a = pick(random, 0, variables - 2), b = pick(random, a + 1, variables - 1);
+  for (int count = drawn_integer(random, variables - 1, 2 * variables); count > 0 && variables > 1; --count) {
+    const int a = drawn_integer(random, 0, variables - 2), b = drawn_integer(random, a + 1, variables - 1);
     CostTable pair{{a, b}, {}};
     for (int entry = tables.sizes[static_cast<size_t>(a)] * tables.sizes[static_cast<size_t>(b)]; entry > 0; --entry)
-      pair.values.push_back(pick(random, 1, never) == 1 ? kInfinite : pick(random, 0, 40));
+      pair.values.push_back(drawn_integer(random, 1, never) == 1 ? kInfinite : drawn_integer(random, 0, 40));
     tables.tables.push_back(pair);
   }
-  for (int t = 0; t < kTimes; ++t) tables.limits.push_back(all * (tight + pick(random, 0, 20)) / 100);
+  for (int t = 0; t < kTimes; ++t) tables.limits.push_back(all * (tight + drawn_integer(random, 0, 20)) / 100);
   return tables;
 }
 
@@ -96,7 +96,7 @@ TEST_CASE("limited sum: of small problems it is the least of all settings, never
   int solved = 0, none = 0;
   for (int round = 0; round < 400; ++round) {
     CAPTURE(round);
-    const LimitedTables tables = drawn(random, pick(random, 1, 8), pick(random, 10, 60));
+    const LimitedTables tables = drawn(random, drawn_integer(random, 1, 8), drawn_integer(random, 10, 60));
     const double best = best_of_all(tables);
     const LimitedSum sum = limited_sum(tables, counted(300));
     CHECK(sum.bound <= best * (1 + 1e-9));
@@ -158,12 +158,12 @@ TEST_CASE(
   for (int v = 0; v < kSide * kSide; ++v) {
     tables.sizes.push_back(kValues);
     tables.tables.push_back({{v}, {}});
-    for (int x = 0; x < kValues; ++x) tables.tables.back().values.push_back(pick(random, 0, 30));
+    for (int x = 0; x < kValues; ++x) tables.tables.back().values.push_back(drawn_integer(random, 0, 30));
     for (int w : {v + 1, v + kSide}) {
       if (w >= kSide * kSide || (w == v + 1 && w % kSide == 0)) continue;
       CostTable pair{{v, w}, {}};
       for (int entry = 0; entry < kValues * kValues; ++entry)
-        pair.values.push_back(pick(random, 0, 100) * pick(random, 0, 100));
+        pair.values.push_back(drawn_integer(random, 0, 100) * drawn_integer(random, 0, 100));
       tables.tables.push_back(pair);
     }
   }
@@ -193,7 +193,7 @@ TEST_CASE(
   int folded_variables = 0;
   for (int round = 0; round < 300; ++round) {
     CAPTURE(round);
-    const LimitedTables tables = drawn(random, pick(random, 1, 7), pick(random, 20, 60));
+    const LimitedTables tables = drawn(random, drawn_integer(random, 1, 7), drawn_integer(random, 20, 60));
     const double best = best_of_all(tables);
     const FoldedTables folded = fold(tables);
     if (!folded.possible) {
@@ -217,12 +217,12 @@ TEST_CASE("the sum of a part is the least with the others as they are, and of al
   std::mt19937_64 draw(1);
   for (int round = 0; round < 100; ++round) {
     CAPTURE(round);
-    const LimitedTables tables = drawn(random, pick(random, 2, 8), 100);
+    const LimitedTables tables = drawn(random, drawn_integer(random, 2, 8), 100);
     PartSum sum(tables.sizes, tables.tables);
     std::vector<int> part, setting(tables.sizes.size(), 0);
     for (size_t v = 0; v < setting.size(); ++v) {
-      setting[v] = pick(random, 0, tables.sizes[v] - 1);
-      if (round % 2 == 0 || pick(random, 0, 1) == 0) part.push_back(static_cast<int>(v));
+      setting[v] = drawn_integer(random, 0, tables.sizes[v] - 1);
+      if (round % 2 == 0 || drawn_integer(random, 0, 1) == 0) part.push_back(static_cast<int>(v));
     }
     const LimitedTables free{tables.sizes, tables.tables, {}, {}};
     sum.plan(part, setting, round % 4 < 2 ? size_t{1} << 20 : 16, draw);
@@ -250,7 +250,7 @@ TEST_CASE("the bound by messages never falls and is never above the least sum") 
   int met = 0;
   for (int round = 0; round < 100; ++round) {
     CAPTURE(round);
-    LimitedTables tables = drawn(random, pick(random, 2, 8), 100);
+    LimitedTables tables = drawn(random, drawn_integer(random, 2, 8), 100);
     for (CostTable& table : tables.tables)
       for (double& value : table.values) value = std::min(value, 1000.0);
     const PartSum sum(tables.sizes, tables.tables);
@@ -299,10 +299,10 @@ TEST_CASE(
 TEST_CASE("peaks: the largest sum after intervals are added and taken away") {
   std::mt19937 random(2);
   std::vector<int64_t> sums(37);
-  for (int64_t& sum : sums) sum = pick(random, -20, 20);
+  for (int64_t& sum : sums) sum = drawn_integer(random, -20, 20);
   Peaks peaks(sums);
   for (int round = 0; round < 1000; ++round) {
-    const int first = pick(random, 0, 36), end = pick(random, first, 37), amount = pick(random, -9, 9);
+    const int first = drawn_integer(random, 0, 36), end = drawn_integer(random, first, 37), amount = drawn_integer(random, -9, 9);
     peaks.add(first, end, amount);
     for (int t = first; t < end; ++t) sums[static_cast<size_t>(t)] += amount;
     REQUIRE(peaks.most() == *std::max_element(sums.begin(), sums.end()));

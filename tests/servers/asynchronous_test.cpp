@@ -124,7 +124,8 @@ TEST_CASE("a worker that never comes back holds the others within the staleness"
     }
     if (at_release >= 0) return;
     // Worker 0 has run batch 0, and the next one of its share is 3, in round 1.
-    std::this_thread::sleep_for(std::chrono::milliseconds(400));
+    while (others <= 2) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    std::this_thread::sleep_for(std::chrono::milliseconds(200));  // the time to go too far
     at_release = others.load();
   };
   const AsyncRun run =
@@ -186,8 +187,17 @@ TEST_CASE("with rebalance a slow worker runs fewer batches, and without it its s
   for (const bool rebalance : {false, true}) {
     CAPTURE(rebalance);
     AsyncOptions options;
+    std::atomic<int> of_others{0};
     options.on_step = [&](int worker, const StepReport&, Executor&) {
-      std::this_thread::sleep_for(std::chrono::milliseconds(worker == 2 ? 12 : 2));
+      if (worker != 2) {
+        ++of_others;
+        return;
+      }
+      // Slow: the others run four batches during each of its own, unless they have run out of them.
+      const int begin = of_others;
+      const auto patience = std::chrono::steady_clock::now() + std::chrono::milliseconds(rebalance ? 2000 : 20);
+      while (of_others < begin + 4 && std::chrono::steady_clock::now() < patience)
+        std::this_thread::sleep_for(std::chrono::milliseconds(1));
     };
     const AsyncRun run =
         run_async(planned("mlp", asynchronous(3, 1, 4) +

@@ -10,7 +10,7 @@ using namespace trainctl;
 
 namespace {
 
-std::string message_of(const Bytes& bytes, int64_t max_bytes = kMaxIdxBytes) {
+std::string message_of(const ByteVector& bytes, int64_t max_bytes = kMaxIdxBytes) {
   try {
     parse_idx(bytes, "f", max_bytes);
   } catch (const EnvError& error) {
@@ -19,7 +19,7 @@ std::string message_of(const Bytes& bytes, int64_t max_bytes = kMaxIdxBytes) {
   return "no error";
 }
 
-Bytes first(Bytes bytes, size_t count) {
+ByteVector first(ByteVector bytes, size_t count) {
   bytes.resize(count);
   return bytes;
 }
@@ -30,19 +30,19 @@ TEST_CASE("an IDX file is read as its dims and its elements, unchanged") {
   const IdxArray array = parse_idx(idx_bytes({3, 2, 2}), "f");
   CHECK(array.header.type == kIdxU8);
   CHECK(array.header.dims == Shape{3, 2, 2});
-  CHECK(array.body == Bytes{0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11});
+  CHECK(array.body == ByteVector{0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11});
   CHECK(to_string(array.header) == "u8 [3, 2, 2]");
 }
 
 TEST_CASE("a gzip file gives what the raw file gives, whatever its size") {
   for (uint32_t count : {1u, 300u, 100000u, 3000000u}) {
-    const Bytes raw = idx_bytes({count});
+    const ByteVector raw = idx_bytes({count});
     CHECK(parse_idx(gzip(raw), "f").body == parse_idx(raw, "f").body);
   }
 }
 
 TEST_CASE("elements of several bytes count as such") {
-  Bytes bytes = {0, 0, 0x0C, 1, 0, 0, 0, 2, 1, 2, 3, 4, 5, 6, 7, 8};
+  ByteVector bytes = {0, 0, 0x0C, 1, 0, 0, 0, 2, 1, 2, 3, 4, 5, 6, 7, 8};
   CHECK(parse_idx(bytes, "f").header.body_bytes() == 8);
   bytes.pop_back();
   CHECK(message_of(bytes) == "f: byte 8: expected 8 bytes of i32 [2], found at most 7; get the file again");
@@ -77,11 +77,11 @@ TEST_CASE("a header is read from the first bytes of a file alone") {
 }
 
 TEST_CASE("a broken file is an EnvError that names file, byte, what was expected and what was found") {
-  const Bytes good = idx_bytes({4, 2});
+  const ByteVector good = idx_bytes({4, 2});
   CHECK(message_of({}) ==
         "f: byte 0: expected an IDX magic number of 4 bytes, found the end of the file; get the file "
         "again");
-  Bytes bad = good;
+  ByteVector bad = good;
   bad[0] = 1;
   CHECK(message_of(bad).find("f: byte 0: expected an IDX magic number (00 00") == 0);
   CHECK(message_of(bad).find("found 01 00 08 02") != std::string::npos);
@@ -103,7 +103,7 @@ TEST_CASE("a broken file is an EnvError that names file, byte, what was expected
 }
 
 TEST_CASE("dims whose product is too large or overflows are refused before anything is allocated") {
-  const Bytes huge = {0, 0, 8, 4, 255, 255, 255, 255, 255, 255, 255, 255, 255, 255, 255, 255, 255, 255, 255, 255};
+  const ByteVector huge = {0, 0, 8, 4, 255, 255, 255, 255, 255, 255, 255, 255, 255, 255, 255, 255, 255, 255, 255, 255};
   CHECK(message_of(huge).find("f: byte 8: dim 1 of 4,294,967,295 makes the file larger than 16.0 GiB") == 0);
   CHECK(message_of(idx_bytes({100}), 99).find("larger than 99 B") != std::string::npos);
   // A gzip file of about 30 bytes that promises 4 GB.
@@ -111,8 +111,8 @@ TEST_CASE("dims whose product is too large or overflows are refused before anyth
 }
 
 TEST_CASE("a broken gzip file is distinguished from a broken IDX file") {
-  const Bytes good = gzip(idx_bytes({100, 10}));
-  Bytes bad = good;
+  const ByteVector good = gzip(idx_bytes({100, 10}));
+  ByteVector bad = good;
   bad[good.size() - 6] ^= 1;  // in the trailer: CRC
   CHECK(message_of(bad).find("broken gzip data: incorrect data check") != std::string::npos);
   bad = good;

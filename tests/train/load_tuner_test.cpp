@@ -14,14 +14,14 @@ namespace {
 
 /// A step computes for `compute` seconds, a batch takes one worker `read` seconds, and up to `cores` workers run at
 /// once.
-struct Pipeline {
+struct TunedPipeline {
   double compute = 0.01, read = 0.04;
   int cores = 8;
   double step(int workers) const { return std::max(compute, read / std::min(workers, cores)); }
   double waited(int workers) const { return step(workers) - compute; }
 };
 
-int run(LoadTuner& tuner, const Pipeline& p, int steps) {
+int run(LoadTuner& tuner, const TunedPipeline& p, int steps) {
   int changes = 0;
   for (int i = 0; i < steps; ++i) {
     const int workers = tuner.setting().workers;
@@ -130,7 +130,7 @@ TEST_CASE("when a pipeline's work falls to a tenth it gives most of its workers 
 
 TEST_CASE("a slow pipeline gets workers until the trainer does not wait, within 200 steps, and then nothing changes") {
   LoadTuner tuner({1, 1}, {16, 8});
-  const Pipeline slow;
+  const TunedPipeline slow;
   run(tuner, slow, 200);
   CHECK(slow.waited(tuner.setting().workers) == 0);
   CHECK(run(tuner, slow, 2000) == 0);
@@ -138,7 +138,7 @@ TEST_CASE("a slow pipeline gets workers until the trainer does not wait, within 
 
 TEST_CASE("workers that do not shorten the step are taken back, once") {
   LoadTuner tuner({1, 1}, {16, 8});
-  const Pipeline two_cores{.compute = 0.001, .read = 0.1, .cores = 2};
+  const TunedPipeline two_cores{.compute = 0.001, .read = 0.1, .cores = 2};
   run(tuner, two_cores, 400);
   CHECK(tuner.setting().workers == 2);
   CHECK(run(tuner, two_cores, 4000) == 0);
@@ -148,7 +148,7 @@ TEST_CASE("when the load falls workers are given back, and never again so many t
   LoadTuner tuner({1, 1}, {16, 8});
   run(tuner, {.compute = 0.01, .read = 0.1, .cores = 16}, 200);
   CHECK(tuner.setting().workers == 16);
-  const Pipeline light{.compute = 0.01, .read = 0.015, .cores = 16};
+  const TunedPipeline light{.compute = 0.01, .read = 0.015, .cores = 16};
   run(tuner, light, 400);
   CHECK(tuner.setting().workers == 2);
   CHECK(run(tuner, light, 2000) == 0);

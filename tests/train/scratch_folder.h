@@ -11,7 +11,7 @@
 #include <string>
 #include <vector>
 
-using Bytes = std::vector<uint8_t>;
+using ByteVector = std::vector<uint8_t>;
 
 class ScratchFolder {
  public:
@@ -25,7 +25,7 @@ class ScratchFolder {
   ScratchFolder& operator=(const ScratchFolder&) = delete;
 
   std::string path() const { return path_.string(); }
-  std::string write(const std::string& name, const Bytes& bytes) const {
+  std::string write(const std::string& name, const ByteVector& bytes) const {
     const std::string file = (path_ / name).string();
     std::ofstream(file, std::ios::binary)
         .write(reinterpret_cast<const char*>(bytes.data()), std::streamsize(bytes.size()));
@@ -37,8 +37,8 @@ class ScratchFolder {
 };
 
 /// An IDX file of u8 with these dims; element i is i % 251.
-inline Bytes idx_bytes(const std::vector<uint32_t>& dims) {
-  Bytes bytes = {0, 0, 8, uint8_t(dims.size())};
+inline ByteVector idx_bytes(const std::vector<uint32_t>& dims) {
+  ByteVector bytes = {0, 0, 8, uint8_t(dims.size())};
   size_t count = 1;
   for (uint32_t d : dims) {
     for (int shift : {24, 16, 8, 0}) bytes.push_back(uint8_t(d >> shift));
@@ -48,10 +48,10 @@ inline Bytes idx_bytes(const std::vector<uint32_t>& dims) {
   return bytes;
 }
 
-inline Bytes gzip(const Bytes& bytes) {
+inline ByteVector gzip(const ByteVector& bytes) {
   z_stream stream{};
   deflateInit2(&stream, 9, Z_DEFLATED, 16 + MAX_WBITS, 8, Z_DEFAULT_STRATEGY);
-  Bytes out(deflateBound(&stream, bytes.size()) + 64);
+  ByteVector out(deflateBound(&stream, bytes.size()) + 64);
   stream.next_in = const_cast<Bytef*>(bytes.data());
   stream.avail_in = uInt(bytes.size());
   stream.next_out = out.data();

@@ -20,18 +20,18 @@ namespace fs = std::filesystem;
 namespace {
 
 template <class T>
-Bytes token_set_bytes_of(const std::vector<T>& values) {
-  Bytes bytes(values.size() * sizeof(T));
+ByteVector token_set_bytes_of(const std::vector<T>& values) {
+  ByteVector bytes(values.size() * sizeof(T));
   if (!bytes.empty()) std::memcpy(bytes.data(), values.data(), bytes.size());
   return bytes;
 }
 
-Bytes operator+(Bytes a, const Bytes& b) {
+ByteVector operator+(ByteVector a, const ByteVector& b) {
   a.insert(a.end(), b.begin(), b.end());
   return a;
 }
 
-Bytes header(int32_t magic, int32_t version, int32_t count) {
+ByteVector header(int32_t magic, int32_t version, int32_t count) {
   std::vector<int32_t> words(256);
   words[0] = magic;
   words[1] = version;
@@ -39,7 +39,7 @@ Bytes header(int32_t magic, int32_t version, int32_t count) {
   return token_set_bytes_of(words);
 }
 
-Bytes ascending(int first, int count) {
+ByteVector ascending(int first, int count) {
   std::vector<uint16_t> tokens;
   for (int i = 0; i < count; ++i) tokens.push_back(static_cast<uint16_t>(first + i));
   return token_set_bytes_of(tokens);
@@ -134,7 +134,7 @@ TEST_CASE("files of nanoGPT and of llm.c give the same samples") {
 
 TEST_CASE("a file that is no file of tokens is named, with what is wrong") {
   const ScratchFolder folder;
-  const auto error = [&](const Bytes& bytes) {
+  const auto error = [&](const ByteVector& bytes) {
     const std::string file = folder.write("x.bin", bytes), text = error_of(set_of("tokens", {file}, 2));
     const std::string expected = "dataset.path: " + file + ": ";
     CHECK(text.starts_with(expected));
@@ -147,7 +147,7 @@ TEST_CASE("a file that is no file of tokens is named, with what is wrong") {
   CHECK(error(header(20240520, 1, 4) + ascending(0, 3)).starts_with("byte 8: the header counts 4 tokens of 2 bytes"));
   CHECK(error(header(20240520, 1, 2) + ascending(0, 3)).starts_with("byte 8: the header counts 2 tokens of 2 bytes"));
   CHECK(error(header(20240520, 1, -1) + ascending(0, 3)).starts_with("byte 8: the header counts -1 tokens"));
-  Bytes cut = header(20240520, 1, 3);
+  ByteVector cut = header(20240520, 1, 3);
   cut.resize(1023);
   CHECK(error(cut).starts_with("begins as a file of llm.c (20240520), but has 1,023 bytes"));
   CHECK(error(header(20240522, 1, 3) + ascending(0, 3))
@@ -283,8 +283,8 @@ TEST_CASE("what the writer writes is read back, and a file is replaced only on r
   const std::string file = folder.path() + "/out.bin";
   for (const bool with_header : {true, false}) {
     TokenWriter writer(file, with_header, !with_header);
-    writer.write_bytes(Bytes{1, 2});
-    writer.write_bytes(Bytes{255});
+    writer.write_bytes(ByteVector{1, 2});
+    writer.write_bytes(ByteVector{255});
     CHECK(fs::exists(file) == !with_header);
     writer.finish();
     CHECK(fs::file_size(file) == 6 + (with_header ? 1024 : 0));

@@ -2,6 +2,7 @@
 // finished its work when it returns. One thread at a time.
 #include <cuda.h>
 #include <cuda_runtime_api.h>
+#include <zstd.h>
 
 #include <chrono>
 #include <cstring>
@@ -124,6 +125,35 @@ CUresult encode_tiled(CUtensorMap* to, CUtensorMapDataType type, cuuint32_t rank
   return CUDA_SUCCESS;
 }
 
+/// The PTX for the emulated GPU in a fat binary:
+///
+///   u32 magic, u16 version, u16 header bytes, u64 bytes of all entries; then per entry
+///   u16 kind (1 = PTX), u16, u32 header bytes, u64 bytes, 12 more bytes, u32 compute capability at byte 28, ...
+///
+/// nvcc compresses PTX with zstd. Throws std::runtime_error where a fat binary has no PTX for the emulated GPU.
+std::string ptx_of(const std::byte* data) {
+  const auto read = [data]<class T>(uint64_t at, T) {
+    T value;
+    std::memcpy(&value, data + at, sizeof value);
+    return value;
+  };
+  const uint64_t first = read(6, uint16_t{}), end = first + read(8, uint64_t{});
+  for (uint64_t at = first; at < end; at += read(at + 4, uint32_t{}) + read(at + 8, uint64_t{})) {
+    if (read(at, uint16_t{}) != 1 || read(at + 28, uint32_t{}) != EMULATED_CAPABILITY) continue;
+    const std::byte* text = data + at + read(at + 4, uint32_t{});
+    const uint64_t bytes = read(at + 8, uint64_t{});
+    std::string ptx(reinterpret_cast<const char*>(text), bytes);
+    if (read(at + read(at + 4, uint32_t{}), uint32_t{}) == ZSTD_MAGICNUMBER) {
+      ptx.resize(ZSTD_getFrameContentSize(text, bytes));
+      const size_t got = ZSTD_decompress(ptx.data(), ptx.size(), text, bytes);
+      if (ZSTD_isError(got)) throw std::runtime_error(std::string("PTX of a fat binary: ") + ZSTD_getErrorName(got));
+    }
+    ptx.resize(ptx.find_last_not_of('\0') + 1);
+    return ptx;
+  }
+  throw std::runtime_error("a fat binary has no PTX for the emulated GPU, sm_" + std::to_string(EMULATED_CAPABILITY));
+}
+
 }  // namespace
 }  // namespace trainctl::emulator
 
@@ -137,24 +167,7 @@ void** __cudaRegisterFatBinary(void* wrapper) {
     int magic, version;
     const std::byte* data;
   };
-  const std::byte* data = static_cast<Wrapper*>(wrapper)->data;
-  uint16_t header = 0;
-  uint64_t all = 0;
-  std::memcpy(&header, data + 6, 2);
-  std::memcpy(&all, data + 8, 8);
-  std::string ptx;
-  for (uint64_t at = header; at < header + all;) {
-    uint16_t kind = 0;
-    uint32_t entry_header = 0;
-    uint64_t bytes = 0;
-    std::memcpy(&kind, data + at, 2);
-    std::memcpy(&entry_header, data + at + 4, 4);
-    std::memcpy(&bytes, data + at + 8, 8);
-    if (kind == 1) ptx.assign(reinterpret_cast<const char*>(data + at + entry_header), bytes);
-    at += entry_header + bytes;
-  }
-  while (!ptx.empty() && ptx.back() == '\0') ptx.pop_back();
-  runtime().modules.push_back(std::make_unique<Module>(std::move(ptx)));
+  runtime().modules.push_back(std::make_unique<Module>(ptx_of(static_cast<Wrapper*>(wrapper)->data)));
   return reinterpret_cast<void**>(runtime().modules.back().get());
 }
 void __cudaRegisterFatBinaryEnd(void**) {}

@@ -10,6 +10,7 @@
 #include "engine/ops/random.h"
 #include "tests/op_cases/cuda/cuda_device.h"
 #include "tests/op_cases/kernel_case_run.h"
+#include "tests/skip.h"
 
 namespace trainctl {
 namespace {
@@ -52,8 +53,13 @@ TEST_CASE("every kernel has a CUDA kernel of its name, but for those that a fami
 
 TEST_CASE("kernels that only compiled programs use give on a GPU what they give on the CPU, at every alignment") {
   if (!gpu_is_here()) return;
+  const auto runs_here = [](const KernelCase& row) { return find_cuda_kernel(row.kernel) != nullptr; };
+  if (std::none_of(kernel_cases().begin(), kernel_cases().end(), runs_here)) {
+    skip_test("TRAINCTL_OP_CASES names no family with calls of kernels");
+    return;
+  }
   for (const KernelCase& row : kernel_cases()) {
-    if (find_cuda_kernel(row.kernel) == nullptr) continue;  // excepted: see above
+    if (!runs_here(row)) continue;  // excepted: see above
     CAPTURE(row.name());
     for (const int times : {1, 3}) {
       const Results expected = run_kernel_case(cpu_device(), row, row.f32_on_cpu, times);

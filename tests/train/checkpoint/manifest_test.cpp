@@ -168,11 +168,11 @@ TEST_CASE("an unsound manifest is never written") {
 TEST_CASE("a manifest is read only with its files, of the sizes that it says") {
   const ScratchFolder scratch;
   const std::string text = to_json(sample());
-  scratch.write("checkpoint.json", Bytes(text.begin(), text.end()));
-  scratch.write("rank.0000.safetensors", Bytes(1000));
+  scratch.write("checkpoint.json", ByteVector(text.begin(), text.end()));
+  scratch.write("rank.0000.safetensors", ByteVector(1000));
   CHECK_THROWS_WITH_AS(read_manifest(scratch.path()), doctest::Contains("rank.0001.safetensors: is missing"), EnvError);
-  scratch.write("rank.0001.safetensors", Bytes(1999));
+  scratch.write("rank.0001.safetensors", ByteVector(1999));
   CHECK_THROWS_WITH_AS(read_manifest(scratch.path()), doctest::Contains("has 1,999 bytes, expected 2,000"), EnvError);
-  scratch.write("rank.0001.safetensors", Bytes(2000));
+  scratch.write("rank.0001.safetensors", ByteVector(2000));
   CHECK(read_manifest(scratch.path()).step == 120);
 }

@@ -18,8 +18,8 @@ using namespace trainctl;
 
 namespace {
 
-Bytes read(PieceReader& reader, const SampleTensor& tensor, const Box& box, DType dtype) {
-  Bytes bytes(static_cast<size_t>(num_elements(box.shape) * byte_size(dtype)), 0xee);
+ByteVector read(PieceReader& reader, const SampleTensor& tensor, const Box& box, DType dtype) {
+  ByteVector bytes(static_cast<size_t>(num_elements(box.shape) * byte_size(dtype)), 0xee);
   reader.read(tensor.name, tensor.slot, box, dtype, bytes.data());
   return bytes;
 }
@@ -109,7 +109,7 @@ TEST_CASE("a merged file has every tensor whole") {
     const SafetensorsEntry* entry = file.find(tensor.name + ":" + tensor.slot);
     REQUIRE(entry != nullptr);
     CHECK(entry->shape == tensor.shape);
-    Bytes bytes(static_cast<size_t>(entry->bytes()));
+    ByteVector bytes(static_cast<size_t>(entry->bytes()));
     file.read(*entry, 0, bytes);
     CHECK(bytes == sample_bytes(tensor, whole_box(tensor.shape), tensor.dtype));
   }

@@ -16,20 +16,20 @@ using namespace trainctl;
 
 namespace {
 
-Bytes file_of(const std::string& header, size_t data_bytes, uint64_t length) {
-  Bytes bytes(8 + header.size() + data_bytes);
+ByteVector file_of(const std::string& header, size_t data_bytes, uint64_t length) {
+  ByteVector bytes(8 + header.size() + data_bytes);
   std::memcpy(bytes.data(), &length, 8);
   std::memcpy(bytes.data() + 8, header.data(), header.size());
   return bytes;
 }
-Bytes file_of(const std::string& header, size_t data_bytes = 0) { return file_of(header, data_bytes, header.size()); }
+ByteVector file_of(const std::string& header, size_t data_bytes = 0) { return file_of(header, data_bytes, header.size()); }
 
-SafetensorsHeader parse(const Bytes& bytes) {
+SafetensorsHeader parse(const ByteVector& bytes) {
   return parse_safetensors_header(bytes, static_cast<int64_t>(bytes.size()), "x.safetensors");
 }
 SafetensorsHeader parse(const std::string& header, size_t data_bytes = 0) { return parse(file_of(header, data_bytes)); }
 
-void check_refused(const Bytes& bytes, const std::string& message) {
+void check_refused(const ByteVector& bytes, const std::string& message) {
   CHECK_THROWS_WITH_AS(parse(bytes), doctest::Contains(message.c_str()), EnvError);
   CHECK_THROWS_WITH_AS(parse(bytes), doctest::Contains("x.safetensors: "), EnvError);
 }
@@ -93,8 +93,8 @@ TEST_CASE("every published dtype is known, with its size") {
 }
 
 TEST_CASE("a file shorter than its length field is refused") {
-  check_refused(Bytes{}, "has 0 bytes");
-  check_refused(Bytes{1, 0, 0}, "has 3 bytes; a safetensors file begins with 8 bytes");
+  check_refused(ByteVector{}, "has 0 bytes");
+  check_refused(ByteVector{1, 0, 0}, "has 3 bytes; a safetensors file begins with 8 bytes");
 }
 
 TEST_CASE("a header of more than 100,000,000 bytes is refused, whatever the file's size") {
@@ -203,7 +203,7 @@ TEST_CASE("a written file has its data at a multiple of 8, wide types first, and
   CHECK(writer.header().data_at % 8 == 0);
   CHECK(writer.header().entries[0].name == "wide");
   CHECK(writer.header().entries[3].name == "byte");
-  Bytes data(32 + 4 + 6 + 5);
+  ByteVector data(32 + 4 + 6 + 5);
   std::iota(data.begin(), data.end(), uint8_t{1});
   for (size_t i = 0; i < 4; ++i) {
     const SafetensorsEntry& entry = writer.header().entries[i];
@@ -217,14 +217,14 @@ TEST_CASE("a written file has its data at a multiple of 8, wide types first, and
   CHECK(file.header().metadata.at("made") == "by a test");
   REQUIRE(file.find("\"quoted\" \xc3\xa9") != nullptr);
   CHECK(file.find("none") == nullptr);
-  Bytes part(3);
+  ByteVector part(3);
   file.read(*file.find("wide"), 5, part);
-  CHECK(part == Bytes{6, 7, 8});
+  CHECK(part == ByteVector{6, 7, 8});
 }
 
 TEST_CASE("ranges written in any order give the same file and digest as in order") {
   const ScratchFolder scratch;
-  Bytes data(1000);
+  ByteVector data(1000);
   std::iota(data.begin(), data.end(), uint8_t{0});
   std::vector<FileDigest> digests;
   for (const std::vector<int>& order : {std::vector{0, 1, 2, 3, 4}, {4, 3, 2, 1, 0}, {0, 2, 1, 4, 3}}) {
@@ -242,7 +242,7 @@ TEST_CASE("ranges written in any order give the same file and digest as in order
 TEST_CASE("a file that lacks bytes is not finished") {
   const ScratchFolder scratch;
   SafetensorsWriter writer(scratch.path() + "/o.safetensors", {{.name = "x", .type = StoredType::u8, .shape = {10}}});
-  writer.write(0, 0, Bytes(9));
+  writer.write(0, 0, ByteVector(9));
   CHECK_THROWS_AS(writer.finish(), InternalError);
 }
 
@@ -262,7 +262,7 @@ TEST_CASE("a file that became shorter after it was opened is an error, not data"
   const std::string path = scratch.write("s.safetensors", file_of(one(R"("U8")", "[100]", "[0,100]"), 100));
   const SafetensorsFile file(path);
   std::filesystem::resize_file(path, std::filesystem::file_size(path) - 40);
-  Bytes data(100);
+  ByteVector data(100);
   CHECK_THROWS_WITH_AS(file.read(file.header().entries[0], 0, data), doctest::Contains("40 more bytes are expected"),
                        EnvError);
 }

@@ -77,10 +77,10 @@ TEST_CASE("each byte of a checkpoint that is flipped is found, and the file is n
 namespace {
 
 /// What a reader that does not verify first gets: all numbers, or nothing.
-std::optional<std::vector<Bytes>> read_all(const std::string& path) {
+std::optional<std::vector<ByteVector>> read_all(const std::string& path) {
   try {
     PieceReader reader(read_manifest(path), path);
-    std::vector<Bytes> numbers;
+    std::vector<ByteVector> numbers;
     for (const SampleTensor& tensor : two_small_tensors()) {
       numbers.emplace_back(static_cast<size_t>(num_elements(tensor.shape) * byte_size(tensor.dtype)));
       reader.read(tensor.name, tensor.slot, whole_box(tensor.shape), tensor.dtype, numbers.back().data());
@@ -153,7 +153,7 @@ TEST_CASE("a file whose tensors are not those of the manifest is found though it
   const auto rewrite = [&](std::vector<SafetensorsEntry> entries) {
     SafetensorsWriter writer(path, entries);
     for (size_t i = 0; i < entries.size(); ++i)
-      writer.write(i, 0, Bytes(static_cast<size_t>(writer.header().entries[i].bytes())));
+      writer.write(i, 0, ByteVector(static_cast<size_t>(writer.header().entries[i].bytes())));
     const FileDigest digest = writer.finish();
     Manifest manifest = parse_manifest(read_whole_file(saved.path + "/checkpoint.json"), "c");
     for (StoredFile& file : manifest.files)
@@ -197,7 +197,7 @@ TEST_CASE("the integrated file is verified: its bytes, and that its tensors are 
                                      {{.name = "fc.extra:weight", .type = StoredType::u8, .shape = {1}},
                                       "tensor 'fc.extra:weight' is not in checkpoint.json"}}) {
     SafetensorsWriter writer(file, {entry});
-    writer.write(0, 0, Bytes(static_cast<size_t>(writer.header().entries[0].bytes())));
+    writer.write(0, 0, ByteVector(static_cast<size_t>(writer.header().entries[0].bytes())));
     const FileDigest digest = writer.finish();
     Manifest manifest = parse_manifest(read_whole_file(path + "/checkpoint.json"), "c");
     for (StoredFile& stored : manifest.files)

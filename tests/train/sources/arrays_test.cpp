@@ -31,13 +31,13 @@ std::string npy(const std::string& descr, const std::string& shape, const std::s
   return npy_of("{'descr': '" + descr + "', 'fortran_order': False, 'shape': (" + shape + ",), }\n", data);
 }
 
-std::unique_ptr<Source> open(const ScratchFolder& folder, const std::string& file) {
+std::unique_ptr<Source> open_arrays(const ScratchFolder& folder, const std::string& file) {
   return open_npy({.fields = {{"x", {folder.write("x.npy", to_bytes(file))}}}});
 }
 
 std::string error_of_npy(const std::string& file) {
   const ScratchFolder folder;
-  const std::string error = error_of([&] { open(folder, file); });
+  const std::string error = error_of([&] { open_arrays(folder, file); });
   return error.starts_with(folder.path()) ? error.substr(folder.path().size() + 1) : error;
 }
 
@@ -84,21 +84,21 @@ const std::string kImages = npy("|u1", "3, 2", "abcdef");
 
 TEST_CASE("the first dim of an array counts samples, and numbers are widened by the stated rule") {
   const ScratchFolder folder;
-  CHECK(fields_of(*open(folder, npy("|u1", "2, 1, 3", "abcdef"))) == Texts{"x: u8 [1, 3]"});
-  CHECK(all_values<uint8_t>(*open(folder, npy("|b1", "3", std::string("\0\1\2", 3))), 0) ==
+  CHECK(fields_of(*open_arrays(folder, npy("|u1", "2, 1, 3", "abcdef"))) == Texts{"x: u8 [1, 3]"});
+  CHECK(all_values<uint8_t>(*open_arrays(folder, npy("|b1", "3", std::string("\0\1\2", 3))), 0) ==
         std::vector<uint8_t>{0, 1, 1});
-  CHECK(all_values<int32_t>(*open(folder, npy("|i1", "2", "\xFF\x7F")), 0) == std::vector<int32_t>{-1, 127});
-  CHECK(all_values<int32_t>(*open(folder, npy("<i2", "2", raw<int16_t>({-300, 300}))), 0) ==
+  CHECK(all_values<int32_t>(*open_arrays(folder, npy("|i1", "2", "\xFF\x7F")), 0) == std::vector<int32_t>{-1, 127});
+  CHECK(all_values<int32_t>(*open_arrays(folder, npy("<i2", "2", raw<int16_t>({-300, 300}))), 0) ==
         std::vector<int32_t>{-300, 300});
-  CHECK(all_values<uint16_t>(*open(folder, npy("<u2", "1", raw<uint16_t>({65'535}))), 0) ==
+  CHECK(all_values<uint16_t>(*open_arrays(folder, npy("<u2", "1", raw<uint16_t>({65'535}))), 0) ==
         std::vector<uint16_t>{65'535});
-  CHECK(all_values<int64_t>(*open(folder, npy("<u4", "1", raw<uint32_t>({4'000'000'000}))), 0) ==
+  CHECK(all_values<int64_t>(*open_arrays(folder, npy("<u4", "1", raw<uint32_t>({4'000'000'000}))), 0) ==
         std::vector<int64_t>{4'000'000'000});
-  CHECK(all_values<int64_t>(*open(folder, npy("<i8", "1", raw<int64_t>({-1}))), 0) == std::vector<int64_t>{-1});
-  CHECK(all_values<float>(*open(folder, npy("<f4", "1", raw<float>({.1f}))), 0) == std::vector<float>{.1f});
-  CHECK(all_values<float>(*open(folder, npy("<f8", "2", raw<double>({.1, 1e-60}))), 0) == std::vector<float>{.1f, 0});
+  CHECK(all_values<int64_t>(*open_arrays(folder, npy("<i8", "1", raw<int64_t>({-1}))), 0) == std::vector<int64_t>{-1});
+  CHECK(all_values<float>(*open_arrays(folder, npy("<f4", "1", raw<float>({.1f}))), 0) == std::vector<float>{.1f});
+  CHECK(all_values<float>(*open_arrays(folder, npy("<f8", "2", raw<double>({.1, 1e-60}))), 0) == std::vector<float>{.1f, 0});
   const auto halves = raw<uint16_t>({0x3C00, 0xC000, 0x3555, 0x7BFF, 0x0001, 0x8400, 0x7C00});
-  CHECK(all_values<float>(*open(folder, npy("<f2", "7", halves)), 0) ==
+  CHECK(all_values<float>(*open_arrays(folder, npy("<f2", "7", halves)), 0) ==
         std::vector<float>{1, -2, 0.333251953125f, 65504, 0x1p-24f, -0x1p-14f, INFINITY});
 }
 
@@ -159,17 +159,17 @@ TEST_CASE("a deflated member that would inflate to far more than it has is refus
 
 TEST_CASE("members of an npz are read where they are, and deflated ones are held in memory") {
   const ScratchFolder folder;
-  const auto open = [&](bool deflated) {
+  const auto open_arrays = [&](bool deflated) {
     const std::string file = zip_of({{"y.npy", kLabels, deflated}, {"x.npy", kImages, false}});
     return open_npz({.paths = {folder.write(deflated ? "d.npz" : "s.npz", to_bytes(file))}});
   };
   for (const bool deflated : {false, true}) {
-    const auto source = open(deflated);
+    const auto source = open_arrays(deflated);
     CHECK(fields_of(*source) == Texts{"y: i64 []", "x: u8 [2]"});
     CHECK(all_values<int64_t>(*source, 0) == std::vector<int64_t>{5, 6, 7});
     CHECK(text_of(read_sample(*source, 1)[1]) == "cd");
   }
-  CHECK(open(true)->held_bytes() - open(false)->held_bytes() == int64_t(kLabels.size()));
+  CHECK(open_arrays(true)->held_bytes() - open_arrays(false)->held_bytes() == int64_t(kLabels.size()));
   const auto named = open_npz({.paths = {folder.path() + "/*.npz"}, .fields = {{"image", "x"}}});
   CHECK(fields_of(*named) == Texts{"image: u8 [2]"});
   CHECK(named->size() == 6);

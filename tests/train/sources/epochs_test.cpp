@@ -17,7 +17,7 @@ constexpr int64_t kEpochsSamples = 96, kBatch = 16, kSteps = kEpochsSamples / kB
 
 /// One shard. A sample's text says its number.
 DatasetSpec one_shard(const ScratchFolder& folder) {
-  Bytes bytes;
+  ByteVector bytes;
   for (int64_t i = 0; i < kEpochsSamples; ++i)
     bytes = bytes + tar_member(fmt::format("{:03}.txt", i), fmt::format("{:03}", i));
   DatasetSpec spec;
@@ -71,9 +71,10 @@ Samples seen(const DatasetSpec& spec, int ranks, int workers, int64_t first, int
   return all;
 }
 
-Samples operator+(Samples a, const Samples& b) {
-  a.insert(a.end(), b.begin(), b.end());
-  return a;
+Samples joined(const std::vector<Samples>& all) {
+  Samples joined;
+  for (const Samples& samples : all) joined.insert(joined.end(), samples.begin(), samples.end());
+  return joined;
 }
 
 void check_each_once(const Samples& epoch) {
@@ -101,7 +102,7 @@ TEST_CASE(
   const ScratchFolder folder;
   const DatasetSpec spec = one_shard(folder);
   const Samples resumed =
-      seen(spec, 1, 2, 0, 1) + seen(spec, 8, 1, 1, 2) + seen(spec, 4, 3, 2, 5) + seen(spec, 2, 1, 5, 4 * kSteps);
+      joined({seen(spec, 1, 2, 0, 1), seen(spec, 8, 1, 1, 2), seen(spec, 4, 3, 2, 5), seen(spec, 2, 1, 5, 4 * kSteps)});
   check_each_once({resumed.begin(), resumed.begin() + kEpochsSamples});
   CHECK(resumed == seen(spec, 1, 1, 0, 4 * kSteps));
 }

@@ -54,7 +54,7 @@ inline std::string error_of(const std::function<void()>& run) {
 
 inline bool contains(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
 
-inline Bytes to_bytes(const std::string& text) { return {text.begin(), text.end()}; }
+inline ByteVector to_bytes(const std::string& text) { return {text.begin(), text.end()}; }
 
 /// "u8 [3, 32, 32]", "image".
 inline std::string to_string(const SourceField& field) {

@@ -10,15 +10,15 @@
 
 namespace trainctl {
 
-inline void set_tar_checksum(Bytes& header) {
+inline void set_tar_checksum(ByteVector& header) {
   std::memset(header.data() + 148, ' ', 8);
   int sum = 0;
   for (int i = 0; i < 512; ++i) sum += header[size_t(i)];
   std::memcpy(header.data() + 148, fmt::format("{:06o}", sum).c_str(), 7);
 }
 
-inline Bytes tar_header(const std::string& name, int64_t size, char type = '0') {
-  Bytes header(512);
+inline ByteVector tar_header(const std::string& name, int64_t size, char type = '0') {
+  ByteVector header(512);
   std::memcpy(header.data(), name.data(), name.size());
   std::memcpy(header.data() + 100, "0000644", 7);
   std::memcpy(header.data() + 124, fmt::format("{:011o}", size).c_str(), 11);
@@ -28,18 +28,18 @@ inline Bytes tar_header(const std::string& name, int64_t size, char type = '0') 
   return header;
 }
 
-inline Bytes operator+(Bytes a, const Bytes& b) {
+inline ByteVector operator+(ByteVector a, const ByteVector& b) {
   a.insert(a.end(), b.begin(), b.end());
   return a;
 }
 
 /// Header, data and padding.
-inline Bytes tar_member(const std::string& name, const std::string& data, char type = '0') {
-  Bytes bytes = tar_header(name, int64_t(data.size()), type) + Bytes(data.begin(), data.end());
+inline ByteVector tar_member(const std::string& name, const std::string& data, char type = '0') {
+  ByteVector bytes = tar_header(name, int64_t(data.size()), type) + ByteVector(data.begin(), data.end());
   bytes.resize((bytes.size() + 511) / 512 * 512);
   return bytes;
 }
 
-inline Bytes tar_end() { return Bytes(1024); }
+inline ByteVector tar_end() { return ByteVector(1024); }
 
 }  // namespace trainctl

@@ -14,7 +14,7 @@ using namespace trainctl;
 
 namespace {
 
-const Bytes kTwoSamples = tar_member("./a/000.jpg", "JPEG0") + tar_member("./a/000.cls", "7\n") +
+const ByteVector kTwoSamples = tar_member("./a/000.jpg", "JPEG0") + tar_member("./a/000.cls", "7\n") +
                           tar_member("./a/001.png", "PNG1") + tar_member("./a/001.cls", "-2") + tar_end();
 
 std::string tar_npy(const std::string& descr, const std::string& shape, const std::string& data) {
@@ -23,7 +23,7 @@ std::string tar_npy(const std::string& descr, const std::string& shape, const st
   return std::string("\x93NUMPY\x01\x00\x76\x00", 10) + header + "\n" + data;
 }
 
-std::string error_of_tar(const ScratchFolder& folder, const Bytes& bytes, std::vector<TarField> fields = {}) {
+std::string error_of_tar(const ScratchFolder& folder, const ByteVector& bytes, std::vector<TarField> fields = {}) {
   const std::string tar = folder.write("t.tar", bytes);
   return error_of([&] {
     const auto source = open_tar({.paths = {tar}, .fields = std::move(fields)});
@@ -46,7 +46,7 @@ TEST_CASE("consecutive files with a common stem are a sample of a tar shard") {
 
 TEST_CASE("folders, hidden files and files without an extension belong to no sample of a shard") {
   const ScratchFolder folder;
-  const Bytes bytes = tar_member("a", "", '5') + tar_member("a/README", "x") + tar_member("a/.DS_Store", "x") +
+  const ByteVector bytes = tar_member("a", "", '5') + tar_member("a/README", "x") + tar_member("a/.DS_Store", "x") +
                       tar_member("a/._0.jpg", "x") + tar_member("a/__meta__.txt", "x") + tar_member("a/0.txt", "one") +
                       tar_member("a/1.txt", "") + tar_end();
   const auto source = open_tar({.paths = {folder.write("t.tar", bytes)}});
@@ -79,10 +79,10 @@ TEST_CASE("an array of a tar shard has the type and shape of the first sample's"
       open_tar({.paths = {folder.write("t.tar", array("0.x.npy", 2) + array("1.x.npy", 3) + tar_end())}});
   CHECK(fields_of(*source) == Texts{"x.npy: f32 [2]"});
   CHECK(all_values<float>(*source, 0) == std::vector<float>{0, 2, 0, 3});
-  const Bytes other = tar_member("1.x.npy", tar_npy("|u1", "(3,)", "abc"));
+  const ByteVector other = tar_member("1.x.npy", tar_npy("|u1", "(3,)", "abc"));
   CHECK(error_of_tar(folder, array("0.x.npy", 2) + other + tar_end()) ==
         folder.path() + "/t.tar: 1.x.npy: is u8 [3], but the first sample's is f32 [2]");
-  const Bytes cut = tar_member("1.x.npy", tar_npy("<f4", "(2,)", "abc"));
+  const ByteVector cut = tar_member("1.x.npy", tar_npy("<f4", "(2,)", "abc"));
   CHECK(contains(error_of_tar(folder, array("0.x.npy", 2) + cut + tar_end()),
                  "1.x.npy: the array: byte 128: f32 [2] has 8"));
 }
@@ -92,17 +92,17 @@ TEST_CASE("long names and sizes of GNU and of pax are read") {
   const std::string long_name = std::string(150, 'd') + "/" + std::string(120, 'n') + ".txt";
   const std::string path = "path=" + std::string(150, 'p') + "/" + std::string(120, 'x') + ".txt\n",
                     record = std::to_string(path.size() + 4) + " " + path;
-  Bytes base256 = tar_member("big.txt", "12345");
+  ByteVector base256 = tar_member("big.txt", "12345");
   std::memset(base256.data() + 124, 0, 12);
   base256[124] = 0x80;
   base256[135] = 5;
   set_tar_checksum(base256);
-  Bytes wrong_size = tar_header("b.txt", 0);  // the pax size counts
-  const Bytes bytes = tar_member("././@LongLink", long_name + '\0', 'L') + tar_member("cut", "gnu") +
+  ByteVector wrong_size = tar_header("b.txt", 0);  // the pax size counts
+  const ByteVector bytes = tar_member("././@LongLink", long_name + '\0', 'L') + tar_member("cut", "gnu") +
                       tar_member("pax_global_header", "20 comment=trainctl\n", 'g') +
                       tar_member("PaxHeaders/x", record, 'x') + tar_member("cut", "pax") + base256 +
                       tar_member("PaxHeaders/y", "10 size=3\n", 'x') + wrong_size + tar_member("", "abc") + tar_end();
-  Bytes whole = bytes;
+  ByteVector whole = bytes;
   // The data "abc" follow the header at once: take out the header that tar_member put before them.
   whole.erase(whole.end() - 1024 - 1024, whole.end() - 1024 - 512);
   const auto source = open_tar({.paths = {folder.write("t.tar", whole)}});
@@ -114,7 +114,7 @@ TEST_CASE("long names and sizes of GNU and of pax are read") {
 
 TEST_CASE("a prefix of ustar is part of the name") {
   const ScratchFolder folder;
-  Bytes member = tar_member("0.txt", "x");
+  ByteVector member = tar_member("0.txt", "x");
   std::memcpy(member.data() + 345, "some/folder", 11);
   set_tar_checksum(member);
   CHECK(open_tar({.paths = {folder.write("t.tar", member + tar_end())}})->where(0) ==
@@ -142,7 +142,7 @@ TEST_CASE("an index of another tar file is named, and so is a damaged one") {
   REQUIRE(utimensat(AT_FDCWD, tar.c_str(), times, 0) == 0);
   CHECK(contains(open(), idx + ": is of another tar file"));
   CHECK(contains(open(), "write it again: trainctl data index"));
-  folder.write("t.tar", kTwoSamples + Bytes(512));
+  folder.write("t.tar", kTwoSamples + ByteVector(512));
   CHECK(contains(open(), "is of another tar file"));
   write_tar_index(tar, idx);
   CHECK(open() == "no error");
@@ -154,7 +154,7 @@ TEST_CASE("an index of another tar file is named, and so is a damaged one") {
 
 TEST_CASE("an index takes 12 bytes for each file of a sample") {
   const ScratchFolder folder;
-  Bytes bytes;
+  ByteVector bytes;
   for (int i = 0; i < 1000; ++i)
     bytes = bytes + tar_member(fmt::format("{}.jpg", i), "x") + tar_member(fmt::format("{}.cls", i), "1");
   const std::string tar = folder.write("t.tar", bytes + tar_end());
@@ -168,7 +168,7 @@ TEST_CASE("a shard that is cut off at any place is an error that names the byte"
   for (size_t bytes = 0; bytes < kTwoSamples.size() - 512; bytes += 100) {
     CAPTURE(bytes);
     const std::string error =
-        error_of_tar(folder, Bytes(kTwoSamples.begin(), kTwoSamples.begin() + std::ptrdiff_t(bytes)));
+        error_of_tar(folder, ByteVector(kTwoSamples.begin(), kTwoSamples.begin() + std::ptrdiff_t(bytes)));
     CHECK(contains(error, folder.path() + "/t.tar: byte "));
     CHECK(contains(error, "cut off"));
   }
@@ -176,20 +176,20 @@ TEST_CASE("a shard that is cut off at any place is an error that names the byte"
 
 TEST_CASE("a size that lies is an error that names the header") {
   const ScratchFolder folder;
-  const Bytes first = tar_member("0.txt", "x");
+  const ByteVector first = tar_member("0.txt", "x");
   CHECK(contains(error_of_tar(folder, first + tar_header("1.txt", 1 << 20) + tar_end()),
                  "t.tar: byte 1,024: the header says 1,048,576 bytes of data, but the file has 1,024 more"));
   // One that is too small makes data look like a header.
-  CHECK(contains(error_of_tar(folder, tar_header("0.txt", 0) + Bytes(512, 'y') + tar_end()),
+  CHECK(contains(error_of_tar(folder, tar_header("0.txt", 0) + ByteVector(512, 'y') + tar_end()),
                  "t.tar: byte 512: the checksum: "));
 }
 
 TEST_CASE("damaged headers of a tar file are errors with the byte") {
   const ScratchFolder folder;
-  Bytes changed = kTwoSamples;
+  ByteVector changed = kTwoSamples;
   changed[1024 + 5] ^= 1;
   CHECK(contains(error_of_tar(folder, changed), "t.tar: byte 1,024: the header's checksum is "));
-  Bytes letters = tar_member("0.txt", "x");
+  ByteVector letters = tar_member("0.txt", "x");
   std::memcpy(letters.data() + 124, "0000000zzzz", 11);
   set_tar_checksum(letters);
   CHECK(contains(error_of_tar(folder, letters + tar_end()),
@@ -206,7 +206,7 @@ TEST_CASE("damaged headers of a tar file are errors with the byte") {
 
 TEST_CASE("samples of a tar shard that are not alike are named") {
   const ScratchFolder folder;
-  const Bytes whole = tar_member("0.jpg", "x") + tar_member("0.cls", "1");
+  const ByteVector whole = tar_member("0.jpg", "x") + tar_member("0.cls", "1");
   CHECK(contains(error_of_tar(folder, whole + tar_member("1.jpg", "x") + tar_end()),
                  "t.tar: 1: the sample has no file .cls for the field 'label'"));
   CHECK(contains(error_of_tar(folder, whole + tar_member("1.jpg", "x") + tar_member("1.png", "x") + tar_end()),
@@ -225,7 +225,7 @@ TEST_CASE("what a tar shard does not have, or no source reads, is an error of th
   const ScratchFolder folder;
   CHECK(contains(error_of_tar(folder, kTwoSamples, {{"mask", {"mask.png"}}}),
                  "dataset.fields.mask: " + folder.path() + "/t.tar has no files .mask.png (it has .cls, .jpg, .png)"));
-  const Bytes json = tar_member("0.jpg", "x") + tar_member("0.json", "{}") + tar_end();
+  const ByteVector json = tar_member("0.jpg", "x") + tar_member("0.json", "{}") + tar_end();
   const std::string error = error_of_tar(folder, json);
   CHECK(contains(error, "dataset.fields: " + folder.path() + "/t.tar has files .json, which are not read"));
   CHECK(contains(error, "dataset.fields: {image: jpg, label: cls}"));

@@ -1,0 +1,123 @@
+#!/usr/bin/env python3
+"""Compiles each changed source and header alone, as the preset dev does. In a unity build a file may use what a neighbour
+in its group includes or defines; such a file breaks as soon as the groups change.
+
+    compile_alone.py SOURCE_DIR BUILD_DIR [--since COMMIT]
+
+Changed files are those that differ from COMMIT, by default the last commit that is a day older than HEAD. Sources are only parsed
+(-fsyntax-only); CUDA sources are compiled to PTX for one architecture. Exit status: 0, 1 if a file fails, 77 if skipped.
+"""
+import argparse
+import concurrent.futures
+import json
+import os
+import shlex
+import subprocess
+import sys
+
+HEADER, CUDA = ".h", ".cu"
+
+
+def git(source, *words):
+    return subprocess.run(["git", "-C", source, *words], capture_output=True, text=True, check=True).stdout.split("\n")
+
+
+def changed_files(source, since):
+    if not since:
+        newest = int(git(source, "log", "-1", "--format=%ct")[0])
+        since = git(source, "rev-list", "-1", f"--before={newest - 86400}", "HEAD")[0]
+    if not since:  # a history of one day, or a shallow clone
+        return git(source, "ls-files")
+    return git(source, "diff", "--name-only", "--diff-filter=d", since)
+
+
+def commands_of(source, build):
+    """The compile command of each source in a build without unity, with its folder."""
+    configured = subprocess.run(["cmake", "-S", source, "-B", build, "-G", "Ninja", "-DCMAKE_BUILD_TYPE=Release",
+                                 "-DTRAINCTL_UNITY=OFF"], capture_output=True, text=True)
+    if configured.returncode != 0:
+        sys.exit(f"cannot configure a build without unity:\n{configured.stdout}{configured.stderr}")
+    commands = {}
+    for entry in json.load(open(os.path.join(build, "compile_commands.json"))):
+        path = os.path.relpath(entry["file"], source)
+        commands[path] = (shlex.split(entry["command"]), entry["directory"])
+    return commands
+
+
+def without_launcher(words):
+    """Drops what stands before the compiler: `cmake -E env … ccache`."""
+    names = [os.path.basename(word) for word in words]
+    return words[names.index("ccache") + 1:] if "ccache" in names else words
+
+
+def without_output(words):
+    """Drops the output, the dependency file and the input."""
+    kept, skip = [], 0
+    for word in words:
+        if skip:
+            skip -= 1
+        elif word in ("-o", "-MF", "-MT", "-c"):
+            skip = 1
+        elif word not in ("-MD", "-MMD"):
+            kept.append(word)
+    return kept
+
+
+def neighbour(path, commands):
+    """A source whose flags suit a header: one of the nearest folder that has sources."""
+    folder = os.path.dirname(path)
+    while folder:
+        for source in sorted(commands):
+            if source.startswith(folder + "/") and source.endswith(".cpp"):
+                return source
+        folder = os.path.dirname(folder)
+    return None
+
+
+def compile_one(path, source, commands):
+    full = os.path.join(source, path)
+    if path.endswith(HEADER):
+        of = neighbour(path, commands)
+        if of is None:
+            return None
+        words, folder = commands[of]
+        words = without_output(without_launcher(words)) + ["-fsyntax-only", "-x", "c++", "-"]
+        return subprocess.run(words, cwd=folder, input=f'#include "{full}"\n', capture_output=True, text=True)
+    words, folder = commands[path]
+    words = without_output(without_launcher(words))
+    if path.endswith(CUDA):
+        words = [w for w in words if not w.startswith(("--generate-code", "-gencode"))]
+        words += ["-arch=compute_90a", "-ptx", full, "-o", os.devnull]
+    else:
+        words += ["-fsyntax-only", full]
+    return subprocess.run(words, cwd=folder, capture_output=True, text=True)
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("source")
+    parser.add_argument("build")
+    parser.add_argument("--since")
+    arguments = parser.parse_args()
+    source = os.path.abspath(arguments.source)
+    if not os.path.exists(os.path.join(source, ".git")):
+        print("SKIPPED: the sources are not a git checkout, so no file counts as changed")
+        return 77
+    commands = commands_of(source, arguments.build)
+    # A source without a command belongs to another build: no_cuda_*.cpp, say, where CUDA is found, or the fuzzers.
+    changed = [p for p in changed_files(source, arguments.since) if p in commands or p.endswith(HEADER)]
+    failed = compiled = 0
+    with concurrent.futures.ThreadPoolExecutor(2) as pool:
+        for path, result in zip(changed, pool.map(lambda p: compile_one(p, source, commands), changed)):
+            if result is None:
+                continue
+            compiled += 1
+            if result.returncode != 0:
+                failed += 1
+                print(f"{path} does not compile alone; include what it uses:\n{result.stderr[:3000]}")
+    print(f"{compiled} changed files compiled alone, {failed} failed")
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
