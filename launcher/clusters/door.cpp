@@ -32,7 +32,7 @@ namespace {
 constexpr double kHandshakeSeconds = 10, kRequestSeconds = 10;
 /// Connections, each with a process, that have not proved yet that they have the token. Beyond it a new one ends the
 /// oldest.
-constexpr size_t kMostNewcomers = 64;
+constexpr size_t kMostUnprovenClients = 64;
 constexpr size_t kMostLine = 64, kMostScript = 1 << 16;
 constexpr int kConnectMs = 3000, kRetryMs = 250;
 constexpr int kNoCode = -1;
@@ -115,7 +115,7 @@ class Served {
   }
 
   void serve_in_process(int listener, int socket, const std::string& token) {
-    if (newcomers_.size() >= most_unauthenticated(kMostNewcomers)) {
+    if (newcomers_.size() >= most_unauthenticated(kMostUnprovenClients)) {
       kill(newcomers_.front(), SIGKILL);
       newcomers_.pop_front();
     }
