@@ -131,7 +131,7 @@ class Worker {
     };
     std::optional<PieceReader> reader;
     if (!options_.resume.empty()) {
-      reader.emplace(read_manifest(options_.resume), options_.resume);
+      reader.emplace(read_manifest_of_pieces(options_.resume), options_.resume);
       train_options.from = position_after(*job_, reader->manifest(), options_.resume);
       output.starts_at(train_options.from.step);
       train_options.restore = [&](Executor& executor) { restore(*program_, *reader, executor); };
@@ -184,7 +184,7 @@ class Worker {
     server_options.start_up = start_up;
     std::optional<PieceReader> reader;
     if (!options_.resume.empty()) {
-      reader.emplace(read_manifest(options_.resume), options_.resume);
+      reader.emplace(read_manifest_of_pieces(options_.resume), options_.resume);
       server_options.from = position_after(*job_, reader->manifest(), options_.resume);
       server_options.restore = [&](Executor& executor) { restore(*program_, *reader, executor); };
       server_options.restore_table = [&](servers::TableRows& rows) {
@@ -202,7 +202,7 @@ class Worker {
       hooks.at_end = [&](const TrainPosition& position, Executor& executor) { saver->save_last(position, executor); };
     }
     AsyncServer server(*job_, *program_, *memory_, comm, hooks, server_options);
-    if (saver) saver->prepare(server.executor());
+    if (saver && job_->spec.train.saves_state()) saver->prepare(server.executor());
     if (saver && tables) saver->copies_too([&](bool follows_save) { tables->write(server.tables(), follows_save); });
     status.state = RankState::training;
     server.run();
@@ -243,7 +243,7 @@ class Worker {
       executor =
           make_cpu_executor(*program_, rendezvous.communicator(), executor_options, memory_->arena(options_.rank));
     }
-    PieceReader reader(read_manifest(options_.resume), options_.resume);
+    PieceReader reader(read_manifest_of_pieces(options_.resume), options_.resume);
     restore(*program_, reader, *executor);
     status.state = RankState::training;
     Evaluator evaluator(*job_, *job_->validation, *program_, std::move(set), std::move(executor),

@@ -187,7 +187,7 @@ void NetworkWorkload::prepare(int attempt, const RunDirectory& directory) {
 /// steps wait for the disk anyway.
 SaveAfter NetworkWorkload::save_after() const {
   const TrainSpec& train = job_.spec.train;
-  const bool is_needed = is_held() && cluster_.num_hosts() > 1 && train.checkpoint->async && train.sink_steps == 1;
+  const bool is_needed = is_held() && cluster_.num_hosts() > 1 && train.saving().async && train.sink_steps == 1;
   return is_needed && !is_each_loss_covered(job_) ? SaveAfter::whole : SaveAfter::written;
 }
 
@@ -213,8 +213,7 @@ std::map<std::string, std::string> NetworkWorkload::given() const {
   std::map<std::string, std::string> files;
   const std::string manifest(kManifestName);
   files[manifest] = point->path + "/" + manifest;
-  for (const StoredTensor& tensor : point->manifest.tensors)
-    for (const auto& piece : tensor.pieces) files[piece.file] = point->path + "/" + piece.file;
+  for (const std::string& file : files_with_pieces(point->manifest)) files[file] = point->path + "/" + file;
   return files;
 }
 
@@ -304,7 +303,7 @@ void NetworkWorkload::connect(Launch& launch) {
   };
   launch.doing = [this](int rank) { return describe_position(memory_->status(rank), classes_.program_of(rank)); };
   launch.ask_to_stop = [this] { memory_->gate().ask_to_stop(); };
-  if (checkpoints_.are_saved()) launch.on_user_signal = [this] { memory_->saves().ask(); };
+  if (job_.spec.train.saves_state()) launch.on_user_signal = [this] { memory_->saves().ask(); };
   launch.stopped_at = [this] { return stopped_at(); };
   launch.progress = [this](int rank) { return progress_of(memory_->status(rank), classes_.program_of(rank)); };
   launch.limits.timeout_seconds = job_.spec.launch.timeout_seconds;
@@ -448,6 +447,24 @@ nlohmann::ordered_json NetworkWorkload::record(const RunDirectory& directory) co
   return record;
 }
 
+/// Why the state that the ranks ended with is not on the disk; "" if it is, or the job does not save it.
+std::string NetworkWorkload::unsaved() const {
+  if (!checkpoints_.are_saved()) return "";
+  const SaveBoard& board = memory_->saves();
+  // Asynchronous ranks may end after other steps than servers have applied: what they began to save must be there.
+  const int64_t step = job_.plan.is_asynchronous() ? board.last_step() : finished_steps();
+  const int64_t first = checkpoints_.first_step(), newest = std::max(board.written_step(), first);
+  if (finished_steps() <= first || newest >= std::max<int64_t>(step, 1)) return "";
+  const bool is_state = job_.spec.train.saves_state();
+  std::string text = (is_state ? "the state after step " : "the final weights, of step ") + with_commas(step) +
+                     (is_state ? " is not saved: " : ", are not saved: ") +
+                     (checkpoints_.trouble().empty() ? "its save had not begun" : checkpoints_.trouble());
+  if (is_state)
+    text += newest > 0 ? "\n  once the disk can be written, --resume continues after step " + with_commas(newest)
+                       : "\n  no checkpoint of this run was written";
+  return text;
+}
+
 RunResult NetworkWorkload::result() const {
   const RankStatus& first = memory_->status(0);
   RunResult result;
@@ -455,6 +472,7 @@ RunResult NetworkWorkload::result() const {
   result.steps = total_steps();
   if (options_.evaluate) return result;
   if (checkpoints_.are_saved()) result.saved_step = std::max<int64_t>(0, memory_->saves().written_step());
+  result.unsaved = unsaved();
   if (job_.spec.loss && result.step > 0) {
     result.loss = first.loss.load();
     result.metrics = metrics();

@@ -74,9 +74,9 @@ class Run {
   void tell_news();
   LiveStatus status();
   std::string processes_text() const;
-  void finish(const Outcome& outcome);
+  int finish(Outcome outcome);
   std::string report_of_workload() const;
-  std::string write_outcome(const Outcome& outcome, const std::string& report) const;
+  std::string write_outcome(const Outcome& outcome, const std::string& report, const RunResult& result) const;
 
   const JobSpec& spec() const { return workload_->spec(); }
 
