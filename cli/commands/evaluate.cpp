@@ -42,7 +42,7 @@ std::string part_name(const std::string& output) {
 /// What a run of its own would do otherwise: save, restart, print. Rows that fill up a batch do not count, so the batch
 /// may be any that the ranks divide.
 JobSpec for_evaluation(JobSpec spec) {
-  spec.train.checkpoint = CheckpointSpec{.every = "none"};
+  spec.train.checkpoint.emplace().every = "none";
   spec.train.stop_when.reset();
   spec.launch.max_restarts = 0;
   spec.print = {};

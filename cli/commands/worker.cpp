@@ -102,8 +102,7 @@ class Worker {
     Rendezvous rendezvous(job_->spec, memory_, options_.rank, hosts());
     start_up.met_others("connect");
     if (program_->server >= 0 && serves_by_event(job_->plan)) return serve(rendezvous.communicator(), start_up);
-    RankOutput output(*job_, *program_, status, directory_, options_.record,
-                      memory_->batches().lives(options_.rank % BatchBoard::kMostWorkers) > 0);
+    RankOutput output(*job_, *program_, status, directory_, output_options());
     TrainOptions train_options;
     train_options.threads = kernel_threads();
     train_options.arena = memory_->arena(options_.rank);
@@ -278,6 +277,28 @@ class Worker {
     JobSpec spec = load_job(directory_.file("job.yaml"));
     watch_.emplace(spec.launch.timeout_seconds, [this](const EnvError& error) { end_now(error); });
     job_ = plan_job(std::move(spec));
+  }
+
+  /// On one host the launcher leaves only lines that are to stay (cli/launch/metrics_file.h). On several, the agent of
+  /// rank 0's host sends what that rank writes, and the launcher adds it.
+  RankOutputOptions output_options() const {
+    const std::vector<int> ranks_of_hosts = parse_layout(options_.layout);
+    RankOutputOptions output{.record = options_.record};
+    const bool is_restarted = memory_->batches().lives(options_.rank % BatchBoard::kMostWorkers) > 0;
+    if (ranks_of_hosts.empty() || is_restarted) output.metrics = RecordFile::Begin::append;
+    int first = 0;
+    for (const int count : ranks_of_hosts) {
+      if (options_.rank == first) output.copies_metrics = first > 0 && options_.held_fd >= 0;
+      first += count;
+    }
+    output.is_apart = !ranks_of_hosts.empty() && options_.rank >= ranks_of_hosts[0];
+    if (job_->plan.is_asynchronous())
+      output.takes_over = [this] {
+        for (int worker = 0; worker < options_.rank; ++worker)
+          if (!memory_->batches().is_gone(worker)) return false;
+        return true;
+      };
+    return output;
   }
 
   HostsLayout hosts() const {

@@ -10,6 +10,8 @@
 #include <iostream>
 #include <nlohmann/json.hpp>
 
+#include "cli/launch/metrics_file.h"
+#include "cli/worker/metrics_log.h"
 #include "engine/base/error.h"
 #include "engine/runtime/comm/board_changes.h"
 #include "engine/spec/parse.h"
@@ -219,19 +221,6 @@ void Run::plan_ahead() {
   }
 }
 
-/// The lines of steps that are done again are cut off, and what the ranks write follows the rest.
-std::map<std::string, int64_t> Run::keep_metrics() const {
-  const std::string path = directory_.file("metrics.jsonl");
-  std::ifstream file(path);
-  std::string kept;
-  for (std::string line; attempt_ > 0 && std::getline(file, line);) {
-    const auto json = nlohmann::json::parse(line, nullptr, false);
-    if (json.is_object() && json.value("run_step", int64_t{0}) <= workload_->first_step()) kept += line + "\n";
-  }
-  if (attempt_ > 0) std::ofstream(path, std::ios::trunc) << kept;
-  return {{"metrics.jsonl", static_cast<int64_t>(kept.size())}};
-}
-
 /// Agents start their ranks by the launcher's decisions, which are those of one host.
 Outcome Run::supervise_hosts(Launch& launch) {
   hosts::HostsOptions options;
@@ -291,7 +280,10 @@ Outcome Run::supervise_hosts(Launch& launch) {
   board.held = [this](uint64_t highest) {
     if (workload_->saves() != nullptr) workload_->saves()->held(highest);
   };
-  board.kept_bytes = [this] { return spec().has_command() ? std::map<std::string, int64_t>{} : keep_metrics(); };
+  board.kept_bytes = [this]() -> std::map<std::string, int64_t> {
+    if (spec().has_command() || attempt_ == 0) return {};
+    return {{kMetricsFile, keep_metrics(directory_, workload_->first_step())}};
+  };
   board.given = [this] { return workload_->given(); };
   hosts::AgentRanks ranks(launch, std::move(options), std::move(board), loop_);
   bool takes_back = false;
@@ -390,6 +382,7 @@ Launch Run::launch() {
     attempt_ = first_attempt_ + attempt;
     started_ = 0;
     workload_->prepare(attempt_, directory_);
+    if (!spec().launch.has_hosts() && !spec().has_command()) keep_metrics(directory_, workload_->first_step());
   };
   launch.on_line = [this](int rank, std::string_view line) { show(rank, line); };
   // Programs write more than errors to stderr. A network's rank writes only errors there, which the failure report has.
@@ -478,6 +471,7 @@ int Run::finish(Outcome outcome) {
   const std::string trouble = write_outcome(outcome, report, result);
   if (!trouble.empty()) std::cerr << trouble << std::flush;  // does not change how the ranks ended
   RunEnd end = run_end(outcome, result);
+  if (!outcome.disk_hangs && !spec().has_command()) gather_metrics(directory_);
   if (!outcome.disk_hangs) end.report = report_of_workload();
   if (elastic_ && !elastic_->summary().empty()) end.report += (end.report.empty() ? "" : "\n") + elastic_->summary();
   view_.end(end, directory_);  // may wait for the reader of our output

@@ -66,7 +66,6 @@ class Run {
   void note_progress();
   bool is_time_to_take_back() const;
   void plan_ahead();
-  std::map<std::string, int64_t> keep_metrics() const;
   double seconds() const { return std::chrono::duration<double>(Clock::now() - start_).count(); }
   void tick();
   void show(int rank, std::string_view line);

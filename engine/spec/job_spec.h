@@ -213,7 +213,7 @@ struct TrainSpec {
   std::optional<StopSpec> stop_when;
 
   /// What the run saves, also where the job does not say it.
-  CheckpointSpec saving() const { return checkpoint.value_or(CheckpointSpec{.every = "weights"}); }
+  CheckpointSpec saving() const;
   /// Whether the run saves anything.
   bool saves() const { return saving().every != "none"; }
   /// Whether the run saves its whole state, from which another one can resume.
