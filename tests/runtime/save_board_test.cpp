@@ -198,3 +198,16 @@ TEST_CASE("of saves that are offered the writer takes the newest, and no set tha
   CHECK_FALSE(board.is_busy());
   CHECK_FALSE(board.take_offer());
 }
+
+TEST_CASE("a save gives way only to a later state that waits for it") {
+  SaveBoard board;
+  REQUIRE(board.saves_before(40, [](int64_t) { return true; }));
+  CHECK_FALSE(board.must_give_way());
+  board.await_room(40);  // the state that is being saved is the last one
+  CHECK_FALSE(board.must_give_way());
+  board.await_room(60);
+  CHECK(board.must_give_way());
+  board.finished(false);
+  REQUIRE(board.saves_before(60, [](int64_t) { return true; }));
+  CHECK_FALSE(board.must_give_way());
+}
