@@ -105,7 +105,8 @@ RunDirectory RunDirectory::create(const std::string& log_dir, int workers, int s
 void RunDirectory::write(std::string_view name, std::string_view text) const {
   std::ofstream out(file(name), std::ios::binary);
   out << text;
-  if (!out.flush()) throw EnvError("cannot write " + file(name) + ": " + std::strerror(errno));
+  out.close();
+  if (!out) throw EnvError("cannot write " + file(name) + ": " + std::strerror(errno));
 }
 
 void RunDirectory::reserve_outcome() const { write(kReserved, std::string(kReservedBytes, ' ')); }

@@ -1,7 +1,9 @@
 // trainctl evaluate and predict: the job's validation set with the weights of a checkpoint, under the job's plan.
+#include <fcntl.h>
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
+#include <cerrno>
 #include <filesystem>
 #include <fstream>
 #include <iostream>
@@ -112,8 +114,11 @@ int predict(const PredictOptions& options) {
     std::filesystem::remove(part, ignored);
     return code;
   }
-  std::error_code error;
-  std::filesystem::rename(part, output, error);
+  const int fd = open(part.c_str(), O_RDONLY | O_CLOEXEC);
+  const bool is_synced = fd >= 0 && fsync(fd) == 0;
+  std::error_code error(is_synced ? 0 : errno, std::generic_category());
+  if (fd >= 0) close(fd);
+  if (is_synced) std::filesystem::rename(part, output, error);
   if (error) throw EnvError("cannot write " + output + ": " + error.message());
   std::cout << options.layer << " in " << options.output << "\n";
   return code;

@@ -193,7 +193,7 @@ class Worker {
     ServerHooks hooks = output.hooks();
     std::optional<Saver> saver;
     std::optional<servers::TableImage> tables;
-    if (options_.tables_fd >= 0) tables.emplace(options_.tables_fd, program_->server);
+    if (options_.tables_fd >= 0) tables.emplace(options_.tables_fd, program_->server, !job_->spec.train.saves_state());
     if (options_.image_fd >= 0) {
       saver.emplace(*job_, *program_, *memory_, options_.image_fd, server_options.from, options_.failures);
       hooks.saves_before = [&](int64_t step) { return saver->saves_before(step); };

@@ -194,8 +194,9 @@ std::string Checkpoints::folder(const RunDirectory& directory) const {
 
 /// Whether the run resumes from a checkpoint of this folder.
 bool Checkpoints::continues(const std::string& folder) const {
+  if (!point_) return false;
   std::error_code not_there;
-  return point_ && fs::equivalent(fs::absolute(point_->path).lexically_normal().parent_path(), folder, not_there);
+  return fs::equivalent(point_->path + "/..", folder, not_there);
 }
 
 /// All attempts of a run have one owner, whichever launcher object asks: it follows from the run's folder.

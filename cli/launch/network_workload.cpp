@@ -26,6 +26,7 @@
 #include "engine/plan/served.h"
 #include "engine/runtime/routes.h"
 #include "engine/spec/parse.h"
+#include "engine/train/checkpoint/checkpoint_report.h"
 #include "engine/train/checkpoint/digest.h"
 #include "engine/train/data/dataset.h"
 #include "engine/train/data/index_check.h"
@@ -95,6 +96,7 @@ NetworkWorkload::NetworkWorkload(PlannedJob job, Device asked, const CudaDevices
   require_precision(job_.spec);
   if (validation_) make_room_for(*validation_, classes_);
   require_memory_limit(job_, classes_.programs);
+  if (!options.evaluate) require_room_for_final_weights();
   if (job_.spec.train.histograms > 0 && !options.evaluate) routes_ = routes_of_histograms(classes_.num_ranks());
   if (job_.spec.launch.device == Device::cuda && has_hosts()) {
     device_ = "GPUs of their hosts";  // which each rank looks for there
@@ -137,6 +139,16 @@ void NetworkWorkload::run_beside(const RankClasses& others) {
 
 void NetworkWorkload::add_routes(const std::vector<Route>& more) {
   routes_.insert(routes_.end(), more.begin(), more.end());
+}
+
+/// The launcher gathers what the ranks of other hosts save before it is written.
+void NetworkWorkload::require_room_for_final_weights() const {
+  if (!has_hosts() || !checkpoints_.are_saved() || job_.spec.train.saves_state()) return;
+  const int64_t bytes = final_weights_report(job_, classes_.programs)["bytes"], available = available_memory();
+  if (bytes <= available) return;
+  throw EnvError("the final weights, " + format_bytes(bytes) + ", come to this host before they are written, which has " +
+                 format_bytes(available) +
+                 " of memory available; start the run from a host with more, or set train.checkpoint: none");
 }
 
 void NetworkWorkload::require_host_memory() const {

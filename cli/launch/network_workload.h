@@ -51,6 +51,7 @@ class NetworkWorkload : public Workload {
  private:
   void run_beside(const RankClasses& others);
   void add_routes(const std::vector<Route>& more);
+  void require_room_for_final_weights() const;
   void require_host_memory() const;
   void watch_gpu();
   int64_t finished_steps() const;

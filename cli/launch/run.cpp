@@ -478,7 +478,8 @@ int Run::finish(Outcome outcome) {
   const std::string last_words = result.unsaved.empty() ? report : result.unsaved + "\n";
   if (outcome.exit_code == kExitRankFailed || !result.unsaved.empty()) {
     std::cerr << last_words << std::flush;
-    if (background_ != nullptr && write(log_->fd(), last_words.data(), last_words.size()) < 0) {
+    if (background_ != nullptr && background_->holds_on() &&
+        write(log_->fd(), last_words.data(), last_words.size()) < 0) {
       // The failure was already reported on the terminal.
     }
   }

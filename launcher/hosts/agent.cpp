@@ -15,7 +15,6 @@
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
-#include <fstream>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <thread>
@@ -302,7 +301,7 @@ class Agent : public LogSink {
     for (const RankPlace& place : cluster.places) fs::create_directories(directory.rank_path(place.rank));
     files_.emplace(directory.path());
     for (const auto& [name, text] : json.at("files").items()) {
-      std::ofstream(directory.file(name)) << text.get<std::string>();
+      directory.write(name, text.get<std::string>());
       files_->skip(name);
     }
     launch_.emplace(Launch{.cluster = std::move(cluster),
