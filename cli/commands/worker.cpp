@@ -286,12 +286,8 @@ class Worker {
     RankOutputOptions output{.record = options_.record};
     const bool is_restarted = memory_->batches().lives(options_.rank % BatchBoard::kMostWorkers) > 0;
     if (ranks_of_hosts.empty() || is_restarted) output.metrics = RecordFile::Begin::append;
-    int first = 0;
-    for (const int count : ranks_of_hosts) {
-      if (options_.rank == first) output.copies_metrics = first > 0 && options_.held_fd >= 0;
-      first += count;
-    }
     output.is_apart = !ranks_of_hosts.empty() && options_.rank >= ranks_of_hosts[0];
+    output.copies_metrics = output.is_apart && options_.rank == ranks_of_hosts[0] && !job_->plan.is_asynchronous();
     if (job_->plan.is_asynchronous())
       output.takes_over = [this] {
         for (int worker = 0; worker < options_.rank; ++worker)

@@ -2,8 +2,8 @@
 // are done again, and adds what only other ranks have reported:
 //
 //   <run>/metrics.jsonl            rank 0, or on one host an asynchronous worker in its place
-//         rank.<N>/metrics.jsonl   a rank of another host: its copy, in case rank 0's host is lost (launch.elastic), or
-//                                  what it reports since the asynchronous workers before it have died
+//         rank.<N>/metrics.jsonl   a rank of another host: its copy, in case rank 0's host is lost, or what it reports
+//                                  since the asynchronous workers before it have died
 #pragma once
 
 #include <cstdint>

@@ -23,9 +23,9 @@ namespace trainctl {
 struct RankOutputOptions {
   bool record = false;  ///< run --record
   RecordFile::Begin metrics = RecordFile::Begin::empty;
-  bool copies_metrics = false;               ///< a rank of another host than rank 0's, which may be lost
-  bool is_apart = false;                     ///< its folder is another than that of rank 0
-  std::function<bool()> takes_over = {};     ///< an asynchronous worker: whether those before it are gone
+  bool copies_metrics = false;            ///< the first rank of the second host: rank 0's host may be lost
+  bool is_apart = false;                  ///< it writes to another folder than rank 0
+  std::function<bool()> takes_over = {};  ///< an asynchronous worker: whether those before it are gone
 };
 
 class RankOutput {
