@@ -97,6 +97,7 @@ void GatheredSaves::decide(int64_t step, bool saves) {
 
 void GatheredSaves::begin(int64_t step) {
   saving_ = gathering_ = step;
+  memory_->saves().begin_at(step);
   is_open_ = false;
   asked_ = memory_->saves().asked();
   set_ = memory_->saves().free_set();

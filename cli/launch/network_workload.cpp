@@ -464,13 +464,13 @@ std::string NetworkWorkload::unsaved() const {
   if (!checkpoints_.are_saved()) return "";
   const SaveBoard& board = memory_->saves();
   // Asynchronous ranks may end after other steps than servers have applied: what they began to save must be there.
-  const int64_t step = job_.plan.is_asynchronous() ? board.last_step() : finished_steps();
+  const int64_t step = job_.plan.is_asynchronous() ? std::max<int64_t>(board.last_step(), 1) : finished_steps();
   const int64_t first = checkpoints_.first_step(), newest = std::max(board.written_step(), first);
-  if (finished_steps() <= first || newest >= std::max<int64_t>(step, 1)) return "";
+  if (finished_steps() <= first || newest >= step) return "";
   const bool is_state = job_.spec.train.saves_state();
-  std::string text = (is_state ? "the state after step " : "the final weights, of step ") + with_commas(step) +
+  std::string text = (is_state ? "the state after step " : "the final weights, of step ") + with_commas(finished_steps()) +
                      (is_state ? " is not saved: " : ", are not saved: ") +
-                     (checkpoints_.trouble().empty() ? "its save had not begun" : checkpoints_.trouble());
+                     (checkpoints_.trouble().empty() ? "the ranks were ended before they could save it" : checkpoints_.trouble());
   if (is_state)
     text += newest > 0 ? "\n  once the disk can be written, --resume continues after step " + with_commas(newest)
                        : "\n  no checkpoint of this run was written";
