@@ -12,11 +12,11 @@
 namespace trainctl {
 namespace {
 
-using Names = std::vector<std::string_view>;
+using OptionNames = std::vector<std::string_view>;
 
 /// Options that mean a field of the job. Names are without leading dashes, in lower case, with '_' for '-'.
 struct FieldSpelling {
-  Names names;
+  OptionNames names;
   std::string_view field;
   std::string_view example;  ///< the value to show if none was given, or one that the field does not take
 };
@@ -81,7 +81,7 @@ const std::vector<FieldSpelling>& field_spellings() {
 
 /// Options that have no field.
 struct Advice {
-  Names names;
+  OptionNames names;
   std::string_view text;
 };
 
@@ -115,7 +115,7 @@ std::string normalized(const std::string& option) {
   return name;
 }
 
-bool is_one_of(const std::string& name, const Names& names) {
+bool is_one_of(const std::string& name, const OptionNames& names) {
   return std::find(names.begin(), names.end(), name) != names.end();
 }
 
@@ -131,7 +131,7 @@ bool fits(const std::string& value, const Field* field, std::string_view example
   return example == "FOLDER" || example == "FILE" || example.empty() || is_number(value);
 }
 
-std::string write(const std::string& field, const std::string& value) { return "write " + field + "=" + value; }
+std::string write_override(const std::string& field, const std::string& value) { return "write " + field + "=" + value; }
 
 /// `-n4`: a number directly after the letters of a short option.
 UnknownOption with_number_apart(const UnknownOption& option) {
@@ -147,7 +147,7 @@ std::string as_field(const std::string& name, const std::string& value) {
     if (!is_one_of(name, spelling.names)) continue;
     const std::vector<FieldAt> fields = fields_called(spelling.field);
     const Field* field = fields.size() == 1 ? fields[0].field : nullptr;
-    return write(std::string(spelling.field),
+    return write_override(std::string(spelling.field),
                  fits(value, field, spelling.example) ? value : std::string(spelling.example));
   }
   std::vector<FieldAt> fields = fields_called(name);
@@ -167,7 +167,7 @@ std::string as_field(const std::string& name, const std::string& value) {
   const std::string shown = !value.empty() && value.find('=') == std::string::npos ? value
                             : field.kind == FieldKind::flag                        ? "true"
                                                                                    : "VALUE";
-  return write(fields[0].path + (has_type ? ".type" : ""), shown);
+  return write_override(fields[0].path + (has_type ? ".type" : ""), shown);
 }
 
 bool reads_job(const CLI::App& command) {
@@ -179,7 +179,7 @@ bool reads_job(const CLI::App& command) {
 std::string our_spelling(const CLI::App& command, const UnknownOption& given) {
   const UnknownOption option = with_number_apart(given);
   const std::string name = normalized(option.name);
-  const Names& ranks = field_spellings().front().names;
+  const OptionNames& ranks = field_spellings().front().names;
   if (is_one_of(name, ranks) && find_option(command, "--ranks") != nullptr)
     return "write --ranks " + (is_number(option.value) ? option.value : "N");
   if (!reads_job(command)) return "";

@@ -11,7 +11,8 @@ include(GNUInstallDirs)
 target_link_options(trainctl PRIVATE LINKER:--disable-new-dtags)
 set_target_properties(trainctl PROPERTIES INSTALL_RPATH "$ORIGIN/../lib/trainctl" BUILD_WITH_INSTALL_RPATH OFF)
 install(TARGETS trainctl RUNTIME DESTINATION bin)
-install(DIRECTORY configs docs DESTINATION share/trainctl)
+# Golden plans (tests/update_plans) are for those who change trainctl.
+install(DIRECTORY configs docs DESTINATION share/trainctl PATTERN "*.plan" EXCLUDE)
 install(FILES LICENSE DESTINATION share/doc/trainctl)
 set(CPACK_PACKAGE_CONTACT "trainctl maintainers <maintainers@trainctl.example>")
 install(CODE "

@@ -7,7 +7,10 @@ endif()
 if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
   # GCC 12 reports these inside inlined code of the standard library.
   set(quiet -Wno-restrict -Wno-stringop-overflow -Wno-array-bounds -Wno-maybe-uninitialized
-            -Wno-stringop-overread -Wno-dangling-pointer -Wno-missing-field-initializers)
+            -Wno-stringop-overread -Wno-dangling-pointer -Wno-free-nonheap-object -Wno-missing-field-initializers)
+  if(TRAINCTL_UNITY)  # GCC tells a source from a header by the main file, which is the group in a unity build
+    list(APPEND quiet -Wno-subobject-linkage)
+  endif()
 else()
   set(quiet -Wno-missing-field-initializers)
 endif()

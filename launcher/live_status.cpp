@@ -13,10 +13,9 @@
 namespace trainctl {
 namespace {
 
-using Json = nlohmann::ordered_json;
 
 template <class T>
-void read(const Json& json, const char* key, T& value) {
+void read_field(const nlohmann::ordered_json& json, const char* key, T& value) {
   const auto found = json.find(key);
   if (found == json.end()) return;
   if constexpr (std::is_same_v<T, std::string>) {
@@ -26,22 +25,22 @@ void read(const Json& json, const char* key, T& value) {
   }
 }
 
-std::vector<int> integers(const Json& json, const char* key) {
+std::vector<int> integers(const nlohmann::ordered_json& json, const char* key) {
   std::vector<int> numbers;
   const auto found = json.find(key);
   if (found == json.end() || !found->is_array()) return numbers;
-  for (const Json& number : *found) numbers.push_back(number.is_number_integer() ? number.get<int>() : 0);
+  for (const nlohmann::ordered_json& number : *found) numbers.push_back(number.is_number_integer() ? number.get<int>() : 0);
   return numbers;
 }
 
 }  // namespace
 
-void put_loss(Json& json, float loss) {
+void put_loss(nlohmann::ordered_json& json, float loss) {
   json["loss"] = loss;  // dump() writes null for nan and inf, which JSON does not have
   if (const std::string_view why = not_finite_name(static_cast<double>(loss)); !why.empty()) json["not_finite"] = why;
 }
 
-std::optional<float> loss_of(const Json& json) {
+std::optional<float> loss_of(const nlohmann::ordered_json& json) {
   if (const auto loss = json.find("loss"); loss != json.end() && loss->is_number()) return loss->get<float>();
   const auto why = json.find("not_finite");
   if (why == json.end() || !why->is_string()) return {};
@@ -51,11 +50,11 @@ std::optional<float> loss_of(const Json& json) {
   return *why == "nan" ? std::optional(Limits::quiet_NaN()) : std::nullopt;
 }
 
-void put_metrics(Json& json, const Metrics& metrics) {
+void put_metrics(nlohmann::ordered_json& json, const Metrics& metrics) {
   for (const auto& [name, value] : metrics) json["metrics"][name] = value;
 }
 
-Metrics metrics_of(const Json& json) {
+Metrics metrics_of(const nlohmann::ordered_json& json) {
   Metrics metrics;
   const auto found = json.find("metrics");
   if (found == json.end() || !found->is_object()) return metrics;
@@ -69,7 +68,7 @@ std::string metric_text(const Metrics::value_type& metric) {
 }
 
 std::string to_json(const LiveStatus& status) {
-  Json json = {{"state", status.state},
+  nlohmann::ordered_json json = {{"state", status.state},
                {"attempt", status.attempt},
                {"max_restarts", status.max_restarts},
                {"epoch", status.epoch},
@@ -87,27 +86,27 @@ std::string to_json(const LiveStatus& status) {
   if (status.slowest) json["slowest"] = *status.slowest;
   json["pids"] = status.pids;
   json["gpus"] = status.gpus;
-  json["ranks"] = Json::array();
+  json["ranks"] = nlohmann::ordered_json::array();
   for (const RankGroup& group : status.ranks) json["ranks"].push_back({group.ranks, group.doing});
-  return json.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n";
+  return json.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n";
 }
 
 std::optional<LiveStatus> parse_live_status(std::string_view text) {
-  const Json json = Json::parse(text, nullptr, false);
+  const nlohmann::ordered_json json = nlohmann::ordered_json::parse(text, nullptr, false);
   if (!json.is_object()) return {};
   LiveStatus status;
-  read(json, "state", status.state);
-  read(json, "attempt", status.attempt);
-  read(json, "max_restarts", status.max_restarts);
-  read(json, "epoch", status.epoch);
-  read(json, "epochs", status.epochs);
-  read(json, "step", status.step);
-  read(json, "steps", status.steps);
-  read(json, "samples_per_second", status.samples_per_second);
-  read(json, "tokens_per_second", status.tokens_per_second);
-  read(json, "share_of_peak", status.share_of_peak);
-  read(json, "memory_bytes", status.memory_bytes);
-  read(json, "gpu_memory_bytes", status.gpu_memory_bytes);
+  read_field(json, "state", status.state);
+  read_field(json, "attempt", status.attempt);
+  read_field(json, "max_restarts", status.max_restarts);
+  read_field(json, "epoch", status.epoch);
+  read_field(json, "epochs", status.epochs);
+  read_field(json, "step", status.step);
+  read_field(json, "steps", status.steps);
+  read_field(json, "samples_per_second", status.samples_per_second);
+  read_field(json, "tokens_per_second", status.tokens_per_second);
+  read_field(json, "share_of_peak", status.share_of_peak);
+  read_field(json, "memory_bytes", status.memory_bytes);
+  read_field(json, "gpu_memory_bytes", status.gpu_memory_bytes);
   if (const auto left = json.find("seconds_left"); left != json.end() && left->is_number())
     status.seconds_left = left->get<double>();
   if (const auto slowest = json.find("slowest"); slowest != json.end() && slowest->is_number_integer())
@@ -117,7 +116,7 @@ std::optional<LiveStatus> parse_live_status(std::string_view text) {
   status.loss = loss_of(json);
   status.metrics = metrics_of(json);
   if (json.contains("ranks") && json["ranks"].is_array()) {
-    for (const Json& group : json["ranks"]) {
+    for (const nlohmann::ordered_json& group : json["ranks"]) {
       if (group.is_array() && group.size() == 2 && group[0].is_string() && group[1].is_string())
         status.ranks.push_back({group[0].get<std::string>(), group[1].get<std::string>()});
     }

@@ -13,7 +13,7 @@ namespace {
 constexpr int64_t kSettleNs = 20'000'000;
 constexpr size_t kMostAtOnce = 1 << 24;
 
-int64_t unix_ns() {
+int64_t now_ns() {
   return std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::system_clock::now().time_since_epoch())
       .count();
 }
@@ -61,7 +61,7 @@ void LogMerge::advance(Source& source, bool grows) {
 }
 
 bool LogMerge::read(bool grows, const OnBlock& on_block) {
-  const int64_t until = grows ? unix_ns() - kSettleNs : std::numeric_limits<int64_t>::max();
+  const int64_t until = grows ? now_ns() - kSettleNs : std::numeric_limits<int64_t>::max();
   for (const auto& source : sources_) {
     if (!source->block) advance(*source, grows);
   }

@@ -24,7 +24,7 @@ namespace {
 
 namespace asio = boost::asio;
 
-enum Kind : uint32_t { kOpen, kWrite, kSkip, kClose };
+enum ProcessFrame : uint32_t { kOpen, kWrite, kSkip, kClose };
 
 struct Header {
   uint32_t kind = 0, stream = 0;
@@ -32,16 +32,16 @@ struct Header {
   uint64_t size = 0;
 };
 
-constexpr size_t kReadBytes = 1 << 19;
+constexpr size_t kLogProcessReadBytes = 1 << 19;
 /// How long the destructor waits for a process that has nothing left to write.
-constexpr int kMostEndLooks = 1000;  // a millisecond apart
+constexpr int kMostLogEndLooks = 1000;  // a millisecond apart
 
 template <class T>
 std::string_view bytes_of(const T& value) {
   return {reinterpret_cast<const char*>(&value), sizeof value};
 }
 
-bool send_all(int fd, std::string_view bytes) {
+bool send_all_to_log(int fd, std::string_view bytes) {
   while (!bytes.empty()) {
     const ssize_t put = ::send(fd, bytes.data(), bytes.size(), MSG_NOSIGNAL);
     if (put < 0 && errno == EINTR) continue;
@@ -87,7 +87,7 @@ class Writers {
   std::string buffer, reports;
   size_t size = 0;
   for (;;) {
-    buffer.resize(std::max(buffer.size(), size + kReadBytes));
+    buffer.resize(std::max(buffer.size(), size + kLogProcessReadBytes));
     const ssize_t got = recv(socket, buffer.data() + size, buffer.size() - size, 0);
     if (got < 0 && errno == EINTR) continue;
     if (got <= 0) _exit(0);
@@ -98,7 +98,7 @@ class Writers {
       if (size - at - sizeof header < header.size) break;
       const std::string_view bytes(buffer.data() + at + sizeof header, header.size);
       reports = bytes_of(writers.handle(header, bytes));
-      send_all(socket, reports);  // fails if the launcher has ended: what it sent before is written all the same
+      send_all_to_log(socket, reports);  // fails if the launcher has ended: what it sent before is written all the same
       at += sizeof header + header.size;
     }
     std::memmove(buffer.data(), buffer.data() + at, size - at);
@@ -130,7 +130,7 @@ LogProcess::LogProcess(asio::io_context& loop, const LogLimits& limits, OnReport
 LogProcess::~LogProcess() {
   socket_.close();
   if (pending_bytes_ > 0) kill(pid_, SIGKILL);
-  for (int look = 0; look < kMostEndLooks && waitpid(pid_, nullptr, WNOHANG) == 0; ++look) usleep(1000);
+  for (int look = 0; look < kMostLogEndLooks && waitpid(pid_, nullptr, WNOHANG) == 0; ++look) usleep(1000);
 }
 
 void LogProcess::open(uint32_t stream, const LogFiles& files, int restart, int64_t ns) {

@@ -16,20 +16,20 @@
 namespace trainctl {
 namespace {
 
-using Kind = TimesRecord::Kind;
+using StreamFrame = TimesRecord::Kind;
 
-constexpr size_t kReadBytes = 1 << 18;
+constexpr size_t kStreamReadBytes = 1 << 18;
 /// A line longer than this comes in pieces.
-constexpr size_t kLongestLine = 1 << 24;
+constexpr size_t kLongestStreamLine = 1 << 24;
 /// The open file is neither the current one nor a numbered one any more: it was deleted.
 constexpr int kGone = -1;
 
-void close_fd(int& fd) {
+void close_stream_fd(int& fd) {
   if (fd >= 0) close(fd);
   fd = -1;
 }
 
-int64_t unix_ns() {
+int64_t stream_time_ns() {
   return std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::system_clock::now().time_since_epoch())
       .count();
 }
@@ -64,8 +64,8 @@ int64_t last_ns(const LogFiles& files, int number) {
 LogStream::~LogStream() { close_file(); }
 
 void LogStream::close_file() {
-  close_fd(file_);
-  close_fd(times_file_);
+  close_stream_fd(file_);
+  close_stream_fd(times_file_);
   times_ = TimesReader();
 }
 
@@ -81,7 +81,7 @@ bool LogStream::open_next() {
     }
     // The launcher may have begun another file in the meantime.
     if (number_ == LogFiles::kCurrent && files_.numbers() != numbers) {
-      close_fd(file_);
+      close_stream_fd(file_);
       continue;
     }
     if (file_ < 0 && number_ != LogFiles::kCurrent) {  // just deleted
@@ -97,7 +97,7 @@ void LogStream::open_times() {
   if (times_file_ >= 0 || number_ == kGone) return;
   times_file_ = open(files_.times_path(number_).c_str(), O_RDONLY | O_CLOEXEC);
   // If the log has just been numbered, its times are under that number, and these may be the next log's.
-  if (number_ == LogFiles::kCurrent && !is_same_file(file_, files_.path(number_))) close_fd(times_file_);
+  if (number_ == LogFiles::kCurrent && !is_same_file(file_, files_.path(number_))) close_stream_fd(times_file_);
   times_ = TimesReader(times_file_);
 }
 
@@ -106,9 +106,9 @@ std::optional<LogBlock> LogStream::next(bool grows) {
     if (file_ < 0 && !open_next()) return take_rest();
     open_times();
     const TimesRecord* record = times_.peek();
-    if (record != nullptr && record->kind != Kind::bytes) {
+    if (record != nullptr && record->kind != StreamFrame::bytes) {
       if (auto rest = take_rest()) return rest;
-      const auto kind = record->kind == Kind::restart ? LogBlock::Kind::restart : LogBlock::Kind::lost;
+      const auto kind = record->kind == StreamFrame::restart ? LogBlock::Kind::restart : LogBlock::Kind::lost;
       ns_ = std::max(ns_, record->ns);
       const LogBlock event{kind, ns_, record->value, {}};
       times_.pop();
@@ -134,7 +134,7 @@ std::optional<LogBlock> LogStream::next(bool grows) {
       return grows ? std::nullopt : take_rest();
     }
     if (times_.peek() != nullptr) continue;  // they are written a moment after the bytes
-    if (grows) ns_ = std::max(ns_, unix_ns());
+    if (grows) ns_ = std::max(ns_, stream_time_ns());
     if (auto lines = take_lines(buffer_.size())) return lines;
   }
 }
@@ -162,8 +162,8 @@ bool LogStream::read_more() {
   const size_t kept = buffer_.size();
   for (bool again = true; again;) {
     again = false;
-    buffer_.resize(kept + kReadBytes);
-    const ssize_t got = pread(file_, buffer_.data() + kept, kReadBytes, offset_);
+    buffer_.resize(kept + kStreamReadBytes);
+    const ssize_t got = pread(file_, buffer_.data() + kept, kStreamReadBytes, offset_);
     buffer_.resize(kept + static_cast<size_t>(std::max<ssize_t>(got, 0)));
     if (got > 0) offset_ += got;
     struct stat status {};
@@ -180,7 +180,7 @@ std::optional<LogBlock> LogStream::take_lines(size_t arrived) {
   const char* begin = buffer_.data() + arrived_;
   const void* newline = memrchr(begin, '\n', arrived - arrived_);
   arrived_ = arrived;
-  if (newline == nullptr) return arrived_ - taken_ < kLongestLine ? std::nullopt : take_rest();
+  if (newline == nullptr) return arrived_ - taken_ < kLongestStreamLine ? std::nullopt : take_rest();
   const size_t end = static_cast<size_t>(static_cast<const char*>(newline) - buffer_.data()) + 1;
   const LogBlock block{LogBlock::Kind::lines, ns_, 0, std::string_view(buffer_).substr(taken_, end - taken_)};
   taken_ = end;
@@ -228,10 +228,10 @@ void LogStream::skip_until(int64_t ns) {
   int64_t offset = 0;
   while (const TimesRecord* record = times_.peek()) {
     if (record->ns >= ns) break;
-    if (record->kind == Kind::bytes) offset = record->value;
+    if (record->kind == StreamFrame::bytes) offset = record->value;
     times_.pop();
   }
-  close_fd(times_file_);  // will be read from its beginning
+  close_stream_fd(times_file_);  // will be read from its beginning
   offset_ = start_ = start_of_line(file_, offset);
 }
 

@@ -14,7 +14,7 @@
 namespace trainctl {
 namespace {
 
-constexpr int64_t kBlock = 1 << 16;
+constexpr int64_t kTailBlock = 1 << 16;
 constexpr int64_t kLongestTail = 16384;
 
 int64_t size_of(int fd) {
@@ -24,9 +24,9 @@ int64_t size_of(int fd) {
 
 /// The offset of the last newline before `end`; -1: none.
 int64_t newline_before(int fd, int64_t end) {
-  char block[kBlock];
+  char block[kTailBlock];
   while (end > 0) {
-    const int64_t begin = std::max<int64_t>(0, end - kBlock);
+    const int64_t begin = std::max<int64_t>(0, end - kTailBlock);
     const ssize_t got = pread(fd, block, static_cast<size_t>(end - begin), begin);
     if (got != end - begin) return -1;
     if (const void* at = memrchr(block, '\n', static_cast<size_t>(got))) {
@@ -56,9 +56,9 @@ std::string last_bytes(const std::string& path, int64_t& lines, int64_t most) {
 std::optional<int64_t> offset_of_last(int fd, int64_t& lines) {
   const int64_t size = size_of(fd);
   if (lines <= 0) return size;
-  char block[kBlock];
+  char block[kTailBlock];
   for (int64_t end = size, begin; end > 0; end = begin) {
-    begin = std::max<int64_t>(0, end - kBlock);
+    begin = std::max<int64_t>(0, end - kTailBlock);
     const ssize_t got = pread(fd, block, static_cast<size_t>(end - begin), begin);
     if (got != end - begin) return 0;
     // A newline at the very end belongs to the last line.

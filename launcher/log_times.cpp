@@ -10,7 +10,7 @@ namespace {
 
 constexpr int kValueBits = 56;
 constexpr uint64_t kValueMask = (uint64_t{1} << kValueBits) - 1;
-constexpr size_t kReadBytes = 1 << 16;
+constexpr size_t kTimesReadBytes = 1 << 16;
 
 void put(std::string& out, uint64_t word) {
   for (int shift = 0; shift < 64; shift += 8) out += static_cast<char>(word >> shift & 0xff);
@@ -48,8 +48,8 @@ const TimesRecord* TimesReader::peek() {
     buffer_.erase(0, at_);
     at_ = 0;
     const size_t kept = buffer_.size();
-    buffer_.resize(kept + kReadBytes);
-    const ssize_t got = pread(fd_, buffer_.data() + kept, kReadBytes, offset_);
+    buffer_.resize(kept + kTimesReadBytes);
+    const ssize_t got = pread(fd_, buffer_.data() + kept, kTimesReadBytes, offset_);
     buffer_.resize(kept + static_cast<size_t>(got < 0 ? 0 : got));
     offset_ += got < 0 ? 0 : got;
     if (buffer_.size() < kTimesRecordBytes) return nullptr;

@@ -15,14 +15,14 @@
 namespace trainctl {
 namespace {
 
-using Kind = TimesRecord::Kind;
+using WriterFrame = TimesRecord::Kind;
 
-void close_fd(int& fd) {
+void close_writer_fd(int& fd) {
   if (fd >= 0) close(fd);
   fd = -1;
 }
 
-int64_t size_of(int fd) {
+int64_t written_size_of(int fd) {
   struct stat status {};
   return fstat(fd, &status) == 0 ? status.st_size : 0;
 }
@@ -59,23 +59,23 @@ LogWriter::LogWriter(LogFiles files, const LogLimits& limits, int restart, int64
   // Two attempts never share a line.
   if (file_ >= 0 && file_mid_line_ && write_all(file_, "\n") == 1) ++size_;
   file_mid_line_ = false;
-  if (size_ > 0) pending_times_ += encode({Kind::bytes, ns, size_});
-  pending_times_ += encode({Kind::restart, ns, restart_});
+  if (size_ > 0) pending_times_ += encode({WriterFrame::bytes, ns, size_});
+  pending_times_ += encode({WriterFrame::restart, ns, restart_});
 }
 
 LogWriter::~LogWriter() {
-  close_fd(file_);
-  close_fd(times_);
+  close_writer_fd(file_);
+  close_writer_fd(times_);
 }
 
 bool LogWriter::open_current() {
   file_ = open(files_.path(LogFiles::kCurrent).c_str(), O_RDWR | O_CREAT | O_APPEND | O_CLOEXEC, 0666);
   if (file_ < 0) return false;
-  size_ = size_of(file_);
+  size_ = written_size_of(file_);
   file_mid_line_ = ends_within_line(file_, size_);
   times_ = open(files_.times_path(LogFiles::kCurrent).c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0666);
   constexpr int64_t kRecord = kTimesRecordBytes;
-  times_size_ = times_ < 0 ? 0 : size_of(times_) / kRecord * kRecord;
+  times_size_ = times_ < 0 ? 0 : written_size_of(times_) / kRecord * kRecord;
   return true;
 }
 
@@ -128,13 +128,13 @@ size_t LogWriter::put(std::string_view bytes, int64_t ns) {
       return 0;
     }
     file_mid_line_ = false;
-    pending_times_ += encode({Kind::bytes, ns, ++size_});
+    pending_times_ += encode({WriterFrame::bytes, ns, ++size_});
   }
   const size_t done = write_all(file_, bytes);
   error_ = done < bytes.size() ? errno : 0;
   gap_ = error_ != 0;
   if (done > 0) file_mid_line_ = bytes[done - 1] != '\n';
-  size_ = size_of(file_);  // the user may have truncated it to make room
+  size_ = written_size_of(file_);  // the user may have truncated it to make room
   return done;
 }
 
@@ -142,8 +142,8 @@ void LogWriter::note_bytes(int64_t ns) {
   if (times_ < 0) return;
   std::string records = times_size_ == 0 ? std::string(kTimesMagic) : "";
   records += pending_times_;
-  if (!gap_ && unnoted_lost_bytes_ > 0) records += encode({Kind::lost, ns, unnoted_lost_bytes_});
-  records += encode({Kind::bytes, ns, size_});
+  if (!gap_ && unnoted_lost_bytes_ > 0) records += encode({WriterFrame::lost, ns, unnoted_lost_bytes_});
+  records += encode({WriterFrame::bytes, ns, size_});
   // The next record overwrites one that a full disk cut off.
   if (pwrite(times_, records.data(), records.size(), times_size_) != static_cast<ssize_t>(records.size())) return;
   times_size_ += static_cast<int64_t>(records.size());
@@ -159,11 +159,11 @@ void LogWriter::begin_next_file(int64_t ns) {
     limits_.file_bytes = 0;  // keep writing to this file
     return;
   }
-  close_fd(file_);
-  close_fd(times_);
+  close_writer_fd(file_);
+  close_writer_fd(times_);
   size_ = 0;
   file_mid_line_ = false;
-  pending_times_ = restart_ > 0 ? encode({Kind::restart, ns, restart_}) : "";
+  pending_times_ = restart_ > 0 ? encode({WriterFrame::restart, ns, restart_}) : "";
   if (!open_current()) {
     error_ = errno;
     gap_ = true;

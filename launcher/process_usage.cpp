@@ -12,7 +12,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-std::string read(const fs::path& path) {
+std::string read_proc_file(const fs::path& path) {
   std::ostringstream text;
   text << std::ifstream(path).rdbuf();
   return text.str();
@@ -46,7 +46,7 @@ std::map<int, ProcessUsage> usage_by_group(const std::string& proc) {
   std::error_code error;  // processes end while we look
   for (fs::directory_iterator at(proc, error), end; !error && at != end; at.increment(error)) {
     const std::string name = at->path().filename();
-    if (name.find_first_not_of("0123456789") == std::string::npos) add(read(at->path() / "stat"), groups);
+    if (name.find_first_not_of("0123456789") == std::string::npos) add(read_proc_file(at->path() / "stat"), groups);
   }
   return groups;
 }
@@ -54,8 +54,8 @@ std::map<int, ProcessUsage> usage_by_group(const std::string& proc) {
 HostUsage host_usage(const std::string& proc) {
   HostUsage usage;
   usage.cpus = static_cast<int>(sysconf(_SC_NPROCESSORS_ONLN));
-  std::istringstream(read(proc + "/loadavg")) >> usage.load;
-  std::istringstream lines(read(proc + "/meminfo"));
+  std::istringstream(read_proc_file(proc + "/loadavg")) >> usage.load;
+  std::istringstream lines(read_proc_file(proc + "/meminfo"));
   std::string name, unit;
   for (int64_t kib = 0; lines >> name >> kib && std::getline(lines, unit);) {
     if (name == "MemTotal:") usage.memory_bytes = kib * 1024;

@@ -15,7 +15,7 @@ namespace trainctl::store {
 namespace {
 
 template <class Integer>
-void put(std::string& out, Integer value) {
+void put_integer(std::string& out, Integer value) {
   for (size_t byte = 0; byte < sizeof value; ++byte) out += static_cast<char>(value >> (8 * byte) & 0xff);
 }
 
@@ -47,14 +47,14 @@ Mac hmac(std::string_view token, std::string_view who, const Nonce& first, const
 
 std::string frame(std::string_view body) {
   std::string out;
-  put(out, static_cast<uint32_t>(body.size()));
+  put_integer(out, static_cast<uint32_t>(body.size()));
   return out.append(body);
 }
 
 std::string encode(const Request& request) {
   std::string body(1, static_cast<char>(request.kind));
-  if (request.kind == Request::Kind::get) put(body, request.timeout_ms);
-  put(body, static_cast<uint16_t>(request.key.size()));
+  if (request.kind == Request::Kind::get) put_integer(body, request.timeout_ms);
+  put_integer(body, static_cast<uint16_t>(request.key.size()));
   return frame(body + request.key + request.value);
 }
 

@@ -9,12 +9,12 @@
 namespace trainctl {
 namespace {
 
-constexpr double kReadSeconds = 2;
+constexpr double kReportReadSeconds = 2;
 
 }  // namespace
 
 ReportedError reported_error(const RunDirectory& directory, int rank, bool ranks_explain) {
-  const auto text = in_child(kReadSeconds, [&] {
+  const auto text = in_child(kReportReadSeconds, [&] {
     const auto error = ranks_explain ? read_rank_error(directory.rank_path(rank))
                                      : read_torch_error(directory.rank_file(rank, kTorchErrorFile));
     return error ? to_json(*error) : std::string();

@@ -17,7 +17,7 @@ constexpr double kMostSettles = 6;
 /// A waiting rank gives up on its own after the timeout, and reports more than we can see.
 constexpr double kWaitingMarginSeconds = 2;
 /// A longer gap between looks means that the launcher itself was held up.
-constexpr double kMostBetweenLooksSeconds = 1;
+constexpr double kMostBetweenRankLooksSeconds = 1;
 
 /// Another attempt would fail in the same way.
 bool hopeless(const RankReport& report) {
@@ -172,7 +172,7 @@ std::vector<int> Supervision::stuck() const {
 /// Time in which the launcher did not run does not count as a rank's silence: the machine or all of the run's
 /// processes may have been suspended (docker pause, scontrol suspend).
 void Supervision::looked(double now) {
-  const double missed = now - looked_ - kMostBetweenLooksSeconds;
+  const double missed = now - looked_ - kMostBetweenRankLooksSeconds;
   looked_ = now;
   if (missed <= 0) return;
   for (Motion& motion : motions_) motion.moved = std::min(motion.moved + missed, now);

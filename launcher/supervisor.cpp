@@ -19,7 +19,7 @@ namespace {
 namespace asio = boost::asio;
 using Clock = std::chrono::steady_clock;
 
-constexpr auto kTick = std::chrono::milliseconds(25);
+constexpr auto kSupervisorTick = std::chrono::milliseconds(25);
 constexpr int kPollsAStart = 16;
 
 void unblock_interrupts() {
@@ -154,7 +154,7 @@ class Supervisor {
     look_at_progress();
     supervision_.advance(now());
     if (launch_.on_tick) launch_.on_tick();
-    timer_.expires_after(kTick);
+    timer_.expires_after(kSupervisorTick);
     timer_.async_wait([this, alive = std::weak_ptr(alive_)](const boost::system::error_code& error) {
       if (!error && !alive.expired()) tick();
     });

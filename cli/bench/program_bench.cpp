@@ -20,8 +20,8 @@
 namespace trainctl {
 namespace {
 
-constexpr double kTimeoutSeconds = 60;
-constexpr double kSampleSeconds = 30e-3;
+constexpr double kProgramTimeoutSeconds = 60;
+constexpr double kProgramSampleSeconds = 30e-3;
 
 std::shared_ptr<SharedMemory> memory_for(const RankPrograms& programs, Device device) {
   std::vector<int64_t> arenas;
@@ -57,8 +57,7 @@ class Steps {
 
   /// Seconds of `count` steps.
   double run(int count) {
-    using Clock = std::chrono::steady_clock;
-    const Clock::time_point start = Clock::now();
+    const auto start = std::chrono::steady_clock::now();
     int in_flight = 0;
     for (int i = 0; i < count; ++i) {
       for (; in_flight == executor_.max_in_flight(); --in_flight) executor_.finish_step();
@@ -66,7 +65,7 @@ class Steps {
       ++in_flight;
     }
     for (; in_flight > 0; --in_flight) executor_.finish_step();
-    return std::chrono::duration<double>(Clock::now() - start).count();
+    return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   }
 
  private:
@@ -79,13 +78,13 @@ class Steps {
 void time_steps(const Program& program, const std::shared_ptr<SharedMemory>& memory, Device device, Agreed& agreed,
                 std::span<double> seconds) {
   constexpr int kFirst = 4;  // load what is loaded at first use, and build the graph
-  const auto ranks = make_shared_memory_communicator(memory, program.rank, kTimeoutSeconds);
+  const auto ranks = make_shared_memory_communicator(memory, program.rank, kProgramTimeoutSeconds);
   const std::unique_ptr<Executor> executor = make_executor(program, *memory, *ranks, device);
   fill(*executor, program);
   Steps steps(*executor);
   steps.run(kFirst);
   const double seconds_a_step = agreed.most(steps.run(kFirst)) / kFirst;
-  const auto count = static_cast<int>(std::clamp(kSampleSeconds / seconds_a_step, 2.0, 2000.0));
+  const auto count = static_cast<int>(std::clamp(kProgramSampleSeconds / seconds_a_step, 2.0, 2000.0));
   steps.run(count);
   for (double& sample : seconds) {
     agreed.barrier();
@@ -110,7 +109,7 @@ std::vector<Seconds> bench_programs(const std::vector<RankPrograms>& all, Device
       static_cast<int>(ranks),
       [&](int rank) {
         const auto r = static_cast<size_t>(rank);
-        const auto together = make_shared_memory_communicator(meeting, rank, kTimeoutSeconds);
+        const auto together = make_shared_memory_communicator(meeting, rank, kProgramTimeoutSeconds);
         Agreed agreed(*together);
         for (size_t p = 0; p < all.size(); ++p) time_steps(all[p][r], memories[p], device, agreed, samples_of(p, r));
       },

@@ -14,11 +14,11 @@ namespace trainctl {
 namespace {
 
 /// What a rank says that fails.
-struct Words {
+struct ProgramWords {
   char text[2048];
 };
 
-[[noreturn]] void be_rank(const std::function<void(int)>& main, int rank, pid_t parent, Words& said) {
+[[noreturn]] void be_rank(const std::function<void(int)>& main, int rank, pid_t parent, ProgramWords& said) {
   prctl(PR_SET_PDEATHSIG, SIGKILL);
   if (getppid() != parent) _exit(kExitEnv);
   try {
@@ -51,7 +51,7 @@ int wait_for_ranks(const std::vector<pid_t>& pids, const std::function<void(int)
 
 void run_rank_processes(int ranks, const std::function<void(int rank)>& main,
                         const std::function<void(int rank)>& lost) {
-  const SharedValues<Words> said(static_cast<size_t>(ranks));
+  const SharedValues<ProgramWords> said(static_cast<size_t>(ranks));
   const pid_t parent = getpid();
   std::vector<pid_t> pids;
   for (int rank = 0; rank < ranks; ++rank) {

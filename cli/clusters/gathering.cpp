@@ -28,7 +28,6 @@ namespace {
 using clusters::DoorAddress;
 using clusters::Manager;
 using clusters::StartedBy;
-using Json = nlohmann::json;
 
 constexpr const char* kClusterFile = "cluster.json";
 /// Pods start when their images have been pulled, and their names resolve later still.
@@ -112,7 +111,7 @@ std::unique_ptr<clusters::Exchange> exchange_of(const StartedBy& by) {
 Meeting meet(const StartedBy& by) {
   const std::unique_ptr<clusters::Exchange> exchange = exchange_of(by);
   Meeting meeting;
-  Json mine = Json::object();
+  nlohmann::json mine = nlohmann::json::object();
   if (by.local_index == 0 && by.index > 0) {
     meeting.listener = clusters::listen_at(0);
     mine = {
@@ -123,7 +122,7 @@ Meeting meet(const StartedBy& by) {
   exchange->fence();
   meeting.token = exchange->get(0, kTokenKey);
   for (int index = 1; by.index == 0 && index < by.count; ++index) {
-    const Json door = Json::parse(exchange->get(index, kDoorKey), nullptr, false);
+    const nlohmann::json door = nlohmann::json::parse(exchange->get(index, kDoorKey), nullptr, false);
     if (!door.is_object() || !door.contains("port")) continue;
     meeting.doors.push_back({door.value("host", ""), door["addresses"], door.value("port", 0)});
   }
@@ -170,7 +169,7 @@ void write_cluster(const StartedBy& by, const std::string& run_folder) {
   if (by.job.empty()) return;
   const char* manager = by.manager == Manager::pods ? "kubernetes" : "slurm";
   std::ofstream(run_folder + "/" + kClusterFile)
-      << Json{{"manager", manager}, {"job", by.job}, {"restarts", by.restarts}, {"nodes", by.hosts}}.dump() << "\n";
+      << nlohmann::json{{"manager", manager}, {"job", by.job}, {"restarts", by.restarts}, {"nodes", by.hosts}}.dump() << "\n";
 }
 
 int earlier_run(const StartedBy& by, const std::string& log_dir) {
@@ -179,7 +178,7 @@ int earlier_run(const StartedBy& by, const std::string& log_dir) {
   for (const int run : runs) {
     const RunDirectory directory(log_dir, run);
     std::ifstream file(directory.file(kClusterFile));
-    const Json json = Json::parse(file, nullptr, false);
+    const nlohmann::json json = nlohmann::json::parse(file, nullptr, false);
     if (!json.is_object() || json.value("job", "") != by.job) continue;
     JobSpec any;
     any.launch.log_dir = log_dir;

@@ -20,7 +20,7 @@
 namespace trainctl {
 namespace {
 
-struct Options {
+struct AgentArguments {
   std::string id;
   bool join = false;
   std::string interface;          ///< for a probe
@@ -28,7 +28,7 @@ struct Options {
 };
 
 /// A binary that was copied here starts by the loader that came with it.
-std::vector<std::string> own_words(const Options& options) {
+std::vector<std::string> own_words(const AgentArguments& options) {
   if (options.installed.empty()) return {std::filesystem::read_symlink("/proc/self/exe")};
   const std::string lib = options.installed + "/lib";
   return {lib + "/" + options.loader, "--library-path", lib, options.installed + "/bin/trainctl"};
@@ -37,7 +37,7 @@ std::vector<std::string> own_words(const Options& options) {
 /// The word in place of an id: what `trainctl hosts` starts.
 constexpr const char* kProbe = "probe";
 
-int serve(const Options& options) {
+int serve_agent(const AgentArguments& options) {
   if (options.id == kProbe) return hosts::probe_this_host(options.interface);
   return hosts::relay_to_agent(options.id, !options.join, [&](const std::string& folder, int listener) {
     hosts::AgentOptions agent;
@@ -76,7 +76,7 @@ void add_dial_command(CLI::App& app, Action& chosen) {
 }
 
 void add_agent_command(CLI::App& app, Action& chosen) {
-  auto options = std::make_shared<Options>();
+  auto options = std::make_shared<AgentArguments>();
   auto* command = app.add_subcommand("agent", "Supervises the ranks of one host; started by trainctl run over ssh");
   command->group("");  // hidden
   command->add_option("id", options->id)->required();
@@ -84,7 +84,7 @@ void add_agent_command(CLI::App& app, Action& chosen) {
   command->add_option("--interface", options->interface);
   command->add_option("--installed", options->installed);
   command->add_option("--loader", options->loader);
-  command->callback([&chosen, options] { chosen = [options] { return serve(*options); }; });
+  command->callback([&chosen, options] { chosen = [options] { return serve_agent(*options); }; });
 }
 
 }  // namespace trainctl

@@ -20,15 +20,15 @@
 namespace trainctl {
 namespace {
 
-constexpr auto kPause = std::chrono::milliseconds(50);
+constexpr auto kAttachPause = std::chrono::milliseconds(50);
 constexpr int64_t kLastLines = 10;
 
-struct Options {
+struct AttachArguments {
   RunArguments which;
   int rank = 0;
 };
 
-volatile sig_atomic_t interrupted = 0;
+volatile sig_atomic_t attach_interrupted = 0;
 
 /// Prints how the run ended, in the launcher's words.
 int say_how_it_ended(RunView& view, const RunDirectory& directory) {
@@ -80,24 +80,24 @@ int follow(const RegisteredRun& run, int rank) {
   for (;;) {
     const bool runs = still_runs(run);
     const bool more = lines.read(runs, view);
-    if (interrupted != 0) {
+    if (attach_interrupted != 0) {
       view.notice("detached; " + name_of(run) + " goes on");
       view.finish();
       return kExitDone;
     }
     if (view.tick()) view.update(live_status(run).value_or(LiveStatus{}));
     if (!runs && !more) return say_how_it_ended(view, directory);
-    if (!more) std::this_thread::sleep_for(kPause);
+    if (!more) std::this_thread::sleep_for(kAttachPause);
   }
 }
 
-int attach(const Options& options) {
+int attach(const AttachArguments& options) {
   const RegisteredRun run = options.which.find_running();
   if (options.rank < 0 || options.rank >= run.ranks)
     throw SpecError({}, "--rank", "there is no rank " + std::to_string(options.rank),
                     name_of(run) + " has ranks 0 to " + std::to_string(run.ranks - 1));
   struct sigaction action {};
-  action.sa_handler = [](int) { interrupted = 1; };
+  action.sa_handler = [](int) { attach_interrupted = 1; };
   sigaction(SIGINT, &action, nullptr);
   return follow(run, options.rank);
 }
@@ -105,7 +105,7 @@ int attach(const Options& options) {
 }  // namespace
 
 void add_attach_command(CLI::App& app, Action& chosen) {
-  auto options = std::make_shared<Options>();
+  auto options = std::make_shared<AttachArguments>();
   auto* command = app.add_subcommand("attach", "Watch a run that was started elsewhere");
   options->which.add_to(*command, "The number of the run");
   command->add_option("--rank", options->rank, "The rank whose lines are shown")->capture_default_str();

@@ -25,7 +25,7 @@ namespace {
 
 constexpr int kMostRanks = 64;
 
-struct Options {
+struct BenchArguments {
   std::vector<std::string> names;
   std::string shapes, attrs, dtype = "f32", device = "cpu", bytes = "1K,64K,1M,16M,256M";
   int repeat = 30, ranks = 2, threads = 1;
@@ -64,7 +64,7 @@ Examples:
   trainctl bench collective all_reduce --ranks 8 --bytes 1K,1M,256M
   trainctl bench collective all --ranks 4 --device cuda)";
 
-void require_counts(const Options& options) {
+void require_counts(const BenchArguments& options) {
   if (options.repeat < 1 || options.repeat > 1000) throw SpecError({}, "--repeat", "from 1 to 1000 samples are taken");
   if (options.threads < 1 || options.threads > 1024) throw SpecError({}, "--threads", "from 1 to 1024 threads may run");
   if (options.ranks < 1 || options.ranks > kMostRanks) {
@@ -72,7 +72,7 @@ void require_counts(const Options& options) {
   }
 }
 
-Device device_of(const Options& options) { return options.device == "cuda" ? Device::cuda : Device::cpu; }
+Device device_of(const BenchArguments& options) { return options.device == "cuda" ? Device::cuda : Device::cpu; }
 
 void require_gpus(int wanted) {
   const CudaDevices devices = find_cuda_devices();
@@ -82,7 +82,7 @@ void require_gpus(int wanted) {
                  (devices.list.size() == 1 ? "is 1" : "are " + std::to_string(devices.list.size())));
 }
 
-std::vector<OpRequest> op_requests(const Options& options, const OpBench& bench) {
+std::vector<OpRequest> op_requests(const BenchArguments& options, const OpBench& bench) {
   const BenchType type = parse_bench_type(options.dtype);
   if (device_of(options) == Device::cpu && (type.dtype == DType::bf16 || type.tf32)) {
     throw SpecError({}, "--dtype", "the CPU's kernels compute in f32", "--device cuda has " + options.dtype);
@@ -105,7 +105,7 @@ std::vector<OpRequest> op_requests(const Options& options, const OpBench& bench)
   return requests;
 }
 
-int bench_op(const Options& options) {
+int bench_op(const BenchArguments& options) {
   if (options.names.empty()) {
     std::cout << render_op_list();
     return kExitDone;
@@ -122,7 +122,7 @@ int bench_op(const Options& options) {
   return kExitDone;
 }
 
-int bench_collective(const Options& options) {
+int bench_collective(const BenchArguments& options) {
   require_counts(options);
   CollectiveRequest request;
   request.device = device_of(options);
@@ -191,7 +191,7 @@ int bench_data_set(const DataOptions& options) {
   return kExitDone;
 }
 
-void add_common_options(CLI::App& command, Options& options) {
+void add_common_options(CLI::App& command, BenchArguments& options) {
   command.add_option("--device", options.device, "cpu | cuda")
       ->check(CLI::IsMember({"cpu", "cuda"}))
       ->capture_default_str();
@@ -202,7 +202,7 @@ void add_common_options(CLI::App& command, Options& options) {
 }  // namespace
 
 void add_bench_command(CLI::App& app, Action& chosen) {
-  auto options = std::make_shared<Options>();
+  auto options = std::make_shared<BenchArguments>();
   auto* bench = app.add_subcommand("bench", "Time kernels, collectives and a job's samples on this machine");
   bench->require_subcommand(1);
   bench->footer(R"(Examples:

@@ -35,7 +35,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-struct Options {
+struct CalibrateArguments {
   std::vector<std::string> jobs;
   std::string name, device = "auto";
   int samples = 15;
@@ -70,7 +70,7 @@ const std::vector<Example>& examples(Device device) {
   return device == Device::cuda ? cuda : cpu;
 }
 
-Device device_of(const Options& options) {
+Device calibrated_device(const CalibrateArguments& options) {
   if (options.device == "auto") return find_cuda_devices().list.empty() ? Device::cpu : Device::cuda;
   return options.device == "cuda" ? Device::cuda : Device::cpu;
 }
@@ -83,7 +83,7 @@ std::string today() {
   return text.data();
 }
 
-std::string host_name() {
+std::string calibrated_host_name() {
   std::array<char, 256> name{};
   if (gethostname(name.data(), name.size() - 1) != 0 || name[0] == '\0') return "local";
   std::string first = std::string(name.data());
@@ -91,7 +91,7 @@ std::string host_name() {
 }
 
 /// What the measurement starts from: the file of an earlier one, else a machine of this kind.
-Machine begin(const Options& options, Device device, const std::string& name, const fs::path& file, int devices,
+Machine begin(const CalibrateArguments& options, Device device, const std::string& name, const fs::path& file, int devices,
               const std::vector<CudaDevice>& gpus) {
   if (std::ifstream in(file); in && !options.fresh)
     return machine_of_json(std::string{std::istreambuf_iterator<char>(in), {}}, file.string());
@@ -147,7 +147,7 @@ void add_calls(const JobSpec& job, KernelCalls& calls) {
   for (const int ranks : {2, 4, 8}) add(ranks, 1);
 }
 
-std::vector<JobSpec> jobs_of(const Options& options, Device device) {
+std::vector<JobSpec> jobs_of(const CalibrateArguments& options, Device device) {
   std::vector<JobSpec> jobs;
   const std::vector<std::string> on_device = {std::string("launch.device=") +
                                               (device == Device::cuda ? "cuda" : "cpu")};
@@ -165,12 +165,12 @@ std::vector<JobSpec> jobs_of(const Options& options, Device device) {
   return jobs;
 }
 
-constexpr int kMostRanks = 8;
+constexpr int kMostCalibrationRanks = 8;
 const std::vector<int64_t> kTransferBytes = {1024, 16384, 262144, 1 << 20, 4 << 20, 16 << 20, 64 << 20};
 
-void measure_collectives(const Options& options, Device device, int devices, Machine& machine) {
+void measure_collectives(const CalibrateArguments& options, Device device, int devices, Machine& machine) {
   std::vector<CollectiveResult> results;
-  for (int ranks = 2; ranks <= std::min(devices, kMostRanks); ranks *= 2) {
+  for (int ranks = 2; ranks <= std::min(devices, kMostCalibrationRanks); ranks *= 2) {
     if (has_collectives(machine, ranks)) continue;
     const std::vector<CollectiveResult> more =
         bench_collectives({.kinds = {Collective::all_reduce, Collective::all_gather, Collective::reduce_scatter,
@@ -184,7 +184,7 @@ void measure_collectives(const Options& options, Device device, int devices, Mac
   if (!results.empty()) calibrate_links(results, machine);
 }
 
-void measure_messages(const Options& options, Device device, Machine& machine) {
+void measure_messages(const CalibrateArguments& options, Device device, Machine& machine) {
   const std::vector<MessageResult> messages = bench_messages(kTransferBytes, device, options.samples);
   calibrate_messages(messages, machine);
   for (const MessageResult& message : messages)
@@ -194,8 +194,8 @@ void measure_messages(const Options& options, Device device, Machine& machine) {
   std::cout << "kernels while a message is awaited: " << machine.wait_cost << " times as long\n";
 }
 
-void measure_overlap(const Options& options, Device device, int devices, Machine& machine) {
-  const int ranks = static_cast<int>(std::bit_floor(static_cast<unsigned>(std::min(devices, kMostRanks))));
+void measure_overlap(const CalibrateArguments& options, Device device, int devices, Machine& machine) {
+  const int ranks = static_cast<int>(std::bit_floor(static_cast<unsigned>(std::min(devices, kMostCalibrationRanks))));
   const OverlapResult overlap = bench_overlap(ranks, device, options.samples);
   machine.delays = overlap.delays;
   machine.overlap_cost = overlap.cost;
@@ -205,7 +205,7 @@ void measure_overlap(const Options& options, Device device, int devices, Machine
 }
 
 /// What transfers take within a step, if there are devices to measure it.
-void measure_transfers(const Options& options, Device device, int devices, Machine& machine) {
+void measure_transfers(const CalibrateArguments& options, Device device, int devices, Machine& machine) {
   if (devices < 2) return;
   const auto measure = [](const char* what, const auto& how) {
     try {
@@ -235,13 +235,13 @@ void measure_rates(OpBench& bench, const KernelTimer& timer, Machine& machine) {
   machine.source = std::string(kMeasured) + today() + ", " + timer.device();
 }
 
-struct Measured {
+struct MeasuredMachine {
   size_t calls = 0;
   std::set<std::string> left_out;
 };
 
 void measure_kernels(OpBench& bench, const std::vector<OpRequest>& requests, const fs::path& file, Machine& machine,
-                     Measured& measured) {
+                     MeasuredMachine& measured) {
   for (size_t i = 0; i < requests.size(); ++i) {
     try {
       if (!bench.has(requests[i].name())) throw EnvError(requests[i].name() + " has no kernel here");
@@ -293,9 +293,9 @@ void print_steps(const Machine& machine) {
               << " kernels by their samples " << format_ms(step.alone) << ", modelled " << format_ms(cost.seconds(step)) << "\n";
 }
 
-int calibrate(const Options& options) {
-  const Device device = device_of(options);
-  const std::string name = options.name.empty() ? host_name() : options.name;
+int calibrate(const CalibrateArguments& options) {
+  const Device device = calibrated_device(options);
+  const std::string name = options.name.empty() ? calibrated_host_name() : options.name;
   const fs::path file = machine_file(name);
   const std::vector<JobSpec> jobs = jobs_of(options, device);
   KernelCalls calls;
@@ -312,7 +312,7 @@ int calibrate(const Options& options) {
   OpBench bench(*timer, {.samples = options.samples});
   measure_rates(bench, *timer, machine);
   // The jobs' own kernels and their steps come first: plans can be predicted from these, and other sizes refine them.
-  Measured measured;
+  MeasuredMachine measured;
   measure_kernels(bench, calls.to_measure(machine, 0), file, machine, measured);
   const std::vector<RunStep> steps = run_steps(jobs, devices);
   calibrate_steps(steps, machine);
@@ -331,7 +331,7 @@ int calibrate(const Options& options) {
 }  // namespace
 
 void add_calibrate_command(CLI::App& app, Action& chosen) {
-  auto options = std::make_shared<Options>();
+  auto options = std::make_shared<CalibrateArguments>();
   auto* command = app.add_subcommand("calibrate", "Measure this machine once, so that plans for it can be predicted");
   command->add_option("JOB.yaml", options->jobs, "Jobs whose kernels are measured; default: those of the templates");
   command->add_option("--name", options->name, "The machine's name; default: the host's");

@@ -22,7 +22,7 @@
 namespace trainctl {
 namespace {
 
-struct Options {
+struct DataArguments {
   std::vector<std::string> files;
   std::string output;
   std::string format = "llm.c";
@@ -62,7 +62,7 @@ class Input {
   int fd_;
 };
 
-int write_tokens(const Options& options) {
+int write_tokens(const DataArguments& options) {
   if (std::count(options.files.begin(), options.files.end(), "-") > 1)
     throw SpecError({}, "data tokens", "stdin can be read once, but '-' is given several times");
   TokenWriter writer(options.output, options.format == "llm.c", options.force);
@@ -92,7 +92,7 @@ std::string describe(const std::string& path, TokenType without_header) {
   return text + "\n";
 }
 
-int print_info(const Options& options) {
+int print_info(const DataArguments& options) {
   for (const std::string& file : options.files)
     std::cout << describe(file, options.dtype == "int32" ? TokenType::i32 : TokenType::u16);
   return kExitDone;
@@ -101,7 +101,7 @@ int print_info(const Options& options) {
 }  // namespace
 
 void add_data_command(CLI::App& app, Action& chosen) {
-  auto options = std::make_shared<Options>();
+  auto options = std::make_shared<DataArguments>();
   auto* data = app.add_subcommand("data", "Check and draw samples, and make files of tokens");
   data->require_subcommand(1);
   data->footer(R"(Examples:

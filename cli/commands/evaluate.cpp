@@ -24,7 +24,7 @@
 namespace trainctl {
 namespace {
 
-struct Options {
+struct EvaluateArguments {
   JobArguments job;
   std::string checkpoint;
   bool json = false;
@@ -92,7 +92,7 @@ Ended run_evaluation(const JobArguments& arguments, const EvaluateOptions& evalu
   return {code, run.directory()};
 }
 
-int evaluate(const Options& options) {
+int evaluate(const EvaluateArguments& options) {
   std::optional<QuietStdout> quiet;
   if (options.json) quiet.emplace();
   const Ended ended = run_evaluation(options.job, {.checkpoint = options.checkpoint});
@@ -127,7 +127,7 @@ int predict(const PredictOptions& options) {
 }  // namespace
 
 void add_evaluate_command(CLI::App& app, Action& chosen) {
-  auto options = std::make_shared<Options>();
+  auto options = std::make_shared<EvaluateArguments>();
   auto* command = app.add_subcommand("evaluate", "Loss and metrics of the validation set, with a checkpoint's weights");
   options->job.add_to(*command);
   command

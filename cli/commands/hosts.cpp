@@ -19,7 +19,6 @@
 namespace trainctl {
 namespace {
 
-using hosts::HostFacts;
 using hosts::HostsReport;
 using hosts::LinkFacts;
 
@@ -34,7 +33,7 @@ int ranks_of(const Cluster& cluster, const std::string& host) {
 
 std::string hosts_table(const HostsReport& report, const Cluster& cluster) {
   Table table({"host", ">ranks", "address", ">cores", ">GPUs", ">memory free", ">disk free", ">clock", "system"});
-  for (const HostFacts& host : report.hosts) {
+  for (const hosts::HostFacts& host : report.hosts) {
     const std::string ranks = std::to_string(ranks_of(cluster, host.name));
     if (!host.fault.empty()) {
       table.add({host.name, ranks, host.fault});
@@ -63,7 +62,7 @@ std::string links_table(const HostsReport& report) {
 std::string report_json(const HostsReport& report) {
   nlohmann::ordered_json json;
   json["hosts"] = nlohmann::ordered_json::array();
-  for (const HostFacts& host : report.hosts) {
+  for (const hosts::HostFacts& host : report.hosts) {
     nlohmann::ordered_json entry = {{"host", host.name}};
     if (!host.fault.empty()) {
       entry["fault"] = host.fault;
@@ -96,7 +95,7 @@ std::string report_json(const HostsReport& report) {
 Machine joined_machine(const JobSpec& spec, const Cluster& cluster, const HostsReport& report,
                        const std::string& name) {
   int most = 1;
-  for (const HostFacts& host : report.hosts) most = std::max(most, ranks_of(cluster, host.name));
+  for (const hosts::HostFacts& host : report.hosts) most = std::max(most, ranks_of(cluster, host.name));
   Machine machine = *machine_of(spec.launch);
   LinkLevel network{.name = "between hosts", .bandwidth = {report.links.front().bytes_per_second}, .latency = {0}};
   for (const LinkFacts& link : report.links) {
@@ -125,7 +124,7 @@ int show_hosts(const JobSpec& spec, bool as_json, const std::string& name) {
   } else {
     std::cout << hosts_table(report, cluster);
     if (!report.links.empty()) std::cout << "\n" << links_table(report);
-    for (const HostFacts& host : report.hosts)
+    for (const hosts::HostFacts& host : report.hosts)
       if (std::abs(host.clock_seconds) > kClockSeconds)
         std::cout << "note: the clock of " << host.name << " differs from this host's by "
                   << fmt::format("{:.0f} s\n", std::abs(host.clock_seconds));

@@ -31,7 +31,7 @@ namespace {
 constexpr auto kFollowPause = std::chrono::milliseconds(50);
 constexpr size_t kWriteBytes = 1 << 20;
 
-struct Options {
+struct LogsArguments {
   std::string run;  ///< a number, "latest", or the run's folder; empty: see wants_lines()
   std::string ranks;
   std::optional<int64_t> tail;
@@ -67,7 +67,7 @@ auto option_value(const char* option, const Read& read) {
   }
 }
 
-std::vector<int> chosen_ranks(const Options& options, const RunDirectory& run) {
+std::vector<int> chosen_ranks(const LogsArguments& options, const RunDirectory& run) {
   const std::vector<int> there = run.ranks();
   if (options.ranks.empty()) return there;
   const std::vector<int> wanted = option_value("--rank", [&] { return parse_ranks(options.ranks); });
@@ -84,7 +84,7 @@ void write_out(LogPrinter& printer) {
   std::cout.write(text.data(), static_cast<std::streamsize>(text.size())).flush();
 }
 
-int print(const Options& options) {
+int print(const LogsArguments& options) {
   const RunDirectory run = find_run(options.run, options.log_dir);
   const std::vector<int> ranks = chosen_ranks(options, run);
   const int64_t since =
@@ -127,14 +127,14 @@ int print(const Options& options) {
   }
 }
 
-int bundle(const Options& options, const std::string& version) {
+int bundle(const LogsArguments& options, const std::string& version) {
   const RunDirectory run = find_run(options.run, options.log_dir);
   const int64_t bytes = write_bundle(run, options.bundle, version);
   std::cout << "run " << run.run() << " is in " << options.bundle << " (" << format_bytes(bytes) << ")\n";
   return kExitDone;
 }
 
-int logs(const Options& options, const std::string& version) {
+int logs(const LogsArguments& options, const std::string& version) {
   if (!options.bundle.empty()) return bundle(options, version);
   if (options.wants_lines()) return print(options);
   std::cout << (options.json
@@ -147,7 +147,7 @@ int logs(const Options& options, const std::string& version) {
 }  // namespace
 
 void add_logs_command(CLI::App& app, Action& chosen) {
-  auto options = std::make_shared<Options>();
+  auto options = std::make_shared<LogsArguments>();
   auto* command = app.add_subcommand("logs", "List the runs, or print what a run's ranks wrote");
   command->add_option("run", options->run,
                       "A run's number, its folder, or latest; default if lines are requested: latest");

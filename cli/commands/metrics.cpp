@@ -13,7 +13,7 @@
 namespace trainctl {
 namespace {
 
-struct Options {
+struct MetricsArguments {
   std::string run;
   std::string rows = "steps";  ///< or epochs, validations
   int64_t tail = 0;            ///< 0: all
@@ -21,7 +21,7 @@ struct Options {
   std::string log_dir = LaunchSpec{}.log_dir;
 };
 
-int metrics(const Options& options) {
+int metrics(const MetricsArguments& options) {
   const RunDirectory run = find_run(options.run, options.log_dir);
   MetricRows rows = read_metric_rows(run, row_kind(options.rows));
   if (options.tail > 0) rows.keep_last(static_cast<size_t>(options.tail));
@@ -42,7 +42,7 @@ int metrics(const Options& options) {
 }  // namespace
 
 void add_metrics_command(CLI::App& app, Action& chosen) {
-  auto options = std::make_shared<Options>();
+  auto options = std::make_shared<MetricsArguments>();
   auto* command = app.add_subcommand("metrics", "Print a run's loss and metrics by step, also as CSV");
   command->add_option("run", options->run, "A number, its folder, or latest, which is the default");
   command->add_option("--rows", options->rows, "Which rows")

@@ -27,7 +27,7 @@
 namespace trainctl {
 namespace {
 
-struct Options {
+struct PlanArguments {
   JobArguments job;
   bool json = false;
   bool full = false;
@@ -38,18 +38,18 @@ struct Options {
 };
 
 /// A file or a pipe has no width of its own.
-PlanStyle style_of(const Options& options) {
+PlanStyle style_of(const PlanArguments& options) {
   constexpr size_t kPlainWidth = 120;
   const bool terminal = is_terminal(STDOUT_FILENO);
   if (terminal) return {options.full, static_cast<size_t>(terminal_width(STDOUT_FILENO))};
   return {options.full, options.full ? 0 : kPlainWidth};
 }
 
-std::string colored(const Options& options, std::string text) {
+std::string colored(const PlanArguments& options, std::string text) {
   return colors(STDOUT_FILENO, options.color) ? color_plan(text) : text;
 }
 
-int plan_command(const JobSpec& spec, const Options& options) {
+int plan_command(const JobSpec& spec, const PlanArguments& options) {
   require_program(spec);
   const nlohmann::ordered_json report = command_report(spec);
   std::cout << (options.json ? report.dump(2) + "\n" : colored(options, render_command(report)));
@@ -103,7 +103,7 @@ void keep_freed_memory() {
   mallopt(M_TOP_PAD, kStep);
 }
 
-int plan(const Options& options) {
+int plan(const PlanArguments& options) {
   keep_freed_memory();
   JobSpec spec = options.job.load();
   if (spec.has_command()) return plan_command(spec, options);
@@ -126,7 +126,7 @@ int plan(const Options& options) {
 }  // namespace
 
 void add_plan_command(CLI::App& app, Action& chosen) {
-  auto options = std::make_shared<Options>();
+  auto options = std::make_shared<PlanArguments>();
   auto* command =
       app.add_subcommand("plan", "Say what a run will do: layouts, schedule, memory, communication, processes");
   options->job.add_to(*command);

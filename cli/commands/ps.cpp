@@ -27,7 +27,7 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-struct Options {
+struct PsArguments {
   bool all = false;
   bool json = false;
   std::string log_dir = LaunchSpec{}.log_dir;
@@ -136,7 +136,7 @@ void print(const std::vector<clusters::SubmittedJob>& jobs) {
   std::cout << table.str();
 }
 
-int ps(const Options& options) {
+int ps(const PsArguments& options) {
   std::string notice;
   const std::vector<clusters::SubmittedJob> submitted = clusters::submitted_jobs(notice);
   Json runs = Json::array();
@@ -158,7 +158,7 @@ int ps(const Options& options) {
 }  // namespace
 
 void add_ps_command(CLI::App& app, Action& chosen) {
-  auto options = std::make_shared<Options>();
+  auto options = std::make_shared<PsArguments>();
   auto* command = app.add_subcommand("ps", "List what is running on this host");
   command->add_flag("-a,--all", options->all, "Also the runs of --log-dir that have ended");
   command->add_flag("--json", options->json, "A JSON array, with what each rank does");

@@ -13,7 +13,7 @@
 namespace trainctl {
 namespace {
 
-struct Options {
+struct RenderArguments {
   JobArguments job;
   std::string folder;
 };
@@ -25,7 +25,7 @@ std::string next_command(const JobSpec& spec, const std::string& folder) {
   return "docker compose -f " + clusters::shell_word(folder + "/compose.yaml") + " up";
 }
 
-int render(const Options& options) {
+int render(const RenderArguments& options) {
   const JobSpec spec = options.job.load();
   print_warnings(spec);
   if (spec.launch.target == Target::hosts)
@@ -45,7 +45,7 @@ int render(const Options& options) {
 }  // namespace
 
 void add_render_command(CLI::App& app, Action& chosen) {
-  auto options = std::make_shared<Options>();
+  auto options = std::make_shared<RenderArguments>();
   auto* command = app.add_subcommand("render", "Write the files that start a job under Slurm, Kubernetes or compose");
   options->job.add_to(*command);
   command->add_option("-o,--output", options->folder, "The folder of the files; default: NAME.TARGET");

@@ -23,7 +23,7 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-struct Options {
+struct ReportArguments {
   std::vector<std::string> words;  ///< runs, and with --plan fields
   std::string plan;                ///< a job file; empty: none
   std::string output = "report.html";
@@ -42,7 +42,7 @@ Json plan_of(const JobArguments& arguments) {
   return planned_data(report_of(job, true).json, to_yaml(job.spec));
 }
 
-std::vector<Json> data_of(const Options& options) {
+std::vector<Json> data_of(const ReportArguments& options) {
   std::vector<Json> runs;
   JobArguments job;
   job.file = options.plan;
@@ -60,9 +60,9 @@ std::vector<Json> data_of(const Options& options) {
   return runs;
 }
 
-Json read_page(const Options& options) { return page_data(data_of(options), std::string(report_version())); }
+Json read_page(const ReportArguments& options) { return page_data(data_of(options), std::string(report_version())); }
 
-int serve(const Options& options) {
+int serve_report(const ReportArguments& options) {
   const auto read = [&] {
     Json data = read_page(options);
     data["follow"] = true;
@@ -80,8 +80,8 @@ int serve(const Options& options) {
   return kExitDone;
 }
 
-int report(const Options& options) {
-  if (options.serve) return serve(options);
+int report(const ReportArguments& options) {
+  if (options.serve) return serve_report(options);
   if (!options.json) require_writable_file(options.output, "--output");
   const Json data = read_page(options);
   if (options.json) {
@@ -96,7 +96,7 @@ int report(const Options& options) {
 }  // namespace
 
 void add_report_command(CLI::App& app, Action& chosen) {
-  auto options = std::make_shared<Options>();
+  auto options = std::make_shared<ReportArguments>();
   auto* command = app.add_subcommand("report", "Write a page that shows runs: curves, plan, times, memory, failures");
   command->add_option(
       "run", options->words,

@@ -20,7 +20,7 @@
 namespace trainctl {
 namespace {
 
-struct Options {
+struct RunCommandArguments {
   JobArguments job;
   bool record = false;
   bool detach = false;
@@ -53,7 +53,7 @@ std::vector<int> shown_ranks(const std::string& text, int ranks) {
   return chosen;
 }
 
-WorkloadOptions workload_options(const Options& options) {
+WorkloadOptions workload_options(const RunCommandArguments& options) {
   WorkloadOptions result;
   result.record = options.record;
   result.resume = options.resume;
@@ -72,7 +72,7 @@ struct Task {
   Gathering gathering;
 };
 
-int run(const Options& options, const Task& task, const WorkloadOptions& for_workload, Background* background) {
+int run(const RunCommandArguments& options, const Task& task, const WorkloadOptions& for_workload, Background* background) {
   boost::asio::io_context loop;
   std::unique_ptr<Workload> workload = make_workload(task.spec, for_workload, loop);
   std::vector<int> shown = shown_ranks(options.show, workload->spec().launch.ranks);
@@ -108,7 +108,7 @@ void resume_earlier(const Task& task, ResumeOptions& resume) {
 
 /// Everything that the options and the job alone can be wrong in comes first: planning may take a while, and a detached
 /// run has neither our standard input nor our terminal.
-int run(const Options& options) {
+int run(const RunCommandArguments& options) {
   if (options.detach && !options.show.empty())
     throw SpecError({}, "--show", "a detached run shows no lines",
                     "trainctl attach --rank 3, or trainctl logs --follow");
@@ -142,7 +142,7 @@ int run(const Options& options) {
 }  // namespace
 
 void add_run_command(CLI::App& app, Action& chosen) {
-  auto options = std::make_shared<Options>();
+  auto options = std::make_shared<RunCommandArguments>();
   auto* command = app.add_subcommand("run", "Start a job's ranks and watch over them");
   options->job.add_to(*command);
   command->add_flag("-d,--detach", options->detach,

@@ -20,7 +20,7 @@
 namespace trainctl {
 namespace {
 
-struct Options {
+struct ShowArguments {
   JobArguments job;
   std::string what;
   int rank = 0;
@@ -28,7 +28,7 @@ struct Options {
   bool passes = false;
 };
 
-void check_flags(const Options& options) {
+void check_flags(const ShowArguments& options) {
   const std::string flag = options.passes ? "--passes" : "--after";
   if ((options.passes || !options.after.empty()) && options.what != "program") {
     throw SpecError({}, flag, "there are passes of a program, not of " + options.what,
@@ -47,7 +47,7 @@ std::string unknown_pass(const std::string& word) {
          join(names);
 }
 
-std::string program_text(const PlannedJob& job, const Options& options) {
+std::string program_text(const PlannedJob& job, const ShowArguments& options) {
   if (options.passes) return render_passes(time_passes(job, options.rank));
   if (options.after.empty()) return to_string(compile(job, options.rank));
   Compiler c(job.graph, job.plan, job.spec, job.cost, rank_of_program(job.plan, options.rank));
@@ -55,7 +55,7 @@ std::string program_text(const PlannedJob& job, const Options& options) {
   return to_string(c);
 }
 
-int show(const Options& options) {
+int show_job(const ShowArguments& options) {
   check_flags(options);
   JobSpec spec = options.job.load();
   if (options.what == "spec") {
@@ -88,7 +88,7 @@ int show(const Options& options) {
 }  // namespace
 
 void add_show_command(CLI::App& app, Action& chosen) {
-  auto options = std::make_shared<Options>();
+  auto options = std::make_shared<ShowArguments>();
   auto* command =
       app.add_subcommand("show", "Print the resolved job, the graph, the plan, or a rank's program or weights");
   command->add_option("what", options->what, "spec | graph | plan | program | weights")
@@ -119,7 +119,7 @@ Examples:
   trainctl show program job.yaml --passes
   trainctl show program job.yaml --after lower_stage
   trainctl show weights job.yaml --rank 3 parallel.optimizer_shard.level=2)");
-  command->callback([&chosen, options] { chosen = [options] { return show(*options); }; });
+  command->callback([&chosen, options] { chosen = [options] { return show_job(*options); }; });
 }
 
 }  // namespace trainctl

@@ -22,7 +22,7 @@
 namespace trainctl {
 namespace {
 
-struct Options {
+struct StopArguments {
   RunArguments which;
   bool now = false;
   bool all = false;
@@ -115,7 +115,7 @@ int stop_slurm(const std::string& id, bool now) {
   throw EnvError(notice.empty() ? "no Slurm job " + id + " was submitted from here, or it has ended" : notice);
 }
 
-int stop(const Options& options) {
+int stop(const StopArguments& options) {
   if (!options.slurm.empty()) return stop_slurm(options.slurm, options.now);
   if (!options.all) {
     stop_all({options.which.find_running()}, options.now);
@@ -131,7 +131,7 @@ int stop(const Options& options) {
 }  // namespace
 
 void add_stop_command(CLI::App& app, Action& chosen) {
-  auto options = std::make_shared<Options>();
+  auto options = std::make_shared<StopArguments>();
   auto* command = app.add_subcommand("stop", "Ask a run to stop, and wait until it has");
   options->which.add_to(*command, "The number of the run");
   command->add_flag("--now", options->now, "Do not wait for the end of a step, nor for launch.grace: kill the ranks");

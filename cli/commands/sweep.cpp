@@ -32,7 +32,7 @@ using Json = nlohmann::ordered_json;
 
 constexpr size_t kReported = 10;
 
-struct Options {
+struct SweepArguments {
   std::string job;
   std::vector<std::string> fields;
   int64_t random = 0;  ///< trials; 0: a grid
@@ -43,7 +43,7 @@ struct Options {
 };
 
 /// All trials' jobs are read before any is started. Returns the first.
-JobSpec check_trials(const Options& options, const std::vector<TrialFields>& trials) {
+JobSpec check_trials(const SweepArguments& options, const std::vector<TrialFields>& trials) {
   std::optional<JobSpec> first;
   for (const TrialFields& trial : trials) {
     JobSpec spec = load_job(options.job, trial);
@@ -72,7 +72,7 @@ std::vector<int> gpus_for(const JobSpec& spec) {
 }
 
 /// What was asked for. The number of random trials may grow.
-Json request_of(const Options& options) {
+Json request_of(const SweepArguments& options) {
   Json request = {{"job", fs::absolute(options.job).lexically_normal().string()}, {"fields", options.fields}};
   if (options.random > 0) request["seed"] = options.seed;
   request["yaml"] = to_yaml(load_job(options.job));
@@ -95,7 +95,7 @@ void claim_folder(const Sweep& sweep, const Json& request) {
   if (!file) throw EnvError("cannot write " + path);
 }
 
-Sweep sweep_of(const Options& options, std::vector<TrialFields> trials, const JobSpec& spec) {
+Sweep sweep_of(const SweepArguments& options, std::vector<TrialFields> trials, const JobSpec& spec) {
   Sweep sweep{.job = options.job, .trials = std::move(trials), .ranks = spec.processes(), .gpus = gpus_for(spec)};
   sweep.folder = fs::absolute(options.folder.empty() ? "sweep_output/" + spec.name : options.folder).lexically_normal();
   const int gpus = static_cast<int>(sweep.gpus.size()), most = most_at_once(spec, gpus);
@@ -123,7 +123,7 @@ std::string write_report(const Sweep& sweep, const std::vector<TrialResult>& res
   return path;
 }
 
-int sweep(const Options& options) {
+int sweep(const SweepArguments& options) {
   std::vector<SweptField> fields;
   for (const std::string& word : options.fields) fields.push_back(parse_swept_field(word));
   std::vector<TrialFields> trials =
@@ -153,7 +153,7 @@ int sweep(const Options& options) {
 }  // namespace
 
 void add_sweep_command(CLI::App& app, Action& chosen) {
-  auto options = std::make_shared<Options>();
+  auto options = std::make_shared<SweepArguments>();
   auto* command = app.add_subcommand("sweep", "Run a job with many values of some fields, and compare");
   command->add_option("JOB.yaml", options->job, "The job file")->required()->check(CLI::ExistingFile);
   command

@@ -22,12 +22,12 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-struct Options {
+struct TopArguments {
   bool once = false;
   double every = 1;  ///< seconds
 };
 
-volatile sig_atomic_t interrupted = 0;
+volatile sig_atomic_t top_interrupted = 0;
 
 /// Text of each rank, from the groups of a status.
 std::vector<std::string> doing_of(const LiveStatus& status, int ranks) {
@@ -115,26 +115,26 @@ size_t terminal_height() {
   return ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_row > 1 ? size.ws_row - 1 : 23;
 }
 
-void pause(double seconds) { poll(nullptr, 0, static_cast<int>(seconds * 1000)); }
+void pause_for(double seconds) { poll(nullptr, 0, static_cast<int>(seconds * 1000)); }
 
-int top(const Options& options) {
+int top(const TopArguments& options) {
   constexpr double kFirstLook = 0.3;
   Watch watch;
   watch.look();
-  pause(kFirstLook);
+  pause_for(kFirstLook);
   if (options.once || !can_redraw(STDOUT_FILENO)) {
     const size_t width = is_terminal(STDOUT_FILENO) ? static_cast<size_t>(terminal_width(STDOUT_FILENO)) : 0;
     std::cout << top_text(host_usage(), watch.look(), width, 0);
     return kExitDone;
   }
   struct sigaction action {};
-  action.sa_handler = [](int) { interrupted = 1; };
+  action.sa_handler = [](int) { top_interrupted = 1; };
   for (const int number : {SIGINT, SIGTERM, SIGHUP}) sigaction(number, &action, nullptr);
   const Screen screen;
-  while (interrupted == 0) {
+  while (top_interrupted == 0) {
     screen.show(
         top_text(host_usage(), watch.look(), static_cast<size_t>(terminal_width(STDOUT_FILENO)), terminal_height()));
-    pause(options.every);
+    pause_for(options.every);
   }
   return kExitDone;
 }
@@ -142,7 +142,7 @@ int top(const Options& options) {
 }  // namespace
 
 void add_top_command(CLI::App& app, Action& chosen) {
-  auto options = std::make_shared<Options>();
+  auto options = std::make_shared<TopArguments>();
   auto* command = app.add_subcommand("top", "Watch what the ranks of all runs on this host take");
   command->add_flag("--once", options->once, "Print it once, as without a terminal");
   command->add_option("--every", options->every, "Seconds from one look to the next")

@@ -40,7 +40,7 @@
 namespace trainctl {
 namespace {
 
-struct Options {
+struct WorkerArguments {
   std::string log_dir;
   int run = 0;
   int rank = 0;
@@ -82,7 +82,7 @@ int report(bool is_first) {
 /// The rank's parts. They outlive the training, so that a failure report can use them.
 class Worker {
  public:
-  explicit Worker(const Options& options) : options_(options), directory_(options.log_dir, options.run) {}
+  explicit Worker(const WorkerArguments& options) : options_(options), directory_(options.log_dir, options.run) {}
 
   void train_rank() {
     // The launcher of another host has another clock: then the phases begin here.
@@ -317,7 +317,7 @@ class Worker {
     write_rank_error(directory_.rank_path(options_.rank), current_rank_error(status, program_ ? &*program_ : nullptr));
   }
 
-  Options options_;
+  WorkerArguments options_;
   const RunDirectory directory_;
   std::shared_ptr<SharedMemory> memory_;
   std::optional<PlannedJob> job_;
@@ -325,7 +325,7 @@ class Worker {
   std::optional<FileWatch> watch_;
 };
 
-int work(const Options& options) {
+int work(const WorkerArguments& options) {
   report_crashes();
   std::signal(SIGPIPE, SIG_IGN);  // a lost peer is then reported as an error that names it
   std::signal(SIGXFSZ, SIG_IGN);  // a file that reaches `ulimit -f` loses lines, as on a full disk
@@ -341,7 +341,7 @@ int work(const Options& options) {
 }  // namespace
 
 void add_worker_command(CLI::App& app, Action& chosen) {
-  auto options = std::make_shared<Options>();
+  auto options = std::make_shared<WorkerArguments>();
   auto* command = app.add_subcommand("worker", "One rank of a run; started by trainctl run");
   command->group("");  // hidden
   command->add_option("log_dir", options->log_dir)->required();

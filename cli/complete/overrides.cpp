@@ -15,7 +15,7 @@
 namespace trainctl {
 namespace {
 
-using Words = std::vector<std::string>;
+using OverrideWords = std::vector<std::string>;
 
 /// As much of a job as can be read: it may be invalid while it is being written.
 struct Draft {
@@ -23,7 +23,7 @@ struct Draft {
   std::optional<JobSpec> job;
 };
 
-Draft read_draft(const std::string& file, const Words& others) {
+Draft read_draft(const std::string& file, const OverrideWords& others) {
   Draft draft;
   std::error_code error;
   if (!std::filesystem::is_regular_file(file, error)) return draft;  // a FIFO must not be read, nor waited for
@@ -117,7 +117,7 @@ class Overrides {
     }
   }
 
-  Words values_of(const Field& field) const {
+  OverrideWords values_of(const Field& field) const {
     const bool of_layers = field.kind == FieldKind::names || field.kind == FieldKind::patterns;
     return of_layers ? unrolled_names() : field.choices;
   }
@@ -135,8 +135,8 @@ class Overrides {
     add_section(*field.section, name + ".", node);
   }
 
-  Words unrolled_names() const {
-    Words names;
+  OverrideWords unrolled_names() const {
+    OverrideWords names;
     if (draft_.job)
       for (const LayerSpec& layer : draft_.job->network) names.push_back(layer.name);
     return names;
@@ -149,7 +149,7 @@ class Overrides {
       found_.push_back({path, doc});
       return;
     }
-    const Words names = names_of_layers(*list);
+    const OverrideWords names = names_of_layers(*list);
     for (size_t i = 0; i < names.size(); ++i) {
       const YamlNode& item = list->items[i];
       const std::string key = path + names[i] + ".", type = text_of(child(&item, "type"));
@@ -167,7 +167,7 @@ class Overrides {
   }
 
   /// Adds the field, or its values once its name is complete.
-  void add(const std::string& path, const Field& field, const Words& values) {
+  void add(const std::string& path, const Field& field, const OverrideWords& values) {
     const std::string key = path + "=";
     if (!typed_.starts_with(key)) {
       found_.push_back({key, field.doc});
@@ -185,7 +185,7 @@ class Overrides {
 
 }  // namespace
 
-std::vector<Candidate> complete_override(const std::string& typed, const std::string& job, const Words& others) {
+std::vector<Candidate> complete_override(const std::string& typed, const std::string& job, const OverrideWords& others) {
   return Overrides(typed, read_draft(job, others)).find();
 }
 

@@ -21,7 +21,7 @@
 namespace trainctl {
 namespace {
 
-constexpr timeval kPatience{.tv_sec = 3, .tv_usec = 0};
+constexpr timeval kLogPatience{.tv_sec = 3, .tv_usec = 0};
 
 void write_all(int file, const char* text, size_t size) {
   for (size_t done = 0; done < size;) {
@@ -62,7 +62,7 @@ LauncherLog::LauncherLog(const std::string& path) {
     if (connected) close(ends[0]);
     throw EnvError("cannot write " + path + ": " + std::strerror(error));
   }
-  setsockopt(ends[0], SOL_SOCKET, SO_SNDTIMEO, &kPatience, sizeof kPatience);
+  setsockopt(ends[0], SOL_SOCKET, SO_SNDTIMEO, &kLogPatience, sizeof kLogPatience);
   fd_ = ends[0];
 }
 

@@ -15,7 +15,7 @@ namespace trainctl {
 namespace {
 
 /// Each rank's program is compiled.
-constexpr int kMostRanks = 128;
+constexpr int kMostListedRanks = 128;
 
 std::vector<SafetensorsEntry> held_by(const PlannedJob& job, int rank) {
   const StateImage image(compile(job, rank), StateShare::held);
@@ -31,7 +31,7 @@ nlohmann::ordered_json losses_report(const PlannedJob& job) {
   nlohmann::ordered_json losses;
   if (!job.spec.launch.elastic || !job.spec.launch.has_hosts()) return losses;
   const Cluster cluster = several_hosts(job.spec);
-  if (cluster.num_ranks() > kMostRanks) return losses;
+  if (cluster.num_ranks() > kMostListedRanks) return losses;
   std::vector<std::vector<SafetensorsEntry>> held;
   for (const RankPlace& place : cluster.places) held.push_back(held_by(job, place.rank));
   losses = nlohmann::ordered_json::array();

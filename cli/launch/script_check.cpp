@@ -15,15 +15,15 @@ namespace trainctl {
 namespace {
 
 namespace fs = std::filesystem;
-using Words = std::vector<std::string_view>;
+using ScriptWords = std::vector<std::string_view>;
 
 struct Interpreter {
-  Words names;              ///< without a version: "python" is python3.11 too
-  Words suffixes;           ///< of its scripts
+  ScriptWords names;              ///< without a version: "python" is python3.11 too
+  ScriptWords suffixes;           ///< of its scripts
   std::string_view flags;   ///< one-letter options without a value
   std::string_view valued;  ///< one-letter options with a value, in the same word or in the next
-  Words long_flags;         ///< long options without a value
-  Words long_valued;        ///< long options whose value is the next word
+  ScriptWords long_flags;         ///< long options without a value
+  ScriptWords long_valued;        ///< long options whose value is the next word
 };
 
 // An option that is not listed ends the search: it may give the program itself (-c, -m, -e), or take a value.
@@ -45,7 +45,7 @@ const std::vector<Interpreter>& interpreters() {
   return all;
 }
 
-bool holds(const Words& words, std::string_view word) {
+bool holds(const ScriptWords& words, std::string_view word) {
   return std::find(words.begin(), words.end(), word) != words.end();
 }
 

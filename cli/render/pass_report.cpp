@@ -7,6 +7,7 @@
 
 #include "cli/render/table.h"
 #include "engine/base/text.h"
+#include "engine/compile/rank_classes.h"
 
 namespace trainctl {
 namespace {
@@ -16,7 +17,7 @@ using Clock = std::chrono::steady_clock;
 }  // namespace
 
 std::vector<PassCost> time_passes(const PlannedJob& job, int rank) {
-  Compiler c(job.graph, job.plan, job.spec, job.cost, rank);
+  Compiler c(job.graph, job.plan, job.spec, job.cost, rank_of_program(job.plan, rank));
   std::vector<PassCost> costs;
   ProgramSize before;
   Clock::time_point start = Clock::now();

@@ -18,7 +18,7 @@ using Json = nlohmann::ordered_json;
 
 namespace {
 
-std::string text(const Json& value) { return value.get<std::string>(); }
+std::string prediction_text(const Json& value) { return value.get<std::string>(); }
 
 /// What the fullest rank takes of its device.
 std::string device_memory(const Json& e) {
@@ -63,8 +63,8 @@ std::string render_estimate(const Json& r) {
   Table table({"part", ">time", ">of the step"});
   for (const auto& [name, part] : e["parts"].items())
     table.add({name, duration_text(part), fmt::format("{:.1f}%", 100 * part.get<double>() / seconds)});
-  return fmt::format("\npredicted step on {} ({}): {}, nine of ten between {} and {}\n", text(e["machine"]),
-                     text(e["source"]), duration_text(seconds), duration_text(e["low"]), duration_text(e["high"])) +
+  return fmt::format("\npredicted step on {} ({}): {}, nine of ten between {} and {}\n", prediction_text(e["machine"]),
+                     prediction_text(e["source"]), duration_text(seconds), duration_text(e["low"]), duration_text(e["high"])) +
          table.str() + "  along the longest chain of instructions: what runs beside it costs no time\n" +
          device_memory(e);
 }
@@ -77,12 +77,12 @@ std::string render_search(const Json& r) {
     const Json& row = s["tried"][i];
     const std::string number = std::to_string(i + 1);
     if (row.contains("fault")) {
-      table.add({number, text(row["plan"]), "", "", text(row["fault"])});
+      table.add({number, prediction_text(row["plan"]), "", "", prediction_text(row["fault"])});
       continue;
     }
     const char* about = row["in_full"].get<bool>() ? "" : "~";
-    table.add({number, text(row["plan"]), about + duration_text(row["seconds"]), about + format_bytes(row["memory"]),
-               row.contains("lost") ? text(row["lost"]) : "chosen"});
+    table.add({number, prediction_text(row["plan"]), about + duration_text(row["seconds"]), about + format_bytes(row["memory"]),
+               row.contains("lost") ? prediction_text(row["lost"]) : "chosen"});
   }
   std::string out = fmt::format("\nsearch: {} choices weighed, {} tried\n{}", with_commas(s["weighed"].get<int64_t>()),
                                 s["tried"].size() + s["not_shown"].get<size_t>(), table.str());
@@ -91,7 +91,7 @@ std::string render_search(const Json& r) {
       "  no plan takes less than {} (work that every plan does, at the machine's best rates): the chosen one takes "
       "{:.0f} % more\n",
       duration_text(s["bound"]), 100 * s["gap"].get<double>());
-  for (const Json& note : s["notes"]) out += "  " + text(note) + "\n";
+  for (const Json& note : s["notes"]) out += "  " + prediction_text(note) + "\n";
   return out;
 }
 

@@ -15,7 +15,7 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-std::string text(const Json& value) { return value.get<std::string>(); }
+std::string served_text(const Json& value) { return value.get<std::string>(); }
 
 /// "0-3".
 std::string worker_ranks(const std::vector<int>& ranks) {
@@ -45,7 +45,7 @@ std::string servers_and_workers(const Json& r) {
     std::vector<std::string> held;
     for (const Json& range : s["holds"]) {
       const int64_t first = range["first"], count = range["elements"], of = range["of"];
-      held.push_back(text(range["tensor"]) +
+      held.push_back(served_text(range["tensor"]) +
                      (count == of ? "" : fmt::format(" [{}:{}] of {}", first, first + count, of)));
     }
     const size_t more = held.size() > kShown ? held.size() - kShown : 0;
@@ -57,7 +57,7 @@ std::string servers_and_workers(const Json& r) {
   Table workers({">workers", ">pushed a step", ">pulled a step"});
   for (const Json& row : r["traffic"])
     workers.add(
-        {worker_ranks(numbers_of(text(row["ranks"]))), format_bytes(row["pushed"]), format_bytes(row["pulled"])});
+        {worker_ranks(numbers_of(served_text(row["ranks"]))), format_bytes(row["pushed"]), format_bytes(row["pulled"])});
   return "\nservers\n" + servers.str() + advice(r) + "\nworkers\n" + workers.str();
 }
 
@@ -91,8 +91,8 @@ std::string tables(const Json& r) {
   Table table({"table", ">rows", ">units", "ids", ">if whole", ">a trained row", ">rows a batch, at most",
                ">pulled, and pushed"});
   for (const Json& t : r["tables"])
-    table.add({text(t["layer"]), with_commas(t["rows"].get<int64_t>()), with_commas(t["units"].get<int64_t>()),
-               text(t["field"]), format_bytes(t["bytes_if_whole"]), format_bytes(t["bytes_of_row"]),
+    table.add({served_text(t["layer"]), with_commas(t["rows"].get<int64_t>()), with_commas(t["units"].get<int64_t>()),
+               served_text(t["field"]), format_bytes(t["bytes_if_whole"]), format_bytes(t["bytes_of_row"]),
                with_commas(t["window"].get<int64_t>()), format_bytes(t["bytes_of_window"])});
   return "\ntables, on the servers by row number modulo their count\n" + table.str();
 }

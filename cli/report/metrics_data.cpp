@@ -26,7 +26,7 @@ double number(const Json& value, const Json& line) {
   return name == "inf" ? INFINITY : name == "-inf" ? -INFINITY : NAN;
 }
 
-class Metrics {
+class MetricsReader {
  public:
   void add(Json line) {
     if (line.contains("start_up")) {
@@ -91,7 +91,7 @@ class Metrics {
 }  // namespace
 
 Json metrics_data(const std::string& path) {
-  Metrics metrics;
+  MetricsReader metrics;
   std::ifstream file(path);
   std::string text;
   for (int64_t number = 1; std::getline(file, text) && !file.eof(); ++number) {

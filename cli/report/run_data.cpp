@@ -28,7 +28,7 @@ Json read_object(const std::string& path) {
   return json.is_object() ? json : Json(nullptr);
 }
 
-std::string read_text(const std::string& path) {
+std::string read_whole_text(const std::string& path) {
   std::ostringstream text;
   text << std::ifstream(path).rdbuf();
   return text.str();
@@ -112,7 +112,7 @@ Json run_data(const RunDirectory& run) {
   if (const int64_t started = start_ns(run); started > 0) data["started"] = static_cast<double>(started) / 1e9;
   add_end(run, data);
   add_plan(std::move(plan), data);
-  data["job"] = without_env(read_text(run.file("job.yaml")));
+  data["job"] = without_env(read_whole_text(run.file("job.yaml")));
   for (const char* part : {"machine", "profile"})
     if (Json json = read_object(run.file(std::string(part) + ".json")); !json.is_null()) data[part] = std::move(json);
   data["metrics"] = metrics_data(run.file("metrics.jsonl"));

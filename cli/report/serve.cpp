@@ -23,8 +23,8 @@ namespace {
 namespace asio = boost::asio;
 using asio::ip::tcp;
 
-constexpr size_t kMostBytes = 16384;  ///< of a request
-constexpr auto kPatience = std::chrono::seconds(10);
+constexpr size_t kMostRequestBytes = 16384;  ///< of a request
+constexpr auto kRequestPatience = std::chrono::seconds(10);
 
 std::string answer(std::string_view status, std::string_view type, std::string_view body) {
   return fmt::format(
@@ -68,11 +68,11 @@ class Exchange : public std::enable_shared_from_this<Exchange> {
 
   void start() {
     auto self = shared_from_this();
-    deadline_.expires_after(kPatience);
+    deadline_.expires_after(kRequestPatience);
     deadline_.async_wait([self](const boost::system::error_code& error) {
       if (!error) self->socket_.close();
     });
-    asio::async_read_until(socket_, asio::dynamic_buffer(request_, kMostBytes), "\r\n\r\n",
+    asio::async_read_until(socket_, asio::dynamic_buffer(request_, kMostRequestBytes), "\r\n\r\n",
                            [self](const boost::system::error_code& error, size_t) {
                              if (!error) self->reply();
                            });

@@ -18,7 +18,7 @@ constexpr size_t kMostTrials = 10'000;
 /// Without the error of repeated sums and products: 0.30000000000000004 is 0.3.
 std::string text_of(double value) { return fmt::format("{:.12g}", value); }
 
-std::vector<std::string> split(const std::string& text) {
+std::vector<std::string> split_at_commas(const std::string& text) {
   std::vector<std::string> parts(1);
   int depth = 0;
   for (const char c : text) {
@@ -96,7 +96,7 @@ SweptField parse_swept_field(const std::string& word) {
     if (std::regex_match(values, range, kRange))
       read_range(word, range, field);
     else
-      field.values = split(values);
+      field.values = split_at_commas(values);
   } catch (const std::out_of_range&) {  // of stod
     throw SpecError({}, word, "a number of the range is too large");
   }

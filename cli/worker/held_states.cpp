@@ -14,7 +14,7 @@
 namespace trainctl {
 namespace {
 
-constexpr int64_t kPieceBytes = 512 << 10;
+constexpr int64_t kStatePieceBytes = 512 << 10;
 /// A head beyond a message's size is not offered.
 constexpr int64_t kMostHeadBytes = 1 << 20;
 
@@ -82,7 +82,7 @@ std::optional<hosts::SaveWord> HeldStates::next() {
                            .number = fetch.step,
                            .text = {reinterpret_cast<const char*>(&*position), sizeof *position}};
   }
-  const int64_t bytes = std::min(kPieceBytes, held.bytes() - fetch.sent);
+  const int64_t bytes = std::min(kStatePieceBytes, held.bytes() - fetch.sent);
   std::string piece = bytes > 0 ? held.read(fetch.step, fetch.sent, bytes) : "";
   if (piece.empty()) {
     const int rank = fetch.rank;

@@ -15,7 +15,7 @@ namespace trainctl {
 
 namespace {
 
-void write_line(const std::string& text) {
+void write_server_line(const std::string& text) {
   const std::string line = text + "\n";
   std::fwrite(line.data(), 1, line.size(), stdout);
   std::fflush(stdout);
@@ -40,17 +40,17 @@ ServerHooks ServerOutput::hooks() {
     most_ = std::max(most_, staleness);
   };
   hooks.on_epoch = [](const EpochReport& report) {
-    if (report.has_loss) write_line(epoch_line(report));
+    if (report.has_loss) write_server_line(epoch_line(report));
   };
   return hooks;
 }
 
 void ServerOutput::ended(const AsyncServer& server) const {
   const double mean = count_ == 0 ? 0.0 : static_cast<double>(sum_) / static_cast<double>(count_);
-  write_line(fmt::format("{} updates, with gradients of weights that were {:.1f} updates old on average and {} at most",
+  write_server_line(fmt::format("{} updates, with gradients of weights that were {:.1f} updates old on average and {} at most",
                          with_commas(server.updates()), mean, most_));
   for (size_t t = 0; t < job_.tables.size(); ++t)
-    write_line(fmt::format("{}: {} rows, {}; {} were read, {} updated", job_.tables[t].layer,
+    write_server_line(fmt::format("{}: {} rows, {}; {} were read, {} updated", job_.tables[t].layer,
                            with_commas(server.tables()[t]->rows()), format_bytes(server.tables()[t]->bytes()),
                            with_commas(server.tables()[t]->rows_read()),
                            with_commas(server.tables()[t]->rows_updated())));

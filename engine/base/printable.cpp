@@ -7,7 +7,7 @@
 namespace trainctl {
 namespace {
 
-bool continues_character(char c) { return (static_cast<unsigned char>(c) & 0xC0) == 0x80; }
+bool is_continuation_byte(char c) { return (static_cast<unsigned char>(c) & 0xC0) == 0x80; }
 
 }  // namespace
 
@@ -18,7 +18,7 @@ size_t utf8_length(std::string_view text) {
   const size_t length = lead >= 0xF5 ? 0 : lead >= 0xF0 ? 4 : lead >= 0xE0 ? 3 : lead >= 0xC2 ? 2 : 0;
   if (length == 0 || length > text.size()) return 0;
   for (size_t i = 1; i < length; ++i)
-    if (!continues_character(text[i])) return 0;
+    if (!is_continuation_byte(text[i])) return 0;
   if (lead == 0xE0 && byte(1) < 0xA0) return 0;   // overlong
   if (lead == 0xED && byte(1) >= 0xA0) return 0;  // surrogates
   if (lead == 0xF0 && byte(1) < 0x90) return 0;   // overlong
@@ -27,13 +27,13 @@ size_t utf8_length(std::string_view text) {
 }
 
 size_t count_characters(std::string_view utf8) {
-  return static_cast<size_t>(std::count_if(utf8.begin(), utf8.end(), [](char c) { return !continues_character(c); }));
+  return static_cast<size_t>(std::count_if(utf8.begin(), utf8.end(), [](char c) { return !is_continuation_byte(c); }));
 }
 
 std::string shortened(std::string_view text) {
   size_t size = 60;
   if (text.size() <= size) return std::string(text);
-  while (size > 0 && continues_character(text[size])) --size;
+  while (size > 0 && is_continuation_byte(text[size])) --size;
   return std::string(text.substr(0, size)) + "...";
 }
 

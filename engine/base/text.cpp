@@ -118,4 +118,9 @@ uint64_t stable_hash(std::string_view text) {
   return hash;
 }
 
+void replace_all(std::string& text, std::string_view what, std::string_view with) {
+  for (size_t at = text.find(what); at != std::string::npos; at = text.find(what, at + with.size()))
+    text.replace(at, what.size(), with);
+}
+
 }  // namespace trainctl

@@ -37,4 +37,7 @@ bool is_glob(std::string_view text);
 /// FNV-1a: stable over machines and runs, unlike std::hash.
 uint64_t stable_hash(std::string_view text);
 
+/// Replaces every occurrence of `what`, which is not empty, in `text`. Text that was inserted is not searched again.
+void replace_all(std::string& text, std::string_view what, std::string_view with);
+
 }  // namespace trainctl

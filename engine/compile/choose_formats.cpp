@@ -13,7 +13,7 @@
 namespace trainctl {
 namespace {
 
-bool names(unsigned mask, size_t operand) { return operand < 32 && (mask >> operand & 1u) != 0; }
+bool is_in_mask(unsigned mask, size_t operand) { return operand < 32 && (mask >> operand & 1u) != 0; }
 
 class FormatChoice {
  public:
@@ -53,15 +53,15 @@ class FormatChoice {
       for (size_t i = 0; i < tensors.size(); ++i) {
         const Tensor& tensor = graph_.tensors[tensors[i]];
         const bool kept = tensor.kind == TensorKind::parameter || tensor.kind == TensorKind::state;
-        if (names(mask, i) && (tensor.shape.size() != 4 || kept)) return false;
+        if (is_in_mask(mask, i) && (tensor.shape.size() != 4 || kept)) return false;
       }
       return true;
     };
     return fits(form->inputs, node.inputs) && fits(form->outputs, node.outputs) ? form : std::nullopt;
   }
 
-  bool is_image_input(size_t node, size_t i) const { return forms_[node] && names(forms_[node]->inputs, i); }
-  bool is_image_output(size_t node, size_t o) const { return forms_[node] && names(forms_[node]->outputs, o); }
+  bool is_image_input(size_t node, size_t i) const { return forms_[node] && is_in_mask(forms_[node]->inputs, i); }
+  bool is_image_output(size_t node, size_t o) const { return forms_[node] && is_in_mask(forms_[node]->outputs, o); }
 
   std::vector<TensorId> images_of(size_t node) const {
     std::vector<TensorId> images;

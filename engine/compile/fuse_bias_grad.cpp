@@ -31,7 +31,7 @@ bool belong_together(const VirtualInstruction& bias, const VirtualInstruction& w
 }
 
 /// The weight gradient gets the other's output.
-void join(Compiler& c, size_t bias, size_t weight, size_t place) {
+void join_bias_grad(Compiler& c, size_t bias, size_t weight, size_t place) {
   Instruction& both = c.code[weight].code;
   Epilogue epilogue = epilogue_of(both.attrs);
   epilogue.bias_grad = true;
@@ -57,9 +57,9 @@ void fuse_bias_grad(Compiler& c) {
     // comes first.
     const size_t later = std::max(bias, weight), sooner = std::min(bias, weight);
     if (can_move(c, c.code[sooner], sooner, later)) {
-      join(c, bias, weight, later);
+      join_bias_grad(c, bias, weight, later);
     } else if (can_move(c, c.code[later], later, sooner)) {
-      join(c, bias, weight, sooner);
+      join_bias_grad(c, bias, weight, sooner);
     }
   }
   remove_marked(c);

@@ -15,7 +15,7 @@ bool takes_parameter_grads(const VirtualInstruction& v) {
 }
 
 /// All that the parameters' gradients read are the first inputs of the input's gradient.
-bool belong_together(const VirtualInstruction& of_parameters, const VirtualInstruction& of_input) {
+bool same_norm(const VirtualInstruction& of_parameters, const VirtualInstruction& of_input) {
   if (of_parameters.inputs.size() > of_input.inputs.size()) return false;
   for (size_t i = 0; i < of_parameters.inputs.size(); ++i) {
     const Operand &a = of_parameters.code.inputs[i], &b = of_input.code.inputs[i];
@@ -24,7 +24,7 @@ bool belong_together(const VirtualInstruction& of_parameters, const VirtualInstr
   return true;
 }
 
-void join(Compiler& c, size_t parameters, size_t input, size_t place) {
+void join_norm_grads(Compiler& c, size_t parameters, size_t input, size_t place) {
   Epilogue epilogue = epilogue_of(c.code[input].code.attrs);
   epilogue.parameter_grads = true;
   set_epilogue(c.code[input].code.attrs, epilogue);
@@ -41,14 +41,14 @@ void fuse_norm_grads(Compiler& c) {
     if (epilogue_role(c.code[parameters]).step != EpilogueStep::parameter_grads) continue;
     std::vector<size_t>& candidates = of_dy[static_cast<size_t>(c.code[parameters].inputs[0])];
     const auto found = std::find_if(candidates.begin(), candidates.end(),
-                                    [&](size_t i) { return belong_together(c.code[parameters], c.code[i]); });
+                                    [&](size_t i) { return same_norm(c.code[parameters], c.code[i]); });
     if (found == candidates.end()) continue;
     const size_t input = *found;
     // Prefer the place of the input's gradient, which the rest of the backward pass waits for.
     if (can_move(c, c.code[parameters], parameters, input)) {
-      join(c, parameters, input, input);
+      join_norm_grads(c, parameters, input, input);
     } else if (can_move(c, c.code[input], input, parameters)) {
-      join(c, parameters, input, parameters);
+      join_norm_grads(c, parameters, input, parameters);
     } else {
       continue;
     }

@@ -139,7 +139,7 @@ std::optional<Found> product_before(const Compiler& c, const std::vector<Uses>& 
 }
 
 /// Fuses the two at `place`; the other instruction is marked for removal.
-void join(Compiler& c, const Found& found, int after) {
+void join_epilogue(Compiler& c, const Found& found, int after) {
   VirtualInstruction fused = std::move(c.code[found.product]);
   VirtualInstruction last = std::move(c.code[after]);
   if (found.epilogue.keep_input) {
@@ -165,7 +165,7 @@ void fuse_products(Compiler& c) {
   for (int i = 0; i < static_cast<int>(c.code.size()); ++i) {
     const auto found = product_before(c, uses, i);
     if (!found) continue;
-    join(c, *found, i);
+    join_epilogue(c, *found, i);
     for (BufferId made : c.code[found->place].outputs) uses[made].writer = found->place;
   }
   remove_marked(c);

@@ -11,10 +11,10 @@ namespace trainctl {
 namespace {
 
 /// By buffer, the instructions that read it or write it, ascending.
-struct Users {
+struct ReluUsers {
   std::vector<std::vector<size_t>> readers, writers;
 
-  explicit Users(const Compiler& c) : readers(c.buffers.size()), writers(c.buffers.size()) {
+  explicit ReluUsers(const Compiler& c) : readers(c.buffers.size()), writers(c.buffers.size()) {
     for (size_t i = 0; i < c.code.size(); ++i) {
       for (const BufferId buffer : c.code[i].inputs) add(readers[buffer], i);
       for (const BufferId buffer : c.code[i].outputs) add(writers[buffer], i);
@@ -109,7 +109,7 @@ class ReluGradFusion {
   }
 
   Compiler& c_;
-  Users users_;
+  ReluUsers users_;
   std::vector<bool> removed_;
 };
 

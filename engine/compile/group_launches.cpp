@@ -42,7 +42,7 @@ bool has_role(const VirtualInstruction& v, LaunchRole role) {
 }
 
 /// A product of rows and a matrix.
-bool is_product(const VirtualInstruction& v) {
+bool is_grouped_product(const VirtualInstruction& v) {
   if (!has_role(v, LaunchRole::product) || v.outputs.size() != 1 || v.code.outputs[0].accumulate) return false;
   const Operand &x = v.code.inputs[0], &w = v.code.inputs[1];
   return w.shape.size() == 2 && !x.shape.empty() && !v.code.attrs.flag("transpose_a") &&
@@ -50,7 +50,7 @@ bool is_product(const VirtualInstruction& v) {
 }
 
 bool is_row_product(const VirtualInstruction& v) {
-  return is_product(v) && all_f32(v.code.inputs) && all_f32(v.code.outputs);
+  return is_grouped_product(v) && all_f32(v.code.inputs) && all_f32(v.code.outputs);
 }
 
 bool is_loss(const VirtualInstruction& v) { return has_role(v, LaunchRole::loss); }
@@ -86,7 +86,7 @@ bool is_link_of_head(const VirtualInstruction& v) {
     const Shape& x = v.code.inputs[0].shape;
     return v.code.outputs[1].dtype == type && !x.empty() && x.back() <= kFewOutputs;
   }
-  if (!is_product(v) || !all_of_type(v.code.inputs, type) || !all_of_type(v.code.outputs, type)) return false;
+  if (!is_grouped_product(v) || !all_of_type(v.code.inputs, type) || !all_of_type(v.code.outputs, type)) return false;
   const Shape& w = v.code.inputs[1].shape;
   return w[0] <= kFewOutputs || w[1] == 1;
 }
@@ -127,14 +127,14 @@ bool goes_on_as_head(const Compiler& c, const std::vector<size_t>& chain, const 
 }
 
 /// Instructions that can share a launch, starting at `first`: the links, and those between them that can wait.
-struct Found {
+struct FoundGroup {
   std::vector<size_t> chain, behind;
 };
 
 /// `follows(chain, next)`: true if `next` is the chain's next link.
 template <class Follows>
-Found chain_from(const Compiler& c, size_t first, size_t most, Follows follows) {
-  Found found{{first}, {}};
+FoundGroup chain_from(const Compiler& c, size_t first, size_t most, Follows follows) {
+  FoundGroup found{{first}, {}};
   std::vector<size_t> passed;
   for (size_t i = first + 1; i < c.code.size() && found.chain.size() < most; ++i) {
     const VirtualInstruction& v = c.code[i];
@@ -154,7 +154,7 @@ Found chain_from(const Compiler& c, size_t first, size_t most, Follows follows) 
 }
 
 /// Empty if no chain begins there.
-Found find_chain(const Compiler& c, size_t first, bool losses_too) {
+FoundGroup find_chain(const Compiler& c, size_t first, bool losses_too) {
   if (is_link(c.code[first], losses_too)) {
     return chain_from(c, first, kMostInLaunch, [&](const std::vector<size_t>& chain, const VirtualInstruction& next) {
       const bool has_loss = std::any_of(chain.begin(), chain.end(), [&](size_t i) { return is_row_loss(c.code[i]); });
@@ -183,7 +183,7 @@ void mark(Compiler& c, size_t first, size_t count, int& launches) {
 void group_chains(Compiler& c, int& launches) {
   const bool losses_too = !loss_has_replicas(c);
   for (size_t i = 0; i < c.code.size(); ++i) {
-    const Found found = find_chain(c, i, losses_too);
+    const FoundGroup found = find_chain(c, i, losses_too);
     if (found.chain.size() < 2) continue;
     std::vector<size_t> order = found.chain;
     order.insert(order.end(), found.behind.begin(), found.behind.end());

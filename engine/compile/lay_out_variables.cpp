@@ -13,7 +13,7 @@
 namespace trainctl {
 namespace {
 
-constexpr int64_t kFloat = byte_size(DType::f32);
+constexpr int64_t kVariableFloat = byte_size(DType::f32);
 
 Variable variable_of(const Compiler& c, const VariablePlan& plan) {
   const Tensor& tensor = c.graph.tensors[plan.tensor];
@@ -85,12 +85,12 @@ void add_weights(Compiler& c, const Bucket& bucket, RankBucket& r) {
     if (!updates(c, *r.plan) || !c.keeps_training_state) return;
   }
   const int64_t elements = r.weights_are_cut() ? bucket.shard_elements() : bucket.elements;
-  r.weights = c.new_buffer(copied ? BufferKind::master : BufferKind::weights, elements * kFloat);
+  r.weights = c.new_buffer(copied ? BufferKind::master : BufferKind::weights, elements * kVariableFloat);
 }
 
 void add_bucket(Compiler& c, const BucketPlan& plan, ReduceGroups& reduce_groups) {
   Bucket bucket = bucket_of(c, plan, reduce_groups);
-  const int64_t whole = bucket.elements * kFloat, shard = whole / bucket.shards;
+  const int64_t whole = bucket.elements * kVariableFloat, shard = whole / bucket.shards;
   RankBucket r;
   r.plan = &plan;
   r.level = bucket.level;
@@ -140,7 +140,7 @@ void lay_out_variables(Compiler& c) {
   }
   c.scalars = c.new_buffer(BufferKind::scalars, sizeof(StepScalars));
   const bool serves_tables = c.is_server() && serves_tables_alone(c.plan);  // it takes no part in the step
-  if (c.has_loss() && !serves_tables) c.loss = c.new_buffer(BufferKind::scalars, c.num_reported() * kFloat);
+  if (c.has_loss() && !serves_tables) c.loss = c.new_buffer(BufferKind::scalars, c.num_reported() * kVariableFloat);
 }
 
 }  // namespace trainctl

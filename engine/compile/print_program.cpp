@@ -53,12 +53,19 @@ std::string task_text(const Program& program, const Instruction& i) {
   return i.recompute ? task + " again" : task;
 }
 
+/// The rank whose data a broadcast sends.
+std::string root_text(const Program& program, const Instruction& i) {
+  if (i.collective != Collective::broadcast) return "";
+  return fmt::format(" from {}", program.groups[i.group][i.root]);
+}
+
 std::string op_text(const Program& program, const Instruction& i) {
   switch (i.opcode) {
     case Opcode::kernel:
       return i.op;
     case Opcode::collective:
-      return fmt::format("{} {}", to_string(i.collective), ranks_text(program.groups[i.group]));
+      return fmt::format("{} {}{}", to_string(i.collective), ranks_text(program.groups[i.group]),
+                         root_text(program, i));
     case Opcode::send:
       return fmt::format("send to {}", i.peer);
     case Opcode::recv:
@@ -73,6 +80,7 @@ Row row_of(const Program& program, const Instruction& i, size_t index, const std
   for (int w : i.waits) waits.push_back(std::to_string(w));
   if (!waits.empty()) notes.push_back("waits " + join(waits, ","));
   if (i.launch >= 0) notes.push_back("launch " + std::to_string(i.launch));
+  if (i.attrs != Attrs()) notes.push_back(to_string(i.attrs));
   return {std::to_string(index), std::string(to_string(i.stream)),
           task_text(program, i), i.name,
           op_text(program, i),   in + (out.empty() ? "" : in.empty() ? "-> " + out : " -> " + out),

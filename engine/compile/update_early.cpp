@@ -42,10 +42,10 @@ std::vector<size_t> find_updates(const Compiler& c) {
 }
 
 /// By buffer: the instructions that name it, in order.
-using Users = std::vector<std::vector<size_t>>;
+using UsersOfBuffers = std::vector<std::vector<size_t>>;
 
-Users find_users(const Compiler& c) {
-  Users users(c.buffers.size());
+UsersOfBuffers find_users_of_buffers(const Compiler& c) {
+  UsersOfBuffers users(c.buffers.size());
   for (size_t i = 0; i < c.code.size(); ++i) {
     for (BufferId buffer : c.code[i].inputs) users[static_cast<size_t>(buffer)].push_back(i);
     for (BufferId buffer : c.code[i].outputs) users[static_cast<size_t>(buffer)].push_back(i);
@@ -54,7 +54,7 @@ Users find_users(const Compiler& c) {
 }
 
 /// The last instruction before the update at `at` that touches what it or its gather touches.
-size_t last_use_before(const Compiler& c, const Users& users, size_t at) {
+size_t last_use_before(const Compiler& c, const UsersOfBuffers& users, size_t at) {
   size_t last = 0;
   const auto look = [&](const VirtualInstruction& v, BufferId buffer) {
     const std::vector<size_t>& all = users[static_cast<size_t>(buffer)];
@@ -116,11 +116,11 @@ class Clocks {
 };
 
 /// The instructions in their new order.
-class Placement {
+class EarlyPlacement {
  public:
-  Placement(const Compiler& c, const std::vector<size_t>& updates)
+  EarlyPlacement(const Compiler& c, const std::vector<size_t>& updates)
       : c_(c),
-        users_(find_users(c)),
+        users_(find_users_of_buffers(c)),
         updates_(updates),
         is_gathered_(c.code.size()),
         taken_(c.code.size()),
@@ -205,7 +205,7 @@ class Placement {
   }
 
   const Compiler& c_;
-  const Users users_;
+  const UsersOfBuffers users_;
   const std::vector<size_t>& updates_;  ///< those with a gather behind them
   size_t end_ = 0;                      ///< index of the first update as lowered
   std::vector<size_t> order_, fillers_;
@@ -222,7 +222,7 @@ void update_early(Compiler& c) {
   if (updates.empty()) return;
   std::vector<VirtualInstruction> ordered;
   ordered.reserve(c.code.size());
-  for (size_t i : Placement(c, updates).order()) ordered.push_back(std::move(c.code[i]));
+  for (size_t i : EarlyPlacement(c, updates).order()) ordered.push_back(std::move(c.code[i]));
   c.code = std::move(ordered);
 }
 

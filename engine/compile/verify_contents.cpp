@@ -11,7 +11,7 @@
 namespace trainctl {
 namespace {
 
-constexpr int64_t kFloat = byte_size(DType::f32);
+constexpr int64_t kContentFloat = byte_size(DType::f32);
 constexpr int kNothing = -1, kInitial = -2;
 
 struct Content {
@@ -54,9 +54,9 @@ class Contents {
     }
     if (p_.loss_offset >= 0) {
       for (size_t i = 0; i <= p_.metrics.size(); ++i) {
-        const int64_t at = p_.loss_offset + static_cast<int64_t>(i) * kFloat;
+        const int64_t at = p_.loss_offset + static_cast<int64_t>(i) * kContentFloat;
         const std::string what = i == 0 ? "the loss" : "the metric " + p_.metrics[i - 1].name;
-        bytes_.for_each(at, at + kFloat, [&](Content& c) {
+        bytes_.for_each(at, at + kContentFloat, [&](Content& c) {
           if (c.writer == kNothing) faults_.push_back({p_.rank, -1, what + " is never written"});
         });
       }
@@ -84,7 +84,7 @@ class Contents {
         if (offset >= 0) hold(offset + used * size, offset + bucket.elements * size);
       };
       hold_padding(bucket.gradients_offset, byte_size(bucket.kept_type));
-      hold_padding(bucket.sums_offset, kFloat);
+      hold_padding(bucket.sums_offset, kContentFloat);
     }
   }
 

@@ -8,11 +8,11 @@ namespace trainctl {
 namespace {
 
 /// Identifies an instruction.
-struct Place {
+struct MessagePlace {
   int rank = -1, index = -1;
 };
 
-const Instruction& at(const RankClasses& classes, const Place& place) {
+const Instruction& at(const RankClasses& classes, const MessagePlace& place) {
   return classes.program_of(place.rank).instructions[static_cast<size_t>(place.index)];
 }
 
@@ -20,7 +20,7 @@ std::string micro_batch_text(const Instruction& i) {
   return i.micro_batch < 0 ? "" : " of micro-batch " + std::to_string(i.micro_batch);
 }
 
-void verify_pair(const RankClasses& classes, const Place& send, const Place& recv, Faults& faults) {
+void verify_pair(const RankClasses& classes, const MessagePlace& send, const MessagePlace& recv, Faults& faults) {
   const Instruction& s = at(classes, send);
   const Instruction& r = at(classes, recv);
   const Operand& from = s.inputs[0];

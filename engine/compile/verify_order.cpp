@@ -12,17 +12,17 @@
 namespace trainctl {
 namespace {
 
-constexpr size_t kStreams = 5;
+constexpr size_t kOrderedStreams = 5;
 
 /// For each instruction: the last instruction of each stream that has certainly finished before it starts,
 /// and the sends (by peer, in order) that have certainly been received.
 struct Before {
-  std::array<int, kStreams> finished;
+  std::array<int, kOrderedStreams> finished;
   std::map<int, int> received;
 
   Before() { finished.fill(-1); }
   void include(const Before& other) {
-    for (size_t s = 0; s < kStreams; ++s) finished[s] = std::max(finished[s], other.finished[s]);
+    for (size_t s = 0; s < kOrderedStreams; ++s) finished[s] = std::max(finished[s], other.finished[s]);
     for (const auto& [peer, send] : other.received) include_send(peer, send);
   }
   void include_send(int peer, int send) {
@@ -33,7 +33,7 @@ struct Before {
 
 std::vector<Before> happens_before(const Program& p) {
   std::vector<Before> before(p.instructions.size());
-  std::array<int, kStreams> previous;
+  std::array<int, kOrderedStreams> previous;
   previous.fill(-1);
   for (int i = 0; i < static_cast<int>(p.instructions.size()); ++i) {
     const Instruction& code = p.instructions[i];
@@ -53,7 +53,7 @@ std::vector<Before> happens_before(const Program& p) {
   return before;
 }
 
-struct Users {
+struct OrderedUsers {
   int writer = -1;
   std::vector<int> readers;
 };
@@ -66,13 +66,13 @@ class Order {
     for (int i = 0; i < static_cast<int>(p_.instructions.size()); ++i) {
       last_told_ = -1;
       for (const Access& access : accesses(p_.instructions[i])) {
-        users_.for_each(access.begin(), access.end(), [&](Users& users) { use(i, access, users); });
+        users_.for_each(access.begin(), access.end(), [&](OrderedUsers& users) { use(i, access, users); });
       }
     }
   }
 
  private:
-  void use(int i, const Access& access, Users& users) {
+  void use(int i, const Access& access, OrderedUsers& users) {
     if (users.writer != i) demand(i, users.writer, access, access.writes ? "writes" : "reads", "writes");
     if (!access.writes) {
       if (users.readers.empty() || users.readers.back() != i) drop_ordered(users.readers, i).push_back(i);
@@ -116,7 +116,7 @@ class Order {
   const Program& p_;
   Faults& faults_;
   const std::vector<Before> before_;
-  ByteMap<Users> users_;
+  ByteMap<OrderedUsers> users_;
   int last_told_ = -1;
 };
 

@@ -24,7 +24,7 @@ struct Lane {
 };
 
 /// Messages from one class to another.
-struct Channel {
+struct MessageChannel {
   size_t from = 0, to = 0;
   size_t sent = 0, received = 0;
   int sender = -1, receiver = -1;  ///< one rank of each class
@@ -59,7 +59,7 @@ class Progress {
         for (int b : group.members) meets_[{class_of(a), group.id}][class_of(b)] = b;
     }
     for (const MetChannel& met : met_channels(classes)) {
-      const Channel channel{class_of(met.from), class_of(met.to), 0, 0, met.from, met.to};
+      const MessageChannel channel{class_of(met.from), class_of(met.to), 0, 0, met.from, met.to};
       note(channel.from, met.sends);
       note(channel.to, met.recvs);
       channels_.push_back(channel);
@@ -185,7 +185,7 @@ class Progress {
   const bool by_streams_;
   std::vector<Lane> lanes_;
   std::vector<std::vector<bool>> complete_, begun_;  // by class and instruction
-  std::vector<Channel> channels_;
+  std::vector<MessageChannel> channels_;
   std::vector<std::map<int, Message>> messages_;                   // by class and instruction
   std::map<std::pair<size_t, int>, std::map<size_t, int>> meets_;  // by class and group: classes, and a rank of each
   std::map<std::pair<size_t, int>, size_t> arrived_;               // by class and group: collectives begun

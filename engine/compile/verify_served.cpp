@@ -23,7 +23,7 @@ std::string text(const Part& part) {
 }
 
 /// By bucket and the server's rank: the part that it holds.
-using Holders = std::map<std::string, std::map<int, Part>>;
+using ServedHolders = std::map<std::string, std::map<int, Part>>;
 
 bool overlap(const Operand& a, const Operand& b) {
   return a.offset < b.offset + b.bytes() && b.offset < a.offset + a.bytes();
@@ -204,7 +204,7 @@ class Served {
   const RankClasses& classes_;
   Faults& faults_;
   int workers_ = 0;
-  Holders holders_;
+  ServedHolders holders_;
   std::map<std::string, std::set<int>> pushers_;  ///< by bucket
   const Program* p_ = nullptr;
 };

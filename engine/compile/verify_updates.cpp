@@ -11,9 +11,9 @@
 namespace trainctl {
 namespace {
 
-constexpr int64_t kFloat = byte_size(DType::f32), kHalf = byte_size(DType::bf16);
+constexpr int64_t kUpdatedFloat = byte_size(DType::f32), kHalf = byte_size(DType::bf16);
 
-struct Range {
+struct UpdatedRange {
   int64_t begin = 0, end = 0;
   bool is(const Operand& o) const { return o.offset == begin && o.offset + o.bytes() == end; }
   bool touches(const Operand& o) const { return o.offset < end && begin < o.offset + o.bytes(); }
@@ -33,9 +33,9 @@ class BucketUpdates {
         faults_(faults) {
     const int64_t size = byte_size(b_.kept_type);
     gradients_ = b_.level >= 2 ? kept(b_.gradients_offset, size) : whole(b_.gradients_offset, size);
-    contributions_ = b_.sums_offset >= 0 ? whole(b_.sums_offset, kFloat) : gradients_;
-    weights_ = b_.weights_are_cut() ? kept(b_.weights_offset, kFloat) : whole(b_.weights_offset, kFloat);
-    updated_ = b_.weights_are_cut() ? weights_ : this_shard(b_.weights_offset, kFloat);
+    contributions_ = b_.sums_offset >= 0 ? whole(b_.sums_offset, kUpdatedFloat) : gradients_;
+    weights_ = b_.weights_are_cut() ? kept(b_.weights_offset, kUpdatedFloat) : whole(b_.weights_offset, kUpdatedFloat);
+    updated_ = b_.weights_are_cut() ? weights_ : this_shard(b_.weights_offset, kUpdatedFloat);
     if (!b_.has_compute_copy()) {
       read_ = weights_;
       return;
@@ -46,7 +46,7 @@ class BucketUpdates {
 
   int bucket() const { return bucket_; }
   /// Ranges by which, besides its name, an operand is recognized as part of this piece.
-  std::vector<Range> ranges() const { return {gradients_, contributions_, weights_, read_}; }
+  std::vector<UpdatedRange> ranges() const { return {gradients_, contributions_, weights_, read_}; }
   std::string gradient_name() const { return "grad." + piece_.name; }
 
   /// `instructions`: at least those that name the piece or touch its ranges.
@@ -82,7 +82,7 @@ class BucketUpdates {
         if (!weights_.touches(out)) continue;
         if (!epilogue_of(i.attrs).descend || !out.accumulate) fault(i.name + " writes weights of " + b_.name);
         const auto found = steps.find(out.offset);
-        if (found == steps.end() || num_elements(found->second.first->shape) * kFloat != out.bytes())
+        if (found == steps.end() || num_elements(found->second.first->shape) * kUpdatedFloat != out.bytes())
           fault(i.name + " does not update exactly one parameter of " + b_.name);
         else
           ++found->second.second;
@@ -199,7 +199,7 @@ class BucketUpdates {
     if (b_.sums_offset >= 0 && rounds_ == 0) fault(i.name + " uses " + gradient_name() + " before it is rounded");
     const size_t states = b_.optimizer_offsets.size();
     for (size_t s = 0; s < states; ++s) {
-      if (s + 1 >= i.outputs.size() || i.outputs[s + 1].offset != kept(b_.optimizer_offsets[s], kFloat).begin)
+      if (s + 1 >= i.outputs.size() || i.outputs[s + 1].offset != kept(b_.optimizer_offsets[s], kUpdatedFloat).begin)
         fault(i.name + " does not use the optimizer state of " + b_.name);
     }
     if (i.outputs.size() != 1 + states + (b_.has_compute_copy() ? 1 : 0))
@@ -229,20 +229,20 @@ class BucketUpdates {
   }
 
   /// The range that this rank's update reads.
-  Range summed() const { return b_.level == 1 ? this_shard(b_.gradients_offset, byte_size(b_.kept_type)) : gradients_; }
+  UpdatedRange summed() const { return b_.level == 1 ? this_shard(b_.gradients_offset, byte_size(b_.kept_type)) : gradients_; }
 
   /// The piece in a bucket's whole range at `offset`, or this rank's part of it; in a range of shards: its part.
-  Range whole(int64_t offset, int64_t element_bytes) const {
+  UpdatedRange whole(int64_t offset, int64_t element_bytes) const {
     return range(offset, piece_.first, piece_.elements, element_bytes);
   }
-  Range this_shard(int64_t offset, int64_t element_bytes) const {
+  UpdatedRange this_shard(int64_t offset, int64_t element_bytes) const {
     return range(offset, piece_.own_first, piece_.own_elements, element_bytes);
   }
-  Range kept(int64_t offset, int64_t element_bytes) const {
+  UpdatedRange kept(int64_t offset, int64_t element_bytes) const {
     return range(offset, piece_.kept_first, piece_.own_elements, element_bytes);
   }
   /// Empty if there is none: bf16 weights that are never updated have no f32 weights.
-  static Range range(int64_t offset, int64_t first, int64_t elements, int64_t element_bytes) {
+  static UpdatedRange range(int64_t offset, int64_t first, int64_t elements, int64_t element_bytes) {
     if (offset < 0) return {};
     return {offset + first * element_bytes, offset + (first + elements) * element_bytes};
   }
@@ -254,10 +254,10 @@ class BucketUpdates {
   const Bucket& b_;
   const Bucket::Piece piece_;
   Faults& faults_;
-  Range gradients_;          ///< the range that the update reads
-  Range contributions_;      ///< the range that kernels of the backward pass write: the same, or f32 sums
-  Range weights_, updated_;  ///< the range that is kept, and the part of it that this rank updates
-  Range read_, copied_;  ///< the range that kernels read, and the part of a bf16 copy that this rank's update writes
+  UpdatedRange gradients_;          ///< the range that the update reads
+  UpdatedRange contributions_;      ///< the range that kernels of the backward pass write: the same, or f32 sums
+  UpdatedRange weights_, updated_;  ///< the range that is kept, and the part of it that this rank updates
+  UpdatedRange read_, copied_;  ///< the range that kernels read, and the part of a bf16 copy that this rank's update writes
   int index_ = 0, reduces_ = 0, updates_ = 0, gathers_ = 0, additions_ = 0, rounds_ = 0, host_sums_ = 0;
   std::string early_reader_;  ///< the first reader of the weights before they are gathered
   std::set<int64_t> first_;
@@ -265,11 +265,11 @@ class BucketUpdates {
 };
 
 /// Which pieces of buckets an operand belongs to, by its bytes and its name.
-class Pieces {
+class UpdatedPieces {
  public:
-  Pieces(const Program& program, const std::vector<BucketUpdates>& pieces) {
+  UpdatedPieces(const Program& program, const std::vector<BucketUpdates>& pieces) {
     for (size_t p = 0; p < pieces.size(); ++p) {
-      for (const Range& range : pieces[p].ranges())
+      for (const UpdatedRange& range : pieces[p].ranges())
         if (range.begin < range.end)
           by_byte_.for_each(range.begin, range.end, [p](std::vector<size_t>& here) { add(here, p); });
       by_name_[pieces[p].gradient_name()].push_back(p);
@@ -308,7 +308,7 @@ void verify_updates(const Program& program, Faults& faults) {
          ++p)
       updates.emplace_back(program, static_cast<int>(b), p, faults);
   std::vector<std::vector<int>> instructions(updates.size());  // the instructions that each piece must check
-  Pieces pieces(program, updates);
+  UpdatedPieces pieces(program, updates);
   std::vector<size_t> found;
   for (size_t i = 0; i < program.instructions.size(); ++i) {
     found.clear();

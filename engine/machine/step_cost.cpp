@@ -9,17 +9,17 @@ namespace trainctl {
 namespace {
 
 constexpr size_t kUnknowns = 4;
-using Row = std::array<double, kUnknowns>;
+using StepCostRow = std::array<double, kUnknowns>;
 
 /// By Gaussian elimination. The matrix is positive definite: no pivot is 0.
-Row solve(std::array<Row, kUnknowns> matrix, Row right) {
+StepCostRow solve(std::array<StepCostRow, kUnknowns> matrix, StepCostRow right) {
   for (size_t p = 0; p < kUnknowns; ++p)
     for (size_t q = p + 1; q < kUnknowns; ++q) {
       const double times = matrix[q][p] / matrix[p][p];
       for (size_t c = p; c < kUnknowns; ++c) matrix[q][c] -= times * matrix[p][c];
       right[q] -= times * right[p];
     }
-  Row x = {};
+  StepCostRow x = {};
   for (size_t p = kUnknowns; p-- > 0;) {
     double sum = right[p];
     for (size_t c = p + 1; c < kUnknowns; ++c) sum -= matrix[p][c] * x[c];
@@ -44,16 +44,16 @@ Seconds StepCost::of_kernel(Seconds alone, bool is_product, bool starts) const {
 // take 10 %, a microsecond and 50 microseconds. A host time below 0 is left out and the rest fitted again.
 StepCost step_cost(const std::vector<StepSample>& samples) {
   constexpr double kExact = 0.01;
-  constexpr Row kPrior = {0.1, 0.1, 1e-6, 50e-6};
+  constexpr StepCostRow kPrior = {0.1, 0.1, 1e-6, 50e-6};
   constexpr size_t kGap = 2, kHost = 3;
   size_t used = kUnknowns;
-  Row x = {};
+  StepCostRow x = {};
   for (; used >= kHost; --used) {
-    std::array<Row, kUnknowns> matrix = {};
-    Row right = {};
+    std::array<StepCostRow, kUnknowns> matrix = {};
+    StepCostRow right = {};
     for (size_t i = 0; i < kUnknowns; ++i) matrix[i][i] = 1;
     for (const StepSample& sample : samples) {
-      Row row = {sample.products.value, (sample.alone - sample.products).value, static_cast<double>(sample.kernels), 1};
+      StepCostRow row = {sample.products.value, (sample.alone - sample.products).value, static_cast<double>(sample.kernels), 1};
       for (size_t i = 0; i < kUnknowns; ++i)
         row[i] = i < used ? row[i] * kPrior[i] / (kExact * sample.measured.value) : 0;
       const double left = (sample.measured - sample.alone).value / (kExact * sample.measured.value);

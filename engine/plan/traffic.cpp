@@ -33,7 +33,7 @@ std::vector<int> factors_in(const std::vector<TensorRule>& rules) {
   return found;
 }
 
-bool has(const std::vector<int>& factors, int factor) {
+bool contains_axis(const std::vector<int>& factors, int factor) {
   return std::find(factors.begin(), factors.end(), factor) != factors.end();
 }
 
@@ -322,7 +322,7 @@ double Traffic::inner_sum_seconds(int unit, const NodeWork& work) const {
   const bool exchanges = !work.block_bytes.empty();
   if (parts == 1 || (work.statistics_bytes == 0 && !exchanges)) return 0;
   int64_t bytes = exchanges ? work.block_bytes.at(parts) : work.statistics_bytes * parts;
-  for (int f : work.factors) bytes /= has(work.inner, f) ? 1 : coded_[unit].ways[f];
+  for (int f : work.factors) bytes /= contains_axis(work.inner, f) ? 1 : coded_[unit].ways[f];
   return cost_.collective_seconds(exchanges ? Collective::all_to_all : Collective::all_gather, bytes, mesh_, axes);
 }
 

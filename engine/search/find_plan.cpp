@@ -26,7 +26,7 @@
 namespace trainctl {
 namespace {
 
-constexpr double kInfinite = std::numeric_limits<double>::infinity();
+constexpr double kNoTime = std::numeric_limits<double>::infinity();
 /// A plan that people know is tried unless its sum is this many times the best.
 constexpr double kKnownDoubt = 3;
 /// Sizes of buckets are tried if less waiting for them may save this part of the step.
@@ -69,9 +69,9 @@ JobSpec without_positions(JobSpec job) {
   return job;
 }
 
-class Search {
+class PlanSearch {
  public:
-  Search(const JobSpec& job, const DataShapes& data, const CostModel& cost, int64_t memory, const TryPlan& try_plan)
+  PlanSearch(const JobSpec& job, const DataShapes& data, const CostModel& cost, int64_t memory, const TryPlan& try_plan)
       : job_(job),
         bare_(without_positions(job)),
         cost_(cost),
@@ -168,12 +168,12 @@ class Search {
     const std::optional<size_t> best = tried_.fastest();
     if (!best) return false;
     const Kind kind = kind_of(one);
-    double ratio = kInfinite;
+    double ratio = kNoTime;
     for (const auto& [other, least] : least_ratio_)
       if (std::get<0>(other) == std::get<0>(kind)) ratio = std::min(ratio, least);
     if (const auto known = least_ratio_.find(kind); known != least_ratio_.end()) ratio = known->second;
     if (work > limits_.long_work) doubt = doubts_.lengthy;
-    return ratio < kInfinite && one.expected.seconds * ratio > doubt * tried_[*best].trial.seconds;
+    return ratio < kNoTime && one.expected.seconds * ratio > doubt * tried_[*best].trial.seconds;
   }
 
   /// Null if it has been tried, or if enough has been.
@@ -202,7 +202,7 @@ class Search {
     std::string name = fmt::format("{}; {}", one.cuts->name, to_string(choice));
     sources_.push_back(one);
     if (trial.fault.empty()) {
-      double& least = least_ratio_.try_emplace(kind_of(one), kInfinite).first->second;
+      double& least = least_ratio_.try_emplace(kind_of(one), kNoTime).first->second;
       least = std::min(least, trial.seconds / one.expected.seconds);
     }
     return tried_[tried_.add({std::move(name), std::move(choice), one.expected.seconds, std::move(trial)})];
@@ -423,7 +423,7 @@ FoundPlan find_plan(const JobSpec& job, const DataShapes& data, const CostModel&
                     const TryPlan& try_plan) {
   if (job.parallel.search.algorithm == SearchAlgorithm::exhaustive)
     return find_exhaustively(job, data, cost, memory, try_plan);
-  return Search(job, data, cost, memory, try_plan).run();
+  return PlanSearch(job, data, cost, memory, try_plan).run();
 }
 
 }  // namespace trainctl

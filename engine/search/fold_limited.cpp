@@ -13,11 +13,11 @@
 namespace trainctl {
 namespace {
 
-constexpr double kInfinite = std::numeric_limits<double>::infinity();
+constexpr double kNoFold = std::numeric_limits<double>::infinity();
 constexpr size_t kMostMade = 4096;  // entries of a table that an elimination may make
 
 /// What a variable holds over the times first, ..., end - 1, by value.
-struct Held {
+struct HeldAmounts {
   int first, end;
   std::vector<int64_t> amounts;
 };
@@ -31,7 +31,7 @@ struct Edge {
 struct Variable {
   std::vector<int> names;  // of its values
   std::vector<double> alone;
-  std::vector<Held> held;
+  std::vector<HeldAmounts> held;
   std::unordered_map<uint64_t, size_t> place;  // of an interval in `held`; kept for what others join
   std::vector<int> edges;
   bool settled = false;  // each holding's least amount is zero
@@ -142,7 +142,7 @@ class Folding {
       for (size_t i = 0; i < places.size(); ++i) list[i] = list[places[i]];
       list.resize(places.size());
     };
-    for (Held& held : of(v).held) pick(held.amounts);
+    for (HeldAmounts& held : of(v).held) pick(held.amounts);
     of(v).settled = false;
     pick(of(v).alone);
     pick(of(v).names);
@@ -154,15 +154,15 @@ class Folding {
     if (of(v).settled) return;
     of(v).settled = true;
     of(v).place.clear();
-    std::vector<Held>& all = of(v).held;
-    for (Held& held : all) {
+    std::vector<HeldAmounts>& all = of(v).held;
+    for (HeldAmounts& held : all) {
       const int64_t least = *std::min_element(held.amounts.begin(), held.amounts.end());
       if (least == 0) continue;
       for (int64_t& amount : held.amounts) amount -= least;
       for (int t = held.first; t < held.end; ++t)
         if ((limits_[static_cast<size_t>(t)] -= least) < 0) possible_ = false;
     }
-    std::erase_if(all, [](const Held& held) {
+    std::erase_if(all, [](const HeldAmounts& held) {
       return held.first >= held.end ||
              std::all_of(held.amounts.begin(), held.amounts.end(), [](int64_t a) { return a == 0; });
     });
@@ -190,12 +190,12 @@ class Folding {
   void remove_unsupported(int v) {
     std::vector<size_t> stay;
     for (size_t x = 0; x < size(v); ++x) {
-      bool finite = of(v).alone[x] < kInfinite;
+      bool finite = of(v).alone[x] < kNoFold;
       for (size_t i = 0; i < of(v).edges.size() && finite; ++i) {
         const Edge& edge = edges_[static_cast<size_t>(of(v).edges[i])];
         const int w = other(of(v).edges[i], v);
         bool supported = false;
-        for (size_t y = 0; y < size(w) && !supported; ++y) supported = at(edge, v, x, y) < kInfinite;
+        for (size_t y = 0; y < size(w) && !supported; ++y) supported = at(edge, v, x, y) < kNoFold;
         finite = supported;
       }
       if (finite) stay.push_back(x);
@@ -205,19 +205,19 @@ class Folding {
 
   /// Whether value `b` is never worse than `a`: it costs and holds no more, whatever the neighbours have.
   bool dominates(int v, size_t b, size_t a) {
-    for (const Held& held : of(v).held)
+    for (const HeldAmounts& held : of(v).held)
       if (held.amounts[b] > held.amounts[a]) return false;
     double more = of(v).alone[b] - of(v).alone[a];
     for (int e : of(v).edges) {
       const Edge& edge = edges_[static_cast<size_t>(e)];
       const size_t others = size(other(e, v));
-      double most = -kInfinite;
+      double most = -kNoFold;
       for (size_t y = 0; y < others; ++y) {
         const double of_a = at(edge, v, a, y);
-        if (of_a < kInfinite) most = std::max(most, at(edge, v, b, y) - of_a);
+        if (of_a < kNoFold) most = std::max(most, at(edge, v, b, y) - of_a);
       }
       more += most;
-      if (more == kInfinite) return false;
+      if (more == kNoFold) return false;
     }
     return more <= 0;
   }
@@ -272,7 +272,7 @@ class Folding {
     }
     if (made > kMostMade) return false;
     const size_t columns = step.from.size() == 2 ? size(step.from[1]) : 1;
-    std::vector<double> values(made, kInfinite);
+    std::vector<double> values(made, kNoFold);
     step.value.assign(made, of(v).names[0]);
     for (size_t entry = 0; entry < made; ++entry)
       for (size_t x = 0; x < size(v); ++x) {
@@ -316,7 +316,7 @@ class Folding {
     for (size_t y = 0; y < size(w); ++y) {
       size_t finite = 0;
       for (size_t x = 0; x < size(v) && finite < 2; ++x)
-        if (at(edge, v, x, y) < kInfinite) {
+        if (at(edge, v, x, y) < kNoFold) {
           ++finite;
           partner[y] = x;
         }
@@ -332,7 +332,7 @@ class Folding {
       step.value.push_back(of(v).names[partner[y]]);
       of(w).alone[y] += of(v).alone[partner[y]] + at(edges_[static_cast<size_t>(by)], v, partner[y], y);
     }
-    for (const Held& held : of(v).held) {
+    for (const HeldAmounts& held : of(v).held) {
       std::vector<int64_t> amounts;
       for (size_t y = 0; y < size(w); ++y) amounts.push_back(held.amounts[partner[y]]);
       hold(w, held.first, held.end, amounts);
@@ -355,10 +355,10 @@ class Folding {
   /// Holdings over the same times become one.
   void merge_holdings() {
     for (int v = 0; v < count(); ++v) {
-      const std::vector<Held> all = std::move(of(v).held);
+      const std::vector<HeldAmounts> all = std::move(of(v).held);
       of(v).held.clear();
       of(v).place.clear();
-      for (const Held& held : all)
+      for (const HeldAmounts& held : all)
         if (held.first < held.end) hold(v, held.first, held.end, held.amounts);
       settle_holdings(v);
     }
@@ -387,7 +387,7 @@ class Folding {
       if (of(v).gone) continue;
       std::vector<size_t> stay;
       for (size_t x = 0; x < size(v); ++x)
-        if (std::all_of(of(v).held.begin(), of(v).held.end(), [&](const Held& held) {
+        if (std::all_of(of(v).held.begin(), of(v).held.end(), [&](const HeldAmounts& held) {
               return held.amounts[x] <= *std::min_element(limits_.begin() + held.first, limits_.begin() + held.end);
             }))
           stay.push_back(x);
@@ -401,7 +401,7 @@ class Folding {
   void drop_times() {
     std::vector<HeldInterval> intervals;
     for (const Variable& variable : variables_)
-      for (const Held& held : variable.held)
+      for (const HeldAmounts& held : variable.held)
         intervals.push_back({held.first, held.end, *std::max_element(held.amounts.begin(), held.amounts.end())});
     const std::vector<size_t> stay = binding_times(limits_, intervals);
     std::vector<int64_t> limits;
@@ -410,11 +410,11 @@ class Folding {
       return static_cast<int>(std::lower_bound(stay.begin(), stay.end(), static_cast<size_t>(t)) - stay.begin());
     };
     for (Variable& variable : variables_) {
-      for (Held& held : variable.held) {
+      for (HeldAmounts& held : variable.held) {
         held.first = place(held.first);
         held.end = place(held.end);
       }
-      std::erase_if(variable.held, [](const Held& held) { return held.first >= held.end; });
+      std::erase_if(variable.held, [](const HeldAmounts& held) { return held.first >= held.end; });
       variable.settled = false;
       variable.place.clear();
     }
@@ -435,7 +435,7 @@ class Folding {
       folded.names.push_back(of(v).names);
       folded.left.sizes.push_back(static_cast<int>(size(v)));
       folded.left.tables.push_back({{number[static_cast<size_t>(v)]}, of(v).alone});
-      for (Held& held : of(v).held)
+      for (HeldAmounts& held : of(v).held)
         folded.left.holdings.push_back({number[static_cast<size_t>(v)], held.first, held.end, held.amounts});
     }
     for (Edge& edge : edges_) {

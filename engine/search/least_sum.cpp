@@ -10,7 +10,7 @@
 namespace trainctl {
 namespace {
 
-constexpr double kInfinite = std::numeric_limits<double>::infinity();
+constexpr double kNoSum = std::numeric_limits<double>::infinity();
 
 /// The variables of all tables that have `variable`, without it.
 std::vector<int> neighbours(const std::vector<CostTable>& tables, int variable) {
@@ -172,7 +172,7 @@ class Elimination {
       const Eliminated& step = eliminated_[eliminated_.size() - 1 - steps];
       std::vector<std::pair<double, int>> sums = sums_of(step, setting);
       std::sort(sums.begin(), sums.end());
-      if (place == sums.size() || sums[place].first == kInfinite) return;
+      if (place == sums.size() || sums[place].first == kNoSum) return;
       setting[static_cast<size_t>(step.variable)] = sums[place].second;
       begun.push(
           {before + (sums[place].first - sums[0].first), before, steps + 1, place, number++, std::move(setting)});
@@ -266,13 +266,13 @@ class Elimination {
     });
     step.tables.assign(std::make_move_iterator(first), std::make_move_iterator(tables_.end()));
     tables_.erase(first, tables_.end());
-    CostTable made{step.neighbours, std::vector<double>(entries(sizes_, step.neighbours), kInfinite)};
+    CostTable made{step.neighbours, std::vector<double>(entries(sizes_, step.neighbours), kNoSum)};
     step.best.assign(made.values.size(), 0);
     SteppedSums sums(sizes_, variable, step.neighbours, step.tables);
     for (size_t entry = 0; entry < made.values.size(); ++entry, sums.step()) {
       const std::vector<double>& of_values = sums.now();
       const auto least = std::min_element(of_values.begin(), of_values.end());  // the first of equal ones
-      if (*least == kInfinite) continue;
+      if (*least == kNoSum) continue;
       made.values[entry] = *least;
       step.best[entry] = static_cast<int>(least - of_values.begin());
     }

@@ -15,15 +15,15 @@
 namespace trainctl {
 namespace {
 
-constexpr double kInfinite = std::numeric_limits<double>::infinity();
+constexpr double kNoLimitedSum = std::numeric_limits<double>::infinity();
 constexpr double kNothing = 1e-9;  // a gain that is none, as a part of the cost
 constexpr size_t kMoreStarts = 2;
 constexpr double kMuch = 3e-3;  // a gain for which a start is improved once more, as a part of the cost
 constexpr int kRoundsOfWhole = 10, kRoundsOfPart = 8;
 
-class Search {
+class LimitedSumSearch {
  public:
-  Search(LimitedTables tables, const LimitedSearch& search)
+  LimitedSumSearch(LimitedTables tables, const LimitedSearch& search)
       : state_(std::move(tables)), search_(search), random_(search.seed), prices_(state_.over().size(), 0) {
     all_.resize(state_.count());
     size_t entries = 0, pairs = 1;
@@ -91,14 +91,14 @@ class Search {
     const size_t met = relaxed_.size();
     for (size_t more = 0; more < kMoreStarts; ++more) starts_.push_back({starts_[0].prices, relaxed_[random_() % met]});
     Start best;
-    double best_cost = kInfinite;
+    double best_cost = kNoLimitedSum;
     for (Start& start : starts_) {
-      if (best_cost < kInfinite && !search_.go_on()) break;
+      if (best_cost < kNoLimitedSum && !search_.go_on()) break;
       prices_ = std::move(start.prices);
       state_.set(std::move(start.setting));
       ease();
       if (state_.over_limit() || state_.cost() >= kNever) continue;
-      for (double before = kInfinite; state_.cost() < before - kMuch * std::abs(state_.cost()) && search_.go_on();) {
+      for (double before = kNoLimitedSum; state_.cost() < before - kMuch * std::abs(state_.cost()) && search_.go_on();) {
         before = state_.cost();
         improve();
       }
@@ -193,7 +193,7 @@ class Search {
   /// `part` is what is planned and the variable that is `forced` to its value in `from`, if any.
   void solve(const std::vector<int>& part, const std::vector<int>& from, int rounds, bool whole, int forced) {
     std::vector<double> prices = prices_;
-    double best = -kInfinite, pace = 1;
+    double best = -kNoLimitedSum, pace = 1;
     int worse = 0;
     for (int round = 0; round < rounds && search_.go_on(); ++round) {
       state_.price(part, prices);
@@ -266,19 +266,19 @@ class Search {
   size_t most_entries_ = 0;                // of tables while the whole is solved
   size_t least_entries_ = 256;             // of tables while parts are solved: some have more, up to 64 times as many
   int64_t parts_ = 0, work_ = 0;
-  double bound_ = -kInfinite;
+  double bound_ = -kNoLimitedSum;
 };
 
 }  // namespace
 
 LimitedSum limited_sum(const LimitedTables& tables, const LimitedSearch& search) {
   const FoldedTables folded = fold(tables);
-  if (!folded.possible) return {false, kInfinite, {}, kInfinite};
+  if (!folded.possible) return {false, kNoLimitedSum, {}, kNoLimitedSum};
   LimitedSum sum;
   if (folded.variables.empty())
     sum.found = true;
   else
-    sum = Search(folded.left, search).run();
+    sum = LimitedSumSearch(folded.left, search).run();
   sum.bound += folded.constant;
   if (!sum.found) return sum;
   sum.setting = folded.unfold(sum.setting);
@@ -304,7 +304,7 @@ double sum_within_limits(const LimitedTables& tables, const std::vector<int>& se
   }
   int64_t held = 0;
   for (size_t t = 0; t < tables.limits.size(); ++t)
-    if ((held += steps[t]) > tables.limits[t]) return kInfinite;
+    if ((held += steps[t]) > tables.limits[t]) return kNoLimitedSum;
   return sum;
 }
 

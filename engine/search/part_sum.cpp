@@ -8,7 +8,7 @@
 namespace trainctl {
 namespace {
 
-constexpr double kInfinite = std::numeric_limits<double>::infinity();
+constexpr double kNoPartSum = std::numeric_limits<double>::infinity();
 
 void insert(std::vector<int>& sorted, int value) {
   const auto at = std::lower_bound(sorted.begin(), sorted.end(), value);
@@ -178,7 +178,7 @@ namespace {
 /// The least of alone[x] + from[0][x] + ... + from[reads - 1][x].
 template <size_t reads>
 double least_of(const double* alone, const double* const* from, size_t size) {
-  double even = kInfinite, odd = kInfinite;
+  double even = kNoPartSum, odd = kNoPartSum;
   const auto sum = [&](size_t x) {
     double all = alone[x];
     for (size_t r = 0; r < reads; ++r) all += from[r][x];

@@ -8,7 +8,7 @@
 namespace trainctl {
 namespace {
 
-constexpr double kInfinite = std::numeric_limits<double>::infinity();
+constexpr double kNoPrice = std::numeric_limits<double>::infinity();
 constexpr size_t kMostWork = 5'000'000'000;  // entries that messages read, and so many more for each: some 10 s
 constexpr size_t kWorkOfMessage = 64;
 constexpr double kGain = 1e-3;  // of the bound in 100 rounds, below which they end
@@ -25,12 +25,12 @@ class Pricing {
         prices_(state.over().size(), 0) {
     std::iota(all_.begin(), all_.end(), 0);
     for (const CostTable& table : state.tables().tables) work_ += 2 * (table.values.size() + kWorkOfMessage);
-    found_ = {prices_, -kInfinite, {}, kInfinite, {}};
+    found_ = {prices_, -kNoPrice, {}, kNoPrice, {}};
   }
 
   TimePrices run(const std::function<bool()>& go_on) {
     std::vector<int> setting = state_.setting();
-    double before = -kInfinite;
+    double before = -kNoPrice;
     size_t done = 0;
     for (int round = 0; round < kMostRounds && go_on(); ++round) {
       const double bound = sweep(setting);
@@ -90,7 +90,7 @@ class Pricing {
     const double square = squares(direction_, prices_);
     if (square == 0) return false;
     target_ = std::max(target_, bound + 0.05 * std::max(std::abs(bound), state_.scale()));
-    if (found_.kept_cost < kInfinite)
+    if (found_.kept_cost < kNoPrice)
       target_ = found_.kept_cost;
     else if (round % 10 == 0)
       target_ += 0.05 * std::max(std::abs(target_), state_.scale());
@@ -105,7 +105,7 @@ class Pricing {
   std::vector<double> prices_, direction_;
   TimePrices found_;
   size_t work_ = 0;  // of a sweep
-  double best_ = -kInfinite, pace_ = 1, target_ = 0;
+  double best_ = -kNoPrice, pace_ = 1, target_ = 0;
   int worse_ = 0;
 };
 

@@ -13,7 +13,7 @@
 namespace trainctl {
 namespace {
 
-constexpr double kInfinite = std::numeric_limits<double>::infinity();
+constexpr double kNoWeight = std::numeric_limits<double>::infinity();
 /// A number of stages and of micro-batches whose kernels alone, evenly spread, take this many times as long as the best
 /// is left out; of a large network whose kernels take longer than starting them, one whose kernels and starts do.
 constexpr double kBoundDoubt = 1.1, kStartsDoubt = 1.03;
@@ -52,7 +52,7 @@ std::vector<WeighedChoices::Pipeline> WeighedChoices::pipelines() {
     if (job_.launch.ranks % stages != 0) continue;
     for (int m : open_.micro_batch_counts()) {
       const std::shared_ptr<const Network> network = networks_.of(m);
-      double idle = kInfinite;
+      double idle = kNoWeight;
       for (const auto& [schedule, chunks] : open_.schedules(stages, m)) {
         const double bound = least_seconds(network->least, job_.launch.ranks, stages, m, schedule);
         bound_ = bound_ == 0 ? bound : std::min(bound_, bound);
@@ -76,21 +76,21 @@ bool WeighedChoices::has_long_kernels() {
 
 void WeighedChoices::weigh(double seconds_per_byte) {
   const double doubt = has_long_kernels() ? kStartsDoubt : kBoundDoubt;
-  double best = kInfinite;
+  double best = kNoWeight;
   bool one_stage_fits = false;
   for (const Pipeline& pipeline : pipelines()) {
     if (pipeline.least > best * doubt || (pipeline.stages == 1 && one_stage_fits && !saves_memory_)) continue;
     const double here =
         weigh(pipeline, cut_choices_.of(pipeline.stages, pipeline.micro_batches, seconds_per_byte, illegal_));
     best = std::min(best, here);
-    one_stage_fits = one_stage_fits || here < kInfinite;
+    one_stage_fits = one_stage_fits || here < kNoWeight;
   }
 }
 
 /// The expected time of the best that fits in any case.
 double WeighedChoices::weigh(const Pipeline& pipeline,
                              const std::vector<std::shared_ptr<const CutChoice>>& ways_to_cut) {
-  double best = kInfinite;
+  double best = kNoWeight;
   const auto schedules = open_.schedules(pipeline.stages, pipeline.micro_batches);
   const std::vector<ShardChoice> shards = open_.shards(Mesh(job_.launch.ranks / pipeline.stages));
   const int64_t bucket_bytes = open_.bucket_sizes().front();
@@ -144,7 +144,7 @@ void WeighedChoices::mark_savers_in_vain(size_t from) {
 }
 
 void WeighedChoices::weigh_short_of_memory(bool to_the_end) {
-  double fastest = kInfinite;
+  double fastest = kNoWeight;
   for (const Considered& one : all_) fastest = std::min(fastest, one.expected.seconds);
   for (double part : {0.1, 1.0, 10.0}) {
     weigh(part * fastest / least_memory());
@@ -159,7 +159,7 @@ void WeighedChoices::weigh_many_cuts() {
 }
 
 double WeighedChoices::least_memory() const {
-  double least = kInfinite;
+  double least = kNoWeight;
   for (const Considered& one : all_) least = std::min(least, one.expected.memory);
   return least;
 }

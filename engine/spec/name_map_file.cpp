@@ -14,7 +14,7 @@ namespace {
 
 using Text = NameMapFile::Text;
 
-class Reader {
+class NameMapReader {
  public:
   NameMapFile read(const YamlNode& root) {
     if (!is_map(root, "a name map")) problems_.throw_if_any();
@@ -137,7 +137,7 @@ class Reader {
 }  // namespace
 
 NameMapFile read_name_map(std::string_view text, const std::string& file) {
-  return Reader().read(read_yaml(text, file));
+  return NameMapReader().read(read_yaml(text, file));
 }
 
 }  // namespace trainctl

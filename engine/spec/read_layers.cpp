@@ -22,10 +22,10 @@ bool is_name(const std::string& text) {
          text.front() != '.' && text.back() != '.' && text.size() <= kMaxNameLength;
 }
 
-const std::vector<std::string> kReserved = {"data", "label", "input", "loss"};
+const std::vector<std::string> kReservedLayerNames = {"data", "label", "input", "loss"};
 
 bool is_reserved(const std::string& name) {
-  return std::find(kReserved.begin(), kReserved.end(), name) != kReserved.end();
+  return std::find(kReservedLayerNames.begin(), kReservedLayerNames.end(), name) != kReservedLayerNames.end();
 }
 
 void check_name(const std::string& name, const SourcePos& pos, const std::string& path, Problems& problems) {
@@ -221,7 +221,7 @@ void name_layers(LayerList& layers) {
 }  // namespace
 
 std::string layer_name_pattern() {
-  return "^(?!(" + join(kReserved, "|") + ")$)[A-Za-z0-9_-]([A-Za-z0-9_.-]{0," + std::to_string(kMaxNameLength - 2) +
+  return "^(?!(" + join(kReservedLayerNames, "|") + ")$)[A-Za-z0-9_-]([A-Za-z0-9_.-]{0," + std::to_string(kMaxNameLength - 2) +
          "}[A-Za-z0-9_-])?$";
 }
 

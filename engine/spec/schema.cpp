@@ -22,7 +22,7 @@ Json json(const Value& value) {
   return std::visit([](const auto& v) { return Json(v); }, value);
 }
 
-bool finite(double v) { return v > -1e300 && v < 1e300; }
+bool is_finite_number(double v) { return v > -1e300 && v < 1e300; }
 
 /// Whole numbers without ".0".
 Json bound(double v) {
@@ -30,8 +30,8 @@ Json bound(double v) {
 }
 
 void add_range(Json& schema, const Field& field) {
-  if (finite(field.min)) schema[field.min_open ? "exclusiveMinimum" : "minimum"] = bound(field.min);
-  if (finite(field.max)) schema[field.max_open ? "exclusiveMaximum" : "maximum"] = bound(field.max);
+  if (is_finite_number(field.min)) schema[field.min_open ? "exclusiveMinimum" : "minimum"] = bound(field.min);
+  if (is_finite_number(field.max)) schema[field.max_open ? "exclusiveMaximum" : "maximum"] = bound(field.max);
 }
 
 Json list_of(Json item, int length = 0) {
@@ -49,16 +49,16 @@ Json number_schema(const char* type, const Field& field) {
 /// An integer fits an int64_t.
 Json integer_schema(const Field& field) {
   Json schema = number_schema("integer", field);
-  if (!finite(field.min)) schema["minimum"] = std::numeric_limits<int64_t>::min();
-  if (!finite(field.max)) schema["maximum"] = std::numeric_limits<int64_t>::max();
+  if (!is_finite_number(field.min)) schema["minimum"] = std::numeric_limits<int64_t>::min();
+  if (!is_finite_number(field.max)) schema["maximum"] = std::numeric_limits<int64_t>::max();
   return schema;
 }
 
 /// A number fits a 32-bit float.
 Json float_schema(const Field& field) {
   Json schema = number_schema("number", field);
-  if (!finite(field.min)) schema["minimum"] = std::numeric_limits<float>::lowest();
-  if (!finite(field.max)) schema["maximum"] = std::numeric_limits<float>::max();
+  if (!is_finite_number(field.min)) schema["minimum"] = std::numeric_limits<float>::lowest();
+  if (!is_finite_number(field.max)) schema["maximum"] = std::numeric_limits<float>::max();
   return schema;
 }
 

@@ -12,14 +12,14 @@
 namespace trainctl {
 namespace {
 
-constexpr int64_t kBlock = 1 << 20;  // elements that are in host memory at a time
+constexpr int64_t kHistogramBlock = 1 << 20;  // elements that are in host memory at a time
 
 void count(const StoredRange& range, Executor& executor, Histogram& histogram) {
   const int64_t size = byte_size(range.dtype);
   std::vector<uint16_t> halves;
   std::vector<float> values;
-  for (int64_t at = 0; at < range.own_count; at += kBlock) {
-    const int64_t elements = std::min(kBlock, range.own_count - at), offset = range.own_offset() + at * size;
+  for (int64_t at = 0; at < range.own_count; at += kHistogramBlock) {
+    const int64_t elements = std::min(kHistogramBlock, range.own_count - at), offset = range.own_offset() + at * size;
     values.resize(static_cast<size_t>(elements));
     if (range.dtype == DType::bf16) {
       halves.resize(values.size());

@@ -14,7 +14,6 @@
 namespace trainctl::clusters {
 namespace {
 
-using Json = nlohmann::ordered_json;
 
 constexpr size_t kMostNameBytes = 40;
 /// A ConfigMap holds 1 MiB.
@@ -104,13 +103,13 @@ std::string pods_list(const JobSpec& job, const std::string& begin, const std::s
   return begin + (pods == 1 ? "0" : "[0-" + std::to_string(pods - 1) + "]") + end;
 }
 
-Json tolerations(const KubernetesSpec& spec) {
-  Json all = Json::array();
-  for (const auto& toleration : spec.tolerations) all.push_back(Json(toleration));
+nlohmann::ordered_json tolerations(const KubernetesSpec& spec) {
+  nlohmann::ordered_json all = nlohmann::ordered_json::array();
+  for (const auto& toleration : spec.tolerations) all.push_back(nlohmann::ordered_json(toleration));
   return all;
 }
 
-Json requests(const JobSpec& job, const HostNeeds& needs) {
+nlohmann::ordered_json requests(const JobSpec& job, const HostNeeds& needs) {
   const KubernetesSpec& spec = job.launch.kubernetes;
   const int ranks = ranks_of_a_host(job, spec.pods);
   const int64_t bytes = needs.memory_bytes + needs.shm_bytes + ranks * kRankBytes;
@@ -118,9 +117,9 @@ Json requests(const JobSpec& job, const HostNeeds& needs) {
           {"memory", spec.memory.empty() ? std::to_string(mebibytes(bytes)) + "Mi" : spec.memory}};
 }
 
-Json limits(const JobSpec& job, const HostNeeds& needs) {
+nlohmann::ordered_json limits(const JobSpec& job, const HostNeeds& needs) {
   const KubernetesSpec& spec = job.launch.kubernetes;
-  Json all = {{"memory", requests(job, needs)["memory"]}};
+  nlohmann::ordered_json all = {{"memory", requests(job, needs)["memory"]}};
   if (spec.gpus_per_pod > 0) all["nvidia.com/gpu"] = std::to_string(spec.gpus_per_pod);
   return all;
 }
@@ -130,12 +129,12 @@ void add_volumes(const KubernetesSpec& spec, Values& values) {
   for (size_t i = 0; i < spec.volumes.size(); ++i) {
     const VolumeSpec& volume = spec.volumes[i];
     const std::string name = "volume-" + std::to_string(i);
-    const Json source = volume.claim.empty() ? Json{{"hostPath", {{"path", volume.host_path}}}}
-                                             : Json{{"persistentVolumeClaim", {{"claimName", volume.claim}}}};
-    Json entry = {{"name", name}};
+    const nlohmann::ordered_json source = volume.claim.empty() ? nlohmann::ordered_json{{"hostPath", {{"path", volume.host_path}}}}
+                                             : nlohmann::ordered_json{{"persistentVolumeClaim", {{"claimName", volume.claim}}}};
+    nlohmann::ordered_json entry = {{"name", name}};
     entry.update(source);
     volumes.push_back(entry.dump());
-    mounts.push_back(Json{{"name", name}, {"mountPath", volume.path}}.dump());
+    mounts.push_back(nlohmann::ordered_json{{"name", name}, {"mountPath", volume.path}}.dump());
   }
   values["volumes"] = in_lines(volumes);
   values["mounts"] = in_lines(mounts);
@@ -159,7 +158,7 @@ std::vector<Manifest> kubernetes_manifests(const JobSpec& job, const ManifestOpt
                 {"subdomain", name},
                 {"service_account", spec.service_account.empty() ? "" : yaml_text(spec.service_account)},
                 {"stop_seconds", std::to_string(stop_seconds(job, options.needs))},
-                {"node_selector", spec.node_selector.empty() ? "" : Json(spec.node_selector).dump()},
+                {"node_selector", spec.node_selector.empty() ? "" : nlohmann::ordered_json(spec.node_selector).dump()},
                 {"tolerations", spec.tolerations.empty() ? "" : tolerations(spec).dump()},
                 {"image", yaml_text(spec.image)},
                 {"pods", yaml_text(pods_list(job, name + (is_set ? "-ranks-0-" : "-"), "." + name))},
@@ -185,10 +184,10 @@ std::vector<Manifest> compose_manifests(const JobSpec& job, const ManifestOption
   std::vector<std::string> mounts;
   for (const VolumeSpec& volume : spec.volumes)
     mounts.push_back(yaml_text((volume.claim.empty() ? volume.host_path : volume.claim) + ":" + volume.path));
-  Json deploy;
+  nlohmann::ordered_json deploy;
   if (spec.gpus_per_pod > 0)
     deploy["resources"]["reservations"]["devices"] =
-        Json::array({{{"driver", "nvidia"}, {"count", spec.gpus_per_pod}, {"capabilities", Json::array({"gpu"})}}});
+        nlohmann::ordered_json::array({{{"driver", "nvidia"}, {"count", spec.gpus_per_pod}, {"capabilities", nlohmann::ordered_json::array({"gpu"})}}});
   Values values{{"made_by", made_by(job, options)},
                 {"name", name},
                 {"image", yaml_text(spec.image)},
@@ -203,9 +202,9 @@ std::vector<Manifest> compose_manifests(const JobSpec& job, const ManifestOption
     values["index"] = yaml_text(std::to_string(i));
     services += fill(text_of("service.yaml"), values);
   }
-  Json claims = Json::object();
+  nlohmann::ordered_json claims = nlohmann::ordered_json::object();
   for (const VolumeSpec& volume : spec.volumes)
-    if (!volume.claim.empty()) claims[volume.claim] = Json{{"external", true}};
+    if (!volume.claim.empty()) claims[volume.claim] = nlohmann::ordered_json{{"external", true}};
   values["services"] = services;
   std::string text = fill(text_of("compose.yaml"), values);
   if (!claims.empty()) text += "volumes: " + claims.dump() + "\n";

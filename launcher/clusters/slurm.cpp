@@ -27,14 +27,14 @@ std::string folder() {
   return std::string(home) + "/.local/state/trainctl/slurm";
 }
 
-std::string in_one_line(std::string text) {
+std::string slurm_answer_in_one_line(std::string text) {
   while (!text.empty() && text.back() == '\n') text.pop_back();
   std::replace(text.begin(), text.end(), '\n', ' ');
   return text;
 }
 
 [[noreturn]] void fail(const std::string& program, const CommandEnd& end) {
-  throw EnvError(program + " failed: " + in_one_line(end.err.empty() ? end.out : end.err));
+  throw EnvError(program + " failed: " + slurm_answer_in_one_line(end.err.empty() ? end.out : end.err));
 }
 
 bool is_number(const std::string& text) {

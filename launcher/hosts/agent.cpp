@@ -19,6 +19,7 @@
 #include <nlohmann/json.hpp>
 #include <thread>
 
+#include "engine/base/text.h"
 #include "engine/base/error.h"
 #include "launcher/held_port.h"
 #include "launcher/hosts/address.h"
@@ -51,11 +52,6 @@ constexpr size_t kOutputPiece = 256 << 10;
 constexpr uint64_t kConfirmEvery = 4;
 /// How long the end waits for the launcher to have everything.
 constexpr double kFarewellSeconds = 5;
-
-void replace_all(std::string& text, const std::string& what, const std::string& with) {
-  for (size_t at = text.find(what); at != std::string::npos; at = text.find(what, at + with.size()))
-    text.replace(at, what.size(), with);
-}
 
 class Agent : public LogSink {
  public:

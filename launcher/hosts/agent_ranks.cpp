@@ -27,19 +27,14 @@ namespace {
 namespace asio = boost::asio;
 namespace fs = std::filesystem;
 using Json = nlohmann::json;
-using Kind = Message::Kind;
+using RankFrame = Message::Kind;
 
 /// A host that has said nothing for so long is not heard.
 constexpr double kUnheardSeconds = 1;
-constexpr double kFarewellSeconds = 5;
+constexpr double kRankFarewellSeconds = 5;
 /// Without a word from hosts that have something to say.
 constexpr double kRescueSeconds = 2;
-constexpr size_t kMostUnconfirmed = 4 << 20, kGivenPiece = 512 << 10;
-
-void replace_all(std::string& text, const std::string& what, const std::string& with) {
-  for (size_t at = text.find(what); at != std::string::npos; at = text.find(what, at + with.size()))
-    text.replace(at, what.size(), with);
-}
+constexpr size_t kMostUnconfirmedFrames = 4 << 20, kGivenPiece = 512 << 10;
 
 bool is_plain(const fs::path& path) {
   return !path.empty() && path.is_relative() &&
@@ -128,7 +123,7 @@ void AgentRanks::lost(Host& host, const std::string& why) {
   close_gates();
 }
 
-void AgentRanks::send(Host& host, Kind kind, int rank, int64_t number, std::string name, std::string text) {
+void AgentRanks::send(Host& host, RankFrame kind, int rank, int64_t number, std::string name, std::string text) {
   host.link->send({kind, attempt_, rank, number, std::move(name), std::move(text)});
 }
 
@@ -138,49 +133,49 @@ void AgentRanks::handle(Host& host, Message& message) {
   const bool is_of_rank = std::find(host.ranks.begin(), host.ranks.end(), message.rank) != host.ranks.end();
   const bool is_old = message.attempt != attempt_;
   switch (message.kind) {
-    case Kind::ready:
+    case RankFrame::ready:
       if (!is_old) ready(host, message.text);
       return;
-    case Kind::refused:
+    case RankFrame::refused:
       if (!is_old) host.link->lose("cannot run its ranks: " + message.text);
       return;
-    case Kind::started:
+    case RankFrame::started:
       if (!is_old && is_of_rank && launch_.on_rank_started) launch_.on_rank_started(message.rank, 0);
       return;
-    case Kind::no_start:
+    case RankFrame::no_start:
       if (!is_old && is_of_rank && running_.erase(message.rank) > 0)
         events_.failed_to_start(message.rank, message.text);
       return;
-    case Kind::ended:
+    case RankFrame::ended:
       if (is_old || !is_of_rank) return;
       if (auto report = parse_report(message.text, wall_seconds())) return rank_ended(message.rank, std::move(*report));
       return host.link->lose("sent a report that cannot be read");
-    case Kind::frozen:
+    case RankFrame::frozen:
       if (is_of_rank && message.number != 0) frozen_.insert(message.rank);
       if (is_of_rank && message.number == 0) frozen_.erase(message.rank);
       return;
-    case Kind::held:
+    case RankFrame::held:
       host.held = static_cast<uint64_t>(message.number);
       return close_gates();
-    case Kind::output:
+    case RankFrame::output:
       if (is_of_rank) write_output(message);
       return;
-    case Kind::file:
+    case RankFrame::file:
       return write_file(message);
-    case Kind::notice:
+    case RankFrame::notice:
       if (events_.notice) events_.notice(host.name + ": " + message.text);
       return;
-    case Kind::board:
+    case RankFrame::board:
       if (!is_old && !board_.apply(message.text, host.ranks)) host.link->lose("speaks for ranks of other hosts");
       return;
-    case Kind::save:
+    case RankFrame::save:
       if (!is_old && !board_.take({message.name, message.rank, message.number, std::move(message.text)}, host.ranks))
         return host.link->lose("says of saves what no host says");
       return tell_saves();
-    case Kind::value:
+    case RankFrame::value:
       if (is_old) return;
       for (const auto& other : hosts_)
-        if (other.get() != &host) send(*other, Kind::value, -1, 0, message.name, message.text);
+        if (other.get() != &host) send(*other, RankFrame::value, -1, 0, message.name, message.text);
       return;
     default:
       return host.link->lose("sends what only a launcher sends");
@@ -206,7 +201,7 @@ Message AgentRanks::prepare(Host& host) {
                      {"program_folder", options_.program_folder},
                      {"workload", board_.workload()}};
   host.ready = false;
-  return {Kind::prepare, attempt_, -1, 0, "", json.dump()};
+  return {RankFrame::prepare, attempt_, -1, 0, "", json.dump()};
 }
 
 void AgentRanks::ready(Host& host, const std::string& text) {
@@ -216,7 +211,7 @@ void AgentRanks::ready(Host& host, const std::string& text) {
   host.port = json.value("port", 0);
   host.ready = true;
   if (json.value("lacks_files", false))
-    for (const auto& [name, path] : board_.given()) host.to_give.push_back({Kind::give, name, path});
+    for (const auto& [name, path] : board_.given()) host.to_give.push_back({RankFrame::give, name, path});
   give_copies(host, json.value("lacks_copies", std::set<std::string>()));
   give(host);
 }
@@ -228,18 +223,18 @@ void AgentRanks::give_copies(Host& host, const std::set<std::string>& names) {
       events_.notice("host " + host.name + " is given " + copy.path + ", " + format_bytes(copy.bytes()));
     for (const Copy::File& file : copy.files)
       host.to_give.push_back(
-          {Kind::copy, copy.name + (file.name.empty() ? "" : "/" + file.name), file.path, file.is_executable ? 1 : 0});
-    host.to_give.push_back({Kind::keep, copy.name, ""});
+          {RankFrame::copy, copy.name + (file.name.empty() ? "" : "/" + file.name), file.path, file.is_executable ? 1 : 0});
+    host.to_give.push_back({RankFrame::keep, copy.name, ""});
   }
 }
 
 /// A file in pieces, no more at a time than the agent has confirmed; the ranks start when all hosts have all.
 void AgentRanks::give(Host& host) {
   std::string piece;
-  while (!host.to_give.empty() && host.link->unconfirmed_bytes() < kMostUnconfirmed) {
+  while (!host.to_give.empty() && host.link->unconfirmed_bytes() < kMostUnconfirmedFrames) {
     Given& given = host.to_give.front();
-    if (given.kind == Kind::keep) {
-      send(host, Kind::keep, -1, 0, given.name);
+    if (given.kind == RankFrame::keep) {
+      send(host, RankFrame::keep, -1, 0, given.name);
       host.to_give.pop_front();
       continue;
     }
@@ -272,7 +267,7 @@ void AgentRanks::send_starts() {
     Json environment = Json::array();
     for (const auto& [name, value] : command.environment) environment.push_back({name, filled(value)});
     const Json json = {{"argv", command.argv}, {"environment", environment}, {"working_dir", command.working_dir}};
-    send(host_of(place.rank), Kind::start, place.rank, 0, "", json.dump());
+    send(host_of(place.rank), RankFrame::start, place.rank, 0, "", json.dump());
   }
 }
 
@@ -294,7 +289,7 @@ void AgentRanks::start(const RankPlace& place, int) {
 void AgentRanks::signal(int rank, int signal) {
   const auto waits =
       std::find_if(to_start_.begin(), to_start_.end(), [&](const RankPlace& p) { return p.rank == rank; });
-  if (waits == to_start_.end()) return send(host_of(rank), Kind::signal, rank, signal);
+  if (waits == to_start_.end()) return send(host_of(rank), RankFrame::signal, rank, signal);
   to_start_.erase(waits);
   // Supervision goes through its ranks while it calls this.
   asio::post(loop_, [this, alive = std::weak_ptr(alive_), rank, signal] {
@@ -362,7 +357,7 @@ void AgentRanks::ask_to_stop() {
 void AgentRanks::hold_gates() {
   for (const auto& host : hosts_) {
     host->held.reset();
-    send(*host, Kind::hold);
+    send(*host, RankFrame::hold);
   }
 }
 
@@ -379,17 +374,17 @@ void AgentRanks::close_gates() {
     holds_ = false;
     board_.held(last);
     tell_saves();
-    for (const auto& host : hosts_) send(*host, Kind::release);
+    for (const auto& host : hosts_) send(*host, RankFrame::release);
     return;
   }
   gates_closed_ = true;
   board_.stop_after(last);
-  for (const auto& host : hosts_) send(*host, Kind::stop, -1, static_cast<int64_t>(last));
+  for (const auto& host : hosts_) send(*host, RankFrame::stop, -1, static_cast<int64_t>(last));
 }
 
 void AgentRanks::tell_saves() {
   for (const SaveWord& word : board_.words())
-    for (const auto& host : hosts_) send(*host, Kind::save, word.rank, word.number, word.name, word.text);
+    for (const auto& host : hosts_) send(*host, RankFrame::save, word.rank, word.number, word.name, word.text);
 }
 
 // What ranks wrote.
@@ -444,7 +439,7 @@ void AgentRanks::look_at_hosts() {
   for (const auto& host : hosts_) {
     if (host->link->is_joined()) {
       std::string changes = board_.changes_for(host->index);
-      if (!changes.empty()) send(*host, Kind::board, -1, 0, "", std::move(changes));
+      if (!changes.empty()) send(*host, RankFrame::board, -1, 0, "", std::move(changes));
     }
     host->link->look(disk_.is_full());
   }
@@ -477,8 +472,8 @@ void AgentRanks::rescue() {
 void AgentRanks::end() {
   if (answering().size() < hosts_.size()) rescue();
   ending_ = true;
-  for (const auto& host : hosts_) send(*host, Kind::end);
-  const double deadline = now() + kFarewellSeconds;
+  for (const auto& host : hosts_) send(*host, RankFrame::end);
+  const double deadline = now() + kRankFarewellSeconds;
   const auto is_done = [](const auto& host) { return host->link->is_lost() || !host->link->is_connected(); };
   while (now() < deadline && !std::all_of(hosts_.begin(), hosts_.end(), is_done)) {
     for (const auto& host : hosts_) {

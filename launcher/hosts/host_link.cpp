@@ -22,14 +22,14 @@ namespace {
 
 namespace asio = boost::asio;
 
-constexpr double kAliveSeconds = 0.5;
+constexpr double kLinkAliveSeconds = 0.5;
 /// A connection without a word for so long is given up, and another is tried; at the latest after half of
 /// launch.reconnect.
 constexpr double kSilentSeconds = 3, kRetrySeconds = 0.3, kAttemptSeconds = 5;
 /// For the first connection of an agent: it may have to go a long way. A bundle is 100 MB.
 constexpr double kConnectSeconds = 60, kInstallSeconds = 900;
-constexpr size_t kWriteAhead = 1 << 20, kMostSaid = 8192;
-constexpr uint64_t kConfirmEvery = 16;
+constexpr size_t kLinkWriteAhead = 1 << 20, kMostSaid = 8192;
+constexpr uint64_t kConfirmFramesEvery = 16;
 constexpr int kLastWordLooks = 100;  ///< at most 10 ms apart
 
 /// What a transport said, in one line; its last lines say why it ended.
@@ -182,8 +182,8 @@ void HostLink::send(Message message) {
 }
 
 void HostLink::flush() {
-  if (wire_ && session_.has_output() && wire_->unwritten_bytes() < kWriteAhead)
-    wire_->write(session_.take_output(kWriteAhead));
+  if (wire_ && session_.has_output() && wire_->unwritten_bytes() < kLinkWriteAhead)
+    wire_->write(session_.take_output(kLinkWriteAhead));
 }
 
 void HostLink::confirm() {
@@ -210,14 +210,14 @@ void HostLink::received(Frame frame) {
   auto message = session_.receive(std::move(*numbered), gap);
   if (gap) return lose("left out a message");
   if (message) events_.message(*message);
-  if (wire_ && session_.received() - told_ >= kConfirmEvery) confirm();
+  if (wire_ && session_.received() - told_ >= kConfirmFramesEvery) confirm();
 }
 
 void HostLink::look(bool pauses) {
   if (state_ == State::lost) return;
   if (wire_) wire_->pause(pauses);
   if (state_ == State::joined) {
-    if (steady_seconds() - alive_told_ >= kAliveSeconds) {
+    if (steady_seconds() - alive_told_ >= kLinkAliveSeconds) {
       alive_told_ = steady_seconds();
       confirm();
     }

@@ -35,7 +35,7 @@ using Json = nlohmann::json;
 
 constexpr int kPings = 21;
 constexpr size_t kPingBytes = 64, kBlockBytes = 1 << 20;
-constexpr double kConnectSeconds = 3, kSendSeconds = 0.3;
+constexpr double kProbeConnectSeconds = 3, kSendSeconds = 0.3;
 
 int64_t available_memory() {
   std::ifstream file("/proc/meminfo");
@@ -105,7 +105,7 @@ int connect_to(const std::string& address, uint16_t port) {
   name.sin_port = htons(port);
   inet_pton(AF_INET, address.c_str(), &name.sin_addr);
   const int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-  timeval time{static_cast<time_t>(kConnectSeconds), 0};
+  timeval time{static_cast<time_t>(kProbeConnectSeconds), 0};
   setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &time, sizeof time);
   setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &time, sizeof time);
   const int on = 1;
@@ -117,7 +117,7 @@ int connect_to(const std::string& address, uint16_t port) {
   return -1;
 }
 
-Json link_to(const std::string& name, const std::string& address, uint16_t port) {
+Json measured_link_to(const std::string& name, const std::string& address, uint16_t port) {
   Json link = {{"to", name}};
   const int fd = connect_to(address, port);
   if (fd < 0) {
@@ -182,7 +182,7 @@ int probe_this_host(const std::string& interface) {
     const Json others = Json::parse(line, nullptr, false);
     if (!others.is_array()) continue;
     for (const Json& other : others)
-      std::cout << kLinkLine << link_to(other.at(0), other.at(1), other.at(2)).dump() << std::endl;
+      std::cout << kLinkLine << measured_link_to(other.at(0), other.at(1), other.at(2)).dump() << std::endl;
   }
   std::cout.flush();
   _exit(kExitDone);  // threads still serve

@@ -21,7 +21,7 @@ namespace {
 
 using Json = nlohmann::json;
 
-constexpr double kAnswerSeconds = 30, kInstallSeconds = 900;
+constexpr double kProbeAnswerSeconds = 30, kProbeInstallSeconds = 900;
 /// For the way to a host; all are asked at once.
 constexpr double kReachSeconds = 10;
 
@@ -141,7 +141,7 @@ Probe await_probe(const Bundle& bundle, const Transport& transport, const std::s
     const bool lacks_program = probe.talk->other_lines().find(kNotInstalled) != std::string::npos;
     if (!lacks_program || !may_install) break;
     Talk install(transport.run(facts.name, install_script(bundle), [&](int fd) { write_tar(bundle, fd); }));
-    if (install.end(kInstallSeconds) != 0) {
+    if (install.end(kProbeInstallSeconds) != 0) {
       facts.fault = "cannot be given this program: " + one_line(install.errors());
       probe.talk.reset();
       return probe;
@@ -194,7 +194,7 @@ HostsReport probe_hosts(const Cluster& cluster, const Transport& transport, cons
       LinkFacts link;
       link.from = report.hosts[from].name;
       link.to = other.at(0).get<std::string>();
-      const auto line = probes[from].talk->line(kLinkLine, kAnswerSeconds);
+      const auto line = probes[from].talk->line(kLinkLine, kProbeAnswerSeconds);
       const Json json = line ? Json::parse(*line, nullptr, false) : Json();
       link.fault = json.is_object() ? json.value("fault", "") : "the probe does not answer";
       if (json.is_object()) {

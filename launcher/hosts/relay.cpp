@@ -31,7 +31,7 @@ namespace fs = std::filesystem;
 /// What an agent that was killed has left is deleted by the next one, unless it is as new as this.
 constexpr auto kNew = std::chrono::seconds(60);
 
-[[noreturn]] void fail(const std::string& what) { throw EnvError(what + ": " + std::strerror(errno)); }
+[[noreturn]] void fail_relay(const std::string& what) { throw EnvError(what + ": " + std::strerror(errno)); }
 
 std::string runs_folder() {
   const char* cache = std::getenv("XDG_CACHE_HOME");
@@ -44,7 +44,7 @@ std::string runs_folder() {
 /// Of this host alone: where hosts share a home directory, a lock of one may not bind another.
 std::string lock_path(const std::string& folder) {
   std::array<char, 256> name{};
-  if (gethostname(name.data(), name.size() - 1) != 0) fail("this host has no name");
+  if (gethostname(name.data(), name.size() - 1) != 0) fail_relay("this host has no name");
   std::string host = name.data();
   std::replace(host.begin(), host.end(), '/', '_');
   return folder + "/lock." + host;
@@ -93,11 +93,11 @@ int connect_to(const std::string& folder) {
 }
 
 int listen_in(const std::string& folder) {
-  if (chdir(folder.c_str()) != 0) fail("cannot enter " + folder);
+  if (chdir(folder.c_str()) != 0) fail_relay("cannot enter " + folder);
   const int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
   const sockaddr_un name = socket_name();
   if (fd < 0 || bind(fd, reinterpret_cast<const sockaddr*>(&name), sizeof name) != 0 || listen(fd, 8) != 0)
-    fail("cannot listen in " + folder);
+    fail_relay("cannot listen in " + folder);
   return fd;
 }
 
@@ -127,14 +127,14 @@ void start_agent(const std::string& runs, const std::string& folder,
                  const std::function<int(const std::string&, int)>& serve) {
   std::error_code error;
   fs::create_directories(runs, error);
-  if (chmod(runs.c_str(), 0700) != 0) fail("cannot use " + runs);
+  if (chmod(runs.c_str(), 0700) != 0) fail_relay("cannot use " + runs);
   delete_what_was_left(runs);
-  if (mkdir(folder.c_str(), 0700) != 0) fail("cannot make the folder " + folder);
+  if (mkdir(folder.c_str(), 0700) != 0) fail_relay("cannot make the folder " + folder);
   const int lock = lock_of(folder, O_CREAT);
-  if (lock < 0) fail("cannot lock " + folder);
+  if (lock < 0) fail_relay("cannot lock " + folder);
   const int listener = listen_in(folder);
   const pid_t pid = fork();
-  if (pid < 0) fail("cannot start the agent");
+  if (pid < 0) fail_relay("cannot start the agent");
   if (pid == 0) become_agent(folder, listener, lock, serve);
   close(listener);
   close(lock);
@@ -170,7 +170,7 @@ int relay_to_agent(const std::string& id, bool may_start,
   }
   put_all(STDOUT_FILENO, std::string(kAgentLine) + "\n");
   const pid_t other = fork();
-  if (other < 0) fail("cannot copy from the agent");
+  if (other < 0) fail_relay("cannot copy from the agent");
   if (other == 0) {
     prctl(PR_SET_PDEATHSIG, SIGKILL);
     copy(agent, STDOUT_FILENO);

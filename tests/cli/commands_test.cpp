@@ -107,6 +107,22 @@ TEST_CASE("show program stops after a pass, or shows what each pass does") {
   CHECK(contains(plan.err, "there are passes of a program, not of plan"));
 }
 
+TEST_CASE("show program works for every rank of asynchronous workers and servers, whole and pass by pass") {
+  const Scratch scratch;
+  const std::string job = TRAINCTL_SOURCE_DIR "/configs/wide_deep_ps.yaml";
+  for (const char* rank : {"0", "3", "4", "5"}) {
+    CAPTURE(rank);
+    for (const std::vector<std::string>& how :
+         std::vector<std::vector<std::string>>{{}, {"--passes"}, {"--after", "lower_stage"}}) {
+      std::vector<std::string> words = {"show", "program", job, "--rank", rank};
+      words.insert(words.end(), how.begin(), how.end());
+      const CommandResult result = trainctl_command(scratch.path(), words);
+      INFO(result.err);
+      CHECK(result.exit_code == kExitDone);
+    }
+  }
+}
+
 TEST_CASE("show prints each noun") {
   const Scratch scratch;
   small_job(scratch.path());

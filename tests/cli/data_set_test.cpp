@@ -16,7 +16,7 @@ namespace fs = std::filesystem;
 
 namespace {
 
-void write(const Scratch& scratch, const std::string& name, const std::string& text) {
+void data_set_write(const Scratch& scratch, const std::string& name, const std::string& text) {
   std::ofstream(scratch.path() + "/" + name, std::ios::binary) << text;
 }
 
@@ -78,7 +78,7 @@ std::vector<double> losses_of(const Scratch& scratch, std::vector<std::string> o
 TEST_CASE("a job trains on pictures in folders, whose layers name the fields of a sample") {
   const Scratch scratch;
   write_photos(scratch, 20);
-  write(scratch, "job.yaml",
+  data_set_write(scratch, "job.yaml",
         photos_job("  split: {train: 0.8, validation: 0.2}\n") + "validation: {every_epochs: 2}\n");
   const CommandResult run = trainctl_command(scratch.path(), {"run", "job.yaml"});
   INFO(run.out << run.err);
@@ -89,7 +89,7 @@ TEST_CASE("a job trains on pictures in folders, whose layers name the fields of 
 TEST_CASE("the losses are the same under data parallelism, and for any number of workers") {
   const Scratch scratch;
   write_photos(scratch, 16);
-  write(scratch, "job.yaml", photos_job(""));
+  data_set_write(scratch, "job.yaml", photos_job(""));
   const auto losses = [&](const std::vector<std::string>& overrides) { return losses_of(scratch, overrides); };
   const std::vector<double> one = losses({});
   REQUIRE(one.size() >= 16);
@@ -102,7 +102,7 @@ TEST_CASE("the losses are the same under data parallelism, and for any number of
 TEST_CASE("a job with mixup and cutmix has the same losses under any plan, and its validation mixes nothing") {
   const Scratch scratch;
   write_photos(scratch, 16);
-  write(scratch, "job.yaml", R"(dataset:
+  data_set_write(scratch, "job.yaml", R"(dataset:
   type: image_folder
   path: photos
   batch: 8
@@ -149,7 +149,7 @@ TEST_CASE("data check counts samples and classes and names what is broken, with 
   CHECK(contains(good.out, "0 (left): 5, 1 (right): 5"));
 
   fs::resize_file(scratch.path() + "/photos/left/3.png", 60);
-  write(scratch, "job.yaml", photos_job(""));
+  data_set_write(scratch, "job.yaml", photos_job(""));
   const CommandResult bad = trainctl_command(scratch.path(), {"data", "check", "job.yaml"});
   INFO(bad.out << bad.err);
   CHECK(bad.exit_code == kExitEnv);
@@ -161,7 +161,7 @@ TEST_CASE("a broken picture ends the run and is named, or with on_error: skip it
   const Scratch scratch;
   write_photos(scratch, 20);
   fs::resize_file(scratch.path() + "/photos/right/7.png", 60);
-  write(scratch, "job.yaml", photos_job(""));
+  data_set_write(scratch, "job.yaml", photos_job(""));
   const CommandResult stopped = trainctl_command(scratch.path(), {"run", "job.yaml"});
   CHECK(stopped.exit_code != kExitDone);
   CHECK(contains(stopped.out + stopped.err, "photos/right/7.png"));
@@ -175,7 +175,7 @@ TEST_CASE("a broken picture ends the run and is named, or with on_error: skip it
 TEST_CASE("data show draws the first samples in rows, and says what each is") {
   const Scratch scratch;
   write_photos(scratch, 8);
-  write(scratch, "job.yaml", photos_job(""));
+  data_set_write(scratch, "job.yaml", photos_job(""));
   const CommandResult show = trainctl_command(scratch.path(), {"data", "show", "job.yaml", "-n", "6", "-o", "s.png"});
   INFO(show.out << show.err);
   REQUIRE(show.exit_code == kExitDone);
@@ -190,7 +190,7 @@ TEST_CASE("data show draws the first samples in rows, and says what each is") {
 TEST_CASE("bench data reads with 1 worker and more, and says what takes the time") {
   const Scratch scratch;
   write_photos(scratch, 8);
-  write(scratch, "job.yaml", photos_job(""));
+  data_set_write(scratch, "job.yaml", photos_job(""));
   const CommandResult bench =
       trainctl_command(scratch.path(), {"bench", "data", "job.yaml", "--workers", "3", "--seconds", "0.05", "--json"});
   INFO(bench.out << bench.err);
@@ -214,8 +214,8 @@ TEST_CASE("a table's columns become named fields, of numbers and of words") {
   for (int i = 0; i < 40; ++i)
     table += std::to_string(i) + "," + std::to_string(100 - i) + (i % 3 == 0 ? ",Bern," : ",\"Chur, old\",") +
              (i % 2 == 0 ? "cat" : "dog") + "\n";
-  write(scratch, "animals.csv", table);
-  write(
+  data_set_write(scratch, "animals.csv", table);
+  data_set_write(
       scratch, "job.yaml",
       "dataset: {type: csv, path: animals.csv, batch: 8, fields: {numbers: [age, height], town: town, label: "
       "species}}\n"
@@ -237,7 +237,7 @@ TEST_CASE("labels that the network has no class for are found by check") {
   write_photos(scratch, 8);
   fs::create_directories(scratch.path() + "/photos/up");
   write_picture(scratch.path() + "/photos/up/1.png", 1, 0);
-  write(scratch, "job.yaml", photos_job(""));
+  data_set_write(scratch, "job.yaml", photos_job(""));
   const CommandResult check = trainctl_command(scratch.path(), {"check", "job.yaml"});
   CHECK(check.exit_code == kExitSpec);
   CHECK(contains(check.err,
@@ -246,7 +246,7 @@ TEST_CASE("labels that the network has no class for are found by check") {
 
 TEST_CASE("random samples of 10 billion plan and start") {
   const Scratch scratch;
-  write(scratch, "job.yaml",
+  data_set_write(scratch, "job.yaml",
         "dataset: {type: random, shape: [4], classes: 3, samples: 10000000000, batch: 64}\n"
         "network:\n  - {name: out, type: dense, units: 3}\nloss: softmax_cross_entropy\n"
         "train: {steps: 3}\nlaunch: {device: cpu}\n");

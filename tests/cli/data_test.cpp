@@ -14,7 +14,7 @@ namespace fs = std::filesystem;
 
 namespace {
 
-void write(const Scratch& scratch, const std::string& name, const std::string& text) {
+void data_write(const Scratch& scratch, const std::string& name, const std::string& text) {
   std::ofstream(scratch.path() + "/" + name, std::ios::binary) << text;
 }
 
@@ -37,15 +37,15 @@ std::string sentence(int times) {
 
 TEST_CASE("data tokens writes a file that data info describes and a job trains on") {
   const Scratch scratch;
-  write(scratch, "a.txt", sentence(20));
-  write(scratch, "b.txt", "\xff\n");
+  data_write(scratch, "a.txt", sentence(20));
+  data_write(scratch, "b.txt", "\xff\n");
   const CommandResult written = trainctl_command(scratch.path(), {"data", "tokens", "a.txt", "b.txt", "-o", "x.bin"});
   CHECK(written.exit_code == kExitDone);
   CHECK(written.out == "x.bin: 902 tokens of uint16, with the header of llm.c\n");
   const CommandResult info = trainctl_command(scratch.path(), {"data", "info", "x.bin"});
   CHECK(info.out == "x.bin: 902 tokens of uint16, with the header of llm.c, from 10 to 255\n");
 
-  write(scratch, "job.yaml", job("{type: tokens, path: x.bin, length: 8, batch: 8}"));
+  data_write(scratch, "job.yaml", job("{type: tokens, path: x.bin, length: 8, batch: 8}"));
   const CommandResult run = trainctl_command(scratch.path(), {"run", "job.yaml"});
   INFO(run.err);
   REQUIRE(run.exit_code == kExitDone);
@@ -70,7 +70,7 @@ TEST_CASE("data tokens writes a file that data info describes and a job trains o
 
 TEST_CASE("data tokens writes all or nothing, and replaces a file only with --force") {
   const Scratch scratch;
-  write(scratch, "a.txt", "abc");
+  data_write(scratch, "a.txt", "abc");
   const std::vector<std::string> command = {"data", "tokens", "a.txt", "-o", "x.bin", "--format", "raw"};
   CHECK(trainctl_command(scratch.path(), command).exit_code == kExitDone);
   CHECK(fs::file_size(scratch.path() + "/x.bin") == 6);
@@ -99,12 +99,12 @@ TEST_CASE("data tokens writes all or nothing, and replaces a file only with --fo
 
 TEST_CASE("what is wrong with the files of a set is an error of the job, with its place") {
   const Scratch scratch;
-  write(scratch, "odd.bin", "abc");
-  write(scratch, "empty.bin", "");
-  write(scratch, "short.bin", "abcd");
-  write(scratch, "a.txt", sentence(10));
+  data_write(scratch, "odd.bin", "abc");
+  data_write(scratch, "empty.bin", "");
+  data_write(scratch, "short.bin", "abcd");
+  data_write(scratch, "a.txt", sentence(10));
   const auto error = [&](const std::string& dataset, int vocab = 256) {
-    write(scratch, "job.yaml", job(dataset, vocab));
+    data_write(scratch, "job.yaml", job(dataset, vocab));
     for (const char* command : {"plan", "run"}) {
       const CommandResult result = trainctl_command(scratch.path(), {command, "job.yaml"});
       CHECK(result.exit_code == kExitSpec);

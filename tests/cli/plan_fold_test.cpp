@@ -196,7 +196,7 @@ loss: mse
                      repeat, more);
 }
 
-size_t lines_of(const std::string& text) { return static_cast<size_t>(std::count(text.begin(), text.end(), '\n')); }
+size_t plan_fold_lines_of(const std::string& text) { return static_cast<size_t>(std::count(text.begin(), text.end(), '\n')); }
 
 std::string line_with(const std::string& text, const std::string& part) {
   std::stringstream lines(text);
@@ -264,7 +264,7 @@ TEST_CASE("what the folded plan says is what --full says, line by line, of any j
     }
     check_layers(texts);
     check_moves(texts);
-    if (lines_of(texts.folded) < lines_of(texts.full)) ++folded;
+    if (plan_fold_lines_of(texts.folded) < plan_fold_lines_of(texts.full)) ++folded;
   }
   CHECK(folded > 20);
 }
@@ -278,8 +278,8 @@ TEST_CASE("48 blocks on 64 ranks are a plan of less than 80 lines") {
     const Texts texts = texts_of(blocks_job(48, fmt::format("launch: {{ranks: 64}}\nparallel: {}\n", parallel)), 120);
     check_layers(texts);
     check_moves(texts);
-    CHECK(lines_of(texts.folded) < 80);
-    CHECK(lines_of(texts.full) > 240);
+    CHECK(plan_fold_lines_of(texts.folded) < 80);
+    CHECK(plan_fold_lines_of(texts.full) > 240);
     CHECK(contains(texts.folded, "h.0 … h.47, 48 times:"));
   }
 }
@@ -341,7 +341,7 @@ TEST_CASE("a long schedule is no wider than its lines may be, and has every task
     CHECK(contains(whole, fmt::format("F{} ", m)));
     CHECK(contains(whole, fmt::format("B{} ", m)));
   }
-  CHECK(lines_of(whole) == 5);
+  CHECK(plan_fold_lines_of(whole) == 5);
   // idle is a fact of the schedule, not of the drawing
   CHECK(line_with(whole, "idle") == line_with(draw_schedule(tasks, 80), "idle"));
 }

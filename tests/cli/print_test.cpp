@@ -50,7 +50,7 @@ void check_close(const Npy& a, const Npy& b) {
   }
 }
 
-const char* const kJob = R"(
+const char* const kPrintJob = R"(
 name: printed
 seed: 5
 dataset: {type: random, shape: [8], label_shape: [4], label_dtype: f32, batch: 16, samples: 64}
@@ -74,7 +74,7 @@ struct PrintedRun {
   Scratch scratch;
   CommandResult result;
 
-  explicit PrintedRun(std::vector<std::string> overrides, const std::string& job = kJob) {
+  explicit PrintedRun(std::vector<std::string> overrides, const std::string& job = kPrintJob) {
     std::ofstream(scratch.path() + "/job.yaml") << job;
     overrides.insert(overrides.begin(), {"run", "job.yaml"});
     result = trainctl_command(scratch.path(), overrides);

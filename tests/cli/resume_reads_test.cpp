@@ -20,7 +20,7 @@ namespace {
 using Words = std::vector<std::string>;
 
 /// 12.6 million numbers with adam's state: 50 MB, much more than a run reads beside it.
-constexpr const char* kJob = R"(
+constexpr const char* kResumeReadsJob = R"(
 name: reads
 seed: 3
 dataset: {type: random, shape: [1024], label_dtype: f32, samples: 48, batch: 24}
@@ -38,7 +38,7 @@ launch: {ranks: 1, device: cpu}
 
 const Words
     kOne = {},
-    kData = {"launch.ranks=4", "parallel.mode=data_parallel"},
+    kResumeReadsData = {"launch.ranks=4", "parallel.mode=data_parallel"},
     kTensor =
         {"launch.ranks=4", "parallel.mode=semi_auto_parallel",
          "parallel.strategies={a: [[1, 1], [4, 1]], b: [[1, 4], [1, 4]], c: [[1, 1], [4, 1]], d: [[1, 4], [1, 4]]}"},
@@ -84,11 +84,11 @@ struct Pair {
 
 TEST_CASE("a resumed run reads each byte of the checkpoint from the disk once, over all ranks, whatever the plans") {
   for (const Pair& pair :
-       {Pair{"the same plan", kData, kData, 4}, Pair{"data to tensor parallel", kData, kTensor, 1},
-        Pair{"1 rank to 6 with stages and shards", kOne, kStages, 1}, Pair{"4 ranks to 1", kData, kOne, 1}}) {
+       {Pair{"the same plan", kResumeReadsData, kResumeReadsData, 4}, Pair{"data to tensor parallel", kResumeReadsData, kTensor, 1},
+        Pair{"1 rank to 6 with stages and shards", kOne, kStages, 1}, Pair{"4 ranks to 1", kResumeReadsData, kOne, 1}}) {
     CAPTURE(pair.name);
     const Scratch scratch;
-    std::ofstream(scratch.path() + "/job.yaml") << kJob;
+    std::ofstream(scratch.path() + "/job.yaml") << kResumeReadsJob;
     Words words = {"run", "job.yaml"};
     words.insert(words.end(), pair.saved.begin(), pair.saved.end());
     CommandResult result = trainctl_command(scratch.path(), words);

@@ -24,7 +24,7 @@ using Json = nlohmann::json;
 namespace {
 
 /// tests/jobs/small.yaml on two ranks: 8 steps an epoch.
-std::vector<std::string> run_words(const std::vector<std::string>& more) {
+std::vector<std::string> resume_run_words(const std::vector<std::string>& more) {
   std::vector<std::string> words = {"run", "job.yaml", "launch.ranks=2", "parallel.mode=data_parallel",
                                     "optimizer={type: adam, learning_rate: 0.01}"};
   words.insert(words.end(), more.begin(), more.end());
@@ -73,7 +73,7 @@ std::vector<std::string> checkpoints_in(const std::string& folder) {
 void check_like_uninterrupted(const Scratch& scratch, int run, int64_t step, int64_t steps) {
   const Scratch whole;
   small_job(whole.path());
-  REQUIRE(trainctl_command(whole.path(), run_words({"train.steps=" + std::to_string(steps)})).exit_code == kExitDone);
+  REQUIRE(trainctl_command(whole.path(), resume_run_words({"train.steps=" + std::to_string(steps)})).exit_code == kExitDone);
   const std::string lines = lines_after(scratch, run, 0);
   CHECK(std::count(lines.begin(), lines.end(), '\n') >= steps - step);
   CHECK(lines == lines_after(whole, 1, step));
@@ -122,7 +122,7 @@ TEST_CASE(
     "not") {
   const Scratch scratch;
   small_job(scratch.path());
-  const int pid = start_trainctl(scratch.path(), run_words({train_steps(kEndless, "every_minutes: 1000")}));
+  const int pid = start_trainctl(scratch.path(), resume_run_words({train_steps(kEndless, "every_minutes: 1000")}));
   const std::string stdout_of_rank = file_of(scratch, 1, "rank.0/stdout");
   REQUIRE(eventually([&] { return contains(slurp(stdout_of_rank), "step: 3"); }));
   CHECK_FALSE(contains(slurp(scratch.path() + "/out"), "checkpoint of step"));
@@ -139,7 +139,7 @@ TEST_CASE(
   CHECK(contains(stopped.out, "stopped by SIGTERM at the end of step " + std::to_string(step)));
   const int64_t steps = step + 21;
   const CommandResult resumed =
-      trainctl_command(scratch.path(), run_words({train_steps(steps, "every_minutes: 1000"), "--resume"}));
+      trainctl_command(scratch.path(), resume_run_words({train_steps(steps, "every_minutes: 1000"), "--resume"}));
   CHECK(resumed.exit_code == kExitDone);
   CHECK(contains(resumed.out, "going on after step " + std::to_string(step)));
   check_like_uninterrupted(scratch, 2, step, steps);
@@ -147,7 +147,7 @@ TEST_CASE(
   const int64_t early = std::stoll(first[0].substr(5));
   const CommandResult from = trainctl_command(
       scratch.path(),
-      run_words({"train.steps=" + std::to_string(early + 9), "--resume-from", "log_output/1/checkpoints/" + first[0]}));
+      resume_run_words({"train.steps=" + std::to_string(early + 9), "--resume-from", "log_output/1/checkpoints/" + first[0]}));
   CHECK(from.exit_code == kExitDone);
   check_like_uninterrupted(scratch, 3, early, early + 9);
 }
@@ -158,7 +158,7 @@ TEST_CASE(
   const Scratch scratch;
   small_job(scratch.path());
   const int pid = start_trainctl(
-      scratch.path(), run_words({train_steps(kEndless, "every_steps: 9, keep: 3"), "launch.max_restarts=2"}));
+      scratch.path(), resume_run_words({train_steps(kEndless, "every_steps: 9, keep: 3"), "launch.max_restarts=2"}));
   const std::string out = scratch.path() + "/out";
   for (int time = 0; time < 2; ++time) {
     const auto saves = [&] {
@@ -179,20 +179,20 @@ TEST_CASE(
   const int64_t step = saved_step(scratch, 1);
   CHECK(logged_steps(scratch, 1) == every_step(step));
   const std::string steps = "train.steps=" + std::to_string(step + 5);
-  CHECK(trainctl_command(scratch.path(), run_words({steps, "--resume"})).exit_code == kExitDone);
+  CHECK(trainctl_command(scratch.path(), resume_run_words({steps, "--resume"})).exit_code == kExitDone);
   check_like_uninterrupted(scratch, 2, step, step + 5);
 }
 
 TEST_CASE("a damaged checkpoint is named with file and reason, and the one before it is taken") {
   const Scratch scratch;
   small_job(scratch.path());
-  REQUIRE(trainctl_command(scratch.path(), run_words({train_steps(30, "async: false, every_steps: 10, keep: 5")}))
+  REQUIRE(trainctl_command(scratch.path(), resume_run_words({train_steps(30, "async: false, every_steps: 10, keep: 5")}))
               .exit_code == kExitDone);
   const std::string folder = file_of(scratch, 1, "checkpoints");
   REQUIRE(checkpoints_in(folder) == std::vector<std::string>{"step_00000010", "step_00000020", "step_00000030"});
   flip_byte(folder + "/step_00000030/rank.0000.safetensors", 5);
   fs::resize_file(folder + "/step_00000020/rank.0000.safetensors", 100);
-  const CommandResult resumed = trainctl_command(scratch.path(), run_words({"train.steps=33", "--resume"}));
+  const CommandResult resumed = trainctl_command(scratch.path(), resume_run_words({"train.steps=33", "--resume"}));
   CHECK(resumed.exit_code == kExitDone);
   CHECK(contains(resumed.out, "step_00000030 passed over: "));
   CHECK(contains(resumed.out, "step_00000020 passed over: "));
@@ -200,7 +200,7 @@ TEST_CASE("a damaged checkpoint is named with file and reason, and the one befor
   CHECK(contains(resumed.out, "going on after step 10 "));
   check_like_uninterrupted(scratch, 2, 10, 33);
   const CommandResult named = trainctl_command(
-      scratch.path(), run_words({"train.steps=33", "--resume-from", "log_output/1/checkpoints/step_00000030"}));
+      scratch.path(), resume_run_words({"train.steps=33", "--resume-from", "log_output/1/checkpoints/step_00000030"}));
   CHECK(named.exit_code == kExitEnv);
   CHECK(contains(named.err, "cannot be resumed from: "));
 }
@@ -208,7 +208,7 @@ TEST_CASE("a damaged checkpoint is named with file and reason, and the one befor
 TEST_CASE("only the newest checkpoints are kept, and nothing else is left beside them") {
   const Scratch scratch;
   small_job(scratch.path());
-  REQUIRE(trainctl_command(scratch.path(), run_words({train_steps(50, "async: false, every_steps: 5, keep: 3")}))
+  REQUIRE(trainctl_command(scratch.path(), resume_run_words({train_steps(50, "async: false, every_steps: 5, keep: 3")}))
               .exit_code == kExitDone);
   CHECK(names_in(file_of(scratch, 1, "checkpoints")) ==
         std::vector<std::string>{".attempts", ".newest", "step_00000040", "step_00000045", "step_00000050"});
@@ -218,10 +218,10 @@ TEST_CASE("what a run saves after it passed over a damaged checkpoint of a later
   const Scratch scratch;
   small_job(scratch.path());
   const std::string dir = "dir: here, async: false, every_steps: 10, keep: 1";
-  REQUIRE(trainctl_command(scratch.path(), run_words({train_steps(20, dir + "0")})).exit_code == kExitDone);
+  REQUIRE(trainctl_command(scratch.path(), resume_run_words({train_steps(20, dir + "0")})).exit_code == kExitDone);
   flip_byte(scratch.path() + "/here/step_00000020/rank.0000.safetensors", 5);
-  REQUIRE(trainctl_command(scratch.path(), run_words({train_steps(15, dir), "--resume"})).exit_code == kExitDone);
-  const CommandResult again = trainctl_command(scratch.path(), run_words({train_steps(15, dir), "--resume"}));
+  REQUIRE(trainctl_command(scratch.path(), resume_run_words({train_steps(15, dir), "--resume"})).exit_code == kExitDone);
+  const CommandResult again = trainctl_command(scratch.path(), resume_run_words({train_steps(15, dir), "--resume"}));
   CHECK(again.exit_code == kExitDone);
   CHECK(contains(again.out, "going on after step 15 "));
 }
@@ -233,12 +233,12 @@ TEST_CASE("a run of an older attempt cannot publish once a later one has begun, 
   small_job(scratch.path() + "/later");
   const std::string dir = scratch.path() + "/shared", out = scratch.path() + "/out";
   const std::string saves = "every_minutes: 1000, dir: " + dir;
-  const int old = start_trainctl(scratch.path(), run_words({train_steps(kEndless, saves)}));
+  const int old = start_trainctl(scratch.path(), resume_run_words({train_steps(kEndless, saves)}));
   REQUIRE(eventually([&] { return contains(slurp(file_of(scratch, 1, "rank.0/stdout")), "step: 3"); }));
   kill(old, SIGUSR1);
   REQUIRE(eventually([&] { return checkpoints_in(dir).size() == 1 && contains(slurp(out), "checkpoint of step "); }));
   const int64_t saved = std::stoll(slurp(out).substr(slurp(out).find("checkpoint of step ") + 19));
-  REQUIRE(trainctl_command(scratch.path() + "/later", run_words({train_steps(saved + 5, saves), "--resume"})).exit_code ==
+  REQUIRE(trainctl_command(scratch.path() + "/later", resume_run_words({train_steps(saved + 5, saves), "--resume"})).exit_code ==
           kExitDone);
   kill(old, SIGTERM);
   const CommandResult stopped = finish_trainctl(scratch.path(), old);
@@ -252,11 +252,11 @@ TEST_CASE("a run of an older attempt cannot publish once a later one has begun, 
 TEST_CASE("a changed network is an error that lists what differs, and --partial takes what fits") {
   const Scratch scratch;
   small_job(scratch.path());
-  REQUIRE(trainctl_command(scratch.path(), run_words({train_steps(5, "every_steps: 5")})).exit_code == kExitDone);
+  REQUIRE(trainctl_command(scratch.path(), resume_run_words({train_steps(5, "every_steps: 5")})).exit_code == kExitDone);
   const std::string network =
       "network=[{name: fc1, type: dense, units: 16}, {name: act1, type: relu}, "
       "{name: fc2, type: dense, units: 4}, {name: out, type: dense, units: 1}]";
-  const std::vector<std::string> words = run_words({"train.steps=9", network, "--resume"});
+  const std::vector<std::string> words = resume_run_words({"train.steps=9", network, "--resume"});
   const CommandResult refused = trainctl_command(scratch.path(), words);
   CHECK(refused.exit_code == kExitEnv);
   CHECK(contains(refused.err, "fc2.weight"));
@@ -275,7 +275,7 @@ TEST_CASE("the best validation, and how many followed it, go on across a resume"
   // Nothing is learnt, so the first validation stays the best.
   const auto run = [&](int64_t steps, int patience, const std::vector<std::string>& more = {}) {
     std::vector<std::string> words =
-        run_words({"optimizer={type: sgd, learning_rate: 1.0e-30}",
+        resume_run_words({"optimizer={type: sgd, learning_rate: 1.0e-30}",
                    "train={steps: " + std::to_string(steps) + ", stop_when: {metric: loss, patience: " +
                        std::to_string(patience) + "}, checkpoint: {keep_best: loss, every_steps: 1000}}"});
     words.insert(words.end(), more.begin(), more.end());
@@ -298,14 +298,14 @@ TEST_CASE("the best validation, and how many followed it, go on across a resume"
 TEST_CASE("a run goes on under another plan, on the samples that were next") {
   const Scratch scratch;
   small_job(scratch.path());
-  REQUIRE(trainctl_command(scratch.path(), run_words({train_steps(11, "every_steps: 5")})).exit_code == kExitDone);
+  REQUIRE(trainctl_command(scratch.path(), resume_run_words({train_steps(11, "every_steps: 5")})).exit_code == kExitDone);
   REQUIRE(
-      trainctl_command(scratch.path(), run_words({train_steps(24, "every_steps: 5"), "--resume", "launch.ranks=4",
+      trainctl_command(scratch.path(), resume_run_words({train_steps(24, "every_steps: 5"), "--resume", "launch.ranks=4",
                                                   "parallel.optimizer_shard={level: 3}", "parallel.micro_batches=2"}))
           .exit_code == kExitDone);
   const Scratch whole;
   small_job(whole.path());
-  REQUIRE(trainctl_command(whole.path(), run_words({"train.steps=24"})).exit_code == kExitDone);
+  REQUIRE(trainctl_command(whole.path(), resume_run_words({"train.steps=24"})).exit_code == kExitDone);
   std::istringstream moved(lines_after(scratch, 2, 0)), expected(lines_after(whole, 1, 11));
   std::string a, b;
   int lines = 0;

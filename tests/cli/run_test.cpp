@@ -21,13 +21,13 @@ namespace fs = std::filesystem;
 
 namespace {
 
-int count(const std::string& text, const std::string& part) {
+int run_count(const std::string& text, const std::string& part) {
   int found = 0;
   for (size_t at = 0; (at = text.find(part, at)) != std::string::npos; at += part.size()) ++found;
   return found;
 }
 
-const std::vector<std::string> kEndless = {
+const std::vector<std::string> kRunEndless = {
     "run", "job.yaml", "launch.ranks=4", "parallel.mode=data_parallel", "train.epochs=100000000", "launch.grace=5s"};
 
 std::vector<std::string> with(std::vector<std::string> words, const std::vector<std::string>& more) {
@@ -43,7 +43,7 @@ struct EndlessRun {
 
   explicit EndlessRun(const std::vector<std::string>& more = {}) {
     small_job(scratch.path());
-    launcher = start_trainctl(scratch.path(), with(kEndless, more));
+    launcher = start_trainctl(scratch.path(), with(kRunEndless, more));
     for (int rank = 0; rank < 4; ++rank) {
       const std::string out = scratch.path() + "/log_output/1/rank." + std::to_string(rank) + "/stdout";
       REQUIRE(eventually([&] { return contains(slurp(out), "step: 2,"); }));
@@ -67,19 +67,19 @@ TEST_CASE("a run trains, shows the first rank's losses, and leaves its files") {
       {"run", "job.yaml", "launch.ranks=4", "parallel.mode=data_parallel", "train.epochs=2", "--record"});
   CHECK(result.exit_code == kExitDone);
   CHECK(result.err.empty());
-  CHECK(count(result.out, "loss is") == 16 + 2);
+  CHECK(run_count(result.out, "loss is") == 16 + 2);
   CHECK(contains(result.out, "epoch: 2 step: 8, loss is "));
   CHECK(contains(result.out, "logs in log_output/1"));
   CHECK(contains(result.out, "done after"));
   const RunDirectory run(scratch.path() + "/log_output", 1);
   for (int rank = 0; rank < 4; ++rank) {
-    CHECK(count(slurp(run.rank_file(rank, "stdout")), "\n") == 16 + 2);
+    CHECK(run_count(slurp(run.rank_file(rank, "stdout")), "\n") == 16 + 2);
     CHECK(slurp(run.rank_file(rank, "stderr")).empty());
     CHECK(contains(slurp(run.rank_file(rank, "collectives.jsonl")), "all_reduce"));
   }
   const std::string metrics = slurp(run.file("metrics.jsonl"));
-  CHECK(count(metrics, "\n") == 1 + 16 + 2);
-  CHECK(count(metrics, "\"epoch_end\":") == 2);
+  CHECK(run_count(metrics, "\n") == 1 + 16 + 2);
+  CHECK(run_count(metrics, "\"epoch_end\":") == 2);
   CHECK(contains(result.out, "the trained weights are not kept"));
   CHECK(nlohmann::json::parse(slurp(run.file("plan.json")), nullptr, false).is_object());
   CHECK(state_of(run) == RunState::done);
@@ -95,7 +95,7 @@ TEST_CASE("--record writes the communications of one step, whatever sink_steps i
   CHECK(trainctl_command(scratch.path(), with(words, {"train.sink_steps=4"})).exit_code == kExitDone);
   CHECK(trainctl_command(scratch.path(), with(words, {"train.steps=1"})).exit_code == kExitDone);
   const std::string once = slurp(scratch.path() + "/log_output/1/rank.1/collectives.jsonl");
-  CHECK(count(once, "\n") > 0);
+  CHECK(run_count(once, "\n") > 0);
   CHECK(slurp(scratch.path() + "/log_output/2/rank.1/collectives.jsonl") == once);
   CHECK(slurp(scratch.path() + "/log_output/3/rank.1/collectives.jsonl") == once);
 }
@@ -129,7 +129,7 @@ TEST_CASE("the ranks may communicate over Gloo, with the same numbers") {
   CHECK(trainctl_command(scratch.path(), words).exit_code == kExitDone);
   CHECK(trainctl_command(scratch.path(), with(words, {"launch.comm=gloo"})).exit_code == kExitDone);
   const std::string shm = slurp(scratch.path() + "/log_output/1/rank.0/stdout");
-  CHECK(count(shm, "loss is") >= 5);
+  CHECK(run_count(shm, "loss is") >= 5);
   CHECK(shm == slurp(scratch.path() + "/log_output/2/rank.0/stdout"));
 }
 
@@ -235,12 +235,12 @@ TEST_CASE("logs lists runs and prints those of chosen ranks") {
   CHECK(contains(list, "done"));
   CHECK(contains(list, "mean loss is"));
   const std::string all = trainctl_command(scratch.path(), {"logs", "1"}).out;
-  CHECK(count(all, "rank 0 | epoch: 1") == 9);
-  CHECK(count(all, "rank 1 | epoch: 1") == 9);
+  CHECK(run_count(all, "rank 0 | epoch: 1") == 9);
+  CHECK(run_count(all, "rank 1 | epoch: 1") == 9);
   CHECK(trainctl_command(scratch.path(), {"logs", "1", "--follow"}).out == all);
   const std::string some =
       trainctl_command(scratch.path(), {"logs", "1", "--rank", "1", "--tail", "3", "--grep", "step: [78]"}).out;
-  CHECK(count(some, "\n") == 2);
+  CHECK(run_count(some, "\n") == 2);
   CHECK(contains(some, "rank 1 | epoch: 1 step: 8, loss is"));
   CHECK(trainctl_command(scratch.path(), {"logs", "9"}).exit_code == kExitSpec);
   CHECK(trainctl_command(scratch.path(), {"logs", "1", "--rank", "2"}).exit_code == kExitSpec);

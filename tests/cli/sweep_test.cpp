@@ -19,22 +19,22 @@ using namespace trainctl;
 
 namespace {
 
-using Texts = std::vector<std::string>;
+using SweepTexts = std::vector<std::string>;
 
 double value_of(const std::string& field) { return std::stod(field.substr(field.find('=') + 1)); }
 
 }  // namespace
 
 TEST_CASE("values are a list, or a range with a step or a factor") {
-  CHECK(parse_swept_field("a.b=1e-3,3e-3").values == Texts{"1e-3", "3e-3"});
-  CHECK(parse_swept_field("a=[1, 2],[3, 4]").values == Texts{"[1, 2]", "[3, 4]"});
-  CHECK(parse_swept_field("a={type: sgd, momentum: 0.9},adam").values == Texts{"{type: sgd, momentum: 0.9}", "adam"});
-  CHECK(parse_swept_field("vars.d=64..512*2").values == Texts{"64", "128", "256", "512"});
-  CHECK(parse_swept_field("a=64..500*2").values == Texts{"64", "128", "256"});
-  CHECK(parse_swept_field("a=0..0.3+0.1").values == Texts{"0", "0.1", "0.2", "0.3"});
-  CHECK(parse_swept_field("a=1e-4..1e-1*10").values == Texts{"0.0001", "0.001", "0.01", "0.1"});
-  CHECK(parse_swept_field("a=-1..1+1").values == Texts{"-1", "0", "1"});
-  CHECK(parse_swept_field("a=data/x..y").values == Texts{"data/x..y"});
+  CHECK(parse_swept_field("a.b=1e-3,3e-3").values == SweepTexts{"1e-3", "3e-3"});
+  CHECK(parse_swept_field("a=[1, 2],[3, 4]").values == SweepTexts{"[1, 2]", "[3, 4]"});
+  CHECK(parse_swept_field("a={type: sgd, momentum: 0.9},adam").values == SweepTexts{"{type: sgd, momentum: 0.9}", "adam"});
+  CHECK(parse_swept_field("vars.d=64..512*2").values == SweepTexts{"64", "128", "256", "512"});
+  CHECK(parse_swept_field("a=64..500*2").values == SweepTexts{"64", "128", "256"});
+  CHECK(parse_swept_field("a=0..0.3+0.1").values == SweepTexts{"0", "0.1", "0.2", "0.3"});
+  CHECK(parse_swept_field("a=1e-4..1e-1*10").values == SweepTexts{"0.0001", "0.001", "0.01", "0.1"});
+  CHECK(parse_swept_field("a=-1..1+1").values == SweepTexts{"-1", "0", "1"});
+  CHECK(parse_swept_field("a=data/x..y").values == SweepTexts{"data/x..y"});
   CHECK(parse_swept_field("a=5").name == "a");
 }
 
@@ -84,7 +84,7 @@ TEST_CASE("random trials lie in their ranges, repeat with their seed, and begin 
 TEST_CASE("a sweep runs every trial, ends in a table with the best first and a page, and has nothing left to do") {
   const Scratch scratch;
   small_job(scratch.path());
-  const Texts words = {"sweep", "job.yaml", "optimizer.learning_rate=0.0001,0.05", "train.epochs=3", "--jobs", "2"};
+  const SweepTexts words = {"sweep", "job.yaml", "optimizer.learning_rate=0.0001,0.05", "train.epochs=3", "--jobs", "2"};
   const CommandResult result = trainctl_command(scratch.path(), words);
   CHECK(result.exit_code == kExitDone);
   const std::string folder = scratch.path() + "/sweep_output/small";
@@ -126,7 +126,7 @@ TEST_CASE("a value that no job can have is refused before any trial starts") {
 TEST_CASE("a sweep that is stopped goes on with the same command") {
   const Scratch scratch;
   small_job(scratch.path());
-  const Texts words = {"sweep", "job.yaml", "train.steps=200000,3", "--jobs", "1"};
+  const SweepTexts words = {"sweep", "job.yaml", "train.steps=200000,3", "--jobs", "1"};
   const int sweep = start_trainctl(scratch.path(), words);
   const std::string trial = scratch.path() + "/sweep_output/small/trial.1";
   for (int i = 0; i < 200 && slurp(trial + "/1/metrics.jsonl").size() < 200; ++i) usleep(50'000);

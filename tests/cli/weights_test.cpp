@@ -21,7 +21,7 @@ namespace {
 
 using Words = std::vector<std::string>;
 
-const char* const kJob = R"(
+const char* const kWeightsJob = R"(
 name: weights
 seed: 3
 dataset: {type: random, shape: [6], classes: 4, label_dtype: i32, batch: 8, samples: 16}
@@ -51,7 +51,7 @@ struct TrainedJob {
   Scratch scratch;
 
   TrainedJob() {
-    write("job.yaml", kJob);
+    write("job.yaml", kWeightsJob);
     write("map.yaml", kMap);
     CHECK(command({"run", "job.yaml"}).exit_code == kExitDone);
   }

@@ -34,21 +34,21 @@ loss: mse
 constexpr const char* kAdam = "optimizer: {type: adam, learning_rate: 0.01}\n";
 constexpr const char* kSgd = "optimizer: {type: sgd, learning_rate: 0.01}\n";
 
-std::vector<const Instruction*> of(const Program& program, const std::string& op) {
+std::vector<const Instruction*> fuse_products_of(const Program& program, const std::string& op) {
   std::vector<const Instruction*> found;
   for (const Instruction& i : program.instructions)
     if (i.opcode == Opcode::kernel && i.op == op) found.push_back(&i);
   return found;
 }
 
-int count(const Program& program, const std::string& op) { return static_cast<int>(of(program, op).size()); }
+int fuse_products_count(const Program& program, const std::string& op) { return static_cast<int>(fuse_products_of(program, op).size()); }
 
 }  // namespace
 
 TEST_CASE("bias, relu and relu's gradient are fused into the adjacent products") {
   const Program program = programs("type: relu", std::string(kAdam) + "parallel: {mode: stand_alone}")[0];
-  for (const char* op : {"add_bias", "relu", "relu_grad", "bias_grad"}) CHECK_MESSAGE(count(program, op) == 0, op);
-  const auto products = of(program, "matmul");
+  for (const char* op : {"add_bias", "relu", "relu_grad", "bias_grad"}) CHECK_MESSAGE(fuse_products_count(program, op) == 0, op);
+  const auto products = fuse_products_of(program, "matmul");
   REQUIRE(products.size() == 3);
   CHECK(products[0]->attrs.text("activation") == "relu");
   CHECK(products[0]->outputs.size() == 1);
@@ -59,8 +59,8 @@ TEST_CASE("bias, relu and relu's gradient are fused into the adjacent products")
 TEST_CASE("gelu also writes its input, and its gradient reads that") {
   const Program program =
       programs("type: gelu, approximate: tanh", std::string(kAdam) + "parallel: {mode: stand_alone}")[0];
-  for (const char* op : {"add_bias", "gelu", "gelu_grad"}) CHECK_MESSAGE(count(program, op) == 0, op);
-  const auto products = of(program, "matmul");
+  for (const char* op : {"add_bias", "gelu", "gelu_grad"}) CHECK_MESSAGE(fuse_products_count(program, op) == 0, op);
+  const auto products = fuse_products_of(program, "matmul");
   REQUIRE(products.size() == 3);
   CHECK(products[0]->attrs.text("activation") == "gelu");
   CHECK(products[0]->attrs.text("approximate") == "tanh");
@@ -75,7 +75,7 @@ TEST_CASE("without a backward pass gelu keeps nothing") {
       programs("type: gelu", std::string(kAdam) + "parallel: {mode: stand_alone, recompute: [layer1, middle]}")[0];
   CHECK(verify_programs({program}).empty());
   int forward = 0;
-  for (const Instruction* i : of(program, "matmul")) {
+  for (const Instruction* i : fuse_products_of(program, "matmul")) {
     if (i->attrs.text("activation") != "gelu") continue;
     ++forward;
     CHECK(i->outputs.size() == (i->recompute ? 2u : 1u));
@@ -86,8 +86,8 @@ TEST_CASE("without a backward pass gelu keeps nothing") {
 TEST_CASE("one kernel computes a layer's gradients of weight and bias, or updates both") {
   for (const char* optimizer : {kAdam, kSgd}) {
     const Program program = programs("type: relu", std::string(optimizer) + "parallel: {mode: stand_alone}")[0];
-    CHECK(count(program, "bias_grad") == 0);
-    const auto grads = of(program, "matmul_weight_grad");
+    CHECK(fuse_products_count(program, "bias_grad") == 0);
+    const auto grads = fuse_products_of(program, "matmul_weight_grad");
     REQUIRE(grads.size() == 2);
     for (const Instruction* i : grads) {
       REQUIRE(i->outputs.size() == 2);
@@ -107,7 +107,7 @@ TEST_CASE("gradients that are reduced over ranks are computed before their reduc
             ", min_kb: 0}}",
         2);
     CHECK(verify_programs(all).empty());
-    for (const Instruction* i : of(all[0], "matmul_weight_grad")) CHECK(i->outputs.size() == 2);
+    for (const Instruction* i : fuse_products_of(all[0], "matmul_weight_grad")) CHECK(i->outputs.size() == 2);
   }
 }
 
@@ -117,7 +117,7 @@ TEST_CASE("an activation of a sum over ranks is not fused into one rank's produc
       programs("type: relu",
                std::string(kAdam) + "parallel: {mode: semi_auto_parallel, strategies: {layer1: [[1, 2], [1, 2]]}}", 2);
   CHECK(verify_programs(all).empty());
-  const auto products = of(all[0], "matmul");
+  const auto products = fuse_products_of(all[0], "matmul");
   CHECK(std::none_of(products.begin(), products.end(),
                      [](const Instruction* i) { return i->name.starts_with("layer1") && i->attrs.has("activation"); }));
 }
@@ -151,11 +151,11 @@ optimizer: {type: adam, learning_rate: 0.01}
 
 TEST_CASE("a residual is added by the product before it, and its gradient by the norm's") {
   const Program program = residual_blocks("layer_norm", "parallel: {mode: stand_alone}")[0];
-  CHECK(count(program, "add") == 0);
+  CHECK(fuse_products_count(program, "add") == 0);
   int residuals = 0;
-  for (const Instruction* product : of(program, "matmul")) residuals += product->attrs.flag("residual") ? 1 : 0;
+  for (const Instruction* product : fuse_products_of(program, "matmul")) residuals += product->attrs.flag("residual") ? 1 : 0;
   CHECK(residuals == 2);
-  const auto gradients = of(program, "layer_norm_grad");
+  const auto gradients = fuse_products_of(program, "layer_norm_grad");
   REQUIRE(gradients.size() == 2);
   for (const Instruction* gradient : gradients) {
     CHECK(gradient->attrs.flag("residual"));
@@ -167,8 +167,8 @@ TEST_CASE("one kernel computes the gradients of a norm's input and parameters") 
   for (const auto& [norm, parameters] : {std::pair{"layer_norm", 2}, std::pair{"rms_norm", 1}}) {
     CAPTURE(norm);
     const Program program = residual_blocks(norm, "parallel: {mode: stand_alone, micro_batches: 2}")[0];
-    CHECK(count(program, std::string(norm) + "_param_grad") == 0);
-    const auto gradients = of(program, std::string(norm) + "_grad");
+    CHECK(fuse_products_count(program, std::string(norm) + "_param_grad") == 0);
+    const auto gradients = fuse_products_of(program, std::string(norm) + "_grad");
     REQUIRE(gradients.size() == 4);
     for (const Instruction* gradient : gradients)
       CHECK(gradient->outputs.size() == static_cast<size_t>(1 + parameters));
@@ -179,7 +179,7 @@ TEST_CASE("one kernel computes the gradients of a norm's input and parameters") 
 
 TEST_CASE("a norm without parameters has a gradient of its input alone") {
   const Program program = residual_blocks("layer_norm, affine: false", "parallel: {mode: stand_alone}")[0];
-  for (const Instruction* gradient : of(program, "layer_norm_grad")) {
+  for (const Instruction* gradient : fuse_products_of(program, "layer_norm_grad")) {
     CHECK(gradient->outputs.size() == 1);
     CHECK(gradient->attrs.flag("residual"));
   }

@@ -53,7 +53,7 @@ int64_t largest_activation(const Program& p) {
   return most;
 }
 
-int count(const Program& p, const std::string& op) {
+int head_in_pieces_count(const Program& p, const std::string& op) {
   return static_cast<int>(
       std::count_if(p.instructions.begin(), p.instructions.end(), [&](const Instruction& i) { return i.op == op; }));
 }
@@ -67,7 +67,7 @@ TEST_CASE("the head runs in as many pieces of rows as the plan says, and the pre
     CAPTURE(pieces);
     const Program p = programs(language_model(pieces, ""))[0];
     CHECK(largest_activation(p) == (12 + pieces - 1) / pieces * 16 * kClasses);
-    CHECK(count(p, "softmax_cross_entropy_with_grad") == pieces);
+    CHECK(head_in_pieces_count(p, "softmax_cross_entropy_with_grad") == pieces);
     // What the pieces save; beside them there are dx and the activations of the layers before.
     // Pieces of unequal sizes, as 5 of 12, leave gaps of a piece or two.
     const int64_t of_12 = (12 + pieces - 1) / pieces + (12 % pieces == 0 ? 0 : 2);
@@ -77,7 +77,7 @@ TEST_CASE("the head runs in as many pieces of rows as the plan says, and the pre
 
 TEST_CASE("there are no more pieces than rows") {
   const Program p = programs(language_model(100, ""))[0];
-  CHECK(count(p, "softmax_cross_entropy_with_grad") == 12);
+  CHECK(head_in_pieces_count(p, "softmax_cross_entropy_with_grad") == 12);
 }
 
 TEST_CASE("a piece begins at a multiple of 64 bytes in every tensor: rows of 6 labels are cut by eights") {

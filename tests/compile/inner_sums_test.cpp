@@ -34,7 +34,7 @@ parallel: {{mode: semi_auto_parallel, {}}}
 Job text_job(const std::string& text) { return job(parse_job(text, "job.yaml")); }
 
 /// All ranks' programs, proved one by one and as classes.
-std::vector<Program> programs(const Job& j) {
+std::vector<Program> inner_sums_programs(const Job& j) {
   CHECK(verify_classes(compile_classes(j.graph, j.plan, j.spec, CostModel())).empty());
   return compile_all(j.graph, j.plan, j.spec, CostModel());
 }
@@ -57,7 +57,7 @@ TEST_CASE("a head cut by vocabulary exchanges three numbers a row, and the logit
     REQUIRE(layer_cuts(j.graph, j.plan, j.graph.find_layer("loss").value())[0] == Ints{1, 1, ranks});
     CHECK(j.plan.variable(j.graph.find_tensor("embed.weight").value())
               .layout.local_shape(j.plan.mesh, {classes, width}) == Shape{classes / ranks, width});
-    for (const Program& p : programs(j)) {
+    for (const Program& p : inner_sums_programs(j)) {
       const auto statistics = collectives(p, Purpose::statistics);
       REQUIRE(statistics.size() == 1);  // the loss and its gradient share it
       CHECK(statistics[0]->collective == Collective::all_gather);
@@ -78,7 +78,7 @@ TEST_CASE("a head cut by vocabulary exchanges three numbers a row, and the logit
 }
 
 TEST_CASE("if the dim is whole, the fused kernels run and nothing is exchanged") {
-  for (const Program& p : programs(text_job(language_model(4, "strategies: {head: [[4, 1, 1], [1, 1]]}")))) {
+  for (const Program& p : inner_sums_programs(text_job(language_model(4, "strategies: {head: [[4, 1, 1], [1, 1]]}")))) {
     CHECK(collectives(p, Purpose::statistics).empty());
     const std::set<std::string> run = kernels(p);
     CHECK(run.contains("softmax_cross_entropy_with_grad"));
@@ -91,7 +91,7 @@ TEST_CASE("a recomputed layer uses the statistics of its forward pass: two numbe
   for (const std::string recompute : {"", ", recompute: ['*']"}) {
     const Job j = text_job(language_model(
         4, "micro_batches: 2, strategies: {norm: [[2, 1, 2], [2], [2]], loss: [[2, 1, 1]]}" + recompute));
-    for (const Program& p : programs(j)) {
+    for (const Program& p : inner_sums_programs(j)) {
       const auto statistics = collectives(p, Purpose::statistics);
       REQUIRE(statistics.size() == 4);  // forward and backward, for each micro-batch
       for (const Instruction* i : statistics) {
@@ -108,7 +108,7 @@ TEST_CASE("a recomputed layer uses the statistics of its forward pass: two numbe
 TEST_CASE("of the ranks that share a loss over cut classes, one counts it") {
   const Job j = text_job(language_model(4, "strategies: {head: [[2, 1, 1], [2, 1]], loss: [[2, 1, 2], [2, 1]]}"));
   int counted = 0;
-  for (const Program& p : programs(j)) {
+  for (const Program& p : inner_sums_programs(j)) {
     counted += kernels(p).contains("softmax_cross_entropy_apply");
     CHECK(collectives(p, Purpose::statistics).size() == 1);
   }
@@ -123,7 +123,7 @@ loss: mse
 launch: {ranks: 3}
 parallel: {mode: data_parallel}
 )");
-  for (const Program& p : programs(j)) {
+  for (const Program& p : inner_sums_programs(j)) {
     const auto statistics = collectives(p, Purpose::statistics);
     REQUIRE(statistics.size() == 2);
     CHECK(statistics[0]->inputs[0].bytes() == 8 * 2 * 4);
@@ -157,7 +157,7 @@ parallel:
 TEST_CASE("a split along a dim that is cut: ranks exchange what another holds, a third of what a gather would move") {
   for (const int ways : {2, 3, 4, 6, 12}) {
     CAPTURE(ways);
-    for (const Program& p : programs(packed(ways, "[12, 12, 12]", 36))) {
+    for (const Program& p : inner_sums_programs(packed(ways, "[12, 12, 12]", 36))) {
       int exchanges = 0;
       for (const Instruction* i : collectives(p, Purpose::redistribute)) {
         if (i->collective == Collective::all_reduce) continue;  // of the cut contraction
@@ -173,7 +173,7 @@ TEST_CASE("a split along a dim that is cut: ranks exchange what another holds, a
 }
 
 TEST_CASE("parts of unequal sizes are exchanged in blocks of the most that one rank sends to another") {
-  for (const Program& p : programs(packed(4, "[24, 8, 16]", 48)))
+  for (const Program& p : inner_sums_programs(packed(4, "[24, 8, 16]", 48)))
     for (const Instruction* i : collectives(p, Purpose::redistribute)) {
       if (i->collective != Collective::all_to_all) continue;
       CHECK(i->inputs[0].shape.size() == 4);

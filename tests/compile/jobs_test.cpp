@@ -17,10 +17,10 @@ using namespace trainctl;
 
 namespace {
 
-std::vector<Program> compiled(const Job& j) { return compile_all(j.graph, j.plan, j.spec, CostModel()); }
+std::vector<Program> jobs_compiled(const Job& j) { return compile_all(j.graph, j.plan, j.spec, CostModel()); }
 
-std::vector<Program> compiled(const std::string& name, const std::vector<std::string>& overrides = {}) {
-  return compiled(job(name, overrides));
+std::vector<Program> jobs_compiled(const std::string& name, const std::vector<std::string>& overrides = {}) {
+  return jobs_compiled(job(name, overrides));
 }
 
 /// Returns how many can be planned; each of those must compile to valid programs, in f32 and in bf16.
@@ -36,9 +36,9 @@ int compile_every(const std::string& name, const std::vector<std::vector<std::st
     } catch (const SpecError&) {
       continue;  // impossible to plan: not the compiler's concern
     }
-    CHECK_NOTHROW(compiled(j));
+    CHECK_NOTHROW(jobs_compiled(j));
     overrides.emplace_back("precision=bf16");
-    CHECK_NOTHROW(compiled(name, overrides));
+    CHECK_NOTHROW(jobs_compiled(name, overrides));
     ++count;
   }
   return count;
@@ -53,7 +53,7 @@ TEST_CASE("every job of tests/jobs compiles unchanged") {
     CAPTURE(name);
     const Job j = job(job_spec(name));
     CHECK(j.spec.name == name);
-    CHECK_FALSE(compiled(j).empty());
+    CHECK_FALSE(jobs_compiled(j).empty());
   }
 }
 
@@ -132,7 +132,7 @@ TEST_CASE("interleaved_1f1b: each border between virtual stages is crossed once 
   const int micro_batches = 4, borders = 3;
   int sends = 0;
   for (const Program& p :
-       compiled("deep_mlp", {"parallel.mode=semi_auto_parallel", "launch.ranks=2", "parallel.stages=2",
+       jobs_compiled("deep_mlp", {"parallel.mode=semi_auto_parallel", "launch.ranks=2", "parallel.stages=2",
                              "parallel.schedule=interleaved_1f1b", "parallel.chunks=2", "parallel.micro_batches=4"})) {
     std::set<int> chunks;
     for (const Instruction& i : p.instructions) {
@@ -171,14 +171,14 @@ TEST_CASE("cut batch, rows and columns in the same network") {
 }
 
 TEST_CASE("no bucket is gathered while a product still reads weights of it, even if they are in another rank's shard") {
-  CHECK_NOTHROW(compiled("sharded_buckets"));
+  CHECK_NOTHROW(jobs_compiled("sharded_buckets"));
 }
 
 TEST_CASE("hybrid_parallel: the job's own cuts and collectives") {
   for (const auto& overrides : product({kLevels,
                                         {"parallel.micro_batches=1", "parallel.micro_batches=2"},
                                         {"parallel.full_batch=true", "parallel.full_batch=false"}})) {
-    const std::vector<Program> programs = compiled("hybrid_collectives", overrides);
+    const std::vector<Program> programs = jobs_compiled("hybrid_collectives", overrides);
     for (const Program& p : programs) {
       // Forward and backward of seven collectives; backward of broadcast is an all_reduce.
       CHECK(collectives(p, Purpose::layer).size() == 12 * (overrides[1].back() - '0'));
@@ -188,7 +188,7 @@ TEST_CASE("hybrid_parallel: the job's own cuts and collectives") {
 }
 
 TEST_CASE("batch_norm [[4,1]] before matmul [[1,1],[1,4]]: one all_gather, and nothing else in the forward pass") {
-  for (const Program& p : compiled("norm_before_matmul")) {
+  for (const Program& p : jobs_compiled("norm_before_matmul")) {
     int gathers = 0;
     for (const Instruction& i : p.instructions) {
       if (i.purpose != Purpose::redistribute || i.phase != Phase::forward) continue;
@@ -203,7 +203,7 @@ TEST_CASE("batch_norm [[4,1]] before matmul [[1,1],[1,4]]: one all_gather, and n
 TEST_CASE("a parameter of two stages is summed over both, and has the same layout in both") {
   const Job j = job("language", {"parallel.mode=semi_auto_parallel", "launch.ranks=4", "parallel.stages=2",
                                  "parallel.micro_batches=2"});
-  const std::vector<Program> programs = compiled(j);
+  const std::vector<Program> programs = jobs_compiled(j);
   for (const Program& p : programs) {
     bool found = false;
     for (const Instruction* i : collectives(p, Purpose::gradient)) {
@@ -219,7 +219,7 @@ TEST_CASE("redistributions and transfers of a skip over several stages reach the
   const Job j = job(
       "norms", {"parallel.mode=semi_auto_parallel", "launch.ranks=3", "parallel.stages=3", "parallel.micro_batches=2",
                 "parallel.stage_config={a: 0, bn: 0, act: 0, drop: 1, b: 1, ln: 2, skip: 2, far: 2, d: 2}"});
-  const std::vector<Program> programs = compiled(j);
+  const std::vector<Program> programs = jobs_compiled(j);
   int to_last = 0;
   for (int i : find_all(programs[0], Opcode::send)) to_last += programs[0].instructions[i].peer == 2;
   CHECK(to_last == 4);  // a and act, twice
@@ -227,7 +227,7 @@ TEST_CASE("redistributions and transfers of a skip over several stages reach the
 
 TEST_CASE("dropout runs again in a recompute under the same key, and running statistics do not") {
   const Job j = job("norms", {"launch.ranks=1", "parallel.recompute=['*']"});
-  const Program p = compiled(j)[0];
+  const Program p = jobs_compiled(j)[0];
   std::vector<std::string> masks;  // of chains that contain dropout
   std::vector<bool> again;
   int running = 0;
@@ -248,7 +248,7 @@ TEST_CASE("dropout runs again in a recompute under the same key, and running sta
 TEST_CASE("a data set tensor needed in two layouts is loaded once and sliced from there") {
   const std::string cuts =
       "parallel.strategies={q: [[2, 1, 1], [2, 1]], k: [[2, 1, 1], [2, 1]], v: [[1, 1, 1], [4, 1]]}";
-  for (const Program& p : compiled("attention", {"parallel.mode=semi_auto_parallel", "launch.ranks=4", cuts})) {
+  for (const Program& p : jobs_compiled("attention", {"parallel.mode=semi_auto_parallel", "launch.ranks=4", cuts})) {
     CHECK(find_all(p, Opcode::load, "load data").size() == 1);
     for (const Instruction& i : p.instructions) {
       const bool moves_data = !i.inputs.empty() && i.inputs[0].tensor == "data" && i.purpose == Purpose::redistribute;
@@ -258,7 +258,7 @@ TEST_CASE("a data set tensor needed in two layouts is loaded once and sliced fro
 }
 
 TEST_CASE("hybrid_parallel: a collective runs over this rank's list of its group, in the list's order") {
-  for (const Program& p : compiled("hybrid_groups")) {
+  for (const Program& p : jobs_compiled("hybrid_groups")) {
     const auto layer = collectives(p, Purpose::layer);
     REQUIRE(layer.size() == 2);  // forward and backward of the stage's one
     const std::vector<int>& ranks = p.groups[layer[0]->group];

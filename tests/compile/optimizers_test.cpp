@@ -13,14 +13,14 @@ using namespace trainctl;
 
 namespace {
 
-struct Compiled {
+struct OptimizersCompiled {
   JobSpec spec;
   Program program;
 };
 
 /// A layer of 16 x 32 and its bias, on two ranks so that gradients are summed and updated separately.
-Compiled compiled(const std::string& optimizer) {
-  Compiled made;
+OptimizersCompiled compiled(const std::string& optimizer) {
+  OptimizersCompiled made;
   made.spec = parse_job(R"(
 dataset: {type: random, shape: [16], label_shape: [32], label_dtype: f32, batch: 8}
 network: [{name: fc, type: dense, units: 32}]

@@ -271,6 +271,30 @@ TEST_CASE("the last pass ends in the result of compile, and names are unique") {
   CHECK(passes_up_to(passes().back().name).size() == passes().size());
 }
 
+TEST_CASE(
+    "programs that differ in an attribute of a kernel, or in the rank that a broadcast sends from, print differently") {
+  const Job j = job("hybrid_broadcast", {});
+  const Program program = compile(j.graph, j.plan, j.spec, CostModel(), 0);
+  int attributes = 0, broadcasts = 0;
+  for (size_t k = 0; k < program.instructions.size(); ++k) {
+    Program other = program;
+    Instruction& changed = other.instructions[k];
+    CAPTURE(changed.name);
+    for (const auto& [name, value] : program.instructions[k].attrs) {
+      changed.attrs.erase(name);
+      CHECK(to_string(other) != to_string(program));
+      changed.attrs.set(name, value);
+      ++attributes;
+    }
+    if (changed.opcode != Opcode::collective || changed.collective != Collective::broadcast) continue;
+    changed.root = changed.root == 0 ? 1 : 0;
+    CHECK(to_string(other) != to_string(program));
+    ++broadcasts;
+  }
+  CHECK(attributes > 0);
+  CHECK(broadcasts > 0);
+}
+
 TEST_CASE("a program without offsets prints each operand's buffer, and is no smaller than with offsets") {
   const Job j = pipeline();
   const CostModel cost;

@@ -15,7 +15,7 @@ int64_t parameters_of(const Graph& graph) {
   return elements;
 }
 
-const Graph kMlp = mlp_graph(24, 16, {8, 12, 1});
+const Graph kProgramsMlp = mlp_graph(24, 16, {8, 12, 1});
 
 }  // namespace
 
@@ -38,7 +38,7 @@ TEST_CASE("data parallel: one gradient all_reduce per step of 4 bytes per parame
 }
 
 TEST_CASE("one rank: no communication at all") {
-  const Program p = programs_of(kMlp, data_parallel_plan(kMlp, 1, 1, 3))[0];
+  const Program p = programs_of(kProgramsMlp, data_parallel_plan(kProgramsMlp, 1, 1, 3))[0];
   CHECK(find_all(p, Opcode::collective).empty());
   CHECK(find_all(p, Opcode::send).empty());
   CHECK(find_all(p, Opcode::recv).empty());
@@ -62,7 +62,7 @@ TEST_CASE("a 512x128 weight is reduced in exactly 262,144 bytes") {
 }
 
 TEST_CASE("matmul, add_bias and relu become one matmul, and the last layer keeps its bias only") {
-  const Program p = programs_of(kMlp, data_parallel_plan(kMlp, 2))[0];
+  const Program p = programs_of(kProgramsMlp, data_parallel_plan(kProgramsMlp, 2))[0];
   CHECK(find_all(p, Opcode::kernel, "layer1.matmul").empty());
   CHECK(find_all(p, Opcode::kernel, "layer1").empty());
   REQUIRE(find_all(p, Opcode::kernel, "relu1").size() == 1);
@@ -86,7 +86,7 @@ TEST_CASE("values that the backward pass or a print needs are not fused away") {
 }
 
 TEST_CASE("gradients add up in their bucket: the first contribution of a step overwrites, later ones add") {
-  const Program p = programs_of(kMlp, data_parallel_plan(kMlp, 2, 1, 3))[0];
+  const Program p = programs_of(kProgramsMlp, data_parallel_plan(kProgramsMlp, 2, 1, 3))[0];
   const std::vector<int> found = find_all(p, Opcode::kernel, "layer1.weight.backward");
   REQUIRE(found.size() == 3);
   const Bucket& bucket = p.buckets[0];
@@ -100,7 +100,7 @@ TEST_CASE("gradients add up in their bucket: the first contribution of a step ov
 }
 
 TEST_CASE("data is loaded once per micro-batch, each rank its rows") {
-  const std::vector<Program> programs = programs_of(kMlp, data_parallel_plan(kMlp, 3, 1, 2));
+  const std::vector<Program> programs = programs_of(kProgramsMlp, data_parallel_plan(kProgramsMlp, 3, 1, 2));
   for (const Program& p : programs) {
     const std::vector<int> loads = find_all(p, Opcode::load, "load data");
     REQUIRE(loads.size() == 2);
@@ -112,7 +112,7 @@ TEST_CASE("data is loaded once per micro-batch, each rank its rows") {
 }
 
 TEST_CASE("stages: activations go forward, their gradients back, each rank to the same rank of the other stage") {
-  const std::vector<Program> programs = programs_of(kMlp, data_parallel_plan(kMlp, 4, 2, 4));
+  const std::vector<Program> programs = programs_of(kProgramsMlp, data_parallel_plan(kProgramsMlp, 4, 2, 4));
   for (const Program& p : programs) {
     const std::vector<int> sends = find_all(p, Opcode::send), recvs = find_all(p, Opcode::recv);
     CHECK(sends.size() == 4);
@@ -126,7 +126,7 @@ TEST_CASE("stages: activations go forward, their gradients back, each rank to th
 }
 
 TEST_CASE("a stage loads the label itself instead of receiving it") {
-  const std::vector<Program> programs = programs_of(kMlp, data_parallel_plan(kMlp, 2, 2, 1));
+  const std::vector<Program> programs = programs_of(kProgramsMlp, data_parallel_plan(kProgramsMlp, 2, 2, 1));
   CHECK(find_all(programs[0], Opcode::load, "load label").empty());
   CHECK(find_all(programs[1], Opcode::load, "load label").size() == 1);
   CHECK(find_all(programs[1], Opcode::load, "load data").empty());
@@ -136,9 +136,9 @@ TEST_CASE(
     "optimizer sharding: level 1 scatters once a step and gathers weights, level 2 each micro-batch, level 3 gathers "
     "before use") {
   for (int level = 0; level <= 3; ++level) {
-    Plan plan = data_parallel_plan(kMlp, 4, 1, 2);
+    Plan plan = data_parallel_plan(kProgramsMlp, 4, 1, 2);
     plan.optimizer_shard_level = level;
-    const Program p = programs_of(kMlp, plan)[1];
+    const Program p = programs_of(kProgramsMlp, plan)[1];
     const auto gradient = collectives(p, Purpose::gradient), weights = collectives(p, Purpose::weights);
     CAPTURE(level);
     if (level < 2) {
@@ -161,10 +161,10 @@ TEST_CASE(
 }
 
 TEST_CASE("parameters under the minimum are not sharded") {
-  Plan plan = data_parallel_plan(kMlp, 4);
+  Plan plan = data_parallel_plan(kProgramsMlp, 4);
   plan.optimizer_shard_level = 2;
   plan.optimizer_shard_min_bytes = 8 * 16 * 4;
-  const Program p = programs_of(kMlp, plan)[0];
+  const Program p = programs_of(kProgramsMlp, plan)[0];
   REQUIRE(p.buckets.size() == 2);
   int64_t sharded = 0;
   for (const Bucket& b : p.buckets) sharded += b.level == 2 ? b.elements : 0;
@@ -172,9 +172,9 @@ TEST_CASE("parameters under the minimum are not sharded") {
 }
 
 TEST_CASE("recompute: forward nodes run again in the backward task, and are marked") {
-  Plan plan = data_parallel_plan(kMlp, 2, 1, 2);
-  plan.layers[kMlp.find_layer("relu1").value()].recompute = true;
-  const Program p = programs_of(kMlp, plan)[0];
+  Plan plan = data_parallel_plan(kProgramsMlp, 2, 1, 2);
+  plan.layers[kProgramsMlp.find_layer("relu1").value()].recompute = true;
+  const Program p = programs_of(kProgramsMlp, plan)[0];
   const std::vector<int> runs = find_all(p, Opcode::kernel, "relu1");
   REQUIRE(runs.size() == 4);
   CHECK(std::count_if(runs.begin(), runs.end(), [&](int i) { return p.instructions[i].recompute; }) == 2);
@@ -186,10 +186,10 @@ TEST_CASE("clipping: every gradient element is counted once over all ranks, and 
   spec.optimizer.clip_norm = 1.0;
   for (int level = 0; level <= 3; ++level) {
     for (int stages : {1, 2}) {
-      Plan plan = data_parallel_plan(kMlp, 6, stages, 2);
+      Plan plan = data_parallel_plan(kProgramsMlp, 6, stages, 2);
       plan.optimizer_shard_level = level;
       int64_t counted = 0;
-      for (const Program& p : programs_of(kMlp, plan, spec)) {
+      for (const Program& p : programs_of(kProgramsMlp, plan, spec)) {
         REQUIRE(collectives(p, Purpose::clip).size() == 1);
         CHECK(collectives(p, Purpose::clip)[0]->bytes() == 4);
         for (const Instruction& i : p.instructions)
@@ -198,15 +198,15 @@ TEST_CASE("clipping: every gradient element is counted once over all ranks, and 
           if (p.instructions[u].op == "sgd_update") CHECK(p.instructions[u].inputs.size() == 2);
         }
       }
-      CHECK(counted == parameters_of(kMlp));
+      CHECK(counted == parameters_of(kProgramsMlp));
     }
   }
 }
 
 TEST_CASE("zero_bubble: the gradient that another stage waits for is sent before weight gradients are computed") {
-  Plan plan = data_parallel_plan(kMlp, 2, 2, 4);
+  Plan plan = data_parallel_plan(kProgramsMlp, 2, 2, 4);
   plan.schedule = Schedule::zero_bubble;
-  for (const Program& p : programs_of(kMlp, plan)) {
+  for (const Program& p : programs_of(kProgramsMlp, plan)) {
     for (int m = 0; m < 4; ++m) {
       int sent = -1, first = -1;
       for (int i = 0; i < static_cast<int>(p.instructions.size()); ++i) {
@@ -225,7 +225,7 @@ TEST_CASE("zero_bubble: the gradient that another stage waits for is sent before
 }
 
 TEST_CASE("the loss adds up over micro-batches in one buffer, and every rank gets the sum") {
-  const std::vector<Program> programs = programs_of(kMlp, data_parallel_plan(kMlp, 4, 2, 3));
+  const std::vector<Program> programs = programs_of(kProgramsMlp, data_parallel_plan(kProgramsMlp, 4, 2, 3));
   for (const Program& p : programs) {
     const std::vector<int> losses = find_all(p, Opcode::kernel, "loss");
     CHECK(losses.size() == (p.stage == 1 ? 3 : 0));
@@ -253,13 +253,13 @@ TEST_CASE("without a loss a program runs forward only") {
 }
 
 TEST_CASE("a rank compiles the same program alone as together with the others") {
-  const Plan plan = data_parallel_plan(kMlp, 4, 2, 2);
-  const std::vector<Program> once = programs_of(kMlp, plan), again = programs_of(kMlp, plan);
+  const Plan plan = data_parallel_plan(kProgramsMlp, 4, 2, 2);
+  const std::vector<Program> once = programs_of(kProgramsMlp, plan), again = programs_of(kProgramsMlp, plan);
   for (size_t r = 0; r < once.size(); ++r) CHECK(to_string(once[r]) == to_string(again[r]));
 }
 
 TEST_CASE("a program prints as a table: one line per instruction, with buffers and waits") {
-  const Program p = programs_of(kMlp, data_parallel_plan(kMlp, 4, 2, 2))[0];
+  const Program p = programs_of(kProgramsMlp, data_parallel_plan(kProgramsMlp, 4, 2, 2))[0];
   const std::string text = to_string(p);
   CHECK(std::count(text.begin(), text.end(), '\n') == 2 + static_cast<int>(p.buckets.size() + p.instructions.size()));
   for (const char* words : {"rank 0: stage 0, rank 0 in it; arena ", "summed over {0,1}", "send to 2", "recv from 2",

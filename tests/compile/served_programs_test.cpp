@@ -25,7 +25,7 @@ std::vector<Program> served() {
   return programs_of(graph, served_plan(graph, 2, 2));
 }
 
-std::string text(const std::vector<ProgramFault>& faults) {
+std::string served_programs_text(const std::vector<ProgramFault>& faults) {
   std::string all;
   for (const ProgramFault& f : faults) all += to_string(f) + "\n";
   return all;
@@ -72,7 +72,7 @@ TEST_CASE("the programs of workers and servers have no faults, for any counts of
           const std::vector<Program> programs =
               programs_of(graph, served_plan(graph, workers, servers, micro_batches), spec);
           CHECK(programs.size() == static_cast<size_t>(workers + servers));
-          CHECK(text(faults_by_both_proofs(programs)) == "");
+          CHECK(served_programs_text(faults_by_both_proofs(programs)) == "");
         }
       }
     }
@@ -121,7 +121,7 @@ TEST_CASE("a worker that reads weights before it has pulled them is found") {
   const int pull = find_first(programs[0], Opcode::recv, Purpose::weights);
   move_instruction(programs[0], pull, find_first(programs[0], Opcode::send, Purpose::gradient) - 1);
   const auto faults = faults_by_both_proofs(programs);
-  INFO(text(faults));
+  INFO(served_programs_text(faults));
   CHECK(says(faults, 0, "where nothing has been written yet"));
 }
 
@@ -130,7 +130,7 @@ TEST_CASE("gradients that are pushed before their last contribution are found") 
   const int push = find_first(programs[1], Opcode::send, Purpose::gradient);
   move_instruction(programs[1], push, find_all(programs[1], Opcode::load).back() + 1);
   const auto faults = faults_by_both_proofs(programs);
-  INFO(text(faults));
+  INFO(served_programs_text(faults));
   CHECK(says(faults, 1, "after it was pushed"));
 }
 
@@ -142,7 +142,7 @@ TEST_CASE("a push of another part than its server holds is found") {
     i.inputs[0].offset = programs[0].buckets[2].gradients_offset;
   }
   const auto faults = faults_by_both_proofs(programs);
-  INFO(text(faults));
+  INFO(served_programs_text(faults));
   CHECK(says(faults, 0, "where rank 3 holds"));
 }
 
@@ -154,19 +154,19 @@ TEST_CASE("a gradient that a server does not add up is found") {
   SUBCASE("in part") {
     add.outputs[0].shape[0] /= 2;
     const auto faults = faults_by_both_proofs(programs);
-    INFO(text(faults));
+    INFO(served_programs_text(faults));
     CHECK(says(faults, 2, "is not added up"));
   }
   SUBCASE("over the others") {
     add.outputs[0].accumulate = false;
     const auto faults = faults_by_both_proofs(programs);
-    INFO(text(faults));
+    INFO(served_programs_text(faults));
     CHECK(says(faults, 2, "overwrites the gradients before it in grad."));
   }
   SUBCASE("to those of the step before") {
     first.outputs[0].accumulate = true;
     const auto faults = faults_by_both_proofs(programs);
-    INFO(text(faults));
+    INFO(served_programs_text(faults));
     CHECK(says(faults, 2, "of the step before"));
   }
 }
@@ -177,7 +177,7 @@ TEST_CASE("an update before all workers' gradients are in is found") {
   REQUIRE(add < update);
   move_instruction(programs[3], update, add);
   const auto faults = faults_by_both_proofs(programs);
-  INFO(text(faults));
+  INFO(served_programs_text(faults));
   CHECK(says(faults, 3, "after the update"));
 }
 
@@ -187,6 +187,6 @@ TEST_CASE("weights that a server sends after their update are found") {
   const auto last = static_cast<int>(programs[3].instructions.size()) - 1;
   move_instruction(programs[3], send, last);
   const auto faults = faults_by_both_proofs(programs);
-  INFO(text(faults));
+  INFO(served_programs_text(faults));
   CHECK(says(faults, 3, "after their update"));
 }

@@ -46,7 +46,7 @@ Job transformer_job(int ranks, std::vector<std::string> overrides) {
   return job("transformer", std::move(overrides));
 }
 
-std::vector<Program> programs(const Job& j) { return compile_all(j.graph, j.plan, j.spec, CostModel()); }
+std::vector<Program> tensor_parallel_programs(const Job& j) { return compile_all(j.graph, j.plan, j.spec, CostModel()); }
 
 int64_t activation_bytes(const Job& j) {
   const Tensor& t = j.graph.tensors[j.graph.find_tensor("h.0.sum1").value()];
@@ -56,7 +56,7 @@ int64_t activation_bytes(const Job& j) {
 Moved moved(const Job& j) {
   const int ways = j.plan.mesh.size();
   Moved all;
-  for (const Program& p : programs(j)) {
+  for (const Program& p : tensor_parallel_programs(j)) {
     if (p.rank % ways != 0) continue;  // the other ranks of a stage send as much
     const Moved one = moved(p, ways, activation_bytes(j));
     all.units += one.units;
@@ -66,7 +66,7 @@ Moved moved(const Job& j) {
   return all;
 }
 
-double activations(const Job& j) { return static_cast<double>(programs(j)[0].memory.activations); }
+double activations(const Job& j) { return static_cast<double>(tensor_parallel_programs(j)[0].memory.activations); }
 
 const std::string& reason(const Job& j, const char* layer) {
   return j.plan.layers[static_cast<size_t>(j.graph.find_layer(layer).value())].reason;
@@ -114,7 +114,7 @@ TEST_CASE("if only the products have strategies, a block takes 8 units too") {
 TEST_CASE("a bias is added to this rank's rows, after the reduce_scatter, and the plan says so") {
   const Job j = transformer_job(2, {sequence_norms(2)});
   CHECK(reason(j, "h.0.proj").ends_with("; add_bias after reduce_scatter"));
-  for (const Program& p : programs(j)) {
+  for (const Program& p : tensor_parallel_programs(j)) {
     for (const Instruction& i : p.instructions) {
       if (i.opcode != Opcode::collective || i.name != "reduce_scatter h.1.fc2.matmul") continue;
       CHECK(i.inputs[0].shape == Shape{48 * 12 * 24});

@@ -15,7 +15,7 @@ namespace {
 Graph mlp() { return mlp_graph(24, 16, {8, 12, 1}); }
 
 /// 2 stages of 2 ranks, 2 micro-batches.
-std::vector<Program> pipeline() {
+std::vector<Program> verify_programs_pipeline() {
   const Graph graph = mlp();
   return programs_of(graph, data_parallel_plan(graph, 4, 2, 2));
 }
@@ -38,7 +38,7 @@ bool says(const std::vector<ProgramFault>& faults, int rank, int instruction, co
   return false;
 }
 
-std::string text(const std::vector<ProgramFault>& faults) {
+std::string verify_programs_text(const std::vector<ProgramFault>& faults) {
   std::string all;
   for (const ProgramFault& f : faults) all += to_string(f) + "\n";
   return all;
@@ -70,7 +70,7 @@ TEST_CASE("a shard within a host is summed over hosts, once, and before the upda
     plan.optimizer_shard_level = level;
     plan.shard_axes = Axes{1};  // ranks 0 and 1 on a host, 2 and 3 on another
     const std::vector<Program> good = programs_of(graph, plan);
-    REQUIRE_MESSAGE(verify_programs(good).empty(), text(verify_programs(good)));
+    REQUIRE_MESSAGE(verify_programs(good).empty(), verify_programs_text(verify_programs(good)));
     const auto is_host_sum = [](const Instruction& i) {
       return i.opcode == Opcode::collective && i.collective == Collective::all_reduce && i.purpose == Purpose::gradient;
     };
@@ -90,43 +90,43 @@ TEST_CASE("a shard within a host is summed over hosts, once, and before the upda
 }
 
 TEST_CASE("the compiler's programs have no faults") {
-  CHECK(text(faults_by_both_proofs(pipeline())) == "");
-  for (int level = 0; level <= 3; ++level) CHECK(text(faults_by_both_proofs(sharded(level))) == "");
+  CHECK(verify_programs_text(faults_by_both_proofs(verify_programs_pipeline())) == "");
+  for (int level = 0; level <= 3; ++level) CHECK(verify_programs_text(faults_by_both_proofs(sharded(level))) == "");
 }
 
 TEST_CASE("a dropped recv: the send has no receiver, and a value that never arrived is read") {
-  std::vector<Program> programs = pipeline();
+  std::vector<Program> programs = verify_programs_pipeline();
   const int recv = find_all(programs[2], Opcode::recv)[0];
   drop(programs[2], recv);
   const auto faults = faults_by_both_proofs(programs);
-  INFO(text(faults));
+  INFO(verify_programs_text(faults));
   CHECK(says(faults, 0, -1, {"send layer2", "to rank 2", "no recv left"}));
   CHECK(says(faults, 2, -1, {"reads layer2"}));
 }
 
 TEST_CASE("a dropped send: the receiver waits for a message that never comes") {
-  std::vector<Program> programs = pipeline();
+  std::vector<Program> programs = verify_programs_pipeline();
   drop(programs[1], find_all(programs[1], Opcode::send)[1]);
   const auto faults = faults_by_both_proofs(programs);
-  INFO(text(faults));
+  INFO(verify_programs_text(faults));
   CHECK(says(faults, 3, find_all(programs[3], Opcode::recv)[1], {"from rank 1", "never sends it"}));
 }
 
 TEST_CASE("a recv of a different size than was sent") {
-  std::vector<Program> programs = pipeline();
+  std::vector<Program> programs = verify_programs_pipeline();
   const int recv = find_all(programs[3], Opcode::recv)[0];
   programs[3].instructions[recv].outputs[0].shape[0] /= 2;
   const auto faults = faults_by_both_proofs(programs);
-  INFO(text(faults));
+  INFO(verify_programs_text(faults));
   CHECK(says(faults, 3, recv, {"from rank 1", "bytes instead of"}));
 }
 
 TEST_CASE("sends in a different order than recvs") {
-  std::vector<Program> programs = pipeline();
+  std::vector<Program> programs = verify_programs_pipeline();
   const std::vector<int> sends = find_all(programs[0], Opcode::send);
   std::swap(programs[0].instructions[sends[0]].micro_batch, programs[0].instructions[sends[1]].micro_batch);
   const auto faults = faults_by_both_proofs(programs);
-  INFO(text(faults));
+  INFO(verify_programs_text(faults));
   CHECK(says(faults, 2, find_all(programs[2], Opcode::recv)[0],
              {"of micro-batch 0", "what comes is", "of micro-batch 1"}));
 }
@@ -138,39 +138,39 @@ TEST_CASE("swapped collectives: one rank issues them in a different order") {
   while (programs[1].instructions[all[other]].name == programs[1].instructions[all[0]].name) ++other;
   std::swap(programs[1].instructions[all[0]].name, programs[1].instructions[all[other]].name);
   const auto faults = faults_by_both_proofs(programs);
-  INFO(text(faults));
+  INFO(verify_programs_text(faults));
   CHECK(says(faults, 1, all[0], {"number 0 of group {0,1}", "rank 0 issues"}));
 }
 
 TEST_CASE("a collective of a different size on one rank") {
-  std::vector<Program> programs = pipeline();
+  std::vector<Program> programs = verify_programs_pipeline();
   const int reduce = find_all(programs[1], Opcode::collective)[0];
   Instruction& code = programs[1].instructions[reduce];
   for (Operand* o : {&code.inputs[0], &code.outputs[0]}) o->shape = {o->shape[0] - 1};
   const auto faults = faults_by_both_proofs(programs);
-  INFO(text(faults));
+  INFO(verify_programs_text(faults));
   CHECK(says(faults, 1, reduce, {"all_reduce grad.bucket", "group {0,1}", "rank 0 issues"}));
 }
 
 TEST_CASE("a collective that one rank does not issue") {
-  std::vector<Program> programs = pipeline();
+  std::vector<Program> programs = verify_programs_pipeline();
   drop(programs[3], find_all(programs[3], Opcode::collective).back());
   const auto faults = faults_by_both_proofs(programs);
-  INFO(text(faults));
+  INFO(verify_programs_text(faults));
   CHECK(says(faults, 0, -1, {"all_reduce loss", "rank 3 never issues it"}));
 }
 
 TEST_CASE("a read before the write") {
-  std::vector<Program> programs = pipeline();
+  std::vector<Program> programs = verify_programs_pipeline();
   const int load = find_all(programs[0], Opcode::load)[0];
   drop(programs[0], load);
   const auto faults = faults_by_both_proofs(programs);
-  INFO(text(faults));
+  INFO(verify_programs_text(faults));
   CHECK(says(faults, 0, -1, {"reads data where nothing has been written yet"}));
 }
 
 TEST_CASE("a missing wait: the comm stream sums gradients that are still being computed") {
-  std::vector<Program> programs = pipeline();
+  std::vector<Program> programs = verify_programs_pipeline();
   int reduce = -1;
   for (int i : find_all(programs[0], Opcode::collective)) {
     if (programs[0].instructions[i].purpose == Purpose::gradient) reduce = i;
@@ -178,12 +178,12 @@ TEST_CASE("a missing wait: the comm stream sums gradients that are still being c
   REQUIRE(!programs[0].instructions[reduce].waits.empty());
   programs[0].instructions[reduce].waits.clear();
   const auto faults = faults_by_both_proofs(programs);
-  INFO(text(faults));
+  INFO(verify_programs_text(faults));
   CHECK(says(faults, 0, reduce, {"all_reduce grad.bucket", "comm stream", "without waiting for instruction"}));
 }
 
 TEST_CASE("every wait that the compiler lists is needed") {
-  const std::vector<Program> programs = pipeline();
+  const std::vector<Program> programs = verify_programs_pipeline();
   for (size_t r = 0; r < programs.size(); ++r) {
     for (size_t i = 0; i < programs[r].instructions.size(); ++i) {
       const Instruction& code = programs[r].instructions[i];
@@ -200,17 +200,17 @@ TEST_CASE("every wait that the compiler lists is needed") {
 }
 
 TEST_CASE("a sent buffer that is written before the send has been waited for") {
-  std::vector<Program> programs = pipeline();
+  std::vector<Program> programs = verify_programs_pipeline();
   Program& p = programs[0];
   const int send = find_all(p, Opcode::send)[0];
   for (Instruction& i : p.instructions) std::erase(i.waits, send);
   const auto faults = faults_by_both_proofs(programs);
-  INFO(text(faults));
+  INFO(verify_programs_text(faults));
   CHECK(says(faults, 0, -1, {"without waiting for instruction " + std::to_string(send), "still sends the same bytes"}));
 }
 
 TEST_CASE("overlapping buffers: a value is overwritten before it is read") {
-  std::vector<Program> programs = pipeline();
+  std::vector<Program> programs = verify_programs_pipeline();
   Program& p = programs[0];
   // The data of the first micro-batch, which the weight gradient needs again, is moved onto relu1's output.
   const std::vector<int> fused = find_all(p, Opcode::kernel, "relu1");
@@ -226,12 +226,12 @@ TEST_CASE("overlapping buffers: a value is overwritten before it is read") {
     }
   }
   const auto faults = faults_by_both_proofs(programs);
-  INFO(text(faults));
+  INFO(verify_programs_text(faults));
   CHECK(says(faults, 0, -1, {"reads data", "relu1", "over it"}));
 }
 
 TEST_CASE("an operand outside the arena, or half in a bucket") {
-  std::vector<Program> programs = pipeline();
+  std::vector<Program> programs = verify_programs_pipeline();
   Program& p = programs[1];
   const int load = find_all(p, Opcode::load)[0];
   Operand& out = p.instructions[load].outputs[0];
@@ -245,14 +245,14 @@ TEST_CASE("an operand outside the arena, or half in a bucket") {
 }
 
 TEST_CASE("a weight that is read from another parameter's place") {
-  std::vector<Program> programs = pipeline();
+  std::vector<Program> programs = verify_programs_pipeline();
   const int matmul = find_all(programs[0], Opcode::kernel, "relu1")[0];
   programs[0].instructions[matmul].inputs[1].offset += 4;
   CHECK(says(faults_by_both_proofs(programs), 0, matmul, {"layer1.weight", "is not at the place of layer1.weight"}));
 }
 
 TEST_CASE("a gradient that is reduced twice") {
-  std::vector<Program> programs = pipeline();
+  std::vector<Program> programs = verify_programs_pipeline();
   for (int rank : {0, 1}) {
     Program& p = programs[rank];
     int reduce = -1;
@@ -266,7 +266,7 @@ TEST_CASE("a gradient that is reduced twice") {
     }
   }
   const auto faults = faults_by_both_proofs(programs);
-  INFO(text(faults));
+  INFO(verify_programs_text(faults));
   CHECK(says(faults, 0, -1, {"all_reduce grad.bucket", "is reduced twice in one step"}));
   CHECK(says(faults, 1, -1, {"is reduced twice in one step"}));
 }
@@ -283,13 +283,13 @@ TEST_CASE("a gradient that is never reduced, on all ranks alike") {
       }
     }
     const auto faults = faults_by_both_proofs(programs);
-    INFO(text(faults));
+    INFO(verify_programs_text(faults));
     CHECK(says(faults, 0, -1, {"grad.bucket", "reduced"}));
   }
 }
 
 TEST_CASE("a parameter that is updated twice, or never") {
-  std::vector<Program> programs = pipeline();
+  std::vector<Program> programs = verify_programs_pipeline();
   Program& p = programs[2];
   const int update = find_kernel(p, "sgd_update");
   const Instruction code = p.instructions[update];
@@ -309,7 +309,7 @@ TEST_CASE("a weight that is read after its update") {
     p.instructions.push_back(Instruction(p.instructions[static_cast<size_t>(reader)]));
     p.instructions.back().launch = -1;
     const auto faults = faults_by_both_proofs(programs);
-    INFO(text(faults));
+    INFO(verify_programs_text(faults));
     CHECK(
         says(faults, 0, static_cast<int>(p.instructions.size()) - 1, {"reads weights of bucket0 after their update"}));
   }
@@ -329,7 +329,7 @@ TEST_CASE("weights that are read between steps, but gathered only at the start o
 }
 
 TEST_CASE("a contribution that overwrites the ones before it") {
-  std::vector<Program> programs = pipeline();
+  std::vector<Program> programs = verify_programs_pipeline();
   const int second = find_all(programs[0], Opcode::kernel, "layer1.weight.backward")[1];
   programs[0].instructions[second].outputs[0].accumulate = false;
   CHECK(says(faults_by_both_proofs(programs), 0, second,
@@ -337,7 +337,7 @@ TEST_CASE("a contribution that overwrites the ones before it") {
 }
 
 TEST_CASE("deadlock: each of two ranks receives before it sends") {
-  std::vector<Program> programs = pipeline();
+  std::vector<Program> programs = verify_programs_pipeline();
   // Rank 0 waits for the gradient of micro-batch 0 before it has sent any activation.
   Program& p = programs[0];
   const int recv = find_all(p, Opcode::recv)[0], send = find_all(p, Opcode::send)[0];
@@ -350,13 +350,13 @@ TEST_CASE("deadlock: each of two ranks receives before it sends") {
     for (int& w : p.instructions[i].waits) w += w >= send;
   }
   const auto faults = faults_by_both_proofs(programs);
-  INFO(text(faults));
+  INFO(verify_programs_text(faults));
   CHECK(says(faults, 0, send, {"deadlock, run in list order", "recv grad.", "waits for rank 2"}));
   CHECK(says(faults, 2, -1, {"deadlock", "recv layer2", "waits for rank 0"}));
 }
 
 TEST_CASE("a wait for a later instruction") {
-  std::vector<Program> programs = pipeline();
+  std::vector<Program> programs = verify_programs_pipeline();
   programs[0].instructions[2].waits.push_back(5);
   CHECK(says(faults_by_both_proofs(programs), 0, 2, {"waits for instruction 5, which is not earlier"}));
 }
@@ -400,24 +400,24 @@ TEST_CASE("deadlock: two ranks issue collectives of two groups in different orde
     p.instructions[1].waits = {0};
   }
   const auto faults = faults_by_both_proofs(programs);
-  INFO(text(faults));
+  INFO(verify_programs_text(faults));
   CHECK(says(faults, 0, 1, {"deadlock", "all waits for rank 1 (at instruction 1, pair)"}));
   CHECK(says(faults, 1, 1, {"deadlock", "pair waits for rank 0 (at instruction 1, all)"}));
 }
 
 TEST_CASE("a recv that stands after the instructions that need it") {
-  std::vector<Program> programs = pipeline();
+  std::vector<Program> programs = verify_programs_pipeline();
   Program& p = programs[2];
   const int recv = find_all(p, Opcode::recv)[0], send = find_all(p, Opcode::send)[0];
   std::rotate(p.instructions.begin() + recv, p.instructions.begin() + recv + 1, p.instructions.begin() + send + 1);
   for (Instruction& i : p.instructions) i.waits.clear();
   const auto faults = faults_by_both_proofs(programs);
-  INFO(text(faults));
+  INFO(verify_programs_text(faults));
   CHECK(says(faults, 2, -1, {"reads layer2 where nothing has been written yet"}));
 }
 
 TEST_CASE("a group that one of its members does not have") {
-  std::vector<Program> programs = pipeline();
+  std::vector<Program> programs = verify_programs_pipeline();
   programs[0].groups.push_back({0, 3});
   CHECK(says(faults_by_both_proofs(programs), 0, -1, {"group {0,3}: rank 3 is in it but does not know it"}));
   programs[0].groups.back() = {1, 3};

@@ -14,17 +14,17 @@
 namespace trainctl::cuda {
 namespace {
 
-struct Count {
+struct LibraryProductCount {
   int products = 0;
-  ~Count() {
+  ~LibraryProductCount() {
     if (products > 0)
       std::fprintf(stderr, "emulator: %d products use cuBLASLt on a GPU and were computed by plain loops: left out\n",
                    products);
   }
 };
-Count count;
+LibraryProductCount library_product_count;
 
-float element(const void* data, DType dtype, int64_t i) {
+float library_product_element(const void* data, DType dtype, int64_t i) {
   return dtype == DType::f32 ? static_cast<const float*>(data)[i] : from_bf16(static_cast<const uint16_t*>(data)[i]);
 }
 
@@ -41,8 +41,8 @@ double term(const Product& p, int64_t z, int64_t i, int64_t j, int64_t k) {
     return double{scaled(p.a, p.a_scales, p.a_squares, p.m, p.k, i, k)} *
            double{scaled(p.b, p.b_scales, p.b_squares, p.n, p.k, j, k)};
   const int64_t a_row = p.a_row > 0 ? p.a_row : p.transpose_a ? p.m : p.k;
-  return static_cast<double>(element(p.a, p.operands, z * p.a_step + (p.transpose_a ? k * a_row + i : i * a_row + k))) *
-         element(p.b, p.operands, z * p.b_step + (p.transpose_b ? j * p.k + k : k * p.n + j));
+  return static_cast<double>(library_product_element(p.a, p.operands, z * p.a_step + (p.transpose_a ? k * a_row + i : i * a_row + k))) *
+         library_product_element(p.b, p.operands, z * p.b_step + (p.transpose_b ? j * p.k + k : k * p.n + j));
 }
 
 void run(const Product& p) {
@@ -51,11 +51,11 @@ void run(const Product& p) {
       for (int64_t j = 0; j < p.n; ++j) {
         double sum = 0;
         for (int64_t k = 0; k < p.k; ++k) sum += term(p, z, i, j, k);
-        if (p.bias != nullptr) sum += element(p.bias, p.bias_type, j);
+        if (p.bias != nullptr) sum += library_product_element(p.bias, p.bias_type, j);
         const int64_t at = z * p.c_step + i * p.n + j;
         if (p.descend != nullptr) sum *= -*p.descend;
-        if (p.accumulate) sum += element(p.c, p.result, at);
-        if (p.residual != nullptr) sum += element(p.residual, p.result, at);
+        if (p.accumulate) sum += library_product_element(p.c, p.result, at);
+        if (p.residual != nullptr) sum += library_product_element(p.residual, p.result, at);
         if (p.result == DType::f32)
           static_cast<float*>(p.c)[at] = static_cast<float>(sum);
         else
@@ -77,7 +77,7 @@ std::optional<CudaKernel> prepare_cublas(const Product& p, CudaScratch&) {
                     p.a_sums != nullptr || p.b_sums != nullptr;
   const bool other_bias = p.is_fp8() && p.bias != nullptr && p.bias_type != DType::bf16;  // as cuBLASLt
   if (more || other_bias) return std::nullopt;
-  ++count.products;
+  ++library_product_count.products;
   return [p](CudaStream) {
     emulator::submit([p] {
       emulator::settle();

@@ -14,6 +14,15 @@
 
 namespace trainctl {
 
+/// Fields that replace those of a job file, as on the command line: "launch.ranks=4".
+using Overrides = std::vector<std::string>;
+
+/// The fields of both lists; where both set one, `b` wins.
+inline Overrides operator+(Overrides a, const Overrides& b) {
+  a.insert(a.end(), b.begin(), b.end());
+  return a;
+}
+
 struct RunResult {
   PlannedJob job;
   std::vector<Program> programs;

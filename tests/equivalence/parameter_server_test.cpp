@@ -16,19 +16,12 @@ using namespace trainctl;
 
 namespace {
 
-using Overrides = std::vector<std::string>;
-
-Overrides operator+(Overrides a, const Overrides& b) {
-  a.insert(a.end(), b.begin(), b.end());
-  return a;
-}
-
 Overrides served(int workers, int servers) {
   return {"launch.ranks=" + std::to_string(workers), "parallel.mode=parameter_server",
           "parallel.servers=" + std::to_string(servers)};
 }
 
-constexpr size_t kSteps = 12;
+constexpr size_t kParameterServerSteps = 12;
 const Overrides kShort = {"train={steps: 12}"};
 
 const char* const kMomentum = "optimizer={type: sgd, learning_rate: 0.02, momentum: 0.9, weight_decay: 0.01}";
@@ -89,7 +82,7 @@ TEST_CASE("1 to 6 workers with 1 to 4 servers follow the one-rank loss and run t
         CAPTURE(servers);
         const RunResult run = run_job(job.name, job.same + kShort + served(workers, servers));
         CHECK(run.programs.size() == static_cast<size_t>(workers + servers));
-        check_losses(run, reference, job.tolerance, kSteps);
+        check_losses(run, reference, job.tolerance, kParameterServerSteps);
         check_weights(run, reference, job.tolerance);
         check_communications(run);
       }
@@ -105,7 +98,7 @@ TEST_CASE("every data-parallel job of the table has the same losses with paramet
       CAPTURE(join(row.overrides));
       const RunResult reference = run_job(row.plan->job, row.plan->same + kShort);
       const RunResult run = run_job(row.plan->job, row.overrides + kShort);
-      check_losses(run, reference, row.plan->tolerance, kSteps);
+      check_losses(run, reference, row.plan->tolerance, kParameterServerSteps);
       check_weights(run, reference, row.plan->tolerance);
       check_communications(run);
     }
@@ -147,7 +140,7 @@ TEST_CASE("servers keep the f32 weights of a bf16 job and workers pull the copie
                               std::string("parallel.micro_batches=") + micro_batches};
       CAPTURE(join(more));
       const RunResult run = run_job("mlp", bf16 + kShort + more + served(4, 2));
-      check_losses(run, reference, 2e-2, kSteps);
+      check_losses(run, reference, 2e-2, kParameterServerSteps);
       check_communications(run);
       for (const Program& program : run.programs) CHECK((program.memory.master > 0) == (program.server >= 0));
     }
@@ -168,7 +161,7 @@ TEST_CASE("what is saved under parameter servers goes on under data_parallel and
       constexpr int64_t kAt = 5;
       const SavedRun saved = run_and_save(planned(first), kAt, folder.path());
       const RunResult resumed = resume(planned(second), saved.path);
-      REQUIRE(resumed.losses.size() == kSteps - kAt);
+      REQUIRE(resumed.losses.size() == kParameterServerSteps - kAt);
       for (size_t i = 0; i < resumed.losses.size(); ++i) {
         const auto expected = static_cast<double>(saved.result.losses[kAt + i]);
         CHECK(std::abs(static_cast<double>(resumed.losses[i]) - expected) <= job.tolerance * std::abs(expected));

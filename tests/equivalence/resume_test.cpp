@@ -15,12 +15,12 @@ using namespace trainctl;
 
 namespace {
 
-constexpr int64_t kSteps = 12;
+constexpr int64_t kResumeSteps = 12;
 
 PlannedJob planned(const PlanCase& plan) {
   std::vector<std::string> overrides = plan.same;
   overrides.insert(overrides.end(), plan.plan.begin(), plan.plan.end());
-  overrides.push_back("train={steps: " + std::to_string(kSteps) + "}");
+  overrides.push_back("train={steps: " + std::to_string(kResumeSteps) + "}");
   return plan_job(job_spec(plan.job, overrides));
 }
 
@@ -42,7 +42,7 @@ TEST_CASE("a run that is resumed goes on with the same bits on its plan, and wit
     SUBCASE(plan.name) {
       const ScratchFolder folder;
       std::mt19937 random(static_cast<unsigned>(c));
-      const auto at = static_cast<int64_t>(1 + random() % (kSteps - 1));
+      const auto at = static_cast<int64_t>(1 + random() % (kResumeSteps - 1));
       CAPTURE(at);
       const SavedRun saved = run_and_save(planned(plan), at, folder.path());
       const RunResult again = resume(planned(plan), saved.path);

@@ -19,7 +19,7 @@ using namespace trainctl;
 
 namespace {
 
-PlannedJob planned(const PlanCase& plan) {
+PlannedJob stored_ranges_planned(const PlanCase& plan) {
   std::vector<std::string> overrides = plan.same;
   overrides.insert(overrides.end(), plan.plan.begin(), plan.plan.end());
   return plan_job(job_spec(plan.job, overrides));
@@ -48,7 +48,7 @@ std::map<std::string, std::vector<int>> times_stored(const std::vector<Program>&
 TEST_CASE("under every plan the ranks together store each element of each tensor once") {
   for (const PlanCase& plan : plan_cases()) {
     CAPTURE(plan.name);
-    const PlannedJob job = planned(plan);
+    const PlannedJob job = stored_ranges_planned(plan);
     const std::vector<Program> programs = compile_all(job);
     const auto times = times_stored(programs);
     REQUIRE(!times.empty());

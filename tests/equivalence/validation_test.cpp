@@ -14,12 +14,7 @@ using namespace trainctl;
 
 namespace {
 
-std::vector<std::string> operator+(std::vector<std::string> a, const std::vector<std::string>& b) {
-  a.insert(a.end(), b.begin(), b.end());
-  return a;
-}
-
-const std::vector<std::string> kShort = {"train={steps: 7}"};
+const std::vector<std::string> kValidationShort = {"train={steps: 7}"};
 const std::vector<std::string> kValidated = {"validation={dataset: {samples: 103}, every_steps: 3}"};
 
 void require_same_bits(const RunResult& a, const RunResult& b) {
@@ -65,12 +60,12 @@ TEST_CASE("a validation has the numbers of one rank under every plan, and traini
     SUBCASE(plan.name) {
       const JobSpec job = job_spec(plan.job, plan.same + plan.plan);
       if (!job.loss || job.dataset.type == "mnist") continue;
-      const RunResult plain = run_job(plan.job, plan.same + plan.plan + kShort);
-      const RunResult validated = run_job(plan.job, plan.same + plan.plan + kShort + kValidated);
+      const RunResult plain = run_job(plan.job, plan.same + plan.plan + kValidationShort);
+      const RunResult validated = run_job(plan.job, plan.same + plan.plan + kValidationShort + kValidated);
       require_same_bits(validated, plain);
       REQUIRE(validated.validations.size() == 3);  // after 3, 6 and 7 steps
       const char* reference = plan.reference != nullptr ? plan.reference : plan.job;
-      require_close(validated, run_job(reference, plan.same + kShort + kValidated), 20 * plan.tolerance);
+      require_close(validated, run_job(reference, plan.same + kValidationShort + kValidated), 20 * plan.tolerance);
     }
   }
 }

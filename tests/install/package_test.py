@@ -34,6 +34,8 @@ def look_at(tree, zsh):
     """What a tree has: its parts, licences, and no library that other programs would find. Returns the newest glibc that it needs."""
     for part in [*PARTS, zsh]:
         assert (tree / part).is_file(), f"{tree} lacks {part}"
+    plans = [str(p) for p in (tree / "share").rglob("*.plan")]
+    assert not plans, f"{plans} are for those who change trainctl"
     outside = [str(p) for p in (tree / "lib").iterdir() if p.name != "trainctl"]
     assert not outside, f"{outside} would be found by every program"
     libraries = [p.name for p in (tree / "lib/trainctl").iterdir()]

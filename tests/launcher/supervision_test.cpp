@@ -15,7 +15,7 @@ using namespace trainctl;
 namespace {
 
 /// Four ranks; records what is sent to them.
-struct Scene {
+struct SupervisionScene {
   using Limits = Supervision::Limits;
   static constexpr Limits kLimits = {.grace_seconds = 10, .settle_seconds = 0.5, .timeout_seconds = 60};
 
@@ -26,7 +26,7 @@ struct Scene {
   double clock = 0;
   Supervision supervision;
 
-  explicit Scene(const Limits& limits = kLimits, bool by_gate = false) : supervision(4, limits, reach(by_gate)) {
+  explicit SupervisionScene(const Limits& limits = kLimits, bool by_gate = false) : supervision(4, limits, reach(by_gate)) {
     start(0);
   }
   Supervision::Reach reach(bool by_gate) {
@@ -75,12 +75,12 @@ struct Scene {
   }
 };
 
-constexpr Scene::Limits kTwoRestarts = {.grace_seconds = 10, .settle_seconds = 0.5, .max_restarts = 2};
+constexpr SupervisionScene::Limits kTwoRestarts = {.grace_seconds = 10, .settle_seconds = 0.5, .max_restarts = 2};
 
 }  // namespace
 
 TEST_CASE("ranks that exit 0 do not affect the others") {
-  Scene scene;
+  SupervisionScene scene;
   for (int rank = 0; rank < 4; ++rank) {
     CHECK_FALSE(scene.supervision.done());
     scene.exits(rank, 0, rank);
@@ -90,7 +90,7 @@ TEST_CASE("ranks that exit 0 do not affect the others") {
 }
 
 TEST_CASE("one failure asks every other rank to stop, and wakes those that are stopped") {
-  Scene scene;
+  SupervisionScene scene;
   scene.exits(2, 3, 5.0);
   CHECK(scene.sent == std::vector<std::pair<int, int>>{
                           {0, SIGTERM}, {1, SIGTERM}, {3, SIGTERM}, {0, SIGCONT}, {1, SIGCONT}, {3, SIGCONT}});
@@ -98,7 +98,7 @@ TEST_CASE("one failure asks every other rank to stop, and wakes those that are s
 }
 
 TEST_CASE("ranks that do not stop are killed after grace, not before") {
-  Scene scene;
+  SupervisionScene scene;
   scene.killed(0, SIGSEGV, 1.0);
   scene.killed(1, SIGTERM, 1.1);
   scene.supervision.advance(10.9);
@@ -112,7 +112,7 @@ TEST_CASE("ranks that do not stop are killed after grace, not before") {
 }
 
 TEST_CASE("a complaint about another rank waits a moment for that rank's own failure") {
-  Scene scene;
+  SupervisionScene scene;
   scene.complains(1, 3, 2.0);
   CHECK(scene.sent.empty());
   CHECK(scene.supervision.deadline() == doctest::Approx(2.5));
@@ -131,7 +131,7 @@ TEST_CASE("a complaint about another rank waits a moment for that rank's own fai
 }
 
 TEST_CASE("the first Ctrl-C asks, the second kills") {
-  Scene scene;
+  SupervisionScene scene;
   scene.supervision.interrupted(SIGINT, 1.0);
   CHECK(scene.count(SIGTERM) == 4);
   CHECK(scene.count(SIGKILL) == 0);
@@ -141,7 +141,7 @@ TEST_CASE("the first Ctrl-C asks, the second kills") {
 }
 
 TEST_CASE("a Ctrl-C while ranks are stopping after a failure does not start the grace again") {
-  Scene scene;
+  SupervisionScene scene;
   scene.exits(0, 1, 1.0);
   scene.supervision.interrupted(SIGINT, 5.0);
   CHECK(scene.supervision.deadline() == doctest::Approx(11.0));
@@ -163,7 +163,7 @@ TEST_CASE("a rank that cannot be started stops those that were") {
 }
 
 TEST_CASE("a rank that ends after it was asked to is marked so") {
-  Scene scene;
+  SupervisionScene scene;
   scene.exits(2, 3, 5.0);
   scene.killed(0, SIGTERM, 5.1);
   CHECK_FALSE(scene.supervision.reports()[2].asked);
@@ -171,7 +171,7 @@ TEST_CASE("a rank that ends after it was asked to is marked so") {
 }
 
 TEST_CASE("ranks that can be asked to end get no signal before grace is over, and two seconds more after that") {
-  Scene scene(Scene::kLimits, true);
+  SupervisionScene scene(SupervisionScene::kLimits, true);
   scene.supervision.interrupted(SIGINT, 1.0);
   CHECK(scene.asked == 1);
   CHECK(scene.supervision.asking());
@@ -187,7 +187,7 @@ TEST_CASE("ranks that can be asked to end get no signal before grace is over, an
 
 TEST_CASE(
     "ranks that were asked to end have more time while they wait for a disk, to save, and none if that stands still") {
-  Scene scene(Scene::kLimits, true);
+  SupervisionScene scene(SupervisionScene::kLimits, true);
   scene.supervision.interrupted(SIGTERM, 1.0);
   scene.supervision.progressed(0, {.position = 1, .saving = true}, 9.0);
   scene.supervision.advance(18.0);
@@ -198,7 +198,7 @@ TEST_CASE(
 }
 
 TEST_CASE("a rank that fails while all are asked to end stops the others, within the deadline that they had") {
-  Scene scene(Scene::kLimits, true);
+  SupervisionScene scene(SupervisionScene::kLimits, true);
   scene.supervision.interrupted(SIGTERM, 1.0);
   scene.killed(0, SIGSEGV, 10.5);
   CHECK(scene.count(SIGTERM) == 3);
@@ -208,7 +208,7 @@ TEST_CASE("a rank that fails while all are asked to end stops the others, within
 }
 
 TEST_CASE("a second signal kills ranks that were asked to end") {
-  Scene scene(Scene::kLimits, true);
+  SupervisionScene scene(SupervisionScene::kLimits, true);
   scene.supervision.interrupted(SIGUSR1, 1.0);
   scene.supervision.interrupted(SIGINT, 1.1);
   CHECK(scene.count(SIGKILL) == 4);
@@ -216,7 +216,7 @@ TEST_CASE("a second signal kills ranks that were asked to end") {
 }
 
 TEST_CASE("programs get the user's SIGUSR1 unchanged, and SIGTERM after grace") {
-  Scene scene;
+  SupervisionScene scene;
   scene.supervision.interrupted(SIGUSR1, 1.0);
   CHECK(scene.count(SIGUSR1) == 4);
   CHECK(scene.count(SIGTERM) == 0);
@@ -239,7 +239,7 @@ TEST_CASE("a signal while some ranks are not started yet stops those that are: t
 }
 
 TEST_CASE("a signal that comes after a failure does not hide it") {
-  Scene scene;
+  SupervisionScene scene;
   scene.exits(0, 1, 1.0);
   scene.supervision.interrupted(SIGINT, 1.5);
   CHECK(scene.supervision.interrupt_signal() == SIGINT);
@@ -247,7 +247,7 @@ TEST_CASE("a signal that comes after a failure does not hide it") {
 }
 
 TEST_CASE("a rank that reports its position and stands still for the timeout stops the run and is named") {
-  Scene scene;
+  SupervisionScene scene;
   for (double now = 0; now < 100; now += 1) {
     for (const int rank : {0, 1, 3}) scene.moves(rank, static_cast<uint64_t>(now), now);
     scene.moves(2, 7, now);
@@ -259,13 +259,13 @@ TEST_CASE("a rank that reports its position and stands still for the timeout sto
 }
 
 TEST_CASE("a rank that reports no progress is never silent") {
-  Scene scene;
+  SupervisionScene scene;
   scene.supervision.advance(1e6);
   CHECK(scene.sent.empty());
 }
 
 TEST_CASE("of ranks that stand still the cause is a frozen one, else one that does not wait, else the longest") {
-  Scene scene;
+  SupervisionScene scene;
   // The look after 63 s finds all of them.
   for (const int rank : {0, 1}) scene.moves(rank, 1, 1.0, true);
   scene.moves(2, 1, 3.0);
@@ -289,7 +289,7 @@ TEST_CASE("of ranks that stand still the cause is a frozen one, else one that do
 }
 
 TEST_CASE("ranks that wait for each other have a moment to complain before they are considered silent") {
-  Scene scene;
+  SupervisionScene scene;
   for (int rank = 0; rank < 4; ++rank) scene.moves(rank, 1, 0, true);
   scene.passes(60.5);
   CHECK(scene.sent.empty());
@@ -300,14 +300,14 @@ TEST_CASE("ranks that wait for each other have a moment to complain before they 
 }
 
 /// Ranks 0 to 2 do without each other. Rank 3 serves them.
-Scene::Limits own_workers() {
-  Scene::Limits limits = Scene::kLimits;
+SupervisionScene::Limits own_workers() {
+  SupervisionScene::Limits limits = SupervisionScene::kLimits;
   limits.on_their_own = 3;
   return limits;
 }
 
 TEST_CASE("of workers on their own the frozen one is killed, and those that wait because of it go on") {
-  Scene scene(own_workers());
+  SupervisionScene scene(own_workers());
   scene.frozen[1] = true;
   const auto look_until = [&](double end) {
     for (; scene.clock < end; scene.clock += 0.025) {
@@ -327,7 +327,7 @@ TEST_CASE("of workers on their own the frozen one is killed, and those that wait
 }
 
 TEST_CASE("two frozen workers on their own are both killed at once, before those that wait give up") {
-  Scene scene(own_workers());
+  SupervisionScene scene(own_workers());
   scene.frozen[0] = scene.frozen[2] = true;
   for (const int rank : {0, 1, 2}) scene.moves(rank, 1, 0, rank != 2);
   scene.passes(61);
@@ -335,7 +335,7 @@ TEST_CASE("two frozen workers on their own are both killed at once, before those
 }
 
 TEST_CASE("while restarts are left, a failure stops all ranks, and a restart is due when all have ended") {
-  Scene scene(kTwoRestarts);
+  SupervisionScene scene(kTwoRestarts);
   scene.exits(1, 1, 5.0);
   CHECK(scene.count(SIGTERM) == 3);
   CHECK_FALSE(scene.supervision.restart_due());
@@ -353,7 +353,7 @@ TEST_CASE("while restarts are left, a failure stops all ranks, and a restart is 
 }
 
 TEST_CASE("there are at most max_restarts restarts") {
-  Scene scene(kTwoRestarts);
+  SupervisionScene scene(kTwoRestarts);
   for (int attempt = 0; attempt <= 2; ++attempt) {
     CHECK(scene.supervision.attempt() == attempt);
     for (int rank = 0; rank < 4; ++rank) scene.exits(rank, 1, attempt);
@@ -366,7 +366,7 @@ TEST_CASE("there are at most max_restarts restarts") {
 }
 
 TEST_CASE("a rank's state is reset for each attempt: its silence is counted from the start") {
-  Scene scene({.timeout_seconds = 60, .max_restarts = 1});
+  SupervisionScene scene({.timeout_seconds = 60, .max_restarts = 1});
   scene.moves(0, 1, 0);
   scene.passes(65);
   CHECK(scene.silent() == std::vector<int>{0});
@@ -379,7 +379,7 @@ TEST_CASE("a rank's state is reset for each attempt: its silence is counted from
 }
 
 TEST_CASE("time in which the launcher itself was held up does not count as silence") {
-  Scene scene;
+  SupervisionScene scene;
   scene.moves(2, 7, 0);
   scene.passes(30);
   scene.clock = 1000;  // a container that was paused, a machine that stood still
@@ -390,7 +390,7 @@ TEST_CASE("time in which the launcher itself was held up does not count as silen
 }
 
 TEST_CASE("the user's signal cancels the restart and ends the run") {
-  Scene scene(kTwoRestarts);
+  SupervisionScene scene(kTwoRestarts);
   scene.exits(1, 1, 5.0);
   scene.supervision.interrupted(SIGINT, 5.1);
   for (const int rank : {0, 2, 3}) scene.killed(rank, SIGTERM, 5.2);
@@ -400,7 +400,7 @@ TEST_CASE("the user's signal cancels the restart and ends the run") {
 }
 
 TEST_CASE("a failure that would repeat in the same way is not followed by a restart") {
-  Scene scene(kTwoRestarts);
+  SupervisionScene scene(kTwoRestarts);
   SUBCASE("the job file is wrong") {
     scene.supervision.ended(0,
                             {.end = {.pid = 0, .signaled = false, .code = 2},
@@ -420,7 +420,7 @@ TEST_CASE("a failure that would repeat in the same way is not followed by a rest
 }
 
 TEST_CASE("ranks whose loss is nan end by themselves, and are not started again") {
-  Scene scene({.grace_seconds = 10, .settle_seconds = 0.5, .timeout_seconds = 60, .max_restarts = 2});
+  SupervisionScene scene({.grace_seconds = 10, .settle_seconds = 0.5, .timeout_seconds = 60, .max_restarts = 2});
   for (int rank = 0; rank < 4; ++rank) {
     RankReport report;
     report.end = {.pid = rank, .signaled = false, .code = 5};
@@ -441,7 +441,7 @@ constexpr Supervision::Limits kUnexplained = {
 }  // namespace
 
 TEST_CASE("after a failure that a program does not explain the launcher looks which others fail at the same time") {
-  Scene scene(kUnexplained);
+  SupervisionScene scene(kUnexplained);
   scene.exits(1, 1, 5.0);
   CHECK(scene.sent.empty());
   CHECK(scene.supervision.may_start());
@@ -457,11 +457,11 @@ TEST_CASE("after a failure that a program does not explain the launcher looks wh
 }
 
 TEST_CASE("the wait for further failures has an end, and is over when all ranks have ended") {
-  Scene scene(kUnexplained);
+  SupervisionScene scene(kUnexplained);
   scene.exits(0, 1, 5.0);
   for (const int rank : {1, 2, 3}) scene.exits(rank, 1, 5.1);
   CHECK(scene.supervision.done());
-  Scene slow({.settle_seconds = 10, .ranks_explain = false});
+  SupervisionScene slow({.settle_seconds = 10, .ranks_explain = false});
   slow.exits(0, 1, 5);
   for (int rank = 1; rank < 3; ++rank) {
     slow.exits(rank, 1, 5 + rank * 9.0);
@@ -473,7 +473,7 @@ TEST_CASE("the wait for further failures has an end, and is over when all ranks 
 }
 
 TEST_CASE("a rank that does not end after SIGKILL is given up, and not started again") {
-  Scene scene({.grace_seconds = 10, .kill_seconds = 15, .max_restarts = 1});
+  SupervisionScene scene({.grace_seconds = 10, .kill_seconds = 15, .max_restarts = 1});
   scene.exits(1, 1, 5.0);
   for (const int rank : {2, 3}) scene.killed(rank, SIGTERM, 5.1);
   scene.passes(15);
@@ -487,7 +487,7 @@ TEST_CASE("a rank that does not end after SIGKILL is given up, and not started a
 }
 
 TEST_CASE("a rank that does not end has failed by what it reported, not by standing still") {
-  Scene scene({.grace_seconds = 10, .timeout_seconds = 60, .kill_seconds = 15});
+  SupervisionScene scene({.grace_seconds = 10, .timeout_seconds = 60, .kill_seconds = 15});
   scene.reported[2] = {.kind = ErrorKind::env, .what = "a.jpg: its file system has not answered", .instruction = ""};
   for (const int rank : {0, 1, 3}) scene.moves(rank, 1, 0, true);
   scene.moves(2, 1, 0);

@@ -6,11 +6,11 @@
 #include <new>
 
 namespace {
-std::atomic<int64_t> count{0};
+std::atomic<int64_t> allocation_count{0};
 }  // namespace
 
 void* operator new(std::size_t bytes) {
-  ++count;
+  ++allocation_count;
   if (void* memory = std::malloc(bytes == 0 ? 1 : bytes)) return memory;
   throw std::bad_alloc();
 }
@@ -21,5 +21,5 @@ void operator delete(void* memory, std::size_t) noexcept { std::free(memory); }
 void operator delete[](void* memory, std::size_t) noexcept { std::free(memory); }
 
 namespace trainctl {
-int64_t allocations() { return count; }
+int64_t allocations() { return allocation_count; }
 }  // namespace trainctl

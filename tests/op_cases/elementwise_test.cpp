@@ -11,7 +11,7 @@
 namespace trainctl {
 namespace {
 
-using Floats = std::vector<float>;
+using ElementwiseFloats = std::vector<float>;
 
 /// Rows 1 to 3 and columns 4 to 40 of a tensor [5, 700], or sizes around the kernel's blocks.
 struct Layout {
@@ -27,8 +27,8 @@ const std::vector<Layout>& layouts() {
   return table;
 }
 
-Floats random_floats(int64_t n, uint64_t key) {
-  Floats values(static_cast<size_t>(n));
+ElementwiseFloats elementwise_random_floats(int64_t n, uint64_t key) {
+  ElementwiseFloats values(static_cast<size_t>(n));
   for (size_t i = 0; i < values.size(); ++i) values[i] = 4.0f * philox_uniform(key, i, 0) - 2.0f;
   return values;
 }
@@ -37,7 +37,7 @@ class Calls {
  public:
   explicit Calls(const Layout& layout) : layout_(layout) {}
 
-  TensorArg arg(Floats& values, bool accumulate = false) const {
+  TensorArg arg(ElementwiseFloats& values, bool accumulate = false) const {
     TensorArg a{values.data(), DType::f32, layout_.shape, layout_.whole, layout_.offset};
     const int64_t columns = layout_.shape.back();
     if (static_cast<int64_t>(values.size()) != num_elements(layout_.shape)) {
@@ -113,9 +113,9 @@ TEST_CASE("a chain gives the bits of its single kernels for every size, offset a
     CAPTURE(to_string(layout.shape));
     const Calls calls(layout);
     const int64_t n = num_elements(layout.shape);
-    Floats x = random_floats(n, 1), z = random_floats(n, 2), dy = random_floats(n, 3);
-    Floats bias = random_floats(layout.shape.back(), 4);
-    Floats a(x), b(x), c(x), out(x), second(x);
+    ElementwiseFloats x = elementwise_random_floats(n, 1), z = elementwise_random_floats(n, 2), dy = elementwise_random_floats(n, 3);
+    ElementwiseFloats bias = elementwise_random_floats(layout.shape.back(), 4);
+    ElementwiseFloats a(x), b(x), c(x), out(x), second(x);
 
     calls.run("add_bias", {calls.arg(x), calls.arg(bias)}, {calls.arg(a)});
     calls.run("gelu", {calls.arg(a)}, {calls.arg(b)});
@@ -136,7 +136,7 @@ TEST_CASE("a chain gives the bits of its single kernels for every size, offset a
     calls.run("gelu_grad", {calls.arg(a), calls.arg(x)}, {calls.arg(a)}, tanh);
     calls.run("gelu_grad", {calls.arg(a), calls.arg(x)}, {calls.arg(a)});
     calls.run("mul", {calls.arg(a), calls.arg(bias)}, {calls.arg(a)});
-    Floats over = dy;
+    ElementwiseFloats over = dy;
     calls.run("elementwise", {calls.arg(over), calls.arg(x), calls.arg(z), calls.arg(bias)}, {calls.arg(over)},
               {{"expression", "x0 x1 relu_grad x2 sigmoid_grad x2 tanh_grad x1 gelu_tanh_grad x1 gelu_grad b3 * =0"}});
     CHECK(over == a);
@@ -146,7 +146,7 @@ TEST_CASE("a chain gives the bits of its single kernels for every size, offset a
     calls.run("tanh", {calls.arg(b)}, {calls.arg(b)});
     calls.run("gelu", {calls.arg(b)}, {calls.arg(b)}, tanh);
     calls.run("mul", {calls.arg(a), calls.arg(b)}, {calls.arg(b)});
-    Floats sum = z, expected = z;
+    ElementwiseFloats sum = z, expected = z;
     calls.run("accumulate", {calls.arg(b)}, {calls.arg(expected)});
     calls.run("elementwise", {calls.arg(x)}, {calls.arg(sum, true)},
               {{"expression", "x0 relu :0 $0 sigmoid tanh gelu_tanh * =0"}});
@@ -156,7 +156,7 @@ TEST_CASE("a chain gives the bits of its single kernels for every size, offset a
 
 TEST_CASE("a chain runs without allocating") {
   const Calls calls(layouts()[3]);
-  Floats x = random_floats(3500, 1), y(x);
+  ElementwiseFloats x = elementwise_random_floats(3500, 1), y(x);
   KernelCall call{{calls.arg(x)}, {calls.arg(y)}, {{"expression", "x0 relu sigmoid =0"}}};
   const CpuKernel kernel = find_cpu_kernel("elementwise")->prepare(call);
   const int64_t before = allocations();

@@ -32,7 +32,7 @@ struct Variant {
   bool transpose_a, transpose_b, bias, relu, accumulate;
 };
 
-constexpr float kBefore = 0.5f;
+constexpr float kProductBefore = 0.5f;
 
 double expected_at(const cpu::Product& p, int64_t r, int64_t c) {
   double sum = p.bias != nullptr ? p.bias[c] : 0.0;
@@ -41,7 +41,7 @@ double expected_at(const cpu::Product& p, int64_t r, int64_t c) {
     const double b = p.transpose_b ? p.b[c * p.k + i] : p.b[i * p.n + c];
     sum += a * b;
   }
-  if (p.accumulate) sum += kBefore;
+  if (p.accumulate) sum += kProductBefore;
   return p.relu ? std::max(sum, 0.0) : sum;
 }
 
@@ -67,7 +67,7 @@ void check_products(const char* by, Make make, int threads) {
       const Variant v{(bits & 1) != 0, (bits & 2) != 0, (bits & 4) != 0, (bits & 8) != 0, (bits & 16) != 0};
       if ((v.bias != v.relu) && s.m * s.n * s.k > 100000) continue;  // the large ones only with both or neither
       std::vector<float> c(static_cast<size_t>(s.m * s.n),
-                           v.accumulate ? kBefore : std::numeric_limits<float>::quiet_NaN());
+                           v.accumulate ? kProductBefore : std::numeric_limits<float>::quiet_NaN());
       cpu::Product p{.m = s.m, .n = s.n, .k = s.k, .a = a.data(), .b = b.data(), .c = c.data()};
       p.transpose_a = v.transpose_a;
       p.transpose_b = v.transpose_b;
@@ -142,7 +142,7 @@ TEST_CASE("a product that descends subtracts learning rate times the product, at
     for (const Sizes& s : kSizes) {
       INFO(by << " m " << s.m << " n " << s.n << " k " << s.k);
       const auto a = random_values(s.m * s.k, 4), b = random_values(s.k * s.n, 5);
-      std::vector<float> c(static_cast<size_t>(s.m * s.n), kBefore);
+      std::vector<float> c(static_cast<size_t>(s.m * s.n), kProductBefore);
       cpu::Product p{.m = s.m, .n = s.n, .k = s.k, .a = a.data(), .b = b.data(), .c = c.data()};
       p.transpose_a = true;
       p.accumulate = true;
@@ -159,7 +159,7 @@ TEST_CASE("a product that descends subtracts learning rate times the product, at
       for (int64_t r = 0; r < s.m; ++r)
         for (int64_t col = 0; col < s.n; ++col)
           worst = std::max(worst, std::abs(double{c[static_cast<size_t>(r * s.n + col)]} -
-                                           (double{kBefore} - total_rate * expected_at(plain, r, col))));
+                                           (double{kProductBefore} - total_rate * expected_at(plain, r, col))));
       CHECK(worst < 1e-5 * std::sqrt(static_cast<double>(s.k)) + 1e-6);
     }
   }

@@ -17,21 +17,21 @@
 namespace trainctl {
 namespace {
 
-using Floats = std::vector<float>;
+using ProgramKernelsFloats = std::vector<float>;
 
-Floats random_floats(size_t n, uint64_t key) {
-  Floats values(n);
+ProgramKernelsFloats random_floats(size_t n, uint64_t key) {
+  ProgramKernelsFloats values(n);
   for (size_t i = 0; i < n; ++i) values[i] = 2.0f * philox_uniform(key, i, 0) - 1.0f;
   return values;
 }
 
 /// Not copied: kernels keep its address.
-void refill(Floats& values, uint64_t key) {
-  const Floats next = random_floats(values.size(), key);
+void refill(ProgramKernelsFloats& values, uint64_t key) {
+  const ProgramKernelsFloats next = random_floats(values.size(), key);
   std::copy(next.begin(), next.end(), values.begin());
 }
 
-TensorArg arg(Floats& values, DType dtype = DType::f32) {
+TensorArg arg(ProgramKernelsFloats& values, DType dtype = DType::f32) {
   const Shape shape{static_cast<int64_t>(values.size())};
   TensorArg a{values.data(), dtype, shape, shape, {0}};
   return a;
@@ -43,14 +43,14 @@ CpuKernel prepare(const char* name, std::vector<TensorArg> in, std::vector<Tenso
   return find_cpu_kernel(name)->prepare(call);
 }
 
-Floats poison(size_t n) { return Floats(n, std::numeric_limits<float>::quiet_NaN()); }
+ProgramKernelsFloats poison(size_t n) { return ProgramKernelsFloats(n, std::numeric_limits<float>::quiet_NaN()); }
 
 Attrs parts(int64_t outer, int64_t count, int64_t inner) {
   return {{"outer", outer}, {"parts", count}, {"inner", inner}};
 }
 
 /// The effect of an optimizer on one weight, in double.
-struct Reference {
+struct WeightReference {
   double w, m = 0, v = 0;
   void sgd(double g, double lr, double momentum, bool nesterov, double decay) {
     g += decay * w;
@@ -69,13 +69,13 @@ struct Reference {
 
 constexpr size_t kWeights = 37;
 
-double norm_of(const Floats& g) {
+double norm_of(const ProgramKernelsFloats& g) {
   double squares = 0;
   for (float x : g) squares += double{x} * x;
   return std::sqrt(squares);
 }
 
-void check_weights(const Floats& weights, const std::vector<Reference>& expected) {
+void check_weights(const ProgramKernelsFloats& weights, const std::vector<WeightReference>& expected) {
   for (size_t i = 0; i < weights.size(); ++i) CHECK(weights[i] == doctest::Approx(expected[i].w).epsilon(2e-6));
 }
 
@@ -85,8 +85,8 @@ TEST_CASE("pack makes each part contiguous and unpack reverses it") {
   for (const DType dtype : {DType::f32, DType::i32, DType::bf16}) {
     // [outer 2, parts 3, inner 4]; two bf16 take the place of a float.
     const int64_t inner = dtype == DType::bf16 ? 8 : 4;
-    Floats x = random_floats(24, 1), packed = poison(24), back = poison(24);
-    const auto of = [&](Floats& values) {
+    ProgramKernelsFloats x = random_floats(24, 1), packed = poison(24), back = poison(24);
+    const auto of = [&](ProgramKernelsFloats& values) {
       TensorArg a = arg(values, dtype);
       a.shape = a.global_shape = {6 * inner};
       return a;
@@ -101,7 +101,7 @@ TEST_CASE("pack makes each part contiguous and unpack reverses it") {
 }
 
 TEST_CASE("copy_slice takes one part of each row") {
-  Floats x = random_floats(24, 1), y = poison(8);
+  ProgramKernelsFloats x = random_floats(24, 1), y = poison(8);
   Attrs attrs = parts(2, 3, 4);
   attrs.set("index", int64_t{1});
   prepare("copy_slice", {arg(x)}, {arg(y)}, attrs)();
@@ -110,16 +110,16 @@ TEST_CASE("copy_slice takes one part of each row") {
 }
 
 TEST_CASE("accumulate adds, zero clears") {
-  Floats x = random_floats(kWeights, 1), y = random_floats(kWeights, 2);
-  const Floats before = y;
+  ProgramKernelsFloats x = random_floats(kWeights, 1), y = random_floats(kWeights, 2);
+  const ProgramKernelsFloats before = y;
   prepare("accumulate", {arg(x)}, {arg(y)})();
   for (size_t i = 0; i < kWeights; ++i) CHECK(y[i] == before[i] + x[i]);
   prepare("zero", {}, {arg(y)})();
-  CHECK(y == Floats(kWeights, 0.0f));
+  CHECK(y == ProgramKernelsFloats(kWeights, 0.0f));
 }
 
 TEST_CASE("sum_squares is the squared norm, and can accumulate") {
-  Floats x = random_floats(1001, 1), out = poison(1);
+  ProgramKernelsFloats x = random_floats(1001, 1), out = poison(1);
   prepare("sum_squares", {arg(x)}, {arg(out)})();
   CHECK(out[0] == doctest::Approx(norm_of(x) * norm_of(x)).epsilon(1e-7));
   TensorArg more = arg(out);
@@ -134,8 +134,8 @@ TEST_CASE("sgd_update follows torch.optim.SGD, with momentum, nesterov, weight d
     const bool nesterov = (bits & 2) != 0 && momentum > 0;
     const double clip = (bits & 8) != 0 ? 1.5 : 0.0;
     CAPTURE(bits);
-    Floats w = random_floats(kWeights, 1), g = poison(kWeights), buffer(kWeights, 0.0f), squared = poison(1);
-    std::vector<Reference> expected;
+    ProgramKernelsFloats w = random_floats(kWeights, 1), g = poison(kWeights), buffer(kWeights, 0.0f), squared = poison(1);
+    std::vector<WeightReference> expected;
     for (float x : w) expected.push_back({x});
     StepScalars scalars;
     const Attrs attrs{{"momentum", momentum}, {"nesterov", nesterov}, {"weight_decay", decay}, {"clip_norm", clip}};
@@ -157,9 +157,9 @@ TEST_CASE("sgd_update follows torch.optim.SGD, with momentum, nesterov, weight d
 TEST_CASE("adam_update follows torch.optim.Adam and AdamW") {
   for (const bool decoupled : {false, true}) {
     for (const double clip : {0.0, 100.0, 0.5}) {
-      Floats w = random_floats(kWeights, 1), g = poison(kWeights), m(kWeights, 0.0f), v(kWeights, 0.0f),
+      ProgramKernelsFloats w = random_floats(kWeights, 1), g = poison(kWeights), m(kWeights, 0.0f), v(kWeights, 0.0f),
              squared = poison(1);
-      std::vector<Reference> expected;
+      std::vector<WeightReference> expected;
       for (float x : w) expected.push_back({x});
       StepScalars scalars{.learning_rate = 0.01f};
       const Attrs attrs{{"beta1", 0.9},        {"beta2", 0.999},         {"eps", 1e-8},
@@ -185,10 +185,10 @@ TEST_CASE(
     CAPTURE(def->name);
     const Optimizer optimizer(def->name, {});
     // The gradient of sum w^2 / 2 is w.
-    Floats w = random_floats(kWeights, 1), g = w;
-    std::vector<Floats> states(optimizer.states().size(), Floats(kWeights, 0.0f));
+    ProgramKernelsFloats w = random_floats(kWeights, 1), g = w;
+    std::vector<ProgramKernelsFloats> states(optimizer.states().size(), ProgramKernelsFloats(kWeights, 0.0f));
     std::vector<TensorArg> out = {arg(w)};
-    for (Floats& state : states) out.push_back(arg(state));
+    for (ProgramKernelsFloats& state : states) out.push_back(arg(state));
     StepScalars scalars{.learning_rate = 1e-3f};
     optimizer.fill_scalars(1, scalars);
     Attrs attrs = optimizer.kernel_attrs();
@@ -204,10 +204,10 @@ TEST_CASE(
 TEST_CASE("an optimizer writes the bf16 copy of the weights, to nearest even") {
   const StepScalars scalars{.learning_rate = 0.0f};
   // Ties go to the even neighbour; the last one is a NaN, which rounding up would make infinite.
-  Floats w = {1.0f, 1.00390625f, 1.01171875f, -1.004f, 3.4e38f, std::bit_cast<float>(0x7f800001u)};
+  ProgramKernelsFloats w = {1.0f, 1.00390625f, 1.01171875f, -1.004f, 3.4e38f, std::bit_cast<float>(0x7f800001u)};
   const std::vector<uint16_t> expected = {0x3f80, 0x3f80, 0x3f82, 0xbf81, 0x7f80, 0x7fc0};
   for (const char* op : {"sgd_update", "adam_update"}) {
-    Floats g(w.size(), 0.0f), m = g, v = g;
+    ProgramKernelsFloats g(w.size(), 0.0f), m = g, v = g;
     std::vector<uint16_t> copy(w.size());
     TensorArg last{copy.data(), DType::bf16, {6}, {6}, {0}};
     std::vector<TensorArg> out = {arg(w), arg(m), last};
@@ -222,10 +222,10 @@ TEST_CASE("a loss with its gradient gives the bits of the two kernels, also in t
     for (const bool in_place : {false, true}) {
       CAPTURE(def->name);
       CAPTURE(in_place);
-      Floats prediction = random_floats(60, 1), label = random_floats(60, 2), loss = {0.25f}, expected_loss = loss;
-      Floats grad = poison(60), expected = poison(60);
+      ProgramKernelsFloats prediction = random_floats(60, 1), label = random_floats(60, 2), loss = {0.25f}, expected_loss = loss;
+      ProgramKernelsFloats grad = poison(60), expected = poison(60);
       std::vector<int32_t> classes = {3, 0, 4, 4, 1, 2, 0, 3, 1, 1, 2, 4};
-      const auto shaped = [](Floats& values) {
+      const auto shaped = [](ProgramKernelsFloats& values) {
         TensorArg a = arg(values);
         a.shape = a.global_shape = {12, 5};
         return a;
@@ -247,7 +247,7 @@ TEST_CASE("a loss with its gradient gives the bits of the two kernels, also in t
 }
 
 TEST_CASE("the optimizers and sums run without allocating") {
-  Floats w(4096, 1.0f), g(4096, 0.5f), m(4096, 0.0f), v(4096, 0.0f), one(1, 0.0f);
+  ProgramKernelsFloats w(4096, 1.0f), g(4096, 0.5f), m(4096, 0.0f), v(4096, 0.0f), one(1, 0.0f);
   const StepScalars scalars{.learning_rate = 0.1f, .adam_bias1 = 0.1f, .adam_bias2 = 0.001f};
   const CpuKernel kernels[] = {
       prepare("sgd_update", {arg(g)}, {arg(w), arg(m)}, {{"momentum", 0.9}}, &scalars),
@@ -267,9 +267,9 @@ TEST_CASE("a weight gradient fused with the bias gradient gives the results of t
     for (const bool descend : {false, true}) {
       constexpr int64_t kRows = 6, kIn = 5, kOut = 3;
       const StepScalars scalars{.learning_rate = 0.25f};
-      Floats x = random_floats(kRows * kIn, 1), dy = random_floats(kRows * kOut, 2);
-      Floats dw = random_floats(kIn * kOut, 3), db = random_floats(kOut, 4), dw_apart = dw, db_apart = db;
-      const auto of = [&](Floats& values, Shape shape) {
+      ProgramKernelsFloats x = random_floats(kRows * kIn, 1), dy = random_floats(kRows * kOut, 2);
+      ProgramKernelsFloats dw = random_floats(kIn * kOut, 3), db = random_floats(kOut, 4), dw_apart = dw, db_apart = db;
+      const auto of = [&](ProgramKernelsFloats& values, Shape shape) {
         TensorArg a = arg(values);
         a.offset = Shape(shape.size(), 0);
         a.shape = a.global_shape = std::move(shape);
@@ -294,8 +294,8 @@ TEST_CASE("some rows of a weight gradient equal those of the whole, and the bias
   for (const bool kn : {false, true}) {
     constexpr int64_t kRows = 9, kIn = 40, kOut = 24, kPiece = 8;
     const StepScalars scalars;
-    Floats x = random_floats(kRows * kIn, 1), dy = random_floats(kRows * kOut, 2);
-    Floats whole(kIn * kOut), pieces(kIn * kOut), db(kOut), db_of_piece(kOut);
+    ProgramKernelsFloats x = random_floats(kRows * kIn, 1), dy = random_floats(kRows * kOut, 2);
+    ProgramKernelsFloats whole(kIn * kOut), pieces(kIn * kOut), db(kOut), db_of_piece(kOut);
     const auto of = [&](float* values, Shape shape) {
       return TensorArg{values, DType::f32, shape, shape, Shape(shape.size(), 0)};
     };

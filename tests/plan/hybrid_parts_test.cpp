@@ -8,7 +8,7 @@ using namespace trainctl;
 namespace {
 
 /// For each rank of the stage the offset of its part in the whole: "[4, 16] at [0, 0] [2, 0]".
-std::string parts(const Planned& p, const std::string& name) {
+std::string hybrid_parts(const Planned& p, const std::string& name) {
   const TensorId tensor = p.graph.find_tensor(name).value();
   const Shape& shape = p.graph.tensors[tensor].shape;
   std::string text = to_string(p.plan.hybrid_parts.global_shape(tensor, shape)) + " at";
@@ -27,12 +27,12 @@ std::string job(const std::string& network, const std::string& parallel, int ran
 TEST_CASE("hybrid_parallel: a rank holds its rows, or all of them with full_batch") {
   const std::string network = "  - {name: d, type: dropout}\n  - {name: fc, type: dense, units: 6}\n";
   const Planned own = planned(job(network, ", micro_batches: 2", 2));
-  CHECK(parts(own, "data") == "[4, 6] at [0, 0] [2, 0]");
-  CHECK(parts(own, "d") == "[4, 6] at [0, 0] [2, 0]");
-  CHECK(parts(own, "grad.fc") == "[4, 6] at [0, 0] [2, 0]");
-  CHECK(parts(own, "grad.fc.weight") == "[6, 6] at [0, 0] [0, 0]");
+  CHECK(hybrid_parts(own, "data") == "[4, 6] at [0, 0] [2, 0]");
+  CHECK(hybrid_parts(own, "d") == "[4, 6] at [0, 0] [2, 0]");
+  CHECK(hybrid_parts(own, "grad.fc") == "[4, 6] at [0, 0] [2, 0]");
+  CHECK(hybrid_parts(own, "grad.fc.weight") == "[6, 6] at [0, 0] [0, 0]");
   const Planned full = planned(job(network, ", full_batch: true", 2));
-  CHECK(parts(full, "d") == "[8, 6] at [0, 0] [0, 0]");
+  CHECK(hybrid_parts(full, "d") == "[8, 6] at [0, 0] [0, 0]");
 }
 
 TEST_CASE("hybrid_parallel: collectives move the parts of rows and features") {
@@ -46,14 +46,14 @@ TEST_CASE("hybrid_parallel: collectives move the parts of rows and features") {
   - {name: scattered, type: reduce_scatter}
 )",
                                 ", strategies: {units: [[1, 1], [2, 1]], sums: [[1, 1], [1, 2]]}", 2));
-  CHECK(parts(p, "rows") == "[8, 4] at [0, 0] [4, 0]");
-  CHECK(parts(p, "turned") == "[8, 4] at [0, 0] [0, 2]");
-  CHECK(parts(p, "back") == "[8, 4] at [0, 0] [4, 0]");
-  CHECK(parts(p, "all") == "[8, 4] at [0, 0] [0, 0]");
-  CHECK(parts(p, "act") == "[8, 10] at [0, 0] [0, 5]");
-  CHECK(parts(p, "grad.act") == "[8, 10] at [0, 0] [0, 5]");
-  CHECK(parts(p, "sums") == "[8, 6] at [0, 0] [0, 0]");
-  CHECK(parts(p, "scattered") == "[8, 6] at [0, 0] [4, 0]");
+  CHECK(hybrid_parts(p, "rows") == "[8, 4] at [0, 0] [4, 0]");
+  CHECK(hybrid_parts(p, "turned") == "[8, 4] at [0, 0] [0, 2]");
+  CHECK(hybrid_parts(p, "back") == "[8, 4] at [0, 0] [4, 0]");
+  CHECK(hybrid_parts(p, "all") == "[8, 4] at [0, 0] [0, 0]");
+  CHECK(hybrid_parts(p, "act") == "[8, 10] at [0, 0] [0, 5]");
+  CHECK(hybrid_parts(p, "grad.act") == "[8, 10] at [0, 0] [0, 5]");
+  CHECK(hybrid_parts(p, "sums") == "[8, 6] at [0, 0] [0, 0]");
+  CHECK(hybrid_parts(p, "scattered") == "[8, 6] at [0, 0] [4, 0]");
 }
 
 TEST_CASE("hybrid_parallel: groups, roots and parts that are not consecutive") {
@@ -64,8 +64,8 @@ TEST_CASE("hybrid_parallel: groups, roots and parts that are not consecutive") {
   - {name: fc, type: dense, inputs: data, units: 6}
 )",
                                 "", 4));
-  CHECK(parts(p, "pairs") == "[8, 6] at [0, 0] [0, 0] [4, 0] [4, 0]");
-  CHECK(parts(p, "crossed") == "[4, 6] at [0, 0] [0, 0] [0, 0] [0, 0]");
-  CHECK(parts(p, "told") == "[8, 6] at [2, 0] [2, 0] [6, 0] [6, 0]");
-  CHECK(parts(p, "summed") == "[2, 6] at [0, 0] [0, 0] [0, 0] [0, 0]");
+  CHECK(hybrid_parts(p, "pairs") == "[8, 6] at [0, 0] [0, 0] [4, 0] [4, 0]");
+  CHECK(hybrid_parts(p, "crossed") == "[4, 6] at [0, 0] [0, 0] [0, 0] [0, 0]");
+  CHECK(hybrid_parts(p, "told") == "[8, 6] at [2, 0] [2, 0] [6, 0] [6, 0]");
+  CHECK(hybrid_parts(p, "summed") == "[2, 6] at [0, 0] [0, 0] [0, 0] [0, 0]");
 }

@@ -9,7 +9,7 @@ namespace {
 
 using Words = std::vector<std::string>;
 
-std::string job(const std::string& network, const std::string& strategies, const std::string& more = "") {
+std::string sums_job(const std::string& network, const std::string& strategies, const std::string& more = "") {
   return "name: sums\n" + dataset(64, "[64]", "[64]") + "network:\n" + network +
          "loss: mse\nparallel:\n  mode: semi_auto_parallel\n  strategies: {" + strategies + "}\n" + more +
          "launch: {ranks: 4}\n";
@@ -31,20 +31,20 @@ const std::string kColumns = "a: [[1, 1], [4, 1]], b: [[1, 1], [4, 1]], c: [[1, 
 }  // namespace
 
 TEST_CASE("the gradients of a tensor's readers are added before they are summed over ranks, the residual's last") {
-  const Planned p = planned(job(kReaders, kColumns + ", x: [[1, 1]], sum: [[1, 1], [1, 1]]"));
+  const Planned p = planned(sums_job(kReaders, kColumns + ", x: [[1, 1]], sum: [[1, 1], [1, 1]]"));
   CHECK(broken_rule(p).empty());
   CHECK(p.moves(Phase::backward) == Words{"all_reduce grad.x.sum2"});
   CHECK(p.layer("x").reason.ends_with("; terms of its gradient are added before all_reduce"));
 }
 
 TEST_CASE("terms whose layouts differ are added in the layout in which the gradient is read") {
-  const Planned p = planned(job(kReaders, kColumns + ", x: [[4, 1]], sum: [[4, 1], [4, 1]]"));
+  const Planned p = planned(sums_job(kReaders, kColumns + ", x: [[4, 1]], sum: [[4, 1], [4, 1]]"));
   CHECK(broken_rule(p).empty());
   CHECK(p.moves(Phase::backward) == Words{"all_gather grad.sum", "reduce_scatter grad.x.sum2"});
 }
 
 TEST_CASE("terms that are sums over different ranks cannot be added first, and the plan says so") {
-  const Planned p = planned(job(R"(
+  const Planned p = planned(sums_job(R"(
   - {name: x, type: dense, units: 66}
   - {name: a, type: dense, units: 66, inputs: [x]}
   - {name: b, type: dense, units: 66, inputs: [x]}
@@ -58,7 +58,7 @@ TEST_CASE("terms that are sums over different ranks cannot be added first, and t
 }
 
 TEST_CASE("two products that are added directly are summed over ranks once") {
-  const Planned p = planned(job(R"(
+  const Planned p = planned(sums_job(R"(
   - {name: x, type: dense, units: 64}
   - {name: a, type: dense, units: 64, bias: false, inputs: [x]}
   - {name: b, type: dense, units: 64, bias: false, inputs: [x]}
@@ -79,18 +79,18 @@ TEST_CASE("a bias is added in the layout in which the sum is read") {
   - {name: norm, type: layer_norm}
 )";
   const std::string cuts = "a: [[1, 1], [4, 1]], b: [[1, 4], [1, 4]]";
-  const Planned rows = planned(job(network, cuts + ", norm: [[4, 1]]"));
+  const Planned rows = planned(sums_job(network, cuts + ", norm: [[4, 1]]"));
   CHECK(broken_rule(rows).empty());
   CHECK(rows.moves(Phase::forward) == Words{"reduce_scatter b.matmul"});
   CHECK(rows.layer("b").reason.ends_with("; add_bias after reduce_scatter"));
   CHECK(rows.out("b") == rows.in("norm"));
-  const Planned whole = planned(job(network, cuts + ", norm: [[1, 1]]"));
+  const Planned whole = planned(sums_job(network, cuts + ", norm: [[1, 1]]"));
   CHECK(whole.moves(Phase::forward) == Words{"all_reduce b.matmul"});
   CHECK(whole.plan.apart.empty());
 }
 
 TEST_CASE("terms of a gradient cross a stage border as one") {
-  const Planned p = planned(job(kReaders, "", "  stages: 2\n  stage_config: {x: 0, '*': 1}\n"));
+  const Planned p = planned(sums_job(kReaders, "", "  stages: 2\n  stage_config: {x: 0, '*': 1}\n"));
   CHECK(broken_rule(p).empty());
   const Graph& graph = p.graph;
   for (const Node& node : graph.nodes) {

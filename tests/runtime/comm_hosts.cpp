@@ -16,7 +16,7 @@ using namespace trainctl::test;
 
 namespace {
 
-constexpr double kPatience = 60;
+constexpr double kCommHostsPatience = 60;
 
 /// `host_of`: the number of each rank's host. Segments know all ranks, and have arenas for their own.
 class HostsTransport : public Transport {
@@ -38,7 +38,7 @@ class HostsTransport : public Transport {
     return make_hosts_communicator(
         make_counted_communicator(make_shared_memory_communicator(memory_of(rank), rank, timeout_), within),
         make_counted_communicator(make_gloo_communicator(store, rank, num_ranks(),
-                                                         {.timeout_seconds = timeout_, .connect_seconds = kPatience}),
+                                                         {.timeout_seconds = timeout_, .connect_seconds = kCommHostsPatience}),
                                   between),
         host_of_);
   }
@@ -59,7 +59,7 @@ class HostsTransport : public Transport {
 const std::vector<std::vector<int>> kLayouts = {
     {0, 0, 0, 0, 1, 1, 1, 1}, {0, 0, 0, 0, 0, 1, 2, 2}, {0, 1, 2, 3, 4, 5, 6, 7}, {0, 1, 0, 1, 0, 1, 0, 1}};
 
-bool contains(const std::vector<int>& ranks, int rank) {
+bool comm_hosts_contains(const std::vector<int>& ranks, int rank) {
   return std::find(ranks.begin(), ranks.end(), rank) != ranks.end();
 }
 
@@ -70,7 +70,7 @@ TEST_CASE("hosts: every collective over any group of any hosts gives what one ho
       {3}, {5, 1}, {2, 0, 7}, {4, 6, 0, 3}, {1, 5, 2, 6, 7, 0}, {7, 2, 5, 0, 1, 6, 3, 4}};
   for (const std::vector<int>& layout : kLayouts) {
     CAPTURE(layout);
-    HostsTransport transport(layout, kPatience);
+    HostsTransport transport(layout, kCommHostsPatience);
     run_ranks(transport, [&](Communicator& comm, int rank) {
       auto* memory = reinterpret_cast<uint32_t*>(transport.arena(rank).data());
       uint64_t salt = 0;
@@ -84,7 +84,7 @@ TEST_CASE("hosts: every collective over any group of any hosts gives what one ho
                          .root = static_cast<int>(ranks.size()) - 1,
                          .salt = ++salt,
                          .in_place = count != 7};
-            if (contains(ranks, rank)) check_case(comm, c, memory);
+            if (comm_hosts_contains(ranks, rank)) check_case(comm, c, memory);
           }
     });
   }
@@ -101,7 +101,7 @@ TEST_CASE("hosts: what a call moves within and between hosts is what the plan sa
     for (const auto& [op, kind] : kinds) {
       CAPTURE(layout);
       CAPTURE(static_cast<int>(kind));
-      HostsTransport transport(layout, kPatience);
+      HostsTransport transport(layout, kCommHostsPatience);
       HostTraffic planned;
       std::vector<Case> cases;
       for (const std::vector<int>& ranks : groups) {
@@ -118,7 +118,7 @@ TEST_CASE("hosts: what a call moves within and between hosts is what the plan sa
       }
       run_ranks(transport, [&](Communicator& comm, int rank) {
         for (const Case& c : cases)
-          if (contains(c.ranks, rank)) check_case(comm, c, reinterpret_cast<uint32_t*>(transport.arena(rank).data()));
+          if (comm_hosts_contains(c.ranks, rank)) check_case(comm, c, reinterpret_cast<uint32_t*>(transport.arena(rank).data()));
       });
       CHECK(transport.within == planned.within);
       CHECK(transport.between == planned.between);
@@ -129,7 +129,7 @@ TEST_CASE("hosts: a sum of floats has the same bits on every rank, and in every 
   constexpr int64_t kCount = 5000;
   std::vector<std::vector<float>> sums(8), again(8);
   for (auto* results : {&sums, &again}) {
-    HostsTransport transport({0, 0, 0, 1, 1, 1, 1, 2}, kPatience);
+    HostsTransport transport({0, 0, 0, 1, 1, 1, 1, 2}, kCommHostsPatience);
     run_ranks(transport, [&](Communicator& comm, int rank) {
       std::vector<float> values(kCount);
       for (int64_t i = 0; i < kCount; ++i) values[static_cast<size_t>(i)] = 1.0f / static_cast<float>(1 + rank + i * 8);
@@ -150,7 +150,7 @@ TEST_CASE("hosts: a sum of floats has the same bits on every rank, and in every 
 }
 
 TEST_CASE("hosts: messages go within a host and between hosts, in order") {
-  HostsTransport transport({0, 0, 1, 1}, kPatience);
+  HostsTransport transport({0, 0, 1, 1}, kCommHostsPatience);
   run_ranks(transport, [&](Communicator& comm, int rank) {
     for (int round = 0; round < 20; ++round)
       for (int peer = 0; peer < 4; ++peer) {
@@ -165,7 +165,7 @@ TEST_CASE("hosts: messages go within a host and between hosts, in order") {
 }
 
 TEST_CASE("hosts: a rank that has failed on another host is named by those that wait for it") {
-  HostsTransport transport({0, 0, 1, 1}, kPatience);
+  HostsTransport transport({0, 0, 1, 1}, kCommHostsPatience);
   std::vector<std::string> errors(4);
   const auto body = [&](Communicator& comm, int rank) {
     const int group = comm.open_group({0, 1, 2, 3});

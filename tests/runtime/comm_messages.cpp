@@ -9,7 +9,7 @@ using namespace trainctl::test;
 
 namespace {
 
-constexpr double kPatience = 60;
+constexpr double kCommMessagesPatience = 60;
 
 std::vector<uint32_t> message(int from, int to, int64_t number, size_t count) {
   std::vector<uint32_t> data(count);
@@ -26,7 +26,7 @@ void require_equal(const uint32_t* data, const std::vector<uint32_t>& wanted) {
 TEST_CASE("all ranks may send to all others before any receives") {
   for (const TransportKind& kind : transports()) {
     CAPTURE(kind.name);
-    const auto transport = kind.make(4, kPatience);
+    const auto transport = kind.make(4, kCommMessagesPatience);
     run_ranks(*transport, [&](Communicator& comm, int rank) {
       constexpr size_t count = 5000;
       auto* arena = reinterpret_cast<uint32_t*>(transport->arena(rank).data());
@@ -56,7 +56,7 @@ TEST_CASE("messages of a channel arrive in order, whatever their size and wherev
   const std::vector<size_t> counts = {1, 0, 7, 1023, 100000, 3};
   for (const TransportKind& kind : transports()) {
     CAPTURE(kind.name);
-    const auto transport = kind.make(2, kPatience);
+    const auto transport = kind.make(2, kCommMessagesPatience);
     run_ranks(*transport, [&](Communicator& comm, int rank) {
       std::vector<std::vector<uint32_t>> kept;  // until received
       for (int64_t i = 0; i < 60; ++i) {
@@ -79,7 +79,7 @@ TEST_CASE("recv_sum adds a message to what is there, whatever its size and where
   const std::vector<size_t> counts = {1, 0, 7, 1023, 100000, 3000001};
   for (const TransportKind& kind : transports()) {
     CAPTURE(kind.name);
-    const auto transport = kind.make(3, kPatience);
+    const auto transport = kind.make(3, kCommMessagesPatience);
     run_ranks(*transport, [&](Communicator& comm, int rank) {
       const auto term = [](int of, size_t i) { return static_cast<float>(of) + static_cast<float>(i % 1000) / 8; };
       for (size_t count : counts) {
@@ -104,7 +104,7 @@ TEST_CASE("recv_sum adds a message to what is there, whatever its size and where
 }
 
 TEST_CASE("a sender that is far ahead waits for room, and all arrives") {
-  SharedMemoryTransport transport(2, kPatience, 4096);
+  SharedMemoryTransport transport(2, kCommMessagesPatience, 4096);
   run_ranks(transport, [&](Communicator& comm, int rank) {
     auto* arena = reinterpret_cast<uint32_t*>(transport.arena(rank).data());
     // More than a channel's 1024 places.
@@ -134,7 +134,7 @@ TEST_CASE("a sender that is far ahead waits for room, and all arrives") {
 }
 
 TEST_CASE("wait_send returns only after the receiver has the message") {
-  SharedMemoryTransport transport(2, kPatience, 4096);
+  SharedMemoryTransport transport(2, kCommMessagesPatience, 4096);
   std::atomic<bool> received = false;
   run_ranks(transport, [&](Communicator& comm, int rank) {
     auto* arena = transport.arena(rank).data();
@@ -150,7 +150,7 @@ TEST_CASE("wait_send returns only after the receiver has the message") {
 }
 
 TEST_CASE("a recv that is not as long as its send is found, and reported as our bug") {
-  SharedMemoryTransport transport(2, kPatience, 4096);
+  SharedMemoryTransport transport(2, kCommMessagesPatience, 4096);
   std::atomic<bool> found = false;
   run_ranks(transport, [&](Communicator& comm, int rank) {
     auto* arena = transport.arena(rank).data();

@@ -13,7 +13,7 @@ using namespace trainctl::test;
 
 namespace {
 
-constexpr double kPatience = 60;
+constexpr double kCommProcessesPatience = 60;
 
 /// Forks a process that attaches to the segment through its own descriptor. It reports that it is done, as a worker
 /// does, and exits with 0, unless the body throws: peers that still communicate take a rank that ends without a report
@@ -48,7 +48,7 @@ TEST_CASE("ranks that are processes get the same bits as ranks that are threads"
   const auto memory = SharedMemory::create(std::vector<int64_t>(6, kTestArena), ring_routes(6));
   std::vector<pid_t> pids;
   for (int rank = 0; rank < 6; ++rank) {
-    pids.push_back(fork_rank(*memory, rank, kPatience, [rank](SharedMemory& mine, Communicator& comm) {
+    pids.push_back(fork_rank(*memory, rank, kCommProcessesPatience, [rank](SharedMemory& mine, Communicator& comm) {
       auto* arena = reinterpret_cast<uint32_t*>(mine.arena(rank).data());
       std::vector<uint32_t> own(kTestArena / 4);
       for (uint64_t i = 0; i < 250; ++i) {
@@ -71,7 +71,7 @@ TEST_CASE("a rank that is killed ends its peers' waits, with or without a launch
   for (bool launcher : {true, false}) {
     CAPTURE(launcher);
     const auto memory = SharedMemory::create({4096, 4096});
-    const pid_t victim = fork_rank(*memory, 1, kPatience, [](SharedMemory&, Communicator& comm) {
+    const pid_t victim = fork_rank(*memory, 1, kCommProcessesPatience, [](SharedMemory&, Communicator& comm) {
       comm.set_position({3, 14});
       comm.barrier(comm.open_group({0, 1}));
       pause();

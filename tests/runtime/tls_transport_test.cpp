@@ -22,7 +22,7 @@ using namespace trainctl;
 
 namespace {
 
-constexpr std::chrono::milliseconds kPatience{30000};
+constexpr std::chrono::milliseconds kTlsTransportPatience{30000};
 
 /// Of each of two ranks, what it needs to reach the other.
 struct End {
@@ -30,7 +30,7 @@ struct End {
       : device(comm::make_tls_device({.hostname = "127.0.0.1", .token = token})),
         context(device->createContext(rank, 2)) {
     std::signal(SIGPIPE, SIG_IGN);
-    context->setTimeout(kPatience);
+    context->setTimeout(kTlsTransportPatience);
     context->createPair(1 - rank);
   }
   gloo::transport::Pair& pair() const { return *context->getPair(1 - context->rank); }
@@ -72,8 +72,8 @@ std::vector<char> carry(const End& zero, const End& one, std::vector<char> sent)
   const auto to = one.context->createUnboundBuffer(got.data(), got.size());
   to->recv(0, 7);
   from->send(1, 7);
-  to->waitRecv(kPatience);
-  from->waitSend(kPatience);
+  to->waitRecv(kTlsTransportPatience);
+  from->waitSend(kTlsTransportPatience);
   return got;
 }
 
@@ -154,8 +154,8 @@ TEST_CASE("tls: messages of any size arrive whole, in both directions at once") 
     c->recv(1, salt);
     d->recv(0, salt);
     b->send(0, salt);
-    for (const auto* sender : {&a, &b}) (*sender)->waitSend(kPatience);
-    for (const auto* receiver : {&c, &d}) (*receiver)->waitRecv(kPatience);
+    for (const auto* sender : {&a, &b}) (*sender)->waitSend(kTlsTransportPatience);
+    for (const auto* receiver : {&c, &d}) (*receiver)->waitRecv(kTlsTransportPatience);
     CHECK(got_there == there);
     CHECK(got_back == back);
   }
@@ -193,11 +193,11 @@ TEST_CASE("tls: a byte that is changed on its way is an error on both sides, and
     from->send(1, 7);
   } catch (const gloo::IoException&) {  // the receiver closed the connection before all was sent
   }
-  CHECK_THROWS_AS(to->waitRecv(kPatience), gloo::IoException);
+  CHECK_THROWS_AS(to->waitRecv(kTlsTransportPatience), gloo::IoException);
   // The sender's next message finds the connection closed.
   std::vector<char> answer(1);
   const auto back = zero.context->createUnboundBuffer(answer.data(), answer.size());
-  CHECK_THROWS_AS((back->recv(1, 8), back->waitRecv(kPatience)), gloo::IoException);
+  CHECK_THROWS_AS((back->recv(1, 8), back->waitRecv(kTlsTransportPatience)), gloo::IoException);
 }
 
 TEST_CASE("tls: a rank of another run is refused, and the right one still gets its link") {
@@ -231,6 +231,6 @@ TEST_CASE("tls: a wait for a peer that is gone ends at once, with an error that 
   const auto to = zero.context->createUnboundBuffer(got.data(), got.size());
   to->recv(1, 1);
   one.reset();
-  CHECK_THROWS_WITH_AS(to->waitRecv(kPatience), doctest::Contains("Connection to rank 1 of the group failed"),
+  CHECK_THROWS_WITH_AS(to->waitRecv(kTlsTransportPatience), doctest::Contains("Connection to rank 1 of the group failed"),
                        gloo::IoException);
 }

@@ -38,7 +38,7 @@ Instruction kernel(const std::string& op, std::vector<Operand> in, std::vector<O
   return i;
 }
 
-Instruction collective(Collective kind, int64_t in, int64_t out) {
+Instruction workspace_collective(Collective kind, int64_t in, int64_t out) {
   Instruction i;
   i.opcode = Opcode::collective;
   i.collective = kind;
@@ -113,27 +113,27 @@ TEST_CASE("scratch is that of the kernel that asks for most: products, or many t
 
 TEST_CASE("copy engines need room for the others' part of the largest sum, and for flags") {
   const int64_t n = 16 * kMiB;  // elements: 64 MiB
-  const CopyMemory all_reduce = copy_memory(of_ranks(4, {collective(Collective::all_reduce, n, n)}), 4);
+  const CopyMemory all_reduce = copy_memory(of_ranks(4, {workspace_collective(Collective::all_reduce, n, n)}), 4);
   CHECK(all_reduce.flags == 768);
   CHECK(all_reduce.bytes == 768 + 3 * 16 * kMiB);  // a quarter, from each of three ranks
-  CHECK(copy_memory(of_ranks(4, {collective(Collective::reduce_scatter, n, n / 4)}), 4).bytes == all_reduce.bytes);
-  CHECK(copy_memory(of_ranks(4, {collective(Collective::reduce_scatter, n, n / 4),
-                                 collective(Collective::reduce_scatter, 2 * n, n / 2)}),
+  CHECK(copy_memory(of_ranks(4, {workspace_collective(Collective::reduce_scatter, n, n / 4)}), 4).bytes == all_reduce.bytes);
+  CHECK(copy_memory(of_ranks(4, {workspace_collective(Collective::reduce_scatter, n, n / 4),
+                                 workspace_collective(Collective::reduce_scatter, 2 * n, n / 2)}),
                     4)
             .bytes == 768 + 6 * 16 * kMiB);
   // Moved data goes directly to its place: only cudaMalloc's smallest chunk is needed.
-  CHECK(copy_memory(of_ranks(4, {collective(Collective::all_gather, n / 4, n)}), 4).bytes == 2 * kMiB);
+  CHECK(copy_memory(of_ranks(4, {workspace_collective(Collective::all_gather, n / 4, n)}), 4).bytes == 2 * kMiB);
 }
 
 TEST_CASE("copy engines take nothing for small collectives, sums of integers, large groups, and beside messages") {
   const int64_t n = 4 * kMiB;  // 16 MiB
-  CHECK(copy_memory(of_ranks(2, {collective(Collective::all_reduce, n, n)}), 2).bytes > 0);
-  CHECK(copy_memory(of_ranks(2, {collective(Collective::all_reduce, n - 1, n - 1)}), 2).bytes == 0);
-  CHECK(copy_memory(of_ranks(17, {collective(Collective::all_reduce, n, n)}), 17).bytes == 0);
-  Instruction integers = collective(Collective::all_reduce, n, n);
+  CHECK(copy_memory(of_ranks(2, {workspace_collective(Collective::all_reduce, n, n)}), 2).bytes > 0);
+  CHECK(copy_memory(of_ranks(2, {workspace_collective(Collective::all_reduce, n - 1, n - 1)}), 2).bytes == 0);
+  CHECK(copy_memory(of_ranks(17, {workspace_collective(Collective::all_reduce, n, n)}), 17).bytes == 0);
+  Instruction integers = workspace_collective(Collective::all_reduce, n, n);
   integers.inputs[0].dtype = integers.outputs[0].dtype = DType::i32;
   CHECK(copy_memory(of_ranks(2, {integers}), 2).bytes == 0);
   Instruction send;
   send.opcode = Opcode::send;
-  CHECK(copy_memory(of_ranks(2, {collective(Collective::all_reduce, n, n), send}), 2).bytes == 0);
+  CHECK(copy_memory(of_ranks(2, {workspace_collective(Collective::all_reduce, n, n), send}), 2).bytes == 0);
 }

@@ -19,13 +19,6 @@ using namespace trainctl;
 
 namespace {
 
-using Overrides = std::vector<std::string>;
-
-Overrides operator+(Overrides a, const Overrides& b) {
-  a.insert(a.end(), b.begin(), b.end());
-  return a;
-}
-
 Overrides asynchronous(int workers, int servers, int staleness) {
   return {"launch.ranks=" + std::to_string(workers), "parallel.mode=parameter_server", "parallel.sync=false",
           "parallel.servers=" + std::to_string(servers), "parallel.staleness=" + std::to_string(staleness)};

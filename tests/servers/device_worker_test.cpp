@@ -14,13 +14,6 @@ using namespace trainctl;
 
 namespace {
 
-using Overrides = std::vector<std::string>;
-
-Overrides operator+(Overrides a, const Overrides& b) {
-  a.insert(a.end(), b.begin(), b.end());
-  return a;
-}
-
 Overrides synchronous(int workers, int servers) {
   return {"launch.ranks=" + std::to_string(workers), "parallel.mode=parameter_server",
           "parallel.servers=" + std::to_string(servers)};
@@ -56,7 +49,7 @@ Run run_on_devices(const PlannedJob& job) {
   return runs[0];
 }
 
-const char* const kClipped = "optimizer={type: adam, learning_rate: 0.003, clip_norm: 0.3}";
+const char* const kDeviceWorkerClipped = "optimizer={type: adam, learning_rate: 0.003, clip_norm: 0.3}";
 
 }  // namespace
 
@@ -87,7 +80,7 @@ TEST_CASE("synchronous workers on devices have the losses of one rank, whatever 
     const char* job;
     Overrides same;
   };
-  for (const Case& c : {Case{"mlp", {kClipped}}, Case{"mlp", {"parallel.micro_batches=2"}}, Case{"batch_norm", {}},
+  for (const Case& c : {Case{"mlp", {kDeviceWorkerClipped}}, Case{"mlp", {"parallel.micro_batches=2"}}, Case{"batch_norm", {}},
                         Case{"classifier", {"metrics=[accuracy]"}}}) {
     CAPTURE(c.job);
     CAPTURE(join(c.same));
@@ -124,7 +117,7 @@ TEST_CASE("asynchronous workers on devices, with tables or without, have one ran
     Overrides same, served;
   };
   const Overrides async = {"launch.ranks=1", "parallel.mode=parameter_server", "parallel.servers=2"};
-  for (const Case& c : {Case{"mlp", {kClipped, "train={steps: 10}"}, {"parallel.sync=false"}},
+  for (const Case& c : {Case{"mlp", {kDeviceWorkerClipped, "train={steps: 10}"}, {"parallel.sync=false"}},
                         Case{"wide_deep", {}, {"parallel.sync=false", "parallel.tables=[table.*]"}},
                         Case{"wide_deep",
                              {"optimizer={type: sgd, learning_rate: 0.1, clip_norm: 0.2}"},

@@ -10,6 +10,7 @@
 #include <random>
 #include <thread>
 
+#include "tests/equivalence/harness.h"
 #include "engine/base/error.h"
 #include "engine/runtime/initial_weights.h"
 #include "engine/train/servers/held_rows.h"
@@ -22,13 +23,6 @@ using servers::HeldRows;
 using servers::TableRows;
 
 namespace {
-
-using Overrides = std::vector<std::string>;
-
-Overrides operator+(Overrides a, const Overrides& b) {
-  a.insert(a.end(), b.begin(), b.end());
-  return a;
-}
 
 Overrides with_tables(int workers, int servers) {
   return {"launch.ranks=" + std::to_string(workers), "parallel.mode=parameter_server", "parallel.sync=false",

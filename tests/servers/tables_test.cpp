@@ -28,14 +28,7 @@ using servers::TableRows;
 
 namespace {
 
-using Overrides = std::vector<std::string>;
-
-Overrides operator+(Overrides a, const Overrides& b) {
-  a.insert(a.end(), b.begin(), b.end());
-  return a;
-}
-
-Overrides with_tables(int workers, int servers) {
+Overrides tables_with_tables(int workers, int servers) {
   return {"launch.ranks=" + std::to_string(workers), "parallel.mode=parameter_server", "parallel.sync=false",
           "parallel.servers=" + std::to_string(servers), "parallel.tables=[table.*]"};
 }
@@ -78,7 +71,7 @@ TEST_CASE("one worker with tables has the losses of a dense embedding under one 
         CAPTURE(servers);
         CAPTURE(micro_batches);
         const AsyncRun run = run_async(
-            plan_job(job_spec("wide_deep", same + with_tables(1, servers) +
+            plan_job(job_spec("wide_deep", same + tables_with_tables(1, servers) +
                                                Overrides{std::string("parallel.micro_batches=") + micro_batches})));
         REQUIRE(run.losses.size() == dense.losses.size());
         for (const auto& [batch, loss] : run.losses)
@@ -91,13 +84,13 @@ TEST_CASE("one worker with tables has the losses of a dense embedding under one 
 TEST_CASE("workers with tables learn made-up clicks, and validate with the servers' rows") {
   const Overrides longer = {"dataset.samples=2048", "train={epochs: 6}", "validation={dataset: {samples: 512}}",
                             "optimizer={type: adam, learning_rate: 0.01}", "metrics=[accuracy]"};
-  const AsyncRun run = run_async(plan_job(job_spec("wide_deep", longer + with_tables(3, 2))));
+  const AsyncRun run = run_async(plan_job(job_spec("wide_deep", longer + tables_with_tables(3, 2))));
   REQUIRE(!run.validations.empty());
   CHECK(run.validations.back().value("accuracy").value() > 0.7);  // always one class: about 0.5
 }
 
 TEST_CASE("a window has each id of the batch once, and each server's rows together") {
-  const PlannedJob job = plan_job(job_spec("wide_deep", with_tables(2, 3)));
+  const PlannedJob job = plan_job(job_spec("wide_deep", tables_with_tables(2, 3)));
   const Program program = compile(job, 0);
   servers::RowWindow window(job, program);
   const InputLayout layout = input_layout(program);

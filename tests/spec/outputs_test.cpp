@@ -9,11 +9,11 @@ using namespace trainctl;
 
 namespace {
 
-const std::string kData = "dataset: {type: random, shape: [12], label_dtype: f32}\n";
+const std::string kOutputsData = "dataset: {type: random, shape: [12], label_dtype: f32}\n";
 
 std::string first_error(const std::string& text) {
   try {
-    parse_job(kData + text, "job.yaml");
+    parse_job(kOutputsData + text, "job.yaml");
   } catch (const SpecError& e) {
     const Diagnostic& d = e.diagnostics()[0];
     return std::to_string(d.pos.line) + ":" + std::to_string(d.pos.column) + ": " + d.message +
@@ -25,7 +25,7 @@ std::string first_error(const std::string& text) {
 }  // namespace
 
 TEST_CASE("several outputs are named by number, or by the field `outputs`") {
-  const JobSpec job = parse_job(kData +
+  const JobSpec job = parse_job(kOutputsData +
                                     "network:\n"
                                     "  - {name: s, type: split, parts: 3}\n"
                                     "  - {name: a, type: add, inputs: [s.0, s.2]}\n"
@@ -45,7 +45,7 @@ TEST_CASE("several outputs are named by number, or by the field `outputs`") {
 }
 
 TEST_CASE("inside and outside of modules outputs have the names of their layers") {
-  const JobSpec job = parse_job(kData +
+  const JobSpec job = parse_job(kOutputsData +
                                     "modules:\n"
                                     "  qkv: [{type: split, name: cut, parts: 3, outputs: [q, k, v]}]\n"
                                     "  use: [{type: split, name: cut, parts: 2}, {type: add, inputs: [cut.0, cut.1]}]\n"

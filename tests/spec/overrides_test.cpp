@@ -8,14 +8,14 @@ using namespace trainctl;
 
 namespace {
 
-const std::string kJob =
+const std::string kOverridesJob =
     "dataset: {type: random, shape: [8], label_dtype: f32}\n"
     "network:\n  - {name: fc, type: dense, units: 4}\n  - {name: act.1, type: relu}\n"
     "parallel:\n  mode: semi_auto_parallel\n  strategies: {'f*': [[1, 1], [1, 1]]}\n";
 
-JobSpec with(const std::vector<std::string>& overrides) { return parse_job(kJob, "job.yaml", overrides); }
+JobSpec with(const std::vector<std::string>& overrides) { return parse_job(kOverridesJob, "job.yaml", overrides); }
 
-std::string error_of(const std::string& one) {
+std::string overrides_error_of(const std::string& one) {
   try {
     with({one});
   } catch (const SpecError& e) {
@@ -107,15 +107,15 @@ TEST_CASE("an override reaches a transform by its name") {
 TEST_CASE("an override without a value is an error, null is the default") {
   for (const char* field : {"train.epochs", "name", "launch.log_dir", "loss", "optimizer", "env.A", "print"}) {
     CAPTURE(field);
-    CHECK(error_of(std::string(field) + "=").find("has an empty value") != std::string::npos);
-    CHECK(error_of(std::string(field) + "=  ").find("has an empty value") != std::string::npos);
+    CHECK(overrides_error_of(std::string(field) + "=").find("has an empty value") != std::string::npos);
+    CHECK(overrides_error_of(std::string(field) + "=  ").find("has an empty value") != std::string::npos);
   }
-  CHECK(error_of("optimizer={type: adam, eps: }").find("has an empty value") != std::string::npos);
-  CHECK(error_of("train.checkpoint={every_steps:100}").find("write 'every_steps: 100', with a space") !=
+  CHECK(overrides_error_of("optimizer={type: adam, eps: }").find("has an empty value") != std::string::npos);
+  CHECK(overrides_error_of("train.checkpoint={every_steps:100}").find("write 'every_steps: 100', with a space") !=
         std::string::npos);
-  CHECK(error_of("env.A=").find("\"env.A=''\"") != std::string::npos);
+  CHECK(overrides_error_of("env.A=").find("\"env.A=''\"") != std::string::npos);
   CHECK(with({"env.A=''"}).env.at("A").empty());
-  CHECK(error_of("name=''").find("not empty") != std::string::npos);
+  CHECK(overrides_error_of("name=''").find("not empty") != std::string::npos);
   for (const char* none : {"null", "~", "NULL", " null "}) {
     CAPTURE(none);
     CHECK(with({"train.epochs=7", std::string("train.epochs=") + none}).train.epochs == TrainSpec{}.epochs);
@@ -124,26 +124,26 @@ TEST_CASE("an override without a value is an error, null is the default") {
 }
 
 TEST_CASE("a field in the wrong section is answered with its own") {
-  CHECK(error_of("ranks=4").find("did you mean 'launch.ranks'?") != std::string::npos);
-  CHECK(error_of("train.batch=4").find("did you mean 'dataset.batch'?") != std::string::npos);
+  CHECK(overrides_error_of("ranks=4").find("did you mean 'launch.ranks'?") != std::string::npos);
+  CHECK(overrides_error_of("train.batch=4").find("did you mean 'dataset.batch'?") != std::string::npos);
 }
 
 TEST_CASE("the later of two overrides wins") { CHECK(with({"seed=3", "seed=4"}).seed == 4); }
 
 TEST_CASE("the error for an override that cannot be applied says which and why") {
-  CHECK(error_of("launch.ranks") ==
+  CHECK(overrides_error_of("launch.ranks") ==
         "command line: 'launch.ranks' is not an override (write field=value, e.g. parallel.stages=2)");
-  CHECK(error_of("=3").find("names no field") != std::string::npos);
-  CHECK(error_of("launch..ranks=3").find("empty name") != std::string::npos);
-  CHECK(error_of("launch.=3").find("ends in '.'") != std::string::npos);
-  CHECK(error_of("network[9].units=3").find("network has 2 items") != std::string::npos);
-  CHECK(error_of("network[-1].units=3").find("network has 2 items") != std::string::npos);
-  CHECK(error_of("network[x].units=3").find("no index") != std::string::npos);
-  CHECK(error_of("seed[0]=3").find("not a list") != std::string::npos);
-  CHECK(error_of("parallel.mode.x=3").find("parallel.mode is 'semi_auto_parallel', which has no fields") !=
+  CHECK(overrides_error_of("=3").find("names no field") != std::string::npos);
+  CHECK(overrides_error_of("launch..ranks=3").find("empty name") != std::string::npos);
+  CHECK(overrides_error_of("launch.=3").find("ends in '.'") != std::string::npos);
+  CHECK(overrides_error_of("network[9].units=3").find("network has 2 items") != std::string::npos);
+  CHECK(overrides_error_of("network[-1].units=3").find("network has 2 items") != std::string::npos);
+  CHECK(overrides_error_of("network[x].units=3").find("no index") != std::string::npos);
+  CHECK(overrides_error_of("seed[0]=3").find("not a list") != std::string::npos);
+  CHECK(overrides_error_of("parallel.mode.x=3").find("parallel.mode is 'semi_auto_parallel', which has no fields") !=
         std::string::npos);
-  CHECK(error_of("print[0]=fc").find("print[0]=fc': print is not given; write the whole list: print=[...]") !=
+  CHECK(overrides_error_of("print[0]=fc").find("print[0]=fc': print is not given; write the whole list: print=[...]") !=
         std::string::npos);
-  CHECK(error_of("seed=[").find("cannot be read: this is not YAML") != std::string::npos);
-  CHECK(error_of("seed=x") == "command line: seed: must be an integer, not 'x'");
+  CHECK(overrides_error_of("seed=[").find("cannot be read: this is not YAML") != std::string::npos);
+  CHECK(overrides_error_of("seed=x") == "command line: seed: must be an integer, not 'x'");
 }

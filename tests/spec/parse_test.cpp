@@ -14,8 +14,8 @@ namespace fs = std::filesystem;
 
 namespace {
 
-const std::string kData = "dataset: {type: random, shape: [8], label_dtype: f32}\n";
-const std::string kJob = kData + "network:\n  - {name: fc, type: dense, units: 4}\n";
+const std::string kParseData = "dataset: {type: random, shape: [8], label_dtype: f32}\n";
+const std::string kParseJob = kParseData + "network:\n  - {name: fc, type: dense, units: 4}\n";
 
 void check_same(const JobSpec& a, const JobSpec& b) {
   CHECK(a.name == b.name);
@@ -54,7 +54,7 @@ void check_same(const JobSpec& a, const JobSpec& b) {
 }  // namespace
 
 TEST_CASE("an omitted field takes the default of job_spec.h") {
-  const JobSpec job = parse_job(kJob, "job.yaml");
+  const JobSpec job = parse_job(kParseJob, "job.yaml");
   CHECK(job.name == "job");
   CHECK(job.seed == 1);
   CHECK(job.dataset.batch == 32);
@@ -70,7 +70,7 @@ TEST_CASE("an omitted field takes the default of job_spec.h") {
 }
 
 TEST_CASE("a layer reads the previous one by default, and is named by its type and a counter") {
-  const JobSpec job = parse_job(kData +
+  const JobSpec job = parse_job(kParseData +
                                     "network: [{type: relu}, {type: relu}, {name: relu_2, type: tanh}, {type: relu},\n"
                                     "  {type: add, inputs: [relu, data]}]\n",
                                 "job.yaml");
@@ -82,7 +82,7 @@ TEST_CASE("a layer reads the previous one by default, and is named by its type a
 }
 
 TEST_CASE("short forms mean what they stand for") {
-  const JobSpec job = parse_job(kJob +
+  const JobSpec job = parse_job(kParseJob +
                                     "loss: mae\noptimizer: {learning_rate: 0.5}\nprint: fc\n"
                                     "parallel: {optimizer_shard: 2, recompute: fc, max_memory: 512MiB}\n"
                                     "launch: {timeout: 2m, grace: 500ms}\n",
@@ -103,18 +103,18 @@ TEST_CASE("print is a layer, a list of layers, or a mapping with a format") {
   const std::vector<std::string> fc = {"fc"};
   for (const char* form : {"fc", "[fc]", "{tensors: fc}", "{tensors: [fc], format: text, every: 1}"}) {
     CAPTURE(form);
-    const PrintSpec print = parse_job(kJob + "print: " + form + "\n", "job.yaml").print;
+    const PrintSpec print = parse_job(kParseJob + "print: " + form + "\n", "job.yaml").print;
     CHECK(print == PrintSpec{fc, PrintFormat::text, 1});
   }
-  const JobSpec job = parse_job(kJob + "print: {tensors: [fc], format: npy, every: 10}\n", "job.yaml");
+  const JobSpec job = parse_job(kParseJob + "print: {tensors: [fc], format: npy, every: 10}\n", "job.yaml");
   CHECK(job.print == PrintSpec{fc, PrintFormat::npy, 10});
   CHECK(parse_job(to_yaml(job), "again.yaml").print == job.print);
-  CHECK_FALSE(to_yaml(parse_job(kJob, "job.yaml")).find("print") != std::string::npos);
+  CHECK_FALSE(to_yaml(parse_job(kParseJob, "job.yaml")).find("print") != std::string::npos);
 }
 
 TEST_CASE("bytes take decimal and binary units, and whole numbers exactly") {
   const auto bytes = [](const std::string& text) {
-    return parse_job(kJob + "parallel: {max_memory: " + text + "}\n", "j").parallel.max_memory;
+    return parse_job(kParseJob + "parallel: {max_memory: " + text + "}\n", "j").parallel.max_memory;
   };
   CHECK(bytes("25GB") == 25'000'000'000);
   CHECK(bytes("1.5 KiB") == 1536);
@@ -124,24 +124,24 @@ TEST_CASE("bytes take decimal and binary units, and whole numbers exactly") {
 }
 
 TEST_CASE("null is the same as omitting a field") {
-  const JobSpec job = parse_job(kJob + "loss: null\nparallel:\ntrain: {epochs: ~}\n", "job.yaml");
+  const JobSpec job = parse_job(kParseJob + "loss: null\nparallel:\ntrain: {epochs: ~}\n", "job.yaml");
   CHECK_FALSE(job.loss);
   CHECK(job.train.epochs == 1);
 }
 
 TEST_CASE("a job with train.steps alone has no limit of epochs, also after it was written and read again") {
-  const JobSpec job = parse_job(kJob + "train: {steps: 1000}\n", "job.yaml");
+  const JobSpec job = parse_job(kParseJob + "train: {steps: 1000}\n", "job.yaml");
   CHECK(job.train.epochs == 0);
   const JobSpec again = parse_job(to_yaml(job), "again.yaml");
   CHECK(again.train.epochs == 0);
   CHECK(again.train.steps == 1000);
-  CHECK(parse_job(kJob + "train: {steps: 1000, epochs: 3}\n", "job.yaml").train.epochs == 3);
-  CHECK(parse_job(kJob, "job.yaml").train.epochs == 1);
-  CHECK_THROWS_AS(parse_job(kJob + "train: {steps: 1000, epochs: 0}\n", "job.yaml"), SpecError);
+  CHECK(parse_job(kParseJob + "train: {steps: 1000, epochs: 3}\n", "job.yaml").train.epochs == 3);
+  CHECK(parse_job(kParseJob, "job.yaml").train.epochs == 1);
+  CHECK_THROWS_AS(parse_job(kParseJob + "train: {steps: 1000, epochs: 0}\n", "job.yaml"), SpecError);
 }
 
 TEST_CASE("anchors, aliases and merge keys are resolved") {
-  const JobSpec job = parse_job(kData +
+  const JobSpec job = parse_job(kParseData +
                                     "network:\n  - &fc {name: a, type: dense, units: 4, bias: false}\n"
                                     "  - {<<: *fc, name: b}\n",
                                 "job.yaml");
@@ -151,7 +151,7 @@ TEST_CASE("anchors, aliases and merge keys are resolved") {
 
 TEST_CASE("every field has its position, and a default that of its section") {
   const JobSpec job =
-      parse_job(kJob + "parallel:\n  mode: hybrid_parallel\n  strategies: {f*: [[1, 1], [2, 1]]}\n", "job.yaml");
+      parse_job(kParseJob + "parallel:\n  mode: hybrid_parallel\n  strategies: {f*: [[1, 1], [2, 1]]}\n", "job.yaml");
   CHECK(job.position("network[0].units") == SourcePos{"job.yaml", 3, 36});
   CHECK(job.position("network[0].bias") == SourcePos{"job.yaml", 3, 5});
   CHECK(job.position("parallel.strategies.f*[1][0]") == SourcePos{"job.yaml", 6, 30});
@@ -162,7 +162,7 @@ TEST_CASE("every field has its position, and a default that of its section") {
 
 TEST_CASE("columns count characters, not bytes, and a byte order mark does not count") {
   try {
-    parse_job("\xEF\xBB\xBFname: \"\xC3\xA4\xC3\xB6\" \n" + kJob + "print: [\"\xC3\xBC\", x]\n", "job.yaml");
+    parse_job("\xEF\xBB\xBFname: \"\xC3\xA4\xC3\xB6\" \n" + kParseJob + "print: [\"\xC3\xBC\", x]\n", "job.yaml");
     FAIL("accepted");
   } catch (const SpecError& e) {
     REQUIRE(e.diagnostics().size() == 2);
@@ -197,7 +197,7 @@ TEST_CASE("every runnable job parses, and its resolved YAML parses to the same j
 }
 
 TEST_CASE("text that looks like something else keeps its quotes when written") {
-  const JobSpec job = parse_job("name: \"true\"\n" + kJob + "launch: {log_dir: \"a: #b\\\\ \\\"q\\\"\"}\n", "job.yaml");
+  const JobSpec job = parse_job("name: \"true\"\n" + kParseJob + "launch: {log_dir: \"a: #b\\\\ \\\"q\\\"\"}\n", "job.yaml");
   const JobSpec again = parse_job(to_yaml(job), "job.yaml");
   CHECK(again.name == "true");
   CHECK(again.launch.log_dir == "a: #b\\ \"q\"");
@@ -256,7 +256,7 @@ TEST_CASE("a file that cannot be read is a SpecError") {
 }
 
 TEST_CASE("a file that is too large is refused before it is read as YAML") {
-  const std::string text = kJob + "#" + std::string(size_t{1} << 20, 'x') + "\n";
+  const std::string text = kParseJob + "#" + std::string(size_t{1} << 20, 'x') + "\n";
   CHECK_THROWS_WITH_AS(parse_job(text, "job.yaml"), doctest::Contains("a job file has at most 1048576"), SpecError);
 }
 
@@ -272,7 +272,7 @@ TEST_CASE("a tied weight may be an embedding's") {
 
 TEST_CASE("the loss may be assigned to a stage like a layer") {
   const JobSpec job =
-      parse_job(kJob +
+      parse_job(kParseJob +
                     "loss: mae\nparallel: {mode: data_parallel, stages: 2, stage_config: {fc: 0, loss: 1}}\n"
                     "launch: {ranks: 2}\n",
                 "job.yaml");

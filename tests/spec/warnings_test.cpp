@@ -18,7 +18,7 @@ std::string warned(const std::string& text) {
   return all;
 }
 
-const std::string kData = "dataset: {type: random, shape: [4], label_dtype: f32, batch: 4}\n";
+const std::string kWarningsData = "dataset: {type: random, shape: [4], label_dtype: f32, batch: 4}\n";
 const std::string kPlainData = "dataset: {type: constant, shape: [4], batch: 4}\n";
 const std::string kNetwork = "network:\n  - {name: a, type: dense, units: 4}\n  - {name: b, type: dense, units: 1}\n";
 
@@ -27,14 +27,14 @@ const std::string kNetwork = "network:\n  - {name: a, type: dense, units: 4}\n  
 TEST_CASE("an optimizer without a loss is a warning at the optimizer") {
   CHECK(warned(kPlainData + kNetwork + "optimizer: {type: sgd}\n") ==
         "5:12 optimizer: there is no loss, so the job runs forward only and the optimizer does nothing\n");
-  CHECK(warned(kData + kNetwork + "optimizer: {type: sgd}\nloss: mse\n").empty());
+  CHECK(warned(kWarningsData + kNetwork + "optimizer: {type: sgd}\nloss: mse\n").empty());
 }
 
 TEST_CASE("labels without a loss are a warning, unless a layer reads them") {
-  CHECK(warned(kData + kNetwork) ==
+  CHECK(warned(kWarningsData + kNetwork) ==
         "1:50 dataset.label_dtype: there is no loss, so the job runs forward only and nothing reads the labels\n");
   CHECK(warned(kPlainData + kNetwork).empty());
-  CHECK(warned(kData + "network:\n  - {name: a, type: dense, units: 4, inputs: [label]}\n").empty());
+  CHECK(warned(kWarningsData + "network:\n  - {name: a, type: dense, units: 4, inputs: [label]}\n").empty());
 }
 
 TEST_CASE("a layer that nothing reads is a warning at the layer") {
@@ -43,21 +43,21 @@ TEST_CASE("a layer that nothing reads is a warning at the layer") {
       "  - {name: aside, type: dense, units: 4}\n"
       "  - {name: b, type: dense, units: 1, inputs: [a]}\n";
   const std::string found = "4:5 network[1]: nothing reads the output of layer 'aside'\n";
-  CHECK(warned(kData + aside + "loss: mse\n") == found);
+  CHECK(warned(kWarningsData + aside + "loss: mse\n") == found);
   CHECK(warned(kPlainData + aside) == found);
-  CHECK(warned(kData + aside + "loss: mse\nprint: [aside]\n").empty());
+  CHECK(warned(kWarningsData + aside + "loss: mse\nprint: [aside]\n").empty());
 }
 
 TEST_CASE("the last layer is read by the loss, or is the result of a job without one") {
-  CHECK(warned(kData + kNetwork + "loss: mse\n").empty());
+  CHECK(warned(kWarningsData + kNetwork + "loss: mse\n").empty());
   CHECK(warned(kPlainData + kNetwork).empty());
-  CHECK(warned(kData + "network:\n  - {name: a, type: dense, units: 1}\n  - {name: b, type: dense, units: 4}\n"
+  CHECK(warned(kWarningsData + "network:\n  - {name: a, type: dense, units: 1}\n  - {name: b, type: dense, units: 4}\n"
                        "loss: {type: mse, input: a}\n") == "4:5 network[1]: nothing reads the output of layer 'b'\n");
 }
 
 TEST_CASE("a layer of a module that is used several times is one warning") {
   CHECK(
-      warned(kData +
+      warned(kWarningsData +
              "modules:\n  block:\n    - {name: x, type: relu}\n    - {name: y, type: relu, inputs: [input]}\n"
              "network:\n  - {module: block, name: h, repeat: 3}\n  - {name: b, type: dense, units: 1}\nloss: mse\n") ==
       "4:7 modules.block[0]: nothing reads the output of layer 'h.0.x'\n");

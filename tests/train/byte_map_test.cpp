@@ -17,17 +17,17 @@ using namespace trainctl;
 
 namespace {
 
-TransformSpec transform(const char* name, Attrs attrs = {}) {
+TransformSpec byte_map_transform(const char* name, Attrs attrs = {}) {
   return {name, std::move(attrs), "dataset.transforms[0]"};
 }
 
-const TransformSpec kToFloat = transform("to_float"), kLayout = transform("hwc2chw");
+const TransformSpec kToFloat = byte_map_transform("to_float"), kLayout = byte_map_transform("hwc2chw");
 const TransformSpec kNormalize =
-    transform("normalize", {{"mean", std::vector<double>{0.1, 0.2, 0.3}}, {"std", std::vector<double>{0.5, 0.3, 0.7}}});
-const TransformSpec kRescale = transform("rescale", {{"scale", 0.3}, {"shift", -1.7}});
-const TransformSpec kFlip = transform("horizontal_flip");
-const TransformSpec kErase = transform("random_erasing", {{"p", 1.0}});
-const TransformSpec kResize = transform("resize", {{"size", Ints{5, 4}}, {"method", "area"}});
+    byte_map_transform("normalize", {{"mean", std::vector<double>{0.1, 0.2, 0.3}}, {"std", std::vector<double>{0.5, 0.3, 0.7}}});
+const TransformSpec kRescale = byte_map_transform("rescale", {{"scale", 0.3}, {"shift", -1.7}});
+const TransformSpec kFlip = byte_map_transform("horizontal_flip");
+const TransformSpec kErase = byte_map_transform("random_erasing", {{"p", 1.0}});
+const TransformSpec kResize = byte_map_transform("resize", {{"size", Ints{5, 4}}, {"method", "area"}});
 
 /// What a device does: see ByteTable.
 std::vector<float> mapped(const ByteTable& table, const uint8_t* bytes) {
@@ -42,7 +42,7 @@ std::vector<float> mapped(const ByteTable& table, const uint8_t* bytes) {
 }
 
 /// Sample s: u8 [6, 7, 3] as "image", its label s % 3.
-class Pictures final : public Source {
+class ByteMapPictures final : public Source {
  public:
   int64_t size() const override { return 24; }
   const std::vector<SourceField>& fields() const override { return fields_; }
@@ -63,7 +63,7 @@ class Pictures final : public Source {
   std::vector<std::string> names_;
 };
 
-DatasetSpec spec_of(std::vector<TransformSpec> transforms) {
+DatasetSpec byte_map_spec_of(std::vector<TransformSpec> transforms) {
   DatasetSpec spec;
   spec.type = "npy";
   spec.transforms = std::move(transforms);
@@ -72,7 +72,7 @@ DatasetSpec spec_of(std::vector<TransformSpec> transforms) {
 }
 
 std::unique_ptr<Dataset> pictures(const DatasetSpec& spec, FieldWays::Bytes bytes) {
-  const auto source = std::make_shared<Pictures>();
+  const auto source = std::make_shared<ByteMapPictures>();
   return std::make_unique<SourceSet>(source, FieldWays(source->fields(), spec, bytes));
 }
 
@@ -106,19 +106,19 @@ std::vector<std::byte> bytes_of(const void* data, int64_t bytes) {
   return {begin, begin + bytes};
 }
 
-const TransformSpec kInside = transform("random_crop", {{"size", Ints{4, 5}}});
+const TransformSpec kInside = byte_map_transform("random_crop", {{"size", Ints{4, 5}}});
 
 const std::vector<std::vector<TransformSpec>> kChains = {
     {kToFloat},
     {kToFloat, kNormalize, kInside, kFlip, kLayout},
-    {kRescale, kFlip, transform("center_crop", {{"size", Ints{2, 2}}})},
+    {kRescale, kFlip, byte_map_transform("center_crop", {{"size", Ints{2, 2}}})},
     {kToFloat, kNormalize, kLayout},
     {kLayout, kToFloat, kNormalize},
     {kResize, kRescale},
     {kFlip, kNormalize, kLayout},
     {kLayout, kErase, kToFloat, kNormalize},
     {kErase, kLayout, kRescale},
-    {kFlip, transform("type_cast", {{"dtype", "f32"}})}};
+    {kFlip, byte_map_transform("type_cast", {{"dtype", "f32"}})}};
 
 }  // namespace
 
@@ -155,10 +155,10 @@ TEST_CASE("bytes that stay become the floats of the transforms, by a worker and 
 TEST_CASE("a chain that ends otherwise has no map, nor has one whose rows are mixed, nor a label") {
   const SampleType input{ElementType::u8, {6, 7, 3}};
   for (const std::vector<TransformSpec>& specs : std::vector<std::vector<TransformSpec>>{
-           {kResize}, {kToFloat, kErase}, {transform("resize", {{"size", Ints{5, 4}}}), kNormalize}})
+           {kResize}, {kToFloat, kErase}, {byte_map_transform("resize", {{"size", Ints{5, 4}}}), kNormalize}})
     CHECK(SampleTransforms(specs, input, "dataset.transforms", true).byte_map() == nullptr);
   CHECK(SampleTransforms({kRescale}, {ElementType::f32, {4}}, "p", true).byte_map() == nullptr);
-  CHECK_FALSE(may_keep_bytes("image", {kToFloat, transform("mixup")}));
+  CHECK_FALSE(may_keep_bytes("image", {kToFloat, byte_map_transform("mixup")}));
   CHECK_FALSE(may_keep_bytes("label", {kToFloat}));
 }
 
@@ -176,7 +176,7 @@ TEST_CASE("batches are the same where bytes stay, for workers, for devices that 
   for (const DType type : {DType::f32, DType::bf16}) {
     for (const std::vector<TransformSpec>& specs : kChains) {
       CAPTURE(specs.back().name);
-      DatasetSpec spec = spec_of(specs);
+      DatasetSpec spec = byte_map_spec_of(specs);
       spec.shuffle = true;
       const auto plain = pictures(spec, FieldWays::Bytes::become_floats);
       const Program program = program_of(*plain, type);
@@ -194,7 +194,7 @@ TEST_CASE("batches are the same where bytes stay, for workers, for devices that 
       CHECK(batches(pictures(spec, FieldWays::Bytes::stay), usual) == expected);
       CHECK(pictures(spec, FieldWays::Bytes::stay)->shapes() == plain->shapes());
 
-      const auto source = std::make_shared<Pictures>();
+      const auto source = std::make_shared<ByteMapPictures>();
       std::optional<CutTransforms> cut = cut_at_first_random(source->fields(), spec, FieldWays::Bytes::stay);
       REQUIRE(cut);
       auto kept = keep_samples(std::make_unique<SourceSet>(source, std::move(cut->before)), CachePlace::memory);
@@ -243,9 +243,9 @@ class Photos final : public Source {
 };
 
 std::vector<ByteTable> tables_of_photos(int64_t side, std::vector<TransformSpec> specs) {
-  specs.insert(specs.begin(), transform("resize", {{"size", Ints{side, side}}, {"method", "area"}}));
+  specs.insert(specs.begin(), byte_map_transform("resize", {{"size", Ints{side, side}}, {"method", "area"}}));
   const auto source = std::make_shared<Photos>();
-  const SourceSet set(source, FieldWays(source->fields(), spec_of(std::move(specs)), FieldWays::Bytes::stay));
+  const SourceSet set(source, FieldWays(source->fields(), byte_map_spec_of(std::move(specs)), FieldWays::Bytes::stay));
   return byte_tables(set, program_of(set, DType::f32));
 }
 

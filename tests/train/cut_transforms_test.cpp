@@ -16,7 +16,7 @@ using namespace trainctl;
 namespace {
 
 /// Picture s: u8 [6, 6, 3]; label s % 3. Counts its reads; those in `broken` cannot be read.
-class Pictures final : public Source {
+class CutTransformsPictures final : public Source {
  public:
   int64_t size() const override { return 10; }
   const std::vector<SourceField>& fields() const override { return fields_; }
@@ -42,21 +42,21 @@ class Pictures final : public Source {
   std::vector<std::string> names_;
 };
 
-TransformSpec transform(const char* name, Attrs attrs = {}) {
+TransformSpec cut_transforms_transform(const char* name, Attrs attrs = {}) {
   return {name, std::move(attrs), "dataset.transforms[0]"};
 }
 
-DatasetSpec spec_of(std::vector<TransformSpec> transforms) {
+DatasetSpec cut_transforms_spec_of(std::vector<TransformSpec> transforms) {
   DatasetSpec spec;
   spec.type = "npy";
   spec.transforms = std::move(transforms);
   return spec;
 }
 
-const TransformSpec kResize = transform("resize", {{"size", Ints{5, 5}}, {"method", "area"}});
-const TransformSpec kCrop = transform("random_crop", {{"size", Ints{4, 4}}, {"padding", int64_t{1}}});
+const TransformSpec kCutTransformsResize = cut_transforms_transform("resize", {{"size", Ints{5, 5}}, {"method", "area"}});
+const TransformSpec kCrop = cut_transforms_transform("random_crop", {{"size", Ints{4, 4}}, {"padding", int64_t{1}}});
 
-std::unique_ptr<Dataset> cut(const std::shared_ptr<Pictures>& source, const DatasetSpec& spec, int shared = -1) {
+std::unique_ptr<Dataset> cut(const std::shared_ptr<CutTransformsPictures>& source, const DatasetSpec& spec, int shared = -1) {
   std::optional<CutTransforms> cut = cut_at_first_random(source->fields(), spec);
   REQUIRE(cut.has_value());
   auto before = keep_samples(std::make_unique<SourceSet>(source, std::move(cut->before)), CachePlace::memory, shared);
@@ -78,15 +78,15 @@ std::vector<float> picture(const Dataset& set, int64_t sample, uint64_t pass) {
 
 TEST_CASE("samples are kept before their first random transform, and have the bits that they have without a cache") {
   for (const std::vector<TransformSpec>& chain :
-       {std::vector{kResize, kCrop, transform("horizontal_flip"), transform("to_float"), transform("hwc2chw")},
-        std::vector{kResize, transform("to_float"), transform("hwc2chw"), transform("random_erasing", {{"p", 1.0}})},
-        std::vector{kResize, transform("to_float"), kCrop, transform("hwc2chw")},
-        std::vector{kCrop, transform("to_float")}}) {
-    const auto source = std::make_shared<Pictures>();
-    const DatasetSpec spec = spec_of(chain);
+       {std::vector{kCutTransformsResize, kCrop, cut_transforms_transform("horizontal_flip"), cut_transforms_transform("to_float"), cut_transforms_transform("hwc2chw")},
+        std::vector{kCutTransformsResize, cut_transforms_transform("to_float"), cut_transforms_transform("hwc2chw"), cut_transforms_transform("random_erasing", {{"p", 1.0}})},
+        std::vector{kCutTransformsResize, cut_transforms_transform("to_float"), kCrop, cut_transforms_transform("hwc2chw")},
+        std::vector{kCrop, cut_transforms_transform("to_float")}}) {
+    const auto source = std::make_shared<CutTransformsPictures>();
+    const DatasetSpec spec = cut_transforms_spec_of(chain);
     CAPTURE(chain.back().name);
     const auto kept = cut(source, spec);
-    const SourceSet plain(std::make_shared<Pictures>(), FieldWays(source->fields(), spec));
+    const SourceSet plain(std::make_shared<CutTransformsPictures>(), FieldWays(source->fields(), spec));
     for (uint64_t pass = 0; pass < 3; ++pass)
       for (int64_t i = 0; i < 10; ++i) CHECK(picture(*kept, i, pass) == picture(plain, i, pass));
     CHECK(source->reads == 10);
@@ -97,25 +97,25 @@ TEST_CASE("samples are kept before their first random transform, and have the bi
 TEST_CASE("photos that are first cut at random are not kept: they have no common size before it") {
   const std::vector<SourceField> photos = {{"image", Encoding::image, ElementType::u8, {}}};
   CHECK_FALSE(
-      cut_at_first_random(photos, spec_of({transform("random_resized_crop", {{"size", Ints{4, 4}}})})).has_value());
-  CHECK(cut_at_first_random(photos, spec_of({kResize, kCrop})).has_value());
+      cut_at_first_random(photos, cut_transforms_spec_of({cut_transforms_transform("random_resized_crop", {{"size", Ints{4, 4}}})})).has_value());
+  CHECK(cut_at_first_random(photos, cut_transforms_spec_of({kCutTransformsResize, kCrop})).has_value());
 }
 
 TEST_CASE("what is kept are bytes where only maps of single values make floats of them before chance") {
-  const std::vector<SourceField> pictures = Pictures().fields();
+  const std::vector<SourceField> pictures = CutTransformsPictures().fields();
   const auto kept_type = [&](const std::vector<TransformSpec>& chain) {
-    return cut_at_first_random(pictures, spec_of(chain))->before.fields[0].type;
+    return cut_at_first_random(pictures, cut_transforms_spec_of(chain))->before.fields[0].type;
   };
-  const TransformSpec to_float = transform("to_float"), rescale = transform("rescale", {{"scale", 2.0}});
-  CHECK(kept_type({kResize, to_float, rescale, kCrop}) == ElementType::u8);
+  const TransformSpec to_float = cut_transforms_transform("to_float"), rescale = cut_transforms_transform("rescale", {{"scale", 2.0}});
+  CHECK(kept_type({kCutTransformsResize, to_float, rescale, kCrop}) == ElementType::u8);
   CHECK(kept_type({to_float, rescale}) == ElementType::u8);
-  CHECK(kept_type({transform("resize", {{"size", Ints{5, 5}}}), rescale, kCrop}) == ElementType::f32);
+  CHECK(kept_type({cut_transforms_transform("resize", {{"size", Ints{5, 5}}}), rescale, kCrop}) == ElementType::f32);
 }
 
 TEST_CASE("ranks that share a cache read each sample once together") {
   const int file = memfd_create("samples", MFD_CLOEXEC);
-  const auto source = std::make_shared<Pictures>();
-  const DatasetSpec spec = spec_of({kResize, kCrop, transform("to_float")});
+  const auto source = std::make_shared<CutTransformsPictures>();
+  const DatasetSpec spec = cut_transforms_spec_of({kCutTransformsResize, kCrop, cut_transforms_transform("to_float")});
   const auto first = cut(source, spec, file), second = cut(source, spec, file);
   for (int64_t i = 0; i < 10; ++i) picture(i % 2 == 0 ? *first : *second, i, 0);
   for (int64_t i = 0; i < 10; ++i) CHECK(picture(*first, i, 1) == picture(*second, i, 1));
@@ -124,8 +124,8 @@ TEST_CASE("ranks that share a cache read each sample once together") {
 }
 
 TEST_CASE("what takes a broken sample's place is the same with a cache before the random transforms and without") {
-  const DatasetSpec spec = spec_of({kResize, kCrop, transform("to_float")});
-  const auto source = std::make_shared<Pictures>();
+  const DatasetSpec spec = cut_transforms_spec_of({kCutTransformsResize, kCrop, cut_transforms_transform("to_float")});
+  const auto source = std::make_shared<CutTransformsPictures>();
   source->broken = 4;
   const auto kept = replace_broken(cut(source, spec), 3);
   const auto plain = replace_broken(std::make_unique<SourceSet>(source, FieldWays(source->fields(), spec)), 3);

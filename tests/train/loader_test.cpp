@@ -71,7 +71,7 @@ DatasetSpec spec_of(int64_t batch) {
 }
 
 /// The contents of a block for instruction `load` of the program.
-std::vector<float> floats(const std::byte* block, const Program& program, size_t load) {
+std::vector<float> loader_floats(const std::byte* block, const Program& program, size_t load) {
   const auto* data = reinterpret_cast<const float*>(block + input_layout(program).offsets[load]);
   return {data, data + num_elements(program.instructions[load].outputs[0].shape)};
 }
@@ -86,8 +86,8 @@ TEST_CASE("a rank gets its rows of its micro-batch, step after step") {
   for (int step = 0; step < 4; ++step) {
     const std::byte* block = loader.next_step();
     const float first = float(800 * (step % 2));
-    CHECK(floats(block, program, 0) == std::vector<float>{first + 200, first + 300});
-    CHECK(floats(block, program, 1) == std::vector<float>{first + 600, first + 700});
+    CHECK(loader_floats(block, program, 0) == std::vector<float>{first + 200, first + 300});
+    CHECK(loader_floats(block, program, 1) == std::vector<float>{first + 600, first + 700});
     loader.release_step();
   }
 }
@@ -105,7 +105,7 @@ TEST_CASE(
     Loader loader(std::make_unique<Counting>(100), spec, program, 1, {.first_step = first, .num_steps = 30 - first});
     std::vector<std::vector<float>> of;
     for (int64_t step = first; step < 30; ++step) {  // two epochs and a half
-      of.push_back(floats(loader.next_step(), program, 0));
+      of.push_back(loader_floats(loader.next_step(), program, 0));
       loader.release_step();
     }
     return of;
@@ -130,7 +130,7 @@ TEST_CASE("slices of other dims are taken, and a full batch gives the same numbe
     Counting* counting = set.get();
     Loader loader(std::move(set), spec_of(4), program, 1, {.num_steps = 1, .full_batch = full});
     const std::byte* block = loader.next_step();
-    CHECK(floats(block, program, 0) == std::vector<float>{107, 108, 207, 208});
+    CHECK(loader_floats(block, program, 0) == std::vector<float>{107, 108, 207, 208});
     CHECK(counting->reads == (full ? 4 : 2));
   }
 }
@@ -227,8 +227,8 @@ TEST_CASE("one tensor may be loaded in several layouts") {
   program.instructions = {load("label", 0, {4}, {0}, {4}), load("label", 0, {4}, {2}, {2})};
   Loader loader(std::make_unique<Counting>(4), spec_of(4), program, 1, {.num_steps = 1});
   const std::byte* block = loader.next_step();
-  CHECK(floats(block, program, 0) == std::vector<float>{0, 100, 200, 300});
-  CHECK(floats(block, program, 1) == std::vector<float>{200, 300});
+  CHECK(loader_floats(block, program, 0) == std::vector<float>{0, 100, 200, 300});
+  CHECK(loader_floats(block, program, 1) == std::vector<float>{200, 300});
 }
 
 TEST_CASE("what stops the loading thread is thrown where the trainer asks for that step") {
@@ -238,7 +238,7 @@ TEST_CASE("what stops the loading thread is thrown where the trainer asks for th
   loader.next_step();
   loader.release_step();
   const std::byte* block = loader.next_step();
-  CHECK(floats(block, program, 0) == std::vector<float>{400, 500, 600, 700});
+  CHECK(loader_floats(block, program, 0) == std::vector<float>{400, 500, 600, 700});
   loader.release_step();
   CHECK_THROWS_WITH_AS(loader.next_step(), "sample is broken", EnvError);
 }
@@ -268,11 +268,11 @@ TEST_CASE("batches stay as they are until they are released, in the requested me
   CHECK(allocated == std::vector<int64_t>(4, 64));
   const std::byte *first = loader.next_step(), *second = loader.next_step(), *third = loader.next_step();
   CHECK_THROWS_AS(loader.next_step(), InternalError);
-  CHECK(floats(first, program, 0)[0] == 0);
-  CHECK(floats(second, program, 0)[0] == 400);
+  CHECK(loader_floats(first, program, 0)[0] == 0);
+  CHECK(loader_floats(second, program, 0)[0] == 400);
   loader.release_step();
-  CHECK(floats(loader.next_step(), program, 0)[0] == 1200);
-  CHECK(floats(third, program, 0)[0] == 800);
+  CHECK(loader_floats(loader.next_step(), program, 0)[0] == 1200);
+  CHECK(loader_floats(third, program, 0)[0] == 800);
 }
 
 namespace {
@@ -314,7 +314,7 @@ std::vector<std::vector<float>> batches(int workers, int prefetch, int64_t first
     const std::byte* block = loader.next_step();
     all.emplace_back();
     for (size_t i = 0; i < 3; ++i) {
-      const std::vector<float> part = floats(block, program, i);
+      const std::vector<float> part = loader_floats(block, program, i);
       all.back().insert(all.back().end(), part.begin(), part.end());
     }
     loader.release_step();
@@ -364,7 +364,7 @@ TEST_CASE("autotune gives a loader that is waited for more workers, which change
   for (int64_t step = 0; step < steps; ++step) {
     const std::byte* block = loader.next_step();
     const auto& whole = expected[static_cast<size_t>(step)];
-    CHECK(floats(block, program, 0) == std::vector<float>(whole.begin(), whole.begin() + 60000));
+    CHECK(loader_floats(block, program, 0) == std::vector<float>(whole.begin(), whole.begin() + 60000));
     loader.release_step();
   }
   // On a busy machine the worker may get too little time to seem busy: then it reads further ahead first.
@@ -440,9 +440,9 @@ TEST_CASE("a loader that goes on at sample 10^9 of 10^10 reads that batch alone,
     auto set = std::make_unique<Counting>(10'000'000'000);
     Counting* counting = set.get();
     Loader loader(std::move(set), spec, program, 1, {.first_step = step, .num_steps = 2});
-    std::vector<float> labels = floats(loader.next_step(), program, 0);
+    std::vector<float> labels = loader_floats(loader.next_step(), program, 0);
     loader.release_step();
-    const std::vector<float> second = floats(loader.next_step(), program, 0);
+    const std::vector<float> second = loader_floats(loader.next_step(), program, 0);
     CHECK(counting->reads == 20);
     labels.insert(labels.end(), second.begin(), second.end());
     return labels;

@@ -68,7 +68,7 @@ std::unique_ptr<Dataset> open(std::shared_ptr<const Source> source, const Datase
 }
 
 /// Images, of which sample 3 is cut off.
-class Pictures final : public Source {
+class SourceSetPictures final : public Source {
  public:
   int64_t size() const override { return 5; }
   const std::vector<SourceField>& fields() const override { return fields_; }
@@ -145,7 +145,7 @@ TEST_CASE("the name of an image is asked for when it is broken, and not when it 
   // In a tar file a name is a read of its own: small images were a quarter slower.
   DatasetSpec spec = arrays({transform("resize", "image", {{"size", Ints{4, 6}}, {"method", std::string("area")}})});
   spec.type = "tar";
-  const auto source = std::make_shared<Pictures>();
+  const auto source = std::make_shared<SourceSetPictures>();
   const auto set = open(source, spec);
   for (const int64_t sample : {0, 1, 2, 4}) CHECK(values<float>(*set, "image", sample).size() == 4 * 6 * 3);
   CHECK(source->names == 0);

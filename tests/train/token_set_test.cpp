@@ -20,7 +20,7 @@ namespace fs = std::filesystem;
 namespace {
 
 template <class T>
-Bytes bytes_of(const std::vector<T>& values) {
+Bytes token_set_bytes_of(const std::vector<T>& values) {
   Bytes bytes(values.size() * sizeof(T));
   if (!bytes.empty()) std::memcpy(bytes.data(), values.data(), bytes.size());
   return bytes;
@@ -36,13 +36,13 @@ Bytes header(int32_t magic, int32_t version, int32_t count) {
   words[0] = magic;
   words[1] = version;
   words[2] = count;
-  return bytes_of(words);
+  return token_set_bytes_of(words);
 }
 
 Bytes ascending(int first, int count) {
   std::vector<uint16_t> tokens;
   for (int i = 0; i < count; ++i) tokens.push_back(static_cast<uint16_t>(first + i));
-  return bytes_of(tokens);
+  return token_set_bytes_of(tokens);
 }
 
 DatasetSpec set_of(const std::string& type, std::vector<std::string> paths, int64_t length, int64_t stride = 0) {
@@ -123,12 +123,12 @@ TEST_CASE("files of nanoGPT and of llm.c give the same samples") {
   const std::vector<int32_t> tokens = {5, 0, 65535, 7, 8};
   const std::vector<uint16_t> narrow(tokens.begin(), tokens.end());
   const std::vector<Window> expected = {{5, 0}, {65535, 7}};
-  CHECK(windows(set_of("tokens", {folder.write("raw16", bytes_of(narrow))}, 2), 0) == expected);
-  CHECK(windows(set_of("tokens", {folder.write("gpt2", header(20240520, 1, 5) + bytes_of(narrow))}, 2), 0) == expected);
-  DatasetSpec wide = set_of("tokens", {folder.write("raw32", bytes_of(tokens))}, 2);
+  CHECK(windows(set_of("tokens", {folder.write("raw16", token_set_bytes_of(narrow))}, 2), 0) == expected);
+  CHECK(windows(set_of("tokens", {folder.write("gpt2", header(20240520, 1, 5) + token_set_bytes_of(narrow))}, 2), 0) == expected);
+  DatasetSpec wide = set_of("tokens", {folder.write("raw32", token_set_bytes_of(tokens))}, 2);
   wide.token_dtype = "int32";
   CHECK(windows(wide, 0) == expected);
-  const std::string llama = folder.write("llama3", header(20240801, 7, 5) + bytes_of(tokens));
+  const std::string llama = folder.write("llama3", header(20240801, 7, 5) + token_set_bytes_of(tokens));
   CHECK(windows(set_of("tokens", {llama}, 2), 0) == expected);
 }
 
@@ -222,7 +222,7 @@ TEST_CASE("the first token out of range is found in its file, in every type") {
   CHECK(stray->token == 4999);
   CHECK_FALSE(set.first_stray(4999, 4999));
   CHECK(set.first_stray(3, kAll)->place == 3);
-  const std::string file = folder.write("c.bin", bytes_of(std::vector<int32_t>{1, 2, -3, 4}));
+  const std::string file = folder.write("c.bin", token_set_bytes_of(std::vector<int32_t>{1, 2, -3, 4}));
   DatasetSpec wide = set_of("tokens", {file}, 2);
   wide.token_dtype = "int32";
   CHECK(TokenSet(wide).first_stray(5, kAll)->token == -3);

@@ -13,7 +13,7 @@ using namespace trainctl;
 
 namespace {
 
-const char* const kJob = R"(name: small
+const char* const kValidationJob = R"(name: small
 dataset: {type: random, shape: [3], label_dtype: f32, batch: 4, samples: 12}
 network:
   - {name: out, type: dense, units: 1}
@@ -26,7 +26,7 @@ launch: {ranks: 1, device: cpu}
 
 /// What a run does, in order: "step 3", "validation 3", "save 3", "end 9".
 std::vector<std::string> events(const std::vector<std::string>& overrides, const TrainPosition& from = {}) {
-  const PlannedJob job = plan_job(parse_job(kJob, "small.yaml", overrides));
+  const PlannedJob job = plan_job(parse_job(kValidationJob, "small.yaml", overrides));
   const Program program = compile(job, 0), validation = compile_validation(job, 0);
   const auto memory = SharedMemory::create({std::max(program.arena_bytes, validation.arena_bytes)});
   const auto comm = make_shared_memory_communicator(memory, 0, 10);
@@ -157,8 +157,8 @@ TEST_CASE("samples that fill up a batch are refused where rows depend on each ot
   const std::vector<std::string> mixes = {
       "network=[{name: a, type: dense, units: 1}, {name: m, type: reduce_mean, dims: [0], keep_dims: true}, "
       "{name: out, type: sub, inputs: [a, m]}]"};
-  CHECK_THROWS_AS(plan_job(parse_job(kJob, "small.yaml", mixes)), SpecError);
+  CHECK_THROWS_AS(plan_job(parse_job(kValidationJob, "small.yaml", mixes)), SpecError);
   std::vector<std::string> divides = mixes;
   divides.emplace_back("validation.dataset.samples=8");
-  CHECK_NOTHROW(plan_job(parse_job(kJob, "small.yaml", divides)));
+  CHECK_NOTHROW(plan_job(parse_job(kValidationJob, "small.yaml", divides)));
 }

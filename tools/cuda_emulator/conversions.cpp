@@ -106,7 +106,7 @@ struct FloorToInteger {
 };
 
 template <class Do>
-bool with_integer(std::string_view type, Do work) {
+bool with_converted_integer(std::string_view type, Do work) {
   if (type == "s8") return work(int8_t{}), true;
   if (type == "u8") return work(uint8_t{}), true;
   if (type == "s16") return work(int16_t{}), true;
@@ -231,9 +231,9 @@ bool decode_conversion(Decoder& d, const Statement& s, Instruction& in) {
   }
   if (s.has("sat") || s.has("ftz")) return false;
   bool known = false;
-  with_integer(to, [&](auto t) {
+  with_converted_integer(to, [&](auto t) {
     using To = decltype(t);
-    with_integer(from, [&](auto f) { known = decode_integers<To, decltype(f)>(d, s, in); });
+    with_converted_integer(from, [&](auto f) { known = decode_integers<To, decltype(f)>(d, s, in); });
     if constexpr (sizeof(To) >= 4) {
       with_float(from, [&](auto f) {
         to_integer<decltype(f), To>(d, s, in);
@@ -256,7 +256,7 @@ bool decode_conversion(Decoder& d, const Statement& s, Instruction& in) {
       known = true;
     };
     with_float(from, set);
-    with_integer(from, [&](auto f) {
+    with_converted_integer(from, [&](auto f) {
       if constexpr (sizeof(f) >= 2) set(f);
     });
   });

@@ -165,7 +165,7 @@ Run store_of(size_t bytes) {
 }
 
 template <class T, class F>
-void atomic(const Instruction& in, Warp& w, uint32_t mask) {
+void run_atomic(const Instruction& in, Warp& w, uint32_t mask) {
   each_lane(mask, [&](int lane) {
     const uint64_t address = address_of(in, w, lane);
     const bool shared = in.space == Space::shared;
@@ -412,7 +412,7 @@ bool decode_memory(Decoder& d, const Statement& s, Instruction& in) {
   d.address(s.arguments.at(result ? 1 : 0), in);
   if (result && s.arguments[0].kind != Argument::Kind::sink) in.to[0] = d.target(s.arguments[0], 4);
   in.from[1] = d.source(s.arguments.at(result ? 2 : 1), 4);
-  in.run = atomic<uint32_t, Add>;
+  in.run = run_atomic<uint32_t, Add>;
   return true;
 }
 

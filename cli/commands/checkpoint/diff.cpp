@@ -24,7 +24,7 @@ using Json = nlohmann::ordered_json;
 
 constexpr int kExitDifferent = 1;  ///< as cmp and diff have it
 
-struct Options {
+struct CheckpointDiffArguments {
   std::string a, b;
   std::string log_dir = LaunchSpec{}.log_dir;
   bool weights = false;
@@ -100,7 +100,7 @@ Json json_of(const Side& a, const Side& b, const Comparison& found) {
   return json;
 }
 
-int diff(const Options& options) {
+int diff(const CheckpointDiffArguments& options) {
   const Side a = find_side(options.a, options.log_dir), b = find_side(options.b, options.log_dir);
   const auto left = open_tensors(a.path), right = open_tensors(b.path);
   const Comparison found = compare(
@@ -115,7 +115,7 @@ int diff(const Options& options) {
 }  // namespace
 
 void add_checkpoint_diff(CLI::App& checkpoint, Action& chosen) {
-  auto options = std::make_shared<Options>();
+  auto options = std::make_shared<CheckpointDiffArguments>();
   auto* command = checkpoint.add_subcommand("diff", "Compare the tensors of two checkpoints; exit 1 if they differ");
   const std::string what = "A checkpoint's folder, a run or folder of checkpoints, or a .safetensors file";
   command->add_option("A", options->a, what)->required();

@@ -19,7 +19,7 @@
 namespace trainctl {
 namespace {
 
-struct Options {
+struct CheckpointExportArguments {
   std::string what;
   std::string log_dir = LaunchSpec{}.log_dir;
   std::string output;
@@ -29,7 +29,7 @@ struct Options {
   bool force = false;
 };
 
-int write_export(const Options& options) {
+int write_export(const CheckpointExportArguments& options) {
   const NameMap map = choose_map(options.map);
   require_writable_file(options.output, "--output");
   if (!options.force && std::filesystem::exists(options.output))
@@ -52,7 +52,7 @@ int write_export(const Options& options) {
 }  // namespace
 
 void add_checkpoint_export(CLI::App& checkpoint, Action& chosen) {
-  auto options = std::make_shared<Options>();
+  auto options = std::make_shared<CheckpointExportArguments>();
   auto* command = checkpoint.add_subcommand("export", "Write the weights as another tool names them");
   command->add_option("CHECKPOINT", options->what, "A checkpoint's folder, or a run or folder of checkpoints")
       ->required();

@@ -18,7 +18,7 @@
 namespace trainctl {
 namespace {
 
-struct Options {
+struct CheckpointImportArguments {
   std::string file;
   JobArguments job;
   std::string output;
@@ -26,14 +26,14 @@ struct Options {
   bool partial = false;
 };
 
-std::string without_slash(std::string path) {
+std::string path_without_slash(std::string path) {
   while (path.size() > 1 && path.ends_with('/')) path.pop_back();
   return path;
 }
 
-int read_import(const Options& options) {
+int read_import(const CheckpointImportArguments& options) {
   NameMap map = choose_map(options.map);
-  const std::string folder = without_slash(options.output);
+  const std::string folder = path_without_slash(options.output);
   require_writable_folder(folder, "--output");
   JobSpec spec = options.job.load();
   if (spec.has_command()) throw SpecError({}, "--job", "the job runs a command, and has no network", "");
@@ -57,7 +57,7 @@ int read_import(const Options& options) {
 }  // namespace
 
 void add_checkpoint_import(CLI::App& checkpoint, Action& chosen) {
-  auto options = std::make_shared<Options>();
+  auto options = std::make_shared<CheckpointImportArguments>();
   auto* command = checkpoint.add_subcommand("import", "Make a checkpoint of step 0 from another tool's weights");
   command
       ->add_option("FILE", options->file, "A safetensors file, an index of several, or a folder with model.safetensors")

@@ -19,7 +19,7 @@
 namespace trainctl {
 namespace {
 
-struct Options {
+struct CheckpointListArguments {
   std::string where;
   std::string log_dir = LaunchSpec{}.log_dir;
   bool json = false;
@@ -63,7 +63,7 @@ std::string lines_of(const std::vector<CheckpointEntry>& entries) {
   return text;
 }
 
-int list(const Options& options) {
+int list(const CheckpointListArguments& options) {
   const CheckpointPlace place = find_checkpoints(options.where, options.log_dir);
   if (place.folder.empty())
     throw SpecError({}, "", "'" + options.where + "' is one checkpoint, not a folder of them",
@@ -82,7 +82,7 @@ int list(const Options& options) {
 }  // namespace
 
 void add_checkpoint_list(CLI::App& checkpoint, Action& chosen) {
-  auto options = std::make_shared<Options>();
+  auto options = std::make_shared<CheckpointListArguments>();
   auto* command = checkpoint.add_subcommand("list", "List the checkpoints of a run, or of a folder");
   command->add_option("CHECKPOINT", options->where,
                       "A run's number, its folder or latest, or a folder of checkpoints; default: latest");

@@ -17,7 +17,7 @@
 namespace trainctl {
 namespace {
 
-struct Options {
+struct CheckpointMergeArguments {
   std::string what;
   std::string log_dir = LaunchSpec{}.log_dir;
   std::string output;
@@ -25,7 +25,7 @@ struct Options {
   bool force = false;
 };
 
-int merge(const Options& options) {
+int merge(const CheckpointMergeArguments& options) {
   require_writable_file(options.output, "--output");
   if (!options.force && std::filesystem::exists(options.output))
     throw EnvError(options.output + " already exists; --force replaces it");
@@ -42,7 +42,7 @@ int merge(const Options& options) {
 }  // namespace
 
 void add_checkpoint_merge(CLI::App& checkpoint, Action& chosen) {
-  auto options = std::make_shared<Options>();
+  auto options = std::make_shared<CheckpointMergeArguments>();
   auto* command = checkpoint.add_subcommand("merge", "Write one safetensors file of whole tensors");
   command->add_option("CHECKPOINT", options->what, "A checkpoint's folder, or a run or folder of checkpoints")
       ->required();

@@ -23,7 +23,7 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-struct Options {
+struct CheckpointShowArguments {
   std::string what;
   std::string log_dir = LaunchSpec{}.log_dir;
   std::string tensors = "*";
@@ -34,7 +34,7 @@ struct Options {
 int64_t bytes_of(const StoredTensor& tensor) { return num_elements(tensor.shape) * byte_size(tensor.dtype); }
 
 /// "[256:512, 0:784]".
-std::string range_text(const Box& box) {
+std::string box_text(const Box& box) {
   std::vector<std::string> dims;
   for (size_t d = 0; d < box.shape.size(); ++d)
     dims.push_back(fmt::format("{}:{}", box.offset[d], box.offset[d] + box.shape[d]));
@@ -59,7 +59,7 @@ std::string files_of(const Manifest& m) {
   return table.str();
 }
 
-std::string tensors_of(const Manifest& m, const Options& options) {
+std::string tensors_of(const Manifest& m, const CheckpointShowArguments& options) {
   Table table({"tensor", "slot", "type", "shape", ">bytes", ">pieces"});
   std::map<std::string, int64_t> slots;
   for (const StoredTensor& tensor : m.tensors) {
@@ -69,7 +69,7 @@ std::string tensors_of(const Manifest& m, const Options& options) {
                to_string(tensor.shape), with_commas(bytes_of(tensor)), std::to_string(tensor.pieces.size())});
     if (!options.pieces) continue;
     for (const StoredPiece& piece : tensor.pieces)
-      table.add_line(range_text(piece.box) + " in " + printable(piece.file));
+      table.add_line(box_text(piece.box) + " in " + printable(piece.file));
   }
   if (table.empty())
     throw SpecError({}, "--tensors", "no tensor is named '" + options.tensors + "'", "a pattern, as h.*.weight");
@@ -78,7 +78,7 @@ std::string tensors_of(const Manifest& m, const Options& options) {
   return table.str() + "  " + join(sums) + "\n";
 }
 
-Json json_of(const std::string& path, const Manifest& m, const Options& options) {
+Json json_of(const std::string& path, const Manifest& m, const CheckpointShowArguments& options) {
   Json json = {{"path", path}};
   put_facts(json, m);
   json["files"] = Json::array();
@@ -100,7 +100,7 @@ Json json_of(const std::string& path, const Manifest& m, const Options& options)
   return json;
 }
 
-int show_file(const Options& options) {
+int show_file(const CheckpointShowArguments& options) {
   const SafetensorsFile file(options.what);
   Json json = {{"path", options.what}, {"metadata", file.header().metadata}, {"tensors", Json::array()}};
   Table table({"tensor", "type", "shape", ">bytes"});
@@ -121,7 +121,7 @@ int show_file(const Options& options) {
   return kExitDone;
 }
 
-int show(const Options& options) {
+int show_checkpoint(const CheckpointShowArguments& options) {
   if (is_safetensors(options.what)) return show_file(options);
   const std::string path = find_checkpoint(options.what, options.log_dir);
   const Manifest manifest = read_manifest(path);
@@ -135,7 +135,7 @@ int show(const Options& options) {
 }  // namespace
 
 void add_checkpoint_show(CLI::App& checkpoint, Action& chosen) {
-  auto options = std::make_shared<Options>();
+  auto options = std::make_shared<CheckpointShowArguments>();
   auto* command = checkpoint.add_subcommand("show", "Say what a checkpoint has: step, files, tensors");
   command->add_option("CHECKPOINT", options->what,
                       "A checkpoint's folder, a run or folder of checkpoints, or a .safetensors file; default: latest");
@@ -149,7 +149,7 @@ void add_checkpoint_show(CLI::App& checkpoint, Action& chosen) {
   trainctl checkpoint show log_output/3/checkpoints/step_00000120 --pieces
   trainctl checkpoint show 3 --json | jq '.tensors[] | {name, slot, shape}'
   trainctl checkpoint show model.safetensors)");
-  command->callback([&chosen, options] { chosen = [options] { return show(*options); }; });
+  command->callback([&chosen, options] { chosen = [options] { return show_checkpoint(*options); }; });
 }
 
 }  // namespace trainctl

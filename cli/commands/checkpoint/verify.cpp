@@ -17,7 +17,7 @@
 namespace trainctl {
 namespace {
 
-struct Options {
+struct CheckpointVerifyArguments {
   std::vector<std::string> what;
   std::string log_dir = LaunchSpec{}.log_dir;
   bool json = false;
@@ -51,7 +51,7 @@ std::vector<std::string> named_by(const std::string& word, const std::string& lo
   return paths;
 }
 
-int verify(const Options& options) {
+int verify(const CheckpointVerifyArguments& options) {
   std::vector<std::string> paths;
   for (const std::string& word : options.what.empty() ? std::vector<std::string>{"latest"} : options.what)
     for (std::string& path : named_by(word, options.log_dir)) paths.push_back(std::move(path));
@@ -69,7 +69,7 @@ int verify(const Options& options) {
 }  // namespace
 
 void add_checkpoint_verify(CLI::App& checkpoint, Action& chosen) {
-  auto options = std::make_shared<Options>();
+  auto options = std::make_shared<CheckpointVerifyArguments>();
   auto* command = checkpoint.add_subcommand("verify", "Read every byte of checkpoints; exit 3 if any is damaged");
   command->add_option("CHECKPOINT", options->what,
                       "Checkpoints' folders, or runs or folders of checkpoints: all of them; default: latest");

@@ -23,7 +23,7 @@ Outputs adagrad(const NaiveCall& call) {
   return out;
 }
 
-std::vector<KernelCase> kernels() {
+std::vector<KernelCase> adagrad_kernels() {
   std::vector<KernelCase> calls;
   for (const OptimizerCall& each : optimizer_calls()) {
     const Attrs attrs{{"weight_decay", each.weight_decay}, {"clip_norm", each.clip_norm}};
@@ -34,6 +34,6 @@ std::vector<KernelCase> kernels() {
 
 }  // namespace
 
-extern const OpCases adagrad_cases = {.kernels = kernels(), .kernel_references = {{"adagrad_update", adagrad}}};
+extern const OpCases adagrad_cases = {.kernels = adagrad_kernels(), .kernel_references = {{"adagrad_update", adagrad}}};
 
 }  // namespace trainctl

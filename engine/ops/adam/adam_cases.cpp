@@ -30,7 +30,7 @@ Outputs adam(const NaiveCall& call) {
   return out;
 }
 
-std::vector<KernelCase> kernels() {
+std::vector<KernelCase> adam_kernels() {
   std::vector<KernelCase> calls;
   for (const OptimizerCall& each : optimizer_calls()) {
     const Attrs attrs{{"weight_decay", each.weight_decay}, {"decoupled", each.flag}, {"clip_norm", each.clip_norm}};
@@ -42,6 +42,6 @@ std::vector<KernelCase> kernels() {
 
 }  // namespace
 
-extern const OpCases adam_cases = {.kernels = kernels(), .kernel_references = {{"adam_update", adam}}};
+extern const OpCases adam_cases = {.kernels = adam_kernels(), .kernel_references = {{"adam_update", adam}}};
 
 }  // namespace trainctl

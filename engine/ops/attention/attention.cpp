@@ -66,14 +66,14 @@ AttentionSize size_of(std::string_view op, Infos in, const Attrs& attrs) {
 }
 
 /// Cuts by heads of keys and values, with the query heads of each; of one, by query heads.
-RuleText with_heads(RuleText rule, int64_t heads, bool one) {
-  rule.sizes = {{'g', heads}};
+RuleText with_heads(RuleText attention_rule, int64_t heads, bool one) {
+  attention_rule.sizes = {{'g', heads}};
   if (!one)
-    rule.why_size = fmt::format("only whole heads of keys and values may be cut, and their number is {}", heads);
-  return rule;
+    attention_rule.why_size = fmt::format("only whole heads of keys and values may be cut, and their number is {}", heads);
+  return attention_rule;
 }
 
-RuleText rule(Infos in, const Attrs& attrs) {
+RuleText attention_rule(Infos in, const Attrs& attrs) {
   const std::string mask = has_mask(in) ? (is_packed(in) ? ",bt" : ",bs") : "";
   const std::string whole_keys = "attention needs all keys and whole heads on one rank";
   if (!is_packed(in)) {
@@ -93,7 +93,7 @@ RuleText rule(Infos in, const Attrs& attrs) {
 }
 
 /// (dy, inputs, out, logs) -> the gradient of each input but the mask
-void backward(GradBuilder& g) {
+void attention_backward(GradBuilder& g) {
   std::vector<TensorId> inputs = {g.out_grad()};
   for (int i = 0; i < g.num_inputs(); ++i) inputs.push_back(g.in(i));
   inputs.push_back(g.out(0));
@@ -149,8 +149,8 @@ extern const OpDef attention_op = {
       const AttentionSize a = size_of("attention", in, attrs);
       return {{{a.b, a.t, a.g * a.r * a.d}, in[0].dtype}, {{a.b, a.g, a.r, a.t}}};
     },
-    .rule = rule,
-    .backward = backward,
+    .rule = attention_rule,
+    .backward = attention_backward,
     .kernel = {.name = "attention",
                .cost = [](Infos in, Infos out, const Attrs& attrs) { return cost_of(in, in, out, attrs, 2, 1); },
                .example =

@@ -115,44 +115,44 @@ OpCase apart(int64_t b, int64_t t, int64_t s, int64_t kv_heads, int64_t group, i
   return row;
 }
 
-std::vector<OpCase> rows() {
-  std::vector<OpCase> rows;
+std::vector<OpCase> attention_rows() {
+  std::vector<OpCase> attention_rows;
   for (const bool causal : {false, true}) {
-    rows.push_back(packed(1, 1, 1, 2, 1, causal));
-    rows.push_back(packed(4, 17, 3, 4, 1, causal));
-    rows.push_back(packed(2, 33, 1, 3, 3, causal));
-    rows.push_back(packed(1, 64, 2, 2, 1, causal));
-    rows.push_back(packed(1, 100, 1, 2, 1, causal));
-    rows.push_back(packed(1, 150, 1, 2, 1, causal));  // more than one block of keys
-    rows.push_back(packed(2, 6, 4, 5, 2, causal));
-    rows.push_back(packed(1, 33, 1, 3, 1, causal, 10.0));  // scores from -100 to 100
-    rows.push_back(packed(1, 5, 1, 40, 1, causal));
-    rows.push_back(apart(2, 12, 12, 4, 1, 2, causal));
-    rows.push_back(apart(2, 12, 7, 2, 2, 3, causal));
-    rows.push_back(apart(1, 4, 9, 2, 1, 2, causal));
-    rows.push_back(apart(2, 6, 6, 1, 4, 2, causal));  // query heads are cut
-    rows.push_back(packed(2, 12, 2, 8, 2, causal));   // heads as the library takes them
-    rows.push_back(apart(1, 12, 12, 2, 1, 8, causal));
-    rows.push_back(with_mask(packed(6, 5, 2, 2, 1, causal)));
-    rows.push_back(with_mask(packed(6, 1, 2, 3, 2, causal)));  // some rows see no key
-    rows.push_back(with_mask(apart(2, 12, 10, 2, 1, 2, causal)));
+    attention_rows.push_back(packed(1, 1, 1, 2, 1, causal));
+    attention_rows.push_back(packed(4, 17, 3, 4, 1, causal));
+    attention_rows.push_back(packed(2, 33, 1, 3, 3, causal));
+    attention_rows.push_back(packed(1, 64, 2, 2, 1, causal));
+    attention_rows.push_back(packed(1, 100, 1, 2, 1, causal));
+    attention_rows.push_back(packed(1, 150, 1, 2, 1, causal));  // more than one block of keys
+    attention_rows.push_back(packed(2, 6, 4, 5, 2, causal));
+    attention_rows.push_back(packed(1, 33, 1, 3, 1, causal, 10.0));  // scores from -100 to 100
+    attention_rows.push_back(packed(1, 5, 1, 40, 1, causal));
+    attention_rows.push_back(apart(2, 12, 12, 4, 1, 2, causal));
+    attention_rows.push_back(apart(2, 12, 7, 2, 2, 3, causal));
+    attention_rows.push_back(apart(1, 4, 9, 2, 1, 2, causal));
+    attention_rows.push_back(apart(2, 6, 6, 1, 4, 2, causal));  // query heads are cut
+    attention_rows.push_back(packed(2, 12, 2, 8, 2, causal));   // heads as the library takes them
+    attention_rows.push_back(apart(1, 12, 12, 2, 1, 8, causal));
+    attention_rows.push_back(with_mask(packed(6, 5, 2, 2, 1, causal)));
+    attention_rows.push_back(with_mask(packed(6, 1, 2, 3, 2, causal)));  // some rows see no key
+    attention_rows.push_back(with_mask(apart(2, 12, 10, 2, 1, 2, causal)));
   }
   OpCase floats = packed(2, 7, 2, 3, 1, false);
   floats.inputs.push_back(fixed({2, 7}));
-  rows.push_back(floats);
+  attention_rows.push_back(floats);
   OpCase gpt = packed(2, 9, 3, 2, 1, true), grouped = packed(2, 9, 2, 2, 3, true);
   gpt.attrs = side_by_side(gpt.attrs);
   grouped.attrs = side_by_side(grouped.attrs);
-  rows.push_back(gpt);
-  rows.push_back(grouped);
-  return rows;
+  attention_rows.push_back(gpt);
+  attention_rows.push_back(grouped);
+  return attention_rows;
 }
 
 CaseOperand filled(Shape shape, double number, DType dtype = DType::f32) {
   return {std::move(shape), CaseOperand::Fill::number, dtype, false, number};
 }
 
-std::vector<KernelCase> kernels() {
+std::vector<KernelCase> attention_kernels() {
   const Shape out{2, 70, 6}, logs{2, 2, 1, 70}, x{2, 70, 18};
   std::vector<KernelCase> calls;
   for (const double mask : {0.0, 1.0}) {
@@ -175,7 +175,7 @@ std::vector<KernelCase> kernels() {
 }  // namespace
 
 extern const OpCases attention_cases = {
-    .rows = rows(),
+    .rows = attention_rows(),
     .references = {{"attention", attention}},
     .rules =
         {{{"attention", {{{2, 3, 36}}}, of(2, 4)}, "bt(gn)->bt(gm),bgrt", "tnmr", {{2, 3, 24}, {2, 3, 4, 3}}},
@@ -218,7 +218,7 @@ extern const OpCases attention_cases = {
          {{"attention", {{{2, 3, 8}}, {{2, 3, 6}}, {{2, 3, 6}}}, of(2)},
           "attention: the queries are [2, 3, 8], expected a multiple of the 6 features of the keys"},
          {{"attention", {{{2, 3, 6}}, {{2, 4}}}, of(2)}, "attention: the mask is [2, 4], expected [2, 3]"}},
-    .kernels = kernels(),
+    .kernels = attention_kernels(),
     .kernel_references = {{"attention", attention_call}, {"attention_grad", unseen_grad}},
     .layers = {{"attention", ", heads: 2", {8, 2, 2}, false, {2, 6}},
                {"attention", ", heads: 2, kv_heads: 1, causal: true, scale: 0.1", {8, 3, 2}, false, {3, 4}},

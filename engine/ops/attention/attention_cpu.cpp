@@ -17,7 +17,7 @@ namespace trainctl {
 namespace {
 
 constexpr int64_t kQueries = 64, kKeys = 128;  // of a block
-constexpr int64_t kLanes = 16;                 // of queries: what a loop keeps in registers
+constexpr int64_t kAttentionLanes = 16;                 // of queries: what a loop keeps in registers
 /// The score of a key that a query does not see. Below every score, and finite: a difference of two is not NaN.
 constexpr float kUnseen = -std::numeric_limits<float>::max();
 
@@ -75,8 +75,8 @@ class AttentionKernel {
       p.transpose_a = transposed;
       floats = std::max(floats, tiles_.scratch_floats(p));
     }
-    product_floats_ = round_up(floats, kLanes);
-    floats_ = 2 * round_up(n_.d, kLanes) * kQueries + 2 * kKeys * kQueries + 3 * kQueries + product_floats_;
+    product_floats_ = round_up(floats, kAttentionLanes);
+    floats_ = 2 * round_up(n_.d, kAttentionLanes) * kQueries + 2 * kKeys * kQueries + 3 * kQueries + product_floats_;
     scratch_->reserve(floats_ * parts_);
     cpu::start_workers(parts_);
   }
@@ -92,7 +92,7 @@ class AttentionKernel {
 
   Block block(int64_t b, int64_t head, int64_t first) const {
     const int64_t count = std::min(kQueries, n_.t - first);
-    return {b, head / n_.r, head % n_.r, first, count, round_up(count, kLanes)};
+    return {b, head / n_.r, head % n_.r, first, count, round_up(count, kAttentionLanes)};
   }
 
   /// Calls f(keys) for the blocks of keys that some query of the block sees.
@@ -144,7 +144,7 @@ class AttentionKernel {
   }
 
   Buffers buffers_of(int part) const {
-    const int64_t turned = round_up(n_.d, kLanes) * kQueries, square = kKeys * kQueries;
+    const int64_t turned = round_up(n_.d, kAttentionLanes) * kQueries, square = kKeys * kQueries;
     float* at = scratch_->data() + part * floats_;
     const auto take = [&](int64_t floats) { return std::exchange(at, at + floats); };
     Buffers all{};
@@ -166,9 +166,9 @@ class AttentionKernel {
   const float *q_, *k_, *v_;
 };
 
-class Forward : public AttentionKernel {
+class AttentionForward : public AttentionKernel {
  public:
-  explicit Forward(const KernelCall& call)
+  explicit AttentionForward(const KernelCall& call)
       : AttentionKernel(attention_of(call), call), out_(call.out[0].as<float>()), logs_(call.out[1].as<float>()) {
     blocks_ = (n_.t + kQueries - 1) / kQueries;
     split(n_.b * n_.heads() * blocks_, call.threads);
@@ -189,7 +189,7 @@ class Forward : public AttentionKernel {
     std::fill_n(buffers.total, block.width, 0.0f);
     for_each_keys(block, [&](const KeyBlock& keys) {
       score(block, keys, buffers);
-      for (int64_t c = 0; c < block.width; c += kLanes) exponentials(keys.count, c, buffers);
+      for (int64_t c = 0; c < block.width; c += kAttentionLanes) exponentials(keys.count, c, buffers);
       if (keys.first > 0) scale_rows(out, block, buffers.factor);
       multiply(buffers.scores, kQueries, true, v_ + offset_of(a_.v, block.b, block.g, 0, keys.first), a_.v.row, out,
                a_.out.row, {block.count, n_.d, keys.count}, keys.first > 0, buffers);
@@ -205,23 +205,23 @@ class Forward : public AttentionKernel {
 
   /// Of kLanes queries: scores become e^(score - top) with the top so far; `factor` is what brings earlier sums to it.
   static void exponentials(int64_t count, int64_t column, const Buffers& buffers) {
-    float top[kLanes], sum[kLanes] = {};
+    float top[kAttentionLanes], sum[kAttentionLanes] = {};
     float* const before = buffers.top + column;
     float* const scores = buffers.scores + column;
-    std::copy_n(before, kLanes, top);
+    std::copy_n(before, kAttentionLanes, top);
     for (int64_t j = 0; j < count; ++j) {
       const float* row = scores + j * kQueries;
-      for (int l = 0; l < kLanes; ++l) top[l] = cpu::at_least(row[l], top[l]);
+      for (int l = 0; l < kAttentionLanes; ++l) top[l] = cpu::at_least(row[l], top[l]);
     }
     for (int64_t j = 0; j < count; ++j) {
       float* row = scores + j * kQueries;
-      for (int l = 0; l < kLanes; ++l) {
+      for (int l = 0; l < kAttentionLanes; ++l) {
         const float p = cpu::exp(row[l] - top[l]);
         row[l] = row[l] == kUnseen ? 0.0f : p;
         sum[l] += row[l];
       }
     }
-    for (int l = 0; l < kLanes; ++l) {
+    for (int l = 0; l < kAttentionLanes; ++l) {
       const float factor = cpu::exp(before[l] - top[l]);
       buffers.total[column + l] = buffers.total[column + l] * factor + sum[l];
       buffers.factor[column + l] = factor;
@@ -241,9 +241,9 @@ class Forward : public AttentionKernel {
 };
 
 /// A task is a kv head of one sample: it alone writes its dk and dv, always in the same order.
-class Backward : public AttentionKernel {
+class AttentionBackward : public AttentionKernel {
  public:
-  explicit Backward(const KernelCall& call)
+  explicit AttentionBackward(const KernelCall& call)
       : AttentionKernel(attention_of_grad(call), call),
         dy_(call.in[0].as<float>()),
         y_(call.in[call.in.size() - 2].as<float>()),
@@ -286,7 +286,7 @@ class Backward : public AttentionKernel {
       score(block, keys, buffers);
       multiply(v_ + at_v, a_.v.row, false, buffers.slopes, kQueries, buffers.rates, kQueries,
                {keys.count, block.width, n_.d}, false, buffers);
-      for (int64_t c = 0; c < block.width; c += kLanes) slopes(keys.count, c, buffers);
+      for (int64_t c = 0; c < block.width; c += kAttentionLanes) slopes(keys.count, c, buffers);
       multiply(buffers.scores, kQueries, false, dy_ + at_y, a_.out.row, dv_ + at_v, a_.v.row,
                {keys.count, n_.d, block.count}, true, buffers);
       multiply(buffers.rates, kQueries, false, q_ + at_q, a_.q.row, dk_ + at_k, a_.k.row,
@@ -298,12 +298,12 @@ class Backward : public AttentionKernel {
 
   /// Of kLanes queries: scores become P, rates become G.
   void slopes(int64_t count, int64_t column, const Buffers& buffers) const {
-    float log[kLanes], mean[kLanes];
-    std::copy_n(buffers.top + column, kLanes, log);
-    std::copy_n(buffers.total + column, kLanes, mean);
+    float log[kAttentionLanes], mean[kAttentionLanes];
+    std::copy_n(buffers.top + column, kAttentionLanes, log);
+    std::copy_n(buffers.total + column, kAttentionLanes, mean);
     for (int64_t j = 0; j < count; ++j) {
       float *p = buffers.scores + j * kQueries + column, *rate = buffers.rates + j * kQueries + column;
-      for (int l = 0; l < kLanes; ++l) {
+      for (int l = 0; l < kAttentionLanes; ++l) {
         const float e = cpu::exp(p[l] - log[l]);
         p[l] = p[l] == kUnseen ? 0.0f : e;
         rate[l] = a_.scale * p[l] * (rate[l] - mean[l]);
@@ -315,8 +315,8 @@ class Backward : public AttentionKernel {
   float *dq_, *dk_, *dv_;
 };
 
-CpuKernel prepare_attention(const KernelCall& call) { return Forward(call); }
-CpuKernel prepare_attention_grad(const KernelCall& call) { return Backward(call); }
+CpuKernel prepare_attention(const KernelCall& call) { return AttentionForward(call); }
+CpuKernel prepare_attention_grad(const KernelCall& call) { return AttentionBackward(call); }
 
 }  // namespace
 

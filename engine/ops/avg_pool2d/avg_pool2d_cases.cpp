@@ -17,16 +17,16 @@ Outputs avg_pool(const Inputs& in, const Attrs& attrs) {
   });
 }
 
-std::vector<OpCase> rows() {
-  std::vector<OpCase> rows = pool_rows("avg_pool2d", {});
-  for (OpCase& row : pool_rows("avg_pool2d", {{"count_include_pad", true}})) rows.push_back(std::move(row));
-  return rows;
+std::vector<OpCase> avg_pool2d_rows() {
+  std::vector<OpCase> avg_pool2d_rows = pool_rows("avg_pool2d", {});
+  for (OpCase& row : pool_rows("avg_pool2d", {{"count_include_pad", true}})) avg_pool2d_rows.push_back(std::move(row));
+  return avg_pool2d_rows;
 }
 
 }  // namespace
 
 extern const OpCases avg_pool2d_cases = {
-    .rows = rows(),
+    .rows = avg_pool2d_rows(),
     .references = {{"avg_pool2d", avg_pool}},
     .rules = {{{"avg_pool2d", {{{2, 3, 7, 6}}}, {{"kernel", Ints{3, 2}}, {"stride", Ints{2, 2}}}},
                "nchw->ncpq",

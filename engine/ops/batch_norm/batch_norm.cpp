@@ -20,12 +20,12 @@
 namespace trainctl {
 namespace {
 
-size_t channel_dim(const Attrs& attrs) { return static_cast<size_t>(attrs.integer("dim", 1)); }
+size_t normalized_dim(const Attrs& attrs) { return static_cast<size_t>(attrs.integer("dim", 1)); }
 
 /// "ncab"; the letters of the other dims, n first, keep their order.
 std::string x_letters(const TensorInfo& x, const Attrs& attrs) {
   std::string text = "n" + letters(x.shape.size() - 2, "nc");
-  return text.insert(channel_dim(attrs), "c");
+  return text.insert(normalized_dim(attrs), "c");
 }
 
 /// Expects x and between `low` and `high` inputs in all; those after x are vectors over its channels. Returns their
@@ -34,10 +34,10 @@ int64_t expect_channels(std::string_view op, Infos in, const Attrs& attrs, size_
   expect_inputs(op, in, low, high);
   for (const TensorInfo& input : in) expect_floats(op, {&input, 1});  // statistics are f32 regardless of x's type
   expect_ndim(op, in[0], 2);
-  if (channel_dim(attrs) >= in[0].shape.size()) {
+  if (normalized_dim(attrs) >= in[0].shape.size()) {
     shape_error(fmt::format("{}: dim {} is not a dim of {}", op, attrs.integer("dim", 1), to_string(in[0])));
   }
-  const int64_t channels = in[0].shape[channel_dim(attrs)];
+  const int64_t channels = in[0].shape[normalized_dim(attrs)];
   for (size_t i = 1; i < in.size(); ++i) expect_shape(op, "a vector of the channels", in[i], {channels});
   return channels;
 }
@@ -45,14 +45,14 @@ int64_t expect_channels(std::string_view op, Infos in, const Attrs& attrs, size_
 /// Of images, over dim 1, which is dim 3 if the channels are last; x, or dy and x, are the first inputs.
 template <unsigned kFirst, unsigned kOutputs>
 std::optional<ChannelsLast> channels_last(Infos in, const Attrs& attrs) {
-  if (in[0].shape.size() != 4 || channel_dim(attrs) != 1) return {};
+  if (in[0].shape.size() != 4 || normalized_dim(attrs) != 1) return {};
   ChannelsLast form{attrs, (1u << kFirst) - 1, kOutputs};
   form.attrs.set("dim", int64_t{3});
   return form;
 }
 
 /// The weights' gradients are the same two sums that dx needs.
-void backward(GradBuilder& g) {
+void batch_norm_backward(GradBuilder& g) {
   const Attrs attrs = g.attrs();
   const std::vector<TensorId> inputs = {g.out_grad(), g.in(0), g.in(1), g.in(2)};
   const bool affine = g.num_inputs() == 5;
@@ -65,7 +65,7 @@ void backward(GradBuilder& g) {
 }
 
 // A batch of 32 images of 128 channels, 32 x 32.
-const Shape kImages = {32, 128, 32, 32}, kChannels = {128};
+const Shape kNormalizedImages = {32, 128, 32, 32}, kNormalizedChannels = {128};
 const Attrs kBatchNorm = {{"dim", int64_t{1}}, {"eps", 1e-5}, {"momentum", 0.1}, {"count", int64_t{32 * 32 * 32}}};
 
 /// (dy, x, mean, var, ...): dy is like x, the others are vectors over the channels.
@@ -113,7 +113,7 @@ extern const OpDef batch_norm_mean_op = {
                    [] {
                      using namespace example;
                      return KernelExample{
-                         .what = "mean of each channel, dim 1 or attr dim", .inputs = {{kImages}}, .attrs = kBatchNorm};
+                         .what = "mean of each channel, dim 1 or attr dim", .inputs = {{kNormalizedImages}}, .attrs = kBatchNorm};
                    }},
 };
 
@@ -131,7 +131,7 @@ extern const OpDef batch_norm_var_op = {
                    [] {
                      using namespace example;
                      return KernelExample{.what = "variance of each channel; inputs x, mean",
-                                          .inputs = {{kImages}, f32(kChannels)},
+                                          .inputs = {{kNormalizedImages}, f32(kNormalizedChannels)},
                                           .attrs = kBatchNorm};
                    }},
 };
@@ -145,7 +145,7 @@ extern const KernelDef batch_norm_mean_var_kernel = {
         [] {
           using namespace example;
           return KernelExample{.what = "mean and variance of each channel in one pass, dim 1 or attr dim",
-                               .inputs = {{kImages}},
+                               .inputs = {{kNormalizedImages}},
                                .attrs = kBatchNorm,
                                .outputs = [](Infos in, const Attrs& attrs, DType) -> std::vector<TensorInfo> {
                                  const int64_t channels = expect_channels("batch_norm_mean_var", in, attrs, 1, 1);
@@ -169,7 +169,7 @@ extern const OpDef batch_norm_running_op = {
                    [] {
                      using namespace example;
                      return KernelExample{.what = "running statistics; inputs mean, var, running mean, running var",
-                                          .inputs = {f32(kChannels), f32(kChannels), f32(kChannels), f32(kChannels)},
+                                          .inputs = {f32(kNormalizedChannels), f32(kNormalizedChannels), f32(kNormalizedChannels), f32(kNormalizedChannels)},
                                           .attrs = kBatchNorm};
                    }},
     .in_evaluation = InEvaluation::reads_state,
@@ -188,7 +188,7 @@ extern const OpDef batch_norm_op = {
       for (size_t i = 1; i < in.size(); ++i) text += ",c";
       return {text + "->" + x};
     },
-    .backward = backward,
+    .backward = batch_norm_backward,
     .kernel = {.name = "batch_norm",
                .takes = bits(EpilogueStep::residual, EpilogueStep::relu),
                .channels_last = channels_last<1, 1>,
@@ -198,7 +198,7 @@ extern const OpDef batch_norm_op = {
                      using namespace example;
                      return KernelExample{
                          .what = "inputs x, mean, var(, gamma, beta)",
-                         .inputs = {{kImages}, f32(kChannels), f32(kChannels), {kChannels}, {kChannels}},
+                         .inputs = {{kNormalizedImages}, f32(kNormalizedChannels), f32(kNormalizedChannels), {kNormalizedChannels}, {kNormalizedChannels}},
                          .attrs = kBatchNorm};
                    }},
 };
@@ -218,7 +218,7 @@ extern const OpDef batch_norm_grad_stats_op = {
                    [] {
                      using namespace example;
                      return KernelExample{.what = "dbeta, dgamma; inputs dy, x, mean, var",
-                                          .inputs = {{kImages}, {kImages}, f32(kChannels), f32(kChannels)},
+                                          .inputs = {{kNormalizedImages}, {kNormalizedImages}, f32(kNormalizedChannels), f32(kNormalizedChannels)},
                                           .attrs = kBatchNorm};
                    }},
 };
@@ -238,13 +238,13 @@ extern const OpDef batch_norm_grad_op = {
                    [] {
                      using namespace example;
                      return KernelExample{.what = "dx; inputs dy, x, mean, var, dbeta, dgamma(, gamma)",
-                                          .inputs = {{kImages},
-                                                     {kImages},
-                                                     f32(kChannels),
-                                                     f32(kChannels),
-                                                     f32(kChannels),
-                                                     f32(kChannels),
-                                                     {kChannels}},
+                                          .inputs = {{kNormalizedImages},
+                                                     {kNormalizedImages},
+                                                     f32(kNormalizedChannels),
+                                                     f32(kNormalizedChannels),
+                                                     f32(kNormalizedChannels),
+                                                     f32(kNormalizedChannels),
+                                                     {kNormalizedChannels}},
                                           .attrs = kBatchNorm};
                    }},
 };

@@ -110,7 +110,7 @@ Outputs grad_behind_relu(const NaiveCall& call) {
 }
 
 /// Features last, in the middle and first; of one element, in packs and not; affine and not.
-std::vector<KernelCase> kernels() {
+std::vector<KernelCase> batch_norm_kernels() {
   using Fill = CaseOperand::Fill;
   std::vector<KernelCase> calls;
   const std::pair<Shape, int64_t> shapes[] = {{{12, 4}, 1},        {{6, 5}, 1},        {{4, 6, 3, 2}, 1},
@@ -191,7 +191,7 @@ extern const OpCases batch_norm_cases = {
     .shape_errors = {{{"batch_norm_mean", {{{2, 3}}}, {{"dim", int64_t{2}}}},
                       "batch_norm_mean: dim 2 is not a dim of [2, 3]"},
                      {{"batch_norm_mean", {{{2}}}}, "batch_norm_mean needs an input of at least 2 dims, but got [2]"}},
-    .kernels = kernels(),
+    .kernels = batch_norm_kernels(),
     .kernel_references = {{"batch_norm_mean_var", mean_and_var},
                           {"batch_norm", fused},
                           {"batch_norm_grad_stats", grad_stats_behind_relu},

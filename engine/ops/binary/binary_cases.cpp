@@ -11,11 +11,11 @@ naive::Outputs reference(const naive::Inputs& in, const Attrs&) {
 }
 
 /// Sizes of both inputs and of the result. A divisor is not near 0.
-std::vector<OpCase> rows() {
+std::vector<OpCase> binary_rows() {
   struct Sizes {
     Shape a, b, out;
   };
-  std::vector<OpCase> rows;
+  std::vector<OpCase> binary_rows;
   for (const char* op : {"add", "sub", "mul", "div"}) {
     for (const Sizes& s : {Sizes{{6, 13}, {6, 13}, {6, 13}},
                            {{2, 3, 5}, {5}, {2, 3, 5}},
@@ -23,16 +23,16 @@ std::vector<OpCase> rows() {
                            {{1}, {3, 4, 7}, {3, 4, 7}},
                            {{6, 1, 4, 1}, {1, 3, 1, 2}, {6, 3, 4, 2}}}) {
       const bool divides = std::string(op) == "div";
-      rows.push_back({op, {CaseInput{s.a}, divides ? positive(s.b) : CaseInput{s.b}}, {}, {s.out}});
+      binary_rows.push_back({op, {CaseInput{s.a}, divides ? positive(s.b) : CaseInput{s.b}}, {}, {s.out}});
     }
   }
-  return rows;
+  return binary_rows;
 }
 
 }  // namespace
 
 extern const OpCases binary_cases = {
-    .rows = rows(),
+    .rows = binary_rows(),
     .references = {{"add", reference<[](double a, double b) { return a + b; }>},
                    {"sub", reference<[](double a, double b) { return a - b; }>},
                    {"mul", reference<[](double a, double b) { return a * b; }>},

@@ -14,7 +14,7 @@ void span(const float* a, const float* b, float* y, int64_t n) {
 }
 
 template <class F>
-CpuKernel prepare(const KernelCall& call) {
+CpuKernel prepare_binary(const KernelCall& call) {
   return cpu::broadcast_map(call, F{});
 }
 
@@ -25,9 +25,9 @@ void cpu::sub_span(const float* a, const float* b, float* y, int64_t n) { span<s
 void cpu::mul_span(const float* a, const float* b, float* y, int64_t n) { span<std::multiplies<>>(a, b, y, n); }
 void cpu::div_span(const float* a, const float* b, float* y, int64_t n) { span<std::divides<>>(a, b, y, n); }
 
-extern const CpuKernels binary_cpu = {{"add", prepare<std::plus<>>},
-                                      {"sub", prepare<std::minus<>>},
-                                      {"mul", prepare<std::multiplies<>>},
-                                      {"div", prepare<std::divides<>>}};
+extern const CpuKernels binary_cpu = {{"add", prepare_binary<std::plus<>>},
+                                      {"sub", prepare_binary<std::minus<>>},
+                                      {"mul", prepare_binary<std::multiplies<>>},
+                                      {"div", prepare_binary<std::divides<>>}};
 
 }  // namespace trainctl

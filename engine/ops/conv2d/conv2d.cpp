@@ -27,7 +27,7 @@ Window window_of(const TensorInfo& weight, const Attrs& attrs) {
   return window;
 }
 
-std::vector<TensorInfo> infer(Infos in, const Attrs& attrs) {
+std::vector<TensorInfo> infer_conv2d(Infos in, const Attrs& attrs) {
   const Epilogue epilogue = epilogue_of(attrs);
   const size_t fused = epilogue.bias ? 1 : 0;
   expect_inputs("conv2d", in, 2 + fused, 2 + fused);
@@ -51,19 +51,19 @@ std::vector<TensorInfo> infer(Infos in, const Attrs& attrs) {
   return {out};
 }
 
-RuleText rule(Infos, const Attrs& attrs) {
+RuleText conv2d_rule(Infos, const Attrs& attrs) {
   const bool grouped = groups_of(attrs) > 1, last = is_channels_last(attrs);
   const std::string k = grouped ? "(gk)" : "k", c = grouped ? "(gc)" : "c";
   const std::string x = image_letters(c, "hw", last), y = image_letters(k, "pq", last);
   const Epilogue epilogue = epilogue_of(attrs);
-  RuleText rule = {
+  RuleText conv2d_rule = {
       x + "," + k + "crs" + (epilogue.bias ? "," + k : "") + "->" + y + (epilogue.keep_input ? "," + y : ""),
       grouped ? "hwpqrskc" : "hwpqrs", grouped ? kWholeGroups : kWindowsNeedNeighbours};
   if (grouped) {
-    rule.sizes = {{'g', groups_of(attrs)}};
-    rule.why_size = fmt::format("only whole groups may be cut, and their number is {}", groups_of(attrs));
+    conv2d_rule.sizes = {{'g', groups_of(attrs)}};
+    conv2d_rule.why_size = fmt::format("only whole groups may be cut, and their number is {}", groups_of(attrs));
   }
-  return rule;
+  return conv2d_rule;
 }
 
 /// Multiplications and additions: those of one weight for each image and window.
@@ -87,7 +87,7 @@ void expect_windows(std::string_view op, const Images& dy, const Images& x, cons
   }
 }
 
-void backward(GradBuilder& g) {
+void conv2d_backward(GradBuilder& g) {
   const Images x = Images::of(g.shape(g.in(0)), is_channels_last(g.attrs()));
   const Shape w = g.shape(g.in(1));
   Attrs of_input = g.attrs(), of_weight = g.attrs();
@@ -171,9 +171,9 @@ Attrs with(Attrs attrs, std::string_view name, Value value) {
 
 extern const OpDef conv2d_op = {
     .name = "conv2d",
-    .infer = infer,
-    .rule = rule,
-    .backward = backward,
+    .infer = infer_conv2d,
+    .rule = conv2d_rule,
+    .backward = conv2d_backward,
     .kernel = {.name = "conv2d",
                .takes = bits(EpilogueStep::bias, EpilogueStep::activation),
                .channel_dim = channel_dim,

@@ -52,7 +52,7 @@ Outputs conv2d(const Inputs& in, const Attrs& attrs) {
 }
 
 /// (x, dy) -> dw, and with bias_grad db.
-Outputs weight_grad(const NaiveCall& call) {
+Outputs conv2d_weight_grad(const NaiveCall& call) {
   const bool last = is_channels_last(call.attrs);
   const Images x = Images::of(call.in[0].shape, last), dy = Images::of(call.in[1].shape, last);
   const int64_t groups = call.attrs.integer("groups", 1);
@@ -88,11 +88,11 @@ Attrs conv(Ints stride, Ints padding, Ints dilation = {1, 1}, int64_t groups = 1
 
 const Attrs kPlain = conv({1, 1}, {0, 0, 0, 0});
 
-std::vector<OpCase> rows() {
-  std::vector<OpCase> rows;
+std::vector<OpCase> conv2d_rows() {
+  std::vector<OpCase> conv2d_rows;
   const auto add = [&](Images x, Shape weight, const Attrs& attrs, Images y) {
     for (const bool last : {false, true}) {
-      rows.push_back({"conv2d", {{x.shape(last)}, {weight}}, in_format(attrs, last), {y.shape(last)}, 5e-6});
+      conv2d_rows.push_back({"conv2d", {{x.shape(last)}, {weight}}, in_format(attrs, last), {y.shape(last)}, 5e-6});
     }
   };
   add({2, 3, {7, 5}}, {4, 3, 3, 3}, kPlain, {2, 4, {5, 3}});
@@ -113,7 +113,7 @@ std::vector<OpCase> rows() {
   const auto fused = [&](const Epilogue& epilogue) {
     for (const bool last : {false, true}) {
       const Shape y = Images{2, 5, {6, 4}}.shape(last);
-      rows.push_back(fused_case("conv2d", {{Images{2, 5, {7, 5}}.shape(last)}, {{5, 5, 2, 2}}, {{5}}},
+      conv2d_rows.push_back(fused_case("conv2d", {{Images{2, 5, {7, 5}}.shape(last)}, {{5, 5, 2, 2}}, {{5}}},
                                 in_format(kPlain, last), epilogue,
                                 epilogue.keep_input ? std::vector<Shape>{y, y} : std::vector<Shape>{y}));
     }
@@ -123,11 +123,11 @@ std::vector<OpCase> rows() {
     fused({.bias = true, .activation = activation});
     fused({.bias = true, .activation = activation, .keep_input = true});
   }
-  return rows;
+  return conv2d_rows;
 }
 
 /// What the compiler fuses with a weight gradient.
-std::vector<KernelCase> kernels() {
+std::vector<KernelCase> conv2d_kernels() {
   std::vector<KernelCase> calls;
   for (const bool last : {false, true}) {
     for (const int64_t groups : {1, 2}) {
@@ -154,7 +154,7 @@ const Given kGroups{"conv2d", {{{2, 6, 7, 6}}, {{4, 3, 3, 3}}}, conv({1, 1}, {0,
 }  // namespace
 
 extern const OpCases conv2d_cases = {
-    .rows = rows(),
+    .rows = conv2d_rows(),
     .references = {{"conv2d", conv2d}},
     .rules = {{kGiven, "nchw,kcrs->nkpq", "hwpqrs", {{2, 4, 5, 4}}},
               {kLast, "nhwc,kcrs->npqk", "hwpqrs", {{2, 5, 4, 4}}},
@@ -185,8 +185,8 @@ extern const OpCases conv2d_cases = {
          {{"conv2d", {{{2, 3, 7, 6}}, {{4, 3, 8, 3}}}}, "conv2d: a kernel of 8x3 does not fit into images of 7x6"},
          {{"conv2d", {{{2, 3, 7, 6}}, {{4, 3, 5, 3}}}, conv({1, 1}, {0, 1, 0, 0}, {2, 1})},
           "conv2d: a kernel of 5x3, 9x3 with its dilation, does not fit into images of 7x6, 8x6 with their padding"}},
-    .kernels = kernels(),
-    .kernel_references = {{"conv2d_weight_grad", weight_grad}},
+    .kernels = conv2d_kernels(),
+    .kernel_references = {{"conv2d_weight_grad", conv2d_weight_grad}},
     .allocating = {{"conv2d", kOneDnnAllocates},
                    {"conv2d_input_grad", kOneDnnAllocates},
                    {"conv2d_weight_grad", kOneDnnAllocates}},

@@ -18,7 +18,7 @@ namespace {
 
 using cpu::Steps;
 using dnnl::memory;
-using Dims = memory::dims;
+using ConvDims = memory::dims;
 using Tag = memory::format_tag;
 
 /// The operands as oneDNN describes them: `plain` as they are in memory, `best` with the format left to oneDNN.
@@ -27,21 +27,21 @@ struct Descs {
 };
 
 Descs images(const Images& i, bool channels_last) {
-  const Dims dims{i.n, i.c, i.size[0], i.size[1]};
+  const ConvDims dims{i.n, i.c, i.size[0], i.size[1]};
   const memory::desc plain(dims, memory::data_type::f32, channels_last ? Tag::nhwc : Tag::nchw);
   return {plain, channels_last ? plain : memory::desc(dims, memory::data_type::f32, Tag::any)};
 }
 
 Descs weights(const ConvShape& s) {
   const int64_t k = s.y.c / s.groups, c = s.x.c / s.groups, height = s.window.kernel[0], width = s.window.kernel[1];
-  const Dims dims = s.groups == 1 ? Dims{k, c, height, width} : Dims{s.groups, k, c, height, width};
+  const ConvDims dims = s.groups == 1 ? ConvDims{k, c, height, width} : ConvDims{s.groups, k, c, height, width};
   return {{dims, memory::data_type::f32, s.groups == 1 ? Tag::oihw : Tag::goihw},
           {dims, memory::data_type::f32, Tag::any}};
 }
 
 /// Window, strides and padding in oneDNN's terms.
 struct Placement {
-  Dims stride, dilation, before, after;
+  ConvDims stride, dilation, before, after;
 
   explicit Placement(const ConvShape& s) {
     for (size_t d = 0; d < 2; ++d) {

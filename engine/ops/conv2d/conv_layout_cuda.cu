@@ -4,16 +4,16 @@
 namespace trainctl {
 namespace {
 
-constexpr int kThreads = 256;
+constexpr int kLayoutThreads = 256;
 
-unsigned blocks(int64_t elements) { return static_cast<unsigned>(ceil_div(elements, kThreads)); }
+unsigned layout_blocks(int64_t elements) { return static_cast<unsigned>(ceil_div(elements, kLayoutThreads)); }
 
 template <class From, class To>
-__global__ void __launch_bounds__(kThreads)
+__global__ void __launch_bounds__(kLayoutThreads)
     copy_weight_kernel(const From* from, WeightLayout from_layout, To* to, WeightLayout to_layout, bool add) {
   wait_for_kernel_before();
   let_next_kernel_start();
-  const int64_t i = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;
+  const int64_t i = static_cast<int64_t>(blockIdx.x) * kLayoutThreads + threadIdx.x;
   if (i >= to_layout.k * to_layout.c * to_layout.window) return;
   const int64_t inner = to_layout.channels_last ? to_layout.c : to_layout.window;
   const int64_t middle = to_layout.channels_last ? to_layout.window : to_layout.c;
@@ -28,11 +28,11 @@ __global__ void __launch_bounds__(kThreads)
 }
 
 template <class T>
-__global__ void __launch_bounds__(kThreads)
+__global__ void __launch_bounds__(kLayoutThreads)
     copy_rows_kernel(const T* from, int64_t from_width, T* to, int64_t to_width, int64_t size) {
   wait_for_kernel_before();
   let_next_kernel_start();
-  const int64_t i = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;
+  const int64_t i = static_cast<int64_t>(blockIdx.x) * kLayoutThreads + threadIdx.x;
   if (i >= size) return;
   const int64_t row = i / to_width, at = i - row * to_width;
   to[i] = at < from_width ? from[row * from_width + at] : from_f32<T>(0.0f);
@@ -46,7 +46,7 @@ void copy_weight(CudaStream stream, const void* from, DType from_type, const Wei
     with_float_type(to_type, [&](auto to_element) {
       using From = decltype(from_element);
       using To = decltype(to_element);
-      launch(copy_weight_kernel<From, To>, blocks(to_layout.size()), kThreads, 0, stream, "conv2d weights",
+      launch(copy_weight_kernel<From, To>, layout_blocks(to_layout.size()), kLayoutThreads, 0, stream, "conv2d weights",
              static_cast<const From*>(from), from_layout, static_cast<To*>(to), to_layout, add);
     });
   });
@@ -56,7 +56,7 @@ void copy_rows(CudaStream stream, DType type, const void* from, int64_t from_wid
                int64_t rows) {
   with_float_type(type, [&](auto element) {
     using T = decltype(element);
-    launch(copy_rows_kernel<T>, blocks(rows * to_width), kThreads, 0, stream, "conv2d images",
+    launch(copy_rows_kernel<T>, layout_blocks(rows * to_width), kLayoutThreads, 0, stream, "conv2d images",
            static_cast<const T*>(from), from_width, static_cast<T*>(to), to_width, rows * to_width);
   });
 }

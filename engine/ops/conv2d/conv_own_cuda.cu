@@ -15,11 +15,11 @@
 namespace trainctl {
 namespace {
 
-constexpr int kThreads = 256, kTile = 64, kDepth = 16;
+constexpr int kOwnConvThreads = 256, kOwnConvTile = 64, kOwnConvDepth = 16;
 constexpr int kPerThread = 4;  ///< rows and columns of a thread
 
 /// Sizes of a group, and the elements from one index of the images to the next.
-struct Sizes {
+struct OwnConvSizes {
   int64_t images = 0;
   int c = 0, k = 0, groups = 1;
   int x_size[2] = {}, y_size[2] = {}, window = 1;  ///< pixels of a window
@@ -28,7 +28,7 @@ struct Sizes {
   Divisor by_x_width, by_x_pixels, by_y_width, by_y_pixels;
   bool channels_last = false;
 
-  explicit Sizes(const ConvShape& shape)
+  explicit OwnConvSizes(const ConvShape& shape)
       : images(shape.x.n),
         c(int(shape.x.c / shape.groups)),
         k(int(shape.y.c / shape.groups)),
@@ -81,9 +81,9 @@ struct Sizes {
 };
 
 /// n = quotient * by + rest
-struct Parts {
+struct OwnConvParts {
   uint32_t quotient, rest;
-  __device__ Parts(uint32_t n, const Divisor& by) : quotient(by.quotient(n)), rest(n - quotient * by.by) {}
+  __device__ OwnConvParts(uint32_t n, const Divisor& by) : quotient(by.quotient(n)), rest(n - quotient * by.by) {}
 };
 
 // The three products: element (row, depth) of the first matrix of a group, (depth, col) of the second, and where (row,
@@ -92,7 +92,7 @@ struct Parts {
 template <class T>
 struct Forward {
   static constexpr bool kFirstAlongDepth = true, kSecondAlongDepth = true;
-  Sizes size;
+  OwnConvSizes size;
   const T *x, *w;
   T* y;
 
@@ -100,16 +100,16 @@ struct Forward {
   int64_t cols() const { return size.k; }
   int64_t depth() const { return int64_t{size.window} * size.c; }
   __device__ float first(int group, uint32_t row, uint32_t depth) const {
-    const Parts image(row, size.by_y_pixels), weight(depth, size.by_c);
+    const OwnConvParts image(row, size.by_y_pixels), weight(depth, size.by_c);
     const int pixel = size.under(image.rest, weight.quotient);
     return pixel < 0 ? 0 : to_f32(x[size.x_at(image.quotient, group * size.c + int(weight.rest), pixel)]);
   }
   __device__ float second(int group, uint32_t depth, uint32_t col) const {
-    const Parts weight(depth, size.by_c);
+    const OwnConvParts weight(depth, size.by_c);
     return to_f32(w[size.w_at(group * size.k + int(col), int(weight.rest), int(weight.quotient))]);
   }
   __device__ void store(int group, uint32_t row, uint32_t col, uint32_t, float value) const {
-    const Parts image(row, size.by_y_pixels);
+    const OwnConvParts image(row, size.by_y_pixels);
     y[size.y_at(image.quotient, group * size.k + int(col), int(image.rest))] = from_f32<T>(value);
   }
 };
@@ -117,7 +117,7 @@ struct Forward {
 template <class T>
 struct InputGrad {
   static constexpr bool kFirstAlongDepth = true, kSecondAlongDepth = false;
-  Sizes size;
+  OwnConvSizes size;
   const T *dy, *w;
   T* dx;
 
@@ -125,16 +125,16 @@ struct InputGrad {
   int64_t cols() const { return size.c; }
   int64_t depth() const { return int64_t{size.window} * size.k; }
   __device__ float first(int group, uint32_t row, uint32_t depth) const {
-    const Parts image(row, size.by_x_pixels), weight(depth, size.by_k);
+    const OwnConvParts image(row, size.by_x_pixels), weight(depth, size.by_k);
     const int window = size.over(image.rest, weight.quotient);
     return window < 0 ? 0 : to_f32(dy[size.y_at(image.quotient, group * size.k + int(weight.rest), window)]);
   }
   __device__ float second(int group, uint32_t depth, uint32_t col) const {
-    const Parts weight(depth, size.by_k);
+    const OwnConvParts weight(depth, size.by_k);
     return to_f32(w[size.w_at(group * size.k + int(weight.rest), int(col), int(weight.quotient))]);
   }
   __device__ void store(int group, uint32_t row, uint32_t col, uint32_t, float value) const {
-    const Parts image(row, size.by_x_pixels);
+    const OwnConvParts image(row, size.by_x_pixels);
     dx[size.x_at(image.quotient, group * size.c + int(col), int(image.rest))] = from_f32<T>(value);
   }
 };
@@ -142,7 +142,7 @@ struct InputGrad {
 template <class T>
 struct WeightGrad {
   static constexpr bool kFirstAlongDepth = false, kSecondAlongDepth = false;
-  Sizes size;
+  OwnConvSizes size;
   const T *x, *dy;
   float* parts;  ///< [parts, k, c, r, s]
 
@@ -150,16 +150,16 @@ struct WeightGrad {
   int64_t cols() const { return int64_t{size.window} * size.c; }
   int64_t depth() const { return size.images * size.y_size[0] * size.y_size[1]; }
   __device__ float first(int group, uint32_t row, uint32_t depth) const {
-    const Parts image(depth, size.by_y_pixels);
+    const OwnConvParts image(depth, size.by_y_pixels);
     return to_f32(dy[size.y_at(image.quotient, group * size.k + int(row), int(image.rest))]);
   }
   __device__ float second(int group, uint32_t depth, uint32_t col) const {
-    const Parts image(depth, size.by_y_pixels), weight(col, size.by_c);
+    const OwnConvParts image(depth, size.by_y_pixels), weight(col, size.by_c);
     const int pixel = size.under(image.rest, weight.quotient);
     return pixel < 0 ? 0 : to_f32(x[size.x_at(image.quotient, group * size.c + int(weight.rest), pixel)]);
   }
   __device__ void store(int group, uint32_t row, uint32_t col, uint32_t part, float value) const {
-    const Parts weight(col, size.by_c);
+    const OwnConvParts weight(col, size.by_c);
     const int64_t of_part = int64_t{size.groups} * size.k * size.c * size.window;
     parts[part * of_part + size.w_at(group * size.k + int(row), int(weight.rest), int(weight.quotient))] = value;
   }
@@ -167,33 +167,33 @@ struct WeightGrad {
 
 /// blockIdx.x: tiles of columns, of rows, groups; blockIdx.y: a part of the depth.
 template <class Product>
-__global__ void __launch_bounds__(kThreads)
+__global__ void __launch_bounds__(kOwnConvThreads)
     convolution_kernel(Product f, uint32_t rows, uint32_t cols, uint32_t depth, uint32_t of_part, uint32_t row_tiles,
                        uint32_t col_tiles) {
-  __shared__ __align__(16) float first[kDepth][kTile + 4], second[kDepth][kTile + 4];
+  __shared__ __align__(16) float first[kOwnConvDepth][kOwnConvTile + 4], second[kOwnConvDepth][kOwnConvTile + 4];
   wait_for_kernel_before();
   let_next_kernel_start();
   const uint32_t col_tile = blockIdx.x % col_tiles, rest = blockIdx.x / col_tiles;
   const int group = int(rest / row_tiles);
-  const uint32_t row0 = rest % row_tiles * kTile, col0 = col_tile * kTile;
+  const uint32_t row0 = rest % row_tiles * kOwnConvTile, col0 = col_tile * kOwnConvTile;
   const uint32_t begin = blockIdx.y * of_part, end = min(depth, begin + of_part);
-  const int my_row = int(threadIdx.x) / (kTile / kPerThread) * kPerThread;
-  const int my_col = int(threadIdx.x) % (kTile / kPerThread) * kPerThread;
+  const int my_row = int(threadIdx.x) / (kOwnConvTile / kPerThread) * kPerThread;
+  const int my_col = int(threadIdx.x) % (kOwnConvTile / kPerThread) * kPerThread;
   float sums[kPerThread][kPerThread] = {};
-  for (uint32_t d0 = begin; d0 < end; d0 += kDepth) {
+  for (uint32_t d0 = begin; d0 < end; d0 += kOwnConvDepth) {
 #pragma unroll
-    for (int i = int(threadIdx.x); i < kTile * kDepth; i += kThreads) {
-      const int d_first = Product::kFirstAlongDepth ? i % kDepth : i / kTile;
-      const int row = Product::kFirstAlongDepth ? i / kDepth : i % kTile;
+    for (int i = int(threadIdx.x); i < kOwnConvTile * kOwnConvDepth; i += kOwnConvThreads) {
+      const int d_first = Product::kFirstAlongDepth ? i % kOwnConvDepth : i / kOwnConvTile;
+      const int row = Product::kFirstAlongDepth ? i / kOwnConvDepth : i % kOwnConvTile;
       first[d_first][row] = row0 + row < rows && d0 + d_first < end ? f.first(group, row0 + row, d0 + d_first) : 0.0f;
-      const int d_second = Product::kSecondAlongDepth ? i % kDepth : i / kTile;
-      const int col = Product::kSecondAlongDepth ? i / kDepth : i % kTile;
+      const int d_second = Product::kSecondAlongDepth ? i % kOwnConvDepth : i / kOwnConvTile;
+      const int col = Product::kSecondAlongDepth ? i / kOwnConvDepth : i % kOwnConvTile;
       second[d_second][col] =
           col0 + col < cols && d0 + d_second < end ? f.second(group, d0 + d_second, col0 + col) : 0.0f;
     }
     __syncthreads();
 #pragma unroll
-    for (int d = 0; d < kDepth; ++d) {
+    for (int d = 0; d < kOwnConvDepth; ++d) {
       const float4 a = *reinterpret_cast<const float4*>(&first[d][my_row]);
       const float4 b = *reinterpret_cast<const float4*>(&second[d][my_col]);
       const float of_row[] = {a.x, a.y, a.z, a.w}, of_col[] = {b.x, b.y, b.z, b.w};
@@ -216,11 +216,11 @@ __global__ void __launch_bounds__(kThreads)
 }
 
 template <class T>
-__global__ void __launch_bounds__(kThreads)
+__global__ void __launch_bounds__(kOwnConvThreads)
     add_parts_kernel(const float* parts, T* dw, int64_t size, int count, bool accumulate) {
   wait_for_kernel_before();
   let_next_kernel_start();
-  const int64_t i = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;
+  const int64_t i = static_cast<int64_t>(blockIdx.x) * kOwnConvThreads + threadIdx.x;
   if (i >= size) return;
   float sum = 0;
   for (int part = 0; part < count; ++part) sum += parts[part * size + i];
@@ -231,30 +231,30 @@ constexpr int64_t kMostIndex = int64_t{1} << 31;
 
 template <class Product>
 void run(CudaStream stream, const Product& f, int64_t parts) {
-  const int64_t row_tiles = ceil_div(f.rows(), kTile), col_tiles = ceil_div(f.cols(), kTile);
-  const int64_t of_part = ceil_div(ceil_div(f.depth(), parts), kDepth) * kDepth;
+  const int64_t row_tiles = ceil_div(f.rows(), kOwnConvTile), col_tiles = ceil_div(f.cols(), kOwnConvTile);
+  const int64_t of_part = ceil_div(ceil_div(f.depth(), parts), kOwnConvDepth) * kOwnConvDepth;
   const dim3 grid(static_cast<unsigned>(row_tiles * col_tiles * f.size.groups), static_cast<unsigned>(parts));
-  launch(convolution_kernel<Product>, grid, kThreads, 0, stream, "conv2d", f, uint32_t(f.rows()), uint32_t(f.cols()),
+  launch(convolution_kernel<Product>, grid, kOwnConvThreads, 0, stream, "conv2d", f, uint32_t(f.rows()), uint32_t(f.cols()),
          uint32_t(f.depth()), uint32_t(of_part), uint32_t(row_tiles), uint32_t(col_tiles));
 }
 
 template <class Product>
 void check_sizes(const Product& f) {
-  const int64_t tiles = ceil_div(f.rows(), kTile) * ceil_div(f.cols(), kTile) * f.size.groups;
+  const int64_t tiles = ceil_div(f.rows(), kOwnConvTile) * ceil_div(f.cols(), kOwnConvTile) * f.size.groups;
   check(f.rows() < kMostIndex && f.cols() < kMostIndex && f.depth() < kMostIndex && tiles < kMostIndex,
         "a convolution of 2^31 windows or more");
 }
 
 /// Blocks enough for a large GPU, of 256 windows each at least, whose parts fit into the scratch memory.
-int64_t parts_of(const Sizes& size, int64_t weights) {
+int64_t parts_of(const OwnConvSizes& size, int64_t weights) {
   const int64_t windows = size.images * size.y_size[0] * size.y_size[1];
-  const int64_t tiles = ceil_div(size.k, kTile) * ceil_div(int64_t{size.window} * size.c, kTile) * size.groups;
+  const int64_t tiles = ceil_div(size.k, kOwnConvTile) * ceil_div(int64_t{size.window} * size.c, kOwnConvTile) * size.groups;
   const int64_t most = std::min(ceil_div(windows, 256), kMostCudnnWorkspace / (4 * weights));
   return std::max<int64_t>(1, std::min(ceil_div(1024, tiles), most));
 }
 
 template <class T>
-CudaKernel weight_grad(const Sizes& size, const ConvTensors& t, CudaScratch* scratch) {
+CudaKernel weight_grad(const OwnConvSizes& size, const ConvTensors& t, CudaScratch* scratch) {
   const int64_t weights = t.w.size(), parts = parts_of(size, weights);
   scratch->need(4 * parts * weights);
   check_sizes(WeightGrad<T>{size, nullptr, nullptr, nullptr});
@@ -263,7 +263,7 @@ CudaKernel weight_grad(const Sizes& size, const ConvTensors& t, CudaScratch* scr
     run(stream, WeightGrad<T>{size, t.x.as<T>(), t.y.as<T>(), memory}, parts);
     with_float_type(t.w.dtype, [&](auto type) {
       using W = decltype(type);
-      launch(add_parts_kernel<W>, static_cast<unsigned>(ceil_div(weights, kThreads)), kThreads, 0, stream, "conv2d",
+      launch(add_parts_kernel<W>, static_cast<unsigned>(ceil_div(weights, kOwnConvThreads)), kOwnConvThreads, 0, stream, "conv2d",
              memory, t.w.as<W>(), weights, int(parts), t.w.accumulate);
     });
   };
@@ -278,7 +278,7 @@ CudaKernel one_launch(const Product& f) {
 }  // namespace
 
 CudaKernel own_convolution(ConvKind kind, const ConvShape& s, const ConvTensors& t, CudaScratch* scratch) {
-  const Sizes size(s);
+  const OwnConvSizes size(s);
   check(t.x.dtype == t.y.dtype && (kind == ConvKind::weight || t.w.dtype == t.x.dtype),
         "images and weights of a convolution have one type");
   return with_float_type(t.x.dtype, [&](auto type) -> CudaKernel {

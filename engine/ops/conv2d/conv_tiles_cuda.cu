@@ -15,18 +15,18 @@
 namespace trainctl {
 namespace {
 
-constexpr int kThreads = 256, kStages = 4;
-constexpr int kCols = int(kTileColumns), kDepth = int(kTileDepth);
+constexpr int kConvTileThreads = 256, kStages = 4;
+constexpr int kCols = int(kTileColumns), kConvTileDepth = int(kTileDepth);
 
 /// Of a group, as the images are read.
-struct Sizes {
+struct ConvTileSizes {
   int c = 0, k = 0, cols = 0;
   int x_channels = 0, y_channels = 0;
   int height = 0, width = 0;
   int stride[2] = {}, dilation[2] = {}, before[2] = {};
   Divisor by_c, by_s, by_y_width, by_y_pixels;
 
-  Sizes(const ConvShape& s, const ConvTiles& t)
+  ConvTileSizes(const ConvShape& s, const ConvTiles& t)
       : c(int(t.x_channels / s.groups)),
         k(int(t.y_channels / s.groups)),
         cols(int(s.window.kernel[0] * s.window.kernel[1]) * c),
@@ -74,13 +74,13 @@ __device__ void multiply(float (&sums)[4], const uint32_t (&a)[4], uint32_t b0, 
 /// What a thread copies: one column of chunks, of every kStep-th window.
 template <int kRows>
 struct DyCopies {
-  static constexpr int kChunks = kRows / 8, kStep = kThreads / kChunks;
+  static constexpr int kChunks = kRows / 8, kStep = kConvTileThreads / kChunks;
   const bf16* from;
   int channels, first;
   uint32_t to;
   bool there;
 
-  __device__ DyCopies(const Sizes& s, const bf16* dy, int group, int row0) : channels(s.y_channels) {
+  __device__ DyCopies(const ConvTileSizes& s, const bf16* dy, int group, int row0) : channels(s.y_channels) {
     const int chunk = int(threadIdx.x) % kChunks, row = row0 + chunk * 8;
     first = int(threadIdx.x) / kChunks;
     from = dy + group * s.k;
@@ -91,7 +91,7 @@ struct DyCopies {
   }
   __device__ void issue(uint32_t stage, uint32_t window0, uint32_t end) const {
 #pragma unroll
-    for (int i = 0; i < kDepth / kStep; ++i) {
+    for (int i = 0; i < kConvTileDepth / kStep; ++i) {
       const uint32_t window = window0 + first + i * kStep;
       const bool inside = there && window < end;
       copy_or_zero<16>(stage + to + i * kStep * kChunks * 16, from + (inside ? int64_t{window} * channels : 0), inside);
@@ -101,13 +101,13 @@ struct DyCopies {
 
 template <int kVector>
 struct XCopies {
-  static constexpr int kPieces = kCols / kVector, kStep = kThreads / kPieces, kChunks = kCols / 8;
+  static constexpr int kPieces = kCols / kVector, kStep = kConvTileThreads / kPieces, kChunks = kCols / 8;
   const bf16* from;
   int first, down, right;
   uint32_t to;
   bool there;
 
-  __device__ XCopies(const Sizes& s, const bf16* x, int group, int col0) {
+  __device__ XCopies(const ConvTileSizes& s, const bf16* x, int group, int col0) {
     const int piece = int(threadIdx.x) % kPieces, col = col0 + piece * kVector;
     first = int(threadIdx.x) / kPieces;
     there = col < s.cols;
@@ -118,9 +118,9 @@ struct XCopies {
     const int chunk = piece * kVector / 8;
     to = (first * kChunks + (chunk ^ (first & 7))) * 16 + piece * kVector % 8 * 2;
   }
-  __device__ void issue(const Sizes& s, uint32_t stage, uint32_t window0, uint32_t end) const {
+  __device__ void issue(const ConvTileSizes& s, uint32_t stage, uint32_t window0, uint32_t end) const {
 #pragma unroll
-    for (int i = 0; i < kDepth / kStep; ++i) {
+    for (int i = 0; i < kConvTileDepth / kStep; ++i) {
       const uint32_t window = window0 + first + i * kStep;
       const uint32_t image = s.by_y_pixels.quotient(window), rest = window - image * s.by_y_pixels.by;
       const uint32_t p = s.by_y_width.quotient(rest), q = rest - p * s.by_y_width.by;
@@ -135,13 +135,13 @@ struct XCopies {
 
 /// Of a stage: dy, then x.
 template <int kRows>
-inline constexpr uint32_t kStageBytes = kDepth*(kRows + kCols) * 2;
+inline constexpr uint32_t kStageBytes = kConvTileDepth*(kRows + kCols) * 2;
 
 /// blockIdx.x: tiles of columns, of rows, groups; blockIdx.y: a part of the windows.
 /// 8 warps, 2 along the rows and 4 along the columns.
 template <int kRows, int kVector>
-__global__ void __launch_bounds__(kThreads, int(kTileBlocks))
-    weight_tiles_kernel(Sizes s, const bf16* x, const bf16* dy, float* parts, int64_t part_size, uint32_t windows,
+__global__ void __launch_bounds__(kConvTileThreads, int(kTileBlocks))
+    weight_tiles_kernel(ConvTileSizes s, const bf16* x, const bf16* dy, float* parts, int64_t part_size, uint32_t windows,
                         uint32_t of_part, uint32_t row_tiles, uint32_t col_tiles) {
   extern __shared__ uint4 tiles_shared[];
   wait_for_kernel_before();
@@ -149,14 +149,14 @@ __global__ void __launch_bounds__(kThreads, int(kTileBlocks))
   const uint32_t col_tile = blockIdx.x % col_tiles, rest = blockIdx.x / col_tiles;
   const int group = int(rest / row_tiles), row0 = int(rest % row_tiles) * kRows, col0 = int(col_tile) * kCols;
   const uint32_t begin = blockIdx.y * of_part, end = min(windows, begin + of_part);
-  const int steps = int((end - begin + kDepth - 1) / kDepth);
+  const int steps = int((end - begin + kConvTileDepth - 1) / kConvTileDepth);
   const auto shared = static_cast<uint32_t>(__cvta_generic_to_shared(tiles_shared));
-  constexpr uint32_t kXAt = kDepth * kRows * 2;
+  constexpr uint32_t kXAt = kConvTileDepth * kRows * 2;
   const DyCopies<kRows> of_dy(s, dy, group, row0);
   const XCopies<kVector> of_x(s, x, group, col0);
   const auto copy = [&](int step) {
     if (step < steps) {
-      const uint32_t stage = shared + uint32_t(step % kStages) * kStageBytes<kRows>, at = begin + step * kDepth;
+      const uint32_t stage = shared + uint32_t(step % kStages) * kStageBytes<kRows>, at = begin + step * kConvTileDepth;
       of_dy.issue(stage, at, end);
       of_x.issue(s, stage + kXAt, at, end);
     }
@@ -179,7 +179,7 @@ __global__ void __launch_bounds__(kThreads, int(kTileBlocks))
     copy(step + kStages - 1);
     const uint32_t of_dys = shared + uint32_t(step % kStages) * kStageBytes<kRows>, of_xs = of_dys + kXAt;
 #pragma unroll
-    for (int d = 0; d < kDepth; d += 16) {
+    for (int d = 0; d < kConvTileDepth; d += 16) {
       uint32_t a[kHigh][4], b[kWide][4];
 #pragma unroll
       for (int i = 0; i < kHigh; ++i)
@@ -222,9 +222,9 @@ struct Result {
 
 /// kLines threads for each element: each adds every kLines-th part, then their sums are added in order.
 template <class W, int kLines>
-__global__ void __launch_bounds__(kThreads)
+__global__ void __launch_bounds__(kConvTileThreads)
     add_tiles_kernel(const float* parts, int count, int64_t part_size, Result r, W* dw, bool accumulate) {
-  constexpr int kElements = kThreads / kLines;
+  constexpr int kElements = kConvTileThreads / kLines;
   __shared__ float of_line[kLines][kElements];
   wait_for_kernel_before();
   let_next_kernel_start();
@@ -251,11 +251,11 @@ __global__ void __launch_bounds__(kThreads)
 }
 
 template <int kRows, int kVector>
-void run_tiles(CudaStream stream, const Sizes& s, const ConvTiles& t, int64_t groups, const bf16* x, const bf16* dy,
+void run_tiles(CudaStream stream, const ConvTileSizes& s, const ConvTiles& t, int64_t groups, const bf16* x, const bf16* dy,
                float* parts, int64_t windows) {
   const int64_t row_tiles = ceil_div(s.k, kRows), col_tiles = ceil_div(s.cols, kCols);
   const dim3 grid(static_cast<unsigned>(row_tiles * col_tiles * groups), static_cast<unsigned>(t.parts));
-  launch(weight_tiles_kernel<kRows, kVector>, grid, kThreads, kStages * kStageBytes<kRows>, stream, "conv2d", s, x, dy,
+  launch(weight_tiles_kernel<kRows, kVector>, grid, kConvTileThreads, kStages * kStageBytes<kRows>, stream, "conv2d", s, x, dy,
          parts, t.part_bytes / 4, uint32_t(windows), uint32_t(t.of_part), uint32_t(row_tiles), uint32_t(col_tiles));
 }
 
@@ -275,7 +275,7 @@ void add_parts(CudaStream stream, const float* parts, int64_t count, int64_t par
     using W = decltype(type);
     const auto with_lines = [&](auto lines) {
       constexpr int kLines = lines;
-      launch(add_tiles_kernel<W, kLines>, static_cast<unsigned>(ceil_div(part_size, kThreads / kLines)), kThreads, 0,
+      launch(add_tiles_kernel<W, kLines>, static_cast<unsigned>(ceil_div(part_size, kConvTileThreads / kLines)), kConvTileThreads, 0,
              stream, "conv2d", parts, int(count), part_size, r, dw.as<W>(), dw.accumulate);
     };
     count >= 16 ? with_lines(std::integral_constant<int, 8>{}) : with_lines(std::integral_constant<int, 1>{});
@@ -296,7 +296,7 @@ CudaKernel weight_grad_by_tiles(const ConvShape& s, const ConvTensors& tensors, 
   if (!tiles) return nullptr;
   const ConvTiles& t = *tiles;
   scratch->need(t.scratch());
-  const Sizes size(s, t);
+  const ConvTileSizes size(s, t);
   with_tile(t, [](auto rows, auto vector) {
     ask_for_shared(weight_tiles_kernel<decltype(rows)::value, decltype(vector)::value>,
                    kStages * kStageBytes<decltype(rows)::value>, "conv2d");

@@ -7,7 +7,7 @@ namespace {
 
 constexpr const char *kPadded = "+padded", *kRounded = "+rounded", *kFused = "+fused";
 
-int64_t up_to(int64_t n, int64_t unit) { return (n + unit - 1) / unit * unit; }
+int64_t rounded_up_to(int64_t n, int64_t unit) { return (n + unit - 1) / unit * unit; }
 
 }  // namespace
 
@@ -46,14 +46,14 @@ ConvShape call_of(const ConvShape& s, const ConvWay& way, int64_t unit) {
   ConvShape call = s;
   call.x.n = call.y.n = s.x.n / way.slices;
   if (!way.padded) return call;
-  call.x.c = up_to(s.x.c, unit);
-  call.y.c = up_to(s.y.c, unit);
+  call.x.c = rounded_up_to(s.x.c, unit);
+  call.y.c = rounded_up_to(s.y.c, unit);
   return call;
 }
 
 int64_t most_conv_scratch(const Shape& weight) {
   const int64_t most_padding = 8;
-  const int64_t padded = up_to(weight[0], most_padding) * up_to(weight[1], most_padding) * weight[2] * weight[3];
+  const int64_t padded = rounded_up_to(weight[0], most_padding) * rounded_up_to(weight[1], most_padding) * weight[2] * weight[3];
   return kMostCudnnWorkspace + 2 * conv_room(4 * padded);
 }
 

@@ -121,7 +121,7 @@ Outputs chain(const NaiveCall& call) {
   return out;
 }
 
-std::vector<KernelCase> kernels() {
+std::vector<KernelCase> elementwise_kernels() {
   struct Sizes {
     int64_t n, row;
   };
@@ -167,6 +167,6 @@ std::vector<KernelCase> kernels() {
 
 }  // namespace
 
-extern const OpCases elementwise_cases = {.kernels = kernels(), .kernel_references = {{"elementwise", chain}}};
+extern const OpCases elementwise_cases = {.kernels = elementwise_kernels(), .kernel_references = {{"elementwise", chain}}};
 
 }  // namespace trainctl

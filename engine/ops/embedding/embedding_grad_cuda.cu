@@ -175,8 +175,8 @@ __global__ void __launch_bounds__(kRunThreads, 4)
   }
 }
 
-constexpr int kThreads = 256, kIdsOfThread = 4;
-constexpr int kBatch = kThreads * kIdsOfThread;  ///< ids that a block scans at a time
+constexpr int kScanThreads = 256, kIdsOfThread = 4;
+constexpr int kBatch = kScanThreads * kIdsOfThread;  ///< ids that a block scans at a time
 
 /// The part of the table that a block of the kernel for few ids owns.
 struct Own {
@@ -186,7 +186,7 @@ struct Own {
 };
 
 template <int V, class T>
-__global__ void __launch_bounds__(kThreads)
+__global__ void __launch_bounds__(kScanThreads)
     few_kernel(TableRows rows, const int32_t* ids, int tokens, Own own, Ref<T> dy, TableGrad table) {
   extern __shared__ float4 shared_sums[];
   __shared__ int token_list[kBatch];
@@ -197,10 +197,10 @@ __global__ void __launch_bounds__(kThreads)
   const int low = static_cast<int>(blockIdx.x) * own.rows;
   const int high = min(low + own.rows, static_cast<int>(rows.count));
   const int lane = static_cast<int>(threadIdx.x) % own.lanes, group = static_cast<int>(threadIdx.x) / own.lanes;
-  const int groups = kThreads / own.lanes, columns = own.lanes * V;
+  const int groups = kScanThreads / own.lanes, columns = own.lanes * V;
   const int64_t column = static_cast<int64_t>(blockIdx.y) * columns + lane * V;
   const bool valid = column < own.width;
-  for (int i = threadIdx.x; i < own.rows * columns; i += kThreads) sums[i] = 0;
+  for (int i = threadIdx.x; i < own.rows * columns; i += kScanThreads) sums[i] = 0;
   __syncthreads();  // needed if there are no ids: the barriers are in the loop
   int all_found = 0;
   for (int start = 0; start < tokens; start += kBatch) {
@@ -214,7 +214,7 @@ __global__ void __launch_bounds__(kThreads)
       mine += row[i] >= low && row[i] < high ? 1 : 0;
     }
     int found = 0;
-    int to = sum_before<kThreads>(mine, found);
+    int to = sum_before<kScanThreads>(mine, found);
     all_found += found;
 #pragma unroll
     for (int i = 0; i < kIdsOfThread; ++i) {
@@ -262,7 +262,7 @@ template <int V, class T>
 CudaKernel prepare_few(const Call& c, Ref<T> dy) {
   Own own;
   own.width = c.width;
-  for (own.lanes = 1; own.lanes < kThreads && own.lanes * V < c.width;) own.lanes *= 2;
+  for (own.lanes = 1; own.lanes < kScanThreads && own.lanes * V < c.width;) own.lanes *= 2;
   const int columns = own.lanes * V;
   const int64_t most = std::min(256, 8192 / columns);  // 32 KB of sums
   own.rows = static_cast<int>(std::clamp<int64_t>(ceil_div(c.rows.count, 2 * multiprocessors()), 1, most));
@@ -270,7 +270,7 @@ CudaKernel prepare_few(const Call& c, Ref<T> dy) {
                   static_cast<unsigned>(ceil_div(c.width, columns)));
   const auto shared = static_cast<size_t>(own.rows * columns) * sizeof(float);
   return [=](CudaStream stream) {
-    launch(few_kernel<V, T>, grid, kThreads, shared, stream, "embedding_grad", c.rows, c.ids, c.tokens, own, dy,
+    launch(few_kernel<V, T>, grid, kScanThreads, shared, stream, "embedding_grad", c.rows, c.ids, c.tokens, own, dy,
            c.table);
   };
 }

@@ -14,7 +14,7 @@ namespace trainctl {
 namespace {
 
 // A batch of 32 images of 128 channels, 32 x 32, in 32 groups.
-const Shape kImages = {32, 128, 32, 32}, kChannels = {128}, kGroups = {32, 32};
+const Shape kGroupedImages = {32, 128, 32, 32}, kGroupedChannels = {128}, kGroups = {32, 32};
 
 void expect_group_norm_grad(Infos in) {
   using namespace example;
@@ -68,7 +68,7 @@ extern const OpDef group_norm_op = {
                    [] {
                      using namespace example;
                      return KernelExample{.what = "inputs x [n, c, ..](, gamma, beta)",
-                                          .inputs = {{kImages}, {kChannels}, {kChannels}},
+                                          .inputs = {{kGroupedImages}, {kGroupedChannels}, {kGroupedChannels}},
                                           .attrs = {{"eps", 1e-5}, {"groups", int64_t{32}}}};
                    }},
 };
@@ -86,7 +86,7 @@ extern const OpDef group_norm_grad_op = {
                    [] {
                      using namespace example;
                      return KernelExample{.what = "dx; inputs dy, x, mean, rstd(, gamma)",
-                                          .inputs = {{kImages}, {kImages}, f32(kGroups), f32(kGroups), {kChannels}},
+                                          .inputs = {{kGroupedImages}, {kGroupedImages}, f32(kGroups), f32(kGroups), {kGroupedChannels}},
                                           .expect = expect_group_norm_grad};
                    }},
 };
@@ -107,7 +107,7 @@ extern const OpDef group_norm_param_grad_op = {
                    [] {
                      using namespace example;
                      return KernelExample{.what = "dgamma, dbeta; inputs dy, x, mean, rstd",
-                                          .inputs = {{kImages}, {kImages}, f32(kGroups), f32(kGroups)},
+                                          .inputs = {{kGroupedImages}, {kGroupedImages}, f32(kGroups), f32(kGroups)},
                                           .expect = expect_group_norm_grad};
                    }},
 };

@@ -11,7 +11,7 @@
 namespace trainctl {
 namespace {
 
-constexpr int64_t kLeastElements = 32768;  ///< that are worth waking a thread for
+constexpr int64_t kLeastGroupElements = 32768;  ///< that are worth waking a thread for
 
 struct Groups {
   int64_t n, groups, k, s, m;  ///< m = k * s, elements of a group
@@ -30,7 +30,7 @@ struct Groups {
   /// f(row, first channel)
   template <class F>
   void each(const F& f) const {
-    const int64_t least = kLeastElements / std::max<int64_t>(1, m);
+    const int64_t least = kLeastGroupElements / std::max<int64_t>(1, m);
     cpu::over_range(threads, n * groups, least, [&](int64_t begin, int64_t end) {
       for (int64_t r = begin; r < end; ++r) f(r, r % groups * k);
     });
@@ -100,7 +100,7 @@ CpuKernel prepare_group_norm_param_grad(const KernelCall& call) {
   return [g = Groups(call, call.in[0], call.in[2]), dy = call.in[0].as<float>(), x = call.in[1].as<float>(),
           means = call.in[2].as<float>(), rstds = call.in[3].as<float>(), dgamma = call.out[0].as<float>(),
           dbeta = call.out[1].as<float>(), add_gamma = call.out[0].accumulate, add_beta = call.out[1].accumulate] {
-    const int64_t channels = g.groups * g.k, least = kLeastElements / std::max<int64_t>(1, g.n * g.s);
+    const int64_t channels = g.groups * g.k, least = kLeastGroupElements / std::max<int64_t>(1, g.n * g.s);
     cpu::over_range(g.threads, channels, least, [&](int64_t begin, int64_t end) {
       for (int64_t c = begin; c < end; ++c) {
         double gamma = 0, beta = 0;

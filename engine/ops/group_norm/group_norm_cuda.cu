@@ -111,7 +111,7 @@ __global__ void __launch_bounds__(kRowThreads<kInRegisters, 3>, 1)
 
 /// dgamma and dbeta as sums over samples and elements.
 template <class T>
-struct ParameterTerm {
+struct GroupNormTerm {
   static constexpr int kSums = 2;
   Ref<T> dy, x;
   Ref<float> means, rstds;
@@ -207,7 +207,7 @@ CudaKernel prepare_group_norm_param_grad(const CudaKernelCall& call) {
   const Groups g(x, call.in[2]);
   return with_common_type({&dy, &x}, [&](auto t) {
     using T = decltype(t);
-    const ParameterTerm<T> term{ref<T>(dy),
+    const GroupNormTerm<T> term{ref<T>(dy),
                                 ref<T>(x),
                                 statistic(call.in[2]),
                                 statistic(call.in[3]),

@@ -26,10 +26,10 @@ Outputs layer_norm(const Inputs& in, const Attrs& attrs) {
 }
 
 /// The row's numbers k, summed over parts: stats [parts, rows, 2].
-double sum_of_parts(const Tensor64& stats, int64_t row, int64_t k) {
-  const int64_t parts = stats.shape[0], rows = num_elements(stats.shape) / parts / 2;
+double sum_of_parts(const Tensor64& layer_norm_stats, int64_t row, int64_t k) {
+  const int64_t parts = layer_norm_stats.shape[0], rows = num_elements(layer_norm_stats.shape) / parts / 2;
   double sum = 0;
-  for (int64_t p = 0; p < parts; ++p) sum += stats.values[(p * rows + row) * 2 + k];
+  for (int64_t p = 0; p < parts; ++p) sum += layer_norm_stats.values[(p * rows + row) * 2 + k];
   return sum;
 }
 
@@ -49,7 +49,7 @@ Shape two_a_row(Shape shape) {
   return shape;
 }
 
-Outputs stats(const NaiveCall& call) {
+Outputs layer_norm_stats(const NaiveCall& call) {
   const Tensor64& x = call.in[0];
   const int64_t n = x.shape.back();
   Tensor64 out = zeros(two_a_row(x.shape));
@@ -60,7 +60,7 @@ Outputs stats(const NaiveCall& call) {
 }
 
 /// Of the statistics alone: that they are those of x is shown by the rows, under each cut.
-Outputs apply(const NaiveCall& call) {
+Outputs layer_norm_apply(const NaiveCall& call) {
   const Tensor64 &x = call.in[0], &of_parts = call.in.back();
   const int64_t n = x.shape.back(), rows = num_elements(x.shape) / n, parts = of_parts.shape[0];
   const Shape leading(x.shape.begin(), x.shape.end() - 1);
@@ -80,7 +80,7 @@ Outputs apply(const NaiveCall& call) {
   return out;
 }
 
-Outputs grad_stats(const NaiveCall& call) {
+Outputs layer_norm_grad_stats(const NaiveCall& call) {
   const int64_t n = call.in[0].shape.back();
   Tensor64 out = zeros(two_a_row(call.in[0].shape));
   for (int64_t i = 0; i < num_elements(call.in[0].shape); ++i) {
@@ -91,7 +91,7 @@ Outputs grad_stats(const NaiveCall& call) {
   return {out};
 }
 
-Outputs grad_apply(const NaiveCall& call) {
+Outputs layer_norm_grad_apply(const NaiveCall& call) {
   const Tensor64& of_parts = call.in.back();
   const int64_t n = call.in[0].shape.back();
   const auto whole = static_cast<double>(n * of_parts.shape[0]);
@@ -105,7 +105,7 @@ Outputs grad_apply(const NaiveCall& call) {
 }
 
 /// dx (+ a residual)(, dgamma, dbeta): in is dy, x, mean, rstd(, gamma)(, residual).
-Outputs grad(const NaiveCall& call) {
+Outputs layer_norm_grad(const NaiveCall& call) {
   const Epilogue epilogue = epilogue_of(call.attrs);
   Inputs in = call.in;
   if (epilogue.residual) in.pop_back();
@@ -129,7 +129,7 @@ Outputs grad(const NaiveCall& call) {
 
 /// Gradients with what the compiler fuses: rows that fill their threads and that do not, whole packs and not, many rows
 /// and few, longer than a block of threads.
-void add_gradients(std::vector<KernelCase>& calls) {
+void layer_norm_add_gradients(std::vector<KernelCase>& calls) {
   using Fill = CaseOperand::Fill;
   for (const Shape& shape :
        {Shape{5, 7}, Shape{1, 8}, Shape{37, 24}, Shape{3, 2, 264}, Shape{517, 96}, Shape{9, 3200}, Shape{3, 8200}}) {
@@ -158,7 +158,7 @@ void add_gradients(std::vector<KernelCase>& calls) {
 }
 
 /// Parts of rows of odd sizes, of one element, and long ones, with gamma and beta and without; two and three parts.
-std::vector<KernelCase> kernels() {
+std::vector<KernelCase> layer_norm_kernels() {
   std::vector<KernelCase> calls;
   using Fill = CaseOperand::Fill;
   for (const Shape& shape : {Shape{5, 7}, Shape{4, 1}, Shape{2, 3, 37}, Shape{3, 1024}, Shape{3, 5001}}) {
@@ -190,7 +190,7 @@ std::vector<KernelCase> kernels() {
       }
     }
   }
-  add_gradients(calls);
+  layer_norm_add_gradients(calls);
   return calls;
 }
 
@@ -211,12 +211,12 @@ extern const OpCases layer_norm_cases = {
                    {"layer_norm_param_grad ad,ad,a,a->d,d sums a sums a", "layer_norm_grad ad,ad,a,a,d->ad"},
                    "gamma and beta are used in every row a"}},
     .shape_errors = {{{"layer_norm", {{{2, 3}}, {{2}}, {{3}}}}, "layer_norm: the weight is [2], expected [3]"}},
-    .kernels = kernels(),
-    .kernel_references = {{"layer_norm_grad", grad},
-                          {"layer_norm_stats", stats},
-                          {"layer_norm_apply", apply},
-                          {"layer_norm_grad_stats", grad_stats},
-                          {"layer_norm_grad_apply", grad_apply}},
+    .kernels = layer_norm_kernels(),
+    .kernel_references = {{"layer_norm_grad", layer_norm_grad},
+                          {"layer_norm_stats", layer_norm_stats},
+                          {"layer_norm_apply", layer_norm_apply},
+                          {"layer_norm_grad_stats", layer_norm_grad_stats},
+                          {"layer_norm_grad_apply", layer_norm_grad_apply}},
     .layers = {{"layer_norm", "", {8, 12}}, {"layer_norm", ", affine: false", {8, 12}}},
 };
 

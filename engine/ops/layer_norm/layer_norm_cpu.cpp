@@ -13,18 +13,18 @@ extern const OpDef layer_norm_param_grad_op;
 
 namespace {
 
-struct Rows {
+struct NormRows {
   int64_t count, n;
 };
 
-Rows rows_of(const TensorArg& x) {
+NormRows norm_rows_of(const TensorArg& x) {
   const int64_t n = x.shape.back();
   return {n == 0 ? 0 : x.size() / n, n};
 }
 
 CpuKernel prepare_layer_norm(const KernelCall& call) {
   const bool affine = call.in.size() > 1;
-  return [rows = rows_of(call.in[0]), x0 = call.in[0].as<float>(), gamma = affine ? call.in[1].as<float>() : nullptr,
+  return [rows = norm_rows_of(call.in[0]), x0 = call.in[0].as<float>(), gamma = affine ? call.in[1].as<float>() : nullptr,
           beta = affine ? call.in[2].as<float>() : nullptr, y0 = call.out[0].as<float>(),
           means = call.out[1].as<float>(), rstds = call.out[2].as<float>(), eps = call.attrs.number("eps", 1e-5)] {
     const auto n = static_cast<double>(rows.n);
@@ -44,8 +44,8 @@ CpuKernel prepare_layer_norm(const KernelCall& call) {
   };
 }
 
-CpuKernel prepare_plain_grad(const KernelCall& call) {
-  return [rows = rows_of(call.in[0]), dy0 = call.in[0].as<float>(), x0 = call.in[1].as<float>(),
+CpuKernel prepare_plain_layer_norm_grad(const KernelCall& call) {
+  return [rows = norm_rows_of(call.in[0]), dy0 = call.in[0].as<float>(), x0 = call.in[1].as<float>(),
           means = call.in[2].as<float>(), rstds = call.in[3].as<float>(),
           gamma = call.in.size() > 4 ? call.in[4].as<float>() : nullptr, dx0 = call.out[0].as<float>()] {
     for (int64_t r = 0; r < rows.count; ++r) {
@@ -71,7 +71,7 @@ CpuKernel prepare_plain_grad(const KernelCall& call) {
 // Of a part of the rows' elements.
 
 CpuKernel prepare_layer_norm_stats(const KernelCall& call) {
-  return [rows = rows_of(call.in[0]), x0 = call.in[0].as<float>(), stats = call.out[0].as<float>()] {
+  return [rows = norm_rows_of(call.in[0]), x0 = call.in[0].as<float>(), stats = call.out[0].as<float>()] {
     for (int64_t r = 0; r < rows.count; ++r) {
       const float* x = x0 + r * rows.n;
       const double mean = cpu::sum(rows.n, [x](int64_t i) { return double{x[i]}; }) / static_cast<double>(rows.n);
@@ -100,7 +100,7 @@ struct MeanAndVariance {
 
 CpuKernel prepare_layer_norm_apply(const KernelCall& call) {
   const bool affine = call.in.size() > 2;
-  return [rows = rows_of(call.in[0]), x0 = call.in[0].as<float>(), gamma = affine ? call.in[1].as<float>() : nullptr,
+  return [rows = norm_rows_of(call.in[0]), x0 = call.in[0].as<float>(), gamma = affine ? call.in[1].as<float>() : nullptr,
           beta = affine ? call.in[2].as<float>() : nullptr, stats = call.in.back().as<float>(),
           parts = call.in.back().shape[0], y0 = call.out[0].as<float>(), means = call.out[1].as<float>(),
           rstds = call.out[2].as<float>(), eps = call.attrs.number("eps", 1e-5)] {
@@ -121,7 +121,7 @@ CpuKernel prepare_layer_norm_apply(const KernelCall& call) {
 
 /// Calls f(g, x, row), g(i) the element i of dy * gamma in the row, for each row of (dy, x, mean, rstd(, gamma)).
 template <class F>
-void for_each_row(const Rows& rows, const float* dy0, const float* x0, const float* gamma, F f) {
+void for_each_row(const NormRows& rows, const float* dy0, const float* x0, const float* gamma, F f) {
   for (int64_t r = 0; r < rows.count; ++r) {
     const float *dy = dy0 + r * rows.n, *x = x0 + r * rows.n;
     if (gamma != nullptr) {
@@ -133,7 +133,7 @@ void for_each_row(const Rows& rows, const float* dy0, const float* x0, const flo
 }
 
 CpuKernel prepare_layer_norm_grad_stats(const KernelCall& call) {
-  return [rows = rows_of(call.in[0]), dy = call.in[0].as<float>(), x0 = call.in[1].as<float>(),
+  return [rows = norm_rows_of(call.in[0]), dy = call.in[0].as<float>(), x0 = call.in[1].as<float>(),
           means = call.in[2].as<float>(), rstds = call.in[3].as<float>(),
           gamma = call.in.size() > 4 ? call.in[4].as<float>() : nullptr, stats = call.out[0].as<float>()] {
     for_each_row(rows, dy, x0, gamma, [&](auto g, const float* x, int64_t r) {
@@ -146,7 +146,7 @@ CpuKernel prepare_layer_norm_grad_stats(const KernelCall& call) {
 }
 
 CpuKernel prepare_layer_norm_grad_apply(const KernelCall& call) {
-  return [rows = rows_of(call.in[0]), dy = call.in[0].as<float>(), x0 = call.in[1].as<float>(),
+  return [rows = norm_rows_of(call.in[0]), dy = call.in[0].as<float>(), x0 = call.in[1].as<float>(),
           means = call.in[2].as<float>(), rstds = call.in[3].as<float>(),
           gamma = call.in.size() > 5 ? call.in[4].as<float>() : nullptr, stats = call.in.back().as<float>(),
           parts = call.in.back().shape[0], dx0 = call.out[0].as<float>()] {
@@ -166,7 +166,7 @@ CpuKernel prepare_layer_norm_grad_apply(const KernelCall& call) {
 }
 
 CpuKernel prepare_layer_norm_param_grad(const KernelCall& call) {
-  return [rows = rows_of(call.in[0]), dy = call.in[0].as<float>(), x = call.in[1].as<float>(),
+  return [rows = norm_rows_of(call.in[0]), dy = call.in[0].as<float>(), x = call.in[1].as<float>(),
           means = call.in[2].as<float>(), rstds = call.in[3].as<float>(), dgamma = call.out[0].as<float>(),
           dbeta = call.out[1].as<float>(), add_gamma = call.out[0].accumulate, add_beta = call.out[1].accumulate] {
     constexpr int64_t kTile = 256;
@@ -192,7 +192,7 @@ CpuKernel prepare_layer_norm_param_grad(const KernelCall& call) {
 }
 
 CpuKernel prepare_layer_norm_grad(const KernelCall& call) {
-  return cpu::prepare_norm_grad(call, prepare_plain_grad, layer_norm_param_grad_op.kernel, 2);
+  return cpu::prepare_norm_grad(call, prepare_plain_layer_norm_grad, layer_norm_param_grad_op.kernel, 2);
 }
 
 }  // namespace

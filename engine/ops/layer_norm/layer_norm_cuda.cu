@@ -180,7 +180,7 @@ __global__ void __launch_bounds__(kRowThreads<kInRegisters, 3>, 1)
 
 /// dgamma and dbeta as sums over the rows.
 template <class T>
-struct ParameterTerm {
+struct LayerNormTerm {
   static constexpr int kSums = 2;
   Ref<T> dy, x;
   Ref<float> means, rstds;
@@ -228,7 +228,7 @@ CudaKernel prepare_layer_norm(const CudaKernelCall& call) {
   });
 }
 
-CudaKernel prepare_plain_grad(const CudaKernelCall& call) {
+CudaKernel prepare_plain_layer_norm_grad(const CudaKernelCall& call) {
   const TensorArg &dy = call.in[0], &x = call.in[1], &dx = call.out[0], *gamma = optional_input(call, 4);
   return with_common_type({&dy, &x, &dx, gamma ? gamma : &x}, [&](auto t) {
     using T = decltype(t);
@@ -305,7 +305,7 @@ CudaKernel prepare_layer_norm_param_grad(const CudaKernelCall& call) {
   const int64_t n = x.shape.back();
   return with_common_type({&dy, &x}, [&](auto t) {
     using T = decltype(t);
-    const ParameterTerm<T> term{ref<T>(dy),
+    const LayerNormTerm<T> term{ref<T>(dy),
                                 ref<T>(x),
                                 statistic(call.in[2]),
                                 statistic(call.in[3]),
@@ -316,7 +316,7 @@ CudaKernel prepare_layer_norm_param_grad(const CudaKernelCall& call) {
 }
 
 CudaKernel prepare_layer_norm_grad(const CudaKernelCall& call) {
-  return prepare_norm_grad<true>(call, prepare_plain_grad, layer_norm_param_grad_op.kernel);
+  return prepare_norm_grad<true>(call, prepare_plain_layer_norm_grad, layer_norm_param_grad_op.kernel);
 }
 
 }  // namespace

@@ -40,7 +40,7 @@ std::string operands(Infos in, const Attrs& attrs) {
                      to_string(in[1]), attrs.flag("transpose_b") ? " transposed" : "");
 }
 
-std::vector<TensorInfo> infer(Infos in, const Attrs& attrs) {
+std::vector<TensorInfo> infer_matmul(Infos in, const Attrs& attrs) {
   const Epilogue epilogue = epilogue_of(attrs);
   const bool slope = epilogue.slope != Activation::none;
   const size_t fused = (epilogue.bias ? 1 : 0) + (epilogue.residual ? 1 : 0) + (slope ? 1 : 0);
@@ -71,7 +71,7 @@ std::vector<TensorInfo> infer(Infos in, const Attrs& attrs) {
   return {out};
 }
 
-RuleText rule(Infos in, const Attrs& attrs) {
+RuleText matmul_rule(Infos in, const Attrs& attrs) {
   const std::string leading = letters(in[0].shape.size() - 2, "mkn");
   const std::string a = leading + (attrs.flag("transpose_a") ? "km" : "mk");
   const std::string b = (in[1].shape.size() == 2 ? "" : leading) + (attrs.flag("transpose_b") ? "nk" : "kn");
@@ -82,7 +82,7 @@ RuleText rule(Infos in, const Attrs& attrs) {
           (epilogue.keep_input ? "," + out : "")};
 }
 
-Cost cost(Infos in, Infos out, const Attrs& attrs) {
+Cost matmul_cost(Infos in, Infos out, const Attrs& attrs) {
   return traffic_cost(in, out, 2.0 * static_cast<double>(matrix_of(in[0], attrs.flag("transpose_a")).cols));
 }
 
@@ -113,7 +113,7 @@ void expect_weight_grad(Infos in) {
 
 Attrs transposes(bool a, bool b) { return {{"transpose_a", a}, {"transpose_b", b}}; }
 
-void backward(GradBuilder& g) {
+void matmul_backward(GradBuilder& g) {
   const bool ta = g.attrs().flag("transpose_a"), tb = g.attrs().flag("transpose_b");
   const TensorId a = g.in(0), b = g.in(1), dc = g.out_grad();
   if (ta) {
@@ -162,16 +162,16 @@ TensorId emit_matmul(LayerContext& layer) {
 
 extern const OpDef matmul_op = {
     .name = "matmul",
-    .infer = infer,
-    .rule = rule,
-    .backward = backward,
+    .infer = infer_matmul,
+    .rule = matmul_rule,
+    .backward = matmul_backward,
     .kernel = {.name = "matmul",
                .accumulates = 1,
                .takes = bits(EpilogueStep::bias, EpilogueStep::residual, EpilogueStep::activation, EpilogueStep::slope),
                .is_product = true,
                .row_operands = row_operands,
                .launch_role = LaunchRole::product,
-               .cost = cost,
+               .cost = matmul_cost,
                .written = written,
                .most_cuda_scratch = product_scratch,
                .example =

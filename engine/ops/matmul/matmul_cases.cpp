@@ -32,21 +32,21 @@ Outputs matmul(const Inputs& in, const Attrs& attrs) {
 }
 
 /// (x [m, k], dy [m, n]) -> dw, and with bias_grad db; as gradient steps with descend.
-Outputs weight_grad(const NaiveCall& call) {
+Outputs matmul_weight_grad(const NaiveCall& call) {
   const Tensor64 &x = call.in[0], &dy = call.in[1];
   const Epilogue epilogue = epilogue_of(call.attrs);
-  const int64_t rows = x.shape[0], k = x.shape[1], n = dy.shape[1];
+  const int64_t matmul_rows = x.shape[0], k = x.shape[1], n = dy.shape[1];
   const double factor = epilogue.descend ? -double{call.scalars.learning_rate} : 1.0;
   const bool kn = call.attrs.flag("kn");
   Outputs out = {make(kn ? Shape{k, n} : Shape{n, k}, [&](const Index& i) {
     double sum = 0;
-    for (int64_t r = 0; r < rows; ++r) sum += at(x, {r, i[kn ? 0 : 1]}) * at(dy, {r, i[kn ? 1 : 0]});
+    for (int64_t r = 0; r < matmul_rows; ++r) sum += at(x, {r, i[kn ? 0 : 1]}) * at(dy, {r, i[kn ? 1 : 0]});
     return factor * sum;
   })};
   if (!epilogue.bias_grad) return out;
   out.push_back(make({n}, [&](const Index& i) {
     double sum = 0;
-    for (int64_t r = 0; r < rows; ++r) sum += at(dy, {r, i[0]});
+    for (int64_t r = 0; r < matmul_rows; ++r) sum += at(dy, {r, i[0]});
     return factor * sum;
   }));
   return out;
@@ -79,8 +79,8 @@ OpCase product(Shape a, Shape b, Attrs attrs, Shape out) {
   return {"matmul", {{std::move(a)}, {std::move(b)}}, std::move(attrs), {std::move(out)}};
 }
 
-std::vector<OpCase> rows() {
-  std::vector<OpCase> rows = {
+std::vector<OpCase> matmul_rows() {
+  std::vector<OpCase> matmul_rows = {
       product({1, 1}, {1, 1}, {}, {1, 1}),
       product({4, 6}, {6, 12}, {}, {4, 12}),
       product({7, 5}, {3, 5}, transposes(false, true), {7, 3}),
@@ -99,7 +99,7 @@ std::vector<OpCase> rows() {
   };
   const auto fused = [&](std::vector<CaseInput> inputs, bool transpose_b, const Epilogue& epilogue,
                          std::vector<Shape> out) {
-    rows.push_back(fused_case("matmul", std::move(inputs), {{"transpose_b", transpose_b}}, epilogue, std::move(out)));
+    matmul_rows.push_back(fused_case("matmul", std::move(inputs), {{"transpose_b", transpose_b}}, epilogue, std::move(out)));
   };
   fused({{{5, 7}}, {{11, 7}}, {{11}}}, true, {.bias = true}, {{5, 11}});
   fused({{{2, 6, 7}}, {{7, 4}}, {{4}}}, false, {.bias = true, .activation = Activation::relu}, {{2, 6, 4}});
@@ -123,7 +123,7 @@ std::vector<OpCase> rows() {
   fused({{{34, 132}}, {{132, 68}}, {{34, 68}}}, false, {.slope = Activation::relu}, {{34, 68}});
   // Sums long enough that several blocks of a GPU share them.
   fused({{{67, 131}}, {{37, 131}}, {{37}}}, true, {.bias = true, .activation = Activation::relu}, {{67, 37}});
-  return rows;
+  return matmul_rows;
 }
 
 KernelCase case_of_8_bits(int64_t m, int64_t n, int64_t k, DType result, const Epilogue& epilogue, bool accumulate,
@@ -146,7 +146,7 @@ KernelCase case_of_8_bits(int64_t m, int64_t n, int64_t k, DType result, const E
 }
 
 /// What the compiler fuses with a weight gradient, and products of factors of 8 bits.
-std::vector<KernelCase> kernels() {
+std::vector<KernelCase> matmul_kernels() {
   std::vector<KernelCase> calls;
   for (const bool kn : {false, true}) {
     for (const Epilogue& epilogue :
@@ -185,7 +185,7 @@ const Attrs kTransposeBoth{{"transpose_a", true}, {"transpose_b", true}};
 }  // namespace
 
 extern const OpCases matmul_cases = {
-    .rows = rows(),
+    .rows = matmul_rows(),
     .references = {{"matmul", matmul}},
     .rules = {{{"matmul", {{{2, 3}}, {{3, 4}}}}, "mk,kn->mn", "", {{2, 4}}},
               {{"matmul", {{{2, 3}}, {{4, 3}}}, kTransposeB}, "mk,nk->mn", "", {{2, 4}}},
@@ -226,8 +226,8 @@ extern const OpCases matmul_cases = {
          {{"matmul", {{{7, 2, 3}}, {{2, 5}}}, {{"transpose_a", true}}},
           "matmul: [7, 2, 3] transposed times [2, 5]: transpose_a of more than 2 dims needs a right side with the same "
           "leading dims"}},
-    .kernels = kernels(),
-    .kernel_references = {{"matmul_weight_grad", weight_grad}, {"matmul_fp8", product_of_8_bits}},
+    .kernels = matmul_kernels(),
+    .kernel_references = {{"matmul_weight_grad", matmul_weight_grad}, {"matmul_fp8", product_of_8_bits}},
     .layers = {{"matmul", ", units: 5", {8, 5}},
                {"matmul", ", units: 5, transpose_b: true", {8, 5}},
                {"matmul", ", inputs: [first, second], transpose_a: true", {12, 12}},

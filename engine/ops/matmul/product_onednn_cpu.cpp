@@ -13,13 +13,13 @@ extern "C" void omp_set_num_threads(int threads);  // libgomp's, which oneDNN us
 namespace trainctl::cpu {
 namespace {
 
-using Dims = dnnl::memory::dims;
+using ProductDims = dnnl::memory::dims;
 
 dnnl::memory::desc matrix(const Product& p, int64_t rows, int64_t cols, bool transposed, int64_t step) {
-  const Dims strides = transposed ? Dims{1, rows} : Dims{cols, 1};
-  if (p.batch == 1) return {Dims{rows, cols}, dnnl::memory::data_type::f32, strides};
-  return {Dims{step == 0 ? 1 : p.batch, rows, cols}, dnnl::memory::data_type::f32,
-          Dims{std::max<int64_t>(step, rows * cols), strides[0], strides[1]}};
+  const ProductDims strides = transposed ? ProductDims{1, rows} : ProductDims{cols, 1};
+  if (p.batch == 1) return {ProductDims{rows, cols}, dnnl::memory::data_type::f32, strides};
+  return {ProductDims{step == 0 ? 1 : p.batch, rows, cols}, dnnl::memory::data_type::f32,
+          ProductDims{std::max<int64_t>(step, rows * cols), strides[0], strides[1]}};
 }
 
 /// Everything that a run needs, at fixed addresses.
@@ -51,8 +51,8 @@ std::shared_ptr<Prepared> prepare_with_onednn(const Product& p) {
   const auto a = matrix(p, p.m, p.k, p.transpose_a, p.a_step);
   const auto b = matrix(p, p.k, p.n, p.transpose_b, p.b_step);
   const auto c = matrix(p, p.m, p.n, false, p.c_step);
-  const dnnl::memory::desc bias(p.batch == 1 ? Dims{1, p.n} : Dims{1, 1, p.n}, dnnl::memory::data_type::f32,
-                                p.batch == 1 ? Dims{p.n, 1} : Dims{p.n, p.n, 1});
+  const dnnl::memory::desc bias(p.batch == 1 ? ProductDims{1, p.n} : ProductDims{1, 1, p.n}, dnnl::memory::data_type::f32,
+                                p.batch == 1 ? ProductDims{p.n, 1} : ProductDims{p.n, p.n, 1});
 #if DNNL_VERSION_MAJOR >= 3
   const dnnl::matmul::primitive_desc made = p.bias != nullptr
                                                 ? dnnl::matmul::primitive_desc(engine, a, b, bias, c, attr)

@@ -53,7 +53,7 @@ Outputs max_pool_grad(const NaiveCall& call) {
 }
 
 /// Windows in which many pixels are the largest.
-std::vector<KernelCase> kernels() {
+std::vector<KernelCase> max_pool2d_kernels() {
   std::vector<KernelCase> calls;
   for (const bool last : {false, true}) {
     for (const int64_t channels : {1, 3, 16, 17}) {
@@ -104,7 +104,7 @@ extern const OpCases max_pool2d_cases = {
           "padding of 2 is more than half of a kernel of 3: a window could be outside of the image"},
          {{"max_pool2d_grad", {{{2, 3, 3, 3}}, {{2, 3, 4, 4}}}, {{"kernel", Ints{2, 2}}, {"stride", Ints{2, 2}}}},
           "max_pool2d_grad: dy is [2, 3, 3, 3], expected [2, 3, 2, 2]"}},
-    .kernels = kernels(),
+    .kernels = max_pool2d_kernels(),
     .kernel_references = {{"max_pool2d_grad", max_pool_grad}},
     .layers = {{"max_pool2d", ", kernel: 2", {8, 3, 2, 1}, false, {3, 4, 3}},
                {"max_pool2d", ", kernel: 2, ceil_mode: true", {8, 3, 2, 2}, false, {3, 4, 3}},

@@ -47,7 +47,7 @@ Attrs parts(int64_t outer, int64_t count, int64_t inner) {
   return {{"outer", outer}, {"parts", count}, {"inner", inner}, {"index", count - 1}};
 }
 
-std::vector<KernelCase> kernels() {
+std::vector<KernelCase> moves_kernels() {
   struct Sizes {
     int64_t outer, count, inner;
   };
@@ -80,7 +80,7 @@ std::vector<KernelCase> kernels() {
 }  // namespace
 
 extern const OpCases moves_cases = {
-    .kernels = kernels(),
+    .kernels = moves_kernels(),
     .kernel_references = {{"pack", pack},
                           {"unpack", unpack},
                           {"copy_slice", copy_slice},

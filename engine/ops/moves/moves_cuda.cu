@@ -18,7 +18,7 @@ struct RowsOfWords {
 constexpr int kCopyUnroll = 4;
 
 template <class Word>
-__global__ void __launch_bounds__(kMapThreads) copy_rows_kernel(RowsOfWords rows, const Word* from, Word* to) {
+__global__ void __launch_bounds__(kMapThreads) copy_moved_rows_kernel(RowsOfWords rows, const Word* from, Word* to) {
   wait_for_kernel_before();
   let_next_kernel_start();
   const int64_t base = static_cast<int64_t>(blockIdx.x) * (kCopyUnroll * kMapThreads);
@@ -43,7 +43,7 @@ __global__ void __launch_bounds__(kMapThreads) copy_rows_kernel(RowsOfWords rows
   }
 }
 
-struct Same {
+struct SameElement {
   __device__ float operator()(std::array<float, 0>, std::array<float, 1> x) const { return x[0]; }
 };
 
@@ -60,16 +60,16 @@ CudaKernel launch_copy_rows(const void* from, void* to, int64_t bytes, const cpu
   rows.words = rows.outer.count * (bytes / kBytes);
   const auto blocks = static_cast<unsigned>(ceil_div(rows.words, kCopyUnroll * kMapThreads));
   return [=](CudaStream stream) {
-    launch(copy_rows_kernel<Word>, blocks, kMapThreads, 0, stream, name, rows, static_cast<const Word*>(from),
+    launch(copy_moved_rows_kernel<Word>, blocks, kMapThreads, 0, stream, name, rows, static_cast<const Word*>(from),
            static_cast<Word*>(to));
   };
 }
 
 /// A tensor as [outer, parts, inner]; inner in bytes.
-struct Parts {
+struct MovedParts {
   int64_t outer, parts, bytes;
 
-  explicit Parts(const CudaKernelCall& call)
+  explicit MovedParts(const CudaKernelCall& call)
       : outer(call.attrs.integer("outer")),
         parts(call.attrs.integer("parts")),
         bytes(call.attrs.integer("inner") * byte_size(call.in[0].dtype)) {
@@ -96,13 +96,13 @@ namespace {
 
 CudaKernel prepare_copy_slice(const CudaKernelCall& call) {
   const TensorArg &in = call.in[0], &out = call.out[0];
-  const Parts p(call);
+  const MovedParts p(call);
   const int64_t index = call.attrs.integer("index");
   if (in.dtype != out.dtype) {  // converts too
     const int64_t inner = p.bytes / byte_size(in.dtype);
     TensorArg part = in;
     part.data = in.as<std::byte>() + index * p.bytes;
-    return map_strided<0, 1>({}, {&part}, out, {p.outer, inner}, {Shape{p.parts * inner, 1}}, Same{}, "copy_slice");
+    return map_strided<0, 1>({}, {&part}, out, {p.outer, inner}, {Shape{p.parts * inner, 1}}, SameElement{}, "copy_slice");
   }
   cpu::Loops<2> rows;
   rows.add(p.outer, {p.parts * p.bytes, p.bytes});
@@ -110,7 +110,7 @@ CudaKernel prepare_copy_slice(const CudaKernelCall& call) {
 }
 
 CudaKernel prepare_pack(const CudaKernelCall& call) {
-  const Parts p(call);
+  const MovedParts p(call);
   check(call.in[0].dtype == call.out[0].dtype, "pack moves bytes");
   cpu::Loops<2> rows;
   rows.add(p.parts, {p.bytes, p.outer * p.bytes});
@@ -119,7 +119,7 @@ CudaKernel prepare_pack(const CudaKernelCall& call) {
 }
 
 CudaKernel prepare_unpack(const CudaKernelCall& call) {
-  const Parts p(call);
+  const MovedParts p(call);
   check(call.in[0].dtype == call.out[0].dtype, "unpack moves bytes");
   cpu::Loops<2> rows;
   rows.add(p.parts, {p.outer * p.bytes, p.bytes});

@@ -13,7 +13,7 @@
 namespace trainctl {
 namespace {
 
-std::vector<TensorInfo> infer_grad(std::string_view op, Infos in) {
+std::vector<TensorInfo> infer_pair_loss_grad(std::string_view op, Infos in) {
   expect_inputs(op, in, 2, 2);
   for (const TensorInfo& input : in) expect_floats(op, {&input, 1});
   expect_shape(op, "input 1", in[1], in[0].shape);
@@ -21,16 +21,16 @@ std::vector<TensorInfo> infer_grad(std::string_view op, Infos in) {
 }
 
 std::vector<TensorInfo> infer_loss(std::string_view op, Infos in) {
-  infer_grad(op, in);
+  infer_pair_loss_grad(op, in);
   return {{{1}}};
 }
 
-RuleText rule(Infos in, const Attrs&) {
+RuleText pair_loss_rule(Infos in, const Attrs&) {
   const std::string dims = letters(in[0].shape.size());
   return {dims + "," + dims + "->()"};
 }
 
-KernelExample example_of(const char* what, bool has_beta) {
+KernelExample pair_loss_example(const char* what, bool has_beta) {
   KernelExample shown{
       .what = what, .inputs = {{example::kMatrix}, example::f32(example::kMatrix)}, .attrs = {{"scale", 1e-6}}};
   if (has_beta) shown.attrs.set("beta", 1.0);
@@ -52,7 +52,7 @@ constexpr KernelDef with_grad_of() {
           .launch_role = LaunchRole::loss,
           .example =
               [] {
-                KernelExample shown = example_of("loss and gradient in one pass", kHasBeta<Loss>);
+                KernelExample shown = pair_loss_example("loss and gradient in one pass", kHasBeta<Loss>);
                 shown.outputs = example::loss_and_gradient;
                 return shown;
               }};
@@ -62,7 +62,7 @@ template <class Loss, int kFlops>
 constexpr OpDef loss_of(const OpDef& grad, const KernelDef& with_grad) {
   return {.name = Loss::kName,
           .infer = [](Infos in, const Attrs&) { return infer_loss(Loss::kName, in); },
-          .rule = rule,
+          .rule = pair_loss_rule,
           .backward =
               [](GradBuilder& g) {
                 g.set_in_grad(0, Loss::kGrad, {g.in(0), g.in(1)}, g.attrs());
@@ -76,21 +76,21 @@ constexpr OpDef loss_of(const OpDef& grad, const KernelDef& with_grad) {
                            return RowOperands{3, 0};
                          },
                      .cost = reduction_cost<kFlops>,
-                     .example = [] { return example_of("scale * sum of losses; inputs p, label", kHasBeta<Loss>); }}};
+                     .example = [] { return pair_loss_example("scale * sum of losses; inputs p, label", kHasBeta<Loss>); }}};
 }
 
 /// (p, label) -> dp
 template <class Loss, int kFlops>
-constexpr OpDef grad_of() {
+constexpr OpDef pair_loss_grad() {
   return {.name = Loss::kGrad,
-          .infer = [](Infos in, const Attrs&) { return infer_grad(Loss::kGrad, in); },
+          .infer = [](Infos in, const Attrs&) { return infer_pair_loss_grad(Loss::kGrad, in); },
           .kernel = {.name = Loss::kGrad,
                      .row_operands =
                          [](const Attrs&) {
                            return RowOperands{3, 1};
                          },
                      .cost = elementwise_cost<kFlops>,
-                     .example = [] { return example_of("scale * slopes; inputs p, label", kHasBeta<Loss>); }}};
+                     .example = [] { return pair_loss_example("scale * slopes; inputs p, label", kHasBeta<Loss>); }}};
 }
 
 }  // namespace
@@ -99,11 +99,11 @@ extern const KernelDef mae_with_grad_kernel = with_grad_of<Mae>(), mse_with_grad
                        smooth_l1_with_grad_kernel = with_grad_of<SmoothL1>(),
                        binary_cross_entropy_with_grad_kernel = with_grad_of<BinaryCrossEntropy>();
 
-extern const OpDef mae_grad_op = grad_of<Mae, 3>(), mae_op = loss_of<Mae, 3>(mae_grad_op, mae_with_grad_kernel);
-extern const OpDef mse_grad_op = grad_of<Mse, 3>(), mse_op = loss_of<Mse, 3>(mse_grad_op, mse_with_grad_kernel);
-extern const OpDef smooth_l1_grad_op = grad_of<SmoothL1, 5>(),
+extern const OpDef mae_grad_op = pair_loss_grad<Mae, 3>(), mae_op = loss_of<Mae, 3>(mae_grad_op, mae_with_grad_kernel);
+extern const OpDef mse_grad_op = pair_loss_grad<Mse, 3>(), mse_op = loss_of<Mse, 3>(mse_grad_op, mse_with_grad_kernel);
+extern const OpDef smooth_l1_grad_op = pair_loss_grad<SmoothL1, 5>(),
                    smooth_l1_op = loss_of<SmoothL1, 6>(smooth_l1_grad_op, smooth_l1_with_grad_kernel);
-extern const OpDef binary_cross_entropy_grad_op = grad_of<BinaryCrossEntropy, 12>(),
+extern const OpDef binary_cross_entropy_grad_op = pair_loss_grad<BinaryCrossEntropy, 12>(),
                    binary_cross_entropy_op = loss_of<BinaryCrossEntropy, 25>(binary_cross_entropy_grad_op,
                                                                              binary_cross_entropy_with_grad_kernel);
 

@@ -46,14 +46,14 @@ Attrs with_scale(Attrs attrs, double scale) {
   return attrs;
 }
 
-std::vector<OpCase> rows() {
-  std::vector<OpCase> rows;
+std::vector<OpCase> pair_loss_rows() {
+  std::vector<OpCase> pair_loss_rows;
   for (const Loss& loss : losses()) {
-    rows.push_back({loss.name, {{{6, 1}}, fixed({6, 1})}, with_scale(loss.attrs, 1.0 / 6), {{1}}});
-    rows.push_back({loss.name, {{{4, 3, 7}}, fixed({4, 3, 7})}, with_scale(loss.attrs, 0.01), {{1}}});
-    rows.push_back({loss.name, {{{1, 1}}, fixed({1, 1})}, with_scale(loss.attrs, 1.0), {{1}}});
+    pair_loss_rows.push_back({loss.name, {{{6, 1}}, fixed({6, 1})}, with_scale(loss.attrs, 1.0 / 6), {{1}}});
+    pair_loss_rows.push_back({loss.name, {{{4, 3, 7}}, fixed({4, 3, 7})}, with_scale(loss.attrs, 0.01), {{1}}});
+    pair_loss_rows.push_back({loss.name, {{{1, 1}}, fixed({1, 1})}, with_scale(loss.attrs, 1.0), {{1}}});
   }
-  return rows;
+  return pair_loss_rows;
 }
 
 template <naive::PairLoss kLoss>
@@ -66,24 +66,24 @@ naive::Outputs sum_and_slopes(const NaiveCall& call) {
   return naive::sum_with_slopes(call.in, call.attrs, kLoss, kSlope);
 }
 
-std::vector<RuleCase> rules() {
-  std::vector<RuleCase> rules;
+std::vector<RuleCase> pair_loss_rules() {
+  std::vector<RuleCase> pair_loss_rules;
   for (const char* name : {"mae", "mse", "smooth_l1", "binary_cross_entropy"})
-    rules.push_back({{name, {{{2, 3}}, {{2, 3}}}}, "ab,ab->()", "", {{1}}});
-  return rules;
+    pair_loss_rules.push_back({{name, {{{2, 3}}, {{2, 3}}}}, "ab,ab->()", "", {{1}}});
+  return pair_loss_rules;
 }
 
-std::vector<GradientCase> gradients() {
-  std::vector<GradientCase> gradients;
+std::vector<GradientCase> pair_loss_gradients() {
+  std::vector<GradientCase> pair_loss_gradients;
   for (const char* name : {"mae", "mse", "smooth_l1", "binary_cross_entropy"}) {
-    gradients.push_back({{name, {{{2, 3}}, {{2, 3}}}},
+    pair_loss_gradients.push_back({{name, {{{2, 3}}, {{2, 3}}}},
                          {std::string(name) + "_grad ab,ab->ab"},
                          "element by element; the scale is of the whole batch"});
   }
-  return gradients;
+  return pair_loss_gradients;
 }
 
-std::vector<KernelCase> kernels() {
+std::vector<KernelCase> pair_loss_kernels() {
   std::vector<KernelCase> calls;
   for (const Loss& loss : losses()) {
     const std::string kernel = std::string(loss.name) + "_with_grad";
@@ -103,17 +103,17 @@ std::vector<KernelCase> kernels() {
 }  // namespace
 
 extern const OpCases pair_loss_cases = {
-    .rows = rows(),
+    .rows = pair_loss_rows(),
     .references = {{"mae", sum<mae>},
                    {"mse", sum<mse>},
                    {"smooth_l1", sum<smooth_l1>},
                    {"binary_cross_entropy", sum<binary_cross_entropy>}},
-    .rules = rules(),
-    .gradients = gradients(),
+    .rules = pair_loss_rules(),
+    .gradients = pair_loss_gradients(),
     .shape_errors = {{{"mae", {{{2, 3}}, {{2}}}}, "mae: input 1 is [2], expected [2, 3]"},
                      {{"binary_cross_entropy", {{{2, 3}}, {{2}}}},
                       "binary_cross_entropy: input 1 is [2], expected [2, 3]"}},
-    .kernels = kernels(),
+    .kernels = pair_loss_kernels(),
     .kernel_references = {{"mae_with_grad", sum_and_slopes<mae, mae_slope>},
                           {"mse_with_grad", sum_and_slopes<mse, mse_slope>},
                           {"smooth_l1_with_grad", sum_and_slopes<smooth_l1, smooth_l1_slope>},

@@ -9,7 +9,7 @@
 namespace trainctl {
 namespace {
 
-struct CpuMaths {
+struct PairLossMaths {
   template <class Number>
   static Number abs(Number x) {
     return std::fabs(x);
@@ -20,11 +20,11 @@ struct CpuMaths {
 };
 
 template <class Loss>
-CpuKernel prepare(const KernelCall& call) {
+CpuKernel prepare_pair_loss(const KernelCall& call) {
   return [p = call.in[0].as<float>(), l = call.in[1].as<float>(), n = call.in[0].size(), loss = call.out[0].as<float>(),
           add = call.out[0].accumulate, scale = call.attrs.number("scale", 1.0), f = Loss(call.attrs),
           skips = call.attrs.flag("nan_is_no_label")] {
-    const auto term = [=](int64_t i) { return f.template loss<CpuMaths>(double{p[i]}, double{l[i]}); };
+    const auto term = [=](int64_t i) { return f.template loss<PairLossMaths>(double{p[i]}, double{l[i]}); };
     const double total =
         skips ? cpu::sum(n, [=](int64_t i) { return std::isnan(l[i]) ? 0.0 : term(i); }) : cpu::sum(n, term);
     *loss = static_cast<float>((add ? *loss : 0.0) + scale * total);
@@ -32,31 +32,31 @@ CpuKernel prepare(const KernelCall& call) {
 }
 
 template <class Loss>
-CpuKernel prepare_grad(const KernelCall& call) {
+CpuKernel prepare_pair_loss_grad(const KernelCall& call) {
   return [p = call.in[0].as<float>(), l = call.in[1].as<float>(), n = call.in[0].size(), dp = call.out[0].as<float>(),
           scale = static_cast<float>(call.attrs.number("scale", 1.0)), f = Loss(call.attrs)] {
-    for (int64_t i = 0; i < n; ++i) dp[i] = scale * f.template slope<CpuMaths>(p[i], l[i]);
+    for (int64_t i = 0; i < n; ++i) dp[i] = scale * f.template slope<PairLossMaths>(p[i], l[i]);
   };
 }
 
 template <class Loss>
 CpuKernel prepare_with_grad(const KernelCall& call) {
-  return cpu::loss_with_grad(call, prepare<Loss>, prepare_grad<Loss>);
+  return cpu::loss_with_grad(call, prepare_pair_loss<Loss>, prepare_pair_loss_grad<Loss>);
 }
 
 }  // namespace
 
-extern const CpuKernels pair_loss_cpu = {{"mae", prepare<Mae>},
-                                         {"mae_grad", prepare_grad<Mae>},
+extern const CpuKernels pair_loss_cpu = {{"mae", prepare_pair_loss<Mae>},
+                                         {"mae_grad", prepare_pair_loss_grad<Mae>},
                                          {"mae_with_grad", prepare_with_grad<Mae>},
-                                         {"mse", prepare<Mse>},
-                                         {"mse_grad", prepare_grad<Mse>},
+                                         {"mse", prepare_pair_loss<Mse>},
+                                         {"mse_grad", prepare_pair_loss_grad<Mse>},
                                          {"mse_with_grad", prepare_with_grad<Mse>},
-                                         {"smooth_l1", prepare<SmoothL1>},
-                                         {"smooth_l1_grad", prepare_grad<SmoothL1>},
+                                         {"smooth_l1", prepare_pair_loss<SmoothL1>},
+                                         {"smooth_l1_grad", prepare_pair_loss_grad<SmoothL1>},
                                          {"smooth_l1_with_grad", prepare_with_grad<SmoothL1>},
-                                         {"binary_cross_entropy", prepare<BinaryCrossEntropy>},
-                                         {"binary_cross_entropy_grad", prepare_grad<BinaryCrossEntropy>},
+                                         {"binary_cross_entropy", prepare_pair_loss<BinaryCrossEntropy>},
+                                         {"binary_cross_entropy_grad", prepare_pair_loss_grad<BinaryCrossEntropy>},
                                          {"binary_cross_entropy_with_grad", prepare_with_grad<BinaryCrossEntropy>}};
 
 }  // namespace trainctl

@@ -8,11 +8,11 @@ namespace trainctl {
 namespace {
 
 template <class Loss>
-struct Scaled {
+struct ScaledLoss {
   Loss f;
   float scale;
   bool skips;
-  explicit Scaled(const CudaKernelCall& call)
+  explicit ScaledLoss(const CudaKernelCall& call)
       : f(call.attrs),
         scale(static_cast<float>(call.attrs.number("scale", 1.0))),
         skips(call.attrs.flag("nan_is_no_label")) {}
@@ -23,31 +23,31 @@ struct Scaled {
 };
 
 template <class Loss>
-CudaKernel prepare(const CudaKernelCall& call) {
-  return prepare_pair_loss<false>(call, Scaled<Loss>(call), Loss::kName);
+CudaKernel prepare_pair_loss(const CudaKernelCall& call) {
+  return prepare_pair_loss<false>(call, ScaledLoss<Loss>(call), Loss::kName);
 }
 template <class Loss>
-CudaKernel prepare_grad(const CudaKernelCall& call) {
-  return map_binary(call, Scaled<Loss>(call), Loss::kGrad);
+CudaKernel prepare_pair_loss_grad(const CudaKernelCall& call) {
+  return map_binary(call, ScaledLoss<Loss>(call), Loss::kGrad);
 }
 template <class Loss>
 CudaKernel prepare_with_grad(const CudaKernelCall& call) {
-  return prepare_pair_loss<true>(call, Scaled<Loss>(call), Loss::kWithGrad);
+  return prepare_pair_loss<true>(call, ScaledLoss<Loss>(call), Loss::kWithGrad);
 }
 
 }  // namespace
 
-extern const CudaKernels pair_loss_cuda = {{"mae", prepare<Mae>},
-                                           {"mae_grad", prepare_grad<Mae>},
+extern const CudaKernels pair_loss_cuda = {{"mae", prepare_pair_loss<Mae>},
+                                           {"mae_grad", prepare_pair_loss_grad<Mae>},
                                            {"mae_with_grad", prepare_with_grad<Mae>},
-                                           {"mse", prepare<Mse>},
-                                           {"mse_grad", prepare_grad<Mse>},
+                                           {"mse", prepare_pair_loss<Mse>},
+                                           {"mse_grad", prepare_pair_loss_grad<Mse>},
                                            {"mse_with_grad", prepare_with_grad<Mse>},
-                                           {"smooth_l1", prepare<SmoothL1>},
-                                           {"smooth_l1_grad", prepare_grad<SmoothL1>},
+                                           {"smooth_l1", prepare_pair_loss<SmoothL1>},
+                                           {"smooth_l1_grad", prepare_pair_loss_grad<SmoothL1>},
                                            {"smooth_l1_with_grad", prepare_with_grad<SmoothL1>},
-                                           {"binary_cross_entropy", prepare<BinaryCrossEntropy>},
-                                           {"binary_cross_entropy_grad", prepare_grad<BinaryCrossEntropy>},
+                                           {"binary_cross_entropy", prepare_pair_loss<BinaryCrossEntropy>},
+                                           {"binary_cross_entropy_grad", prepare_pair_loss_grad<BinaryCrossEntropy>},
                                            {"binary_cross_entropy_with_grad", prepare_with_grad<BinaryCrossEntropy>}};
 
 }  // namespace trainctl

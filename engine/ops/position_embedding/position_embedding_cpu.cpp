@@ -7,7 +7,7 @@
 namespace trainctl {
 namespace {
 
-constexpr int64_t kLeastElements = 32768;  ///< that are worth waking a thread for
+constexpr int64_t kLeastPositionElements = 32768;  ///< that are worth waking a thread for
 
 /// x as [batches, count positions, d]; `first` is the first one's row of the table.
 struct Positions {
@@ -24,7 +24,7 @@ CpuKernel prepare_position_embedding(const KernelCall& call) {
           y = call.out[0].as<float>(), threads = call.threads] {
     const float* rows = table + p.first * p.d;
     const int64_t sample = p.count * p.d;
-    cpu::over_range(threads, p.batches * p.count, kLeastElements / std::max<int64_t>(1, p.d),
+    cpu::over_range(threads, p.batches * p.count, kLeastPositionElements / std::max<int64_t>(1, p.d),
                     [&](int64_t begin, int64_t end) {
                       for (int64_t i = begin * p.d; i < end * p.d;) {
                         const int64_t at = i % sample, n = std::min(sample - at, end * p.d - i);
@@ -43,7 +43,7 @@ CpuKernel prepare_position_embedding_grad(const KernelCall& call) {
       std::fill_n(to, p.first * p.d, 0.0f);
       std::fill(to + (p.first + p.count) * p.d, to + all * p.d, 0.0f);
     }
-    const int64_t sample = p.count * p.d, least = kLeastElements / std::max<int64_t>(1, p.batches);
+    const int64_t sample = p.count * p.d, least = kLeastPositionElements / std::max<int64_t>(1, p.batches);
     cpu::over_range(threads, sample, least, [&](int64_t begin, int64_t end) {
       constexpr int64_t kTile = 256;
       for (int64_t first = begin; first < end; first += kTile) {

@@ -119,7 +119,7 @@ KernelCase fused_case_of(const Shape& x, DType type, const Attrs& forms, const E
   return row;
 }
 
-std::vector<KernelCase> kernels() {
+std::vector<KernelCase> quantise_kernels() {
   std::vector<KernelCase> calls;
   for (const DType type : {DType::f32, DType::bf16}) {
     for (const Attrs& attrs :
@@ -143,6 +143,6 @@ std::vector<KernelCase> kernels() {
 
 }  // namespace
 
-extern const OpCases quantise_cases = {.kernels = kernels(), .kernel_references = {{"quantise", quantise}}};
+extern const OpCases quantise_cases = {.kernels = quantise_kernels(), .kernel_references = {{"quantise", quantise}}};
 
 }  // namespace trainctl

@@ -12,11 +12,11 @@
 namespace trainctl {
 namespace {
 
-constexpr int kTile = 128, kRows = 4, kColumns = 8;               ///< of a tile, of a thread
-constexpr int kAcross = kTile / kColumns, kDown = kTile / kRows;  ///< threads of a tile in each direction
-constexpr int kThreads = kAcross * kDown, kWarps = kThreads / 32;
-constexpr int kBlocks = 2;  ///< on a multiprocessor: one loads while the other computes
-static_assert(kTile == kScaledTogether);
+constexpr int kQuantisedTile = 128, kQuantisedRows = 4, kQuantisedColumns = 8;               ///< of a tile, of a thread
+constexpr int kAcross = kQuantisedTile / kQuantisedColumns, kQuantisedDown = kQuantisedTile / kQuantisedRows;  ///< threads of a tile in each direction
+constexpr int kQuantiseThreads = kAcross * kQuantisedDown, kQuantiseWarps = kQuantiseThreads / 32;
+constexpr int kQuantiseBlocks = 2;  ///< on a multiprocessor: one loads while the other computes
+static_assert(kQuantisedTile == kScaledTogether);
 
 /// Where the lines of one form go; words null: it is not wanted.
 struct Form {
@@ -48,14 +48,14 @@ __device__ inline float inverse_of(uint32_t scale) {
 /// A thread's numbers as they are in memory, 0 beyond the matrix. All are fetched before any is converted.
 template <class T>
 struct alignas(16) Part {
-  T v[kRows][kColumns];
+  T v[kQuantisedRows][kQuantisedColumns];
 
   __device__ void fetch(const T* x, int64_t r, int64_t c, int64_t height, int64_t width, bool packs) {
-    if (packs && r + kRows <= height && c + kColumns <= width) {
+    if (packs && r + kQuantisedRows <= height && c + kQuantisedColumns <= width) {
 #pragma unroll
-      for (int i = 0; i < kRows; ++i) {
+      for (int i = 0; i < kQuantisedRows; ++i) {
 #pragma unroll
-        for (int j = 0; j < kColumns; j += kPack<T>) {
+        for (int j = 0; j < kQuantisedColumns; j += kPack<T>) {
           const uint4 q = load_16(x + (r + i) * width + c + j);
           memcpy(&v[i][j], &q, sizeof q);
         }
@@ -63,9 +63,9 @@ struct alignas(16) Part {
       return;
     }
 #pragma unroll
-    for (int i = 0; i < kRows; ++i) {
+    for (int i = 0; i < kQuantisedRows; ++i) {
 #pragma unroll
-      for (int j = 0; j < kColumns; ++j)
+      for (int j = 0; j < kQuantisedColumns; ++j)
         v[i][j] = r + i < height && c + j < width ? x[(r + i) * width + c + j] : from_f32<T>(0.0f);
     }
   }
@@ -90,26 +90,26 @@ struct Sloped {
 __device__ inline void write_square_scale(const Form& form, int64_t line_tile, int64_t part, float scale) {
   float* const row = form.scales + line_tile * form.columns;
   row[part] = scale;
-  if (part + 1 == form.padded / kTile)
+  if (part + 1 == form.padded / kQuantisedTile)
     for (int64_t i = part + 1; i < form.columns; ++i) row[i] = 1.0f;
 }
 
 /// What a block's threads give one another: first of each warp's rows the columns' largest numbers and sums, then of
 /// the tile, then the columns as lines.
 struct Exchange {
-  uint32_t largest[kTile];
+  uint32_t largest[kQuantisedTile];
   union {
     struct {
-      uint32_t largest[kWarps][kTile];
-      float sums[kWarps][kTile];
+      uint32_t largest[kQuantiseWarps][kQuantisedTile];
+      float sums[kQuantiseWarps][kQuantisedTile];
     } of_warps;
-    uint32_t turned[kTile][kDown];  ///< word w of line l is at w ^ l / 8 * 2: neither side has bank conflicts
+    uint32_t turned[kQuantisedTile][kQuantisedDown];  ///< word w of line l is at w ^ l / 8 * 2: neither side has bank conflicts
   };
 };
 
 /// Eight adjacent numbers of a row of shared memory.
 template <class N>
-__device__ inline void put_eight(N* to, const N (&v)[kColumns]) {
+__device__ inline void put_eight(N* to, const N (&v)[kQuantisedColumns]) {
   uint4 q[2];
   memcpy(q, v, sizeof q);
   reinterpret_cast<uint4*>(to)[0] = q[0];
@@ -117,50 +117,50 @@ __device__ inline void put_eight(N* to, const N (&v)[kColumns]) {
 }
 
 /// Writes the sums of v over the rows of the warp, and the largest of each column.
-__device__ inline void gather_columns(const float (&v)[kRows][kColumns], bool sums, Exchange& shared) {
+__device__ inline void gather_columns(const float (&v)[kQuantisedRows][kQuantisedColumns], bool sums, Exchange& shared) {
   const int across = static_cast<int>(threadIdx.x) % kAcross;
   const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
-  uint32_t largest[kColumns];
-  float sum[kColumns];
+  uint32_t largest[kQuantisedColumns];
+  float sum[kQuantisedColumns];
 #pragma unroll
-  for (int j = 0; j < kColumns; ++j) {
+  for (int j = 0; j < kQuantisedColumns; ++j) {
     largest[j] = 0;
 #pragma unroll
-    for (int i = 0; i < kRows; ++i) largest[j] = max(largest[j], size_of(v[i][j]));
+    for (int i = 0; i < kQuantisedRows; ++i) largest[j] = max(largest[j], size_of(v[i][j]));
     largest[j] = max(largest[j], __shfl_xor_sync(~0u, largest[j], kAcross));
   }
-  if (lane < kAcross) put_eight(&shared.of_warps.largest[warp][across * kColumns], largest);
+  if (lane < kAcross) put_eight(&shared.of_warps.largest[warp][across * kQuantisedColumns], largest);
   if (!sums) return;
 #pragma unroll
-  for (int j = 0; j < kColumns; ++j) {
+  for (int j = 0; j < kQuantisedColumns; ++j) {
     sum[j] = (v[0][j] + v[1][j]) + (v[2][j] + v[3][j]);
     sum[j] += __shfl_xor_sync(~0u, sum[j], kAcross);
   }
-  if (lane < kAcross) put_eight(&shared.of_warps.sums[warp][across * kColumns], sum);
+  if (lane < kAcross) put_eight(&shared.of_warps.sums[warp][across * kQuantisedColumns], sum);
 }
 
 /// Of the tile, from those of its warps: some threads the largest, others the sums, of a column each.
 __device__ inline void reduce_columns(float* sums, int64_t c0, int64_t width, Exchange& shared) {
-  const int column = static_cast<int>(threadIdx.x) % kTile;
-  if (threadIdx.x < kTile) {
+  const int column = static_cast<int>(threadIdx.x) % kQuantisedTile;
+  if (threadIdx.x < kQuantisedTile) {
     uint32_t all = 0;
 #pragma unroll
-    for (int w = 0; w < kWarps; ++w) all = max(all, shared.of_warps.largest[w][column]);
+    for (int w = 0; w < kQuantiseWarps; ++w) all = max(all, shared.of_warps.largest[w][column]);
     shared.largest[column] = all;
-  } else if (threadIdx.x < 2 * kTile && sums != nullptr && c0 + column < width) {
+  } else if (threadIdx.x < 2 * kQuantisedTile && sums != nullptr && c0 + column < width) {
     float sum = 0;
 #pragma unroll
-    for (int w = 0; w < kWarps; ++w) sum += shared.of_warps.sums[w][column];
+    for (int w = 0; w < kQuantiseWarps; ++w) sum += shared.of_warps.sums[w][column];
     sums[c0 + column] = sum;
   }
 }
 
 /// Each row's numbers, times the inverse of its scale.
 template <bool kSquares>
-__device__ inline void write_rows(const float (&v)[kRows][kColumns], const uint32_t (&of_row)[kRows], const Form& rows,
+__device__ inline void write_rows(const float (&v)[kQuantisedRows][kQuantisedColumns], const uint32_t (&of_row)[kQuantisedRows], const Form& rows,
                                   int64_t r, int64_t c, int64_t part) {
 #pragma unroll
-  for (int i = 0; i < kRows; ++i) {
+  for (int i = 0; i < kQuantisedRows; ++i) {
     if (r + i >= rows.lines) break;
     const uint32_t scale = bits_of_scale(of_row[i]);
     if (!kSquares && threadIdx.x % kAcross == 0) rows.scales[part * rows.lines + r + i] = __uint_as_float(scale);
@@ -173,23 +173,23 @@ __device__ inline void write_rows(const float (&v)[kRows][kColumns], const uint3
 
 /// The same of columns, through shared memory.
 template <bool kSquares>
-__device__ inline void write_columns(const float (&v)[kRows][kColumns], const uint32_t (&of_column)[kColumns],
+__device__ inline void write_columns(const float (&v)[kQuantisedRows][kQuantisedColumns], const uint32_t (&of_column)[kQuantisedColumns],
                                      const Form& columns, int64_t r0, int64_t c0, Exchange& shared) {
   const int across = static_cast<int>(threadIdx.x) % kAcross, down = static_cast<int>(threadIdx.x) / kAcross;
 #pragma unroll
-  for (int j = 0; j < kColumns; ++j) {
+  for (int j = 0; j < kQuantisedColumns; ++j) {
     const uint32_t scale = bits_of_scale(of_column[j]);
-    const int line = across * kColumns + j;
+    const int line = across * kQuantisedColumns + j;
     if (!kSquares && down == 0 && c0 + line < columns.lines)
-      columns.scales[r0 / kTile * columns.lines + c0 + line] = __uint_as_float(scale);
+      columns.scales[r0 / kQuantisedTile * columns.lines + c0 + line] = __uint_as_float(scale);
     const float by = inverse_of(scale);
     shared.turned[line][down ^ across * 2] = four_of(v[0][j] * by, v[1][j] * by, v[2][j] * by, v[3][j] * by);
   }
   __syncthreads();
 #pragma unroll
-  for (int i = 0; i < kTile / kDown; ++i) {
-    const int line = down + i * kDown;
-    const uint2 words = *reinterpret_cast<const uint2*>(&shared.turned[line][(across ^ line / kColumns) * 2]);
+  for (int i = 0; i < kQuantisedTile / kQuantisedDown; ++i) {
+    const int line = down + i * kQuantisedDown;
+    const uint2 words = *reinterpret_cast<const uint2*>(&shared.turned[line][(across ^ line / kQuantisedColumns) * 2]);
     if (c0 + line < columns.lines)
       *reinterpret_cast<uint2*>(columns.words + ((c0 + line) * columns.padded + r0) / 4 + across * 2) = words;
   }
@@ -216,14 +216,14 @@ __global__ void __launch_bounds__(kSumColumns* kSumRows)
 }
 
 /// The largest of the block's numbers.
-__device__ inline uint32_t largest_of_tile(const uint32_t (&of_row)[kRows], Exchange& shared) {
+__device__ inline uint32_t largest_of_tile(const uint32_t (&of_row)[kQuantisedRows], Exchange& shared) {
   uint32_t all = max(max(of_row[0], of_row[1]), max(of_row[2], of_row[3]));
 #pragma unroll
   for (int by = 16; by > 0; by /= 2) all = max(all, __shfl_xor_sync(~0u, all, by));
   if (threadIdx.x % 32 == 0) shared.largest[threadIdx.x / 32] = all;
   __syncthreads();
 #pragma unroll
-  for (int w = 0; w < kWarps; ++w) all = max(all, shared.largest[w]);
+  for (int w = 0; w < kQuantiseWarps; ++w) all = max(all, shared.largest[w]);
   return all;
 }
 
@@ -231,27 +231,27 @@ __device__ inline uint32_t largest_of_tile(const uint32_t (&of_row)[kRows], Exch
 /// at multiples of 16 bytes.
 /// `at`: where the slope is taken. `sums`: [tiles of rows, width], the sums of each tile's columns, or null.
 template <class T, bool kSquares, class F>
-__global__ void __launch_bounds__(kThreads, kBlocks)
+__global__ void __launch_bounds__(kQuantiseThreads, kQuantiseBlocks)
     quantise_tiles(const T* x, const T* at, int64_t height, int64_t width, bool packs, Form rows, Form columns,
                    float* sums) {
   __shared__ alignas(16) Exchange shared;
   wait_for_kernel_before();
   let_next_kernel_start();
-  const int64_t r0 = int64_t{blockIdx.x} * kTile, c0 = int64_t{blockIdx.y} * kTile;
+  const int64_t r0 = int64_t{blockIdx.x} * kQuantisedTile, c0 = int64_t{blockIdx.y} * kQuantisedTile;
   const int across = static_cast<int>(threadIdx.x) % kAcross, down = static_cast<int>(threadIdx.x) / kAcross;
-  const int64_t r = r0 + down * kRows, c = c0 + across * kColumns;
+  const int64_t r = r0 + down * kQuantisedRows, c = c0 + across * kQuantisedColumns;
 
   Part<T> part, place;
   part.fetch(x, r, c, height, width, packs);
   if constexpr (!std::is_same_v<F, Same>) {
     if constexpr (F::kAt) place.fetch(at, r, c, height, width, packs);
   }
-  float v[kRows][kColumns];
-  uint32_t of_row[kRows] = {};
+  float v[kQuantisedRows][kQuantisedColumns];
+  uint32_t of_row[kQuantisedRows] = {};
 #pragma unroll
-  for (int i = 0; i < kRows; ++i) {
+  for (int i = 0; i < kQuantisedRows; ++i) {
 #pragma unroll
-    for (int j = 0; j < kColumns; ++j) {
+    for (int j = 0; j < kQuantisedColumns; ++j) {
       v[i][j] = to_f32(part.v[i][j]);
       if constexpr (!std::is_same_v<F, Same>) v[i][j] = F{}(v[i][j], F::kAt ? to_f32(place.v[i][j]) : 0.0f);
       of_row[i] = max(of_row[i], size_of(v[i][j]));
@@ -265,8 +265,8 @@ __global__ void __launch_bounds__(kThreads, kBlocks)
       if (rows.words != nullptr) write_square_scale(rows, blockIdx.x, blockIdx.y, scale);
       if (columns.words != nullptr) write_square_scale(columns, blockIdx.y, blockIdx.x, scale);
     }
-    const uint32_t of_rows[kRows] = {all, all, all, all};
-    const uint32_t of_columns[kColumns] = {all, all, all, all, all, all, all, all};
+    const uint32_t of_rows[kQuantisedRows] = {all, all, all, all};
+    const uint32_t of_columns[kQuantisedColumns] = {all, all, all, all, all, all, all, all};
     if (rows.words != nullptr) write_rows<true>(v, of_rows, rows, r, c, 0);
     if (columns.words != nullptr) write_columns<true>(v, of_columns, columns, r0, c0, shared);
   } else {
@@ -278,15 +278,15 @@ __global__ void __launch_bounds__(kThreads, kBlocks)
     }
     if (rows.words != nullptr) {
 #pragma unroll
-      for (int i = 0; i < kRows; ++i)
+      for (int i = 0; i < kQuantisedRows; ++i)
         for (int by = kAcross / 2; by > 0; by /= 2) of_row[i] = max(of_row[i], __shfl_xor_sync(~0u, of_row[i], by));
       write_rows<false>(v, of_row, rows, r, c, blockIdx.y);
     }
     if (columns.words == nullptr) return;
     __syncthreads();
-    uint32_t of_column[kColumns];
+    uint32_t of_column[kQuantisedColumns];
 #pragma unroll
-    for (int j = 0; j < kColumns; ++j) of_column[j] = shared.largest[across * kColumns + j];
+    for (int j = 0; j < kQuantisedColumns; ++j) of_column[j] = shared.largest[across * kQuantisedColumns + j];
     write_columns<false>(v, of_column, columns, r0, c0, shared);
   }
 }
@@ -316,7 +316,7 @@ CudaKernel launch_tiles(const CudaKernelCall& call) {
   Form rows, columns;
   if (call.attrs.flag("rows")) rows = form_of(call, 0, height, width);
   if (call.attrs.flag("columns")) columns = form_of(call, call.attrs.flag("rows") ? 2 : 0, width, height);
-  const dim3 grid(static_cast<unsigned>(ceil_div(height, kTile)), static_cast<unsigned>(ceil_div(width, kTile)));
+  const dim3 grid(static_cast<unsigned>(ceil_div(height, kQuantisedTile)), static_cast<unsigned>(ceil_div(width, kQuantisedTile)));
   check(grid.y < 65536, "quantise takes rows of up to 8 million numbers");
   const bool packs = width * byte_size(x.dtype) % 16 == 0 && reinterpret_cast<uintptr_t>(x.data) % 16 == 0;
   const TensorArg& at = call.in[F::kAt ? 1 : 0];
@@ -325,7 +325,7 @@ CudaKernel launch_tiles(const CudaKernelCall& call) {
   if (sum) call.scratch->need(int64_t{grid.x} * width * byte_size(DType::f32));
   return [=, x = x.as<T>(), at = at.as<T>(), scratch = call.scratch](CudaStream stream) {
     float* const sums = sum ? static_cast<float*>(scratch->memory()) : nullptr;
-    launch(quantise_tiles<T, kSquares, F>, grid, kThreads, 0, stream, "quantise", x, at, height, width, packs, rows,
+    launch(quantise_tiles<T, kSquares, F>, grid, kQuantiseThreads, 0, stream, "quantise", x, at, height, width, packs, rows,
            columns, sums);
     if (sum) sum(stream);
   };

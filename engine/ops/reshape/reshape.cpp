@@ -14,7 +14,7 @@
 namespace trainctl {
 namespace {
 
-constexpr const char* kWhyNot = "reshape keeps this index within a rank: only the outermost part of a dim can be cut";
+constexpr const char* kReshapeNeedsWholeDims = "reshape keeps this index within a rank: only the outermost part of a dim can be cut";
 
 /// The letters of one side: one string per dim.
 using Side = std::vector<std::string>;
@@ -140,7 +140,7 @@ extern const OpDef reshape_op = {
     },
     .rule = [](Infos in, const Attrs& attrs) -> RuleText {
       const Digits digits = find_digits(in[0].shape, attrs.ints("shape"));
-      return {side_text(digits.in) + "->" + side_text(digits.out), digits.uncuttable, kWhyNot};
+      return {side_text(digits.in) + "->" + side_text(digits.out), digits.uncuttable, kReshapeNeedsWholeDims};
     },
     .backward =
         [](GradBuilder& g) {

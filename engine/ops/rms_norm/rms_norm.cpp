@@ -26,17 +26,17 @@ void expect_rms_norm_grad(Infos in) {
 }
 
 /// The number of each row.
-Shape stats_shape(Infos in, const Attrs&) {
+Shape rms_stats_shape(Infos in, const Attrs&) {
   Shape shape = in[0].shape;
   shape.back() = 1;
   return shape;
 }
-std::vector<TensorInfo> stats_of(Infos in, const Attrs& attrs, DType) {
+std::vector<TensorInfo> rms_stats_of(Infos in, const Attrs& attrs, DType) {
   expect_ndim("rms_norm", in[0], 1);
-  return {{stats_shape(in, attrs)}};
+  return {{rms_stats_shape(in, attrs)}};
 }
 
-const int64_t kParts = 4;  // of an example's row
+const int64_t kRmsNormParts = 4;  // of an example's row
 
 }  // namespace
 
@@ -45,7 +45,7 @@ extern const KernelDef rms_norm_stats_kernel = {
     .example =
         [] {
           using namespace example;
-          return KernelExample{.what = "sum x^2 of each row's part", .inputs = {{kMatrix}}, .outputs = stats_of};
+          return KernelExample{.what = "sum x^2 of each row's part", .inputs = {{kMatrix}}, .outputs = rms_stats_of};
         },
 };
 
@@ -56,11 +56,11 @@ extern const KernelDef rms_norm_apply_kernel = {
         [] {
           using namespace example;
           return KernelExample{.what = "y of a part, rstd; inputs x(, gamma), sums of all parts",
-                               .inputs = {{kMatrix}, {kRow}, f32({kParts, kRows, 1})},
+                               .inputs = {{kMatrix}, {kRow}, f32({kRmsNormParts, kRows, 1})},
                                .attrs = {{"eps", 1e-5}},
                                .outputs = [](Infos in, const Attrs& attrs, DType) {
                                  expect(in.size() >= 2, "it takes x(, gamma) and the sums of all parts");
-                                 expect_parts(in, in.size(), stats_shape(in, attrs));
+                                 expect_parts(in, in.size(), rms_stats_shape(in, attrs));
                                  return rms_norm_op.infer(in.first(in.size() - 1), attrs);
                                }};
         },
@@ -73,7 +73,7 @@ extern const KernelDef rms_norm_grad_stats_kernel = {
           using namespace example;
           return KernelExample{.what = "sum g * xhat of each row's part, g = dy * gamma; inputs dy, x, rstd(, gamma)",
                                .inputs = {{kMatrix}, {kMatrix}, f32(kColumn), {kRow}},
-                               .outputs = stats_of,
+                               .outputs = rms_stats_of,
                                .expect = expect_rms_norm_grad};
         },
 };
@@ -85,11 +85,11 @@ extern const KernelDef rms_norm_grad_apply_kernel = {
         [] {
           using namespace example;
           return KernelExample{.what = "dx of a part; inputs dy, x, rstd(, gamma), sums of all parts",
-                               .inputs = {{kMatrix}, {kMatrix}, f32(kColumn), {kRow}, f32({kParts, kRows, 1})},
+                               .inputs = {{kMatrix}, {kMatrix}, f32(kColumn), {kRow}, f32({kRmsNormParts, kRows, 1})},
                                .outputs = [](Infos in, const Attrs& attrs, DType) -> std::vector<TensorInfo> {
                                  expect(in.size() >= 4, "it takes dy, x, rstd(, gamma) and the sums of all parts");
                                  expect_rms_norm_grad(in.first(in.size() - 1));
-                                 expect_parts(in, in.size(), stats_shape(in, attrs));
+                                 expect_parts(in, in.size(), rms_stats_shape(in, attrs));
                                  return {in[0]};
                                }};
         },
@@ -123,7 +123,7 @@ extern const OpDef rms_norm_op = {
                      return KernelExample{
                          .what = "inputs x(, gamma)", .inputs = {{kMatrix}, {kRow}}, .attrs = {{"eps", 1e-5}}};
                    }},
-    .inner_sum = InnerSum{&rms_norm_stats_kernel, stats_shape, &rms_norm_apply_kernel, 1},
+    .inner_sum = InnerSum{&rms_norm_stats_kernel, rms_stats_shape, &rms_norm_apply_kernel, 1},
 };
 
 /// (dy, x, rstd[, gamma][, residual]) -> dx(, dgamma)
@@ -141,7 +141,7 @@ extern const OpDef rms_norm_grad_op = {
                                           .inputs = {{kMatrix}, {kMatrix}, f32(kColumn), {kRow}},
                                           .expect = expect_rms_norm_grad};
                    }},
-    .inner_sum = InnerSum{&rms_norm_grad_stats_kernel, stats_shape, &rms_norm_grad_apply_kernel},
+    .inner_sum = InnerSum{&rms_norm_grad_stats_kernel, rms_stats_shape, &rms_norm_grad_apply_kernel},
 };
 
 /// (dy, x, rstd) -> dgamma

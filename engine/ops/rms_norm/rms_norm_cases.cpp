@@ -27,21 +27,21 @@ Shape one_a_row(Shape shape) {
 }
 
 /// The mean over all parts' elements: stats [parts, rows, 1], parts of n elements.
-double mean_of_parts(const Tensor64& stats, int64_t row, int64_t n) {
-  const int64_t parts = stats.shape[0], rows = num_elements(stats.shape) / parts;
+double mean_of_parts(const Tensor64& rms_norm_stats, int64_t row, int64_t n) {
+  const int64_t parts = rms_norm_stats.shape[0], rows = num_elements(rms_norm_stats.shape) / parts;
   double sum = 0;
-  for (int64_t p = 0; p < parts; ++p) sum += stats.values[p * rows + row];
+  for (int64_t p = 0; p < parts; ++p) sum += rms_norm_stats.values[p * rows + row];
   return sum / static_cast<double>(parts * n);
 }
 
-Outputs stats(const NaiveCall& call) {
+Outputs rms_norm_stats(const NaiveCall& call) {
   const Tensor64& x = call.in[0];
   Tensor64 out = zeros(one_a_row(x.shape));
   for (int64_t i = 0; i < num_elements(x.shape); ++i) out.values[i / x.shape.back()] += x.values[i] * x.values[i];
   return {out};
 }
 
-Outputs apply(const NaiveCall& call) {
+Outputs rms_norm_apply(const NaiveCall& call) {
   const Tensor64& x = call.in[0];
   const int64_t n = x.shape.back();
   Outputs out{x, zeros(Shape(x.shape.begin(), x.shape.end() - 1))};
@@ -57,7 +57,7 @@ double g_of(const Inputs& in, size_t with_gamma, int64_t i) {
   return in[0].values[i] * (in.size() >= with_gamma ? in[3].values[i % in[0].shape.back()] : 1.0);
 }
 
-Outputs grad_stats(const NaiveCall& call) {
+Outputs rms_norm_grad_stats(const NaiveCall& call) {
   const int64_t n = call.in[0].shape.back();
   Tensor64 out = zeros(one_a_row(call.in[0].shape));
   for (int64_t i = 0; i < num_elements(call.in[0].shape); ++i)
@@ -65,7 +65,7 @@ Outputs grad_stats(const NaiveCall& call) {
   return {out};
 }
 
-Outputs grad_apply(const NaiveCall& call) {
+Outputs rms_norm_grad_apply(const NaiveCall& call) {
   const int64_t n = call.in[0].shape.back();
   Tensor64 dx = call.in[0];
   for (int64_t i = 0; i < num_elements(dx.shape); ++i) {
@@ -76,7 +76,7 @@ Outputs grad_apply(const NaiveCall& call) {
 }
 
 /// dx (+ a residual)(, dgamma): in is dy, x, rstd(, gamma)(, residual).
-Outputs grad(const NaiveCall& call) {
+Outputs rms_norm_grad(const NaiveCall& call) {
   const Epilogue epilogue = epilogue_of(call.attrs);
   Inputs in = call.in;
   if (epilogue.residual) in.pop_back();
@@ -98,7 +98,7 @@ Outputs grad(const NaiveCall& call) {
 
 /// Gradients with what the compiler fuses: rows that fill their threads and that do not, whole packs and not, many rows
 /// and few, longer than a block of threads.
-void add_gradients(std::vector<KernelCase>& calls) {
+void rms_norm_add_gradients(std::vector<KernelCase>& calls) {
   using Fill = CaseOperand::Fill;
   for (const Shape& shape :
        {Shape{5, 7}, Shape{1, 8}, Shape{37, 24}, Shape{3, 2, 264}, Shape{517, 96}, Shape{9, 3200}, Shape{3, 8200}}) {
@@ -127,7 +127,7 @@ void add_gradients(std::vector<KernelCase>& calls) {
 }
 
 /// Parts of rows of odd sizes, of one element, and long ones, with gamma and without; two and three parts.
-std::vector<KernelCase> kernels() {
+std::vector<KernelCase> rms_norm_kernels() {
   std::vector<KernelCase> calls;
   using Fill = CaseOperand::Fill;
   for (const Shape& shape : {Shape{5, 7}, Shape{4, 1}, Shape{2, 3, 37}, Shape{3, 1024}, Shape{3, 5001}}) {
@@ -154,7 +154,7 @@ std::vector<KernelCase> kernels() {
       add("rms_norm_grad_apply", {x, x, row, gamma, stats_of(3)}, {y});
     }
   }
-  add_gradients(calls);
+  rms_norm_add_gradients(calls);
   return calls;
 }
 
@@ -177,12 +177,12 @@ extern const OpCases rms_norm_cases = {
                    {"rms_norm_param_grad ad,ad,a->d sums a", "rms_norm_grad ad,ad,a,d->ad"},
                    "gamma is used in every row a"}},
     .shape_errors = {{{"rms_norm", {{{2, 3}}, {{2}}}}, "rms_norm: the weight is [2], expected [3]"}},
-    .kernels = kernels(),
-    .kernel_references = {{"rms_norm_grad", grad},
-                          {"rms_norm_stats", stats},
-                          {"rms_norm_apply", apply},
-                          {"rms_norm_grad_stats", grad_stats},
-                          {"rms_norm_grad_apply", grad_apply}},
+    .kernels = rms_norm_kernels(),
+    .kernel_references = {{"rms_norm_grad", rms_norm_grad},
+                          {"rms_norm_stats", rms_norm_stats},
+                          {"rms_norm_apply", rms_norm_apply},
+                          {"rms_norm_grad_stats", rms_norm_grad_stats},
+                          {"rms_norm_grad_apply", rms_norm_grad_apply}},
     .layers = {{"rms_norm", "", {8, 12}}, {"rms_norm", ", affine: false, eps: 1e-6", {8, 12}}},
 };
 

@@ -14,25 +14,25 @@ extern const OpDef rms_norm_param_grad_op;
 
 namespace {
 
-constexpr int64_t kLeastElements = 32768;  ///< that are worth waking a thread for
+constexpr int64_t kLeastRmsElements = 32768;  ///< that are worth waking a thread for
 
-struct Rows {
+struct RmsRows {
   int64_t count, n;
   int threads;
 
-  Rows(const KernelCall& call, const TensorArg& x) : n(x.shape.back()), threads(call.threads) {
+  RmsRows(const KernelCall& call, const TensorArg& x) : n(x.shape.back()), threads(call.threads) {
     count = n == 0 ? 0 : x.size() / n;
   }
   template <class F>
   void each(const F& f) const {
-    cpu::over_range(threads, count, kLeastElements / std::max<int64_t>(1, n), [&](int64_t begin, int64_t end) {
+    cpu::over_range(threads, count, kLeastRmsElements / std::max<int64_t>(1, n), [&](int64_t begin, int64_t end) {
       for (int64_t r = begin; r < end; ++r) f(r);
     });
   }
 };
 
 CpuKernel prepare_rms_norm(const KernelCall& call) {
-  return [rows = Rows(call, call.in[0]), x0 = call.in[0].as<float>(),
+  return [rows = RmsRows(call, call.in[0]), x0 = call.in[0].as<float>(),
           gamma = call.in.size() > 1 ? call.in[1].as<float>() : nullptr, y0 = call.out[0].as<float>(),
           rstds = call.out[1].as<float>(), eps = call.attrs.number("eps", 1e-5)] {
     rows.each([&](int64_t r) {
@@ -49,8 +49,8 @@ CpuKernel prepare_rms_norm(const KernelCall& call) {
   };
 }
 
-CpuKernel prepare_plain_grad(const KernelCall& call) {
-  return [rows = Rows(call, call.in[0]), dy0 = call.in[0].as<float>(), x0 = call.in[1].as<float>(),
+CpuKernel prepare_plain_rms_norm_grad(const KernelCall& call) {
+  return [rows = RmsRows(call, call.in[0]), dy0 = call.in[0].as<float>(), x0 = call.in[1].as<float>(),
           rstds = call.in[2].as<float>(), gamma = call.in.size() > 3 ? call.in[3].as<float>() : nullptr,
           dx0 = call.out[0].as<float>()] {
     rows.each([&](int64_t r) {
@@ -80,7 +80,7 @@ double sum_of_parts(const float* stats, int64_t parts, int64_t rows, int64_t row
 }
 
 CpuKernel prepare_rms_norm_stats(const KernelCall& call) {
-  return [rows = Rows(call, call.in[0]), x0 = call.in[0].as<float>(), stats = call.out[0].as<float>()] {
+  return [rows = RmsRows(call, call.in[0]), x0 = call.in[0].as<float>(), stats = call.out[0].as<float>()] {
     rows.each([&](int64_t r) {
       const float* x = x0 + r * rows.n;
       stats[r] = static_cast<float>(cpu::sum(rows.n, [x](int64_t i) { return double{x[i]} * x[i]; }));
@@ -89,7 +89,7 @@ CpuKernel prepare_rms_norm_stats(const KernelCall& call) {
 }
 
 CpuKernel prepare_rms_norm_apply(const KernelCall& call) {
-  return [rows = Rows(call, call.in[0]), x0 = call.in[0].as<float>(),
+  return [rows = RmsRows(call, call.in[0]), x0 = call.in[0].as<float>(),
           gamma = call.in.size() > 2 ? call.in[1].as<float>() : nullptr, stats = call.in.back().as<float>(),
           parts = call.in.back().shape[0], y0 = call.out[0].as<float>(), rstds = call.out[1].as<float>(),
           eps = call.attrs.number("eps", 1e-5)] {
@@ -108,7 +108,7 @@ CpuKernel prepare_rms_norm_apply(const KernelCall& call) {
 }
 
 CpuKernel prepare_rms_norm_grad_stats(const KernelCall& call) {
-  return [rows = Rows(call, call.in[0]), dy0 = call.in[0].as<float>(), x0 = call.in[1].as<float>(),
+  return [rows = RmsRows(call, call.in[0]), dy0 = call.in[0].as<float>(), x0 = call.in[1].as<float>(),
           rstds = call.in[2].as<float>(), gamma = call.in.size() > 3 ? call.in[3].as<float>() : nullptr,
           stats = call.out[0].as<float>()] {
     rows.each([&](int64_t r) {
@@ -124,7 +124,7 @@ CpuKernel prepare_rms_norm_grad_stats(const KernelCall& call) {
 }
 
 CpuKernel prepare_rms_norm_grad_apply(const KernelCall& call) {
-  return [rows = Rows(call, call.in[0]), dy0 = call.in[0].as<float>(), x0 = call.in[1].as<float>(),
+  return [rows = RmsRows(call, call.in[0]), dy0 = call.in[0].as<float>(), x0 = call.in[1].as<float>(),
           rstds = call.in[2].as<float>(), gamma = call.in.size() > 4 ? call.in[3].as<float>() : nullptr,
           stats = call.in.back().as<float>(), parts = call.in.back().shape[0], dx0 = call.out[0].as<float>()] {
     rows.each([&](int64_t r) {
@@ -143,11 +143,11 @@ CpuKernel prepare_rms_norm_grad_apply(const KernelCall& call) {
 }
 
 CpuKernel prepare_rms_norm_param_grad(const KernelCall& call) {
-  return [rows = Rows(call, call.in[0]), dy = call.in[0].as<float>(), x = call.in[1].as<float>(),
+  return [rows = RmsRows(call, call.in[0]), dy = call.in[0].as<float>(), x = call.in[1].as<float>(),
           rstds = call.in[2].as<float>(), dgamma = call.out[0].as<float>(), add = call.out[0].accumulate] {
     constexpr int64_t kTile = 64;
     const int64_t tiles = (rows.n + kTile - 1) / kTile;
-    const int64_t least = kLeastElements / std::max<int64_t>(1, rows.count * kTile);
+    const int64_t least = kLeastRmsElements / std::max<int64_t>(1, rows.count * kTile);
     cpu::over_range(rows.threads, tiles, least, [&](int64_t begin, int64_t end) {
       for (int64_t first = begin * kTile; first < std::min(end * kTile, rows.n); first += kTile) {
         const int64_t count = std::min(kTile, rows.n - first);
@@ -167,7 +167,7 @@ CpuKernel prepare_rms_norm_param_grad(const KernelCall& call) {
 }
 
 CpuKernel prepare_rms_norm_grad(const KernelCall& call) {
-  return cpu::prepare_norm_grad(call, prepare_plain_grad, rms_norm_param_grad_op.kernel, 1);
+  return cpu::prepare_norm_grad(call, prepare_plain_rms_norm_grad, rms_norm_param_grad_op.kernel, 1);
 }
 
 }  // namespace

@@ -173,7 +173,7 @@ __global__ void __launch_bounds__(kRowThreads<kInRegisters, 3>, 1)
 
 /// dgamma as a sum over the rows.
 template <class T>
-struct ParameterTerm {
+struct RmsNormTerm {
   static constexpr int kSums = 1;
   Ref<T> dy, x;
   Ref<float> rstds;
@@ -218,7 +218,7 @@ CudaKernel prepare_rms_norm(const CudaKernelCall& call) {
   });
 }
 
-CudaKernel prepare_plain_grad(const CudaKernelCall& call) {
+CudaKernel prepare_plain_rms_norm_grad(const CudaKernelCall& call) {
   const TensorArg &dy = call.in[0], &x = call.in[1], &dx = call.out[0], *gamma = optional_input(call, 3);
   return with_common_type({&dy, &x, &dx, gamma ? gamma : &x}, [&](auto t) {
     using T = decltype(t);
@@ -290,13 +290,13 @@ CudaKernel prepare_rms_norm_param_grad(const CudaKernelCall& call) {
   const TensorArg &dy = call.in[0], &x = call.in[1];
   return with_common_type({&dy, &x}, [&](auto t) {
     using T = decltype(t);
-    const ParameterTerm<T> term{ref<T>(dy), ref<T>(x), statistic(call.in[2]), SumOutput::of(call, 0, 1.0)};
+    const RmsNormTerm<T> term{ref<T>(dy), ref<T>(x), statistic(call.in[2]), SumOutput::of(call, 0, 1.0)};
     return prepare_column_sums<kPack<T>>(call, rows_of(x), x.shape.back(), {&dy, &x}, term, "rms_norm_param_grad");
   });
 }
 
 CudaKernel prepare_rms_norm_grad(const CudaKernelCall& call) {
-  return prepare_norm_grad<false>(call, prepare_plain_grad, rms_norm_param_grad_op.kernel);
+  return prepare_norm_grad<false>(call, prepare_plain_rms_norm_grad, rms_norm_param_grad_op.kernel);
 }
 
 }  // namespace

@@ -25,37 +25,37 @@ Outputs rotary(const Inputs& in, const Attrs& attrs) {
   })};
 }
 
-Attrs of(int64_t head_dim, bool interleaved = false, int64_t heads = 1, int64_t rotated = 1) {
+Attrs rotary_attrs(int64_t head_dim, bool interleaved = false, int64_t heads = 1, int64_t rotated = 1) {
   return {
       {"head_dim", head_dim}, {"heads", heads}, {"rotated", rotated}, {"base", 100.0}, {"interleaved", interleaved}};
 }
 
-std::vector<OpCase> rows() {
-  std::vector<OpCase> rows;
+std::vector<OpCase> rotary_rows() {
+  std::vector<OpCase> rotary_rows;
   for (const bool interleaved : {false, true}) {
-    rows.push_back({"rotary", {{{2, 12, 12}}}, of(2, interleaved), {{2, 12, 12}}});
-    rows.push_back({"rotary", {{{1, 7, 30}}}, of(10, interleaved), {{1, 7, 30}}});
-    rows.push_back({"rotary", {{{2, 1, 34}}}, of(34, interleaved), {{2, 1, 34}}});
-    rows.push_back({"rotary", {{{3, 5, 32}}}, of(8, interleaved, 4, 3), {{3, 5, 32}}});
-    rows.push_back({"rotary", {{{2, 4, 36}}}, of(6, interleaved, 3, 2), {{2, 4, 36}}});
-    rows.push_back({"rotary", {{{1, 301, 16}}}, of(16, interleaved), {{1, 301, 16}}});
+    rotary_rows.push_back({"rotary", {{{2, 12, 12}}}, rotary_attrs(2, interleaved), {{2, 12, 12}}});
+    rotary_rows.push_back({"rotary", {{{1, 7, 30}}}, rotary_attrs(10, interleaved), {{1, 7, 30}}});
+    rotary_rows.push_back({"rotary", {{{2, 1, 34}}}, rotary_attrs(34, interleaved), {{2, 1, 34}}});
+    rotary_rows.push_back({"rotary", {{{3, 5, 32}}}, rotary_attrs(8, interleaved, 4, 3), {{3, 5, 32}}});
+    rotary_rows.push_back({"rotary", {{{2, 4, 36}}}, rotary_attrs(6, interleaved, 3, 2), {{2, 4, 36}}});
+    rotary_rows.push_back({"rotary", {{{1, 301, 16}}}, rotary_attrs(16, interleaved), {{1, 301, 16}}});
   }
-  return rows;
+  return rotary_rows;
 }
 
 }  // namespace
 
 extern const OpCases rotary_cases = {
-    .rows = rows(),
+    .rows = rotary_rows(),
     .references = {{"rotary", rotary}},
-    .rules = {{{"rotary", {{{2, 3, 12}}}, of(4)}, "bt(gd)->bt(gd)", "d", {{2, 3, 12}}},
-              {{"rotary", {{{2, 3, 24}}}, of(4, false, 3, 2)}, "bt(gd)->bt(gd)", "d", {{2, 3, 24}}}},
-    .gradients = {{{"rotary", {{{2, 3, 12}}}, of(4)}, {"rotary bt(gd)->bt(gd)"}, "element pairs of one head"}},
-    .shape_errors = {{{"rotary", {{{2, 12}}}, of(4)}, "rotary takes [batch, rows, features], but got [2, 12]"},
-                     {{"rotary", {{{2, 3, 9}}}, of(3)}, "rotary turns pairs, but the heads have 3 features"},
-                     {{"rotary", {{{2, 3, 258}}}, of(258)},
+    .rules = {{{"rotary", {{{2, 3, 12}}}, rotary_attrs(4)}, "bt(gd)->bt(gd)", "d", {{2, 3, 12}}},
+              {{"rotary", {{{2, 3, 24}}}, rotary_attrs(4, false, 3, 2)}, "bt(gd)->bt(gd)", "d", {{2, 3, 24}}}},
+    .gradients = {{{"rotary", {{{2, 3, 12}}}, rotary_attrs(4)}, {"rotary bt(gd)->bt(gd)"}, "element pairs of one head"}},
+    .shape_errors = {{{"rotary", {{{2, 12}}}, rotary_attrs(4)}, "rotary takes [batch, rows, features], but got [2, 12]"},
+                     {{"rotary", {{{2, 3, 9}}}, rotary_attrs(3)}, "rotary turns pairs, but the heads have 3 features"},
+                     {{"rotary", {{{2, 3, 258}}}, rotary_attrs(258)},
                       "rotary: the heads have 258 features, expected at most 256"},
-                     {{"rotary", {{{2, 3, 8}}}, of(4, false, 3, 2)},
+                     {{"rotary", {{{2, 3, 8}}}, rotary_attrs(4, false, 3, 2)},
                       "rotary: the last dim of [2, 3, 8] is no multiple of 3 heads of 4"}},
     .layers = {{"rotary", ", heads: 2", {8, 3, 4}, false, {3, 4}},
                {"rotary", ", heads: 2, kv_heads: 1, packing: heads, pairs: interleaved", {8, 1, 16}, false, {1, 16}},

@@ -9,7 +9,7 @@
 namespace trainctl {
 namespace {
 
-constexpr int kThreads = 256;
+constexpr int kRotaryThreads = 256;
 constexpr double kTurn = 6.283185307179586;
 
 struct Turning {
@@ -21,10 +21,10 @@ struct Turning {
 
 /// Threads of a row: one for each pair, then one for each feature that is copied.
 template <class T>
-__global__ void __launch_bounds__(kThreads) rotary_kernel(Turning r, const T* x, T* y, int64_t row_threads) {
+__global__ void __launch_bounds__(kRotaryThreads) rotary_kernel(Turning r, const T* x, T* y, int64_t row_threads) {
   wait_for_kernel_before();
   let_next_kernel_start();
-  const int64_t thread = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;
+  const int64_t thread = static_cast<int64_t>(blockIdx.x) * kRotaryThreads + threadIdx.x;
   const int64_t row = thread / row_threads, of_row = thread % row_threads, pairs = r.head_dim / 2;
   if (row >= r.rows) return;
   const int64_t start = row * r.units * r.features;
@@ -64,7 +64,7 @@ CudaKernel prepare_rotary(const CudaKernelCall& call) {
     using T = decltype(type);
     return [=, x = call.in[0].as<T>(), y = call.out[0].as<T>()](CudaStream stream) {
       if (threads == 0) return;
-      launch(rotary_kernel<T>, static_cast<unsigned>(ceil_div(threads, kThreads)), kThreads, 0, stream, "rotary",
+      launch(rotary_kernel<T>, static_cast<unsigned>(ceil_div(threads, kRotaryThreads)), kRotaryThreads, 0, stream, "rotary",
              turning, x, y, row_threads);
     };
   });

@@ -8,7 +8,7 @@
 namespace trainctl {
 namespace {
 
-std::vector<FieldFault> faults(const Attrs& settings) {
+std::vector<FieldFault> sgd_faults(const Attrs& settings) {
   if (!settings.flag("nesterov") || settings.number("momentum") != 0) return {};
   return {{"nesterov", "nesterov looks ahead along the momentum, but momentum is 0", "set optimizer.momentum: 0.9"}};
 }
@@ -36,7 +36,7 @@ extern const OptimizerDef sgd_optimizer = {
     .name = "sgd",
     .fields = {number("momentum", "Share of the last update that is kept.").defaults(0.0).at_least(0).below(1),
                flag("nesterov", false, "Look ahead along the momentum."), weight_decay_field()},
-    .faults = faults,
+    .faults = sgd_faults,
     .kernel = &sgd_update_kernel,
     .kernel_attrs = [](const Attrs& settings) { return settings; },
     .states = [](const Attrs& settings) -> std::vector<std::string> {

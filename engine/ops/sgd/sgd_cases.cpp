@@ -26,7 +26,7 @@ Outputs sgd(const NaiveCall& call) {
   return out;
 }
 
-std::vector<KernelCase> kernels() {
+std::vector<KernelCase> sgd_kernels() {
   std::vector<KernelCase> calls;
   for (const OptimizerCall& each : optimizer_calls()) {
     const Attrs plain{{"weight_decay", each.weight_decay}, {"clip_norm", each.clip_norm}};
@@ -40,6 +40,6 @@ std::vector<KernelCase> kernels() {
 
 }  // namespace
 
-extern const OpCases sgd_cases = {.kernels = kernels(), .kernel_references = {{"sgd_update", sgd}}};
+extern const OpCases sgd_cases = {.kernels = sgd_kernels(), .kernel_references = {{"sgd_update", sgd}}};
 
 }  // namespace trainctl

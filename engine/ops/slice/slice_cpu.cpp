@@ -12,12 +12,12 @@
 namespace trainctl {
 namespace {
 
-constexpr int64_t kLeastElements = 32768;  ///< that are worth waking a thread for
+constexpr int64_t kLeastSliceElements = 32768;  ///< that are worth waking a thread for
 
 /// The dims of a window without allocations: all but the last iterate over rows.
 class WindowRows {
  public:
-  explicit WindowRows(const Window& window) : row_(window.dims.back()), fill_(window.fill) {
+  explicit WindowRows(const SliceWindow& window) : row_(window.dims.back()), fill_(window.fill) {
     check(window.dims.size() <= cpu::kMaxDims, "CPU kernels take tensors of up to 8 dims that cannot be merged");
     outer_ = static_cast<int>(window.dims.size()) - 1;
     std::copy_n(window.dims.begin(), outer_, dims_.begin());
@@ -30,7 +30,7 @@ class WindowRows {
   }
 
   void run(const float* x, float* y, int threads) const {
-    cpu::over_range(threads, rows_, kLeastElements / std::max<int64_t>(1, row_.out), [&](int64_t begin, int64_t end) {
+    cpu::over_range(threads, rows_, kLeastSliceElements / std::max<int64_t>(1, row_.out), [&](int64_t begin, int64_t end) {
       for (int64_t r = begin; r < end; ++r) write(r, x, y + r * row_.out);
     });
   }
@@ -60,7 +60,7 @@ class WindowRows {
   float fill_;
 };
 
-CpuKernel copy_window(const KernelCall& call, const Window& window) {
+CpuKernel copy_window(const KernelCall& call, const SliceWindow& window) {
   static_assert(sizeof(float) == sizeof(int32_t));
   check(byte_size(call.in[0].dtype) == sizeof(float), "CPU kernels move elements of 4 bytes");
   return [rows = WindowRows(window), x = call.in[0].as<float>(), y = call.out[0].as<float>(), threads = call.threads] {

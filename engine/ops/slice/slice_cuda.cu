@@ -72,7 +72,7 @@ Word filled(float value, DType dtype) {
 
 /// `elements`: of a word. All sizes and places of the innermost dim are multiples of it.
 template <class Word>
-CudaKernel launch_window(const Window& window, int64_t elements, const TensorArg& in, const TensorArg& out,
+CudaKernel launch_window(const SliceWindow& window, int64_t elements, const TensorArg& in, const TensorArg& out,
                          const char* name) {
   WindowRows w;
   const WindowDim& row = window.dims.back();
@@ -100,7 +100,7 @@ CudaKernel launch_window(const Window& window, int64_t elements, const TensorArg
   };
 }
 
-CudaKernel copy_window(const CudaKernelCall& call, const Window& window, const char* name) {
+CudaKernel copy_window(const CudaKernelCall& call, const SliceWindow& window, const char* name) {
   const TensorArg &in = call.in[0], &out = call.out[0];
   check(in.dtype == out.dtype, "slice and pad move elements as they are");
   check(window.dims.size() <= cpu::kMaxDims, "CUDA kernels take tensors of up to 8 dims that cannot be merged");

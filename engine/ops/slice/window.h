@@ -16,14 +16,14 @@ struct WindowDim {
   bool is_whole() const { return in == count && out == count; }
 };
 
-struct Window {
+struct SliceWindow {
   std::vector<WindowDim> dims;  ///< outermost first, at least one; none but the first is whole
   float fill = 0;               ///< elements outside
 };
 
 /// Element i of the whole input is element i + shift of the whole output.
-inline Window window_of(const TensorArg& in, const TensorArg& out, const Ints& shift) {
-  Window window;
+inline SliceWindow window_of(const TensorArg& in, const TensorArg& out, const Ints& shift) {
+  SliceWindow window;
   for (size_t d = 0; d < shift.size(); ++d) {
     const int64_t in_at = in.offset[d] + shift[d], out_at = out.offset[d];
     const int64_t first = std::max(in_at, out_at), end = std::min(in_at + in.shape[d], out_at + out.shape[d]);
@@ -43,14 +43,14 @@ inline Window window_of(const TensorArg& in, const TensorArg& out, const Ints& s
   return window;
 }
 
-inline Window window_of_slice(const KernelCall& call) {
+inline SliceWindow window_of_slice(const KernelCall& call) {
   Ints shift = call.attrs.ints("begin");
   for (int64_t& s : shift) s = -s;
   return window_of(call.in[0], call.out[0], shift);
 }
 
-inline Window window_of_pad(const KernelCall& call) {
-  Window window = window_of(call.in[0], call.out[0], call.attrs.ints("before"));
+inline SliceWindow window_of_pad(const KernelCall& call) {
+  SliceWindow window = window_of(call.in[0], call.out[0], call.attrs.ints("before"));
   window.fill = static_cast<float>(call.attrs.number("value", 0.0));
   return window;
 }

@@ -12,7 +12,7 @@
 namespace trainctl {
 namespace {
 
-std::vector<TensorInfo> infer_grad(std::string_view op, Infos in) {
+std::vector<TensorInfo> infer_soft_cross_entropy_grad(std::string_view op, Infos in) {
   expect_inputs(op, in, 2, 2);
   for (const TensorInfo& input : in) expect_floats(op, {&input, 1});
   expect_ndim(op, in[0], 2);
@@ -20,7 +20,7 @@ std::vector<TensorInfo> infer_grad(std::string_view op, Infos in) {
   return {in[0]};
 }
 
-KernelExample example_of(const char* what) {
+KernelExample soft_cross_entropy_example(const char* what) {
   return {.what = what, .inputs = {{example::kMatrix}, example::f32(example::kMatrix)}, .attrs = {{"scale", 1e-6}}};
 }
 
@@ -37,7 +37,7 @@ extern const KernelDef soft_cross_entropy_with_grad_kernel = {
     .launch_role = LaunchRole::loss,
     .example =
         [] {
-          KernelExample shown = example_of("loss and gradient in one pass; inputs logits, shares of classes");
+          KernelExample shown = soft_cross_entropy_example("loss and gradient in one pass; inputs logits, shares of classes");
           shown.outputs = example::loss_and_gradient;
           return shown;
         },
@@ -46,20 +46,20 @@ extern const KernelDef soft_cross_entropy_with_grad_kernel = {
 /// (logits, label) -> dlogits
 extern const OpDef soft_cross_entropy_grad_op = {
     .name = "soft_cross_entropy_grad",
-    .infer = [](Infos in, const Attrs&) { return infer_grad("soft_cross_entropy_grad", in); },
+    .infer = [](Infos in, const Attrs&) { return infer_soft_cross_entropy_grad("soft_cross_entropy_grad", in); },
     .kernel = {.name = "soft_cross_entropy_grad",
                .row_operands =
                    [](const Attrs&) {
                      return RowOperands{3, 1};
                    },
                .cost = elementwise_cost<14>,
-               .example = [] { return example_of("gradient; inputs logits, shares of classes"); }},
+               .example = [] { return soft_cross_entropy_example("gradient; inputs logits, shares of classes"); }},
 };
 
 extern const OpDef soft_cross_entropy_op = {
     .name = "soft_cross_entropy",
     .infer = [](Infos in, const Attrs&) -> std::vector<TensorInfo> {
-      infer_grad("soft_cross_entropy", in);
+      infer_soft_cross_entropy_grad("soft_cross_entropy", in);
       return {{{1}}};
     },
     .rule = [](Infos in, const Attrs&) -> RuleText {
@@ -81,7 +81,7 @@ extern const OpDef soft_cross_entropy_op = {
                      return RowOperands{3, 0};
                    },
                .cost = reduction_cost<14>,
-               .example = [] { return example_of("loss; inputs logits, shares of classes"); }},
+               .example = [] { return soft_cross_entropy_example("loss; inputs logits, shares of classes"); }},
 };
 
 extern const OpFamily soft_cross_entropy_family = {.ops = {&soft_cross_entropy_op, &soft_cross_entropy_grad_op},

@@ -73,7 +73,7 @@ __global__ void __launch_bounds__(kSoftThreads)
 // Launchers
 
 template <bool kLoss, bool kGrad>
-CudaKernel prepare(const CudaKernelCall& call, const char* name) {
+CudaKernel prepare_soft_loss(const CudaKernelCall& call, const char* name) {
   const TensorArg &logits = call.in[0], &labels = call.in[1], &dlogits = kGrad ? call.out.back() : logits;
   check(labels.dtype == DType::f32 && labels.size() == logits.size(), "labels are shares of all classes, f32");
   if (logits.size() == 0) {
@@ -104,13 +104,13 @@ CudaKernel prepare(const CudaKernelCall& call, const char* name) {
 }
 
 CudaKernel prepare_soft_cross_entropy(const CudaKernelCall& call) {
-  return prepare<true, false>(call, "soft_cross_entropy");
+  return prepare_soft_loss<true, false>(call, "soft_cross_entropy");
 }
 CudaKernel prepare_soft_cross_entropy_grad(const CudaKernelCall& call) {
-  return prepare<false, true>(call, "soft_cross_entropy_grad");
+  return prepare_soft_loss<false, true>(call, "soft_cross_entropy_grad");
 }
 CudaKernel prepare_soft_cross_entropy_with_grad(const CudaKernelCall& call) {
-  return prepare<true, true>(call, "soft_cross_entropy_with_grad");
+  return prepare_soft_loss<true, true>(call, "soft_cross_entropy_with_grad");
 }
 
 }  // namespace

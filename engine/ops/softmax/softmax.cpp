@@ -24,8 +24,8 @@ Shape of_rows(Infos in, const Attrs& attrs) {
   return shape;
 }
 
-const Attrs kAlongRows = {{"dim", int64_t{1}}};
-const int64_t kParts = 4;  // of an example's row
+const Attrs kSoftmaxAlongRows = {{"dim", int64_t{1}}};
+const int64_t kSoftmaxParts = 4;  // of an example's row
 
 /// `given`: x, or dy and y.
 template <int numbers, size_t given>
@@ -51,7 +51,7 @@ extern const KernelDef softmax_stats_kernel = {
           using namespace example;
           return KernelExample{.what = "(top, sum e^(x - top)) of each row's part",
                                .inputs = {{kMatrix}},
-                               .attrs = kAlongRows,
+                               .attrs = kSoftmaxAlongRows,
                                .outputs = stats_outputs<2, 1>};
         },
 };
@@ -64,8 +64,8 @@ extern const KernelDef softmax_apply_kernel = {
         [] {
           using namespace example;
           return KernelExample{.what = "y of a part; inputs x, (top, sum) of all parts",
-                               .inputs = {{kMatrix}, f32({kParts, kRows, 2})},
-                               .attrs = kAlongRows,
+                               .inputs = {{kMatrix}, f32({kSoftmaxParts, kRows, 2})},
+                               .attrs = kSoftmaxAlongRows,
                                .outputs = apply_outputs<2, 1>};
         },
 };
@@ -77,7 +77,7 @@ extern const KernelDef softmax_grad_stats_kernel = {
           using namespace example;
           return KernelExample{.what = "sum dy * y of each row's part; inputs dy, y",
                                .inputs = {{kMatrix}, {kMatrix}},
-                               .attrs = kAlongRows,
+                               .attrs = kSoftmaxAlongRows,
                                .outputs = stats_outputs<1, 2>};
         },
 };
@@ -90,8 +90,8 @@ extern const KernelDef softmax_grad_apply_kernel = {
         [] {
           using namespace example;
           return KernelExample{.what = "dx of a part; inputs dy, y, sums of all parts",
-                               .inputs = {{kMatrix}, {kMatrix}, f32({kParts, kRows, 1})},
-                               .attrs = kAlongRows,
+                               .inputs = {{kMatrix}, {kMatrix}, f32({kSoftmaxParts, kRows, 1})},
+                               .attrs = kSoftmaxAlongRows,
                                .outputs = apply_outputs<1, 2>};
         },
 };
@@ -122,7 +122,7 @@ extern const OpDef softmax_op = {
                    [] {
                      using namespace example;
                      return KernelExample{
-                         .what = "y = exp(x) / sum exp(x) along dim", .inputs = {{kMatrix}}, .attrs = kAlongRows};
+                         .what = "y = exp(x) / sum exp(x) along dim", .inputs = {{kMatrix}}, .attrs = kSoftmaxAlongRows};
                    }},
     .inner_sum = InnerSum{&softmax_stats_kernel, of_rows<2>, &softmax_apply_kernel},
 };
@@ -137,7 +137,7 @@ extern const OpDef softmax_grad_op = {
          .example =
              [] {
                using namespace example;
-               return KernelExample{.what = "inputs dy, y", .inputs = {{kMatrix}, {kMatrix}}, .attrs = kAlongRows};
+               return KernelExample{.what = "inputs dy, y", .inputs = {{kMatrix}, {kMatrix}}, .attrs = kSoftmaxAlongRows};
              }},
     .inner_sum = InnerSum{&softmax_grad_stats_kernel, of_rows<1>, &softmax_grad_apply_kernel},
 };

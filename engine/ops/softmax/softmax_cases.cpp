@@ -34,7 +34,7 @@ Shape rows_of(Shape shape, const Attrs& attrs, int64_t numbers) {
   return shape;
 }
 
-Outputs stats(const NaiveCall& call) {
+Outputs softmax_stats(const NaiveCall& call) {
   Tensor64 out = zeros(rows_of(call.in[0].shape, call.attrs, 2));
   for (size_t i = 0; i < out.values.size(); i += 2) out.values[i] = -INFINITY;
   const auto over = [&](auto f) { for_each_element(call.in[0].shape, call.attrs, f); };
@@ -44,14 +44,14 @@ Outputs stats(const NaiveCall& call) {
   return {out};
 }
 
-Outputs apply(const NaiveCall& call) {
-  const Tensor64 &x = call.in[0], &stats = call.in[1];
-  const int64_t rows = num_elements(stats.shape) / stats.shape[0] / 2;
+Outputs softmax_apply(const NaiveCall& call) {
+  const Tensor64 &x = call.in[0], &softmax_stats = call.in[1];
+  const int64_t rows = num_elements(softmax_stats.shape) / softmax_stats.shape[0] / 2;
   Tensor64 y = x;
   for_each_element(x.shape, call.attrs, [&](int64_t row, int64_t i) {
     double sum = 0;
-    for (int64_t p = 0; p < stats.shape[0]; ++p) {
-      const double* part = stats.values.data() + (p * rows + row) * 2;
+    for (int64_t p = 0; p < softmax_stats.shape[0]; ++p) {
+      const double* part = softmax_stats.values.data() + (p * rows + row) * 2;
       sum += part[1] * std::exp(part[0] - x.values[i]);
     }
     y.values[i] = 1.0 / sum;
@@ -59,27 +59,27 @@ Outputs apply(const NaiveCall& call) {
   return {y};
 }
 
-Outputs grad_stats(const NaiveCall& call) {
+Outputs softmax_grad_stats(const NaiveCall& call) {
   Tensor64 out = zeros(rows_of(call.in[0].shape, call.attrs, 1));
   for_each_element(call.in[0].shape, call.attrs,
                    [&](int64_t row, int64_t i) { out.values[row] += call.in[0].values[i] * call.in[1].values[i]; });
   return {out};
 }
 
-Outputs grad_apply(const NaiveCall& call) {
-  const Tensor64 &dy = call.in[0], &y = call.in[1], &stats = call.in[2];
-  const int64_t rows = num_elements(stats.shape) / stats.shape[0];
+Outputs softmax_grad_apply(const NaiveCall& call) {
+  const Tensor64 &dy = call.in[0], &y = call.in[1], &softmax_stats = call.in[2];
+  const int64_t rows = num_elements(softmax_stats.shape) / softmax_stats.shape[0];
   Tensor64 dx = dy;
   for_each_element(dy.shape, call.attrs, [&](int64_t row, int64_t i) {
     double sum = 0;
-    for (int64_t p = 0; p < stats.shape[0]; ++p) sum += stats.values[p * rows + row];
+    for (int64_t p = 0; p < softmax_stats.shape[0]; ++p) sum += softmax_stats.values[p * rows + row];
     dx.values[i] = y.values[i] * (dy.values[i] - sum);
   });
   return {dx};
 }
 
 /// Parts of rows, along the last dim and along another: odd sizes, one element, long rows; two and three parts.
-std::vector<KernelCase> kernels() {
+std::vector<KernelCase> softmax_kernels() {
   std::vector<KernelCase> calls;
   using Fill = CaseOperand::Fill;
   const std::pair<Shape, int64_t> shapes[] = {{{5, 7}, 1},    {{4, 1}, 1},     {{3, 1024}, 1},
@@ -88,9 +88,9 @@ std::vector<KernelCase> kernels() {
     for (const DType type : {DType::f32, DType::bf16}) {
       const bool bf16 = type == DType::bf16;
       const auto stats_of = [&, d = d, shape = shape](int64_t parts, int64_t numbers) {
-        CaseOperand stats{rows_of(shape, dim(d), numbers), Fill::positive};
-        stats.shape.insert(stats.shape.begin(), parts);
-        return stats;
+        CaseOperand softmax_stats{rows_of(shape, dim(d), numbers), Fill::positive};
+        softmax_stats.shape.insert(softmax_stats.shape.begin(), parts);
+        return softmax_stats;
       };
       const CaseOperand x{.shape = shape, .dtype = type}, out = unwritten(shape, type);
       const double tolerance = bf16 ? 1e-2 : 5e-6;
@@ -123,11 +123,11 @@ extern const OpCases softmax_cases = {
                    {"softmax_grad ab,ab->ab"},
                    "the sum over b is an inner one: ranks exchange it"}},
     .shape_errors = {{{"softmax", {{{2, 3}}}, dim(2)}, "softmax: there is no dim 2 in [2, 3]"}},
-    .kernels = kernels(),
-    .kernel_references = {{"softmax_stats", stats},
-                          {"softmax_apply", apply},
-                          {"softmax_grad_stats", grad_stats},
-                          {"softmax_grad_apply", grad_apply}},
+    .kernels = softmax_kernels(),
+    .kernel_references = {{"softmax_stats", softmax_stats},
+                          {"softmax_apply", softmax_apply},
+                          {"softmax_grad_stats", softmax_grad_stats},
+                          {"softmax_grad_apply", softmax_grad_apply}},
     .layers = {{"softmax", "", {8, 12}}, {"softmax", ", dim: 0", {8, 12}}},
 };
 

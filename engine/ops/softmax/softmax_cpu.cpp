@@ -18,11 +18,11 @@ void softmax_row(const float* x, float* y, int64_t n) {
   for (int64_t i = 0; i < n; ++i) y[i] *= scale;
 }
 
-constexpr int64_t kTile = 64;  // columns of a strided softmax at a time
+constexpr int64_t kSoftmaxTile = 64;  // columns of a strided softmax at a time
 
 void softmax_columns(const float* x, float* y, int64_t n, int64_t inner, int64_t count) {
-  float top[kTile];
-  double total[kTile] = {};
+  float top[kSoftmaxTile];
+  double total[kSoftmaxTile] = {};
   std::copy(x, x + count, top);
   for (int64_t k = 1; k < n; ++k) {
     for (int64_t i = 0; i < count; ++i) top[i] = cpu::at_least(top[i], x[k * inner + i]);
@@ -40,7 +40,7 @@ void softmax_columns(const float* x, float* y, int64_t n, int64_t inner, int64_t
 }
 
 void grad_columns(const float* dy, const float* y, float* dx, int64_t n, int64_t inner, int64_t count) {
-  double total[kTile] = {};
+  double total[kSoftmaxTile] = {};
   for (int64_t k = 0; k < n; ++k) {
     for (int64_t i = 0; i < count; ++i) total[i] += double{dy[k * inner + i]} * y[k * inner + i];
   }
@@ -56,7 +56,7 @@ void grad_columns(const float* dy, const float* y, float* dx, int64_t n, int64_t
 template <class F>
 void for_each_tile(const SoftmaxDim& a, F f) {
   for (int64_t o = 0; o < a.outer; ++o) {
-    for (int64_t i = 0; i < a.inner; i += kTile) f(o * a.n * a.inner + i, std::min(kTile, a.inner - i));
+    for (int64_t i = 0; i < a.inner; i += kSoftmaxTile) f(o * a.n * a.inner + i, std::min(kSoftmaxTile, a.inner - i));
   }
 }
 
@@ -88,8 +88,8 @@ CpuKernel prepare_softmax_grad(const KernelCall& call) {
 // Of a part of the dim.
 
 void stats_of_columns(const float* x, float* stats, int64_t n, int64_t inner, int64_t count) {
-  float top[kTile];
-  double total[kTile] = {};
+  float top[kSoftmaxTile];
+  double total[kSoftmaxTile] = {};
   std::copy(x, x + count, top);
   for (int64_t k = 1; k < n; ++k) {
     for (int64_t i = 0; i < count; ++i) top[i] = cpu::at_least(top[i], x[k * inner + i]);
@@ -138,7 +138,7 @@ CpuKernel prepare_softmax_apply(const KernelCall& call) {
       const auto all = cpu::exponentials_of_parts(stats, parts, rows, 2, row);
       top = all.top, scale = static_cast<float>(all.reciprocal());
     };
-    float top[kTile], scale[kTile];
+    float top[kSoftmaxTile], scale[kSoftmaxTile];
     if (a.inner > 1) {
       return for_each_tile_of_rows(a, [&](int64_t at, int64_t count, int64_t row) {
         for (int64_t i = 0; i < count; ++i) combine(row + i, top[i], scale[i]);
@@ -157,7 +157,7 @@ CpuKernel prepare_softmax_grad_stats(const KernelCall& call) {
           stats = call.out[0].as<float>()] {
     if (a.inner > 1) {
       return for_each_tile_of_rows(a, [&](int64_t at, int64_t count, int64_t row) {
-        double total[kTile] = {};
+        double total[kSoftmaxTile] = {};
         for (int64_t k = 0; k < a.n; ++k) {
           const float *g = dy + at + k * a.inner, *p = y + at + k * a.inner;
           for (int64_t i = 0; i < count; ++i) total[i] += double{g[i]} * p[i];
@@ -181,7 +181,7 @@ CpuKernel prepare_softmax_grad_apply(const KernelCall& call) {
       for (int64_t p = 0; p < parts; ++p) total += stats[p * rows + row];
       return static_cast<float>(total);
     };
-    float total[kTile];
+    float total[kSoftmaxTile];
     if (a.inner > 1) {
       return for_each_tile_of_rows(a, [&](int64_t at, int64_t count, int64_t row) {
         for (int64_t i = 0; i < count; ++i) total[i] = combine(row + i);

@@ -25,7 +25,7 @@ void expect_logits_and_labels(std::string_view op, Infos in) {
 }
 
 /// The numbers of each row.
-Shape stats_shape(Infos in, const Attrs& attrs) {
+Shape cross_entropy_stats_shape(Infos in, const Attrs& attrs) {
   Shape shape = in[0].shape;
   shape.back() = attrs.number("label_smoothing", 0) > 0 ? 4 : 3;
   return shape;
@@ -34,7 +34,7 @@ Shape stats_shape(Infos in, const Attrs& attrs) {
 void expect_parts(Infos in, const Attrs& attrs) {
   example::expect(in.size() == 3, "it takes logits, labels and the statistics of all parts");
   expect_logits_and_labels("softmax_cross_entropy", in.first(2));
-  example::expect_parts(in, 3, stats_shape(in, attrs));
+  example::expect_parts(in, 3, cross_entropy_stats_shape(in, attrs));
 }
 
 }  // namespace
@@ -55,7 +55,7 @@ extern const KernelDef softmax_cross_entropy_stats_kernel = {
                                .inputs = {{kMatrix}, ids(kColumn)},
                                .outputs = [](Infos in, const Attrs& attrs, DType) -> std::vector<TensorInfo> {
                                  expect_logits_and_labels("softmax_cross_entropy", in);
-                                 return {{stats_shape(in, attrs)}};
+                                 return {{cross_entropy_stats_shape(in, attrs)}};
                                },
                                .below = columns_of_first};
         },
@@ -161,7 +161,7 @@ extern const OpDef softmax_cross_entropy_op = {
                                           .attrs = {{"scale", 1e-6}},
                                           .below = columns_of_first};
                    }},
-    .inner_sum = InnerSum{&softmax_cross_entropy_stats_kernel, stats_shape, &softmax_cross_entropy_apply_kernel},
+    .inner_sum = InnerSum{&softmax_cross_entropy_stats_kernel, cross_entropy_stats_shape, &softmax_cross_entropy_apply_kernel},
 };
 
 /// (logits, label) -> dlogits
@@ -185,7 +185,7 @@ extern const OpDef softmax_cross_entropy_grad_op = {
                                           .attrs = {{"scale", 1e-6}},
                                           .below = columns_of_first};
                    }},
-    .inner_sum = InnerSum{&softmax_cross_entropy_stats_kernel, stats_shape, &softmax_cross_entropy_grad_apply_kernel},
+    .inner_sum = InnerSum{&softmax_cross_entropy_stats_kernel, cross_entropy_stats_shape, &softmax_cross_entropy_grad_apply_kernel},
 };
 
 extern const LossDef softmax_cross_entropy_loss = {

@@ -9,10 +9,10 @@ namespace {
 using namespace naive;
 
 /// The loss, and its gradient. `label_weight`: StepScalars'.
-Outputs with_grad(const Inputs& in, const Attrs& attrs, double label_weight = 1) {
+Outputs with_logit_grad(const Inputs& in, const Attrs& attrs, double label_weight = 1) {
   const int64_t c = in[0].shape.back();
   const bool ignores = attrs.has("ignore_index");
-  const double scale = attrs.number("scale", 1.0) * (ignores ? label_weight : 1),
+  const double softmax_cross_entropy_scale = attrs.number("scale", 1.0) * (ignores ? label_weight : 1),
                e = attrs.number("label_smoothing", 0);
   double sum = 0;
   Tensor64 grad = in[0];
@@ -29,21 +29,21 @@ Outputs with_grad(const Inputs& in, const Attrs& attrs, double label_weight = 1)
     for (int64_t i = 0; i < c; ++i) {
       const double target = e / static_cast<double>(c) + (i == label ? 1 - e : 0);
       sum += target * (top - x[i]);
-      grad.values[static_cast<int64_t>(r) * c + i] = scale * (std::exp(x[i] - top) - target);
+      grad.values[static_cast<int64_t>(r) * c + i] = softmax_cross_entropy_scale * (std::exp(x[i] - top) - target);
     }
   }
-  return {{{1}, {scale * sum}}, grad};
+  return {{{1}, {softmax_cross_entropy_scale * sum}}, grad};
 }
 
-Attrs scale(double s) { return {{"scale", s}}; }
+Attrs softmax_cross_entropy_scale(double s) { return {{"scale", s}}; }
 
 /// Other targets than the labels' classes alone.
-std::vector<Attrs> other_targets(double scale) {
-  return {{{"scale", scale}, {"label_smoothing", 0.1}},
-          {{"scale", scale}, {"label_smoothing", 1.0}},
-          {{"scale", scale}, {"ignore_index", int64_t{0}}},
-          {{"scale", scale}, {"ignore_index", int64_t{-100}}},
-          {{"scale", scale}, {"label_smoothing", 0.3}, {"ignore_index", int64_t{2}}}};
+std::vector<Attrs> other_targets(double softmax_cross_entropy_scale) {
+  return {{{"scale", softmax_cross_entropy_scale}, {"label_smoothing", 0.1}},
+          {{"scale", softmax_cross_entropy_scale}, {"label_smoothing", 1.0}},
+          {{"scale", softmax_cross_entropy_scale}, {"ignore_index", int64_t{0}}},
+          {{"scale", softmax_cross_entropy_scale}, {"ignore_index", int64_t{-100}}},
+          {{"scale", softmax_cross_entropy_scale}, {"label_smoothing", 0.3}, {"ignore_index", int64_t{2}}}};
 }
 
 bool counts(const Attrs& attrs, double label) {
@@ -56,7 +56,7 @@ Shape stats_shape(Shape logits, const Attrs& attrs) {
 }
 
 /// All classes are this part's.
-Outputs stats(const NaiveCall& call) {
+Outputs softmax_cross_entropy_stats(const NaiveCall& call) {
   const Tensor64& logits = call.in[0];
   const int64_t n = logits.shape.back();
   Tensor64 out = zeros(stats_shape(logits.shape, call.attrs));
@@ -80,13 +80,13 @@ struct RowOfParts {
   double log_sum, correct = -INFINITY, mean = 0;
 };
 RowOfParts of_parts(const NaiveCall& call, int64_t r) {
-  const Tensor64& stats = call.in[2];
-  const int64_t parts = stats.shape[0], numbers = stats.shape.back(),
-                rows = num_elements(stats.shape) / parts / numbers;
+  const Tensor64& softmax_cross_entropy_stats = call.in[2];
+  const int64_t parts = softmax_cross_entropy_stats.shape[0], numbers = softmax_cross_entropy_stats.shape.back(),
+                softmax_cross_entropy_rows = num_elements(softmax_cross_entropy_stats.shape) / parts / numbers;
   RowOfParts all{};
   double sum = 0;
   for (int64_t p = 0; p < parts; ++p) {
-    const double* part = stats.values.data() + (p * rows + r) * numbers;
+    const double* part = softmax_cross_entropy_stats.values.data() + (p * softmax_cross_entropy_rows + r) * numbers;
     sum += part[1] * std::exp(part[0]);
     all.correct = part[2];  // in a run of a program only one part has it; here all do, and the last counts
     if (numbers > 3) all.mean += part[3] / static_cast<double>(parts * call.in[0].shape.back());
@@ -100,7 +100,7 @@ double scale_of(const NaiveCall& call) {
   return call.attrs.number("scale") * weight;
 }
 
-Outputs apply(const NaiveCall& call) {
+Outputs softmax_cross_entropy_apply(const NaiveCall& call) {
   const double e = call.attrs.number("label_smoothing", 0);
   double sum = 0;
   for (int64_t r = 0; r < num_elements(call.in[1].shape); ++r) {
@@ -111,7 +111,7 @@ Outputs apply(const NaiveCall& call) {
   return {{{1}, {scale_of(call) * sum}}};
 }
 
-Outputs grad_apply(const NaiveCall& call) {
+Outputs softmax_cross_entropy_grad_apply(const NaiveCall& call) {
   const int64_t n = call.in[0].shape.back();
   const double e = call.attrs.number("label_smoothing", 0);
   Tensor64 grad = call.in[0];
@@ -126,21 +126,21 @@ Outputs grad_apply(const NaiveCall& call) {
   return {grad};
 }
 
-std::vector<OpCase> rows() {
-  std::vector<OpCase> rows = {{"softmax_cross_entropy", {{{6, 10}}, ids({6}, 10)}, scale(1.0 / 6), {{1}}},
-                              {"softmax_cross_entropy", {{{4, 3, 37}}, ids({4, 3}, 37)}, scale(1.0 / 12), {{1}}},
-                              {"softmax_cross_entropy", {{{5, 36}}, ids({5}, 36)}, scale(0.2), {{1}}},
-                              {"softmax_cross_entropy", {{{2, 1}}, ids({2}, 1)}, scale(1.0), {{1}}}};
+std::vector<OpCase> softmax_cross_entropy_rows() {
+  std::vector<OpCase> softmax_cross_entropy_rows = {{"softmax_cross_entropy", {{{6, 10}}, ids({6}, 10)}, softmax_cross_entropy_scale(1.0 / 6), {{1}}},
+                              {"softmax_cross_entropy", {{{4, 3, 37}}, ids({4, 3}, 37)}, softmax_cross_entropy_scale(1.0 / 12), {{1}}},
+                              {"softmax_cross_entropy", {{{5, 36}}, ids({5}, 36)}, softmax_cross_entropy_scale(0.2), {{1}}},
+                              {"softmax_cross_entropy", {{{2, 1}}, ids({2}, 1)}, softmax_cross_entropy_scale(1.0), {{1}}}};
   for (const Attrs& attrs : other_targets(1.0 / 12)) {
-    rows.push_back({"softmax_cross_entropy", {{{4, 3, 37}}, ids({4, 3}, 5)}, attrs, {{1}}});
-    rows.push_back({"softmax_cross_entropy", {{{12, 10}}, ids({12}, 4)}, attrs, {{1}}});
-    rows.push_back({"softmax_cross_entropy", {{{4, 12}}, ids({4}, 12)}, attrs, {{1}}});
-    rows.push_back({"softmax_cross_entropy", {{{2, 1}}, ids({2}, 1)}, attrs, {{1}}});
+    softmax_cross_entropy_rows.push_back({"softmax_cross_entropy", {{{4, 3, 37}}, ids({4, 3}, 5)}, attrs, {{1}}});
+    softmax_cross_entropy_rows.push_back({"softmax_cross_entropy", {{{12, 10}}, ids({12}, 4)}, attrs, {{1}}});
+    softmax_cross_entropy_rows.push_back({"softmax_cross_entropy", {{{4, 12}}, ids({4}, 12)}, attrs, {{1}}});
+    softmax_cross_entropy_rows.push_back({"softmax_cross_entropy", {{{2, 1}}, ids({2}, 1)}, attrs, {{1}}});
   }
-  return rows;
+  return softmax_cross_entropy_rows;
 }
 
-std::vector<KernelCase> kernels() {
+std::vector<KernelCase> softmax_cross_entropy_kernels() {
   std::vector<KernelCase> calls;
   for (const int64_t classes : {1, 7, 37, 1000}) {
     const CaseOperand x{{12, classes}}, bf16{.shape = {12, classes}, .dtype = DType::bf16};
@@ -148,13 +148,13 @@ std::vector<KernelCase> kernels() {
         .shape = {12}, .fill = CaseOperand::Fill::ids, .dtype = DType::i32, .number = static_cast<double>(classes)};
     const CaseOperand sum{.shape = {1}, .fill = CaseOperand::Fill::number, .accumulate = true, .number = 0.5};
     calls.push_back(
-        {"softmax_cross_entropy_with_grad", {x, label}, {unwritten({1}), unwritten({12, classes})}, scale(0.01), 2e-6});
+        {"softmax_cross_entropy_with_grad", {x, label}, {unwritten({1}), unwritten({12, classes})}, softmax_cross_entropy_scale(0.01), 2e-6});
     calls.push_back(
-        {"softmax_cross_entropy_with_grad", {x, label}, {sum, unwritten({12, classes})}, scale(0.01), 2e-6});
+        {"softmax_cross_entropy_with_grad", {x, label}, {sum, unwritten({12, classes})}, softmax_cross_entropy_scale(0.01), 2e-6});
     calls.push_back({"softmax_cross_entropy_with_grad",
                      {bf16, label},
                      {unwritten({1}), unwritten({12, classes}, DType::bf16)},
-                     scale(0.01),
+                     softmax_cross_entropy_scale(0.01),
                      1e-2});
     calls.back().f32_on_cpu = true;
     for (const Attrs& attrs : other_targets(0.01)) {
@@ -176,21 +176,21 @@ std::vector<KernelCase> kernels() {
                 .dtype = DType::i32,
                 .number = static_cast<double>(shape.back())},
           sum{.shape = {1}, .fill = CaseOperand::Fill::number, .accumulate = true, .number = 0.5};
-      std::vector<Attrs> targets = {scale(0.01)};
+      std::vector<Attrs> targets = {softmax_cross_entropy_scale(0.01)};
       if (shape.back() == 37)
         for (const Attrs& other : other_targets(0.01)) targets.push_back(other);
       for (const Attrs& attrs : targets) {
-        CaseOperand stats{stats_shape(shape, attrs), CaseOperand::Fill::positive};
-        stats.shape.insert(stats.shape.begin(), 2);
+        CaseOperand softmax_cross_entropy_stats{stats_shape(shape, attrs), CaseOperand::Fill::positive};
+        softmax_cross_entropy_stats.shape.insert(softmax_cross_entropy_stats.shape.begin(), 2);
         const auto add = [&](const char* kernel, std::vector<CaseOperand> in, CaseOperand out) {
           calls.push_back({kernel, std::move(in), {std::move(out)}, attrs, bf16 ? 1e-2 : 5e-6, {.label_weight = 1.5}});
           calls.back().f32_on_cpu = bf16;
         };
         if (!attrs.has("ignore_index"))  // else -inf is in the result, and -inf - -inf is no difference
           add("softmax_cross_entropy_stats", {x, label}, unwritten(stats_shape(shape, attrs)));
-        add("softmax_cross_entropy_apply", {x, label, stats}, unwritten({1}));
-        add("softmax_cross_entropy_apply", {x, label, stats}, sum);
-        add("softmax_cross_entropy_grad_apply", {x, label, stats}, unwritten(shape, type));
+        add("softmax_cross_entropy_apply", {x, label, softmax_cross_entropy_stats}, unwritten({1}));
+        add("softmax_cross_entropy_apply", {x, label, softmax_cross_entropy_stats}, sum);
+        add("softmax_cross_entropy_grad_apply", {x, label, softmax_cross_entropy_stats}, unwritten(shape, type));
       }
     }
   }
@@ -200,9 +200,9 @@ std::vector<KernelCase> kernels() {
 }  // namespace
 
 extern const OpCases softmax_cross_entropy_cases = {
-    .rows = rows(),
+    .rows = softmax_cross_entropy_rows(),
     .references = {{"softmax_cross_entropy",
-                    [](const Inputs& in, const Attrs& attrs) { return Outputs{with_grad(in, attrs)[0]}; }}},
+                    [](const Inputs& in, const Attrs& attrs) { return Outputs{with_logit_grad(in, attrs)[0]}; }}},
     .rules = {{{"softmax_cross_entropy", {{{2, 3, 5}}, {{2, 3}, DType::i32}}}, "abc,ab->()", "", {{1}}, "c"}},
     .gradients = {{{"softmax_cross_entropy", {{{2, 5}}, {{2}, DType::i32}}},
                    {"softmax_cross_entropy_grad ac,a->ac"},
@@ -211,14 +211,14 @@ extern const OpCases softmax_cross_entropy_cases = {
                       "softmax_cross_entropy: the label is [3] i32, expected [2]"},
                      {{"softmax_cross_entropy", {{{2, 3}}, {{2}}}},
                       "softmax_cross_entropy: the label is f32, expected i32"}},
-    .kernels = kernels(),
+    .kernels = softmax_cross_entropy_kernels(),
     .kernel_references = {{"softmax_cross_entropy_with_grad",
                            [](const NaiveCall& call) {
-                             return with_grad(call.in, call.attrs, double{call.scalars.label_weight});
+                             return with_logit_grad(call.in, call.attrs, double{call.scalars.label_weight});
                            }},
-                          {"softmax_cross_entropy_stats", stats},
-                          {"softmax_cross_entropy_apply", apply},
-                          {"softmax_cross_entropy_grad_apply", grad_apply}},
+                          {"softmax_cross_entropy_stats", softmax_cross_entropy_stats},
+                          {"softmax_cross_entropy_apply", softmax_cross_entropy_apply},
+                          {"softmax_cross_entropy_grad_apply", softmax_cross_entropy_grad_apply}},
 };
 
 }  // namespace trainctl

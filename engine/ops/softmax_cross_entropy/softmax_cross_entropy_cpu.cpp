@@ -33,11 +33,11 @@ struct Mean {
   double scale() const { return of_all * double{targets.weight(scalars)}; }
 };
 
-struct Rows {
+struct LogitRows {
   int64_t count, classes;
 };
 
-Rows rows_of(const TensorArg& logits) {
+LogitRows logit_rows_of(const TensorArg& logits) {
   const int64_t classes = logits.shape.back();
   return {classes == 0 ? 0 : logits.size() / classes, classes};
 }
@@ -72,7 +72,7 @@ double write_grad(const float* x, int64_t classes, int32_t label, double scale, 
 }
 
 CpuKernel prepare_softmax_cross_entropy(const KernelCall& call) {
-  return [rows = rows_of(call.in[0]), logits = call.in[0].as<float>(), labels = call.in[1].as<int32_t>(),
+  return [rows = logit_rows_of(call.in[0]), logits = call.in[0].as<float>(), labels = call.in[1].as<int32_t>(),
           loss = call.out[0].as<float>(), add = call.out[0].accumulate, mean = Mean(call)] {
     double total = 0;
     for (int64_t r = 0; r < rows.count; ++r) {
@@ -88,7 +88,7 @@ CpuKernel prepare_softmax_cross_entropy(const KernelCall& call) {
 }
 
 CpuKernel prepare_softmax_cross_entropy_grad(const KernelCall& call) {
-  return [rows = rows_of(call.in[0]), logits = call.in[0].as<float>(), labels = call.in[1].as<int32_t>(),
+  return [rows = logit_rows_of(call.in[0]), logits = call.in[0].as<float>(), labels = call.in[1].as<int32_t>(),
           dlogits = call.out[0].as<float>(), mean = Mean(call)] {
     const double scale = mean.scale();
     for (int64_t r = 0; r < rows.count; ++r) {
@@ -98,7 +98,7 @@ CpuKernel prepare_softmax_cross_entropy_grad(const KernelCall& call) {
 }
 
 CpuKernel prepare_softmax_cross_entropy_with_grad(const KernelCall& call) {
-  return [rows = rows_of(call.in[0]), logits = call.in[0].as<float>(), labels = call.in[1].as<int32_t>(),
+  return [rows = logit_rows_of(call.in[0]), logits = call.in[0].as<float>(), labels = call.in[1].as<int32_t>(),
           loss = call.out[0].as<float>(), add = call.out[0].accumulate, dlogits = call.out[1].as<float>(),
           mean = Mean(call)] {
     const double scale = mean.scale();
@@ -142,7 +142,7 @@ struct RowOfParts {
 };
 
 CpuKernel prepare_softmax_cross_entropy_stats(const KernelCall& call) {
-  return [rows = rows_of(call.in[0]), logits = call.in[0].as<float>(), labels = call.in[1].as<int32_t>(),
+  return [rows = logit_rows_of(call.in[0]), logits = call.in[0].as<float>(), labels = call.in[1].as<int32_t>(),
           offset = call.in[0].offset.back(), classes = call.in[0].global_shape.back(), stats = call.out[0].as<float>(),
           numbers = call.out[0].shape.back(), targets = Targets::of(call.attrs)] {
     const int64_t n = rows.classes;
@@ -162,7 +162,7 @@ CpuKernel prepare_softmax_cross_entropy_stats(const KernelCall& call) {
 }
 
 CpuKernel prepare_softmax_cross_entropy_apply(const KernelCall& call) {
-  return [rows = rows_of(call.in[0]), labels = call.in[1].as<int32_t>(), stats = call.in[2],
+  return [rows = logit_rows_of(call.in[0]), labels = call.in[1].as<int32_t>(), stats = call.in[2],
           loss = call.out[0].as<float>(), add = call.out[0].accumulate, mean = Mean(call)] {
     double total = 0;
     for (int64_t r = 0; r < rows.count; ++r) {
@@ -173,7 +173,7 @@ CpuKernel prepare_softmax_cross_entropy_apply(const KernelCall& call) {
 }
 
 CpuKernel prepare_softmax_cross_entropy_grad_apply(const KernelCall& call) {
-  return [rows = rows_of(call.in[0]), logits = call.in[0].as<float>(), labels = call.in[1].as<int32_t>(),
+  return [rows = logit_rows_of(call.in[0]), logits = call.in[0].as<float>(), labels = call.in[1].as<int32_t>(),
           offset = call.in[0].offset.back(), stats = call.in[2], dlogits = call.out[0].as<float>(), mean = Mean(call)] {
     const double scale = mean.scale(), of_smoothing = scale * mean.targets.smoothing;
     const double of_each = of_smoothing / static_cast<double>(rows.classes * stats.shape[0]);

@@ -296,19 +296,19 @@ CudaKernel prepare_targets(const CudaKernelCall& call, const char* name) {
 }
 
 template <bool kLoss, bool kGrad>
-CudaKernel prepare(const CudaKernelCall& call, const char* name) {
+CudaKernel prepare_loss(const CudaKernelCall& call, const char* name) {
   return Targets::of(call.attrs).plain() ? prepare_targets<kLoss, kGrad, true>(call, name)
                                          : prepare_targets<kLoss, kGrad, false>(call, name);
 }
 
 CudaKernel prepare_softmax_cross_entropy(const CudaKernelCall& call) {
-  return prepare<true, false>(call, "softmax_cross_entropy");
+  return prepare_loss<true, false>(call, "softmax_cross_entropy");
 }
 CudaKernel prepare_softmax_cross_entropy_grad(const CudaKernelCall& call) {
-  return prepare<false, true>(call, "softmax_cross_entropy_grad");
+  return prepare_loss<false, true>(call, "softmax_cross_entropy_grad");
 }
 CudaKernel prepare_softmax_cross_entropy_with_grad(const CudaKernelCall& call) {
-  return prepare<true, true>(call, "softmax_cross_entropy_with_grad");
+  return prepare_loss<true, true>(call, "softmax_cross_entropy_with_grad");
 }
 
 Statistics statistics(const CudaKernelCall& call) {

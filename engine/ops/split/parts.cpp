@@ -64,14 +64,14 @@ class Strips {
     int64_t row = 0;
   };
 
-  Parts parts(const KernelCall& call) const {
+  SplitParts parts(const KernelCall& call) const {
     Ints sizes = call.attrs.ints("sizes");
     if (!splits_)
       for (const TensorArg* part : parts_) sizes.push_back(ways_ * part->shape[dim_]);
     int64_t whole = std::accumulate(sizes.begin(), sizes.end(), int64_t{0});
     if (splits_) whole = ways_ * whole_->shape[dim_];
     if (!splits_ && call.attrs.has("size")) whole = call.attrs.integer("size");
-    return Parts::of(whole, std::move(sizes), call.attrs.ints("offsets"));
+    return SplitParts::of(whole, std::move(sizes), call.attrs.ints("offsets"));
   }
 
   Place at(const TensorArg& tensor, int64_t element) const {
@@ -94,7 +94,7 @@ class Strips {
   const TensorArg *whole_ = nullptr, *blocks_ = nullptr;
   std::vector<const TensorArg*> parts_;
   int64_t inner_ = 1, ways_ = 1, rank_ = 0;
-  Parts of_dim_;
+  SplitParts of_dim_;
   StripCopies copies_;
 };
 

@@ -28,12 +28,12 @@ struct Piece {
 };
 
 /// Sizes of whole tensors, not of a rank's parts of them.
-struct Parts {
+struct SplitParts {
   int64_t whole = 0;
   Ints sizes, offsets;
 
   /// `offsets`: where each part begins; empty: where the one before ends.
-  static Parts of(int64_t whole, Ints sizes, Ints offsets) {
+  static SplitParts of(int64_t whole, Ints sizes, Ints offsets) {
     if (offsets.empty()) {
       offsets.resize(sizes.size());
       std::exclusive_scan(sizes.begin(), sizes.end(), offsets.begin(), int64_t{0});

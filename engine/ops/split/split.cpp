@@ -30,7 +30,7 @@ size_t dim_of(const Attrs& attrs, const char* op, const TensorInfo& x) {
 }
 
 /// Parts of a dim of `whole`, in order, that do not overlap.
-void expect_parts(const char* op, const Parts& parts) {
+void expect_parts(const char* op, const SplitParts& parts) {
   const auto& [whole, sizes, offsets] = parts;
   bool fits = offsets.size() == sizes.size();
   int64_t end = 0;
@@ -50,7 +50,7 @@ std::vector<TensorInfo> infer_split(Infos in, const Attrs& attrs) {
   if (!attrs.has("offsets") && std::accumulate(sizes.begin(), sizes.end(), int64_t{0}) != in[0].shape[dim])
     shape_error(
         fmt::format("split: sizes {} do not add up to dim {} of {}", format_list(sizes), dim, to_string(in[0])));
-  expect_parts("split", Parts::of(in[0].shape[dim], sizes, attrs.ints("offsets")));
+  expect_parts("split", SplitParts::of(in[0].shape[dim], sizes, attrs.ints("offsets")));
   std::vector<TensorInfo> parts(sizes.size(), in[0]);
   for (size_t i = 0; i < sizes.size(); ++i) parts[i].shape[dim] = sizes[i];
   return parts;
@@ -79,7 +79,7 @@ std::vector<TensorInfo> infer_concat(Infos in, const Attrs& attrs) {
   TensorInfo whole = in[0];
   whole.shape[dim] =
       attrs.has("size") ? attrs.integer("size") : std::accumulate(sizes.begin(), sizes.end(), int64_t{0});
-  expect_parts("concat", Parts::of(whole.shape[dim], sizes, attrs.ints("offsets")));
+  expect_parts("concat", SplitParts::of(whole.shape[dim], sizes, attrs.ints("offsets")));
   return {whole};
 }
 
@@ -139,7 +139,7 @@ RuleText concat_rule(Infos in, const Attrs& attrs) {
 
 /// dx = the gradients of the parts joined; zeros for parts that the loss does not depend on.
 void split_backward(GradBuilder& g) {
-  const Ints sizes = g.attrs().ints("sizes"), offsets = Parts::of(0, sizes, g.attrs().ints("offsets")).offsets;
+  const Ints sizes = g.attrs().ints("sizes"), offsets = SplitParts::of(0, sizes, g.attrs().ints("offsets")).offsets;
   std::vector<TensorId> given;
   Ints given_offsets;
   for (size_t i = 0; i < sizes.size(); ++i) {
@@ -161,7 +161,7 @@ void concat_backward(GradBuilder& g) {
   const int64_t dim = g.attrs().integer("dim");
   Ints sizes;
   for (int i = 0; i < g.num_inputs(); ++i) sizes.push_back(g.shape(g.in(i))[static_cast<size_t>(dim)]);
-  const Ints offsets = Parts::of(0, sizes, g.attrs().ints("offsets")).offsets;
+  const Ints offsets = SplitParts::of(0, sizes, g.attrs().ints("offsets")).offsets;
   std::vector<int> which;
   Ints wanted_sizes, wanted_offsets;
   for (int i = 0; i < g.num_inputs(); ++i) {
@@ -184,13 +184,13 @@ const Attrs& part_places() {
 Shape split_block(Infos in, const Attrs& attrs, int64_t parts) {
   const auto dim = static_cast<size_t>(attrs.integer("dim"));
   Shape block = in[0].shape;
-  block[dim] = Parts::of(block[dim], attrs.ints("sizes"), attrs.ints("offsets")).block(parts);
+  block[dim] = SplitParts::of(block[dim], attrs.ints("sizes"), attrs.ints("offsets")).block(parts);
   return block;
 }
 Shape concat_block(Infos in, const Attrs& attrs, int64_t parts) {
   const auto dim = static_cast<size_t>(attrs.integer("dim"));
   Shape block = infer_concat(in, attrs)[0].shape;
-  block[dim] = Parts::of(block[dim], sizes_along(in, dim), attrs.ints("offsets")).block(parts);
+  block[dim] = SplitParts::of(block[dim], sizes_along(in, dim), attrs.ints("offsets")).block(parts);
   return block;
 }
 

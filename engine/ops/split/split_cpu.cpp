@@ -8,7 +8,7 @@ namespace trainctl {
 namespace {
 
 template <PartsKernel kernel, bool blocks = false>
-CpuKernel prepare(const KernelCall& call) {
+CpuKernel prepare_split(const KernelCall& call) {
   const TensorArg& out = call.out[0];
   return [c = strip_copies(call, kernel, blocks), to = out.as<std::byte>(),
           bytes = static_cast<size_t>(out.size() * byte_size(out.dtype))] {
@@ -21,11 +21,11 @@ CpuKernel prepare(const KernelCall& call) {
 
 }  // namespace
 
-extern const CpuKernels split_cpu = {{"split", prepare<PartsKernel::split>},
-                                     {"split_pack", prepare<PartsKernel::split_pack>},
-                                     {"split_apply", prepare<PartsKernel::split, true>},
-                                     {"concat", prepare<PartsKernel::concat>},
-                                     {"concat_pack", prepare<PartsKernel::concat_pack>},
-                                     {"concat_apply", prepare<PartsKernel::concat, true>}};
+extern const CpuKernels split_cpu = {{"split", prepare_split<PartsKernel::split>},
+                                     {"split_pack", prepare_split<PartsKernel::split_pack>},
+                                     {"split_apply", prepare_split<PartsKernel::split, true>},
+                                     {"concat", prepare_split<PartsKernel::concat>},
+                                     {"concat_pack", prepare_split<PartsKernel::concat_pack>},
+                                     {"concat_apply", prepare_split<PartsKernel::concat, true>}};
 
 }  // namespace trainctl

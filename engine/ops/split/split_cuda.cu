@@ -11,7 +11,7 @@ namespace trainctl {
 namespace {
 
 constexpr int kStrips = 8;  ///< of one launch
-constexpr int kUnroll = 4;
+constexpr int kSplitUnroll = 4;
 
 /// In words.
 struct Strips {
@@ -32,12 +32,12 @@ __global__ void __launch_bounds__(kMapThreads) copy_strips(Strips s) {
   const int p = static_cast<int>(blockIdx.y);
   const auto* const from = reinterpret_cast<const Word*>(s.from[p]);
   auto* const to = reinterpret_cast<Word*>(s.to[p]);
-  const int64_t first = static_cast<int64_t>(blockIdx.x) * (kUnroll * kMapThreads) + threadIdx.x;
+  const int64_t first = static_cast<int64_t>(blockIdx.x) * (kSplitUnroll * kMapThreads) + threadIdx.x;
   const Divisor row_words = s.row[p];
-  Word word[kUnroll];
-  int64_t place[kUnroll];
+  Word word[kSplitUnroll];
+  int64_t place[kSplitUnroll];
 #pragma unroll
-  for (int u = 0; u < kUnroll; ++u) {
+  for (int u = 0; u < kSplitUnroll; ++u) {
     const int64_t at = first + u * kMapThreads;
     if (at >= s.words[p]) continue;
     const int64_t row = row_words.quotient(static_cast<uint32_t>(at)), in_row = at - row * row_words.by;
@@ -45,7 +45,7 @@ __global__ void __launch_bounds__(kMapThreads) copy_strips(Strips s) {
     word[u] = from[row * s.from_row[p] + in_row];
   }
 #pragma unroll
-  for (int u = 0; u < kUnroll; ++u) {
+  for (int u = 0; u < kSplitUnroll; ++u) {
     const int64_t at = first + u * kMapThreads;
     if (at < s.words[p]) to[place[u]] = word[u];
   }
@@ -57,7 +57,7 @@ template <class Word>
 void launch_strips(const Strips& s, const char* name, CudaStream stream) {
   int64_t most = 0;
   for (int p = 0; p < s.count; ++p) most = std::max(most, s.words[p]);
-  const dim3 blocks(static_cast<unsigned>(ceil_div(most, kUnroll * kMapThreads)), static_cast<unsigned>(s.count));
+  const dim3 blocks(static_cast<unsigned>(ceil_div(most, kSplitUnroll * kMapThreads)), static_cast<unsigned>(s.count));
   launch(copy_strips<Word>, blocks, kMapThreads, 0, stream, name, s);
 }
 
@@ -93,7 +93,7 @@ std::vector<Strips> in_launches(const StripCopies& copies, int64_t word) {
 }
 
 template <PartsKernel kernel, bool blocks = false>
-CudaKernel prepare(const CudaKernelCall& call) {
+CudaKernel prepare_split(const CudaKernelCall& call) {
   const StripCopies copies = strip_copies(call, kernel, blocks);
   int64_t bits = 0;
   for (const StripCopy& s : copies.strips) bits |= s.from_row | s.to_row | s.row | address(s.from) | address(s.to);
@@ -110,11 +110,11 @@ CudaKernel prepare(const CudaKernelCall& call) {
 
 }  // namespace
 
-extern const CudaKernels split_cuda = {{"split", prepare<PartsKernel::split>},
-                                       {"split_pack", prepare<PartsKernel::split_pack>},
-                                       {"split_apply", prepare<PartsKernel::split, true>},
-                                       {"concat", prepare<PartsKernel::concat>},
-                                       {"concat_pack", prepare<PartsKernel::concat_pack>},
-                                       {"concat_apply", prepare<PartsKernel::concat, true>}};
+extern const CudaKernels split_cuda = {{"split", prepare_split<PartsKernel::split>},
+                                       {"split_pack", prepare_split<PartsKernel::split_pack>},
+                                       {"split_apply", prepare_split<PartsKernel::split, true>},
+                                       {"concat", prepare_split<PartsKernel::concat>},
+                                       {"concat_pack", prepare_split<PartsKernel::concat_pack>},
+                                       {"concat_apply", prepare_split<PartsKernel::concat, true>}};
 
 }  // namespace trainctl

@@ -3,7 +3,7 @@
 namespace trainctl {
 namespace {
 
-std::vector<KernelCase> kernels() {
+std::vector<KernelCase> sum_squares_kernels() {
   std::vector<KernelCase> calls;
   for (const int64_t n : {1, 7, 37, 4096, 70001}) {
     const CaseOperand bf16{.shape = {n}, .dtype = DType::bf16};
@@ -18,7 +18,7 @@ std::vector<KernelCase> kernels() {
 }  // namespace
 
 extern const OpCases sum_squares_cases = {
-    .kernels = kernels(),
+    .kernels = sum_squares_kernels(),
     .kernel_references = {{"sum_squares",
                            [](const NaiveCall& call) {
                              double sum = 0;

@@ -25,7 +25,7 @@ Tensor64 count(const Inputs& in, const Attrs& attrs) {
 
 Attrs top(int64_t k) { return {{"k", k}}; }
 
-std::vector<KernelCase> kernels() {
+std::vector<KernelCase> top_k_correct_kernels() {
   std::vector<KernelCase> calls;
   for (const int64_t classes : {1, 7, 37, 1000}) {
     const int64_t k = std::min<int64_t>(classes, 3);
@@ -58,7 +58,7 @@ extern const OpCases top_k_correct_cases = {
                      {{"top_k_correct", {{{2, 3}}, {{2}}}}, "top_k_correct: the label is f32, expected i32"},
                      {{"top_k_correct", {{{2, 3}}, {{2}, DType::i32}}, {{"k", int64_t{4}}}},
                       "k is 4, but the prediction [2, 3] has 3 classes"}},
-    .kernels = kernels(),
+    .kernels = top_k_correct_kernels(),
     .kernel_references = {{"top_k_correct", [](const NaiveCall& call) { return Outputs{count(call.in, call.attrs)}; }}},
 };
 

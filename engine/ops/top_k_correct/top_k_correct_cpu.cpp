@@ -14,7 +14,7 @@ namespace {
 constexpr int kMostThreads = 64;
 constexpr int64_t kElementsAThread = 1 << 15;
 
-int64_t class_of(int32_t label, int64_t classes) {
+int64_t ranked_class_of(int32_t label, int64_t classes) {
   if (label < 0 || label >= classes) {
     throw EnvError("top_k_correct: the data has label " + std::to_string(label) +
                    ", but the predictions have the classes 0 to " + std::to_string(classes - 1) +
@@ -39,7 +39,7 @@ CpuKernel prepare_top_k_correct(const KernelCall& call) {
   return [=, x = call.in[0].as<float>(), labels = call.in[1].as<int32_t>(), correct = call.out[0].as<float>(),
           add = call.out[0].accumulate, k = call.attrs.integer("k", 1), targets = Targets::of(call.attrs)] {
     for (int64_t r = 0; r < rows; ++r)
-      if (targets.counts(labels[r])) class_of(labels[r], classes);  // threads must not throw
+      if (targets.counts(labels[r])) ranked_class_of(labels[r], classes);  // threads must not throw
     std::array<int64_t, kMostThreads> counts{};
     cpu::run_parts(threads, [&](int part) {
       int64_t count = 0;

@@ -24,7 +24,7 @@ KernelExample example_of(const char* what, size_t inputs) {
 
 /// scale's needs neither x nor y.
 template <Unary kFunction>
-void backward(GradBuilder& g) {
+void unary_backward(GradBuilder& g) {
   constexpr const UnaryDef& def = unary_def(kFunction);
   if (kFunction == Unary::scale) {
     g.set_in_grad(0, def.name, {g.out_grad()}, {{"factor", g.attrs().number("factor", 1)}});
@@ -38,7 +38,7 @@ constexpr OpDef op_of() {
   return {.name = unary_def(kFunction).name,
           .infer = [](Infos in, const Attrs&) { return infer_elementwise(unary_def(kFunction).name, in, 1); },
           .rule = elementwise_rule,
-          .backward = backward<kFunction>,
+          .backward = unary_backward<kFunction>,
           .kernel = {.name = unary_def(kFunction).name,
                      .in_place = InPlace::first_on_first,
                      .element = [](const Attrs& attrs) { return unary_token(kFunction, false, attrs); },
@@ -49,7 +49,7 @@ constexpr OpDef op_of() {
 
 /// (dy, x) -> dx, or (dy, y) -> dx
 template <Unary kFunction>
-constexpr OpDef grad_of() {
+constexpr OpDef unary_grad() {
   return {.name = unary_def(kFunction).grad_name,
           .infer = [](Infos in, const Attrs&) { return infer_elementwise(unary_def(kFunction).grad_name, in, 2); },
           .rule = elementwise_rule,
@@ -78,15 +78,15 @@ std::vector<FieldFault> faults_of_clip(const Attrs& attrs) {
 
 }  // namespace
 
-extern const OpDef silu_op = op_of<Unary::silu>(), silu_grad_op = grad_of<Unary::silu>();
-extern const OpDef leaky_relu_op = op_of<Unary::leaky_relu>(), leaky_relu_grad_op = grad_of<Unary::leaky_relu>();
-extern const OpDef softplus_op = op_of<Unary::softplus>(), softplus_grad_op = grad_of<Unary::softplus>();
-extern const OpDef clip_op = op_of<Unary::clip>(), clip_grad_op = grad_of<Unary::clip>();
-extern const OpDef abs_op = op_of<Unary::abs>(), abs_grad_op = grad_of<Unary::abs>();
-extern const OpDef exp_op = op_of<Unary::exp>(), exp_grad_op = grad_of<Unary::exp>();
-extern const OpDef log_op = op_of<Unary::log>(), log_grad_op = grad_of<Unary::log>();
-extern const OpDef sqrt_op = op_of<Unary::sqrt>(), sqrt_grad_op = grad_of<Unary::sqrt>();
-extern const OpDef pow_op = op_of<Unary::pow>(), pow_grad_op = grad_of<Unary::pow>();
+extern const OpDef silu_op = op_of<Unary::silu>(), silu_grad_op = unary_grad<Unary::silu>();
+extern const OpDef leaky_relu_op = op_of<Unary::leaky_relu>(), leaky_relu_grad_op = unary_grad<Unary::leaky_relu>();
+extern const OpDef softplus_op = op_of<Unary::softplus>(), softplus_grad_op = unary_grad<Unary::softplus>();
+extern const OpDef clip_op = op_of<Unary::clip>(), clip_grad_op = unary_grad<Unary::clip>();
+extern const OpDef abs_op = op_of<Unary::abs>(), abs_grad_op = unary_grad<Unary::abs>();
+extern const OpDef exp_op = op_of<Unary::exp>(), exp_grad_op = unary_grad<Unary::exp>();
+extern const OpDef log_op = op_of<Unary::log>(), log_grad_op = unary_grad<Unary::log>();
+extern const OpDef sqrt_op = op_of<Unary::sqrt>(), sqrt_grad_op = unary_grad<Unary::sqrt>();
+extern const OpDef pow_op = op_of<Unary::pow>(), pow_grad_op = unary_grad<Unary::pow>();
 extern const OpDef scale_op = op_of<Unary::scale>();
 
 extern const LayerDef silu_layer = {.name = "silu", .doc = "x sigmoid(x).", .emit = emit<Unary::silu>};

@@ -9,7 +9,7 @@ naive::Outputs reference(const naive::Inputs& in, const Attrs& attrs) {
   return naive::map(in, [&](double x) { return naive::unary(unary_def(kFunction).name, attrs, x); });
 }
 
-std::vector<OpCase> rows() {
+std::vector<OpCase> unary_rows() {
   const std::vector<std::pair<const char*, Attrs>> functions = {{"silu", {}},
                                                                 {"leaky_relu", {}},
                                                                 {"leaky_relu", {{"negative_slope", 0.2}}},
@@ -20,16 +20,16 @@ std::vector<OpCase> rows() {
                                                                 {"abs", {}},
                                                                 {"exp", {}},
                                                                 {"scale", {{"factor", -2.5}, {"shift", 0.5}}}};
-  std::vector<OpCase> rows;
+  std::vector<OpCase> unary_rows;
   for (const Shape& shape : {Shape{1}, Shape{6, 7}, Shape{4, 3, 31}}) {
-    for (const auto& [op, attrs] : functions) rows.push_back({op, {{shape}}, attrs, {shape}});
-    for (const char* op : {"log", "sqrt"}) rows.push_back({op, {positive(shape)}, {}, {shape}});
+    for (const auto& [op, attrs] : functions) unary_rows.push_back({op, {{shape}}, attrs, {shape}});
+    for (const char* op : {"log", "sqrt"}) unary_rows.push_back({op, {positive(shape)}, {}, {shape}});
     for (const double exponent : {2.0, 3.0, 4.0, 0.0, 1.0})
-      rows.push_back({"pow", {{shape}}, {{"exponent", exponent}}, {shape}});
+      unary_rows.push_back({"pow", {{shape}}, {{"exponent", exponent}}, {shape}});
     for (const double exponent : {0.5, 1.5, -0.5, -1.0, -2.0, 2.7})
-      rows.push_back({"pow", {positive(shape)}, {{"exponent", exponent}}, {shape}});
+      unary_rows.push_back({"pow", {positive(shape)}, {{"exponent", exponent}}, {shape}});
   }
-  return rows;
+  return unary_rows;
 }
 
 std::vector<Reference> references() {
@@ -40,30 +40,30 @@ std::vector<Reference> references() {
           {"pow", reference<Unary::pow>},           {"scale", reference<Unary::scale>}};
 }
 
-std::vector<RuleCase> rules() {
-  std::vector<RuleCase> rules;
-  for (const UnaryDef& def : kUnary) rules.push_back({{def.name, {{{2, 3}}}}, "ab->ab", "", {{2, 3}}});
-  return rules;
+std::vector<RuleCase> unary_rules() {
+  std::vector<RuleCase> unary_rules;
+  for (const UnaryDef& def : kUnary) unary_rules.push_back({{def.name, {{{2, 3}}}}, "ab->ab", "", {{2, 3}}});
+  return unary_rules;
 }
 
-std::vector<GradientCase> gradients() {
-  std::vector<GradientCase> gradients;
+std::vector<GradientCase> unary_gradients() {
+  std::vector<GradientCase> unary_gradients;
   for (const UnaryDef& def : kUnary) {
     const bool of_dy = def.name == std::string("scale");
-    gradients.push_back({{def.name, {{{2, 3}}}},
+    unary_gradients.push_back({{def.name, {{{2, 3}}}},
                          {std::string(def.grad_name) + (of_dy ? " ab->ab" : " ab,ab->ab")},
                          of_dy ? "a multiple of dy" : "element by element"});
   }
-  return gradients;
+  return unary_gradients;
 }
 
 }  // namespace
 
 extern const OpCases unary_cases = {
-    .rows = rows(),
+    .rows = unary_rows(),
     .references = references(),
-    .rules = rules(),
-    .gradients = gradients(),
+    .rules = unary_rules(),
+    .gradients = unary_gradients(),
     .shape_errors = {{{"silu", {{{2}, DType::i32}}}, "silu takes f32, but got [2] i32"},
                      {{"pow", {{{2}}, {{2}}}}, "pow takes 1 input, but got 2"}},
     .layers = {{"silu", "", {8, 12}},

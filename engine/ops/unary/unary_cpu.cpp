@@ -30,13 +30,13 @@ void grad_span(const float* dy, const float* at, float* dx, int64_t n, UnaryPara
 }
 
 template <Unary kFunction>
-CpuKernel prepare(const KernelCall& call) {
+CpuKernel prepare_unary(const KernelCall& call) {
   return [p = unary_parameters(kFunction, call.attrs), x = call.in[0].as<float>(), y = call.out[0].as<float>(),
           n = call.out[0].size()] { value_span<kFunction>(x, y, n, p); };
 }
 
 template <Unary kFunction>
-CpuKernel prepare_grad(const KernelCall& call) {
+CpuKernel prepare_unary_grad(const KernelCall& call) {
   return [p = unary_parameters(kFunction, call.attrs), dy = call.in[0].as<float>(), at = call.in[1].as<float>(),
           dx = call.out[0].as<float>(), n = call.out[0].size()] { grad_span<kFunction>(dy, at, dx, n, p); };
 }
@@ -51,24 +51,24 @@ void cpu::unary_grad_span(Unary function, const float* dy, const float* at, floa
   with_unary(function, [&](auto f) { grad_span<f.value>(dy, at, dx, n, p); });
 }
 
-extern const CpuKernels unary_cpu = {{"silu", prepare<Unary::silu>},
-                                     {"silu_grad", prepare_grad<Unary::silu>},
-                                     {"leaky_relu", prepare<Unary::leaky_relu>},
-                                     {"leaky_relu_grad", prepare_grad<Unary::leaky_relu>},
-                                     {"softplus", prepare<Unary::softplus>},
-                                     {"softplus_grad", prepare_grad<Unary::softplus>},
-                                     {"clip", prepare<Unary::clip>},
-                                     {"clip_grad", prepare_grad<Unary::clip>},
-                                     {"abs", prepare<Unary::abs>},
-                                     {"abs_grad", prepare_grad<Unary::abs>},
-                                     {"exp", prepare<Unary::exp>},
-                                     {"exp_grad", prepare_grad<Unary::exp>},
-                                     {"log", prepare<Unary::log>},
-                                     {"log_grad", prepare_grad<Unary::log>},
-                                     {"sqrt", prepare<Unary::sqrt>},
-                                     {"sqrt_grad", prepare_grad<Unary::sqrt>},
-                                     {"pow", prepare<Unary::pow>},
-                                     {"pow_grad", prepare_grad<Unary::pow>},
-                                     {"scale", prepare<Unary::scale>}};
+extern const CpuKernels unary_cpu = {{"silu", prepare_unary<Unary::silu>},
+                                     {"silu_grad", prepare_unary_grad<Unary::silu>},
+                                     {"leaky_relu", prepare_unary<Unary::leaky_relu>},
+                                     {"leaky_relu_grad", prepare_unary_grad<Unary::leaky_relu>},
+                                     {"softplus", prepare_unary<Unary::softplus>},
+                                     {"softplus_grad", prepare_unary_grad<Unary::softplus>},
+                                     {"clip", prepare_unary<Unary::clip>},
+                                     {"clip_grad", prepare_unary_grad<Unary::clip>},
+                                     {"abs", prepare_unary<Unary::abs>},
+                                     {"abs_grad", prepare_unary_grad<Unary::abs>},
+                                     {"exp", prepare_unary<Unary::exp>},
+                                     {"exp_grad", prepare_unary_grad<Unary::exp>},
+                                     {"log", prepare_unary<Unary::log>},
+                                     {"log_grad", prepare_unary_grad<Unary::log>},
+                                     {"sqrt", prepare_unary<Unary::sqrt>},
+                                     {"sqrt_grad", prepare_unary_grad<Unary::sqrt>},
+                                     {"pow", prepare_unary<Unary::pow>},
+                                     {"pow_grad", prepare_unary_grad<Unary::pow>},
+                                     {"scale", prepare_unary<Unary::scale>}};
 
 }  // namespace trainctl

@@ -7,36 +7,36 @@ namespace trainctl {
 namespace {
 
 template <Unary kFunction>
-CudaKernel prepare(const CudaKernelCall& call) {
+CudaKernel prepare_unary(const CudaKernelCall& call) {
   return map_unary(call, UnaryValue<kFunction>{unary_parameters(kFunction, call.attrs)}, unary_def(kFunction).name);
 }
 
 template <Unary kFunction>
-CudaKernel prepare_grad(const CudaKernelCall& call) {
+CudaKernel prepare_unary_grad(const CudaKernelCall& call) {
   const UnaryGrad<kFunction> grad{unary_parameters(kFunction, call.attrs)};
   return map_binary(call, grad, unary_def(kFunction).grad_name);
 }
 
 }  // namespace
 
-extern const CudaKernels unary_cuda = {{"silu", prepare<Unary::silu>},
-                                       {"silu_grad", prepare_grad<Unary::silu>},
-                                       {"leaky_relu", prepare<Unary::leaky_relu>},
-                                       {"leaky_relu_grad", prepare_grad<Unary::leaky_relu>},
-                                       {"softplus", prepare<Unary::softplus>},
-                                       {"softplus_grad", prepare_grad<Unary::softplus>},
-                                       {"clip", prepare<Unary::clip>},
-                                       {"clip_grad", prepare_grad<Unary::clip>},
-                                       {"abs", prepare<Unary::abs>},
-                                       {"abs_grad", prepare_grad<Unary::abs>},
-                                       {"exp", prepare<Unary::exp>},
-                                       {"exp_grad", prepare_grad<Unary::exp>},
-                                       {"log", prepare<Unary::log>},
-                                       {"log_grad", prepare_grad<Unary::log>},
-                                       {"sqrt", prepare<Unary::sqrt>},
-                                       {"sqrt_grad", prepare_grad<Unary::sqrt>},
-                                       {"pow", prepare<Unary::pow>},
-                                       {"pow_grad", prepare_grad<Unary::pow>},
-                                       {"scale", prepare<Unary::scale>}};
+extern const CudaKernels unary_cuda = {{"silu", prepare_unary<Unary::silu>},
+                                       {"silu_grad", prepare_unary_grad<Unary::silu>},
+                                       {"leaky_relu", prepare_unary<Unary::leaky_relu>},
+                                       {"leaky_relu_grad", prepare_unary_grad<Unary::leaky_relu>},
+                                       {"softplus", prepare_unary<Unary::softplus>},
+                                       {"softplus_grad", prepare_unary_grad<Unary::softplus>},
+                                       {"clip", prepare_unary<Unary::clip>},
+                                       {"clip_grad", prepare_unary_grad<Unary::clip>},
+                                       {"abs", prepare_unary<Unary::abs>},
+                                       {"abs_grad", prepare_unary_grad<Unary::abs>},
+                                       {"exp", prepare_unary<Unary::exp>},
+                                       {"exp_grad", prepare_unary_grad<Unary::exp>},
+                                       {"log", prepare_unary<Unary::log>},
+                                       {"log_grad", prepare_unary_grad<Unary::log>},
+                                       {"sqrt", prepare_unary<Unary::sqrt>},
+                                       {"sqrt_grad", prepare_unary_grad<Unary::sqrt>},
+                                       {"pow", prepare_unary<Unary::pow>},
+                                       {"pow_grad", prepare_unary_grad<Unary::pow>},
+                                       {"scale", prepare_unary<Unary::scale>}};
 
 }  // namespace trainctl

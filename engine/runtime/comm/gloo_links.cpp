@@ -67,7 +67,7 @@ std::string new_secret() {
   return fmt::format("{:02x}", fmt::join(bytes, ""));
 }
 
-std::chrono::milliseconds milliseconds(double seconds) {
+std::chrono::milliseconds to_milliseconds(double seconds) {
   return std::chrono::milliseconds(std::max<int64_t>(1, static_cast<int64_t>(seconds * 1000)));
 }
 
@@ -78,7 +78,7 @@ GlooLinks::GlooLinks(KeyValueStore& store, int rank, const GlooOptions& options)
   allow_open_files();  // every group connects all its members; beyond the limit it would hang, not fail
 }
 
-std::chrono::milliseconds GlooLinks::timeout() const { return milliseconds(options_.timeout_seconds); }
+std::chrono::milliseconds GlooLinks::timeout() const { return to_milliseconds(options_.timeout_seconds); }
 
 GlooGroup GlooLinks::make_group(const std::vector<int>& ranks, const std::string& name) const {
   const auto mine = std::find(ranks.begin(), ranks.end(), rank_);
@@ -109,7 +109,7 @@ void GlooLinks::connect(GlooGroup& group, const std::string& call, double second
   if (!device_) open_tls_device(group, call, seconds);
   try {
     auto context = std::make_shared<gloo::rendezvous::Context>(group.index, static_cast<int>(group.ranks.size()));
-    context->setTimeout(milliseconds(seconds));
+    context->setTimeout(to_milliseconds(seconds));
     RendezvousStore store(store_, key("connect/" + group.name + "/"), seconds);
     std::shared_ptr<gloo::transport::Device> device = device_;
     context->connectFullMesh(store, device);

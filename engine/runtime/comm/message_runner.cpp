@@ -12,7 +12,7 @@
 namespace trainctl::comm {
 namespace {
 
-bool reached(uint32_t count, uint32_t wanted) { return static_cast<int32_t>(count - wanted) >= 0; }
+bool message_arrived(uint32_t count, uint32_t wanted) { return static_cast<int32_t>(count - wanted) >= 0; }
 
 constexpr int64_t kStagedPiece = Segment::kSendStaging / 16;
 
@@ -94,7 +94,7 @@ int64_t MessageRunner::stage(int peer, const std::byte* data, int64_t bytes) {
   while (!staged_.empty()) {
     const Staged oldest = staged_.front();
     Channel& channel = *to(oldest.peer).channel;
-    const auto taken = [&] { return reached(channel.taken.load(), oldest.piece); };
+    const auto taken = [&] { return message_arrived(channel.taken.load(), oldest.piece); };
     if (!taken() && begin + bytes - oldest.begin <= size) break;
     wait(channel.taken, oldest.peer, taken,
          [&] { return fmt::format("send to rank {} (waiting for rank {} to make room)", peer, oldest.peer); });

@@ -9,7 +9,7 @@ namespace {
 
 constexpr int kOldest = 21800;
 
-NcclLibrary open_library() {
+NcclLibrary open_nccl() {
   const DynamicLibrary file("NCCL", {"libnccl.so.2"});
   NcclLibrary nccl{};
   nccl.path = file.path();
@@ -47,7 +47,7 @@ void NcclLibrary::check(ncclResult_t result, const char* what) const {
 }
 
 const NcclLibrary& nccl_library() {
-  static const NcclLibrary library = open_library();
+  static const NcclLibrary library = open_nccl();
   return library;
 }
 

@@ -256,7 +256,7 @@ TlsDevice::~TlsDevice() {
     ends_ = true;
   }
   const uint64_t one = 1;
-  check(write(wake_.get(), &one, sizeof one) == sizeof one, "an event's counter takes a number");
+  check(::write(wake_.get(), &one, sizeof one) == sizeof one, "an event's counter takes a number");
   loop_.join();
 }
 

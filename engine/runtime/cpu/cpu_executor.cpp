@@ -18,7 +18,7 @@
 namespace trainctl {
 namespace {
 
-constexpr int64_t kAlignment = 64;
+constexpr int64_t kArenaAlignment = 64;
 
 /// Zeroed pages, mapped privately.
 class Pages {
@@ -105,7 +105,7 @@ CpuExecutor::CpuExecutor(const Program& program, Communicator& comm, const Execu
     pages_ = std::make_unique<Pages>(bytes);
     arena_ = {pages_->data(), static_cast<size_t>(bytes)};
   }
-  check(reinterpret_cast<uintptr_t>(arena_.data()) % kAlignment == 0, "the arena must be 64-byte aligned");
+  check(reinterpret_cast<uintptr_t>(arena_.data()) % kArenaAlignment == 0, "the arena must be 64-byte aligned");
   if (!is_filled) comm_.register_arena(arena_.data(), static_cast<int64_t>(arena_.size()));
   phase_ended(options_.start_up, "memory");
   open_groups();

@@ -16,7 +16,7 @@ namespace trainctl {
 namespace {
 
 /// NVML comes with the driver: if it is missing, advice on library paths would not help.
-DynamicLibrary open_library() {
+DynamicLibrary open_driver() {
   try {
     return DynamicLibrary("the NVIDIA driver's management library", {"libnvidia-ml.so.1"});
   } catch (const EnvError&) {
@@ -25,7 +25,7 @@ DynamicLibrary open_library() {
 }
 
 nvml::Functions open_nvml() {
-  const DynamicLibrary file = open_library();
+  const DynamicLibrary file = open_driver();
   nvml::Functions f{};
   file.bind(f.init, "nvmlInit_v2");
   file.bind(f.shutdown, "nvmlShutdown");

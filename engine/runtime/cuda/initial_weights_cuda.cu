@@ -8,8 +8,8 @@
 namespace trainctl::cuda {
 namespace {
 
-constexpr int kThreads = 256;
-constexpr int64_t kMostBlocks = 4096;
+constexpr int kWeightThreads = 256;
+constexpr int64_t kMostWeightBlocks = 4096;
 constexpr int kMostDims = 8;
 constexpr double kTwoPi = 6.283185307179586;
 
@@ -43,8 +43,8 @@ __device__ float value_at(Init::Kind kind, float scale, uint64_t key, uint64_t i
 
 template <class T>
 __global__ void fill(Init::Kind kind, float scale, uint64_t key, Part part, int64_t first, int64_t count, T* out) {
-  const int64_t step = gridDim.x * int64_t{kThreads};
-  for (int64_t i = blockIdx.x * int64_t{kThreads} + threadIdx.x; i < count; i += step) {
+  const int64_t step = gridDim.x * int64_t{kWeightThreads};
+  for (int64_t i = blockIdx.x * int64_t{kWeightThreads} + threadIdx.x; i < count; i += step) {
     out[i] = from_f32<T>(value_at(kind, scale, key, static_cast<uint64_t>(part.in_whole(first + i))));
   }
 }
@@ -69,10 +69,10 @@ void enqueue_initial_weights(const Program& program, uint64_t seed, std::byte* a
     const Variable& variable = *range.variable;
     const Part part = part_of(variable);
     const uint64_t key = stream_key(seed, stable_hash(variable.name));
-    const auto blocks = static_cast<unsigned>(std::min(ceil_div(range.count, kThreads), kMostBlocks));
+    const auto blocks = static_cast<unsigned>(std::min(ceil_div(range.count, kWeightThreads), kMostWeightBlocks));
     with_float_type(range.dtype, [&](auto zero) {
       using T = decltype(zero);
-      fill<<<blocks, kThreads, 0, stream>>>(variable.init.kind, static_cast<float>(variable.init.value), key, part,
+      fill<<<blocks, kWeightThreads, 0, stream>>>(variable.init.kind, static_cast<float>(variable.init.value), key, part,
                                             range.first, range.count, reinterpret_cast<T*>(arena + range.offset));
     });
     cuda_check_launch("initial weights");

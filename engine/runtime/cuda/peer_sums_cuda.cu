@@ -7,12 +7,12 @@
 namespace trainctl::cuda {
 namespace {
 
-constexpr int kThreads = 256;
+constexpr int kPeerThreads = 256;
 
 /// kSummands 0: the number is taken from the argument.
 template <class T, int kSummands, int V>
-__global__ void __launch_bounds__(kThreads) sum_peers(const __grid_constant__ PeerSum sum) {
-  const int64_t pack = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x, at = pack * V;
+__global__ void __launch_bounds__(kPeerThreads) sum_peers(const __grid_constant__ PeerSum sum) {
+  const int64_t pack = static_cast<int64_t>(blockIdx.x) * kPeerThreads + threadIdx.x, at = pack * V;
   if (at + V > sum.count) return;
   const int summands = kSummands == 0 ? sum.summands : kSummands;
   const auto summand = [&](int i) {
@@ -42,8 +42,8 @@ __global__ void __launch_bounds__(kThreads) sum_peers(const __grid_constant__ Pe
 
 template <class T, int kSummands, int V>
 void run(const PeerSum& sum, CudaStream stream) {
-  const auto blocks = static_cast<unsigned>(std::max<int64_t>(ceil_div(sum.count / V, kThreads), 1));
-  sum_peers<T, kSummands, V><<<blocks, kThreads, 0, stream>>>(sum);
+  const auto blocks = static_cast<unsigned>(std::max<int64_t>(ceil_div(sum.count / V, kPeerThreads), 1));
+  sum_peers<T, kSummands, V><<<blocks, kPeerThreads, 0, stream>>>(sum);
   cuda_check_launch("sum_peers");
 }
 

@@ -8,12 +8,12 @@ namespace trainctl::cuda {
 namespace {
 
 /// Left to libraries that allocate later.
-constexpr int64_t kLeftFree = int64_t{512} << 20;
+constexpr int64_t kFreeBesideState = int64_t{512} << 20;
 
 DeviceMemory make_room(int64_t bytes) {
   size_t free = 0, total = 0;
   cuda_check(cudaMemGetInfo(&free, &total), "cudaMemGetInfo");
-  return static_cast<int64_t>(free) < bytes + kLeftFree ? DeviceMemory() : make_device_memory(bytes);
+  return static_cast<int64_t>(free) < bytes + kFreeBesideState ? DeviceMemory() : make_device_memory(bytes);
 }
 
 }  // namespace

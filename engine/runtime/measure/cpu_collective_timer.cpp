@@ -14,7 +14,7 @@
 namespace trainctl {
 namespace {
 
-constexpr int64_t kAlignment = 64;
+constexpr int64_t kTimedArenaAlignment = 64;
 
 using Clock = std::chrono::steady_clock;
 
@@ -91,7 +91,7 @@ class CpuCollectiveTimer final : public CollectiveTimer {
 
 }  // namespace
 
-int64_t collective_timer_bytes(int64_t most_bytes) { return 2 * round_up(most_bytes, kAlignment); }
+int64_t collective_timer_bytes(int64_t most_bytes) { return 2 * round_up(most_bytes, kTimedArenaAlignment); }
 
 std::unique_ptr<CollectiveTimer> make_cpu_collective_timer(std::shared_ptr<SharedMemory> memory, int rank,
                                                            int64_t most_bytes, double timeout_seconds) {

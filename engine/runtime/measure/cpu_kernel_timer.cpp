@@ -17,7 +17,7 @@
 namespace trainctl {
 namespace {
 
-constexpr int64_t kAlignment = 256;
+constexpr int64_t kTimedKernelAlignment = 256;
 constexpr int64_t kUnknownCache = int64_t{32} << 20;
 
 double thread_seconds() {
@@ -57,8 +57,8 @@ class CpuKernelTimer final : public KernelTimer {
   bool has_kernel(std::string_view name) const override { return find_cpu_kernel(name) != nullptr; }
 
   std::byte* allocate(int64_t bytes) override {
-    const auto size = static_cast<size_t>(round_up(std::max<int64_t>(bytes, 1), kAlignment));
-    auto* memory = static_cast<std::byte*>(std::aligned_alloc(kAlignment, size));
+    const auto size = static_cast<size_t>(round_up(std::max<int64_t>(bytes, 1), kTimedKernelAlignment));
+    auto* memory = static_cast<std::byte*>(std::aligned_alloc(kTimedKernelAlignment, size));
     if (memory == nullptr) throw EnvError("cannot allocate " + format_bytes(bytes) + " to time a kernel on");
     blocks_.emplace_back(memory, std::free);
     std::memset(memory, 0, size);

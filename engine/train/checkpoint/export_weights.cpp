@@ -18,10 +18,10 @@
 namespace trainctl {
 namespace {
 
-constexpr int64_t kBlockElements = int64_t{1} << 20;
+constexpr int64_t kExportedBlockElements = int64_t{1} << 20;
 
 /// A tensor of the file: a part of one of ours, or a constant.
-struct Part {
+struct ExportedPart {
   const StoredTensor* tensor = nullptr;  ///< null: a constant
   const MappedTensor* mapped = nullptr;
   size_t index = 0;  ///< of mapped->theirs
@@ -61,7 +61,7 @@ class Exporter {
                               {"step", std::to_string(manifest_.step)}},
                              disk);
     for (size_t i = 0; i < writer.header().entries.size(); ++i) {  // in the order of the file
-      const Part& part = parts_.at(writer.header().entries[i].name);
+      const ExportedPart& part = parts_.at(writer.header().entries[i].name);
       if (part.tensor == nullptr)
         write_constant(writer, i, part);
       else if (!part.mapped->order)
@@ -103,7 +103,7 @@ class Exporter {
       add_entry(constant.name, constant.type, {}, {.value = constant.value}, mapped);
   }
 
-  void add_entry(const std::string& name, StoredType type, const Shape& shape, Part part, const MappedTensor& mapped) {
+  void add_entry(const std::string& name, StoredType type, const Shape& shape, ExportedPart part, const MappedTensor& mapped) {
     const auto [at, is_new] = parts_.try_emplace(name, std::move(part));
     if (!is_new)
       throw SpecError(mapped.pos, "tensors." + mapped.pattern,
@@ -111,23 +111,23 @@ class Exporter {
     entries_.push_back({.name = name, .type = type, .shape = shape});
   }
 
-  static void write_constant(SafetensorsWriter& writer, size_t entry, const Part& part) {
+  static void write_constant(SafetensorsWriter& writer, size_t entry, const ExportedPart& part) {
     std::vector<uint8_t> bytes(static_cast<size_t>(bits_of(writer.header().entries[entry].type) / 8));
     if (part.value != 0) std::memcpy(bytes.data(), &part.value, sizeof part.value);  // I64
     writer.write(entry, 0, bytes);
   }
 
-  void write_same(SafetensorsWriter& writer, size_t entry, const Part& part) {
+  void write_same(SafetensorsWriter& writer, size_t entry, const ExportedPart& part) {
     const StoredTensor& tensor = *part.tensor;
     const int64_t width = byte_size(dtype_of(tensor));
-    for_each_block(tensor.shape, kBlockElements, [&](const Box& box, int64_t first) {
+    for_each_block(tensor.shape, kExportedBlockElements, [&](const Box& box, int64_t first) {
       std::vector<uint8_t> block(static_cast<size_t>(num_elements(box.shape) * width));
       reader_.read(tensor.name, tensor.slot, box, dtype_of(tensor), block.data());
       writer.write(entry, first * width, block);
     });
   }
 
-  void write_ordered(SafetensorsWriter& writer, size_t entry, const Part& part) {
+  void write_ordered(SafetensorsWriter& writer, size_t entry, const ExportedPart& part) {
     const StoredTensor& tensor = *part.tensor;
     const DType dtype = dtype_of(tensor);
     const auto width = static_cast<size_t>(byte_size(dtype));
@@ -147,7 +147,7 @@ class Exporter {
   const ExportOptions& options_;
   PieceReader reader_;
   std::map<std::string, MappedTensor> mapped_;  ///< by our names
-  std::map<std::string, Part> parts_;           ///< by their names
+  std::map<std::string, ExportedPart> parts_;           ///< by their names
   std::vector<SafetensorsEntry> entries_;
   std::vector<std::byte> whole_;
   const StoredTensor* whole_of_ = nullptr;

@@ -24,9 +24,9 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr int64_t kBlockElements = int64_t{1} << 20;
+constexpr int64_t kImportedBlockElements = int64_t{1} << 20;
 constexpr const char* kWeightsName = "rank.0000.safetensors";
-constexpr const char* kJobName = "job.yaml";
+constexpr const char* kImportedJobName = "job.yaml";
 
 struct Wanted {
   std::string name;
@@ -182,8 +182,8 @@ class Importer {
     if (shape != files_.find(b)->shape) return false;
     std::vector<float> of_a, of_b;
     const int64_t count = num_elements(shape);
-    for (int64_t first = 0; first < count; first += kBlockElements) {
-      const int64_t size = std::min(kBlockElements, count - first);
+    for (int64_t first = 0; first < count; first += kImportedBlockElements) {
+      const int64_t size = std::min(kImportedBlockElements, count - first);
       of_a.resize(static_cast<size_t>(size));
       of_b.resize(static_cast<size_t>(size));
       files_.read_f32(a, first, size, of_a.data());
@@ -200,8 +200,8 @@ class Importer {
   void write_same(SafetensorsWriter& writer, size_t entry, const Wanted& wanted) const {
     std::vector<float> block;
     const int64_t count = num_elements(wanted.shape);
-    for (int64_t first = 0; first < count; first += kBlockElements) {
-      block.resize(static_cast<size_t>(std::min(kBlockElements, count - first)));
+    for (int64_t first = 0; first < count; first += kImportedBlockElements) {
+      block.resize(static_cast<size_t>(std::min(kImportedBlockElements, count - first)));
       files_.read_f32(wanted.sources[0], first, static_cast<int64_t>(block.size()), block.data());
       writer.write(entry, first * static_cast<int64_t>(sizeof(float)), bytes_of(block));
     }
@@ -267,7 +267,7 @@ ImportedWeights import_weights(const PlannedJob& job, const WeightFiles& files, 
   if (disk.mkdir(part) != 0) throw EnvError(fmt::format("{}: cannot be created: {}", part, std::strerror(errno)));
   try {
     manifest.files.push_back(importer.write(part + "/" + kWeightsName, disk));
-    manifest.files.push_back(write_text(part, kJobName, options.job, disk));
+    manifest.files.push_back(write_text(part, kImportedJobName, options.job, disk));
     write_text(part, std::string(kManifestName), to_json(manifest), disk);
     sync_directory(part, disk);
     if (disk.rename(part, directory) != 0)

@@ -20,7 +20,7 @@ namespace {
 /// So that a slow disk answers each call in time.
 constexpr size_t kMostAtOnce = size_t{64} << 20;
 
-[[noreturn]] void fail(const std::string& path, const std::string& why) {
+[[noreturn]] void fail_to_read(const std::string& path, const std::string& why) {
   throw EnvError(fmt::format("{}: cannot be read: {}", path, why));
 }
 
@@ -37,7 +37,7 @@ InputFile::InputFile(std::string path) : path_(std::move(path)) {
     return;
   }
   if (fd_ >= 0) close(fd_);
-  fail(path_, error != 0 ? std::strerror(error) : "it is not a regular file");
+  fail_to_read(path_, error != 0 ? std::strerror(error) : "it is not a regular file");
 }
 
 InputFile::~InputFile() { close(fd_); }
@@ -47,9 +47,9 @@ void InputFile::read(int64_t at, std::span<uint8_t> to) const {
     const FileWait wait(path_);
     const ssize_t got = pread(fd_, to.data(), std::min(to.size(), kMostAtOnce), at);
     if (got < 0 && errno == EINTR) continue;
-    if (got < 0) fail(path_, fmt::format("byte {}: {}", at, std::strerror(errno)));
+    if (got < 0) fail_to_read(path_, fmt::format("byte {}: {}", at, std::strerror(errno)));
     if (got == 0)
-      fail(path_, fmt::format("it ends at byte {}, but {} more bytes are expected there", with_commas(at),
+      fail_to_read(path_, fmt::format("it ends at byte {}, but {} more bytes are expected there", with_commas(at),
                               with_commas(static_cast<int64_t>(to.size()))));
     to = to.subspan(static_cast<size_t>(got));
     at += got;

@@ -26,16 +26,16 @@ std::string last_line(std::string_view before) {
 }
 
 /// A value and its path, which is made only for messages.
-class Value {
+class ManifestValue {
  public:
-  Value(const Json& json, const std::string& file) : json_(json), file_(file) {}
+  ManifestValue(const Json& json, const std::string& file) : json_(json), file_(file) {}
 
   [[noreturn]] void fail(const std::string& what) const {
     const std::string path = this->path();
     throw EnvError(file_ + ": " + (path.empty() ? "" : path + ": ") + what);
   }
 
-  Value operator[](const char* field) const {
+  ManifestValue operator[](const char* field) const {
     require(json_.is_object(), "an object");
     const auto found = json_.find(field);
     if (found == json_.end()) fail(fmt::format("has no field '{}'", field));
@@ -46,13 +46,13 @@ class Value {
   template <class Visit>
   void each(const Visit& visit) const {
     require(json_.is_array(), "a list");
-    for (size_t i = 0; i < json_.size(); ++i) visit(Value(json_[i], file_, this, nullptr, i));
+    for (size_t i = 0; i < json_.size(); ++i) visit(ManifestValue(json_[i], file_, this, nullptr, i));
   }
 
   template <class Visit>
   void each_field(const Visit& visit) const {
     require(json_.is_object(), "an object");
-    for (const auto& [name, value] : json_.items()) visit(name, Value(value, file_, this, name.c_str(), 0));
+    for (const auto& [name, value] : json_.items()) visit(name, ManifestValue(value, file_, this, name.c_str(), 0));
   }
 
   std::string text() const {
@@ -69,7 +69,7 @@ class Value {
 
   Shape shape() const {
     Shape sizes;
-    each([&](const Value& size) { sizes.push_back(size.count()); });
+    each([&](const ManifestValue& size) { sizes.push_back(size.count()); });
     return sizes;
   }
 
@@ -93,7 +93,7 @@ class Value {
   }
 
  private:
-  Value(const Json& json, const std::string& file, const Value* parent, const char* field, size_t index)
+  ManifestValue(const Json& json, const std::string& file, const ManifestValue* parent, const char* field, size_t index)
       : json_(json), file_(file), parent_(parent), field_(field), index_(index) {}
 
   std::string path() const {
@@ -113,7 +113,7 @@ class Value {
 
   const Json& json_;
   const std::string& file_;
-  const Value* parent_ = nullptr;
+  const ManifestValue* parent_ = nullptr;
   const char* field_ = nullptr;
   size_t index_ = 0;
 };
@@ -155,19 +155,19 @@ Json parse_json(std::string_view text, const std::string& file) {
   }
 }
 
-StoredTensor read_tensor(const Value& value) {
+StoredTensor read_tensor(const ManifestValue& value) {
   StoredTensor tensor{.name = value["name"].text(),
                       .slot = value["slot"].text(),
                       .dtype = value["dtype"].dtype(),
                       .shape = value["shape"].shape(),
                       .pieces = {}};
-  value["pieces"].each([&](const Value& piece) {
+  value["pieces"].each([&](const ManifestValue& piece) {
     tensor.pieces.push_back({piece["file"].text(), {piece["offset"].shape(), piece["shape"].shape()}});
   });
   return tensor;
 }
 
-Manifest read(const Value& root) {
+Manifest read(const ManifestValue& root) {
   Manifest manifest;
   if (root["format"].unsigned_integer(kManifestFormat) != kManifestFormat) root["format"].fail("expected 1, found 0");
   manifest.trainctl = root["trainctl"].text();
@@ -182,22 +182,22 @@ Manifest read(const Value& root) {
   manifest.written = root["written"].text();
   if (root.has("lineage")) manifest.lineage = root["lineage"].text();
   if (root.has("weights_only")) manifest.weights_only = root["weights_only"].flag();
-  root["files"].each([&](const Value& file) {
+  root["files"].each([&](const ManifestValue& file) {
     manifest.files.push_back({file["name"].text(), file["bytes"].count(), file["xxh128"].text()});
   });
-  root["tensors"].each([&](const Value& tensor) { manifest.tensors.push_back(read_tensor(tensor)); });
+  root["tensors"].each([&](const ManifestValue& tensor) { manifest.tensors.push_back(read_tensor(tensor)); });
   if (root.has("epoch_sums")) {
-    const Value sums = root["epoch_sums"];
+    const ManifestValue sums = root["epoch_sums"];
     manifest.epoch_loss_sum = sums["loss"].metric();
-    sums["metrics"].each([&](const Value& sum) { manifest.epoch_metric_sums.push_back(sum.metric()); });
+    sums["metrics"].each([&](const ManifestValue& sum) { manifest.epoch_metric_sums.push_back(sum.metric()); });
     manifest.is_finite = sums["finite"].flag();
   }
   if (root.has("metrics")) {
     root["metrics"].each_field(
-        [&](const std::string& name, const Value& value) { manifest.metrics.emplace_back(name, value.metric()); });
+        [&](const std::string& name, const ManifestValue& value) { manifest.metrics.emplace_back(name, value.metric()); });
   }
   if (root.has("best")) {
-    root["best"].each_field([&](const std::string& name, const Value& best) {
+    root["best"].each_field([&](const std::string& name, const ManifestValue& best) {
       manifest.best.emplace_back(name, BestValue{best["value"].metric(), best["step"].count(), best["since"].count()});
     });
   }
@@ -264,7 +264,7 @@ Manifest parse_manifest(std::string_view text, const std::string& file) {
   check_last_line(text, file);
   const Json json = parse_json(text, file);
   refuse_other_format(json, file);
-  Manifest manifest = read(Value(json, file));
+  Manifest manifest = read(ManifestValue(json, file));
   if (const std::string defect = manifest_defect(manifest); !defect.empty()) throw EnvError(file + ": " + defect);
   return manifest;
 }

@@ -34,7 +34,7 @@ struct SizeRule {
   std::vector<Choice> choices;
 };
 
-struct TensorRule {
+struct NameRule {
   NamePattern ours;
   std::vector<NamePattern> theirs;
   std::optional<AxisOrder> order;
@@ -89,7 +89,7 @@ struct NameMap::Patterns {
 
   void add(const NameMapFile::Tensor& t) {
     const std::string path = "tensors." + t.ours.text;
-    TensorRule rule{pattern(t.ours, Side::ours, path), {}, {}, {}, path};
+    NameRule rule{pattern(t.ours, Side::ours, path), {}, {}, {}, path};
     for (const Text& text : t.theirs) {
       rule.theirs.push_back(pattern(text, Side::theirs, path));
       demand_same_holes(rule.ours, rule.theirs.back(), path);
@@ -152,7 +152,7 @@ struct NameMap::Patterns {
   }
 
   const NameMapFile file;  ///< the patterns point into its words
-  std::vector<TensorRule> tensors;
+  std::vector<NameRule> tensors;
   std::vector<NamePattern> ignored;
   std::vector<TiedRule> tied;
   std::vector<ConstantRule> constants;
@@ -202,9 +202,9 @@ int64_t size_of(const SizeRule& rule, const Holes& holes, const LayerNumbers& la
 
 std::optional<MappedTensor> NameMap::of_ours(const std::string& name, const LayerNumbers& layers) const {
   if (!patterns_) return MappedTensor{name, {name}, {}, {}, name, {}};
-  const TensorRule* found = nullptr;
+  const NameRule* found = nullptr;
   Holes holes;
-  for (const TensorRule& rule : patterns_->tensors) {
+  for (const NameRule& rule : patterns_->tensors) {
     std::optional<Holes> match = rule.ours.match(name);
     if (!match) continue;
     if (found != nullptr)
@@ -224,7 +224,7 @@ std::optional<MappedTensor> NameMap::of_ours(const std::string& name, const Laye
 std::vector<std::string> NameMap::unused(const std::vector<std::string>& ours) const {
   std::vector<std::string> unused;
   if (!patterns_) return unused;
-  for (const TensorRule& rule : patterns_->tensors)
+  for (const NameRule& rule : patterns_->tensors)
     if (std::none_of(ours.begin(), ours.end(),
                      [&](const std::string& name) { return rule.ours.match(name).has_value(); }))
       unused.push_back(rule.ours.text());
@@ -257,7 +257,7 @@ std::optional<std::string> NameMap::tied_to(const std::string& theirs) const {
 
 bool NameMap::has_place_for(const std::string& theirs) const {
   if (!patterns_) return true;
-  return std::any_of(patterns_->tensors.begin(), patterns_->tensors.end(), [&](const TensorRule& rule) {
+  return std::any_of(patterns_->tensors.begin(), patterns_->tensors.end(), [&](const NameRule& rule) {
     return std::any_of(rule.theirs.begin(), rule.theirs.end(),
                        [&](const NamePattern& pattern) { return pattern.match(theirs).has_value(); });
   });
@@ -268,7 +268,7 @@ bool NameMap::drop_prefix_unless_used(const std::vector<std::string>& names) {
   const std::string& prefix = patterns_->file.prefix.text;
   if (std::any_of(names.begin(), names.end(), [&](const std::string& name) { return name.starts_with(prefix); }))
     return false;
-  for (TensorRule& rule : patterns_->tensors)
+  for (NameRule& rule : patterns_->tensors)
     for (NamePattern& theirs : rule.theirs) theirs.drop_prefix(prefix);
   for (NamePattern& pattern : patterns_->ignored) pattern.drop_prefix(prefix);
   for (ConstantRule& rule : patterns_->constants) rule.name.drop_prefix(prefix);

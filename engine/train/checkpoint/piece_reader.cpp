@@ -63,7 +63,7 @@ void for_each_run(const Box& common, const Box& from, const Box& to, const Visit
   }
 }
 
-void convert(DType from, const uint8_t* values, DType to, uint8_t* out, int64_t count) {
+void convert_values(DType from, const uint8_t* values, DType to, uint8_t* out, int64_t count) {
   if (from == to) {
     std::memcpy(out, values, static_cast<size_t>(count * byte_size(to)));
   } else if (from == DType::f32) {
@@ -108,7 +108,7 @@ class RunReader {
       scratch_.resize(std::max(scratch_.size(), static_cast<size_t>(bytes)));
       file_.read(entry_, begin * width, {scratch_.data(), static_cast<size_t>(bytes)});
       for (const Run& run : runs_)
-        convert(from_, scratch_.data() + (run.from - begin) * width, to_, out_ + run.to * byte_size(to_), run.elements);
+        convert_values(from_, scratch_.data() + (run.from - begin) * width, to_, out_ + run.to * byte_size(to_), run.elements);
     }
     runs_.clear();
     useful_ = gaps_ = 0;

@@ -12,7 +12,7 @@ namespace trainctl {
 namespace {
 
 constexpr int64_t kLengthBytes = 8;
-constexpr int64_t kBlockBytes = int64_t{1} << 20;
+constexpr int64_t kReadBlockBytes = int64_t{1} << 20;
 
 /// The header's bytes as far as its length is believable; the parser says what is wrong with the rest.
 std::vector<uint8_t> read_start(const InputFile& file) {
@@ -67,9 +67,9 @@ struct SafetensorsWriter::State {
 
   void digest_rest() {
     const InputFile back(file.path());
-    std::vector<uint8_t> block(static_cast<size_t>(std::min(kBlockBytes, written - digested)));
+    std::vector<uint8_t> block(static_cast<size_t>(std::min(kReadBlockBytes, written - digested)));
     for (int64_t size; digested < written; digested += size) {
-      size = std::min(kBlockBytes, written - digested);
+      size = std::min(kReadBlockBytes, written - digested);
       back.read(digested, std::span(block).first(static_cast<size_t>(size)));
       digest.add(std::span(block).first(static_cast<size_t>(size)));
     }

@@ -20,10 +20,9 @@ namespace {
 
 static_assert(std::endian::native == std::endian::little, "length and data are little-endian");
 
-using Json = nlohmann::json;
 
 constexpr const char* kMetadata = "__metadata__";
-constexpr int64_t kLengthBytes = 8;
+constexpr int64_t kHeaderLengthBytes = 8;
 constexpr int64_t kDataAlignment = 8;
 constexpr int kMostDepth = 3;  ///< header, tensor, its shape
 
@@ -33,7 +32,7 @@ struct TypeRow {
   int bits;
 };
 
-constexpr TypeRow kTypes[] = {
+constexpr TypeRow kStoredTypes[] = {
     {StoredType::boolean, "BOOL", 8},
     {StoredType::f4, "F4", 4},
     {StoredType::f6_e2m3, "F6_E2M3", 6},
@@ -59,7 +58,7 @@ constexpr TypeRow kTypes[] = {
 };
 
 const TypeRow& row_of(StoredType type) {
-  const TypeRow& row = kTypes[static_cast<size_t>(type)];
+  const TypeRow& row = kStoredTypes[static_cast<size_t>(type)];
   check(row.type == type, "the rows of kTypes are in the order of StoredType");
   return row;
 }
@@ -73,10 +72,10 @@ class HeaderParser {
 
   SafetensorsHeader parse() {
     const int64_t length = read_length();
-    header_.data_at = kLengthBytes + length;
-    const std::string_view text(reinterpret_cast<const char*>(start_.data()) + kLengthBytes,
+    header_.data_at = kHeaderLengthBytes + length;
+    const std::string_view text(reinterpret_cast<const char*>(start_.data()) + kHeaderLengthBytes,
                                 static_cast<size_t>(length));
-    const Json json = parse_json(text);
+    const nlohmann::json json = parse_json(text);
     for (const auto& [name, value] : json.items()) {
       if (name == kMetadata)
         read_metadata(value);
@@ -94,7 +93,7 @@ class HeaderParser {
   }
 
   int64_t read_length() const {
-    if (file_bytes_ < kLengthBytes || start_.size() < kLengthBytes)
+    if (file_bytes_ < kHeaderLengthBytes || start_.size() < kHeaderLengthBytes)
       fail(fmt::format("has {} bytes; a safetensors file begins with 8 bytes, the length of its header", file_bytes_));
     uint64_t length = 0;
     std::memcpy(&length, start_.data(), sizeof length);
@@ -102,22 +101,22 @@ class HeaderParser {
       fail(fmt::format("byte 0: expected the length of a header, at most {}, found {}; it is no safetensors file",
                        with_commas(kMostHeaderBytes), length));
     const auto bytes = static_cast<int64_t>(length);
-    if (bytes > file_bytes_ - kLengthBytes)
+    if (bytes > file_bytes_ - kHeaderLengthBytes)
       fail(fmt::format("byte 0: the header has {} bytes, which with its length are {}, but the file has {}",
-                       with_commas(bytes), with_commas(bytes + kLengthBytes), with_commas(file_bytes_)));
-    check(static_cast<int64_t>(start_.size()) >= kLengthBytes + bytes, "the caller read the whole header");
+                       with_commas(bytes), with_commas(bytes + kHeaderLengthBytes), with_commas(file_bytes_)));
+    check(static_cast<int64_t>(start_.size()) >= kHeaderLengthBytes + bytes, "the caller read the whole header");
     return bytes;
   }
 
-  Json parse_json(std::string_view text) const {
+  nlohmann::json parse_json(std::string_view text) const {
     if (!text.starts_with('{')) fail("byte 8: the header must begin with '{'");
     const std::string_view object = text.substr(0, text.find_last_not_of(' ') + 1);
     if (!object.ends_with('}'))
       fail(fmt::format("byte {}: only blanks may follow the header's last '}}'",
-                       kLengthBytes + static_cast<int64_t>(object.size()) - 1));
+                       kHeaderLengthBytes + static_cast<int64_t>(object.size()) - 1));
     std::vector<std::set<std::string>> names;  // of the objects that are open
-    const auto refuse_twice = [&](int depth, Json::parse_event_t event, Json& value) {
-      using Event = Json::parse_event_t;
+    const auto refuse_twice = [&](int depth, nlohmann::json::parse_event_t event, nlohmann::json& value) {
+      using Event = nlohmann::json::parse_event_t;
       if (depth > kMostDepth) fail("the header has more levels than a tensor's shape needs");
       if (event == Event::object_start) names.emplace_back();
       if (event == Event::object_end) names.pop_back();
@@ -126,18 +125,18 @@ class HeaderParser {
       return true;
     };
     try {
-      return Json::parse(object, refuse_twice);
-    } catch (const Json::parse_error& error) {
+      return nlohmann::json::parse(object, refuse_twice);
+    } catch (const nlohmann::json::parse_error& error) {
       const std::string what = error.what();
-      fail(fmt::format("byte {}: the header is not JSON: {}", kLengthBytes + static_cast<int64_t>(error.byte),
+      fail(fmt::format("byte {}: the header is not JSON: {}", kHeaderLengthBytes + static_cast<int64_t>(error.byte),
                        printable(what.substr(what.find("] ") + 2))));
-    } catch (const Json::out_of_range& error) {  // 1e999
+    } catch (const nlohmann::json::out_of_range& error) {  // 1e999
       const std::string what = error.what();
       fail("the header is not JSON: " + printable(what.substr(what.find("] ") + 2)));
     }
   }
 
-  void read_metadata(const Json& value) {
+  void read_metadata(const nlohmann::json& value) {
     if (!value.is_object())
       fail(fmt::format("{}: expected an object of texts, found {}", kMetadata, value.type_name()));
     for (const auto& [key, text] : value.items()) {
@@ -147,29 +146,29 @@ class HeaderParser {
     }
   }
 
-  const Json& field(const std::string& name, const Json& value, const char* key) const {
+  const nlohmann::json& field(const std::string& name, const nlohmann::json& value, const char* key) const {
     const auto found = value.find(key);
     if (found == value.end()) fail_entry(name, fmt::format("has no field '{}'", key));
     return *found;
   }
 
-  int64_t count(const std::string& name, const Json& value, const char* key) const {
+  int64_t count(const std::string& name, const nlohmann::json& value, const char* key) const {
     constexpr auto kMost = static_cast<uint64_t>(std::numeric_limits<int64_t>::max());
     if (!value.is_number_unsigned() || value.get<uint64_t>() > kMost)
       fail_entry(name, fmt::format("{}: expected an integer of at least 0, found {}", key,
-                                   printable(shortened(value.dump(-1, ' ', false, Json::error_handler_t::replace)))));
+                                   printable(shortened(value.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace)))));
     return value.get<int64_t>();
   }
 
-  std::vector<int64_t> counts(const std::string& name, const Json& value, const char* key) const {
-    const Json& list = field(name, value, key);
+  std::vector<int64_t> counts(const std::string& name, const nlohmann::json& value, const char* key) const {
+    const nlohmann::json& list = field(name, value, key);
     if (!list.is_array()) fail_entry(name, fmt::format("{}: expected a list, found {}", key, list.type_name()));
     std::vector<int64_t> numbers;
-    for (const Json& item : list) numbers.push_back(count(name, item, key));
+    for (const nlohmann::json& item : list) numbers.push_back(count(name, item, key));
     return numbers;
   }
 
-  void read_entry(const std::string& name, const Json& value) {
+  void read_entry(const std::string& name, const nlohmann::json& value) {
     if (!value.is_object()) fail_entry(name, fmt::format("expected an object, found {}", value.type_name()));
     SafetensorsEntry entry{
         .name = name, .type = type(name, field(name, value, "dtype")), .shape = counts(name, value, "shape")};
@@ -184,9 +183,9 @@ class HeaderParser {
     header_.entries.push_back(std::move(entry));
   }
 
-  StoredType type(const std::string& name, const Json& value) const {
+  StoredType type(const std::string& name, const nlohmann::json& value) const {
     const std::string text = value.is_string() ? value.get<std::string>() : value.type_name();
-    for (const TypeRow& row : kTypes)
+    for (const TypeRow& row : kStoredTypes)
       if (value.is_string() && row.name == text) return row.type;
     fail_entry(name, "dtype: expected one of the format, such as F32, found " + quoted(text));
   }
@@ -262,9 +261,9 @@ SafetensorsHeader lay_out(std::vector<SafetensorsEntry> entries, std::map<std::s
 }
 
 std::string safetensors_head(const SafetensorsHeader& header) {
-  std::string text;  // one object, but Json would search its names again for each one
-  const auto add = [&](const std::string& name, const Json& value) {
-    text += (text.empty() ? "{" : ",") + Json(name).dump() + ":" + value.dump();
+  std::string text;  // one object, but nlohmann::json would search its names again for each one
+  const auto add = [&](const std::string& name, const nlohmann::json& value) {
+    text += (text.empty() ? "{" : ",") + nlohmann::json(name).dump() + ":" + value.dump();
   };
   if (!header.metadata.empty()) add(kMetadata, header.metadata);
   for (const SafetensorsEntry& entry : header.entries)
@@ -272,11 +271,11 @@ std::string safetensors_head(const SafetensorsHeader& header) {
         {{"dtype", to_string(entry.type)}, {"shape", entry.shape}, {"data_offsets", {entry.begin, entry.end}}});
   text += text.empty() ? "{}" : "}";
   text.resize(
-      static_cast<size_t>(round_up(kLengthBytes + static_cast<int64_t>(text.size()), kDataAlignment) - kLengthBytes),
+      static_cast<size_t>(round_up(kHeaderLengthBytes + static_cast<int64_t>(text.size()), kDataAlignment) - kHeaderLengthBytes),
       ' ');
   check(static_cast<int64_t>(text.size()) <= kMostHeaderBytes, "a header has at most 100,000,000 bytes");
   const uint64_t length = text.size();
-  std::array<char, kLengthBytes> bytes{};
+  std::array<char, kHeaderLengthBytes> bytes{};
   std::memcpy(bytes.data(), &length, sizeof length);
   return std::string(bytes.data(), bytes.size()) + text;
 }

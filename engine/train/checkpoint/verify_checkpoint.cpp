@@ -18,7 +18,7 @@
 namespace trainctl {
 namespace {
 
-constexpr int64_t kBlockBytes = int64_t{4} << 20;
+constexpr int64_t kVerifiedBlockBytes = int64_t{4} << 20;
 
 struct ExpectedPiece {
   std::string key;
@@ -77,9 +77,9 @@ class Verifier {
     const InputFile file(path_of(stored.name));
     ++found_.files;
     Digest digest;
-    std::vector<uint8_t> block(static_cast<size_t>(std::min(kBlockBytes, file.bytes())));
+    std::vector<uint8_t> block(static_cast<size_t>(std::min(kVerifiedBlockBytes, file.bytes())));
     for (int64_t at = 0, size; at < file.bytes(); at += size) {
-      size = std::min(kBlockBytes, file.bytes() - at);
+      size = std::min(kVerifiedBlockBytes, file.bytes() - at);
       const auto bytes = std::span(block).first(static_cast<size_t>(size));
       file.read(at, bytes);
       digest.add(bytes);

@@ -16,7 +16,7 @@
 namespace trainctl {
 namespace {
 
-constexpr int64_t kBlockElements = int64_t{1} << 20;
+constexpr int64_t kWholeBlockElements = int64_t{1} << 20;
 
 std::string key_of(const StoredTensor& tensor) {
   return piece_key(tensor.name, tensor.slot, tensor.shape, whole_box(tensor.shape));
@@ -46,7 +46,7 @@ FileDigest write_tensors(const std::vector<const StoredTensor*>& tensors, PieceR
        ++i) {  // in the order of the file, which is digested on the way
     const StoredTensor& tensor = *by_key.at(writer.header().entries[i].name);
     const int64_t width = byte_size(tensor.dtype);
-    for_each_block(tensor.shape, kBlockElements, [&](const Box& box, int64_t first) {
+    for_each_block(tensor.shape, kWholeBlockElements, [&](const Box& box, int64_t first) {
       block.resize(static_cast<size_t>(num_elements(box.shape) * width));
       reader.read(tensor.name, tensor.slot, box, tensor.dtype, block.data());
       writer.write(i, first * width, block);

@@ -12,7 +12,7 @@
 namespace trainctl {
 namespace {
 
-[[noreturn]] void fail(const TransformSpec& spec, const std::string& message, const std::string& hint = {}) {
+[[noreturn]] void fail_in_mixing(const TransformSpec& spec, const std::string& message, const std::string& hint = {}) {
   throw SpecError({}, spec.path, spec.name + ": " + message, hint);
 }
 
@@ -33,22 +33,22 @@ std::optional<BatchMixing> BatchMixing::of(const DatasetSpec& spec, const std::v
     for (const TransformSpec& transform : own) {
       if (!is_of_batch(transform)) {
         if (first != nullptr && mixing.field_ == i)
-          fail(transform, "comes after " + first->name + ", which mixes whole batches", "put it before");
+          fail_in_mixing(transform, "comes after " + first->name + ", which mixes whole batches", "put it before");
         continue;
       }
       if (fields[i].name == "label")
-        fail(transform, "mixes a field of the samples, and the label with it", "give it to the field");
-      if (first != nullptr && mixing.field_ != i) fail(transform, "mixes a second field", "a job mixes one");
+        fail_in_mixing(transform, "mixes a field of the samples, and the label with it", "give it to the field");
+      if (first != nullptr && mixing.field_ != i) fail_in_mixing(transform, "mixes a second field", "a job mixes one");
       mixing.field_ = i;
       const bool pastes = transform.name == "cutmix";
       mixing.choices_.push_back(
           {pastes, transform.attrs.number("alpha", pastes ? 1.0 : 0.2), transform.attrs.number("p", 1.0)});
       const Shape& shape = fields[i].shape;
       if (fields[i].type != ElementType::f32)
-        fail(transform, fmt::format("mixes f32, the sample is of {}", to_string(fields[i].type)),
+        fail_in_mixing(transform, fmt::format("mixes f32, the sample is of {}", to_string(fields[i].type)),
              "put to_float or normalize before it");
       if (pastes && shape.size() != 3)
-        fail(transform, fmt::format("needs an image of three dims, the sample is {}", to_string(shape)));
+        fail_in_mixing(transform, fmt::format("needs an image of three dims, the sample is {}", to_string(shape)));
       if (shape.size() == 3) {
         mixing.channels_first_ = is_chw;
         mixing.image_ = is_chw ? ImageSize{shape[1], shape[2]} : ImageSize{shape[0], shape[1]};
@@ -62,9 +62,9 @@ std::optional<BatchMixing> BatchMixing::of(const DatasetSpec& spec, const std::v
   }
   if (first == nullptr) return {};
   const auto label = std::find_if(fields.begin(), fields.end(), [](const auto& f) { return f.name == "label"; });
-  if (label == fields.end()) fail(*first, "mixes labels too, and the samples have no field 'label'");
+  if (label == fields.end()) fail_in_mixing(*first, "mixes labels too, and the samples have no field 'label'");
   if (label->is_integer || label->type != ElementType::f32)
-    fail(*first, "mixes labels too, and those of this set are whole numbers",
+    fail_in_mixing(*first, "mixes labels too, and those of this set are whole numbers",
          "transforms by field, with classes made shares: {" + fields[mixing.field_].name + ": [..., " + first->name +
              "], label: [{one_hot: 10}]}");
   mixing.label_ = static_cast<size_t>(label - fields.begin());

@@ -41,8 +41,8 @@ void ByteMap::load(const void* bytes, DType type, void* to) const {
   check(type == DType::bf16, "floats of bytes are f32 or bf16");
   const auto* from = static_cast<const uint8_t*>(bytes);
   auto* out = static_cast<uint16_t*>(to);
-  const bool from_planes = pass_.from_layout == Layout::channels_first;
-  const bool to_planes = pass_.to_layout == Layout::channels_first;
+  const bool from_planes = pass_.from_layout == ChannelOrder::channels_first;
+  const bool to_planes = pass_.to_layout == ChannelOrder::channels_first;
   const int64_t pixels = view_.height * view_.width, channels = view_.channels;
   for (int64_t c = 0; c < channels; ++c) {
     uint16_t values[ByteTable::kValues];
@@ -59,8 +59,8 @@ ByteTable ByteMap::table() const {
   ByteTable table{"",
                   view_.height * view_.width,
                   view_.channels,
-                  pass_.from_layout == Layout::channels_first,
-                  pass_.to_layout == Layout::channels_first,
+                  pass_.from_layout == ChannelOrder::channels_first,
+                  pass_.to_layout == ChannelOrder::channels_first,
                   values_};
   const bool same_layout = table.from_planes == table.to_planes;
   const bool same_values = std::all_of(pass_.ops.begin(), pass_.ops.end(),

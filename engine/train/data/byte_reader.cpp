@@ -12,7 +12,7 @@ namespace trainctl {
 namespace {
 
 constexpr int64_t kMostInflation = 1032;         ///< deflate's limit: 258 bytes from 2 bits
-constexpr size_t kMostAtOnce = size_t{1} << 30;  ///< zlib counts in 32 bits
+constexpr size_t kMostInflatedAtOnce = size_t{1} << 30;  ///< zlib counts in 32 bits
 constexpr int kGzipOnly = 16 + MAX_WBITS;
 
 }  // namespace
@@ -48,9 +48,9 @@ size_t ByteReader::inflate_into(std::span<uint8_t> to) {
   size_t got = 0;
   while (got < to.size() && !ended_) {
     stream_.next_in = const_cast<Bytef*>(bytes_.data() + consumed_);
-    stream_.avail_in = static_cast<uInt>(std::min(bytes_.size() - consumed_, kMostAtOnce));
+    stream_.avail_in = static_cast<uInt>(std::min(bytes_.size() - consumed_, kMostInflatedAtOnce));
     stream_.next_out = to.data() + got;
-    stream_.avail_out = static_cast<uInt>(std::min(to.size() - got, kMostAtOnce));
+    stream_.avail_out = static_cast<uInt>(std::min(to.size() - got, kMostInflatedAtOnce));
     const uInt room = stream_.avail_out, held = stream_.avail_in;
     const int status = inflate(&stream_, Z_NO_FLUSH);
     got += room - stream_.avail_out;

@@ -118,7 +118,7 @@ void ChainBuilder::leave_bytes() {
   ImageSize size{1, num_elements(shape)};
   int64_t channels = 1;
   if (shape.size() == 3) {
-    const bool planes = layout_ == Layout::channels_first;
+    const bool planes = layout_ == ChannelOrder::channels_first;
     size = planes ? ImageSize{shape[1], shape[2]} : ImageSize{shape[0], shape[1]};
     channels = planes ? shape[0] : shape[2];
   }
@@ -163,9 +163,9 @@ void ChainBuilder::push(SampleStep step) {
 }
 
 void ChainBuilder::require_image(const TransformSpec& spec) const {
-  if (type_.shape.size() == 3 && layout_ == Layout::channels_last) return;
+  if (type_.shape.size() == 3 && layout_ == ChannelOrder::channels_last) return;
   fail(spec, fmt::format("needs an image [h, w, c], the sample is {}", shape_text(type_.shape)),
-       layout_ == Layout::channels_first ? "put it before hwc2chw" : "");
+       layout_ == ChannelOrder::channels_first ? "put it before hwc2chw" : "");
 }
 
 /// What stays inside of the image, and flips, move before the pass at hand: it maps each value by itself, so it has the
@@ -295,7 +295,7 @@ void ChainBuilder::add_rescale(const TransformSpec& spec) {
 void ChainBuilder::add_normalize(const TransformSpec& spec) {
   const std::vector<double> mean = numbers(spec, "mean"), deviation = numbers(spec, "std");
   const bool image = type_.shape.size() == 3;
-  const int64_t channels = !image ? 1 : type_.shape[layout_ == Layout::channels_first ? 0 : 2];
+  const int64_t channels = !image ? 1 : type_.shape[layout_ == ChannelOrder::channels_first ? 0 : 2];
   for (const auto* values : {&mean, &deviation}) {
     if (values->size() != 1 && static_cast<int64_t>(values->size()) != channels) {
       fail(spec,
@@ -320,11 +320,11 @@ void ChainBuilder::add_to_float(const TransformSpec& spec) {
 }
 
 void ChainBuilder::add_hwc2chw(const TransformSpec& spec) {
-  if (type_.shape.size() != 3 || layout_ == Layout::channels_first)
+  if (type_.shape.size() != 3 || layout_ == ChannelOrder::channels_first)
     fail(spec, fmt::format("needs an image [h, w, c], the sample is {}", shape_text(type_.shape)),
-         layout_ == Layout::channels_first ? "hwc2chw may appear only once" : "");
-  pass().to_layout = Layout::channels_first;  // the pass begins with the layout so far
-  layout_ = Layout::channels_first;
+         layout_ == ChannelOrder::channels_first ? "hwc2chw may appear only once" : "");
+  pass().to_layout = ChannelOrder::channels_first;  // the pass begins with the layout so far
+  layout_ = ChannelOrder::channels_first;
   type_.shape = {type_.shape[2], type_.shape[0], type_.shape[1]};
 }
 

@@ -64,7 +64,7 @@ class ChainBuilder {
   void push(SampleStep step);
 
   SampleType type_;
-  Layout layout_ = Layout::channels_last;
+  ChannelOrder layout_ = ChannelOrder::channels_last;
   bool is_random_ = false, is_last_ = false;
   bool may_be_reversed_ = false;
   bool is_written_ = false;  ///< dense, by a step

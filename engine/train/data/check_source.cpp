@@ -13,7 +13,7 @@
 namespace trainctl {
 namespace {
 
-constexpr int64_t kBlock = 64;  ///< samples that a thread takes at once
+constexpr int64_t kCheckedBlock = 64;  ///< samples that a thread takes at once
 
 void count_value(FieldReport& report, int64_t value, int64_t samples) {
   if (report.many_values) return;
@@ -68,9 +68,9 @@ class Check {
     seen.fields.resize(source_.fields().size());
     std::vector<FieldBytes> bytes(seen.fields.size());
     try {
-      for (int64_t first; !stopped_ && (first = next_.fetch_add(kBlock)) < source_.size();) {
+      for (int64_t first; !stopped_ && (first = next_.fetch_add(kCheckedBlock)) < source_.size();) {
         const size_t before = seen.broken.size();
-        const int64_t end = std::min(first + kBlock, source_.size());
+        const int64_t end = std::min(first + kCheckedBlock, source_.size());
         for (int64_t sample = first; sample < end; ++sample) look_at(sample, bytes, seen);
         progress(end - first, static_cast<int64_t>(seen.broken.size() - before));
       }

@@ -27,7 +27,7 @@ int32_t to_int(From value) {
 }
 
 template <class From>
-void convert(const From* from, int64_t count, DType to_type, void* to) {
+void convert_elements(const From* from, int64_t count, DType to_type, void* to) {
   switch (to_type) {
     case DType::f32:
       for (int64_t i = 0; i < count; ++i) static_cast<float*>(to)[i] = to_float(from[i]);
@@ -44,7 +44,7 @@ void convert(const From* from, int64_t count, DType to_type, void* to) {
 void convert_bf16(const uint16_t* from, int64_t count, DType to_type, void* to) {
   for (int64_t i = 0; i < count; ++i) {
     const float value = from_bf16(from[i]);
-    convert(&value, 1, to_type, static_cast<std::byte*>(to) + i * byte_size(to_type));
+    convert_elements(&value, 1, to_type, static_cast<std::byte*>(to) + i * byte_size(to_type));
   }
 }
 
@@ -57,15 +57,15 @@ void convert_elements(const void* from, ElementType from_type, int64_t count, DT
   }
   switch (from_type) {
     case ElementType::u8:
-      return convert(static_cast<const uint8_t*>(from), count, to_type, to);
+      return convert_elements(static_cast<const uint8_t*>(from), count, to_type, to);
     case ElementType::u16:
-      return convert(static_cast<const uint16_t*>(from), count, to_type, to);
+      return convert_elements(static_cast<const uint16_t*>(from), count, to_type, to);
     case ElementType::i32:
-      return convert(static_cast<const int32_t*>(from), count, to_type, to);
+      return convert_elements(static_cast<const int32_t*>(from), count, to_type, to);
     case ElementType::i64:
-      return convert(static_cast<const int64_t*>(from), count, to_type, to);
+      return convert_elements(static_cast<const int64_t*>(from), count, to_type, to);
     case ElementType::f32:
-      return convert(static_cast<const float*>(from), count, to_type, to);
+      return convert_elements(static_cast<const float*>(from), count, to_type, to);
     case ElementType::bf16:
       return convert_bf16(static_cast<const uint16_t*>(from), count, to_type, to);
   }

@@ -14,16 +14,16 @@ namespace {
 
 constexpr int kMaxDims = 8;
 
-struct ElementType {
+struct IdxType {
   uint8_t code;
   int64_t bytes;
   const char* name;
 };
-constexpr ElementType kElementTypes[] = {{kIdxU8, 1, "u8"}, {0x09, 1, "i8"},  {0x0B, 2, "i16"},
+constexpr IdxType kElementTypes[] = {{kIdxU8, 1, "u8"}, {0x09, 1, "i8"},  {0x0B, 2, "i16"},
                                          {0x0C, 4, "i32"},  {0x0D, 4, "f32"}, {0x0E, 8, "f64"}};
 
-const ElementType* element_type(uint8_t code) {
-  for (const ElementType& type : kElementTypes) {
+const IdxType* element_type(uint8_t code) {
+  for (const IdxType& type : kElementTypes) {
     if (type.code == code) return &type;
   }
   return nullptr;
@@ -43,7 +43,7 @@ const ElementType* element_type(uint8_t code) {
 IdxHeader read_header(ByteReader& reader, const std::string& file, int64_t max_bytes) {
   uint8_t magic[4] = {};
   if (reader.read(magic) != sizeof(magic)) fail_truncated(reader, file, "an IDX magic number of 4 bytes");
-  const ElementType* type = element_type(magic[2]);
+  const IdxType* type = element_type(magic[2]);
   if (magic[0] != 0 || magic[1] != 0 || type == nullptr) {
     fail(file, 0,
          fmt::format("expected an IDX magic number (00 00, an element type 08 09 0b 0c 0d or 0e, the number of "
@@ -75,7 +75,7 @@ IdxHeader read_header(ByteReader& reader, const std::string& file, int64_t max_b
 }  // namespace
 
 int64_t IdxHeader::element_bytes() const {
-  const ElementType* found = element_type(type);
+  const IdxType* found = element_type(type);
   check(found != nullptr, "a header must have a known element type");
   return found->bytes;
 }

@@ -32,7 +32,7 @@ void run_pass(const PixelPass& pass, SampleAtWork& sample, TransformScratch& scr
     if constexpr (std::is_same_v<To, float>)
       for (const PixelOp& op : pass.ops) apply(op, c, count, row);
   };
-  if (pass.from_layout == Layout::channels_first) {
+  if (pass.from_layout == ChannelOrder::channels_first) {
     const auto* from = static_cast<const From*>(in.data);
     for (int64_t c = 0; c < in.channels; ++c) {
       convert(from + c * plane, plane, out + c * plane);
@@ -47,7 +47,7 @@ void run_pass(const PixelPass& pass, SampleAtWork& sample, TransformScratch& scr
         bytes = scratch.row.data();
       }
       const auto* row = reinterpret_cast<const From*>(bytes);
-      if (pass.to_layout == Layout::channels_first) {
+      if (pass.to_layout == ChannelOrder::channels_first) {
         split_channels(row, in.width, in.channels, plane, out + y * in.width);
         for (int64_t c = 0; c < in.channels; ++c) ops_on_row(c, out + c * plane + y * in.width, in.width);
       } else {

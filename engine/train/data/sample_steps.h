@@ -38,12 +38,12 @@ struct SampleStep {
 };
 
 /// The channels of a value: the last dim of it, or the first.
-enum class Layout : uint8_t { channels_last, channels_first };
+enum class ChannelOrder : uint8_t { channels_last, channels_first };
 
 /// One pass over all values: to f32 (if `to` is), the ops in order, and to channels first (if `to_layout` is).
 struct PixelPass {
   ElementType from, to;
-  Layout from_layout, to_layout;
+  ChannelOrder from_layout, to_layout;
   std::vector<PixelOp> ops = {};
 };
 
@@ -65,7 +65,7 @@ struct Erasing {
   Range scale, ratio;
   double value;
 };
-SampleStep make_erasing(ElementType type, Layout layout, const Erasing& erasing);
+SampleStep make_erasing(ElementType type, ChannelOrder layout, const Erasing& erasing);
 /// Classes of u8 or i32 to f32, 0 but for a 1 at the class. EnvError for a class that is not in [0, classes).
 SampleStep make_one_hot(ElementType from, int64_t classes);
 /// Bytes to `length` of i32: cut off, or filled up with `filler`.

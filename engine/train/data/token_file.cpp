@@ -68,7 +68,7 @@ TokenFormat parse_header(std::span<const uint8_t> start, int64_t file_bytes, con
 }
 
 template <class T>
-void convert(const uint8_t* from, int64_t count, int32_t* out) {
+void convert_tokens(const uint8_t* from, int64_t count, int32_t* out) {
   for (int64_t i = 0; i < count; ++i) {
     T token;
     std::memcpy(&token, from + i * int64_t{sizeof(T)}, sizeof(T));
@@ -152,9 +152,9 @@ void copy_tokens(std::span<const uint8_t> body, TokenType type, int64_t first, i
   const uint8_t* from = body.data() + first * byte_size(type);
   switch (type) {
     case TokenType::u8:
-      return convert<uint8_t>(from, count, out);
+      return convert_tokens<uint8_t>(from, count, out);
     case TokenType::u16:
-      return convert<uint16_t>(from, count, out);
+      return convert_tokens<uint16_t>(from, count, out);
     case TokenType::i32:
       std::memcpy(out, from, static_cast<size_t>(count) * sizeof(int32_t));
   }

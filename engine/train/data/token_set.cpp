@@ -26,7 +26,7 @@ std::vector<std::string> paths_of(const TokenIndex& index) {
 
 int64_t stride_of(const DatasetSpec& spec) { return spec.stride > 0 ? spec.stride : spec.length; }
 
-[[noreturn]] void no_file(const std::string& pattern, const std::string& field) {
+[[noreturn]] void no_token_file(const std::string& pattern, const std::string& field) {
   std::error_code ignored;
   if (is_glob(pattern))
     throw SpecError({}, field, fmt::format("no file matches '{}'", pattern),
@@ -44,7 +44,7 @@ std::vector<std::string> files_of(const DatasetSpec& spec) {
   for (size_t i = 0; i < spec.paths.size(); ++i) {
     const std::vector<std::string> found = files_matching(spec.paths[i]);
     if (found.empty())
-      no_file(spec.paths[i], spec.paths.size() > 1 ? fmt::format("dataset.path[{}]", i) : "dataset.path");
+      no_token_file(spec.paths[i], spec.paths.size() > 1 ? fmt::format("dataset.path[{}]", i) : "dataset.path");
     for (const std::string& file : found)
       if (known.insert(file).second) files.push_back(file);
   }
@@ -102,7 +102,7 @@ size_t last_from(const std::vector<T>& list, int64_t T::*first, int64_t at) {
 
 /// The user can fix what is wrong with a file by other files, so it is an error of the job.
 template <class F>
-auto of_the_job(F&& read) {
+auto of_the_token_job(F&& read) {
   try {
     return read();
   } catch (const EnvError& error) {
@@ -113,12 +113,12 @@ auto of_the_job(F&& read) {
 }  // namespace
 
 TokenIndex read_token_index(const DatasetSpec& spec) {
-  return of_the_job([&] { return IndexBuilder(spec).build(); });
+  return of_the_token_job([&] { return IndexBuilder(spec).build(); });
 }
 
 TokenSet::TokenSet(const DatasetSpec& spec)
     : index_(read_token_index(spec)), files_(paths_of(index_)), length_(spec.length), stride_(stride_of(spec)) {
-  of_the_job([&] {
+  of_the_token_job([&] {
     for (size_t f = 0; f < index_.files.size(); ++f) {
       const TokenFormat& format = index_.files[f].format;
       if (files_.get(f)->bytes() != format.header_bytes() + format.count * byte_size(format.type))

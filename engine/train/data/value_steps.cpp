@@ -11,8 +11,8 @@ namespace trainctl {
 namespace {
 
 template <class T>
-void erase(const PixelBox& box, Layout layout, T value, const SampleView& view, T* values) {
-  const bool planes = layout == Layout::channels_first;
+void erase(const PixelBox& box, ChannelOrder layout, T value, const SampleView& view, T* values) {
+  const bool planes = layout == ChannelOrder::channels_first;
   const int64_t per_pixel = planes ? 1 : view.channels;
   for (int64_t plane = 0; plane < (planes ? view.channels : 1); ++plane)
     for (int64_t y = box.top; y < box.top + box.height; ++y)
@@ -41,7 +41,7 @@ SampleStep make_color_jitter(const std::array<double, 4>& amounts) {
           }};
 }
 
-SampleStep make_erasing(ElementType type, Layout layout, const Erasing& erasing) {
+SampleStep make_erasing(ElementType type, ChannelOrder layout, const Erasing& erasing) {
   return {.kind = SampleStep::Kind::in_place,
           .run = [=](SampleAtWork& sample, std::byte* values, SampleRng& rng, TransformScratch&) {
             const bool erases = rng.uniform() < erasing.chance;

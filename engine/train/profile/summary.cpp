@@ -14,7 +14,7 @@
 namespace trainctl {
 namespace {
 
-const Instruction& instruction_of(const RankProfile& profile, const TimeSpan& span) {
+const Instruction& instruction_of_interval(const RankProfile& profile, const TimeSpan& span) {
   return profile.program->instructions[static_cast<size_t>(span.instruction)];
 }
 
@@ -27,7 +27,7 @@ RankShares shares_of(const RankProfile& profile, const std::vector<int64_t>& wai
     begin = std::min(begin, span.ready_ns);
     end = std::max(end, span.end_ns);
     waiting.emplace_back(span.ready_ns, arrived);
-    const Instruction& instruction = instruction_of(profile, span);
+    const Instruction& instruction = instruction_of_interval(profile, span);
     if (instruction.opcode != Opcode::wait)
       (communicates(instruction) ? moving : compute).emplace_back(arrived, span.end_ns);
   }
@@ -46,7 +46,7 @@ RankShares shares_of(const RankProfile& profile, const std::vector<int64_t>& wai
   shares.hidden_seconds = static_cast<double>(bytes.common(kernels)) / 1e9;
   for (size_t i = 0; i < profile.spans.size(); ++i) {
     const TimeSpan& span = profile.spans[i];
-    const Instruction& instruction = instruction_of(profile, span);
+    const Instruction& instruction = instruction_of_interval(profile, span);
     if (!communicates(instruction)) continue;
     const int64_t arrived = span.begin_ns + waited_ns[i];
     const auto moved = static_cast<double>(instruction.bytes());
@@ -64,7 +64,7 @@ void add_totals(std::map<std::tuple<std::string, std::string, bool>, Instruction
   for (size_t i = 0; i < profile.spans.size(); ++i) {
     const TimeSpan& span = profile.spans[i];
     if (span.launched == 0) continue;
-    const Instruction& instruction = instruction_of(profile, span);
+    const Instruction& instruction = instruction_of_interval(profile, span);
     const std::string name = name_of(*profile.program, span);
     const std::string op = instruction.opcode == Opcode::kernel       ? instruction.op
                            : instruction.opcode == Opcode::collective ? std::string(to_string(instruction.collective))

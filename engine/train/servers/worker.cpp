@@ -16,10 +16,10 @@ namespace trainctl {
 namespace {
 
 /// Batches that a loader may have claimed ahead, of BatchBoard::kMostClaims.
-constexpr int kMostAhead = 16;
+constexpr int kMostStepsAhead = 16;
 
 DatasetSpec with_few_ahead(DatasetSpec spec) {
-  spec.prefetch = std::clamp(spec.prefetch, 1, kMostAhead);
+  spec.prefetch = std::clamp(spec.prefetch, 1, kMostStepsAhead);
   spec.autotune = false;  // batches that are read ahead are claimed, and others could run them
   return spec;
 }

@@ -17,7 +17,7 @@
 namespace trainctl {
 namespace {
 
-void must(cudaError_t status, const std::string& what) {
+void must_succeed(cudaError_t status, const std::string& what) {
   if (status != cudaSuccess) check(false, what + ": " + cudaGetErrorString(status));
 }
 
@@ -35,18 +35,18 @@ class DeviceMemory {
  public:
   DeviceMemory(void* host, size_t bytes, size_t misaligned_by)
       : host_(host), bytes_(bytes), start_(256 + misaligned_by), all_(start_ + bytes + kBorder) {
-    must(cudaMalloc(&memory_, all_), "cudaMalloc");
-    must(cudaMemset(memory_, kPoison, all_), "cudaMemset");
+    must_succeed(cudaMalloc(&memory_, all_), "cudaMalloc");
+    must_succeed(cudaMemset(memory_, kPoison, all_), "cudaMemset");
   }
   ~DeviceMemory() { cudaFree(memory_); }
   DeviceMemory(const DeviceMemory&) = delete;
   DeviceMemory& operator=(const DeviceMemory&) = delete;
 
   std::byte* data() const { return static_cast<std::byte*>(memory_) + start_; }
-  void copy_in() const { must(cudaMemcpy(data(), host_, bytes_, cudaMemcpyHostToDevice), "copy to the GPU"); }
+  void copy_in() const { must_succeed(cudaMemcpy(data(), host_, bytes_, cudaMemcpyHostToDevice), "copy to the GPU"); }
   void copy_out(const std::string& op) const {
     std::vector<unsigned char> all(all_);
-    must(cudaMemcpy(all.data(), memory_, all_, cudaMemcpyDeviceToHost), "after the kernel of " + op);
+    must_succeed(cudaMemcpy(all.data(), memory_, all_, cudaMemcpyDeviceToHost), "after the kernel of " + op);
     const auto kept = [](unsigned char c) { return c == kPoison; };
     const auto start = all.begin() + static_cast<std::ptrdiff_t>(start_),
                end = start + static_cast<std::ptrdiff_t>(bytes_);
@@ -71,7 +71,7 @@ class DeviceRun {
     for (TensorArg& arg : call.in) arg.data = on_device(arg, misaligned_by);
     for (TensorArg& arg : call.out) arg.data = on_device(arg, misaligned_by);
     if (scalars_ != nullptr) {
-      must(cudaMalloc(&device_scalars_, sizeof(StepScalars)), "cudaMalloc");
+      must_succeed(cudaMalloc(&device_scalars_, sizeof(StepScalars)), "cudaMalloc");
       call.scalars = static_cast<const StepScalars*>(device_scalars_);
     }
     const CudaKernelDef* kernel = find_cuda_kernel(op);
@@ -81,7 +81,7 @@ class DeviceRun {
           op + " asks for more scratch than most_cuda_scratch() says");
     if (scratch_.bytes() == 0) return;
     void* memory = nullptr;
-    must(cudaMalloc(&memory, static_cast<size_t>(scratch_.bytes())), "cudaMalloc");
+    must_succeed(cudaMalloc(&memory, static_cast<size_t>(scratch_.bytes())), "cudaMalloc");
     scratch_.set_memory(memory);
   }
   ~DeviceRun() {
@@ -94,14 +94,14 @@ class DeviceRun {
   void operator()() {
     for (const auto& [host, memory] : operands_) memory->copy_in();
     if (scalars_ != nullptr) {
-      must(cudaMemcpy(device_scalars_, scalars_, sizeof(StepScalars), cudaMemcpyHostToDevice), "copy scalars");
+      must_succeed(cudaMemcpy(device_scalars_, scalars_, sizeof(StepScalars), cudaMemcpyHostToDevice), "copy scalars");
     }
     if (scratch_.bytes() > 0) {
-      must(cudaMemset(scratch_.memory(), kPoison, static_cast<size_t>(scratch_.bytes())), "cudaMemset");
+      must_succeed(cudaMemset(scratch_.memory(), kPoison, static_cast<size_t>(scratch_.bytes())), "cudaMemset");
     }
     run_(nullptr);
-    must(cudaGetLastError(), "launching " + op_);
-    must(cudaDeviceSynchronize(), "running " + op_);
+    must_succeed(cudaGetLastError(), "launching " + op_);
+    must_succeed(cudaDeviceSynchronize(), "running " + op_);
     for (const auto& [host, memory] : operands_) memory->copy_out(op_);
   }
 

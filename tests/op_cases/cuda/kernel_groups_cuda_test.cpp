@@ -91,8 +91,8 @@ struct Built {
     return kernels;
   }
 
-  void take_scratch(std::optional<CudaKernel> kernel) {
-    prepared = std::move(kernel);
+  void take_scratch(std::optional<CudaKernel> kernel_groups_kernel) {
+    prepared = std::move(kernel_groups_kernel);
     if (memory == nullptr) must(cudaMalloc(&memory, static_cast<size_t>(std::max<int64_t>(scratch.bytes(), 16))));
     scratch.set_memory(memory);
   }
@@ -111,48 +111,48 @@ struct Built {
   std::string loss_op;
 };
 
-double loss_of(const Built& b, const std::vector<float>& m, Worst& grads) {
-  const int n = b.network.widths.back(), layers = static_cast<int>(b.weights.size());
-  const float* x = &m[static_cast<size_t>(b.tensors.first(b.values[static_cast<size_t>(layers)]))];
-  const float* label = &m[static_cast<size_t>(b.tensors.first(b.label))];
-  const float* dx = &m[static_cast<size_t>(b.tensors.first(b.grads[static_cast<size_t>(layers) - 1]))];
+double loss_of(const Built& kernel_groups_b, const std::vector<float>& m, Worst& grads) {
+  const int n = kernel_groups_b.network.widths.back(), layers = static_cast<int>(kernel_groups_b.weights.size());
+  const float* x = &m[static_cast<size_t>(kernel_groups_b.tensors.first(kernel_groups_b.values[static_cast<size_t>(layers)]))];
+  const float* label = &m[static_cast<size_t>(kernel_groups_b.tensors.first(kernel_groups_b.label))];
+  const float* dx = &m[static_cast<size_t>(kernel_groups_b.tensors.first(kernel_groups_b.grads[static_cast<size_t>(layers) - 1]))];
   double total = 0;
-  for (int row = 0; row < b.network.rows; ++row) {
+  for (int row = 0; row < kernel_groups_b.network.rows; ++row) {
     double top = -INFINITY, sum = 0;
     for (int c = 0; c < n; ++c) top = std::max<double>(top, x[row * n + c]);
     for (int c = 0; c < n; ++c) sum += std::exp(x[row * n + c] - top);
     int32_t own = 0;
     std::memcpy(&own, label + row, sizeof(own));
-    if (b.network.loss == "softmax_cross_entropy") total += std::log(sum) + top - x[row * n + own];
+    if (kernel_groups_b.network.loss == "softmax_cross_entropy") total += std::log(sum) + top - x[row * n + own];
     for (int c = 0; c < n; ++c) {
       const int i = row * n + c;
       const double off = static_cast<double>(x[i]) - label[i];
       double slope = std::exp(x[i] - top) / sum - (c == own ? 1.0 : 0.0);
-      if (b.network.loss == "mae") slope = off > 0 ? 1 : off < 0 ? -1 : 0, total += std::fabs(off);
-      if (b.network.loss == "mse") slope = 2 * off, total += off * off;
+      if (kernel_groups_b.network.loss == "mae") slope = off > 0 ? 1 : off < 0 ? -1 : 0, total += std::fabs(off);
+      if (kernel_groups_b.network.loss == "mse") slope = 2 * off, total += off * off;
       grads.compare(dx[i], slope * Built::kScale);
     }
   }
   return total * Built::kScale;
 }
 
-void check_chain(const Built& b, const std::vector<float>& m) {
-  const auto at = [&](int tensor) { return &m[static_cast<size_t>(b.tensors.first(tensor))]; };
-  const int rows = b.network.rows;
-  for (size_t l = 0; l < b.weights.size(); ++l) {
-    const int k = b.network.widths[l], n = b.network.widths[l + 1];
-    const float *x = at(b.values[l]), *w = at(b.weights[l]), *bias = at(b.biases[l]), *y = at(b.values[l + 1]);
+void check_chain(const Built& kernel_groups_b, const std::vector<float>& m) {
+  const auto at = [&](int tensor) { return &m[static_cast<size_t>(kernel_groups_b.tensors.first(tensor))]; };
+  const int rows = kernel_groups_b.network.rows;
+  for (size_t l = 0; l < kernel_groups_b.weights.size(); ++l) {
+    const int k = kernel_groups_b.network.widths[l], n = kernel_groups_b.network.widths[l + 1];
+    const float *x = at(kernel_groups_b.values[l]), *w = at(kernel_groups_b.weights[l]), *bias = at(kernel_groups_b.biases[l]), *y = at(kernel_groups_b.values[l + 1]);
     Worst forward, backward;
     for (int r = 0; r < rows; ++r) {
       for (int j = 0; j < n; ++j) {
         double sum = bias[j];
         for (int i = 0; i < k; ++i) sum += static_cast<double>(x[r * k + i]) * w[j * k + i];
-        forward.compare(y[r * n + j], l + 1 < b.weights.size() && sum < 0 ? 0.0 : sum);
+        forward.compare(y[r * n + j], l + 1 < kernel_groups_b.weights.size() && sum < 0 ? 0.0 : sum);
       }
     }
     CHECK(forward.relative() < 2e-6);
     if (l == 0) continue;
-    const float *dy = at(b.grads[l]), *dx = at(b.grads[l - 1]);
+    const float *dy = at(kernel_groups_b.grads[l]), *dx = at(kernel_groups_b.grads[l - 1]);
     for (int r = 0; r < rows; ++r) {
       for (int i = 0; i < k; ++i) {
         double sum = 0;
@@ -163,7 +163,7 @@ void check_chain(const Built& b, const std::vector<float>& m) {
     CHECK(backward.relative() < 2e-6);
   }
   Worst loss, grads;
-  loss.compare(*at(b.loss), loss_of(b, m, grads));
+  loss.compare(*at(kernel_groups_b.loss), loss_of(kernel_groups_b, m, grads));
   CHECK(loss.relative() < 2e-6);
   CHECK(grads.relative() < 2e-6);
 }
@@ -180,22 +180,22 @@ struct Descent {
   double value, terms;
 };
 
-void check_updates(const Built& b, const std::vector<float>& m) {
+void check_updates(const Built& kernel_groups_b, const std::vector<float>& m) {
   const auto at = [&](const std::vector<float>& of, int tensor) {
-    return &of[static_cast<size_t>(b.tensors.first(tensor))];
+    return &of[static_cast<size_t>(kernel_groups_b.tensors.first(tensor))];
   };
-  for (size_t l = 0; l < b.weights.size(); ++l) {
-    const int k = b.network.widths[l], n = b.network.widths[l + 1];
-    const float *x = at(m, b.values[l]), *dy = at(m, b.grads[l]);
-    const float *w = at(m, b.weights[l]), *before = at(b.tensors.before(), b.weights[l]);
+  for (size_t l = 0; l < kernel_groups_b.weights.size(); ++l) {
+    const int k = kernel_groups_b.network.widths[l], n = kernel_groups_b.network.widths[l + 1];
+    const float *x = at(m, kernel_groups_b.values[l]), *dy = at(m, kernel_groups_b.grads[l]);
+    const float *w = at(m, kernel_groups_b.weights[l]), *before = at(kernel_groups_b.tensors.before(), kernel_groups_b.weights[l]);
     Worst weights, biases;
     for (int j = 0; j < n; ++j) {
-      Descent bias(at(b.tensors.before(), b.biases[l])[j]);
-      for (int r = 0; r < b.network.rows; ++r) bias.add(dy[r * n + j]);
-      bias.compare(biases, at(m, b.biases[l])[j]);
+      Descent bias(at(kernel_groups_b.tensors.before(), kernel_groups_b.biases[l])[j]);
+      for (int r = 0; r < kernel_groups_b.network.rows; ++r) bias.add(dy[r * n + j]);
+      bias.compare(biases, at(m, kernel_groups_b.biases[l])[j]);
       for (int i = 0; i < k; ++i) {
         Descent weight(before[j * k + i]);
-        for (int r = 0; r < b.network.rows; ++r) weight.add(static_cast<double>(dy[r * n + j]) * x[r * k + i]);
+        for (int r = 0; r < kernel_groups_b.network.rows; ++r) weight.add(static_cast<double>(dy[r * n + j]) * x[r * k + i]);
         weight.compare(weights, w[j * k + i]);
       }
     }
@@ -216,28 +216,28 @@ void check_network(const Network& network) {
   CAPTURE(network.widths);
   CAPTURE(network.loss);
   CAPTURE(network.aligned);
-  Built b(network);
-  const std::vector<GroupedKernel> chain = b.chain(), updates = b.updates();
+  Built kernel_groups_b(network);
+  const std::vector<GroupedKernel> chain = kernel_groups_b.chain(), updates = kernel_groups_b.updates();
   const std::optional<CudaKernel> forward_and_back = prepare_group(chain), descend = prepare_group(updates);
   REQUIRE(descend.has_value());
   // All clusters of a chain must run at once. Every card can place 4 clusters of 16 multiprocessors together, but not
   // every card 6; and clusters of 8, whose blocks compute more tiles, may lack shared memory.
   if (network.rows <= 32 || !is_for_a_chain(network)) REQUIRE(forward_and_back.has_value() == is_for_a_chain(network));
   std::vector<CudaKernel> alone;
-  for (const GroupedKernel& kernel : chain)
-    alone.push_back(find_cuda_kernel(kernel.kernel->name)->prepare(kernel.call));
-  b.take_scratch(forward_and_back);
+  for (const GroupedKernel& kernel_groups_kernel : chain)
+    alone.push_back(find_cuda_kernel(kernel_groups_kernel.kernel->name)->prepare(kernel_groups_kernel.call));
+  kernel_groups_b.take_scratch(forward_and_back);
   const auto make_rows = [&] {
     if (forward_and_back) return run(*forward_and_back);
-    for (const CudaKernel& kernel : alone) run(kernel);
+    for (const CudaKernel& kernel_groups_kernel : alone) run(kernel_groups_kernel);
   };
   make_rows();
-  const std::vector<float> once = b.tensors.download();
-  check_chain(b, once);
+  const std::vector<float> once = kernel_groups_b.tensors.download();
+  check_chain(kernel_groups_b, once);
   make_rows();
-  CHECK(std::memcmp(once.data(), b.tensors.download().data(), once.size() * sizeof(float)) == 0);
+  CHECK(std::memcmp(once.data(), kernel_groups_b.tensors.download().data(), once.size() * sizeof(float)) == 0);
   run(*descend);
-  check_updates(b, b.tensors.download());
+  check_updates(kernel_groups_b, kernel_groups_b.tensors.download());
 }
 
 TEST_CASE(
@@ -290,8 +290,8 @@ TEST_CASE("cuda: forward with the loss, and backward alone, are chains too") {
         Network{48, {64, 128, 36, 33}, "softmax_cross_entropy"},
         Network{200, {784, 300, 300, 12}, "softmax_cross_entropy"}, Network{3, {8, 4, 4, 3}, "mse"}}) {
     CAPTURE(n.widths);
-    Built b(n);
-    const std::vector<GroupedKernel> chain = b.chain();
+    Built kernel_groups_b(n);
+    const std::vector<GroupedKernel> chain = kernel_groups_b.chain();
     const size_t layers = n.widths.size() - 1;
     std::array<std::optional<CudaKernel>, 2> halves = {prepare_group(std::span(chain).first(layers + 1)),
                                                        prepare_group(std::span(chain).subspan(layers + 1))};
@@ -300,23 +300,23 @@ TEST_CASE("cuda: forward with the loss, and backward alone, are chains too") {
     for (size_t i = 0; i <= layers; ++i)
       alone.push_back(find_cuda_kernel(chain[i].kernel->name)->prepare(chain[i].call));
     if (n.rows <= 32) CHECK(halves[0].has_value() == is_for_a_chain(n));
-    b.take_scratch(halves[0]);
+    kernel_groups_b.take_scratch(halves[0]);
     if (halves[0]) alone = {*halves[0]};
-    for (const CudaKernel& kernel : alone) run(kernel);
+    for (const CudaKernel& kernel_groups_kernel : alone) run(kernel_groups_kernel);
     run(*halves[1]);
-    check_chain(b, b.tensors.download());
+    check_chain(kernel_groups_b, kernel_groups_b.tensors.download());
   }
 }
 
 TEST_CASE("cuda: a chain adds its loss to those of the micro-batches before") {
   if (!gpu_is_here()) return;
   const SmallStepOn small_step;
-  Built b({20, {64, 100, 4}, "mse"});
-  const std::vector<GroupedKernel> first = b.chain(), second = b.chain(true);
+  Built kernel_groups_b({20, {64, 100, 4}, "mse"});
+  const std::vector<GroupedKernel> first = kernel_groups_b.chain(), second = kernel_groups_b.chain(true);
   const std::optional<CudaKernel> makes = prepare_group(first), adds = prepare_group(second);
   if (!makes || !adds) return skip_test("this GPU has no clusters of blocks");
-  b.take_scratch(makes);
-  const auto loss = [&] { return b.tensors.download()[static_cast<size_t>(b.tensors.first(b.loss))]; };
+  kernel_groups_b.take_scratch(makes);
+  const auto loss = [&] { return kernel_groups_b.tensors.download()[static_cast<size_t>(kernel_groups_b.tensors.first(kernel_groups_b.loss))]; };
   run(*makes);
   const float once = loss();
   for (int i = 0; i < 3; ++i) run(*adds);
@@ -327,36 +327,36 @@ TEST_CASE("cuda: chains of different sizes are prepared before either runs") {
   if (!gpu_is_here()) return;
   const SmallStepOn small_step;
   Built large({32, {784, 512, 512, 1}, "mae"}), small({8, {16, 64, 8}, "mse"});
-  for (Built* b : {&large, &small}) b->take_scratch(prepare_group(b->chain()));
-  for (Built* b : {&large, &small}) {
-    if (!b->prepared) return skip_test("this GPU has no clusters of blocks");
-    run(*b->prepared);
-    check_chain(*b, b->tensors.download());
+  for (Built* kernel_groups_b : {&large, &small}) kernel_groups_b->take_scratch(prepare_group(kernel_groups_b->chain()));
+  for (Built* kernel_groups_b : {&large, &small}) {
+    if (!kernel_groups_b->prepared) return skip_test("this GPU has no clusters of blocks");
+    run(*kernel_groups_b->prepared);
+    check_chain(*kernel_groups_b, kernel_groups_b->tensors.download());
   }
 }
 
 TEST_CASE("cuda: a NaN that the GPU made goes through to the weights") {
   if (!gpu_is_here()) return;
   const SmallStepOn small_step;
-  Built b({8, {16, 16, 16}, "mse"});
-  const std::vector<GroupedKernel> chain = b.chain(), updates = b.updates();
-  const uint32_t nan = 0x7fffffff;
-  must(cudaMemcpy(b.tensors.arg(b.grads[1]).as<float>() + 3, &nan, sizeof(nan), cudaMemcpyHostToDevice));
+  Built kernel_groups_b({8, {16, 16, 16}, "mse"});
+  const std::vector<GroupedKernel> chain = kernel_groups_b.chain(), updates = kernel_groups_b.updates();
+  const uint32_t kernel_groups_nan = 0x7fffffff;
+  must(cudaMemcpy(kernel_groups_b.tensors.arg(kernel_groups_b.grads[1]).as<float>() + 3, &kernel_groups_nan, sizeof(kernel_groups_nan), cudaMemcpyHostToDevice));
   const std::optional<CudaKernel> descend = prepare_group(updates);
   REQUIRE(descend.has_value());
   run(*descend);
-  const std::vector<float> after = b.tensors.download();
+  const std::vector<float> after = kernel_groups_b.tensors.download();
   for (int i = 0; i < 16; ++i) {
     CAPTURE(i);
-    CHECK(std::isnan(after[static_cast<size_t>(b.tensors.first(b.weights[1]) + 3 * 16 + i)]));
+    CHECK(std::isnan(after[static_cast<size_t>(kernel_groups_b.tensors.first(kernel_groups_b.weights[1]) + 3 * 16 + i)]));
   }
 }
 
 TEST_CASE("cuda: kernels that depend on each other's rows otherwise, or are no group, are not launched as one") {
   if (!gpu_is_here()) return;
   const SmallStepOn small_step;
-  Built b({16, {16, 16, 16}, "mse"});
-  std::vector<GroupedKernel> chain = b.chain();
+  Built kernel_groups_b({16, {16, 16, 16}, "mse"});
+  std::vector<GroupedKernel> chain = kernel_groups_b.chain();
   CHECK_FALSE(prepare_group(std::span(chain).first(1)).has_value());
   std::vector<GroupedKernel> weights_from_chain = chain;  // a layer whose weights another layer writes
   weights_from_chain[1].call.in[1] = weights_from_chain[0].call.out[0];

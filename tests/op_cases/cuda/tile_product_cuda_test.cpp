@@ -17,25 +17,25 @@ namespace {
 
 using cuda::Product;
 
-void must(cudaError_t status) { REQUIRE_MESSAGE(status == cudaSuccess, cudaGetErrorString(status)); }
+void must_launch(cudaError_t status) { REQUIRE_MESSAGE(status == cudaSuccess, cudaGetErrorString(status)); }
 
 /// Floats in device memory, 16-byte aligned or some floats past that, with a copy of their initial values.
-class Floats {
+class TileProductFloats {
  public:
-  Floats(int64_t n, uint64_t key, int64_t past) : first(static_cast<size_t>(n)), past_(past) {
+  TileProductFloats(int64_t n, uint64_t key, int64_t past) : first(static_cast<size_t>(n)), past_(past) {
     for (int64_t i = 0; i < n; ++i) first[static_cast<size_t>(i)] = 2.0f * philox_uniform(key, i, 0) - 1.0f;
-    must(cudaMalloc(&device_, static_cast<size_t>(n + past) * sizeof(float)));
+    must_launch(cudaMalloc(&device_, static_cast<size_t>(n + past) * sizeof(float)));
     upload();
   }
-  Floats(const Floats&) = delete;
-  Floats& operator=(const Floats&) = delete;
-  ~Floats() { cudaFree(device_); }
+  TileProductFloats(const TileProductFloats&) = delete;
+  TileProductFloats& operator=(const TileProductFloats&) = delete;
+  ~TileProductFloats() { cudaFree(device_); }
 
   float* data() const { return static_cast<float*>(device_) + past_; }
-  void upload() const { must(cudaMemcpy(data(), first.data(), first.size() * sizeof(float), cudaMemcpyHostToDevice)); }
+  void upload() const { must_launch(cudaMemcpy(data(), first.data(), first.size() * sizeof(float), cudaMemcpyHostToDevice)); }
   std::vector<float> now() const {
     std::vector<float> values(first.size());
-    must(cudaMemcpy(values.data(), data(), values.size() * sizeof(float), cudaMemcpyDeviceToHost));
+    must_launch(cudaMemcpy(values.data(), data(), values.size() * sizeof(float), cudaMemcpyDeviceToHost));
     return values;
   }
 
@@ -81,7 +81,7 @@ struct Made {
     const std::optional<CudaKernel> kernel = cuda::prepare_tile(p);
     REQUIRE(kernel.has_value());
     (*kernel)(nullptr);
-    must(cudaDeviceSynchronize());
+    must_launch(cudaDeviceSynchronize());
   }
   double a_of(int64_t z, int64_t i, int64_t k) const {
     return a.first[static_cast<size_t>(z * p.a_step + (p.transpose_a ? k * p.m + i : i * p.k + k))];
@@ -114,7 +114,7 @@ struct Made {
     double worst = off / size;
     if (p.a_sums == nullptr) return worst;
     for (const bool of_a : {true, false}) {
-      const Floats& sums = of_a ? a_sums : b_sums;
+      const TileProductFloats& sums = of_a ? a_sums : b_sums;
       const std::vector<float> now = sums.now();
       off = size = 1e-30;
       for (size_t i = 0; i < now.size(); ++i) {
@@ -128,7 +128,7 @@ struct Made {
     return worst;
   }
 
-  Floats a, b, c, bias, at, rate, a_sums, b_sums;
+  TileProductFloats a, b, c, bias, at, rate, a_sums, b_sums;
   Product p;
 };
 
@@ -182,7 +182,7 @@ TEST_CASE("cuda: products of numbers of very different sizes are off by no more 
     Product p = size;
     p.transpose_b = true;
     Made made(p, {}, 0);
-    for (Floats* of : {&made.a, &made.b}) {
+    for (TileProductFloats* of : {&made.a, &made.b}) {
       for (size_t i = 0; i < of->first.size(); ++i)
         of->first[i] = std::ldexp(of->first[i], static_cast<int>(i * 7 % 41) - 20);
       of->upload();

@@ -113,7 +113,7 @@ void check_group(const Group& g) {
 
 TEST_CASE("cuda: gradients of several weights in one launch, and steps of descent, follow float64 in every layout") {
   if (!gpu_is_here()) return;
-  const SmallStepOn small_step;
+  const SmallStepOn weight_grads_small_step;
   const std::vector<Layer> reference{{784, 512}, {512, 512}, {512, 1}};
   for (const int64_t rows : {1, 7, 32, 33}) check_group({rows, reference});
   check_group({256, reference});

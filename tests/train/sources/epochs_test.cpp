@@ -13,12 +13,12 @@ using namespace trainctl;
 
 namespace {
 
-constexpr int64_t kSamples = 96, kBatch = 16, kSteps = kSamples / kBatch;
+constexpr int64_t kEpochsSamples = 96, kBatch = 16, kSteps = kEpochsSamples / kBatch;
 
 /// One shard. A sample's text says its number.
 DatasetSpec one_shard(const ScratchFolder& folder) {
   Bytes bytes;
-  for (int64_t i = 0; i < kSamples; ++i)
+  for (int64_t i = 0; i < kEpochsSamples; ++i)
     bytes = bytes + tar_member(fmt::format("{:03}.txt", i), fmt::format("{:03}", i));
   DatasetSpec spec;
   spec.type = "tar";
@@ -77,7 +77,7 @@ Samples operator+(Samples a, const Samples& b) {
 }
 
 void check_each_once(const Samples& epoch) {
-  Samples sorted = epoch, expected(kSamples);
+  Samples sorted = epoch, expected(kEpochsSamples);
   std::sort(sorted.begin(), sorted.end());
   std::iota(expected.begin(), expected.end(), 0);
   CHECK(sorted == expected);
@@ -91,8 +91,8 @@ TEST_CASE("8 ranks read one shard together: each sample once an epoch, in the or
   const Samples alone = seen(spec, 1, 1, 0, 3 * kSteps);
   CHECK(seen(spec, 8, 3, 0, 3 * kSteps) == alone);
   for (int64_t epoch = 0; epoch < 3; ++epoch)
-    check_each_once({alone.begin() + epoch * kSamples, alone.begin() + (epoch + 1) * kSamples});
-  CHECK_FALSE(std::equal(alone.begin(), alone.begin() + kSamples, alone.begin() + kSamples));
+    check_each_once({alone.begin() + epoch * kEpochsSamples, alone.begin() + (epoch + 1) * kEpochsSamples});
+  CHECK_FALSE(std::equal(alone.begin(), alone.begin() + kEpochsSamples, alone.begin() + kEpochsSamples));
 }
 
 TEST_CASE(
@@ -102,6 +102,6 @@ TEST_CASE(
   const DatasetSpec spec = one_shard(folder);
   const Samples resumed =
       seen(spec, 1, 2, 0, 1) + seen(spec, 8, 1, 1, 2) + seen(spec, 4, 3, 2, 5) + seen(spec, 2, 1, 5, 4 * kSteps);
-  check_each_once({resumed.begin(), resumed.begin() + kSamples});
+  check_each_once({resumed.begin(), resumed.begin() + kEpochsSamples});
   CHECK(resumed == seen(spec, 1, 1, 0, 4 * kSteps));
 }

@@ -17,7 +17,7 @@ namespace {
 const Bytes kTwoSamples = tar_member("./a/000.jpg", "JPEG0") + tar_member("./a/000.cls", "7\n") +
                           tar_member("./a/001.png", "PNG1") + tar_member("./a/001.cls", "-2") + tar_end();
 
-std::string npy(const std::string& descr, const std::string& shape, const std::string& data) {
+std::string tar_npy(const std::string& descr, const std::string& shape, const std::string& data) {
   std::string header = "{'descr': '" + descr + "', 'fortran_order': False, 'shape': " + shape + ", }";
   header.resize(117, ' ');
   return std::string("\x93NUMPY\x01\x00\x76\x00", 10) + header + "\n" + data;
@@ -73,16 +73,16 @@ TEST_CASE("an array of a tar shard has the type and shape of the first sample's"
   const ScratchFolder folder;
   const auto array = [](const char* name, float value) {
     return tar_member(
-        name, npy("<f4", "(2,)", text_of(FieldBytes(4)) + std::string(reinterpret_cast<const char*>(&value), 4)));
+        name, tar_npy("<f4", "(2,)", text_of(FieldBytes(4)) + std::string(reinterpret_cast<const char*>(&value), 4)));
   };
   const auto source =
       open_tar({.paths = {folder.write("t.tar", array("0.x.npy", 2) + array("1.x.npy", 3) + tar_end())}});
   CHECK(fields_of(*source) == Texts{"x.npy: f32 [2]"});
   CHECK(all_values<float>(*source, 0) == std::vector<float>{0, 2, 0, 3});
-  const Bytes other = tar_member("1.x.npy", npy("|u1", "(3,)", "abc"));
+  const Bytes other = tar_member("1.x.npy", tar_npy("|u1", "(3,)", "abc"));
   CHECK(error_of_tar(folder, array("0.x.npy", 2) + other + tar_end()) ==
         folder.path() + "/t.tar: 1.x.npy: is u8 [3], but the first sample's is f32 [2]");
-  const Bytes cut = tar_member("1.x.npy", npy("<f4", "(2,)", "abc"));
+  const Bytes cut = tar_member("1.x.npy", tar_npy("<f4", "(2,)", "abc"));
   CHECK(contains(error_of_tar(folder, array("0.x.npy", 2) + cut + tar_end()),
                  "1.x.npy: the array: byte 128: f32 [2] has 8"));
 }

@@ -8,17 +8,17 @@
 namespace trainctl {
 namespace {
 
-constexpr int64_t kBlock = 256;
+constexpr int64_t kJitterBlock = 256;
 
-struct Block {
-  float red[kBlock], green[kBlock], blue[kBlock];
+struct JitterBlock {
+  float red[kJitterBlock], green[kJitterBlock], blue[kJitterBlock];
 };
 
-uint8_t rounded(float value) {
+uint8_t rounded_channel(float value) {
   return static_cast<uint8_t>(static_cast<int32_t>(std::clamp(value, 0.0f, 255.0f) + 0.5f));
 }
 
-void split(const uint8_t* __restrict rgb, int64_t pixels, Block& __restrict block) {
+void split_planes(const uint8_t* __restrict rgb, int64_t pixels, JitterBlock& __restrict block) {
   for (int64_t i = 0; i < pixels; ++i) {
     block.red[i] = rgb[3 * i];
     block.green[i] = rgb[3 * i + 1];
@@ -26,17 +26,17 @@ void split(const uint8_t* __restrict rgb, int64_t pixels, Block& __restrict bloc
   }
 }
 
-void join(const Block& __restrict block, int64_t pixels, uint8_t* __restrict rgb) {
+void join_planes(const JitterBlock& __restrict block, int64_t pixels, uint8_t* __restrict rgb) {
   for (int64_t i = 0; i < pixels; ++i) {
-    rgb[3 * i] = rounded(block.red[i]);
-    rgb[3 * i + 1] = rounded(block.green[i]);
-    rgb[3 * i + 2] = rounded(block.blue[i]);
+    rgb[3 * i] = rounded_channel(block.red[i]);
+    rgb[3 * i + 1] = rounded_channel(block.green[i]);
+    rgb[3 * i + 2] = rounded_channel(block.blue[i]);
   }
 }
 
 void blend(float factor, float other, int64_t values, uint8_t* x) {
   const float shift = (1.0f - factor) * other;
-  for (int64_t i = 0; i < values; ++i) x[i] = rounded(static_cast<float>(x[i]) * factor + shift);
+  for (int64_t i = 0; i < values; ++i) x[i] = rounded_channel(static_cast<float>(x[i]) * factor + shift);
 }
 
 float mean_luma(const uint8_t* rgb, int64_t pixels) {
@@ -45,7 +45,7 @@ float mean_luma(const uint8_t* rgb, int64_t pixels) {
   return static_cast<float>(static_cast<double>(sum) / static_cast<double>(pixels));
 }
 
-void saturate(float factor, int64_t pixels, Block& block) {
+void saturate(float factor, int64_t pixels, JitterBlock& block) {
   for (int64_t i = 0; i < pixels; ++i) {
     const float red = block.red[i], green = block.green[i], blue = block.blue[i];
     const float grey = (1.0f - factor) * (0.299f * red + 0.587f * green + 0.114f * blue);
@@ -62,7 +62,7 @@ float channel(float most, float chroma, float at) {
   return most - chroma * std::max(0.0f, std::min(std::min(at, 4.0f - at), 1.0f));
 }
 
-void turn_hue(float sixths, int64_t pixels, Block& block) {
+void turn_hue(float sixths, int64_t pixels, JitterBlock& block) {
   for (int64_t i = 0; i < pixels; ++i) {
     const float red = block.red[i], green = block.green[i], blue = block.blue[i];
     const float most = std::max(std::max(red, green), blue), chroma = most - std::min(std::min(red, green), blue);
@@ -81,22 +81,22 @@ void turn_hue(float sixths, int64_t pixels, Block& block) {
 }  // namespace
 
 void change_colors(const ColorChange& change, int64_t pixels, uint8_t* rgb) {
-  Block block;
+  JitterBlock block;
   for (const ColorChange::Kind kind : change.order) {
     const float factor = change.factors[kind];
     if (factor == (kind == ColorChange::hue ? 0.0f : 1.0f)) continue;
     if (kind == ColorChange::brightness) blend(factor, 0.0f, 3 * pixels, rgb);
     if (kind == ColorChange::contrast) blend(factor, mean_luma(rgb, pixels), 3 * pixels, rgb);
     if (kind != ColorChange::saturation && kind != ColorChange::hue) continue;
-    for (int64_t at = 0; at < pixels; at += kBlock) {
-      const int64_t some = std::min(kBlock, pixels - at);
-      split(rgb + 3 * at, some, block);
+    for (int64_t at = 0; at < pixels; at += kJitterBlock) {
+      const int64_t some = std::min(kJitterBlock, pixels - at);
+      split_planes(rgb + 3 * at, some, block);
       if (kind == ColorChange::saturation) {
         saturate(factor, some, block);
       } else {
         turn_hue(6.0f * factor, some, block);
       }
-      join(block, some, rgb + 3 * at);
+      join_planes(block, some, rgb + 3 * at);
     }
   }
 }

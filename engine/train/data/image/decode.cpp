@@ -13,7 +13,7 @@
 namespace trainctl {
 namespace {
 
-std::unique_ptr<StoredFile> open_file(std::span<const std::byte> file, const std::string& name) {
+std::unique_ptr<ImageFile> open_file(std::span<const std::byte> file, const std::string& name) {
   if (is_jpeg(file)) return open_jpeg(file, name);
   if (is_png(file)) return open_png(file, name);
   if (file.empty()) fail_image(name, "empty: 0 bytes");

@@ -32,7 +32,7 @@ struct DecodeRequest {
   int scale = 1;
 };
 
-class StoredFile;  ///< formats.h
+class ImageFile;  ///< formats.h
 
 /// An image whose headers have been read, and whose pixels have not. Refers to the bytes and the name, that of errors,
 /// with which it was opened. One thread.
@@ -48,7 +48,7 @@ class EncodedImage {
   int decode(const DecodeRequest& request, Image& out);
 
  private:
-  std::unique_ptr<StoredFile> file_;
+  std::unique_ptr<ImageFile> file_;
   ImageSize size_;
 };
 

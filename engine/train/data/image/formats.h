@@ -29,9 +29,9 @@ inline uint8_t luma(int red, int green, int blue) {
 void convert_channels(const uint8_t* from, int64_t from_channels, int64_t pixels, int64_t channels, uint8_t* to);
 
 /// A file whose headers have been read. Refers to the bytes and the name that it was opened with.
-class StoredFile {
+class ImageFile {
  public:
-  virtual ~StoredFile() = default;
+  virtual ~ImageFile() = default;
   virtual StoredImage header() const = 0;
   virtual bool has_scales() const = 0;  ///< it can be decoded at 1/2, 1/4 and 1/8 of its size
   /// Once. `region`: of stored pixels; with `scale`, of the image at 1/scale.
@@ -39,8 +39,8 @@ class StoredFile {
 };
 
 bool is_jpeg(std::span<const std::byte> file);
-std::unique_ptr<StoredFile> open_jpeg(std::span<const std::byte> file, const std::string& name);
+std::unique_ptr<ImageFile> open_jpeg(std::span<const std::byte> file, const std::string& name);
 bool is_png(std::span<const std::byte> file);
-std::unique_ptr<StoredFile> open_png(std::span<const std::byte> file, const std::string& name);
+std::unique_ptr<ImageFile> open_png(std::span<const std::byte> file, const std::string& name);
 
 }  // namespace trainctl

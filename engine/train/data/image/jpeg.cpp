@@ -76,7 +76,7 @@ struct Decompressor : jpeg_decompress_struct {
 };
 
 /// `name` says of which file errors are.
-class JpegReader final : public StoredFile {
+class JpegReader final : public ImageFile {
  public:
   JpegReader(std::span<const std::byte> file, const std::string& name) : name_(name) {
     info_.err = jpeg_std_error(&errors_.manager);
@@ -211,7 +211,7 @@ bool is_jpeg(std::span<const std::byte> file) {
   return file.size() >= 2 && file[0] == std::byte{0xff} && file[1] == std::byte{0xd8};
 }
 
-std::unique_ptr<StoredFile> open_jpeg(std::span<const std::byte> file, const std::string& name) {
+std::unique_ptr<ImageFile> open_jpeg(std::span<const std::byte> file, const std::string& name) {
   return std::make_unique<JpegReader>(file, name);
 }
 

@@ -44,7 +44,7 @@ struct Structs {
 };
 
 /// `name` says of which file errors are.
-class PngReader final : public StoredFile {
+class PngReader final : public ImageFile {
  public:
   PngReader(std::span<const std::byte> file, const std::string& name) : name_(name) {
     require_end(file);
@@ -136,7 +136,7 @@ bool is_png(std::span<const std::byte> file) {
          png_sig_cmp(reinterpret_cast<png_const_bytep>(file.data()), 0, kSignatureBytes) == 0;
 }
 
-std::unique_ptr<StoredFile> open_png(std::span<const std::byte> file, const std::string& name) {
+std::unique_ptr<ImageFile> open_png(std::span<const std::byte> file, const std::string& name) {
   return std::make_unique<PngReader>(file, name);
 }
 

@@ -90,7 +90,7 @@ class Walk {
   std::vector<FileId> above_;
 };
 
-struct Images {
+struct FolderImages {
   ImageNames names;
   std::vector<std::string> classes;
 };
@@ -103,7 +103,7 @@ int32_t class_number(const std::vector<std::string>& classes, const std::string&
   return static_cast<int32_t>(found - classes.begin());
 }
 
-Images images_in(std::string folder, std::vector<std::string> classes) {
+FolderImages images_in(std::string folder, std::vector<std::string> classes) {
   while (folder.size() > 1 && folder.ends_with('/')) folder.pop_back();
   const Listing top = list_folder(folder);
   if (top.folders.empty())
@@ -113,7 +113,7 @@ Images images_in(std::string folder, std::vector<std::string> classes) {
     fail_spec(fmt::format("'{}/{}' is beside the folders of the classes, so it is of no class", folder, top.images[0]));
   const bool are_given = !classes.empty();
   if (!are_given) classes = top.folders;
-  Images images{{}, std::move(classes)};
+  FolderImages images{{}, std::move(classes)};
   Walk walk(images.names);
   for (const std::string& name : top.folders) {
     const std::string path = folder + "/" + name;
@@ -126,7 +126,7 @@ Images images_in(std::string folder, std::vector<std::string> classes) {
   return images;
 }
 
-Images images_of(const std::vector<std::string>& patterns, std::vector<std::string> classes) {
+FolderImages images_of(const std::vector<std::string>& patterns, std::vector<std::string> classes) {
   struct File {
     std::string folder, name;
     int32_t label = 0;
@@ -148,7 +148,7 @@ Images images_of(const std::vector<std::string>& patterns, std::vector<std::stri
                                                 files[i].folder + "/" + files[i].name);
   }
   std::stable_sort(files.begin(), files.end(), [](const File& a, const File& b) { return a.label < b.label; });
-  Images images{{}, std::move(classes)};
+  FolderImages images{{}, std::move(classes)};
   for (size_t i = 0; i < files.size(); ++i) {
     if (i == 0 || files[i].folder != files[i - 1].folder) images.names.begin_folder(files[i].folder, files[i].label);
     images.names.add(files[i].name);
@@ -158,7 +158,7 @@ Images images_of(const std::vector<std::string>& patterns, std::vector<std::stri
 
 class ImageFolder : public Source {
  public:
-  ImageFolder(Images images, ElementType label_type) : images_(std::move(images)) {
+  ImageFolder(FolderImages images, ElementType label_type) : images_(std::move(images)) {
     fields_ = {{"image", Encoding::image, ElementType::u8, {}}, {"label", Encoding::array, label_type, {}}};
     images_.names.shrink_to_fit();
   }
@@ -179,7 +179,7 @@ class ImageFolder : public Source {
   const std::vector<std::string>& class_names() const override { return images_.classes; }
 
  private:
-  Images images_;
+  FolderImages images_;
   std::vector<SourceField> fields_;
 };
 
@@ -188,7 +188,7 @@ class ImageFolder : public Source {
 std::unique_ptr<Source> open_image_folder(const ImageFolderOptions& options) {
   std::error_code ignored;
   const bool is_folder = options.paths.size() == 1 && fs::is_directory(options.paths[0], ignored);
-  Images images = is_folder ? images_in(options.paths[0], options.classes) : images_of(options.paths, options.classes);
+  FolderImages images = is_folder ? images_in(options.paths[0], options.classes) : images_of(options.paths, options.classes);
   if (images.names.size() == 0) fail_spec(fmt::format("{} has no images (.jpg .jpeg .png)", join(options.paths)));
   return std::make_unique<ImageFolder>(std::move(images), options.label_type);
 }

@@ -15,7 +15,7 @@ namespace {
 
 constexpr int64_t kPlaces = 10'000;
 
-[[noreturn]] void fail(const std::string& what, const std::string& hint) {
+[[noreturn]] void fail_in_mix(const std::string& what, const std::string& hint) {
   throw SpecError({}, "dataset.weights", what, hint);
 }
 
@@ -24,7 +24,7 @@ std::vector<int64_t> shares_of(const std::vector<MixedSet>& sets) {
   double sum = 0;
   for (const MixedSet& set : sets) {
     if (!(set.weight > 0) || !std::isfinite(set.weight))
-      fail(fmt::format("a weight is {}", set.weight), "weights above 0");
+      fail_in_mix(fmt::format("a weight is {}", set.weight), "weights above 0");
     sum += set.weight;
   }
   std::vector<int64_t> shares;
@@ -40,7 +40,7 @@ std::vector<int64_t> shares_of(const std::vector<MixedSet>& sets) {
   for (size_t i = 0; left > 0; ++i, --left) ++shares[lost[i % lost.size()].second];
   for (size_t s = 0; s < sets.size(); ++s)
     if (shares[s] == 0)
-      fail(fmt::format("the weight {} is less than 1 of 20,000 of all", sets[s].weight), "a larger one");
+      fail_in_mix(fmt::format("the weight {} is less than 1 of 20,000 of all", sets[s].weight), "a larger one");
   return shares;
 }
 
@@ -54,11 +54,11 @@ void check_same(const Source& first, const Source& other) {
     return join(fields);
   };
   if (describe(first) != describe(other))
-    fail(fmt::format("sets with different fields: {} has {}, {} has {}", first.where(0), describe(first),
+    fail_in_mix(fmt::format("sets with different fields: {} has {}, {} has {}", first.where(0), describe(first),
                      other.where(0), describe(other)),
          "sets with the same fields in the same order");
   if (first.class_names() != other.class_names())
-    fail(fmt::format("{} and {} have different classes", first.where(0), other.where(0)),
+    fail_in_mix(fmt::format("{} and {} have different classes", first.where(0), other.where(0)),
          "the same names of classes in all sets, or dataset.classes");
 }
 

@@ -14,7 +14,7 @@
 namespace trainctl {
 namespace {
 
-constexpr int64_t kBlock = 10'000;  ///< samples that are dealt out together; the least share is one of them
+constexpr int64_t kSplitBlock = 10'000;  ///< samples that are dealt out together; the least share is one of them
 
 /// Of a block's places, those of one part: [begin, end).
 struct Share {
@@ -23,7 +23,7 @@ struct Share {
   bool has(int64_t place) const { return place >= begin && place < end; }
 };
 
-[[noreturn]] void fail(const std::string& what, const std::string& hint) {
+[[noreturn]] void fail_in_split(const std::string& what, const std::string& hint) {
   throw SpecError({}, "dataset.split", what, hint);
 }
 
@@ -32,24 +32,24 @@ Share share_of(const SplitOptions& options) {
   Share found;
   std::vector<std::string> names;
   for (const auto& [name, share] : options.parts) {
-    if (!(share >= 0)) fail(fmt::format("the share of '{}' is {}", name, share), "shares that add up to 1");
-    const int64_t begin = std::llround(sum * kBlock);
+    if (!(share >= 0)) fail_in_split(fmt::format("the share of '{}' is {}", name, share), "shares that add up to 1");
+    const int64_t begin = std::llround(sum * kSplitBlock);
     sum += share;
-    if (name == options.part) found = {begin, std::llround(std::min(sum, 1.0) * kBlock)};
+    if (name == options.part) found = {begin, std::llround(std::min(sum, 1.0) * kSplitBlock)};
     names.push_back(name);
   }
-  if (std::abs(sum - 1) > 1e-6) fail(fmt::format("the shares add up to {}", sum), "shares that add up to 1");
+  if (std::abs(sum - 1) > 1e-6) fail_in_split(fmt::format("the shares add up to {}", sum), "shares that add up to 1");
   if (std::find(names.begin(), names.end(), options.part) == names.end())
-    fail(fmt::format("there is no part '{}'", options.part),
+    fail_in_split(fmt::format("there is no part '{}'", options.part),
          "the parts are " + join(names) + "; " + did_you_mean(options.part, names));
-  if (found.size() == 0) fail(fmt::format("the share of '{}' is too small", options.part), "at least 0.0001");
+  if (found.size() == 0) fail_in_split(fmt::format("the share of '{}' is too small", options.part), "at least 0.0001");
   return found;
 }
 
 /// The samples of `inner` that a derived class picks.
-class Part : public Source {
+class SplitPart : public Source {
  public:
-  explicit Part(std::shared_ptr<const Source> inner) : inner_(std::move(inner)) {}
+  explicit SplitPart(std::shared_ptr<const Source> inner) : inner_(std::move(inner)) {}
   const std::vector<SourceField>& fields() const override { return inner_->fields(); }
   void read(int64_t sample, const std::vector<bool>& wanted, std::span<FieldBytes> out) const override {
     inner_->read(inner_sample(sample), wanted, out);
@@ -64,11 +64,11 @@ class Part : public Source {
 };
 
 /// Block b of the set has its samples at the places that permutation b gives them; the share is a range of places.
-class PartByNumber : public Part {
+class PartByNumber : public SplitPart {
  public:
   PartByNumber(std::shared_ptr<const Source> inner, Share share, uint64_t key)
-      : Part(std::move(inner)), share_(share), key_(key) {
-    const int64_t rest = inner_->size() % kBlock, blocks = inner_->size() / kBlock;
+      : SplitPart(std::move(inner)), share_(share), key_(key) {
+    const int64_t rest = inner_->size() % kSplitBlock, blocks = inner_->size() / kSplitBlock;
     for (int64_t place = share.begin; place < share.end; ++place)  // of a last block that is not whole
       if (const int64_t within = at(blocks, place); within < rest) last_.push_back(static_cast<int32_t>(within));
     whole_ = blocks * share.size();
@@ -81,13 +81,13 @@ class PartByNumber : public Part {
  private:
   /// The sample of a block that is at a place of its order.
   int64_t at(int64_t block, int64_t place) const {
-    const KeyedPermutation order(kBlock, stream_key(key_, static_cast<uint64_t>(block)));
+    const KeyedPermutation order(kSplitBlock, stream_key(key_, static_cast<uint64_t>(block)));
     return static_cast<int64_t>(order.at(static_cast<uint64_t>(place)));
   }
   int64_t inner_sample(int64_t sample) const override {
     const int64_t block = sample / share_.size();
-    if (sample >= whole_) return inner_->size() / kBlock * kBlock + last_[static_cast<size_t>(sample - whole_)];
-    return block * kBlock + at(block, share_.begin + sample % share_.size());
+    if (sample >= whole_) return inner_->size() / kSplitBlock * kSplitBlock + last_[static_cast<size_t>(sample - whole_)];
+    return block * kSplitBlock + at(block, share_.begin + sample % share_.size());
   }
 
   Share share_;
@@ -96,16 +96,16 @@ class PartByNumber : public Part {
   int64_t whole_ = 0;          ///< samples of this part in whole blocks
 };
 
-class PartByName : public Part {
+class PartByName : public SplitPart {
  public:
-  PartByName(std::shared_ptr<const Source> inner, Share share, uint64_t key) : Part(std::move(inner)) {
+  PartByName(std::shared_ptr<const Source> inner, Share share, uint64_t key) : SplitPart(std::move(inner)) {
     constexpr int64_t kMost = int64_t{1} << 32;
     if (inner_->size() > kMost)
-      fail(fmt::format("{} samples are too many to split by name", with_commas(inner_->size())), "split by number");
+      fail_in_split(fmt::format("{} samples are too many to split by name", with_commas(inner_->size())), "split by number");
     for (int64_t sample = 0; sample < inner_->size(); ++sample) {
       const std::string where = inner_->where(sample);
       const uint64_t name = stable_hash(std::string_view(where).substr(where.rfind('/') + 1));
-      const auto place = static_cast<int64_t>((uint64_t{philox(key, name, 0).v[0]} * kBlock) >> 32);
+      const auto place = static_cast<int64_t>((uint64_t{philox(key, name, 0).v[0]} * kSplitBlock) >> 32);
       if (share.has(place)) samples_.push_back(static_cast<uint32_t>(sample));
     }
     samples_.shrink_to_fit();
@@ -133,7 +133,7 @@ std::unique_ptr<Source> open_split(std::shared_ptr<const Source> set, const Spli
   else
     part = std::make_unique<PartByNumber>(std::move(set), share, key);
   if (part->size() == 0)
-    fail(fmt::format("the part '{}' has none of the {} samples", options.part, with_commas(samples)),
+    fail_in_split(fmt::format("the part '{}' has none of the {} samples", options.part, with_commas(samples)),
          "a larger share, or more samples");
   return part;
 }

@@ -22,15 +22,15 @@
 namespace trainctl {
 namespace {
 
-enum class Kind { image, integer, array, bytes };
+enum class TarMemberKind { image, integer, array, bytes };
 
 /// By the last part of the extension. SpecError (dataset.fields) if no source reads such files.
-Kind kind_of(const std::string& extension, const std::string& where) {
+TarMemberKind kind_of(const std::string& extension, const std::string& where) {
   const std::string last = extension.substr(extension.rfind('.') + 1);
-  if (last == "jpg" || last == "jpeg" || last == "png") return Kind::image;
-  if (last == "cls") return Kind::integer;
-  if (last == "npy") return Kind::array;
-  if (last == "txt") return Kind::bytes;
+  if (last == "jpg" || last == "jpeg" || last == "png") return TarMemberKind::image;
+  if (last == "cls") return TarMemberKind::integer;
+  if (last == "npy") return TarMemberKind::array;
+  if (last == "txt") return TarMemberKind::bytes;
   throw SpecError({}, "dataset.fields",
                   fmt::format("{} has files .{}, which are not read", where, printable(extension)),
                   last == "json" ? "write what is needed of it as .cls or .npy, and name the fields to read, such as "
@@ -50,7 +50,7 @@ struct Shard {
 
 struct TarFieldInfo {
   std::vector<std::string> extensions;
-  Kind kind = Kind::bytes;
+  TarMemberKind kind = TarMemberKind::bytes;
   StoredElement stored = StoredElement::u8;  ///< of an array
 };
 
@@ -99,7 +99,7 @@ class TarSet : public Source {
       if (shard.index.samples() > 0)
         for (size_t field = 0; field < fields_.size(); ++field) part(shard, shard.first, field);
     for (size_t field = 0; field < fields_.size(); ++field)
-      if (infos_[field].kind == Kind::array) learn_array(field);
+      if (infos_[field].kind == TarMemberKind::array) learn_array(field);
   }
 
   int64_t size() const override { return size_; }
@@ -200,10 +200,10 @@ class TarSet : public Source {
                           fmt::format("it has .{}", join(names, ", .")));
         shard.columns.push_back(std::move(columns));
       }
-      const bool is_image = info.kind == Kind::image;
+      const bool is_image = info.kind == TarMemberKind::image;
       fields_.push_back({field.name, is_image ? Encoding::image : Encoding::array,
-                         info.kind == Kind::integer ? options.label_type : ElementType::u8,
-                         info.kind == Kind::bytes ? Shape{-1} : Shape{}});
+                         info.kind == TarMemberKind::integer ? options.label_type : ElementType::u8,
+                         info.kind == TarMemberKind::bytes ? Shape{-1} : Shape{}});
       infos_.push_back(std::move(info));
     }
   }
@@ -239,8 +239,8 @@ class TarSet : public Source {
     const Shard& shard = shard_of(sample);
     const SourceField& as = fields_[field];
     const auto* data = reinterpret_cast<const uint8_t*>(bytes.data());
-    if (infos_[field].kind == Kind::image && bytes.empty()) fail(shard, at, "is empty; expected a JPEG or PNG file");
-    if (infos_[field].kind == Kind::integer) {
+    if (infos_[field].kind == TarMemberKind::image && bytes.empty()) fail(shard, at, "is empty; expected a JPEG or PNG file");
+    if (infos_[field].kind == TarMemberKind::integer) {
       std::string_view text(reinterpret_cast<const char*>(data), bytes.size());
       while (!text.empty() && (text.back() == '\n' || text.back() == '\r' || text.back() == ' ')) text.remove_suffix(1);
       int64_t value = 0;
@@ -251,7 +251,7 @@ class TarSet : public Source {
              fmt::format("expected an integer of type {}, found '{}'", to_string(as.type), printable(shortened(text))));
       store_integer(value, as.type, bytes);
     }
-    if (infos_[field].kind == Kind::array) {
+    if (infos_[field].kind == TarMemberKind::array) {
       const std::span<const uint8_t> whole(data, bytes.size());
       const auto start = whole.first(std::min(whole.size(), static_cast<size_t>(kNpyHeaderBytes)));
       const NpyHeader header = [&] {

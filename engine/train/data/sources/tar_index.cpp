@@ -26,7 +26,7 @@ namespace {
 
 static_assert(std::endian::native == std::endian::little, "the numbers of an index are little-endian");
 
-constexpr char kMagic[] = {'t', 'c', 't', 'l', '.', 't', 'a', 'r'};
+constexpr char kTarIndexMagic[] = {'t', 'c', 't', 'l', '.', 't', 'a', 'r'};
 constexpr int64_t kVersion = 1;
 constexpr size_t kWords = 7, kHeadBytes = kWords * 8;
 constexpr size_t kMostExtensions = 64;
@@ -34,9 +34,9 @@ constexpr int kHeaderBits = 16;
 constexpr int64_t kMostHeaderBlocks = (1 << kHeaderBits) - 1;
 
 /// The files of the samples, one after the other as they are found.
-class IndexBuilder {
+class TarIndexBuilder {
  public:
-  explicit IndexBuilder(const std::string& tar) : tar_(tar) {}
+  explicit TarIndexBuilder(const std::string& tar) : tar_(tar) {}
 
   void add(const TarMember& member) {
     if (!member.is_file) return;
@@ -69,14 +69,14 @@ class IndexBuilder {
     }
     text.resize((text.size() + 7) / 8 * 8, '\0');
     std::vector<uint8_t> bytes(kHeadBytes + text.size() + samples * columns * 12);
-    std::memcpy(bytes.data(), kMagic, sizeof kMagic);
+    std::memcpy(bytes.data(), kTarIndexMagic, sizeof kTarIndexMagic);
     const uint64_t words[] = {static_cast<uint64_t>(kVersion),
                               static_cast<uint64_t>(stamp.bytes),
                               static_cast<uint64_t>(stamp.seconds),
                               samples,
                               columns,
                               text.size()};
-    std::memcpy(bytes.data() + sizeof kMagic, words, sizeof words);
+    std::memcpy(bytes.data() + sizeof kTarIndexMagic, words, sizeof words);
     std::copy(text.begin(), text.end(), bytes.begin() + kHeadBytes);
     uint8_t* places = bytes.data() + kHeadBytes + text.size();
     uint8_t* sizes = places + samples * columns * 8;
@@ -135,7 +135,7 @@ TarName split_tar_name(const std::string& name) {
 
 TarIndex::TarIndex(std::span<const uint8_t> bytes, const TarStamp& stamp, std::string file)
     : bytes_(bytes), file_(std::move(file)) {
-  if (bytes.size() < kHeadBytes || std::memcmp(bytes.data(), kMagic, sizeof kMagic) != 0 || word(1) != kVersion)
+  if (bytes.size() < kHeadBytes || std::memcmp(bytes.data(), kTarIndexMagic, sizeof kTarIndexMagic) != 0 || word(1) != kVersion)
     fail("is no index of this version");
   if (const TarStamp of{word(2), word(3)}; of != stamp)
     fail(
@@ -190,7 +190,7 @@ std::optional<TarPart> TarIndex::part(int64_t sample, size_t extension) const {
 }
 
 std::vector<uint8_t> build_tar_index(TarReader reader, const TarStamp& stamp, const std::string& tar) {
-  IndexBuilder builder(tar);
+  TarIndexBuilder builder(tar);
   for (TarMember member; reader.next(member);) builder.add(member);
   return builder.finish(stamp);
 }

@@ -18,7 +18,7 @@ namespace {
 
 constexpr size_t kEndBytes = 22, kZip64LocatorBytes = 20, kZip64EndBytes = 56, kEntryBytes = 46;
 constexpr uint32_t kIn64 = 0xFFFFFFFF;    ///< the number is in the zip64 extra field
-constexpr int64_t kMostInflation = 1032;  ///< deflate's limit: 258 bytes from 2 bits
+constexpr int64_t kMostZipInflation = 1032;  ///< deflate's limit: 258 bytes from 2 bits
 constexpr int64_t kMostInflated = int64_t{64} << 30;
 constexpr uint16_t kStored = 0, kDeflated = 8, kEncrypted = 1, kZip64Extra = 1;
 
@@ -29,7 +29,7 @@ T load(std::span<const uint8_t> bytes, size_t at) {
   return value;
 }
 
-[[noreturn]] void fail(const std::string& file, int64_t at, const std::string& what) {
+[[noreturn]] void fail_in_zip(const std::string& file, int64_t at, const std::string& what) {
   throw EnvError(fmt::format("{}: byte {}: {}", file, with_commas(at), what));
 }
 
@@ -50,7 +50,7 @@ void read_zip64(std::span<const uint8_t> extra, ZipEntry& entry, bool bytes_in_6
       for (auto [wanted, number] :
            {std::pair{bytes_in_64, &entry.bytes}, {packed_in_64, &entry.packed_bytes}, {at_in_64, &entry.local_at}}) {
         if (!wanted) continue;
-        if (numbers.size() < 8) fail(file, place, "a zip64 entry without its numbers");
+        if (numbers.size() < 8) fail_in_zip(file, place, "a zip64 entry without its numbers");
         *number = load<int64_t>(numbers, 0);
         numbers = numbers.subspan(8);
       }
@@ -58,21 +58,21 @@ void read_zip64(std::span<const uint8_t> extra, ZipEntry& entry, bool bytes_in_6
     }
     at += size;
   }
-  if (bytes_in_64 || packed_in_64 || at_in_64) fail(file, place, "a zip64 entry without its numbers");
+  if (bytes_in_64 || packed_in_64 || at_in_64) fail_in_zip(file, place, "a zip64 entry without its numbers");
 }
 
 }  // namespace
 
 ZipDirectory find_zip_directory(std::span<const uint8_t> tail, int64_t file_bytes, const std::string& file) {
   const int64_t tail_at = file_bytes - static_cast<int64_t>(tail.size());
-  if (tail.size() < kEndBytes) fail(file, 0, "is too short for a zip file");
+  if (tail.size() < kEndBytes) fail_in_zip(file, 0, "is too short for a zip file");
   size_t end = tail.size() - kEndBytes + 1;
   do {
-    if (end-- == 0) fail(file, file_bytes, "has no end of a zip file: it is none, or cut off; get it again");
+    if (end-- == 0) fail_in_zip(file, file_bytes, "has no end of a zip file: it is none, or cut off; get it again");
   } while (!has_magic(tail, end, 5, 6) || load<uint16_t>(tail, end + 20) != tail.size() - end - kEndBytes);
   const int64_t end_at = tail_at + static_cast<int64_t>(end);
   if (load<uint16_t>(tail, end + 4) != load<uint16_t>(tail, end + 6))
-    fail(file, end_at, "a part of a zip of several files");
+    fail_in_zip(file, end_at, "a part of a zip of several files");
   ZipDirectory directory{load<uint32_t>(tail, end + 16), load<uint32_t>(tail, end + 12),
                          load<uint16_t>(tail, end + 10)};
   int64_t directory_end = end_at;
@@ -80,7 +80,7 @@ ZipDirectory find_zip_directory(std::span<const uint8_t> tail, int64_t file_byte
     const auto at64 = load<int64_t>(tail, end - kZip64LocatorBytes + 8);
     if (at64 < tail_at || at64 > end_at - static_cast<int64_t>(kZip64LocatorBytes + kZip64EndBytes) ||
         !has_magic(tail, static_cast<size_t>(at64 - tail_at), 6, 6))
-      fail(file, end_at, fmt::format("expected the zip64 end at byte {}", at64));
+      fail_in_zip(file, end_at, fmt::format("expected the zip64 end at byte {}", at64));
     const auto place = static_cast<size_t>(at64 - tail_at);
     directory = {load<int64_t>(tail, place + 48), load<int64_t>(tail, place + 40), load<int64_t>(tail, place + 32)};
     directory_end = at64;
@@ -88,7 +88,7 @@ ZipDirectory find_zip_directory(std::span<const uint8_t> tail, int64_t file_byte
   if (directory.at < 0 || directory.bytes < 0 || directory.at > directory_end ||
       directory.bytes != directory_end - directory.at || directory.entries < 0 ||
       directory.entries > directory.bytes / static_cast<int64_t>(kEntryBytes))
-    fail(file, end_at,
+    fail_in_zip(file, end_at,
          fmt::format("a directory of {} entries with {} bytes at byte {} does not end here; get the file again",
                      with_commas(directory.entries), with_commas(directory.bytes), with_commas(directory.at)));
   return directory;
@@ -101,11 +101,11 @@ std::vector<ZipEntry> parse_zip_directory(std::span<const uint8_t> bytes, const 
   for (int64_t i = 0; i < directory.entries; ++i) {
     const int64_t place = directory.at + static_cast<int64_t>(at);
     if (bytes.size() - at < kEntryBytes || !has_magic(bytes, at, 1, 2))
-      fail(file, place, "expected an entry of the directory");
+      fail_in_zip(file, place, "expected an entry of the directory");
     const std::span<const uint8_t> fixed = bytes.subspan(at, kEntryBytes);
     const size_t name_bytes = load<uint16_t>(fixed, 28), extra_bytes = load<uint16_t>(fixed, 30);
     const size_t all = kEntryBytes + name_bytes + extra_bytes + load<uint16_t>(fixed, 32);
-    if (all > bytes.size() - at) fail(file, place, "an entry that is longer than its directory");
+    if (all > bytes.size() - at) fail_in_zip(file, place, "an entry that is longer than its directory");
     const auto packed = load<uint32_t>(fixed, 20), size = load<uint32_t>(fixed, 24),
                local_at = load<uint32_t>(fixed, 42);
     ZipEntry entry{std::string(reinterpret_cast<const char*>(bytes.data()) + at + kEntryBytes, name_bytes),
@@ -117,15 +117,15 @@ std::vector<ZipEntry> parse_zip_directory(std::span<const uint8_t> bytes, const 
     read_zip64(bytes.subspan(at + kEntryBytes + name_bytes, extra_bytes), entry, size == kIn64, packed == kIn64,
                local_at == kIn64, file, place);
     const std::string shown = printable(shortened(entry.name));
-    if ((load<uint16_t>(fixed, 8) & kEncrypted) != 0) fail(file, place, fmt::format("'{}' is encrypted", shown));
+    if ((load<uint16_t>(fixed, 8) & kEncrypted) != 0) fail_in_zip(file, place, fmt::format("'{}' is encrypted", shown));
     if (const auto method = load<uint16_t>(fixed, 10); method != kStored && method != kDeflated)
-      fail(file, place,
+      fail_in_zip(file, place,
            fmt::format("'{}' is compressed by method {}; expected 0 (stored) or 8 (deflated)", shown, method));
     if (entry.bytes < 0 || entry.packed_bytes < 0 || entry.local_at < 0 || entry.local_at > directory.at ||
         entry.packed_bytes > directory.at - entry.local_at ||
         (!entry.is_deflated && entry.bytes != entry.packed_bytes) ||
-        (entry.is_deflated && (entry.bytes > kMostInflated || entry.bytes / kMostInflation > entry.packed_bytes)))
-      fail(file, place,
+        (entry.is_deflated && (entry.bytes > kMostInflated || entry.bytes / kMostZipInflation > entry.packed_bytes)))
+      fail_in_zip(file, place,
            fmt::format("'{}': {} bytes, packed into {} at byte {}, cannot be", shown, with_commas(entry.bytes),
                        with_commas(entry.packed_bytes), with_commas(entry.local_at)));
     entries.push_back(std::move(entry));
@@ -137,10 +137,10 @@ std::vector<ZipEntry> parse_zip_directory(std::span<const uint8_t> bytes, const 
 int64_t zip_data_at(std::span<const uint8_t> local, const ZipEntry& entry, int64_t file_bytes,
                     const std::string& file) {
   if (local.size() < static_cast<size_t>(kZipLocalBytes) || !has_magic(local, 0, 3, 4))
-    fail(file, entry.local_at, fmt::format("expected the header of '{}'", printable(shortened(entry.name))));
+    fail_in_zip(file, entry.local_at, fmt::format("expected the header of '{}'", printable(shortened(entry.name))));
   const int64_t data_at = entry.local_at + kZipLocalBytes + load<uint16_t>(local, 26) + load<uint16_t>(local, 28);
   if (data_at > file_bytes || entry.packed_bytes > file_bytes - data_at)
-    fail(file, data_at, fmt::format("'{}' goes on behind the end of the file", printable(shortened(entry.name))));
+    fail_in_zip(file, data_at, fmt::format("'{}' goes on behind the end of the file", printable(shortened(entry.name))));
   return data_at;
 }
 
