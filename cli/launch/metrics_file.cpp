@@ -53,7 +53,7 @@ std::vector<std::string> copies_in(const RunDirectory& directory) {
 }
 
 /// Replaces the file, or leaves it as it is.
-void replace(const std::string& path, const std::vector<MetricsLine>& lines) {
+void replace_lines(const std::string& path, const std::vector<MetricsLine>& lines) {
   const std::string part = path + ".part";
   std::ofstream out(part, std::ios::trunc);
   for (const MetricsLine& line : lines) out << line.text;
@@ -91,7 +91,7 @@ int64_t keep_metrics(const RunDirectory& directory, int64_t last_step) {
     }
   }
   std::erase_if(lines, [&](const MetricsLine& line) { return !is_kept(line); });
-  replace(path, lines);
+  replace_lines(path, lines);
   const auto bytes = fs::file_size(path, ignored);
   return ignored ? 0 : static_cast<int64_t>(bytes);
 }
