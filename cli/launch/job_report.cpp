@@ -3,6 +3,7 @@
 
 #include "cli/launch/losses.h"
 #include "cli/render/launch_report.h"
+#include "engine/base/error.h"
 #include "engine/compile/report.h"
 #include "engine/estimate/estimate_report.h"
 #include "engine/search/search_report.h"
@@ -26,6 +27,7 @@ Json validation_json(const PlannedJob& job, RankClasses& classes) {
 void add_estimate(const PlannedJob& job, JobReport& report) {
   if (job.plan.is_asynchronous()) report.alone = compile_unverified(job.graph, job.plan, job.spec, job.cost);
   report.step = job.compiled ? job.compiled->step : simulate(report.simulated(), job.cost.machine());
+  check(report.step->ends, "verified programs end in the simulation");
   report.json["estimate"] = estimate_report(report.simulated(), job.cost.machine(), *report.step);
 }
 

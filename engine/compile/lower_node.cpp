@@ -96,7 +96,7 @@ class NodeLowering {
     if (op_.collective) {
       lower_layer_collective(l_, node_, inputs[0], outputs[0]);
     } else if (!idle) {
-      l_.emit_kernel(node_.name, *kernel, attrs(), std::move(inputs), outputs);
+      l_.emit_kernel(node_.name, *kernel, attrs(), placed(std::move(inputs)), placed(outputs));
     }
     for (size_t o = 0; o < outputs.size(); ++o) {
       if (!direct_[o]) keep(o, std::move(outputs[o]));
@@ -110,6 +110,16 @@ class NodeLowering {
     if (op_.kernel.is_product && l_.c.spec.precision == Precision::tf32) attrs.set("tf32", true);
     if (op_.kernel.is_product && l_.narrow[static_cast<size_t>(node_.layer)]) attrs.set("fp8", true);
     return attrs;
+  }
+
+  /// In hybrid_parallel places in attrs are places in this rank's parts.
+  std::vector<View> placed(std::vector<View> operands) const {
+    if (!l_.c.plan.hybrid() || !op_.attrs_name_places) return operands;
+    for (View& view : operands) {
+      view.operand.global_shape = view.operand.shape;
+      view.operand.global_offset.assign(view.operand.shape.size(), 0);
+    }
+    return operands;
   }
 
   /// A fresh buffer for each output, or the range where its sum is kept.

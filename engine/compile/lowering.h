@@ -65,6 +65,14 @@ struct Inbox {
   size_t received = 0;
 };
 
+/// What this stage sends to another.
+struct Outbox {
+  int to_stage = 0;
+  /// By kind, micro-batch and chunk of this stage's task: how many messages the other stage has received before the
+  /// task starts, as the schedule orders the tasks of both.
+  std::map<std::tuple<TaskKind, int, int>, size_t> received;
+};
+
 struct Lowering {
   explicit Lowering(Compiler& compiler);
 
@@ -91,6 +99,7 @@ struct Lowering {
   std::vector<Transfer> transfers;                    ///< of all stages
   std::multimap<TensorId, const Transfer*> outgoing;  ///< of all chunks
   std::vector<Inbox> inboxes;
+  std::vector<Outbox> outboxes;
 
   std::vector<GradientState> gradients;    ///< by bucket
   std::multimap<NodeId, int> finished_by;  ///< buckets by GradientState::last_node, in their order

@@ -1,8 +1,10 @@
 // A send's buffer belongs to the channel until an instruction waits for the send. These instructions wait:
 //   - a recv, for the sends that its peer has received before it sent this: that never takes time;
-//   - a task's first send on a channel, for all sends of the task two before it on that channel: at most two tasks'
-//     tensors are in flight, and no task can wait for itself. Not in training with chunks: there both ends run more
-//     than two tasks ahead of each other;
+//   - a task's first send on a channel, for the sends of the task two before it on that channel, so that at most two
+//     tasks' tensors are in flight. If the receiver is several stages away, more are: the task waits only for sends
+//     that the receiver has received in tasks before it (pipeline.cpp). Not in training with chunks: there both ends
+//     run more than two tasks ahead of each other, and the messages of the backward pass release those of the forward
+//     pass;
 //   - a `wait` at the end of the step, for the rest.
 #include <algorithm>
 #include <map>
@@ -43,7 +45,8 @@ void order_sends(Compiler& c) {
       Channel& channel = channels[code.peer];
       channel.add({code.phase, code.micro_batch, code.chunk}, i);
       const size_t tasks = channel.begins.size();
-      if (is_bounded && tasks > 2) channel.wait_for_first(channel.begins[tasks - 2], code);
+      const size_t received = c.code[static_cast<size_t>(i)].acknowledged;
+      if (is_bounded && tasks > 2) channel.wait_for_first(std::min(channel.begins[tasks - 2], received), code);
     } else if (code.opcode == Opcode::recv) {
       channels[code.peer].wait_for_first(c.code[i].acknowledged, code);
     }

@@ -11,6 +11,16 @@
 // for the task, so the schedules of both ends cannot block each other.
 //
 // Between two chunks of one stage nothing is sent: the receiving chunk takes over the value.
+//
+// A sent buffer is reused once the receiver has the message. When that is certain follows from the schedule, which
+// orders the tasks of all stages so that each has its input (task_times):
+//
+//   stage 0   F0  F1  F2  F3  F4  F5         F0 is sent to stage 3, past stages 1 and 2
+//   stage 1       F0  F1  F2  F3  F4         F4 is the first task that starts after stage 3 has received it
+//   stage 2           F0  F1  F2  F3
+//   stage 3               F0  F1  F2
+//
+// A task that waits only for messages received in tasks before it cannot wait in a circle, whatever the tasks take.
 #include <algorithm>
 #include <map>
 #include <set>
@@ -100,22 +110,71 @@ void note_acknowledged(const Plan& plan, bool trains, const Inbox& back, Inbox& 
         before.at({sending_task(*message.transfer), message.micro_batch, message.transfer->from / plan.num_stages});
 }
 
+/// When the receiver of `inbox` has received each of its messages: the start of the first task that needs this one or a
+/// later one.
+std::vector<int> receipts(const Plan& plan, const Pipeline& pipeline, const TaskTimes& times, int stage,
+                          const Inbox& inbox) {
+  std::map<std::tuple<TaskKind, int, int>, int> starts;
+  const std::vector<Task> tasks = stage_tasks(pipeline, stage);
+  for (size_t t = 0; t < tasks.size(); ++t)
+    starts[{tasks[t].kind, tasks[t].micro_batch, tasks[t].chunk}] = times.starts[static_cast<size_t>(stage)][t];
+  std::vector<int> received(inbox.messages.size());
+  int first = times.length;
+  for (size_t m = received.size(); m-- > 0;) {
+    const Task task = receiving_task(plan, *inbox.messages[m].transfer, inbox.messages[m].micro_batch);
+    received[m] = first = std::min(first, starts.at({task.kind, task.micro_batch, task.chunk}));
+  }
+  return received;
+}
+
+/// `inbox` is that of stage `to`, of what `from` sends.
+Outbox outbox_of(const Plan& plan, const Pipeline& pipeline, const TaskTimes& times, int from, int to,
+                 const Inbox& inbox) {
+  Outbox outbox{to, {}};
+  const std::vector<int> received = receipts(plan, pipeline, times, to, inbox);
+  const std::vector<Task> tasks = stage_tasks(pipeline, from);
+  for (size_t t = 0; t < tasks.size(); ++t) {
+    const int start = times.starts[static_cast<size_t>(from)][t];
+    const auto before = std::lower_bound(received.begin(), received.end(), start);
+    outbox.received[{tasks[t].kind, tasks[t].micro_batch, tasks[t].chunk}] =
+        static_cast<size_t>(before - received.begin());
+  }
+  return outbox;
+}
+
+/// How many of this stage's messages stage `to` has received before the current task starts.
+size_t received_before(const Lowering& l, int to) {
+  const auto outbox = std::find_if(l.outboxes.begin(), l.outboxes.end(),
+                                   [&](const Outbox& candidate) { return candidate.to_stage == to; });
+  check(outbox != l.outboxes.end(), "a stage knows all stages that it sends to");
+  return outbox->received.at({l.task.kind, l.task.micro_batch, l.task.chunk});
+}
+
 }  // namespace
 
 void open_channels(Lowering& l) {
   const Plan& plan = l.c.plan;
   l.transfers = plan_transfers(l.c.graph, plan, l.c.cost);
-  std::set<int> senders;
+  const bool trains = l.c.trains();
+  std::set<int> senders, receivers;
   for (const Transfer& transfer : l.transfers) {
     const int from = transfer.from % plan.num_stages, to = transfer.to % plan.num_stages;
     if (from == l.c.stage) l.outgoing.emplace(transfer.tensor, &transfer);
-    if (to == l.c.stage && from != to) senders.insert(from);
+    if (from == to) continue;
+    if (to == l.c.stage) senders.insert(from);
+    if (from == l.c.stage) receivers.insert(to);
   }
   for (int from : senders) {
-    Inbox inbox = inbox_of(plan, l.transfers, l.c.trains(), from, l.c.stage);
-    note_acknowledged(plan, l.c.trains(), inbox_of(plan, l.transfers, l.c.trains(), l.c.stage, from), inbox);
+    Inbox inbox = inbox_of(plan, l.transfers, trains, from, l.c.stage);
+    note_acknowledged(plan, trains, inbox_of(plan, l.transfers, trains, l.c.stage, from), inbox);
     l.inboxes.push_back(std::move(inbox));
   }
+  if (receivers.empty()) return;
+  const Pipeline pipeline = plan.pipeline(trains);
+  const TaskTimes times = task_times(pipeline);
+  for (int to : receivers)
+    l.outboxes.push_back(
+        outbox_of(plan, pipeline, times, l.c.stage, to, inbox_of(plan, l.transfers, trains, l.c.stage, to)));
 }
 
 bool receive(Lowering& l, TensorId tensor) {
@@ -145,6 +204,7 @@ void send_outputs(Lowering& l, const Node& node) {
       const int to = transfer.to % l.c.plan.num_stages;
       if (to != l.c.stage) {
         l.emit(pipeline_instruction(l, Opcode::send, tensor, to), {view}, {});
+        l.c.code.back().acknowledged = received_before(l, to);
         continue;
       }
       in_task(l, receiving_task(l.c.plan, transfer, l.task.micro_batch), [&] {

@@ -37,6 +37,8 @@ struct SimulatedSpan {
 };
 
 struct Simulation {
+  /// False: ranks wait for each other, so no rank reaches its end, and all else is empty. Verified programs always end.
+  bool ends = true;
   Seconds step;
   /// The longest chain of instructions, each of which begins when the one before it ends. The parts add up to the step.
   std::array<Seconds, kParts> parts = {};
@@ -49,8 +51,7 @@ struct Simulation {
 /// The program as one rank would be measured: how many kernels it starts, and what they take when each runs alone.
 StepSample step_alone(const Program& program, const Machine& machine);
 
-/// `classes` are verified: nothing waits for ever. Without the deviation, which takes long, it is that of
-/// the machine's step cost alone.
+/// Without the deviation, which takes long, it is that of the machine's step cost alone.
 Simulation simulate(const RankClasses& classes, const Machine& machine, bool with_deviation = true);
 
 }  // namespace trainctl

@@ -71,6 +71,9 @@ struct OpDef {
 
   /// The output is input 0 with another shape: no instruction is compiled.
   bool is_view = false;
+  /// Attrs name places in the op's operands (slice, pad). In hybrid_parallel attrs and shapes are one rank's, so the
+  /// kernel's operands count as whole tensors there.
+  bool attrs_name_places = false;
   /// A collective as a layer (hybrid_parallel): compiled to a collective instruction; its kernel only has a cost.
   std::optional<LayerCollective> collective = {};
   /// Of an op whose rule, or that of its forward op, has inner letters.

@@ -11,6 +11,7 @@
 #include "engine/base/ranges.h"
 #include "engine/base/text.h"
 #include "engine/ops/op_def.h"
+#include "engine/plan/view_dims.h"
 
 namespace trainctl {
 namespace {
@@ -34,6 +35,20 @@ std::optional<Block> joined(const std::vector<Block>& blocks) {
 /// Block `index` of `ways` of a block.
 Block cut_further(const Block& block, int64_t index, int64_t ways) {
   return {block.index * ways + index, block.ways * ways};
+}
+
+/// What a rank holds of a view of a tensor.
+HeldPart through_view(const HeldPart& part, const Tensor& from, const Tensor& to) {
+  HeldPart view = whole_part(to.shape.size());
+  view.term = part.term;
+  const std::vector<int> leads = dims_through_view(from, to);
+  for (size_t d = 0; part.traced && d < leads.size(); ++d) {
+    if (part.dims[d].ways == 1) continue;
+    if (leads[d] < 0) return kUntraced;
+    Block& block = view.dims[static_cast<size_t>(leads[d])];
+    block = cut_further(block, part.dims[d].index, part.dims[d].ways);
+  }
+  return part.traced ? view : kUntraced;
 }
 
 /// What a rank's node makes of the parts that the rank holds.
@@ -61,7 +76,7 @@ class PartOfNode {
  private:
   /// Only linear work without another summand leaves a term a term.
   void read_term(const Block& term) {
-    traced_ = traced_ && (op_.is_view || op_.kernel.is_product) && term_.ways == 1;
+    traced_ = traced_ && op_.kernel.is_product && term_.ways == 1;
     term_ = term;
   }
 
@@ -251,10 +266,15 @@ class Tracing {
     for (size_t o = 0; o < node.outputs.size(); ++o) {
       HeldTensor& output = held_[node.outputs[o]];
       for (size_t r = 0; r < ranks(); ++r) {
-        output.of_rank.push_back(parts[r].made(node.rule.outputs[o]));
+        output.of_rank.push_back(get_op(node.op).is_view ? part_of_view(node, r) : parts[r].made(node.rule.outputs[o]));
         output.values.push_back(numbers_.of(keys[r]));
       }
     }
+  }
+
+  HeldPart part_of_view(const Node& node, size_t rank) const {
+    const auto from = static_cast<size_t>(node.inputs[0]), to = static_cast<size_t>(node.outputs[0]);
+    return through_view(held_[from].of_rank[rank], graph_.tensors[from], graph_.tensors[to]);
   }
 
   void communicate(NodeId id, const Node& node) {

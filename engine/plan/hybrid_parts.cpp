@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "engine/ops/op_def.h"
+#include "engine/plan/view_dims.h"
 
 namespace trainctl {
 namespace {
@@ -82,12 +83,42 @@ class Tracer {
           factors[static_cast<size_t>(factor)] = parts_of(node.inputs[i], d);
       }
     }
+    if (get_op(node.op).is_view) return view(node);
     if (get_op(node.op).collective) collect(node);
-    backward(node);
+    set_outputs(node);
   }
 
-  /// Outputs have the parts of the layer's factors.
+  /// Rules do not tell where a dim of size 1 is in a view, since in the whole tensor it usually is not cut. Here it may
+  /// be one row of many.
+  void view(const Node& node) {
+    const TensorId from = node.inputs[0], to = node.outputs[0];
+    const std::vector<int> leads = dims_through_view(tensor(from), tensor(to));
+    std::vector<int> dims(shape(to).size(), 0);
+    for (size_t d = 0; d < leads.size(); ++d) {
+      if (leads[d] < 0) continue;
+      int& outer = dims[static_cast<size_t>(leads[d])];
+      outer = within(outer, parts_of(from, d));
+    }
+    parts_.of_tensor[static_cast<size_t>(to)] = std::move(dims);
+    viewed_.emplace(std::pair(node.layer, node.rule.inputs[0]), from);
+    viewed_.emplace(std::pair(node.layer, node.rule.outputs[0]), to);
+  }
+
+  /// A gradient in a view's layer has the parts of its tensor, which has the same rule.
   void backward(const Node& node) {
+    set_outputs(node);
+    for (size_t o = 0; o < node.outputs.size(); ++o) {
+      const auto viewed = viewed_.find({node.layer, node.rule.outputs[o]});
+      if (viewed == viewed_.end() || shape(viewed->second) != shape(node.outputs[o])) continue;
+      parts_.of_tensor[static_cast<size_t>(node.outputs[o])] = parts_.of_tensor[static_cast<size_t>(viewed->second)];
+    }
+  }
+
+  const Tensor& tensor(TensorId id) const { return graph_.tensors[static_cast<size_t>(id)]; }
+  const Shape& shape(TensorId id) const { return tensor(id).shape; }
+
+  /// Outputs have the parts of the layer's factors.
+  void set_outputs(const Node& node) {
     for (size_t o = 0; o < node.outputs.size(); ++o) {
       std::vector<int>& dims = parts_.of_tensor[static_cast<size_t>(node.outputs[o])];
       for (size_t d = 0; d < dims.size(); ++d) {
@@ -166,6 +197,16 @@ class Tracer {
     return add({count / size, std::move(part)});
   }
 
+  /// Each part of `outer` consists of the parts of `inner`.
+  int within(int outer, int inner) {
+    if (outer == 0 || inner == 0) return outer + inner;
+    const int count = parts_.kinds[static_cast<size_t>(inner)].count;
+    const std::vector<int> of_inner = of_ranks(inner);
+    std::vector<int> part = of_ranks(outer);
+    for (size_t rank = 0; rank < part.size(); ++rank) part[rank] = part[rank] * count + of_inner[rank];
+    return add({parts_.kinds[static_cast<size_t>(outer)].count * count, std::move(part)});
+  }
+
   /// Each part in as many as a group has ranks.
   int divided(int kind, const std::vector<Ints>& groups) {
     if (if_equal(kind, groups) != kind) return 0;
@@ -184,8 +225,9 @@ class Tracer {
   const std::vector<Layout>& variables_;
   const Mesh& mesh_;
   HybridParts parts_;
-  std::map<std::pair<int, std::vector<int>>, int> ids_;  // of kinds
-  std::vector<std::vector<int>> of_factor_;              // by layer and factor, a kind
+  std::map<std::pair<int, std::vector<int>>, int> ids_;        // of kinds
+  std::vector<std::vector<int>> of_factor_;                    // by layer and factor, a kind
+  std::map<std::pair<LayerId, TensorRule>, TensorId> viewed_;  // tensors that views read and make, by layer and rule
 };
 
 }  // namespace

@@ -268,6 +268,10 @@ class Trials {
                   : compile_one_a_stage(fixed.graph, fixed.plan, fixed.spec, fixed.cost);
     for (Program& program : classes.programs) program = with_device_memory(fixed, std::move(program));
     const Simulation& step = compiled->step = simulate(classes, job_.cost.machine(), all);
+    if (!step.ends) {
+      trial.fault = "its stages would wait for each other";
+      return trial;
+    }
     trial.seconds = step.step.value;
     for (const Program& program : classes.programs) trial.memory = std::max(trial.memory, program.memory.total());
     for (size_t p = 0; p < kParts; ++p) trial.parts.emplace_back(to_string(static_cast<Part>(p)), step.parts[p].value);

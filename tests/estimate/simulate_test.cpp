@@ -189,7 +189,7 @@ loss: mae
 optimizer: {type: sgd, learning_rate: 0.001}
 launch: {ranks: 4}
 parallel: {mode: semi_auto_parallel, stages: 4, stage_config: {a: 0, b: 1, c: 2, d: 3}, micro_batches: )";
-  Machine machine = gpus();  // only products count
+  Machine machine = gpus();     // only products count
   machine.multiprocessors = 0;  // products of all sizes at the rate
   machine.memory_rate = {1e18};
   machine.launch = {};
@@ -323,4 +323,27 @@ TEST_CASE("kernels that run while their rank waits for a message take the machin
   CHECK(length(1, 2) == doctest::Approx(1.5 * alone));
   CHECK(length(1, 3) == doctest::Approx(alone));  // the message has come
   CHECK(length(0, 0) == doctest::Approx(alone));  // waits for none
+}
+
+TEST_CASE("ranks that wait for each other do not end, and are reported") {
+  std::vector<Program> programs(2);
+  for (int rank = 0; rank < 2; ++rank) {
+    Program& program = programs[static_cast<size_t>(rank)];
+    program.rank = rank;
+    Operand numbers;
+    numbers.shape = numbers.global_shape = {16};
+    Instruction recv, send;
+    recv.opcode = Opcode::recv;
+    recv.stream = Stream::recv;
+    recv.outputs = {numbers};
+    send.opcode = Opcode::send;
+    send.stream = Stream::send;
+    send.inputs = {numbers};
+    send.waits = {0};
+    recv.peer = send.peer = 1 - rank;
+    program.instructions = {recv, send};
+  }
+  CHECK_FALSE(simulate(each_by_itself(programs), gpus()).ends);
+  programs[0].instructions[1].waits.clear();
+  CHECK(simulate(each_by_itself(programs), gpus()).ends);
 }

@@ -130,3 +130,20 @@ TEST_CASE("gathers of equal parts, and broadcasts to ranks that have the values,
         Texts{"c: the ranks of its group {0,1} hold equal values of data; it changes nothing there"});
   CHECK(planned(head + "  - {name: c, type: broadcast}\n" + tail, {"parallel.full_batch=false"}).plan.notes.empty());
 }
+
+TEST_CASE("one row per rank is traced through views, wherever the rows are") {
+  const Planned p =
+      planned(dataset(2, "[4]", "[4]") +
+              "network:\n  - {name: a, type: dense, units: 4}\n  - {name: u, type: unsqueeze, dim: 1}\n"
+              "  - {name: f, type: flatten}\n  - {name: r, type: reshape, shape: [2, 2]}\n"
+              "  - {name: t, type: transpose, perm: [1, 0, 2]}\n  - {name: m, type: flatten}\n"
+              "  - {name: b, type: reshape, shape: [-1, 2]}\n  - {name: back, type: transpose, perm: [1, 0, 2]}\n"
+              "  - {name: out, type: flatten}\nloss: mse\nlaunch: {ranks: 2}\nparallel: {mode: hybrid_parallel}\n");
+  CHECK(parts(p, "u") == Texts{"0/2 0/1 0/1", "1/2 0/1 0/1"});
+  CHECK(parts(p, "f") == Texts{"0/2 0/1", "1/2 0/1"});
+  CHECK(parts(p, "r") == Texts{"0/2 0/1 0/1", "1/2 0/1 0/1"});
+  CHECK(parts(p, "t") == Texts{"0/1 0/2 0/1", "0/1 1/2 0/1"});
+  CHECK(parts(p, "m") == Texts{"0/1 0/2", "0/1 1/2"});
+  CHECK(parts(p, "b") == Texts{"0/1 0/2 0/1", "0/1 1/2 0/1"});
+  CHECK(parts(p, "out") == Texts{"0/2 0/1", "1/2 0/1"});
+}

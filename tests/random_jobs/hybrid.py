@@ -62,12 +62,20 @@ class Hybrid(Network):
             self.activation()
         if self.rng.random() < 0.3:
             self.dropout()
+        if self.rng.random() < 0.3:
+            self.dropout_behind_view()
         self.part_dense(self.size(), ways, False, True)
         if self.full_batch:
             self.collective("all_reduce", self.shape, **group)
         else:
             self.collective("reduce_scatter", (rows, self.shape[1]), **group)
         return True
+
+    def dropout_behind_view(self):
+        (rows, features), dim = self.shape, self.rng.choice([1, 2])
+        self.reshaped("unsqueeze", (rows, 1, features) if dim == 1 else (rows, features, 1), dim=dim)
+        self.dropout()
+        self.reshaped("squeeze", (rows, features), dim=dim)
 
     def turned(self):
         """all_to_all and back around a layer of single elements."""

@@ -5,7 +5,7 @@ import random
 import re
 
 from hybrid import hybrid_network
-from layers import EVEN_SIZES, HUGE_SIZES, LARGE_SIZES
+from layers import EVEN_SIZES, HUGE_SIZES, LARGE_SIZES, SMALL_SIZES
 from network import Network
 
 PLAIN = re.compile(r"^[A-Za-z_][\w.-]*$")
@@ -176,16 +176,17 @@ def draw_schedule(rng, net, stages, micro_batches):
     return {"schedule": "interleaved_1f1b", "chunks": chunks, "stage_config": config or {}}
 
 
-def draw_parallel(rng, net, ranks, micro_batches, mode, stages):
-    parallel = {"mode": mode}
-    if stages > 1:
+def draw_parallel(rng, net, ranks, micro_batches, mode, stages, pipeline=None):
+    """`pipeline`: stages and schedule, if they are drawn already."""
+    parallel = {"mode": mode, **(pipeline or {})}
+    if stages > 1 and not pipeline:
         parallel["stages"] = stages
         config = draw_stages(rng, net, stages) if chance(rng, 0.6) else None
         if config:
             parallel["stage_config"] = config
     if micro_batches > 1:
         parallel["micro_batches"] = micro_batches
-    if chance(rng, 0.5):
+    if not pipeline and chance(rng, 0.5):
         parallel |= draw_schedule(rng, net, stages, micro_batches)
     if mode == "semi_auto_parallel":
         strategies = draw_strategies(rng, net, ranks // stages)
@@ -248,8 +249,13 @@ def draw_network(rng, rows, large, huge):
     return Network(rng, rows, LARGE_SIZES, 1 << 16) if large else Network(rng, rows)
 
 
-def draw_job(rng, device, rank_counts, digits, large=0.25, huge=0.0):
-    """A job that `plan` may still refuse. `large`, `huge`: the share of such jobs."""
+def draw_job(rng, device, rank_counts, digits, large=0.25, huge=0.0, kind=None):
+    """A job that `plan` may still refuse. `large`, `huge`: the share of such jobs. `kind`: rows, skips, or other; drawn by default."""
+    lot = rng.random() if kind is None else {"rows": 0.0, "skips": 0.15}.get(kind, 1.0)
+    if lot < 0.1 and max(rank_counts) > 1:
+        return draw_few_rows(rng, device, rank_counts)
+    if lot < 0.25 and max(rank_counts) > 2:
+        return draw_skips(rng, device, rank_counts)
     ranks = rng.choice(rank_counts)
     mode = rng.choice(["data_parallel", "semi_auto_parallel", "semi_auto_parallel", "semi_auto_parallel", "hybrid_parallel"])
     if ranks == 1 and chance(rng, 0.5):
@@ -282,9 +288,79 @@ def draw_job(rng, device, rank_counts, digits, large=0.25, huge=0.0):
     fields["train"] = train
     fields["parallel"] = draw_parallel(rng, net, ranks, micro_batches, mode, stages)
     fields["launch"] = launch
+    fields |= draw_validation(rng, net, fields, device)
     if chance(rng, 0.05):
         fields["print"] = [rng.choice([layer["name"] for layer in net.flat if layer["name"] in net.shapes])]
     return Job(fields, None, net.mixes_rows, fields["precision"])
+
+
+def draw_validation(rng, net, fields, device):
+    """For a fifth of the jobs on CPUs. The last batch is filled up where no layer looks at other rows or at labels."""
+    dataset = fields["dataset"]
+    if device != "cpu" or dataset["type"] != "random" or not chance(rng, 0.2):
+        return {}
+    reads_labels = any("label" in layer["inputs"] for layer in net.flat)
+    batches = rng.randint(1, 2) * dataset["batch"]
+    samples = batches if net.mixes_rows or reads_labels else max(1, batches + rng.choice([0, 1, -1]))
+    return {"validation": {"dataset": {"samples": samples}, "every_steps": rng.randint(1, 6)}}
+
+
+def draw_rest(rng, net, dataset, data, loss, device, ranks, micro_batches, mode, stages, pipeline=None):
+    """A job of a network and its loss."""
+    fields = {"name": "random", "seed": rng.randrange(1000), **draw_precision(rng, device)}
+    fields["dataset"] = {**dataset, **data}
+    if net.modules:
+        fields["modules"] = net.modules
+    fields["network"] = net.layers
+    fields |= {"loss": loss, **metrics_beside(loss, net), "optimizer": draw_optimizer(rng, loss, sorted(net.weights))}
+    fields["train"] = {"epochs": rng.randint(5, 8), "steps": rng.randint(3, 8), "on_nan": "warn"}
+    fields["parallel"] = draw_parallel(rng, net, ranks, micro_batches, mode, stages, pipeline)
+    fields["launch"] = draw_launch(rng, ranks, device, mode)
+    fields |= draw_validation(rng, net, fields, device)
+    return Job(fields, None, net.mixes_rows, fields["precision"])
+
+
+def draw_few_rows(rng, device, rank_counts):
+    """hybrid_parallel with one or two rows per rank: layers that depend on the place of an element, behind others that reshape."""
+    ranks = rng.choice([count for count in rank_counts if count > 1])
+    stages = rng.choice([s for s in range(1, ranks) if ranks % s == 0])
+    rows, micro_batches = ranks // stages * rng.choice([1, 1, 1, 2]), rng.choice([1, 1, 2, 3])
+    net = None
+    while net is None or len(net.flat) < stages or net.mixes_rows:
+        net = Network(rng, rows, SMALL_SIZES, 1 << 12)
+        net.kinds = Network.PLACES
+        dataset = net.start()
+        net.grow(rng.choice([3, 5, 7, 10]))
+        loss = net.end(dataset)
+    data, _ = draw_train(rng, rows * micro_batches)
+    job = draw_rest(rng, net, dataset, data, loss, device, ranks, micro_batches, "hybrid_parallel", stages)
+    job.fields["parallel"].pop("full_batch", None)
+    return job
+
+
+def draw_skips(rng, device, rank_counts):
+    """Many stages, and tensors that skip some of them."""
+    ranks = rng.choice([count for count in rank_counts if count > 2])
+    stages = rng.choice([s for s in (ranks, ranks, ranks // 2) if s > 1 and ranks % s == 0])
+    chunks = rng.choice([1, 1, 2, 3])
+    virtual = stages * chunks
+    micro_batches = stages * rng.choice([1, 1, 2]) if chunks > 1 else rng.randint(1, 2 * stages + 3)
+    rows = ranks // stages * rng.choice([1, 2, 3])
+    net = None
+    while net is None or len(net.flat) < virtual + 2:
+        net = Network(rng, rows, [rng.choice([4, 6, 8])], 1 << 12)
+        net.kinds = Network.SKIPS
+        dataset = net.start()
+        net.grow(virtual + rng.randint(0, 6))
+        loss = net.end(dataset)
+    mode = rng.choice(["data_parallel", "semi_auto_parallel"])
+    pipeline = {"stages": stages, "schedule": "interleaved_1f1b" if chunks > 1 else rng.choice(["gpipe", "1f1b", "1f1b", "zero_bubble"])}
+    if chunks > 1:
+        pipeline["chunks"] = chunks
+    if config := draw_stages(rng, net, virtual) if chance(rng, 0.7) else None:
+        pipeline["stage_config"] = config
+    data, _ = draw_train(rng, rows * micro_batches)
+    return draw_rest(rng, net, dataset, data, loss, device, ranks, micro_batches, mode, stages, pipeline)
 
 
 def metrics_beside(loss, net):
@@ -312,6 +388,7 @@ def draw_hybrid(rng, fields, data, train, launch, rows, micro_batches, stages):
         parallel["full_batch"] = True
     if net.strategies:
         parallel["strategies"] = net.strategies
+    rest |= draw_validation(rng, net, common, launch["device"])
     whole_loss = {**loss, "input": net.alias(loss["input"])} if isinstance(loss, dict) and "input" in loss else loss
     reference = {**common, "network": net.whole_layers, **rest, "loss": whole_loss, "parallel": {}, "launch": {}}
     return Job({**common, "network": net.layers, **rest, "parallel": parallel, "launch": launch}, reference,

@@ -7,6 +7,7 @@ the planner's rules have them, from which job.py draws cuts.
 import math
 
 SIZES = [1, 2, 3, 4, 5, 6, 7, 8, 8, 11, 12, 13, 16, 16, 17, 24, 31, 32, 33, 48, 64]
+SMALL_SIZES = [1, 1, 2, 3, 4, 6, 8]
 LARGE_SIZES = SIZES + [63, 65, 96, 127, 128, 129, 160, 255, 256, 257, 384]
 EVEN_SIZES = [4, 8, 12, 16, 24, 32, 48, 64, 96, 128, 200, 256]
 HUGE_SIZES = [1000, 1023, 1024, 2048, 2048, 2050, 2304]

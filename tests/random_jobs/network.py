@@ -166,11 +166,30 @@ class Network(Layers):
         part = "-" + row[1:]
         return bool(self.put(self.rng.choice(["add", "mul"]), self.shapes[start], ([row, part], ""), [start, self.at]))
 
+    def rows_aside(self):
+        """A layer of single elements while the rows are not the first dim."""
+        if len(self.shape) != 3:
+            return False
+        rows, length, features = self.shape
+        self.turn([1, 0, 2])
+        if self.rng.random() < 0.5:
+            self.reshaped("flatten", (length, rows * features))
+            self.rng.choice([self.activation, self.dropout])()
+            self.reshaped("reshape", (length, rows, features), shape=[-1, features])
+        self.rng.choice([self.activation, self.dropout])()
+        return self.turn([1, 0, 2])
+
     KINDS = [("dense", 8), ("matmul", 3), ("activation", 5), ("function", 4), ("divide", 1), ("choose", 2), ("dropout", 2), ("softmax", 2),
              ("layer_norm", 3), ("batch_norm", 2), ("rms_norm", 2), ("group_norm", 2), ("slice", 2), ("pad", 1), ("one_dim", 1),
              ("position_embedding", 1), ("reshape", 2), ("transpose", 2), ("split", 2), ("reduce", 1), ("combine", 4),
              ("residual", 3), ("attention", 2), ("heads", 3), ("product", 1),
              ("over_rows", 1), ("module", 2), ("conv2d", 4), ("pool2d", 2), ("global_avg_pool", 1)]
+    # Layers that depend on the place of an element in the whole tensor, and layers that change shapes.
+    PLACES = [("dense", 5), ("activation", 2), ("dropout", 5), ("slice", 4), ("pad", 4), ("split", 3), ("reshape", 6), ("one_dim", 6),
+              ("transpose", 3), ("rows_aside", 3), ("position_embedding", 2), ("heads", 2), ("combine", 2), ("reduce", 1), ("conv2d", 1),
+              ("layer_norm", 1)]
+    SKIPS = [("dense", 5), ("activation", 6), ("function", 3), ("combine", 7), ("residual", 2), ("dropout", 2), ("layer_norm", 1),
+             ("slice", 1), ("split", 1), ("reshape", 1), ("module", 1)]
     CHAIN = [("dense", 6), ("activation", 5), ("function", 2), ("layer_norm", 1), ("dropout", 1), ("residual", 1)]
 
     def grow(self, count):

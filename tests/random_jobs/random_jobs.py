@@ -32,7 +32,7 @@ import threading
 import time
 
 from job import draw_job
-from runs import Failure, call, comparable, difference, digests, read_losses, run_losses
+from runs import Failure, call, comparable, difference, digests, of_steps, read_losses, run_losses
 
 # Relative to the largest loss so far. fp32 sums in another order: about 1e-7 per sum, more after norms and over steps. tf32 and bf16
 # round each operand to 11 and 8 bits.
@@ -52,6 +52,8 @@ def parse_arguments():
     parser.add_argument("--jobs", type=int, default=50)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--only", type=int, help="this job alone")
+    parser.add_argument("--kind", choices=("rows", "skips", "other"),
+                        help="hybrid_parallel with few rows per rank, tensors that skip stages, or neither; by default all are drawn")
     parser.add_argument("--seconds", type=float, default=1e9, help="no job starts after this many seconds")
     parser.add_argument("--gpus", type=int, default=1, help="each job gets as many as it needs; jobs that fit run at the same time")
     parser.add_argument("--share", type=int, default=1, help="jobs at once on one GPU")
@@ -145,7 +147,7 @@ class Campaign:
         """A legal job, its file and its reference's file."""
         for attempt in range(200):
             rng = random.Random(f"{self.options.seed}/{index}/{attempt}")
-            job = draw_job(rng, self.options.device, self.options.ranks, DIGITS, *self.sizes)
+            job = draw_job(rng, self.options.device, self.options.ranks, DIGITS, *self.sizes, kind=self.options.kind)
             path, reference = f"{self.folder}/{index}.yaml", f"{self.folder}/{index}.reference.yaml"
             with open(path, "w") as file:
                 file.write(job.text())
@@ -176,6 +178,10 @@ class Campaign:
         if not reference:
             raise Failure("no losses")
         found = self.run_plan(path, job)
+        if options.jax or options.emulated:
+            found = of_steps(found)
+        if "validation" in job.fields and not options.jax and all(isinstance(step, int) for step in found):
+            raise Failure(f"no validation: {found}")
         self.run_again(job, path, reference_path, rng, found, reference)
         if options.emulated:
             found = {step: found[step] for step in reference}
@@ -193,7 +199,7 @@ class Campaign:
             again = self.run_plan(path, job)
             if repr(again) != repr(found):  # works for nan too
                 raise Failure(f"other bits when run again: {found} and {again}")
-        elif lot < 0.67 and not self.options.emulated:
+        elif lot < 0.67 and not self.options.emulated and "validation" not in job.fields:
             with tempfile.TemporaryDirectory(prefix="trainctl-random-") as folder:
                 self.resume(job, path, reference_path, f"{folder}/saved", rng, found, reference)
 

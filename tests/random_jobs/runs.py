@@ -30,9 +30,19 @@ def run_losses(trainctl, path, overrides, env=None):
 
 
 def read_losses(path):
+    """{step: loss}, and where the job validates {step + 0.5: loss of the validation after it}"""
+    losses = {}
     with open(path) as file:
-        lines = [json.loads(line) for line in file]
-    return {line["run_step"]: float(line["loss"] if line["loss"] is not None else "nan") for line in lines if "run_step" in line and "loss" in line}
+        for line in map(json.loads, file):
+            if "run_step" in line and "loss" in line:
+                validates = line.get("kind") == "validation"
+                losses[line["run_step"] + (0.5 if validates else 0)] = float(line["loss"] if line["loss"] is not None else "nan")
+    return losses
+
+
+def of_steps(losses):
+    """Without those of validations."""
+    return {step: loss for step, loss in losses.items() if isinstance(step, int)}
 
 
 def digests(checkpoint):

@@ -136,6 +136,7 @@ extern const OpDef slice_op = {
                                           .inputs = {{kMatrix}},
                                           .attrs = {{"begin", Ints{0, 256}}, {"size", Ints{kRows, 512}}}};
                    }},
+    .attrs_name_places = true,
 };
 
 extern const OpDef pad_op = {
@@ -162,6 +163,7 @@ extern const OpDef pad_op = {
                                           .inputs = {{kMatrix}},
                                           .attrs = {{"before", Ints{0, 512}}, {"after", Ints{0, 512}}, {"value", 0.0}}};
                    }},
+    .attrs_name_places = true,
 };
 
 extern const LayerDef slice_layer = {
