@@ -8,6 +8,7 @@
 #include <filesystem>
 
 #include "engine/base/error.h"
+#include "engine/base/output_file.h"
 
 namespace trainctl {
 namespace {
@@ -26,6 +27,7 @@ void require_writable_file(const std::string& path, const std::string& option) {
   std::error_code error;
   if (path.empty()) throw SpecError({}, option, "the file has no name", "e.g. " + option + "=trace.json");
   if (fs::is_directory(path, error)) fail(option, path, "it is a folder");
+  require_no_link(path);
   if (fs::exists(path, error)) {
     if (access(path.c_str(), W_OK) != 0) fail(option, path, std::strerror(errno));
     return;

@@ -8,6 +8,7 @@
 #include <map>
 #include <nlohmann/json.hpp>
 
+#include "engine/base/printable.h"
 #include "engine/base/text.h"
 #include "launcher/live_status.h"
 
@@ -252,16 +253,18 @@ std::string report_of_program(const Outcome& outcome, const Cluster& cluster, co
 
 }  // namespace
 
+// Ranks, and the hosts that report on them, write what they like. Nothing of it commands the user's terminal.
+
 std::string cause_line(const std::vector<RankReport>& reports, const Cause& cause, const Cluster& cluster) {
   std::string said;
-  return describe_cause(reports, cause, cluster, said);
+  return terminal_text(describe_cause(reports, cause, cluster, said));
 }
 
 std::string failure_report(const Outcome& outcome, const Cluster& cluster, const RunDirectory& directory) {
   if (outcome.cause.kind == Cause::Kind::none) return "";
   if (is_of_all_ranks(outcome)) return cause_line(outcome.reports, outcome.cause, cluster) + "\n";
-  if (!ranks_explain(outcome.reports)) return report_of_program(outcome, cluster, directory);
-  return consequences(outcome, cluster) + cause_and_words(outcome, cluster, directory);
+  if (!ranks_explain(outcome.reports)) return terminal_text(report_of_program(outcome, cluster, directory));
+  return terminal_text(consequences(outcome, cluster) + cause_and_words(outcome, cluster, directory));
 }
 
 std::string brief_outcome_json(const Outcome& outcome) { return brief_outcome(outcome).dump() + "\n"; }
@@ -278,7 +281,7 @@ std::string failure_json(const Outcome& outcome, const Cluster& cluster) {
   json["first_cause"] = {{"rank", outcome.cause.rank},
                          {"host", cluster.places[static_cast<size_t>(outcome.cause.rank)].host},
                          {"kind", to_string(outcome.cause.kind)},
-                         {"message", cause_with_words(outcome, cluster)}};
+                         {"message", terminal_text(cause_with_words(outcome, cluster))}};
   if (!outcome.failed_attempts.empty()) json["restarts"] = attempts_json(outcome);
   const Course course = ranks_explain(outcome.reports) ? Course{} : course_of(outcome.reports);
   json["ranks"] = nlohmann::ordered_json::array();

@@ -8,11 +8,13 @@
 #include <ctime>
 #include <filesystem>
 #include <fstream>
+#include <sstream>
 #include <string>
 #include <vector>
 
 #include "engine/base/error.h"
 #include "engine/base/text.h"
+#include "engine/spec/parse.h"
 #include "launcher/host_facts.h"
 #include "launcher/tar_gz.h"
 
@@ -50,6 +52,14 @@ std::string about(const RunDirectory& run, const std::string& version) {
   return text;
 }
 
+std::string read_text(const std::string& path) {
+  std::ifstream file(path, std::ios::binary);
+  std::ostringstream text;
+  text << file.rdbuf();
+  if (!file) throw EnvError("cannot read " + path);
+  return text.str();
+}
+
 }  // namespace
 
 int64_t write_bundle(const RunDirectory& run, const std::string& path, const std::string& version) {
@@ -64,7 +74,13 @@ int64_t write_bundle(const RunDirectory& run, const std::string& path, const std
   TarGz tar(path);
   tar.add_text(folder + "about.txt", about(run, version));
   for (const std::string& file : files) {
-    if (file != path) tar.add_file(folder + file.substr(run.path().size() + 1), file);
+    if (file == path) continue;
+    const std::string name = file.substr(run.path().size() + 1);
+    // It may go to others, who need not know the values of env.
+    if (name == "job.yaml")
+      tar.add_text(folder + name, hide_env(read_text(file)));
+    else
+      tar.add_file(folder + name, file);
   }
   return tar.finish();
 }

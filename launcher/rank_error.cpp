@@ -38,6 +38,15 @@ std::vector<int> ranks(const nlohmann::json& json) {
   return list;
 }
 
+/// A rank may write any text. A host's agent sends all of an error in one message.
+constexpr size_t kMostErrorText = 32 << 10;
+constexpr int64_t kMostErrorFile = 8 << 20;
+
+std::string clipped(std::string text) {
+  if (text.size() > kMostErrorText) text.replace(kMostErrorText, std::string::npos, "…");
+  return text;
+}
+
 }  // namespace
 
 std::string_view to_string(ErrorKind kind) { return kKinds[static_cast<size_t>(kind)]; }
@@ -63,13 +72,13 @@ std::optional<RankError> parse_rank_error(std::string_view text) {
     if (!kind) return std::nullopt;
     RankError error;
     error.kind = *kind;
-    error.what = json.value("what", "");
-    error.instruction = json.value("instruction", "");
+    error.what = clipped(json.value("what", ""));
+    error.instruction = clipped(json.value("instruction", ""));
     error.instruction_index = integer(json, "instruction_index", -1);
     error.step = integer(json, "step", 0L);
     if (json.contains("missing")) error.missing = ranks(json["missing"]);
     error.time = json.value("time", 0.0);
-    error.stack = json.value("stack", "");
+    error.stack = clipped(json.value("stack", ""));
     return error;
   } catch (const nlohmann::json::exception&) {  // a field of another type
     return std::nullopt;
@@ -88,9 +97,13 @@ void write_rank_error(const std::string& directory, const RankError& error) {
 }
 
 std::optional<RankError> read_rank_error(const std::string& directory) {
-  std::ifstream file(directory + "/error.json");
-  if (!file) return std::nullopt;
-  return parse_rank_error(std::string(std::istreambuf_iterator<char>(file), {}));
+  std::ifstream file(directory + "/error.json", std::ios::binary | std::ios::ate);
+  const std::streamoff bytes = file.tellg();
+  if (!file || bytes < 0 || bytes > kMostErrorFile) return std::nullopt;
+  std::string text(static_cast<size_t>(bytes), '\0');
+  file.seekg(0);
+  if (!file.read(text.data(), bytes)) return std::nullopt;
+  return parse_rank_error(text);
 }
 
 double wall_seconds() {

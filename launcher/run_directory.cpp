@@ -87,10 +87,15 @@ RunDirectory RunDirectory::create(const std::string& log_dir, int workers, int s
   }
 }
 
-void RunDirectory::write(std::string_view name, std::string_view text) const {
-  std::ofstream out(file(name), std::ios::binary);
-  out << text;
-  if (!out.flush()) throw EnvError("cannot write " + file(name) + ": " + std::strerror(errno));
+/// In place: a full disk may have room for a file that is there already.
+void RunDirectory::write(std::string_view name, std::string_view text, FileReaders readers) const {
+  const mode_t mode = readers == FileReaders::owner ? 0600 : 0666;
+  const int fd = open(file(name).c_str(), O_WRONLY | O_CREAT | O_CLOEXEC | O_NOFOLLOW, mode);
+  const bool written = fd >= 0 && put_whole(fd, text);
+  int error = errno;
+  if (fd >= 0 && close(fd) == 0 && written) return;
+  if (written) error = errno;
+  throw EnvError("cannot write " + file(name) + ": " + std::strerror(error));
 }
 
 void RunDirectory::reserve_outcome() const { write(kReserved, std::string(kReservedBytes, ' ')); }

@@ -1,6 +1,7 @@
 // The folder of one run:
 //
 //   log_output/<run>/job.yaml         the resolved job         <run> counts 1, 2, 3 …
+//                                     Mode 0600 if it has env, whose values may be secrets.
 //                    plan.json        the output of trainctl plan --json
 //                    machine.json     of the launcher: host_facts.h
 //                    metrics.jsonl    where the start's time went, and one line per logged step
@@ -19,6 +20,7 @@
 #include <string_view>
 #include <vector>
 
+#include "engine/base/output_file.h"
 #include "launcher/rank_names.h"
 
 namespace trainctl {
@@ -40,7 +42,7 @@ class RunDirectory {
   std::string rank_file(int rank, std::string_view name) const { return rank_path(rank) + "/" + std::string(name); }
 
   /// Writes a file of the run. Throws EnvError.
-  void write(std::string_view name, std::string_view text) const;
+  void write(std::string_view name, std::string_view text, FileReaders readers = FileReaders::all) const;
 
   /// Takes the disk space of outcome.json, so that a disk that is full at the end does not lose how the run ended.
   /// Throws EnvError.

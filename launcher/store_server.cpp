@@ -8,6 +8,7 @@
 #include <map>
 
 #include "engine/base/error.h"
+#include "launcher/newcomers.h"
 #include "launcher/protocol.h"
 #include "launcher/store.h"
 
@@ -21,6 +22,8 @@ namespace {
 constexpr int kMaxSessions = 4096;
 constexpr size_t kMaxStoredBytes = size_t{256} << 20;
 constexpr auto kHandshakeTime = std::chrono::seconds(10);
+/// Without a descriptor for the next connection.
+constexpr auto kAcceptRetry = std::chrono::milliseconds(50);
 
 class Session;
 
@@ -28,17 +31,20 @@ class Session;
 
 struct StoreServer::State : std::enable_shared_from_this<StoreServer::State> {
   State(asio::io_context& event_loop, std::string secret, OnSet told)
-      : loop(event_loop), acceptor(event_loop), token(std::move(secret)), on_set(std::move(told)) {}
+      : loop(event_loop), acceptor(event_loop), retry(event_loop), token(std::move(secret)), on_set(std::move(told)) {}
 
   void accept();
+  void accept_later();
   /// Also answers those that wait for the key. False: the store is full.
   bool set(const std::string& key, std::string value);
 
   asio::io_context& loop;
   tcp::acceptor acceptor;
+  asio::steady_timer retry;
   const std::string token;
   const OnSet on_set;
   int sessions = 0;
+  Newcomers<Session> newcomers;
   size_t stored_bytes = 0;
   std::map<std::string, std::string> items;
   std::multimap<std::string, std::weak_ptr<Session>> waiting;
@@ -63,6 +69,12 @@ class Session : public std::enable_shared_from_this<Session> {
       if (const auto session = self.lock(); session && !error) session->close();
     });
     send(store::frame({nonce_.data(), nonce_.size()}), &Session::check_proof, store::kMaxHandshakeBytes);
+  }
+
+  void close() {
+    error_code ignored;
+    timer_.cancel();
+    socket_.close(ignored);
   }
 
   /// The key that it waits for has been set.
@@ -105,6 +117,7 @@ class Session : public std::enable_shared_from_this<Session> {
     std::copy_n(body_.begin(), client_nonce.size(), client_nonce.begin());
     const store::Mac expected = store::client_mac(state_->token, nonce_, client_nonce);
     if (!store::same(expected, std::string_view(body_).substr(client_nonce.size()))) return close();
+    state_->newcomers.remove(this);
     timer_.cancel();
     const store::Mac mine = store::server_mac(state_->token, nonce_, client_nonce);
     send(store::frame({mine.data(), mine.size()}), &Session::answer, store::kMaxFrameBytes);
@@ -139,12 +152,6 @@ class Session : public std::enable_shared_from_this<Session> {
 
   void reply(const store::Reply& reply) { send(store::encode(reply), &Session::answer, store::kMaxFrameBytes); }
 
-  void close() {
-    error_code ignored;
-    timer_.cancel();
-    socket_.close(ignored);
-  }
-
   const std::shared_ptr<StoreServer::State> state_;
   tcp::socket socket_;
   asio::steady_timer timer_;
@@ -159,8 +166,20 @@ class Session : public std::enable_shared_from_this<Session> {
 void StoreServer::State::accept() {
   acceptor.async_accept([self = shared_from_this()](error_code error, tcp::socket socket) {
     if (self->closed) return;
-    if (!error && self->sessions < kMaxSessions) std::make_shared<Session>(self, std::move(socket))->start();
+    if (error) return self->accept_later();
+    if (self->sessions < kMaxSessions) {
+      const auto session = std::make_shared<Session>(self, std::move(socket));
+      self->newcomers.add(session);
+      session->start();
+    }
     self->accept();
+  });
+}
+
+void StoreServer::State::accept_later() {
+  retry.expires_after(kAcceptRetry);
+  retry.async_wait([self = shared_from_this()](error_code) {
+    if (!self->closed) self->accept();
   });
 }
 
@@ -195,6 +214,7 @@ StoreServer::StoreServer(asio::io_context& loop, std::string token, OnSet on_set
 StoreServer::~StoreServer() {
   error_code ignored;
   state_->closed = true;
+  state_->retry.cancel();
   state_->acceptor.close(ignored);
 }
 

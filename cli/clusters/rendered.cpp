@@ -1,18 +1,14 @@
 // See rendered.h.
 #include "cli/clusters/rendered.h"
 
-#include <fcntl.h>
-#include <sys/stat.h>
-#include <unistd.h>
-
 #include <algorithm>
-#include <cerrno>
-#include <cstring>
 #include <filesystem>
+#include <fstream>
 
 #include "cli/job_templates.h"
 #include "cli/launch/job_report.h"
 #include "engine/base/error.h"
+#include "engine/base/output_file.h"
 #include "engine/base/text.h"
 #include "engine/spec/parse.h"
 #include "engine/train/job.h"
@@ -69,14 +65,16 @@ void require_hosts(const JobArguments& arguments, int hosts) {
   arguments.with({"launch.target=hosts", "launch.hosts=[" + join(names) + "]"}).load();
 }
 
-void write_file(const clusters::Manifest& file, const std::string& path) {
-  const int fd = open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, file.is_secret ? 0600 : 0666);
-  if (fd >= 0 && file.is_secret) fchmod(fd, 0600);
-  const bool written =
-      fd >= 0 && write(fd, file.text.data(), file.text.size()) == static_cast<ssize_t>(file.text.size());
-  const int error = errno;
-  if (fd >= 0) close(fd);
-  if (!written) throw EnvError("cannot write " + path + ": " + std::strerror(error));
+/// `kubectl apply -f` takes all files of a folder: what an earlier rendering wrote there, and this one does not.
+void delete_earlier(const std::vector<clusters::Manifest>& files, const std::string& folder) {
+  for (const char* name : {"config.yaml", "job.yaml", "jobset.yaml"}) {
+    const auto is_it = [&](const clusters::Manifest& file) { return file.name == name; };
+    if (std::any_of(files.begin(), files.end(), is_it)) continue;
+    std::string line;
+    std::getline(std::ifstream(folder + "/" + name), line);
+    std::error_code ignored;
+    if (line.starts_with(clusters::kWrittenBy)) fs::remove(folder + "/" + name, ignored);
+  }
 }
 
 }  // namespace
@@ -104,7 +102,9 @@ void write_manifests(const std::vector<clusters::Manifest>& files, const std::st
   std::error_code error;
   fs::create_directories(folder, error);
   if (error) throw EnvError("cannot make the folder " + folder + ": " + error.message());
-  for (const clusters::Manifest& file : files) write_file(file, folder + "/" + file.name);
+  delete_earlier(files, folder);
+  for (const clusters::Manifest& file : files)
+    write_output(folder + "/" + file.name, file.text, file.is_secret ? FileReaders::owner : FileReaders::all);
 }
 
 }  // namespace trainctl

@@ -14,6 +14,7 @@
 #include "cli/commands/find_run.h"
 #include "cli/render/run_view.h"
 #include "engine/base/error.h"
+#include "engine/base/printable.h"
 #include "launcher/log_stream.h"
 #include "launcher/run_directory.h"
 
@@ -38,7 +39,7 @@ int say_how_it_ended(RunView& view, const RunDirectory& directory) {
     return kExitRankFailed;
   }
   view.end(*end, directory);
-  if (end->exit_code == kExitRankFailed) std::cerr << end->failure << std::flush;
+  if (end->exit_code == kExitRankFailed) std::cerr << terminal_text(end->failure) << std::flush;
   return end->exit_code;
 }
 

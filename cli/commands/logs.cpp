@@ -92,6 +92,7 @@ int print(const LogsArguments& options) {
   LogPrinter printer = option_value("--grep", [&] {
     return LogPrinter({.json = options.json,
                        .prefix = !options.no_prefix,
+                       .terminal = is_terminal(STDOUT_FILENO),
                        .colors = colors(STDOUT_FILENO),
                        .largest_rank = ranks.empty() ? 0 : ranks.back(),
                        .names = run.names(),

@@ -1,9 +1,6 @@
 // trainctl man: the manual pages, for a package, or one of them.
 #include <CLI/CLI.hpp>
-#include <cerrno>
-#include <cstring>
 #include <filesystem>
-#include <fstream>
 #include <iostream>
 #include <memory>
 
@@ -11,6 +8,7 @@
 #include "cli/commands/commands.h"
 #include "cli/man_page.h"
 #include "engine/base/error.h"
+#include "engine/base/output_file.h"
 
 namespace trainctl {
 namespace {
@@ -22,10 +20,7 @@ struct ManOptions {
 
 void write_pages(const CLI::App& command, const std::string& version, const std::filesystem::path& folder) {
   const std::filesystem::path path = folder / man_page_file(command);
-  std::ofstream file(path);
-  file << man_page(command, version);
-  file.close();
-  if (!file) throw EnvError("--output: could not write " + path.string() + ": " + std::strerror(errno));
+  write_output(path, man_page(command, version));
   for (const CLI::App* each : commands_of(command)) write_pages(*each, version, folder);
 }
 

@@ -4,10 +4,10 @@
 
 #include <CLI/CLI.hpp>
 #include <cmath>
-#include <fstream>
 #include <iostream>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <sstream>
 
 #include "cli/commands/commands.h"
 #include "cli/commands/job_arguments.h"
@@ -19,6 +19,7 @@
 #include "cli/render/plan_report.h"
 #include "cli/render/terminal.h"
 #include "cli/watch_files.h"
+#include "engine/base/output_file.h"
 #include "engine/base/small_blocks.h"
 #include "engine/spec/parse.h"
 #include "engine/train/memory_limit.h"
@@ -72,17 +73,13 @@ void write_timeline(const PlannedJob& job, const RankClasses& classes, const Sim
                                .end_ns = ns(span.end)});
     }
   }
-  std::ofstream file(path);
-  write_trace(file, profiles, job.spec.name);
-  file.flush();
-  if (!file) throw EnvError(path + ": cannot be written");
+  std::ostringstream text;
+  write_trace(text, profiles, job.spec.name);
+  write_output(path, text.str());
 }
 
 void write_job(const JobSpec& spec, const std::string& path) {
-  std::ofstream file(path);
-  file << to_yaml(spec);
-  file.flush();
-  if (!file) throw EnvError(path + ": cannot be written");
+  write_output(path, to_yaml(spec), readers_of(spec));
 }
 
 /// The plans of a search that are shown.

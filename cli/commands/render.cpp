@@ -51,7 +51,7 @@ void add_render_command(CLI::App& app, Action& chosen) {
   command->add_option("-o,--output", options->folder, "The folder of the files; default: NAME.TARGET");
   command->footer(
       R"(Plans the job and writes what a cluster's manager needs to start it; launch.target says which. Files
-that exist are replaced.
+that exist are replaced, except symbolic links, which are an error.
 
 Examples:
   trainctl render job.yaml launch.target=slurm -o batch         then: sbatch batch/job.sbatch

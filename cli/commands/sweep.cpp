@@ -20,6 +20,7 @@
 #include "cli/sweep/results.h"
 #include "cli/sweep/swept_field.h"
 #include "engine/base/error.h"
+#include "engine/base/output_file.h"
 #include "engine/runtime/cuda/devices.h"
 #include "engine/spec/parse.h"
 #include "launcher/topology.h"
@@ -89,10 +90,7 @@ void claim_folder(const Sweep& sweep, const Json& request) {
                       "name another folder, or delete that one");
     return;
   }
-  std::ofstream file(path);
-  file << request.dump(2) << "\n";
-  file.close();
-  if (!file) throw EnvError("cannot write " + path);
+  write_output(path, request.dump(2) + "\n", FileReaders::owner);  // it has the values of env
 }
 
 Sweep sweep_of(const SweepArguments& options, std::vector<TrialFields> trials, const JobSpec& spec) {

@@ -72,7 +72,7 @@ class Writer {
     facts_.version = TRAINCTL_VERSION;
     facts_.run = run;
     facts_.attempt = attempt;
-    facts_.job = to_yaml(job.spec);
+    facts_.job = to_yaml(without_env(job.spec));
     for (const int fd : images) views_.emplace_back(fd);
   }
 

@@ -163,7 +163,7 @@ void Checkpoints::write(int64_t step, const SaveBoard::Position& position, const
                     .attempt = checkpoints.claim_attempt(),
                     .step = step,
                     .position = position,
-                    .job = to_yaml(job_.spec)},
+                    .job = to_yaml(without_env(job_.spec))},
                    images, progress);
 }
 

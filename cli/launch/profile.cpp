@@ -4,13 +4,14 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cerrno>
 #include <cstring>
 #include <fstream>
 #include <nlohmann/json.hpp>
+#include <sstream>
 
 #include "cli/render/profile_report.h"
 #include "engine/base/error.h"
+#include "engine/base/output_file.h"
 #include "engine/train/profile/profile_json.h"
 #include "engine/train/profile/summary.h"
 #include "engine/train/profile/trace.h"
@@ -47,10 +48,9 @@ std::string collect_profile(const ProfileOptions& options, const std::vector<Pro
                        to_string(options.steps));
   }
   const std::string path = options.file.empty() ? directory.file("trace.json") : options.file;
-  std::ofstream file(path, std::ios::trunc);
-  write_trace(file, profiles, job);
-  file.close();
-  if (!file) throw EnvError(fmt::format("cannot write the trace {}: {}", path, std::strerror(errno)));
+  std::ostringstream trace;
+  write_trace(trace, profiles, job);
+  write_output(path, trace.str());
   const ProfileSummary summary = summarize(profiles);
   const std::vector<StepPart> parts = step_parts(profiles, machine);
   directory.write("profile.json", profile_json(summary, parts, ran_tasks(profiles), machine).dump() + "\n");

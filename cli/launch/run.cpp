@@ -338,7 +338,7 @@ JobSpec Run::job_on_hosts() const {
 }
 
 void Run::write_job() const {
-  directory_.write("job.yaml", to_yaml(resolved_job()));
+  directory_.write("job.yaml", to_yaml(resolved_job()), readers_of(spec()));
   directory_.write("plan.json", workload_->plan().dump(2) + "\n");
   directory_.write("machine.json", machine_json(host_facts(), TRAINCTL_VERSION));
   directory_.reserve_outcome();

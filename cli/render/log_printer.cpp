@@ -9,6 +9,7 @@
 #include <stdexcept>
 #include <vector>
 
+#include "engine/base/printable.h"
 #include "engine/base/text.h"
 
 namespace trainctl {
@@ -85,9 +86,10 @@ void LogPrinter::line(const LogSource& source, int64_t ns, std::string_view line
     json_line(source, ns, "text", json_text(line));
   } else {
     if (options_.prefix) out_ += prefix(source);
-    out_ += text;
-    if (options_.colors && text.find('\033') != std::string_view::npos)
-      out_ += kReset;  // a line's colours must not affect the next one
+    if (options_.terminal)
+      out_ += terminal_line(text, options_.colors);
+    else
+      out_ += text;
     out_ += '\n';
   }
   if (options_.tail) keep(source.rank, begin);

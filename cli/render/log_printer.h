@@ -34,6 +34,7 @@ class LogPrinter {
   struct Options {
     bool json = false;  ///< {"time": …, "rank": …, "stream": …, "text": …} a line, and "restart" after the first one
     bool prefix = true;  ///< "rank 3 | "
+    bool terminal = false;  ///< lines are shown as terminal_line() of engine/base/printable.h, else as they were written
     bool colors = false;
     int largest_rank = 0;  ///< sets the width of prefixes
     RankNames names = {};

@@ -9,6 +9,7 @@
 #include "cli/render/run_end.h"
 #include "cli/render/table.h"
 #include "engine/base/measures.h"
+#include "engine/base/printable.h"
 #include "launcher/live_status.h"
 #include "launcher/log_tail.h"
 #include "launcher/run_directory.h"
@@ -33,12 +34,11 @@ std::string steps(const RunResult& result) {
   return std::to_string(result.step) + (result.steps > 0 ? "/" + std::to_string(result.steps) : "");
 }
 
-/// Without control characters, which could move a terminal's cursor.
+/// In a cell of a table.
 std::string last_line(const RunDirectory& run) {
   std::string line = tail_of_file(run.rank_file(0, "stdout"), 1);
-  line.erase(0, line.find_last_of("\r\n") + 1);
-  std::replace_if(
-      line.begin(), line.end(), [](char c) { return static_cast<unsigned char>(c) < ' ' || c == 127; }, ' ');
+  line = terminal_line(std::string_view(line).substr(line.rfind('\n') + 1));
+  std::replace(line.begin(), line.end(), '\t', ' ');
   return line;
 }
 

@@ -8,6 +8,7 @@
 #include "cli/render/table.h"
 #include "cli/render/terminal.h"
 #include "engine/base/error.h"
+#include "engine/base/printable.h"
 
 namespace trainctl {
 namespace {
@@ -39,15 +40,21 @@ void RunView::begin(const std::string& name, const std::string& processes, const
   progress_.line(name + ": " + processes + (device.empty() ? "" : " on " + device) + ", logs in " + directory.path());
 }
 
-void RunView::line(std::string_view line) { progress_.line_of_rank(line); }
+/// Into a file or a pipe a line goes as the rank wrote it.
+std::string RunView::shown(std::string_view line) const {
+  return is_terminal(fd_) ? terminal_line(line, colors(fd_)) : std::string(line);
+}
 
-void RunView::listen(std::string_view line, bool is_shown) {
+void RunView::line(std::string_view line) { progress_.line_of_rank(shown(line)); }
+
+void RunView::listen(std::string_view written, bool is_shown) {
+  const std::string line = terminal_line(written);
   if (!is_shown && line.starts_with(kNotFinite) && line.find(kSince) != std::string_view::npos) notice(line);
   const size_t at = line.find(kMeanLoss);
   if (!line.starts_with(kEpoch) || at == std::string_view::npos) return;
   std::vector<std::string> row = {std::string(line.substr(kEpoch.size(), at - kEpoch.size()))};
   metrics_.clear();
-  const std::string_view means = line.substr(at + kMeanLoss.size());
+  const std::string_view means = std::string_view(line).substr(at + kMeanLoss.size());
   for (size_t start = 0; start <= means.size();) {
     const size_t end = std::min(means.find(", ", start), means.size());
     const std::string_view mean = means.substr(start, end - start);
@@ -60,10 +67,13 @@ void RunView::listen(std::string_view line, bool is_shown) {
 }
 
 void RunView::line_of(int rank, std::string_view line) {
-  progress_.line_of_rank(paint(fd_, paint_of(rank), "rank " + std::to_string(rank) + " |") + " " + std::string(line));
+  progress_.line_of_rank(paint(fd_, paint_of(rank), "rank " + std::to_string(rank) + " |") + " " + shown(line));
 }
 
-void RunView::notice(std::string_view message) { progress_.line(paint(fd_, Paint::yellow, message)); }
+/// A notice may repeat what a host or a rank said.
+void RunView::notice(std::string_view message) {
+  progress_.line(paint(fd_, Paint::yellow, terminal_text(message)));
+}
 
 void RunView::news(std::string_view message) { progress_.line(message); }
 

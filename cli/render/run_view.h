@@ -40,6 +40,7 @@ class RunView {
 
  private:
   double seconds() const;
+  std::string shown(std::string_view line) const;
   std::string means() const;
   std::string last_metrics() const;
 

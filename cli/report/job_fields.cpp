@@ -5,7 +5,6 @@
 #include <map>
 #include <nlohmann/json.hpp>
 #include <optional>
-#include <sstream>
 
 #include "engine/base/text.h"
 #include "engine/spec/yaml_tree.h"
@@ -52,23 +51,6 @@ Fields job_fields(const std::string& yaml, const std::string& file) {
   Fields fields;
   add(read_yaml(yaml, file), "", fields);
   return fields;
-}
-
-std::string without_env(const std::string& yaml) {
-  std::istringstream lines(yaml);
-  std::string text;
-  bool in_env = false;
-  for (std::string line; std::getline(lines, line);) {
-    if (!line.starts_with(' ')) in_env = line.starts_with("env:");
-    if (!in_env || line == "env:") {
-      text += line + "\n";
-    } else if (line.starts_with("env:")) {
-      text += "env: …\n";
-    } else if (line.size() > 2 && line[2] != ' ' && line.find(':') != std::string::npos) {  // others go on a value
-      text += line.substr(0, line.find(':')) + ": …\n";
-    }
-  }
-  return text;
 }
 
 nlohmann::ordered_json differing_fields(const std::vector<Fields>& jobs) {

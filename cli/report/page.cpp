@@ -1,10 +1,10 @@
 // See the header.
 #include "cli/report/page.h"
 
-#include <fstream>
 #include <nlohmann/json.hpp>
 
 #include "engine/base/error.h"
+#include "engine/base/output_file.h"
 
 namespace trainctl {
 namespace {
@@ -41,10 +41,7 @@ std::string report_page(const nlohmann::ordered_json& data) {
 
 int64_t write_page(const std::string& path, const nlohmann::ordered_json& data) {
   const std::string page = report_page(data);
-  std::ofstream file(path, std::ios::trunc);
-  file << page;
-  file.close();
-  if (!file) throw EnvError(path + ": cannot be written");
+  write_output(path, page);
   return static_cast<int64_t>(page.size());
 }
 

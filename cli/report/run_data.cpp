@@ -14,6 +14,7 @@
 #include "cli/report/job_fields.h"
 #include "cli/report/metrics_data.h"
 #include "engine/base/error.h"
+#include "engine/spec/parse.h"
 
 namespace trainctl {
 namespace {
@@ -112,7 +113,7 @@ Json run_data(const RunDirectory& run) {
   if (const int64_t started = start_ns(run); started > 0) data["started"] = static_cast<double>(started) / 1e9;
   add_end(run, data);
   add_plan(std::move(plan), data);
-  data["job"] = without_env(read_whole_text(run.file("job.yaml")));
+  data["job"] = hide_env(read_whole_text(run.file("job.yaml")));
   for (const char* part : {"machine", "profile"})
     if (Json json = read_object(run.file(std::string(part) + ".json")); !json.is_null()) data[part] = std::move(json);
   data["metrics"] = metrics_data(run.file("metrics.jsonl"));
@@ -124,7 +125,7 @@ Json planned_data(Json plan, const std::string& job) {
   const std::string name = name_of(plan);
   Json data = {{"name", name}, {"label", "plan"}, {"state", "planned"}};
   add_plan(std::move(plan), data);
-  data["job"] = without_env(job);
+  data["job"] = hide_env(job);
   return data;
 }
 

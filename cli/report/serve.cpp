@@ -16,6 +16,7 @@
 #include <memory>
 
 #include "engine/base/error.h"
+#include "launcher/newcomers.h"
 
 namespace trainctl {
 namespace {
@@ -25,6 +26,7 @@ using asio::ip::tcp;
 
 constexpr size_t kMostRequestBytes = 16384;  ///< of a request
 constexpr auto kRequestPatience = std::chrono::seconds(10);
+constexpr auto kAcceptRetry = std::chrono::milliseconds(50);
 
 std::string answer(std::string_view status, std::string_view type, std::string_view body) {
   return fmt::format(
@@ -70,12 +72,18 @@ class Exchange : public std::enable_shared_from_this<Exchange> {
     auto self = shared_from_this();
     deadline_.expires_after(kRequestPatience);
     deadline_.async_wait([self](const boost::system::error_code& error) {
-      if (!error) self->socket_.close();
+      if (!error) self->close();
     });
     asio::async_read_until(socket_, asio::dynamic_buffer(request_, kMostRequestBytes), "\r\n\r\n",
                            [self](const boost::system::error_code& error, size_t) {
                              if (!error) self->reply();
                            });
+  }
+
+  void close() {
+    boost::system::error_code ignored;
+    deadline_.cancel();
+    socket_.close(ignored);
   }
 
  private:
@@ -95,13 +103,32 @@ class Exchange : public std::enable_shared_from_this<Exchange> {
   std::string request_, reply_;
 };
 
-void accept(tcp::acceptor& acceptor, const Served& served) {
-  acceptor.async_accept([&](const boost::system::error_code& error, tcp::socket socket) {
-    if (error == asio::error::operation_aborted) return;
-    if (!error) std::make_shared<Exchange>(std::move(socket), served)->start();
-    accept(acceptor, served);
-  });
-}
+/// No reader proves who it is, so all are newcomers.
+struct Readers {
+  tcp::acceptor& acceptor;
+  const Served& served;
+  asio::steady_timer retry{acceptor.get_executor()};
+  Newcomers<Exchange> exchanges{};
+
+  void accept() {
+    acceptor.async_accept([this](const boost::system::error_code& error, tcp::socket socket) {
+      if (error == asio::error::operation_aborted) return;
+      if (error) return accept_later();
+      const auto exchange = std::make_shared<Exchange>(std::move(socket), served);
+      exchanges.add(exchange);
+      exchange->start();
+      accept();
+    });
+  }
+
+  /// There was no descriptor for it.
+  void accept_later() {
+    retry.expires_after(kAcceptRetry);
+    retry.async_wait([this](const boost::system::error_code& error) {
+      if (!error) accept();
+    });
+  }
+};
 
 }  // namespace
 
@@ -117,7 +144,8 @@ void serve_page(uint16_t port, const Served& served, const std::function<void(ui
   acceptor.listen();
   asio::signal_set signals(loop, SIGINT, SIGTERM);
   signals.async_wait([&](const boost::system::error_code&, int) { loop.stop(); });
-  accept(acceptor, served);
+  Readers readers{acceptor, served};
+  readers.accept();
   ready(acceptor.local_endpoint().port());
   loop.run();
 }

@@ -80,7 +80,7 @@ class Trials {
     free_.pop_back();
     fs::create_directories(sweep_.log_dir(trial));
     const std::string path = sweep_.log_dir(trial) + "/output";
-    const int output = open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644);
+    const int output = open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | O_NOFOLLOW, 0644);
     if (output < 0) throw EnvError("cannot write " + path);
     ProcessCommand command{
         .argv = {fs::read_symlink("/proc/self/exe"), "run", sweep_.job}, .stdout_fd = output, .stderr_fd = output};

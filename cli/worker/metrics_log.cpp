@@ -8,6 +8,7 @@
 #include <sstream>
 
 #include "cli/report/job_fields.h"
+#include "engine/spec/parse.h"
 
 namespace trainctl {
 namespace {
@@ -56,7 +57,7 @@ MetricsLog::MetricsLog(const RunDirectory& directory, bool joins)
     : lines_(directory.file("metrics.jsonl"), joins ? std::ios::app : std::ios::trunc), events_(directory.path()) {
   if (joins) return;
   const std::string job = job_of(directory);
-  events_.write_text("job", "```yaml\n" + without_env(job) + "```\n");  // Markdown
+  events_.write_text("job", "```yaml\n" + hide_env(job) + "```\n");  // Markdown
   events_.write_session_start(settings_of(job));
 }
 

@@ -4,6 +4,7 @@
 #include <sys/resource.h>
 
 #include <algorithm>
+#include <cstddef>
 
 namespace trainctl {
 
@@ -13,6 +14,15 @@ inline void allow_open_files(rlim_t count = RLIM_INFINITY) {
   if (getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur >= count) return;
   limit.rlim_cur = std::min(count, limit.rlim_max);
   setrlimit(RLIMIT_NOFILE, &limit);
+}
+
+/// How many connections a listener keeps open that have not proved yet that they have the job's token: at most `wanted`,
+/// and no more than a quarter of this process's limit, so that they leave it the descriptors that it needs.
+inline size_t most_unauthenticated(size_t wanted) {
+  constexpr rlim_t kShare = 4;
+  rlimit limit{};
+  if (getrlimit(RLIMIT_NOFILE, &limit) != 0) return wanted;
+  return std::clamp<size_t>(static_cast<size_t>(limit.rlim_cur / kShare), 1, wanted);
 }
 
 }  // namespace trainctl

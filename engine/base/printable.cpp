@@ -7,7 +7,44 @@
 namespace trainctl {
 namespace {
 
+constexpr char kEscape = '\x1b';
+
 bool is_continuation_byte(char c) { return (static_cast<unsigned char>(c) & 0xC0) == 0x80; }
+
+/// Bytes of the escape sequence at the front of `text` (ECMA-48): "ESC [ parameters final", "ESC ] … BEL" and other
+/// strings up to BEL or "ESC \", "ESC intermediates final". What has no end goes to the end of the line.
+size_t escape_length(std::string_view text) {
+  const auto is_in = [&](size_t at, char first, char last) { return text[at] >= first && text[at] <= last; };
+  size_t at = 1;
+  if (at == text.size()) return at;
+  const char kind = text[at];
+  if (kind == '[') {
+    ++at;
+    while (at < text.size() && is_in(at, ' ', '?')) ++at;
+    return std::min(at + 1, text.size());
+  }
+  if (std::string_view("]PX^_").find(kind) != std::string_view::npos) {
+    for (++at; at < text.size(); ++at) {
+      if (text[at] == '\a') return at + 1;
+      if (text[at] == kEscape) return at + 1 < text.size() && text[at + 1] == '\\' ? at + 2 : at;
+    }
+    return at;
+  }
+  while (at < text.size() && is_in(at, ' ', '/')) ++at;
+  return at < text.size() && is_in(at, '0', '~') ? at + 1 : at;
+}
+
+/// "ESC [ 1;31 m". Its parameters are numbers: private ones ("?", ">") are no colours.
+bool is_color(std::string_view sequence) {
+  return sequence.size() >= 3 && sequence[1] == '[' && sequence.back() == 'm' &&
+         sequence.substr(2, sequence.size() - 3).find_first_not_of("0123456789;:") == std::string_view::npos;
+}
+
+std::string_view last_overwriting(std::string_view line) {
+  while (line.ends_with('\r')) line.remove_suffix(1);
+  const size_t at = line.rfind('\r');
+  return at == std::string_view::npos ? line : line.substr(at + 1);
+}
 
 }  // namespace
 
@@ -69,6 +106,36 @@ std::string printable(std::string_view text) {
     text.remove_prefix(at + length);
   }
   return result.append(text);
+}
+
+std::string terminal_line(std::string_view line, bool keeps_colors) {
+  constexpr std::string_view kSpecial = "\x1b\t";
+  line = last_overwriting(line);
+  std::string result;
+  bool has_colors = false;
+  for (size_t at = 0; (at = line.find_first_of(kSpecial)) != std::string_view::npos;) {
+    result += printable(line.substr(0, at));
+    line.remove_prefix(at);
+    const size_t length = line.front() == kEscape ? escape_length(line) : 1;
+    const std::string_view sequence = line.substr(0, length);
+    const bool is_kept_color = keeps_colors && is_color(sequence);
+    if (sequence == "\t" || is_kept_color) result += sequence;
+    has_colors = has_colors || is_kept_color;
+    line.remove_prefix(length);
+  }
+  result += printable(line);
+  return has_colors ? result + "\x1b[0m" : result;
+}
+
+std::string terminal_text(std::string_view text) {
+  std::string result;
+  while (!text.empty()) {
+    const size_t end = std::min(text.find('\n'), text.size());
+    result += terminal_line(text.substr(0, end));
+    if (end < text.size()) result += '\n';
+    text.remove_prefix(std::min(end + 1, text.size()));
+  }
+  return result;
 }
 
 }  // namespace trainctl

@@ -1,6 +1,7 @@
 // A TCP connection in TLS 1.3 between two processes of a job. Both prove that they have the job's token, which is the
-// pre-shared key of the handshake (RFC 8446, 4.2.11), with fresh Diffie-Hellman keys: no certificates are needed, and
-// recorded traffic stays unreadable if the token leaks later.
+// pre-shared key of the handshake (RFC 8446, 4.2.11), with fresh Diffie-Hellman keys: recorded traffic stays unreadable
+// if the token leaks later. Certificates prove nothing here: a handshake that uses one instead of the key fails on both
+// sides, before either has sent a byte of the job.
 #pragma once
 
 #include <chrono>

@@ -5,6 +5,7 @@
 #include <string_view>
 #include <vector>
 
+#include "engine/base/output_file.h"
 #include "engine/spec/job_spec.h"
 #include "engine/spec/job_text.h"
 
@@ -21,6 +22,15 @@ JobSpec parse_job(std::string_view text, const std::string& file, const std::vec
 
 /// The job as YAML, with defaults filled in and overrides applied; parsing it gives the same JobSpec.
 std::string to_yaml(const JobSpec& spec);
+
+// Values of env may be secrets. A file that others may read has none of them.
+
+/// Who may read a file that holds to_yaml(spec).
+FileReaders readers_of(const JobSpec& spec);
+/// The job with an empty env.
+JobSpec without_env(JobSpec spec);
+/// A text of to_yaml with "…" in place of the values of env.
+std::string hide_env(const std::string& yaml);
 
 /// The JSON Schema of a job file, from the same field table that the parser uses.
 std::string job_schema();

@@ -4,6 +4,7 @@
 #include <yaml-cpp/node/node.h>
 
 #include <algorithm>
+#include <sstream>
 
 #include "engine/base/error.h"
 #include "engine/spec/expression.h"
@@ -301,5 +302,29 @@ class Writer {
 }  // namespace
 
 std::string to_yaml(const JobSpec& spec) { return Writer(spec).write(); }
+
+FileReaders readers_of(const JobSpec& spec) { return spec.env.empty() ? FileReaders::all : FileReaders::owner; }
+
+JobSpec without_env(JobSpec spec) {
+  spec.env.clear();
+  return spec;
+}
+
+std::string hide_env(const std::string& yaml) {
+  std::istringstream lines(yaml);
+  std::string text;
+  bool in_env = false;
+  for (std::string line; std::getline(lines, line);) {
+    if (!line.starts_with(' ')) in_env = line.starts_with("env:");
+    if (!in_env || line == "env:") {
+      text += line + "\n";
+    } else if (line.starts_with("env:")) {
+      text += "env: …\n";
+    } else if (line.size() > 2 && line[2] != ' ' && line.find(':') != std::string::npos) {  // other lines continue a value
+      text += line.substr(0, line.find(':')) + ": …\n";
+    }
+  }
+  return text;
+}
 
 }  // namespace trainctl

@@ -7,6 +7,7 @@
 #include <iterator>
 
 #include "engine/base/error.h"
+#include "engine/base/output_file.h"
 #include "engine/base/text.h"
 #include "engine/machine/machine_text.h"
 
@@ -48,11 +49,7 @@ std::string machine_file(const std::string& name) {
 void write_machine(const Machine& machine, const std::string& file) {
   std::error_code error;
   fs::create_directories(fs::path(file).parent_path(), error);
-  const std::string next = file + ".new";
-  std::ofstream out(next);
-  out << to_json(machine) << std::flush;
-  if (!out) throw EnvError(next + ": cannot be written");
-  fs::rename(next, file);
+  write_output(file, to_json(machine));
 }
 
 std::shared_ptr<const Machine> machine_of(const LaunchSpec& launch) {

@@ -21,7 +21,7 @@ constexpr int64_t kElementBytes = 4;
 class NpyFile {
  public:
   explicit NpyFile(const std::string& path)
-      : path_(path), fd_(open(path.c_str(), O_CREAT | O_WRONLY | O_CLOEXEC, 0666)) {
+      : path_(path), fd_(open(path.c_str(), O_CREAT | O_WRONLY | O_CLOEXEC | O_NOFOLLOW, 0666)) {
     if (fd_ < 0) fail();
   }
   NpyFile(const NpyFile&) = delete;

@@ -2,6 +2,7 @@
 #include "launcher/clusters/door.h"
 
 #include <arpa/inet.h>
+#include <fcntl.h>
 #include <ifaddrs.h>
 #include <netdb.h>
 #include <netinet/in.h>
@@ -17,16 +18,21 @@
 #include <csignal>
 #include <cstdlib>
 #include <cstring>
+#include <deque>
+#include <functional>
+#include <optional>
 
 #include "engine/base/error.h"
+#include "engine/base/open_files.h"
 #include "engine/base/tls_stream.h"
 
 namespace trainctl::clusters {
 namespace {
 
 constexpr double kHandshakeSeconds = 10, kRequestSeconds = 10;
-/// Connections at a time, each with a process. A launcher has one to each host, and another while that one breaks.
-constexpr int kMostConnections = 64;
+/// Connections, each with a process, that have not proved yet that they have the token. Beyond it a new one ends the
+/// oldest.
+constexpr size_t kMostNewcomers = 64;
 constexpr size_t kMostLine = 64, kMostScript = 1 << 16;
 constexpr int kConnectMs = 3000, kRetryMs = 250;
 constexpr int kNoCode = -1;
@@ -65,10 +71,11 @@ void run_script(TlsStream& stream, const std::string& script) {
   waitpid(pid, nullptr, 0);
 }
 
-/// Returns the code of "end", or kNoCode.
-int serve(int socket, const std::string& token) {
+/// Returns the code of "end", or kNoCode. `proved`: the client has the token.
+int serve(int socket, const std::string& token, const std::function<void()>& proved) {
   try {
     const auto stream = TlsStream::accept(socket, token, kHandshakeSeconds);
+    proved();
     const std::string request = stream->read_line(kMostLine, kRequestSeconds);
     if (const int size = number_after(request, "run "); size > 0 && static_cast<size_t>(size) <= kMostScript)
       run_script(*stream, stream->read_bytes(static_cast<size_t>(size), kRequestSeconds));
@@ -79,6 +86,53 @@ int serve(int socket, const std::string& token) {
     return kNoCode;
   }
 }
+
+/// What a process that serves a connection tells the door, in one write.
+struct Word {
+  pid_t pid = 0;
+  bool ends = false;  ///< the run is over; else the client has proved that it has the token
+  int code = kNoCode;
+};
+
+/// The processes that serve connections.
+class Served {
+ public:
+  Served() {
+    if (pipe2(words_.data(), O_CLOEXEC) != 0) throw EnvError(std::string("cannot make a pipe: ") + std::strerror(errno));
+    fcntl(words_[0], F_SETFL, O_NONBLOCK);
+  }
+
+  int words() const { return words_[0]; }
+
+  /// Returns the code with which the run ends, once a client says so.
+  std::optional<int> look() {
+    for (Word word; read(words_[0], &word, sizeof word) == sizeof word;) {
+      if (word.ends) return word.code;
+      std::erase(newcomers_, word.pid);
+    }
+    for (pid_t ended; (ended = waitpid(-1, nullptr, WNOHANG)) > 0;) std::erase(newcomers_, ended);
+    return std::nullopt;
+  }
+
+  void serve_in_process(int listener, int socket, const std::string& token) {
+    if (newcomers_.size() >= most_unauthenticated(kMostNewcomers)) {
+      kill(newcomers_.front(), SIGKILL);
+      newcomers_.pop_front();
+    }
+    const pid_t pid = fork();
+    if (pid > 0) newcomers_.push_back(pid);
+    if (pid != 0) return;
+    close(listener);
+    const int code = serve(socket, token, [this] { tell({getpid(), false}); });
+    _exit(code == kNoCode || tell({getpid(), true, code}) ? kExitDone : kExitEnv);
+  }
+
+ private:
+  bool tell(const Word& word) const { return write(words_[1], &word, sizeof word) == sizeof word; }
+
+  std::array<int, 2> words_{};
+  std::deque<pid_t> newcomers_;  ///< the oldest first
+};
 
 /// A connected socket; -1: `why`.
 int connect_to(const std::string& name, int port, std::string& why) {
@@ -211,26 +265,18 @@ std::vector<std::string> own_addresses() {
 int serve_door(int listener, const std::string& token) {
   for (const int number : {SIGTERM, SIGINT, SIGHUP}) std::signal(number, SIG_IGN);
   std::signal(SIGPIPE, SIG_IGN);
-  int ends[2];
-  if (pipe(ends) != 0) throw EnvError(std::string("cannot make a pipe: ") + std::strerror(errno));
-  int connections = 0;
+  fcntl(listener, F_SETFL, fcntl(listener, F_GETFL) | O_NONBLOCK);
+  Served served;
   for (;;) {
-    std::array<pollfd, 2> ready{{{listener, POLLIN, 0}, {ends[0], POLLIN, 0}}};
+    std::array<pollfd, 2> ready{{{listener, POLLIN, 0}, {served.words(), POLLIN, 0}}};
     poll(ready.data(), ready.size(), 1000);
-    while (waitpid(-1, nullptr, WNOHANG) > 0) --connections;
-    int code = kNoCode;
-    if (ready[1].revents != 0 && read(ends[0], &code, sizeof code) == sizeof code) return code;
-    if (ready[0].revents == 0) continue;
+    if (const auto code = served.look()) return *code;
     const int socket = ::accept4(listener, nullptr, nullptr, SOCK_CLOEXEC);
-    if (socket < 0) continue;
-    const pid_t pid = connections < kMostConnections ? fork() : -1;
-    if (pid > 0) ++connections;
-    if (pid == 0) {
-      close(listener);
-      code = serve(socket, token);
-      if (code != kNoCode && write(ends[1], &code, sizeof code) != sizeof code) _exit(kExitEnv);
-      _exit(0);
+    if (socket < 0) {
+      if (errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM) usleep(kRetryMs * 1000);
+      continue;
     }
+    served.serve_in_process(listener, socket, token);
     close(socket);
   }
 }

@@ -8,6 +8,7 @@
 
 #include "engine/base/error.h"
 #include "engine/base/text.h"
+#include "engine/spec/parse.h"
 #include "launcher/clusters/fill.h"
 #include "launcher/clusters/pods.h"
 
@@ -16,7 +17,7 @@ namespace {
 
 
 constexpr size_t kMostNameBytes = 40;
-/// A ConfigMap holds 1 MiB.
+/// A ConfigMap or a Secret holds 1 MiB.
 constexpr size_t kMostJobBytes = 1'000'000;
 /// Slurm looks at its limits once in a while.
 constexpr int kMarginSeconds = 30, kLeastStopSeconds = 60;
@@ -26,7 +27,7 @@ constexpr int64_t kRankBytes = int64_t{512} << 20;
 int64_t mebibytes(int64_t bytes) { return (bytes + (1 << 20) - 1) >> 20; }
 
 std::string made_by(const JobSpec& job, const ManifestOptions& options) {
-  return "Written by trainctl " + options.version + ": trainctl render " +
+  return std::string(kWrittenBy).substr(2) + options.version + ": trainctl render " +
          std::filesystem::path(job.file).filename().string() +
          " launch.target=" + std::string(to_string(job.launch.target));
 }
@@ -34,6 +35,9 @@ std::string made_by(const JobSpec& job, const ManifestOptions& options) {
 int ranks_of_a_host(const JobSpec& job, int hosts) { return (job.processes() + hosts - 1) / hosts; }
 
 std::string in_lines(const std::vector<std::string>& lines) { return join(lines, "\n"); }
+
+/// Values of env may be secrets.
+bool has_secrets(const JobSpec& job) { return readers_of(job) == FileReaders::owner; }
 
 // Slurm.
 
@@ -93,7 +97,7 @@ std::vector<Manifest> slurm_manifests(const JobSpec& job, const ManifestOptions&
                       {"trainctl", shell_word(options.trainctl)},
                       {"job_file", shell_word(options.folder + "/job.yaml")},
                       {"requeue", is_queued_again(job) ? "yes" : "no"}};
-  return {{"job.yaml", options.job_text}, {"job.sbatch", fill(text_of("slurm.sh"), values)}};
+  return {{"job.yaml", options.job_text, has_secrets(job)}, {"job.sbatch", fill(text_of("slurm.sh"), values)}};
 }
 
 // Containers.
@@ -145,10 +149,14 @@ std::vector<Manifest> kubernetes_manifests(const JobSpec& job, const ManifestOpt
   const KubernetesSpec& spec = job.launch.kubernetes;
   const std::string name = name_of_pods(job.name);
   const bool is_set = spec.kind == "jobset";
+  const bool is_secret = has_secrets(job);
+  const Json items = Json::array({{{"key", "job.yaml"}, {"path", "job.yaml"}}});  // the token is no file of the pod
+  const Json job_volume = is_secret ? Json{{"name", "trainctl-job"}, {"secret", {{"secretName", name + "-token"}, {"items", items}}}}
+                                    : Json{{"name", "trainctl-job"}, {"configMap", {{"name", name + "-job"}}}};
   if (options.job_text.size() > kMostJobBytes)
     throw SpecError(
         {}, "",
-        "the job has " + std::to_string(options.job_text.size()) + " bytes as YAML, and a ConfigMap holds 1 MiB");
+        "the job has " + std::to_string(options.job_text.size()) + " bytes as YAML, and Kubernetes stores 1 MiB");
   Values values{{"made_by", made_by(job, options)},
                 {"name", name},
                 {"namespace", spec.name_space.empty() ? "" : yaml_text(spec.name_space)},
@@ -165,6 +173,9 @@ std::vector<Manifest> kubernetes_manifests(const JobSpec& job, const ManifestOpt
                 {"uid_label", is_set ? "jobset.sigs.k8s.io/jobset-uid" : "controller-uid"},
                 {"secret", name + "-token"},
                 {"config_map", name + "-job"},
+                {"secret_job_key", is_secret ? "job.yaml: |" : ""},
+                {"secret_job", is_secret ? options.job_text : ""},
+                {"job_volume", job_volume.dump()},
                 {"requests", requests(job, options.needs).dump()},
                 {"limits", limits(job, options.needs).dump()},
                 {"shm", std::to_string(mebibytes(options.needs.shm_bytes)) + "Mi"},
@@ -173,9 +184,10 @@ std::vector<Manifest> kubernetes_manifests(const JobSpec& job, const ManifestOpt
   add_volumes(spec, values);
   values["pod"] = fill(text_of("pod.yaml"), values);
   const std::string kind = is_set ? "jobset.yaml" : "job.yaml";
-  return {{"config.yaml", fill(text_of("config.yaml"), values)},
-          {"secret.yaml", fill(text_of("secret.yaml"), values), true},
-          {kind, fill(text_of(kind), values)}};
+  std::vector<Manifest> files{{"secret.yaml", fill(text_of("secret.yaml"), values), true},
+                              {kind, fill(text_of(kind), values)}};
+  if (!is_secret) files.insert(files.begin(), {"config.yaml", fill(text_of("config.yaml"), values)});
+  return files;
 }
 
 std::vector<Manifest> compose_manifests(const JobSpec& job, const ManifestOptions& options, const Template& text_of) {
@@ -208,8 +220,9 @@ std::vector<Manifest> compose_manifests(const JobSpec& job, const ManifestOption
   values["services"] = services;
   std::string text = fill(text_of("compose.yaml"), values);
   if (!claims.empty()) text += "volumes: " + claims.dump() + "\n";
-  return {
-      {"job.yaml", options.job_text}, {".env", "TRAINCTL_TOKEN=" + options.token + "\n", true}, {"compose.yaml", text}};
+  return {{"job.yaml", options.job_text, has_secrets(job)},
+          {".env", "TRAINCTL_TOKEN=" + options.token + "\n", true},
+          {"compose.yaml", text}};
 }
 
 }  // namespace

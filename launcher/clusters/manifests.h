@@ -27,6 +27,9 @@ struct ManifestOptions {
   std::string version;
 };
 
+/// Each manifest begins with it.
+inline constexpr const char* kWrittenBy = "# Written by trainctl ";
+
 struct Manifest {
   std::string name;  ///< of the file
   std::string text;

@@ -18,6 +18,7 @@
 #include <fstream>
 #include <map>
 #include <nlohmann/json.hpp>
+#include <set>
 #include <thread>
 
 #include "engine/base/text.h"
@@ -28,6 +29,7 @@
 #include "launcher/hosts/file_watch.h"
 #include "launcher/hosts/put_all.h"
 #include "launcher/hosts/report_json.h"
+#include "launcher/hosts/same_user.h"
 #include "launcher/hosts/session.h"
 #include "launcher/hosts/wire.h"
 #include "launcher/local_ranks.h"
@@ -53,6 +55,16 @@ constexpr size_t kOutputPiece = 256 << 10;
 constexpr uint64_t kConfirmEvery = 4;
 /// How long the end waits for the launcher to have everything.
 constexpr double kFarewellSeconds = 5;
+/// Connections that have not joined. Beyond it a new one closes the oldest.
+constexpr size_t kMostNewcomers = 16;
+/// More than any job needs, and small enough that sums of them do not overflow.
+constexpr double kMostReconnectSeconds = 1e6;
+constexpr size_t kMostFault = 16 << 10;
+
+/// A file directly in a folder.
+bool is_file_name(const fs::path& name) {
+  return !name.empty() && !name.has_parent_path() && name != "." && name != "..";
+}
 
 class Agent : public LogSink {
  public:
@@ -119,8 +131,10 @@ class Agent : public LogSink {
 
   void accept() {
     acceptor_.async_accept([this](const boost::system::error_code& error, asio::local::stream_protocol::socket socket) {
-      if (error) return;
+      if (error == asio::error::operation_aborted) return;
+      if (error || !is_of_this_user(socket.native_handle())) return accept();
       const int fd = socket.release();
+      if (newcomers_.size() >= kMostNewcomers) refuse(newcomers_.front());
       // It becomes the connection once it has joined.
       auto id = std::make_shared<std::weak_ptr<Wire>>();
       auto wire = Wire::open(loop_, fd, fd, "",
@@ -154,7 +168,11 @@ class Agent : public LogSink {
     bool broken = false;
     const auto message = session_.receive(std::move(*numbered), broken);
     if (broken) return refuse(wire);
-    if (message) handle(*message);
+    try {
+      if (message) handle(*message);
+    } catch (const std::exception& error) {  // the connection and the other ranks are well
+      refuse_attempt(error.what());
+    }
     if (wire_ && session_.received() - told_ >= kConfirmEvery) confirm();
   }
 
@@ -179,27 +197,35 @@ class Agent : public LogSink {
     flush();
   }
 
-  void refuse(const std::shared_ptr<Wire>& wire) {
+  void refuse(std::shared_ptr<Wire> wire) {
     wire->close();
     closed(wire);
   }
 
   // The launcher's orders.
 
+  /// Orders come in any sequence. Before `prepared` there is nothing that they could be carried out with.
+  ///
+  ///   idle ──prepare──> prepared ──start──> … ──prepare of a later attempt──> prepared …
+  ///     └──prepare, which fails──> refused ──prepare of a later attempt──> prepared …
+  ///   each ──end──> leaving
+  enum class Stage { idle, refused, prepared, leaving };
+
   void handle(const Message& message) {
     if (message.kind == Kind::end) return begin_farewell();
-    if (leaving_) return;
+    if (stage_ == Stage::leaving) return;
     if (message.kind == Kind::prepare) {
-      if (message.attempt < attempt_) return;
-      return prepare(message);
+      if (stage_ == Stage::idle || message.attempt > attempt_) prepare(message);
+      return;
     }
-    if (message.attempt != attempt_ || !ranks_) return;  // of an older attempt, or before any
+    if (message.attempt != attempt_) return;
+    // A rank that was started before the attempt was refused can still be ended.
+    if (message.kind == Kind::signal && running_.contains(message.rank))
+      return ranks_->signal(message.rank, static_cast<int>(message.number));
+    if (stage_ != Stage::prepared) return;
     switch (message.kind) {
       case Kind::start:
         return start(message);
-      case Kind::signal:
-        if (running_.contains(message.rank)) ranks_->signal(message.rank, static_cast<int>(message.number));
-        return;
       case Kind::hold:
         return send(Kind::held, -1, static_cast<int64_t>(options_.share->hold()));
       case Kind::stop:
@@ -224,13 +250,16 @@ class Agent : public LogSink {
   }
 
   void prepare(const Message& message) {
-    const bool first = !ranks_;
     attempt_ = message.attempt;
-    refused_ = false;
+    started_.clear();
     bool lacks_files = false;
     try {
+      if (!running_.empty()) throw EnvError("ranks of the attempt before still run here");
       const Json json = Json::parse(message.text);
-      reconnect_seconds_ = json.at("reconnect").get<double>();
+      const auto reconnect = json.at("reconnect").get<double>();
+      if (!(reconnect >= 0 && reconnect <= kMostReconnectSeconds)) throw EnvError("launch.reconnect is no time");
+      reconnect_seconds_ = reconnect;
+      const bool first = !ranks_;
       if (first) make_ranks(json);
       std::vector<int> numbers;
       for (const RankPlace& place : launch_->cluster.places) numbers.push_back(place.rank);
@@ -249,6 +278,7 @@ class Agent : public LogSink {
     } catch (const std::exception& error) {
       return refuse_attempt(error.what());
     }
+    stage_ = Stage::prepared;
     const Json ready = {{"address", address_},
                         {"port", port_ ? port_->port() : 0},
                         {"cores", std::thread::hardware_concurrency()},
@@ -258,9 +288,10 @@ class Agent : public LogSink {
   }
 
   /// No rank of it is started here, even if the launcher does not know yet.
-  void refuse_attempt(const std::string& why) {
-    refused_ = true;
-    send(Kind::refused, -1, 0, "", why);
+  void refuse_attempt(std::string why) {
+    if (stage_ != Stage::leaving) stage_ = Stage::refused;
+    if (why.size() > kMostFault) why.resize(kMostFault);
+    send(Kind::refused, -1, 0, "", std::move(why));
   }
 
   void prepare_copies(const Json& json) {
@@ -272,7 +303,6 @@ class Agent : public LogSink {
   }
 
   void take_copy(const Message& message) {
-    if (refused_) return;
     const size_t slash = message.name.find('/');
     const std::string name = message.name.substr(0, slash);
     const std::string file = slash == std::string::npos ? "" : message.name.substr(slash + 1);
@@ -286,18 +316,36 @@ class Agent : public LogSink {
     }
   }
 
-  void make_ranks(const Json& json) {
+  /// Its ranks are different ones, and counted from 0 within the host.
+  static Cluster cluster_of(const Json& json) {
     Cluster cluster;
     const auto host = json.at("host").get<std::string>();
     const Json& places = json.at("places");
-    for (const Json& place : places)
-      cluster.places.push_back({place.at(0).get<int>(), host, place.at(1).get<int>(), static_cast<int>(places.size())});
+    std::set<int> ranks;
+    for (const Json& place : places) {
+      const auto local = static_cast<int>(cluster.places.size());
+      const int rank = place.at(0).get<int>();
+      if (rank < 0 || !ranks.insert(rank).second || place.at(1).get<int>() != local)
+        throw EnvError("the places of this host's ranks contradict each other");
+      cluster.places.push_back({rank, host, local, static_cast<int>(places.size())});
+    }
+    if (ranks.empty()) throw EnvError("no rank has its place on this host");
+    return cluster;
+  }
+
+  void make_ranks(const Json& json) {
+    Cluster cluster = cluster_of(json);
     const int run = json.at("run").get<int>();
+    if (run < 0) throw EnvError("a run has no number");
+    const auto bind = static_cast<BindMode>(json.at("bind").get<int>());
+    if (bind != BindMode::none && bind != BindMode::core && bind != BindMode::numa)
+      throw EnvError("launch.bind is unknown here");
     const std::string logs = options_.folder + "/logs";
     RunDirectory directory(logs, run);
     for (const RankPlace& place : cluster.places) fs::create_directories(directory.rank_path(place.rank));
     files_.emplace(directory.path());
     for (const auto& [name, text] : json.at("files").items()) {
+      if (!is_file_name(name)) throw EnvError("'" + name + "' is no name of a file of the run");
       std::ofstream(directory.file(name)) << text.get<std::string>();
       files_->skip(name);
     }
@@ -305,7 +353,6 @@ class Agent : public LogSink {
                            .directory = directory,
                            .command = [this](const RankPlace& place, int) { return commands_.at(place.rank); }});
     launch_->limits.ranks_explain = json.at("explain").get<bool>();
-    const auto bind = static_cast<BindMode>(json.at("bind").get<int>());
     launch_->bindings = bindings(launch_->cluster, read_topology(), bind);
     launch_->on_rank_ended = [this](int rank, bool failed) { options_.share->ended(rank, failed); };
     runner_ = std::make_unique<PosixProcessRunner>();
@@ -324,8 +371,8 @@ class Agent : public LogSink {
   std::string given() const { return options_.folder + "/given"; }
 
   void give(const Message& message) {
-    const fs::path name = message.name;
-    if (name.empty() || name.has_parent_path() || name == ".." || message.number < 0) return;
+    if (!is_file_name(message.name) || message.number < 0)
+      return refuse_attempt("'" + message.name + "' is no name of a file that is given");
     std::error_code unmade;  // then the file cannot be opened either
     fs::create_directories(given(), unmade);
     const std::string path = given() + "/" + message.name;
@@ -340,12 +387,14 @@ class Agent : public LogSink {
     const auto& places = launch_->cluster.places;
     const auto place =
         std::find_if(places.begin(), places.end(), [&](const RankPlace& p) { return p.rank == message.rank; });
-    if (place == places.end() || refused_) return;
+    if (place == places.end() || !started_.insert(message.rank).second) return;
     try {
       commands_[message.rank] = command_of(message.rank, Json::parse(message.text));
     } catch (const Json::exception& error) {
       return send(Kind::no_start, message.rank, 0, "",
                   std::string("the launcher speaks another language: ") + error.what());
+    } catch (const EnvError& error) {
+      return send(Kind::no_start, message.rank, 0, "", error.what());
     }
     ranks_->start(*place, static_cast<int>(attempt_));
   }
@@ -358,6 +407,7 @@ class Agent : public LogSink {
       replace_all(text, "{address}", address_);
       return text;
     };
+    if (!json.at("argv").is_array() || json.at("argv").empty()) throw EnvError("a rank's command has no program");
     for (const Json& word : json.at("argv")) {
       if (word == "{trainctl}") {
         command.argv.insert(command.argv.end(), options_.self.begin(), options_.self.end());
@@ -429,7 +479,7 @@ class Agent : public LogSink {
     if (wire_ && is_due(alive_told_, kAliveSeconds)) confirm();
     flush();
     if (now() - heard_ > reconnect_seconds_) return leave();
-    if (leaving_ && (session_.is_done() || now() - leaving_since_ > kFarewellSeconds)) return leave();
+    if (stage_ == Stage::leaving && (session_.is_done() || now() - leaving_since_ > kFarewellSeconds)) return leave();
     timer_.expires_after(kTick);
     timer_.async_wait([this](const boost::system::error_code& error) {
       if (!error) tick();
@@ -438,11 +488,12 @@ class Agent : public LogSink {
 
   /// Nothing of the run is left here when the launcher has the last of it.
   void begin_farewell() {
-    if (leaving_) return;
-    leaving_ = true;
+    if (stage_ == Stage::leaving) return;
+    stage_ = Stage::leaving;
     leaving_since_ = now();
     ranks_.reset();
     runner_.reset();
+    running_.clear();  // they have ended with their runner
     tell_files(false);
   }
 
@@ -462,12 +513,13 @@ class Agent : public LogSink {
   uint64_t connection_ = 0;
   double heard_ = 0, reconnect_seconds_ = 15;
   double alive_told_ = 0, files_told_ = 0, frozen_told_ = 0, leaving_since_ = 0;
-  bool leaving_ = false, left_ = false;
+  Stage stage_ = Stage::idle;
+  bool left_ = false;
 
   uint64_t told_ = 0;  ///< the number that the last alive frame has confirmed
 
   uint32_t attempt_ = 0;
-  bool refused_ = false;  ///< it cannot run here
+  std::set<int> started_;  ///< ranks of this attempt
   std::optional<KeptCopies> copies_;
   std::optional<Launch> launch_;
   std::unique_ptr<PosixProcessRunner> runner_;

@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <boost/asio/post.hpp>
 #include <cerrno>
 #include <chrono>
@@ -35,6 +36,22 @@ constexpr double kRankFarewellSeconds = 5;
 /// Without a word from hosts that have something to say.
 constexpr double kRescueSeconds = 2;
 constexpr size_t kMostUnconfirmedFrames = 4 << 20, kGivenPiece = 512 << 10;
+
+/// "rank.3", "server.0".
+bool is_rank_folder(std::string_view name) {
+  const size_t dot = name.find('.');
+  const std::string_view kind = name.substr(0, dot);
+  return dot != std::string_view::npos && dot + 1 < name.size() && (kind == "rank" || kind == "server") &&
+         name.find_first_not_of("0123456789", dot + 1) == std::string_view::npos;
+}
+
+/// What the launcher keeps in a run's folder (run_directory.h), which no rank may replace.
+bool is_of_launcher(std::string_view name) {
+  static constexpr std::array<std::string_view, 11> kNames = {
+      "job.yaml",     "plan.json",    "machine.json", "outcome.json", "outcome.json.reserved", "error.json",
+      "cluster.json", "launcher.log", "trace.json",   "profile.json", "checkpoints"};
+  return std::find(kNames.begin(), kNames.end(), name) != kNames.end();
+}
 
 bool is_plain(const fs::path& path) {
   return !path.empty() && path.is_relative() &&
@@ -127,6 +144,14 @@ void AgentRanks::send(Host& host, RankFrame kind, int rank, int64_t number, std:
 // Messages.
 
 void AgentRanks::handle(Host& host, Message& message) {
+  try {
+    carry_out(host, message);
+  } catch (const Json::exception& error) {
+    host.link->lose(std::string("sent a text that cannot be read: ") + error.what());
+  }
+}
+
+void AgentRanks::carry_out(Host& host, Message& message) {
   const bool is_of_rank = std::find(host.ranks.begin(), host.ranks.end(), message.rank) != host.ranks.end();
   const bool is_old = message.attempt != attempt_;
   switch (message.kind) {
@@ -158,7 +183,7 @@ void AgentRanks::handle(Host& host, Message& message) {
       if (is_of_rank) write_output(message);
       return;
     case RankFrame::file:
-      return write_file(message);
+      return write_file(host, message);
     case RankFrame::notice:
       if (events_.notice) events_.notice(host.name + ": " + message.text);
       return;
@@ -410,10 +435,32 @@ void AgentRanks::give_lines(int rank, bool is_error, std::string_view bytes, boo
   line.clear();
 }
 
-/// Of a rank's folder, or of the first rank in the run's folder. Never outside it.
-void AgentRanks::write_file(const Message& message) {
-  const fs::path path = message.name;
-  if (!is_plain(path) || message.number < 0) return;
+/// Whether a file of the run's folder is one that ranks of this host write: in the folder of such a rank; of the run's
+/// own files, those of rank 0; tensors that ranks print. A program may write other files: each belongs to the host that
+/// wrote it first.
+bool AgentRanks::may_write(const Host& host, const std::string& name) {
+  const fs::path path = name;
+  if (!is_plain(path)) return false;
+  const std::string first = *path.begin();
+  const bool is_inside = std::next(path.begin()) != path.end();
+  const auto& names = launch_.directory.names();
+  const auto is_folder_of = [&](int rank) { return names.folder(rank) == first; };
+  if (is_rank_folder(first)) return is_inside && std::any_of(host.ranks.begin(), host.ranks.end(), is_folder_of);
+  if (first == "tensors" && is_inside) return true;
+  const bool is_of_rank_0 = !is_inside && (first == "metrics.jsonl" || first == "loading" ||
+                                           first == "evaluation.json" || first.starts_with("events.out.tfevents."));
+  if (is_of_rank_0) return std::find(host.ranks.begin(), host.ranks.end(), 0) != host.ranks.end();
+  if (launch_.limits.ranks_explain || is_of_launcher(first)) return false;
+  return written_by_.try_emplace(name, host.index).first->second == host.index;
+}
+
+void AgentRanks::write_file(Host& host, const Message& message) {
+  if (!may_write(host, message.name) || message.number < 0) {
+    if (!std::exchange(host.wrote_elsewhere, true) && events_.notice)
+      events_.notice("host " + host.name + " sends " + message.name +
+                     ", which is no file of its ranks; it is left out. Programs write to rank.<N>/ in the run's folder");
+    return;
+  }
   const std::string target = launch_.directory.file(message.name);
   std::error_code ignored;
   fs::create_directories(fs::path(target).parent_path(), ignored);

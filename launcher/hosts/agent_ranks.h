@@ -112,6 +112,7 @@ class AgentRanks : public RankRunner {
     int port = 0;
     std::optional<uint64_t> held;
     std::deque<Given> to_give;
+    bool wrote_elsewhere = false;  ///< it has sent a file that its ranks may not write, and the user knows
   };
   struct Output {
     uint32_t out = 0, err = 0;     ///< streams of disk_
@@ -127,10 +128,12 @@ class AgentRanks : public RankRunner {
   Message prepare(Host& host);
   void send_starts();
   void handle(Host& host, Message& message);
+  void carry_out(Host& host, Message& message);
   void ready(Host& host, const std::string& text);
   void rank_ended(int rank, RankReport report);
   void write_output(const Message& message);
-  void write_file(const Message& message);
+  bool may_write(const Host& host, const std::string& name);
+  void write_file(Host& host, const Message& message);
   void give_lines(int rank, bool is_error, std::string_view bytes, bool ends);
   void look_at_hosts();
   void give(Host& host);
@@ -159,6 +162,7 @@ class AgentRanks : public RankRunner {
   std::set<int> frozen_;
   std::map<int, Output> outputs_;
   std::map<std::string, int64_t> kept_bytes_;
+  std::map<std::string, int> written_by_;  ///< files of a program beside its ranks' folders, and the host of each
   uint32_t last_stream_ = 0;
   bool stop_asked_ = false, gates_closed_ = false, ending_ = false;
   bool holds_ = false;  ///< the gates are held, or will be, for a save

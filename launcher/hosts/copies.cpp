@@ -140,6 +140,14 @@ KeptCopies::KeptCopies(std::string folder, std::string program_folder, std::vect
   for (const Wanted& copy : wanted_)
     if (!is_name(copy.name) || !copy.path.starts_with("/") || !stays_below(copy.path.substr(1)))
       throw EnvError("'" + copy.path + "' cannot be copied to this host");
+  if (!stays_below(program_folder_)) throw EnvError("'" + program_folder_ + "' is no folder for a program");
+}
+
+/// Other users of the cache trust its names.
+void KeptCopies::require_wanted(const std::string& name) const {
+  const bool is_wanted =
+      std::any_of(wanted_.begin(), wanted_.end(), [&](const Wanted& copy) { return copy.name == name; });
+  if (!is_wanted) throw EnvError("'" + name + "' is no copy that this run needs");
 }
 
 std::set<std::string> KeptCopies::missing() const {
@@ -152,7 +160,8 @@ std::set<std::string> KeptCopies::missing() const {
 
 void KeptCopies::write(const std::string& name, const std::string& file, int64_t offset, std::string_view bytes,
                        bool is_executable) const {
-  if (!is_name(name) || !stays_below(file) || offset < 0)
+  require_wanted(name);
+  if (!stays_below(file) || offset < 0)
     throw EnvError("'" + file + "' is no name of a file in a copy");
   const std::string path = file.empty() ? coming(name) : coming(name) + "/" + file;
   std::error_code unmade;  // then the file cannot be opened either
@@ -167,7 +176,7 @@ void KeptCopies::write(const std::string& name, const std::string& file, int64_t
 }
 
 void KeptCopies::keep(const std::string& name) const {
-  if (!is_name(name)) throw EnvError("'" + name + "' is no name of a copy");
+  require_wanted(name);
   std::error_code error;
   const std::string from = coming(name), to = kept(name);
   make_read_only(from);

@@ -61,6 +61,7 @@ class KeptCopies {
   void link() const;
 
  private:
+  void require_wanted(const std::string& name) const;
   std::string coming(const std::string& name) const { return folder_ + "/coming." + name; }
   std::string kept(const std::string& name) const { return cache_ + "/" + name; }
 

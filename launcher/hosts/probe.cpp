@@ -17,13 +17,16 @@
 #include <chrono>
 #include <csignal>
 #include <cstring>
+#include <deque>
 #include <filesystem>
 #include <fstream>
 #include <iostream>
+#include <mutex>
 #include <nlohmann/json.hpp>
 #include <thread>
 
 #include "engine/base/error.h"
+#include "engine/base/open_files.h"
 #include "launcher/hosts/address.h"
 #include "launcher/rank_error.h"
 
@@ -35,7 +38,9 @@ using Json = nlohmann::json;
 
 constexpr int kPings = 21;
 constexpr size_t kPingBytes = 64, kBlockBytes = 1 << 20;
-constexpr double kProbeConnectSeconds = 3, kSendSeconds = 0.3;
+constexpr double kProbeConnectSeconds = 3, kSendSeconds = 0.3, kIdleSeconds = 10;
+/// Connections of other hosts at a time.
+constexpr size_t kMostVisitors = 256;
 
 int64_t available_memory() {
   std::ifstream file("/proc/meminfo");
@@ -77,13 +82,40 @@ bool exchange(int fd, char* bytes, size_t size, bool sends) {
 
 /// Answers each 64 bytes by the same; after a first byte 'B' each MiB by 64 bytes.
 void serve(int fd) {
+  const timeval patience{static_cast<time_t>(kIdleSeconds), 0};
+  for (const int option : {SO_RCVTIMEO, SO_SNDTIMEO}) setsockopt(fd, SOL_SOCKET, option, &patience, sizeof patience);
   std::vector<char> block(kBlockBytes);
   while (exchange(fd, block.data(), kPingBytes, false)) {
     if (block[0] == 'B' && !exchange(fd, block.data(), kBlockBytes, false)) break;
     if (!exchange(fd, block.data(), kPingBytes, true)) break;
   }
-  close(fd);
 }
+
+/// Connections of other hosts, each on a thread. Anyone can connect: a new one ends the oldest when there are too many.
+class Visitors {
+ public:
+  explicit Visitors(size_t most) : most_(most) {}
+
+  void welcome(int fd) {
+    const std::lock_guard lock(mutex_);
+    if (fds_.size() >= most_) {
+      shutdown(fds_.front(), SHUT_RDWR);  // its thread closes it
+      fds_.pop_front();
+    }
+    fds_.push_back(fd);
+    std::thread([this, fd] {
+      serve(fd);
+      const std::lock_guard over(mutex_);
+      std::erase(fds_, fd);
+      close(fd);
+    }).detach();
+  }
+
+ private:
+  const size_t most_;
+  std::mutex mutex_;
+  std::deque<int> fds_;
+};
 
 int listen_on(const std::string& address, uint16_t& port) {
   sockaddr_in name{};
@@ -161,9 +193,13 @@ int probe_this_host(const std::string& interface) {
   const std::string address = own_address(interface);
   const int listener = listen_on(address, port);
   std::thread([listener] {
+    Visitors visitors(most_unauthenticated(kMostVisitors));
     for (;;) {
       const int fd = accept4(listener, nullptr, nullptr, SOCK_CLOEXEC);
-      if (fd >= 0) std::thread(serve, fd).detach();
+      if (fd >= 0)
+        visitors.welcome(fd);
+      else
+        std::this_thread::sleep_for(std::chrono::milliseconds(50));  // there is no descriptor for it
     }
   }).detach();
   utsname system{};

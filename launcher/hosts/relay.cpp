@@ -22,6 +22,7 @@
 
 #include "engine/base/error.h"
 #include "launcher/hosts/put_all.h"
+#include "launcher/hosts/same_user.h"
 
 namespace trainctl::hosts {
 namespace {
@@ -87,7 +88,8 @@ int connect_to(const std::string& folder) {
   if (chdir(folder.c_str()) != 0) return -1;
   const int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
   const sockaddr_un name = socket_name();
-  if (fd >= 0 && connect(fd, reinterpret_cast<const sockaddr*>(&name), sizeof name) == 0) return fd;
+  const bool is_connected = fd >= 0 && connect(fd, reinterpret_cast<const sockaddr*>(&name), sizeof name) == 0;
+  if (is_connected && is_of_this_user(fd)) return fd;
   if (fd >= 0) close(fd);
   return -1;
 }

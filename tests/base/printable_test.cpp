@@ -44,3 +44,25 @@ TEST_CASE("a byte order mark does not move the caret") {
                "\xEF\xBB\xBF"
                "ab\n") == "job.yaml:1:2: wrong\n    ab\n     ^\n");
 }
+
+TEST_CASE("a line that a rank wrote commands no terminal") {
+  CHECK(terminal_line("plain\ttext, \xc3\xa4") == "plain\ttext, \xc3\xa4");
+  CHECK(terminal_line("a\x1b[2Jb\x1b[1;31mc\x1b[0m\x1b[?1049hd") == "abcd");          // erase, colours, other screen
+  CHECK(terminal_line("a\x1b]0;title\x07" "b\x1b]52;c;Y3VybA==\x1b\\c") == "abc");      // title, clipboard
+  CHECK(terminal_line("a\x1b" "Pq#0\x1b\\b\x1b" "cc\x1b(0d\x1b" "7e") == "abcde");     // sixel, reset, character set
+  CHECK(terminal_line("never ends \x1b]0;title") == "never ends ");
+  CHECK(terminal_line("never ends \x1b[12") == "never ends ");
+  CHECK(terminal_line("ends in \x1b") == "ends in ");
+  CHECK(terminal_line("a\x1b]0;x\x1b[2Jb") == "ab");
+  CHECK(terminal_line("bell \x07, back \x08, C1 \xc2\x9b" "2J, not UTF-8 \x9b") ==
+        "bell \\x07, back \\x08, C1 \\xc2\\x9b2J, not UTF-8 \\x9b");
+  CHECK(terminal_line(" 50%\r100%\r") == "100%");
+  CHECK(terminal_line("rank 0 | all well\rrank 1 | pwned") == "rank 1 | pwned");
+  CHECK(terminal_text("a\x1b[31m\nb\n\n\x1b[H") == "a\nb\n\n");
+}
+
+TEST_CASE("colours of a line may stay, alone, and end with it") {
+  CHECK(terminal_line("a\x1b[1;31mb\x1b[2Jc", true) == "a\x1b[1;31mbc\x1b[0m");
+  CHECK(terminal_line("a\x1b[38:5:1mb\x1b[>4;1mc", true) == "a\x1b[38:5:1mbc\x1b[0m");
+  CHECK(terminal_line("plain", true) == "plain");
+}

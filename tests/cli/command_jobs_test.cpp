@@ -74,6 +74,29 @@ TEST_CASE("each rank of a command has the environment that torchrun would set") 
   CHECK(ids.size() == 1);
 }
 
+TEST_CASE("values of env are in no file that others can read") {
+  constexpr const char* kValue = "s3cret-of-the-job";
+  const Scratch scratch;
+  shell_job(scratch, "exit 0", std::string("env: {API_KEY: ") + kValue + "}\nlaunch: {ranks: 2}\n");
+  REQUIRE(trainctl_command(scratch.path(), {"run", "job.yaml"}).exit_code == kExitDone);
+  small_job(scratch.path(), "train: {epochs: 1, checkpoint: {epochs: 1}}\n");
+  REQUIRE(trainctl_command(scratch.path(), {"run", "job.yaml", std::string("env.API_KEY=") + kValue, "launch.device=cpu"})
+              .exit_code == kExitDone);
+  REQUIRE(trainctl_command(scratch.path(), {"report", "1", "2", "-o", "log_output/report.html"}).exit_code == kExitDone);
+  REQUIRE(trainctl_command(scratch.path(), {"logs", "1", "--bundle", "log_output/run.tar.gz"}).exit_code == kExitDone);
+  int holders = 0, checkpoints = 0;
+  for (const auto& entry : fs::recursive_directory_iterator(scratch.path() + "/log_output")) {
+    if (!entry.is_regular_file()) continue;
+    checkpoints += entry.path().string().find("/checkpoints/") != std::string::npos ? 1 : 0;
+    if (slurp(entry.path()).find(kValue) == std::string::npos) continue;
+    ++holders;
+    CHECK_MESSAGE((entry.status().permissions() & fs::perms::mask) == (fs::perms::owner_read | fs::perms::owner_write),
+                  entry.path().string());
+  }
+  CHECK(holders == 2);  // each run's job.yaml, which its ranks read
+  CHECK(checkpoints > 0);
+}
+
 TEST_CASE("the job cannot set the variables by which the ranks of a command find each other") {
   for (const char* name :
        {"RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_RANK", "GROUP_WORLD_SIZE", "ROLE_RANK",

@@ -30,9 +30,18 @@ TEST_CASE("prefixes are as wide as the largest rank's, and name stderr") {
 
 TEST_CASE("only prefixes are coloured, and a rank's own colours end with its line") {
   const std::string text =
-      printed({.colors = true}, {{{0, false}, printed_lines("plain\n\033[31mred\n")}, {{0, true}, printed_lines("e\n")}});
+      printed({.terminal = true, .colors = true},
+              {{{0, false}, printed_lines("plain\n\033[31mred\n")}, {{0, true}, printed_lines("e\n")}});
   CHECK(text ==
         "\033[36mrank 0 | \033[0mplain\n\033[36mrank 0 | \033[0m\033[31mred\033[0m\n\033[31mrank 0 err | \033[0me\n");
+}
+
+TEST_CASE("on a terminal lines command nothing; into a file they go as they were written") {
+  const std::string_view hostile = "a\033]0;title\007b\033[2Jc\033[31md\n";
+  CHECK(printed({.prefix = false, .terminal = true}, {{{0, false}, printed_lines(hostile)}}) == "abcd\n");
+  CHECK(printed({.prefix = false, .terminal = true, .colors = true}, {{{0, false}, printed_lines(hostile)}}) ==
+        "abc\033[31md\033[0m\n");
+  CHECK(printed({.prefix = false}, {{{0, false}, printed_lines(hostile)}}) == hostile);
 }
 
 TEST_CASE("a restart is printed once per rank, lost bytes wherever they were") {

@@ -14,6 +14,7 @@
 #include "cli/report/page.h"
 #include "cli/report/run_data.h"
 #include "engine/base/error.h"
+#include "engine/spec/parse.h"
 #include "tests/cli/command.h"
 #include "tests/launcher/launcher_process.h"
 #include "tests/launcher/scratch.h"
@@ -96,9 +97,9 @@ TEST_CASE("jobs are compared field by field, layers by name, without folders and
   two += "  ranks: 2\n";
   CHECK(differing_fields({job_fields(one, "job.yaml"), job_fields(two, "job.yaml")}).dump() ==
         R"([{"field":"network.fc.units","values":["4","8"]},{"field":"launch.ranks","values":[null,"2"]}])");
-  const std::string shown = without_env(one);
+  const std::string shown = hide_env(one);
   CHECK(contains(shown, "env:\n  KEY: …\n  LONG: …\nnetwork:\n"));
-  CHECK(without_env("env: {A: secret}\nseed: 1\n") == "env: …\nseed: 1\n");
+  CHECK(hide_env("env: {A: secret}\nseed: 1\n") == "env: …\nseed: 1\n");
 }
 
 TEST_CASE("a page ends no script early, whatever its data say, and refers to nothing outside") {

@@ -154,6 +154,51 @@ def slurm(trainctl, folder):
     return f"{len(options)} options"
 
 
+def secret_env(trainctl, folder):
+    """Values of env are in no file that others can read, and in no ConfigMap; the pods read the job from the Secret."""
+    value = "s3cret-of-the-job"
+    for target, fields in (("kubernetes", FIELDS), ("compose", FIELDS), ("slurm", ["launch.slurm.nodes=2"])):
+        here = pathlib.Path(folder) / target
+        render(trainctl, str(here), f"launch.target={target}", *fields)  # of an earlier day, without env
+        files = render(trainctl, str(here), f"launch.target={target}", f"env.API_KEY={value}", *fields)
+        holders = [path for path in here.iterdir() if value in path.read_text()]
+        require(holders, f"{target}: the job's file has the value")
+        for path in holders:
+            require(stat.S_IMODE(path.stat().st_mode) == 0o600, f"{path} is its owner's")
+        if target != "kubernetes":
+            continue
+        require([path.name for path in holders] == ["secret.yaml"] and not (here / "config.yaml").exists(), list(here.iterdir()))
+        secret, = files["secret.yaml"]
+        validate(secret)
+        _, job = files["job.yaml"]
+        validate(job)
+        volume, = [one for one in job["spec"]["template"]["spec"]["volumes"] if one["name"] == "trainctl-job"]
+        require(volume["secret"] == {"secretName": secret["metadata"]["name"], "items": [{"key": "job.yaml", "path": "job.yaml"}]}, volume)
+        (here / "again.yaml").write_text(secret["stringData"]["job.yaml"])
+        checked = subprocess.run([trainctl, "check", str(here / "again.yaml")], capture_output=True, text=True, check=False)
+        require(checked.returncode == 0, checked.stderr)
+        require(f"API_KEY: {value}" in secret["stringData"]["job.yaml"], "the pods have the value")
+    return "3 targets"
+
+
+def links(trainctl, folder):
+    """A file that someone else has linked to elsewhere is not written through."""
+    names = {"kubernetes": ("config.yaml", "secret.yaml", "job.yaml"), "compose": ("job.yaml", ".env", "compose.yaml"), "slurm": ("job.yaml", "job.sbatch")}
+    for target, files in names.items():
+        for name in files:
+            here = pathlib.Path(folder) / f"{target}.{name}"
+            here.mkdir()
+            victim = pathlib.Path(folder) / "victim"
+            victim.write_text("mine")
+            (here / name).symlink_to(victim)
+            fields = ["launch.slurm.nodes=2"] if target == "slurm" else FIELDS
+            said = subprocess.run([trainctl, "render", JOB, "-o", str(here), f"launch.target={target}", *fields, f"launch.log_dir={folder}/logs"],
+                                  capture_output=True, text=True, check=False)
+            require(said.returncode == 3 and "symbolic link" in said.stderr, f"{name}: {said.returncode} {said.stderr}")
+            require(victim.read_text() == "mine", f"{name}: the link was written through")
+    return f"{sum(map(len, names.values()))} files"
+
+
 def refused(trainctl, folder):
     """What a job cannot do beyond one host is an error before anything is written."""
     said = subprocess.run([trainctl, "render", JOB, "-o", folder + "/none", "launch.target=kubernetes", "launch.kubernetes.pods=2",
@@ -175,7 +220,7 @@ def main():
         print("skipped: needs PyYAML (./bootstrap clusters)")
         return 77
     failed = 0
-    for case in (kubernetes, jobset, compose, slurm, refused):
+    for case in (kubernetes, jobset, compose, slurm, secret_env, links, refused):
         with tempfile.TemporaryDirectory() as folder:
             try:
                 said = case(trainctl, folder)

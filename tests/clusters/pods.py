@@ -50,8 +50,9 @@ def container(folder, index, uid="f81d4fae-7dec-11d0-a765-00a0c91e6bf6"):
     """(words, variables) of a pod of an Indexed Job that was rendered into a folder; its config map's files are there."""
     job = [one for one in yaml.safe_load_all((pathlib.Path(folder) / "job.yaml").read_text()) if one["kind"] == "Job"][0]
     pod, = job["spec"]["template"]["spec"]["containers"]
-    config = yaml.safe_load((pathlib.Path(folder) / "config.yaml").read_text())["data"]
+    config_file = pathlib.Path(folder) / "config.yaml"  # a job with env is in the Secret
     secret = yaml.safe_load((pathlib.Path(folder) / "secret.yaml").read_text())["stringData"]
+    config = yaml.safe_load(config_file.read_text())["data"] if config_file.exists() else {"job.yaml": secret["job.yaml"]}
     (pathlib.Path(folder) / "config").mkdir(exist_ok=True)
     for name, text in config.items():
         (pathlib.Path(folder) / "config" / name).write_text(text)

@@ -8,8 +8,10 @@
 #include <array>
 #include <csignal>
 #include <utility>
+#include <vector>
 
 #include "engine/base/error.h"
+#include "tests/tls_impostor.h"
 
 using namespace trainctl;
 using namespace trainctl::clusters;
@@ -89,6 +91,62 @@ TEST_CASE("a client without the token is refused, and the door goes on") {
   Door door;
   CHECK_THROWS_AS(await_door(door.address, "another token of at least 32 characters", 0), EnvError);
   CHECK(await_door(door.address, kToken, 5) == "127.0.0.1");
+}
+
+TEST_CASE("what is no door of this job gets no ping, no script and no end, whatever certificate it has") {
+  std::signal(SIGPIPE, SIG_IGN);
+  TlsImpostor impostor;
+  const DoorAddress address{"b", {"127.0.0.1"}, impostor.port()};
+  CHECK_THROWS_WITH_AS(await_door(address, kToken, 0), doctest::Contains("does not prove that it has the job's token"),
+                       EnvError);
+  int nowhere[2];
+  REQUIRE(pipe(nowhere) == 0);
+  const pid_t launcher = fork();  // its attempts end with it
+  if (launcher == 0) {
+    close(STDERR_FILENO);
+    _exit(dial(address, kToken, "echo the job's secrets"));
+  }
+  end_door({"b", {"127.0.0.1"}, impostor.port()}, kToken, 0);  // tries as long as it has patience
+  kill(launcher, SIGKILL);
+  waitpid(launcher, nullptr, 0);
+  for (const int fd : nowhere) close(fd);
+  CHECK(impostor.heard() == "");
+  CHECK(impostor.clients() >= 3);
+}
+
+TEST_CASE("a client of TLS that has no key gets no connection, whatever it would accept") {
+  std::signal(SIGPIPE, SIG_IGN);
+  Door door;
+  SSL_CTX* context = SSL_CTX_new(TLS_client_method());
+  SSL* ssl = SSL_new(context);
+  const int socket_of_client = socket(AF_INET, SOCK_STREAM, 0);
+  sockaddr_in there{};
+  there.sin_family = AF_INET;
+  there.sin_port = htons(static_cast<uint16_t>(door.address.port));
+  there.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  REQUIRE(connect(socket_of_client, reinterpret_cast<const sockaddr*>(&there), sizeof there) == 0);
+  SSL_set_fd(ssl, socket_of_client);
+  CHECK(SSL_connect(ssl) != 1);
+  SSL_free(ssl);
+  SSL_CTX_free(context);
+  close(socket_of_client);
+}
+
+TEST_CASE("a door serves its launcher at once, however many connections say nothing") {
+  Door door;
+  std::vector<int> idle;
+  for (int i = 0; i < 200; ++i) {
+    sockaddr_in there{};
+    there.sin_family = AF_INET;
+    there.sin_port = htons(static_cast<uint16_t>(door.address.port));
+    there.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    idle.push_back(socket(AF_INET, SOCK_STREAM, 0));
+    REQUIRE(connect(idle.back(), reinterpret_cast<const sockaddr*>(&there), sizeof there) == 0);
+  }
+  CHECK(await_door(door.address, kToken, 0) == "127.0.0.1");  // it tries once
+  char byte = 0;
+  CHECK(recv(idle.front(), &byte, 1, 0) <= 0);  // the oldest has been closed
+  for (const int fd : idle) close(fd);
 }
 
 TEST_CASE("a door ends when the run does, with its exit code, and not at SIGTERM") {

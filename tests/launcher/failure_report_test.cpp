@@ -56,6 +56,26 @@ TEST_CASE("the report ends with the cause: rank, host, what it was doing, its la
             scene.directory.rank_file(1, "stderr") + ":\n  | first\n  | bug: this rank got SIGSEGV\n");
 }
 
+TEST_CASE("what a rank wrote commands no terminal, in the report nor in a notice") {
+  constexpr const char* kHostile = "\x1b]0;owned\x07never\x1b[2J mind\rit ended well";
+  Scene scene;
+  scene.cause().end = {1, true, SIGSEGV};
+  scene.words(std::string("first\n") + kHostile);
+  scene.cause().error = RankError{.kind = ErrorKind::program, .what = kHostile, .stack = kHostile};
+  scene.cause().doing = kHostile;
+  const std::string line = cause_line(scene.outcome.reports, scene.outcome.cause, scene.cluster);
+  for (const std::string& text : {scene.report(), line}) {
+    CHECK(text.find('\x1b') == std::string::npos);
+    CHECK(text.find('\r') == std::string::npos);
+    CHECK(text.find('\x07') == std::string::npos);
+  }
+  CHECK(scene.report().find("  | first\n") != std::string::npos);
+  scene.words("");
+  CHECK(scene.report().find('\x1b') == std::string::npos);  // of the stack
+  for (RankReport& report : scene.outcome.reports) report.ranks_explain = false;
+  CHECK(scene.report().find('\x1b') == std::string::npos);
+}
+
 TEST_CASE("a loss that is nan is the run's failure and no rank's") {
   Scene scene;
   for (RankReport& report : scene.outcome.reports) {

@@ -53,6 +53,16 @@ TEST_CASE("a bundle has the whole run folder and a description of the host") {
   CHECK(shell("diff -r " + out + "/run-1 " + run.path() + " > /dev/null"));
 }
 
+TEST_CASE("a bundle has no value of env, which it may carry to others") {
+  const Scratch scratch;
+  const RunDirectory run = run_with_logs(scratch.path() + "/logs");
+  run.write("job.yaml", "name: packed\nenv:\n  API_KEY: s3cret\n", FileReaders::owner);
+  const std::string bundle = scratch.path() + "/run.tar.gz";
+  write_bundle(run, bundle, "trainctl 1.2.3");
+  CHECK(shell("tar xzOf " + bundle + " run-1/job.yaml | grep -q API_KEY"));
+  CHECK_FALSE(shell("tar xzOf " + bundle + " | grep -q s3cret"));
+}
+
 TEST_CASE("a bundle replaces an older one, and leaves no other file") {
   const Scratch scratch;
   const RunDirectory run = run_with_logs(scratch.path() + "/logs");

@@ -4,11 +4,14 @@
 #include <arpa/inet.h>
 #include <doctest/doctest.h>
 #include <netinet/in.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
 #include <boost/asio/executor_work_guard.hpp>
+#include <memory>
 #include <thread>
+#include <vector>
 
 #include "engine/base/error.h"
 #include "launcher/protocol.h"
@@ -59,6 +62,19 @@ class RawSocket {
  private:
   int fd_;
 };
+
+/// The descriptors of this process that are the server's ends of connections.
+int connections_of(uint16_t port) {
+  int count = 0;
+  for (int fd = 3; fd < 1024; ++fd) {
+    sockaddr_in here{}, peer{};
+    socklen_t size = sizeof here, peer_size = sizeof peer;
+    const bool is_connected = getpeername(fd, reinterpret_cast<sockaddr*>(&peer), &peer_size) == 0;
+    if (is_connected && getsockname(fd, reinterpret_cast<sockaddr*>(&here), &size) == 0 && here.sin_port == htons(port))
+      ++count;
+  }
+  return count;
+}
 
 /// Shuts every connection of this process to the port, like a failing network. Returns their number.
 int shut_connections_to(uint16_t port) {
@@ -161,6 +177,83 @@ TEST_CASE("a client without a proof learns only a nonce") {
     socket.send_text(attack);
     CHECK(socket.receive().size() == kHelloBytes);
   }
+}
+
+/// Listens as a store does, and is none: it says hello, and answers the proof with what it has heard.
+class ImpostorStore {
+ public:
+  ImpostorStore() : listener_(socket(AF_INET, SOCK_STREAM, 0)) {
+    sockaddr_in here{};
+    here.sin_family = AF_INET;
+    here.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    socklen_t size = sizeof here;
+    REQUIRE(bind(listener_, reinterpret_cast<sockaddr*>(&here), size) == 0);
+    REQUIRE(listen(listener_, 8) == 0);
+    getsockname(listener_, reinterpret_cast<sockaddr*>(&here), &size);
+    port_ = ntohs(here.sin_port);
+    thread_ = std::thread([this] { serve(); });
+  }
+  ~ImpostorStore() {
+    end();
+    close(listener_);
+  }
+  uint16_t port() const { return port_; }
+  const std::string& heard() {
+    end();
+    return heard_;
+  }
+
+ private:
+  void end() {
+    shutdown(listener_, SHUT_RDWR);
+    if (thread_.joinable()) thread_.join();
+  }
+  void serve() {
+    for (int client; (client = accept(listener_, nullptr, nullptr)) >= 0; close(client)) {
+      const std::string hello = store::frame(std::string(32, 'n'));
+      if (send(client, hello.data(), hello.size(), MSG_NOSIGNAL) < 0) continue;
+      std::string proof;
+      char byte = 0;
+      while (proof.size() < 68 && recv(client, &byte, 1, 0) == 1) proof += byte;
+      heard_ += proof;
+      const std::string welcome = store::frame(proof.substr(std::min<size_t>(36, proof.size())));
+      (void)!send(client, welcome.data(), welcome.size(), MSG_NOSIGNAL);
+      while (recv(client, &byte, 1, 0) == 1) heard_ += byte;
+    }
+  }
+
+  int listener_;
+  uint16_t port_ = 0;
+  std::string heard_;
+  std::thread thread_;
+};
+
+TEST_CASE("a store without the token gets a proof that is of no use to it, and no request") {
+  ImpostorStore impostor;
+  StoreClient client(impostor.port(), "secret");
+  CHECK_THROWS_WITH_AS(client.set("the key", "the value"), doctest::Contains("does not know the job's token"), EnvError);
+  const std::string heard = impostor.heard();
+  CHECK(heard.size() == 68);  // a nonce and a digest
+  for (const char* word : {"secret", "the key", "the value"}) CHECK(heard.find(word) == std::string::npos);
+}
+
+TEST_CASE("connections without a proof leave the launcher its descriptors, and the oldest is closed for a new one") {
+  rlimit before{};
+  REQUIRE(getrlimit(RLIMIT_NOFILE, &before) == 0);
+  const Server server;
+  std::vector<std::unique_ptr<RawSocket>> idle;
+  for (int i = 0; i < 100; ++i) idle.push_back(std::make_unique<RawSocket>(server.port()));
+  const rlimit low{320, before.rlim_max};  // of which a quarter may be such connections
+  REQUIRE(setrlimit(RLIMIT_NOFILE, &low) == 0);
+  CHECK(idle.front()->receive(kHelloBytes).size() == kHelloBytes);
+  RawSocket one_more(server.port());
+  CHECK(one_more.receive(kHelloBytes).size() == kHelloBytes);  // the server has accepted it
+  CHECK(connections_of(server.port()) <= 80);
+  CHECK(idle.front()->receive().empty());  // it has been closed
+  StoreClient client(server.port(), "secret");
+  client.set("key", "value");
+  CHECK(client.get("key", 5) == "value");
+  setrlimit(RLIMIT_NOFILE, &before);
 }
 
 TEST_CASE("nonces do not repeat, so a proof cannot be replayed") {

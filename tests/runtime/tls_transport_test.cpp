@@ -18,6 +18,8 @@
 #include <thread>
 #include <vector>
 
+#include "tests/tls_impostor.h"
+
 using namespace trainctl;
 
 namespace {
@@ -221,6 +223,30 @@ TEST_CASE("tls: strangers that say nothing, or something else, hold up no rank")
   const std::vector<char> sent = pattern(1000, 4);
   CHECK(carry(zero, one, sent) == sent);
   for (const int stranger : strangers) close(stranger);
+}
+
+TEST_CASE("tls: a rank sends nothing to a listener that has a certificate and no token") {
+  const End zero(0, "token"), one(1, "token");
+  TlsImpostor impostor;
+  std::vector<char> address = one.address();
+  sockaddr_in there = socket_address(address);
+  there.sin_port = htons(static_cast<uint16_t>(impostor.port()));
+  std::memcpy(address.data(), &there, sizeof there);
+  CHECK_THROWS_WITH_AS(zero.pair().connect(address), doctest::Contains("no TLS connection to rank 1"),
+                       gloo::IoException);
+  CHECK(impostor.heard() == "");
+  CHECK(impostor.clients() >= 1);
+}
+
+TEST_CASE("tls: more idle connections than a rank keeps open do not delay its peers") {
+  const End zero(0, "token"), one(1, "token");
+  zero.context->setTimeout(std::chrono::seconds(5));  // shorter than the time that an idle connection is given
+  std::vector<int> idle;
+  for (int i = 0; i < 400; ++i) idle.push_back(dial(socket_address(one.address())));
+  connect_ends(zero, one, one.address());
+  char byte = 0;
+  CHECK(recv(idle.front(), &byte, 1, 0) <= 0);  // the oldest has been closed
+  for (const int fd : idle) close(fd);
 }
 
 TEST_CASE("tls: a wait for a peer that is gone ends at once, with an error that names it") {

@@ -48,6 +48,29 @@ TEST_CASE("elements of several bytes count as such") {
   CHECK(message_of(bytes) == "f: byte 8: expected 8 bytes of i32 [2], found at most 7; get the file again");
 }
 
+TEST_CASE("a small file that would inflate to far more is refused before it does") {
+  constexpr uint32_t kMiB = 1 << 20, kClaimed = 300;
+  Bytes start = idx_bytes({1});
+  start = {0, 0, kIdxU8, 1, uint8_t(kClaimed * kMiB >> 24), uint8_t(kClaimed * kMiB >> 16), 0, 0};
+  Bytes bomb(size_t{2} << 20);
+  z_stream stream{};
+  REQUIRE(deflateInit2(&stream, 1, Z_DEFLATED, 16 + MAX_WBITS, 8, Z_DEFAULT_STRATEGY) == Z_OK);
+  stream.next_out = bomb.data();
+  stream.avail_out = uInt(bomb.size());
+  Bytes block = start;
+  for (uint32_t i = 0; i <= kClaimed; ++i) {  // all of it is there
+    stream.next_in = block.data();
+    stream.avail_in = uInt(block.size());
+    REQUIRE(deflate(&stream, i < kClaimed ? Z_NO_FLUSH : Z_FINISH) == (i < kClaimed ? Z_OK : Z_STREAM_END));
+    block.assign(kMiB, 0);
+  }
+  bomb.resize(stream.total_out);
+  deflateEnd(&stream);
+  CHECK(message_of(bomb).find("would inflate to 300.0 MiB of u8 [314572800], more than 100 times as much") !=
+        std::string::npos);
+  CHECK(message_of(bomb).find("gunzip it and use the raw file") != std::string::npos);
+}
+
 TEST_CASE("a header is read from the first bytes of a file alone") {
   CHECK(parse_idx_header(first(idx_bytes({60000, 28, 28}), 100), "f").dims == Shape{60000, 28, 28});
   CHECK(parse_idx_header(first(gzip(idx_bytes({60000, 28, 28})), 100), "f").dims == Shape{60000, 28, 28});

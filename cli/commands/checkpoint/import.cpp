@@ -41,7 +41,7 @@ int read_import(const CheckpointImportArguments& options) {
   const WeightFiles files(options.file);
   const ImportedWeights done =
       import_weights(job, files, std::move(map), folder,
-                     {.version = TRAINCTL_VERSION, .job = to_yaml(job.spec), .partial = options.partial});
+                     {.version = TRAINCTL_VERSION, .job = to_yaml(without_env(job.spec)), .partial = options.partial});
   std::cout << fmt::format("{}: {} tensors, {} of {}\n", folder, done.tensors, format_bytes(done.bytes), files.path())
             << list_of("tied", done.tied) << list_of("ignored, as the map says", done.ignored)
             << list_of("not in the file, so they start as the job says", done.missing, true)

@@ -15,15 +15,18 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <cerrno>
 #include <cstring>
+#include <map>
 #include <optional>
 #include <thread>
 #include <type_traits>
 #include <unordered_map>
 
 #include "engine/base/error.h"
+#include "engine/base/open_files.h"
 #include "engine/runtime/comm/tls_link.h"
 
 namespace trainctl::comm {
@@ -33,9 +36,11 @@ using Clock = std::chrono::steady_clock;
 using std::chrono::milliseconds;
 
 constexpr double kHandshakeSeconds = 10;
-/// Connections that have not proved yet that they have the token; others wait in the kernel.
+/// Connections that have not proved yet that they have the token. Beyond it a new one closes the oldest.
 constexpr size_t kMostStrangers = 256;
 constexpr int kBacklog = 1024;
+/// A connection may be closed so before its handshake is done; then the rank that dials tries again.
+constexpr int kDialAttempts = 3;
 constexpr milliseconds kNap{10};
 
 /// Of a link, for the rank that dials: where to, and which link. Peers get it by the store.
@@ -124,7 +129,8 @@ class TlsDevice : public gloo::transport::Device, public SocketWatcher, public s
   void accept_some();
   /// False when it is no stranger any more.
   bool serve_stranger(uint64_t key, Stranger& stranger);
-  void watch_listener(bool on);
+  /// False: all of them have the token.
+  bool close_oldest_stranger();
   std::shared_ptr<TlsLink> link_named(const std::array<char, 16>& name);
   std::shared_ptr<TlsLink> link_of(uint64_t key);
   void set_events(int socket, uint64_t key, uint32_t events);
@@ -140,8 +146,7 @@ class TlsDevice : public gloo::transport::Device, public SocketWatcher, public s
   uint64_t next_key_ = kFirstKey;
   std::unordered_map<uint64_t, Named> links_;
 
-  std::unordered_map<uint64_t, Stranger> strangers_;  ///< of the loop's thread alone
-  bool listens_ = false;
+  std::map<uint64_t, Stranger> strangers_;  ///< used by the loop's thread alone; the oldest has the lowest key
   std::thread loop_;
 };
 
@@ -246,7 +251,7 @@ TlsDevice::TlsDevice(const TlsDeviceOptions& options) : token_(options.token) {
       getsockname(listener_->get(), address, &address_bytes_) != 0)
     throw EnvError(fmt::format("cannot listen on host '{}': {}", options.hostname, std::strerror(errno)));
   set_events(wake_.get(), kWake, EPOLLIN);
-  watch_listener(true);
+  set_events(listener_->get(), kListener, EPOLLIN);
   loop_ = std::thread([this] { run(); });
 }
 
@@ -269,12 +274,6 @@ void TlsDevice::set_events(int socket, uint64_t key, uint32_t events) {
 
 void TlsDevice::watch(int socket, uint64_t key, bool writes) {
   set_events(socket, key, writes ? EPOLLIN | EPOLLOUT : EPOLLIN);
-}
-
-void TlsDevice::watch_listener(bool on) {
-  if (listens_ == on) return;
-  listens_ = on;
-  set_events(listener_->get(), kListener, on ? uint32_t{EPOLLIN} : 0);
 }
 
 std::shared_ptr<TlsLink> TlsDevice::add_link(int peer, Place& place) {
@@ -308,11 +307,14 @@ std::shared_ptr<TlsLink> TlsDevice::link_named(const std::array<char, 16>& name)
 }
 
 void TlsDevice::accept_some() {
-  while (strangers_.size() < kMostStrangers) {
+  const size_t most = most_unauthenticated(kMostStrangers);
+  for (size_t accepted = 0; accepted < most; ++accepted) {
     const int socket = accept4(listener_->get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK);
     if (socket < 0) {  // none is left, or it has gone again; without descriptors or memory it stays
       if (errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM) std::this_thread::sleep_for(kNap);
       return;
+    }
+    while (strangers_.size() >= most && close_oldest_stranger()) {
     }
     send_at_once(socket);
     uint64_t key = 0;
@@ -329,7 +331,15 @@ void TlsDevice::accept_some() {
       strangers_.erase(key);  // the kernel has no room to watch it
     }
   }
-  watch_listener(false);
+}
+
+/// It gets a last look first: its proof may have come while others were accepted.
+bool TlsDevice::close_oldest_stranger() {
+  const auto has_no_proof = [](const auto& one) { return !one.second.is_shaken; };
+  const auto oldest = std::find_if(strangers_.begin(), strangers_.end(), has_no_proof);
+  if (oldest == strangers_.end()) return false;
+  if (!serve_stranger(oldest->first, oldest->second) || !oldest->second.is_shaken) strangers_.erase(oldest);
+  return true;
 }
 
 bool TlsDevice::serve_stranger(uint64_t key, Stranger& stranger) {
@@ -371,7 +381,6 @@ void TlsDevice::run() {
     }
     const auto now = Clock::now();
     std::erase_if(strangers_, [now](const auto& one) { return one.second.deadline < now; });
-    if (strangers_.size() < kMostStrangers) watch_listener(true);
   }
 }
 
@@ -414,6 +423,20 @@ int dial(const Place& place, double seconds) {
   return made.release();
 }
 
+/// A connection whose handshake is done. Throws EnvError.
+std::unique_ptr<TlsStream> dial_tls(const Place& place, const std::string& token, double seconds) {
+  const auto begin = Clock::now();
+  for (int attempt = 1;; ++attempt) {
+    const double left = seconds - std::chrono::duration<double>(Clock::now() - begin).count();
+    try {
+      return TlsStream::connect(dial(place, left), token, left);
+    } catch (const EnvError&) {
+      if (attempt == kDialAttempts || Clock::now() - begin + kNap > std::chrono::duration<double>(seconds)) throw;
+      std::this_thread::sleep_for(kNap);
+    }
+  }
+}
+
 void TlsPair::connect(const std::vector<char>& bytes) {
   const milliseconds timeout = context_.getTimeout();
   if (context_.rank > peer_) {
@@ -425,7 +448,7 @@ void TlsPair::connect(const std::vector<char>& bytes) {
   std::memcpy(&place, bytes.data(), sizeof place);
   const double seconds = std::chrono::duration<double>(timeout).count();
   try {
-    std::unique_ptr<TlsStream> stream = TlsStream::connect(dial(place, seconds), context_.device().token(), seconds);
+    std::unique_ptr<TlsStream> stream = dial_tls(place, context_.device().token(), seconds);
     stream->write({place.name.data(), place.name.size()}, seconds);
     link_->adopt(std::move(stream));
   } catch (const EnvError& error) {

@@ -33,7 +33,7 @@ Disk& real_disk() {
 }
 
 DiskFile::DiskFile(std::string path, Disk& disk, FileCache cache) : path_(std::move(path)), disk_(&disk) {
-  constexpr int kFlags = O_WRONLY | O_CREAT | O_TRUNC;
+  constexpr int kFlags = O_WRONLY | O_CREAT | O_TRUNC | O_NOFOLLOW;
   if (cache == FileCache::bypassed) fd_ = disk_->open(path_, kFlags | O_DIRECT);
   is_direct_ = fd_ >= 0;
   if (!is_direct_ && (cache == FileCache::used || errno == EINVAL)) fd_ = disk_->open(path_, kFlags);

@@ -8,6 +8,7 @@
 #include "engine/base/error.h"
 #include "engine/base/text.h"
 #include "engine/train/data/byte_reader.h"
+#include "engine/train/data/inflation.h"
 
 namespace trainctl {
 namespace {
@@ -84,6 +85,14 @@ std::string to_string(const IdxHeader& header) {
   return std::string(element_type(header.type)->name) + " " + to_string(header.dims);
 }
 
+void check_inflation(const IdxHeader& header, int64_t packed_bytes, const std::string& file) {
+  if (may_inflate(packed_bytes, header.body_bytes())) return;
+  throw EnvError(fmt::format(
+      "{}: {} bytes would inflate to {} of {}, more than {} times as much, as a damaged or hostile file would; if it is "
+      "right, gunzip it and use the raw file",
+      file, with_commas(packed_bytes), format_bytes(header.body_bytes()), to_string(header), kMostInflationOfLarge));
+}
+
 IdxHeader parse_idx_header(std::span<const uint8_t> start, const std::string& file) {
   ByteReader reader(start, file);
   return read_header(reader, file, kMaxIdxBytes);
@@ -99,6 +108,7 @@ IdxArray parse_idx(std::span<const uint8_t> bytes, const std::string& file, int6
         file, reader.position(),
         fmt::format("expected {}, found at most {}; get the file again", wanted, with_commas(reader.most_remaining())));
   }
+  if (reader.compressed()) check_inflation(array.header, static_cast<int64_t>(bytes.size()), file);
   array.body.resize(static_cast<size_t>(expected));
   const size_t got = reader.read(array.body);
   if (got != array.body.size()) {

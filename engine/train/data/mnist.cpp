@@ -87,6 +87,7 @@ void check_size(const std::string& path, const IdxHeader& header, bool compresse
   const int64_t size = file.tellg(), expected = header.header_bytes() + header.body_bytes();
   const int64_t found = compressed ? inflated_size(file, size) : size;
   if (!file) throw EnvError(fmt::format("{}: cannot be read: {}", path, std::strerror(errno)));
+  if (compressed) check_inflation(header, size, path);
   if (found == (compressed ? expected & 0xFFFFFFFF : expected)) return;
   throw EnvError(fmt::format("{}: expected {} bytes of {}{}, found {}; get the file again", path, with_commas(expected),
                              to_string(header), compressed ? " in gzip's trailer" : "", with_commas(found)));

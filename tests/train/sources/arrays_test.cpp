@@ -8,6 +8,7 @@
 
 #include "engine/train/checkpoint/safetensors.h"
 #include "engine/train/data/sources/cifar.h"
+#include "engine/train/data/sources/zip_directory.h"
 #include "tests/train/sources/read_source.h"
 
 using namespace trainctl;
@@ -145,6 +146,15 @@ TEST_CASE("what is wrong with an npy file is said with its byte") {
   CHECK(contains(error_of_npy(npy("|u1", "-1", "a")), "expected a dim of the shape"));
   CHECK(contains(error_of_npy(npy("|u1", "0, 4611686018427387904, 4611686018427387904", "")), "is empty"));
   CHECK(contains(error_of_npy(npy_of("{'descr': '|u1', 'fortran_order': False, 'shape': ()}", "a")), "is one number"));
+}
+
+TEST_CASE("a deflated member that would inflate to far more than it has is refused before memory is taken for it") {
+  const std::vector<uint8_t> packed(size_t{2} << 20);
+  const ZipEntry entry{"x.npy", true, 0, std::ssize(packed), int64_t{1024} * std::ssize(packed), 0};
+  CHECK_THROWS_WITH_AS(inflate_zip_entry(packed, entry, "f.npz"),
+                       "f.npz: 'x.npy': 2,097,152 bytes would inflate to 2.0 GiB, more than 100 times as much, as a "
+                       "damaged or hostile file would; if it is right, store it uncompressed, as np.savez does",
+                       EnvError);
 }
 
 TEST_CASE("members of an npz are read where they are, and deflated ones are held in memory") {

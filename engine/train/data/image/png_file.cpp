@@ -4,6 +4,7 @@
 #include <png.h>
 
 #include "engine/base/error.h"
+#include "engine/base/output_file.h"
 
 namespace trainctl {
 
@@ -14,8 +15,17 @@ void write_png(const std::string& path, const ImageView& image) {
   out.width = static_cast<png_uint_32>(image.width);
   out.height = static_cast<png_uint_32>(image.height);
   out.format = image.channels == 1 ? PNG_FORMAT_GRAY : PNG_FORMAT_RGB;
-  if (png_image_write_to_file(&out, path.c_str(), 0, image.pixels, 0, nullptr) == 0)
-    throw EnvError(path + ": cannot be written: " + out.message);
+  const auto write = [&](std::string& bytes) {
+    png_alloc_size_t size = bytes.size();
+    void* to = bytes.empty() ? nullptr : bytes.data();
+    if (png_image_write_to_memory(&out, to, &size, 0, image.pixels, 0, nullptr) == 0)
+      throw EnvError(path + ": cannot be written: " + out.message);
+    bytes.resize(size);
+  };
+  std::string bytes;
+  write(bytes);  // counts them
+  write(bytes);
+  write_output(path, bytes);
 }
 
 }  // namespace trainctl

@@ -12,6 +12,7 @@
 #include "engine/base/error.h"
 #include "engine/base/printable.h"
 #include "engine/base/text.h"
+#include "engine/train/data/inflation.h"
 
 namespace trainctl {
 namespace {
@@ -147,6 +148,11 @@ int64_t zip_data_at(std::span<const uint8_t> local, const ZipEntry& entry, int64
 std::vector<uint8_t> inflate_zip_entry(std::span<const uint8_t> packed, const ZipEntry& entry,
                                        const std::string& file) {
   const std::string shown = printable(shortened(entry.name));
+  if (!may_inflate(entry.packed_bytes, entry.bytes))
+    throw EnvError(fmt::format(
+        "{}: '{}': {} bytes would inflate to {}, more than {} times as much, as a damaged or hostile file would; if it "
+        "is right, store it uncompressed, as np.savez does",
+        file, shown, with_commas(entry.packed_bytes), format_bytes(entry.bytes), kMostInflationOfLarge));
   z_stream stream{};
   if (inflateInit2(&stream, -MAX_WBITS) != Z_OK) throw EnvError(file + ": zlib has no memory for inflating");
   const std::unique_ptr<z_stream, decltype([](z_stream* open) { inflateEnd(open); })> ended(&stream);

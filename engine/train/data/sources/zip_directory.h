@@ -40,7 +40,8 @@ std::vector<ZipEntry> parse_zip_directory(std::span<const uint8_t> bytes, const 
 /// Where the data of an entry begin. `local`: the kZipLocalBytes at its local_at.
 int64_t zip_data_at(std::span<const uint8_t> local, const ZipEntry& entry, int64_t file_bytes, const std::string& file);
 
-/// The bytes of a deflated entry. EnvError if they are broken, or not `entry.bytes` with its checksum.
+/// The bytes of a deflated entry. EnvError if they are broken, not `entry.bytes` with its checksum, or more than may
+/// inflate (inflation.h); the last before memory is taken.
 std::vector<uint8_t> inflate_zip_entry(std::span<const uint8_t> packed, const ZipEntry& entry, const std::string& file);
 
 }  // namespace trainctl

@@ -1,0 +1,82 @@
+// See output_file.h. A file is written beside its place, and moved there by rename(2), which replaces a link itself.
+#include "engine/base/output_file.h"
+
+#include <fcntl.h>
+#include <sys/random.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
+
+#include "engine/base/error.h"
+
+namespace trainctl {
+namespace {
+
+[[noreturn]] void fail(const std::string& path, int error) {
+  throw EnvError("cannot write " + path + ": " + std::strerror(error));
+}
+
+/// Links of the kernel, which lead to descriptors of this process.
+bool is_of_kernel(const std::string& path) { return path.starts_with("/dev/") || path.starts_with("/proc/"); }
+
+/// Writes and closes. Returns errno, or 0.
+int put_and_close(int fd, std::string_view text) {
+  int error = 0;
+  while (!text.empty() && error == 0) {
+    const ssize_t put = write(fd, text.data(), text.size());
+    if (put < 0 && errno == EINTR) continue;
+    if (put < 0)
+      error = errno;
+    else
+      text.remove_prefix(static_cast<size_t>(put));
+  }
+  if (close(fd) != 0 && error == 0) error = errno;
+  return error;
+}
+
+std::string name_beside(const std::string& path) {
+  uint64_t number = 0;
+  check(getrandom(&number, sizeof number, 0) == sizeof number, "the kernel gives random bytes");
+  char suffix[24];
+  std::snprintf(suffix, sizeof suffix, ".%016llx", static_cast<unsigned long long>(number));
+  return path + suffix;
+}
+
+/// Where a folder takes no new files, an existing one may still be written.
+void write_in_place(const std::string& path, std::string_view text, mode_t mode) {
+  const int fd = open(path.c_str(), O_WRONLY | O_CLOEXEC | O_TRUNC | (is_of_kernel(path) ? 0 : O_NOFOLLOW));
+  if (fd < 0) fail(path, errno);
+  if (mode == 0600) fchmod(fd, mode);
+  if (const int error = put_and_close(fd, text); error != 0) fail(path, error);
+}
+
+}  // namespace
+
+void require_no_link(const std::string& path) {
+  struct stat info {};
+  if (is_of_kernel(path) || lstat(path.c_str(), &info) != 0 || !S_ISLNK(info.st_mode)) return;
+  throw EnvError("cannot write " + path + ": it is a symbolic link; name the file that it leads to, or delete it");
+}
+
+void write_output(const std::string& path, std::string_view text, FileReaders readers) {
+  require_no_link(path);
+  struct stat info {};
+  const bool exists = stat(path.c_str(), &info) == 0;
+  const mode_t mode = readers == FileReaders::owner ? 0600 : 0666;  // less the umask
+  if (exists && (is_of_kernel(path) || !S_ISREG(info.st_mode))) return write_in_place(path, text, 0);
+  const std::string beside = name_beside(path);
+  const int fd = open(beside.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, mode);
+  if (fd < 0 && exists && (errno == EACCES || errno == EROFS)) return write_in_place(path, text, mode);
+  if (fd < 0) fail(path, errno);
+  if (exists && readers == FileReaders::all) fchmod(fd, info.st_mode & 07777);
+  int error = put_and_close(fd, text);
+  if (error == 0 && rename(beside.c_str(), path.c_str()) != 0) error = errno;
+  if (error == 0) return;
+  unlink(beside.c_str());
+  fail(path, error);
+}
+
+}  // namespace trainctl

@@ -1,0 +1,17 @@
+// Who is at the other end of a socket of this host.
+#pragma once
+
+#include <sys/socket.h>
+#include <unistd.h>
+
+namespace trainctl::hosts {
+
+/// Whether this user's process is. The folder of an agent's socket keeps others out, unless XDG_CACHE_HOME is a folder
+/// that they can write to: then they could wait there for a launcher's token, or speak first.
+inline bool is_of_this_user(int socket) {
+  ucred peer{};
+  socklen_t size = sizeof peer;
+  return getsockopt(socket, SOL_SOCKET, SO_PEERCRED, &peer, &size) == 0 && peer.uid == geteuid();
+}
+
+}  // namespace trainctl::hosts
