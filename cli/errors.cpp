@@ -1,20 +1,25 @@
 // Exceptions to messages and exit codes.
 #include "cli/errors.h"
 
+#include <boost/system/system_error.hpp>
 #include <filesystem>
 #include <fstream>
 #include <iostream>
 #include <iterator>
 #include <map>
-#include <new>
+#include <nlohmann/json.hpp>
 #include <string>
 
 #include "cli/render/terminal.h"
 #include "engine/base/error.h"
+#include "engine/base/machine_limits.h"
 #include "engine/spec/warnings.h"
 
 namespace trainctl {
 namespace {
+
+/// nlohmann's number of the error that a string is not UTF-8.
+constexpr int kNotUtf8 = 316;
 
 /// Sources by name. A command reads one job, so this is small.
 std::map<std::string, std::string>& kept_sources() {
@@ -75,9 +80,13 @@ int report_current_exception() {
     return kExitSpec;
   } catch (const EnvError& error) {
     return print("error: ", error.what(), kExitEnv);
-  } catch (const std::bad_alloc&) {
-    return print("error: ", "this host does not have enough memory", kExitEnv);
+  } catch (const boost::system::system_error& error) {
+    return print("error: ", describe_errno(error.code().value()).c_str(), kExitEnv);
+  } catch (const nlohmann::json::type_error& error) {
+    if (error.id != kNotUtf8) return print("bug: ", error.what(), kExitBug);
+    return print("error: ", "a name or text that JSON must hold is not UTF-8: rename the file or folder", kExitEnv);
   } catch (const std::exception& error) {
+    if (const auto refusal = machine_refusal()) return print("error: ", refusal->c_str(), kExitEnv);
     return print("bug: ", error.what(), kExitBug);
   }
 }

@@ -3,7 +3,6 @@
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
-#include <csignal>
 #include <iostream>
 #include <string>
 #include <string_view>
@@ -15,6 +14,7 @@
 #include "cli/errors.h"
 #include "cli/usage.h"
 #include "engine/base/error.h"
+#include "launcher/signals.h"
 
 namespace {
 
@@ -57,6 +57,7 @@ int flushed(int exit_code) {
 
 int main(int argc, char** argv) {
   using namespace trainctl;
+  begin_signals();
   open_standard_streams();
   CLI::App app("Trains a neural network described in YAML, on many ranks, the same numbers on any.", "trainctl");
   app.set_version_flag("--version", "trainctl " TRAINCTL_VERSION);

@@ -78,6 +78,16 @@ std::string silence(const RankReport& report) {
   return still + where(report) + (report.frozen ? "; its process was stopped, by SIGSTOP or a debugger" : "");
 }
 
+/// Each once: a run on hosts names all that cannot be reached.
+std::string start_errors(const std::vector<RankReport>& reports) {
+  std::vector<std::string> errors;
+  for (const RankReport& report : reports) {
+    const bool is_known = std::find(errors.begin(), errors.end(), report.start_error) != errors.end();
+    if (report.state == ProcessState::failed_to_start && !is_known) errors.push_back(report.start_error);
+  }
+  return join(errors, "; ");
+}
+
 /// `said`: the rank's own error, or another rank's complaint about it; empty if there is none.
 std::string describe_cause(const std::vector<RankReport>& reports, const Cause& cause, const Cluster& cluster,
                            std::string& said) {
@@ -85,6 +95,11 @@ std::string describe_cause(const std::vector<RankReport>& reports, const Cause& 
   const RankReport& report = reports[static_cast<size_t>(cause.rank)];
   const std::string name = rank_name(cause.rank, cluster);
   if (cause.complaining_rank >= 0) said = reports[static_cast<size_t>(cause.complaining_rank)].error->what;
+  if (cause.kind == Cause::Kind::link) {
+    const LostLink& link = *report.lost_link;
+    return "the link host " + link.from + " <-> host " + link.to + " is broken: " + link.fault + "; " + name +
+           " was last seen" + (where(report).empty() ? " before its first step" : where(report));
+  }
   const bool suspected = cause.kind == Cause::Kind::ended_early || cause.kind == Cause::Kind::silent;
   if (suspected && !report.ranks_explain) return ranks_name({cause.rank}) + suspicion(reports, cause);
   if (cause.kind == Cause::Kind::ended_early) {
@@ -96,11 +111,14 @@ std::string describe_cause(const std::vector<RankReport>& reports, const Cause& 
     }
     return name + silence(report);
   }
-  if (report.state == ProcessState::failed_to_start) return name + " could not be started: " + report.start_error;
+  if (report.state == ProcessState::failed_to_start) return name + " could not be started: " + start_errors(reports);
   if (!report.host_lost.empty())
     return "host " + cluster.places[static_cast<size_t>(cause.rank)].host + " " + report.host_lost + "; " + name +
            " was last seen" + (where(report).empty() ? " before its first step" : where(report));
   if (report.out_of_memory) return name + " was killed by the kernel for lack of memory" + where(report);
+  if (!report.end.left.empty())
+    said = "a rank ends when its process ends; let it wait for what it starts (`wait` at the end of a script, `exec`, "
+           "`setsid --wait`)";
   if (!report.error) return name + " " + describe(report.end) + where(report);
   if (report.error->kind == ErrorKind::loss) return report.error->what;
   said = report.error->kind == ErrorKind::program || report.error->kind == ErrorKind::comm

@@ -80,7 +80,7 @@ void sort_by_time(const std::vector<RankReport>& reports, std::vector<int>& rank
 
 /// Programs abort, and write to connections that others have closed, because of another rank too.
 bool clearly_own(const RankReport& report) {
-  if (report.state == ProcessState::failed_to_start || report.out_of_memory) return true;
+  if (report.state == ProcessState::failed_to_start || report.out_of_memory || !report.end.left.empty()) return true;
   if (report.blames_peer) return false;
   if (report.end.signaled) return report.end.code != SIGABRT && report.end.code != SIGPIPE;
   return report.error.has_value();
@@ -94,10 +94,13 @@ int first_of(const std::vector<RankReport>& reports, const std::vector<int>& ran
   return found == ranks.end() ? -1 : *found;
 }
 
+bool has_lost_link(const RankReport& report) { return report.lost_link.has_value(); }
+
 Cause cause_of_program(const std::vector<RankReport>& reports) {
   const Course course = course_of(reports);
   if (course.failed.empty()) return {};
   if (const int rank = first_of(reports, course.failed, clearly_own); rank >= 0) return {Cause::Kind::failed, rank, -1};
+  if (const int rank = first_of(reports, course.failed, has_lost_link); rank >= 0) return {Cause::Kind::link, rank, -1};
   const auto frozen = [](const RankReport& report) { return report.frozen; };
   if (const int rank = first_of(reports, course.running, frozen); rank >= 0) return {Cause::Kind::silent, rank, -1};
 
@@ -146,7 +149,7 @@ Course course_of(const std::vector<RankReport>& reports) {
 }
 
 std::string_view to_string(Cause::Kind kind) {
-  static constexpr std::string_view kNames[] = {"none", "failed", "ended early", "silent"};
+  static constexpr std::string_view kNames[] = {"none", "failed", "ended early", "silent", "link"};
   return kNames[static_cast<int>(kind)];
 }
 
@@ -154,6 +157,7 @@ Cause find_first_cause(const std::vector<RankReport>& reports) {
   const bool explain = std::all_of(reports.begin(), reports.end(), [](const auto& r) { return r.ranks_explain; });
   if (!explain) return cause_of_program(reports);
   if (const int rank = earliest(reports, own_failure); rank >= 0) return {Cause::Kind::failed, rank, -1};
+  if (const int rank = earliest(reports, has_lost_link); rank >= 0) return {Cause::Kind::link, rank, -1};
 
   if (const int rank = earliest(reports, [](const RankReport& report) { return report.silent_seconds > 0; });
       rank >= 0) {

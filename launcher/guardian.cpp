@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "engine/base/error.h"
+#include "engine/base/machine_limits.h"
 #include "launcher/quiet_fork.h"
 #include "launcher/stragglers.h"
 
@@ -42,7 +43,7 @@ namespace {
 Guardian::Guardian(int max_groups, const std::string& mark)
     : max_groups_(static_cast<size_t>(max_groups)), mark_(mark) {
   for (Process& process : processes_) {
-    if (!start(process)) throw EnvError(std::string("cannot start a guardian process: ") + std::strerror(errno));
+    if (!start(process)) throw EnvError(std::string("cannot start a guardian process: ") + describe_errno(errno));
   }
 }
 

@@ -73,7 +73,9 @@ void LocalRanks::start(const RankPlace& place, int attempt) {
     if (std::getenv("OMP_NUM_THREADS") == nullptr && !sets(command, "OMP_NUM_THREADS")) {
       command.environment.emplace_back("OMP_NUM_THREADS", std::to_string(binding.threads));
     }
-    command.environment.push_back(mark_variable(mark_));
+    command.mark = mark_ + "." + std::to_string(place.rank) + ".";
+    command.environment.push_back(mark_variable(command.mark));
+    command.leftover_seconds = launch_.limits.grace_seconds;
     if (!binding.cpus.empty()) command.environment.emplace_back("TRAINCTL_HOST_CORES", std::to_string(bound_cpus()));
     pid = runner_.start(command);
   } catch (const EnvError& error) {
@@ -145,6 +147,15 @@ void LocalRanks::reap() {
   }
 }
 
+void LocalRanks::tell_leftovers(const LeftProcesses& left) {
+  const auto found = rank_of_pid_.find(left.pid);
+  if (found == rank_of_pid_.end() || !events_.notice) return;
+  char grace[32];
+  std::snprintf(grace, sizeof grace, "%g s", launch_.limits.grace_seconds);
+  events_.notice(launch_.cluster.names.name(found->second) + " has exited with 0, but processes of it still run: " +
+                 left.left + "; it has failed unless they end within launch.grace, " + grace);
+}
+
 void LocalRanks::rank_ended(int number, const ProcessEnd& end) {
   guardian_.forget(end.pid);
   rank_of_pid_.erase(end.pid);
@@ -153,7 +164,7 @@ void LocalRanks::rank_ended(int number, const ProcessEnd& end) {
   report.state = ProcessState::ended;
   report.end = end;
   report.time = wall_seconds();
-  if (end.signaled || end.code != 0) {
+  if (report.failed()) {
     report.error = error_of(number);
     report.last_words = logs_.last_words(number, kLastWords);
     report.failed_unasked = report.error && (stop_time_ == 0 || report.error->time < stop_time_);
@@ -181,6 +192,8 @@ bool LocalRanks::killed_for_memory() {
 
 void LocalRanks::look() {
   if (disk_) disk_->look();
+  reap();
+  for (const LeftProcesses& left : runner_.new_leftovers()) tell_leftovers(left);
   if (!guarded_) guarded_ = guardian_.replace_dead();
 }
 

@@ -16,6 +16,7 @@
 #include <utility>
 
 #include "engine/base/error.h"
+#include "engine/base/machine_limits.h"
 #include "launcher/log_writer.h"
 #include "launcher/quiet_fork.h"
 
@@ -112,7 +113,7 @@ LogProcess::LogProcess(asio::io_context& loop, const LogLimits& limits, OnReport
     : on_report_(std::move(on_report)), socket_(loop) {
   int ends[2];
   if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) != 0) {
-    throw EnvError(std::string("cannot make a socket: ") + std::strerror(errno));
+    throw EnvError(std::string("cannot make a socket: ") + describe_errno(errno));
   }
   pid_ = quiet_fork();
   if (pid_ == 0) write_logs(ends[1], limits);
@@ -120,7 +121,7 @@ LogProcess::LogProcess(asio::io_context& loop, const LogLimits& limits, OnReport
   ::close(ends[1]);
   if (pid_ < 0) {
     ::close(ends[0]);
-    throw EnvError(std::string("cannot fork: ") + std::strerror(error));
+    throw EnvError(std::string("cannot fork: ") + describe_errno(error));
   }
   fcntl(ends[0], F_SETFL, O_NONBLOCK);
   socket_.assign(ends[0]);

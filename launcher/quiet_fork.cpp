@@ -77,8 +77,13 @@ void close_all_but(std::vector<int> fds) {
 
 std::optional<std::string> in_child(double seconds, const std::function<std::string()>& work) {
   int ends[2];
-  if (pipe2(ends, O_CLOEXEC) != 0) return std::nullopt;
+  if (pipe2(ends, O_CLOEXEC) != 0) return work();
   const pid_t pid = quiet_fork();
+  if (pid < 0) {  // the limit of processes: without a child the disk's answer has no time limit
+    close(ends[0]);
+    close(ends[1]);
+    return work();
+  }
   if (pid == 0) {
     close_all_but(ends[1]);
     write_all(ends[1], work() + ".");  // so that an empty result differs from a child that died
@@ -87,12 +92,10 @@ std::optional<std::string> in_child(double seconds, const std::function<std::str
   close(ends[1]);
   std::string text;
   const auto patience = std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(seconds));
-  const bool read = pid > 0 && read_all(ends[0], Clock::now() + patience, text);
+  const bool read = read_all(ends[0], Clock::now() + patience, text);
   close(ends[0]);
-  if (pid > 0) {
-    kill(pid, SIGKILL);
-    waitpid(pid, nullptr, read ? 0 : WNOHANG);  // one that a disk holds ends when the disk answers
-  }
+  kill(pid, SIGKILL);
+  waitpid(pid, nullptr, read ? 0 : WNOHANG);  // one that a disk holds ends when the disk answers
   if (!read || text.empty()) return std::nullopt;
   text.pop_back();
   return text;

@@ -21,7 +21,7 @@ void close_all_but(std::vector<int> fds);
 
 /// The result of `work`, executed in a child process: a disk that hangs holds the child, and not the caller. A thread
 /// would not do: a process cannot end while one of its threads waits for such a disk. nullopt if there is no result
-/// within `seconds`, or no process could be made. `work` must not throw.
+/// within `seconds`. Where the machine allows no other process, the caller does the work. `work` must not throw.
 std::optional<std::string> in_child(double seconds, const std::function<std::string()>& work);
 
 }  // namespace trainctl

@@ -12,11 +12,20 @@
 #include <cerrno>
 #include <csignal>
 #include <cstring>
+#include <filesystem>
 #include <fstream>
 #include <map>
 
 #include "engine/base/error.h"
+#include "engine/base/machine_limits.h"
+#include "engine/base/printable.h"
+#include "engine/base/text.h"
 #include "launcher/clusters/pods.h"
+#include "launcher/own_program.h"
+#include "launcher/quiet_fork.h"
+#include "launcher/rank_error.h"
+#include "launcher/signals.h"
+#include "launcher/stragglers.h"
 
 extern char** environ;
 
@@ -25,6 +34,12 @@ namespace {
 
 /// How long the destructor waits for killed processes.
 constexpr int kMostEndLooks = 2000;  // a millisecond apart
+/// A process that ends so soon after the one that started it is a helper of that one, and not worth a word.
+constexpr double kHelperSeconds = 0.5;
+/// From one look for ended orphans to the next.
+constexpr double kOrphanSeconds = 1;
+/// The shortest time from one walk through /proc to the next.
+constexpr double kLookSeconds = 0.02;
 
 std::vector<char*> pointers(const std::vector<std::string>& words) {
   std::vector<char*> list;
@@ -77,14 +92,9 @@ struct ChildSetup {
 };
 
 [[noreturn]] void run_child(const ChildSetup& setup) {
-  setpgid(0, 0);
   prctl(PR_SET_PDEATHSIG, SIGKILL);
   if (getppid() != setup.parent) _exit(127);  // the parent died before prctl
-  sigset_t none;
-  sigemptyset(&none);
-  sigprocmask(SIG_SETMASK, &none, nullptr);
-  for (const int number : {SIGPIPE, SIGXFSZ, SIGINT, SIGTERM, SIGHUP, SIGUSR1, SIGCHLD}) std::signal(number, SIG_DFL);
-
+  restore_signals();
   const bool ready =
       dup2(setup.stdin_fd, 0) >= 0 && dup2(setup.stdout_fd, 1) >= 0 && dup2(setup.stderr_fd, 2) >= 0 &&
       (setup.working_dir == nullptr || chdir(setup.working_dir) == 0) &&
@@ -98,6 +108,16 @@ struct ChildSetup {
   const int error = errno;
   if (write(setup.error_fd, &error, sizeof error) < 0) _exit(126);
   _exit(127);
+}
+
+/// What the "#!" line of a command's script names, in quotes; "" if the command is no script that is there.
+std::string interpreter_of(const ProcessCommand& command) {
+  if (command.argv[0].find('/') == std::string::npos) return "";
+  std::ifstream file(std::filesystem::path(command.working_dir) / command.argv[0], std::ios::binary);
+  std::string line;
+  if (!std::getline(file, line) || !line.starts_with("#!")) return "";
+  const std::string dos = line.ends_with('\r') ? " (the file has Windows line ends: run dos2unix on it)" : "";
+  return "'" + printable(line.substr(2, line.find_last_not_of("\r ") - 1)) + "'" + dos;
 }
 
 class OwnedFd {
@@ -124,7 +144,7 @@ int PosixProcessRunner::start(const ProcessCommand& command) {
   const OwnedFd null(open("/dev/null", O_RDWR | O_CLOEXEC));
   int ends[2];
   if (null.get() < 0 || pipe2(ends, O_CLOEXEC) != 0) {
-    throw EnvError("cannot start " + command.argv[0] + ": " + std::strerror(errno));
+    throw EnvError("cannot start " + command.argv[0] + ": " + describe_errno(errno));
   }
   const OwnedFd read_end(ends[0]);
   OwnedFd write_end(ends[1]);
@@ -139,8 +159,8 @@ int PosixProcessRunner::start(const ProcessCommand& command) {
                          cpus,
                          write_end.get(),
                          getpid()};
-  const pid_t pid = fork();
-  if (pid < 0) throw EnvError("cannot start " + command.argv[0] + ": " + std::strerror(errno));
+  const pid_t pid = quiet_fork();
+  if (pid < 0) throw EnvError("cannot start " + command.argv[0] + ": " + describe_errno(errno));
   if (pid == 0) run_child(setup);
 
   setpgid(pid, pid);  // in both processes, so that the group exists whichever runs first
@@ -152,14 +172,20 @@ int PosixProcessRunner::start(const ProcessCommand& command) {
   } while (got < 0 && errno == EINTR);
   if (got == static_cast<ssize_t>(sizeof error)) {
     waitpid(pid, nullptr, 0);
-    throw EnvError("cannot start " + command.argv[0] + ": " + std::strerror(error));
+    const std::string interpreter = error == ENOENT ? interpreter_of(command) : "";
+    throw EnvError("cannot start " + command.argv[0] + ": " +
+                   (interpreter.empty() ? describe_errno(error)
+                                        : "its first line names an interpreter that is not there: " + interpreter));
   }
-  running_.push_back(pid);
+  running_.push_back({pid, command.mark, command.leftover_seconds});
   return pid;
 }
 
 void PosixProcessRunner::signal_group(int pid, int signal) {
-  if (std::find(running_.begin(), running_.end(), pid) == running_.end()) return;
+  const auto found =
+      std::find_if(running_.begin(), running_.end(), [pid](const Running& running) { return running.pid == pid; });
+  if (found == running_.end()) return;
+  if (signal != SIGUSR1 && signal != SIGCONT) found->is_asked = true;
   kill(-pid, signal);
 }
 
@@ -175,22 +201,112 @@ bool process_is_frozen(int pid) {
 }
 
 std::vector<ProcessEnd> PosixProcessRunner::reap() {
-  std::vector<ProcessEnd> ends;
-  std::erase_if(running_, [&](int pid) {
+  std::map<int, ProcessEnd> exited;
+  for (Running& running : running_) {
     siginfo_t info{};
-    if (waitid(P_PID, static_cast<id_t>(pid), &info, WEXITED | WNOHANG | WNOWAIT) != 0 || info.si_pid != pid) {
-      return false;
-    }
-    kill(-pid, SIGKILL);  // while the zombie still occupies the pid, so that it cannot have been reused
-    waitpid(pid, nullptr, 0);
-    ends.push_back({pid, info.si_code != CLD_EXITED, info.si_status});
+    const auto id = static_cast<id_t>(running.pid);
+    if (waitid(P_PID, id, &info, WEXITED | WNOHANG | WNOWAIT) != 0 || info.si_pid != running.pid) continue;
+    exited[running.pid] = {running.pid, info.si_code != CLD_EXITED, info.si_status};
+    const bool is_done = info.si_code == CLD_EXITED && info.si_status == 0 && !running.is_asked;
+    if (is_done && running.exited == 0) running.exited = steady_seconds();
+    if (!is_done) running.exited = 0;
+  }
+  look_for_leftovers();
+  reap_orphans();
+  std::vector<ProcessEnd> ends;
+  std::erase_if(running_, [&](const Running& running) {
+    const auto end = exited.find(running.pid);
+    if (end == exited.end()) return false;
+    const bool is_done = running.exited > 0;
+    if (is_done && !running.leftovers) return false;
+    const bool is_left = is_done && !running.leftovers->empty();
+    if (is_left && steady_seconds() - running.exited < running.leftover_seconds) return false;
+    kill(-running.pid, SIGKILL);  // while the zombie still occupies the pid, so that it cannot have been reused
+    if (is_done && !running.failures.empty())
+      end->second.left = ", and processes that it left running failed: " + join(running.failures, ", ");
+    if (is_left) end->second.left = " and left processes running, which were killed: " + describe(*running.leftovers);
+    if (is_left && !running.mark.empty()) kill_stragglers(running.mark.c_str());
+    waitpid(running.pid, nullptr, 0);
+    killed_groups_.push_back(running.pid);
+    ends.push_back(end->second);
     return true;
   });
   return ends;
 }
 
+/// One that is not a child of this process, since the process that started it still runs, ends unobserved.
+void PosixProcessRunner::note_ended_leftovers(Running& running) {
+  std::erase_if(*running.leftovers, [&](const Leftover& one) {
+    int status = 0;
+    if (waitpid(one.pid, &status, WNOHANG) != one.pid) return !is_running(one.pid);
+    if (status == 0) return true;
+    const bool is_killed = WIFSIGNALED(status);
+    running.failures.push_back(describe({one}) + " " +
+                               describe(ProcessEnd{one.pid, is_killed, is_killed ? WTERMSIG(status) : WEXITSTATUS(status)}));
+    return true;
+  });
+}
+
+/// What has outlived the process that started it: nobody else waits for it.
+void PosixProcessRunner::reap_orphans() {
+  std::erase_if(killed_groups_, [](int group) {
+    pid_t ended = 0;
+    while ((ended = waitpid(-group, nullptr, WNOHANG)) > 0) {
+    }
+    return ended < 0;  // there is no other
+  });
+  if (steady_seconds() - orphans_ < kOrphanSeconds) return;
+  orphans_ = steady_seconds();
+  for (const int child : ended_children()) {
+    const bool is_of_rank = std::any_of(running_.begin(), running_.end(), [&](const Running& running) {
+      const auto& left = running.leftovers;
+      return running.pid == child ||
+             (left && std::any_of(left->begin(), left->end(), [&](const Leftover& one) { return one.pid == child; }));
+    });
+    if (!is_of_rank && getsid(child) != getsid(0)) waitpid(child, nullptr, WNOHANG);
+  }
+}
+
+/// Of all processes that have exited with 0 at once, since it is a walk through /proc: when they have exited, and again
+/// when the leftovers that were found have ended.
+void PosixProcessRunner::look_for_leftovers() {
+  std::vector<Running*> asked;
+  std::vector<Family> families;
+  for (Running& running : running_) {
+    if (running.exited == 0) continue;
+    if (running.leftovers) note_ended_leftovers(running);
+    if (running.leftovers && !running.leftovers->empty()) continue;
+    running.leftovers.reset();
+    asked.push_back(&running);
+    families.push_back({running.pid, running.mark});
+  }
+  if (asked.empty() || steady_seconds() - looked_ < kLookSeconds) return;
+  looked_ = steady_seconds();
+  const auto found = find_leftovers(families);
+  for (size_t i = 0; i < asked.size(); ++i) asked[i]->leftovers = found[i];
+}
+
+std::vector<LeftProcesses> PosixProcessRunner::new_leftovers() {
+  std::vector<LeftProcesses> found;
+  for (Running& running : running_) {
+    if (running.is_told || running.exited == 0 || !running.leftovers || running.leftovers->empty()) continue;
+    if (steady_seconds() - running.exited < kHelperSeconds) continue;
+    running.is_told = true;
+    found.push_back({running.pid, describe(*running.leftovers)});
+  }
+  return found;
+}
+
+PosixProcessRunner::PosixProcessRunner() {
+  own_program();
+  prctl(PR_SET_CHILD_SUBREAPER, 1);
+}
+
 PosixProcessRunner::~PosixProcessRunner() {
-  for (const int pid : running_) kill(-pid, SIGKILL);
+  for (Running& running : running_) {
+    running.is_asked = true;
+    kill(-running.pid, SIGKILL);
+  }
   // A process that waits for a disk or a device that does not answer does not end.
   for (int look = 0; look < kMostEndLooks && !running_.empty(); ++look) {
     reap();
@@ -205,7 +321,7 @@ std::string signal_name(int signal) {
 
 std::string describe(const ProcessEnd& end) {
   if (end.signaled) return "was killed by " + signal_name(end.code);
-  return "exited with code " + std::to_string(end.code);
+  return "exited with code " + std::to_string(end.code) + end.left;
 }
 
 }  // namespace trainctl

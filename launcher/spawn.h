@@ -2,9 +2,12 @@
 // process table, so that its logic is tested on a fake.
 #pragma once
 
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
+
+#include "launcher/stragglers.h"
 
 namespace trainctl {
 
@@ -15,13 +18,24 @@ struct ProcessCommand {
   int stdout_fd = -1, stderr_fd = -1;                            ///< -1: /dev/null
   std::vector<int> cpus;                                         ///< CPUs it may run on; empty: the launcher's
   std::vector<int> inherited_fds;  ///< stay open under the same numbers; all others are closed
+  std::string mark = {};           ///< in the environment of all that it starts; empty: its group alone is known
+  double leftover_seconds = 10;    ///< after it has exited with 0: for the processes that it left
 };
 
 /// How a process ended.
 struct ProcessEnd {
   int pid = -1;
   bool signaled = false;
-  int code = 0;  ///< exit status, or the signal's number
+  int code = 0;      ///< exit status, or the signal's number
+  /// It exited with 0, but processes that it had left failed, or had to be killed: " and left processes running, which
+  /// were killed: sh (pid 17)". Empty: it left none.
+  std::string left = {};
+};
+
+/// Processes that one which exited with 0 has left: "sh (pid 17)".
+struct LeftProcesses {
+  int pid = -1;
+  std::string left;
 };
 
 class ProcessRunner {
@@ -39,14 +53,20 @@ class ProcessRunner {
   virtual bool is_frozen(int pid) = 0;
 
   /// Processes that ended since the last call; does not block. The rest of an ended process's group has been killed
-  /// when this returns.
+  /// when this returns. A process that exits with 0 unasked has not ended before the processes that it left have, or
+  /// its leftover_seconds are over. Call it often.
   virtual std::vector<ProcessEnd> reap() = 0;
+
+  /// What reap() waits for; each process is returned once.
+  virtual std::vector<LeftProcesses> new_leftovers() { return {}; }
 };
 
 /// Real processes. They are killed (SIGKILL) when the thread that started them ends, for whatever reason.
+/// Processes that they leave become children of this process (PR_SET_CHILD_SUBREAPER), which learns how they end.
+/// Throws EnvError where /proc is not mounted: such processes are found there.
 class PosixProcessRunner : public ProcessRunner {
  public:
-  PosixProcessRunner() = default;
+  PosixProcessRunner();
   PosixProcessRunner(const PosixProcessRunner&) = delete;
   PosixProcessRunner& operator=(const PosixProcessRunner&) = delete;
   /// Kills the processes that still run, and waits for them.
@@ -56,9 +76,27 @@ class PosixProcessRunner : public ProcessRunner {
   void signal_group(int pid, int signal) override;
   bool is_frozen(int pid) override;
   std::vector<ProcessEnd> reap() override;
+  std::vector<LeftProcesses> new_leftovers() override;
 
  private:
-  std::vector<int> running_;
+  struct Running {
+    int pid;
+    std::string mark;
+    double leftover_seconds;
+    bool is_asked = false;  ///< it was sent a signal that ends it
+    double exited = 0;      ///< steady seconds at which it was seen to have exited with 0; 0: it has not
+    bool is_told = false;   ///< new_leftovers() has returned it
+    std::optional<std::vector<Leftover>> leftovers = {};  ///< that still run; nullopt: they are not looked for yet
+    std::vector<std::string> failures = {};               ///< of leftovers: "sh (pid 17) exited with code 3"
+  };
+  static void note_ended_leftovers(Running& running);
+  void look_for_leftovers();
+  void reap_orphans();
+
+  std::vector<Running> running_;
+  std::vector<int> killed_groups_;  ///< of processes that have ended; other members may not have
+  double looked_ = 0;               ///< for leftovers
+  double orphans_ = 0;              ///< when they were last reaped
 };
 
 /// Whether a process is stopped: by SIGSTOP, or by a debugger.

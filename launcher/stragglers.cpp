@@ -1,4 +1,4 @@
-// A walk through /proc. It also runs in a fork without exec, so it allocates nothing.
+// Walks through /proc. kill_stragglers also runs in a fork without exec, so it allocates nothing.
 #include "launcher/stragglers.h"
 
 #include <dirent.h>
@@ -14,6 +14,10 @@
 #include <cstdlib>
 #include <cstring>
 #include <ctime>
+#include <filesystem>
+#include <fstream>
+#include <optional>
+#include <sstream>
 
 namespace trainctl {
 namespace {
@@ -91,6 +95,38 @@ bool is_in_exec(int proc, const char* pid) {
   return memory > 0 && (end == 0 || begin < end || runs);
 }
 
+/// "17 (name) S 1 …" of /proc/<pid>/stat. The name may contain blanks and parentheses.
+struct ProcessStat {
+  std::string name;
+  char state = '\0';  ///< \0: there is no such process
+  int group = 0;
+};
+
+ProcessStat stat_of(const std::string& pid) {
+  std::ifstream file("/proc/" + pid + "/stat");
+  std::string text;
+  std::getline(file, text);
+  const size_t open = text.find('('), close = text.rfind(')');
+  if (open == std::string::npos || close == std::string::npos || close < open) return {};
+  ProcessStat stat{.name = text.substr(open + 1, close - open - 1)};
+  int parent = 0;
+  std::istringstream(text.substr(close + 1)) >> stat.state >> parent >> stat.group;
+  return stat;
+}
+
+std::string environment_of(int proc, const char* pid) {
+  for (int look = 0; look < kMostLooks; ++look) {
+    std::ifstream file("/proc/" + std::string(pid) + "/environ", std::ios::binary);
+    std::ostringstream text;
+    text << file.rdbuf();
+    if (!text.str().empty() || !file.is_open() || !is_in_exec(proc, pid)) return text.str();
+    usleep(1000);
+  }
+  return "";
+}
+
+bool runs(const ProcessStat& stat) { return stat.state != '\0' && stat.state != 'Z' && stat.state != 'X'; }
+
 bool has_mark(int proc, const char* pid, const char* mark) {
   for (int look = 0; look < kMostLooks; ++look) {
     const Mark result = look_for_mark(proc, pid, mark);
@@ -137,6 +173,46 @@ std::pair<std::string, std::string> mark_variable(const std::string& mark) {
   const char* outer = std::getenv(kVariable);
   return {kVariable, outer == nullptr || *outer == '\0' ? mark : std::string(outer) + ":" + mark};
 }
+
+std::vector<std::vector<Leftover>> find_leftovers(const std::vector<Family>& families) {
+  std::vector<std::vector<Leftover>> found(families.size());
+  const int proc = open("/proc", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  std::error_code error;
+  for (std::filesystem::directory_iterator it("/proc", error), end; !error && it != end; it.increment(error)) {
+    const std::string pid = it->path().filename();
+    if (pid[0] < '1' || pid[0] > '9') continue;
+    const ProcessStat stat = stat_of(pid);
+    if (!runs(stat)) continue;
+    const Leftover one{std::atoi(pid.c_str()), stat.name};
+    std::optional<std::string> environment;
+    for (size_t i = 0; i < families.size(); ++i) {
+      const auto& [group, mark] = families[i];
+      if (one.pid == group) continue;
+      if (stat.group != group && !mark.empty() && !environment) environment = environment_of(proc, pid.c_str());
+      if (stat.group == group || (!mark.empty() && environment->find(mark) != std::string::npos))
+        found[i].push_back(one);
+    }
+  }
+  if (proc >= 0) close(proc);
+  return found;
+}
+
+std::string describe(const std::vector<Leftover>& leftovers) {
+  std::string text;
+  for (const Leftover& one : leftovers)
+    text += (text.empty() ? "" : ", ") + one.name + " (pid " + std::to_string(one.pid) + ")";
+  return text;
+}
+
+std::vector<int> ended_children() {
+  std::ifstream file("/proc/self/task/" + std::to_string(getpid()) + "/children");
+  std::vector<int> ended;
+  for (int pid = 0; file >> pid;)
+    if (stat_of(std::to_string(pid)).state == 'Z') ended.push_back(pid);
+  return ended;
+}
+
+bool is_running(int pid) { return runs(stat_of(std::to_string(pid))); }
 
 void kill_stragglers(const char* mark) {
   const int proc = open("/proc", O_RDONLY | O_DIRECTORY | O_CLOEXEC);

@@ -21,7 +21,7 @@ constexpr double kMostBetweenRankLooksSeconds = 1;
 
 /// Another attempt would fail in the same way.
 bool hopeless(const RankReport& report) {
-  if (report.state == ProcessState::failed_to_start || report.stuck) return true;
+  if (report.state == ProcessState::failed_to_start || report.stuck || !report.end.left.empty()) return true;
   return report.error && (report.error->kind == ErrorKind::spec || report.error->kind == ErrorKind::loss);
 }
 
@@ -225,7 +225,8 @@ bool Supervision::done() const {
 bool Supervision::restarts_left() const {
   return attempt_ < limits_.max_restarts && interrupt_signal_ == 0 &&
          std::none_of(reports_.begin(), reports_.end(), [&](const RankReport& report) {
-           return hopeless(report) || (limits_.lost_host_ends && !report.host_lost.empty());
+           const bool is_lost = !report.host_lost.empty() || report.lost_link.has_value();
+           return hopeless(report) || (limits_.lost_host_ends && is_lost);
          });
 }
 

@@ -34,6 +34,13 @@ struct RankProgress {
   bool saving = false;    ///< it waits for a disk, to save what else would be lost, and limits that itself
 };
 
+/// Two hosts that do not reach each other, although the launcher reaches both.
+struct LostLink {
+  std::string from, to;  ///< names of hosts, in the order of the job
+  std::string fault;     ///< "a cannot connect to 10.0.0.3: Connection timed out"
+  std::string worse;     ///< the one of the two that has more broken links; empty: neither
+};
+
 /// All that is known of a rank when it has ended.
 struct RankReport {
   ProcessState state = ProcessState::waiting;
@@ -47,6 +54,7 @@ struct RankReport {
   std::string last_words;          ///< the last lines of its stderr
   bool spared = false;             ///< it was killed, and the run went on without it (Limits::on_their_own)
   std::string host_lost;  ///< it ran on a host that was lost: why; "does not answer for 15 s". Empty: it did not
+  std::optional<LostLink> lost_link = {};  ///< it lost another rank, and this link is broken
   bool stuck = false;     ///< SIGKILL did not end it: it waits for a disk or a device
   /// See Limits. A rank of such a program may have failed only because another one hangs or is gone.
   bool ranks_explain = true;
@@ -62,7 +70,7 @@ struct RankReport {
   bool failed() const {
     if (spared) return false;
     return state == ProcessState::failed_to_start ||
-           (state == ProcessState::ended && (end.signaled || end.code != 0 || error.has_value()));
+           (state == ProcessState::ended && (end.signaled || end.code != 0 || !end.left.empty() || error.has_value()));
   }
 };
 
@@ -81,7 +89,7 @@ class Supervision {
     int on_their_own = 0;
     /// How often all ranks are restarted after one has failed; also how often each rank on its own is.
     int max_restarts = 0;
-    /// A lost host ends all attempts: what started the run goes on without that host.
+    /// A lost host or link ends all attempts: what started the run continues without a host.
     bool lost_host_ends = false;
   };
   /// The actions and queries that decisions use.

@@ -12,6 +12,7 @@
 #include "engine/base/error.h"
 #include "launcher/failure_report.h"
 #include "launcher/local_ranks.h"
+#include "launcher/signals.h"
 
 namespace trainctl {
 namespace {
@@ -43,9 +44,9 @@ class Supervisor {
         ranks_(ranks),
         supervision_(launch.cluster.num_ranks(), launch.limits, reach()),
         loop_(loop),
-        interrupts_(loop_, SIGINT, SIGTERM, SIGHUP),
+        interrupts_(loop_),
         timer_(loop_) {
-    interrupts_.add(SIGUSR1);
+    for (const int number : heeded({SIGINT, SIGTERM, SIGHUP, SIGUSR1})) interrupts_.add(number);
     unblock_interrupts();
     std::signal(SIGPIPE, SIG_IGN);  // keep running when the reader of our output goes away
     std::signal(SIGXFSZ, SIG_IGN);  // or a file reaches `ulimit -f`: the write fails with EFBIG

@@ -79,7 +79,7 @@ struct Outcome {
 };
 
 /// Starts all ranks and returns when all have ended. SIGINT, SIGTERM, SIGHUP and SIGUSR1, which it unblocks, ask the
-/// ranks to stop; a second signal kills them. When a rank fails, all are stopped, and restarted while restarts are
+/// ranks to stop unless they were ignored when the program started; a second signal kills the ranks. When a rank fails, all are stopped, and restarted while restarts are
 /// left. Runs `loop` and thereby its other services (the store). Throws EnvError if it cannot start.
 Outcome supervise(const Launch& launch, RankRunner& ranks, boost::asio::io_context& loop);
 /// The ranks are processes of this host.

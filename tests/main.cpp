@@ -2,7 +2,9 @@
 // without a matching case. Here a case can be skipped (tests/skip.h), and the other two fail.
 #define DOCTEST_CONFIG_IMPLEMENT
 #include <doctest/doctest.h>
+#include <unistd.h>
 
+#include <csignal>
 #include <cstdio>
 #include <map>
 #include <mutex>
@@ -67,7 +69,21 @@ void trainctl::skip_test(const std::string& reason) {
   if (run().skipped.emplace(run().test_case, reason).second) std::printf("SKIPPED: %s\n", reason.c_str());
 }
 
+namespace {
+
+/// A shell without job control ignores SIGINT for its background jobs, and nohup SIGHUP: the runs that tests start would
+/// ignore them too.
+void heed_signals(char** argv) {
+  bool ignored = false;
+  for (const int number : {SIGINT, SIGTERM, SIGHUP, SIGUSR1, SIGPIPE})
+    ignored = std::signal(number, SIG_DFL) == SIG_IGN || ignored;
+  if (ignored) execv("/proc/self/exe", argv);
+}
+
+}  // namespace
+
 int main(int argc, char** argv) {
+  heed_signals(argv);
   doctest::Context context(argc, argv);
   const int result = context.run();
   return context.shouldExit() ? result : exit_code(result);

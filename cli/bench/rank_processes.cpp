@@ -10,6 +10,8 @@
 #include <numeric>
 #include <vector>
 
+#include "engine/base/machine_limits.h"
+
 namespace trainctl {
 namespace {
 
@@ -58,7 +60,7 @@ void run_rank_processes(int ranks, const std::function<void(int rank)>& main,
     const pid_t pid = fork();
     if (pid == 0) be_rank(main, rank, parent, said[static_cast<size_t>(rank)]);
     if (pid < 0) {
-      const std::string reason = std::strerror(errno);
+      const std::string reason = describe_errno(errno);
       for (const pid_t started : pids) kill(started, SIGKILL);
       wait_for_ranks(pids, lost);
       throw EnvError("cannot start rank " + std::to_string(rank) + ": " + reason);

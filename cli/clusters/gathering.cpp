@@ -8,6 +8,7 @@
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
+#include <iostream>
 #include <nlohmann/json.hpp>
 #include <set>
 
@@ -20,6 +21,7 @@
 #include "launcher/clusters/pods.h"
 #include "launcher/clusters/srun.h"
 #include "launcher/protocol.h"
+#include "launcher/rank_error.h"
 #include "launcher/run_directory.h"
 
 namespace trainctl {
@@ -32,6 +34,9 @@ using clusters::StartedBy;
 constexpr const char* kClusterFile = "cluster.json";
 /// Pods start when their images have been pulled, and their names resolve later still.
 constexpr double kPodsSeconds = 900, kProcessesSeconds = 60;
+constexpr useconds_t kRetryMicroseconds = 250'000;
+/// The user hears of doors that take longer.
+constexpr double kLateSeconds = 4.5;
 
 /// The job's hosts. One host alone needs no agents.
 std::vector<std::string> host_overrides(const std::vector<std::string>& names) {
@@ -52,12 +57,34 @@ Gathering by_slurm(const StartedBy& by, const JobSpec& job) {
   return gathering;
 }
 
+/// Returns this host's address on the way to the last of them. Throws EnvError, which names all that do not answer.
+std::string await_doors(std::vector<DoorAddress> doors, const std::string& token, double seconds) {
+  const double begin = steady_seconds();
+  std::string own_address;
+  for (bool is_told = false;;) {
+    std::string faults;
+    std::erase_if(doors, [&](const DoorAddress& door) {
+      try {
+        own_address = clusters::await_door(door, token, 0);
+        return true;
+      } catch (const EnvError& error) {
+        faults += (faults.empty() ? "" : "\n") + std::string(error.what());
+        return false;
+      }
+    });
+    if (doors.empty()) return own_address;
+    const double waited = steady_seconds() - begin;
+    if (waited > seconds) throw EnvError(faults);
+    if (waited > kLateSeconds && !std::exchange(is_told, true)) std::cerr << "waiting: " << faults << std::endl;
+    usleep(kRetryMicroseconds);
+  }
+}
+
 /// All doors answer before the first agent starts.
 Gathering by_doors(const StartedBy& by, std::vector<DoorAddress> doors, std::string own_name, const std::string& token,
                    double seconds) {
   Gathering gathering;
-  std::string own_address;
-  for (const DoorAddress& door : doors) own_address = clusters::await_door(door, token, seconds);
+  std::string own_address = await_doors(doors, token, seconds);
   std::vector<std::string> names{own_name};
   for (const DoorAddress& door : doors) names.push_back(door.name);
   gathering.overrides = host_overrides(names);

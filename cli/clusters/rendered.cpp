@@ -13,6 +13,7 @@
 #include "engine/spec/parse.h"
 #include "engine/train/job.h"
 #include "launcher/clusters/manifests.h"
+#include "launcher/own_program.h"
 #include "launcher/protocol.h"
 
 namespace trainctl {
@@ -90,7 +91,7 @@ std::vector<clusters::Manifest> render_job(const JobArguments& arguments, const 
   }
   clusters::ManifestOptions options;
   options.needs = needs_of(spec);
-  options.trainctl = fs::read_symlink("/proc/self/exe");
+  options.trainctl = own_program();
   options.folder = fs::absolute(folder).lexically_normal();
   options.job_text = to_yaml(job);
   options.token = store::random_token();

@@ -4,7 +4,6 @@
 
 #include <CLI/CLI.hpp>
 #include <cstdlib>
-#include <filesystem>
 #include <memory>
 #include <string>
 #include <vector>
@@ -14,8 +13,10 @@
 #include "engine/base/error.h"
 #include "launcher/clusters/door.h"
 #include "launcher/clusters/pods.h"
+#include "launcher/hosts/link_check.h"
 #include "launcher/hosts/probe.h"
 #include "launcher/hosts/relay.h"
+#include "launcher/own_program.h"
 
 namespace trainctl {
 namespace {
@@ -24,21 +25,23 @@ struct AgentArguments {
   std::string id;
   bool join = false;
   std::string interface;          ///< for a probe
+  std::string to;                 ///< for a check of a link: address and port
   std::string installed, loader;  ///< the bundle that this is; empty: this binary as it is
 };
 
 /// A binary that was copied here starts by the loader that came with it.
 std::vector<std::string> own_words(const AgentArguments& options) {
-  if (options.installed.empty()) return {std::filesystem::read_symlink("/proc/self/exe")};
+  if (options.installed.empty()) return {own_program()};
   const std::string lib = options.installed + "/lib";
   return {lib + "/" + options.loader, "--library-path", lib, options.installed + "/bin/trainctl"};
 }
 
-/// The word in place of an id: what `trainctl hosts` starts.
-constexpr const char* kProbe = "probe";
+/// Words in place of an id: what `trainctl hosts` starts, and how a run asks whether a broken link works again.
+constexpr const char *kProbe = "probe", *kReach = "reach";
 
 int serve_agent(const AgentArguments& options) {
   if (options.id == kProbe) return hosts::probe_this_host(options.interface);
+  if (options.id == kReach) return hosts::report_reach(options.to);
   return hosts::relay_to_agent(options.id, !options.join, [&](const std::string& folder, int listener) {
     hosts::AgentOptions agent;
     agent.folder = folder;
@@ -82,6 +85,7 @@ void add_agent_command(CLI::App& app, Action& chosen) {
   command->add_option("id", options->id)->required();
   command->add_flag("--join", options->join);
   command->add_option("--interface", options->interface);
+  command->add_option("--to", options->to);
   command->add_option("--installed", options->installed);
   command->add_option("--loader", options->loader);
   command->callback([&chosen, options] { chosen = [options] { return serve_agent(*options); }; });

@@ -17,6 +17,7 @@
 #include "engine/base/printable.h"
 #include "launcher/log_stream.h"
 #include "launcher/run_directory.h"
+#include "launcher/signals.h"
 
 namespace trainctl {
 namespace {
@@ -97,9 +98,7 @@ int attach(const AttachArguments& options) {
   if (options.rank < 0 || options.rank >= run.ranks)
     throw SpecError({}, "--rank", "there is no rank " + std::to_string(options.rank),
                     name_of(run) + " has ranks 0 to " + std::to_string(run.ranks - 1));
-  struct sigaction action {};
-  action.sa_handler = [](int) { attach_interrupted = 1; };
-  sigaction(SIGINT, &action, nullptr);
+  handle_signals({SIGINT}, [](int) { attach_interrupted = 1; });
   return follow(run, options.rank);
 }
 

@@ -36,7 +36,7 @@ std::string hosts_table(const HostsReport& report, const Cluster& cluster) {
   for (const hosts::HostFacts& host : report.hosts) {
     const std::string ranks = std::to_string(ranks_of(cluster, host.name));
     if (!host.fault.empty()) {
-      table.add({host.name, ranks, host.fault});
+      table.add_short({host.name, ranks, host.fault});
       continue;
     }
     table.add({host.name, ranks, host.address, std::to_string(host.cores), std::to_string(host.gpus),
@@ -118,7 +118,8 @@ int show_hosts(const JobSpec& spec, bool as_json, const std::string& name) {
                     "e.g. launch.hosts='[a, b:4]' on the command line");
   const std::string file = name.empty() ? "" : machine_file(name);
   const Cluster cluster = several_hosts(spec);
-  const HostsReport report = hosts::probe_hosts(cluster, *hosts::transport_of(spec.launch), spec.launch.interface);
+  const HostsReport report = hosts::probe_hosts(cluster, *hosts::transport_of(spec.launch), spec.launch.interface,
+                                                [](const std::string& line) { std::cerr << line << std::endl; });
   if (as_json) {
     std::cout << report_json(report);
   } else {

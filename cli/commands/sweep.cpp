@@ -138,9 +138,9 @@ int sweep(const SweepArguments& options) {
   const std::vector<TrialResult> results = results_of(sweep, options.by);
   std::cout << "\n" << results_table(sweep, results);
   if (const std::string page = write_report(sweep, results); !page.empty()) std::cout << "\n" << page << "\n";
-  if (end.interrupted) {
-    std::cout << "stopped; the same command goes on\n";
-    return 128 + SIGINT;
+  if (end.signal != 0) {
+    std::cout << "stopped; the same command resumes the sweep\n";
+    return 128 + end.signal;
   }
   const bool failed = end.failed > 0 || std::any_of(results.begin(), results.end(), [](const TrialResult& result) {
                         return result.state == TrialState::failed;

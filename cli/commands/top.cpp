@@ -16,6 +16,7 @@
 #include "engine/base/error.h"
 #include "launcher/log_selection.h"
 #include "launcher/registry.h"
+#include "launcher/signals.h"
 
 namespace trainctl {
 namespace {
@@ -127,9 +128,7 @@ int top(const TopArguments& options) {
     std::cout << top_text(host_usage(), watch.look(), width, 0);
     return kExitDone;
   }
-  struct sigaction action {};
-  action.sa_handler = [](int) { top_interrupted = 1; };
-  for (const int number : {SIGINT, SIGTERM, SIGHUP}) sigaction(number, &action, nullptr);
+  handle_signals({SIGINT, SIGTERM, SIGHUP}, [](int) { top_interrupted = 1; });
   const Screen screen;
   while (top_interrupted == 0) {
     screen.show(

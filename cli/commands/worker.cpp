@@ -311,7 +311,6 @@ class Worker {
 int work(const WorkerArguments& options) {
   report_crashes();
   std::signal(SIGPIPE, SIG_IGN);  // a lost peer is then reported as an error that names it
-  std::signal(SIGXFSZ, SIG_IGN);  // a file that reaches `ulimit -f` loses lines, as on a full disk
   Worker worker(options);
   try {
     options.evaluate ? worker.evaluate() : worker.train_rank();

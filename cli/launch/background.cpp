@@ -11,6 +11,8 @@
 #include <iostream>
 
 #include "engine/base/error.h"
+#include "engine/base/machine_limits.h"
+#include "launcher/signals.h"
 
 namespace trainctl {
 namespace {
@@ -40,9 +42,7 @@ int exit_code_of(int pid) {
 
 int wait_for_news(int pid, int pipe) {
   background_pid = pid;
-  struct sigaction action {};
-  action.sa_handler = pass_on;
-  for (const int signal : {SIGINT, SIGTERM, SIGHUP}) sigaction(signal, &action, nullptr);
+  handle_signals({SIGINT, SIGTERM, SIGHUP}, pass_on);
   const std::string message = read_all(pipe);
   close(pipe);
   if (message.empty()) return exit_code_of(pid);
@@ -70,14 +70,14 @@ void Background::let_go(const std::string& message, int log_fd) {
 
 int in_background(const std::function<int(Background&)>& work) {
   int ends[2];
-  if (pipe2(ends, O_CLOEXEC) != 0) throw EnvError(std::string("cannot make a pipe: ") + std::strerror(errno));
+  if (pipe2(ends, O_CLOEXEC) != 0) throw EnvError(std::string("cannot make a pipe: ") + describe_errno(errno));
   std::cout.flush();
   const pid_t pid = fork();
   if (pid < 0) {
     const int error = errno;
     close(ends[0]);
     close(ends[1]);
-    throw EnvError(std::string("cannot fork: ") + std::strerror(error));
+    throw EnvError(std::string("cannot fork: ") + describe_errno(error));
   }
   if (pid != 0) {
     close(ends[1]);

@@ -19,6 +19,7 @@
 #include <thread>
 
 #include "engine/base/error.h"
+#include "engine/base/machine_limits.h"
 #include "engine/base/text.h"
 #include "engine/spec/parse.h"
 #include "engine/train/checkpoint/save_policy.h"
@@ -48,7 +49,7 @@ class ImageView {
     unmap();
     if (info.st_size == 0) return bytes_;
     void* memory = mmap(nullptr, static_cast<size_t>(info.st_size), PROT_READ, MAP_SHARED, fd_, 0);
-    if (memory == MAP_FAILED) throw EnvError(std::string("cannot map a rank's state: ") + std::strerror(errno));
+    if (memory == MAP_FAILED) throw EnvError(std::string("cannot map a rank's state: ") + describe_errno(errno));
     bytes_ = {static_cast<const std::byte*>(memory), static_cast<size_t>(info.st_size)};
     return bytes_;
   }
@@ -192,14 +193,13 @@ CheckpointWriter::CheckpointWriter(const PlannedJob& job, const CheckpointDirect
     : memory_(std::move(memory)) {
   int ends[2];
   if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) != 0)
-    throw EnvError(std::string("cannot make a socket: ") + std::strerror(errno));
+    throw EnvError(std::string("cannot make a socket: ") + describe_errno(errno));
   pid_ = quiet_fork();
   if (pid_ == 0) {
     prctl(PR_SET_NAME, "trainctl-save");
     std::vector<int> kept = images;
     kept.push_back(ends[1]);
     close_all_but(std::move(kept));
-    std::signal(SIGXFSZ, SIG_IGN);
     try {
       Writer(job, directory, attempt, run, *memory_, images, ends[1]).run();
     } catch (const std::exception& error) {
@@ -213,7 +213,7 @@ CheckpointWriter::CheckpointWriter(const PlannedJob& job, const CheckpointDirect
   ::close(ends[1]);
   if (pid_ < 0) {
     ::close(ends[0]);
-    throw EnvError(std::string("cannot fork: ") + std::strerror(error));
+    throw EnvError(std::string("cannot fork: ") + describe_errno(error));
   }
   fd_ = ends[0];
   fcntl(fd_, F_SETFL, O_NONBLOCK);

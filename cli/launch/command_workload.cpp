@@ -14,6 +14,7 @@
 #include "cli/render/launch_report.h"
 #include "engine/base/error.h"
 #include "launcher/hosts/copies.h"
+#include "launcher/hosts/words.h"
 #include "launcher/protocol.h"
 #include "launcher/rank_error.h"
 #include "launcher/torch_error.h"
@@ -85,13 +86,14 @@ ProcessCommand CommandWorkload::command(const RankPlace& place, const RunDirecto
   const std::string rank = text(place.rank), ranks = text(spec_.launch.ranks);
   ProcessCommand command;
   const bool has_hosts = spec_.launch.has_hosts();
-  // The words in braces are filled in on the host.
+  // The words in braces are filled in on the host; a user's own braces are literal everywhere.
   const std::string folder = has_hosts ? "{logs}/" + text(directory.run()) : fs::absolute(directory.path()).string();
   const std::string error_file =
       folder + "/" + directory.names().folder(place.rank) + "/" + std::string(kTorchErrorFile);
-  command.argv = spec_.command;
+  const auto of_user = [&](const std::string& word) { return has_hosts ? hosts::literal(word) : word; };
+  for (const std::string& word : spec_.command) command.argv.push_back(of_user(word));
   const auto copied = hosts::copied_folder(spec_.launch.copy, spec_.working_dir);
-  command.working_dir = has_hosts && copied ? "{folder}/" + *copied : spec_.working_dir;
+  command.working_dir = has_hosts && copied ? "{folder}/" + of_user(*copied) : of_user(spec_.working_dir);
   command.environment = {
       {"RANK", rank},
       {"LOCAL_RANK", text(place.local_rank)},
@@ -115,7 +117,7 @@ ProcessCommand CommandWorkload::command(const RankPlace& place, const RunDirecto
   if (std::getenv("PYTHONUNBUFFERED") == nullptr) command.environment.emplace_back("PYTHONUNBUFFERED", "1");
   if (std::getenv("TORCH_NCCL_ASYNC_ERROR_HANDLING") == nullptr)
     command.environment.emplace_back("TORCH_NCCL_ASYNC_ERROR_HANDLING", "1");
-  for (const auto& [name, value] : spec_.env) command.environment.emplace_back(name, value);
+  for (const auto& [name, value] : spec_.env) command.environment.emplace_back(name, of_user(value));
   states_[static_cast<size_t>(place.rank)] = "running";
   return command;
 }

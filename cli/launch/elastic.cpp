@@ -15,6 +15,8 @@
 #include "engine/base/error.h"
 #include "engine/base/text.h"
 #include "engine/spec/parse.h"
+#include "launcher/hosts/link_check.h"
+#include "launcher/hosts/scripts.h"
 #include "launcher/rank_error.h"
 
 namespace trainctl {
@@ -22,7 +24,6 @@ namespace {
 
 /// A lost host is asked again after this time, which doubles with each loss of it up to the longest.
 constexpr double kFirstWaitSeconds = 5, kLongestWaitSeconds = 300, kAnswerSeconds = 10;
-constexpr const char* kBack = "trainctl-is-back";
 
 std::string steps_text(int64_t steps) { return fmt::format("{} {}", steps, steps == 1 ? "step" : "steps"); }
 
@@ -47,13 +48,36 @@ std::string Elastic::note_lost(const Cluster& cluster, const std::vector<RankRep
     const bool did_not_start = !changes_.empty() && report.start_error.starts_with(unreached);
     if ((report.host_lost.empty() && !did_not_start) || lost_.contains(place.host)) continue;
     why.push_back(did_not_start ? report.start_error : unreached + report.host_lost);
-    const int losses = ++losses_[place.host];
-    Lost& lost = lost_[place.host];
-    lost.since = lost.tried = steady_seconds();
-    lost.wait = std::min(kLongestWaitSeconds, kFirstWaitSeconds * static_cast<double>(1LL << std::min(losses - 1, 10)));
+    note(place.host);
+  }
+  const auto broken = std::find_if(reports.begin(), reports.end(), [](const auto& r) { return r.lost_link.has_value(); });
+  if (why.empty() && broken != reports.end()) {
+    const LostLink& link = *broken->lost_link;
+    const std::string left = host_to_leave(link);
+    note(left).beyond = left == link.from ? link.to : link.from;
+    why.push_back(fmt::format("the link host {} <-> host {} is broken: {}; host {} is left out", link.from, link.to,
+                              link.fault, left));
   }
   if (!why.empty()) back_.clear();  // they are asked once more
   return join(why, ", ");
+}
+
+Elastic::Lost& Elastic::note(const std::string& host) {
+  const int losses = ++losses_[host];
+  Lost& lost = lost_[host];
+  lost.since = lost.tried = steady_seconds();
+  lost.wait = std::min(kLongestWaitSeconds, kFirstWaitSeconds * static_cast<double>(1LL << std::min(losses - 1, 10)));
+  return lost;
+}
+
+/// The one with more broken links, else with fewer ranks, else the later one.
+std::string Elastic::host_to_leave(const LostLink& link) const {
+  if (!link.worse.empty()) return link.worse;
+  const auto ranks_of = [this](const std::string& name) {
+    const auto host = std::find_if(hosts_.begin(), hosts_.end(), [&](const HostRanks& h) { return h.host == name; });
+    return host == hosts_.end() ? 0 : host->ranks;
+  };
+  return ranks_of(link.from) < ranks_of(link.to) ? link.from : link.to;
 }
 
 std::string Elastic::take_back() {
@@ -98,6 +122,15 @@ void Elastic::look() {
   }
 }
 
+/// A script that prints kReachedLine if the host can be used again; empty: it cannot be asked now.
+std::string Elastic::question(const Lost& lost) {
+  if (lost.beyond.empty() || lost_.contains(lost.beyond)) return std::string("echo ") + hosts::kReachedLine;
+  const std::string listener = listener_of_ ? listener_of_(lost.beyond) : "";
+  if (listener.empty()) return "";
+  if (!bundle_) bundle_ = hosts::bundle_of_this_program();
+  return hosts::reach_script(*bundle_, listener);
+}
+
 void Elastic::ask(const std::string& host, Lost& lost) {
   const double now = steady_seconds();
   if (lost.probe.pid <= 0) {
@@ -105,7 +138,9 @@ void Elastic::ask(const std::string& host, Lost& lost) {
     lost.tried = now;
     lost.said.clear();
     try {
-      lost.probe = transport_->run(host, std::string("echo ") + kBack);
+      const std::string script = question(lost);
+      if (script.empty()) return;
+      lost.probe = transport_->run(host, script);
     } catch (const EnvError&) {
       return;  // asked again later
     }
@@ -115,7 +150,7 @@ void Elastic::ask(const std::string& host, Lost& lost) {
   std::array<char, 512> buffer{};
   const ssize_t got = read(lost.probe.out, buffer.data(), buffer.size());
   if (got > 0) lost.said.append(buffer.data(), static_cast<size_t>(got));
-  const bool is_back = lost.said.find(kBack) != std::string::npos;
+  const bool is_back = lost.said.find(hosts::kReachedLine) != std::string::npos;
   if (is_back) back_.push_back(host);
   if (is_back || got == 0 || now - lost.tried > kAnswerSeconds) drop_probe(lost);
 }

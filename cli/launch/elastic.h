@@ -5,6 +5,7 @@
 //                                  └──another is lost──▶ …  fewer than min_ranks: the end     checkpoint
 #pragma once
 
+#include <functional>
 #include <map>
 #include <memory>
 #include <nlohmann/json_fwd.hpp>
@@ -15,6 +16,7 @@
 #include "engine/spec/hosts.h"
 #include "engine/spec/job_spec.h"
 #include "launcher/cluster.h"
+#include "launcher/hosts/bundle.h"
 #include "launcher/hosts/transport.h"
 #include "launcher/supervision.h"
 
@@ -39,7 +41,8 @@ class Elastic {
   Elastic(const Elastic&) = delete;
   Elastic& operator=(const Elastic&) = delete;
 
-  /// Takes note of the hosts that were lost among those of `cluster`. Returns why, in words; empty: none was lost.
+  /// Takes note of the hosts that were lost among those of `cluster`; of two hosts whose link is broken, one. Returns
+  /// why, in words; empty: none was lost.
   std::string note_lost(const Cluster& cluster, const std::vector<RankReport>& reports);
   /// The hosts that answer again are used again. Returns which, in words; empty: none does.
   std::string take_back();
@@ -48,6 +51,10 @@ class Elastic {
   /// `without`: a host that is not lost yet, and counts as if it were.
   std::vector<JobSpec> jobs(std::string& fault, const std::string& without = "") const;
 
+  /// Where a host that is in use accepts connections that check a link, as AgentRanks::link_listener.
+  void use_listeners(std::function<std::string(const std::string& host)> listener_of) {
+    listener_of_ = std::move(listener_of);
+  }
   /// Call it often: asks lost hosts whether they answer again.
   void look();
   bool is_any_back() const { return !back_.empty(); }
@@ -66,11 +73,15 @@ class Elastic {
  private:
   struct Lost {
     double since = 0, tried = 0, wait = 0;  ///< `wait`: seconds until it is asked again
+    std::string beyond;                     ///< the host that it must reach again; empty: the launcher alone
     hosts::PipedChild probe;
     std::string said;
   };
   void drop_probe(Lost& lost);
   void ask(const std::string& host, Lost& lost);
+  std::string question(const Lost& lost);
+  Lost& note(const std::string& host);
+  std::string host_to_leave(const LostLink& link) const;
 
   const JobSpec spec_;
   const std::shared_ptr<const hosts::Transport> transport_;
@@ -78,6 +89,8 @@ class Elastic {
   std::map<std::string, Lost> lost_;
   std::map<std::string, int> losses_;  ///< how often each was lost
   std::vector<std::string> back_;
+  std::function<std::string(const std::string&)> listener_of_;
+  std::optional<hosts::Bundle> bundle_;
   std::vector<HostChange> changes_;
   int64_t last_step_ = 0;
   double last_seconds_ = 0, first_seconds_ = -1, step_seconds_ = 0;

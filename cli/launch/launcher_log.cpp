@@ -15,6 +15,7 @@
 #include <cstring>
 
 #include "engine/base/error.h"
+#include "engine/base/machine_limits.h"
 #include "launcher/quiet_fork.h"
 #include "launcher/rank_error.h"
 
@@ -50,7 +51,7 @@ void write_all(int file, const char* text, size_t size) {
 
 LauncherLog::LauncherLog(const std::string& path) {
   const int file = open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666);
-  if (file < 0) throw EnvError("cannot write " + path + ": " + std::strerror(errno));
+  if (file < 0) throw EnvError("cannot write " + path + ": " + describe_errno(errno));
   int ends[2] = {-1, -1};
   const bool connected = socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) == 0;
   const pid_t pid = connected ? quiet_fork() : -1;
@@ -60,7 +61,7 @@ LauncherLog::LauncherLog(const std::string& path) {
   if (connected) close(ends[1]);
   if (pid < 0) {
     if (connected) close(ends[0]);
-    throw EnvError("cannot write " + path + ": " + std::strerror(error));
+    throw EnvError("cannot write " + path + ": " + describe_errno(error));
   }
   setsockopt(ends[0], SOL_SOCKET, SO_SNDTIMEO, &kLogPatience, sizeof kLogPatience);
   fd_ = ends[0];

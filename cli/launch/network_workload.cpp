@@ -1,6 +1,8 @@
 // See the header.
 #include "cli/launch/network_workload.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <filesystem>
 #include <fstream>
@@ -29,10 +31,14 @@
 #include "engine/train/checkpoint/digest.h"
 #include "engine/train/data/dataset.h"
 #include "engine/train/data/index_check.h"
+#include "engine/train/data/order.h"
 #include "engine/train/memory_limit.h"
 #include "engine/train/prediction.h"
 #include "engine/train/servers/server.h"
 #include "engine/train/tensor_histograms.h"
+#include "engine/train/trainer.h"
+#include "launcher/hosts/words.h"
+#include "launcher/own_program.h"
 #include "launcher/protocol.h"
 
 namespace trainctl {
@@ -65,6 +71,17 @@ std::vector<Route> routes_of(const Plan& plan) {
   return routes;
 }
 
+/// A schedule that ends before the run does leaves steps that change nothing: a resumed run often has more epochs.
+std::string end_of_rate_warning(const PlannedJob& job) {
+  const ScheduleSpec& rate = job.spec.optimizer.learning_rate;
+  if (rate.type != "cosine" || rate.total_steps == 0 || rate.min != 0) return "";
+  const int64_t steps = total_steps(job.spec.train, steps_per_epoch(job.spec.dataset, job.samples));
+  if (steps <= rate.total_steps) return "";
+  return fmt::format("warning: the learning rate is 0 after step {} (optimizer.learning_rate.total_steps), and the run "
+                     "has {} steps: the others change nothing; set total_steps: {}, or min",
+                     rate.total_steps, steps, steps);
+}
+
 /// Where the files are, if there are any.
 std::string printed_tensors_line(const JobSpec& spec, const RunDirectory& directory) {
   const std::string folder = directory.file("tensors");
@@ -90,6 +107,7 @@ NetworkWorkload::NetworkWorkload(PlannedJob job, Device asked, const CudaDevices
       loop_(loop),
       states_(classes_) {
   saves_after_ = save_after();
+  if (!options.evaluate) warning_ = end_of_rate_warning(job_);
   start_up_.ended("plan");
   require_indices_in_range(job_);
   require_precision(job_.spec);
@@ -242,18 +260,18 @@ ProcessCommand NetworkWorkload::agents_command(const RankPlace& place, const Run
     command.argv.insert(command.argv.end(), {"--take-gpu", std::to_string(place.local_rank)});
     command.environment.push_back(cuda_queues(classes_.program_of(place.rank)));
     if (!job_.spec.launch.interface.empty())
-      command.environment.emplace_back("NCCL_SOCKET_IFNAME", "=" + job_.spec.launch.interface);
+      command.environment.emplace_back("NCCL_SOCKET_IFNAME", "=" + hosts::literal(job_.spec.launch.interface));
     if (const char* folders = std::getenv(kCudaLibraryPath); folders != nullptr)
-      command.environment.emplace_back(kCudaLibraryPath, folders);
+      command.environment.emplace_back(kCudaLibraryPath, hosts::literal(folders));
   }
-  for (const auto& [name, value] : job_.spec.env) command.environment.emplace_back(name, value);
+  for (const auto& [name, value] : job_.spec.env) command.environment.emplace_back(name, hosts::literal(value));
   return command;
 }
 
 ProcessCommand NetworkWorkload::command(const RankPlace& place, const RunDirectory& directory) {
   if (has_hosts()) return agents_command(place, directory);
   ProcessCommand command;
-  command.argv = {std::filesystem::read_symlink("/proc/self/exe"),
+  command.argv = {own_program(),
                   "worker",
                   job_.spec.launch.log_dir,
                   std::to_string(directory.run()),
@@ -391,6 +409,7 @@ double NetworkWorkload::share_of_peak(double samples_per_second) const {
 
 std::vector<std::string> NetworkWorkload::news(const RunDirectory& directory) {
   std::vector<std::string> lines = checkpoints_.news();
+  if (!warning_.empty()) lines.push_back(std::exchange(warning_, ""));
   watch_gpu();
   if (start_up_told_) return lines;
   for (int rank = 0; rank < job_.spec.processes(); ++rank) {

@@ -78,6 +78,7 @@ class NetworkWorkload : public Workload {
   std::vector<Route> routes_;         ///< for messages through shared memory
   std::vector<CudaDevice> gpus_;      ///< by rank; empty: the ranks run on CPUs
   std::string device_;
+  std::string warning_;  ///< for the user, at the start; empty: none, or told
   std::optional<GpuWatch> gpu_watch_;  ///< of a profile
   boost::asio::io_context& loop_;
   std::shared_ptr<SharedMemory> memory_;

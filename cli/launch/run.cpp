@@ -18,6 +18,7 @@
 #include "launcher/host_facts.h"
 #include "launcher/hosts/agent_ranks.h"
 #include "launcher/quiet_fork.h"
+#include "launcher/signals.h"
 
 namespace trainctl {
 namespace {
@@ -69,9 +70,7 @@ Run::Run(std::unique_ptr<Workload> workload, std::vector<int> shown, boost::asio
       view_(log_ ? log_->fd() : STDOUT_FILENO),
       signals_(loop) {
   block_interrupts();  // until the supervisor handles them: none is lost
-  for (const int number : {SIGINT, SIGTERM, SIGHUP, SIGUSR1}) signals_.add(number);
-  std::signal(SIGXFSZ,
-              SIG_IGN);  // a file that reaches `ulimit -f` is an error as on a full disk, and not the run's end
+  for (const int number : heeded({SIGINT, SIGTERM, SIGHUP, SIGUSR1})) signals_.add(number);
 }
 
 int Run::operator()() {
@@ -294,6 +293,7 @@ Outcome Run::supervise_hosts(Launch& launch) {
   board.kept_bytes = [this] { return spec().has_command() ? std::map<std::string, int64_t>{} : keep_metrics(); };
   board.given = [this] { return workload_->given(); };
   hosts::AgentRanks ranks(launch, std::move(options), std::move(board), loop_);
+  if (elastic_) elastic_->use_listeners([&ranks](const std::string& host) { return ranks.link_listener(host); });
   bool takes_back = false;
   launch.on_restart = [&, prepare = launch.on_restart](int attempt) {
     restart_on_hosts(ranks, [&] { prepare(attempt); });
@@ -315,7 +315,9 @@ Outcome Run::supervise_hosts(Launch& launch) {
       ranks.ask_to_stop();  // the last state is saved
     }
   };
-  return supervise(launch, ranks, loop_);
+  Outcome outcome = supervise(launch, ranks, loop_);
+  if (elastic_) elastic_->use_listeners(nullptr);  // the agents have gone
+  return outcome;
 }
 
 JobSpec Run::resolved_job() const {

@@ -11,6 +11,8 @@ class Table {
   /// A header starting with '>' makes a right-aligned column.
   explicit Table(std::vector<std::string> headers);
   void add(std::vector<std::string> cells);
+  /// A row of which the last cell takes the place of all columns that are left, and widens none.
+  void add_short(std::vector<std::string> cells);
   /// A line of its own between rows, from the second column on.
   void add_line(std::string text);
   bool empty() const { return rows_.empty(); }

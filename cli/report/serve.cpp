@@ -17,6 +17,7 @@
 
 #include "engine/base/error.h"
 #include "launcher/newcomers.h"
+#include "launcher/signals.h"
 
 namespace trainctl {
 namespace {
@@ -142,7 +143,8 @@ void serve_page(uint16_t port, const Served& served, const std::function<void(ui
   acceptor.bind(place, error);
   if (error) throw EnvError(fmt::format("cannot serve on 127.0.0.1:{}: {}", port, error.message()));
   acceptor.listen();
-  asio::signal_set signals(loop, SIGINT, SIGTERM);
+  asio::signal_set signals(loop);
+  for (const int number : heeded({SIGINT, SIGTERM, SIGHUP})) signals.add(number);
   signals.async_wait([&](const boost::system::error_code&, int) { loop.stop(); });
   Readers readers{acceptor, served};
   readers.accept();

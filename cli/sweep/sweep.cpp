@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <chrono>
 #include <csignal>
 #include <cstdlib>
@@ -15,8 +16,11 @@
 
 #include "cli/render/run_end.h"
 #include "engine/base/error.h"
+#include "engine/base/machine_limits.h"
 #include "engine/base/measures.h"
 #include "engine/base/text.h"
+#include "launcher/own_program.h"
+#include "launcher/signals.h"
 #include "launcher/topology.h"
 
 namespace trainctl {
@@ -25,12 +29,13 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr auto kPause = std::chrono::milliseconds(50);
-volatile sig_atomic_t interrupts = 0;
+volatile sig_atomic_t interrupts = 0, first_interrupt = 0;
 
 void watch_interrupts() {
-  struct sigaction action {};
-  action.sa_handler = [](int) { interrupts = interrupts + 1; };
-  for (const int number : {SIGINT, SIGTERM}) sigaction(number, &action, nullptr);
+  handle_signals({SIGINT, SIGTERM, SIGHUP}, [](int signal) {
+    if (interrupts == 0) first_interrupt = signal;
+    interrupts = interrupts + 1;
+  });
 }
 
 /// "0,1" of the GPUs that belong to a slot.
@@ -57,10 +62,10 @@ class Trials {
       while (interrupts == 0 && !free_.empty() && !open_.empty()) start();
       for (const ProcessEnd& end : runner_.reap()) ended(end);
       for (const int all = interrupts; told < std::min(all, 2); ++told)
-        for (const auto& [pid, of] : running_) runner_.signal_group(pid, told == 0 ? SIGINT : SIGKILL);
+        for (const auto& [pid, of] : running_) runner_.signal_group(pid, told == 0 ? first_interrupt : SIGKILL);
       std::this_thread::sleep_for(kPause);
     }
-    return {failed_, interrupts > 0};
+    return {failed_, first_interrupt};
   }
 
  private:
@@ -81,9 +86,9 @@ class Trials {
     fs::create_directories(sweep_.log_dir(trial));
     const std::string path = sweep_.log_dir(trial) + "/output";
     const int output = open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | O_NOFOLLOW, 0644);
-    if (output < 0) throw EnvError("cannot write " + path);
+    if (output < 0) throw EnvError("cannot write " + path + ": " + describe_errno(errno));
     ProcessCommand command{
-        .argv = {fs::read_symlink("/proc/self/exe"), "run", sweep_.job}, .stdout_fd = output, .stderr_fd = output};
+        .argv = {own_program(), "run", sweep_.job}, .stdout_fd = output, .stderr_fd = output};
     for (const std::string& field : sweep_.trials[trial]) command.argv.push_back(field);
     command.argv.push_back("launch.log_dir=" + sweep_.log_dir(trial));
     if (saves_ && has_checkpoint(trial)) command.argv.push_back("--resume");

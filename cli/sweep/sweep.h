@@ -33,11 +33,11 @@ TrialState state_of(const Sweep& sweep, size_t trial);
 
 struct SweepEnd {
   int failed = 0;
-  bool interrupted = false;  ///< trials that had not ended are open again
+  int signal = 0;  ///< the user's first signal: trials that had not ended are open again; 0: none
 };
 
-/// Runs all open trials. `say` gets a line when a trial starts and when it ends. SIGINT and SIGTERM end the running
-/// ones in order, a second one kills them.
+/// Runs all open trials. `say` gets a line when a trial starts and when it ends. SIGINT, SIGTERM and SIGHUP are passed on
+/// to the running trials, which end in order; a second one kills them.
 SweepEnd run_trials(const Sweep& sweep, const JobSpec& spec, ProcessRunner& runner,
                     const std::function<void(const std::string&)>& say);
 

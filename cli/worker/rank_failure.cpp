@@ -1,9 +1,10 @@
 // Converts a rank's exceptions for the launcher.
 #include "cli/worker/rank_failure.h"
 
-#include <new>
+#include <optional>
 
 #include "engine/base/error.h"
+#include "engine/base/machine_limits.h"
 #include "engine/runtime/communicator.h"
 #include "engine/train/trainer.h"
 
@@ -34,12 +35,10 @@ void describe_current_exception(RankError& error) {
     error.kind = ErrorKind::loss;
     error.what = caught.what();
     error.step = caught.run_step();
-  } catch (const std::bad_alloc&) {
-    error.kind = ErrorKind::env;
-    error.what = "this host does not have enough memory";
   } catch (const std::exception& caught) {
-    error.kind = ErrorKind::bug;
-    error.what = caught.what();
+    const std::optional<std::string> refusal = machine_refusal();
+    error.kind = refusal ? ErrorKind::env : ErrorKind::bug;
+    error.what = refusal.value_or(caught.what());
   } catch (...) {
     error.what = "an exception of unknown type";
   }

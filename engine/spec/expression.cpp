@@ -374,6 +374,10 @@ void for_each_part(std::string_view text, Plain plain, Expression expression) {
       continue;
     }
     const size_t length = expression_length(text.substr(at));
+    if (length == 0 && text.find('}', at) != std::string_view::npos)
+      throw ExpressionError{at, "this '${' is no expression of a job file: it has a '{', ',', ':' or '#'",
+                            "an expression is a name of `vars`, or ${ a + b }; an environment variable: trainctl run "
+                            "job.yaml dataset.batch=$BATCH; a text with ${ in it is written $${"};
     if (length == 0)
       throw ExpressionError{at, "this '${' is never closed", "close it with '}'; a text with ${ in it is written $${"};
     plain(text.substr(done, at - done));

@@ -106,6 +106,7 @@ Placement place_ranks(const std::vector<HostRanks>& hosts, int ranks) {
 
 std::optional<std::vector<HostRanks>> parse_hostfile(std::string_view text, std::string& fault) {
   std::vector<HostRanks> hosts;
+  if (text.starts_with("\xEF\xBB\xBF")) text.remove_prefix(3);
   for (int number = 1; !text.empty(); ++number) {
     const size_t end = std::min(text.find('\n'), text.size());
     std::string_view line = text.substr(0, std::min(end, text.substr(0, end).find('#')));

@@ -4,6 +4,7 @@
 #include <filesystem>
 
 #include "engine/base/error.h"
+#include "engine/base/printable.h"
 #include "engine/spec/overrides.h"
 #include "engine/spec/read_job.h"
 #include "engine/spec/validate.h"
@@ -33,9 +34,37 @@ void resolve_paths(JobSpec& job, const fs::path& folder) {
   for (std::string& path : job.launch.copy) resolve(folder, path);
 }
 
+bool is_text(std::string_view bytes) {
+  while (!bytes.empty()) {
+    const size_t length = utf8_length(bytes);
+    const char first = bytes.front();
+    if (length == 0 || (first >= 0 && first < ' ') || first == '\x7f') return false;
+    bytes.remove_prefix(length);
+  }
+  return true;
+}
+
+/// Job files and records of runs are UTF-8 text, and lines of output name paths.
+void require_text(const fs::path& path) {
+  if (is_text(path.native())) return;
+  throw EnvError("the path " + printable(path.native()) +
+                 " has a byte that is not UTF-8, or a control character such as a newline, and cannot be written into a "
+                 "job file\n  rename that file or folder, or work in another folder");
+}
+
+/// The folders that become part of the job's paths.
+void require_text_paths(const JobText& from) {
+  std::error_code error;
+  const fs::path here = fs::current_path(error);
+  if (!error) require_text(here);
+  require_text(from.name);
+  if (const fs::path folder = fs::absolute(from.folder, error); !error) require_text(folder);
+}
+
 }  // namespace
 
 JobSpec parse_job(const JobText& from, const std::vector<std::string>& overrides) {
+  require_text_paths(from);
   const std::string_view text = from.text;
   const std::string& file = from.name;
   JobSpec job;

@@ -12,7 +12,8 @@
 namespace trainctl {
 
 /// Reads and validates a job file; `overrides` are "parallel.stages=2" as given on the command line (values in YAML
-/// syntax). Throws SpecError with all errors, not only the first; a file that cannot be read is a SpecError too.
+/// syntax). Throws SpecError with all errors, not only the first; a file that cannot be read is a SpecError too. Throws
+/// EnvError if the current folder or the path of the file is not UTF-8, or has a control character.
 JobSpec load_job(const std::string& file, const std::vector<std::string>& overrides = {});
 
 /// The same from text that was read before, so that a caller of read_job_text can show the lines that errors refer to.

@@ -2,11 +2,30 @@
 #include "engine/spec/read_fields.h"
 
 #include <algorithm>
+#include <string_view>
+#include <utility>
 
 #include "engine/base/text.h"
 #include "engine/spec/read_value.h"
 
 namespace trainctl {
+
+namespace {
+
+/// Blanks that look like nothing or like a space, which come with copied text and with joined files.
+constexpr std::pair<std::string_view, std::string_view> kInvisible[] = {
+    {"\xE2\x80\x8B", "\\u200b"}, {"\xE2\x80\x8C", "\\u200c"}, {"\xE2\x80\x8D", "\\u200d"}, {"\xE2\x81\xA0", "\\u2060"},
+    {"\xEF\xBB\xBF", "\\ufeff"}, {"\xC2\xAD", "\\u00ad"},     {"\xC2\xA0", "\\u00a0"}};
+
+/// A key with escapes in place of such characters.
+std::string visible_key(std::string key) {
+  for (const auto& [bytes, escape] : kInvisible)
+    for (size_t at = key.find(bytes); at != std::string::npos; at = key.find(bytes, at + escape.size()))
+      key.replace(at, bytes.size(), escape);
+  return key;
+}
+
+}  // namespace
 
 void refuse_unknown_keys(const YamlNode& node, const std::vector<std::string>& known, const std::string& what,
                          const std::string& path, Problems& problems,
@@ -15,9 +34,10 @@ void refuse_unknown_keys(const YamlNode& node, const std::vector<std::string>& k
     if (std::find(known.begin(), known.end(), entry.key) != known.end()) continue;
     if (problems.full()) return;
     std::string hint = elsewhere ? elsewhere(entry.key) : "";
+    if (hint.empty() && visible_key(entry.key) != entry.key) hint = "it has a character that cannot be seen: type it anew";
     if (hint.empty()) hint = did_you_mean(entry.key, known);
     if (hint.empty()) hint = known.empty() ? what + " takes no fields" : what + " takes " + join(known);
-    problems.add(entry.key_pos, at_key(path, entry.key), "unknown field '" + entry.key + "'", hint);
+    problems.add(entry.key_pos, at_key(path, visible_key(entry.key)), "unknown field '" + visible_key(entry.key) + "'", hint);
   }
 }
 

@@ -44,7 +44,7 @@ class JobReader {
         if (given) refuse_field(field, section, object, entry->key_pos, where);
       } else if (given) {
         read(entry->value, field, object, where);
-      } else if (field.is_required) {
+      } else if (field.is_required && (field.only.empty() || !problems_.touch(at_key(path, "type")))) {
         problems_.add(entry != node.entries.end() ? entry->value.pos : node.pos, where,
                       what + " needs '" + field.name + "'",
                       field.name + ": " + kind_text(field) +

@@ -7,7 +7,9 @@
 #include <yaml-cpp/parser.h>
 
 #include <algorithm>
+#include <cstdio>
 #include <map>
+#include <regex>
 #include <set>
 #include <sstream>
 
@@ -18,6 +20,13 @@
 
 namespace trainctl {
 namespace {
+
+size_t text_bytes(const YamlNode& node) {
+  size_t bytes = node.text.size();
+  for (const YamlNode& item : node.items) bytes += text_bytes(item);
+  for (const YamlNode::Entry& entry : node.entries) bytes += entry.key.size() + text_bytes(entry.value);
+  return bytes;
+}
 
 int height(const YamlNode& node) {
   int most = 0;
@@ -105,6 +114,10 @@ class TreeBuilder : public YAML::EventHandler {
     if (known == anchors_.end()) fail(mark, "this alias is inside the value that it refers to");
     if (static_cast<int>(open_.size()) + height(known->second) > kMaxYamlDepth) too_deep(mark);
     spend(count(known->second), mark);
+    alias_bytes_ += text_bytes(known->second);
+    if (alias_bytes_ > kMaxYamlBytes)
+      fail(mark, "the file holds more than " + std::to_string(kMaxYamlBytes) + " bytes of text once its aliases are "
+                 "expanded");
     add_to_parent(YamlNode(known->second), mark);
   }
 
@@ -282,6 +295,7 @@ class TreeBuilder : public YAML::EventHandler {
   std::vector<Open> open_;
   std::map<YAML::anchor_t, YamlNode> anchors_;
   int spent_ = 0;
+  size_t alias_bytes_ = 0;
   int documents_ = 0;
   size_t last_ = 0;  ///< where the latest value, list or mapping began
 };
@@ -365,12 +379,24 @@ std::string describe(const YamlNode& node) {
   return node.quoted ? "the text \"" + text + "\"" : "'" + text + "'";
 }
 
-YamlNode read_yaml(std::string_view text, const std::string& file) {
-  const bool is_text = text.find('\0') == std::string_view::npos;  // else demand_text says where it is not
-  if (text.size() > kMaxYamlBytes && is_text)
-    throw SpecError({file, 0, 0}, "",
-                    "the file is too long: a job file has at most " + std::to_string(kMaxYamlBytes) + " bytes");
-  if (text.starts_with("\xEF\xBB\xBF")) text.remove_prefix(3);
+namespace {
+
+/// json.dumps writes a character beyond U+FFFF as two escapes, "\\ud83d\\ude00", and YAML as one, "\\U0001f600".
+std::string with_joined_surrogates(const std::string& text) {
+  static const std::regex pair(R"(\\u[dD]([89abAB])([0-9a-fA-F]{2})\\u[dD]([c-fC-F])([0-9a-fA-F]{2}))");
+  std::string joined;
+  auto at = text.cbegin();
+  for (std::sregex_iterator it(text.begin(), text.end(), pair), end; it != end; ++it) {
+    const auto unit = [&](int high, int low) { return std::stoul("d" + it->str(high) + it->str(low), nullptr, 16); };
+    char escape[11];
+    std::snprintf(escape, sizeof escape, "\\U%08lx", 0x10000 + ((unit(1, 2) & 0x3ff) << 10) + (unit(3, 4) & 0x3ff));
+    joined.append(at, (*it)[0].first).append(escape);
+    at = (*it)[0].second;
+  }
+  return joined.append(at, text.cend());
+}
+
+YamlNode read_tree(std::string_view text, const std::string& file) {
   const YamlSource source(text, file);
   source.demand_text();
   // Without a last newline yaml-cpp sends no event for a quote that is not closed.
@@ -384,6 +410,23 @@ YamlNode read_yaml(std::string_view text, const std::string& file) {
     builder.explain(e);
   }
   return builder.take();
+}
+
+}  // namespace
+
+YamlNode read_yaml(std::string_view text, const std::string& file) {
+  const bool is_text = text.find('\0') == std::string_view::npos;  // else demand_text says where it is not
+  if (text.size() > kMaxYamlBytes && is_text)
+    throw SpecError({file, 0, 0}, "",
+                    "the file is too long: a job file has at most " + std::to_string(kMaxYamlBytes) + " bytes");
+  if (text.starts_with("\xEF\xBB\xBF")) text.remove_prefix(3);
+  try {
+    return read_tree(text, file);
+  } catch (const SpecError&) {
+    const std::string joined = with_joined_surrogates(std::string(text));
+    if (joined == text) throw;
+    return read_tree(joined, file);
+  }
 }
 
 }  // namespace trainctl

@@ -25,6 +25,7 @@
 #include "engine/base/error.h"
 #include "engine/base/open_files.h"
 #include "engine/base/tls_stream.h"
+#include "launcher/signals.h"
 
 namespace trainctl::clusters {
 namespace {
@@ -52,7 +53,7 @@ void run_script(TlsStream& stream, const std::string& script) {
   const pid_t pid = fork();
   if (pid == 0) {
     prctl(PR_SET_PDEATHSIG, SIGKILL);
-    for (const int number : {SIGPIPE, SIGTERM, SIGINT, SIGHUP, SIGCHLD}) std::signal(number, SIG_DFL);
+    restore_signals();
     dup2(in[0], 0);
     dup2(out[1], 1);
     for (const int fd : {in[0], in[1], out[0], out[1]}) close(fd);
@@ -191,18 +192,6 @@ std::unique_ptr<TlsStream> open_door(const DoorAddress& door, const std::string&
   }
 }
 
-/// Says what it waits for, once.
-std::unique_ptr<TlsStream> open_late_door(const DoorAddress& door, const std::string& token, double seconds) {
-  constexpr double kSilentSeconds = 5;
-  if (seconds <= kSilentSeconds) return open_door(door, token, seconds);
-  try {
-    return open_door(door, token, kSilentSeconds);
-  } catch (const EnvError& error) {
-    dprintf(STDERR_FILENO, "waiting: %s\n", error.what());
-  }
-  return open_door(door, token, seconds - kSilentSeconds);
-}
-
 class DoorTransport : public hosts::Transport {
  public:
   DoorTransport(std::vector<DoorAddress> doors, std::string own_name, std::string own_address)
@@ -282,7 +271,7 @@ int serve_door(int listener, const std::string& token) {
 }
 
 std::string await_door(const DoorAddress& door, const std::string& token, double seconds) {
-  const auto stream = open_late_door(door, token, seconds);
+  const auto stream = open_door(door, token, seconds);
   stream->write("ping\n");
   if (stream->read_line(kMostLine) != "door") throw EnvError(door.name + " is of another version");
   return stream->own_address();

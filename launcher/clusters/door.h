@@ -32,7 +32,7 @@ std::vector<std::string> own_addresses();
 /// signal, does, once the ranks have stopped. Variable kReachedAt tells scripts at which address they were reached.
 int serve_door(int listener, const std::string& token);
 
-/// Tries until a door answers, for `seconds`. Returns this host's address on the way there. Throws EnvError.
+/// Tries until a door answers, for `seconds`, at least once. Returns this host's address on the way there. Throws EnvError.
 std::string await_door(const DoorAddress& door, const std::string& token, double seconds);
 /// Tells it the end, once.
 void end_door(const DoorAddress& door, const std::string& token, int code);

@@ -27,11 +27,13 @@
 #include "launcher/hosts/address.h"
 #include "launcher/hosts/copies.h"
 #include "launcher/hosts/file_watch.h"
+#include "launcher/hosts/link_check.h"
 #include "launcher/hosts/put_all.h"
 #include "launcher/hosts/report_json.h"
 #include "launcher/hosts/same_user.h"
 #include "launcher/hosts/session.h"
 #include "launcher/hosts/wire.h"
+#include "launcher/hosts/words.h"
 #include "launcher/local_ranks.h"
 #include "launcher/protocol.h"
 #include "launcher/rank_error.h"
@@ -72,9 +74,8 @@ class Agent : public LogSink {
       : options_(std::move(options)),
         acceptor_(loop_, asio::local::stream_protocol(), options_.listener),
         timer_(loop_),
-        terms_(loop_, SIGTERM, SIGINT, SIGHUP) {
+        terms_(loop_, SIGTERM, SIGINT) {
     std::signal(SIGPIPE, SIG_IGN);
-    std::signal(SIGXFSZ, SIG_IGN);
   }
   Agent(const Agent&) = delete;
   Agent& operator=(const Agent&) = delete;
@@ -244,6 +245,8 @@ class Agent : public LogSink {
       case Kind::value:
         store_->put(message.name, message.text);
         return;
+      case Kind::links:
+        return look_at_links(message);
       default:
         return;
     }
@@ -271,6 +274,7 @@ class Agent : public LogSink {
           [this](const std::string& key, const std::string& value) { send(Kind::value, -1, 0, key, value); });
       port_ = json.at("hold_port").get<bool>() ? std::make_unique<HeldPort>() : nullptr;
       address_ = own_address(json.at("interface").get<std::string>());
+      if (!link_listener_) link_listener_.emplace(loop_, address_);
       prepare_copies(json);
       if (!first) ranks_->restart(static_cast<int>(attempt_));
     } catch (const Json::exception& error) {
@@ -281,6 +285,7 @@ class Agent : public LogSink {
     stage_ = Stage::prepared;
     const Json ready = {{"address", address_},
                         {"port", port_ ? port_->port() : 0},
+                        {"link_port", link_listener_->port()},
                         {"cores", std::thread::hardware_concurrency()},
                         {"lacks_files", lacks_files},
                         {"lacks_copies", copies_->missing()}};
@@ -353,6 +358,7 @@ class Agent : public LogSink {
                            .directory = directory,
                            .command = [this](const RankPlace& place, int) { return commands_.at(place.rank); }});
     launch_->limits.ranks_explain = json.at("explain").get<bool>();
+    launch_->limits.grace_seconds = json.at("grace").get<double>();
     launch_->bindings = bindings(launch_->cluster, read_topology(), bind);
     launch_->on_rank_ended = [this](int rank, bool failed) { options_.share->ended(rank, failed); };
     runner_ = std::make_unique<PosixProcessRunner>();
@@ -383,6 +389,19 @@ class Agent : public LogSink {
     if (!is_written) refuse_attempt("cannot write " + path + ": " + fault);
   }
 
+  void look_at_links(const Message& message) {
+    std::vector<LinkPeer> peers;
+    const Json json = Json::parse(message.text, nullptr, false);
+    try {
+      for (const Json& peer : json) peers.push_back({peer.at(0), peer.at(1), peer.at(2)});
+    } catch (const Json::exception&) {
+      return;
+    }
+    check_links(loop_, peers, [this, attempt = message.attempt](const std::map<std::string, std::string>& faults) {
+      if (attempt == attempt_) send(Kind::links, -1, 0, "", Json(faults).dump());
+    });
+  }
+
   void start(const Message& message) {
     const auto& places = launch_->cluster.places;
     const auto place =
@@ -401,11 +420,11 @@ class Agent : public LogSink {
 
   ProcessCommand command_of(int rank, const Json& json) const {
     ProcessCommand command;
-    const auto filled = [&](std::string text) {
-      replace_all(text, "{logs}", options_.folder + "/logs");
-      replace_all(text, "{folder}", options_.folder);
-      replace_all(text, "{address}", address_);
-      return text;
+    const auto filled = [&](const std::string& text) {
+      return fill_words(text, {{"logs", options_.folder + "/logs"},
+                               {"folder", options_.folder},
+                               {"address", address_},
+                               {kBraceWord, "{"}});
     };
     if (!json.at("argv").is_array() || json.at("argv").empty()) throw EnvError("a rank's command has no program");
     for (const Json& word : json.at("argv")) {
@@ -532,6 +551,7 @@ class Agent : public LogSink {
   std::unique_ptr<StoreServer> store_;
   std::string store_token_, address_;
   std::unique_ptr<HeldPort> port_;
+  std::optional<LinkListener> link_listener_;
 };
 
 }  // namespace

@@ -16,7 +16,9 @@
 
 #include "engine/base/error.h"
 #include "engine/base/text.h"
+#include "launcher/hosts/link_check.h"
 #include "launcher/hosts/report_json.h"
+#include "launcher/hosts/words.h"
 #include "launcher/log_pipe.h"
 #include "launcher/protocol.h"
 #include "launcher/rank_error.h"
@@ -33,6 +35,8 @@ using RankFrame = Message::Kind;
 /// A host that has said nothing for so long is not heard.
 constexpr double kUnheardSeconds = 1;
 constexpr double kRankFarewellSeconds = 5;
+/// After one host cannot be reached: for the other hosts, which may not be reached either.
+constexpr double kOthersSeconds = 5;
 /// Without a word from hosts that have something to say.
 constexpr double kRescueSeconds = 2;
 constexpr size_t kMostUnconfirmedFrames = 4 << 20, kGivenPiece = 512 << 10;
@@ -117,22 +121,36 @@ void AgentRanks::await_children() {
 /// Its ranks count as killed, or as not started.
 void AgentRanks::lost(Host& host, const std::string& why) {
   host.ready = false;
+  if (!host.link->has_joined()) {
+    if (unreached_since_ == 0) unreached_since_ = now();
+    return;
+  }
   std::vector<int> ranks;
   for (const int rank : host.ranks)
     if (running_.contains(rank)) ranks.push_back(rank);
   std::erase_if(to_start_, [&](const RankPlace& place) { return host_of_.at(place.rank) == host.index; });
   for (const int rank : ranks) {
-    if (!host.link->has_joined()) {
-      running_.erase(rank);
-      events_.failed_to_start(rank, "host " + host.name + " " + why);
-      continue;
-    }
     RankReport report;
     report.state = ProcessState::ended;
     report.end = {-1, true, SIGKILL};
     report.time = wall_seconds();
     report.host_lost = why;
     rank_ended(rank, std::move(report));
+  }
+  close_gates();
+}
+
+/// All of them at once: the others have a moment to answer, or to fail as well.
+void AgentRanks::tell_unreached() {
+  if (unreached_since_ == 0) return;
+  const auto is_open = [](const auto& host) { return !host->link->is_lost() && !host->link->has_joined(); };
+  if (std::any_of(hosts_.begin(), hosts_.end(), is_open) && now() - unreached_since_ < kOthersSeconds) return;
+  unreached_since_ = 0;
+  for (const auto& host : hosts_) {
+    if (!host->link->is_lost() || host->link->has_joined()) continue;
+    std::erase_if(to_start_, [&](const RankPlace& place) { return host_of_.at(place.rank) == host->index; });
+    for (const int rank : host->ranks)
+      if (running_.erase(rank) > 0) events_.failed_to_start(rank, "host " + host->name + " " + host->link->fault());
   }
   close_gates();
 }
@@ -170,7 +188,7 @@ void AgentRanks::carry_out(Host& host, Message& message) {
       return;
     case RankFrame::ended:
       if (is_old || !is_of_rank) return;
-      if (auto report = parse_report(message.text, wall_seconds())) return rank_ended(message.rank, std::move(*report));
+      if (auto report = parse_report(message.text, wall_seconds())) return ended(message.rank, std::move(*report));
       return host.link->lose("sent a report that cannot be read");
     case RankFrame::frozen:
       if (is_of_rank && message.number != 0) frozen_.insert(message.rank);
@@ -199,6 +217,14 @@ void AgentRanks::carry_out(Host& host, Message& message) {
       for (const auto& other : hosts_)
         if (other.get() != &host) send(*other, RankFrame::value, -1, 0, message.name, message.text);
       return;
+    case RankFrame::links: {
+      const Json faults = Json::parse(message.text, nullptr, false);
+      if (is_old || !faults.is_object()) return;
+      for (const auto& [name, fault] : faults.items())
+        if (fault.is_string()) host.link_faults[name] = fault.get<std::string>();
+      host.has_checked_links = true;
+      return;
+    }
     default:
       return host.link->lose("sends what only a launcher sends");
   }
@@ -217,6 +243,7 @@ Message AgentRanks::prepare(Host& host) {
                      {"interface", options_.interface},
                      {"bind", static_cast<int>(options_.bind)},
                      {"explain", launch_.limits.ranks_explain},
+                     {"grace", launch_.limits.grace_seconds},
                      {"hold_port", options_.hold_port && host.index == 0},
                      {"files", options_.files},
                      {"copies", copies},
@@ -231,6 +258,7 @@ void AgentRanks::ready(Host& host, const std::string& text) {
   if (!json.is_object()) return host.link->lose("sent a text that cannot be read");
   host.address = json.value("address", "");
   host.port = json.value("port", 0);
+  host.link_port = json.value("link_port", 0);
   host.ready = true;
   if (json.value("lacks_files", false))
     for (const auto& [name, path] : board_.given()) host.to_give.push_back({RankFrame::give, name, path});
@@ -281,10 +309,8 @@ void AgentRanks::send_starts() {
   const Host& first = *hosts_.front();
   for (const RankPlace& place : std::exchange(to_start_, {})) {
     const ProcessCommand command = launch_.command(place, static_cast<int>(attempt_));
-    const auto filled = [&](std::string value) {
-      replace_all(value, "{first_address}", first.address);
-      replace_all(value, "{first_port}", std::to_string(first.port));
-      return value;
+    const auto filled = [&](const std::string& value) {
+      return fill_words(value, {{"first_address", first.address}, {"first_port", std::to_string(first.port)}});
     };
     Json environment = Json::array();
     for (const auto& [name, value] : command.environment) environment.push_back({name, filled(value)});
@@ -301,7 +327,8 @@ void AgentRanks::start(const RankPlace& place, int) {
   disk_.open(output.out = ++last_stream_, place.rank, false, static_cast<int>(attempt_));
   disk_.open(output.err = ++last_stream_, place.rank, true, static_cast<int>(attempt_));
   outputs_[place.rank] = std::move(output);
-  if (host.link->is_lost()) return events_.failed_to_start(place.rank, "host " + host.name + " " + host.link->fault());
+  if (host.link->is_lost() && host.link->has_joined())
+    return events_.failed_to_start(place.rank, "host " + host.name + " " + host.link->fault());
   running_.insert(place.rank);
   events_.started(place.rank);
   to_start_.push_back(place);
@@ -336,6 +363,8 @@ void AgentRanks::restart(int attempt) {
   frozen_.clear();
   running_.clear();
   to_start_.clear();
+  complaints_.clear();
+  unreached_since_ = 0;
   for (const auto& host : hosts_) {
     host->held.reset();
     host->to_give.clear();
@@ -344,6 +373,80 @@ void AgentRanks::restart(int attempt) {
     else
       host->link->send(prepare(*host));
   }
+}
+
+/// A rank that has lost another one may have lost its host instead: its report waits for a check of all links.
+void AgentRanks::ended(int rank, RankReport report) {
+  const bool complains =
+      !launch_.limits.ranks_explain || (report.error && report.error->kind == ErrorKind::comm);
+  if (hosts_.size() < 2 || !report.failed() || report.end.signaled || !complains || !running_.contains(rank))
+    return rank_ended(rank, std::move(report));
+  complaints_.emplace_back(rank, std::move(report));
+  if (complaints_.size() == 1) ask_for_links();
+}
+
+void AgentRanks::ask_for_links() {
+  links_asked_ = now();
+  for (const auto& host : hosts_) {
+    host->link_faults.clear();
+    host->has_checked_links = false;
+    Json others = Json::array();
+    for (const auto& other : hosts_)
+      if (other != host && other->ready && other->link_port > 0)
+        others.push_back({other->name, other->address, other->link_port});
+    if (host->ready) send(*host, RankFrame::links, -1, 0, "", others.dump());
+  }
+}
+
+void AgentRanks::look_at_links() {
+  if (complaints_.empty()) return;
+  const auto is_open = [](const auto& host) { return host->link->is_joined() && host->ready && !host->has_checked_links; };
+  const bool waits = std::any_of(hosts_.begin(), hosts_.end(), is_open);
+  if (waits && now() - links_asked_ < kLinkSeconds + kUnheardSeconds) return;
+  const std::optional<LostLink> link = lost_link();
+  has_lost_link_ = has_lost_link_ || link;
+  for (auto& [rank, report] : std::exchange(complaints_, {})) {
+    report.lost_link = link;
+    rank_ended(rank, std::move(report));
+  }
+}
+
+/// A broken link between hosts that the launcher hears (one that it does not hear is lost itself): the first of the host
+/// that has most of them.
+std::optional<LostLink> AgentRanks::lost_link() const {
+  const auto is_heard_of = [](const Host& host) {
+    return host.link->is_joined() && host.link->silent_seconds() < kUnheardSeconds;
+  };
+  std::map<std::pair<int, int>, std::string> broken;  // host numbers in order, and the fault
+  std::vector<int> count(hosts_.size());
+  for (const auto& from : hosts_) {
+    for (const auto& to : hosts_) {
+      const auto fault = from->link_faults.find(to->name);
+      if (fault == from->link_faults.end() || !is_heard_of(*from) || !is_heard_of(*to)) continue;
+      const auto [it, is_new] = broken.try_emplace(std::minmax(from->index, to->index), from->name + " " + fault->second);
+      if (!is_new) continue;
+      ++count[static_cast<size_t>(from->index)];
+      ++count[static_cast<size_t>(to->index)];
+    }
+  }
+  if (broken.empty()) return std::nullopt;
+  const auto most = std::max_element(count.begin(), count.end());
+  const auto worst = static_cast<int>(most - count.begin());
+  const auto link = std::find_if(broken.begin(), broken.end(), [worst](const auto& one) {
+    return one.first.first == worst || one.first.second == worst;
+  });
+  const auto& [ends, fault] = *link;
+  const int other = ends.first == worst ? ends.second : ends.first;
+  const auto name = [this](int host) { return hosts_[static_cast<size_t>(host)]->name; };
+  const bool is_worse = count[static_cast<size_t>(other)] < *most;
+  return LostLink{name(ends.first), name(ends.second), fault, is_worse ? name(worst) : ""};
+}
+
+std::string AgentRanks::link_listener(const std::string& name) const {
+  for (const auto& host : hosts_)
+    if (host->name == name && host->ready && host->link_port > 0)
+      return host->address + ":" + std::to_string(host->link_port);
+  return "";
 }
 
 void AgentRanks::rank_ended(int rank, RankReport report) {
@@ -485,6 +588,8 @@ void AgentRanks::look() {
   disk_.look();
   if (ending_) return;
   look_at_hosts();
+  tell_unreached();
+  look_at_links();
   tell_saves();
   if (stop_asked_ || holds_ || running_.empty() || !to_start_.empty() || !board_.wants_hold()) return;
   holds_ = true;
@@ -526,7 +631,7 @@ void AgentRanks::rescue() {
 
 /// Agents delete what is left of the run on their hosts.
 void AgentRanks::end() {
-  if (answering().size() < hosts_.size()) rescue();
+  if (has_lost_link_ || answering().size() < hosts_.size()) rescue();
   ending_ = true;
   for (const auto& host : hosts_) send(*host, RankFrame::end);
   const double deadline = now() + kRankFarewellSeconds;

@@ -92,6 +92,8 @@ class AgentRanks : public RankRunner {
   void rescue();
   /// Whether the rank's host has been heard of lately; if not, nothing is known of its progress.
   bool is_heard(int rank) const;
+  /// Where the agent of a host accepts connections that check a link, "10.0.0.2:4711"; "": nowhere.
+  std::string link_listener(const std::string& host) const;
 
  private:
   /// A file that is sent in pieces; of Message::Kind::keep only the name is sent.
@@ -109,7 +111,9 @@ class AgentRanks : public RankRunner {
     std::unique_ptr<HostLink> link;
     bool ready = false;
     std::string address;
-    int port = 0;
+    int port = 0, link_port = 0;
+    std::map<std::string, std::string> link_faults;  ///< of the present check: hosts that it does not reach, and why
+    bool has_checked_links = false;
     std::optional<uint64_t> held;
     std::deque<Given> to_give;
     bool wrote_elsewhere = false;  ///< it has sent a file that its ranks may not write, and the user knows
@@ -123,6 +127,11 @@ class AgentRanks : public RankRunner {
   Host& host_of(int rank) { return *hosts_[static_cast<size_t>(host_of_.at(rank))]; }
   void await_children();
   void lost(Host& host, const std::string& why);
+  void tell_unreached();
+  void ended(int rank, RankReport report);
+  void ask_for_links();
+  void look_at_links();
+  std::optional<LostLink> lost_link() const;
   void send(Host& host, Message::Kind kind, int rank = -1, int64_t number = 0, std::string name = {},
             std::string text = {});
   Message prepare(Host& host);
@@ -160,6 +169,10 @@ class AgentRanks : public RankRunner {
   std::vector<RankPlace> to_start_;
   std::set<int> running_;  ///< started, as far as Supervision knows, and not ended
   std::set<int> frozen_;
+  std::vector<std::pair<int, RankReport>> complaints_;  ///< reports that wait for the check of the links
+  double links_asked_ = 0;                              ///< when the check began
+  bool has_lost_link_ = false;
+  double unreached_since_ = 0;  ///< the first host of this attempt that cannot be reached; 0: all can, as far as known
   std::map<int, Output> outputs_;
   std::map<std::string, int64_t> kept_bytes_;
   std::map<std::string, int> written_by_;  ///< files of a program beside its ranks' folders, and the host of each

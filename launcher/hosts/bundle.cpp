@@ -16,6 +16,7 @@
 #include "engine/base/error.h"
 #include "launcher/hosts/digest.h"
 #include "launcher/hosts/put_all.h"
+#include "launcher/own_program.h"
 
 namespace trainctl::hosts {
 namespace {
@@ -100,8 +101,7 @@ bool write_file(const Bundle::File& file, int fd) {
 
 Bundle bundle_of_this_program() {
   Bundle bundle;
-  std::error_code error;
-  bundle.files.push_back({fs::read_symlink("/proc/self/exe", error), "bin/trainctl"});
+  bundle.files.push_back({own_program(), "bin/trainctl"});
   dl_iterate_phdr(add_library, &bundle.files);
   std::sort(bundle.files.begin(), bundle.files.end(), [](const auto& a, const auto& b) { return a.name < b.name; });
   for (const Bundle::File& file : bundle.files) {

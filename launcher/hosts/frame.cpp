@@ -28,7 +28,7 @@ bool take(std::string_view& body, Integer& value) {
 
 bool is_kind(uint8_t kind) {
   return kind != 0 &&
-         std::string_view("PSKHZLQXWERUBNDFGOITCYV").find(static_cast<char>(kind)) != std::string_view::npos;
+         std::string_view("PSKHZLQXWERUBNDFGOITCYVM").find(static_cast<char>(kind)) != std::string_view::npos;
 }
 
 void encode_body(std::string& out, const Join& join) {

@@ -21,7 +21,7 @@
 
 namespace trainctl::hosts {
 
-inline constexpr uint32_t kVersion = 3;
+inline constexpr uint32_t kVersion = 4;
 inline constexpr uint32_t kMaxFrameBytes = 2 << 20;
 /// Of the text of a message; larger things are sent in pieces.
 inline constexpr size_t kMaxTextBytes = 1 << 20;
@@ -57,6 +57,8 @@ struct Message {
     board = 'C',  ///< text: statuses of ranks (engine/runtime/comm/board_changes.h)
     save = 'Y',   ///< a word of saves (agent.h)
     value = 'V',  ///< name: a key of the store; text: its value
+    links = 'M',  ///< the launcher's: connect to these, text: JSON, [[name, address, port], …]; the agent's answer:
+                  ///< text: JSON, {name: fault} of those that it does not reach (link_check.h)
   } kind = Kind::end;
   uint32_t attempt = 0;
   int32_t rank = -1;

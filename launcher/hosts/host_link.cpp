@@ -4,6 +4,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <array>
 #include <csignal>
@@ -53,7 +55,7 @@ void HostLink::begin(Message first) {
   id_ = store::random_token().substr(0, 16);
   session_ = Session();
   connection_ = told_ = 0;
-  has_joined_ = was_installed_ = false;
+  has_joined_ = was_installed_ = is_late_ = false;
   fault_.clear();
   heard_ = steady_seconds();
   session_.send(std::move(first));
@@ -228,6 +230,11 @@ void HostLink::look(bool pauses) {
       state_ = State::away;
       events_.notice("host " + host_ + " does not answer; the ranks go on, and the connection is tried again");
     }
+  }
+  if (state_ == State::connecting && !is_late_ && silent_seconds() > kLateSeconds) {
+    is_late_ = true;
+    events_.notice(fmt::format("host {} has not answered for {:g} s; it has {:g} s", host_, kLateSeconds,
+                               kConnectSeconds));
   }
   const double limit = has_joined_                   ? reach_.reconnect_seconds
                        : state_ == State::installing ? kInstallSeconds

@@ -86,6 +86,7 @@ class HostLink {
   std::string id_;  ///< of its agent
   uint64_t connection_ = 0;
   bool has_joined_ = false, was_installed_ = false;
+  bool is_late_ = false;  ///< the user has been told that the first answer takes long
   std::string fault_;  ///< lost: why
   PipedChild child_;
   std::shared_ptr<boost::asio::posix::stream_descriptor> errors_;

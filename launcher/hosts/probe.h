@@ -45,7 +45,9 @@ struct HostsReport {
   bool fine() const;
 };
 
-/// Asks all hosts, and each about its way to each other one. Copies the program to hosts that lack it.
-HostsReport probe_hosts(const Cluster& cluster, const Transport& transport, const std::string& interface);
+/// Asks all hosts, and each about its way to each other one. Copies the program to hosts that lack it. `notice` gets a
+/// line for each host whose answer takes long.
+HostsReport probe_hosts(const Cluster& cluster, const Transport& transport, const std::string& interface,
+                        const std::function<void(const std::string& line)>& notice = {});
 
 }  // namespace trainctl::hosts

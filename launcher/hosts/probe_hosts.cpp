@@ -1,4 +1,5 @@
 // The launcher's side of probe.h. Blocking: nothing else happens meanwhile.
+#include <fmt/format.h>
 #include <poll.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -53,6 +54,12 @@ class Talk {
       }
       if (!read(deadline)) return std::nullopt;
     }
+  }
+  /// Whether it is still running at `deadline` (steady seconds) without having written a whole line.
+  bool is_silent_until(double deadline) {
+    while (out_.find('\n') == std::string::npos && read(deadline)) {
+    }
+    return out_.find('\n') == std::string::npos && (child_.out >= 0 || child_.err >= 0);
   }
   void say(const std::string& line) {
     const std::string text = line + "\n";
@@ -168,7 +175,8 @@ bool HostsReport::fine() const {
   return std::all_of(hosts.begin(), hosts.end(), is_fine) && std::all_of(links.begin(), links.end(), is_fine);
 }
 
-HostsReport probe_hosts(const Cluster& cluster, const Transport& transport, const std::string& interface) {
+HostsReport probe_hosts(const Cluster& cluster, const Transport& transport, const std::string& interface,
+                        const std::function<void(const std::string& line)>& notice) {
   std::signal(SIGPIPE, SIG_IGN);
   const Bundle bundle = bundle_of_this_program();
   HostsReport report;
@@ -179,6 +187,11 @@ HostsReport probe_hosts(const Cluster& cluster, const Transport& transport, cons
     report.hosts.emplace_back().name = place.host;
     talks.push_back(std::make_unique<Talk>(transport.run(place.host, probe_script(bundle, interface))));
   }
+  const double late = steady_seconds() + kLateSeconds;
+  for (size_t i = 0; i < talks.size(); ++i)
+    if (talks[i]->is_silent_until(late) && notice)
+      notice(fmt::format("host {} has not answered for {:g} s; it has {:g} s", report.hosts[i].name, kLateSeconds,
+                         kReachSeconds));
   std::vector<Probe> probes;
   for (size_t i = 0; i < talks.size(); ++i)
     probes.push_back(await_probe(bundle, transport, interface, report.hosts[i], std::move(talks[i]), begin));

@@ -21,6 +21,7 @@
 #include <string_view>
 
 #include "engine/base/error.h"
+#include "engine/base/machine_limits.h"
 #include "launcher/hosts/put_all.h"
 #include "launcher/hosts/same_user.h"
 
@@ -32,7 +33,7 @@ namespace fs = std::filesystem;
 /// What an agent that was killed has left is deleted by the next one, unless it is as new as this.
 constexpr auto kNew = std::chrono::seconds(60);
 
-[[noreturn]] void fail_relay(const std::string& what) { throw EnvError(what + ": " + std::strerror(errno)); }
+[[noreturn]] void fail_relay(const std::string& what) { throw EnvError(what + ": " + describe_errno(errno)); }
 
 std::string runs_folder() {
   const char* cache = std::getenv("XDG_CACHE_HOME");

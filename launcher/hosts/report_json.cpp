@@ -9,7 +9,8 @@ using Json = nlohmann::json;
 
 std::string report_json(const RankReport& report, double now) {
   Json json = {{"signaled", report.end.signaled},  {"code", report.end.code},
-               {"age", now - report.time},         {"out_of_memory", report.out_of_memory},
+               {"left", report.end.left},          {"age", now - report.time},
+               {"out_of_memory", report.out_of_memory},
                {"last_words", report.last_words},  {"failed_unasked", report.failed_unasked},
                {"blames_peer", report.blames_peer}};
   if (report.error) {
@@ -26,7 +27,7 @@ std::optional<RankReport> parse_report(std::string_view text, double now) {
   RankReport report;
   report.state = ProcessState::ended;
   try {
-    report.end = {-1, json.at("signaled").get<bool>(), json.at("code").get<int>()};
+    report.end = {-1, json.at("signaled").get<bool>(), json.at("code").get<int>(), json.at("left").get<std::string>()};
     report.time = now - json.at("age").get<double>();
     report.out_of_memory = json.at("out_of_memory").get<bool>();
     report.last_words = json.at("last_words").get<std::string>();

@@ -29,6 +29,10 @@ std::string probe_script(const Bundle& bundle, const std::string& interface) {
   return script_of(bundle, "probe" + (interface.empty() ? "" : " --interface " + interface));
 }
 
+std::string reach_script(const Bundle& bundle, const std::string& address_and_port) {
+  return script_of(bundle, "reach --to " + address_and_port);
+}
+
 std::string install_script(const Bundle& bundle) {
   // A tar that ends early ends between files: the last one says that all are there.
   return std::string("umask 077; d=\"") + kCache + "\"; mkdir -p \"$d\" && t=$(mktemp -d \"$d/." + bundle.name +

@@ -16,6 +16,8 @@ std::string agent_script(const Bundle& bundle, const std::string& id, bool may_s
 /// Becomes a probe (probe.h); writes the same if it cannot.
 std::string probe_script(const Bundle& bundle, const std::string& interface);
 /// Installs a bundle that comes as a tar archive; all or nothing.
+/// Prints kReachedLine if an agent's listener (link_check.h) is reached from there.
+std::string reach_script(const Bundle& bundle, const std::string& address_and_port);
 std::string install_script(const Bundle& bundle);
 
 }  // namespace trainctl::hosts

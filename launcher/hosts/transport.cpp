@@ -10,34 +10,26 @@
 #include <cstring>
 
 #include "engine/base/error.h"
+#include "engine/base/machine_limits.h"
+#include "launcher/quiet_fork.h"
+#include "launcher/signals.h"
 
 namespace trainctl::hosts {
-namespace {
-
-void reset_signals() {
-  sigset_t none;
-  sigemptyset(&none);
-  sigprocmask(SIG_SETMASK, &none, nullptr);
-  for (const int number : {SIGPIPE, SIGXFSZ, SIGINT, SIGTERM, SIGHUP, SIGUSR1, SIGCHLD}) std::signal(number, SIG_DFL);
-}
-
-}  // namespace
 
 PipedChild start_piped(const std::vector<std::string>& words, const Feed& feed) {
   int in[2], out[2], err[2];
   if (pipe2(in, O_CLOEXEC) != 0 || pipe2(out, O_CLOEXEC) != 0 || pipe2(err, O_CLOEXEC) != 0)
-    throw EnvError(std::string("cannot make a pipe: ") + std::strerror(errno));
+    throw EnvError(std::string("cannot make a pipe: ") + describe_errno(errno));
   std::vector<char*> argv;
   for (const std::string& word : words) argv.push_back(const_cast<char*>(word.c_str()));
   argv.push_back(nullptr);
   const pid_t launcher = getpid();
   PipedChild child;
-  child.pid = fork();
+  child.pid = quiet_fork();  // in a group of its own, out of reach of the terminal's Ctrl-C
   if (child.pid == 0) {
-    reset_signals();
+    restore_signals();
     prctl(PR_SET_PDEATHSIG, SIGKILL);
     if (getppid() != launcher) _exit(127);
-    setpgid(0, 0);  // out of reach of the terminal's Ctrl-C
     dup2(in[0], 0);
     dup2(out[1], 1);
     dup2(err[1], 2);
@@ -46,10 +38,10 @@ PipedChild start_piped(const std::vector<std::string>& words, const Feed& feed) 
     _exit(127);
   }
   const int error = errno;
-  child.feeder = child.pid > 0 && feed ? fork() : -1;
+  child.feeder = child.pid > 0 && feed ? quiet_fork() : -1;
   if (child.feeder == 0) {
     prctl(PR_SET_PDEATHSIG, SIGKILL);
-    reset_signals();
+    restore_signals();
     close(in[0]);
     feed(in[1]);
     _exit(0);
@@ -64,7 +56,7 @@ PipedChild start_piped(const std::vector<std::string>& words, const Feed& feed) 
   if (child.pid < 0) {
     for (const int fd : {child.in, child.out, child.err})
       if (fd >= 0) close(fd);
-    throw EnvError("cannot start " + words[0] + ": " + std::strerror(error));
+    throw EnvError("cannot start " + words[0] + ": " + describe_errno(error));
   }
   return child;
 }

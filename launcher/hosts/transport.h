@@ -11,6 +11,9 @@
 
 namespace trainctl::hosts {
 
+/// The user hears of a host that takes longer for its first answer.
+inline constexpr double kLateSeconds = 4.5;
+
 /// A child process with pipes. It is killed when the launcher ends.
 struct PipedChild {
   int pid = -1;

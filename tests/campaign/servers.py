@@ -198,6 +198,7 @@ def injure(run, rng):
 
 
 def main():
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background job ignores it, and so would the runs
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--trainctl", required=True)
     parser.add_argument("--injuries", type=int, default=len(KINDS))

@@ -32,6 +32,10 @@ void redirect(int fd, const char* path, int flags) {
 int start_trainctl(const std::string& directory, const std::vector<std::string>& arguments) {
   std::vector<std::string> words = {TRAINCTL_BINARY};
   words.insert(words.end(), arguments.begin(), arguments.end());
+  return start_words(directory, std::move(words));
+}
+
+int start_words(const std::string& directory, std::vector<std::string> words) {
   std::vector<char*> argv;
   for (std::string& word : words) argv.push_back(word.data());
   argv.push_back(nullptr);
@@ -46,7 +50,7 @@ int start_trainctl(const std::string& directory, const std::vector<std::string>&
   redirect(0, "/dev/null", O_RDONLY);
   redirect(1, "out", O_WRONLY | O_CREAT | O_TRUNC);
   redirect(2, "err", O_WRONLY | O_CREAT | O_TRUNC);
-  execv(TRAINCTL_BINARY, argv.data());
+  execvp(argv[0], argv.data());
   _exit(127);
 }
 

@@ -15,6 +15,8 @@ CommandResult trainctl_command(const std::string& directory, const std::vector<s
 /// The same without waiting; returns its pid. Output goes to `directory`/out and err. It is killed when the thread that
 /// started it ends.
 int start_trainctl(const std::string& directory, const std::vector<std::string>& arguments);
+/// The same for any program, which is looked up in PATH: `sh`, to start trainctl under a limit.
+int start_words(const std::string& directory, std::vector<std::string> words);
 /// Waits for it.
 CommandResult finish_trainctl(const std::string& directory, int pid);
 

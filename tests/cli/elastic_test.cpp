@@ -71,6 +71,24 @@ TEST_CASE("elastic: a host that does not start again is lost too, and one that n
   CHECK(later.note_lost(cluster, reports) == "host b cannot be reached: No route to host");
 }
 
+TEST_CASE("elastic: of two hosts whose link is broken, the one that loses least is left out") {
+  const JobSpec job = job_of("{ranks: 6, hosts: ['a:2', 'b:1', 'c:3'], elastic: 1}");
+  const Cluster cluster = several_hosts(job);
+  LostLink link{"a", "c", "a cannot connect to 10.0.0.4: Connection timed out", ""};
+  std::string left;
+  SUBCASE("the one with fewer ranks") { left = "a"; }
+  SUBCASE("the one with more broken links") { left = link.worse = "c"; }
+  Elastic elastic(job);
+  std::vector<RankReport> reports(6);
+  reports[1].lost_link = reports[3].lost_link = link;
+  const std::string why = elastic.note_lost(cluster, reports);
+  CHECK(why == "the link host " + link.from + " <-> host " + link.to + " is broken: " + link.fault + "; host " + left +
+                   " is left out");
+  std::string fault;
+  for (const JobSpec& on : elastic.jobs(fault))
+    for (const std::string& host : hosts_of(on)) CHECK(!host.starts_with(left));
+}
+
 TEST_CASE("elastic: fewer ranks than min_ranks are no job") {
   const JobSpec job = job_of("{ranks: 4, hosts: ['a:1', 'b:3'], elastic: 2}");
   Elastic elastic(job);

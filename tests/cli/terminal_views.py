@@ -174,6 +174,7 @@ def flicker(folder, trainctl, width):
 
 
 def main():
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background job ignores it, and so would the runs
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("trainctl", type=pathlib.Path)
     parser.add_argument("--dump", type=pathlib.Path)

@@ -598,6 +598,7 @@ def secrets(trainctl, folder, chance, attacks):
 
 
 def main():
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background job ignores it, and so would the runs
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("trainctl")
     parser.add_argument("--seed", type=int, default=1)

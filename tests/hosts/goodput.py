@@ -70,6 +70,7 @@ def trained(scene, names, every, how, seconds, chance):
 
 
 def main():
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background job ignores it, and so would the runs
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("trainctl")
     parser.add_argument("--every", type=float, nargs="*", default=[60, 15])

@@ -503,10 +503,77 @@ def checked_first(scene):
     return f"{said['links'][0]}"
 
 
-CASES = [same_numbers, uneven_hosts, saved_and_resumed, saved_by_signal, restarted, elastic, elastic_saved, elastic_within_host, elastic_rank, too_few, checked_first, copied, program, killed_rank, killed_agent, killed_launcher, cut_cable, cut_for_good, interrupted, changed_key]
+def unreached(scene):
+    """A run and trainctl hosts name every host that cannot be reached, a dead one within 5 s."""
+    scene.network.hosts["b"].cut()
+    try:
+        begin = time.monotonic()
+        hosts = scene.network.run(f"{scene.trainctl} hosts {JOB} train.checkpoint=null launch.hosts='[b, no-such-host, a, no-such-host-2]'")
+        took = time.monotonic() - begin
+        for name in ("b", "no-such-host", "no-such-host-2"):
+            require(re.search(rf"^ *{name} .*ssh: ", hosts.stdout, re.M), hosts.stdout + hosts.stderr)
+        require(hosts.returncode == 3, f"{hosts.returncode}: {hosts.stdout}{hosts.stderr}")
+        require(took < 6 or is_overloaded(), f"after {took:.1f} s")
+        begin = time.monotonic()
+        result = scene.run("launch.hosts='[b, no-such-host, a, no-such-host-2]' train.steps=5")
+        run_took = time.monotonic() - begin
+        for name in ("b", "no-such-host", "no-such-host-2"):
+            require(f"host {name} cannot be reached: ssh: " in result.stderr, result.stdout + result.stderr)
+        require(result.returncode == 5, f"{result.returncode}: {result.stdout}{result.stderr}")
+        require(run_took < 8 or is_overloaded(), f"after {run_took:.1f} s")
+    finally:
+        scene.network.hosts["b"].mend()
+    scene.require_nothing_left()
+    return f"hosts after {took:.1f} s, run after {run_took:.1f} s"
+
+
+def parted(scene):
+    """Two hosts that lose each other, but not the launcher: the link is named, and not a rank."""
+    process = scene.start("launch.timeout=5s")
+    begin = time.monotonic()
+    mend = scene.network.hosts["a"].part_from(scene.network.hosts["b"])
+    try:
+        code = end_of(process)
+        took = time.monotonic() - begin
+    finally:
+        mend()
+    cause = scene.cause()
+    require(code == 5 and cause["kind"] == "link" and "the link host a <-> host b is broken" in cause["message"], f"{code} {cause}")
+    scene.require_nothing_left()
+    return f"ended after {took:.1f} s: {cause['message'][:100]}"
+
+
+def parted_elastic(scene):
+    """An elastic run continues without one of two hosts that have lost each other, and takes it back when they meet again."""
+    process = scene.start("parallel.mode=data_parallel parallel.optimizer_shard.level=0 launch.elastic=2 launch.timeout=5s "
+                          "'train.checkpoint={every_steps: 100000}' loss=mse optimizer.learning_rate=0.0001")
+    mend = scene.network.hosts["a"].part_from(scene.network.hosts["b"])
+    try:
+        lost = require_said(scene, process, "the link host a <-> host b is broken")
+        require_said(scene, process, "host b is left out; planned anew")
+        require_said(scene, process, "2 ranks instead of 4", within=ON_SECONDS)
+        before = scene.step()
+        log = scene.network.hosts["b"].tree / "etc/sshd.log"
+        asked = log.read_text().count("Accepted publickey")
+        require(eventually(lambda: log.read_text().count("Accepted publickey") >= asked + 2), "b is asked again")
+        # b answers the launcher, but is not taken back: the link is still broken.
+        require("host b is back" not in scene.output.read_text(), scene.output.read_text()[-3000:])
+        require(eventually(lambda: scene.step() > before), "it trains: " + scene.output.read_text()[-3000:])
+    finally:
+        mend()
+    require_said(scene, process, "host b is back")
+    require_said(scene, process, "4 ranks instead of 2")
+    require(stop(scene, process) == 130, scene.output.read_text()[-3000:])
+    said = require_small_losses(scene, 1)
+    scene.require_nothing_left()
+    return f"named after {lost:.1f} s; {said}"
+
+
+CASES = [same_numbers, unreached, parted, parted_elastic, uneven_hosts, saved_and_resumed, saved_by_signal, restarted, elastic, elastic_saved, elastic_within_host, elastic_rank, too_few, checked_first, copied, program, killed_rank, killed_agent, killed_launcher, cut_cable, cut_for_good, interrupted, changed_key]
 
 
 def main():
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background job ignores it, and so would the runs
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("trainctl")
     parser.add_argument("--only", action="append")

@@ -155,6 +155,13 @@ class Host:
     def mend(self):
         quiet("ip", "-n", self.network.switch, "link", "set", self.cable, "up")
 
+    def part_from(self, other):
+        """Nothing of this host arrives at the other one, or back. Returns how to undo it."""
+        ends = [(self, other), (other, self)]
+        for at, to in ends:
+            quiet("ip", "-n", at.namespace, "route", "add", "blackhole", to.address + "/32")
+        return lambda: [quiet("ip", "-n", at.namespace, "route", "delete", to.address + "/32") for at, to in ends]
+
     def remove(self):
         if self.process:
             self.process.send_signal(signal.SIGKILL)

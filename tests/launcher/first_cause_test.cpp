@@ -217,3 +217,24 @@ TEST_CASE("a rank of a program that reported its error before the others failed 
   slow.error->time = 8.9;
   CHECK(find_first_cause({of_program(exited(1, 5.0), true), of_program(exited(2, 5.0)), slow}).rank == 1);
 }
+
+TEST_CASE("a broken link between hosts is the cause of complaints about ranks, but not of a rank's own failure") {
+  std::vector<RankReport> reports = {error(ErrorKind::comm, 1.0, {2}), error(ErrorKind::comm, 1.1),
+                                     killed(SIGTERM, 1.6, true), killed(SIGTERM, 1.6, true)};
+  reports[0].lost_link = reports[1].lost_link = LostLink{"a", "b", "a cannot connect to 10.0.0.3: timed out", ""};
+  CHECK(find_first_cause(reports).kind == Cause::Kind::link);
+  CHECK(find_first_cause(reports).rank == 0);
+  reports[3] = killed(SIGSEGV, 1.05);
+  CHECK(find_first_cause(reports).kind == Cause::Kind::failed);
+  CHECK(find_first_cause(reports).rank == 3);
+}
+
+TEST_CASE("a broken link between hosts is the cause why ranks of a program failed that do not say why") {
+  std::vector<RankReport> reports = {exited(1, 1.0), exited(1, 1.1), killed(SIGTERM, 1.6, true)};
+  for (RankReport& report : reports) report.ranks_explain = false;
+  reports[0].lost_link = reports[1].lost_link = LostLink{"a", "b", "a cannot connect to 10.0.0.3: timed out", ""};
+  CHECK(find_first_cause(reports).kind == Cause::Kind::link);
+  reports[1].end = {1, true, SIGSEGV};
+  CHECK(find_first_cause(reports).kind == Cause::Kind::failed);
+  CHECK(find_first_cause(reports).rank == 1);
+}

@@ -9,6 +9,7 @@
 #include <filesystem>
 #include <fstream>
 
+#include "engine/base/error.h"
 #include "launcher/log_collector.h"
 #include "launcher/log_disk.h"
 #include "launcher/log_writer.h"
@@ -303,8 +304,9 @@ TEST_CASE("a rank that floods its output keeps no other from starting") {
 
 TEST_CASE("a process that left its rank's group and keeps writing does not keep the run from ending") {
   const Scratch scratch;
-  const int launcher = start_launcher(scratch.path(), {"setsid yes & echo $! > $DIR/pid.0; sleep 0.1; exit 0"});
-  CHECK(wait_for(launcher) == 0);
+  const int launcher = start_launcher(scratch.path(), {"setsid yes & echo $! > $DIR/pid.0; sleep 0.1; exit 0"},
+                                      {.grace_seconds = 1});
+  CHECK(wait_for(launcher) == kExitRankFailed);
   CHECK(eventually([&] { return !alive(pid_in(scratch.path() + "/pid.0")); }));  // of its closed pipe
 }
 

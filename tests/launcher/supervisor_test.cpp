@@ -11,6 +11,7 @@
 #include <boost/asio/steady_timer.hpp>
 #include <chrono>
 #include <csignal>
+#include <filesystem>
 #include <fstream>
 #include <optional>
 #include <thread>
@@ -320,10 +321,81 @@ TEST_CASE("if the process that writes the logs is killed, another one goes on, a
   CHECK(slurp(scratch.path() + "/1/rank.0/stdout") == "first\nlast\n");
 }
 
-TEST_CASE("processes that a rank leaves in its group are killed with it") {
+// They were killed in silence, and the run was done: what ended in "python train.py &" had trained nothing.
+TEST_CASE("a rank that exits with 0 and leaves processes running has failed: they are named and killed") {
   const Scratch scratch;
-  const int launcher = start_launcher(scratch.path(), {"sleep 1000 & echo $! > $DIR/child.0; exit 0"});
+  std::string left;
+  SUBCASE("in its group") { left = "sleep 1000 & echo $! > $DIR/child.0"; }
+  SUBCASE("in a session of their own") {
+    left = "setsid sh -c 'echo $$ > $DIR/child.0; exec sleep 1000' & until [ -s $DIR/child.0 ]; do sleep 0.01; done";
+  }
+  for (const bool explain : {true, false}) {
+    std::filesystem::remove(scratch.path() + "/child.0");
+    const int launcher = start_launcher(scratch.path(), {left + "; exit 0", "sleep 0.1"},
+                                        {.grace_seconds = 1, .max_restarts = 3, .explain = explain});
+    const int child = pid_in(scratch.path() + "/child.0");
+    const int code = wait_for(launcher);
+    CHECK(code == kExitRankFailed);
+    CHECK(all_gone({child}));
+    const std::string report = slurp(scratch.path() + "/report");
+    CHECK(report.find("rank 0 (") != std::string::npos);
+    CHECK(report.find("left processes running, which were killed: sleep (pid " + std::to_string(child)) !=
+          std::string::npos);
+    CHECK(slurp(scratch.path() + "/notices").find("restarting") == std::string::npos);  // it would do the same again
+  }
+}
+
+TEST_CASE("a rank that exits with 0 is awaited with the processes that it leaves, and the user is told") {
+  const Scratch scratch;
+  const int launcher = start_launcher(
+      scratch.path(), {"sh -c 'until [ -e $DIR/go ]; do sleep 0.01; done; echo trained > $DIR/model' & exit 0"},
+      {.grace_seconds = 1000});
+  CHECK(eventually([&] { return slurp(scratch.path() + "/notices").find("still run: sh (pid ") != std::string::npos; }));
+  CHECK(alive(launcher));
+  std::ofstream(scratch.path() + "/go") << "\n";
   CHECK(wait_for(launcher) == 0);
+  CHECK(slurp(scratch.path() + "/model") == "trained\n");
+}
+
+TEST_CASE("a rank has failed if a process that it leaves fails, in its group or in a session of its own") {
+  const Scratch scratch;
+  std::string start = "sh -c";
+  SUBCASE("in its group") {}
+  SUBCASE("in a session of its own") { start = "setsid sh -c"; }
+  const int launcher = start_launcher(
+      scratch.path(), {start + " 'touch $DIR/up; until [ -e $DIR/go ]; do sleep 0.01; done; exit 7' & "
+                               "until [ -e $DIR/up ]; do sleep 0.01; done; exit 0"},
+      {.grace_seconds = 1000});
+  CHECK(eventually([&] { return slurp(scratch.path() + "/notices").find("still run: ") != std::string::npos; }));
+  std::ofstream(scratch.path() + "/go") << "\n";
+  CHECK(wait_for(launcher) == kExitRankFailed);
+  CHECK(slurp(scratch.path() + "/report").find(") exited with code 7") != std::string::npos);
+}
+
+TEST_CASE("daemons of a rank that end before it do not stay zombies of the launcher") {
+  const Scratch scratch;
+  const int launcher = start_launcher(
+      scratch.path(), {"(setsid sh -c 'echo $$ > $DIR/pid.0' &); until [ -e $DIR/go ]; do sleep 0.01; done"});
+  const int daemon = pid_in(scratch.path() + "/pid.0");
+  CHECK(eventually([&] { return !std::filesystem::exists("/proc/" + std::to_string(daemon)); }));
+  std::ofstream(scratch.path() + "/go") << "\n";
+  CHECK(wait_for(launcher) == 0);
+}
+
+TEST_CASE("a helper that ends when its rank has ended is no failure") {
+  const Scratch scratch;
+  const int launcher =
+      start_launcher(scratch.path(), {"mkfifo $DIR/pipe; cat $DIR/pipe & exec 3> $DIR/pipe; exit 0"});  // until its end
+  CHECK(wait_for(launcher) == 0);
+}
+
+TEST_CASE("Ctrl-C ends a run that awaits what its ranks have left") {
+  const Scratch scratch;
+  const int launcher =
+      start_launcher(scratch.path(), {"sleep 1000 & echo $! > $DIR/child.0; exit 0"}, {.grace_seconds = 1000});
+  REQUIRE(eventually([&] { return slurp(scratch.path() + "/notices").find("still run") != std::string::npos; }));
+  kill(launcher, SIGINT);
+  CHECK(wait_for(launcher) == 128 + SIGINT);
   CHECK(all_gone({pid_in(scratch.path() + "/child.0")}));
 }
 
@@ -331,7 +403,7 @@ TEST_CASE("processes that leave a rank's group are killed with the run, however 
   const Scratch scratch;
   const std::string daemon =
       "setsid sh -c 'echo $$ > $DIR/daemon.0; exec sleep 1000' & while [ ! -e $DIR/end ]; do sleep 0.01; done";
-  const int launcher = start_launcher(scratch.path(), {daemon});
+  const int launcher = start_launcher(scratch.path(), {daemon}, {.grace_seconds = 1});
   const int pid = pid_in(scratch.path() + "/daemon.0");
   SUBCASE("by itself") { std::ofstream(scratch.path() + "/end") << "\n"; }
   SUBCASE("by Ctrl-C") { kill(launcher, SIGINT); }

@@ -140,6 +140,7 @@ def judge(index, jobs, parts, options, scratch):
 
 
 def main():
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background job ignores it, and so would the runs
     options = parse_arguments()
     jobs, keep = jobs_of("configs", "templates", "tests/jobs"), pathlib.Path(options.keep)
     parts = [text for _, text in jobs + jobs_of("tests/bad_specs", "tests/bad_specs/plan")]

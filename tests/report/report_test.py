@@ -316,6 +316,7 @@ def on_hosts(scene):
 
 
 def main():
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background job ignores it, and so would the runs
     if browser.find() is None:
         print("skipped: there is no Chromium (apt-get install chromium)")
         sys.exit(77)

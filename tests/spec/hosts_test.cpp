@@ -40,6 +40,7 @@ TEST_CASE("hostfiles are read as mpirun and DeepSpeed read them") {
         Hosts{{"worker-1", 4}, {"worker-2", 8}});
   CHECK(parse_hostfile("a\nb:2", fault) == Hosts{{"a", 0}, {"b", 2}});
   CHECK(parse_hostfile("a\r\na\r\nb slots=2\nb slots=1\n", fault) == Hosts{{"a", 2}, {"b", 3}});
+  CHECK(parse_hostfile("\xEF\xBB\xBF" "a slots=1\n", fault) == Hosts{{"a", 1}});  // with a byte order mark
   CHECK_FALSE(parse_hostfile("a\nb slot=2\n", fault));
   CHECK(fault == "line 2 is not of the form: host slots=4");
   CHECK_FALSE(parse_hostfile("a b\n", fault));

@@ -149,6 +149,24 @@ TEST_CASE("anchors, aliases and merge keys are resolved") {
   CHECK(job.network[1].attrs == job.network[0].attrs);
 }
 
+TEST_CASE("aliases cannot make a small file large") {
+  std::string text = "a: &a \"" + std::string(300'000, 'x') + "\"\nb: [*a";
+  for (int i = 0; i < 3000; ++i) text += ", *a";
+  std::string found;
+  try {
+    parse_job(text + "]\n", "job.yaml");
+  } catch (const SpecError& error) {
+    found = error.diagnostics()[0].message;
+  }
+  CHECK(found.starts_with("the file holds more than 1048576 bytes of text once its aliases are expanded"));
+}
+
+TEST_CASE("a job of json.dumps is read, with characters beyond 16 bits as two escapes") {
+  CHECK(parse_job("\"name\": \"run \\ud83d\\uDE00 \\\\ud83d\"\n" + kJob, "job.yaml").name ==
+        "run \xF0\x9F\x98\x80 \\ud83d");
+  CHECK(parse_job("name: 'a \\ud83d\\ude00'\n" + kJob, "job.yaml").name == "a \\ud83d\\ude00");  // no escapes
+}
+
 TEST_CASE("every field has its position, and a default that of its section") {
   const JobSpec job =
       parse_job(kParseJob + "parallel:\n  mode: hybrid_parallel\n  strategies: {f*: [[1, 1], [2, 1]]}\n", "job.yaml");

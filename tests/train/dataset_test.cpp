@@ -189,6 +189,13 @@ TEST_CASE("an mnist folder gives images and labels, raw or compressed") {
   CHECK(label == 3.0f);
 }
 
+TEST_CASE("an mnist folder may have the names that Kaggle and 7-Zip write, with a dot") {
+  const ScratchFolder folder;
+  folder.write("train-images.idx3-ubyte", idx_bytes({5, 2, 3}));
+  folder.write("train-labels.idx1-ubyte", idx_bytes({5}));
+  CHECK(open_dataset(mnist(folder.path()), 1)->size() == 5);
+}
+
 TEST_CASE("an mnist folder without its files says what was looked for") {
   const ScratchFolder folder;
   CHECK(spec_error([&] { open_dataset(mnist(folder.path() + "/nowhere"), 1); }) ==

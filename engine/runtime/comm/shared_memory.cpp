@@ -13,6 +13,7 @@
 #include <iterator>
 
 #include "engine/base/error.h"
+#include "engine/base/machine_limits.h"
 #include "engine/base/text.h"
 #include "engine/runtime/comm/segment.h"
 
@@ -20,7 +21,7 @@ namespace trainctl {
 namespace {
 
 [[noreturn]] void throw_errno(const std::string& what) {
-  throw EnvError(fmt::format("shared memory: {}: {}", what, std::strerror(errno)));
+  throw EnvError(fmt::format("shared memory: {}: {}", what, describe_errno(errno)));
 }
 
 }  // namespace

@@ -137,6 +137,7 @@ class HeaderParser {
   }
 
   void read_metadata(const nlohmann::json& value) {
+    if (value.is_null()) return;  // as the safetensors library reads it
     if (!value.is_object())
       fail(fmt::format("{}: expected an object of texts, found {}", kMetadata, value.type_name()));
     for (const auto& [key, text] : value.items()) {

@@ -10,6 +10,7 @@
 #include <string>
 
 #include "engine/base/error.h"
+#include "engine/base/machine_limits.h"
 #include "engine/base/text.h"
 #include "engine/train/checkpoint/save_policy.h"
 #include "engine/train/data/order.h"
@@ -19,7 +20,7 @@ namespace {
 
 [[noreturn]] void throw_errno(const char* what, int64_t bytes) {
   throw EnvError(std::string("cannot ") + what + " " + format_bytes(bytes) +
-                 " for checkpoints: " + std::strerror(errno) + "; use more ranks, or leave train.checkpoint out");
+                 " for checkpoints: " + describe_errno(errno) + "; use more ranks, or leave train.checkpoint out");
 }
 
 /// How long the end of a run waits for a disk that writes nothing of the save before.

@@ -124,7 +124,10 @@ std::optional<Diagnostic> fault(const JobSpec& spec, const IndexUse& use) {
                     "dataset.path",
                     stray->where + takes,
                     stray->value < 0
-                        ? "an index is never negative"
+                        ? (use.input == "label" ? "an index is never negative; for samples without a class: loss: {type: "
+                                                  "softmax_cross_entropy, ignore_index: " +
+                                                      std::to_string(stray->value) + "}"
+                                                : "an index is never negative")
                         : fmt::format("make the network take at least {}, or use other data", stray->value + 1)};
 }
 

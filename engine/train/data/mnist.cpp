@@ -33,9 +33,14 @@ std::string find_file(const std::string& folder, const SplitFiles& files, const 
     throw SpecError({}, "dataset.path", fmt::format("there is no folder '{}'", folder),
                     "a folder with MNIST's IDX files; a relative path starts at the job file's folder");
   }
-  for (const char* suffix : {"", ".gz"}) {
-    const fs::path path = fs::path(folder) / (name + suffix);
-    if (fs::is_regular_file(path, ignored)) return path.string();
+  // Kaggle and 7-Zip write a dot: train-images.idx3-ubyte.
+  std::string dotted = name;
+  dotted[dotted.find("-idx")] = '.';
+  for (const std::string& stem : {name, dotted}) {
+    for (const char* suffix : {"", ".gz"}) {
+      const fs::path path = fs::path(folder) / (stem + suffix);
+      if (fs::is_regular_file(path, ignored)) return path.string();
+    }
   }
   throw SpecError({}, "dataset.path", fmt::format("'{}' has no {} (looked for {} and {}.gz)", folder, name, name, name),
                   fmt::format("the set is {} and {}, each raw or .gz", files.images, files.labels));

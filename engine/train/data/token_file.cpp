@@ -7,6 +7,8 @@
 #include <bit>
 #include <cstring>
 #include <limits>
+#include <set>
+#include <string_view>
 
 #include "engine/base/error.h"
 #include "engine/base/text.h"
@@ -46,6 +48,32 @@ bool is_other_file_of_llm_c(std::span<const uint8_t> start) {
 bool is_numpy(std::span<const uint8_t> start) {
   constexpr uint8_t kMagic[] = {0x93, 'N', 'U', 'M', 'P', 'Y'};
   return start.size() >= sizeof(kMagic) && std::equal(std::begin(kMagic), std::end(kMagic), start.begin());
+}
+
+/// What a file is that has no tokens; null if it may have.
+const char* foreign_format(std::span<const uint8_t> start) {
+  const std::string_view text(reinterpret_cast<const char*>(start.data()), start.size());
+  if (text.starts_with("MMIDIDX")) return "Megatron's index of a .bin file";
+  uint64_t header_bytes = 0;  // of a safetensors file, whose header is JSON
+  if (text.size() > sizeof header_bytes) std::memcpy(&header_bytes, start.data(), sizeof header_bytes);
+  if (header_bytes > 0 && header_bytes < (uint64_t{100} << 20) && text.substr(8).starts_with("{\"")) return "a safetensors file";
+  constexpr size_t kLeast = 256;
+  const auto is_of_text = [](char c) { return c == '\n' || c == '\r' || c == '\t' || (c >= ' ' && c <= '~'); };
+  if (text.size() >= kLeast && std::all_of(text.begin(), text.end(), is_of_text)) return "a text";
+  return nullptr;
+}
+
+/// Whether the first tokens are smaller than 2^16, are of 32 bits, and are not all alike.
+bool looks_like_int32(std::span<const uint8_t> start) {
+  constexpr size_t kLeast = 256;
+  if (start.size() < kLeast) return false;
+  std::set<uint16_t> low;
+  for (size_t at = 0; at + 4 <= start.size(); at += 4) {
+    if (start[at + 2] != 0 || start[at + 3] != 0) return false;
+    low.insert(static_cast<uint16_t>(start[at] | start[at + 1] << 8));
+  }
+  constexpr size_t kMany = 16;
+  return low.size() >= kMany;
 }
 
 TokenFormat parse_header(std::span<const uint8_t> start, int64_t file_bytes, const Kind& kind,
@@ -129,6 +157,10 @@ TokenFormat parse_token_header(std::span<const uint8_t> start, int64_t file_byte
   if (is_numpy(start))
     fail(file, fmt::format("is NumPy's .npy; expected tokens alone, which array.astype('{}').tofile(...) writes",
                            to_string(without_header)));
+  if (const char* format = foreign_format(start); format != nullptr)
+    fail(file, fmt::format("is {}; expected tokens alone: trainctl data tokens writes them from a text", format));
+  if (without_header == TokenType::u16 && looks_like_int32(start))
+    fail(file, "every second number of 16 bits is 0, as in tokens of 32 bits; set dataset.token_dtype: int32");
   const int64_t width = byte_size(without_header);
   if (file_bytes % width != 0)
     fail(file, fmt::format("{} bytes are no whole number of {} tokens of {} bytes; get the file again, or look at "

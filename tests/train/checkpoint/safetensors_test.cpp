@@ -66,6 +66,10 @@ TEST_CASE("a header gives name, type, shape and place of each tensor, in the ord
   CHECK(header.metadata == std::map<std::string, std::string>{{"format", "pt"}});
 }
 
+TEST_CASE("metadata of null are none, as the safetensors library reads them") {
+  CHECK(parse(R"({"__metadata__":null})").metadata.empty());
+}
+
 TEST_CASE("a file without tensors, and a tensor without elements, are files") {
   CHECK(parse("{}").entries.empty());
   CHECK(parse(one(R"("F32")", "[0,3]", "[0,0]")).entries[0].bytes() == 0);

@@ -115,13 +115,22 @@ TEST_CASE("links to folders are followed, and one that leads back is an error, n
   CHECK(contains(error_of([&] { open(folder); }), "cat/again: is a link to a folder that it is in"));
 }
 
-TEST_CASE("an empty image, and a folder that cannot be listed, are named") {
+TEST_CASE("a link to a missing image is a sample that cannot be read; one to a missing folder cannot be listed") {
+  const ScratchFolder folder;
+  add(folder, "cat/1.jpg");
+  fs::create_symlink(folder.path() + "/nowhere", folder.path() + "/cat/2.jpg");
+  const auto source = open(folder);
+  REQUIRE(source->size() == 2);
+  CHECK(contains(error_of([&] { read_sample(*source, 1); }), "cat/2.jpg: "));
+  fs::create_symlink(folder.path() + "/nowhere", folder.path() + "/dog");
+  CHECK(contains(error_of([&] { open(folder); }), "/dog: cannot be listed: No such file or directory"));
+}
+
+TEST_CASE("an empty image is named") {
   const ScratchFolder folder;
   add(folder, "cat/1.jpg");
   folder.write("cat/1.jpg", {});
   CHECK(contains(error_of([&] { read_sample(*open(folder), 0); }), "cat/1.jpg: is empty"));
-  fs::create_symlink(folder.path() + "/nowhere", folder.path() + "/cat/2.jpg");
-  CHECK(contains(error_of([&] { open(folder); }), "cat/2.jpg: cannot be listed: No such file or directory"));
 }
 
 TEST_CASE("an image of a folder takes its name and 4 bytes of memory") {

@@ -37,6 +37,9 @@ constexpr ForeignFormat kForeign[] = {
 
 [[noreturn]] void no_file(const std::string& pattern, const std::string& field) {
   std::error_code ignored;
+  if (const size_t open = pattern.find('{'), close = pattern.find('}', open); close != std::string::npos)
+    throw SpecError({}, field, fmt::format("there is no file '{}': braces are part of a name", pattern),
+                    "a glob, as in " + pattern.substr(0, open) + "*" + pattern.substr(close + 1) + ", or a list of files");
   if (is_glob(pattern))
     throw SpecError({}, field, fmt::format("no file matches '{}'", pattern),
                     "a relative path starts at the job file's folder; ** stands for any folders");

@@ -52,9 +52,12 @@ Listing list_folder(const std::string& folder) {
     if (name.starts_with('.')) continue;
     bool is_folder = entry->d_type == DT_DIR, is_file = entry->d_type == DT_REG;
     if (!is_folder && !is_file) {  // a link, or a file system that does not say
-      if (fstatat(dirfd(directory.get()), entry->d_name, &status, 0) != 0) fail(fmt::format("{}/{}", folder, name));
-      is_folder = S_ISDIR(status.st_mode);
-      is_file = S_ISREG(status.st_mode);
+      const bool is_there = fstatat(dirfd(directory.get()), entry->d_name, &status, 0) == 0;
+      // A link to an image that is missing is a sample that cannot be read, as a damaged image is.
+      const bool is_missing = !is_there && entry->d_type == DT_LNK && is_image_name(name, folder);
+      if (!is_there && !is_missing) fail(fmt::format("{}/{}", folder, name));
+      is_folder = is_there && S_ISDIR(status.st_mode);
+      is_file = is_missing || S_ISREG(status.st_mode);
     }
     if (is_folder) {
       listing.folders.emplace_back(name);

@@ -85,6 +85,8 @@ int64_t TarReader::number(std::span<const uint8_t> field, int64_t at, const char
 }
 
 void TarReader::check_checksum(std::span<const uint8_t> header, int64_t at) const {
+  if (at == 0 && header[0] == 0x1f && header[1] == 0x8b)
+    fail(at, "it is compressed by gzip; gunzip it: samples are read at random");
   const int64_t expected = number(header.subspan(kChecksumAt, kChecksumBytes), at, "checksum");
   int64_t sum = 0, signed_sum = 0;  // some old programs add the bytes as signed ones
   for (size_t i = 0; i < header.size(); ++i) {

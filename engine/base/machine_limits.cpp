@@ -1,0 +1,83 @@
+// See machine_limits.h.
+#include "engine/base/machine_limits.h"
+
+#include <sys/resource.h>
+
+#include <cerrno>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <new>
+#include <system_error>
+
+namespace trainctl {
+namespace {
+
+std::string value_of(int resource) {
+  rlimit limit{};
+  if (getrlimit(static_cast<__rlimit_resource>(resource), &limit) != 0) return "unknown";
+  return limit.rlim_cur == RLIM_INFINITY ? "unlimited" : std::to_string(limit.rlim_cur);
+}
+
+/// Of the innermost control group that this process sees; empty: there is none.
+std::string pids_max() {
+  for (const char* path : {"/sys/fs/cgroup/pids.max", "/sys/fs/cgroup/pids/pids.max"}) {
+    std::string text;
+    if (std::ifstream(path) >> text && text != "max") return text;
+  }
+  return "";
+}
+
+std::string processes_limit() {
+  const std::string group = pids_max();
+  return "no more processes and threads may be started here; the limit of this user is " + value_of(RLIMIT_NPROC) +
+         " (ulimit -u)" + (group.empty() ? ", and a container has its own (pids.max)" : ", of this container " + group) +
+         "; raise it, or use fewer ranks or threads";
+}
+
+/// Empty: the error is not a limit.
+std::string limit_of(int error) {
+  switch (error) {
+    case EAGAIN:
+      return processes_limit();
+    case EMFILE:
+      return "this process may have " + value_of(RLIMIT_NOFILE) + " open; raise the limit (ulimit -n)";
+    case ENFILE:
+      return "the limit of this machine is fs.file-max; raise it (sysctl), or end other programs";
+    case EFBIG:
+      return "a file may have " + value_of(RLIMIT_FSIZE) + " bytes here; raise the limit (ulimit -f)";
+    case ENOMEM:
+      return "this process may have " + value_of(RLIMIT_AS) +
+             " bytes of address space (ulimit -v), and a container its memory.max";
+    case EDQUOT:
+      return "the quota of this user is used up; free some space";
+    default:
+      return "";
+  }
+}
+
+}  // namespace
+
+std::string describe_errno(int error) {
+  const std::string limit = limit_of(error);
+  return std::strerror(error) + (limit.empty() ? "" : ": " + limit);
+}
+
+std::optional<std::string> machine_refusal() {
+  try {
+    throw;
+  } catch (const std::filesystem::filesystem_error& error) {
+    const std::string path = error.path1().empty() ? "" : error.path1().string() + ": ";
+    return path + describe_errno(error.code().value());
+  } catch (const std::system_error& error) {
+    if (error.code().category() != std::generic_category() && error.code().category() != std::system_category())
+      return std::nullopt;
+    return describe_errno(error.code().value());
+  } catch (const std::bad_alloc&) {
+    return "this host does not have enough memory";
+  } catch (...) {
+    return std::nullopt;
+  }
+}
+
+}  // namespace trainctl

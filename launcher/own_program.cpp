@@ -1,0 +1,19 @@
+// See own_program.h.
+#include "launcher/own_program.h"
+
+#include <filesystem>
+
+#include "engine/base/error.h"
+
+namespace trainctl {
+
+std::string own_program() {
+  std::error_code error;
+  const std::string path = std::filesystem::read_symlink("/proc/self/exe", error);
+  if (!error) return path;
+  throw EnvError("/proc/self/exe cannot be read (" + error.message() +
+                 "): trainctl finds its own program and the processes of its ranks in /proc\n"
+                 "  mount it: mount -t proc proc /proc");
+}
+
+}  // namespace trainctl
