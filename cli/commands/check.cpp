@@ -10,7 +10,7 @@
 #include "cli/launch/command_workload.h"
 #include "cli/render/launch_report.h"
 #include "cli/watch_files.h"
-#include "engine/train/data/index_check.h"
+#include "engine/train/data/sample_check.h"
 #include "engine/train/job.h"
 #include "engine/train/memory_limit.h"
 #include "launcher/rank_names.h"
@@ -41,7 +41,7 @@ Examples:
       print_warnings(spec);
       const auto watch = watch_files(spec.launch.timeout_seconds);
       const PlannedJob planned = plan_job(std::move(spec));
-      require_indices_in_range(planned);
+      require_sound_samples(planned);
       RankClasses classes = compile_classes(planned);
       if (planned.validation) make_room_for(compile_validation_classes(planned), classes);
       launch_report(planned.spec);

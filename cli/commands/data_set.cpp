@@ -34,26 +34,34 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// The job's set with all of its samples, or that of a folder of images.
-DatasetSpec set_to_check(const JobArguments& job, double& timeout_seconds) {
-  DatasetSpec spec;
+/// A set with all of its samples, whatever share of them a job takes.
+DatasetSpec without_shares(DatasetSpec spec) {
+  spec.train_share = spec.validation_share = 0;
+  spec.weights.clear();
+  return spec;
+}
+
+/// The job's training set and, if it has files of its own, its validation set; or the set of a folder of images.
+std::vector<DatasetSpec> sets_to_check(const JobArguments& job, double& timeout_seconds) {
   if (fs::is_directory(job.file)) {
+    DatasetSpec spec;
     spec.type = "image_folder";
     spec.paths = {job.file};
-    return spec;
+    return {spec};
   }
   const JobSpec whole = job.load();
   timeout_seconds = whole.launch.timeout_seconds;
-  spec = whole.dataset;
+  const DatasetSpec& spec = whole.dataset;
   if (whole.has_command() || !(spec.has_source() || spec.type == "mnist"))
     throw SpecError(
         whole.position("dataset.type"), "dataset.type",
         "a set of type " + spec.type + " has no files of samples to check",
         "image_folder, tar, csv, npy, npz, safetensors, cifar10, cifar100 and mnist have; data info looks into "
         "files of tokens");
-  spec.train_share = spec.validation_share = 0;
-  spec.weights.clear();
-  return spec;
+  std::vector<DatasetSpec> sets = {without_shares(spec)};
+  if (whole.validation && !(whole.validation->dataset.paths.empty() && whole.validation->dataset.split.empty()))
+    sets.push_back(without_shares(whole.validation_set()));
+  return sets;
 }
 
 /// "images of [32, 32, 3]", or "images from [68, 120, 3] to [4000, 6000, 3]".
@@ -82,8 +90,8 @@ std::string classes_text(const Source& source, const FieldReport& field) {
   return join(texts);
 }
 
-void print_report(const Source& source, const SourceReport& report) {
-  std::cout << with_commas(report.samples) << " samples, " << with_commas(report.broken) << " broken\n";
+void print_report(const Source& source, const SourceReport& report, const std::string& title) {
+  std::cout << title << with_commas(report.samples) << " samples, " << with_commas(report.broken) << " broken\n";
   const int64_t good = report.samples - report.broken;
   for (size_t i = 0; i < source.fields().size(); ++i) {
     const SourceField& field = source.fields()[i];
@@ -98,6 +106,10 @@ void print_report(const Source& source, const SourceReport& report) {
     std::cout << "\n";
     if (found.many_values)
       std::cout << "    more than " << with_commas(static_cast<int64_t>(kMostCountedValues)) << " values\n";
+    if (found.not_finite > 0)
+      std::cout << fmt::format("    {} {} values that are not finite; the first: {}: {}\n",
+                               with_commas(found.not_finite), found.not_finite == 1 ? "sample has" : "samples have",
+                               found.first_not_finite.where, found.first_not_finite.error);
     if (!found.classes.empty()) std::cout << "    " << classes_text(source, found) << "\n";
   }
   for (const BrokenSample& broken : report.first_broken) {
@@ -108,11 +120,10 @@ void print_report(const Source& source, const SourceReport& report) {
   if (report.broken > listed) std::cout << "  and " << with_commas(report.broken - listed) << " more\n";
 }
 
-int check_set(const JobArguments& job) {
-  double timeout_seconds = LaunchSpec{}.timeout_seconds;
-  const DatasetSpec spec = set_to_check(job, timeout_seconds);
-  const auto watch = watch_files(timeout_seconds);
-  const std::shared_ptr<const Source> source = open_source(spec, 0);
+/// Whether all samples of the set can be read, and are finite. `title` begins its report.
+bool is_sound(const DatasetSpec& spec, const std::string& title) {
+  const std::shared_ptr<const Source> source = open_source(spec, 0);  // without shares the seed decides nothing
+  check_files(spec);
   CheckOptions options;
   options.threads = comm::usable_cores();
   options.image_shape = [](std::span<const std::byte> file) -> Shape {
@@ -130,8 +141,18 @@ int check_set(const JobArguments& job) {
   };
   const SourceReport report = check_source(*source, options);
   if (redraws) std::cerr << "\r\33[K";
-  print_report(*source, report);
-  return report.broken > 0 ? kExitEnv : kExitDone;
+  print_report(*source, report, title);
+  return report.broken == 0 && std::all_of(report.fields.begin(), report.fields.end(),
+                                           [](const FieldReport& field) { return field.not_finite == 0; });
+}
+
+int check_sets(const JobArguments& job) {
+  double timeout_seconds = LaunchSpec{}.timeout_seconds;
+  const std::vector<DatasetSpec> sets = sets_to_check(job, timeout_seconds);
+  const auto watch = watch_files(timeout_seconds);
+  bool all_sound = is_sound(sets.front(), "");
+  for (size_t i = 1; i < sets.size(); ++i) all_sound = is_sound(sets[i], "validation: ") && all_sound;
+  return all_sound ? kExitDone : kExitEnv;
 }
 
 struct ShowOptions {
@@ -233,13 +254,14 @@ void add_data_set_commands(CLI::App& data, Action& chosen) {
   auto* check = data.add_subcommand("check", "Read every sample of a set, and say what is in it and what is broken");
   checked->add_to(*check, "JOB.yaml");
   check->footer(
-      R"(Reads and decodes every sample, on all cores: how many there are, their shapes and classes, and which files are
-broken. A folder is checked as image_folder. The exit code is 3 if a sample is broken.
+      R"(Reads and decodes every sample of the training set and the validation set, on all cores: how many there are, their
+shapes and classes, which files are broken, and which values are not finite. A folder is checked as image_folder. The
+exit code is 3 if a sample is broken or has a value that is not finite.
 
 Examples:
   trainctl data check photos
   trainctl data check job.yaml)");
-  check->callback([&chosen, checked] { chosen = [checked] { return check_set(*checked); }; });
+  check->callback([&chosen, checked] { chosen = [checked] { return check_sets(*checked); }; });
 
   auto shown = std::make_shared<ShowOptions>();
   auto* show = data.add_subcommand("show", "Draw the first samples as the network sees them");

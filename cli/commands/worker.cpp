@@ -24,6 +24,7 @@
 #include "engine/base/file_wait.h"
 #include "engine/plan/served.h"
 #include "engine/spec/parse.h"
+#include "engine/train/checkpoint/finite_state.h"
 #include "engine/train/checkpoint/held_state.h"
 #include "engine/train/checkpoint/restore.h"
 #include "engine/train/checkpoint/saver.h"
@@ -73,6 +74,9 @@ int report(bool is_first) {
     throw;
   } catch (const LossNotFinite& error) {
     if (is_first) std::cerr << error.what() << "\n";
+    return kExitRankFailed;
+  } catch (const StateNotFinite& error) {
+    std::cerr << error.what() << "\n";
     return kExitRankFailed;
   } catch (...) {
     return report_current_exception();

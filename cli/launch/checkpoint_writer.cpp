@@ -78,9 +78,11 @@ class Writer {
   }
 
   void run() {
-    while (!ended_ || is_ready()) {
+    while (!ended_ || is_ready() || has_validation()) {
       if (is_ready())
         save();
+      else if (has_validation())
+        note_validation();
       else
         wait(kLook);
     }
@@ -93,6 +95,19 @@ class Writer {
     return board_.is_told(board_.saving()) && is_copied(memory_);
   }
 
+  /// Of the state that was written last, before its validation ended.
+  bool has_validation() const { return !written_.empty() && board_.validation_of(facts_.step) != nullptr; }
+
+  void note_validation() {
+    try {
+      add_validation(written_, job_, *board_.validation_of(facts_.step));
+      retain();
+    } catch (const EnvError& error) {
+      say(fmt::format("the validation of step {} is not in its checkpoint: {}", facts_.step, error.what()));
+    }
+    written_.clear();
+  }
+
   /// The images stay as they are until the save is finished: what failed is tried again.
   void save() {
     milliseconds pause = kFirstPause;
@@ -102,6 +117,9 @@ class Writer {
       } catch (const AlreadyPublished&) {  // by a writer that was killed before it could say so
         return board_.finished(true);
       } catch (const LaterAttempt& error) {  // no later try can do better
+        say_failure(error.what(), "");
+        break;
+      } catch (const ImageNotFinite& error) {  // no later try can do better
         say_failure(error.what(), "");
         break;
       } catch (const EarlierSaveGone& error) {  // the next save has all rows
@@ -126,8 +144,11 @@ class Writer {
 
   void write() {
     const Clock::time_point start = Clock::now();
+    if (has_validation()) note_validation();
     facts_.step = board_.saving();
-    facts_.position = board_.position();
+    written_.clear();
+    const SaveBoard::Position* validated = board_.validation_of(facts_.step);
+    facts_.position = validated != nullptr ? *validated : board_.position();
     Images images;
     int64_t bytes = 0;
     const size_t count = views_.size() / (board_.was_offered() ? SaveBoard::kSets : 1);
@@ -137,6 +158,7 @@ class Writer {
     }
     const std::string path = write_checkpoint(directory_, job_, facts_, images, board_.written_bytes);
     board_.finished(true);
+    if (validated == nullptr) written_ = path;
     last_error_.clear();
     const double seconds = std::chrono::duration<double>(Clock::now() - start).count();
     say(fmt::format("checkpoint of step {}: {} in {:.2f} s, {}", facts_.step, format_bytes(bytes), seconds, path));
@@ -173,6 +195,7 @@ class Writer {
   const int launcher_;
   CheckpointFacts facts_;
   std::vector<ImageView> views_;
+  std::string written_;  ///< the last checkpoint, if it lacks the validation of its state
   std::string last_error_;
   bool ended_ = false;
 };

@@ -37,10 +37,14 @@ bool GatheredSaves::take(const hosts::SaveWord& word, const std::vector<int>& ra
     memory_->saves().ask();
     return true;
   }
-  if (word.name == "told") {
+  if (word.name == "told" || word.name == "validated") {
     SaveBoard::Position position;
     if (word.text.size() != sizeof position) return false;
     std::memcpy(&position, word.text.data(), sizeof position);
+    if (word.name == "validated") {
+      memory_->saves().tell_validated(word.number, position);
+      return true;
+    }
     if (word.number == gathering_) told_ = position;
     look_whether_whole();
     return true;

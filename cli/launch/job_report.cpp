@@ -8,7 +8,7 @@
 #include "engine/estimate/estimate_report.h"
 #include "engine/search/search_report.h"
 #include "engine/train/checkpoint/checkpoint_report.h"
-#include "engine/train/data/index_check.h"
+#include "engine/train/data/sample_check.h"
 
 namespace trainctl {
 namespace {
@@ -34,7 +34,7 @@ void add_estimate(const PlannedJob& job, JobReport& report) {
 }  // namespace
 
 JobReport report_of(const PlannedJob& job, bool estimate) {
-  require_indices_in_range(job);
+  require_sound_samples(job);
   JobReport report;
   report.classes = compile_classes(job);
   Json validation;

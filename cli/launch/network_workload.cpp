@@ -30,8 +30,8 @@
 #include "engine/spec/parse.h"
 #include "engine/train/checkpoint/digest.h"
 #include "engine/train/data/dataset.h"
-#include "engine/train/data/index_check.h"
 #include "engine/train/data/order.h"
+#include "engine/train/data/sample_check.h"
 #include "engine/train/memory_limit.h"
 #include "engine/train/prediction.h"
 #include "engine/train/servers/server.h"
@@ -109,7 +109,7 @@ NetworkWorkload::NetworkWorkload(PlannedJob job, Device asked, const CudaDevices
   saves_after_ = save_after();
   if (!options.evaluate) warning_ = end_of_rate_warning(job_);
   start_up_.ended("plan");
-  require_indices_in_range(job_);
+  require_sound_samples(job_);
   require_precision(job_.spec);
   if (validation_) make_room_for(*validation_, classes_);
   require_memory_limit(job_, classes_.programs);
@@ -159,8 +159,8 @@ void NetworkWorkload::add_routes(const std::vector<Route>& more) {
 
 void NetworkWorkload::require_host_memory() const {
   if (has_hosts()) return;  // it would have to be asked of each
-  int64_t bytes = data_set_bytes(job_.spec.dataset);
-  if (job_.validation) bytes += data_set_bytes(job_.validation->set);
+  int64_t bytes = job_.host_bytes;
+  if (job_.validation) bytes += job_.validation->host_bytes;
   std::vector<int64_t> arenas = arena_bytes_;
   std::fill_n(arenas.begin(), gpus_.size(), 0);  // of these only what servers and workers exchange is touched
   require_memory(arenas, bytes, job_.spec.position("dataset"));
@@ -564,6 +564,7 @@ std::unique_ptr<Workload> make_workload(JobSpec spec, const WorkloadOptions& opt
   PlannedJob job = ahead != nullptr ? *ahead : plan_job(std::move(spec));
   try {
     check_files(job.spec.dataset);
+    if (job.validation) check_files(job.validation->set);
   } catch (const SpecError& error) {
     throw with_positions(error, job.spec);
   }

@@ -46,6 +46,13 @@ std::optional<hosts::SaveWord> HostSaves::next() {
     asked_ = asked;
     return hosts::SaveWord{.name = "asked"};
   }
+  if (const int64_t validated = board.validated(); validated != validated_) {
+    validated_ = validated;
+    const SaveBoard::Position& position = *board.validation_of(validated);
+    return hosts::SaveWord{.name = "validated",
+                           .number = validated,
+                           .text = {reinterpret_cast<const char*>(&position), sizeof position}};
+  }
   const int64_t step = board.saving();
   if (step < 0) return std::nullopt;
   // Before that the position may be told without the validation of that step.

@@ -6,6 +6,7 @@
 #include "engine/base/error.h"
 #include "engine/base/machine_limits.h"
 #include "engine/runtime/communicator.h"
+#include "engine/train/checkpoint/finite_state.h"
 #include "engine/train/trainer.h"
 
 namespace trainctl {
@@ -32,6 +33,10 @@ void describe_current_exception(RankError& error) {
     error.kind = ErrorKind::env;
     error.what = caught.what();
   } catch (const LossNotFinite& caught) {
+    error.kind = ErrorKind::loss;
+    error.what = caught.what();
+    error.step = caught.run_step();
+  } catch (const StateNotFinite& caught) {
     error.kind = ErrorKind::loss;
     error.what = caught.what();
     error.step = caught.run_step();

@@ -367,6 +367,21 @@ void validation_fits(Rules& r) {
             "samples is for the types random, constant and clicks, and dataset.type is " + type);
 }
 
+/// A validation on the samples that the job trains on would praise a network that has learned them by heart. One that
+/// names them itself is a warning.
+void validation_has_samples_of_its_own(Rules& r) {
+  if (!r.job.validation || !r.fine({"validation", "dataset.type", "dataset.split"})) return;
+  const DatasetSpec& training = r.job.dataset;
+  const DatasetSpec& set = r.job.validation->dataset;
+  const bool is_made = training.type == "random" || training.type == "constant" || training.type == "clicks";
+  if (is_made || training.has_shares() || !set.paths.empty() || !set.split.empty()) return;
+  r.wrong("validation", "has no samples of its own: it would evaluate those that the job trains on",
+          training.has_file_splits() ? "validation: {dataset: {split: test}}"
+          : training.has_source()
+              ? "give validation.dataset.path, or dataset.split: {train: 0.9, validation: 0.1}"
+              : "give validation.dataset.path, with text that the training does not read");
+}
+
 /// `told`: only what the validation tells.
 void metric_is_known(Rules& r, const std::string& path, const std::string& name, bool told) {
   std::vector<std::string> all = r.job.told_metrics();
@@ -523,6 +538,7 @@ void validate(const JobSpec& job, Problems& problems) {
   labels_suit_the_loss(r);
   metrics_have_classes(r);
   validation_fits(r);
+  validation_has_samples_of_its_own(r);
   validation_has_metrics(r);
   one_folder_of_files(r);
   samples_have_their_fields(r);

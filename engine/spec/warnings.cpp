@@ -73,6 +73,19 @@ void layers_are_read(Warnings& w) {
   }
 }
 
+void validation_reads_other_samples(Warnings& w) {
+  if (!w.job.validation || w.job.dataset.has_shares()) return;
+  const DatasetSpec& training = w.job.dataset;
+  const DatasetSpec set = w.job.validation_set();
+  if (training.paths.empty() || set.split != training.split) return;
+  const bool is_same = std::any_of(set.paths.begin(), set.paths.end(), [&](const std::string& path) {
+    return std::find(training.paths.begin(), training.paths.end(), path) != training.paths.end();
+  });
+  if (is_same)
+    w.add("validation.dataset", "the validation evaluates samples that the job trains on",
+          "its numbers say nothing about other samples; give it files of its own");
+}
+
 }  // namespace
 
 std::vector<Diagnostic> warnings(const JobSpec& job) {
@@ -80,6 +93,7 @@ std::vector<Diagnostic> warnings(const JobSpec& job) {
   Warnings w{job, {}};
   training_needs_a_loss(w);
   layers_are_read(w);
+  validation_reads_other_samples(w);
   std::stable_sort(w.found.begin(), w.found.end(), [](const Diagnostic& a, const Diagnostic& b) {
     return std::tie(a.pos.line, a.pos.column) < std::tie(b.pos.line, b.pos.column);
   });

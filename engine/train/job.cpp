@@ -76,7 +76,7 @@ std::string in_words(const DataShapes& shapes) {
 PlannedEvaluation plan_validation(const PlannedJob& job) {
   PlannedEvaluation evaluation;
   evaluation.set = job.spec.validation_set();
-  const DataHeader header = read_data_header(evaluation.set);
+  const DataHeader header = read_data_header(evaluation.set, job.spec.seed);
   if (header.shapes != job.shapes)
     throw SpecError({}, "validation.dataset",
                     fmt::format("its samples are {}, those of the training set are {}", in_words(header.shapes),
@@ -84,6 +84,7 @@ PlannedEvaluation plan_validation(const PlannedJob& job) {
                     "dataset.transforms: {resize: [h, w]} makes them alike");
   evaluation.samples = header.samples;
   evaluation.fields = header.fields;
+  evaluation.host_bytes = header.bytes;
   evaluation.graph = evaluation_graph(job.graph);
   check_filled_batch(job, evaluation);
   return evaluation;
@@ -336,10 +337,11 @@ PlannedJob plan_job(JobSpec spec) {
     throw with_positions(error, job.spec);
   }
   try {
-    const DataHeader header = read_data_header(job.spec.dataset);
+    const DataHeader header = read_data_header(job.spec.dataset, job.spec.seed);
     job.shapes = header.shapes;
     job.samples = header.samples;
     job.fields = header.fields;
+    job.host_bytes = header.bytes;
     check_epoch(job.spec.dataset, job.samples);
     check_run(job.spec, job.samples);
   } catch (const SpecError& error) {

@@ -25,6 +25,7 @@ struct PlannedEvaluation {
   DatasetSpec set;
   int64_t samples = 0;
   std::vector<SampleField> fields;  ///< see DataHeader
+  int64_t host_bytes = 0;           ///< DataHeader::bytes
   Graph graph;  ///< PlannedJob::plan is its plan too
 };
 
@@ -39,6 +40,7 @@ struct PlannedJob {
   DataShapes shapes;
   int64_t samples = 0;              ///< in the data set
   std::vector<SampleField> fields;  ///< see DataHeader
+  int64_t host_bytes = 0;           ///< DataHeader::bytes
   Graph graph;
   Plan plan;
   CostModel cost;

@@ -8,6 +8,7 @@
 #include "engine/base/checked.h"
 #include "engine/base/error.h"
 #include "engine/plan/served.h"
+#include "engine/train/checkpoint/finite_state.h"
 #include "engine/train/data/order.h"
 #include "engine/train/data/sample_transforms.h"
 #include "engine/train/learning_rate.h"
@@ -185,6 +186,9 @@ bool Trainer::must_validate() const {
 
 void Trainer::validate() {
   const Clock::time_point start = Clock::now();
+  const bool is_end = started_ == run_steps_;
+  if (is_end) require_finite_end();
+  if (hooks_.before_validation) hooks_.before_validation(started_, is_end, *executor_);
   std::function<void(std::byte*)> before_batch;
   if (hooks_.before_validation_batch)
     before_batch = [this](std::byte* inputs) { hooks_.before_validation_batch(started_, inputs); };
@@ -197,6 +201,13 @@ void Trainer::validate() {
   end_by_rule(report);
   if (hooks_.on_validation) hooks_.on_validation(report);
   epoch_start_ += Clock::now() - start;
+}
+
+/// No later loss shows what the last update did.
+void Trainer::require_finite_end() {
+  const bool has_trained = !job_.graph.updates.empty() && finished_ > first_step_;
+  if (std::exchange(end_is_finite_, true) || !has_trained || job_.spec.train.on_nan == OnNan::warn) return;
+  require_finite_state(program_, *executor_, finished_);
 }
 
 /// All ranks have the same numbers, and stop here.
@@ -279,7 +290,9 @@ void Trainer::finish_steps() {
 std::optional<StepReport> Trainer::run_step() {
   if (reported_ == finished_) finish_steps();
   if (reported_ == finished_) {
-    if (!std::exchange(ended_, true) && hooks_.at_end) hooks_.at_end(started_, *executor_);
+    if (std::exchange(ended_, true)) return std::nullopt;
+    require_finite_end();
+    if (hooks_.at_end) hooks_.at_end(started_, *executor_);
     return std::nullopt;
   }
   const StepReport report = reports_[reports_.size() - static_cast<size_t>(finished_ - reported_)];

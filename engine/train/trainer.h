@@ -64,6 +64,9 @@ struct TrainHooks {
   /// Called once before each step starts (counted from 0, over the whole run); false ends the run there. A device
   /// has steps in flight: the previous step may have started without being reported yet.
   std::function<bool(int64_t step)> may_start;
+  /// Before a validation, which follows step `step`: what is saved then outlives a validation that fails. `is_end`: the
+  /// run ends there. The arena holds the state before that step.
+  std::function<void(int64_t step, bool is_end, Executor&)> before_validation;
   /// Called before each step starts, after may_start. The arena holds, or will once the started steps are done, the
   /// state before that step.
   std::function<void(int64_t step, Executor&)> at_step;
@@ -127,8 +130,8 @@ class Trainer {
   int64_t run_steps() const { return run_steps_; }
   bool done() const { return reported_ == run_steps_; }
   /// The report of the next step, after its hooks; nothing once the run has ended, by itself or by may_start.
-  /// Throws EnvError (CommError) if data or peers fail, LossNotFinite after the hooks of a step with such a loss; no
-  /// step is in flight then.
+  /// Throws EnvError (CommError) if data or peers fail, LossNotFinite after the hooks of a step with such a loss, and
+  /// StateNotFinite at the end; no step is in flight then.
   std::optional<StepReport> run_step();
   /// Why train.stop_when has ended the run; empty: it has not.
   const std::string& stop_reason() const { return stop_reason_; }
@@ -144,6 +147,7 @@ class Trainer {
   void start_steps();
   bool must_validate() const;
   void validate();
+  void require_finite_end();
   void end_by_rule(const ValidationReport& report);
   void start_step();
   void finish_steps();
@@ -163,6 +167,7 @@ class Trainer {
   const int64_t first_step_;
   int64_t started_, finished_, reported_;  ///< all from 0 over the whole run
   bool stopped_ = false, ended_ = false;
+  bool end_is_finite_ = false;  ///< require_finite_end has looked
   int64_t told_skipped_ = 0;
   int max_ahead_ = 1;      ///< steps started but not finished
   bool is_finite_ = true;  ///< all losses so far

@@ -254,3 +254,79 @@ TEST_CASE("random samples of 10 billion plan and start") {
   INFO(run.out << run.err);
   CHECK(run.exit_code == kExitDone);
 }
+
+namespace {
+
+/// A csv job with a validation on v.csv; both tables have the columns a and y.
+std::string tables_job(const std::string& train) {
+  return "name: v\ndataset: {type: csv, path: t.csv, batch: 3, fields: {x: a, label: y}}\n"
+         "network: [{name: o, type: dense, units: 3, inputs: [x]}]\nloss: softmax_cross_entropy\n"
+         "validation: {dataset: {path: v.csv}}\noptimizer: {type: sgd, learning_rate: 0.001}\ntrain: " +
+         train + "\nlaunch: {ranks: 1, device: cpu}\n";
+}
+
+}  // namespace
+
+TEST_CASE("check, run and data check find a broken sample of the validation set before anything is trained") {
+  const Scratch scratch;
+  write(scratch, "t.csv", "a,y\n1,0\n2,1\n3,2\n");
+  write(scratch, "v.csv", "a,y\n1,0\noops,1\n");
+  write(scratch, "job.yaml", tables_job("{epochs: 2}"));
+  for (const char* command : {"check", "run"}) {
+    CAPTURE(command);
+    const CommandResult result = trainctl_command(scratch.path(), {command, "job.yaml"});
+    CHECK(result.exit_code == kExitSpec);
+    CHECK(contains(result.err, "validation.dataset.path: a sample cannot be read: "));
+    CHECK(contains(result.err, "v.csv:3: column 'a': expected a number"));
+  }
+  CHECK_FALSE(fs::exists(scratch.path() + "/log_output"));
+  const CommandResult data = trainctl_command(scratch.path(), {"data", "check", "job.yaml"});
+  INFO(data.out << data.err);
+  CHECK(data.exit_code == kExitEnv);
+  CHECK(contains(data.out, "3 samples, 0 broken\n"));
+  CHECK(contains(data.out, "validation: 2 samples, 1 broken\n"));
+}
+
+TEST_CASE("data check counts samples with values that are not finite, and names the first") {
+  const Scratch scratch;
+  write(scratch, "t.csv", "a,y\n1,0\nnan,1\ninf,2\n");
+  write(scratch, "v.csv", "a,y\n1,0\n");
+  write(scratch, "job.yaml", tables_job("{epochs: 2}"));
+  const CommandResult data = trainctl_command(scratch.path(), {"data", "check", "job.yaml"});
+  INFO(data.out << data.err);
+  CHECK(data.exit_code == kExitEnv);
+  CHECK(contains(data.out, "2 samples have values that are not finite; the first: "));
+  CHECK(contains(data.out, "t.csv:3: element 0 is nan\n"));
+}
+
+TEST_CASE("the checkpoint of an epoch's end is there when the validation after it fails") {
+  const Scratch scratch;
+  std::string rows = "a,y\n";
+  for (int i = 0; i < 20'000; ++i) rows += i == 3 ? "oops,1\n" : "1,1\n";  // start-up reads every second row of so many
+  write(scratch, "t.csv", "a,y\n1,0\n2,1\n3,2\n4,0\n5,1\n6,2\n");
+  write(scratch, "v.csv", rows);
+  write(scratch, "job.yaml", tables_job("{epochs: 2, checkpoint: {every_epochs: 1}}"));
+  const CommandResult run = trainctl_command(scratch.path(), {"run", "job.yaml"});
+  INFO(run.out << run.err);
+  CHECK(run.exit_code != kExitDone);
+  CHECK(contains(run.out + run.err, "v.csv:5: column 'a': expected a number"));
+  const std::string checkpoints = scratch.path() + "/log_output/1/checkpoints/";
+  CHECK(fs::exists(checkpoints + "step_00000002/checkpoint.json"));
+}
+
+TEST_CASE("a checkpoint that was written before its validation gets the validation's values") {
+  const Scratch scratch;
+  write(scratch, "t.csv", "a,y\n1,0\n2,1\n3,2\n4,0\n5,1\n6,2\n");
+  write(scratch, "v.csv", "a,y\n1,0\n2,1\n");
+  write(scratch, "job.yaml", tables_job("{epochs: 3, checkpoint: {every_epochs: 1, keep: 3, keep_best: loss}}"));
+  const CommandResult run = trainctl_command(scratch.path(), {"run", "job.yaml"});
+  INFO(run.out << run.err);
+  REQUIRE(run.exit_code == kExitDone);
+  for (const char* step : {"2", "4", "6"}) {
+    CAPTURE(step);
+    std::ifstream file(scratch.path() + "/log_output/1/checkpoints/step_0000000" + step + "/checkpoint.json");
+    const auto manifest = nlohmann::json::parse(file);
+    CHECK(manifest.contains("metrics"));
+    CHECK(manifest["best"].contains("loss"));
+  }
+}

@@ -239,6 +239,7 @@ TEST_CASE("gathered saves: what no host says is refused") {
   const auto takes = [&](hosts::SaveWord word) { return scene.launcher.take(word, {1}); };
   CHECK_FALSE(takes({.name = "wanted", .number = -1}));
   CHECK_FALSE(takes({.name = "told", .number = 1, .text = "short"}));
+  CHECK_FALSE(takes({.name = "validated", .number = 1, .text = "short"}));
   CHECK_FALSE(takes({.name = "sized", .rank = 0, .number = 5}));  // another host's rank
   CHECK_FALSE(takes({.name = "sized", .rank = 1, .number = -5}));
   CHECK(takes({.name = "sized", .rank = 1, .number = 5}));
@@ -246,4 +247,20 @@ TEST_CASE("gathered saves: what no host says is refused") {
   CHECK_FALSE(takes({.name = "image", .rank = 1, .number = -1, .text = "x"}));
   CHECK(takes({.name = "image", .rank = 1, .number = 1, .text = "more"}));
   CHECK_FALSE(takes({.name = "nonsense", .rank = 1}));
+}
+
+TEST_CASE("gathered saves: the validation of a state that was saved before it reaches the writer's board") {
+  Scene scene(std::vector<std::vector<int>>{{0}, {1}});
+  SaveBoard::Position position;
+  position.is_validated = true;
+  position.validation[0] = 0.25;
+  CHECK(scene.memory->saves().validated() == -1);
+  CHECK(scene.launcher.take({.name = "validated",
+                             .number = 10,
+                             .text = {reinterpret_cast<const char*>(&position), sizeof position}},
+                            {0}));
+  CHECK(scene.memory->saves().validated() == 10);
+  REQUIRE(scene.memory->saves().validation_of(10) != nullptr);
+  CHECK(scene.memory->saves().validation_of(5) == nullptr);
+  CHECK(scene.memory->saves().validation_of(10)->validation[0] == 0.25);
 }

@@ -232,3 +232,36 @@ TEST_CASE("errors in a map show its line, of a file or of the program") {
   CHECK(contains(unknown.err, "there is no map 'gpt3'"));
   CHECK(contains(unknown.err, "maps: gpt2, llama, resnet50"));
 }
+
+TEST_CASE("a safetensors file is one whatever the length of its header, and a pickle is named") {
+  const Scratch scratch;
+  const std::string json =
+      R"({"w":{"dtype":"F32","shape":[2],"data_offsets":[0,8]}})";
+  const auto write = [&](const std::string& name, const std::string& bytes) {
+    std::ofstream(scratch.path() + "/" + name, std::ios::binary) << bytes;
+    return scratch.path() + "/" + name;
+  };
+  for (const uint64_t length : {640, 896, 1152, 1408, 66'176, 1000}) {  // most begin as a pickle: 80 02, 80 03, ...
+    CAPTURE(length);
+    std::string header = json;
+    header.resize(length, ' ');
+    const WeightFiles files(write("w.safetensors", std::string(reinterpret_cast<const char*>(&length), sizeof length) +
+                                                       header + std::string(8, '\0')));
+    CHECK(files.names() == std::vector<std::string>{"w"});
+  }
+  for (const char* start : {"\x80\x02}q", "\x80\x04\x95{", "PK\x03\x04"})
+    CHECK_THROWS_WITH_AS(WeightFiles(write("w.bin", start + std::string(100, '{'))),
+                         doctest::Contains("is a pickle of torch"), EnvError);
+}
+
+TEST_CASE("an f64 weight that f32 does not hold is an error that names tensor and element") {
+  const Scratch scratch;
+  const std::string header = R"({"w":{"dtype":"F64","shape":[2],"data_offsets":[0,16]}})";
+  const uint64_t length = header.size();
+  const double values_of_file[] = {1, 1e39};
+  const std::string path = scratch.path() + "/w.safetensors";
+  std::ofstream(path, std::ios::binary) << std::string(reinterpret_cast<const char*>(&length), sizeof length) << header
+                                        << std::string(reinterpret_cast<const char*>(values_of_file), 16);
+  CHECK_THROWS_WITH_AS(values(WeightFiles(path), "w"),
+                       doctest::Contains("tensor 'w': element 1 is 1e+39, which is too large for f32"), EnvError);
+}

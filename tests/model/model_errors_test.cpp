@@ -61,6 +61,9 @@ const std::vector<Row>& rows() {
       {"network:\n  - {name: b, type: batch_norm}\n",
        {"3:5 layer b: batch_norm needs rows of features, its input is [8]"},
        {.shape = {}}},
+      {"network:\n  - {name: b, type: batch_norm}\nparallel: {micro_batches: 8}\n",
+       {"3:5 layer b: batch_norm needs at least 2 values of each feature in a micro-batch, its input [1, 12] has 1: its "
+        "output would be constant; raise dataset.batch, or lower parallel.micro_batches"}},
       {"network:\n  - {name: a, type: dense, units: 3}\nloss: mae\n",
        {"4:7 the prediction is [8, 3], so the label must be [8, 3], but the data set's is [8]"}},
       {"network:\n  - {name: d, type: dense, units: 1000000000}\n  - {name: e, type: dense, units: 1000000000}\n",

@@ -198,3 +198,21 @@ TEST_CASE("of saves that are offered the writer takes the newest, and no set tha
   CHECK_FALSE(board.is_busy());
   CHECK_FALSE(board.take_offer());
 }
+
+TEST_CASE("the validations of the last two saves are found by their step") {
+  const auto board = std::make_unique<SaveBoard>();
+  CHECK(board->validated() == -1);
+  CHECK(board->validation_of(0) == nullptr);
+  for (int64_t step = 10; step <= 60; step += 10) {
+    SaveBoard::Position position;
+    position.validation[0] = static_cast<double>(step);
+    board->tell_validated(step, position);
+    CHECK(board->validated() == step);
+    for (const int64_t known : {step, step - 10}) {
+      if (known == 0) continue;
+      REQUIRE(board->validation_of(known) != nullptr);
+      CHECK(board->validation_of(known)->validation[0] == static_cast<double>(known));
+    }
+    CHECK(board->validation_of(step + 10) == nullptr);
+  }
+}

@@ -70,3 +70,14 @@ TEST_CASE("a job with a command, and the jobs of the tests that train, have no w
     CHECK(warnings(job_spec(name)).empty());
   }
 }
+
+TEST_CASE("a validation that names the files of the training is a warning") {
+  const auto job = [](const std::string& validation) {
+    return "dataset: {type: csv, path: t.csv, fields: {x: a, label: y}, label_dtype: f32}\n"
+           "network:\n  - {name: b, type: dense, units: 1, inputs: [x]}\nloss: mse\nvalidation: " +
+           validation + "\n";
+  };
+  CHECK(warned(job("{dataset: {path: [v.csv, t.csv]}}")) ==
+        "5:23 validation.dataset: the validation evaluates samples that the job trains on\n");
+  CHECK(warned(job("{dataset: {path: v.csv}}")).empty());
+}

@@ -114,7 +114,7 @@ TEST_CASE("over passes a sample comes in every part of the epoch alike") {
 TEST_CASE("dataset.shuffle_block needs no list, and a resumed order begins in the middle of any epoch") {
   DatasetSpec spec = in_blocks(1000);
   spec.samples = 10'000'000'000;
-  CHECK(data_set_bytes(spec) == 8 * 100);
+  CHECK(read_data_header(spec, 1).bytes == 8 * 100);
   SampleOrder order(spec, spec.samples, 7), resumed(spec, spec.samples, 7);
   for (const int64_t step : {0, 1, 159, 160, 161}) batch_of(order, 0, step);
   const std::vector<int64_t> far = batch_of(order, 3, 10'000'000);  // sample 10^9
@@ -126,7 +126,7 @@ TEST_CASE("dataset.shuffle_block needs no list, and a resumed order begins in th
   CHECK(blocks.size() <= 2 * kWindowBlocks);
 
   spec.samples = 20'000;  // of which a whole shuffle makes a list
-  const int64_t bytes = data_set_bytes(spec);
+  const int64_t bytes = read_data_header(spec, 1).bytes;
   spec.shuffle_block = 0;
-  CHECK(data_set_bytes(spec) == bytes + 8 * 20'000);
+  CHECK(read_data_header(spec, 1).bytes == bytes + 8 * 20'000);
 }

@@ -9,6 +9,8 @@
 #include <set>
 
 #include "engine/base/error.h"
+#include "engine/spec/parse.h"
+#include "engine/train/job.h"
 #include "engine/train/data/order.h"
 #include "engine/train/data/sample_transforms.h"
 #include "tests/train/scratch_folder.h"
@@ -177,8 +179,8 @@ TEST_CASE("an mnist folder gives images and labels, raw or compressed") {
   const auto set = open_dataset(spec, 1);
   CHECK(set->size() == 5);
   CHECK(set->shapes().find("data")->shape == Shape{1, 2, 3});
-  CHECK(read_data_shapes(spec).find("data")->shape == Shape{1, 2, 3});
-  CHECK(read_data_shapes(spec).find("label")->shape == Shape{});
+  CHECK(read_data_shapes(spec, 1).find("data")->shape == Shape{1, 2, 3});
+  CHECK(read_data_shapes(spec, 1).find("label")->shape == Shape{});
   std::vector<float> image(6);
   for (int again = 0; again < 2; ++again) {  // the second time from the cache
     set->read("data", 2, image.data());
@@ -201,7 +203,7 @@ TEST_CASE("an mnist folder without its files says what was looked for") {
   CHECK(spec_error([&] { open_dataset(mnist(folder.path() + "/nowhere"), 1); }) ==
         "dataset.path: there is no folder '" + folder.path() + "/nowhere'");
   folder.write("train-images-idx3-ubyte", idx_bytes({5, 2, 3}));
-  CHECK(spec_error([&] { read_data_shapes(mnist(folder.path())); }) ==
+  CHECK(spec_error([&] { read_data_shapes(mnist(folder.path()), 1); }) ==
         "dataset.path: '" + folder.path() +
             "' has no train-labels-idx1-ubyte (looked for train-labels-idx1-ubyte and train-labels-idx1-ubyte.gz)");
 }
@@ -210,13 +212,13 @@ TEST_CASE("mnist files that do not belong together are refused") {
   const ScratchFolder folder;
   folder.write("train-images-idx3-ubyte", idx_bytes({5, 2, 3}));
   folder.write("train-labels-idx1-ubyte", idx_bytes({4}));
-  CHECK(spec_error([&] { read_data_shapes(mnist(folder.path())); }) ==
+  CHECK(spec_error([&] { read_data_shapes(mnist(folder.path()), 1); }) ==
         "dataset.path: " + folder.path() + "/train-images-idx3-ubyte has 5 images, but " + folder.path() +
             "/train-labels-idx1-ubyte has 4 labels");
   CHECK(spec_error([&] { open_dataset(mnist(folder.path()), 1); }).find("has 5 images, but") != std::string::npos);
   const std::string images = folder.write("train-images-idx3-ubyte", idx_bytes({5, 6}));
   CHECK(spec_error([&] {
-          read_data_shapes(mnist(folder.path()));
+          read_data_shapes(mnist(folder.path()), 1);
         }).starts_with("dataset.path: " + images + ": byte 2: expected u8 of 3 dims"));
 }
 
@@ -224,7 +226,7 @@ TEST_CASE("a damaged header is a SpecError at dataset.path before any sample is 
   const ScratchFolder folder;
   const std::string images = folder.write("train-images-idx3-ubyte", {});
   const std::string labels = folder.write("train-labels-idx1-ubyte", idx_bytes({5}));
-  const auto error = [&] { return spec_error([&] { read_data_shapes(mnist(folder.path())); }); };
+  const auto error = [&] { return spec_error([&] { read_data_shapes(mnist(folder.path()), 1); }); };
   CHECK(error().starts_with("dataset.path: " + images + ": byte 0: expected an IDX magic number"));
   folder.write("train-images-idx3-ubyte", idx_bytes({5, 2, 3}));
   folder.write("train-labels-idx1-ubyte", {0, 0, 8, 1, 0});
@@ -239,7 +241,7 @@ TEST_CASE("an IDX file that is cut off or too long is a SpecError at dataset.pat
     folder.write("train-labels-idx1-ubyte", idx_bytes({5}));
     const auto error = [&] {
       const std::string path = folder.write(name, compressed ? gzip(images) : images);
-      const std::string text = spec_error([&] { read_data_shapes(mnist(folder.path())); });
+      const std::string text = spec_error([&] { read_data_shapes(mnist(folder.path()), 1); });
       CHECK((text == "no error" || text.starts_with("dataset.path: " + path + ": expected 46 bytes of u8 [5, 2, 3]")));
       return text;
     };
@@ -280,28 +282,28 @@ TEST_CASE("a transform that makes samples of more than a gibibyte is refused bef
 TEST_CASE("what a rank keeps of a set is known before it is opened") {
   DatasetSpec spec = random_set(1000);
   spec.batch = 10;
-  CHECK(data_set_bytes(spec) == 8 * 1010);
+  CHECK(read_data_header(spec, 1).bytes == 8 * 1010);
   spec.shuffle = false;
-  CHECK(data_set_bytes(spec) == 8 * 10);
+  CHECK(read_data_header(spec, 1).bytes == 8 * 10);
   const ScratchFolder folder;
   folder.write("train-images-idx3-ubyte", idx_bytes({5, 2, 3}));
   folder.write("train-labels-idx1-ubyte", idx_bytes({5}));
   spec = mnist(folder.path());
   spec.batch = 10;
-  CHECK(data_set_bytes(spec) == 8 * 15 + 5 * 7);
+  CHECK(read_data_header(spec, 1).bytes == 8 * 15 + 5 * 7);
   spec.transforms = {named_transform("resize", {{"size", Ints{4, 4}}})};
-  CHECK(data_set_bytes(spec) == 8 * 15 + 5 * 7 + 2 * 16 * 4);
+  CHECK(read_data_header(spec, 1).bytes == 8 * 15 + 5 * 7 + 2 * 16 * 4);
 }
 
 TEST_CASE("the size of a set is known before it is opened") {
   const ScratchFolder folder;
   folder.write("train-images-idx3-ubyte.gz", gzip(idx_bytes({5, 2, 3})));
   folder.write("train-labels-idx1-ubyte", idx_bytes({5}));
-  CHECK(read_data_size(mnist(folder.path())) == 5);
-  CHECK(read_data_size(random_set(70)) == 70);
+  CHECK(read_data_size(mnist(folder.path()), 1) == 5);
+  CHECK(read_data_size(random_set(70), 1) == 70);
   DatasetSpec one_batch = random_set(0);
   one_batch.batch = 24;
-  CHECK(read_data_size(one_batch) == 24);
+  CHECK(read_data_size(one_batch, 1) == 24);
 }
 
 TEST_CASE("a value of a random set depends on seed, sample and element alone") {
@@ -425,5 +427,27 @@ TEST_CASE("a set that is too large for a list of its samples is shuffled all the
   CHECK(batch(resumed, 0, 1'000'000) == far);
   CHECK(batch(resumed, 1, 1'000'000) != far);
   CHECK(batch(other, 0, 1'000'000) != far);
-  CHECK(data_set_bytes(spec) == 8 * 1000);
+  CHECK(read_data_header(spec, 1).bytes == 8 * 1000);
+}
+
+TEST_CASE("a plan counts the samples of a share that a run opens, whatever the seed") {
+  const ScratchFolder folder;
+  std::string table = "a,y\n";
+  for (int i = 0; i < 30; ++i) table += std::to_string(i) + ",1\n";
+  const std::string path = folder.write("t.csv", {table.begin(), table.end()});
+  std::set<int64_t> sizes;
+  for (int seed = 0; seed < 8; ++seed) {
+    CAPTURE(seed);
+    const PlannedJob job = plan_job(parse_job(
+        "seed: " + std::to_string(seed) + "\ndataset: {type: csv, path: " + path +
+            ", batch: 1, fields: {x: a, label: y}, label_dtype: f32, split: {train: 0.7, validation: 0.3}}\n"
+            "network: [{name: o, type: dense, units: 1, inputs: [x]}]\nloss: mse\nvalidation: {every_epochs: 1}\n",
+        "job.yaml"));
+    const auto seed_of_job = static_cast<uint64_t>(seed);
+    CHECK(job.samples == open_dataset(job.spec.dataset, seed_of_job)->size());
+    CHECK(job.validation->samples == open_dataset(job.validation->set, seed_of_job)->size());
+    CHECK(job.samples + job.validation->samples == 30);
+    sizes.insert(job.samples);
+  }
+  CHECK(sizes.size() > 1);  // else the seed would decide nothing here
 }

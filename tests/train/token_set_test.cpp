@@ -275,9 +275,9 @@ TEST_CASE("windows that are expected are read as without") {
 TEST_CASE("a set of tokens has integer windows as data and labels") {
   const ScratchFolder folder;
   const DatasetSpec spec = set_of("tokens", {folder.write("a.bin", ascending(0, 10))}, 4);
-  const DataShapes shapes = read_data_shapes(spec);
+  const DataShapes shapes = read_data_shapes(spec, 1);
   CHECK(shapes == data_and_label({4}, {4}, true, true));
-  CHECK(read_data_size(spec) == 2);
+  CHECK(read_data_size(spec, 1) == 2);
   const std::unique_ptr<Dataset> set = open_dataset(spec, 1);
   Window label(4);
   set->read("label", 1, label.data());

@@ -10,6 +10,7 @@
 #include "engine/runtime/comm/shared_memory.h"
 #include "engine/runtime/comm/shared_memory_communicator.h"
 #include "engine/spec/parse.h"
+#include "engine/train/checkpoint/finite_state.h"
 
 using namespace trainctl;
 
@@ -290,4 +291,30 @@ TEST_CASE("a run of more steps than 32 bits count is refused at the field that a
 TEST_CASE("a run of few steps over an endless epoch takes those steps") {
   OneRank rank({"dataset.repeat=4611686018427387904", "train.epochs=4611686018427387904", "train.steps=3"});
   CHECK(train(rank.job, rank.program, *rank.comm, {}).steps == 3);
+}
+
+TEST_CASE("weights that the last update leaves not finite end the run with an error, before its end is saved") {
+  // The loss is about 1e12, and its gradient times the learning rate overflows.
+  const std::vector<std::string> overflow = {
+      "dataset={type: constant, shape: [3], value: 1000000, label_value: 1, label_dtype: f32, batch: 4, samples: 8}",
+      "optimizer.learning_rate=1e30", "train.steps=1"};
+  const auto ends = [&](const std::string& on_nan) {
+    std::vector<std::string> overrides = overflow;
+    overrides.push_back("train.on_nan=" + on_nan);
+    OneRank rank(overrides);
+    bool has_ended = false;
+    TrainHooks hooks;
+    hooks.at_end = [&](int64_t, Executor&) { has_ended = true; };
+    try {
+      train(rank.job, rank.program, *rank.comm, hooks);
+    } catch (const StateNotFinite& error) {
+      CHECK(error.run_step() == 1);
+      CHECK(std::string(error.what()).find("out.") != std::string::npos);
+      CHECK_FALSE(has_ended);
+      return std::string("not finite");
+    }
+    return std::string(has_ended ? "end" : "nothing");
+  };
+  CHECK(ends("stop") == "not finite");
+  CHECK(ends("warn") == "end");
 }

@@ -81,6 +81,11 @@ TensorId emit_batch_norm(LayerContext& layer) {
   if (in.size() < 2) shape_error(fmt::format("batch_norm needs rows of features, its input is {}", to_string(in)));
   const int64_t dim = layer.non_negative_dim(layer.attrs.integer("dim"));
   const int64_t features = in[dim], count = num_elements(in) / features;
+  if (count < 2)
+    shape_error(
+        fmt::format("batch_norm needs at least 2 values of each feature in a micro-batch, its input {} has 1: its "
+                    "output would be constant; raise dataset.batch, or lower parallel.micro_batches",
+                    to_string(in)));
   const TensorId x = layer.inputs[0];
   const TensorId mean = b.emit("batch_norm_mean", {x}, {{"count", count}, {"dim", dim}}, "mean")[0];
   const TensorId var = b.emit("batch_norm_var", {x, mean}, {{"count", count}, {"dim", dim}}, "var")[0];

@@ -5,6 +5,7 @@
 //   ranks      saves_before(s)        the first rank that comes to step s decides for all whether it is saved
 //              copied(rank, s)        this rank's part of it is in the memory that the writer reads
 //              tell(s, position)      rank 0: what is known besides (losses of the epoch so far)
+//              tell_validated(s, position)   rank 0: the validation of that state, which may end after the save
 //   writer     ready                  all ranks have copied: it writes, and then `finished`
 //
 // One save is under way at a time: until it is finished no other begins, so that a slow disk delays the next save and
@@ -108,6 +109,27 @@ class SaveBoard {
   bool is_told(int64_t step) const { return told_.load(std::memory_order_acquire) == word(step); }
   const Position& position() const { return position_; }
 
+  /// Rank 0: the state of a save that began before its validation has been validated. The writer adds that to what it
+  /// has written, or is going to write.
+  void tell_validated(int64_t step, const Position& position) {
+    Validated& slot = validated_[validations_.load(std::memory_order_relaxed) % kValidations];
+    slot.step.store(0, std::memory_order_release);
+    slot.position = position;
+    slot.step.store(word(step), std::memory_order_release);
+    validations_.fetch_add(1, std::memory_order_release);
+  }
+  /// The step that was told last; -1: none.
+  int64_t validated() const {
+    const uint64_t count = validations_.load(std::memory_order_acquire);
+    return count == 0 ? -1 : step_of(validated_[(count - 1) % kValidations].step.load(std::memory_order_acquire));
+  }
+  /// Null unless it was told of that step, which must be one of the last two saves.
+  const Position* validation_of(int64_t step) const {
+    for (const Validated& slot : validated_)
+      if (slot.step.load(std::memory_order_acquire) == word(step)) return &slot.position;
+    return nullptr;
+  }
+
   // Several hosts: the launcher's board. One process offers, another takes, between two saves.
 
   static constexpr int kSets = 3;  ///< one is written, one is offered, one is filled
@@ -184,6 +206,14 @@ class SaveBoard {
       wanted_{0};                     ///< a host's board: 0: it is none, 2: steps await saves; the word of a step
   std::atomic<uint64_t> offered_{0};  ///< word of the step << 2 | set; 0: nothing
   std::atomic<uint64_t> set_{0};      ///< of the last offer that was taken, plus 1
+  /// A save begins when the one before it is finished, so the writer lags by two validations at most.
+  static constexpr size_t kValidations = 4;
+  struct Validated {
+    std::atomic<uint64_t> step{0};  ///< its word
+    Position position;
+  };
+  std::array<Validated, kValidations> validated_{};
+  std::atomic<uint64_t> validations_{0};
   Position position_;
   std::array<Position, kSets> positions_{};  ///< of what is offered
 };

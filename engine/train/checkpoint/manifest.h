@@ -5,6 +5,7 @@
 //    "files": [{"name": "rank.0000.safetensors", "bytes": 1606000, "xxh128": "9f86…"}, …],
 //    "tensors": [{"name": "layer1.weight", "slot": "weight", "dtype": "F32", "shape": [512, 784],
 //                 "pieces": [{"file": "rank.0000.safetensors", "offset": [0, 0], "shape": [256, 784]}, …]}, …],
+//    "order": "12,000 samples, shuffled by seed 1",
 //    "epoch_sums": {"loss": 12.5, "metrics": [30], "finite": true},
 //    "metrics": {"loss": 0.31, …},
 //    "best": {"loss": {"value": 0.29, "step": 80, "since": 2}, …},
@@ -63,6 +64,7 @@ struct Manifest {
   int64_t epoch_step = 0;  ///< steps of that epoch that were trained
   int64_t samples = 0;     ///< that were trained on
   uint64_t seed = 0;
+  std::string order;  ///< order_text of the job; empty: of a version that does not write it
   std::string written;  ///< UTC, ISO 8601
   std::vector<StoredFile> files;
   std::vector<StoredTensor> tensors;

@@ -184,6 +184,7 @@ Manifest read(const ManifestValue& root) {
     manifest.files.push_back({file["name"].text(), file["bytes"].count(), file["xxh128"].text()});
   });
   root["tensors"].each([&](const ManifestValue& tensor) { manifest.tensors.push_back(read_tensor(tensor)); });
+  if (root.has("order")) manifest.order = root["order"].text();
   if (root.has("epoch_sums")) {
     const ManifestValue sums = root["epoch_sums"];
     manifest.epoch_loss_sum = sums["loss"].metric();
@@ -237,6 +238,7 @@ std::string to_json(const Manifest& manifest) {
             return Json{{"name", file.name}, {"bytes", file.bytes}, {"xxh128", file.xxh128}};
           });
   text += ",\n\"tensors\": " + lines(manifest.tensors, json_of);
+  if (!manifest.order.empty()) text += ",\n\"order\": " + Json(manifest.order).dump();
   Json sums = {
       {"loss", json_of_number(manifest.epoch_loss_sum)}, {"metrics", Json::array()}, {"finite", manifest.is_finite}};
   for (const double sum : manifest.epoch_metric_sums) sums["metrics"].push_back(json_of_number(sum));

@@ -172,9 +172,38 @@ void require_same_weights(const PlannedJob& job, const Manifest& manifest, const
                  list_of("", reshaped));
 }
 
+namespace {
+
+/// Inside an epoch the steps before have gone through the first samples of its order, so the rest must follow in the
+/// same order. Shares of a set are kept over all epochs.
+void require_same_order(const PlannedJob& job, const Manifest& manifest, const std::string& checkpoint) {
+  if (manifest.step == 0) return;
+  const DatasetSpec& set = job.spec.dataset;
+  if (set.has_shares() && manifest.seed != job.spec.seed)
+    throw EnvError(
+        fmt::format("{} was trained with seed {}, and the job has seed {}: dataset.split would put samples that were "
+                    "trained on into the validation; resume with seed={}",
+                    checkpoint, manifest.seed, job.spec.seed, manifest.seed));
+  if (manifest.epoch_step == 0) return;
+  const std::string order = order_text(set, job.samples, job.spec.seed);
+  // Checkpoints of earlier versions have the seed alone.
+  const bool is_same = manifest.order.empty() ? manifest.seed == job.spec.seed || !set.shuffle : manifest.order == order;
+  if (is_same) return;
+  const std::string before =
+      manifest.order.empty() ? fmt::format("samples shuffled by seed {}", manifest.seed) : manifest.order;
+  throw EnvError(
+      fmt::format("{} ends inside epoch {}, which goes through {}, but the job has {}: some samples of the epoch would be "
+                  "trained on twice, and others not at all; resume with the seed and the data set of that run, or from "
+                  "a checkpoint at an epoch's end",
+                  checkpoint, manifest.epoch, before, order));
+}
+
+}  // namespace
+
 TrainPosition position_after(const PlannedJob& job, const Manifest& manifest, const std::string& checkpoint) {
   const int64_t batch = job.spec.dataset.batch, per_epoch = steps_per_epoch(job.spec.dataset, job.samples);
   const int64_t epochs = manifest.epoch - 1;
+  require_same_order(job, manifest, checkpoint);
   TrainPosition from;
   from.step = epochs * per_epoch;
   if (manifest.epoch_step > 0) {

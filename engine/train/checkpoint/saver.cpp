@@ -81,6 +81,9 @@ Saver::Saver(const PlannedJob& job, const Program& program, RankBoard& memory, i
 }
 
 void Saver::add_to(TrainHooks& hooks) {
+  hooks.before_validation = [this](int64_t step, bool is_end, Executor& executor) {
+    before_validation(step, is_end, executor);
+  };
   hooks.at_step = [this](int64_t step, Executor& executor) { at_step(step, executor); };
   hooks.at_end = [this](int64_t step, Executor& executor) { at_end(step, executor); };
   hooks.reported = [this](const TrainPosition& position) { reported(position); };
@@ -116,11 +119,26 @@ void Saver::save_last(const TrainPosition& position, Executor& executor) {
   at_end(position.step, executor);
 }
 
+/// A save that is due by steps, or at the end, begins before the validation of its state, which may fail. All ranks
+/// must agree without asking each other, so saves that are due by time or by the validation itself begin after it.
+void Saver::before_validation(int64_t step, bool is_end, Executor& executor) {
+  if (!prepared_ || step == first_step_) return;
+  const int64_t last = board_.last_step();  // `step`: another rank has decided
+  const bool is_due = is_end || last == step || is_save_due(spec_, steps_per_epoch_, {.step = step, .last = last});
+  if (!is_due) return;
+  look(executor, true);
+  // A disk that is slow delays the save until after the validation. A rank that decides otherwise waits for no other.
+  if (const int64_t saving = board_.saving(); saving >= 0 && saving != step) return;
+  if (board_.saves_before(step, [&](int64_t saved) { return saved != step; })) begin(step, executor);
+  look(executor, true);
+}
+
 void Saver::at_step(int64_t step, Executor& executor) {
   if (!prepared_) prepare(executor);  // here the weights are there, and no step has started
   look(executor, false);
   if (step == first_step_) return;
-  if (board_.saves_before(step, [&](int64_t last) { return is_due(step, last); })) begin(step, executor);
+  const bool has_begun = begun_ == step;  // before the validation
+  if (!has_begun && board_.saves_before(step, [&](int64_t last) { return is_due(step, last); })) begin(step, executor);
   if (!spec_.async && copying_ < 0 && board_.is_told(board_.saving())) await_begun();
 }
 
@@ -128,6 +146,7 @@ void Saver::at_step(int64_t step, Executor& executor) {
 void Saver::at_end(int64_t step, Executor& executor) {
   if (!prepared_ || step == first_step_) return;
   look(executor, true);
+  if (begun_ == step) return;  // before the validation
   if (!await_writer([&](int64_t saving) { return saving != step; })) return;
   if (board_.saves_before(step, [&](int64_t last) { return last != step; })) begin(step, executor);
   look(executor, true);
@@ -137,6 +156,8 @@ void Saver::validated(const ValidationReport& report) {
   validation_ = report;
   for (const auto& [metric, best] : report.best)
     if (metric == spec_.keep_best && best.step == report.run_step) best_step_ = report.run_step;
+  if (tells_ && begun_ == report.run_step && position_.step == report.run_step)
+    board_.tell_validated(report.run_step, board_position(position_, validation_));
 }
 
 /// Of several hosts one asks when it is time, and the launcher chooses the step.

@@ -57,6 +57,7 @@ class Saver {
  private:
   using Clock = std::chrono::steady_clock;
 
+  void before_validation(int64_t step, bool is_end, Executor& executor);
   void at_step(int64_t step, Executor& executor);
   void at_end(int64_t step, Executor& executor);
   void on_step(const StepReport& report);

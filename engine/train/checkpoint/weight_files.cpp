@@ -3,7 +3,9 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <array>
+#include <cmath>
 #include <cstring>
 #include <filesystem>
 #include <map>
@@ -29,14 +31,20 @@ constexpr const char* kConvert =
     "sys.argv[2])' "
     "IN.bin OUT.safetensors";
 
-/// A pickle, or the zip archive in which torch puts one.
+/// A pickle, or the zip archive in which torch puts one. A safetensors file begins with a length, whose bytes may be
+/// those of a pickle (80 02 is 640), and then a brace.
 bool is_of_torch(const std::string& path) {
   const InputFile file(path);
-  std::array<uint8_t, 4> start{};
+  std::array<uint8_t, 9> start{};
   if (file.bytes() < static_cast<int64_t>(start.size())) return false;
   file.read(0, start);
+  uint64_t header_bytes = 0;
+  std::memcpy(&header_bytes, start.data(), sizeof header_bytes);
+  const auto room = static_cast<uint64_t>(file.bytes()) - sizeof header_bytes;
+  if (header_bytes <= room && start.back() == '{') return false;
   constexpr std::array<uint8_t, 4> kZip = {'P', 'K', 3, 4};
-  return start == kZip || (start[0] == 0x80 && start[1] >= 2 && start[1] <= 5);
+  const bool is_zip = std::equal(kZip.begin(), kZip.end(), start.begin());
+  return is_zip || (start[0] == 0x80 && start[1] >= 2 && start[1] <= 5);
 }
 
 std::string in_folder(const std::string& folder) {
@@ -127,7 +135,13 @@ void WeightFiles::read_f32(const std::string& name, int64_t first, int64_t count
     const int64_t size = std::min(kBlock, count - done);
     block.resize(static_cast<size_t>(size * width));
     place.file->read(*place.entry, (first + done) * width, block);
-    for (int64_t i = 0; i < size; ++i) to[done + i] = static_cast<float>(value_of(type, block.data() + i * width));
+    for (int64_t i = 0; i < size; ++i) {
+      const double value = value_of(type, block.data() + i * width);
+      to[done + i] = static_cast<float>(value);
+      if (std::isinf(to[done + i]) && std::isfinite(value))
+        throw EnvError(fmt::format("{}: tensor '{}': element {} is {}, which is too large for f32", place.file->path(),
+                                   printable(name), first + done + i, value));
+    }
   }
 }
 

@@ -5,12 +5,15 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <chrono>
+#include <cstring>
 #include <map>
 #include <optional>
 
 #include "engine/base/error.h"
 #include "engine/train/checkpoint/digest.h"
+#include "engine/train/checkpoint/finite_state.h"
 #include "engine/train/checkpoint/link_file.h"
 #include "engine/train/checkpoint/safetensors.h"
 #include "engine/train/checkpoint/table_slot.h"
@@ -32,6 +35,15 @@ DType dtype_of(StoredType type) {
     if (stored_type(dtype) == type) return dtype;
   check(false, "a rank stores f32, bf16 or i32");
   return {};
+}
+
+void require_finite(const SafetensorsHeader& header, std::span<const std::byte> image) {
+  for (const SafetensorsEntry& entry : header.entries) {
+    const auto values =
+        image.subspan(static_cast<size_t>(header.data_at + entry.begin), static_cast<size_t>(entry.bytes()));
+    if (first_not_finite(values, dtype_of(entry.type)))
+      throw ImageNotFinite(entry.name + " has values that are not finite (train.on_nan: warn saves them too)");
+  }
 }
 
 /// Collects the pieces of all ranks' files by tensor.
@@ -118,6 +130,16 @@ std::string utc_now() {
                      fmt::gmtime(std::chrono::time_point_cast<std::chrono::seconds>(std::chrono::system_clock::now())));
 }
 
+void set_validation(Manifest& m, const PlannedJob& job, const SaveBoard::Position& position) {
+  m.metrics.clear();
+  m.best.clear();
+  const std::vector<std::string> told = job.spec.told_metrics();
+  for (size_t i = 0; i < told.size(); ++i) {
+    if (position.is_validated) m.metrics.emplace_back(told[i], position.validation[i]);
+    if (position.best[i].step > 0) m.best.emplace_back(told[i], position.best[i]);
+  }
+}
+
 Manifest manifest_of(const PlannedJob& job, const CheckpointFacts& facts) {
   const int64_t per_epoch = steps_per_epoch(job.spec.dataset, job.samples);
   Manifest m;
@@ -130,16 +152,13 @@ Manifest manifest_of(const PlannedJob& job, const CheckpointFacts& facts) {
   m.epoch_step = facts.step % per_epoch;
   m.samples = facts.step * job.spec.dataset.batch;
   m.seed = job.spec.seed;
+  m.order = order_text(job.spec.dataset, job.samples, job.spec.seed);
   m.written = utc_now();
   m.epoch_loss_sum = facts.position.loss_sum;
   const auto& sums = facts.position.metric_sums;
   m.epoch_metric_sums.assign(sums.begin(), sums.begin() + static_cast<std::ptrdiff_t>(job.graph.metrics.size()));
   m.is_finite = facts.position.is_finite;
-  const std::vector<std::string> told = job.spec.told_metrics();
-  for (size_t i = 0; i < told.size(); ++i) {
-    if (facts.position.is_validated) m.metrics.emplace_back(told[i], facts.position.validation[i]);
-    if (facts.position.best[i].step > 0) m.best.emplace_back(told[i], facts.position.best[i]);
-  }
+  set_validation(m, job, facts.position);
   return m;
 }
 
@@ -158,6 +177,7 @@ std::string write_checkpoint(CheckpointDirectory& directory, const PlannedJob& j
       const std::span<const uint8_t> image = bytes_of(images[i]);
       const SafetensorsHeader header =
           parse_safetensors_header(image, static_cast<int64_t>(image.size()), fmt::format("the image of rank {}", i));
+      if (job.spec.train.on_nan != OnNan::warn) require_finite(header, images[i]);
       const bool is_changed = i >= processes && is_of_changes(header);
       const std::string name =
           i < processes ? fmt::format("rank.{:04}.safetensors", i) : tables_file(i - processes, is_changed);
@@ -175,6 +195,20 @@ std::string write_checkpoint(CheckpointDirectory& directory, const PlannedJob& j
     directory.abandon(facts.step, facts.attempt);
     throw;
   }
+}
+
+void add_validation(const std::string& checkpoint, const PlannedJob& job, const SaveBoard::Position& position,
+                    Disk& disk) {
+  Manifest manifest = read_manifest(checkpoint);
+  set_validation(manifest, job, position);
+  const std::string path = checkpoint + "/" + std::string(kManifestName), part = path + ".part";
+  const std::string text = to_json(manifest);
+  DiskFile file(part, disk);
+  file.write(0, {reinterpret_cast<const uint8_t*>(text.data()), text.size()});
+  file.sync_and_close();
+  if (disk.rename(part, path) != 0)
+    throw EnvError(fmt::format("{}: cannot be replaced: {}", path, std::strerror(errno)));
+  sync_directory(checkpoint, disk);
 }
 
 }  // namespace trainctl

@@ -34,9 +34,21 @@ class EarlierSaveGone : public EnvError {
   using EnvError::EnvError;
 };
 
+/// The state has a nan or an infinity, and train.on_nan is stop: the checkpoint would take the place of one that can be
+/// trained on.
+class ImageNotFinite : public EnvError {
+ public:
+  using EnvError::EnvError;
+};
+
 /// Returns the path of what was published. Throws EnvError, and then nothing is. `progress` grows with the bytes that
 /// were written.
 std::string write_checkpoint(CheckpointDirectory& directory, const PlannedJob& job, const CheckpointFacts& facts,
                              const Images& images, std::atomic<uint64_t>& progress, Disk& disk = real_disk());
+
+/// Adds the validation of its state to a checkpoint that was published before that validation ended. EnvError, and then
+/// the checkpoint is as it was.
+void add_validation(const std::string& checkpoint, const PlannedJob& job, const SaveBoard::Position& position,
+                    Disk& disk = real_disk());
 
 }  // namespace trainctl

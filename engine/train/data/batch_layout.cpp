@@ -163,7 +163,11 @@ void BatchLayout::read_row(int64_t row, int64_t sample, bool is_own, Scratch& sc
   for (size_t field = 0; field < scratch.to.size(); ++field) {
     if (scratch.to[field] == nullptr) continue;
     const bool no_label = !is_own && options_.no_label && set_.fields()[field].name == "label";
-    spread(field, row, scratch.to[field], no_label, staging, block);
+    try {
+      spread(field, row, scratch.to[field], no_label, staging, block);
+    } catch (const EnvError& error) {
+      throw EnvError(set_.where(sample) + ": " + set_.fields()[field].name + ": " + error.what());
+    }
   }
 }
 

@@ -1,14 +1,19 @@
 // See the header.
 #include "engine/train/data/check_source.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <atomic>
+#include <cmath>
 #include <cstring>
 #include <exception>
 #include <mutex>
 #include <thread>
 
 #include "engine/base/error.h"
+#include "engine/graph/bf16.h"
+#include "engine/train/data/elements.h"
 
 namespace trainctl {
 namespace {
@@ -89,10 +94,49 @@ class Check {
       std::vector<Shape> shapes(fields.size());
       for (size_t f = 0; f < fields.size(); ++f)
         if (fields[f].encoding == Encoding::image && options_.image_shape) shapes[f] = options_.image_shape(bytes[f]);
+      for (size_t f = 0; f < fields.size(); ++f) require_i32(fields[f], bytes[f], sample);
       for (size_t f = 0; f < fields.size(); ++f) add(fields[f], bytes[f], shapes[f], seen, f);
+      for (size_t f = 0; f < fields.size(); ++f) look_for_not_finite(fields[f], bytes[f], sample, seen.fields[f]);
     } catch (const EnvError& error) {
       seen.broken.push_back({sample, {}, error.what()});
     }
+  }
+
+  /// As a run converts it for the network.
+  void require_i32(const SourceField& field, const FieldBytes& bytes, int64_t sample) const {
+    if (field.encoding == Encoding::image || field.type != ElementType::i64) return;
+    const auto count = static_cast<int64_t>(bytes.size()) / byte_size(field.type);
+    std::vector<int32_t> values(static_cast<size_t>(count));
+    try {
+      convert_elements(bytes.data(), field.type, count, DType::i32, values.data());
+    } catch (const EnvError& error) {
+      throw EnvError(source_.where(sample) + ": " + field.name + ": " + error.what());
+    }
+  }
+
+  static void look_for_not_finite(const SourceField& field, const FieldBytes& bytes, int64_t sample,
+                                  FieldReport& report) {
+    const bool is_bf16 = field.type == ElementType::bf16;
+    if (field.encoding == Encoding::image || (field.type != ElementType::f32 && !is_bf16)) return;
+    const auto width = static_cast<size_t>(byte_size(field.type));
+    for (size_t i = 0; i < bytes.size() / width; ++i) {
+      float value = 0;
+      if (is_bf16) {
+        uint16_t bits = 0;
+        std::memcpy(&bits, bytes.data() + i * width, width);
+        value = from_bf16(bits);
+      } else {
+        std::memcpy(&value, bytes.data() + i * width, width);
+      }
+      if (std::isfinite(value)) continue;
+      add_not_finite(report, 1, {sample, {}, fmt::format("element {} is {}", i, value)});
+      return;
+    }
+  }
+
+  static void add_not_finite(FieldReport& report, int64_t samples, const BrokenSample& first) {
+    if (report.not_finite == 0 || first.sample < report.first_not_finite.sample) report.first_not_finite = first;
+    report.not_finite += samples;
   }
 
   static void add(const SourceField& field, const FieldBytes& bytes, const Shape& shape, Seen& seen, size_t f) {
@@ -127,6 +171,7 @@ class Check {
         const FieldReport& part = one.fields[f];
         if (part.total_bytes > 0) all.add_bytes(f, part.least_bytes, part.most_bytes, part.total_bytes);
         if (!part.least.empty()) widen(all.fields[f], part.least, part.most);
+        if (part.not_finite > 0) add_not_finite(all.fields[f], part.not_finite, part.first_not_finite);
         for (const auto& [value, samples] : part.classes) count_value(all.fields[f], value, samples);
         if (!part.many_values) continue;
         all.fields[f].many_values = true;
@@ -139,6 +184,8 @@ class Check {
               [](const BrokenSample& a, const BrokenSample& b) { return a.sample < b.sample; });
     report.first_broken.resize(std::min(report.first_broken.size(), options_.most_listed));
     for (BrokenSample& broken : report.first_broken) broken.where = where(broken.sample);
+    for (FieldReport& field : report.fields)
+      if (field.not_finite > 0) field.first_not_finite.where = where(field.first_not_finite.sample);
     return report;
   }
 

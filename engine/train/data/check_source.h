@@ -27,6 +27,8 @@ struct FieldReport {
   Shape least, most;                   ///< of decoded images: the smallest and largest of each dim
   std::map<int64_t, int64_t> classes;  ///< of a field of one integer: how many samples have each value
   bool many_values = false;            ///< more than kMostCountedValues: `classes` is empty
+  int64_t not_finite = 0;              ///< samples that have a nan or an infinity
+  BrokenSample first_not_finite;       ///< of those, the first in the order of the set; `error`: "element 3 is nan"
 };
 
 struct SourceReport {

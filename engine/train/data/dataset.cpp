@@ -109,12 +109,12 @@ DataHeader mnist_header(const DatasetSpec& spec) {
                    capped_product(files.size, num_elements(files.sample_shape) + 1), spec);
 }
 
-DataHeader read_files_header(const DatasetSpec& spec) {
+DataHeader read_files_header(const DatasetSpec& spec, uint64_t seed) {
   if (reads_tokens(spec)) return without_files(token_shapes(spec), read_token_index(spec).samples);
   if (spec.type == "mnist") return mnist_header(spec);
   if (spec.type == "clicks") return without_files(click_shapes(spec), made_size(spec));
   if (!spec.has_source()) return without_files(made_shapes(spec), made_size(spec));
-  const std::shared_ptr<const Source> source = open_source(spec, 0);
+  const std::shared_ptr<const Source> source = open_source(spec, seed);
   return header_of(source->fields(), source->size(), source->held_bytes(), spec);
 }
 
@@ -177,20 +177,24 @@ std::unique_ptr<Dataset> open_dataset(const DatasetSpec& spec, uint64_t seed, in
   return set;
 }
 
-DataHeader read_data_header(const DatasetSpec& spec) {
-  DataHeader header = read_files_header(spec);
+DataHeader read_data_header(const DatasetSpec& spec, uint64_t seed) {
+  DataHeader header = read_files_header(spec, seed);
   const int64_t listed =
       spec.shuffle && spec.shuffle_block == 0 && header.samples <= kMostListedSamples ? header.samples : 0;
   header.bytes = capped_sum(header.bytes, capped_product(spec.batch + listed, int64_t{sizeof(int64_t)}));
   return header;
 }
 
-DataShapes read_data_shapes(const DatasetSpec& spec) { return read_data_header(spec).shapes; }
-int64_t read_data_size(const DatasetSpec& spec) { return read_data_header(spec).samples; }
-int64_t data_set_bytes(const DatasetSpec& spec) { return read_data_header(spec).bytes; }
+DataShapes read_data_shapes(const DatasetSpec& spec, uint64_t seed) { return read_data_header(spec, seed).shapes; }
+int64_t read_data_size(const DatasetSpec& spec, uint64_t seed) { return read_data_header(spec, seed).samples; }
 
 void check_files(const DatasetSpec& spec) {
   if (spec.type == "mnist") check_mnist_files(spec.paths.front(), spec.split);
+  try {
+    check_source_files(spec);
+  } catch (const EnvError& error) {
+    throw SpecError({}, "dataset.path", error.what());
+  }
 }
 
 }  // namespace trainctl

@@ -87,13 +87,14 @@ struct DataHeader {
   std::vector<SampleField> fields = {};  ///< the fields() of the opened set; empty: none of them can stay bytes
 };
 
-/// Reads the headers of files, and no samples. Throws as open_dataset.
-DataHeader read_data_header(const DatasetSpec& spec);
-DataShapes read_data_shapes(const DatasetSpec& spec);
-int64_t read_data_size(const DatasetSpec& spec);
-int64_t data_set_bytes(const DatasetSpec& spec);
+/// The header of the set that open_dataset(spec, seed) opens. The seed decides which samples belong to a share
+/// (dataset.split) and so how many there are. Reads the headers of files, and no samples. Throws as open_dataset.
+DataHeader read_data_header(const DatasetSpec& spec, uint64_t seed);
+DataShapes read_data_shapes(const DatasetSpec& spec, uint64_t seed);
+int64_t read_data_size(const DatasetSpec& spec, uint64_t seed);
 
-/// Reads compressed files to their end, where gzip's checksum is: SpecError (dataset.path) if one is damaged.
+/// Reads files that have checksums to their end: gzip files and the arrays of npz files. SpecError (dataset.path) if one
+/// is damaged.
 void check_files(const DatasetSpec& spec);
 
 }  // namespace trainctl

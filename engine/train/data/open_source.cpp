@@ -266,6 +266,10 @@ std::vector<SourceField> mnist_fields(const Shape& image) {
   return {{"data", Encoding::array, ElementType::u8, image}, {"label", Encoding::array, ElementType::u8, {}}};
 }
 
+void check_source_files(const DatasetSpec& spec) {
+  if (spec.type == "npz") check_npz(array_options(spec));
+}
+
 std::shared_ptr<const Source> open_source(const DatasetSpec& spec, uint64_t seed) {
   std::vector<std::string> classes;
   if (!spec.class_paths.empty()) {  // a class has the number that it has in the training set

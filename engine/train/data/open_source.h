@@ -13,6 +13,9 @@ namespace trainctl {
 /// the data set) if the files are not there or not as the type says, EnvError if one is damaged.
 std::shared_ptr<const Source> open_source(const DatasetSpec& spec, uint64_t seed);
 
+/// Reads what has a checksum that opening does not look at: the arrays of npz files. EnvError if one is damaged.
+void check_source_files(const DatasetSpec& spec);
+
 /// Of a set of IDX files with images of that shape.
 std::vector<SourceField> mnist_fields(const Shape& image);
 

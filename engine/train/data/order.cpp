@@ -36,6 +36,22 @@ int64_t steps_per_epoch(const DatasetSpec& spec, int64_t set_size) {
   return spec.drop_last || samples % spec.batch == 0 ? whole : whole + 1;
 }
 
+std::string order_text(const DatasetSpec& spec, int64_t set_size, uint64_t seed) {
+  const bool is_made = spec.type == "random" || spec.type == "clicks";
+  std::string text = fmt::format("{} samples", with_commas(set_size));
+  if (is_made) text += fmt::format(" made from seed {}", seed);
+  if (spec.has_shares()) text += fmt::format(" of a share of {} by seed {}", spec.train_share, seed);
+  if (!spec.weights.empty()) text += fmt::format(" mixed by the weights {}", fmt::join(spec.weights, " : "));
+  if (!spec.shuffle)
+    text += ", not shuffled";
+  else if (spec.shuffle_block > 0)
+    text += fmt::format(", shuffled in blocks of {} by seed {}", with_commas(spec.shuffle_block), seed);
+  else
+    text += fmt::format(", shuffled by seed {}", seed);
+  if (spec.repeat > 1) text += fmt::format(", {} passes per epoch", spec.repeat);
+  return text;
+}
+
 SampleOrder::SampleOrder(const DatasetSpec& spec, int64_t set_size, uint64_t seed)
     : size_(set_size),
       repeat_(spec.repeat),

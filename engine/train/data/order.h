@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <optional>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "engine/spec/job_spec.h"
@@ -25,6 +26,10 @@ void check_epoch(const DatasetSpec& spec, int64_t set_size);
 
 /// At most kCapped of base/checked.h: what a job asks for may not fit an int64_t.
 int64_t steps_per_epoch(const DatasetSpec& spec, int64_t set_size);
+
+/// All that decides which sample is at which place of an epoch, as a clause: "24 samples, shuffled by seed 1". Two jobs
+/// with the same text go through an epoch in the same order, whatever their batch.
+std::string order_text(const DatasetSpec& spec, int64_t set_size, uint64_t seed);
 
 /// An epoch is `repeat` passes over the set, each in its own order if the job shuffles (a BlockOrder with
 /// dataset.shuffle_block), cut into batches. A last incomplete batch is dropped, or (drop_last: false) filled up with

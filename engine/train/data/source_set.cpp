@@ -101,7 +101,7 @@ void SourceSet::read(int64_t sample, ReadState& state, SampleOutputs to) const {
     if (of_.ways[i].from.encoding == Encoding::image)
       write_image(of_.ways[i], state.files[i], sample, state, timer, to[i]);
     else
-      write_array(of_.ways[i], state.files[i], state, timer, to[i]);
+      write_array(of_.ways[i], state.files[i], sample, state, timer, to[i]);
   }
 }
 
@@ -126,13 +126,21 @@ void SourceSet::write_image(const FieldWay& way, const FieldBytes& bytes, int64_
   way.transforms->run(view_of(state.transforms.decoded.view()), state.rng, state.transforms, to, plan);
 }
 
-void SourceSet::write_array(const FieldWay& way, const FieldBytes& bytes, ReadState& state, StageTimer& timer,
-                            void* to) const {
+void SourceSet::write_array(const FieldWay& way, const FieldBytes& bytes, int64_t sample, ReadState& state,
+                            StageTimer& timer, void* to) const {
   timer.next(ReadStage::transform);
   if (!way.transforms) {
     std::memcpy(to, bytes.data(), bytes.size());
     return;
   }
+  try {
+    transform_array(way, bytes, state, to);
+  } catch (const EnvError& error) {
+    throw EnvError(source_->where(sample) + ": " + way.from.name + ": " + error.what());
+  }
+}
+
+void SourceSet::transform_array(const FieldWay& way, const FieldBytes& bytes, ReadState& state, void* to) {
   const void* data = bytes.data();
   const auto elements = static_cast<int64_t>(bytes.size()) / byte_size(way.from.type);
   if (way.type != way.from.type) {

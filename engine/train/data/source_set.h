@@ -54,7 +54,9 @@ class SourceSet final : public Dataset {
   const FieldWays& ways() const { return of_; }
 
  private:
-  void write_array(const FieldWay& way, const FieldBytes& bytes, ReadState& state, StageTimer& timer, void* to) const;
+  void write_array(const FieldWay& way, const FieldBytes& bytes, int64_t sample, ReadState& state, StageTimer& timer,
+                   void* to) const;
+  static void transform_array(const FieldWay& way, const FieldBytes& bytes, ReadState& state, void* to);
   void write_image(const FieldWay& way, const FieldBytes& bytes, int64_t sample, ReadState& state, StageTimer& timer,
                    void* to) const;
 

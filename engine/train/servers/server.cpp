@@ -8,6 +8,7 @@
 
 #include "engine/base/error.h"
 #include "engine/plan/served.h"
+#include "engine/train/checkpoint/finite_state.h"
 #include "engine/train/data/order.h"
 #include "engine/train/learning_rate.h"
 #include "engine/train/servers/row_window.h"
@@ -86,6 +87,7 @@ void prepare_batches(const PlannedJob& job, int64_t first, SharedMemory& memory)
 AsyncServer::AsyncServer(const PlannedJob& job, const Program& program, const SharedMemory& memory, Communicator& comm,
                          ServerHooks hooks, const ServerOptions& options)
     : job_(job),
+      program_(program),
       optimizer_(job.spec.optimizer.type, job.spec.optimizer.attrs),
       memory_(memory),
       comm_(comm),
@@ -165,6 +167,8 @@ void AsyncServer::run() {
     memory_.status(comm_.rank()).looks.fetch_add(1, std::memory_order_relaxed);  // to wait is not to stand still
     comm_.wait_for_mail(seen, kLookSeconds);
   }
+  if (updates_ > first_update_ && job_.spec.train.on_nan != OnNan::warn)
+    require_finite_state(program_, *executor_, position().step);
   if (hooks_.at_end && saved_step_ != position().step) hooks_.at_end(position(), *executor_);
 }
 

@@ -102,6 +102,7 @@ class AsyncServer {
   void lay_out(const Program& program);
 
   const PlannedJob& job_;
+  const Program& program_;
   const Optimizer optimizer_;
   const SharedMemory& memory_;
   Communicator& comm_;

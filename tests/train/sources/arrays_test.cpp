@@ -253,3 +253,34 @@ TEST_CASE("records of CIFAR are a label and an image with its channels first") {
   CHECK(contains(error_of([&] { open_cifar({.paths = {folder.path() + "/train.bin"}, .classes = 100}); }),
                  "found 0 bytes"));
 }
+
+TEST_CASE("a finite number that f32 does not hold is an error that names its sample, and infinities are not") {
+  const ScratchFolder folder;
+  const auto source = open(folder, npy("<f8", "3", raw<double>({1, INFINITY, -1e39})));
+  CHECK(values_of<float>(read_sample(*source, 1)[0]) == std::vector<float>{INFINITY});
+  CHECK(error_of([&] { read_sample(*source, 2); }) ==
+        folder.path() + "/x.npy: sample 2: x: the number -1e+39 is too large: networks take floats of 32 bits");
+}
+
+TEST_CASE("the checksums of stored members of an npz are checked, also those of members that are not deflated") {
+  for (const bool deflated : {false, true}) {
+    CAPTURE(deflated);
+    const ScratchFolder folder;
+    std::string file = zip_of({{"data.npy", kImages, deflated}, {"label.npy", kLabels, deflated}});
+    const ArrayFileOptions options{.paths = {folder.write("a.npz", to_bytes(file))},
+                                   .fields = {{"data", "data"}, {"label", "label"}}};
+    CHECK_NOTHROW(check_npz(options));
+    if (deflated) continue;  // open_npz itself inflates them
+    file[file.find("abcdef") + 3] ^= 1;
+    folder.write("a.npz", to_bytes(file));
+    CHECK_NOTHROW(open_npz(options));
+    CHECK(contains(error_of([&] { check_npz(options); }), "a.npz: 'data.npy': the checksum is "));
+    CHECK_NOTHROW(check_npz({.paths = options.paths, .fields = {{"label", "label"}}}));
+  }
+}
+
+TEST_CASE("an npz file that has an array twice is refused") {
+  const ScratchFolder folder;
+  const std::string path = folder.write("a.npz", to_bytes(zip_of({{"x.npy", kImages}, {"x.npy", kImages}})));
+  CHECK(contains(error_of([&] { open_npz({.paths = {path}, .fields = {{"x", "x"}}}); }), "has two members 'x.npy'"));
+}

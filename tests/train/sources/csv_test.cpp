@@ -171,3 +171,11 @@ TEST_CASE("the rows of a text are the same wherever it is cut for reading") {
       CHECK(bytes.has_value() == (cut >= whole[row].size()));
     }
 }
+
+TEST_CASE("a column name that a table has twice is refused where a field uses it") {
+  const ScratchFolder folder;
+  CHECK(contains(error_of_csv(folder, "a,y,a\n1,0,2\n", {kA}),
+                 "t.csv has the column 'a' twice, as columns 1 and 3"));
+  CHECK(error_of_csv(folder, "a,y,a\n1,0,2\n", {{.name = "x", .columns = {"y"}}}) == "no error");
+  CHECK(error_of_csv(folder, "a,y,a\n1,0,2\n", {{.name = "x", .columns = {"3"}}}) == "no error");
+}

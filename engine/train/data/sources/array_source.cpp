@@ -82,7 +82,7 @@ class ArraySource : public Source {
     const auto [piece, within] = place(sample, c);
     const int64_t at = piece->at + within * piece->stride;
     if (piece->bytes)
-      return convert(column.stored, std::span(*piece->bytes).subspan(static_cast<size_t>(at), bytes), out);
+      return convert_at(sample, c, std::span(*piece->bytes).subspan(static_cast<size_t>(at), bytes), out);
     const bool as_stored = element_type(column.stored) != ElementType::u8 &&
                            byte_size(element_type(column.stored)) == byte_size(column.stored);
     if (as_stored || column.stored == StoredElement::u8) {
@@ -91,7 +91,17 @@ class ArraySource : public Source {
     }
     std::vector<uint8_t> stored(bytes);
     files_->get(piece->file)->read(at, stored);
-    convert(column.stored, stored, out);
+    convert_at(sample, c, stored, out);
+  }
+
+  void convert_at(int64_t sample, size_t c, std::span<const uint8_t> stored, FieldBytes& out) const {
+    try {
+      convert(columns_[c].stored, stored, out);
+    } catch (const EnvError& error) {
+      const auto [piece, within] = place(sample, c);
+      throw EnvError(fmt::format("{}: sample {}: {}: {}", files_->path(piece->file), with_commas(within),
+                                 columns_[c].name, error.what()));
+    }
   }
 
   std::unique_ptr<OpenFiles> files_;

@@ -2,11 +2,14 @@
 #include "engine/train/data/sources/arrays.h"
 
 #include <fmt/format.h>
+#include <zlib.h>
 
 #include <algorithm>
 #include <optional>
+#include <set>
 
 #include "engine/base/error.h"
+#include "engine/base/printable.h"
 #include "engine/base/text.h"
 #include "engine/train/checkpoint/input_file.h"
 #include "engine/train/checkpoint/safetensors.h"
@@ -66,21 +69,48 @@ bool has_suffix(const std::string& name, const std::string& wanted) {
   return name == wanted || name == wanted + ".npy";
 }
 
-/// The wanted arrays of one file; all of them if `wanted` is empty.
-std::vector<WholeArray> npz_arrays(const InputFile& file, const std::vector<ArrayField>& wanted) {
+/// The members of one file that hold the wanted arrays; all of them if `wanted` is empty.
+std::vector<ZipEntry> npz_entries(const InputFile& file, const std::vector<ArrayField>& wanted) {
   const std::vector<uint8_t> tail =
       read_part(file, std::max<int64_t>(0, file.bytes() - kZipTailBytes), std::min(file.bytes(), kZipTailBytes));
   const ZipDirectory directory = find_zip_directory(tail, file.bytes(), file.path());
+  std::vector<ZipEntry> entries =
+      parse_zip_directory(read_part(file, directory.at, directory.bytes), directory, file.path());
+  std::erase_if(entries, [&](const ZipEntry& entry) {
+    return !wanted.empty() && std::none_of(wanted.begin(), wanted.end(), [&](const ArrayField& field) {
+      return has_suffix(entry.name, field.array);
+    });
+  });
+  std::set<std::string> names;
+  for (const ZipEntry& entry : entries)
+    if (!names.insert(entry.name).second)
+      throw EnvError(fmt::format("{}: has two members '{}'; write the file again", file.path(),
+                                 printable(shortened(entry.name))));
+  return entries;
+}
+
+int64_t member_data_at(const InputFile& file, const ZipEntry& entry) {
+  const auto local = read_part(file, entry.local_at, std::min(kZipLocalBytes, file.bytes() - entry.local_at));
+  return zip_data_at(local, entry, file.bytes(), file.path());
+}
+
+void check_stored(const InputFile& file, const ZipEntry& entry) {
+  constexpr int64_t kAtOnce = int64_t{4} << 20;
+  const int64_t at = member_data_at(file, entry);
+  uLong crc = 0;
+  for (int64_t done = 0; done < entry.bytes; done += kAtOnce) {
+    const std::vector<uint8_t> part = read_part(file, at + done, std::min(kAtOnce, entry.bytes - done));
+    crc = crc32_z(crc, part.data(), part.size());
+  }
+  require_zip_checksum(entry, static_cast<uint32_t>(crc), file.path());
+}
+
+/// The wanted arrays of one file.
+std::vector<WholeArray> npz_arrays(const InputFile& file, const std::vector<ArrayField>& wanted) {
   std::vector<WholeArray> arrays;
-  for (const ZipEntry& entry :
-       parse_zip_directory(read_part(file, directory.at, directory.bytes), directory, file.path())) {
-    const bool is_wanted = wanted.empty() || std::any_of(wanted.begin(), wanted.end(), [&](const ArrayField& field) {
-                             return has_suffix(entry.name, field.array);
-                           });
-    if (!is_wanted) continue;
+  for (const ZipEntry& entry : npz_entries(file, wanted)) {
     const std::string shown = file.path() + ": " + entry.name;
-    const auto local = read_part(file, entry.local_at, std::min(kZipLocalBytes, file.bytes() - entry.local_at));
-    const int64_t data_at = zip_data_at(local, entry, file.bytes(), file.path());
+    const int64_t data_at = member_data_at(file, entry);
     WholeArray array;
     if (entry.is_deflated) {
       const std::vector<uint8_t> packed = read_part(file, data_at, entry.packed_bytes);
@@ -195,6 +225,14 @@ std::unique_ptr<Source> open_npy(const NpyOptions& options) {
 }
 
 std::unique_ptr<Source> open_npz(const ArrayFileOptions& options) { return open_array_files(options, npz_arrays); }
+
+void check_npz(const ArrayFileOptions& options) {
+  for (const std::string& path : list_files(options.paths, "dataset.path")) {
+    const InputFile file(path);
+    for (const ZipEntry& entry : npz_entries(file, options.fields))
+      if (!entry.is_deflated) check_stored(file, entry);
+  }
+}
 
 std::unique_ptr<Source> open_safetensors(const ArrayFileOptions& options) {
   return open_array_files(options, safetensors_arrays);

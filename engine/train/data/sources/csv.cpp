@@ -160,7 +160,15 @@ class CsvSet : public Source {
 
   size_t find_column(const std::string& field, const std::string& column) const {
     const auto named = std::find(names_.begin(), names_.end(), column);
-    if (named != names_.end()) return static_cast<size_t>(named - names_.begin());
+    if (named != names_.end()) {
+      if (const auto twin = std::find(std::next(named), names_.end(), column); twin != names_.end())
+        throw SpecError({}, "dataset.fields." + field,
+                        fmt::format("{} has the column '{}' twice, as columns {} and {}", files_.path(0),
+                                    printable(shortened(column)), named - names_.begin() + 1,
+                                    twin - names_.begin() + 1),
+                        "rename one in the header, or name the column by its number");
+      return static_cast<size_t>(named - names_.begin());
+    }
     size_t number = 0;
     if (parse_number(column, number) && number >= 1 && number <= row_values_) return number - 1;
     throw SpecError({}, "dataset.fields." + field,

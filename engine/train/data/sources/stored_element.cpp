@@ -1,6 +1,8 @@
 // See the header.
 #include "engine/train/data/sources/stored_element.h"
 
+#include <fmt/format.h>
+
 #include <bit>
 #include <cmath>
 #include <cstring>
@@ -43,6 +45,14 @@ float from_f16(uint16_t half) {
   return sign * std::ldexp(static_cast<float>(fraction | 0x400), exponent - 25);
 }
 
+/// A value that is too small becomes 0 or the least number. Infinities and nan stay what they are.
+float narrowed(double value) {
+  const auto narrow = static_cast<float>(value);
+  if (std::isinf(narrow) && std::isfinite(value))
+    throw EnvError(fmt::format("the number {} is too large: networks take floats of 32 bits", value));
+  return narrow;
+}
+
 template <class From, class To, class F>
 void convert_each(std::span<const uint8_t> from, FieldBytes& out, F&& value_of) {
   const size_t count = from.size() / sizeof(From);
@@ -75,7 +85,7 @@ void convert(StoredElement stored, std::span<const uint8_t> from, FieldBytes& ou
     case StoredElement::f16:
       return convert_each<uint16_t, float>(from, out, from_f16);
     case StoredElement::f64:
-      return convert_each<double, float>(from, out, [](double value) { return static_cast<float>(value); });
+      return convert_each<double, float>(from, out, narrowed);
     default:
       return store(from, out);
   }

@@ -15,7 +15,7 @@ std::string_view to_string(StoredElement stored);  ///< "f64"
 int64_t byte_size(StoredElement stored);
 /// What its values become.
 ElementType element_type(StoredElement stored);
-/// Whole elements, of any alignment, little-endian.
+/// Whole elements, of any alignment, little-endian. EnvError without a place: a finite f64 that f32 does not hold.
 void convert(StoredElement stored, std::span<const uint8_t> from, FieldBytes& out);
 
 }  // namespace trainctl

@@ -145,6 +145,12 @@ int64_t zip_data_at(std::span<const uint8_t> local, const ZipEntry& entry, int64
   return data_at;
 }
 
+void require_zip_checksum(const ZipEntry& entry, uint32_t found, const std::string& file) {
+  if (found == entry.crc) return;
+  throw EnvError(fmt::format("{}: '{}': the checksum is {:08x}, but its bytes have {:08x}; get the file again", file,
+                             printable(shortened(entry.name)), entry.crc, found));
+}
+
 std::vector<uint8_t> inflate_zip_entry(std::span<const uint8_t> packed, const ZipEntry& entry,
                                        const std::string& file) {
   const std::string shown = printable(shortened(entry.name));
@@ -175,9 +181,7 @@ std::vector<uint8_t> inflate_zip_entry(std::span<const uint8_t> packed, const Zi
         "{}: '{}': expected {} bytes from {} deflated ones, found {} from {}{}; get the file again", file, shown,
         with_commas(entry.bytes), with_commas(entry.packed_bytes), with_commas(static_cast<int64_t>(written)),
         with_commas(static_cast<int64_t>(read)), stream.msg ? fmt::format(" ({})", stream.msg) : ""));
-  if (const auto crc = crc32_z(0, bytes.data(), bytes.size()); crc != entry.crc)
-    throw EnvError(fmt::format("{}: '{}': the checksum is {:08x}, but its bytes have {:08x}; get the file again", file,
-                               shown, entry.crc, crc));
+  require_zip_checksum(entry, static_cast<uint32_t>(crc32_z(0, bytes.data(), bytes.size())), file);
   return bytes;
 }
 

@@ -40,6 +40,9 @@ std::vector<ZipEntry> parse_zip_directory(std::span<const uint8_t> bytes, const 
 /// Where the data of an entry begin. `local`: the kZipLocalBytes at its local_at.
 int64_t zip_data_at(std::span<const uint8_t> local, const ZipEntry& entry, int64_t file_bytes, const std::string& file);
 
+/// EnvError if `found`, the CRC-32 of the bytes of a stored entry, is not that of the directory.
+void require_zip_checksum(const ZipEntry& entry, uint32_t found, const std::string& file);
+
 /// The bytes of a deflated entry. EnvError if they are broken, not `entry.bytes` with its checksum, or more than may
 /// inflate (inflation.h); the last before memory is taken.
 std::vector<uint8_t> inflate_zip_entry(std::span<const uint8_t> packed, const ZipEntry& entry, const std::string& file);

@@ -1,5 +1,5 @@
 // See the header.
-#include "engine/train/data/index_check.h"
+#include "engine/train/data/sample_check.h"
 
 #include <fmt/format.h>
 
@@ -17,6 +17,13 @@
 namespace trainctl {
 namespace {
 
+/// The training set or the validation set of a job.
+struct CheckedSet {
+  const DatasetSpec& spec;
+  uint64_t seed = 0;
+  std::string section;  ///< of the job: "dataset" or "validation.dataset"
+};
+
 /// An integer of the set that is out of range.
 struct Stray {
   int64_t value = 0;
@@ -28,17 +35,19 @@ struct Stray {
 constexpr int64_t kMostTokensRead = int64_t{1} << 27;
 /// The same of samples in files.
 constexpr int64_t kMostSamplesRead = 10'000;
+/// Bytes of validation samples, after their transforms, that are read before a run.
+constexpr int64_t kMostSampleBytes = int64_t{32} << 20;
 
 /// In the first kMostSamplesRead samples, where the field comes from the source as it is. Named classes need no
 /// reading.
-std::optional<Stray> first_stray_of_source(const JobSpec& spec, const IndexUse& use) {
-  const std::shared_ptr<const Source> source = open_source(spec.dataset, spec.seed);
+std::optional<Stray> first_stray_of_source(const CheckedSet& set, const IndexUse& use) {
+  const std::shared_ptr<const Source> source = open_source(set.spec, set.seed);
   const std::vector<SourceField>& fields = source->fields();
   const auto field =
       std::find_if(fields.begin(), fields.end(), [&](const SourceField& f) { return f.name == use.input; });
   const auto at = static_cast<size_t>(field - fields.begin());
   if (field == fields.end() || field->encoding == Encoding::image) return {};
-  if (!transforms_of(spec.dataset, fields, use.input).empty()) return {};
+  if (!transforms_of(set.spec, fields, use.input).empty()) return {};
   const auto classes = static_cast<int64_t>(source->class_names().size());
   if (classes > 0 && use.input == "label") {
     if (classes <= use.below) return {};
@@ -64,20 +73,21 @@ std::optional<Stray> first_stray_of_source(const JobSpec& spec, const IndexUse& 
 }
 
 /// The first sample, in the set's order, with an element out of range.
-std::optional<Stray> first_stray(const JobSpec& spec, const IndexUse& use) {
-  if (spec.dataset.type == "tokens" || spec.dataset.type == "text") {
-    const auto stray = TokenSet(spec.dataset).first_stray(use.below, kMostTokensRead);
+std::optional<Stray> first_stray(const CheckedSet& checked, const IndexUse& use) {
+  const DatasetSpec& spec = checked.spec;
+  if (spec.type == "tokens" || spec.type == "text") {
+    const auto stray = TokenSet(spec).first_stray(use.below, kMostTokensRead);
     if (!stray || use.accepts(stray->token)) return {};
     return Stray{stray->token, fmt::format("{}: token {} of the file is {}", stray->file, stray->place, stray->token)};
   }
-  if (spec.dataset.type == "mnist" && use.input == "label") {
-    const std::vector<uint8_t> labels = read_mnist_labels(spec.dataset.paths.front(), spec.dataset.split);
+  if (spec.type == "mnist" && use.input == "label") {
+    const std::vector<uint8_t> labels = read_mnist_labels(spec.paths.front(), spec.split);
     for (size_t i = 0; i < labels.size(); ++i)
       if (!use.accepts(labels[i])) return Stray{labels[i], fmt::format("sample {} has the label {}", i, labels[i])};
     return {};
   }
-  if (spec.dataset.type != "mnist") return first_stray_of_source(spec, use);
-  const std::unique_ptr<Dataset> set = open_dataset(spec.dataset, spec.seed);
+  if (spec.type != "mnist") return first_stray_of_source(checked, use);
+  const std::unique_ptr<Dataset> set = open_dataset(spec, checked.seed);
   std::vector<int32_t> sample(static_cast<size_t>(set->fields()[static_cast<size_t>(set->find(use.input))].elements()));
   for (int64_t i = 0; i < set->size(); ++i) {
     set->read(use.input, i, sample.data());
@@ -92,9 +102,9 @@ std::string plural(const std::string& field) {
 }
 
 /// The field that decides, and what is wrong; nothing if all elements are in range.
-std::optional<Diagnostic> fault(const JobSpec& spec, const IndexUse& use) {
+std::optional<Diagnostic> fault(const CheckedSet& checked, const IndexUse& use) {
   const std::string takes = fmt::format(", but {} takes 0 to {}", use.reader, use.below - 1);
-  const DatasetSpec& set = spec.dataset;
+  const DatasetSpec& set = checked.spec;
   if (set.type == "random") {
     if (set.classes <= use.below) return {};
     return Diagnostic{{},
@@ -118,10 +128,10 @@ std::optional<Diagnostic> fault(const JobSpec& spec, const IndexUse& use) {
                       fmt::format("{} are {}{}", plural(use.input), value, takes),
                       "a value in that range, or make the network take more"};
   }
-  const std::optional<Stray> stray = first_stray(spec, use);
+  const std::optional<Stray> stray = first_stray(checked, use);
   if (!stray) return {};
   return Diagnostic{{},
-                    "dataset.path",
+                    checked.section + ".path",
                     stray->where + takes,
                     stray->value < 0
                         ? (use.input == "label" ? "an index is never negative; for samples without a class: loss: {type: "
@@ -131,16 +141,85 @@ std::optional<Diagnostic> fault(const JobSpec& spec, const IndexUse& use) {
                         : fmt::format("make the network take at least {}, or use other data", stray->value + 1)};
 }
 
+bool is_of_files(const DatasetSpec& set) { return set.type == "mnist" || set.has_source(); }
+
+/// The index that the loaded integers of a field break; nothing if they are all in range.
+std::optional<Stray> stray_of(const std::vector<IndexUse>& uses, const SampleField& field,
+                              const std::vector<std::byte>& loaded, const Dataset& set, int64_t sample,
+                              std::string& reader) {
+  const auto* values = reinterpret_cast<const int32_t*>(loaded.data());
+  for (const IndexUse& use : uses) {
+    if (use.input != field.name || !field.is_integer) continue;
+    reader = fmt::format("{} takes 0 to {}", use.reader, use.below - 1);
+    for (int64_t i = 0; i < field.elements(); ++i)
+      if (!use.accepts(values[i]))
+        return Stray{values[i], fmt::format("{} has the {} {}", set.where(sample), field.name, values[i])};
+  }
+  return {};
+}
+
+/// Reads samples as a validation does, and loads them as a device does: the first fault that this meets.
+std::optional<Diagnostic> first_unreadable(const CheckedSet& checked, const std::vector<IndexUse>& uses) {
+  DatasetSpec spec = checked.spec;
+  spec.cache = "none";
+  const std::unique_ptr<Dataset> set = open_dataset(spec, checked.seed);
+  std::vector<std::vector<std::byte>> read, loaded;
+  std::vector<void*> to;
+  int64_t sample_bytes = 0;
+  for (const SampleField& field : set->fields()) {
+    sample_bytes += field.bytes();
+    to.push_back(read.emplace_back(static_cast<size_t>(field.bytes())).data());
+    loaded.emplace_back(static_cast<size_t>(field.elements()) * sizeof(float));
+  }
+  const int64_t count = std::min(
+      {set->size(), kMostSamplesRead, std::max<int64_t>(1, kMostSampleBytes / std::max<int64_t>(1, sample_bytes))});
+  ReadState state;
+  set->prepare(state);
+  for (int64_t i = 0; i < count; ++i) {
+    const int64_t sample = i * set->size() / count;
+    try {
+      state.rng = SampleRng(checked.seed, 0, sample);
+      set->read(sample, state, to);
+      for (size_t f = 0; f < to.size(); ++f) {
+        const SampleField& field = set->fields()[f];
+        load_field(field, read[f].data(), field.is_integer ? DType::i32 : DType::f32, loaded[f].data());
+        std::string reader;
+        if (const auto stray = stray_of(uses, field, loaded[f], *set, sample, reader))
+          return Diagnostic{{}, checked.section + ".path", stray->where + ", but " + reader, "use other data"};
+      }
+    } catch (const EnvError& error) {
+      return Diagnostic{{},
+                        checked.section + ".path",
+                        std::string("a sample cannot be read: ") + error.what(),
+                        "mend the file, or set dataset.on_error: skip to leave such samples out"};
+    }
+  }
+  return {};
+}
+
+/// A validation reads other samples, but made sets draw them from the same range.
+bool has_own_samples(const PlannedJob& job) {
+  if (!job.validation) return false;
+  const std::string& type = job.validation->set.type;
+  return type == "tokens" || type == "text" || is_of_files(job.validation->set);
+}
+
 }  // namespace
 
-void require_indices_in_range(const PlannedJob& job) {
+void require_sound_samples(const PlannedJob& job) {
+  std::vector<CheckedSet> sets = {{job.spec.dataset, job.spec.seed, "dataset"}};
+  if (has_own_samples(job)) sets.push_back({job.validation->set, job.spec.seed, "validation.dataset"});
+  std::vector<IndexUse> uses = index_uses(job.graph);
+  for (IndexUse& use : uses)
+    for (const ServedTable& table : job.tables)
+      if (table.field == use.input) use.below = table.rows;  // the graph has a window of it
   std::vector<Diagnostic> faults;
   try {
-    for (IndexUse use : index_uses(job.graph)) {
-      for (const ServedTable& table : job.tables)
-        if (table.field == use.input) use.below = table.rows;  // the graph has a window of it
-      if (std::optional<Diagnostic> one = fault(job.spec, use)) faults.push_back(std::move(*one));
-    }
+    for (const CheckedSet& set : sets)
+      for (const IndexUse& use : uses)
+        if (std::optional<Diagnostic> one = fault(set, use)) faults.push_back(std::move(*one));
+    if (faults.empty() && sets.size() > 1 && is_of_files(sets[1].spec))
+      if (std::optional<Diagnostic> one = first_unreadable(sets[1], uses)) faults.push_back(std::move(*one));
     if (!faults.empty()) throw SpecError(std::move(faults));
   } catch (const SpecError& error) {
     throw with_positions(error, job.spec);

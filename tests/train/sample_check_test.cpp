@@ -1,5 +1,5 @@
 // Classes and tokens against the sizes of the network.
-#include "engine/train/data/index_check.h"
+#include "engine/train/data/sample_check.h"
 
 #include <doctest/doctest.h>
 
@@ -16,7 +16,7 @@ namespace {
 std::string errors_of(const JobSpec& spec) {
   std::string all;
   try {
-    require_indices_in_range(plan_job(spec));
+    require_sound_samples(plan_job(spec));
   } catch (const SpecError& error) {
     for (const Diagnostic& d : error.diagnostics())
       all += std::to_string(d.pos.line) + ":" + std::to_string(d.pos.column) + " " + d.path + ": " + d.message + "\n";
@@ -96,4 +96,52 @@ TEST_CASE("the jobs of the tests pass, whatever their parallel mode") {
     CAPTURE(name);
     CHECK(errors_of(job_spec(name)).empty());
   }
+}
+
+namespace {
+
+/// A table of the columns a and y, y of three classes or words, and a validation on another table.
+std::string with_validation(const ScratchFolder& folder, const std::string& training, const std::string& validation,
+                            const std::string& more = "") {
+  const auto write = [&](const char* name, const std::string& rows) {
+    const std::string text = "a,y\n" + rows;
+    return folder.write(name, {text.begin(), text.end()});
+  };
+  return "dataset: {type: csv, path: " + write("t.csv", training) + ", batch: 1, fields: {x: a, label: y}" + more +
+         "}\nnetwork:\n  - {name: o, type: dense, units: 3, inputs: [x]}\nloss: softmax_cross_entropy\n"
+         "validation: {dataset: {path: " +
+         write("v.csv", validation) + "}}\n";
+}
+
+}  // namespace
+
+TEST_CASE("a label of the validation set that is no class is named before the run") {
+  const ScratchFolder folder;
+  CHECK(errors(with_validation(folder, "1,0\n2,2\n", "1,0\n3,1\n")).empty());
+  const std::string found = errors(with_validation(folder, "1,0\n2,2\n", "1,0\n3,7\n"));
+  CHECK(found.find("validation.dataset.path: " + folder.path() +
+                   "/v.csv:3 has the label 7, but the loss (softmax_cross_entropy) takes 0 to 2") != std::string::npos);
+}
+
+TEST_CASE("a sample of the validation set that cannot be read is named before the run, unless such samples are skipped") {
+  const ScratchFolder folder;
+  CHECK(errors(with_validation(folder, "1,0\n2,2\n", "1,0\noops,1\n")).find("v.csv:3: column 'a': expected a number") !=
+        std::string::npos);
+  CHECK(errors(with_validation(folder, "1,cat\n2,dog\n", "1,cat\n3,fox\n"))
+            .find("v.csv:3: column 'y': 'fox' is none of the 2 classes") != std::string::npos);
+  CHECK(errors(with_validation(folder, "1,0\n2,2\n", "1,0\noops,1\n", ", on_error: skip")).empty());
+}
+
+TEST_CASE("a token of the validation's files that the table has no row for is named before the run") {
+  const ScratchFolder folder;
+  const auto text = [&](const char* name, const std::string& bytes) {
+    return folder.write(name, {bytes.begin(), bytes.end()});
+  };
+  const std::string job = "dataset: {type: text, path: " + text("t.txt", "abcabcabc") +
+                          ", length: 4, batch: 1}\nnetwork:\n  - {name: e, type: embedding, vocab: 120, units: 2}\n"
+                          "  - {name: o, type: dense, units: 120}\nloss: softmax_cross_entropy\n"
+                          "validation: {dataset: {path: " +
+                          text("v.txt", "abcabcabz") + "}}\n";
+  CHECK(errors(job).find("validation.dataset.path: " + folder.path() + "/v.txt: token 8 of the file is 122") !=
+        std::string::npos);
 }

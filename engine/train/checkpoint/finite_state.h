@@ -1,0 +1,33 @@
+// Looks for nan and infinities in what a run keeps. A step's loss shows what the update before it did; nothing shows
+// what the last update did, nor the one before a save.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <stdexcept>
+
+#include "engine/compile/program.h"
+#include "engine/runtime/executor.h"
+
+namespace trainctl {
+
+/// A weight, a running statistic or an optimizer state is nan or infinite, and train.on_nan is stop. Thrown by the
+/// ranks that store such a value.
+class StateNotFinite : public std::runtime_error {
+ public:
+  StateNotFinite(const std::string& what, int64_t run_step) : std::runtime_error(what), run_step_(run_step) {}
+  int64_t run_step() const { return run_step_; }
+
+ private:
+  int64_t run_step_;
+};
+
+/// The index of the first element that is nan or infinite. i32 has none. `values`: whole elements, 4-byte aligned.
+std::optional<int64_t> first_not_finite(std::span<const std::byte> values, DType type);
+
+/// Throws StateNotFinite for what this rank stores. No step may be in flight. `steps`: that the state was trained.
+void require_finite_state(const Program& program, Executor& executor, int64_t steps);
+
+}  // namespace trainctl

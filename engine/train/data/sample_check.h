@@ -1,0 +1,16 @@
+// Looks for faults in the samples of a job's sets before a run meets them.
+#pragma once
+
+#include "engine/train/job.h"
+
+namespace trainctl {
+
+/// Throws a SpecError with an entry for each of:
+///  - a tensor of the training or the validation set with an integer that is out of range where the network uses it as
+///    an index (a class, a token). Reads the labels of the set, and its samples only where they are indices;
+///  - a sample of the validation set that cannot be read, which a run would meet only after its first epoch. Reads all
+///    samples of small sets, and a part of large ones that is spread over the set. dataset.on_error: skip allows them.
+/// Throws as open_dataset.
+void require_sound_samples(const PlannedJob& job);
+
+}  // namespace trainctl
