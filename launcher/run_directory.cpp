@@ -63,6 +63,15 @@ void make_directory(const std::string& path) {
                    "; set launch.log_dir to one that can be written");
 }
 
+/// Puts the names in a folder on the disk, so that a run's checkpoints are found after a loss of power. A file system
+/// that cannot do it is no reason not to run: what is saved says so itself.
+void sync_names(const fs::path& folder) {
+  const int fd = open(folder.empty() ? "." : folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  if (fd < 0) return;
+  fsync(fd);
+  close(fd);
+}
+
 }  // namespace
 
 RunDirectory::RunDirectory(std::string log_dir, int run) : log_dir_(std::move(log_dir)), run_(run) {
@@ -72,7 +81,12 @@ RunDirectory::RunDirectory(std::string log_dir, int run) : log_dir_(std::move(lo
 }
 
 RunDirectory RunDirectory::create(const std::string& log_dir, int workers, int servers) {
+  std::vector<fs::path> is_missing;
+  std::error_code ignored;
+  for (fs::path path = fs::absolute(log_dir).lexically_normal(); !fs::exists(path, ignored); path = path.parent_path())
+    is_missing.push_back(path);
   make_directory(log_dir);
+  for (const fs::path& made : is_missing) sync_names(made.parent_path());
   const std::vector<int> taken = list_runs(log_dir);
   for (int run = taken.empty() ? 1 : taken.back() + 1;; ++run) {
     RunDirectory directory(log_dir, run);
@@ -83,6 +97,7 @@ RunDirectory RunDirectory::create(const std::string& log_dir, int workers, int s
     }
     directory.names_ = {workers};
     for (int rank = 0; rank < workers + servers; ++rank) make_directory(directory.rank_path(rank));
+    sync_names(log_dir);
     return directory;
   }
 }

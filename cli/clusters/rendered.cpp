@@ -49,12 +49,14 @@ clusters::HostNeeds needs_of(const JobSpec& spec) {
       bytes += classes.program_of(rank).arena_bytes;
     needs.memory_bytes = std::max(needs.memory_bytes, bytes);
   }
-  if (spec.train.checkpoint && report.json.contains("checkpoint")) {
+  if (report.json.contains("checkpoint")) {
     const auto saved = report.json["checkpoint"].value("bytes", int64_t{0});
     needs.save_seconds = report.json["checkpoint"].value("seconds", 0.0);
     if (hosts > 1) needs.save_seconds += static_cast<double>(saved) / kSlowNetwork;  // to the launcher, which writes
     needs.memory_bytes += hosts > 1 ? saved + saved / hosts : saved;  // the first host has copies of all ranks' states
   }
+  if (report.json.contains("final_weights"))
+    needs.memory_bytes += report.json["final_weights"].value("bytes", int64_t{0});  // in one set of memory
   return needs;
 }
 

@@ -1,13 +1,16 @@
 // trainctl evaluate and predict: the job's validation set with the weights of a checkpoint, under the job's plan.
+#include <fcntl.h>
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
+#include <cerrno>
 #include <filesystem>
 #include <fstream>
 #include <iostream>
 #include <memory>
 #include <numeric>
 
+#include "cli/commands/checkpoint/find_checkpoint.h"
 #include "cli/commands/commands.h"
 #include "cli/commands/job_arguments.h"
 #include "cli/errors.h"
@@ -41,7 +44,7 @@ std::string part_name(const std::string& output) {
 /// What a run of its own would do otherwise: save, restart, print. Rows that fill up a batch do not count, so the batch
 /// may be any that the ranks divide.
 JobSpec for_evaluation(JobSpec spec) {
-  spec.train.checkpoint.reset();
+  spec.train.checkpoint.emplace().every = "none";
   spec.train.stop_when.reset();
   spec.launch.max_restarts = 0;
   spec.print = {};
@@ -65,17 +68,23 @@ class QuietStdout {
   int stdout_;
 };
 
+/// Evaluations have a log directory of their own, so that `latest` and --resume mean runs that trained.
+constexpr const char* kEvaluations = "/evaluations";
+
 /// The exit code of the run, and its folder.
 struct Ended {
   int code = kExitDone;
   RunDirectory directory;
 };
 
-Ended run_evaluation(const JobArguments& arguments, EvaluateOptions evaluate) {
+Ended run_evaluation(const JobArguments& arguments, const EvaluateOptions& evaluate) {
   WorkloadOptions for_workload;
-  for_workload.evaluate = std::move(evaluate);
   JobSpec spec = arguments.load();
+  for_workload.evaluate = evaluate;
   require_possible(spec, for_workload);
+  const CheckpointPlace place = find_checkpoints(evaluate.checkpoint, spec.launch.log_dir);
+  for_workload.evaluate->checkpoint = place.checkpoint.empty() ? place.folder : place.checkpoint;
+  spec.launch.log_dir += kEvaluations;
   boost::asio::io_context loop;
   std::unique_ptr<Workload> workload = make_workload(for_evaluation(std::move(spec)), for_workload, loop);
   Run run(std::move(workload), {0}, loop, nullptr);
@@ -100,13 +109,16 @@ int predict(const PredictOptions& options) {
   std::error_code ignored;
   std::filesystem::remove(part, ignored);
   EvaluateOptions evaluate{.checkpoint = options.checkpoint, .layer = options.layer, .output = part};
-  const int code = run_evaluation(options.job, std::move(evaluate)).code;
+  const int code = run_evaluation(options.job, evaluate).code;
   if (code != kExitDone) {
     std::filesystem::remove(part, ignored);
     return code;
   }
-  std::error_code error;
-  std::filesystem::rename(part, output, error);
+  const int fd = open(part.c_str(), O_RDONLY | O_CLOEXEC);
+  const bool is_synced = fd >= 0 && fsync(fd) == 0;
+  std::error_code error(is_synced ? 0 : errno, std::generic_category());
+  if (fd >= 0) close(fd);
+  if (is_synced) std::filesystem::rename(part, output, error);
   if (error) throw EnvError("cannot write " + output + ": " + error.message());
   std::cout << options.layer << " in " << options.output << "\n";
   return code;
@@ -120,15 +132,17 @@ void add_evaluate_command(CLI::App& app, Action& chosen) {
   options->job.add_to(*command);
   command
       ->add_option("--checkpoint", options->checkpoint,
-                   "A checkpoint, a folder of checkpoints, a run's folder or its number: the newest in it")
+                   "A checkpoint, a folder of checkpoints, or a run (its folder, its number, latest): the newest in it")
       ->required();
   command->add_flag("--json", options->json, "The numbers as JSON; all else goes to stderr");
   command->footer(
       R"(Runs forward only: batch_norm takes its running statistics, and dropout passes everything. Each sample of the
-job's validation.dataset counts once, under any plan. The numbers are also in evaluation.json in the run's folder.
+job's validation.dataset counts once, under any plan. Logs and evaluation.json, with the same numbers, are in
+log_output/evaluations/<number>.
 
 Examples:
   trainctl evaluate job.yaml --checkpoint 3                    the newest of run 3
+  trainctl evaluate job.yaml --checkpoint latest               the newest of the latest run
   trainctl evaluate job.yaml --checkpoint log_output/3/checkpoints/step_00000630 launch.ranks=2
   trainctl evaluate job.yaml --checkpoint 3 validation.dataset.split=test --json)");
   command->callback([&chosen, options] { chosen = [options] { return evaluate(*options); }; });
@@ -141,7 +155,7 @@ void add_predict_command(CLI::App& app, Action& chosen) {
   options->job.add_to(*command);
   command
       ->add_option("--checkpoint", options->checkpoint,
-                   "A checkpoint, a folder of checkpoints, a run's folder or its number: the newest in it")
+                   "A checkpoint, a folder of checkpoints, or a run (its folder, its number, latest): the newest in it")
       ->required();
   command->add_option("--layer", options->layer, "The layer")->required();
   command->add_option("-o,--output", options->output, "The file, .npy or .safetensors")->required();

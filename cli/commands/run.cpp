@@ -83,6 +83,7 @@ int run(const RunCommandArguments& options, const Task& task, const WorkloadOpti
                                later.start_up = {};
                                later.plans = plans;
                                if (!checkpoint.empty()) later.resume = {.from = checkpoint};
+                               later.resume.continues_run = true;
                                return make_workload(std::move(job), later, loop);
                              },
                          .ahead = [&](JobSpec job) { plans->plan(std::move(job)); }};
@@ -96,7 +97,7 @@ int run(const RunCommandArguments& options, const Task& task, const WorkloadOpti
 void resume_earlier(const Task& task, ResumeOptions& resume) {
   const bool is_pod = task.by.manager == clusters::Manager::pods;
   if (task.by.job.empty() || (task.by.restarts == 0 && !is_pod)) return;
-  if (!task.spec.train.checkpoint || resume.resume || !resume.from.empty()) return;
+  if (!task.spec.train.saves_state() || resume.resume || !resume.from.empty()) return;
   const int run = earlier_run(task.by, task.spec.launch.log_dir);
   if (run > 0) resume.from = task.spec.launch.log_dir + "/" + std::to_string(run);
   if (is_pod && run == 0) return;
@@ -159,7 +160,7 @@ void add_run_command(CLI::App& app, Action& chosen) {
   command->add_flag("--resume", options->resume.resume,
                     "Go on from the job's newest complete checkpoint, under whatever plan the job has now");
   command->add_option("--resume-from", options->resume.from,
-                      "Go on from this checkpoint, or the newest of this run's folder");
+                      "Go on from this checkpoint, or the newest of this run: its number, its folder or latest");
   command->add_flag("--partial", options->resume.partial,
                     "Resume although network or optimizer have changed: take what fits");
   command->footer(

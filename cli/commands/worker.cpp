@@ -106,8 +106,7 @@ class Worker {
     Rendezvous rendezvous(job_->spec, memory_, options_.rank, hosts());
     start_up.met_others("connect");
     if (program_->server >= 0 && serves_by_event(job_->plan)) return serve(rendezvous.communicator(), start_up);
-    RankOutput output(*job_, *program_, status, directory_, options_.record,
-                      memory_->batches().lives(options_.rank % BatchBoard::kMostWorkers) > 0);
+    RankOutput output(*job_, *program_, status, directory_, output_options());
     TrainOptions train_options;
     train_options.threads = kernel_threads();
     train_options.arena = memory_->arena(options_.rank);
@@ -135,7 +134,7 @@ class Worker {
     };
     std::optional<PieceReader> reader;
     if (!options_.resume.empty()) {
-      reader.emplace(read_manifest(options_.resume), options_.resume);
+      reader.emplace(read_manifest_of_pieces(options_.resume), options_.resume);
       train_options.from = position_after(*job_, reader->manifest(), options_.resume);
       output.starts_at(train_options.from.step);
       train_options.restore = [&](Executor& executor) { restore(*program_, *reader, executor); };
@@ -188,7 +187,7 @@ class Worker {
     server_options.start_up = start_up;
     std::optional<PieceReader> reader;
     if (!options_.resume.empty()) {
-      reader.emplace(read_manifest(options_.resume), options_.resume);
+      reader.emplace(read_manifest_of_pieces(options_.resume), options_.resume);
       server_options.from = position_after(*job_, reader->manifest(), options_.resume);
       server_options.restore = [&](Executor& executor) { restore(*program_, *reader, executor); };
       server_options.restore_table = [&](servers::TableRows& rows) {
@@ -198,7 +197,7 @@ class Worker {
     ServerHooks hooks = output.hooks();
     std::optional<Saver> saver;
     std::optional<servers::TableImage> tables;
-    if (options_.tables_fd >= 0) tables.emplace(options_.tables_fd, program_->server);
+    if (options_.tables_fd >= 0) tables.emplace(options_.tables_fd, program_->server, !job_->spec.train.saves_state());
     if (options_.image_fd >= 0) {
       saver.emplace(*job_, *program_, *memory_, options_.image_fd, server_options.from, options_.failures);
       hooks.saves_before = [&](int64_t step) { return saver->saves_before(step); };
@@ -206,7 +205,7 @@ class Worker {
       hooks.at_end = [&](const TrainPosition& position, Executor& executor) { saver->save_last(position, executor); };
     }
     AsyncServer server(*job_, *program_, *memory_, comm, hooks, server_options);
-    if (saver) saver->prepare(server.executor());
+    if (saver && job_->spec.train.saves_state()) saver->prepare(server.executor());
     if (saver && tables) saver->copies_too([&](bool follows_save) { tables->write(server.tables(), follows_save); });
     status.state = RankState::training;
     server.run();
@@ -247,7 +246,7 @@ class Worker {
       executor =
           make_cpu_executor(*program_, rendezvous.communicator(), executor_options, memory_->arena(options_.rank));
     }
-    PieceReader reader(read_manifest(options_.resume), options_.resume);
+    PieceReader reader(read_manifest_of_pieces(options_.resume), options_.resume);
     restore(*program_, reader, *executor);
     status.state = RankState::training;
     Evaluator evaluator(*job_, *job_->validation, *program_, std::move(set), std::move(executor),
@@ -282,6 +281,24 @@ class Worker {
     JobSpec spec = load_job(directory_.file("job.yaml"));
     watch_.emplace(spec.launch.timeout_seconds, [this](const EnvError& error) { end_now(error); });
     job_ = plan_job(std::move(spec));
+  }
+
+  /// On one host the launcher leaves only lines that are to stay (cli/launch/metrics_file.h). On several, the agent of
+  /// rank 0's host sends what that rank writes, and the launcher adds it.
+  RankOutputOptions output_options() const {
+    const std::vector<int> ranks_of_hosts = parse_layout(options_.layout);
+    RankOutputOptions output{.record = options_.record};
+    const bool is_restarted = memory_->batches().lives(options_.rank % BatchBoard::kMostWorkers) > 0;
+    if (ranks_of_hosts.empty() || is_restarted) output.metrics = RecordFile::Begin::append;
+    output.is_apart = !ranks_of_hosts.empty() && options_.rank >= ranks_of_hosts[0];
+    output.copies_metrics = output.is_apart && options_.rank == ranks_of_hosts[0] && !job_->plan.is_asynchronous();
+    if (job_->plan.is_asynchronous())
+      output.takes_over = [this] {
+        for (int worker = 0; worker < options_.rank; ++worker)
+          if (!memory_->batches().is_gone(worker)) return false;
+        return true;
+      };
+    return output;
   }
 
   HostsLayout hosts() const {

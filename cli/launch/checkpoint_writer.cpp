@@ -35,6 +35,8 @@ using std::chrono::milliseconds;
 constexpr milliseconds kLook{5};
 /// Between two tries to write one save.
 constexpr milliseconds kFirstPause{500}, kLongestPause{30'000};
+/// How often the last save is tried once the ranks have ended.
+constexpr int kLastTries = 3;
 
 /// A rank's image as the writer sees it: mapped once the rank has sized it, and anew when its size has changed.
 class ImageView {
@@ -71,6 +73,8 @@ class Writer {
          const std::vector<int>& images, int launcher)
       : job_(job), directory_(std::move(directory)), memory_(memory), board_(memory.saves()), launcher_(launcher) {
     facts_.version = TRAINCTL_VERSION;
+    facts_.lineage = directory_.owner() ? directory_.owner()->lineage : "";
+    facts_.weights_only = !job.spec.train.saves_state();
     facts_.run = run;
     facts_.attempt = attempt;
     facts_.job = to_yaml(without_env(job.spec));
@@ -111,7 +115,7 @@ class Writer {
   /// The images stay as they are until the save is finished: what failed is tried again.
   void save() {
     milliseconds pause = kFirstPause;
-    for (;;) {
+    for (int last_tries = 0;;) {
       try {
         return write();
       } catch (const AlreadyPublished&) {  // by a writer that was killed before it could say so
@@ -126,10 +130,12 @@ class Writer {
         say_failure(error.what(), "");
         break;
       } catch (const EnvError& error) {
-        say_failure(error.what(), ended_ ? "" : "; trying again");
+        board_.try_failed();
+        say_failure(error.what(), ended_ || board_.must_give_way() ? "" : "; trying again");
       }
-      if (ended_) break;
-      wait(pause);
+      if (board_.must_give_way() || (ended_ && ++last_tries == kLastTries)) break;
+      if (ended_) pause = kFirstPause;
+      wait_to_retry(pause);
       pause = std::min(2 * pause, kLongestPause);
     }
     board_.finished(false);
@@ -139,7 +145,7 @@ class Writer {
   void say_failure(const std::string& error, const char* next) {
     if (error == last_error_) return;
     last_error_ = error;
-    say(fmt::format("checkpoint of step {} not written: {}{}", board_.saving(), error, next));
+    say(kTroubleMark + fmt::format("checkpoint of step {} not written: {}{}", board_.saving(), error, next));
   }
 
   void write() {
@@ -151,7 +157,7 @@ class Writer {
     facts_.position = validated != nullptr ? *validated : board_.position();
     Images images;
     int64_t bytes = 0;
-    const size_t count = views_.size() / (board_.was_offered() ? SaveBoard::kSets : 1);
+    const size_t count = views_.size() / static_cast<size_t>(image_sets(job_));
     for (size_t i = 0; i < count; ++i) {
       images.push_back(views_[static_cast<size_t>(board_.set()) * count + i].bytes());
       bytes += static_cast<int64_t>(images.back().size());
@@ -161,15 +167,16 @@ class Writer {
     if (validated == nullptr) written_ = path;
     last_error_.clear();
     const double seconds = std::chrono::duration<double>(Clock::now() - start).count();
-    say(fmt::format("checkpoint of step {}: {} in {:.2f} s, {}", facts_.step, format_bytes(bytes), seconds, path));
+    say(fmt::format("{} of step {}: {} in {:.2f} s, {}", job_.spec.train.saves_state() ? "checkpoint" : "final weights",
+                    facts_.step, format_bytes(bytes), seconds, path));
     retain();
   }
 
   void retain() {
     try {
-      const CheckpointSpec& spec = *job_.spec.train.checkpoint;
+      const CheckpointSpec spec = job_.spec.train.saving();
       std::set<int64_t> also;
-      if (const auto best = best_step(directory_.list(), spec.keep_best)) also.insert(*best);
+      if (const auto best = best_step(directory_.list_own(), spec.keep_best)) also.insert(*best);
       directory_.retain(static_cast<int>(spec.keep), also);
     } catch (const EnvError& error) {
       say(std::string("old checkpoints not deleted: ") + error.what());
@@ -181,6 +188,15 @@ class Writer {
     if (ended_) return std::this_thread::sleep_for(time);
     pollfd end{launcher_, POLLIN, 0};
     if (poll(&end, 1, static_cast<int>(time.count())) > 0) ended_ = true;
+  }
+
+  /// Ends early when the ranks end, or reach their last state.
+  void wait_to_retry(milliseconds pause) {
+    const bool had_ended = ended_;
+    for (const auto until = Clock::now() + pause; Clock::now() < until;) {
+      wait(std::min(pause, 10 * kLook));
+      if (ended_ != had_ended || board_.must_give_way()) return;
+    }
   }
 
   void say(const std::string& line) {
@@ -201,6 +217,11 @@ class Writer {
 };
 
 }  // namespace
+
+/// One image suffices for the final weights, which are saved once.
+int image_sets(const PlannedJob& job) {
+  return job.spec.launch.has_hosts() && job.spec.train.saves_state() ? SaveBoard::kSets : 1;
+}
 
 bool is_copied(const SharedMemory& memory) {
   const SaveBoard& board = memory.saves();
@@ -226,7 +247,7 @@ CheckpointWriter::CheckpointWriter(const PlannedJob& job, const CheckpointDirect
     try {
       Writer(job, directory, attempt, run, *memory_, images, ends[1]).run();
     } catch (const std::exception& error) {
-      const std::string text = std::string("no more checkpoints: ") + error.what() + "\n";
+      const std::string text = kTroubleMark + std::string("no more checkpoints: ") + error.what() + "\n";
       send(ends[1], text.data(), text.size(), MSG_NOSIGNAL);
       _exit(1);
     }

@@ -20,6 +20,11 @@ namespace trainctl {
 
 /// Whether the images of the save under way are whole.
 bool is_copied(const SharedMemory& memory);
+/// Into how many sets of memory (SaveBoard) the job's ranks copy what is saved.
+int image_sets(const PlannedJob& job);
+
+/// Begins a line of the writer that says why something is not saved.
+inline constexpr char kTroubleMark = '!';
 
 class CheckpointWriter {
  public:
@@ -32,7 +37,7 @@ class CheckpointWriter {
   CheckpointWriter(const CheckpointWriter&) = delete;
   CheckpointWriter& operator=(const CheckpointWriter&) = delete;
 
-  /// Lines that it has said since the last call, without blocking.
+  /// Lines that it has said since the last call, without blocking; kTroubleMark begins some.
   std::vector<std::string> news();
   /// Whether a signal has ended it. True once.
   bool was_killed();

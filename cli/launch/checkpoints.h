@@ -1,4 +1,4 @@
-// A run's saves as the launcher sees them: the checkpoint to go on from, the memory that the ranks copy into, the
+// A run's saves as the launcher sees them: the checkpoint to resume from, the memory that the ranks copy into, the
 // process that writes.
 #pragma once
 
@@ -19,8 +19,10 @@ namespace trainctl {
 /// `trainctl run --resume`.
 struct ResumeOptions {
   bool resume = false;
-  std::string from;  ///< a checkpoint, a run's folder or a folder of checkpoints; empty: the job's newest
+  std::string from;  ///< a checkpoint, a run's folder, number or `latest`, or a folder of checkpoints; empty: the
+                     ///< job's newest
   bool partial = false;
+  bool continues_run = false;  ///< launch.elastic: another plan of a run that has begun, whose folder is its own
 };
 
 /// A checkpoint that was read and verified.
@@ -29,8 +31,12 @@ struct ResumePoint {
   Manifest manifest;
 };
 
-/// The newest complete and undamaged one. `notices`: those that were passed over, and why. Throws EnvError if there is
-/// none.
+/// Where a run keeps its checkpoints, which need not exist: `checkpoints` in its folder, or train.checkpoint.dir of its
+/// job.
+std::string checkpoint_folder(const RunDirectory& run);
+
+/// The newest complete and undamaged one. Without ResumeOptions::from it is one of the job's name with its whole state.
+/// `notices`: those that were passed over, and why. Throws EnvError if there is none.
 ResumePoint find_resume_point(const JobSpec& spec, const ResumeOptions& options, std::vector<std::string>& notices);
 
 enum class CheckpointUse : uint8_t {
@@ -40,7 +46,8 @@ enum class CheckpointUse : uint8_t {
 
 class Checkpoints {
  public:
-  /// `job` must outlive it. Finds the checkpoint to resume from. Throws EnvError if there is none that fits.
+  /// `job` must outlive it. Finds the checkpoint to resume from. Throws EnvError if there is none that fits, SpecError
+  /// if train.checkpoint.dir has checkpoints that the run does not continue.
   Checkpoints(const PlannedJob& job, const ResumeOptions& options, CheckpointUse use = CheckpointUse::train);
   ~Checkpoints();
 
@@ -53,8 +60,10 @@ class Checkpoints {
   /// Where the writer finds the states: by rank, of several hosts by set (SaveBoard) and then by rank; empty: none is
   /// saved.
   const std::vector<int>& images() const { return images_; }
-  /// Whether the job saves.
-  bool are_saved() const { return job_.spec.train.checkpoint.has_value(); }
+  /// Whether the job saves its state, or its final weights.
+  bool are_saved() const { return job_.spec.train.saves(); }
+  /// Why the last save failed; "" if it did not.
+  const std::string& trouble() const { return trouble_; }
   std::vector<std::string> news();
   /// The ranks have ended: waits for the disk, until `is_hurried`, and returns what was said.
   std::vector<std::string> finish(const std::function<bool()>& is_hurried = {});
@@ -68,6 +77,10 @@ class Checkpoints {
 
  private:
   std::string folder(const RunDirectory& directory) const;
+  bool continues(const std::string& folder) const;
+  CheckpointOwner owner(const RunDirectory& directory) const;
+  int claim(CheckpointDirectory& checkpoints, int attempt, const RunDirectory& directory) const;
+  std::vector<std::string> writers_news();
   void close_images();
   bool revive_writer();
   void give_up_save();
@@ -92,6 +105,7 @@ class Checkpoints {
     bool told = false;
   } watch_;
   std::vector<std::string> notices_;
+  std::string trouble_;
 };
 
 }  // namespace trainctl

@@ -37,6 +37,11 @@ bool GatheredSaves::take(const hosts::SaveWord& word, const std::vector<int>& ra
     memory_->saves().ask();
     return true;
   }
+  if (word.name == "awaits") {
+    if (word.number < 0) return false;
+    memory_->saves().await_room(word.number);
+    return true;
+  }
   if (word.name == "told" || word.name == "validated") {
     SaveBoard::Position position;
     if (word.text.size() != sizeof position) return false;
@@ -96,6 +101,7 @@ void GatheredSaves::decide(int64_t step, bool saves) {
 
 void GatheredSaves::begin(int64_t step) {
   saving_ = gathering_ = step;
+  memory_->saves().begin_at(step);
   is_open_ = false;
   asked_ = memory_->saves().asked();
   set_ = memory_->saves().free_set();
@@ -123,6 +129,8 @@ std::vector<hosts::SaveWord> GatheredSaves::words() {
   const SaveBoard& board = memory_->saves();
   if (const uint64_t bytes = board.written_bytes; bytes != std::exchange(written_bytes_, bytes))
     words_.push_back({.name = "progress"});
+  if (const uint64_t tries = board.failed_tries(); tries != std::exchange(failed_tries_, tries))
+    words_.push_back({.name = "refused"});
   if (saving_ >= 0 && gathering_ < 0 && !board.is_busy()) {
     const uint64_t written = board.written();
     finish(written != std::exchange(written_, written));

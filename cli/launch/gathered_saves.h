@@ -67,7 +67,7 @@ class GatheredSaves {
   int set_ = 0;
   std::set<int> copied_;  ///< the ranks whose images are whole
   std::optional<SaveBoard::Position> told_;
-  uint64_t written_bytes_ = 0, written_ = 0;
+  uint64_t written_bytes_ = 0, written_ = 0, failed_tries_ = 0;
   std::vector<hosts::SaveWord> words_;
 };
 

@@ -42,7 +42,10 @@ JobReport report_of(const PlannedJob& job, bool estimate) {
   report.json = plan_report(job.spec, job.graph, job.plan, report.classes);
   if (!job.tables.empty()) report.json["tables"] = tables_json(job.tables, job.spec.optimizer);
   if (job.validation) report.json["validation"] = std::move(validation);
-  if (job.spec.train.checkpoint) report.json["checkpoint"] = checkpoint_report(job);
+  if (job.spec.train.saves_state())
+    report.json["checkpoint"] = checkpoint_report(job);
+  else if (job.spec.train.saves())
+    report.json["final_weights"] = final_weights_report(job, report.classes.programs);
   if (job.search) report.json["search"] = search_report(*job.search);
   if (estimate || job.spec.launch.machine != "auto" || job.search) add_estimate(job, report);
   report.json["launch"] = launch_report(job.spec, report.classes);

@@ -28,6 +28,7 @@
 #include "engine/plan/served.h"
 #include "engine/runtime/routes.h"
 #include "engine/spec/parse.h"
+#include "engine/train/checkpoint/checkpoint_report.h"
 #include "engine/train/checkpoint/digest.h"
 #include "engine/train/data/dataset.h"
 #include "engine/train/data/order.h"
@@ -113,6 +114,7 @@ NetworkWorkload::NetworkWorkload(PlannedJob job, Device asked, const CudaDevices
   require_precision(job_.spec);
   if (validation_) make_room_for(*validation_, classes_);
   require_memory_limit(job_, classes_.programs);
+  if (!options.evaluate) require_room_for_final_weights();
   if (job_.spec.train.histograms > 0 && !options.evaluate) routes_ = routes_of_histograms(classes_.num_ranks());
   if (job_.spec.launch.device == Device::cuda && has_hosts()) {
     device_ = "GPUs of their hosts";  // which each rank looks for there
@@ -155,6 +157,16 @@ void NetworkWorkload::run_beside(const RankClasses& others) {
 
 void NetworkWorkload::add_routes(const std::vector<Route>& more) {
   routes_.insert(routes_.end(), more.begin(), more.end());
+}
+
+/// The launcher gathers what the ranks of other hosts save before it is written.
+void NetworkWorkload::require_room_for_final_weights() const {
+  if (!has_hosts() || !checkpoints_.are_saved() || job_.spec.train.saves_state()) return;
+  const int64_t bytes = final_weights_report(job_, classes_.programs)["bytes"], available = available_memory();
+  if (bytes <= available) return;
+  throw EnvError("the final weights, " + format_bytes(bytes) + ", come to this host before they are written, which has " +
+                 format_bytes(available) +
+                 " of memory available; start the run from a host with more, or set train.checkpoint: none");
 }
 
 void NetworkWorkload::require_host_memory() const {
@@ -205,7 +217,7 @@ void NetworkWorkload::prepare(int attempt, const RunDirectory& directory) {
 /// steps wait for the disk anyway.
 SaveAfter NetworkWorkload::save_after() const {
   const TrainSpec& train = job_.spec.train;
-  const bool is_needed = is_held() && cluster_.num_hosts() > 1 && train.checkpoint->async && train.sink_steps == 1;
+  const bool is_needed = is_held() && cluster_.num_hosts() > 1 && train.saving().async && train.sink_steps == 1;
   return is_needed && !is_each_loss_covered(job_) ? SaveAfter::whole : SaveAfter::written;
 }
 
@@ -231,8 +243,7 @@ std::map<std::string, std::string> NetworkWorkload::given() const {
   std::map<std::string, std::string> files;
   const std::string manifest(kManifestName);
   files[manifest] = point->path + "/" + manifest;
-  for (const StoredTensor& tensor : point->manifest.tensors)
-    for (const auto& piece : tensor.pieces) files[piece.file] = point->path + "/" + piece.file;
+  for (const std::string& file : files_with_pieces(point->manifest)) files[file] = point->path + "/" + file;
   return files;
 }
 
@@ -322,7 +333,7 @@ void NetworkWorkload::connect(Launch& launch) {
   };
   launch.doing = [this](int rank) { return describe_position(memory_->status(rank), classes_.program_of(rank)); };
   launch.ask_to_stop = [this] { memory_->gate().ask_to_stop(); };
-  if (checkpoints_.are_saved()) launch.on_user_signal = [this] { memory_->saves().ask(); };
+  if (job_.spec.train.saves_state()) launch.on_user_signal = [this] { memory_->saves().ask(); };
   launch.stopped_at = [this] { return stopped_at(); };
   launch.progress = [this](int rank) { return progress_of(memory_->status(rank), classes_.program_of(rank)); };
   launch.limits.timeout_seconds = job_.spec.launch.timeout_seconds;
@@ -467,6 +478,24 @@ nlohmann::ordered_json NetworkWorkload::record(const RunDirectory& directory) co
   return record;
 }
 
+/// Why the state that the ranks ended with is not on the disk; "" if it is, or the job does not save it.
+std::string NetworkWorkload::unsaved() const {
+  if (!checkpoints_.are_saved()) return "";
+  const SaveBoard& board = memory_->saves();
+  // Asynchronous ranks may end after other steps than servers have applied: what they began to save must be there.
+  const int64_t step = job_.plan.is_asynchronous() ? std::max<int64_t>(board.last_step(), 1) : finished_steps();
+  const int64_t first = checkpoints_.first_step(), newest = std::max(board.written_step(), first);
+  if (finished_steps() <= first || newest >= step) return "";
+  const bool is_state = job_.spec.train.saves_state();
+  std::string text = (is_state ? "the state after step " : "the final weights, of step ") + with_commas(finished_steps()) +
+                     (is_state ? " is not saved: " : ", are not saved: ") +
+                     (checkpoints_.trouble().empty() ? "the ranks were ended before they could save it" : checkpoints_.trouble());
+  if (is_state)
+    text += newest > 0 ? "\n  once the disk can be written, --resume continues after step " + with_commas(newest)
+                       : "\n  no checkpoint of this run was written";
+  return text;
+}
+
 RunResult NetworkWorkload::result() const {
   const RankStatus& first = memory_->status(0);
   RunResult result;
@@ -474,6 +503,7 @@ RunResult NetworkWorkload::result() const {
   result.steps = total_steps();
   if (options_.evaluate) return result;
   if (checkpoints_.are_saved()) result.saved_step = std::max<int64_t>(0, memory_->saves().written_step());
+  result.unsaved = unsaved();
   if (job_.spec.loss && result.step > 0) {
     result.loss = first.loss.load();
     result.metrics = metrics();

@@ -51,6 +51,7 @@ class NetworkWorkload : public Workload {
  private:
   void run_beside(const RankClasses& others);
   void add_routes(const std::vector<Route>& more);
+  void require_room_for_final_weights() const;
   void require_host_memory() const;
   void watch_gpu();
   int64_t finished_steps() const;
@@ -58,8 +59,9 @@ class NetworkWorkload : public Workload {
   double samples_per_second() const;
   double share_of_peak(double samples_per_second) const;
   ProcessCommand agents_command(const RankPlace& place, const RunDirectory& directory) const;
-  bool is_held() const { return has_hosts() && job_.spec.launch.elastic && checkpoints_.are_saved(); }
+  bool is_held() const { return has_hosts() && job_.spec.launch.elastic && job_.spec.train.saves_state(); }
   SaveAfter save_after() const;
+  std::string unsaved() const;
   bool has_hosts() const { return job_.spec.launch.has_hosts(); }
   Metrics metrics() const;  ///< of the last finished step
   std::optional<int64_t> stopped_at() const;

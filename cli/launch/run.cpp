@@ -10,6 +10,8 @@
 #include <iostream>
 #include <nlohmann/json.hpp>
 
+#include "cli/launch/metrics_file.h"
+#include "cli/worker/metrics_log.h"
 #include "engine/base/error.h"
 #include "engine/runtime/comm/board_changes.h"
 #include "engine/spec/parse.h"
@@ -87,9 +89,9 @@ int Run::operator()() {
     PosixProcessRunner runner;
     outcome = supervise(mine, runner, loop_);
   }
-  finish(outcome);
+  const int exit_code = finish(std::move(outcome));
   block_interrupts();  // a later signal does not change the result
-  return outcome.exit_code;
+  return exit_code;
 }
 
 /// With launch.elastic each change of hosts is the end of one supervision and the beginning of another.
@@ -218,19 +220,6 @@ void Run::plan_ahead() {
   }
 }
 
-/// The lines of steps that are done again are cut off, and what the ranks write follows the rest.
-std::map<std::string, int64_t> Run::keep_metrics() const {
-  const std::string path = directory_.file("metrics.jsonl");
-  std::ifstream file(path);
-  std::string kept;
-  for (std::string line; attempt_ > 0 && std::getline(file, line);) {
-    const auto json = nlohmann::json::parse(line, nullptr, false);
-    if (json.is_object() && json.value("run_step", int64_t{0}) <= workload_->first_step()) kept += line + "\n";
-  }
-  if (attempt_ > 0) std::ofstream(path, std::ios::trunc) << kept;
-  return {{"metrics.jsonl", static_cast<int64_t>(kept.size())}};
-}
-
 /// Agents start their ranks by the launcher's decisions, which are those of one host.
 Outcome Run::supervise_hosts(Launch& launch) {
   hosts::HostsOptions options;
@@ -290,7 +279,10 @@ Outcome Run::supervise_hosts(Launch& launch) {
   board.held = [this](uint64_t highest) {
     if (workload_->saves() != nullptr) workload_->saves()->held(highest);
   };
-  board.kept_bytes = [this] { return spec().has_command() ? std::map<std::string, int64_t>{} : keep_metrics(); };
+  board.kept_bytes = [this]() -> std::map<std::string, int64_t> {
+    if (spec().has_command() || attempt_ == 0) return {};
+    return {{kMetricsFile, keep_metrics(directory_, workload_->first_step())}};
+  };
   board.given = [this] { return workload_->given(); };
   hosts::AgentRanks ranks(launch, std::move(options), std::move(board), loop_);
   if (elastic_) elastic_->use_listeners([&ranks](const std::string& host) { return ranks.link_listener(host); });
@@ -366,7 +358,7 @@ void Run::watch_signals() {
   signals_.async_wait([this](const boost::system::error_code& error, int signal) {
     if (error) return;
     // A program may give it any meaning; a job with checkpoints saves.
-    if (signal == SIGUSR1 && (spec().has_command() || spec().train.checkpoint)) return watch_signals();
+    if (signal == SIGUSR1 && (spec().has_command() || spec().train.saves_state())) return watch_signals();
     stopping_ = true;
     ++stop_signals_;
     watch_signals();
@@ -392,6 +384,7 @@ Launch Run::launch() {
     attempt_ = first_attempt_ + attempt;
     started_ = 0;
     workload_->prepare(attempt_, directory_);
+    if (!spec().launch.has_hosts() && !spec().has_command()) keep_metrics(directory_, workload_->first_step());
   };
   launch.on_line = [this](int rank, std::string_view line) { show(rank, line); };
   // Programs write more than errors to stderr. A network's rank writes only errors there, which the failure report has.
@@ -463,7 +456,8 @@ void Run::let_go() {
                       log_->fd());
 }
 
-void Run::finish(const Outcome& outcome) {
+/// Returns the exit code: a run whose last state is not on the disk has not succeeded.
+int Run::finish(Outcome outcome) {
   if (!outcome.disk_hangs) {
     tell_news();         // a run may be shorter than a tick
     block_interrupts();  // from here on they are counted
@@ -472,20 +466,27 @@ void Run::finish(const Outcome& outcome) {
     for (const std::string& line : workload_->finish(is_hurried))
       view_.news(line);  // outcome.json names the last checkpoint
   }
+  RunResult result = workload_->result();
+  if (outcome.cause.kind != Cause::Kind::none) result.unsaved.clear();  // the failure explains it
+  if (outcome.exit_code == kExitDone && !result.unsaved.empty()) outcome.exit_code = kExitEnv;
   const std::string report = failure_report(outcome, cluster_, directory_);
-  const std::string trouble = write_outcome(outcome, report);
+  const std::string trouble = write_outcome(outcome, report, result);
   if (!trouble.empty()) std::cerr << trouble << std::flush;  // does not change how the ranks ended
-  RunEnd end = run_end(outcome, workload_->result());
+  RunEnd end = run_end(outcome, result);
+  if (!outcome.disk_hangs && !spec().has_command()) gather_metrics(directory_);
   if (!outcome.disk_hangs) end.report = report_of_workload();
   if (elastic_ && !elastic_->summary().empty()) end.report += (end.report.empty() ? "" : "\n") + elastic_->summary();
   view_.end(end, directory_);  // may wait for the reader of our output
-  if (outcome.exit_code == kExitRankFailed) {
-    std::cerr << report << std::flush;
-    if (background_ != nullptr && background_->holds_on() && write(log_->fd(), report.data(), report.size()) < 0) {
+  const std::string last_words = result.unsaved.empty() ? report : result.unsaved + "\n";
+  if (outcome.exit_code == kExitRankFailed || !result.unsaved.empty()) {
+    std::cerr << last_words << std::flush;
+    if (background_ != nullptr && background_->holds_on() &&
+        write(log_->fd(), last_words.data(), last_words.size()) < 0) {
       // The failure was already reported on the terminal.
     }
   }
   if (log_) log_->flush(outcome.disk_hangs ? kHangingDiskSeconds : kDiskSeconds);
+  return outcome.exit_code;
 }
 
 std::string Run::report_of_workload() const {
@@ -497,8 +498,7 @@ std::string Run::report_of_workload() const {
 }
 
 /// Returns what could not be written, in lines.
-std::string Run::write_outcome(const Outcome& outcome, const std::string& report) const {
-  const RunResult result = workload_->result();
+std::string Run::write_outcome(const Outcome& outcome, const std::string& report, const RunResult& result) const {
   const auto written = in_child(outcome.disk_hangs ? kHangingDiskSeconds : kDiskSeconds, [&] {
     std::string trouble;
     const auto attempt = [&](const std::function<void()>& write) {
@@ -518,7 +518,9 @@ std::string Run::write_outcome(const Outcome& outcome, const std::string& report
       auto all = nlohmann::ordered_json::parse(with_result(outcome_json(outcome), result));
       if (elastic_) all.update(elastic_->report());
       all.update(workload_->record(directory_));
-      directory_.write_outcome(all.dump() + "\n", with_result(brief_outcome_json(outcome), result));
+      RunResult brief = result;
+      brief.unsaved.clear();
+      directory_.write_outcome(all.dump() + "\n", with_result(brief_outcome_json(outcome), brief));
     });
     return trouble;
   });

@@ -66,7 +66,6 @@ class Run {
   void note_progress();
   bool is_time_to_take_back() const;
   void plan_ahead();
-  std::map<std::string, int64_t> keep_metrics() const;
   double seconds() const { return std::chrono::duration<double>(Clock::now() - start_).count(); }
   void tick();
   void show(int rank, std::string_view line);
@@ -74,9 +73,9 @@ class Run {
   void tell_news();
   LiveStatus status();
   std::string processes_text() const;
-  void finish(const Outcome& outcome);
+  int finish(Outcome outcome);
   std::string report_of_workload() const;
-  std::string write_outcome(const Outcome& outcome, const std::string& report) const;
+  std::string write_outcome(const Outcome& outcome, const std::string& report, const RunResult& result) const;
 
   const JobSpec& spec() const { return workload_->spec(); }
 

@@ -375,6 +375,9 @@ std::string validation(const Json& r, bool full) {
 
 /// A line a stage: its ranks' files differ by little. What a rank writes waits for the disk in memory of the same size.
 std::string checkpoint(const Json& r) {
+  if (r.contains("final_weights"))
+    return fmt::format("\nfinal weights: {}, saved in {} when the run ends\n", format_bytes(r["final_weights"]["bytes"]),
+                       text(r["final_weights"]["folder"]));
   if (!r.contains("checkpoint")) return "";
   const Json& c = r["checkpoint"];
   std::map<int, int64_t> bytes;
@@ -398,7 +401,7 @@ std::string checkpoint(const Json& r) {
   }
   const std::string integrated =
       c.contains("integrated_bytes") ? ", " + format_bytes(c["integrated_bytes"]) + " of it model.safetensors" : "";
-  return "\ncheckpoint, a rank\n" + table.str() +
+  return "\ncheckpoint, per rank\n" + table.str() +
          fmt::format("  {} in {} files{}; about {} on a disk that writes {} MB/s\n", format_bytes(c["bytes"]),
                      c["files"].get<int>(), integrated, format_duration(c["seconds"]),
                      c["assumed_bytes_per_second"].get<double>() / 1e6);

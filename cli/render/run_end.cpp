@@ -11,7 +11,8 @@
 namespace trainctl {
 namespace {
 
-std::string ending(int exit_code, int signal, std::optional<int64_t> step) {
+std::string ending(int exit_code, int signal, std::optional<int64_t> step, bool is_unsaved) {
+  if (signal == 0 && exit_code == kExitEnv && is_unsaved) return "trained, but not saved,";
   if (signal == 0) return exit_code == kExitDone ? "done" : "failed";
   return "stopped by " + signal_name(signal) + (step ? " at the end of step " + std::to_string(*step) : "");
 }
@@ -31,7 +32,8 @@ int64_t integer(const Json& json, const char* name) {
 }  // namespace
 
 RunEnd run_end(const Outcome& outcome, const RunResult& result) {
-  RunEnd end{ending(outcome.exit_code, outcome.signal, outcome.stopped_at_step), outcome.seconds, outcome.exit_code};
+  RunEnd end{ending(outcome.exit_code, outcome.signal, outcome.stopped_at_step, !result.unsaved.empty()),
+             outcome.seconds, outcome.exit_code};
   end.result = result;
   return end;
 }
@@ -45,6 +47,7 @@ std::string with_result(const std::string& outcome, const RunResult& result) {
     put_metrics(json, result.metrics);
   }
   if (result.saved_step) json["saved_step"] = *result.saved_step;
+  if (!result.unsaved.empty()) json["unsaved"] = result.unsaved;
   return json.dump() + "\n";
 }
 
@@ -54,11 +57,14 @@ std::optional<RunEnd> read_run_end(const RunDirectory& directory) {
   const int code = outcome.value("exit_code", 0);
   std::optional<int64_t> step;
   if (outcome.contains("stopped_at_step")) step = outcome.value("stopped_at_step", int64_t{0});
-  RunEnd end{ending(code, code > 128 ? code - 128 : 0, step), outcome.value("seconds", 0.0), code};
+  const std::string unsaved = outcome.contains("unsaved") ? outcome.value("unsaved", "") : "";
+  RunEnd end{ending(code, code > 128 ? code - 128 : 0, step, !unsaved.empty()), outcome.value("seconds", 0.0), code};
+  end.failure = unsaved;
   end.result = {integer(outcome, "step"), integer(outcome, "steps"), loss_of(outcome), metrics_of(outcome)};
   if (outcome.contains("saved_step")) end.result.saved_step = integer(outcome, "saved_step");
   const Json error = read_json(directory.file("error.json"));
   if (error.is_object()) end.failure = error.value("report", "");
+  end.result.unsaved = unsaved;
   return end;
 }
 

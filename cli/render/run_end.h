@@ -18,6 +18,7 @@ struct RunResult {
   Metrics metrics = {};            ///< of that step
   /// The step of the last checkpoint that was written; 0: none was. nullopt: the job writes none.
   std::optional<int64_t> saved_step = {};
+  std::string unsaved = {};  ///< why the last state, or the final weights, are not saved; "" if they are, or need not be
 };
 
 struct RunEnd {
@@ -25,7 +26,7 @@ struct RunEnd {
   double seconds = 0;
   int exit_code = 0;
   std::string report = {};   ///< further lines, from the workload
-  std::string failure = {};  ///< lines that name the first cause; empty if nothing failed
+  std::string failure = {};  ///< lines that name the first cause, or what is not saved; empty if nothing failed
   RunResult result = {};
 };
 

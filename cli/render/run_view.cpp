@@ -87,8 +87,6 @@ void RunView::update(const LiveStatus& status) { progress_.update(status, second
 void RunView::end(const RunEnd& end, const RunDirectory& directory) {
   progress_.line(means() + paint(fd_, end.exit_code == 0 ? Paint::green : Paint::red, end.ending) + " after " +
                  format_seconds(end.seconds) + last_metrics() + "; logs in " + directory.path());
-  if (end.result.loss && !end.result.saved_step && end.exit_code != kExitRankFailed)
-    progress_.line("the trained weights are not kept; train.checkpoint: {} in the job keeps them");
   if (!end.report.empty()) progress_.line("\n" + end.report);
   progress_.finish();
 }

@@ -48,8 +48,9 @@ std::string gpus_of_slot(const Sweep& sweep, int slot) {
 
 class Trials {
  public:
-  Trials(const Sweep& sweep, bool saves, ProcessRunner& runner, const std::function<void(const std::string&)>& say)
-      : sweep_(sweep), saves_(saves), runner_(runner), say_(say), cores_(read_topology().cpus.size()) {
+  Trials(const Sweep& sweep, const TrainSpec& train, ProcessRunner& runner,
+         const std::function<void(const std::string&)>& say)
+      : sweep_(sweep), saves_state_(train.saves_state()), save_dir_(train.saving().dir), runner_(runner), say_(say), cores_(read_topology().cpus.size()) {
     for (int slot = sweep.at_once - 1; slot >= 0; --slot) free_.push_back(slot);
     for (size_t trial = 0; trial < sweep.trials.size(); ++trial)
       if (state_of(sweep, trial) == TrialState::open) open_.push_back(trial);
@@ -91,7 +92,10 @@ class Trials {
         .argv = {own_program(), "run", sweep_.job}, .stdout_fd = output, .stderr_fd = output};
     for (const std::string& field : sweep_.trials[trial]) command.argv.push_back(field);
     command.argv.push_back("launch.log_dir=" + sweep_.log_dir(trial));
-    if (saves_ && has_checkpoint(trial)) command.argv.push_back("--resume");
+    if (!save_dir_.empty())  // a folder of checkpoints is of one job
+      command.argv.push_back("train.checkpoint.dir=" + save_dir_ + "/" + fs::path(sweep_.folder).filename().string() +
+                             "/trial." + std::to_string(trial + 1));
+    if (saves_state_ && has_checkpoint(trial)) command.argv.push_back("--resume");
     command.environment = environment(slot);
     const int pid = runner_.start(command);
     close(output);
@@ -137,7 +141,8 @@ class Trials {
   }
 
   const Sweep& sweep_;
-  const bool saves_;
+  const bool saves_state_;
+  const std::string save_dir_;  ///< train.checkpoint.dir of the job
   ProcessRunner& runner_;
   const std::function<void(const std::string&)>& say_;
   const size_t cores_;
@@ -169,7 +174,7 @@ TrialState state_of(const Sweep& sweep, size_t trial) {
 SweepEnd run_trials(const Sweep& sweep, const JobSpec& spec, ProcessRunner& runner,
                     const std::function<void(const std::string&)>& say) {
   watch_interrupts();
-  return Trials(sweep, spec.train.checkpoint.has_value(), runner, say).run();
+  return Trials(sweep, spec.train, runner, say).run();
 }
 
 }  // namespace trainctl

@@ -53,6 +53,10 @@ std::optional<hosts::SaveWord> HostSaves::next() {
                            .number = validated,
                            .text = {reinterpret_cast<const char*>(&position), sizeof position}};
   }
+  if (const int64_t awaits = board.awaits_room(); awaits > awaits_) {
+    awaits_ = awaits;
+    return hosts::SaveWord{.name = "awaits", .number = awaits};
+  }
   const int64_t step = board.saving();
   if (step < 0) return std::nullopt;
   // Before that the position may be told without the validation of that step.
@@ -97,6 +101,7 @@ void HostSaves::take(const hosts::SaveWord& word) {
   SaveBoard& board = memory_->saves();
   if (word.name == "decided") board.decided(word.number / 2, word.number % 2 != 0);
   if (word.name == "progress") board.written_bytes.fetch_add(1, std::memory_order_relaxed);
+  if (word.name == "refused") board.try_failed();
   if (word.name == "finished") board.finished(word.number != 0);
 }
 

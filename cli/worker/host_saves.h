@@ -7,9 +7,11 @@
 //                       sized    rank; number: the bytes of its image
 //                       image    rank; number: offset; text: bytes
 //                       copied   rank; number: the step    its whole image has been sent
+//                       awaits   number: a step            SaveBoard::await_room
 //   launcher ──▶ host   decided  number: 2 * step, plus 1 for yes
 //                       finished number: 1 if it was written, or the launcher keeps it until it is
 //                       progress                           the disk still writes
+//                       refused                            SaveBoard::try_failed
 #pragma once
 
 #include <cstdint>
@@ -53,7 +55,7 @@ class HostSaves {
 
   std::shared_ptr<SharedMemory> memory_;
   std::map<int, Image> images_;
-  int64_t wanted_ = -1, told_ = -1, validated_ = -1;
+  int64_t wanted_ = -1, told_ = -1, validated_ = -1, awaits_ = -1;
   uint64_t asked_ = 0;
 };
 

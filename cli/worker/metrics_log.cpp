@@ -3,6 +3,8 @@
 
 #include <algorithm>
 #include <charconv>
+#include <filesystem>
+#include <fstream>
 #include <iterator>
 #include <nlohmann/json.hpp>
 #include <sstream>
@@ -53,17 +55,35 @@ void add_metrics(EventScalars& scalars, const std::string& prefix, const MetricV
 
 }  // namespace
 
-MetricsLog::MetricsLog(const RunDirectory& directory, bool joins)
-    : lines_(directory.file("metrics.jsonl"), joins ? std::ios::app : std::ios::trunc), events_(directory.path()) {
-  if (joins) return;
+MetricsLog::MetricsLog(const RunDirectory& directory, RecordFile::Begin begin, Say say)
+    : events_(directory.path()), say_(std::move(say)) {
+  const std::string path = directory.file(kMetricsFile);
+  std::error_code not_there;
+  const bool has_begun = begin == RecordFile::Begin::append && std::filesystem::file_size(path, not_there) > 0 && !not_there;
+  lines_ = RecordFile(path, begin);
+  if (has_begun) return;
   const std::string job = job_of(directory);
   events_.write_text("job", "```yaml\n" + hide_env(job) + "```\n");  // Markdown
   events_.write_session_start(settings_of(job));
 }
 
-/// Flushed: tools and the launcher follow the file.
+MetricsLog::MetricsLog(const RunDirectory& directory, int rank, Say say)
+    : lines_(directory.rank_file(rank, kMetricsFile)), say_(std::move(say)) {}
+
+/// Tools and the launcher follow the file.
 void MetricsLog::write(const std::string& text) {
-  if (is_open()) lines_ << text << std::endl;
+  if (!is_open()) return;
+  const bool was_refused = std::exchange(is_refused_, !lines_.write(text + "\n"));
+  if (is_refused_ && !was_refused)
+    say_(std::string(kMetricsFile) + " cannot be written: " + lines_.problem() + "; its lines wait for the disk");
+  if (!is_refused_ && was_refused)
+    say_(std::string(kMetricsFile) + " is written again" +
+         (lines_.lost() == 0 ? "" : ", without " + std::to_string(lines_.lost()) + " lines"));
+}
+
+void MetricsLog::say_lost() {
+  if (const auto missing = lines_.lost() + static_cast<int64_t>(lines_.kept()); is_open() && missing > 0)
+    say_(std::string(kMetricsFile) + " lacks " + std::to_string(missing) + " lines, which the disk has refused");
 }
 
 void MetricsLog::line(const nlohmann::ordered_json& json) { write(json.dump()); }

@@ -2,11 +2,12 @@
 // with the same numbers, its settings and its histograms.
 #pragma once
 
-#include <fstream>
+#include <functional>
 #include <map>
 #include <nlohmann/json_fwd.hpp>
 #include <string>
 
+#include "engine/base/record_file.h"
 #include "engine/spec/job_spec.h"
 #include "engine/train/event_file.h"
 #include "engine/train/metrics.h"
@@ -14,12 +15,20 @@
 
 namespace trainctl {
 
+/// In the run's folder.
+inline constexpr const char* kMetricsFile = "metrics.jsonl";
+
 class MetricsLog {
  public:
-  /// Of a rank that does not report.
+  /// Reports a line to the user.
+  using Say = std::function<void(const std::string&)>;
+
+  /// For a rank that does not report.
   MetricsLog() = default;
-  /// `joins`: behind the lines of a rank that has died.
-  MetricsLog(const RunDirectory& directory, bool joins);
+  /// `begin`: append keeps the lines of an earlier attempt, or of a rank that has died.
+  MetricsLog(const RunDirectory& directory, RecordFile::Begin begin, Say say);
+  /// Only lines, in a file of rank `rank`: the launcher adds those that metrics.jsonl lacks (cli/launch/metrics_file.h).
+  MetricsLog(const RunDirectory& directory, int rank, Say say);
 
   bool is_open() const { return lines_.is_open(); }
   void start_up(const nlohmann::ordered_json& json);
@@ -32,12 +41,16 @@ class MetricsLog {
   void ended(bool is_success);
   /// Any other line of metrics.jsonl.
   void line(const nlohmann::ordered_json& json);
+  /// Says what the disk has refused to the end.
+  void say_lost();
 
  private:
   void write(const std::string& text);
 
-  std::ofstream lines_;
+  RecordFile lines_;
   EventFile events_;
+  Say say_;
+  bool is_refused_ = false;  ///< and the user knows it
 };
 
 }  // namespace trainctl

@@ -28,7 +28,7 @@ void write_line(std::string text) {
 }  // namespace
 
 RankOutput::RankOutput(const PlannedJob& job, const Program& program, RankStatus& status, const RunDirectory& directory,
-                       bool record, bool joins)
+                       const RankOutputOptions& options)
     : spec_(job.spec),
       program_(program),
       status_(status),
@@ -36,9 +36,13 @@ RankOutput::RankOutput(const PlannedJob& job, const Program& program, RankStatus
       start_up_path_(directory.rank_file(program.rank, "start_up.json")),
       printed_(job, program),
       prints_a_step_(std::count_if(program.instructions.begin(), program.instructions.end(),
-                                   [](const Instruction& i) { return i.opcode == Opcode::print; })) {
-  if (program.rank == 0) metrics_ = MetricsLog(directory, joins);
-  if (!record) return;
+                                   [](const Instruction& i) { return i.opcode == Opcode::print; })),
+      options_(options) {
+  if (program.rank == 0)
+    metrics_ = MetricsLog(directory, options.metrics, write_line);
+  else if (options.copies_metrics)
+    metrics_ = MetricsLog(directory, program.rank, write_line);
+  if (!options.record) return;
   collectives_.open(directory.rank_file(program.rank, "collectives.jsonl"));
   to_record_ = std::count_if(program.instructions.begin(), program.instructions.end(), communicates);
 }
@@ -94,7 +98,15 @@ void RankOutput::on_step(const StepReport& report) {
   const bool logged = count % spec_.train.log_every == 0 || last || report.run_step == not_finite_since_;
   if (!logged) return;
   if (report.has_loss) write_line(loss_line(report.epoch, report.step, static_cast<double>(report.loss)));
+  report_in_place();
   metrics_.step(report);
+}
+
+/// An asynchronous worker reports since all before it have died.
+void RankOutput::report_in_place() {
+  if (metrics_.is_open() || !options_.takes_over || !options_.takes_over()) return;
+  metrics_ = options_.is_apart ? MetricsLog(directory_, program_.rank, write_line)
+                               : MetricsLog(directory_, RecordFile::Begin::append, write_line);
 }
 
 /// All ranks have the same loss: the first one says it for all. With train.on_nan: stop they fail with it.
@@ -112,8 +124,7 @@ void RankOutput::on_epoch(const EpochReport& report) {
 
 void RankOutput::on_validation(const ValidationReport& report) {
   write_line(validation_line(report));
-  // An asynchronous worker that validates since worker 0 has died.
-  if (program_.rank > 0 && spec_.is_asynchronous() && !metrics_.is_open()) metrics_ = MetricsLog(directory_, true);
+  report_in_place();
   metrics_.validation(report);
 }
 
@@ -149,7 +160,11 @@ void RankOutput::ended(const TrainResult& result) {
   if (result.skipped.count > 0)
     write_line("data: " + std::to_string(result.skipped.count) + " reads of broken samples were skipped in all");
   metrics_.ended(true);
-  if (!result.stopped) return;
+  if (result.stopped) note_stop(result);
+  metrics_.say_lost();
+}
+
+void RankOutput::note_stop(const TrainResult& result) {
   if (!result.reason.empty()) {
     status_.total_steps = status_.finished_steps =
         static_cast<uint64_t>(result.last_step);  // the run has reached its end

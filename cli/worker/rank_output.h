@@ -4,6 +4,7 @@
 #pragma once
 
 #include <fstream>
+#include <functional>
 #include <map>
 #include <string>
 
@@ -19,11 +20,19 @@
 
 namespace trainctl {
 
+struct RankOutputOptions {
+  bool record = false;  ///< run --record
+  RecordFile::Begin metrics = RecordFile::Begin::empty;
+  bool copies_metrics = false;            ///< the first rank of the second host: rank 0's host may be lost
+  bool is_apart = false;                  ///< it writes to another folder than rank 0
+  std::function<bool()> takes_over = {};  ///< an asynchronous worker: whether those before it are gone
+};
+
 class RankOutput {
  public:
-  /// All arguments must outlive it. `joins`: in the place of a worker that has died, whose lines stay.
+  /// All arguments must outlive it.
   RankOutput(const PlannedJob& job, const Program& program, RankStatus& status, const RunDirectory& directory,
-             bool record, bool joins = false);
+             const RankOutputOptions& options = {});
   RankOutput(const RankOutput&) = delete;
   RankOutput& operator=(const RankOutput&) = delete;
 
@@ -48,6 +57,8 @@ class RankOutput {
   void on_validation(const ValidationReport& report);
   void on_loading(int64_t step, const LoadSetting& setting, const std::string& reason);
   void on_skipped(int64_t step, const SkippedSamples& skipped);
+  void report_in_place();
+  void note_stop(const TrainResult& result);
   void settled_loading(const LoadSetting& setting, double waited_share);
   void on_communication(const Instruction& instruction);
   void print_tensor(const Operand& operand, const void* data, int micro_batch);
@@ -62,6 +73,7 @@ class RankOutput {
   int64_t to_record_ = 0;  ///< communications that collectives.jsonl still lacks
   const PrintedTensors printed_;
   int64_t prints_a_step_ = 0, prints_ = 0;
+  const RankOutputOptions options_;
   MetricsLog metrics_;
   std::ofstream collectives_;
   bool tunes_loading_ = false;    ///< dataset.autotune has changed something

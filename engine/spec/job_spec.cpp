@@ -164,6 +164,13 @@ bool ValidationSpec::is_due(int64_t steps, int64_t steps_per_epoch) const {
   return by_epochs || (every_steps > 0 && steps % every_steps == 0);
 }
 
+CheckpointSpec TrainSpec::saving() const {
+  if (checkpoint) return *checkpoint;
+  CheckpointSpec final_weights;
+  final_weights.every = "weights";
+  return final_weights;
+}
+
 bool is_better(const std::string& metric, double value, double than) {
   return metric == "loss" ? value < than : value > than;
 }

@@ -175,20 +175,21 @@ struct OptimizerSpec {
   double learning_rate_scale(int group) const;
 };
 
-/// train.checkpoint: when the state is saved, and where. A run's last step is always saved. With no every_* field the
+/// train.checkpoint: what is saved, when, and where. A run's last step is always saved. With no every_* field the
 /// time between two saves follows from what a save costs and how often the run fails.
 struct CheckpointSpec {
   int64_t every_steps = 0;   ///< 0: not by steps
   int64_t every_epochs = 0;  ///< 0: not by epochs
   double every_minutes = 0;  ///< 0: not by time
-  std::string every = "auto";
-  std::string dir;          ///< empty: `checkpoints` in the run's folder
+  std::string every = "auto";  ///< weights: only the final weights; none: nothing
+  std::string dir;             ///< empty: `checkpoints` in the run's folder
   int64_t keep = 2;         ///< newest checkpoints that are kept
   std::string keep_best;    ///< loss or a metric of validation; empty: only the newest are kept
   bool async = true;        ///< training goes on while a save is written
   bool integrated = false;  ///< also one file of whole tensors
 
-  bool is_automatic() const { return every_steps == 0 && every_epochs == 0 && every_minutes == 0; }
+  bool is_timed() const { return every_steps != 0 || every_epochs != 0 || every_minutes != 0; }
+  bool is_automatic() const { return !is_timed(); }
 };
 
 /// train.stop_when: which validation ends the run.
@@ -208,8 +209,15 @@ struct TrainSpec {
   int64_t sink_steps = 1;      ///< steps between two reads of the losses
   int64_t histograms = 0;      ///< steps between two histograms of weights and gradients; 0: none
   OnNan on_nan = OnNan::stop;  ///< what a loss that is nan or infinite does
-  std::optional<CheckpointSpec> checkpoint;  ///< nothing is saved without it
+  std::optional<CheckpointSpec> checkpoint;  ///< without it only the final weights are saved
   std::optional<StopSpec> stop_when;
+
+  /// What the run saves, also where the job does not say it.
+  CheckpointSpec saving() const;
+  /// Whether the run saves anything.
+  bool saves() const { return saving().every != "none"; }
+  /// Whether the run saves its whole state, from which another one can resume.
+  bool saves_state() const { return saving().every == "auto"; }
 };
 
 /// precision: fp8. Which products are computed from 8-bit factors; everything else is as in bf16.

@@ -167,7 +167,7 @@ const Section& checkpoint_section() {
   using C = CheckpointSpec;
   static const Section section{
       "train.checkpoint",
-      "When the state is saved; always after the last step, and when the run is asked to stop. With several `every_*` "
+      "What is saved, and when; always after the last step, and when the run is asked to stop. With several `every_*` "
       "each saves.",
       {
           unless_zero<&C::every_steps>("every_steps", "Steps between two saves.").at_least(1),
@@ -175,9 +175,11 @@ const Section& checkpoint_section() {
           field<&C::every_minutes>("every_minutes", "Minutes between two saves; 0: not by time.").at_least(0),
           field<&C::every>("every",
                            "auto: without every_*, the time between two saves follows from what one costs and how "
-                           "often the run has failed (Young's formula).")
-              .one_of({"auto"}),
-          field<&C::dir>("dir", "Where the checkpoints are; empty: `checkpoints` in the run's folder."),
+                           "often the run has failed (Young's formula). weights: only the weights, when the run ends. "
+                           "none: nothing is saved.")
+              .one_of({"auto", "weights", "none"}),
+          field<&C::dir>("dir",
+                         "Where the checkpoints are, those of one job alone; empty: `checkpoints` in the run's folder."),
           field<&C::keep>("keep", "How many of the newest are kept.").at_least(1),
           field<&C::keep_best>("keep_best", "A metric of validation, or loss: the best checkpoint of it is kept too."),
           field<&C::async>("async", "Training goes on while a save is written; false: it waits until it is on disk."),
@@ -188,7 +190,8 @@ const Section& checkpoint_section() {
 
 Field checkpoint_field() {
   Field f = make_field("checkpoint", FieldKind::section,
-                       "Saves the state, so that `run --resume` can go on. Without it nothing is saved.");
+                       "auto saves the whole state, so that `run --resume` can continue the run. Without this field "
+                       "only the final weights are saved; none saves nothing.");
   f.section = &checkpoint_section();
   f.stands_for = "every";
   f.object = [](void* enclosing, bool make) -> void* {

@@ -132,9 +132,25 @@ void elastic_runs_have_hosts(Rules& r) {
                    "leave launch.elastic out, or name hosts in launch.hosts");
   if (launch.elastic->min_ranks > launch.ranks)
     r.wrong("launch.elastic.min_ranks", "the job has " + number(launch.ranks) + " ranks", "set launch.ranks or less");
-  if (r.fine({"train.checkpoint"}) && !r.job.train.checkpoint)
-    r.wrong("launch.elastic", "the job saves no checkpoints, from which other ranks could go on",
+  if (r.fine({"train.checkpoint"}) && !r.job.train.saves_state())
+    r.wrong("launch.elastic", "the job does not save its state, from which other ranks could resume",
             "add train.checkpoint, e.g. train: {checkpoint: auto}");
+}
+
+/// Fields that say when the state is saved contradict a job that does not save it.
+void saves_are_consistent(Rules& r) {
+  if (!r.fine({"train.checkpoint"}) || !r.job.train.checkpoint || r.job.train.saves_state()) return;
+  const CheckpointSpec& saves = *r.job.train.checkpoint;
+  const auto contradicts = [&](bool is_set, const char* field) {
+    if (is_set)
+      r.wrong(std::string("train.checkpoint.") + field,
+              saves.every == "none" ? "`every: none` saves nothing" : "`every: weights` saves once, when the run ends",
+              "leave out either `every` or this field");
+  };
+  contradicts(saves.every_steps != 0, "every_steps");
+  contradicts(saves.every_epochs != 0, "every_epochs");
+  contradicts(saves.every_minutes != 0, "every_minutes");
+  contradicts(!saves.keep_best.empty(), "keep_best");
 }
 
 void hosts_hold_the_ranks(Rules& r) {
@@ -522,6 +538,7 @@ void validate(const JobSpec& job, Problems& problems) {
   Rules r{job, problems};
   hosts_hold_the_ranks(r);
   elastic_runs_have_hosts(r);
+  saves_are_consistent(r);
   a_manager_gives_the_hosts(r);
   volumes_have_a_path(r);
   if (job.has_command() || problems.touch("command")) return;

@@ -90,7 +90,7 @@ std::string event_record(std::string_view event) {
   return record;
 }
 
-EventFile::EventFile(const std::string& folder) : file_(folder + "/" + file_name(), std::ios::binary) {
+EventFile::EventFile(const std::string& folder) : file_(folder + "/" + file_name()) {
   write_event(event_at(0).bytes(event::kFileVersion, "brain.Event:2").text());
 }
 
@@ -171,11 +171,6 @@ void EventFile::write_value(int64_t step, const ProtocolBuffer& value) {
   write_event(event_at(step).message(event::kSummary, ProtocolBuffer().message(summary::kValue, value)).text());
 }
 
-/// Whole records, at once: a reader may follow the file while it grows.
-void EventFile::write_event(const std::string& event) {
-  const std::string record = event_record(event);
-  file_.write(record.data(), static_cast<std::streamsize>(record.size()));
-  file_.flush();
-}
+void EventFile::write_event(const std::string& event) { file_.write(event_record(event)); }
 
 }  // namespace trainctl

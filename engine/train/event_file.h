@@ -12,7 +12,6 @@
 #pragma once
 
 #include <cstdint>
-#include <fstream>
 #include <map>
 #include <string>
 #include <string_view>
@@ -20,6 +19,7 @@
 #include <variant>
 #include <vector>
 
+#include "engine/base/record_file.h"
 #include "engine/train/histogram.h"
 
 namespace trainctl {
@@ -40,7 +40,8 @@ class ProtocolBuffer;
 class EventFile {
  public:
   EventFile() = default;
-  /// Makes a file in `folder`. If that fails, nothing is written: what it would hold is in metrics.jsonl too.
+  /// Makes a file in `folder`, now or with a later event. What is lost to a full disk (record_file.h) is not reported:
+  /// metrics.jsonl has the same numbers.
   explicit EventFile(const std::string& folder);
 
   bool is_open() const { return file_.is_open(); }
@@ -59,7 +60,7 @@ class EventFile {
   void write_value(int64_t step, const ProtocolBuffer& value);
   void write_event(const std::string& event);
 
-  std::ofstream file_;
+  RecordFile file_;
 };
 
 /// A record around `event`.

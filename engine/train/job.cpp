@@ -145,7 +145,7 @@ Program with_evaluation_memory(const PlannedJob& job, Program program) {
 
 /// Servers save between updates; what workers keep of their own they do not.
 void check_saves(const PlannedJob& job) {
-  if (!job.plan.is_asynchronous() || !job.spec.train.checkpoint) return;
+  if (!job.plan.is_asynchronous() || !job.spec.train.saves_state()) return;
   for (const Tensor& tensor : job.graph.tensors)
     if (tensor.kind == TensorKind::state)
       throw SpecError(job.spec.position("train.checkpoint"), "train.checkpoint",

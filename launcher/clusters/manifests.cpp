@@ -47,7 +47,7 @@ bool asks_for(const SlurmSpec& slurm, const std::string& option) {
 }
 
 /// A job that saves nothing would begin anew each time.
-bool is_queued_again(const JobSpec& job) { return job.launch.slurm.requeue && job.train.checkpoint.has_value(); }
+bool is_queued_again(const JobSpec& job) { return job.launch.slurm.requeue && job.train.saves_state(); }
 
 std::string slurm_options(const JobSpec& job) {
   const SlurmSpec& slurm = job.launch.slurm;

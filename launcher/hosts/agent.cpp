@@ -15,7 +15,6 @@
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
-#include <fstream>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <set>
@@ -351,7 +350,7 @@ class Agent : public LogSink {
     files_.emplace(directory.path());
     for (const auto& [name, text] : json.at("files").items()) {
       if (!is_file_name(name)) throw EnvError("'" + name + "' is no name of a file of the run");
-      std::ofstream(directory.file(name)) << text.get<std::string>();
+      directory.write(name, text.get<std::string>());
       files_->skip(name);
     }
     launch_.emplace(Launch{.cluster = std::move(cluster),

@@ -69,6 +69,9 @@ AgentRanks::AgentRanks(const Launch& launch, HostsOptions options, LauncherBoard
       options_(std::move(options)),
       board_(std::move(board)),
       loop_(loop),
+      received_([this](const std::string& text) {
+        if (events_.notice) events_.notice(text);
+      }),
       bundle_(bundle_of_this_program()),
       token_(store::random_token()),
       disk_(loop, launch.directory, launch.log_limits,
@@ -564,28 +567,16 @@ void AgentRanks::write_file(Host& host, const Message& message) {
                      ", which is no file of its ranks; it is left out. Programs write to rank.<N>/ in the run's folder");
     return;
   }
-  const std::string target = launch_.directory.file(message.name);
-  std::error_code ignored;
-  fs::create_directories(fs::path(target).parent_path(), ignored);
-  const int fd = ::open(target.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0666);
-  if (fd < 0) return;
   const auto kept = kept_bytes_.find(message.name);
-  off_t offset = message.number + (kept == kept_bytes_.end() ? 0 : kept->second);
-  std::string_view bytes = message.text;
-  if (message.number == 0 && ftruncate(fd, offset) != 0) bytes = {};
-  while (!bytes.empty()) {
-    const ssize_t put = pwrite(fd, bytes.data(), bytes.size(), offset);
-    if (put <= 0) break;
-    bytes.remove_prefix(static_cast<size_t>(put));
-    offset += put;
-  }
-  ::close(fd);
+  const int64_t offset = message.number + (kept == kept_bytes_.end() ? 0 : kept->second);
+  received_.take(launch_.directory.file(message.name), offset, message.text, message.number == 0);
 }
 
 // Time.
 
 void AgentRanks::look() {
   disk_.look();
+  received_.retry();
   if (ending_) return;
   look_at_hosts();
   tell_unreached();
@@ -644,6 +635,7 @@ void AgentRanks::end() {
     loop_.run_for(std::chrono::milliseconds(20));
     loop_.restart();
   }
+  received_.retry();
   disk_.end();
 }
 

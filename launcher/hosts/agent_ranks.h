@@ -18,6 +18,7 @@
 #include "launcher/hosts/bundle.h"
 #include "launcher/hosts/copies.h"
 #include "launcher/hosts/host_link.h"
+#include "launcher/hosts/received_files.h"
 #include "launcher/hosts/transport.h"
 #include "launcher/log_disk.h"
 #include "launcher/rank_runner.h"
@@ -157,6 +158,7 @@ class AgentRanks : public RankRunner {
   const LauncherBoard board_;
   boost::asio::io_context& loop_;
   Events events_;
+  ReceivedFiles received_;
   const Bundle bundle_;
   const std::string token_;
   LogDisk disk_;

@@ -5,6 +5,8 @@
 """
 
 import argparse
+import errno
+import json
 import os
 import re
 import shutil
@@ -145,6 +147,31 @@ def full(options, folder):
     run.verify(options)
 
 
+def unsaved(options, folder):
+    """A run ends with exit code 3 and says so last when the disk never takes its last state, whatever it saves."""
+    for number, (save, at) in enumerate([("every_steps: 20", 60), ("every_steps: 20, async: false", 60), ("every: weights", 14)]):
+        place = f"{folder}/{number}"
+        os.mkdir(place)
+        run = Run(options, place, save=save, steps=300, faults={"FAULT": "full", "FAULT_AT": str(at)})
+        run.ends(3, 60)
+        last = "\n".join(run.said().rstrip().splitlines()[-2:])
+        assert " not saved: " in last and "No space left on device" in last, last
+        assert "done after " not in run.said(), run.said()[-1500:]
+        with open(place + "/log_output/1/outcome.json") as file:
+            assert json.load(file)["exit_code"] == 3
+        run.verify(options)
+
+
+def refused_once(options, folder):
+    """One error of the disk at any call of the last save costs nothing: it is tried again."""
+    for at in range(8, 30, 3):
+        place = f"{folder}/{at}"
+        os.mkdir(place)
+        run = Run(options, place, save="every_minutes: 1000", steps=20, faults={"FAULT": str(errno.EIO), "FAULT_AT": str(at)})
+        run.ends(0)
+        assert run.published() == ["step_00000020"], run.published()
+
+
 def impatient(options, folder):
     """A second Ctrl-C while the disk of the last save hangs ends the run at once, and nothing half has a final name."""
     run = Run(options, folder, save="every_minutes: 1000", faults={"FAULT": "hang", "FAULT_AT": "12"})
@@ -203,7 +230,7 @@ def retained(options, folder):
         assert done.returncode == 0, done.stdout
 
 
-CASES = [many, hung, full, impatient, lagging, retained]
+CASES = [many, hung, full, unsaved, refused_once, impatient, lagging, retained]
 
 
 def main():

@@ -196,9 +196,12 @@ TEST_CASE("plan says the bytes of each rank's file, and of all files, as they ar
   CHECK(metadata >= 0);
   CHECK(metadata < 200);
   const std::string text = run({"plan", run.job}).out;
-  CHECK(contains(text, "\ncheckpoint, a rank\n"));
+  CHECK(contains(text, "\ncheckpoint, per rank\n"));
   CHECK(contains(text, " in 5 files, "));
-  CHECK_FALSE(contains(run({"plan", run.job, "train.checkpoint=null"}).out, "checkpoint"));
+  CHECK_FALSE(contains(run({"plan", run.job, "train.checkpoint=none"}).out, "checkpoint"));
+  const std::string weights = run({"plan", run.job, "train.checkpoint=null"}).out;
+  CHECK(contains(weights, "\nfinal weights: "));
+  CHECK(contains(weights, ", saved in log_output/<run>/checkpoints when the run ends\n"));
 }
 
 TEST_CASE("plan says what memory a validation takes, and counts what the training's does not give it") {
@@ -236,9 +239,9 @@ TEST_CASE("checkpoint says what is wrong with a word that names none") {
   CHECK(contains(complaint({"verify", "empty"}), "there are no checkpoints in empty"));
   CHECK(contains(run.checkpoint({"list", "empty"}).out, "no checkpoints in empty"));
   CHECK(contains(complaint({}), "a command is missing: list, show, verify, diff, merge"));
-  const CommandResult unsaved = run({"run", run.job, "train.checkpoint=null"});
+  const CommandResult unsaved = run({"run", run.job, "train.checkpoint=none"});
   REQUIRE(unsaved.exit_code == kExitDone);
-  CHECK(contains(complaint({"list", "2"}), "run 2 saves no checkpoints"));
+  CHECK(contains(complaint({"list", "2"}), "run 2 saves nothing: its job has train.checkpoint: none"));
 }
 
 TEST_CASE("checkpoints in train.checkpoint.dir are found through their run") {

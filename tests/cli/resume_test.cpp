@@ -6,10 +6,12 @@
 #include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
+#include <numeric>
 #include <sstream>
 #include <thread>
 
 #include "engine/base/error.h"
+#include "engine/train/checkpoint/checkpoint_names.h"
 #include "launcher/run_directory.h"
 #include "tests/cli/command.h"
 #include "tests/launcher/launcher_process.h"
@@ -74,6 +76,22 @@ void check_like_uninterrupted(const Scratch& scratch, int run, int64_t step, int
   const std::string lines = lines_after(scratch, run, 0);
   CHECK(std::count(lines.begin(), lines.end(), '\n') >= steps - step);
   CHECK(lines == lines_after(whole, 1, step));
+}
+
+/// Steps of metrics.jsonl, in its order.
+std::vector<int64_t> logged_steps(const Scratch& scratch, int run) {
+  std::istringstream text(slurp(file_of(scratch, run, "metrics.jsonl")));
+  std::vector<int64_t> steps;
+  for (std::string line; std::getline(text, line);)
+    if (const Json json = Json::parse(line, nullptr, false); json.is_object() && json.contains("learning_rate"))
+      steps.push_back(json.value("run_step", int64_t{0}));
+  return steps;
+}
+
+std::vector<int64_t> every_step(int64_t last) {
+  std::vector<int64_t> steps(static_cast<size_t>(last));
+  std::iota(steps.begin(), steps.end(), 1);
+  return steps;
 }
 
 void flip_byte(const std::string& path, int64_t from_end) {
@@ -158,6 +176,7 @@ TEST_CASE(
   kill(pid, SIGTERM);
   CHECK(finish_trainctl(scratch.path(), pid).exit_code == 143);
   const int64_t step = saved_step(scratch, 1);
+  CHECK(logged_steps(scratch, 1) == every_step(step));
   const std::string steps = "train.steps=" + std::to_string(step + 5);
   CHECK(trainctl_command(scratch.path(), resume_run_words({steps, "--resume"})).exit_code == kExitDone);
   check_like_uninterrupted(scratch, 2, step, step + 5);
@@ -206,25 +225,27 @@ TEST_CASE("what a run saves after it passed over a damaged checkpoint of a later
   CHECK(contains(again.out, "going on after step 15 "));
 }
 
-TEST_CASE("a run of an older attempt cannot publish once a later one has begun") {
+TEST_CASE("a run of an older attempt cannot publish once a later one has begun, and says that it has not saved") {
   const Scratch scratch;
   small_job(scratch.path());
   fs::create_directories(scratch.path() + "/later");
   small_job(scratch.path() + "/later");
-  const std::string dir = scratch.path() + "/shared";
-  const int old =
-      start_trainctl(scratch.path(), resume_run_words({train_steps(kEndless, "every_minutes: 1000, dir: " + dir)}));
+  const std::string dir = scratch.path() + "/shared", out = scratch.path() + "/out";
+  const std::string saves = "every_minutes: 1000, dir: " + dir;
+  const int old = start_trainctl(scratch.path(), resume_run_words({train_steps(kEndless, saves)}));
   REQUIRE(eventually([&] { return contains(slurp(file_of(scratch, 1, "rank.0/stdout")), "step: 3"); }));
-  REQUIRE(trainctl_command(scratch.path() + "/later", resume_run_words({train_steps(5, "every_minutes: 1000, dir: " + dir)}))
-              .exit_code == kExitDone);
   kill(old, SIGUSR1);
-  CHECK(eventually([&] {
-    return contains(slurp(scratch.path() + "/out"),
-                    "attempt 1 writes no checkpoints any more, since attempt 2 was begun");
-  }));
+  REQUIRE(eventually([&] { return checkpoints_in(dir).size() == 1 && contains(slurp(out), "checkpoint of step "); }));
+  const int64_t saved = std::stoll(slurp(out).substr(slurp(out).find("checkpoint of step ") + 19));
+  REQUIRE(trainctl_command(scratch.path() + "/later", resume_run_words({train_steps(saved + 5, saves), "--resume"})).exit_code ==
+          kExitDone);
   kill(old, SIGTERM);
-  CHECK(finish_trainctl(scratch.path(), old).exit_code == 143);
-  CHECK(checkpoints_in(dir) == std::vector<std::string>{"step_00000005"});
+  const CommandResult stopped = finish_trainctl(scratch.path(), old);
+  CHECK(stopped.exit_code == 143);
+  CHECK(contains(stopped.err, "attempt 1 writes no checkpoints any more, since attempt 2 was begun"));
+  CHECK(contains(stopped.err, " is not saved: "));
+  CHECK(checkpoints_in(dir).size() == 2);
+  CHECK(checkpoints_in(dir).back() == trainctl::checkpoint_name(saved + 5));
 }
 
 TEST_CASE("a changed network is an error that lists what differs, and --partial takes what fits") {

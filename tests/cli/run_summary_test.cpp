@@ -40,12 +40,3 @@ TEST_CASE("ps -a and logs have the last step, loss and duration of runs that hav
   CHECK(contains(logs.err, ", step 12/12, loss " + loss + " ---\n"));
   CHECK(trainctl_command(scratch.path(), {"logs", "1", "--json"}).err.empty());
 }
-
-TEST_CASE("only a run that trains says that its weights are not kept") {
-  const Scratch scratch;
-  small_job(scratch.path());
-  const std::string line = "the trained weights are not kept";
-  CHECK(contains(trainctl_command(scratch.path(), {"run", "job.yaml", "train.steps=2"}).out, line));
-  CHECK_FALSE(contains(trainctl_command(scratch.path(), {"run", "job.yaml", "loss=null"}).out, line));
-  CHECK_FALSE(contains(trainctl_command(scratch.path(), {"run", "job.yaml", "train.checkpoint={}"}).out, line));
-}

@@ -69,7 +69,7 @@ class Runs:
 
     def run(self, job, fields):
         self.number += 1
-        logs = pathlib.Path(self.hosts.folder) / f"logs.{self.number}"
+        logs = self.hosts.own / f"logs.{self.number}"
         words = [self.trainctl, "run", str(ROOT / f"tests/jobs/{job}.yaml"), ALIKE, f"launch.log_dir={logs}", *fields]
         result = self.hosts.run(shlex.join(words), timeout=300)
         require(result.returncode == 0, f"{shlex.join(words)}\n{result.stdout[-2000:]}{result.stderr[-2000:]}")

@@ -41,7 +41,7 @@ def fail(host, how):
 def trained(scene, names, every, how, seconds, chance):
     """(steps a second, goodput, changes, most steps lost at a failure) of a run with a failure every so many seconds; None: without."""
     scene.runs += 1
-    scene.logs = pathlib.Path(scene.network.folder) / f"logs.{scene.runs}"
+    scene.logs = scene.network.own / f"logs.{scene.runs}"
     scene.output = pathlib.Path(scene.network.folder) / f"output.{scene.runs}"
     hosts = ", ".join(f"{name}:2" for name in names)
     process = scene.network.start(f"{scene.trainctl} run {JOB} launch.hosts='[{hosts}]' launch.ranks={2 * len(names)} {PLAIN} {LONG} {FIELDS} "

@@ -33,7 +33,7 @@ class Scene:
 
     def words(self, fields):
         self.runs += 1
-        self.logs = pathlib.Path(self.network.folder) / f"logs.{self.runs}"
+        self.logs = self.network.own / f"logs.{self.runs}"
         saves = "" if "train.checkpoint" in fields else "train.checkpoint=null"
         return f"{self.trainctl} run {JOB} {saves} launch.log_dir={self.logs} {fields}"
 
@@ -453,7 +453,7 @@ def copied(scene):
     for rank in range(2):
         (project / f"words/{rank}").write_text(f"word {rank}\n")
     (project / "job.yaml").write_text("name: words\ncommand: [./program.sh]\nlaunch: {ranks: 2, hosts: [a, b], copy: [program.sh, words]}\n")
-    logs = pathlib.Path(scene.network.folder) / "logs.copied"
+    logs = scene.network.own / "logs.copied"
     program = scene.network.run(f"{scene.trainctl} run /tmp/project/job.yaml launch.log_dir={logs}")
     require(program.returncode == 0, program.stdout + program.stderr)
     for rank in range(2):
@@ -472,7 +472,7 @@ def program(scene):
     job = pathlib.Path(scene.network.folder) / "program.yaml"
     job.write_text("name: words\ncommand: [sh, -c, 'echo $RANK $LOCAL_RANK $GROUP_RANK $WORLD_SIZE $MASTER_ADDR']\n"
                    "launch: {ranks: 3, hosts: [a, b]}\n")
-    logs = pathlib.Path(scene.network.folder) / "logs.program"
+    logs = scene.network.own / "logs.program"
     result = scene.network.run(f"{scene.trainctl} run {job} launch.log_dir={logs}")
     require(result.returncode == 0, result.stdout + result.stderr)
     words = [(logs / f"1/rank.{rank}/stdout").read_text().split() for rank in range(3)]

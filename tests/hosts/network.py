@@ -79,7 +79,8 @@ class Host:
 
     def inside(self, command, own_processes=False):
         """The words that run a shell command on this host."""
-        mounts = f"mount --bind {self.tree}/root /root && "
+        mounts = "" if self.name == "launcher" else f"mount -t tmpfs none {self.network.own} && "
+        mounts += f"mount --bind {self.tree}/root /root && "
         mounts += f"mount --bind {self.tree}/tmp /tmp && mount --bind {self.tree}/etc/passwd /etc/passwd && "
         pids = ["-p", "-f", "--mount-proc", "--kill-child"] if own_processes else []
         environment = ["env", "-u", "XDG_CACHE_HOME", "-u", "XDG_RUNTIME_DIR", "HOME=/root", "TMPDIR=/tmp"]
@@ -198,11 +199,14 @@ def first_of(pid):
 
 
 class Network:
-    """`with Network(folder, ["a", "b"]) as network`: a launcher's host and the hosts of these names. `disks`: see Host."""
+    """`with Network(folder, ["a", "b"]) as network`: a launcher's host and the hosts of these names. `disks`: see Host.
+
+    `own`: a folder that only the launcher's host has; on the others it is empty."""
 
     def __init__(self, folder, names, disks=None):
         self.disks = disks or {}
         self.folder = pathlib.Path(folder)
+        self.own = self.folder / "own"
         self.prefix = f"t{os.getpid() % 100000}"
         self.switch = self.prefix + "sw"
         self.names, self.hosts, self.launcher = names, {}, None
@@ -216,6 +220,7 @@ class Network:
         return self
 
     def make(self):
+        self.own.mkdir(exist_ok=True)
         quiet("ip", "netns", "add", self.switch)
         quiet("ip", "-n", self.switch, "link", "add", "bridge", "type", "bridge")
         quiet("ip", "-n", self.switch, "link", "set", "bridge", "up")

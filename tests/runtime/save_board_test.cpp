@@ -216,3 +216,16 @@ TEST_CASE("the validations of the last two saves are found by their step") {
     CHECK(board->validation_of(step + 10) == nullptr);
   }
 }
+
+TEST_CASE("a save gives way only to a later state that waits for it") {
+  SaveBoard board;
+  REQUIRE(board.saves_before(40, [](int64_t) { return true; }));
+  CHECK_FALSE(board.must_give_way());
+  board.await_room(40);  // the state that is being saved is the last one
+  CHECK_FALSE(board.must_give_way());
+  board.await_room(60);
+  CHECK(board.must_give_way());
+  board.finished(false);
+  REQUIRE(board.saves_before(60, [](int64_t) { return true; }));
+  CHECK_FALSE(board.must_give_way());
+}

@@ -7,6 +7,7 @@
 #include <iostream>
 
 #include "cli/commands/find_run.h"
+#include "cli/launch/checkpoints.h"
 #include "engine/base/error.h"
 #include "engine/spec/parse.h"
 
@@ -35,19 +36,17 @@ bool is_checkpoint(const std::string& path) {
   return is_there(path + "/" + std::string(kManifestName)) || parse_checkpoint_name(fs::path(path).filename().string());
 }
 
-/// Where the run's job keeps them: train.checkpoint.dir, or `checkpoints` in the run's folder.
+/// Where the run keeps them.
 std::string folder_of(const RunDirectory& run) {
-  const std::string inside = run.file("checkpoints");
-  if (is_folder(inside)) return inside;
-  const std::optional<CheckpointSpec> saves = load_job(run.file("job.yaml")).train.checkpoint;
-  if (!saves)
-    throw SpecError({}, "",
-                    "run " + std::to_string(run.run()) + " saves no checkpoints: its job has no train.checkpoint",
-                    "run it with train.checkpoint.every_epochs=1");
-  if (saves->dir.empty())
-    throw SpecError({}, "", "run " + std::to_string(run.run()) + " has no checkpoints yet",
-                    "SIGUSR1 to its launcher asks for one");
-  return saves->dir;
+  const std::string folder = checkpoint_folder(run);
+  if (is_folder(folder)) return folder;
+  const TrainSpec train = load_job(run.file("job.yaml")).train;
+  const std::string name = "run " + std::to_string(run.run());
+  if (!train.saves())
+    throw SpecError({}, "", name + " saves nothing: its job has train.checkpoint: none",
+                    "run it with train.checkpoint=auto");
+  throw SpecError({}, "", name + " has no checkpoints yet",
+                  train.saves_state() ? "SIGUSR1 to its launcher asks for one" : "it saves its weights when it ends");
 }
 
 bool is_run_name(const std::string& name) {

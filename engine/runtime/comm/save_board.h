@@ -7,6 +7,8 @@
 //              tell(s, position)      rank 0: what is known besides (losses of the epoch so far)
 //              tell_validated(s, position)   rank 0: the validation of that state, which may end after the save
 //   writer     ready                  all ranks have copied: it writes, and then `finished`
+//              try_failed             the disk refused; the writer tries again
+//   ranks      await_room(s)          the last state is to be saved: a save that the disk refuses gives way
 //
 // One save is under way at a time: until it is finished no other begins, so that a slow disk delays the next save and
 // never a step.
@@ -163,6 +165,16 @@ class SaveBoard {
   /// Whether something is offered, or written.
   bool is_busy() const { return offered_.load() != 0 || saving() >= 0; }
 
+  /// The ranks have reached the end, step `step`, and wait for the save under way. It is not tried again once it fails.
+  void await_room(int64_t step) { awaits_room_.store(word(step), std::memory_order_relaxed); }
+  /// The step; -1: nothing waits.
+  int64_t awaits_room() const { return step_of(awaits_room_.load(std::memory_order_relaxed)); }
+  /// Whether a later state waits for the memory of the save under way.
+  bool must_give_way() const { return awaits_room() > saving(); }
+  /// The writer: the disk has refused the save under way, which is not finished.
+  void try_failed() { failed_tries_.fetch_add(1, std::memory_order_relaxed); }
+  uint64_t failed_tries() const { return failed_tries_.load(std::memory_order_relaxed); }
+
   /// The writer: the save under way is on disk, or given up.
   void finished(bool written) {
     if (written) written_step_.store(saving_.load(std::memory_order_relaxed), std::memory_order_relaxed);
@@ -202,6 +214,7 @@ class SaveBoard {
   std::atomic<uint64_t> saving_{0}, last_{0};  ///< words of steps; 0: none
   std::atomic<uint64_t> told_{0};
   std::atomic<uint64_t> written_{0}, failed_{0}, written_step_{0};
+  std::atomic<uint64_t> awaits_room_{0}, failed_tries_{0};  ///< the word of a step
   std::atomic<uint64_t> elsewhere_{0},
       wanted_{0};                     ///< a host's board: 0: it is none, 2: steps await saves; the word of a step
   std::atomic<uint64_t> offered_{0};  ///< word of the step << 2 | set; 0: nothing

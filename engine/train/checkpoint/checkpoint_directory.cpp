@@ -3,7 +3,9 @@
 
 #include <fcntl.h>
 #include <fmt/format.h>
+#include <sys/file.h>
 #include <sys/vfs.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -67,6 +69,24 @@ bool is_there(const std::string& path) {
   return fs::exists(fs::symlink_status(path, ignored));
 }
 
+/// Locks the file of an attempt, and says there whose it is. File systems without locks grant each, and a full disk
+/// loses the line: neither keeps a run from starting.
+std::shared_ptr<AttemptLock> lock_attempt(int fd, const std::string& who) {
+  flock(fd, LOCK_EX | LOCK_NB);
+  const std::string line = who.empty() ? "" : who + "\n";
+  if (write(fd, line.data(), line.size()) < 0) errno = 0;
+  return std::make_shared<AttemptLock>(fd);
+}
+
+/// Whether another process, or another lock of this one, holds it.
+bool is_locked(const std::string& path) {
+  const int fd = open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  if (fd < 0) return false;
+  const bool is_held = flock(fd, LOCK_SH | LOCK_NB) != 0 && errno == EWOULDBLOCK;
+  close(fd);
+  return is_held;
+}
+
 bool holds_text(const std::string& path, const std::string& text) {
   try {
     return read_whole_file(path) == text;
@@ -106,22 +126,49 @@ CommitBy commit_for(const std::string& path) {
 CheckpointDirectory::CheckpointDirectory(std::string path, CommitBy commit_by, Disk& disk)
     : path_(std::move(path)), commit_by_(commit_by), disk_(&disk) {}
 
-int CheckpointDirectory::claim_attempt() {
+AttemptLock::~AttemptLock() {
+  if (fd_ >= 0) ::close(fd_);
+}
+
+int CheckpointDirectory::claim_attempt(std::optional<CheckpointOwner> owner, const std::string& who, bool is_newcomer) {
+  owner_ = std::move(owner);
   const std::string attempts = path_ + "/" + std::string(kAttemptsName);
   make_directories(attempts, *disk_);
+  // Newcomers look for an occupant and become one without another newcomer in between.
+  const AttemptLock turn(is_newcomer ? open(attempts.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC) : -1);
+  if (is_newcomer) {
+    flock(turn.fd(), LOCK_EX);
+    if (const std::string why = occupant(); !why.empty()) throw Occupied(path_ + ": " + why);
+  }
   int attempt = largest_attempt(attempts) + 1;
   for (;; ++attempt) {  // O_EXCL decides between launchers, and does not depend on the listing
     const std::string file = attempts + "/" + std::to_string(attempt);
     const int fd = disk_->open(file, O_WRONLY | O_CREAT | O_EXCL);
     if (fd >= 0) {
-      disk_->close(fd);
+      lock_ = lock_attempt(fd, who);
       break;
     }
     if (errno != EEXIST) throw EnvError(fmt::format("{}: cannot be created: {}", file, std::strerror(errno)));
   }
   sync_directory(attempts, *disk_);
   delete_unpublished(attempt);
+  disk_->unlink(path_ + "/" + std::string(kNewestName) + ".part");  // left by a crash
   return attempt;
+}
+
+std::string CheckpointDirectory::occupant() const {
+  for (const CheckpointName& name : checkpoint_names(path_)) {
+    if (name.hidden) continue;
+    const CheckpointEntry entry = describe(name);
+    if (entry.unfinished) continue;
+    if (!entry.complete()) return fmt::format("it has {}, which is damaged", entry.name);
+    return fmt::format("it has step {} of the job '{}', run {}", entry.step, entry.manifest.name, entry.manifest.run);
+  }
+  const std::string attempts = path_ + "/" + std::string(kAttemptsName);
+  const std::string newest = attempts + "/" + std::to_string(largest_attempt(attempts));
+  if (!is_locked(newest)) return "";
+  const std::string who = read_whole_file(newest);
+  return (who.empty() ? "another run" : who.substr(0, who.find('\n'))) + " saves there now";
 }
 
 void CheckpointDirectory::delete_unpublished(int before_attempt) {
@@ -156,8 +203,10 @@ std::string CheckpointDirectory::begin(int64_t step, int attempt) {
   for (const CheckpointName& name : checkpoint_names(path_)) {
     if (name.step != step || name.hidden) continue;
     const CheckpointEntry there = describe(name);
-    if (there.complete() && there.attempt == attempt)
-      throw AlreadyPublished(fmt::format("{}: attempt {} has published this step before", there.path, attempt));
+    if (!there.complete() || there.attempt != attempt) continue;
+    sync_directory(there.path, *disk_);  // it counts only if its names are on the disk, which commit() may have missed
+    sync_directory(path_, *disk_);
+    throw AlreadyPublished(fmt::format("{}: attempt {} has published this step before", there.path, attempt));
   }
   make_directories(path_, *disk_);
   const std::string folder = folder_of(step, attempt);
@@ -213,9 +262,15 @@ void CheckpointDirectory::note_newest(const std::string& name) {
   if (is_there(path)) before = read_whole_file(path);
   const std::string text = name + "\n" + before.substr(0, before.find('\n')) + "\n";
   if (commit_by_ == CommitBy::file) return write_file(path, text, *disk_);
-  write_file(path + ".part", text, *disk_);
-  if (disk_->rename(path + ".part", path) != 0)
-    throw EnvError(fmt::format("{}: cannot be replaced: {}", path, std::strerror(errno)));
+  const std::string part = path + ".part";
+  try {
+    write_file(part, text, *disk_);
+    if (disk_->rename(part, path) != 0)
+      throw EnvError(fmt::format("{}: cannot be replaced: {}", path, std::strerror(errno)));
+  } catch (const EnvError&) {
+    disk_->unlink(part);
+    throw;
+  }
 }
 
 void CheckpointDirectory::abandon(int64_t step, int attempt) {

@@ -3,8 +3,12 @@
 //   checkpoints/step_00000120/             a checkpoint: it has its final name
 //               step_00000120.attempt_3/   the same step by a later attempt, while the name above was taken
 //               .step_00000140.attempt_3/  being written, or left by a crash
-//               .attempts/1, 2, 3          empty files: the attempts that were begun
+//               .attempts/1, 2, 3          the attempts that were begun; each file says in a line by whom
 //               .newest                    the last two names that were published, for mounts whose listings lag
+//
+// A directory belongs to one lineage: a run that began anew, and the runs that resumed from what it saved here. A run of
+// another lineage does not start (`occupant`). Each launcher locks the file of its attempt while it saves here, so this
+// also holds before the first checkpoint is published.
 //
 // An attempt is one start of a run's ranks. Its number is the file that it created in .attempts, so two launchers never
 // have the same. `claim_attempt` then deletes what older attempts left half-written, and only after that looks for the
@@ -27,6 +31,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <set>
 #include <string>
@@ -59,6 +64,35 @@ struct CheckpointEntry {
   bool complete() const { return problem.empty(); }
 };
 
+/// CheckpointDirectory::occupant.
+class Occupied : public EnvError {
+ public:
+  using EnvError::EnvError;
+};
+
+/// Whose checkpoints a directory has.
+struct CheckpointOwner {
+  std::string lineage;  ///< "" continues checkpoints of a version that noted none; they are told apart by the name
+  std::string name;     ///< of the job
+
+  bool owns(const Manifest& manifest) const {
+    return manifest.lineage == lineage && (!lineage.empty() || manifest.name == name);
+  }
+};
+
+/// Holds the lock of a file until it is destroyed, or the process ends.
+class AttemptLock {
+ public:
+  explicit AttemptLock(int fd) : fd_(fd) {}  ///< takes ownership of `fd`; -1: none
+  ~AttemptLock();
+  int fd() const { return fd_; }
+  AttemptLock(const AttemptLock&) = delete;
+  AttemptLock& operator=(const AttemptLock&) = delete;
+
+ private:
+  int fd_;
+};
+
 /// A later attempt has begun: this one publishes nothing any more.
 class LaterAttempt : public EnvError {
  public:
@@ -76,12 +110,17 @@ class CheckpointDirectory {
   /// Touches nothing; it need not exist.
   explicit CheckpointDirectory(std::string path, CommitBy commit_by = CommitBy::rename, Disk& disk = real_disk());
   const std::string& path() const { return path_; }
+  /// As it was claimed for.
+  const std::optional<CheckpointOwner>& owner() const { return owner_; }
 
   // Writing. All throw EnvError with path and reason.
 
   /// Creates the directory if needed, takes the next number, and deletes what older attempts have not published. From
-  /// then on commits of older attempts fail.
-  int claim_attempt();
+  /// then on commits of older attempts fail. `owner`: retain() deletes only its checkpoints; nullopt: any. `who`: a line
+  /// for the attempt's file, "run 3 of the job 'mnist_mlp'". The lock lasts as long as this object and its copies.
+  /// `is_newcomer`: the caller continues no checkpoint of this directory. Then it throws Occupied if there is an
+  /// occupant; of two newcomers that start at the same moment one is refused.
+  int claim_attempt(std::optional<CheckpointOwner> owner = {}, const std::string& who = "", bool is_newcomer = false);
   /// The directory in which the files of a step are to be written, empty. LaterAttempt if there is one; EnvError if
   /// this attempt has published the step before.
   std::string begin(int64_t step, int attempt);
@@ -94,6 +133,10 @@ class CheckpointDirectory {
 
   // Reading.
 
+  /// Why a run that does not continue checkpoints of this directory must not save here: what another lineage has
+  /// published, or a launcher that is saving here now. "" if nothing is in the way. EnvError if it cannot be listed.
+  std::string occupant() const;
+
   /// The newest first: by attempt, then by step. A run that starts anew, or goes on from an earlier step, is newer than
   /// what it leaves behind. Those that are not complete stand where their step puts them. Complete: checkpoint.json is
   /// sound, and its files have their sizes; verify_checkpoint reads them.
@@ -101,7 +144,10 @@ class CheckpointDirectory {
   /// The first complete one of list(); `passed_over`: those before it.
   std::optional<CheckpointEntry> newest_complete(std::vector<CheckpointEntry>* passed_over = nullptr) const;
 
-  /// Deletes complete ones, but not the `keep` newest, not those of steps in `also`, and never the newest verified one.
+  /// list() without complete ones of other owners.
+  std::vector<CheckpointEntry> list_own() const;
+
+  /// Deletes complete ones of list_own(), but not the `keep` newest, not those of steps in `also`, and never the newest verified one.
   /// What has no checkpoint.json (left by a deletion that was interrupted, or by an older attempt) is deleted too if it
   /// is older than the newest complete one; damaged ones stay. Returns the paths that are gone. A deletion that fails
   /// is an EnvError after the others were tried.
@@ -119,6 +165,8 @@ class CheckpointDirectory {
   std::string path_;
   CommitBy commit_by_;
   Disk* disk_;
+  std::optional<CheckpointOwner> owner_;
+  std::shared_ptr<AttemptLock> lock_;
 };
 
 }  // namespace trainctl

@@ -78,11 +78,18 @@ std::optional<CheckpointEntry> CheckpointDirectory::newest_complete(std::vector<
   return {};
 }
 
+std::vector<CheckpointEntry> CheckpointDirectory::list_own() const {
+  std::vector<CheckpointEntry> entries = list();
+  if (owner_)
+    std::erase_if(entries, [&](const CheckpointEntry& e) { return e.complete() && !owner_->owns(e.manifest); });
+  return entries;
+}
+
 std::vector<std::string> CheckpointDirectory::retain(int keep, const std::set<int64_t>& also) {
   std::vector<std::string> gone, failures;
   std::set<int64_t> seen;  // steps of complete ones
   bool verified_one_is_kept = false;
-  for (const CheckpointEntry& entry : list()) {
+  for (const CheckpointEntry& entry : list_own()) {
     // A damaged one stays: what cannot be read now may be readable later, and it is evidence.
     if (!entry.complete() && (seen.empty() || entry.being_written || !has_no_manifest(entry.path))) continue;
     if (entry.complete()) {

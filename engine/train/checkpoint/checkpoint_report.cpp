@@ -23,7 +23,7 @@ class WholeFile {
     for (const StoredRange& range : stored_ranges(program)) {
       const Variable& variable = *range.variable;
       const bool is_chosen = range.slot == kWeightSlot || range.slot == kStateSlot;
-      if (!is_chosen || range.own_count == 0 || !names_.insert(variable.name).second) continue;
+      if (!is_chosen || range.is_copy || range.count == 0 || !names_.insert(variable.name).second) continue;
       entries_.push_back({.name = variable.name + ":" + std::string(range.slot),
                           .type = stored_type(range.dtype),
                           .shape = variable.global_shape});
@@ -52,8 +52,8 @@ void add_rank(Json& rows, int rank, int64_t bytes) {
 }  // namespace
 
 Json checkpoint_report(const PlannedJob& job) {
-  check(job.spec.train.checkpoint.has_value(), "the job saves checkpoints");
-  const bool integrated = job.spec.train.checkpoint->integrated;
+  check(job.spec.train.saves_state(), "the job saves checkpoints");
+  const bool integrated = job.spec.train.saving().integrated;
   Json ranks = Json::array();
   WholeFile whole;
   int64_t bytes = 0;
@@ -77,6 +77,13 @@ Json checkpoint_report(const PlannedJob& job) {
   report["seconds"] = report["bytes"].get<double>() / kAssumedBytesPerSecond;
   report["ranks"] = std::move(ranks);
   return report;
+}
+
+Json final_weights_report(const PlannedJob& job, const std::vector<Program>& programs) {
+  WholeFile whole;
+  for (const Program& program : programs) whole.add(program);
+  const std::string dir = job.spec.train.saving().dir;
+  return {{"bytes", whole.bytes()}, {"folder", dir.empty() ? job.spec.launch.log_dir + "/<run>/checkpoints" : dir}};
 }
 
 }  // namespace trainctl

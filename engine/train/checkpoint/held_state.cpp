@@ -61,7 +61,7 @@ bool is_whole(const HeadCopy& head, int64_t step) {
 
 StateHolder::StateHolder(const Program& program, int fd, const TrainPosition& from)
     : image_(program, StateShare::held),
-      memory_(fd, slot_at(2, image_.bytes())),
+      memory_(fd, slot_at(2, image_.bytes()), true),
       position_(from),
       validation_(from.validation) {
   Head* head = new (memory_.bytes().data()) Head;

@@ -158,4 +158,23 @@ Manifest read_manifest(const std::string& directory) {
   return manifest;
 }
 
+Manifest read_manifest_of_pieces(const std::string& directory) {
+  const std::string path = directory + "/" + std::string(kManifestName);
+  Manifest manifest = parse_manifest(read_whole_file(path), path);
+  const std::vector<std::string> needed = files_with_pieces(manifest);
+  std::erase_if(manifest.files, [&](const StoredFile& file) {
+    return !std::binary_search(needed.begin(), needed.end(), file.name);
+  });
+  if (const std::string defect = files_defect(manifest, directory); !defect.empty())
+    throw EnvError(directory + "/" + defect);
+  return manifest;
+}
+
+std::vector<std::string> files_with_pieces(const Manifest& manifest) {
+  std::set<std::string> files;
+  for (const StoredTensor& tensor : manifest.tensors)
+    for (const StoredPiece& piece : tensor.pieces) files.insert(piece.file);
+  return {files.begin(), files.end()};
+}
+
 }  // namespace trainctl

@@ -2,6 +2,7 @@
 //
 //   {"format": 1, "trainctl": "0.1.0", "name": "mnist_mlp", "run": 3, "attempt": 3, "step": 120, "epoch": 2,
 //    "epoch_step": 20, "samples": 3840, "seed": 1, "written": "2026-11-23T12:00:00Z",
+//    "lineage": "52d0…", "weights_only": true,
 //    "files": [{"name": "rank.0000.safetensors", "bytes": 1606000, "xxh128": "9f86…"}, …],
 //    "tensors": [{"name": "layer1.weight", "slot": "weight", "dtype": "F32", "shape": [512, 784],
 //                 "pieces": [{"file": "rank.0000.safetensors", "offset": [0, 0], "shape": [256, 784]}, …]}, …],
@@ -11,9 +12,9 @@
 //    "best": {"loss": {"value": 0.29, "step": 80, "since": 2}, …},
 //    "checksum": "…"}
 //
-// The last line is `"checksum": "<32 digits>"}` and a newline: the XXH128 of all bytes before that line. Fields that
-// are not known are ignored; a higher `format` is an error. A metric that is not finite is a string: "nan", "inf",
-// "-inf".
+// `lineage` and `weights_only` are optional. The last line is `"checksum": "<32 digits>"}` and a newline: the XXH128 of
+// all bytes before that line. Fields that are not known are ignored; a higher `format` is an error. A metric that is
+// not finite is a string: "nan", "inf", "-inf".
 //
 // slot: "weight" (the f32 master, or the only copy), "state" (running statistics), or the optimizer's name of its
 // state. The pieces of a tensor tile it: each element is in exactly one.
@@ -64,8 +65,10 @@ struct Manifest {
   int64_t epoch_step = 0;  ///< steps of that epoch that were trained
   int64_t samples = 0;     ///< that were trained on
   uint64_t seed = 0;
-  std::string order;  ///< order_text of the job; empty: of a version that does not write it
-  std::string written;  ///< UTC, ISO 8601
+  std::string order;          ///< order_text of the job; empty: of a version that does not write it
+  std::string written;        ///< UTC, ISO 8601
+  std::string lineage;        ///< CheckpointOwner; "" if an older version wrote it
+  bool weights_only = false;  ///< a run's final weights, without the optimizer's state
   std::vector<StoredFile> files;
   std::vector<StoredTensor> tensors;
   double epoch_loss_sum = 0;                            ///< of the losses of the epoch_step steps of the epoch
@@ -103,6 +106,11 @@ std::string_view checksum_of(std::string_view text);
 
 /// Of `directory`/checkpoint.json. EnvError, also if a file that it names is missing or has another size.
 Manifest read_manifest(const std::string& directory);
+/// The same for a directory that may lack the files without pieces, such as job.yaml: a host receives only files that
+/// its ranks read.
+Manifest read_manifest_of_pieces(const std::string& directory);
+/// The files that have pieces of tensors, sorted.
+std::vector<std::string> files_with_pieces(const Manifest& manifest);
 /// The files alone: "rank.0001.safetensors: has 12 bytes, expected 1,606,000", or "".
 std::string files_defect(const Manifest& manifest, const std::string& directory);
 

@@ -180,6 +180,8 @@ Manifest read(const ManifestValue& root) {
   manifest.samples = root["samples"].count();
   manifest.seed = root["seed"].unsigned_integer(std::numeric_limits<uint64_t>::max());
   manifest.written = root["written"].text();
+  if (root.has("lineage")) manifest.lineage = root["lineage"].text();
+  if (root.has("weights_only")) manifest.weights_only = root["weights_only"].flag();
   root["files"].each([&](const ManifestValue& file) {
     manifest.files.push_back({file["name"].text(), file["bytes"].count(), file["xxh128"].text()});
   });
@@ -228,10 +230,12 @@ std::string lines(const std::vector<Item>& items, const ToJson& to_json) {
 std::string to_json(const Manifest& manifest) {
   const std::string defect = manifest_defect(manifest);
   check(defect.empty(), "a manifest is sound before it is written, but " + defect);
-  const Json head = {{"format", kManifestFormat}, {"trainctl", manifest.trainctl},     {"name", manifest.name},
-                     {"run", manifest.run},       {"attempt", manifest.attempt},       {"step", manifest.step},
-                     {"epoch", manifest.epoch},   {"epoch_step", manifest.epoch_step}, {"samples", manifest.samples},
-                     {"seed", manifest.seed},     {"written", manifest.written}};
+  Json head = {{"format", kManifestFormat}, {"trainctl", manifest.trainctl},     {"name", manifest.name},
+               {"run", manifest.run},       {"attempt", manifest.attempt},       {"step", manifest.step},
+               {"epoch", manifest.epoch},   {"epoch_step", manifest.epoch_step}, {"samples", manifest.samples},
+               {"seed", manifest.seed},     {"written", manifest.written}};
+  if (!manifest.lineage.empty()) head["lineage"] = manifest.lineage;
+  if (manifest.weights_only) head["weights_only"] = true;
   std::string text = head.dump();
   text.pop_back();  // the object goes on
   text += ",\n\"files\": " + lines(manifest.files, [](const StoredFile& file) {

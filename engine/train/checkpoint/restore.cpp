@@ -149,6 +149,10 @@ void require_same_state(const PlannedJob& job, const Manifest& manifest, const s
   if (partial && !nothing_fits) return;
   const std::string all = list_of("the checkpoint has not: ", found.missing) +
                           list_of("the job has not: ", found.extra) + list_of("", found.reshaped);
+  if (manifest.weights_only && found.extra.empty() && found.reshaped.empty())
+    throw EnvError(checkpoint + " has only a run's final weights, without the state of the optimizer:" + all +
+                   "\n--partial continues from the weights, with an optimizer that starts anew; a run with "
+                   "train.checkpoint: auto saves its whole state");
   throw EnvError(checkpoint + " is of another network or optimizer:" + all +
                  (nothing_fits ? "\nnothing of it fits this job"
                                : "\n--partial takes what fits, and leaves the rest as it starts"));

@@ -20,7 +20,7 @@ namespace {
 
 [[noreturn]] void throw_errno(const char* what, int64_t bytes) {
   throw EnvError(std::string("cannot ") + what + " " + format_bytes(bytes) +
-                 " for checkpoints: " + describe_errno(errno) + "; use more ranks, or leave train.checkpoint out");
+                 " for checkpoints: " + describe_errno(errno) + "; use more ranks, or set train.checkpoint: none");
 }
 
 /// How long the end of a run waits for a disk that writes nothing of the save before.
@@ -41,13 +41,14 @@ SaveBoard::Position board_position(const TrainPosition& position, const Validati
   return said;
 }
 
-ImageMemory::ImageMemory(int fd, int64_t bytes) : fd_(fd) {
+ImageMemory::ImageMemory(int fd, int64_t bytes, bool is_populated) : fd_(fd) {
   if (bytes == 0) return;
   const auto size = static_cast<size_t>(bytes);
   if (ftruncate(fd, bytes) != 0) throw_errno("take", bytes);
   void* memory = mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
   if (memory == MAP_FAILED) throw_errno("map", bytes);
   bytes_ = {static_cast<std::byte*>(memory), size};
+  if (!is_populated) return;
   populate_ = std::thread([memory, size] {
 #ifdef MADV_POPULATE_WRITE
     madvise(memory, size, MADV_POPULATE_WRITE);  // older systems take the pages at the first save
@@ -69,22 +70,28 @@ Saver::Saver(const PlannedJob& job, const Program& program, RankBoard& memory, i
       status_(memory.status(program.rank)),
       tells_(job.plan.is_asynchronous() ? program.server == 0 : program.rank == 0),
       board_(memory.saves()),
-      spec_(*job.spec.train.checkpoint),
-      image_(program),
-      memory_(image_fd, image_.bytes()),
+      spec_(job.spec.train.saving()),
+      saves_state_(job.spec.train.saves_state()),
+      image_(program, saves_state_ ? StateShare::own : StateShare::weights),
+      image_fd_(image_fd),
       first_step_(from.step),
       steps_per_epoch_(steps_per_epoch(job.spec.dataset, job.samples)),
       failures_(failures),
       position_(from),
       validation_(from.validation) {
-  std::memcpy(memory_.bytes().data(), image_.head().data(), image_.head().size());
+  if (saves_state_) take_memory();
+}
+
+void Saver::take_memory() {
+  memory_.emplace(image_fd_, image_.bytes(), saves_state_);
+  std::memcpy(memory_->bytes().data(), image_.head().data(), image_.head().size());
 }
 
 void Saver::add_to(TrainHooks& hooks) {
   hooks.before_validation = [this](int64_t step, bool is_end, Executor& executor) {
     before_validation(step, is_end, executor);
   };
-  hooks.at_step = [this](int64_t step, Executor& executor) { at_step(step, executor); };
+  if (saves_state_) hooks.at_step = [this](int64_t step, Executor& executor) { at_step(step, executor); };
   hooks.at_end = [this](int64_t step, Executor& executor) { at_end(step, executor); };
   hooks.reported = [this](const TrainPosition& position) { reported(position); };
   hooks.on_validation = [this, next = std::move(hooks.on_validation)](const ValidationReport& report) {
@@ -98,12 +105,15 @@ void Saver::add_to(TrainHooks& hooks) {
 }
 
 void Saver::prepare(Executor& executor) {
-  executor.prepare_copy(image_.copies(), memory_.bytes().data());
-  prepared_ = true;
+  if (is_prepared_) return;
+  if (!memory_) take_memory();
+  executor.prepare_copy(image_.copies(), memory_->bytes().data());
+  is_prepared_ = true;
 }
 
 bool Saver::saves_before(int64_t step) {
-  return step != first_step_ && board_.saves_before(step, [&](int64_t last) { return is_due(step, last); });
+  return saves_state_ && step != first_step_ &&
+         board_.saves_before(step, [&](int64_t last) { return is_due(step, last); });
 }
 
 void Saver::save(const TrainPosition& position, Executor& executor) {
@@ -122,10 +132,11 @@ void Saver::save_last(const TrainPosition& position, Executor& executor) {
 /// A save that is due by steps, or at the end, begins before the validation of its state, which may fail. All ranks
 /// must agree without asking each other, so saves that are due by time or by the validation itself begin after it.
 void Saver::before_validation(int64_t step, bool is_end, Executor& executor) {
-  if (!prepared_ || step == first_step_) return;
+  if (step == first_step_) return;
   const int64_t last = board_.last_step();  // `step`: another rank has decided
-  const bool is_due = is_end || last == step || is_save_due(spec_, steps_per_epoch_, {.step = step, .last = last});
-  if (!is_due) return;
+  const bool is_due_by_steps = saves_state_ && is_save_due(spec_, steps_per_epoch_, {.step = step, .last = last});
+  if (!is_end && last != step && !is_due_by_steps) return;
+  prepare(executor);
   look(executor, true);
   // A disk that is slow delays the save until after the validation. A rank that decides otherwise waits for no other.
   if (const int64_t saving = board_.saving(); saving >= 0 && saving != step) return;
@@ -134,7 +145,7 @@ void Saver::before_validation(int64_t step, bool is_end, Executor& executor) {
 }
 
 void Saver::at_step(int64_t step, Executor& executor) {
-  if (!prepared_) prepare(executor);  // here the weights are there, and no step has started
+  prepare(executor);  // here the weights are there, and no step has started
   look(executor, false);
   if (step == first_step_) return;
   const bool has_begun = begun_ == step;  // before the validation
@@ -144,9 +155,11 @@ void Saver::at_step(int64_t step, Executor& executor) {
 
 /// The last state is saved too, unless it is the one that the run began with.
 void Saver::at_end(int64_t step, Executor& executor) {
-  if (!prepared_ || step == first_step_) return;
+  if (step == first_step_) return;
+  prepare(executor);
   look(executor, true);
   if (begun_ == step) return;  // before the validation
+  board_.await_room(step);
   if (!await_writer([&](int64_t saving) { return saving != step; })) return;
   if (board_.saves_before(step, [&](int64_t last) { return last != step; })) begin(step, executor);
   look(executor, true);
@@ -227,13 +240,15 @@ void Saver::tell() {
   if (tells_ && board_.saving() == position_.step) board_.tell(position_.step, board_position(position_, validation_));
 }
 
-/// Ranks that have no more to do with this one's save may be at the next one.
+/// Ranks that have no more to do with this one's save may be at the next one. A disk that refuses the save does not
+/// hold up the training: the writer tries again meanwhile.
 void Saver::await_begun() {
-  await_writer([this](int64_t saving) { return saving == begun_; });
+  await_writer([this](int64_t saving) { return saving == begun_; }, true);
 }
 
 /// Waits until no such save is under way. False if the writer has stopped writing.
-bool Saver::await_writer(const std::function<bool(int64_t step)>& is_awaited) {
+bool Saver::await_writer(const std::function<bool(int64_t step)>& is_awaited, bool ends_with_a_failed_try) {
+  const uint64_t failed = board_.failed_tries();
   const auto is_busy = [&] {
     const int64_t saving = board_.saving();
     return saving >= 0 && is_awaited(saving);
@@ -250,6 +265,7 @@ bool Saver::await_writer(const std::function<bool(int64_t step)>& is_awaited) {
       seen = Clock::now();
     }
     if (Clock::now() - seen > kPatience) break;
+    if (ends_with_a_failed_try && board_.failed_tries() != failed) break;
   }
   status_.state = RankState::training;
   return !is_busy();

@@ -17,8 +17,8 @@ namespace trainctl {
 /// Shared memory for one rank's image: a memfd that launcher, rank and writer have open.
 class ImageMemory {
  public:
-  /// Sizes and maps it. Takes ownership of `fd`. EnvError.
-  ImageMemory(int fd, int64_t bytes);
+  /// Sizes and maps it. Takes ownership of `fd`. `is_populated`: its pages are taken before they are needed. EnvError.
+  ImageMemory(int fd, int64_t bytes, bool is_populated);
   ~ImageMemory();
   ImageMemory(const ImageMemory&) = delete;
   ImageMemory& operator=(const ImageMemory&) = delete;
@@ -36,7 +36,8 @@ SaveBoard::Position board_position(const TrainPosition& position, const Validati
 
 class Saver {
  public:
-  /// All must outlive it. `from`: where the run starts; `failures`: how often it has failed and was restarted.
+  /// All must outlive it. `from`: where the run starts; `failures`: how often it has failed and was restarted. A job
+  /// that saves only its final weights takes their memory when it ends.
   Saver(const PlannedJob& job, const Program& program, RankBoard& memory, int image_fd, const TrainPosition& from,
         int failures = 0);
 
@@ -46,7 +47,7 @@ class Saver {
   /// Called in each save, before the state is said to be copied: what the program does not have. `follows_save`: this
   /// process's last save is on the disk.
   void copies_too(std::function<void(bool follows_save)> copy) { copy_too_ = std::move(copy); }
-  /// Once, before the first step.
+  /// Before the first step, or before the final weights are saved.
   void prepare(Executor& executor);
   /// In order of steps: whether the state before that one is saved. The same on every server.
   bool saves_before(int64_t step);
@@ -58,6 +59,7 @@ class Saver {
   using Clock = std::chrono::steady_clock;
 
   void before_validation(int64_t step, bool is_end, Executor& executor);
+  void take_memory();
   void at_step(int64_t step, Executor& executor);
   void at_end(int64_t step, Executor& executor);
   void on_step(const StepReport& report);
@@ -68,7 +70,7 @@ class Saver {
   void look(Executor& executor, bool wait);
   void tell();
   void await_begun();
-  bool await_writer(const std::function<bool(int64_t step)>& is_awaited);
+  bool await_writer(const std::function<bool(int64_t step)>& is_awaited, bool ends_with_a_failed_try = false);
 
   const PlannedJob& job_;
   const Program& program_;
@@ -76,9 +78,11 @@ class Saver {
   RankStatus& status_;
   const bool tells_;  ///< of the ranks that save, the first
   SaveBoard& board_;
-  const CheckpointSpec& spec_;
+  const CheckpointSpec spec_;
+  const bool saves_state_;
   const StateImage image_;
-  ImageMemory memory_;
+  const int image_fd_;
+  std::optional<ImageMemory> memory_;  ///< since prepare()
   const int64_t first_step_, steps_per_epoch_;
   const int failures_;
   TrainPosition position_;
@@ -86,7 +90,7 @@ class Saver {
   int64_t best_step_ = -1;       ///< of the best value of keep_best, if this attempt had it
   std::function<void(bool follows_save)> copy_too_;
   int64_t begun_ = -1;  ///< the step of the last save; -1: there was none
-  bool prepared_ = false;
+  bool is_prepared_ = false;
   bool asks_ = false;     ///< it has asked the launcher for a save, which has not begun
   int64_t copying_ = -1;  ///< the step whose state is being copied
   const Clock::time_point start_ = Clock::now();

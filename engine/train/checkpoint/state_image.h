@@ -12,8 +12,9 @@ namespace trainctl {
 
 /// What an image has of a rank's state.
 enum class StateShare : uint8_t {
-  own,  ///< what checkpoints take from this rank: all ranks' images together are the state, once
-  held  ///< all that the rank has; other ranks may have the same
+  own,      ///< what checkpoints take from this rank: all ranks' images together are the state, once
+  weights,  ///< the weights and running statistics of `own`
+  held      ///< all that the rank has; other ranks may have the same
 };
 
 class StateImage {

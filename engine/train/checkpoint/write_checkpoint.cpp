@@ -154,6 +154,8 @@ Manifest manifest_of(const PlannedJob& job, const CheckpointFacts& facts) {
   m.seed = job.spec.seed;
   m.order = order_text(job.spec.dataset, job.samples, job.spec.seed);
   m.written = utc_now();
+  m.lineage = facts.lineage;
+  m.weights_only = facts.weights_only;
   m.epoch_loss_sum = facts.position.loss_sum;
   const auto& sums = facts.position.metric_sums;
   m.epoch_metric_sums.assign(sums.begin(), sums.begin() + static_cast<std::ptrdiff_t>(job.graph.metrics.size()));
@@ -188,7 +190,7 @@ std::string write_checkpoint(CheckpointDirectory& directory, const PlannedJob& j
     }
     manifest.tensors = tensors.take();
     manifest.tensors.insert(manifest.tensors.end(), earlier.rows().begin(), earlier.rows().end());
-    if (job.spec.train.checkpoint && job.spec.train.checkpoint->integrated)
+    if (job.spec.train.saving().integrated)
       manifest.files.push_back(write_whole(manifest, folder, folder + "/model.safetensors", {"weight", "state"}, disk));
     return directory.commit(std::move(manifest), facts.job);
   } catch (...) {

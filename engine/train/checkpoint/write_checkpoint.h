@@ -19,6 +19,8 @@ struct CheckpointFacts {
   int run = 0;
   int attempt = 0;  ///< CheckpointDirectory::claim_attempt
   int64_t step = 0;
+  std::string lineage = {};   ///< CheckpointOwner
+  bool weights_only = false;  ///< the images have no state of the optimizer
   SaveBoard::Position position;
   std::string job;  ///< the resolved job, as YAML
 };

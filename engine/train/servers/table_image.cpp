@@ -44,7 +44,7 @@ class Mapping {
 
  private:
   [[noreturn]] static void fail(const char* what, int64_t bytes) {
-    throw EnvError(fmt::format("cannot {} {} to save tables: {}; use more servers, or leave train.checkpoint out", what,
+    throw EnvError(fmt::format("cannot {} {} to save tables: {}; use more servers, or set train.checkpoint: none", what,
                                format_bytes(bytes), std::strerror(errno)));
   }
 
@@ -122,9 +122,15 @@ class SavedRows {
 
 }  // namespace
 
-TableImage::TableImage(int fd, int server) : fd_(fd), server_(server) {}
+TableImage::TableImage(int fd, int server, bool weights_only)
+    : fd_(fd), server_(server), weights_only_(weights_only) {}
 
 TableImage::~TableImage() { close(fd_); }
+
+/// The first ones of a row.
+std::vector<std::string> TableImage::slots_of(const TableRows& rows) const {
+  return weights_only_ ? std::vector{rows.slots().front()} : rows.slots();
+}
 
 /// Rows that expire would come back from the file of all.
 bool TableImage::changes_are_enough(std::span<const std::unique_ptr<TableRows>> tables) const {
@@ -147,7 +153,7 @@ void TableImage::write(std::span<const std::unique_ptr<TableRows>> tables, bool 
     if (count == 0) continue;
     entries.push_back(
         {.name = key(*rows, kIdsSlot, server_, changed_alone), .type = StoredType::i32, .shape = {count}});
-    for (const std::string& slot : rows->slots())
+    for (const std::string& slot : slots_of(*rows))
       entries.push_back({.name = key(*rows, slot, server_, changed_alone),
                          .type = StoredType::f32,
                          .shape = {count, rows->table().units}});
@@ -170,7 +176,7 @@ void TableImage::write(std::span<const std::unique_ptr<TableRows>> tables, bool 
   for (const auto& rows : tables) {
     if (rows_of(*rows) == 0) continue;
     std::vector<std::byte*> values;
-    for (const std::string& slot : rows->slots()) values.push_back(place_of(key(*rows, slot, server_, changed_alone)));
+    for (const std::string& slot : slots_of(*rows)) values.push_back(place_of(key(*rows, slot, server_, changed_alone)));
     copy_rows(*rows, changed_alone, place_of(key(*rows, kIdsSlot, server_, changed_alone)), values);
   }
   if (changed_alone) return;

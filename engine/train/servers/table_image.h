@@ -12,6 +12,8 @@
 
 #include <memory>
 #include <span>
+#include <string>
+#include <vector>
 
 #include "engine/train/checkpoint/piece_reader.h"
 #include "engine/train/servers/table_rows.h"
@@ -21,8 +23,8 @@ namespace trainctl::servers {
 /// Shared memory for the image: a memfd that launcher, server and writer have open. Each save sizes it anew.
 class TableImage {
  public:
-  /// Takes ownership of `fd`.
-  TableImage(int fd, int server);
+  /// Takes ownership of `fd`. `weights_only`: without the optimizer's states.
+  TableImage(int fd, int server, bool weights_only = false);
   ~TableImage();
   TableImage(const TableImage&) = delete;
   TableImage& operator=(const TableImage&) = delete;
@@ -32,10 +34,12 @@ class TableImage {
   void write(std::span<const std::unique_ptr<TableRows>> tables, bool may_save_changes = false);
 
  private:
+  std::vector<std::string> slots_of(const TableRows& rows) const;
   bool changes_are_enough(std::span<const std::unique_ptr<TableRows>> tables) const;
 
   int fd_;
   const int server_;
+  const bool weights_only_;
   bool has_written_all_ = false;
 };
 

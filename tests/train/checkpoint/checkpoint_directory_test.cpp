@@ -339,3 +339,111 @@ TEST_CASE("a directory that cannot be listed or written is an error with path an
   CHECK_THROWS_AS(directory.claim_attempt(), EnvError);
   CHECK(commit_for(scratch.path() + "/not/yet/there") == CommitBy::rename);
 }
+
+namespace {
+
+const CheckpointOwner kAlice{"a11ce", "alice"}, kBob{"b0b", "bob"};
+
+/// Saves for the directory's owner.
+std::string save_owned(CheckpointDirectory& directory, int64_t step, int attempt) {
+  Manifest manifest = write_sample_files(directory.begin(step, attempt), two_small_tensors(), step, attempt);
+  manifest.lineage = directory.owner()->lineage;
+  manifest.name = directory.owner()->name;
+  return directory.commit(manifest, "job");
+}
+
+}  // namespace
+
+TEST_CASE("retention deletes only checkpoints of its own lineage") {
+  const ScratchFolder scratch;
+  CheckpointDirectory alices(root(scratch)), bobs(root(scratch));
+  const int first = alices.claim_attempt(kAlice);
+  for (const int64_t step : {20, 40}) save_owned(alices, step, first);
+  const int second = bobs.claim_attempt(kBob);
+  for (const int64_t step : {10, 20, 30}) save_owned(bobs, step, second);
+  CHECK(bobs.retain(1).size() == 2);
+  CHECK(complete_steps(bobs) == std::vector<int64_t>{30, 40, 20});
+}
+
+TEST_CASE("checkpoints without a lineage belong to the job of their name") {
+  Manifest old;
+  old.name = "alice";
+  CHECK(CheckpointOwner{"", "alice"}.owns(old));
+  CHECK_FALSE(CheckpointOwner{"", "bob"}.owns(old));
+  CHECK_FALSE(kAlice.owns(old));
+}
+
+TEST_CASE("a newcomer is refused where another lineage has published, and leaves everything as it was") {
+  for (const CommitBy commit_by : kBoth) {
+    const ScratchFolder scratch;
+    {
+      CheckpointDirectory alices(root(scratch), commit_by);
+      save_owned(alices, 60, alices.claim_attempt(kAlice));
+    }
+    CheckpointDirectory bobs(root(scratch), commit_by);
+    CHECK_THROWS_WITH_AS(bobs.claim_attempt(kBob, "bob", true),
+                         doctest::Contains("it has step 60 of the job 'alice', run "), Occupied);
+    CheckpointDirectory again(root(scratch), commit_by);
+    CHECK(again.claim_attempt(kAlice) == 2);
+    CHECK(newest(again) == 60);
+  }
+}
+
+TEST_CASE("a newcomer is refused while another launcher saves, before its first checkpoint too, and not afterwards") {
+  const ScratchFolder scratch;
+  {
+    CheckpointDirectory alices(root(scratch));
+    alices.claim_attempt(kAlice, "run 3 of the job 'alice'", true);
+    const CheckpointDirectory copy = alices;  // as the process that writes has one
+    CHECK_THROWS_WITH_AS(CheckpointDirectory(root(scratch)).claim_attempt(kBob, "bob", true),
+                         doctest::Contains("run 3 of the job 'alice' saves there now"), Occupied);
+    CHECK(save_owned(alices, 10, 1) != "");  // it was not superseded
+    fs::remove_all(root(scratch) + "/step_00000010");
+  }
+  CHECK(CheckpointDirectory(root(scratch)).claim_attempt(kBob, "bob", true) == 2);
+}
+
+TEST_CASE("nothing of .newest is left in part, by a full disk or by a crash") {
+  const ScratchFolder scratch;
+  FaultyDisk disk;
+  CheckpointDirectory directory(root(scratch), CommitBy::rename, disk);
+  const int attempt = directory.claim_attempt();
+  save(directory, 10, attempt, disk);
+  int failures = 0;
+  for (int call = 0; failures == call; ++call) {
+    disk.fails_at = disk.calls() + call;
+    disk.error = ENOSPC;
+    try {
+      save(directory, 20 + call, attempt, disk);
+    } catch (const EnvError&) {
+      ++failures;
+    }
+    CHECK_FALSE(fs::exists(root(scratch) + "/.newest.part"));
+  }
+  CHECK(failures > 10);
+  std::ofstream(root(scratch) + "/.newest.part") << "step";
+  disk.fails_at = -1;
+  directory.claim_attempt();
+  CHECK_FALSE(fs::exists(root(scratch) + "/.newest.part"));
+}
+
+TEST_CASE("a checkpoint whose name could not be synced is not taken for saved until it is") {
+  class Unsyncable : public Disk {
+   public:
+    bool fails = false;
+    int fsync(int fd) override {
+      char path[64];
+      std::snprintf(path, sizeof path, "/proc/self/fd/%d", fd);
+      errno = EIO;
+      return fails && fs::read_symlink(path).filename() == "checkpoints" ? -1 : Disk::fsync(fd);
+    }
+  } disk;
+  const ScratchFolder scratch;
+  CheckpointDirectory directory(root(scratch), CommitBy::rename, disk);
+  const int attempt = directory.claim_attempt();
+  disk.fails = true;
+  CHECK_THROWS_WITH_AS(save(directory, 10, attempt, disk), doctest::Contains("cannot be synced"), EnvError);
+  CHECK_THROWS_WITH_AS(save(directory, 10, attempt, disk), doctest::Contains("cannot be synced"), EnvError);
+  disk.fails = false;
+  CHECK_THROWS_AS(save(directory, 10, attempt, disk), AlreadyPublished);
+}

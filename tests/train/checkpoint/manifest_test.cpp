@@ -4,6 +4,7 @@
 #include <doctest/doctest.h>
 
 #include <cmath>
+#include <filesystem>
 #include <nlohmann/json.hpp>
 
 #include "engine/base/error.h"
@@ -177,4 +178,28 @@ TEST_CASE("a manifest is read only with its files, of the sizes that it says") {
   CHECK_THROWS_WITH_AS(read_manifest(scratch.path()), doctest::Contains("has 1,999 bytes, expected 2,000"), EnvError);
   scratch.write("rank.0001.safetensors", ByteVector(2000));
   CHECK(read_manifest(scratch.path()).step == 120);
+}
+
+TEST_CASE("a manifest keeps its lineage and whether it has only weights, and files of older versions have neither") {
+  Manifest manifest = sample();
+  CHECK(parse_manifest(to_json(manifest), "c.json").lineage.empty());
+  CHECK_FALSE(parse_manifest(to_json(manifest), "c.json").weights_only);
+  manifest.lineage = "a11ce";
+  manifest.weights_only = true;
+  const Manifest read = parse_manifest(to_json(manifest), "c.json");
+  CHECK(read.lineage == "a11ce");
+  CHECK(read.weights_only);
+}
+
+TEST_CASE("a host's ranks read a checkpoint of which they were given only the files with pieces") {
+  const ScratchFolder scratch;
+  CheckpointDirectory directory(scratch.path() + "/run");
+  const std::string path = save_sample(directory, two_small_tensors(), 7, directory.claim_attempt());
+  CHECK(read_manifest_of_pieces(path).tensors.size() == read_manifest(path).tensors.size());
+  std::filesystem::remove(path + "/job.yaml");
+  CHECK_THROWS_AS(read_manifest(path), EnvError);
+  const Manifest manifest = read_manifest_of_pieces(path);
+  CHECK(files_with_pieces(manifest).size() == manifest.files.size());
+  std::filesystem::remove(path + "/" + manifest.files.back().name);
+  CHECK_THROWS_WITH_AS(read_manifest_of_pieces(path), doctest::Contains("is missing"), EnvError);
 }
