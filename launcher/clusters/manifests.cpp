@@ -150,9 +150,11 @@ std::vector<Manifest> kubernetes_manifests(const JobSpec& job, const ManifestOpt
   const std::string name = name_of_pods(job.name);
   const bool is_set = spec.kind == "jobset";
   const bool is_secret = has_secrets(job);
+  using Json = nlohmann::ordered_json;
   const Json items = Json::array({{{"key", "job.yaml"}, {"path", "job.yaml"}}});  // the token is no file of the pod
-  const Json job_volume = is_secret ? Json{{"name", "trainctl-job"}, {"secret", {{"secretName", name + "-token"}, {"items", items}}}}
-                                    : Json{{"name", "trainctl-job"}, {"configMap", {{"name", name + "-job"}}}};
+  const Json from_secret = {{"secretName", name + "-token"}, {"items", items}}, from_config = {{"name", name + "-job"}};
+  const Json job_volume = {{"name", "trainctl-job"},
+                           {is_secret ? "secret" : "configMap", is_secret ? from_secret : from_config}};
   if (options.job_text.size() > kMostJobBytes)
     throw SpecError(
         {}, "",

@@ -4,8 +4,9 @@ in its group includes or defines; such a file breaks as soon as the groups chang
 
     compile_alone.py SOURCE_DIR BUILD_DIR [--since COMMIT]
 
-Changed files are those that differ from COMMIT, by default the last commit that is a day older than HEAD. Sources are only parsed
-(-fsyntax-only); CUDA sources are compiled to PTX for one architecture. Exit status: 0, 1 if a file fails, 77 if skipped.
+Changed files are those that differ from COMMIT, by default the last commit that is four hours older than HEAD. Sources are only
+parsed (-fsyntax-only); CUDA sources are compiled to PTX for one architecture. A header whose source includes it first is checked by
+compiling that source. Exit status: 0, 1 if a file fails, 77 if skipped.
 """
 import argparse
 import concurrent.futures
@@ -16,6 +17,7 @@ import subprocess
 import sys
 
 HEADER, CUDA = ".h", ".cu"
+RECENT_SECONDS = 4 * 3600
 
 
 def git(source, *words):
@@ -25,8 +27,8 @@ def git(source, *words):
 def changed_files(source, since):
     if not since:
         newest = int(git(source, "log", "-1", "--format=%ct")[0])
-        since = git(source, "rev-list", "-1", f"--before={newest - 86400}", "HEAD")[0]
-    if not since:  # a history of one day, or a shallow clone
+        since = git(source, "rev-list", "-1", f"--before={newest - RECENT_SECONDS}", "HEAD")[0]
+    if not since:  # a history of a few hours, or a shallow clone
         return git(source, "ls-files")
     return git(source, "diff", "--name-only", "--diff-filter=d", since)
 
@@ -74,6 +76,16 @@ def neighbour(path, commands):
     return None
 
 
+def checked_by(path, source, commands):
+    """The file whose compilation shows that `path` compiles alone: a source of the same name that includes the header first."""
+    own = path.removesuffix(HEADER) + ".cpp"
+    if not path.endswith(HEADER) or own not in commands:
+        return path
+    with open(os.path.join(source, own)) as text:
+        first = next((line for line in text if line.startswith("#include")), "")
+    return own if first.split() == ["#include", f'"{path}"'] else path
+
+
 def compile_one(path, source, commands):
     full = os.path.join(source, path)
     if path.endswith(HEADER):
@@ -106,6 +118,7 @@ def main():
     commands = commands_of(source, arguments.build)
     # A source without a command belongs to another build: no_cuda_*.cpp, say, where CUDA is found, or the fuzzers.
     changed = [p for p in changed_files(source, arguments.since) if p in commands or p.endswith(HEADER)]
+    changed = sorted({checked_by(path, source, commands) for path in changed})
     failed = compiled = 0
     with concurrent.futures.ThreadPoolExecutor(2) as pool:
         for path, result in zip(changed, pool.map(lambda p: compile_one(p, source, commands), changed)):

@@ -8,7 +8,6 @@
 #include <nlohmann/json.hpp>
 #include <numeric>
 #include <sstream>
-#include <thread>
 
 #include "engine/base/error.h"
 #include "engine/train/checkpoint/checkpoint_names.h"
@@ -159,20 +158,19 @@ TEST_CASE(
   const int pid = start_trainctl(
       scratch.path(), resume_run_words({train_steps(kEndless, "every_steps: 9, keep: 3"), "launch.max_restarts=2"}));
   const std::string out = scratch.path() + "/out";
+  const auto saves = [&] {  // in the newest attempt
+    const std::string text = slurp(out);
+    const size_t begin = text.rfind("going on after step ");
+    return contains(begin == std::string::npos ? text : text.substr(begin), "checkpoint of step ");
+  };
   for (int time = 0; time < 2; ++time) {
-    const auto saves = [&] {
-      const std::string text = slurp(out);
-      const size_t begin = text.rfind("going on after step ");
-      return contains(begin == std::string::npos ? text : text.substr(begin), "checkpoint of step ");
-    };
     REQUIRE(eventually([&] { return saves() && workers_of(pid, 2)[1] > 0; }));
     kill(workers_of(pid, 2)[1], SIGKILL);
     const std::string notice = "restarting all ranks (" + std::to_string(time + 1) + " of 2)";
     REQUIRE(eventually([&] { return contains(slurp(out), notice); }));
     REQUIRE(eventually([&] { return contains(slurp(out).substr(slurp(out).find(notice)), "going on after step "); }));
   }
-  REQUIRE(eventually([&] { return workers_of(pid, 2)[0] > 0; }));
-  std::this_thread::sleep_for(std::chrono::milliseconds(50));
+  REQUIRE(eventually(saves));
   kill(pid, SIGTERM);
   CHECK(finish_trainctl(scratch.path(), pid).exit_code == 143);
   const int64_t step = saved_step(scratch, 1);

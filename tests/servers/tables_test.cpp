@@ -82,7 +82,7 @@ TEST_CASE("one worker with tables has the losses of a dense embedding under one 
 }
 
 TEST_CASE("workers with tables learn made-up clicks, and validate with the servers' rows") {
-  const Overrides longer = {"dataset.samples=2048", "train={epochs: 6}", "validation={dataset: {samples: 512}}",
+  const Overrides longer = {"dataset.samples=2048", "train={epochs: 12}", "validation={dataset: {samples: 512}}",
                             "optimizer={type: adam, learning_rate: 0.01}", "metrics=[accuracy]"};
   const AsyncRun run = run_async(plan_job(job_spec("wide_deep", longer + tables_with_tables(3, 2))));
   REQUIRE(!run.validations.empty());

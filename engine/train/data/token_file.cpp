@@ -46,8 +46,8 @@ bool is_other_file_of_llm_c(std::span<const uint8_t> start) {
 }
 
 bool is_numpy(std::span<const uint8_t> start) {
-  constexpr uint8_t kMagic[] = {0x93, 'N', 'U', 'M', 'P', 'Y'};
-  return start.size() >= sizeof(kMagic) && std::equal(std::begin(kMagic), std::end(kMagic), start.begin());
+  constexpr uint8_t kNumpyMagic[] = {0x93, 'N', 'U', 'M', 'P', 'Y'};
+  return start.size() >= sizeof(kNumpyMagic) && std::equal(std::begin(kNumpyMagic), std::end(kNumpyMagic), start.begin());
 }
 
 /// What a file is that has no tokens; null if it may have.
