@@ -14,7 +14,6 @@
 
 using namespace trainctl;
 namespace fs = std::filesystem;
-using Json = nlohmann::json;
 
 namespace {
 
@@ -86,7 +85,7 @@ TEST_CASE("evaluations are no runs: latest and --resume mean those that trained"
   for (int i = 0; i < 2; ++i) {
     const CommandResult evaluated = s.run({"evaluate", "job.yaml", "--checkpoint", "latest", "--json"});
     REQUIRE(evaluated.exit_code == kExitDone);
-    CHECK(Json::parse(evaluated.out).at("step") == 4);
+    CHECK(nlohmann::json::parse(evaluated.out).at("step") == 4);
   }
   CHECK(s.run({"predict", "job.yaml", "--checkpoint", "latest", "--layer", "out", "-o", "o.npy"}).exit_code == kExitDone);
   CHECK(fs::exists(s.path("log_output/evaluations/2/evaluation.json")));

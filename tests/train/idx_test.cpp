@@ -50,14 +50,14 @@ TEST_CASE("elements of several bytes count as such") {
 
 TEST_CASE("a small file that would inflate to far more is refused before it does") {
   constexpr uint32_t kMiB = 1 << 20, kClaimed = 300;
-  Bytes start = idx_bytes({1});
+  ByteVector start = idx_bytes({1});
   start = {0, 0, kIdxU8, 1, uint8_t(kClaimed * kMiB >> 24), uint8_t(kClaimed * kMiB >> 16), 0, 0};
-  Bytes bomb(size_t{2} << 20);
+  ByteVector bomb(size_t{2} << 20);
   z_stream stream{};
   REQUIRE(deflateInit2(&stream, 1, Z_DEFLATED, 16 + MAX_WBITS, 8, Z_DEFAULT_STRATEGY) == Z_OK);
   stream.next_out = bomb.data();
   stream.avail_out = uInt(bomb.size());
-  Bytes block = start;
+  ByteVector block = start;
   for (uint32_t i = 0; i <= kClaimed; ++i) {  // all of it is there
     stream.next_in = block.data();
     stream.avail_in = uInt(block.size());

@@ -256,7 +256,7 @@ TEST_CASE("records of CIFAR are a label and an image with its channels first") {
 
 TEST_CASE("a finite number that f32 does not hold is an error that names its sample, and infinities are not") {
   const ScratchFolder folder;
-  const auto source = open(folder, npy("<f8", "3", raw<double>({1, INFINITY, -1e39})));
+  const auto source = open_arrays(folder, npy("<f8", "3", raw<double>({1, INFINITY, -1e39})));
   CHECK(values_of<float>(read_sample(*source, 1)[0]) == std::vector<float>{INFINITY});
   CHECK(error_of([&] { read_sample(*source, 2); }) ==
         folder.path() + "/x.npy: sample 2: x: the number -1e+39 is too large: networks take floats of 32 bits");
