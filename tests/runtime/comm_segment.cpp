@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <numeric>
 
+#include "engine/base/round_up.h"
 #include "engine/runtime/comm/segment.h"
 #include "tests/runtime/comm_ranks.h"
 
@@ -67,17 +68,19 @@ TEST_CASE("a damaged header is refused before anything is trusted") {
     REQUIRE(pwrite(memory->fd(), &value, 8, at) == 8);
     return attach_error(dup(memory->fd()));
   };
-  CHECK(damage(8, 0xffffffff00000006).find("version 6") != std::string::npos);
-  CHECK(damage(8, 0xffffffff00000005).find("damaged") != std::string::npos);  // ranks
+  constexpr int64_t kPage = 4096;
+  constexpr int64_t sizes = round_up(int64_t{sizeof(comm::Header)}, kPage), routes = sizes + kPage;
+  CHECK(damage(8, 0xffffffff00000007).find("version 7") != std::string::npos);
+  CHECK(damage(8, 0xffffffff00000006).find("damaged") != std::string::npos);  // ranks
   CHECK(damage(16, 12345).find("damaged") != std::string::npos);              // total bytes
-  for (const uint64_t routes : {uint64_t{0}, uint64_t{1}, uint64_t{4}, uint64_t{1} << 62, ~uint64_t{0}}) {
-    CHECK(damage(24, routes).find("damaged") != std::string::npos);
+  for (const uint64_t count : {uint64_t{0}, uint64_t{1}, uint64_t{4}, uint64_t{1} << 62, ~uint64_t{0}}) {
+    CHECK(damage(24, count).find("damaged") != std::string::npos);
   }
-  CHECK(damage(8192, 5).find("damaged") != std::string::npos);  // from rank 5
-  CHECK(damage(8192, 0xffffffffull << 32).find("damaged") != std::string::npos);
-  CHECK(damage(8192, 1).find("damaged") != std::string::npos);           // twice the same
-  CHECK(damage(4096, 1ull << 62).find("damaged") != std::string::npos);  // an arena
-  CHECK(damage(4096, 1 << 20).find("damaged") != std::string::npos);
+  CHECK(damage(routes, 5).find("damaged") != std::string::npos);  // from rank 5
+  CHECK(damage(routes, 0xffffffffull << 32).find("damaged") != std::string::npos);
+  CHECK(damage(routes, 1).find("damaged") != std::string::npos);           // twice the same
+  CHECK(damage(sizes, 1ull << 62).find("damaged") != std::string::npos);  // an arena
+  CHECK(damage(sizes, 1 << 20).find("damaged") != std::string::npos);
 }
 
 TEST_CASE("a segment grows with the routes of messages, not with all pairs of ranks") {

@@ -17,8 +17,9 @@ namespace trainctl::comm {
 namespace {
 
 constexpr uint64_t kMagic = 0x6c7463'6e69617274;  // "trainctl"
-constexpr uint32_t kVersion = 5;
+constexpr uint32_t kVersion = 6;
 constexpr int64_t kPage = 4096;
+constexpr int64_t kHeaderBytes = round_up(int64_t{sizeof(Header)}, kPage);
 constexpr int64_t kMaxRanks = 4096;
 // All ranks have their buffers at the same offsets. If every arena started on a page boundary, a sum over eight of
 // them would map to one cache set and take more than twice as long. A shift of 41 of 64 lines avoids that.
@@ -39,7 +40,7 @@ Segment::Layout::Layout(const std::vector<int64_t>& arena_bytes, const std::vect
     end = round_up(end + bytes, kPage);
     return begin;
   };
-  take(sizeof(Header));
+  take(kHeaderBytes);
   sizes = take(ranks * static_cast<int64_t>(sizeof(int64_t)));
   routes = take(num_routes * static_cast<int64_t>(sizeof(Route)));
   statuses = take(ranks * static_cast<int64_t>(sizeof(RankStatus)));
@@ -86,7 +87,7 @@ void Segment::initialize(std::byte* base, const std::vector<int64_t>& arena_byte
 
 Segment::Contents Segment::read_contents(const std::byte* base, int64_t bytes) {
   const auto& header = *reinterpret_cast<const Header*>(base);
-  if (bytes < 2 * kPage || header.magic != kMagic) {
+  if (bytes < kHeaderBytes + kPage || header.magic != kMagic) {
     throw EnvError("shared memory: the descriptor is not a trainctl segment; pass --shm-fd as the launcher gave it");
   }
   if (header.version != kVersion) {
@@ -97,13 +98,13 @@ Segment::Contents Segment::read_contents(const std::byte* base, int64_t bytes) {
   }
   const int64_t ranks = header.num_ranks, num_routes = header.num_routes;
   const auto size_bytes = ranks * static_cast<int64_t>(sizeof(int64_t));
-  const int64_t routes_at = kPage + round_up(size_bytes, kPage);
+  const int64_t routes_at = kHeaderBytes + round_up(size_bytes, kPage);
   if (header.total_bytes != bytes || ranks < 1 || ranks > kMaxRanks || num_routes < 0 || num_routes > ranks * ranks ||
       routes_at + num_routes * static_cast<int64_t>(sizeof(Route)) > bytes) {
     throw_damaged(fmt::format("{} bytes mapped, its header says {} for {} ranks and {} routes", bytes,
                               header.total_bytes, ranks, num_routes));
   }
-  const auto* sizes = reinterpret_cast<const int64_t*>(base + kPage);
+  const auto* sizes = reinterpret_cast<const int64_t*>(base + kHeaderBytes);
   for (int64_t i = 0; i < ranks; ++i) {
     if (sizes[i] < 0 || sizes[i] > bytes) {
       throw_damaged(fmt::format("the arena of rank {} has {} bytes of the {} mapped", i, sizes[i], bytes));
