@@ -36,7 +36,7 @@ TEST_CASE("only prefixes are coloured, and a rank's own colours end with its lin
         "\033[36mrank 0 | \033[0mplain\n\033[36mrank 0 | \033[0m\033[31mred\033[0m\n\033[31mrank 0 err | \033[0me\n");
 }
 
-TEST_CASE("on a terminal lines command nothing; into a file they go as they were written") {
+TEST_CASE("lines cannot control a terminal, and reach a file as they were written") {
   const std::string_view hostile = "a\033]0;title\007b\033[2Jc\033[31md\n";
   CHECK(printed({.prefix = false, .terminal = true}, {{{0, false}, printed_lines(hostile)}}) == "abcd\n");
   CHECK(printed({.prefix = false, .terminal = true, .colors = true}, {{{0, false}, printed_lines(hostile)}}) ==

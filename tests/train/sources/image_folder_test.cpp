@@ -115,7 +115,7 @@ TEST_CASE("links to folders are followed, and one that leads back is an error, n
   CHECK(contains(error_of([&] { open(folder); }), "cat/again: is a link to a folder that it is in"));
 }
 
-TEST_CASE("a link to a missing image is a sample that cannot be read; one to a missing folder cannot be listed") {
+TEST_CASE("a link to a missing image is a sample that cannot be read, and a link to a missing folder cannot be listed") {
   const ScratchFolder folder;
   add(folder, "cat/1.jpg");
   fs::create_symlink(folder.path() + "/nowhere", folder.path() + "/cat/2.jpg");
