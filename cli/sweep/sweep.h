@@ -1,6 +1,6 @@
 // Runs the trials of a sweep, several at a time, and says how they did.
 //
-//   sweep_output/<job>/sweep.json      what was asked for: the same command goes on
+//   sweep_output/<job>/sweep.json      what was asked for: the same command resumes the sweep
 //                      report.html     of the best trials
 //                      trial.<N>/      its launch.log_dir: runs 1, 2, … ; output: what trainctl run printed
 #pragma once

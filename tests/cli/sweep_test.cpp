@@ -122,7 +122,7 @@ TEST_CASE("a value that no job can have is refused before any trial starts") {
   CHECK_FALSE(std::filesystem::exists(scratch.path() + "/sweep_output"));
 }
 
-TEST_CASE("a sweep that is stopped goes on with the same command") {
+TEST_CASE("the same command resumes a sweep that was stopped") {
   const Scratch scratch;
   small_job(scratch.path());
   const SweepTexts words = {"sweep", "job.yaml", "train.steps=100000000,3", "--jobs", "1"};
@@ -135,7 +135,7 @@ TEST_CASE("a sweep that is stopped goes on with the same command") {
   kill(sweep, SIGINT);
   const CommandResult stopped = finish_trainctl(scratch.path(), sweep);
   CHECK(stopped.exit_code == 130);
-  CHECK(contains(stopped.out, "the same command goes on"));
+  CHECK(contains(stopped.out, "the same command resumes the sweep"));
   CHECK(state_of(RunDirectory(trial, 1)) == RunState::stopped);
   CHECK(list_runs(scratch.path() + "/sweep_output/small/trial.2").empty());
 
