@@ -1,9 +1,15 @@
-# room(<name> SOURCES <globs> [EXCLUDE <patterns>] [ALONE <patterns>] [OPTIONS <compile options>] LINKS <libraries>): the
-# static library trainctl_<name> of one room. Sources are globbed: to add an op or a pass, add its file. Sources that match
-# ALONE join no group of a unity build.
+# Levels of optimisation in release builds; other build types keep their own level. Code whose speed nobody notices is
+# compiled with the light one, which takes about 60 % of the time: the command line, the launcher, files, and tests.
+set(TRAINCTL_LIGHT_OPTIMISATION $<$<CONFIG:Release>:-O1>)
+set(TRAINCTL_FULL_OPTIMISATION $<$<CONFIG:Release>:-O2>)
+
+# room(<name> SOURCES <globs> [EXCLUDE <patterns>] [ALONE <patterns>] [LIGHT] [FULL <patterns>] [OPTIONS <compile options>]
+#      LINKS <libraries>): the static library trainctl_<name> of one room. Sources are globbed: to add an op or a pass, add its
+# file. Sources that match ALONE join no group of a unity build. LIGHT compiles the room with the light optimisation, except for
+# the sources that match FULL.
 # Properties of single files (set_source_files_properties) must be set before this call, because unity builds read them.
 function(room name)
-  cmake_parse_arguments(ROOM "" "" "SOURCES;EXCLUDE;ALONE;OPTIONS;LINKS" ${ARGN})
+  cmake_parse_arguments(ROOM "LIGHT" "" "SOURCES;EXCLUDE;ALONE;FULL;OPTIONS;LINKS" ${ARGN})
   file(GLOB_RECURSE sources CONFIGURE_DEPENDS ${ROOM_SOURCES})
   foreach(pattern ${ROOM_EXCLUDE})
     list(FILTER sources EXCLUDE REGEX ${pattern})
@@ -15,15 +21,22 @@ function(room name)
     list(FILTER sources EXCLUDE REGEX ${pattern})
     target_sources(trainctl_${name} PRIVATE ${alone})
   endforeach()
-  unity_sources(trainctl_${name} ${sources})
+  if(ROOM_LIGHT)
+    list(PREPEND ROOM_OPTIONS ${TRAINCTL_LIGHT_OPTIMISATION})
+    set(full "")
+    foreach(pattern ${ROOM_FULL})
+      set(matching ${sources})
+      list(FILTER matching INCLUDE REGEX ${pattern})
+      list(FILTER sources EXCLUDE REGEX ${pattern})
+      list(APPEND full ${matching})
+    endforeach()
+    unity_sources(trainctl_${name} SOURCES ${full} NAME full_ OPTIONS ${TRAINCTL_FULL_OPTIMISATION})
+  endif()
+  unity_sources(trainctl_${name} SOURCES ${sources})
   target_include_directories(trainctl_${name} PUBLIC ${PROJECT_SOURCE_DIR})
   target_compile_options(trainctl_${name} PRIVATE ${ROOM_OPTIONS})
   target_link_libraries(trainctl_${name} PUBLIC ${ROOM_LINKS})
 endfunction()
-
-# The optimisation of code whose speed nobody notices: the command line, the launcher, and tests. Release compiles it in
-# about 60 % of the time that -O3 takes; other build types keep their own level.
-set(TRAINCTL_LIGHT_OPTIMISATION $<$<CONFIG:Release>:-O1>)
 
 # room_tests(<folder> LINKS <libraries> [LABEL <label>] [EXCLUDE <files>] [LEAVE_OUT <patterns>]): tests/<folder>/*.cpp as one
 # doctest program, with one CTest test per case whose name matches none of the patterns. tests/a/b becomes test_a_b. The
@@ -43,7 +56,7 @@ function(room_tests folder)
     return()
   endif()
   add_executable(test_${name} $<TARGET_OBJECTS:test_main>)
-  unity_sources(test_${name} ${sources})
+  unity_sources(test_${name} SOURCES ${sources})
   target_link_libraries(test_${name} PRIVATE ${ROOM_LINKS} doctest::doctest)
   target_compile_options(test_${name} PRIVATE ${TRAINCTL_LIGHT_OPTIMISATION})
   target_compile_definitions(test_${name} PRIVATE TRAINCTL_SOURCE_DIR="${PROJECT_SOURCE_DIR}")

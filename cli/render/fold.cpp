@@ -11,7 +11,7 @@ namespace {
 /// Longer blocks are not looked for.
 constexpr size_t kLongestPeriod = 512;
 /// A fold that saves fewer lines than this is harder to read than the rows.
-constexpr size_t kFewestSaved = 2;
+constexpr size_t kFewestSavedLines = 2;
 
 struct Parts {
   std::vector<std::string> texts;  ///< one more than numbers: before, between and behind them
@@ -94,7 +94,7 @@ class Folding {
 
   static bool worth(const Repeat& repeat) {
     const size_t heads = repeat.period > 1 ? 1 : 0;
-    return repeat.times > 1 && repeat.saved() >= kFewestSaved + heads;
+    return repeat.times > 1 && repeat.saved() >= kFewestSavedLines + heads;
   }
 
   /// False, and no lines, if some names of the block have no pattern.

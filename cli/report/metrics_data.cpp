@@ -20,7 +20,7 @@ constexpr size_t kPoints = 1600;
 constexpr size_t kMostEvents = 400;
 
 /// Nan where there is none.
-double number(const Json& value, const Json& line) {
+double metric_number(const Json& value, const Json& line) {
   if (value.is_number()) return value.get<double>();
   const std::string name = line.value("not_finite", "nan");
   return name == "inf" ? INFINITY : name == "-inf" ? -INFINITY : NAN;
@@ -72,7 +72,7 @@ class MetricsReader {
       if (kNoCurves.contains(name) || !(value.is_number() || value.is_null())) continue;
       auto curve = std::find_if(curves.begin(), curves.end(), [&](const auto& known) { return known.first == name; });
       if (curve == curves.end()) curve = curves.insert(curves.end(), {name, Curve{}});
-      curve->second.add(step, number(value, line));
+      curve->second.add(step, metric_number(value, line));
     }
   }
 

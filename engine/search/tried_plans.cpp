@@ -21,12 +21,12 @@ constexpr double kOffAlike = 0.04;
 
 /// Parts that a reader has to understand.
 int complexity(const PlanChoice& choice) {
-  constexpr size_t kManyCuts = 6;
+  constexpr size_t kManyDistinctCuts = 6;
   std::set<std::vector<Ints>> distinct;
   for (const StrategySpec& strategy : choice.strategies) distinct.insert(strategy.cuts);
   return (choice.stages > 1) + (choice.chunks > 1) + (choice.micro_batches > 1) + choice.optimizer_shard.level +
          choice.optimizer_shard.within_host + (choice.bucket_bytes > 0) + !choice.recompute.empty() +
-         (choice.schedule == Schedule::zero_bubble) + (distinct.size() > kManyCuts);
+         (choice.schedule == Schedule::zero_bubble) + (distinct.size() > kManyDistinctCuts);
 }
 
 }  // namespace

@@ -169,10 +169,10 @@ CpuKernel prepare_layer_norm_param_grad(const KernelCall& call) {
   return [rows = norm_rows_of(call.in[0]), dy = call.in[0].as<float>(), x = call.in[1].as<float>(),
           means = call.in[2].as<float>(), rstds = call.in[3].as<float>(), dgamma = call.out[0].as<float>(),
           dbeta = call.out[1].as<float>(), add_gamma = call.out[0].accumulate, add_beta = call.out[1].accumulate] {
-    constexpr int64_t kTile = 256;
-    for (int64_t first = 0; first < rows.n; first += kTile) {
-      const int64_t count = std::min(kTile, rows.n - first);
-      double gamma[kTile] = {}, beta[kTile] = {};
+    constexpr int64_t kTileElements = 256;
+    for (int64_t first = 0; first < rows.n; first += kTileElements) {
+      const int64_t count = std::min(kTileElements, rows.n - first);
+      double gamma[kTileElements] = {}, beta[kTileElements] = {};
       for (int64_t r = 0; r < rows.count; ++r) {
         const float* g = dy + r * rows.n + first;
         const float* from = x + r * rows.n + first;
