@@ -4,13 +4,13 @@
 
 #include <CLI/CLI.hpp>
 #include <cerrno>
-#include <cstring>
 #include <iostream>
 #include <memory>
 
 #include "cli/commands/commands.h"
 #include "cli/job_templates.h"
 #include "engine/base/error.h"
+#include "engine/base/machine_limits.h"
 #include "engine/base/text.h"
 
 namespace trainctl {
@@ -38,7 +38,7 @@ void write_file(const std::string& path, std::string_view text) {
   const bool written = fd >= 0 && write(fd, text.data(), text.size()) == static_cast<ssize_t>(text.size());
   const int error = errno;
   if (fd >= 0) close(fd);
-  if (!written) throw EnvError("cannot write " + path + ": " + std::strerror(error));
+  if (!written) throw EnvError("cannot write " + path + ": " + describe_errno(error));
 }
 
 }  // namespace
