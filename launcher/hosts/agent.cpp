@@ -59,7 +59,7 @@ constexpr double kFarewellSeconds = 5;
 /// Connections that have not joined. Beyond it a new one closes the oldest.
 constexpr size_t kMostNewcomers = 16;
 /// More than any job needs, and small enough that sums of them do not overflow.
-constexpr double kMostReconnectSeconds = 1e6;
+constexpr double kMostSeconds = 1e6;
 constexpr size_t kMostFault = 16 << 10;
 
 /// A file directly in a folder.
@@ -258,9 +258,7 @@ class Agent : public LogSink {
     try {
       if (!running_.empty()) throw EnvError("ranks of the attempt before still run here");
       const Json json = Json::parse(message.text);
-      const auto reconnect = json.at("reconnect").get<double>();
-      if (!(reconnect >= 0 && reconnect <= kMostReconnectSeconds)) throw EnvError("launch.reconnect is no time");
-      reconnect_seconds_ = reconnect;
+      reconnect_seconds_ = seconds_in(json, "reconnect");
       const bool first = !ranks_;
       if (first) make_ranks(json);
       std::vector<int> numbers;
@@ -320,6 +318,12 @@ class Agent : public LogSink {
     }
   }
 
+  static double seconds_in(const Json& json, const char* name) {
+    const auto seconds = json.at(name).get<double>();
+    if (!(seconds >= 0 && seconds <= kMostSeconds)) throw EnvError(std::string("launch.") + name + " is no time");
+    return seconds;
+  }
+
   /// Its ranks are different ones, and counted from 0 within the host.
   static Cluster cluster_of(const Json& json) {
     Cluster cluster;
@@ -357,7 +361,7 @@ class Agent : public LogSink {
                            .directory = directory,
                            .command = [this](const RankPlace& place, int) { return commands_.at(place.rank); }});
     launch_->limits.ranks_explain = json.at("explain").get<bool>();
-    launch_->limits.grace_seconds = json.at("grace").get<double>();
+    launch_->limits.grace_seconds = seconds_in(json, "grace");
     launch_->bindings = bindings(launch_->cluster, read_topology(), bind);
     launch_->on_rank_ended = [this](int rank, bool failed) { options_.share->ended(rank, failed); };
     runner_ = std::make_unique<PosixProcessRunner>();

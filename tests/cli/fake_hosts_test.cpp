@@ -25,6 +25,7 @@ void write_ssh(const Scratch& scratch) {
                                             "case $1 in\n"
                                             "gone*) echo \"ssh: Could not resolve hostname $1\" >&2; exit 255 ;;\n"
                                             "frozen*) exec sleep 1000 ;;\n"
+                                            "evil*) printf '\\033]0;title\\007\\033[2Jno way in\\n' >&2; exit 255 ;;\n"
                                             "esac\n"
                                             "HOME="
                                          << scratch.path()
@@ -81,6 +82,17 @@ TEST_CASE("trainctl hosts lists hosts that cannot be reached, each with the reas
   const auto report = nlohmann::json::parse(json.out, nullptr, false);
   REQUIRE(report.is_object());
   CHECK(contains(report["hosts"][0].value("fault", ""), "gone1"));
+}
+
+TEST_CASE("what a host writes instead of an answer is shown without escapes") {
+  const Scratch scratch;
+  write_ssh(scratch);
+  std::ofstream(scratch.path() + "/job.yaml") << "command: [\"true\"]\nlaunch: {ranks: 1}\n";
+  for (const char* command : {"hosts", "run"}) {
+    const CommandResult result = trainctl_command(scratch.path(), on_hosts(scratch, command, "evil"));
+    CHECK(contains(result.out + result.err, "no way in"));
+    CHECK(!contains(result.out + result.err, "\x1b"));
+  }
 }
 
 TEST_CASE("a run names all hosts that cannot be reached, not only the first, and starts no rank") {
