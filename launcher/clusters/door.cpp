@@ -25,6 +25,7 @@
 #include <set>
 
 #include "engine/base/error.h"
+#include "engine/base/machine_limits.h"
 #include "engine/base/open_files.h"
 #include "engine/base/tls_stream.h"
 #include "launcher/signals.h"
@@ -107,7 +108,7 @@ void ask_to_end(int signal) { asked_to_end = signal; }
 class Served {
  public:
   Served() {
-    if (pipe2(words_.data(), O_CLOEXEC) != 0) throw EnvError(std::string("cannot make a pipe: ") + std::strerror(errno));
+    if (pipe2(words_.data(), O_CLOEXEC) != 0) throw EnvError(std::string("cannot make a pipe: ") + describe_errno(errno));
     fcntl(words_[0], F_SETFL, O_NONBLOCK);
   }
 

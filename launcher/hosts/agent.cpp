@@ -22,6 +22,7 @@
 
 #include "engine/base/text.h"
 #include "engine/base/error.h"
+#include "engine/base/machine_limits.h"
 #include "launcher/held_port.h"
 #include "launcher/hosts/address.h"
 #include "launcher/hosts/copies.h"
@@ -387,7 +388,7 @@ class Agent : public LogSink {
     const std::string path = given() + "/" + message.name;
     const int fd = ::open(path.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
     const bool is_written = fd >= 0 && lseek(fd, message.number, SEEK_SET) >= 0 && put_all(fd, message.text);
-    const std::string fault = std::strerror(errno);
+    const std::string fault = describe_errno(errno);
     if (fd >= 0) ::close(fd);
     if (!is_written) refuse_attempt("cannot write " + path + ": " + fault);
   }
