@@ -355,7 +355,7 @@ class Agent : public LogSink {
     files_.emplace(directory.path());
     for (const auto& [name, text] : json.at("files").items()) {
       if (!is_file_name(name)) throw EnvError("'" + name + "' is no name of a file of the run");
-      directory.write(name, text.get<std::string>());
+      directory.write(name, text.get<std::string>(), FileReaders::owner);  // the job has values of env
       files_->skip(name);
     }
     launch_.emplace(Launch{.cluster = std::move(cluster),
