@@ -13,6 +13,7 @@
 #include "cli/render/terminal.h"
 #include "engine/base/error.h"
 #include "engine/base/machine_limits.h"
+#include "engine/base/printable.h"
 #include "engine/spec/warnings.h"
 
 namespace trainctl {
@@ -54,8 +55,9 @@ void print_spec_error(const SpecError& error) {
   if (count > 1) std::cerr << count << " errors\n";
 }
 
+/// `what` may quote a file, a host or another program.
 int print(const char* kind, const char* what, int exit_code) {
-  std::cerr << paint(2, Paint::red, kind) << what << "\n";
+  std::cerr << paint(2, Paint::red, kind) << terminal_text(what) << "\n";
   return exit_code;
 }
 

@@ -14,6 +14,7 @@
 #include "cli/errors.h"
 #include "cli/usage.h"
 #include "engine/base/error.h"
+#include "engine/base/printable.h"
 #include "launcher/signals.h"
 
 namespace {
@@ -75,12 +76,13 @@ int main(int argc, char** argv) {
     if (error.get_exit_code() == 0) return app.exit(error);  // --help, --version
     // CLI11 reports an unknown command as a missing one.
     const std::string unknown = words.unknown.empty() ? unknown_command(words) : "";
-    std::cerr << (unknown.empty() ? usage_error(words, error)
-                                  : unknown + "\n  " + full_name(*words.command) + " --help has examples\n");
+    std::cerr << terminal_text(unknown.empty()
+                                   ? usage_error(words, error)
+                                   : unknown + "\n  " + full_name(*words.command) + " --help has examples\n");
     return kExitSpec;
   }
   if (const std::string message = empty_value_error(words); !message.empty()) {
-    std::cerr << message;
+    std::cerr << terminal_text(message);
     return kExitSpec;
   }
   try {

@@ -2,10 +2,10 @@
 #include "launcher/log_disk.h"
 
 #include <algorithm>
-#include <cstring>
 #include <utility>
 
 #include "engine/base/error.h"
+#include "engine/base/machine_limits.h"
 #include "engine/base/text.h"
 #include "launcher/log_pipe.h"
 #include "launcher/rank_error.h"
@@ -112,7 +112,7 @@ void LogDisk::reported(const LogReport& report) {
 void LogDisk::look_for_trouble(Stream& stream, const LogReport& report) {
   const bool failing = report.error != 0, closed = report.closed != 0;
   if (failing && !stream.failing && failing_++ == 0) {
-    on_notice_("cannot write " + stream.files.path(LogFiles::kCurrent) + ": " + std::strerror(report.error) +
+    on_notice_("cannot write " + stream.files.path(LogFiles::kCurrent) + ": " + describe_errno(report.error) +
                "; the training goes on, and what cannot be written is lost");
   }
   stream.failing = stream.failing || failing;

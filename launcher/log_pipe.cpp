@@ -10,6 +10,7 @@
 #include <cstring>
 
 #include "engine/base/error.h"
+#include "engine/base/machine_limits.h"
 #include "engine/base/open_files.h"
 
 namespace trainctl {
@@ -41,7 +42,7 @@ int64_t unix_ns() {
 
 LogPipe::LogPipe(OnBytes on_bytes, OnLine on_line) : on_bytes_(std::move(on_bytes)), on_line_(std::move(on_line)) {
   int ends[2];
-  if (pipe2(ends, O_CLOEXEC) != 0) throw EnvError(std::string("cannot make a pipe: ") + std::strerror(errno));
+  if (pipe2(ends, O_CLOEXEC) != 0) throw EnvError(std::string("cannot make a pipe: ") + describe_errno(errno));
   read_end_ = ends[0];
   write_end_ = ends[1];
   fcntl(read_end_, F_SETFL, O_NONBLOCK);

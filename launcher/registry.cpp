@@ -18,6 +18,7 @@
 #include <random>
 
 #include "engine/base/error.h"
+#include "engine/base/machine_limits.h"
 
 namespace trainctl {
 namespace fs = std::filesystem;
@@ -124,7 +125,7 @@ Registration::Registration(RegisteredRun run) {
   const int error = errno;
   unlink(temporary.c_str());
   if (lock_ >= 0) close(lock_);
-  throw EnvError("cannot note the run in " + stem_ + ": " + std::strerror(error));
+  throw EnvError("cannot note the run in " + stem_ + ": " + describe_errno(error));
 }
 
 Registration::~Registration() {

@@ -16,6 +16,7 @@
 #include <optional>
 
 #include "engine/base/error.h"
+#include "engine/base/machine_limits.h"
 
 namespace trainctl {
 namespace fs = std::filesystem;
@@ -92,7 +93,7 @@ RunDirectory RunDirectory::create(const std::string& log_dir, int workers, int s
     RunDirectory directory(log_dir, run);
     if (mkdir(directory.path().c_str(), 0777) != 0) {
       if (errno == EEXIST) continue;
-      throw EnvError("cannot make the folder " + directory.path() + ": " + std::strerror(errno) +
+      throw EnvError("cannot make the folder " + directory.path() + ": " + describe_errno(errno) +
                      "; set launch.log_dir to one that can be written");
     }
     directory.names_ = {workers};
@@ -110,7 +111,7 @@ void RunDirectory::write(std::string_view name, std::string_view text, FileReade
   int error = errno;
   if (fd >= 0 && close(fd) == 0 && written) return;
   if (written) error = errno;
-  throw EnvError("cannot write " + file(name) + ": " + std::strerror(error));
+  throw EnvError("cannot write " + file(name) + ": " + describe_errno(error));
 }
 
 void RunDirectory::reserve_outcome() const { write(kReserved, std::string(kReservedBytes, ' ')); }
@@ -122,7 +123,7 @@ void RunDirectory::write_outcome(std::string_view text, std::string_view brief) 
   int error = errno;
   if (fd >= 0 && close(fd) == 0 && written && rename(reserved.c_str(), path.c_str()) == 0) return;
   if (written) error = errno;
-  throw EnvError("cannot write " + path + ": " + std::strerror(error));
+  throw EnvError("cannot write " + path + ": " + describe_errno(error));
 }
 
 std::vector<int> RunDirectory::ranks() const {

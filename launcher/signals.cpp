@@ -1,6 +1,8 @@
 // See signals.h.
 #include "launcher/signals.h"
 
+#include <unistd.h>
+
 #include <array>
 
 namespace trainctl {
@@ -29,9 +31,14 @@ void unblock_all() {
   sigprocmask(SIG_SETMASK, &none, nullptr);
 }
 
+/// What the kernel does at these signals to every process but the first of a container.
+void end_first_process(int signal) { _exit(128 + signal); }
+
 }  // namespace
 
 void begin_signals() {
+  constexpr pid_t kFirst = 1;
+  if (getpid() == kFirst) handle_signals({SIGINT, SIGTERM, SIGHUP}, end_first_process);
   std::signal(SIGCHLD, SIG_DFL);
   std::signal(SIGXFSZ, SIG_IGN);
   unblock_all();

@@ -10,11 +10,11 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstdlib>
-#include <cstring>
 #include <ctime>
 #include <utility>
 
 #include "engine/base/error.h"
+#include "engine/base/machine_limits.h"
 
 namespace trainctl {
 namespace {
@@ -66,7 +66,7 @@ TarGz::~TarGz() {
   if (!temporary_.empty()) unlink(temporary_.c_str());
 }
 
-void TarGz::fail(int error) { throw EnvError("cannot write " + path_ + ": " + std::strerror(error)); }
+void TarGz::fail(int error) { throw EnvError("cannot write " + path_ + ": " + describe_errno(error)); }
 
 void TarGz::put(const void* bytes, size_t size) {
   if (size > 0 && failed(archive_write_data(archive_.get(), bytes, size))) fail(archive_errno(archive_.get()));
@@ -91,7 +91,7 @@ void TarGz::add_file(const std::string& name, const std::string& path) {
   const int file = open(path.c_str(), O_RDONLY | O_CLOEXEC);
   if (file < 0 && errno == ENOENT) return;
   struct stat status {};
-  if (file < 0 || fstat(file, &status) != 0) throw EnvError("cannot read " + path + ": " + std::strerror(errno));
+  if (file < 0 || fstat(file, &status) != 0) throw EnvError("cannot read " + path + ": " + describe_errno(errno));
   try {
     header(name, status.st_size, status.st_mtim.tv_sec);
     std::string block(1 << 18, '\0');

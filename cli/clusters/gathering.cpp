@@ -88,9 +88,7 @@ Gathering by_doors(const StartedBy& by, std::vector<DoorAddress> doors, std::str
   std::vector<std::string> names{own_name};
   for (const DoorAddress& door : doors) names.push_back(door.name);
   gathering.overrides = host_overrides(names);
-  gathering.end = [doors, token](int code) {
-    for (const DoorAddress& door : doors) clusters::end_door(door, token, code);
-  };
+  gathering.end = [doors, token](int code) { clusters::end_doors(doors, token, code); };
   setenv(clusters::kTokenVariable, token.c_str(), 1);  // for `trainctl dial`
   gathering.notice = by.name + ": " + std::to_string(names.size()) + " hosts";
   gathering.transport = clusters::door_transport(std::move(doors), std::move(own_name), std::move(own_address));

@@ -16,6 +16,7 @@
 #include "cli/render/terminal.h"
 #include "cli/watch_files.h"
 #include "engine/base/error.h"
+#include "engine/base/printable.h"
 #include "engine/base/text.h"
 #include "engine/runtime/comm/event.h"
 #include "engine/train/data/check_source.h"
@@ -41,16 +42,21 @@ DatasetSpec without_shares(DatasetSpec spec) {
   return spec;
 }
 
-/// The job's training set and, if it has files of its own, its validation set; or the set of a folder of images.
-std::vector<DatasetSpec> sets_to_check(const JobArguments& job, double& timeout_seconds) {
+/// The job's training set, and its validation set if that has files of its own. A folder of images is a job's set, too.
+struct CheckedSets {
+  JobSpec job;
+  DatasetSpec training;
+  std::optional<DatasetSpec> validation = {};
+};
+
+CheckedSets sets_to_check(const JobArguments& job) {
   if (fs::is_directory(job.file)) {
-    DatasetSpec spec;
-    spec.type = "image_folder";
-    spec.paths = {job.file};
-    return {spec};
+    CheckedSets folder;
+    folder.training.type = "image_folder";
+    folder.training.paths = {job.file};
+    return folder;
   }
   const JobSpec whole = job.load();
-  timeout_seconds = whole.launch.timeout_seconds;
   const DatasetSpec& spec = whole.dataset;
   if (whole.has_command() || !(spec.has_source() || spec.type == "mnist"))
     throw SpecError(
@@ -58,9 +64,9 @@ std::vector<DatasetSpec> sets_to_check(const JobArguments& job, double& timeout_
         "a set of type " + spec.type + " has no files of samples to check",
         "image_folder, tar, csv, npy, npz, safetensors, cifar10, cifar100 and mnist have; data info looks into "
         "files of tokens");
-  std::vector<DatasetSpec> sets = {without_shares(spec)};
+  CheckedSets sets{whole, without_shares(spec)};
   if (whole.validation && !(whole.validation->dataset.paths.empty() && whole.validation->dataset.split.empty()))
-    sets.push_back(without_shares(whole.validation_set()));
+    sets.validation = without_shares(whole.validation_set());
   return sets;
 }
 
@@ -73,7 +79,7 @@ std::string images_text(const FieldReport& field) {
 std::string class_name(const Source& source, int64_t number) {
   const std::vector<std::string>& names = source.class_names();
   const bool has_name = number >= 0 && static_cast<size_t>(number) < names.size();
-  return has_name ? fmt::format("{} ({})", number, names[static_cast<size_t>(number)]) : std::to_string(number);
+  return has_name ? fmt::format("{} ({})", number, printable(names[static_cast<size_t>(number)])) : std::to_string(number);
 }
 
 std::string classes_text(const Source& source, const FieldReport& field) {
@@ -97,7 +103,7 @@ void print_report(const Source& source, const SourceReport& report, const std::s
     const SourceField& field = source.fields()[i];
     const FieldReport& found = report.fields[i];
     const bool is_image = field.encoding == Encoding::image;
-    std::cout << "  " << field.name << ": "
+    std::cout << "  " << printable(field.name) << ": "
               << (is_image ? images_text(found)
                            : fmt::format("{} of {}", to_string(field.shape), to_string(field.type)));
     if (good > 0 && found.least_bytes != found.most_bytes)
@@ -109,12 +115,12 @@ void print_report(const Source& source, const SourceReport& report, const std::s
     if (found.not_finite > 0)
       std::cout << fmt::format("    {} {} values that are not finite; the first: {}: {}\n",
                                with_commas(found.not_finite), found.not_finite == 1 ? "sample has" : "samples have",
-                               found.first_not_finite.where, found.first_not_finite.error);
+                               printable(found.first_not_finite.where), printable(found.first_not_finite.error));
     if (!found.classes.empty()) std::cout << "    " << classes_text(source, found) << "\n";
   }
   for (const BrokenSample& broken : report.first_broken) {
     const bool is_named = broken.error.find(broken.where) != std::string::npos;  // a decoder knows no file
-    std::cout << "  broken: " << (is_named ? "" : broken.where) << broken.error << "\n";
+    std::cout << "  broken: " << terminal_text((is_named ? "" : broken.where) + broken.error) << "\n";
   }
   const auto listed = static_cast<int64_t>(report.first_broken.size());
   if (report.broken > listed) std::cout << "  and " << with_commas(report.broken - listed) << " more\n";
@@ -147,12 +153,20 @@ bool is_sound(const DatasetSpec& spec, const std::string& title) {
 }
 
 int check_sets(const JobArguments& job) {
-  double timeout_seconds = LaunchSpec{}.timeout_seconds;
-  const std::vector<DatasetSpec> sets = sets_to_check(job, timeout_seconds);
-  const auto watch = watch_files(timeout_seconds);
-  bool all_sound = is_sound(sets.front(), "");
-  for (size_t i = 1; i < sets.size(); ++i) all_sound = is_sound(sets[i], "validation: ") && all_sound;
-  return all_sound ? kExitDone : kExitEnv;
+  const CheckedSets sets = sets_to_check(job);
+  const auto watch = watch_files(sets.job.launch.timeout_seconds);
+  bool are_sound = true;
+  try {
+    are_sound = is_sound(sets.training, "");
+  } catch (const SpecError& error) {
+    throw with_positions(error, sets.job);
+  }
+  try {
+    if (sets.validation && !is_sound(*sets.validation, "validation: ")) are_sound = false;
+  } catch (const SpecError& error) {
+    throw of_validation(error, sets.job);
+  }
+  return are_sound ? kExitDone : kExitEnv;
 }
 
 struct ShowOptions {

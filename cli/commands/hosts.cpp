@@ -12,6 +12,7 @@
 #include "cli/commands/job_arguments.h"
 #include "cli/render/table.h"
 #include "engine/base/error.h"
+#include "engine/base/printable.h"
 #include "engine/base/text.h"
 #include "engine/train/machine_file.h"
 #include "launcher/hosts/probe.h"
@@ -31,17 +32,18 @@ int ranks_of(const Cluster& cluster, const std::string& host) {
                                         [&](const RankPlace& place) { return place.host == host; }));
 }
 
+/// What a host says is shown without escapes.
 std::string hosts_table(const HostsReport& report, const Cluster& cluster) {
   Table table({"host", ">ranks", "address", ">cores", ">GPUs", ">memory free", ">disk free", ">clock", "system"});
   for (const hosts::HostFacts& host : report.hosts) {
     const std::string ranks = std::to_string(ranks_of(cluster, host.name));
     if (!host.fault.empty()) {
-      table.add_short({host.name, ranks, host.fault});
+      table.add_short({host.name, ranks, terminal_text(host.fault)});
       continue;
     }
-    table.add({host.name, ranks, host.address, std::to_string(host.cores), std::to_string(host.gpus),
+    table.add({host.name, ranks, printable(host.address), std::to_string(host.cores), std::to_string(host.gpus),
                format_bytes(host.memory_bytes), format_bytes(host.disk_bytes),
-               fmt::format("{:+.1f} s", host.clock_seconds), host.system + " " + host.machine});
+               fmt::format("{:+.1f} s", host.clock_seconds), printable(host.system + " " + host.machine)});
   }
   return table.str();
 }
@@ -50,7 +52,7 @@ std::string links_table(const HostsReport& report) {
   Table table({"from", "to", ">latency", ">bandwidth", ""});
   for (const LinkFacts& link : report.links) {
     if (!link.fault.empty()) {
-      table.add({link.from, link.to, "", "", link.fault});
+      table.add({link.from, link.to, "", "", terminal_text(link.fault)});
     } else {
       table.add({link.from, link.to, fmt::format("{:.0f} us", link.latency_seconds * 1e6),
                  fmt::format("{:.2f} GB/s", link.bytes_per_second / 1e9), ""});
@@ -119,7 +121,7 @@ int show_hosts(const JobSpec& spec, bool as_json, const std::string& name) {
   const std::string file = name.empty() ? "" : machine_file(name);
   const Cluster cluster = several_hosts(spec);
   const HostsReport report = hosts::probe_hosts(cluster, *hosts::transport_of(spec.launch), spec.launch.interface,
-                                                [](const std::string& line) { std::cerr << line << std::endl; });
+                                                [](const std::string& line) { std::cerr << terminal_text(line) << std::endl; });
   if (as_json) {
     std::cout << report_json(report);
   } else {

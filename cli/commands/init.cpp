@@ -4,13 +4,13 @@
 
 #include <CLI/CLI.hpp>
 #include <cerrno>
-#include <cstring>
 #include <iostream>
 #include <memory>
 
 #include "cli/commands/commands.h"
 #include "cli/job_templates.h"
 #include "engine/base/error.h"
+#include "engine/base/machine_limits.h"
 #include "engine/base/text.h"
 
 namespace trainctl {
@@ -35,10 +35,17 @@ std::string_view find_template(const std::string& name) {
 void write_file(const std::string& path, std::string_view text) {
   const int fd = open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
   if (fd < 0 && errno == EEXIST) throw EnvError(path + " already exists; choose another name with -o");
-  const bool written = fd >= 0 && write(fd, text.data(), text.size()) == static_cast<ssize_t>(text.size());
+  bool is_written = fd >= 0;
+  while (is_written && !text.empty()) {
+    const ssize_t put = write(fd, text.data(), text.size());
+    is_written = put >= 0;
+    if (is_written) text.remove_prefix(static_cast<size_t>(put));
+  }
   const int error = errno;
   if (fd >= 0) close(fd);
-  if (!written) throw EnvError("cannot write " + path + ": " + std::strerror(error));
+  if (is_written) return;
+  if (fd >= 0) unlink(path.c_str());
+  throw EnvError("cannot write " + path + ": " + describe_errno(error));
 }
 
 }  // namespace

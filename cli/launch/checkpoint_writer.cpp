@@ -131,7 +131,7 @@ class Writer {
         break;
       } catch (const EnvError& error) {
         board_.try_failed();
-        say_failure(error.what(), ended_ || board_.must_give_way() ? "" : "; trying again");
+        say_failure(error.what(), ended_ || board_.must_give_way() ? "" : kTryingAgain);
       }
       if (board_.must_give_way() || (ended_ && ++last_tries == kLastTries)) break;
       if (ended_) pause = kFirstPause;
@@ -142,7 +142,7 @@ class Writer {
   }
 
   /// Once, however often it is tried.
-  void say_failure(const std::string& error, const char* next) {
+  void say_failure(const std::string& error, std::string_view next) {
     if (error == last_error_) return;
     last_error_ = error;
     say(kTroubleMark + fmt::format("checkpoint of step {} not written: {}{}", board_.saving(), error, next));

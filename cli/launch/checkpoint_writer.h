@@ -25,6 +25,8 @@ int image_sets(const PlannedJob& job);
 
 /// Begins a line of the writer that says why something is not saved.
 inline constexpr char kTroubleMark = '!';
+/// Ends such a line if the writer tries again.
+inline constexpr std::string_view kTryingAgain = "; trying again";
 
 class CheckpointWriter {
  public:

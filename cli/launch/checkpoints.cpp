@@ -282,7 +282,10 @@ std::vector<std::string> Checkpoints::news() {
 std::vector<std::string> Checkpoints::writers_news() {
   std::vector<std::string> lines = writer_->news();
   for (std::string& line : lines)
-    if (line.starts_with(kTroubleMark)) trouble_ = line.erase(0, 1);
+    if (line.starts_with(kTroubleMark)) {
+      trouble_ = line.erase(0, 1);
+      if (trouble_.ends_with(kTryingAgain)) trouble_.resize(trouble_.size() - kTryingAgain.size());
+    }
   return lines;
 }
 

@@ -6,17 +6,17 @@
 #include <unistd.h>
 
 #include <cerrno>
-#include <cstring>
 #include <utility>
 
 #include "engine/base/error.h"
+#include "engine/base/machine_limits.h"
 
 namespace trainctl {
 
 SharedCache SharedCache::create() {
   SharedCache cache;
   cache.fd_ = memfd_create("trainctl samples", MFD_CLOEXEC);
-  if (cache.fd_ < 0) throw EnvError(fmt::format("no memory for the ranks' cache of samples: {}", std::strerror(errno)));
+  if (cache.fd_ < 0) throw EnvError(fmt::format("no memory for the ranks' cache of samples: {}", describe_errno(errno)));
   return cache;
 }
 

@@ -3,11 +3,11 @@
 
 #include <cerrno>
 #include <cstdio>
-#include <cstring>
 #include <fstream>
 #include <span>
 
 #include "engine/base/error.h"
+#include "engine/base/machine_limits.h"
 #include "engine/train/profile/trace.h"
 
 namespace trainctl {
@@ -39,7 +39,7 @@ void RankProfileFile::write() {
   write_trace(file, std::span(&profile_->profile(), 1), job_);
   file.close();
   if (!file || std::rename(part.c_str(), path_.c_str()) != 0) {
-    throw EnvError("cannot write " + path_ + ": " + std::strerror(errno));
+    throw EnvError("cannot write " + path_ + ": " + describe_errno(errno));
   }
 }
 

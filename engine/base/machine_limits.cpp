@@ -29,9 +29,13 @@ std::string pids_max() {
 }
 
 std::string processes_limit() {
-  const std::string group = pids_max();
+  const std::string group = pids_max(), space = value_of(RLIMIT_AS);
   return "no more processes and threads may be started here; the limit of this user is " + value_of(RLIMIT_NPROC) +
-         " (ulimit -u)" + (group.empty() ? ", and a container has its own (pids.max)" : ", of this container " + group) +
+         " (ulimit -u)" +
+         (group.empty() ? ", and a container has its own (pids.max)" : ", of this container " + group) +
+         (space == "unlimited"
+              ? ""
+              : "; a thread also needs address space, of which " + space + " bytes are allowed (ulimit -v)") +
          "; raise it, or use fewer ranks or threads";
 }
 

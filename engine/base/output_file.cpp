@@ -8,15 +8,15 @@
 
 #include <cerrno>
 #include <cstdio>
-#include <cstring>
 
 #include "engine/base/error.h"
+#include "engine/base/machine_limits.h"
 
 namespace trainctl {
 namespace {
 
 [[noreturn]] void fail(const std::string& path, int error) {
-  throw EnvError("cannot write " + path + ": " + std::strerror(error));
+  throw EnvError("cannot write " + path + ": " + describe_errno(error));
 }
 
 /// Links of the kernel, which lead to descriptors of this process.

@@ -1,4 +1,5 @@
 // See the header.
+#include "engine/base/machine_limits.h"
 #include "engine/base/record_file.h"
 
 #include <fcntl.h>
@@ -6,7 +7,6 @@
 #include <unistd.h>
 
 #include <cerrno>
-#include <cstring>
 #include <utility>
 
 namespace trainctl {
@@ -44,7 +44,7 @@ bool RecordFile::open() {
   return fd_ >= 0;
 }
 
-void RecordFile::fail(int error) { problem_ = std::strerror(error); }
+void RecordFile::fail(int error) { problem_ = describe_errno(error); }
 
 bool RecordFile::write(std::string_view record) {
   if (!is_open()) return false;

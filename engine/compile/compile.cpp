@@ -67,6 +67,12 @@ Program compile(const Graph& graph, const Plan& plan, const JobSpec& spec, const
   return std::move(c.program);
 }
 
+Program compile_state(const Graph& graph, const Plan& plan, const JobSpec& spec, const CostModel& cost, int rank) {
+  Compiler c(graph, plan, spec, cost, rank);
+  for (void (*const pass)(Compiler&) : {lay_out_variables, divide_storage, place_buffers}) pass(c);
+  return std::move(c.program);
+}
+
 std::vector<Program> compile_all(const Graph& graph, const Plan& plan, const JobSpec& spec, const CostModel& cost) {
   std::vector<Program> programs;
   programs.reserve(static_cast<size_t>(plan.processes()));

@@ -40,6 +40,10 @@ void run_passes(std::span<const Pass> list, Compiler& c, const PassObserver& aft
 Program compile(const Graph& graph, const Plan& plan, const JobSpec& spec, const CostModel& cost, int rank,
                 const EvaluationOf* of = nullptr);
 
+/// The state of one rank without its instructions: the variables and buckets of compile(), with the same parts in
+/// checkpoints. Only offsets in the arena may differ. For the sizes of checkpoints of many ranks.
+Program compile_state(const Graph& graph, const Plan& plan, const JobSpec& spec, const CostModel& cost, int rank);
+
 /// The programs of all ranks, each compiled and verified separately. For tests that run all ranks in one process;
 /// plans and launches use compile_classes (rank_classes.h).
 std::vector<Program> compile_all(const Graph& graph, const Plan& plan, const JobSpec& spec, const CostModel& cost);

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "engine/base/error.h"
+#include "engine/base/machine_limits.h"
 
 namespace trainctl {
 namespace {
@@ -51,7 +52,7 @@ class NpyFile {
 
  private:
   [[noreturn]] void fail() const {
-    throw EnvError("cannot write the printed tensor " + path_ + ": " + std::strerror(errno));
+    throw EnvError("cannot write the printed tensor " + path_ + ": " + describe_errno(errno));
   }
 
   const std::string path_;

@@ -12,6 +12,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <cerrno>
 #include <chrono>
@@ -21,8 +22,10 @@
 #include <deque>
 #include <functional>
 #include <optional>
+#include <set>
 
 #include "engine/base/error.h"
+#include "engine/base/machine_limits.h"
 #include "engine/base/open_files.h"
 #include "engine/base/tls_stream.h"
 #include "launcher/signals.h"
@@ -37,6 +40,8 @@ constexpr size_t kMostNewcomers = 64;
 constexpr size_t kMostLine = 64, kMostScript = 1 << 16;
 constexpr int kConnectMs = 3000, kRetryMs = 250;
 constexpr int kNoCode = -1;
+
+using Clock = std::chrono::steady_clock;
 
 int number_after(const std::string& line, const std::string& word) {
   if (!line.starts_with(word)) return kNoCode;
@@ -95,11 +100,15 @@ struct Word {
   int code = kNoCode;
 };
 
+/// The signal that asks this process to end; 0: none has come.
+volatile std::sig_atomic_t asked_to_end = 0;
+void ask_to_end(int signal) { asked_to_end = signal; }
+
 /// The processes that serve connections.
 class Served {
  public:
   Served() {
-    if (pipe2(words_.data(), O_CLOEXEC) != 0) throw EnvError(std::string("cannot make a pipe: ") + std::strerror(errno));
+    if (pipe2(words_.data(), O_CLOEXEC) != 0) throw EnvError(std::string("cannot make a pipe: ") + describe_errno(errno));
     fcntl(words_[0], F_SETFL, O_NONBLOCK);
   }
 
@@ -109,11 +118,19 @@ class Served {
   std::optional<int> look() {
     for (Word word; read(words_[0], &word, sizeof word) == sizeof word;) {
       if (word.ends) return word.code;
-      std::erase(newcomers_, word.pid);
+      if (std::erase(newcomers_, word.pid) > 0) clients_.insert(word.pid);
+      last_client_ = Clock::now();
     }
-    for (pid_t ended; (ended = waitpid(-1, nullptr, WNOHANG)) > 0;) std::erase(newcomers_, ended);
+    for (pid_t ended; (ended = waitpid(-1, nullptr, WNOHANG)) > 0;) {
+      std::erase(newcomers_, ended);
+      clients_.erase(ended);
+    }
+    if (!clients_.empty()) last_client_ = Clock::now();
     return std::nullopt;
   }
+
+  /// Since a client that has the token was connected, or since the start.
+  double seconds_alone() const { return std::chrono::duration<double>(Clock::now() - last_client_).count(); }
 
   void serve_in_process(int listener, int socket, const std::string& token) {
     if (newcomers_.size() >= most_unauthenticated(kMostNewcomers)) {
@@ -123,6 +140,7 @@ class Served {
     const pid_t pid = fork();
     if (pid > 0) newcomers_.push_back(pid);
     if (pid != 0) return;
+    for (const int number : {SIGTERM, SIGINT, SIGHUP}) std::signal(number, SIG_IGN);
     close(listener);
     const int code = serve(socket, token, [this] { tell({getpid(), false}); });
     _exit(code == kNoCode || tell({getpid(), true, code}) ? kExitDone : kExitEnv);
@@ -133,6 +151,8 @@ class Served {
 
   std::array<int, 2> words_{};
   std::deque<pid_t> newcomers_;  ///< the oldest first
+  std::set<pid_t> clients_;      ///< have proved that they have the token
+  Clock::time_point last_client_ = Clock::now();
 };
 
 /// A connected socket; -1: `why`.
@@ -182,7 +202,6 @@ std::unique_ptr<TlsStream> try_door(const DoorAddress& door, const std::string& 
 }
 
 std::unique_ptr<TlsStream> open_door(const DoorAddress& door, const std::string& token, double seconds) {
-  using Clock = std::chrono::steady_clock;
   const auto end = Clock::now() + std::chrono::duration<double>(seconds);
   std::string why;
   for (;;) {
@@ -251,15 +270,19 @@ std::vector<std::string> own_addresses() {
   return found;
 }
 
-int serve_door(int listener, const std::string& token) {
-  for (const int number : {SIGTERM, SIGINT, SIGHUP}) std::signal(number, SIG_IGN);
+int serve_door(int listener, const std::string& token, double orphan_seconds) {
+  handle_signals({SIGTERM, SIGINT, SIGHUP}, ask_to_end);
   std::signal(SIGPIPE, SIG_IGN);
   fcntl(listener, F_SETFL, fcntl(listener, F_GETFL) | O_NONBLOCK);
   Served served;
+  Clock::time_point asked_at;
   for (;;) {
     std::array<pollfd, 2> ready{{{listener, POLLIN, 0}, {served.words(), POLLIN, 0}}};
     poll(ready.data(), ready.size(), 1000);
     if (const auto code = served.look()) return *code;
+    if (asked_to_end == 0) asked_at = Clock::now();
+    const double asked_seconds = std::chrono::duration<double>(Clock::now() - asked_at).count();
+    if (std::min(asked_seconds, served.seconds_alone()) > orphan_seconds) return 128 + asked_to_end;
     const int socket = ::accept4(listener, nullptr, nullptr, SOCK_CLOEXEC);
     if (socket < 0) {
       if (errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM) usleep(kRetryMs * 1000);
@@ -277,12 +300,19 @@ std::string await_door(const DoorAddress& door, const std::string& token, double
   return stream->own_address();
 }
 
-void end_door(const DoorAddress& door, const std::string& token, int code) {
-  constexpr double kPatience = 10;
-  try {
-    open_door(door, token, kPatience)->write("end " + std::to_string(code) + "\n");
-  } catch (const EnvError&) {
-    // It has ended, or its manager ends it.
+void end_doors(std::vector<DoorAddress> doors, const std::string& token, int code, double seconds) {
+  const auto end = Clock::now() + std::chrono::duration<double>(seconds);
+  for (;;) {
+    std::erase_if(doors, [&](const DoorAddress& door) {
+      try {
+        open_door(door, token, 0)->write("end " + std::to_string(code) + "\n");
+        return true;
+      } catch (const EnvError&) {
+        return false;
+      }
+    });
+    if (doors.empty() || Clock::now() > end) return;
+    usleep(kRetryMs * 1000);
   }
 }
 

@@ -28,14 +28,16 @@ int port_of(int listener);
 /// IPv4 addresses of this host, beside loopback.
 std::vector<std::string> own_addresses();
 
-/// Serves until the run is over; returns its exit code. SIGTERM does not end it: the launcher, which has had the same
-/// signal, does, once the ranks have stopped. Variable kReachedAt tells scripts at which address they were reached.
-int serve_door(int listener, const std::string& token);
+/// Serves until the run is over; returns its exit code. SIGTERM, SIGINT and SIGHUP do not end it while a launcher is
+/// connected, which has had the same signal and ends the run once the ranks have stopped. Without one it returns
+/// 128 + signal after `orphan_seconds`. Variable kReachedAt tells scripts at which address they were reached.
+int serve_door(int listener, const std::string& token, double orphan_seconds = 10);
 
 /// Tries until a door answers, for `seconds`, at least once. Returns this host's address on the way there. Throws EnvError.
 std::string await_door(const DoorAddress& door, const std::string& token, double seconds);
-/// Tells it the end, once.
-void end_door(const DoorAddress& door, const std::string& token, int code);
+/// Ends the doors with `code`. Tries each until it has been reached, all of them for `seconds` in total: a door that has
+/// ended already does not answer.
+void end_doors(std::vector<DoorAddress> doors, const std::string& token, int code, double seconds = 15);
 
 /// `trainctl dial`: stdin and stdout become those of `script` behind the door. Tries as await_door.
 int dial(const DoorAddress& door, const std::string& token, const std::string& script);

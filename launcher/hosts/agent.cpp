@@ -22,6 +22,7 @@
 
 #include "engine/base/text.h"
 #include "engine/base/error.h"
+#include "engine/base/machine_limits.h"
 #include "launcher/held_port.h"
 #include "launcher/hosts/address.h"
 #include "launcher/hosts/copies.h"
@@ -59,7 +60,7 @@ constexpr double kFarewellSeconds = 5;
 /// Connections that have not joined. Beyond it a new one closes the oldest.
 constexpr size_t kMostNewcomers = 16;
 /// More than any job needs, and small enough that sums of them do not overflow.
-constexpr double kMostReconnectSeconds = 1e6;
+constexpr double kMostSeconds = 1e6;
 constexpr size_t kMostFault = 16 << 10;
 
 /// A file directly in a folder.
@@ -258,9 +259,7 @@ class Agent : public LogSink {
     try {
       if (!running_.empty()) throw EnvError("ranks of the attempt before still run here");
       const Json json = Json::parse(message.text);
-      const auto reconnect = json.at("reconnect").get<double>();
-      if (!(reconnect >= 0 && reconnect <= kMostReconnectSeconds)) throw EnvError("launch.reconnect is no time");
-      reconnect_seconds_ = reconnect;
+      reconnect_seconds_ = seconds_in(json, "reconnect");
       const bool first = !ranks_;
       if (first) make_ranks(json);
       std::vector<int> numbers;
@@ -320,6 +319,12 @@ class Agent : public LogSink {
     }
   }
 
+  static double seconds_in(const Json& json, const char* name) {
+    const auto seconds = json.at(name).get<double>();
+    if (!(seconds >= 0 && seconds <= kMostSeconds)) throw EnvError(std::string("launch.") + name + " is no time");
+    return seconds;
+  }
+
   /// Its ranks are different ones, and counted from 0 within the host.
   static Cluster cluster_of(const Json& json) {
     Cluster cluster;
@@ -350,14 +355,14 @@ class Agent : public LogSink {
     files_.emplace(directory.path());
     for (const auto& [name, text] : json.at("files").items()) {
       if (!is_file_name(name)) throw EnvError("'" + name + "' is no name of a file of the run");
-      directory.write(name, text.get<std::string>());
+      directory.write(name, text.get<std::string>(), FileReaders::owner);  // the job has values of env
       files_->skip(name);
     }
     launch_.emplace(Launch{.cluster = std::move(cluster),
                            .directory = directory,
                            .command = [this](const RankPlace& place, int) { return commands_.at(place.rank); }});
     launch_->limits.ranks_explain = json.at("explain").get<bool>();
-    launch_->limits.grace_seconds = json.at("grace").get<double>();
+    launch_->limits.grace_seconds = seconds_in(json, "grace");
     launch_->bindings = bindings(launch_->cluster, read_topology(), bind);
     launch_->on_rank_ended = [this](int rank, bool failed) { options_.share->ended(rank, failed); };
     runner_ = std::make_unique<PosixProcessRunner>();
@@ -383,7 +388,7 @@ class Agent : public LogSink {
     const std::string path = given() + "/" + message.name;
     const int fd = ::open(path.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
     const bool is_written = fd >= 0 && lseek(fd, message.number, SEEK_SET) >= 0 && put_all(fd, message.text);
-    const std::string fault = std::strerror(errno);
+    const std::string fault = describe_errno(errno);
     if (fd >= 0) ::close(fd);
     if (!is_written) refuse_attempt("cannot write " + path + ": " + fault);
   }

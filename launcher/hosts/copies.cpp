@@ -7,11 +7,11 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <cstring>
 #include <filesystem>
 #include <utility>
 
 #include "engine/base/error.h"
+#include "engine/base/machine_limits.h"
 #include "launcher/hosts/digest.h"
 #include "launcher/hosts/put_all.h"
 
@@ -23,7 +23,7 @@ namespace fs = std::filesystem;
 constexpr const char* kCopied = "copied";
 constexpr mode_t kAnyExecute = S_IXUSR | S_IXGRP | S_IXOTH;
 
-[[noreturn]] void fail(const std::string& what) { throw EnvError(what + ": " + std::strerror(errno)); }
+[[noreturn]] void fail(const std::string& what) { throw EnvError(what + ": " + describe_errno(errno)); }
 
 /// Whether `path` is `folder`, or in it.
 bool is_in(const std::string& path, const std::string& folder) {

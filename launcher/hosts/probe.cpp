@@ -23,6 +23,7 @@
 #include <iostream>
 #include <mutex>
 #include <nlohmann/json.hpp>
+#include <system_error>
 #include <thread>
 
 #include "engine/base/error.h"
@@ -103,12 +104,17 @@ class Visitors {
       fds_.pop_front();
     }
     fds_.push_back(fd);
-    std::thread([this, fd] {
-      serve(fd);
-      const std::lock_guard over(mutex_);
-      std::erase(fds_, fd);
+    try {
+      std::thread([this, fd] {
+        serve(fd);
+        const std::lock_guard over(mutex_);
+        std::erase(fds_, fd);
+        close(fd);
+      }).detach();
+    } catch (const std::system_error&) {  // a limit of threads
+      fds_.pop_back();
       close(fd);
-    }).detach();
+    }
   }
 
  private:

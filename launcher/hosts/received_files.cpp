@@ -5,9 +5,10 @@
 #include <unistd.h>
 
 #include <cerrno>
-#include <cstring>
 #include <filesystem>
 #include <utility>
+
+#include "engine/base/machine_limits.h"
 
 namespace trainctl::hosts {
 
@@ -39,7 +40,7 @@ void ReceivedFiles::take(const std::string& path, int64_t offset, std::string_vi
   int error = 0;
   if (kept_.empty() && put(piece, error)) return;
   if (kept_.empty())
-    notice_("cannot write " + path + ": " + std::strerror(error) + "; what the hosts send waits for the disk");
+    notice_("cannot write " + path + ": " + describe_errno(error) + "; what the hosts send waits for the disk");
   if (kept_bytes_ + bytes.size() > kMostKeptBytes) {
     if (!std::exchange(is_lossy_, true)) notice_("too much waits for the disk: files of the run's folder have gaps");
     return;

@@ -79,7 +79,7 @@ TEST_CASE("values of env are in no file that others can read") {
   const Scratch scratch;
   shell_job(scratch, "exit 0", std::string("env: {API_KEY: ") + kValue + "}\nlaunch: {ranks: 2}\n");
   REQUIRE(trainctl_command(scratch.path(), {"run", "job.yaml"}).exit_code == kExitDone);
-  small_job(scratch.path(), "train: {epochs: 1, checkpoint: {epochs: 1}}\n");
+  small_job(scratch.path(), "train: {epochs: 1, checkpoint: {every_epochs: 1}}\n");
   REQUIRE(trainctl_command(scratch.path(), {"run", "job.yaml", std::string("env.API_KEY=") + kValue, "launch.device=cpu"})
               .exit_code == kExitDone);
   REQUIRE(trainctl_command(scratch.path(), {"report", "1", "2", "-o", "log_output/report.html"}).exit_code == kExitDone);

@@ -25,6 +25,7 @@ void write_ssh(const Scratch& scratch) {
                                             "case $1 in\n"
                                             "gone*) echo \"ssh: Could not resolve hostname $1\" >&2; exit 255 ;;\n"
                                             "frozen*) exec sleep 1000 ;;\n"
+                                            "evil*) printf '\\033]0;title\\007\\033[2Jno way in\\n' >&2; exit 255 ;;\n"
                                             "esac\n"
                                             "HOME="
                                          << scratch.path()
@@ -52,8 +53,9 @@ command: [sh, -c, 'echo {folder} {logs} {address} {first_port} {brace} {{x} } $F
 env: {FMT: "y={first_port},{first_address},{address},{brace}"}
 launch: {ranks: 2}
 )";
-  const std::string said = "{folder} {logs} {address} {first_port} {brace} {{x} } "
-                           "y={first_port},{first_address},{address},{brace} {trainctl} {memory}\n";
+  const std::string said =
+      "{folder} {logs} {address} {first_port} {brace} {{x} } "
+      "y={first_port},{first_address},{address},{brace} {trainctl} {memory}\n";
   REQUIRE(trainctl_command(scratch.path(), {"run", "job.yaml"}).exit_code == kExitDone);
   const CommandResult hosts = trainctl_command(scratch.path(), on_hosts(scratch, "run", "a, b"));
   CAPTURE(hosts.err);
@@ -83,15 +85,48 @@ TEST_CASE("trainctl hosts lists hosts that cannot be reached, each with the reas
   CHECK(contains(report["hosts"][0].value("fault", ""), "gone1"));
 }
 
+TEST_CASE("what a host writes instead of an answer is shown without escapes") {
+  const Scratch scratch;
+  write_ssh(scratch);
+  std::ofstream(scratch.path() + "/job.yaml") << "command: [\"true\"]\nlaunch: {ranks: 1}\n";
+  for (const char* command : {"hosts", "run"}) {
+    const CommandResult result = trainctl_command(scratch.path(), on_hosts(scratch, command, "evil"));
+    CHECK(contains(result.out + result.err, "no way in"));
+    CHECK(!contains(result.out + result.err, "\x1b"));
+  }
+}
+
 TEST_CASE("a run names all hosts that cannot be reached, not only the first, and starts no rank") {
   const Scratch scratch;
   write_ssh(scratch);
-  std::ofstream(scratch.path() + "/job.yaml") << "command: [touch, " << scratch.path() << "/started]\nlaunch: {ranks: 4}\n";
+  std::ofstream(scratch.path() + "/job.yaml")
+      << "command: [touch, " << scratch.path() << "/started]\nlaunch: {ranks: 4}\n";
   const CommandResult result = trainctl_command(scratch.path(), on_hosts(scratch, "run", "gone1, a, gone2, gone3"));
   CHECK(result.exit_code == kExitRankFailed);
   for (const char* name : {"gone1", "gone2", "gone3"})
     CHECK(contains(result.err, std::string("host ") + name + " cannot be reached: ssh: Could not resolve hostname"));
   CHECK(!fs::exists(scratch.path() + "/started"));
+}
+
+TEST_CASE("values of env are in no file of another host that others can read") {
+  constexpr const char* kValue = "s3cret-of-the-job";
+  const Scratch scratch;
+  write_ssh(scratch);
+  small_job(scratch.path(), std::string("env: {API_KEY: ") + kValue + "}\ntrain: {epochs: 100000000}\n");
+  std::vector<std::string> words = on_hosts(scratch, "run", "a");
+  for (const char* more : {"launch.ranks=1", "launch.device=cpu"}) words.emplace_back(more);
+  const int launcher = start_trainctl(scratch.path(), words);
+  REQUIRE(eventually([&] { return !slurp(scratch.path() + "/log_output/1/metrics.jsonl").empty(); }));
+  int holders = 0;
+  for (const auto& entry : fs::recursive_directory_iterator(scratch.path() + "/a")) {
+    if (!entry.is_regular_file() || !contains(slurp(entry.path()), kValue)) continue;
+    ++holders;
+    CHECK_MESSAGE((entry.status().permissions() & fs::perms::mask) == (fs::perms::owner_read | fs::perms::owner_write),
+                  entry.path().string());
+  }
+  CHECK(holders == 1);  // job.yaml, which its rank reads
+  kill(launcher, SIGTERM);
+  CHECK(finish_trainctl(scratch.path(), launcher).exit_code == 128 + SIGTERM);
 }
 
 TEST_CASE("a host that does not answer is reported within 5 seconds") {

@@ -16,7 +16,7 @@ namespace fs = std::filesystem;
 namespace {
 
 CommandResult shell(const Scratch& scratch, const std::string& before, const std::string& arguments) {
-  const std::vector<std::string> words = {"sh", "-c", before + "; exec " TRAINCTL_BINARY " " + arguments};
+  const std::vector<std::string> words = {"bash", "-c", before + "; exec " TRAINCTL_BINARY " " + arguments};
   return finish_trainctl(scratch.path(), start_words(scratch.path(), words));
 }
 
@@ -30,17 +30,18 @@ void check_is_no_bug(const CommandResult& result) {
 }  // namespace
 
 TEST_CASE("a limit of processes (ulimit -u) is named, at whichever process or thread a run meets it") {
-  if (getuid() != 0) return skip_test("needs root: the limit counts all processes of a user, so the test takes another");
+  if (getuid() != 0)
+    return skip_test("needs root: the limit counts all processes of a user, so the test takes another");
   const Scratch scratch;
-  small_job(scratch.path(), "launch: {ranks: 3}\n");
+  small_job(scratch.path(), "parallel: {mode: data_parallel}\nlaunch: {ranks: 2, device: cpu}\n");
   fs::permissions(scratch.path(), fs::perms::all);
   int named = 0;
   for (const int limit : {1, 2, 3, 5, 7, 9, 12}) {
     CAPTURE(limit);
     const std::string script = "ulimit -u " + std::to_string(limit) + "; exec " TRAINCTL_BINARY " run job.yaml";
-    const CommandResult result = finish_trainctl(
-        scratch.path(), start_words(scratch.path(), {"setpriv", "--reuid=12347", "--regid=12347", "--clear-groups",
-                                                     "sh", "-c", script}));
+    const CommandResult result =
+        finish_trainctl(scratch.path(), start_words(scratch.path(), {"setpriv", "--reuid=12347", "--regid=12347",
+                                                                     "--clear-groups", "bash", "-c", script}));
     check_is_no_bug(result);
     if (result.exit_code == kExitEnv) named += contains(result.err, "ulimit -u") ? 1 : 0;
   }
@@ -53,6 +54,10 @@ TEST_CASE("a limit of file sizes (ulimit -f) is an error of the machine for ever
   const CommandResult run = shell(scratch, "ulimit -f 1", "run job.yaml");
   CHECK(run.exit_code == kExitEnv);
   CHECK(contains(run.err, "ulimit -f"));
+  const CommandResult init = shell(scratch, "ulimit -f 1", "init mlp -o init.yaml");
+  CHECK(init.exit_code == kExitEnv);
+  CHECK(contains(init.err, "ulimit -f"));
+  CHECK(!fs::exists(scratch.path() + "/init.yaml"));
   const CommandResult man = shell(scratch, "ulimit -f 1", "man -o man");
   CHECK(man.exit_code == kExitEnv);
   const CommandResult plan = shell(scratch, "ulimit -f 0", "plan job.yaml --json > plan.json");

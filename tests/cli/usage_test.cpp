@@ -219,3 +219,24 @@ TEST_CASE("an output that cannot be written is refused before the work") {
     CHECK_FALSE(std::filesystem::exists(scratch.path() + "/log_output"));
   }
 }
+
+TEST_CASE("names of files and values of columns are shown without escapes, and so are words of the command line") {
+  const Scratch scratch;
+  const std::string escapes = "\x1b]0;title\x07\x1b[2J";
+  std::filesystem::create_directories(scratch.path() + "/set/a");
+  std::ofstream(scratch.path() + "/set/a/" + escapes + ".png") << "no image";
+  std::ofstream(scratch.path() + "/table.csv") << "a,y\n1,name" << escapes << "\n2,other\n";
+  std::ofstream(scratch.path() + "/job.yaml") << R"(name: names
+dataset: {type: csv, path: table.csv, batch: 1, fields: {x: a, label: y}}
+network: [{name: o, type: dense, units: 2, inputs: [x]}]
+loss: softmax_cross_entropy
+)";
+  for (const Words& words : {Words{"data", "check", "set"}, Words{"data", "check", "job.yaml"}, Words{"run" + escapes},
+                             Words{"run", "job.yaml", "--no" + escapes}, Words{"run", escapes + ".yaml"},
+                             Words{"run", "job.yaml", "name=" + escapes}, Words{"checkpoint", "show", escapes}}) {
+    const CommandResult result = trainctl_command(scratch.path(), words);
+    CAPTURE(words.back());
+    CHECK(!(result.out + result.err).empty());
+    CHECK(!contains(result.out + result.err, "\x1b"));
+  }
+}

@@ -52,6 +52,13 @@ class Scene:
         except subprocess.TimeoutExpired:
             raise AssertionError(f"pod {index} does not end: {self.said()}") from None
 
+    def until(self, holds):
+        """Waits until holds() is true. A pod that ends meanwhile leaves nothing to wait for."""
+        from network import eventually
+        ended = lambda: [index for index, process in self.processes.items() if process.poll() is not None]
+        eventually(lambda: holds() or ended())
+        require(holds(), f"pods that have ended: {ended()} {self.said()}")
+
     def kill_all(self):
         for process in self.processes.values():
             self.pods.signal(process, signal.SIGKILL)
@@ -75,7 +82,7 @@ def late_names(scene):
     scene.render(fields)
     scene.pods.resolve(NAMES[0])
     scene.start(0)
-    require(eventually(lambda: "waiting: mnist-mlp-1.mnist-mlp cannot be reached" in scene.said()), scene.said())
+    scene.until(lambda: "waiting: mnist-mlp-1.mnist-mlp cannot be reached" in scene.said())
     require(scene.processes[0].poll() is None and not scene.losses(), "it waits for a name: " + scene.said())
     scene.start(1)
     scene.pods.resolve(*NAMES)
@@ -92,19 +99,18 @@ def late_names(scene):
 
 def restarted_pod(scene):
     """A pod that is started again is joined by the next attempt of the run."""
-    from network import eventually
     scene.render("launch.ranks=2 train.steps=1000000 train.epochs=1000000 train.checkpoint=null launch.max_restarts=1 launch.reconnect=10s")
     scene.start(0)
     scene.start(1)
-    require(eventually(lambda: max(scene.losses(), default=0) >= 20), scene.said())
+    scene.until(lambda: max(scene.losses(), default=0) >= 20)
     scene.pods.signal(scene.processes[1], signal.SIGKILL)
     scene.processes[1].wait()
     scene.start(1)
     launcher = lambda: (scene.folder / f"pod.{scene.number}.0").read_text()
-    require(eventually(lambda: "restarting all ranks (1 of 1)" in launcher()), scene.said())
+    scene.until(lambda: "restarting all ranks (1 of 1)" in launcher())
     # Nothing is saved: the next attempt begins with the first step.
     again = lambda: launcher().split("restarting all ranks (1 of 1)")[1]
-    require(eventually(lambda: "epoch: 1 step: 1," in again() and "epoch: 1 step: 20," in again()), scene.said())
+    scene.until(lambda: "epoch: 1 step: 1," in again() and "epoch: 1 step: 20," in again())
     for process in scene.processes.values():
         scene.pods.signal(process, signal.SIGTERM)
     codes = [scene.end(0), scene.end(1)]
@@ -114,11 +120,10 @@ def restarted_pod(scene):
 
 def terminated(scene):
     """SIGTERM to all pods, as when the Job is deleted: the ranks stop after one step, and the pods end within the grace."""
-    from network import eventually
     scene.render("launch.ranks=2 train.steps=1000000 train.epochs=1000000")
     scene.start(0)
     scene.start(1)
-    require(eventually(lambda: max(scene.losses(), default=0) >= 20), scene.said())
+    scene.until(lambda: max(scene.losses(), default=0) >= 20)
     begin = time.monotonic()
     for index in (1, 0):
         scene.pods.signal(scene.processes[index], signal.SIGTERM)
@@ -135,13 +140,13 @@ def lost_first(scene):
     scene.render("launch.ranks=2 train.steps=1000000 train.epochs=1000000 launch.reconnect=10s", "train.checkpoint={every_steps: 25, async: false}")
     scene.start(0)
     scene.start(1)
-    require(eventually(lambda: max(scene.losses(), default=0) >= 60), scene.said())
+    scene.until(lambda: max(scene.losses(), default=0) >= 60)
     scene.pods.signal(scene.processes[0], signal.SIGKILL)
     scene.processes[0].wait()
     last = max(scene.losses())
     scene.start(0)
     again = lambda: judge.losses(scene.logs / "2")
-    require(eventually(lambda: max(again(), default=0) > last), scene.said())
+    scene.until(lambda: max(again(), default=0) > last)
     first, said = min(again()), (scene.folder / f"pod.{scene.number}.0").read_text()
     require("a pod 0 of this job was there before: goes on from run 1" in said, scene.said())
     require(first % 25 == 1 and 1 < first <= last + 1, f"lost after step {last}, on with step {first}")
@@ -163,12 +168,11 @@ def lost_first(scene):
 
 def wrong_token(scene):
     """A pod with another token trains nothing, and the launcher says which pod it is."""
-    from network import eventually
     scene.render("launch.ranks=2 train.steps=5")
     scene.start(0)
     scene.start(1, TRAINCTL_TOKEN="f" * 64)
     output = lambda: (scene.folder / f"pod.{scene.number}.1").read_text()
-    require(eventually(lambda: "refused a connection" in output()), scene.said())
+    scene.until(lambda: "refused a connection" in output())
     require(not scene.losses(), "nothing is trained")
     return output().strip().splitlines()[-1]
 

@@ -1,5 +1,5 @@
-// Bytes as a sequence of valid frames to a real agent: orders with right and wrong contents, confirmations now and later.
-// The agent starts real processes (/bin/true, sleep), and must end as it is told and delete its folder.
+// Bytes as a sequence of valid frames to a real agent: orders with right and wrong contents, confirmations now and
+// later. The agent starts real processes (/bin/true, sleep), and must end as it is told and delete its folder.
 //
 //   sequence := order*        order := kind attempt rank number name text confirms      one byte each: an index
 //   text 255 := the next byte gives a length, and so many bytes follow
@@ -52,10 +52,19 @@ class NoShare : public HostShare {
 };
 
 std::string prepare_text(const char* key, const nlohmann::json& value) {
-  nlohmann::json json = {{"host", "h"},     {"run", 1},         {"places", {{0, 0}, {1, 1}}}, {"reconnect", 15},
-                         {"interface", "lo"}, {"bind", 0},      {"explain", false},           {"hold_port", false},
-                         {"files", nlohmann::json::object()}, {"copies", nlohmann::json::array()},
-                         {"program_folder", ""}, {"workload", nullptr}};
+  nlohmann::json json = {{"host", "h"},
+                         {"run", 1},
+                         {"places", {{0, 0}, {1, 1}}},
+                         {"reconnect", 15},
+                         {"grace", 1},
+                         {"interface", "lo"},
+                         {"bind", 0},
+                         {"explain", false},
+                         {"hold_port", false},
+                         {"files", nlohmann::json::object()},
+                         {"copies", nlohmann::json::array()},
+                         {"program_folder", ""},
+                         {"workload", nullptr}};
   if (key != nullptr) json[key] = value;
   return json.dump();
 }
@@ -66,20 +75,36 @@ std::string command_text(const std::vector<std::string>& words, const char* fold
 
 const std::vector<std::string>& texts() {
   using Json = nlohmann::json;
-  static const std::vector<std::string> all = {
-      prepare_text(nullptr, nullptr), prepare_text("workload", 1), prepare_text("workload", true),
-      prepare_text("places", Json::array({{0, 5}})), prepare_text("places", Json::array()),
-      prepare_text("places", Json::array({{1, 0}})), prepare_text("files", {{"../x", "a"}}),
-      prepare_text("files", {{"job.yaml", "a"}}), prepare_text("copies", Json::array({{"/x", std::string(64, 'f')}})),
-      prepare_text("bind", 9), prepare_text("reconnect", -1), prepare_text("program_folder", "../.."),
-      prepare_text("hold_port", true), command_text({"sleep", "600"}), command_text({"/bin/true"}),
-      command_text({"sh", "-c", "echo x; exit 3"}), command_text({}), command_text({"/no/program"}),
-      command_text({"true"}, "/no/folder"), "", "{}", "[]", std::string(5000, 'x')};
+  static const std::vector<std::string> all = {prepare_text(nullptr, nullptr),
+                                               prepare_text("workload", 1),
+                                               prepare_text("workload", true),
+                                               prepare_text("places", Json::array({{0, 5}})),
+                                               prepare_text("places", Json::array()),
+                                               prepare_text("places", Json::array({{1, 0}})),
+                                               prepare_text("files", {{"../x", "a"}}),
+                                               prepare_text("files", {{"job.yaml", "a"}}),
+                                               prepare_text("copies", Json::array({{"/x", std::string(64, 'f')}})),
+                                               prepare_text("bind", 9),
+                                               prepare_text("reconnect", -1),
+                                               prepare_text("grace", 1e300),
+                                               prepare_text("program_folder", "../.."),
+                                               prepare_text("hold_port", true),
+                                               command_text({"sleep", "600"}),
+                                               command_text({"/bin/true"}),
+                                               command_text({"sh", "-c", "echo x; exit 3"}),
+                                               command_text({}),
+                                               command_text({"/no/program"}),
+                                               command_text({"true"}, "/no/folder"),
+                                               "",
+                                               "{}",
+                                               "[]",
+                                               std::string(5000, 'x')};
   return all;
 }
 
 const std::vector<std::string>& names() {
-  static const std::vector<std::string> all = {"",  "x", "..", "a/b", "../x", std::string(64, 'f'), std::string(64, 'f') + "/a", "stdout"};
+  static const std::vector<std::string> all = {
+      "", "x", "..", "a/b", "../x", std::string(64, 'f'), std::string(64, 'f') + "/a", "stdout"};
   return all;
 }
 

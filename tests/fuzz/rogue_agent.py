@@ -43,7 +43,7 @@ def main():
         write(b"A" + struct.pack("<Q", at))
         kind, rank = body[9:10], struct.unpack("<i", body[14:18])[0]
         if kind == b"P":
-            ready = {"address": "127.0.0.1", "port": 0, "cores": 1, "lacks_files": False, "lacks_copies": []}
+            ready = {"address": "127.0.0.1", "port": 0, "link_port": 0, "cores": 1, "lacks_files": False, "lacks_copies": []}
             if mode == "types":
                 ready = {"address": 5, "port": "x", "lacks_copies": "y"}
             send(b"R", text=json.dumps(ready).encode())
@@ -53,7 +53,7 @@ def main():
             for name in NAMES:
                 send(b"I", name=name, text=b"forged\n")
             time.sleep(0.2)
-            report = {"signaled": False, "code": 0, "age": 0.0, "out_of_memory": False, "last_words": "", "failed_unasked": False, "blames_peer": False}
+            report = {"signaled": False, "code": 0, "age": 0.0, "out_of_memory": False, "last_words": "", "left": "", "failed_unasked": False, "blames_peer": False}
             send(b"D", rank=rank, text=json.dumps(report).encode())
         if kind == b"E":
             return

@@ -37,7 +37,7 @@ RANKS = [0, 1, -1, 2, 5, 2 ** 31 - 1, -2 ** 31]
 
 def places(chance):
     """What prepare says, with up to two faults."""
-    json_text = {"host": "h", "run": 1, "places": chance.choice([[[0, 0]], [[0, 0], [1, 1]], [[1, 0]]]), "reconnect": 15, "interface": "lo", "bind": 0,
+    json_text = {"host": "h", "run": 1, "places": chance.choice([[[0, 0]], [[0, 0], [1, 1]], [[1, 0]]]), "reconnect": 15, "grace": 1, "interface": "lo", "bind": 0,
                  "explain": chance.random() < 0.5, "hold_port": chance.random() < 0.3, "files": {}, "copies": [], "program_folder": "", "workload": None}
     if chance.random() < 0.6:
         json_text["workload"] = {"arena_bytes": [65536, 65536], "routes": [[0, 1]], "saves_from": chance.choice([-1, 0, 5]), "holds": chance.random() < 0.5}
@@ -45,7 +45,7 @@ def places(chance):
         json_text["copies"] = [["/data/set", "f" * 64]]
     faults = [
         ("places", [[], [[0, 7]], [[9, 0]], [[0, 0], [0, 1]], [[-1, 0]], [[2 ** 31 - 1, 0]], 5, [[0]], [["a", 0]]]),
-        ("reconnect", [-1, 1e300, "x", None, 15]), ("bind", [1, 2, 3, 255, -1]), ("run", [-1, 2 ** 31 - 1, "1"]),
+        ("reconnect", [-1, 1e300, "x", None, 15]), ("grace", [-1, 1e300, "x", None, 0]), ("bind", [1, 2, 3, 255, -1]), ("run", [-1, 2 ** 31 - 1, "1"]),
         ("files", [{"job.yaml": "a: 1"}, {"../x": "a"}, {"a/b": "a"}, {"job.yaml": 5}, []]), ("interface", ["nowhere0", 5]),
         ("copies", [[["relative", "f" * 64]], [["/x", "short"]], [["/../x", "f" * 64]], [[]], 5]), ("program_folder", ["../../x", "copied/x", 5]),
         ("workload", [{}, 5, {"arena_bytes": []}, {"arena_bytes": [2 ** 63 - 1] * 3}, {"arena_bytes": [1], "routes": [[0, 5]]},
@@ -82,7 +82,7 @@ class Sequence:
     def __init__(self, trainctl, seed):
         self.chance, self.trainctl, self.seed = random.Random(seed), trainctl, seed
         self.home = pathlib.Path(tempfile.mkdtemp(prefix="sequence."))
-        self.sent, self.connection, self.kinds, self.relay, self.received = 0, 0, [], None, 0
+        self.sent, self.connection, self.kinds, self.relay, self.received, self.is_prepared = 0, 0, [], None, 0, False
 
     def connect(self):
         if self.relay:
@@ -123,6 +123,7 @@ class Sequence:
             body, self.bytes = self.bytes[4:4 + size], self.bytes[4 + size:]
             if body[:1] == b"M":
                 self.received, = struct.unpack("<Q", body[1:9])
+                self.is_prepared = self.is_prepared or body[9:10] == b"R"
         return got != b""
 
     def agent(self):
@@ -226,10 +227,10 @@ def run_one(work):
     try:
         sequence.run()
     except (AssertionError, OSError) as error:
-        return f"seed {seed}, {' '.join(sequence.kinds)}: {error}"
+        return sequence.is_prepared, f"seed {seed}, {' '.join(sequence.kinds)}: {error}"
     finally:
         sequence.close()
-    return ""
+    return sequence.is_prepared, ""
 
 
 def main():
@@ -240,11 +241,13 @@ def main():
     options = parser.parse_args()
     trainctl = str(pathlib.Path(options.trainctl).resolve())
     with multiprocessing.Pool(min(8, options.sequences)) as pool:  # they mostly wait
-        faults = pool.map(run_one, [(trainctl, options.seed * 100_000 + i) for i in range(options.sequences)], chunksize=1)
-    for fault in filter(None, faults):
-        print(fault)
-    print(f"{options.sequences} sequences, {sum(map(bool, faults))} failed")
-    return 1 if any(faults) else 0
+        results = pool.map(run_one, [(trainctl, options.seed * 100_000 + i) for i in range(options.sequences)], chunksize=1)
+    faults = [fault for _, fault in results if fault]
+    prepared = sum(is_prepared for is_prepared, _ in results)
+    if prepared < options.sequences / 4:  # else most orders are refused, and nothing is tested
+        faults.append(f"an agent was prepared in only {prepared} sequences")
+    print(*faults, f"{options.sequences} sequences, {prepared} with a prepared agent, {len(faults)} failed", sep="\n")
+    return 1 if faults else 0
 
 
 if __name__ == "__main__":

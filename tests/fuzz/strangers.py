@@ -114,6 +114,7 @@ class Launcher:
             for got, text in self.got:
                 if got == kind:
                     return text
+                require(got != b"U", f"the agent refuses: {text}")
             time.sleep(0.02)
         raise AssertionError(f"the agent has not sent {kind} but {self.got}")
 
@@ -178,7 +179,7 @@ def agent(trainctl, folder, chance, attacks):
     home = folder / "agent"
     home.mkdir()
     launcher = Launcher(trainctl, home)
-    places = {"host": "here", "run": 1, "places": [[0, 0]], "reconnect": 120, "interface": "lo", "bind": 0, "explain": False,
+    places = {"host": "here", "run": 1, "places": [[0, 0]], "reconnect": 120, "grace": 10, "interface": "lo", "bind": 0, "explain": False,
               "hold_port": False, "files": {}, "copies": [], "program_folder": "", "workload": None}
     launcher.send(b"P", text=json.dumps(places).encode())
     launcher.await_kind(b"R")

@@ -212,6 +212,7 @@ class Network:
         self.names, self.hosts, self.launcher = names, {}, None
 
     def __enter__(self):
+        self.own.mkdir(exist_ok=True)
         try:
             self.make()
         except BaseException:
@@ -220,7 +221,6 @@ class Network:
         return self
 
     def make(self):
-        self.own.mkdir(exist_ok=True)
         quiet("ip", "netns", "add", self.switch)
         quiet("ip", "-n", self.switch, "link", "add", "bridge", "type", "bridge")
         quiet("ip", "-n", self.switch, "link", "set", "bridge", "up")

@@ -25,13 +25,13 @@ struct Door {
   DoorAddress address;
   pid_t pid;
 
-  Door() {
+  explicit Door(double orphan_seconds = 600) {
     const int listener = listen_at(0);
     address = {"b", {"127.0.0.1"}, port_of(listener)};
     pid = fork();
     if (pid == 0) {
       close(STDERR_FILENO);
-      _exit(serve_door(listener, kToken));
+      _exit(serve_door(listener, kToken, orphan_seconds));
     }
     close(listener);
   }
@@ -106,7 +106,7 @@ TEST_CASE("what is no door of this job gets no ping, no script and no end, whate
     close(STDERR_FILENO);
     _exit(dial(address, kToken, "echo the job's secrets"));
   }
-  end_door({"b", {"127.0.0.1"}, impostor.port()}, kToken, 0);  // tries as long as it has patience
+  end_doors({address}, kToken, 0, 1);
   kill(launcher, SIGKILL);
   waitpid(launcher, nullptr, 0);
   for (const int fd : nowhere) close(fd);
@@ -149,13 +149,48 @@ TEST_CASE("a door serves its launcher at once, however many connections say noth
   for (const int fd : idle) close(fd);
 }
 
-TEST_CASE("a door ends when the run does, with its exit code, and not at SIGTERM") {
+TEST_CASE("a door whose launcher is connected ends when the run does, with its exit code, and not at SIGTERM") {
   Door door;
   await_door(door.address, kToken, 5);
   kill(door.pid, SIGTERM);
   CHECK(await_door(door.address, kToken, 5) == "127.0.0.1");
-  end_door(door.address, kToken, 5);
+  end_doors({door.address}, kToken, 5);
   CHECK(door.end() == 5);
+}
+
+// A pod whose launcher was lost, or never came, ignored SIGTERM until it was killed.
+TEST_CASE("a door without a launcher ends at SIGTERM, and one that loses its launcher ends then") {
+  constexpr double kOrphanSeconds = 0.1;
+  Door door(kOrphanSeconds);
+  int to[2], from[2];
+  REQUIRE(pipe(to) == 0);
+  REQUIRE(pipe(from) == 0);
+  pid_t launcher = -1;
+  SUBCASE("without") { await_door(door.address, kToken, 5); }
+  SUBCASE("lost") {
+    launcher = fork();
+    if (launcher == 0) {
+      dup2(to[0], 0);
+      dup2(from[1], 1);
+      for (const int fd : {to[0], to[1], from[0], from[1]}) close(fd);
+      _exit(dial(door.address, kToken, "echo up; cat"));
+    }
+    char byte = 0;
+    for (int i = 0; i < 3; ++i) REQUIRE(read(from[0], &byte, 1) == 1);  // "up\n"
+  }
+  kill(door.pid, SIGTERM);
+  if (launcher > 0) {
+    char byte = 'x';
+    for (int i = 0; i < 5; ++i) {  // it is served longer than an orphan would be
+      usleep(100'000);
+      REQUIRE(write(to[1], &byte, 1) == 1);
+      REQUIRE(read(from[0], &byte, 1) == 1);
+    }
+    kill(launcher, SIGKILL);
+    waitpid(launcher, nullptr, 0);
+  }
+  CHECK(door.end() == 128 + SIGTERM);
+  for (const int fd : {to[0], to[1], from[0], from[1]}) close(fd);
 }
 
 TEST_CASE("a door that does not come is named, with the reason") {

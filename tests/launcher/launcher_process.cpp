@@ -104,6 +104,13 @@ std::vector<int> children_named(int pid, const std::string& name) {
   return found;
 }
 
+int child_named(int pid, const std::string& name) {
+  std::vector<int> found;
+  if (!eventually([&] { return (found = children_named(pid, name)).size() == 1; }))
+    throw std::runtime_error(std::to_string(found.size()) + " processes are named " + name);
+  return found[0];
+}
+
 bool stopped(int pid) { return state_of_process(pid) == 'T'; }
 
 bool eventually(const std::function<bool()>& holds) {

@@ -35,6 +35,9 @@ bool alive(int pid);
 /// The child processes of `pid` with that name (/proc/<pid>/comm), ascending.
 std::vector<int> children_named(int pid, const std::string& name);
 
+/// Waits for the one child process of `pid` with that name: a child names itself some time after it was forked.
+int child_named(int pid, const std::string& name);
+
 /// Whether SIGSTOP has stopped it, which takes a while on a busy machine.
 bool stopped(int pid);
 

@@ -205,8 +205,8 @@ TEST_CASE("a launcher whose guardian was killed starts another, and leaves no pr
   std::vector<int> grandchildren;
   for (int i = 0; i < 10; ++i) grandchildren.push_back(pid_in(scratch.path() + "/child." + std::to_string(i)));
   REQUIRE(eventually([&] { return slurp(scratch.path() + "/up") == "\n"; }));
-  const std::vector<int> guardians = children_named(launcher, "trainctl-guard");
-  REQUIRE(guardians.size() == 2);
+  std::vector<int> guardians;
+  REQUIRE(eventually([&] { return (guardians = children_named(launcher, "trainctl-guard")).size() == 2; }));
   SUBCASE("all guardians, one after the other") {
     for (const int guardian : guardians) {
       kill(guardian, SIGKILL);
@@ -237,9 +237,8 @@ TEST_CASE("a disk that hangs delays neither a rank's end nor Ctrl-C nor a time l
       {"echo $$ > $DIR/pid.0; while [ ! -e $DIR/go ]; do echo some line; sleep 0.001; done; echo bye >&2; exit 3"},
       {.grace_seconds = 1, .timeout_seconds = 1, .progress = true});
   pid_in(scratch.path() + "/pid.0");
-  const std::vector<int> writers = children_named(launcher, "trainctl-logs");
-  REQUIRE(writers.size() == 1);
-  kill(writers[0], SIGSTOP);
+  const int writer = child_named(launcher, "trainctl-logs");
+  kill(writer, SIGSTOP);
   const auto noticed = [&](const std::string& words) {
     return eventually([&] { return slurp(scratch.path() + "/notices").find(words) != std::string::npos; });
   };
@@ -260,7 +259,7 @@ TEST_CASE("a disk that hangs delays neither a rank's end nor Ctrl-C nor a time l
   }
   CHECK(wait_for(launcher) == code);
   CHECK(noticed("bytes of the logs could not be written"));
-  CHECK(all_gone(writers));
+  CHECK(all_gone({writer}));
   CHECK(slurp(scratch.path() + "/report").find(reported) != std::string::npos);
 }
 
@@ -269,7 +268,7 @@ TEST_CASE("a disk that answers again gets what was kept in memory") {
   const int launcher = start_launcher(
       scratch.path(), {"echo $$ > $DIR/pid.0; while [ ! -e $DIR/go ]; do echo some line; sleep 0.01; done; echo last"});
   pid_in(scratch.path() + "/pid.0");
-  const int writer = children_named(launcher, "trainctl-logs").at(0);
+  const int writer = child_named(launcher, "trainctl-logs");
   const auto noticed = [&](const std::string& words) {
     return eventually([&] { return slurp(scratch.path() + "/notices").find(words) != std::string::npos; });
   };
@@ -289,7 +288,7 @@ TEST_CASE("a rank that writes without end is not held by a disk that hangs, and 
                                       "while [ ! -e $DIR/go ]; do sleep 0.01; done; echo last"});
   const int writer = [&] {
     pid_in(scratch.path() + "/pid.0");
-    return children_named(launcher, "trainctl-logs").at(0);
+    return child_named(launcher, "trainctl-logs");
   }();
   kill(writer, SIGSTOP);
   const bool through = eventually([&] { return slurp(scratch.path() + "/through") == "\n"; });
@@ -313,7 +312,7 @@ TEST_CASE("if the process that writes the logs is killed, another one goes on, a
       scratch.path(), {"echo first; echo $$ > $DIR/pid.0; while [ ! -e $DIR/go ]; do sleep 0.01; done; echo last"});
   pid_in(scratch.path() + "/pid.0");
   REQUIRE(eventually([&] { return slurp(scratch.path() + "/1/rank.0/stdout") == "first\n"; }));
-  kill(children_named(launcher, "trainctl-logs").at(0), SIGKILL);
+  kill(child_named(launcher, "trainctl-logs"), SIGKILL);
   REQUIRE(
       eventually([&] { return slurp(scratch.path() + "/notices").find("another one goes on") != std::string::npos; }));
   std::ofstream(scratch.path() + "/go") << "x";

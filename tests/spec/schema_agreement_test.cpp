@@ -110,6 +110,7 @@ const std::map<std::string, std::vector<std::string>> kBeyondASchema = {
       "stage_number*",
       "stand_alone_*",
       "tokens_loss_of_numbers",
+      "validation_of_training_*",
       "samples_*_fields",
       "samples_delimiter",
       "samples_npy_two_arrays",
@@ -122,8 +123,8 @@ const std::map<std::string, std::vector<std::string>> kBeyondASchema = {
     {"a product or a number of things", {"module_too_many_layers", "range_huge_batch"}},
     {"the size of a number with a unit", {"range_bytes", "range_seconds"}},
     {"what an expression is worth, and what its names are",
-     {"vars_unknown", "vars_division_by_zero", "vars_later", "vars_itself", "vars_override_*", "expression_*",
-      "if_is_a_number", "if_all_left_out", "module_body_unknown_name", "module_unused_syntax"}},
+     {"vars_unknown", "vars_division_by_zero", "vars_later", "vars_itself", "vars_override_*", "variable_of_hydra",
+      "expression_*", "if_is_a_number", "if_all_left_out", "module_body_unknown_name", "module_unused_syntax"}},
     {"the arguments and inputs of a module at its use",
      {"module_argument_*", "module_with_of_plain", "module_inputs_too_few", "index_without_repeat"}},
 };

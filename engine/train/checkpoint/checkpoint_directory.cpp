@@ -69,20 +69,21 @@ bool is_there(const std::string& path) {
   return fs::exists(fs::symlink_status(path, ignored));
 }
 
-/// Locks the file of an attempt, and says there whose it is. File systems without locks grant each, and a full disk
-/// loses the line: neither keeps a run from starting.
-std::shared_ptr<AttemptLock> lock_attempt(int fd, const std::string& who) {
-  flock(fd, LOCK_EX | LOCK_NB);
-  const std::string line = who.empty() ? "" : who + "\n";
-  if (write(fd, line.data(), line.size()) < 0) errno = 0;
-  return std::make_shared<AttemptLock>(fd);
+/// Locks the file of an attempt for as long as the launcher saves. File systems without locks grant each, which keeps no
+/// run from starting. The descriptor only reads, so that a disk can be remounted read-only while it is open; on NFS it
+/// can therefore have a shared lock alone.
+std::shared_ptr<AttemptLock> lock_attempt(const std::string& path) {
+  auto lock = std::make_shared<AttemptLock>(open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  if (lock->fd() >= 0) flock(lock->fd(), LOCK_SH);
+  return lock;
 }
 
 /// Whether another process, or another lock of this one, holds it.
 bool is_locked(const std::string& path) {
-  const int fd = open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  int fd = open(path.c_str(), O_RDWR | O_CLOEXEC);
+  if (fd < 0) fd = open(path.c_str(), O_RDONLY | O_CLOEXEC);
   if (fd < 0) return false;
-  const bool is_held = flock(fd, LOCK_SH | LOCK_NB) != 0 && errno == EWOULDBLOCK;
+  const bool is_held = flock(fd, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK;
   close(fd);
   return is_held;
 }
@@ -145,7 +146,10 @@ int CheckpointDirectory::claim_attempt(std::optional<CheckpointOwner> owner, con
     const std::string file = attempts + "/" + std::to_string(attempt);
     const int fd = disk_->open(file, O_WRONLY | O_CREAT | O_EXCL);
     if (fd >= 0) {
-      lock_ = lock_attempt(fd, who);
+      const std::string line = who.empty() ? "" : who + "\n";
+      if (write(fd, line.data(), line.size()) < 0) errno = 0;  // a full disk loses the line, which only explains
+      disk_->close(fd);
+      lock_ = lock_attempt(file);
       break;
     }
     if (errno != EEXIST) throw EnvError(fmt::format("{}: cannot be created: {}", file, std::strerror(errno)));

@@ -7,6 +7,8 @@
 #include <string>
 
 #include "engine/base/error.h"
+#include "engine/compile/compile.h"
+#include "engine/compile/rank_classes.h"
 #include "engine/runtime/stored_ranges.h"
 #include "engine/train/checkpoint/safetensors.h"
 #include "engine/train/checkpoint/state_image.h"
@@ -59,7 +61,7 @@ Json checkpoint_report(const PlannedJob& job) {
   int64_t bytes = 0;
   int files = 2;  // checkpoint.json, job.yaml
   for (int rank = 0; rank < job.spec.processes(); ++rank) {
-    const Program program = compile(job, rank);
+    const Program program = compile_state(job.graph, job.plan, job.spec, job.cost, rank_of_program(job.plan, rank));
     const StateImage image(program);
     if (integrated) whole.add(program);
     add_rank(ranks, rank, image.bytes());

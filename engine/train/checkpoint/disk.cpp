@@ -8,10 +8,10 @@
 
 #include <cerrno>
 #include <cstdio>
-#include <cstring>
 #include <utility>
 
 #include "engine/base/error.h"
+#include "engine/base/machine_limits.h"
 
 namespace trainctl {
 
@@ -51,7 +51,7 @@ DiskFile::~DiskFile() {
 }
 
 void DiskFile::fail(const char* what) const {
-  throw EnvError(fmt::format("{}: {}: {}", path_, what, std::strerror(errno)));
+  throw EnvError(fmt::format("{}: {}: {}", path_, what, describe_errno(errno)));
 }
 
 void DiskFile::write(int64_t at, std::span<const uint8_t> bytes) {
@@ -81,7 +81,7 @@ void sync_directory(const std::string& path, Disk& disk) {
   const int error = errno;
   if (fd >= 0) disk.close(fd);
   if (failed)
-    throw EnvError(fmt::format("{}: the directory cannot be synced to the disk: {}", path, std::strerror(error)));
+    throw EnvError(fmt::format("{}: the directory cannot be synced to the disk: {}", path, describe_errno(error)));
 }
 
 }  // namespace trainctl

@@ -229,6 +229,14 @@ class HeaderParser {
   SafetensorsHeader header_;
 };
 
+/// The name as a JSON string.
+std::string quoted(const std::string& name) {
+  const bool is_plain = std::all_of(name.begin(), name.end(), [](unsigned char c) {
+    return c >= 0x20 && c < 0x7f && c != '"' && c != '\\';
+  });
+  return is_plain ? '"' + name + '"' : nlohmann::json(name).dump();
+}
+
 }  // namespace
 
 std::string_view to_string(StoredType type) { return row_of(type).name; }
@@ -262,14 +270,14 @@ SafetensorsHeader lay_out(std::vector<SafetensorsEntry> entries, std::map<std::s
 }
 
 std::string safetensors_head(const SafetensorsHeader& header) {
-  std::string text;  // one object, but nlohmann::json would search its names again for each one
-  const auto add = [&](const std::string& name, const nlohmann::json& value) {
-    text += (text.empty() ? "{" : ",") + nlohmann::json(name).dump() + ":" + value.dump();
+  std::string text;  // written by hand: plans of thousands of ranks ask for the headers of all their files
+  const auto add = [&](const std::string& name, const std::string& value) {
+    text += (text.empty() ? "{" : ",") + quoted(name) + ":" + value;
   };
-  if (!header.metadata.empty()) add(kMetadata, header.metadata);
+  if (!header.metadata.empty()) add(kMetadata, nlohmann::json(header.metadata).dump());
   for (const SafetensorsEntry& entry : header.entries)
-    add(entry.name,
-        {{"dtype", to_string(entry.type)}, {"shape", entry.shape}, {"data_offsets", {entry.begin, entry.end}}});
+    add(entry.name, fmt::format(R"({{"data_offsets":[{},{}],"dtype":"{}","shape":[{}]}})", entry.begin, entry.end,
+                                to_string(entry.type), fmt::join(entry.shape, ",")));
   text += text.empty() ? "{}" : "}";
   text.resize(
       static_cast<size_t>(round_up(kHeaderLengthBytes + static_cast<int64_t>(text.size()), kDataAlignment) - kHeaderLengthBytes),

@@ -138,6 +138,7 @@ void Saver::before_validation(int64_t step, bool is_end, Executor& executor) {
   if (!is_end && last != step && !is_due_by_steps) return;
   prepare(executor);
   look(executor, true);
+  if (is_end) make_room_for(step);
   // A disk that is slow delays the save until after the validation. A rank that decides otherwise waits for no other.
   if (const int64_t saving = board_.saving(); saving >= 0 && saving != step) return;
   if (board_.saves_before(step, [&](int64_t saved) { return saved != step; })) begin(step, executor);
@@ -159,10 +160,17 @@ void Saver::at_end(int64_t step, Executor& executor) {
   prepare(executor);
   look(executor, true);
   if (begun_ == step) return;  // before the validation
-  board_.await_room(step);
-  if (!await_writer([&](int64_t saving) { return saving != step; })) return;
+  if (!make_room_for(step)) return;
   if (board_.saves_before(step, [&](int64_t last) { return last != step; })) begin(step, executor);
   look(executor, true);
+}
+
+/// The last state waits for the save under way. False if the writer has stopped writing, for which only one call waits.
+bool Saver::make_room_for(int64_t last_step) {
+  const auto is_other = [&](int64_t saving) { return saving != last_step; };
+  board_.await_room(last_step);
+  if (!waited_in_vain_) waited_in_vain_ = !await_writer(is_other);
+  return board_.saving() < 0 || !is_other(board_.saving());
 }
 
 void Saver::validated(const ValidationReport& report) {

@@ -62,6 +62,7 @@ class Saver {
   void take_memory();
   void at_step(int64_t step, Executor& executor);
   void at_end(int64_t step, Executor& executor);
+  bool make_room_for(int64_t last_step);
   void on_step(const StepReport& report);
   void reported(const TrainPosition& position);
   void validated(const ValidationReport& report);
@@ -91,6 +92,7 @@ class Saver {
   std::function<void(bool follows_save)> copy_too_;
   int64_t begun_ = -1;  ///< the step of the last save; -1: there was none
   bool is_prepared_ = false;
+  bool waited_in_vain_ = false;  ///< for room for the last state
   bool asks_ = false;     ///< it has asked the launcher for a save, which has not begun
   int64_t copying_ = -1;  ///< the step whose state is being copied
   const Clock::time_point start_ = Clock::now();

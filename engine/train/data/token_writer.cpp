@@ -7,12 +7,12 @@
 
 #include <cerrno>
 #include <cstdio>
-#include <cstring>
 #include <filesystem>
 #include <limits>
 #include <utility>
 
 #include "engine/base/error.h"
+#include "engine/base/machine_limits.h"
 #include "engine/train/data/token_file.h"
 
 namespace trainctl {
@@ -47,7 +47,7 @@ TokenWriter::~TokenWriter() {
 }
 
 void TokenWriter::fail(const char* what) const {
-  throw EnvError(fmt::format("{} {}: {}", what, path_, std::strerror(errno)));
+  throw EnvError(fmt::format("{} {}: {}", what, path_, describe_errno(errno)));
 }
 
 void TokenWriter::write(const void* data, size_t bytes) {

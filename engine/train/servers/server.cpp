@@ -167,6 +167,12 @@ void AsyncServer::run() {
     memory_.status(comm_.rank()).looks.fetch_add(1, std::memory_order_relaxed);  // to wait is not to stand still
     comm_.wait_for_mail(seen, kLookSeconds);
   }
+  save_last();
+}
+
+/// Once.
+void AsyncServer::save_last() {
+  if (std::exchange(has_saved_last_, true)) return;
   if (updates_ > first_update_ && job_.spec.train.on_nan != OnNan::warn)
     require_finite_state(program_, *executor_, position().step);
   if (hooks_.at_end && saved_step_ != position().step) hooks_.at_end(position(), *executor_);
@@ -263,7 +269,11 @@ void AsyncServer::let_go(Worker& worker) {
 }
 
 bool AsyncServer::may_start(const Request& request) {
-  if (request.ask == Ask::read) return applied_.oldest() >= request.batch;
+  if (request.ask == Ask::read) {
+    if (applied_.oldest() < request.batch) return false;
+    save_before_validation();
+    return true;
+  }
   return !is_held(step_of(request.batch)) && is_near(request.batch);
 }
 
@@ -271,6 +281,15 @@ bool AsyncServer::is_near(int64_t batch) const {
   if (applied_.is_complete()) return true;
   const BatchBoard& board = memory_.batches();
   return board.round(batch) - board.round(applied_.oldest()) <= job_.spec.parallel.staleness;
+}
+
+/// A validation that reads the weights may fail: a state that is to be saved is copied before.
+void AsyncServer::save_before_validation() {
+  if (!job_.plan.is_asynchronous()) return;  // the workers begin those saves
+  if (applied_.is_complete())
+    save_last();
+  else
+    is_held(step_of(applied_.oldest()));
 }
 
 /// A save of step s waits until all batches before s are applied, and those from s on wait for the save. What asks for

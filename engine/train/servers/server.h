@@ -93,6 +93,8 @@ class AsyncServer {
   void let_go(Worker& worker);
   bool is_near(int64_t batch) const;
   bool is_held(int64_t step);
+  void save_before_validation();
+  void save_last();
   void join_save();
   int64_t step_of(int64_t batch) const { return batch / pushes_a_step_; }
   int64_t staleness_of(const Worker& worker) const;
@@ -121,6 +123,7 @@ class AsyncServer {
   int64_t decided_;                       ///< saves_before was asked for the steps up to this
   int64_t saved_at_ = -1;                 ///< steps from here on wait for a save; -1: none
   int64_t saved_step_ = -1;               ///< of the last save; -1: none
+  bool has_saved_last_ = false;
   std::map<int64_t, EpochMeans> epochs_;  ///< of batches that are applied, from the first whose batches are not all
   std::vector<ReportedMetric> metrics_;   ///< of a worker's program
   bool is_finite_;

@@ -157,6 +157,20 @@ TEST_CASE("a deflated member that would inflate to far more than it has is refus
                        EnvError);
 }
 
+// Each of them was within the limit.
+TEST_CASE("deflated members of a file are limited together, whether or not they share their data") {
+  constexpr int64_t kPacked = int64_t{250} << 10, kInflated = int64_t{250} << 20;
+  std::vector<ZipEntry> entries;
+  for (int i = 0; i < 12; ++i) entries.push_back({"x" + std::to_string(i) + ".npy", true, 0, kPacked, kInflated, 0});
+  require_may_inflate(std::span(entries).first(1), kPacked, "f.npz");
+  const char* expected = "f.npz: 'x0.npy' and 11 more: 3,072,000 bytes would inflate to 2.9 GiB";
+  CHECK_THROWS_WITH_AS(require_may_inflate(entries, 12 * kPacked, "f.npz"), doctest::Contains(expected), EnvError);
+  CHECK_THROWS_WITH_AS(require_may_inflate(entries, kPacked, "f.npz"), doctest::Contains(": 256,000 bytes would"),
+                       EnvError);
+  for (ZipEntry& entry : entries) entry.is_deflated = false;
+  require_may_inflate(entries, 12 * kPacked, "f.npz");
+}
+
 TEST_CASE("members of an npz are read where they are, and deflated ones are held in memory") {
   const ScratchFolder folder;
   const auto open_arrays = [&](bool deflated) {

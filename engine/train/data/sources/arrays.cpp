@@ -108,7 +108,9 @@ void check_stored(const InputFile& file, const ZipEntry& entry) {
 /// The wanted arrays of one file.
 std::vector<WholeArray> npz_arrays(const InputFile& file, const std::vector<ArrayField>& wanted) {
   std::vector<WholeArray> arrays;
-  for (const ZipEntry& entry : npz_entries(file, wanted)) {
+  const std::vector<ZipEntry> entries = npz_entries(file, wanted);
+  require_may_inflate(entries, file.bytes(), file.path());
+  for (const ZipEntry& entry : entries) {
     const std::string shown = file.path() + ": " + entry.name;
     const int64_t data_at = member_data_at(file, entry);
     WholeArray array;

@@ -16,6 +16,7 @@
 
 #include "engine/base/checked.h"
 #include "engine/base/error.h"
+#include "engine/base/machine_limits.h"
 #include "engine/base/printable.h"
 #include "engine/base/text.h"
 #include "engine/train/checkpoint/disk.h"
@@ -120,7 +121,7 @@ class TarIndexBuilder {
 
 TarStamp tar_stamp(const std::string& tar) {
   struct stat status {};
-  if (stat(tar.c_str(), &status) != 0) throw EnvError(fmt::format("{}: cannot be read: {}", tar, std::strerror(errno)));
+  if (stat(tar.c_str(), &status) != 0) throw EnvError(fmt::format("{}: cannot be read: {}", tar, describe_errno(errno)));
   return {status.st_size, status.st_mtim.tv_sec};
 }
 
@@ -208,7 +209,7 @@ int64_t write_tar_index(const std::string& tar, const std::string& out) {
     written.write(0, bytes);
     written.sync_and_close();
     if (real_disk().rename(part, out) != 0)
-      throw EnvError(fmt::format("cannot write {}: {}", out, std::strerror(errno)));
+      throw EnvError(fmt::format("cannot write {}: {}", out, describe_errno(errno)));
   } catch (...) {
     real_disk().unlink(part);
     throw;

@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <charconv>
 #include <string_view>
 #include <utility>
@@ -84,9 +85,15 @@ int64_t TarReader::number(std::span<const uint8_t> field, int64_t at, const char
   return value;
 }
 
+void TarReader::refuse_gzip() {
+  std::array<uint8_t, 2> start{};
+  if (file_bytes_ < static_cast<int64_t>(start.size())) return;
+  read_(0, start);
+  if (start[0] == 0x1f && start[1] == 0x8b)
+    fail(0, "it is compressed by gzip; gunzip it: samples are read at random");
+}
+
 void TarReader::check_checksum(std::span<const uint8_t> header, int64_t at) const {
-  if (at == 0 && header[0] == 0x1f && header[1] == 0x8b)
-    fail(at, "it is compressed by gzip; gunzip it: samples are read at random");
   const int64_t expected = number(header.subspan(kChecksumAt, kChecksumBytes), at, "checksum");
   int64_t sum = 0, signed_sum = 0;  // some old programs add the bytes as signed ones
   for (size_t i = 0; i < header.size(); ++i) {
@@ -133,6 +140,7 @@ void TarReader::read_pax(int64_t at, int64_t bytes, TarMember& member, int64_t& 
 
 bool TarReader::next(TarMember& member) {
   member = {.name = {}, .begin = at_};
+  if (at_ == 0) refuse_gzip();  // before its first block: a small archive compresses to less than one
   for (int64_t size = -1;;) {
     const auto header = block(at_);
     if (is_zero(header)) {

@@ -42,6 +42,7 @@ class TarReader {
   std::span<const uint8_t> block(int64_t at);
   std::string read_text(int64_t at, int64_t bytes);
   void read_pax(int64_t at, int64_t bytes, TarMember& member, int64_t& size);
+  void refuse_gzip();
   void check_checksum(std::span<const uint8_t> header, int64_t at) const;
   int64_t number(std::span<const uint8_t> field, int64_t at, const char* what) const;
   void check_end(int64_t at);

@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <limits>
 #include <memory>
 #include <utility>
 
@@ -151,14 +152,30 @@ void require_zip_checksum(const ZipEntry& entry, uint32_t found, const std::stri
                              printable(shortened(entry.name)), entry.crc, found));
 }
 
+void require_may_inflate(std::span<const ZipEntry> entries, int64_t file_bytes, const std::string& file) {
+  const ZipEntry* largest = nullptr;
+  int64_t packed = 0, bytes = 0, count = 0;
+  const auto saturated = [](int64_t a, int64_t b) { return a > std::numeric_limits<int64_t>::max() - b ? a : a + b; };
+  for (const ZipEntry& entry : entries) {
+    if (!entry.is_deflated) continue;
+    ++count;
+    packed = saturated(packed, entry.packed_bytes);
+    bytes = saturated(bytes, entry.bytes);
+    if (largest == nullptr || entry.bytes > largest->bytes) largest = &entry;
+  }
+  packed = std::min(packed, file_bytes);
+  if (may_inflate(packed, bytes)) return;
+  throw EnvError(fmt::format(
+      "{}: '{}'{}: {} bytes would inflate to {}, more than {} times as much, as a damaged or hostile file would; if it "
+      "is right, store it uncompressed, as np.savez does",
+      file, printable(shortened(largest->name)), count > 1 ? fmt::format(" and {} more", count - 1) : "",
+      with_commas(packed), format_bytes(bytes), kMostInflationOfLarge));
+}
+
 std::vector<uint8_t> inflate_zip_entry(std::span<const uint8_t> packed, const ZipEntry& entry,
                                        const std::string& file) {
   const std::string shown = printable(shortened(entry.name));
-  if (!may_inflate(entry.packed_bytes, entry.bytes))
-    throw EnvError(fmt::format(
-        "{}: '{}': {} bytes would inflate to {}, more than {} times as much, as a damaged or hostile file would; if it "
-        "is right, store it uncompressed, as np.savez does",
-        file, shown, with_commas(entry.packed_bytes), format_bytes(entry.bytes), kMostInflationOfLarge));
+  require_may_inflate({&entry, 1}, entry.packed_bytes, file);
   z_stream stream{};
   if (inflateInit2(&stream, -MAX_WBITS) != Z_OK) throw EnvError(file + ": zlib has no memory for inflating");
   const std::unique_ptr<z_stream, decltype([](z_stream* open) { inflateEnd(open); })> ended(&stream);

@@ -43,6 +43,10 @@ int64_t zip_data_at(std::span<const uint8_t> local, const ZipEntry& entry, int64
 /// EnvError if `found`, the CRC-32 of the bytes of a stored entry, is not that of the directory.
 void require_zip_checksum(const ZipEntry& entry, uint32_t found, const std::string& file);
 
+/// EnvError if the deflated ones of these entries of a file of `file_bytes`, all of which will be held in memory, are more
+/// than may inflate (inflation.h). Entries of a hostile file may share their data.
+void require_may_inflate(std::span<const ZipEntry> entries, int64_t file_bytes, const std::string& file);
+
 /// The bytes of a deflated entry. EnvError if they are broken, not `entry.bytes` with its checksum, or more than may
 /// inflate (inflation.h); the last before memory is taken.
 std::vector<uint8_t> inflate_zip_entry(std::span<const uint8_t> packed, const ZipEntry& entry, const std::string& file);
