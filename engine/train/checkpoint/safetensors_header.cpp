@@ -230,7 +230,7 @@ class HeaderParser {
 };
 
 /// The name as a JSON string.
-std::string quoted(const std::string& name) {
+std::string json_text(const std::string& name) {
   const bool is_plain = std::all_of(name.begin(), name.end(), [](unsigned char c) {
     return c >= 0x20 && c < 0x7f && c != '"' && c != '\\';
   });
@@ -272,7 +272,7 @@ SafetensorsHeader lay_out(std::vector<SafetensorsEntry> entries, std::map<std::s
 std::string safetensors_head(const SafetensorsHeader& header) {
   std::string text;  // written by hand: plans of thousands of ranks ask for the headers of all their files
   const auto add = [&](const std::string& name, const std::string& value) {
-    text += (text.empty() ? "{" : ",") + quoted(name) + ":" + value;
+    text += (text.empty() ? "{" : ",") + json_text(name) + ":" + value;
   };
   if (!header.metadata.empty()) add(kMetadata, nlohmann::json(header.metadata).dump());
   for (const SafetensorsEntry& entry : header.entries)
