@@ -24,7 +24,7 @@ struct ScaledLoss {
 
 template <class Loss>
 CudaKernel prepare_pair_loss(const CudaKernelCall& call) {
-  return prepare_pair_loss<false>(call, ScaledLoss<Loss>(call), Loss::kName);
+  return prepare_pair_loss(call, ScaledLoss<Loss>(call), Loss::kName);
 }
 template <class Loss>
 CudaKernel prepare_pair_loss_grad(const CudaKernelCall& call) {
@@ -32,7 +32,7 @@ CudaKernel prepare_pair_loss_grad(const CudaKernelCall& call) {
 }
 template <class Loss>
 CudaKernel prepare_with_grad(const CudaKernelCall& call) {
-  return prepare_pair_loss<true>(call, ScaledLoss<Loss>(call), Loss::kWithGrad);
+  return prepare_pair_loss(call, ScaledLoss<Loss>(call), Loss::kWithGrad);
 }
 
 }  // namespace

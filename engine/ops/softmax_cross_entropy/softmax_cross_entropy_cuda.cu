@@ -268,31 +268,28 @@ CudaKernel prepare_targets(const CudaKernelCall& call, const char* name) {
     if (kLoss && !call.out[0].accumulate) return find_cuda_kernel("zero")->prepare(call);
     return [](CudaStream) {};
   }
-  return with_common_type({&logits, &dlogits}, [&](auto t) {
-    using T = decltype(t);
-    const auto prepare_rows = [&](auto pack, auto in_registers, RowsLaunch how) {
-      const double scale = call.attrs.number("scale", 1.0);
-      const SumOutput loss = kLoss ? SumOutput::of(call, 0, scale) : SumOutput{};
-      if (kLoss && how.rows.count * how.rows.group <= kMaxRowThreads && how.rows.group <= 32) {  // one block is enough
-        how.blocks = 1;
-        how.threads = static_cast<unsigned>(ceil_div(how.rows.count * how.rows.group, 32) * 32);
-      }
-      const auto kernel = loss_kernel<pack, in_registers, T, kLoss, kGrad, kPlain>;
-      ask_for_shared(kernel, how.shared_bytes(), name);
-      if (kLoss) {  // the last block adds all parts: no more blocks than run at once
-        const int64_t at_once = blocks_at_once(kernel, how.threads, how.shared_bytes(), name);
-        how.blocks = static_cast<unsigned>(std::min<int64_t>(how.blocks, at_once));
-      }
-      const Split split(call, kLoss ? how.blocks : 1, 1, 1);
-      if (kLoss) how.blocks = static_cast<unsigned>(split.splits);
-      return CudaKernel([=, x = ref<T>(logits), dx = ref<T>(dlogits), to = labels.as<int32_t>(),
-                         targets = Targets::of(call.attrs), scalars = call.scalars](CudaStream stream) {
-        launch(kernel, how.blocks, how.threads, how.shared_bytes(), stream, name, how.rows, x, to, loss, split.parts(1),
-               dx, static_cast<float>(scale), targets, scalars);
-      });
-    };
-    return with_rows<T>(logits.size() / n, n, kGrad ? 1 : 0, {&logits, &dlogits}, 0, prepare_rows);
-  });
+  const auto prepare_rows = [&]<class T>(T, auto pack, auto in_registers, RowsLaunch how) {
+    const double scale = call.attrs.number("scale", 1.0);
+    const SumOutput loss = kLoss ? SumOutput::of(call, 0, scale) : SumOutput{};
+    if (kLoss && how.rows.count * how.rows.group <= kMaxRowThreads && how.rows.group <= 32) {  // one block is enough
+      how.blocks = 1;
+      how.threads = static_cast<unsigned>(ceil_div(how.rows.count * how.rows.group, 32) * 32);
+    }
+    const auto kernel = loss_kernel<pack, in_registers, T, kLoss, kGrad, kPlain>;
+    ask_for_shared(kernel, how.shared_bytes(), name);
+    if (kLoss) {  // the last block adds all parts: no more blocks than run at once
+      const int64_t at_once = blocks_at_once(kernel, how.threads, how.shared_bytes(), name);
+      how.blocks = static_cast<unsigned>(std::min<int64_t>(how.blocks, at_once));
+    }
+    const Split split(call, kLoss ? how.blocks : 1, 1, 1);
+    if (kLoss) how.blocks = static_cast<unsigned>(split.splits);
+    return CudaKernel([=, x = ref<T>(logits), dx = ref<T>(dlogits), to = labels.as<int32_t>(),
+                       targets = Targets::of(call.attrs), scalars = call.scalars](CudaStream stream) {
+      launch(kernel, how.blocks, how.threads, how.shared_bytes(), stream, name, how.rows, x, to, loss, split.parts(1),
+             dx, static_cast<float>(scale), targets, scalars);
+    });
+  };
+  return with_rows({&logits, &dlogits}, logits.size() / n, n, kGrad ? 1 : 0, {&logits, &dlogits}, 0, prepare_rows);
 }
 
 template <bool kLoss, bool kGrad>
@@ -323,15 +320,13 @@ CudaKernel prepare_softmax_cross_entropy_stats(const CudaKernelCall& call) {
   const TensorArg &logits = call.in[0], &labels = call.in[1], &stats = call.out[0];
   const int64_t n = logits.shape.back(), count = n == 0 ? 0 : logits.size() / n;
   check(stats.dtype == DType::f32, "statistics are f32");
-  return with_common_type({&logits}, [&](auto t) {
-    using T = decltype(t);
-    return with_rows<T>(count, n, 0, {&logits}, 0, [&](auto pack, auto in_registers, const RowsLaunch& how) {
-      const auto kernel = stats.shape.back() > 3 ? stats_kernel<pack, in_registers, T, true>
-                                                 : stats_kernel<pack, in_registers, T, false>;
-      return launch_rows(kernel, how, "softmax_cross_entropy_stats", how.rows, ref<T>(logits), labels.as<int32_t>(),
-                         logits.offset.back(), logits.global_shape.back(), stats.as<float>(), Targets::of(call.attrs));
-    });
-  });
+  const auto prepare = [&]<class T>(T, auto pack, auto in_registers, const RowsLaunch& how) {
+    const auto kernel = stats.shape.back() > 3 ? stats_kernel<pack, in_registers, T, true>
+                                               : stats_kernel<pack, in_registers, T, false>;
+    return launch_rows(kernel, how, "softmax_cross_entropy_stats", how.rows, ref<T>(logits), labels.as<int32_t>(),
+                       logits.offset.back(), logits.global_shape.back(), stats.as<float>(), Targets::of(call.attrs));
+  };
+  return with_rows({&logits}, count, n, 0, {&logits}, 0, prepare);
 }
 
 CudaKernel prepare_softmax_cross_entropy_apply(const CudaKernelCall& call) {
@@ -350,15 +345,12 @@ CudaKernel prepare_softmax_cross_entropy_apply(const CudaKernelCall& call) {
 CudaKernel prepare_softmax_cross_entropy_grad_apply(const CudaKernelCall& call) {
   const TensorArg &logits = call.in[0], &labels = call.in[1], &dlogits = call.out[0];
   const int64_t n = logits.shape.back(), count = n == 0 ? 0 : logits.size() / n;
-  return with_common_type({&logits, &dlogits}, [&](auto t) {
-    using T = decltype(t);
-    const auto prepare_rows = [&](auto pack, auto in_registers, const RowsLaunch& how) {
-      return launch_rows(grad_apply_kernel<pack, in_registers, T>, how, "softmax_cross_entropy_grad_apply", how.rows,
-                         ref<T>(logits), labels.as<int32_t>(), logits.offset.back(), statistics(call), ref<T>(dlogits),
-                         static_cast<float>(call.attrs.number("scale", 1.0)), Targets::of(call.attrs), call.scalars);
-    };
-    return with_rows<T>(count, n, 1, {&logits, &dlogits}, 0, prepare_rows);
-  });
+  const auto prepare_rows = [&]<class T>(T, auto pack, auto in_registers, const RowsLaunch& how) {
+    return launch_rows(grad_apply_kernel<pack, in_registers, T>, how, "softmax_cross_entropy_grad_apply", how.rows,
+                       ref<T>(logits), labels.as<int32_t>(), logits.offset.back(), statistics(call), ref<T>(dlogits),
+                       static_cast<float>(call.attrs.number("scale", 1.0)), Targets::of(call.attrs), call.scalars);
+  };
+  return with_rows({&logits, &dlogits}, count, n, 1, {&logits, &dlogits}, 0, prepare_rows);
 }
 
 }  // namespace
