@@ -54,8 +54,8 @@ __device__ inline float of_element(const Op& op, const typename Op::Feature& fea
 
 /// x as consecutive planes of s elements. A pack may begin in one and end in the next: s >= V.
 template <int V, class T, int F, int S, class Op>
-__global__ void __launch_bounds__(kMapThreads, 1) planes_kernel(std::array<Ref<T>, F> full, FeatureSides<T, S> sides,
-                                                                Ref<T> out, Op op, Planes planes, Span span) {
+__global__ void __launch_bounds__(kMapThreads, 1)
+    planes_kernel(std::array<Ref<T>, F> full, FeatureSides<T, S> sides, Ref<T> out, Op op, Planes planes, Span span) {
   constexpr int kUnroll = kMapUnroll<V, F>;
   wait_for_kernel_before();
   let_next_kernel_start();
@@ -194,8 +194,7 @@ CudaKernel map_features(const CudaKernelCall& call, const Shape& dims, Op op, co
     for (int k = 0; k < S; ++k) sides.statistics[k] = ref<float>(input(F + k));
     if (has_scale) sides.scale = ref<T>(scale);
     if (has_shift) sides.shift = ref<T>(shift);
-    if (s == 1)
-      return launch_features<V, T, F, S>(full, sides, ref<T>(out), op, FeatureColumns{dims[0], c}, name);
+    if (s == 1) return launch_features<V, T, F, S>(full, sides, ref<T>(out), op, FeatureColumns{dims[0], c}, name);
     const Planes of{Divisor(s), Divisor(c)};
     return launch_planes<V, T, F, S>(full, sides, ref<T>(out), op, of, span_of<V>(n, V > 1 ? head : 0), name);
   });

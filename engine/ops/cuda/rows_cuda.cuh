@@ -139,10 +139,10 @@ inline int64_t most_shared_bytes() {
   return bytes - 3 * 1024;
 }
 
-/// Calls run(T{}, V, in_registers, how), V the elements of an access as a constant. These are packs of T, the dtype that
-/// all of `typed` have. They are single elements, of any dtypes, if dtypes differ (in no job), if the operands' 16-byte
-/// boundaries do not coincide, or if a row is hardly longer than its edges. `kept`: number of operands kept between
-/// passes; `sides`: of operands [n].
+/// Calls run(T{}, V, in_registers, how), V the elements of an access as a constant. These are packs of T, the dtype
+/// that all of `typed` have. They are single elements, of any dtypes, if dtypes differ (in no job), if the operands'
+/// 16-byte boundaries do not coincide, or if a row is hardly longer than its edges. `kept`: number of operands kept
+/// between passes; `sides`: of operands [n].
 template <class Run>
 auto with_rows(Args typed, int64_t count, int64_t n, int kept, Args operands, int sides, Run run) {
   check(n < (int64_t{1} << 30), "CUDA kernels take rows of up to 2^30 elements");

@@ -47,9 +47,7 @@ CudaKernel prepare_dropout(const CudaKernelCall& call) {
   const MaskOfKernel mask{DropoutMask(call.seed, call.attrs.number("p"), call.attrs.integer("key"),
                                       BatchPlace::of(call.attrs), y, call.micro_batch)};
   PlaceInWhole place(y);
-  const auto fit = [&](int pack) {
-    return place.run % pack == 0 && mask.keeps_packs() && packs_are_aligned({&x, &y});
-  };
+  const auto fit = [&](int pack) { return place.run % pack == 0 && mask.keeps_packs() && packs_are_aligned({&x, &y}); };
   return with_access({&x, &y}, fit, [&](auto access) {
     using T = typename decltype(access)::Element;
     constexpr int V = access.V;

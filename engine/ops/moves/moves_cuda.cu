@@ -102,7 +102,8 @@ CudaKernel prepare_copy_slice(const CudaKernelCall& call) {
     const int64_t inner = p.bytes / byte_size(in.dtype);
     TensorArg part = in;
     part.data = in.as<std::byte>() + index * p.bytes;
-    return map_strided<0, 1>({}, {&part}, out, {p.outer, inner}, {Shape{p.parts * inner, 1}}, SameElement{}, "copy_slice");
+    return map_strided<0, 1>({}, {&part}, out, {p.outer, inner}, {Shape{p.parts * inner, 1}}, SameElement{},
+                             "copy_slice");
   }
   cpu::Loops<2> rows;
   rows.add(p.outer, {p.parts * p.bytes, p.bytes});

@@ -57,9 +57,12 @@ CudaKernel prepare_pair_loss(const CudaKernelCall& call, F f, const char* name) 
     // Labels are f32 for any dtype of the prediction: packs of the label begin where the prediction's do.
     const int64_t head = elements_before_packs({&p, &dp}, kPack<T>);
     const bool label_packs = head >= 0 && packs_are_aligned({&l}, head);
-    return PairTerm<T, F>{ref<T>(p),     has_gradient ? ref<T>(dp) : Ref<T>{},
-                          ref<Mixed>(l), label_packs,
-                          f,             SumOutput::of(call, 0, call.attrs.number("scale", 1.0))};
+    return PairTerm<T, F>{ref<T>(p),
+                          has_gradient ? ref<T>(dp) : Ref<T>{},
+                          ref<Mixed>(l),
+                          label_packs,
+                          f,
+                          SumOutput::of(call, 0, call.attrs.number("scale", 1.0))};
   };
   return prepare_total(call, p.size(), {&p, &dp}, term_of, name);
 }

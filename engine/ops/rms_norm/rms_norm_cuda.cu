@@ -228,8 +228,7 @@ CudaKernel prepare_rms_norm_stats(const CudaKernelCall& call) {
   const TensorArg& x = call.in[0];
   float* const stats = statistic(call.out[0]).p;
   const auto prepare = [&]<class T>(T, auto pack, auto in_registers, const RowsLaunch& how) {
-    return launch_rows(rms_norm_stats_kernel<pack, in_registers, T>, how, "rms_norm_stats", how.rows, ref<T>(x),
-                       stats);
+    return launch_rows(rms_norm_stats_kernel<pack, in_registers, T>, how, "rms_norm_stats", how.rows, ref<T>(x), stats);
   };
   return with_rows({&x}, rows_of(x), x.shape.back(), 0, {&x}, 0, prepare);
 }

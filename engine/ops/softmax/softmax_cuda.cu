@@ -334,8 +334,8 @@ CudaKernel prepare_softmax_grad_stats(const CudaKernelCall& call) {
     return launch_columns(softmax_grad_stats_columns, a, "softmax_grad_stats", ref<Mixed>(dy), ref<Mixed>(y), stats);
   }
   const auto prepare = [&]<class T>(T, auto pack, auto in_registers, const RowsLaunch& how) {
-    return launch_rows(softmax_grad_stats_rows<pack, in_registers, T>, how, "softmax_grad_stats", how.rows,
-                       ref<T>(dy), ref<T>(y), stats);
+    return launch_rows(softmax_grad_stats_rows<pack, in_registers, T>, how, "softmax_grad_stats", how.rows, ref<T>(dy),
+                       ref<T>(y), stats);
   };
   return with_rows({&dy, &y}, a.outer, a.n, 2, {&dy, &y}, 0, prepare);
 }
@@ -350,8 +350,8 @@ CudaKernel prepare_softmax_grad_apply(const CudaKernelCall& call) {
                           parts, ref<Mixed>(dx));
   }
   const auto prepare = [&]<class T>(T, auto pack, auto in_registers, const RowsLaunch& how) {
-    return launch_rows(softmax_grad_apply_rows<pack, in_registers, T>, how, "softmax_grad_apply", how.rows,
-                       ref<T>(dy), ref<T>(y), stats, parts, ref<T>(dx));
+    return launch_rows(softmax_grad_apply_rows<pack, in_registers, T>, how, "softmax_grad_apply", how.rows, ref<T>(dy),
+                       ref<T>(y), stats, parts, ref<T>(dx));
   };
   return with_rows({&dy, &y, &dx}, a.outer, a.n, 2, {&dy, &y, &dx}, 0, prepare);
 }
