@@ -89,10 +89,10 @@ CudaKernel prepare_map(std::array<const TensorArg*, N> in, const TensorArg& out,
 }
 template <int N, class Op>
 CudaKernel prepare_map(std::array<const TensorArg*, N> in, const TensorArg& out, Op op, const char* name) {
-  const Args args = N == 1 ? Args{in[0], &out} : Args{in[0], in[N - 1], &out};
+  const TensorArg &first = *in[0], &last = *in[N - 1];
   int64_t head = 0;
-  const auto fit = [&](int pack) { return (head = elements_before_packs(args, pack)) >= 0; };
-  return with_access(args, fit, [&](auto access) {
+  const auto fit = [&](int pack) { return (head = elements_before_packs({&first, &last, &out}, pack)) >= 0; };
+  return with_access({&first, &last, &out}, fit, [&](auto access) {
     constexpr int V = access.V;
     return prepare_map<V, typename decltype(access)::Element, N>(in, out, V > 1 ? head : 0, op, name);
   });
