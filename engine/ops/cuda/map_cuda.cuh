@@ -114,4 +114,17 @@ CudaKernel map_binary(const CudaKernelCall& call, Op op, const char* name) {
   return prepare_map<2>({&a, &b}, y, op, name);
 }
 
+/// The same where jobs have operands of different dtypes, as f32 labels of bf16 predictions: these are accessed in
+/// packs too.
+template <class Op>
+CudaKernel map_mixed_binary(const TensorArg& a, const TensorArg& b, const TensorArg& y, Op op, const char* name) {
+  check(a.size() == y.size() && b.size() == y.size(), "an element-wise kernel has operands of one size");
+  return with_common_type({&a, &b, &y}, [&](auto t) {
+    using T = decltype(t);
+    const int64_t head = elements_before_packs({&a, &b, &y}, kPack<T>);
+    if (head < 0) return prepare_map<1, Mixed, 2>({&a, &b}, y, 0, op, name);
+    return prepare_map<kPack<T>, T, 2>({&a, &b}, y, head, op, name);
+  });
+}
+
 }  // namespace trainctl

@@ -130,13 +130,7 @@ CudaKernel prepare_unpack(const CudaKernelCall& call) {
 
 CudaKernel prepare_accumulate(const CudaKernelCall& call) {
   const TensorArg &in = call.in[0], &out = call.out[0];
-  check(in.size() == out.size(), "accumulate adds tensors of one size");
-  return with_common_type({&in, &out}, [&](auto t) {  // a sum in f32 may have bf16 terms, and their packs
-    using T = decltype(t);
-    const int64_t head = elements_before_packs({&in, &out}, kPack<T>);
-    if (head < 0) return prepare_map<1, Mixed, 2>({&in, &out}, out, 0, Sum{}, "accumulate");
-    return prepare_map<kPack<T>, T, 2>({&in, &out}, out, head, Sum{}, "accumulate");
-  });
+  return map_mixed_binary(in, out, out, Sum{}, "accumulate");
 }
 
 CudaKernel prepare_zero(const CudaKernelCall& call) {
