@@ -24,16 +24,15 @@ MaskType mask_type(const KernelCall& call, const AttentionCall& a) {
   return MaskType::none;
 }
 
-template <class T>
-Operands<T> operands_of(const KernelCall& call, const AttentionCall& a) {
+Operands operands_of(const KernelCall& call, const AttentionCall& a) {
   return {a.size,
           a.q,
           a.k,
           a.v,
           a.out,
-          call.in[a.q_at].as<T>(),
-          call.in[a.k_at].as<T>(),
-          call.in[a.v_at].as<T>(),
+          ref<Mixed>(call.in[a.q_at]),
+          ref<Mixed>(call.in[a.k_at]),
+          ref<Mixed>(call.in[a.v_at]),
           a.masked ? call.in[a.mask_at].data : nullptr,
           mask_type(call, a),
           a.causal,
@@ -70,19 +69,16 @@ unsigned blocks(int64_t count) {
 CudaKernel prepare_attention(const CudaKernelCall& call) {
   const AttentionCall a = attention_of(call);
   if (CudaKernel by_library = cudnn_attention(call, a)) return by_library;
-  return with_float_type(call.out[0].dtype, [&](auto type) {
-    using T = decltype(type);
-    return with_features(a.size.d, [&](auto features) -> CudaKernel {
-      constexpr int kD = features, kB = kForwardTile<kD>;
-      constexpr size_t kBytes = kForwardFloats<kB, kD> * sizeof(float);
-      ask_for_shared(forward_kernel<kB, kD, T>, kBytes, "attention");
-      return [n = a.size, operands = operands_of<T>(call, a), out = call.out[0].as<T>(),
-              logs = call.out[1].as<float>()](CudaStream stream) {
-        const int64_t tiles = ceil_div(n.t, kB);
-        launch(forward_kernel<kB, kD, T>, blocks(n.b * n.heads() * tiles), kThreads, kBytes, stream, "attention",
-               operands, out, logs, tiles);
-      };
-    });
+  return with_features(a.size.d, [&](auto features) -> CudaKernel {
+    constexpr int kD = features, kB = kForwardTile<kD>;
+    constexpr size_t kBytes = kForwardFloats<kB, kD> * sizeof(float);
+    ask_for_shared(forward_kernel<kB, kD>, kBytes, "attention");
+    return [n = a.size, operands = operands_of(call, a), out = ref<Mixed>(call.out[0]),
+            logs = call.out[1].as<float>()](CudaStream stream) {
+      const int64_t tiles = ceil_div(n.t, kB);
+      launch(forward_kernel<kB, kD>, blocks(n.b * n.heads() * tiles), kThreads, kBytes, stream, "attention", operands,
+             out, logs, tiles);
+    };
   });
 }
 
@@ -92,28 +88,25 @@ CudaKernel prepare_attention_grad(const CudaKernelCall& call) {
   if (CudaKernel by_library = cudnn_attention_grad(call, a)) return by_library;
   const int64_t rows = a.size.b * a.size.heads() * a.size.t;
   call.scratch->need(rows * static_cast<int64_t>(sizeof(float)));
-  return with_float_type(call.out[0].dtype, [&](auto type) {
-    using T = decltype(type);
-    return with_features(a.size.d, [&](auto features) -> CudaKernel {
-      constexpr int kD = features, kB = kBackwardTile<kD>;
-      constexpr size_t kBytes = kBackwardFloats<kB, kD> * sizeof(float);
-      ask_for_shared(keys_grad_kernel<kB, kD, T>, kBytes, "attention_grad");
-      ask_for_shared(queries_grad_kernel<kB, kD, T>, kBytes, "attention_grad");
-      return [n = a.size, operands = operands_of<T>(call, a), dy = call.in[0].as<T>(),
-              y = call.in[call.in.size() - 2].as<T>(), logs = call.in.back().as<float>(), dq = call.out[0].as<T>(),
-              dk = call.out[a.packed ? 0 : 1].as<T>(), dv = call.out[a.packed ? 0 : 2].as<T>(), rows,
-              scratch = call.scratch](CudaStream stream) {
-        auto* const means = static_cast<float*>(scratch->memory());
-        const GradOperands<T> grad{dy, logs, means};
-        const int64_t key_tiles = ceil_div(n.s, kB), tiles = ceil_div(n.t, kB);
-        launch(means_kernel<T>, blocks(ceil_div(rows, kThreads / 32)), kThreads, 0, stream, "attention_grad", operands,
-               dy, y, means);
-        launch(keys_grad_kernel<kB, kD, T>, blocks(n.b * n.g * key_tiles), kThreads, kBytes, stream, "attention_grad",
-               operands, grad, dk, dv, key_tiles);
-        launch(queries_grad_kernel<kB, kD, T>, blocks(n.b * n.heads() * tiles), kThreads, kBytes, stream,
-               "attention_grad", operands, grad, dq, tiles);
-      };
-    });
+  return with_features(a.size.d, [&](auto features) -> CudaKernel {
+    constexpr int kD = features, kB = kBackwardTile<kD>;
+    constexpr size_t kBytes = kBackwardFloats<kB, kD> * sizeof(float);
+    ask_for_shared(keys_grad_kernel<kB, kD>, kBytes, "attention_grad");
+    ask_for_shared(queries_grad_kernel<kB, kD>, kBytes, "attention_grad");
+    return [n = a.size, operands = operands_of(call, a), dy = ref<Mixed>(call.in[0]),
+            y = ref<Mixed>(call.in[call.in.size() - 2]), logs = call.in.back().as<float>(),
+            dq = ref<Mixed>(call.out[0]), dk = ref<Mixed>(call.out[a.packed ? 0 : 1]),
+            dv = ref<Mixed>(call.out[a.packed ? 0 : 2]), rows, scratch = call.scratch](CudaStream stream) {
+      auto* const means = static_cast<float*>(scratch->memory());
+      const GradOperands grad{dy, logs, means};
+      const int64_t key_tiles = ceil_div(n.s, kB), tiles = ceil_div(n.t, kB);
+      launch(means_kernel, blocks(ceil_div(rows, kThreads / 32)), kThreads, 0, stream, "attention_grad", operands, dy,
+             y, means);
+      launch(keys_grad_kernel<kB, kD>, blocks(n.b * n.g * key_tiles), kThreads, kBytes, stream, "attention_grad",
+             operands, grad, dk, dv, key_tiles);
+      launch(queries_grad_kernel<kB, kD>, blocks(n.b * n.heads() * tiles), kThreads, kBytes, stream, "attention_grad",
+             operands, grad, dq, tiles);
+    };
   });
 }
 

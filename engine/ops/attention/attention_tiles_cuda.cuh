@@ -6,7 +6,7 @@
 #pragma once
 
 #include "engine/ops/attention/attention_shape.h"
-#include "engine/ops/cuda/launch_cuda.h"
+#include "engine/ops/cuda/vector_cuda.cuh"
 
 namespace trainctl::attention {
 
@@ -14,12 +14,11 @@ inline constexpr int kSide = 16, kThreads = kSide * kSide;
 
 enum class MaskType : uint8_t { none, ints, floats, halves };
 
-/// What all kernels of one call read.
-template <class T>
+/// What all kernels of one call read. Tiles in shared memory are f32 for any dtype, so the kernels are compiled once.
 struct Operands {
   AttentionSize n;
   Heads q, k, v, out;
-  const T *q_data, *k_data, *v_data;
+  Ref<Mixed> q_data, k_data, v_data;
   const void* mask;
   MaskType mask_type;
   bool causal;
@@ -55,11 +54,18 @@ template <int D>
 inline constexpr int kPitch = D + 4;
 
 template <int B, int D, class T>
-__device__ void load_tile(float* to, const T* from, int64_t row_step, int64_t rows, int64_t features) {
+__device__ void load_tile_of(float* to, const T* from, int64_t row_step, int64_t rows, int64_t features) {
   for (int i = threadIdx.x; i < B * D; i += kThreads) {
     const int row = i / D, e = i % D;
     to[row * kPitch<D> + e] = row < rows && e < features ? to_f32(from[row * row_step + e]) : 0.0f;
   }
+}
+template <int B, int D>
+__device__ void load_tile(float* to, Ref<Mixed> from, int64_t row_step, int64_t rows, int64_t features) {
+  if (from.is_bf16)
+    load_tile_of<B, D>(to, static_cast<const bf16*>(from.p), row_step, rows, features);
+  else
+    load_tile_of<B, D>(to, static_cast<const float*>(from.p), row_step, rows, features);
 }
 
 __device__ inline int row_of(int i) { return static_cast<int>(threadIdx.x) / kSide + kSide * i; }
@@ -120,14 +126,14 @@ __device__ void store_square(float* to, const float (&v)[B / kSide][B / kSide]) 
   }
 }
 
-template <int B, int D, class T>
-__device__ void write_tile(T* to, int64_t row_step, int64_t rows, int64_t features,
+template <int B, int D>
+__device__ void write_tile(Ref<Mixed> to, int64_t row_step, int64_t rows, int64_t features,
                            const float (&v)[B / kSide][D / kSide]) {
 #pragma unroll
   for (int i = 0; i < B / kSide; ++i) {
 #pragma unroll
     for (int c = 0; c < D / kSide; ++c) {
-      if (row_of(i) < rows && column_of(c) < features) to[row_of(i) * row_step + column_of(c)] = from_f32<T>(v[i][c]);
+      if (row_of(i) < rows && column_of(c) < features) set(to, row_of(i) * row_step + column_of(c), v[i][c]);
     }
   }
 }
@@ -154,8 +160,7 @@ __device__ inline Place place_of(int64_t heads, int64_t group, int64_t tiles, in
   return {head / heads, head % heads / group, head % heads % group, tile * tile_rows};
 }
 
-template <class T>
-__device__ int64_t log_at(const Operands<T>& a, int64_t b, int64_t g, int64_t r, int64_t row) {
+__device__ inline int64_t log_at(const Operands& a, int64_t b, int64_t g, int64_t r, int64_t row) {
   return ((b * a.n.g + g) * a.n.r + r) * a.n.t + row;
 }
 
@@ -164,8 +169,8 @@ inline constexpr int kForwardFloats = 2 * B* kPitch<D> + B*(B + 1);
 template <int B, int D>
 inline constexpr int kBackwardFloats = 4 * B* kPitch<D> + B*(B + 1);
 
-template <int B, int D, class T>
-__global__ void __launch_bounds__(kThreads) forward_kernel(Operands<T> a, T* out, float* logs, int64_t tiles) {
+template <int B, int D>
+__global__ void __launch_bounds__(kThreads) forward_kernel(Operands a, Ref<Mixed> out, float* logs, int64_t tiles) {
   constexpr int kR = B / kSide;
   wait_for_kernel_before();
   let_next_kernel_start();
@@ -174,14 +179,15 @@ __global__ void __launch_bounds__(kThreads) forward_kernel(Operands<T> a, T* out
   float* const keys = queries + B * kPitch<D>;  // and the values
   float* const square = keys + B * kPitch<D>;
   const Place at = place_of(a.n.g * a.n.r, a.n.r, tiles, B);
-  load_tile<B, D>(queries, a.q_data + offset_of(a.q, at.b, at.g, at.r, at.first), a.q.row, a.n.t - at.first, a.n.d);
+  load_tile<B, D>(queries, from(a.q_data, offset_of(a.q, at.b, at.g, at.r, at.first)), a.q.row, a.n.t - at.first,
+                  a.n.d);
   float sums[kR][D / kSide] = {}, top[kR], total[kR] = {};
 #pragma unroll
   for (int i = 0; i < kR; ++i) top[i] = -INFINITY;
   const int64_t end = a.keys_of(at.first + B);
   for (int64_t first = 0; first < end; first += B) {
     __syncthreads();
-    load_tile<B, D>(keys, a.k_data + offset_of(a.k, at.b, at.g, 0, first), a.k.row, a.n.s - first, a.n.d);
+    load_tile<B, D>(keys, from(a.k_data, offset_of(a.k, at.b, at.g, 0, first)), a.k.row, a.n.s - first, a.n.d);
     __syncthreads();
     float score[kR][kR];
     dots<B, D>(queries, keys, score);
@@ -207,7 +213,7 @@ __global__ void __launch_bounds__(kThreads) forward_kernel(Operands<T> a, T* out
     }
     store_square<B>(square, score);
     __syncthreads();
-    load_tile<B, D>(keys, a.v_data + offset_of(a.v, at.b, at.g, 0, first), a.v.row, a.n.s - first, a.n.d);
+    load_tile<B, D>(keys, from(a.v_data, offset_of(a.v, at.b, at.g, 0, first)), a.v.row, a.n.s - first, a.n.d);
     __syncthreads();
     add_product<B, D, false>(square, keys, sums);
   }
@@ -220,12 +226,12 @@ __global__ void __launch_bounds__(kThreads) forward_kernel(Operands<T> a, T* out
 #pragma unroll
     for (int c = 0; c < D / kSide; ++c) sums[i][c] = none ? 0.0f : sums[i][c] / total[i];
   }
-  write_tile<B, D>(out + offset_of(a.out, at.b, at.g, at.r, at.first), a.out.row, a.n.t - at.first, a.n.d, sums);
+  write_tile<B, D>(from(out, offset_of(a.out, at.b, at.g, at.r, at.first)), a.out.row, a.n.t - at.first, a.n.d, sums);
 }
 
 /// means[row] = sum dy * out over the head: one warp a row.
-template <class T>
-__global__ void __launch_bounds__(kThreads) means_kernel(Operands<T> a, const T* dy, const T* out, float* means) {
+inline __global__ void __launch_bounds__(kThreads)
+    means_kernel(Operands a, Ref<Mixed> dy, Ref<Mixed> out, float* means) {
   wait_for_kernel_before();
   let_next_kernel_start();
   const int64_t row = static_cast<int64_t>(blockIdx.x) * (kThreads / 32) + threadIdx.x / 32, lane = threadIdx.x % 32;
@@ -233,22 +239,21 @@ __global__ void __launch_bounds__(kThreads) means_kernel(Operands<T> a, const T*
   const int64_t t = row % a.n.t, head = row / a.n.t;
   const int64_t at = offset_of(a.out, head / (a.n.g * a.n.r), head / a.n.r % a.n.g, head % a.n.r, t);
   float sum = 0;
-  for (int64_t e = lane; e < a.n.d; e += 32) sum += to_f32(dy[at + e]) * to_f32(out[at + e]);
+  for (int64_t e = lane; e < a.n.d; e += 32) sum += value(dy, at + e) * value(out, at + e);
 #pragma unroll
   for (int by = 16; by > 0; by /= 2) sum += __shfl_xor_sync(~0u, sum, by);
   if (lane == 0) means[row] = sum;
 }
 
 /// What the gradients read beside the operands.
-template <class T>
 struct GradOperands {
-  const T* dy;
+  Ref<Mixed> dy;
   const float *logs, *means;
 };
 
 /// From the tiles of q, k, dy and v: p = e^(score - log) and its slope g, of one thread's elements.
-template <int B, int D, class T>
-__device__ void slopes(const Operands<T>& a, const GradOperands<T>& grad, const Place& at, int64_t row0, int64_t key0,
+template <int B, int D>
+__device__ void slopes(const Operands& a, const GradOperands& grad, const Place& at, int64_t row0, int64_t key0,
                        const float* queries, const float* keys, const float* dys, const float* values,
                        float (&p)[B / kSide][B / kSide], float (&g)[B / kSide][B / kSide]) {
   dots<B, D>(queries, keys, p);
@@ -266,9 +271,9 @@ __device__ void slopes(const Operands<T>& a, const GradOperands<T>& grad, const 
   }
 }
 
-template <int B, int D, class T>
+template <int B, int D>
 __global__ void __launch_bounds__(kThreads)
-    keys_grad_kernel(Operands<T> a, GradOperands<T> grad, T* dk, T* dv, int64_t tiles) {
+    keys_grad_kernel(Operands a, GradOperands grad, Ref<Mixed> dk, Ref<Mixed> dv, int64_t tiles) {
   constexpr int kR = B / kSide;
   wait_for_kernel_before();
   let_next_kernel_start();
@@ -280,16 +285,16 @@ __global__ void __launch_bounds__(kThreads)
   float* const square = dys + B * kPitch<D>;
   Place at = place_of(a.n.g, 1, tiles, B);
   const int64_t key0 = at.first;
-  load_tile<B, D>(keys, a.k_data + offset_of(a.k, at.b, at.g, 0, key0), a.k.row, a.n.s - key0, a.n.d);
-  load_tile<B, D>(values, a.v_data + offset_of(a.v, at.b, at.g, 0, key0), a.v.row, a.n.s - key0, a.n.d);
+  load_tile<B, D>(keys, from(a.k_data, offset_of(a.k, at.b, at.g, 0, key0)), a.k.row, a.n.s - key0, a.n.d);
+  load_tile<B, D>(values, from(a.v_data, offset_of(a.v, at.b, at.g, 0, key0)), a.v.row, a.n.s - key0, a.n.d);
   float to_k[kR][D / kSide] = {}, to_v[kR][D / kSide] = {};
   // With causal, rows before the tile's first key see none of it.
   const int64_t before = a.causal && key0 > a.first_row ? (key0 - a.first_row) / B * B : 0;
   for (at.r = 0; at.r < a.n.r; ++at.r) {
     for (int64_t row0 = before; row0 < a.n.t; row0 += B) {
       __syncthreads();
-      load_tile<B, D>(queries, a.q_data + offset_of(a.q, at.b, at.g, at.r, row0), a.q.row, a.n.t - row0, a.n.d);
-      load_tile<B, D>(dys, grad.dy + offset_of(a.out, at.b, at.g, at.r, row0), a.out.row, a.n.t - row0, a.n.d);
+      load_tile<B, D>(queries, from(a.q_data, offset_of(a.q, at.b, at.g, at.r, row0)), a.q.row, a.n.t - row0, a.n.d);
+      load_tile<B, D>(dys, from(grad.dy, offset_of(a.out, at.b, at.g, at.r, row0)), a.out.row, a.n.t - row0, a.n.d);
       __syncthreads();
       float p[kR][kR], g[kR][kR];
       slopes<B, D>(a, grad, at, row0, key0, queries, keys, dys, values, p, g);
@@ -302,13 +307,13 @@ __global__ void __launch_bounds__(kThreads)
       add_product<B, D, true>(square, queries, to_k);
     }
   }
-  write_tile<B, D>(dk + offset_of(a.k, at.b, at.g, 0, key0), a.k.row, a.n.s - key0, a.n.d, to_k);
-  write_tile<B, D>(dv + offset_of(a.v, at.b, at.g, 0, key0), a.v.row, a.n.s - key0, a.n.d, to_v);
+  write_tile<B, D>(from(dk, offset_of(a.k, at.b, at.g, 0, key0)), a.k.row, a.n.s - key0, a.n.d, to_k);
+  write_tile<B, D>(from(dv, offset_of(a.v, at.b, at.g, 0, key0)), a.v.row, a.n.s - key0, a.n.d, to_v);
 }
 
-template <int B, int D, class T>
+template <int B, int D>
 __global__ void __launch_bounds__(kThreads)
-    queries_grad_kernel(Operands<T> a, GradOperands<T> grad, T* dq, int64_t tiles) {
+    queries_grad_kernel(Operands a, GradOperands grad, Ref<Mixed> dq, int64_t tiles) {
   constexpr int kR = B / kSide;
   wait_for_kernel_before();
   let_next_kernel_start();
@@ -320,14 +325,14 @@ __global__ void __launch_bounds__(kThreads)
   float* const square = dys + B * kPitch<D>;
   const Place at = place_of(a.n.g * a.n.r, a.n.r, tiles, B);
   const int64_t row0 = at.first;
-  load_tile<B, D>(queries, a.q_data + offset_of(a.q, at.b, at.g, at.r, row0), a.q.row, a.n.t - row0, a.n.d);
-  load_tile<B, D>(dys, grad.dy + offset_of(a.out, at.b, at.g, at.r, row0), a.out.row, a.n.t - row0, a.n.d);
+  load_tile<B, D>(queries, from(a.q_data, offset_of(a.q, at.b, at.g, at.r, row0)), a.q.row, a.n.t - row0, a.n.d);
+  load_tile<B, D>(dys, from(grad.dy, offset_of(a.out, at.b, at.g, at.r, row0)), a.out.row, a.n.t - row0, a.n.d);
   float to_q[kR][D / kSide] = {};
   const int64_t end = a.keys_of(row0 + B);
   for (int64_t key0 = 0; key0 < end; key0 += B) {
     __syncthreads();
-    load_tile<B, D>(keys, a.k_data + offset_of(a.k, at.b, at.g, 0, key0), a.k.row, a.n.s - key0, a.n.d);
-    load_tile<B, D>(values, a.v_data + offset_of(a.v, at.b, at.g, 0, key0), a.v.row, a.n.s - key0, a.n.d);
+    load_tile<B, D>(keys, from(a.k_data, offset_of(a.k, at.b, at.g, 0, key0)), a.k.row, a.n.s - key0, a.n.d);
+    load_tile<B, D>(values, from(a.v_data, offset_of(a.v, at.b, at.g, 0, key0)), a.v.row, a.n.s - key0, a.n.d);
     __syncthreads();
     float p[kR][kR], g[kR][kR];
     slopes<B, D>(a, grad, at, row0, key0, queries, keys, dys, values, p, g);
@@ -335,7 +340,7 @@ __global__ void __launch_bounds__(kThreads)
     __syncthreads();
     add_product<B, D, false>(square, keys, to_q);
   }
-  write_tile<B, D>(dq + offset_of(a.q, at.b, at.g, at.r, row0), a.q.row, a.n.t - row0, a.n.d, to_q);
+  write_tile<B, D>(from(dq, offset_of(a.q, at.b, at.g, at.r, row0)), a.q.row, a.n.t - row0, a.n.d, to_q);
 }
 
 }  // namespace trainctl::attention

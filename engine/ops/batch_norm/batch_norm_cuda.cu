@@ -150,39 +150,34 @@ struct GradStatsTerm {
   }
 };
 
-/// A feature's inputs: mean, var, (gamma, beta). Then the residual is added, if there is one.
-template <bool kRelu>
+/// A feature's inputs: mean, var, gamma, beta. Then the residual is added, if there is one.
 struct Normalise {
   float eps;
+  bool relu;
   struct Feature {
     float mean, scale, shift;
   };
-  __device__ Feature of(std::array<float, 2> s) const { return {s[0], inverse_std(s[1], eps), 0.0f}; }
   __device__ Feature of(std::array<float, 4> s) const { return {s[0], inverse_std(s[1], eps) * s[2], s[3]}; }
-  static __device__ float activated(float y) { return kRelu ? Relu{}(y) : y; }
+  __device__ float activated(float y) const { return relu ? Relu{}(y) : y; }
   __device__ float operator()(const Feature& f, float x) const { return activated((x - f.mean) * f.scale + f.shift); }
   __device__ float operator()(const Feature& f, float x, float residual) const {
     return activated((x - f.mean) * f.scale + f.shift + residual);
   }
 };
 
-/// A feature's inputs: mean, var, dbeta, dgamma, (gamma), and beta if the gradient is behind a relu.
-template <bool kBehindRelu>
+/// A feature's inputs: mean, var, dbeta, dgamma, gamma, and beta, which only a gradient behind a relu needs.
 struct NormaliseGrad {
   float eps, share;
+  bool behind_relu;
   struct Feature {
     float mean, scale, shift, slope, beta;
   };
-  template <size_t N>
-  __device__ Feature of(const std::array<float, N>& s) const {
+  __device__ Feature of(const std::array<float, 6>& s) const {
     const float r = inverse_std(s[1], eps);
-    Feature f{s[0], r, share * s[2], share * s[3] * r, 0.0f};
-    if constexpr (N > 4) f.scale *= s[4];
-    if constexpr (N > 5) f.beta = s[5];
-    return f;
+    return {s[0], r * s[4], share * s[2], share * s[3] * r, s[5]};
   }
   __device__ float operator()(const Feature& f, float dy, float x) const {
-    if constexpr (kBehindRelu) dy = (x - f.mean) * f.scale + f.beta > 0.0f ? dy : 0.0f;
+    dy = !behind_relu || (x - f.mean) * f.scale + f.beta > 0.0f ? dy : 0.0f;
     return f.scale * (dy - f.shift - (x - f.mean) * f.slope);
   }
 };
@@ -222,22 +217,20 @@ CudaKernel prepare_batch_norm_mean(const CudaKernelCall& call) {
 
 CudaKernel prepare_batch_norm_var(const CudaKernelCall& call) {
   const TensorArg& x = call.in[0];
-  return with_float_type(x.dtype, [&](auto t) {
-    using T = decltype(t);
-    const VarTerm<T> term{ref<T>(x), ref<Mixed>(call.in[1]), SumOutput::of(call, 0, share_of(call))};
-    return prepare_sums<kPack<T>>(call, dims_of(call), kPerFeature, {&x}, term, "batch_norm_var");
-  });
+  const auto term_of = [&]<class T>(T) {
+    return VarTerm<T>{ref<T>(x), ref<Mixed>(call.in[1]), SumOutput::of(call, 0, share_of(call))};
+  };
+  return prepare_sums(call, dims_of(call), kPerFeature, {&x}, term_of, "batch_norm_var");
 }
 
 CudaKernel prepare_batch_norm_mean_var(const CudaKernelCall& call) {
   const TensorArg& x = call.in[0];
   const Shape dims = dims_of(call);
-  return with_float_type(x.dtype, [&](auto t) {
-    using T = decltype(t);
-    const MomentsTerm<T> term{ref<T>(x), x.size() == 0 ? -1 : dims[2], share_of(call), ref<Mixed>(call.out[0]),
-                              ref<Mixed>(call.out[1])};
-    return prepare_sums<kPack<T>>(call, dims, kPerFeature, {&x}, term, "batch_norm_mean_var");
-  });
+  const auto term_of = [&]<class T>(T) {
+    return MomentsTerm<T>{ref<T>(x), x.size() == 0 ? -1 : dims[2], share_of(call), ref<Mixed>(call.out[0]),
+                          ref<Mixed>(call.out[1])};
+  };
+  return prepare_sums(call, dims, kPerFeature, {&x}, term_of, "batch_norm_mean_var");
 }
 
 /// use(true_type or false_type)
@@ -250,18 +243,12 @@ CudaKernel prepare_batch_norm(const CudaKernelCall& call) {
   const Epilogue epilogue = epilogue_of(call.attrs);
   check(epilogue.activation == Activation::none || epilogue.activation == Activation::relu,
         "the only activation that batch_norm takes is relu");
-  return with_flag(epilogue.activation == Activation::relu, [&](auto relu) {
-    const Normalise<relu> op{eps_of(call)};
-    const Shape dims = dims_of(call);
-    if (!epilogue.residual) {
-      if (call.in.size() > 3) return map_features<1, 2, 2>(call, dims, op, "batch_norm");
-      return map_features<1, 2, 0>(call, dims, op, "batch_norm");
-    }
-    CudaKernelCall adds = call;  // the residual is read like x
-    std::rotate(adds.in.begin() + 1, adds.in.end() - 1, adds.in.end());
-    if (call.in.size() > 4) return map_features<2, 2, 2>(adds, dims, op, "batch_norm");
-    return map_features<2, 2, 0>(adds, dims, op, "batch_norm");
-  });
+  const Normalise op{eps_of(call), epilogue.activation == Activation::relu};
+  const Shape dims = dims_of(call);
+  if (!epilogue.residual) return map_features<1, 2>(call, dims, op, "batch_norm");
+  CudaKernelCall adds = call;  // the residual is read like x
+  std::rotate(adds.in.begin() + 1, adds.in.end() - 1, adds.in.end());
+  return map_features<2, 2>(adds, dims, op, "batch_norm");
 }
 
 CudaKernel prepare_batch_norm_running(const CudaKernelCall& call) {
@@ -278,36 +265,27 @@ CudaKernel prepare_batch_norm_running(const CudaKernelCall& call) {
 
 CudaKernel prepare_batch_norm_grad_stats(const CudaKernelCall& call) {
   const TensorArg &dy = call.in[0], &x = call.in[1];
-  return with_common_type({&dy, &x}, [&](auto t) {
-    using T = decltype(t);
-    return with_flag(call.attrs.flag("behind_relu"), [&](auto relu) {
-      const bool affine = call.in.size() > 4;
-      const GradStatsTerm<T, relu> term{ref<T>(dy),
-                                        ref<T>(x),
-                                        ref<Mixed>(call.in[2]),
-                                        ref<Mixed>(call.in[3]),
-                                        ref<Mixed>(call.out[0]),
-                                        ref<Mixed>(call.out[1]),
-                                        ref<Mixed>(call.in[affine ? 4 : 2]),
-                                        ref<Mixed>(call.in[affine ? 5 : 2]),
-                                        affine,
-                                        eps_of(call)};
-      return prepare_sums<kPack<T>>(call, dims_of(call), kPerFeature, {&dy, &x}, term, "batch_norm_grad_stats");
-    });
+  const bool affine = call.in.size() > 4;
+  return with_flag(call.attrs.flag("behind_relu"), [&](auto relu) {
+    const auto term_of = [&]<class T>(T) {
+      return GradStatsTerm<T, relu>{ref<T>(dy),
+                                    ref<T>(x),
+                                    ref<Mixed>(call.in[2]),
+                                    ref<Mixed>(call.in[3]),
+                                    ref<Mixed>(call.out[0]),
+                                    ref<Mixed>(call.out[1]),
+                                    ref<Mixed>(call.in[affine ? 4 : 2]),
+                                    ref<Mixed>(call.in[affine ? 5 : 2]),
+                                    affine,
+                                    eps_of(call)};
+    };
+    return prepare_sums(call, dims_of(call), kPerFeature, {&dy, &x}, term_of, "batch_norm_grad_stats");
   });
 }
 
 CudaKernel prepare_batch_norm_grad(const CudaKernelCall& call) {
-  const float eps = eps_of(call), share = static_cast<float>(share_of(call));
-  const Shape dims = dims_of(call);
-  if (call.attrs.flag("behind_relu")) {
-    const NormaliseGrad<true> op{eps, share};
-    if (call.in.size() > 6) return map_features<2, 4, 2>(call, dims, op, "batch_norm_grad");
-    return map_features<2, 4, 0>(call, dims, op, "batch_norm_grad");
-  }
-  const NormaliseGrad<false> op{eps, share};
-  if (call.in.size() > 6) return map_features<2, 4, 1>(call, dims, op, "batch_norm_grad");
-  return map_features<2, 4, 0>(call, dims, op, "batch_norm_grad");
+  const NormaliseGrad op{eps_of(call), static_cast<float>(share_of(call)), call.attrs.flag("behind_relu")};
+  return map_features<2, 4>(call, dims_of(call), op, "batch_norm_grad");
 }
 
 }  // namespace

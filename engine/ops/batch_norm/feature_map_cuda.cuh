@@ -4,7 +4,7 @@
 //
 // An Op defines what is computed:
 //   struct Feature                                    values that all elements of a feature share
-//   Feature of(std::array<float, S + P>)              computes them
+//   Feature of(std::array<float, S + 2>)              computes them from S statistics, scale and shift
 //   float operator()(const Feature&, float full..)    computes an element
 #pragma once
 
@@ -13,18 +13,18 @@
 
 namespace trainctl {
 
-/// S statistics and P parameters for each feature.
-template <class T, int S, int P>
+/// S statistics, a scale and a shift for each feature.
+template <class T, int S>
 struct FeatureSides {
   std::array<Ref<float>, S> statistics;
-  std::array<Ref<T>, P> parameters;
+  Ref<T> scale, shift;  ///< null: 1 and 0
 
-  __device__ std::array<float, S + P> at(int64_t feature) const {
-    std::array<float, S + P> of;
+  __device__ std::array<float, S + 2> at(int64_t feature) const {
+    std::array<float, S + 2> of;
 #pragma unroll
     for (int k = 0; k < S; ++k) of[k] = value(statistics[k], feature);
-#pragma unroll
-    for (int k = 0; k < P; ++k) of[S + k] = value(parameters[k], feature);
+    of[S] = scale.p == nullptr ? 1.0f : value(scale, feature);
+    of[S + 1] = shift.p == nullptr ? 0.0f : value(shift, feature);
     return of;
   }
 };
@@ -53,9 +53,9 @@ __device__ inline float of_element(const Op& op, const typename Op::Feature& fea
 }
 
 /// x as consecutive planes of s elements. A pack may begin in one and end in the next: s >= V.
-template <int V, class T, int F, int S, int P, class Op>
-__global__ void __launch_bounds__(kMapThreads, 1) planes_kernel(std::array<Ref<T>, F> full, FeatureSides<T, S, P> sides,
-                                                                Ref<T> out, Op op, Planes planes, Span span) {
+template <int V, class T, int F, int S, class Op>
+__global__ void __launch_bounds__(kMapThreads, 1)
+    planes_kernel(std::array<Ref<T>, F> full, FeatureSides<T, S> sides, Ref<T> out, Op op, Planes planes, Span span) {
   constexpr int kUnroll = kMapUnroll<V, F>;
   wait_for_kernel_before();
   let_next_kernel_start();
@@ -66,7 +66,7 @@ __global__ void __launch_bounds__(kMapThreads, 1) planes_kernel(std::array<Ref<T
   const auto base_element = static_cast<uint32_t>(base - static_cast<int64_t>(base_plane) * planes.elements.by);
   const auto packs = static_cast<int>(min(span.packs - first, int64_t{kUnroll * kMapThreads}));
   Raw<T, V> raw[kUnroll][F];
-  std::array<float, S + P> of[kUnroll];
+  std::array<float, S + 2> of[kUnroll];
   uint32_t plane[kUnroll];
   int here[kUnroll];  // elements from the pack's start to the end of its plane
 #pragma unroll
@@ -112,9 +112,9 @@ struct FeatureColumns {
   int64_t split = 0;  ///< rows of one of gridDim.y blocks
 };
 
-template <int V, class T, int F, int S, int P, class Op>
+template <int V, class T, int F, int S, class Op>
 __global__ void __launch_bounds__(kMapThreads)
-    features_kernel(std::array<Ref<T>, F> full, FeatureSides<T, S, P> sides, Ref<T> out, Op op, FeatureColumns g) {
+    features_kernel(std::array<Ref<T>, F> full, FeatureSides<T, S> sides, Ref<T> out, Op op, FeatureColumns g) {
   wait_for_kernel_before();
   let_next_kernel_start();
   const int lane = static_cast<int>(threadIdx.x) & (g.lanes - 1), step = kMapThreads / g.lanes;
@@ -144,8 +144,8 @@ __global__ void __launch_bounds__(kMapThreads)
 
 // Launchers
 
-template <int V, class T, int F, int S, int P, class Op>
-CudaKernel launch_features(const std::array<Ref<T>, F>& full, const FeatureSides<T, S, P>& sides, Ref<T> out, Op op,
+template <int V, class T, int F, int S, class Op>
+CudaKernel launch_features(const std::array<Ref<T>, F>& full, const FeatureSides<T, S>& sides, Ref<T> out, Op op,
                            FeatureColumns g, const char* name) {
   const int64_t packs = g.columns / V;
   while (g.lanes > 1 && g.lanes / 2 >= packs) g.lanes /= 2;
@@ -153,23 +153,23 @@ CudaKernel launch_features(const std::array<Ref<T>, F>& full, const FeatureSides
   g.split = std::max(least, ceil_div(g.rows, 65535));
   const dim3 grid(static_cast<unsigned>(ceil_div(packs, g.lanes)), static_cast<unsigned>(ceil_div(g.rows, g.split)));
   return [=](CudaStream stream) {
-    launch(features_kernel<V, T, F, S, P, Op>, grid, kMapThreads, 0, stream, name, full, sides, out, op, g);
+    launch(features_kernel<V, T, F, S, Op>, grid, kMapThreads, 0, stream, name, full, sides, out, op, g);
   };
 }
 
-template <int V, class T, int F, int S, int P, class Op>
-CudaKernel launch_planes(const std::array<Ref<T>, F>& full, const FeatureSides<T, S, P>& sides, Ref<T> out, Op op,
+template <int V, class T, int F, int S, class Op>
+CudaKernel launch_planes(const std::array<Ref<T>, F>& full, const FeatureSides<T, S>& sides, Ref<T> out, Op op,
                          const Planes& planes, const Span& span, const char* name) {
   const int64_t of_block = kMapUnroll<V, F> * kMapThreads;
   const auto blocks = static_cast<unsigned>(std::max<int64_t>(1, ceil_div(span.packs, of_block)));
   return [=](CudaStream stream) {
-    launch(planes_kernel<V, T, F, S, P, Op>, blocks, kMapThreads, 0, stream, name, full, sides, out, op, planes, span);
+    launch(planes_kernel<V, T, F, S, Op>, blocks, kMapThreads, 0, stream, name, full, sides, out, op, planes, span);
   };
 }
 
-/// Inputs: F of out's size, S statistics (f32) and P parameters. A full operand may share out's memory. `dims`: out as
-/// [n, c, s].
-template <int F, int S, int P, class Op>
+/// Inputs: F of out's size, S statistics (f32), and a scale and a shift unless they are left out. A full operand may
+/// share out's memory. `dims`: out as [n, c, s].
+template <int F, int S, class Op>
 CudaKernel map_features(const CudaKernelCall& call, const Shape& dims, Op op, const char* name) {
   const TensorArg& out = call.out[0];
   const int64_t c = dims[1], n = out.size(), s = dims[2], planes = dims[0] * c;
@@ -177,26 +177,26 @@ CudaKernel map_features(const CudaKernelCall& call, const Shape& dims, Op op, co
   check(planes < (int64_t{1} << 31), "CUDA kernels take up to 2^31 planes");
   const auto input = [&](int k) -> const TensorArg& { return call.in[static_cast<size_t>(k)]; };
   for (int k = 0; k < S; ++k) check(input(F + k).dtype == DType::f32, "a feature's statistics are f32");
-  const TensorArg &first = input(0), &second = input(F - 1), &scale = P > 0 ? input(F + S) : first,
-                  &shift = P > 1 ? input(F + S + P - 1) : first;
-  return with_common_type({&first, &second, &out, &scale, &shift}, [&](auto t) {
-    using T = decltype(t);
-    constexpr int V = kPack<T>;
+  const bool has_scale = call.in.size() > F + S, has_shift = call.in.size() > F + S + 1;
+  const TensorArg &first = input(0), &second = input(F - 1), &scale = has_scale ? input(F + S) : first,
+                  &shift = has_shift ? input(F + S + 1) : first;
+  int64_t head = 0;
+  const auto fit = [&](int pack) {
+    head = elements_before_packs({&first, &second, &out}, pack);
+    return s == 1 ? head == 0 && c % pack == 0 : head >= 0 && s >= pack && n >= head + pack;
+  };
+  return with_access({&first, &second, &out, &scale, &shift}, fit, [&](auto access) {
+    using T = typename decltype(access)::Element;
+    constexpr int V = access.V;
     std::array<Ref<T>, F> full;
-    FeatureSides<T, S, P> sides;
+    FeatureSides<T, S> sides;
     for (int k = 0; k < F; ++k) full[k] = ref<T>(input(k));
     for (int k = 0; k < S; ++k) sides.statistics[k] = ref<float>(input(F + k));
-    for (int k = 0; k < P; ++k) sides.parameters[k] = ref<T>(input(F + S + k));
-    const int64_t head = elements_before_packs({&first, &second, &out}, V);
-    if (s == 1) {
-      const FeatureColumns g{dims[0], c};
-      if (head == 0 && c % V == 0) return launch_features<V, T, F, S, P>(full, sides, ref<T>(out), op, g, name);
-      return launch_features<1, T, F, S, P>(full, sides, ref<T>(out), op, g, name);
-    }
+    if (has_scale) sides.scale = ref<T>(scale);
+    if (has_shift) sides.shift = ref<T>(shift);
+    if (s == 1) return launch_features<V, T, F, S>(full, sides, ref<T>(out), op, FeatureColumns{dims[0], c}, name);
     const Planes of{Divisor(s), Divisor(c)};
-    if (head >= 0 && s >= V && n >= head + V)
-      return launch_planes<V, T, F, S, P>(full, sides, ref<T>(out), op, of, span_of<V>(n, head), name);
-    return launch_planes<1, T, F, S, P>(full, sides, ref<T>(out), op, of, span_of<1>(n, 0), name);
+    return launch_planes<V, T, F, S>(full, sides, ref<T>(out), op, of, span_of<V>(n, V > 1 ? head : 0), name);
   });
 }
 

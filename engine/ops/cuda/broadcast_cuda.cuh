@@ -23,6 +23,10 @@ struct Exchanged {
   __device__ float operator()(float b, float a) const { return f(a, b); }
 };
 
+/// f(a, b) == f(b, a).
+template <class F>
+inline constexpr bool kCommutes = std::is_same_v<F, Sum> || std::is_same_v<F, Product>;
+
 template <class F>
 CudaKernel map_broadcast(const CudaKernelCall& call, F f, const char* name) {
   const TensorArg &a = call.in[0], &b = call.in[1], &out = call.out[0];
@@ -31,7 +35,8 @@ CudaKernel map_broadcast(const CudaKernelCall& call, F f, const char* name) {
   const auto strides = [&](const TensorArg& side) { return cpu::broadcast_strides(side.shape, out.shape); };
   if (a.size() == out.size()) return map_strided<1, 1>({&a}, {&b}, out, out.shape, {strides(b)}, op, name);
   if (b.size() == out.size()) {
-    const OfFullAndSides<Exchanged<F>> exchanged{{f}};
+    using Order = std::conditional_t<kCommutes<F>, F, Exchanged<F>>;
+    const OfFullAndSides<Order> exchanged{{f}};
     return map_strided<1, 1>({&b}, {&a}, out, out.shape, {strides(a)}, exchanged, name);
   }
   return map_strided<0, 2>({}, {&a, &b}, out, out.shape, {strides(a), strides(b)}, op, name);

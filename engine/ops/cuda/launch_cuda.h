@@ -56,6 +56,13 @@ __device__ inline void let_next_kernel_start() {
 /// blocks. (The driver may have compiled them from PTX for an older GPU.) If not, none may be scheduled early.
 bool built_for_hopper();
 
+/// Kernels that run only if built_for_hopper() are empty in the code for older GPUs: compiling them twice takes time.
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 900
+inline constexpr bool kCodeForHopper = false;
+#else
+inline constexpr bool kCodeForHopper = true;
+#endif
+
 /// Enqueues a kernel. If built_for_hopper(), it may start before the preceding kernel of the stream has ended: every
 /// kernel begins with wait_for_kernel_before().
 template <class... Parameters, class... Arguments>

@@ -80,16 +80,22 @@ CudaKernel launch_map(std::array<Ref<T>, N> in, Ref<T> out, Op op, const Span& s
   };
 }
 
-template <class T, int N, class Op>
-CudaKernel prepare_map(std::array<const TensorArg*, N> in, const TensorArg& out, Op op, const char* name) {
+template <int V, class T, int N, class Op>
+CudaKernel prepare_map(std::array<const TensorArg*, N> in, const TensorArg& out, int64_t head, Op op,
+                       const char* name) {
   std::array<Ref<T>, N> refs;
   for (int k = 0; k < N; ++k) refs[k] = ref<T>(*in[k]);
-  int64_t head = elements_before_packs({&out}, kPack<T>);
-  if constexpr (N == 1) head = elements_before_packs({in[0], &out}, kPack<T>);
-  if constexpr (N == 2) head = elements_before_packs({in[0], in[1], &out}, kPack<T>);
-  const int64_t n = out.size();
-  if (head < 0) return launch_map<1, T, N>(refs, ref<T>(out), op, span_of<1>(n, 0), name);
-  return launch_map<kPack<T>, T, N>(refs, ref<T>(out), op, span_of<kPack<T>>(n, head), name);
+  return launch_map<V, T, N>(refs, ref<T>(out), op, span_of<V>(out.size(), head), name);
+}
+template <int N, class Op>
+CudaKernel prepare_map(std::array<const TensorArg*, N> in, const TensorArg& out, Op op, const char* name) {
+  const TensorArg &first = *in[0], &last = *in[N - 1];
+  int64_t head = 0;
+  const auto fit = [&](int pack) { return (head = elements_before_packs({&first, &last, &out}, pack)) >= 0; };
+  return with_access({&first, &last, &out}, fit, [&](auto access) {
+    constexpr int V = access.V;
+    return prepare_map<V, typename decltype(access)::Element, N>(in, out, V > 1 ? head : 0, op, name);
+  });
 }
 
 /// out = op(in[0]); in[0] may share out's memory.
@@ -97,7 +103,7 @@ template <class Op>
 CudaKernel map_unary(const CudaKernelCall& call, Op op, const char* name) {
   const TensorArg &x = call.in[0], &y = call.out[0];
   check(x.size() == y.size(), "an element-wise kernel has operands of one size");
-  return with_common_type({&x, &y}, [&](auto t) { return prepare_map<decltype(t), 1>({&x}, y, op, name); });
+  return prepare_map<1>({&x}, y, op, name);
 }
 
 /// out = op(in[0], in[1]) of one size; either may share out's memory.
@@ -105,7 +111,20 @@ template <class Op>
 CudaKernel map_binary(const CudaKernelCall& call, Op op, const char* name) {
   const TensorArg &a = call.in[0], &b = call.in[1], &y = call.out[0];
   check(a.size() == y.size() && b.size() == y.size(), "an element-wise kernel has operands of one size");
-  return with_common_type({&a, &b, &y}, [&](auto t) { return prepare_map<decltype(t), 2>({&a, &b}, y, op, name); });
+  return prepare_map<2>({&a, &b}, y, op, name);
+}
+
+/// The same where jobs have operands of different dtypes, as f32 labels of bf16 predictions: these are accessed in
+/// packs too.
+template <class Op>
+CudaKernel map_mixed_binary(const TensorArg& a, const TensorArg& b, const TensorArg& y, Op op, const char* name) {
+  check(a.size() == y.size() && b.size() == y.size(), "an element-wise kernel has operands of one size");
+  return with_common_type({&a, &b, &y}, [&](auto t) {
+    using T = decltype(t);
+    const int64_t head = elements_before_packs({&a, &b, &y}, kPack<T>);
+    if (head < 0) return prepare_map<1, Mixed, 2>({&a, &b}, y, 0, op, name);
+    return prepare_map<kPack<T>, T, 2>({&a, &b}, y, head, op, name);
+  });
 }
 
 }  // namespace trainctl

@@ -139,47 +139,52 @@ inline int64_t most_shared_bytes() {
   return bytes - 3 * 1024;
 }
 
-/// Calls run(V, in_registers, how), V the pack of T as a constant. V is 1 if the operands' 16-byte boundaries do not
-/// coincide, if dtypes differ (in no job), or if a row is hardly longer than its edges. `kept`: number of operands kept
+/// Calls run(T{}, V, in_registers, how), V the elements of an access as a constant. These are packs of T, the dtype
+/// that all of `typed` have. They are single elements, of any dtypes, if dtypes differ (in no job), if the operands'
+/// 16-byte boundaries do not coincide, or if a row is hardly longer than its edges. `kept`: number of operands kept
 /// between passes; `sides`: of operands [n].
-template <class T, class Run>
-auto with_rows(int64_t count, int64_t n, int kept, Args operands, int sides, Run run) {
+template <class Run>
+auto with_rows(Args typed, int64_t count, int64_t n, int kept, Args operands, int sides, Run run) {
   check(n < (int64_t{1} << 30), "CUDA kernels take rows of up to 2^30 elements");
-  constexpr int V = std::is_same_v<T, Mixed> ? 1 : kPack<T>;
-  const int64_t before_packs = elements_before_packs(operands, V);
-  const bool edges = before_packs != 0 || n % V != 0;
-  const bool packs = V > 1 && (!edges || (before_packs >= 0 && n >= 8 * V));
-  const int64_t packs_of_row = packs ? n / V : n;
-  const bool in_registers = packs && packs_of_row <= kMaxRowPacks;
-  const int64_t pack_bytes = packs ? sizeof(Raw<T, V>) : sizeof(Raw<T, 1>);
-  const int64_t row_bytes = kept * packs_of_row * pack_bytes;
-  const int processors = multiprocessors();
+  int64_t before_packs = 0;
+  const auto edges_of = [&](int pack) { return before_packs != 0 || n % pack != 0; };
+  const auto fit = [&](int pack) {
+    before_packs = elements_before_packs(operands, pack);
+    return !edges_of(pack) || (before_packs >= 0 && n >= 8 * pack);
+  };
+  return with_access(typed, fit, [&](auto access) {
+    using T = typename decltype(access)::Element;
+    constexpr int V = access.V;
+    const bool edges = V > 1 && edges_of(V), in_registers = V > 1 && n / V <= kMaxRowPacks;
+    const int64_t packs_of_row = n / V, pack_bytes = sizeof(Raw<T, V>), row_bytes = kept * packs_of_row * pack_bytes;
+    const int processors = multiprocessors();
 
-  RowsLaunch how;
-  how.rows.count = count;
-  how.rows.n = static_cast<int>(n);
-  how.rows.before = packs ? static_cast<int>((V - before_packs) % V) : 0;
-  // Few rows: as many threads a row as help. Many rows: a warp a row, as long as each thread has a few packs.
-  const int64_t of_thread = count < 4 * processors ? 1 : row_packs(packs ? V : 1, in_registers, kept);
-  // Long rows: as many blocks as run at once; each fetches its next row while it writes the one before.
-  const int64_t at_a_time = in_registers || row_bytes == 0 ? 32 : most_shared_bytes() / row_bytes;
-  const int most_threads = at_a_time < 2 ? max_long_row_threads(kept + sides) : kMaxRowThreads;
-  how.rows.group = packs && edges ? 2 * V : 1;
-  while (how.rows.group < most_threads && how.rows.group * of_thread < packs_of_row) how.rows.group *= 2;
-  how.threads = static_cast<unsigned>(how.rows.group > 32 ? how.rows.group : 128);
-  const int64_t most_blocks = in_registers ? INT_MAX  // scheduled wherever there is room first
-                                           : processors * std::clamp<int64_t>(at_a_time > 2 ? 32 : at_a_time, 1, 32);
-  const int64_t wanted = ceil_div(count, how.threads / how.rows.group);
-  how.blocks = static_cast<unsigned>(std::clamp<int64_t>(wanted, 1, most_blocks));
-  if (!in_registers && kept > 0) {
-    how.rows.stash_packs = static_cast<int>(std::min(packs_of_row, most_shared_bytes() / (kept * pack_bytes)));
-    how.group_bytes = static_cast<size_t>(kept * how.rows.stash_packs * pack_bytes);
-  }
-  if constexpr (V > 1) {
-    if (in_registers) return run(std::integral_constant<int, V>{}, std::true_type{}, how);
-    if (packs) return run(std::integral_constant<int, V>{}, std::false_type{}, how);
-  }
-  return run(std::integral_constant<int, 1>{}, std::false_type{}, how);
+    RowsLaunch how;
+    how.rows.count = count;
+    how.rows.n = static_cast<int>(n);
+    how.rows.before = V > 1 ? static_cast<int>((V - before_packs) % V) : 0;
+    // Few rows: as many threads a row as help. Many rows: a warp a row, as long as each thread has a few packs.
+    const int64_t of_thread = count < 4 * processors ? 1 : row_packs(V, in_registers, kept);
+    // Long rows: as many blocks as run at once; each fetches its next row while it writes the one before.
+    const int64_t at_a_time = in_registers || row_bytes == 0 ? 32 : most_shared_bytes() / row_bytes;
+    const int most_threads = at_a_time < 2 ? max_long_row_threads(kept + sides) : kMaxRowThreads;
+    how.rows.group = edges ? 2 * V : 1;
+    while (how.rows.group < most_threads && how.rows.group * of_thread < packs_of_row) how.rows.group *= 2;
+    how.threads = static_cast<unsigned>(how.rows.group > 32 ? how.rows.group : 128);
+    const int64_t most_blocks = in_registers ? INT_MAX  // scheduled wherever there is room first
+                                             : processors * std::clamp<int64_t>(at_a_time > 2 ? 32 : at_a_time, 1, 32);
+    const int64_t wanted = ceil_div(count, how.threads / how.rows.group);
+    how.blocks = static_cast<unsigned>(std::clamp<int64_t>(wanted, 1, most_blocks));
+    if (!in_registers && kept > 0) {
+      how.rows.stash_packs = static_cast<int>(std::min(packs_of_row, most_shared_bytes() / (kept * pack_bytes)));
+      how.group_bytes = static_cast<size_t>(kept * how.rows.stash_packs * pack_bytes);
+    }
+    const std::integral_constant<int, V> elements{};
+    if constexpr (V > 1) {
+      if (in_registers) return run(T{}, elements, std::true_type{}, how);
+    }
+    return run(T{}, elements, std::false_type{}, how);
+  });
 }
 
 /// More than 48 KB of shared memory must be requested: as much as the largest of the kernel's calls needs.

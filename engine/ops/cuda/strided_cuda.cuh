@@ -241,31 +241,25 @@ CudaKernel map_strided(std::array<const TensorArg*, F> full, std::array<const Te
   outer.size = loops.size;
   for (int d = 0; d < loops.ndim; ++d) std::copy_n(loops.stride[d].begin(), S, outer.stride[d].begin());
 
-  const bool all_f32 = std::all_of(full.begin(), full.end(), [](auto* a) { return a->dtype == DType::f32; });
-  const bool all_bf16 = std::all_of(full.begin(), full.end(), [](auto* a) { return a->dtype == DType::bf16; });
-  const auto run = [&](auto t) {
-    using T = decltype(t);
-    bool packs = row % kPack<T> == 0 && packs_are_aligned({&out});
+  static_assert(F <= 1);
+  const TensorArg& like_out = F == 0 ? out : *full[0];
+  const auto fit = [&](int pack) { return row % pack == 0 && packs_are_aligned({&out, &like_out}); };
+  return with_access({&out, &like_out}, fit, [&](auto access) {
+    using T = typename decltype(access)::Element;
+    constexpr int V = access.V;
     std::array<Ref<T>, F> refs;
-    for (int k = 0; k < F; ++k) {
-      refs[k] = ref<T>(*full[k]);
-      packs = packs && packs_are_aligned({full[k]});
-    }
+    for (int k = 0; k < F; ++k) refs[k] = ref<T>(*full[k]);
     Sides<S> sides;
     sides.outer = Nest<S>(outer);
     for (int k = 0; k < S; ++k) {
       sides.ref[k] = ref<Mixed>(*side[k]);
       check(inner[k] == 0 || inner[k] == 1, "a broadcast operand has inner stride 0 or 1");
       sides.along[k] = inner[k] == 0                           ? Along::same
-                       : packs && packs_are_aligned({side[k]}) ? Along::packs
+                       : V > 1 && packs_are_aligned({side[k]}) ? Along::packs
                                                                : Along::elements;
     }
-    if (packs) return launch_strided<kPack<T>, T, F, S>(refs, sides, ref<T>(out), row, op, name);
-    return launch_strided<1, T, F, S>(refs, sides, ref<T>(out), row, op, name);
-  };
-  if (out.dtype == DType::f32 && all_f32) return run(float{});
-  if (out.dtype == DType::bf16 && all_bf16) return run(bf16{});
-  return run(Mixed{});
+    return launch_strided<V, T, F, S>(refs, sides, ref<T>(out), row, op, name);
+  });
 }
 
 }  // namespace trainctl

@@ -29,11 +29,8 @@ struct PlainTerm {
 
 CudaKernel prepare_plain_sum(const CudaKernelCall& call, const Shape& out_strides, double scale, const char* name) {
   const TensorArg& x = call.in[0];
-  return with_float_type(x.dtype, [&](auto t) {
-    using T = decltype(t);
-    return prepare_sums<kPack<T>>(call, x.shape, out_strides, {&x},
-                                  PlainTerm<T>{ref<T>(x), SumOutput::of(call, 0, scale)}, name);
-  });
+  const auto term_of = [&]<class T>(T) { return PlainTerm<T>{ref<T>(x), SumOutput::of(call, 0, scale)}; };
+  return prepare_sums(call, x.shape, out_strides, {&x}, term_of, name);
 }
 
 }  // namespace trainctl

@@ -285,10 +285,10 @@ CudaKernel launch_sum_columns(const CudaKernelCall& call, SumOfColumns g, Term t
   };
 }
 
-/// Sums the terms of a tensor [rows, columns] over its rows. `loaded`: the operands of that shape that the term loads
-/// in packs of kV.
-template <int kV, class Term>
-CudaKernel prepare_column_sums(const CudaKernelCall& call, int64_t rows, int64_t columns, Args loaded, Term term,
+/// Sums the terms of a tensor [rows, columns] over its rows. `loaded`: the operands of that shape that the term loads;
+/// term_of(T{}) is the term for operands of T.
+template <class TermOf>
+CudaKernel prepare_column_sums(const CudaKernelCall& call, int64_t rows, int64_t columns, Args loaded, TermOf term_of,
                                const char* name) {
   cpu::Loops<1> loop;
   loop.add(rows, {columns});
@@ -296,34 +296,36 @@ CudaKernel prepare_column_sums(const CudaKernelCall& call, int64_t rows, int64_t
   g.columns = columns;
   g.rows = Nest<1>(loop);
   if (columns == 0) return [](CudaStream) {};
-  if (columns % kV == 0 && packs_are_aligned(loaded)) return launch_sum_columns<kV>(call, g, term, name);
-  return launch_sum_columns<1>(call, g, term, name);
+  const auto fit = [&](int pack) { return columns % pack == 0 && packs_are_aligned(loaded); };
+  return with_access(loaded, fit, [&](auto access) {
+    return launch_sum_columns<access.V>(call, g, term_of(typename decltype(access)::Element{}), name);
+  });
 }
 
 /// Sums the terms of all n elements into output 0.
-template <int kV, class Term>
-CudaKernel prepare_total(const CudaKernelCall& call, int64_t n, Args loaded, Term term, const char* name) {
-  const int64_t head = elements_before_packs(loaded, kV);
-  SumOfRows g;
-  if (head < 0) {
-    g.packs = n;
-    return launch_sum_rows<1>(call, g, 1, term, name);
-  }
-  g.head = std::min(head, n);
-  g.packs = (n - g.head) / kV;
-  g.tail = n - g.head - g.packs * kV;
-  return launch_sum_rows<kV>(call, g, 1, term, name);
+template <class TermOf>
+CudaKernel prepare_total(const CudaKernelCall& call, int64_t n, Args loaded, TermOf term_of, const char* name) {
+  int64_t head = 0;
+  const auto fit = [&](int pack) { return (head = elements_before_packs(loaded, pack)) >= 0; };
+  return with_access(loaded, fit, [&](auto access) {
+    constexpr int V = access.V;
+    SumOfRows g;
+    g.head = V > 1 ? std::min(head, n) : 0;
+    g.packs = (n - g.head) / V;
+    g.tail = n - g.head - g.packs * V;
+    return launch_sum_rows<V>(call, g, 1, term_of(typename decltype(access)::Element{}), name);
+  });
 }
 
 /// Sums the terms of a tensor of `shape` over the dims whose `out_strides` is 0; outputs keep the order of the
-/// other dims. `loaded`: the operands of that shape that the term loads in packs of kV.
-template <int kV, class Term>
+/// other dims. `loaded` and `term_of` as above.
+template <class TermOf>
 CudaKernel prepare_sums(const CudaKernelCall& call, const Shape& shape, const Shape& out_strides, Args loaded,
-                        Term term, const char* name) {
+                        TermOf term_of, const char* name) {
   const Shape strides = cpu::strides_of(shape);
   cpu::Loops<1> kept, summed;
   for (size_t d = 0; d < shape.size(); ++d) (out_strides[d] == 0 ? summed : kept).add(shape[d], {strides[d]});
-  if (kept.ndim == 0 && summed.ndim <= 1) return prepare_total<kV>(call, num_elements(shape), loaded, term, name);
+  if (kept.ndim == 0 && summed.ndim <= 1) return prepare_total(call, num_elements(shape), loaded, term_of, name);
   if (kept.ndim > 0 && (summed.ndim == 0 || summed.stride[summed.ndim - 1][0] != 1)) {
     std::array<int64_t, 1> inner{};
     SumOfColumns g;
@@ -331,21 +333,25 @@ CudaKernel prepare_sums(const CudaKernelCall& call, const Shape& shape, const Sh
     g.outer = Nest<1>(kept);
     g.rows = Nest<1>(summed);
     if (g.columns * g.outer.count == 0) return [](CudaStream) {};
-    if (g.columns % kV == 0 && packs_are_aligned(loaded)) return launch_sum_columns<kV>(call, g, term, name);
-    return launch_sum_columns<1>(call, g, term, name);
+    const auto fit = [&](int pack) { return g.columns % pack == 0 && packs_are_aligned(loaded); };
+    return with_access(loaded, fit, [&](auto access) {
+      return launch_sum_columns<access.V>(call, g, term_of(typename decltype(access)::Element{}), name);
+    });
   }
   std::array<int64_t, 1> inner{};
   const int64_t run = summed.take_inner(inner);
-  const bool packs = run % kV == 0 && packs_are_aligned(loaded);
   SumOfRows g;
   g.kept = Nest<1>(kept);
   g.runs = Nest<1>(summed);
   if (g.kept.count == 0) return [](CudaStream) {};
-  g.packs = g.runs.count * (run / (packs ? kV : 1));
-  check(g.runs.ndim == 0 || g.packs < (int64_t{1} << 31), "CUDA kernels sum up to 2^31 packs in runs");
-  if (g.runs.ndim > 0) g.run_packs = Divisor(std::max<int64_t>(1, run / (packs ? kV : 1)));
-  if (packs) return launch_sum_rows<kV>(call, g, g.kept.count, term, name);
-  return launch_sum_rows<1>(call, g, g.kept.count, term, name);
+  const auto fit = [&](int pack) { return run % pack == 0 && packs_are_aligned(loaded); };
+  return with_access(loaded, fit, [&](auto access) {
+    constexpr int V = access.V;
+    g.packs = g.runs.count * (run / V);
+    check(g.runs.ndim == 0 || g.packs < (int64_t{1} << 31), "CUDA kernels sum up to 2^31 packs in runs");
+    if (g.runs.ndim > 0) g.run_packs = Divisor(std::max<int64_t>(1, run / V));
+    return launch_sum_rows<V>(call, g, g.kept.count, term_of(typename decltype(access)::Element{}), name);
+  });
 }
 
 /// Writes output k of a sum: out[k] (+)= scale * total; with descend out[k] -= learning_rate * total.

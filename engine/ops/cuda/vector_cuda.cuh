@@ -281,6 +281,29 @@ auto with_common_type(Args args, Run run) {
   return f32 ? run(float{}) : bf ? run(bf16{}) : run(Mixed{});
 }
 
+/// How a kernel accesses its operands. Each combination costs one compiled kernel, so there are only these: packs of
+/// one dtype, and single elements, which may differ in dtype. Jobs have operands of one dtype, and rarely odd
+/// addresses.
+template <class T, int kElements>
+struct Access {
+  using Element = T;
+  static constexpr int V = kElements;
+};
+
+/// Calls run(Access): packs of the dtype that all of `args` have if fit(elements of a pack), else single elements.
+template <class Fit, class Run>
+auto with_access(Args args, Fit fit, Run run) {
+  bool f32 = true, bf = true;
+  for (const TensorArg* arg : args) {
+    check(arg->dtype != DType::i32, "this operand is f32 or bf16");
+    f32 &= arg->dtype == DType::f32;
+    bf &= arg->dtype == DType::bf16;
+  }
+  if (f32 && fit(kPack<float>)) return run(Access<float, kPack<float>>{});
+  if (bf && fit(kPack<bf16>)) return run(Access<bf16, kPack<bf16>>{});
+  return run(Access<Mixed, 1>{});
+}
+
 /// Whether packs of V elements, from element `first` on, start at 16-byte boundaries in all of `args`.
 inline bool packs_are_aligned(Args args, int64_t first = 0) {
   for (const TensorArg* arg : args) {

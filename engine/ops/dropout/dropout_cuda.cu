@@ -47,20 +47,16 @@ CudaKernel prepare_dropout(const CudaKernelCall& call) {
   const MaskOfKernel mask{DropoutMask(call.seed, call.attrs.number("p"), call.attrs.integer("key"),
                                       BatchPlace::of(call.attrs), y, call.micro_batch)};
   PlaceInWhole place(y);
-  return with_common_type({&x, &y}, [&](auto t) {
-    using T = decltype(t);
-    const auto prepare = [&](auto pack) {
-      place.set_pack(pack);
-      const int64_t packs = y.size() / pack;
-      const auto blocks = static_cast<unsigned>(ceil_div(packs, kUnroll * kMapThreads));
-      return CudaKernel([=, from = ref<T>(x), to = ref<T>(y), scalars = call.scalars](CudaStream stream) {
-        launch(dropout_kernel<pack, T>, blocks, kMapThreads, 0, stream, "dropout", mask, place, scalars, from, to,
-               packs);
-      });
-    };
-    if (place.run % kPack<T> == 0 && mask.keeps_packs() && packs_are_aligned({&x, &y}))
-      return prepare(std::integral_constant<int, kPack<T>>{});
-    return prepare(std::integral_constant<int, 1>{});
+  const auto fit = [&](int pack) { return place.run % pack == 0 && mask.keeps_packs() && packs_are_aligned({&x, &y}); };
+  return with_access({&x, &y}, fit, [&](auto access) {
+    using T = typename decltype(access)::Element;
+    constexpr int V = access.V;
+    place.set_pack(V);
+    const int64_t packs = y.size() / V;
+    const auto blocks = static_cast<unsigned>(ceil_div(packs, kUnroll * kMapThreads));
+    return CudaKernel([=, from = ref<T>(x), to = ref<T>(y), scalars = call.scalars](CudaStream stream) {
+      launch(dropout_kernel<V, T>, blocks, kMapThreads, 0, stream, "dropout", mask, place, scalars, from, to, packs);
+    });
   });
 }
 

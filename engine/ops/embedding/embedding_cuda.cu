@@ -40,20 +40,17 @@ CudaKernel prepare_embedding(const CudaKernelCall& call) {
   const TensorArg &table = call.in[1], &y = call.out[0];
   const int64_t width = table.shape[1];
   if (y.size() == 0) return [](CudaStream) {};
-  return with_common_type({&table, &y}, [&](auto t) {
-    using T = decltype(t);
-    const auto prepare = [&](auto pack) {
-      const int64_t packs = y.size() / pack;
-      const auto blocks = static_cast<unsigned>(ceil_div(packs, 2 * kMapThreads));
-      return CudaKernel([=, rows = TableRows(table), ids = static_cast<const int32_t*>(call.in[0].as<int32_t>()),
-                         from = ref<T>(table), to = ref<T>(y), row_packs = Divisor(width / pack)](CudaStream stream) {
-        launch(embedding_kernel<pack, T>, blocks, kMapThreads, 0, stream, "embedding", rows, ids, from, to, row_packs,
-               packs);
-      });
-    };
-    if (width % kPack<T> == 0 && packs_are_aligned({&table, &y}))
-      return prepare(std::integral_constant<int, kPack<T>>{});
-    return prepare(std::integral_constant<int, 1>{});
+  const auto fit = [&](int pack) { return width % pack == 0 && packs_are_aligned({&table, &y}); };
+  return with_access({&table, &y}, fit, [&](auto access) {
+    using T = typename decltype(access)::Element;
+    constexpr int V = access.V;
+    const int64_t packs = y.size() / V;
+    const auto blocks = static_cast<unsigned>(ceil_div(packs, 2 * kMapThreads));
+    return CudaKernel([=, rows = TableRows(table), ids = static_cast<const int32_t*>(call.in[0].as<int32_t>()),
+                       from = ref<T>(table), to = ref<T>(y), row_packs = Divisor(width / V)](CudaStream stream) {
+      launch(embedding_kernel<V, T>, blocks, kMapThreads, 0, stream, "embedding", rows, ids, from, to, row_packs,
+             packs);
+    });
   });
 }
 

@@ -177,45 +177,38 @@ ChannelSide<T> channel_side(const TensorArg* arg, float otherwise) {
 CudaKernel prepare_group_norm(const CudaKernelCall& call) {
   const TensorArg &x = call.in[0], &y = call.out[0], *gamma = optional_input(call, 1), *beta = optional_input(call, 2);
   const Groups g(x, call.out[1]);
-  return with_common_type({&x, &y, gamma ? gamma : &x, beta ? beta : &x}, [&](auto t) {
-    using T = decltype(t);
-    const auto prepare = [&](auto pack, auto in_registers, const RowsLaunch& how) {
-      return launch_rows(group_norm_kernel<pack, in_registers, T>, how, "group_norm", how.rows, g.channels, ref<T>(x),
-                         channel_side<T>(gamma, 1.0f), channel_side<T>(beta, 0.0f), ref<T>(y), statistic(call.out[1]),
-                         statistic(call.out[2]), static_cast<float>(call.attrs.number("eps", 1e-5)));
-    };
-    return with_rows<T>(g.rows, g.row, 1, {&x, &y}, 2, prepare);
-  });
+  const auto prepare = [&]<class T>(T, auto pack, auto in_registers, const RowsLaunch& how) {
+    return launch_rows(group_norm_kernel<pack, in_registers, T>, how, "group_norm", how.rows, g.channels, ref<T>(x),
+                       channel_side<T>(gamma, 1.0f), channel_side<T>(beta, 0.0f), ref<T>(y), statistic(call.out[1]),
+                       statistic(call.out[2]), static_cast<float>(call.attrs.number("eps", 1e-5)));
+  };
+  return with_rows({&x, &y, gamma ? gamma : &x, beta ? beta : &x}, g.rows, g.row, 1, {&x, &y}, 2, prepare);
 }
 
 CudaKernel prepare_group_norm_grad(const CudaKernelCall& call) {
   const TensorArg &dy = call.in[0], &x = call.in[1], &dx = call.out[0], *gamma = optional_input(call, 4);
   const Groups g(x, call.in[2]);
-  return with_common_type({&dy, &x, &dx, gamma ? gamma : &x}, [&](auto t) {
-    using T = decltype(t);
-    const auto prepare = [&](auto pack, auto in_registers, const RowsLaunch& how) {
-      return launch_rows(group_norm_grad_kernel<pack, in_registers, T>, how, "group_norm_grad", how.rows, g.channels,
-                         ref<T>(dy), ref<T>(x), statistic(call.in[2]), statistic(call.in[3]),
-                         channel_side<T>(gamma, 1.0f), ref<T>(dx));
-    };
-    return with_rows<T>(g.rows, g.row, 2, {&dy, &x, &dx}, 1, prepare);
-  });
+  const auto prepare = [&]<class T>(T, auto pack, auto in_registers, const RowsLaunch& how) {
+    return launch_rows(group_norm_grad_kernel<pack, in_registers, T>, how, "group_norm_grad", how.rows, g.channels,
+                       ref<T>(dy), ref<T>(x), statistic(call.in[2]), statistic(call.in[3]),
+                       channel_side<T>(gamma, 1.0f), ref<T>(dx));
+  };
+  return with_rows({&dy, &x, &dx, gamma ? gamma : &x}, g.rows, g.row, 2, {&dy, &x, &dx}, 1, prepare);
 }
 
 CudaKernel prepare_group_norm_param_grad(const CudaKernelCall& call) {
   const TensorArg &dy = call.in[0], &x = call.in[1];
   const Groups g(x, call.in[2]);
-  return with_common_type({&dy, &x}, [&](auto t) {
-    using T = decltype(t);
-    const GroupNormTerm<T> term{ref<T>(dy),
-                                ref<T>(x),
-                                statistic(call.in[2]),
-                                statistic(call.in[3]),
-                                Divisor(std::max<int64_t>(1, g.row)),
-                                SumOutput::of(call, 0, 1.0),
-                                SumOutput::of(call, 1, 1.0)};
-    return prepare_sums<kPack<T>>(call, {g.n, g.c, g.s}, {0, 1, 0}, {&dy, &x}, term, "group_norm_param_grad");
-  });
+  const auto term_of = [&]<class T>(T) {
+    return GroupNormTerm<T>{ref<T>(dy),
+                            ref<T>(x),
+                            statistic(call.in[2]),
+                            statistic(call.in[3]),
+                            Divisor(std::max<int64_t>(1, g.row)),
+                            SumOutput::of(call, 0, 1.0),
+                            SumOutput::of(call, 1, 1.0)};
+  };
+  return prepare_sums(call, {g.n, g.c, g.s}, {0, 1, 0}, {&dy, &x}, term_of, "group_norm_param_grad");
 }
 
 }  // namespace

@@ -216,42 +216,33 @@ struct LayerNormTerm {
 
 CudaKernel prepare_layer_norm(const CudaKernelCall& call) {
   const TensorArg &x = call.in[0], &y = call.out[0], *gamma = optional_input(call, 1), *beta = optional_input(call, 2);
-  return with_common_type({&x, &y, gamma ? gamma : &x, beta ? beta : &x}, [&](auto t) {
-    using T = decltype(t);
-    const auto prepare = [&](auto pack, auto in_registers, const RowsLaunch& how) {
-      return launch_rows(layer_norm_kernel<pack, in_registers, T>, how, "layer_norm", how.rows, ref<T>(x),
-                         row_side<T>(gamma, 1.0f, how.rows, pack), row_side<T>(beta, 0.0f, how.rows, pack), ref<T>(y),
-                         statistic(call.out[1]), statistic(call.out[2]),
-                         static_cast<float>(call.attrs.number("eps", 1e-5)));
-    };
-    return with_rows<T>(rows_of(x), x.shape.back(), 1, {&x, &y}, 2, prepare);
-  });
+  const auto prepare = [&]<class T>(T, auto pack, auto in_registers, const RowsLaunch& how) {
+    return launch_rows(layer_norm_kernel<pack, in_registers, T>, how, "layer_norm", how.rows, ref<T>(x),
+                       row_side<T>(gamma, 1.0f, how.rows, pack), row_side<T>(beta, 0.0f, how.rows, pack), ref<T>(y),
+                       statistic(call.out[1]), statistic(call.out[2]),
+                       static_cast<float>(call.attrs.number("eps", 1e-5)));
+  };
+  return with_rows({&x, &y, gamma ? gamma : &x, beta ? beta : &x}, rows_of(x), x.shape.back(), 1, {&x, &y}, 2, prepare);
 }
 
 CudaKernel prepare_plain_layer_norm_grad(const CudaKernelCall& call) {
   const TensorArg &dy = call.in[0], &x = call.in[1], &dx = call.out[0], *gamma = optional_input(call, 4);
-  return with_common_type({&dy, &x, &dx, gamma ? gamma : &x}, [&](auto t) {
-    using T = decltype(t);
-    const auto prepare = [&](auto pack, auto in_registers, const RowsLaunch& how) {
-      return launch_rows(layer_norm_grad_kernel<pack, in_registers, T>, how, "layer_norm_grad", how.rows, ref<T>(dy),
-                         ref<T>(x), statistic(call.in[2]), statistic(call.in[3]),
-                         row_side<T>(gamma, 1.0f, how.rows, pack), ref<T>(dx));
-    };
-    return with_rows<T>(rows_of(x), x.shape.back(), 2, {&dy, &x, &dx}, 1, prepare);
-  });
+  const auto prepare = [&]<class T>(T, auto pack, auto in_registers, const RowsLaunch& how) {
+    return launch_rows(layer_norm_grad_kernel<pack, in_registers, T>, how, "layer_norm_grad", how.rows, ref<T>(dy),
+                       ref<T>(x), statistic(call.in[2]), statistic(call.in[3]),
+                       row_side<T>(gamma, 1.0f, how.rows, pack), ref<T>(dx));
+  };
+  return with_rows({&dy, &x, &dx, gamma ? gamma : &x}, rows_of(x), x.shape.back(), 2, {&dy, &x, &dx}, 1, prepare);
 }
 
 CudaKernel prepare_layer_norm_stats(const CudaKernelCall& call) {
   const TensorArg& x = call.in[0];
   float* const stats = statistic(call.out[0]).p;
-  return with_common_type({&x}, [&](auto t) {
-    using T = decltype(t);
-    const auto prepare = [&](auto pack, auto in_registers, const RowsLaunch& how) {
-      return launch_rows(layer_norm_stats_kernel<pack, in_registers, T>, how, "layer_norm_stats", how.rows, ref<T>(x),
-                         stats);
-    };
-    return with_rows<T>(rows_of(x), x.shape.back(), 1, {&x}, 0, prepare);
-  });
+  const auto prepare = [&]<class T>(T, auto pack, auto in_registers, const RowsLaunch& how) {
+    return launch_rows(layer_norm_stats_kernel<pack, in_registers, T>, how, "layer_norm_stats", how.rows, ref<T>(x),
+                       stats);
+  };
+  return with_rows({&x}, rows_of(x), x.shape.back(), 1, {&x}, 0, prepare);
 }
 
 CudaKernel prepare_layer_norm_apply(const CudaKernelCall& call) {
@@ -259,60 +250,50 @@ CudaKernel prepare_layer_norm_apply(const CudaKernelCall& call) {
   const TensorArg &x = call.in[0], &y = call.out[0], &of_parts = call.in.back(),
                   *gamma = affine ? &call.in[1] : nullptr, *beta = affine ? &call.in[2] : nullptr;
   const float* const stats = statistic(of_parts).p;
-  return with_common_type({&x, &y, gamma ? gamma : &x, beta ? beta : &x}, [&](auto t) {
-    using T = decltype(t);
-    const auto prepare = [&](auto pack, auto in_registers, const RowsLaunch& how) {
-      return launch_rows(layer_norm_apply_kernel<pack, in_registers, T>, how, "layer_norm_apply", how.rows, ref<T>(x),
-                         row_side<T>(gamma, 1.0f, how.rows, pack), row_side<T>(beta, 0.0f, how.rows, pack), stats,
-                         parts_of(of_parts), ref<T>(y), statistic(call.out[1]), statistic(call.out[2]),
-                         static_cast<float>(call.attrs.number("eps", 1e-5)));
-    };
-    return with_rows<T>(rows_of(x), x.shape.back(), 1, {&x, &y}, 2, prepare);
-  });
+  const auto prepare = [&]<class T>(T, auto pack, auto in_registers, const RowsLaunch& how) {
+    return launch_rows(layer_norm_apply_kernel<pack, in_registers, T>, how, "layer_norm_apply", how.rows, ref<T>(x),
+                       row_side<T>(gamma, 1.0f, how.rows, pack), row_side<T>(beta, 0.0f, how.rows, pack), stats,
+                       parts_of(of_parts), ref<T>(y), statistic(call.out[1]), statistic(call.out[2]),
+                       static_cast<float>(call.attrs.number("eps", 1e-5)));
+  };
+  return with_rows({&x, &y, gamma ? gamma : &x, beta ? beta : &x}, rows_of(x), x.shape.back(), 1, {&x, &y}, 2, prepare);
 }
 
 CudaKernel prepare_layer_norm_grad_stats(const CudaKernelCall& call) {
   const TensorArg &dy = call.in[0], &x = call.in[1], *gamma = optional_input(call, 4);
   float* const stats = statistic(call.out[0]).p;
-  return with_common_type({&dy, &x, gamma ? gamma : &x}, [&](auto t) {
-    using T = decltype(t);
-    const auto prepare = [&](auto pack, auto in_registers, const RowsLaunch& how) {
-      return launch_rows(layer_norm_grad_stats_kernel<pack, in_registers, T>, how, "layer_norm_grad_stats", how.rows,
-                         ref<T>(dy), ref<T>(x), statistic(call.in[2]), statistic(call.in[3]),
-                         row_side<T>(gamma, 1.0f, how.rows, pack), stats);
-    };
-    return with_rows<T>(rows_of(x), x.shape.back(), 2, {&dy, &x}, 1, prepare);
-  });
+  const auto prepare = [&]<class T>(T, auto pack, auto in_registers, const RowsLaunch& how) {
+    return launch_rows(layer_norm_grad_stats_kernel<pack, in_registers, T>, how, "layer_norm_grad_stats", how.rows,
+                       ref<T>(dy), ref<T>(x), statistic(call.in[2]), statistic(call.in[3]),
+                       row_side<T>(gamma, 1.0f, how.rows, pack), stats);
+  };
+  return with_rows({&dy, &x, gamma ? gamma : &x}, rows_of(x), x.shape.back(), 2, {&dy, &x}, 1, prepare);
 }
 
 CudaKernel prepare_layer_norm_grad_apply(const CudaKernelCall& call) {
   const TensorArg &dy = call.in[0], &x = call.in[1], &dx = call.out[0], &of_parts = call.in.back(),
                   *gamma = call.in.size() > 5 ? &call.in[4] : nullptr;
   const float* const stats = statistic(of_parts).p;
-  return with_common_type({&dy, &x, &dx, gamma ? gamma : &x}, [&](auto t) {
-    using T = decltype(t);
-    const auto prepare = [&](auto pack, auto in_registers, const RowsLaunch& how) {
-      return launch_rows(layer_norm_grad_apply_kernel<pack, in_registers, T>, how, "layer_norm_grad_apply", how.rows,
-                         ref<T>(dy), ref<T>(x), statistic(call.in[2]), statistic(call.in[3]),
-                         row_side<T>(gamma, 1.0f, how.rows, pack), stats, parts_of(of_parts), ref<T>(dx));
-    };
-    return with_rows<T>(rows_of(x), x.shape.back(), 2, {&dy, &x, &dx}, 1, prepare);
-  });
+  const auto prepare = [&]<class T>(T, auto pack, auto in_registers, const RowsLaunch& how) {
+    return launch_rows(layer_norm_grad_apply_kernel<pack, in_registers, T>, how, "layer_norm_grad_apply", how.rows,
+                       ref<T>(dy), ref<T>(x), statistic(call.in[2]), statistic(call.in[3]),
+                       row_side<T>(gamma, 1.0f, how.rows, pack), stats, parts_of(of_parts), ref<T>(dx));
+  };
+  return with_rows({&dy, &x, &dx, gamma ? gamma : &x}, rows_of(x), x.shape.back(), 2, {&dy, &x, &dx}, 1, prepare);
 }
 
 CudaKernel prepare_layer_norm_param_grad(const CudaKernelCall& call) {
   const TensorArg &dy = call.in[0], &x = call.in[1];
   const int64_t n = x.shape.back();
-  return with_common_type({&dy, &x}, [&](auto t) {
-    using T = decltype(t);
-    const LayerNormTerm<T> term{ref<T>(dy),
-                                ref<T>(x),
-                                statistic(call.in[2]),
-                                statistic(call.in[3]),
-                                SumOutput::of(call, 0, 1.0),
-                                SumOutput::of(call, 1, 1.0)};
-    return prepare_column_sums<kPack<T>>(call, rows_of(x), n, {&dy, &x}, term, "layer_norm_param_grad");
-  });
+  const auto term_of = [&]<class T>(T) {
+    return LayerNormTerm<T>{ref<T>(dy),
+                            ref<T>(x),
+                            statistic(call.in[2]),
+                            statistic(call.in[3]),
+                            SumOutput::of(call, 0, 1.0),
+                            SumOutput::of(call, 1, 1.0)};
+  };
+  return prepare_column_sums(call, rows_of(x), n, {&dy, &x}, term_of, "layer_norm_param_grad");
 }
 
 CudaKernel prepare_layer_norm_grad(const CudaKernelCall& call) {

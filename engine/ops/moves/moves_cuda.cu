@@ -102,7 +102,8 @@ CudaKernel prepare_copy_slice(const CudaKernelCall& call) {
     const int64_t inner = p.bytes / byte_size(in.dtype);
     TensorArg part = in;
     part.data = in.as<std::byte>() + index * p.bytes;
-    return map_strided<0, 1>({}, {&part}, out, {p.outer, inner}, {Shape{p.parts * inner, 1}}, SameElement{}, "copy_slice");
+    return map_strided<0, 1>({}, {&part}, out, {p.outer, inner}, {Shape{p.parts * inner, 1}}, SameElement{},
+                             "copy_slice");
   }
   cpu::Loops<2> rows;
   rows.add(p.outer, {p.parts * p.bytes, p.bytes});
@@ -129,10 +130,7 @@ CudaKernel prepare_unpack(const CudaKernelCall& call) {
 
 CudaKernel prepare_accumulate(const CudaKernelCall& call) {
   const TensorArg &in = call.in[0], &out = call.out[0];
-  check(in.size() == out.size(), "accumulate adds tensors of one size");
-  return with_common_type({&in, &out}, [&](auto t) {
-    return prepare_map<decltype(t), 2>({&in, &out}, out, Sum{}, "accumulate");
-  });
+  return map_mixed_binary(in, out, out, Sum{}, "accumulate");
 }
 
 CudaKernel prepare_zero(const CudaKernelCall& call) {

@@ -24,15 +24,15 @@ struct ScaledLoss {
 
 template <class Loss>
 CudaKernel prepare_pair_loss(const CudaKernelCall& call) {
-  return prepare_pair_loss<false>(call, ScaledLoss<Loss>(call), Loss::kName);
+  return prepare_pair_loss(call, ScaledLoss<Loss>(call), Loss::kName);
 }
 template <class Loss>
 CudaKernel prepare_pair_loss_grad(const CudaKernelCall& call) {
-  return map_binary(call, ScaledLoss<Loss>(call), Loss::kGrad);
+  return map_mixed_binary(call.in[0], call.in[1], call.out[0], ScaledLoss<Loss>(call), Loss::kGrad);
 }
 template <class Loss>
 CudaKernel prepare_with_grad(const CudaKernelCall& call) {
-  return prepare_pair_loss<true>(call, ScaledLoss<Loss>(call), Loss::kWithGrad);
+  return prepare_pair_loss(call, ScaledLoss<Loss>(call), Loss::kWithGrad);
 }
 
 }  // namespace

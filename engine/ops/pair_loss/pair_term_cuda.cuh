@@ -7,10 +7,11 @@
 namespace trainctl {
 
 /// F: `float loss(p, l)` of an element, and its scaled slope `float grad(p, l)`.
-template <class T, class F, bool kGrad>
+template <class T, class F>
 struct PairTerm {
   static constexpr int kSums = 1;
-  Ref<T> prediction, gradient;
+  Ref<T> prediction;
+  Ref<T> gradient;  ///< null: only the loss is wanted
   Ref<Mixed> label;
   bool label_packs;
   F f;
@@ -34,32 +35,36 @@ struct PairTerm {
   }
   template <int V>
   __device__ void terms(int64_t at, const Fetched<V>& fetched, int, float (&v)[1][V]) const {
-    float slope[V];
-    unpack(fetched.prediction, v[0]);
+    float p[V];
+    unpack(fetched.prediction, p);
 #pragma unroll
-    for (int j = 0; j < V; ++j) {
-      const float p = v[0][j], l = fetched.label[j];
-      v[0][j] = f.loss(p, l);
-      slope[j] = f.grad(p, l);
-    }
-    if constexpr (kGrad) store(gradient, at, slope);
+    for (int j = 0; j < V; ++j) v[0][j] = f.loss(p[j], fetched.label[j]);
+    if (gradient.p == nullptr) return;
+#pragma unroll
+    for (int j = 0; j < V; ++j) p[j] = f.grad(p[j], fetched.label[j]);
+    store(gradient, at, p);
   }
   __device__ void finish(int64_t k, const double (&total)[1]) const { out.write(k, total[0]); }
 };
 
-template <bool kGrad, class F>
+/// Output 1, if there is one, is the gradient.
+template <class F>
 CudaKernel prepare_pair_loss(const CudaKernelCall& call, F f, const char* name) {
-  const TensorArg &p = call.in[0], &l = call.in[1], &dp = kGrad ? call.out[1] : p;
+  const bool has_gradient = call.out.size() > 1;
+  const TensorArg &p = call.in[0], &l = call.in[1], &dp = has_gradient ? call.out[1] : p;
   check(p.size() == l.size() && dp.size() == p.size(), "a loss has as many labels as predictions");
-  return with_common_type({&p, &dp}, [&](auto t) {
-    using T = decltype(t);
+  const auto term_of = [&]<class T>(T) {
     // Labels are f32 for any dtype of the prediction: packs of the label begin where the prediction's do.
     const int64_t head = elements_before_packs({&p, &dp}, kPack<T>);
     const bool label_packs = head >= 0 && packs_are_aligned({&l}, head);
-    const PairTerm<T, F, kGrad> term{ref<T>(p),   ref<T>(dp), ref<Mixed>(l),
-                                     label_packs, f,          SumOutput::of(call, 0, call.attrs.number("scale", 1.0))};
-    return prepare_total<kPack<T>>(call, p.size(), {&p, &dp}, term, name);
-  });
+    return PairTerm<T, F>{ref<T>(p),
+                          has_gradient ? ref<T>(dp) : Ref<T>{},
+                          ref<Mixed>(l),
+                          label_packs,
+                          f,
+                          SumOutput::of(call, 0, call.attrs.number("scale", 1.0))};
+  };
+  return prepare_total(call, p.size(), {&p, &dp}, term_of, name);
 }
 
 }  // namespace trainctl

@@ -34,6 +34,7 @@ namespace {
 constexpr int64_t kMostRows = 48;
 
 __global__ void __launch_bounds__(kThreads, 1) row_chain(const __grid_constant__ Chain chain) {
+  if constexpr (!kCodeForHopper) return;
   extern __shared__ __align__(1024) float4 shared4[];
   const int cluster = cluster_index(), row0 = cluster * chain.of_cluster;
   const Place on{reinterpret_cast<float*>(shared4),

@@ -26,8 +26,10 @@ __global__ void __launch_bounds__(T::kThreads)
   extern __shared__ __align__(1024) float4 shared4[];
   let_next_kernel_start();
   const int x = static_cast<int>(blockIdx.x), tile = x >> blocks_log2;
-  make_streamed_tile<T>(product, static_cast<int>(blockIdx.y) * T::kM, tile * T::kN, x - (tile << blocks_log2),
-                        blocks_log2, reinterpret_cast<float*>(shared4));
+  if constexpr (kCodeForHopper) {
+    make_streamed_tile<T>(product, static_cast<int>(blockIdx.y) * T::kM, tile * T::kN, x - (tile << blocks_log2),
+                          blocks_log2, reinterpret_cast<float*>(shared4));
+  }
 }
 
 template <class T>

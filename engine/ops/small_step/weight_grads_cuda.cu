@@ -135,6 +135,7 @@ struct CopiedGrads {
 };
 
 __global__ void __launch_bounds__(GradTile::kThreads, 1) copied_weight_grads(const __grid_constant__ CopiedGrads all) {
+  if constexpr (!kCodeForHopper) return;
   extern __shared__ __align__(1024) float4 shared4[];
   float* const shared = reinterpret_cast<float*>(shared4);
   let_next_kernel_start();

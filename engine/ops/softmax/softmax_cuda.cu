@@ -281,12 +281,10 @@ CudaKernel prepare_softmax(const CudaKernelCall& call) {
   const TensorArg &x = call.in[0], &y = call.out[0];
   const SoftmaxDim a = softmax_dim(call);
   if (a.inner != 1) return launch_columns(softmax_columns, a, "softmax", ref<Mixed>(x), ref<Mixed>(y));
-  return with_common_type({&x, &y}, [&](auto t) {
-    using T = decltype(t);
-    return with_rows<T>(a.outer, a.n, 1, {&x, &y}, 0, [&](auto pack, auto in_registers, const RowsLaunch& how) {
-      return launch_rows(softmax_rows<pack, in_registers, T>, how, "softmax", how.rows, ref<T>(x), ref<T>(y));
-    });
-  });
+  const auto prepare = [&]<class T>(T, auto pack, auto in_registers, const RowsLaunch& how) {
+    return launch_rows(softmax_rows<pack, in_registers, T>, how, "softmax", how.rows, ref<T>(x), ref<T>(y));
+  };
+  return with_rows({&x, &y}, a.outer, a.n, 1, {&x, &y}, 0, prepare);
 }
 
 CudaKernel prepare_softmax_grad(const CudaKernelCall& call) {
@@ -295,13 +293,11 @@ CudaKernel prepare_softmax_grad(const CudaKernelCall& call) {
   if (a.inner != 1) {
     return launch_columns(softmax_grad_columns, a, "softmax_grad", ref<Mixed>(dy), ref<Mixed>(y), ref<Mixed>(dx));
   }
-  return with_common_type({&dy, &y, &dx}, [&](auto t) {
-    using T = decltype(t);
-    return with_rows<T>(a.outer, a.n, 2, {&dy, &y, &dx}, 0, [&](auto pack, auto in_registers, const RowsLaunch& how) {
-      return launch_rows(softmax_grad_rows<pack, in_registers, T>, how, "softmax_grad", how.rows, ref<T>(dy), ref<T>(y),
-                         ref<T>(dx));
-    });
-  });
+  const auto prepare = [&]<class T>(T, auto pack, auto in_registers, const RowsLaunch& how) {
+    return launch_rows(softmax_grad_rows<pack, in_registers, T>, how, "softmax_grad", how.rows, ref<T>(dy), ref<T>(y),
+                       ref<T>(dx));
+  };
+  return with_rows({&dy, &y, &dx}, a.outer, a.n, 2, {&dy, &y, &dx}, 0, prepare);
 }
 
 CudaKernel prepare_softmax_stats(const CudaKernelCall& call) {
@@ -309,12 +305,10 @@ CudaKernel prepare_softmax_stats(const CudaKernelCall& call) {
   float* const stats = statistic(call.out[0]).p;
   const SoftmaxDim a = softmax_dim(call, x.shape);
   if (a.inner != 1) return launch_columns(softmax_stats_columns, a, "softmax_stats", ref<Mixed>(x), stats);
-  return with_common_type({&x}, [&](auto t) {
-    using T = decltype(t);
-    return with_rows<T>(a.outer, a.n, 0, {&x}, 0, [&](auto pack, auto in_registers, const RowsLaunch& how) {
-      return launch_rows(softmax_stats_rows<pack, in_registers, T>, how, "softmax_stats", how.rows, ref<T>(x), stats);
-    });
-  });
+  const auto prepare = [&]<class T>(T, auto pack, auto in_registers, const RowsLaunch& how) {
+    return launch_rows(softmax_stats_rows<pack, in_registers, T>, how, "softmax_stats", how.rows, ref<T>(x), stats);
+  };
+  return with_rows({&x}, a.outer, a.n, 0, {&x}, 0, prepare);
 }
 
 CudaKernel prepare_softmax_apply(const CudaKernelCall& call) {
@@ -325,13 +319,11 @@ CudaKernel prepare_softmax_apply(const CudaKernelCall& call) {
   if (a.inner != 1) {
     return launch_columns(softmax_apply_columns, a, "softmax_apply", ref<Mixed>(x), stats, parts, ref<Mixed>(y));
   }
-  return with_common_type({&x, &y}, [&](auto t) {
-    using T = decltype(t);
-    return with_rows<T>(a.outer, a.n, 1, {&x, &y}, 0, [&](auto pack, auto in_registers, const RowsLaunch& how) {
-      return launch_rows(softmax_apply_rows<pack, in_registers, T>, how, "softmax_apply", how.rows, ref<T>(x), stats,
-                         parts, ref<T>(y));
-    });
-  });
+  const auto prepare = [&]<class T>(T, auto pack, auto in_registers, const RowsLaunch& how) {
+    return launch_rows(softmax_apply_rows<pack, in_registers, T>, how, "softmax_apply", how.rows, ref<T>(x), stats,
+                       parts, ref<T>(y));
+  };
+  return with_rows({&x, &y}, a.outer, a.n, 1, {&x, &y}, 0, prepare);
 }
 
 CudaKernel prepare_softmax_grad_stats(const CudaKernelCall& call) {
@@ -341,13 +333,11 @@ CudaKernel prepare_softmax_grad_stats(const CudaKernelCall& call) {
   if (a.inner != 1) {
     return launch_columns(softmax_grad_stats_columns, a, "softmax_grad_stats", ref<Mixed>(dy), ref<Mixed>(y), stats);
   }
-  return with_common_type({&dy, &y}, [&](auto t) {
-    using T = decltype(t);
-    return with_rows<T>(a.outer, a.n, 2, {&dy, &y}, 0, [&](auto pack, auto in_registers, const RowsLaunch& how) {
-      return launch_rows(softmax_grad_stats_rows<pack, in_registers, T>, how, "softmax_grad_stats", how.rows,
-                         ref<T>(dy), ref<T>(y), stats);
-    });
-  });
+  const auto prepare = [&]<class T>(T, auto pack, auto in_registers, const RowsLaunch& how) {
+    return launch_rows(softmax_grad_stats_rows<pack, in_registers, T>, how, "softmax_grad_stats", how.rows, ref<T>(dy),
+                       ref<T>(y), stats);
+  };
+  return with_rows({&dy, &y}, a.outer, a.n, 2, {&dy, &y}, 0, prepare);
 }
 
 CudaKernel prepare_softmax_grad_apply(const CudaKernelCall& call) {
@@ -359,13 +349,11 @@ CudaKernel prepare_softmax_grad_apply(const CudaKernelCall& call) {
     return launch_columns(softmax_grad_apply_columns, a, "softmax_grad_apply", ref<Mixed>(dy), ref<Mixed>(y), stats,
                           parts, ref<Mixed>(dx));
   }
-  return with_common_type({&dy, &y, &dx}, [&](auto t) {
-    using T = decltype(t);
-    return with_rows<T>(a.outer, a.n, 2, {&dy, &y, &dx}, 0, [&](auto pack, auto in_registers, const RowsLaunch& how) {
-      return launch_rows(softmax_grad_apply_rows<pack, in_registers, T>, how, "softmax_grad_apply", how.rows,
-                         ref<T>(dy), ref<T>(y), stats, parts, ref<T>(dx));
-    });
-  });
+  const auto prepare = [&]<class T>(T, auto pack, auto in_registers, const RowsLaunch& how) {
+    return launch_rows(softmax_grad_apply_rows<pack, in_registers, T>, how, "softmax_grad_apply", how.rows, ref<T>(dy),
+                       ref<T>(y), stats, parts, ref<T>(dx));
+  };
+  return with_rows({&dy, &y, &dx}, a.outer, a.n, 2, {&dy, &y, &dx}, 0, prepare);
 }
 
 }  // namespace

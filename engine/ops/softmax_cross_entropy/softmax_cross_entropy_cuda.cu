@@ -43,13 +43,15 @@ inline constexpr int kLossThreads = V == 4 && kInRegisters && !kGrad ? 768 : kRo
 
 /// The loss, the gradient, or both in one pass over the logits, which the gradient may overwrite. The label's
 /// exponential is left out of the others' sum, so that a probability near 1 loses no digits.
-/// kPlain: the targets are the labels' classes alone; the code of others would take registers.
-template <int V, bool kInRegisters, class T, bool kLoss, bool kGrad, bool kPlain>
+/// kPlain: the targets are the labels' classes alone; the code of others would take registers. A gradient may be wanted
+/// without the loss; then `loss` has no output.
+template <int V, bool kInRegisters, class T, bool kGrad, bool kPlain>
 __global__ void __launch_bounds__(kLossThreads<V, kInRegisters, kGrad>, kGrad ? kRowBlocks<V, kInRegisters> : 1)
     loss_kernel(Rows rows, Ref<T> logits, const int32_t* labels, SumOutput loss, Parts parts, Ref<T> dlogits,
                 float scale, Targets targets, const StepScalars* scalars) {
   wait_for_kernel_before();
   let_next_kernel_start();
+  const bool wants_loss = !kGrad || loss.out.p != nullptr;
   const float weight = kPlain ? 1.0f : targets.weight(scalars);
   if constexpr (!kPlain) scale *= weight;
   RowGroup group(rows.group);
@@ -97,7 +99,7 @@ __global__ void __launch_bounds__(kLossThreads<V, kInRegisters, kGrad>, kGrad ? 
     if constexpr (!kPlain) mean = group.sum(mean) / static_cast<float>(rows.n);
     if (of_label > others.top) others.raise(of_label);
     const float off = others.exponent(of_label), power_of_label = power_of_two(off);
-    if (kLoss && valid && counted && group.lane() == 0) {
+    if (wants_loss && valid && counted && group.lane() == 0) {
       total += row_loss(others, of_label, off, power_of_label);
       if constexpr (!kPlain) total += double{targets.smoothing} * (double{of_label} - mean);
     }
@@ -120,7 +122,7 @@ __global__ void __launch_bounds__(kLossThreads<V, kInRegisters, kGrad>, kGrad ? 
     }
     if constexpr (kGrad || !kInRegisters) go_on();
   });
-  if constexpr (!kLoss) return;
+  if (!wants_loss) return;
   total = sum_of_group(total, static_cast<int>(blockDim.x));
   if (gridDim.x > 1) {
     if (threadIdx.x == 0) parts.memory[blockIdx.x] = total;
@@ -132,10 +134,10 @@ __global__ void __launch_bounds__(kLossThreads<V, kInRegisters, kGrad>, kGrad ? 
 
 // Of a part of the classes. `stats` of all parts is [parts, rows, 3 or, for label smoothing, 4].
 
-template <int V, bool kInRegisters, class T, bool kSmoothing>
+template <int V, bool kInRegisters, class T>
 __global__ void __launch_bounds__(kRowThreads<kInRegisters, 1>)
     stats_kernel(Rows rows, Ref<T> logits, const int32_t* labels, int64_t offset, int64_t classes, float* stats,
-                 Targets targets) {
+                 bool smoothing, Targets targets) {
   wait_for_kernel_before();
   let_next_kernel_start();
   RowGroup group(rows.group);
@@ -150,12 +152,12 @@ __global__ void __launch_bounds__(kRowThreads<kInRegisters, 1>)
     const int label = here ? static_cast<int>(in_part) : rows.n;  // the place of no element
     float of_label = 0, total = 0;
     const auto add_to_total = [&](const auto& a) {
-      if constexpr (kSmoothing) {
+      if (smoothing) {
         for (const float v : a.v) total += v;
       }
     };
     if constexpr (kInRegisters) {
-      if constexpr (kSmoothing) {
+      if (smoothing) {
         read_row(
             part, [&](int, const auto& a) { add_to_total(a); }, x);
       }
@@ -169,11 +171,11 @@ __global__ void __launch_bounds__(kRowThreads<kInRegisters, 1>)
     float sums[2] = {of_label, total};
     group.sum(sums);
     if (!valid || group.lane() != 0) return;
-    float* const to = stats + (kSmoothing ? 4 : 3) * row;
+    float* const to = stats + (smoothing ? 4 : 3) * row;
     to[0] = others.top;
     to[1] = others.sum;
     to[2] = here ? sums[0] : -INFINITY;
-    if constexpr (kSmoothing) to[3] = sums[1];
+    if (smoothing) to[3] = sums[1];
   });
 }
 
@@ -260,55 +262,53 @@ __global__ void __launch_bounds__(kRowThreads<kInRegisters, 1>, kRowBlocks<V, kI
 
 // Launchers
 
-template <bool kLoss, bool kGrad, bool kPlain>
-CudaKernel prepare_targets(const CudaKernelCall& call, const char* name) {
+template <bool kGrad, bool kPlain>
+CudaKernel prepare_targets(const CudaKernelCall& call, bool wants_loss, const char* name) {
   const TensorArg &logits = call.in[0], &labels = call.in[1], &dlogits = kGrad ? call.out.back() : logits;
   const int64_t n = logits.shape.back();
   if (logits.size() == 0) {
-    if (kLoss && !call.out[0].accumulate) return find_cuda_kernel("zero")->prepare(call);
+    if (wants_loss && !call.out[0].accumulate) return find_cuda_kernel("zero")->prepare(call);
     return [](CudaStream) {};
   }
-  return with_common_type({&logits, &dlogits}, [&](auto t) {
-    using T = decltype(t);
-    const auto prepare_rows = [&](auto pack, auto in_registers, RowsLaunch how) {
-      const double scale = call.attrs.number("scale", 1.0);
-      const SumOutput loss = kLoss ? SumOutput::of(call, 0, scale) : SumOutput{};
-      if (kLoss && how.rows.count * how.rows.group <= kMaxRowThreads && how.rows.group <= 32) {  // one block is enough
-        how.blocks = 1;
-        how.threads = static_cast<unsigned>(ceil_div(how.rows.count * how.rows.group, 32) * 32);
-      }
-      const auto kernel = loss_kernel<pack, in_registers, T, kLoss, kGrad, kPlain>;
-      ask_for_shared(kernel, how.shared_bytes(), name);
-      if (kLoss) {  // the last block adds all parts: no more blocks than run at once
-        const int64_t at_once = blocks_at_once(kernel, how.threads, how.shared_bytes(), name);
-        how.blocks = static_cast<unsigned>(std::min<int64_t>(how.blocks, at_once));
-      }
-      const Split split(call, kLoss ? how.blocks : 1, 1, 1);
-      if (kLoss) how.blocks = static_cast<unsigned>(split.splits);
-      return CudaKernel([=, x = ref<T>(logits), dx = ref<T>(dlogits), to = labels.as<int32_t>(),
-                         targets = Targets::of(call.attrs), scalars = call.scalars](CudaStream stream) {
-        launch(kernel, how.blocks, how.threads, how.shared_bytes(), stream, name, how.rows, x, to, loss, split.parts(1),
-               dx, static_cast<float>(scale), targets, scalars);
-      });
-    };
-    return with_rows<T>(logits.size() / n, n, kGrad ? 1 : 0, {&logits, &dlogits}, 0, prepare_rows);
-  });
+  const auto prepare_rows = [&]<class T>(T, auto pack, auto in_registers, RowsLaunch how) {
+    const double scale = call.attrs.number("scale", 1.0);
+    const SumOutput loss = wants_loss ? SumOutput::of(call, 0, scale) : SumOutput{};
+    if (wants_loss && how.rows.count * how.rows.group <= kMaxRowThreads &&
+        how.rows.group <= 32) {  // one block is enough
+      how.blocks = 1;
+      how.threads = static_cast<unsigned>(ceil_div(how.rows.count * how.rows.group, 32) * 32);
+    }
+    const auto kernel = loss_kernel<pack, in_registers, T, kGrad, kPlain>;
+    ask_for_shared(kernel, how.shared_bytes(), name);
+    if (wants_loss) {  // the last block adds all parts: no more blocks than run at once
+      const int64_t at_once = blocks_at_once(kernel, how.threads, how.shared_bytes(), name);
+      how.blocks = static_cast<unsigned>(std::min<int64_t>(how.blocks, at_once));
+    }
+    const Split split(call, wants_loss ? how.blocks : 1, 1, 1);
+    if (wants_loss) how.blocks = static_cast<unsigned>(split.splits);
+    return CudaKernel([=, x = ref<T>(logits), dx = ref<T>(dlogits), to = labels.as<int32_t>(),
+                       targets = Targets::of(call.attrs), scalars = call.scalars](CudaStream stream) {
+      launch(kernel, how.blocks, how.threads, how.shared_bytes(), stream, name, how.rows, x, to, loss, split.parts(1),
+             dx, static_cast<float>(scale), targets, scalars);
+    });
+  };
+  return with_rows({&logits, &dlogits}, logits.size() / n, n, kGrad ? 1 : 0, {&logits, &dlogits}, 0, prepare_rows);
 }
 
-template <bool kLoss, bool kGrad>
-CudaKernel prepare_loss(const CudaKernelCall& call, const char* name) {
-  return Targets::of(call.attrs).plain() ? prepare_targets<kLoss, kGrad, true>(call, name)
-                                         : prepare_targets<kLoss, kGrad, false>(call, name);
+template <bool kGrad>
+CudaKernel prepare_loss(const CudaKernelCall& call, bool wants_loss, const char* name) {
+  return Targets::of(call.attrs).plain() ? prepare_targets<kGrad, true>(call, wants_loss, name)
+                                         : prepare_targets<kGrad, false>(call, wants_loss, name);
 }
 
 CudaKernel prepare_softmax_cross_entropy(const CudaKernelCall& call) {
-  return prepare_loss<true, false>(call, "softmax_cross_entropy");
+  return prepare_loss<false>(call, true, "softmax_cross_entropy");
 }
 CudaKernel prepare_softmax_cross_entropy_grad(const CudaKernelCall& call) {
-  return prepare_loss<false, true>(call, "softmax_cross_entropy_grad");
+  return prepare_loss<true>(call, false, "softmax_cross_entropy_grad");
 }
 CudaKernel prepare_softmax_cross_entropy_with_grad(const CudaKernelCall& call) {
-  return prepare_loss<true, true>(call, "softmax_cross_entropy_with_grad");
+  return prepare_loss<true>(call, true, "softmax_cross_entropy_with_grad");
 }
 
 Statistics statistics(const CudaKernelCall& call) {
@@ -323,15 +323,12 @@ CudaKernel prepare_softmax_cross_entropy_stats(const CudaKernelCall& call) {
   const TensorArg &logits = call.in[0], &labels = call.in[1], &stats = call.out[0];
   const int64_t n = logits.shape.back(), count = n == 0 ? 0 : logits.size() / n;
   check(stats.dtype == DType::f32, "statistics are f32");
-  return with_common_type({&logits}, [&](auto t) {
-    using T = decltype(t);
-    return with_rows<T>(count, n, 0, {&logits}, 0, [&](auto pack, auto in_registers, const RowsLaunch& how) {
-      const auto kernel = stats.shape.back() > 3 ? stats_kernel<pack, in_registers, T, true>
-                                                 : stats_kernel<pack, in_registers, T, false>;
-      return launch_rows(kernel, how, "softmax_cross_entropy_stats", how.rows, ref<T>(logits), labels.as<int32_t>(),
-                         logits.offset.back(), logits.global_shape.back(), stats.as<float>(), Targets::of(call.attrs));
-    });
-  });
+  const auto prepare = [&]<class T>(T, auto pack, auto in_registers, const RowsLaunch& how) {
+    return launch_rows(stats_kernel<pack, in_registers, T>, how, "softmax_cross_entropy_stats", how.rows,
+                       ref<T>(logits), labels.as<int32_t>(), logits.offset.back(), logits.global_shape.back(),
+                       stats.as<float>(), stats.shape.back() > 3, Targets::of(call.attrs));
+  };
+  return with_rows({&logits}, count, n, 0, {&logits}, 0, prepare);
 }
 
 CudaKernel prepare_softmax_cross_entropy_apply(const CudaKernelCall& call) {
@@ -350,15 +347,12 @@ CudaKernel prepare_softmax_cross_entropy_apply(const CudaKernelCall& call) {
 CudaKernel prepare_softmax_cross_entropy_grad_apply(const CudaKernelCall& call) {
   const TensorArg &logits = call.in[0], &labels = call.in[1], &dlogits = call.out[0];
   const int64_t n = logits.shape.back(), count = n == 0 ? 0 : logits.size() / n;
-  return with_common_type({&logits, &dlogits}, [&](auto t) {
-    using T = decltype(t);
-    const auto prepare_rows = [&](auto pack, auto in_registers, const RowsLaunch& how) {
-      return launch_rows(grad_apply_kernel<pack, in_registers, T>, how, "softmax_cross_entropy_grad_apply", how.rows,
-                         ref<T>(logits), labels.as<int32_t>(), logits.offset.back(), statistics(call), ref<T>(dlogits),
-                         static_cast<float>(call.attrs.number("scale", 1.0)), Targets::of(call.attrs), call.scalars);
-    };
-    return with_rows<T>(count, n, 1, {&logits, &dlogits}, 0, prepare_rows);
-  });
+  const auto prepare_rows = [&]<class T>(T, auto pack, auto in_registers, const RowsLaunch& how) {
+    return launch_rows(grad_apply_kernel<pack, in_registers, T>, how, "softmax_cross_entropy_grad_apply", how.rows,
+                       ref<T>(logits), labels.as<int32_t>(), logits.offset.back(), statistics(call), ref<T>(dlogits),
+                       static_cast<float>(call.attrs.number("scale", 1.0)), Targets::of(call.attrs), call.scalars);
+  };
+  return with_rows({&logits, &dlogits}, count, n, 1, {&logits, &dlogits}, 0, prepare_rows);
 }
 
 }  // namespace

@@ -30,11 +30,8 @@ struct SquareTerm {
 
 CudaKernel prepare_sum_squares(const CudaKernelCall& call) {
   const TensorArg& x = call.in[0];
-  return with_float_type(x.dtype, [&](auto t) {
-    using T = decltype(t);
-    const SquareTerm<T> term{ref<T>(x), SumOutput::of(call, 0, 1.0)};
-    return prepare_total<kPack<T>>(call, x.size(), {&x}, term, "sum_squares");
-  });
+  const auto term_of = [&]<class T>(T) { return SquareTerm<T>{ref<T>(x), SumOutput::of(call, 0, 1.0)}; };
+  return prepare_total(call, x.size(), {&x}, term_of, "sum_squares");
 }
 
 }  // namespace
