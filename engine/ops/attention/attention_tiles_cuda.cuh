@@ -14,7 +14,7 @@ inline constexpr int kSide = 16, kThreads = kSide * kSide;
 
 enum class MaskType : uint8_t { none, ints, floats, halves };
 
-/// What all kernels of one call read.
+/// The operands that all kernels of one call read.
 template <class T>
 struct Operands {
   AttentionSize n;
@@ -239,7 +239,7 @@ __global__ void __launch_bounds__(kThreads) means_kernel(Operands<T> a, const T*
   if (lane == 0) means[row] = sum;
 }
 
-/// What the gradients read beside the operands.
+/// Operands that the gradients read in addition.
 template <class T>
 struct GradOperands {
   const T* dy;
