@@ -36,7 +36,7 @@ class Attrs {
   /// The value, or null where the name is absent.
   const Value* find(std::string_view name) const;
 
-  /// As above, but the name must be there.
+  /// The value; a name that is absent is our bug.
   int64_t integer(std::string_view name) const;
   double number(std::string_view name) const;
 

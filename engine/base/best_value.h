@@ -1,4 +1,4 @@
-// What a run remembers of its validations.
+// The best values among a run's validations.
 #pragma once
 
 #include <cstdint>
@@ -10,9 +10,9 @@ namespace trainctl {
 
 /// The best value of a metric.
 struct BestValue {
-  double value = 0;   ///< nan: all were
-  int64_t step = 0;   ///< steps that had been trained then; 0: there was no validation
-  int64_t since = 0;  ///< validations after it
+  double value = 0;   ///< NaN: the metric was NaN at every validation
+  int64_t step = 0;   ///< steps trained when it was reached; 0: there was no validation
+  int64_t since = 0;  ///< number of validations after it
 };
 
 /// By metric, in the order of ValidationReport::values.

@@ -22,7 +22,7 @@ constexpr int64_t capped_sum(int64_t a, int64_t b) {
   return __builtin_add_overflow(a, b, &sum) ? kCapped : sum;
 }
 
-/// Of all `factors`: the elements of a shape.
+/// Product of all `factors`, such as the number of elements of a shape.
 inline int64_t capped_product(const std::vector<int64_t>& factors) {
   int64_t product = 1;
   for (const int64_t factor : factors) product = capped_product(product, factor);

@@ -23,9 +23,9 @@ class DynamicLibrary {
     function = reinterpret_cast<Function*>(find(symbol));
   }
   bool has(const char* symbol) const;
-  /// Where it was found.
+  /// Path at which the library was found.
   const std::string& path() const { return path_; }
-  /// As dlopen returned it, for code that looks symbols up itself.
+  /// The handle that dlopen returned, for code that looks up symbols itself.
   void* handle() const { return handle_; }
 
  private:

@@ -1,4 +1,4 @@
-// What may stand beside `type` in a job file: the layers, losses, optimizers and initial values that there are.
+// The layers, losses, metrics, optimizers and initial values that `type` may name in a job file, with their fields.
 //
 //   engine/ops   defines each in the folder of its op (LayerDef, LossDef, OptimizerDef) and makes these lists of them
 //   engine/base  declares the lists, here
@@ -24,19 +24,20 @@ struct EntryType {
   std::string name;
   std::string doc;
   std::vector<Field> fields;
-  /// What must hold between fields, and what their ranges do not say; null: nothing.
+  /// Checks conditions that the ranges of single fields cannot express, such as those between fields; null: none.
   std::vector<FieldFault> (*faults)(const Attrs& attrs) = nullptr;
 
   // Layers.
   int min_inputs = 1, max_inputs = 1;
-  std::string weight_field;  ///< given, the layer has min_inputs and a weight of its own for the rest; else max_inputs
-  bool collective = false;   ///< for hybrid_parallel alone
+  /// If this field is given, the layer takes min_inputs and has a weight of its own for the rest; else max_inputs.
+  std::string weight_field;
+  bool collective = false;  ///< only allowed with hybrid_parallel
   /// How many outputs a layer with these fields has; null: 1. The fields may be wrong.
   int (*num_outputs)(const Attrs& attrs) = nullptr;
   // Optimizers.
   std::vector<std::string> same_in_groups = {};  ///< fields that a group of parameters cannot set for itself
   // Losses.
-  bool labels_are_classes = false;  ///< i32, one a row of the prediction; else f32, one an element
+  bool labels_are_classes = false;  ///< i32, one per row of the prediction; else f32, one per element
   // Metrics.
   /// The name under which one with these fields is reported: "top_5".
   std::string (*reported_as)(const Attrs& fields) = nullptr;

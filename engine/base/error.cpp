@@ -52,8 +52,8 @@ std::string excerpt(std::string_view line) {
   return shown + printable(line);
 }
 
-/// What is printed left of the caret: as wide as the line up to there, tabs kept. Columns count
-/// characters, not bytes.
+/// Text to print left of the caret: as wide as the line up to `column`, with its tabs. Columns count characters, not
+/// bytes.
 std::string indent_of(std::string_view line, int column) {
   std::string indent;
   int characters = 0;

@@ -22,7 +22,7 @@ inline constexpr int kExitRankFailed = 5;
 struct Diagnostic {
   SourcePos pos;        ///< may be unknown (pos.line == 0), e.g. for a value given on the command line
   std::string path;     ///< the field, e.g. "parallel.strategies.layer1"
-  std::string message;  ///< what is wrong, the values, what was expected
+  std::string message;  ///< states what is wrong, the values found and those expected
   std::string hint;     ///< the next move ("legal cuts of this dim: 1, 2, 4"); may be empty
 };
 

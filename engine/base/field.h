@@ -15,7 +15,7 @@
 
 namespace trainctl {
 
-/// Of one dim of a tensor: far beyond any machine, and products of a few still fit an int64_t.
+/// Largest size of one dim of a tensor: far beyond any machine, and products of a few still fit an int64_t.
 inline constexpr double kMaxSize = 1'000'000'000;
 inline constexpr double kMaxDims = 15;
 
@@ -35,7 +35,7 @@ enum class FieldKind : uint8_t {
   words,          ///< [python3, train.py]
   variables,      ///< {NAME: value}
   initial,        ///< {type: normal, std: 0.02}, or a type alone: one of initial_types()
-  names,          ///< of layers
+  names,          ///< names of layers
   patterns,       ///< names or globs of layers
   paths,          ///< a path or a list of paths
   transforms,     ///< [hwc2chw], or for several fields of the samples: {image: [hwc2chw], mask: [...]}
@@ -46,7 +46,7 @@ enum class FieldKind : uint8_t {
   modules,
   layers,
   values,        ///< {name: number, text or flag}: vars, the arguments of a module
-  groups,        ///< of parameters
+  groups,        ///< groups of parameters
   stage_map,     ///< {pattern: stage}
   strategy_map,  ///< {pattern: cuts}
 };
@@ -61,7 +61,7 @@ struct Field {
   FieldKind kind = FieldKind::text;
   std::string doc;
   bool is_required = false;
-  std::optional<Value> fallback;  ///< of fields that become Attrs; absent: no value
+  std::optional<Value> fallback;  ///< default of a field that becomes an Attr; absent: none
   double min = -std::numeric_limits<double>::infinity();
   double max = std::numeric_limits<double>::infinity();
   bool min_open = false;  ///< min itself is not allowed
@@ -148,7 +148,7 @@ Field per_dim(std::string name, std::string doc, std::vector<std::string> words 
 
 /// A field that is a mapping becomes several Attrs: "init.type", "init.std".
 std::string nested_attr(const std::string& field, const std::string& inner);
-/// Those of one field: "type", "std".
+/// The attrs nested in `field`, under their inner names: "type", "std".
 Attrs nested_attrs(const Attrs& attrs, const std::string& field);
 
 /// The values of these fields and no others: those given, and the defaults of the rest.

@@ -12,7 +12,8 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-/// Of the timeout: before all of it has passed, since then others end the process, and know no file.
+/// Fraction of the timeout after which a wait counts as hung. It is below 1 because others, who cannot name the file,
+/// end the process once the whole timeout has passed.
 constexpr double kHangs = 0.95;
 
 struct Registry {

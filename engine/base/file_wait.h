@@ -1,5 +1,5 @@
-// What this process waits for a file system to do. One that does not answer (a network's, a FUSE mount) leaves a thread
-// in a call that nothing interrupts, so another thread must say which file it is.
+// Waits of this process for file systems. A file system that does not answer (a network's, a FUSE mount) leaves a
+// thread in a call that nothing interrupts, so another thread must report which file it is.
 #pragma once
 
 #include <chrono>
@@ -13,7 +13,7 @@
 
 namespace trainctl {
 
-/// Around each call that opens, lists or reads a file. `path` must outlive it.
+/// Held around each call that opens, lists or reads a file. `path` must outlive it.
 class FileWait {
  public:
   explicit FileWait(const std::string& path);
@@ -21,10 +21,10 @@ class FileWait {
   FileWait(const FileWait&) = delete;
   FileWait& operator=(const FileWait&) = delete;
 
-  /// A thread's own; others look at it.
+  /// The current wait of one thread; other threads read it.
   struct Slot {
     std::mutex mutex;
-    const std::string* path = nullptr;  ///< null: it waits for none
+    const std::string* path = nullptr;  ///< null: the thread waits for no file
     std::chrono::steady_clock::time_point since;
   };
 
@@ -32,9 +32,9 @@ class FileWait {
   Slot& slot_;
 };
 
-/// Looks at all threads' waits while it lives. One that has lasted for nearly `timeout_seconds` (launch.timeout) is
-/// told to `on_hang`, on a thread of its own, with an error that names the file; it need not return. 0: no wait is too
-/// long.
+/// Watches the waits of all threads while it lives. If one has lasted for nearly `timeout_seconds` (launch.timeout),
+/// calls `on_hang` on a thread of its own with an error that names the file; `on_hang` need not return. 0: no wait is
+/// too long.
 class FileWatch {
  public:
   FileWatch(double timeout_seconds, std::function<void(const EnvError&)> on_hang);

@@ -19,7 +19,7 @@ std::string value_of(int resource) {
   return limit.rlim_cur == RLIM_INFINITY ? "unlimited" : std::to_string(limit.rlim_cur);
 }
 
-/// Of the innermost control group that this process sees; empty: there is none.
+/// Limit on the number of processes in the innermost control group that this process sees; empty: no limit.
 std::string pids_max() {
   for (const char* path : {"/sys/fs/cgroup/pids.max", "/sys/fs/cgroup/pids/pids.max"}) {
     std::string text;

@@ -32,7 +32,7 @@ std::string text_of(const Run& run) {
   return text + std::to_string(stop - 1 + run.step) + ":" + std::to_string(run.step);
 }
 
-/// As sums; the fastest run first. Nothing where they are none.
+/// Runs whose sums are `numbers`, the fastest run first; nullopt if there are none.
 std::optional<std::vector<Run>> as_sums(const std::vector<int>& numbers) {
   const Run fastest = run_from(numbers, 0);
   if (fastest.count == numbers.size()) return std::vector<Run>{fastest};

@@ -59,7 +59,7 @@ void* from_heap(size_t size) {
   }
 }
 
-/// Of what no shelf has.
+/// Allocates a block when its shelf has none free, or when it is too large for any shelf.
 [[gnu::noinline]] void* not_from_shelf(size_t size) {
   if (size - 1 < kLargest && region_bytes.load(std::memory_order_acquire) > 0)
     if (void* block = fresh_block((size - 1) / kStep)) return block;

@@ -54,7 +54,7 @@ class StartUpClock {
   bool stopped_ = false;
 };
 
-/// As clock->ended(name); does nothing if clock is null.
+/// Call the same method of `clock`; do nothing if it is null.
 inline void phase_ended(StartUpClock* clock, std::string_view name) {
   if (clock != nullptr) clock->ended(name);
 }

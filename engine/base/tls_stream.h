@@ -43,10 +43,11 @@ class TlsStream {
 
   /// Takes the connected socket; try_handshake makes the handshake, and reads `token` until it is done.
   static std::unique_ptr<TlsStream> start(int socket, const std::string& token, bool accepts);
-  bool try_handshake();                                    ///< whether it is done
-  size_t try_read(std::span<char> bytes);                  ///< how many came; 0: none are there yet
-  size_t try_write(std::string_view bytes);                ///< how many went; 0: there is no room yet
-  bool waits_to_write() const { return waits_to_write_; }  ///< what the last that did not get on waits for
+  bool try_handshake();                      ///< returns whether the handshake is done
+  size_t try_read(std::span<char> bytes);    ///< returns the number read; 0: none have arrived yet
+  size_t try_write(std::string_view bytes);  ///< returns the number written; 0: there is no room yet
+  /// Whether the last call that could not proceed waits until the socket is writable; else until it is readable.
+  bool waits_to_write() const { return waits_to_write_; }
   int socket() const { return socket_; }
 
   std::string own_address() const;  ///< IPv4 or IPv6, of this end

@@ -16,7 +16,7 @@ namespace trainctl {
 using BufferId = int;
 
 enum class BufferKind : uint8_t {
-  weights,  ///< as kernels read them
+  weights,  ///< weights in the form that kernels read
   state,
   master,  ///< bf16: the f32 weights
   gradients,
@@ -96,13 +96,13 @@ struct Compiler {
   const Plan& plan;
   const JobSpec& spec;
   const CostModel& cost;
-  std::vector<Optimizer> optimizers;  ///< of parameters without a group, then of each group
+  std::vector<Optimizer> optimizers;  ///< for parameters without a group, then for each group
   const int rank;
   const int server;                ///< index among the servers; -1: a worker
   const int stage, rank_in_stage;  ///< a server is in no stage: -1
 
   Program program;  ///< groups, variables and buckets as passes fill them in; instructions at the end
-  std::vector<BucketPlan> bucket_plans;             ///< of all stages
+  std::vector<BucketPlan> bucket_plans;             ///< buckets of all stages
   std::vector<RankBucket> buckets;                  ///< one per entry of program.buckets
   BufferId scalars = -1, loss = -1;                 ///< loss: also the metrics
   std::vector<BufferId> states;                     ///< one per entry of program.variables; -1: a parameter

@@ -1,4 +1,4 @@
-// What several ranks hold alike is written into checkpoints once, and the work is spread over them.
+// Data that several ranks hold alike is written into checkpoints once, and the work is spread over these ranks.
 //
 // Variables that the same ranks hold are laid end to end, and each of these ranks takes an equal part of that range:
 //
@@ -6,7 +6,7 @@
 //   [ w0           | w0     w1      | w1     b0 b1 ]
 //
 // Parts end between rows, and a small variable is one rank's alone. A sharded bucket is divided already: there the
-// first of the ranks with the same shard writes it. What servers hold, they write, each its shard.
+// first of the ranks with the same shard writes it. Each server writes the shard that it holds.
 #include <algorithm>
 #include <map>
 #include <unordered_map>

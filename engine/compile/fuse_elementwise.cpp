@@ -102,7 +102,7 @@ class Chain {
   }
 
  private:
-  /// What the members compute together.
+  /// The expression that the members compute together.
   struct Expression {
     std::string text;
     std::vector<std::pair<size_t, size_t>> inputs;  ///< each a member and its input

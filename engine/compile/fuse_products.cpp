@@ -103,8 +103,8 @@ std::optional<Epilogue> with_step(const VirtualInstruction& product, const Virtu
 struct Found {
   int product = -1;
   Epilogue epilogue;
-  int place = -1;    ///< of the fused instruction: that of the product or of the following op
-  size_t input = 0;  ///< of the following op: the product's result
+  int place = -1;    ///< place of the fused instruction: that of the product or that of the following op
+  size_t input = 0;  ///< input of the following op that is the product's result
 };
 
 /// The product that writes that input of instruction `at`, and the epilogue of the two fused.

@@ -1,9 +1,10 @@
-// What comes before the rounding of a factor becomes a part of it, so that it never reaches memory in bf16:
+// Operations before the rounding of a factor become part of it, so that their results never reach memory in bf16:
 //
 //   a = gelu x        A = quantise a                  A = quantise gelu(x)
 //   d = gelu_grad a x D = quantise d, b = bias_grad d     D, b = quantise a * slope(x), its sums over rows
 //
-// An activation or its slope, if nothing else reads its result but the sum that is a bias's gradient; and that sum.
+// These are an activation or its slope, if only the rounding and the sum for a bias's gradient read its result, and
+// that sum.
 #include <algorithm>
 #include <optional>
 
@@ -15,7 +16,7 @@
 namespace trainctl {
 namespace {
 
-/// Of an instruction of the same task as the rounding at `at`, which may move there.
+/// Whether instruction `other` belongs to the same task as the rounding at `at` and may move there.
 bool may_join(const Compiler& c, size_t other, size_t at) {
   const Instruction &a = c.code[other].code, &b = c.code[at].code;
   return a.micro_batch == b.micro_batch && a.phase == b.phase && a.recompute == b.recompute &&
@@ -71,7 +72,7 @@ class QuantiseFusion {
     }
   }
 
-  /// What computes the values that are rounded, and nothing else reads them.
+  /// Fuses the activation that computes the rounded values into the rounding, if nothing else reads them.
   void take_activation(size_t at) {
     VirtualInstruction& rounding = c_.code[at];
     const auto between = static_cast<size_t>(rounding.inputs[0]);

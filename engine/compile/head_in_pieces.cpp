@@ -49,12 +49,12 @@ struct Head {
   Rows rows;
   std::vector<size_t> members;  ///< ascending, the product first
   std::set<BufferId> inner;     ///< prediction, its gradient, statistics
-  std::set<BufferId> gathered;  ///< of these [parts, rows..]
+  std::set<BufferId> gathered;  ///< the tensors of `inner` that are [parts, rows..]
 };
 
 bool has(unsigned mask, size_t i) { return (mask >> i & 1u) != 0; }
 
-/// Of a kernel, or of an all_gather of statistics.
+/// Row operands of a kernel, or of an all_gather of statistics.
 RowOperands row_operands(const VirtualInstruction& v) {
   const KernelDef* kernel = kernel_of(v.code);
   return kernel == nullptr ? RowOperands{1, 1} : kernel->row_operands(v.code.attrs);
@@ -111,7 +111,7 @@ class HeadSearch {
       const Operand& out = v.code.outputs[o];
       const bool adds = has(kernel->accumulates, o) && out.dtype == DType::f32;
       if (has(of.outputs, o) ? !head_.rows.lead(out.shape) : !adds) return false;
-      // What a product makes of the gradient is the rest of the backward pass's: it is whole.
+      // The rest of the backward pass reads what a product computes from the gradient, so that exists whole.
       if (has(of.outputs, o) && !kernel->is_product && !is_persistent(c_.buffers[v.outputs[o]].kind))
         head_.inner.insert(v.outputs[o]);
     }
@@ -211,10 +211,10 @@ class Pieces {
   const Head& head_;
   const int64_t count_;
   int64_t piece_ = 0;
-  std::map<BufferId, BufferId> buffers_;  ///< of this piece, by the whole's
+  std::map<BufferId, BufferId> buffers_;  ///< buffers of this piece, by those of the whole
 };
 
-/// Empty: nothing is trained or evaluated.
+/// Name of the prediction; empty: nothing is trained or evaluated.
 std::string prediction_name(const Graph& graph) {
   if (graph.loss < 0) return "";
   return graph.tensors[graph.nodes[graph.tensors[graph.loss].producer].inputs[0]].name;

@@ -28,7 +28,7 @@ Layouts layouts_of(const RankClasses& classes, size_t of_class, int group, const
   return layouts;
 }
 
-/// As a Communicator counts them.
+/// Number of elements of a collective, as a Communicator counts them.
 int64_t elements_of(const Instruction& i, int members) {
   const Operand& operand = i.inputs.empty() ? i.outputs[0] : i.inputs[0];
   const int64_t elements = num_elements(operand.shape);

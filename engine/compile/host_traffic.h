@@ -1,8 +1,8 @@
 // The bytes that a step moves within hosts and between them, from the programs that run.
 //
-// A collective over ranks of several hosts is a sum or gathering within each host, an exchange between one rank a host,
-// and a broadcast within each host (engine/runtime/comm/hosts_communicator.h). What is counted is exchanged_bytes of
-// each of these calls, and the size of each message.
+// A collective over ranks of several hosts is a sum or gathering within each host, an exchange between one rank per
+// host, and a broadcast within each host (engine/runtime/comm/hosts_communicator.h). The traffic is exchanged_bytes of
+// each of these calls, plus the size of each message.
 #pragma once
 
 #include <cstdint>
@@ -26,10 +26,10 @@ struct HostTraffic {
   }
 };
 
-/// Of one call, by a group with members[i] members on its host i.
+/// Traffic of one call in a group with members[i] members on its host i.
 HostTraffic traffic_of(Collective kind, const std::vector<int>& members, int64_t count, DType dtype);
 
-/// Of a step over all ranks, by purpose and kind ("send" for messages). `host_of`: by rank the number of its host.
+/// Traffic of a step over all ranks, by purpose and kind ("send" for messages). `host_of`: index of the host, per rank.
 std::map<std::pair<std::string, std::string>, HostTraffic> traffic_of_step(const RankClasses& classes,
                                                                            const std::vector<int>& host_of);
 

@@ -51,7 +51,7 @@ struct ScatteredShard {
   int summed_over_hosts = -1;  ///< the bucket, if its shard is complete then and summed over hosts; else -1
 };
 
-/// What another stage sends to this one in a step, in its order, and how much of that has been received.
+/// The messages that another stage sends to this one in a step, in its order, and how many of them have been received.
 struct Inbox {
   struct Message {
     const Transfer* transfer = nullptr;
@@ -65,7 +65,7 @@ struct Inbox {
   size_t received = 0;
 };
 
-/// What this stage sends to another.
+/// The progress of another stage to which this one sends.
 struct Outbox {
   int to_stage = 0;
   /// By kind, micro-batch and chunk of this stage's task: how many messages the other stage has received before the
@@ -82,7 +82,7 @@ struct Lowering {
   bool recomputing = false;
 
   std::vector<TaskKind> tasks_of_nodes;                          ///< by node: the task that runs it
-  std::vector<std::vector<LayoutId>> node_inputs, node_outputs;  ///< of this stage's nodes
+  std::vector<std::vector<LayoutId>> node_inputs, node_outputs;  ///< layouts of this stage's nodes
   /// For data set tensors: the cuts common to all layouts that this stage needs. A rank loads a tensor once and
   /// slices it further locally.
   std::map<TensorId, LayoutId> load_layouts;
@@ -96,8 +96,8 @@ struct Lowering {
   /// the backward pass even where a layer is recomputed.
   std::vector<std::vector<std::pair<NodeId, View>>> statistics;
 
-  std::vector<Transfer> transfers;                    ///< of all stages
-  std::multimap<TensorId, const Transfer*> outgoing;  ///< of all chunks
+  std::vector<Transfer> transfers;                    ///< transfers between all stages
+  std::multimap<TensorId, const Transfer*> outgoing;  ///< transfers from all chunks
   std::vector<Inbox> inboxes;
   std::vector<Outbox> outboxes;
 

@@ -24,14 +24,14 @@ namespace trainctl {
 namespace {
 
 constexpr int64_t kUnit = 16;
-constexpr size_t kForms = 2;  ///< of its rows, of its columns
+constexpr size_t kForms = 2;  ///< a value scaled by its rows, and by its columns
 
-/// What products read in 8 bits.
+/// A value that products read in 8 bits.
 struct Value {
   BufferId buffer = -1;
   Operand operand;
   size_t first_reader = 0;
-  bool is_weight = false;  ///< has a scale for each square: the same numbers by rows and by columns
+  bool is_weight = false;  ///< has one scale per square: the same numbers by rows and by columns
   bool needed[kForms] = {};
   View words[kForms], scales[kForms];
 };

@@ -20,9 +20,9 @@ using TaskKey = std::tuple<Phase, int, int>;  // and micro-batch and chunk
 /// The sends of one channel, in order.
 struct Channel {
   std::vector<int> sends;
-  std::vector<size_t> begins;  ///< of the tasks, in `sends`
+  std::vector<size_t> begins;  ///< index of the first send of each task, in `sends`
   TaskKey last;
-  size_t awaited = 0;  ///< the first of `sends` are
+  size_t awaited = 0;  ///< how many of the first `sends` are awaited
 
   void add(const TaskKey& key, int send) {
     if (begins.empty() || last != key) begins.push_back(sends.size());

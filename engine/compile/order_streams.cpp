@@ -28,7 +28,7 @@ Stream stream_of(Opcode opcode) {
   }
 }
 
-/// What has certainly happened before an instruction starts.
+/// The instructions and messages that have certainly finished before an instruction starts.
 struct Clock {
   std::array<int, kStreams> done;  ///< by stream: the last finished instruction
   std::vector<int> received;       ///< by channel: the last send that its peer has received

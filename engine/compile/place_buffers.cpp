@@ -139,7 +139,7 @@ int64_t place_persistent(Compiler& c) {
   return end;
 }
 
-/// What is alive while each instruction runs.
+/// Bytes of the buffers that are live while each instruction runs.
 std::vector<LiveBytes> live_bytes(const Compiler& c, const std::vector<Lifetime>& lives,
                                   const std::vector<BufferId>& buffers) {
   std::vector<LiveBytes> live(c.code.size() + 1);

@@ -13,8 +13,8 @@
 namespace trainctl {
 namespace {
 
-/// What all parameters of a bucket share. They belong to the same chunks: those of another chunk would delay the
-/// reduction.
+/// Properties that all parameters of a bucket share. They belong to the same chunks: parameters of another chunk would
+/// delay the reduction.
 using BucketKey = std::tuple<std::vector<int>, Axes, int, bool, LayerId, int>;
 
 struct Candidate {

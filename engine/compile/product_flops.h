@@ -7,11 +7,11 @@
 
 namespace trainctl {
 
-/// Of one step over all ranks, forward and backward, each product of the graph once: neither recomputation nor what
-/// several ranks compute alike.
+/// Operations of one step over all ranks, forward and backward. Each product of the graph counts once: neither
+/// recomputation nor work that several ranks repeat is included.
 double model_flops(const Graph& graph, const Plan& plan);
 
-/// What one rank really computes in a step.
+/// Operations that one rank really computes in a step.
 double program_flops(const Program& program);
 
 }  // namespace trainctl

@@ -54,7 +54,7 @@ std::string_view to_string(Stream stream);
 enum class OwnPart : uint8_t {
   none,
   shard,   ///< this rank's shard of a bucket's piece; all shards have the same size
-  counted  ///< what this rank adds to the gradient norm; sizes may differ
+  counted  ///< the part that this rank adds to the gradient norm; sizes may differ
 };
 
 /// A tensor, or a part of one, in the arena. Contiguous.
@@ -63,7 +63,7 @@ struct Operand {
   Shape shape;         ///< this rank's part
   DType dtype = DType::f32;
   Shape global_shape;                ///< the whole tensor, same ndim
-  Shape global_offset;               ///< of this part in the whole
+  Shape global_offset;               ///< offset of this part in the whole
   Format format = Format::declared;  ///< the order of the dims in these three
   std::string tensor;                ///< name, for display
   bool accumulate = false;           ///< outputs: add to the current contents
@@ -87,8 +87,8 @@ struct Instruction {
   Attrs attrs;
   std::vector<Operand> inputs, outputs;
   Phase phase = Phase::forward;
-  int micro_batch = -1;           ///< -1: once a step
-  int chunk = 0;                  ///< of the stage's layers
+  int micro_batch = -1;           ///< -1: once per step
+  int chunk = 0;                  ///< index of the chunk of the stage's layers
   bool weight_gradients = false;  ///< in a task of weight gradients alone (Schedule::zero_bubble)
   bool recompute = false;         ///< this forward instruction runs again for the backward pass
 
@@ -122,7 +122,7 @@ struct Variable {
   std::string name;
   TensorKind kind = TensorKind::parameter;
   Init init;
-  DType dtype = DType::f32;  ///< of the stored weights; kernels may read a bf16 copy (Bucket::compute_offset)
+  DType dtype = DType::f32;  ///< dtype of the stored weights; kernels may read a bf16 copy (Bucket::compute_offset)
   Shape global_shape;
   Shape shape, offset;         ///< this rank's part of the whole (before optimizer sharding)
   int bucket = -1;             ///< parameters: index into Program::buckets; states: -1
@@ -204,9 +204,9 @@ struct Memory {
   int64_t workspace = 0;     ///< inputs of the steps in flight, and what kernels allocate while they run
   int64_t data_set = 0;      ///< kept on the device, if there is room
   int64_t unsent = 0;        ///< the part of workspace that a rank does without if it keeps data_set
-  int64_t copy_engines = 0;  ///< what collectives read from other ranks and sum, if the device has room
+  int64_t copy_engines = 0;  ///< flags and pulled data of copied collectives, if the device has room
 
-  int64_t validation = 0;  ///< what the job's validation takes beyond all that; filled in by make_room_for
+  int64_t validation = 0;  ///< memory of the job's validation beyond all that; filled in by make_room_for
 
   /// Without data_set and copy_engines, which a rank does without if there is no room.
   int64_t total() const { return arena() + workspace + validation; }
@@ -223,7 +223,7 @@ struct Program {
   int server = -1;  ///< index among the servers; -1: a worker
   int stage = 0;
   int rank_in_stage = 0;
-  int chunks = 1;  ///< of layers that the stage holds
+  int chunks = 1;  ///< number of chunks of layers that the stage holds
   int64_t arena_bytes = 0;
   int64_t scalars_offset = 0;  ///< a StepScalars (ops/kernel.h)
   /// f32: the step's loss, followed by the sum of each metric, the same on every rank; -1: forward only.

@@ -89,7 +89,7 @@ void CountedBucket::each_part(int stage, IndexOf index_of, Each each) const {
                 shards = bucket_.num_shards(mesh);
   for (const Stretch& stretch : stretches_) {
     const int64_t replica = index_of(stretch.replicas), replicas = mesh.ways(stretch.replicas);
-    // What a rank keeps of a piece starts at `kept`; in the bucket's range it starts `not_kept` later.
+    // The part of a piece that a rank keeps is `kept`; in the bucket's range that part starts `not_kept` later.
     const auto count = [&](const Range& mine, int piece, int64_t not_kept, const Range& kept) {
       if (mine.begin >= mine.end) return;
       const Range part = mine.part(replica, replicas);

@@ -82,7 +82,7 @@ Json layer_json(const Graph& graph, const Plan& plan, size_t index) {
                 "reason", chosen.reason, "would_be", chosen.would_be, "recompute", chosen.recompute);
 }
 
-/// Those whose weight some program rounds to 8 bits get "fp8"; returns their number.
+/// Sets "fp8" of each layer to whether some program rounds its weight to 8 bits; returns the number of such layers.
 size_t mark_narrow_layers(const Graph& graph, const RankClasses& classes, Json& layers) {
   std::set<std::string> weights;
   for (const Program& program : classes.programs)
@@ -289,7 +289,7 @@ Json calls_json(const RankClasses& classes, size_t of_class, GroupTable& table) 
 /// A count that may exceed an int64_t.
 Json count_json(double count) { return count < 9e18 ? Json(static_cast<int64_t>(count)) : Json(count); }
 
-/// Of the whole network, each parameter once.
+/// Number of parameter elements of the whole network, each parameter counted once.
 int64_t parameters_of(const Graph& graph, const Plan& plan) {
   int64_t count = 0;
   for (const VariablePlan& variable : plan.variables)
@@ -322,7 +322,8 @@ Json parameter_groups_json(const JobSpec& spec, const Graph& graph) {
   return rows;
 }
 
-/// What a rank computes with: its part of the parameters of its stage, before optimizer_shard cuts what is kept.
+/// Number of parameter elements that a rank computes with: its part of those of its stage, before optimizer_shard cuts
+/// the part that it keeps.
 int64_t parameters_of(const Program& program) {
   if (program.server >= 0) return held_elements(program);
   int64_t count = 0;

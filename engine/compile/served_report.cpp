@@ -34,8 +34,8 @@ Json holds_json(const Program& server) {
   return holds;
 }
 
-/// On equal links the bytes of the busiest rank decide: 2 (N-1)/N W of an all_reduce against N/S W of a server and W of
-/// a worker, in each direction. For 1, 2, 4, … servers, for `count`, and for the fewest that keep up.
+/// On equal links the bytes of the busiest rank decide: 2 (N-1)/N W per rank of an all_reduce against N/S W per
+/// server and W per worker, in each direction. For 1, 2, 4, … servers, for `count`, and for the fewest that keep up.
 Json rates_beside_all_reduce(int workers, int count) {
   const double all_reduce = 2.0 * (workers - 1) / workers;
   const auto rate = [&](int servers) { return all_reduce / std::max(1.0, static_cast<double>(workers) / servers); };
@@ -51,7 +51,7 @@ Json rates_beside_all_reduce(int workers, int count) {
   return rows;
 }
 
-/// Of a step's messages with this opcode and purpose.
+/// Bytes of a step's messages with this opcode and purpose.
 int64_t bytes_of(const Program& program, Opcode opcode, Purpose purpose) {
   int64_t bytes = 0;
   for (const Instruction& i : program.instructions)

@@ -206,7 +206,7 @@ class EarlyPlacement {
 
   const Compiler& c_;
   const UsersOfBuffers users_;
-  const std::vector<size_t>& updates_;  ///< those with a gather behind them
+  const std::vector<size_t>& updates_;  ///< updates with a gather behind them
   size_t end_ = 0;                      ///< index of the first update as lowered
   std::vector<size_t> order_, fillers_;
   std::vector<bool> is_gathered_;          ///< by instruction: an update with a gather behind it

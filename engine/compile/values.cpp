@@ -91,7 +91,7 @@ Located nearest_value(Lowering& l, TensorId tensor, LayoutId layout, Format form
   return *best;
 }
 
-/// Of a recomputed tensor only results of collectives are kept.
+/// Keeps only those values of a recomputed tensor that are results of collectives.
 void keep_results(const Lowering& l, TensorId tensor, std::vector<Located>& values) {
   const auto kept = l.c.plan.kept.find(tensor);
   if (kept == l.c.plan.kept.end()) return values.clear();

@@ -20,7 +20,7 @@ void verify_bytes(const Program& program, Faults& faults) {
   verify_order(program, faults);
 }
 
-/// What happens to a byte depends only on whether it is in this rank's own shard. So two programs, one in which all
+/// All that happens to a byte depends only on whether it is in this rank's own shard. So two programs, one in which all
 /// bytes are in the shard and one in which none is, cover every byte of every rank. Counted parts are only read,
 /// and stay within the range that they are part of: checking a read of the whole range is stricter.
 void verify_bytes_of_class(const Program& program, Faults& faults) {

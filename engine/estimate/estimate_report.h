@@ -1,4 +1,4 @@
-// What `trainctl plan` predicts of a step.
+// The step that `trainctl plan` predicts.
 #pragma once
 
 #include <nlohmann/json_fwd.hpp>
@@ -7,9 +7,9 @@
 
 namespace trainctl {
 
-/// {"machine", "source", "seconds", "low", "high": nine of ten steps take between them, as far as the errors of kernels
-///  tell, "parts": {name: seconds, …}: of the longest chain, adding up to `seconds`,
-///  "memory": {"rank": that which needs most, "bytes", "reserved": by driver and libraries, "device", "fits"}: only if
+/// {"machine", "source", "seconds", "low", "high": nine of ten steps lie between them, as far as the errors of kernels
+///  show, "parts": {name: seconds, …}: along the critical path, adding up to `seconds`,
+///  "memory": {"rank": which needs most, "bytes", "reserved": by driver and libraries, "device", "fits"}: only if
 ///  the machine says how much memory its devices have, "classes": [{"rank": its first, "compute", "communication":
 ///  seconds in which the streams are busy}, …]}
 nlohmann::ordered_json estimate_report(const RankClasses& classes, const Machine& machine, const Simulation& step);

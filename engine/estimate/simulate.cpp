@@ -20,7 +20,7 @@ struct At {
   int index = -1;  ///< -1: none
 };
 
-/// What happened, and what it was that ended then.
+/// A time, and the instruction that ended then.
 struct Event {
   Seconds time;
   At at;
@@ -62,13 +62,13 @@ struct Place {
   size_t number = 0;
 };
 
-/// How far what an instruction takes may be off.
+/// How far the predicted time of an instruction may be off.
 struct Uncertainty {
   double error = 0;  ///< relative
   std::string key;   ///< equal keys err alike
 };
 
-/// Of what no sample says: rates of a machine are that far from what a kernel or a call reaches.
+/// Relative error where there are no samples: a kernel or a call is that far from the rates of its machine.
 constexpr double kUnmeasured = 0.2;
 
 std::vector<TensorInfo> infos_of(const std::vector<Operand>& operands) {
@@ -88,7 +88,7 @@ bool adds(const Instruction& instruction) {
                      [](const Operand& output) { return output.accumulate; });
 }
 
-/// Of a kernel that runs alone.
+/// Time of a kernel that runs alone.
 Seconds alone_seconds(const Program& program, size_t i, const Machine& machine) {
   const Instruction& now = program.instructions[i];
   const std::vector<TensorInfo> inputs = infos_of(now.inputs), outputs = infos_of(now.outputs);
@@ -214,7 +214,7 @@ class Simulator {
     return begin;
   }
 
-  /// Of the lanes whose head can begin, the one that begins first; null if there is none.
+  /// The lane whose head begins first, among those whose head can begin; null if there are none.
   Lane* next_lane() {
     Lane* first = nullptr;
     for (Lane& lane : lanes_) {
@@ -294,7 +294,7 @@ class Simulator {
     return seconds + (machine_.overlap_cost - 1) * beside + (machine_.wait_cost - 1) * beside_wait(lane, seconds);
   }
 
-  /// Of a collective's group, or of a message's two ranks.
+  /// Spread of a collective's group, or of a message's two ranks.
   GroupSpread spread(At at) const {
     if (code(at).opcode == Opcode::collective) return spreads_[at.of_class][static_cast<size_t>(code(at).group)];
     return spread_of(machine_, std::array{classes_.programs[at.of_class].rank, code(at).peer});

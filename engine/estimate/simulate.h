@@ -14,7 +14,7 @@
 
 namespace trainctl {
 
-/// What a moment of a step is spent on.
+/// The kinds of work that the time of a step is spent on.
 enum class Part : uint8_t {
   products,       ///< products of matrices, convolutions, attention
   other_kernels,  ///< the rest: bound by memory
@@ -23,7 +23,7 @@ enum class Part : uint8_t {
   weights,        ///< gathers of weights
   pipeline,       ///< sends between stages
   data,           ///< loads, prints
-  host,           ///< what the host does between two steps
+  host,           ///< work of the host between two steps
 };
 inline constexpr size_t kParts = 8;
 std::string_view to_string(Part part);

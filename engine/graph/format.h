@@ -8,11 +8,11 @@
 namespace trainctl {
 
 enum class Format : uint8_t {
-  declared,       ///< as the graph has them
+  declared,       ///< dims in the order that the graph has
   channels_last,  ///< images, in the graph [n, c, h, w], as [n, h, w, c]
 };
 
-/// Where a dim of the graph's is stored.
+/// Position at which a dim of the graph is stored.
 constexpr int stored_dim(int dim, Format format) {
   constexpr int kChannelsLast[] = {0, 3, 1, 2};
   return format == Format::declared ? dim : kChannelsLast[dim];

@@ -42,7 +42,7 @@ struct Init {
 struct BatchRows {
   int dim = -1;        ///< -1: in no dim, since no row depends on one sample alone, or nothing depends on the batch
   int64_t outer = 1;   ///< more than 1 if a reshape has merged the batch behind another dim
-  int64_t rows = 0;    ///< of one micro-batch
+  int64_t rows = 0;    ///< number of rows of one micro-batch
   uint64_t sized = 0;  ///< bit d: the size of dim d depends on the batch's
 
   bool is_sized(size_t d) const { return (sized >> d & 1) != 0; }
@@ -55,7 +55,7 @@ struct Tensor {
   TensorKind kind = TensorKind::activation;
   NodeId producer = -1;  ///< the node that writes it; -1 for input, parameter and state
   Init init;             ///< parameter and state
-  BatchRows batch;       ///< of a gradient: that of its tensor
+  BatchRows batch;       ///< a gradient has the batch of its tensor
 };
 
 enum class Phase : uint8_t { forward, backward };
@@ -66,27 +66,27 @@ struct Node {
   Attrs attrs;
   std::vector<TensorId> inputs;
   std::vector<TensorId> outputs;
-  Rule rule;  ///< one TensorRule an input and output, in factors of `layer`
+  Rule rule;  ///< one TensorRule per input and output, in factors of `layer`
   LayerId layer = -1;
   Phase phase = Phase::forward;
 };
 
 struct Layer {
   std::string name;
-  std::string type;  ///< as in the job file
+  std::string type;  ///< its `type` in the job file
   std::vector<Factor> factors;
-  /// What a strategy addresses, in order: data inputs, then parameters (x, weight, bias).
+  /// Tensors that a strategy addresses, in order: data inputs, then parameters (x, weight, bias).
   std::vector<TensorId> inputs;
   std::vector<TensorRule> input_rules;
   std::vector<TensorId> outputs;
   std::vector<TensorRule> output_rules;
-  /// It computes over the rows of the batch, of which it sees this many at a time (batch_norm, a sum over dim 0); 0:
+  /// Number of rows of the batch that it sees at a time if it computes over them (batch_norm, a sum over dim 0); 0:
   /// each row is independent of the others.
   int64_t mixed_rows = 0;
   SourcePos pos;
 };
 
-/// The optimizer's work for one parameter, once a step.
+/// The optimizer's work for one parameter, once per step.
 struct Update {
   TensorId parameter = -1;
   /// Gradient contributions of one micro-batch. More than one where several layers share the
@@ -100,7 +100,7 @@ struct Update {
 struct Metric {
   std::string name;      ///< "accuracy"
   TensorId tensor = -1;  ///< [1]
-  double scale = 1;      ///< of the whole sum
+  double scale = 1;      ///< factor of the whole sum
 };
 
 inline constexpr int kMostMetrics = 7;
@@ -113,7 +113,8 @@ struct Graph {
   TensorId loss = -1;            ///< scalar [1]: this micro-batch's share of the global mean; -1: forward only
   std::vector<Metric> metrics;   ///< computed by the loss's layer
   std::vector<TensorId> prints;  ///< tensors to write to stdout, in the job's order
-  bool is_evaluation = false;    ///< of the weights as they are: no backward pass, no update (model/evaluation.h)
+  /// The graph evaluates the weights as they are: no backward pass, no update (model/evaluation.h).
+  bool is_evaluation = false;
 
   bool has_loss() const { return loss >= 0; }
   bool trains() const { return has_loss() && !is_evaluation; }
@@ -125,7 +126,7 @@ struct Graph {
   std::vector<NodeId> consumers(TensorId tensor) const;
 };
 
-/// A line a tensor, then a line a node: `trainctl show graph`.
+/// One line per tensor, then one line per node: `trainctl show graph`.
 std::string to_string(const Graph& graph);
 
 /// Fails (check) unless names are unique, nodes are in topological order, each rule fits its shapes,

@@ -48,9 +48,9 @@ struct RuleText {
   std::string uncuttable = "";  ///< letters
   std::string why_not = "";     ///< the reason for those letters
   std::string inner = "";       ///< letters that the op sums over itself, or whose elements its ranks exchange
-  /// Of letters that no shape tells: in "b(hd)->b(hd)" that of h or d.
+  /// Sizes of letters that no shape determines: in "b(hd)->b(hd)" that of h or d.
   std::vector<std::pair<char, int64_t>> sizes = {};
-  std::string why_size = "";  ///< why the letters in `sizes` have these
+  std::string why_size = "";  ///< why the letters in `sizes` have these sizes
 };
 
 /// The dims of every tensor of a rule text as strings of letters: parse("n(ch)->n") gives

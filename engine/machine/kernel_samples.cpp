@@ -85,7 +85,7 @@ Row fit(const Samples& samples, size_t without) {
   return best;
 }
 
-/// What a call is told from others by.
+/// The properties that distinguish a call from others.
 struct Point {
   const std::vector<double>& sizes;
   double flops;
@@ -94,7 +94,7 @@ struct Point {
 
 Point point_of(const KernelSample& sample) { return {sample.sizes, sample.cost.flops, sample.attrs}; }
 
-/// In powers of two.
+/// Distance between two calls, in powers of two.
 double apart(const Point& a, const Point& b) {
   constexpr double kOtherAttrs = 1;
   const double flops = std::log2(std::max(a.flops, 1.0) / std::max(b.flops, 1.0));

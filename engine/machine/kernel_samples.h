@@ -21,10 +21,10 @@ namespace trainctl {
 struct KernelSample {
   std::vector<double> sizes;  ///< log2 of the bytes of each input, then of each output
   Cost cost;
-  Seconds seconds;      ///< alone
-  std::string attrs{};  ///< of the call, as text: kernels of one name compute different things
-  /// How many times as long it takes in a step as alone; of a call that no measured step had, as the nearest that one
-  /// had.
+  Seconds seconds;      ///< time when it runs alone
+  std::string attrs{};  ///< attributes of the call, as text: kernels of one name compute different things
+  /// Time in a step relative to that alone; for a call that occurs in no measured step, that of the nearest call that
+  /// does.
   double in_step = 1;
   Seconds priced() const { return in_step * seconds; }
   bool operator==(const KernelSample&) const;

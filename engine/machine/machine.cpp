@@ -40,7 +40,7 @@ void sort_once(std::vector<int>& numbers) {
   numbers.erase(std::unique(numbers.begin(), numbers.end()), numbers.end());
 }
 
-/// Of factors of 8 bits: the multipliers take twice as many of them as of bf16.
+/// Rate at which the factors are multiplied. 8-bit factors are multiplied twice as fast as bf16.
 FlopsPerSecond rate_of_products(const Machine& machine, Infos inputs, const Attrs& attrs) {
   if (attrs.flag("fp8")) return machine.products.bf16 * 2;
   return machine.product_rate(multiplies_in_bf16(inputs) ? DType::bf16 : DType::f32, attrs.flag("tf32"));
@@ -77,8 +77,8 @@ int64_t wire_bytes(Collective kind, int64_t bytes, int group_size) {
   return kind == Collective::all_reduce ? 2 * once : once;
 }
 
-// Of a group on h hosts with g members each, g devices share what passes between the hosts: each host sends
-// (h-1)/h of the bytes, g devices at a time. Within a host the call passes as among all members.
+// In a group on h hosts with g members each, g devices share the traffic between the hosts: each host sends (h-1)/h of
+// the bytes, g devices at a time. Within a host, the traffic is as among all members.
 Seconds collective_time(const Machine& machine, Collective kind, Bytes bytes, const GroupSpread& spread) {
   if (spread.size() <= 1) return {};
   if (!machine.calls.empty()) {

@@ -21,13 +21,13 @@ namespace trainctl {
 
 enum class DeviceKind : uint8_t { cpu, cuda };
 
-/// What joins units of the level below: devices, or groups of them.
+/// The networks of one level: each joins units of the level below, which are devices or groups of them.
 struct LinkLevel {
   std::string name;  ///< "NVLink", "InfiniBand"
-  int devices = 0;   ///< that one such network joins; 0: any number
-  /// A device's share, in each direction: what it sends while all devices of the network send as much.
+  int devices = 0;   ///< devices that one such network joins; 0: any number
+  /// Bandwidth per device, in each direction, while all devices of the network send as much.
   BytesPerSecond bandwidth;
-  Seconds latency;  ///< of a message
+  Seconds latency;  ///< latency of a message
 
   friend bool operator==(const LinkLevel&, const LinkLevel&) = default;
 };
@@ -41,26 +41,27 @@ struct ProductRates {
 /// A whole step on one rank, as a run of it was measured.
 struct StepSample {
   std::string job;
-  int kernels = 0;   ///< that the rank's program starts
-  Seconds alone;     ///< the sum of what its kernels take by their samples
-  Seconds measured;  ///< the step
+  int kernels = 0;   ///< kernels that the rank's program starts
+  Seconds alone;     ///< sum of the times of its kernels by their samples
+  Seconds measured;  ///< time of the step
   Seconds products;  ///< the part of `alone` that is products and convolutions
   friend bool operator==(const StepSample&, const StepSample&) = default;
 };
 
-/// What a step takes beyond its kernels by their samples: what of KernelSample::in_step is not known of single ones,
-/// such as short kernels, whose caches and launches differ in a step. Products and the rest feel that differently: step
-/// = product_stretch * products + other_stretch * (alone - products) + gap * kernels + host.
+/// Time of a step beyond that of its kernels by their samples. It covers effects that KernelSample::in_step does not
+/// attribute to single kernels, such as short ones, whose caches and launches differ in a step. Products and the rest
+/// are affected differently:
+/// step = product_stretch * products + other_stretch * (alone - products) + gap * kernels + host.
 struct StepCost {
   double product_stretch = 1, other_stretch = 1;
-  /// Of each kernel. Below 0 where small kernels find in a cache what they read from memory when they are measured.
+  /// Time added per kernel. Below 0 where small kernels read from a cache what they read from memory when measured.
   Seconds gap;
-  Seconds host;      ///< of each step: what the host does between two of them
-  double error = 0;  ///< relative: the standard deviation of what this leaves unexplained, which all kernels share
+  Seconds host;      ///< time added per step: work of the host between two steps
+  double error = 0;  ///< relative: the standard deviation of the unexplained rest, which all kernels share
 
   Seconds seconds(const StepSample& step) const;
-  /// Of one kernel in a step: at least half of what it takes alone, however small it is. `starts`: not within the
-  /// launch of the kernel before it.
+  /// Time of one kernel in a step: at least half of its stretched time, however small it is. `starts`: the kernel does
+  /// not share the launch of the one before it.
   Seconds of_kernel(Seconds alone, bool is_product, bool starts) const;
 };
 /// The least squares of relative errors, drawn towards no stretch, gap and host time where samples are few.
@@ -77,24 +78,24 @@ struct Machine {
   std::string name;    ///< "h200x8"
   std::string source;  ///< where the numbers are from: "data sheets", "measured 2026-11-23, driver 580.82"
   DeviceKind kind = DeviceKind::cpu;
-  /// Devices of a host. Ranks of a CPU beyond its cores share them.
+  /// Devices per host. Ranks of a CPU beyond its cores share them.
   int devices = 1;
-  Bytes memory;    ///< of a device
+  Bytes memory;    ///< memory of a device
   Bytes reserved;  ///< the part of it that driver and libraries take before a rank has anything
-  /// What they take beside that once a rank calls collectives, and once it sends or receives messages too.
+  /// Further memory that they take once a rank calls collectives, and once it sends or receives messages.
   Bytes for_collectives, for_messages;
   ProductRates products;
   BytesPerSecond memory_rate;  ///< bytes read and bytes written together
-  /// That share the tiles of a product, one each at a time. 0: a product of any size takes its operations at the rate.
+  /// Multiprocessors, which share the tiles of a product, one each at a time. 0: products of any size run at the rate.
   int multiprocessors = 0;
-  /// Of the scores of attention, with what else is computed of each. 0: they take no time.
+  /// Rate of the scores of attention, each with all that is computed from it. 0: they take no time.
   double exponentials_per_second = 0;
-  Seconds launch;  ///< at least, from the begin of one kernel of a stream to that of the next
+  Seconds launch;  ///< shortest time between the starts of successive kernels of a stream
   /// Streams run side by side; else a rank does one thing at a time, in the order of its program.
   bool overlaps = false;
   /// While bytes move, kernels take this many times as long, and the transfer too.
   double overlap_cost = 1;
-  /// While a rank waits for a message, its kernels take this many times as long: what waits holds multiprocessors.
+  /// While a rank waits for a message, its kernels take this many times as long: the wait holds multiprocessors.
   double wait_cost = 1;
   CallDelays delays;
   std::vector<LinkLevel> links;  ///< innermost first; the last joins any number
@@ -103,19 +104,19 @@ struct Machine {
   std::vector<StepSample> steps;
 
   FlopsPerSecond product_rate(DType dtype, bool tf32) const;
-  /// Of the memory, what is no rank's own.
+  /// Memory of a device that driver and libraries take, which programs cannot use.
   Bytes taken(bool calls_collectives, bool sends_messages) const;
   friend bool operator==(const Machine&, const Machine&) = default;
 };
 
-/// How many members of a group share a network: of each level, the units of the level below that it joins. A group of
+/// How many members of a group share a network: for each level, the units of the level below that it joins. A group of
 /// 16 ranks on 2 hosts of 8 is {8, 2}.
 struct GroupSpread {
   std::vector<int> units;
   int size() const;
 };
 
-/// Of a group of `ranks`, global numbers, that lie on hosts in their order.
+/// Spread of the group of `ranks`; these are global numbers, assigned to devices and hosts in order.
 GroupSpread spread_of(const Machine& machine, std::span<const int> ranks);
 
 /// Bytes that one rank sends: all_reduce 2(p-1)/p n, all_gather, reduce_scatter and all_to_all (p-1)/p n, broadcast n.
@@ -137,8 +138,8 @@ std::string message_key(const GroupSpread& spread);
 /// else the link's latency and what its bytes take.
 Seconds send_time(const Machine& machine, Bytes bytes, const GroupSpread& spread);
 
-/// What was measured of calls like this. `adds`: to what an output holds already; if that was not measured, as without.
-/// Null: nothing.
+/// Model from the measurements of calls like this; null: there are none. `adds`: the kernel adds to its output; if that
+/// was not measured, the model of the call that overwrites its output.
 const KernelModel* model_of(const Machine& machine, const KernelDef& kernel, Infos inputs, Infos outputs,
                             const Attrs& attrs, bool adds);
 /// Seconds of one kernel that runs alone: as measured, else `launch` and unmeasured_time.

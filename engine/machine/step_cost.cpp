@@ -1,4 +1,4 @@
-// What a step takes beyond its kernels measured alone, fitted to steps that were measured.
+// Time of a step beyond that of its kernels measured alone, fitted to measured steps.
 #include <algorithm>
 #include <array>
 #include <cmath>

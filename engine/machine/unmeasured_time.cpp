@@ -9,19 +9,20 @@
 namespace trainctl {
 namespace {
 
-/// What a multiprocessor computes at a time of a matrix, and how many times as long an element takes as in the largest.
+/// The part of a matrix that a multiprocessor computes at a time, and how many times as long an element takes as in the
+/// largest tiles.
 struct Tile {
   int64_t rows, cols;
   double slower;
 };
 constexpr std::array kTiles = {Tile{256, 128, 1},  Tile{128, 256, 1},  Tile{128, 128, 1.05},
                                Tile{128, 64, 1.3}, Tile{64, 128, 1.3}, Tile{64, 64, 1.6}};
-/// The part of what a product writes, and reads beside its factors, that takes time of its own.
+/// Fraction of the bytes that a product writes, and reads beside its factors, whose time is not hidden.
 constexpr double kNotHidden = 0.5;
 
 int64_t parts(int64_t size, int64_t of) { return (size + of - 1) / of; }
 
-/// How many times as long as at the rate the products take in the best tiles.
+/// Time of the products in the best tiles, relative to their time at the full rate.
 double quantized(const WrittenMatrices& written, int multiprocessors) {
   double best = 0;
   for (const Tile& tile : kTiles) {

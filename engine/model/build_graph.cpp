@@ -161,7 +161,7 @@ class Model {
       graph_.loss = build_loss({graph_, spec_, data_, batch_, shares}, *prediction);
     } catch (const ShapeError& problem) {
       error("loss", problem.what());
-    } catch (const SpecError& problem) {  // of a metric
+    } catch (const SpecError& problem) {  // from a metric
       for (const Diagnostic& diagnostic : problem.diagnostics()) errors_.add(diagnostic);
     }
   }
@@ -178,10 +178,10 @@ class Model {
   bool hybrid_ = false;
   int ranks_in_stage_ = 1;
   int64_t batch_ = 1;
-  DType compute_type_ = DType::f32;  ///< of data, parameters and everything computed from them
+  DType compute_type_ = DType::f32;  ///< dtype of data, parameters and everything computed from them
   Graph graph_;
-  std::map<std::string, TensorId> outputs_;  ///< of layers and inputs, by name; -1: that layer is wrong
-  std::set<std::string> names_;              ///< of all layers
+  std::map<std::string, TensorId> outputs_;  ///< outputs of layers and inputs, by name; -1: that layer is wrong
+  std::set<std::string> names_;              ///< names of all layers, and "loss"
   LayerErrors errors_;
 };
 

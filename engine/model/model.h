@@ -18,8 +18,8 @@ struct DataField {
   bool operator==(const DataField&) const = default;
 };
 
-/// What the graph needs to know about the data: the fields of a sample. Layers name them. `label` is what the loss
-/// compares with; `data` means the first of the others.
+/// The properties of the data that the graph needs: the fields of a sample, which layers name. The loss compares with
+/// `label`; `data` means the first of the others.
 struct DataShapes {
   std::vector<DataField> fields;
 

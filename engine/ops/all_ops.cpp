@@ -45,7 +45,7 @@ class ByName {
     const T* definition = nullptr;
   };
 
-  /// Of the name, or that of a free entry.
+  /// Index of the entry with this name, or of a free entry.
   size_t place_of(std::string_view name) const {
     size_t place = hash(name);
     for (;; ++place) {

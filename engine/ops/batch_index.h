@@ -25,8 +25,8 @@ struct BatchPlace {
 /// Index in the micro-batch's tensor -> index in the whole batch's.
 struct BatchIndex {
   int64_t run = 0;     ///< elements that are consecutive in both; 0: all
-  int64_t stride = 0;  ///< from one run to the next, in the whole batch's
-  int64_t first = 0;   ///< of the micro-batch's first run
+  int64_t stride = 0;  ///< from one run to the next, in the whole batch's tensor
+  int64_t first = 0;   ///< index of the micro-batch's first run
 
   BatchIndex() = default;
   /// `shape` is that of the micro-batch's tensor on all ranks together.

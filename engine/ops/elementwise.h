@@ -33,7 +33,7 @@ Cost reduction_cost(Infos inputs, Infos outputs, const Attrs&) {
   return cost;
 }
 
-/// As in numpy: shapes are aligned at the last dim, and 1 broadcasts to any size.
+/// Same as in numpy: shapes are aligned at the last dim, and 1 broadcasts to any size.
 Shape broadcast_shape(std::string_view op, const Shape& a, const Shape& b);
 /// "ab,()b->ab", for any number of inputs.
 RuleText broadcast_rule(Infos inputs, const Attrs& attrs);

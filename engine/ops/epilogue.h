@@ -23,7 +23,7 @@ struct Epilogue {
   Activation slope =
       Activation::none;    ///< multiplies by the activation's slope at the last input: relu's result, gelu's input
   bool bias_grad = false;  ///< outputs[1] is inputs[1], dy, summed over all leading dims
-  bool parameter_grads = false;  ///< of a norm's gradient: outputs[1..] are those of its parameters
+  bool parameter_grads = false;  ///< norm gradients: outputs[1..] are those of the norm's parameters
   bool descend = false;          ///< outputs -= learning_rate * result; the outputs accumulate
 
   friend bool operator==(const Epilogue&, const Epilogue&) = default;

@@ -16,7 +16,7 @@ struct InitialType {
   EntryType entry;
   Init::Kind kind = Init::Kind::constant;
   bool needs_fans = false;
-  /// Of a constant the value, of normal the deviation, of uniform the bound.
+  /// The value of a constant, the deviation of normal, the bound of uniform.
   double (*value)(const Attrs& attrs, const Fans& fans);
 };
 

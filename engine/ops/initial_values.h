@@ -10,14 +10,14 @@ namespace trainctl {
 struct Fans {
   int64_t in = 1, out = 1;
 };
-/// Of a weight [out, in, ..] whose further dims are a window, as in PyTorch.
+/// The fans of a weight [out, in, ..] whose further dims are a window, as in PyTorch.
 Fans fans_of(const Shape& weight);
 
-/// `attrs`: of an entry of initial_types(). `fans`: null for a bias, for which only some types are defined; of others
-/// it throws ShapeError.
+/// `attrs`: attributes of an entry of initial_types(). `fans`: null for a bias, for which only some types are defined;
+/// for the others it throws ShapeError.
 Init initial_values_of(const Attrs& attrs, const Fans* fans);
 
-/// As in PyTorch's Linear: uniform(-1/sqrt(features), 1/sqrt(features)).
+/// Same as in PyTorch's Linear: uniform(-1/sqrt(features), 1/sqrt(features)).
 Init linear_init(int64_t features);
 Init constant_init(double value);
 

@@ -31,9 +31,9 @@ struct StepScalars {
 struct TensorArg {
   void* data = nullptr;
   DType dtype = DType::f32;
-  Shape shape;              ///< of this rank's part
-  Shape global_shape;       ///< of the whole tensor; same ndim
-  Shape offset;             ///< of this part's first element in the whole, per dim
+  Shape shape;              ///< shape of this rank's part
+  Shape global_shape;       ///< shape of the whole tensor; same ndim
+  Shape offset;             ///< index of this part's first element in the whole, per dim
   bool accumulate = false;  ///< outputs: add to the current contents
 
   template <class T>

@@ -28,7 +28,7 @@ inline int64_t bytes_of(const TensorInfo& info) { return num_elements(info.shape
 struct Cost {
   double flops = 0;
   double bytes = 0;  ///< read and written, each counted once
-  /// Of attention's scores, which products wait for.
+  /// Exponentials of attention's scores, for which products wait.
   double exponentials = 0;
 };
 
@@ -108,9 +108,10 @@ struct KernelDef {
   /// inputs -> this one's outputs, then those of `next`.
   const KernelDef* next = nullptr;
   const KernelDef* with_next = nullptr;
-  /// Of a gradient with inputs dy, x, mean, var, .. of a forward kernel x, mean, var, parameters ..: with attr
+  /// For a gradient with inputs dy, x, mean, var, .. of a forward kernel x, mean, var, parameters ..: with attr
   /// behind_relu, dy is the gradient behind the relu of the forward kernel's epilogue. The gradient finds from x where
-  /// relu gave 0, so that its inputs are this many, then all parameters of the forward kernel. 0: it does not take it.
+  /// relu gave 0, so it has this many inputs, followed by all parameters of the forward kernel. 0: it does not support
+  /// the attr.
   size_t inputs_behind_relu = 0;
   /// The dim of output 0, or of the last input of a gradient of weights, that a bias belongs to. Null: the last.
   int (*channel_dim)(const Attrs& attrs) = nullptr;
@@ -126,8 +127,8 @@ struct KernelDef {
   bool is_product = false;
   /// With the attr first_row it computes only some rows of output 0, starting with that one.
   bool makes_rows = false;
-  /// Of a kernel that computes its rows one by one: of some rows of these operands it computes those of its outputs,
-  /// and its other outputs are sums over rows. Null: it has no such rows.
+  /// Operands by rows of a kernel that computes its rows one by one: given some rows of these inputs, it computes the
+  /// same rows of these outputs; its other outputs are sums over rows. Null: it has no such rows.
   RowOperands (*row_operands)(const Attrs& attrs) = nullptr;
   LaunchRole launch_role = LaunchRole::none;
 

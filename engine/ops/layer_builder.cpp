@@ -49,7 +49,7 @@ std::string free_name(const Layer& layer, char letter) {
   shape_error("a layer has more than 52 factors");
 }
 
-/// What an op finds wrong with its inputs is said of the layer's type: a user who wrote `dense` knows of no matmul.
+/// Reports an op's errors about its inputs under the layer's type: a user who wrote `dense` knows of no matmul.
 std::vector<TensorInfo> infer_as(const std::string& type, const OpDef& op, const std::vector<TensorInfo>& inputs,
                                  const Attrs& attrs) {
   try {

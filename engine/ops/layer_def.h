@@ -17,7 +17,7 @@ namespace trainctl {
 
 struct LayerContext;
 
-/// What `emit` returns: one output, or all outputs of a layer with several.
+/// The result of `emit`: one output, or all outputs of a layer with several.
 struct LayerOutputs {
   std::vector<TensorId> tensors;
   LayerOutputs(TensorId one) : tensors{one} {}                                  // NOLINT: stands for a list of one

@@ -14,7 +14,7 @@ namespace trainctl {
 /// The op reads (prediction, label) and computes [1]: attr scale times a sum. Its gradient reads the same inputs.
 struct LossDef {
   const char* name;                 ///< the `type` of a job file
-  const char* doc;                  ///< what is minimised, without a full stop: "mean |p - l|"
+  const char* doc;                  ///< the quantity that is minimised, without a full stop: "mean |p - l|"
   std::vector<Field> fields = {};   ///< become attrs of the op
   const OpDef* op;                  ///< its kernel names the gradient's, and the one that computes both
   bool labels_are_classes = false;  ///< i32, one per row of the prediction; else f32, one per element

@@ -26,7 +26,7 @@ struct NormGradCall {
     plain.out.resize(1);
   }
   bool has_epilogue() const { return residual != nullptr || !parameters.empty(); }
-  /// What the kernel of the parameters' gradients reads: dy, x and the statistics.
+  /// Inputs of the kernel of the parameters' gradients: dy, x and the statistics.
   std::vector<TensorArg> of_parameters(size_t statistics) const {
     return {plain.in.begin(), plain.in.begin() + 2 + static_cast<std::ptrdiff_t>(statistics)};
   }

@@ -20,26 +20,26 @@ namespace trainctl {
 
 class GradBuilder;
 
-/// What an op does that is a collective as a layer (hybrid_parallel).
+/// The collective that an op performs as a layer (hybrid_parallel).
 enum class LayerCollective : uint8_t { all_reduce, broadcast, reduce, all_gather, reduce_scatter, all_to_all };
 
-/// What a node does where nothing is trained.
+/// How a node runs where nothing is trained.
 enum class InEvaluation : uint8_t {
-  runs,         ///< the same
-  passes_on,    ///< nothing: what reads its output reads its input 0 (dropout)
-  reads_state,  ///< nothing: its inputs are (new statistics.., kept ones..), and what reads the new reads the kept
+  runs,         ///< it runs as in training
+  passes_on,    ///< it does not run: readers of its output read its input 0 (dropout)
+  reads_state,  ///< it does not run: its inputs are (new statistics.., kept ones..); readers of new ones read the kept
 };
 
 /// How an op runs if an inner letter of its rule, of input 0, is cut, on each rank: `stats` computes statistics of its
-/// part, a few numbers a row; they are gathered from the ranks that share the rows; `apply` computes the rank's part of
-/// the outputs. Nodes of a layer with the same `stats` of the same inputs share them, and recomputation does not repeat
-/// them.
+/// part, a few numbers per row; they are gathered from the ranks that share the rows; `apply` computes the rank's part
+/// of the outputs. Nodes of a layer with the same `stats` of the same inputs share them, and recomputation does not
+/// repeat them.
 ///
 /// Or, with `block`, the ranks exchange elements: `stats` puts together a block for each rank, with those that it
 /// needs, and an all_to_all brings each its own.
 struct InnerSum {
   const KernelDef* stats;                            ///< the op's inputs -> statistics of this part, f32
-  Shape (*shape)(Infos inputs, const Attrs& attrs);  ///< of the statistics: the dims of the rows, then a few numbers
+  Shape (*shape)(Infos inputs, const Attrs& attrs);  ///< shape of the statistics: dims of the rows, then a few numbers
   const KernelDef* apply;  ///< the op's inputs, statistics of all parts [parts, ..] -> the op's outputs
   size_t reads = 0;        ///< how many of the inputs `stats` reads, the first ones; 0: all
   /// In place of `shape`: that of each of the `parts` blocks, which have the type of input 0. In `inputs` the dims of
@@ -76,7 +76,7 @@ struct OpDef {
   bool attrs_name_places = false;
   /// A collective as a layer (hybrid_parallel): compiled to a collective instruction; its kernel only has a cost.
   std::optional<LayerCollective> collective = {};
-  /// Of an op whose rule, or that of its forward op, has inner letters.
+  /// Set if the rule of the op, or that of its forward op, has inner letters.
   std::optional<InnerSum> inner_sum = {};
   InEvaluation in_evaluation = InEvaluation::runs;
 };

@@ -21,7 +21,7 @@ struct OpFamily {
   std::initializer_list<const OpDef*> ops;
   /// Kernels that no op of the graph runs.
   std::initializer_list<const KernelDef*> kernels = {};
-  // What a job file may use, in the order of its reference (docs/job.md).
+  // Names that a job file may use, in the order of its reference (docs/job.md).
   std::initializer_list<const LayerDef*> layers = {};
   std::initializer_list<const LossDef*> losses = {};
   std::initializer_list<const OptimizerDef*> optimizers = {};

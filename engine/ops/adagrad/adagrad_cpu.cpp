@@ -1,4 +1,4 @@
-// As torch.optim.Adagrad: g += wd * w; sum += g^2; w -= lr * g / (sqrt(sum) + eps).
+// Same as torch.optim.Adagrad: g += wd * w; sum += g^2; w -= lr * g / (sqrt(sum) + eps).
 #include <cmath>
 
 #include "engine/ops/cpu/bf16_copy_cpu.h"

@@ -1,4 +1,4 @@
-// As torch.optim.Adagrad: g += wd * w; sum += g^2; w -= lr * g / (sqrt(sum) + eps).
+// Same as torch.optim.Adagrad: g += wd * w; sum += g^2; w -= lr * g / (sqrt(sum) + eps).
 #include "engine/ops/cuda/cuda_kernel.h"
 #include "engine/ops/cuda/optimizer_cuda.cuh"
 

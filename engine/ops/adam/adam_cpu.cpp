@@ -1,4 +1,4 @@
-// As torch.optim.Adam and AdamW (decoupled): m += (1 - b1) (g - m); v = b2 v + (1 - b2) g^2;
+// Same as torch.optim.Adam and AdamW (decoupled): m += (1 - b1) (g - m); v = b2 v + (1 - b2) g^2;
 // w -= lr / bias1 * m / (sqrt(v) / sqrt(bias2) + eps). Weight decay: g += wd * w, or w *= 1 - lr * wd when decoupled.
 #include <cmath>
 

@@ -18,7 +18,7 @@ size_t bias_dim(const TensorInfo& x, const Attrs& attrs) {
   return dim < 0 ? x.shape.size() - 1 : static_cast<size_t>(dim);
 }
 
-/// Of images, along their channels; these are then the last dim.
+/// The form for images with the bias along their channels, which are then the last dim.
 std::optional<ChannelsLast> channels_last(const Attrs& attrs, unsigned outputs) {
   if (bias_dim(attrs) != 1) return {};
   ChannelsLast form{attrs, 1, outputs};

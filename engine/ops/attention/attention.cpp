@@ -77,7 +77,7 @@ RuleText attention_rule(Infos in, const Attrs& attrs) {
   const std::string mask = has_mask(in) ? (is_packed(in) ? ",bt" : ",bs") : "";
   const std::string whole_keys = "attention needs all keys and whole heads on one rank";
   if (!is_packed(in)) {
-    // Of several kv heads, those are cut, with the query heads that use them.
+    // If there are several kv heads, they are cut, along with the query heads that use them.
     const bool one = in[1].shape[2] == attrs.integer("head_dim");
     return with_heads({"bt(grd),bs(gd),bs(gd)" + mask + "->bt(grd),bgrt", one ? "sd" : "sdr", whole_keys},
                       in[1].shape[2] / attrs.integer("head_dim"), one);

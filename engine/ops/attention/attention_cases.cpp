@@ -77,7 +77,7 @@ Outputs attention(const Inputs& in, const Attrs& attrs) {
 
 Outputs attention_call(const NaiveCall& call) { return attention(call.in, call.attrs); }
 
-/// Of calls in which no row sees a key.
+/// The gradients of calls in which no row sees a key.
 Outputs unseen_grad(const NaiveCall& call) {
   Outputs out;
   for (const Tensor64& before : call.before) out.push_back(zeros(before.shape));

@@ -33,7 +33,7 @@ struct KeyBlock {
   int64_t first, count;
 };
 
-/// Of a product c[m,n] = a[m,k] b[k,n].
+/// The size of a product c[m,n] = a[m,k] b[k,n].
 struct ProductSize {
   int64_t m, n, k;
 };
@@ -203,7 +203,8 @@ class AttentionForward : public AttentionKernel {
     scale_rows(out, block, buffers.factor);
   }
 
-  /// Of kLanes queries: scores become e^(score - top) with the top so far; `factor` is what brings earlier sums to it.
+  /// Turns the scores of kAttentionLanes queries into e^(score - top) with the top so far; `factor` rescales earlier
+  /// sums to that top.
   static void exponentials(int64_t count, int64_t column, const Buffers& buffers) {
     float top[kAttentionLanes], sum[kAttentionLanes] = {};
     float* const before = buffers.top + column;
@@ -296,7 +297,7 @@ class AttentionBackward : public AttentionKernel {
     });
   }
 
-  /// Of kLanes queries: scores become P, rates become G.
+  /// For kAttentionLanes queries: scores become P, rates become G.
   void slopes(int64_t count, int64_t column, const Buffers& buffers) const {
     float log[kAttentionLanes], mean[kAttentionLanes];
     std::copy_n(buffers.top + column, kAttentionLanes, log);

@@ -159,7 +159,8 @@ CudnnAttention signature_of_query(const AttentionCall& a, const AttentionSlice& 
   return signature;
 }
 
-/// Of one query head of each group, from [b, g, r, t] to [b, g, t]. `from`: the slice's first row of that head.
+/// Copies the logs of one query head of each group from [b, g, r, t] to [b, g, t]. `from`: the slice's first row of
+/// that head.
 void copy_logs(CudaStream stream, const float* from, const AttentionSize& n, const AttentionSlice& slice, void* to) {
   const auto row = static_cast<size_t>(n.t) * sizeof(float);
   for (int64_t b = 0; b < slice.b; ++b) {

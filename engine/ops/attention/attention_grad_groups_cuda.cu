@@ -28,7 +28,7 @@ using namespace cuda;
 constexpr int kFeatures = 64;
 constexpr int kRowsBytes = 2 * kSquare * sizeof(float);
 
-/// What both kernels read and write.
+/// The operands that both kernels read and write.
 struct Gradient {
   CUtensorMap q, k, v, dy;  ///< [b, g, r, rows, 64]
   int b, t, s, g, r;
@@ -50,8 +50,8 @@ struct Gradient {
   __host__ __device__ static int64_t tiles(int64_t rows) { return (rows + kSquare - 1) / kSquare; }
 };
 
-/// What a block works on: the tiles of a few heads at a time, those of equal number side by side, so that the longest
-/// of a causal mask come first.
+/// The head and tile of a block. Blocks take a few heads at a time, with their tiles of equal index side by side, so
+/// that the longest tiles of a causal mask come first.
 struct Turn {
   int head, tile;
 
@@ -158,7 +158,7 @@ struct QueryTiles {
   const Gradient& x;
   KeysShared& shared;
   int b, g, first, each;
-  int r = 0, tile = 0, place = 0;  ///< of the next copy
+  int r = 0, tile = 0, place = 0;  ///< position of the next copy
 
   __device__ QueryTiles(const Gradient& of, KeysShared& memory, int b_, int g_, int key0)
       : x(of), shared(memory), b(b_), g(g_), first((x.causal ? max(0, key0 - x.first_row) : 0) / kSquare) {

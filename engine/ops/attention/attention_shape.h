@@ -29,12 +29,12 @@ constexpr int64_t offset_of(const Heads& x, int64_t b, int64_t g, int64_t r, int
 struct AttentionCall {
   AttentionSize size;
   bool packed = false;
-  Heads q, k, v, out;                   ///< of dq, dk, dv and dy too
+  Heads q, k, v, out;                   ///< also the heads of dq, dk, dv and dy
   size_t q_at = 0, k_at = 0, v_at = 0;  ///< the inputs that hold them
   bool masked = false;
   size_t mask_at = 0;  ///< [b, s], if masked
   bool causal = false;
-  int64_t first_row = 0;  ///< of the queries, in the whole
+  int64_t first_row = 0;  ///< index of the first row of queries in the whole
   float scale = 1;
 
   /// Keys that rows before `end` (of this rank) see.
@@ -87,7 +87,7 @@ inline AttentionCall attention_of(const KernelCall& call, size_t first, size_t c
 }
 
 inline AttentionCall attention_of(const KernelCall& call) { return attention_of(call, 0, call.in.size()); }
-/// Of the gradient: its inputs are dy, those of the forward op, its output and the rows' logs.
+/// The call of a gradient, whose inputs are dy, those of the forward op, its output and the rows' logs.
 inline AttentionCall attention_of_grad(const KernelCall& call) { return attention_of(call, 1, call.in.size() - 3); }
 
 }  // namespace trainctl

@@ -14,7 +14,8 @@ inline constexpr int kSide = 16, kThreads = kSide * kSide;
 
 enum class MaskType : uint8_t { none, ints, floats, halves };
 
-/// What all kernels of one call read. Tiles in shared memory are f32 for any dtype, so the kernels are compiled once.
+/// The operands that all kernels of one call read. Tiles in shared memory are f32 for any dtype, so the kernels are compiled
+/// once.
 struct Operands {
   AttentionSize n;
   Heads q, k, v, out;
@@ -245,7 +246,7 @@ inline __global__ void __launch_bounds__(kThreads)
   if (lane == 0) means[row] = sum;
 }
 
-/// What the gradients read beside the operands.
+/// Operands that the gradients read in addition.
 struct GradOperands {
   Ref<Mixed> dy;
   const float *logs, *means;

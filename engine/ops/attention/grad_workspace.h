@@ -17,7 +17,7 @@ namespace trainctl {
 inline constexpr int64_t kForwardWorkspace = int64_t{4} << 20;
 inline constexpr int64_t kMostGradWorkspace = int64_t{256} << 20;
 
-/// As many samples, and kv heads of each, in one call of the library. 0: none fits.
+/// Number of samples, and of kv heads per sample, in one call of the library. 0: none fits.
 struct AttentionSlice {
   int64_t b = 0, g = 0;
   bool heads_as_samples = false;  ///< one sample, whose kv heads with their queries take the place of samples
@@ -25,7 +25,7 @@ struct AttentionSlice {
   int64_t calls(const AttentionSize& n) const { return (n.b / b) * (n.g / g); }
 };
 
-/// At most, with room for what the library adds to scores, dq in f32 and sums of rows.
+/// Upper bound of the workspace, with room for the buffers that the library adds to scores, dq in f32 and row sums.
 inline int64_t grad_workspace(const AttentionSize& n, const AttentionSlice& slice) {
   const auto tiles = [](int64_t rows) { return (rows + 127) / 128 * 128; };
   // With grouped queries also dk and dv of each query head, before they are added.

@@ -2,7 +2,7 @@
 // whole batch.
 // The statistics are separate ops: if the batch is cut they are partial sums, and the planner sees their all_reduce.
 // count = elements of a channel in the whole tensor.
-// What compile() leaves of it moves, in elements of memory for each of x, with relu, ranks not sharing the batch:
+// Memory traffic of the compiled op, in elements per element of x, with relu, if ranks do not share the batch:
 //   forward   x | x, (residual), y            3, or 4 with a residual: 12 or 16 bytes in f32, half of that in bf16
 //   backward  dy, x | dy, x, dx               5: 20 bytes in f32; behind a residual relu_grad writes the gradient that
 //                                             the other branch reads too (dy, y, g), so 8: 32 bytes
@@ -42,7 +42,8 @@ int64_t expect_channels(std::string_view op, Infos in, const Attrs& attrs, size_
   return channels;
 }
 
-/// Of images, over dim 1, which is dim 3 if the channels are last; x, or dy and x, are the first inputs.
+/// The form for images, normalised over dim 1, which is dim 3 if the channels are last; x, or dy and x, are the first
+/// inputs.
 template <unsigned kFirst, unsigned kOutputs>
 std::optional<ChannelsLast> channels_last(Infos in, const Attrs& attrs) {
   if (in[0].shape.size() != 4 || normalized_dim(attrs) != 1) return {};

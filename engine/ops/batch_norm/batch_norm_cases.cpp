@@ -51,7 +51,7 @@ void build_batch_norm(LayerBuilder& layer, const std::vector<TensorId>& in, cons
   layer.emit("batch_norm", inputs, attrs);
 }
 
-// What only compiled programs run: both statistics at once, and what is fused with a kernel.
+// Kernels that only compiled programs run: both statistics at once, and kernels with fused operations.
 
 Outputs mean_and_var(const NaiveCall& call) {
   const Tensor64 means = mean(call.in, call.attrs)[0];

@@ -243,7 +243,7 @@ CpuKernel prepare_batch_norm_mean_var(const KernelCall& call) {
   };
 }
 
-/// What a feature's elements are normalised with.
+/// The parameters that normalise a feature's elements.
 struct Normalise {
   const float *mean, *var, *gamma, *beta;  ///< gamma and beta null: not affine
   float eps;

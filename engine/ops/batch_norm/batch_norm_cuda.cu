@@ -91,7 +91,8 @@ struct MomentsTerm {
   }
 };
 
-/// Of W features, or of one: where the gradient is behind a relu, what relu's input is computed with.
+/// The centre of W features, or of one; if the gradient is behind a relu, also the scale and shift that give relu's
+/// input.
 template <int W, bool kBehindRelu>
 struct GradCentre : Centre<W> {};
 template <int W>

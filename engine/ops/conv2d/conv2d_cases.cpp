@@ -126,7 +126,7 @@ std::vector<OpCase> conv2d_rows() {
   return conv2d_rows;
 }
 
-/// What the compiler fuses with a weight gradient.
+/// Weight gradients with the operations that the compiler fuses into them.
 std::vector<KernelCase> conv2d_kernels() {
   std::vector<KernelCase> calls;
   for (const bool last : {false, true}) {

@@ -48,7 +48,7 @@ struct Placement {
       stride.push_back(s.window.stride[d]);
       dilation.push_back(s.window.dilation[d] - 1);
       before.push_back(s.window.before[d]);
-      // What the last window leaves over is no padding to oneDNN.
+      // For oneDNN, pixels that the last window does not reach are not padding.
       const auto& [size, windows] = std::pair(s.x.size[d], s.y.size[d]);
       after.push_back((windows - 1) * s.window.stride[d] + s.window.reach(d) - size - s.window.before[d]);
     }

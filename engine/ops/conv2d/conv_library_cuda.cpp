@@ -21,7 +21,8 @@ using cuda::CudnnEngines;
 using cuda::CudnnPlanPtr;
 using cuda::CudnnTensor;
 
-constexpr size_t kMostCandidates = 6;                          ///< of each way: the heuristics suggest the best first
+/// Most candidates per way: the heuristics suggest the best first.
+constexpr size_t kMostCandidates = 6;
 constexpr double kWorthMeasuring = 0x1p26, kLongRun = 0x1p35;  ///< multiplications
 
 CudnnTensor images(const Images& i, bool channels_last) {
@@ -39,7 +40,7 @@ int64_t image_bytes(const Images& i, DType dtype) { return i.c * i.pixels() * by
 struct ImageOperand {
   TensorArg whole;
   int64_t channels = 0, copied_channels = 0;  ///< channels first: a copy is one row
-  int64_t rows = 0;                           ///< of one call
+  int64_t rows = 0;                           ///< rows of one call
   int64_t room = 0;                           ///< bytes of the copy; 0: none
 
   int64_t slice_bytes() const { return rows * channels * byte_size(whole.dtype); }
@@ -63,7 +64,7 @@ class Given {
     weight_in_place_ = same_order && weight_.size() == call_weight_.size() && is_aligned(problem.tensors.w);
   }
 
-  /// What the copies of the images leave of the scratch memory for the library.
+  /// Scratch memory that the copies of the images leave for the library.
   int64_t most_workspace() const { return kMostCudnnWorkspace - x_.room - y_.room; }
 
   CudnnConvolution signature() const {
@@ -75,8 +76,8 @@ class Given {
     c.y = images(s.y, s.channels_last);
     c.before = {s.window.before[0], s.window.before[1]};
     for (size_t d = 0; d < 2; ++d) {
-      // As much after the image as before it if that gives the same windows, since engines are made for that; else
-      // just what the last window needs.
+      // The padding after the image equals that before it if that gives the same windows, since engines are made for
+      // that; else it is just what the last window needs.
       const int64_t before = s.window.before[d], stride = s.window.stride[d], reach = s.window.reach(d);
       const bool even = (s.x.size[d] + 2 * before - reach) / stride + 1 == s.y.size[d];
       c.after.push_back(even ? before : (s.y.size[d] - 1) * stride + reach - s.x.size[d] - before);
@@ -130,7 +131,7 @@ class Given {
     };
   }
 
-  /// Of the weight, or of its gradient, in a call.
+  /// Type of the weight, or of its gradient, in a call.
   DType weight_type() const {
     return problem_.kind == ConvKind::weight && !way_.rounded ? DType::f32 : problem_.tensors.x.dtype;
   }
@@ -224,7 +225,7 @@ struct Candidate {
   }
 };
 
-/// Those of a weight gradient without the library.
+/// Candidates for a weight gradient without the library.
 std::vector<Candidate> own_candidates(const ConvProblem& problem) {
   std::vector<Candidate> candidates;
   if (problem.kind != ConvKind::weight) return candidates;
@@ -235,7 +236,7 @@ std::vector<Candidate> own_candidates(const ConvProblem& problem) {
 
 bool can_fuse(const ConvProblem& problem) { return problem.finish && is_aligned(problem.tensors.bias); }
 
-/// What a choice names; nothing if it is there no longer.
+/// The candidate that a choice names; empty if it no longer exists.
 Candidate build(const ConvProblem& problem, const Choice& choice) {
   const ConvWay& way = choice.way;
   for (Candidate& own : own_candidates(problem))

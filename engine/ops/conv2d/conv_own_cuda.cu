@@ -49,7 +49,7 @@ struct OwnConvSizes {
     }
   }
 
-  /// Of images with so many channels and pixels.
+  /// Index of an element of images with this many channels and pixels.
   __device__ int64_t at(int64_t image, int channel, int pixel, int channels, int pixels) const {
     return channels_last ? (image * pixels + pixel) * channels + channel
                          : (image * channels + channel) * pixels + pixel;

@@ -18,7 +18,7 @@ namespace {
 constexpr int kConvTileThreads = 256, kStages = 4;
 constexpr int kCols = int(kTileColumns), kConvTileDepth = int(kTileDepth);
 
-/// Of a group, as the images are read.
+/// Sizes of a group, as the images are read.
 struct ConvTileSizes {
   int c = 0, k = 0, cols = 0;
   int x_channels = 0, y_channels = 0;
@@ -71,7 +71,7 @@ __device__ void multiply(float (&sums)[4], const uint32_t (&a)[4], uint32_t b0, 
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
 
-/// What a thread copies: one column of chunks, of every kStep-th window.
+/// The copies of a thread: one column of chunks, of every kStep-th window.
 template <int kRows>
 struct DyCopies {
   static constexpr int kChunks = kRows / 8, kStep = kConvTileThreads / kChunks;
@@ -133,7 +133,7 @@ struct XCopies {
   }
 };
 
-/// Of a stage: dy, then x.
+/// Bytes of a stage: dy, then x.
 template <int kRows>
 inline constexpr uint32_t kStageBytes = kConvTileDepth*(kRows + kCols) * 2;
 
@@ -166,7 +166,7 @@ __global__ void __launch_bounds__(kConvTileThreads, int(kTileBlocks))
   constexpr int kHigh = kRows / 2 / 16, kWide = 2;  // tiles of 16 x 16 of a warp
   const int lane = int(threadIdx.x) % 32, warp = int(threadIdx.x) / 32, matrix = lane / 8, line = lane % 8;
   const int warp_row = warp % 2 * (kRows / 2), warp_col = warp / 2 * 32;
-  // Of the four matrices that a lane helps to load: windows below each other and channels beside each other.
+  // A lane helps to load four matrices: windows below each other and channels beside each other.
   const int dy_window = matrix / 2 * 8 + line, dy_chunk = warp_row / 8 + matrix % 2;
   const int x_window = matrix % 2 * 8 + line, x_chunk = warp_col / 8 + matrix / 2;
   float sums[kHigh][kWide * 2][4] = {};
@@ -217,7 +217,7 @@ __global__ void __launch_bounds__(kConvTileThreads, int(kTileBlocks))
 /// The weight without padding: [rows, channels, window].
 struct Result {
   int rows = 0, channels = 0, window = 0;
-  Divisor by_cols, by_c;  ///< of a part
+  Divisor by_cols, by_c;  ///< divisors for indices in a part
 };
 
 /// kLines threads for each element: each adds every kLines-th part, then their sums are added in order.

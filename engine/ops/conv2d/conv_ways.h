@@ -13,18 +13,18 @@
 namespace trainctl {
 
 struct ConvWay {
-  int64_t slices = 1;   ///< of the batch, one call each; a weight gradient adds theirs in f32, in their order
-  bool padded = false;  ///< the channels of x and y, in copies
+  int64_t slices = 1;   ///< slices of the batch, one call each; their weight gradients are added in f32, in order
+  bool padded = false;  ///< the channels of x and y are padded, in copies
   /// A weight gradient of bf16 images, made in bf16 and then widened: where the library has no engine that makes it in
   /// f32.
   bool rounded = false;
-  bool fused = false;  ///< bias and relu too
+  bool fused = false;  ///< the call also computes bias and relu
 
   bool operator==(const ConvWay&) const = default;
 };
 /// "1", "4+padded", "1+fused", "2+padded+rounded"
 std::string to_string(const ConvWay& way);
-/// What to_string wrote; slices 0 for another text.
+/// Parses text that to_string wrote; slices 0 for other text.
 ConvWay parse_way(const std::string& text);
 
 /// Channels-last engines for tensor cores read 16 bytes at a time: the channels must be a multiple of this.
@@ -36,7 +36,7 @@ bool can_pad(const ConvShape& s, int64_t unit);
 /// The numbers of slices to try, in order: 1 first, then divisors of n, each at least twice the one before, up to n.
 std::vector<int64_t> slice_counts(int64_t n);
 
-/// What one call of the library computes.
+/// The convolution that one call of the library computes.
 ConvShape call_of(const ConvShape& s, const ConvWay& way, int64_t unit);
 
 /// Scratch memory is handed out in multiples of this.

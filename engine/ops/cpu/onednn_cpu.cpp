@@ -51,8 +51,8 @@ struct Steps::State {
   int threads = 1;
   dnnl::stream stream{engine()};
   std::shared_ptr<SharedMemory> shared = memory_of_this_thread();
-  size_t used = 0;                                         ///< of the shared memory
-  std::vector<std::pair<dnnl::memory, size_t>> in_shared;  ///< and their places in it
+  size_t used = 0;                                         ///< bytes used of the shared memory
+  std::vector<std::pair<dnnl::memory, size_t>> in_shared;  ///< memory objects and their offsets in it
   std::vector<dnnl::memory> operands;                      ///< keeps them alive
   std::vector<Execution> before, after;
   Execution main;

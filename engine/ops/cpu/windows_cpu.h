@@ -9,7 +9,7 @@
 
 namespace trainctl::cpu {
 
-/// What a pool's kernel knows: x is the large side, y has a pixel for each window.
+/// The parameters of a pool's kernel: x is the large side, y has a pixel for each window.
 struct Pool {
   Images x, y;
   Window window;
@@ -30,7 +30,7 @@ struct Pool {
 
   /// Independent pieces: images, or single channels of them.
   int64_t pieces() const { return channels_last ? x.n : x.n * x.c; }
-  int64_t channels() const { return channels_last ? x.c : 1; }  ///< of a piece, next to each other in memory
+  int64_t channels() const { return channels_last ? x.c : 1; }  ///< channels of a piece, next to each other in memory
 
   int parts() const {
     constexpr int64_t kWorthAThread = 1 << 16;

@@ -46,7 +46,7 @@ using CudaKernel = std::function<void(CudaStream stream)>;
 using PrepareCudaKernel = CudaKernel (*)(const CudaKernelCall& call);
 
 struct CudaKernelDef {
-  const char* name;  ///< as in its KernelDef
+  const char* name;  ///< same as in its KernelDef
   PrepareCudaKernel prepare;
 };
 /// The kernels of one family; all_cuda_kernels.cpp finds them by name.

@@ -48,19 +48,19 @@ struct CudnnConvolution {
   Shape before, after;  ///< padding: top and left, bottom and right
   Shape stride, dilation;
   DType dtype = DType::bf16;
-  DType w_dtype = DType::bf16;  ///< of the weight, or of its gradient
-  bool tf32 = false;            ///< of f32: the products may round their operands
-  bool bias = false;            ///< of a forward one: of the outputs, then
-  bool relu = false;
+  DType w_dtype = DType::bf16;  ///< dtype of the weight, or of its gradient
+  bool tf32 = false;            ///< f32: the products may round their operands
+  bool bias = false;            ///< forward: a bias of the outputs is added
+  bool relu = false;            ///< forward: relu follows the bias
 };
 
 /// The library's engines for one signature that are permitted, in the order that its heuristics suggest.
 class CudnnEngines {
  public:
   virtual ~CudnnEngines() = default;
-  /// Of each engine: what it is, and its settings, in one word that is the same in every process.
+  /// Identity and settings of each engine, in one word that is the same in every process.
   const std::vector<std::string>& names() const { return names_; }
-  /// Null if it cannot be built, which is found out here, or refused: see fault().
+  /// Null if it cannot be built, which is found here, or is refused: see fault().
   virtual CudnnPlanPtr plan(size_t engine) = 0;
   /// Why there is none, or why the one asked for last was not built.
   const std::string& fault() const { return fault_; }
@@ -73,13 +73,13 @@ class CudnnEngines {
 /// Why there is no cuDNN to use; "" if there is. The first call opens it.
 const std::string& cudnn_fault();
 
-/// Of the library; only after cudnn_fault() is "", as all below.
+/// Version of the library; may only be called, like all functions below, once cudnn_fault() is "".
 std::string cudnn_version();
 
 /// Null if the library has no engine for it.
 CudnnPlanPtr cudnn_plan(const CudnnAttention& attention);
 
-/// Those that need at most so many bytes of workspace; never null.
+/// Engines that need at most `most_workspace` bytes of workspace; never null.
 std::unique_ptr<CudnnEngines> cudnn_engines(const CudnnConvolution& convolution, int64_t most_workspace);
 
 /// One word for everything that the choice of an engine may depend on.

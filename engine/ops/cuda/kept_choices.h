@@ -28,17 +28,17 @@ class KeptChoices {
   /// An empty path, or a file that cannot be written: choices are kept in this process alone.
   explicit KeptChoices(std::filesystem::path file) : file_(std::move(file)) {}
 
-  /// What this process has taken before, or else what the file says.
+  /// The choice that this process has made before, or else that in the file.
   std::optional<std::string> find(const std::string& key);
 
-  /// As find(). If there is no choice yet, that of `make`, which is called while the file is locked and is then kept
-  /// there; if it cannot be kept, `unkept`, which must be the same in every process.
+  /// Same as find(). If there is no choice yet, calls `make` while the file is locked and keeps its choice there; if it
+  /// cannot be kept, returns `unkept`, which must be the same in every process.
   std::string find_or_make(const std::string& key, const std::string& unkept, const std::function<std::string()>& make);
 
  private:
   std::filesystem::path file_;
   std::mutex mutex_;
-  std::map<std::string, std::string> taken_;  ///< by this process: later changes of the file have no effect
+  std::map<std::string, std::string> taken_;  ///< choices of this process: later changes of the file have no effect
 };
 
 }  // namespace trainctl

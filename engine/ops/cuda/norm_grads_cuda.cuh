@@ -15,8 +15,8 @@
 
 namespace trainctl {
 
-inline constexpr int kNormGradThreads = 384;       ///< of a block, unless a row needs more; two blocks run at once
-inline constexpr int kMostNormGradThreads = 1024;  ///< of a row
+inline constexpr int kNormGradThreads = 384;       ///< block's threads unless a row needs more; two blocks run at once
+inline constexpr int kMostNormGradThreads = 1024;  ///< most threads per row
 inline constexpr int kRowsAtOnce = 2;
 inline constexpr int kAdders = 8;  ///< threads that share a column's sum over the blocks
 

@@ -8,7 +8,7 @@
 
 namespace trainctl {
 
-// Of rows
+// Functions for rows
 
 /// Waits for a row that is only written.
 template <int V, class... Operands>
@@ -41,7 +41,7 @@ __device__ float squares_about(float mean, RowGroup& group, const RowPart<V>& pa
   return group.sum(squares);
 }
 
-/// What the elements of a row, or of a group of channels, are normalised with: xhat = (x - mean) * rstd.
+/// The moments that normalise the elements of a row, or of a group of channels: xhat = (x - mean) * rstd.
 struct Moments {
   float mean, rstd;
 

@@ -64,9 +64,9 @@ struct Sides {
   std::array<Ref<Mixed>, S> ref;
   std::array<Along, S> along;
   Nest<S> outer;                           ///< over rows
-  Divisor row_packs;                       ///< packs of a row
+  Divisor row_packs;                       ///< packs per row
   uint32_t step_rows = 0, step_packs = 0;  ///< kMapThreads packs as whole rows and the remaining packs
-  int64_t packs = 0;                       ///< of all rows
+  int64_t packs = 0;                       ///< packs of all rows
 };
 
 /// Packs that a thread has in flight.

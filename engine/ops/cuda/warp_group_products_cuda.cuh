@@ -23,7 +23,7 @@ namespace trainctl::cuda {
 
 inline constexpr int kGroupThreads = 128;
 inline constexpr int kSquare = 64;                          ///< lines of the smallest tile
-inline constexpr int kSquareBytes = 2 * kSquare * kSquare;  ///< of it
+inline constexpr int kSquareBytes = 2 * kSquare * kSquare;  ///< bytes of that tile in bf16
 
 /// The matrix descriptor of the tile at `address` (of shared memory, in bytes).
 __device__ inline uint64_t square_at(unsigned address) {
@@ -32,7 +32,7 @@ __device__ inline uint64_t square_at(unsigned address) {
 }
 /// 16 columns of each line on: lines are the columns of the product.
 inline constexpr uint64_t kNextColumns = 32 / 16;
-/// 16 lines on: lines are what is summed over.
+/// 16 lines on: lines are the dim that is summed over.
 inline constexpr uint64_t kNextLines = 16 * 128 / 16;
 
 /// Before the first product after registers have changed.

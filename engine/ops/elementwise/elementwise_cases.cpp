@@ -141,7 +141,7 @@ std::vector<KernelCase> elementwise_kernels() {
       const double tolerance = bf16 ? 1e-2 : 5e-6;
       add({x, row, x}, {out}, "x0 b1 + relu x2 * =0", tolerance);
       add({x, x}, {out, out}, "x0 x1 + :0 =0 $0 gelu =1", tolerance);
-      // Those that have kernels of their own on a GPU.
+      // These expressions have kernels of their own on a GPU.
       add({x, x, x}, {out}, "x0 x1 + x2 relu_grad =0", tolerance);
       add({x, x, x}, {sum}, "x0 x1 + x2 relu_grad =0", bf16 ? 3e-2 : tolerance);
       add({x, x}, {out}, "x0 silu x1 * =0", tolerance);

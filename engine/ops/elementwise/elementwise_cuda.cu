@@ -14,13 +14,13 @@ namespace {
 struct Chain {
   struct Token {
     ElementwiseOp op;
-    uint8_t index;  ///< of x, b, :, $ and =; for dropout, of its mask
+    uint8_t index;  ///< index of x, b, :, $ and =; for dropout, index of its mask
     Unary function;
     UnaryParameters parameters;
   };
   int num_tokens = 0, num_inputs = 0;
   Token tokens[kMostElementwiseTokens];
-  Ref<Mixed> rows[kMostElementwiseInputs];  ///< of b
+  Ref<Mixed> rows[kMostElementwiseInputs];  ///< inputs of b
   Divisor row_packs[kMostElementwiseInputs];
   Along along[kMostElementwiseInputs];
   bool accumulate[kMostElementwiseOutputs] = {};
@@ -176,7 +176,7 @@ constexpr Steps<6> kSteps<Known::sum_relu_grad>{{kX0, kX1, {Op::add}, kX2, {Op::
 /// A gated layer: x0 silu x1 * =0
 template <>
 constexpr Steps<5> kSteps<Known::gate>{{kX0, kSilu, kX1, {Op::mul}, kTo0}};
-/// What its gradients need: x0 silu :0 =0 $0 x1 * =1
+/// The values that its gradients need: x0 silu :0 =0 $0 x1 * =1
 template <>
 constexpr Steps<8> kSteps<Known::gate_grad>{{kX0, kSilu, {Op::name}, kTo0, {Op::named}, kX1, {Op::mul}, kTo1}};
 /// x0 x1 * x2 silu_grad =0
@@ -204,7 +204,7 @@ __global__ void __launch_bounds__(kMapThreads)
     if (k < chain.num_inputs && large.in[k].p != nullptr) load(large.in[k], pack * V, x[k]);
   }
   Stack<V> stack;
-  // Of a compiled chain op, index and function are constants: all else of this is left out.
+  // In a compiled chain, op, index and function are constants, so all other cases drop out.
   const auto run = [&](auto op_, auto index_, auto function, int t) {
     const ElementwiseOp op = op_;
     const int index = index_;

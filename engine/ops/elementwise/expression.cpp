@@ -86,7 +86,7 @@ struct Effect {
   int takes = 0, leaves = 0;
 };
 
-/// As many numbers as `count`.
+/// Reads exactly `count` numbers; returns whether `text` consists of them.
 bool read_parameters(std::string_view text, size_t count, UnaryParameters& to) {
   if (count == 0) return text.empty();
   const std::vector<std::string_view> words = split_at_commas(text);

@@ -59,7 +59,7 @@ enum class ElementwiseOp : uint8_t {
   gelu_grad,
   gelu_tanh_grad,
   unary,       ///< token.function
-  unary_grad,  ///< of token.function
+  unary_grad,  ///< gradient of token.function
   where,
   masked_fill,  ///< parameters: the value, and 1 to fill where the mask is 0
   dropout,
@@ -67,7 +67,7 @@ enum class ElementwiseOp : uint8_t {
 
 struct ElementwiseToken {
   ElementwiseOp op = ElementwiseOp::add;
-  int index = 0;        ///< of x, b, :, $ and =
+  int index = 0;        ///< index of x, b, :, $ and =
   Unary function = {};  ///< unary and unary_grad
   UnaryParameters parameters = {};
   double p = 0;           ///< dropout

@@ -182,7 +182,7 @@ constexpr int kBatch = kScanThreads * kIdsOfThread;  ///< ids that a block scans
 struct Own {
   int rows = 1;
   int lanes = 32;     ///< threads across columns, a power of 2
-  int64_t width = 0;  ///< of the table
+  int64_t width = 0;  ///< width of the table
 };
 
 template <int V, class T>

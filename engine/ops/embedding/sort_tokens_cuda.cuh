@@ -14,8 +14,8 @@ inline constexpr int kTileTokens = kSortThreads * kTokensOfThread;
 inline constexpr int kMaxSortBlocks = 256;
 
 struct Token {
-  int index;  ///< in the batch
-  int row;    ///< of this rank's table; tokens of other ranks have its number of rows, and so come last
+  int index;  ///< index in the batch
+  int row;    ///< row of this rank's table; for tokens of other ranks its number of rows, so that they come last
 };
 
 /// Memory of a sort, and its division into blocks.

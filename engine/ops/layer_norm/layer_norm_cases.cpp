@@ -59,7 +59,7 @@ Outputs layer_norm_stats(const NaiveCall& call) {
   return {out};
 }
 
-/// Of the statistics alone: that they are those of x is shown by the rows, under each cut.
+/// Normalises with the given statistics alone; the rows test, under each cut, that these are the statistics of x.
 Outputs layer_norm_apply(const NaiveCall& call) {
   const Tensor64 &x = call.in[0], &of_parts = call.in.back();
   const int64_t n = x.shape.back(), rows = num_elements(x.shape) / n, parts = of_parts.shape[0];

@@ -68,7 +68,7 @@ CpuKernel prepare_plain_layer_norm_grad(const KernelCall& call) {
   };
 }
 
-// Of a part of the rows' elements.
+// Kernels for a part of the rows' elements.
 
 CpuKernel prepare_layer_norm_stats(const KernelCall& call) {
   return [rows = norm_rows_of(call.in[0]), x0 = call.in[0].as<float>(), stats = call.out[0].as<float>()] {

@@ -11,7 +11,7 @@ extern const OpDef layer_norm_param_grad_op;
 
 namespace {
 
-// Of a row
+// Functions for a row
 
 /// Writes y and the row's statistics.
 template <int V, class T, class X, class Scale, class Shift>
@@ -89,7 +89,7 @@ __global__ void __launch_bounds__(kRowThreads<kInRegisters, 3>, 1)
   });
 }
 
-// Of a part of the rows' elements: two numbers a row.
+// Kernels for a part of the rows' elements: two numbers per row.
 
 template <int V, bool kInRegisters, class T>
 __global__ void __launch_bounds__(kRowThreads<kInRegisters, 1>, kRowBlocks<V, kInRegisters>)

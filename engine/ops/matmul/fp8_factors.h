@@ -20,7 +20,7 @@ struct Fp8Factor {
 struct Fp8Factors {
   Fp8Factor a, b;
 };
-/// Of a matrix product of two inputs of which the second has 2 dims, or of a weight's gradient; empty: of other
+/// The factors of a matrix product of two inputs whose second has 2 dims, or of a weight's gradient; empty for other
 /// kernels.
 std::optional<Fp8Factors> fp8_factors(const KernelDef& kernel, const Attrs& attrs);
 

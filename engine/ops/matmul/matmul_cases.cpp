@@ -145,7 +145,7 @@ KernelCase case_of_8_bits(int64_t m, int64_t n, int64_t k, DType result, const E
   return row;
 }
 
-/// What the compiler fuses with a weight gradient, and products of factors of 8 bits.
+/// Weight gradients with the operations that the compiler fuses into them, and products of 8-bit factors.
 std::vector<KernelCase> matmul_kernels() {
   std::vector<KernelCase> calls;
   for (const bool kn : {false, true}) {

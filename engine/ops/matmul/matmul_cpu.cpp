@@ -57,7 +57,7 @@ struct Widened {
   const uint8_t* words;
   const float* scales;
   int64_t lines, length;
-  int64_t columns;  ///< of the scales of squares; 0: they are of lines
+  int64_t columns;  ///< columns of the scales of squares; 0: the scales are of lines
   std::vector<float> values;
 
   void widen() {

@@ -188,7 +188,7 @@ struct Strip {
   float* c;
   int64_t c_row;
   Finish finish;
-  int64_t columns;  ///< of the strip; the last tile may be partial
+  int64_t columns;  ///< columns of the strip; the last tile may be partial
 };
 
 template <int R, int V, bool kTransposed>

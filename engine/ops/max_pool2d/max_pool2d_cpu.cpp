@@ -33,7 +33,7 @@ class MaxPool {
 
  protected:
   int64_t in_columns() const { return columns_ * channels_; }
-  /// Of the columns' numbers: those of the image.
+  /// The range of the columns' numbers that lies inside the image.
   int64_t first_inside() const { return pool_.window.before[1] * channels_; }
   int64_t num_inside() const { return inside_ * channels_; }
 
@@ -173,7 +173,7 @@ class Backward : public MaxPool {
     }
   }
 
-  /// Of equal pixels the first one counts, row by row, whatever the order of the columns.
+  /// Among equal pixels, the first one counts, row by row, whatever the order of the columns.
   void over_columns(const Row& row) const {
     const auto [columns, best, pixels, largest] = row;
     each_at_column(0, [=](int64_t to, int64_t from) {
@@ -204,7 +204,7 @@ class Backward : public MaxPool {
 
   const float *dy_, *x_;
   float* dx_;
-  std::vector<int64_t> offsets_;  ///< of a window's pixels, from its first
+  std::vector<int64_t> offsets_;  ///< offsets of a window's pixels from its first
   std::shared_ptr<cpu::Scratch> scratch_ = cpu::scratch_of_this_thread();
 };
 

@@ -12,7 +12,7 @@ namespace {
 struct RowsOfWords {
   Nest<2> outer;  ///< strides in words
   Divisor row_words;
-  int64_t words = 0;  ///< of all rows
+  int64_t words = 0;  ///< words of all rows
 };
 
 constexpr int kCopyUnroll = 4;

@@ -9,7 +9,7 @@ namespace {
 /// The classes of this rank, of all.
 struct Classes {
   int64_t first = 0, all = 0;
-  Divisor packs;  ///< of a row of this rank's classes
+  Divisor packs;  ///< packs per row of this rank's classes
 };
 
 // Kernels

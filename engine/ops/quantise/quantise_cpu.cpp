@@ -53,7 +53,7 @@ void quantise_lines(const Lines& m, int64_t first, int64_t end) {
   if (m.squares) std::fill(m.scales + row * columns + m.parts(), m.scales + (row + 1) * columns, 1.0f);
 }
 
-/// Of x as it is.
+/// Rounds x as it is.
 CpuKernel round_to_8_bits(const KernelCall& call, const TensorArg& x) {
   const int64_t n = x.shape.back(), rows = x.size() / n;
   const bool squares = call.attrs.flag("squares");

@@ -12,7 +12,8 @@
 namespace trainctl {
 namespace {
 
-constexpr int kQuantisedTile = 128, kQuantisedRows = 4, kQuantisedColumns = 8;               ///< of a tile, of a thread
+/// Rows and columns of a tile; rows of a thread; columns of a thread.
+constexpr int kQuantisedTile = 128, kQuantisedRows = 4, kQuantisedColumns = 8;
 constexpr int kAcross = kQuantisedTile / kQuantisedColumns, kQuantisedDown = kQuantisedTile / kQuantisedRows;  ///< threads of a tile in each direction
 constexpr int kQuantiseThreads = kAcross * kQuantisedDown, kQuantiseWarps = kQuantiseThreads / 32;
 constexpr int kQuantiseBlocks = 2;  ///< on a multiprocessor: one loads while the other computes
@@ -23,7 +24,7 @@ struct Form {
   uint32_t* words = nullptr;
   float* scales = nullptr;
   int64_t lines = 0, padded = 0;
-  int64_t columns = 0;  ///< of the scales of squares
+  int64_t columns = 0;  ///< columns of the scales of squares
 };
 
 /// Two numbers as E4M3, `low` in the lower byte.
@@ -40,7 +41,7 @@ __device__ inline uint32_t pair_of(float low, float high) {
 __device__ inline uint32_t four_of(float a, float b, float c, float d) { return pair_of(a, b) | pair_of(c, d) << 16; }
 
 __device__ inline uint32_t size_of(float v) { return __float_as_uint(v) & 0x7fffffffu; }
-/// What the numbers are multiplied by; 1 where one of them is not finite, and so is their scale.
+/// The factor of the numbers; 1 where one of them, and so their scale, is not finite.
 __device__ inline float inverse_of(uint32_t scale) {
   return scale >= 0x7f800000u ? 1.0f : __uint_as_float(bits_of_inverse(scale));
 }
@@ -71,7 +72,7 @@ struct alignas(16) Part {
   }
 };
 
-/// What becomes of the numbers before they are rounded: nothing, an activation, or the slope of one at `at`.
+/// The operation on the numbers before they are rounded: none, an activation, or the slope of one at `at`.
 struct Same {
   static constexpr bool kAt = false;
 };
@@ -94,8 +95,8 @@ __device__ inline void write_square_scale(const Form& form, int64_t line_tile, i
     for (int64_t i = part + 1; i < form.columns; ++i) row[i] = 1.0f;
 }
 
-/// What a block's threads give one another: first of each warp's rows the columns' largest numbers and sums, then of
-/// the tile, then the columns as lines.
+/// Data that a block's threads exchange: first, for each warp's rows, the columns' largest numbers and sums; then those
+/// of the tile; then the columns as lines.
 struct Exchange {
   uint32_t largest[kQuantisedTile];
   union {
@@ -139,7 +140,8 @@ __device__ inline void gather_columns(const float (&v)[kQuantisedRows][kQuantise
   if (lane < kAcross) put_eight(&shared.of_warps.sums[warp][across * kQuantisedColumns], sum);
 }
 
-/// Of the tile, from those of its warps: some threads the largest, others the sums, of a column each.
+/// Reduces the values of the warps to those of the tile: some threads take the largest number of a column each, others
+/// its sum.
 __device__ inline void reduce_columns(float* sums, int64_t c0, int64_t width, Exchange& shared) {
   const int column = static_cast<int>(threadIdx.x) % kQuantisedTile;
   if (threadIdx.x < kQuantisedTile) {

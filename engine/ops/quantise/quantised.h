@@ -30,7 +30,7 @@ inline int64_t padded_line(int64_t length) {
 struct QuantisedShapes {
   Shape words, scales;
 };
-/// Of `lines` lines of `length` numbers.
+/// The shapes for `lines` lines of `length` numbers.
 inline QuantisedShapes quantised_shapes(int64_t lines, int64_t length, bool squares) {
   const int64_t parts = padded_line(length) / kScaledTogether;
   const Shape words{lines, padded_line(length) / 4};

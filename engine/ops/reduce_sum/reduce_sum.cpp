@@ -13,7 +13,7 @@
 namespace trainctl {
 namespace {
 
-/// Of images over their pixels: dims 2 and 3, which are 1 and 2 if the channels are last.
+/// The form for images reduced over their pixels: dims 2 and 3, which are 1 and 2 if the channels are last.
 std::optional<ChannelsLast> over_pixels(const Shape& images, const Attrs& attrs, unsigned inputs, unsigned outputs) {
   Ints dims = attrs.ints("dims");
   std::sort(dims.begin(), dims.end());

@@ -71,7 +71,7 @@ CpuKernel prepare_plain_rms_norm_grad(const KernelCall& call) {
   };
 }
 
-// Of a part of the rows' elements. Statistics of all parts are [parts, rows, 1].
+// Kernels for a part of the rows' elements. Statistics of all parts are [parts, rows, 1].
 
 double sum_of_parts(const float* stats, int64_t parts, int64_t rows, int64_t row) {
   double total = 0;

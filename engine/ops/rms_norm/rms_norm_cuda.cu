@@ -10,7 +10,7 @@ extern const OpDef rms_norm_param_grad_op;
 
 namespace {
 
-// Of a row
+// Functions for a row
 
 /// The sum of x^2; the first pass over the row.
 template <int V, class X>
@@ -103,7 +103,7 @@ __global__ void __launch_bounds__(kRowThreads<kInRegisters, 3>, 1)
   });
 }
 
-// Of a part of the rows' elements: one number a row.
+// Kernels for a part of the rows' elements: one number per row.
 
 template <int V, bool kInRegisters, class T>
 __global__ void __launch_bounds__(kRowThreads<kInRegisters, 1>)

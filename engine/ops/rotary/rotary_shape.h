@@ -1,4 +1,4 @@
-// What the kernels of rotary have in common.
+// The parameters that the kernels of rotary share.
 #pragma once
 
 #include <cmath>
@@ -11,11 +11,11 @@ namespace trainctl {
 inline constexpr int64_t kMostRotaryPairs = 128;
 
 struct RotaryCall {
-  int64_t b = 0, t = 0, units = 0, features = 0;  ///< of a unit
+  int64_t b = 0, t = 0, units = 0, features = 0;  ///< features: per unit
   int64_t head_dim = 0, rotated = 0;
-  int64_t first_row = 0;  ///< in the whole
+  int64_t first_row = 0;  ///< index in the whole
   bool interleaved = false, inverse = false;
-  std::vector<double> rates = {};  ///< of each pair: radians a row
+  std::vector<double> rates = {};  ///< by pair: radians per row
 
   int64_t pairs() const { return head_dim / 2; }
   /// The features of pair i in a head: these two are this far apart.

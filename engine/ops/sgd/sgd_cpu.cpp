@@ -1,5 +1,5 @@
-// As torch.optim.SGD: g += weight_decay * w; buf = momentum * buf + g; w -= lr * (nesterov ? g + momentum * buf : buf).
-// buf starts as 0, so the first step's buf is g.
+// Same as torch.optim.SGD: g += weight_decay * w; buf = momentum * buf + g;
+// w -= lr * (nesterov ? g + momentum * buf : buf). buf starts as 0, so the first step's buf is g.
 #include "engine/ops/cpu/bf16_copy_cpu.h"
 #include "engine/ops/cpu/clip_cpu.h"
 #include "engine/ops/cpu/learning_rate_cpu.h"

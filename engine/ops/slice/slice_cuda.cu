@@ -13,12 +13,12 @@ namespace {
 struct WindowRows {
   int outer = 0;  ///< dims that iterate over rows
   Divisor size[cpu::kMaxDims];
-  uint32_t begin[cpu::kMaxDims] = {}, count[cpu::kMaxDims] = {};  ///< of the window, in the output
+  uint32_t begin[cpu::kMaxDims] = {}, count[cpu::kMaxDims] = {};  ///< position and size of the window in the output
   int64_t stride[cpu::kMaxDims] = {};                             ///< in the input
-  int64_t base = 0;                                               ///< of the window's first word, in the input
+  int64_t base = 0;                                               ///< index of the window's first word in the input
   Divisor row;
   uint32_t first = 0, inside = 0;  ///< words of a row that the window has
-  int64_t words = 0;               ///< of all rows
+  int64_t words = 0;               ///< words of all rows
 };
 
 // Kernels

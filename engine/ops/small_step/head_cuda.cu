@@ -108,7 +108,7 @@ struct Place {
   int lane, warp;
   int pair;             ///< index in the block
   int thread, threads;  ///< index in the pair, and their number
-  int first_warp;       ///< of the pair
+  int first_warp;       ///< first warp of the pair
   __device__ __forceinline__ explicit Place(int log_threads)
       : lane(threadIdx.x % 32),
         warp(threadIdx.x / 32),

@@ -1,7 +1,7 @@
 // The data structures of a chain of layers and the layout of a block's shared memory; row_chain_cuda.cu explains the
 // algorithm.
 //
-//   mbarriers | warps' sums | received rows, two buffers | kept rows, a buffer a link | slabs | the ring of weights
+//   mbarriers | warps' sums | received rows, two buffers | kept rows, a buffer per link | slabs | the ring of weights
 #pragma once
 
 #include "engine/base/round_up.h"
@@ -14,12 +14,12 @@ constexpr int kWarps = 8, kWorkers = 32 * kWarps;  ///< warps, and threads, that
 constexpr int kBringers = 2;                       ///< warps that load the weights of deep layers
 constexpr int kFetchers = 2;                       ///< warps that load all other weights
 constexpr int kThreads = kWorkers + 32 * (kBringers + kFetchers);
-constexpr int kRows = kWarps;  ///< a cluster: each warp finishes a row
-constexpr int kCols = 32;      ///< a tile: each lane finishes a column
+constexpr int kRows = kWarps;  ///< rows per cluster: each warp finishes one
+constexpr int kCols = 32;      ///< columns per tile: each lane finishes one
 constexpr int kMostLinks = 16;
-constexpr int kMostBlocks = 16;  ///< a cluster; it has 16 or 8
+constexpr int kMostBlocks = 16;  ///< blocks per cluster, which has 16 or 8
 constexpr int kMostClasses = 128;
-constexpr int kMostStages = 6;  ///< of the ring; a stage holds a tile of weights for each warp
+constexpr int kMostStages = 6;  ///< stages of the ring; a stage holds a tile of weights for each warp
 constexpr int kMostLeft = 3;    ///< remaining tiles of k that all warps work on together
 constexpr int kFew = 4;         ///< most columns of a last layer that every block computes redundantly
 
@@ -31,10 +31,10 @@ constexpr int kSumsPitch = kCols + 8;       ///< no bank conflicts when lanes wr
 // Offsets in shared memory that are the same in every chain, in floats.
 constexpr int kResultsCame = 0, kRowsCame = 2 * kMostLinks;  ///< mbarriers, two floats each
 constexpr int kSlabsCame = kRowsCame + 2;
-constexpr int kTilesCame = kSlabsCame + 2;  ///< for each stage, one a warp
+constexpr int kTilesCame = kSlabsCame + 2;  ///< for each stage, one per warp
 constexpr int kStagesTaken = kTilesCame + 2 * kWarps * kMostStages;
 constexpr int kLossesCame = kStagesTaken + 2 * kMostStages;
-constexpr int kLosses = kLossesCame + 2;  ///< one double a thread
+constexpr int kLosses = kLossesCame + 2;  ///< one double per thread
 constexpr int kSums = static_cast<int>(round_up(kLosses + 2 * kWorkers, 4));
 constexpr int kSumsOfWarp = kRows * kSumsPitch;
 constexpr int kStage = kWarps * kWeightTile;
@@ -73,7 +73,7 @@ struct Link {
   int rows = 0;            ///< its input
   bool whole_rows = true;  ///< the input has all tiles, else only the block's own
   int sent = -1;           ///< results or partial sums, received from all blocks of the cluster
-  int sent_pitch = 0;      ///< of a row of partial sums: whole packs
+  int sent_pitch = 0;      ///< floats per row of partial sums: whole packs
   int kept = -1;           ///< the tiles of its results that this block computes
   int slope = -1;          ///< the kept copy of `relu_result`
   int slabs = -1;          ///< the block's tiles of weights unless it is deep; few, everywhere: all weights
@@ -86,11 +86,11 @@ struct Chain {
   int deep_count = 0;
   uint8_t deep[kMostLinks];      ///< indices of the deep links
   int loss = -1;                 ///< index of the loss; -1: none
-  int rows = 0, of_cluster = 0;  ///< of the batch; of each cluster
-  int blocks = 1;                ///< of a cluster: 16 or 8
+  int rows = 0, of_cluster = 0;  ///< rows of the batch; rows per cluster
+  int blocks = 1;                ///< blocks per cluster: 16 or 8
   bool packs = false;            ///< the first rows are whole packs
   int weights = 0, stages = 0;   ///< the ring of weights: its offset in shared memory, and its length
-  double* loss_parts = nullptr;  ///< one a cluster
+  double* loss_parts = nullptr;  ///< one per cluster
   unsigned* ticket = nullptr;
 };
 

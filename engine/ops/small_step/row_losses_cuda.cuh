@@ -15,8 +15,8 @@ enum class LossKind : uint8_t { none, mae, mse, softmax_cross_entropy };
 
 struct RowLoss {
   LossKind kind = LossKind::none;
-  DType type = DType::f32;  ///< of the predictions and of their gradient
-  int n = 0;                ///< predictions a row
+  DType type = DType::f32;  ///< dtype of the predictions and of their gradient
+  int n = 0;                ///< predictions per row
   int64_t rows = 0;
   double scale = 1;
 };

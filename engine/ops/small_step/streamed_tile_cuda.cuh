@@ -119,7 +119,7 @@ template <class Size, bool kBAlongK>
 struct StreamedTile : Size {
   using A = AlongK<Size::kM, Size::kStage>;
   using B = std::conditional_t<kBAlongK, AlongK<Size::kN, Size::kStage>, AlongColumns<Size::kN, Size::kStage>>;
-  static constexpr int kRows = Size::kWarpM / 8, kCols = Size::kWarpN / 8;  ///< of fragments
+  static constexpr int kRows = Size::kWarpM / 8, kCols = Size::kWarpN / 8;  ///< rows and columns of fragments
   static constexpr int kSteps = Size::kStage / 8, kWarps = Size::kThreads / 32;
   static constexpr int kRounds = kSteps / Size::kGroups;     ///< a stage; each group takes a step
   static constexpr int kPlaces = Size::kTall * Size::kWide;  ///< warps of a group

@@ -22,7 +22,7 @@ namespace {
 struct TileProduct {
   Operand a, b;  ///< b's rows are the columns of C
   Finish finish;
-  float *a_sums = nullptr, *b_sums = nullptr;  ///< as in Product
+  float *a_sums = nullptr, *b_sums = nullptr;  ///< same as in Product
   bool sums_accumulate = false;
   bool vectors = false;  ///< all operands may be accessed as aligned float4
   int share = 0;         ///< k that each block of a cluster takes: share_of
@@ -66,7 +66,7 @@ struct Tile : Size {
   static constexpr bool kVectors = kVectors_;
   using A = Part<kAAlongK, Size::kM, Size::kStage, Size::kThreads, kVectors>;
   using B = Part<kBAlongK, Size::kN, Size::kStage, Size::kThreads, kVectors>;
-  static constexpr int kRows = Size::kWarpM / 8, kCols = Size::kWarpN / 8;  ///< of fragments
+  static constexpr int kRows = Size::kWarpM / 8, kCols = Size::kWarpN / 8;  ///< rows and columns of fragments
   static constexpr int kStageFloats = A::kFloats + B::kFloats;
   static constexpr bool kSumsRows = !kAAlongK && !kBAlongK;  ///< only in the layout of a weight's gradient
   static constexpr int kPitch = Size::kN + B::kColumnsPad;

@@ -11,7 +11,7 @@ namespace trainctl::cuda {
 namespace {
 
 struct TileChoice {
-  int blocks = 1;  ///< of a cluster
+  int blocks = 1;  ///< blocks per cluster
   double cycles = std::numeric_limits<double>::infinity();
 };
 

@@ -60,7 +60,7 @@ struct Part {
 
    private:
     const float* from_;
-    int row_, k_, to_;  ///< of the first copy
+    int row_, k_, to_;  ///< position of the first copy of the next stage
   };
 
   // Fragments of mma (three_tf32_cuda.cuh) for kCount x 8 rows and 8 of k. The mapping of rows and k to mma's is free:

@@ -31,7 +31,7 @@ inline int64_t lines_of(const TileProduct& p) { return ceil_div(int64_t{p.finish
 struct Grads {
   Grad list[kMostGrads];
   int count = 0, vectors = 0;  ///< the vectors are the last ones of the list
-  int blocks = 1;              ///< of a cluster
+  int blocks = 1;              ///< blocks per cluster
   int tile_blocks = 0, grid = 0;
 };
 

@@ -85,7 +85,7 @@ CpuKernel prepare_softmax_grad(const KernelCall& call) {
   };
 }
 
-// Of a part of the dim.
+// Kernels for a part of the dim.
 
 void stats_of_columns(const float* x, float* stats, int64_t n, int64_t inner, int64_t count) {
   float top[kSoftmaxTile];

@@ -8,7 +8,7 @@
 namespace trainctl {
 namespace {
 
-// Of a row
+// Functions for a row
 
 template <int V, class T, class X>
 __device__ void write_exponentials(const RowPart<V>& part, bool valid, const Exponentials& e, Ref<T> y, X& x) {
@@ -80,7 +80,7 @@ __global__ void __launch_bounds__(kRowThreads<kInRegisters, 2>, 1)
   });
 }
 
-// Of a part of the dim.
+// Kernels for a part of the dim.
 
 template <int V, bool kInRegisters, class T>
 __global__ void __launch_bounds__(kRowThreads<kInRegisters, 1>) softmax_stats_rows(Rows rows, Ref<T> x, float* stats) {
@@ -205,7 +205,7 @@ __global__ void __launch_bounds__(kColumns* kDown)
   }
 }
 
-// Of a part of the dim.
+// Kernels for a part of the dim.
 
 __global__ void __launch_bounds__(kColumns* kDown) softmax_stats_columns(Columns c, Ref<Mixed> x, float* stats) {
   wait_for_kernel_before();

@@ -42,7 +42,7 @@ LogitRows logit_rows_of(const TensorArg& logits) {
   return {classes == 0 ? 0 : logits.size() / classes, classes};
 }
 
-/// What label_smoothing e adds to a row's loss: e (x[label] - mean of x).
+/// The term that label_smoothing e adds to a row's loss: e (x[label] - mean of x).
 double smoothed(const float* x, int64_t classes, int32_t label, const Targets& targets) {
   if (targets.smoothing == 0) return 0;
   const double mean = cpu::sum(classes, [x](int64_t i) { return double{x[i]}; }) / static_cast<double>(classes);
@@ -111,13 +111,13 @@ CpuKernel prepare_softmax_cross_entropy_with_grad(const KernelCall& call) {
   };
 }
 
-// Of a part of the classes.
+// Kernels for a part of the classes.
 
 /// The statistics of a row of all parts: stats [parts, rows, 3 or 4].
 struct RowOfParts {
-  cpu::Exponentials others;  ///< of the classes other than the label's
+  cpu::Exponentials others;  ///< exponentials of the classes other than the label's
   float correct = -INFINITY;
-  double mean = 0;  ///< of the logits; with label smoothing
+  double mean = 0;  ///< mean of the logits; with label smoothing
 
   /// `n`: classes of a part.
   static RowOfParts of(const TensorArg& stats, int64_t row, int64_t n) {

@@ -132,7 +132,7 @@ __global__ void __launch_bounds__(kLossThreads<V, kInRegisters, kGrad>, kGrad ? 
   if (threadIdx.x == 0) loss.write(0, kPlain ? total : total * weight);
 }
 
-// Of a part of the classes. `stats` of all parts is [parts, rows, 3 or, for label smoothing, 4].
+// Kernels for a part of the classes. `stats` of all parts is [parts, rows, 3 or, for label smoothing, 4].
 
 template <int V, bool kInRegisters, class T>
 __global__ void __launch_bounds__(kRowThreads<kInRegisters, 1>)
@@ -179,7 +179,7 @@ __global__ void __launch_bounds__(kRowThreads<kInRegisters, 1>)
   });
 }
 
-/// Of all parts.
+/// The statistics of all parts.
 struct Statistics {
   const float* memory;
   int parts, numbers;
@@ -187,7 +187,7 @@ struct Statistics {
   float share_of_class;  ///< 1 / classes
 };
 
-/// What a row's statistics say of it.
+/// The statistics of a row, combined from those of all parts.
 struct RowOfParts {
   Exponentials others;
   float of_label = -INFINITY, mean = 0, off, power_of_label;

@@ -1,6 +1,6 @@
-// What label_smoothing and ignore_index make of the labels. With e = label_smoothing, the target of a row is 1 - e + e
-// / c for its label and e / c for the c - 1 other classes. Rows whose label is ignore_index have loss 0 and gradient 0,
-// and the mean is over the others of the whole batch: StepScalars::label_weight.
+// The targets that label_smoothing and ignore_index make of the labels. With e = label_smoothing, the target of a row
+// is 1 - e + e / c for its label and e / c for the c - 1 other classes. Rows whose label is ignore_index have loss 0
+// and gradient 0, and the mean is over the others of the whole batch: StepScalars::label_weight.
 #pragma once
 
 #include "engine/ops/host_device.h"

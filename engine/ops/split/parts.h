@@ -74,14 +74,14 @@ struct StripCopy {
   const std::byte* from;
   std::byte* to;
   int64_t from_row, to_row;  ///< from one row to the next
-  int64_t row;               ///< of one row
+  int64_t row;               ///< bytes of one row
 };
 
-/// What a kernel of this family copies.
+/// The copies that a kernel of this family makes.
 struct StripCopies {
   int64_t rows = 1;
   std::vector<StripCopy> strips;
-  bool has_gaps = false;  ///< of the output: zeros
+  bool has_gaps = false;  ///< the output has gaps, which become zeros
 };
 
 enum class PartsKernel : uint8_t {
@@ -91,7 +91,8 @@ enum class PartsKernel : uint8_t {
   concat_pack,  ///< (parts..) -> blocks
 };
 
-/// Of the operands of one rank. `blocks`: what other ranks hold is read from the last input, [ranks, ..].
+/// The copies between the operands of one rank. `blocks`: the data of other ranks is read from the last input,
+/// [ranks, ..].
 StripCopies strip_copies(const KernelCall& call, PartsKernel kernel, bool blocks = false);
 
 }  // namespace trainctl

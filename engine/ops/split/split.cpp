@@ -180,7 +180,7 @@ const Attrs& part_places() {
   return attrs;
 }
 
-/// What a rank sends to another, along dim.
+/// Shape of the block that a rank sends to another; its dim `dim` has the size of that block.
 Shape split_block(Infos in, const Attrs& attrs, int64_t parts) {
   const auto dim = static_cast<size_t>(attrs.integer("dim"));
   Shape block = in[0].shape;
@@ -194,7 +194,7 @@ Shape concat_block(Infos in, const Attrs& attrs, int64_t parts) {
   return block;
 }
 
-/// Of examples, where one rank has all.
+/// Outputs of examples, in which one rank has all parts.
 template <Shape (*block)(Infos, const Attrs&, int64_t)>
 std::vector<TensorInfo> packed(Infos in, const Attrs& attrs, DType) {
   Shape shape = block(in, attrs, 1);

@@ -10,7 +10,7 @@
 namespace trainctl {
 namespace {
 
-constexpr int kStrips = 8;  ///< of one launch
+constexpr int kStrips = 8;  ///< strips per launch
 constexpr int kSplitUnroll = 4;
 
 /// In words.
@@ -18,8 +18,8 @@ struct Strips {
   const std::byte* from[kStrips];
   std::byte* to[kStrips];
   int64_t from_row[kStrips], to_row[kStrips];  ///< from one row to the next
-  Divisor row[kStrips];                        ///< of one row
-  int64_t words[kStrips];                      ///< of all rows
+  Divisor row[kStrips];                        ///< words per row
+  int64_t words[kStrips];                      ///< words of all rows
   int count = 0;
 };
 

@@ -21,13 +21,13 @@ struct UnaryParameters {
 
 struct UnaryDef {
   struct Parameter {
-    const char* name = nullptr;  ///< of the attr; null: there is none
+    const char* name = nullptr;  ///< name of the attr; null: there is none
     double otherwise = 0;        ///< if the attr is absent
     double example = 0;          ///< for KernelExample
   };
 
-  const char* name;       ///< of the layer, the op and the token
-  const char* grad_name;  ///< of the op of its gradient, from dy and x, or dy and y
+  const char* name;       ///< name of the layer, the op and the token
+  const char* grad_name;  ///< name of the gradient's op, which reads dy and x, or dy and y
   const char* formula;
   Parameter parameters[2] = {};
   bool of_result = false;  ///< the gradient reads y, else x
