@@ -186,7 +186,7 @@ CudaKernel map_features(const CudaKernelCall& call, const Shape& dims, Op op, co
     return s == 1 ? head == 0 && c % pack == 0 : head >= 0 && s >= pack && n >= head + pack;
   };
   return with_access({&first, &second, &out, &scale, &shift}, fit, [&](auto access) {
-    using T = typename decltype(access)::Element;
+    using T = decltype(element_of(access));
     constexpr int V = access.V;
     std::array<Ref<T>, F> full;
     FeatureSides<T, S> sides;

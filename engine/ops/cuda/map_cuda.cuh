@@ -94,7 +94,7 @@ CudaKernel prepare_map(std::array<const TensorArg*, N> in, const TensorArg& out,
   const auto fit = [&](int pack) { return (head = elements_before_packs({&first, &last, &out}, pack)) >= 0; };
   return with_access({&first, &last, &out}, fit, [&](auto access) {
     constexpr int V = access.V;
-    return prepare_map<V, typename decltype(access)::Element, N>(in, out, V > 1 ? head : 0, op, name);
+    return prepare_map<V, decltype(element_of(access)), N>(in, out, V > 1 ? head : 0, op, name);
   });
 }
 

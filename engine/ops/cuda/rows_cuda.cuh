@@ -153,7 +153,7 @@ auto with_rows(Args typed, int64_t count, int64_t n, int kept, Args operands, in
     return !edges_of(pack) || (before_packs >= 0 && n >= 8 * pack);
   };
   return with_access(typed, fit, [&](auto access) {
-    using T = typename decltype(access)::Element;
+    using T = decltype(element_of(access));
     constexpr int V = access.V;
     const bool edges = V > 1 && edges_of(V), in_registers = V > 1 && n / V <= kMaxRowPacks;
     const int64_t packs_of_row = n / V, pack_bytes = sizeof(Raw<T, V>), row_bytes = kept * packs_of_row * pack_bytes;

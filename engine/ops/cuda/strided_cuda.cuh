@@ -245,7 +245,7 @@ CudaKernel map_strided(std::array<const TensorArg*, F> full, std::array<const Te
   const TensorArg& like_out = F == 0 ? out : *full[0];
   const auto fit = [&](int pack) { return row % pack == 0 && packs_are_aligned({&out, &like_out}); };
   return with_access({&out, &like_out}, fit, [&](auto access) {
-    using T = typename decltype(access)::Element;
+    using T = decltype(element_of(access));
     constexpr int V = access.V;
     std::array<Ref<T>, F> refs;
     for (int k = 0; k < F; ++k) refs[k] = ref<T>(*full[k]);

@@ -298,7 +298,7 @@ CudaKernel prepare_column_sums(const CudaKernelCall& call, int64_t rows, int64_t
   if (columns == 0) return [](CudaStream) {};
   const auto fit = [&](int pack) { return columns % pack == 0 && packs_are_aligned(loaded); };
   return with_access(loaded, fit, [&](auto access) {
-    return launch_sum_columns<access.V>(call, g, term_of(typename decltype(access)::Element{}), name);
+    return launch_sum_columns<access.V>(call, g, term_of(decltype(element_of(access)){}), name);
   });
 }
 
@@ -313,7 +313,7 @@ CudaKernel prepare_total(const CudaKernelCall& call, int64_t n, Args loaded, Ter
     g.head = V > 1 ? std::min(head, n) : 0;
     g.packs = (n - g.head) / V;
     g.tail = n - g.head - g.packs * V;
-    return launch_sum_rows<V>(call, g, 1, term_of(typename decltype(access)::Element{}), name);
+    return launch_sum_rows<V>(call, g, 1, term_of(decltype(element_of(access)){}), name);
   });
 }
 
@@ -335,7 +335,7 @@ CudaKernel prepare_sums(const CudaKernelCall& call, const Shape& shape, const Sh
     if (g.columns * g.outer.count == 0) return [](CudaStream) {};
     const auto fit = [&](int pack) { return g.columns % pack == 0 && packs_are_aligned(loaded); };
     return with_access(loaded, fit, [&](auto access) {
-      return launch_sum_columns<access.V>(call, g, term_of(typename decltype(access)::Element{}), name);
+      return launch_sum_columns<access.V>(call, g, term_of(decltype(element_of(access)){}), name);
     });
   }
   std::array<int64_t, 1> inner{};
@@ -350,7 +350,7 @@ CudaKernel prepare_sums(const CudaKernelCall& call, const Shape& shape, const Sh
     g.packs = g.runs.count * (run / V);
     check(g.runs.ndim == 0 || g.packs < (int64_t{1} << 31), "CUDA kernels sum up to 2^31 packs in runs");
     if (g.runs.ndim > 0) g.run_packs = Divisor(std::max<int64_t>(1, run / V));
-    return launch_sum_rows<V>(call, g, g.kept.count, term_of(typename decltype(access)::Element{}), name);
+    return launch_sum_rows<V>(call, g, g.kept.count, term_of(decltype(element_of(access)){}), name);
   });
 }
 

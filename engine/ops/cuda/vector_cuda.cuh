@@ -286,9 +286,13 @@ auto with_common_type(Args args, Run run) {
 /// addresses.
 template <class T, int kElements>
 struct Access {
-  using Element = T;
   static constexpr int V = kElements;
 };
+
+/// The element type of an access, for decltype. A member type would not do: nvcc then writes it, without `typename`, into the
+/// host code of other kernels in the same file.
+template <class T, int kElements>
+T element_of(Access<T, kElements>);
 
 /// Calls run(Access): packs of the dtype that all of `args` have if fit(elements of a pack), else single elements.
 template <class Fit, class Run>

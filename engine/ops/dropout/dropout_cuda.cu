@@ -49,7 +49,7 @@ CudaKernel prepare_dropout(const CudaKernelCall& call) {
   PlaceInWhole place(y);
   const auto fit = [&](int pack) { return place.run % pack == 0 && mask.keeps_packs() && packs_are_aligned({&x, &y}); };
   return with_access({&x, &y}, fit, [&](auto access) {
-    using T = typename decltype(access)::Element;
+    using T = decltype(element_of(access));
     constexpr int V = access.V;
     place.set_pack(V);
     const int64_t packs = y.size() / V;

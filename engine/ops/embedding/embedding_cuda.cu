@@ -42,7 +42,7 @@ CudaKernel prepare_embedding(const CudaKernelCall& call) {
   if (y.size() == 0) return [](CudaStream) {};
   const auto fit = [&](int pack) { return width % pack == 0 && packs_are_aligned({&table, &y}); };
   return with_access({&table, &y}, fit, [&](auto access) {
-    using T = typename decltype(access)::Element;
+    using T = decltype(element_of(access));
     constexpr int V = access.V;
     const int64_t packs = y.size() / V;
     const auto blocks = static_cast<unsigned>(ceil_div(packs, 2 * kMapThreads));
