@@ -192,9 +192,10 @@ std::string Checkpoints::folder(const RunDirectory& directory) const {
   return dir.empty() ? directory.file(kFolder) : dir;
 }
 
-/// Whether the run resumes from a checkpoint of this folder.
+/// Whether the run resumes from a checkpoint of this folder, as the same job: a job of another name, which takes weights
+/// from it, would otherwise delete it later.
 bool Checkpoints::continues(const std::string& folder) const {
-  if (!point_) return false;
+  if (!point_ || point_->manifest.name != job_.spec.name) return false;
   std::error_code not_there;
   return fs::equivalent(point_->path + "/..", folder, not_there);
 }
