@@ -143,6 +143,7 @@ Checkpoints::Checkpoints(const PlannedJob& job, const ResumeOptions& options, Ch
   if (!resumes) return;
   if (use == CheckpointUse::evaluate) {
     require_same_weights(job, point_->manifest, point_->path);
+    require_untrained_samples(job, point_->manifest, point_->path);
     return;
   }
   require_same_state(job, point_->manifest, point_->path, options.partial);

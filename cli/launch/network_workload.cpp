@@ -597,9 +597,13 @@ std::unique_ptr<Workload> make_workload(JobSpec spec, const WorkloadOptions& opt
   PlannedJob job = ahead != nullptr ? *ahead : plan_job(std::move(spec));
   try {
     check_files(job.spec.dataset);
-    if (job.validation) check_files(job.validation->set);
   } catch (const SpecError& error) {
     throw with_positions(error, job.spec);
+  }
+  try {
+    if (job.validation) check_files(job.validation->set);
+  } catch (const SpecError& error) {
+    throw of_validation(error, job.spec);
   }
   if (options.evaluate && !options.evaluate->layer.empty()) predict_layer(job, options.evaluate->layer);
   return std::make_unique<NetworkWorkload>(std::move(job), asked, found, later, loop);
