@@ -357,6 +357,7 @@ std::vector<std::string> Checkpoints::finish(const std::function<bool()>& is_hur
   if (!written) {
     trouble_ = fmt::format("the disk has not answered for {} s", kPatience.count());
     lines.push_back(trouble_ + ": the last checkpoint may not be there");
+    writer_->kill();  // it would publish, after all, what the run has reported as not saved
   }
   writer_.reset();
   return lines;

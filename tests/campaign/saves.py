@@ -188,6 +188,22 @@ def refused_once(options, folder):
         assert run.published() == ["step_00000020"], run.published()
 
 
+def given_up(options, folder):
+    """The disk of the last save hangs for good: the run ends with exit code 3, and the process that writes ends with it."""
+    run = Run(options, folder, save="every: weights", steps=20, faults={"FAULT": "hang", "FAULT_AT": "12"})
+    run.wait_for("the ranks' end", lambda: run.lines() >= 20 and not host.ranks(run.process.pid))
+    children = host.children(run.process.pid)
+    assert children, run.said()
+    run.ends(3)
+    assert "the disk has not answered for " in run.said().rstrip().splitlines()[-1], run.said()[-1500:]
+    deadline = time.monotonic() + PATIENCE
+    while any(b"trainctl-save" in host.read(f"/proc/{pid}/comm") for pid in children):
+        assert time.monotonic() < deadline, "the process that writes is left behind"
+        time.sleep(0.02)
+    run.allow()
+    assert run.published() == [], run.published()
+
+
 def impatient(options, folder):
     """A second Ctrl-C while the disk of the last save hangs ends the run at once, and nothing half has a final name."""
     run = Run(options, folder, save="every_minutes: 1000", faults={"FAULT": "hang", "FAULT_AT": "12"})
@@ -246,7 +262,7 @@ def retained(options, folder):
         assert done.returncode == 0, done.stdout
 
 
-CASES = [many, hung, full, unsaved, refused, refused_once, impatient, lagging, retained]
+CASES = [many, hung, full, unsaved, refused, refused_once, given_up, impatient, lagging, retained]
 
 
 def main():
