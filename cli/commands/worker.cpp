@@ -290,6 +290,7 @@ class Worker {
     RankOutputOptions output{.record = options_.record};
     const bool is_restarted = memory_->batches().lives(options_.rank % BatchBoard::kMostWorkers) > 0;
     if (ranks_of_hosts.empty() || is_restarted) output.metrics = RecordFile::Begin::append;
+    output.has_hosts = !ranks_of_hosts.empty();
     output.is_apart = !ranks_of_hosts.empty() && options_.rank >= ranks_of_hosts[0];
     output.copies_metrics = output.is_apart && options_.rank == ranks_of_hosts[0] && !job_->plan.is_asynchronous();
     if (job_->plan.is_asynchronous())

@@ -143,6 +143,7 @@ Checkpoints::Checkpoints(const PlannedJob& job, const ResumeOptions& options, Ch
   if (!resumes) return;
   if (use == CheckpointUse::evaluate) {
     require_same_weights(job, point_->manifest, point_->path);
+    require_untrained_samples(job, point_->manifest, point_->path);
     return;
   }
   require_same_state(job, point_->manifest, point_->path, options.partial);
@@ -192,9 +193,10 @@ std::string Checkpoints::folder(const RunDirectory& directory) const {
   return dir.empty() ? directory.file(kFolder) : dir;
 }
 
-/// Whether the run resumes from a checkpoint of this folder.
+/// Whether the run resumes from a checkpoint of this folder, as the same job: a job of another name, which takes weights
+/// from it, would otherwise delete it later.
 bool Checkpoints::continues(const std::string& folder) const {
-  if (!point_) return false;
+  if (!point_ || point_->manifest.name != job_.spec.name) return false;
   std::error_code not_there;
   return fs::equivalent(point_->path + "/..", folder, not_there);
 }
@@ -355,6 +357,7 @@ std::vector<std::string> Checkpoints::finish(const std::function<bool()>& is_hur
   if (!written) {
     trouble_ = fmt::format("the disk has not answered for {} s", kPatience.count());
     lines.push_back(trouble_ + ": the last checkpoint may not be there");
+    writer_->kill();  // it would publish, after all, what the run has reported as not saved
   }
   writer_.reset();
   return lines;

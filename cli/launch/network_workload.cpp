@@ -482,8 +482,10 @@ nlohmann::ordered_json NetworkWorkload::record(const RunDirectory& directory) co
 std::string NetworkWorkload::unsaved() const {
   if (!checkpoints_.are_saved()) return "";
   const SaveBoard& board = memory_->saves();
-  // Asynchronous ranks may end after other steps than servers have applied: what they began to save must be there.
-  const int64_t step = job_.plan.is_asynchronous() ? std::max<int64_t>(board.last_step(), 1) : finished_steps();
+  // Asynchronous ranks may end after other steps than servers have applied: what the servers ended with, or began to
+  // save, must be there.
+  const int64_t of_servers = std::max<int64_t>({board.last_step(), board.awaits_room(), 1});
+  const int64_t step = job_.plan.is_asynchronous() ? of_servers : finished_steps();
   const int64_t first = checkpoints_.first_step(), newest = std::max(board.written_step(), first);
   if (finished_steps() <= first || newest >= step) return "";
   const bool is_state = job_.spec.train.saves_state();
@@ -491,7 +493,8 @@ std::string NetworkWorkload::unsaved() const {
                      (is_state ? " is not saved: " : ", are not saved: ") +
                      (checkpoints_.trouble().empty() ? "the ranks were ended before they could save it" : checkpoints_.trouble());
   if (is_state)
-    text += newest > 0 ? "\n  once the disk can be written, --resume continues after step " + with_commas(newest)
+    text += newest > 0 ? "\n  the newest checkpoint of this run is of step " + with_commas(newest) +
+                             "; --resume continues from the newest in its folder"
                        : "\n  no checkpoint of this run was written";
   return text;
 }
@@ -594,9 +597,13 @@ std::unique_ptr<Workload> make_workload(JobSpec spec, const WorkloadOptions& opt
   PlannedJob job = ahead != nullptr ? *ahead : plan_job(std::move(spec));
   try {
     check_files(job.spec.dataset);
-    if (job.validation) check_files(job.validation->set);
   } catch (const SpecError& error) {
     throw with_positions(error, job.spec);
+  }
+  try {
+    if (job.validation) check_files(job.validation->set);
+  } catch (const SpecError& error) {
+    throw of_validation(error, job.spec);
   }
   if (options.evaluate && !options.evaluate->layer.empty()) predict_layer(job, options.evaluate->layer);
   return std::make_unique<NetworkWorkload>(std::move(job), asked, found, later, loop);

@@ -15,6 +15,7 @@
 #include "engine/base/error.h"
 #include "engine/runtime/comm/board_changes.h"
 #include "engine/spec/parse.h"
+#include "engine/train/npy_file.h"
 #include "launcher/binding.h"
 #include "launcher/failure_report.h"
 #include "launcher/host_facts.h"
@@ -473,7 +474,7 @@ int Run::finish(Outcome outcome) {
   const std::string trouble = write_outcome(outcome, report, result);
   if (!trouble.empty()) std::cerr << trouble << std::flush;  // does not change how the ranks ended
   RunEnd end = run_end(outcome, result);
-  if (!outcome.disk_hangs && !spec().has_command()) gather_metrics(directory_);
+  if (!outcome.disk_hangs && !spec().has_command()) gather_files();
   if (!outcome.disk_hangs) end.report = report_of_workload();
   if (elastic_ && !elastic_->summary().empty()) end.report += (end.report.empty() ? "" : "\n") + elastic_->summary();
   view_.end(end, directory_);  // may wait for the reader of our output
@@ -487,6 +488,16 @@ int Run::finish(Outcome outcome) {
   }
   if (log_) log_->flush(outcome.disk_hangs ? kHangingDiskSeconds : kDiskSeconds);
   return outcome.exit_code;
+}
+
+/// What ranks of several hosts have written apart.
+void Run::gather_files() {
+  gather_metrics(directory_);
+  try {
+    if (spec().launch.has_hosts()) join_npy_parts(directory_.file("tensors"));
+  } catch (const EnvError& error) {
+    view_.news(std::string("parts of printed tensors are not put together: ") + error.what());
+  }
 }
 
 std::string Run::report_of_workload() const {

@@ -74,6 +74,7 @@ class Run {
   LiveStatus status();
   std::string processes_text() const;
   int finish(Outcome outcome);
+  void gather_files();
   std::string report_of_workload() const;
   std::string write_outcome(const Outcome& outcome, const std::string& report, const RunResult& result) const;
 

@@ -25,6 +25,7 @@ struct RankOutputOptions {
   RecordFile::Begin metrics = RecordFile::Begin::empty;
   bool copies_metrics = false;            ///< the first rank of the second host: rank 0's host may be lost
   bool is_apart = false;                  ///< it writes to another folder than rank 0
+  bool has_hosts = false;                 ///< the ranks of other hosts write to other folders
   std::function<bool()> takes_over = {};  ///< an asynchronous worker: whether those before it are gone
 };
 

@@ -2,11 +2,13 @@
 #include "engine/spec/warnings.h"
 
 #include <algorithm>
+#include <filesystem>
 #include <set>
 #include <string>
 #include <tuple>
 
 #include "engine/base/entry_types.h"
+#include "engine/base/text.h"
 
 namespace trainctl {
 namespace {
@@ -73,13 +75,21 @@ void layers_are_read(Warnings& w) {
   }
 }
 
+/// Whether two files, or patterns of files, may be the same file: each part of one names, or is, that of the other.
+bool may_be_one_file(const std::filesystem::path& a, const std::filesystem::path& b) {
+  return std::equal(a.begin(), a.end(), b.begin(), b.end(), [](const auto& part, const auto& other) {
+    return part == other || glob_match(part.string(), other.string()) || glob_match(other.string(), part.string());
+  });
+}
+
 void validation_reads_other_samples(Warnings& w) {
   if (!w.job.validation || w.job.dataset.has_shares()) return;
   const DatasetSpec& training = w.job.dataset;
   const DatasetSpec set = w.job.validation_set();
   if (training.paths.empty() || set.split != training.split) return;
   const bool is_same = std::any_of(set.paths.begin(), set.paths.end(), [&](const std::string& path) {
-    return std::find(training.paths.begin(), training.paths.end(), path) != training.paths.end();
+    return std::any_of(training.paths.begin(), training.paths.end(),
+                       [&](const std::string& trained) { return may_be_one_file(path, trained); });
   });
   if (is_same)
     w.add("validation.dataset", "the validation evaluates samples that the job trains on",

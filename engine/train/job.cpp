@@ -90,14 +90,6 @@ PlannedEvaluation plan_validation(const PlannedJob& job) {
   return evaluation;
 }
 
-/// A data set's errors name fields of `dataset`; those that `validation.dataset` has too are its own.
-SpecError of_validation(const SpecError& error, const JobSpec& spec) {
-  std::vector<Diagnostic> diagnostics = error.diagnostics();
-  for (Diagnostic& diagnostic : diagnostics)
-    if (diagnostic.path.starts_with("dataset.")) diagnostic.path = "validation." + diagnostic.path;
-  return with_positions(SpecError(std::move(diagnostics)), spec);
-}
-
 /// Of tensors that come as bytes, if the device does not keep them: `kept` are those that it does if it has the room.
 std::vector<ByteTable> mapped_tables(const Program& program, const std::vector<SampleField>& fields,
                                      const std::vector<SampleTable>& kept) {
@@ -326,6 +318,13 @@ SpecError with_positions(const SpecError& error, const JobSpec& spec) {
     if (!diagnostic.pos.known()) diagnostic.pos = spec.position(diagnostic.path);
   }
   return SpecError(std::move(diagnostics));
+}
+
+SpecError of_validation(const SpecError& error, const JobSpec& spec) {
+  std::vector<Diagnostic> diagnostics = error.diagnostics();
+  for (Diagnostic& diagnostic : diagnostics)
+    if (diagnostic.path.starts_with("dataset.")) diagnostic.path = "validation." + diagnostic.path;
+  return with_positions(SpecError(std::move(diagnostics)), spec);
 }
 
 PlannedJob plan_job(JobSpec spec) {

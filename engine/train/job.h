@@ -79,5 +79,8 @@ int64_t room_for(const Memory& validation, const Memory& training);
 
 /// The same error, with a position for each field that had none.
 SpecError with_positions(const SpecError& error, const JobSpec& spec);
+/// The same for an error of the validation set: a data set's errors name fields of `dataset`, and those that
+/// `validation.dataset` has too are its own.
+SpecError of_validation(const SpecError& error, const JobSpec& spec);
 
 }  // namespace trainctl

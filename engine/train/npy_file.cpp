@@ -4,9 +4,17 @@
 #include <fcntl.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <bit>
 #include <cerrno>
 #include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <optional>
+#include <sstream>
+#include <string>
+#include <utility>
 #include <vector>
 
 #include "engine/base/error.h"
@@ -17,7 +25,54 @@ namespace {
 
 static_assert(std::endian::native == std::endian::little, "the data of the file is little-endian");
 
+namespace fs = std::filesystem;
+
 constexpr int64_t kElementBytes = 4;
+constexpr const char* kPart = ".part.";
+constexpr size_t kLongestHead = 128;
+
+std::string sizes_text(const Shape& sizes) {
+  std::string text;
+  for (const int64_t size : sizes) text += (text.empty() ? "" : "x") + std::to_string(size);
+  return text;
+}
+
+/// Sizes of at most nine digits each; nullopt for any other text.
+std::optional<Shape> parse_part_sizes(const std::string& text) {
+  Shape sizes;
+  std::istringstream words(text);
+  for (std::string word; std::getline(words, word, 'x');) {
+    if (word.empty() || word.size() > 9 || word.find_first_not_of("0123456789") != std::string::npos) return {};
+    sizes.push_back(std::stoll(word));
+  }
+  return sizes;
+}
+
+struct PartName {
+  std::string tensor;
+  Shape first, shape, whole;
+};
+
+/// Of a file that write_npy_apart has written; nullopt for any other, and for a part that is not inside its tensor.
+std::optional<PartName> parse_part_name(const std::string& name) {
+  const size_t at = name.rfind(kPart);
+  if (at == std::string::npos || !name.ends_with(".npy")) return {};
+  PartName part;
+  part.tensor = name.substr(0, at);
+  std::string rest = name.substr(at + std::strlen(kPart));
+  for (Shape* sizes : {&part.first, &part.shape, &part.whole}) {
+    const size_t end = rest.find('.');
+    const std::optional<Shape> found = end == std::string::npos ? std::nullopt : parse_part_sizes(rest.substr(0, end));
+    if (!found) return {};
+    *sizes = *found;
+    rest.erase(0, end + 1);
+  }
+  if (part.tensor.empty() || rest != "npy" || part.first.size() != part.whole.size()) return {};
+  if (part.shape.size() != part.whole.size()) return {};
+  for (size_t d = 0; d < part.whole.size(); ++d)
+    if (part.first[d] + part.shape[d] > part.whole[d]) return {};
+  return part;
+}
 
 class NpyFile {
  public:
@@ -87,6 +142,34 @@ std::string npy_head(const Shape& shape, DType dtype) {
   head += static_cast<char>(header.size() & 0xff);
   head += static_cast<char>(header.size() >> 8);
   return head + header;
+}
+
+void write_npy_apart(const std::string& folder, const std::string& name, const Shape& whole, DType dtype,
+                     const Shape& first, const Shape& shape, const void* data) {
+  const std::string path =
+      folder + "/" + name + kPart + sizes_text(first) + "." + sizes_text(shape) + "." + sizes_text(whole) + ".npy";
+  write_npy_part(path, shape, dtype, Shape(shape.size(), 0), shape, data);
+}
+
+void join_npy_parts(const std::string& folder) {
+  std::error_code not_there;
+  std::vector<std::pair<fs::file_time_type, fs::path>> parts;
+  for (const auto& entry : fs::recursive_directory_iterator(folder, not_there))
+    if (parse_part_name(entry.path().filename().string())) parts.emplace_back(entry.last_write_time(), entry.path());
+  std::sort(parts.begin(), parts.end());
+  for (const auto& [time, path] : parts) {
+    const PartName part = *parse_part_name(path.filename().string());
+    std::ifstream file(path, std::ios::binary);
+    const std::string bytes(std::istreambuf_iterator<char>(file), {});
+    const bool is_integer = bytes.find("'<i4'") < kLongestHead;
+    const DType dtype = is_integer ? DType::i32 : DType::f32;
+    const std::string head = npy_head(part.shape, dtype);
+    const auto data_bytes = static_cast<size_t>(num_elements(part.shape) * kElementBytes);
+    if (!bytes.starts_with(head) || bytes.size() != head.size() + data_bytes) continue;
+    write_npy_part((path.parent_path() / (part.tensor + ".npy")).string(), part.whole, dtype, part.first, part.shape,
+                   bytes.data() + head.size());
+    fs::remove(path, not_there);
+  }
 }
 
 void write_npy_part(const std::string& path, const Shape& whole, DType dtype, const Shape& first, const Shape& shape,

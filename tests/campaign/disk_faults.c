@@ -5,8 +5,9 @@
 //   FAULT_LOG     one line a call: number, call, path, and (pwrite) offset, size and where in FAULT_LOG.data the bytes are
 //   FAULT_AT      number of the call, from 1; 0: none
 //   FAULT         of that call alone: kill (this process) | parent (its parent) | group (and its parent) | short (half of a
-//                 write) | torn (half of a write, then group) | errno. Of this and every later call of writers: killer | hang and
-//                 full (ENOSPC), both until there is FAULT_LOG.go
+//                 write) | torn (half of a write, then group) | errno. Of this and every later call of writers: killer | hang,
+//                 full (ENOSPC) and fails:errno, all three until there is FAULT_LOG.go
+//   FAULT_CALL    fails:errno only at these calls: create | write | fsync | mkdir | rename | unlink | rmdir
 //   FAULT_LAG     seconds for which listings lack new names
 #define _GNU_SOURCE
 #include <dirent.h>
@@ -87,13 +88,18 @@ static void next_call(void) {
 }
 
 // Returns the errno to fail with; 0: none; -1: write half; -2: write half and then kill.
-static int strike(void) {
+static int strike(const char* call) {
   next_call();
   const char* at = getenv("FAULT_AT");
   const char* what = getenv("FAULT");
   if (at == NULL || what == NULL || count < atoi(at)) return 0;
   if (strcmp(what, "killer") == 0 && is_writer()) kill(getpid(), SIGKILL);
   if (strcmp(what, "full") == 0 && is_writer() && !may_go()) return ENOSPC;
+  const char* which = getenv("FAULT_CALL");
+  if (strncmp(what, "fails:", 6) == 0) {
+    if (!is_writer() || may_go() || (which != NULL && strcmp(which, call) != 0)) return 0;
+    return atoi(what + 6);
+  }
   while (strcmp(what, "hang") == 0 && is_writer() && !may_go()) usleep(10000);
   if (count != atoi(at)) return 0;
   if (strcmp(what, "kill") == 0) kill(getpid(), SIGKILL);
@@ -106,7 +112,7 @@ static int strike(void) {
 #define REAL(type, name, ...) static type (*real)(__VA_ARGS__); if (!real) real = (type(*)(__VA_ARGS__))dlsym(RTLD_NEXT, #name)
 
 #define STRIKE(call, path, more)                        \
-  const int error = strike();                           \
+  const int error = strike(call);                       \
   if (error > 0) {                                      \
     errno = error;                                      \
     return -1;                                          \
@@ -139,7 +145,7 @@ int close(int fd) {
 ssize_t pwrite(int fd, const void* data, size_t size, off_t at) {
   REAL(ssize_t, pwrite, int, const void*, size_t, off_t);
   if (fd < 0 || fd >= 1024 || !paths[fd][0]) return real(fd, data, size, at);
-  const int error = strike();
+  const int error = strike("write");
   if (error > 0) {
     errno = error;
     return -1;

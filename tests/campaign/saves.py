@@ -153,13 +153,29 @@ def unsaved(options, folder):
         place = f"{folder}/{number}"
         os.mkdir(place)
         run = Run(options, place, save=save, steps=300, faults={"FAULT": "full", "FAULT_AT": str(at)})
-        run.ends(3, 60)
+        run.ends(3)
         last = "\n".join(run.said().rstrip().splitlines()[-2:])
-        assert " not saved: " in last and "No space left on device" in last, last
+        assert " not saved: " in last and "No space left on device" in last and "trying again" not in last, last
         assert "done after " not in run.said(), run.said()[-1500:]
         with open(place + "/log_output/1/outcome.json") as file:
             assert json.load(file)["exit_code"] == 3
         run.verify(options)
+
+
+def refused(options, folder):
+    """Whatever call of a save the disk refuses from some moment on, the run trains to its end, and ends with exit code 3."""
+    saves = ["every_steps: 20", "every_steps: 20, async: false", "every_minutes: 0.001", "every: weights"]
+    refusals = [(errno.EROFS, "create"), (errno.EIO, "write"), (errno.EIO, "fsync"), (errno.EACCES, "rename"), (errno.EDQUOT, "mkdir")]
+    for number, (error, call) in enumerate(refusals):
+        for save in (saves[number % len(saves)], saves[(number + 1) % len(saves)]):
+            place = f"{folder}/{call}.{saves.index(save)}"
+            os.mkdir(place)
+            run = Run(options, place, save=save, steps=200, faults={"FAULT": f"fails:{error}", "FAULT_AT": "1", "FAULT_CALL": call})
+            run.ends(3)
+            last = "\n".join(run.said().rstrip().splitlines()[-2:])
+            assert " not saved: " in last and os.strerror(error) in last, f"{save}, {call}: {last}"
+            assert "done after " not in run.said() and "step: 8, loss" in run.said(), run.said()[-1500:]
+            run.verify(options)
 
 
 def refused_once(options, folder):
@@ -170,6 +186,22 @@ def refused_once(options, folder):
         run = Run(options, place, save="every_minutes: 1000", steps=20, faults={"FAULT": str(errno.EIO), "FAULT_AT": str(at)})
         run.ends(0)
         assert run.published() == ["step_00000020"], run.published()
+
+
+def given_up(options, folder):
+    """The disk of the last save hangs for good: the run ends with exit code 3, and the process that writes ends with it."""
+    run = Run(options, folder, save="every: weights", steps=20, faults={"FAULT": "hang", "FAULT_AT": "12"})
+    run.wait_for("the ranks' end", lambda: run.lines() >= 20 and not host.ranks(run.process.pid))
+    children = host.children(run.process.pid)
+    assert children, run.said()
+    run.ends(3)
+    assert "the disk has not answered for " in run.said().rstrip().splitlines()[-1], run.said()[-1500:]
+    deadline = time.monotonic() + PATIENCE
+    while any(b"trainctl-save" in host.read(f"/proc/{pid}/comm") for pid in children):
+        assert time.monotonic() < deadline, "the process that writes is left behind"
+        time.sleep(0.02)
+    run.allow()
+    assert run.published() == [], run.published()
 
 
 def impatient(options, folder):
@@ -230,7 +262,7 @@ def retained(options, folder):
         assert done.returncode == 0, done.stdout
 
 
-CASES = [many, hung, full, unsaved, refused_once, impatient, lagging, retained]
+CASES = [many, hung, full, unsaved, refused, refused_once, given_up, impatient, lagging, retained]
 
 
 def main():

@@ -269,9 +269,9 @@ std::string tables_job(const std::string& train) {
 
 TEST_CASE("check, run and data check find a broken sample of the validation set before anything is trained") {
   const Scratch scratch;
-  write(scratch, "t.csv", "a,y\n1,0\n2,1\n3,2\n");
-  write(scratch, "v.csv", "a,y\n1,0\noops,1\n");
-  write(scratch, "job.yaml", tables_job("{epochs: 2}"));
+  data_set_write(scratch, "t.csv", "a,y\n1,0\n2,1\n3,2\n");
+  data_set_write(scratch, "v.csv", "a,y\n1,0\noops,1\n");
+  data_set_write(scratch, "job.yaml", tables_job("{epochs: 2}"));
   for (const char* command : {"check", "run"}) {
     CAPTURE(command);
     const CommandResult result = trainctl_command(scratch.path(), {command, "job.yaml"});
@@ -287,11 +287,29 @@ TEST_CASE("check, run and data check find a broken sample of the validation set 
   CHECK(contains(data.out, "validation: 2 samples, 1 broken\n"));
 }
 
+TEST_CASE("data check names the field of the set that cannot be opened, and its place in the job") {
+  const Scratch scratch;
+  data_set_write(scratch, "t.csv", "a,y\n1,0\n2,1\n");
+  data_set_write(scratch, "v.csv", "b,y\n1,0\n");
+  data_set_write(scratch, "job.yaml", tables_job("{epochs: 2}"));
+  const auto error = [&](const std::string& override) {
+    const CommandResult data = trainctl_command(scratch.path(), {"data", "check", "job.yaml", override});
+    CHECK(data.exit_code == kExitSpec);
+    return data.err;
+  };
+  const std::string of_validation = error("train.epochs=1"), of_training = error("dataset.path=v.csv");
+  INFO(of_validation << of_training);
+  CHECK(of_validation.starts_with("job.yaml:"));
+  CHECK(contains(of_validation, ": validation.dataset.fields.x: "));
+  CHECK(of_training.starts_with("job.yaml:"));
+  CHECK(contains(of_training, ": dataset.fields.x: "));
+}
+
 TEST_CASE("data check counts samples with values that are not finite, and names the first") {
   const Scratch scratch;
-  write(scratch, "t.csv", "a,y\n1,0\nnan,1\ninf,2\n");
-  write(scratch, "v.csv", "a,y\n1,0\n");
-  write(scratch, "job.yaml", tables_job("{epochs: 2}"));
+  data_set_write(scratch, "t.csv", "a,y\n1,0\nnan,1\ninf,2\n");
+  data_set_write(scratch, "v.csv", "a,y\n1,0\n");
+  data_set_write(scratch, "job.yaml", tables_job("{epochs: 2}"));
   const CommandResult data = trainctl_command(scratch.path(), {"data", "check", "job.yaml"});
   INFO(data.out << data.err);
   CHECK(data.exit_code == kExitEnv);
@@ -299,26 +317,35 @@ TEST_CASE("data check counts samples with values that are not finite, and names 
   CHECK(contains(data.out, "t.csv:3: element 0 is nan\n"));
 }
 
-TEST_CASE("the checkpoint of an epoch's end is there when the validation after it fails") {
+TEST_CASE("the state of an epoch's end is saved when the validation after it fails") {
   const Scratch scratch;
   std::string rows = "a,y\n";
   for (int i = 0; i < 20'000; ++i) rows += i == 3 ? "oops,1\n" : "1,1\n";  // start-up reads every second row of so many
-  write(scratch, "t.csv", "a,y\n1,0\n2,1\n3,2\n4,0\n5,1\n6,2\n");
-  write(scratch, "v.csv", rows);
-  write(scratch, "job.yaml", tables_job("{epochs: 2, checkpoint: {every_epochs: 1}}"));
-  const CommandResult run = trainctl_command(scratch.path(), {"run", "job.yaml"});
-  INFO(run.out << run.err);
-  CHECK(run.exit_code != kExitDone);
-  CHECK(contains(run.out + run.err, "v.csv:5: column 'a': expected a number"));
-  const std::string checkpoints = scratch.path() + "/log_output/1/checkpoints/";
-  CHECK(fs::exists(checkpoints + "step_00000002/checkpoint.json"));
+  data_set_write(scratch, "t.csv", "a,y\n1,0\n2,1\n3,2\n4,0\n5,1\n6,2\n");
+  data_set_write(scratch, "v.csv", rows);
+  data_set_write(scratch, "job.yaml", tables_job("{epochs: 2}"));
+  const std::string servers = "parallel={mode: parameter_server, servers: 2, sync: false}";
+  int number = 0;
+  for (const char* parallel : {"parallel={mode: data_parallel}", servers.c_str()}) {
+    for (const char* train : {"train={epochs: 2, checkpoint: {every_epochs: 1}}", "train={epochs: 1, checkpoint: auto}",
+                              "train={epochs: 1}"}) {
+      CAPTURE(parallel);
+      CAPTURE(train);
+      const CommandResult run = trainctl_command(scratch.path(), {"run", "job.yaml", parallel, train});
+      INFO(run.out << run.err);
+      CHECK(run.exit_code == kExitRankFailed);
+      CHECK(contains(run.out + run.err, "v.csv:5: column 'a': expected a number"));
+      const std::string run_folder = scratch.path() + "/log_output/" + std::to_string(++number);
+      CHECK(fs::exists(run_folder + "/checkpoints/step_00000002/checkpoint.json"));
+    }
+  }
 }
 
 TEST_CASE("a checkpoint that was written before its validation gets the validation's values") {
   const Scratch scratch;
-  write(scratch, "t.csv", "a,y\n1,0\n2,1\n3,2\n4,0\n5,1\n6,2\n");
-  write(scratch, "v.csv", "a,y\n1,0\n2,1\n");
-  write(scratch, "job.yaml", tables_job("{epochs: 3, checkpoint: {every_epochs: 1, keep: 3, keep_best: loss}}"));
+  data_set_write(scratch, "t.csv", "a,y\n1,0\n2,1\n3,2\n4,0\n5,1\n6,2\n");
+  data_set_write(scratch, "v.csv", "a,y\n1,0\n2,1\n");
+  data_set_write(scratch, "job.yaml", tables_job("{epochs: 3, checkpoint: {every_epochs: 1, async: false, keep: 3, keep_best: loss}}"));
   const CommandResult run = trainctl_command(scratch.path(), {"run", "job.yaml"});
   INFO(run.out << run.err);
   REQUIRE(run.exit_code == kExitDone);

@@ -111,6 +111,9 @@ TEST_CASE("a folder of checkpoints serves one lineage: others are refused before
   }
   CHECK_FALSE(fs::exists(s.path("log_output/2")));
   CHECK(contains(s.run({"run", "job.yaml", "name=bob", train(8), "--resume"}).err, "it is of the job 'alice'"));
+  const CommandResult from = s.run({"run", "job.yaml", "name=bob", train(8), "--resume-from", "ck/step_00000004"});
+  CHECK(from.exit_code == kExitSpec);
+  CHECK(contains(from.err, "'ck' is not this run's to save in"));
   CHECK(fs::exists(s.path("ck/step_00000004")));
   const CommandResult resumed = s.run({"run", "job.yaml", "name=alice", train(8), "--resume"});
   CHECK(resumed.exit_code == kExitDone);

@@ -134,6 +134,25 @@ def terminated(scene):
     return f"both ranks after step {steps.pop()}, {took:.1f} s after SIGTERM"
 
 
+def alone(scene):
+    """A pod that waits for the others, and one whose pod 0 was lost for good, end at SIGTERM: the kernel spares first processes that have no handler."""
+    scene.render("launch.ranks=2 train.steps=1000000 train.epochs=1000000 launch.reconnect=3s")
+    scene.start(0)
+    scene.until(lambda: "waiting: mnist-mlp-1.mnist-mlp cannot be reached" in scene.said())
+    scene.pods.signal(scene.processes[0], signal.SIGTERM)
+    waited = scene.end(0)
+    scene.start(0)
+    scene.start(1)
+    scene.until(lambda: max(scene.losses(), default=0) >= 20)
+    scene.pods.signal(scene.processes[0], signal.SIGKILL)
+    scene.processes[0].wait()
+    scene.pods.signal(scene.processes[1], signal.SIGTERM)
+    begin = time.monotonic()
+    codes = [waited, scene.end(1)]
+    require(codes == [143, 143], f"{codes} {scene.said()}")
+    return f"both with 143, the one without pod 0 after {time.monotonic() - begin:.1f} s"
+
+
 def lost_first(scene):
     """A pod 0 that takes the place of a lost one goes on from the newest checkpoint by itself, with the other pod as it is."""
     from network import eventually
@@ -177,7 +196,7 @@ def wrong_token(scene):
     return output().strip().splitlines()[-1]
 
 
-CASES = [late_names, terminated, restarted_pod, lost_first, wrong_token]
+CASES = [late_names, terminated, restarted_pod, alone, lost_first, wrong_token]
 
 
 def main():

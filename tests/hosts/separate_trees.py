@@ -11,6 +11,7 @@ import os
 import pathlib
 import re
 import signal
+import struct
 import subprocess
 import sys
 import tempfile
@@ -136,7 +137,26 @@ def elastic(scene):
     require(scene.steps() == list(range(1, 4001)), f"each step once: {len(scene.steps())} lines of 4000; went on after {went_on}")
 
 
-CASES = [resumed, evaluated, restarted, elastic]
+def printed(scene):
+    """A tensor whose rows are on both hosts is one whole file: the same as that of a run on this host."""
+    words = ["train.steps=4", "print={tensors: [fc], format: npy}"]
+    code, said = scene.run(*words)
+    require(code == 0, said)
+    code, said = scene.run(*words, "launch.hosts=[]")
+    require(code == 0, said)
+    for step in range(1, 5):
+        apart, alone = ([path.name for path in (scene.folder / f"own/logs/{run}/tensors/step.{step}").iterdir()] for run in (1, 2))
+        require(apart == alone == ["fc.npy"], f"files of step {step}: {apart}, {alone}")
+        values = []
+        for run in (1, 2):
+            data = (scene.folder / f"own/logs/{run}/tensors/step.{step}/fc.npy").read_bytes()
+            head = data.index(b"\n") + 1
+            values.append(struct.unpack(f"<{(len(data) - head) // 4}f", data[head:]))
+        require(len(values[0]) == len(values[1]) and values[0], f"sizes of step {step}")
+        require(all(abs(a - b) < 1e-4 for a, b in zip(*values)), f"values of step {step}")
+
+
+CASES = [resumed, evaluated, restarted, elastic, printed]
 
 
 def missing():

@@ -407,6 +407,31 @@ TEST_CASE("search: less memory changes the plan until none fits, and then says t
   CHECK(fault.find("the plan that needs least takes") != std::string::npos);
 }
 
+TEST_CASE("search: a plan whose trial has a fault is not chosen, also if only the trial of all ranks has it") {
+  const PlannedJob job = found(gpt(4, 64), {"launch.ranks=4", "parallel.mode=semi_auto_parallel",
+                                            "launch.machine=h100x8"});
+  // Plans with stages would be the fastest.
+  const auto search_with = [&](TriedRanks faulty, const std::vector<std::string>& more) {
+    JobSpec spec = parse_job(gpt(4, 64), "job.yaml", more);
+    spec.parallel.mode = ParallelMode::semi_auto_parallel;
+    spec.launch = job.spec.launch;
+    const TryPlan try_plan = [&](const JobSpec& fixed, TriedRanks ranks) -> Trial {
+      const bool has_stages = fixed.parallel.stages > 1;
+      if (has_stages && (faulty == TriedRanks::one_a_stage || ranks == TriedRanks::all))
+        return {.fault = "its stages would wait for each other"};
+      return {.seconds = has_stages ? 0.5 : 1.0, .memory = 1, .of_all_ranks = ranks == TriedRanks::all};
+    };
+    return find_plan(spec, job.shapes, job.cost, 0, try_plan);
+  };
+  for (const TriedRanks faulty : {TriedRanks::one_a_stage, TriedRanks::all}) {
+    const FoundPlan plan = search_with(faulty, {});
+    CHECK(plan.best().choice.stages == 1);
+    CHECK(plan.best().trial.fault.empty());
+    CHECK_THROWS_WITH_AS(search_with(faulty, {"parallel.stages=2"}),
+                         doctest::Contains("is legal: its stages would wait for each other"), SpecError);
+  }
+}
+
 TEST_CASE("search: micro-batches stay where the network's numbers depend on them") {
   const std::string text = R"(
 dataset: {type: random, shape: [3, 8, 8], classes: 4, label_dtype: i32, batch: 16, samples: 32}

@@ -72,12 +72,17 @@ TEST_CASE("a job with a command, and the jobs of the tests that train, have no w
 }
 
 TEST_CASE("a validation that names the files of the training is a warning") {
-  const auto job = [](const std::string& validation) {
-    return "dataset: {type: csv, path: t.csv, fields: {x: a, label: y}, label_dtype: f32}\n"
+  const auto job = [](const std::string& validation, const std::string& training = "t.csv") {
+    return "dataset: {type: csv, path: " + training +
+           ", fields: {x: a, label: y}, label_dtype: f32}\n"
            "network:\n  - {name: b, type: dense, units: 1, inputs: [x]}\nloss: mse\nvalidation: " +
            validation + "\n";
   };
   CHECK(warned(job("{dataset: {path: [v.csv, t.csv]}}")) ==
         "5:23 validation.dataset: the validation evaluates samples that the job trains on\n");
   CHECK(warned(job("{dataset: {path: v.csv}}")).empty());
+  CHECK(!warned(job("{dataset: {path: t-1.csv}}", "'t-*.csv'")).empty());
+  CHECK(!warned(job("{dataset: {path: '?.csv'}}")).empty());
+  CHECK(warned(job("{dataset: {path: v-1.csv}}", "'t-*.csv'")).empty());
+  CHECK(warned(job("{dataset: {path: t/v.csv}}", "'*.csv'")).empty());
 }

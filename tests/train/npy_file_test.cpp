@@ -3,8 +3,10 @@
 
 #include <doctest/doctest.h>
 
+#include <chrono>
 #include <cmath>
 #include <cstring>
+#include <filesystem>
 #include <fstream>
 #include <sstream>
 #include <vector>
@@ -13,6 +15,7 @@
 #include "tests/train/scratch_folder.h"
 
 using namespace trainctl;
+namespace fs = std::filesystem;
 
 namespace {
 
@@ -80,6 +83,26 @@ TEST_CASE("parts written in any order make the whole tensor, however they are cu
         }
     CHECK(floats(path, whole) == indices(whole, {0, 0, 0}, whole));
   }
+}
+
+TEST_CASE("parts that hosts have written apart are put together, and a newer part counts") {
+  const ScratchFolder scratch;
+  const std::string step = scratch.path() + "/step.1";
+  fs::create_directory(step);
+  const Shape whole = {4, 6}, half = {2, 6};
+  const std::vector<float> stale(12, -1);
+  write_npy_apart(step, "h.0.fc", whole, DType::f32, {0, 0}, half, stale.data());
+  const std::string older = step + "/h.0.fc.part.0x0.2x6.4x6.npy";
+  fs::last_write_time(older, fs::last_write_time(older) - std::chrono::hours(1));
+  write_npy_apart(step, "h.0.fc", whole, DType::f32, {0, 0}, {4, 3}, indices(whole, {0, 0}, {4, 3}).data());
+  write_npy_apart(step, "h.0.fc", whole, DType::f32, {0, 3}, {4, 3}, indices(whole, {0, 3}, {4, 3}).data());
+  std::ofstream(step + "/x.part.0.2.4.npy") << "not a file of numpy";
+  join_npy_parts(scratch.path());
+  CHECK(floats(step + "/h.0.fc.npy", whole) == indices(whole, {0, 0}, whole));
+  int files = 0;
+  for (const auto& entry : fs::directory_iterator(step)) files += entry.is_regular_file() ? 1 : 0;
+  CHECK(files == 2);  // what cannot be read stays
+  join_npy_parts(scratch.path() + "/not there");
 }
 
 TEST_CASE("bf16 is widened to the float of the same value, and a scalar is a file too") {

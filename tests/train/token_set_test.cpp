@@ -156,6 +156,10 @@ TEST_CASE("a file that is no file of tokens is named, with what is wrong") {
   CHECK(error({'M', 'M', 'I', 'D', 'I', 'D', 'X', 0, 0, 0}).starts_with("is Megatron's index of a .bin file"));
   CHECK(error({16, 0, 0, 0, 0, 0, 0, 0, '{', '"', 't', '"'}).starts_with("is a safetensors file"));
   CHECK(error(ByteVector(400, 'a')).starts_with("is a text"));
+  CHECK(error(ByteVector(3000, 0)).starts_with("all of its tokens are 0"));
+  ByteVector padded(3000, 0);
+  padded.back() = 1;
+  CHECK_NOTHROW(TokenSet(set_of("tokens", {folder.write("x.bin", padded)}, 2)));
   std::vector<int32_t> wide(100);
   for (size_t i = 0; i < wide.size(); ++i) wide[i] = static_cast<int32_t>(i * 37);
   CHECK(error(token_set_bytes_of(wide)).starts_with("every second number of 16 bits is 0"));

@@ -6,7 +6,7 @@
 //    "files": [{"name": "rank.0000.safetensors", "bytes": 1606000, "xxh128": "9f86…"}, …],
 //    "tensors": [{"name": "layer1.weight", "slot": "weight", "dtype": "F32", "shape": [512, 784],
 //                 "pieces": [{"file": "rank.0000.safetensors", "offset": [0, 0], "shape": [256, 784]}, …]}, …],
-//    "order": "12,000 samples, shuffled by seed 1",
+//    "order": "12,000 samples, shuffled by seed 1", "train_share": 0.9,
 //    "epoch_sums": {"loss": 12.5, "metrics": [30], "finite": true},
 //    "metrics": {"loss": 0.31, …},
 //    "best": {"loss": {"value": 0.29, "step": 80, "since": 2}, …},
@@ -66,6 +66,7 @@ struct Manifest {
   int64_t samples = 0;     ///< that were trained on
   uint64_t seed = 0;
   std::string order;          ///< order_text of the job; empty: of a version that does not write it
+  double train_share = 0;     ///< dataset.split.train; 0: the set was not split, or an older version wrote it
   std::string written;        ///< UTC, ISO 8601
   std::string lineage;        ///< CheckpointOwner; "" if an older version wrote it
   bool weights_only = false;  ///< a run's final weights, without the optimizer's state

@@ -187,6 +187,7 @@ Manifest read(const ManifestValue& root) {
   });
   root["tensors"].each([&](const ManifestValue& tensor) { manifest.tensors.push_back(read_tensor(tensor)); });
   if (root.has("order")) manifest.order = root["order"].text();
+  if (root.has("train_share")) manifest.train_share = root["train_share"].metric();
   if (root.has("epoch_sums")) {
     const ManifestValue sums = root["epoch_sums"];
     manifest.epoch_loss_sum = sums["loss"].metric();
@@ -243,6 +244,7 @@ std::string to_json(const Manifest& manifest) {
           });
   text += ",\n\"tensors\": " + lines(manifest.tensors, json_of);
   if (!manifest.order.empty()) text += ",\n\"order\": " + Json(manifest.order).dump();
+  if (manifest.train_share > 0) text += ",\n\"train_share\": " + Json(manifest.train_share).dump();
   Json sums = {
       {"loss", json_of_number(manifest.epoch_loss_sum)}, {"metrics", Json::array()}, {"finite", manifest.is_finite}};
   for (const double sum : manifest.epoch_metric_sums) sums["metrics"].push_back(json_of_number(sum));

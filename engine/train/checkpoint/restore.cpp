@@ -178,17 +178,25 @@ void require_same_weights(const PlannedJob& job, const Manifest& manifest, const
 
 namespace {
 
-/// Inside an epoch the steps before have gone through the first samples of its order, so the rest must follow in the
-/// same order. Shares of a set are kept over all epochs.
-void require_same_order(const PlannedJob& job, const Manifest& manifest, const std::string& checkpoint) {
-  if (manifest.step == 0) return;
+/// A sample that the checkpoint was trained on stays out of the validation's share.
+void require_same_shares(const PlannedJob& job, const Manifest& manifest, const std::string& checkpoint) {
   const DatasetSpec& set = job.spec.dataset;
-  if (set.has_shares() && manifest.seed != job.spec.seed)
-    throw EnvError(
-        fmt::format("{} was trained with seed {}, and the job has seed {}: dataset.split would put samples that were "
-                    "trained on into the validation; resume with seed={}",
-                    checkpoint, manifest.seed, job.spec.seed, manifest.seed));
-  if (manifest.epoch_step == 0) return;
+  if (manifest.step == 0 || !set.has_shares()) return;
+  constexpr const char* kMixed = "dataset.split would put samples that were trained on into the validation";
+  if (manifest.seed != job.spec.seed)
+    throw EnvError(fmt::format("{} was trained with seed {}, and the job has seed {}: {}; set seed={}", checkpoint,
+                               manifest.seed, job.spec.seed, kMixed, manifest.seed));
+  if (manifest.train_share > set.train_share)
+    throw EnvError(fmt::format("{} was trained on a share of {}, and the job trains on {}: {}; set dataset.split.train "
+                               "to {} or more",
+                               checkpoint, manifest.train_share, set.train_share, kMixed, manifest.train_share));
+}
+
+/// Inside an epoch the steps before have gone through the first samples of its order, so the rest must follow in the
+/// same order.
+void require_same_order(const PlannedJob& job, const Manifest& manifest, const std::string& checkpoint) {
+  if (manifest.step == 0 || manifest.epoch_step == 0) return;
+  const DatasetSpec& set = job.spec.dataset;
   const std::string order = order_text(set, job.samples, job.spec.seed);
   // Checkpoints of earlier versions have the seed alone.
   const bool is_same = manifest.order.empty() ? manifest.seed == job.spec.seed || !set.shuffle : manifest.order == order;
@@ -204,9 +212,14 @@ void require_same_order(const PlannedJob& job, const Manifest& manifest, const s
 
 }  // namespace
 
+void require_untrained_samples(const PlannedJob& job, const Manifest& manifest, const std::string& checkpoint) {
+  if (job.validation && job.validation->set.takes_validation_share) require_same_shares(job, manifest, checkpoint);
+}
+
 TrainPosition position_after(const PlannedJob& job, const Manifest& manifest, const std::string& checkpoint) {
   const int64_t batch = job.spec.dataset.batch, per_epoch = steps_per_epoch(job.spec.dataset, job.samples);
   const int64_t epochs = manifest.epoch - 1;
+  require_same_shares(job, manifest, checkpoint);
   require_same_order(job, manifest, checkpoint);
   TrainPosition from;
   from.step = epochs * per_epoch;

@@ -35,8 +35,13 @@ void require_same_state(const PlannedJob& job, const Manifest& manifest, const s
 /// The same of what an evaluation reads: weights and running statistics.
 void require_same_weights(const PlannedJob& job, const Manifest& manifest, const std::string& checkpoint);
 
-/// Where the job goes on. Throws EnvError if the checkpoint's samples are no whole number of the job's steps, or the
-/// job ends before it.
+/// Throws EnvError if the job's validation would evaluate samples that the checkpoint was trained on, because
+/// dataset.split or the seed was another.
+void require_untrained_samples(const PlannedJob& job, const Manifest& manifest, const std::string& checkpoint);
+
+/// Where the job resumes. Throws EnvError if the checkpoint's samples are no whole number of the job's steps, if the
+/// rest of its epoch would be other samples, if training samples would move to the validation, or if the job ends
+/// before it.
 TrainPosition position_after(const PlannedJob& job, const Manifest& manifest, const std::string& checkpoint);
 
 /// Writes what the checkpoint has of this rank's state into the arena; the rest keeps its initial values. Reads only

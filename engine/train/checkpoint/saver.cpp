@@ -248,10 +248,11 @@ void Saver::tell() {
   if (tells_ && board_.saving() == position_.step) board_.tell(position_.step, board_position(position_, validation_));
 }
 
-/// Ranks that have no more to do with this one's save may be at the next one. A disk that refuses the save does not
-/// hold up the training: the writer tries again meanwhile.
+/// Ranks that have no more to do with this one's save may be at the next one. A disk that refuses the save, or hangs,
+/// does not hold up the training more than once: the writer tries again meanwhile.
 void Saver::await_begun() {
-  await_writer([this](int64_t saving) { return saving == begun_; }, true);
+  if (refused_ == begun_) return;
+  if (!await_writer([this](int64_t saving) { return saving == begun_; }, true)) refused_ = begun_;
 }
 
 /// Waits until no such save is under way. False if the writer has stopped writing.

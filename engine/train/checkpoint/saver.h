@@ -90,7 +90,8 @@ class Saver {
   ValidationReport validation_;  ///< the last one
   int64_t best_step_ = -1;       ///< of the best value of keep_best, if this attempt had it
   std::function<void(bool follows_save)> copy_too_;
-  int64_t begun_ = -1;  ///< the step of the last save; -1: there was none
+  int64_t begun_ = -1;    ///< the step of the last save; -1: there was none
+  int64_t refused_ = -1;  ///< the step of a save that was awaited in vain; -1: none
   bool is_prepared_ = false;
   bool waited_in_vain_ = false;  ///< for room for the last state
   bool asks_ = false;     ///< it has asked the launcher for a save, which has not begun

@@ -51,11 +51,30 @@ std::vector<std::string> files_of(const DatasetSpec& spec) {
   return files;
 }
 
+bool has_zeros_alone(std::span<const uint8_t> bytes) {
+  return std::all_of(bytes.begin(), bytes.end(), [](uint8_t byte) { return byte == 0; });
+}
+
+/// Throws EnvError if all bytes of the file are 0. A file that begins otherwise is not read.
+void require_written(const InputFile& file, std::span<const uint8_t> start) {
+  constexpr size_t kLeast = 256;  // fewer zeros may be padding
+  constexpr int64_t kAtOnce = int64_t{1} << 20;
+  if (start.size() < kLeast || !has_zeros_alone(start)) return;
+  std::vector<uint8_t> part;
+  for (int64_t at = 0; at < file.bytes(); at += kAtOnce) {
+    part.resize(static_cast<size_t>(std::min(kAtOnce, file.bytes() - at)));
+    file.read(at, part);
+    if (!has_zeros_alone(part)) return;
+  }
+  throw EnvError(file.path() + ": all of its tokens are 0, as in a file that was made but not written; get it again");
+}
+
 TokenFormat read_format(const std::string& path, const DatasetSpec& spec) {
   const InputFile file(path);
   if (spec.type == "text") return {TokenType::u8, false, file.bytes()};
   std::vector<uint8_t> start(static_cast<size_t>(std::min(file.bytes(), kTokenHeaderBytes)));
   file.read(0, start);
+  require_written(file, start);
   return parse_token_header(start, file.bytes(), spec.token_dtype == "int32" ? TokenType::i32 : TokenType::u16, path);
 }
 

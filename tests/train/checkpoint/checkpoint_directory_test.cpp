@@ -2,11 +2,13 @@
 #include "engine/train/checkpoint/checkpoint_directory.h"
 
 #include <doctest/doctest.h>
+#include <fcntl.h>
 
 #include <cerrno>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
+#include <string>
 
 #include "engine/base/error.h"
 #include "engine/train/checkpoint/checkpoint_names.h"
@@ -401,6 +403,20 @@ TEST_CASE("a newcomer is refused while another launcher saves, before its first 
     fs::remove_all(root(scratch) + "/step_00000010");
   }
   CHECK(CheckpointDirectory(root(scratch)).claim_attempt(kBob, "bob", true) == 2);
+}
+
+TEST_CASE("a launcher has no file of its checkpoints open for writing between saves, so the disk can be remounted") {
+  const ScratchFolder scratch;
+  CheckpointDirectory directory(root(scratch));
+  save_owned(directory, 10, directory.claim_attempt(kAlice, "alice", true));
+  int open_files = 0;
+  for (const auto& entry : fs::directory_iterator("/proc/self/fd")) {
+    std::error_code closed;  // the iterator's own
+    if (fs::read_symlink(entry.path(), closed).string().find(scratch.path()) != 0) continue;
+    ++open_files;
+    CHECK((fcntl(std::stoi(entry.path().filename()), F_GETFL) & O_ACCMODE) == O_RDONLY);
+  }
+  CHECK(open_files == 1);  // the lock
 }
 
 TEST_CASE("nothing of .newest is left in part, by a full disk or by a crash") {

@@ -29,6 +29,7 @@ Manifest sample() {
       .samples = 3840,
       .seed = 18446744073709551615u,
       .order = "12,000 samples, shuffled by seed 1",
+      .train_share = 0.9,
       .written = "2026-11-23T12:00:00Z",
       .files = {{"rank.0000.safetensors", 1000, digits}, {"rank.0001.safetensors", 2000, digits}},
       .tensors = {{"fc.weight",
@@ -68,6 +69,7 @@ TEST_CASE("a manifest reads back as it was written") {
   CHECK(to_json(read) == to_json(written));
   CHECK(read.seed == written.seed);
   CHECK(read.order == written.order);
+  CHECK(read.train_share == written.train_share);
   CHECK(read.tensors[0].pieces[1].box == Box{{2, 0}, {2, 3}});
   CHECK(read.tensors[1].dtype == DType::bf16);
   CHECK(read.metrics[0] == std::pair<std::string, double>{"loss", 0.31});

@@ -82,6 +82,11 @@ TEST_CASE("an array of a tar shard has the type and shape of the first sample's"
   const ByteVector other = tar_member("1.x.npy", tar_npy("|u1", "(3,)", "abc"));
   CHECK(error_of_tar(folder, array("0.x.npy", 2) + other + tar_end()) ==
         folder.path() + "/t.tar: 1.x.npy: is u8 [3], but the first sample's is f32 [2]");
+  const double large = 1e39;
+  const ByteVector wide =
+      tar_member("0.x.npy", tar_npy("<f8", "()", std::string(reinterpret_cast<const char*>(&large), sizeof large)));
+  CHECK(error_of_tar(folder, wide + tar_end()) ==
+        folder.path() + "/t.tar: 0.x.npy: the number 1e+39 is too large: networks take floats of 32 bits");
   const ByteVector cut = tar_member("1.x.npy", tar_npy("<f4", "(2,)", "abc"));
   CHECK(contains(error_of_tar(folder, array("0.x.npy", 2) + cut + tar_end()),
                  "1.x.npy: the array: byte 128: f32 [2] has 8"));

@@ -266,7 +266,11 @@ class TarSet : public Source {
              fmt::format("is {} {}, but the first sample's is {} {}", to_string(header.stored), to_string(header.shape),
                          to_string(infos_[field].stored), to_string(as.shape)));
       const std::vector<uint8_t> body(whole.begin() + header.data_at, whole.end());
-      convert(header.stored, body, bytes);
+      try {
+        convert(header.stored, body, bytes);
+      } catch (const EnvError& error) {
+        fail(shard, at, error.what());
+      }
     }
   }
 
