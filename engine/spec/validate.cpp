@@ -114,7 +114,7 @@ void servers_hold_the_weights(Rules& r) {
                                     " servers are more than " + number(kMaxRanks) + " processes");
 }
 
-/// Of launch.target, which is not hosts.
+/// Returns the number of nodes or pods; launch.target is not hosts.
 int managed_hosts(const LaunchSpec& launch) {
   return launch.target == Target::slurm ? launch.slurm.nodes : launch.kubernetes.pods;
 }
