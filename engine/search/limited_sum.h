@@ -18,7 +18,7 @@
 
 namespace trainctl {
 
-/// What a variable holds over the times first, ..., end - 1, for each of its values. Not negative.
+/// Amounts that a variable holds over the times first, ..., end - 1, for each of its values. Not negative.
 struct Holding {
   int variable = 0;
   int first = 0;
