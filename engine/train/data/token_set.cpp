@@ -77,7 +77,7 @@ class IndexBuilder {
   }
 
  private:
-  /// Of the last `tokens` tokens.
+  /// Adds a run of the last `tokens` tokens.
   void add_run(int64_t tokens, const std::string& what, const std::string& hint) {
     if (tokens <= spec_.length)
       throw SpecError({}, "dataset.path",

@@ -63,7 +63,7 @@ void copy_rows(const TableRows& rows, bool changed_alone, std::byte* ids, const 
   });
 }
 
-/// What one server saved of a table; or, without `ids`, the whole table, which a job without servers saved.
+/// The rows that one server saved of a table; or, without `ids`, the whole table, which a job without servers saved.
 class SavedRows {
  public:
   SavedRows(PieceReader& reader, const StoredTensor* ids, const TableRows& rows)
@@ -116,7 +116,7 @@ class SavedRows {
   const ServedTable& table_;
   const int64_t count_;
   std::vector<const StoredTensor*> stored_;  ///< by slot of a row; null: not there
-  std::vector<int32_t> numbers_;             ///< of some rows, and what they have, by slot
+  std::vector<int32_t> numbers_;             ///< ids of some rows; values_: their values, by slot
   std::vector<std::vector<float>> values_;
 };
 
