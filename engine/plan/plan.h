@@ -114,7 +114,7 @@ struct Plan {
   HybridParts hybrid_parts;             ///< in hybrid_parallel
   std::vector<std::string> notes;       ///< for the user ("batch 30 is cut 2 of 4 ways …")
 
-  /// That programs are compiled for: asynchronous workers count as one.
+  /// Number of processes that programs are compiled for: asynchronous workers count as one.
   int processes() const { return ranks + servers; }
   bool is_asynchronous() const { return own_workers > 0; }
   bool hybrid() const { return mode == ParallelMode::hybrid_parallel; }

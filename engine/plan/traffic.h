@@ -31,7 +31,7 @@ class Traffic {
   /// The same with axes that are set often.
   struct Coded {
     std::vector<uint64_t> codes;  ///< one per factor: the number of its axes
-    std::vector<int> ways;        ///< and the number of parts they give
+    std::vector<int> ways;        ///< number of parts that they give
   };
   Coded coded(const FactorAxes& axes);
   void set(int unit, const Coded& axes);

@@ -217,7 +217,7 @@ class CutSearch {
     add(std::move(table));
   }
 
-  /// Candidates of a variable in which the tensor lies alike: one of them tells for all.
+  /// Candidates of a variable in which the tensor lies alike: one of them stands for all.
   struct Classes {
     int variable = -1;
     std::vector<int> of_candidate;
@@ -389,7 +389,7 @@ class CutSearch {
     return units;
   }
 
-  /// Returns the alternatives that a strategy tells from the unit's own cuts.
+  /// Returns the alternatives that a strategy distinguishes from the unit's own cuts.
   std::vector<CutAlternative> others_of(int unit, size_t own, const std::vector<double>& sums) const {
     const size_t l = static_cast<size_t>(network_.units.all[static_cast<size_t>(unit)].layer);
     const Layer& layer = network_.graph.layers[l];

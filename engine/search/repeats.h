@@ -1,4 +1,4 @@
-// Blocks that a network repeats: their layers get the same cuts, and a network with fewer of them tells the same.
+// Blocks that a network repeats: their layers get the same cuts, and a network with fewer of them shows the same.
 #pragma once
 
 #include <cstdint>

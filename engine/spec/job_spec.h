@@ -185,7 +185,7 @@ struct CheckpointSpec {
   std::string dir;             ///< empty: `checkpoints` in the run's folder
   int64_t keep = 2;         ///< newest checkpoints that are kept
   std::string keep_best;    ///< loss or a metric of validation; empty: only the newest are kept
-  bool async = true;        ///< training goes on while a save is written
+  bool async = true;        ///< training continues while a save is written
   bool integrated = false;  ///< also one file of whole tensors
 
   bool is_timed() const { return every_steps != 0 || every_epochs != 0 || every_minutes != 0; }

@@ -18,7 +18,7 @@ std::string_view to_string(Device device);
 std::string_view to_string(BindMode mode);
 std::string_view to_string(Target target);
 
-/// launch.elastic: the run goes on with fewer ranks when a host is lost.
+/// launch.elastic: the run continues with fewer ranks when a host is lost.
 struct ElasticSpec {
   int min_ranks = 1;  ///< with fewer the run ends
 };
@@ -56,7 +56,7 @@ struct KubernetesSpec {
 struct LaunchSpec {
   int ranks = 1;
   Device device = Device::automatic;
-  std::string machine = "auto";  ///< that plans are made for (engine/machine)
+  std::string machine = "auto";  ///< machine that plans are made for (engine/machine)
   std::string log_dir = "log_output";
   std::string comm = "auto";    ///< auto | shm | gloo
   double timeout_seconds = 60;  ///< for start-up, and for a collective

@@ -11,7 +11,7 @@
 namespace trainctl {
 namespace {
 
-constexpr int kMostPieces = 64;  ///< that are chosen: products of fewer rows take longer
+constexpr int kMostPieces = 64;  ///< most that are chosen: products of fewer rows take longer
 
 class HeadPieces {
  public:

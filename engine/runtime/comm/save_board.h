@@ -108,7 +108,7 @@ class SaveBoard {
     position_ = position;
     told_.store(word(step), std::memory_order_release);
   }
-  /// Complete once it was told of the step that is being saved.
+  /// Complete once tell() was called for the step that is being saved.
   bool is_told(int64_t step) const { return told_.load(std::memory_order_acquire) == word(step); }
   const Position& position() const { return position_; }
 
@@ -121,12 +121,12 @@ class SaveBoard {
     slot.step.store(word(step), std::memory_order_release);
     validations_.fetch_add(1, std::memory_order_release);
   }
-  /// The step that was told last; -1: none.
+  /// The step of the last tell_validated(); -1: none.
   int64_t validated() const {
     const uint64_t count = validations_.load(std::memory_order_acquire);
     return count == 0 ? -1 : step_of(validated_[(count - 1) % kValidations].step.load(std::memory_order_acquire));
   }
-  /// Null unless it was told of that step, which must be one of the last two saves.
+  /// Null unless tell_validated() was called for that step, which must be one of the last two saves.
   const Position* validation_of(int64_t step) const {
     for (const Validated& slot : validated_)
       if (slot.step.load(std::memory_order_acquire) == word(step)) return &slot.position;
@@ -187,7 +187,7 @@ class SaveBoard {
   int64_t written_step() const { return step_of(written_step_.load(std::memory_order_relaxed)); }  ///< -1: none
   uint64_t failed() const { return failed_.load(std::memory_order_relaxed); }
 
-  /// The writer shows here that it goes on.
+  /// The writer shows here that it still makes progress.
   std::atomic<uint64_t> written_bytes{0};
   /// Rank 0: nanoseconds that training lost by the last save.
   std::atomic<uint64_t> cost_ns{0};

@@ -68,7 +68,7 @@ class TlsLink {
   /// Until it has a connection. False if `timeout` was too short.
   bool wait_connected(std::chrono::milliseconds timeout);
 
-  // Throw gloo::IoException if the link has failed. The memory must stay until the buffer has told, or was forgotten.
+  // Throw gloo::IoException if the link has failed. The memory must stay until the buffer is done, or was forgotten.
 
   void send(TlsBuffer& buffer, uint64_t slot, char* data, size_t bytes);
   void recv(TlsBuffer& buffer, uint64_t slot, char* data, size_t bytes);

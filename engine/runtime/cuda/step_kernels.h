@@ -89,7 +89,7 @@ void enqueue_begin_step(const Staging& staging, const FirstCopies& copies, StepS
                         const Reported& reported, CudaStream stream);
 void enqueue_load(const Staging& staging, const InputCopy& copy, CudaStream stream);
 void enqueue_bytes(const Staging& staging, const ByteCopy& copy, CudaStream stream);
-/// `to` is pinned memory with `stride` bytes a slot.
+/// `to` is pinned memory with `stride` bytes per slot.
 void enqueue_print(const Slots& slots, const void* from, std::byte* to, int64_t stride, int64_t bytes,
                    CudaStream stream);
 void enqueue_position(const StepScalars* scalars, int instruction, PositionWord* position, CudaStream stream);

@@ -137,7 +137,7 @@ class CheckpointDirectory {
   /// published, or a launcher that is saving here now. "" if nothing is in the way. EnvError if it cannot be listed.
   std::string occupant() const;
 
-  /// The newest first: by attempt, then by step. A run that starts anew, or goes on from an earlier step, is newer than
+  /// The newest first: by attempt, then by step. A run that starts anew, or resumes from an earlier step, is newer than
   /// what it leaves behind. Those that are not complete stand where their step puts them. Complete: checkpoint.json is
   /// sound, and its files have their sizes; verify_checkpoint reads them.
   std::vector<CheckpointEntry> list() const;

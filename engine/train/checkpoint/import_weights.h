@@ -1,4 +1,4 @@
-// Weights of another tool as a checkpoint of step 0, which a run goes on from. It has no state of the optimizer.
+// Weights of another tool as a checkpoint of step 0, from which a run resumes. It has no state of the optimizer.
 #pragma once
 
 #include <string>

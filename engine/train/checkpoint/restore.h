@@ -36,7 +36,7 @@ void require_same_state(const PlannedJob& job, const Manifest& manifest, const s
 /// The same of what an evaluation reads: weights and running statistics.
 void require_same_weights(const PlannedJob& job, const Manifest& manifest, const std::string& checkpoint);
 
-/// Where the job goes on. Throws EnvError if the checkpoint's samples are no whole number of the job's steps, or the
+/// Where the job resumes. Throws EnvError if the checkpoint's samples are no whole number of the job's steps, or the
 /// job ends before it.
 TrainPosition position_after(const PlannedJob& job, const Manifest& manifest, const std::string& checkpoint);
 

@@ -51,7 +51,7 @@ class Saver {
   void prepare(Executor& executor);
   /// In order of steps: whether the state before that one is saved. The same on every server.
   bool saves_before(int64_t step);
-  /// That state.
+  /// Saves that state.
   void save(const TrainPosition& position, Executor& executor);
   void save_last(const TrainPosition& position, Executor& executor);
 

@@ -48,7 +48,7 @@ struct LoaderOptions {
   int held = 1;                                      ///< batches that may be taken and not yet released
   std::function<HostBlock(int64_t bytes)> allocate;  ///< allocates them (Executor::allocate_inputs); empty: heap
   const InputLayout* layout = nullptr;               ///< their layout (Executor::inputs); null: input_layout(program)
-  int most_workers = 1;                              ///< that dataset.autotune may choose
+  int most_workers = 1;                              ///< most workers that dataset.autotune may choose
   /// Called by next_step() after each change that dataset.autotune makes.
   std::function<void(int64_t step, const LoadTuner::Change&)> on_change;
   double timeout_seconds = 0;  ///< a sample that takes nine tenths of it to read is an error; 0: no limit

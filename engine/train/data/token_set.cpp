@@ -16,7 +16,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr int64_t kChunkBytes = int64_t{1} << 20;  ///< that first_stray looks at together
+constexpr int64_t kChunkBytes = int64_t{1} << 20;  ///< bytes that first_stray looks at together
 
 std::vector<std::string> paths_of(const TokenIndex& index) {
   std::vector<std::string> paths;

@@ -159,7 +159,7 @@ void TableImage::write(std::span<const std::unique_ptr<TableRows>> tables, bool 
                          .shape = {count, rows->table().units}});
   }
   if (!changed_alone) has_written_all_ = !entries.empty();
-  // An image of changes without any still has a head, which tells it from one of no rows at all.
+  // An image of changes without any still has a head, which distinguishes it from one of no rows at all.
   if (entries.empty() && !changed_alone) {
     if (ftruncate(fd_, 0) != 0) throw EnvError(std::string("cannot empty memory for tables: ") + std::strerror(errno));
     return;
