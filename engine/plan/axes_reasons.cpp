@@ -93,7 +93,7 @@ class Reasons {
     return moves.empty() ? "no redistribution" : "after " + join(moves);
   }
 
-  // What was given up because a size is not divisible, and which sizes would be.
+  // Says what was given up because a size is not divisible, and which sizes would be.
   void explain_size(int u, LayerPlan& mine) const {
     const Layer& layer = chosen_.layer(u);
     const LayerFacts& facts = chosen_.facts(u);

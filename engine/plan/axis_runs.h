@@ -18,7 +18,7 @@ class AxisRuns {
   std::vector<Axes> of(const Axes& axes) const;
 
  private:
-  std::vector<int> run_;  ///< of each axis
+  std::vector<int> run_;  ///< index of each axis's run
 };
 
 }  // namespace trainctl

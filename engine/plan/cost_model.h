@@ -1,4 +1,4 @@
-// What the planner asks of a machine: seconds of kernels on one rank, and of collectives along axes of a mesh.
+// Costs that the planner takes from a machine: seconds of kernels on one rank, and of collectives along axes of a mesh.
 #pragma once
 
 #include <cstdint>
@@ -13,13 +13,13 @@ namespace trainctl {
 
 class CostModel {
  public:
-  /// That of the machine "cpu".
+  /// The model of the machine "cpu".
   CostModel();
   /// Ranks lie on the machine's hosts in their order.
   CostModel(std::shared_ptr<const Machine> machine, Precision precision);
 
   const Machine& machine() const { return *machine_; }
-  /// What goes in large buckets pays no latency.
+  /// The same model for traffic in large buckets, which pays no latency.
   CostModel without_latency() const;
 
   double compute_seconds(const Cost& cost) const;

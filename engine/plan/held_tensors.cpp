@@ -37,7 +37,7 @@ Block cut_further(const Block& block, int64_t index, int64_t ways) {
   return {block.index * ways + index, block.ways * ways};
 }
 
-/// What a rank holds of a view of a tensor.
+/// Returns the part that a rank holds of a view of a tensor.
 HeldPart through_view(const HeldPart& part, const Tensor& from, const Tensor& to) {
   HeldPart view = whole_part(to.shape.size());
   view.term = part.term;
@@ -51,7 +51,7 @@ HeldPart through_view(const HeldPart& part, const Tensor& from, const Tensor& to
   return part.traced ? view : kUntraced;
 }
 
-/// What a rank's node makes of the parts that the rank holds.
+/// Infers the part of its output that a rank's node makes from the parts that the rank holds.
 class PartOfNode {
  public:
   PartOfNode(const Graph& graph, const Node& node)
@@ -118,7 +118,7 @@ class PartOfNode {
   bool traced_ = true;
 };
 
-/// What the ranks of one group hold after a collective; `parts` are in the group's order.
+/// Infers the parts that the ranks of one group hold after a collective; `parts` are in the group's order.
 class PartsOfGroup {
  public:
   PartsOfGroup(const Node& node, std::vector<HeldPart> parts) : node_(node), parts_(std::move(parts)) {}
@@ -139,7 +139,7 @@ class PartsOfGroup {
   }
 
  private:
-  /// What the group has together, before each member takes its block.
+  /// Returns the part that the group has together, before each member takes its block.
   HeldPart joined_by(LayerCollective kind) const {
     switch (kind) {
       case LayerCollective::all_reduce:
@@ -296,7 +296,7 @@ class Tracing {
     held_[node.outputs[0]] = std::move(output);
   }
 
-  /// What the group's outputs depend on.
+  /// Returns the value numbers that the group's outputs depend on.
   std::vector<int> values_together(const Node& node, const Ints& group) const {
     std::vector<int> values;
     for (int64_t r : group) values.push_back(held_[node.inputs[0]].values[static_cast<size_t>(r)]);
@@ -335,7 +335,7 @@ Ints largest_equal(const Ints& group, const std::vector<int>& values) {
   return largest;
 }
 
-/// What equal values do to a collective.
+/// Describes the effect of equal values on a collective.
 std::string consequence(LayerCollective kind, const std::string& input, size_t equal) {
   switch (kind) {
     case LayerCollective::all_reduce:

@@ -16,7 +16,7 @@ struct Block {
   friend bool operator==(const Block&, const Block&) = default;
 };
 
-/// What one rank holds of a tensor.
+/// The part of a tensor that one rank holds.
 struct HeldPart {
   /// False: it is not a part of one tensor, as far as rules and collectives tell. Then the rest says nothing.
   bool traced = true;

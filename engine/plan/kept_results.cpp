@@ -102,8 +102,8 @@ class KeptResults {
     return r;
   }
 
-  /// What the backward pass would move again: everything that its nodes read, and what makes that again reads. Only in
-  /// layouts that the forward pass needs too.
+  /// Tensors that the backward pass would move again: inputs of its nodes, and inputs of the nodes that recompute
+  /// those. Only in layouts that the forward pass needs too.
   std::vector<Result> collectives() {
     std::set<std::pair<TensorId, Layout>> forward;
     for (const Node& node : graph_.nodes) {

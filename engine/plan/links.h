@@ -12,7 +12,7 @@ namespace trainctl {
 struct Link {
   TensorId tensor = -1;
   int from = -1, to = -1;
-  Rule from_rule;  ///< of the node that makes the tensor; empty for a parameter
+  Rule from_rule;  ///< rule of the node that makes the tensor; empty for a parameter
   TensorRule made, read;
   int output = 0;  ///< index of the tensor in from_rule
 };

@@ -310,7 +310,7 @@ void explain_strategies(const Graph& graph, const JobSpec& spec, Plan& plan) {
     const StrategySpec* strategy = rule_for(spec.parallel.strategies, graph.layers[l].name, facts[l].is_loss);
     StrategySpec bare = *strategy;
     bare.reason.clear();
-    // What else is said of the layer follows.
+    // Text that follows the strategy's own reason is kept.
     std::string& reason = plan.layers[l].reason;
     const SourcePos pos = spec.position(strategy->path);
     const std::string before = strategy_reason(bare, pos);

@@ -11,7 +11,7 @@ namespace trainctl {
 
 using Axis = int;                ///< index of a mesh axis
 using Axes = std::vector<Axis>;  ///< ordered, major first
-/// Those of `axes` that are not in `removed`, in their order.
+/// The axes of `axes` that are not in `removed`, in their order.
 Axes without(const Axes& axes, const Axes& removed);
 
 class Mesh {
@@ -22,11 +22,11 @@ class Mesh {
   int num_axes() const { return static_cast<int>(sizes_.size()); }
   int axis_size(Axis axis) const { return sizes_[axis]; }
   const std::vector<int>& axis_sizes() const { return sizes_; }
-  int stride(Axis axis) const { return strides_[axis]; }  ///< from a rank to the next along the axis
+  int stride(Axis axis) const { return strides_[axis]; }  ///< distance from a rank to the next along the axis
 
   int coordinate(int rank_in_stage, Axis axis) const;
   int ways(const Axes& axes) const;                      ///< product of the sizes
-  int index(int rank_in_stage, const Axes& axes) const;  ///< of the rank's block, if a dim is cut by `axes`
+  int index(int rank_in_stage, const Axes& axes) const;  ///< index of the rank's block, if a dim is cut by `axes`
   /// The rank (in stage) with the same coordinates except 0 along `axes`: the first of group(rank, axes).
   int without(int rank_in_stage, const Axes& axes) const;
   /// The ranks (in stage) that differ from this one only in `axes`, ordered by index(·, axes).

@@ -68,7 +68,7 @@ std::vector<std::string> leave_out_outdated(JobSpec& spec, const Graph& graph) {
   std::vector<std::string> left_out;
   std::erase_if(parallel.strategies, [&](const StrategySpec& strategy) {
     if (spec.is_override(strategy.path)) return false;
-    // What is wrong for any number of ranks is an error.
+    // A strategy that is wrong for any number of ranks is an error.
     const bool outdated = !is_legal(strategy, mesh) && is_legal(strategy, Mesh(ranks_for(strategy)));
     if (outdated) left_out.push_back(strategy.pattern);
     return outdated;

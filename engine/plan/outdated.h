@@ -1,4 +1,4 @@
-// What a job file says for another number of ranks or stages than the command line asks for.
+// Leaves out the parts of a job file that fit another number of ranks or stages than the command line asks for.
 #pragma once
 
 #include <string>

@@ -25,7 +25,7 @@ inline constexpr int64_t kMaxExecutions = 1'000'000;
 /// Throws SpecError at parallel.micro_batches if a step has more.
 void require_few_executions(const Graph& graph, const JobSpec& spec);
 
-/// What makes a rank's part smaller, for error messages: "more parallel.micro_batches, …".
+/// Lists settings that make a rank's part smaller, for error messages: "more parallel.micro_batches, …".
 std::string how_to_hold_less(const JobSpec& spec);
 
 }  // namespace trainctl

@@ -34,8 +34,8 @@ struct LayerPlan {
   std::vector<Axes> factor_axes;  ///< one per factor of the layer
   Choice choice = Choice::data_parallel;
   std::string reason;    ///< "follows relu1, no redistribution", "strategy [[2, 1], [2, 1]] at job.yaml:31"
-  std::string would_be;  ///< what prevented more cuts: "7 does not divide 48"; usually empty
-  std::string advice;    ///< the sizes that would have allowed more; the same text on all layers that it applies to
+  std::string would_be;  ///< why there are no more cuts: "7 does not divide 48"; usually empty
+  std::string advice;    ///< sizes that would have allowed more cuts; the same text on all layers that it applies to
   bool recompute = false;
 };
 
@@ -91,20 +91,20 @@ struct Plan {
   int chunks = 1;  ///< consecutive layers form a virtual stage; chunk c of stage s is virtual stage c * num_stages + s
   int micro_batches = 1;
   Schedule schedule = Schedule::one_f_one_b;
-  Mesh mesh;                      ///< of one stage
+  Mesh mesh;                      ///< mesh of one stage
   int optimizer_shard_level = 0;  ///< 0 … 3
   int64_t optimizer_shard_min_bytes = 0;
   /// optimizer_shard.within_host: the axes along which a stage's ranks are on one host. Shards are of these ranks
   /// alone; what each host has summed is then summed over hosts. Null: shards are of all ranks that sum a gradient.
   std::optional<Axes> shard_axes;
-  int64_t bucket_bytes = kBucketBytes;  ///< of the largest bucket at levels 0 to 2
+  int64_t bucket_bytes = kBucketBytes;  ///< size limit of a bucket at levels 0 to 2
   DType gradient_type = DType::f32;     ///< type in which parameter gradients are summed over ranks: f32 or bf16
   bool copies_weights = false;          ///< precision bf16: kernels read copies of the f32 weights
-  int64_t gradient_piece_bytes = int64_t{64}
-                                 << 20;  ///< f32, of the pieces in which the step's last large gradient is made
-  int head_pieces = 1;                   ///< of rows, in which the prediction is made and used
-  std::vector<LayerPlan> layers;         ///< one per layer of the graph
-  std::map<TensorId, NodePlan> apart;    ///< nodes that are planned apart from their layer, by their first output
+  /// Bytes, as f32, of each piece in which the step's last large gradient is made.
+  int64_t gradient_piece_bytes = int64_t{64} << 20;
+  int head_pieces = 1;                 ///< number of row pieces in which the prediction is made and used
+  std::vector<LayerPlan> layers;       ///< one per layer of the graph
+  std::map<TensorId, NodePlan> apart;  ///< nodes that are planned apart from their layer, by their first output
   /// Layouts in which tensors of recompute layers are kept from the forward to the backward pass: results of
   /// collectives.
   std::map<TensorId, std::vector<Layout>> kept;
@@ -114,7 +114,7 @@ struct Plan {
   HybridParts hybrid_parts;             ///< in hybrid_parallel
   std::vector<std::string> notes;       ///< for the user ("batch 30 is cut 2 of 4 ways …")
 
-  /// That programs are compiled for: asynchronous workers count as one.
+  /// Number of processes that programs are compiled for: asynchronous workers count as one.
   int processes() const { return ranks + servers; }
   bool is_asynchronous() const { return own_workers > 0; }
   bool hybrid() const { return mode == ParallelMode::hybrid_parallel; }

@@ -1,4 +1,4 @@
-// What a search that plans one graph again and again need not find out each time.
+// Results that a search that plans one graph many times reuses from plan to plan.
 #pragma once
 
 #include <map>
@@ -17,7 +17,7 @@
 
 namespace trainctl {
 
-/// What follows from a graph alone.
+/// Facts that follow from a graph alone.
 struct GraphFacts {
   explicit GraphFacts(const Graph& graph)
       : layers(sharding_facts(graph)), units(find_units(graph)), links(find_links(graph, units)) {}
@@ -40,13 +40,13 @@ struct MeshTraffic {
   const std::vector<int> kinds;  ///< unit_kinds
 };
 
-/// Of plans of one graph, with one number of micro-batches, on one machine.
+/// Results shared by plans of one graph, with one number of micro-batches, on one machine.
 struct PlanMemo {
   std::unique_ptr<const GraphFacts> facts;
-  std::map<int, std::unique_ptr<MeshTraffic>> traffic;  ///< by ranks of a stage
+  std::map<int, std::unique_ptr<MeshTraffic>> traffic;  ///< by number of ranks per stage
   /// False: plans are only compared, so their reasons are left out.
   bool explains = true;
-  /// By the mesh, the number of micro-batches and the strategies: what propagation chose, by unit.
+  /// The axes that propagation chose, by unit; the key is the mesh, the number of micro-batches and the strategies.
   std::map<std::string, std::vector<FactorAxes>> axes;
 };
 

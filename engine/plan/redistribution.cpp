@@ -29,7 +29,7 @@ int64_t local_bytes(const Mesh& mesh, const Shape& shape, DType dtype, const Lay
   return num_elements(layout.local_shape(mesh, shape)) * byte_size(dtype);
 }
 
-/// Of a step that is not a slice.
+/// Returns the collective of a step that is not a slice.
 Collective collective_of(StepKind kind) {
   switch (kind) {
     case StepKind::slice:

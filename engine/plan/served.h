@@ -1,4 +1,4 @@
-// What the parameter servers of a plan hold, and how they answer.
+// The part of a plan that its parameter servers hold, and how they answer.
 #pragma once
 
 #include <algorithm>

@@ -1,4 +1,4 @@
-// What a unit's choice of axes depends on. Layers at the same place of repeated blocks depend on the same, so
+// The units that a unit's choice of axes depends on. Layers at the same place of repeated blocks depend on the same, so
 // propagation chooses for one of them and the others take its choice.
 #pragma once
 

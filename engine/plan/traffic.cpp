@@ -86,7 +86,8 @@ Traffic::Traffic(const Graph& graph, const Units& units, const Mesh& mesh, const
     std::vector<TensorRule> all = node.rule.inputs;
     all.insert(all.end(), node.rule.outputs.begin(), node.rule.outputs.end());
     const int unit = units.of_node[n];
-    // What finishes a layer takes no time of its own: its kernel fuses with the product's, or with what reads it.
+    // Nodes that finish a layer take no time of their own: their kernel fuses with the product's, or with that of a
+    // reader.
     const double own = units.all[unit].finishes() ? 0 : seconds[n];
     NodeWork& work = work_[unit].emplace_back(NodeWork{own, factors_in(all), node.rule.inner});
     if (node.rule.inner.empty()) continue;

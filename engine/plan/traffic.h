@@ -31,7 +31,7 @@ class Traffic {
   /// The same with axes that are set often.
   struct Coded {
     std::vector<uint64_t> codes;  ///< one per factor: the number of its axes
-    std::vector<int> ways;        ///< and the number of parts they give
+    std::vector<int> ways;        ///< number of parts that they give
   };
   Coded coded(const FactorAxes& axes);
   void set(int unit, const Coded& axes);
@@ -90,8 +90,8 @@ class Traffic {
     std::vector<int> factors;
     /// Statistics that its ranks exchange if one of these is cut (Rule::inner).
     std::vector<int> inner = {};
-    int64_t statistics_bytes = 0;  ///< of the whole op; 0: none, or another node's
-    /// By number of parts: of all blocks of a rank (InnerSum::block).
+    int64_t statistics_bytes = 0;  ///< bytes of statistics of the whole op; 0: none, or counted at another node
+    /// Bytes of all blocks of a rank (InnerSum::block), by number of parts.
     std::map<int, int64_t> block_bytes = {};
   };
 
@@ -122,7 +122,7 @@ class Traffic {
   const Mesh& mesh_;
   CostModel cost_;
   CostModel bucketed_;                             ///< without latency
-  double once_a_step_weight_, once_a_step_share_;  ///< of seconds, and of bytes
+  double once_a_step_weight_, once_a_step_share_;  ///< factors of once-per-step work: on seconds, on bytes
   std::vector<TensorUses> tensors_;
   std::vector<std::vector<size_t>> touched_;  ///< by unit: its tensors
   std::vector<std::vector<NodeWork>> work_;   ///< by unit: its nodes

@@ -65,10 +65,11 @@ class UnitAxes {
   }
 };
 
-/// Of a layer that no strategy fixes: its choice, reason, would_be and advice.
+/// Sets choice, reason, would_be and advice of a layer that no strategy fixes.
 void explain_axes(const UnitAxes& chosen, const CostModel& cost, LayerId layer, Plan& plan);
 
-/// Nodes that finish the layer in another layout than the rest of it: `plan.apart`; and if it `explains`, the reason.
+/// Sets `plan.apart` for nodes that finish the layer in another layout than the rest of it; if it `explains`, also the
+/// reason.
 void place_finish(const UnitAxes& chosen, const CostModel& cost, LayerId layer, bool explains, Plan& plan);
 
 }  // namespace trainctl

@@ -1,6 +1,6 @@
-// What the planner chooses axes for: a layer, or the nodes of a layer that finish what its contraction made. While the
-// contraction is cut, those nodes (the bias of a dense layer) would wait for the whole sum; they may as well compute in
-// the layout in which the output is read, after a reduce_scatter.
+// Units that the planner chooses axes for: a layer, or the nodes of a layer that finish the result of its contraction.
+// While the contraction is cut, those nodes (the bias of a dense layer) would wait for the whole sum; they may as well
+// compute in the layout in which the output is read, after a reduce_scatter.
 #pragma once
 
 #include <vector>

@@ -12,7 +12,7 @@
 namespace trainctl {
 
 struct ByteTable {
-  static constexpr int64_t kValues = 256;      ///< of a byte
+  static constexpr int64_t kValues = 256;      ///< number of values of a byte
   static constexpr int64_t kMostChannels = 8;  ///< a kernel keeps all values in shared memory
 
   std::string tensor;  ///< Instruction::op of its loads

@@ -19,7 +19,7 @@ struct CommError : EnvError {
   std::vector<int> missing;  ///< global ranks
 };
 
-/// What a rank is doing, visible to its peers and to the launcher while it runs.
+/// The activity of a rank, visible to its peers and to the launcher while it runs.
 struct RankPosition {
   uint32_t step = 0;
   int32_t instruction = -1;  ///< index into its Program; -1: not in a step
@@ -64,7 +64,7 @@ class Communicator {
   // For a rank that serves many others, in any order. Only over shared memory.
   /// True if recv from `peer` need not wait for it to send.
   virtual bool has_message(int peer);
-  /// What `peer` has sent to an earlier process of this rank is lost. `peer` must not send meanwhile.
+  /// Drops messages that `peer` has sent to an earlier process of this rank. `peer` must not send meanwhile.
   virtual void drop_messages(int peer);
   /// A number that changes with each message to this rank.
   virtual uint32_t mail() const;

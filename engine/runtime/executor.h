@@ -43,11 +43,12 @@ struct ExecutorOptions {
   std::function<void(const Instruction&)> on_communication;
   /// Tables that a device may keep whole if it has room; read only while the executor is constructed.
   std::vector<SampleTable> tables;
-  std::vector<ByteTable> byte_tables;  ///< tensors that a device may make of bytes; a CPU does not
+  std::vector<ByteTable> byte_tables;  ///< tensors that a device may convert from bytes; a CPU does not
   std::function<void()> on_prepared;   ///< called with each kernel that is ready: to choose one may take seconds
-  int64_t least_arena_bytes = 0;       ///< of an arena that the executor allocates: room for what runs beside() it
-  std::optional<LeftOut> left_out;     ///< for tests
-  Timeline* timeline = nullptr;  ///< decides once a step whether to time its instructions; must outlive the executor
+  /// Least size of an arena that the executor allocates: room for programs that run beside() it.
+  int64_t least_arena_bytes = 0;
+  std::optional<LeftOut> left_out;  ///< for tests
+  Timeline* timeline = nullptr;  ///< decides once per step whether to time its instructions; must outlive the executor
   StartUpClock* start_up = nullptr;  ///< records the phases until the first step; must outlive the executor
 };
 
@@ -82,16 +83,16 @@ class Executor {
   virtual void read(int64_t offset, void* to, int64_t bytes) = 0;
   virtual void write(int64_t offset, const void* from, int64_t bytes) = 0;
 
-  // What host and device exchange in every step, without waiting for each copy. No step is unfinished meanwhile.
+  // Data that host and device exchange in every step, without waiting for each copy. No step is unfinished meanwhile.
 
   /// begin_write and begin_read will use this memory, which a device reaches faster if it knows that. It must outlive
   /// the executor.
   virtual void use_often(std::span<std::byte>) {}
-  /// As write, for the step that is started next; `from` must not change until that is finished.
+  /// Same as write, for the step that is started next; `from` must not change until that is finished.
   virtual void begin_write(int64_t offset, const void* from, int64_t bytes) { write(offset, from, bytes); }
-  /// As read; `to` has the bytes once wait_read has returned. Reads end in the order in which they began.
+  /// Same as read; `to` has the bytes once wait_read has returned. Reads end in the order in which they began.
   virtual void begin_read(int64_t offset, void* to, int64_t bytes) { read(offset, to, bytes); }
-  /// For the oldest read that has not been waited for.
+  /// Waits for the oldest read that has not been waited for.
   virtual void wait_read() {}
 
   /// Once, before begin_copy: what it copies and where to. The memory at `to` must outlive the executor.

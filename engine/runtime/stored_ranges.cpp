@@ -38,7 +38,7 @@ class Slot {
  private:
   int64_t bytes(int64_t elements) const { return elements * byte_size(range_.dtype); }
 
-  /// What the variable has of elements [first, first + count) of the bucket, which are at `offset`.
+  /// Adds the variable's share of elements [first, first + count) of the bucket, which are at `offset`.
   void add_part(int64_t offset, int64_t first, int64_t count, bool is_fresh) {
     const int64_t begin = std::max(v_.bucket_element, first);
     const int64_t end = std::min(v_.bucket_element + num_elements(v_.shape), first + count);

@@ -27,7 +27,7 @@ struct StoredRange {
   bool is_copy = false;
   /// Between two steps this rank has the newest values, whichever rank stores them.
   bool is_fresh = false;
-  /// Those that checkpoints take from this rank; the ranks' together are each element of the tensor once.
+  /// Elements that checkpoints take from this rank; together the ranks' cover each element of the tensor once.
   int64_t own_first = 0, own_count = 0;
 
   int64_t bytes() const { return count * byte_size(dtype); }
@@ -40,8 +40,8 @@ struct StoredRange {
 std::vector<StoredRange> stored_ranges(const Program& program);
 
 inline constexpr std::string_view kGradientSlot = "gradient";
-/// What the updates of a step have read, until the next step: not kept, never stored. None of a bucket that keeps no
-/// gradients. A range of own elements has the sum over all ranks.
+/// Gradients that the updates of a step have read: kept only until the next step, never stored. None for a bucket that
+/// keeps no gradients. A range of own elements has the sum over all ranks.
 std::vector<StoredRange> gradient_ranges(const Program& program);
 
 /// Elements [first, first + count) of a row-major tensor as boxes, in order: at most 2 * ndim - 1.

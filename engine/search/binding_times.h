@@ -1,4 +1,4 @@
-// Of the times of limited_sum.h, those at which the limit must be looked at.
+// Selects the times of limited_sum.h at which the limit must be looked at.
 #pragma once
 
 #include <cstddef>

@@ -17,7 +17,7 @@ struct BestRates {
   BytesPerSecond memory;
 };
 
-/// Of kernels in a step.
+/// Best rates of kernels in a step.
 BestRates best_rates(const Machine& machine, Precision precision, const StepCost& in_step) {
   const auto least = [&](Seconds alone) {
     return std::min(in_step.of_kernel(alone, true, true), in_step.of_kernel(alone, false, true)).value;

@@ -10,8 +10,8 @@ namespace trainctl {
 /// input once, the optimizer reads and writes its state and the weights. Spread evenly over all ranks, that is the
 /// bound.
 struct LeastWork {
-  double micro_batch_seconds = 0;  ///< of one micro-batch, on one rank
-  double update_seconds = 0;       ///< on one rank
+  double micro_batch_seconds = 0;  ///< seconds of one micro-batch on one rank
+  double update_seconds = 0;       ///< seconds of the update on one rank
   double host_seconds = 0;
 };
 LeastWork least_work(const CutNetwork& network, const JobSpec& job, const Machine& machine);

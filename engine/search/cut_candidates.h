@@ -31,10 +31,10 @@ void add_once(CutCandidates& all, FactorAxes axes);
 CutCandidates cut_candidates(const Mesh& mesh, const Layer& layer, const LayerFacts& facts, const AxisSplit& split,
                              Effort effort);
 
-/// Those that cut each factor in these ways; if there are none, all assignments that do.
+/// Returns the candidates that cut each factor in these ways; if there are none, all assignments that do.
 CutCandidates with_strategy(const Mesh& mesh, CutCandidates all, const std::vector<int64_t>& ways);
 
-/// Those in which the run cuts something else than the batch; all, if there are none.
+/// Returns the candidates in which the run cuts something else than the batch; all, if there are none.
 CutCandidates cutting_no_batch(CutCandidates all, int batch_factor, const Axes& run);
 
 /// Every cut that a strategy may give the layers of a pattern.
@@ -42,7 +42,7 @@ struct PatternCuts {
   std::string pattern;
   std::vector<std::vector<Ints>> cuts;  ///< each per dim of each input
 };
-/// Of layers without a strategy; those that nothing can cut are left out.
+/// Returns the cuts of layers without a strategy; layers that nothing can cut are left out.
 std::vector<PatternCuts> every_cut(const CutNetwork& network, const Mesh& mesh,
                                    const std::vector<std::optional<LayerStrategy>>& strategies);
 

@@ -1,4 +1,4 @@
-// What a search for cuts needs to know of a graph, for any mesh.
+// Facts of a graph that a search for cuts needs, for any mesh.
 #pragma once
 
 #include <string>
@@ -15,11 +15,11 @@ struct CutNetwork {
   const Graph& graph;
   const std::vector<LayerFacts>& facts;
   const Units& units;
-  const Folded& folded;  ///< of whose job it is the graph
+  const Folded& folded;  ///< has the job of the graph
 
   CutNetwork(const Graph& graph, const std::vector<LayerFacts>& facts, const Units& units, const Folded& folded);
 
-  std::vector<int> run;               ///< by layer: of equal blocks; -1: in none
+  std::vector<int> run;               ///< by layer: its run of equal blocks; -1: in none
   std::vector<int> block;             ///< by layer
   std::vector<double> times;          ///< by layer: for how many layers of the whole network it stands
   std::vector<std::string> patterns;  ///< by layer: those of equal layers are equal

@@ -18,12 +18,12 @@
 namespace trainctl {
 namespace {
 
-/// What seconds of kernels and of sums of gradients count where the least redistribution is wanted.
+/// Weight of seconds of kernels and of sums of gradients where the least redistribution is wanted.
 constexpr double kBesideRedistribution = 1e-4;
 /// A tensor between units that may have more settings together is priced by pairs of them.
 constexpr size_t kMostSettings = 512;
 
-/// Of many cuts as many settings of the axes are seen at most, for each that is wanted.
+/// Most settings of the axes that are looked at, for each of many cuts that is wanted.
 constexpr size_t kMostAlike = 10;
 
 bool has_products(const Graph& graph, LayerId layer) {
@@ -106,8 +106,7 @@ class CutSearch {
       add_once(candidates_[static_cast<size_t>(variable_of(u))], of_unit[static_cast<size_t>(u)]);
   }
 
-  /// What each other candidate of a variable costs while all others stay: of each variable the cheapest, with its
-  /// bytes.
+  /// Returns for each variable the cheapest other candidate while all others stay, with its bytes.
   std::vector<CutAlternative> next_best(const std::vector<FactorAxes>& of_unit) {
     const std::vector<int> setting = setting_of(of_unit);
     const std::vector<std::vector<double>> sums = sums_of_changes(setting);
@@ -161,7 +160,7 @@ class CutSearch {
     return found;
   }
 
-  /// Of those told, those without a strategy and not of the loss.
+  /// Returns those of units_told() that have no strategy and are not of the loss.
   std::vector<int> units_free() const {
     std::vector<int> units = units_told();
     std::erase_if(units, [&](int unit) {
@@ -218,7 +217,7 @@ class CutSearch {
     add(std::move(table));
   }
 
-  /// Candidates of a variable in which the tensor lies alike: one of them tells for all.
+  /// Candidates of a variable in which the tensor lies alike: one of them stands for all.
   struct Classes {
     int variable = -1;
     std::vector<int> of_candidate;
@@ -248,14 +247,14 @@ class CutSearch {
     return all;
   }
 
-  /// What a tensor costs, by classes of these variables.
+  /// Costs of a tensor, by classes of these variables.
   struct Priced {
     std::vector<Classes> of_variable;
     std::vector<double> by_class;
   };
 
-  /// Also of a tensor within one unit: it may be made as a sum and read as a whole. Tensors alike, such as those at the
-  /// same place of repeated blocks, are priced once.
+  /// Also prices a tensor within one unit: it may be made as a sum and read as a whole. Tensors alike, such as those at
+  /// the same place of repeated blocks, are priced once.
   void add_tensor(TensorId tensor) {
     const std::vector<int> units = traffic_.units_of(tensor);
     if (units.empty()) return;
@@ -283,8 +282,8 @@ class CutSearch {
     return by_class;
   }
 
-  /// Of a tensor between many: what it costs for each variable alone, and more for each two. A move that several share
-  /// counts for each of them.
+  /// Prices a tensor between many units: its cost for each variable alone, and more for each two. A move that several
+  /// share counts for each of them.
   std::vector<Priced> priced_in_pairs(TensorId tensor, const std::vector<Classes>& of_variable) {
     std::vector<Priced> all;
     std::vector<std::vector<double>> alone;
@@ -390,7 +389,7 @@ class CutSearch {
     return units;
   }
 
-  /// Those that a strategy tells from the unit's own.
+  /// Returns the alternatives that a strategy distinguishes from the unit's own cuts.
   std::vector<CutAlternative> others_of(int unit, size_t own, const std::vector<double>& sums) const {
     const size_t l = static_cast<size_t>(network_.units.all[static_cast<size_t>(unit)].layer);
     const Layer& layer = network_.graph.layers[l];

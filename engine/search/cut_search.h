@@ -13,12 +13,12 @@
 
 namespace trainctl {
 
-/// Of the layers of a pattern.
+/// Other cuts of the layers of a pattern.
 struct CutAlternative {
   std::string pattern;
   std::vector<Ints> cuts;  ///< per dim of each input
-  double seconds = 0;      ///< a micro-batch that the whole network takes longer with it
-  double bytes = 0;        ///< a micro-batch that a rank sends more, or less
+  double seconds = 0;      ///< extra seconds of the whole network with it, per micro-batch
+  double bytes = 0;        ///< extra bytes that a rank sends, per micro-batch; may be negative
   FactorAxes axes = {};
 };
 
@@ -35,7 +35,7 @@ struct FoundCuts {
   std::vector<FactorAxes> of_unit;
 };
 
-/// What cuts are to be found.
+/// The aim of a search for cuts.
 enum class CutAim : uint8_t {
   least_time,
   /// The least time in redistributions of activations; where that is equal, in all.
@@ -53,7 +53,8 @@ struct CutSpace {
   const CutNetwork& network;
   const Mesh& mesh;
   const Effort effort;
-  const std::vector<std::optional<LayerStrategy>> strategies;  ///< of the graph's layers; they are constraints
+  /// Strategies of the graph's layers; they are constraints.
+  const std::vector<std::optional<LayerStrategy>> strategies;
   Traffic traffic;
 };
 

@@ -47,7 +47,7 @@ class EveryPlan {
   }
 
  private:
-  /// What can be combined in a number of stages and of micro-batches: cuts, and all else.
+  /// Choices that can be combined for a number of stages and of micro-batches: cuts, and all else.
   struct Space {
     std::vector<PatternCuts> cuts;
     std::vector<PlanChoice> choices;

@@ -10,7 +10,7 @@
 namespace trainctl {
 namespace {
 
-/// Of the run's blocks: the stage that all of its layers are in; -1: it has layers of two stages.
+/// Returns for each of the run's blocks the stage that all of its layers are in; -1: it has layers of two stages.
 std::vector<int> stages_of_blocks(const Repeats& repeats, const std::vector<int>& stage_of_layer) {
   constexpr int kUnknown = -2;
   std::vector<int> stages(static_cast<size_t>(repeats.blocks[0]), kUnknown);

@@ -37,23 +37,23 @@ constexpr int64_t kWideWork = 2;
 
 /// A plan that is likely to take this many times as long as the best is not tried.
 struct Doubts {
-  double first = 1.5;     ///< the best of its cuts in one stage
-  double other = 1.5;     ///< any other
-  double lengthy = 1.2;   ///< that takes long to try
-  double cuts = 1.5;      ///< the best with other cuts of one layer
-  double least_part = 0;  ///< of the step; a layer that takes less gets no other cuts
-  bool any_saver = true;  ///< whatever saves memory is tried even if there is enough
+  double first = 1.5;     ///< the best plan of its cuts in one stage
+  double other = 1.5;     ///< any other plan
+  double lengthy = 1.2;   ///< a plan that takes long to try
+  double cuts = 1.5;      ///< the best plan with other cuts of one layer
+  double least_part = 0;  ///< share of the step; a layer that takes less gets no other cuts
+  bool any_saver = true;  ///< true: plans that save memory are tried even if there is enough
 };
-/// Of large networks of long kernels: each trial takes long, and sums are right to a few per cent.
+/// Doubts for large networks of long kernels: each trial takes long, and sums are right to a few per cent.
 constexpr Doubts kFewDoubts = {1.12, 1.05, 1.03, 1.02, 0.01, false};
 
 /// How much is tried. Work is layers times micro-batches, which is about what a plan takes to compile and simulate.
 struct TrialLimits {
   int64_t most_work;
   int64_t little_work;  ///< tried in any case, so of small networks many plans
-  int64_t long_work;    ///< of one plan; see Doubts::lengthy
-  size_t trials;        ///< no more of them once little_work is done
-  size_t first;         ///< of these, before changes of the best
+  int64_t long_work;    ///< work of one plan; see Doubts::lengthy
+  size_t trials;        ///< no more trials once little_work is done
+  size_t first;         ///< trials before changes of the best
 };
 
 /// `folded`: plans are tried on fewer blocks, in which a layer's cuts count for many, so fewer plans differ.
@@ -151,8 +151,8 @@ class PlanSearch {
     return tried_.size() >= (tried_.is_short_of_memory() ? 3 * most : most) && work_ + work > limits_.little_work;
   }
 
-  /// Of a small job that is short of memory: many cuts of all there are, not only the best of each way to split the
-  /// mesh.
+  /// True for a small job that is short of memory: many of all cuts are tried, not only the best of each way to split
+  /// the mesh.
   bool searches_widely() const {
     return static_cast<int>(job_.network.size()) <= kFewLayers && tried_.is_short_of_memory() && is_free_to_cut();
   }
@@ -226,7 +226,7 @@ class PlanSearch {
     }
   }
 
-  /// What a plan takes over what was expected of it: the middle of those that were tried.
+  /// Returns the median ratio of the memory that a plan takes to the expected one, over the plans that were tried.
   double memory_scale() const {
     std::vector<double> scales;
     for (size_t i = 0; i < tried_.size(); ++i)
@@ -281,7 +281,7 @@ class PlanSearch {
     }
   }
 
-  /// Those that are expected to be fast first, as long as they may be faster than the best.
+  /// Tries the plans that are expected to be fast first, as long as they may be faster than the best.
   void try_many_cuts() {
     weighed_.weigh_many_cuts();
     const double scale = memory_scale();
@@ -412,8 +412,8 @@ class PlanSearch {
   WeighedChoices weighed_;
   const Doubts doubts_;
   TriedPlans tried_;
-  std::vector<Considered> sources_;     ///< of tried_
-  std::map<Kind, double> least_ratio_;  ///< of what trials took to what was expected
+  std::vector<Considered> sources_;     ///< choice that each plan of tried_ was made from
+  std::map<Kind, double> least_ratio_;  ///< least ratio of simulated to expected seconds
   int64_t work_ = 0;
 };
 

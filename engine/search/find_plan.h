@@ -16,19 +16,19 @@
 
 namespace trainctl {
 
-/// What a trial has planned, compiled and simulated; the caller of a search defines it (engine/train/job.h).
+/// A plan as a trial has planned, compiled and simulated it; the caller of a search defines it (engine/train/job.h).
 struct CompiledTrial;
 
-/// What came of a job with everything fixed.
+/// Result of a job with everything fixed.
 struct Trial {
-  double seconds = 0;                                      ///< of a simulated step
+  double seconds = 0;                                      ///< seconds of a simulated step
   int64_t memory = 0;                                      ///< bytes of the rank that needs most
-  std::vector<std::pair<std::string, double>> parts = {};  ///< of the step: name and seconds
-  double bucket_seconds = 0;  ///< of the step: all wait for a sum of gradients or a gather of weights
+  std::vector<std::pair<std::string, double>> parts = {};  ///< parts of the step: name and seconds
+  double bucket_seconds = 0;  ///< time of the step in which all wait for a sum of gradients or a gather of weights
   std::string fault = {};     ///< why it cannot be run; then nothing else is known
   bool in_full = true;        ///< false: added up from jobs with fewer blocks and micro-batches
   bool of_all_ranks = true;   ///< false: one rank of each stage stood for all
-  std::shared_ptr<const CompiledTrial> compiled = {};  ///< of the chosen plan alone
+  std::shared_ptr<const CompiledTrial> compiled = {};  ///< only for the chosen plan
 
   bool fits(int64_t limit) const { return fault.empty() && (limit <= 0 || memory <= limit); }
   void scale_time(double factor) {
@@ -53,14 +53,14 @@ struct TriedPlan {
 struct FoundPlan {
   std::vector<TriedPlan> tried;  ///< best first: those that fit by their time, then those that do not by their memory
   double bound = 0;              ///< seconds: no plan of these ranks takes less, on this machine
-  int64_t weighed = 0;           ///< choices
-  int64_t memory = 0;            ///< of a rank, that plans had to fit; 0: no limit
+  int64_t weighed = 0;           ///< number of choices
+  int64_t memory = 0;            ///< bytes per rank that plans had to fit; 0: no limit
   bool exact = true;             ///< the cuts are the best of their space by the search's own sum
-  std::vector<CutAlternative> next_best;  ///< of the best plan
+  std::vector<CutAlternative> next_best;  ///< alternatives to cuts of the best plan
   std::vector<std::string> notes;
 
   const TriedPlan& best() const { return tried.front(); }
-  /// Of the best plan: how far it may be from the best of all.
+  /// How far the best plan may be from the best of all.
   double gap() const { return best().trial.seconds / bound - 1; }
 };
 

@@ -16,7 +16,7 @@ namespace {
 constexpr double kNoFold = std::numeric_limits<double>::infinity();
 constexpr size_t kMostMade = 4096;  // entries of a table that an elimination may make
 
-/// What a variable holds over the times first, ..., end - 1, by value.
+/// Amounts that a variable holds over the times first, ..., end - 1, by value.
 struct HeldAmounts {
   int first, end;
   std::vector<int64_t> amounts;
@@ -94,7 +94,7 @@ class Folding {
     return edge.from == v ? edge.to : edge.from;
   }
 
-  /// What value `x` of `v` costs with value `y` of the edge's other variable.
+  /// Cost of value `x` of `v` with value `y` of the edge's other variable.
   double at(const Edge& edge, int v, size_t x, size_t y) const {
     return edge.from == v ? edge.values[x * size(edge.to) + y] : edge.values[y * size(v) + x];
   }
@@ -149,7 +149,7 @@ class Folding {
     queue_around(v);
   }
 
-  /// What a variable holds whatever its value is taken from the limits.
+  /// Takes from the limits what a variable holds whatever its value.
   void settle_holdings(int v) {
     if (of(v).settled) return;
     of(v).settled = true;
@@ -364,7 +364,7 @@ class Folding {
     }
   }
 
-  /// What `v` holds grows by this.
+  /// Adds these amounts to what `v` holds.
   void hold(int v, int first, int end, const std::vector<int64_t>& amounts) {
     Variable& to = of(v);
     const auto key = [](int begins, int ends) {
@@ -397,7 +397,7 @@ class Folding {
     return any;
   }
 
-  /// Of times at which the limit binds only where it does at another, one stays; none where it cannot bind.
+  /// Drops times at which the limit cannot bind, and times at which it binds only where it does at another that stays.
   void drop_times() {
     std::vector<HeldInterval> intervals;
     for (const Variable& variable : variables_)

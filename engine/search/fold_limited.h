@@ -16,7 +16,7 @@ namespace trainctl {
 
 struct FoldedTables {
   bool possible = true;  ///< false: no setting keeps the limits and has a finite sum
-  double constant = 0;   ///< what the sum has beside `left`
+  double constant = 0;   ///< part of the sum that is not in `left`
   LimitedTables left;    ///< tables of one variable (one each, first), then of two
   /// In the order in which they left: a variable and how it follows from what was left then.
   struct Step {
@@ -26,8 +26,8 @@ struct FoldedTables {
     std::vector<int> value;               // for each setting of these places, the value of the whole problem
   };
   std::vector<Step> steps;
-  std::vector<int> variables;           ///< of `left` -> of the whole problem
-  std::vector<std::vector<int>> names;  ///< of `left`: value -> value of the whole problem
+  std::vector<int> variables;           ///< index in `left` -> index in the whole problem
+  std::vector<std::vector<int>> names;  ///< by variable of `left`: value -> value of the whole problem
 
   /// The setting of the whole problem.
   std::vector<int> unfold(const std::vector<int>& setting) const;

@@ -1,4 +1,4 @@
-// What ranks hold between the forward and the backward pass, by the cuts of the layers.
+// Bytes that ranks hold between the forward and the backward pass, by the cuts of the layers.
 #pragma once
 
 #include <vector>
@@ -20,10 +20,10 @@ struct Held {
   std::vector<Part> parts;
 };
 
-/// What a buffer of its own takes in an arena.
+/// Bytes that a buffer of its own takes in an arena.
 double in_arena(double bytes);
 
-/// By unit. `bytes_per_weight`: of each element of a parameter.
+/// By unit. `bytes_per_weight`: bytes of each element of a parameter.
 std::vector<Held> held_by_unit(const CutNetwork& network, double bytes_per_weight);
 
 /// By layer: bytes that a rank keeps of one micro-batch from the forward to the backward pass. What backward passes

@@ -123,7 +123,7 @@ class SteppedSums {
   std::vector<std::vector<double>> sums_;  // by how many neighbours are set
 };
 
-/// What an eliminated variable should be, for each setting of its neighbours, and the tables that say so.
+/// Best value of an eliminated variable for each setting of its neighbours, and the tables that it follows from.
 struct Eliminated {
   int variable = -1;
   std::vector<int> neighbours;
@@ -216,7 +216,7 @@ class Elimination {
     return setting;
   }
 
-  /// Of a setting of the variables of the last `steps` eliminations.
+  /// Completes a setting of the variables of the last `steps` eliminations.
   LeastSum with_rest(std::vector<int> setting, size_t steps) const {
     for (size_t s = eliminated_.size() - steps; s-- > 0;) {
       const Eliminated& step = eliminated_[s];

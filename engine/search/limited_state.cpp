@@ -159,7 +159,7 @@ bool LimitedState::go_towards(const std::vector<int>& part, const std::vector<in
   return settle(all, over_limit() ? taken_above(all, setting) : taken_within(all, setting), setting);
 }
 
-/// Of changes, the most worth at the prices first: those that keep the limits.
+/// Takes the changes that keep the limits, those worth most at the prices first.
 std::vector<char> LimitedState::taken_within(const std::vector<Change>& all, const std::vector<int>& setting) {
   std::vector<char> taken(all.size(), 0);
   double cost = 0;
@@ -172,7 +172,7 @@ std::vector<char> LimitedState::taken_within(const std::vector<Change>& all, con
   for (size_t i = 0; i < all.size(); ++i)
     if (all[i].cost <= 0) refused = !take(i) || refused;
   if (refused) {
-    // What costs more may hold less, and make room for what costs less.
+    // Changes that cost more may hold less, and make room for changes that cost less.
     const double before = cost;
     const std::vector<char> taken_before = taken;
     std::vector<size_t> dear;

@@ -22,18 +22,18 @@ class LimitedState {
   size_t size(int v) const { return static_cast<size_t>(tables_.sizes[static_cast<size_t>(v)]); }
   const LimitedTables& tables() const { return tables_; }
   PartSum& sum() { return sum_; }
-  double scale() const { return scale_; }  ///< what counts as a cost where the sum has none
+  double scale() const { return scale_; }  ///< least scale of costs, for sums of nearly zero
 
   const std::vector<int>& setting() const { return setting_; }
   void set(std::vector<int> setting);
   double cost() const { return cost_; }
-  const std::vector<int64_t>& over() const { return over_; }  ///< what is held more than the limit, by time
+  const std::vector<int64_t>& over() const { return over_; }  ///< amount held above the limit, by time
   bool over_limit() const { return peaks_.most() > 0; }
 
   /// Prices each value of some variables: its cost alone and, at these prices of the times, what it holds.
   void price(const std::vector<int>& variables, const std::vector<double>& prices);
   const std::vector<double>& priced() const { return priced_; }
-  /// What a setting of a part costs at the prices, with the tables that it shares with others.
+  /// Cost of a setting of a part at the prices, with the tables that it shares with others.
   double priced_value(const std::vector<int>& part, const std::vector<int>& setting);
   /// How much more than the limits another setting of a part holds at each time.
   std::vector<double> over_with(const std::vector<int>& part, const std::vector<int>& setting);

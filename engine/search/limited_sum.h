@@ -7,7 +7,7 @@
 // No method is known that solves this exactly and soon. The search here (limited_sum.cpp) folds what can be folded
 // without loss, finds prices of the times at which the limit binds (time_prices.h), and then improves one part of the
 // variables after the other: a part is solved exactly, by eliminating its variables (part_sum.h), at prices that its
-// memory calls for. Of four starts that are improved so, the search goes on from the best.
+// memory calls for. Of four starts that are improved so, the search continues from the best.
 #pragma once
 
 #include <cstdint>
@@ -18,7 +18,7 @@
 
 namespace trainctl {
 
-/// What a variable holds over the times first, ..., end - 1, for each of its values. Not negative.
+/// Amounts that a variable holds over the times first, ..., end - 1, for each of its values. Not negative.
 struct Holding {
   int variable = 0;
   int first = 0;

@@ -14,7 +14,7 @@
 namespace trainctl {
 namespace {
 
-/// Of each layer of the graph.
+/// Returns the load of each layer of the graph.
 std::vector<LayerLoad> graph_loads(const CutNetwork& network, const Mesh& mesh, const FoundCuts& cuts,
                                    const CostModel& cost, const Axes& within_host) {
   const Graph& graph = network.graph;

@@ -1,4 +1,4 @@
-// What a stage does and holds if its layers are cut in a way: the search's own sum, in time and memory.
+// Work and memory of a stage whose layers are cut in a given way, by the search's own sum.
 #pragma once
 
 #include <map>
@@ -13,18 +13,18 @@
 
 namespace trainctl {
 
-/// Of one layer of the whole network.
+/// Load of one layer of the whole network.
 struct LayerLoad {
   std::string name;
-  double seconds = 0;          ///< a micro-batch
+  double seconds = 0;          ///< seconds per micro-batch
   double forward_seconds = 0;  ///< the part that recompute would repeat
-  double kept_bytes = 0;       ///< a micro-batch
-  double made_bytes = 0;       ///< its output of a micro-batch
-  double elements = 0;         ///< of its parameters, on a rank
-  /// What optimizer_shard cuts its parameters by.
+  double kept_bytes = 0;       ///< kept bytes per micro-batch
+  double made_bytes = 0;       ///< bytes of its output, per micro-batch
+  double elements = 0;         ///< elements of its parameters on a rank
+  /// Ranks over which optimizer_shard cuts its parameters.
   struct Shards {
-    double ways = 1;            ///< ranks that hold the same
-    double gather_seconds = 0;  ///< of its weights, once
+    double ways = 1;            ///< number of ranks that hold the same
+    double gather_seconds = 0;  ///< seconds to gather its weights once
   };
   Shards of_all, of_host;  ///< the latter within_host
 };
@@ -68,15 +68,15 @@ class StepSum {
   static const LayerLoad::Shards& shards_of(const LayerLoad& load, const PlanChoice& choice);
   int level_of(const LayerLoad& load, const PlanChoice& choice) const;
   const Placed& placed(const PlanChoice& choice);
-  /// What each layer adds to a stage, by what optimizer_shard cuts of it.
+  /// Amounts that each layer adds to a stage, given what optimizer_shard cuts of it.
   struct Shares {
     std::vector<double> update_bytes, memory, summed, gathered;
   };
   const Shares& shares(const PlanChoice& choice);
-  /// What a stage does and holds, of one micro-batch.
+  /// Work and memory of a stage for one micro-batch.
   struct Stage {
     double seconds = 0, update_bytes = 0, memory = 0, kept = 0, largest = 0;
-    double summed = 0, gathered = 0;  ///< beside its shards: gradients and weights of what is sharded
+    double summed = 0, gathered = 0;  ///< beside its shards: gradients and weights of sharded layers
   };
   const std::vector<Stage>& stages(const PlanChoice& choice);
 

@@ -23,13 +23,14 @@ struct Network {
   Units units;
   std::optional<CutNetwork> cuts;
   LeastWork least;
-  double kernel_seconds = 0;  ///< of all kernels of a micro-batch on one rank, by the search's own sum
-  double launch_seconds = 0;  ///< of starting them
+  double kernel_seconds = 0;  ///< seconds of all kernels of a micro-batch on one rank, by the search's own sum
+  double launch_seconds = 0;  ///< seconds of starting them
 
   Network(Folded folded, const DataShapes& data, const CostModel& cost);
   Network(const Network&) = delete;
 
-  /// Of the graph's layers in a stage of this mesh. Errors are added to `errors`; the result must then not be used.
+  /// Strategies of the graph's layers in a stage of this mesh. Errors are added to `errors`; the result must then not
+  /// be used.
   std::vector<std::optional<LayerStrategy>> strategies(const Mesh& mesh, int stages,
                                                        std::vector<Diagnostic>& errors) const;
 };
@@ -38,7 +39,7 @@ class Networks {
  public:
   Networks(const JobSpec& job, const DataShapes& data, const CostModel& cost);
 
-  /// Of the whole network.
+  /// Repeats of the whole network.
   const Repeats& repeats() const { return repeats_; }
   std::shared_ptr<const Network> of(int micro_batches);
 

@@ -1,4 +1,4 @@
-// What a job leaves open, and so what a search may choose from.
+// Choices that a job leaves open, and so a search may make.
 #pragma once
 
 #include <string>
@@ -21,11 +21,11 @@ class OpenChoices {
   const std::vector<int>& stage_counts() const { return stage_counts_; }
   const std::vector<int>& micro_batch_counts() const { return micro_batch_counts_; }
   const std::vector<Recompute>& recompute_ways() const { return recompute_ways_; }
-  /// With the chunks of a stage.
+  /// Schedules, each with its number of chunks per stage.
   std::vector<std::pair<Schedule, int>> schedules(int stages, int micro_batches) const;
   /// Within a host only where a stage has several hosts, and these several of its ranks.
   std::vector<ShardChoice> shards(const Mesh& mesh) const;
-  /// Of buckets; the first is the job's, or the default.
+  /// Sizes of buckets; the first is the job's, or the default.
   std::vector<int64_t> bucket_sizes() const;
 
  private:

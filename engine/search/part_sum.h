@@ -28,15 +28,16 @@ class PartSum {
   size_t place(int variable) const { return places_[static_cast<size_t>(variable)]; }
   size_t places() const { return places_.back(); }
 
-  /// What tables of two variables add to each value of `variable` with its neighbours' values.
+  /// Adds the entries of tables of two variables for each value of `variable`, with its neighbours' values.
   void add_beside(int variable, const std::vector<int>& setting, double* to) const;
 
-  /// Of variables, each once; no elimination makes more than `most_entries` sums. What leaves the part is drawn.
+  /// Plans the elimination of these variables, each once; none makes more than `most_entries` sums. Variables that
+  /// leave the part are drawn.
   void plan(const std::vector<int>& part, const std::vector<int>& setting, size_t most_entries,
             std::mt19937_64& random);
   const std::vector<int>& planned() const { return order_; }
   const std::vector<int>& left_out() const { return left_out_; }
-  size_t sums() const { return sums_; }  ///< that solve() forms
+  size_t sums() const { return sums_; }  ///< number of sums that solve() forms
 
   /// Gives the planned variables their best values. Returns the sum of what has a planned variable.
   double solve(const std::vector<double>& alone, std::vector<int>& setting);

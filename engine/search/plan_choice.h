@@ -1,5 +1,5 @@
-// What the planner may decide, as one value. A job fixes any part of it and leaves the rest open; a job with all of it
-// fixed is an ordinary semi_auto_parallel job.
+// The decisions that the planner may make, as one value. A job fixes any part of it and leaves the rest open; a job
+// with all of it fixed is an ordinary semi_auto_parallel job.
 #pragma once
 
 #include <string>

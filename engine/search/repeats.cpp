@@ -35,7 +35,7 @@ std::string seen_from(const Numbered& block, const std::string& name) {
   return block.prefix + "<" + std::to_string(block.number - other.number) + ">." + other.rest;
 }
 
-/// What must be equal of equal blocks. What the first reads from outside, the next reads from the block before.
+/// Consecutive layers with one number. Equal blocks read the same, but the first of a run may read from outside.
 struct Block {
   Numbered at;
   size_t begin = 0, end = 0;  // layers

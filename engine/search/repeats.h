@@ -1,4 +1,4 @@
-// Blocks that a network repeats: their layers get the same cuts, and a network with fewer of them tells the same.
+// Blocks that a network repeats: their layers get the same cuts, and a network with fewer of them shows the same.
 #pragma once
 
 #include <cstdint>
@@ -12,14 +12,14 @@ namespace trainctl {
 /// Where a layer stands among equal ones.
 struct Place {
   std::string pattern;  ///< "h.*.fc", or the layer's name if it is in no block
-  int run = -1;         ///< of equal blocks that follow one another; -1: in none
-  int block = 0;        ///< of the run, from 0
+  int run = -1;         ///< run of equal blocks that follow one another; -1: in none
+  int block = 0;        ///< index of the block in its run, from 0
   friend bool operator==(const Place&, const Place&) = default;
 };
 
 struct Repeats {
   std::vector<Place> places;          ///< by layer of the network
-  std::vector<int> blocks;            ///< by run: how many
+  std::vector<int> blocks;            ///< by run: number of blocks
   std::vector<std::string> prefixes;  ///< by run: "h."
 };
 
@@ -33,8 +33,8 @@ Repeats find_repeats(const JobSpec& job);
 /// whole.
 struct Folded {
   JobSpec job;
-  Repeats repeats;        ///< of job.network; `blocks` is that of the whole network
-  std::vector<int> kept;  ///< by run: blocks in job.network
+  Repeats repeats;        ///< repeats of job.network; `blocks` is that of the whole network
+  std::vector<int> kept;  ///< by run: number of blocks in job.network
   bool is_folded() const { return kept != repeats.blocks; }
 };
 Folded fold(const JobSpec& job, int most);

@@ -9,7 +9,7 @@
 namespace trainctl {
 namespace {
 
-/// As `parallel` of a job says it.
+/// Writes a choice like the section `parallel` of a job.
 nlohmann::ordered_json choice_report(const PlanChoice& choice) {
   nlohmann::ordered_json parallel = {{"stages", choice.stages},
                                      {"micro_batches", choice.micro_batches},

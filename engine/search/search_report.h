@@ -1,4 +1,4 @@
-// What `trainctl plan` says of a search.
+// Report of a search in the output of `trainctl plan`.
 #pragma once
 
 #include <nlohmann/json_fwd.hpp>

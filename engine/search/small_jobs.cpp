@@ -11,7 +11,7 @@ namespace trainctl {
 namespace {
 
 constexpr int kFewBlocks = 3, kMoreBlocks = 5;
-/// Of the stage that has fewest.
+/// Numbers of blocks in the stage that has fewest.
 constexpr int kFewBlocksOfStage = 1, kMoreBlocksOfStage = 2;
 /// A job of fewer layers is tried as it is.
 constexpr int64_t kLittleWork = 120;

@@ -1,4 +1,4 @@
-// What a large job takes, from jobs of few blocks and few micro-batches: both add the same again and again.
+// Estimates the costs of a large job from jobs of few blocks and few micro-batches: both add the same again and again.
 #pragma once
 
 #include <map>
@@ -9,7 +9,7 @@
 
 namespace trainctl {
 
-/// What the plans of a job take, each from jobs of a few sizes. Refers to what it is given.
+/// Sums up the trials of a job's plans, each from jobs of a few sizes. Refers to what it is given.
 class SmallJobs {
  public:
   SmallJobs(const JobSpec& job, Networks& networks, const CostModel& cost);
@@ -18,11 +18,11 @@ class SmallJobs {
   bool leaves_out_blocks() const { return is_large(1) && !folded_runs().empty(); }
 
   struct Size {
-    const JobSpec* job = nullptr;  ///< of fewer blocks
+    const JobSpec* job = nullptr;  ///< job with fewer blocks
     int micro_batches = 1;
     double weight = 1;
   };
-  /// What jobs of these sizes take, times their weights, adds up to what the whole takes.
+  /// The trials of jobs of these sizes, times their weights, add up to the trial of the whole.
   struct Sizes {
     std::vector<Size> all;
     int64_t work =
@@ -30,11 +30,11 @@ class SmallJobs {
 
     bool is_whole() const { return all.size() == 1; }
   };
-  /// Of blocks each stage leaves out as many; micro-batches are left out once the pipeline is full. Valid as long as
-  /// this is.
+  /// Each stage leaves out the same number of blocks; micro-batches are left out once the pipeline is full. Valid as
+  /// long as this object is.
   Sizes sizes_of(const PlanChoice& choice);
 
-  /// Of all of them, tried one by one. The first fault is that of the sum.
+  /// Sum of the trials of all sizes, tried one by one. The first fault is that of the sum.
   Trial sum_of(const PlanChoice& choice, const Sizes& sizes, const TryPlan& try_plan) const;
 
  private:

@@ -13,7 +13,7 @@ namespace trainctl {
 struct TimePrices {
   std::vector<double> prices;         ///< by time, cost per amount held; those of the highest bound
   double bound = 0;                   ///< no setting that keeps the limits costs less
-  std::vector<int> kept;              ///< of the settings met that keep the limits, the cheapest; empty: none
+  std::vector<int> kept;              ///< cheapest of the settings met that keep the limits; empty: none
   double kept_cost = 0;               ///< its cost; infinite: none
   std::vector<std::vector<int>> met;  ///< settings that are good at the prices met last, whatever they hold; at most 64
 };

@@ -16,7 +16,7 @@ namespace {
 
 /// A plan of more parts must be faster by more than this.
 constexpr double kSimpler = 0.005;
-/// What jobs of fewer blocks add up to may be off by this much, and is then off alike in all plans of as many stages.
+/// The sum over jobs of fewer blocks may be off by this much, and is then off alike in all plans of as many stages.
 constexpr double kOffAlike = 0.04;
 
 /// Parts that a reader has to understand.

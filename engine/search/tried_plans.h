@@ -50,7 +50,7 @@ class TriedPlans {
   std::vector<TriedPlan> plans_;
   std::set<std::string> keys_;
   std::optional<size_t> fastest_, smallest_;
-  std::optional<size_t> fastest_too_large_;  ///< of those that do not fit
+  std::optional<size_t> fastest_too_large_;  ///< fastest of the plans that do not fit
   std::optional<size_t> compiled_;           ///< the last that was tried in full, which keeps its programs
 };
 

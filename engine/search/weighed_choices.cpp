@@ -44,7 +44,7 @@ WeighedChoices::WeighedChoices(const JobSpec& job, Networks& networks, const Ope
       bytes_(weight_bytes(job)),
       cut_choices_(job, networks, cost, bytes_) {}
 
-/// Those that can be fast first.
+/// Returns the pipelines, those that can be fast first.
 std::vector<WeighedChoices::Pipeline> WeighedChoices::pipelines() {
   std::vector<Pipeline> all;
   const bool counts_starts = has_long_kernels();

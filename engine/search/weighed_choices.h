@@ -21,7 +21,7 @@ struct Considered {
   ShardChoice shard;
   int64_t bucket_bytes = 0;
   Schedule schedule = Schedule::one_f_one_b;
-  size_t recompute = 0;  ///< of OpenChoices::recompute_ways
+  size_t recompute = 0;  ///< index into OpenChoices::recompute_ways
   std::shared_ptr<const CutChoice> cuts;
   Expected expected;
   bool saves_in_vain = false;  ///< it recomputes, or shards more, than one that fits for sure and takes no longer
@@ -52,8 +52,8 @@ class WeighedChoices {
   const std::vector<Considered>& all() const { return all_; }
   bool fits(const Considered& one, double scale = 1) const;
   bool any_fits() const;
-  /// What may fit first, by its time; then the rest, by its memory. `memory_scale`: what a plan takes over what was
-  /// expected of it, as far as is known.
+  /// Sorts choices that may fit first, by their time; then the rest, by their memory. `memory_scale`: ratio of the
+  /// memory that a plan takes to the expected one, as far as is known.
   void sort(double memory_scale);
   void sort_by_memory();
   /// The best of each number of stages and way to cut, then the second best of each, and so on: plans that differ
@@ -75,7 +75,7 @@ class WeighedChoices {
   };
   std::vector<Pipeline> pipelines();
   double weigh(const Pipeline& pipeline, const std::vector<std::shared_ptr<const CutChoice>>& ways_to_cut);
-  /// Of those from this index on, which have the same cuts.
+  /// Marks savers in vain among the choices from this index on, which have the same cuts.
   void mark_savers_in_vain(size_t from);
   double least_memory() const;
 

@@ -10,7 +10,7 @@ namespace {
 
 bool has_dollar(const std::string& text) { return text.find("${") != std::string::npos; }
 
-/// What stays of a layer that is left out: what others may refer to.
+/// True for keys that stay in a layer that is left out: others may refer to them.
 bool is_kept(const std::string& key) {
   return key == "if" || key == "name" || key == "inputs" || key == "type" || key == "module";
 }

@@ -15,7 +15,8 @@ namespace trainctl {
 namespace {
 
 constexpr int kMaxDepth = 40;
-constexpr size_t kMaxText = 65'536;  ///< of a text with expressions in it: texts of texts must not grow without bound
+/// Limit of a text with expressions in it: texts of texts must not grow without bound.
+constexpr size_t kMaxText = 65'536;
 constexpr std::array<std::string_view, 5> kWords = {"and", "or", "not", "true", "false"};
 
 bool is_digit(char c) { return c >= '0' && c <= '9'; }
@@ -355,7 +356,7 @@ class Parser {
   };
 
   const std::string_view text_;
-  const size_t offset_;  ///< of text_ in the text that the job has
+  const size_t offset_;  ///< offset of text_ in the text that the job has
   const Names* names_;
   size_t at_ = 0;
   int depth_ = 0;

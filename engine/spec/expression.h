@@ -9,7 +9,7 @@
 //   sign       := "-" sign | primary
 //   primary    := 12 | 0.5 | 1e-3 | 'text' | true | false | name | "(" or ")"
 //
-// As in Python, / gives a float, // and % round down. Integers have 64 bits, and what does not fit is an error.
+// Same as in Python: / gives a float, // and % round down. Integers have 64 bits, and an overflow is an error.
 #pragma once
 
 #include <cstdint>
@@ -26,7 +26,7 @@ using Constant = std::variant<bool, int64_t, double, std::string>;
 
 using Names = std::map<std::string, Constant, std::less<>>;
 
-/// What is wrong with a text: where in it, in bytes.
+/// An error in a text, and where in the text it is, in bytes.
 struct ExpressionError {
   size_t at = 0;
   std::string message, hint;

@@ -19,26 +19,26 @@ namespace trainctl {
 /// hold.
 inline constexpr int64_t kMaxBatchElements = int64_t{1} << 58;
 
-/// Of an image after {resize: …}: height and width.
+/// Largest height and width of an image after {resize: …}.
 inline constexpr double kMaxImageSide = 65'536;
 
 /// Steps of a run: they are counted in 32 bits.
 inline constexpr double kMaxSteps = 4'294'967'295;
 
-/// They are read with the loss of each step.
+/// Metrics are read with the loss of each step.
 inline constexpr size_t kMaxMetrics = 7;
 
-/// Of dataset.fields.
+/// Most entries of dataset.fields.
 inline constexpr size_t kMaxSampleFields = 64;
 
 inline constexpr int kMaxRanks = 65'536;
-/// Of asynchronous parameter servers.
+/// Limits of asynchronous parameter servers.
 inline constexpr int kMaxStaleness = 1'000'000;
 inline constexpr int kMostAsyncWorkers = 256;
 inline constexpr int kMostDataWorkers = 1'024;
 inline constexpr int kMostPrefetch = 1'024;
 
-/// A rank's program holds the work of each.
+/// A rank's program holds the work of each micro-batch.
 inline constexpr int kMaxMicroBatches = 16'384;
 inline constexpr int kMaxHeadPieces = 1024;
 
@@ -86,7 +86,7 @@ void set_value(const Field& field, void* object, Value value);
 /// "a, b and c".
 std::string in_words(std::vector<std::string> words, const std::string& last_separator);
 
-/// What a field applies to, if not to everything: "For sgd." or "For jobs with a network."; else "".
+/// Returns what a field applies to, if not to everything: "For sgd." or "For jobs with a network."; else "".
 std::string scope_text(const Field& field);
 
 /// "512", "true", "relu, gelu": the default as docs show it; "" if there is none.

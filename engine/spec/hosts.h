@@ -13,14 +13,14 @@
 namespace trainctl {
 
 struct HostRanks {
-  std::string host;  ///< what ssh is given: "me@a"
-  int ranks = 0;     ///< 0: its share of those that the others leave
+  std::string host;  ///< host name for ssh: "me@a"
+  int ranks = 0;     ///< 0: its share of the ranks that the others leave
   friend bool operator==(const HostRanks&, const HostRanks&) = default;
 };
 
 /// nullopt if it does not follow the grammar. No host begins with '-', so ssh takes none for an option.
 std::optional<HostRanks> parse_host(std::string_view text);
-/// Those of them that follow it.
+/// Parses the texts that follow the grammar; leaves out the others.
 std::vector<HostRanks> parse_hosts(const std::vector<std::string>& texts);
 
 struct Placement {

@@ -191,7 +191,7 @@ std::vector<std::string> DatasetSpec::field_names() const {
   return names;
 }
 
-/// What a validation sees of samples whose training draws: the middle, never flipped.
+/// Returns the transforms of a validation, where those of the training draw at random: the middle, never flipped.
 static std::vector<TransformSpec> without_chance(std::vector<TransformSpec> transforms) {
   std::erase_if(transforms, [](const TransformSpec& transform) {
     return transform.name == "horizontal_flip" || transform.name == "color_jitter" ||

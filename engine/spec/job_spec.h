@@ -1,4 +1,4 @@
-// What the user wrote: typed, with defaults filled in and a source position for every field.
+// A job as the user wrote it: typed, with defaults filled in and a source position for every field.
 #pragma once
 
 #include <cstdint>
@@ -38,10 +38,10 @@ struct TransformSpec {
   std::string name;
   Attrs attrs;
   std::string path;        ///< "dataset.transforms[1]", or "dataset.transforms.mask[1]"
-  std::string field = {};  ///< of the samples; empty: the first one that is not `label`
+  std::string field = {};  ///< name of a sample field; empty: the first one that is not `label`
 };
 
-/// One of dataset.fields: what a field of the samples is made of.
+/// One of dataset.fields: the parts that a field of the samples is made of.
 struct SampleFieldSpec {
   std::string name;
   /// csv: columns, by name or number. tar: extensions. npy: a file. npz, safetensors: an array.
@@ -56,8 +56,8 @@ struct DatasetSpec {
   /// The others: parts of the samples, chosen by a hash, that the training and the validation take. 0: no part is cut.
   double train_share = 0, validation_share = 0;
   bool takes_validation_share = false;
-  std::vector<std::string> class_paths;  ///< of a validation: the training set, whose classes have the numbers
-  std::vector<double> weights;           ///< of each path, if the sets are mixed
+  std::vector<std::string> class_paths;  ///< only in a validation: the training set, whose class numbers apply
+  std::vector<double> weights;           ///< weight of each path, if data sets are mixed
   std::vector<SampleFieldSpec> fields;
   int channels = 3;                ///< images: 1 | 3
   std::string label_set = "fine";  ///< cifar100: fine | coarse
@@ -77,27 +77,27 @@ struct DatasetSpec {
   bool autotune = true;    ///< false: workers and prefetch stay, 1 where they are 0
   int64_t max_memory = 0;  ///< bytes of a rank's batches ahead; 0: a sixteenth of the host's memory
   // tokens and text
-  int64_t length = 0;                  ///< tokens of a sample
+  int64_t length = 0;                  ///< tokens per sample
   int64_t stride = 0;                  ///< tokens from the start of a sample to the next one's; 0: length
-  std::string token_dtype = "uint16";  ///< uint16 | int32: of files without a header
+  std::string token_dtype = "uint16";  ///< uint16 | int32: type in files without a header
   // random and constant sets; shapes are per sample
   Ints shape;
-  std::string dtype = "f32";  ///< of data: f32 | i32
-  Ints label_shape;           ///< [] = one number a sample
-  int64_t samples = 0;        ///< 0: one batch an epoch
+  std::string dtype = "f32";  ///< type of data: f32 | i32
+  Ints label_shape;           ///< [] = one number per sample
+  int64_t samples = 0;        ///< 0: one batch per epoch
   int64_t classes = 0;        ///< random: integers (i32 data, i32 labels) are in [0, classes)
   double value = 1.0;         ///< constant: data
   double label_value = 0.0;   ///< constant: label
   // clicks
-  int64_t ids = 8;     ///< of a sample
+  int64_t ids = 8;     ///< ids per sample
   int64_t vocab = 0;   ///< ids are in [0, vocab)
   double zipf = 1.05;  ///< the r-th most frequent id comes 1 / r^zipf as often as the first
 
-  /// Of the samples, in their order: what layers may name as inputs.
+  /// Names of the fields of the samples, in their order; layers may name them as inputs.
   std::vector<std::string> field_names() const;
-  /// Read through a Source (engine/train/data/source.h).
+  /// True if it is read through a Source (engine/train/data/source.h).
   bool has_source() const;
-  /// Its files say which samples are for training and which for tests.
+  /// True if its files say which samples are for training and which for tests.
   bool has_file_splits() const { return type == "mnist" || type == "cifar10" || type == "cifar100"; }
   bool has_shares() const { return train_share > 0 || validation_share > 0; }
 };
@@ -124,7 +124,7 @@ struct LossSpec {
   std::string input;  ///< layer whose output is the prediction; default: the last layer
 };
 
-/// What is computed of the predictions beside the loss, and reported with it.
+/// A number that is computed from the predictions beside the loss, and reported with it.
 struct MetricSpec {
   std::string type;  ///< a MetricDef's name
   Attrs attrs;       ///< the type's own fields, defaults filled in
@@ -185,7 +185,7 @@ struct CheckpointSpec {
   std::string dir;             ///< empty: `checkpoints` in the run's folder
   int64_t keep = 2;         ///< newest checkpoints that are kept
   std::string keep_best;    ///< loss or a metric of validation; empty: only the newest are kept
-  bool async = true;        ///< training goes on while a save is written
+  bool async = true;        ///< training continues while a save is written
   bool integrated = false;  ///< also one file of whole tensors
 
   bool is_timed() const { return every_steps != 0 || every_epochs != 0 || every_minutes != 0; }
@@ -208,11 +208,11 @@ struct TrainSpec {
   int64_t log_every = 1;       ///< steps between loss lines
   int64_t sink_steps = 1;      ///< steps between two reads of the losses
   int64_t histograms = 0;      ///< steps between two histograms of weights and gradients; 0: none
-  OnNan on_nan = OnNan::stop;  ///< what a loss that is nan or infinite does
+  OnNan on_nan = OnNan::stop;  ///< reaction to a loss that is nan or infinite
   std::optional<CheckpointSpec> checkpoint;  ///< without it only the final weights are saved
   std::optional<StopSpec> stop_when;
 
-  /// What the run saves, also where the job does not say it.
+  /// Returns what the run saves, also if the job does not say it.
   CheckpointSpec saving() const;
   /// Whether the run saves anything.
   bool saves() const { return saving().every != "none"; }
@@ -231,7 +231,7 @@ struct StrategySpec {
   std::string pattern;
   std::vector<Ints> cuts;
   std::string path;
-  std::string reason = {};  ///< of a search; empty: the user wrote it
+  std::string reason = {};  ///< reason that a search gives; empty: the user wrote it
 };
 
 struct StageRule {
@@ -265,14 +265,14 @@ struct SearchSpec {
 struct ParallelSpec {
   ParallelMode mode = ParallelMode::stand_alone;
   int stages = 1;
-  int chunks = 1;  ///< of layers a stage
+  int chunks = 1;  ///< chunks of layers per stage
   std::vector<StageRule> stage_config;
   int micro_batches = 1;
   Schedule schedule = Schedule::one_f_one_b;
   std::vector<StrategySpec> strategies;
   std::vector<RecomputeRule> recompute;
   OptimizerShardSpec optimizer_shard;
-  int64_t bucket_bytes = 0;  ///< of the parameters whose gradients one collective sums; 0: chosen
+  int64_t bucket_bytes = 0;  ///< bytes of parameters whose gradients one collective sums; 0: chosen
   bool full_batch = false;
   int head_pieces = 0;     ///< 0: as many as max_memory requires
   int64_t max_memory = 0;  ///< bytes per rank; 0: no limit
@@ -291,7 +291,7 @@ struct PrintSpec {
   friend bool operator==(const PrintSpec&, const PrintSpec&) = default;
 };
 
-/// Of a value that an override on the command line gives.
+/// Position of a value that an override on the command line gives.
 inline const SourcePos kCommandLine = {"command line", 0, 0};
 
 /// A job either describes a network, which trainctl trains, or names a program to start once per rank. A job with a
@@ -305,7 +305,7 @@ struct JobSpec {
       Precision::fp32;                     ///< fp32 | bf16: type in which gradients are kept and summed over ranks
   std::vector<std::string> command;        ///< program and arguments, as written; empty: a job with a network
   std::map<std::string, std::string> env;  ///< added to the ranks' environment
-  std::string working_dir;                 ///< of a command; made absolute; the job file's folder if omitted
+  std::string working_dir;                 ///< folder of a command; made absolute; the job file's folder if omitted
   DatasetSpec dataset;
   std::vector<LayerSpec> network;
   std::optional<LossSpec> loss;
@@ -317,24 +317,25 @@ struct JobSpec {
   LaunchSpec launch;
   PrintSpec print;
 
-  std::string file;                            ///< as given by the user
+  std::string file;                            ///< path as given by the user
   std::string source;                          ///< its text, for excerpts in errors
   std::map<std::string, SourcePos> positions;  ///< "parallel.strategies.layer1" -> its position
 
-  /// The set of `validation`: what it does not say is as in `dataset`, and each sample comes once, in order.
+  /// The data set of `validation`: fields that it omits are as in `dataset`, and each sample comes once, in order.
   DatasetSpec validation_set() const;
-  /// What a step reports beside the loss: "accuracy", "top_5".
+  /// Names of the numbers that a step reports beside the loss: "accuracy", "top_5".
   std::vector<std::string> metric_names() const;
-  /// What a validation tells, in its order; nothing without one.
+  /// Names of the metrics that a validation reports, in its order; empty without one.
   std::vector<std::string> told_metrics() const;
 
   bool has_command() const { return !command.empty(); }
-  /// Of the mode parameter_server; else 0. Their ranks follow those of the workers, which launch.ranks counts.
+  /// Number of servers in the mode parameter_server; else 0. Their ranks follow those of the workers, which
+  /// launch.ranks counts.
   int servers() const { return parallel.mode == ParallelMode::parameter_server ? parallel.servers : 0; }
   /// Each worker runs batches of its own, and the servers update with each push. With a staleness of 0 the steps are
   /// the synchronous ones.
   bool is_asynchronous() const { return servers() > 0 && !parallel.sync && parallel.staleness > 0; }
-  /// Workers and servers.
+  /// Number of workers and servers.
   int processes() const { return launch.ranks + servers(); }
 
   /// The position of a field; of the nearest enclosing field if it was left to its default.

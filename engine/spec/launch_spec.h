@@ -1,4 +1,4 @@
-// What `launch` says: how many ranks there are, where they run, and what happens when one fails.
+// Settings of `launch`: how many ranks there are, where they run, and what happens when one fails.
 #pragma once
 
 #include <cstdint>
@@ -18,15 +18,15 @@ std::string_view to_string(Device device);
 std::string_view to_string(BindMode mode);
 std::string_view to_string(Target target);
 
-/// launch.elastic: the run goes on with fewer ranks when a host is lost.
+/// launch.elastic: the run continues with fewer ranks when a host is lost.
 struct ElasticSpec {
   int min_ranks = 1;  ///< with fewer the run ends
 };
 
-/// launch.slurm: what the batch script asks for. An empty string: Slurm's own default.
+/// launch.slurm: resources that the batch script asks for. An empty string: Slurm's own default.
 struct SlurmSpec {
   std::string partition, account, qos, constraint;
-  std::string time;  ///< as sbatch reads it: "30", "1:00:00", "2-0"
+  std::string time;  ///< time limit, in the format of sbatch: "30", "1:00:00", "2-0"
   int nodes = 1;
   int gpus_per_node = 0;           ///< 0: none is asked for
   bool requeue = true;             ///< after the time limit or a lost node, where the job saves checkpoints
@@ -46,7 +46,7 @@ struct KubernetesSpec {
   std::string service_account;
   int pods = 1;  ///< launch.ranks are shared evenly among them
   int gpus_per_pod = 0;
-  std::string cpu, memory;  ///< of a pod, as Kubernetes reads them: "4", "8Gi"; empty: as the plan needs
+  std::string cpu, memory;  ///< resources per pod, in the format of Kubernetes: "4", "8Gi"; empty: as the plan needs
   std::vector<VolumeSpec> volumes;
   std::map<std::string, std::string> node_selector;
   std::vector<std::map<std::string, std::string>> tolerations;
@@ -56,7 +56,7 @@ struct KubernetesSpec {
 struct LaunchSpec {
   int ranks = 1;
   Device device = Device::automatic;
-  std::string machine = "auto";  ///< that plans are made for (engine/machine)
+  std::string machine = "auto";  ///< machine that plans are made for (engine/machine)
   std::string log_dir = "log_output";
   std::string comm = "auto";    ///< auto | shm | gloo
   double timeout_seconds = 60;  ///< for start-up, and for a collective
@@ -66,12 +66,12 @@ struct LaunchSpec {
   int64_t log_size = 100'000'000;  ///< bytes of a log file before the next one is started; 0: no limit
   // Beyond this host (docs/hosts.md).
   std::vector<std::string> hosts;  ///< "me@a", "b:4"; empty, and no hostfile: all ranks are on this host
-  std::string hostfile;            ///< of mpirun or DeepSpeed
+  std::string hostfile;            ///< file in the format of mpirun or DeepSpeed
   std::string ssh = "ssh";         ///< the command that reaches a host, and its options
-  std::string interface;           ///< on which the ranks of CPUs listen; empty: that of the address that ssh uses
-  bool tls = true;                 ///< whether what ranks say to those of other hosts is encrypted
-  double reconnect_seconds = 15;   ///< how long a host may be out of reach
-  std::vector<std::string> copy;   ///< files and folders that each host gets before the ranks start
+  std::string interface;  ///< network interface on which ranks on CPUs listen; empty: that of the address that ssh uses
+  bool tls = true;        ///< whether messages of ranks to other hosts are encrypted
+  double reconnect_seconds = 15;  ///< how long a host may be out of reach
+  std::vector<std::string> copy;  ///< files and folders that each host gets before the ranks start
   std::optional<ElasticSpec> elastic;
   // Under a cluster's manager (docs/slurm.md, docs/kubernetes.md).
   Target target = Target::hosts;

@@ -15,19 +15,19 @@ namespace trainctl {
 
 inline constexpr size_t kMaxLayers = 10'000;
 
-/// Of the names of layers and modules, for the schema: letters, digits, '_', '-' and '.' inside, no reserved word.
+/// Pattern of names of layers and modules, for the schema: letters, digits, '_', '-' and '.' inside, no reserved word.
 std::string layer_name_pattern();
-/// Of a field of the samples: layers name it as an input, so it is no word that means something else there.
+/// Pattern of names of sample fields: layers name them as inputs, so no word that means something else there.
 std::string sample_field_pattern();
 bool is_sample_field_name(const std::string& name);
 
 /// An item of `network` or of a module, as written.
 struct LayerEntry {
-  std::string name;                 ///< within its list; defaults filled in, unique
+  std::string name;                 ///< unique within its list; defaults filled in
   const EntryType* type = nullptr;  ///< null: a module, or a type that does not exist
   std::string module;               ///< the module used here
   int64_t repeat = 0;               ///< 0: not given, one copy without a number in its names
-  std::vector<std::string> inputs;  ///< as written; empty: the previous layer
+  std::vector<std::string> inputs;  ///< inputs as written; empty: the previous layer
   std::vector<SourcePos> input_pos;
   std::vector<std::string> outputs;  ///< names of several outputs, defaults filled in; empty: one
   Attrs attrs;
@@ -35,13 +35,13 @@ struct LayerEntry {
   YamlNode with;          ///< arguments of the module, as written
   std::string index;      ///< the name of the number of the copy; "": none
   std::string path;
-  SourcePos pos;  ///< of the type or module, for errors that concern the whole entry
+  SourcePos pos;  ///< position of the type or module, for errors that concern the whole entry
   SourcePos module_pos, share_pos;
 };
 
 using LayerList = std::vector<LayerEntry>;
 
-/// A block of layers as written: what is in it depends on the arguments of each use.
+/// A block of layers as written: its content depends on the arguments of each use.
 struct Module {
   struct Argument {
     std::string name;
@@ -50,8 +50,8 @@ struct Module {
   std::vector<Argument> arguments;
   std::vector<std::string> inputs;  ///< names of its inputs; empty: one, called "input"
   YamlNode body;                    ///< the list of layers
-  std::string path;                 ///< of that list
-  bool has_expressions = false;     ///< in the body; if not, `layers` has been read from it
+  std::string path;                 ///< path of that list
+  bool has_expressions = false;     ///< whether the body has any; if not, `layers` has been read from it
   LayerList layers;
 };
 using Modules = std::map<std::string, Module>;

@@ -247,8 +247,8 @@ class Walk {
   YamlNode* node_;
   std::string_view rest_;
   std::string path_;              ///< the path walked so far
-  const Section* section_;        ///< of node_; null: none
-  const Field* field_ = nullptr;  ///< of which node_ is the value; null: none
+  const Section* section_;        ///< section of node_; null: none
+  const Field* field_ = nullptr;  ///< field whose value is node_; null: none
 };
 
 }  // namespace

@@ -18,7 +18,7 @@ std::map<std::string, std::string> read_environment(const YamlNode& node, const 
 
 /// Variables that trainctl sets so that ranks find each other; `env` may not set them.
 bool is_reserved_variable(std::string_view name);
-/// Of the names that `env` may set, for the schema.
+/// Pattern of the names that `env` may set, for the schema.
 std::string variable_name_pattern();
 
 }  // namespace trainctl

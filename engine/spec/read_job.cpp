@@ -408,7 +408,7 @@ class JobReader {
     return whole;
   }
 
-  /// What only the validation names, the job has too.
+  /// Adds to the job's metrics those that only the validation names.
   void metrics_of_validation() {
     if (!job_.validation || !problems_.empty()) return;
     for (size_t i = 0; i < job_.validation->metrics.size(); ++i) {

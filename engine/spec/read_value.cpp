@@ -118,7 +118,7 @@ class ValueReader {
     return value;
   }
 
-  /// Of an integer that no int64_t holds.
+  /// Describes the range of an integer field, for a value that no int64_t holds.
   std::string integer_range() const {
     using Limits = std::numeric_limits<int64_t>;
     const bool has_min = std::isfinite(field_.min), has_max = std::isfinite(field_.max);

@@ -11,7 +11,7 @@
 
 namespace trainctl {
 
-/// Of a name, a path or another text of the job.
+/// Limit of a name, a path or another text of the job.
 inline constexpr size_t kMaxTextBytes = 4096;
 
 /// The value; if it is wrong, empty and a problem at its position. For kinds with a Value: flag to seconds.

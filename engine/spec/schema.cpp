@@ -68,7 +68,7 @@ Json with_unit(const std::string& units, const Field& field) {
            {number_schema("number", field), {{"type", "string"}, {"pattern", "^" + number + " *(" + units + ")?$"}}}}};
 }
 
-/// What YAML writes without quotes may look like a number or a flag: `name: 2024`.
+/// Text that YAML writes without quotes may look like a number or a flag: `name: 2024`.
 Json text_schema(const std::string& pattern) {
   return {{"type", {"string", "number", "boolean"}}, {"pattern", pattern}};
 }
@@ -79,7 +79,7 @@ Json text_schema() {
   return schema;
 }
 
-/// As in read_texts: one text stands for a list of one.
+/// Same as in read_texts: one text stands for a list of one.
 Json texts_schema() {
   const Json text = {{"type", {"string", "number", "boolean"}}, {"minLength", 1}};
   return {{"anyOf", {text, list_of(text)}}};

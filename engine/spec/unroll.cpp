@@ -33,10 +33,10 @@ struct Scope {
   const LayerList* layers = nullptr;
   std::string prefix;                         ///< "h.0." or ""
   std::string input;                          ///< input of the first layer: "data", or the module's first input
-  std::map<std::string, std::string> inputs;  ///< of the module, by name
-  const Names* names = nullptr;               ///< that its expressions may use
+  std::map<std::string, std::string> inputs;  ///< full names of the module's inputs, by name
+  const Names* names = nullptr;               ///< names that its expressions may use
   std::map<std::string, std::string> outputs;
-  std::map<std::string, std::vector<std::string>> several;  ///< as Network::several
+  std::map<std::string, std::vector<std::string>> several;  ///< same as Network::several
 };
 
 class Unroller {
@@ -368,7 +368,7 @@ class Unroller {
     return !layers.empty();
   }
 
-  /// What errors inside of a module with arguments end with. `names`: the values of the arguments.
+  /// Returns the text that ends errors inside of a module with arguments. `names`: the values of the arguments.
   static std::string use_of(const LayerEntry& entry, const Module& module, const Names& names) {
     if (!module.has_expressions) return "";
     std::string values;
@@ -439,7 +439,7 @@ class Unroller {
   Network network_;
   Scope* top_ = nullptr;
   std::map<std::string, size_t, std::less<>> index_;  ///< full name -> network_.layers
-  std::vector<SourcePos> pos_;                        ///< of each layer
+  std::vector<SourcePos> pos_;                        ///< position of each layer
   std::vector<std::string> open_;                     ///< modules being expanded
   size_t entries_ = 0, copied_values_ = 0;
   bool too_large_ = false;

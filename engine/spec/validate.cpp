@@ -114,7 +114,7 @@ void servers_hold_the_weights(Rules& r) {
                                     " servers are more than " + number(kMaxRanks) + " processes");
 }
 
-/// Of launch.target, which is not hosts.
+/// Returns the number of nodes or pods; launch.target is not hosts.
 int managed_hosts(const LaunchSpec& launch) {
   return launch.target == Target::slurm ? launch.slurm.nodes : launch.kubernetes.pods;
 }
@@ -398,7 +398,7 @@ void validation_has_samples_of_its_own(Rules& r) {
               : "give validation.dataset.path, with text that the training does not read");
 }
 
-/// `told`: only what the validation tells.
+/// `told`: only metrics that the validation reports.
 void metric_is_known(Rules& r, const std::string& path, const std::string& name, bool told) {
   std::vector<std::string> all = r.job.told_metrics();
   if (!told) {

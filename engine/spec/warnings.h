@@ -1,4 +1,4 @@
-// What runs, but is probably not meant: printed by check, plan and run, never an error.
+// Warnings about a job that runs, but is probably not meant so: printed by check, plan and run, never an error.
 #pragma once
 
 #include <vector>

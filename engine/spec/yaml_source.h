@@ -45,7 +45,7 @@ class YamlSource {
  private:
   std::string_view text_;
   std::string file_;
-  std::vector<size_t> starts_;  ///< of lines
+  std::vector<size_t> starts_;  ///< offsets at which lines start
 
   struct Counted {
     size_t line = 0, column = 0, characters = 0;

@@ -15,7 +15,7 @@
 namespace trainctl {
 namespace {
 
-/// Of one sample.
+/// Returns the number of labels of one sample.
 int64_t labels_of(const DataShapes& shapes) {
   const DataField* label = shapes.find("label");
   check(label != nullptr, "what is evaluated has labels");

@@ -27,8 +27,8 @@ class Evaluator {
   Executor& executor() { return *executor_; }
 
   /// The whole set, with the weights in the arena after `steps` steps. No step of the training may be unfinished. The
-  /// numbers are the same on all ranks, and the loss and the metrics that are not told (validation.metrics) are too.
-  /// `progress` is called after each batch; `before_batch` with its inputs, before it runs. Throws as
+  /// numbers are the same on all ranks, and the loss and the metrics that are not reported (validation.metrics) are
+  /// too. `progress` is called after each batch; `before_batch` with its inputs, before it runs. Throws as
   /// Trainer::run_step.
   ValidationReport run(int64_t steps, const std::function<void(int64_t done, int64_t all)>& progress = {},
                        const std::function<void(std::byte* inputs)>& before_batch = {});
@@ -41,7 +41,7 @@ class Evaluator {
   std::unique_ptr<Loader> loader_;
 };
 
-/// train.stop_when: why the run ends after this validation; empty: it goes on.
+/// train.stop_when: why the run ends after this validation; empty: it continues.
 std::string stop_reason(const StopSpec& spec, const ValidationReport& report);
 
 }  // namespace trainctl

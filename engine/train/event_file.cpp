@@ -157,7 +157,7 @@ void EventFile::write_session_end(bool is_success) {
   write_session("_hparams_/session_end_info", ProtocolBuffer().message(hparams::kEnd, end).text());
 }
 
-/// What it says is in the metadata; a reader of tensors expects one all the same.
+/// Writes a tensor without a value, since a reader expects one: the content is in the metadata.
 void EventFile::write_session(const std::string& tag, const std::string& content) {
   if (!is_open()) return;
   const ProtocolBuffer none = ProtocolBuffer().integer(tensor::kDType, tensor::kFloat).bytes(tensor::kShape, "");

@@ -28,7 +28,7 @@ namespace trainctl {
 /// in.
 using EventScalars = std::vector<std::pair<std::string, double>>;
 
-/// One of the settings by which HPARAMS tells runs apart: {"optimizer.learning_rate", 0.1}.
+/// One of the settings by which HPARAMS distinguishes runs: {"optimizer.learning_rate", 0.1}.
 struct HyperParameter {
   using Value = std::variant<bool, double, std::string>;
   std::string name;

@@ -11,7 +11,7 @@
 namespace trainctl {
 namespace {
 
-constexpr int kMostPieces = 64;  ///< that are chosen: products of fewer rows take longer
+constexpr int kMostPieces = 64;  ///< most that are chosen: products of fewer rows take longer
 
 class HeadPieces {
  public:
@@ -37,7 +37,7 @@ class HeadPieces {
   }
 
  private:
-  /// Of a rank that computes the loss.
+  /// Compiles the program of a rank that computes the loss.
   Program with_pieces(int pieces) {
     job_.plan.head_pieces = pieces;
     const Node& loss = job_.graph.nodes[job_.graph.tensors[job_.graph.loss].producer];

@@ -14,10 +14,10 @@ namespace trainctl {
 class Histogram {
  public:
   void add(std::span<const float> values);
-  /// Of other values of the same tensor: parts on several ranks add up to the whole.
+  /// Adds other values of the same tensor: parts on several ranks add up to the whole.
   void add(const Histogram& other);
 
-  int64_t count() const { return count_; }            ///< of finite values
+  int64_t count() const { return count_; }            ///< number of finite values
   int64_t not_finite() const { return not_finite_; }  ///< nan and infinite values, which are in no range
   double min() const { return min_; }                 ///< 0 if there are no finite values; so is max
   double max() const { return max_; }

@@ -90,7 +90,8 @@ PlannedEvaluation plan_validation(const PlannedJob& job) {
   return evaluation;
 }
 
-/// Of tensors that come as bytes, if the device does not keep them: `kept` are those that it does if it has the room.
+/// Returns the tables of tensors that come as bytes, if the device does not keep them: `kept` are the ones that it
+/// keeps if it has the room.
 std::vector<ByteTable> mapped_tables(const Program& program, const std::vector<SampleField>& fields,
                                      const std::vector<SampleTable>& kept) {
   std::vector<ByteTable> mapped = byte_tables(fields, program);
@@ -155,7 +156,7 @@ void plan_graph(PlannedJob& job, PlanMemo& memo) {
   choose_head_pieces(job);
 }
 
-/// Of a rank, whatever its plan; 0: no limit is known.
+/// Memory limit of a rank, whatever its plan; 0: no limit is known.
 int64_t memory_limit(const PlannedJob& job) {
   if (job.spec.parallel.max_memory > 0) return job.spec.parallel.max_memory;
   const Machine& machine = job.cost.machine();
@@ -206,11 +207,11 @@ class Trials {
     int64_t bucket_bytes = 0;
     Trial trial;
   };
-  /// What is known of this job's graph, which may have been tried.
+  /// Facts of this job's graph, which may have been tried.
   struct OfGraph {
     std::optional<Graph> graph;
     PlanMemo memo;
-    std::map<std::string, std::vector<OtherBuckets>> others;  ///< of plans that are tried, by all but that size
+    std::map<std::string, std::vector<OtherBuckets>> others;  ///< plans that were tried, by all settings but that size
   };
   OfGraph take(const JobSpec& spec) {
     OfGraph known = std::move(graphs_[key_of(spec)]);

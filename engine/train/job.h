@@ -44,9 +44,9 @@ struct PlannedJob {
   Graph graph;
   Plan plan;
   CostModel cost;
-  std::vector<ServedTable> tables;              ///< of asynchronous parameter servers; the graph has a window of each
-  std::optional<PlannedEvaluation> validation;  ///< of `validation:`
-  /// What auto_parallel has found; `spec` is the job with all of it fixed.
+  std::vector<ServedTable> tables;  ///< tables of asynchronous parameter servers; the graph has a window of each
+  std::optional<PlannedEvaluation> validation;  ///< evaluation for `validation:`
+  /// Result of auto_parallel; `spec` is the job with all of it fixed.
   std::optional<FoundPlan> search;
   /// The search's trial of this very plan; null: compile_classes compiles it.
   std::shared_ptr<const CompiledTrial> compiled;

@@ -17,8 +17,9 @@ std::string machine_file(const std::string& name);
 /// The whole file, or the one before it. Throws EnvError.
 void write_machine(const Machine& machine, const std::string& file);
 
-/// Of `launch.machine`: `auto` is "cpu" or "h200x8", by the device; a path (with a '/') is that file; a name is a file
-/// of the folder, else one of known_machines(). Throws SpecError if there is none, EnvError if the file is wrong.
+/// Returns the machine of `launch.machine`: `auto` is "cpu" or "h200x8", by the device; a path (with a '/') is that
+/// file; a name is a file of the folder, else one of known_machines(). Throws SpecError if there is none, EnvError if
+/// the file is wrong.
 std::shared_ptr<const Machine> machine_of(const LaunchSpec& launch);
 
 }  // namespace trainctl

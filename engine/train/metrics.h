@@ -1,4 +1,4 @@
-// What a run reports step by step.
+// Reports of a run, step by step.
 #pragma once
 
 #include <array>
@@ -31,14 +31,15 @@ struct StepReport {
   int64_t epoch = 1;
   int64_t step = 1;
   int64_t steps_per_epoch = 1;
-  int64_t run_step = 1;   ///< over the whole run
-  int64_t run_steps = 1;  ///< of the whole run
-  int64_t own_step = 0;   ///< an asynchronous worker: of the steps that it ran itself; else 0
+  int64_t run_step = 1;   ///< step, counted over the whole run
+  int64_t run_steps = 1;  ///< number of steps of the whole run
+  int64_t own_step = 0;   ///< asynchronous worker: number of this step among those that it ran itself; else 0
   bool has_loss = false;  ///< false if the job runs forward only
   float loss = 0;
   MetricValues metrics;
   double learning_rate = 0;
-  double seconds = 0;  ///< of this step, loading included; steps between two reads of the losses share theirs evenly
+  /// Seconds of this step, loading included; steps between two reads of the losses share theirs evenly.
+  double seconds = 0;
 };
 
 struct EpochReport {
@@ -59,7 +60,7 @@ struct ValidationReport {
   int64_t run_step = 0;  ///< over the whole run
   int64_t samples = 0;
   std::vector<std::pair<std::string, double>> values;  ///< the loss, then the metrics, as validation.metrics says
-  BestValues best;                                     ///< of the run so far, with this one; before resumes too
+  BestValues best;  ///< best of the run so far, this one and those before resumes included
   double seconds = 0;
 
   std::optional<double> value(const std::string& metric) const;

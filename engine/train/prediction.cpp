@@ -26,7 +26,7 @@ TensorId output_of(const PlannedJob& job, const std::string& layer) {
                   guess.empty() ? "trainctl show graph lists them" : guess);
 }
 
-/// What comes before the data. bf16 is written as f32.
+/// Returns the part of the file that comes before the data. bf16 is written as f32.
 std::string head_of(const std::string& path, const std::string& tensor, const Shape& whole, DType dtype) {
   if (path.ends_with(".npy")) return npy_head(whole, dtype);
   const DType stored = dtype == DType::bf16 ? DType::f32 : dtype;

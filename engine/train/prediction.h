@@ -18,7 +18,7 @@ class PredictionFile {
   /// After predict_layer; `program` is the evaluation's. All must outlive it. SpecError for another ending of `path`.
   PredictionFile(const PlannedJob& job, const Program& program, std::string path);
 
-  /// What a print instruction of batch `batch` shows. Throws EnvError.
+  /// Writes what a print instruction of batch `batch` shows. Throws EnvError.
   void write(int64_t batch, const Operand& printed, const void* data, int micro_batch) const;
 
  private:

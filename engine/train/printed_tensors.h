@@ -10,9 +10,9 @@
 namespace trainctl {
 
 struct PrintedPart {
-  Shape shape;  ///< of this part
+  Shape shape;  ///< shape of this part
   Shape first;  ///< where it begins in the whole
-  Shape whole;  ///< of all micro-batches and ranks
+  Shape whole;  ///< shape over all micro-batches and ranks
   /// False: which whole it is a part of is not known (hybrid_parallel). Then `whole` is all that this rank shows.
   bool known = true;
   bool first_holder = true;  ///< no rank before this one has the same part
@@ -30,7 +30,7 @@ class PrintedTensors {
 
  private:
   struct Known {
-    Shape whole, first;  ///< of a micro-batch
+    Shape whole, first;  ///< for one micro-batch
     int batch_dim = -1;
     bool known = true, first_holder = true;
   };

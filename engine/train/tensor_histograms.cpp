@@ -66,7 +66,7 @@ void TensorHistograms::add_to(TrainHooks& hooks, int64_t first_step) {
   };
 }
 
-/// Of the state that `step` steps have made. All ranks get here with the same steps.
+/// Collects the histograms of the state after `step` steps. All ranks get here with the same steps.
 void TensorHistograms::after(int64_t step, Executor& executor) {
   if (step == last_ || step % every_ != 0) return;
   last_ = step;

@@ -31,10 +31,10 @@ class LossNotFinite : public std::runtime_error {
   int64_t run_step_;
 };
 
-/// Where a run goes on: what is known of the steps before, beside the state of the arena.
+/// Where a run resumes: what is known of the steps before, beside the state of the arena.
 struct TrainPosition {
   int64_t step = 0;  ///< the next one, from 0 over the whole run
-  EpochSums epoch;   ///< of the steps of its epoch before it
+  EpochSums epoch;   ///< sums over the steps of its epoch before it
   bool is_finite = true;
   ValidationReport validation;  ///< `values`: of one that followed that step, if one did; `best`: of all before `step`
 };
@@ -101,13 +101,13 @@ struct TrainOptions {
 };
 
 struct TrainResult {
-  int64_t steps = 0;      ///< of this run: those before TrainOptions::from are not counted
+  int64_t steps = 0;      ///< steps of this run: those before TrainOptions::from are not counted
   int64_t last_step = 0;  ///< over the whole run, from 1; 0: none
-  std::string reason;     ///< of an early end by train.stop_when; else empty
+  std::string reason;     ///< reason of an early end by train.stop_when; else empty
   bool stopped = false;   ///< ended early, by may_start
   float last_loss = 0;
   EpochReport last_epoch;
-  LoadSetting loading;      ///< that dataset.autotune settled on
+  LoadSetting loading;      ///< setting that dataset.autotune settled on
   double waited_share = 0;  ///< Loader::waited_share
   SkippedSamples skipped;
 };
@@ -175,7 +175,7 @@ class Trainer {
   Clock::time_point last_;           ///< when the last step finished, or when the first one started
   std::vector<StepReport> reports_;  ///< from the last read of losses: steps up to finished_
   int64_t validated_;                ///< the last validation was before this step, or the run started there
-  BestValues best_;                  ///< of the validations
+  BestValues best_;                  ///< best of the validations
   std::string stop_reason_;
   EpochMeans epoch_means_;
   std::unique_ptr<Executor> executor_;

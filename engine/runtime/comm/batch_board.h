@@ -18,9 +18,9 @@ namespace trainctl {
 class BatchBoard {
  public:
   static constexpr int kMostWorkers = 256;
-  static constexpr int kMostClaims = 32;  ///< of one worker, not yet finished
+  static constexpr int kMostClaims = 32;  ///< most unfinished claims of one worker
   static constexpr int kMostStaleness = 63;
-  // What claim() says instead of a batch.
+  // Values that claim() returns instead of a batch.
   static constexpr int64_t kNoneNow = -1;  ///< all are claimed, and not all are finished: one may come back
   static constexpr int64_t kEnd = -2;      ///< all are finished
 
@@ -34,7 +34,7 @@ class BatchBoard {
   int workers() const { return workers_; }
   int64_t first() const { return first_; }
   int64_t end() const { return end_; }
-  /// Of a batch: batches of one round may run side by side under any staleness.
+  /// Round of a batch: batches of one round may run side by side under any staleness.
   int64_t round(int64_t batch) const { return (batch - first_) / workers_; }
 
   int64_t claim(int worker) {
@@ -118,7 +118,7 @@ class BatchBoard {
 
  private:
   struct alignas(64) Worker {
-    std::atomic<int64_t> taken{0};  ///< of its share
+    std::atomic<int64_t> taken{0};  ///< batches taken of its share
     std::atomic<bool> gone{false};
     std::atomic<int> lives{0}, dropped{0};
     std::atomic<int64_t> finished{0};

@@ -9,7 +9,7 @@
 
 namespace trainctl {
 
-/// What has changed in the statuses of some ranks of a board.
+/// Changes in the statuses of some ranks of a board.
 class BoardChanges {
  public:
   /// `board` must outlive it.

@@ -67,7 +67,7 @@ class CountedCommunicator : public Communicator {
 
   const std::unique_ptr<Communicator> counted_;
   std::atomic<int64_t>& bytes_;
-  std::map<int, int> members_;  ///< of each group of which this rank is the first; 0 for the others
+  std::map<int, int> members_;  ///< size of each group whose first rank is this one; 0 for other groups
 };
 
 }  // namespace

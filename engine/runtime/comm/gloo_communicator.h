@@ -12,9 +12,9 @@ namespace trainctl {
 
 struct GlooOptions {
   std::string hostname = "127.0.0.1";  ///< address of this rank for its peers
-  double timeout_seconds = 30;         ///< of each call
+  double timeout_seconds = 30;         ///< limit of each call
   double connect_seconds = 0;          ///< for all ranks to connect; 0: timeout_seconds
-  std::string prefix = "gloo";         ///< of all keys in the store
+  std::string prefix = "gloo";         ///< prefix of all keys in the store
   bool encrypts = false;               ///< TLS, with a secret that the ranks share by the store; else plain TCP
   RankStatus* status = nullptr;        ///< where the launcher of this host reads this rank's position
 };

@@ -21,7 +21,7 @@ namespace trainctl::comm {
 struct GlooGroup {
   std::string name;  ///< the same on all members: part of their keys in the store
   std::vector<int> ranks;
-  int index = 0;                           ///< of this rank
+  int index = 0;                           ///< index of this rank
   std::shared_ptr<gloo::Context> context;  ///< null until the first call
   uint32_t calls = 0;
 };

@@ -36,19 +36,20 @@ namespace trainctl {
 
 class SaveBoard {
  public:
-  /// What the ranks know of the steps before.
+  /// Facts that the ranks know of the steps before.
   struct Position {
-    double loss_sum = 0;  ///< of the epoch's steps so far, and of each metric
+    double loss_sum = 0;  ///< sum of the loss over the epoch's steps so far; below, sums of the metrics
     std::array<double, kMostMetrics> metric_sums{};
-    int64_t steps = 0;  ///< that were summed
+    int64_t steps = 0;  ///< number of steps that were summed
     bool is_finite = true;
-    bool is_validated = false;  ///< the state that is saved; `validation` is its loss and metrics that are told
+    /// Whether the state that is saved is validated; `validation` is its reported loss and metrics.
+    bool is_validated = false;
     std::array<double, kMostMetrics + 1> validation{};
-    std::array<BestValue, kMostMetrics + 1> best{};  ///< of the same
+    std::array<BestValue, kMostMetrics + 1> best{};  ///< best values so far of the same numbers
   };
 
   void ask() { asked_.fetch_add(1, std::memory_order_relaxed); }
-  /// How often.
+  /// Returns how often a save was asked for.
   uint64_t asked() const { return asked_.load(std::memory_order_relaxed); }
 
   /// The same answer to each rank. Ranks ask in the order of steps, and are less than kAhead steps apart. `due(last)`
@@ -107,7 +108,7 @@ class SaveBoard {
     position_ = position;
     told_.store(word(step), std::memory_order_release);
   }
-  /// Complete once it was told of the step that is being saved.
+  /// Complete once tell() was called for the step that is being saved.
   bool is_told(int64_t step) const { return told_.load(std::memory_order_acquire) == word(step); }
   const Position& position() const { return position_; }
 
@@ -120,12 +121,12 @@ class SaveBoard {
     slot.step.store(word(step), std::memory_order_release);
     validations_.fetch_add(1, std::memory_order_release);
   }
-  /// The step that was told last; -1: none.
+  /// The step of the last tell_validated(); -1: none.
   int64_t validated() const {
     const uint64_t count = validations_.load(std::memory_order_acquire);
     return count == 0 ? -1 : step_of(validated_[(count - 1) % kValidations].step.load(std::memory_order_acquire));
   }
-  /// Null unless it was told of that step, which must be one of the last two saves.
+  /// Null unless tell_validated() was called for that step, which must be one of the last two saves.
   const Position* validation_of(int64_t step) const {
     for (const Validated& slot : validated_)
       if (slot.step.load(std::memory_order_acquire) == word(step)) return &slot.position;
@@ -186,7 +187,7 @@ class SaveBoard {
   int64_t written_step() const { return step_of(written_step_.load(std::memory_order_relaxed)); }  ///< -1: none
   uint64_t failed() const { return failed_.load(std::memory_order_relaxed); }
 
-  /// The writer shows here that it goes on.
+  /// The writer shows here that it still makes progress.
   std::atomic<uint64_t> written_bytes{0};
   /// Rank 0: nanoseconds that training lost by the last save.
   std::atomic<uint64_t> cost_ns{0};
@@ -218,7 +219,7 @@ class SaveBoard {
   std::atomic<uint64_t> elsewhere_{0},
       wanted_{0};                     ///< a host's board: 0: it is none, 2: steps await saves; the word of a step
   std::atomic<uint64_t> offered_{0};  ///< word of the step << 2 | set; 0: nothing
-  std::atomic<uint64_t> set_{0};      ///< of the last offer that was taken, plus 1
+  std::atomic<uint64_t> set_{0};      ///< set of the last offer that was taken, plus 1
   /// A save begins when the one before it is finished, so the writer lags by two validations at most.
   static constexpr size_t kValidations = 4;
   struct Validated {
@@ -228,7 +229,7 @@ class SaveBoard {
   std::array<Validated, kValidations> validated_{};
   std::atomic<uint64_t> validations_{0};
   Position position_;
-  std::array<Position, kSets> positions_{};  ///< of what is offered
+  std::array<Position, kSets> positions_{};  ///< position of each offered set
 };
 
 }  // namespace trainctl

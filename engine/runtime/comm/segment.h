@@ -99,7 +99,7 @@ class Segment {
   BatchBoard& batches() const { return *reinterpret_cast<BatchBoard*>(base_ + layout_.batches); }
   std::span<std::byte> arena(int rank) const;
   std::span<std::byte> collective_staging(int rank) const;
-  std::span<std::byte> send_staging(int rank) const;  ///< of a rank that sends messages
+  std::span<std::byte> send_staging(int rank) const;  ///< only for a rank that sends messages
 
   /// Finds the group of these ranks, or creates it. EnvError when the tables are full.
   Group& open_group(const std::vector<int>& ranks) const;

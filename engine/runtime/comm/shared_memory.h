@@ -47,7 +47,7 @@ class SharedMemory : public RankBoard {
   StepGate& gate() const override;
   SaveBoard& saves() const override;
   KeyValueStore& values() const override;
-  /// What values() is from now on.
+  /// Sets the store that values() returns from now on.
   void use(std::shared_ptr<KeyValueStore> values) { values_ = std::move(values); }
   BatchBoard& batches() const;
 

@@ -60,7 +60,7 @@ bool TlsLink::adopt(std::unique_ptr<TlsStream> stream) {
   connected_.notify_all();
   guard([&] {
     watcher_.watch(stream_->socket(), key_, false);
-    // What came with the last bytes of the handshake is in the stream: the socket would not tell of it.
+    // Bytes that came with the last ones of the handshake are in the stream: the socket would not report them.
     read_all();
     flush();
   });

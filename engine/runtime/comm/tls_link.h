@@ -49,11 +49,11 @@ class TlsBuffer : public gloo::transport::UnboundBuffer {
   bool aborted_ = false;
 };
 
-/// What a link needs of the loop that watches its socket.
+/// Interface through which a link uses the loop that watches its socket.
 class SocketWatcher {
  public:
   virtual ~SocketWatcher() = default;
-  /// Tells the link with this key when there is something to read, or, if it `writes`, room to write.
+  /// Notifies the link with this key when there is something to read, or, if it `writes`, room to write.
   virtual void watch(int socket, uint64_t key, bool writes) = 0;
 };
 
@@ -68,7 +68,7 @@ class TlsLink {
   /// Until it has a connection. False if `timeout` was too short.
   bool wait_connected(std::chrono::milliseconds timeout);
 
-  // Throw gloo::IoException if the link has failed. The memory must stay until the buffer has told, or was forgotten.
+  // Throw gloo::IoException if the link has failed. The memory must stay until the buffer is done, or was forgotten.
 
   void send(TlsBuffer& buffer, uint64_t slot, char* data, size_t bytes);
   void recv(TlsBuffer& buffer, uint64_t slot, char* data, size_t bytes);
@@ -112,16 +112,16 @@ class TlsLink {
   std::unique_ptr<TlsStream> stream_;
   bool watches_writes_ = false;
   std::string failure_;
-  Waiting sends_;  ///< of this rank, not asked for yet
-  Waiting recvs_;  ///< of this rank, asked for
-  Waiting asks_;   ///< of the peer, with nothing sent for them yet
+  Waiting sends_;  ///< sends of this rank, not asked for yet
+  Waiting recvs_;  ///< receives of this rank, asked for
+  Waiting asks_;   ///< requests of the peer that nothing was sent for yet
   std::deque<std::pair<Header, Part>> out_;
   std::vector<TlsBuffer*> in_record_;  ///< sent when the record is
-  std::string record_;                 ///< what goes next: at most one of TLS's records
+  std::string record_;                 ///< bytes that go next: at most one TLS record
   size_t record_put_ = 0;
   std::array<char, sizeof(Header)> header_{};
   size_t header_got_ = 0;
-  Part in_;  ///< the sending whose bytes are coming
+  Part in_;  ///< the message whose bytes are coming
   bool is_receiving_ = false;
 };
 

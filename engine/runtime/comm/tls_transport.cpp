@@ -43,7 +43,7 @@ constexpr int kBacklog = 1024;
 constexpr int kDialAttempts = 3;
 constexpr milliseconds kNap{10};
 
-/// Of a link, for the rank that dials: where to, and which link. Peers get it by the store.
+/// Address and name of a link, for the rank that dials. Peers get it by the store.
 struct Place {
   sockaddr_storage address;
   uint64_t address_bytes;

@@ -103,7 +103,7 @@ class CudaExecutor final : public Executor {
   const ByteTables byte_tables_;
   const InputLayout inputs_;
   const Workspace workspace_;
-  const int64_t stride_;  ///< of a slot of the staging memory
+  const int64_t stride_;  ///< bytes per slot of the staging memory
   const int slots_;
 
   int64_t arena_bytes_;

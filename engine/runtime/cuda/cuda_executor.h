@@ -21,7 +21,7 @@ struct CudaExecutorOptions {
 /// meet them again.
 void begin_cuda(int device);
 
-/// As make_cpu_executor, with the arena in the device's memory. `ranks`, in host memory, is for agreements between
+/// Same as make_cpu_executor, with the arena in the device's memory. `ranks`, in host memory, is for agreements between
 /// ranks; their devices communicate as in cuda_communicator.h. If a rank does not come or is gone, start_step and
 /// finish_step throw CommError; if the device fails, EnvError. For one thread at a time. `program` and `ranks` must
 /// outlive it.

@@ -26,12 +26,12 @@ struct CudaDevices {
 /// Loads the management library, not CUDA.
 CudaDevices find_cuda_devices();
 
-/// What a device does at the moment, and the most that it may.
+/// Current load of a device, and its limits.
 struct CudaLoad {
-  double clock_mhz = 0, most_clock_mhz = 0;  ///< of the multiprocessors
+  double clock_mhz = 0, most_clock_mhz = 0;  ///< clock of the multiprocessors
   double watts = 0, most_watts = 0;
-  double busy = 0;  ///< the share of the last second or less in which a kernel ran; 0 if it is not known
-  int64_t used_bytes = 0, bytes = 0;  ///< of its memory, by all processes
+  double busy = 0;                    ///< share of the last second or less in which a kernel ran; 0 if it is not known
+  int64_t used_bytes = 0, bytes = 0;  ///< device memory: used by all processes, total
 };
 
 /// Watches devices through the management library, without CUDA.

@@ -28,7 +28,7 @@ class StateCopier {
   const std::byte* const arena_;
   const std::vector<StateCopy> copies_;
   std::byte* const to_;
-  int64_t begin_ = 0, end_ = 0;  ///< of the copies in `to`
+  int64_t begin_ = 0, end_ = 0;  ///< range of the copies in `to`
   bool pinned_ = false;
   DeviceMemory aside_;
   Stream stream_;

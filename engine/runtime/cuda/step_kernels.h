@@ -27,22 +27,22 @@ using PositionWord = volatile uint64_t;
 /// Steps that are enqueued as one.
 inline constexpr int kMostStepsAtOnce = 32;
 
-/// What a program reports of a step: its loss, then its metrics.
+/// Numbers that a program reports per step: its loss, then its metrics.
 struct Reported {
   const float* numbers = nullptr;  ///< device; null in a program without a loss
   int metrics = 0;
 };
 
-/// Where the host reads it, in pinned memory.
+/// Where the host reads the results of steps, in pinned memory.
 struct Finished {
-  FinishedWord* steps = nullptr;  ///< one a slot
+  FinishedWord* steps = nullptr;  ///< one per slot
   float* metrics = nullptr;       ///< [slots, kMostMetrics], written before the word
 };
 
 /// In device memory: the progress of this process's steps.
 struct StepCounter {
   uint64_t done;                                       ///< steps reported to the host
-  float reported[kMostStepsAtOnce][1 + kMostMetrics];  ///< of the steps since
+  float reported[kMostStepsAtOnce][1 + kMostMetrics];  ///< reports of the steps since
 };
 
 /// How a step finds its slot.
@@ -63,10 +63,10 @@ struct InputCopy {
   void* to = nullptr;
   int64_t bytes = 0;  ///< in total
   const std::byte* table = nullptr;
-  int64_t row_bytes = 0;  ///< of the table
+  int64_t row_bytes = 0;  ///< bytes per row of the table
 };
 
-/// A load that makes floats of bytes: see ByteTable.
+/// A load that converts bytes to floats: see ByteTable.
 struct ByteCopy {
   int64_t from = 0;  ///< offset in a slot of the bytes
   void* to = nullptr;
@@ -89,7 +89,7 @@ void enqueue_begin_step(const Staging& staging, const FirstCopies& copies, StepS
                         const Reported& reported, CudaStream stream);
 void enqueue_load(const Staging& staging, const InputCopy& copy, CudaStream stream);
 void enqueue_bytes(const Staging& staging, const ByteCopy& copy, CudaStream stream);
-/// `to` is pinned memory with `stride` bytes a slot.
+/// `to` is pinned memory with `stride` bytes per slot.
 void enqueue_print(const Slots& slots, const void* from, std::byte* to, int64_t stride, int64_t bytes,
                    CudaStream stream);
 void enqueue_position(const StepScalars* scalars, int instruction, PositionWord* position, CudaStream stream);

@@ -112,7 +112,7 @@ class StepProgram {
   const CudaCommunicator* peers_;  ///< null: none
   const uint64_t seed_;
   const std::function<void()> on_prepared_;
-  std::map<int, Stream> streams_;  ///< those that the program uses
+  std::map<int, Stream> streams_;  ///< streams that the program uses
   std::map<int, Event> ends_;      ///< end of a step, for each stream but compute
   std::map<int, int> channels_;    ///< stream of the sends to each peer
   Event begun_;

@@ -48,7 +48,7 @@ class Watchdog {
   void look();
   RankPosition publish(const Progress& now);
   void give_up(CommError error);
-  /// What this rank waits for, in words; missing_at(): the ranks that have not arrived.
+  /// Describes the call that this rank waits for; missing_at(): the ranks that have not arrived.
   std::string call_at(RankPosition position) const;
   std::vector<int> missing_at(RankPosition position) const;
 

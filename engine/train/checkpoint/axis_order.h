@@ -25,7 +25,7 @@
 
 namespace trainctl {
 
-/// What is wrong with an order, or why sizes do not fit it.
+/// An error in an order, or the reason why sizes do not fit it.
 struct OrderFault {
   std::string message;
 };
@@ -57,7 +57,7 @@ class AxisOrder {
  private:
   struct Factor {
     char letter = 0;          ///< 0: the parts
-    std::vector<char> terms;  ///< of the parts: a letter, or '1'
+    std::vector<char> terms;  ///< terms of the parts: a letter, or '1'
   };
   using Dim = std::vector<Factor>;
   struct Axis {

@@ -49,9 +49,9 @@ enum class CommitBy { rename, file };
 /// `file` on FUSE, where object stores are mounted and a rename of a directory may be many copies; else `rename`.
 CommitBy commit_for(const std::string& path);
 
-/// One of a directory, complete or not.
+/// A checkpoint of a directory, complete or not.
 struct CheckpointEntry {
-  std::string path;  ///< of its own directory
+  std::string path;  ///< path of its own directory
   std::string name;  ///< "step_00000120"
   int64_t step = 0;
   int attempt = 0;             ///< 0: not known, since neither its name nor a checkpoint.json says it
@@ -59,7 +59,7 @@ struct CheckpointEntry {
   bool unfinished = false;     ///< it was not published: being written, or left so
   bool being_written = false;  ///< by the latest attempt, which may have ended
   bool verified = false;       ///< verify found nothing wrong with it, as it is
-  Manifest manifest;           ///< of a complete one
+  Manifest manifest;           ///< manifest of a complete one
 
   bool complete() const { return problem.empty(); }
 };
@@ -73,7 +73,7 @@ class Occupied : public EnvError {
 /// Whose checkpoints a directory has.
 struct CheckpointOwner {
   std::string lineage;  ///< "" continues checkpoints of a version that noted none; they are told apart by the name
-  std::string name;     ///< of the job
+  std::string name;     ///< name of the job
 
   bool owns(const Manifest& manifest) const {
     return manifest.lineage == lineage && (!lineage.empty() || manifest.name == name);
@@ -110,7 +110,7 @@ class CheckpointDirectory {
   /// Touches nothing; it need not exist.
   explicit CheckpointDirectory(std::string path, CommitBy commit_by = CommitBy::rename, Disk& disk = real_disk());
   const std::string& path() const { return path_; }
-  /// As it was claimed for.
+  /// The owner that it was claimed for.
   const std::optional<CheckpointOwner>& owner() const { return owner_; }
 
   // Writing. All throw EnvError with path and reason.
@@ -137,7 +137,7 @@ class CheckpointDirectory {
   /// published, or a launcher that is saving here now. "" if nothing is in the way. EnvError if it cannot be listed.
   std::string occupant() const;
 
-  /// The newest first: by attempt, then by step. A run that starts anew, or goes on from an earlier step, is newer than
+  /// The newest first: by attempt, then by step. A run that starts anew, or resumes from an earlier step, is newer than
   /// what it leaves behind. Those that are not complete stand where their step puts them. Complete: checkpoint.json is
   /// sound, and its files have their sizes; verify_checkpoint reads them.
   std::vector<CheckpointEntry> list() const;
@@ -147,10 +147,10 @@ class CheckpointDirectory {
   /// list() without complete ones of other owners.
   std::vector<CheckpointEntry> list_own() const;
 
-  /// Deletes complete ones of list_own(), but not the `keep` newest, not those of steps in `also`, and never the newest verified one.
-  /// What has no checkpoint.json (left by a deletion that was interrupted, or by an older attempt) is deleted too if it
-  /// is older than the newest complete one; damaged ones stay. Returns the paths that are gone. A deletion that fails
-  /// is an EnvError after the others were tried.
+  /// Deletes complete ones of list_own(), but not the `keep` newest, not those of steps in `also`, and never the newest
+  /// verified one. Entries without a checkpoint.json (left by a deletion that was interrupted, or by an older attempt)
+  /// are deleted too if they are older than the newest complete one; damaged ones stay. Returns the paths that are
+  /// gone. A deletion that fails is an EnvError after the others were tried.
   std::vector<std::string> retain(int keep, const std::set<int64_t>& also = {});
 
  private:

@@ -27,8 +27,8 @@ inline std::string checkpoint_name(int64_t step) { return CheckpointName{step, 0
 /// Null for anything else, also for another spelling of a name, as step_120.
 std::optional<CheckpointName> parse_checkpoint_name(std::string_view text);
 
-/// Those in a directory and those of its .newest, the newest first: by step, then by attempt. None if there is no such
-/// directory. EnvError if it cannot be read.
+/// Returns the names in a directory and those of its .newest, the newest first: by step, then by attempt. None if there
+/// is no such directory. EnvError if it cannot be read.
 std::vector<CheckpointName> checkpoint_names(const std::string& directory);
 
 inline constexpr std::string_view kNewestName = ".newest";

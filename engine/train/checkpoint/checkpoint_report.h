@@ -1,4 +1,4 @@
-// What `trainctl plan` says of checkpoints, read from the files that the ranks would write.
+// Report of `trainctl plan` on checkpoints, read from the files that the ranks would write.
 #pragma once
 
 #include <nlohmann/json_fwd.hpp>

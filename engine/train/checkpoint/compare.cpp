@@ -75,7 +75,7 @@ class TensorComparer {
     }
   }
 
-  /// Of types without values.
+  /// Compares elements of types without values.
   void bytes(int64_t elements, const std::vector<uint8_t>& a, const std::vector<uint8_t>& b) {
     if (a_.type == b_.type && a == b) return;
     difference_.differing = elements;

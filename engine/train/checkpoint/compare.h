@@ -32,7 +32,7 @@ class WholeTensors {
   std::vector<NamedTensor> tensors_;
 };
 
-/// Of a checkpoint's directory, or of a safetensors file. EnvError.
+/// Opens the tensors of a checkpoint's directory, or of a safetensors file. EnvError.
 std::unique_ptr<WholeTensors> open_tensors(const std::string& path);
 
 struct TensorDifference {
@@ -40,10 +40,10 @@ struct TensorDifference {
   StoredType type_a = StoredType::f32, type_b = StoredType::f32;
   Shape shape;
   int64_t elements = 0;
-  int64_t differing = 0;  ///< of one type: in any bit; of two types: in value
-  /// Of |a - b|; infinite if just one of them is not finite, or if the type has no values (those of 4 and 6 bits).
+  int64_t differing = 0;  ///< elements that differ: of one type in any bit, of two types in value
+  /// Largest |a - b|; infinite if just one of them is not finite, or if the type has no values (those of 4 and 6 bits).
   double max_abs = 0;
-  double max_rel = 0;  ///< of |a - b| / max(|a|, |b|)
+  double max_rel = 0;  ///< largest |a - b| / max(|a|, |b|)
   int64_t at = -1;     ///< the element of max_abs, in row-major order
 
   Shape place() const;  ///< the indices of `at`
@@ -54,7 +54,7 @@ struct Comparison {
   std::vector<NamedTensor> missing;  ///< in A alone
   std::vector<NamedTensor> extra;    ///< in B alone
   std::vector<std::pair<NamedTensor, NamedTensor>> other_shape;
-  std::vector<TensorDifference> compared;  ///< those of one shape, in the order of A
+  std::vector<TensorDifference> compared;  ///< tensors with one shape, in the order of A
 
   size_t num_equal() const;
   size_t num_tensors() const { return missing.size() + extra.size() + other_shape.size() + compared.size(); }

@@ -14,7 +14,7 @@ namespace trainctl {
 
 struct Cover {
   std::vector<std::vector<std::string>> pieces;  ///< by image: the names of the entries that are taken
-  int64_t bytes = 0;                             ///< of all of them
+  int64_t bytes = 0;                             ///< bytes of all pieces
   std::string missing;                           ///< "layer3.weight:momentum", which no image has whole; empty: nothing
 };
 

@@ -24,9 +24,9 @@ constexpr int64_t kExportedBlockElements = int64_t{1} << 20;
 struct ExportedPart {
   const StoredTensor* tensor = nullptr;  ///< null: a constant
   const MappedTensor* mapped = nullptr;
-  size_t index = 0;  ///< of mapped->theirs
+  size_t index = 0;  ///< index in mapped->theirs
   AxisOrder::Sizes sizes;
-  int64_t value = 0;  ///< of a constant
+  int64_t value = 0;  ///< value of a constant
 };
 
 class Exporter {

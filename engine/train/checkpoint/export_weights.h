@@ -13,16 +13,16 @@
 namespace trainctl {
 
 struct ExportOptions {
-  DType dtype = DType::f32;  ///< of the file: f32 or bf16, rounded to nearest even
+  DType dtype = DType::f32;  ///< type in the file: f32 or bf16, rounded to nearest even
   bool partial = false;      ///< leave out what the map does not name, instead of failing
 };
 
 struct ExportedWeights {
-  int64_t tensors = 0;  ///< of the file
+  int64_t tensors = 0;  ///< number of tensors in the file
   int64_t bytes = 0;
   std::vector<std::string> left_out;  ///< ours that the map does not name
   std::vector<std::string> unused;    ///< patterns of the map that none of ours has
-  int64_t optimizer_tensors = 0;      ///< which no such file has
+  int64_t optimizer_tensors = 0;      ///< number of tensors of the optimizer, which no such file has
 };
 
 /// Writes `path`: it appears when it is whole. Throws EnvError with all tensors that the map does not name, SpecError

@@ -1,5 +1,5 @@
-// What a rank holds of the state, copied aside before each step into memory that outlives the rank. If a host is lost
-// in the middle of a step, the other ranks' arenas are half updated, but these copies are whole.
+// The state that a rank holds, copied aside before each step into memory that outlives the rank. If a host is lost in
+// the middle of a step, the other ranks' arenas are half updated, but these copies are whole.
 //
 //   memory := head, padded to a page; slot 0; slot 1        each slot an image (state_image.h), padded to a page
 //
@@ -45,7 +45,7 @@ class HeldState {
   explicit HeldState(int fd) : fd_(fd) {}
   /// The steps before which its state is held whole.
   std::vector<int64_t> steps() const;
-  /// Of an image; 0: nothing is held.
+  /// Size of an image; 0: nothing is held.
   int64_t bytes() const;
   std::optional<SaveBoard::Position> position(int64_t step) const;
   /// A part of the image of a held step; empty if it cannot be read.

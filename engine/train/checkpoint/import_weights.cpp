@@ -111,7 +111,7 @@ class Importer {
       wanted_.push_back(std::move(wanted));
   }
 
-  /// As an export: two of ours cannot become one of theirs. What is tied takes its twin, and is said to.
+  /// Same as in an export: two of ours cannot become one of theirs. A tied tensor takes its twin, which is reported.
   void require_own_sources(const Wanted& wanted) {
     for (const std::string& name : wanted.mapped.theirs)
       if (const auto [first, is_new] = takers_.emplace(name, wanted.name); !is_new)

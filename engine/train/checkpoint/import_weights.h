@@ -1,4 +1,4 @@
-// Weights of another tool as a checkpoint of step 0, which a run goes on from. It has no state of the optimizer.
+// Weights of another tool as a checkpoint of step 0, from which a run resumes. It has no state of the optimizer.
 #pragma once
 
 #include <string>
@@ -12,14 +12,14 @@
 namespace trainctl {
 
 struct ImportOptions {
-  std::string version;   ///< of trainctl
+  std::string version;   ///< version of trainctl
   std::string job;       ///< the resolved job, as text
   bool partial = false;  ///< take what fits, instead of failing
 };
 
 struct ImportedWeights {
   int64_t tensors = 0;
-  int64_t bytes = 0;                  ///< of the files' tensors that were read
+  int64_t bytes = 0;                  ///< bytes of the files' tensors that were read
   std::vector<std::string> ignored;   ///< theirs that the map says to ignore
   std::vector<std::string> tied;      ///< "lm_head.weight is transformer.wte.weight"
   std::vector<std::string> missing;   ///< ours that the file has not; all three empty unless `partial`

@@ -1,4 +1,4 @@
-// What a sound manifest is; its text is in manifest_text.cpp.
+// Checks that a manifest is sound; its text is in manifest_text.cpp.
 #include "engine/train/checkpoint/manifest.h"
 
 #include <fmt/format.h>

@@ -57,26 +57,26 @@ struct StoredFile {
 
 struct Manifest {
   std::string trainctl;    ///< version that wrote it
-  std::string name;        ///< of the job
+  std::string name;        ///< name of the job
   int run = 0;             ///< number of the run
   int attempt = 0;         ///< CheckpointDirectory::claim_attempt
   int64_t step = 0;        ///< steps that were trained, of the whole run
-  int64_t epoch = 0;       ///< of the next step
+  int64_t epoch = 0;       ///< epoch of the next step
   int64_t epoch_step = 0;  ///< steps of that epoch that were trained
-  int64_t samples = 0;     ///< that were trained on
+  int64_t samples = 0;     ///< samples that were trained on
   uint64_t seed = 0;
-  std::string order;          ///< order_text of the job; empty: of a version that does not write it
+  std::string order;          ///< order_text of the job; empty: an older version wrote it
   double train_share = 0;     ///< dataset.split.train; 0: the set was not split, or an older version wrote it
   std::string written;        ///< UTC, ISO 8601
   std::string lineage;        ///< CheckpointOwner; "" if an older version wrote it
   bool weights_only = false;  ///< a run's final weights, without the optimizer's state
   std::vector<StoredFile> files;
   std::vector<StoredTensor> tensors;
-  double epoch_loss_sum = 0;                            ///< of the losses of the epoch_step steps of the epoch
-  std::vector<double> epoch_metric_sums;                ///< the same of each metric of the job
-  bool is_finite = true;                                ///< all losses of the run so far
-  std::vector<std::pair<std::string, double>> metrics;  ///< of a validation after this step; may be empty
-  BestValues best;                                      ///< of all validations of the run, and of those it goes on from
+  double epoch_loss_sum = 0;                            ///< sum of the losses of the epoch_step steps of the epoch
+  std::vector<double> epoch_metric_sums;                ///< the same for each metric of the job
+  bool is_finite = true;                                ///< whether all losses of the run so far are finite
+  std::vector<std::pair<std::string, double>> metrics;  ///< values of a validation after this step; may be empty
+  BestValues best;                                      ///< best of all validations of the run, and of those it resumes
 
   const StoredTensor* find(std::string_view tensor, std::string_view slot) const;  ///< null if there is none
 };
@@ -105,7 +105,7 @@ std::string manifest_defect(const Manifest& manifest);
 /// The checksum at the end of a text that parse_manifest takes: it names this manifest among all others.
 std::string_view checksum_of(std::string_view text);
 
-/// Of `directory`/checkpoint.json. EnvError, also if a file that it names is missing or has another size.
+/// Reads `directory`/checkpoint.json. EnvError, also if a file that it names is missing or has another size.
 Manifest read_manifest(const std::string& directory);
 /// The same for a directory that may lack the files without pieces, such as job.yaml: a host receives only files that
 /// its ranks read.

@@ -22,7 +22,7 @@ struct LayerNumbers {
   std::function<bool(std::string_view layer)> has;
   std::function<std::optional<int64_t>(std::string_view layer, std::string_view field)> number;
 };
-/// Of a job's layers. `spec` must outlive it.
+/// Returns the numbers of a job's layers. `spec` must outlive it.
 LayerNumbers numbers_of(const JobSpec& spec);
 
 /// A tensor of ours, and what it is made of.
@@ -46,7 +46,7 @@ class NameMap {
  public:
   /// Each tensor has the same name there.
   static NameMap same_names();
-  /// Of the text of a map; `file` is for messages. Throws SpecError with all that is wrong.
+  /// Parses the text of a map; `file` is for messages. Throws SpecError with all that is wrong.
   static NameMap parse(std::string_view text, const std::string& file);
 
   NameMap(NameMap&&) noexcept;
@@ -57,7 +57,7 @@ class NameMap {
   std::optional<MappedTensor> of_ours(const std::string& name, const LayerNumbers& layers) const;
   /// Patterns under `tensors` that none of these names of ours has: a misspelt one, or one of another network.
   std::vector<std::string> unused(const std::vector<std::string>& ours) const;
-  /// Those that stand beside a tensor of ours, after so many steps of training.
+  /// Returns the constants that stand beside a tensor of ours, after so many steps of training.
   std::vector<MappedConstant> constants_with(const std::string& ours, int64_t steps) const;
   /// Names of the tools that hold nothing of ours: under `ignore` or `constants`.
   bool ignores(const std::string& theirs) const;

@@ -20,7 +20,7 @@
 
 namespace trainctl {
 
-/// What stands in the holes, by their names: a number, or the place of a word in its list.
+/// Values of the holes, by their names: a number, or the place of a word in its list.
 using Holes = std::map<std::string, int64_t>;
 
 /// Whose names: those of the job, or those of the other tool.

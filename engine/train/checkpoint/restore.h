@@ -17,7 +17,8 @@ using StateKey = std::pair<std::string, std::string>;  ///< tensor, slot
 /// Everything that the job keeps, with the shape of the whole tensor.
 std::map<StateKey, Shape> kept_state(const PlannedJob& job);
 
-/// What a job keeps from step to step and what a checkpoint has, by "layer1.weight" or "layer1.weight:momentum".
+/// Difference between the state that a job keeps from step to step and that of a checkpoint, by "layer1.weight" or
+/// "layer1.weight:momentum".
 struct StateDifference {
   std::vector<std::string> missing;   ///< the job has it, the checkpoint has not
   std::vector<std::string> extra;     ///< the checkpoint has it, the job has not

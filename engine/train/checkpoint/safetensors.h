@@ -55,8 +55,8 @@ enum class StoredType : uint8_t {
   i64,
   u64
 };
-std::string_view to_string(StoredType type);  ///< as the header has it: "F32"
-int bits_of(StoredType type);                 ///< of an element: 4 and 6 are packed, across a whole number of bytes
+std::string_view to_string(StoredType type);  ///< name in a header: "F32"
+int bits_of(StoredType type);  ///< bits of an element: those of 4 and 6 are packed, across a whole number of bytes
 StoredType stored_type(DType type);
 
 inline constexpr int64_t kMostHeaderBytes = 100'000'000;
@@ -107,7 +107,7 @@ class SafetensorsFile {
   std::unordered_map<std::string, size_t> index_;
 };
 
-/// Of a file that is on the disk.
+/// Size and checksum of a file that is on the disk.
 struct FileDigest {
   int64_t bytes = 0;
   std::string xxh128;  ///< 32 hexadecimal digits

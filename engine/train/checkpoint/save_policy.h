@@ -11,14 +11,14 @@
 
 namespace trainctl {
 
-/// What decides, beside the job. Steps are as in SaveBoard.
+/// The facts that decide, beside the job. Steps count as in SaveBoard.
 struct SaveMoment {
   int64_t step = 0;
   int64_t last = -1;       ///< step of the last save; -1: none
-  double seconds = 0;      ///< since the last save, or since the first step
+  double seconds = 0;      ///< seconds since the last save, or since the first step
   double cost = 0;         ///< seconds that training lost by the last save; 0: not measured
-  double run_seconds = 0;  ///< since the first step
-  int failures = 0;        ///< of the run so far
+  double run_seconds = 0;  ///< seconds since the first step
+  int failures = 0;        ///< failures of the run so far
 };
 
 bool is_save_due(const CheckpointSpec& spec, int64_t steps_per_epoch, const SaveMoment& now);

@@ -181,7 +181,7 @@ void Saver::validated(const ValidationReport& report) {
     board_.tell_validated(report.run_step, board_position(position_, validation_));
 }
 
-/// Of several hosts one asks when it is time, and the launcher chooses the step.
+/// With several hosts, the first rank that saves asks when it is time, and the launcher chooses the step.
 bool Saver::is_due(int64_t step, int64_t last) {
   if (step == best_step_) return true;
   const auto seconds_since = [](Clock::time_point t) {

@@ -31,7 +31,7 @@ class ImageMemory {
   std::thread populate_;  ///< takes the pages before the first save needs them
 };
 
-/// What a checkpoint says of the steps before `position`, which may have been validated.
+/// Returns what a checkpoint records of the steps before `position`, which may have been validated.
 SaveBoard::Position board_position(const TrainPosition& position, const ValidationReport& validation);
 
 class Saver {
@@ -51,7 +51,7 @@ class Saver {
   void prepare(Executor& executor);
   /// In order of steps: whether the state before that one is saved. The same on every server.
   bool saves_before(int64_t step);
-  /// That state.
+  /// Saves that state.
   void save(const TrainPosition& position, Executor& executor);
   void save_last(const TrainPosition& position, Executor& executor);
 
@@ -77,7 +77,7 @@ class Saver {
   const Program& program_;
   RankBoard& shared_;
   RankStatus& status_;
-  const bool tells_;  ///< of the ranks that save, the first
+  const bool tells_;  ///< whether this is the first of the ranks that save
   SaveBoard& board_;
   const CheckpointSpec spec_;
   const bool saves_state_;
@@ -88,7 +88,7 @@ class Saver {
   const int failures_;
   TrainPosition position_;
   ValidationReport validation_;  ///< the last one
-  int64_t best_step_ = -1;       ///< of the best value of keep_best, if this attempt had it
+  int64_t best_step_ = -1;       ///< step of the best value of keep_best, if this attempt had it
   std::function<void(bool follows_save)> copy_too_;
   int64_t begun_ = -1;    ///< the step of the last save; -1: there was none
   int64_t refused_ = -1;  ///< the step of a save that was awaited in vain; -1: none
@@ -98,8 +98,8 @@ class Saver {
   int64_t copying_ = -1;  ///< the step whose state is being copied
   const Clock::time_point start_ = Clock::now();
   Clock::time_point last_ = start_;  ///< when the last save began
-  double usual_seconds_ = 0;         ///< of a step without a copy; a moving average
-  double lost_seconds_ = 0;          ///< by the copy under way
+  double usual_seconds_ = 0;         ///< seconds of a step without a copy; a moving average
+  double lost_seconds_ = 0;          ///< seconds lost by the copy under way
 };
 
 }  // namespace trainctl

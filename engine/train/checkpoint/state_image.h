@@ -1,5 +1,5 @@
-// What one rank writes of a checkpoint: the bytes of its safetensors file, as they are laid out in memory before they
-// are on disk. The head is the same for every save; the data are copied from the arena.
+// The part of a checkpoint that one rank writes: the bytes of its safetensors file, as they are laid out in memory
+// before they are on disk. The head is the same for every save; the data are copied from the arena.
 #pragma once
 
 #include <string>
@@ -10,9 +10,9 @@
 
 namespace trainctl {
 
-/// What an image has of a rank's state.
+/// The share of a rank's state that an image has.
 enum class StateShare : uint8_t {
-  own,      ///< what checkpoints take from this rank: all ranks' images together are the state, once
+  own,      ///< the part that checkpoints take from this rank: all ranks' images together are the state, once
   weights,  ///< the weights and running statistics of `own`
   held      ///< all that the rank has; other ranks may have the same
 };

@@ -10,7 +10,7 @@ namespace trainctl {
 
 struct Verification {
   std::vector<std::string> problems;  ///< each names a file; empty: whole
-  int64_t bytes = 0;                  ///< that were read
+  int64_t bytes = 0;                  ///< bytes that were read
   int files = 0;
 };
 

@@ -15,7 +15,7 @@
 namespace trainctl {
 
 struct CheckpointFacts {
-  std::string version;  ///< of trainctl
+  std::string version;  ///< version of trainctl
   int run = 0;
   int attempt = 0;  ///< CheckpointDirectory::claim_attempt
   int64_t step = 0;

@@ -22,7 +22,8 @@ struct BatchLayoutOptions {
   int micro_batches = 1;
   bool full_batch = false;  ///< read every row of a micro-batch, then slice, instead of only this rank's rows
   const BatchMixing* mixing = nullptr;  ///< mixup and cutmix; must outlive the layout
-  std::optional<int32_t> no_label;      ///< of rows that only fill a batch up: i32 labels have this value, f32 ones nan
+  /// Label of rows that only fill a batch up: i32 labels have this value, f32 ones nan.
+  std::optional<int32_t> no_label;
 };
 
 class BatchLayout {
@@ -30,10 +31,10 @@ class BatchLayout {
   /// A worker's own scratch memory.
   struct Scratch {
     ReadState state;
-    std::vector<std::vector<std::byte>> fields;  ///< of one sample
+    std::vector<std::vector<std::byte>> fields;  ///< fields of one sample
     std::vector<void*> to;                       ///< where each field is read to
-    std::vector<int32_t> labels;                 ///< of one sample, to be counted; room for any field
-    std::vector<float> mixed;                    ///< of one sample; room for any field
+    std::vector<int32_t> labels;                 ///< labels of one sample, to be counted; room for any field
+    std::vector<float> mixed;                    ///< mixed values of one sample; room for any field
   };
 
   BatchLayout(const Dataset& set, int64_t batch, const Program& program, const InputLayout& layout,
@@ -41,9 +42,9 @@ class BatchLayout {
 
   /// The rows of the batch that this rank reads, ascending.
   std::span<const int64_t> rows() const { return rows_; }
-  /// What a batch needs beside its block until finish().
+  /// Bytes that a batch needs beside its block until finish().
   int64_t staging_bytes() const { return staging_bytes_; }
-  /// Of one sample with all its fields, as it is read.
+  /// Bytes of one sample with all its fields, as it is read.
   int64_t sample_bytes() const;
   Scratch make_scratch() const;
 
@@ -63,14 +64,14 @@ class BatchLayout {
   /// One `load` (or several of the same data), and how to fill it from the set's samples.
   struct Part {
     const Instruction* load = nullptr;
-    int64_t offset = 0;   ///< in the block
-    int64_t staging = 0;  ///< of a sliced part: in the batch's staging memory
-    size_t field = 0;     ///< of the set
+    int64_t offset = 0;   ///< offset in the block
+    int64_t staging = 0;  ///< sliced part: offset in the batch's staging memory
+    size_t field = 0;     ///< index of the field in the set
     Way way = Way::direct;
     int64_t sample_elements = 1;
-    int64_t first_row = 0, rows = 0;  ///< of the batch
-    int64_t first_element = 0;        ///< of first_row, in the operand's whole tensor
-    bool as_bytes = false;            ///< what is written is the set's u8
+    int64_t first_row = 0, rows = 0;  ///< rows of the batch
+    int64_t first_element = 0;        ///< first element of first_row, in the operand's whole tensor
+    bool as_bytes = false;            ///< whether the set's u8 are written
     DType dtype() const { return load->outputs[0].dtype; }
     int64_t element_bytes() const { return as_bytes ? 1 : byte_size(dtype()); }
     bool is_mixed = false;  ///< its samples are staged whole, and mixed in finish()

@@ -19,7 +19,7 @@ namespace trainctl {
 
 class BatchMixing {
  public:
-  /// What is drawn for one batch. Nothing: it stays as it is.
+  /// The random choices for one batch. Nothing: it stays as it is.
   struct Drawn {
     bool pastes = false;  ///< cutmix
     BatchMix mix;

@@ -31,7 +31,7 @@ class BlockOrder {
 
   int64_t size_, block_, blocks_;
   uint64_t window_key_;
-  KeyedPermutation order_;  ///< of the blocks
+  KeyedPermutation order_;  ///< order of the blocks
   int64_t short_at_;        ///< the position of the last block, which may be shorter
   int64_t short_by_;
   // The window that was asked for last.

@@ -25,7 +25,7 @@ class ByteMap {
   PixelPass pass_;
   SampleStep step_;
   SampleView view_;
-  std::vector<float> values_;  ///< as ByteTable's
+  std::vector<float> values_;  ///< same as ByteTable::values
 };
 
 }  // namespace trainctl

@@ -19,7 +19,7 @@ class ByteReader {
 
   /// Fills `to` and returns the bytes read: fewer only at the end. EnvError if gzip data are broken.
   size_t read(std::span<uint8_t> to);
-  int64_t position() const { return position_; }  ///< of the next byte, after inflating
+  int64_t position() const { return position_; }  ///< position of the next byte, after inflating
   bool compressed() const { return compressed_; }
   /// Nothing is left, and for gzip the trailer has been read and agrees.
   bool complete() const { return compressed_ ? ended_ : position_ == static_cast<int64_t>(bytes_.size()); }

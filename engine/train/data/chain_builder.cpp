@@ -168,8 +168,8 @@ void ChainBuilder::require_image(const TransformSpec& spec) const {
        layout_ == ChannelOrder::channels_first ? "put it before hwc2chw" : "");
 }
 
-/// What stays inside of the image, and flips, move before the pass at hand: it maps each value by itself, so it has the
-/// same bits then, of fewer values, and may become the last one, which a device can do.
+/// Cuts that stay inside of the image, and flips, move before the pass at hand: it maps each value by itself, so it has
+/// the same bits then, on fewer values, and may become the last one, which a device can do.
 void ChainBuilder::cut_out(Choose choose, bool stays_inside) {
   if (stays_inside) return push(make_crop(std::move(choose), byte_size(pass_ ? pass_->from : type_.type)));
   flush();

@@ -40,7 +40,7 @@ void widen(FieldReport& report, const Shape& least, const Shape& most) {
   }
 }
 
-/// What one thread has seen.
+/// Results of one thread.
 struct Seen {
   int64_t samples = 0;
   std::vector<FieldReport> fields;
@@ -102,7 +102,7 @@ class Check {
     }
   }
 
-  /// As a run converts it for the network.
+  /// Requires that a run can convert the values to i32 for the network.
   void require_i32(const SourceField& field, const FieldBytes& bytes, int64_t sample) const {
     if (field.encoding == Encoding::image || field.type != ElementType::i64) return;
     const auto count = static_cast<int64_t>(bytes.size()) / byte_size(field.type);

@@ -21,14 +21,14 @@ struct BrokenSample {
 
 inline constexpr size_t kMostCountedValues = 65'536;
 
-/// Of one field, over the samples that could be read.
+/// Report of one field, over the samples that could be read.
 struct FieldReport {
   int64_t least_bytes = 0, most_bytes = 0, total_bytes = 0;
-  Shape least, most;                   ///< of decoded images: the smallest and largest of each dim
-  std::map<int64_t, int64_t> classes;  ///< of a field of one integer: how many samples have each value
+  Shape least, most;                   ///< decoded images: the smallest and largest of each dim
+  std::map<int64_t, int64_t> classes;  ///< for a field of one integer: number of samples with each value
   bool many_values = false;            ///< more than kMostCountedValues: `classes` is empty
   int64_t not_finite = 0;              ///< samples that have a nan or an infinity
-  BrokenSample first_not_finite;       ///< of those, the first in the order of the set; `error`: "element 3 is nan"
+  BrokenSample first_not_finite;       ///< first of those in the order of the set; `error`: "element 3 is nan"
 };
 
 struct SourceReport {
@@ -39,7 +39,7 @@ struct SourceReport {
 
 struct CheckOptions {
   int threads = 1;
-  size_t most_listed = 100;  ///< of broken samples
+  size_t most_listed = 100;  ///< most broken samples that are listed
   /// The size of a decoded image. Throws EnvError if it is broken. If there is none, images are only read.
   std::function<Shape(std::span<const std::byte>)> image_shape;
   /// Called by one thread at a time, with samples that are done and those broken among them. False stops the check.

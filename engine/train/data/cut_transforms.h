@@ -15,7 +15,7 @@ namespace trainctl {
 
 struct CutTransforms {
   FieldWays before;                                    ///< draws nothing; each field has one shape
-  std::vector<std::optional<SampleTransforms>> after;  ///< of each field; null: none
+  std::vector<std::optional<SampleTransforms>> after;  ///< by field; null: none
 };
 
 /// Null where nothing would be worth keeping: some field of the samples has no fixed shape before its first transform

@@ -25,7 +25,8 @@ struct SampleField {
   ElementType type = ElementType::f32;
   Shape shape;
   bool is_integer = false;                  ///< devices load i32; else f32 or bf16
-  std::shared_ptr<const ByteMap> map = {};  ///< of u8: makes floats of a sample's bytes; null: they are the values
+  /// Only for u8: converts a sample's bytes to floats; null: they are the values.
+  std::shared_ptr<const ByteMap> map = {};
 
   int64_t elements() const { return num_elements(shape); }
   int64_t bytes() const { return elements() * byte_size(type); }
@@ -77,12 +78,12 @@ int64_t most_cached_bytes();
 /// does not have, or if a file is broken (the diagnostics' path is the field). `shared_cache`: as keep_samples.
 std::unique_ptr<Dataset> open_dataset(const DatasetSpec& spec, uint64_t seed, int shared_cache = -1);
 
-/// What a plan needs of a set.
+/// Facts of a data set that a plan needs.
 struct DataHeader {
-  DataShapes shapes;    ///< of one sample after the transforms
+  DataShapes shapes;    ///< shapes of one sample after the transforms
   int64_t samples = 0;  ///< the size() of the opened set
-  /// What each rank keeps of the set in the host's memory: its files' contents (mapped ones are the system's) or their
-  /// index, the order of its samples, and scratch memory. Without the cache of most_cached_bytes().
+  /// Bytes of the set that each rank keeps in the host's memory: its files' contents (mapped ones are the system's) or
+  /// their index, the order of its samples, and scratch memory. Without the cache of most_cached_bytes().
   int64_t bytes = 0;
   std::vector<SampleField> fields = {};  ///< the fields() of the opened set; empty: none of them can stay bytes
 };

@@ -26,7 +26,7 @@ struct IdxHeader {
 
 struct IdxArray {
   IdxHeader header;
-  std::vector<uint8_t> body;  ///< as in the file, after the header
+  std::vector<uint8_t> body;  ///< bytes of the file after the header
 };
 
 inline constexpr uint8_t kIdxU8 = 0x08;

@@ -12,10 +12,10 @@ namespace {
 
 constexpr double kWaits = 0.02;             ///< share of a step: below it a trainer counts as not waiting
 constexpr double kMostlyWaits = 0.5;        ///< above it a short window is enough: a change that helps cannot be missed
-constexpr double kLeastWait = 100e-6;       ///< seconds a step: below it handing a batch over is all of the wait
+constexpr double kLeastWait = 100e-6;       ///< seconds per step: below it handing a batch over is all of the wait
 constexpr double kBusy = 0.8, kIdle = 0.5;  ///< shares of the workers' time
 constexpr double kGain = 0.97;              ///< an increase must shorten the step to this, or it is taken back
-constexpr double kSameLoad = 0.8;           ///< of the load for which fewer workers were too few
+constexpr double kSameLoad = 0.8;           ///< share of the load for which fewer workers were too few
 constexpr int kCalmWindows = 4;             ///< in a row, before workers are given back
 
 /// ", 81 % of it with decode": of what they are busy with.
@@ -65,7 +65,7 @@ std::optional<LoadTuner::Change> LoadTuner::decide(double step_seconds, double w
     before_.reset();
     return go_to(back, "more did not shorten the step");
   }
-  // What did not help before may help now. That ends: each such increase shortens the step.
+  // Changes that did not help before may help now. That ends: each such increase shortens the step.
   if (before_) (before_->workers < setting_.workers ? ahead_helps_ : workers_help_) = true;
   before_.reset();
   if (wait_share > kWaits) {
@@ -86,7 +86,7 @@ std::optional<LoadTuner::Change> LoadTuner::decide(double step_seconds, double w
   calm_windows_ = busy_share < kIdle ? calm_windows_ + 1 : 0;
   if (calm_windows_ < kCalmWindows) return {};
   calm_windows_ = 0;
-  // As many as would be busy three quarters of the time.
+  // Keep as many workers as would be busy three quarters of the time.
   const int least = load > kSameLoad * least_load_ ? least_workers_ : limits_.least_workers;
   const int enough = std::max(least, static_cast<int>(std::ceil(setting_.workers * busy_share / 0.75)));
   if (enough >= setting_.workers) return {};

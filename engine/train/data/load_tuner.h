@@ -55,8 +55,8 @@ class LoadTuner {
   LoadSetting setting_;
   LoadLimits limits_;
   int steps_ = 0;
-  double seconds_ = 0, waited_ = 0, busy_ = 0;  ///< of this window
-  StageSeconds stages_;                         ///< of this window
+  double seconds_ = 0, waited_ = 0, busy_ = 0;  ///< seconds in this window
+  StageSeconds stages_;                         ///< time of each stage in this window
   bool is_settling_ = true;                     ///< the window in which the last change takes effect decides nothing
   std::optional<LoadSetting> before_;           ///< the last increase came from here
   double step_before_ = 0;                      ///< seconds of a step then

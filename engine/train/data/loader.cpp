@@ -25,13 +25,13 @@ HostBlock allocate_on_heap(int64_t bytes) {
   return {memory, memory->data()};
 }
 
-/// Of a load in the device's type, from which on its bytes travel and are mapped there.
+/// Least size of a load, in the device's type, whose bytes travel as they are and are mapped there.
 constexpr int64_t kLeastMappedBytes = int64_t{256} << 10;
-/// What a worker claims at a time: enough that claiming costs nothing beside reading.
+/// Bytes that a worker claims at a time: enough that claiming costs nothing beside reading.
 constexpr int64_t kClaimedBytes = int64_t{64} << 10;
 /// How often the trainer looks for a worker that hangs, while it waits.
 constexpr std::chrono::milliseconds kLook{100};
-/// Of timeout_seconds. Before all of it has passed: then the launcher ends the rank, and knows no file.
+/// Share of timeout_seconds after which a worker hangs. After all of it the launcher ends the rank, and knows no file.
 constexpr double kHangs = 0.9;
 /// Batches that autotune may read ahead.
 constexpr int64_t kMostAhead = 16;
@@ -354,7 +354,7 @@ const SampleField& Loader::label() const {
   return set_->fields()[static_cast<size_t>(field)];
 }
 
-/// Those that are not ignored.
+/// Counts the labels that are not ignored.
 int64_t Loader::count_labels(const Batch& batch, BatchLayout::Scratch& scratch) const {
   const SampleField& field = label();
   if (!options_.ignored_label) return batch.own_rows * field.elements();

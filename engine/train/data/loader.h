@@ -48,7 +48,7 @@ struct LoaderOptions {
   int held = 1;                                      ///< batches that may be taken and not yet released
   std::function<HostBlock(int64_t bytes)> allocate;  ///< allocates them (Executor::allocate_inputs); empty: heap
   const InputLayout* layout = nullptr;               ///< their layout (Executor::inputs); null: input_layout(program)
-  int most_workers = 1;                              ///< that dataset.autotune may choose
+  int most_workers = 1;                              ///< most workers that dataset.autotune may choose
   /// Called by next_step() after each change that dataset.autotune makes.
   std::function<void(int64_t step, const LoadTuner::Change&)> on_change;
   double timeout_seconds = 0;  ///< a sample that takes nine tenths of it to read is an error; 0: no limit
@@ -84,8 +84,8 @@ class Loader {
   /// until it is released. Rethrows what stopped a worker: of several samples of a batch, for the first one.
   /// Null once LoaderOptions::claim has said that there are no more.
   const std::byte* next_step();
-  /// What next_step returns next, where that need not wait; nothing: the batch is not read yet, or there is none. The
-  /// block does not change until it is released.
+  /// The batch that next_step returns next, where that need not wait; nothing: the batch is not read yet, or there is
+  /// none. The block does not change until it is released.
   struct Ahead {
     const std::byte* inputs = nullptr;
     int64_t step = 0;
@@ -106,9 +106,9 @@ class Loader {
   void release_step();
   /// How many workers read now, and how many batches they may be ahead.
   LoadSetting setting() const { return setting_; }
-  /// Of the time between the first batch that next_step returned and the last one: the share that it waited.
+  /// Share of the time between the first batch that next_step returned and the last one in which it waited.
   double waited_share() const;
-  /// Of all batches so far: what the workers spent their time with, and what dataset.on_error has skipped.
+  /// For all batches so far: the seconds of the workers by stage, and the samples that dataset.on_error has skipped.
   StageSeconds seconds() const;
   SkippedSamples skipped() const { return set_->skipped(); }
 
@@ -118,21 +118,21 @@ class Loader {
   struct Buffer {
     HostBlock block;
     std::vector<std::byte> staging;
-    std::vector<int64_t> samples;  ///< of the whole batch, with their passes
+    std::vector<int64_t> samples;  ///< samples of the whole batch; passes: one for each of them
     std::vector<uint64_t> passes;
   };
   struct Batch : Buffer {
     int64_t step = 0;  ///< over the whole run
     std::optional<BatchMixing::Drawn> mix;
-    int64_t own_rows = 0;  ///< the others fill it up
-    int64_t unread = 0;    ///< of BatchLayout::rows()
+    int64_t own_rows = 0;  ///< rows that do not just fill it up
+    int64_t unread = 0;    ///< rows of BatchLayout::rows() that are not read yet
     bool is_full = false;
     float label_weight = 1.0f;
     int64_t labels = 0;
     std::exception_ptr error;
     int64_t error_row = 0;
   };
-  /// What a worker reads at the moment.
+  /// The sample that a worker reads at the moment.
   struct Reading {
     std::atomic<int64_t> sample = -1;  ///< -1: none
     std::atomic<Clock::rep> since = 0;
@@ -164,7 +164,7 @@ class Loader {
   const SampleField& label() const;
 
   std::unique_ptr<Dataset> set_;
-  SampleOrder order_;  ///< of the worker that opens a batch
+  SampleOrder order_;  ///< used by the worker that opens a batch
   std::optional<BatchMixing> mixing_;
   LoaderOptions options_;
   uint64_t seed_;
@@ -177,21 +177,21 @@ class Loader {
   std::condition_variable full_;   ///< a batch is
   std::condition_variable ended_;  ///< a thread has
   std::vector<Batch> batches_;     ///< batch i is at i % size
-  std::vector<Buffer> free_;       ///< of no batch
-  int buffers_ = 0;                ///< allocated so far
+  std::vector<Buffer> free_;       ///< buffers that belong to no batch
+  int buffers_ = 0;                ///< buffers allocated so far
   int64_t opened_ = 0;             ///< batches whose rows may be or have been claimed
-  int64_t next_row_ = 0;           ///< of the batch opened last: the first row that nobody has claimed
+  int64_t next_row_ = 0;           ///< in the batch opened last: the first row that nobody has claimed
   bool is_opening_ = false;
-  int64_t taken_ = 0;     ///< by the trainer so far
-  int64_t released_ = 0;  ///< by the trainer so far, of those taken
+  int64_t taken_ = 0;     ///< batches taken by the trainer so far
+  int64_t released_ = 0;  ///< batches released by the trainer so far, out of those taken
   bool stop_ = false;
-  bool has_ended_ = false;                          ///< LoaderOptions::claim has: no further batch is opened
-  bool has_failed_ = false;                         ///< no further batch is opened
-  double busy_ = 0;                                 ///< seconds of all workers since the tuner looked
-  StageSeconds seconds_;                            ///< of all workers
-  StageSeconds seen_;                               ///< by the tuner
-  int running_ = 0;                                 ///< threads
-  std::vector<std::unique_ptr<Reading>> readings_;  ///< of threads_
+  bool has_ended_ = false;   ///< LoaderOptions::claim has reported the end: no further batch is opened
+  bool has_failed_ = false;  ///< a worker has failed: no further batch is opened
+  double busy_ = 0;          ///< seconds in which workers were busy since the tuner looked
+  StageSeconds seconds_;     ///< seconds of all workers
+  StageSeconds seen_;        ///< seconds that the tuner has seen
+  int running_ = 0;          ///< number of running threads
+  std::vector<std::unique_ptr<Reading>> readings_;  ///< by thread of threads_
   LoadSetting setting_;
   std::optional<LoadTuner> tuner_;
   std::optional<Clock::time_point> last_step_;  ///< when next_step returned

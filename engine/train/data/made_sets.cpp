@@ -47,7 +47,7 @@ class Random final : public Dataset {
 
   int64_t size_, classes_;
   std::vector<SampleField> fields_;
-  std::vector<uint64_t> keys_;  ///< of fields_
+  std::vector<uint64_t> keys_;  ///< random key of each field
 };
 
 class Constant final : public Dataset {

@@ -7,7 +7,7 @@
 
 namespace trainctl {
 
-/// Of dataset.type random and constant.
+/// Shapes and size of a set of dataset.type random or constant.
 DataShapes made_shapes(const DatasetSpec& spec);
 int64_t made_size(const DatasetSpec& spec);
 /// SpecError (dataset.classes) for random integers of no class.

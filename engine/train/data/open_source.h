@@ -9,14 +9,14 @@
 
 namespace trainctl {
 
-/// Of mnist, and of all types with DatasetSpec::has_source(): with its shares and weights. Throws SpecError (a field of
+/// Opens mnist, and all types with DatasetSpec::has_source(): with its shares and weights. Throws SpecError (a field of
 /// the data set) if the files are not there or not as the type says, EnvError if one is damaged.
 std::shared_ptr<const Source> open_source(const DatasetSpec& spec, uint64_t seed);
 
 /// Reads what has a checksum that opening does not look at: the arrays of npz files. EnvError if one is damaged.
 void check_source_files(const DatasetSpec& spec);
 
-/// Of a set of IDX files with images of that shape.
+/// Fields of a set of IDX files with images of that shape.
 std::vector<SourceField> mnist_fields(const Shape& image);
 
 }  // namespace trainctl

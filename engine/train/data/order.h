@@ -41,14 +41,14 @@ class SampleOrder {
 
   int64_t steps_per_epoch() const { return steps_; }
   int64_t batch_size() const { return static_cast<int64_t>(batch_.size()); }
-  /// Of a step's batch, how many are not there to fill it up: they come first.
+  /// Number of rows of a step's batch that are not there to fill it up: they come first.
   int64_t own_rows(int64_t step) const {
     return std::min(static_cast<int64_t>(batch_.size()), samples_ - step * static_cast<int64_t>(batch_.size()));
   }
   /// The samples of one step, in the order of the batch; valid until the next call. Steps count from 0. Allocates
   /// nothing.
   std::span<const int64_t> batch(int64_t epoch, int64_t step);
-  /// Of each row of the last batch(): the pass over the set, counted over the whole run.
+  /// For each row of the last batch(): the pass over the set, counted over the whole run.
   std::span<const uint64_t> passes() const { return passes_; }
 
  private:
@@ -60,13 +60,13 @@ class SampleOrder {
   bool shuffle_;
   int64_t block_;  ///< dataset.shuffle_block
   uint64_t seed_;
-  uint64_t pass_ = 0;  ///< over the whole run, whose order is in order_
+  uint64_t pass_ = 0;  ///< pass, counted over the whole run, whose order is in order_
   bool has_order_ = false;
-  std::vector<int64_t> order_;                   ///< of one pass, if the job shuffles a small set
-  std::optional<KeyedPermutation> permutation_;  ///< of one pass, if it shuffles a large one
-  std::optional<BlockOrder> blocks_;             ///< of one pass, if it shuffles in blocks
+  std::vector<int64_t> order_;                   ///< order of one pass, if the job shuffles a small set
+  std::optional<KeyedPermutation> permutation_;  ///< order of one pass, if it shuffles a large one
+  std::optional<BlockOrder> blocks_;             ///< order of one pass, if it shuffles in blocks
   std::vector<int64_t> batch_;
-  std::vector<uint64_t> passes_;  ///< of batch_
+  std::vector<uint64_t> passes_;  ///< passes of the rows of batch_
 };
 
 }  // namespace trainctl

@@ -28,7 +28,7 @@ class KeyedPermutation {
   uint64_t backward(uint64_t value) const;
 
   uint64_t n_, key_;
-  int low_bits_, high_bits_;  ///< of the two halves; low_bits_ is the same or one more
+  int low_bits_, high_bits_;  ///< sizes of the two halves in bits; low_bits_ is the same or one more
 };
 
 }  // namespace trainctl

@@ -1,4 +1,4 @@
-// What one worker has of its own while it reads samples.
+// State of one worker while it reads samples.
 #pragma once
 
 #include <array>
@@ -15,7 +15,7 @@
 
 namespace trainctl {
 
-/// What a worker does with a sample, in order. `copy`: it is converted and written into the batch.
+/// The stages of a worker's work on a sample, in order. `copy`: it is converted and written into the batch.
 enum class ReadStage : uint8_t { read, decode, transform, copy };
 inline constexpr size_t kReadStages = 4;
 constexpr std::string_view to_string(ReadStage stage) {
@@ -71,19 +71,20 @@ struct SkippedSamples {
   std::string first;  ///< the error of the first
 };
 
-/// A worker's own: its scratch memory, which grows to the largest sample, and the random numbers of the sample at hand.
+/// State of one worker: its scratch memory, which grows to the largest sample, and the random numbers of the sample at
+/// hand.
 struct ReadState {
   SampleRng rng;
   TransformScratch transforms;
-  std::vector<std::byte> bytes;                  ///< of one field, before transforms
-  std::vector<uint8_t> tokens;                   ///< a window, as it is in its file
-  std::vector<FieldBytes> files;                 ///< of a Source's fields
-  std::vector<bool> wanted;                      ///< of a Source's fields
+  std::vector<std::byte> bytes;                  ///< bytes of one field, before transforms
+  std::vector<uint8_t> tokens;                   ///< bytes of a window, as it is in its file
+  std::vector<FieldBytes> files;                 ///< bytes of a Source's fields
+  std::vector<bool> wanted;                      ///< whether each of a Source's fields is read
   std::vector<std::vector<std::byte>> unwanted;  ///< fields that are read only to see whether they can be
   std::vector<void*> all;                        ///< where all fields of a sample go
   std::vector<std::vector<std::byte>> before;    ///< fields before the transforms that draw
   std::vector<void*> to_before;                  ///< where fields go that have such transforms
-  StageSeconds seconds;                          ///< of all samples so far
+  StageSeconds seconds;                          ///< seconds of all samples so far
 };
 
 }  // namespace trainctl

@@ -21,7 +21,7 @@ namespace {
 struct CheckedSet {
   const DatasetSpec& spec;
   uint64_t seed = 0;
-  std::string section;  ///< of the job: "dataset" or "validation.dataset"
+  std::string section;  ///< section of the job: "dataset" or "validation.dataset"
 };
 
 /// An integer of the set that is out of range.

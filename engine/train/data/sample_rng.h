@@ -17,7 +17,7 @@ class SampleRng {
       : key_(stream_key(stream_key(seed, stable_hash("dataset.transforms")), pass)),
         sample_(static_cast<uint64_t>(sample)) {}
 
-  /// Those of a whole batch: the `number`th of an epoch.
+  /// Random numbers of a whole batch: the `number`th of an epoch.
   static SampleRng of_batch(uint64_t seed, int64_t epoch, int64_t number) {
     SampleRng rng;
     rng.key_ = stream_key(stream_key(seed, stable_hash("dataset.batches")), static_cast<uint64_t>(epoch));
@@ -25,7 +25,7 @@ class SampleRng {
     return rng;
   }
 
-  /// Those of another sample in the same pass, at their start.
+  /// Random numbers of another sample in the same pass, from their start.
   SampleRng of(int64_t sample) const {
     SampleRng other;
     other.key_ = key_;

@@ -1,4 +1,4 @@
-// What a chain of transforms is composed of. A step only moves the view of the sample, writes the sample anew, or
+// Steps that a chain of transforms is composed of. A step only moves the view of the sample, writes the sample anew, or
 // changes what an earlier step wrote.
 #pragma once
 
@@ -17,7 +17,7 @@ namespace trainctl {
 struct SampleAtWork {
   SampleView view;
   bool is_reversed = false;          ///< its columns count from the last to the first
-  PixelBox box;                      ///< what the step at hand cuts out, as one that looks at the sample counts
+  PixelBox box;                      ///< box that the step at hand cuts out, in the sample as it is seen
   std::optional<SourceBox> decoded;  ///< the exact part of a view that was decoded at a smaller scale
 
   ImageSize size() const { return {view.height, view.width}; }
@@ -27,13 +27,13 @@ struct SampleStep {
   enum class Kind : uint8_t { view, write, in_place };
 
   Kind kind = Kind::view;
-  /// `out`: of a write, room for the result.
+  /// `out`: room for the result of a write.
   std::function<void(SampleAtWork& sample, std::byte* out, SampleRng& rng, TransformScratch& scratch)> run;
-  /// Of a write: the bytes of the result.
+  /// For a write: the bytes of the result.
   std::function<int64_t(const SampleAtWork& sample)> bytes = {};
-  /// Of a step that cuts: what.
+  /// For a step that cuts: the box.
   std::function<PixelBox(const ImageSize& image, SampleRng& rng)> choose = {};
-  /// Of a resize that may take an image decoded at a smaller scale: its result.
+  /// For a resize that may take an image decoded at a smaller scale: the size of its result.
   std::optional<ImageSize> shrinks_to = {};
 };
 

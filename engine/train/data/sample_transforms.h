@@ -27,10 +27,10 @@ namespace trainctl {
 /// A dim that differs from sample to sample: h and w of photos, the length of a text.
 inline constexpr int64_t kAnySize = -1;
 
-/// Of a sample before and after each transform: 1 GiB of f32.
+/// Most elements of a sample before and after each transform: 1 GiB of f32.
 inline constexpr int64_t kMaxImageElements = int64_t{1} << 28;
 
-/// What enters or leaves a chain: u8, i32 or f32 elements, row-major.
+/// Type of a value that enters or leaves a chain: u8, i32 or f32 elements, row-major.
 struct SampleType {
   ElementType type = ElementType::f32;
   Shape shape;  ///< [h, w, c] is an image; photos are u8 [kAnySize, kAnySize, 1 or 3]
@@ -54,7 +54,7 @@ struct TransformScratch {
   int64_t held_bytes() const;
 };
 
-/// What the first transform cuts out of an image, so that no more of it is decoded.
+/// The part that the first transform cuts out of an image, so that no more of it is decoded.
 struct CropPlan {
   std::optional<PixelBox> box;  ///< drawn already; may be partly outside of the image (zeros there)
   bool is_inside = false;       ///< decode only the box

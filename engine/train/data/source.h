@@ -44,7 +44,7 @@ struct SourceField {
   std::string name;
   Encoding encoding = Encoding::array;
   ElementType type = ElementType::u8;
-  Shape shape;  ///< of one sample; empty for a scalar, and for an image; [-1] for bytes of any length (a text)
+  Shape shape;  ///< shape of one sample; empty for a scalar, and for an image; [-1] for bytes of any length (a text)
 };
 
 /// The bytes of one field of one sample. A worker reuses it, so it grows to the largest field.
@@ -58,14 +58,14 @@ class Source {
   /// Reads the fields whose entry of `wanted` is true, each into its entry of `out`; both have fields().size() entries.
   /// Any number of threads may call it at once. Throws EnvError, which names the file and what is wrong with it.
   virtual void read(int64_t sample, const std::vector<bool>& wanted, std::span<FieldBytes> out) const = 0;
-  /// As Dataset::expect. EnvError is ignored: read() throws it again.
+  /// Same as Dataset::expect. EnvError is ignored: read() throws it again.
   virtual void expect(int64_t) const {}
   /// Where a sample comes from, for errors: "photos/cat/12.jpg", "shard-03.tar: 000123.jpg", "ratings.csv: row
   /// 900,001".
   virtual std::string where(int64_t sample) const = 0;
   /// Memory that the opened source takes in each rank.
   virtual int64_t held_bytes() const = 0;
-  /// Of classes that have names (folders, a column of words): those, by number. Else empty.
+  /// Names of classes (folders, a column of words), by number; empty if classes have no names.
   virtual const std::vector<std::string>& class_names() const = 0;
 };
 

@@ -14,7 +14,7 @@
 namespace trainctl {
 namespace {
 
-/// What transforms take: u8, i32 or f32.
+/// Element type that transforms accept: u8, i32 or f32.
 ElementType transformable(ElementType type) {
   switch (type) {
     case ElementType::u8:
@@ -105,7 +105,7 @@ void SourceSet::read(int64_t sample, ReadState& state, SampleOutputs to) const {
   }
 }
 
-/// As SampleTransforms::run_encoded, with the time of its two parts.
+/// Same as SampleTransforms::run_encoded, with the time of its two parts.
 void SourceSet::write_image(const FieldWay& way, const FieldBytes& bytes, int64_t sample, ReadState& state,
                             StageTimer& timer, void* to) const {
   timer.next(ReadStage::decode);

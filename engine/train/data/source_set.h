@@ -19,20 +19,20 @@ namespace trainctl {
 /// How a field of a source becomes one of the sample.
 struct FieldWay {
   SourceField from;
-  ElementType type = ElementType::u8;  ///< that the transforms take
+  ElementType type = ElementType::u8;  ///< type that the transforms accept
   std::optional<SampleTransforms> transforms;
 };
 
 /// The fields of a set after their transforms.
 struct FieldWays {
-  /// What becomes of a field whose transforms end by mapping each byte: floats, or bytes with SampleField::map.
+  /// Result of a field whose transforms end by mapping each byte: floats, or bytes with SampleField::map.
   enum class Bytes : uint8_t { become_floats, stay };
 
   /// SpecError at the transform that does not fit, or at dataset.transforms if a field has no fixed shape.
   FieldWays(const std::vector<SourceField>& from, const DatasetSpec& spec, Bytes bytes = Bytes::become_floats);
 
   std::vector<SampleField> fields;
-  std::vector<FieldWay> ways;  ///< of fields
+  std::vector<FieldWay> ways;  ///< by field
   bool is_random = false;      ///< a sample looks different in each pass
   bool is_work = false;        ///< a sample is more than a copy of the source's bytes
 

@@ -50,7 +50,7 @@ bool is_numpy(std::span<const uint8_t> start) {
   return start.size() >= sizeof(kNumpyMagic) && std::equal(std::begin(kNumpyMagic), std::end(kNumpyMagic), start.begin());
 }
 
-/// What a file is that has no tokens; null if it may have.
+/// Describes a file that has no tokens, by its format; null if it may have some.
 const char* foreign_format(std::span<const uint8_t> start) {
   const std::string_view text(reinterpret_cast<const char*>(start.data()), start.size());
   if (text.starts_with("MMIDIDX")) return "Megatron's index of a .bin file";

@@ -29,7 +29,7 @@ inline constexpr int64_t kTokenHeaderBytes = 1024;
 struct TokenFormat {
   TokenType type = TokenType::u16;
   bool has_header = false;
-  int64_t count = 0;  ///< of tokens
+  int64_t count = 0;  ///< number of tokens
 
   int64_t header_bytes() const { return has_header ? kTokenHeaderBytes : 0; }
 };

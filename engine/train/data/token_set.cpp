@@ -16,7 +16,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr int64_t kChunkBytes = int64_t{1} << 20;  ///< that first_stray looks at together
+constexpr int64_t kChunkBytes = int64_t{1} << 20;  ///< bytes that first_stray looks at together
 
 std::vector<std::string> paths_of(const TokenIndex& index) {
   std::vector<std::string> paths;
@@ -96,7 +96,7 @@ class IndexBuilder {
   }
 
  private:
-  /// Of the last `tokens` tokens.
+  /// Adds a run of the last `tokens` tokens.
   void add_run(int64_t tokens, const std::string& what, const std::string& hint) {
     if (tokens <= spec_.length)
       throw SpecError({}, "dataset.path",

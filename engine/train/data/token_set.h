@@ -23,7 +23,7 @@ namespace trainctl {
 
 /// Where the windows of some consecutive tokens begin.
 struct TokenRun {
-  int64_t first_token = 0, first_sample = 0;  ///< of the whole set
+  int64_t first_token = 0, first_sample = 0;  ///< numbers in the whole set
 };
 
 struct TokenFile {
@@ -70,7 +70,7 @@ class TokenSet {
   /// The bytes of a window and the token behind it, in one file.
   struct Piece {
     size_t file = 0;
-    int64_t first_token = 0;  ///< of the file
+    int64_t first_token = 0;  ///< number in the file
     int64_t tokens = 0;
   };
   int64_t first_token(int64_t sample) const;
@@ -82,7 +82,7 @@ class TokenSet {
   int64_t bytes_of(const Piece& piece) const;
 
   TokenIndex index_;
-  OpenFiles files_;  ///< those of index_
+  OpenFiles files_;  ///< the files of index_
   int64_t length_, stride_;
 };
 

@@ -82,7 +82,7 @@ double transfer_limit(const Program& program, const Instruction& instruction, co
   return (Bytes{static_cast<double>(bytes)} / machine.links.front().bandwidth).value;
 }
 
-/// What all profiled steps of one rank add, in nanoseconds; limits in seconds.
+/// Sums over all profiled steps of one rank, in nanoseconds; limits in seconds.
 class RankParts {
  public:
   RankParts(const RankProfile& profile, const std::vector<int64_t>& waited_ns, const Machine& machine)
@@ -117,7 +117,7 @@ class RankParts {
       part.limit_seconds += kernel_limit(instruction_at(span.instruction + i), machine_);
   }
 
-  /// Of what no kernel covers: transfers, then waiting, then nothing at all, within steps and between them.
+  /// Adds the time that no kernel covers: transfers, then waiting, then nothing at all, within steps and between them.
   void add_rest() {
     const Stretches kernels(kernels_), moving(moving_), waiting(waiting_);
     const Stretches busy = kernels.joined(moving), all = busy.joined(waiting);

@@ -12,11 +12,11 @@ namespace trainctl {
 
 struct StepPart {
   std::string name;    ///< "products", "head", "attention backward", "gaps between kernels"
-  double seconds = 0;  ///< of a step of one rank: means over ranks and profiled steps
-  /// Of each kernel the longer of its operations and its bytes at the machine's rates; of a transfer its bytes at the
-  /// innermost link's. 0 for gaps and waiting.
+  double seconds = 0;  ///< seconds per step of one rank: mean over ranks and profiled steps
+  /// Lower limit of `seconds`: for each kernel the longer of its operations and its bytes at the machine's rates; for a
+  /// transfer its bytes at the innermost link's. 0 for gaps and waiting.
   double limit_seconds = 0;
-  double launches = 0;  ///< a step
+  double launches = 0;  ///< launches per step
 };
 
 /// Longest first. Kernels of all streams count, and transfers only where no kernel runs, so without kernels that run

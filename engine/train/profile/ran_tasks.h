@@ -10,7 +10,7 @@
 namespace trainctl {
 
 struct RanTask {
-  std::string name;           ///< as `trainctl plan` draws it: "F0", "B3", "W1", with chunks "F0.1"
+  std::string name;           ///< name in the drawing of `trainctl plan`: "F0", "B3", "W1", with chunks "F0.1"
   double begin = 0, end = 0;  ///< seconds since the first task of any rank began
 };
 
@@ -19,8 +19,8 @@ struct RankTasks {
   std::vector<RanTask> tasks;  ///< by begin. A task that another one interrupted is there several times
 };
 
-/// Of the last step that all profiles have. Only kernels count, so what a task waited for is a gap before it or in it.
-/// One profile for each stage that has any: that of its first rank.
+/// Tasks of the last step that all profiles have. Only kernels count, so a task that waits has a gap before it or in
+/// it. One profile for each stage that has any: that of its first rank.
 std::vector<RankTasks> ran_tasks(std::span<const RankProfile> profiles);
 
 }  // namespace trainctl

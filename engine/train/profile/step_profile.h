@@ -20,7 +20,7 @@ struct ProfileSteps {
 ProfileSteps parse_profile_steps(const std::string& text);
 std::string to_string(const ProfileSteps& steps);
 
-/// What one rank did, and when.
+/// A record of what one rank did, and when.
 struct RankProfile {
   const Program* program = nullptr;
   std::vector<TimeSpan> spans;

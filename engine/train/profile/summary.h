@@ -17,11 +17,11 @@ namespace trainctl {
 ///   idle      nothing runs: the host, the data, other programs
 struct RankShares {
   int rank = 0;
-  double seconds = 0;                                      ///< of the whole window
+  double seconds = 0;                                      ///< length of the whole window
   double compute = 0, exposed = 0, waiting = 0, idle = 0;  ///< parts of 1
   double moving_seconds = 0;                               ///< bytes move, with or without kernels
   double hidden_seconds = 0;                               ///< the part of it under kernels
-  double moved_bytes = 0, hidden_bytes = 0;                ///< as Instruction::bytes counts
+  double moved_bytes = 0, hidden_bytes = 0;                ///< bytes as Instruction::bytes counts them
 };
 
 /// All runs of one named instruction, over all ranks, steps and micro-batches.
@@ -35,7 +35,7 @@ struct InstructionTotal {
 };
 
 struct ProfileSummary {
-  ProfileSteps steps;       ///< those that at least one rank ran
+  ProfileSteps steps;       ///< steps that at least one rank ran
   double step_seconds = 0;  ///< mean over ranks and steps, from step start to step start
   std::vector<RankShares> ranks;
   std::vector<InstructionTotal> instructions;  ///< longest first

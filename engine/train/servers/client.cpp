@@ -144,7 +144,7 @@ void Client::start(int64_t batch, std::byte* inputs, const std::optional<Loader:
   hold_pulled();
 }
 
-/// What a server does not grant, it is asked for with the batch itself.
+/// Rows that a server does not grant are asked for again, with the batch itself.
 void Client::receive_ahead() {
   if (!std::exchange(has_asked_ahead_, false)) return;
   for (int server = 0; server < servers_; ++server) {

@@ -60,12 +60,12 @@ class Client {
   int64_t norm_offset_ = -1;  ///< in the arena; -1: the servers compute the norm, or the job does not clip
   RowWindow window_;
   std::optional<RowWindow> validation_window_;
-  std::vector<std::vector<int64_t>> units_;  ///< of each table, by field
+  std::vector<std::vector<int64_t>> units_;  ///< units of each table, by field
   std::vector<HeldRows> held_;               ///< by field
-  int64_t started_ = 0;                      ///< batches
+  int64_t started_ = 0;                      ///< batches started so far
   std::vector<std::vector<int32_t>> ahead_;  ///< ids that were asked for ahead, by field; those of server 0 first
   bool has_asked_ahead_ = false;
-  std::vector<float> block_;  ///< of rows that came ahead, from one server
+  std::vector<float> block_;  ///< rows that came ahead, from one server
   Counts counts_;
 };
 

@@ -135,7 +135,7 @@ class DeviceWorker final : public Executor {
   float finish_step(std::span<float> metrics) override {
     std::vector<float> reported(1 + program_.metrics.size());
     reported[0] = inner_->finish_step(std::span(reported).subspan(1));
-    // What is there already is sent while the rest comes.
+    // Gradients that are there already are sent while the rest comes.
     for (const Instruction* push : pushes_) begin_from_device(range_of(push->inputs[0]));
     for (const Range& result : results_) begin_from_device(result);
     for (const Instruction* push : pushes_) {
@@ -230,7 +230,8 @@ class DeviceWorker final : public Executor {
   InputLayout inputs_;
   std::vector<const Instruction*> pulls_, pushes_;
   std::vector<Loss> losses_;
-  std::vector<Range> windows_, results_;  ///< of tables: what goes to the device before a step, and comes back after it
+  /// Ranges of tables: those that go to the device before a step, and those that come back after it.
+  std::vector<Range> windows_, results_;
   std::vector<std::pair<int, int64_t>> sent_;
   uint32_t step_ = 0;
   std::unique_ptr<Executor> inner_;
@@ -253,7 +254,7 @@ Program without_servers(const Program& program, int workers) {
     if (b.reduce_group >= 0) b.reduce_group = groups[static_cast<size_t>(b.reduce_group)];
     if (b.shard_group >= 0) b.shard_group = groups[static_cast<size_t>(b.shard_group)];
   }
-  // What waits for something that is left out waits for what that waits for.
+  // An instruction that waits for one that is left out waits for what that one waits for.
   std::vector<std::vector<int>> stands_for;
   for (const Instruction& i : program.instructions) {
     std::vector<int> waits;

@@ -51,7 +51,7 @@ struct Ahead {
 struct Report {
   float norm = 0;  ///< workers in step, where the job clips: the squared norm of all their gradients
   float loss = 0;
-  float metrics[kMostMetrics] = {};  ///< as in StepReport
+  float metrics[kMostMetrics] = {};  ///< same as in StepReport
 };
 
 }  // namespace trainctl::servers

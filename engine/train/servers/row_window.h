@@ -62,7 +62,7 @@ class RowWindow {
     std::vector<int32_t> ids;                        ///< by server, each once
     std::vector<size_t> begins;                      ///< by server, and the end
     std::vector<size_t> asked_ends;                  ///< by server
-    std::vector<std::vector<int32_t>> to_ask, held;  ///< of the batch, by server: the two parts of `ids`
+    std::vector<std::vector<int32_t>> to_ask, held;  ///< by server: the two parts of the batch's `ids`
   };
 
   void find_ids(size_t number, const std::byte* inputs, const AtHand& at_hand);

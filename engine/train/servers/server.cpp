@@ -35,7 +35,7 @@ int64_t message_bytes(const Program& program, Opcode opcode) {
   return bytes;
 }
 
-/// What a worker's room holds:
+/// Layout of a worker's room:
 ///
 ///   rows of tables, or their gradients | weights, or gradients and norm | ids | ids of the next batch | its rows
 ///
@@ -60,15 +60,15 @@ struct AsyncServer::Worker {
 
   int rank = 0;
   State state = State::idle;
-  std::byte* rows = nullptr;      ///< of tables, one after another
+  std::byte* rows = nullptr;      ///< rows of tables, one after another
   std::byte* messages = nullptr;  ///< pulled_ or pushed_
-  int32_t* ids = nullptr;         ///< of fields, one after another; then of the next batch
+  int32_t* ids = nullptr;         ///< ids of fields, one after another; then those of the next batch
   std::byte* ahead = nullptr;     ///< rows of the next batch
   int lives = 0;                  ///< BatchBoard::lives of the process that it talks with
   Request request;
   Report report;        ///< the end of its push
   size_t taken = 0;     ///< messages of ids, then of the push
-  int64_t version = 0;  ///< of the weights that it computes with
+  int64_t version = 0;  ///< version of the weights that it computes with
   int64_t lacks = 0;    ///< batches of steps before its own that these weights lack
 };
 
@@ -389,7 +389,7 @@ void AsyncServer::answer_rows(Worker& worker) {
   for_each_table(worker, worker.request.asked, send_rows);
 }
 
-/// Of its push.
+/// Returns the number of messages of the worker's push.
 size_t AsyncServer::messages_of(const Worker& worker) const {
   size_t messages = pushed_.size() + 1;
   for (size_t field = 0; field < of_fields_.size(); ++field)

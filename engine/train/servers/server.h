@@ -27,7 +27,7 @@ struct ServerHooks {
   /// After each update: how many there were in the whole run, and how many other updates it did not know of.
   std::function<void(int64_t updates, int64_t staleness)> on_update;
   std::function<void(const StartUpClock&)> on_first_update;
-  /// Of each epoch whose batches are all applied; on every server the same.
+  /// For each epoch whose batches are all applied; the same on every server.
   std::function<void(const EpochReport&)> on_epoch;
   /// Once for each step of the run, in order: whether the state before it is to be saved. The same on every server.
   std::function<bool(int64_t step)> saves_before;
@@ -39,14 +39,14 @@ struct ServerHooks {
 
 struct ServerOptions {
   int threads = 1;
-  std::span<std::byte> arena{};  ///< of server_arena_bytes
+  std::span<std::byte> arena{};  ///< memory of server_arena_bytes
   StartUpClock start_up{};
-  TrainPosition from{};  ///< where the run goes on
+  TrainPosition from{};  ///< where the run resumes
   std::function<void(Executor&)> restore{};
-  std::function<void(servers::TableRows&)> restore_table{};  ///< of each table
+  std::function<void(servers::TableRows&)> restore_table{};  ///< called for each table
 };
 
-/// Of the arena of a server's rank: that of its program, and room to exchange messages with each worker.
+/// Bytes of the arena of a server's rank: that of its program, and room to exchange messages with each worker.
 int64_t server_arena_bytes(const PlannedJob& job, const Program& program);
 
 /// Before any process starts: the batches of the run from step `first` on. Nothing in a job without such servers.
@@ -122,10 +122,11 @@ class AsyncServer {
   int64_t updates_;
   int64_t decided_;                       ///< saves_before was asked for the steps up to this
   int64_t saved_at_ = -1;                 ///< steps from here on wait for a save; -1: none
-  int64_t saved_step_ = -1;               ///< of the last save; -1: none
+  int64_t saved_step_ = -1;               ///< step of the last save; -1: none
   bool has_saved_last_ = false;
-  std::map<int64_t, EpochMeans> epochs_;  ///< of batches that are applied, from the first whose batches are not all
-  std::vector<ReportedMetric> metrics_;   ///< of a worker's program
+  /// Means of applied batches, from the first epoch whose batches are not all applied.
+  std::map<int64_t, EpochMeans> epochs_;
+  std::vector<ReportedMetric> metrics_;  ///< metrics of a worker's program
   bool is_finite_;
   ValidationReport validation_;
   const int64_t first_update_, run_steps_, steps_per_epoch_;

@@ -63,7 +63,7 @@ void copy_rows(const TableRows& rows, bool changed_alone, std::byte* ids, const 
   });
 }
 
-/// What one server saved of a table; or, without `ids`, the whole table, which a job without servers saved.
+/// The rows that one server saved of a table; or, without `ids`, the whole table, which a job without servers saved.
 class SavedRows {
  public:
   SavedRows(PieceReader& reader, const StoredTensor* ids, const TableRows& rows)
@@ -116,7 +116,7 @@ class SavedRows {
   const ServedTable& table_;
   const int64_t count_;
   std::vector<const StoredTensor*> stored_;  ///< by slot of a row; null: not there
-  std::vector<int32_t> numbers_;             ///< of some rows, and what they have, by slot
+  std::vector<int32_t> numbers_;             ///< ids of some rows; values_: their values, by slot
   std::vector<std::vector<float>> values_;
 };
 
@@ -159,7 +159,7 @@ void TableImage::write(std::span<const std::unique_ptr<TableRows>> tables, bool 
                          .shape = {count, rows->table().units}});
   }
   if (!changed_alone) has_written_all_ = !entries.empty();
-  // An image of changes without any still has a head, which tells it from one of no rows at all.
+  // An image of changes without any still has a head, which distinguishes it from one of no rows at all.
   if (entries.empty() && !changed_alone) {
     if (ftruncate(fd_, 0) != 0) throw EnvError(std::string("cannot empty memory for tables: ") + std::strerror(errno));
     return;

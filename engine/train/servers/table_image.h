@@ -1,5 +1,5 @@
-// What a server saves of its tables: one safetensors file of the rows that it has made. Any number of servers goes on
-// from it: each takes the rows that it owns.
+// The part of a checkpoint that a server saves of its tables: one safetensors file of the rows that it has made. Any
+// number of servers resumes from it: each takes the rows that it owns.
 //
 //   emb.deep.weight:ids.1      in the order in which the rows were made; checkpoint/table_slot.h has all slots
 //   emb.deep.weight:weight.1

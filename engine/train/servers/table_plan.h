@@ -20,18 +20,18 @@ namespace trainctl {
 struct ServedTable {
   std::string layer;       ///< "emb.deep"
   std::string tensor;      ///< "emb.deep.weight"
-  std::string field;       ///< of the samples: the ids
-  std::string rows_field;  ///< of the layer, which the window replaces
+  std::string field;       ///< field of the samples that has the ids
+  std::string rows_field;  ///< field of the layer that has the number of rows, which the window replaces
   int64_t rows = 0, units = 0;
   int64_t window = 0;  ///< the most rows that a batch can have
   Init init;
-  int group = -1;  ///< of optimizer.groups
+  int group = -1;  ///< index in optimizer.groups
 };
 
 inline int owner_of_row(int64_t row, int servers) { return static_cast<int>(row % servers); }
 
-/// Those of parallel.tables, in the order of the network. SpecError if a pattern fits no layer, or a layer cannot be
-/// one.
+/// Returns the tables of parallel.tables, in the order of the network. SpecError if a pattern fits no layer, or a layer
+/// cannot be one.
 std::vector<ServedTable> plan_tables(const JobSpec& spec, const DataShapes& shapes);
 /// The job whose graph has the windows.
 JobSpec with_windows(JobSpec spec, const std::vector<ServedTable>& tables);

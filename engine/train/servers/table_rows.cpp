@@ -129,7 +129,7 @@ void TableRows::drop(int64_t slot) {
     while (ids_[static_cast<size_t>(slots_[at])] != id) at = (at + 1) & mask;
     return at;
   };
-  // What follows moves up, so that no search ends too early.
+  // Entries that follow move up, so that no search ends too early.
   size_t hole = entry_of(ids_[static_cast<size_t>(slot)]);
   for (size_t at = (hole + 1) & mask; slots_[at] >= 0; at = (at + 1) & mask) {
     const size_t wanted = hash_of(ids_[static_cast<size_t>(slots_[at])]) & mask;

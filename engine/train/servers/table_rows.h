@@ -36,22 +36,22 @@ class TableRows {
 
   const ServedTable& table() const { return table_; }
   const RowLife& life() const { return life_; }
-  /// What a row has, in its order: "weight", then the optimizer's states.
+  /// Names of the slots of a row, in its order: "weight", then the optimizer's states.
   const std::vector<std::string>& slots() const { return slots_of_row_; }
   /// The values of a row, [slots, units]; made if it does not exist. They stay where they are.
   float* make(int32_t id) { return row(find_or_make(id)); }
 
-  /// Frees what has expired. Until then it takes memory, and counts in rows().
+  /// Frees rows that have expired. Until then they take memory, and count in rows().
   void drop_expired();
   int64_t rows() const { return used_; }
-  /// That were read and updated so far: how hot this server is.
+  /// Rows that were read and updated so far: how hot this server is.
   int64_t rows_read() const { return rows_read_; }
   int64_t rows_updated() const { return rows_updated_; }
   int64_t bytes() const;
-  /// Those that were updated since all_are_saved().
+  /// Rows that were updated since all_are_saved().
   int64_t changed_rows() const { return changed_rows_; }
   void all_are_saved();
-  /// Calls f(id, row) for each, or for each that has changed.
+  /// Calls f(id, row) for each row, or for each that has changed.
   template <class F>
   void for_each(bool changed_alone, const F& f) const {
     for (int64_t slot = 0; slot < used_; ++slot)
@@ -61,7 +61,7 @@ class TableRows {
  private:
   static constexpr int64_t kRowsOfChunk = 4096;
 
-  /// Of counts of rows that are not admitted yet: with more of them all are forgotten, so their memory is bounded.
+  /// Most counts of rows that are not admitted yet: with more of them all are forgotten, so their memory is bounded.
   static constexpr size_t kMostSighted = size_t{1} << 22;
 
   int64_t find(int32_t id) const;
@@ -87,10 +87,10 @@ class TableRows {
   std::vector<int32_t> ids_;                        ///< by place
   std::vector<bool> is_changed_;                    ///< by place
   std::vector<int64_t> touched_;                    ///< by place, with expire_after: the last update
-  std::unordered_map<int32_t, int32_t> sightings_;  ///< of rows that are not admitted yet
+  std::unordered_map<int32_t, int32_t> sightings_;  ///< counts of rows that are not admitted yet
   std::vector<std::unique_ptr<float[]>> chunks_;
   int64_t used_ = 0, changed_rows_ = 0;
-  int64_t updates_ = 0;  ///< of the server
+  int64_t updates_ = 0;  ///< updates of the server
   int64_t hand_ = 0;     ///< the place that is looked at next for having expired
   mutable int64_t rows_read_ = 0;
   int64_t rows_updated_ = 0;

@@ -188,7 +188,7 @@ void AsyncWorker::report_step(const StepReport& report) {
   if (job_.spec.train.on_nan != OnNan::warn) throw LossNotFinite(report);
 }
 
-/// Of the batches that this worker ran.
+/// Reports the batches that this worker ran.
 void AsyncWorker::end_epoch() {
   const Clock::time_point now = Clock::now();
   const double seconds = std::chrono::duration<double>(now - std::exchange(epoch_start_, now)).count();
@@ -221,7 +221,7 @@ bool AsyncWorker::validation_is_due(int64_t steps) const {
   return false;
 }
 
-/// What has started is run to its end, by whichever worker; nothing else starts.
+/// Batches that have started are run to their end, by whichever worker; nothing else starts.
 void AsyncWorker::end_by_rule(const ValidationReport& report) {
   if (!job_.spec.train.stop_when || !stop_reason_.empty()) return;
   stop_reason_ = stop_reason(*job_.spec.train.stop_when, report);

@@ -57,13 +57,13 @@ class AsyncWorker {
   std::unique_ptr<Loader> loader_;
   std::vector<int64_t> inherited_;  ///< batches that are claimed already, the first one last
   TrainResult result_;
-  StepReport last_;  ///< of the batch that ran last; run_step 0: none did
+  StepReport last_;  ///< report of the batch that ran last; run_step 0: none did
   EpochMeans epoch_means_;
   Clock::time_point epoch_start_, last_end_;
   int64_t validated_;
   BestValues best_;
   bool is_finite_;
-  std::string stop_reason_;  ///< of this worker's validation; empty: it has not ended the run
+  std::string stop_reason_;  ///< reason from this worker's validation; empty: it has not ended the run
 };
 
 }  // namespace trainctl

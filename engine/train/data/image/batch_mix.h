@@ -14,7 +14,7 @@
 namespace trainctl {
 
 struct BatchMix {
-  double share = 1;  ///< of the row's own label
+  double share = 1;  ///< share of the row's own label
   PixelBox box;      ///< cutmix: from the other row
 };
 
@@ -25,7 +25,7 @@ BatchMix draw_cutmix(double alpha, const ImageSize& image, SampleRng& rng);
 
 inline int64_t mixed_with(int64_t row, int64_t rows) { return row + 1 < rows ? row + 1 : 0; }
 
-/// Of mixup's rows, and of labels as one_hot makes them. `out` may be `own`.
+/// Mixes rows for mixup, and labels in the form that one_hot gives them. `out` may be `own`.
 void mix(double share, const float* own, const float* other, int64_t elements, float* out);
 /// Copies the box of `other` into `own`: [h, w, c], or with `channels_first` [c, h, w].
 void paste_box(const PixelBox& box, const float* other, const ImageSize& image, int64_t channels, bool channels_first,

@@ -50,7 +50,7 @@ void turn_upright(const ImageView& stored, const Orientation& orientation, Image
   }
 }
 
-/// Of an image at 1/scale.
+/// Returns the box in the image at 1/scale.
 PixelBox scaled_box(const PixelBox& box, int64_t scale) {
   const auto up = [scale](int64_t at) { return (at + scale - 1) / scale; };
   const int64_t top = box.top / scale, left = box.left / scale;

@@ -18,7 +18,7 @@ struct Orientation {
   friend bool operator==(const Orientation&, const Orientation&) = default;
 };
 
-/// Of EXIF's numbers 1 to 8; any other is upright.
+/// Returns the orientation for EXIF's numbers 1 to 8; any other number is upright.
 Orientation orientation_of(int number);
 
 /// Upright where the data say nothing, or are damaged: no viewer refuses a photo for that.

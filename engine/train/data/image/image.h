@@ -32,20 +32,19 @@ struct ImageView {
 /// An image and its memory, which a worker uses again and again: it grows to the largest image.
 class Image {
  public:
-  /// Of unknown values. Invalidates views.
+  /// Resizes the image; its values are unknown then. Invalidates views.
   void resize(int64_t height, int64_t width, int64_t channels) {
     const auto bytes = static_cast<size_t>(height * width * channels);
     if (bytes_.size() < bytes) bytes_.resize(bytes);
     whole_ = {bytes_.data(), height, width, channels, width * channels};
     view_ = whole_;
   }
-  /// What view() shows from now on, a box inside of what resize() made: decoders write more columns than they are
-  /// asked.
+  /// Makes view() show a box inside of the resized image: decoders write more columns than they are asked for.
   void show(const PixelBox& box) {
     view_ = {whole_.row(box.top) + box.left * whole_.channels, box.height, box.width, whole_.channels, whole_.stride};
   }
   const ImageView& view() const { return view_; }
-  /// Of what resize() made.
+  /// Returns a row of the resized image.
   uint8_t* row(int64_t y) { return bytes_.data() + y * whole_.stride; }
   int64_t held_bytes() const { return static_cast<int64_t>(bytes_.capacity()); }
 

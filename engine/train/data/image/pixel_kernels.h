@@ -8,7 +8,7 @@
 
 namespace trainctl {
 
-/// What happens to each value: a and b have one value, or one a channel.
+/// Operation on each value: a and b have one value, or one per channel.
 struct PixelOp {
   enum class Kind : uint8_t {
     multiply_add,       ///< x * a + b

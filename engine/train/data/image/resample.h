@@ -17,7 +17,8 @@ namespace trainctl {
 
 enum class Resample : uint8_t { bilinear, antialias, area };
 
-/// What of an image is resized: all of it, or where it was decoded at a smaller scale, the exact part that was meant.
+/// The part of an image that is resized: all of it, or, if it was decoded at a smaller scale, the exact part that was
+/// meant.
 struct SourceBox {
   double top = 0, left = 0, height = 0, width = 0;
 };
@@ -27,7 +28,7 @@ struct Taps {
   int64_t most = 0;
   std::vector<int64_t> first;
   std::vector<float> weights;
-  std::vector<double> exact;  ///< of one output
+  std::vector<double> exact;  ///< exact weights of one output
 
   /// `in` inputs, of which the part [origin, origin + extent) becomes `out` outputs.
   void make(Resample method, int64_t in, double origin, double extent, int64_t out);

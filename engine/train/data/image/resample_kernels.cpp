@@ -120,7 +120,7 @@ namespace {
 /// The two inputs between which an output is interpolated.
 struct Pair {
   int64_t low, high;
-  float weight;  ///< of high
+  float weight;  ///< weight of high
 };
 
 Pair pair_at(int64_t in, double origin, double extent, int64_t out, int64_t i) {

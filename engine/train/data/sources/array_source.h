@@ -15,15 +15,15 @@ namespace trainctl {
 struct ArrayPiece {
   size_t file = 0;                                    ///< in OpenFiles; where they come from, if they are in memory
   std::shared_ptr<const std::vector<uint8_t>> bytes;  ///< not null: they are here
-  int64_t at = 0;                                     ///< of the first sample
-  int64_t stride = 0;                                 ///< from one sample to the next
+  int64_t at = 0;                                     ///< place of the first sample
+  int64_t stride = 0;                                 ///< distance from one sample to the next
   int64_t samples = 0;
 };
 
 struct ArrayColumn {
   std::string name;
   StoredElement stored = StoredElement::u8;
-  Shape shape;  ///< of one sample
+  Shape shape;  ///< shape of one sample
   std::vector<ArrayPiece> pieces;
 
   int64_t samples() const;

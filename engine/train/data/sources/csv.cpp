@@ -54,7 +54,7 @@ struct Columns {
   CsvField spec;
   std::vector<Column> columns;
   std::vector<std::string> words;  ///< sorted by name, of spec.words
-  std::vector<int64_t> numbers;    ///< of each word
+  std::vector<int64_t> numbers;    ///< number of each word
 };
 
 struct Table {
@@ -219,11 +219,11 @@ class CsvSet : public Source {
       ++with_words;
       if (!classes || field.spec.name == "label") classes = &field;
     }
-    // Of several fields with words the label's are the classes.
+    // If several fields have words, the label's words are the classes.
     if (classes && (with_words == 1 || classes->spec.name == "label")) class_names_ = classes->spec.classes;
   }
 
-  /// What is wrong with a value, or an empty text.
+  /// Returns what is wrong with a value, or an empty text.
   std::string convert(const Columns& field, const std::vector<std::string_view>& values, FieldBytes& out) const {
     switch (field.spec.type) {
       case ElementType::i32:
@@ -261,7 +261,7 @@ class CsvSet : public Source {
   OpenFiles files_;
   std::vector<Table> tables_;
   std::vector<Columns> columns_;
-  std::vector<std::string> names_;  ///< of the columns, where there is a header
+  std::vector<std::string> names_;  ///< names of the columns, where there is a header
   size_t row_values_ = 0;
   int64_t size_ = 0;
   std::vector<SourceField> fields_;

@@ -20,7 +20,7 @@ struct CsvField {
   bool scalar = false;                  ///< one column, of shape [] rather than [1]
   ElementType type = ElementType::f32;  ///< i32, i64 or f32
   bool words = false;                   ///< the column has words, and the elements are their numbers: i32 or i64
-  std::vector<std::string> classes;     ///< of words: their numbers; empty: all words of the column, sorted
+  std::vector<std::string> classes;     ///< words in the order of their numbers; empty: all words of the column, sorted
 };
 
 struct CsvOptions {
@@ -30,7 +30,7 @@ struct CsvOptions {
   char delimiter = ',';
 };
 
-/// Reads the files once to find the rows, and keeps about 4 bytes a row. SpecError (dataset.path, dataset.fields) for
+/// Reads the files once to find the rows, and keeps about 4 bytes per row. SpecError (dataset.path, dataset.fields) for
 /// what the files do not have; EnvError with file:line if one is damaged.
 std::unique_ptr<Source> open_csv(const CsvOptions& options);
 

@@ -1,4 +1,4 @@
-// Where the rows of a table begin: 4 bytes a row.
+// Where the rows of a table begin: 4 bytes per row.
 #pragma once
 
 #include <cstdint>
@@ -30,15 +30,15 @@ class CsvIndex {
  private:
   static constexpr int64_t kBlockRows = 4096;  ///< times kMostRowBytes: offsets fit in 32 bits
   struct Block {
-    int64_t at, line;  ///< of its first row
+    int64_t at, line;  ///< offset and line of its first row
   };
 
   void add(int64_t at, int64_t line);
   int64_t offset(int64_t row) const;
 
   std::vector<Block> blocks_;
-  std::vector<uint32_t> offsets_;  ///< from the block's
-  int64_t end_ = 0;                ///< of the last row
+  std::vector<uint32_t> offsets_;  ///< offset from that of the block
+  int64_t end_ = 0;                ///< end of the last row
 };
 
 }  // namespace trainctl

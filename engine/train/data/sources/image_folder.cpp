@@ -32,7 +32,7 @@ constexpr const char* kExpected = "a folder for each class, with its images in i
   throw SpecError({}, "dataset.path", what, hint);
 }
 
-/// What is in one folder, sorted.
+/// Content of one folder, sorted.
 struct Listing {
   std::vector<std::string> images, folders;
   FileId id;

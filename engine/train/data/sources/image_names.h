@@ -33,7 +33,7 @@ class ImageNames {
 
   std::vector<Run> runs_;
   std::string names_;
-  std::vector<uint32_t> ends_;  ///< of each name, from its run's names_at
+  std::vector<uint32_t> ends_;  ///< end of each name, from its run's names_at
 };
 
 /// "photos/1.JPG" is; photos/1.txt is none. SpecError (dataset.path) for an image that trainctl does not decode.

@@ -130,7 +130,7 @@ class Mix : public Source {
   }
 
   std::vector<MixedSet> sets_;
-  std::vector<int64_t> shares_;  ///< of each set, in kPlaces
+  std::vector<int64_t> shares_;  ///< share of each set, in kPlaces
   std::vector<Dealt> pattern_;
   int64_t size_ = 0;
 };

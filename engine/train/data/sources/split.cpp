@@ -16,7 +16,7 @@ namespace {
 
 constexpr int64_t kSplitBlock = 10'000;  ///< samples that are dealt out together; the least share is one of them
 
-/// Of a block's places, those of one part: [begin, end).
+/// Places of one part in a block: [begin, end).
 struct Share {
   int64_t begin = 0, end = 0;
   int64_t size() const { return end - begin; }

@@ -13,7 +13,7 @@ enum class StoredElement : uint8_t { boolean, u8, i8, u16, i16, i32, u32, i64, f
 
 std::string_view to_string(StoredElement stored);  ///< "f64"
 int64_t byte_size(StoredElement stored);
-/// What its values become.
+/// Returns the type that its values are converted to.
 ElementType element_type(StoredElement stored);
 /// Whole elements, of any alignment, little-endian. EnvError without a place: a finite f64 that f32 does not hold.
 void convert(StoredElement stored, std::span<const uint8_t> from, FieldBytes& out);

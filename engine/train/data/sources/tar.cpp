@@ -45,13 +45,13 @@ struct Shard {
   std::vector<uint8_t> built;
   TarIndex index;
   int64_t first = 0;                         ///< sample of the set
-  std::vector<std::vector<size_t>> columns;  ///< of each field: the extensions of the index that it may have
+  std::vector<std::vector<size_t>> columns;  ///< by field: the extensions of the index that it may have
 };
 
 struct TarFieldInfo {
   std::vector<std::string> extensions;
   TarMemberKind kind = TarMemberKind::bytes;
-  StoredElement stored = StoredElement::u8;  ///< of an array
+  StoredElement stored = StoredElement::u8;  ///< type of an array's elements
 };
 
 Shard open_shard(const OpenFiles& files, size_t f) {

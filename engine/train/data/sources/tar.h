@@ -28,7 +28,7 @@ struct TarOptions {
   std::vector<std::string> paths;  ///< files and globs
   /// Empty: image of jpg, jpeg or png, label of cls, and others by their extension.
   std::vector<TarField> fields;
-  ElementType label_type = ElementType::i32;  ///< of cls; or i64
+  ElementType label_type = ElementType::i32;  ///< type of cls: i32 or i64
 };
 
 /// Maps the index beside each shard (NAME.tar.idx, see tar_index.h), or reads all headers of a shard that has none.

@@ -114,7 +114,7 @@ class TarIndexBuilder {
   std::string stem_;
   std::map<std::string, uint16_t> columns_;  ///< by extension, numbered as they are found
   std::vector<File> files_;
-  std::vector<size_t> firsts_;  ///< of each sample, in files_
+  std::vector<size_t> firsts_;  ///< index in files_ of the first file of each sample
 };
 
 }  // namespace

@@ -28,7 +28,7 @@ TarStamp tar_stamp(const std::string& tar);
 
 /// One file of a sample, in the tar file.
 struct TarPart {
-  int64_t begin = 0;  ///< of its headers
+  int64_t begin = 0;  ///< start of its headers
   int64_t data_at = 0, bytes = 0;
 };
 

@@ -17,7 +17,7 @@ namespace trainctl {
 namespace {
 
 constexpr int64_t kWindowBytes = 16 << 10;
-constexpr int64_t kMostNameBytes = 1 << 20;  ///< of a long name, or a pax header
+constexpr int64_t kMostNameBytes = 1 << 20;  ///< limit of a long name, or of a pax header
 
 // Where the fields of a header are.
 constexpr size_t kNameBytes = 100, kSizeAt = 124, kSizeBytes = 12, kChecksumAt = 148, kChecksumBytes = 8, kTypeAt = 156;

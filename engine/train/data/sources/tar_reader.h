@@ -23,9 +23,9 @@ inline constexpr int64_t kTarBlock = 512;
 struct TarMember {
   std::string name;
   bool is_file = false;  ///< else a folder
-  int64_t begin = 0;     ///< of its first header
+  int64_t begin = 0;     ///< start of its first header
   int64_t data_at = 0;
-  int64_t bytes = 0;  ///< of its data
+  int64_t bytes = 0;  ///< size of its data
 };
 
 class TarReader {
