@@ -25,7 +25,7 @@ struct CommandWords {
   std::vector<UnknownOption> unknown;    ///< in order
   std::string not_a_command;             ///< the word in the place of a command, if there is no such command
   const CLI::Option* awaited = nullptr;  ///< the last word is this option, which needs a value
-  std::vector<std::pair<const CLI::Option*, std::string>> values;  ///< of options
+  std::vector<std::pair<const CLI::Option*, std::string>> values;  ///< options with their values
   bool options_ended = false;                                      ///< there was a "--"
 
   /// The value of an option; "" if it was not given.

@@ -156,7 +156,7 @@ std::string as_field(const std::string& name, const std::string& value) {
     if (const size_t first = dotted.find('_'); first != std::string::npos) dotted[first] = '.';
     fields = fields_called(dotted);
   }
-  // Of fields with one name, an option means the outermost: --name and --seed, not those of a section.
+  // If several fields have the name, an option means the outermost one: --name and --seed, not those of a section.
   const auto dots = [](const FieldAt& at) { return std::count(at.path.begin(), at.path.end(), '.'); };
   std::stable_sort(fields.begin(), fields.end(), [&](const FieldAt& a, const FieldAt& b) { return dots(a) < dots(b); });
   if (fields.empty() || (fields.size() > 1 && dots(fields[0]) == dots(fields[1]))) return "";

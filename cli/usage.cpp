@@ -94,7 +94,8 @@ std::string message(const CLI::App& command, const CLI::ParseError& error) {
   return text;
 }
 
-/// As in --log-dir=$LOGS if the variable is unset. The parser takes some of these for options without a value.
+/// Error for an option with an empty value, such as --log-dir=$LOGS if the variable is unset. The parser takes some of
+/// these for options without a value.
 std::string empty_value(const CommandWords& words) {
   for (const auto& [option, value] : words.values)
     if (value.empty())
@@ -105,7 +106,7 @@ std::string empty_value(const CommandWords& words) {
 
 std::string see_help(const std::string& command) { return "  " + command + " --help has examples\n"; }
 
-/// What people call our commands elsewhere.
+/// The command of ours that other tools call `word`.
 std::string synonym(const std::string& word) {
   static const std::map<std::string, std::string> kCommands = {
       {"train", "run"},        {"start", "run"},  {"launch", "run"},   {"exec", "run"},     {"fit", "run"},

@@ -16,7 +16,7 @@
 
 namespace trainctl {
 
-/// What a kernel's call is measured as: its kernel_key, and its sample without seconds.
+/// The identity of a measured kernel call: its kernel_key, and its sample without seconds.
 struct MeasuredCall {
   std::string key;
   KernelSample sample;
@@ -28,12 +28,12 @@ class KernelCalls {
  public:
   /// `always`: of a job that was asked for; else calls that only show how times depend on sizes.
   void add(const RankClasses& classes, bool always);
-  /// All calls that are always measured; of the others of each key at most `most`, spread evenly over the sizes.
-  /// Without those that `machine` has.
+  /// All calls that are always measured, and at most `most` others per key, spread evenly over the sizes; leaves out
+  /// calls that `machine` already has.
   std::vector<OpRequest> to_measure(const Machine& machine, size_t most) const;
 
  private:
-  /// What a call is told from others of its kernel_key by: kernel_sizes, operations, and attributes as text.
+  /// Distinguishes calls with the same kernel_key: kernel_sizes, operations, and attributes as text.
   using CallKey = std::tuple<std::vector<double>, double, std::string>;
   struct Call {
     OpRequest request;

@@ -13,13 +13,13 @@ struct DataBenchRow {
   int workers = 1;
   int64_t samples = 0;
   double seconds = 0;
-  StageSeconds stages;  ///< of all workers
+  StageSeconds stages;  ///< summed over all workers
   double rate() const { return static_cast<double>(samples) / seconds; }
 };
 
 struct DataBench {
   std::vector<DataBenchRow> rows;  ///< 1 worker, 2, 4, … up to the most
-  int64_t samples = 0;             ///< of the set
+  int64_t samples = 0;             ///< number of samples in the data set
   std::string fields;              ///< "image [3, 224, 224] of f32, label [] of i32"
 };
 

@@ -17,7 +17,7 @@ namespace {
 constexpr int64_t kLeastMemory = int64_t{64} << 20, kMostMemory = int64_t{1} << 30;
 constexpr int64_t kMostCopies = 256;
 constexpr int kLimitSamples = 10;
-constexpr int64_t kRandomBytes = 8'000'000;  ///< of an operand; then the same again
+constexpr int64_t kRandomBytes = 8'000'000;  ///< largest random part of an operand, which repeats to fill it
 
 /// Random, since a GPU multiplies zeros faster than other numbers: it draws less power and clocks higher.
 std::vector<std::byte> random_data(const TensorInfo& info, KernelExample::Fill fill, int64_t below, uint64_t key) {

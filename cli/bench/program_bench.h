@@ -10,9 +10,9 @@
 
 namespace trainctl {
 
-/// What a step of each of them takes: the median of `samples`, each that of its slowest rank. All have the same number
-/// of ranks; rank r uses GPU r. Operands hold random numbers. Forks, so call it while the process has one thread.
-/// Throws EnvError, for example if a device has too little memory.
+/// Returns the time per step of each of the programs: the median of `samples` measurements, each of the slowest rank.
+/// All have the same number of ranks; rank r uses GPU r. Operands hold random numbers. Forks, so call it while the
+/// process has one thread. Throws EnvError, for example if a device has too little memory.
 std::vector<Seconds> bench_programs(const std::vector<RankPrograms>& all, Device device, int samples);
 
 }  // namespace trainctl

@@ -35,7 +35,7 @@ class ProgramBuilder {
   int add(Instruction instruction, std::vector<int> waits);
 
   Program program_;
-  Operand in_, out_;  ///< of collectives
+  Operand in_, out_;  ///< operands of all collectives
 };
 
 }  // namespace trainctl

@@ -15,7 +15,7 @@
 namespace trainctl {
 namespace {
 
-/// What a rank says that fails.
+/// The error message of a rank that fails.
 struct ProgramWords {
   char text[2048];
 };

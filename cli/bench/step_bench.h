@@ -12,10 +12,11 @@ struct MeasuredStep {
   /// Once it runs evenly: on a CPU the median, since others may run there too; on a GPU, which reports its steps in
   /// bursts, the mean.
   Seconds seconds;
-  /// What an instruction launches, with what it costs to time it: the median of the run's last steps.
+  /// Time of the kernels that an instruction launches, including the cost of timing: the median of the run's last
+  /// steps.
   struct Launch {
     Seconds seconds;
-    int instructions = 0;  ///< that it runs; 0: an earlier launch runs this one
+    int instructions = 0;  ///< number of instructions that it runs; 0: an earlier launch runs this one
   };
   std::vector<Launch> launches;  ///< by instruction, on a GPU; else empty
 };

@@ -15,7 +15,7 @@ namespace {
 
 constexpr Seconds kLong{20e-6};
 
-/// What a call took in a step over what it takes alone, of each time that it ran.
+/// Ratios of the time that a call took in a step to its time alone, one per execution.
 struct Ratios {
   KernelSample call;
   std::vector<double> logs;
@@ -38,7 +38,7 @@ const KernelSample* sample_of(const Machine& machine, const Instruction& instruc
   return nullptr;
 }
 
-/// What timing an instruction adds to it: as short kernels show.
+/// The time that timing adds to an instruction, estimated from short kernels.
 Seconds timing_cost(const RunStep& step, const Machine& machine) {
   constexpr Seconds kMost{5e-6};
   std::vector<Seconds> beyond;

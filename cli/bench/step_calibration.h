@@ -1,4 +1,4 @@
-// What kernels take in a step, which differs from what they take alone: they find their operands in other caches, the
+// Kernel times within a step, which differ from those of kernels that run alone: operands are in other caches, the
 // device runs at the clocks of a long load, and data differ.
 #pragma once
 

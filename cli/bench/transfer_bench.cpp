@@ -97,7 +97,7 @@ class Products {
   std::vector<Of> operands_;
 };
 
-constexpr int kCalls = 24;  ///< of a step, and pairs of products
+constexpr int kCalls = 24;  ///< number of collective calls per step, and of pairs of products
 
 template <size_t kCount>
 int add_call(ProgramBuilder& program, const std::array<Call, kCount>& calls, int number, std::vector<int> waits = {}) {

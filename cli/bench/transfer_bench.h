@@ -1,5 +1,5 @@
-// What transfers take within a step, where they stand between kernels and beside them: what a transfer timed back to
-// back with its like does not show. Measured as differences of steps of programs made for this (program_bench.h).
+// Transfer times within a step, between kernels and beside them, which timing transfers back to back does not show.
+// They are measured as differences of the step times of programs made for this purpose (program_bench.h).
 #pragma once
 
 #include <cstdint>

@@ -124,7 +124,7 @@ std::string host_name() {
 struct Meeting {
   int listener = -1;
   std::string token;
-  std::vector<DoorAddress> doors;  ///< of other hosts than process 0's
+  std::vector<DoorAddress> doors;  ///< doors of all hosts but that of process 0
 };
 
 std::unique_ptr<clusters::Exchange> exchange_of(const StartedBy& by) {

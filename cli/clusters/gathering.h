@@ -13,7 +13,7 @@
 namespace trainctl {
 
 struct Gathering {
-  std::vector<std::string> overrides;                 ///< of the job: its hosts
+  std::vector<std::string> overrides;                 ///< overrides of the job that set its hosts
   std::shared_ptr<const hosts::Transport> transport;  ///< null: the job's own
   std::string notice;                                 ///< for the user; may be empty
   std::function<void(int exit_code)> end;             ///< call it at the end of the run; may be empty

@@ -60,7 +60,7 @@ clusters::HostNeeds needs_of(const JobSpec& spec) {
   return needs;
 }
 
-/// What the job cannot do on several hosts is an error now, not when it has waited in a queue.
+/// Fails now, not after the job has waited in a queue, if it cannot run on this number of hosts.
 void require_hosts(const JobArguments& arguments, int hosts) {
   if (hosts < 2) return;
   std::vector<std::string> names;

@@ -1,4 +1,4 @@
-// What `trainctl run` does with a job that a manager starts, and the commands that it would run.
+// How `trainctl run` submits a job to a cluster manager, and the commands that it would run.
 #pragma once
 
 #include "cli/commands/job_arguments.h"

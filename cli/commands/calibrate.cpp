@@ -90,7 +90,7 @@ std::string calibrated_host_name() {
   return first.substr(0, first.find('.'));
 }
 
-/// What the measurement starts from: the file of an earlier one, else a machine of this kind.
+/// The machine that the measurement starts from: that of an earlier measurement's file, else a default of this kind.
 Machine begin(const CalibrateArguments& options, Device device, const std::string& name, const fs::path& file, int devices,
               const std::vector<CudaDevice>& gpus) {
   if (std::ifstream in(file); in && !options.fresh)
@@ -130,7 +130,8 @@ PlannedJob planned(const JobSpec& job, int ranks, int micro_batches = 1) {
   return plan_job(std::move(spec));
 }
 
-/// Of the steps of one rank that are measured: with one pass, and with smaller kernels that add to gradients.
+/// Numbers of micro-batches of the measured one-rank steps: 1 is a single pass; more mean smaller kernels that add to
+/// gradients.
 constexpr std::array kMicroBatches = {1, 2, 4};
 
 /// The job as one rank, and its batch cut as ranks and micro-batches cut it, where that divides.
@@ -204,7 +205,7 @@ void measure_overlap(const CalibrateArguments& options, Device device, int devic
             << " times as long\n";
 }
 
-/// What transfers take within a step, if there are devices to measure it.
+/// Measures transfer times within a step; needs at least two devices.
 void measure_transfers(const CalibrateArguments& options, Device device, int devices, Machine& machine) {
   if (devices < 2) return;
   const auto measure = [](const char* what, const auto& how) {

@@ -36,7 +36,7 @@ void add_bench_command(CLI::App& app, Action& chosen);
 void add_calibrate_command(CLI::App& app, Action& chosen);
 void add_checkpoint_command(CLI::App& app, Action& chosen);
 void add_data_command(CLI::App& app, Action& chosen);
-void add_data_set_commands(CLI::App& data, Action& chosen);  ///< of `trainctl data`
+void add_data_set_commands(CLI::App& data, Action& chosen);  ///< subcommands of `trainctl data`
 void add_help_command(CLI::App& app, Action& chosen);
 void add_man_command(CLI::App& app, Action& chosen);
 void add_agent_command(CLI::App& app, Action& chosen);   ///< hidden: `run` starts it once per host of launch.hosts

@@ -41,8 +41,8 @@ std::string part_name(const std::string& output) {
   return output.substr(0, dot) + ".part" + output.substr(dot);
 }
 
-/// What a run of its own would do otherwise: save, restart, print. Rows that fill up a batch do not count, so the batch
-/// may be any that the ranks divide.
+/// Turns off what only a training run does: save, restart, print. Rows that pad a batch do not count, so the batch may
+/// have any size that the ranks divide.
 JobSpec for_evaluation(JobSpec spec) {
   spec.train.checkpoint.emplace().every = "none";
   spec.train.stop_when.reset();

@@ -32,7 +32,7 @@ int ranks_of(const Cluster& cluster, const std::string& host) {
                                         [&](const RankPlace& place) { return place.host == host; }));
 }
 
-/// What a host says is shown without escapes.
+/// Text from hosts is shown without terminal escapes.
 std::string hosts_table(const HostsReport& report, const Cluster& cluster) {
   Table table({"host", ">ranks", "address", ">cores", ">GPUs", ">memory free", ">disk free", ">clock", "system"});
   for (const hosts::HostFacts& host : report.hosts) {

@@ -128,7 +128,7 @@ void print(const Json& runs) {
   std::cout << table.str();
 }
 
-/// What this user has submitted from here.
+/// Prints the Slurm jobs that this user has submitted with trainctl.
 void print(const std::vector<clusters::SubmittedJob>& jobs) {
   Table table({">Slurm job", "name", "state", "nodes or reason", ">time", ">left", "log dir"});
   for (const clusters::SubmittedJob& job : jobs)

@@ -18,7 +18,7 @@ struct RenderArguments {
   std::string folder;
 };
 
-/// What the user does with the files.
+/// The command that starts the job from the rendered files.
 std::string next_command(const JobSpec& spec, const std::string& folder) {
   if (spec.launch.target == Target::slurm) return "sbatch " + clusters::shell_word(folder + "/job.sbatch");
   if (spec.launch.target == Target::kubernetes) return "kubectl apply -f " + clusters::shell_word(folder);

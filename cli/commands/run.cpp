@@ -65,7 +65,7 @@ WorkloadOptions workload_options(const RunCommandArguments& options) {
   return result;
 }
 
-/// What a run needs beside its options: the job as it will run, and the hosts of a manager.
+/// A run's input beside its options: the job as it will run, and the hosts that a manager has allocated.
 struct Task {
   JobSpec spec;
   clusters::StartedBy by;

@@ -62,7 +62,7 @@ int most_at_once(const JobSpec& spec, int gpus) {
   return std::max(1, places / std::max(1, spec.processes()));
 }
 
-/// Those that the trials may use; none if they run on CPUs.
+/// Indices of the GPUs that the trials may use; none if they run on CPUs.
 std::vector<int> gpus_for(const JobSpec& spec) {
   std::vector<int> numbers;
   if (spec.has_command() || spec.launch.device == Device::cpu) return numbers;
@@ -72,7 +72,7 @@ std::vector<int> gpus_for(const JobSpec& spec) {
   return numbers;
 }
 
-/// What was asked for. The number of random trials may grow.
+/// The sweep that the options ask for. It leaves out the number of random trials, which may grow.
 Json request_of(const SweepArguments& options) {
   Json request = {{"job", fs::absolute(options.job).lexically_normal().string()}, {"fields", options.fields}};
   if (options.random > 0) request["seed"] = options.seed;
@@ -106,7 +106,7 @@ Sweep sweep_of(const SweepArguments& options, std::vector<TrialFields> trials, c
   return sweep;
 }
 
-/// Of the best trials that have a run.
+/// Writes a report of the best trials that have a run, and returns its path; "": no trial has a run.
 std::string write_report(const Sweep& sweep, const std::vector<TrialResult>& results) {
   std::vector<Json> runs;
   for (const TrialResult& result : results) {

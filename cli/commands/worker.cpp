@@ -56,8 +56,8 @@ struct WorkerArguments {
   int held_fd = -1;             ///< memory for all that this rank has, before each step; -1: nothing is held
   int tables_fd = -1;           ///< the same for the rows of a server's tables
   int cache_fd = -1;            ///< memory in which the ranks of this host keep samples for each other; -1: none
-  int failures = 0;             ///< of the run before this attempt
-  std::string resume;           ///< the checkpoint to go on from; empty: none
+  int failures = 0;             ///< number of failures of the run before this attempt
+  std::string resume;           ///< the checkpoint to resume from; empty: none
   bool evaluate = false;        ///< the validation set, with the weights of `resume`
   std::string predict, output;  ///< the layer whose output is written there; empty: loss and metrics
   std::string start_up;         ///< the launcher's StartUpClock, serialized

@@ -17,7 +17,7 @@ namespace {
 
 using OverrideWords = std::vector<std::string>;
 
-/// As much of a job as can be read: it may be invalid while it is being written.
+/// The readable part of a job, which may be invalid while the user is writing it.
 struct Draft {
   std::optional<YamlNode> tree;
   std::optional<JobSpec> job;
@@ -34,7 +34,7 @@ Draft read_draft(const std::string& file, const OverrideWords& others) {
     for (const std::string& other : others) apply_override(*draft.tree, other, ignored);
     draft.job = parse_job(text, others);
   } catch (const SpecError&) {
-    // What was read before the error is offered.
+    // The part that was read before the error is offered.
   }
   return draft;
 }

@@ -99,7 +99,7 @@ class Writer {
     return board_.is_told(board_.saving()) && is_copied(memory_);
   }
 
-  /// Of the state that was written last, before its validation ended.
+  /// Whether the state that was written last has been validated since.
   bool has_validation() const { return !written_.empty() && board_.validation_of(facts_.step) != nullptr; }
 
   void note_validation() {

@@ -40,7 +40,7 @@ std::string checkpoint_folder(const RunDirectory& run);
 ResumePoint find_resume_point(const JobSpec& spec, const ResumeOptions& options, std::vector<std::string>& notices);
 
 enum class CheckpointUse : uint8_t {
-  train,     ///< goes on from it, if one is asked for, and saves
+  train,     ///< resumes from it, if one is asked for, and saves
   evaluate,  ///< reads the weights and running statistics
 };
 
@@ -51,7 +51,7 @@ class Checkpoints {
   Checkpoints(const PlannedJob& job, const ResumeOptions& options, CheckpointUse use = CheckpointUse::train);
   ~Checkpoints();
 
-  /// What an attempt's ranks need. A later attempt goes on from the newest checkpoint. Throws EnvError.
+  /// Prepares what the ranks of an attempt need. A later attempt resumes from the newest checkpoint. Throws EnvError.
   void prepare(int attempt, const RunDirectory& directory, const std::shared_ptr<SharedMemory>& memory);
   /// Adds the options of `trainctl worker`, and the descriptors that it inherits.
   void add_to(ProcessCommand& command, int rank) const;
@@ -70,9 +70,9 @@ class Checkpoints {
   /// Publishes a state that the ranks have not saved themselves, once they have ended and finish() was called. Throws
   /// EnvError.
   void write(int64_t step, const SaveBoard::Position& position, const Images& images, const RunDirectory& directory);
-  /// Of the job's own batches; 0: the ranks start anew.
+  /// First step to train, counted in batches of this job; 0: the ranks start anew.
   int64_t first_step() const;
-  /// Where the run, or its present attempt, goes on from; null if it starts anew.
+  /// The checkpoint that the run, or its present attempt, resumes from; null if it starts anew.
   const ResumePoint* resumed_from() const { return point_ ? &*point_ : nullptr; }
 
  private:
@@ -95,11 +95,11 @@ class Checkpoints {
   std::vector<int> images_;  ///< memfds: as images(), and, where there are tables, those of servers after the ranks'
   std::function<std::unique_ptr<CheckpointWriter>()> start_writer_;
   std::unique_ptr<CheckpointWriter> writer_;
-  std::shared_ptr<SharedMemory> memory_;  ///< of the attempt that writer_ is for
-  int killed_writers_ = 0;                ///< of the save of step killed_at_
+  std::shared_ptr<SharedMemory> memory_;  ///< memory of the attempt that writer_ serves
+  int killed_writers_ = 0;                ///< writers killed during the save of step killed_at_
   int64_t killed_at_ = -1;
   struct Watch {
-    int64_t step = -1;   ///< of the save that all ranks have copied
+    int64_t step = -1;   ///< step of the save that all ranks have copied
     uint64_t bytes = 0;  ///< written, when there were more the last time
     std::chrono::steady_clock::time_point since;
     bool told = false;

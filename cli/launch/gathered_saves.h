@@ -26,13 +26,13 @@ enum class SaveAfter : uint8_t {
 
 class GatheredSaves {
  public:
-  /// `images`: by set (SaveBoard), then by rank, a memfd, which must stay open. The run goes on from the state before
+  /// `images`: by set (SaveBoard), then by rank, a memfd, which must stay open. The run resumes from the state before
   /// step `first`, or begins with it.
   GatheredSaves(std::shared_ptr<SharedMemory> memory, std::vector<int> images, int64_t first, SaveAfter after);
 
-  /// Of a host with these ranks. False: no host says this.
+  /// Handles a message from the host that has `ranks`. Returns false if no host may send it.
   bool take(const hosts::SaveWord& word, const std::vector<int>& ranks);
-  /// What there is to tell all hosts, in order.
+  /// Returns the pending messages for all hosts, in order.
   std::vector<hosts::SaveWord> words();
 
   /// A save is asked for, and none is under way: all gates are to be held.
@@ -57,10 +57,10 @@ class GatheredSaves {
   std::vector<int64_t> sizes_;  ///< by rank
   const int64_t first_;
   const SaveAfter after_;
-  std::map<int64_t, bool> decisions_;  ///< of the newest steps
+  std::map<int64_t, bool> decisions_;  ///< for the newest steps: whether the step is saved
   bool is_open_ = false;               ///< a save was refused because another was under way
   uint64_t asked_ = 0;                 ///< answered, of SaveBoard::asked
-  int64_t saving_ = -1;                ///< as the hosts know it
+  int64_t saving_ = -1;                ///< step of the save under way, as told to the hosts; -1: none
   int64_t waiting_ = -1;               ///< the step whose answer waits for that one
   // The save whose images are on the way.
   int64_t gathering_ = -1;

@@ -12,7 +12,7 @@ namespace trainctl {
 struct JobReport {
   nlohmann::ordered_json json;
   RankClasses classes;
-  /// Of asynchronous jobs the estimate simulates one worker, alone with the servers.
+  /// For asynchronous jobs: one worker, alone with the servers, which is what the estimate simulates.
   std::optional<RankClasses> alone;
   std::optional<Simulation> step;  ///< null: there is no estimate
 

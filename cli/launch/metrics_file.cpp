@@ -20,10 +20,10 @@ namespace fs = std::filesystem;
 
 struct MetricsLine {
   std::string text;  ///< with its end
-  int64_t step = 0;  ///< of the line, or of the one before if it has none
+  int64_t step = 0;  ///< step of the line, or of the previous one if it has none
 };
 
-/// What only one line of a run says.
+/// The kind and step of a line, which only one line per run has.
 using MetricsKey = std::pair<std::string, int64_t>;
 
 /// Without lines that are not whole: the process that wrote them has died.

@@ -348,7 +348,7 @@ std::optional<int64_t> NetworkWorkload::stopped_at() const {
   return last;
 }
 
-/// Of the whole run.
+/// Number of finished steps of the whole run.
 int64_t NetworkWorkload::finished_steps() const {
   if (!job_.plan.is_asynchronous()) return static_cast<int64_t>(memory_->status(0).finished_steps.load());
   return memory_->batches().first() + memory_->batches().finished();
@@ -455,7 +455,7 @@ std::string NetworkWorkload::write_rescued(const RunDirectory& directory) {
   return "the state after step " + std::to_string(step) + " comes from the memory of the hosts, " + format_bytes(bytes);
 }
 
-/// What the present attempt has moved within and between hosts, beside what its plan says.
+/// The bytes that the present attempt has moved within and between hosts, beside those that its plan predicts.
 nlohmann::ordered_json NetworkWorkload::record(const RunDirectory& directory) const {
   nlohmann::ordered_json record = nlohmann::ordered_json::object();
   if (!has_hosts() || options_.evaluate) return record;

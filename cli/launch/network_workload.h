@@ -63,7 +63,7 @@ class NetworkWorkload : public Workload {
   SaveAfter save_after() const;
   std::string unsaved() const;
   bool has_hosts() const { return job_.spec.launch.has_hosts(); }
-  Metrics metrics() const;  ///< of the last finished step
+  Metrics metrics() const;  ///< metrics of the last finished step
   std::optional<int64_t> stopped_at() const;
 
   const PlannedJob job_;
@@ -72,8 +72,8 @@ class NetworkWorkload : public Workload {
   StartUpClock start_up_;
   bool start_up_told_ = false;
   RankClasses classes_;
-  const double flops_;                           ///< of a step, all ranks
-  const std::optional<RankClasses> validation_;  ///< of the programs that run beside those of classes_
+  const double flops_;                           ///< operations per step of all ranks
+  const std::optional<RankClasses> validation_;  ///< programs that run beside those of classes_
   Checkpoints checkpoints_;
   SaveAfter saves_after_ = SaveAfter::written;
   std::vector<int64_t> arena_bytes_;  ///< in host memory
@@ -81,10 +81,10 @@ class NetworkWorkload : public Workload {
   std::vector<CudaDevice> gpus_;      ///< by rank; empty: the ranks run on CPUs
   std::string device_;
   std::string warning_;  ///< for the user, at the start; empty: none, or told
-  std::optional<GpuWatch> gpu_watch_;  ///< of a profile
+  std::optional<GpuWatch> gpu_watch_;  ///< samples the GPU for a profile
   boost::asio::io_context& loop_;
   std::shared_ptr<SharedMemory> memory_;
-  std::optional<GatheredSaves> saves_;   ///< of several hosts
+  std::optional<GatheredSaves> saves_;   ///< set for several hosts
   std::optional<RescuedState> rescued_;  ///< the same, with launch.elastic
   SharedCache cache_;
   std::unique_ptr<StoreServer> store_;

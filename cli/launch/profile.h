@@ -17,7 +17,7 @@ struct ProfileOptions {
   ProfileSteps steps;
 };
 
-/// What the first rank's GPU does while steps are profiled and after that: samples, of which the middle counts.
+/// Samples the load of the first rank's GPU while steps are profiled and after that; their median counts.
 class GpuWatch {
  public:
   explicit GpuWatch(int index) : index_(index) {}

@@ -16,8 +16,8 @@ class RankMemory {
   /// not on this host. `gpus`: as the driver numbers them.
   void look(const std::vector<int>& pids, const std::vector<int>& gpus);
 
-  int64_t resident_bytes() const { return resident_; }  ///< of the rank that has most
-  int64_t gpu_bytes() const { return gpu_; }            ///< used of the GPU of which most is used
+  int64_t resident_bytes() const { return resident_; }  ///< memory of the rank that has most
+  int64_t gpu_bytes() const { return gpu_; }            ///< used memory of the fullest GPU
 
  private:
   using Clock = std::chrono::steady_clock;

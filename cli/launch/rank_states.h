@@ -1,5 +1,5 @@
-// What each rank of a network does, in a few words: "training", or, if it stands still, where, and for which ranks it
-// waits.
+// Describes in a few words what each rank of a network does: "training", or, if it stands still, where, and for which
+// ranks it waits.
 #pragma once
 
 #include <optional>

@@ -30,9 +30,9 @@ class RescuedState {
   bool has_begun() const { return has_begun_; }
   /// Whether a word is for this.
   static bool knows(const hosts::SaveWord& word);
-  /// Of a host with these ranks. False: no host says this.
+  /// Handles a message from the host that has `ranks`. Returns false if no host may send it.
   bool take(const hosts::SaveWord& word, const std::vector<int>& ranks);
-  /// What there is to tell all hosts.
+  /// Returns the pending messages for all hosts.
   std::vector<hosts::SaveWord> words();
 
   /// Whether something is still to come. It grows with what came; nullopt: no.

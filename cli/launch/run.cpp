@@ -297,7 +297,7 @@ Outcome Run::supervise_hosts(Launch& launch) {
   if (launch.progress)
     launch.progress = [&, progress = launch.progress](int rank) {
       auto seen = progress(rank);
-      // Of a rank whose host is away nothing is known: it does not count as standing still.
+      // Nothing is known about a rank whose host is away, so it does not count as standing still.
       if (seen && !ranks.is_heard(rank)) seen->position ^= ++unheard_;
       return seen;
     };

@@ -90,7 +90,7 @@ class Run {
   Cluster cluster_;
   const RunDirectory directory_;
   const RunLock lock_;
-  const std::unique_ptr<LauncherLog> log_;  ///< of a detached run; null otherwise
+  const std::unique_ptr<LauncherLog> log_;  ///< log of a detached run; null otherwise
   std::vector<int> pids_;                   ///< by rank, as in LiveStatus
   RunView view_;
   boost::asio::signal_set signals_;

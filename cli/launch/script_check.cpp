@@ -19,7 +19,7 @@ using ScriptWords = std::vector<std::string_view>;
 
 struct Interpreter {
   ScriptWords names;              ///< without a version: "python" is python3.11 too
-  ScriptWords suffixes;           ///< of its scripts
+  ScriptWords suffixes;           ///< file name suffixes of its scripts
   std::string_view flags;   ///< one-letter options without a value
   std::string_view valued;  ///< one-letter options with a value, in the same word or in the next
   ScriptWords long_flags;         ///< long options without a value

@@ -1,4 +1,4 @@
-// What a run launches: a network that trainctl trains itself, or the user's program.
+// The workload of a run: a network that trainctl trains itself, or the user's program.
 #pragma once
 
 #include <boost/asio/io_context.hpp>
@@ -74,7 +74,7 @@ class Workload {
 
 /// `trainctl evaluate` and `trainctl predict`: the job's validation set, with the weights of a checkpoint.
 struct EvaluateOptions {
-  std::string checkpoint;  ///< as ResumeOptions::from, or the number of a run
+  std::string checkpoint;  ///< same as ResumeOptions::from, or the number of a run
   std::string layer;       ///< predict: whose output is written; empty: loss and metrics are computed
   std::string output;      ///< absolute
 };
@@ -84,7 +84,7 @@ class PlansAhead {
  public:
   /// Plans a network's job, unless that is done. Throws SpecError if there is no plan.
   void plan(JobSpec spec);
-  /// What plan() has made of the same job; null: nothing.
+  /// Returns the result of plan() for the same job; null: there is none.
   const PlannedJob* find(const JobSpec& spec) const;
 
  private:

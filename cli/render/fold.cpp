@@ -132,8 +132,8 @@ class Folding {
     lines_.push_back(std::move(line));
   }
 
-  /// What the names of a block have in common, of its first and its last time: "h.0 … h.11". If they have nothing in
-  /// common, the first and the last name.
+  /// The common prefixes of the names in the first and in the last occurrence of a block: "h.0 … h.11". If the names
+  /// have no common prefix, the first and the last name.
   std::string head_name(const Repeat& repeat, const std::vector<size_t>& offsets) const {
     const size_t last = repeat.first + repeat.period * (repeat.times - 1);
     const std::string prefix = block_name(repeat.first, repeat.period, last);

@@ -18,7 +18,7 @@ struct FoldRow {
 /// One line in place of many rows: either the head of a block, or a row that stands for all of `rows`.
 struct FoldLine {
   int depth = 0;             ///< how many blocks it is in
-  int64_t times = 0;         ///< of a head: how often the block occurs, one after another; 0: a row
+  int64_t times = 0;         ///< head: number of consecutive occurrences of the block; 0: the line is a row
   std::string name;          ///< head: "h.0 … h.11"; row: name_pattern of its rows
   std::vector<size_t> rows;  ///< row: the indices of all that it stands for; head: none
 };

@@ -35,7 +35,7 @@ std::string count(int64_t number, const std::string& what) {
 
 namespace {
 
-/// What their cores are is known there.
+/// Leaves out the hosts' cores, which are only known on the hosts.
 Json hosts_report(const JobSpec& spec) {
   Json hosts = Json::array();
   std::vector<int> ranks;

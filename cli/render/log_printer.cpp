@@ -17,7 +17,7 @@ namespace {
 
 constexpr std::string_view kReset = "\033[0m";
 
-/// What a terminal would finally show of a line: a progress bar overwrites itself.
+/// The part of a line that a terminal would finally show: a progress bar overwrites itself.
 std::string_view shown(std::string_view line) {
   if (line.ends_with('\r')) line.remove_suffix(1);
   const size_t at = line.rfind('\r');

@@ -18,7 +18,7 @@ struct MetricRows {
   std::vector<std::vector<std::string>> rows;  ///< a cell for each column; "" where the line lacks the field
 
   void keep_last(size_t count);
-  /// As RFC 4180 has it, but lines end in \n.
+  /// Formats the rows according to RFC 4180, but lines end in \n.
   std::string csv() const;
 };
 

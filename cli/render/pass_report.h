@@ -1,4 +1,4 @@
-// What each pass of the compiler does to one rank's program: `trainctl show program --passes`.
+// Reports what each pass of the compiler does to one rank's program: `trainctl show program --passes`.
 #pragma once
 
 #include <string>

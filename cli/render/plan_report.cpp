@@ -192,7 +192,7 @@ class Reasons {
   std::map<std::string, std::vector<std::string>> readers_;
 };
 
-/// As JSON, but for these fields of an object.
+/// Appends the value as text, without `fields` of objects.
 template <size_t kFields>
 void append_without(const Json& value, const std::array<std::string_view, kFields>& fields, std::string& out) {
   if (value.is_string()) {
@@ -316,7 +316,7 @@ std::string ranks_of_row(std::vector<int> all, bool full) {
   return std::to_string(all.front()) + (all.size() == 1 ? "" : "-" + std::to_string(all.back()));
 }
 
-/// Those that are there.
+/// The kinds of memory that at least one class has.
 std::vector<std::string> memory_kinds(const Json& classes) {
   std::vector<std::string> kinds;
   for (const char* kind : {"weights", "master", "gradients", "optimizer", "activations", "buffers", "workspace",

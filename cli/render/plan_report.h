@@ -12,7 +12,7 @@ namespace trainctl {
 
 struct PlanStyle {
   bool full = false;   ///< every layer, redistribution and part on its own line
-  size_t width = 120;  ///< of the schedule's lines; 0: any
+  size_t width = 120;  ///< largest width of the schedule's lines; 0: unlimited
 };
 
 /// The report's layers, a block that repeats once, as render_plan lists them.

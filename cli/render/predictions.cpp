@@ -20,7 +20,7 @@ namespace {
 
 std::string prediction_text(const Json& value) { return value.get<std::string>(); }
 
-/// What the fullest rank takes of its device.
+/// The memory that the fullest rank takes on its device.
 std::string device_memory(const Json& e) {
   if (!e.contains("memory")) return "";
   const Json& m = e["memory"];

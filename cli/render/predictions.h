@@ -1,4 +1,4 @@
-// What a plan predicts of a step, and the plans of a search side by side.
+// Renders a plan's predictions for a step, and the plans of a search side by side.
 #pragma once
 
 #include <nlohmann/json_fwd.hpp>

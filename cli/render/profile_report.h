@@ -1,4 +1,4 @@
-// What `run --profile` prints after the ranks have ended: where the time of the profiled steps went.
+// The report that `run --profile` prints after the ranks have ended: where the time of the profiled steps went.
 #pragma once
 
 #include <optional>

@@ -55,7 +55,7 @@ class Progress {
   bool terminal_;
   std::string shown_;          ///< the progress line on the screen
   std::string told_;           ///< without a terminal: the last progress line
-  std::vector<float> losses_;  ///< of steps that were seen, thinned when there are many
+  std::vector<float> losses_;  ///< losses of the steps that were seen, thinned when there are many
   int64_t last_step_ = 0;
   double last_ = 0;
   std::string lines_;

@@ -14,8 +14,8 @@ namespace trainctl {
 /// How far a network's training came.
 struct RunResult {
   int64_t step = 0, steps = 0;     ///< finished, and of the whole job; 0: unknown
-  std::optional<float> loss = {};  ///< of the last finished step; nullopt: forward only
-  Metrics metrics = {};            ///< of that step
+  std::optional<float> loss = {};  ///< loss of the last finished step; nullopt: forward only
+  Metrics metrics = {};            ///< metrics of that step
   /// The step of the last checkpoint that was written; 0: none was. nullopt: the job writes none.
   std::optional<int64_t> saved_step = {};
   std::string unsaved = {};  ///< why the last state, or the final weights, are not saved; "" if they are, or need not be

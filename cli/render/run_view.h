@@ -1,4 +1,4 @@
-// What the user sees of a run: its log folder, its ranks' lines, progress, and a summary.
+// The view of a run for the user: its log folder, its ranks' lines, progress, and a summary.
 #pragma once
 
 #include <chrono>

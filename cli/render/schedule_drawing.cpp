@@ -15,7 +15,7 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-/// What the stages do in one unit of time: a task, "--" while a backward goes on, or "." for nothing.
+/// Activity per stage in one unit of time: a task, "--" while a backward continues, or "." for nothing.
 struct Slot {
   std::vector<std::string> of_stages;
 };

@@ -37,7 +37,7 @@ std::string advice(const Json& r) {
   return "  rate that bytes on equal links allow, beside all_reduce: " + join(words) + "\n";
 }
 
-/// What each server holds, and what a step moves.
+/// Tables of the parameters that each server holds, and of the bytes moved per step.
 std::string servers_and_workers(const Json& r) {
   constexpr size_t kShown = 8;
   Table servers({">server", ">rank", ">parameters", ">received a step", ">sent a step", "holds"});
@@ -61,7 +61,7 @@ std::string servers_and_workers(const Json& r) {
   return "\nservers\n" + servers.str() + advice(r) + "\nworkers\n" + workers.str();
 }
 
-/// What asynchronous workers do, and the tables.
+/// Describes asynchronous workers and the tables.
 std::string asynchronous(const Json& r) {
   if (!r.contains("asynchronous")) return "";
   const Json& a = r["asynchronous"];

@@ -6,8 +6,8 @@
 
 namespace trainctl {
 
-/// What each server holds, what a step moves, and what counting bytes says of other counts of servers; "" without
-/// servers.
+/// Renders the parameters that each server holds, the bytes moved per step, and the rates that byte counts allow with
+/// other numbers of servers; "" without servers.
 std::string render_served(const nlohmann::ordered_json& report);
 
 }  // namespace trainctl

@@ -1,4 +1,4 @@
-// What the user sees of a start: the time until the first step was finished, and where that time went.
+// Start-up report for the user: the time until the first step was finished, and where that time went.
 #pragma once
 
 #include <nlohmann/json_fwd.hpp>

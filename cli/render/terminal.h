@@ -1,4 +1,4 @@
-// What a terminal can do. Colours only on a terminal, and never if NO_COLOR is set.
+// Capabilities of a terminal. Colours are used only on a terminal, and never if NO_COLOR is set.
 #pragma once
 
 #include <string>

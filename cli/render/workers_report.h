@@ -1,4 +1,4 @@
-// What a run with asynchronous workers says at its end: the rate of each worker, and how old the gradients were.
+// Report at the end of a run with asynchronous workers: the rate of each worker, and how old the gradients were.
 #pragma once
 
 #include <nlohmann/json_fwd.hpp>

@@ -21,7 +21,7 @@ Curve thinned(const Curve& curve, size_t points);
 /// {"steps": […], "values": […]}; a value that is not finite is "nan", "inf" or "-inf".
 nlohmann::ordered_json to_json(const Curve& curve);
 
-/// Of all values, in seconds. An empty curve has count 0 alone.
+/// Summary statistics of all values, in seconds. An empty curve has only count 0.
 /// {"count", "mean", "median", "p90", "p99", "least", "most"}
 nlohmann::ordered_json distribution_json(std::vector<double> values);
 

@@ -12,7 +12,7 @@ namespace trainctl {
 /// path has its name, any other entry of a list its number. Without the values of env. Throws SpecError.
 std::vector<std::pair<std::string, std::string>> job_fields(const std::string& yaml, const std::string& file);
 
-/// What is not the same in all jobs: [{"field": "optimizer.learning_rate", "values": ["0.1", "0.2", null]}, …]; null
+/// The fields that differ between jobs: [{"field": "optimizer.learning_rate", "values": ["0.1", "0.2", null]}, …]; null
 /// where a job lacks the field. Folders of logs always differ and are left out.
 nlohmann::ordered_json differing_fields(const std::vector<std::vector<std::pair<std::string, std::string>>>& jobs);
 

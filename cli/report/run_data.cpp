@@ -76,7 +76,7 @@ void add_end(const RunDirectory& run, Json& data) {
     data["cause"] = error["first_cause"];
 }
 
-/// Those of this run alone: a folder of checkpoints may serve several.
+/// The checkpoints of this run only: several runs may share a folder of checkpoints.
 Json checkpoints_of(const RunDirectory& run) {
   Json rows = Json::array();
   std::vector<CheckpointEntry> entries;

@@ -1,4 +1,4 @@
-// What a page shows of a run, read from its folder; and of a job that was only planned.
+// The data that a page shows of a run, read from its folder, or of a job that was only planned.
 //
 //   {"name": "lenet", "label": "run 3", "state": "done", "started": 1795517101.0, "path": "log_output/3",
 //    "ending": "done", "seconds": 12.5, "exit_code": 0, "step": 440, "steps": 440,    of a run that has ended

@@ -25,7 +25,7 @@ namespace {
 namespace asio = boost::asio;
 using asio::ip::tcp;
 
-constexpr size_t kMostRequestBytes = 16384;  ///< of a request
+constexpr size_t kMostRequestBytes = 16384;  ///< largest request, in bytes
 constexpr auto kRequestPatience = std::chrono::seconds(10);
 constexpr auto kAcceptRetry = std::chrono::milliseconds(50);
 

@@ -15,15 +15,15 @@ struct TrialResult {
   TrialState state = TrialState::open;
   int64_t step = 0;
   double seconds = 0;
-  /// Of the last step: "loss", then its metrics; of the last validation: "validation loss", "validation accuracy", …
+  /// "loss" and then the metrics of the last step; "validation loss", "validation accuracy", … of the last validation.
   std::vector<std::pair<std::string, double>> values;
 
   std::optional<double> value(const std::string& name) const;
 };
 
-/// Of all trials, best first by the value `by`: the least of a loss, the greatest of any other. Trials without it, and
-/// those for which it is not finite, come last. "": the validation's loss if there is one, else the loss. Throws
-/// SpecError if no trial has such a value.
+/// Results of all trials, sorted by the value `by`, best first: lower is better for a loss, higher for any other value.
+/// Trials without the value, or for which it is not finite, come last. "": the validation's loss if there is one, else
+/// the loss. Throws SpecError if no trial has such a value.
 std::vector<TrialResult> results_of(const Sweep& sweep, std::string by);
 
 std::string results_table(const Sweep& sweep, const std::vector<TrialResult>& results);

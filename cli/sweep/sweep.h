@@ -21,8 +21,8 @@ struct Sweep {
   std::string folder;  ///< absolute
   std::vector<TrialFields> trials;
   int at_once = 1;
-  int ranks = 1;               ///< of a trial
-  std::vector<int> gpus = {};  ///< that the trials share, as the driver numbers them; empty: they run on CPUs
+  int ranks = 1;               ///< number of ranks per trial
+  std::vector<int> gpus = {};  ///< GPUs that the trials share, as the driver numbers them; empty: they run on CPUs
 
   std::string log_dir(size_t trial) const { return folder + "/trial." + std::to_string(trial + 1); }
 };

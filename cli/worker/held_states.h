@@ -1,5 +1,5 @@
-// What the ranks of a host hold of the state (engine/train/checkpoint/held_state.h), as a launcher takes it from the
-// hosts that are left when one is lost. These words go between them, in order:
+// The parts of the state that the ranks of a host hold (engine/train/checkpoint/held_state.h), which a launcher takes
+// from the remaining hosts when one is lost. They exchange these messages, in order:
 //
 //   launcher ──▶ host   offer
 //   host ──▶ launcher   held       rank; number: a step before which the rank's state is whole; at most two of them

@@ -28,7 +28,7 @@ namespace trainctl {
 /// A host's side.
 class HostSaves {
  public:
-  /// Makes an image for each of the host's ranks. The run goes on from the state before step `first`; -1: it is new.
+  /// Makes an image for each of the host's ranks. The run resumes from the state before step `first`; -1: it is new.
   /// `steps_await`: SaveAfter::whole (cli/launch/gathered_saves.h). Throws EnvError.
   HostSaves(std::shared_ptr<SharedMemory> memory, const std::vector<int>& ranks, int64_t first,
             bool steps_await = false);
@@ -38,18 +38,18 @@ class HostSaves {
 
   /// A memfd that the rank sizes and fills.
   int image(int rank) const { return images_.at(rank).fd; }
-  /// The next word for the launcher; nullopt: there is none now.
+  /// The next message for the launcher; nullopt: there is none now.
   std::optional<hosts::SaveWord> next();
-  /// Of the launcher.
+  /// Handles a message from the launcher.
   void take(const hosts::SaveWord& word);
 
  private:
   struct Image {
     int fd = -1;
-    int64_t size = -1;  ///< as the launcher knows it
-    int64_t step = -1;  ///< of the save that `sent` counts for
+    int64_t size = -1;  ///< size that the launcher was told; -1: none
+    int64_t step = -1;  ///< step of the save that `sent` refers to
     int64_t sent = 0;
-    int64_t done = -1;  ///< the step of the last save that was sent whole
+    int64_t done = -1;  ///< step of the last save that was sent completely
   };
   std::optional<hosts::SaveWord> next_of(int rank, Image& image, int64_t step);
 

@@ -31,7 +31,7 @@ bool has_checkpoint(const std::string& folder, const std::string& digest) {
   return file && digest_of(text.str()) == digest;
 }
 
-/// Of a network. A program (`workload` is null) shares nothing.
+/// HostShare of a network. A program (`workload` is null) shares nothing.
 class SegmentShare : public hosts::HostShare {
  public:
   bool prepare(const nlohmann::json& what, const std::vector<int>& ranks, const std::string& given) override {

@@ -1,5 +1,5 @@
-// What the ranks of one host share, as their agent makes it: the segment, with the statuses of all ranks of the job and
-// the arenas of this host's, and the way to this host's store.
+// State that the ranks of one host share, which their agent creates: the segment, with the statuses of all ranks of the
+// job and the arenas of the ranks on this host, and the way to this host's store.
 #pragma once
 
 #include <memory>

@@ -1,5 +1,5 @@
-// What a run reports while it trains, for tools: metrics.jsonl (docs/logs.md) and an event file of TensorBoard beside it,
-// with the same numbers, its settings and its histograms.
+// Metrics that a run writes for tools while it trains: metrics.jsonl (docs/logs.md) and an event file of TensorBoard
+// beside it, with the same numbers, its settings and its histograms.
 #pragma once
 
 #include <functional>

@@ -43,11 +43,11 @@ class RankOutput {
   TrainHooks hooks();
   /// The training is over. Writes a line if it was stopped before its end.
   void ended(const TrainResult& result);
-  /// What `steps` steps have moved, as far as it counts at this rank.
+  /// Writes the traffic of `steps` steps, as far as this rank counts it.
   void write_traffic(const HostTraffic& traffic, int64_t steps) const;
-  /// Of rank 0; see TensorHistograms.
+  /// Only rank 0 calls it; see TensorHistograms.
   void write_histograms(int64_t step, const std::map<std::string, Histogram>& histograms);
-  /// Of asynchronous workers.
+  /// Writes the statistics of asynchronous workers.
   void write_workers(const BatchBoard& board);
 
  private:

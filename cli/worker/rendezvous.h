@@ -36,10 +36,10 @@ class StoreAccess {
   int fd_ = -1;
 };
 
-/// Of a rank of a job with launch.hosts.
+/// How the ranks of a job with launch.hosts are distributed, as passed to each rank.
 struct HostsLayout {
-  std::vector<int> ranks;  ///< of each host: the number of its ranks, which follow each other; empty: one host
-  std::string address;     ///< of this host for the others
+  std::vector<int> ranks;  ///< number of ranks per host, numbered consecutively; empty: one host
+  std::string address;     ///< address at which the other hosts reach this one
 };
 /// "2,4" -> {2, 4}. Throws EnvError.
 std::vector<int> parse_layout(const std::string& text);
@@ -52,8 +52,8 @@ class Rendezvous {
   ~Rendezvous();
 
   Communicator& communicator() { return *communicator_; }
-  /// What has been moved so far and counts at this rank; nullopt: it is not counted, since there is one host, or since
-  /// launch.comm is gloo, which knows of no hosts.
+  /// The traffic so far that this rank counts; nullopt: it is not counted, because there is only one host, or because
+  /// launch.comm is gloo, which does not distinguish hosts.
   std::optional<HostTraffic> traffic() const;
 
  private:

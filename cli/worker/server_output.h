@@ -27,7 +27,7 @@ class ServerOutput {
   const PlannedJob& job_;
   RankStatus& status_;
   const std::string start_up_path_;
-  int64_t sum_ = 0, count_ = 0, most_ = 0;  ///< of the updates' staleness
+  int64_t sum_ = 0, count_ = 0, most_ = 0;  ///< sum, count and maximum of the updates' staleness
 };
 
 }  // namespace trainctl

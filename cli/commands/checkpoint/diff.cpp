@@ -22,7 +22,7 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-constexpr int kExitDifferent = 1;  ///< as cmp and diff have it
+constexpr int kExitDifferent = 1;  ///< same as the exit code of cmp and diff
 
 struct CheckpointDiffArguments {
   std::string a, b;

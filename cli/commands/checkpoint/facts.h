@@ -1,4 +1,4 @@
-// What the commands say of a checkpoint.
+// Facts about a checkpoint that the commands report.
 #pragma once
 
 #include <nlohmann/json_fwd.hpp>
@@ -16,7 +16,7 @@ std::string_view state_word(const CheckpointEntry& entry);
 /// The epochs that are done: "3", or "3 + 20" with steps of the next one.
 std::string epoch_text(const Manifest& manifest);
 
-int64_t total_bytes(const Manifest& manifest);  ///< of its files, without checkpoint.json
+int64_t total_bytes(const Manifest& manifest);  ///< total size of its files, without checkpoint.json
 /// Mean of the steps of the epoch so far; none at an epoch's start.
 std::optional<double> epoch_loss(const Manifest& manifest);
 

@@ -12,9 +12,9 @@ class App;
 
 namespace trainctl {
 
-/// What a word of the command line names.
+/// The folder or checkpoint that an argument of the command line names.
 struct CheckpointPlace {
-  std::string folder;  ///< of the checkpoints; "" if `checkpoint` is named, not its folder
+  std::string folder;  ///< folder of checkpoints; "" if the argument names a single `checkpoint`
   std::string checkpoint;
 };
 

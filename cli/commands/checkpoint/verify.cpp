@@ -39,7 +39,7 @@ void print(const std::string& path, const Verification& found, bool json) {
   std::cout.flush();
 }
 
-/// Those that the word names: all that have been published of a folder, the oldest first.
+/// The checkpoints that `word` names: one, or all published ones of a folder, the oldest first.
 std::vector<std::string> named_by(const std::string& word, const std::string& log_dir) {
   const CheckpointPlace place = find_checkpoints(word, log_dir);
   if (place.folder.empty()) return {place.checkpoint};
