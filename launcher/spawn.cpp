@@ -267,8 +267,8 @@ void PosixProcessRunner::reap_orphans() {
   }
 }
 
-/// Looks once for the leftovers of all processes that have exited with 0, since it is a walk through /proc: when they
-/// have exited, and again when the leftovers that were found have ended.
+/// Looks for the leftovers of all processes that have exited with 0 in one walk through /proc: when they have exited,
+/// and again when the leftovers that were found have ended.
 void PosixProcessRunner::look_for_leftovers() {
   std::vector<Running*> asked;
   std::vector<Family> families;
