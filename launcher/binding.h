@@ -12,10 +12,10 @@ namespace trainctl {
 
 struct RankBinding {
   std::vector<int> cpus;  ///< ascending ids; empty: not bound
-  int threads = 1;        ///< of its kernels
+  int threads = 1;        ///< number of threads of its kernels
 };
 
-/// One binding a place of the cluster, in order. All places are on this host.
+/// One binding per place of the cluster, in order. All places are on this host.
 ///   none: no rank is bound
 ///   core: the cores, NUMA node by node, are divided into equal runs. With fewer cores than ranks, hardware threads
 ///         are divided instead; with fewer of these, several ranks share one

@@ -14,11 +14,11 @@ struct RankPlace {
   std::string host;
   int local_rank = 0;   ///< index among the ranks of its host
   int local_ranks = 1;  ///< number of ranks on its host
-  int host_number = 0;  ///< of its host, in the order of the job's list
+  int host_number = 0;  ///< index of its host in the job's list
 };
 
 struct Cluster {
-  std::vector<RankPlace> places;  ///< one a rank, in rank order
+  std::vector<RankPlace> places;  ///< one per rank, in rank order
   RankNames names = {};
   int num_ranks() const { return static_cast<int>(places.size()); }
   int num_hosts() const { return places.empty() ? 0 : places.back().host_number + 1; }
@@ -27,7 +27,8 @@ struct Cluster {
 /// All ranks on this host: the workers, then the servers.
 Cluster one_host(int workers, int servers = 0);
 
-/// Those of launch.hosts or launch.hostfile, host by host. Throws SpecError, and EnvError if the file cannot be read.
+/// The ranks on the hosts of launch.hosts or launch.hostfile, host by host. Throws SpecError, and EnvError if the
+/// file cannot be read.
 Cluster several_hosts(const JobSpec& spec);
 
 /// Where the job's ranks are.

@@ -69,7 +69,7 @@ std::string suspicion(const std::vector<RankReport>& reports, const Cause& cause
   return still + (report.frozen ? ", and its process was stopped, by SIGSTOP or a debugger" : "") + others;
 }
 
-/// What was observed of a rank that the launcher or another rank waited for in vain.
+/// Describes a rank that the launcher or another rank waited for in vain.
 std::string silence(const RankReport& report) {
   char seconds[32];
   std::snprintf(seconds, sizeof seconds, "%.0f s", report.silent_seconds);
@@ -195,7 +195,8 @@ bool is_of_all_ranks(const Outcome& outcome) {
   return error && error->kind == ErrorKind::loss;
 }
 
-/// Of ranks of a program that failed at the same moment as the cause it is not known.
+/// Whether a failure is a consequence of the cause. False where it is unknown: for ranks of a program that failed at
+/// the same moment as the cause.
 bool is_consequence(const Outcome& outcome, int rank, const Course& course) {
   const RankReport& report = outcome.reports[static_cast<size_t>(rank)];
   if (rank == outcome.cause.rank || !report.failed() || is_of_all_ranks(outcome)) return false;

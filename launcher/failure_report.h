@@ -1,4 +1,4 @@
-// What the user reads when a run has failed: consequences first, the first cause and its last words last.
+// The report for the user when a run has failed: consequences first, the first cause and its last words last.
 #pragma once
 
 #include <string>

@@ -1,4 +1,4 @@
-// What kind of machine this is: for machine.json of a run's folder, and about.txt of a bundle.
+// Facts about this machine: for machine.json of a run's folder, and about.txt of a bundle.
 #pragma once
 
 #include <cstdint>

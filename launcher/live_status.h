@@ -1,4 +1,4 @@
-// What a run is doing right now, as its launcher sees it: for the progress line, `trainctl ps` and `attach`.
+// Current state of a run, as its launcher sees it: for the progress line, `trainctl ps` and `attach`.
 //
 //   {"state": "running", "attempt": 0, "max_restarts": 2, "epoch": 3, "epochs": 10, "step": 101, "steps": 440,
 //    "loss": 1.2031, "metrics": {"accuracy": 0.9934}, "samples_per_second": 20431.5, "tokens_per_second": 0.0,
@@ -40,9 +40,9 @@ struct LiveStatus {
   Metrics metrics;
   double samples_per_second = 0;
   double tokens_per_second = 0;        ///< 0: a sample is no sequence of tokens
-  double share_of_peak = 0;            ///< of the devices' operations in matrix products; 0: not known
-  int64_t memory_bytes = 0;            ///< resident, of the rank on this host that has most; 0: not known
-  int64_t gpu_memory_bytes = 0;        ///< used of the GPU of which most is used; 0: not known, or no GPUs
+  double share_of_peak = 0;            ///< share of the devices' peak rate in matrix products; 0: unknown
+  int64_t memory_bytes = 0;            ///< resident memory of the largest rank on this host; 0: unknown
+  int64_t gpu_memory_bytes = 0;        ///< used memory of the fullest GPU; 0: unknown, or no GPUs
   std::optional<double> seconds_left;  ///< at this pace, until the last step
   std::optional<int> slowest;          ///< the rank for which the others wait, if they do
   std::vector<RankGroup> ranks;        ///< the largest group first

@@ -21,9 +21,9 @@ namespace trainctl {
 
 class LocalRanks : public RankRunner {
  public:
-  /// Those of launch.cluster, whose local_rank counts them. Of `launch` it uses cluster, directory, command, bindings,
-  /// limits.ranks_explain, on_line, on_error_line, on_rank_started, on_rank_ended and doing. Output goes to `sink`;
-  /// null: to the run's folder. All arguments must outlive it. Throws EnvError.
+  /// Runs the ranks of launch.cluster, numbered by local_rank. Uses these members of `launch`: cluster, directory,
+  /// command, bindings, limits.ranks_explain, on_line, on_error_line, on_rank_started, on_rank_ended and doing. Output
+  /// goes to `sink`; null: to the run's folder. All arguments must outlive it. Throws EnvError.
   LocalRanks(const Launch& launch, ProcessRunner& runner, boost::asio::io_context& loop, LogSink* sink = nullptr);
   LocalRanks(const LocalRanks&) = delete;
   LocalRanks& operator=(const LocalRanks&) = delete;

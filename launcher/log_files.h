@@ -25,7 +25,7 @@ struct LogLimits {
 struct LogFiles {
   static constexpr int kCurrent = 0;  ///< the number of the file being written
 
-  std::string directory;  ///< of the rank
+  std::string directory;  ///< directory of the rank
   std::string name;       ///< stdout, stderr
 
   std::string path(int number) const { return directory + "/" + numbered(number); }

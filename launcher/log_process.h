@@ -75,7 +75,7 @@ class LogProcess {
   boost::asio::posix::stream_descriptor socket_;
   int pid_ = -1;
   std::string unsent_;
-  size_t sent_ = 0;                 ///< of unsent_
+  size_t sent_ = 0;                 ///< number of bytes of unsent_ already sent
   std::deque<int64_t> unreported_;  ///< the sizes of messages
   std::string partial_report_;
   int64_t pending_bytes_ = 0, reports_ = 0;

@@ -15,7 +15,7 @@ namespace trainctl {
 struct LogBlock {
   enum class Kind : uint8_t {
     lines,    ///< `text`: lines that were complete at `ns`
-    restart,  ///< what follows was written after the `value`-th restart
+    restart,  ///< the blocks that follow were written after the `value`-th restart
     lost,     ///< `value` bytes are missing here
   };
   Kind kind = Kind::lines;

@@ -1,4 +1,4 @@
-// What processes take of this host, from /proc.
+// CPU time and memory that processes use on this host, from /proc.
 #pragma once
 
 #include <cstdint>
@@ -9,7 +9,7 @@ namespace trainctl {
 
 struct ProcessUsage {
   double cpu_seconds = 0;      ///< since they were started
-  int64_t resident_bytes = 0;  ///< what several share counts for each
+  int64_t resident_bytes = 0;  ///< memory that several processes share counts for each
   int processes = 0;
 };
 
@@ -17,7 +17,7 @@ struct ProcessUsage {
 std::map<int, ProcessUsage> usage_by_group(const std::string& proc = "/proc");
 
 struct HostUsage {
-  double load = 0;  ///< of the last minute
+  double load = 0;  ///< load average of the last minute
   int cpus = 0;
   int64_t memory_bytes = 0, available_bytes = 0;
 };

@@ -1,4 +1,4 @@
-// What the processes of a job are called. Workers have the first ranks, and the servers of parameter_server follow:
+// Names of the processes of a job. Workers have the first ranks, and the servers of parameter_server follow:
 //
 //   rank    0       1       2         3            of 2 workers and 2 servers
 //   name    rank 0  rank 1  server 0  server 1

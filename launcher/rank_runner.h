@@ -31,7 +31,7 @@ class RankRunner {
   virtual void signal(int rank, int signal) = 0;
   /// Whether its process is stopped, by SIGSTOP or a debugger.
   virtual bool is_frozen(int rank) = 0;
-  /// What the rank, which may not have ended, wrote about its failure; from the run's folder.
+  /// The error that the rank, which may not have ended, wrote about its failure; from the run's folder.
   virtual std::optional<RankError> error_of(int rank) = 0;
   /// All ranks have ended, and will start again as this attempt: nothing of the last one is left when start() starts
   /// one.

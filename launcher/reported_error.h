@@ -1,4 +1,4 @@
-// What a failed rank wrote about its failure.
+// Reads the error that a failed rank wrote about its failure.
 #pragma once
 
 #include <optional>
@@ -13,8 +13,8 @@ struct ReportedError {
   bool disk_hangs = false;  ///< the disk of the run's folder did not answer
 };
 
-/// Of a rank that `ranks_explain` (Supervision::Limits) its error.json, else its kTorchErrorFile. Waits two seconds for
-/// the disk.
+/// Reads the rank's error.json if `ranks_explain` (Supervision::Limits), else its kTorchErrorFile. Waits up to two
+/// seconds for the disk.
 ReportedError reported_error(const RunDirectory& directory, int rank, bool ranks_explain);
 
 }  // namespace trainctl

@@ -31,7 +31,7 @@ void unblock_all() {
   sigprocmask(SIG_SETMASK, &none, nullptr);
 }
 
-/// What the kernel does at these signals to every process but the first of a container.
+/// Does what the kernel does at these signals to every process except the first of a container.
 void end_first_process(int signal) { _exit(128 + signal); }
 
 }  // namespace

@@ -17,7 +17,7 @@ void begin_signals();
 /// Whether the signal was ignored when the program started.
 bool was_ignored(int signal);
 
-/// Those of `signals` that were not ignored when the program started: the ones to handle.
+/// Returns the signals among `signals` that were not ignored when the program started: the ones to handle.
 std::vector<int> heeded(std::initializer_list<int> signals);
 
 /// Installs `handler` for the heeded ones of `signals`.

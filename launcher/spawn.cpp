@@ -110,7 +110,7 @@ struct ChildSetup {
   _exit(127);
 }
 
-/// What the "#!" line of a command's script names, in quotes; "" if the command is no script that is there.
+/// The interpreter on the "#!" line of a command's script, in quotes; "" if the command is not an existing script.
 std::string interpreter_of(const ProcessCommand& command) {
   if (command.argv[0].find('/') == std::string::npos) return "";
   std::ifstream file(std::filesystem::path(command.working_dir) / command.argv[0], std::ios::binary);
@@ -247,7 +247,7 @@ void PosixProcessRunner::note_ended_leftovers(Running& running) {
   });
 }
 
-/// What has outlived the process that started it: nobody else waits for it.
+/// Reaps processes that have outlived the ones that started them: nobody else waits for them.
 void PosixProcessRunner::reap_orphans() {
   std::erase_if(killed_groups_, [](int group) {
     pid_t ended = 0;
@@ -267,8 +267,8 @@ void PosixProcessRunner::reap_orphans() {
   }
 }
 
-/// Of all processes that have exited with 0 at once, since it is a walk through /proc: when they have exited, and again
-/// when the leftovers that were found have ended.
+/// Looks for the leftovers of all processes that have exited with 0 in one walk through /proc: when they have exited,
+/// and again when the leftovers that were found have ended.
 void PosixProcessRunner::look_for_leftovers() {
   std::vector<Running*> asked;
   std::vector<Family> families;

@@ -57,7 +57,7 @@ class ProcessRunner {
   /// its leftover_seconds are over. Call it often.
   virtual std::vector<ProcessEnd> reap() = 0;
 
-  /// What reap() waits for; each process is returned once.
+  /// Processes whose leftovers reap() waits for; each is returned once.
   virtual std::vector<LeftProcesses> new_leftovers() { return {}; }
 };
 
@@ -86,17 +86,17 @@ class PosixProcessRunner : public ProcessRunner {
     bool is_asked = false;  ///< it was sent a signal that ends it
     double exited = 0;      ///< steady seconds at which it was seen to have exited with 0; 0: it has not
     bool is_told = false;   ///< new_leftovers() has returned it
-    std::optional<std::vector<Leftover>> leftovers = {};  ///< that still run; nullopt: they are not looked for yet
-    std::vector<std::string> failures = {};               ///< of leftovers: "sh (pid 17) exited with code 3"
+    std::optional<std::vector<Leftover>> leftovers = {};  ///< still running; nullopt: not looked for yet
+    std::vector<std::string> failures = {};               ///< failed leftovers: "sh (pid 17) exited with code 3"
   };
   static void note_ended_leftovers(Running& running);
   void look_for_leftovers();
   void reap_orphans();
 
   std::vector<Running> running_;
-  std::vector<int> killed_groups_;  ///< of processes that have ended; other members may not have
-  double looked_ = 0;               ///< for leftovers
-  double orphans_ = 0;              ///< when they were last reaped
+  std::vector<int> killed_groups_;  ///< groups of processes that have ended; other members may not have
+  double looked_ = 0;               ///< when leftovers were last looked for
+  double orphans_ = 0;              ///< when orphans were last reaped
 };
 
 /// Whether a process is stopped: by SIGSTOP, or by a debugger.

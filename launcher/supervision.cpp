@@ -204,7 +204,8 @@ void Supervision::check_silence(double now) {
   stop(now, limits_.grace_seconds);
 }
 
-/// Those that wait may have waited for it, and have not moved yet when we look again.
+/// Kills only this rank. Ranks that wait may have waited for it and not have moved at the next look, so their silence
+/// counts from now.
 void Supervision::kill_alone(int rank, double now) {
   for (size_t i = 0; i < motions_.size(); ++i) {
     Motion& motion = motions_[i];

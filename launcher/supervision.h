@@ -1,4 +1,4 @@
-// What the launcher does when something happens to a rank: pure decisions that take events and the time as
+// The launcher's reactions to events of ranks: pure decisions that take events and the time as
 // arguments, so that tests need neither processes nor a clock.
 //
 //            a rank fails, or is silent      grace is over, or a second signal of the user
@@ -45,7 +45,7 @@ struct LostLink {
 struct RankReport {
   ProcessState state = ProcessState::waiting;
   ProcessEnd end;
-  std::optional<RankError> error;  ///< what it reported itself
+  std::optional<RankError> error;  ///< error that it reported itself
   std::string start_error;         ///< failed_to_start: why
   double time = 0;                 ///< unix seconds at which it ended or reported its failure
   bool asked = false;              ///< it ended after we sent it a signal
@@ -95,12 +95,12 @@ class Supervision {
   /// The actions and queries that decisions use.
   struct Reach {
     std::function<void(int rank, int signal)> signal_rank;
-    /// As in Launch; unset: the user's signal is passed on to the ranks.
+    /// Same as Launch::ask_to_stop; unset: the user's signal is passed on to the ranks.
     std::function<void()> ask_to_stop = {};
     /// Whether a rank's process is stopped; unset: unknown.
     std::function<bool(int rank)> is_frozen = {};
-    /// What a rank that does not end has reported of its failure; unset: nothing. A thread of it may wait for a file
-    /// system for ever, and another one has said for which file.
+    /// The error that a rank that does not end has reported; unset: none. One of its threads may wait forever for a
+    /// file system while another has reported for which file.
     std::function<std::optional<RankError>(int rank)> error_of = {};
   };
 
@@ -142,7 +142,7 @@ class Supervision {
   enum class Phase { running, settling, asking, stopping, killing };
   static constexpr double kNever = std::numeric_limits<double>::infinity();
 
-  /// Of a running rank.
+  /// Progress of a running rank.
   struct Motion {
     std::optional<RankProgress> progress;
     double moved = 0;  ///< time of its last progress

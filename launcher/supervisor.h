@@ -20,7 +20,7 @@
 
 namespace trainctl {
 
-/// What to start, and callbacks. They run on the loop's thread, which is the caller's.
+/// The ranks to start, and callbacks. They run on the loop's thread, which is the caller's.
 struct Launch {
   Cluster cluster;
   RunDirectory directory;
@@ -37,7 +37,7 @@ struct Launch {
   /// Asks the ranks, without a signal, to end after a step that all agree on; they get no signal until grace is over.
   /// If unset, the user's first signal goes to their process groups: SIGUSR1 unchanged, others as SIGTERM.
   std::function<void()> ask_to_stop = {};
-  /// What SIGUSR1 does. If unset, it asks the ranks to stop.
+  /// Handles SIGUSR1. If unset, SIGUSR1 asks the ranks to stop.
   std::function<void()> on_user_signal = {};
   /// The step after which the ranks ended on request; nullopt if they reached the job's end. Called once all ranks
   /// have ended, and only if ask_to_stop is set.
@@ -51,8 +51,8 @@ struct Launch {
   /// A rank on its own has ended and will start again alone: tell the others.
   std::function<void(int rank)> on_rejoin = {};
 
-  std::function<void(int rank, std::string_view line)> on_line = {};        ///< of its stdout
-  std::function<void(int rank, std::string_view line)> on_error_line = {};  ///< of its stderr
+  std::function<void(int rank, std::string_view line)> on_line = {};        ///< line of its stdout
+  std::function<void(int rank, std::string_view line)> on_error_line = {};  ///< line of its stderr
   std::function<void(int rank, int pid)> on_rank_started = {};
   std::function<void(int rank, bool failed)> on_rank_ended = {};  ///< called before the launcher reacts
   std::function<std::string(int rank)> doing = {};                ///< "step 412, all_reduce grad.0"

@@ -16,7 +16,7 @@ namespace trainctl {
 namespace {
 
 constexpr int64_t kMostBytes = 8 << 20;
-/// Of the message and of the stack.
+/// Largest message and largest stack, in bytes; the rest is cut off.
 constexpr size_t kMostText = 1 << 14;
 
 std::string text_of(const nlohmann::json& json, const char* name) {

@@ -16,14 +16,15 @@ namespace trainctl {
 
 inline constexpr std::string_view kTorchErrorFile = "torch_error.json";
 
-/// Of kind program, or comm if it tells of another rank. `modified`: unix seconds at which the file was written; they
-/// replace the timestamp, which is in whole seconds, if they are in the same second. nullopt if the text is neither.
+/// The error is of kind program, or comm if it reports another rank. `modified`: unix seconds at which the file was
+/// written; they replace the timestamp, which is in whole seconds, if they are less than two seconds later or if there
+/// is none. nullopt if the text has no message and no stack.
 std::optional<RankError> parse_torch_error(std::string_view text, double modified);
 
 /// nullopt if it is missing, no regular file, larger than 8 MiB, or broken.
 std::optional<RankError> read_torch_error(const std::string& path);
 
-/// Whether a message of PyTorch's, Gloo's or NCCL's tells that another rank is gone or was waited for in vain.
+/// Whether a message of PyTorch's, Gloo's or NCCL's reports that another rank is gone or was waited for in vain.
 bool tells_of_peer(std::string_view text);
 
 }  // namespace trainctl

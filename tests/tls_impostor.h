@@ -49,12 +49,12 @@ class TlsImpostor {
   }
 
   int port() const { return port_; }
-  /// What clients have said to it inside of TLS. Ends it.
+  /// Ends the impostor and returns what clients have sent to it inside TLS.
   const std::string& heard() {
     end();
     return heard_;
   }
-  /// Clients that came, whether or not they accepted it. Ends it.
+  /// Ends the impostor and returns the number of clients that came, whether or not they accepted it.
   int clients() {
     end();
     return clients_;

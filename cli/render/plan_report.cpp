@@ -192,7 +192,7 @@ class Reasons {
   std::map<std::string, std::vector<std::string>> readers_;
 };
 
-/// Appends the value as text, without `fields` of objects.
+/// Appends the value as text, without `fields` of an object.
 template <size_t kFields>
 void append_without(const Json& value, const std::array<std::string_view, kFields>& fields, std::string& out) {
   if (value.is_string()) {

@@ -93,7 +93,7 @@ int serve(int socket, const std::string& token, const std::function<void()>& pro
   }
 }
 
-/// What a process that serves a connection tells the door, in one write.
+/// Message to the door from a process that serves a connection, in one write.
 struct Word {
   pid_t pid = 0;
   bool ends = false;  ///< the run is over; else the client has proved that it has the token

@@ -17,7 +17,7 @@
 namespace trainctl::clusters {
 
 struct DoorAddress {
-  std::string name;                    ///< of the host
+  std::string name;                    ///< name of the host
   std::vector<std::string> addresses;  ///< each is tried; names are resolved at each try
   int port = 0;
 };

@@ -1,4 +1,4 @@
-// What the processes of one mpirun or srun tell each other before they can connect.
+// Exchange of keys and values between the processes of one mpirun or srun before they can connect.
 #pragma once
 
 #include <string>
@@ -10,9 +10,9 @@ class Exchange {
   virtual ~Exchange() = default;
 
   virtual void put(const std::string& key, const std::string& value) = 0;
-  /// What all have put before is there after it. All processes call it.
+  /// All processes call it. Afterwards get() finds everything that any process has put before.
   virtual void fence() = 0;
-  /// Of process `index`. Throws EnvError.
+  /// Returns the value that process `index` has put. Throws EnvError.
   virtual std::string get(int index, const std::string& key) = 0;
 };
 

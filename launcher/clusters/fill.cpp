@@ -12,7 +12,7 @@ namespace {
 constexpr std::string_view kOpen = "{{", kClose = "}}";
 
 struct Hole {
-  size_t begin = 0, end = 0;  ///< of {{name}} in its line
+  size_t begin = 0, end = 0;  ///< position of {{name}} in its line
   std::string name;
 };
 

@@ -21,7 +21,7 @@ constexpr size_t kMostNameBytes = 40;
 constexpr size_t kMostJobBytes = 1'000'000;
 /// Slurm looks at its limits once in a while.
 constexpr int kMarginSeconds = 30, kLeastStopSeconds = 60;
-/// Of a rank, beside its arena: the program, buffers of the data pipeline.
+/// Memory of a rank beside its arena: the program, buffers of the data pipeline.
 constexpr int64_t kRankBytes = int64_t{512} << 20;
 
 int64_t mebibytes(int64_t bytes) { return (bytes + (1 << 20) - 1) >> 20; }

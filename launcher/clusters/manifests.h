@@ -11,11 +11,11 @@
 
 namespace trainctl::clusters {
 
-/// What the job needs of each host, as its plan says.
+/// Resources that the job needs on each host, according to its plan.
 struct HostNeeds {
-  int64_t memory_bytes = 0;  ///< of all ranks of a host; 0: not known
-  int64_t shm_bytes = 0;     ///< of /dev/shm
-  double save_seconds = 0;   ///< of a checkpoint
+  int64_t memory_bytes = 0;  ///< memory of all ranks of a host; 0: unknown
+  int64_t shm_bytes = 0;     ///< size of /dev/shm
+  double save_seconds = 0;   ///< time to save a checkpoint
 };
 
 struct ManifestOptions {
@@ -23,7 +23,7 @@ struct ManifestOptions {
   std::string trainctl;  ///< the binary, as the batch script calls it
   std::string folder;    ///< where the files will be, absolute
   std::string job_text;  ///< the job as YAML, with all of its fields
-  std::string token;     ///< of the job's Secret
+  std::string token;     ///< token in the job's Secret
   std::string version;
 };
 
@@ -31,7 +31,7 @@ struct ManifestOptions {
 inline constexpr const char* kWrittenBy = "# Written by trainctl ";
 
 struct Manifest {
-  std::string name;  ///< of the file
+  std::string name;  ///< file name
   std::string text;
   bool is_secret = false;  ///< only its owner may read it
 };

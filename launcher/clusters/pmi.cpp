@@ -17,7 +17,7 @@
 namespace trainctl::clusters {
 namespace {
 
-/// Of a barrier too: all processes are there, or mpiexec ends them.
+/// Timeout for any answer, that to a barrier too: either all processes arrive, or mpiexec ends them.
 constexpr int kPatienceMs = 120'000;
 
 int socket_of_environment() {

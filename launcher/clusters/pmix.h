@@ -1,4 +1,4 @@
-// What the processes of one mpirun tell each other before they can connect: keys and values of PMIx, which Open MPI and
+// Exchange between the processes of one mpirun before they can connect: keys and values of PMIx, which Open MPI and
 // Slurm's --mpi=pmix serve. The library is opened when it is needed.
 #pragma once
 

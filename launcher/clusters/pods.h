@@ -1,4 +1,4 @@
-// What the rendered manifests of Kubernetes and compose tell the processes that they start.
+// Settings that the rendered manifests of Kubernetes and compose pass to the processes that they start.
 #pragma once
 
 namespace trainctl::clusters {

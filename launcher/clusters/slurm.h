@@ -20,16 +20,16 @@ struct SubmittedJob {
   std::string name;
   std::string log_dir;          ///< absolute
   double submitted = 0;         ///< unix seconds
-  std::string state;            ///< as squeue says it: "PENDING"
-  std::string reason;           ///< of waiting; else the nodes
+  std::string state;            ///< printed by squeue: "PENDING"
+  std::string reason;           ///< reason for waiting; else the nodes
   std::string time, time_left;  ///< "1:02:03"
 };
 
 /// Remembers it for submitted_jobs(). Throws EnvError.
 void remember(const SubmittedJob& job);
 
-/// Those that Slurm still knows, the oldest first. Without Slurm, or if it does not answer: none, and `notice` says so
-/// if there should be some.
+/// The submitted jobs that Slurm still knows, oldest first. Without Slurm, or if it does not answer: none, and `notice`
+/// says so if there should be some.
 std::vector<SubmittedJob> submitted_jobs(std::string& notice);
 
 /// Asks the launcher of a running job to stop, which saves as after Ctrl-C; a job that waits is cancelled. `now`:

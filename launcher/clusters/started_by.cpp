@@ -24,7 +24,7 @@ class Variables {
   }
   bool has(const char* name) const { return !text({name}).empty(); }
 
-  /// Of the first that is set.
+  /// Value of the first variable that is set; `otherwise` if none is.
   int number(std::initializer_list<const char*> names, int otherwise) const {
     for (const char* name : names) {
       const std::string value = text({name});

@@ -1,4 +1,4 @@
-// What has started this process: a user, Slurm, mpirun or a pod of Kubernetes. Read from the environment alone.
+// Detects what has started this process: a user, Slurm, mpirun or a pod of Kubernetes. Reads only the environment.
 #pragma once
 
 #include <functional>
@@ -13,8 +13,8 @@ struct StartedBy {
   Manager manager = Manager::none;
   std::string name;                ///< "Slurm", "PMIx of Slurm", "Open MPI", "MPICH", "Kubernetes": for messages
   std::string job;                 ///< the manager's, which all starts of it have in common; empty: it says none
-  int index = 0, count = 1;        ///< of this process among those that were started alike
-  int local_index = 0;             ///< among those on its host
+  int index = 0, count = 1;        ///< index of this process, and number of those that were started alike
+  int local_index = 0;             ///< index among those on its host
   std::vector<std::string> hosts;  ///< slurm: the nodes; pods: their names; mpi: empty, they tell each other
   int restarts = 0;                ///< how often Slurm has started the job again
 };
@@ -27,6 +27,6 @@ using Environment = std::function<const char*(const char* name)>;
 
 /// Throws EnvError if the environment contradicts itself: which variable, its value, what was expected.
 StartedBy started_by(const Environment& environment);
-StartedBy started_by();  ///< of this process
+StartedBy started_by();  ///< reads the environment of this process
 
 }  // namespace trainctl::clusters

@@ -35,7 +35,7 @@ std::string variable(const char* name) {
   return value == nullptr ? "" : value;
 }
 
-/// Of this host, on the way to another IPv4 address. Sends nothing. Empty: there is no way.
+/// Address of this host on the route to another IPv4 address; empty if there is no route. Sends nothing.
 std::string address_towards(const std::string& other) {
   sockaddr_in address{};
   address.sin_family = AF_INET;

@@ -454,7 +454,7 @@ class Agent : public LogSink {
     for (auto& [ended, text] : std::exchange(ended_, {})) send(Kind::ended, ended, 0, "", std::move(text));
   }
 
-  // What it tells.
+  // Messages to the launcher.
 
   void tell_changes() {
     if (!ranks_) return;

@@ -22,7 +22,7 @@
 
 namespace trainctl::hosts {
 
-/// What a host and the launcher tell each other of saves. Only the two ends know the words; see
+/// Message about saves between a host and the launcher. Only the two ends know its meaning; see
 /// cli/worker/host_saves.h.
 struct SaveWord {
   std::string name;
@@ -31,7 +31,7 @@ struct SaveWord {
   std::string text;  ///< at most kMaxTextBytes
 };
 
-/// What the ranks of a host share, and what only code that knows what a rank is can tell.
+/// State that the ranks of a host share, and operations that only code that knows what a rank is can carry out.
 class HostShare {
  public:
   virtual ~HostShare() = default;
@@ -39,9 +39,9 @@ class HostShare {
   /// A new attempt. `what` is of the launcher's workload, `ranks` are those of this host. `given`: a folder for files
   /// of the launcher's. Returns whether they are needed. Throws EnvError.
   virtual bool prepare(const nlohmann::json& what, const std::vector<int>& ranks, const std::string& given) = 0;
-  /// Of a rank: adds descriptors, and the store of this host.
+  /// Completes the command of a rank: adds descriptors, and the store of this host.
   virtual void complete(int rank, ProcessCommand& command, uint16_t store_port, const std::string& store_token) = 0;
-  /// What has changed in the statuses of this host's ranks, and what has changed in those of others.
+  /// changes() returns the changes in the statuses of this host's ranks; apply() takes those of other hosts' ranks.
   virtual std::string changes() = 0;
   virtual void apply(std::string_view changes) = 0;
   /// See StepGate.
@@ -49,13 +49,13 @@ class HostShare {
   virtual void stop_after(uint64_t step) = 0;
   virtual void release() = 0;
   virtual void ended(int rank, bool failed) = 0;
-  /// The next word for the launcher; nullopt: there is none now.
+  /// The next message for the launcher; nullopt: there is none now.
   virtual std::optional<SaveWord> next_save_word() = 0;
   virtual void take(const SaveWord& word) = 0;
 };
 
 struct AgentOptions {
-  std::string folder;             ///< of this agent
+  std::string folder;             ///< folder of this agent
   std::vector<std::string> self;  ///< the words that start this binary
   int listener = -1;              ///< a listening socket
   std::unique_ptr<HostShare> share;

@@ -49,7 +49,7 @@ bool is_rank_folder(std::string_view name) {
          name.find_first_not_of("0123456789", dot + 1) == std::string_view::npos;
 }
 
-/// What the launcher keeps in a run's folder (run_directory.h), which no rank may replace.
+/// Whether the launcher keeps this file in a run's folder (run_directory.h), where no rank may replace it.
 bool is_of_launcher(std::string_view name) {
   static constexpr std::array<std::string_view, 11> kNames = {
       "job.yaml",     "plan.json",    "machine.json", "outcome.json", "outcome.json.reserved", "error.json",
@@ -233,7 +233,7 @@ void AgentRanks::carry_out(Host& host, Message& message) {
   }
 }
 
-/// What the agent is told of an attempt.
+/// The message that prepares an agent for an attempt.
 Message AgentRanks::prepare(Host& host) {
   Json places = Json::array();
   for (const RankPlace& place : host.places) places.push_back({place.rank, place.local_rank});
@@ -322,7 +322,7 @@ void AgentRanks::send_starts() {
   }
 }
 
-// What Supervision decides.
+// Decisions of Supervision.
 
 void AgentRanks::start(const RankPlace& place, int) {
   const Host& host = host_of(place.rank);
@@ -515,7 +515,7 @@ void AgentRanks::tell_saves() {
     for (const auto& host : hosts_) send(*host, RankFrame::save, word.rank, word.number, word.name, word.text);
 }
 
-// What ranks wrote.
+// Output of ranks.
 
 void AgentRanks::write_output(const Message& message) {
   if (!running_.contains(message.rank) || message.text.empty()) return;

@@ -28,18 +28,18 @@ namespace trainctl::hosts {
 
 /// The launcher's board, on which what starts ranks reads how far they are. All members are required.
 struct LauncherBoard {
-  /// What the agents' HostShare::prepare is given.
+  /// The `what` that the agents' HostShare::prepare receives.
   std::function<nlohmann::json()> workload;
   /// Changes that came from a host whose ranks are `ranks`; false: they are not of such ranks.
   std::function<bool(std::string_view changes, const std::vector<int>& ranks)> apply;
-  /// What has changed since the last call for this host, of ranks of other hosts.
+  /// Changes since the last call for this host in the statuses of other hosts' ranks.
   std::function<std::string(int host)> changes_for;
   /// All ranks end after this step.
   std::function<void(uint64_t step)> stop_after;
 
-  /// A word of saves that came from a host; false: no such host says it.
+  /// Handles a message about saves from the host that has `ranks`; false: no such host may send it.
   std::function<bool(const SaveWord& word, const std::vector<int>& ranks)> take;
-  /// What is to be told to all hosts.
+  /// The pending messages for all hosts.
   std::function<std::vector<SaveWord>()> words;
   /// Whether all gates are to be held, and that they are: no rank has started a step above `highest`.
   std::function<bool()> wants_hold;
@@ -58,7 +58,7 @@ struct HostsOptions {
   double reconnect_seconds = 15;
   std::string interface;
   BindMode bind = BindMode::none;
-  int first_attempt = 0;                     ///< of the run's attempts, the first that these hosts make
+  int first_attempt = 0;                     ///< first of the run's attempts that these hosts make
   bool hold_port = false;                    ///< the first host keeps a port for a server of rank 0
   std::map<std::string, std::string> files;  ///< for each agent's run folder: name -> text
   std::vector<Copy> copies;                  ///< for each host
@@ -67,11 +67,11 @@ struct HostsOptions {
 
 class AgentRanks : public RankRunner {
  public:
-  /// Of `launch` it uses cluster, directory, log_limits, command, limits.ranks_explain, on_line, on_error_line,
-  /// on_rank_started (with pid 0), on_rank_ended and doing. In the words, variables and folder of a command
-  /// "{trainctl}" is the binary on the host, "{folder}" the agent's folder, "{logs}" its log folder, "{address}" the
-  /// host's address for others, "{first_address}" and "{first_port}" those of the first host. All arguments must
-  /// outlive it. Throws EnvError.
+  /// Uses these members of `launch`: cluster, directory, log_limits, command, limits.ranks_explain, on_line,
+  /// on_error_line, on_rank_started (with pid 0), on_rank_ended and doing. In the words, variables and folder of a
+  /// command "{trainctl}" is the binary on the host, "{folder}" the agent's folder, "{logs}" its log folder,
+  /// "{address}" the host's address for others, "{first_address}" and "{first_port}" those of the first host. All
+  /// arguments must outlive it. Throws EnvError.
   AgentRanks(const Launch& launch, HostsOptions options, LauncherBoard board, boost::asio::io_context& loop);
   AgentRanks(const AgentRanks&) = delete;
   AgentRanks& operator=(const AgentRanks&) = delete;
@@ -113,7 +113,7 @@ class AgentRanks : public RankRunner {
     bool ready = false;
     std::string address;
     int port = 0, link_port = 0;
-    std::map<std::string, std::string> link_faults;  ///< of the present check: hosts that it does not reach, and why
+    std::map<std::string, std::string> link_faults;  ///< present check: name of a host that it does not reach -> why
     bool has_checked_links = false;
     std::optional<uint64_t> held;
     std::deque<Given> to_give;

@@ -17,7 +17,7 @@ struct Bundle {
   };
   std::string name;     ///< 64 hexadecimal digits
   std::string loader;   ///< "ld-linux-x86-64.so.2"
-  std::string machine;  ///< as `uname -m` says it
+  std::string machine;  ///< output of `uname -m`
   std::vector<File> files;
 };
 

@@ -81,7 +81,7 @@ bool stays_below(const fs::path& path) {
          std::none_of(path.begin(), path.end(), [](const fs::path& part) { return part == ".." || part == "."; });
 }
 
-/// What others use is not to be written to. Folders can be, so that they can be deleted.
+/// Write-protects a file, since others use it too. Folders stay writable, so that they can be deleted.
 void make_read_only(const std::string& path) {
   struct stat info {};
   if (lstat(path.c_str(), &info) != 0 || !S_ISREG(info.st_mode)) return;

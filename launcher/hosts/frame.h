@@ -23,7 +23,7 @@ namespace trainctl::hosts {
 
 inline constexpr uint32_t kVersion = 4;
 inline constexpr uint32_t kMaxFrameBytes = 2 << 20;
-/// Of the text of a message; larger things are sent in pieces.
+/// Largest text of a message; larger data is sent in pieces.
 inline constexpr size_t kMaxTextBytes = 1 << 20;
 inline constexpr size_t kMaxNameBytes = 4096;
 inline constexpr size_t kMaxTokenBytes = 128;
@@ -36,7 +36,7 @@ struct Message {
     signal = 'K',   ///< rank; number: the signal
     hold = 'H',     ///< start no further step, and answer with `held`
     stop = 'Z',     ///< number: the last step
-    release = 'L',  ///< go on after `hold`
+    release = 'L',  ///< resume after `hold`
     give = 'Q',     ///< name: of a file; number: offset; text: bytes
     copy = 'X',  ///< name: of a copy (copies.h), "/" and a file in it; rank: 1 if it can be executed; number: offset;
                  ///< text: bytes
@@ -55,7 +55,7 @@ struct Message {
     notice = 'T',    ///< text: for the user
     // Both sides'.
     board = 'C',  ///< text: statuses of ranks (engine/runtime/comm/board_changes.h)
-    save = 'Y',   ///< a word of saves (agent.h)
+    save = 'Y',   ///< a SaveWord (agent.h)
     value = 'V',  ///< name: a key of the store; text: its value
     links = 'M',  ///< the launcher's: connect to these, text: JSON, [[name, address, port], …]; the agent's answer:
                   ///< text: JSON, {name: fault} of those that it does not reach (link_check.h)

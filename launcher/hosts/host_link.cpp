@@ -34,7 +34,7 @@ constexpr size_t kLinkWriteAhead = 1 << 20, kMostSaid = 8192;
 constexpr uint64_t kConfirmFramesEvery = 16;
 constexpr int kLastWordLooks = 100;  ///< at most 10 ms apart
 
-/// What a transport said, in one line; its last lines say why it ended.
+/// Output of a transport in one line. Keeps the end, since the last lines say why the transport ended.
 std::string in_one_line(std::string text) {
   while (!text.empty() && (text.back() == '\n' || text.back() == '\r')) text.pop_back();
   std::erase(text, '\r');
@@ -156,7 +156,7 @@ void HostLink::broken(const std::string& why) {
   lose("cannot be reached: " + (said.empty() ? why : said));
 }
 
-/// What the transport says to the end; it ends a moment after its output.
+/// Reads what is left of the transport's stderr; the transport ends a moment after its output.
 std::string HostLink::last_words() {
   std::string said = *said_;
   std::array<char, 4096> buffer{};

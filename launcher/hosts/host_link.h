@@ -31,7 +31,7 @@ class HostLink {
     std::function<void(const std::string& why)> lost;
     std::function<void(const std::string& what)> notice;
   };
-  /// What the links of a run have in common.
+  /// Settings that all links of a run share.
   struct Reach {
     const Transport& transport;
     const Bundle& bundle;
@@ -83,7 +83,7 @@ class HostLink {
   const std::string host_;
   const Events events_;
   State state_ = State::connecting;
-  std::string id_;  ///< of its agent
+  std::string id_;  ///< id of its agent
   uint64_t connection_ = 0;
   bool has_joined_ = false, was_installed_ = false;
   bool is_late_ = false;  ///< the user has been told that the first answer takes long

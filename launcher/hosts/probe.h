@@ -1,9 +1,9 @@
-// What `trainctl hosts` finds out about the hosts of a job before anything runs on them. On each host a probe runs,
-// started by a Transport:
+// Facts that `trainctl hosts` finds out about the hosts of a job before anything runs on them. On each host a probe
+// runs, started by a Transport:
 //
 //   probe ──▶ stdout    "trainctl-probe " JSON: what the host is, and the address and port on which the probe listens
 //   stdin ──▶ probe     JSON: [[name, address, port], …] of the others
-//   probe ──▶ stdout    one "trainctl-link " JSON a line for each of them; then it serves the others until stdin ends
+//   probe ──▶ stdout    one line "trainctl-link " JSON for each of them; then it serves the others until stdin ends
 #pragma once
 
 #include <functional>
@@ -41,7 +41,7 @@ struct LinkFacts {
 
 struct HostsReport {
   std::vector<HostFacts> hosts;
-  std::vector<LinkFacts> links;  ///< of each ordered pair
+  std::vector<LinkFacts> links;  ///< one per ordered pair of hosts
   bool fine() const;
 };
 

@@ -30,7 +30,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// What an agent that was killed has left is deleted by the next one, unless it is as new as this.
+/// The next agent deletes what a killed agent has left, unless it is younger than this.
 constexpr auto kNew = std::chrono::seconds(60);
 
 [[noreturn]] void fail_relay(const std::string& what) { throw EnvError(what + ": " + describe_errno(errno)); }
@@ -43,7 +43,7 @@ std::string runs_folder() {
   return std::string(home) + "/.cache/trainctl/runs";
 }
 
-/// Of this host alone: where hosts share a home directory, a lock of one may not bind another.
+/// The lock of this host only: where hosts share a home directory, the lock of one may not bind another.
 std::string lock_path(const std::string& folder) {
   std::array<char, 256> name{};
   if (gethostname(name.data(), name.size() - 1) != 0) fail_relay("this host has no name");

@@ -6,7 +6,7 @@
 
 namespace trainctl::hosts {
 
-/// What the relay writes to its output before the agent's first byte: a line of its own, after whatever a login shell
+/// The line that the relay writes to its output before the agent's first byte, after whatever a login shell has
 /// printed.
 inline constexpr const char* kAgentLine = "trainctl-agent";
 /// Instead of it: there is no such agent, and the launcher did not ask for a new one.

@@ -1,4 +1,4 @@
-// What runs on a host before this program does: POSIX shell scripts without single quotes, for a Transport.
+// Scripts that run on a host before this program does: POSIX shell without single quotes, for a Transport.
 #pragma once
 
 #include <string>
@@ -15,9 +15,9 @@ inline constexpr const char* kWrongMachine = "trainctl-wrong-machine";
 std::string agent_script(const Bundle& bundle, const std::string& id, bool may_start);
 /// Becomes a probe (probe.h); writes the same if it cannot.
 std::string probe_script(const Bundle& bundle, const std::string& interface);
-/// Installs a bundle that comes as a tar archive; all or nothing.
 /// Prints kReachedLine if an agent's listener (link_check.h) is reached from there.
 std::string reach_script(const Bundle& bundle, const std::string& address_and_port);
+/// Installs a bundle that comes as a tar archive; all or nothing.
 std::string install_script(const Bundle& bundle);
 
 }  // namespace trainctl::hosts

@@ -34,7 +34,7 @@ class Wire : public std::enable_shared_from_this<Wire> {
   void pause(bool paused);
   /// Seconds since bytes came, or since it was opened.
   double silent_seconds() const;
-  /// What came before `first_line`, up to 4 KiB.
+  /// Bytes that came before `first_line`, up to 4 KiB.
   const std::string& noise() const { return noise_; }
 
  private:

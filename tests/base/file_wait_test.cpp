@@ -1,4 +1,4 @@
-// What is told of calls that a file system does not answer.
+// Reports of calls that a file system does not answer.
 #include "engine/base/file_wait.h"
 
 #include <doctest/doctest.h>

@@ -12,7 +12,7 @@
 namespace trainctl {
 namespace {
 
-/// As many strings, each of its own length and contents.
+/// Returns `count` strings, each with its own length and contents.
 std::vector<std::unique_ptr<std::string>> strings(size_t count) {
   std::vector<std::unique_ptr<std::string>> all;
   for (size_t i = 0; i < count; ++i) all.push_back(std::make_unique<std::string>(i, static_cast<char>('a' + i % 26)));

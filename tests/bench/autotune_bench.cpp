@@ -16,12 +16,12 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-constexpr int64_t kRows = 8;  ///< of a batch; a worker claims several, so samples are large
+constexpr int64_t kRows = 8;  ///< rows per batch; a worker claims several, so samples are large
 
 struct Pipeline {
   const char* name;
-  StageSeconds milliseconds;  ///< of a sample, on average
-  double compute;             ///< milliseconds of a step
+  StageSeconds milliseconds;  ///< average time per sample
+  double compute;             ///< milliseconds per step
 };
 
 const std::vector<Pipeline>& pipelines() {

@@ -1,6 +1,7 @@
-// What TensorBoard's event files cost a step of the reference MLP: bench_events [STEPS] [ROUNDS], 1,000,000 and 9 if they
-// are left out. Steps with and without events in turn, in one run; and STEPS events alone, since what they cost is less
-// than the noise of a step. CPU time of the training thread, so that other programs do not count.
+// Measures the cost of TensorBoard's event files per step of the reference MLP: bench_events [STEPS] [ROUNDS], by
+// default 1,000,000 and 9. Alternates steps with and without events in one run, and writes STEPS events alone, since
+// their cost is less than the noise of a step. Counts CPU time of the training thread, so that other programs do not
+// matter.
 #include <fmt/format.h>
 #include <unistd.h>
 
@@ -28,7 +29,7 @@ double cpu_seconds() {
   return static_cast<double>(now.tv_sec) + static_cast<double>(now.tv_nsec) * 1e-9;
 }
 
-/// As MetricsLog does it.
+/// Writes the same events per step as MetricsLog.
 void write_step(EventFile& file, const StepReport& report) {
   file.write(report.run_step, {{"train/loss", static_cast<double>(report.loss)},
                                {"train/learning_rate", report.learning_rate},

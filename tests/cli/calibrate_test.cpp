@@ -140,7 +140,7 @@ struct RunHere {
   struct Kernel {
     size_t instruction;
     std::string key;
-    size_t at;  ///< of its key's samples
+    size_t at;  ///< index among the samples of its key
     Seconds alone;
   };
   RunStep step;

@@ -1,4 +1,4 @@
-// What completion offers, and the errors for invalid command lines.
+// Words that completion offers, and the errors for invalid command lines.
 #include <doctest/doctest.h>
 
 #include <algorithm>

@@ -57,7 +57,7 @@ double last_accuracy(const Scratch& scratch) {
   return accuracy;
 }
 
-/// Of each step of job.yaml, and of each validation.
+/// Losses of all steps of job.yaml, and of all validations.
 std::vector<double> losses_of(const Scratch& scratch, std::vector<std::string> overrides) {
   fs::remove_all(scratch.path() + "/log_output");
   overrides.insert(overrides.begin(), {"run", "job.yaml"});

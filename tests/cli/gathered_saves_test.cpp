@@ -95,7 +95,7 @@ struct Scene {
     boards[0]->saves().tell(step, {.loss_sum = static_cast<double>(step)});
     talk();
   }
-  /// What the writer finds of a rank.
+  /// The image of a rank that the writer finds.
   std::string written(int rank) const {
     return text_of(images[static_cast<size_t>(memory->saves().set() * all + rank)]);
   }

@@ -21,7 +21,7 @@ namespace fs = std::filesystem;
 
 namespace {
 
-/// What a process that is started meanwhile inherits.
+/// Signal dispositions and mask that a process inherits if it is started in this scope.
 class Inherited {
  public:
   Inherited(const std::vector<int>& ignored, bool blocks_all) {

@@ -1,4 +1,4 @@
-// What a run without train.checkpoint keeps, what it can be used for, and which runs `latest` means.
+// Weights that a run without train.checkpoint keeps, their uses, and the runs that `latest` means.
 #include <doctest/doctest.h>
 
 #include <csignal>

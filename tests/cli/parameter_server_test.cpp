@@ -158,7 +158,7 @@ parallel: {mode: parameter_server, servers: 2, sync: false, tables: [table.*]}
 launch: {ranks: 1, device: cpu}
 )";
 
-/// Of the steps from `first` on.
+/// Loss lines of the steps from `first` on.
 std::string loss_lines(const Scratch& scratch, int run, int first) {
   std::istringstream lines(slurp(scratch.path() + "/log_output/" + std::to_string(run) + "/rank.0/stdout"));
   std::string found;

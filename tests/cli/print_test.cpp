@@ -24,7 +24,7 @@ struct Npy {
   friend bool operator==(const Npy&, const Npy&) = default;
 };
 
-/// As numpy/lib/format.py describes it, independently of what writes it.
+/// Reads the format that numpy/lib/format.py describes, independently of the code that writes it.
 Npy load(const std::string& path) {
   const std::string text = slurp(path);
   INFO(path);

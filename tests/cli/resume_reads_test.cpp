@@ -1,4 +1,4 @@
-// What a resumed run reads from the disk: the checkpoint once, whatever the plans. The launcher verifies every byte;
+// A resumed run reads the checkpoint from the disk once, whatever the plans. The launcher verifies every byte;
 // the ranks, which are on the same host, then read their parts from the system's cache of files.
 #include <doctest/doctest.h>
 #include <fcntl.h>
@@ -77,7 +77,7 @@ int64_t leave_cache(const std::string& folder) {
 struct Pair {
   std::string name;
   Words saved, resumed;
-  double copies;  ///< of the state that the ranks of the resumed plan hold together
+  double copies;  ///< number of copies of the state that all ranks of the resumed plan hold
 };
 
 }  // namespace

@@ -1,4 +1,4 @@
-// What ps and logs say of runs that have ended.
+// Output of ps and logs for runs that have ended.
 #include <doctest/doctest.h>
 
 #include <nlohmann/json.hpp>

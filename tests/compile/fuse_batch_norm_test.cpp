@@ -1,5 +1,5 @@
-// What compile() fuses into batch_norm and its gradients (engine/compile/fuse_statistics.cpp, fuse_products.cpp,
-// fuse_relu_grad.cpp).
+// Operations that compile() fuses into batch_norm and its gradients (engine/compile/fuse_statistics.cpp,
+// fuse_products.cpp, fuse_relu_grad.cpp).
 #include <doctest/doctest.h>
 
 #include <algorithm>

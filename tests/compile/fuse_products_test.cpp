@@ -1,4 +1,4 @@
-// What compile() fuses into a matrix product or a norm's gradient (engine/compile/fuse_products.cpp,
+// Operations that compile() fuses into a matrix product or a norm's gradient (engine/compile/fuse_products.cpp,
 // fuse_bias_grad.cpp, fuse_norm_grads.cpp).
 #include <doctest/doctest.h>
 

@@ -83,7 +83,7 @@ TEST_CASE("fp8: a value is rounded once for all products that read it, a weight 
     const Compiled c = narrow_compiled({std::string("parallel.micro_batches=") + micro_batches});
     const int n = micro_batches[0] - '0';
     const auto count = count_ops(c.programs[0]);
-    // Of each layer the weight, and for each micro-batch x and dy.
+    // Each layer quantises its weight once, and x and dy for each micro-batch.
     CHECK(count.at("quantise") == 8 + 2 * 8 * n);
     const Instruction& weight = only(c.programs[0], "quantise h.0.up.weight");
     CHECK(weight.attrs.flag("rows"));

@@ -1,4 +1,4 @@
-// What the streams of a program can do at the same time.
+// Work that the streams of a program can do at the same time.
 #include <doctest/doctest.h>
 
 #include <algorithm>

@@ -1,4 +1,4 @@
-// What a block of a transformer moves when its products are cut as Megatron cuts them. The unit is (p-1)/p n: what a
+// Traffic of a transformer block whose products are cut as Megatron cuts them. The unit is (p-1)/p n: the bytes that a
 // rank sends in an all_gather or a reduce_scatter of the block's n bytes of activations over p ranks; an all_reduce is
 // two.
 #include <doctest/doctest.h>
@@ -22,8 +22,8 @@ constexpr int kBlocks = 2;
 const std::vector<std::string> kNoBiases = {"modules.block.proj.bias=false", "modules.block.fc2.bias=false"};
 
 struct Moved {
-  double units = 0;                  ///< of redistributions, sent by a rank in a micro-batch
-  std::map<std::string, int> calls;  ///< of redistributions, by kind
+  double units = 0;                  ///< sent in redistributions, per rank and micro-batch
+  std::map<std::string, int> calls;  ///< number of redistributions by kind
   std::vector<std::string> sends;    ///< names, forward then backward
 };
 

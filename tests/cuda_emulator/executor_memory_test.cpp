@@ -1,4 +1,4 @@
-// What the executor allocates on its GPU, counted by the stand-in for the CUDA runtime: it must be what the plan says.
+// Memory that the executor allocates on its GPU, counted by the stand-in for the CUDA runtime: it must match the plan.
 #include <cuda_runtime_api.h>
 #include <doctest/doctest.h>
 

@@ -1,5 +1,5 @@
-// What the emulator's stand-in for cuDNN has engines for. Tests set other rules, to see what the engine does where the
-// library refuses.
+// Calls for which the emulator's stand-in for cuDNN has engines. Tests set other rules, to see what the engine does
+// where the library refuses.
 #pragma once
 
 #include <cstdint>
@@ -9,11 +9,11 @@ namespace trainctl::emulator {
 struct LibraryRules {
   bool convolutions = true;
   int64_t channel_unit = 1;                ///< in bf16, of channels-last images
-  int64_t most_images = int64_t{1} << 40;  ///< of a call
-  bool only_fused = false;                 ///< of forward convolutions
-  bool wide_gradients = true;              ///< of weights: in f32 for images in bf16
+  int64_t most_images = int64_t{1} << 40;  ///< largest number of images per call
+  bool only_fused = false;                 ///< forward convolutions only with a fused bias
+  bool wide_gradients = true;              ///< weight gradients in f32 for images in bf16
   bool attention = false;
-  bool grouped_gradients = true;  ///< of attention: several query heads a kv head
+  bool grouped_gradients = true;  ///< gradients of attention with several query heads per kv head
 
   bool operator==(const LibraryRules&) const = default;
 };

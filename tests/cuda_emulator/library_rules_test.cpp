@@ -1,4 +1,4 @@
-// What the engine does where cuDNN has no engine: other ways to ask, then its own kernels. The rules of the stand-in
+// Fallbacks of our engine where cuDNN has no engine: other ways to ask, then our own kernels. The rules of the stand-in
 // for the library say what it refuses.
 #include "tests/cuda_emulator/library_rules.h"
 
@@ -33,8 +33,8 @@ std::vector<OpCase> convolutions() {
   return rows;
 }
 
-/// As the stem of a ResNet: 3 channels, windows of 7 x 7, two pixels apart; tiles with edges, and several parts of the
-/// weight gradient.
+/// Convolutions such as the stem of a ResNet: 3 channels, windows of 7 x 7, two pixels apart; tiles with edges, and
+/// several parts of the weight gradient.
 std::vector<OpCase> larger_convolutions() {
   std::vector<OpCase> rows;
   for (const bool last : {false, true}) {
@@ -47,7 +47,7 @@ std::vector<OpCase> larger_convolutions() {
   return rows;
 }
 
-/// As on the CPU, which the op cases hold against float64.
+/// Checks that results match the CPU, which the op cases compare with float64.
 void check_all(const OpCase& row, DType floats) {
   CaseRun run{cuda_device(), floats};
   run.least_tolerance = 1e-5;

@@ -1,4 +1,4 @@
-// What two runs of a job have in common, and a run with its plan's report.
+// Checks that two runs of a job agree, and that a run agrees with its plan's report.
 #pragma once
 
 #include <vector>

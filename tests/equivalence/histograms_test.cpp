@@ -16,7 +16,7 @@ namespace {
 
 using Histograms = std::map<std::string, Histogram>;
 
-/// Of all ranks after the last of two steps.
+/// Sums of the histograms of all ranks after the last of two steps.
 Histograms histograms_of(const std::string& job, std::vector<std::string> overrides) {
   overrides.emplace_back("train={steps: 2, histograms: 1}");
   Histograms all;

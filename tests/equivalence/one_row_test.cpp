@@ -15,7 +15,7 @@ namespace {
 
 struct Case {
   const char* what;
-  const char* shape;  ///< of a sample
+  const char* shape;  ///< shape of a sample
   std::vector<const char*> network;
 };
 

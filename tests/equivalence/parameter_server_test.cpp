@@ -36,7 +36,7 @@ struct Job {
   double tolerance = kSgdTolerance;
 };
 
-/// Of a batch that 1 to 6 workers divide.
+/// Jobs with a batch that 1 to 6 workers divide.
 const std::vector<Job> kJobs = {
     {"mlp", {"dataset.batch=120", "dataset.samples=240", kMomentum}},
     {"mlp", {"dataset.batch=120", "dataset.samples=240", kClipped, "parallel.micro_batches=2"}},
@@ -44,7 +44,7 @@ const std::vector<Job> kJobs = {
     {"batch_norm", {"dataset.batch=60", "dataset.samples=240"}},
 };
 
-/// What the table runs under data_parallel in one stage: the same workers with servers, without sharding.
+/// A row that the table runs under data_parallel in one stage, with the same workers and servers, without sharding.
 struct Row {
   const PlanCase* plan = nullptr;
   Overrides overrides;

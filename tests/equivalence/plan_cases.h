@@ -11,7 +11,7 @@ constexpr double kAdamTolerance = 1e-4;  ///< adam's division magnifies rounding
 
 struct PlanCase {
   const char* name;
-  const char* job;                ///< of tests/jobs
+  const char* job;                ///< job file in tests/jobs
   std::vector<std::string> same;  ///< overrides of both runs: micro-batches, optimizers
   std::vector<std::string> plan;  ///< overrides of the plan only
   double tolerance = kSgdTolerance;

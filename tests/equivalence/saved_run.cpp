@@ -18,7 +18,7 @@
 namespace trainctl {
 namespace {
 
-/// What the rank keeps from step to step, in bytes of the checkpoint.
+/// Size in the checkpoint of the state that the rank keeps from step to step, in bytes.
 int64_t stored_bytes(const Program& program, const Manifest& manifest) {
   int64_t bytes = 0;
   for (const StoredRange& range : stored_ranges(program))

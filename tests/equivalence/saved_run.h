@@ -10,7 +10,7 @@ namespace trainctl {
 /// A run that is saved before step `at`, as workers and writer do it.
 struct SavedRun {
   RunResult result;
-  std::string path;  ///< of the checkpoint
+  std::string path;  ///< path of the checkpoint
 };
 SavedRun run_and_save(PlannedJob job, int64_t at, const std::string& folder);
 

@@ -31,7 +31,7 @@ using namespace trainctl::hosts;
 constexpr std::string_view kKinds = "PPPSSSKHZLQXWCYVERUBNDFGOIT";
 constexpr size_t kMostOrders = 32;
 
-/// Of a workload it takes everything, and has nothing to say.
+/// Accepts every message of a workload and sends none.
 class NoShare : public HostShare {
  public:
   bool prepare(const nlohmann::json& what, const std::vector<int>&, const std::string&) override {

@@ -1,5 +1,5 @@
 // Any text gives a sound manifest or an EnvError. Behind the checksum too: the input gets a last line that is right.
-// What is accepted is written and read again as the same text.
+// An accepted manifest is written and read again as the same text.
 #include <cstdlib>
 #include <string>
 

@@ -24,7 +24,7 @@ std::vector<std::string> steps() {
   return gpus_are_emulated() ? std::vector<std::string>{"train={steps: 12}"} : std::vector<std::string>{};
 }
 
-/// What the plan and the run that it is compared with have in common.
+/// Overrides that the plan shares with the run that it is compared with.
 std::vector<std::string> same_overrides(const PlanCase& plan) {
   std::vector<std::string> overrides = steps();
   overrides.insert(overrides.end(), plan.same.begin(), plan.same.end());

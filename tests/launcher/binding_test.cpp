@@ -163,7 +163,7 @@ TEST_CASE("a CPU quota limits threads, not where they run") {
 }
 
 TEST_CASE("two sockets with two threads a core: ranks get whole cores, those of a socket next to each other") {
-  // As Linux counts: thread 1 of each core after thread 0 of all.
+  // Linux numbers the CPUs in this order: thread 1 of each core after thread 0 of all.
   const DescribedHost host("pack:2 [numa] core:8 pu:2(indexes=2*16:16*1)");
   const auto list = bind_ranks(4, host.topology(), BindMode::core);
   CHECK(cpus_of(list) == cpus_of(bind_ranks(4, with_threads(2, 8), BindMode::core)));

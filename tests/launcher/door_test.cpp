@@ -47,7 +47,7 @@ struct Door {
   }
 };
 
-/// What the script writes, which reads `input`.
+/// Output of the script behind the door, which reads `input`.
 std::string dialled(const DoorAddress& address, const std::string& script, const std::string& input) {
   int in[2], out[2];
   REQUIRE(pipe(in) == 0);

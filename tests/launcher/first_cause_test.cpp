@@ -137,7 +137,7 @@ TEST_CASE("of several ranks that one rank waits for, the frozen one is the cause
 
 namespace {
 
-/// Of a program that does not explain its failures.
+/// The report of a rank of a program that does not explain its failures.
 RankReport of_program(RankReport report, bool blames = false) {
   report.ranks_explain = false;
   report.blames_peer = blames;

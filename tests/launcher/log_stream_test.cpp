@@ -19,7 +19,7 @@ namespace fs = std::filesystem;
 namespace {
 
 struct Read {
-  std::string text;                 ///< of all blocks
+  std::string text;                 ///< text of all blocks
   std::vector<std::string> events;  ///< "10: one\n", "20 restart 1", "30 lost 5"
 };
 

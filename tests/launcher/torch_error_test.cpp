@@ -13,7 +13,7 @@ using namespace trainctl;
 
 namespace {
 
-/// As ErrorHandler.record_exception writes it.
+/// Error file in the format of ErrorHandler.record_exception.
 std::string recorded(const std::string& message, const std::string& timestamp = "\"100\"") {
   return R"({"message": {"message": ")" + message + R"(", "extraInfo": {"py_callstack": "Traceback\n  f()\n", )" +
          R"("timestamp": )" + timestamp + "}}}";

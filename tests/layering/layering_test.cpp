@@ -88,6 +88,13 @@ std::set<std::string> files_seen_from(const std::vector<Include>& includes, cons
   return seen;
 }
 
+/// The comment on a line that begins with a fragment, such as "Of" or a trailing "of"; "" if there is none.
+std::string fragment_in(const std::string& line) {
+  static const std::regex pattern(R"re(//+<? *(?:Of|What|Those|As)\b.*|///< *(?:of|what|those|as)\b.*)re");
+  std::smatch match;
+  return line.find("//") != std::string::npos && std::regex_search(line, match, pattern) ? match.str() : "";
+}
+
 std::string where(const Include& i) { return i.file.string() + ":" + std::to_string(i.line) + ": " + i.target; }
 
 }  // namespace
@@ -198,4 +205,45 @@ TEST_CASE("no test case has a semicolon in its name, at which CMake would split 
     }
   }
   CHECK(files > 100);
+}
+
+TEST_CASE("the rule for comments finds each of its words at the beginning of a comment, and only there") {
+  const std::string slashes(2, '/');  // so that the rule does not find the examples in this file
+  for (const char* rest :
+       {" Of all ranks.", "/ What a rank does.", "Those of a step.", "/   As torch.optim.SGD does.", "/< of a step",
+        "/< what a rank does", "/<those of a step", "/< as in Launch", "/< Of a step"}) {
+    CAPTURE(rest);
+    CHECK(fragment_in("  int x = 0;  " + slashes + rest) == slashes + rest);
+  }
+  for (const char* rest :
+       {" Often it is 0.", "/ Whatever a rank does.", " Asks for a step.", " of a step, if a line is full",
+        "/< off by default", "/< number of steps", " The sum. Of a step it is 0."}) {
+    CAPTURE(rest);
+    CHECK(fragment_in(slashes + rest) == "");
+  }
+  CHECK(fragment_in("return \"Of a step\";") == "");
+}
+
+TEST_CASE("no comment begins with a fragment's Of, What, Those or As") {
+  const fs::path root = TRAINCTL_SOURCE_DIR;
+  static const std::set<std::string> kSources = {".h", ".cpp", ".cu", ".cuh"};
+  int fragments = 0;
+  for (const char* top : {"engine", "cli", "launcher", "tests", "tools"}) {
+    int files = 0;
+    for (const auto& entry : fs::recursive_directory_iterator(root / top)) {
+      if (!kSources.contains(entry.path().extension())) continue;
+      ++files;
+      std::ifstream in(entry.path());
+      std::string text;
+      for (int line = 1; std::getline(in, text); ++line) {
+        const std::string fragment = fragment_in(text);
+        if (fragment.empty()) continue;
+        ++fragments;
+        MESSAGE(fs::relative(entry.path(), root).string(), ":", line, ": ", fragment);
+      }
+    }
+    CAPTURE(top);
+    CHECK(files > 10);
+  }
+  REQUIRE(fragments == 0);
 }

@@ -1,4 +1,4 @@
-// What a machine says of times: laws, and the file that holds it.
+// Times that a machine predicts: laws, and the file that describes a machine.
 #include "engine/machine/machine.h"
 
 #include <doctest/doctest.h>

@@ -1,4 +1,4 @@
-// What data sheets say of kernels, beside kernels that were measured on an H100, and laws.
+// Kernel times predicted from data sheets, compared with kernels measured on an H100, and laws.
 #include "engine/machine/unmeasured_time.h"
 
 #include <doctest/doctest.h>
@@ -31,7 +31,7 @@ Seconds product_time(const Machine& machine, int64_t m, int64_t n, int64_t k) {
 /// numbers, and matrices of m x n.
 struct Call {
   std::vector<TensorInfo> in, out;
-  int64_t least = 0;  ///< of m, n and k
+  int64_t least = 0;  ///< smallest of m, n and k
 
   Call(const KernelSample& sample, size_t outputs) {
     std::vector<double> elements;
@@ -48,7 +48,7 @@ struct Call {
   }
 };
 
-/// Of the logarithm of what a machine says over what was measured, over all products of at least 64 rows and columns.
+/// Errors of a machine: logarithms of predicted over measured time, for all products whose m, n and k are at least 64.
 struct Errors {
   double mean = 0, size = 0;
   int calls = 0;

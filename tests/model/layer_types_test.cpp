@@ -47,7 +47,7 @@ network:
   if (is_collective(type)) {
     text += "parallel: {mode: hybrid_parallel, full_batch: true}\nlaunch: {ranks: 4}\n";
   }
-  // As many labels as the layer has outputs, even if they do not belong to samples here.
+  // The labels are as many as the layer's outputs, even if they do not belong to samples here.
   if (outputs % 8 != 0) {
     const size_t loss = text.find("loss:");
     text.replace(loss, text.find('\n', loss) - loss, std::string("print: [") + row.output + "]");

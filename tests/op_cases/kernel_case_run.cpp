@@ -79,7 +79,7 @@ std::vector<double> in_double(const TensorArg& arg) {
   return values;
 }
 
-/// As they are compared.
+/// Results in the form in which they are compared.
 std::vector<double> result_of(const CaseOperand& operand, std::vector<double> values) {
   return operand.fill == CaseOperand::Fill::e4m3 ? e4m3_numbers(values) : values;
 }

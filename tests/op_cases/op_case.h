@@ -30,7 +30,7 @@ struct OpCase {
   std::string op;
   std::vector<CaseInput> inputs;
   Attrs attrs = {};
-  std::vector<Shape> outputs;  ///< of the last node, worked out by hand
+  std::vector<Shape> outputs;  ///< output shapes of the last node, worked out by hand
   double tolerance = 2e-6;     ///< relative to the largest element of a result; gradients: 10 times that
   BuildLayer build = nullptr;  ///< for a layer of more than one node
   bool fused = false;          ///< with an epilogue, which only the compiler sets: no backward

@@ -1,4 +1,4 @@
-// What every row of the table must pass, on every device and in every number type.
+// Checks that every row of the table must pass, on every device and in every number type.
 #pragma once
 
 #include <algorithm>
@@ -11,8 +11,9 @@ namespace trainctl {
 struct CaseRun {
   const CaseDevice& device = cpu_device();
   DType floats = DType::f32;
-  double least_tolerance = 0;   ///< in f32, for kernels with approximate functions
-  bool bf16_gradients = false;  ///< of inputs that no node reads: as parameters have them, with gradient_precision
+  double least_tolerance = 0;  ///< in f32, for kernels with approximate functions
+  /// Input gradients that no node reads are bf16, like those of parameters with gradient_precision.
+  bool bf16_gradients = false;
 
   /// Relative to the largest element: the tolerance of f32, or bf16's own rounding.
   double tolerance(double of_f32) const { return floats == DType::f32 ? std::max(of_f32, least_tolerance) : 1e-2; }

@@ -82,7 +82,7 @@ struct KernelCase {
   std::string kernel;
   std::vector<CaseOperand> in, out;
   Attrs attrs = {};
-  double tolerance = 0;  ///< of a GPU against the CPU, relative to the element, or to 1 if that is larger
+  double tolerance = 0;  ///< between GPU and CPU, relative to the element, or to 1 if that is larger
   StepScalars scalars = {};
 
   /// The CPU uses f32 in place of bf16: its kernel has no bf16 there.
@@ -109,7 +109,7 @@ struct KernelReference {
 struct LayerCase {
   const char* type;
   const char* fields;            ///< ", units: 5"; its input is `first` unless given here
-  Shape shape;                   ///< of the output
+  Shape shape;                   ///< shape of the output
   bool of_ids = false;           ///< reads the data instead, ids of [8, 5]
   Shape sample = {};             ///< it reads `shaped` instead: a dense layer after `first` with samples of this shape
   const char* output = "layer";  ///< "layer.0" where it has several

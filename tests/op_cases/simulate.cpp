@@ -180,7 +180,7 @@ std::vector<Slice> inputs_of_rank(const Graph& graph, const Node& node, const Cu
   return in;
 }
 
-/// Of a rank's slices; dims of inner factors are whole if the ranks exchange blocks.
+/// Shapes and types of a rank's slices; dims of inner factors are whole if the ranks exchange blocks.
 std::vector<TensorInfo> infos_of(const Graph& graph, const Node& node, const std::vector<Slice>& in, bool whole_inner) {
   std::vector<TensorInfo> infos;
   for (size_t i = 0; i < in.size(); ++i) {

@@ -20,7 +20,7 @@ struct Case {
   int64_t count = 1;
   DType dtype = DType::f32;
   int root = 0;
-  uint64_t salt = 0;      ///< of the data
+  uint64_t salt = 0;      ///< distinguishes the data of cases
   bool in_place = false;  ///< if the collective allows it
 };
 

@@ -1,4 +1,4 @@
-// What strangers and the network can do to ranks that speak TLS.
+// Attacks by strangers and failures of the network against ranks that use TLS.
 #include "engine/runtime/comm/tls_transport.h"
 
 #include <doctest/doctest.h>
@@ -26,7 +26,7 @@ namespace {
 
 constexpr std::chrono::milliseconds kTlsTransportPatience{30000};
 
-/// Of each of two ranks, what it needs to reach the other.
+/// One of two connected ranks: the device and context that it needs to reach the other.
 struct End {
   explicit End(int rank, const std::string& token)
       : device(comm::make_tls_device({.hostname = "127.0.0.1", .token = token})),

@@ -35,7 +35,7 @@ PlannedJob planned(const std::string& text, const std::vector<std::string>& sett
 
 /// The step on the job's machine.
 double simulated_seconds(const PlannedJob& job);
-/// Of the rank that needs most.
+/// Memory of the rank that needs most.
 int64_t most_memory(const PlannedJob& job);
 /// The bound that a search would prove for the job's stages, micro-batches and schedule.
 double bound_of(const PlannedJob& job);
@@ -45,11 +45,11 @@ struct Regret {
   std::string text;
   std::vector<std::string> settings;
   size_t plans = 0;    ///< tried by the exhaustive search; 0: too many, and nothing else is known
-  int64_t limit = 0;   ///< of memory; 0: none
-  double best = 0;     ///< seconds of the fastest that fits
-  double found = 0;    ///< of the plan that the search took; 0: it said that none fits
-  int64_t memory = 0;  ///< of that plan
-  double bound = 0;    ///< that came with it
+  int64_t limit = 0;   ///< memory limit; 0: none
+  double best = 0;     ///< seconds per step of the fastest plan that fits
+  double found = 0;    ///< seconds per step of the plan that the search chose; 0: it found no plan that fits
+  int64_t memory = 0;  ///< memory of that plan
+  double bound = 0;    ///< the bound that came with that plan
   double regret() const { return found / best - 1; }
 };
 Regret drawn_regret(std::mt19937& random, bool short_of_memory, const std::string& effort = "normal");

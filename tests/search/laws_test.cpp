@@ -1,4 +1,4 @@
-// What must hold of a search and of its predictions whatever the job.
+// Laws that hold for a search and its predictions, whatever the job.
 #include <doctest/doctest.h>
 
 #include <algorithm>
@@ -16,7 +16,7 @@ using namespace trainctl;
 
 namespace {
 
-/// What the search's own errors, and the rule that a simple plan is preferred, may cost.
+/// Factor that the search's own errors and the rule that prefers a simple plan may cost.
 constexpr double kSlack = 1.006;
 
 /// A machine in a file, as a user would name it.

@@ -81,7 +81,7 @@ std::vector<Instruction> redistributions(const PlannedJob& job) {
   return all;
 }
 
-/// Of collectives of rank 0.
+/// Time of collectives of rank 0.
 double seconds_of(const PlannedJob& job, const std::vector<Instruction>& calls) {
   const Program program = compile(job, 0);
   double seconds = 0;

@@ -20,7 +20,7 @@ struct AsyncRun {
   /// Whole, after the last update: on the servers, or, of workers in step, on all workers, checked to agree.
   std::map<std::string, std::vector<float>> weights;
   std::vector<std::vector<int64_t>> staleness;  ///< by server, of each update
-  std::vector<ValidationReport> validations;    ///< of workers in step worker 0's
+  std::vector<ValidationReport> validations;    ///< if the workers are in step, those of worker 0
   std::vector<servers::Client::Counts> counts;  ///< by worker
   std::vector<TrainResult> results;             ///< by worker; not of workers in step
   std::vector<int64_t> table_bytes;             ///< by server, of all tables

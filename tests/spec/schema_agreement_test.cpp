@@ -21,7 +21,7 @@ namespace fs = std::filesystem;
 
 namespace {
 
-/// What a value is in YAML 1.2, as editors read it.
+/// Converts a value by the rules of YAML 1.2, which editors follow.
 Json scalar(const YamlNode& node) {
   if (node.quoted) return node.text;
   if (node.text == "true" || node.text == "false") return node.text == "true";
@@ -71,7 +71,7 @@ bool schema_accepts(const YamlNode& job) {
   return validator.accepts(to_json(job));
 }
 
-/// What no schema can say, by the names of the files in tests/bad_specs that show it.
+/// Rules that no schema can express, with the names of the files in tests/bad_specs that break them.
 const std::map<std::string, std::vector<std::string>> kBeyondASchema = {
     {"a name that must be, or must not be, that of a layer or module",
      {"fp8_layer_*", "samples_input_unknown", "samples_transforms_of_unknown", "input_itself", "input_later",

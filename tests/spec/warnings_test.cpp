@@ -1,4 +1,4 @@
-// What runs, but is probably not meant.
+// Warnings about jobs that run but are probably not meant.
 #include "engine/spec/warnings.h"
 
 #include <doctest/doctest.h>

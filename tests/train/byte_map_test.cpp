@@ -29,7 +29,7 @@ const TransformSpec kFlip = byte_map_transform("horizontal_flip");
 const TransformSpec kErase = byte_map_transform("random_erasing", {{"p", 1.0}});
 const TransformSpec kResize = byte_map_transform("resize", {{"size", Ints{5, 4}}, {"method", "area"}});
 
-/// What a device does: see ByteTable.
+/// Applies the table to a sample in the way that a device does: see ByteTable.
 std::vector<float> mapped(const ByteTable& table, const uint8_t* bytes) {
   std::vector<float> out(static_cast<size_t>(table.sample_elements()));
   for (int64_t c = 0; c < table.channels; ++c)

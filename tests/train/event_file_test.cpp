@@ -16,7 +16,7 @@ using namespace trainctl;
 
 namespace {
 
-/// Of the only file in `folder`.
+/// Events of the only file in `folder`.
 std::vector<ReadEvent> events_in(const std::string& folder) {
   const std::filesystem::directory_iterator first(folder);
   REQUIRE(first != std::filesystem::directory_iterator());

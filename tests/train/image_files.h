@@ -28,15 +28,15 @@ struct JpegOptions {
   int horizontal = 2, vertical = 2;  ///< colour's samples are this much larger than pixels
   bool is_progressive = false;
   int restart_rows = 0;
-  int orientation = 0;  ///< of EXIF; 0: no EXIF
+  int orientation = 0;  ///< EXIF orientation; 0: no EXIF
   bool is_big_endian = false;
-  bool is_ycck = false;  ///< of 4 channels
+  bool is_ycck = false;  ///< YCCK if there are 4 channels
 };
 /// 1 channel: grey. 3: RGB, stored as YCbCr. 4: inverted CMYK.
 FileBytes write_jpeg(const Picture& picture, const JpegOptions& options = {});
 
 struct PngOptions {
-  int bits = 8;  ///< 16: two bytes a channel, big-endian, in `pixels`; 1, 2, 4: packed rows in `pixels`
+  int bits = 8;  ///< 16: two bytes per channel, big-endian, in `pixels`; 1, 2, 4: packed rows in `pixels`
   bool is_interlaced = false;
   std::vector<uint8_t> palette;  ///< red, green, blue of each; pixels of 1 channel are its places
   int orientation = 0;

@@ -1,4 +1,4 @@
-// What the tuner decides, on pipelines that are a formula.
+// Decisions of the tuner, on pipelines that are a formula.
 #include "engine/train/data/load_tuner.h"
 
 #include <doctest/doctest.h>

@@ -1,4 +1,4 @@
-// What the loader delivers to a rank for the load instructions of its program.
+// Data that the loader delivers to a rank for the load instructions of its program.
 #include "engine/train/data/loader.h"
 
 #include <doctest/doctest.h>

@@ -59,7 +59,7 @@ nlohmann::json trace_of(std::span<const RankProfile> profiles) {
   return nlohmann::json::parse(text.str(), nullptr, false);
 }
 
-/// What viewers and users may rely on in every trace that we write.
+/// Checks the properties of every trace that viewers and users rely on.
 void check_trace(const nlohmann::json& trace, std::span<const RankProfile> profiles, int64_t steps) {
   REQUIRE(trace.is_object());
   std::map<std::pair<int, int>, std::vector<std::pair<double, double>>> tracks;

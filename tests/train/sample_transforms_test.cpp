@@ -219,7 +219,7 @@ TEST_CASE("a smaller decoding is taken only where it is asked for and no smaller
   CHECK(chain.plan_crop({256, 300}, rng).scale == 8);
   CHECK(chain.plan_crop({255, 300}, rng).scale == 4);
   CHECK(chain.plan_crop({63, 300}, rng).scale == 1);
-  // What comes out is near what exact decoding gives.
+  // The result is close to that of exact decoding.
   const FileBytes file = write_jpeg(make_picture(133, 171, 3), {.quality = 95});
   TransformScratch scratch;
   std::vector<uint8_t> scaled(32 * 32 * 3), exact(scaled);

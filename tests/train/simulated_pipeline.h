@@ -16,9 +16,9 @@
 namespace trainctl {
 
 struct SimulatedPipeline {
-  double compute = 1;  ///< of a step
-  int rows = 8;        ///< of a batch
-  /// Of a row; its batch and its place in it.
+  double compute = 1;  ///< seconds per step
+  int rows = 8;        ///< rows per batch
+  /// Seconds per stage of a row, given its batch and its index in the batch.
   std::function<StageSeconds(int64_t batch, int row)> read;
   int cores = 16;  ///< more workers than these take turns, where `uses_cores`
   bool uses_cores = true;
@@ -97,8 +97,8 @@ class SimulatedRun {
 
   SimulatedPipeline pipeline_;
   LoadSetting setting_;
-  std::vector<double> free_;  ///< of each worker: when it has read its rows
-  std::deque<double> full_;   ///< of opened batches
+  std::vector<double> free_;  ///< per worker: time at which it has read its rows
+  std::deque<double> full_;   ///< per opened batch: time at which it is full
   std::vector<Row> reading_;
   int64_t opened_ = 0, taken_ = 0;
   double now_ = 0, last_taken_ = 0;

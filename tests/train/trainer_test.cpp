@@ -194,7 +194,7 @@ network:
 
 namespace {
 
-/// What a job does whose loss is infinite from its second step on: s a step starts, ! the hook for such a loss, r a
+/// Events of a job whose loss is infinite from its second step on: s a step starts, ! the hook for such a loss, r a
 /// step is reported, e an epoch ends.
 std::string diverging(const std::vector<std::string>& more, int64_t* thrown_at = nullptr) {
   std::vector<std::string> overrides = {"optimizer.learning_rate=1e30", "train.steps=4", "dataset.samples=8"};

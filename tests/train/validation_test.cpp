@@ -24,7 +24,7 @@ train: {epochs: 3}
 launch: {ranks: 1, device: cpu}
 )";
 
-/// What a run does, in order: "step 3", "validation 3", "save 3", "end 9".
+/// Events of a run, in order: "step 3", "validation 3", "save 3", "end 9".
 std::vector<std::string> events(const std::vector<std::string>& overrides, const TrainPosition& from = {}) {
   const PlannedJob job = plan_job(parse_job(kValidationJob, "small.yaml", overrides));
   const Program program = compile(job, 0), validation = compile_validation(job, 0);

@@ -62,7 +62,7 @@ class Decoder {
   struct Scope {
     int id = 0;
     std::unordered_map<std::string, Register> registers;  ///< by name, or by the prefix of numbered ones
-    std::unordered_map<std::string, int> counts;          ///< of numbered ones
+    std::unordered_map<std::string, int> counts;          ///< number of registers with a numbered name, by prefix
     std::map<std::string, Symbol, std::less<>> symbols;
   };
   struct Jump {
@@ -98,12 +98,12 @@ class Decoder {
   std::vector<Jump> jumps_;
   std::map<std::string, int32_t> constant_at_;
   std::map<std::string, int32_t, std::less<>> special_at_;
-  std::map<int32_t, uint8_t> widths_;  ///< of registers, by place; special registers excluded
+  std::map<int32_t, uint8_t> widths_;  ///< widths of registers, by place; special registers excluded
   int32_t next_register_ = 0;
   SourceLine source_;
   int text_line_ = 0;
   std::string_view now_;
-  std::string return_label_;  ///< of the function being inlined; empty in a kernel
+  std::string return_label_;  ///< return label of the function being inlined; empty in a kernel
 };
 
 /// Fills `run` and the operands; false if it does not know the instruction.

@@ -20,7 +20,7 @@ inline constexpr uint32_t kAllLanes = ~uint32_t{0};
 /// Executes for the lanes of `mask`, which is not empty.
 using Run = void (*)(const Instruction&, Warp&, uint32_t mask);
 
-/// What an instruction does to the control flow of a warp.
+/// Effect of an instruction on the control flow of a warp.
 enum class Flow : uint8_t {
   plain,
   branch,
@@ -56,8 +56,8 @@ struct Instruction {
   uint32_t flip = 0;       ///< all ones: runs where the predicate is false
   int32_t to[4] = {-1, -1, -1, -1};
   int32_t from[10] = {-1, -1, -1, -1, -1, -1, -1, -1, -1, -1};
-  int64_t offset = 0;     ///< of an address
-  int32_t target = 0;     ///< of a branch
+  int64_t offset = 0;     ///< offset of an address
+  int32_t target = 0;     ///< target of a branch
   int32_t text_line = 0;  ///< in the PTX of its module
   SourceLine source;
 };

@@ -86,9 +86,9 @@ struct Warp {
   uint32_t stamp = 0;                ///< clock to record for accesses instead of the current one; 0: none
   const Instruction* now = nullptr;
   std::vector<uint64_t> acquired;  ///< words that it has added to; what was released there comes before its next access
-  std::vector<uint32_t> fenced;    ///< what it knew at its last fence
+  std::vector<uint32_t> fenced;    ///< clocks of other warps that it knew at its last fence
   uint32_t self_fenced = 0;
-  uint32_t carry = 0;  ///< of add.cc and the like, a bit a lane
+  uint32_t carry = 0;  ///< carry of add.cc and similar instructions, one bit per lane
 
   template <class T>
   T* at(int32_t place) {

@@ -1,4 +1,4 @@
-// What instructions compute for one lane.
+// Operations that instructions compute for one lane.
 #pragma once
 
 #include <algorithm>

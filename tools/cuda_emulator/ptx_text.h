@@ -31,7 +31,7 @@ struct Statement {
   std::string_view predicate;  ///< empty: none
   bool negated = false;
   std::string_view opcode;
-  std::vector<std::string_view> words;  ///< of the opcode
+  std::vector<std::string_view> words;  ///< parts of the opcode
   std::vector<Argument> arguments;
   bool has(std::string_view word) const;
 };

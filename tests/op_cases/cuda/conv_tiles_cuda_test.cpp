@@ -85,7 +85,7 @@ void check_tiles(const TileCase& tile) {
     const std::vector<float> xs = tensors.values(x, after), dys = tensors.values(dy, after),
                              got = tensors.values(dw, after), before = tensors.values(dw, tensors.before());
     Worst worst;
-    // Of large weights some, at a distance that meets every channel and pixel of the window.
+    // Checks only some elements of large weights, with a stride that meets every channel and pixel of the window.
     const size_t step = got.size() > 20000 ? 97 : 1;
     for (size_t i = 0; i < got.size(); i += step) {
       const auto at = static_cast<int64_t>(i);

@@ -19,7 +19,7 @@ namespace {
 
 struct Network {
   int rows = 0;
-  std::vector<int> widths;  ///< of the data, then of each layer's result
+  std::vector<int> widths;  ///< width of the data, then of each layer's result
   std::string loss;
   bool aligned = true;
 };

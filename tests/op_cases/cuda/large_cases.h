@@ -5,7 +5,7 @@
 
 namespace trainctl {
 
-/// Of the families in TRAINCTL_OP_CASES.
+/// Large cases of the families in TRAINCTL_OP_CASES.
 std::vector<OpCase> large_cases();
 
 }  // namespace trainctl

@@ -23,7 +23,7 @@ class FaultyDisk : public Disk {
   std::function<void()> before_each;
 
   int calls() const { return calls_; }
-  const std::string& failed() const { return failed_; }  ///< what the failed call was
+  const std::string& failed() const { return failed_; }  ///< description of the failed call
 
   int open(const std::string& path, int flags) override;
   ssize_t pwrite(int fd, std::span<const uint8_t> bytes, int64_t at) override;
@@ -51,7 +51,7 @@ class FaultyDisk : public Disk {
 
   int calls_ = 0;
   std::string failed_;
-  std::map<int, std::string> paths_;  ///< of open descriptors
+  std::map<int, std::string> paths_;  ///< paths of open descriptors
   std::vector<Op> ops_;
 };
 

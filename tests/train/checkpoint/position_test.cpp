@@ -23,7 +23,7 @@ launch: {ranks: 1, device: cpu}
                             "small.yaml", overrides));
 }
 
-/// Of the job above, after `step` of its steps; an epoch has six.
+/// Manifest of the job above after `step` steps; an epoch has six.
 Manifest after(int64_t step) {
   const PlannedJob job = job_with();
   Manifest manifest;

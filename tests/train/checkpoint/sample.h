@@ -15,7 +15,7 @@ struct SampleTensor {
   std::string name, slot;
   DType dtype = DType::f32;
   Shape shape;
-  std::vector<std::vector<Box>> boxes;  ///< of each file
+  std::vector<std::vector<Box>> boxes;  ///< boxes in each file
 };
 
 /// Element `index` of the whole tensor, as bytes: a small integer, exact in every type, other in each tensor.

@@ -76,7 +76,7 @@ TEST_CASE("each byte of a checkpoint that is flipped is found, and the file is n
 
 namespace {
 
-/// What a reader that does not verify first gets: all numbers, or nothing.
+/// Reads without verifying first, and returns all numbers or nothing.
 std::optional<std::vector<ByteVector>> read_all(const std::string& path) {
   try {
     PieceReader reader(read_manifest(path), path);

@@ -1,4 +1,4 @@
-// What a test reads from a source, and the errors that it gives.
+// Reads values from a source for tests, and returns the errors that it gives.
 #pragma once
 
 #include <cstring>
