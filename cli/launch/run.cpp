@@ -490,7 +490,7 @@ int Run::finish(Outcome outcome) {
   return outcome.exit_code;
 }
 
-/// What ranks of several hosts have written apart.
+/// Joins the files that ranks of several hosts have written separately.
 void Run::gather_files() {
   gather_metrics(directory_);
   try {
