@@ -53,7 +53,7 @@ struct PartName {
   Shape first, shape, whole;
 };
 
-/// The part that a file of write_npy_apart holds. nullopt for any other file, and for a part that is not inside its tensor.
+/// The part that a file of write_npy_apart holds; nullopt for any other file, and for a part outside its tensor.
 std::optional<PartName> parse_part_name(const std::string& name) {
   const size_t at = name.rfind(kPart);
   if (at == std::string::npos || !name.ends_with(".npy")) return {};
