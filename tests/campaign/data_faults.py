@@ -64,7 +64,7 @@ train: {{{train}}}
 """
 
     def tokens(self, count=100_000, length=64, train="epochs: 100000000, log_every: 1000"):
-        (self.path / "t.bin").write_bytes(bytes(2 * count))
+        (self.path / "t.bin").write_bytes(b"\1\0" * count)
         return f"""dataset: {{type: tokens, path: t.bin, length: {length}, batch: 64}}
 network: [{{type: embedding, vocab: 256, units: 4}}, {{type: dense, units: 256}}]
 loss: softmax_cross_entropy

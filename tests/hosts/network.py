@@ -28,7 +28,8 @@ def missing():
     return None if made.returncode == 0 else "namespaces are not permitted here: " + made.stderr.strip()
 
 
-UNPACKED = pathlib.Path(__file__).resolve().parents[2] / "build/openssh"  # ./bootstrap sshd
+CHECKOUT = pathlib.Path(__file__).resolve().parents[2]
+UNPACKED = CHECKOUT / "build/openssh"  # ./bootstrap sshd
 
 
 def find(program):
@@ -80,11 +81,19 @@ class Host:
     def inside(self, command, own_processes=False):
         """The words that run a shell command on this host."""
         mounts = "" if self.name == "launcher" else f"mount -t tmpfs none {self.network.own} && "
-        mounts += f"mount --bind {self.tree}/root /root && "
-        mounts += f"mount --bind {self.tree}/tmp /tmp && mount --bind {self.tree}/etc/passwd /etc/passwd && "
+        mounts += f"mount --bind {self.tree}/etc/passwd /etc/passwd && "
+        mounts += "".join(self.own_folder(folder) for folder in ("root", "tmp"))
         pids = ["-p", "-f", "--mount-proc", "--kill-child"] if own_processes else []
         environment = ["env", "-u", "XDG_CACHE_HOME", "-u", "XDG_RUNTIME_DIR", "HOME=/root", "TMPDIR=/tmp"]
         return ["ip", "netns", "exec", self.namespace, *environment, "unshare", "-m", *pids, "sh", "-c", mounts + command]
+
+    def own_folder(self, folder):
+        """Commands that give this host a /root or /tmp of its own. A checkout that lies there stays in its place."""
+        own, kept = self.tree / folder, ""
+        if CHECKOUT.is_relative_to(f"/{folder}"):
+            place = own / CHECKOUT.relative_to(f"/{folder}")
+            kept = f"mkdir -p {place} && mount --bind {CHECKOUT} {place} && "
+        return f"{kept}mount --rbind {own} /{folder} && "
 
     def serve(self, key):
         """Starts sshd, the first process of this host."""

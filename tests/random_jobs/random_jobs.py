@@ -40,7 +40,7 @@ TOLERANCE = {"fp32": 2e-5, "tf32": 5e-3, "bf16": 8e-2}
 # Some jobs amplify rounding (signs of gradients that cancel, adam's division, norms of nearly equal rows). They also amplify changes of
 # the learning rate and of the weight decay of this size, by which such jobs are found.
 NUDGE = {"fp32": 1e-6, "tf32": 5e-4, "bf16": 4e-3}
-MOST_EXCUSED = 0.02  # of the jobs, rounded up
+MOST_EXCUSED = 0.05  # of the jobs, rounded up
 DIGITS = os.path.join(os.path.dirname(os.path.abspath(__file__)), "../../configs/data/digits")
 
 
@@ -178,11 +178,11 @@ class Campaign:
         if not reference:
             raise Failure("no losses")
         found = self.run_plan(path, job)
-        if options.jax or options.emulated:
-            found = of_steps(found)
-        if "validation" in job.fields and not options.jax and all(isinstance(step, int) for step in found):
+        if "validation" in job.fields and not options.emulated and all(isinstance(step, int) for step in found):
             raise Failure(f"no validation: {found}")
         self.run_again(job, path, reference_path, rng, found, reference)
+        if options.jax or options.emulated:  # these references have no validations
+            found = of_steps(found)
         if options.emulated:
             found = {step: found[step] for step in reference}
         if options.jax and found and max(found) == max(reference):  # it also has the steps that are not logged
