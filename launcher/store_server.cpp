@@ -184,11 +184,11 @@ void StoreServer::State::accept_later() {
 }
 
 bool StoreServer::State::set(const std::string& key, std::string value) {
-  std::string& item = items[key];
-  const size_t bytes = stored_bytes - item.size() + value.size();
+  const auto before = items.find(key);
+  const size_t bytes = stored_bytes - (before == items.end() ? 0 : before->second.size()) + value.size();
   if (bytes > kMaxStoredBytes) return false;
   stored_bytes = bytes;
-  item = std::move(value);
+  std::string& item = items[key] = std::move(value);
   const auto [first, last] = waiting.equal_range(key);
   std::vector<std::shared_ptr<Session>> sessions_waiting;
   for (auto it = first; it != last; ++it) {

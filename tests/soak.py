@@ -37,6 +37,8 @@ def campaigns(build, seed):
                                            "--seed", 100 + seed)
     yield "mutated jobs", python("mutated_jobs/mutated_jobs.py", *trainctl, "--jobs", 2000, "--seed", 100 + seed)
     yield "unauthenticated peers", python("fuzz/strangers.py", binaries / "trainctl", "--attacks", 200, "--seed", seed)
+    for sanitizer in ["address", "thread"]:
+        yield f"fuzzers {sanitizer}", python("fuzz/fuzz.py", *trainctl, "--sanitizer", sanitizer, "--seconds", 240)
     yield "hurt hosts", python("hosts/injuries.py", binaries / "trainctl", "--runs", 50, "--seed", seed)
     yield "plans on hosts", python("hosts/equivalence.py", binaries / "trainctl", binaries / "test_equivalence", "--every", 8, "--seed", seed)
     yield "calibration", [binaries / "trainctl", "calibrate", "--fresh", "--name", "soak"]

@@ -14,6 +14,7 @@
 
 #include "cli/launch/checkpoints.h"
 #include "engine/base/error.h"
+#include "engine/base/json_field.h"
 #include "engine/base/text.h"
 #include "launcher/clusters/door.h"
 #include "launcher/clusters/pmi.h"
@@ -204,7 +205,7 @@ int earlier_run(const StartedBy& by, const std::string& log_dir) {
     const RunDirectory directory(log_dir, run);
     std::ifstream file(directory.file(kClusterFile));
     const nlohmann::json json = nlohmann::json::parse(file, nullptr, false);
-    if (!json.is_object() || json.value("job", "") != by.job) continue;
+    if (!json.is_object() || field_or(json, "job", "") != by.job) continue;
     JobSpec any;
     any.launch.log_dir = log_dir;
     std::vector<std::string> passed_over;

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "cli/worker/metrics_log.h"
+#include "engine/base/json_field.h"
 
 namespace trainctl {
 namespace {
@@ -36,7 +37,7 @@ std::vector<MetricsLine> read_lines(const std::string& path, std::set<MetricsKey
     if (!json.is_object() || file.eof()) continue;
     const bool has_step = json.contains("run_step") && json["run_step"].is_number_integer();
     if (has_step) step = json["run_step"].get<int64_t>();
-    const bool is_new = has_step && keys.emplace(json.value("kind", "step"), step).second;
+    const bool is_new = has_step && keys.emplace(field_or(json, "kind", "step"), step).second;
     if (is_new || !only_new) lines.push_back({line + "\n", step});
   }
   return lines;

@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 
 #include "engine/base/error.h"
+#include "engine/base/json_field.h"
 
 namespace trainctl {
 namespace {
@@ -13,7 +14,7 @@ namespace {
 using Json = nlohmann::ordered_json;
 
 bool is_of(RowKind kind, const Json& line) {
-  const bool is_validation = line.value("kind", "") == "validation";
+  const bool is_validation = field_or(line, "kind", "") == "validation";
   if (kind == RowKind::validations) return is_validation;
   if (kind == RowKind::epochs) return line.contains("epoch_end");
   return line.contains("step") && line.contains("run_step") && !line.contains("kind");

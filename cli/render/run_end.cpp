@@ -4,6 +4,7 @@
 #include <nlohmann/json.hpp>
 
 #include "engine/base/error.h"
+#include "engine/base/json_field.h"
 #include "launcher/failure_report.h"
 #include "launcher/live_status.h"
 #include "launcher/spawn.h"
@@ -22,11 +23,6 @@ using Json = nlohmann::ordered_json;
 Json read_json(const std::string& path) {
   std::ifstream file(path);
   return Json::parse(file, nullptr, false);
-}
-
-int64_t integer(const Json& json, const char* name) {
-  const auto found = json.find(name);
-  return found != json.end() && found->is_number_integer() ? found->get<int64_t>() : 0;
 }
 
 }  // namespace
@@ -53,17 +49,18 @@ std::string with_result(const std::string& outcome, const RunResult& result) {
 
 std::optional<RunEnd> read_run_end(const RunDirectory& directory) {
   const Json outcome = read_json(directory.file("outcome.json"));
-  if (!outcome.is_object() || !outcome.contains("exit_code")) return {};
-  const int code = outcome.value("exit_code", 0);
+  const auto integer = [&](const char* name) { return field_or(outcome, name, int64_t{0}); };
+  if (!outcome.is_object() || !outcome.contains("exit_code") || !outcome["exit_code"].is_number_integer()) return {};
+  const int code = outcome["exit_code"].get<int>();
   std::optional<int64_t> step;
-  if (outcome.contains("stopped_at_step")) step = outcome.value("stopped_at_step", int64_t{0});
-  const std::string unsaved = outcome.contains("unsaved") ? outcome.value("unsaved", "") : "";
-  RunEnd end{ending(code, code > 128 ? code - 128 : 0, step, !unsaved.empty()), outcome.value("seconds", 0.0), code};
+  if (outcome.contains("stopped_at_step")) step = integer("stopped_at_step");
+  const std::string unsaved = field_or(outcome, "unsaved", "");
+  RunEnd end{ending(code, code > 128 ? code - 128 : 0, step, !unsaved.empty()), field_or(outcome, "seconds", 0.0), code};
   end.failure = unsaved;
-  end.result = {integer(outcome, "step"), integer(outcome, "steps"), loss_of(outcome), metrics_of(outcome)};
-  if (outcome.contains("saved_step")) end.result.saved_step = integer(outcome, "saved_step");
+  end.result = {integer("step"), integer("steps"), loss_of(outcome), metrics_of(outcome)};
+  if (outcome.contains("saved_step")) end.result.saved_step = integer("saved_step");
   const Json error = read_json(directory.file("error.json"));
-  if (error.is_object()) end.failure = error.value("report", "");
+  if (error.is_object()) end.failure = field_or(error, "report", "");
   end.result.unsaved = unsaved;
   return end;
 }

@@ -7,6 +7,8 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 
+#include "engine/base/json_field.h"
+
 namespace trainctl {
 namespace {
 
@@ -29,10 +31,10 @@ std::vector<Json> read_start_ups(const RunDirectory& directory, int ranks) {
 
 std::string start_up_line(const std::vector<Json>& ranks, double least_seconds, const RankNames& names) {
   const auto slowest = std::max_element(ranks.begin(), ranks.end(), [](const Json& a, const Json& b) {
-    return a.value("alone", 0.0) < b.value("alone", 0.0);
+    return field_or(a, "alone", 0.0) < field_or(b, "alone", 0.0);
   });
   if (slowest == ranks.end()) return "";
-  const double seconds = slowest->value("seconds", 0.0);
+  const double seconds = field_or(*slowest, "seconds", 0.0);
   if (seconds < least_seconds) return "";
   const std::string which =
       ranks.size() == 1 ? ""
@@ -41,6 +43,7 @@ std::string start_up_line(const std::vector<Json>& ranks, double least_seconds, 
   double rest = 0;
   const Json phases = slowest->value("phases", Json::object());
   for (const auto& [name, value] : phases.items()) {
+    if (!value.is_number()) continue;
     const double phase = value.get<double>();
     if (phase < kLeastShare * seconds) {
       rest += phase;

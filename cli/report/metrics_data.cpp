@@ -9,6 +9,7 @@
 
 #include "cli/report/curve.h"
 #include "engine/base/error.h"
+#include "engine/base/json_field.h"
 
 namespace trainctl {
 namespace {
@@ -22,22 +23,23 @@ constexpr size_t kMostEvents = 400;
 /// Nan where there is none.
 double metric_number(const Json& value, const Json& line) {
   if (value.is_number()) return value.get<double>();
-  const std::string name = line.value("not_finite", "nan");
+  const std::string name = field_or(line, "not_finite", "nan");
   return name == "inf" ? INFINITY : name == "-inf" ? -INFINITY : NAN;
 }
 
 class MetricsReader {
  public:
   void add(Json line) {
+    const std::string kind = field_or(line, "kind", "");
     if (line.contains("start_up")) {
       start_up_ = line["start_up"];
     } else if (line.contains("epoch_end")) {
-      add_to(epochs_, line, line.value("last_step", int64_t{0}));
-    } else if (line.value("kind", "") == "validation") {
-      add_to(validations_, line, line.value("run_step", int64_t{0}));
-    } else if (line.contains("run_step") && !line.contains("kind")) {
+      add_to(epochs_, line, field_or(line, "last_step", int64_t{0}));
+    } else if (kind == "validation") {
+      add_to(validations_, line, field_or(line, "run_step", int64_t{0}));
+    } else if (line.contains("run_step") && line["run_step"].is_number_integer() && !line.contains("kind")) {
       add_step(std::move(line));
-    } else if (line.value("kind", "") == "workers") {
+    } else if (kind == "workers") {
       workers_ = std::move(line);
     } else if (events_.size() < kMostEvents) {
       events_.push_back(std::move(line));

@@ -105,14 +105,19 @@ std::string name_of(const Json& plan) {
 }  // namespace
 
 Json run_data(const RunDirectory& run) {
-  Json plan = read_object(run.file("plan.json"));
+  const std::string plan_file = run.file("plan.json");
+  Json plan = read_object(plan_file);
   Json data = {{"name", plan.is_null() ? "?" : name_of(plan)},
                {"label", "run " + std::to_string(run.run())},
                {"state", to_string(state_of(run))},
                {"path", run.path()}};
   if (const int64_t started = start_ns(run); started > 0) data["started"] = static_cast<double>(started) / 1e9;
   add_end(run, data);
-  add_plan(std::move(plan), data);
+  try {
+    add_plan(std::move(plan), data);
+  } catch (const Json::exception& error) {
+    throw EnvError(plan_file + ": is damaged (" + error.what() + "); delete it to see the rest of the report");
+  }
   data["job"] = hide_env(read_whole_text(run.file("job.yaml")));
   for (const char* part : {"machine", "profile"})
     if (Json json = read_object(run.file(std::string(part) + ".json")); !json.is_null()) data[part] = std::move(json);

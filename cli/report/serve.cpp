@@ -36,13 +36,14 @@ std::string answer(std::string_view status, std::string_view type, std::string_v
       status, type, body.size(), body);
 }
 
-/// The value of a header, in lower case; "" if there is none.
-std::string header(std::string request, const std::string& name) {
-  for (char& c : request) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
-  const size_t at = request.find("\r\n" + name + ":");
+/// The value of a header, in lower case; "" if there is none. Bytes that follow the head of the request are ignored.
+std::string header(const std::string& request, const std::string& name) {
+  std::string head = request.substr(0, request.find("\r\n\r\n") + 2);
+  for (char& c : head) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
+  const size_t at = head.find("\r\n" + name + ":");
   if (at == std::string::npos) return "";
-  const size_t begin = request.find_first_not_of(' ', at + name.size() + 3);
-  return request.substr(begin, request.find("\r\n", begin) - begin);
+  const size_t begin = head.find_first_not_of(' ', at + name.size() + 3);
+  return head.substr(begin, head.find("\r\n", begin) - begin);
 }
 
 bool names_this_host(const std::string& request) {

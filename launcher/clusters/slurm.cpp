@@ -10,6 +10,7 @@
 #include <sstream>
 
 #include "engine/base/error.h"
+#include "engine/base/json_field.h"
 #include "engine/base/text.h"
 #include "launcher/clusters/command.h"
 
@@ -51,9 +52,9 @@ std::vector<SubmittedJob> remembered() {
     if (!json.is_object() || !is_number(id)) continue;
     SubmittedJob job;
     job.id = id;
-    job.name = json.value("name", "");
-    job.log_dir = json.value("log_dir", "");
-    job.submitted = json.value("submitted", 0.0);
+    job.name = field_or(json, "name", "");
+    job.log_dir = field_or(json, "log_dir", "");
+    job.submitted = field_or(json, "submitted", 0.0);
     jobs.push_back(std::move(job));
   }
   std::sort(jobs.begin(), jobs.end(), [](const auto& a, const auto& b) { return a.submitted < b.submitted; });

@@ -13,6 +13,7 @@
 #include <optional>
 
 #include "engine/base/error.h"
+#include "engine/base/json_field.h"
 #include "launcher/hosts/probe.h"
 #include "launcher/hosts/scripts.h"
 #include "launcher/rank_error.h"
@@ -131,18 +132,18 @@ Probe await_probe(const Bundle& bundle, const Transport& transport, const std::s
     if (line) {
       const Json json = Json::parse(*line, nullptr, false);
       if (!json.is_object()) break;
-      facts.machine = json.value("machine", "");
-      facts.system = json.value("system", "");
-      facts.address = json.value("address", "");
-      facts.cores = json.value("cores", 0);
-      facts.gpus = json.value("gpus", 0);
-      facts.memory_bytes = json.value("memory", int64_t{0});
-      facts.disk_bytes = json.value("disk", int64_t{0});
+      facts.machine = field_or(json, "machine", "");
+      facts.system = field_or(json, "system", "");
+      facts.address = field_or(json, "address", "");
+      facts.cores = field_or(json, "cores", 0);
+      facts.gpus = field_or(json, "gpus", 0);
+      facts.memory_bytes = field_or(json, "memory", int64_t{0});
+      facts.disk_bytes = field_or(json, "disk", int64_t{0});
       facts.round_trip_seconds = end - begin;
       // The way there takes most of this time before the probe reads its clock.
-      facts.clock_seconds = json.value("time", 0.0) - end;
+      facts.clock_seconds = field_or(json, "time", 0.0) - end;
       if (facts.clock_seconds < 0 && facts.clock_seconds > begin - end) facts.clock_seconds = 0;
-      probe.port = json.value("port", 0);
+      probe.port = field_or(json, "port", 0);
       return probe;
     }
     const bool lacks_program = probe.talk->other_lines().find(kNotInstalled) != std::string::npos;
@@ -209,10 +210,10 @@ HostsReport probe_hosts(const Cluster& cluster, const Transport& transport, cons
       link.to = other.at(0).get<std::string>();
       const auto line = probes[from].talk->line(kLinkLine, kProbeAnswerSeconds);
       const Json json = line ? Json::parse(*line, nullptr, false) : Json();
-      link.fault = json.is_object() ? json.value("fault", "") : "the probe does not answer";
+      link.fault = json.is_object() ? field_or(json, "fault", "") : "the probe does not answer";
       if (json.is_object()) {
-        link.latency_seconds = json.value("latency", 0.0);
-        link.bytes_per_second = json.value("bandwidth", 0.0);
+        link.latency_seconds = field_or(json, "latency", 0.0);
+        link.bytes_per_second = field_or(json, "bandwidth", 0.0);
       }
       report.links.push_back(std::move(link));
     }

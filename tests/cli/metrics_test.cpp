@@ -46,6 +46,13 @@ TEST_CASE("metrics.jsonl becomes rows of one kind, with a column for each field 
   CHECK(last.rows == std::vector<std::vector<std::string>>{{"1", "2", "2", "nan", "0.5"}});
 }
 
+TEST_CASE("a line whose kind is no text is no row of any kind") {
+  const Scratch scratch;
+  const RunDirectory run = run_with(scratch, "{\"kind\":5,\"step\":1,\"run_step\":1}\n");
+  for (const RowKind kind : {RowKind::steps, RowKind::epochs, RowKind::validations})
+    CHECK(read_metric_rows(run, kind).rows.empty());
+}
+
 TEST_CASE("cells of a CSV with commas and quotes are quoted") {
   const MetricRows rows{{"a,b", "c"}, {{"say \"x\"", "2"}}};
   CHECK(rows.csv() == "\"a,b\",c\n\"say \"\"x\"\"\",2\n");

@@ -7,8 +7,10 @@
 
 #include "cli/render/launch_report.h"
 #include "cli/render/progress.h"
+#include "cli/render/run_end.h"
 #include "cli/render/start_up_report.h"
 #include "cli/render/tensor_text.h"
+#include "tests/launcher/scratch.h"
 
 using namespace trainctl;
 
@@ -68,6 +70,27 @@ TEST_CASE("the user sees how long the slowest rank took to start, and for what")
   CHECK(start_up_line(ranks, 3.01).empty());
   CHECK(start_up_line({ranks[0]}, 0) == "first step after 3.10 s: CUDA 0.99, NCCL 2.10, rest 0.01");
   CHECK(start_up_line({}, 0).empty());
+}
+
+TEST_CASE("times of a start that are no numbers count as 0") {
+  const std::vector<nlohmann::ordered_json> ranks = {
+      nlohmann::ordered_json::parse(R"({"seconds": "x", "alone": [], "phases": {"CUDA": "y"}})"),
+      nlohmann::ordered_json::parse(R"({"seconds": 2.0, "alone": 1.0, "phases": {"CUDA": {}, "data": 1.0}})")};
+  CHECK(start_up_line(ranks, 0) == "first step after 2.00 s (rank 1 was the slowest): data 1.00, rest 0.00");
+  CHECK(start_up_line({ranks[0]}, 0) == "first step after 0.00 s: rest 0.00");
+}
+
+TEST_CASE("a run whose outcome has no exit code that is a number has no known end") {
+  const Scratch scratch;
+  const RunDirectory run = RunDirectory::create(scratch.path(), 1);
+  run.write("outcome.json", R"({"exit_code": "0"})");
+  CHECK_FALSE(read_run_end(run));
+  run.write("outcome.json", R"({"exit_code": 3, "seconds": "x", "unsaved": 5, "stopped_at_step": [], "step": {}})");
+  run.write("error.json", R"({"report": 7})");
+  const auto end = read_run_end(run);
+  REQUIRE(end);
+  CHECK(end->ending == "failed");
+  CHECK(end->failure.empty());
 }
 
 TEST_CASE("the progress line shows a run's progress, and what its ranks do") {

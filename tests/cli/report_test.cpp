@@ -1,18 +1,25 @@
 // trainctl report: thinned curves, the fields of jobs, and what a page is made of. tests/report/ opens pages in a
 // browser.
 #include <doctest/doctest.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cmath>
+#include <csignal>
 #include <filesystem>
 #include <fstream>
+#include <future>
 #include <nlohmann/json.hpp>
+#include <thread>
 
 #include "cli/report/curve.h"
 #include "cli/report/job_fields.h"
 #include "cli/report/metrics_data.h"
 #include "cli/report/page.h"
 #include "cli/report/run_data.h"
+#include "cli/report/serve.h"
 #include "engine/base/error.h"
 #include "engine/spec/parse.h"
 #include "tests/cli/command.h"
@@ -85,6 +92,60 @@ TEST_CASE("lines of metrics.jsonl become curves by their kind, and the rest even
   CHECK(metrics_data(scratch.path() + "/none")["step_seconds"]["count"] == 0);
   std::ofstream(path) << "{}\n7\n";
   CHECK_THROWS_WITH_AS(metrics_data(path), doctest::Contains("line 2 is no JSON object"), SpecError);
+}
+
+TEST_CASE("lines of metrics.jsonl whose fields have other types than trainctl writes are events") {
+  const Scratch scratch;
+  const std::string path = scratch.path() + "/metrics.jsonl";
+  std::ofstream(path) << R"({"kind":5,"run_step":1}
+{"run_step":"one","loss":1}
+{"epoch_end":1,"last_step":"x","mean_loss":2}
+{"run_step":2,"loss":null,"not_finite":7}
+)";
+  const Json data = metrics_data(path);
+  CHECK(data["events"].size() == 2);
+  CHECK(data["epochs"]["mean_loss"].dump() == R"({"steps":[0],"values":[2.0]})");
+  CHECK(data["curves"]["loss"].dump() == R"({"steps":[2],"values":["nan"]})");
+}
+
+TEST_CASE("a run whose plan.json is damaged is an error that names the file") {
+  const Scratch scratch;
+  const RunDirectory run = RunDirectory::create(scratch.path(), 1);
+  run.write("plan.json", R"({"layers": [1]})");
+  CHECK_THROWS_WITH_AS(run_data(run), doctest::Contains("plan.json: is damaged"), EnvError);
+}
+
+namespace {
+
+/// What a server of reports on this host answers, until it closes the connection.
+std::string answer_of(uint16_t port, const std::string& request) {
+  const int made = socket(AF_INET, SOCK_STREAM, 0);
+  sockaddr_in to{};
+  to.sin_family = AF_INET;
+  to.sin_port = htons(port);
+  to.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  REQUIRE(connect(made, reinterpret_cast<const sockaddr*>(&to), sizeof to) == 0);
+  REQUIRE(send(made, request.data(), request.size(), MSG_NOSIGNAL) == static_cast<ssize_t>(request.size()));
+  std::string answer;
+  for (char byte = 0; recv(made, &byte, 1, 0) == 1;) answer += byte;
+  close(made);
+  return answer;
+}
+
+}  // namespace
+
+TEST_CASE("a request without a header Host is refused, whatever follows its end") {
+  std::promise<uint16_t> ready;
+  std::thread server([&] {
+    serve_page(0, {[] { return std::string("page"); }, [] { return std::string("{}"); }},
+               [&](uint16_t number) { ready.set_value(number); });
+  });
+  const uint16_t port = ready.get_future().get();
+  CHECK(answer_of(port, "GET / HTTP/1.1\r\n\r\n\r\nhost:").starts_with("HTTP/1.1 403"));
+  CHECK(answer_of(port, "GET / HTTP/1.1\r\n\r\n\r\nhost: localhost\r\n\r\n").starts_with("HTTP/1.1 403"));
+  CHECK(answer_of(port, "GET / HTTP/1.1\r\nHost: localhost\r\n\r\n").ends_with("\r\n\r\npage"));
+  kill(getpid(), SIGTERM);
+  server.join();
 }
 
 TEST_CASE("jobs are compared field by field, layers by name, without folders and secrets") {

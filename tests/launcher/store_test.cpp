@@ -9,6 +9,9 @@
 #include <unistd.h>
 
 #include <boost/asio/executor_work_guard.hpp>
+#include <boost/asio/packaged_task.hpp>
+#include <boost/asio/post.hpp>
+#include <future>
 #include <memory>
 #include <thread>
 #include <vector>
@@ -29,6 +32,10 @@ class Server {
     thread_.join();
   }
   uint16_t port() const { return store_.port(); }
+  /// False: the store is full.
+  bool put(const std::string& key, std::string value) {
+    return boost::asio::post(loop_, std::packaged_task<bool()>([&] { return store_.put(key, std::move(value)); })).get();
+  }
 
  private:
   boost::asio::io_context loop_;
@@ -140,6 +147,16 @@ TEST_CASE("a call survives a broken connection by opening a new one") {
   client.set("late", "came");
   waiting.join();
   CHECK(late == "came");
+}
+
+TEST_CASE("a key that a full store has refused is not there") {
+  Server server;
+  CHECK(server.put("large", std::string(size_t{256} << 20, 'x')));
+  CHECK_FALSE(server.put("key", "x"));
+  CHECK_THROWS_WITH_AS(StoreClient(server.port(), "secret").get("key", 0), doctest::Contains("no rank has set 'key'"),
+                       EnvError);
+  CHECK(server.put("large", ""));
+  CHECK(server.put("key", "x"));
 }
 
 TEST_CASE("many clients and values at once") {

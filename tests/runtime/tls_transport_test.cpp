@@ -67,13 +67,13 @@ void connect_ends(const End& zero, const End& one, const std::vector<char>& addr
   other.join();
 }
 
-/// Rank 0 sends, rank 1 gets.
-std::vector<char> carry(const End& zero, const End& one, std::vector<char> sent) {
+/// `sender` sends, the other rank gets.
+std::vector<char> carry(const End& sender, const End& receiver, std::vector<char> sent, uint64_t slot = 7) {
   std::vector<char> got(sent.size(), 'x');
-  const auto from = zero.context->createUnboundBuffer(sent.data(), sent.size());
-  const auto to = one.context->createUnboundBuffer(got.data(), got.size());
-  to->recv(0, 7);
-  from->send(1, 7);
+  const auto from = sender.context->createUnboundBuffer(sent.data(), sent.size());
+  const auto to = receiver.context->createUnboundBuffer(got.data(), got.size());
+  to->recv(sender.context->rank, slot);
+  from->send(receiver.context->rank, slot);
   to->waitRecv(kTlsTransportPatience);
   from->waitSend(kTlsTransportPatience);
   return got;
@@ -247,6 +247,33 @@ TEST_CASE("tls: more idle connections than a rank keeps open do not delay its pe
   char byte = 0;
   CHECK(recv(idle.front(), &byte, 1, 0) <= 0);  // the oldest has been closed
   for (const int fd : idle) close(fd);
+}
+
+TEST_CASE("tls: a message that is sent before it is asked for in another size fails on both ranks") {
+  const End zero(0, "token"), one(1, "token");
+  connect_ends(zero, one, one.address());
+  std::vector<char> sent(8), got(16);
+  const auto from = zero.context->createUnboundBuffer(sent.data(), sent.size());
+  const auto to = one.context->createUnboundBuffer(got.data(), got.size());
+  from->send(1, 7);
+  to->recv(0, 7);
+  CHECK_THROWS_WITH_AS(from->waitSend(kTlsTransportPatience), doctest::Contains("one side has 8 bytes"),
+                       gloo::IoException);
+  CHECK_THROWS_WITH_AS(to->waitRecv(kTlsTransportPatience), doctest::Contains("Connection to rank 0 of the group failed"),
+                       gloo::IoException);
+}
+
+TEST_CASE("tls: a message that is sent after it was asked for in another size fails on both ranks") {
+  const End zero(0, "token"), one(1, "token");
+  connect_ends(zero, one, one.address());
+  std::vector<char> sent(8), got(16);
+  const auto from = zero.context->createUnboundBuffer(sent.data(), sent.size());
+  const auto to = one.context->createUnboundBuffer(got.data(), got.size());
+  to->recv(0, 7);
+  CHECK(carry(one, zero, pattern(10, 1), 8) == pattern(10, 1));  // and before it, rank 0 has got what rank 1 asks for
+  CHECK_THROWS_WITH_AS(from->send(1, 7), doctest::Contains("one side has 16 bytes"), gloo::IoException);
+  CHECK_THROWS_WITH_AS(to->waitRecv(kTlsTransportPatience), doctest::Contains("Connection to rank 0 of the group failed"),
+                       gloo::IoException);
 }
 
 TEST_CASE("tls: a wait for a peer that is gone ends at once, with an error that names it") {

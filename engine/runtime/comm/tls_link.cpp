@@ -110,10 +110,12 @@ void TlsLink::end(const std::string& reason) {
   if (failure_.empty()) guard([&] { throw EnvError(reason); });
 }
 
-bool TlsLink::take(Waiting& waiting, uint64_t slot, Part& part) {
+bool TlsLink::take(Waiting& waiting, uint64_t slot, uint64_t bytes, Part& part) {
   const auto found = waiting.find(slot);
   if (found == waiting.end()) return false;
   part = found->second.front();
+  if (part.bytes != bytes)
+    throw EnvError(fmt::format("one side has {} bytes for a message, the other {}", part.bytes, bytes));
   found->second.pop_front();
   if (found->second.empty()) waiting.erase(found);
   return true;
@@ -125,13 +127,8 @@ void TlsLink::send(TlsBuffer& buffer, uint64_t slot, char* data, size_t bytes) {
   const std::lock_guard lock(mutex_);
   require_open();
   const Part part{.buffer = &buffer, .data = data, .bytes = bytes};
-  Part asked;
-  if (!take(asks_, slot, asked)) {
-    sends_[slot].push_back(part);
-    return;
-  }
   guard([&] {
-    if (asked.bytes != bytes) throw EnvError(fmt::format("{} bytes are sent for {}", bytes, asked.bytes));
+    if (Part asked; !take(asks_, slot, bytes, asked)) return sends_[slot].push_back(part);
     put(kSends, slot, part);
     flush();
   });
@@ -197,15 +194,13 @@ void TlsLink::handle_header() {
   header_got_ = 0;
   if (header.kind == kAsks) {
     Part part;
-    if (!take(sends_, header.slot, part)) {
+    if (take(sends_, header.slot, header.bytes, part))
+      put(kSends, header.slot, part);
+    else
       asks_[header.slot].push_back({.bytes = header.bytes});
-      return;
-    }
-    if (part.bytes != header.bytes) throw EnvError(fmt::format("{} bytes are sent for {}", part.bytes, header.bytes));
-    put(kSends, header.slot, part);
     return;
   }
-  if (header.kind != kSends || !take(recvs_, header.slot, in_) || in_.bytes != header.bytes)
+  if (header.kind != kSends || !take(recvs_, header.slot, header.bytes, in_))
     throw EnvError("it sent what was not asked for");
   is_receiving_ = true;
   if (in_.bytes == 0) finish_part();

@@ -95,7 +95,8 @@ class TlsLink {
   template <typename Action>
   void guard(const Action& action);
   void require_open() const;
-  static bool take(Waiting& waiting, uint64_t slot, Part& part);
+  /// The first part of a slot; false if there is none. Throws EnvError, and takes nothing, if it has another size.
+  static bool take(Waiting& waiting, uint64_t slot, uint64_t bytes, Part& part);
   void put(Kind kind, uint64_t slot, const Part& part);
   void fill_record();
   void flush();

@@ -1,0 +1,94 @@
+#!/usr/bin/env python3
+"""Builds the fuzzers with clang and runs each for a while, two at a time.
+
+    fuzz.py --trainctl build/release/bin/trainctl [--sanitizer address|thread] [--seconds 60] [--only NAME ...]
+
+address is preset fuzz (with undefined behaviour); thread is preset fuzz-tsan, for the fuzzers that start threads. A fuzzer starts from
+seeds.py and from what its earlier runs have found (build/PRESET/corpus). Prints a row per fuzzer. Exits with 1 if one has found
+something: the input and the report are in build/PRESET/found. Without clang exits with 77, which is Skipped.
+"""
+import argparse
+import concurrent.futures
+import os
+import pathlib
+import re
+import shutil
+import subprocess
+import sys
+import time
+
+HERE = pathlib.Path(__file__).resolve().parent
+ROOT = HERE.parent.parent
+PRESETS = {"address": "fuzz", "thread": "fuzz-tsan"}
+THREADED = ["fuzz_agent_orders", "fuzz_rank_links", "fuzz_report_server", "fuzz_store_sessions"]
+SKIPPED = 77
+MOST_SECONDS = 120  # of one input, on a busy machine
+# The agent forks while it has threads.
+ENVIRONMENT = {**os.environ, "TSAN_OPTIONS": "die_after_fork=0:halt_on_error=1", "UBSAN_OPTIONS": "print_stacktrace=1"}
+
+
+def build(preset, names):
+    """Returns the folder of the programs."""
+    subprocess.run(["cmake", "--preset", preset], cwd=ROOT, check=True, stdout=subprocess.DEVNULL)
+    subprocess.run(["cmake", "--build", f"build/{preset}", "--target", *names, "image_seeds"], cwd=ROOT, check=True, stdout=subprocess.DEVNULL)
+    return ROOT / "build" / preset / "bin"
+
+
+def fuzz(program, folder, seconds):
+    """(name, wall seconds, CPU seconds, executions, edges, what it has found)"""
+    name = program.name
+    corpus, seeds, found = folder / "corpus" / name, folder / "seeds" / name, folder / "found"
+    for each in [corpus, seeds, found]:
+        each.mkdir(parents=True, exist_ok=True)
+    output = found / f"{name}.txt"
+    before = set(found.glob(f"{name}-*"))
+    # Without randomised addresses, which some kernels place where ThreadSanitizer keeps its own memory.
+    words = ["setarch", "-R", program, corpus, seeds, f"-max_total_time={seconds}", "-rss_limit_mb=2048", f"-timeout={MOST_SECONDS}",
+             "-print_final_stats=1", "-verbosity=1", f"-artifact_prefix={found}/{name}-"]
+    begin = time.monotonic()
+    with open(output, "w") as file:
+        child = subprocess.Popen([str(word) for word in words], cwd=folder, stdin=subprocess.DEVNULL, stdout=file, stderr=subprocess.STDOUT, env=ENVIRONMENT)
+        _, status, usage = os.wait4(child.pid, 0)
+        child.returncode = os.waitstatus_to_exitcode(status)
+    text = output.read_text(errors="replace")
+    last = lambda pattern: int((re.findall(pattern, text) or ["0"])[-1])
+    executions = last(r"stat::number_of_executed_units: (\d+)") or last(r"(?m)^#(\d+)")
+    inputs = sorted(path.name for path in set(found.glob(f"{name}-*")) - before)
+    is_found = child.returncode != 0 or inputs
+    said = f"FOUND {', '.join(inputs) or f'exit code {child.returncode}'}, see {output}" if is_found else "nothing"
+    return name, time.monotonic() - begin, usage.ru_utime + usage.ru_stime, executions, last(r"cov: (\d+)"), said
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--trainctl", type=pathlib.Path, required=True)
+    parser.add_argument("--sanitizer", choices=PRESETS, default="address")
+    parser.add_argument("--seconds", type=int, default=60, help="of each fuzzer")
+    parser.add_argument("--only", nargs="+", metavar="NAME")
+    parser.add_argument("--at-once", type=int, default=2)
+    options = parser.parse_args()
+    known = sorted(path.stem for path in HERE.glob("fuzz_*.cpp")) if options.sanitizer == "address" else THREADED
+    names = options.only or known
+    if unknown := set(names) - set(known):
+        parser.error(f"no fuzzer {', '.join(unknown)}; there are {', '.join(known)}")
+    for program in ["clang++", "cmake", "ninja"]:
+        if not shutil.which(program):
+            print(f"Skipped: {program} is not installed")
+            return SKIPPED
+    trainctl = options.trainctl.resolve()
+    bin_folder = build(PRESETS[options.sanitizer], names)
+    folder = bin_folder.parent
+    subprocess.run([sys.executable, HERE / "seeds.py", folder / "seeds", "--build", bin_folder, "--trainctl", trainctl], check=True,
+                   stdout=subprocess.DEVNULL)
+    failed = total = 0
+    with concurrent.futures.ThreadPoolExecutor(options.at_once) as pool:
+        for name, wall, cpu, executions, edges, said in pool.map(lambda name: fuzz(bin_folder / name, folder, options.seconds), names):
+            failed += said != "nothing"
+            total += wall
+            print(f"{name:20} {options.sanitizer:7} {wall:7.0f} s  {cpu:7.0f} s of CPU  {executions:10,} runs  {edges:6,} edges  {said}", flush=True)
+    print(f"{len(names)} fuzzers, {total / 60:.0f} minutes in total, {failed} found something")
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,104 @@
+// Any bytes as a file of a run directory or of the registry, or as a measured machine: an answer, or the error that its
+// reader documents. What is read is written and read again as the same text. The first byte chooses the file.
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cstdint>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <string_view>
+
+#include "cli/launch/metrics_file.h"
+#include "cli/report/metrics_data.h"
+#include "cli/worker/metrics_log.h"
+#include "engine/base/error.h"
+#include "engine/machine/machine_text.h"
+#include "launcher/live_status.h"
+#include "launcher/rank_error.h"
+#include "launcher/run_directory.h"
+#include "launcher/torch_error.h"
+
+namespace {
+
+using namespace trainctl;
+
+void require(bool holds) {
+  if (!holds) std::abort();
+}
+
+/// A folder per process, in memory if possible, with run 1 of one rank.
+const std::string& folder() {
+  static const std::string path = [] {
+    const bool in_memory = std::filesystem::is_directory("/dev/shm");
+    std::string name = (in_memory ? "/dev/shm" : std::filesystem::temp_directory_path().string()) + "/fuzz-run-XXXXXX";
+    if (mkdtemp(name.data()) == nullptr) std::abort();
+    RunDirectory::create(name, 1);
+    std::atexit([] { std::filesystem::remove_all(folder()); });
+    return name;
+  }();
+  return path;
+}
+
+void put(const std::string& path, std::string_view bytes) {
+  std::ofstream(path, std::ios::binary | std::ios::trunc).write(bytes.data(), static_cast<std::streamsize>(bytes.size()));
+}
+
+void read_status(std::string_view text) {
+  const auto status = parse_live_status(text);
+  if (!status) return;
+  const std::string again = to_json(*status);
+  require(to_json(*parse_live_status(again)) == again);
+}
+
+void read_errors(std::string_view text) {
+  if (const auto error = parse_rank_error(text)) {
+    const std::string again = to_json(*error);
+    require(to_json(*parse_rank_error(again)) == again);
+  }
+  if (const auto error = parse_torch_error(text, 1e9)) (void)to_json(*error);
+}
+
+void read_machine(std::string_view text) {
+  try {
+    const std::string again = to_json(machine_of_json(std::string(text), "fuzz"));
+    require(to_json(machine_of_json(again, "again")) == again);
+  } catch (const EnvError&) {
+    // The text is no machine.
+  }
+}
+
+void read_metrics(std::string_view text) {
+  const RunDirectory directory(folder(), 1);
+  put(directory.file(kMetricsFile), text);
+  put(directory.rank_file(0, kMetricsFile), text.substr(text.size() / 2));
+  try {
+    (void)metrics_data(directory.file(kMetricsFile)).dump();
+  } catch (const SpecError&) {
+    // A line is no JSON object.
+  }
+  keep_metrics(directory, 5);
+}
+
+void read_outcome(std::string_view text) {
+  const RunDirectory directory(folder(), 1);
+  put(directory.file("outcome.json"), text);
+  (void)state_of(directory);
+}
+
+}  // namespace
+
+extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+  if (size == 0) return 0;
+  const std::string_view text(reinterpret_cast<const char*>(data) + 1, size - 1);
+  switch (data[0] % 5) {
+    case 0: read_status(text); break;
+    case 1: read_errors(text); break;
+    case 2: read_machine(text); break;
+    case 3: read_metrics(text); break;
+    default: read_outcome(text);
+  }
+  return 0;
+}
