@@ -117,7 +117,7 @@ TEST_CASE("a run whose plan.json is damaged is an error that names the file") {
 
 namespace {
 
-/// What a server of reports on this host answers, until it closes the connection.
+/// The answer of a server of reports on this host, until it closes the connection.
 std::string answer_of(uint16_t port, const std::string& request) {
   const int made = socket(AF_INET, SOCK_STREAM, 0);
   sockaddr_in to{};

@@ -1,4 +1,4 @@
-// What a launcher makes of the answers of a host's probe.
+// How a launcher reads the answers of a probe of a host.
 #include "launcher/hosts/probe.h"
 
 #include <doctest/doctest.h>

@@ -412,7 +412,9 @@ TEST_CASE("search: a plan whose trial has a fault is not chosen, also if only th
                                             "launch.machine=h100x8"});
   // Plans with stages would be the fastest.
   const auto search_with = [&](TriedRanks faulty, const std::vector<std::string>& more) {
-    JobSpec spec = parse_job(gpt(4, 64), "job.yaml", more);
+    std::vector<std::string> fields = {"launch.ranks=4", "parallel.mode=auto_parallel"};
+    fields.insert(fields.end(), more.begin(), more.end());
+    JobSpec spec = parse_job(gpt(4, 64), "job.yaml", fields);
     spec.parallel.mode = ParallelMode::semi_auto_parallel;
     spec.launch = job.spec.launch;
     const TryPlan try_plan = [&](const JobSpec& fixed, TriedRanks ranks) -> Trial {
