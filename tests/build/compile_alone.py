@@ -4,24 +4,43 @@ in its group includes or defines; such a file breaks as soon as the groups chang
 
     compile_alone.py SOURCE_DIR BUILD_DIR [--since COMMIT]
 
-Changed files are those that differ from COMMIT, by default the last commit that is four hours older than HEAD. Sources are only
-parsed (-fsyntax-only); CUDA sources are compiled to PTX for one architecture. A header whose source includes it first is checked by
+Changed files are those whose code differs from COMMIT, by default the last commit that is four hours older than HEAD; a file whose
+comments alone differ is left out. Sources are only parsed (-fsyntax-only); CUDA sources are compiled to PTX for one architecture. A header whose source includes it first is checked by
 compiling that source. Exit status: 0, 1 if a file fails, 77 if skipped.
 """
 import argparse
 import concurrent.futures
 import json
 import os
+import re
 import shlex
 import subprocess
 import sys
 
 HEADER, CUDA = ".h", ".cu"
 RECENT_SECONDS = 4 * 3600
+# These are included after the names that they use, by one source for each instruction set.
+PARAMETRIC = {"engine/ops/matmul/tiles.h"}
+# Literals, which may contain what looks like a comment, and comments.
+LITERAL_OR_COMMENT = re.compile(
+    r'''R"([^()\\ ]{0,16})\(.*?\)\1"|"(?:\\.|[^"\\\n])*"|(?<![0-9a-fA-F])'(?:\\.|[^'\\\n])+'|//[^\n]*|/\*.*?\*/''', re.S)
 
 
 def git(source, *words):
     return subprocess.run(["git", "-C", source, *words], capture_output=True, text=True, check=True).stdout.split("\n")
+
+
+def code_of(text):
+    """The text without comments and spaces."""
+    return "".join(LITERAL_OR_COMMENT.sub(lambda found: " " if found[0].startswith("/") else found[0], text).split())
+
+
+def differs_in_code(source, since, path):
+    if not path.endswith((HEADER, ".cpp", CUDA)):
+        return True
+    before = subprocess.run(["git", "-C", source, "show", f"{since}:{path}"], capture_output=True, text=True)
+    with open(os.path.join(source, path)) as now:
+        return before.returncode != 0 or code_of(before.stdout) != code_of(now.read())
 
 
 def changed_files(source, since):
@@ -30,7 +49,8 @@ def changed_files(source, since):
         since = git(source, "rev-list", "-1", f"--before={newest - RECENT_SECONDS}", "HEAD")[0]
     if not since:  # a history of a few hours, or a shallow clone
         return git(source, "ls-files")
-    return git(source, "diff", "--name-only", "--diff-filter=d", since)
+    changed = [path for path in git(source, "diff", "--name-only", "--diff-filter=d", since) if path]
+    return [path for path in changed if differs_in_code(source, since, path)]
 
 
 def commands_of(source, build):
@@ -117,7 +137,7 @@ def main():
         return 77
     commands = commands_of(source, arguments.build)
     # A source without a command belongs to another build: no_cuda_*.cpp, say, where CUDA is found, or the fuzzers.
-    changed = [p for p in changed_files(source, arguments.since) if p in commands or p.endswith(HEADER)]
+    changed = [p for p in changed_files(source, arguments.since) if p in commands or p.endswith(HEADER) and p not in PARAMETRIC]
     changed = sorted({checked_by(path, source, commands) for path in changed})
     failed = compiled = 0
     with concurrent.futures.ThreadPoolExecutor(2) as pool:

@@ -82,7 +82,7 @@ std::vector<int64_t> logged_steps(const Scratch& scratch, int run) {
   std::istringstream text(slurp(file_of(scratch, run, "metrics.jsonl")));
   std::vector<int64_t> steps;
   for (std::string line; std::getline(text, line);)
-    if (const Json json = Json::parse(line, nullptr, false); json.is_object() && json.contains("learning_rate"))
+    if (const nlohmann::json json = nlohmann::json::parse(line, nullptr, false); json.is_object() && json.contains("learning_rate"))
       steps.push_back(json.value("run_step", int64_t{0}));
   return steps;
 }

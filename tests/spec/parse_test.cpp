@@ -162,9 +162,9 @@ TEST_CASE("aliases cannot make a small file large") {
 }
 
 TEST_CASE("a job of json.dumps is read, with characters beyond 16 bits as two escapes") {
-  CHECK(parse_job("\"name\": \"run \\ud83d\\uDE00 \\\\ud83d\"\n" + kJob, "job.yaml").name ==
+  CHECK(parse_job("\"name\": \"run \\ud83d\\uDE00 \\\\ud83d\"\n" + kParseJob, "job.yaml").name ==
         "run \xF0\x9F\x98\x80 \\ud83d");
-  CHECK(parse_job("name: 'a \\ud83d\\ude00'\n" + kJob, "job.yaml").name == "a \\ud83d\\ude00");  // no escapes
+  CHECK(parse_job("name: 'a \\ud83d\\ude00'\n" + kParseJob, "job.yaml").name == "a \\ud83d\\ude00");  // no escapes
 }
 
 TEST_CASE("every field has its position, and a default that of its section") {
