@@ -69,7 +69,8 @@ TEST_CASE("a limit of open files (ulimit -n) is an error of the machine") {
   small_job(scratch.path());
   for (const int limit : {4, 6, 8, 10, 12, 16, 20, 24}) {
     CAPTURE(limit);
-    check_is_no_bug(shell(scratch, "ulimit -n " + std::to_string(limit), "run job.yaml"));
+    const CommandResult result = shell(scratch, "ulimit -n " + std::to_string(limit), "run job.yaml");
+    if (!contains(result.err, "error while loading shared libraries")) check_is_no_bug(result);  // main() has begun
   }
 }
 
