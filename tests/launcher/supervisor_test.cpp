@@ -330,7 +330,9 @@ TEST_CASE("a rank that exits with 0 and leaves processes running has failed: the
   }
   for (const bool explain : {true, false}) {
     std::filesystem::remove(scratch.path() + "/child.0");
-    const int launcher = start_launcher(scratch.path(), {left + "; exit 0", "sleep 0.1"},
+    // The process has its own name only since exec.
+    const std::string named = "; until [ \"$(cat /proc/$(cat $DIR/child.0)/comm)\" = sleep ]; do sleep 0.01; done";
+    const int launcher = start_launcher(scratch.path(), {left + named + "; exit 0", "sleep 0.1"},
                                         {.grace_seconds = 1, .max_restarts = 3, .explain = explain});
     const int child = pid_in(scratch.path() + "/child.0");
     const int code = wait_for(launcher);
