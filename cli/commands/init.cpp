@@ -11,6 +11,7 @@
 #include "cli/job_templates.h"
 #include "engine/base/error.h"
 #include "engine/base/machine_limits.h"
+#include "engine/base/put_all.h"
 #include "engine/base/text.h"
 
 namespace trainctl {
@@ -35,12 +36,7 @@ std::string_view find_template(const std::string& name) {
 void write_file(const std::string& path, std::string_view text) {
   const int fd = open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
   if (fd < 0 && errno == EEXIST) throw EnvError(path + " already exists; choose another name with -o");
-  bool is_written = fd >= 0;
-  while (is_written && !text.empty()) {
-    const ssize_t put = write(fd, text.data(), text.size());
-    is_written = put >= 0;
-    if (is_written) text.remove_prefix(static_cast<size_t>(put));
-  }
+  const bool is_written = fd >= 0 && put_all(fd, text);
   const int error = errno;
   if (fd >= 0) close(fd);
   if (is_written) return;

@@ -105,7 +105,7 @@ class Exchange : public std::enable_shared_from_this<Exchange> {
   std::string request_, reply_;
 };
 
-/// No reader proves who it is, so all are newcomers.
+/// Accepts readers. No reader authenticates itself, so every connection counts as a newcomer.
 struct Readers {
   tcp::acceptor& acceptor;
   const Served& served;

@@ -12,8 +12,9 @@ struct Served {
   std::function<std::string()> data;  ///< GET /data: JSON
 };
 
-/// Answers on 127.0.0.1 until SIGINT, SIGTERM or SIGHUP. `port` 0: any free one; `ready` is told which. A request that names
-/// another host is refused: a web page that the user visits could have sent it. Throws EnvError if the port is taken.
+/// Serves the page on 127.0.0.1 until SIGINT, SIGTERM or SIGHUP. Port 0 selects any free port; `ready` gets the port. A
+/// request that names another host is refused: a web page that the user visits could have sent it. Throws EnvError if
+/// the port is taken.
 void serve_page(uint16_t port, const Served& served, const std::function<void(uint16_t port)>& ready);
 
 }  // namespace trainctl

@@ -50,7 +50,12 @@ class Trials {
  public:
   Trials(const Sweep& sweep, const TrainSpec& train, ProcessRunner& runner,
          const std::function<void(const std::string&)>& say)
-      : sweep_(sweep), saves_state_(train.saves_state()), save_dir_(train.saving().dir), runner_(runner), say_(say), cores_(read_topology().cpus.size()) {
+      : sweep_(sweep),
+        saves_state_(train.saves_state()),
+        save_dir_(train.saving().dir),
+        runner_(runner),
+        say_(say),
+        cores_(read_topology().cpus.size()) {
     for (int slot = sweep.at_once - 1; slot >= 0; --slot) free_.push_back(slot);
     for (size_t trial = 0; trial < sweep.trials.size(); ++trial)
       if (state_of(sweep, trial) == TrialState::open) open_.push_back(trial);

@@ -12,7 +12,7 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-/// Fraction of the timeout after which a wait counts as hung. It is below 1 because others, who cannot name the file,
+/// Fraction of the timeout after which a wait counts as hung. It is below 1 because others, which cannot name the file,
 /// end the process once the whole timeout has passed.
 constexpr double kHangs = 0.95;
 

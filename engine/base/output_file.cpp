@@ -11,6 +11,7 @@
 
 #include "engine/base/error.h"
 #include "engine/base/machine_limits.h"
+#include "engine/base/put_all.h"
 
 namespace trainctl {
 namespace {
@@ -24,15 +25,7 @@ bool is_of_kernel(const std::string& path) { return path.starts_with("/dev/") ||
 
 /// Writes and closes. Returns errno, or 0.
 int put_and_close(int fd, std::string_view text) {
-  int error = 0;
-  while (!text.empty() && error == 0) {
-    const ssize_t put = write(fd, text.data(), text.size());
-    if (put < 0 && errno == EINTR) continue;
-    if (put < 0)
-      error = errno;
-    else
-      text.remove_prefix(static_cast<size_t>(put));
-  }
+  int error = put_all(fd, text) ? 0 : errno;
   if (close(fd) != 0 && error == 0) error = errno;
   return error;
 }

@@ -24,7 +24,7 @@ struct BucketPlan {
   Axes sum_axes;            ///< axes over which each stage's gradients are partial
   Axes shard_axes;          ///< the subset that cuts shards; all of sum_axes unless optimizer_shard.within_host
   int level = 0;            ///< optimizer sharding
-  int group = -1;           ///< index into optimizer.groups; -1: none. All its parameters are updated alike
+  int group = -1;           ///< index into optimizer.groups, which all its parameters share; -1: none
   bool updated = false;     ///< false: forward only, or the loss does not depend on it
   DType type = DType::f32;  ///< type in which gradients are summed over ranks
   DType kept = DType::f32;  ///< type in which they wait for the update: shards of several micro-batches add up in f32

@@ -67,9 +67,14 @@ Program compile(const Graph& graph, const Plan& plan, const JobSpec& spec, const
   return std::move(c.program);
 }
 
-Program compile_state(const Graph& graph, const Plan& plan, const JobSpec& spec, const CostModel& cost, int rank) {
-  Compiler c(graph, plan, spec, cost, rank);
+StateCompiler::StateCompiler(const Graph& graph, const Plan& plan, const JobSpec& spec, const CostModel& cost)
+    : graph_(graph), plan_(plan), spec_(spec), cost_(cost), buckets_(plan_buckets(graph, plan)) {}
+
+Program StateCompiler::compile(int rank) {
+  Compiler c(graph_, plan_, spec_, cost_, rank);
+  c.bucket_plans.swap(buckets_);
   for (void (*const pass)(Compiler&) : {lay_out_variables, divide_storage, place_buffers}) pass(c);
+  c.bucket_plans.swap(buckets_);
   return std::move(c.program);
 }
 

@@ -6,6 +6,7 @@
 #include <string_view>
 #include <vector>
 
+#include "engine/compile/buckets.h"
 #include "engine/compile/program.h"
 #include "engine/plan/cost_model.h"
 #include "engine/plan/plan.h"
@@ -40,9 +41,21 @@ void run_passes(std::span<const Pass> list, Compiler& c, const PassObserver& aft
 Program compile(const Graph& graph, const Plan& plan, const JobSpec& spec, const CostModel& cost, int rank,
                 const EvaluationOf* of = nullptr);
 
-/// The state of one rank without its instructions: the variables and buckets of compile(), with the same parts in
-/// checkpoints. Only offsets in the arena may differ. For the sizes of checkpoints of many ranks.
-Program compile_state(const Graph& graph, const Plan& plan, const JobSpec& spec, const CostModel& cost, int rank);
+/// Compiles what many ranks keep from step to step, without their instructions: the variables and buckets of
+/// compile(), with the same parts in checkpoints. Only offsets in the arena may differ.
+class StateCompiler {
+ public:
+  /// The arguments must outlive it.
+  StateCompiler(const Graph& graph, const Plan& plan, const JobSpec& spec, const CostModel& cost);
+  Program compile(int rank);
+
+ private:
+  const Graph& graph_;
+  const Plan& plan_;
+  const JobSpec& spec_;
+  const CostModel& cost_;
+  std::vector<BucketPlan> buckets_;  ///< the same for all ranks
+};
 
 /// The programs of all ranks, each compiled and verified separately. For tests that run all ranks in one process;
 /// plans and launches use compile_classes (rank_classes.h).

@@ -102,7 +102,7 @@ struct Compiler {
   const int stage, rank_in_stage;  ///< a server is in no stage: -1
 
   Program program;  ///< groups, variables and buckets as passes fill them in; instructions at the end
-  std::vector<BucketPlan> bucket_plans;             ///< buckets of all stages
+  std::vector<BucketPlan> bucket_plans;             ///< buckets of all stages; if empty, lay_out_variables plans them
   std::vector<RankBucket> buckets;                  ///< one per entry of program.buckets
   BufferId scalars = -1, loss = -1;                 ///< loss: also the metrics
   std::vector<BufferId> states;                     ///< one per entry of program.variables; -1: a parameter

@@ -1,4 +1,4 @@
-// Data that several ranks hold alike is written into checkpoints once, and the work is spread over these ranks.
+// Data that is replicated on several ranks is written into a checkpoint once, and these ranks share the work.
 //
 // Variables that the same ranks hold are laid end to end, and each of these ranks takes an equal part of that range:
 //

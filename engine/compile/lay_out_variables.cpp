@@ -116,7 +116,7 @@ void add_bucket(Compiler& c, const BucketPlan& plan, ReduceGroups& reduce_groups
 }  // namespace
 
 void lay_out_variables(Compiler& c) {
-  c.bucket_plans = plan_buckets(c.trained, c.plan);
+  if (c.bucket_plans.empty()) c.bucket_plans = plan_buckets(c.trained, c.plan);
   ReduceGroups reduce_groups;
   for (const BucketPlan& plan : c.bucket_plans) {
     if (c.has(plan)) add_bucket(c, plan, reduce_groups);

@@ -49,7 +49,8 @@ std::string free_name(const Layer& layer, char letter) {
   shape_error("a layer has more than 52 factors");
 }
 
-/// Reports an op's errors about its inputs under the layer's type: a user who wrote `dense` knows of no matmul.
+/// Reports an op's errors about its inputs under the layer's type, because a user who wrote `dense` does not know about
+/// matmul.
 std::vector<TensorInfo> infer_as(const std::string& type, const OpDef& op, const std::vector<TensorInfo>& inputs,
                                  const Attrs& attrs) {
   try {

@@ -14,7 +14,7 @@ namespace {
 /// More than two steps are in flight only if inputs are small: many slots of large inputs would cost too much memory.
 constexpr int64_t kMostStaging = 64 << 20;
 
-/// Lays out `wanted` slots for inputs of this size, but at most as many as fit in `room`; two in any case.
+/// Lays out `wanted` slots for inputs of this size, or as many as fit in `room`, but never fewer than two.
 void lay_out_slots(Workspace& w, int64_t input_bytes, int wanted, int64_t room) {
   constexpr int64_t kAlignment = 64;
   w.scalars = round_up(input_bytes, kAlignment);

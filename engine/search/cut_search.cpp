@@ -217,7 +217,7 @@ class CutSearch {
     add(std::move(table));
   }
 
-  /// Candidates of a variable in which the tensor lies alike: one of them stands for all.
+  /// Candidates of a variable that give the tensor the same layout; one candidate represents its class.
   struct Classes {
     int variable = -1;
     std::vector<int> of_candidate;
@@ -253,8 +253,8 @@ class CutSearch {
     std::vector<double> by_class;
   };
 
-  /// Also prices a tensor within one unit: it may be made as a sum and read as a whole. Tensors alike, such as those at
-  /// the same place of repeated blocks, are priced once.
+  /// Also prices a tensor within one unit, which may be produced as a partial sum and read as a whole. Equal tensors,
+  /// such as those at the same position in repeated blocks, are priced once.
   void add_tensor(TensorId tensor) {
     const std::vector<int> units = traffic_.units_of(tensor);
     if (units.empty()) return;

@@ -16,7 +16,7 @@ namespace {
 
 /// A plan of more parts must be faster by more than this.
 constexpr double kSimpler = 0.005;
-/// The sum over jobs of fewer blocks may be off by this much, and is then off alike in all plans of as many stages.
+/// Relative error that the sum over jobs of fewer blocks may have. Plans with the same number of stages share it.
 constexpr double kOffAlike = 0.04;
 
 /// Parts that a reader has to understand.

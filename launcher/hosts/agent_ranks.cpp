@@ -5,7 +5,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <array>
 #include <boost/asio/post.hpp>
 #include <cerrno>
 #include <chrono>
@@ -41,27 +40,6 @@ constexpr double kOthersSeconds = 5;
 constexpr double kRescueSeconds = 2;
 constexpr size_t kMostUnconfirmedFrames = 4 << 20, kGivenPiece = 512 << 10;
 
-/// "rank.3", "server.0".
-bool is_rank_folder(std::string_view name) {
-  const size_t dot = name.find('.');
-  const std::string_view kind = name.substr(0, dot);
-  return dot != std::string_view::npos && dot + 1 < name.size() && (kind == "rank" || kind == "server") &&
-         name.find_first_not_of("0123456789", dot + 1) == std::string_view::npos;
-}
-
-/// Whether the launcher keeps this file in a run's folder (run_directory.h), where no rank may replace it.
-bool is_of_launcher(std::string_view name) {
-  static constexpr std::array<std::string_view, 11> kNames = {
-      "job.yaml",     "plan.json",    "machine.json", "outcome.json", "outcome.json.reserved", "error.json",
-      "cluster.json", "launcher.log", "trace.json",   "profile.json", "checkpoints"};
-  return std::find(kNames.begin(), kNames.end(), name) != kNames.end();
-}
-
-bool is_plain(const fs::path& path) {
-  return !path.empty() && path.is_relative() &&
-         std::none_of(path.begin(), path.end(), [](const fs::path& part) { return part == ".." || part == "."; });
-}
-
 }  // namespace
 
 AgentRanks::AgentRanks(const Launch& launch, HostsOptions options, LauncherBoard board, asio::io_context& loop)
@@ -69,6 +47,7 @@ AgentRanks::AgentRanks(const Launch& launch, HostsOptions options, LauncherBoard
       options_(std::move(options)),
       board_(std::move(board)),
       loop_(loop),
+      owners_(launch.directory.names(), launch.limits.ranks_explain),
       received_([this](const std::string& text) {
         if (events_.notice) events_.notice(text);
       }),
@@ -541,27 +520,8 @@ void AgentRanks::give_lines(int rank, bool is_error, std::string_view bytes, boo
   line.clear();
 }
 
-/// Whether a file of the run's folder is one that ranks of this host write: in the folder of such a rank; of the run's
-/// own files, those of rank 0; tensors that ranks print. A program may write other files: each belongs to the host that
-/// wrote it first.
-bool AgentRanks::may_write(const Host& host, const std::string& name) {
-  const fs::path path = name;
-  if (!is_plain(path)) return false;
-  const std::string first = *path.begin();
-  const bool is_inside = std::next(path.begin()) != path.end();
-  const auto& names = launch_.directory.names();
-  const auto is_folder_of = [&](int rank) { return names.folder(rank) == first; };
-  if (is_rank_folder(first)) return is_inside && std::any_of(host.ranks.begin(), host.ranks.end(), is_folder_of);
-  if (first == "tensors" && is_inside) return true;
-  const bool is_of_rank_0 = !is_inside && (first == "metrics.jsonl" || first == "loading" ||
-                                           first == "evaluation.json" || first.starts_with("events.out.tfevents."));
-  if (is_of_rank_0) return std::find(host.ranks.begin(), host.ranks.end(), 0) != host.ranks.end();
-  if (launch_.limits.ranks_explain || is_of_launcher(first)) return false;
-  return written_by_.try_emplace(name, host.index).first->second == host.index;
-}
-
 void AgentRanks::write_file(Host& host, const Message& message) {
-  if (!may_write(host, message.name) || message.number < 0) {
+  if (message.number < 0 || !owners_.may_write(host.index, host.ranks, message.name)) {
     if (!std::exchange(host.wrote_elsewhere, true) && events_.notice)
       events_.notice("host " + host.name + " sends " + message.name +
                      ", which is no file of its ranks; it is left out. Programs write to rank.<N>/ in the run's folder");

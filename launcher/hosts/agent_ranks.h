@@ -17,6 +17,7 @@
 #include "launcher/hosts/agent.h"
 #include "launcher/hosts/bundle.h"
 #include "launcher/hosts/copies.h"
+#include "launcher/hosts/file_owners.h"
 #include "launcher/hosts/host_link.h"
 #include "launcher/hosts/received_files.h"
 #include "launcher/hosts/transport.h"
@@ -142,7 +143,6 @@ class AgentRanks : public RankRunner {
   void ready(Host& host, const std::string& text);
   void rank_ended(int rank, RankReport report);
   void write_output(const Message& message);
-  bool may_write(const Host& host, const std::string& name);
   void write_file(Host& host, const Message& message);
   void give_lines(int rank, bool is_error, std::string_view bytes, bool ends);
   void look_at_hosts();
@@ -158,6 +158,7 @@ class AgentRanks : public RankRunner {
   const LauncherBoard board_;
   boost::asio::io_context& loop_;
   Events events_;
+  FileOwners owners_;
   ReceivedFiles received_;
   const Bundle bundle_;
   const std::string token_;
@@ -177,7 +178,6 @@ class AgentRanks : public RankRunner {
   double unreached_since_ = 0;  ///< the first host of this attempt that cannot be reached; 0: all can, as far as known
   std::map<int, Output> outputs_;
   std::map<std::string, int64_t> kept_bytes_;
-  std::map<std::string, int> written_by_;  ///< files of a program beside its ranks' folders, and the host of each
   uint32_t last_stream_ = 0;
   bool stop_asked_ = false, gates_closed_ = false, ending_ = false;
   bool holds_ = false;  ///< the gates are held, or will be, for a save

@@ -14,8 +14,8 @@
 #include <string_view>
 
 #include "engine/base/error.h"
+#include "engine/base/put_all.h"
 #include "launcher/hosts/digest.h"
-#include "launcher/hosts/put_all.h"
 #include "launcher/own_program.h"
 
 namespace trainctl::hosts {

@@ -12,8 +12,8 @@
 
 #include "engine/base/error.h"
 #include "engine/base/machine_limits.h"
+#include "engine/base/put_all.h"
 #include "launcher/hosts/digest.h"
-#include "launcher/hosts/put_all.h"
 
 namespace trainctl::hosts {
 namespace {

@@ -22,7 +22,7 @@
 
 #include "engine/base/error.h"
 #include "engine/base/machine_limits.h"
-#include "launcher/hosts/put_all.h"
+#include "engine/base/put_all.h"
 #include "launcher/hosts/same_user.h"
 
 namespace trainctl::hosts {

@@ -25,16 +25,6 @@ namespace fs = std::filesystem;
 
 constexpr const char* kJobName = "job.yaml";
 
-std::span<const uint8_t> bytes_of(std::string_view text) {
-  return {reinterpret_cast<const uint8_t*>(text.data()), text.size()};
-}
-
-void write_file(const std::string& path, std::string_view text, Disk& disk) {
-  DiskFile file(path, disk);
-  file.write(0, bytes_of(text));
-  file.sync_and_close();
-}
-
 void make_directory(const std::string& path, Disk& disk) {
   if (disk.mkdir(path) != 0 && errno != EEXIST)
     throw EnvError(fmt::format("{}: the directory cannot be created: {}", path, std::strerror(errno)));
@@ -221,7 +211,7 @@ std::string CheckpointDirectory::begin(int64_t step, int attempt) {
 
 std::string CheckpointDirectory::commit(Manifest manifest, std::string_view job) {
   const std::string folder = folder_of(manifest.step, manifest.attempt);
-  write_file(folder + "/" + kJobName, job, *disk_);
+  write_synced(folder + "/" + kJobName, job, *disk_);
   manifest.files.push_back({kJobName, static_cast<int64_t>(job.size()), digest_of(job)});
   if (const std::string defect = files_defect(manifest, folder); !defect.empty())
     throw EnvError(folder + "/" + defect + "; the checkpoint is not published");
@@ -236,11 +226,11 @@ std::string CheckpointDirectory::publish(const Manifest& manifest, const std::st
     sync_directory(path_, *disk_);
     require_latest(manifest.attempt);
     note_newest(fs::path(folder).filename());
-    write_file(commit_file, text, *disk_);
+    write_synced(commit_file, text, *disk_);
     sync_directory(folder, *disk_);
     return folder;
   }
-  write_file(commit_file, text, *disk_);
+  write_synced(commit_file, text, *disk_);
   sync_directory(folder, *disk_);
   require_latest(manifest.attempt);
   for (const int attempt : {0, manifest.attempt}) {
@@ -265,16 +255,8 @@ void CheckpointDirectory::note_newest(const std::string& name) {
   std::string before;
   if (is_there(path)) before = read_whole_file(path);
   const std::string text = name + "\n" + before.substr(0, before.find('\n')) + "\n";
-  if (commit_by_ == CommitBy::file) return write_file(path, text, *disk_);
-  const std::string part = path + ".part";
-  try {
-    write_file(part, text, *disk_);
-    if (disk_->rename(part, path) != 0)
-      throw EnvError(fmt::format("{}: cannot be replaced: {}", path, std::strerror(errno)));
-  } catch (const EnvError&) {
-    disk_->unlink(part);
-    throw;
-  }
+  if (commit_by_ == CommitBy::file) return write_synced(path, text, *disk_);
+  replace_synced(path, text, *disk_);
 }
 
 void CheckpointDirectory::abandon(int64_t step, int attempt) {

@@ -3,7 +3,7 @@
 //   checkpoints/step_00000120/             a checkpoint: it has its final name
 //               step_00000120.attempt_3/   the same step by a later attempt, while the name above was taken
 //               .step_00000140.attempt_3/  being written, or left by a crash
-//               .attempts/1, 2, 3          the attempts that were begun; each file says in a line by whom
+//               .attempts/1, 2, 3          attempts that have begun; each file names its run in one line
 //               .newest                    the last two names that were published, for mounts whose listings lag
 //
 // A directory belongs to one lineage: a run that began anew, and the runs that resumed from what it saved here. A run of
@@ -72,7 +72,7 @@ class Occupied : public EnvError {
 
 /// Whose checkpoints a directory has.
 struct CheckpointOwner {
-  std::string lineage;  ///< "" continues checkpoints of a version that noted none; they are told apart by the name
+  std::string lineage;  ///< "" for checkpoints of versions without lineages, which the name distinguishes
   std::string name;     ///< name of the job
 
   bool owns(const Manifest& manifest) const {
@@ -116,8 +116,8 @@ class CheckpointDirectory {
   // Writing. All throw EnvError with path and reason.
 
   /// Creates the directory if needed, takes the next number, and deletes what older attempts have not published. From
-  /// then on commits of older attempts fail. `owner`: retain() deletes only its checkpoints; nullopt: any. `who`: a line
-  /// for the attempt's file, "run 3 of the job 'mnist_mlp'". The lock lasts as long as this object and its copies.
+  /// then on, commits by older attempts fail. `owner`: retain() deletes only its checkpoints; nullopt: any. `who`: one
+  /// line for the attempt's file, "run 3 of the job 'mnist_mlp'". The lock lasts as long as this object and its copies.
   /// `is_newcomer`: the caller continues no checkpoint of this directory. Then it throws Occupied if there is an
   /// occupant; of two newcomers that start at the same moment one is refused.
   int claim_attempt(std::optional<CheckpointOwner> owner = {}, const std::string& who = "", bool is_newcomer = false);

@@ -56,17 +56,18 @@ void add_rank(Json& rows, int rank, int64_t bytes) {
 Json checkpoint_report(const PlannedJob& job) {
   check(job.spec.train.saves_state(), "the job saves checkpoints");
   const bool integrated = job.spec.train.saving().integrated;
+  StateCompiler states(job.graph, job.plan, job.spec, job.cost);
   Json ranks = Json::array();
   WholeFile whole;
   int64_t bytes = 0;
   int files = 2;  // checkpoint.json, job.yaml
   for (int rank = 0; rank < job.spec.processes(); ++rank) {
-    const Program program = compile_state(job.graph, job.plan, job.spec, job.cost, rank_of_program(job.plan, rank));
-    const StateImage image(program);
+    const Program program = states.compile(rank_of_program(job.plan, rank));
+    const int64_t of_rank = state_image_bytes(program);
     if (integrated) whole.add(program);
-    add_rank(ranks, rank, image.bytes());
-    bytes += image.bytes();
-    files += image.empty() ? 0 : 1;
+    add_rank(ranks, rank, of_rank);
+    bytes += of_rank;
+    files += of_rank > 0 ? 1 : 0;
   }
   Json report = {
       {"bytes", bytes}, {"files", files}, {"seconds", 0.0}, {"assumed_bytes_per_second", kAssumedBytesPerSecond}};

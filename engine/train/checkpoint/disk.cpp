@@ -84,4 +84,22 @@ void sync_directory(const std::string& path, Disk& disk) {
     throw EnvError(fmt::format("{}: the directory cannot be synced to the disk: {}", path, describe_errno(error)));
 }
 
+void write_synced(const std::string& path, std::string_view text, Disk& disk) {
+  DiskFile file(path, disk);
+  file.write(0, {reinterpret_cast<const uint8_t*>(text.data()), text.size()});
+  file.sync_and_close();
+}
+
+void replace_synced(const std::string& path, std::string_view text, Disk& disk) {
+  const std::string part = path + ".part";
+  try {
+    write_synced(part, text, disk);
+    if (disk.rename(part, path) != 0)
+      throw EnvError(fmt::format("{}: cannot be replaced: {}", path, describe_errno(errno)));
+  } catch (const EnvError&) {
+    disk.unlink(part);
+    throw;
+  }
+}
+
 }  // namespace trainctl

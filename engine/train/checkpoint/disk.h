@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <span>
 #include <string>
+#include <string_view>
 
 namespace trainctl {
 
@@ -57,5 +58,11 @@ class DiskFile {
 
 /// Syncs the names in a directory. EnvError.
 void sync_directory(const std::string& path, Disk& disk = real_disk());
+
+/// Makes `text` the content of a file and syncs it. EnvError.
+void write_synced(const std::string& path, std::string_view text, Disk& disk = real_disk());
+/// The same by way of `path`.part, so that a reader finds either the old text or the new one. After an error the part
+/// is deleted.
+void replace_synced(const std::string& path, std::string_view text, Disk& disk = real_disk());
 
 }  // namespace trainctl

@@ -55,4 +55,12 @@ StateImage::StateImage(const Program& program, StateShare share) {
     copies_.push_back({offsets.at(e.name), header.data_at + e.begin, e.bytes()});
 }
 
+int64_t state_image_bytes(const Program& program) {
+  std::vector<SafetensorsEntry> entries;
+  for (Stored& stored : stored_boxes(program, StateShare::own)) entries.push_back(std::move(stored.entry));
+  if (entries.empty()) return 0;
+  const SafetensorsHeader header = lay_out(std::move(entries));
+  return header.data_at + header.data_bytes();
+}
+
 }  // namespace trainctl

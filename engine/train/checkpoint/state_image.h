@@ -33,4 +33,7 @@ class StateImage {
   int64_t bytes_ = 0;
 };
 
+/// StateImage(program).bytes(), which is 0 if other ranks have all that this one has, without the image.
+int64_t state_image_bytes(const Program& program);
+
 }  // namespace trainctl

@@ -204,13 +204,7 @@ void add_validation(const std::string& checkpoint, const PlannedJob& job, const 
                     Disk& disk) {
   Manifest manifest = read_manifest(checkpoint);
   set_validation(manifest, job, position);
-  const std::string path = checkpoint + "/" + std::string(kManifestName), part = path + ".part";
-  const std::string text = to_json(manifest);
-  DiskFile file(part, disk);
-  file.write(0, {reinterpret_cast<const uint8_t*>(text.data()), text.size()});
-  file.sync_and_close();
-  if (disk.rename(part, path) != 0)
-    throw EnvError(fmt::format("{}: cannot be replaced: {}", path, std::strerror(errno)));
+  replace_synced(checkpoint + "/" + std::string(kManifestName), to_json(manifest), disk);
   sync_directory(checkpoint, disk);
 }
 

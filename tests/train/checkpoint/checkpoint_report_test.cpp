@@ -29,13 +29,14 @@ TEST_CASE("the state of a rank that is compiled without instructions has the fil
     CAPTURE(fields[1]);
     fields.push_back(saves);
     const PlannedJob job = plan_job(job_spec("gpt", fields));
+    StateCompiler states(job.graph, job.plan, job.spec, job.cost);
     int64_t bytes = 0;
     for (int rank = 0; rank < job.spec.processes(); ++rank) {
-      const Program state =
-          compile_state(job.graph, job.plan, job.spec, job.cost, rank_of_program(job.plan, rank));
+      const Program state = states.compile(rank_of_program(job.plan, rank));
       const StateImage image(state), whole(compile(job, rank));
       CHECK(image.head() == whole.head());
       CHECK(image.bytes() == whole.bytes());
+      CHECK(state_image_bytes(state) == whole.bytes());
       bytes += whole.bytes();
     }
     CHECK(checkpoint_report(job).at("bytes") == bytes);

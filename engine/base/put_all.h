@@ -1,4 +1,4 @@
-// Writes to a pipe or file until all is written.
+// Writes all of a text to a pipe or file.
 #pragma once
 
 #include <unistd.h>
@@ -6,7 +6,7 @@
 #include <cerrno>
 #include <string_view>
 
-namespace trainctl::hosts {
+namespace trainctl {
 
 /// False, with errno, if the other side has closed or the disk is full; a part may be written then.
 inline bool put_all(int fd, std::string_view bytes) {
@@ -19,4 +19,4 @@ inline bool put_all(int fd, std::string_view bytes) {
   return true;
 }
 
-}  // namespace trainctl::hosts
+}  // namespace trainctl
