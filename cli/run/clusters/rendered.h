@@ -1,0 +1,19 @@
+// The files of `trainctl render`, and those that `trainctl run launch.target=slurm` submits.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "cli/run/job_file.h"
+#include "launcher/clusters/manifests.h"
+
+namespace trainctl {
+
+/// Plans the job, which says what a host needs. `folder`: where the files will be. Throws SpecError, EnvError.
+std::vector<clusters::Manifest> render_job(const JobFile& file, const JobSpec& spec,
+                                           const std::string& folder);
+
+/// Writes them into a folder, which is made. Existing files are replaced. Throws EnvError.
+void write_manifests(const std::vector<clusters::Manifest>& files, const std::string& folder);
+
+}  // namespace trainctl
