@@ -17,7 +17,7 @@ def sections(text):
 
 
 def jobs(page):
-    """(number of the block's first line, FILE, sections of the block), in the page's order."""
+    """Yields (number of the block's first line, FILE, sections of the block) in the order of the page."""
     base = None
     for found in BLOCK.finditer(page):
         if found[1]:
