@@ -96,7 +96,9 @@ TEST_CASE("ranks are shared evenly by the stages, and stand_alone has one") {
   const Graph graph = graph_of(spec);
   spec.launch.ranks = 3;
   spec.parallel.stages = 2;
-  CHECK_THROWS_WITH_AS(make_plan(graph, spec, CostModel()), doctest::Contains("3 ranks do not divide into 2"),
+  CHECK_THROWS_WITH_AS(make_plan(graph, spec, CostModel()),
+                       doctest::Contains("3 ranks cannot be divided evenly into "
+                                         "2"),
                        SpecError);
   spec.parallel.mode = ParallelMode::stand_alone;
   CHECK_THROWS_WITH_AS(make_plan(graph, spec, CostModel()), doctest::Contains("runs on 1 rank"), SpecError);

@@ -210,7 +210,7 @@ TEST_CASE("all that is wrong with a map is said, with its place") {
         List{"2:3 tensors.h.{i: 'h.{i': a { without its }",
              "3:10 tensors.b.{k}: 'c' has the holes {}, but 'b.{k}' has {k}"});
   CHECK(errors_of("tensors: {a: {nam: b}}\n") ==
-        List{"1:14 tensors.a.name: is missing", "1:15 tensors.a.nam: there is no such field"});
+        List{"1:14 tensors.a.name: is missing", "1:15 tensors.a.nam: unknown field"});
   CHECK(errors_of("tensors: {a: [b, c]}\n") ==
         List{"1:11 tensors.a: names several tensors, but no order that joins them"});
   CHECK(errors_of("tensors: {a: {name: b, order: 'x y = y'}}\n") ==
