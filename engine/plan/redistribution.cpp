@@ -43,7 +43,7 @@ Collective collective_of(StepKind kind) {
     case StepKind::all_to_all:
       return Collective::all_to_all;
   }
-  check(false, "a slice is no collective");
+  check(false, "a slice is not a collective");
   return Collective::all_reduce;
 }
 
