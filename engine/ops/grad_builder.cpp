@@ -53,7 +53,7 @@ std::vector<TensorId> GradBuilder::append(std::string_view op_name, std::vector<
     node.rule.inputs.push_back(rule->second);
   }
   const std::vector<TensorInfo> outputs = op.infer(infos, attrs);
-  check(outputs.size() == like.size(), node.name + ": as many outputs as gradients");
+  check(outputs.size() == like.size(), node.name + ": the number of outputs must equal the number of gradients");
   for (size_t i = 0; i < outputs.size(); ++i) {
     check(outputs[i].shape == graph_.tensors[like[i]].shape, node.name + ": a gradient has its tensor's shape");
     Tensor tensor{.name = names[i], .shape = outputs[i].shape};

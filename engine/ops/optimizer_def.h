@@ -63,7 +63,9 @@ struct Optimizer {
 
 /// Shared by all optimizers.
 inline Field weight_decay_field() {
-  return number("weight_decay", "Added to the gradient times the weight; adamw: subtracted from the weight itself.")
+  return number("weight_decay",
+                "Factor of the weight that is added to the gradient (L2 penalty); adamw: decoupled "
+                "weight decay.")
       .defaults(0.0)
       .at_least(0);
 }

@@ -152,20 +152,18 @@ TEST_CASE("a dim of groups, heads or parts says in words which cuts leave them w
   };
   const std::string joined = "{name: j, type: concat, inputs: [x.1, x.0]}";
   says(error_of("{name: x, type: split, sizes: [6, 18]}, " + joined, "[[1, 1, 4]]"),
-       "dim 2 of data [32, 8, 24] is cut 4 ways, but all parts of [6, 18] are cut alike, and their common divisor is "
-       "6, which "
-       "is not divisible by 4",
+       "dim 2 of data [32, 8, 24] is cut 4 ways, but all parts of [6, 18] are cut in the same way, and their "
+       "greatest common divisor is 6, which is not divisible by 4",
        "1, 2");
   says(error_of("{name: x, type: split, sizes: [7, 17]}, " + joined, "[[1, 1, 2]]"),
-       "but it cannot be cut: split has parts of [7, 17] along it, which no number of ranks divides; equal parts, or "
-       "parts that "
-       "are multiples of the ranks, may be cut",
+       "but it cannot be cut: split has parts of [7, 17] along this dim, which no number of ranks divides; use equal "
+       "parts, or parts that are multiples of the number of ranks",
        "1");
   says(error_of("{name: x, type: group_norm, groups: 2}", "[[1, 4, 1]]"),
-       "but only whole groups may be cut, and their number is 2, which is not divisible by 4", "1, 2");
+       "but only whole groups can be cut, and their number is 2, which is not divisible by 4", "1, 2");
   says(error_of(
            "{name: h, type: dense, units: 72}, {name: x, type: attention, heads: 2}, {name: o, type: dense, units: 24}",
            "[[1, 1, 4]]"),
-       "but only whole heads of keys and values may be cut, and their number is 2, which is not divisible by 4",
+       "but only whole heads of keys and values can be cut, and their number is 2, which is not divisible by 4",
        "1, 2");
 }

@@ -258,7 +258,7 @@ std::string add_candidates(const ConvProblem& problem, ConvWay way, size_t most,
     way.slices = slices;
     const Given given(problem, way);
     if (given.most_workspace() < 0) {
-      if (tried.empty()) tried = to_string(way) + ": copies of the images take more than 256 MB";
+      if (tried.empty()) tried = to_string(way) + ": copies of the images need more than 256 MB";
       continue;
     }
     const auto engines = cudnn_engines(given.signature(), given.most_workspace());

@@ -21,7 +21,7 @@ Shape rows_of(const TensorInfo& x) { return Shape(x.shape.begin(), x.shape.end()
 
 void expect_layer_norm_grad(Infos in) {
   using namespace example;
-  expect(in.size() >= 4 && in.size() <= 5, "it takes dy, x, mean, rstd");
+  expect(in.size() >= 4 && in.size() <= 5, "it expects dy, x, mean, rstd");
   expect_shape(in[1], in[0].shape, "x");
   for (size_t i = 2; i < 4; ++i) expect_shape(in[i], leading(in[0]), "a number of each row");
   if (in.size() == 5) expect_shape(in[4], {in[0].shape.back()}, "gamma");
@@ -62,7 +62,7 @@ extern const KernelDef layer_norm_apply_kernel = {
                                .inputs = {{kMatrix}, {kRow}, {kRow}, f32({kParts, kRows, 2})},
                                .attrs = {{"eps", 1e-5}},
                                .outputs = [](Infos in, const Attrs& attrs, DType) {
-                                 expect(in.size() >= 2, "it takes x(, gamma, beta) and the statistics of all parts");
+                                 expect(in.size() >= 2, "it expects x(, gamma, beta) and the statistics of all parts");
                                  expect_parts(in, in.size(), stats_shape(in, attrs));
                                  return layer_norm_op.infer(in.first(in.size() - 1), attrs);
                                }};
@@ -92,7 +92,7 @@ extern const KernelDef layer_norm_grad_apply_kernel = {
               .what = "dx of a part; inputs dy, x, mean, rstd(, gamma), sums of all parts",
               .inputs = {{kMatrix}, {kMatrix}, f32(kColumn), f32(kColumn), {kRow}, f32({kParts, kRows, 2})},
               .outputs = [](Infos in, const Attrs& attrs, DType) -> std::vector<TensorInfo> {
-                expect(in.size() >= 5, "it takes dy, x, mean, rstd(, gamma) and the sums of all parts");
+                expect(in.size() >= 5, "it expects dy, x, mean, rstd(, gamma) and the sums of all parts");
                 expect_layer_norm_grad(in.first(in.size() - 1));
                 expect_parts(in, in.size(), stats_shape(in, attrs));
                 return {in[0]};
@@ -178,7 +178,7 @@ extern const OpDef layer_norm_param_grad_op = {
 
 extern const LayerDef layer_norm_layer = {
     .name = "layer_norm",
-    .doc = "Normalises the last dim.",
+    .doc = "Normalises over the last dim.",
     .fields = {eps_field(), affine_field(), scale_init_field(), shift_init_field()},
     .emit =
         [](LayerContext& layer) {

@@ -19,7 +19,7 @@ namespace {
 
 void expect_rms_norm_grad(Infos in) {
   using namespace example;
-  expect(in.size() >= 3 && in.size() <= 4, "it takes dy, x, rstd");
+  expect(in.size() >= 3 && in.size() <= 4, "it expects dy, x, rstd");
   expect_shape(in[1], in[0].shape, "x");
   expect_shape(in[2], leading(in[0]), "a number of each row");
   if (in.size() == 4) expect_shape(in[3], {in[0].shape.back()}, "gamma");
@@ -59,7 +59,7 @@ extern const KernelDef rms_norm_apply_kernel = {
                                .inputs = {{kMatrix}, {kRow}, f32({kRmsNormParts, kRows, 1})},
                                .attrs = {{"eps", 1e-5}},
                                .outputs = [](Infos in, const Attrs& attrs, DType) {
-                                 expect(in.size() >= 2, "it takes x(, gamma) and the sums of all parts");
+                                 expect(in.size() >= 2, "it expects x(, gamma) and the sums of all parts");
                                  expect_parts(in, in.size(), rms_stats_shape(in, attrs));
                                  return rms_norm_op.infer(in.first(in.size() - 1), attrs);
                                }};
@@ -87,7 +87,7 @@ extern const KernelDef rms_norm_grad_apply_kernel = {
           return KernelExample{.what = "dx of a part; inputs dy, x, rstd(, gamma), sums of all parts",
                                .inputs = {{kMatrix}, {kMatrix}, f32(kColumn), {kRow}, f32({kRmsNormParts, kRows, 1})},
                                .outputs = [](Infos in, const Attrs& attrs, DType) -> std::vector<TensorInfo> {
-                                 expect(in.size() >= 4, "it takes dy, x, rstd(, gamma) and the sums of all parts");
+                                 expect(in.size() >= 4, "it expects dy, x, rstd(, gamma) and the sums of all parts");
                                  expect_rms_norm_grad(in.first(in.size() - 1));
                                  expect_parts(in, in.size(), rms_stats_shape(in, attrs));
                                  return {in[0]};
@@ -167,8 +167,8 @@ extern const OpDef rms_norm_param_grad_op = {
 
 extern const LayerDef rms_norm_layer = {
     .name = "rms_norm",
-    .doc = "Divides the last dim by its root mean square.",
-    .fields = {eps_field(), flag("affine", true, "Learn a scale."), scale_init_field()},
+    .doc = "Divides by the root mean square over the last dim.",
+    .fields = {eps_field(), flag("affine", true, "Train a scale."), scale_init_field()},
     .emit =
         [](LayerContext& layer) {
           return layer.builder.emit("rms_norm", layer.with_affine({layer.inputs[0]}, layer.shape().back(), false),

@@ -61,7 +61,8 @@ __device__ __forceinline__ double loss_of_pair(LossKind kind, float off) {
 // Softmax and cross entropy of a row that kLanes lanes share
 
 __device__ __forceinline__ void check_label(int32_t label, int classes) {
-  if (label < 0 || label >= classes) data_is_wrong("softmax_cross_entropy: a label is not a class of the logits");
+  if (label < 0 || label >= classes) data_is_wrong("softmax_cross_entropy: the data contains a label that is not a "
+                                                   "class of the logits");
 }
 
 struct SoftmaxRow {

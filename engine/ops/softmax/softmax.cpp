@@ -121,8 +121,9 @@ extern const OpDef softmax_op = {
                .example =
                    [] {
                      using namespace example;
-                     return KernelExample{
-                         .what = "y = exp(x) / sum exp(x) along dim", .inputs = {{kMatrix}}, .attrs = kSoftmaxAlongRows};
+                     return KernelExample{.what = "y = exp(x) / sum exp(x) along dim",
+                                          .inputs = {{kMatrix}},
+                                          .attrs = kSoftmaxAlongRows};
                    }},
     .inner_sum = InnerSum{&softmax_stats_kernel, of_rows<2>, &softmax_apply_kernel},
 };
@@ -131,21 +132,21 @@ extern const OpDef softmax_op = {
 extern const OpDef softmax_grad_op = {
     .name = "softmax_grad",
     .infer = [](Infos in, const Attrs&) { return infer_elementwise("softmax_grad", in, 2); },
-    .kernel =
-        {.name = "softmax_grad",
-         .cost = elementwise_cost<4>,
-         .example =
-             [] {
-               using namespace example;
-               return KernelExample{.what = "inputs dy, y", .inputs = {{kMatrix}, {kMatrix}}, .attrs = kSoftmaxAlongRows};
-             }},
+    .kernel = {.name = "softmax_grad",
+               .cost = elementwise_cost<4>,
+               .example =
+                   [] {
+                     using namespace example;
+                     return KernelExample{
+                         .what = "inputs dy, y", .inputs = {{kMatrix}, {kMatrix}}, .attrs = kSoftmaxAlongRows};
+                   }},
     .inner_sum = InnerSum{&softmax_grad_stats_kernel, of_rows<1>, &softmax_grad_apply_kernel},
 };
 
 extern const LayerDef softmax_layer = {
     .name = "softmax",
-    .doc = "exp(x) / sum exp(x).",
-    .fields = {integer("dim", "The dim along which the result adds up to 1.").defaults(int64_t{-1})},
+    .doc = "Computes exp(x) / sum exp(x).",
+    .fields = {integer("dim", "The dim along which the results sum to 1.").defaults(int64_t{-1})},
     .emit =
         [](LayerContext& layer) {
           return layer.emit("softmax", {{"dim", layer.non_negative_dim(layer.attrs.integer("dim"))}});

@@ -161,7 +161,8 @@ extern const OpDef softmax_cross_entropy_op = {
                                           .attrs = {{"scale", 1e-6}},
                                           .below = columns_of_first};
                    }},
-    .inner_sum = InnerSum{&softmax_cross_entropy_stats_kernel, cross_entropy_stats_shape, &softmax_cross_entropy_apply_kernel},
+    .inner_sum =
+        InnerSum{&softmax_cross_entropy_stats_kernel, cross_entropy_stats_shape, &softmax_cross_entropy_apply_kernel},
 };
 
 /// (logits, label) -> dlogits
@@ -185,18 +186,21 @@ extern const OpDef softmax_cross_entropy_grad_op = {
                                           .attrs = {{"scale", 1e-6}},
                                           .below = columns_of_first};
                    }},
-    .inner_sum = InnerSum{&softmax_cross_entropy_stats_kernel, cross_entropy_stats_shape, &softmax_cross_entropy_grad_apply_kernel},
+    .inner_sum = InnerSum{&softmax_cross_entropy_stats_kernel, cross_entropy_stats_shape,
+                          &softmax_cross_entropy_grad_apply_kernel},
 };
 
 extern const LossDef softmax_cross_entropy_loss = {
     .name = "softmax_cross_entropy",
-    .doc = "mean over integer labels",
-    .fields = {number("label_smoothing", "Share of a row's target that all classes have alike.")
+    .doc = "mean cross-entropy with integer labels",
+    .fields = {number("label_smoothing",
+                      "Fraction of the target probability that is distributed evenly over all "
+                      "classes.")
                    .defaults(0.0)
                    .at_least(0)
                    .at_most(1),
                integer("ignore_index",
-                       "Labels with this value do not count: the mean is over the others; 0 if there are none.")
+                       "Labels with this value are ignored: the mean is over all others, or 0 if there are none.")
                    .at_least(-2147483648.0)
                    .at_most(2147483647.0)},
     .op = &softmax_cross_entropy_op,
