@@ -38,10 +38,11 @@ void check_run(const JobSpec& spec, int64_t samples) {
   // The largest factor is the one to blame.
   const int64_t epochs = spec.train.epochs, repeat = spec.dataset.repeat;
   const char* path = epochs >= per_epoch ? "train.epochs" : repeat > samples ? "dataset.repeat" : "dataset.samples";
-  throw SpecError({}, path,
-                  fmt::format("the run would have {}{} steps, {} an epoch; {} is the most", is_more ? "more than " : "",
-                              with_commas(steps), with_commas(per_epoch), with_commas(static_cast<int64_t>(kMaxSteps))),
-                  "set train.steps to stop earlier");
+  throw SpecError(
+      {}, path,
+      fmt::format("the run would have {}{} steps, {} per epoch; the limit is {}", is_more ? "more than " : "",
+                  with_commas(steps), with_commas(per_epoch), with_commas(static_cast<int64_t>(kMaxSteps))),
+      "set train.steps to stop earlier");
 }
 
 /// Each sample counts once, also where the last batch has to be filled up: then no result may depend on other rows, and
@@ -49,17 +50,18 @@ void check_run(const JobSpec& spec, int64_t samples) {
 void check_filled_batch(const PlannedJob& job, const PlannedEvaluation& evaluation) {
   if (evaluation.samples % job.spec.dataset.batch == 0) return;
   const std::string remedy =
-      fmt::format("take a number of samples that dataset.batch {} divides, or a batch that divides {}",
+      fmt::format("use a number of samples that is divisible by dataset.batch {}, or a batch that divides {}",
                   job.spec.dataset.batch, evaluation.samples);
   if (const LayerId layer = mixes_rows(evaluation.graph); layer >= 0)
     throw SpecError({}, "validation",
-                    fmt::format("the last batch of {} samples has to be filled up, but {} computes over its rows",
+                    fmt::format("the last batch of {} samples must be padded, but {} computes over all rows of a "
+                                "batch",
                                 evaluation.samples, evaluation.graph.layers[static_cast<size_t>(layer)].name),
                     remedy);
   if (const LayerId layer = reads_label(evaluation.graph); layer >= 0)
     throw SpecError({}, "validation",
-                    fmt::format("the last batch of {} samples has to be filled up with samples that have no label, but "
-                                "{} reads the label",
+                    fmt::format("the last batch of {} samples must be padded with samples without labels, but {} "
+                                "reads the label",
                                 evaluation.samples, evaluation.graph.layers[static_cast<size_t>(layer)].name),
                     remedy);
 }
@@ -79,9 +81,9 @@ PlannedEvaluation plan_validation(const PlannedJob& job) {
   const DataHeader header = read_data_header(evaluation.set, job.spec.seed);
   if (header.shapes != job.shapes)
     throw SpecError({}, "validation.dataset",
-                    fmt::format("its samples are {}, those of the training set are {}", in_words(header.shapes),
+                    fmt::format("the samples are {}, but those of the training set are {}", in_words(header.shapes),
                                 in_words(job.shapes)),
-                    "dataset.transforms: {resize: [h, w]} makes them alike");
+                    "use dataset.transforms: {resize: [h, w]} for equal shapes");
   evaluation.samples = header.samples;
   evaluation.fields = header.fields;
   evaluation.host_bytes = header.bytes;
@@ -142,8 +144,8 @@ void check_saves(const PlannedJob& job) {
   for (const Tensor& tensor : job.graph.tensors)
     if (tensor.kind == TensorKind::state)
       throw SpecError(job.spec.position("train.checkpoint"), "train.checkpoint",
-                      "each asynchronous worker keeps a " + tensor.name + " of its own, which no checkpoint has",
-                      "set parallel.sync: true, or leave checkpoint out");
+                      "each asynchronous worker has its own " + tensor.name + ", which checkpoints do not contain",
+                      "set parallel.sync: true, or remove checkpoint");
 }
 
 /// The plan of a job in which everything is fixed.
@@ -263,7 +265,7 @@ class Trials {
     for (Program& program : classes.programs) program = with_device_memory(fixed, std::move(program));
     const Simulation& step = compiled->step = simulate(classes, job_.cost.machine(), all);
     if (!step.ends) {
-      trial.fault = "its stages would wait for each other";
+      trial.fault = "its stages would deadlock";
       return trial;
     }
     trial.seconds = step.step.value;

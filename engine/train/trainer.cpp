@@ -77,8 +77,8 @@ void require_same_places(const Program& program, const Program& other) {
 
 LossNotFinite::LossNotFinite(const StepReport& report)
     : std::runtime_error(not_finite_line(report) +
-                         "; lower optimizer.learning_rate, set optimizer.clip_norm, look at the data, or set "
-                         "train.on_nan: warn to go on"),
+                         "; reduce optimizer.learning_rate, set optimizer.clip_norm, check the data, or set "
+                         "train.on_nan: warn to continue"),
       run_step_(report.run_step) {}
 
 std::unique_ptr<Executor> make_executor(const PlannedJob& job, const Program& program, Communicator& comm,

@@ -156,8 +156,8 @@ TEST_CASE("a dim of groups, heads or parts says in words which cuts leave them w
        "greatest common divisor is 6, which is not divisible by 4",
        "1, 2");
   says(error_of("{name: x, type: split, sizes: [7, 17]}, " + joined, "[[1, 1, 2]]"),
-       "but it cannot be cut: split has parts of [7, 17] along this dim, which no number of ranks divides; use equal "
-       "parts, or parts that are multiples of the number of ranks",
+       "but it cannot be cut: split has parts of [7, 17] along this dim, which no number of ranks divides; use "
+       "equal parts, or parts that are multiples of the number of ranks",
        "1");
   says(error_of("{name: x, type: group_norm, groups: 2}", "[[1, 4, 1]]"),
        "but only whole groups can be cut, and their number is 2, which is not divisible by 4", "1, 2");

@@ -420,7 +420,7 @@ TEST_CASE("search: a plan whose trial has a fault is not chosen, also if only th
     const TryPlan try_plan = [&](const JobSpec& fixed, TriedRanks ranks) -> Trial {
       const bool has_stages = fixed.parallel.stages > 1;
       if (has_stages && (faulty == TriedRanks::one_a_stage || ranks == TriedRanks::all))
-        return {.fault = "its stages would wait for each other"};
+        return {.fault = "its stages would deadlock"};
       return {.seconds = has_stages ? 0.5 : 1.0, .memory = 1, .of_all_ranks = ranks == TriedRanks::all};
     };
     return find_plan(spec, job.shapes, job.cost, 0, try_plan);
@@ -430,7 +430,7 @@ TEST_CASE("search: a plan whose trial has a fault is not chosen, also if only th
     CHECK(plan.best().choice.stages == 1);
     CHECK(plan.best().trial.fault.empty());
     CHECK_THROWS_WITH_AS(search_with(faulty, {"parallel.stages=2"}),
-                         doctest::Contains("is legal: its stages would wait for each other"), SpecError);
+                         doctest::Contains("is legal: its stages would deadlock"), SpecError);
   }
 }
 

@@ -66,7 +66,7 @@ void MessageRunner::post(int peer, Piece piece) {
   const uint32_t posted = channel.posted.load();
   wait(
       channel.taken, peer, [&] { return posted - channel.taken.load() < Channel::kPieces; },
-      [&] { return fmt::format("send to rank {} (its {} places are full)", peer, Channel::kPieces); });
+      [&] { return fmt::format("send to rank {} (all {} slots of its queue are full)", peer, Channel::kPieces); });
   channel.pieces[posted % Channel::kPieces] = piece;
   channel.posted.publish(posted + 1);
   memory_.status(peer).mail.ring();
@@ -96,8 +96,9 @@ int64_t MessageRunner::stage(int peer, const std::byte* data, int64_t bytes) {
     Channel& channel = *to(oldest.peer).channel;
     const auto taken = [&] { return message_arrived(channel.taken.load(), oldest.piece); };
     if (!taken() && begin + bytes - oldest.begin <= size) break;
-    wait(channel.taken, oldest.peer, taken,
-         [&] { return fmt::format("send to rank {} (waiting for rank {} to make room)", peer, oldest.peer); });
+    wait(channel.taken, oldest.peer, taken, [&] {
+      return fmt::format("send to rank {} (waiting for rank {} to free staging memory)", peer, oldest.peer);
+    });
     staged_.pop_front();
   }
   std::byte* copy = area.data() + begin % size;

@@ -229,9 +229,9 @@ void CudaExecutor::allocate() {
   const int64_t arena = arena_ == nullptr ? arena_bytes_ : 0;
   if (static_cast<int64_t>(free) < arena + workspace_.bytes()) {
     failed("loading", "the arena needs " + format_bytes(arena) + " and the workspace " +
-                          format_bytes(workspace_.bytes()) + ", and " + format_bytes(static_cast<int64_t>(free)) +
+                          format_bytes(workspace_.bytes()) + ", but only " + format_bytes(static_cast<int64_t>(free)) +
                           " of " + format_bytes(static_cast<int64_t>(total)) +
-                          " are free; see nvidia-smi for what uses the rest");
+                          " are free; nvidia-smi shows which processes use the rest");
   }
   if (arena_ == nullptr) {
     own_arena_ = make_device_memory(arena_bytes_);
@@ -501,10 +501,10 @@ void CudaExecutor::failed(const std::string& what, const std::string& error) con
   const uint64_t word = position_ == nullptr ? 0 : *position_;
   const auto instruction = static_cast<size_t>(word & 0xffffffffu);
   if (instruction > 0 && instruction < program_.instructions.size()) {
-    text += "\n  the last communication that it reached: " + program_.instructions[instruction].name + " at step " +
+    text += "\n  last communication reached: " + program_.instructions[instruction].name + " at step " +
             std::to_string(word >> 32);
   }
-  if (started_ > 0 && !launches_block()) text += "\n  CUDA_LAUNCH_BLOCKING=1 shows which instruction it is";
+  if (started_ > 0 && !launches_block()) text += "\n  run with CUDA_LAUNCH_BLOCKING=1 to find the instruction";
   throw EnvError(text);
 }
 

@@ -120,7 +120,7 @@ CudaKernelCall StepProgram::call_of(const Instruction& instruction) {
 CudaKernel StepProgram::bind_kernel(const Instruction& instruction) {
   const CudaKernelDef* def = find_cuda_kernel(instruction.op);
   check(def != nullptr, "no CUDA kernel '" + instruction.op + "', which instruction '" + instruction.name +
-                            "' runs; a family of engine/ops has none for GPUs");
+                            "' needs; a family of engine/ops defines none for GPUs");
   return def->prepare(call_of(instruction));
 }
 

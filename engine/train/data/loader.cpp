@@ -158,8 +158,8 @@ std::optional<EnvError> Loader::hanging() const {
     const double seconds = std::chrono::duration<double>(Clock::now() - since).count();
     if (sample < 0 || seconds < kHangs * options_.timeout_seconds) continue;
     return EnvError(
-        fmt::format("{}: has been read for {:.0f} s, and launch.timeout is {:.0f} s: its file system does not "
-                    "answer, or the sample takes longer",
+        fmt::format("{}: reading has taken {:.0f} s, but launch.timeout is {:.0f} s: the file system does not "
+                    "respond, or the sample needs more time",
                     set_->where(sample), seconds, options_.timeout_seconds));
   }
   return {};

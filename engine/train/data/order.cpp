@@ -27,8 +27,8 @@ void check_epoch(const DatasetSpec& spec, int64_t set_size) {
   if (steps_per_epoch(spec, set_size) > 0) return;
   const int64_t samples = set_size * spec.repeat;  // less than a batch
   throw SpecError({}, "dataset.batch",
-                  fmt::format("a batch of {} does not fit in an epoch of {} samples", spec.batch, with_commas(samples)),
-                  fmt::format("at most {}, or dataset.drop_last: false, or a larger dataset.repeat", samples));
+                  fmt::format("a batch of {} is larger than an epoch of {} samples", spec.batch, with_commas(samples)),
+                  fmt::format("use at most {}, or set dataset.drop_last: false, or increase dataset.repeat", samples));
 }
 
 int64_t steps_per_epoch(const DatasetSpec& spec, int64_t set_size) {

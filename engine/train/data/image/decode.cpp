@@ -65,7 +65,7 @@ void check_image_size(const std::string& name, const ImageSize& size) {
   if (size.height < 1 || size.width < 1)
     fail_image(name, fmt::format("an image of {} x {} pixels", size.width, size.height));
   if (size.height > kMaxImagePixels / size.width)
-    fail_image(name, fmt::format("an image of {} x {} pixels; the most is {}", with_commas(size.width),
+    fail_image(name, fmt::format("an image of {} x {} pixels; the limit is {}", with_commas(size.width),
                                  with_commas(size.height), with_commas(kMaxImagePixels)));
 }
 
