@@ -182,7 +182,7 @@ extern const OpDef attention_grad_op = {
                    [] {
                      using namespace example;
                      return KernelExample{
-                         .what = "dx, or dq, dk, dv; inputs dy, those of attention, its output and logs",
+                         .what = "dx, or dq, dk, dv; inputs dy, the inputs of attention, its output and logs",
                          .inputs = {{{4, 1024, 768}}, {{4, 1024, 2304}}, {{4, 1024, 768}}, f32({4, 12, 1, 1024})},
                          .attrs = example_attrs(),
                          .optional = {{"packing", std::string("heads")}},

@@ -42,7 +42,7 @@ extern const KernelDef copy_slice_kernel = {
     .name = "copy_slice",
     .example =
         [] {
-          return KernelExample{.what = "one of parts of each of outer rows",
+          return KernelExample{.what = "one of `parts` parts of each of `outer` rows",
                                .inputs = {{example::kFlat}},
                                .attrs = part(),
                                .outputs = one_part};

@@ -45,7 +45,8 @@ extern const KernelDef rms_norm_stats_kernel = {
     .example =
         [] {
           using namespace example;
-          return KernelExample{.what = "sum x^2 of each row's part", .inputs = {{kMatrix}}, .outputs = rms_stats_of};
+          return KernelExample{
+              .what = "sum x^2 of each row of a shard", .inputs = {{kMatrix}}, .outputs = rms_stats_of};
         },
 };
 
@@ -55,11 +56,11 @@ extern const KernelDef rms_norm_apply_kernel = {
     .example =
         [] {
           using namespace example;
-          return KernelExample{.what = "y of a part, rstd; inputs x(, gamma), sums of all parts",
+          return KernelExample{.what = "y of a shard, rstd; inputs x(, gamma), sums of all shards",
                                .inputs = {{kMatrix}, {kRow}, f32({kRmsNormParts, kRows, 1})},
                                .attrs = {{"eps", 1e-5}},
                                .outputs = [](Infos in, const Attrs& attrs, DType) {
-                                 expect(in.size() >= 2, "it expects x(, gamma) and the sums of all parts");
+                                 expect(in.size() >= 2, "it expects x(, gamma) and the sums of all shards");
                                  expect_parts(in, in.size(), rms_stats_shape(in, attrs));
                                  return rms_norm_op.infer(in.first(in.size() - 1), attrs);
                                }};
@@ -71,10 +72,11 @@ extern const KernelDef rms_norm_grad_stats_kernel = {
     .example =
         [] {
           using namespace example;
-          return KernelExample{.what = "sum g * xhat of each row's part, g = dy * gamma; inputs dy, x, rstd(, gamma)",
-                               .inputs = {{kMatrix}, {kMatrix}, f32(kColumn), {kRow}},
-                               .outputs = rms_stats_of,
-                               .expect = expect_rms_norm_grad};
+          return KernelExample{
+              .what = "sum g * xhat of each row of a shard, g = dy * gamma; inputs dy, x, rstd(, gamma)",
+              .inputs = {{kMatrix}, {kMatrix}, f32(kColumn), {kRow}},
+              .outputs = rms_stats_of,
+              .expect = expect_rms_norm_grad};
         },
 };
 
@@ -84,10 +86,10 @@ extern const KernelDef rms_norm_grad_apply_kernel = {
     .example =
         [] {
           using namespace example;
-          return KernelExample{.what = "dx of a part; inputs dy, x, rstd(, gamma), sums of all parts",
+          return KernelExample{.what = "dx of a shard; inputs dy, x, rstd(, gamma), sums of all shards",
                                .inputs = {{kMatrix}, {kMatrix}, f32(kColumn), {kRow}, f32({kRmsNormParts, kRows, 1})},
                                .outputs = [](Infos in, const Attrs& attrs, DType) -> std::vector<TensorInfo> {
-                                 expect(in.size() >= 4, "it expects dy, x, rstd(, gamma) and the sums of all parts");
+                                 expect(in.size() >= 4, "it expects dy, x, rstd(, gamma) and the sums of all shards");
                                  expect_rms_norm_grad(in.first(in.size() - 1));
                                  expect_parts(in, in.size(), rms_stats_shape(in, attrs));
                                  return {in[0]};

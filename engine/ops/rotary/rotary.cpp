@@ -79,7 +79,7 @@ extern const OpDef rotary_op = {
                .example =
                    [] {
                      return KernelExample{
-                         .what = "pairs of features, turned by the row",
+                         .what = "pairs of features, rotated by the position of the row",
                          .inputs = {{{4, 1024, 1024}}},
                          .attrs = {{"head_dim", int64_t{64}}, {"base", 10000.0}},
                          .optional = {

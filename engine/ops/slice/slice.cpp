@@ -160,7 +160,7 @@ extern const OpDef pad_op = {
                .example =
                    [] {
                      using namespace example;
-                     return KernelExample{.what = "y = x with elements of a value around it",
+                     return KernelExample{.what = "y = x padded with a constant value",
                                           .inputs = {{kMatrix}},
                                           .attrs = {{"before", Ints{0, 512}}, {"after", Ints{0, 512}}, {"value", 0.0}}};
                    }},

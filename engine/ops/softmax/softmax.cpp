@@ -49,7 +49,7 @@ extern const KernelDef softmax_stats_kernel = {
     .example =
         [] {
           using namespace example;
-          return KernelExample{.what = "(top, sum e^(x - top)) of each row's part",
+          return KernelExample{.what = "(top, sum e^(x - top)) of each row of a shard",
                                .inputs = {{kMatrix}},
                                .attrs = kSoftmaxAlongRows,
                                .outputs = stats_outputs<2, 1>};
@@ -63,7 +63,7 @@ extern const KernelDef softmax_apply_kernel = {
     .example =
         [] {
           using namespace example;
-          return KernelExample{.what = "y of a part; inputs x, (top, sum) of all parts",
+          return KernelExample{.what = "y of a shard; inputs x, (top, sum) of all shards",
                                .inputs = {{kMatrix}, f32({kSoftmaxParts, kRows, 2})},
                                .attrs = kSoftmaxAlongRows,
                                .outputs = apply_outputs<2, 1>};
@@ -75,7 +75,7 @@ extern const KernelDef softmax_grad_stats_kernel = {
     .example =
         [] {
           using namespace example;
-          return KernelExample{.what = "sum dy * y of each row's part; inputs dy, y",
+          return KernelExample{.what = "sum dy * y of each row of a shard; inputs dy, y",
                                .inputs = {{kMatrix}, {kMatrix}},
                                .attrs = kSoftmaxAlongRows,
                                .outputs = stats_outputs<1, 2>};
@@ -89,7 +89,7 @@ extern const KernelDef softmax_grad_apply_kernel = {
     .example =
         [] {
           using namespace example;
-          return KernelExample{.what = "dx of a part; inputs dy, y, sums of all parts",
+          return KernelExample{.what = "dx of a shard; inputs dy, y, sums of all shards",
                                .inputs = {{kMatrix}, {kMatrix}, f32({kSoftmaxParts, kRows, 1})},
                                .attrs = kSoftmaxAlongRows,
                                .outputs = apply_outputs<1, 2>};

@@ -32,7 +32,7 @@ Shape cross_entropy_stats_shape(Infos in, const Attrs& attrs) {
 }
 
 void expect_parts(Infos in, const Attrs& attrs) {
-  example::expect(in.size() == 3, "it takes logits, labels and the statistics of all parts");
+  example::expect(in.size() == 3, "it expects logits, labels and the statistics of all shards");
   expect_logits_and_labels("softmax_cross_entropy", in.first(2));
   example::expect_parts(in, 3, cross_entropy_stats_shape(in, attrs));
 }
@@ -51,7 +51,7 @@ extern const KernelDef softmax_cross_entropy_stats_kernel = {
     .example =
         [] {
           using namespace example;
-          return KernelExample{.what = "(top, sum, label's logit) of each row's part; inputs logits, labels",
+          return KernelExample{.what = "(top, sum, logit of the label) of each row of a shard; inputs logits, labels",
                                .inputs = {{kMatrix}, ids(kColumn)},
                                .outputs = [](Infos in, const Attrs& attrs, DType) -> std::vector<TensorInfo> {
                                  expect_logits_and_labels("softmax_cross_entropy", in);
@@ -77,7 +77,7 @@ extern const KernelDef softmax_cross_entropy_apply_kernel = {
     .example =
         [] {
           using namespace example;
-          return KernelExample{.what = "loss; inputs logits, labels, statistics of all parts",
+          return KernelExample{.what = "loss; inputs logits, labels, statistics of all shards",
                                .inputs = {{kMatrix}, ids(kColumn), f32({4, kRows, 3})},
                                .attrs = {{"scale", 1e-6}},
                                .outputs = [](Infos in, const Attrs& attrs, DType) -> std::vector<TensorInfo> {
@@ -99,7 +99,7 @@ extern const KernelDef softmax_cross_entropy_grad_apply_kernel = {
     .example =
         [] {
           using namespace example;
-          return KernelExample{.what = "gradient of a part; inputs logits, labels, statistics of all parts",
+          return KernelExample{.what = "gradient of a shard; inputs logits, labels, statistics of all shards",
                                .inputs = {{kMatrix}, ids(kColumn), f32({4, kRows, 3})},
                                .attrs = {{"scale", 1e-6}},
                                .outputs = [](Infos in, const Attrs& attrs, DType) -> std::vector<TensorInfo> {

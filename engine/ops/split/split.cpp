@@ -204,7 +204,7 @@ std::vector<TensorInfo> packed(Infos in, const Attrs& attrs, DType) {
 }
 template <std::vector<TensorInfo> (*infer)(Infos, const Attrs&)>
 std::vector<TensorInfo> applied(Infos in, const Attrs& attrs, DType) {
-  example::expect(in.size() >= 2, "its last input are the blocks of all ranks");
+  example::expect(in.size() >= 2, "its last input must be the blocks of all ranks");
   return infer(in.first(in.size() - 1), attrs);
 }
 
@@ -219,7 +219,7 @@ extern const KernelDef split_pack_kernel = {
     .example =
         [] {
           using namespace example;
-          return KernelExample{.what = "of a rank's part of x, what other ranks need: a block for each",
+          return KernelExample{.what = "blocks of the local shard of x that other ranks need, one per rank",
                                .inputs = {{kMatrix}},
                                .attrs = kThreeParts,
                                .optional = {{"offsets", Ints{0, 256, 512}}},
@@ -233,11 +233,12 @@ extern const KernelDef split_apply_kernel = {
     .example =
         [] {
           using namespace example;
-          return KernelExample{.what = "a rank's parts; inputs its part of x, the blocks of all ranks",
-                               .inputs = {{kMatrix}, {kNoBlock}},
-                               .attrs = kThreeParts,
-                               .optional = {{"offsets", Ints{0, 256, 512}}},
-                               .outputs = applied<infer_split>};
+          return KernelExample{
+              .what = "the local shards of the outputs; inputs: the shard of x and the blocks of all ranks",
+              .inputs = {{kMatrix}, {kNoBlock}},
+              .attrs = kThreeParts,
+              .optional = {{"offsets", Ints{0, 256, 512}}},
+              .outputs = applied<infer_split>};
         },
 };
 
@@ -247,7 +248,7 @@ extern const KernelDef concat_pack_kernel = {
     .example =
         [] {
           using namespace example;
-          return KernelExample{.what = "of a rank's parts of the inputs, what other ranks need: a block for each",
+          return KernelExample{.what = "blocks of the local shards of the inputs that other ranks need, one per rank",
                                .inputs = {{kMatrix}, {kMatrix}},
                                .attrs = kAlongRows,
                                .optional = part_places(),
@@ -261,7 +262,7 @@ extern const KernelDef concat_apply_kernel = {
     .example =
         [] {
           using namespace example;
-          return KernelExample{.what = "a rank's part; inputs its parts of the inputs, the blocks of all ranks",
+          return KernelExample{.what = "the local shard; inputs: the shards of the inputs and the blocks of all ranks",
                                .inputs = {{kMatrix}, {kMatrix}, {kNoBlock}},
                                .attrs = kAlongRows,
                                .optional = part_places(),
