@@ -91,7 +91,7 @@ struct Compiler {
   Compiler& operator=(const Compiler&) = delete;
 
   const Graph& graph;
-  const Graph& trained;             ///< whose updates decide how variables lie: `graph`, unless that is an evaluation's
+  const Graph& trained;             ///< its updates determine the layout of variables: `graph`, unless in an evaluation
   const bool keeps_training_state;  ///< there is room for gradients and the optimizer, used or not
   const Plan& plan;
   const JobSpec& spec;

@@ -11,8 +11,8 @@ void mark_removed(Compiler& c, size_t at);
 /// At the end of the pass.
 void remove_marked(Compiler& c);
 
-/// The instruction at `into` also writes the outputs of that at `from`, after its own, and stands at `place`, which is
-/// either; the other is marked.
+/// The instruction at `into` also writes the outputs of that at `from`, after its own, and is placed at `place`, which
+/// is either of the two; the other is marked.
 void join_outputs(Compiler& c, size_t from, size_t into, size_t place);
 
 }  // namespace trainctl

@@ -1,4 +1,4 @@
-// Every gradient is summed over its group exactly once a step, and every parameter is updated exactly once.
+// Every gradient is summed over its group exactly once per step, and every parameter is updated exactly once.
 #include <algorithm>
 #include <map>
 #include <set>

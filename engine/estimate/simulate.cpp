@@ -241,7 +241,8 @@ class Simulator {
     if (end > end_.time) end_ = lane.last;
   }
 
-  /// A message moves once both ranks have come to it, and lasts as long as its recv; the send's stream goes on.
+  /// A message is transferred once both ranks have reached it, and takes as long as its recv; the stream of the send
+  /// continues.
   static bool moves(const Instruction& instruction) {
     return instruction.opcode == Opcode::collective || instruction.opcode == Opcode::recv;
   }

@@ -19,7 +19,7 @@ struct OptimizerDef {
   std::vector<Field> fields = {};
   /// Checks between fields that go beyond their ranges; null: none.
   std::vector<FieldFault> (*faults)(const Attrs& settings) = nullptr;
-  /// Fields that a group of parameters cannot set for itself: those that fill_scalars reads, once a step for all.
+  /// Fields that a group of parameters cannot set for itself: those that fill_scalars reads, once per step for all.
   std::vector<std::string> same_in_groups = {};
 
   /// The kernel of the update. in: gradient, (norm of all gradients, squared [1]); out: weight, each state, (bf16

@@ -242,7 +242,7 @@ class PlanSearch {
     return one.stages == 1 && one.recompute == 0 && one.micro_batches == open_.micro_batch_counts().front();
   }
 
-  /// Until so many plans have been tried.
+  /// Stops after this number of tried plans.
   void try_best(size_t most) {
     for (const auto& [turn, one] : weighed_.in_turns()) {
       if (tried_.fastest() && tried_.size() >= most) break;

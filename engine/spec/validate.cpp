@@ -410,7 +410,7 @@ void validation_has_samples_of_its_own(Rules& r) {
                                      : "set validation.dataset.path to text that is not used for training");
 }
 
-/// `told`: only metrics that the validation reports.
+/// `told`: accept only metrics that the validation reports.
 void metric_is_known(Rules& r, const std::string& path, const std::string& name, bool told) {
   std::vector<std::string> all = r.job.told_metrics();
   if (!told) {

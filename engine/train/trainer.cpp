@@ -61,7 +61,7 @@ std::unique_ptr<Loader> make_loader(const PlannedJob& job, const Program& progra
   }
 }
 
-/// The variables of both lie at the same places of the arena.
+/// The variables of both programs must have the same offsets in the arena.
 void require_same_places(const Program& program, const Program& other) {
   bool same = program.variables.size() == other.variables.size() && program.buckets.size() == other.buckets.size();
   for (size_t v = 0; same && v < program.variables.size(); ++v)

@@ -250,7 +250,8 @@ Candidate build(const ConvProblem& problem, const Choice& choice) {
   return plan == nullptr ? Candidate{} : Candidate{choice, std::move(plan)};
 }
 
-/// Adds at most so many engines for the smallest number of slices that has any. Returns what was tried if none has.
+/// Adds at most `most` engines for the smallest number of slices that has any. If none has, returns a description of
+/// what was tried.
 std::string add_candidates(const ConvProblem& problem, ConvWay way, size_t most, std::vector<Candidate>& candidates) {
   std::string before, tried;
   const size_t there = candidates.size();

@@ -237,7 +237,7 @@ CudaKernel launch_norm_grads(const CudaKernelCall& call, const NormGradCall<Cuda
   };
 }
 
-/// Null if the rows are not whole packs, are too long for one thread a pack, or if dtypes differ.
+/// Null if the rows are not whole packs, are too long for one thread per pack, or if dtypes differ.
 template <bool kCentred>
 std::optional<CudaKernel> prepare_norm_grads(const CudaKernelCall& call, const NormGradCall<CudaKernelCall>& grad) {
   const std::vector<TensorArg>& in = grad.plain.in;

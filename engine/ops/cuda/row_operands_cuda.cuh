@@ -27,7 +27,7 @@ struct Rows {
   int64_t count = 0;
   int n = 0;
   int before = 0;       ///< elements from the last 16-byte boundary at or before row 0 to row 0
-  int group = 32;       ///< threads a row: a power of 2 up to 32, or the block
+  int group = 32;       ///< threads per row: a power of 2 up to 32, or the block
   int stash_packs = 0;  ///< packs of an operand's row that shared memory holds
 };
 

@@ -40,7 +40,8 @@ __device__ inline bool ends_last(unsigned* ticket, unsigned blocks) {
 
 // Launchers
 
-/// Work of one of `splits` blocks: whole rounds of what a block has in flight, because the remainder goes one by one.
+/// Work of one of `splits` blocks, in whole rounds of the elements that a block has in flight, because the remainder is
+/// processed one by one.
 inline int64_t share_of(int64_t work, int64_t splits, int64_t round) {
   return std::max(round, round_up(ceil_div(work, splits), round));
 }

@@ -24,8 +24,8 @@ class Trial {
 
   /// Enqueues the kernel once; false: it is refused.
   using Once = std::function<bool(CudaStream)>;
-  /// Milliseconds of one run: the median of a few samples of so many runs each. Negative if it is refused, or if the
-  /// device has no memory for the trial.
+  /// Milliseconds of one run: the median of a few samples of several runs each. Negative if the run is refused, or if
+  /// the device has no memory for the trial.
   float milliseconds(const Once& once, int runs);
 
  private:

@@ -1,4 +1,4 @@
-// Sorts tokens by the row of the table that they name: a stable radix sort, 8 bits a pass. Each block has an equal
+// Sorts tokens by the row of the table that they name: a stable radix sort, 8 bits per pass. Each block has an equal
 // share of the tokens, independent of the ids. Included by one file only.
 #pragma once
 

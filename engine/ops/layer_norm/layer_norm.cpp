@@ -1,6 +1,6 @@
 // y = (x - mean) * rstd (* gamma + beta), mean and rstd = 1 / sqrt(var + eps) over the last dim.
 // x [.., d] -> y, mean [..], rstd [..]
-// If d is cut, ranks exchange two numbers a row: (mean, sum (x - mean)^2) of their part, which combine without
+// If d is cut, ranks exchange two numbers per row: (mean, sum (x - mean)^2) of their part, which combine without
 // cancellation (Chan, Golub, LeVeque 1979), and in the backward pass (sum g, sum g * xhat), g = dy * gamma.
 #include "engine/ops/elementwise.h"
 #include "engine/ops/examples.h"

@@ -1,6 +1,6 @@
 // y = x * rstd (* gamma), rstd = 1 / sqrt(mean(x^2) + eps) over the last dim (Zhang and Sennrich 2019).
 // x [.., d] -> y, rstd [..]
-// If d is cut, ranks exchange one number a row: the sum x^2 of their part, and in the backward pass sum g * xhat,
+// If d is cut, ranks exchange one number per row: the sum x^2 of their part, and in the backward pass sum g * xhat,
 // g = dy * gamma.
 #include "engine/ops/elementwise.h"
 #include "engine/ops/examples.h"

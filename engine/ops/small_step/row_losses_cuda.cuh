@@ -42,7 +42,7 @@ inline std::optional<RowLoss> row_loss_of(const GroupedKernel& kernel) {
     return std::nullopt;
   }
   l.type = x.dtype;
-  l.n = x.shape.size() == 1 && !classes ? 1 : static_cast<int>(x.shape.back());  // 1-D: one number a row
+  l.n = x.shape.size() == 1 && !classes ? 1 : static_cast<int>(x.shape.back());  // 1-D: one number per row
   l.rows = x.size() / l.n;
   l.scale = call.attrs.number("scale", 1.0);
   return l;

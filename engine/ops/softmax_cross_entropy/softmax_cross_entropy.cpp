@@ -1,6 +1,6 @@
 // loss[1] = scale * sum over rows of -log softmax(logits)[label]; dlogits = scale * (softmax - onehot).
 // logits [.., c], labels i32 [..]. attrs label_smoothing, ignore_index: targets.h.
-// If c is cut, ranks exchange three numbers a row: of the logits other than the label's (top, sum of e^(x - top)), so
+// If c is cut, ranks exchange three numbers per row: of the logits other than the label's (top, sum of e^(x - top)), so
 // that a probability near 1 loses no digits, and the label's logit, -inf on ranks that do not have it. Label smoothing
 // adds the sum of the logits.
 #include <fmt/format.h>

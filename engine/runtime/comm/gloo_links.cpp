@@ -90,7 +90,7 @@ GlooGroup GlooLinks::make_group(const std::vector<int>& ranks, const std::string
   return group;
 }
 
-/// The secret comes from rank 0, by the store: nobody else reads that.
+/// Rank 0 creates the secret and publishes it in the store, which only ranks of the job can read.
 void GlooLinks::open_tls_device(const GlooGroup& group, const std::string& call, double seconds) {
   std::vector<char> secret;
   try {

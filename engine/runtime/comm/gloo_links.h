@@ -41,7 +41,7 @@ class GlooLinks {
   /// Blocks until every member has called it, on behalf of `call`. CommError names those missing after `seconds`.
   void connect(GlooGroup& group, const std::string& call, double seconds);
 
-  /// Publishes the position to the store at most once a second.
+  /// Publishes the position to the store at most once per second.
   void set_position(RankPosition position);
   RankPosition position_of(int rank) const;
 

@@ -204,7 +204,7 @@ std::optional<std::string> NcclCommunicator::async_error() const {
   return std::nullopt;
 }
 
-/// Each call tells the device's kernels to end, then waits for graphs that may run kernels of the other communicators.
+/// Each call stops the kernels on the device, then waits for graphs that may run kernels of the other communicators.
 /// So no call may wait for another: one thread each.
 void NcclCommunicator::abort() {
   if (aborted_.exchange(true)) return;

@@ -76,7 +76,7 @@ void TlsLink::require_open() const {
   if (!failure_.empty()) throw gloo::IoException(failure_);
 }
 
-/// Runs it, with the lock held; an error of the connection ends the link, and all that wait for it are told.
+/// Runs it while the lock is locked. An error of the connection closes the link and wakes everything that waits for it.
 template <typename Action>
 void TlsLink::guard(const Action& action) {
   try {

@@ -127,7 +127,7 @@ class TlsDevice : public gloo::transport::Device, public SocketWatcher, public s
 
   void run();
   void accept_some();
-  /// False when it is no stranger any more.
+  /// Returns false once the peer is authenticated.
   bool serve_stranger(uint64_t key, Stranger& stranger);
   /// False: all of them have the token.
   bool close_oldest_stranger();

@@ -140,7 +140,7 @@ __global__ void write_position(const StepScalars* scalars, int instruction, Posi
   *position = (scalars->step + uint64_t{1}) << 32 | static_cast<uint32_t>(instruction);
 }
 
-/// One warp, a thread a step. Printed tensors are in host memory before the host sees the step as finished.
+/// One warp, one thread per step. Printed tensors are in host memory before the host sees the step as finished.
 __global__ void end_step(Slots slots, Reported reported, Finished finished) {
   wait_for_kernel_before();
   let_next_kernel_start();

@@ -53,7 +53,7 @@ class Exporter {
   }
 
   void write(const std::string& path, Disk& disk) {
-    // transformers opens only files that name their maker's framework; the elements lie as torch has them.
+    // transformers opens only files that name a framework; the memory layout is that of PyTorch.
     SafetensorsWriter writer(path, entries_,
                              {{"format", "pt"},
                               {"trainctl", manifest_.trainctl},

@@ -239,7 +239,7 @@ std::string to_json(const Manifest& manifest) {
   if (!manifest.lineage.empty()) head["lineage"] = manifest.lineage;
   if (manifest.weights_only) head["weights_only"] = true;
   std::string text = head.dump();
-  text.pop_back();  // the object goes on
+  text.pop_back();  // the object continues
   text += ",\n\"files\": " + lines(manifest.files, [](const StoredFile& file) {
             return Json{{"name", file.name}, {"bytes", file.bytes}, {"xxh128", file.xxh128}};
           });

@@ -3,7 +3,7 @@
 //   hole = "{" name "}"           a number without leading zeros, or one of the words of that name
 //        | "{" name "+" number "}"     a number that is larger by this
 //
-// The same holes in two patterns stand for the same: what one pattern reads out of a name the other writes into one.
+// Equal holes in two patterns have equal values: the value that one pattern reads from a name is written by the other.
 #pragma once
 
 #include <cstdint>

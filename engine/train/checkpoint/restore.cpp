@@ -240,7 +240,7 @@ TrainPosition position_after(const PlannedJob& job, const Manifest& manifest, co
                                checkpoint, from.step, last));
   const bool same_metrics = manifest.epoch_metric_sums.size() == job.graph.metrics.size();
   if (manifest.epoch_step > 0 && same_metrics) {
-    // The means of the epoch go on; a step of another batch counts as the samples that it stands for.
+    // The means of the epoch continue; a step with another batch size counts by its number of samples.
     from.epoch.loss = manifest.epoch_loss_sum;
     std::copy(manifest.epoch_metric_sums.begin(), manifest.epoch_metric_sums.end(), from.epoch.metrics.begin());
     from.epoch.count = manifest.epoch_step;

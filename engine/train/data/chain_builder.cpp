@@ -113,7 +113,7 @@ void ChainBuilder::finish(bool keeps_bytes) {
   if (!is_written_ || may_be_reversed_) settle(true);
 }
 
-/// The chain goes on as if the last pass were not there, but for the shape.
+/// The chain continues as if the last pass did not exist, except for the shape.
 void ChainBuilder::leave_bytes() {
   const PixelPass last = *std::exchange(pass_, std::nullopt);
   const Shape& shape = type_.shape;

@@ -287,7 +287,8 @@ void Loader::expect_samples(const Batch& batch, Reading& reading) const {
   reading.sample = -1;
 }
 
-/// Claims some rows of the batch opened last, and reads them. Who reads a batch's last row finishes it.
+/// Claims some rows of the batch opened last, and reads them. The thread that reads the last row of a batch finishes
+/// the batch.
 void Loader::read_rows(std::unique_lock<std::mutex>& lock, BatchLayout::Scratch& scratch, Reading& reading) {
   Batch& batch = batch_at(opened_ - 1);
   const int64_t first = next_row_, end = std::min(num_rows(), first + claimed_rows_);

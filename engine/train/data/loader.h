@@ -180,7 +180,7 @@ class Loader {
   std::vector<Buffer> free_;       ///< buffers that belong to no batch
   int buffers_ = 0;                ///< buffers allocated so far
   int64_t opened_ = 0;             ///< batches whose rows may be or have been claimed
-  int64_t next_row_ = 0;           ///< in the batch opened last: the first row that nobody has claimed
+  int64_t next_row_ = 0;           ///< in the batch opened last: the first unclaimed row
   bool is_opening_ = false;
   int64_t taken_ = 0;     ///< batches taken by the trainer so far
   int64_t released_ = 0;  ///< batches released by the trainer so far, out of those taken

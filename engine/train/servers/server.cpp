@@ -164,7 +164,8 @@ void AsyncServer::run() {
     if (all_left) break;
     join_save();
     if (moved || free_one()) continue;
-    memory_.status(comm_.rank()).looks.fetch_add(1, std::memory_order_relaxed);  // to wait is not to stand still
+    // A waiting worker does not count as stalled.
+    memory_.status(comm_.rank()).looks.fetch_add(1, std::memory_order_relaxed);
     comm_.wait_for_mail(seen, kLookSeconds);
   }
   save_last();
@@ -183,8 +184,8 @@ void AsyncServer::join_save() {
   if (hooks_.saves_before && !job_.plan.is_asynchronous()) is_held(std::max(decided_, memory_.saves().saving()));
 }
 
-/// A worker that has died may leave a batch to one that waits with a later one. If all that live wait, the lowest goes
-/// on. A save that they wait for is then made without that batch.
+/// A worker that has exited may leave its batch to a worker that waits with a later one. If all remaining workers wait,
+/// the lowest one continues. A save that they wait for is then made without that batch.
 bool AsyncServer::free_one() {
   bool one_is_gone = false;
   Worker* lowest = nullptr;

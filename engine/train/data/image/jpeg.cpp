@@ -44,8 +44,8 @@ struct Errors {
   std::longjmp(errors->back, 1);
 }
 
-/// Pixels that libjpeg invents are errors: it calls them warnings, and goes on. Of other warnings (bytes between
-/// markers, unknown versions of JFIF) the pixels are right.
+/// Invented pixels are errors here, although libjpeg only warns and continues. After other warnings (bytes between
+/// markers, unknown versions of JFIF), the pixels are correct.
 void on_message(j_common_ptr info, int level) {
   if (level >= 0) return;
   switch (info->err->msg_code) {

@@ -9,7 +9,7 @@
 namespace trainctl {
 
 /// How far the first row of `text` goes, with its line end. A row without one ends with the text if that is the
-/// file's end. Nothing if the row goes on behind the text, or at the file's end, if a quote is open there.
+/// file's end. Returns nothing if the row continues after the text, or if a quote is still open at the end of the file.
 std::optional<size_t> row_bytes(std::string_view text, char delimiter, bool is_file_end);
 
 /// The values of one row; its line end does not count. They look into `row`, where quotes are taken away. Returns what
