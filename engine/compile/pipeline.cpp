@@ -146,7 +146,7 @@ Outbox outbox_of(const Plan& plan, const Pipeline& pipeline, const TaskTimes& ti
 size_t received_before(const Lowering& l, int to) {
   const auto outbox = std::find_if(l.outboxes.begin(), l.outboxes.end(),
                                    [&](const Outbox& candidate) { return candidate.to_stage == to; });
-  check(outbox != l.outboxes.end(), "a stage knows all stages that it sends to");
+  check(outbox != l.outboxes.end(), "a stage must list all stages that it sends to");
   return outbox->received.at({l.task.kind, l.task.micro_batch, l.task.chunk});
 }
 

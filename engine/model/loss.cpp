@@ -57,10 +57,10 @@ TensorId label_for(const LossContext& c, const LossDef& type, const Shape& predi
 
 /// Whole numbers of rows until the step's end, so that every plan adds up to the same number.
 void add_metrics(const LossContext& c, LayerBuilder& builder, TensorId prediction, TensorId label, int64_t rows) {
-  static_assert(kMaxMetrics == kMostMetrics, "what the job file allows is what a step reports");
+  static_assert(kMaxMetrics == kMostMetrics, "the job file and a step must have the same limit on metrics");
   for (const MetricSpec& spec : c.spec.metrics) {
     const MetricDef* def = find_metric(spec.type);
-    check(def != nullptr, "the job file has only metrics that there are");
+    check(def != nullptr, "the parser must accept only known metrics");
     const std::string name = def->reported_as(spec.attrs);
     Attrs attrs = spec.attrs;
     if (const Value* ignored = c.spec.loss->attrs.find("ignore_index")) attrs.set("ignore_index", *ignored);

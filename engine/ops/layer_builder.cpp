@@ -153,7 +153,7 @@ Rule LayerBuilder::bind(const OpDef& op, const std::vector<TensorId>& inputs, co
     const DimRule& factors = factors_of.at(letter);
     rule.inner.insert(rule.inner.end(), factors.begin(), factors.end());
   }
-  check(rule.inner.empty() || op.inner_sum.has_value(), "an op with inner letters says how it sums over them");
+  check(rule.inner.empty() || op.inner_sum.has_value(), "an op with inner letters must define how it sums over them");
   return rule;
 }
 

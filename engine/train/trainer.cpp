@@ -70,7 +70,7 @@ void require_same_places(const Program& program, const Program& other) {
   for (size_t b = 0; same && b < program.buckets.size(); ++b)
     same = program.buckets[b].weights_offset == other.buckets[b].weights_offset &&
            program.buckets[b].compute_offset == other.buckets[b].compute_offset;
-  check(same, "a validation reads the variables where the training has them");
+  check(same, "the validation must read the variables at the offsets of the training");
 }
 
 }  // namespace
@@ -131,7 +131,7 @@ Trainer::Trainer(const PlannedJob& job, const Program& program, Communicator& co
   if (options.cuda) executor_options.byte_tables = byte_tables(*set, program);
   executor_ = make_executor(job, program, comm, executor_options, options);
   if (options.validation != nullptr) {
-    check(job.validation.has_value(), "a program of a validation is for a job that has one");
+    check(job.validation.has_value(), "a validation program requires a job with a validation");
     require_same_places(program, *options.validation);
     std::unique_ptr<Dataset> validation_set = open_validation_set(job);
     ExecutorOptions beside = executor_options;

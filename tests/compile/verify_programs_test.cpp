@@ -85,7 +85,7 @@ TEST_CASE("a shard within a host is summed over hosts, once, and before the upda
 
     std::vector<Program> elsewhere = good;
     for (Program& p : elsewhere) p.instructions[static_cast<size_t>(at)].group = p.buckets[0].shard_group;
-    CHECK(says(verify_programs(elsewhere), 0, at, {"over another group"}));
+    CHECK(says(verify_programs(elsewhere), 0, at, {"over a different group"}));
   }
 }
 
@@ -325,7 +325,7 @@ TEST_CASE("weights that are not gathered after a sharded update") {
 TEST_CASE("weights that are read between steps, but gathered only at the start of the next") {
   std::vector<Program> programs = sharded(1);
   for (Program& p : programs) move_instruction(p, find_all(p, Opcode::collective, "all_gather weights.bucket0")[0], 0);
-  CHECK(says(faults_by_both_proofs(programs), 0, 0, {"leaves bucket0 with old weights at the end of the step"}));
+  CHECK(says(faults_by_both_proofs(programs), 0, 0, {"leaves old weights in bucket0 at the end of the step"}));
 }
 
 TEST_CASE("a contribution that overwrites the ones before it") {
@@ -333,7 +333,7 @@ TEST_CASE("a contribution that overwrites the ones before it") {
   const int second = find_all(programs[0], Opcode::kernel, "layer1.weight.backward")[1];
   programs[0].instructions[second].outputs[0].accumulate = false;
   CHECK(says(faults_by_both_proofs(programs), 0, second,
-             {"overwrites the contributions that grad.layer1.weight has added up"}));
+             {"overwrites the accumulated contributions to grad.layer1.weight"}));
 }
 
 TEST_CASE("deadlock: each of two ranks receives before it sends") {

@@ -22,8 +22,8 @@ End& of_peer(std::vector<End>& channels, int peer, int rank, const char* call) {
   const auto found = std::lower_bound(channels.begin(), channels.end(), peer,
                                       [](const End& end, int wanted) { return end.peer < wanted; });
   if (found == channels.end() || found->peer != peer) {
-    check(false, fmt::format("the segment has the routes of all messages: rank {} has a {} rank {} without one", rank,
-                             call, peer));
+    check(false, fmt::format("the segment must have a route for each message: rank {} has a {} rank {} without one",
+                             rank, call, peer));
   }
   return *found;
 }
@@ -147,7 +147,7 @@ void MessageRunner::take(int peer, int64_t bytes, const Use& use) {
         [&] { return fmt::format("recv of {} bytes from rank {}", bytes, peer); });
     const Piece piece = channel.pieces[taken % Channel::kPieces];
     last = piece.last != 0;
-    check(last ? done + piece.bytes == bytes : done + piece.bytes <= bytes, "a recv must be as long as its send");
+    check(last ? done + piece.bytes == bytes : done + piece.bytes <= bytes, "a recv must have the size of its send");
     if (piece.bytes > 0) use(segment_.at(piece.offset), done, piece.bytes);
     done += piece.bytes;
     if (last) channel.messages_taken.fetch_add(1, std::memory_order_release);

@@ -155,7 +155,7 @@ std::span<std::byte> Segment::send_staging(int rank) const {
 }
 
 Channel& Segment::channel(size_t route) const {
-  check(route < contents_.routes.size(), "a channel is one of a route");
+  check(route < contents_.routes.size(), "a channel must belong to a route");
   return reinterpret_cast<Channel*>(base_ + layout_.channels)[route];
 }
 

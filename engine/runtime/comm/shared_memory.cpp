@@ -90,7 +90,7 @@ SaveBoard& SharedMemory::saves() const { return segment_->saves(); }
 BatchBoard& SharedMemory::batches() const { return segment_->batches(); }
 
 KeyValueStore& SharedMemory::values() const {
-  check(values_ != nullptr, "a board is given its values before they are used");
+  check(values_ != nullptr, "a board must be initialised before it is used");
   return *values_;
 }
 

@@ -282,7 +282,7 @@ float CpuExecutor::finish_step(std::span<float> metrics) {
   float loss = 0;
   if (program_.loss_offset >= 0) read(program_.loss_offset, &loss, sizeof(loss));
   if (!metrics.empty()) {
-    check(metrics.size() == program_.metrics.size(), "there is room for all metrics of a step");
+    check(metrics.size() == program_.metrics.size(), "the report must have a slot for each metric of a step");
     read(program_.loss_offset + byte_size(DType::f32), metrics.data(), static_cast<int64_t>(metrics.size_bytes()));
   }
   return loss;

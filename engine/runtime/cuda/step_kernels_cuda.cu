@@ -195,7 +195,7 @@ void enqueue_position(const StepScalars* scalars, int instruction, PositionWord*
 void enqueue_end_step(const Slots& slots, const Reported& reported, const Finished& finished, CudaStream stream) {
   constexpr unsigned kWarp = 32;
   static_assert(kMostStepsAtOnce <= kWarp);
-  check(slots.ahead < kMostStepsAtOnce, "what a step reports must have a place");
+  check(slots.ahead < kMostStepsAtOnce, "the report of a step must have an address");
   launch(end_step, 1, kWarp, 0, stream, "end_step", slots, reported, finished);
 }
 

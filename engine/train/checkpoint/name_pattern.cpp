@@ -112,7 +112,7 @@ std::string NamePattern::fill(const Holes& holes) const {
     name += part.literal;
     if (part.hole.empty()) continue;
     const auto value = holes.find(part.hole);
-    check(value != holes.end(), "a pattern's holes are given");
+    check(value != holes.end(), "all placeholders of a pattern must have values");
     name += part.words != nullptr ? word(part, static_cast<size_t>(value->second))
                                   : std::to_string(value->second + part.plus);
   }

@@ -351,7 +351,7 @@ void Loader::finish_batch(Batch& batch, BatchLayout::Scratch& scratch) {
 /// Labels are counted only for a loss, which needs a label.
 const SampleField& Loader::label() const {
   const int field = set_->find("label");
-  check(field >= 0, "labels are counted of samples that have one");
+  check(field >= 0, "labels can be counted only if samples have labels");
   return set_->fields()[static_cast<size_t>(field)];
 }
 
@@ -386,8 +386,8 @@ std::optional<Loader::Ahead> Loader::look_ahead() {
 const std::byte* Loader::next_step() {
   const Clock::time_point start = Clock::now();
   std::unique_lock lock(mutex_);
-  check(taken_ < options_.num_steps, "more steps are taken than num_steps");
-  check(taken_ - released_ < options_.held, "more batches are held than there is room for");
+  check(taken_ < options_.num_steps, "take() is called more often than num_steps");
+  check(taken_ - released_ < options_.held, "more batches are in use than there are slots");
   const int64_t wanted = taken_;
   const auto is_full = [&] { return opened_ > wanted ? batch_at(wanted).is_full : has_ended_; };
   while (!full_.wait_for(lock, kLook, is_full)) {

@@ -106,7 +106,9 @@ AsyncServer::AsyncServer(const PlannedJob& job, const Program& program, const Sh
       run_steps_(memory.batches().end() / pushes_a_step_),
       steps_per_epoch_(steps_per_epoch(job.spec.dataset, job.samples)) {
   const int workers = num_workers(job.plan);
-  check(static_cast<int64_t>(arena_.size()) >= server_arena_bytes(job, program), "a server has room for its workers");
+  check(static_cast<int64_t>(arena_.size()) >= server_arena_bytes(job, program),
+        "the number of workers must not "
+        "exceed the limit of a server");
   ExecutorOptions executor_options;
   executor_options.seed = job.spec.seed;
   executor_options.threads = options.threads;
@@ -458,7 +460,7 @@ void AsyncServer::update_tables(const Worker& worker, const StepScalars& scalars
 
 /// Updates that its weights lack. Those of the same step are no loss: their gradients add up.
 int64_t AsyncServer::staleness_of(const Worker& worker) const {
-  check(updates_ >= worker.version, "versions only rise");
+  check(updates_ >= worker.version, "versions must increase");
   return job_.plan.is_asynchronous() ? updates_ - worker.version : worker.lacks;
 }
 
