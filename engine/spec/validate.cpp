@@ -134,7 +134,7 @@ void elastic_runs_have_hosts(Rules& r) {
     return r.wrong("launch.elastic", "all ranks run on this host, so no host can be lost while others remain",
                    "remove launch.elastic, or list hosts in launch.hosts");
   if (launch.elastic->min_ranks > launch.ranks)
-    r.wrong("launch.elastic.min_ranks", "min_ranks is greater than launch.ranks, which is " + number(launch.ranks),
+    r.wrong("launch.elastic.min_ranks", "is greater than launch.ranks, which is " + number(launch.ranks),
             "set it to launch.ranks or less");
   if (r.fine({"train.checkpoint"}) && !r.job.train.saves_state())
     r.wrong("launch.elastic", "the job does not save its state, so the remaining ranks could not resume",
@@ -174,7 +174,7 @@ void hosts_hold_the_ranks(Rules& r) {
   const auto missing = [&](bool is_set, const std::string& path, const std::string& what, const std::string& hint) {
     if (is_set && r.fine({path.c_str()})) r.wrong(path, what + " is not supported on several hosts", hint);
   };
-  missing(launch.comm == "shm", "launch.comm", "launch.comm: shm", "remove launch.comm");
+  missing(launch.comm == "shm", "launch.comm", "shm", "remove launch.comm");
   missing(r.job.servers() > 0, "parallel.mode", "parameter_server", "use data_parallel, or remove launch.hosts");
 }
 
@@ -338,7 +338,7 @@ void labels_suit_the_loss(Rules& r) {
   const EntryType& loss = *find_type(loss_types(), r.job.loss->type);
   if (has_soft_labels(r.job.dataset)) {  // Soft labels are f32 regardless of label_dtype.
     if (r.job.loss->attrs.has("ignore_index"))
-      r.wrong("loss.ignore_index", "ignore_index is a class, but one_hot turns the labels into class probabilities",
+      r.wrong("loss.ignore_index", "cannot be used, because one_hot turns the labels into class probabilities",
               "remove it");
     return;
   }
@@ -372,7 +372,7 @@ void metrics_have_classes(Rules& r) {
   for (size_t i = 0; i < r.job.metrics.size(); ++i)
     for (size_t j = 0; j < i; ++j)
       if (r.job.metrics[i].type == r.job.metrics[j].type && r.job.metrics[i].attrs == r.job.metrics[j].attrs)
-        r.wrong(r.job.metrics[i].path, "this metric repeats " + r.job.metrics[j].path);
+        r.wrong(r.job.metrics[i].path, "is the same metric as " + r.job.metrics[j].path);
 }
 
 void validation_fits(Rules& r) {
@@ -404,7 +404,7 @@ void validation_has_samples_of_its_own(Rules& r) {
   const DatasetSpec& set = r.job.validation->dataset;
   const bool is_made = training.type == "random" || training.type == "constant" || training.type == "clicks";
   if (is_made || training.has_shares() || !set.paths.empty() || !set.split.empty()) return;
-  r.wrong("validation", "validation would evaluate the training samples, because it has no samples of its own",
+  r.wrong("validation", "must have its own samples; otherwise it would evaluate the training samples",
           training.has_file_splits() ? "validation: {dataset: {split: test}}"
           : training.has_source()    ? "set validation.dataset.path, or dataset.split: {train: 0.9, validation: 0.1}"
                                      : "set validation.dataset.path to text that is not used for training");
@@ -438,7 +438,7 @@ void validation_has_metrics(Rules& r) {
   if (!train.stop_when) return;
   need("train.stop_when.metric", train.stop_when->metric);
   if (!train.stop_when->reaches && train.stop_when->patience == 0)
-    r.wrong("train.stop_when", "stop_when needs 'reaches' or 'patience'", "e.g. {metric: accuracy, reaches: 0.97}");
+    r.wrong("train.stop_when", "needs 'reaches' or 'patience'", "e.g. {metric: accuracy, reaches: 0.97}");
 }
 
 void one_folder_of_files(Rules& r) {
