@@ -62,8 +62,8 @@ launch: {ranks: 4}
 parallel: {mode: semi_auto_parallel, strategies: {turned: [[1, 2, 1]]}}
 )"));
   CAPTURE(error);
-  CHECK(error.find("parallel.strategies.turned: dim 1 of data [32, 6, 4] is cut 2 ways, but it cannot be cut: reshape "
-                   "keeps this index within a rank") != std::string::npos);
+  CHECK(error.find("parallel.strategies.turned: dim 1 of data [32, 6, 4] is cut 2 ways, but it cannot be cut: "
+                   "reshape keeps this index on one rank") != std::string::npos);
   CHECK(error.ends_with(" | legal cuts of this dim: 1"));
 }
 

@@ -122,9 +122,9 @@ TEST_CASE("a header begins with '{' and is followed by blanks alone") {
 }
 
 TEST_CASE("a header that is not JSON is refused with the byte") {
-  check_refused("{\"a\" 3}", 0, "byte 14: the header is not JSON");
-  check_refused("{\"\xff\":{}}", 0, "the header is not JSON");
-  check_refused("{}{}", 0, "is not JSON");
+  check_refused("{\"a\" 3}", 0, "byte 14: the header is not valid JSON");
+  check_refused("{\"\xff\":{}}", 0, "the header is not valid JSON");
+  check_refused("{}{}", 0, "is not valid JSON");
   check_refused(one(R"("F32")", "[1]", "[0,1e999]"), 4, "the header is not valid JSON: number overflow");
 }
 

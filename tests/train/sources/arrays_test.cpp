@@ -131,8 +131,7 @@ TEST_CASE("what is wrong with an npy file is said with its byte") {
   CHECK(contains(error_of_npy(""), "x.npy: byte 0: expected"));
   CHECK(contains(error_of_npy(kImages.substr(0, 20)), "x.npy: byte 8: the header has "));
   CHECK(contains(error_of_npy(kImages.substr(0, kImages.size() - 1)),
-                 "u8 [3, 2] needs 6 bytes, found 5: it is cut "
-                 "off"));
+                 "u8 [3, 2] needs 6 bytes, found 5: it is truncated"));
   CHECK(contains(error_of_npy(kImages + "x"), "found 7: it is too long"));
   std::string version = kImages;
   version[6] = 9;
