@@ -38,7 +38,7 @@ std::string name_beside(const std::string& path) {
   return path + suffix;
 }
 
-/// Where a folder takes no new files, an existing one may still be written.
+/// An existing file may be writable even if its folder accepts no new files.
 void write_in_place(const std::string& path, std::string_view text, mode_t mode) {
   const int fd = open(path.c_str(), O_WRONLY | O_CLOEXEC | O_TRUNC | (is_of_kernel(path) ? 0 : O_NOFOLLOW));
   if (fd < 0) fail(path, errno);

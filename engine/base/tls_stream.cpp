@@ -159,7 +159,7 @@ size_t TlsStream::try_write(std::string_view bytes) {
   return 0;
 }
 
-/// For what the last operation needs. Throws EnvError at the deadline.
+/// Waits until the last operation can continue. Throws EnvError at the deadline.
 void TlsStream::wait(Deadline deadline) {
   pollfd ready{socket_, static_cast<short>(waits_to_write_ ? POLLOUT : POLLIN), 0};
   // The deadline is of the whole message: a side that sends a byte now and then gets no more time by it.

@@ -43,7 +43,7 @@ struct View {
 struct VirtualInstruction {
   Instruction code;
   std::vector<BufferId> inputs, outputs;  ///< in the order of code.inputs, code.outputs
-  /// How many of this rank's sends to the peer of a message the peer has received. recv: before it sends this. send:
+  /// Number of this rank's sends to the peer of a message that the peer has received. recv: before it sends this. send:
   /// before this task starts, as the schedule orders the tasks of all stages.
   size_t acknowledged = 0;
 };

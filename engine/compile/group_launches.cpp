@@ -220,7 +220,7 @@ void group_weight_grads(Compiler& c, int& launches) {
   }
 }
 
-/// Behind the first load of its micro-batch, whatever its size; the latest first.
+/// Moves loads behind the first load of their micro-batch, regardless of size; the latest first.
 void load_early(Compiler& c) {
   std::map<int, size_t> first_of_micro_batch;
   std::map<size_t, std::vector<size_t>> behind;

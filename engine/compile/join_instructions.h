@@ -1,5 +1,4 @@
-// For passes that make one instruction of two. What is left over is only marked, so that indices stay valid during the
-// pass.
+// For passes that merge two instructions. The redundant one is only marked, so that indices stay valid during the pass.
 #pragma once
 
 #include "engine/compile/compiler.h"

@@ -94,7 +94,7 @@ Candidate candidate(const Graph& graph, const Plan& plan, const VariablePlan& va
   if (variable.stages.size() > 1) level = std::min(level, plan.shard_axes ? 0 : 1);
   if (plan.mesh.ways(shard_axes(plan, sum_axes)) == 1 && plan.shard_axes) level = 0;
 
-  // So that a push or pull does not wait for other layers.
+  // A push or pull must not wait for other layers.
   const bool by_layer = level == 3 || serves_weights(plan) || of_table;
   c.key = {variable.virtual_stages, sum_axes, level, updated, by_layer ? first_reader : -1, group};
   return c;

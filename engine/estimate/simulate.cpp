@@ -62,7 +62,7 @@ struct Place {
   size_t number = 0;
 };
 
-/// How far the predicted time of an instruction may be off.
+/// The error of the predicted time of an instruction.
 struct Uncertainty {
   double error = 0;  ///< relative
   std::string key;   ///< equal keys err alike
@@ -270,7 +270,7 @@ class Simulator {
     return code(at).opcode == Opcode::recv ? waits : delays.exposed + waits;
   }
 
-  /// How much of a kernel that takes so long runs while its rank waits for a message.
+  /// The part of a kernel of this duration that runs while its rank waits for a message.
   Seconds beside_wait(const Lane& lane, Seconds seconds) const {
     if (code(lane.head()).opcode != Opcode::kernel) return {};
     const Seconds begin = lane.begin.event.time, end = begin + seconds;

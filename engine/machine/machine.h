@@ -67,7 +67,7 @@ struct StepCost {
 /// The least squares of relative errors, drawn towards no stretch, gap and host time where samples are few.
 StepCost step_cost(const std::vector<StepSample>& samples);
 
-/// How much longer a collective takes in a step than the same call back to back with its like.
+/// Additional time of a collective in a step, compared with the same call back to back with equal calls.
 struct CallDelays {
   Seconds exposed;  ///< no kernel of its rank runs when it begins: streams hand over to each other, twice
   Seconds beside;   ///< a long kernel runs: it also waits for multiprocessors that this holds
@@ -109,8 +109,8 @@ struct Machine {
   friend bool operator==(const Machine&, const Machine&) = default;
 };
 
-/// How many members of a group share a network: for each level, the units of the level below that it joins. A group of
-/// 16 ranks on 2 hosts of 8 is {8, 2}.
+/// The placement of a group on the network: for each level, the number of units of the level below that it connects. A
+/// group of 16 ranks on 2 hosts of 8 is {8, 2}.
 struct GroupSpread {
   std::vector<int> units;
   int size() const;

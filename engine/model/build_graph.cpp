@@ -47,7 +47,7 @@ class Model {
     errors_.add({spec_.position(path), path, std::move(message), std::move(hint)});
   }
 
-  /// At the layer, or at one of its fields.
+  /// Reports an error at the layer, or at one of its fields.
   void layer_error(const LayerSpec& layer, std::string message, const std::string& field = "") {
     const std::string path = field.empty() ? layer.path : layer.path + "." + field;
     errors_.add({spec_.position(path), path, std::move(message), layer.use}, layer.name);

@@ -16,7 +16,7 @@
 
 namespace trainctl {
 
-/// Where a layer's choice came from.
+/// The origin of the choice for a layer.
 enum class Choice : uint8_t {
   user,           ///< parallel.strategies
   propagated,     ///< from a neighbour

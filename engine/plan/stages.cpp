@@ -98,7 +98,7 @@ std::vector<int> configured_stages(const Graph& graph, const std::vector<LayerFa
     }
     for (LayerId p : producers[l]) {
       if (stages[p] <= rule->stage) continue;
-      // Where one rule puts both too early, only the first is reported.
+      // If one rule assigns both too early, only the first is reported.
       if (rule_for(spec.parallel.stage_config, graph.layers[p].name, facts[p].is_loss) == rule) continue;
       errors.push_back(
           {spec.position(rule->path), rule->path,

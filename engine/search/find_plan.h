@@ -60,7 +60,7 @@ struct FoundPlan {
   std::vector<std::string> notes;
 
   const TriedPlan& best() const { return tried.front(); }
-  /// How far the best plan may be from the best of all.
+  /// Upper bound of the distance of the best plan from the optimum.
   double gap() const { return best().trial.seconds / bound - 1; }
 };
 

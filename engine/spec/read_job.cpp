@@ -76,7 +76,7 @@ class JobReader {
   }
 
  private:
-  /// Where one output is needed, the name of a layer with several is an error.
+  /// Reports an error if the name of a layer with several outputs is used where one output is needed.
   bool refuse_several(const std::string& name, const SourcePos& pos, const std::string& path) {
     const auto several = network_.several.find(name);
     if (several == network_.several.end()) return false;
@@ -87,7 +87,7 @@ class JobReader {
 
   /// Suggests only fields that this job and this type of the section may have.
   void refuse_unknown(const YamlNode& node, const Section& section, const std::string& path, const std::string& what) {
-    // Without a network it may be the command that is misspelt.
+    // If there is no network, the misspelt key may be `command`.
     const bool any_kind = section.name.empty() && kind_ == JobKind::network && node.find("network") == nullptr;
     const std::string type = type_in(node, section);
     std::vector<std::string> all, legal;

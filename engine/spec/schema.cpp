@@ -292,7 +292,7 @@ Json if_then(const Section& section, const Field& type, const std::string& value
   }
   if (refused.empty() && required.empty()) return nullptr;
   Json condition = {{"properties", {{type.name, {{"const", value}}}}}};
-  // Without a type the section is of the default one, and matches the condition.
+  // A section without a type has the default type, and matches the condition.
   if (default_text(type, &section) != value) condition["required"] = {type.name};
   Json then = Json::object();
   if (!refused.empty()) then["properties"] = refused;
@@ -339,7 +339,7 @@ Json inputs_schema(const InputCount& count) {
   return schema;
 }
 
-/// How many inputs a layer of this type takes, which may depend on a field that gives it a weight of its own.
+/// The number of inputs of a layer of this type, which may depend on a field that gives it its own weight.
 void add_input_count(Json& schema, const EntryType& type) {
   if (type.weight_field.empty()) {
     schema["allOf"] = {inputs_schema({type.min_inputs, type.max_inputs})};

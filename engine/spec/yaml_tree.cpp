@@ -267,7 +267,7 @@ class TreeBuilder : public YAML::EventHandler {
       open_.back().key_read = true;
     } else {
       YamlNode::Entry& entry = open_.back().node.entries.back();
-      // Nothing after the colon: the key is the best position to report.
+      // Nothing follows the colon, so the key is the best position to report.
       if (node.is_null() && node.text.empty()) node.pos = entry.key_pos;
       entry.value = std::move(node);
       open_.back().key_read = false;

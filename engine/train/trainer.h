@@ -31,7 +31,7 @@ class LossNotFinite : public std::runtime_error {
   int64_t run_step_;
 };
 
-/// Where a run resumes: what is known of the steps before, beside the state of the arena.
+/// The position at which a run resumes: what is known about the previous steps, besides the state of the arena.
 struct TrainPosition {
   int64_t step = 0;  ///< the next one, from 0 over the whole run
   EpochSums epoch;   ///< sums over the steps of its epoch before it
@@ -93,9 +93,9 @@ struct TrainOptions {
   std::optional<LeftOut> left_out{};          ///< for tests
   /// For tests: creates a substitute for the executor of a GPU.
   std::function<std::unique_ptr<Executor>(const Program&, Communicator&, const ExecutorOptions&)> device{};
-  StartUpClock start_up{};                    ///< started by the phases before this one
-  TrainPosition from{};                       ///< where to start
-  const Program* validation = nullptr;        ///< compile_validation; with `validation:` in the job
+  StartUpClock start_up{};              ///< started by the phases before this one
+  TrainPosition from{};                 ///< where to start
+  const Program* validation = nullptr;  ///< compile_validation; with `validation:` in the job
   /// Called before the first step: replaces the initial weights by those of `from`.
   std::function<void(Executor&)> restore{};
 };

@@ -280,7 +280,7 @@ double multiplications(const ConvShape& s) {
 }
 
 std::vector<Candidate> candidates_of(const ConvProblem& problem, size_t most, std::string& tried) {
-  // Without a measurement the first is taken: small ones are the library's.
+  // Without a measurement, the first candidate is used; for small convolutions it is the library's.
   const bool large = multiplications(problem.shape) >= kWorthMeasuring;
   std::vector<Candidate> candidates = large ? own_candidates(problem) : std::vector<Candidate>{};
   const auto add = [&](const ConvWay& way) {

@@ -19,7 +19,7 @@ struct Line {
   std::string key, choice;
 };
 
-/// Nothing for a line of another form.
+/// Returns nothing for a line of another form.
 std::optional<Line> parse(const std::string& line) {
   const size_t space = line.find(' ');
   if (space == 0 || space == std::string::npos || line.back() != '.') return std::nullopt;

@@ -19,7 +19,7 @@ class Trial {
 
   /// Device memory that lives as long as the trial. Null if the device has too little: then the trial has failed.
   void* memory(int64_t bytes);
-  /// So many numbers in [-1, 1): products of zeros are faster than products of data.
+  /// Returns this many numbers in [-1, 1), because products of zeros are faster than products of data.
   void* numbers(int64_t n, DType type);
 
   /// Enqueues the kernel once; false: it is refused.

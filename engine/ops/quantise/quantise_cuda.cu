@@ -19,7 +19,7 @@ constexpr int kQuantiseThreads = kAcross * kQuantisedDown, kQuantiseWarps = kQua
 constexpr int kQuantiseBlocks = 2;  ///< on a multiprocessor: one loads while the other computes
 static_assert(kQuantisedTile == kScaledTogether);
 
-/// Where the lines of one form go; words null: it is not wanted.
+/// The destination of the lines of one form; words null: the form is not needed.
 struct Form {
   uint32_t* words = nullptr;
   float* scales = nullptr;

@@ -65,7 +65,7 @@ std::vector<TensorInfo> infer_pad(Infos in, const Attrs& attrs) {
   return {out};
 }
 
-/// Where a layer counts from the end with negative numbers.
+/// Returns the position from the start; negative ones count from the end.
 int64_t from_end(int64_t place, int64_t size) { return place < 0 ? place + size : place; }
 
 TensorId emit_slice(LayerContext& layer) {

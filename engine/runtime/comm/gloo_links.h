@@ -33,7 +33,7 @@ class GlooLinks {
   int rank() const { return rank_; }
   std::chrono::milliseconds timeout() const;
   double timeout_seconds() const { return options_.timeout_seconds; }
-  /// How long the ranks of a job have to connect.
+  /// Time limit for connecting the ranks of a job.
   double connect_seconds() const {
     return options_.connect_seconds > 0 ? options_.connect_seconds : options_.timeout_seconds;
   }

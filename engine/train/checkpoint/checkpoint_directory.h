@@ -70,7 +70,7 @@ class Occupied : public EnvError {
   using EnvError::EnvError;
 };
 
-/// Whose checkpoints a directory has.
+/// The owner of the checkpoints in a directory.
 struct CheckpointOwner {
   std::string lineage;  ///< "" for checkpoints of versions without lineages, which the name distinguishes
   std::string name;     ///< name of the job

@@ -17,7 +17,7 @@
 namespace trainctl {
 namespace {
 
-/// So that a slow disk answers each call in time.
+/// The limit lets a slow disk complete each call in time.
 constexpr size_t kMostAtOnce = size_t{64} << 20;
 
 [[noreturn]] void fail_to_read(const std::string& path, const std::string& why) {

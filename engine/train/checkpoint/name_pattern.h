@@ -23,7 +23,7 @@ namespace trainctl {
 /// Values of the holes, by their names: a number, or the place of a word in its list.
 using Holes = std::map<std::string, int64_t>;
 
-/// Whose names: those of the job, or those of the other tool.
+/// The side to which names belong: the job, or the other tool.
 enum class Side : uint8_t { ours, theirs };
 
 class NamePattern {

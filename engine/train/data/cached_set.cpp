@@ -168,7 +168,7 @@ class Mended final : public Dataset {
   void read(int64_t sample, ReadState& state, SampleOutputs to) const override {
     prepare(state);
     const SampleRng start = state.rng;
-    // Also fields that this rank does not want: whether a sample is broken must be the same for all ranks.
+    // Reads also fields that this rank does not need, because all ranks must agree on whether a sample is damaged.
     for (size_t i = 0; i < fields().size(); ++i) {
       if (to[i] == nullptr) state.unwanted[i].resize(static_cast<size_t>(fields()[i].bytes()));
       state.all[i] = to[i] == nullptr ? state.unwanted[i].data() : to[i];

@@ -29,13 +29,13 @@ HostBlock allocate_on_heap(int64_t bytes) {
 constexpr int64_t kLeastMappedBytes = int64_t{256} << 10;
 /// Bytes that a worker claims at a time: enough that claiming costs nothing beside reading.
 constexpr int64_t kClaimedBytes = int64_t{64} << 10;
-/// How often the trainer looks for a worker that hangs, while it waits.
+/// Interval at which the waiting trainer checks for a worker that hangs.
 constexpr std::chrono::milliseconds kLook{100};
 /// Share of timeout_seconds after which a worker hangs. After all of it the launcher ends the rank, and knows no file.
 constexpr double kHangs = 0.9;
 /// Batches that autotune may read ahead.
 constexpr int64_t kMostAhead = 16;
-/// How often a batch is asked for that another worker may leave.
+/// Interval at which a worker requests a batch that another worker may abandon.
 constexpr std::chrono::milliseconds kAskAgain{5};
 
 /// Fields that the job sets are not moved.
@@ -274,7 +274,7 @@ void Loader::open_batch(std::unique_lock<std::mutex>& lock, BatchLayout::Scratch
   work_.notify_all();
 }
 
-/// So a slow disk gets the requests of a whole batch at once, however few workers there are.
+/// A slow disk gets the requests of a whole batch at once, regardless of the number of workers.
 void Loader::expect_samples(const Batch& batch, Reading& reading) const {
   for (const int64_t row : layout_.rows()) {
     const int64_t sample = batch.samples[static_cast<size_t>(row)];

@@ -104,7 +104,7 @@ class Loader {
   int64_t oldest_samples() const { return batch_at(released_).own_rows; }
   /// Releases the oldest batch taken: it may be overwritten.
   void release_step();
-  /// How many workers read now, and how many batches they may be ahead.
+  /// The current number of workers, and of batches that they may read ahead.
   LoadSetting setting() const { return setting_; }
   /// Share of the time between the first batch that next_step returned and the last one in which it waited.
   double waited_share() const;

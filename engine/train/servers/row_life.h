@@ -1,4 +1,4 @@
-// How long rows of a table live: fields of its layer (engine/ops/embedding/table_layer.h).
+// The lifetime of rows of a table: fields of its layer (engine/ops/embedding/table_layer.h).
 #pragma once
 
 #include <cstdint>

@@ -22,7 +22,7 @@ using servers::Report;
 using servers::Request;
 
 constexpr int64_t kAlignment = 64;
-/// How often the loop looks for workers that have ended.
+/// Interval at which the loop checks for workers that have exited.
 constexpr double kLookSeconds = 0.02;
 
 int64_t aligned(int64_t bytes) { return (bytes + kAlignment - 1) / kAlignment * kAlignment; }

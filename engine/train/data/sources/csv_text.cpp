@@ -8,8 +8,8 @@
 namespace trainctl {
 namespace {
 
-/// Behind the value that begins at `at`, before its delimiter or line end; npos if it is quoted and its last quote is
-/// not in the text.
+/// Returns the end of the value that begins at `at`, before its delimiter or line end; npos if it is quoted and its
+/// closing quote is not in the text.
 size_t value_end(std::string_view text, size_t at, char delimiter) {
   if (at < text.size() && text[at] == '"') {
     for (++at;; at += 2) {

@@ -8,7 +8,7 @@
 
 namespace trainctl {
 
-/// How far the first row of `text` goes, with its line end. A row without one ends with the text if that is the
+/// Returns the size of the first row of `text`, with its line end. A row without one ends with the text if that is the
 /// file's end. Returns nothing if the row continues after the text, or if a quote is still open at the end of the file.
 std::optional<size_t> row_bytes(std::string_view text, char delimiter, bool is_file_end);
 
@@ -16,7 +16,7 @@ std::optional<size_t> row_bytes(std::string_view text, char delimiter, bool is_f
 /// is wrong with the row, or an empty text.
 std::string split_row(std::string& row, char delimiter, std::vector<std::string_view>& values);
 
-/// Nothing but blanks and a line end.
+/// Whether the row has only blanks and a line end.
 bool is_blank_row(std::string_view row);
 
 }  // namespace trainctl

@@ -19,7 +19,7 @@ constexpr int64_t kPlaces = 10'000;
   throw SpecError({}, "dataset.weights", what, hint);
 }
 
-/// How many of the pattern's places each set has: rounded down, then those that lost most get one more.
+/// The number of places of each set in the pattern: rounded down, then the sets that lost most get one more.
 std::vector<int64_t> shares_of(const std::vector<MixedSet>& sets) {
   double sum = 0;
   for (const MixedSet& set : sets) {

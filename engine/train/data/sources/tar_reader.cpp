@@ -19,7 +19,7 @@ namespace {
 constexpr int64_t kWindowBytes = 16 << 10;
 constexpr int64_t kMostNameBytes = 1 << 20;  ///< limit of a long name, or of a pax header
 
-// Where the fields of a header are.
+// The offsets of the fields of a header.
 constexpr size_t kNameBytes = 100, kSizeAt = 124, kSizeBytes = 12, kChecksumAt = 148, kChecksumBytes = 8, kTypeAt = 156;
 constexpr size_t kMagicAt = 257, kPrefixAt = 345, kPrefixBytes = 155;
 
@@ -179,7 +179,7 @@ bool TarReader::next(TarMember& member) {
   }
 }
 
-/// Behind the first block of zeros there is one more, or nothing, and no second archive.
+/// After the first block of zeros there must be one more block of zeros, or nothing, but no second archive.
 void TarReader::check_end(int64_t at) {
   std::vector<uint8_t> rest(static_cast<size_t>(std::min(kWindowBytes, file_bytes_ - at)));
   read_(at, rest);
