@@ -147,7 +147,8 @@ const Section& kubernetes_section() {
           items("node_selector", set_selector, selector, "Required node labels: \"gpu=h100, zone=b\"."),
           items("tolerations", set_tolerations, tolerations,
                 "Node taints that the pods tolerate: \"nvidia.com/gpu:NoSchedule, team=ml:NoExecute\"."),
-          field<&K::backoff_limit>("backoff_limit", "Number of pod failures after which the job fails.").at_least(0),
+          field<&K::backoff_limit>("backoff_limit", "Number of pod failures that are tolerated before the job fails.")
+              .at_least(0),
       }};
   return section;
 }

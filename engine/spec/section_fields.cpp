@@ -406,7 +406,7 @@ const Section& launch_section() {
                              "file.")
               .of(JobKind::network),
           field<&L::log_dir>("log_dir", "Folder for logs, with one folder per run and in it one folder per rank."),
-          field<&L::comm>("comm", "How CPU ranks communicate: shm uses shared memory within one host.")
+          field<&L::comm>("comm", "How ranks communicate. shm: shared memory within one host.")
               .one_of({"auto", "shm", "gloo"})
               .of(JobKind::network),
           field<&L::timeout_seconds>("timeout",
