@@ -27,7 +27,7 @@ constexpr double kMiB = 1024.0 * 1024, kGiB = 1024 * kMiB;
 Machine cpu() {
   Machine m;
   m.name = "cpu";
-  m.source = "estimate for one core of a server";
+  m.source = "a guess at one core of a server";
   m.devices = 64;
   m.products = {{5e10}, {5e10}, {5e10}};
   m.memory_rate = {1e10};
