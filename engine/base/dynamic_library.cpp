@@ -50,7 +50,7 @@ DynamicLibrary::DynamicLibrary(std::string what, const std::vector<std::string>&
     }
   }
   throw EnvError("cannot open " + what_ + ": " + join(said, "; ") +
-                 "\n  install it, or name its folder in LD_LIBRARY_PATH or " + kCudaLibraryPath);
+                 "\n  install it, or add its folder to LD_LIBRARY_PATH or " + kCudaLibraryPath);
 }
 
 bool DynamicLibrary::has(const char* symbol) const { return dlsym(handle_, symbol) != nullptr; }

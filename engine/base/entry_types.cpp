@@ -37,7 +37,7 @@ std::string input_fault(const EntryType& type, const Attrs& attrs, int given) {
   if (most != least) wanted += " to " + std::to_string(most);
   std::string fault = type.name + " takes " + wanted + (most == 1 ? " input" : " inputs");
   if (!type.weight_field.empty())
-    fault += attrs.has(type.weight_field) ? " where '" + type.weight_field + "' gives it an own weight"
+    fault += attrs.has(type.weight_field) ? " where '" + type.weight_field + "' gives it its own weight"
                                           : " where it has no '" + type.weight_field + "'";
   return fault + ", not " + std::to_string(given);
 }

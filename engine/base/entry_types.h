@@ -32,7 +32,7 @@ struct EntryType {
   /// If this field is given, the layer takes min_inputs and has a weight of its own for the rest; else max_inputs.
   std::string weight_field;
   bool collective = false;  ///< only allowed with hybrid_parallel
-  /// How many outputs a layer with these fields has; null: 1. The fields may be wrong.
+  /// Returns the number of outputs of a layer with these fields; null: 1. The fields may be wrong.
   int (*num_outputs)(const Attrs& attrs) = nullptr;
   // Optimizers.
   std::vector<std::string> same_in_groups = {};  ///< fields that a group of parameters cannot set for itself
@@ -61,10 +61,10 @@ std::vector<std::string> names_of(const std::vector<EntryType>& types);
 
 /// The most outputs that a layer has.
 inline constexpr int kMaxLayerOutputs = 256;
-/// How many outputs a layer with these fields has, from 1 to kMaxLayerOutputs.
+/// Returns the number of outputs of a layer with these fields, from 1 to kMaxLayerOutputs.
 int output_count(const EntryType& type, const Attrs& attrs);
 
-/// How many inputs a layer with these fields takes, at least or at most.
+/// Returns the minimum and maximum number of inputs of a layer with these fields.
 struct InputCount {
   int least = 1, most = 1;
 };

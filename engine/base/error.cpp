@@ -1,4 +1,4 @@
-// How failures are printed: one line a diagnostic, and the excerpt with its caret.
+// Prints failures: one line per diagnostic, and the excerpt with its caret.
 #include "engine/base/error.h"
 
 #include <algorithm>

@@ -50,7 +50,7 @@ std::optional<EnvError> hanging(double timeout_seconds) {
     if (slot->path == nullptr) continue;
     const double seconds = std::chrono::duration<double>(Clock::now() - slot->since).count();
     if (seconds < kHangs * timeout_seconds) continue;
-    return EnvError(fmt::format("{}: its file system has not answered for {:.0f} s, and launch.timeout is {:.0f} s",
+    return EnvError(fmt::format("{}: the file system has not responded for {:.0f} s, but launch.timeout is {:.0f} s",
                                 *slot->path, seconds, timeout_seconds));
   }
   return {};

@@ -30,13 +30,13 @@ std::string pids_max() {
 
 std::string processes_limit() {
   const std::string group = pids_max(), space = value_of(RLIMIT_AS);
-  return "no more processes and threads may be started here; the limit of this user is " + value_of(RLIMIT_NPROC) +
+  return "the limit on processes and threads is reached; the limit of this user is " + value_of(RLIMIT_NPROC) +
          " (ulimit -u)" +
-         (group.empty() ? ", and a container has its own (pids.max)" : ", of this container " + group) +
+         (group.empty() ? ", and a container has its own limit (pids.max)" : ", that of this container is " + group) +
          (space == "unlimited"
               ? ""
-              : "; a thread also needs address space, of which " + space + " bytes are allowed (ulimit -v)") +
-         "; raise it, or use fewer ranks or threads";
+              : "; threads also need address space, which is limited to " + space + " bytes (ulimit -v)") +
+         "; raise the limit, or use fewer ranks or threads";
 }
 
 /// Empty: the error is not a limit.
@@ -45,16 +45,16 @@ std::string limit_of(int error) {
     case EAGAIN:
       return processes_limit();
     case EMFILE:
-      return "this process may have " + value_of(RLIMIT_NOFILE) + " open; raise the limit (ulimit -n)";
+      return "the limit of " + value_of(RLIMIT_NOFILE) + " open files per process is reached; raise it (ulimit -n)";
     case ENFILE:
-      return "the limit of this machine is fs.file-max; raise it (sysctl), or end other programs";
+      return "the limit of open files on this machine is reached; raise fs.file-max (sysctl), or stop other programs";
     case EFBIG:
-      return "a file may have " + value_of(RLIMIT_FSIZE) + " bytes here; raise the limit (ulimit -f)";
+      return "the size of files is limited to " + value_of(RLIMIT_FSIZE) + " bytes; raise the limit (ulimit -f)";
     case ENOMEM:
-      return "this process may have " + value_of(RLIMIT_AS) +
-             " bytes of address space (ulimit -v), and a container its memory.max";
+      return "the address space of this process is limited to " + value_of(RLIMIT_AS) +
+             " bytes (ulimit -v), and a container is limited by memory.max";
     case EDQUOT:
-      return "the quota of this user is used up; free some space";
+      return "the disk quota of this user is used up; free some space";
     default:
       return "";
   }

@@ -1,4 +1,4 @@
-// How many files, pipes and sockets this process may have open.
+// Limits on the files, pipes and sockets that this process can have open.
 #pragma once
 
 #include <sys/resource.h>
@@ -16,8 +16,8 @@ inline void allow_open_files(rlim_t count = RLIM_INFINITY) {
   setrlimit(RLIMIT_NOFILE, &limit);
 }
 
-/// How many connections a listener keeps open that have not proved yet that they have the job's token: at most `wanted`,
-/// and no more than a quarter of this process's limit, so that they leave it the descriptors that it needs.
+/// Maximum number of unauthenticated connections that a listener keeps open: at most `wanted`, and at most a quarter of
+/// the limit of this process, so that enough descriptors remain.
 inline size_t most_unauthenticated(size_t wanted) {
   constexpr rlim_t kShare = 4;
   rlimit limit{};

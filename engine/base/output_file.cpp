@@ -32,13 +32,13 @@ int put_and_close(int fd, std::string_view text) {
 
 std::string name_beside(const std::string& path) {
   uint64_t number = 0;
-  check(getrandom(&number, sizeof number, 0) == sizeof number, "the kernel gives random bytes");
+  check(getrandom(&number, sizeof number, 0) == sizeof number, "getrandom must return random bytes");
   char suffix[24];
   std::snprintf(suffix, sizeof suffix, ".%016llx", static_cast<unsigned long long>(number));
   return path + suffix;
 }
 
-/// Where a folder takes no new files, an existing one may still be written.
+/// An existing file may be writable even if its folder accepts no new files.
 void write_in_place(const std::string& path, std::string_view text, mode_t mode) {
   const int fd = open(path.c_str(), O_WRONLY | O_CLOEXEC | O_TRUNC | (is_of_kernel(path) ? 0 : O_NOFOLLOW));
   if (fd < 0) fail(path, errno);
@@ -51,7 +51,7 @@ void write_in_place(const std::string& path, std::string_view text, mode_t mode)
 void require_no_link(const std::string& path) {
   struct stat info {};
   if (is_of_kernel(path) || lstat(path.c_str(), &info) != 0 || !S_ISLNK(info.st_mode)) return;
-  throw EnvError("cannot write " + path + ": it is a symbolic link; name the file that it leads to, or delete it");
+  throw EnvError("cannot write " + path + ": it is a symbolic link; use the path of its target, or delete the link");
 }
 
 void write_output(const std::string& path, std::string_view text, FileReaders readers) {

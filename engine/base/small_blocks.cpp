@@ -1,7 +1,7 @@
 //   region:  [ page: blocks of 48 bytes | page: blocks of 16 bytes | page: blocks of 48 bytes | … not used yet ]
 //
-// A page has blocks of one size, so a block's address tells its shelf. Shelves are of one thread; pages are handed out
-// in order to whichever thread asks.
+// A page has blocks of one size, so the address of a block determines its shelf. Each shelf belongs to one thread;
+// pages are handed out in order to any thread that needs one.
 #include "engine/base/small_blocks.h"
 
 #include <sys/mman.h>

@@ -1,4 +1,4 @@
-// Where in a file something was written.
+// A position in a file.
 #pragma once
 
 #include <string>

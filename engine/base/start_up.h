@@ -38,7 +38,7 @@ class StartUpClock {
   const std::vector<Phase>& phases() const { return phases_; }
   const std::vector<Phase>& beside() const { return beside_; }
   double seconds() const;
-  /// Without the phases with_others: the rank with the largest value is the one that the others waited for.
+  /// The seconds without the phases with_others: the rank with the largest value is the one that the others waited for.
   double seconds_alone() const;
 
   /// Passes the clock to another process of this host: "123456789:devices=1000,plan=2000" is the end of the last phase

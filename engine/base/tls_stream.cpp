@@ -68,7 +68,7 @@ std::string reason() {
 
 SSL_CTX* new_context(const std::string& token, bool accepts) {
   SSL_CTX* context = SSL_CTX_new(accepts ? TLS_server_method() : TLS_client_method());
-  check(context != nullptr, "OpenSSL makes a context");
+  check(context != nullptr, "OpenSSL must create a context");
   SSL_CTX_set_min_proto_version(context, TLS1_3_VERSION);
   SSL_CTX_set_ciphersuites(context, "TLS_AES_128_GCM_SHA256");  // the digest of such keys is SHA-256
   SSL_CTX_set_options(context, SSL_OP_IGNORE_UNEXPECTED_EOF);
@@ -139,7 +139,7 @@ bool TlsStream::try_handshake() {
     return false;
   }
   // In TLS 1.3 a handshake by a pre-shared key is a resumption, and one without is not.
-  if (SSL_session_reused(ssl_) != 1) throw EnvError("the handshake did not use the job's token");
+  if (SSL_session_reused(ssl_) != 1) throw EnvError("the peer does not have the token of this job");
   return true;
 }
 
@@ -159,12 +159,12 @@ size_t TlsStream::try_write(std::string_view bytes) {
   return 0;
 }
 
-/// For what the last operation needs. Throws EnvError at the deadline.
+/// Waits until the last operation can continue. Throws EnvError at the deadline.
 void TlsStream::wait(Deadline deadline) {
   pollfd ready{socket_, static_cast<short>(waits_to_write_ ? POLLOUT : POLLIN), 0};
   // The deadline is of the whole message: a side that sends a byte now and then gets no more time by it.
   const auto left = std::chrono::ceil<std::chrono::milliseconds>(deadline - std::chrono::steady_clock::now()).count();
-  if (left <= 0 || poll(&ready, 1, static_cast<int>(left)) == 0) throw EnvError("no answer");
+  if (left <= 0 || poll(&ready, 1, static_cast<int>(left)) == 0) throw EnvError("the peer did not respond in time");
 }
 
 void TlsStream::write(std::string_view bytes, double seconds) {
@@ -198,7 +198,7 @@ std::string TlsStream::read_line(size_t most, double seconds) {
     read_until({&next, 1}, deadline);
     if (next == '\n') return line;
     line += next;
-    if (line.size() > most) throw EnvError("a line is too long");
+    if (line.size() > most) throw EnvError("received a line that is too long");
   }
 }
 

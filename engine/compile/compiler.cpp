@@ -25,7 +25,7 @@ Compiler::Compiler(const Graph& g, const Plan& p, const JobSpec& s, const CostMo
       forms(g.nodes.size()),
       variables(g.tensors.size(), -1) {
   check(rank >= 0 && rank < plan.processes() && plan.ranks == plan.num_stages * plan.mesh.size(),
-        "the rank belongs to the plan");
+        "the rank must belong to the plan");
   for (int group = -1; group < static_cast<int>(s.optimizer.groups.size()); ++group)
     optimizers.emplace_back(s.optimizer.type, s.optimizer.settings_of(group));
   program.rank = rank;
@@ -36,7 +36,7 @@ Compiler::Compiler(const Graph& g, const Plan& p, const JobSpec& s, const CostMo
 }
 
 int Compiler::group_of(const std::vector<int>& ranks) {
-  check(std::find(ranks.begin(), ranks.end(), rank) != ranks.end(), "a rank is in each of its groups");
+  check(std::find(ranks.begin(), ranks.end(), rank) != ranks.end(), "a rank must be a member of each of its groups");
   const auto found = std::find(program.groups.begin(), program.groups.end(), ranks);
   if (found == program.groups.end()) {
     program.groups.push_back(ranks);

@@ -43,7 +43,7 @@ struct View {
 struct VirtualInstruction {
   Instruction code;
   std::vector<BufferId> inputs, outputs;  ///< in the order of code.inputs, code.outputs
-  /// How many of this rank's sends to the peer of a message the peer has received. recv: before it sends this. send:
+  /// Number of this rank's sends to the peer of a message that the peer has received. recv: before it sends this. send:
   /// before this task starts, as the schedule orders the tasks of all stages.
   size_t acknowledged = 0;
 };
@@ -91,7 +91,7 @@ struct Compiler {
   Compiler& operator=(const Compiler&) = delete;
 
   const Graph& graph;
-  const Graph& trained;             ///< whose updates decide how variables lie: `graph`, unless that is an evaluation's
+  const Graph& trained;             ///< its updates determine the layout of variables: `graph`, unless in an evaluation
   const bool keeps_training_state;  ///< there is room for gradients and the optimizer, used or not
   const Plan& plan;
   const JobSpec& spec;

@@ -5,8 +5,8 @@
 
 namespace trainctl {
 
-/// One rank of each stage stands for all that count the loss, and one for those that do not: which part of a norm a
-/// rank adds is a matter of a few numbers. Not verified.
+/// One rank of each stage represents all ranks that count the loss, and one represents those that do not: their
+/// programs differ only in a few numbers of the norm. Not verified.
 RankClasses compile_one_a_stage(const Graph& graph, const Plan& plan, const JobSpec& spec, const CostModel& cost);
 
 }  // namespace trainctl

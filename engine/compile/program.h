@@ -1,4 +1,4 @@
-// Plan -> Program: one rank's flat list of instructions, run top to bottom once a step. Plain data: every buffer
+// Plan -> Program: one rank's flat list of instructions, run top to bottom once per step. Plain data: every buffer
 // has an offset in one arena, and every collective, byte and wait is explicit.
 //
 //   arena:  [ parameters | states | gradients | optimizer | scalars | short-lived buffers ]
@@ -98,7 +98,7 @@ struct Instruction {
   Purpose purpose = Purpose::none;
   int peer = -1;  ///< send, recv: global rank
 
-  /// Kernels with the same number stand together and may run as one launch: their buffers share no memory. -1: its
+  /// Kernels with the same number are adjacent and may run as one launch: their buffers share no memory. -1: its
   /// own launch.
   int launch = -1;
 
@@ -143,7 +143,7 @@ struct Variable {
 struct Bucket {
   std::string name;
   int64_t elements = 0;   ///< padded
-  int reduce_group = -1;  ///< sums gradients once a step; not shard_group: sums shards that hosts have summed; -1: none
+  int reduce_group = -1;  ///< sums gradients once per step; if not shard_group, shards summed by hosts; -1: none
   int shard_group = -1;   ///< the group the optimizer is cut over; -1: not sharded
   int shards = 1, shard = 0;  ///< this rank's: of each piece, elements [shard, shard + 1) * (elements of it) / shards
   int pieces = 1;
@@ -237,7 +237,7 @@ struct Program {
   std::vector<LiveBytes> live;  ///< by instruction; the most activations are Memory::activations
 };
 
-/// The training whose variables a program of an evaluation reads: they lie in buckets and in shards as there.
+/// The training program whose variables a program of an evaluation reads: they have the same buckets and shards.
 struct EvaluationOf {
   const Graph& trained;  ///< its ids of tensors are those of the evaluation's graph
   /// The arena is that of the training program: variables have the same offsets in both, and nothing that outlives a

@@ -51,7 +51,7 @@ RankClasses compile_unverified(const Graph& graph, const Plan& plan, const JobSp
 
 /// The rank whose program the process `rank` runs; without asynchronous workers `rank` itself.
 int rank_of_program(const Plan& plan, int rank);
-/// That program, for the process `rank` of a job with so many asynchronous workers.
+/// Returns that program for the process `rank` of a job with `workers` asynchronous workers.
 Program of_own_worker(Program program, int workers, int rank);
 
 /// The programs of all ranks, in rank order, each as its own class.

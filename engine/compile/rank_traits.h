@@ -1,4 +1,4 @@
-// How a program depends on its rank: everything that passes ask about a rank is in these traits, or is only a
+// The dependence of a program on its rank: everything that passes use about a rank is in these traits, or is only a
 // number.
 #pragma once
 

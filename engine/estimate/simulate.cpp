@@ -62,7 +62,7 @@ struct Place {
   size_t number = 0;
 };
 
-/// How far the predicted time of an instruction may be off.
+/// The error of the predicted time of an instruction.
 struct Uncertainty {
   double error = 0;  ///< relative
   std::string key;   ///< equal keys err alike
@@ -241,7 +241,8 @@ class Simulator {
     if (end > end_.time) end_ = lane.last;
   }
 
-  /// A message moves once both ranks have come to it, and lasts as long as its recv; the send's stream goes on.
+  /// A message is transferred once both ranks have reached it, and takes as long as its recv; the stream of the send
+  /// continues.
   static bool moves(const Instruction& instruction) {
     return instruction.opcode == Opcode::collective || instruction.opcode == Opcode::recv;
   }
@@ -269,7 +270,7 @@ class Simulator {
     return code(at).opcode == Opcode::recv ? waits : delays.exposed + waits;
   }
 
-  /// How much of a kernel that takes so long runs while its rank waits for a message.
+  /// The part of a kernel of this duration that runs while its rank waits for a message.
   Seconds beside_wait(const Lane& lane, Seconds seconds) const {
     if (code(lane.head()).opcode != Opcode::kernel) return {};
     const Seconds begin = lane.begin.event.time, end = begin + seconds;

@@ -31,14 +31,14 @@ enum class TensorKind : uint8_t {
   gradient,    ///< produced by a backward node
 };
 
-/// How a parameter or state starts. The value of an element depends only on (seed, tensor name, global
+/// Initial values of a parameter or state. The value of an element depends only on (seed, tensor name, global
 /// element index), so a rank can compute just its slice.
 struct Init {
   enum class Kind : uint8_t { constant, uniform, normal } kind = Kind::constant;
   double value = 0.0;  ///< constant: the value; uniform: the bound b of [-b, b); normal: the standard deviation
 };
 
-/// Where the rows of the batch are in a tensor: dim `dim` is [outer, rows, inner] in row-major order.
+/// The position of the rows of the batch in a tensor: dim `dim` is [outer, rows, inner] in row-major order.
 struct BatchRows {
   int dim = -1;        ///< -1: in no dim, since no row depends on one sample alone, or nothing depends on the batch
   int64_t outer = 1;   ///< more than 1 if a reshape has merged the batch behind another dim

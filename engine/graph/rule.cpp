@@ -21,7 +21,7 @@ std::vector<std::string> parse_tensor(std::string_view text) {
     check(close != std::string_view::npos, "a rule has an unclosed (");
     dims.emplace_back(text.substr(i + 1, close - i - 1));
     for (char letter : dims.back()) {
-      check(std::isalpha(static_cast<unsigned char>(letter)), "only letters may stand between ( and ) in a rule");
+      check(std::isalpha(static_cast<unsigned char>(letter)), "a rule can have only letters between ( and )");
     }
     i = close;
   }

@@ -60,8 +60,8 @@ struct RuleLetters {
 };
 RuleLetters parse_rule(std::string_view text);
 
-/// Where a dim of several factors is cut, it is its first factor of size > 1 that is cut (a block of
-/// a row-major dim is a block of its major factor). Returns that factor or -1 for a dim of size 1.
+/// If a dim of several factors is cut, its first factor of size > 1 is cut (a block of a row-major dim is a block of
+/// its major factor). Returns that factor or -1 for a dim of size 1.
 int cut_factor(const DimRule& dim, const std::vector<Factor>& factors);
 
 std::string to_string(const Rule& rule, const std::vector<Factor>& factors);

@@ -66,9 +66,10 @@ void verify_node(const Graph& graph, NodeId id) {
   verify_operands(graph, layer, node.inputs, node.rule.inputs, node.name);
   verify_operands(graph, layer, node.outputs, node.rule.outputs, node.name);
   for (TensorId input : node.inputs) {
-    require(graph.tensors[input].producer < id, "{} reads {} too early", node.name, graph.tensors[input].name);
+    require(graph.tensors[input].producer < id, "{} reads {} before it is produced", node.name,
+            graph.tensors[input].name);
     require(graph.tensors[input].producer >= 0 || graph.tensors[input].kind != TensorKind::activation,
-            "{} reads {}, which nothing makes", node.name, graph.tensors[input].name);
+            "{} reads {}, which no node produces", node.name, graph.tensors[input].name);
   }
   const TensorKind kind = node.phase == Phase::forward ? TensorKind::activation : TensorKind::gradient;
   for (TensorId output : node.outputs) {

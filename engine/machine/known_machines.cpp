@@ -23,7 +23,7 @@ namespace {
 constexpr double kTera = 1e12, kGiga = 1e9, kMicro = 1e-6;
 constexpr double kMiB = 1024.0 * 1024, kGiB = 1024 * kMiB;
 
-/// One thread a rank; the figures of a slow core, so that plans for unknown CPUs do not count on much.
+/// One thread per rank, with the figures of a slow core, so that plans for unknown CPUs are conservative.
 Machine cpu() {
   Machine m;
   m.name = "cpu";

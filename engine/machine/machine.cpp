@@ -1,4 +1,4 @@
-// Times on a machine, and how groups of ranks lie on it.
+// Times on a machine, and the placement of groups of ranks on it.
 #include "engine/machine/machine.h"
 
 #include <algorithm>
@@ -145,7 +145,7 @@ Seconds kernel_time(const Machine& machine, const KernelDef& kernel, Infos input
   if (found == nullptr) return machine.launch + unmeasured_time(machine, kernel, inputs, outputs, cost, products);
   const KernelModel& model = *found;
   if (!model.shows_rates(machine.launch)) {
-    // Far larger calls than those that were measured take the machine's rates for what lies beyond.
+    // Beyond the largest measured call, the rates of the machine apply.
     const KernelSample& largest = *std::max_element(
         model.samples().begin(), model.samples().end(),
         [&](const KernelSample& a, const KernelSample& b) { return at_rates(a.cost) < at_rates(b.cost); });

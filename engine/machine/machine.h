@@ -1,5 +1,5 @@
 // A kind of host as data: its devices, the links between them and between hosts, and how long kernels take. The planner
-// and the estimator know of a machine what stands here, and nothing else; so a plan for a machine can be made anywhere.
+// and the estimator use only this data, so a plan for a machine can be made anywhere.
 //
 //   devices   joined by levels of links, innermost first: 8 GPUs of a host by NVLink, any number of hosts by a network
 //   kernels   a bound for all (rates of products and of memory), better where a kernel was measured
@@ -67,7 +67,7 @@ struct StepCost {
 /// The least squares of relative errors, drawn towards no stretch, gap and host time where samples are few.
 StepCost step_cost(const std::vector<StepSample>& samples);
 
-/// How much longer a collective takes in a step than the same call back to back with its like.
+/// Additional time of a collective in a step, compared with the same call back to back with equal calls.
 struct CallDelays {
   Seconds exposed;  ///< no kernel of its rank runs when it begins: streams hand over to each other, twice
   Seconds beside;   ///< a long kernel runs: it also waits for multiprocessors that this holds
@@ -82,7 +82,7 @@ struct Machine {
   int devices = 1;
   Bytes memory;    ///< memory of a device
   Bytes reserved;  ///< the part of it that driver and libraries take before a rank has anything
-  /// Further memory that they take once a rank calls collectives, and once it sends or receives messages.
+  /// Additional memory that they need once a rank calls collectives, and once it sends or receives messages.
   Bytes for_collectives, for_messages;
   ProductRates products;
   BytesPerSecond memory_rate;  ///< bytes read and bytes written together
@@ -91,11 +91,11 @@ struct Machine {
   /// Rate of the scores of attention, each with all that is computed from it. 0: they take no time.
   double exponentials_per_second = 0;
   Seconds launch;  ///< shortest time between the starts of successive kernels of a stream
-  /// Streams run side by side; else a rank does one thing at a time, in the order of its program.
+  /// Streams run concurrently; else a rank does one thing at a time, in the order of its program.
   bool overlaps = false;
-  /// While bytes move, kernels take this many times as long, and the transfer too.
+  /// Factor on the time of kernels, and of the transfer, while a transfer is in progress.
   double overlap_cost = 1;
-  /// While a rank waits for a message, its kernels take this many times as long: the wait holds multiprocessors.
+  /// Factor on the time of kernels while their rank waits for a message, because the wait occupies multiprocessors.
   double wait_cost = 1;
   CallDelays delays;
   std::vector<LinkLevel> links;  ///< innermost first; the last joins any number
@@ -109,8 +109,8 @@ struct Machine {
   friend bool operator==(const Machine&, const Machine&) = default;
 };
 
-/// How many members of a group share a network: for each level, the units of the level below that it joins. A group of
-/// 16 ranks on 2 hosts of 8 is {8, 2}.
+/// The placement of a group on the network: for each level, the number of units of the level below that it connects. A
+/// group of 16 ranks on 2 hosts of 8 is {8, 2}.
 struct GroupSpread {
   std::vector<int> units;
   int size() const;
@@ -126,16 +126,16 @@ int64_t wire_bytes(Collective kind, int64_t bytes, int group_size);
 
 /// The alpha-beta model over all levels: a call has a latency, and one more for each round of a tree within each level;
 /// the levels pass on the bytes side by side, so the slowest counts. All groups like this one call at once. A group
-/// that lies like one that was measured takes what that took.
+/// with the same placement as a measured one takes the measured time.
 Seconds collective_time(const Machine& machine, Collective kind, Bytes bytes, const GroupSpread& spread);
 /// "all_reduce 8x2": the kind and the group's units, without trailing ones.
 std::string call_key(Collective kind, const GroupSpread& spread);
 std::vector<double> call_sizes(Bytes bytes);
-/// "message 2", "message 1x2": of two ranks that lie like this.
+/// "message 2", "message 1x2": the key of messages between two ranks with this placement.
 std::string message_key(const GroupSpread& spread);
 
-/// A message between two ranks that lie like this: as measured between a kernel of the one and a kernel of the other,
-/// else the link's latency and what its bytes take.
+/// Time of a message between two ranks with this placement: as measured between a kernel of one rank and a kernel of
+/// the other, else the latency of the link plus the transfer time of its bytes.
 Seconds send_time(const Machine& machine, Bytes bytes, const GroupSpread& spread);
 
 /// Model from the measurements of calls like this; null: there are none. `adds`: the kernel adds to its output; if that

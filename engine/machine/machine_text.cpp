@@ -73,11 +73,11 @@ std::vector<LinkLevel> links_of(const Fields& machine) {
                      {link.number("latency_seconds")}});
   }
   if (links.empty() || links.back().devices != 0)
-    throw EnvError(machine.where() + ".links: the last one must join any number of devices: devices: 0");
+    throw EnvError(machine.where() + ".links: the last one must connect any number of devices: devices: 0");
   for (size_t i = 0; i + 1 < links.size(); ++i) {
     const int outer = links[i + 1].devices;
     if (links[i].devices < 1 || (outer != 0 && (outer <= links[i].devices || outer % links[i].devices != 0)))
-      throw EnvError(machine.where() + ".links: each must join a multiple of the devices of the one before it");
+      throw EnvError(machine.where() + ".links: each must connect a multiple of the devices of the previous one");
   }
   return links;
 }
@@ -92,7 +92,7 @@ KernelModel model_of(const Fields& kernels, const char* key) {
       read.sizes.push_back(size.get<double>());
     }
     if (read.sizes.size() != samples.front().sizes.size())
-      throw EnvError(sample.where() + ".sizes: as many as those of the first sample are expected");
+      throw EnvError(sample.where() + ".sizes: expected as many as in the first sample");
     read.cost = {.flops = sample.number("flops"), .bytes = sample.number("bytes")};
     read.seconds = {sample.positive("seconds")};
     if (item.contains("attrs")) read.attrs = sample.text("attrs");
@@ -197,7 +197,7 @@ std::string to_json(const Machine& machine) {
 
 Machine machine_of_json(const std::string& text, const std::string& where) {
   const Json json = Json::parse(text, nullptr, false);
-  if (json.is_discarded()) throw EnvError(where + ": this is not JSON");
+  if (json.is_discarded()) throw EnvError(where + ": not valid JSON");
   const Fields fields(json, where);
   Machine m;
   m.name = fields.text("name");
@@ -218,9 +218,15 @@ Machine machine_of_json(const std::string& text, const std::string& where) {
   m.launch = {fields.number("launch_seconds")};
   m.overlaps = fields.flag("overlaps");
   m.overlap_cost = fields.number("overlap_cost");
-  if (m.overlap_cost < 1) throw EnvError(where + ".overlap_cost: at least 1: nothing gets faster beside a transfer");
+  if (m.overlap_cost < 1)
+    throw EnvError(where +
+                   ".overlap_cost: must be at least 1, because a concurrent transfer "
+                   "never makes kernels faster");
   if (json.contains("wait_cost")) m.wait_cost = fields.number("wait_cost");
-  if (m.wait_cost < 1) throw EnvError(where + ".wait_cost: at least 1: nothing gets faster beside what waits");
+  if (m.wait_cost < 1)
+    throw EnvError(where +
+                   ".wait_cost: must be at least 1, because a waiting transfer never "
+                   "makes kernels faster");
   m.delays = delays_of(fields);
   m.links = links_of(fields);
   m.kernels = models_of(fields.object("kernels"));

@@ -44,7 +44,7 @@ class BackwardPass {
   static bool may_flow(const Node& node, size_t input) { return (get_op(node.op).no_gradient >> input & 1) == 0; }
   bool needs_grad(const Node& node, size_t input) const { return needs_[node.inputs[input]] && may_flow(node, input); }
 
-  /// How many operands of nodes on the way to the loss read each tensor.
+  /// The number of operands of nodes on the path to the loss that read each tensor.
   void count_uses() {
     uses_.resize(num_tensors_, 0);
     for (size_t n = num_forward_; n-- > 0;) {

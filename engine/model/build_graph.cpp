@@ -47,7 +47,7 @@ class Model {
     errors_.add({spec_.position(path), path, std::move(message), std::move(hint)});
   }
 
-  /// At the layer, or at one of its fields.
+  /// Reports an error at the layer, or at one of its fields.
   void layer_error(const LayerSpec& layer, std::string message, const std::string& field = "") {
     const std::string path = field.empty() ? layer.path : layer.path + "." + field;
     errors_.add({spec_.position(path), path, std::move(message), layer.use}, layer.name);
@@ -61,9 +61,9 @@ class Model {
     if (parts > 0 && spec_.dataset.batch % parts == 0) return spec_.dataset.batch / parts;
     const std::string by_ranks = ranks > 1 ? fmt::format(" for each of {} ranks", ranks) : "";
     error("dataset.batch",
-          fmt::format("batch {} does not divide into {} micro-batches{}", spec_.dataset.batch,
+          fmt::format("a batch of {} samples cannot be divided evenly into {} micro-batches{}", spec_.dataset.batch,
                       spec_.parallel.micro_batches, by_ranks),
-          fmt::format("take a multiple of {}", parts));
+          fmt::format("use a multiple of {}", parts));
     throw SpecError(errors_.take());
   }
 
@@ -100,18 +100,19 @@ class Model {
     std::vector<std::string> names;
     for (const auto& [known, tensor] : outputs_) names.push_back(known);
     if (name == "data" || name == "label")
-      error(path, fmt::format("the samples have no field '{}'", name), "they have " + join(field_names()));
+      error(path, fmt::format("the samples have no field '{}'", name), "fields: " + join(field_names()));
     else
-      error(path, fmt::format("there is no layer '{}' before this", name), did_you_mean(name, names));
+      error(path, fmt::format("there is no earlier layer '{}'", name), did_you_mean(name, names));
     return std::nullopt;
   }
 
   /// A layer's tensors and nodes are named "<layer>.…", so no other layer may have such a name.
   void check_name(const LayerSpec& layer) {
     if (layer.name == "data" || layer.name == "label" || layer.name == "grad" || layer.name.starts_with("grad.")) {
-      error(layer.path, fmt::format("a layer cannot be named '{}'", layer.name), "data, label and grad.* are taken");
+      error(layer.path, fmt::format("a layer cannot be named '{}'", layer.name), "data, label and grad.* are reserved");
     } else if (data_.find(layer.name) != nullptr) {
-      error(layer.path, fmt::format("a layer cannot be named '{}': that is a field of the samples", layer.name));
+      error(layer.path,
+            fmt::format("a layer cannot be named '{}', because that is the name of a sample field", layer.name));
     }
     if (names_.empty()) {
       for (const LayerSpec& other : spec_.network) names_.insert(other.name);
@@ -120,7 +121,7 @@ class Model {
     for (size_t dot = layer.name.find('.'); dot != std::string::npos; dot = layer.name.find('.', dot + 1)) {
       const std::string prefix = layer.name.substr(0, dot);
       if (!names_.contains(prefix)) continue;
-      layer_error(layer, fmt::format("names that begin with '{}.' belong to layer {}", prefix, prefix));
+      layer_error(layer, fmt::format("names that start with '{}.' are reserved for layer {}", prefix, prefix));
     }
   }
 

@@ -1,4 +1,4 @@
-// Where a network takes integers of the data set as indices: the classes of a loss, the rows of a table.
+// Finds uses of integers of the data set as indices: the classes of a loss, the rows of a table.
 #pragma once
 
 #include <cstdint>

@@ -27,11 +27,12 @@ const LossDef& loss_def(const std::string& name) {
 /// The label in the shape that the loss needs; it must have that number of elements per sample.
 TensorId label_for(const LossContext& c, const LossDef& type, const Shape& prediction, bool soft) {
   const DataField* field = c.data.find("label");
-  if (field == nullptr) shape_error("the samples have no field 'label' to compare with; name one so in dataset.fields");
+  if (field == nullptr) shape_error("the loss needs a sample field 'label'; call one of dataset.fields 'label'");
   const bool classes = type.labels_are_classes && !soft;
   if (classes != field->is_integer) {
-    shape_error(fmt::format("{} needs {} labels, the data set gives {}; set dataset.label_dtype: {}", c.spec.loss->type,
-                            classes ? "i32" : "f32", field->is_integer ? "i32" : "f32", classes ? "i32" : "f32"));
+    shape_error(fmt::format("{} needs {} labels, but the data set has {}; set dataset.label_dtype: {}",
+                            c.spec.loss->type, classes ? "i32" : "f32", field->is_integer ? "i32" : "f32",
+                            classes ? "i32" : "f32"));
   }
   const Shape wanted(prediction.begin(), prediction.end() - (classes ? 1 : 0));
   Shape own = field->shape;
@@ -39,7 +40,7 @@ TensorId label_for(const LossContext& c, const LossDef& type, const Shape& predi
   if (const auto label = c.graph.find_tensor("label")) {
     const Shape& shape = c.graph.tensors[*label].shape;
     if (shape == wanted) return *label;
-    shape_error(fmt::format("the prediction is {}, so the label must be {}; a layer reads it as {}",
+    shape_error(fmt::format("the prediction is {}, so the label must be {}, but a layer reads it as {}",
                             to_string(prediction), to_string(wanted), to_string(shape)));
   }
   if (num_elements(own) != num_elements(wanted)) {
@@ -56,10 +57,10 @@ TensorId label_for(const LossContext& c, const LossDef& type, const Shape& predi
 
 /// Whole numbers of rows until the step's end, so that every plan adds up to the same number.
 void add_metrics(const LossContext& c, LayerBuilder& builder, TensorId prediction, TensorId label, int64_t rows) {
-  static_assert(kMaxMetrics == kMostMetrics, "what the job file allows is what a step reports");
+  static_assert(kMaxMetrics == kMostMetrics, "the job file and a step must have the same limit on metrics");
   for (const MetricSpec& spec : c.spec.metrics) {
     const MetricDef* def = find_metric(spec.type);
-    check(def != nullptr, "the job file has only metrics that there are");
+    check(def != nullptr, "the parser must accept only known metrics");
     const std::string name = def->reported_as(spec.attrs);
     Attrs attrs = spec.attrs;
     if (const Value* ignored = c.spec.loss->attrs.find("ignore_index")) attrs.set("ignore_index", *ignored);
@@ -79,8 +80,7 @@ TensorId build_loss(LossContext c, TensorId prediction) {
   const LossDef& type = loss_def(c.spec.loss->type);
   const bool soft = type.labels_are_classes && has_soft_labels(c.spec.dataset);
   if (soft && type.soft_op == nullptr)
-    shape_error(
-        fmt::format("{} takes labels that are classes, but one_hot makes them shares of all classes", type.name));
+    shape_error(fmt::format("{} needs class labels, but one_hot turns them into class probabilities", type.name));
   const Shape shape = c.graph.tensors[prediction].shape;
   if (type.labels_are_classes && shape.size() < 2) {
     shape_error(fmt::format("{} needs a prediction [.., classes], but got {}", type.name, to_string(shape)));

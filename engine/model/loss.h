@@ -8,7 +8,7 @@ namespace trainctl {
 
 struct DataShapes;
 
-/// How the loss is scaled, and the label for a prediction.
+/// The scale of the loss, and the label for a prediction.
 struct LossContext {
   Graph& graph;
   const JobSpec& spec;

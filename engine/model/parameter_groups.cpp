@@ -16,7 +16,7 @@ std::string unused_hint(const std::string& pattern, const std::vector<std::strin
   std::vector<std::string> shown = names;
   shown.resize(std::min(shown.size(), kShown));
   return names.empty() ? "the network has no parameters"
-                       : "parameters are " + join(shown) + (names.size() > kShown ? ", ..." : "");
+                       : "parameters: " + join(shown) + (names.size() > kShown ? ", ..." : "");
 }
 
 }  // namespace
@@ -44,7 +44,7 @@ std::vector<Diagnostic> set_parameter_groups(const JobSpec& spec, Graph& graph) 
       const std::string message = matches ? "all parameters that match '" + pattern + "' belong to earlier groups"
                                           : "no parameter matches '" + pattern + "'";
       errors.push_back({spec.position(path), path, message,
-                        matches ? "remove it, or put this group before them" : unused_hint(pattern, names)});
+                        matches ? "remove this pattern, or move the group before them" : unused_hint(pattern, names)});
     }
   }
   for (Update& update : graph.updates) {

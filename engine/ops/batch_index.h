@@ -1,5 +1,5 @@
-// Where the elements of a micro-batch's tensor are in the tensor of the whole batch, so that what is random for an
-// element does not depend on the number of micro-batches. Plain functions, safe in .cu files.
+// Maps elements of a micro-batch's tensor to the tensor of the whole batch, so that random values of an element do not
+// depend on the number of micro-batches. Plain functions, safe in .cu files.
 #pragma once
 
 #include <cstdint>

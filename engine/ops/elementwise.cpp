@@ -44,7 +44,7 @@ Shape broadcast_shape(std::string_view op, const Shape& a, const Shape& b) {
     const int64_t da = i <= a.size() ? a[a.size() - i] : 1;
     const int64_t db = i <= b.size() ? b[b.size() - i] : 1;
     if (da != db && da != 1 && db != 1) {
-      shape_error(fmt::format("{}: shapes {} and {} do not broadcast: {} and {} meet at dim {} from the last", op,
+      shape_error(fmt::format("{}: shapes {} and {} cannot be broadcast: {} and {} differ in dim {} from the last", op,
                               to_string(a), to_string(b), da, db, i));
     }
     out[out.size() - i] = std::max(da, db);

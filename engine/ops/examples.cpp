@@ -17,10 +17,10 @@ void expect_shape(const TensorInfo& info, const Shape& expected, const char* wha
 }
 
 void expect_parts(Infos in, size_t inputs, const Shape& of_part) {
-  expect(in.size() == inputs, fmt::format("it takes {} inputs, the last with the statistics of all parts", inputs));
+  expect(in.size() == inputs, fmt::format("it expects {} inputs, the last with the statistics of all shards", inputs));
   const Shape& shape = in.back().shape;
   expect(!shape.empty() && shape[0] > 0 && Shape(shape.begin() + 1, shape.end()) == of_part,
-         fmt::format("the statistics are {}, expected [parts] and {}", to_string(shape), to_string(of_part)));
+         fmt::format("the statistics are {}, expected [shards] and {}", to_string(shape), to_string(of_part)));
 }
 
 std::vector<TensorInfo> like_first(Infos in, const Attrs&, DType) { return {in[0]}; }
@@ -28,7 +28,7 @@ std::vector<TensorInfo> like_first(Infos in, const Attrs&, DType) { return {in[0
 std::vector<TensorInfo> one_number(Infos, const Attrs&, DType) { return {{{1}}}; }
 
 std::vector<TensorInfo> loss_and_gradient(Infos in, const Attrs&, DType) {
-  expect(in.size() == 2, "it takes a prediction and a label");
+  expect(in.size() == 2, "it expects a prediction and a label");
   return {{{1}}, in[0]};
 }
 

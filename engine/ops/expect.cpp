@@ -27,11 +27,13 @@ void shape_error(std::string message) { throw ShapeError(std::move(message)); }
 void expect_size(std::string_view name, const Shape& shape) {
   int64_t left = kMaxElements;
   for (int64_t dim : shape) {
-    if (dim < 1) shape_error(fmt::format("{} would be {}: every dim must be at least 1", name, to_string(shape)));
+    if (dim < 1)
+      shape_error(fmt::format("{} would have shape {}: every dim must be at least 1", name, to_string(shape)));
     left /= dim;
   }
   if (left == 0) {
-    shape_error(fmt::format("{} would be {}: a tensor has at most {} elements", name, to_string(shape), kMaxElements));
+    shape_error(fmt::format("{} would have shape {}: a tensor can have at most {} elements", name, to_string(shape),
+                            kMaxElements));
   }
 }
 
@@ -48,10 +50,11 @@ void expect_ndim(std::string_view op, const TensorInfo& input, size_t ndim) {
 
 void expect_floats(std::string_view op, Infos inputs) {
   for (const TensorInfo& input : inputs) {
-    if (input.dtype == DType::i32) shape_error(fmt::format("{} takes f32, but got {}", op, to_string(input)));
+    if (input.dtype == DType::i32) shape_error(fmt::format("{} expects f32, but got {}", op, to_string(input)));
     if (input.dtype == inputs[0].dtype) continue;
-    shape_error(fmt::format("{} takes inputs of one type, but got {} {} and {} {}", op, to_string(inputs[0].shape),
-                            to_string(inputs[0].dtype), to_string(input.shape), to_string(input.dtype)));
+    shape_error(fmt::format("{} expects inputs of the same type, but got {} {} and {} {}", op,
+                            to_string(inputs[0].shape), to_string(inputs[0].dtype), to_string(input.shape),
+                            to_string(input.dtype)));
   }
 }
 

@@ -15,7 +15,7 @@ GradBuilder::GradBuilder(Graph& graph, NodeId node, std::vector<TensorId> out_gr
       out_grads_(std::move(out_grads)),
       in_grad_names_(std::move(in_grad_names)),
       in_grads_(node_.inputs.size(), -1) {
-  check(out_grads_.size() == node_.outputs.size(), "each output has a gradient or -1");
+  check(out_grads_.size() == node_.outputs.size(), "each output must have a gradient or -1");
   check(in_grad_names_.size() == node_.inputs.size(),
         "each input's gradient has a name or "
         "");
@@ -53,9 +53,11 @@ std::vector<TensorId> GradBuilder::append(std::string_view op_name, std::vector<
     node.rule.inputs.push_back(rule->second);
   }
   const std::vector<TensorInfo> outputs = op.infer(infos, attrs);
-  check(outputs.size() == like.size(), node.name + ": as many outputs as gradients");
+  check(outputs.size() == like.size(), node.name + ": the number of outputs must equal the number of gradients");
   for (size_t i = 0; i < outputs.size(); ++i) {
-    check(outputs[i].shape == graph_.tensors[like[i]].shape, node.name + ": a gradient has its tensor's shape");
+    check(outputs[i].shape == graph_.tensors[like[i]].shape, node.name +
+                                                                 ": a gradient must have the shape of its "
+                                                                 "tensor");
     Tensor tensor{.name = names[i], .shape = outputs[i].shape};
     tensor.dtype = outputs[i].dtype;
     tensor.kind = TensorKind::gradient;
@@ -84,7 +86,7 @@ void GradBuilder::pass_in_grad(int i, TensorId gradient) {
   if (!needs_in_grad(i)) return;
   check(in_grads_[i] < 0, node_.name + ": an input's gradient is set twice");
   check(graph_.tensors[gradient].shape == graph_.tensors[in(i)].shape,
-        node_.name + ": a gradient has its tensor's shape");
+        node_.name + ": a gradient must have the shape of its tensor");
   in_grads_[i] = gradient;
 }
 

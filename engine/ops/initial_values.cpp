@@ -42,27 +42,29 @@ double xavier_std(const Attrs& attrs, const Fans& fans) {
 double bound_of(double deviation) { return std::sqrt(3.0) * deviation; }
 
 std::vector<Field> kaiming_fields() {
-  return {text("fan", "in keeps the variance of the forward pass, out that of the backward pass.")
+  return {text("fan", "in preserves the variance of the forward pass, out that of the backward pass.")
               .one_of({"in", "out"})
               .defaults(std::string("in")),
-          text("nonlinearity", "What follows the layer; sets the gain.")
+          text("nonlinearity", "Activation after the layer; determines the gain.")
               .one_of({"linear", "sigmoid", "tanh", "relu", "leaky_relu", "selu"})
               .defaults(std::string("leaky_relu")),
-          number("negative_slope", "Of leaky_relu.").defaults(0.0),
-          number("gain", "In place of nonlinearity.").above(0)};
+          number("negative_slope", "Negative slope of leaky_relu.").defaults(0.0),
+          number("gain", "Gain, in place of nonlinearity.").above(0)};
 }
 
-std::vector<Field> xavier_fields() { return {number("gain", "Multiplies the deviation.").defaults(1.0).above(0)}; }
+std::vector<Field> xavier_fields() {
+  return {number("gain", "Factor of the standard deviation.").defaults(1.0).above(0)};
+}
 
 const std::vector<InitialType>& types() {
   using Kind = Init::Kind;
   static const std::vector<InitialType> all = {
       {{"normal",
-        "Normal with mean 0.",
-        {number("std", "Deviation.").defaults(1.0).above(0),
+        "Normal distribution with mean 0.",
+        {number("std", "Standard deviation.").defaults(1.0).above(0),
          integer("depth",
-                 "Divides the deviation by sqrt(2 depth), as GPT-2 does for the last layers of its depth blocks' "
-                 "two branches.")
+                 "Divides the standard deviation by sqrt(2 depth), as GPT-2 does for the last layer of both residual "
+                 "branches of its blocks.")
              .at_least(1)
              .at_most(kMaxSize)}},
        Kind::normal,
@@ -71,29 +73,39 @@ const std::vector<InitialType>& types() {
          const double depth = attrs.has("depth") ? static_cast<double>(attrs.integer("depth")) : 0.5;
          return attrs.number("std") / std::sqrt(2.0 * depth);
        }},
-      {{"uniform", "Uniform in [-bound, bound).", {number("bound", "Largest value.").defaults(1.0).above(0)}},
+      {{"uniform",
+        "Uniform distribution in [-bound, bound).",
+        {number("bound", "Upper bound of the values.").defaults(1.0).above(0)}},
        Kind::uniform,
        false,
        [](const Attrs& attrs, const Fans&) { return attrs.number("bound"); }},
-      {{"zeros", "All 0.", {}}, Kind::constant, false, [](const Attrs&, const Fans&) { return 0.0; }},
-      {{"ones", "All 1.", {}}, Kind::constant, false, [](const Attrs&, const Fans&) { return 1.0; }},
-      {{"constant", "All the same.", {number("value", "Of every element.").required()}},
+      {{"zeros", "All zeros.", {}}, Kind::constant, false, [](const Attrs&, const Fans&) { return 0.0; }},
+      {{"ones", "All ones.", {}}, Kind::constant, false, [](const Attrs&, const Fans&) { return 1.0; }},
+      {{"constant", "The same value everywhere.", {number("value", "Value of every element.").required()}},
        Kind::constant,
        false,
        [](const Attrs& attrs, const Fans&) { return attrs.number("value"); }},
-      {{"kaiming_uniform", "Uniform with deviation gain / sqrt(fan). Not for a bias.", kaiming_fields()},
+      {{"kaiming_uniform", "Uniform distribution with standard deviation gain / sqrt(fan). Not for a bias.",
+        kaiming_fields()},
        Kind::uniform,
        true,
        [](const Attrs& attrs, const Fans& fans) { return bound_of(kaiming_std(attrs, fans)); }},
-      {{"kaiming_normal", "Normal with deviation gain / sqrt(fan). Not for a bias.", kaiming_fields()},
+      {{"kaiming_normal", "Normal distribution with standard deviation gain / sqrt(fan). Not for a bias.",
+        kaiming_fields()},
        Kind::normal,
        true,
        kaiming_std},
-      {{"xavier_uniform", "Uniform with deviation gain sqrt(2 / (fan in + fan out)). Not for a bias.", xavier_fields()},
+      {{"xavier_uniform",
+        "Uniform distribution with standard deviation gain sqrt(2 / (fan in + fan out)). Not for a "
+        "bias.",
+        xavier_fields()},
        Kind::uniform,
        true,
        [](const Attrs& attrs, const Fans& fans) { return bound_of(xavier_std(attrs, fans)); }},
-      {{"xavier_normal", "Normal with deviation gain sqrt(2 / (fan in + fan out)). Not for a bias.", xavier_fields()},
+      {{"xavier_normal",
+        "Normal distribution with standard deviation gain sqrt(2 / (fan in + fan out)). Not for a "
+        "bias.",
+        xavier_fields()},
        Kind::normal,
        true,
        xavier_std}};
@@ -119,7 +131,7 @@ Init initial_values_of(const Attrs& attrs, const Fans* fans) {
       shape_error(fmt::format("{} needs the fans of a weight, which a bias does not have", name));
     return {type.kind, type.value(with_defaults(attrs, type.entry.fields), fans == nullptr ? Fans{} : *fans)};
   }
-  shape_error(fmt::format("there are no initial values '{}'; known: {}", name, join(names_of(initial_types()))));
+  shape_error(fmt::format("unknown initial values '{}'; known: {}", name, join(names_of(initial_types()))));
 }
 
 Init linear_init(int64_t features) { return {Init::Kind::uniform, 1.0 / std::sqrt(static_cast<double>(features))}; }

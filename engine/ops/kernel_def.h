@@ -45,7 +45,7 @@ enum class InPlace : uint8_t {
   only_on_alike,   ///< the only output that of any input with its shape
 };
 
-/// How a kernel runs on images that are stored channels last, [n, h, w, c].
+/// Execution of a kernel on images that are stored channels last, [n, h, w, c].
 struct ChannelsLast {
   Attrs attrs;
   unsigned inputs = 0, outputs = 0;  ///< bit i: operand i is images, and is then channels last

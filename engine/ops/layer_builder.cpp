@@ -66,8 +66,7 @@ std::vector<TensorInfo> infer_as(const std::string& type, const OpDef& op, const
 
 TensorId LayerBuilder::add_tensor(Tensor tensor) {
   if (graph_.find_tensor(tensor.name)) {
-    shape_error(
-        fmt::format("the name '{}' is taken by another layer; choose another name for one of them", tensor.name));
+    shape_error(fmt::format("the name '{}' is used by another layer; rename one of them", tensor.name));
   }
   expect_size(tensor.name, tensor.shape);
   graph_.tensors.push_back(std::move(tensor));
@@ -154,7 +153,7 @@ Rule LayerBuilder::bind(const OpDef& op, const std::vector<TensorId>& inputs, co
     const DimRule& factors = factors_of.at(letter);
     rule.inner.insert(rule.inner.end(), factors.begin(), factors.end());
   }
-  check(rule.inner.empty() || op.inner_sum.has_value(), "an op with inner letters says how it sums over them");
+  check(rule.inner.empty() || op.inner_sum.has_value(), "an op with inner letters must define how it sums over them");
   return rule;
 }
 
@@ -222,7 +221,7 @@ void LayerBuilder::name_outputs(const std::vector<TensorId>& outputs, const std:
   for (size_t i = 0; i < outputs.size(); ++i) {
     std::string full = fmt::format("{}.{}", name(), names[i]);
     if (graph_.find_tensor(full))
-      shape_error(fmt::format("an output cannot be called '{}': the layer has that inside", names[i]));
+      shape_error(fmt::format("an output cannot be named '{}', because the layer uses that name internally", names[i]));
     graph_.tensors[outputs[i]].name = std::move(full);
   }
 }

@@ -22,14 +22,15 @@ TensorId LayerContext::weight(const Shape& wanted, Init otherwise, std::optional
     if (!fans) fans = fans_of(wanted);
     return builder.parameter("weight", wanted, initial_values_of(init, &*fans));
   }
-  if (!init.empty()) throw ShapeError(fmt::format("the weight is that of '{}', which has its own init", owner), "init");
+  if (!init.empty())
+    throw ShapeError(fmt::format("the layer shares the weight of '{}', whose init applies", owner), "init");
   const auto shared = graph.find_tensor(owner + ".weight");
   if (!shared || graph.tensors[*shared].kind != TensorKind::parameter) {
     shape_error(fmt::format("share: '{}' must be an earlier layer with its own weight", owner));
   }
   const Shape& found = builder.shape(*shared);
   if (found != wanted) {
-    shape_error(fmt::format("share: the weight of '{}' is {}, this layer needs {}", owner, to_string(found),
+    shape_error(fmt::format("share: the weight of '{}' is {}, but this layer needs {}", owner, to_string(found),
                             to_string(wanted)));
   }
   return *shared;
@@ -70,8 +71,10 @@ int64_t LayerContext::non_negative_dim(int64_t dim) const {
 int64_t LayerContext::sample_dim(int64_t dim) const {
   dim = non_negative_dim(dim);
   if (!batch().is_sized(static_cast<size_t>(dim))) return dim;
-  shape_error(fmt::format("dim {} of its input {} is the batch, of which a layer sees one micro-batch at a time", dim,
-                          to_string(shape())));
+  shape_error(
+      fmt::format("dim {} of its input {} is the batch, of which a layer processes only one micro-batch at a "
+                  "time",
+                  dim, to_string(shape())));
 }
 
 std::vector<TensorId> emit_layer(LayerContext& layer) {

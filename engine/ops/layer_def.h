@@ -34,7 +34,7 @@ struct LayerDef {
   /// Checks between fields that go beyond their ranges; null: none. Sees no shapes.
   std::vector<FieldFault> (*faults)(const Attrs& attrs) = nullptr;
   bool collective = false;  ///< a layer that only parallel.mode: hybrid_parallel has
-  /// How many outputs a layer with these fields has (the fields may be wrong); null: 1.
+  /// Returns the number of outputs of a layer with these fields (which may be wrong); null: 1.
   int (*num_outputs)(const Attrs& attrs) = nullptr;
 
   /// Appends the layer's nodes and returns its output or outputs. Throws ShapeError if the shapes of the inputs do not

@@ -23,7 +23,7 @@ class GradBuilder;
 /// The collective that an op performs as a layer (hybrid_parallel).
 enum class LayerCollective : uint8_t { all_reduce, broadcast, reduce, all_gather, reduce_scatter, all_to_all };
 
-/// How a node runs where nothing is trained.
+/// Execution of a node in an evaluation.
 enum class InEvaluation : uint8_t {
   runs,         ///< it runs as in training
   passes_on,    ///< it does not run: readers of its output read its input 0 (dropout)

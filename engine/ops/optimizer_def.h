@@ -19,7 +19,7 @@ struct OptimizerDef {
   std::vector<Field> fields = {};
   /// Checks between fields that go beyond their ranges; null: none.
   std::vector<FieldFault> (*faults)(const Attrs& settings) = nullptr;
-  /// Fields that a group of parameters cannot set for itself: those that fill_scalars reads, once a step for all.
+  /// Fields that a group of parameters cannot set for itself: those that fill_scalars reads, once per step for all.
   std::vector<std::string> same_in_groups = {};
 
   /// The kernel of the update. in: gradient, (norm of all gradients, squared [1]); out: weight, each state, (bf16
@@ -63,7 +63,9 @@ struct Optimizer {
 
 /// Shared by all optimizers.
 inline Field weight_decay_field() {
-  return number("weight_decay", "Added to the gradient times the weight; adamw: subtracted from the weight itself.")
+  return number("weight_decay",
+                "Factor of the weight that is added to the gradient (L2 penalty); adamw: decoupled "
+                "weight decay.")
       .defaults(0.0)
       .at_least(0);
 }

@@ -13,7 +13,7 @@ void expect_little_padding(const Window& window) {
     const int64_t padding = std::max(window.before[d], window.after[d]);
     if (2 * padding <= window.kernel[d]) continue;
     throw ShapeError(
-        fmt::format("padding of {} is more than half of a kernel of {}: a window could be outside of the image",
+        fmt::format("padding of {} is more than half of a kernel of {}, so a window could lie outside the image",
                     padding, window.kernel[d]),
         "padding");
   }
@@ -23,10 +23,10 @@ void expect_little_padding(const Window& window) {
 
 std::vector<Field> pool_fields(std::vector<Field> own) {
   std::vector<Field> fields = {
-      kernel_field(), stride_field("From one window to the next; by default they do not overlap: the kernel."),
-      padding_field("Around the image: one number, [height, width] or [top, bottom, left, right]; at most half of the "
-                    "kernel."),
-      flag("ceil_mode", false, "A last window may begin in the image and end outside.")};
+      kernel_field(), stride_field("Distance between windows; default: kernel, so that windows do not overlap."),
+      padding_field("Padding around the image: one number, [height, width] or [top, bottom, left, right]; at most "
+                    "half of the kernel."),
+      flag("ceil_mode", false, "Round the output size up, so that the last window can extend beyond the image.")};
   fields.insert(fields.end(), own.begin(), own.end());
   return fields;
 }

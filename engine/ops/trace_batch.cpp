@@ -141,9 +141,9 @@ class FactorsOfBatch {
   [[noreturn]] void depends(size_t weight, size_t dim, std::pair<size_t, size_t> from) const {
     const Tensor &w = tensor(weight), &x = tensor(from.first);
     shape_error(
-        fmt::format("dim {} of {} {} would have the size of dim {} of {} {}, which is the batch. The shape of a weight "
-                    "cannot depend on the batch, of which a layer sees one micro-batch at a time; bring the batch back "
-                    "to dim 0 before this layer",
+        fmt::format("dim {} of {} {} would have the size of dim {} of {} {}, which is the batch. The shape of a "
+                    "weight cannot depend on the batch, of which a layer processes only one micro-batch at a time; "
+                    "move the batch to dim 0 before this layer",
                     dim, w.name, to_string(w.shape), from.second, x.name, to_string(x.shape)));
   }
 

@@ -45,7 +45,7 @@ std::array<int64_t, 2> per_side(const Attrs& attrs, const char* field) {
   const Ints values = attrs.ints(field);
   if (values.size() == 1) return {values[0], values[0]};
   if (values.size() == 2) return {values[0], values[1]};
-  throw ShapeError(fmt::format("{} is one number, or [height, width], but it has {} numbers", field, values.size()),
+  throw ShapeError(fmt::format("{} must be one number or [height, width], but it has {} numbers", field, values.size()),
                    field);
 }
 
@@ -54,8 +54,8 @@ Ints padding_of(const Attrs& attrs) {
   if (values.size() == 4) return values;
   if (values.size() == 1) return Ints(4, values[0]);
   if (values.size() == 2) return {values[0], values[0], values[1], values[1]};
-  throw ShapeError(fmt::format("padding is one number, [height, width] or [top, bottom, left, right], but it has {} "
-                               "numbers",
+  throw ShapeError(fmt::format("padding must be one number, [height, width] or [top, bottom, left, right], but it "
+                               "has {} numbers",
                                values.size()),
                    "padding");
 }
@@ -67,8 +67,8 @@ void expect_images(const LayerContext& layer) {
   for (size_t d = 1; d < 4; ++d) {
     if (!layer.batch().is_sized(d)) continue;
     shape_error(
-        fmt::format("dim {} of {} depends on the batch, which must be dim 0 of images [n, c, h, w]; bring it "
-                    "back there before this layer",
+        fmt::format("dim {} of {} depends on the batch, which must be dim 0 of images [n, c, h, w]; move it to dim 0 "
+                    "before this layer",
                     d, to_string(in)));
   }
 }

@@ -46,7 +46,7 @@ Plan plan_header(const JobSpec& spec, const CostModel& cost) {
   if (parallel.bucket_bytes > 0) plan.bucket_bytes = parallel.bucket_bytes;
   if (spec.gradient_precision == Precision::bf16) plan.gradient_type = DType::bf16;
   plan.copies_weights = spec.precision == Precision::bf16;
-  check(plan.mode != ParallelMode::auto_parallel, "find_plan fixes what auto_parallel leaves open");
+  check(plan.mode != ParallelMode::auto_parallel, "find_plan must choose the settings that auto_parallel omits");
   if (plan.mode == ParallelMode::stand_alone && plan.ranks != 1) {
     throw SpecError(
         spec.position("launch.ranks"), "launch.ranks",
@@ -56,16 +56,15 @@ Plan plan_header(const JobSpec& spec, const CostModel& cost) {
   if (plan.ranks < 1 || plan.num_stages < 1 || plan.ranks % plan.num_stages != 0) {
     const int above = (plan.ranks / std::max(plan.num_stages, 1) + 1) * plan.num_stages;
     throw SpecError(spec.position("launch.ranks"), "launch.ranks",
-                    fmt::format("{} ranks do not divide into {} stages: every stage needs the same number", plan.ranks,
-                                plan.num_stages),
-                    fmt::format("the next number of ranks that fits is {}", above));
+                    fmt::format("{} ranks cannot be divided evenly into {} stages", plan.ranks, plan.num_stages),
+                    fmt::format("the next larger number of ranks that can be is {}", above));
   }
   plan.mesh = Mesh(plan.ranks / plan.num_stages);
   if (!parallel.optimizer_shard.within_host || plan.optimizer_shard_level == 0) return plan;
   const int of_host = ranks_of_host(spec, cost.machine());
   if (of_host == 0)
     throw SpecError(spec.position("parallel.optimizer_shard.within_host"), "parallel.optimizer_shard.within_host",
-                    "the hosts have different numbers of ranks, so their shards would differ",
+                    "the hosts have different numbers of ranks, so they cannot have the same shards",
                     "give every host the same number of ranks, or set within_host: false");
   plan.shard_axes = axes_within_hosts(plan.mesh, of_host);
   return plan;
@@ -79,10 +78,11 @@ void check_batch_divides(const Graph& graph, const JobSpec& spec, const Plan& pl
   const int64_t below = spec.dataset.batch / unit * unit;
   errors.push_back(
       {spec.position("dataset.batch"), "dataset.batch",
-       fmt::format("a micro-batch has {} rows (batch {} / {} micro-batches), which do not divide among {} ranks{}",
+       fmt::format("a micro-batch has {} rows (batch {} / {} micro-batches), which cannot be divided evenly over {} "
+                   "ranks{}",
                    graph.tensors[data].shape[0], spec.dataset.batch, plan.micro_batches, ranks,
                    plan.num_stages > 1 ? " of a stage" : ""),
-       fmt::format("{} takes multiples of {}: {}", to_string(plan.mode), unit,
+       fmt::format("{} needs a multiple of {}: {}", to_string(plan.mode), unit,
                    below > 0 ? fmt::format("{} or {}", below, below + unit) : std::to_string(unit))});
 }
 
@@ -190,17 +190,17 @@ void note_mixed_rows(const Graph& graph, const JobSpec& spec, Plan& plan) {
   const std::string more = names.size() > kShown ? fmt::format(" and {} more", names.size() - kShown) : "";
   names.resize(std::min(names.size(), kShown));
   const bool of_rank = rows * plan.micro_batches < spec.dataset.batch;
-  const std::string part = !several ? "rank" : of_rank ? "rank's micro-batch at a time" : "micro-batch at a time";
-  const std::string depend = !several  ? "the ranks of a stage"
-                             : of_rank ? "parallel.micro_batches and the ranks of a stage"
+  const std::string part = !several ? "rank" : of_rank ? "rank's micro-batch" : "micro-batch";
+  const std::string depend = !several  ? "the number of ranks per stage"
+                             : of_rank ? "parallel.micro_batches and the number of ranks per stage"
                                        : "parallel.micro_batches";
   plan.notes.push_back(fmt::format(
-      "{}{} {} over the rows of the batch: {} the {} rows of one {}, not all {}{}, so the numbers depend on {}",
-      join(names), more, one ? "computes" : "compute", one ? "it sees" : "they see", rows, part, spec.dataset.batch,
+      "{}{} {} over the rows of the batch: {} only the {} rows of one {}, not all {}{}, so the results depend on {}",
+      join(names), more, one ? "computes" : "compute", one ? "it uses" : "they use", rows, part, spec.dataset.batch,
       several ? ", as in PyTorch" : "", depend));
 }
 
-// Notes for the user: rows that do not divide, ranks that repeat each other's work, settings that this mode
+// Notes for the user: rows that cannot be divided evenly, ranks that repeat each other's work, settings that this mode
 // ignores.
 void add_notes(const std::vector<std::optional<LayerStrategy>>& strategies, const JobSpec& spec, Plan& plan) {
   const bool cuts_layers = plan.mode == ParallelMode::semi_auto_parallel || plan.hybrid();
@@ -208,28 +208,31 @@ void add_notes(const std::vector<std::optional<LayerStrategy>>& strategies, cons
     plan.notes.push_back(fmt::format("parallel.strategies is not used in {} mode", to_string(plan.mode)));
   }
   if (plan.mode == ParallelMode::stand_alone && spec.parallel.stages > 1) {
-    plan.notes.push_back("stand_alone runs in one stage: parallel.stages and stage_config are not used");
+    plan.notes.push_back("stand_alone runs in one stage, so parallel.stages and stage_config are not used");
   }
   if (spec.parallel.mode != ParallelMode::parameter_server && spec.parallel.servers > 1) {
     plan.notes.push_back(fmt::format("parallel.servers is not used in {} mode", to_string(plan.mode)));
   }
   if (plan.is_asynchronous())
-    plan.notes.push_back("asynchronous workers: what is trained depends on their timing, so two runs differ");
+    plan.notes.push_back(
+        "asynchronous workers: the training depends on their timing, so two runs give different "
+        "results");
   const bool has_tables = plan.servers > 0 && !spec.parallel.tables.empty();
   if (has_tables && !plan.is_asynchronous()) {
     plan.notes.push_back(
         spec.parallel.staleness > 0
-            ? "rows of tables may lack pushes of the step before, which depends on timing, so two runs differ"
-            : "parallel.staleness is 0: rows of tables have all pushes of the steps before");
+            ? "table rows may lack updates of the previous step, depending on timing, so two runs give different "
+              "results"
+            : "parallel.staleness is 0: table rows include all updates of the previous steps");
   } else if (plan.servers > 0 && !spec.parallel.sync && spec.parallel.staleness == 0) {
-    plan.notes.push_back("parallel.staleness is 0: the steps are the synchronous ones");
+    plan.notes.push_back("parallel.staleness is 0: the steps are synchronous");
   }
   if (plan.shard_axes && static_cast<int>(plan.shard_axes->size()) == plan.mesh.num_axes())
-    plan.notes.push_back("parallel.optimizer_shard.within_host changes nothing: the ranks of a stage are on one host");
+    plan.notes.push_back("parallel.optimizer_shard.within_host has no effect: all ranks of a stage are on one host");
   if (plan.shard_axes && plan.shard_axes->empty() && plan.mesh.num_axes() > 0)
     plan.notes.push_back(
-        "parallel.optimizer_shard shards nothing: with within_host shards are of a stage's ranks on one host, and each "
-        "has a host for itself");
+        "parallel.optimizer_shard has no effect: within_host shards over the ranks of a stage on the same host, but "
+        "each host has only one of them");
   const auto add_once = [&plan](const std::string& note) {
     if (std::find(plan.notes.begin(), plan.notes.end(), note) == plan.notes.end()) plan.notes.push_back(note);
   };
@@ -240,7 +243,7 @@ void add_notes(const std::vector<std::optional<LayerStrategy>>& strategies, cons
     int ways = 1;
     for (const Axes& axes : layer.factor_axes) ways *= plan.mesh.ways(axes);
     if (ways == plan.mesh.size()) continue;
-    add_once(fmt::format("strategy of {}: {} on {} ranks, so {} ranks each do the same work",
+    add_once(fmt::format("strategy of {}: {} on {} ranks, so groups of {} ranks do the same work",
                          strategies[l]->spec->pattern, cut_text(ways), plan.mesh.size(), plan.mesh.size() / ways));
   }
 }

@@ -53,12 +53,13 @@ std::vector<std::string> leave_out_outdated(JobSpec& spec, const Graph& graph) {
       !fits(parallel.stage_config, stages)) {
     parallel.stage_config.clear();
     notes.push_back(
-        fmt::format("parallel.stage_config is for other stages than {}: the layers are balanced over {}", why, stages));
+        fmt::format("parallel.stage_config does not fit {}: it is ignored, and the layers are balanced over {} stages",
+                    why, stages));
   }
   const Mesh mesh(spec.launch.ranks / parallel.stages);
   const std::vector<LayerFacts> facts = sharding_facts(graph);
   JobSpec alone = spec;
-  alone.network.clear();  // the graph tells the layers
+  alone.network.clear();  // The graph has the layers.
   const auto is_legal = [&](const StrategySpec& strategy, const Mesh& on) {
     alone.parallel.strategies = {strategy};
     std::vector<Diagnostic> errors;
@@ -74,8 +75,8 @@ std::vector<std::string> leave_out_outdated(JobSpec& spec, const Graph& graph) {
     return outdated;
   });
   if (!left_out.empty())
-    notes.push_back(
-        fmt::format("the strategies of {} are for other ranks than {}: left to trainctl", join(left_out), why));
+    notes.push_back(fmt::format("the strategies of {} do not fit {}: they are ignored, and trainctl chooses the cuts",
+                                join(left_out), why));
   return notes;
 }
 

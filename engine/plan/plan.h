@@ -16,7 +16,7 @@
 
 namespace trainctl {
 
-/// Where a layer's choice came from.
+/// The origin of the choice for a layer.
 enum class Choice : uint8_t {
   user,           ///< parallel.strategies
   propagated,     ///< from a neighbour
@@ -84,8 +84,8 @@ struct Plan {
   int ranks = 1;  ///< workers; the mesh is theirs
   /// parameter_server: they hold the weights that are updated, and have the ranks after the workers'.
   int servers = 0;
-  /// Asynchronous parameter servers: so many workers each run the program of the mesh's one rank, on batches of their
-  /// own, and exchange messages with the servers alone. 0: the ranks run in step.
+  /// Asynchronous parameter servers: number of workers, each of which runs the program of the single rank of the mesh
+  /// on its own batches and exchanges messages only with the servers. 0: the ranks run in lockstep.
   int own_workers = 0;
   int num_stages = 1;
   int chunks = 1;  ///< consecutive layers form a virtual stage; chunk c of stage s is virtual stage c * num_stages + s

@@ -25,7 +25,7 @@ std::string header_line(const Plan& plan) {
   std::string line = fmt::format("plan: {}, {} ranks = {} stages x {} (mesh {}), {} micro-batches, {}",
                                  to_string(plan.mode), plan.ranks, plan.num_stages, plan.mesh.size(),
                                  to_string(plan.mesh), plan.micro_batches, to_string(plan.schedule));
-  if (plan.chunks > 1) line += fmt::format(", {} chunks a stage", plan.chunks);
+  if (plan.chunks > 1) line += fmt::format(", {} chunks per stage", plan.chunks);
   if (plan.optimizer_shard_level > 0) line += fmt::format(", optimizer_shard level {}", plan.optimizer_shard_level);
   if (plan.shard_axes) line += " within a host";
   if (plan.gradient_type != DType::f32) line += fmt::format(", gradients in {}", to_string(plan.gradient_type));

@@ -59,16 +59,16 @@ class HeadPieces {
     const std::string& name = job_.graph.tensors[prediction_].name;
     if (const int64_t rows = rows_in_pieces(pieces); rows > 0) {
       job_.plan.notes.push_back(fmt::format(
-          "{} and the loss run in {} pieces of up to {} rows, since {}: {} a rank, {} whole", name,
-          job_.plan.head_pieces, rows,
-          job_.spec.parallel.head_pieces > 1 ? "parallel.head_pieces says so" : "parallel.max_memory is short",
+          "chunked loss: {} and the loss run in {} chunks of up to {} rows, because {}: {} per rank instead of {}",
+          name, job_.plan.head_pieces, rows,
+          job_.spec.parallel.head_pieces > 1 ? "parallel.head_pieces is set" : "parallel.max_memory requires it",
           format_bytes(pieces.memory.total()), format_bytes(whole.memory.total())));
       return;
     }
     job_.plan.head_pieces = 1;
     job_.plan.notes.push_back(fmt::format(
-        "parallel.head_pieces has no effect: {} must be made by a dense or matmul layer, have several rows, and "
-        "be read by the loss and metrics alone, and gradients must be added up in f32",
+        "parallel.head_pieces has no effect: {} must be the output of a dense or matmul layer, have several rows, "
+        "and be read only by the loss and metrics, and gradients must be accumulated in f32",
         name));
   }
 

@@ -42,7 +42,10 @@ std::string machines_folder() {
 }
 
 std::string machine_file(const std::string& name) {
-  if (name.find('/') != std::string::npos) throw SpecError({}, "--name", "a machine's name is part of a file's name");
+  if (name.find('/') != std::string::npos)
+    throw SpecError({}, "--name",
+                    "the name of a machine is part of a file "
+                    "name and cannot contain '/'");
   return machines_folder() + "/" + name + ".json";
 }
 
@@ -59,8 +62,8 @@ std::shared_ptr<const Machine> machine_of(const LaunchSpec& launch) {
   std::error_code ignored;
   if (launch.machine != "auto" && fs::exists(file, ignored)) return read_machine(file);
   if (const Machine* known = find_machine(name)) return std::make_shared<Machine>(*known);
-  throw SpecError({}, "launch.machine", "there is no machine '" + name + "'",
-                  "one of " + known_names() + ", or a file that trainctl calibrate has written (a path with a '/')");
+  throw SpecError({}, "launch.machine", "unknown machine '" + name + "'",
+                  "one of " + known_names() + ", or a file written by trainctl calibrate (a path with a '/')");
 }
 
 }  // namespace trainctl

@@ -1,4 +1,4 @@
-// Where machines are found: those that come with the program, and those that `trainctl calibrate` has written.
+// Finds machines: those that come with the program, and those that `trainctl calibrate` has written.
 #pragma once
 
 #include <memory>

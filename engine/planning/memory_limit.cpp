@@ -59,7 +59,7 @@ std::string advice(const PlannedJob& job, int64_t limit) {
   if (spec.precision == Precision::bf16 && spec.gradient_precision != Precision::bf16)
     offer("gradient_precision: bf16", [](JobSpec& s) { s.gradient_precision = Precision::bf16; });
   if (moves.empty())
-    return "no change of optimizer_shard, micro_batches or ranks alone is enough; cut large layers by "
+    return "changing only optimizer_shard, micro_batches or ranks is not enough; cut large layers with "
            "parallel.strategies, or use more parallel.stages";
   return "set " + join(moves, ", or ");
 }

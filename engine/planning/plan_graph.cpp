@@ -16,8 +16,8 @@ void check_saves(const PlannedJob& job) {
   for (const Tensor& tensor : job.graph.tensors)
     if (tensor.kind == TensorKind::state)
       throw SpecError(job.spec.position("train.checkpoint"), "train.checkpoint",
-                      "each asynchronous worker keeps a " + tensor.name + " of its own, which no checkpoint has",
-                      "set parallel.sync: true, or leave checkpoint out");
+                      "each asynchronous worker has its own " + tensor.name + ", which checkpoints do not contain",
+                      "set parallel.sync: true, or remove checkpoint");
 }
 
 }  // namespace

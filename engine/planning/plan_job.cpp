@@ -22,17 +22,17 @@ namespace {
 void check_filled_batch(const PlannedJob& job, const PlannedEvaluation& evaluation) {
   if (evaluation.data.samples % job.spec.dataset.batch == 0) return;
   const std::string remedy =
-      fmt::format("take a number of samples that dataset.batch {} divides, or a batch that divides {}",
+      fmt::format("use a number of samples that is divisible by dataset.batch {}, or a batch that divides {}",
                   job.spec.dataset.batch, evaluation.data.samples);
   if (const LayerId layer = mixes_rows(evaluation.graph); layer >= 0)
     throw SpecError({}, "validation",
-                    fmt::format("the last batch of {} samples has to be filled up, but {} computes over its rows",
+                    fmt::format("the last batch of {} samples must be padded, but {} computes over all rows of a batch",
                                 evaluation.data.samples, evaluation.graph.layers[static_cast<size_t>(layer)].name),
                     remedy);
   if (const LayerId layer = reads_label(evaluation.graph); layer >= 0)
     throw SpecError({}, "validation",
-                    fmt::format("the last batch of {} samples has to be filled up with samples that have no label, but "
-                                "{} reads the label",
+                    fmt::format("the last batch of {} samples must be padded with samples without labels, but {} "
+                                "reads the label",
                                 evaluation.data.samples, evaluation.graph.layers[static_cast<size_t>(layer)].name),
                     remedy);
 }
@@ -52,9 +52,9 @@ PlannedEvaluation plan_validation(const PlannedJob& job, DataHeader data) {
   evaluation.data = std::move(data);
   if (evaluation.data.shapes != job.data.shapes)
     throw SpecError({}, "validation.dataset",
-                    fmt::format("its samples are {}, those of the training set are {}", in_words(evaluation.data.shapes),
+                    fmt::format("the samples are {}, but those of the training set are {}", in_words(evaluation.data.shapes),
                                 in_words(job.data.shapes)),
-                    "dataset.transforms: {resize: [h, w]} makes them alike");
+                    "use dataset.transforms: {resize: [h, w]} for equal shapes");
   evaluation.graph = evaluation_graph(job.graph);
   check_filled_batch(job, evaluation);
   return evaluation;

@@ -27,8 +27,8 @@ void require_epoch(const DatasetSpec& spec, int64_t samples) {
   if (steps_per_epoch(spec, samples) > 0) return;
   const int64_t all = samples * spec.repeat;  // less than a batch
   throw SpecError({}, "dataset.batch",
-                  fmt::format("a batch of {} does not fit in an epoch of {} samples", spec.batch, with_commas(all)),
-                  fmt::format("at most {}, or dataset.drop_last: false, or a larger dataset.repeat", all));
+                  fmt::format("a batch of {} is larger than an epoch of {} samples", spec.batch, with_commas(all)),
+                  fmt::format("use at most {}, or set dataset.drop_last: false, or increase dataset.repeat", all));
 }
 
 void require_countable_steps(const JobSpec& spec, int64_t samples) {
@@ -39,7 +39,7 @@ void require_countable_steps(const JobSpec& spec, int64_t samples) {
   const int64_t epochs = spec.train.epochs, repeat = spec.dataset.repeat;
   const char* path = epochs >= per_epoch ? "train.epochs" : repeat > samples ? "dataset.repeat" : "dataset.samples";
   throw SpecError({}, path,
-                  fmt::format("the run would have {}{} steps, {} an epoch; {} is the most", is_more ? "more than " : "",
+                  fmt::format("the run would have {}{} steps, {} per epoch; the limit is {}", is_more ? "more than " : "",
                               with_commas(steps), with_commas(per_epoch), with_commas(static_cast<int64_t>(kMaxSteps))),
                   "set train.steps to stop earlier");
 }

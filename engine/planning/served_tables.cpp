@@ -29,10 +29,9 @@ class TablePlanner {
     std::set<std::string> fields;
     for (const ServedTable& table : tables) fields.insert(table.field);
     if (fields.size() > static_cast<size_t>(kMostTableFields))
-      error(
-          "parallel.tables",
-          fmt::format("tables read {} fields of the samples, and {} is the most", fields.size(), kMostTableFields),
-          "put several ids into one field");
+      error("parallel.tables",
+            fmt::format("tables read {} sample fields, but the limit is {}", fields.size(), kMostTableFields),
+            "combine several ids in one field");
     if (!errors_.empty()) throw SpecError(std::move(errors_));
     return tables;
   }
@@ -60,11 +59,11 @@ class TablePlanner {
       if (can_be_table(layer))
         layers_.push_back(&layer);
       else if (!is_glob(pattern))
-        error(path, fmt::format("layer {} is a {}, which has no rows that integers choose", layer.name, layer.type),
-              "tables are layers such as embedding");
+        error(path, fmt::format("layer {} is of type {}, which has no table of rows", layer.name, layer.type),
+              "only layers such as embedding can be tables");
     }
     if (!found || (is_glob(pattern) && layers_.empty()))
-      error(path, fmt::format("no layer that can be a table is named '{}'", pattern),
+      error(path, fmt::format("there is no layer '{}' that can be a table", pattern),
             names.empty() ? "the network has no embedding" : did_you_mean(pattern, names));
   }
 
@@ -75,14 +74,13 @@ class TablePlanner {
   void add(const LayerSpec& layer, std::vector<ServedTable>& tables) {
     const DataField* field = layer.inputs.empty() ? nullptr : shapes_.find(layer.inputs.front());
     if (field == nullptr || !field->is_integer)
-      return error(
-          layer.path,
-          fmt::format("{} is a table, so its input must be a field of the samples that holds integers", layer.name),
-          "inputs: [a field]; or leave it out of parallel.tables");
+      return error(layer.path,
+                   fmt::format("{} is a table, so its input must be a sample field of integers", layer.name),
+                   "set inputs: [field], or remove the layer from parallel.tables");
     if (layer.attrs.has("share") && !layer.attrs.text("share").empty())
       return error(layer.path,
-                   fmt::format("{} is a table, and shares the weight of {}", layer.name, layer.attrs.text("share")),
-                   "leave one of them out of parallel.tables, or share out");
+                   fmt::format("{} is a table, but shares the weight of {}", layer.name, layer.attrs.text("share")),
+                   "remove one of them from parallel.tables, or remove share");
     ServedTable table;
     table.layer = layer.name;
     table.tensor = layer.name + ".weight";
@@ -102,22 +100,23 @@ class TablePlanner {
         continue;
       error(
           layer.path,
-          fmt::format("{} reads {}, whose integers choose rows of the table {}", layer.name, table.field, table.layer),
-          "only tables may read that field");
+          fmt::format("{} reads {}, whose integers are row ids of the table {}", layer.name, table.field, table.layer),
+          "only tables can read that field");
     }
     const auto cached = [&](const ServedTable& of) { return row_life_of(spec_, of).cached_batches; };
     for (const ServedTable& other : tables)
       if (&other < &table && other.field == table.field && cached(other) != cached(table))
         error(layer_path(table.layer),
-              fmt::format("tables {} and {} read {}, whose rows travel together, and have {} of {} and {}", other.layer,
-                          table.layer, table.field, kCachedBatches, cached(other), cached(table)),
-              "give them the same, or fields of their own");
+              fmt::format("tables {} and {} both read {}, so their rows are exchanged together, but their {} are {} "
+                          "and {}",
+                          other.layer, table.layer, table.field, kCachedBatches, cached(other), cached(table)),
+              "set the same value for both, or use separate fields");
     for (const ServedTable& other : tables)
       if (&other < &table && other.field == table.field && other.rows != table.rows)
         error(spec_.network.empty() ? "" : "parallel.tables",
-              fmt::format("tables {} and {} read {}, and have {} and {} rows", other.layer, table.layer, table.field,
-                          with_commas(other.rows), with_commas(table.rows)),
-              "give them the same number of rows, or fields of their own");
+              fmt::format("tables {} and {} both read {}, but have {} and {} rows", other.layer, table.layer,
+                          table.field, with_commas(other.rows), with_commas(table.rows)),
+              "use the same number of rows for both, or separate fields");
   }
 
   std::string layer_path(const std::string& name) const {

@@ -1,6 +1,6 @@
-// Tables: embeddings that the servers of an asynchronous job hold alone, split by rows. A worker has a window of each:
-// the rows of one batch, in the place of the weight. Ids are replaced by places in the window before the step, so its
-// program is that of an embedding of so many rows, and its gradient is summed by id.
+// Tables: embeddings that are stored only on the servers, partitioned by rows. A worker has a window of each table: the
+// rows of one batch, in place of the weight. Ids are replaced by positions in the window before the step, so its
+// program is that of an embedding with as many rows as the window, and its gradient is summed by id.
 //
 //   owner of row r      server r mod servers
 //   window              rows of server 0 | rows of server 1 | …      each id of the batch once

@@ -95,7 +95,7 @@ Trial Trials::simulated(PlannedJob& fixed, TriedRanks ranks) const {
   for (Program& program : classes.programs) program = with_device_memory(fixed, std::move(program));
   const Simulation& step = compiled->step = simulate(classes, job_.cost.machine(), all);
   if (!step.ends) {
-    trial.fault = "its stages would wait for each other";
+    trial.fault = "its stages would deadlock";
     return trial;
   }
   trial.seconds = step.step.value;

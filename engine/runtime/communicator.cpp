@@ -11,12 +11,18 @@ std::optional<CommError> Communicator::hopeless(const std::string& call, const s
   return error;
 }
 
-void Communicator::recv_sum(int, float*, int64_t) { check(false, "no sums arrive over this communicator"); }
+void Communicator::recv_sum(int, float*, int64_t) {
+  check(false,
+        "this communicator does not support accumulating "
+        "receives");
+}
 bool Communicator::has_message(int) {
-  check(false, "only shared memory says whether a message is there");
+  check(false, "only shared memory supports checking for messages");
   return false;
 }
-void Communicator::drop_messages(int) { check(false, "only shared memory keeps messages of a process that has ended"); }
+void Communicator::drop_messages(int) {
+  check(false, "only shared memory keeps messages of a process that has exited");
+}
 uint32_t Communicator::mail() const {
   check(false, "only shared memory counts messages");
   return 0;

@@ -75,8 +75,8 @@ class Communicator {
   virtual void set_position(RankPosition position) = 0;
   virtual RankPosition position_of(int rank) const = 0;
 
-  /// For calls that a device makes on its own; any thread. The error if `call`, which waits for `missing`, cannot end:
-  /// a rank of the job is gone, or it is too `late`. nullopt as long as there is hope.
+  /// For calls that a device makes on its own; any thread. Returns the error if `call`, which waits for `missing`,
+  /// cannot end: a rank of the job has exited, or it is too `late`. nullopt as long as the call can still end.
   virtual std::optional<CommError> hopeless(const std::string& call, const std::vector<int>& missing, bool late) const;
 };
 

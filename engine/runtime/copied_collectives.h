@@ -1,5 +1,5 @@
-// Which collectives the copy engines of GPUs (cuda/copy_engines.h) may run, and what memory a rank needs for them:
-// from its program alone, so that a plan can show it.
+// Determines which collectives the copy engines of GPUs (cuda/copy_engines.h) can run, and the memory that a rank needs
+// for them, from the program alone, so that a plan can show it.
 #pragma once
 
 #include <cstdint>
@@ -37,7 +37,7 @@ struct CopyMemory {
 };
 CopyMemory copy_memory(const Program& program, int num_ranks);
 
-/// Bytes between flags; each meeting within a collective has a flag a rank.
+/// Bytes between flags; each synchronisation within a collective has one flag per rank.
 inline constexpr int64_t kFlagStride = 64;
 inline constexpr int kMeetings = 3;
 

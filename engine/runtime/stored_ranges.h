@@ -25,7 +25,7 @@ struct StoredRange {
   DType dtype = DType::f32;
   /// A bf16 copy that kernels read while some rank has the f32 weights: never stored, rounded from those.
   bool is_copy = false;
-  /// Between two steps this rank has the newest values, whichever rank stores them.
+  /// Between two steps, this rank has the newest values, regardless of which rank stores them.
   bool is_fresh = false;
   /// Elements that checkpoints take from this rank; together the ranks' cover each element of the tensor once.
   int64_t own_first = 0, own_count = 0;

@@ -1,5 +1,5 @@
 // When each instruction of a step ran, for `trainctl run --profile`. An executor with a Timeline
-// (ExecutorOptions::timeline) asks it once a step whether to measure, and reports every instruction to it.
+// (ExecutorOptions::timeline) asks it once per step whether to measure, and reports every instruction to it.
 //
 // start_step   calls wants(step) once. If false: nothing is measured, at no cost.
 // CPU          reads the clock around each instruction and reports it at once.

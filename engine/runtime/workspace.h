@@ -1,7 +1,7 @@
 // GPU memory that a rank uses beside the program's arena, from the program alone: the executor allocates these sizes,
 // and `trainctl plan` shows them.
 //
-//   staging   [ slot 0: inputs | StepScalars ][ slot 1: … ]    a slot a step in flight
+//   staging   [ slot 0: inputs | StepScalars ][ slot 1: … ]    one slot per step in flight
 // counter   steps that the device has done
 // scratch   what a kernel needs only while it runs (CudaScratch)
 #pragma once

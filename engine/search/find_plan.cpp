@@ -47,7 +47,8 @@ struct Doubts {
 /// Doubts for large networks of long kernels: each trial takes long, and sums are right to a few per cent.
 constexpr Doubts kFewDoubts = {1.12, 1.05, 1.03, 1.02, 0.01, false};
 
-/// How much is tried. Work is layers times micro-batches, which is about what a plan takes to compile and simulate.
+/// Limits of the search. Work is layers times micro-batches, which is roughly proportional to the time of compiling and
+/// simulating a plan.
 struct TrialLimits {
   int64_t most_work;
   int64_t little_work;  ///< tried in any case, so of small networks many plans
@@ -242,7 +243,7 @@ class PlanSearch {
     return one.stages == 1 && one.recompute == 0 && one.micro_batches == open_.micro_batch_counts().front();
   }
 
-  /// Until so many plans have been tried.
+  /// Stops after this number of tried plans.
   void try_best(size_t most) {
     for (const auto& [turn, one] : weighed_.in_turns()) {
       if (tried_.fastest() && tried_.size() >= most) break;

@@ -38,7 +38,7 @@ struct Trial {
   }
 };
 enum class TriedRanks : uint8_t {
-  one_a_stage,  ///< one of each stage stands for those that do the same up to a few numbers
+  one_a_stage,  ///< one rank of each stage represents those whose programs differ only in a few numbers
   all
 };
 using TryPlan = std::function<Trial(JobSpec, TriedRanks)>;
@@ -46,7 +46,7 @@ using TryPlan = std::function<Trial(JobSpec, TriedRanks)>;
 struct TriedPlan {
   std::string name;  ///< "2 x 4 ranks; 2 stages, …"
   PlanChoice choice;
-  double expected = 0;  ///< seconds a step by the search's own sum; 0: it was not asked
+  double expected = 0;  ///< seconds per step by the sum of the search; 0: not computed
   Trial trial;
 };
 
@@ -60,7 +60,7 @@ struct FoundPlan {
   std::vector<std::string> notes;
 
   const TriedPlan& best() const { return tried.front(); }
-  /// How far the best plan may be from the best of all.
+  /// Upper bound of the distance of the best plan from the optimum.
   double gap() const { return best().trial.seconds / bound - 1; }
 };
 

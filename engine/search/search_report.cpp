@@ -31,8 +31,10 @@ nlohmann::ordered_json choice_report(const PlanChoice& choice) {
 std::string why_lost(const TriedPlan& plan, const TriedPlan& best, int64_t memory_limit) {
   const Trial& trial = plan.trial;
   if (!trial.fits(memory_limit))
-    return fmt::format("needs {} more memory than there is", format_bytes(trial.memory - memory_limit));
-  if (trial.seconds <= best.trial.seconds) return "is no simpler, and not faster by more than a plan may be off";
+    return fmt::format("needs {} more memory than is available", format_bytes(trial.memory - memory_limit));
+  if (trial.seconds <= best.trial.seconds)
+    return "is not simpler, and not faster by more than the error of the "
+           "estimate";
   size_t most = 0;
   double more = 0;
   for (size_t p = 0; p < trial.parts.size(); ++p) {
@@ -41,7 +43,7 @@ std::string why_lost(const TriedPlan& plan, const TriedPlan& best, int64_t memor
     more = difference;
     most = p;
   }
-  if (more <= 0) return "takes as long";
+  if (more <= 0) return "takes the same time";
   return fmt::format("{:.2f} ms more in {}", 1e3 * more, trial.parts[most].first);
 }
 

@@ -1,5 +1,5 @@
-// See cluster_fields.h. Volumes, selectors and tolerations are written as the tools of containers write them on a
-// command line, several with commas between them:
+// See cluster_fields.h. Volumes, selectors and tolerations use the command-line syntax of container tools, separated by
+// commas:
 //
 //   volumes: data:/data, /mnt/sets:/sets            a claim, or a folder of the host
 //   node_selector: gpu=h100, zone=b
@@ -27,7 +27,7 @@ std::vector<std::string> items_of(const std::string& text) {
   return items;
 }
 
-/// Before and after the last `separator`; the second is empty if there is none.
+/// Returns the text before and after the last `separator`; the second is empty if there is none.
 std::pair<std::string, std::string> cut(const std::string& text, char separator) {
   const size_t at = text.rfind(separator);
   if (at == std::string::npos) return {text, ""};
@@ -104,21 +104,24 @@ const Section& slurm_section() {
   using S = SlurmSpec;
   static const Section section{
       "launch.slurm",
-      "What the batch script asks Slurm for; what is left out is Slurm's own default.",
+      "Slurm options of the batch script. Omitted options use Slurm's defaults.",
       {
           field<&S::partition>("partition", "The partition."),
-          field<&S::account>("account", "The account that is charged."),
+          field<&S::account>("account", "The account to charge."),
           field<&S::qos>("qos", "The quality of service."),
-          field<&S::constraint>("constraint", "Features that the nodes must have: \"a100&ib\"."),
-          field<&S::time>(
-              "time", "The time limit: minutes, H:MM:SS, or D-H. Before it ends the job saves and is queued again."),
-          field<&S::nodes>("nodes", "Nodes; the ranks are shared evenly among them.").at_least(1).at_most(kMaxRanks),
-          field<&S::gpus_per_node>("gpus_per_node", "GPUs of each node.").at_least(0),
+          field<&S::constraint>("constraint", "Required node features: \"a100&ib\"."),
+          field<&S::time>("time",
+                          "Time limit: minutes, H:MM:SS, or D-H. Before it expires, the job saves a checkpoint and is "
+                          "queued again."),
+          field<&S::nodes>("nodes", "Number of nodes; ranks are distributed evenly over them.")
+              .at_least(1)
+              .at_most(kMaxRanks),
+          field<&S::gpus_per_node>("gpus_per_node", "GPUs per node.").at_least(0),
           field<&S::requeue>("requeue",
-                             "Queues a job that saves checkpoints again after its time limit or the loss of a node; "
-                             "it goes on from the newest."),
+                             "Requeue a job that saves checkpoints after its time limit or the loss of a node; it "
+                             "resumes from the newest checkpoint."),
           list_field<&S::extra>("extra", FieldKind::metric_names,
-                                "Further options of sbatch, one a line of #SBATCH: [--mem=8G, --exclusive]."),
+                                "Additional sbatch options, one per #SBATCH line: [--mem=8G, --exclusive]."),
       }};
   return section;
 }
@@ -126,23 +129,26 @@ const Section& slurm_section() {
 const Section& kubernetes_section() {
   static const Section section{
       "launch.kubernetes",
-      "What the pods are made of. compose takes image, pods, gpus_per_pod and volumes.",
+      "Settings of the pods. The target compose uses only image, pods, gpus_per_pod and volumes.",
       {
           field<&K::kind>("kind", "job: an Indexed Job with a headless service; jobset: a JobSet.")
               .one_of({"job", "jobset"}),
-          field<&K::image>("image", "The container image, which has trainctl."),
-          field<&K::name_space>("namespace", "The namespace; that of the user's context if omitted."),
+          field<&K::image>("image", "The container image; it must contain trainctl."),
+          field<&K::name_space>("namespace", "The namespace; that of the current context if omitted."),
           field<&K::service_account>("service_account", "The service account of the pods."),
-          field<&K::pods>("pods", "Pods; the ranks are shared evenly among them.").at_least(1).at_most(kMaxRanks),
-          field<&K::gpus_per_pod>("gpus_per_pod", "GPUs of each pod.").at_least(0),
-          field<&K::cpu>("cpu", "Cores of a pod: \"4\", \"500m\"; one a rank if omitted."),
-          field<&K::memory>("memory", "Memory of a pod: \"8Gi\"; as the plan needs if omitted."),
+          field<&K::pods>("pods", "Number of pods; ranks are distributed evenly over them.")
+              .at_least(1)
+              .at_most(kMaxRanks),
+          field<&K::gpus_per_pod>("gpus_per_pod", "GPUs per pod.").at_least(0),
+          field<&K::cpu>("cpu", "CPU cores per pod: \"4\", \"500m\"; one per rank if omitted."),
+          field<&K::memory>("memory", "Memory per pod: \"8Gi\"; derived from the plan if omitted."),
           items("volumes", set_volumes, volumes,
-                "Claims and folders of the host, with commas between them: \"data:/data, /mnt/sets:/sets\"."),
-          items("node_selector", set_selector, selector, "Labels that the nodes must have: \"gpu=h100, zone=b\"."),
+                "Volume claims and host folders to mount, separated by commas: \"data:/data, /mnt/sets:/sets\"."),
+          items("node_selector", set_selector, selector, "Required node labels: \"gpu=h100, zone=b\"."),
           items("tolerations", set_tolerations, tolerations,
-                "Taints of nodes that the pods bear: \"nvidia.com/gpu:NoSchedule, team=ml:NoExecute\"."),
-          field<&K::backoff_limit>("backoff_limit", "Pods that may fail before the job does.").at_least(0),
+                "Node taints that the pods tolerate: \"nvidia.com/gpu:NoSchedule, team=ml:NoExecute\"."),
+          field<&K::backoff_limit>("backoff_limit", "Number of pod failures that are tolerated before the job fails.")
+              .at_least(0),
       }};
   return section;
 }

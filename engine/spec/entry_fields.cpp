@@ -7,16 +7,22 @@ namespace {
 
 Field size_field() { return ints("size", "Height and width.").required().items(2).at_least(1).at_most(kMaxImageSide); }
 Field method_field(const std::string& fallback) {
-  return text("method", "antialias and area smooth where the image shrinks, and round u8 to u8.")
+  return text("method",
+              "Interpolation. antialias and area filter the image when it shrinks, and keep u8 images as "
+              "u8.")
       .one_of({"bilinear", "antialias", "area"})
       .defaults(fallback);
 }
 Field scaled_decode_field() {
-  return flag("scaled_decode", false, "A JPEG is decoded at 1/2, 1/4 or 1/8, if that is no smaller than the result.");
+  return flag("scaled_decode", false,
+              "Decode a JPEG at 1/2, 1/4 or 1/8 of its size if that is not smaller than the "
+              "result.");
 }
-Field chance_field() { return number("p", "How likely.").defaults(0.5).at_least(0).at_most(1); }
+Field chance_field() { return number("p", "Probability of the transform.").defaults(0.5).at_least(0).at_most(1); }
 Field batch_chance_field() {
-  return number("p", "How likely for a batch. Of several such transforms the first one that is drawn takes place.")
+  return number("p",
+                "Probability per batch. If the list has several batch transforms, only the first one that is "
+                "drawn is applied.")
       .defaults(1.0)
       .at_least(0)
       .at_most(1);
@@ -30,73 +36,87 @@ Field amount_field(const std::string& name, const std::string& doc) {
 
 std::vector<EntryType> make_transform_types() {
   return {
-      {"resize", "To {resize: [height, width]}.", {size_field(), method_field("bilinear"), scaled_decode_field()}},
-      {"center_crop", "The middle of the image; zeros around one that is smaller.", {size_field()}},
+      {"resize",
+       "Resizes the image: {resize: [height, width]}.",
+       {size_field(), method_field("bilinear"), scaled_decode_field()}},
+      {"center_crop", "Crops the centre of the image; smaller images are padded with zeros.", {size_field()}},
       {"random_crop",
-       "A part of the image, at a place that is drawn for each sample and pass. In a validation: center_crop.",
-       {size_field(), integer("padding", "Zeros on each side, before the part is cut.")
+       "Crops the image at a random position, drawn per sample and epoch. In validation: center_crop.",
+       {size_field(), integer("padding", "Zeros added on each side before the crop.")
                           .defaults(0)
                           .at_least(0)
                           .at_most(kMaxImageSide)}},
       {"random_resized_crop",
-       "A part of drawn size, form and place, resized, drawn for each sample and pass. In a validation: "
-       "center_resized_crop.",
-       {size_field(), range_field("scale", "Its area, of the image's.", 0.08, 1.0),
-        range_field("ratio", "Its width over its height.", 3.0 / 4, 4.0 / 3), method_field("antialias"),
+       "Crops a region of random size, aspect ratio and position, drawn per sample and epoch, and resizes it. In "
+       "validation: center_resized_crop.",
+       {size_field(), range_field("scale", "Crop area as a fraction of the image.", 0.08, 1.0),
+        range_field("ratio", "Aspect ratio: width divided by height.", 3.0 / 4, 4.0 / 3), method_field("antialias"),
         scaled_decode_field()}},
       {"center_resized_crop",
-       "The middle of the image, as wide or high as it has the form of the result, times a fraction; resized.",
-       {size_field(), number("fraction", "Of the width or height.").defaults(0.875).above(0).at_most(1),
+       "Takes the largest centred region with the aspect ratio of the result, scaled by a fraction, and resizes it.",
+       {size_field(),
+        number("fraction", "Size of the region relative to the largest one that fits.")
+            .defaults(0.875)
+            .above(0)
+            .at_most(1),
         method_field("antialias"), scaled_decode_field()}},
       {"pad",
-       "A border around the image.",
+       "Adds a border around the image.",
        {integer("padding", "Pixels on each side.").required().at_least(0).at_most(kMaxImageSide),
-        number("value", "Of the border.").defaults(0.0)}},
+        number("value", "Value of the border pixels.").defaults(0.0)}},
       {"horizontal_flip",
-       "Left and right swapped, drawn for each sample and pass. In a validation: never.",
+       "Flips the image horizontally, drawn per sample and epoch. Not applied in validation.",
        {chance_field()}},
       {"color_jitter",
-       "Other colours, by factors in [1 - amount, 1 + amount], in an order that is drawn too. In a validation: never.",
-       {amount_field("brightness", "Of the values."), amount_field("contrast", "Of the distance from the mean grey."),
-        amount_field("saturation", "Of the distance from the pixel's grey."),
-        amount_field("hue", "Of a circle of hues, either way.")}},
+       "Changes brightness, contrast, saturation and hue in random order, by random factors in [1 - amount, 1 + "
+       "amount]. Not applied in validation.",
+       {amount_field("brightness", "Maximum change of the brightness."),
+        amount_field("contrast",
+                     "Maximum change of the "
+                     "contrast (distance from the "
+                     "mean grey of the image)."),
+        amount_field("saturation", "Maximum change of the saturation (distance from the grey of the pixel)."),
+        amount_field("hue", "Maximum shift of the hue in either direction, as a fraction of the colour circle.")}},
       {"random_erasing",
-       "A box of the image set to a value, drawn for each sample and pass. In a validation: never.",
-       {chance_field(), range_field("scale", "Its area, of the image's.", 0.02, 0.33),
-        range_field("ratio", "Its width over its height.", 0.3, 3.3), number("value", "In the box.").defaults(0.0)}},
-      {"to_float", "x / 255, of u8.", {}},
+       "Sets a random box of the image to a value, drawn per sample and epoch. Not applied in validation.",
+       {chance_field(), range_field("scale", "Area of the box as a fraction of the image.", 0.02, 0.33),
+        range_field("ratio", "Aspect ratio: width divided by height.", 0.3, 3.3),
+        number("value", "Value of the erased pixels.").defaults(0.0)}},
+      {"to_float", "Converts u8 to f32 as x / 255.", {}},
       {"rescale",
-       "x * scale + shift.",
-       {number("scale", "Factor.").defaults(1.0), number("shift", "Added after it.").defaults(0.0)}},
+       "Computes x * scale + shift.",
+       {number("scale", "Factor.").defaults(1.0), number("shift", "Offset, added after scaling.").defaults(0.0)}},
       {"normalize",
-       "(x - mean) / std, a value a channel.",
+       "Computes (x - mean) / std for each channel.",
        {numbers("mean", "Mean of each channel.").required(),
-        numbers("std", "Deviation of each channel.").required().above(0)}},
-      {"hwc2chw", "Channels first.", {}},
+        numbers("std", "Standard deviation of each channel.").required().above(0)}},
+      {"hwc2chw", "Moves the channel dim from last to first.", {}},
       {"one_hot",
-       "Classes to 0 and, at the class, 1.",
-       {integer("classes", "How many there are.").required().at_least(1).at_most(kMaxImageSide)}},
+       "Converts a class to a one-hot vector.",
+       {integer("classes", "Number of classes.").required().at_least(1).at_most(kMaxImageSide)}},
       {"mixup",
-       "Each row of a batch and the next one, by a share that is drawn for the batch; so their labels. Last, of f32. "
-       "In "
-       "a validation: never.",
-       {number("alpha", "The share is drawn from Beta(alpha, alpha).").defaults(0.2).above(0).at_most(1000),
+       "Mixes each sample of a batch, and its label, with the next one by a fraction that is drawn per batch. Must "
+       "come last, on f32 data. Not applied in validation.",
+       {number("alpha", "The fraction is drawn from Beta(alpha, alpha).").defaults(0.2).above(0).at_most(1000),
         batch_chance_field()}},
       {"cutmix",
-       "A box of the next row in each row of a batch; their labels by its area. As mixup.",
-       {number("alpha", "The share is drawn from Beta(alpha, alpha).").defaults(1.0).above(0).at_most(1000),
+       "Replaces a box of each sample of a batch with that of the next sample and mixes their labels by its area. "
+       "The rules of mixup apply.",
+       {number("alpha", "The fraction is drawn from Beta(alpha, alpha).").defaults(1.0).above(0).at_most(1000),
         batch_chance_field()}},
       {"tokenize_bytes",
-       "The bytes of a text as tokens 0 to 255.",
-       {integer("length", "Tokens of a sample: longer texts are cut off.").required().at_least(1).at_most(1 << 28),
-        integer("filler", "After a shorter text.").defaults(0).at_least(0).at_most(2147483647)}},
-      {"type_cast", "{type_cast: f32} or i32.", {text("dtype", "Of the data.").one_of({"f32", "i32"}).required()}},
+       "Converts the bytes of a text to tokens 0 to 255.",
+       {integer("length", "Tokens per sample; longer texts are truncated.").required().at_least(1).at_most(1 << 28),
+        integer("filler", "Token that pads shorter texts.").defaults(0).at_least(0).at_most(2147483647)}},
+      {"type_cast",
+       "Converts the type: {type_cast: f32} or {type_cast: i32}.",
+       {text("dtype", "Type to convert to.").one_of({"f32", "i32"}).required()}},
   };
 }
 
 }  // namespace
 
-Field cuts_field() { return integer("cuts", "Ways in which a dim is cut.").at_least(1).at_most(kMaxRanks); }
+Field cuts_field() { return integer("cuts", "Number of shards along a dim.").at_least(1).at_most(kMaxRanks); }
 
 const std::vector<EntryType>& transform_types() {
   static const std::vector<EntryType> types = make_transform_types();
@@ -115,17 +135,21 @@ const Field* bare_value_field(const EntryType& type) {
 }
 
 const Field& condition_field() {
-  static const Field field = flag("if", true, "false: it is left out, and layers that read it read its input.");
+  static const Field field = flag("if", true,
+                                  "false: the layer is omitted, and layers that read its output read its "
+                                  "input.");
   return field;
 }
 
 const std::vector<Field>& common_layer_fields() {
   static const std::vector<Field> fields = {
       text("type", "What the layer computes.").one_of(names_of(layer_types())).required(),
-      text("name", "How others refer to it; the type and a counter if omitted."),
+      text("name", "Name by which other layers and fields refer to this layer; the type and a counter if omitted."),
       make_field("inputs", FieldKind::names,
-                 "Layers, or fields of the samples (data, label); the previous layer if omitted."),
-      make_field("outputs", FieldKind::names, "Of a layer with several: their names; 0, 1, ... if omitted."),
+                 "Layers or sample fields (data, label) to read; the previous layer if omitted."),
+      make_field("outputs", FieldKind::names,
+                 "Names of the outputs of a layer with several outputs; 0, 1, ... if "
+                 "omitted."),
       condition_field(),
   };
   return fields;
@@ -133,9 +157,11 @@ const std::vector<Field>& common_layer_fields() {
 
 const std::vector<Field>& parameter_group_fields() {
   static const std::vector<Field> fields = {
-      make_field("parameters", FieldKind::patterns, "Names or globs of parameters: h.0.ln1.weight, '*.bias'.")
+      make_field("parameters", FieldKind::patterns, "Parameters, by name or glob: h.0.ln1.weight, '*.bias'.")
           .required(),
-      number("learning_rate_scale", "Factor of their learning rate.").defaults(1.0).at_least(0),
+      number("learning_rate_scale", "Factor applied to the learning rate of these parameters.")
+          .defaults(1.0)
+          .at_least(0),
   };
   return fields;
 }
@@ -143,11 +169,15 @@ const std::vector<Field>& parameter_group_fields() {
 const std::vector<Field>& module_use_fields() {
   static const std::vector<Field> fields = {
       text("module", "The block of `modules` to insert here.").required(),
-      text("name", "Prefix of the names of its layers; the module's name if omitted."),
-      make_field("inputs", FieldKind::names, "The layer that is `input` inside; the previous layer if omitted."),
-      make_field("with", FieldKind::values, "Values of the module's arguments."),
-      integer("repeat", "Number of copies, one after another, named name.0, name.1, ...").at_least(1).at_most(10000),
-      text("index", "With repeat: what expressions in `with` and in the module call the number of the copy, from 0."),
+      text("name", "Prefix of the layer names; the module's name if omitted."),
+      make_field("inputs", FieldKind::names,
+                 "The layer that the module reads as `input`; the previous layer if "
+                 "omitted."),
+      make_field("with", FieldKind::values, "Values for the arguments of the module."),
+      integer("repeat", "Number of consecutive copies, named name.0, name.1, ...").at_least(1).at_most(10000),
+      text("index",
+           "With repeat: variable that expressions in `with` and in the module use for the number of the "
+           "copy, counted from 0."),
       condition_field(),
   };
   return fields;

@@ -74,7 +74,7 @@ bool Expander::expand_key(YamlNode& map, size_t index, const Names& names, const
   }
   for (size_t i = 0; i < map.entries.size(); ++i) {
     if (i == index || map.entries[i].key != entry.key) continue;
-    problems_.add(entry.key_pos, path, "the key '" + entry.key + "' is given twice");
+    problems_.add(entry.key_pos, path, "the key '" + entry.key + "' appears twice");
     return false;
   }
   return true;
@@ -144,8 +144,9 @@ std::optional<Constant> Expander::constant(const YamlNode& node, const Names& na
     if (siblings != nullptr && siblings->find(error.unknown) != nullptr) {
       const YamlNode* other = siblings->find(error.unknown);
       if (other < &node) return {};  // it comes before this one, and is wrong itself
-      error.message = other == &node ? "'" + error.unknown + "' uses itself" : "'" + error.unknown + "' comes later";
-      error.hint = "a value may use the names before it";
+      error.message =
+          other == &node ? "'" + error.unknown + "' uses itself" : "'" + error.unknown + "' is defined later";
+      error.hint = "a value may use only names defined before it";
     }
     report(error, node.text, node.pos, path);
     return {};
@@ -163,8 +164,8 @@ Names read_vars(const YamlNode& root, Expander& expander, Problems& problems) {
   for (const YamlNode::Entry& entry : vars->entries) {
     const std::string path = at_key("vars", entry.key);
     if (!is_var_name(entry.key)) {
-      problems.add(entry.key_pos, path, "'" + entry.key + "' is not a name for a var",
-                   "a name has letters, digits and '_', no digit first, and is no word of the language (and, or, not)");
+      problems.add(entry.key_pos, path, "'" + entry.key + "' is not a valid name for a var",
+                   "a name consists of letters, digits and '_', does not start with a digit, and is not and, or, not");
       continue;
     }
     if (std::optional<Constant> value = expander.constant(entry.value, names, path, vars))

@@ -39,7 +39,7 @@ class Parser {
 
   Constant parse() {
     skip_spaces();
-    if (at_end()) fail(at_, "there is no expression in ${}", "e.g. ${4*d}");
+    if (at_end()) fail(at_, "${} is empty", "e.g. ${4*d}");
     Constant value = any();
     if (!at_end()) unexpected();
     return value;
@@ -60,15 +60,15 @@ class Parser {
     throw ExpressionError{offset_ + at, message, hint};
   }
   [[noreturn]] void unexpected() const {
-    if (at_end()) fail(at_, "the expression ends where a value is needed");
+    if (at_end()) fail(at_, "the expression ends where a value is expected");
     const std::string found = word().empty() ? std::string(1, text_[at_]) : word();
-    fail(at_, "expected an operator or the end, not '" + found + "'", operator_hint(found));
+    fail(at_, "expected an operator or the end of the expression, not '" + found + "'", operator_hint(found));
   }
   static std::string operator_hint(const std::string& found) {
-    if (found == "=") return "equality is ==";
+    if (found == "=") return "write == for equality";
     if (found == "&" || found == "|") return "write 'and', 'or'";
     if (found == "!") return "write 'not'";
-    if (found == "^") return "a power is a product: d*d";
+    if (found == "^") return "write a power as a product: d*d";
     return "operators are + - * / // % == != < <= > >= and or not";
   }
 
@@ -156,7 +156,7 @@ class Parser {
       else if (take("/"))
         left = arithmetic(left, '/', sign(), at);
       else if (text_.substr(at_).starts_with("**"))
-        fail(at_, "there is no operator '**'", "a power is a product: d*d");
+        fail(at_, "the operator '**' does not exist", "write a power as a product: d*d");
       else if (take("*"))
         left = arithmetic(left, '*', sign(), at);
       else if (take("%"))
@@ -192,21 +192,21 @@ class Parser {
     if (name == "and" || name == "or") fail(at_, "expected a number or a name, not '" + name + "'");
     take(name);
     if (name == "true" || name == "false") return name == "true";
-    if (!at_end() && text_[at_] == '(') fail(begin, "there are no functions, so '" + name + "(' means nothing");
+    if (!at_end() && text_[at_] == '(') fail(begin, "expressions have no functions, so '" + name + "(' is not valid");
     if (names_ == nullptr) return int64_t{1};
     const auto known = names_->find(name);
     if (known == names_->end()) unknown(name, begin);
     return known->second;
   }
 
-  static std::string value_hint(char c) { return c == '"' ? "a text is in single quotes: 'text'" : ""; }
+  static std::string value_hint(char c) { return c == '"' ? "write text in single quotes: 'text'" : ""; }
 
   [[noreturn]] void unknown(const std::string& name, size_t at) const {
     std::vector<std::string> known;
     for (const auto& [other, value] : *names_) known.push_back(other);
     std::string hint = did_you_mean(name, known);
-    if (hint.empty()) hint = known.empty() ? "define it: vars: {" + name + ": 64}" : "names are " + join(known);
-    throw ExpressionError{offset_ + at, "there is no '" + name + "' here", hint, name};
+    if (hint.empty()) hint = known.empty() ? "define it: vars: {" + name + ": 64}" : "defined names: " + join(known);
+    throw ExpressionError{offset_ + at, "unknown name '" + name + "'", hint, name};
   }
 
   Constant number() {
@@ -230,12 +230,12 @@ class Parser {
     }
     const std::string digits(text_.substr(begin, end - begin));
     if (end < text_.size() && continues_name(text_[end]))
-      fail(begin, "'" + digits + text_[end] + "' is neither a number nor a name", "a product is written 2*d");
+      fail(begin, "'" + digits + text_[end] + "' is neither a number nor a name", "write a product as 2*d");
     at_ = end;
     skip_spaces();
     if (whole) {
       const std::optional<int64_t> value = parse_integer(digits);
-      if (!value) fail(begin, digits + " is more than 64 bits hold");
+      if (!value) fail(begin, digits + " does not fit into 64 bits");
       return *value;
     }
     double value = 0;
@@ -257,8 +257,7 @@ class Parser {
   bool truth(const Constant& value, size_t at, const std::string& op) const {
     if (names_ == nullptr || quiet_) return true;
     if (const bool* flag = std::get_if<bool>(&value)) return *flag;
-    fail(at, "'" + op + "' is for true and false, not for " + to_text(value),
-         "compare it: " + to_text(value) + " != 0");
+    fail(at, "'" + op + "' needs true or false, not " + to_text(value), "compare it: " + to_text(value) + " != 0");
   }
   /// `decided`: by the left side already.
   bool truth_of_right(const Constant& value, size_t at, const std::string& op, bool decided) const {
@@ -269,7 +268,7 @@ class Parser {
     const bool numbers = is_number(a) && is_number(b);
     if (!numbers && a.index() != b.index())
       fail(at, "cannot compare " + kind_of(a) + " with " + kind_of(b), to_text(a) + " " + op + " " + to_text(b));
-    if (!numbers && op != "==" && op != "!=") fail(at, "'" + op + "' is for numbers, not for " + kind_of(a));
+    if (!numbers && op != "==" && op != "!=") fail(at, "'" + op + "' needs numbers, not " + kind_of(a));
     int order = 0;
     if (std::holds_alternative<int64_t>(a) && std::holds_alternative<int64_t>(b))
       order = std::get<int64_t>(a) < std::get<int64_t>(b) ? -1 : std::get<int64_t>(a) > std::get<int64_t>(b);
@@ -290,7 +289,7 @@ class Parser {
     const std::string sign = op == 'f' ? "//" : std::string(1, op);
     for (const Constant* side : {&a, &b})
       if (!is_number(*side))
-        fail(at, "'" + sign + "' is for numbers, not for " + kind_of(*side) + " '" + to_text(*side) + "'");
+        fail(at, "'" + sign + "' needs numbers, not " + kind_of(*side) + " '" + to_text(*side) + "'");
     if ((op == '/' || op == 'f' || op == '%') && as_double(b) == 0) fail(at, "division by zero");
     if (op != '/' && std::holds_alternative<int64_t>(a) && std::holds_alternative<int64_t>(b))
       return of_integers(std::get<int64_t>(a), op, std::get<int64_t>(b), at);
@@ -344,7 +343,7 @@ class Parser {
     return op == 'f' ? a / b - down : rest + down * b;
   }
 
-  [[noreturn]] void overflow(size_t at) const { fail(at, "the result is more than 64 bits hold"); }
+  [[noreturn]] void overflow(size_t at) const { fail(at, "the result does not fit into 64 bits"); }
 
   /// Values do not matter while one exists, so that none is an error.
   struct Quiet {
@@ -376,11 +375,13 @@ void for_each_part(std::string_view text, Plain plain, Expression expression) {
     }
     const size_t length = expression_length(text.substr(at));
     if (length == 0 && text.find('}', at) != std::string_view::npos)
-      throw ExpressionError{at, "this '${' is no expression of a job file: it has a '{', ',', ':' or '#'",
-                            "an expression is a name of `vars`, or ${ a + b }; an environment variable: trainctl run "
-                            "job.yaml dataset.batch=$BATCH; a text with ${ in it is written $${"};
+      throw ExpressionError{at,
+                            "this '${' does not start a valid expression: expressions contain no '{', ',', ':' "
+                            "or '#'",
+                            "an expression is a name of `vars`, or ${ a + b }; to use an environment variable: "
+                            "trainctl run job.yaml dataset.batch=$BATCH; write $${ for a literal ${"};
     if (length == 0)
-      throw ExpressionError{at, "this '${' is never closed", "close it with '}'; a text with ${ in it is written $${"};
+      throw ExpressionError{at, "this '${' is never closed", "close it with '}', or write $${ for a literal ${"};
     plain(text.substr(done, at - done));
     expression(text.substr(at + 2, length - 3), at, length);
     done = at += length;
@@ -442,7 +443,7 @@ Constant expand_text(std::string_view text, const Names& names) {
         Constant value = Parser(expression, at + 2, &names).parse();
         expanded += to_text(value);
         if (expanded.size() > kMaxText)
-          throw ExpressionError{at, "the text grows to more than " + std::to_string(kMaxText) + " bytes", ""};
+          throw ExpressionError{at, "the text is longer than " + std::to_string(kMaxText) + " bytes", ""};
         if (length == text.size()) whole = std::move(value);
       });
   return whole ? *whole : Constant(std::move(expanded));

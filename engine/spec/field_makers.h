@@ -31,7 +31,7 @@ template <class E>
 E enum_value(const std::string& name) {
   for (int i = 0; !to_string(static_cast<E>(i)).empty(); ++i)
     if (to_string(static_cast<E>(i)) == name) return static_cast<E>(i);
-  check(false, "the value of a choice is one of its choices");
+  check(false, "the value of a choice must be one of its choices");
   return {};
 }
 

@@ -87,12 +87,13 @@ Placement place_ranks(const std::vector<HostRanks>& hosts, int ranks) {
       static_cast<int>(std::count_if(hosts.begin(), hosts.end(), [](const HostRanks& h) { return h.ranks == 0; }));
   int left = ranks - numbered;
   if (open == 0 && left > 0)
-    return wrong("the hosts have places for " + ranks_text(numbered) + ", and launch.ranks is " + std::to_string(ranks),
-                 "set launch.ranks: " + std::to_string(numbered) + ", or add hosts");
+    return wrong(
+        "the hosts have slots for only " + ranks_text(numbered) + ", but launch.ranks is " + std::to_string(ranks),
+        "set launch.ranks: " + std::to_string(numbered) + ", or add hosts");
   if (open > 0 && left < open)
     return wrong(std::to_string(open) + (open == 1 ? " host is" : " hosts are") +
-                     " left without a rank: launch.ranks is " + std::to_string(ranks),
-                 "set launch.ranks: " + std::to_string(numbered + open) + " or more, or leave hosts out");
+                     " left without ranks: launch.ranks is " + std::to_string(ranks),
+                 "set launch.ranks: " + std::to_string(numbered + open) + " or more, or remove hosts");
   Placement placement;
   int first_ones = open > 0 ? left % open : 0, unfilled = ranks;
   for (HostRanks host : hosts) {
@@ -125,7 +126,7 @@ std::optional<std::vector<HostRanks>> parse_hostfile(std::string_view text, std:
       }
     }
     if (!host) {
-      fault = "line " + std::to_string(number) + " is not of the form: host slots=4";
+      fault = "line " + std::to_string(number) + " does not have the form: host slots=4";
       return std::nullopt;
     }
     const auto same =

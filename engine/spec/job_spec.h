@@ -178,15 +178,15 @@ struct OptimizerSpec {
 /// train.checkpoint: what is saved, when, and where. A run's last step is always saved. With no every_* field the
 /// time between two saves follows from what a save costs and how often the run fails.
 struct CheckpointSpec {
-  int64_t every_steps = 0;   ///< 0: not by steps
-  int64_t every_epochs = 0;  ///< 0: not by epochs
-  double every_minutes = 0;  ///< 0: not by time
+  int64_t every_steps = 0;     ///< 0: not by steps
+  int64_t every_epochs = 0;    ///< 0: not by epochs
+  double every_minutes = 0;    ///< 0: not by time
   std::string every = "auto";  ///< weights: only the final weights; none: nothing
   std::string dir;             ///< empty: `checkpoints` in the run's folder
-  int64_t keep = 2;         ///< newest checkpoints that are kept
-  std::string keep_best;    ///< loss or a metric of validation; empty: only the newest are kept
-  bool async = true;        ///< training continues while a save is written
-  bool integrated = false;  ///< also one file of whole tensors
+  int64_t keep = 2;            ///< newest checkpoints that are kept
+  std::string keep_best;       ///< loss or a metric of validation; empty: only the newest are kept
+  bool async = true;           ///< training continues while a save is written
+  bool integrated = false;     ///< also one file of whole tensors
 
   bool is_timed() const { return every_steps != 0 || every_epochs != 0 || every_minutes != 0; }
   bool is_automatic() const { return !is_timed(); }

@@ -70,7 +70,7 @@ class Reader {
         fd_(is_stdin_ ? STDIN_FILENO : open(file.c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC), !is_stdin_) {}
 
   JobText read() {
-    if (file_.empty()) fail("its name is empty", "is a variable of the shell unset?");
+    if (file_.empty()) fail("its name is empty", "is a shell variable unset?");
     struct stat info {};
     if (fd_.get() < 0 || fstat(fd_.get(), &info) != 0) {
       const int error = errno;
@@ -78,7 +78,7 @@ class Reader {
     }
     if (S_ISDIR(info.st_mode)) {
       const std::vector<std::string> jobs = jobs_in(file_);
-      fail("it is a folder", jobs.empty() ? "it holds no .yaml file" : "it holds " + join(jobs));
+      fail("it is a folder", jobs.empty() ? "it contains no .yaml file" : "it contains " + join(jobs));
     }
     awaits_writer_ = S_ISFIFO(info.st_mode) && !is_anonymous_pipe();
     std::string text = read_all();
@@ -118,8 +118,7 @@ class Reader {
       } else if (got == 0) {
         if (!awaits_writer_ || has_lost_writer()) break;
         if (Clock::now() - start > kWriterWait)
-          fail("it is a FIFO, and no process writes to it",
-               "start the writer first: trainctl init mlp > " + file_ + " &");
+          fail("it is a FIFO that no process writes to", "start the writer first: trainctl init mlp > " + file_ + " &");
       } else if (errno == EAGAIN) {
         awaits_writer_ = false;  // it is there, but has written nothing yet
         wait(-1);

@@ -12,7 +12,8 @@ namespace trainctl {
 
 enum class Device : uint8_t { automatic, cpu, cuda };
 enum class BindMode : uint8_t { none, core, numa };
-/// Where `run` starts a job and what `render` writes files for. hosts: this host, or those of launch.hosts.
+/// The target on which `run` starts a job and for which `render` writes files. hosts: this host, or those of
+/// launch.hosts.
 enum class Target : uint8_t { hosts, slurm, kubernetes, compose };
 std::string_view to_string(Device device);
 std::string_view to_string(BindMode mode);

@@ -42,7 +42,7 @@ class NameMapReader {
   void demand_keys(const YamlNode& map, const std::string& path, const std::vector<std::string>& known) {
     for (const YamlNode::Entry& entry : map.entries)
       if (std::find(known.begin(), known.end(), entry.key) == known.end())
-        problems_.add(entry.key_pos, at_key(path, entry.key), "there is no such field",
+        problems_.add(entry.key_pos, at_key(path, entry.key), "unknown field",
                       did_you_mean(entry.key, known) + " fields: " + join(known));
   }
 

@@ -53,10 +53,10 @@ class Walk {
 
   /// The node to set; or null, and the reason in `error`.
   YamlNode* find(std::string& error) {
-    if (rest_.empty()) error = "names no field";
+    if (rest_.empty()) error = "does not name a field";
     for (int steps = 0; !rest_.empty() && error.empty(); ++steps) {
       if (steps == kMaxYamlDepth)
-        error = "goes deeper than a job file may";
+        error = "is nested more deeply than a job file may be";
       else if (rest_.front() == '[')
         step_index(error);
       else if (node_->is_list() && shorthand_field() == nullptr)
@@ -115,9 +115,8 @@ class Walk {
     if (!index) {
       error = "has no index in '" + std::string(rest_) + "'";
     } else if (!node_->is_list()) {
-      error = here() +
-              (node_->is_null() && takes_list() ? " is not given" : " is " + describe(*node_) + ", not a list") +
-              (takes_list() ? "; write the whole list: " + here() + "=[...]" : "");
+      error = here() + (node_->is_null() && takes_list() ? " is not set" : " is " + describe(*node_) + ", not a list") +
+              (takes_list() ? "; set the whole list: " + here() + "=[...]" : "");
     } else if (*index < 0 || *index >= static_cast<int64_t>(node_->items.size())) {
       error = here() + " has " + std::to_string(node_->items.size()) + " items, counted from 0";
     } else {
@@ -145,7 +144,7 @@ class Walk {
     }
     if (best == names.size()) {
       const std::string guess = did_you_mean(rest_.substr(0, rest_.find_first_of(".[")), names);
-      error = here() + " has no item of that name" + (guess.empty() ? "" : "; " + guess);
+      error = here() + " has no item with that name" + (guess.empty() ? "" : "; " + guess);
       return;
     }
     node_ = &node_->items[best];
@@ -179,14 +178,14 @@ class Walk {
     const size_t digits = std::min(inner.find_first_not_of("0123456789"), inner.size());
     if (digits > 0 && digits < inner.size() && inner[digits] == '.') inner.remove_prefix(digits + 1);
     error = here() + " is a use of the module '" + module->text +
-            "'; its layers are set in the module, for all uses: " + "modules." + module->text + "." +
-            std::string(inner) + "=";
+            "'; set its layers in the module, for all uses: " + "modules." + module->text + "." + std::string(inner) +
+            "=";
     return true;
   }
 
   void step_key(std::string& error) {
     if (!node_->is_map() && !node_->is_null() && !expand_shorthand()) {
-      error = here() + " is " + describe(*node_) + ", which has no fields; give it whole";
+      error = here() + " is " + describe(*node_) + ", which has no fields; set it as a whole";
       return;
     }
     if (node_->is_null()) {
@@ -207,14 +206,14 @@ class Walk {
       std::vector<std::string> names;
       for (const YamlNode::Entry& entry : node_->entries) names.push_back(entry.key);
       const std::string guess = did_you_mean(rest_, names);
-      error = "the job has no var of that name" + (guess.empty() ? "" : "; " + guess);
+      error = "the job has no var with that name" + (guess.empty() ? "" : "; " + guess);
       return;
     }
     if (!best) {
       const bool takes_all = path_ == "parallel.strategies." || path_ == "parallel.stage_config.";
       length = takes_all ? rest_.size() : std::min(rest_.find_first_of(".["), rest_.size());
       if (length == 0) {
-        error = "has an empty name in it";
+        error = "contains an empty name";
         return;
       }
       node_->entries.push_back({std::string(rest_.substr(0, length)), kCommandLine, {}});
@@ -268,14 +267,14 @@ void apply_override(YamlNode& root, const std::string& text, Problems& problems)
     return;
   }
   if (const std::string key = key_that_wants_a_space(value); !key.empty()) {
-    problems.add(kCommandLine, path, "'" + key + "' is a name without a value",
+    problems.add(kCommandLine, path, "'" + key + "' has no value",
                  "write '" + key.substr(0, key.find(':')) + ": " + key.substr(key.find(':') + 1) + "', with a space");
     return;
   }
   if (has_empty_value(value)) {
     problems.add(kCommandLine, path, "'" + text + "' has an empty value",
-                 path.starts_with("env.") ? "an empty text needs quotes that the shell keeps: \"" + path + "=''\""
-                                          : "is a variable of the shell unset? the default is " + path + "=null");
+                 path.starts_with("env.") ? "for empty text, use quotes that the shell passes on: \"" + path + "=''\""
+                                          : "is a shell variable unset? the default is " + path + "=null");
     return;
   }
   forget_positions(value);

@@ -48,8 +48,8 @@ bool is_text(std::string_view bytes) {
 void require_text(const fs::path& path) {
   if (is_text(path.native())) return;
   throw EnvError("the path " + printable(path.native()) +
-                 " has a byte that is not UTF-8, or a control character such as a newline, and cannot be written into a "
-                 "job file\n  rename that file or folder, or work in another folder");
+                 " contains invalid UTF-8 or a control character such as a newline, so it cannot be written to a job "
+                 "file\n  rename that file or folder, or use another folder");
 }
 
 /// The folders that become part of the job's paths.

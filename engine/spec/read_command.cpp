@@ -46,7 +46,7 @@ std::vector<std::string> read_command(const YamlNode& node, const std::string& p
     const bool plain = node.is_scalar() && node.text.find_first_of("\"'$|&;<>*?`\\\n,[]{}#:") == std::string::npos;
     problems.add(
         node.pos, path, "must be a list of words, not " + describe(node),
-        plain ? "write " + as_list(node.text) : "e.g. [python3, train.py], or [sh, -c, \"…\"] for a shell's line");
+        plain ? "write " + as_list(node.text) : "e.g. [python3, train.py], or [sh, -c, \"…\"] for a shell command");
     return {};
   }
   std::vector<std::string> words;
@@ -70,7 +70,7 @@ std::map<std::string, std::string> read_environment(const YamlNode& node, const 
   for (const YamlNode::Entry& entry : node.entries) {
     const std::string where = at_key(path, entry.key);
     if (entry.key.empty() || entry.key.find('=') != std::string::npos || entry.key.find('\0') != std::string::npos) {
-      problems.add(entry.key_pos, where, "'" + entry.key + "' cannot be the name of a variable");
+      problems.add(entry.key_pos, where, "'" + entry.key + "' is not a valid variable name");
     } else if (is_reserved_variable(entry.key)) {
       problems.add(entry.key_pos, where, "'" + entry.key + "' is set by trainctl", "remove it");
     } else if (std::optional<std::string> value = read_word(entry.value, where, problems)) {

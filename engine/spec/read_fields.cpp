@@ -34,10 +34,14 @@ void refuse_unknown_keys(const YamlNode& node, const std::vector<std::string>& k
     if (std::find(known.begin(), known.end(), entry.key) != known.end()) continue;
     if (problems.full()) return;
     std::string hint = elsewhere ? elsewhere(entry.key) : "";
-    if (hint.empty() && visible_key(entry.key) != entry.key) hint = "it has a character that cannot be seen: type it anew";
+    if (hint.empty() && visible_key(entry.key) != entry.key)
+      hint =
+          "it contains an invisible character: type it "
+          "again";
     if (hint.empty()) hint = did_you_mean(entry.key, known);
-    if (hint.empty()) hint = known.empty() ? what + " takes no fields" : what + " takes " + join(known);
-    problems.add(entry.key_pos, at_key(path, visible_key(entry.key)), "unknown field '" + visible_key(entry.key) + "'", hint);
+    if (hint.empty()) hint = known.empty() ? what + " has no fields" : "valid fields of " + what + ": " + join(known);
+    problems.add(entry.key_pos, at_key(path, visible_key(entry.key)), "unknown field '" + visible_key(entry.key) + "'",
+                 hint);
   }
 }
 

@@ -48,7 +48,7 @@ class JobReader {
         problems_.add(entry != node.entries.end() ? entry->value.pos : node.pos, where,
                       what + " needs '" + field.name + "'",
                       field.name + ": " + kind_text(field) +
-                          (field.kind == FieldKind::layers ? ", or in its place command: [python3, train.py]" : ""));
+                          (field.kind == FieldKind::layers ? ", or use command: [python3, train.py] instead" : ""));
       }
     }
   }
@@ -70,13 +70,13 @@ class JobReader {
     } else if (const auto known = network_.outputs.find(loss.input); known != network_.outputs.end()) {
       loss.input = known->second;
     } else if (!refuse_several(loss.input, job_.position("loss.input"), "loss.input") && network_.complete) {
-      problems_.add(job_.position("loss.input"), "loss.input", "no layer is called '" + loss.input + "'",
+      problems_.add(job_.position("loss.input"), "loss.input", "there is no layer '" + loss.input + "'",
                     did_you_mean(loss.input, network_.print_names));
     }
   }
 
  private:
-  /// Where one output is needed, the name of a layer with several is an error.
+  /// Reports an error if the name of a layer with several outputs is used where one output is needed.
   bool refuse_several(const std::string& name, const SourcePos& pos, const std::string& path) {
     const auto several = network_.several.find(name);
     if (several == network_.several.end()) return false;
@@ -87,7 +87,7 @@ class JobReader {
 
   /// Suggests only fields that this job and this type of the section may have.
   void refuse_unknown(const YamlNode& node, const Section& section, const std::string& path, const std::string& what) {
-    // Without a network it may be the command that is misspelt.
+    // If there is no network, the misspelt key may be `command`.
     const bool any_kind = section.name.empty() && kind_ == JobKind::network && node.find("network") == nullptr;
     const std::string type = type_in(node, section);
     std::vector<std::string> all, legal;
@@ -140,14 +140,15 @@ class JobReader {
   /// Reports a field of the other kind of job.
   void refuse_kind(const Field& field, const Section& section, const SourcePos& pos, const std::string& where) {
     if (kind_ == JobKind::network) {
-      problems_.add(pos, where, "'" + field.name + "' is for jobs with a command, and this one has a network");
+      problems_.add(pos, where, "'" + field.name + "' is only for jobs with a command, but this job has a network");
       return;
     }
     std::vector<std::string> others;
     for (const Field& one : section.fields)
       if (belongs_to(one, kind_)) others.push_back(one.name);
-    problems_.add(pos, where, "'" + field.name + "' is not for jobs with a command",
-                  "with a command " + (section.name.empty() ? "a job" : section.name) + " takes " + join(others));
+    problems_.add(
+        pos, where, "'" + field.name + "' is not for jobs with a command",
+        "valid fields of " + (section.name.empty() ? "a job" : section.name) + " with a command: " + join(others));
   }
 
   void read(const YamlNode& node, const Field& field, void* object, const std::string& path) {
@@ -217,7 +218,7 @@ class JobReader {
     network_ = unroll(layers, modules_, fields, vars_, expander_, problems_);
     job_.network = std::move(network_.layers);
     if (job_.network.empty() && !layers.empty() && network_.complete && !problems_.touch("network"))
-      problems_.add(node.pos, path, "must have at least one layer, and all of them are left out");
+      problems_.add(node.pos, path, "must have at least one layer, but every layer has if: false");
   }
 
   void print(const YamlNode& node, const std::string& path) {
@@ -230,7 +231,7 @@ class JobReader {
         continue;
       } else if (network_.complete && !problems_.full()) {
         problems_.add(node.is_list() ? node.items[i].pos : node.pos, at_index(path, i),
-                      "no layer is called '" + names[i] + "'", did_you_mean(names[i], network_.print_names));
+                      "there is no layer '" + names[i] + "'", did_you_mean(names[i], network_.print_names));
       }
     }
   }
@@ -242,12 +243,13 @@ class JobReader {
     if (is_glob(pattern)) {
       problems_.add(pos, path, "no layer matches '" + pattern + "'", nearest_layer(pattern));
     } else if (const std::string layer = layer_of_output(pattern); !layer.empty()) {
-      problems_.add(pos, path, "'" + pattern + "' is one output of layer '" + layer + "'",
-                    "what stands here is for the whole layer: '" + layer + "'");
+      problems_.add(pos, path, "'" + pattern + "' is an output of layer '" + layer + "'",
+                    "name the layer: '" + layer + "'");
     } else if (network_.outputs.contains(pattern) || network_.several.contains(pattern)) {
-      problems_.add(pos, path, "'" + pattern + "' is a module, not a layer", "for all its layers: '" + pattern + ".*'");
+      problems_.add(pos, path, "'" + pattern + "' is a module, not a layer",
+                    "to select all of its layers: '" + pattern + ".*'");
     } else {
-      problems_.add(pos, path, "no layer is called '" + pattern + "'", nearest_layer(pattern));
+      problems_.add(pos, path, "there is no layer '" + pattern + "'", nearest_layer(pattern));
     }
   }
 
@@ -277,7 +279,7 @@ class JobReader {
     constexpr size_t kShown = 12;
     const bool more = names.size() > kShown;
     names.resize(std::min(names.size(), kShown));
-    return "layers are " + join(names) + (more ? ", ..." : "");
+    return "layers: " + join(names) + (more ? ", ..." : "");
   }
 
   void recompute(const YamlNode& node, const std::string& path) {
@@ -317,7 +319,7 @@ class JobReader {
     }
     refuse_unknown_keys(node, known, "a group of " + type.name, path, problems_, [&](const std::string& key) {
       const bool is_shared = std::find(shared.begin(), shared.end(), key) != shared.end();
-      return is_shared ? "all parameters share it; set optimizer." + key : std::string();
+      return is_shared ? "it applies to all parameters; set optimizer." + key : std::string();
     });
     ParameterGroup group;
     group.path = path;
@@ -347,8 +349,9 @@ class JobReader {
   /// Every rule is compared with every layer.
   bool demand_few(const SourcePos& pos, const std::string& path, size_t rules) {
     if (rules <= kMaxRules) return true;
-    problems_.add(pos, path, "has " + std::to_string(rules) + " entries; " + std::to_string(kMaxRules) + " is the most",
-                  "name several layers by one glob");
+    problems_.add(pos, path,
+                  "has " + std::to_string(rules) + " entries; " + std::to_string(kMaxRules) + " is the limit",
+                  "select several layers with one glob");
     return false;
   }
 
@@ -373,7 +376,7 @@ class JobReader {
       demand_match(entry.key, entry.key_pos, where);
       if (std::optional<std::vector<Ints>> cuts = read_int_lists(entry.value, cuts_field(), where, problems_)) {
         if (cuts->empty() && entry.value.items.empty()) {
-          problems_.add(entry.value.pos, where, "an empty list: expected cuts per dim for each input",
+          problems_.add(entry.value.pos, where, "the list is empty: expected cuts per dim for each input",
                         "e.g. [[2, 1], [2, 1]]");
         }
         job_.parallel.strategies.push_back({entry.key, std::move(*cuts), where});
@@ -466,8 +469,8 @@ class JobReader {
     for (const YamlNode::Entry& entry : node.entries) {
       const std::string where = at_key(path, entry.key);
       if (!is_sample_field_name(entry.key))
-        problems_.add(entry.key_pos, where, "'" + entry.key + "' is not a name for a field of the samples",
-                      "letters, digits, '_' and '-', and not input, loss or grad");
+        problems_.add(entry.key_pos, where, "'" + entry.key + "' is not a valid name for a sample field",
+                      "use letters, digits, '_' and '-', but not input, loss or grad");
       std::vector<std::string> parts = read_texts(entry.value, where, "a text", problems_);
       if (parts.empty() && entry.value.is_list()) problems_.add(entry.value.pos, where, "must not be an empty list");
       job_.dataset.fields.push_back({entry.key, std::move(parts)});
@@ -495,7 +498,7 @@ class JobReader {
     share("train", job_.dataset.train_share);
     share("validation", job_.dataset.validation_share);
     if (job_.dataset.train_share + job_.dataset.validation_share > 1 + 1e-9)
-      problems_.add(node.pos, path, "train and validation are more than the whole set: together they are above 1");
+      problems_.add(node.pos, path, "the sum of train and validation is greater than 1");
   }
 
   /// A list for the first field of the samples, or a list for each of several fields.
@@ -506,7 +509,7 @@ class JobReader {
         const std::string where = at_key(path, entry.key);
         if (std::find(known.begin(), known.end(), entry.key) == known.end())
           problems_.add(entry.key_pos, where, "the samples have no field '" + entry.key + "'",
-                        "they have " + join(known));
+                        "fields: " + join(known));
         transforms_of(entry.value, where, entry.key);
       }
       return;
@@ -555,8 +558,8 @@ class JobReader {
       if (std::optional<Value> read = read_value(value, *bare, path, problems_))
         spec.attrs.set(bare->name, std::move(*read));
     } else {
-      problems_.add(value.pos, path, name + " takes a mapping, not " + describe(value),
-                    type->fields.empty() ? "write just " + name : "fields: " + join(names_of(type->fields)));
+      problems_.add(value.pos, path, name + " must be a mapping, not " + describe(value),
+                    type->fields.empty() ? "write only " + name : "fields: " + join(names_of(type->fields)));
     }
     job_.dataset.transforms.push_back(std::move(spec));
   }

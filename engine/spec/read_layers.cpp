@@ -31,10 +31,9 @@ bool is_reserved(const std::string& name) {
 void check_name(const std::string& name, const SourcePos& pos, const std::string& path, Problems& problems) {
   if (!is_name(name))
     problems.add(pos, path, "'" + name + "' is not a valid name",
-                 "a name has letters, digits, '_', '-' and '.' inside");
+                 "a name consists of letters, digits, '_' and '-', with '.' only inside");
   else if (is_reserved(name))
-    problems.add(pos, path,
-                 "the name '" + name + "' is taken: it means the " + (name == "loss" ? "loss" : "input") + " itself",
+    problems.add(pos, path, "the name '" + name + "' is reserved for the " + (name == "loss" ? "loss" : "input"),
                  "give the layer another name");
 }
 
@@ -58,8 +57,8 @@ void read_outputs(const YamlNode* node, LayerEntry& entry, Problems& problems) {
   if (problems.touch(path) || problems.touch(entry.path)) return;
   if (names.size() != static_cast<size_t>(count) || count == 1) {
     const std::string has =
-        count == 1 ? " has one output, which has the layer's name" : " has " + std::to_string(count) + " outputs here";
-    problems.add(node->pos, path, entry.type->name + has + ", not " + std::to_string(names.size()) + " named ones");
+        count == 1 ? " has one output, which is named after the layer" : " has " + std::to_string(count) + " outputs";
+    problems.add(node->pos, path, entry.type->name + has + ", but 'outputs' lists " + std::to_string(names.size()));
     return;
   }
   std::set<std::string> taken;
@@ -68,7 +67,7 @@ void read_outputs(const YamlNode* node, LayerEntry& entry, Problems& problems) {
     const bool number = names[i].find_first_not_of("0123456789") == std::string::npos;
     if (!is_name(names[i]) || names[i].find('.') != std::string::npos || (number && names[i] != std::to_string(i)))
       problems.add(pos, at_index(path, i), "'" + names[i] + "' is not a valid name of output " + std::to_string(i),
-                   "a name has letters, digits, '_' and '-', and not digits alone");
+                   "a name consists of letters, digits, '_' and '-', but not only of digits");
     else if (!taken.insert(names[i]).second)
       problems.add(pos, at_index(path, i), "the name '" + names[i] + "' is used twice");
   }
@@ -127,7 +126,8 @@ void read_index(const YamlNode& node, LayerEntry& entry, Problems& problems) {
   if (!node.is_scalar() || !is_var_name(node.text))
     problems.add(node.pos, path, "must be a name for the number of the copy, not " + describe(node), "e.g. index: i");
   else if (entry.repeat == 0)
-    problems.add(node.pos, path, "an index counts the copies of a repeat, and this has none", "add repeat: 2, or more");
+    problems.add(node.pos, path, "`index` counts the copies made by `repeat`, which is missing here",
+                 "add repeat: 2 or more");
   else
     entry.index = node.text;
 }
@@ -189,7 +189,7 @@ void refuse_equal_names(const YamlNode& node, const LayerList& layers, Problems&
         std::find_if(layers.begin(), layers.end(), [&](const LayerEntry& l) { return l.name == layer.name; });
     const SourcePos& other = first->pos;
     problems.add(name->pos, at_key(layer.path, "name"), "the name '" + layer.name + "' is used twice",
-                 other.known() ? "the other one is in line " + std::to_string(other.line) : "");
+                 other.known() ? "it is first used in line " + std::to_string(other.line) : "");
   }
 }
 
@@ -221,8 +221,8 @@ void name_layers(LayerList& layers) {
 }  // namespace
 
 std::string layer_name_pattern() {
-  return "^(?!(" + join(kReservedLayerNames, "|") + ")$)[A-Za-z0-9_-]([A-Za-z0-9_.-]{0," + std::to_string(kMaxNameLength - 2) +
-         "}[A-Za-z0-9_-])?$";
+  return "^(?!(" + join(kReservedLayerNames, "|") + ")$)[A-Za-z0-9_-]([A-Za-z0-9_.-]{0," +
+         std::to_string(kMaxNameLength - 2) + "}[A-Za-z0-9_-])?$";
 }
 
 std::string sample_field_pattern() { return "^(?!(input|loss|grad)$)[A-Za-z0-9_-]{1,100}$"; }
@@ -256,7 +256,7 @@ LayerList read_layers(const YamlNode& node, const std::string& path, Problems& p
   if (node.items.size() > kMaxLayers) {
     problems.add(
         node.pos, path,
-        "has " + std::to_string(node.items.size()) + " layers; " + std::to_string(kMaxLayers) + " is the most");
+        "has " + std::to_string(node.items.size()) + " layers; " + std::to_string(kMaxLayers) + " is the limit");
     return layers;
   }
   for (size_t i = 0; i < node.items.size(); ++i)
@@ -274,17 +274,17 @@ constexpr const char *kArguments = "args", *kInputs = "inputs", *kLayers = "laye
 void read_arguments(const YamlNode& node, const std::string& path, Module& module, Problems& problems) {
   if (!node.is_map()) {
     problems.add(node.pos, path, "must be a mapping of arguments to their defaults, not " + describe(node),
-                 "e.g. {width: , stride: 1}, where every use gives width");
+                 "e.g. {width: , stride: 1}, where each use must set width");
     return;
   }
   for (const YamlNode::Entry& entry : node.entries) {
     const std::string where = at_key(path, entry.key);
     if (!is_var_name(entry.key))
-      problems.add(entry.key_pos, where, "'" + entry.key + "' is not a name for an argument",
-                   "a name has letters, digits and '_', no digit first, and is no word of the language (and, or, not)");
+      problems.add(entry.key_pos, where, "'" + entry.key + "' is not a valid argument name",
+                   "a name consists of letters, digits and '_', does not start with a digit, and is not and, or, not");
     else if (!entry.value.is_null() && !entry.value.is_scalar())
       problems.add(entry.value.pos, where,
-                   "a default is a number, a text, true or false, not " + describe(entry.value));
+                   "a default must be a number, a text, true or false, not " + describe(entry.value));
     else
       module.arguments.push_back({entry.key, entry.value});
   }

@@ -83,7 +83,7 @@ class ValueReader {
       case FieldKind::seconds:
         return seconds(node, path);
       default:
-        check(false, "a field of kind " + kind_text(field_) + " is not one value");
+        check(false, "a field of type " + kind_text(field_) + " is not a single value");
     }
     return {};
   }
@@ -132,7 +132,7 @@ class ValueReader {
     if (node.quoted) return parse_integer(node.text) ? "remove the quotes" : "";
     const std::optional<double> value = parse_number(node.text);
     if (!value || *value != std::floor(*value) || std::abs(*value) > 1e15) return "";
-    return node.computed ? "/ gives a float: write // for an integer"
+    return node.computed ? "/ returns a float: write // for an integer"
                          : "write " + std::to_string(static_cast<int64_t>(*value));
   }
 
@@ -144,7 +144,7 @@ class ValueReader {
     }
     // The engine computes in 32 bits.
     if (std::abs(*value) > std::numeric_limits<float>::max()) {
-      problems_.add(node.pos, path, "must be a number that a 32-bit float can hold, not " + node.text,
+      problems_.add(node.pos, path, "must be a number in the range of a 32-bit float, not " + node.text,
                     "at most 3.4e38");
       return {};
     }

@@ -47,7 +47,8 @@ void add_section(const Section& section, Tables& tables) {
 std::string types_table(const std::string& heading, const std::vector<EntryType>& types) {
   std::string table = row({heading, "field", "value", "default", "meaning"}) + "|---|---|---|---|---|\n";
   for (const EntryType& type : types) {
-    table += row({"**" + type.name + "**", "", "", "", type.doc + (type.collective ? " hybrid_parallel only." : "")});
+    table +=
+        row({"**" + type.name + "**", "", "", "", type.doc + (type.collective ? " For hybrid_parallel only." : "")});
     for (const Field& field : type.fields) table += field_row(field, nullptr, {""});
   }
   return table;

@@ -118,8 +118,10 @@ Json module_schema() {
       {"properties", {{"args", names_and_values(optional)}, {"inputs", texts_schema()}, {"layers", layer_list()}}},
       {"required", {"layers"}},
       {"additionalProperties", false}};
-  mapping["properties"]["args"]["description"] = "Names that expressions in its layers use, and their defaults.";
-  mapping["properties"]["inputs"]["description"] = "Names of its inputs; one, called input, if omitted.";
+  mapping["properties"]["args"]["description"] =
+      "Arguments that expressions in the layers of the module use, and "
+      "their defaults.";
+  mapping["properties"]["inputs"]["description"] = "Names of the inputs; a single one named input if omitted.";
   return {{"anyOf", {layer_list(), mapping}}};
 }
 
@@ -290,7 +292,7 @@ Json if_then(const Section& section, const Field& type, const std::string& value
   }
   if (refused.empty() && required.empty()) return nullptr;
   Json condition = {{"properties", {{type.name, {{"const", value}}}}}};
-  // Without a type the section is of the default one, and matches the condition.
+  // A section without a type has the default type, and matches the condition.
   if (default_text(type, &section) != value) condition["required"] = {type.name};
   Json then = Json::object();
   if (!refused.empty()) then["properties"] = refused;
@@ -337,7 +339,7 @@ Json inputs_schema(const InputCount& count) {
   return schema;
 }
 
-/// How many inputs a layer of this type takes, which may depend on a field that gives it a weight of its own.
+/// The number of inputs of a layer of this type, which may depend on a field that gives it its own weight.
 void add_input_count(Json& schema, const EntryType& type) {
   if (type.weight_field.empty()) {
     schema["allOf"] = {inputs_schema({type.min_inputs, type.max_inputs})};
@@ -367,7 +369,7 @@ Json layer_schema() {
     schema["properties"]["type"] = {{"const", type.name}, {"description", type.doc}};
     any.push_back(schema);
   }
-  any.push_back(entry_schema(module_use_fields(), "A module in place of a layer."));
+  any.push_back(entry_schema(module_use_fields(), "Inserts a module."));
   any.push_back({{"type", "object"},
                  {"description", "A layer whose type is an expression."},
                  {"properties", {{"type", reference("expression")}}},
@@ -377,7 +379,7 @@ Json layer_schema() {
 
 /// Groups of parameters: the fields of all optimizers but those that every group shares.
 Json groups_schema() {
-  Json group = object_schema(parameter_group_fields(), nullptr, "Parameters with settings of their own.");
+  Json group = object_schema(parameter_group_fields(), nullptr, "Parameters with their own settings.");
   for (const EntryType& type : optimizer_types())
     for (const Field& field : type.fields)
       if (std::find(type.same_in_groups.begin(), type.same_in_groups.end(), field.name) == type.same_in_groups.end()) {

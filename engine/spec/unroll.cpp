@@ -120,9 +120,11 @@ class Unroller {
       problems_.add(pos, path, "layer '" + name + "' cannot be its own input");
     } else if (later != scope.layers->end()) {
       problems_.add(pos, path,
-                    "layer '" + name + "' comes later" + in_line(later->pos) + "; an input must come before");
+                    "layer '" + name + "' is defined later" + in_line(later->pos) +
+                        "; an input must be defined "
+                        "before the layer");
     } else if (network_.complete && !problems_.full()) {
-      problems_.add(pos, path, "no layer before this one is called '" + name + "'", suggest(scope, name));
+      problems_.add(pos, path, "there is no earlier layer '" + name + "'", suggest(scope, name));
     }
     return name;
   }
@@ -186,7 +188,7 @@ class Unroller {
       if (name == entry.name)
         problems_.add(entry.share_pos, path, "layer '" + name + "' cannot share its own weight", "name another layer");
       else
-        problems_.add(entry.share_pos, path, "no layer before this one is called '" + name + "'",
+        problems_.add(entry.share_pos, path, "there is no earlier layer '" + name + "'",
                       suggest_owner(scope, layer, name));
       return;
     }
@@ -196,7 +198,7 @@ class Unroller {
                     "'" + name + "' is a " + other.type + " layer, which has no weight to share with " + layer.type);
     else if (other.attrs.has("share"))
       problems_.add(entry.share_pos, path,
-                    "'" + name + "' itself uses the weight of '" + other.attrs.text("share") + "'", "share that one");
+                    "'" + name + "' itself shares the weight of '" + other.attrs.text("share") + "'", "share that one");
     layer.attrs.set("share", full);
   }
 
@@ -222,11 +224,11 @@ class Unroller {
         if (std::find(open_.begin(), open_.end(), name) == open_.end()) names.push_back(name);
       std::string hint = did_you_mean(entry.module, names);
       if (hint.empty()) hint = names.empty() ? "define it under modules:" : "modules are " + join(names);
-      fail_module(scope, entry, "no module is called '" + entry.module + "'", hint);
+      fail_module(scope, entry, "there is no module '" + entry.module + "'", hint);
       return;
     }
     if (std::find(open_.begin(), open_.end(), entry.module) != open_.end() || depth >= kMaxModuleDepth) {
-      fail_module(scope, entry, "module '" + entry.module + "' uses itself, or modules nest too deep", "");
+      fail_module(scope, entry, "module '" + entry.module + "' uses itself, or modules are nested too deeply", "");
       return;
     }
     const Module& used = module->second;
@@ -291,7 +293,7 @@ class Unroller {
   void refuse_input_names(const Scope& inner) {
     for (const LayerEntry& layer : *inner.layers)
       if (inner.inputs.contains(layer.name) && layer.name != "input")
-        problems_.add(layer.pos, layer.path, "'" + layer.name + "' is an input of its module", "rename the layer");
+        problems_.add(layer.pos, layer.path, "'" + layer.name + "' is also an input of its module", "rename the layer");
   }
 
   /// The names that the module's expressions may use: vars, arguments and the index. Empty: problems were added.
@@ -337,7 +339,7 @@ class Unroller {
     if (const std::string& index = entry.index; std::find(known.begin(), known.end(), index) != known.end()) {
       good = false;
       problems_.add(entry.module_pos, at_key(entry.path, "index"),
-                    "module '" + entry.module + "' has an argument '" + index + "', so the index needs another name");
+                    "module '" + entry.module + "' has an argument '" + index + "'; choose another name for the index");
     }
     return good;
   }
@@ -395,7 +397,7 @@ class Unroller {
     if (entry.repeat > 1) {
       problems_.add(entry.pos, at_key(entry.path, "repeat"),
                     "module '" + entry.module + "' has " + std::to_string(outputs.size()) +
-                        " outputs, so a copy cannot read the one before",
+                        " outputs, so a copy cannot read the previous copy",
                     "its last layer must have one output");
       network_.complete = false;
       return;
@@ -406,8 +408,8 @@ class Unroller {
 
   void refuse_size(const LayerEntry& entry) {
     problems_.add(entry.pos, entry.path,
-                  "the network has more than " + std::to_string(kMaxLayers) + " layers with its modules unrolled",
-                  "repeat fewer");
+                  "the network has more than " + std::to_string(kMaxLayers) + " layers after its modules are expanded",
+                  "reduce `repeat`");
     network_.complete = false;
     too_large_ = true;
   }
@@ -425,7 +427,7 @@ class Unroller {
         const auto outer = index_.find(std::string_view(layer.name).substr(0, dot));
         if (outer == index_.end()) continue;
         problems_.add(pos_[i], layer.path,
-                      "the name '" + layer.name + "' is inside that of layer '" + outer->first + "'",
+                      "the name '" + layer.name + "' conflicts with the names inside layer '" + outer->first + "'",
                       "rename one of them");
       }
     }

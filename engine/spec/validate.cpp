@@ -38,10 +38,10 @@ std::string number(int64_t value) { return std::to_string(value); }
 
 bool reads_tokens(const DatasetSpec& set) { return set.type == "tokens" || set.type == "text"; }
 
-/// `path` is the folder of files with names of their own.
+/// Whether `path` is one folder whose file names the type or `fields` determine.
 bool is_one_folder(const DatasetSpec& set) { return set.has_file_splits() || set.type == "npy"; }
 
-/// The first twelve divisors.
+/// Returns the twelve smallest divisors as a list.
 std::string divisors(int64_t value) {
   std::set<int64_t> found;
   for (int64_t d = 1; d * d <= value; ++d)
@@ -66,8 +66,8 @@ void gradients_in_bf16_are_of_bf16(Rules& r) {
   if (!r.fine({"precision", "gradient_precision"}) || r.job.gradient_precision != Precision::bf16) return;
   if (r.job.precision == Precision::bf16) return;
   r.wrong("gradient_precision",
-          "gradients in bf16 are for jobs in bf16, but precision is " + std::string(to_string(r.job.precision)),
-          "set precision: bf16, or leave gradient_precision out");
+          "bf16 gradients require precision: bf16, but precision is " + std::string(to_string(r.job.precision)),
+          "set precision: bf16, or remove gradient_precision");
 }
 
 /// parallel.sync: false.
@@ -77,21 +77,22 @@ void workers_are_on_their_own(Rules& r) {
             "set launch.comm: shm, or parallel.sync: true");
   if (r.fine({"launch.ranks"}) && r.job.launch.ranks > kMostAsyncWorkers)
     r.wrong("launch.ranks",
-            number(r.job.launch.ranks) + " asynchronous workers are more than " + number(kMostAsyncWorkers),
-            "set parallel.sync: true, or fewer ranks");
+            number(r.job.launch.ranks) + " asynchronous workers exceed the limit of " + number(kMostAsyncWorkers),
+            "set parallel.sync: true, or reduce launch.ranks");
   if (r.fine({"train.histograms"}) && r.job.train.histograms > 0)
-    r.wrong("train.histograms", "asynchronous workers have no step in common, of which histograms could be",
+    r.wrong("train.histograms", "histograms need steps that all workers share, and asynchronous workers have none",
             "set histograms: 0, or parallel.sync: true");
 }
 
 /// parallel.sync: true, with tables.
 void workers_pull_rows(Rules& r) {
   if (r.fine({"launch.comm"}) && r.job.launch.comm == "gloo")
-    r.wrong("launch.comm", "rows of tables travel through shared memory, not gloo", "set launch.comm: shm");
+    r.wrong("launch.comm", "table rows are exchanged through shared memory, not gloo", "set launch.comm: shm");
   if (r.fine({"launch.ranks"}) && r.job.launch.ranks > kMostAsyncWorkers)
-    r.wrong("launch.ranks",
-            number(r.job.launch.ranks) + " workers that pull rows are more than " + number(kMostAsyncWorkers),
-            "set fewer ranks");
+    r.wrong(
+        "launch.ranks",
+        number(r.job.launch.ranks) + " workers that pull table rows exceed the limit of " + number(kMostAsyncWorkers),
+        "reduce launch.ranks");
 }
 
 void servers_hold_the_weights(Rules& r) {
@@ -100,18 +101,20 @@ void servers_hold_the_weights(Rules& r) {
   if (r.job.is_asynchronous()) workers_are_on_their_own(r);
   if (!r.job.is_asynchronous() && !parallel.tables.empty()) workers_pull_rows(r);
   if (r.fine({"parallel.stages"}) && parallel.stages > 1)
-    r.wrong("parallel.stages", "the workers of parameter_server are one stage, not " + number(parallel.stages),
+    r.wrong("parallel.stages", "parameter_server supports one pipeline stage, not " + number(parallel.stages),
             "set parallel.stages: 1, or parallel.mode: data_parallel");
   if (r.fine({"parallel.optimizer_shard.level"}) && parallel.optimizer_shard.level > 0)
-    r.wrong("parallel.optimizer_shard.level", "parameter_server leaves nothing to shard: the servers hold it",
+    r.wrong("parallel.optimizer_shard.level",
+            "parameter_server stores the optimizer state on the servers, so the "
+            "workers have nothing to shard",
             "set level: 0, or parallel.mode: data_parallel");
   if (r.fine({"launch.device", "precision"}) && r.job.launch.device == Device::cuda &&
       r.job.precision == Precision::bf16)
-    r.wrong("precision", "the servers of workers on GPUs are on the host's cores, which update in fp32, not bf16",
+    r.wrong("precision", "servers run on CPU cores and update in fp32, so workers on GPUs cannot use bf16",
             "set precision: tf32 or fp32, or parallel.mode: data_parallel");
   if (r.fine({"launch.ranks", "parallel.servers"}) && r.job.processes() > kMaxRanks)
     r.wrong("parallel.servers", number(r.job.launch.ranks) + " workers and " + number(parallel.servers) +
-                                    " servers are more than " + number(kMaxRanks) + " processes");
+                                    " servers exceed the limit of " + number(kMaxRanks) + " processes");
 }
 
 /// Returns the number of nodes or pods; launch.target is not hosts.
@@ -122,18 +125,19 @@ int managed_hosts(const LaunchSpec& launch) {
 void elastic_runs_have_hosts(Rules& r) {
   const LaunchSpec& launch = r.job.launch;
   if (!launch.elastic || !r.fine({"launch.elastic", "launch.hosts", "launch.hostfile", "launch.ranks"})) return;
-  const bool is_managed = launch.target != Target::hosts;  // the manager's hosts are not known yet
+  const bool is_managed = launch.target != Target::hosts;  // The hosts that the manager assigns are not known yet.
   if (is_managed && r.fine({"launch.target", "launch.slurm.nodes", "launch.kubernetes.pods"}) &&
       managed_hosts(launch) < 2)
-    return r.wrong("launch.elastic", "all ranks are on one host, which is never lost alone",
-                   "leave launch.elastic out, or ask for more hosts");
+    return r.wrong("launch.elastic", "all ranks run on one host, so no host can be lost while others remain",
+                   "remove launch.elastic, or request more hosts");
   if (!is_managed && !launch.has_hosts())
-    return r.wrong("launch.elastic", "all ranks are on this host, which is never lost alone",
-                   "leave launch.elastic out, or name hosts in launch.hosts");
+    return r.wrong("launch.elastic", "all ranks run on this host, so no host can be lost while others remain",
+                   "remove launch.elastic, or list hosts in launch.hosts");
   if (launch.elastic->min_ranks > launch.ranks)
-    r.wrong("launch.elastic.min_ranks", "the job has " + number(launch.ranks) + " ranks", "set launch.ranks or less");
+    r.wrong("launch.elastic.min_ranks", "is greater than launch.ranks, which is " + number(launch.ranks),
+            "set it to launch.ranks or less");
   if (r.fine({"train.checkpoint"}) && !r.job.train.saves_state())
-    r.wrong("launch.elastic", "the job does not save its state, from which other ranks could resume",
+    r.wrong("launch.elastic", "the job does not save its state, so the remaining ranks could not resume",
             "add train.checkpoint, e.g. train: {checkpoint: auto}");
 }
 
@@ -145,7 +149,7 @@ void saves_are_consistent(Rules& r) {
     if (is_set)
       r.wrong(std::string("train.checkpoint.") + field,
               saves.every == "none" ? "`every: none` saves nothing" : "`every: weights` saves once, when the run ends",
-              "leave out either `every` or this field");
+              "remove either `every` or this field");
   };
   contradicts(saves.every_steps != 0, "every_steps");
   contradicts(saves.every_epochs != 0, "every_epochs");
@@ -157,10 +161,10 @@ void hosts_hold_the_ranks(Rules& r) {
   if (!r.fine({"launch.hosts", "launch.hostfile", "launch.ranks"}) || !r.job.launch.has_hosts()) return;
   const LaunchSpec& launch = r.job.launch;
   if (!launch.hosts.empty() && !launch.hostfile.empty())
-    return r.wrong("launch.hostfile", "launch.hosts names the hosts already", "leave one of the two out");
+    return r.wrong("launch.hostfile", "launch.hosts already lists the hosts", "remove one of the two");
   for (size_t i = 0; i < launch.hosts.size(); ++i)
     if (!parse_host(launch.hosts[i]))
-      r.wrong("launch.hosts[" + number(static_cast<int64_t>(i)) + "]", "'" + launch.hosts[i] + "' is no host",
+      r.wrong("launch.hosts[" + number(static_cast<int64_t>(i)) + "]", "'" + launch.hosts[i] + "' is not a valid host",
               "write a, me@a, or a:4 for four ranks");
   if (!launch.hosts.empty()) {
     const Placement placement = place_ranks(parse_hosts(launch.hosts), launch.ranks);
@@ -168,10 +172,10 @@ void hosts_hold_the_ranks(Rules& r) {
   }
   if (r.job.has_command()) return;
   const auto missing = [&](bool is_set, const std::string& path, const std::string& what, const std::string& hint) {
-    if (is_set && r.fine({path.c_str()})) r.wrong(path, what + " is not there yet beyond one host", hint);
+    if (is_set && r.fine({path.c_str()})) r.wrong(path, what + " is not supported on several hosts", hint);
   };
-  missing(launch.comm == "shm", "launch.comm", "shared memory alone", "leave launch.comm out");
-  missing(r.job.servers() > 0, "parallel.mode", "parameter_server", "use data_parallel, or leave launch.hosts out");
+  missing(launch.comm == "shm", "launch.comm", "shm", "remove launch.comm");
+  missing(r.job.servers() > 0, "parallel.mode", "parameter_server", "use data_parallel, or remove launch.hosts");
 }
 
 /// launch.target: the manager gives the hosts.
@@ -181,29 +185,30 @@ void a_manager_gives_the_hosts(Rules& r) {
   const std::string manager(to_string(launch.target));
   for (const char* field : {"launch.hosts", "launch.hostfile"})
     if (r.fine({field}) && (std::string(field) == "launch.hosts" ? !launch.hosts.empty() : !launch.hostfile.empty()))
-      r.wrong(field, "with launch.target: " + manager + " the hosts are those that " + manager + " gives",
-              "leave it out, or set launch.target: hosts");
+      r.wrong(field, "with launch.target: " + manager + ", " + manager + " assigns the hosts",
+              "remove it, or set launch.target: hosts");
   const std::string field = launch.target == Target::slurm ? "launch.slurm.nodes" : "launch.kubernetes.pods";
   const int hosts = managed_hosts(launch);
   if (r.fine({field.c_str()}) && launch.ranks < hosts)
-    r.wrong(field, number(hosts) + " are more than launch.ranks, which is " + number(launch.ranks),
-            "each needs a rank: set launch.ranks: " + number(hosts));
+    r.wrong(field, number(hosts) + " is greater than launch.ranks, which is " + number(launch.ranks),
+            "each needs at least one rank: set launch.ranks: " + number(hosts));
 }
 
 void volumes_have_a_path(Rules& r) {
   if (!r.fine({"launch.kubernetes.volumes"})) return;
   for (const VolumeSpec& volume : r.job.launch.kubernetes.volumes)
     if (!volume.path.starts_with("/") || (volume.claim + volume.host_path).empty())
-      r.wrong("launch.kubernetes.volumes", "'" + volume.claim + volume.host_path + ":" + volume.path + "' is no volume",
-              "write CLAIM:/path, or /folder/of/the/host:/path");
+      r.wrong("launch.kubernetes.volumes",
+              "'" + volume.claim + volume.host_path + ":" + volume.path + "' is not a valid volume",
+              "write CLAIM:/path, or /host/folder:/path");
 }
 
 void stages_divide_ranks(Rules& r) {
   if (!r.fine({"launch.ranks", "parallel.stages"})) return;
   const int ranks = r.job.launch.ranks, stages = r.job.parallel.stages;
   if (ranks % stages == 0) return;
-  r.wrong("parallel.stages", number(ranks) + " ranks do not divide into " + number(stages) + " stages",
-          "stages for " + number(ranks) + " ranks: " + divisors(ranks));
+  r.wrong("parallel.stages", number(ranks) + " ranks cannot be divided evenly into " + number(stages) + " stages",
+          "possible numbers of stages for " + number(ranks) + " ranks: " + divisors(ranks));
 }
 
 void stage_numbers_exist(Rules& r) {
@@ -214,7 +219,8 @@ void stage_numbers_exist(Rules& r) {
                                               " stages of " + number(chunks) + " chunks)";
   for (const StageRule& rule : r.job.parallel.stage_config) {
     if (rule.stage < stages * chunks) continue;
-    if (r.job.is_override("parallel.stages") && !r.job.is_override(rule.path)) continue;  // left out (plan/outdated.h)
+    if (r.job.is_override("parallel.stages") && !r.job.is_override(rule.path))
+      continue;  // The rule is ignored (plan/outdated.h).
     r.wrong(rule.path, "stage " + number(rule.stage) + " does not exist: there are " + there + ", counted from 0");
   }
 }
@@ -226,39 +232,42 @@ void chunks_are_interleaved(Rules& r) {
   const std::string schedule(to_string(parallel.schedule));
   if (!interleaved && parallel.chunks > 1)
     return r.wrong("parallel.chunks",
-                   "a stage holds one chunk of layers in the schedule " + schedule + ", not " + number(parallel.chunks),
+                   "the schedule " + schedule + " has one chunk of layers per stage, not " + number(parallel.chunks),
                    "set parallel.schedule: interleaved_1f1b");
   if (!interleaved) return;
   if (parallel.chunks == 1)
-    return r.wrong("parallel.schedule", "interleaved_1f1b alternates between the chunks of a stage, and there is one",
+    return r.wrong("parallel.schedule",
+                   "interleaved_1f1b alternates between several chunks of a stage, but "
+                   "parallel.chunks is 1",
                    "set parallel.chunks: 2 or more, or parallel.schedule: 1f1b");
   if (parallel.stages == 1)
-    return r.wrong("parallel.schedule", "interleaved_1f1b is for several stages, and there is one",
+    return r.wrong("parallel.schedule", "interleaved_1f1b needs several stages, but parallel.stages is 1",
                    "set parallel.stages: 2 or more, or parallel.schedule: 1f1b and parallel.chunks: 1");
   const int64_t micro_batches = parallel.micro_batches, stages = parallel.stages;
   if (!r.fine({"parallel.micro_batches"}) || micro_batches % stages == 0) return;
   const int64_t above = (micro_batches / stages + 1) * stages;
   r.wrong("parallel.micro_batches",
-          "interleaved_1f1b takes micro-batches in groups of one for each stage, but " + number(micro_batches) +
-              " do not divide into groups of " + number(stages),
-          "for " + number(stages) + " stages: " + (micro_batches > stages ? number(above - stages) + " or " : "") +
+          "interleaved_1f1b processes micro-batches in groups of one per stage, but " + number(micro_batches) +
+              " micro-batches cannot be divided into groups of " + number(stages),
+          "for " + number(stages) + " stages, use " + (micro_batches > stages ? number(above - stages) + " or " : "") +
               number(above));
 }
 
 void blocks_are_shuffled(Rules& r) {
   if (!r.fine({"dataset.shuffle", "dataset.shuffle_block"})) return;
   if (r.job.dataset.shuffle || r.job.dataset.shuffle_block == 0) return;
-  r.wrong("dataset.shuffle_block", "blocks are shuffled, but dataset.shuffle is false",
-          "leave it out, or set dataset.shuffle: true");
+  r.wrong("dataset.shuffle_block", "shuffle_block has no effect, because dataset.shuffle is false",
+          "remove it, or set dataset.shuffle: true");
 }
 
 void micro_batches_divide_the_batch(Rules& r) {
   if (!r.fine({"dataset.batch", "parallel.micro_batches"})) return;
   const int64_t batch = r.job.dataset.batch, parts = r.job.parallel.micro_batches;
   if (batch % parts != 0) {
-    r.wrong("parallel.micro_batches",
-            "a batch of " + number(batch) + " does not divide into " + number(parts) + " micro-batches",
-            "for this batch: " + divisors(batch));
+    r.wrong(
+        "parallel.micro_batches",
+        "a batch of " + number(batch) + " samples cannot be divided evenly into " + number(parts) + " micro-batches",
+        "possible numbers of micro-batches: " + divisors(batch));
     return;
   }
   if (r.job.parallel.mode != ParallelMode::hybrid_parallel || r.job.parallel.full_batch) return;
@@ -267,17 +276,19 @@ void micro_batches_divide_the_batch(Rules& r) {
   const int ranks = r.ranks_per_stage();
   if ((batch / parts) % ranks == 0) return;
   r.wrong("dataset.batch",
-          "hybrid_parallel gives each rank its part of the batch, but a micro-batch of " + number(batch / parts) +
-              " does not divide by the " + number(ranks) + " ranks of a stage",
-          "or set parallel.full_batch: true, then each rank gets all of it");
+          "hybrid_parallel splits each micro-batch over the ranks of a stage, but a micro-batch of " +
+              number(batch / parts) + " cannot be divided evenly over the " + number(ranks) + " ranks of a stage",
+          "change dataset.batch, or set parallel.full_batch: true so that each rank uses the whole micro-batch");
 }
 
 void collectives_only_in_hybrid(Rules& r) {
   if (!r.fine({"parallel.mode"}) || r.job.parallel.mode == ParallelMode::hybrid_parallel) return;
   for (const LayerSpec& layer : r.job.network) {
     if (!find_layer_type(layer.type)->collective) continue;
-    r.wrong(layer.path + ".type", layer.type + " layers are for hybrid_parallel; " +
-                                      std::string(to_string(r.job.parallel.mode)) + " inserts collectives itself");
+    r.wrong(layer.path + ".type", layer.type + " layers are only for hybrid_parallel; " +
+                                      std::string(to_string(r.job.parallel.mode)) +
+                                      " inserts collectives "
+                                      "automatically");
   }
 }
 
@@ -285,14 +296,14 @@ void collectives_only_in_hybrid(Rules& r) {
 std::string group_fault(const std::vector<Ints>& groups, int ranks) {
   std::set<int64_t> seen;
   for (const Ints& group : groups) {
-    if (group.size() != groups.front().size()) return "all lists must be of one length";
+    if (group.size() != groups.front().size()) return "all lists must have the same length";
     for (const int64_t rank : group) {
       if (rank >= ranks) return "rank " + number(rank) + " does not exist: a stage has ranks 0 to " + number(ranks - 1);
-      if (!seen.insert(rank).second) return "rank " + number(rank) + " is in it twice";
+      if (!seen.insert(rank).second) return "rank " + number(rank) + " appears twice";
     }
   }
   if (seen.size() != static_cast<size_t>(ranks))
-    return "each of the " + number(ranks) + " ranks of a stage must be in one list, but " +
+    return "each of the " + number(ranks) + " ranks of a stage must be in exactly one list, but only " +
            number(static_cast<int64_t>(seen.size())) + " are";
   return "";
 }
@@ -325,22 +336,24 @@ void groups_cover_the_stage(Rules& r) {
 void labels_suit_the_loss(Rules& r) {
   if (!r.job.loss || !r.fine({"loss", "dataset.label_dtype", "dataset.type"})) return;
   const EntryType& loss = *find_type(loss_types(), r.job.loss->type);
-  if (has_soft_labels(r.job.dataset)) {  // they are f32 whatever label_dtype says
+  if (has_soft_labels(r.job.dataset)) {  // Soft labels are f32 regardless of label_dtype.
     if (r.job.loss->attrs.has("ignore_index"))
-      r.wrong("loss.ignore_index", "is a class, but one_hot makes the labels shares of all classes", "leave it out");
+      r.wrong("loss.ignore_index", "cannot be used, because one_hot turns the labels into class probabilities",
+              "remove it");
     return;
   }
   const std::string wanted = loss.labels_are_classes ? "i32" : "f32";
   if (reads_tokens(r.job.dataset)) {
     if (wanted != "i32")
-      r.wrong("loss",
-              r.job.loss->type + " takes f32 labels, but the labels of a " + r.job.dataset.type + " set are tokens",
-              "for tokens: softmax_cross_entropy");
+      r.wrong(
+          "loss",
+          r.job.loss->type + " needs f32 labels, but the labels of a " + r.job.dataset.type + " data set are tokens",
+          "use softmax_cross_entropy for tokens");
     return;
   }
   if (r.job.dataset.label_dtype != wanted)
     r.wrong(r.job.positions.contains("dataset.label_dtype") ? "dataset.label_dtype" : "loss",
-            r.job.loss->type + " takes " + wanted + " labels, but dataset.label_dtype is " + r.job.dataset.label_dtype,
+            r.job.loss->type + " needs " + wanted + " labels, but dataset.label_dtype is " + r.job.dataset.label_dtype,
             "set dataset.label_dtype: " + wanted);
 }
 
@@ -348,14 +361,14 @@ void metrics_have_classes(Rules& r) {
   if (r.job.metrics.empty() || !r.fine({"metrics", "loss"})) return;
   const MetricSpec& first = r.job.metrics.front();
   if (!r.job.loss)
-    r.wrong("metrics", first.type + " needs a loss: it compares the loss's prediction with its labels",
+    r.wrong("metrics", first.type + " needs a loss, because it compares the prediction of the loss with its labels",
             "e.g. loss: softmax_cross_entropy");
   else if (!find_type(loss_types(), r.job.loss->type)->labels_are_classes)
-    r.wrong("metrics", first.type + " needs labels that are classes, but those of " + r.job.loss->type + " are numbers",
-            "for classes: loss: softmax_cross_entropy");
+    r.wrong("metrics", first.type + " needs class labels, but the labels of " + r.job.loss->type + " are numbers",
+            "use loss: softmax_cross_entropy for classes");
   else if (has_soft_labels(r.job.dataset))
-    r.wrong("metrics", first.type + " needs labels that are classes, but one_hot makes them shares of all classes",
-            "leave the metric out; a validation reports the loss");
+    r.wrong("metrics", first.type + " needs class labels, but one_hot turns them into class probabilities",
+            "remove the metric; validation still reports the loss");
   for (size_t i = 0; i < r.job.metrics.size(); ++i)
     for (size_t j = 0; j < i; ++j)
       if (r.job.metrics[i].type == r.job.metrics[j].type && r.job.metrics[i].attrs == r.job.metrics[j].attrs)
@@ -370,35 +383,34 @@ void validation_fits(Rules& r) {
   const bool has_files = type != "random" && type != "constant" && type != "clicks";
   if (!r.job.loss) r.wrong("validation", "a validation needs a loss", "e.g. loss: softmax_cross_entropy");
   if (!set.paths.empty() && !has_files)
-    r.wrong("validation.dataset.path", "a " + type + " set has no files", "set samples");
+    r.wrong("validation.dataset.path", "a " + type + " data set has no files", "set validation.dataset.samples");
   if (is_one_folder(r.job.dataset) && set.paths.size() > 1)
     r.wrong("validation.dataset.path",
-            "a " + type + " set is one folder, not " + number(static_cast<int64_t>(set.paths.size())));
+            "a " + type + " data set is one folder, not " + number(static_cast<int64_t>(set.paths.size())));
   if (!set.split.empty() && !r.job.dataset.has_file_splits())
     r.wrong("validation.dataset.split",
-            "split is for the types mnist, cifar10 and cifar100, and dataset.type is " + type,
-            "give validation.dataset.path, or dataset.split: {train: 0.9, validation: 0.1}");
+            "split is only for the types mnist, cifar10 and cifar100, but dataset.type is " + type,
+            "set validation.dataset.path, or dataset.split: {train: 0.9, validation: 0.1}");
   if (set.samples > 0 && has_files)
     r.wrong("validation.dataset.samples",
-            "samples is for the types random, constant and clicks, and dataset.type is " + type);
+            "samples is only for the types random, constant and clicks, but dataset.type is " + type);
 }
 
-/// A validation on the samples that the job trains on would praise a network that has learned them by heart. One that
-/// names them itself is a warning.
+/// A validation on the training samples would not detect overfitting. If the job names them explicitly, it is only a
+/// warning (warnings.cpp).
 void validation_has_samples_of_its_own(Rules& r) {
   if (!r.job.validation || !r.fine({"validation", "dataset.type", "dataset.split"})) return;
   const DatasetSpec& training = r.job.dataset;
   const DatasetSpec& set = r.job.validation->dataset;
   const bool is_made = training.type == "random" || training.type == "constant" || training.type == "clicks";
   if (is_made || training.has_shares() || !set.paths.empty() || !set.split.empty()) return;
-  r.wrong("validation", "has no samples of its own: it would evaluate those that the job trains on",
+  r.wrong("validation", "must have its own samples; otherwise it would evaluate the training samples",
           training.has_file_splits() ? "validation: {dataset: {split: test}}"
-          : training.has_source()
-              ? "give validation.dataset.path, or dataset.split: {train: 0.9, validation: 0.1}"
-              : "give validation.dataset.path, with text that the training does not read");
+          : training.has_source()    ? "set validation.dataset.path, or dataset.split: {train: 0.9, validation: 0.1}"
+                                     : "set validation.dataset.path to text that is not used for training");
 }
 
-/// `told`: only metrics that the validation reports.
+/// `told`: accept only metrics that the validation reports.
 void metric_is_known(Rules& r, const std::string& path, const std::string& name, bool told) {
   std::vector<std::string> all = r.job.told_metrics();
   if (!told) {
@@ -408,14 +420,14 @@ void metric_is_known(Rules& r, const std::string& path, const std::string& name,
   if (std::find(all.begin(), all.end(), name) != all.end()) return;
   const std::string guess = did_you_mean(name, all);
   r.wrong(path, "there is no metric '" + name + "'" + (told ? " of validation" : " in this job"),
-          guess.empty() ? "there are " + join(all) + "; the job's `metrics` make more" : guess);
+          guess.empty() ? "available: " + join(all) + "; add others to the job's `metrics`" : guess);
 }
 
 void validation_has_metrics(Rules& r) {
   if (!r.fine({"metrics", "validation", "train"})) return;
   const auto need = [&](const std::string& path, const std::string& metric) {
     if (r.job.validation) return metric_is_known(r, path, metric, true);
-    r.wrong(path, "there is no validation that tells '" + metric + "'", "add validation: {dataset: ...}");
+    r.wrong(path, "there is no validation to report '" + metric + "'", "add validation: {dataset: ...}");
   };
   if (r.job.validation)
     for (size_t i = 0; i < r.job.validation->metrics.size(); ++i)
@@ -426,12 +438,12 @@ void validation_has_metrics(Rules& r) {
   if (!train.stop_when) return;
   need("train.stop_when.metric", train.stop_when->metric);
   if (!train.stop_when->reaches && train.stop_when->patience == 0)
-    r.wrong("train.stop_when", "needs reaches or patience", "e.g. {metric: accuracy, reaches: 0.97}");
+    r.wrong("train.stop_when", "needs 'reaches' or 'patience'", "e.g. {metric: accuracy, reaches: 0.97}");
 }
 
 void one_folder_of_files(Rules& r) {
   if (r.fine({"dataset.type", "dataset.path"}) && is_one_folder(r.job.dataset) && r.job.dataset.paths.size() > 1)
-    r.wrong("dataset.path", "a " + r.job.dataset.type + " set is one folder, not " +
+    r.wrong("dataset.path", "a " + r.job.dataset.type + " data set is one folder, not " +
                                 number(static_cast<int64_t>(r.job.dataset.paths.size())));
 }
 
@@ -440,19 +452,19 @@ void samples_have_their_fields(Rules& r) {
   const DatasetSpec& d = r.job.dataset;
   const bool by_file = d.has_file_splits();
   if (d.has_shares() && by_file)
-    r.wrong("dataset.split", "a " + d.type + " set has files of its own for the validation",
+    r.wrong("dataset.split", "a " + d.type + " data set has separate files for validation",
             "validation: {dataset: {split: test}}");
   if (!by_file && r.job.positions.contains("dataset.split") && !d.has_shares())
-    r.wrong("dataset.split", "split: " + d.split + " is for the types mnist, cifar10 and cifar100",
+    r.wrong("dataset.split", "split: " + d.split + " is only for the types mnist, cifar10 and cifar100",
             "e.g. {train: 0.9, validation: 0.1}");
   if (d.fields.empty() && (d.type == "csv" || d.type == "npy"))
-    r.wrong("dataset", "a " + d.type + " set needs 'fields'",
+    r.wrong("dataset", "a " + d.type + " data set needs 'fields'",
             d.type == "csv" ? "e.g. fields: {features: [age, height], label: species}"
                             : "e.g. fields: {data: images.npy, label: labels.npy}");
   for (const SampleFieldSpec& field : d.fields)
     if (field.parts.size() > 1 && d.type != "csv" && d.type != "tar")
-      r.wrong("dataset.fields." + field.name,
-              "a field of a " + d.type + " set is one array, not " + number(static_cast<int64_t>(field.parts.size())));
+      r.wrong("dataset.fields." + field.name, "a field of a " + d.type + " data set comes from one array, not " +
+                                                  number(static_cast<int64_t>(field.parts.size())));
   if (d.fields.size() > kMaxSampleFields)
     r.wrong("dataset.fields", "a sample has at most " + number(static_cast<int64_t>(kMaxSampleFields)) +
                                   " fields, not " + number(static_cast<int64_t>(d.fields.size())));
@@ -460,14 +472,14 @@ void samples_have_their_fields(Rules& r) {
     r.wrong("dataset.weights",
             number(static_cast<int64_t>(d.weights.size())) + " weights for " +
                 number(static_cast<int64_t>(d.paths.size())) + " paths",
-            "one for each path");
+            "give one weight per path");
   if (d.type == "csv" && d.delimiter.size() != 1 && d.delimiter != "tab")
     r.wrong("dataset.delimiter", "'" + d.delimiter + "' is not one character", "e.g. ';', or tab");
   if (d.channels == 2) r.wrong("dataset.channels", "an image has 1 or 3 channels, not 2");
   const std::vector<std::string> names = d.field_names();
   if (r.job.loss && std::find(names.begin(), names.end(), "label") == names.end())
-    r.wrong("loss", "the samples have no field 'label' for the loss: they have " + join(names),
-            "name one of dataset.fields label");
+    r.wrong("loss", "the loss needs a sample field 'label', but the samples have only " + join(names),
+            "call one of dataset.fields 'label'");
 }
 
 void random_integers_have_classes(Rules& r) {
@@ -475,16 +487,16 @@ void random_integers_have_classes(Rules& r) {
   if (!r.fine({"dataset.type", "dataset.dtype", "dataset.label_dtype", "dataset.classes"}) || d.type != "random")
     return;
   if (d.classes > 0 || !(d.dtype == "i32" || (r.job.loss && d.label_dtype == "i32"))) return;
-  r.wrong("dataset.classes", "a random set of integers needs 'classes'",
-          "integers are drawn from 0 up to classes, exclusive");
+  r.wrong("dataset.classes", "a random data set of integers needs 'classes'",
+          "integers are drawn from 0 to classes - 1");
 }
 
 void constant_integers_are_whole(Rules& r) {
   const DatasetSpec& d = r.job.dataset;
   if (!r.fine({"dataset.type", "dataset.dtype", "dataset.value"}) || d.type != "constant" || d.dtype != "i32") return;
   if (d.value == std::trunc(d.value) && std::abs(d.value) <= std::numeric_limits<int32_t>::max()) return;
-  r.wrong("dataset.value", "data of dtype i32 cannot be " + to_string(Value(d.value)),
-          "a whole number below 2^31, or set dataset.dtype: f32");
+  r.wrong("dataset.value", "the value of i32 data cannot be " + to_string(Value(d.value)),
+          "use an integer below 2^31, or set dataset.dtype: f32");
 }
 
 void batches_are_finite(Rules& r) {
@@ -508,10 +520,11 @@ void schedules_fit(Rules& r) {
   if (!r.fine({"optimizer"}) || s.type != "cosine") return;
   if (s.total_steps > 0 && s.warmup_steps >= s.total_steps)
     r.wrong("optimizer.learning_rate.warmup_steps",
-            "warm-up of " + number(s.warmup_steps) + " steps leaves nothing of total_steps: " + number(s.total_steps));
+            "the warm-up of " + number(s.warmup_steps) +
+                " steps is not shorter than total_steps: " + number(s.total_steps));
   if (s.min > s.base)
     r.wrong("optimizer.learning_rate.min",
-            "min " + to_string(Value(s.min)) + " is above base " + to_string(Value(s.base)));
+            "min " + to_string(Value(s.min)) + " is greater than base " + to_string(Value(s.base)));
 }
 
 /// Errors that only the types themselves can detect: an invalid permutation, a field that needs another.

@@ -25,7 +25,7 @@ struct Warnings {
   }
 };
 
-/// All names that a layer's output can be read by.
+/// Returns all names by which the outputs of layers are read.
 std::set<std::string> names_read(const JobSpec& job) {
   std::set<std::string> names(job.print.tensors.begin(), job.print.tensors.end());
   for (const LayerSpec& layer : job.network) names.insert(layer.inputs.begin(), layer.inputs.end());
@@ -33,7 +33,7 @@ std::set<std::string> names_read(const JobSpec& job) {
   return names;
 }
 
-/// The field of the data set that says that it has labels; "" if none does.
+/// Returns the data set field that shows that the set has labels; "" if there is none.
 std::string label_field(const JobSpec& job) {
   for (const char* field : {"dataset.label_dtype", "dataset.label_shape", "dataset.label_value"})
     if (job.positions.contains(field)) return field;
@@ -43,7 +43,7 @@ std::string label_field(const JobSpec& job) {
   return type == "mnist" || type == "tokens" || type == "text" || has_label ? "dataset.type" : "";
 }
 
-/// The first one of the reference that takes labels of the data set's type.
+/// Returns the first loss in the reference whose labels have the type of the data set's labels.
 std::string fitting_loss(const JobSpec& job) {
   const bool classes = job.dataset.label_dtype == "i32";
   const auto fits = [&](const EntryType& loss) { return loss.labels_are_classes == classes; };
@@ -54,13 +54,13 @@ void training_needs_a_loss(Warnings& w) {
   if (w.job.loss) return;
   const std::string hint = "add a loss, e.g. loss: " + fitting_loss(w.job);
   if (w.job.positions.contains("optimizer")) {
-    w.add("optimizer", "there is no loss, so the job runs forward only and the optimizer does nothing",
+    w.add("optimizer", "there is no loss, so the job runs only the forward pass and the optimizer has no effect",
           hint + ", or remove the optimizer");
     return;
   }
   const std::string field = label_field(w.job);
   if (!field.empty() && !names_read(w.job).contains("label"))
-    w.add(field, "there is no loss, so the job runs forward only and nothing reads the labels", hint);
+    w.add(field, "there is no loss, so the job runs only the forward pass and the labels are unused", hint);
 }
 
 void layers_are_read(Warnings& w) {
@@ -70,12 +70,13 @@ void layers_are_read(Warnings& w) {
     const std::vector<std::string> outputs = layer.output_names();
     if (is_result || std::any_of(outputs.begin(), outputs.end(), [&](const auto& name) { return read.contains(name); }))
       continue;
-    w.add(layer.path, "nothing reads the output of layer '" + layer.name + "'",
-          "name it in the inputs of a layer, in loss.input or in print, or remove it");
+    w.add(layer.path, "the output of layer '" + layer.name + "' is unused",
+          "add the layer to the inputs of another layer, to loss.input or to print, or remove it");
   }
 }
 
-/// Whether two files, or patterns of files, may be the same file: each part of one names, or is, that of the other.
+/// Whether two files or patterns may refer to the same file: each path component of one equals or matches that of the
+/// other.
 bool may_be_one_file(const std::filesystem::path& a, const std::filesystem::path& b) {
   return std::equal(a.begin(), a.end(), b.begin(), b.end(), [](const auto& part, const auto& other) {
     return part == other || glob_match(part.string(), other.string()) || glob_match(other.string(), part.string());
@@ -92,8 +93,8 @@ void validation_reads_other_samples(Warnings& w) {
                        [&](const std::string& trained) { return may_be_one_file(path, trained); });
   });
   if (is_same)
-    w.add("validation.dataset", "the validation evaluates samples that the job trains on",
-          "its numbers say nothing about other samples; give it files of its own");
+    w.add("validation.dataset", "the validation evaluates training samples",
+          "its results do not show how the model generalises; use separate files for validation");
 }
 
 }  // namespace

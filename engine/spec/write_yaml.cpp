@@ -320,7 +320,8 @@ std::string hide_env(const std::string& yaml) {
       text += line + "\n";
     } else if (line.starts_with("env:")) {
       text += "env: …\n";
-    } else if (line.size() > 2 && line[2] != ' ' && line.find(':') != std::string::npos) {  // other lines continue a value
+    } else if (line.size() > 2 && line[2] != ' ' &&
+               line.find(':') != std::string::npos) {  // other lines continue a value
       text += line.substr(0, line.find(':')) + ": …\n";
     }
   }

@@ -22,15 +22,14 @@ void YamlSource::demand_text() const {
   for (size_t i = 0; i < text_.size();) {
     const std::string_view rest = text_.substr(i);
     const size_t length = utf8_length(rest);
-    if (length == 0) throw SpecError(at_offset(i), "", "this byte is not UTF-8 text");
+    if (length == 0) throw SpecError(at_offset(i), "", "this byte is not valid UTF-8");
     if (rest[0] == '\r' && !rest.starts_with("\r\n"))
-      throw SpecError(at_offset(i), "", "a carriage return (\\r) that is not the end of a line",
-                      "end lines with a newline");
+      throw SpecError(at_offset(i), "", "a carriage return (\\r) that does not end a line", "end lines with a newline");
     const bool is_space = rest[0] == '\t' || rest[0] == '\n' || rest[0] == '\r';
     // Marks of the writing direction (3 bytes) may be in a comment, and the emitter writes DEL as it is; fields of text
     // refuse both.
     if (length < 3 && rest[0] != '\x7f' && is_control(rest.substr(0, length)) && !is_space)
-      throw SpecError(at_offset(i), "", "a job file cannot hold this control character",
+      throw SpecError(at_offset(i), "", "this control character is not allowed in a job file",
                       R"(in double quotes it may be written "\x1b")");
     i += length;
   }

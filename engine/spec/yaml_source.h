@@ -1,4 +1,4 @@
-// The text of a YAML file as written: positions in it, and what the parser's events do not tell about quotes.
+// The text of a YAML file as written: positions in it, and facts about quotes that the events of the parser omit.
 #pragma once
 
 #include <algorithm>

@@ -81,8 +81,8 @@ class TreeBuilder : public YAML::EventHandler {
     const size_t line = line_of(mark);
     const bool separated = source_.line(line).starts_with("---") || source_.line(line).starts_with("...") ||
                            (line > 0 && source_.line(line - 1).starts_with("..."));
-    if (separated) fail(mark, "a job file holds one YAML document; a second one starts here");
-    fail(mark, "this does not belong to " + describe(root_) + " that the file begins with",
+    if (separated) fail(mark, "a second YAML document starts here, but a job file contains exactly one");
+    fail(mark, "this does not belong to " + describe(root_) + " at the beginning of the file",
          "check the indentation of this line and the one before");
   }
   void OnDocumentEnd() override {}
@@ -116,8 +116,9 @@ class TreeBuilder : public YAML::EventHandler {
     spend(count(known->second), mark);
     alias_bytes_ += text_bytes(known->second);
     if (alias_bytes_ > kMaxYamlBytes)
-      fail(mark, "the file holds more than " + std::to_string(kMaxYamlBytes) + " bytes of text once its aliases are "
-                 "expanded");
+      fail(mark, "the file contains more than " + std::to_string(kMaxYamlBytes) +
+                     " bytes of text after its aliases "
+                     "are expanded");
     add_to_parent(YamlNode(known->second), mark);
   }
 
@@ -170,14 +171,16 @@ class TreeBuilder : public YAML::EventHandler {
     // "!" is yaml-cpp's tag of quoted texts and blocks, "?" that of plain ones. In front of a value "!" is a tag, too.
     const bool written = tag == "!" && source_.from(offset_of(mark)).starts_with('!');
     if (!written && (tag.empty() || tag == "?" || tag == "!")) return;
-    fail(mark, "YAML tags ('" + tag + "') have no meaning in a job file", "leave the tag out");
+    fail(mark, "YAML tags ('" + tag + "') are not supported in a job file", "remove the tag");
   }
 
   /// Aliases copy the anchored value; the budget keeps nested ones from growing without bound.
   void spend(int nodes, const YAML::Mark& mark) {
     spent_ += nodes;
     if (spent_ > kMaxYamlNodes)
-      fail(mark, "the file holds more than " + std::to_string(kMaxYamlNodes) + " values once its aliases are expanded");
+      fail(mark, "the file contains more than " + std::to_string(kMaxYamlNodes) +
+                     " values after its aliases are "
+                     "expanded");
   }
 
   /// yaml-cpp takes a quote that is never closed to the end of the file, or to the next quote.
@@ -200,10 +203,10 @@ class TreeBuilder : public YAML::EventHandler {
 
   [[noreturn]] void not_continued(const QuotedText& quoted, size_t line) const {
     const std::string quote(source_.from(quoted.open).substr(0, 1));
-    throw SpecError(source_.at_offset(quoted.open), "",
-                    "this quote is not closed before line " + std::to_string(line + 1) +
-                        ", which is not indented as a part of the text",
-                    "close it with " + quote + ", or indent the lines on which the text continues");
+    throw SpecError(
+        source_.at_offset(quoted.open), "",
+        "this quote is not closed before line " + std::to_string(line + 1) + ", which is not indented like the text",
+        "close it with " + quote + ", or indent the lines on which the text continues");
   }
 
   /// The column of the innermost block that is open; a text that belongs to it is indented more. -1: none.
@@ -259,12 +262,12 @@ class TreeBuilder : public YAML::EventHandler {
       open_.back().node.items.push_back(std::move(node));
     } else if (wants_key()) {
       if (!node.is_scalar()) fail(mark, "a key must be a name, not " + describe(node));
-      if (!open_.back().keys.insert(node.text).second) fail(mark, "the key '" + node.text + "' is given twice");
+      if (!open_.back().keys.insert(node.text).second) fail(mark, "the key '" + node.text + "' appears twice");
       open_.back().node.entries.push_back({node.text, node.pos, {}});
       open_.back().key_read = true;
     } else {
       YamlNode::Entry& entry = open_.back().node.entries.back();
-      // Nothing after the colon: the key is the best position to report.
+      // Nothing follows the colon, so the key is the best position to report.
       if (node.is_null() && node.text.empty()) node.pos = entry.key_pos;
       entry.value = std::move(node);
       open_.back().key_read = false;
@@ -320,7 +323,7 @@ void TreeBuilder::explain(const YAML::Exception& e) const {
   if (quoted && quoted->close && source_.line_of(*quoted->close) == line && *quoted->close < offset) {
     if (source_.line_of(quoted->open) < line) not_continued(*quoted, line);
     not_yaml(pos, "there is text after the closing quote",
-             "in double quotes a quote is written \\\", in single quotes ''");
+             "in double quotes, write a quote as \\\"; in single quotes, write it as ''");
   }
   const auto flow = std::find_if(open_.rbegin(), open_.rend(), [](const Open& open) { return open.is_flow; });
   if (has(e.msg, "flow not found") && flow != open_.rend()) {
@@ -337,18 +340,20 @@ void TreeBuilder::explain(const YAML::Exception& e) const {
              "check the indentation and the line before (a key is 'key: value', with a space); a text that "
              "holds ': ' needs quotes");
   if (has(e.msg, "end of map not found") || has(e.msg, "end of sequence not found"))
-    not_yaml(pos, "this is neither the next item of the lines above nor their end",
+    not_yaml(pos, "this line neither continues the list or mapping above nor ends it",
              "check the indentation; items of one list or mapping begin in the same column");
   if (has(e.msg, "illegal flow end") && flow != open_.rend())
     not_yaml(pos,
-             std::string("this bracket does not close the '") + (flow->node.is_list() ? "['" : "{'") + " in line " +
+             std::string("this bracket does not match the '") + (flow->node.is_list() ? "['" : "{'") + " in line " +
                  std::to_string(flow->node.pos.line) + ", column " + std::to_string(flow->node.pos.column),
-             std::string("close that one before with ") + (flow->node.is_list() ? "']'" : "'}'"));
+             std::string("close that one first with ") + (flow->node.is_list() ? "']'" : "'}'"));
   if (has(e.msg, "illegal flow end"))
-    not_yaml(pos, "nothing is open that this bracket could close", "remove it, or open it before");
+    not_yaml(pos, "this bracket has no opening bracket", "remove it, or add the opening bracket");
   if (has(e.msg, "unknown token")) not_yaml(pos, "a value cannot begin with this character", "put the text in quotes");
   if (has(e.msg, "anchor is not defined"))
-    not_yaml(pos, "this alias names no anchor before it", "a '*' begins an alias; put a text in quotes");
+    not_yaml(pos, "this alias refers to an anchor that is not defined before it",
+             "'*' starts an alias; put text in "
+             "quotes");
   not_yaml(pos, e.msg);
 }
 

@@ -7,11 +7,11 @@ using namespace trainctl;
 
 TEST_CASE("a diagnostic renders as a compiler prints it, with the caret under the column") {
   const std::string source = "name: x\nparallel:\n  stages: 3\n";
-  const Diagnostic d{{"job.yaml", 3, 11}, "parallel.stages", "8 ranks do not divide into 3 stages", "use 1, 2, 4 or 8"};
+  const Diagnostic d{
+      {"job.yaml", 3, 11}, "parallel.stages", "8 ranks cannot be divided evenly into 3 stages", "use 1, 2, 4 or 8"};
   CHECK(render(d, source) ==
-        "job.yaml:3:11: parallel.stages: 8 ranks do not divide into 3 stages\n"
-        "      stages: 3\n"
-        "              ^ use 1, 2, 4 or 8\n");
+        "job.yaml:3:11: parallel.stages: 8 ranks cannot be divided evenly into 3 stages\n      stages: 3\n           "
+        "   ^ use 1, 2, 4 or 8\n");
 }
 
 TEST_CASE("a diagnostic without a position has only its path and hint") {

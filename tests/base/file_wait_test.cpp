@@ -25,7 +25,7 @@ TEST_CASE("a wait that lasts longer than the timeout is told once, with its file
     const FileWait wait(path);
     while (!release) std::this_thread::sleep_for(std::chrono::milliseconds(1));
   });
-  CHECK(told.get_future().get().starts_with("mount/a.bin: its file system has not answered for "));
+  CHECK(told.get_future().get().starts_with("mount/a.bin: the file system has not responded for "));
   release = true;
   waiting.join();
   CHECK(count == 1);

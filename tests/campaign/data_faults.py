@@ -153,7 +153,7 @@ def png_bomb(options):
     scene = Scene(options, "PNG that claims 10^9 pixels")
     scene.photos()
     (scene.path / "photos/b/9.png").write_bytes(png(50_000, 20_000, 1))
-    scene.expect(scene.start(scene.images(), 20), ["photos/b/9.png", "the most is"])
+    scene.expect(scene.start(scene.images(), 20), ["photos/b/9.png", "the limit is"])
 
 
 def lying_tar(options):

@@ -69,12 +69,12 @@ class Run:
         self.process.send_signal(number)
         self.ends(code)
 
-    def ends(self, code):
+    def ends(self, code, case=""):
         try:
             got = self.process.wait(PATIENCE)
         except subprocess.TimeoutExpired:
             raise AssertionError(f"did not end in {PATIENCE} s\n{self.said()[-1500:]}")
-        assert got == code, f"exit code {got}, not {code}\n{self.said()[-1500:]}"
+        assert got == code, f"{case}exit code {got}, not {code}\n{self.said()[-1500:]}"
 
     def allow(self):
         open(self.folder + "/calls.go", "w").close()
@@ -171,7 +171,7 @@ def refused(options, folder):
             place = f"{folder}/{call}.{saves.index(save)}"
             os.mkdir(place)
             run = Run(options, place, save=save, steps=200, faults={"FAULT": f"fails:{error}", "FAULT_AT": "1", "FAULT_CALL": call})
-            run.ends(3)
+            run.ends(3, f"{save}, {call}: ")
             last = "\n".join(run.said().rstrip().splitlines()[-2:])
             assert " not saved: " in last and os.strerror(error) in last, f"{save}, {call}: {last}"
             assert "done after " not in run.said() and "step: 8, loss" in run.said(), run.said()[-1500:]

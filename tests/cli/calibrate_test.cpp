@@ -211,7 +211,7 @@ TEST_CASE("a machine that is not there is an error with the names of those that 
   const Folder place;
   const CommandResult result = place.command({"plan", "job.yaml", "launch.machine=h300x8"});
   CHECK(result.exit_code == 2);
-  CHECK(result.err.find("launch.machine: there is no machine 'h300x8'") != std::string::npos);
+  CHECK(result.err.find("launch.machine: unknown machine 'h300x8'") != std::string::npos);
   CHECK(result.err.find("h200x8") != std::string::npos);
   std::ofstream(place.scratch.path() + "/odd.json") << "{}";
   const CommandResult odd = place.command({"plan", "job.yaml", "launch.machine=./odd.json"});

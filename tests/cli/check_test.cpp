@@ -98,8 +98,8 @@ TEST_CASE("labels and tokens that are out of range are refused before any rank s
     const CommandResult result = trainctl_command(scratch.path(), {command, "job.yaml", "dataset.classes=25"});
     CAPTURE(command);
     CHECK(result.exit_code == kExitSpec);
-    CHECK(contains(result.err, "layer 'embed' (embedding) takes 0 to 23"));
-    CHECK(contains(result.err, "the loss (softmax_cross_entropy) takes 0 to 23"));
+    CHECK(contains(result.err, "layer 'embed' (embedding) supports 0 to 23"));
+    CHECK(contains(result.err, "the loss (softmax_cross_entropy) supports 0 to 23"));
     CHECK(contains(result.err, "2 errors"));
   }
   CHECK_FALSE(fs::exists(scratch.path() + "/log_output"));

@@ -84,7 +84,7 @@ TEST_CASE("show program stops after a pass, or shows what each pass does") {
     return trainctl_command(scratch.path(), words);
   };
   const std::string lowered = show({"--after", "lower_stage"}).out;
-  CHECK(contains(lowered, "buffers without a place"));
+  CHECK(contains(lowered, "unplaced buffers"));
   CHECK(contains(lowered, "in -> out (shape buffer@offset+bytes)"));
   CHECK(contains(lowered, "b0@0+"));
   CHECK(show({"--after", "order_streams"}).out == show({}).out);

@@ -79,7 +79,7 @@ TEST_CASE("a job trains on pictures in folders, whose layers name the fields of 
   const Scratch scratch;
   write_photos(scratch, 20);
   data_set_write(scratch, "job.yaml",
-        photos_job("  split: {train: 0.8, validation: 0.2}\n") + "validation: {every_epochs: 2}\n");
+                 photos_job("  split: {train: 0.8, validation: 0.2}\n") + "validation: {every_epochs: 2}\n");
   const CommandResult run = trainctl_command(scratch.path(), {"run", "job.yaml"});
   INFO(run.out << run.err);
   REQUIRE(run.exit_code == kExitDone);
@@ -241,15 +241,16 @@ TEST_CASE("labels that the network has no class for are found by check") {
   const CommandResult check = trainctl_command(scratch.path(), {"check", "job.yaml"});
   CHECK(check.exit_code == kExitSpec);
   CHECK(contains(check.err,
-                 "the set has 3 classes, so labels go up to 2, but the loss (softmax_cross_entropy) takes 0 to 1"));
+                 "the data set has 3 classes, so labels range up to 2, but the loss (softmax_cross_entropy) supports "
+                 "0 to 1"));
 }
 
 TEST_CASE("random samples of 10 billion plan and start") {
   const Scratch scratch;
   data_set_write(scratch, "job.yaml",
-        "dataset: {type: random, shape: [4], classes: 3, samples: 10000000000, batch: 64}\n"
-        "network:\n  - {name: out, type: dense, units: 3}\nloss: softmax_cross_entropy\n"
-        "train: {steps: 3}\nlaunch: {device: cpu}\n");
+                 "dataset: {type: random, shape: [4], classes: 3, samples: 10000000000, batch: 64}\n"
+                 "network:\n  - {name: out, type: dense, units: 3}\nloss: softmax_cross_entropy\n"
+                 "train: {steps: 3}\nlaunch: {device: cpu}\n");
   const CommandResult run = trainctl_command(scratch.path(), {"run", "job.yaml"});
   INFO(run.out << run.err);
   CHECK(run.exit_code == kExitDone);
@@ -345,7 +346,8 @@ TEST_CASE("a checkpoint that was written before its validation gets the validati
   const Scratch scratch;
   data_set_write(scratch, "t.csv", "a,y\n1,0\n2,1\n3,2\n4,0\n5,1\n6,2\n");
   data_set_write(scratch, "v.csv", "a,y\n1,0\n2,1\n");
-  data_set_write(scratch, "job.yaml", tables_job("{epochs: 3, checkpoint: {every_epochs: 1, async: false, keep: 3, keep_best: loss}}"));
+  data_set_write(scratch, "job.yaml",
+                 tables_job("{epochs: 3, checkpoint: {every_epochs: 1, async: false, keep: 3, keep_best: loss}}"));
   const CommandResult run = trainctl_command(scratch.path(), {"run", "job.yaml"});
   INFO(run.out << run.err);
   REQUIRE(run.exit_code == kExitDone);

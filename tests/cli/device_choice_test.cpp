@@ -22,7 +22,7 @@ CudaDevices host(int gpus, int64_t free_bytes = int64_t{8} << 30) {
   for (int i = 0; i < gpus; ++i) {
     found.list.push_back({"NVIDIA H200", "GPU-" + std::to_string(i), int64_t{8} << 30, free_bytes, i / 2, i});
   }
-  if (gpus == 0) found.why_none = "the NVIDIA driver sees no GPU";
+  if (gpus == 0) found.why_none = "the NVIDIA driver finds no GPU";
   return found;
 }
 
@@ -58,8 +58,8 @@ TEST_CASE("launch.device: cuda without enough GPUs says how many there are and a
         "launch.device is cuda and launch.ranks is 2, so 2 GPUs are needed; this host has 1 (NVIDIA H200)\n"
         "  set launch.device: cpu, or launch.ranks: 1");
   CHECK(refusal(cuda, host(0)) ==
-        "launch.device is cuda and launch.ranks is 2, so 2 GPUs are needed; there is none: the NVIDIA driver sees no "
-        "GPU\n  set launch.device: cpu");
+        "launch.device is cuda and launch.ranks is 2, so 2 GPUs are needed; there is none: the NVIDIA driver finds "
+        "no GPU\n  set launch.device: cpu");
   CHECK(refusal({"launch.device=cuda", "launch.comm=shm"}, host(2)).find("GPUs talk over NCCL") != std::string::npos);
   CHECK(refusal(cuda, host(2)).empty());
 }

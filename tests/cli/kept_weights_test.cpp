@@ -50,7 +50,8 @@ TEST_CASE("train.checkpoint: none keeps nothing") {
   const CommandResult run = s.run({"run", "job.yaml", "train={steps: 3, checkpoint: none}"});
   REQUIRE(run.exit_code == kExitDone);
   CHECK_FALSE(fs::exists(s.path("log_output/1/checkpoints")));
-  const CommandResult wrong = s.run({"check", "job.yaml", "train={steps: 3, checkpoint: {every: none, every_steps: 2}}"});
+  const CommandResult wrong =
+      s.run({"check", "job.yaml", "train={steps: 3, checkpoint: {every: none, every_steps: 2}}"});
   CHECK(wrong.exit_code == kExitSpec);
   CHECK(contains(wrong.err, "train.checkpoint.every_steps: `every: none` saves nothing"));
 }
@@ -64,7 +65,7 @@ TEST_CASE("final weights continue only with a fresh optimizer, and --resume pass
   CHECK(contains(none.err, "it has only the final weights, which --resume-from with --partial continues"));
   const CommandResult whole = s.run({"run", "job.yaml", kAdam, "train.steps=9", "--resume-from", "1"});
   CHECK(whole.exit_code == kExitEnv);
-  CHECK(contains(whole.err, "has only a run's final weights, without the state of the optimizer"));
+  CHECK(contains(whole.err, "contains only the final weights of a run, without the optimizer state"));
   const CommandResult partial = s.run({"run", "job.yaml", kAdam, "train.steps=9", "--resume-from", "1", "--partial"});
   CHECK(partial.exit_code == kExitDone);
   CHECK(contains(partial.out, "going on after step 5 "));
@@ -87,11 +88,13 @@ TEST_CASE("evaluations are no runs: latest and --resume mean those that trained"
     REQUIRE(evaluated.exit_code == kExitDone);
     CHECK(nlohmann::json::parse(evaluated.out).at("step") == 4);
   }
-  CHECK(s.run({"predict", "job.yaml", "--checkpoint", "latest", "--layer", "out", "-o", "o.npy"}).exit_code == kExitDone);
+  CHECK(s.run({"predict", "job.yaml", "--checkpoint", "latest", "--layer", "out", "-o", "o.npy"}).exit_code ==
+        kExitDone);
   CHECK(fs::exists(s.path("log_output/evaluations/2/evaluation.json")));
   CHECK(contains(s.run({"checkpoint", "list"}).out, "log_output/1/checkpoints\n"));
   CHECK(contains(s.run({"logs", "latest"}).err, "--- run 1: done after "));
-  const CommandResult resumed = s.run({"run", "job.yaml", "train={steps: 6, checkpoint: auto}", "--resume-from", "latest"});
+  const CommandResult resumed =
+      s.run({"run", "job.yaml", "train={steps: 6, checkpoint: auto}", "--resume-from", "latest"});
   CHECK(resumed.exit_code == kExitDone);
   CHECK(contains(resumed.out, "going on after step 4 "));
   CHECK(fs::exists(s.path("log_output/2/outcome.json")));
@@ -106,7 +109,8 @@ TEST_CASE("a folder of checkpoints serves one lineage: others are refused before
   for (const char* name : {"name=bob", "name=alice"}) {
     const CommandResult refused = s.run({"run", "job.yaml", name, train(8)});
     CHECK(refused.exit_code == kExitSpec);
-    CHECK(contains(refused.err, "train.checkpoint.dir: 'ck' is not this run's to save in: it has step 4 of the job 'alice'"));
+    CHECK(contains(refused.err,
+                   "train.checkpoint.dir: 'ck' is not this run's to save in: it contains step 4 of the job 'alice'"));
     CHECK(contains(refused.err, "--resume continues"));
   }
   CHECK_FALSE(fs::exists(s.path("log_output/2")));

@@ -15,6 +15,7 @@
 #include "cli/render/plan_report.h"
 #include "cli/render/progress.h"
 #include "cli/render/schedule_drawing.h"
+#include "cli/text/display_width.h"
 #include "engine/base/error.h"
 #include "engine/compile/report/report.h"
 #include "engine/planning/compile_job.h"

@@ -7,6 +7,7 @@
 
 #include "cli/render/progress.h"
 #include "cli/run/launch/run_end.h"
+#include "cli/text/display_width.h"
 #include "cli/text/launch_report.h"
 #include "cli/text/start_up_report.h"
 #include "cli/text/tensor_text.h"

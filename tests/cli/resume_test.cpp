@@ -71,7 +71,8 @@ std::vector<std::string> checkpoints_in(const std::string& folder) {
 void check_like_uninterrupted(const Scratch& scratch, int run, int64_t step, int64_t steps) {
   const Scratch whole;
   small_job(whole.path());
-  REQUIRE(trainctl_command(whole.path(), resume_run_words({"train.steps=" + std::to_string(steps)})).exit_code == kExitDone);
+  REQUIRE(trainctl_command(whole.path(), resume_run_words({"train.steps=" + std::to_string(steps)})).exit_code ==
+          kExitDone);
   const std::string lines = lines_after(scratch, run, 0);
   CHECK(std::count(lines.begin(), lines.end(), '\n') >= steps - step);
   CHECK(lines == lines_after(whole, 1, step));
@@ -82,7 +83,8 @@ std::vector<int64_t> logged_steps(const Scratch& scratch, int run) {
   std::istringstream text(slurp(file_of(scratch, run, "metrics.jsonl")));
   std::vector<int64_t> steps;
   for (std::string line; std::getline(text, line);)
-    if (const nlohmann::json json = nlohmann::json::parse(line, nullptr, false); json.is_object() && json.contains("learning_rate"))
+    if (const nlohmann::json json = nlohmann::json::parse(line, nullptr, false);
+        json.is_object() && json.contains("learning_rate"))
       steps.push_back(json.value("run_step", int64_t{0}));
   return steps;
 }
@@ -143,9 +145,9 @@ TEST_CASE(
   check_like_uninterrupted(scratch, 2, step, steps);
 
   const int64_t early = std::stoll(first[0].substr(5));
-  const CommandResult from = trainctl_command(
-      scratch.path(),
-      resume_run_words({"train.steps=" + std::to_string(early + 9), "--resume-from", "log_output/1/checkpoints/" + first[0]}));
+  const CommandResult from =
+      trainctl_command(scratch.path(), resume_run_words({"train.steps=" + std::to_string(early + 9), "--resume-from",
+                                                         "log_output/1/checkpoints/" + first[0]}));
   CHECK(from.exit_code == kExitDone);
   check_like_uninterrupted(scratch, 3, early, early + 9);
 }
@@ -183,8 +185,9 @@ TEST_CASE(
 TEST_CASE("a damaged checkpoint is named with file and reason, and the one before it is taken") {
   const Scratch scratch;
   small_job(scratch.path());
-  REQUIRE(trainctl_command(scratch.path(), resume_run_words({train_steps(30, "async: false, every_steps: 10, keep: 5")}))
-              .exit_code == kExitDone);
+  REQUIRE(
+      trainctl_command(scratch.path(), resume_run_words({train_steps(30, "async: false, every_steps: 10, keep: 5")}))
+          .exit_code == kExitDone);
   const std::string folder = file_of(scratch, 1, "checkpoints");
   REQUIRE(checkpoints_in(folder) == std::vector<std::string>{"step_00000010", "step_00000020", "step_00000030"});
   flip_byte(folder + "/step_00000030/rank.0000.safetensors", 5);
@@ -217,7 +220,8 @@ TEST_CASE("what a run saves after it passed over a damaged checkpoint of a later
   const std::string dir = "dir: here, async: false, every_steps: 10, keep: 1";
   REQUIRE(trainctl_command(scratch.path(), resume_run_words({train_steps(20, dir + "0")})).exit_code == kExitDone);
   flip_byte(scratch.path() + "/here/step_00000020/rank.0000.safetensors", 5);
-  REQUIRE(trainctl_command(scratch.path(), resume_run_words({train_steps(15, dir), "--resume"})).exit_code == kExitDone);
+  REQUIRE(trainctl_command(scratch.path(), resume_run_words({train_steps(15, dir), "--resume"})).exit_code ==
+          kExitDone);
   const CommandResult again = trainctl_command(scratch.path(), resume_run_words({train_steps(15, dir), "--resume"}));
   CHECK(again.exit_code == kExitDone);
   CHECK(contains(again.out, "going on after step 15 "));
@@ -235,21 +239,22 @@ TEST_CASE("a run of an older attempt cannot publish once a later one has begun, 
   kill(old, SIGUSR1);
   REQUIRE(eventually([&] { return checkpoints_in(dir).size() == 1 && contains(slurp(out), "checkpoint of step "); }));
   const int64_t saved = std::stoll(slurp(out).substr(slurp(out).find("checkpoint of step ") + 19));
-  REQUIRE(trainctl_command(scratch.path() + "/later", resume_run_words({train_steps(saved + 5, saves), "--resume"})).exit_code ==
-          kExitDone);
+  REQUIRE(trainctl_command(scratch.path() + "/later", resume_run_words({train_steps(saved + 5, saves), "--resume"}))
+              .exit_code == kExitDone);
   kill(old, SIGTERM);
   const CommandResult stopped = finish_trainctl(scratch.path(), old);
   CHECK(stopped.exit_code == 143);
-  CHECK(contains(stopped.err, "attempt 1 writes no checkpoints any more, since attempt 2 was begun"));
+  CHECK(contains(stopped.err, "attempt 1 can no longer write checkpoints, because attempt 2 has started"));
   CHECK(contains(stopped.err, " is not saved: "));
   CHECK(checkpoints_in(dir).size() == 2);
   CHECK(checkpoints_in(dir).back() == trainctl::checkpoint_name(saved + 5));
 }
 
-TEST_CASE("a changed network is an error that lists what differs, and --partial takes what fits") {
+TEST_CASE("a changed network is an error that lists what differs, and --partial restores the tensors that fit") {
   const Scratch scratch;
   small_job(scratch.path());
-  REQUIRE(trainctl_command(scratch.path(), resume_run_words({train_steps(5, "every_steps: 5")})).exit_code == kExitDone);
+  REQUIRE(trainctl_command(scratch.path(), resume_run_words({train_steps(5, "every_steps: 5")})).exit_code ==
+          kExitDone);
   const std::string network =
       "network=[{name: fc1, type: dense, units: 16}, {name: act1, type: relu}, "
       "{name: fc2, type: dense, units: 4}, {name: out, type: dense, units: 1}]";
@@ -257,8 +262,8 @@ TEST_CASE("a changed network is an error that lists what differs, and --partial 
   const CommandResult refused = trainctl_command(scratch.path(), words);
   CHECK(refused.exit_code == kExitEnv);
   CHECK(contains(refused.err, "fc2.weight"));
-  CHECK(contains(refused.err, "out.weight is [1, 4] in the job, [1, 16] in the checkpoint"));
-  CHECK(contains(refused.err, "--partial takes what fits"));
+  CHECK(contains(refused.err, "out.weight is [1, 4] in the job, but [1, 16] in the checkpoint"));
+  CHECK(contains(refused.err, "--partial restores the tensors that fit"));
   std::vector<std::string> partial = words;
   partial.push_back("--partial");
   const CommandResult taken = trainctl_command(scratch.path(), partial);
@@ -273,8 +278,8 @@ TEST_CASE("the best validation, and how many followed it, go on across a resume"
   const auto run = [&](int64_t steps, int patience, const std::vector<std::string>& more = {}) {
     std::vector<std::string> words =
         resume_run_words({"optimizer={type: sgd, learning_rate: 1.0e-30}",
-                   "train={steps: " + std::to_string(steps) + ", stop_when: {metric: loss, patience: " +
-                       std::to_string(patience) + "}, checkpoint: {keep_best: loss, every_steps: 1000}}"});
+                          "train={steps: " + std::to_string(steps) + ", stop_when: {metric: loss, patience: " +
+                              std::to_string(patience) + "}, checkpoint: {keep_best: loss, every_steps: 1000}}"});
     words.insert(words.end(), more.begin(), more.end());
     const CommandResult result = trainctl_command(scratch.path(), words);
     INFO(result.out << result.err);
@@ -285,21 +290,22 @@ TEST_CASE("the best validation, and how many followed it, go on across a resume"
   CHECK(checkpoints_in(file_of(scratch, 1, "checkpoints")) ==
         std::vector<std::string>{"step_00000001", "step_00000003"});
   const std::string resumed = run(20, 4, {"--resume"});
-  CHECK(contains(resumed, "stopped after step 5: validation's loss has not been better than "));
+  CHECK(contains(resumed, "stopped after step 5: the validation loss has not improved on "));
   CHECK(contains(resumed, "since step 1 (train.stop_when.patience: 4)"));
   CHECK(checkpoints_in(file_of(scratch, 2, "checkpoints")) == std::vector<std::string>{"step_00000005"});
-  CHECK(contains(run(20, 4, {"--resume"}), "stopped after step 5: validation's loss has not been better than "));
+  CHECK(contains(run(20, 4, {"--resume"}), "stopped after step 5: the validation loss has not improved on "));
   CHECK(contains(run(20, 9, {"--resume"}), "stopped after step 10: "));
 }
 
 TEST_CASE("a run goes on under another plan, on the samples that were next") {
   const Scratch scratch;
   small_job(scratch.path());
-  REQUIRE(trainctl_command(scratch.path(), resume_run_words({train_steps(11, "every_steps: 5")})).exit_code == kExitDone);
-  REQUIRE(
-      trainctl_command(scratch.path(), resume_run_words({train_steps(24, "every_steps: 5"), "--resume", "launch.ranks=4",
-                                                  "parallel.optimizer_shard={level: 3}", "parallel.micro_batches=2"}))
-          .exit_code == kExitDone);
+  REQUIRE(trainctl_command(scratch.path(), resume_run_words({train_steps(11, "every_steps: 5")})).exit_code ==
+          kExitDone);
+  REQUIRE(trainctl_command(scratch.path(),
+                           resume_run_words({train_steps(24, "every_steps: 5"), "--resume", "launch.ranks=4",
+                                             "parallel.optimizer_shard={level: 3}", "parallel.micro_batches=2"}))
+              .exit_code == kExitDone);
   const Scratch whole;
   small_job(whole.path());
   REQUIRE(trainctl_command(whole.path(), resume_run_words({"train.steps=24"})).exit_code == kExitDone);

@@ -8,6 +8,7 @@
 #include <sstream>
 
 #include "cli/render/progress.h"
+#include "cli/text/display_width.h"
 #include "cli/top/top_view.h"
 #include "engine/base/error.h"
 #include "tests/cli/command.h"

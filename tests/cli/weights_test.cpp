@@ -171,10 +171,12 @@ TEST_CASE("what is missing, left over or of another shape is listed, and taken w
       "units: 4, bias: false}]"};
   const CommandResult refused = job.imported("a.safetensors", "start", other);
   CHECK(refused.exit_code == kExitEnv);
-  for (const char* part : {"the file has not:\n    fc3.weight\n    fc3.bias\n", "the job has not:\n", "    fc2.bias\n",
-                           "of another shape:\n    fc1.weight is [12, 6] in the job, fc1.weight [10, 6] in the file\n"})
+  for (const char* part :
+       {"missing in the file:\n    fc3.weight\n    fc3.bias\n", "missing in the job:\n", "    fc2.bias\n",
+        "different shape:\n    fc1.weight is [12, 6] in the job, but fc1.weight [10, 6] in the "
+        "file\n"})
     CHECK_MESSAGE(contains(refused.err, part), refused.err);
-  CHECK(contains(refused.err, "nothing of it fits this job"));
+  CHECK(contains(refused.err, "none of its tensors fits this job"));
   CHECK_FALSE(std::filesystem::exists(job.path("start")));
 
   Words wider = {"--partial", "network=[{name: fc1, type: dense, units: 10}, {name: fc3, type: dense, units: 3}]"};
@@ -194,25 +196,27 @@ TEST_CASE("a map that gives one tensor of a file to two of the job is refused, i
   job.write("map.yaml", "tensors:\n  fc1.weight: fc1.weight\n  fc1.bias: fc1.bias\n  bn.weight: fc1.bias\n");
   const CommandResult in = job.imported("a.safetensors", "start", {"--map", "map.yaml", "--partial"});
   CHECK(in.exit_code == kExitSpec);
-  CHECK_MESSAGE(contains(in.err, "map.yaml:4:3: tensors.bn.weight: fc1.bias and bn.weight both take 'fc1.bias'"),
+  CHECK_MESSAGE(contains(in.err, "map.yaml:4:3: tensors.bn.weight: fc1.bias and bn.weight both map to 'fc1.bias'"),
                 in.err);
   CHECK_FALSE(std::filesystem::exists(job.path("start")));
   const CommandResult out = job.exported("1", "b.safetensors", {"--map", "map.yaml", "--partial"});
   CHECK(out.exit_code == kExitSpec);
-  CHECK_MESSAGE(contains(out.err, "map.yaml:4:3: tensors.bn.weight: two tensors become 'fc1.bias'"), out.err);
+  CHECK_MESSAGE(contains(out.err, "map.yaml:4:3: tensors.bn.weight: two tensors map to 'fc1.bias'"), out.err);
 }
 
 TEST_CASE("files of torch, and an index that does not say the truth, are refused with the reason") {
   const TrainedJob job;
   REQUIRE(job.exported("1", "a.safetensors", {}).exit_code == kExitDone);
   job.write("model.bin", std::string("PK\x03\x04", 4) + "archive/data.pkl");
-  CHECK(contains(job.imported("model.bin", "start", {}).err, "model.bin: is a pickle of torch"));
+  CHECK(contains(job.imported("model.bin", "start", {}).err, "model.bin: is a PyTorch pickle"));
   job.write("model.safetensors.index.json",
             R"({"weight_map": {"fc1.weight": "a.safetensors", "fc9": "a.safetensors"}})");
   CHECK(contains(job.imported("model.safetensors.index.json", "start", {}).err,
-                 "tensor 'fc9' is not in a.safetensors, as the index says"));
+                 "tensor 'fc9' is not in a.safetensors, although the index lists it there"));
   job.write("model.safetensors.index.json", R"({"weight_map": {"fc1.weight": "../a.safetensors"}})");
-  CHECK(contains(job.imported(".", "start", {}).err, "the file of 'fc1.weight' is no name of a file in that folder"));
+  CHECK(contains(job.imported(".", "start", {}).err,
+                 "the file of 'fc1.weight' is not the name of a file in that "
+                 "folder"));
   job.write("model.safetensors.index.json", R"({"weight_map": {"fc1.weight": "a.safetensors"}})");
   CHECK(job.imported(".", "start", {}).exit_code == kExitDone);
 }
@@ -222,11 +226,11 @@ TEST_CASE("errors in a map show its line, of a file or of the program") {
   job.write("map.yaml", "tensors:\n  fc1.weight: {name: x, order: '(h k) d = d (h k)'}\n  '{w': x\n");
   const CommandResult form = job.exported("1", "a.safetensors");
   CHECK(form.exit_code == kExitSpec);
-  CHECK(contains(form.err, "map.yaml:3:3: tensors.{w: '{w': a { without its }"));
+  CHECK(contains(form.err, "map.yaml:3:3: tensors.{w: '{w': '{' is never closed"));
   job.write("map.yaml", "tensors:\n  fc1.weight: {name: x, order: '(h k) d = d (h k)'}\n");
   const CommandResult sizes = job.exported("1", "a.safetensors");
   CHECK(contains(sizes.err,
-                 "map.yaml:2:3: tensors.fc1.weight: the order does not fit fc1.weight [10, 6]: 'h' does not follow"));
+                 "map.yaml:2:3: tensors.fc1.weight: the order does not fit fc1.weight [10, 6]: 'h' cannot be derived"));
   const CommandResult unknown = job.exported("1", "a.safetensors", {"--map", "gpt3"});
   CHECK(unknown.exit_code == kExitSpec);
   CHECK(contains(unknown.err, "there is no map 'gpt3'"));
@@ -235,8 +239,7 @@ TEST_CASE("errors in a map show its line, of a file or of the program") {
 
 TEST_CASE("a safetensors file is one whatever the length of its header, and a pickle is named") {
   const Scratch scratch;
-  const std::string json =
-      R"({"w":{"dtype":"F32","shape":[2],"data_offsets":[0,8]}})";
+  const std::string json = R"({"w":{"dtype":"F32","shape":[2],"data_offsets":[0,8]}})";
   const auto write = [&](const std::string& name, const std::string& bytes) {
     std::ofstream(scratch.path() + "/" + name, std::ios::binary) << bytes;
     return scratch.path() + "/" + name;
@@ -251,7 +254,7 @@ TEST_CASE("a safetensors file is one whatever the length of its header, and a pi
   }
   for (const char* start : {"\x80\x02}q", "\x80\x04\x95{", "PK\x03\x04"})
     CHECK_THROWS_WITH_AS(WeightFiles(write("w.bin", start + std::string(100, '{'))),
-                         doctest::Contains("is a pickle of torch"), EnvError);
+                         doctest::Contains("is a PyTorch pickle"), EnvError);
 }
 
 TEST_CASE("an f64 weight that f32 does not hold is an error that names tensor and element") {

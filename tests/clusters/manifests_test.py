@@ -200,12 +200,12 @@ def links(trainctl, folder):
 
 
 def refused(trainctl, folder):
-    """What a job cannot do beyond one host is an error before anything is written."""
+    """A job that is not supported on several hosts is an error before anything is written."""
     said = subprocess.run([trainctl, "render", JOB, "-o", folder + "/none", "launch.target=kubernetes", "launch.kubernetes.pods=2",
                            "parallel.mode=parameter_server", "parallel.stages=1", "parallel.stage_config={}", "parallel.strategies=null",
                            "parallel.optimizer_shard=null"],
                           capture_output=True, text=True, check=False)
-    require(said.returncode == 2 and "beyond one host" in said.stderr, said.stderr)
+    require(said.returncode == 2 and "not supported on several hosts" in said.stderr, said.stderr)
     hosts = subprocess.run([trainctl, "render", JOB, "-o", folder + "/none"], capture_output=True, text=True, check=False)
     require(hosts.returncode == 2 and "launch.target" in hosts.stderr, hosts.stderr)
     require(not pathlib.Path(folder + "/none").exists(), "nothing is written")

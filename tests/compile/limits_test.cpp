@@ -102,10 +102,10 @@ TEST_CASE("a whole tensor may be far larger than any machine: only the part on o
 TEST_CASE("too large a part of a tensor is refused at the layer, with the ranks and what to change") {
   const std::string two = spec_error(kLanguageModel, {"parallel.mode=data_parallel", "launch.ranks=2"});
   CHECK(two.starts_with("5:5: network: layer head: "));
-  CHECK(two.find("head is [65536, 1024, 50257]; each of the ranks 0 to 1 would hold [32768, 1024, 50257] of it, "
-                 "6.1 TiB, and a rank holds at most 4.0 TiB of one tensor") != std::string::npos);
-  CHECK(two.find("more launch.ranks") != std::string::npos);
-  CHECK(spec_error(kLanguageModel, {"launch.ranks=1"}).find("rank 0 would hold all of it, 12.3 TiB") !=
+  CHECK(two.find("head is [65536, 1024, 50257]; each of the ranks 0 to 1 would store [32768, 1024, 50257] of it, 6.1 "
+                 "TiB, but a rank can store at most 4.0 TiB of one tensor") != std::string::npos);
+  CHECK(two.find("increase launch.ranks") != std::string::npos);
+  CHECK(spec_error(kLanguageModel, {"launch.ranks=1"}).find("rank 0 would store all of it, 12.3 TiB") !=
         std::string::npos);
 }
 
@@ -116,7 +116,7 @@ TEST_CASE("an arena that is too large is refused at the layer of its largest ten
   text += "  - {name: last, type: dense, units: 1024}\nloss: mse\n";
   const std::string error = spec_error(text, {});
   CHECK(error.starts_with("3:5: layer l0: rank 0 would need "));
-  CHECK(error.find("and a rank holds at most 64.0 TiB; the largest tensor is ") != std::string::npos);
-  CHECK(error.find("4.0 TiB (a smaller dataset.batch, or more parallel.micro_batches") != std::string::npos);
+  CHECK(error.find("but a rank can use at most 64.0 TiB; the largest tensor is ") != std::string::npos);
+  CHECK(error.find("4.0 TiB (reduce dataset.batch, or increase parallel.micro_batches") != std::string::npos);
   CHECK(kMaxArenaBytes == int64_t{64} << 40);
 }

@@ -301,7 +301,7 @@ TEST_CASE("a program without offsets prints each operand's buffer, and is no sma
   Compiler c(j.graph, j.plan, j.spec, cost, 0);
   run_passes(passes_up_to("reuse_buffers"), c);
   const std::string text = to_string(c);
-  CHECK(text.find("buffers without a place") != std::string::npos);
+  CHECK(text.find("unplaced buffers") != std::string::npos);
   CHECK(text.find(" b0@0+") != std::string::npos);
   const int64_t apart = size_so_far(c).bytes;
   Compiler placed(j.graph, j.plan, j.spec, cost, 0);

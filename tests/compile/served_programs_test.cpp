@@ -122,7 +122,7 @@ TEST_CASE("a worker that reads weights before it has pulled them is found") {
   move_instruction(programs[0], pull, find_first(programs[0], Opcode::send, Purpose::gradient) - 1);
   const auto faults = faults_by_both_proofs(programs);
   INFO(served_programs_text(faults));
-  CHECK(says(faults, 0, "where nothing has been written yet"));
+  CHECK(says(faults, 0, "before anything has been written there"));
 }
 
 TEST_CASE("gradients that are pushed before their last contribution are found") {
@@ -143,7 +143,7 @@ TEST_CASE("a push of another part than its server holds is found") {
   }
   const auto faults = faults_by_both_proofs(programs);
   INFO(served_programs_text(faults));
-  CHECK(says(faults, 0, "where rank 3 holds"));
+  CHECK(says(faults, 0, "where rank 3 stores"));
 }
 
 TEST_CASE("a gradient that a server does not add up is found") {
@@ -155,19 +155,19 @@ TEST_CASE("a gradient that a server does not add up is found") {
     add.outputs[0].shape[0] /= 2;
     const auto faults = faults_by_both_proofs(programs);
     INFO(served_programs_text(faults));
-    CHECK(says(faults, 2, "is not added up"));
+    CHECK(says(faults, 2, "are not added"));
   }
   SUBCASE("over the others") {
     add.outputs[0].accumulate = false;
     const auto faults = faults_by_both_proofs(programs);
     INFO(served_programs_text(faults));
-    CHECK(says(faults, 2, "overwrites the gradients before it in grad."));
+    CHECK(says(faults, 2, "overwrites earlier gradients in grad."));
   }
   SUBCASE("to those of the step before") {
     first.outputs[0].accumulate = true;
     const auto faults = faults_by_both_proofs(programs);
     INFO(served_programs_text(faults));
-    CHECK(says(faults, 2, "of the step before"));
+    CHECK(says(faults, 2, "of the previous step"));
   }
 }
 

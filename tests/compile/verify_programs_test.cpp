@@ -85,7 +85,7 @@ TEST_CASE("a shard within a host is summed over hosts, once, and before the upda
 
     std::vector<Program> elsewhere = good;
     for (Program& p : elsewhere) p.instructions[static_cast<size_t>(at)].group = p.buckets[0].shard_group;
-    CHECK(says(verify_programs(elsewhere), 0, at, {"over another group"}));
+    CHECK(says(verify_programs(elsewhere), 0, at, {"over a different group"}));
   }
 }
 
@@ -100,7 +100,7 @@ TEST_CASE("a dropped recv: the send has no receiver, and a value that never arri
   drop(programs[2], recv);
   const auto faults = faults_by_both_proofs(programs);
   INFO(verify_programs_text(faults));
-  CHECK(says(faults, 0, -1, {"send layer2", "to rank 2", "no recv left"}));
+  CHECK(says(faults, 0, -1, {"send layer2", "to rank 2", "no matching recv"}));
   CHECK(says(faults, 2, -1, {"reads layer2"}));
 }
 
@@ -127,8 +127,8 @@ TEST_CASE("sends in a different order than recvs") {
   std::swap(programs[0].instructions[sends[0]].micro_batch, programs[0].instructions[sends[1]].micro_batch);
   const auto faults = faults_by_both_proofs(programs);
   INFO(verify_programs_text(faults));
-  CHECK(says(faults, 2, find_all(programs[2], Opcode::recv)[0],
-             {"of micro-batch 0", "what comes is", "of micro-batch 1"}));
+  CHECK(
+      says(faults, 2, find_all(programs[2], Opcode::recv)[0], {"of micro-batch 0", "it receives", "of micro-batch 1"}));
 }
 
 TEST_CASE("swapped collectives: one rank issues them in a different order") {
@@ -166,7 +166,7 @@ TEST_CASE("a read before the write") {
   drop(programs[0], load);
   const auto faults = faults_by_both_proofs(programs);
   INFO(verify_programs_text(faults));
-  CHECK(says(faults, 0, -1, {"reads data where nothing has been written yet"}));
+  CHECK(says(faults, 0, -1, {"reads data before anything has been written there"}));
 }
 
 TEST_CASE("a missing wait: the comm stream sums gradients that are still being computed") {
@@ -227,7 +227,7 @@ TEST_CASE("overlapping buffers: a value is overwritten before it is read") {
   }
   const auto faults = faults_by_both_proofs(programs);
   INFO(verify_programs_text(faults));
-  CHECK(says(faults, 0, -1, {"reads data", "relu1", "over it"}));
+  CHECK(says(faults, 0, -1, {"reads data", "relu1", "to the same place"}));
 }
 
 TEST_CASE("an operand outside the arena, or half in a bucket") {
@@ -325,7 +325,7 @@ TEST_CASE("weights that are not gathered after a sharded update") {
 TEST_CASE("weights that are read between steps, but gathered only at the start of the next") {
   std::vector<Program> programs = sharded(1);
   for (Program& p : programs) move_instruction(p, find_all(p, Opcode::collective, "all_gather weights.bucket0")[0], 0);
-  CHECK(says(faults_by_both_proofs(programs), 0, 0, {"leaves bucket0 with old weights at the end of the step"}));
+  CHECK(says(faults_by_both_proofs(programs), 0, 0, {"leaves old weights in bucket0 at the end of the step"}));
 }
 
 TEST_CASE("a contribution that overwrites the ones before it") {
@@ -333,7 +333,7 @@ TEST_CASE("a contribution that overwrites the ones before it") {
   const int second = find_all(programs[0], Opcode::kernel, "layer1.weight.backward")[1];
   programs[0].instructions[second].outputs[0].accumulate = false;
   CHECK(says(faults_by_both_proofs(programs), 0, second,
-             {"overwrites the contributions that grad.layer1.weight has added up"}));
+             {"overwrites the accumulated contributions to grad.layer1.weight"}));
 }
 
 TEST_CASE("deadlock: each of two ranks receives before it sends") {
@@ -351,7 +351,7 @@ TEST_CASE("deadlock: each of two ranks receives before it sends") {
   }
   const auto faults = faults_by_both_proofs(programs);
   INFO(verify_programs_text(faults));
-  CHECK(says(faults, 0, send, {"deadlock, run in list order", "recv grad.", "waits for rank 2"}));
+  CHECK(says(faults, 0, send, {"deadlock when run in list order", "recv grad.", "waits for rank 2"}));
   CHECK(says(faults, 2, -1, {"deadlock", "recv layer2", "waits for rank 0"}));
 }
 
@@ -413,13 +413,13 @@ TEST_CASE("a recv that stands after the instructions that need it") {
   for (Instruction& i : p.instructions) i.waits.clear();
   const auto faults = faults_by_both_proofs(programs);
   INFO(verify_programs_text(faults));
-  CHECK(says(faults, 2, -1, {"reads layer2 where nothing has been written yet"}));
+  CHECK(says(faults, 2, -1, {"reads layer2 before anything has been written there"}));
 }
 
 TEST_CASE("a group that one of its members does not have") {
   std::vector<Program> programs = verify_programs_pipeline();
   programs[0].groups.push_back({0, 3});
-  CHECK(says(faults_by_both_proofs(programs), 0, -1, {"group {0,3}: rank 3 is in it but does not know it"}));
+  CHECK(says(faults_by_both_proofs(programs), 0, -1, {"group {0,3}: rank 3 is a member but does not list the group"}));
   programs[0].groups.back() = {1, 3};
   CHECK(says(faults_by_both_proofs(programs), 0, -1, {"a group does not have this rank in it"}));
 }

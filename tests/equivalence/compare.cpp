@@ -12,6 +12,7 @@
 #include "engine/base/ranges.h"
 #include "engine/base/text.h"
 #include "engine/compile/report/report.h"
+#include "engine/planning/compile_job.h"
 
 namespace trainctl {
 namespace {

@@ -76,7 +76,7 @@ TEST_CASE("verify_graph finds each kind of fault") {
       {"two tensors are named y", [](Graph& g) { g.tensors[2].name = "y"; }},
       {"two nodes are named y", [](Graph& g) { g.nodes[1].name = "y"; }},
       {"two layers named", [](Graph& g) { g.layers.push_back(g.layers[0]); }},
-      {"y reads z too early", [](Graph& g) { g.nodes[0].inputs = {2}; }},
+      {"y reads z before it is produced", [](Graph& g) { g.nodes[0].inputs = {2}; }},
       {"no such tensor", [](Graph& g) { g.nodes[0].inputs = {9}; }},
       {"no such layer", [](Graph& g) { g.nodes[0].layer = 3; }},
       {"no such factor",

@@ -26,7 +26,8 @@ struct SupervisionScene {
   double clock = 0;
   Supervision supervision;
 
-  explicit SupervisionScene(const Limits& limits = kLimits, bool by_gate = false) : supervision(4, limits, reach(by_gate)) {
+  explicit SupervisionScene(const Limits& limits = kLimits, bool by_gate = false)
+      : supervision(4, limits, reach(by_gate)) {
     start(0);
   }
   Supervision::Reach reach(bool by_gate) {
@@ -488,7 +489,7 @@ TEST_CASE("a rank that does not end after SIGKILL is given up, and not started a
 
 TEST_CASE("a rank that does not end has failed by what it reported, not by standing still") {
   SupervisionScene scene({.grace_seconds = 10, .timeout_seconds = 60, .kill_seconds = 15});
-  scene.reported[2] = {.kind = ErrorKind::env, .what = "a.jpg: its file system has not answered", .instruction = ""};
+  scene.reported[2] = {.kind = ErrorKind::env, .what = "a.jpg: the file system has not responded", .instruction = ""};
   for (const int rank : {0, 1, 3}) scene.moves(rank, 1, 0, true);
   scene.moves(2, 1, 0);
   scene.passes(61);
@@ -499,5 +500,5 @@ TEST_CASE("a rank that does not end has failed by what it reported, not by stand
   const Cause cause = find_first_cause(scene.supervision.reports());
   CHECK(cause.rank == 2);
   CHECK(cause.kind == Cause::Kind::failed);
-  CHECK(scene.supervision.reports()[2].error->what == "a.jpg: its file system has not answered");
+  CHECK(scene.supervision.reports()[2].error->what == "a.jpg: the file system has not responded");
 }

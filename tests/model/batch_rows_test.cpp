@@ -129,7 +129,8 @@ TEST_CASE("the batch is not sliced, padded, removed or numbered") {
     CAPTURE(std::string(layer));
     REQUIRE(found.size() == 1);
     CHECK(found[0] ==
-          "3:5 layer w: dim 0 of its input [8, 12] is the batch, of which a layer sees one micro-batch at a time");
+          "3:5 layer w: dim 0 of its input [8, 12] is the batch, of which a layer processes only one micro-batch at "
+          "a time");
   }
 }
 

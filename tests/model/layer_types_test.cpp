@@ -168,7 +168,7 @@ TEST_CASE("a layer takes the number of inputs in its definition") {
   const EntryType& matmul = *find_layer_type("matmul");
   CHECK(input_fault(matmul, {{"units", int64_t{3}}}, 1).empty());
   CHECK(input_fault(matmul, {{"units", int64_t{3}}}, 2) ==
-        "matmul takes 1 input where 'units' gives it an own weight, not 2");
+        "matmul takes 1 input where 'units' gives it its own weight, not 2");
   CHECK(input_fault(matmul, {}, 1) == "matmul takes 2 inputs where it has no 'units', not 1");
 }
 

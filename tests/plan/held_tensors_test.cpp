@@ -85,7 +85,7 @@ TEST_CASE(
   CHECK(as_rank_0(p, "t") == std::vector<bool>{true, false});
   CHECK(as_rank_0(p, "g") == std::vector<bool>{true, true});
   CHECK(as_rank_0(p, "s") == std::vector<bool>{true, false});
-  CHECK(p.plan.notes == Texts{"s: the ranks of its group {0,1} hold equal values of g; the sum counts them 2 times"});
+  CHECK(p.plan.notes == Texts{"s: the ranks of its group {0,1} have equal values of g; the sum counts them 2 times"});
 }
 
 TEST_CASE("a sum of different rows is not a part of a tensor, and gets no note") {
@@ -98,7 +98,7 @@ TEST_CASE("a sum of different rows is not a part of a tensor, and gets no note")
 TEST_CASE("a sum over ranks with equal values gets a note that says how often it counts them") {
   const std::string network = "  - {name: a, type: dense, units: 1}\n  - {name: s, type: all_reduce}\n";
   CHECK(hybrid(network, ", full_batch: true", 4).plan.notes ==
-        Texts{"s: the ranks of its group {0,1,2,3} hold equal values of a; the sum counts them 4 times"});
+        Texts{"s: the ranks of its group {0,1,2,3} have equal values of a; the sum counts them 4 times"});
   CHECK(hybrid(network, "", 4).plan.notes.empty());
 }
 
@@ -113,21 +113,21 @@ TEST_CASE("groups across a cut sum its terms, groups along it count each term ag
   const Planned right = with_groups("[[0, 2], [1, 3]]"), wrong = with_groups("[[0, 1], [2, 3]]");
   CHECK(right.plan.notes.empty());
   CHECK(parts(right, "s") == Texts(4, "0/1 0/1"));
-  CHECK(wrong.plan.notes == Texts{"s: the ranks of its group {0,1} hold equal values of b; the sum counts them 2 times "
-                                  "(and so in 1 other group)"});
+  CHECK(wrong.plan.notes == Texts{"s: the ranks of its group {0,1} have equal values of b; the sum counts them 2 "
+                                  "times (likewise in 1 other group)"});
 }
 
 TEST_CASE("gathers of equal parts, and broadcasts to ranks that have the values, get a note") {
   const std::string head = dataset(8, "[4]", "[1]") + "network:\n";
   const std::string tail = "launch: {ranks: 2}\nparallel: {mode: hybrid_parallel, full_batch: true}\n";
   CHECK(planned(head + "  - {name: g, type: all_gather}\n" + tail).plan.notes ==
-        Texts{"g: the ranks of its group {0,1} hold equal values of data; the result has them 2 times"});
+        Texts{"g: the ranks of its group {0,1} have equal values of data; the result contains them 2 times"});
   CHECK(
       planned(head + "  - {name: t, type: all_to_all, split_dim: 1, concat_dim: 0}\n" + tail).plan.notes ==
-      Texts{
-          "t: the ranks of its group {0,1} hold equal values of data; each result has the same block of data 2 times"});
+      Texts{"t: the ranks of its group {0,1} have equal values of data; each result contains the same block of data 2 "
+            "times"});
   CHECK(planned(head + "  - {name: c, type: broadcast}\n" + tail).plan.notes ==
-        Texts{"c: the ranks of its group {0,1} hold equal values of data; it changes nothing there"});
+        Texts{"c: the ranks of its group {0,1} have equal values of data; the collective has no effect there"});
   CHECK(planned(head + "  - {name: c, type: broadcast}\n" + tail, {"parallel.full_batch=false"}).plan.notes.empty());
 }
 

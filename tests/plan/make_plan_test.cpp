@@ -117,7 +117,8 @@ TEST_CASE("a batch that does not divide is cut as far as possible, and the plan 
   CHECK(p.layer("layer1").reason == "data parallel: 6 rows cut 2 ways");
   CHECK(p.layer("layer1").would_be == "4 does not divide 6");
   CHECK(p.plan.notes ==
-        std::vector<std::string>{"the 6 rows of a micro-batch are cut 2 ways on 4 ranks; 4 or 8 would be cut 4 ways"});
+        std::vector<std::string>{"the 6 rows of a micro-batch are cut 2 ways on 4 ranks; 4 or 8 rows could be cut 4 "
+                                 "ways"});
   const Planned odd = planned(mlp(9, "{mode: semi_auto_parallel}", 12));
   CHECK(odd.cuts("relu1") == "[[3, 1]]");
 }
@@ -130,7 +131,8 @@ TEST_CASE("rows that cannot be cut at all are reported as not cut, and the advic
     CHECK(layer.would_be == "7 does not divide 48");
   }
   CHECK(p.plan.notes ==
-        std::vector<std::string>{"the 48 rows of a micro-batch are not cut on 7 ranks; 42 or 49 would be cut 7 ways"});
+        std::vector<std::string>{"the 48 rows of a micro-batch are not cut on 7 ranks; 42 or 49 rows could be cut 7 "
+                                 "ways"});
 }
 
 TEST_CASE("one rank, or one rank per stage, cuts nothing") {
@@ -184,16 +186,16 @@ TEST_CASE("a note names the layers that see only a part of the batch, and how ma
         .plan.notes;
   };
   CHECK(notes("{mode: data_parallel, micro_batches: 4}") ==
-        std::vector<std::string>{"a, b compute over the rows of the batch: they see the 6 rows of one micro-batch at a "
-                                 "time, not all 24, as in PyTorch, so the numbers depend on parallel.micro_batches"});
+        std::vector<std::string>{"a, b compute over the rows of the batch: they use only the 6 rows of one "
+                                 "micro-batch, not all 24, as in PyTorch, so the results depend on "
+                                 "parallel.micro_batches"});
   CHECK(notes("{mode: data_parallel, micro_batches: 4}", "softmax, dim: 0").size() == 1);
   CHECK(notes("{mode: data_parallel}").empty());
   CHECK(notes("{mode: data_parallel, micro_batches: 4}", "layer_norm").empty());
   CHECK(notes("{mode: hybrid_parallel, micro_batches: 4, full_batch: true}").size() == 1);
-  CHECK(
-      notes("{mode: hybrid_parallel}") ==
-      std::vector<std::string>{"a, b compute over the rows of the batch: they see the 12 rows of one rank, not all 24, "
-                               "so the numbers depend on the ranks of a stage"});
+  CHECK(notes("{mode: hybrid_parallel}") ==
+        std::vector<std::string>{"a, b compute over the rows of the batch: they use only the 12 rows of one rank, not "
+                                 "all 24, so the results depend on the number of ranks per stage"});
 }
 
 TEST_CASE("stages are balanced by work if no stage_config is given") {

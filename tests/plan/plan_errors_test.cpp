@@ -62,26 +62,24 @@ launch: {ranks: 4}
 parallel: {mode: semi_auto_parallel, strategies: {turned: [[1, 2, 1]]}}
 )"));
   CAPTURE(error);
-  CHECK(error.find("parallel.strategies.turned: dim 1 of data [32, 6, 4] is cut 2 ways, but it cannot be cut: reshape "
-                   "keeps this index within a rank") != std::string::npos);
+  CHECK(error.find("parallel.strategies.turned: dim 1 of data [32, 6, 4] is cut 2 ways, but it cannot be cut: "
+                   "reshape keeps this index on one rank") != std::string::npos);
   CHECK(error.ends_with(" | legal cuts of this dim: 1"));
 }
 
 TEST_CASE("the product of a layer's cuts divides the ranks") {
-  CHECK(
-      only(errors("layer1: [[8, 1], [4, 1]]")) ==
-      "12:13: parallel.strategies.layer1: layer1 is cut 8 x 4 = 32 ways in all, but the job has 8 ranks | the product "
-      "of the cuts must divide the ranks of a stage");
+  CHECK(only(errors("layer1: [[8, 1], [4, 1]]")) ==
+        "12:13: parallel.strategies.layer1: layer1 is cut 8 x 4 = 32 ways in total, but the job has 8 ranks | the "
+        "product of the cuts must divide the number of ranks per stage");
 }
 
 TEST_CASE("a strategy has no more inputs than its layer, and as many cuts as dims") {
-  CHECK(
-      only(errors("layer1: [[1, 1], [1, 1], [1], [1]]")) ==
-      "12:13: parallel.strategies.layer1: 4 entries, but layer1 has 3 inputs: data [32, 784], weight [512, 784], bias "
-      "[512] | one list of cuts per input, in this order; trailing ones may be omitted");
+  CHECK(only(errors("layer1: [[1, 1], [1, 1], [1], [1]]")) ==
+        "12:13: parallel.strategies.layer1: 4 entries, but layer1 has 3 inputs: data [32, 784], weight [512, 784], "
+        "bias [512] | give one list of cuts per input, in this order; trailing lists may be omitted");
   CHECK(only(errors("layer1: [[1, 1, 1]]")) ==
-        "12:14: parallel.strategies.layer1: 3 cuts for data [32, 784], which has 2 dims | one number per dim; [1, 1] "
-        "cuts nothing");
+        "12:14: parallel.strategies.layer1: 3 cuts for data [32, 784], which has 2 dims | give one number per dim; "
+        "[1, 1] cuts nothing");
 }
 
 TEST_CASE("the error for a pattern names the layer that does not fit, and all errors are reported at once") {
@@ -96,7 +94,9 @@ TEST_CASE("ranks are shared evenly by the stages, and stand_alone has one") {
   const Graph graph = graph_of(spec);
   spec.launch.ranks = 3;
   spec.parallel.stages = 2;
-  CHECK_THROWS_WITH_AS(make_plan(graph, spec, CostModel()), doctest::Contains("3 ranks do not divide into 2"),
+  CHECK_THROWS_WITH_AS(make_plan(graph, spec, CostModel()),
+                       doctest::Contains("3 ranks cannot be divided evenly into "
+                                         "2"),
                        SpecError);
   spec.parallel.mode = ParallelMode::stand_alone;
   CHECK_THROWS_WITH_AS(make_plan(graph, spec, CostModel()), doctest::Contains("runs on 1 rank"), SpecError);
@@ -118,21 +118,20 @@ parallel:
 )" + stage_config;
   };
   CHECK(only(plan_errors(with("    layer1: 1\n    layer2: 0\n"))) ==
-        "14:13: parallel.stage_config.layer2: layer2 is put in stage 0, but it reads relu1, which is in stage 1 | a "
-        "stage reads from itself and the stages before it: 1 or later");
-  CHECK(only(plan_errors(with("    layer1: 0\n    relu1: 0\n"))).find("no layer is in stage 1 of 2") !=
+        "14:13: parallel.stage_config.layer2: layer2 is assigned to stage 0, but it reads relu1, which is in stage 1 "
+        "| a layer can read only from its own and earlier stages: use stage 1 or later");
+  CHECK(only(plan_errors(with("    layer1: 0\n    relu1: 0\n"))).find("stage 1 of 2 has no layer") !=
         std::string::npos);
   CHECK(only(plan_errors(with("    layer2: 1\n    loss: 0\n"))) ==
-        "14:11: parallel.stage_config.loss: loss is put in stage 0, but it reads layer2, which is in stage 1 | a stage "
-        "reads from itself and the stages before it: 1 or later");
+        "14:11: parallel.stage_config.loss: loss is assigned to stage 0, but it reads layer2, which is in stage 1 | "
+        "a layer can read only from its own and earlier stages: use stage 1 or later");
 }
 
 TEST_CASE("data_parallel needs a batch that divides among all ranks") {
   const std::string error = only(plan_errors(job("layer1: [[1, 1]]", 3), {"parallel.mode=data_parallel"}));
-  CHECK(
-      error.find(
-          "dataset.batch: a micro-batch has 32 rows (batch 32 / 1 micro-batches), which do not divide among 3 ranks | "
-          "data_parallel takes multiples of 3: 30 or 33") != std::string::npos);
+  CHECK(error.find(
+            "dataset.batch: a micro-batch has 32 rows (batch 32 / 1 micro-batches), which cannot be divided evenly "
+            "over 3 ranks | data_parallel needs a multiple of 3: 30 or 33") != std::string::npos);
 }
 
 TEST_CASE("in hybrid_parallel a strategy cuts only parameters") {
@@ -153,20 +152,18 @@ TEST_CASE("a dim of groups, heads or parts says in words which cuts leave them w
   };
   const std::string joined = "{name: j, type: concat, inputs: [x.1, x.0]}";
   says(error_of("{name: x, type: split, sizes: [6, 18]}, " + joined, "[[1, 1, 4]]"),
-       "dim 2 of data [32, 8, 24] is cut 4 ways, but all parts of [6, 18] are cut alike, and their common divisor is "
-       "6, which "
-       "is not divisible by 4",
+       "dim 2 of data [32, 8, 24] is cut 4 ways, but all parts of [6, 18] are cut in the same way, and their "
+       "greatest common divisor is 6, which is not divisible by 4",
        "1, 2");
   says(error_of("{name: x, type: split, sizes: [7, 17]}, " + joined, "[[1, 1, 2]]"),
-       "but it cannot be cut: split has parts of [7, 17] along it, which no number of ranks divides; equal parts, or "
-       "parts that "
-       "are multiples of the ranks, may be cut",
+       "but it cannot be cut: split has parts of [7, 17] along this dim, which no number of ranks divides; use "
+       "equal parts, or parts that are multiples of the number of ranks",
        "1");
   says(error_of("{name: x, type: group_norm, groups: 2}", "[[1, 4, 1]]"),
-       "but only whole groups may be cut, and their number is 2, which is not divisible by 4", "1, 2");
+       "but only whole groups can be cut, and their number is 2, which is not divisible by 4", "1, 2");
   says(error_of(
            "{name: h, type: dense, units: 72}, {name: x, type: attention, heads: 2}, {name: o, type: dense, units: 24}",
            "[[1, 1, 4]]"),
-       "but only whole heads of keys and values may be cut, and their number is 2, which is not divisible by 4",
+       "but only whole heads of keys and values can be cut, and their number is 2, which is not divisible by 4",
        "1, 2");
 }

@@ -51,22 +51,23 @@ TEST_CASE("terms that are sums over different ranks cannot be added first, and t
   - {name: ab, type: mul, inputs: [a, b]}
   - {name: out, type: dense, units: 64}
 )",
-                                "x: [[1, 1]], a: [[1, 1], [3, 1]], b: [[1, 1], [2, 1]], ab: [[1, 1]]"),
+                                     "x: [[1, 1]], a: [[1, 1], [3, 1]], b: [[1, 1], [2, 1]], ab: [[1, 1]]"),
                             {"launch.ranks=6"});
   CHECK(broken_rule(p).empty());
-  CHECK(p.layer("x").reason.ends_with("; 2 terms of its gradient are summed over ranks one by one"));
+  CHECK(p.layer("x").reason.ends_with("; 2 terms of its gradient are summed over ranks separately"));
 }
 
 TEST_CASE("two products that are added directly are summed over ranks once") {
-  const Planned p = planned(sums_job(R"(
+  const Planned p =
+      planned(sums_job(R"(
   - {name: x, type: dense, units: 64}
   - {name: a, type: dense, units: 64, bias: false, inputs: [x]}
   - {name: b, type: dense, units: 64, bias: false, inputs: [x]}
   - {name: sum, type: add, inputs: [a, b]}
   - {name: norm, type: layer_norm}
 )",
-                                "x: [[1, 1], [4, 1]], a: [[1, 4], [1, 4]], b: [[1, 4], [1, 4]], sum: [[1, 1], [1, 1]], "
-                                "norm: [[1, 1]]"));
+                       "x: [[1, 1], [4, 1]], a: [[1, 4], [1, 4]], b: [[1, 4], [1, 4]], sum: [[1, 1], [1, 1]], "
+                       "norm: [[1, 1]]"));
   CHECK(broken_rule(p).empty());
   CHECK(p.moves(Phase::forward) == Words{"all_reduce sum"});
   CHECK(p.layer("sum").reason.ends_with("; its terms are added before all_reduce"));

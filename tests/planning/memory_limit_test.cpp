@@ -118,7 +118,7 @@ TEST_CASE("a plan over parallel.max_memory runs the head in as few pieces as are
   CHECK_FALSE(over_memory_limit(four, compile_all(four)));
   REQUIRE(four.plan.notes.size() == 1);
   CHECK(four.plan.notes[0].starts_with(
-      "head and the loss run in 4 pieces of up to 128 rows, since parallel.max_memory is short: "));
+      "chunked loss: head and the loss run in 4 chunks of up to 128 rows, because parallel.max_memory requires it: "));
   CHECK(language_model("max_memory: 1MB").plan.head_pieces == 1);  // not enough in any number: as it was
 }
 
@@ -128,7 +128,7 @@ TEST_CASE("parallel.head_pieces sets their number, and a head that cannot be in 
   CHECK(bytes_of(given) < bytes_of(language_model("head_pieces: 1")));
   REQUIRE(given.plan.notes.size() == 1);
   CHECK(given.plan.notes[0].starts_with(
-      "head and the loss run in 8 pieces of up to 64 rows, since parallel.head_pieces says so: "));
+      "chunked loss: head and the loss run in 8 chunks of up to 64 rows, because parallel.head_pieces is set: "));
   PlannedJob read_elsewhere = plan_job(parse_job(R"(
 dataset: {type: random, shape: [16], label_shape: [4], label_dtype: f32, batch: 8}
 network: [{name: a, type: dense, units: 4}, {name: b, type: tanh}]
@@ -139,5 +139,5 @@ parallel: {head_pieces: 2}
   CHECK(read_elsewhere.plan.head_pieces == 1);
   REQUIRE(read_elsewhere.plan.notes.size() == 1);
   CHECK(read_elsewhere.plan.notes[0].starts_with(
-      "parallel.head_pieces has no effect: b must be made by a dense or matmul layer"));
+      "parallel.head_pieces has no effect: b must be the output of a dense or matmul layer"));
 }

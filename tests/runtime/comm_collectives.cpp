@@ -163,7 +163,8 @@ TEST_CASE("all members that meet with different calls get an error that names th
       comm.all_reduce(group, memory, memory, rank == 1 && !other_step ? 5 : 6, DType::f32);
     } catch (const CommError& error) {
       missing[static_cast<size_t>(rank)] = error.missing;
-      CHECK(std::string(error.what()).find("most with all_reduce of 6 f32 at step 7; rank 1 with all_reduce of ") !=
+      CHECK(std::string(error.what())
+                .find("most ranks call all_reduce of 6 f32 at step 7; rank 1 calls all_reduce of ") !=
             std::string::npos);
     }
   });

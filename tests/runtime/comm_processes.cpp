@@ -88,7 +88,7 @@ TEST_CASE("a rank that is killed ends its peers' waits, with or without a launch
       FAIL("the barrier ended without rank 1");
     } catch (const CommError& error) {
       const std::string text = error.what();
-      CHECK(text.find(launcher ? "rank 1 has failed" : "rank 1 is gone") != std::string::npos);
+      CHECK(text.find(launcher ? "rank 1 has failed" : "rank 1 has exited") != std::string::npos);
       CHECK(text.find("step 3, instruction 14") != std::string::npos);
       CHECK(error.missing == std::vector<int>{1});
     }

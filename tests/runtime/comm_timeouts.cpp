@@ -131,7 +131,8 @@ TEST_CASE("a rank marked as failed ends every wait long before the timeout") {
         comm.set_position({17, 4});
         transport.memory->status(2).state = RankState::failed;
       });
-  CHECK(says(error, "barrier over ranks {0,1,2} was given up: rank 2 has failed, last seen at step 17, instruction 4"));
+  CHECK(
+      says(error, "barrier over ranks {0,1,2} was cancelled: rank 2 has failed, last seen at step 17, instruction 4"));
   CHECK(error.missing == std::vector<int>{2});
 }
 
@@ -149,7 +150,7 @@ TEST_CASE("a peer that has finished without sending ends a recv, but what it sen
         transport.memory->status(1).state = RankState::done;
       });
   CHECK(std::string(data) == "abc");
-  CHECK(says(error, "rank 1 has finished without it"));
+  CHECK(says(error, "rank 1 has finished without this call"));
 }
 
 TEST_CASE("ranks that never connect are named") {

@@ -310,12 +310,12 @@ TEST_CASE("search: less memory changes the plan until none fits, and then says t
   }
   CHECK(plans >= 6);
   CHECK(fault.find("no plan fits") != std::string::npos);
-  CHECK(fault.find("the plan that needs least takes") != std::string::npos);
+  CHECK(fault.find("the smallest plan needs") != std::string::npos);
 }
 
 TEST_CASE("search: a plan whose trial has a fault is not chosen, also if only the trial of all ranks has it") {
-  const PlannedJob job = found(gpt(4, 64), {"launch.ranks=4", "parallel.mode=semi_auto_parallel",
-                                            "launch.machine=h100x8"});
+  const PlannedJob job =
+      found(gpt(4, 64), {"launch.ranks=4", "parallel.mode=semi_auto_parallel", "launch.machine=h100x8"});
   // Plans with stages would be the fastest.
   const auto search_with = [&](TriedRanks faulty, const std::vector<std::string>& more) {
     std::vector<std::string> fields = {"launch.ranks=4", "parallel.mode=auto_parallel"};
@@ -326,7 +326,7 @@ TEST_CASE("search: a plan whose trial has a fault is not chosen, also if only th
     const TryPlan try_plan = [&](const JobSpec& fixed, TriedRanks ranks) -> Trial {
       const bool has_stages = fixed.parallel.stages > 1;
       if (has_stages && (faulty == TriedRanks::one_a_stage || ranks == TriedRanks::all))
-        return {.fault = "its stages would wait for each other"};
+        return {.fault = "its stages would deadlock"};
       return {.seconds = has_stages ? 0.5 : 1.0, .memory = 1, .of_all_ranks = ranks == TriedRanks::all};
     };
     return find_plan(spec, job.data.shapes, job.cost, 0, try_plan);
@@ -336,7 +336,7 @@ TEST_CASE("search: a plan whose trial has a fault is not chosen, also if only th
     CHECK(plan.best().choice.stages == 1);
     CHECK(plan.best().trial.fault.empty());
     CHECK_THROWS_WITH_AS(search_with(faulty, {"parallel.stages=2"}),
-                         doctest::Contains("is legal: its stages would wait for each other"), SpecError);
+                         doctest::Contains("is legal: its stages would deadlock"), SpecError);
   }
 }
 

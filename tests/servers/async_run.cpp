@@ -7,6 +7,7 @@
 #include <thread>
 
 #include "engine/plan/served.h"
+#include "engine/planning/compile_job.h"
 #include "engine/runtime/comm/shared_memory_communicator.h"
 #include "engine/train/servers/client.h"
 #include "tests/equivalence/harness.h"

@@ -10,11 +10,11 @@
 #include <random>
 #include <thread>
 
-#include "tests/equivalence/harness.h"
 #include "engine/base/error.h"
 #include "engine/runtime/initial_weights.h"
 #include "engine/train/servers/held_rows.h"
 #include "engine/train/servers/table_rows.h"
+#include "tests/equivalence/harness.h"
 #include "tests/jobs/jobs.h"
 #include "tests/servers/async_run.h"
 
@@ -214,9 +214,10 @@ TEST_CASE("with cached_batches fewer rows are pulled, more of them are used agai
 }
 
 TEST_CASE("tables that read one field must have the same cached_batches") {
-  CHECK_THROWS_WITH_AS(plan_job(job_spec("wide_deep", with_tables(1, 1) + Overrides{"network[0].cached_batches=2"})),
-                       doctest::Contains("tables table.wide and table.deep read ids, whose rows travel together"),
-                       SpecError);
+  CHECK_THROWS_WITH_AS(
+      plan_job(job_spec("wide_deep", with_tables(1, 1) + Overrides{"network[0].cached_batches=2"})),
+      doctest::Contains("tables table.wide and table.deep both read ids, so their rows are exchanged together"),
+      SpecError);
 }
 
 TEST_CASE("a slow server holds the workers back: no more pushes are under way than there are workers") {

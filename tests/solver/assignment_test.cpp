@@ -86,7 +86,7 @@ TEST_CASE(
     std::vector<bool> enumerated;
     for (size_t v = 0; v < sizes.size(); ++v) enumerated.push_back(pick(random, 0, 1) == 1);
     const auto key = [&](std::vector<int> values) {
-      for (size_t v = 0; v < setting.size(); ++v)
+      for (size_t v = 0; v < values.size(); ++v)
         if (!enumerated[v]) values[v] = -1;
       return values;
     };

@@ -74,33 +74,33 @@ TEST_CASE("a text around expressions is text, and $${ is a literal ${") {
 }
 
 TEST_CASE("an error says where in the text it is") {
-  CHECK(error("${4*dd}") == "4: there is no 'dd' here");
+  CHECK(error("${4*dd}") == "4: unknown name 'dd'");
   CHECK(error("x ${d // (heads - 12)}") == "6: division by zero");
   CHECK(error("${d % 0}") == "4: division by zero");
   CHECK(error("a ${d") == "2: this '${' is never closed");
-  CHECK(error("${}") == "2: there is no expression in ${}");
-  CHECK(error("${d d}") == "4: expected an operator or the end, not 'd'");
+  CHECK(error("${}") == "2: ${} is empty");
+  CHECK(error("${d d}") == "4: expected an operator or the end of the expression, not 'd'");
   CHECK(error("${(d}") == "2: this '(' is never closed");
-  CHECK(error("${d)}") == "3: expected an operator or the end, not ')'");
-  CHECK(error("${d +}") == "5: the expression ends where a value is needed");
+  CHECK(error("${d)}") == "3: expected an operator or the end of the expression, not ')'");
+  CHECK(error("${d +}") == "5: the expression ends where a value is expected");
   CHECK(error("${2d}") == "2: '2d' is neither a number nor a name");
-  CHECK(error("${act * 2}") == "6: '*' is for numbers, not for text 'gelu'");
-  CHECK(error("${act < 'x'}") == "6: '<' is for numbers, not for text");
+  CHECK(error("${act * 2}") == "6: '*' needs numbers, not text 'gelu'");
+  CHECK(error("${act < 'x'}") == "6: '<' needs numbers, not text");
   CHECK(error("${act == 2}") == "6: cannot compare text with a number");
-  CHECK(error("${d and on}") == "2: 'and' is for true and false, not for 768");
-  CHECK(error("${d ** 2}") == "4: there is no operator '**'");
-  CHECK(error("${max(d)}") == "2: there are no functions, so 'max(' means nothing");
+  CHECK(error("${d and on}") == "2: 'and' needs true or false, not 768");
+  CHECK(error("${d ** 2}") == "4: the operator '**' does not exist");
+  CHECK(error("${max(d)}") == "2: expressions have no functions, so 'max(' is not valid");
   CHECK(error("${act == 'gelu}") == "9: this quote is never closed");
 }
 
 TEST_CASE("what 64 bits do not hold is an error, never another number") {
   CHECK(value("9223372036854775807") == "9223372036854775807");
-  CHECK(error("${9223372036854775808}") == "2: 9223372036854775808 is more than 64 bits hold");
-  CHECK(error("${9223372036854775807 + 1}") == "22: the result is more than 64 bits hold");
-  CHECK(error("${d * 9223372036854775807}") == "4: the result is more than 64 bits hold");
-  CHECK(error("${(-9223372036854775807 - 1) // -1}") == "29: the result is more than 64 bits hold");
+  CHECK(error("${9223372036854775808}") == "2: 9223372036854775808 does not fit into 64 bits");
+  CHECK(error("${9223372036854775807 + 1}") == "22: the result does not fit into 64 bits");
+  CHECK(error("${d * 9223372036854775807}") == "4: the result does not fit into 64 bits");
+  CHECK(error("${(-9223372036854775807 - 1) // -1}") == "29: the result does not fit into 64 bits");
   CHECK(value("(-9223372036854775807 - 1) % -1") == "0");
-  CHECK(error("${1e308 * 10}") == "8: the result is more than 64 bits hold");
+  CHECK(error("${1e308 * 10}") == "8: the result does not fit into 64 bits");
 }
 
 TEST_CASE("nesting has a limit, and long chains need none") {

@@ -29,8 +29,8 @@ TEST_CASE("hosts with numbers are filled in order, and the others share what is 
   CHECK(place_ranks(parse_hosts({"a:4", "b:4"}), 8).hosts == Hosts{{"a", 4}, {"b", 4}});
   CHECK(place_ranks(parse_hosts({"a:4", "b:4"}), 3).hosts == Hosts{{"a", 3}});
   CHECK(place_ranks(parse_hosts({"a:2", "b:4"}), 8).fault ==
-        "the hosts have places for 6 ranks, and launch.ranks is 8");
-  CHECK(place_ranks(parse_hosts({"a", "b:4", "c"}), 5).fault == "2 hosts are left without a rank: launch.ranks is 5");
+        "the hosts have slots for only 6 ranks, but launch.ranks is 8");
+  CHECK(place_ranks(parse_hosts({"a", "b:4", "c"}), 5).fault == "2 hosts are left without ranks: launch.ranks is 5");
 }
 
 TEST_CASE("hostfiles are read as mpirun and DeepSpeed read them") {
@@ -40,9 +40,11 @@ TEST_CASE("hostfiles are read as mpirun and DeepSpeed read them") {
         Hosts{{"worker-1", 4}, {"worker-2", 8}});
   CHECK(parse_hostfile("a\nb:2", fault) == Hosts{{"a", 0}, {"b", 2}});
   CHECK(parse_hostfile("a\r\na\r\nb slots=2\nb slots=1\n", fault) == Hosts{{"a", 2}, {"b", 3}});
-  CHECK(parse_hostfile("\xEF\xBB\xBF" "a slots=1\n", fault) == Hosts{{"a", 1}});  // with a byte order mark
+  CHECK(parse_hostfile("\xEF\xBB\xBF"
+                       "a slots=1\n",
+                       fault) == Hosts{{"a", 1}});  // with a byte order mark
   CHECK_FALSE(parse_hostfile("a\nb slot=2\n", fault));
-  CHECK(fault == "line 2 is not of the form: host slots=4");
+  CHECK(fault == "line 2 does not have the form: host slots=4");
   CHECK_FALSE(parse_hostfile("a b\n", fault));
   CHECK_FALSE(parse_hostfile("-a\n", fault));
 }

@@ -49,5 +49,5 @@ network: [{name: fc, type: dense, units: 6}]
 loss: mse
 validation: {metrics: [loss, accuracy]}
 )";
-  CHECK(error_of(text).find("accuracy needs labels that are classes") != std::string::npos);
+  CHECK(error_of(text).find("accuracy needs class labels") != std::string::npos);
 }

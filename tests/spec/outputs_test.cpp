@@ -65,19 +65,19 @@ TEST_CASE("a name with several outputs is no output") {
   CHECK(first_error(split + "  - {type: relu, inputs: [s]}\n") == "4:27: 's' has 2 outputs (name one: s.a, s.b)");
   CHECK(first_error(split + "  - {type: relu}\n") == "4:12: 's' has 2 outputs (name one or more: inputs: [s.a, s.b])");
   CHECK(first_error(split + "  - {type: relu, inputs: s.c}\n") ==
-        "4:26: no layer before this one is called 's.c' (did you mean 's.a'?)");
+        "4:26: there is no earlier layer 's.c' (did you mean 's.a'?)");
   CHECK(first_error(split + "print: [s]\n") == "4:9: 's' has 2 outputs (name one: s.a, s.b)");
   CHECK(first_error(split + "loss: mse\n") == "4:7: 's' has 2 outputs (name one: s.a, s.b)");
   CHECK(first_error(split + "loss: {type: mse, input: s}\n") == "4:26: 's' has 2 outputs (name one: s.a, s.b)");
   CHECK(first_error(split + "loss: {type: mse, input: s.a}\nparallel: {mode: data_parallel, recompute: [s.a]}\n") ==
-        "5:45: 's.a' is one output of layer 's' (what stands here is for the whole layer: 's')");
+        "5:45: 's.a' is an output of layer 's' (name the layer: 's')");
 }
 
 TEST_CASE("names of outputs are as many as the outputs, each once") {
   CHECK(first_error("network: [{name: s, type: split, parts: 2, outputs: [a, b, c]}]\n") ==
-        "2:53: split has 2 outputs here, not 3 named ones");
+        "2:53: split has 2 outputs, but 'outputs' lists 3");
   CHECK(first_error("network: [{type: relu, outputs: [a]}]\n") ==
-        "2:33: relu has one output, which has the layer's name, not 1 named ones");
+        "2:33: relu has one output, which is named after the layer, but 'outputs' lists 1");
   CHECK(first_error("network: [{name: s, type: split, parts: 2, outputs: [a, a]}]\n") ==
         "2:57: the name 'a' is used twice");
   CHECK(first_error("network: [{name: s, type: split, parts: 2, outputs: [1, 0]}]\n")

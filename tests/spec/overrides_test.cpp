@@ -91,7 +91,7 @@ TEST_CASE("an override of a layer inside a module's use is told to set the modul
     parse_job(job, "job.yaml", {"network.h.1.fc.units=4"});
     FAIL("accepted");
   } catch (const SpecError& e) {
-    CHECK(std::string(e.what()).find("is a use of the module 'block'; its layers are set in the module, for all uses: "
+    CHECK(std::string(e.what()).find("is a use of the module 'block'; set its layers in the module, for all uses: "
                                      "modules.block.fc.units=") != std::string::npos);
   }
 }
@@ -133,7 +133,7 @@ TEST_CASE("the later of two overrides wins") { CHECK(with({"seed=3", "seed=4"}).
 TEST_CASE("the error for an override that cannot be applied says which and why") {
   CHECK(overrides_error_of("launch.ranks") ==
         "command line: 'launch.ranks' is not an override (write field=value, e.g. parallel.stages=2)");
-  CHECK(overrides_error_of("=3").find("names no field") != std::string::npos);
+  CHECK(overrides_error_of("=3").find("does not name a field") != std::string::npos);
   CHECK(overrides_error_of("launch..ranks=3").find("empty name") != std::string::npos);
   CHECK(overrides_error_of("launch.=3").find("ends in '.'") != std::string::npos);
   CHECK(overrides_error_of("network[9].units=3").find("network has 2 items") != std::string::npos);
@@ -142,7 +142,7 @@ TEST_CASE("the error for an override that cannot be applied says which and why")
   CHECK(overrides_error_of("seed[0]=3").find("not a list") != std::string::npos);
   CHECK(overrides_error_of("parallel.mode.x=3").find("parallel.mode is 'semi_auto_parallel', which has no fields") !=
         std::string::npos);
-  CHECK(overrides_error_of("print[0]=fc").find("print[0]=fc': print is not given; write the whole list: print=[...]") !=
+  CHECK(overrides_error_of("print[0]=fc").find("print[0]=fc': print is not set; set the whole list: print=[...]") !=
         std::string::npos);
   CHECK(overrides_error_of("seed=[").find("cannot be read: this is not YAML") != std::string::npos);
   CHECK(overrides_error_of("seed=x") == "command line: seed: must be an integer, not 'x'");

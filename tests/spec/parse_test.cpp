@@ -158,7 +158,7 @@ TEST_CASE("aliases cannot make a small file large") {
   } catch (const SpecError& error) {
     found = error.diagnostics()[0].message;
   }
-  CHECK(found.starts_with("the file holds more than 1048576 bytes of text once its aliases are expanded"));
+  CHECK(found.starts_with("the file contains more than 1048576 bytes of text after its aliases are expanded"));
 }
 
 TEST_CASE("a job of json.dumps is read, with characters beyond 16 bits as two escapes") {
@@ -215,7 +215,8 @@ TEST_CASE("every runnable job parses, and its resolved YAML parses to the same j
 }
 
 TEST_CASE("text that looks like something else keeps its quotes when written") {
-  const JobSpec job = parse_job("name: \"true\"\n" + kParseJob + "launch: {log_dir: \"a: #b\\\\ \\\"q\\\"\"}\n", "job.yaml");
+  const JobSpec job =
+      parse_job("name: \"true\"\n" + kParseJob + "launch: {log_dir: \"a: #b\\\\ \\\"q\\\"\"}\n", "job.yaml");
   const JobSpec again = parse_job(to_yaml(job), "job.yaml");
   CHECK(again.name == "true");
   CHECK(again.launch.log_dir == "a: #b\\ \"q\"");

@@ -80,23 +80,24 @@ TEST_CASE("a var may use those before it, and is overridden by name") {
   CHECK(parse_job(text, "j", {"vars.d=32"}).network[0].attrs.integer("units") == 128);
   CHECK(parse_job(text, "j", {"vars.ff=${d}"}).network[0].attrs.integer("units") == 4);
   CHECK(parse_job(text, "j", {"network.dense.units=${d + 1}"}).network[0].attrs.integer("units") == 5);
-  CHECK(first_vars_error(text, {"vars.dd=3"}) == "0:0: 'vars.dd=3': the job has no var of that name; did you mean 'd'?");
+  CHECK(first_vars_error(text, {"vars.dd=3"}) ==
+        "0:0: 'vars.dd=3': the job has no var with that name; did you mean "
+        "'d'?");
 }
 
 TEST_CASE("a var in quotes is text, so no number") {
-  CHECK(
-      first_vars_error("vars: {d: '8'}\n" + kVarsData + "network: [{type: dense, units: ${d}}]\n").find("must be an integer") !=
-      std::string::npos);
+  CHECK(first_vars_error("vars: {d: '8'}\n" + kVarsData + "network: [{type: dense, units: ${d}}]\n")
+            .find("must be an integer") != std::string::npos);
   CHECK(parse_job("vars: {act: tanh}\n" + kVarsData + "network: [{type: ${act}}]\n", "j").network[0].type == "tanh");
 }
 
 TEST_CASE("an error in an expression is at its place in the value") {
   CHECK(first_vars_error("vars: {d: 4}\n" + kVarsData + "network:\n  - {name: e, type: dense, units: ${4*dd}}\n") ==
-        "4:39: there is no 'dd' here (did you mean 'd'?)");
+        "4:39: unknown name 'dd' (did you mean 'd'?)");
   CHECK(first_vars_error("vars: {d: 4}\n" + kVarsData + "network:\n  - {name: a${d}b${c}, type: relu}\n") ==
-        "4:20: there is no 'c' here (names are d)");
+        "4:20: unknown name 'c' (defined names: d)");
   CHECK(first_vars_error("vars: {d: 4}\n" + kVarsData + "network:\n  - {name: \"a${d}b${c}\", type: relu}\n") ==
-        "4:21: there is no 'c' here (names are d)");
+        "4:21: unknown name 'c' (defined names: d)");
   CHECK(first_vars_error("vars: {d: 4}\nname: ü ${d//0}\n") == "2:12: division by zero");
 }
 
@@ -142,7 +143,8 @@ TEST_CASE("the index of a repeat is in reach of its arguments and of the module"
                                     "  b: {args: {w: 1}, layers: [{name: 'fc${i}', type: dense, units: ${w + 10*i}}]}\n"
                                     "network: [{module: b, name: h, repeat: 3, index: i, with: {w: ${2*i + 1}}}]\n",
                                 "j");
-  CHECK(vars_flat(job) == Lines{"h.0.fc0 <- data units 1", "h.1.fc1 <- h.0.fc0 units 13", "h.2.fc2 <- h.1.fc1 units 25"});
+  CHECK(vars_flat(job) ==
+        Lines{"h.0.fc0 <- data units 1", "h.1.fc1 <- h.0.fc0 units 13", "h.2.fc2 <- h.1.fc1 units 25"});
 }
 
 TEST_CASE("modules with arguments nest, and each sees its own names alone") {
@@ -156,8 +158,8 @@ TEST_CASE("modules with arguments nest, and each sees its own names alone") {
   CHECK(vars_flat(job) ==
         Lines{"outer.inner.0.dense <- data units 14", "outer.inner_1.dense <- outer.inner.0.dense units 1"});
   CHECK(first_vars_error(kVarsData + "modules:\n  inner: [{type: dense, units: ${w}}]\n" +
-                    "  outer: {args: {w: 7}, layers: [{module: inner}]}\nnetwork: [{module: outer}]\n")
-            .starts_with("3:34: there is no 'w' here"));
+                         "  outer: {args: {w: 7}, layers: [{module: inner}]}\nnetwork: [{module: outer}]\n")
+            .starts_with("3:34: unknown name 'w'"));
 }
 
 TEST_CASE("a layer whose `if` is false is left out, and its readers read its input") {
@@ -175,7 +177,8 @@ TEST_CASE("a layer whose `if` is false is left out, and its readers read its inp
       "  - {module: block, name: a}\n"
       "  - {module: block, name: b, with: {stride: 2}}\n";
   CHECK(vars_flat(parse_job(text, "j")) == Lines{"a.fc <- data units 8", "a.sum <- a.fc data", "b.fc <- a.sum units 8",
-                                            "b.down <- a.sum units 8", "b.norm <- b.down", "b.sum <- b.fc b.norm"});
+                                                 "b.down <- a.sum units 8", "b.norm <- b.down",
+                                                 "b.sum <- b.fc b.norm"});
 }
 
 TEST_CASE("what is left out is not computed") {
@@ -194,8 +197,9 @@ TEST_CASE("a module may have several inputs by name, and in a repeat the first i
                     "{type: mul, inputs: [add, x]}]}\n"
                     "network: [{type: tanh}, {module: join, name: j, repeat: 2, inputs: [tanh, data]}]\n",
                 "j");
-  CHECK(vars_flat(job) == Lines{"tanh <- data", "j.0.relu <- tanh", "j.0.add <- j.0.relu data", "j.0.mul <- j.0.add tanh",
-                           "j.1.relu <- j.0.mul", "j.1.add <- j.1.relu data", "j.1.mul <- j.1.add j.0.mul"});
+  CHECK(vars_flat(job) == Lines{"tanh <- data", "j.0.relu <- tanh", "j.0.add <- j.0.relu data",
+                                "j.0.mul <- j.0.add tanh", "j.1.relu <- j.0.mul", "j.1.add <- j.1.relu data",
+                                "j.1.mul <- j.1.add j.0.mul"});
 }
 
 TEST_CASE("an error that comes from an argument names the place in the module and its use") {

@@ -26,13 +26,14 @@ const std::string kNetwork = "network:\n  - {name: a, type: dense, units: 4}\n  
 
 TEST_CASE("an optimizer without a loss is a warning at the optimizer") {
   CHECK(warned(kPlainData + kNetwork + "optimizer: {type: sgd}\n") ==
-        "5:12 optimizer: there is no loss, so the job runs forward only and the optimizer does nothing\n");
+        "5:12 optimizer: there is no loss, so the job runs only the forward pass and the optimizer has no effect\n");
   CHECK(warned(kWarningsData + kNetwork + "optimizer: {type: sgd}\nloss: mse\n").empty());
 }
 
 TEST_CASE("labels without a loss are a warning, unless a layer reads them") {
   CHECK(warned(kWarningsData + kNetwork) ==
-        "1:50 dataset.label_dtype: there is no loss, so the job runs forward only and nothing reads the labels\n");
+        "1:50 dataset.label_dtype: there is no loss, so the job runs only the forward pass and the labels are "
+        "unused\n");
   CHECK(warned(kPlainData + kNetwork).empty());
   CHECK(warned(kWarningsData + "network:\n  - {name: a, type: dense, units: 4, inputs: [label]}\n").empty());
 }
@@ -42,7 +43,7 @@ TEST_CASE("a layer that nothing reads is a warning at the layer") {
       "network:\n  - {name: a, type: dense, units: 4}\n"
       "  - {name: aside, type: dense, units: 4}\n"
       "  - {name: b, type: dense, units: 1, inputs: [a]}\n";
-  const std::string found = "4:5 network[1]: nothing reads the output of layer 'aside'\n";
+  const std::string found = "4:5 network[1]: the output of layer 'aside' is unused\n";
   CHECK(warned(kWarningsData + aside + "loss: mse\n") == found);
   CHECK(warned(kPlainData + aside) == found);
   CHECK(warned(kWarningsData + aside + "loss: mse\nprint: [aside]\n").empty());
@@ -52,7 +53,8 @@ TEST_CASE("the last layer is read by the loss, or is the result of a job without
   CHECK(warned(kWarningsData + kNetwork + "loss: mse\n").empty());
   CHECK(warned(kPlainData + kNetwork).empty());
   CHECK(warned(kWarningsData + "network:\n  - {name: a, type: dense, units: 1}\n  - {name: b, type: dense, units: 4}\n"
-                       "loss: {type: mse, input: a}\n") == "4:5 network[1]: nothing reads the output of layer 'b'\n");
+                               "loss: {type: mse, input: a}\n") ==
+        "4:5 network[1]: the output of layer 'b' is unused\n");
 }
 
 TEST_CASE("a layer of a module that is used several times is one warning") {
@@ -60,7 +62,7 @@ TEST_CASE("a layer of a module that is used several times is one warning") {
       warned(kWarningsData +
              "modules:\n  block:\n    - {name: x, type: relu}\n    - {name: y, type: relu, inputs: [input]}\n"
              "network:\n  - {module: block, name: h, repeat: 3}\n  - {name: b, type: dense, units: 1}\nloss: mse\n") ==
-      "4:7 modules.block[0]: nothing reads the output of layer 'h.0.x'\n");
+      "4:7 modules.block[0]: the output of layer 'h.0.x' is unused\n");
 }
 
 TEST_CASE("a job with a command, and the jobs of the tests that train, have no warnings") {
@@ -79,7 +81,7 @@ TEST_CASE("a validation that names the files of the training is a warning") {
            validation + "\n";
   };
   CHECK(warned(job("{dataset: {path: [v.csv, t.csv]}}")) ==
-        "5:23 validation.dataset: the validation evaluates samples that the job trains on\n");
+        "5:23 validation.dataset: the validation evaluates training samples\n");
   CHECK(warned(job("{dataset: {path: v.csv}}")).empty());
   CHECK(!warned(job("{dataset: {path: t-1.csv}}", "'t-*.csv'")).empty());
   CHECK(!warned(job("{dataset: {path: '?.csv'}}")).empty());

@@ -178,7 +178,7 @@ TEST_CASE("a mix that does not fit is refused before any sample is read") {
   CHECK(error_of(spec_of({transform("cutmix")}), as_loaded(data_and_label({5}, {2}))).find("needs an image") !=
         std::string::npos);
   CHECK(error_of(spec_of({transform("mixup")}), as_loaded(data_and_label({5}, {}, false, true)))
-            .find("those of this set are whole numbers") != std::string::npos);
+            .find("the labels of this data set are integers") != std::string::npos);
   fields[0].type = ElementType::u8;
-  CHECK(error_of(spec_of({transform("mixup")}), fields).find("mixes f32, the sample is of u8") != std::string::npos);
+  CHECK(error_of(spec_of({transform("mixup")}), fields).find("needs samples of f32, not u8") != std::string::npos);
 }

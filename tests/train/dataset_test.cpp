@@ -13,6 +13,7 @@
 #include "engine/train/data/order.h"
 #include "engine/train/data/read_and_plan.h"
 #include "engine/train/data/sample_transforms.h"
+#include "engine/train/job.h"
 #include "tests/train/scratch_folder.h"
 
 using namespace trainctl;
@@ -34,7 +35,9 @@ std::vector<float> apply(const std::vector<TransformSpec>& specs, const Shape& s
   return out;
 }
 
-TransformSpec named_transform(const std::string& name, Attrs attrs = {}) { return {name, attrs, "dataset.transforms[0]"}; }
+TransformSpec named_transform(const std::string& name, Attrs attrs = {}) {
+  return {name, attrs, "dataset.transforms[0]"};
+}
 
 std::string spec_error(const std::function<void()>& run) {
   try {
@@ -77,8 +80,8 @@ TEST_CASE("hwc2chw moves the channels first also where no transform computes bef
   // A regression: the pass that it began was taken for one of channels first already, and moved nothing.
   const std::vector<float> pixels = {1, 2, 3, 4, 5, 6};
   CHECK(apply({named_transform("hwc2chw")}, {1, 3, 2}, pixels) == std::vector<float>{1, 3, 5, 2, 4, 6});
-  CHECK(apply({named_transform("center_crop", {{"size", Ints{1, 2}}}), named_transform("hwc2chw")}, {1, 3, 2}, pixels) ==
-        std::vector<float>{1, 3, 2, 4});
+  CHECK(apply({named_transform("center_crop", {{"size", Ints{1, 2}}}), named_transform("hwc2chw")}, {1, 3, 2},
+              pixels) == std::vector<float>{1, 3, 2, 4});
 }
 
 TEST_CASE("transforms compose in order and know where the channels are") {
@@ -112,7 +115,8 @@ TEST_CASE("random_crop draws each place of the padded image, and horizontal_flip
                                               {0, 3, 0, 0},
                                               {3, 4, 0, 0},
                                               {4, 0, 0, 0}});
-  CHECK(apply({named_transform("horizontal_flip", {{"p", 1.0}})}, {1, 2, 2}, {1, 2, 3, 4}) == std::vector<float>{3, 4, 1, 2});
+  CHECK(apply({named_transform("horizontal_flip", {{"p", 1.0}})}, {1, 2, 2}, {1, 2, 3, 4}) ==
+        std::vector<float>{3, 4, 1, 2});
   int flips = 0;
   for (uint64_t seed = 0; seed < 1000; ++seed)
     flips += apply({named_transform("horizontal_flip", {{"p", 0.25}})}, {1, 2, 1}, {1, 2}, seed)[0] == 2 ? 1 : 0;
@@ -120,7 +124,7 @@ TEST_CASE("random_crop draws each place of the padded image, and horizontal_flip
   CHECK(flips < 300);
   CHECK(spec_error([] {
           chain_of({named_transform("random_crop", {{"size", Ints{8, 4}}, {"padding", int64_t{1}}})}, {4, 4, 3});
-        }) == "dataset.transforms[0]: random_crop: cuts [8, 4] of an image of [4, 4, 3]");
+        }) == "dataset.transforms[0]: random_crop: crops [8, 4] from an image of [4, 4, 3]");
 }
 
 TEST_CASE("a sample with random transforms is drawn anew in each pass, and never kept") {
@@ -157,7 +161,7 @@ TEST_CASE("a validation sees the middle of what training crops, unflipped") {
 TEST_CASE("a transform that does not fit its sample is a SpecError at that transform") {
   CHECK(spec_error([] {
           chain_of({named_transform("resize", {{"size", Ints{2, 2}}})}, {4});
-        }) == "dataset.transforms[0]: resize: needs an image [h, w, c], the sample is [4]");
+        }) == "dataset.transforms[0]: resize: needs an image [h, w, c], but the sample is [4]");
   CHECK(spec_error([] {
           chain_of({named_transform("normalize", {{"mean", std::vector<double>{1, 2}}, {"std", 1.0}})}, {4, 4, 3});
         }).find("the sample [4, 4, 3] has 3 channels") != std::string::npos);
@@ -165,7 +169,8 @@ TEST_CASE("a transform that does not fit its sample is a SpecError at that trans
           chain_of({named_transform("normalize", {{"mean", 0.0}, {"std", 0.0}})}, {4});
         }) == "dataset.transforms[0]: normalize: std is 0");
   CHECK(spec_error([] {
-          chain_of({named_transform("type_cast", {{"dtype", std::string("i32")}}), named_transform("hwc2chw")}, {4, 4, 1});
+          chain_of({named_transform("type_cast", {{"dtype", std::string("i32")}}), named_transform("hwc2chw")},
+                   {4, 4, 1});
         }).find("must come last") != std::string::npos);
 }
 
@@ -247,9 +252,9 @@ TEST_CASE("an IDX file that is cut off or too long is a SpecError at dataset.pat
     };
     CHECK(error() == "no error");
     images.pop_back();
-    CHECK(error().find("found 45; get the file again") != std::string::npos);
+    CHECK(error().find("found 45; download the file again") != std::string::npos);
     images.resize(47);
-    CHECK(error().find("found 47; get the file again") != std::string::npos);
+    CHECK(error().find("found 47; download the file again") != std::string::npos);
   }
 }
 
@@ -276,7 +281,7 @@ TEST_CASE("a transform that makes samples of more than a gibibyte is refused bef
   const std::string error = spec_error([&] {
     chain_of({named_transform("resize", {{"size", Ints{65536, 65536}}})}, {28, 28, 1});
   });
-  CHECK(error == "dataset.transforms[0]: resize: makes samples of [65536, 65536, 1], 16.0 GiB");
+  CHECK(error == "dataset.transforms[0]: resize: produces samples of [65536, 65536, 1], 16.0 GiB");
 }
 
 TEST_CASE("what a rank keeps of a set is known before it is opened") {
@@ -332,7 +337,9 @@ TEST_CASE("a random set of integers needs to know how many classes there are") {
   DatasetSpec spec = random_set(10);
   spec.classes = 0;
   spec.dtype = "i32";
-  CHECK(spec_error([&] { open_dataset(spec, 1); }) == "dataset.classes: random data are integers, but classes is 0");
+  CHECK(spec_error([&] { open_dataset(spec, 1); }) ==
+        "dataset.classes: random data of integers need a positive "
+        "number of classes, not 0");
 }
 
 TEST_CASE("an epoch's order is a permutation, the same on all ranks, and another one in the next epoch") {
@@ -370,7 +377,7 @@ TEST_CASE("a last incomplete batch is dropped or filled up with the epoch's firs
   spec.drop_last = true;
   spec.batch = 21;
   CHECK(spec_error([&] { SampleOrder(spec, 10, 1); }) ==
-        "dataset.batch: a batch of 21 does not fit in an epoch of 20 samples");
+        "dataset.batch: a batch of 21 is larger than an epoch of 20 samples");
 }
 
 TEST_CASE("an epoch holds one pass at a time, so any number of passes needs no more memory") {

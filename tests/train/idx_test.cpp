@@ -45,7 +45,7 @@ TEST_CASE("elements of several bytes count as such") {
   ByteVector bytes = {0, 0, 0x0C, 1, 0, 0, 0, 2, 1, 2, 3, 4, 5, 6, 7, 8};
   CHECK(parse_idx(bytes, "f").header.body_bytes() == 8);
   bytes.pop_back();
-  CHECK(message_of(bytes) == "f: byte 8: expected 8 bytes of i32 [2], found at most 7; get the file again");
+  CHECK(message_of(bytes) == "f: byte 8: expected 8 bytes of i32 [2], found at most 7; download the file again");
 }
 
 TEST_CASE("a small file that would inflate to far more is refused before it does") {
@@ -79,8 +79,7 @@ TEST_CASE("a header is read from the first bytes of a file alone") {
 TEST_CASE("a broken file is an EnvError that names file, byte, what was expected and what was found") {
   const ByteVector good = idx_bytes({4, 2});
   CHECK(message_of({}) ==
-        "f: byte 0: expected an IDX magic number of 4 bytes, found the end of the file; get the file "
-        "again");
+        "f: byte 0: expected an IDX magic number of 4 bytes, found the end of the file; download the file again");
   ByteVector bad = good;
   bad[0] = 1;
   CHECK(message_of(bad).find("f: byte 0: expected an IDX magic number (00 00") == 0);
@@ -96,7 +95,7 @@ TEST_CASE("a broken file is an EnvError that names file, byte, what was expected
   CHECK(message_of(bad) == "f: byte 4: dim 0: expected a size of at least 1, found 0");
   CHECK(message_of(first(good, 10)).find("f: byte 10: expected the 4 bytes of dim 1, found the end") == 0);
   CHECK(message_of(first(good, 15)) ==
-        "f: byte 12: expected 8 bytes of u8 [4, 2], found at most 3; get the file again");
+        "f: byte 12: expected 8 bytes of u8 [4, 2], found at most 3; download the file again");
   bad = good;
   bad.push_back(0);
   CHECK(message_of(bad) == "f: byte 20: expected the end of the file after 8 bytes of u8 [4, 2], found more bytes");
@@ -114,10 +113,10 @@ TEST_CASE("a broken gzip file is distinguished from a broken IDX file") {
   const ByteVector good = gzip(idx_bytes({100, 10}));
   ByteVector bad = good;
   bad[good.size() - 6] ^= 1;  // in the trailer: CRC
-  CHECK(message_of(bad).find("broken gzip data: incorrect data check") != std::string::npos);
+  CHECK(message_of(bad).find("damaged gzip data: incorrect data check") != std::string::npos);
   bad = good;
   bad[12] ^= 0xff;
-  CHECK(message_of(bad).find("broken gzip data") != std::string::npos);
+  CHECK(message_of(bad).find("damaged gzip data") != std::string::npos);
   CHECK(message_of(first(good, good.size() - 3)).find("expected the gzip trailer, found the end") != std::string::npos);
   CHECK(message_of(first(good, good.size() / 2)).find("found the end of the inflated data") != std::string::npos);
   bad = good;

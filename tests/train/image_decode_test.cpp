@@ -242,7 +242,7 @@ TEST_CASE("a JPEG or PNG that is cut off anywhere is an error that names it, als
   }
   FileBytes part = write_jpeg(picture);
   part.resize(part.size() / 2);
-  CHECK(env_error(part) == "cats/12.jpg: the JPEG is cut off: it has no end marker; get the file again");
+  CHECK(env_error(part) == "cats/12.jpg: the JPEG is truncated: it has no end marker; download the file again");
 }
 
 TEST_CASE("a JPEG whose data are damaged is an error, although libjpeg only warns") {
@@ -250,7 +250,7 @@ TEST_CASE("a JPEG whose data are damaged is an error, although libjpeg only warn
   const size_t end = file.size() - 2;
   FileBytes hole = file;
   hole.erase(hole.begin() + static_cast<int64_t>(end / 2), hole.begin() + static_cast<int64_t>(end));
-  CHECK(env_error(hole) == "cats/12.jpg: a damaged JPEG: Corrupt JPEG data: premature end of data segment");
+  CHECK(env_error(hole) == "cats/12.jpg: damaged JPEG: Corrupt JPEG data: premature end of data segment");
 }
 
 TEST_CASE("an image that claims more pixels than the limit is refused before memory is taken") {
@@ -262,12 +262,12 @@ TEST_CASE("an image that claims more pixels than the limit is refused before mem
   const auto frame = std::search(jpeg.begin(), jpeg.end(), std::begin(kFrame), std::end(kFrame));
   REQUIRE(frame != jpeg.end());
   for (int i = 5; i < 9; ++i) frame[i] = std::byte{0x80};
-  CHECK(env_error(jpeg, true) == "cats/12.jpg: an image of 32,896 x 32,896 pixels; the most is 67,108,864");
+  CHECK(env_error(jpeg, true) == "cats/12.jpg: an image of 32,896 x 32,896 pixels; the limit is 67,108,864");
 }
 
 TEST_CASE("what is no image says what it is") {
   CHECK(env_error({}) == "cats/12.jpg: empty: 0 bytes");
   CHECK(env_error(bytes("<html><body>404")) ==
         "cats/12.jpg: neither a JPEG (ff d8) nor a PNG (89 50 4e 47): begins with 3c 68 74 6d");
-  CHECK(env_error(bytes("\xff\xd8")).starts_with("cats/12.jpg: a damaged JPEG: "));
+  CHECK(env_error(bytes("\xff\xd8")).starts_with("cats/12.jpg: damaged JPEG: "));
 }

@@ -80,7 +80,8 @@ std::vector<float> loader_floats(const std::byte* block, const Program& program,
 
 TEST_CASE("a rank gets its rows of its micro-batch, step after step") {
   Program program;
-  program.instructions = {load_of_shape("label", 0, {4, 1}, {2, 0}, {2, 1}), load_of_shape("label", 1, {4, 1}, {2, 0}, {2, 1})};
+  program.instructions = {load_of_shape("label", 0, {4, 1}, {2, 0}, {2, 1}),
+                          load_of_shape("label", 1, {4, 1}, {2, 0}, {2, 1})};
   Loader loader(std::make_unique<Counting>(20), spec_of(8), program, 1, {.num_steps = 4, .micro_batches = 2});
   CHECK(loader.steps_per_epoch() == 2);
   for (int step = 0; step < 4; ++step) {
@@ -153,7 +154,8 @@ TEST_CASE("where a load takes bf16 the set's f32 is rounded, slices and whole ro
 
 TEST_CASE("where the device keeps all samples their numbers come in place of data, whatever full_batch says") {
   Program program;
-  program.instructions = {load_of_shape("label", 0, {4}, {2}, {2}), load_of_shape("data", 0, {4, 4, 3}, {1, 0, 0}, {2, 4, 3})};
+  program.instructions = {load_of_shape("label", 0, {4}, {2}, {2}),
+                          load_of_shape("data", 0, {4, 4, 3}, {1, 0, 0}, {2, 4, 3})};
   auto set = std::make_unique<Counting>(12);
   const std::vector<SampleTable> tables = sample_tables(*set, program);
   REQUIRE(tables.size() == 2);
@@ -297,7 +299,8 @@ class Drawn final : public Dataset {
 
 Program drawn_program() {
   Program program;
-  program.instructions = {load_of_shape("data", 0, {10, 6000}, {0, 0}, {10, 6000}), load_of_shape("data", 0, {10, 6000}, {2, 6}, {5, 11}),
+  program.instructions = {load_of_shape("data", 0, {10, 6000}, {0, 0}, {10, 6000}),
+                          load_of_shape("data", 0, {10, 6000}, {2, 6}, {5, 11}),
                           load_of_shape("label", 0, {10}, {0}, {10})};
   return program;
 }
@@ -413,7 +416,7 @@ TEST_CASE("a sample that a file system does not give in time is named, and a ran
     loader.next_step();
     FAIL("the second batch cannot be whole");
   } catch (const EnvError& error) {
-    CHECK(std::string(error.what()).starts_with("mount/5.jpg: has been read for "));
+    CHECK(std::string(error.what()).starts_with("mount/5.jpg: reading has taken "));
   }
   CHECK(told.starts_with("mount/5.jpg: "));
   release = true;

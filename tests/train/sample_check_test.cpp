@@ -56,31 +56,32 @@ struct Digits {
 TEST_CASE("random labels must be below the number of classes that the loss takes") {
   CHECK(errors(classifier("{type: random, shape: [4], classes: 10, batch: 4}", 10)).empty());
   CHECK(errors(classifier("{type: random, shape: [4], classes: 11, batch: 4}", 10)) ==
-        "1:46 dataset.classes: labels are drawn from 0 to 10, but the loss (softmax_cross_entropy) takes 0 to 9\n");
+        "1:46 dataset.classes: labels are drawn from 0 to 10, but the loss (softmax_cross_entropy) supports 0 to 9\n");
 }
 
 TEST_CASE("a constant label must be a class") {
   CHECK(errors(classifier("{type: constant, shape: [4], label_value: 9, batch: 4}", 10)).empty());
   CHECK(errors(classifier("{type: constant, shape: [4], label_value: 10, batch: 4}", 10)) ==
-        "1:52 dataset.label_value: labels are 10, but the loss (softmax_cross_entropy) takes 0 to 9\n");
+        "1:52 dataset.label_value: labels are 10, but the loss (softmax_cross_entropy) supports 0 to 9\n");
   CHECK(errors(classifier("{type: constant, shape: [4], label_value: -1, batch: 4}", 10)) ==
-        "1:52 dataset.label_value: labels are -1, but the loss (softmax_cross_entropy) takes 0 to 9\n");
+        "1:52 dataset.label_value: labels are -1, but the loss (softmax_cross_entropy) supports 0 to 9\n");
 }
 
 TEST_CASE("the labels of a file are read, and the first one that is no class is named") {
   const Digits digits;
   CHECK(errors(classifier(digits.set(), 4)).empty());
   CHECK(errors(classifier(digits.set(), 3))
-            .find("dataset.path: sample 3 has the label 3, but the loss (softmax_cross_entropy) takes 0 to 2") !=
+            .find("dataset.path: sample 3 has label 3, but the loss (softmax_cross_entropy) supports 0 to 2") !=
         std::string::npos);
 }
 
 TEST_CASE("tokens must be rows of the table, also behind layers that reshape them") {
   CHECK(errors(tokens("{type: random, shape: [2, 3], dtype: i32, classes: 8, batch: 4}", 8)).empty());
   CHECK(errors(tokens("{type: random, shape: [2, 3], dtype: i32, classes: 9, batch: 4}", 8)) ==
-        "1:61 dataset.classes: elements of the data are drawn from 0 to 8, but layer 'emb' (embedding) takes 0 to 7\n");
+        "1:61 dataset.classes: elements of the data are drawn from 0 to 8, but layer 'emb' (embedding) supports 0 to "
+        "7\n");
   CHECK(errors(tokens("{type: constant, shape: [2], dtype: i32, value: 8, batch: 4}", 8)) ==
-        "1:58 dataset.value: elements of the data are 8, but layer 'emb' (embedding) takes 0 to 7\n");
+        "1:58 dataset.value: elements of the data are 8, but layer 'emb' (embedding) supports 0 to 7\n");
 }
 
 TEST_CASE("tokens of a file are those after its transforms") {
@@ -88,7 +89,7 @@ TEST_CASE("tokens of a file are those after its transforms") {
   const std::string as_tokens = ", transforms: [{rescale: {scale: 2}}, {type_cast: i32}]";
   CHECK(errors(tokens(digits.set(as_tokens), 15)).empty());
   CHECK(errors(tokens(digits.set(as_tokens), 12))
-            .find("dataset.path: sample 3 has the element 12, but layer 'emb' (embedding) takes 0 to 11") !=
+            .find("dataset.path: sample 3 has the element 12, but layer 'emb' (embedding) supports 0 to 11") !=
         std::string::npos);
 }
 
@@ -121,15 +122,16 @@ TEST_CASE("a label of the validation set that is no class is named before the ru
   CHECK(errors(with_validation(folder, "1,0\n2,2\n", "1,0\n3,1\n")).empty());
   const std::string found = errors(with_validation(folder, "1,0\n2,2\n", "1,0\n3,7\n"));
   CHECK(found.find("validation.dataset.path: " + folder.path() +
-                   "/v.csv:3 has the label 7, but the loss (softmax_cross_entropy) takes 0 to 2") != std::string::npos);
+                   "/v.csv:3 has label 7, but the loss (softmax_cross_entropy) supports 0 to 2") != std::string::npos);
 }
 
-TEST_CASE("a sample of the validation set that cannot be read is named before the run, unless such samples are skipped") {
+TEST_CASE(
+    "a sample of the validation set that cannot be read is named before the run, unless such samples are skipped") {
   const ScratchFolder folder;
   CHECK(errors(with_validation(folder, "1,0\n2,2\n", "1,0\noops,1\n")).find("v.csv:3: column 'a': expected a number") !=
         std::string::npos);
   CHECK(errors(with_validation(folder, "1,cat\n2,dog\n", "1,cat\n3,fox\n"))
-            .find("v.csv:3: column 'y': 'fox' is none of the 2 classes") != std::string::npos);
+            .find("v.csv:3: column 'y': 'fox' is not one of the 2 classes") != std::string::npos);
   CHECK(errors(with_validation(folder, "1,0\n2,2\n", "1,0\noops,1\n", ", on_error: skip")).empty());
 }
 

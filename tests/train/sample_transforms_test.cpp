@@ -20,13 +20,15 @@ namespace {
 
 const SampleType kPhotos{ElementType::u8, {kAnySize, kAnySize, 3}};
 
-TransformSpec sample_transforms_transform(const std::string& name, Attrs attrs = {}) { return {name, attrs, "dataset.transforms[0]"}; }
+TransformSpec sample_transforms_transform(const std::string& name, Attrs attrs = {}) {
+  return {name, attrs, "dataset.transforms[0]"};
+}
 TransformSpec sized(const std::string& name, int64_t height, int64_t width) {
   return sample_transforms_transform(name, {{"size", Ints{height, width}}});
 }
 TransformSpec normalize() {
   return sample_transforms_transform("normalize", {{"mean", std::vector<double>{0.485, 0.456, 0.406}},
-                                 {"std", std::vector<double>{0.229, 0.224, 0.225}}});
+                                                   {"std", std::vector<double>{0.229, 0.224, 0.225}}});
 }
 
 std::string spec_error(const std::vector<TransformSpec>& specs, const SampleType& input) {
@@ -56,7 +58,8 @@ SampleView view_of(const Picture& picture) {
 const std::vector<TransformSpec> kTraining = {
     sized("random_resized_crop", 24, 32),
     sample_transforms_transform("horizontal_flip"),
-    sample_transforms_transform("color_jitter", {{"brightness", 0.4}, {"contrast", 0.4}, {"saturation", 0.4}, {"hue", 0.1}}),
+    sample_transforms_transform("color_jitter",
+                                {{"brightness", 0.4}, {"contrast", 0.4}, {"saturation", 0.4}, {"hue", 0.1}}),
     sample_transforms_transform("to_float"),
     normalize(),
     sample_transforms_transform("hwc2chw"),
@@ -66,11 +69,13 @@ const std::vector<TransformSpec> kTraining = {
 }  // namespace
 
 TEST_CASE("photos of different sizes are refused until a transform gives them one") {
-  CHECK(spec_error({}, kPhotos) == "dataset.transforms: photos have different sizes, and a batch needs one");
+  CHECK(spec_error({}, kPhotos) ==
+        "dataset.transforms: the images have different sizes, but a batch needs a single "
+        "size");
   CHECK(spec_error({sample_transforms_transform("to_float"), sample_transforms_transform("hwc2chw")}, kPhotos) ==
-        "dataset.transforms: photos have different sizes, and a batch needs one");
+        "dataset.transforms: the images have different sizes, but a batch needs a single size");
   CHECK(spec_error({sample_transforms_transform("pad", {{"padding", int64_t{2}}})}, kPhotos) ==
-        "dataset.transforms: photos have different sizes, and a batch needs one");
+        "dataset.transforms: the images have different sizes, but a batch needs a single size");
   for (const char* name : {"resize", "center_crop", "random_crop", "random_resized_crop", "center_resized_crop"})
     CHECK(SampleTransforms({sized(name, 8, 6)}, kPhotos).result().shape == Shape{8, 6, 3});
   CHECK(SampleTransforms(kTraining, kPhotos).result().shape == Shape{3, 24, 32});
@@ -80,44 +85,47 @@ TEST_CASE("u8 stays u8 until a transform computes in f32") {
   const auto type_of = [](const std::vector<TransformSpec>& specs) {
     return SampleTransforms(specs, kPhotos).result().type;
   };
-  CHECK(type_of({sized("random_resized_crop", 8, 8), sample_transforms_transform("horizontal_flip"), sample_transforms_transform("hwc2chw")}) ==
+  CHECK(type_of({sized("random_resized_crop", 8, 8), sample_transforms_transform("horizontal_flip"),
+                 sample_transforms_transform("hwc2chw")}) == ElementType::u8);
+  CHECK(type_of({sample_transforms_transform("resize", {{"size", Ints{8, 8}}, {"method", std::string("area")}})}) ==
         ElementType::u8);
-  CHECK(type_of({sample_transforms_transform("resize", {{"size", Ints{8, 8}}, {"method", std::string("area")}})}) == ElementType::u8);
   CHECK(type_of({sized("resize", 8, 8)}) == ElementType::f32);
   CHECK(type_of({sized("center_crop", 8, 8), sample_transforms_transform("to_float")}) == ElementType::f32);
-  CHECK(type_of({sized("center_crop", 8, 8), sample_transforms_transform("type_cast", {{"dtype", std::string("i32")}})}) ==
-        ElementType::i32);
+  CHECK(type_of({sized("center_crop", 8, 8),
+                 sample_transforms_transform("type_cast", {{"dtype", std::string("i32")}})}) == ElementType::i32);
 }
 
 TEST_CASE("a transform that does not fit what reaches it is an error at that transform") {
   const SampleType floats{ElementType::f32, {8, 8, 3}}, grey{ElementType::u8, {8, 8, 1}},
       text{ElementType::u8, {kAnySize}};
   CHECK(spec_error({sample_transforms_transform("color_jitter")}, floats) ==
-        "dataset.transforms[0]: color_jitter: needs u8 [h, w, 3], the sample is f32 [8, 8, 3]");
+        "dataset.transforms[0]: color_jitter: needs u8 [h, w, 3], but the sample is f32 [8, 8, 3]");
   CHECK(spec_error({sample_transforms_transform("color_jitter")}, grey) ==
-        "dataset.transforms[0]: color_jitter: needs u8 [h, w, 3], the sample is u8 [8, 8, 1]");
+        "dataset.transforms[0]: color_jitter: needs u8 [h, w, 3], but the sample is u8 [8, 8, 1]");
   CHECK(spec_error({sample_transforms_transform("to_float")}, floats) ==
-        "dataset.transforms[0]: to_float: divides u8 by 255, the sample is of f32");
+        "dataset.transforms[0]: to_float: needs u8 samples, not f32");
   CHECK(spec_error({sample_transforms_transform("hwc2chw"), sized("random_resized_crop", 4, 4)}, grey) ==
-        "dataset.transforms[0]: random_resized_crop: needs an image [h, w, c], the sample is [1, 8, 8]");
+        "dataset.transforms[0]: random_resized_crop: needs an image [h, w, c], but the sample is [1, 8, 8]");
   CHECK(spec_error({sized("resize", 4, 4)}, text) ==
-        "dataset.transforms[0]: resize: needs an image [h, w, c], the sample is [any]");
+        "dataset.transforms[0]: resize: needs an image [h, w, c], but the sample is [any]");
   CHECK(spec_error({sample_transforms_transform("tokenize_bytes", {{"length", int64_t{4}}})}, grey) ==
-        "dataset.transforms[0]: tokenize_bytes: needs bytes, the sample is u8 [8, 8, 1]");
+        "dataset.transforms[0]: tokenize_bytes: needs bytes, but the sample is u8 [8, 8, 1]");
   CHECK(spec_error({sample_transforms_transform("one_hot", {{"classes", int64_t{4}}})}, floats) ==
-        "dataset.transforms[0]: one_hot: needs classes of u8 or i32, the sample is f32 [8, 8, 3]");
+        "dataset.transforms[0]: one_hot: needs classes of u8 or i32, but the sample is f32 [8, 8, 3]");
   CHECK(spec_error({sample_transforms_transform("random_erasing", {{"value", 0.5}})}, grey) ==
-        "dataset.transforms[0]: random_erasing: the value 0.5 among elements of u8");
-  CHECK(spec_error({sample_transforms_transform("random_resized_crop", {{"size", Ints{4, 4}}, {"scale", std::vector<double>{0.9, 0.1}}})},
-                   grey) == "dataset.transforms[0]: random_resized_crop: scale [0.9, 0.1] is no range");
+        "dataset.transforms[0]: random_erasing: the value 0.5 is not valid for u8 images");
+  CHECK(spec_error({sample_transforms_transform("random_resized_crop",
+                                                {{"size", Ints{4, 4}}, {"scale", std::vector<double>{0.9, 0.1}}})},
+                   grey) == "dataset.transforms[0]: random_resized_crop: scale [0.9, 0.1] is not a valid range");
 }
 
 TEST_CASE("neighbours in one pass have the bits of one after another") {
   const Picture picture = make_picture(20, 30, 3);
   const SampleType input{ElementType::u8, {20, 30, 3}};
-  const std::vector<TransformSpec> chain = {sample_transforms_transform("horizontal_flip", {{"p", 1.0}}), sample_transforms_transform("to_float"),
-                                            sample_transforms_transform("rescale", {{"scale", 3.0}, {"shift", 0.1}}), normalize(),
-                                            sample_transforms_transform("hwc2chw")};
+  const std::vector<TransformSpec> chain = {sample_transforms_transform("horizontal_flip", {{"p", 1.0}}),
+                                            sample_transforms_transform("to_float"),
+                                            sample_transforms_transform("rescale", {{"scale", 3.0}, {"shift", 0.1}}),
+                                            normalize(), sample_transforms_transform("hwc2chw")};
   const auto joined = run<float>(chain, input, view_of(picture));
   const float mean[] = {0.485f, 0.456f, 0.406f};
   const double deviation[] = {0.229, 0.224, 0.225};
@@ -245,11 +253,11 @@ TEST_CASE("pad puts its value around an image, and crops of a photo that is smal
 TEST_CASE("classes become one_hot, and texts become tokens of one length") {
   const std::vector<int32_t> classes = {2, 0};
   const SampleType labels{ElementType::i32, {2}};
-  CHECK(run<float>({sample_transforms_transform("one_hot", {{"classes", int64_t{3}}})}, labels, view_of(classes.data(), {2})) ==
-        std::vector<float>{0, 0, 1, 1, 0, 0});
-  CHECK_THROWS_WITH_AS(
-      run<float>({sample_transforms_transform("one_hot", {{"classes", int64_t{2}}})}, labels, view_of(classes.data(), {2})),
-      "class 2 of the data set, but one_hot has 2 classes, from 0", EnvError);
+  CHECK(run<float>({sample_transforms_transform("one_hot", {{"classes", int64_t{3}}})}, labels,
+                   view_of(classes.data(), {2})) == std::vector<float>{0, 0, 1, 1, 0, 0});
+  CHECK_THROWS_WITH_AS(run<float>({sample_transforms_transform("one_hot", {{"classes", int64_t{2}}})}, labels,
+                                  view_of(classes.data(), {2})),
+                       "the data set contains class 2, but the 2 classes of one_hot are numbered from 0", EnvError);
   const SampleType text{ElementType::u8, {kAnySize}};
   const std::vector<TransformSpec> tokens = {
       sample_transforms_transform("tokenize_bytes", {{"length", int64_t{3}}, {"filler", int64_t{7}}})};

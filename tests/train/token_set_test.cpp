@@ -124,7 +124,8 @@ TEST_CASE("files of nanoGPT and of llm.c give the same samples") {
   const std::vector<uint16_t> narrow(tokens.begin(), tokens.end());
   const std::vector<Window> expected = {{5, 0}, {65535, 7}};
   CHECK(windows(set_of("tokens", {folder.write("raw16", token_set_bytes_of(narrow))}, 2), 0) == expected);
-  CHECK(windows(set_of("tokens", {folder.write("gpt2", header(20240520, 1, 5) + token_set_bytes_of(narrow))}, 2), 0) == expected);
+  CHECK(windows(set_of("tokens", {folder.write("gpt2", header(20240520, 1, 5) + token_set_bytes_of(narrow))}, 2), 0) ==
+        expected);
   DatasetSpec wide = set_of("tokens", {folder.write("raw32", token_set_bytes_of(tokens))}, 2);
   wide.token_dtype = "int32";
   CHECK(windows(wide, 0) == expected);
@@ -140,20 +141,22 @@ TEST_CASE("a file that is no file of tokens is named, with what is wrong") {
     CHECK(text.starts_with(expected));
     return text.substr(std::min(text.size(), expected.size()));
   };
-  CHECK(error({}) == "has no bytes; expected tokens");
-  CHECK(error({1, 0, 2, 0, 3, 0, 4}).starts_with("7 bytes are no whole number of uint16 tokens of 2 bytes"));
+  CHECK(error({}) == "is empty; expected tokens");
+  CHECK(error({1, 0, 2, 0, 3, 0, 4}).starts_with("7 bytes are not a whole number of uint16 tokens of 2 bytes"));
+  CHECK(error(header(20240520, 2, 3) + ascending(0, 3))
+            .starts_with("byte 4: expected version 1 of the llm.c token format"));
   CHECK(
-      error(header(20240520, 2, 3) + ascending(0, 3)).starts_with("byte 4: expected version 1 of llm.c's token files"));
-  CHECK(error(header(20240520, 1, 4) + ascending(0, 3)).starts_with("byte 8: the header counts 4 tokens of 2 bytes"));
-  CHECK(error(header(20240520, 1, 2) + ascending(0, 3)).starts_with("byte 8: the header counts 2 tokens of 2 bytes"));
-  CHECK(error(header(20240520, 1, -1) + ascending(0, 3)).starts_with("byte 8: the header counts -1 tokens"));
+      error(header(20240520, 1, 4) + ascending(0, 3)).starts_with("byte 8: the header specifies 4 tokens of 2 bytes"));
+  CHECK(
+      error(header(20240520, 1, 2) + ascending(0, 3)).starts_with("byte 8: the header specifies 2 tokens of 2 bytes"));
+  CHECK(error(header(20240520, 1, -1) + ascending(0, 3)).starts_with("byte 8: the header specifies -1 tokens"));
   ByteVector cut = header(20240520, 1, 3);
   cut.resize(1023);
-  CHECK(error(cut).starts_with("begins as a file of llm.c (20240520), but has 1,023 bytes"));
+  CHECK(error(cut).starts_with("starts like an llm.c file (20240520), but has 1,023 bytes"));
   CHECK(error(header(20240522, 1, 3) + ascending(0, 3))
-            .starts_with("byte 0: 20240522 is the magic number of a file of llm.c, but not of tokens"));
-  CHECK(error({0x93, 'N', 'U', 'M', 'P', 'Y', 1, 0}).starts_with("is NumPy's .npy"));
-  CHECK(error({'M', 'M', 'I', 'D', 'I', 'D', 'X', 0, 0, 0}).starts_with("is Megatron's index of a .bin file"));
+            .starts_with("byte 0: 20240522 is the magic number of another llm.c file"));
+  CHECK(error({0x93, 'N', 'U', 'M', 'P', 'Y', 1, 0}).starts_with("is a NumPy .npy file"));
+  CHECK(error({'M', 'M', 'I', 'D', 'I', 'D', 'X', 0, 0, 0}).starts_with("is a Megatron index of a .bin file"));
   CHECK(error({16, 0, 0, 0, 0, 0, 0, 0, '{', '"', 't', '"'}).starts_with("is a safetensors file"));
   CHECK(error(ByteVector(400, 'a')).starts_with("is a text"));
   CHECK(error(ByteVector(3000, 0)).starts_with("all of its tokens are 0"));
@@ -162,7 +165,7 @@ TEST_CASE("a file that is no file of tokens is named, with what is wrong") {
   CHECK_NOTHROW(TokenSet(set_of("tokens", {folder.write("x.bin", padded)}, 2)));
   std::vector<int32_t> wide(100);
   for (size_t i = 0; i < wide.size(); ++i) wide[i] = static_cast<int32_t>(i * 37);
-  CHECK(error(token_set_bytes_of(wide)).starts_with("every second number of 16 bits is 0"));
+  CHECK(error(token_set_bytes_of(wide)).starts_with("every second 16-bit number is 0"));
 }
 
 TEST_CASE("a file or a text that is shorter than a window and its label is refused") {
@@ -170,10 +173,10 @@ TEST_CASE("a file or a text that is shorter than a window and its label is refus
   folder.write("a.bin", ascending(0, 9));
   const std::string file = folder.write("b.bin", ascending(0, 4));
   CHECK(error_of(set_of("tokens", {folder.path() + "/*.bin"}, 4)) ==
-        "dataset.path: " + file + " has 4 tokens, but a sample of 4 and its label need 5");
+        "dataset.path: " + file + " has 4 tokens, but a sample of 4 tokens and its label need 5");
   folder.write("a.txt", {'a'});
   CHECK(error_of(set_of("text", {folder.path() + "/*.txt"}, 1)) ==
-        "dataset.path: the text of dataset.path has 1 tokens, but a sample of 1 and its label need 2");
+        "dataset.path: the text of dataset.path has 1 tokens, but a sample of 1 tokens and its label need 2");
 }
 
 TEST_CASE("a pattern without files is refused at its place in the list") {

@@ -99,7 +99,7 @@ TEST_CASE("stop_when ends a run after a validation") {
   REQUIRE(seen.size() == 6);
   CHECK(seen[3] == "validation 3");
   CHECK(seen[4] == "end 3");
-  CHECK(seen[5].find("train.stop_when.reaches is 1000") != std::string::npos);
+  CHECK(seen[5].find("train.stop_when.reaches, which is 1000") != std::string::npos);
 }
 
 TEST_CASE("reaches is at or beyond the value: below it for a loss, above it for all else") {
@@ -139,7 +139,7 @@ TEST_CASE("a resumed run counts the validations before it, and one that had been
   const std::vector<std::string> seen = events({"train.stop_when={metric: loss, patience: 3}"}, from);
   REQUIRE(seen.size() == 10);  // nothing is better than 1e-12
   CHECK(seen[7] == "validation 9");
-  CHECK(seen[9] == "validation's loss has not been better than 1e-12 since step 1 (train.stop_when.patience: 3)");
+  CHECK(seen[9] == "the validation loss has not improved on 1e-12 since step 1 (train.stop_when.patience: 3)");
   const std::vector<std::string> none = events({"train.stop_when={metric: loss, patience: 1}"}, from);
   REQUIRE(none.size() == 2);
   CHECK(none[0] == "end 3");

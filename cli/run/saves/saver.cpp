@@ -24,7 +24,7 @@ namespace {
                  " for checkpoints: " + describe_errno(errno) + "; use more ranks, or set train.checkpoint: none");
 }
 
-/// How long the end of a run waits for a disk that writes nothing of the save before.
+/// Time limit at the end of a run for a disk that makes no progress with the previous save.
 constexpr std::chrono::seconds kPatience{60};
 
 }  // namespace

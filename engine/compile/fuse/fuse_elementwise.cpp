@@ -14,7 +14,8 @@
 namespace trainctl {
 namespace {
 
-/// How many other instructions may stand between two of a chain: the first one's inputs are kept until the last.
+/// Maximum number of other instructions between two of a chain, because the inputs of the first are kept until the
+/// last.
 constexpr int kMostBetween = 6;
 
 bool like(const Operand& a, const Operand& b) {

@@ -1,5 +1,4 @@
-// For passes that make one instruction of two. What is left over is only marked, so that indices stay valid during the
-// pass.
+// For passes that merge two instructions. The redundant one is only marked, so that indices stay valid during the pass.
 #pragma once
 
 #include "engine/compile/compiler.h"
@@ -11,8 +10,8 @@ void mark_removed(Compiler& c, size_t at);
 /// At the end of the pass.
 void remove_marked(Compiler& c);
 
-/// The instruction at `into` also writes the outputs of that at `from`, after its own, and stands at `place`, which is
-/// either; the other is marked.
+/// The instruction at `into` also writes the outputs of that at `from`, after its own, and is placed at `place`, which
+/// is either of the two; the other is marked.
 void join_outputs(Compiler& c, size_t from, size_t into, size_t place);
 
 }  // namespace trainctl

@@ -18,7 +18,7 @@ namespace {
 int64_t end_of(const Operand& o) { return o.offset + o.bytes(); }
 
 /// The reduction at `first` and those after it that continue where the previous one ends; instructions that add up
-/// shards may stand between them.
+/// shards may be between them.
 std::vector<size_t> pieces_from(const Compiler& c, size_t first) {
   std::vector<size_t> pieces = {first};
   for (size_t i = first + 1; i < c.code.size(); ++i) {

@@ -6,7 +6,7 @@
 //            y = matmul_fp8 X.rows W.rows
 //
 // A value is rounded once, right before the first product that reads it, into the forms that all its readers need: that
-// of its rows, of its columns, or both. So a weight is rounded once a step, and of x only the 8 bits are kept for the
+// of its rows, of its columns, or both. So a weight is rounded once per step, and of x only the 8 bits are kept for the
 // backward pass. A value ends where its bytes are written again.
 //
 // A product stays in bf16 if this rank's parts of its factors have sizes that are not multiples of 16.

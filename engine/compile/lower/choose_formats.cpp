@@ -41,7 +41,7 @@ class FormatChoice {
   }
 
  private:
-  /// How a node would run on images that are channels last; empty if it cannot.
+  /// Describes how a node would run on channels-last images; empty if it cannot.
   std::optional<ChannelsLast> form_of(const Node& node) const {
     const OpDef& op = get_op(node.op);
     if (op.kernel.channels_last == nullptr || op.is_view || op.collective) return {};

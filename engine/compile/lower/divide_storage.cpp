@@ -20,7 +20,7 @@ namespace {
 /// A smaller variable is not divided.
 constexpr int64_t kLeastBytes = 64 << 10;
 
-/// Where variables are that the same ranks hold.
+/// Placement of variables that the same ranks store.
 using Holders = std::pair<std::vector<int>, Axes>;
 
 int64_t local_elements(const Compiler& c, const VariablePlan& v) {

@@ -13,7 +13,7 @@ namespace {
 
 constexpr int64_t kFloat = byte_size(DType::f32);
 
-/// Where tables are on servers, the worker sends it after the step, so it keeps its place.
+/// If tables are on servers, the worker sends it after the step, so its buffer stays reserved.
 View sum_of_squares(Lowering& l) {
   const BufferKind kind = serves_tables_alone(l.c.plan) ? BufferKind::scalars : BufferKind::scratch;
   View norm = l.c.flat(l.c.new_buffer(kind, kFloat), 0, 1, "clip_norm");
@@ -75,7 +75,7 @@ Instruction once_a_step(Opcode opcode, std::string name, const KernelDef* kernel
   return i;
 }
 
-/// In-place sum of a few numbers.
+/// Sums a few numbers in place.
 void all_reduce_numbers(Lowering& l, const std::string& name, Purpose purpose, const std::vector<int>& ranks,
                         const View& numbers) {
   if (ranks.size() == 1) return;

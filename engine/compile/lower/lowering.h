@@ -107,7 +107,7 @@ struct Lowering {
   std::vector<BufferId> gathered;  ///< by bucket, level 3: the whole weights, in this task
   std::set<int> used;              ///< buckets whose weights a task has used
   LayerId first_layer = -1;        ///< this stage's first layer with sharded weights; -1: none so far
-  /// Where a gradient of the graph goes: (bucket, parameter in it).
+  /// The destination of a gradient of the graph: (bucket, parameter in it).
   std::multimap<TensorId, std::pair<int, int>> destinations;
 
   const Layout& layout(LayoutId id) const { return *layouts_[id]; }

@@ -142,11 +142,11 @@ Outbox outbox_of(const Plan& plan, const Pipeline& pipeline, const TaskTimes& ti
   return outbox;
 }
 
-/// How many of this stage's messages stage `to` has received before the current task starts.
+/// Returns the number of messages of this stage that stage `to` has received before the current task starts.
 size_t received_before(const Lowering& l, int to) {
   const auto outbox = std::find_if(l.outboxes.begin(), l.outboxes.end(),
                                    [&](const Outbox& candidate) { return candidate.to_stage == to; });
-  check(outbox != l.outboxes.end(), "a stage knows all stages that it sends to");
+  check(outbox != l.outboxes.end(), "a stage must list all stages that it sends to");
   return outbox->received.at({l.task.kind, l.task.micro_batch, l.task.chunk});
 }
 

@@ -94,7 +94,7 @@ Candidate candidate(const Graph& graph, const Plan& plan, const VariablePlan& va
   if (variable.stages.size() > 1) level = std::min(level, plan.shard_axes ? 0 : 1);
   if (plan.mesh.ways(shard_axes(plan, sum_axes)) == 1 && plan.shard_axes) level = 0;
 
-  // So that a push or pull does not wait for other layers.
+  // A push or pull must not wait for other layers.
   const bool by_layer = level == 3 || serves_weights(plan) || of_table;
   c.key = {variable.virtual_stages, sum_axes, level, updated, by_layer ? first_reader : -1, group};
   return c;
@@ -147,7 +147,7 @@ int pieces_of(const Graph& graph, const Plan& plan, const VariablePlan& variable
   const int64_t ways = plan.mesh.ways(sum_axes), bytes = parameter.elements * byte_size(DType::f32);
   if (!updated || ways == 1 || serves_weights(plan) || is_table(plan, variable.tensor)) return 1;
   if (level > 2 || variable.stages.size() > 1 || plan.hybrid()) return 1;
-  // Its pieces' sums would have to stand in a row (make_in_pieces), and a shard's two do not.
+  // The sums of its pieces would have to be contiguous (make_in_pieces), but the two of a shard are not.
   if (level > 0 && shard_axes(plan, sum_axes) != sum_axes) return 1;
   if (plan.gradient_type != DType::f32 && level < 2 && plan.micro_batches > 1) return 1;  // it adds up apart
   if (!is_of_product(graph, parameter.gradients)) return 1;
@@ -174,7 +174,7 @@ bool is_last(const Graph& graph, const Plan& plan, const std::map<TensorId, std:
   return false;
 }
 
-/// All that is updated. Each byte is pushed and pulled once a step, so equal bytes are also equal traffic.
+/// Everything that is updated. Each byte is pushed and pulled once per step, so equal bytes also mean equal traffic.
 void place_on_servers(const Plan& plan, std::vector<BucketPlan>& buckets) {
   if (!serves_weights(plan)) return;
   std::vector<int> all(static_cast<size_t>(plan.servers));

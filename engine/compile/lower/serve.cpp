@@ -140,7 +140,7 @@ ServedBuckets served_buckets(const Compiler& c) {
     const std::string name = tensor.substr(tensor.find('.') + 1);
     const auto at = std::find_if(c.program.buckets.begin(), c.program.buckets.end(),
                                  [&](const Bucket& b) { return b.name == name; });
-    check(at != c.program.buckets.end(), "a worker asks a server for what it holds: " + i.name);
+    check(at != c.program.buckets.end(), "a worker must ask a server only for buckets that it stores: " + i.name);
     (is_pull ? served.pulled : served.pushed).push_back(static_cast<int>(at - c.program.buckets.begin()));
   }
   return served;

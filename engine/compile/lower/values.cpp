@@ -41,7 +41,7 @@ Located variable_value(Lowering& l, TensorId tensor) {
 /// Runs the node that makes a tensor again, in the backward task that needs the tensor.
 void make_again(Lowering& l, TensorId tensor) {
   check(l.task.kind != TaskKind::forward && l.is_recomputed(tensor),
-        "only tensors of a recompute layer are made again: " + l.c.graph.tensors[tensor].name);
+        "only tensors of a recompute layer can be recomputed: " + l.c.graph.tensors[tensor].name);
   const bool outer = l.recomputing;
   l.recomputing = true;
   lower_node(l, l.c.graph.tensors[tensor].producer);
@@ -87,7 +87,8 @@ Located nearest_value(Lowering& l, TensorId tensor, LayoutId layout, Format form
                           value.view.operand.format == format;
     if (best == nullptr || seconds < best_seconds || same_way) best = &value, best_seconds = seconds;
   }
-  check(best != nullptr, "some layout of a tensor reaches the one wanted: " + l.c.graph.tensors[tensor].name);
+  check(best != nullptr,
+        "some layout of a tensor must be convertible to the required one: " + l.c.graph.tensors[tensor].name);
   return *best;
 }
 

@@ -193,7 +193,7 @@ void group_chains(Compiler& c, int& launches) {
   }
 }
 
-/// Moves it behind the products that follow it, if more weight gradients stand behind those.
+/// Moves it after the products that follow it, if more weight gradients come after those.
 void delay_weight_grad(Compiler& c, size_t at) {
   size_t behind = at + 1;
   while (behind < c.code.size() && c.code[behind].code.launch < 0 && is_row_product(c.code[behind]) &&
@@ -220,7 +220,7 @@ void group_weight_grads(Compiler& c, int& launches) {
   }
 }
 
-/// Behind the first load of its micro-batch, whatever its size; the latest first.
+/// Moves loads behind the first load of their micro-batch, regardless of size; the latest first.
 void load_early(Compiler& c) {
   std::map<int, size_t> first_of_micro_batch;
   std::map<size_t, std::vector<size_t>> behind;

@@ -73,7 +73,7 @@ void move_behind(Compiler& c, const std::vector<size_t>& instructions, size_t pl
   }
 }
 
-/// Behind the reductions of the product's output.
+/// Returns the position after the reductions of the product's output.
 size_t end_of_reductions(const Compiler& c, size_t product) {
   size_t end = product + 1;
   while (end < c.code.size() && is_reduced_by(c, c.code[product], c.code[end])) ++end;

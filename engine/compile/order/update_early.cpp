@@ -100,7 +100,7 @@ class Clocks {
   double wire() const { return wire_; }
 
  private:
-  /// All ranks of a stage must count alike, so the group of the first of them stands for all.
+  /// All ranks of a stage must get the same result, so the group of the first rank represents all.
   const GroupSpread& spread(size_t group) {
     std::optional<GroupSpread>& known = spreads_[group];
     if (!known) {
@@ -150,7 +150,7 @@ class EarlyPlacement {
     }
   }
 
-  /// Updates that no gather waits for and that may stand anywhere among the last instructions.
+  /// Updates that no gather waits for and that can be anywhere among the last instructions.
   void find_fillers() {
     std::vector<bool> written(c_.buffers.size());  // by the last instructions
     for (size_t i = end_; i < c_.code.size(); ++i) note_writes(c_.code[i], written);

@@ -54,7 +54,7 @@ void require_arena_limit(const Compiler& c) {
   }
   throw SpecError(
       pos, path,
-      fmt::format("rank {} would need {} of memory ({}), and a rank holds at most {}{}", c.rank,
+      fmt::format("rank {} would need {} of memory ({}), but a rank can use at most {}{}", c.rank,
                   format_bytes(c.program.arena_bytes), to_string(c.program.memory), format_bytes(kMaxArenaBytes), of),
       how_to_hold_less(c.spec));
 }

@@ -197,7 +197,7 @@ std::string to_string(const Compiler& c) {
   const bool placed = has_places(c);
   std::string text = rank_text(program);
   text += placed ? fmt::format("arena {} ({})\n", format_bytes(program.arena_bytes), arena_text(program.memory))
-                 : fmt::format("buffers without a place, {} together\n", format_bytes(size_so_far(c).bytes));
+                 : fmt::format("unplaced buffers, {} in total\n", format_bytes(size_so_far(c).bytes));
   for (size_t b = 0; b < program.buckets.size(); ++b) {
     const Bucket& bucket = program.buckets[b];
     text += bucket_text(program, bucket, placed ? places_of(bucket) : places_of(c.buckets[b]));

@@ -432,8 +432,7 @@ Json plan_report(const JobSpec& spec, const Graph& graph, const Plan& plan, cons
     report["asynchronous"] = {{"staleness", spec.parallel.staleness}, {"rebalance", spec.parallel.rebalance}};
   if (plan.hybrid()) report["held"] = held_report(graph, plan, spec.parallel.full_batch);
   if (spec.fp8 && narrow == 0)
-    report["notes"].push_back(
-        "precision is fp8, but no layer has a weight that it takes: see fp8.layers and fp8.min_weight");
+    report["notes"].push_back("precision is fp8, but fp8.layers and fp8.min_weight select no layer");
   return report;
 }
 

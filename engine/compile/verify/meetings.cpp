@@ -1,5 +1,5 @@
-// Which classes meet in groups and channels. Every rank is visited once for each of its class's groups and peers;
-// after that one meeting of each kind is compared.
+// Determines which classes take part in the same groups and channels. Every rank is visited once for each group and
+// peer of its class; after that, one case of each kind is compared.
 #include <algorithm>
 #include <map>
 #include <set>

@@ -38,7 +38,7 @@ void verify_served(const RankClasses& classes, Faults& faults);
 /// No deadlock (point 5).
 void verify_progress(const RankClasses& classes, Faults& faults);
 
-/// A meeting of a group; one stands for all groups whose members are of the same classes in the same order.
+/// A group of matched collectives; one represents all groups whose members have the same classes in the same order.
 struct MetGroup {
   int id = -1;               ///< in RankClasses::groups
   std::vector<int> ranks;    ///< members of one of them
@@ -46,7 +46,7 @@ struct MetGroup {
 };
 std::vector<MetGroup> met_groups(const RankClasses& classes);
 
-/// A channel between two ranks; one stands for all channels between the same classes.
+/// A channel between two ranks; one represents all channels between the same classes.
 struct MetChannel {
   int from = -1, to = -1;         ///< ranks
   std::vector<int> sends, recvs;  ///< indices in their programs

@@ -102,7 +102,7 @@ class Contents {
       if (told) return;
       const auto what = [&] { return code.name + " reads " + access.operand->tensor; };
       if (c.writer == kNothing) {
-        faults_.push_back({p_.rank, i, what() + " where nothing has been written yet"});
+        faults_.push_back({p_.rank, i, what() + " before anything has been written there"});
         told = true;
         return;
       }
@@ -111,7 +111,8 @@ class Contents {
       const std::string of = c.micro_batch < 0 ? "" : " of micro-batch " + std::to_string(c.micro_batch);
       faults_.push_back({p_.rank, i,
                          what() + ", but instruction " + std::to_string(c.writer) + " (" +
-                             p_.instructions[c.writer].name + ") has written " + names_[c.name] + of + " over it"});
+                             p_.instructions[c.writer].name + ") has written " + names_[c.name] + of +
+                             " to the same place"});
       told = true;
     });
   }

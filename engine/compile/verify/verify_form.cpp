@@ -154,7 +154,7 @@ class Form {
     const auto& operands = i.opcode == Opcode::send ? i.inputs : i.outputs;
     if (operands.size() != 1) return fault(i.name + " needs one operand");
     if (operands[0].accumulate && operands[0].dtype != DType::f32)
-      fault(i.name + " adds " + std::string(to_string(operands[0].dtype)) + ": only f32 can be added as it comes");
+      fault(i.name + " adds " + std::string(to_string(operands[0].dtype)) + ": only f32 can be added on receipt");
   }
 
   void fault(std::string message) { faults_.push_back({p_.rank, index_, std::move(message)}); }

@@ -25,9 +25,8 @@ void verify_pair(const RankClasses& classes, const MessagePlace& send, const Mes
   const Instruction& r = at(classes, recv);
   const Operand& from = s.inputs[0];
   const Operand& to = r.outputs[0];
-  const std::string told = r.name + micro_batch_text(r) + " from rank " + std::to_string(send.rank) +
-                           ": what comes is " + s.name + micro_batch_text(s) + ", its instruction " +
-                           std::to_string(send.index);
+  const std::string told = r.name + micro_batch_text(r) + " from rank " + std::to_string(send.rank) + ": it receives " +
+                           s.name + micro_batch_text(s) + ", its instruction " + std::to_string(send.index);
   if (from.bytes() != to.bytes()) {
     faults.push_back(
         {recv.rank, recv.index,
@@ -98,8 +97,8 @@ void verify_group(const RankClasses& classes, const CallsOfGroups& calls, const 
       const std::string a = story(at(classes, {rank, mine[k]})), b = story(at(classes, {first, theirs[k]}));
       if (a == b) continue;
       faults.push_back({rank, mine[k],
-                        a + number() + ": rank " + std::to_string(first) + " issues " + b + " there, its instruction " +
-                            std::to_string(theirs[k])});
+                        a + number() + ": rank " + std::to_string(first) + " issues " + b +
+                            " instead, its instruction " + std::to_string(theirs[k])});
       break;
     }
   }
@@ -115,9 +114,10 @@ void verify_membership(const RankClasses& classes, const MetGroup& group, Faults
     if (!knows(rank)) continue;
     for (int member : group.members) {
       if (knows(member)) continue;
-      faults.push_back(
-          {rank, -1,
-           "group " + group_text(group.ranks) + ": rank " + std::to_string(member) + " is in it but does not know it"});
+      faults.push_back({rank, -1,
+                        "group " + group_text(group.ranks) + ": rank " + std::to_string(member) +
+                            " is a member but does not list "
+                            "the group"});
     }
   }
 }
@@ -133,7 +133,7 @@ void verify_messages(const RankClasses& classes, Faults& faults) {
       const Instruction& code = at(classes, {from, sends[k]});
       faults.push_back({from, sends[k],
                         code.name + micro_batch_text(code) + " to rank " + std::to_string(to) + ": rank " +
-                            std::to_string(to) + " has no recv left for it"});
+                            std::to_string(to) + " has no matching recv"});
     }
     for (size_t k = common; k < recvs.size(); ++k) {
       const Instruction& code = at(classes, {to, recvs[k]});

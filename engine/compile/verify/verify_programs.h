@@ -27,8 +27,8 @@ std::string to_string(const ProgramFault& fault);
 ///  4. all ranks of a group issue the same collectives, in the same order, with the same bytes;
 ///  5. every rank reaches the end (no deadlock), run by streams and run sequentially, with sends that
 ///     complete only when received;
-///  6. every gradient is reduced and every parameter updated exactly once a step;
-///  7. parameter_server: each element has one server; every worker pulls it once a step, before it reads it, and its
+///  6. every gradient is reduced and every parameter updated exactly once per step;
+///  7. parameter_server: each element has one server; every worker pulls it once per step, before it reads it, and its
 ///     gradient gets there once from each worker that has a term of it, after the last contribution and before the
 ///     update.
 std::vector<ProgramFault> verify_classes(const RankClasses& classes);

@@ -151,13 +151,14 @@ class Progress {
         return "rank " + std::to_string(rank) + " (at instruction " + std::to_string(lane.head()) + ", " +
                code(lane.of_class, lane.head()).name + ")";
     }
-    return "rank " + std::to_string(rank) + " (which has ended)";
+    return "rank " + std::to_string(rank) + " (which has finished)";
   }
 
   std::string stuck(const Lane& lane) {
     const size_t c = lane.of_class;
     const Instruction& now = code(c, lane.head());
-    std::string text = std::string("deadlock, run ") + (by_streams_ ? "by streams" : "in list order") + ": " + now.name;
+    std::string text =
+        std::string("deadlock when run ") + (by_streams_ ? "by streams" : "in list order") + ": " + now.name;
     for (int w : now.waits) {
       if (is_complete(c, w)) continue;
       const Instruction& awaited = code(c, w);

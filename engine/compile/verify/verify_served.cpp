@@ -101,17 +101,18 @@ class Served {
       const Part part = part_of(*m.operand);
       const auto holder = open.find(m.peer);
       if (holder == open.end() || !(holder->second == part)) {
-        fault(m.index, does + " " + text(part) + " of " + b.name + " where rank " + std::to_string(m.peer) +
-                           (holder == open.end() ? " has no part of it left" : " holds " + text(holder->second)));
+        fault(m.index,
+              does + " " + text(part) + " of " + b.name + " where rank " + std::to_string(m.peer) +
+                  (holder == open.end() ? " has no remaining shard of it" : " stores " + text(holder->second)));
         continue;
       }
       open.erase(holder);
       if (m.operand->offset != base + part.begin * byte_size(m.operand->dtype))
-        fault(m.index, does + " " + text(part) + " of " + b.name + " at another place than theirs");
+        fault(m.index, does + " " + text(part) + " of " + b.name + " at a different offset");
     }
     for (const auto& [rank, part] : open)
       fault(-1,
-            "never " + does + " " + text(part) + " of " + b.name + ", which rank " + std::to_string(rank) + " holds");
+            "never " + does + " " + text(part) + " of " + b.name + ", which rank " + std::to_string(rank) + " stores");
   }
 
   void server(const Bucket& b) {
@@ -132,7 +133,8 @@ class Served {
     for (const auto& [begin, last] : parts)
       if (begin == end) end = last;
     if (end != b.elements || held != b.elements)
-      fault(-1, b.name + " has " + std::to_string(b.elements) + " elements, and servers hold " + std::to_string(held));
+      fault(-1,
+            b.name + " has " + std::to_string(b.elements) + " elements, but the servers store " + std::to_string(held));
   }
 
   /// One send to each worker, before the weights change.
@@ -158,19 +160,19 @@ class Served {
       taken.insert(m.peer);
       const int added = added_by(b, m);
       if (added < 0) {
-        fault(m.index, "what rank " + std::to_string(m.peer) + " pushes of " + b.name + " is not added up");
+        fault(m.index, "the gradients of " + b.name + " from rank " + std::to_string(m.peer) + " are not added");
         continue;
       }
       if (updated >= 0 && added > updated) fault(added, "adds to grad." + b.name + " after the update");
       const bool adds = p_->instructions[static_cast<size_t>(added)].outputs[0].accumulate;
-      if (adds && terms == 0) fault(added, "adds to grad." + b.name + " of the step before");
-      if (!adds && terms > 0) fault(added, "overwrites the gradients before it in grad." + b.name);
+      if (adds && terms == 0) fault(added, "adds to grad." + b.name + " of the previous step");
+      if (!adds && terms > 0) fault(added, "overwrites earlier gradients in grad." + b.name);
       ++terms;
     }
     const std::set<int>& pushing = pushers_[b.name];
     if (taken != pushing || terms != static_cast<int>(pushing.size()) || terms != b.pushers)
-      fault(-1, "adds up " + std::to_string(terms) + " gradients of " + b.name + ": " + std::to_string(pushing.size()) +
-                    " workers push, and " + std::to_string(b.pushers) + " have terms of it");
+      fault(-1, "adds " + std::to_string(terms) + " gradients of " + b.name + ": " + std::to_string(pushing.size()) +
+                    " workers push, but " + std::to_string(b.pushers) + " contribute terms");
   }
 
   /// The instruction that brings what was received to the gradients, in whole; -1: none.

@@ -1,4 +1,4 @@
-// Every gradient is summed over its group exactly once a step, and every parameter is updated exactly once.
+// Every gradient is summed over its group exactly once per step, and every parameter is updated exactly once.
 #include <algorithm>
 #include <map>
 #include <set>
@@ -102,10 +102,10 @@ class BucketUpdates {
   /// The second sum of optimizer_shard.within_host: of this rank's shard, over hosts, once all is added up.
   void sum_over_hosts(const Instruction& i) {
     if (i.group != b_.reduce_group)
-      fault(i.name + " sums " + gradient_name() + " over another group than the bucket's");
+      fault(i.name + " sums " + gradient_name() + " over a different group than that of the bucket");
     if (!summed().is(i.inputs[0]) || !summed().is(i.outputs[0]))
-      fault(i.name + " does not sum exactly this rank's part of " + gradient_name());
-    if (i.inputs[0].dtype != b_.kept_type) fault(i.name + " sums " + gradient_name() + " in another type");
+      fault(i.name + " does not sum exactly the local shard of " + gradient_name());
+    if (i.inputs[0].dtype != b_.kept_type) fault(i.name + " sums " + gradient_name() + " in a different type");
     if (reduces_ == 0) fault(i.name + " sums " + gradient_name() + " over hosts before it is summed in each");
     if (host_sums_++ > 0) fault(i.name + ": " + gradient_name() + " is summed over hosts twice in one step");
     if (updates_ > 0) fault(i.name + " sums " + gradient_name() + " after it was used");
@@ -115,10 +115,10 @@ class BucketUpdates {
     if (b_.is_summed_twice() && i.collective == Collective::all_reduce) return sum_over_hosts(i);
     if (host_sums_ > 0) fault(i.name + " sums " + gradient_name() + " after it was summed over hosts");
     if (i.inputs[0].dtype != b_.gradient_type)
-      fault(i.name + " sums " + gradient_name() + " in another type than the bucket's");
+      fault(i.name + " sums " + gradient_name() + " in a different type than that of the bucket");
     if (b_.sums_offset >= 0 && rounds_ == 0) fault(i.name + " sums " + gradient_name() + " before it is rounded");
     if (i.group != (b_.level == 0 ? b_.reduce_group : b_.shard_group))
-      fault(i.name + " sums " + gradient_name() + " over another group than the bucket's");
+      fault(i.name + " sums " + gradient_name() + " over a different group than that of the bucket");
     if (b_.level < 2 && (!gradients_.is(i.inputs[0]) || !summed().is(i.outputs[0])))
       fault(i.name + " does not sum the whole of " + gradient_name());
     if (b_.level < 2 && reduces_ > 0) fault(i.name + ": " + gradient_name() + " is reduced twice in one step");
@@ -140,15 +140,15 @@ class BucketUpdates {
       }
       if (b_.level >= 2) {
         if (host_sums_ > 0) fault(i.name + " adds to " + gradient_name() + " after it was summed over hosts");
-        if (out.dtype != b_.kept_type) fault(i.name + " adds to " + gradient_name() + " in another type");
-        if (additions_ > 0 && !out.accumulate) fault(i.name + " overwrites what " + gradient_name() + " has added up");
+        if (out.dtype != b_.kept_type) fault(i.name + " adds to " + gradient_name() + " in a different type");
+        if (additions_ > 0 && !out.accumulate) fault(i.name + " overwrites the accumulated values of " + gradient_name());
         ++additions_;
         continue;
       }
       if (reduces_ > 0) fault(i.name + " writes " + out.tensor + " after " + gradient_name() + " was reduced");
       if (rounds_ > 0) fault(i.name + " writes " + out.tensor + " after " + gradient_name() + " was rounded");
       if (!out.accumulate && !first_.insert(out.offset).second)
-        fault(i.name + " overwrites the contributions that " + out.tensor + " has added up");
+        fault(i.name + " overwrites the accumulated contributions to " + out.tensor);
     }
   }
 
@@ -164,7 +164,7 @@ class BucketUpdates {
   void gather(const Instruction& i) {
     ++gathers_;
     if (updates_ > 0) return;
-    if (!b_.weights_are_cut()) fault(i.name + " leaves " + b_.name + " with old weights at the end of the step");
+    if (!b_.weights_are_cut()) fault(i.name + " leaves old weights in " + b_.name + " at the end of the step");
     if (!early_reader_.empty()) fault(early_reader_ + " reads weights of " + b_.name + " before they are gathered");
   }
 
@@ -193,9 +193,9 @@ class BucketUpdates {
   void update(const Instruction& i) {
     if (b_.gradients_offset < 0) return fault(i.name + " updates " + b_.name + ", which has no gradients");
     if (++updates_ > 1) fault(i.name + ": " + b_.name + " is updated twice in one step");
-    if (!updated_.is(i.outputs[0])) fault(i.name + " does not update exactly this rank's part of " + b_.name);
-    if (!summed().is(i.inputs[0])) fault(i.name + " does not take exactly this rank's part of " + gradient_name());
-    if (i.inputs[0].dtype != b_.kept_type) fault(i.name + " takes " + gradient_name() + " in another type");
+    if (!updated_.is(i.outputs[0])) fault(i.name + " does not update exactly the local shard of " + b_.name);
+    if (!summed().is(i.inputs[0])) fault(i.name + " does not read exactly the local shard of " + gradient_name());
+    if (i.inputs[0].dtype != b_.kept_type) fault(i.name + " takes " + gradient_name() + " in a different type");
     if (b_.sums_offset >= 0 && rounds_ == 0) fault(i.name + " uses " + gradient_name() + " before it is rounded");
     const size_t states = b_.optimizer_offsets.size();
     for (size_t s = 0; s < states; ++s) {
@@ -205,7 +205,7 @@ class BucketUpdates {
     if (i.outputs.size() != 1 + states + (b_.has_compute_copy() ? 1 : 0))
       return fault(i.name + " has " + std::to_string(i.outputs.size()) + " outputs, which do not fit " + b_.name);
     if (b_.has_compute_copy() && (!copied_.is(i.outputs.back()) || i.outputs.back().dtype != DType::bf16))
-      fault(i.name + " does not write exactly this rank's part of the bf16 copy of " + b_.name);
+      fault(i.name + " does not write exactly the local shard of the bf16 copy of " + b_.name);
     if (b_.reduce_group >= 0 && reduces_ == 0) fault(i.name + " uses " + gradient_name() + " before it is reduced");
     if (b_.is_summed_twice() && host_sums_ == 0)
       fault(i.name + " uses " + gradient_name() + " before it is summed over hosts");
@@ -220,8 +220,8 @@ class BucketUpdates {
       fault("the weights of " + b_.name + " are gathered " + std::to_string(gathers_) + " times in a step, not once");
     if (b_.level < 2 || b_.served) return;
     if (additions_ != reduces_)
-      fault(gradient_name() + ": " + std::to_string(reduces_) + " sums are made, " + std::to_string(additions_) +
-            " are added up");
+      fault(gradient_name() + ": " + std::to_string(reduces_) + " sums are computed, but " + std::to_string(additions_) +
+            " are added");
     for (int m : contributed_micro_batches_) {
       if (!reduced_micro_batches_.contains(m))
         fault(gradient_name() + " of micro-batch " + std::to_string(m) + " is never reduced");

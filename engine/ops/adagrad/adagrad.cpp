@@ -23,7 +23,8 @@ extern const KernelDef adagrad_update_kernel = {
 
 extern const OptimizerDef adagrad_optimizer = {
     .name = "adagrad",
-    .fields = {weight_decay_field(), number("eps", "Keeps the division finite.").defaults(1e-8).above(0)},
+    .fields = {weight_decay_field(),
+               number("eps", "Small constant in the denominator for numerical stability.").defaults(1e-8).above(0)},
     .kernel = &adagrad_update_kernel,
     .kernel_attrs = [](const Attrs& settings) -> Attrs {
       return {{"weight_decay", settings.number("weight_decay")}, {"eps", settings.number("eps")}};

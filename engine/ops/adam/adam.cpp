@@ -12,12 +12,12 @@ namespace {
 
 std::vector<Field> adam_fields() {
   return {weight_decay_field(),
-          numbers("betas", "Decay of the two moments.")
+          numbers("betas", "Decay rates of the first and second moment.")
               .defaults(std::vector<double>{0.9, 0.999})
               .items(2)
               .at_least(0)
               .below(1),
-          number("eps", "Keeps the division finite.").defaults(1e-8).above(0)};
+          number("eps", "Small constant in the denominator for numerical stability.").defaults(1e-8).above(0)};
 }
 
 Attrs adam_attrs(const Attrs& settings, bool decoupled) {

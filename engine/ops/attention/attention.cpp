@@ -35,27 +35,29 @@ AttentionSize size_of(std::string_view op, Infos in, const Attrs& attrs) {
   expect_floats(op, in.first(packed ? 1 : 3));
   for (const TensorInfo& each : in.first(packed ? 1 : 3)) {
     if (each.shape.size() != 3)
-      shape_error(fmt::format("{} takes [batch, rows, features], but got {}", op, to_string(each)));
+      shape_error(fmt::format("{} expects [batch, rows, features], but got {}", op, to_string(each)));
   }
   const Shape& x = in[0].shape;
   const int64_t d = attrs.integer("head_dim");
   if (d < 1 || d > kMostHeadDim)
-    shape_error(fmt::format("{}: the heads have {} numbers, expected 1 to {}", op, d, kMostHeadDim));
+    shape_error(fmt::format("{}: the heads have {} features, expected 1 to {}", op, d, kMostHeadDim));
   AttentionSize size{.b = x[0], .t = x[1], .d = d};
   if (packed) {
     size.s = size.t;
     size.r = attrs.integer("group", 1);
     const int64_t unit = (size.r + 2) * d;
     if (size.r < 1 || x[2] % unit != 0)
-      shape_error(fmt::format("{}: the last dim of {} is no multiple of {}: {} query heads, a key and a value of {}",
-                              op, to_string(in[0]), unit, size.r, d));
+      shape_error(
+          fmt::format("{}: the last dim of {} is not a multiple of {}: {} query heads, one key and one value "
+                      "head of {}",
+                      op, to_string(in[0]), unit, size.r, d));
     size.g = x[2] / unit;
   } else {
     size.s = in[1].shape[1];
     size.g = in[1].shape[2] / d;
     if (in[1].shape[0] != size.b || in[1].shape[2] % d != 0)
       shape_error(fmt::format("{}: the keys are {}, expected [{}, rows, heads x {}]", op, to_string(in[1]), size.b, d));
-    expect_shape(op, "the values", in[2], in[1].shape);
+    expect_shape(op, "the value tensor", in[2], in[1].shape);
     if (x[2] % in[1].shape[2] != 0)
       shape_error(fmt::format("{}: the queries are {}, expected a multiple of the {} features of the keys", op,
                               to_string(in[0]), in[1].shape[2]));
@@ -69,7 +71,8 @@ AttentionSize size_of(std::string_view op, Infos in, const Attrs& attrs) {
 RuleText with_heads(RuleText attention_rule, int64_t heads, bool one) {
   attention_rule.sizes = {{'g', heads}};
   if (!one)
-    attention_rule.why_size = fmt::format("only whole heads of keys and values may be cut, and their number is {}", heads);
+    attention_rule.why_size =
+        fmt::format("only whole heads of keys and values can be cut, and their number is {}", heads);
   return attention_rule;
 }
 
@@ -84,11 +87,10 @@ RuleText attention_rule(Infos in, const Attrs& attrs) {
   }
   if (side_by_side(attrs))
     return {"btn" + mask + "->btm,bgrt", "tnmgr",
-            "attention needs all keys on one rank, and packing: qkv has the heads in three places; packing: heads, or "
-            "three "
-            "inputs, can be cut by heads"};
+            "attention needs all keys on one rank, and packing: qkv stores each head in three places; use packing: "
+            "heads or three inputs to cut by heads"};
   return with_heads({"bt(gn)" + mask + "->bt(gm),bgrt", "tnmr",
-                     whole_keys + "; rows of queries can be cut if q, k and v are three inputs"},
+                     whole_keys + "; query rows can be cut if q, k and v are three inputs"},
                     size_of("attention", in, attrs).g, false);
 }
 
@@ -119,7 +121,9 @@ Infos forward_inputs(Infos in) { return in.subspan(1, in.size() - 3); }
 
 void expect_grad(Infos in) {
   using namespace example;
-  expect(in.size() >= 4 && in.size() <= 7, "it takes dy, the inputs of attention, its output and the rows' logs");
+  expect(in.size() >= 4 && in.size() <= 7,
+         "it expects dy, the inputs of attention, its output and the logs of the "
+         "rows");
   expect_shape(in[in.size() - 2], in[0].shape, "the output");
 }
 
@@ -178,7 +182,7 @@ extern const OpDef attention_grad_op = {
                    [] {
                      using namespace example;
                      return KernelExample{
-                         .what = "dx, or dq, dk, dv; inputs dy, those of attention, its output and logs",
+                         .what = "dx, or dq, dk, dv; inputs dy, the inputs of attention, its output and logs",
                          .inputs = {{{4, 1024, 768}}, {{4, 1024, 2304}}, {{4, 1024, 768}}, f32({4, 12, 1, 1024})},
                          .attrs = example_attrs(),
                          .optional = {{"packing", std::string("heads")}},
@@ -188,17 +192,21 @@ extern const OpDef attention_grad_op = {
 
 extern const LayerDef attention_layer = {
     .name = "attention",
-    .doc = "Softmax attention of query heads, from q, k and v in one input or three; a last input masks keys with 0.",
+    .doc =
+        "Softmax attention of q, k and v, packed in one input or given as three; an additional last input masks "
+        "keys where it is 0.",
     .fields =
-        {integer("heads", "Query heads.").required().at_least(1).at_most(kMaxSize),
-         integer("kv_heads", "Heads of keys and values, which divide the query heads; default: as many.")
+        {integer("heads", "Number of query heads.").required().at_least(1).at_most(kMaxSize),
+         integer("kv_heads",
+                 "Number of key and value heads (grouped-query attention); must divide heads; default: "
+                 "heads.")
              .at_least(1)
              .at_most(kMaxSize),
-         flag("causal", false, "Row i attends to rows 0 to i alone."),
-         number("scale", "Of the scores; default: 1 / sqrt(features of a head).").above(0),
+         flag("causal", false, "Row i attends only to rows 0 to i."),
+         number("scale", "Factor of the scores; default: 1 / sqrt(features per head).").above(0),
          text("packing",
-              "Of one input. heads: for each kv head its query heads, k, v, which can be cut; qkv: all heads of q, "
-              "then k, then v, as GPT-2 has them.")
+              "Layout of a packed input. heads: for each kv head its query heads, k and v; can be cut by heads. qkv: "
+              "all heads of q, then k, then v, as in GPT-2.")
              .one_of({"heads", "qkv"})
              .defaults(std::string("heads"))},
     .min_inputs = 1,
@@ -206,7 +214,7 @@ extern const LayerDef attention_layer = {
     .faults = [](const Attrs& attrs) -> std::vector<FieldFault> {
       const int64_t heads = attrs.integer("heads", 1), kv_heads = attrs.integer("kv_heads", heads);
       if (kv_heads < 1 || heads % kv_heads == 0) return {};
-      return {{"kv_heads", fmt::format("{} kv heads do not divide {} query heads", kv_heads, heads), ""}};
+      return {{"kv_heads", fmt::format("{} query heads are not divisible by {} kv heads", kv_heads, heads), ""}};
     },
     .emit =
         [](LayerContext& layer) {
@@ -214,8 +222,9 @@ extern const LayerDef attention_layer = {
           const bool packed = layer.inputs.size() <= 2;
           const int64_t features = layer.shape().back(), parts = packed ? heads + 2 * kv_heads : heads;
           if (features % parts != 0)
-            throw ShapeError(fmt::format("attention: the {} features of {} are not {} heads of the same size", features,
-                                         to_string(layer.shape()), parts),
+            throw ShapeError(fmt::format("attention: the {} features of {} cannot be divided into {} heads of the "
+                                         "same size",
+                                         features, to_string(layer.shape()), parts),
                              "heads");
           const int64_t head_dim = features / parts;
           if (!packed && layer.shape(1).back() != kv_heads * head_dim)

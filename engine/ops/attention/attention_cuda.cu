@@ -49,7 +49,7 @@ auto with_features(int64_t d, Run run) {
   if (d <= 32) return run(Int<32>{});
   if (d <= 64) return run(Int<64>{});
   if (d <= 128) return run(Int<128>{});
-  check(d <= 256, "attention takes heads of up to 256 features");
+  check(d <= 256, "attention supports heads of up to 256 features");
   return run(Int<256>{});
 }
 

@@ -31,23 +31,23 @@ bool is_aligned(const KernelCall& call) {
 std::string sizes(const AttentionCall& a) {
   const AttentionSize& n = a.size;
   return std::to_string(n.b) + " samples of " + std::to_string(n.heads()) + " heads (" + std::to_string(n.g) +
-         " of keys) of " + std::to_string(n.d) + " features, " + std::to_string(n.t) + " rows, " + std::to_string(n.s) +
-         " keys" + (a.causal ? ", causal" : "");
+         " key heads) of " + std::to_string(n.d) + " features, " + std::to_string(n.t) + " rows, " +
+         std::to_string(n.s) + " keys" + (a.causal ? ", causal" : "");
 }
 
-/// Says once what a run in bf16 is without.
+/// Reports once that a bf16 run does not use cuDNN, and why.
 CudaKernel refused(const AttentionCall& a, const std::string& why, bool backward) {
   say_once(std::string("the ") + (backward ? "gradient of attention" : "attention") + " of " + sizes(a) +
-           " runs in the engine's own kernels, which are slower: " + why);
+           " uses the built-in kernels, which are slower: " + why);
   return nullptr;
 }
 
 /// Why the library cannot be asked; "" if it can.
 std::string unsuitable(const KernelCall& call, const AttentionCall& a) {
-  if (a.masked) return "cuDNN's attention takes no mask of keys";
-  if (a.size.d % 8 != 0) return "cuDNN's attention takes heads whose features are a multiple of 8";
+  if (a.masked) return "cuDNN's attention does not support a key mask";
+  if (a.size.d % 8 != 0) return "cuDNN's attention supports only heads with a multiple of 8 features";
   if (a.causal && a.first_row + a.size.t > a.size.s) return "the last rows are beyond the last key";
-  if (!is_aligned(call)) return "an operand does not begin at a multiple of 16 bytes";
+  if (!is_aligned(call)) return "an operand is not aligned to 16 bytes";
   return cuda::cudnn_fault();
 }
 
@@ -97,7 +97,7 @@ CudaKernel cudnn_attention(const CudaKernelCall& call, const AttentionCall& a) {
   const CudnnPlanPtr plan = cudnn_plan(signature_of(a, slice, false));
   if (plan == nullptr) return refused(a, "cuDNN has no engine for it", false);
   if (plan->workspace() > kForwardWorkspace)
-    return refused(a, "cuDNN wants " + std::to_string(plan->workspace()) + " bytes of workspace", false);
+    return refused(a, "cuDNN needs " + std::to_string(plan->workspace()) + " bytes of workspace", false);
   call.scratch->need(plan->workspace());
   return [plan, slice, a, q = call.in[a.q_at], k = call.in[a.k_at], v = call.in[a.v_at], out = call.out[0],
           logs = call.out[1], scratch = call.scratch](CudaStream stream) {

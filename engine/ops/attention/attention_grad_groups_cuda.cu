@@ -353,7 +353,7 @@ __global__ void __launch_bounds__(kGroupThreads, kQueriesBlocks) queries_kernel(
 
 constexpr int kSumThreads = 256, kPacks = kFeatures / 8;
 
-/// Eight threads a row, of `padded` rows of each head.
+/// Eight threads per row, of `padded` rows of each head.
 __global__ void __launch_bounds__(kSumThreads) rows_kernel(const bf16* dy, const bf16* out, const float* logs,
                                                            Heads heads, int g, int r, int t, int padded, float* to) {
   wait_for_kernel_before();

@@ -230,7 +230,7 @@ __global__ void __launch_bounds__(kThreads) forward_kernel(Operands a, Ref<Mixed
   write_tile<B, D>(from(out, offset_of(a.out, at.b, at.g, at.r, at.first)), a.out.row, a.n.t - at.first, a.n.d, sums);
 }
 
-/// means[row] = sum dy * out over the head: one warp a row.
+/// means[row] = sum dy * out over the head: one warp per row.
 inline __global__ void __launch_bounds__(kThreads)
     means_kernel(Operands a, Ref<Mixed> dy, Ref<Mixed> out, float* means) {
   wait_for_kernel_before();

@@ -62,7 +62,7 @@ AttentionSlice largest_slice(const AttentionSize& n, bool uniform, const Fits& f
   return of_one_sample.b > 0 && of_one_sample.calls(n) < of_one_head.calls(n) ? of_one_sample : of_one_head;
 }
 
-/// Where the library has no deterministic gradient of grouped queries, a call computes one query head of each group,
+/// If the library has no deterministic gradient of grouped queries, a call computes one query head of each group,
 /// with its own dk and dv, which are then added. This is the size of such a call.
 inline AttentionSize one_query(AttentionSize n) {
   n.r = 1;

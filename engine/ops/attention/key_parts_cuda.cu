@@ -6,7 +6,7 @@ namespace {
 
 constexpr int kThreads = 256, kPackOf = kPack<bf16>;
 
-/// A thread a pack of 8 features.
+/// One thread per pack of 8 features.
 __global__ void __launch_bounds__(kThreads)
     add_key_parts_kernel(Ref<bf16> from, KeyParts parts, Ref<bf16> to, Heads heads, int64_t packs) {
   wait_for_kernel_before();

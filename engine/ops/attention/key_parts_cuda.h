@@ -6,7 +6,7 @@
 
 namespace trainctl {
 
-/// Parts of bf16 [b, g, keys, d], so many bytes apart; d is a multiple of 8.
+/// Parts of bf16 [b, g, keys, d] at a fixed distance in bytes; d is a multiple of 8.
 struct KeyParts {
   int64_t b = 0, g = 0, keys = 0, d = 0;
   int64_t count = 0, bytes = 0;

@@ -50,8 +50,8 @@ extern const OpDef avg_pool2d_grad_op = {
 
 extern const LayerDef avg_pool2d_layer = {
     .name = "avg_pool2d",
-    .doc = "The mean of each window of images [n, c, h, w].",
-    .fields = pool_fields({flag("count_include_pad", true, "Padding counts as pixels of value 0.")}),
+    .doc = "Average pooling of images [n, c, h, w].",
+    .fields = pool_fields({flag("count_include_pad", true, "Include the padding in the mean as pixels of value 0.")}),
     .emit =
         [](LayerContext& layer) {
           Attrs attrs = pool_attrs(layer);

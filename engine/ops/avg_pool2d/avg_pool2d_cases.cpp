@@ -37,7 +37,7 @@ extern const OpCases avg_pool2d_cases = {
                    "each image and channel is by itself",
                    "hwpq"}},
     .shape_errors = {{{"avg_pool2d", {{{2, 3, 4, 4}, DType::i32}}, {{"kernel", Ints{2, 2}}}},
-                      "avg_pool2d takes f32, but got [2, 3, 4, 4] i32"}},
+                      "avg_pool2d expects f32, but got [2, 3, 4, 4] i32"}},
     .layers = {{"avg_pool2d", ", kernel: 2", {8, 3, 2, 1}, false, {3, 4, 3}},
                {"avg_pool2d",
                 ", kernel: 3, stride: 2, padding: 1, ceil_mode: true, count_include_pad: false",

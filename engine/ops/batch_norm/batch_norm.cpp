@@ -79,13 +79,14 @@ void expect_gradient(std::string_view op, Infos in, const Attrs& attrs, size_t l
 TensorId emit_batch_norm(LayerContext& layer) {
   LayerBuilder& b = layer.builder;
   const Shape in = layer.shape();
-  if (in.size() < 2) shape_error(fmt::format("batch_norm needs rows of features, its input is {}", to_string(in)));
+  if (in.size() < 2)
+    shape_error(fmt::format("batch_norm needs an input [batch, features, ..], but got {}", to_string(in)));
   const int64_t dim = layer.non_negative_dim(layer.attrs.integer("dim"));
   const int64_t features = in[dim], count = num_elements(in) / features;
   if (count < 2)
     shape_error(
-        fmt::format("batch_norm needs at least 2 values of each feature in a micro-batch, its input {} has 1: its "
-                    "output would be constant; raise dataset.batch, or lower parallel.micro_batches",
+        fmt::format("batch_norm needs at least 2 values per feature in a micro-batch, but its input {} has 1, so its "
+                    "output would be constant; increase dataset.batch, or reduce parallel.micro_batches",
                     to_string(in)));
   const TensorId x = layer.inputs[0];
   const TensorId mean = b.emit("batch_norm_mean", {x}, {{"count", count}, {"dim", dim}}, "mean")[0];
@@ -118,8 +119,9 @@ extern const OpDef batch_norm_mean_op = {
                .example =
                    [] {
                      using namespace example;
-                     return KernelExample{
-                         .what = "mean of each channel, dim 1 or attr dim", .inputs = {{kNormalizedImages}}, .attrs = kBatchNorm};
+                     return KernelExample{.what = "mean of each channel, dim 1 or attr dim",
+                                          .inputs = {{kNormalizedImages}},
+                                          .attrs = kBatchNorm};
                    }},
 };
 
@@ -175,7 +177,8 @@ extern const OpDef batch_norm_running_op = {
                    [] {
                      using namespace example;
                      return KernelExample{.what = "running statistics; inputs mean, var, running mean, running var",
-                                          .inputs = {f32(kNormalizedChannels), f32(kNormalizedChannels), f32(kNormalizedChannels), f32(kNormalizedChannels)},
+                                          .inputs = {f32(kNormalizedChannels), f32(kNormalizedChannels),
+                                                     f32(kNormalizedChannels), f32(kNormalizedChannels)},
                                           .attrs = kBatchNorm};
                    }},
     .in_evaluation = InEvaluation::reads_state,
@@ -202,10 +205,13 @@ extern const OpDef batch_norm_op = {
                .example =
                    [] {
                      using namespace example;
-                     return KernelExample{
-                         .what = "inputs x, mean, var(, gamma, beta)",
-                         .inputs = {{kNormalizedImages}, f32(kNormalizedChannels), f32(kNormalizedChannels), {kNormalizedChannels}, {kNormalizedChannels}},
-                         .attrs = kBatchNorm};
+                     return KernelExample{.what = "inputs x, mean, var(, gamma, beta)",
+                                          .inputs = {{kNormalizedImages},
+                                                     f32(kNormalizedChannels),
+                                                     f32(kNormalizedChannels),
+                                                     {kNormalizedChannels},
+                                                     {kNormalizedChannels}},
+                                          .attrs = kBatchNorm};
                    }},
 };
 
@@ -224,7 +230,10 @@ extern const OpDef batch_norm_grad_stats_op = {
                    [] {
                      using namespace example;
                      return KernelExample{.what = "dbeta, dgamma; inputs dy, x, mean, var",
-                                          .inputs = {{kNormalizedImages}, {kNormalizedImages}, f32(kNormalizedChannels), f32(kNormalizedChannels)},
+                                          .inputs = {{kNormalizedImages},
+                                                     {kNormalizedImages},
+                                                     f32(kNormalizedChannels),
+                                                     f32(kNormalizedChannels)},
                                           .attrs = kBatchNorm};
                    }},
 };
@@ -257,11 +266,15 @@ extern const OpDef batch_norm_grad_op = {
 
 extern const LayerDef batch_norm_layer = {
     .name = "batch_norm",
-    .doc = "Normalises each feature over the rows of a micro-batch, over all ranks that share it.",
-    .fields =
-        {integer("dim", "Dim of the features; -1 is the last.").defaults(int64_t{1}), eps_field(),
-         number("momentum", "Share of the new statistics in the running ones.").defaults(0.1).at_least(0).at_most(1),
-         affine_field(), scale_init_field(), shift_init_field()},
+    .doc =
+        "Normalises each feature over the rows of a micro-batch, across all ranks that share it (synchronised "
+        "batch norm).",
+    .fields = {integer("dim", "The feature dim; -1 is the last.").defaults(int64_t{1}), eps_field(),
+               number("momentum", "Weight of the new statistics in the running statistics.")
+                   .defaults(0.1)
+                   .at_least(0)
+                   .at_most(1),
+               affine_field(), scale_init_field(), shift_init_field()},
     .emit = emit_batch_norm,
 };
 

@@ -273,7 +273,7 @@ CpuKernel with_flag(bool flag, const Use& use) {
 CpuKernel prepare_batch_norm(const KernelCall& call) {
   const Epilogue epilogue = epilogue_of(call.attrs);
   check(epilogue.activation == Activation::none || epilogue.activation == Activation::relu,
-        "the only activation that batch_norm takes is relu");
+        "relu is the only activation that can be fused into batch_norm");
   const Normalise of = Normalise::of_call(call, 1, 3, epilogue.residual ? 1 : 0);
   return with_flag(epilogue.residual, [&](auto adds) {
     return with_flag(epilogue.activation == Activation::relu, [&](auto relu) -> CpuKernel {

@@ -244,7 +244,7 @@ CudaKernel with_flag(bool flag, const Use& use) {
 CudaKernel prepare_batch_norm(const CudaKernelCall& call) {
   const Epilogue epilogue = epilogue_of(call.attrs);
   check(epilogue.activation == Activation::none || epilogue.activation == Activation::relu,
-        "the only activation that batch_norm takes is relu");
+        "relu is the only activation that can be fused into batch_norm");
   const Normalise op{eps_of(call), epilogue.activation == Activation::relu};
   const Shape dims = dims_of(call);
   if (!epilogue.residual) return map_features<1, 2>(call, dims, op, "batch_norm");

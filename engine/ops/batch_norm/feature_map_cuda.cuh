@@ -1,6 +1,6 @@
-// Element-wise kernels over x [n, c, s] with operands of one number a feature, [c]: out = op(of(numbers), full..). In
+// Element-wise kernels over x [n, c, s] with operands of one number per feature, [c]: out = op(of(numbers), full..). In
 // bf16 the time of a copy allows some 25 instructions an element, and a reciprocal square root alone takes 10. So an
-// op's values for a feature are computed once a pack or, if features are contiguous, once a thread.
+// op's values for a feature are computed once per pack or, if features are contiguous, once per thread.
 //
 // An Op defines what is computed:
 //   struct Feature                                    values that all elements of a feature share
@@ -149,7 +149,7 @@ CudaKernel launch_features(const std::array<Ref<T>, F>& full, const FeatureSides
                            FeatureColumns g, const char* name) {
   const int64_t packs = g.columns / V;
   while (g.lanes > 1 && g.lanes / 2 >= packs) g.lanes /= 2;
-  const int64_t least = kMapThreads / g.lanes * 16;  // 16 rows a thread pay for computing its features' values
+  const int64_t least = kMapThreads / g.lanes * 16;  // 16 rows per thread pay for computing its features' values
   g.split = std::max(least, ceil_div(g.rows, 65535));
   const dim3 grid(static_cast<unsigned>(ceil_div(packs, g.lanes)), static_cast<unsigned>(ceil_div(g.rows, g.split)));
   return [=](CudaStream stream) {

@@ -96,7 +96,7 @@ extern const OpDef div_op = {
 
 extern const LayerDef add_layer = {
     .name = "add",
-    .doc = "Sum of two inputs, broadcast as in numpy.",
+    .doc = "Sum of two inputs, with broadcasting as in NumPy.",
     .min_inputs = 2,
     .max_inputs = 2,
     .emit = [](LayerContext& layer) { return layer.emit("add"); },
@@ -104,7 +104,7 @@ extern const LayerDef add_layer = {
 
 extern const LayerDef sub_layer = {
     .name = "sub",
-    .doc = "The first input minus the second, broadcast as in numpy.",
+    .doc = "The first input minus the second, with broadcasting as in NumPy.",
     .min_inputs = 2,
     .max_inputs = 2,
     .emit = [](LayerContext& layer) { return layer.emit("sub"); },
@@ -112,7 +112,7 @@ extern const LayerDef sub_layer = {
 
 extern const LayerDef mul_layer = {
     .name = "mul",
-    .doc = "Product of two inputs, element by element, broadcast as in numpy.",
+    .doc = "Element-wise product of two inputs, with broadcasting as in NumPy.",
     .min_inputs = 2,
     .max_inputs = 2,
     .emit = [](LayerContext& layer) { return layer.emit("mul"); },
@@ -120,7 +120,7 @@ extern const LayerDef mul_layer = {
 
 extern const LayerDef div_layer = {
     .name = "div",
-    .doc = "The first input divided by the second, element by element, broadcast as in numpy.",
+    .doc = "The first input divided by the second element by element, with broadcasting as in NumPy.",
     .min_inputs = 2,
     .max_inputs = 2,
     .emit = [](LayerContext& layer) { return layer.emit("div"); },

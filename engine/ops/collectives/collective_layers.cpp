@@ -28,16 +28,18 @@ void expect_partition(const Groups& groups, int ranks) {
     }
     for (int64_t rank : group) {
       if (rank < 0 || rank >= ranks) {
-        shape_error(
-            fmt::format("group {}: there is no rank {} in a stage of {} ranks", to_string(Value{groups}), rank, ranks));
+        shape_error(fmt::format("group {}: rank {} does not exist in a stage of {} ranks", to_string(Value{groups}),
+                                rank, ranks));
       }
       ++times[static_cast<size_t>(rank)];
     }
   }
   for (int rank = 0; rank < ranks; ++rank) {
     if (times[static_cast<size_t>(rank)] == 1) continue;
-    shape_error(fmt::format("group {}: rank {} is in {} lists, but each of the stage's {} ranks must be in one",
-                            to_string(Value{groups}), rank, times[static_cast<size_t>(rank)], ranks));
+    shape_error(
+        fmt::format("group {}: rank {} is in {} lists, but each of the {} ranks of the stage must be in "
+                    "exactly one",
+                    to_string(Value{groups}), rank, times[static_cast<size_t>(rank)], ranks));
   }
 }
 
@@ -45,8 +47,8 @@ void expect_partition(const Groups& groups, int ranks) {
 Attrs group_attrs(const LayerContext& layer) {
   if (!layer.hybrid) {
     shape_error(
-        fmt::format("{} is a layer only for parallel.mode: hybrid_parallel; in other modes the planner "
-                    "inserts the collectives",
+        fmt::format("{} layers are only for parallel.mode: hybrid_parallel; in other modes the planner inserts the "
+                    "collectives",
                     layer.def.name));
   }
   const Groups groups = groups_of(layer);
@@ -68,14 +70,17 @@ int64_t dim_of(const LayerContext& layer, std::string_view field) {
 }
 
 Field group_field() {
-  return int_lists("group", "Lists of ranks of the stage, each rank in one; all ranks if omitted.").at_least(0);
+  return int_lists("group",
+                   "Lists of ranks of the stage, with each rank in exactly one list; one group of all ranks "
+                   "if omitted.")
+      .at_least(0);
 }
 
 }  // namespace
 
 extern const LayerDef all_reduce_layer = {
     .name = "all_reduce",
-    .doc = "Sum over the ranks of the group.",
+    .doc = "Sums over the ranks of the group.",
     .fields = {group_field()},
     .collective = true,
     .emit = [](LayerContext& layer) { return layer.emit("all_reduce", group_attrs(layer)); },
@@ -83,7 +88,7 @@ extern const LayerDef all_reduce_layer = {
 
 extern const LayerDef all_gather_layer = {
     .name = "all_gather",
-    .doc = "The group's parts one after another along dim 0.",
+    .doc = "Concatenates the shards of the group along dim 0.",
     .fields = {group_field()},
     .collective = true,
     .emit = [](LayerContext& layer) { return layer.emit("all_gather", first_dim_attrs(layer)); },
@@ -91,7 +96,7 @@ extern const LayerDef all_gather_layer = {
 
 extern const LayerDef reduce_scatter_layer = {
     .name = "reduce_scatter",
-    .doc = "Sum over the group; each rank keeps its part of dim 0.",
+    .doc = "Sums over the ranks of the group; each rank keeps its shard of dim 0.",
     .fields = {group_field()},
     .collective = true,
     .emit = [](LayerContext& layer) { return layer.emit("reduce_scatter", first_dim_attrs(layer)); },
@@ -99,9 +104,9 @@ extern const LayerDef reduce_scatter_layer = {
 
 extern const LayerDef all_to_all_layer = {
     .name = "all_to_all",
-    .doc = "Cuts one dim over the group and joins the parts along another.",
-    .fields = {integer("split_dim", "The dim that is cut.").required(),
-               integer("concat_dim", "The dim that grows.").required(), group_field()},
+    .doc = "Splits one dim over the group and concatenates the received shards along another.",
+    .fields = {integer("split_dim", "The dim to split.").required(),
+               integer("concat_dim", "The dim to concatenate along.").required(), group_field()},
     .collective = true,
     .emit =
         [](LayerContext& layer) {
@@ -114,8 +119,8 @@ extern const LayerDef all_to_all_layer = {
 
 extern const LayerDef broadcast_layer = {
     .name = "broadcast",
-    .doc = "The root's values on every rank of the group.",
-    .fields = {group_field(), integer("root", "Index of the sender in its group.").defaults(int64_t{0}).at_least(0)},
+    .doc = "Copies the values of the root to every rank of the group.",
+    .fields = {group_field(), integer("root", "Index of the root in its group.").defaults(int64_t{0}).at_least(0)},
     .collective = true,
     .emit =
         [](LayerContext& layer) {

@@ -41,8 +41,8 @@ void shrink(std::string_view op, TensorInfo& info, int64_t dim, int64_t group_si
     shape_error(fmt::format("{}: there is no dim {} in {}", op, dim, to_string(info)));
   }
   if (info.shape[dim] % group_size != 0) {
-    shape_error(fmt::format("{}: dim {} of {} does not divide by the {} ranks of a group", op, dim, to_string(info),
-                            group_size));
+    shape_error(fmt::format("{}: dim {} of {} cannot be divided evenly over the {} ranks of a group", op, dim,
+                            to_string(info), group_size));
   }
   info.shape[dim] /= group_size;
 }

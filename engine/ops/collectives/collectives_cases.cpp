@@ -38,7 +38,7 @@ extern const OpCases collectives_cases = {
           "every dy counts for the root's x, none for others"}},
     .shape_errors =
         {{{"reduce_scatter", {{{3}}}, {{"group_size", int64_t{2}}}},
-          "reduce_scatter: dim 0 of [3] does not divide by the 2 ranks of a group"},
+          "reduce_scatter: dim 0 of [3] cannot be divided evenly over the 2 ranks of a group"},
          {{"all_to_all", {{{4}}}, {{"group_size", int64_t{2}}, {"split_dim", int64_t{0}}, {"concat_dim", int64_t{1}}}},
           "all_to_all: there is no dim 1 in [2]"}},
     .layers = {{"all_reduce", "", {8, 12}},

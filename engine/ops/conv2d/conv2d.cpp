@@ -17,7 +17,7 @@ namespace {
 
 constexpr const char* kWholeGroups =
     "a window reads neighbouring rows and columns, which would be on another rank; with groups, only whole groups of "
-    "channels may be cut";
+    "channels can be cut";
 
 int64_t groups_of(const Attrs& attrs) { return attrs.integer("groups", 1); }
 
@@ -40,8 +40,8 @@ std::vector<TensorInfo> infer_conv2d(Infos in, const Attrs& attrs) {
   const int64_t groups = groups_of(attrs), outputs = in[1].shape[0], of_group = in[1].shape[1];
   if (of_group * groups != x.c || outputs % groups != 0) {
     shape_error(fmt::format(
-        "conv2d: {} with a weight of {} in {} group{}: the input has {} channels, the weight takes "
-        "{} and makes {}",
+        "conv2d: {} with a weight of {} in {} group{}: the input has {} channels, but the weight needs {} and "
+        "produces {}",
         to_string(in[0]), to_string(in[1]), groups, groups == 1 ? "" : "s", x.c, of_group * groups, outputs));
   }
   const Images y = window_output("conv2d", x, window_of(in[1], attrs), outputs);
@@ -61,7 +61,7 @@ RuleText conv2d_rule(Infos, const Attrs& attrs) {
       grouped ? "hwpqrskc" : "hwpqrs", grouped ? kWholeGroups : kWindowsNeedNeighbours};
   if (grouped) {
     conv2d_rule.sizes = {{'g', groups_of(attrs)}};
-    conv2d_rule.why_size = fmt::format("only whole groups may be cut, and their number is {}", groups_of(attrs));
+    conv2d_rule.why_size = fmt::format("only whole groups can be cut, and their number is {}", groups_of(attrs));
   }
   return conv2d_rule;
 }
@@ -102,7 +102,8 @@ Ints conv_padding(const LayerContext& layer, const Window& window) {
   if (const Value* value = layer.attrs.find("padding"); !std::holds_alternative<std::string>(*value))
     return padding_of(layer.attrs);
   if (window.stride != std::array<int64_t, 2>{1, 1}) {
-    throw ShapeError(fmt::format("padding: same keeps the size of the images, which a stride of {}x{} cannot",
+    throw ShapeError(fmt::format("padding: same keeps the size of the images, which is not possible with a stride of "
+                                 "{}x{}",
                                  window.stride[0], window.stride[1]),
                      "padding");
   }
@@ -116,9 +117,9 @@ Ints conv_padding(const LayerContext& layer, const Window& window) {
 
 void expect_groups(int64_t groups, int64_t inputs, int64_t outputs) {
   if (inputs % groups == 0 && outputs % groups == 0) return;
-  throw ShapeError(fmt::format("{} groups must divide the {} channels of the input and the {} of the output", groups,
-                               inputs, outputs),
-                   "groups");
+  throw ShapeError(
+      fmt::format("{} groups must divide the {} input channels and the {} output channels", groups, inputs, outputs),
+      "groups");
 }
 
 TensorId emit_conv2d(LayerContext& layer) {
@@ -257,18 +258,23 @@ extern const OpDef conv2d_weight_grad_op = {
 extern const LayerDef conv2d_layer = {
     .name = "conv2d",
     .doc = "Convolution of images [n, c, h, w], with a weight of [channels, c / groups, kernel, kernel].",
-    .fields =
-        {integer("channels", "Output channels.").required().at_least(1).at_most(kMaxSize), kernel_field(),
-         stride_field("From one window to the next.").defaults(Ints{1}),
-         padding_field("Zeros around the image: one number, [height, width] or [top, bottom, left, right]; same: "
-                       "as many as keep its size.",
-                       {"same"}),
-         per_dim("dilation", "From one pixel of a window to the next.").defaults(Ints{1}).at_least(1).at_most(kMaxSize),
-         integer("groups", "Groups of channels that are convolved separately; as many as channels: depthwise.")
-             .defaults(int64_t{1})
-             .at_least(1)
-             .at_most(kMaxSize),
-         flag("bias", true, "Add a bias."), share_field(), init_field(), bias_init_field()},
+    .fields = {integer("channels", "Number of output channels.").required().at_least(1).at_most(kMaxSize),
+               kernel_field(), stride_field("Distance between windows.").defaults(Ints{1}),
+               padding_field(
+                   "Zeros around the image: one number, [height, width] or [top, bottom, left, right]; same: as "
+                   "many as preserve the image size.",
+                   {"same"}),
+               per_dim("dilation", "Distance between the pixels of a window.")
+                   .defaults(Ints{1})
+                   .at_least(1)
+                   .at_most(kMaxSize),
+               integer("groups",
+                       "Number of channel groups that are convolved separately; equal to the number of channels "
+                       "for a depthwise convolution.")
+                   .defaults(int64_t{1})
+                   .at_least(1)
+                   .at_most(kMaxSize),
+               flag("bias", true, "Add a bias."), share_field(), init_field(), bias_init_field()},
     .emit = emit_conv2d,
 };
 

@@ -114,8 +114,8 @@ std::vector<OpCase> conv2d_rows() {
     for (const bool last : {false, true}) {
       const Shape y = Images{2, 5, {6, 4}}.shape(last);
       conv2d_rows.push_back(fused_case("conv2d", {{Images{2, 5, {7, 5}}.shape(last)}, {{5, 5, 2, 2}}, {{5}}},
-                                in_format(kPlain, last), epilogue,
-                                epilogue.keep_input ? std::vector<Shape>{y, y} : std::vector<Shape>{y}));
+                                       in_format(kPlain, last), epilogue,
+                                       epilogue.keep_input ? std::vector<Shape>{y, y} : std::vector<Shape>{y}));
     }
   };
   fused({.bias = true});
@@ -176,12 +176,11 @@ extern const OpCases conv2d_cases = {
         {{{"conv2d", {{{2, 3, 7}}, {{4, 3, 3, 3}}}}, "conv2d needs images [n, c, h, w], but got [2, 3, 7]"},
          {{"conv2d", {{{2, 3, 7, 6}}, {{4, 3, 3}}}}, "conv2d needs a weight [k, c, r, s], but got [4, 3, 3]"},
          {{"conv2d", {{{2, 3, 7, 6}}, {{4, 2, 3, 3}}}},
-          "conv2d: [2, 3, 7, 6] with a weight of [4, 2, 3, 3] in 1 group: the input has 3 channels, the weight takes 2 "
-          "and makes 4"},
+          "conv2d: [2, 3, 7, 6] with a weight of [4, 2, 3, 3] in 1 group: the input has 3 channels, but the weight "
+          "needs 2 and produces 4"},
          {{"conv2d", {{{2, 6, 7, 6}}, {{5, 3, 3, 3}}}, {{"groups", int64_t{2}}}},
-          "conv2d: [2, 6, 7, 6] with a weight of [5, 3, 3, 3] in 2 groups: the input has 6 channels, the weight takes "
-          "6 "
-          "and makes 5"},
+          "conv2d: [2, 6, 7, 6] with a weight of [5, 3, 3, 3] in 2 groups: the input has 6 channels, but the weight "
+          "needs 6 and produces 5"},
          {{"conv2d", {{{2, 3, 7, 6}}, {{4, 3, 8, 3}}}}, "conv2d: a kernel of 8x3 does not fit into images of 7x6"},
          {{"conv2d", {{{2, 3, 7, 6}}, {{4, 3, 5, 3}}}, conv({1, 1}, {0, 1, 0, 0}, {2, 1})},
           "conv2d: a kernel of 5x3, 9x3 with its dilation, does not fit into images of 7x6, 8x6 with their padding"}},

@@ -38,7 +38,7 @@ CudaKernel by_own_kernel(const ConvProblem& problem, CudaScratch* scratch) {
 CudaKernel convolution(const CudaKernelCall& call, ConvProblem problem) {
   problem.tf32 = call.tf32 || call.attrs.flag("tf32");
   if (const std::string& fault = cuda::cudnn_fault(); !fault.empty()) {
-    say_once("convolutions run in the engine's own kernels, which are many times slower: " + fault);
+    say_once("convolutions use the built-in kernels, which are many times slower: " + fault);
     return by_own_kernel(problem, call.scratch);
   }
   std::string tried;
@@ -47,7 +47,7 @@ CudaKernel convolution(const CudaKernelCall& call, ConvProblem problem) {
   say_once("conv2d: cuDNN has no deterministic engine for " + std::string(name_of(problem.kind)) + " of images " +
            to_string(t.x.shape) + (problem.shape.channels_last ? " (channels last)" : "") + ", weights " +
            to_string(t.w.shape) + " in " + std::string(to_string(t.x.dtype)) +
-           "; the engine's own kernel computes it, which is many times slower. Tried: " + tried);
+           "; it uses the built-in kernel, which is many times slower. Tried: " + tried);
   return by_own_kernel(problem, call.scratch);
 }
 

@@ -250,7 +250,8 @@ Candidate build(const ConvProblem& problem, const Choice& choice) {
   return plan == nullptr ? Candidate{} : Candidate{choice, std::move(plan)};
 }
 
-/// Adds at most so many engines for the smallest number of slices that has any. Returns what was tried if none has.
+/// Adds at most `most` engines for the smallest number of slices that has any. If none has, returns a description of
+/// what was tried.
 std::string add_candidates(const ConvProblem& problem, ConvWay way, size_t most, std::vector<Candidate>& candidates) {
   std::string before, tried;
   const size_t there = candidates.size();
@@ -258,7 +259,7 @@ std::string add_candidates(const ConvProblem& problem, ConvWay way, size_t most,
     way.slices = slices;
     const Given given(problem, way);
     if (given.most_workspace() < 0) {
-      if (tried.empty()) tried = to_string(way) + ": copies of the images take more than 256 MB";
+      if (tried.empty()) tried = to_string(way) + ": copies of the images need more than 256 MB";
       continue;
     }
     const auto engines = cudnn_engines(given.signature(), given.most_workspace());
@@ -279,7 +280,7 @@ double multiplications(const ConvShape& s) {
 }
 
 std::vector<Candidate> candidates_of(const ConvProblem& problem, size_t most, std::string& tried) {
-  // Without a measurement the first is taken: small ones are the library's.
+  // Without a measurement, the first candidate is used; for small convolutions it is the library's.
   const bool large = multiplications(problem.shape) >= kWorthMeasuring;
   std::vector<Candidate> candidates = large ? own_candidates(problem) : std::vector<Candidate>{};
   const auto add = [&](const ConvWay& way) {

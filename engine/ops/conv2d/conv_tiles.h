@@ -1,4 +1,5 @@
-// How the weight gradient of a convolution is cut into tiles for tensor cores (conv_tiles_cuda.cu). Plain functions.
+// The division of the weight gradient of a convolution into tiles for tensor cores (conv_tiles_cuda.cu). Plain
+// functions.
 #pragma once
 
 #include <optional>
@@ -28,7 +29,7 @@ struct ConvTiles {
   int64_t scratch() const { return x_room + y_room + slices * parts * part_bytes; }
 };
 
-/// Nothing if tiles cannot compute it: other types, channels first, narrow groups, 2^31 windows.
+/// Returns nothing if tiles cannot compute it: other types, channels first, narrow groups, 2^31 windows.
 /// `aligned`: the images begin at multiples of 16 bytes.
 std::optional<ConvTiles> tiles_of(const ConvShape& s, DType type, bool x_aligned, bool y_aligned,
                                   int64_t multiprocessors);

@@ -5,7 +5,7 @@
 
 namespace trainctl::cpu {
 
-/// That of the step times attr learning_rate_scale, which a group of parameters may have.
+/// The learning rate of the step times attr learning_rate_scale, which a parameter group may have.
 class LearningRate {
  public:
   explicit LearningRate(const KernelCall& call)

@@ -32,7 +32,8 @@ std::string in_words(size_t version) {
 /// Throws EnvError if it is missing or too old.
 void open_library() {
   // The front end opens CUDA's runtime by this name, and finds what is open already.
-  const DynamicLibrary runtime("CUDA's runtime, which cuDNN's front end uses", {"libcudart.so.13", "libcudart.so.12"});
+  const DynamicLibrary runtime("the CUDA runtime, which the cuDNN front end needs",
+                               {"libcudart.so.13", "libcudart.so.12"});
   ::setenv("CUDNN_FRONTEND_CUDART_LIB_NAME", runtime.path().c_str(), 0);
   // cuDNN opens its parts (libcudnn_graph, libcudnn_ops, ..) itself, and refuses parts of another version.
   const DynamicLibrary library("cuDNN", {"libcudnn.so.9"});
@@ -41,7 +42,9 @@ void open_library() {
   const size_t version = get_version();
   if (version < kOldest)
     throw EnvError("cuDNN: " + library.path() + " has version " + in_words(version) + ", at least " +
-                   in_words(kOldest) + " is needed: earlier ones compute a wrong attention at some lengths");
+                   in_words(kOldest) +
+                   " is required: earlier versions compute wrong attention results for some "
+                   "lengths");
   fe::cudnn_dlhandle = library.handle();
 }
 
@@ -57,7 +60,7 @@ cudnnHandle_t handle_of_device() {
   cudnnHandle_t handle = nullptr;
   const cudnnStatus_t status = fe::detail::create_handle(&handle);
   if (status != CUDNN_STATUS_SUCCESS)
-    throw EnvError(std::string("cudnnCreate: cuDNN says ") + fe::detail::get_error_string(status));
+    throw EnvError(std::string("cudnnCreate: cuDNN reports ") + fe::detail::get_error_string(status));
   by_device.emplace(device, handle);
   return handle;
 }
@@ -206,7 +209,7 @@ std::shared_ptr<Graph> graph_of(const CudnnConvolution& c) {
   return graph;
 }
 
-/// Why engines were left out, for the message that none is left.
+/// Collects the reasons for which engines were rejected, for the message that none remains.
 class LeftOut {
  public:
   void add(const std::string& why) {

@@ -1,4 +1,4 @@
-// How a kernel treats data that is out of range, such as an unknown id: CPU kernels throw, a GPU kernel traps.
+// The reaction to data that is out of range, such as an unknown id: CPU kernels throw, a GPU kernel traps.
 #pragma once
 
 #include <cstddef>

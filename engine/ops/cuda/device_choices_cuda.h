@@ -13,8 +13,8 @@ namespace trainctl::cuda {
 /// `what`: products, convolutions. Lives as long as the process.
 KeptChoices& choices_of_device(const std::string& what, const std::string& library_version);
 
-/// The fastest of so many candidates, best first as a library suggests them. `measure` gives milliseconds; negative: it
-/// could not run.
+/// Returns the fastest candidate; they are in the order in which a library suggests them. `measure` returns
+/// milliseconds; negative: the candidate could not run.
 size_t fastest(size_t candidates, const std::function<float(size_t)>& measure);
 
 }  // namespace trainctl::cuda

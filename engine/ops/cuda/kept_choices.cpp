@@ -19,7 +19,7 @@ struct Line {
   std::string key, choice;
 };
 
-/// Nothing for a line of another form.
+/// Returns nothing for a line of another form.
 std::optional<Line> parse(const std::string& line) {
   const size_t space = line.find(' ');
   if (space == 0 || space == std::string::npos || line.back() != '.') return std::nullopt;
@@ -44,8 +44,8 @@ std::map<std::string, std::string> read(const fs::path& file) {
   }
   if (damaged > 0)
     say_once(file.string() + ": " + std::to_string(damaged) + (damaged == 1 ? " line is" : " lines are") +
-             " damaged, the first is line " + std::to_string(first_damaged) +
-             "; ignored, and what they chose is measured again");
+             " damaged, beginning with line " + std::to_string(first_damaged) +
+             "; they are ignored, and their choices are measured again");
   return choices;
 }
 

@@ -29,7 +29,7 @@ inline int multiprocessors() {
   return count;
 }
 
-/// How many blocks of a kernel run at once on the current device.
+/// Returns the number of blocks of a kernel that run at once on the current device.
 template <class... Parameters>
 int64_t blocks_at_once(void (*kernel)(Parameters...), unsigned threads, size_t shared_bytes, const char* name) {
   int blocks = 0;

@@ -16,7 +16,7 @@ inline constexpr int kMapUnroll = V == 1   ? 4
                                   : N == 1 ? 4
                                            : 2;
 
-/// How n elements split: `head` single elements, `packs` packs of V, and the rest.
+/// The division of n elements: `head` single elements, `packs` packs of V, and the rest.
 struct Span {
   int64_t head = 0, packs = 0, n = 0;
 };

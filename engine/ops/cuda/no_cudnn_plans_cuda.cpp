@@ -5,7 +5,7 @@
 namespace trainctl::cuda {
 
 const std::string& cudnn_fault() {
-  static const std::string fault = "this program was built without cuDNN's front end (./bootstrap fetches it)";
+  static const std::string fault = "this program was built without the cuDNN front end (./bootstrap fetches it)";
   return fault;
 }
 

@@ -20,7 +20,7 @@ inline constexpr int kMostNormGradThreads = 1024;  ///< most threads per row
 inline constexpr int kRowsAtOnce = 2;
 inline constexpr int kAdders = 8;  ///< threads that share a column's sum over the blocks
 
-/// How rows are distributed: `teams` of `team` threads in a block, whole warps.
+/// The distribution of rows: `teams` of `team` threads in a block, whole warps.
 struct NormGradShape {
   int64_t rows = 0;
   int n = 0, team = 32, teams = 1;
@@ -237,7 +237,7 @@ CudaKernel launch_norm_grads(const CudaKernelCall& call, const NormGradCall<Cuda
   };
 }
 
-/// Null if the rows are not whole packs, are too long for one thread a pack, or if dtypes differ.
+/// Null if the rows are not whole packs, are too long for one thread per pack, or if dtypes differ.
 template <bool kCentred>
 std::optional<CudaKernel> prepare_norm_grads(const CudaKernelCall& call, const NormGradCall<CudaKernelCall>& grad) {
   const std::vector<TensorArg>& in = grad.plain.in;

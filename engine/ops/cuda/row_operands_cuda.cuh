@@ -1,4 +1,5 @@
-// How kernels of rows (rows_cuda.cuh) handle a row: its threads, their parts of it, and the operands that they keep.
+// Row handling of row kernels (rows_cuda.cuh): the threads of a row, their parts of it, and the operands that they
+// keep.
 #pragma once
 
 #include "engine/ops/cuda/vector_cuda.cuh"
@@ -22,12 +23,12 @@ constexpr int row_packs(int pack, bool in_registers, int operands) {
 /// The most packs of an operand's row that registers hold.
 inline constexpr int kMaxRowPacks = kMaxRowThreads * 4;
 
-/// How rows [count, n] are distributed over threads.
+/// The distribution of rows [count, n] over threads.
 struct Rows {
   int64_t count = 0;
   int n = 0;
   int before = 0;       ///< elements from the last 16-byte boundary at or before row 0 to row 0
-  int group = 32;       ///< threads a row: a power of 2 up to 32, or the block
+  int group = 32;       ///< threads per row: a power of 2 up to 32, or the block
   int stash_packs = 0;  ///< packs of an operand's row that shared memory holds
 };
 

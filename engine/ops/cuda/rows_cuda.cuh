@@ -163,7 +163,7 @@ auto with_rows(Args typed, int64_t count, int64_t n, int kept, Args operands, in
     how.rows.count = count;
     how.rows.n = static_cast<int>(n);
     how.rows.before = V > 1 ? static_cast<int>((V - before_packs) % V) : 0;
-    // Few rows: as many threads a row as help. Many rows: a warp a row, as long as each thread has a few packs.
+    // Few rows: as many threads per row as help. Many rows: one warp per row, as long as each thread has a few packs.
     const int64_t of_thread = count < 4 * processors ? 1 : row_packs(V, in_registers, kept);
     // Long rows: as many blocks as run at once; each fetches its next row while it writes the one before.
     const int64_t at_a_time = in_registers || row_bytes == 0 ? 32 : most_shared_bytes() / row_bytes;

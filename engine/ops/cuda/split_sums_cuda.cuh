@@ -40,12 +40,13 @@ __device__ inline bool ends_last(unsigned* ticket, unsigned blocks) {
 
 // Launchers
 
-/// Work of one of `splits` blocks: whole rounds of what a block has in flight, because the remainder goes one by one.
+/// Work of one of `splits` blocks, in whole rounds of the elements that a block has in flight, because the remainder is
+/// processed one by one.
 inline int64_t share_of(int64_t work, int64_t splits, int64_t round) {
   return std::max(round, round_up(ceil_div(work, splits), round));
 }
-/// How many blocks share one tile's sum: each has enough work to be worth its start, and all tiles' blocks together run
-/// `at_once`, because a few more would need a second wave.
+/// Number of blocks that share the sum of one tile: each has enough work to justify its start, and the blocks of all
+/// tiles run `at_once`, because a few more would need a second wave.
 inline int64_t splits_for(int64_t at_once, int64_t tiles, int64_t work, int64_t least_work, int64_t round) {
   const int64_t wanted = at_once / std::max<int64_t>(1, tiles);
   const int64_t splits = std::clamp<int64_t>(std::min(wanted, work / least_work), 1, 1024);

@@ -56,7 +56,7 @@ struct Nest {
 
 // Kernels
 
-/// How a side operand is read along the innermost loop: one value, whole packs, or single elements.
+/// The access to a side operand along the innermost loop: one value, whole packs, or single elements.
 enum class Along : int { same, packs, elements };
 
 template <int S>

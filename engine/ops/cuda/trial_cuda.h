@@ -19,13 +19,13 @@ class Trial {
 
   /// Device memory that lives as long as the trial. Null if the device has too little: then the trial has failed.
   void* memory(int64_t bytes);
-  /// So many numbers in [-1, 1): products of zeros are faster than products of data.
+  /// Returns this many numbers in [-1, 1), because products of zeros are faster than products of data.
   void* numbers(int64_t n, DType type);
 
   /// Enqueues the kernel once; false: it is refused.
   using Once = std::function<bool(CudaStream)>;
-  /// Milliseconds of one run: the median of a few samples of so many runs each. Negative if it is refused, or if the
-  /// device has no memory for the trial.
+  /// Milliseconds of one run: the median of a few samples of several runs each. Negative if the run is refused, or if
+  /// the device has no memory for the trial.
   float milliseconds(const Once& once, int runs);
 
  private:

@@ -281,8 +281,8 @@ auto with_common_type(Args args, Run run) {
   return f32 ? run(float{}) : bf ? run(bf16{}) : run(Mixed{});
 }
 
-/// How a kernel accesses its operands. Each combination costs one compiled kernel, so there are only these: packs of
-/// one dtype, and single elements, which may differ in dtype. Jobs have operands of one dtype, and rarely odd
+/// The access of a kernel to its operands. Each combination costs one compiled kernel, so there are only these: packs
+/// of one dtype, and single elements, which may differ in dtype. Jobs have operands of one dtype, and rarely odd
 /// addresses.
 template <class T, int kElements>
 struct Access {

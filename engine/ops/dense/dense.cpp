@@ -7,7 +7,7 @@ namespace trainctl {
 
 extern const LayerDef dense_layer = {
     .name = "dense",
-    .doc = "x w^T + b, with a weight of [units, features].",
+    .doc = "Fully connected layer: x w^T + b, with a weight of [units, features].",
     .fields = {units_field().required(), flag("bias", true, "Add a bias."), share_field(), init_field(),
                bias_init_field()},
     .emit =

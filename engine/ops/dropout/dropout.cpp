@@ -62,8 +62,8 @@ extern const OpDef dropout_op = {
 
 extern const LayerDef dropout_layer = {
     .name = "dropout",
-    .doc = "Zeroes elements at random while training.",
-    .fields = {number("p", "Share of elements that become 0.").defaults(0.5).at_least(0).below(1)},
+    .doc = "Sets random elements to zero during training.",
+    .fields = {number("p", "Probability that an element is set to 0.").defaults(0.5).at_least(0).below(1)},
     .emit =
         [](LayerContext& layer) {
           const auto key = static_cast<int64_t>(stable_hash(layer.builder.name()));

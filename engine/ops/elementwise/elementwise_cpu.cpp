@@ -55,7 +55,7 @@ cpu::Span2 span_of_two(ElementwiseOp op) {
   }
 }
 
-/// How many values a token pops; 0 for those that are no functions.
+/// Returns the number of values that a token pops; 0 for tokens that are not functions.
 int operands_of(ElementwiseOp op) {
   if (op == ElementwiseOp::where) return 3;
   if (op == ElementwiseOp::unary_grad || op == ElementwiseOp::masked_fill || span_of_two(op) != nullptr) return 2;

@@ -21,7 +21,7 @@ int64_t rows_of_second(Infos in, const Attrs&) { return in[1].shape[0]; }
 int64_t vocabulary(Infos, const Attrs& attrs) { return attrs.integer("vocab"); }
 
 void expect_embedding_grad(Infos in) {
-  example::expect(in.size() == 2, "it takes dy [.., d] and ids");
+  example::expect(in.size() == 2, "it expects dy [.., d] and ids");
   example::expect_shape(in[1], example::leading(in[0]), "ids");
 }
 
@@ -39,7 +39,7 @@ extern const OpDef embedding_op = {
     .infer = [](Infos in, const Attrs&) -> std::vector<TensorInfo> {
       expect_inputs("embedding", in, 2, 2);
       if (in[0].dtype != DType::i32) {
-        shape_error(fmt::format("embedding takes i32 ids, but got {} f32", to_string(in[0])));
+        shape_error(fmt::format("embedding expects i32 ids, but got {} f32", to_string(in[0])));
       }
       if (in[1].shape.size() != 2) {
         shape_error(fmt::format("embedding needs a table [vocab, units], but got {}", to_string(in[1])));
@@ -98,24 +98,24 @@ extern const OpDef embedding_grad_op = {
 
 extern const LayerDef embedding_layer = {
     .name = "embedding",
-    .doc = "Rows of a table, chosen by integers.",
-    .fields = {integer("vocab", "Rows of the table.").required().at_least(1).at_most(kMaxSize),
+    .doc = "Looks up rows of a trained table by integer ids.",
+    .fields = {integer("vocab", "Number of rows of the table.").required().at_least(1).at_most(kMaxSize),
                units_field().required(), share_field(), init_field(),
                integer(kCachedBatches,
-                       "For parallel.tables: a worker uses a row in so many further batches before it "
-                       "pulls it again.")
+                       "For parallel.tables: number of additional batches for which a worker reuses a row before it "
+                       "pulls the row again.")
                    .defaults(int64_t{0})
                    .at_least(0)
                    .at_most(kMostCachedBatches),
                integer(kAdmitAfter,
-                       "For parallel.tables: the update of a row from which on it is kept; before it the row "
+                       "For parallel.tables: number of updates of a row from which on it is stored; until then it "
                        "has its initial values.")
                    .defaults(int64_t{1})
                    .at_least(1)
                    .at_most(kMostSightings),
                integer(kExpireAfter,
-                       "For parallel.tables: updates of a server that leave a row alone, after which it is "
-                       "dropped, and has its initial values again; 0: never.")
+                       "For parallel.tables: number of consecutive updates of a server without this row after which "
+                       "the row is dropped and has its initial values again; 0: never.")
                    .defaults(int64_t{0})
                    .at_least(0)
                    .at_most(kMaxSize)},

@@ -26,7 +26,7 @@ extern const OpCases embedding_cases = {
     .gradients = {{{"embedding", {{{2, 3}, DType::i32}, {{9, 4}}}},
                    {"embedding_grad abd,ab->vd sums ab"},
                    "a row adds up over all ids; a rank with some rows keeps those alone, whatever the others do"}},
-    .shape_errors = {{{"embedding", {{{2}}, {{9, 4}}}}, "embedding takes i32 ids, but got [2] f32"},
+    .shape_errors = {{{"embedding", {{{2}}, {{9, 4}}}}, "embedding expects i32 ids, but got [2] f32"},
                      {{"embedding", {{{2}, DType::i32}, {{9}}}},
                       "embedding needs a table [vocab, units], but got [9]"}},
     .layers = {{"embedding", ", vocab: 7, units: 12", {8, 5, 12}, true}},

@@ -16,8 +16,8 @@ struct Rows {
 
   int64_t local(int32_t id) const {
     if (id < 0 || id >= vocab) {
-      throw EnvError("embedding: the data has id " + std::to_string(id) + ", but the table has the rows 0 to " +
-                     std::to_string(vocab - 1) + "\n  set vocab to more than the largest id");
+      throw EnvError("embedding: the data contains id " + std::to_string(id) + ", but the table has rows 0 to " +
+                     std::to_string(vocab - 1) + "\n  set vocab to a number greater than the largest id");
     }
     const int64_t row = id - first;
     return row >= 0 && row < count ? row : -1;

@@ -1,7 +1,7 @@
 // dtable[ids[t], :] += dy[t, :], in a fixed order.
 //   few ids   a block owns rows of the table: it scans all ids for them and adds their dy in shared memory
 //   many ids  tokens are sorted by row (stable); a warp adds a row's dy. Frequent rows, such as padding, are split at
-//             windows of the sorted list, one block a window: common words have adjacent ids, so a part of the table
+//             windows of the sorted list, one block per window: common words have adjacent ids, so a part of the table
 //             could be most of the work
 #include "engine/ops/cuda/vector_cuda.cuh"
 #include "engine/ops/embedding/embedding_grad_cuda.h"

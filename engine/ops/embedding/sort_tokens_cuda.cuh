@@ -1,4 +1,4 @@
-// Sorts tokens by the row of the table that they name: a stable radix sort, 8 bits a pass. Each block has an equal
+// Sorts tokens by the row of the table that they name: a stable radix sort, 8 bits per pass. Each block has an equal
 // share of the tokens, independent of the ids. Included by one file only.
 #pragma once
 
@@ -98,7 +98,7 @@ __global__ void __launch_bounds__(kSortThreads) list_tokens(TableRows rows, cons
   for (int pass = 1; pass < sort.passes; ++pass) sort.counts_of(pass)[at] = 0;
 }
 
-/// Where this block's tokens of each digit start: after all tokens of lower digits, and those of preceding blocks.
+/// The start of this block's tokens of each digit: after all tokens of lower digits, and those of preceding blocks.
 __device__ inline void first_places(const int* counts, int (&places)[kDigits]) {
   constexpr int kParts = kSortThreads / kDigits;
   __shared__ int totals[kParts][kDigits], earlier[kParts][kDigits];

@@ -62,9 +62,10 @@ extern const OpDef gelu_grad_op = {
 
 extern const LayerDef gelu_layer = {
     .name = "gelu",
-    .doc = "x times the normal distribution function.",
-    .fields =
-        {text("approximate", "tanh: the usual approximation.").one_of({"none", "tanh"}).defaults(std::string("none"))},
+    .doc = "x times the cumulative normal distribution function.",
+    .fields = {text("approximate", "none: exact; tanh: the tanh approximation.")
+                   .one_of({"none", "tanh"})
+                   .defaults(std::string("none"))},
     .emit = [](LayerContext& layer) { return layer.emit("gelu", layer.attrs); },
 };
 

@@ -10,8 +10,8 @@ namespace trainctl {
 
 extern const LayerDef global_avg_pool_layer = {
     .name = "global_avg_pool",
-    .doc = "The mean of each channel of [n, c, h, w] over its pixels: [n, c].",
-    .fields = {flag("keep_dims", false, "[n, c, 1, 1] instead.")},
+    .doc = "Mean of each channel over all pixels: [n, c, h, w] to [n, c].",
+    .fields = {flag("keep_dims", false, "Return [n, c, 1, 1] instead.")},
     .emit =
         [](LayerContext& layer) {
           const Shape& in = layer.shape();

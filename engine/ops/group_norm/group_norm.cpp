@@ -18,7 +18,7 @@ const Shape kGroupedImages = {32, 128, 32, 32}, kGroupedChannels = {128}, kGroup
 
 void expect_group_norm_grad(Infos in) {
   using namespace example;
-  expect(in.size() >= 4 && in.size() <= 5 && in[0].shape.size() >= 2, "it takes dy, x [n, c, ..], mean, rstd");
+  expect(in.size() >= 4 && in.size() <= 5 && in[0].shape.size() >= 2, "it expects dy, x [n, c, ..], mean, rstd");
   expect_shape(in[1], in[0].shape, "x");
   expect(in[2].shape.size() == 2 && in[2].shape[0] == in[0].shape[0] && in[0].shape[1] % in[2].shape[1] == 0,
          "mean is [n, groups]");
@@ -36,8 +36,8 @@ extern const OpDef group_norm_op = {
       expect_ndim("group_norm", in[0], 2);
       const int64_t channels = in[0].shape[1], groups = attrs.integer("groups");
       if (groups < 1 || channels % groups != 0) {
-        shape_error(fmt::format("group_norm: the {} channels in dim 1 of {} do not divide into {} groups", channels,
-                                to_string(in[0]), groups));
+        shape_error(fmt::format("group_norm: the {} channels in dim 1 of {} cannot be divided evenly into {} groups",
+                                channels, to_string(in[0]), groups));
       }
       for (size_t i = 1; i < in.size(); ++i)
         expect_shape("group_norm", i == 1 ? "the weight" : "the bias", in[i], {channels});
@@ -53,7 +53,7 @@ extern const OpDef group_norm_op = {
               .uncuttable = "k" + others,
               .why_not = "group_norm needs all channels of a group, with every dim after them, on one rank",
               .sizes = {{'g', groups}},
-              .why_size = fmt::format("only whole groups may be cut, and their number is {}", groups)};
+              .why_size = fmt::format("only whole groups can be cut, and their number is {}", groups)};
     },
     .backward =
         [](GradBuilder& g) {
@@ -85,9 +85,10 @@ extern const OpDef group_norm_grad_op = {
                .example =
                    [] {
                      using namespace example;
-                     return KernelExample{.what = "dx; inputs dy, x, mean, rstd(, gamma)",
-                                          .inputs = {{kGroupedImages}, {kGroupedImages}, f32(kGroups), f32(kGroups), {kGroupedChannels}},
-                                          .expect = expect_group_norm_grad};
+                     return KernelExample{
+                         .what = "dx; inputs dy, x, mean, rstd(, gamma)",
+                         .inputs = {{kGroupedImages}, {kGroupedImages}, f32(kGroups), f32(kGroups), {kGroupedChannels}},
+                         .expect = expect_group_norm_grad};
                    }},
 };
 
@@ -114,13 +115,17 @@ extern const OpDef group_norm_param_grad_op = {
 
 extern const LayerDef group_norm_layer = {
     .name = "group_norm",
-    .doc = "Normalises each group of channels (dim 1) of a sample.",
-    .fields = {integer("groups", "Number of groups; divides the channels.").required().at_least(1).at_most(kMaxSize),
+    .doc = "Normalises each group of channels (dim 1) of each sample.",
+    .fields = {integer("groups", "Number of groups; must divide the number of channels.")
+                   .required()
+                   .at_least(1)
+                   .at_most(kMaxSize),
                eps_field(), affine_field(), scale_init_field(), shift_init_field()},
     .emit =
         [](LayerContext& layer) {
           if (layer.shape().size() < 2) {
-            shape_error(fmt::format("group_norm needs channels in dim 1, its input is {}", to_string(layer.shape())));
+            shape_error(
+                fmt::format("group_norm needs channels in dim 1, but its input is {}", to_string(layer.shape())));
           }
           return layer.builder.emit("group_norm", layer.with_affine({layer.inputs[0]}, layer.shape()[1]),
                                     {{"eps", layer.attrs.number("eps")}, {"groups", layer.attrs.integer("groups")}})[0];

@@ -57,7 +57,7 @@ extern const OpCases group_norm_cases = {
                    "gamma and beta of a channel are used in every sample n and element a",
                    "a"}},
     .shape_errors = {{{"group_norm", {{{2, 6}}}, groups(4)},
-                      "group_norm: the 6 channels in dim 1 of [2, 6] do not divide into 4 groups"},
+                      "group_norm: the 6 channels in dim 1 of [2, 6] cannot be divided evenly into 4 groups"},
                      {{"group_norm", {{{2, 6}}, {{2}}, {{6}}}, groups(2)},
                       "group_norm: the weight is [2], expected [6]"}},
     .layers = {{"group_norm", ", groups: 3", {8, 12}}, {"group_norm", ", groups: 4, affine: false", {8, 12}}},

@@ -7,7 +7,7 @@
 namespace trainctl {
 namespace {
 
-/// How the elements of a row are divided into channels.
+/// The division of the elements of a row into channels.
 struct Channels {
   Divisor groups;
   Divisor elements;  ///< s

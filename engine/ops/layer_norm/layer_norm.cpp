@@ -1,6 +1,6 @@
 // y = (x - mean) * rstd (* gamma + beta), mean and rstd = 1 / sqrt(var + eps) over the last dim.
 // x [.., d] -> y, mean [..], rstd [..]
-// If d is cut, ranks exchange two numbers a row: (mean, sum (x - mean)^2) of their part, which combine without
+// If d is cut, ranks exchange two numbers per row: (mean, sum (x - mean)^2) of their part, which combine without
 // cancellation (Chan, Golub, LeVeque 1979), and in the backward pass (sum g, sum g * xhat), g = dy * gamma.
 #include "engine/ops/elementwise.h"
 #include "engine/ops/examples.h"
@@ -21,7 +21,7 @@ Shape rows_of(const TensorInfo& x) { return Shape(x.shape.begin(), x.shape.end()
 
 void expect_layer_norm_grad(Infos in) {
   using namespace example;
-  expect(in.size() >= 4 && in.size() <= 5, "it takes dy, x, mean, rstd");
+  expect(in.size() >= 4 && in.size() <= 5, "it expects dy, x, mean, rstd");
   expect_shape(in[1], in[0].shape, "x");
   for (size_t i = 2; i < 4; ++i) expect_shape(in[i], leading(in[0]), "a number of each row");
   if (in.size() == 5) expect_shape(in[4], {in[0].shape.back()}, "gamma");
@@ -48,7 +48,7 @@ extern const KernelDef layer_norm_stats_kernel = {
         [] {
           using namespace example;
           return KernelExample{
-              .what = "(mean, sum (x - mean)^2) of each row's part", .inputs = {{kMatrix}}, .outputs = stats_of};
+              .what = "(mean, sum (x - mean)^2) of each row of a shard", .inputs = {{kMatrix}}, .outputs = stats_of};
         },
 };
 
@@ -58,11 +58,11 @@ extern const KernelDef layer_norm_apply_kernel = {
     .example =
         [] {
           using namespace example;
-          return KernelExample{.what = "y of a part, mean, rstd; inputs x(, gamma, beta), statistics of all parts",
+          return KernelExample{.what = "y of a shard, mean, rstd; inputs x(, gamma, beta), statistics of all shards",
                                .inputs = {{kMatrix}, {kRow}, {kRow}, f32({kParts, kRows, 2})},
                                .attrs = {{"eps", 1e-5}},
                                .outputs = [](Infos in, const Attrs& attrs, DType) {
-                                 expect(in.size() >= 2, "it takes x(, gamma, beta) and the statistics of all parts");
+                                 expect(in.size() >= 2, "it expects x(, gamma, beta) and the statistics of all shards");
                                  expect_parts(in, in.size(), stats_shape(in, attrs));
                                  return layer_norm_op.infer(in.first(in.size() - 1), attrs);
                                }};
@@ -75,7 +75,7 @@ extern const KernelDef layer_norm_grad_stats_kernel = {
         [] {
           using namespace example;
           return KernelExample{
-              .what = "(sum g, sum g * xhat) of each row's part, g = dy * gamma; inputs dy, x, mean, rstd(, gamma)",
+              .what = "(sum g, sum g * xhat) of each row of a shard, g = dy * gamma; inputs dy, x, mean, rstd(, gamma)",
               .inputs = {{kMatrix}, {kMatrix}, f32(kColumn), f32(kColumn), {kRow}},
               .outputs = stats_of,
               .expect = expect_layer_norm_grad};
@@ -89,10 +89,10 @@ extern const KernelDef layer_norm_grad_apply_kernel = {
         [] {
           using namespace example;
           return KernelExample{
-              .what = "dx of a part; inputs dy, x, mean, rstd(, gamma), sums of all parts",
+              .what = "dx of a shard; inputs dy, x, mean, rstd(, gamma), sums of all shards",
               .inputs = {{kMatrix}, {kMatrix}, f32(kColumn), f32(kColumn), {kRow}, f32({kParts, kRows, 2})},
               .outputs = [](Infos in, const Attrs& attrs, DType) -> std::vector<TensorInfo> {
-                expect(in.size() >= 5, "it takes dy, x, mean, rstd(, gamma) and the sums of all parts");
+                expect(in.size() >= 5, "it expects dy, x, mean, rstd(, gamma) and the sums of all shards");
                 expect_layer_norm_grad(in.first(in.size() - 1));
                 expect_parts(in, in.size(), stats_shape(in, attrs));
                 return {in[0]};
@@ -178,7 +178,7 @@ extern const OpDef layer_norm_param_grad_op = {
 
 extern const LayerDef layer_norm_layer = {
     .name = "layer_norm",
-    .doc = "Normalises the last dim.",
+    .doc = "Normalises over the last dim.",
     .fields = {eps_field(), affine_field(), scale_init_field(), shift_init_field()},
     .emit =
         [](LayerContext& layer) {

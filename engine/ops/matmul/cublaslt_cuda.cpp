@@ -35,7 +35,7 @@ CublasLt open_library() {
 
 void CublasLt::check(cublasStatus_t status, const char* what) const {
   if (status == CUBLAS_STATUS_SUCCESS) return;
-  throw EnvError(std::string(what) + ": cuBLASLt says " + status_string(status));
+  throw EnvError(std::string(what) + ": cuBLASLt reports " + status_string(status));
 }
 
 const CublasLt& cublaslt() {

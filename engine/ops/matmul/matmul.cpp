@@ -59,7 +59,7 @@ std::vector<TensorInfo> infer_matmul(Infos in, const Attrs& attrs) {
   }
   const Matrix a = matrix_of(in[0], attrs.flag("transpose_a")), b = matrix_of(in[1], attrs.flag("transpose_b"));
   if (a.cols != b.rows) {
-    shape_error(fmt::format("matmul: {}: the contracted dims are {} and {}, they must be equal", operands(in, attrs),
+    shape_error(fmt::format("matmul: {}: the contracted dims are {} and {}, but must be equal", operands(in, attrs),
                             a.cols, b.rows));
   }
   TensorInfo out{leading_of(in[0]), out_type(attrs, in[0].dtype)};
@@ -107,7 +107,7 @@ RowOperands row_operands(const Attrs& attrs) {
 int64_t product_scratch(const std::vector<Shape>&, const std::vector<Shape>&) { return kProductWorkspace + 256; }
 
 void expect_weight_grad(Infos in) {
-  example::expect(in.size() == 2, "it takes x [.., k] and dy [.., n]");
+  example::expect(in.size() == 2, "it expects x [.., k] and dy [.., n]");
   example::expect_shape({example::leading(in[1])}, example::leading(in[0]), "what leads dy");
 }
 
@@ -147,9 +147,8 @@ TensorId emit_matmul(LayerContext& layer) {
   }
   if (ta && layer.batch().is_sized(in.size() - 2)) {
     throw ShapeError(
-        fmt::format("transpose_a makes the batch of {} the contracted dim, so the weight would need one row for each "
-                    "row of a micro-batch, and its shape cannot depend on the batch; remove transpose_a, or give a "
-                    "second input in place of units",
+        fmt::format("transpose_a makes the batch of {} the contracted dim, so the shape of the weight would depend "
+                    "on the batch; remove transpose_a, or give a second input in place of units",
                     to_string(in)),
         "transpose_a");
   }
@@ -230,9 +229,9 @@ extern const OpDef matmul_weight_grad_op = {
 
 extern const LayerDef matmul_layer = {
     .name = "matmul",
-    .doc = "x w with its own weight of [features, units], or the product of two inputs.",
-    .fields = {units_field(), flag("transpose_a", false, "Swap the last two dims of the first input."),
-               flag("transpose_b", false, "Swap the last two dims of the second."), init_field()},
+    .doc = "Matrix product: x w with its own weight of [features, units], or the product of two inputs.",
+    .fields = {units_field(), flag("transpose_a", false, "Transpose the last two dims of the first input."),
+               flag("transpose_b", false, "Transpose the last two dims of the second input."), init_field()},
     .min_inputs = 1,
     .max_inputs = 2,
     .weight_field = "units",

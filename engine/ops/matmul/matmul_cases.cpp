@@ -99,7 +99,8 @@ std::vector<OpCase> matmul_rows() {
   };
   const auto fused = [&](std::vector<CaseInput> inputs, bool transpose_b, const Epilogue& epilogue,
                          std::vector<Shape> out) {
-    matmul_rows.push_back(fused_case("matmul", std::move(inputs), {{"transpose_b", transpose_b}}, epilogue, std::move(out)));
+    matmul_rows.push_back(
+        fused_case("matmul", std::move(inputs), {{"transpose_b", transpose_b}}, epilogue, std::move(out)));
   };
   fused({{{5, 7}}, {{11, 7}}, {{11}}}, true, {.bias = true}, {{5, 11}});
   fused({{{2, 6, 7}}, {{7, 4}}, {{4}}}, false, {.bias = true, .activation = Activation::relu}, {{2, 6, 4}});
@@ -216,13 +217,13 @@ extern const OpCases matmul_cases = {
                    "the same"}},
     .shape_errors =
         {{{"matmul", {{{2, 3}}, {{4, 5}}}},
-          "matmul: [2, 3] times [4, 5]: the contracted dims are 3 and 4, they must be equal"},
+          "matmul: [2, 3] times [4, 5]: the contracted dims are 3 and 4, but must be equal"},
          {{"matmul", {{{2, 3}}, {{4, 5}}}, {{"transpose_b", true}}},
-          "matmul: [2, 3] times [4, 5] transposed: the contracted dims are 3 and 5, they must be equal"},
+          "matmul: [2, 3] times [4, 5] transposed: the contracted dims are 3 and 5, but must be equal"},
          {{"matmul", {{{7, 2, 3}}, {{8, 3, 5}}}},
           "matmul: [7, 2, 3] times [8, 3, 5]: the leading dims [7] and [8] differ"},
          {{"matmul", {{{3}}, {{3, 5}}}}, "matmul needs an input of at least 2 dims, but got [3]"},
-         {{"matmul", {{{2, 3}, DType::i32}, {{3, 5}}}}, "matmul takes f32, but got [2, 3] i32"},
+         {{"matmul", {{{2, 3}, DType::i32}, {{3, 5}}}}, "matmul expects f32, but got [2, 3] i32"},
          {{"matmul", {{{7, 2, 3}}, {{2, 5}}}, {{"transpose_a", true}}},
           "matmul: [7, 2, 3] transposed times [2, 5]: transpose_a of more than 2 dims needs a right side with the same "
           "leading dims"}},

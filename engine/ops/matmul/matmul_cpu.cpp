@@ -52,7 +52,7 @@ CpuKernel prepare_matmul_weight_grad(const KernelCall& call) {
   return cpu::in_order(std::move(kernels));
 }
 
-/// A factor in 8 bits (quantise/quantised.h), and the numbers that it stands for.
+/// A factor in 8 bits (quantise/quantised.h), and the numbers that it represents.
 struct Widened {
   const uint8_t* words;
   const float* scales;

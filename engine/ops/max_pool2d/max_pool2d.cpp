@@ -48,7 +48,7 @@ extern const OpDef max_pool2d_grad_op = {
 
 extern const LayerDef max_pool2d_layer = {
     .name = "max_pool2d",
-    .doc = "The largest pixel of each window of images [n, c, h, w].",
+    .doc = "Max pooling of images [n, c, h, w].",
     .fields = pool_fields(),
     .emit = [](LayerContext& layer) { return layer.emit("max_pool2d", pool_attrs(layer)); },
 };

@@ -101,7 +101,7 @@ extern const OpCases max_pool2d_cases = {
          {{"max_pool2d", {{{2, 3, 4, 4}}}, {{"kernel", Ints{5, 2}}}},
           "max_pool2d: a kernel of 5x2 does not fit into images of 4x4"},
          {{"max_pool2d", {{{2, 3, 4, 4}}}, {{"kernel", Ints{3, 2}}, {"padding", Ints{2, 0, 0, 0}}}},
-          "padding of 2 is more than half of a kernel of 3: a window could be outside of the image"},
+          "padding of 2 is more than half of a kernel of 3, so a window could lie outside the image"},
          {{"max_pool2d_grad", {{{2, 3, 3, 3}}, {{2, 3, 4, 4}}}, {{"kernel", Ints{2, 2}}, {"stride", Ints{2, 2}}}},
           "max_pool2d_grad: dy is [2, 3, 3, 3], expected [2, 3, 2, 2]"}},
     .kernels = max_pool2d_kernels(),

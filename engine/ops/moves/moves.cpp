@@ -21,7 +21,7 @@ std::vector<TensorInfo> rearranged(Infos in, const Attrs& attrs, DType) {
 std::vector<TensorInfo> one_part(Infos in, const Attrs& attrs, DType dtype) {
   rearranged(in, attrs, dtype);
   const int64_t index = attrs.integer("index");
-  example::expect(index >= 0 && index < attrs.integer("parts"), fmt::format("there is no part {}", index));
+  example::expect(index >= 0 && index < attrs.integer("parts"), fmt::format("part {} does not exist", index));
   return {{{attrs.integer("outer") * attrs.integer("inner")}, in[0].dtype}};
 }
 
@@ -42,7 +42,7 @@ extern const KernelDef copy_slice_kernel = {
     .name = "copy_slice",
     .example =
         [] {
-          return KernelExample{.what = "one of parts of each of outer rows",
+          return KernelExample{.what = "one of `parts` parts of each of `outer` rows",
                                .inputs = {{example::kFlat}},
                                .attrs = part(),
                                .outputs = one_part};

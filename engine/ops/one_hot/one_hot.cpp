@@ -19,7 +19,7 @@ extern const OpDef one_hot_op = {
     .infer = [](Infos in, const Attrs& attrs) -> std::vector<TensorInfo> {
       expect_inputs("one_hot", in, 1, 1);
       if (in[0].dtype != DType::i32)
-        shape_error(fmt::format("one_hot takes i32 ids, but got {} f32", to_string(in[0])));
+        shape_error(fmt::format("one_hot expects i32 ids, but got {} f32", to_string(in[0])));
       if (attrs.integer("classes") < 1) shape_error("one_hot: classes must be at least 1");
       TensorInfo out{in[0].shape, attrs.flag("bf16") ? DType::bf16 : DType::f32};
       out.shape.push_back(attrs.integer("classes"));
@@ -44,8 +44,9 @@ extern const OpDef one_hot_op = {
 
 extern const LayerDef one_hot_layer = {
     .name = "one_hot",
-    .doc = "1 at the place that an integer names, else 0, in a new last dim.",
-    .fields = {integer("classes", "Size of the new dim.").required().at_least(1).at_most(kMaxSize)},
+    .doc = "Converts integers to one-hot vectors in a new last dim.",
+    .fields =
+        {integer("classes", "Number of classes: the size of the new dim.").required().at_least(1).at_most(kMaxSize)},
     .emit =
         [](LayerContext& layer) {
           Attrs attrs{{"classes", layer.attrs.integer("classes")}};

@@ -24,7 +24,7 @@ extern const OpCases one_hot_cases = {
              {"one_hot", {ids({3, 2, 2}, 8)}, classes(37), {{3, 2, 2, 37}}}},
     .references = {{"one_hot", one_hot}},
     .rules = {{{"one_hot", {{{2, 3}, DType::i32}}, classes(5)}, "ab->abc", "", {{2, 3, 5}}}},
-    .shape_errors = {{{"one_hot", {{{2}}}, classes(5)}, "one_hot takes i32 ids, but got [2] f32"}},
+    .shape_errors = {{{"one_hot", {{{2}}}, classes(5)}, "one_hot expects i32 ids, but got [2] f32"}},
     .layers = {{"one_hot", ", classes: 7", {8, 5, 7}, true}},
 };
 

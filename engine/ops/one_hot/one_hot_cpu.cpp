@@ -15,8 +15,8 @@ CpuKernel prepare_one_hot(const KernelCall& call) {
     std::fill_n(y, n * classes, 0.0f);
     for (int64_t t = 0; t < n; ++t) {
       if (ids[t] < 0 || ids[t] >= all) {
-        throw EnvError("one_hot: the data has class " + std::to_string(ids[t]) + ", but there are the classes 0 to " +
-                       std::to_string(all - 1) + "\n  set classes to more than the largest class");
+        throw EnvError("one_hot: the data contains class " + std::to_string(ids[t]) + ", but the classes are 0 to " +
+                       std::to_string(all - 1) + "\n  set classes to a number greater than the largest class");
       }
       const int64_t place = ids[t] - first;
       if (place >= 0 && place < classes) y[t * classes + place] = 1.0f;

@@ -32,7 +32,8 @@ __global__ void __launch_bounds__(kMapThreads)
     const int64_t column = int64_t{base_pack + local - row * classes.packs.by} * V;
     const int32_t id = ids[base_row + row];
     if (id < 0 || id >= classes.all)
-      data_is_wrong("the data has a class that one_hot does not have; set classes to more than the largest");
+      data_is_wrong("one_hot: the data contains a class that is out of range; set classes to a number greater than "
+                    "the largest class");
     const int64_t place = id - classes.first - column;
     float v[V];
 #pragma unroll

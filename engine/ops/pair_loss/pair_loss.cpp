@@ -76,7 +76,8 @@ constexpr OpDef loss_of(const OpDef& grad, const KernelDef& with_grad) {
                            return RowOperands{3, 0};
                          },
                      .cost = reduction_cost<kFlops>,
-                     .example = [] { return pair_loss_example("scale * sum of losses; inputs p, label", kHasBeta<Loss>); }}};
+                     .example =
+                         [] { return pair_loss_example("scale * sum of losses; inputs p, label", kHasBeta<Loss>); }}};
 }
 
 /// (p, label) -> dp
@@ -109,20 +110,20 @@ extern const OpDef binary_cross_entropy_grad_op = pair_loss_grad<BinaryCrossEntr
 
 extern const LossDef mae_loss = {
     .name = "mae",
-    .doc = "mean |p - l|",
+    .doc = "mean absolute error, mean |p - l|",
     .op = &mae_op,
 };
 
 extern const LossDef mse_loss = {
     .name = "mse",
-    .doc = "mean (p - l)^2",
+    .doc = "mean squared error, mean (p - l)^2",
     .op = &mse_op,
 };
 
 extern const LossDef smooth_l1_loss = {
     .name = "smooth_l1",
     .doc = "mean of (p - l)^2 / (2 beta) where |p - l| < beta, else of |p - l| - beta / 2",
-    .fields = {number("beta", "Where the parabola ends; 0: as mae.").defaults(1.0).at_least(0)},
+    .fields = {number("beta", "Transition from quadratic to linear; 0: the same as mae.").defaults(1.0).at_least(0)},
     .op = &smooth_l1_op,
 };
 

@@ -31,8 +31,7 @@ extern const OpDef position_embedding_op = {
     },
     .rule = [](Infos in, const Attrs&) -> RuleText {
       const std::string x = letters(in[0].shape.size() - 2, "tdp") + "td";
-      return {x + ",pd->" + x, "p",
-              "position_embedding adds rows to the positions that a rank has, so it needs all rows of its table"};
+      return {x + ",pd->" + x, "p", "each rank adds the rows of its own positions, so it needs all rows of the table"};
     },
     .backward =
         [](GradBuilder& g) {
@@ -84,13 +83,16 @@ extern const OpDef position_embedding_grad_op = {
 
 extern const LayerDef position_embedding_layer = {
     .name = "position_embedding",
-    .doc = "Adds a trained row for each position, the last dim but one.",
-    .fields = {integer("max_length", "Rows of the table.").required().at_least(1).at_most(kMaxSize), share_field(),
-               init_field()},
+    .doc = "Adds a trained vector to each position (the second-to-last dim).",
+    .fields = {integer("max_length", "Number of rows of the table, one per position.")
+                   .required()
+                   .at_least(1)
+                   .at_most(kMaxSize),
+               share_field(), init_field()},
     .emit =
         [](LayerContext& layer) {
           if (layer.shape().size() < 2) {
-            shape_error(fmt::format("position_embedding needs positions of features, its input is {}",
+            shape_error(fmt::format("position_embedding needs an input [.., positions, features], but got {}",
                                     to_string(layer.shape())));
           }
           layer.sample_dim(-2);

@@ -19,7 +19,7 @@ constexpr int kQuantiseThreads = kAcross * kQuantisedDown, kQuantiseWarps = kQua
 constexpr int kQuantiseBlocks = 2;  ///< on a multiprocessor: one loads while the other computes
 static_assert(kQuantisedTile == kScaledTogether);
 
-/// Where the lines of one form go; words null: it is not wanted.
+/// The destination of the lines of one form; words null: the form is not needed.
 struct Form {
   uint32_t* words = nullptr;
   float* scales = nullptr;
@@ -319,7 +319,7 @@ CudaKernel launch_tiles(const CudaKernelCall& call) {
   if (call.attrs.flag("rows")) rows = form_of(call, 0, height, width);
   if (call.attrs.flag("columns")) columns = form_of(call, call.attrs.flag("rows") ? 2 : 0, width, height);
   const dim3 grid(static_cast<unsigned>(ceil_div(height, kQuantisedTile)), static_cast<unsigned>(ceil_div(width, kQuantisedTile)));
-  check(grid.y < 65536, "quantise takes rows of up to 8 million numbers");
+  check(grid.y < 65536, "quantise supports rows of up to 8 million numbers");
   const bool packs = width * byte_size(x.dtype) % 16 == 0 && reinterpret_cast<uintptr_t>(x.data) % 16 == 0;
   const TensorArg& at = call.in[F::kAt ? 1 : 0];
   check(reinterpret_cast<uintptr_t>(at.data) % 16 == 0 || !packs, "quantise: both inputs are aligned alike");

@@ -1,6 +1,6 @@
 // A matrix as a factor of a product in 8 bits: lines of E4M3 numbers, along which the product sums, and their scales.
 //
-//   words   [lines, padded / 4] i32    four E4M3 numbers a word, the first in the lowest byte; `padded` is the length
+//   words   [lines, padded / 4] i32    four E4M3 numbers per word, the first in the lowest byte; `padded` is the length
 //   of
 //                                      a line rounded up to 128, and what is beyond the line is 0
 //   scales  [parts, lines] f32         of each 128 numbers of a line, `parts` = padded / 128

@@ -34,7 +34,7 @@ std::vector<TensorInfo> infer_reduction(std::string_view op, Infos in, const Att
     const bool exists = dims[i] >= 0 && dims[i] < static_cast<int64_t>(in[0].shape.size());
     const bool again = std::find(dims.begin(), dims.begin() + i, dims[i]) != dims.begin() + i;
     if (exists && !again) continue;
-    shape_error(fmt::format("{}: dims {} must be different dims of {}", op, format_list(dims), to_string(in[0])));
+    shape_error(fmt::format("{}: dims {} must be distinct dims of {}", op, format_list(dims), to_string(in[0])));
   }
   return {{reduced_shape(in[0].shape, dims, attrs.flag("keep_dims")), in[0].dtype}};
 }
@@ -60,8 +60,8 @@ std::string reduced_letters(Infos in, const Attrs& attrs) {
 }
 
 std::vector<Field> reduction_fields() {
-  return {ints("dims", "Dims to reduce; negative ones count from the last.").required(),
-          flag("keep_dims", false, "Keep them, with size 1.")};
+  return {ints("dims", "Dims to reduce; negative numbers count from the last dim.").required(),
+          flag("keep_dims", false, "Keep the reduced dims with size 1.")};
 }
 
 Ints reduced_dims(const LayerContext& layer) {

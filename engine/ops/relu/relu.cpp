@@ -56,7 +56,7 @@ extern const OpDef relu_grad_op = {
 
 extern const LayerDef relu_layer = {
     .name = "relu",
-    .doc = "max(x, 0).",
+    .doc = "Computes max(x, 0).",
     .emit = [](LayerContext& layer) { return layer.emit("relu"); },
 };
 

@@ -10,7 +10,7 @@ extern const OpCases relu_cases = {
                                const Attrs&) { return naive::map(in, [](double x) { return x > 0 ? x : 0; }); }}},
     .rules = {{{"relu", {{{2, 3}}}}, "ab->ab", "", {{2, 3}}}},
     .gradients = {{{"relu", {{{2, 3}}}}, {"relu_grad ab,ab->ab"}, "element by element"}},
-    .shape_errors = {{{"relu", {{{2}, DType::i32}}}, "relu takes f32, but got [2] i32"}},
+    .shape_errors = {{{"relu", {{{2}, DType::i32}}}, "relu expects f32, but got [2] i32"}},
     .layers = {{"relu", "", {8, 12}}},
 };
 

@@ -14,7 +14,9 @@
 namespace trainctl {
 namespace {
 
-constexpr const char* kReshapeNeedsWholeDims = "reshape keeps this index within a rank: only the outermost part of a dim can be cut";
+constexpr const char* kReshapeNeedsWholeDims =
+    "reshape keeps this index on one rank: only the outermost factor of a "
+    "dim can be cut";
 
 /// The letters of one side: one string per dim.
 using Side = std::vector<std::string>;
@@ -115,7 +117,7 @@ Shape whole_shape(const LayerContext& layer) {
   }
   const bool fits = unknown == 0 ? known == sample : unknown == 1 && known > 0 && sample % known == 0;
   if (!fits) {
-    shape_error(fmt::format("a sample of {} has {} elements, they do not fit shape {}",
+    shape_error(fmt::format("a sample of {} has {} elements, which do not fit shape {}",
                             to_string(Shape(in.begin() + 1, in.end())), sample, to_string(out)));
   }
   for (int64_t& size : out) {
@@ -160,7 +162,7 @@ extern const OpDef reshape_op = {
 
 extern const LayerDef flatten_layer = {
     .name = "flatten",
-    .doc = "Merges all dims except the batch.",
+    .doc = "Merges all dims except the batch dim into one.",
     .emit =
         [](LayerContext& layer) {
           const Shape& in = layer.shape();
@@ -170,8 +172,8 @@ extern const LayerDef flatten_layer = {
 
 extern const LayerDef reshape_layer = {
     .name = "reshape",
-    .doc = "The same elements in another shape.",
-    .fields = {ints("shape", "Shape of one sample, without the batch dim; one dim may be -1 and is computed.")
+    .doc = "Changes the shape without changing the elements.",
+    .fields = {ints("shape", "Shape of one sample, without the batch dim; one dim can be -1 and is then computed.")
                    .required()
                    .at_least(-1)
                    .at_most(kMaxSize)},
@@ -185,13 +187,13 @@ extern const LayerDef reshape_layer = {
 extern const LayerDef squeeze_layer = {
     .name = "squeeze",
     .doc = "Removes a dim of size 1.",
-    .fields = {integer("dim", "Not the batch; -1 is the last.").required()},
+    .fields = {integer("dim", "The dim to remove, other than the batch dim; -1 is the last.").required()},
     .emit =
         [](LayerContext& layer) {
           const int64_t dim = layer.sample_dim(layer.attrs.integer("dim"));
           Shape shape = layer.shape();
           if (shape[dim] != 1) {
-            shape_error(fmt::format("dim {} of its input {} has size {}, only a dim of size 1 can be removed", dim,
+            shape_error(fmt::format("dim {} of its input {} has size {}, but only a dim of size 1 can be removed", dim,
                                     to_string(shape), shape[dim]));
           }
           shape.erase(shape.begin() + dim);
@@ -202,14 +204,15 @@ extern const LayerDef squeeze_layer = {
 extern const LayerDef unsqueeze_layer = {
     .name = "unsqueeze",
     .doc = "Inserts a dim of size 1.",
-    .fields = {integer("dim", "Where the new dim is afterwards, not before the batch; -1 is the last.").required()},
+    .fields =
+        {integer("dim", "Position of the new dim in the output, after the batch dim; -1 is the last.").required()},
     .emit =
         [](LayerContext& layer) {
           Shape shape = layer.shape();
           const auto ndim = static_cast<int64_t>(shape.size());
           const int64_t given = layer.attrs.integer("dim"), dim = given < 0 ? given + ndim + 1 : given;
           if (dim < 1 || dim > ndim) {
-            shape_error(fmt::format("a new dim of its input {} can be at 1 to {}, or -1 to {}, not at {}",
+            shape_error(fmt::format("a new dim of its input {} can be at position 1 to {} or -1 to {}, not at {}",
                                     to_string(shape), ndim, -ndim, given));
           }
           shape.insert(shape.begin() + dim, 1);

@@ -1,6 +1,6 @@
 // y = x * rstd (* gamma), rstd = 1 / sqrt(mean(x^2) + eps) over the last dim (Zhang and Sennrich 2019).
 // x [.., d] -> y, rstd [..]
-// If d is cut, ranks exchange one number a row: the sum x^2 of their part, and in the backward pass sum g * xhat,
+// If d is cut, ranks exchange one number per row: the sum x^2 of their part, and in the backward pass sum g * xhat,
 // g = dy * gamma.
 #include "engine/ops/elementwise.h"
 #include "engine/ops/examples.h"
@@ -19,7 +19,7 @@ namespace {
 
 void expect_rms_norm_grad(Infos in) {
   using namespace example;
-  expect(in.size() >= 3 && in.size() <= 4, "it takes dy, x, rstd");
+  expect(in.size() >= 3 && in.size() <= 4, "it expects dy, x, rstd");
   expect_shape(in[1], in[0].shape, "x");
   expect_shape(in[2], leading(in[0]), "a number of each row");
   if (in.size() == 4) expect_shape(in[3], {in[0].shape.back()}, "gamma");
@@ -45,7 +45,8 @@ extern const KernelDef rms_norm_stats_kernel = {
     .example =
         [] {
           using namespace example;
-          return KernelExample{.what = "sum x^2 of each row's part", .inputs = {{kMatrix}}, .outputs = rms_stats_of};
+          return KernelExample{
+              .what = "sum x^2 of each row of a shard", .inputs = {{kMatrix}}, .outputs = rms_stats_of};
         },
 };
 
@@ -55,11 +56,11 @@ extern const KernelDef rms_norm_apply_kernel = {
     .example =
         [] {
           using namespace example;
-          return KernelExample{.what = "y of a part, rstd; inputs x(, gamma), sums of all parts",
+          return KernelExample{.what = "y of a shard, rstd; inputs x(, gamma), sums of all shards",
                                .inputs = {{kMatrix}, {kRow}, f32({kRmsNormParts, kRows, 1})},
                                .attrs = {{"eps", 1e-5}},
                                .outputs = [](Infos in, const Attrs& attrs, DType) {
-                                 expect(in.size() >= 2, "it takes x(, gamma) and the sums of all parts");
+                                 expect(in.size() >= 2, "it expects x(, gamma) and the sums of all shards");
                                  expect_parts(in, in.size(), rms_stats_shape(in, attrs));
                                  return rms_norm_op.infer(in.first(in.size() - 1), attrs);
                                }};
@@ -71,10 +72,11 @@ extern const KernelDef rms_norm_grad_stats_kernel = {
     .example =
         [] {
           using namespace example;
-          return KernelExample{.what = "sum g * xhat of each row's part, g = dy * gamma; inputs dy, x, rstd(, gamma)",
-                               .inputs = {{kMatrix}, {kMatrix}, f32(kColumn), {kRow}},
-                               .outputs = rms_stats_of,
-                               .expect = expect_rms_norm_grad};
+          return KernelExample{
+              .what = "sum g * xhat of each row of a shard, g = dy * gamma; inputs dy, x, rstd(, gamma)",
+              .inputs = {{kMatrix}, {kMatrix}, f32(kColumn), {kRow}},
+              .outputs = rms_stats_of,
+              .expect = expect_rms_norm_grad};
         },
 };
 
@@ -84,10 +86,10 @@ extern const KernelDef rms_norm_grad_apply_kernel = {
     .example =
         [] {
           using namespace example;
-          return KernelExample{.what = "dx of a part; inputs dy, x, rstd(, gamma), sums of all parts",
+          return KernelExample{.what = "dx of a shard; inputs dy, x, rstd(, gamma), sums of all shards",
                                .inputs = {{kMatrix}, {kMatrix}, f32(kColumn), {kRow}, f32({kRmsNormParts, kRows, 1})},
                                .outputs = [](Infos in, const Attrs& attrs, DType) -> std::vector<TensorInfo> {
-                                 expect(in.size() >= 4, "it takes dy, x, rstd(, gamma) and the sums of all parts");
+                                 expect(in.size() >= 4, "it expects dy, x, rstd(, gamma) and the sums of all shards");
                                  expect_rms_norm_grad(in.first(in.size() - 1));
                                  expect_parts(in, in.size(), rms_stats_shape(in, attrs));
                                  return {in[0]};
@@ -167,8 +169,8 @@ extern const OpDef rms_norm_param_grad_op = {
 
 extern const LayerDef rms_norm_layer = {
     .name = "rms_norm",
-    .doc = "Divides the last dim by its root mean square.",
-    .fields = {eps_field(), flag("affine", true, "Learn a scale."), scale_init_field()},
+    .doc = "Divides by the root mean square over the last dim.",
+    .fields = {eps_field(), flag("affine", true, "Train a scale."), scale_init_field()},
     .emit =
         [](LayerContext& layer) {
           return layer.builder.emit("rms_norm", layer.with_affine({layer.inputs[0]}, layer.shape().back(), false),

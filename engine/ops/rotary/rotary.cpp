@@ -37,9 +37,9 @@ Units units_of(const Attrs& attrs) {
 std::vector<FieldFault> faults(const Attrs& attrs) {
   const int64_t heads = attrs.integer("heads", 1), kv_heads = attrs.integer("kv_heads", heads);
   if (attrs.has("kv_heads") && attrs.text("packing", "none") == "none")
-    return {{"kv_heads", "kv_heads is of an input that packs q, k and v", "set packing, or heads alone"}};
+    return {{"kv_heads", "kv_heads requires an input that packs q, k and v", "set packing, or remove kv_heads"}};
   if (kv_heads >= 1 && heads % kv_heads != 0)
-    return {{"kv_heads", fmt::format("{} kv heads do not divide {} query heads", kv_heads, heads), ""}};
+    return {{"kv_heads", fmt::format("{} query heads are not divisible by {} kv heads", kv_heads, heads), ""}};
   return {};
 }
 
@@ -51,24 +51,26 @@ extern const OpDef rotary_op = {
       expect_inputs("rotary", in, 1, 1);
       expect_floats("rotary", in);
       if (in[0].shape.size() != 3)
-        shape_error(fmt::format("rotary takes [batch, rows, features], but got {}", to_string(in[0])));
+        shape_error(fmt::format("rotary expects [batch, rows, features], but got {}", to_string(in[0])));
       const int64_t d = attrs.integer("head_dim"), heads = attrs.integer("heads", 1);
-      if (d < 2 || d % 2 != 0) shape_error(fmt::format("rotary turns pairs, but the heads have {} features", d));
+      if (d < 2 || d % 2 != 0) shape_error(fmt::format("rotary needs an even number of features per head, not {}", d));
       if (d > 2 * kMostRotaryPairs)
         shape_error(fmt::format("rotary: the heads have {} features, expected at most {}", d, 2 * kMostRotaryPairs));
       if (heads < 1 || in[0].shape[2] % (heads * d) != 0)
         shape_error(
-            fmt::format("rotary: the last dim of {} is no multiple of {} heads of {}", to_string(in[0]), heads, d));
+            fmt::format("rotary: the last dim of {} is not a multiple of {} heads of {}", to_string(in[0]), heads, d));
       return {in[0]};
     },
     .rule = [](Infos in, const Attrs& attrs) -> RuleText {
       const int64_t together = attrs.integer("heads", 1) * attrs.integer("head_dim"), g = in[0].shape[2] / together;
-      return {
-          .text = "bt(gd)->bt(gd)",
-          .uncuttable = "d",
-          .why_not = "rotary needs whole heads on one rank, and of a packed input those that attention needs together",
-          .sizes = {{'g', g}, {'d', together}},
-          .why_size = fmt::format("only whole heads may be cut, packed ones together, and their number is {}", g)};
+      return {.text = "bt(gd)->bt(gd)",
+              .uncuttable = "d",
+              .why_not =
+                  "rotary needs whole heads on one rank, and for a packed input the heads that attention needs "
+                  "together",
+              .sizes = {{'g', g}, {'d', together}},
+              .why_size =
+                  fmt::format("only whole heads (or groups of packed heads) can be cut, and their number is {}", g)};
     },
     .backward = [](GradBuilder& g) { g.set_in_grad(0, "rotary", {g.out_grad()}, inverse_of(g.attrs())); },
     .kernel = {.name = "rotary",
@@ -77,7 +79,7 @@ extern const OpDef rotary_op = {
                .example =
                    [] {
                      return KernelExample{
-                         .what = "pairs of features, turned by the row",
+                         .what = "pairs of features, rotated by the position of the row",
                          .inputs = {{{4, 1024, 1024}}},
                          .attrs = {{"head_dim", int64_t{64}}, {"base", 10000.0}},
                          .optional = {
@@ -87,29 +89,34 @@ extern const OpDef rotary_op = {
 
 extern const LayerDef rotary_layer = {
     .name = "rotary",
-    .doc = "Rotary position embedding: turns pairs of each head's features by the row's position.",
-    .fields =
-        {integer("heads", "Heads of the input; of a packed one, query heads.").required().at_least(1).at_most(kMaxSize),
-         integer("kv_heads", "Of a packed input: heads of keys and values; default: as many.")
-             .at_least(1)
-             .at_most(kMaxSize),
-         text("packing", "heads or qkv: the input is packed as attention's, and its v is left as it is.")
-             .one_of({"none", "heads", "qkv"})
-             .defaults(std::string("none")),
-         number("base", "Of the angles.").defaults(10000.0).above(0),
-         text("pairs", "half: features i and i + d/2, as Llama; interleaved: 2i and 2i + 1, as GPT-J.")
-             .one_of({"half", "interleaved"})
-             .defaults(std::string("half"))},
+    .doc = "Rotary position embedding (RoPE): rotates pairs of features of each head by the position of the row.",
+    .fields = {integer("heads", "Number of heads; for a packed input, number of query heads.")
+                   .required()
+                   .at_least(1)
+                   .at_most(kMaxSize),
+               integer("kv_heads", "For a packed input: number of key and value heads; default: heads.")
+                   .at_least(1)
+                   .at_most(kMaxSize),
+               text("packing", "heads or qkv: the input is packed as for attention, and v is not rotated.")
+                   .one_of({"none", "heads", "qkv"})
+                   .defaults(std::string("none")),
+               number("base", "Base of the rotation angles.").defaults(10000.0).above(0),
+               text("pairs",
+                    "Which features form a pair. half: i and i + d/2, as in Llama; interleaved: 2i and 2i + 1, as "
+                    "in GPT-J.")
+                   .one_of({"half", "interleaved"})
+                   .defaults(std::string("half"))},
     .faults = faults,
     .emit =
         [](LayerContext& layer) {
           const Shape shape = layer.shape();
           const Units units = units_of(layer.attrs);
           if (shape.size() != 3)
-            shape_error(fmt::format("rotary takes [batch, rows, features], but got {}", to_string(shape)));
+            shape_error(fmt::format("rotary expects [batch, rows, features], but got {}", to_string(shape)));
           if (shape[2] % (units.count * units.heads) != 0)
-            throw ShapeError(fmt::format("rotary: the {} features of {} are not {} heads of the same size", shape[2],
-                                         to_string(shape), units.count * units.heads),
+            throw ShapeError(fmt::format("rotary: the {} features of {} cannot be divided into {} heads of the same "
+                                         "size",
+                                         shape[2], to_string(shape), units.count * units.heads),
                              "heads");
           return layer.emit("rotary", {{"head_dim", shape[2] / (units.count * units.heads)},
                                        {"heads", units.heads},

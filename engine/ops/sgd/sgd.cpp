@@ -10,7 +10,7 @@ namespace {
 
 std::vector<FieldFault> sgd_faults(const Attrs& settings) {
   if (!settings.flag("nesterov") || settings.number("momentum") != 0) return {};
-  return {{"nesterov", "nesterov looks ahead along the momentum, but momentum is 0", "set optimizer.momentum: 0.9"}};
+  return {{"nesterov", "nesterov requires momentum, but momentum is 0", "set optimizer.momentum: 0.9"}};
 }
 
 }  // namespace
@@ -34,8 +34,11 @@ extern const KernelDef sgd_update_kernel = {
 
 extern const OptimizerDef sgd_optimizer = {
     .name = "sgd",
-    .fields = {number("momentum", "Share of the last update that is kept.").defaults(0.0).at_least(0).below(1),
-               flag("nesterov", false, "Look ahead along the momentum."), weight_decay_field()},
+    .fields = {number("momentum", "Momentum factor: fraction of the previous update to add.")
+                   .defaults(0.0)
+                   .at_least(0)
+                   .below(1),
+               flag("nesterov", false, "Use Nesterov momentum."), weight_decay_field()},
     .faults = sgd_faults,
     .kernel = &sgd_update_kernel,
     .kernel_attrs = [](const Attrs& settings) { return settings; },

@@ -47,7 +47,7 @@ extern const OpDef sigmoid_grad_op = {
 
 extern const LayerDef sigmoid_layer = {
     .name = "sigmoid",
-    .doc = "1 / (1 + exp(-x)).",
+    .doc = "Computes 1 / (1 + exp(-x)).",
     .emit = [](LayerContext& layer) { return layer.emit("sigmoid"); },
 };
 

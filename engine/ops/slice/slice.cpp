@@ -42,8 +42,8 @@ std::vector<TensorInfo> infer_slice(Infos in, const Attrs& attrs) {
   for (size_t d = 0; fits && d < x.size(); ++d)
     fits = begin[d] >= 0 && size[d] >= 1 && begin[d] <= x[d] && size[d] <= x[d] - begin[d];
   if (!fits) {
-    shape_error(fmt::format("slice: begin {} and size {} are not a part of {}", format_list(begin), format_list(size),
-                            to_string(in[0])));
+    shape_error(fmt::format("slice: begin {} and size {} are out of range for {}", format_list(begin),
+                            format_list(size), to_string(in[0])));
   }
   return {{size, in[0].dtype}};
 }
@@ -65,7 +65,7 @@ std::vector<TensorInfo> infer_pad(Infos in, const Attrs& attrs) {
   return {out};
 }
 
-/// Where a layer counts from the end with negative numbers.
+/// Returns the position from the start; negative ones count from the end.
 int64_t from_end(int64_t place, int64_t size) { return place < 0 ? place + size : place; }
 
 TensorId emit_slice(LayerContext& layer) {
@@ -74,8 +74,8 @@ TensorId emit_slice(LayerContext& layer) {
   const int64_t begin = from_end(layer.attrs.integer("begin"), size);
   const int64_t end = layer.attrs.has("end") ? from_end(layer.attrs.integer("end"), size) : size;
   if (begin < 0 || begin >= end || end > size) {
-    shape_error(fmt::format("elements {} to {} are not a part of dim {} of its input {}, which has {}", begin, end, dim,
-                            to_string(layer.shape()), size));
+    shape_error(fmt::format("elements {} to {} are out of range for dim {} of its input {}, which has {}", begin, end,
+                            dim, to_string(layer.shape()), size));
   }
   Ints begins(layer.shape().size()), sizes = layer.shape();
   begins[dim] = begin;
@@ -89,8 +89,7 @@ std::vector<FieldFault> pad_faults(const Attrs& attrs) {
   for (const char* side : {"before", "after"}) {
     const size_t given = attrs.ints(side).size();
     if (given != 0 && given != dims)
-      faults.push_back(
-          {side, fmt::format("{} numbers for {} dims; one for each of 'dims' is expected", given, dims), ""});
+      faults.push_back({side, fmt::format("{} numbers for {} dims; expected one for each of 'dims'", given, dims), ""});
   }
   return faults;
 }
@@ -116,7 +115,9 @@ extern const OpDef slice_op = {
         [](Infos in, const Attrs& attrs) {
           const bool sums = in[0].dtype != DType::i32;
           return selection_rule(in[0], attrs.ints("size"),
-                                sums ? "" : "slice needs this dim of integers on one rank: ranks do not sum integers");
+                                sums ? ""
+                                     : "slice needs this dim of integers on one rank, because ranks do not sum "
+                                       "integers");
         },
     .backward =
         [](GradBuilder& g) {
@@ -147,8 +148,8 @@ extern const OpDef pad_op = {
           const bool sums = attrs.number("value") == 0;
           return selection_rule(in[0], infer_pad(in, attrs)[0].shape,
                                 sums ? ""
-                                     : "pad needs this dim on one rank: ranks that have parts of it are summed, and so "
-                                       "would the value be");
+                                     : "pad needs this dim on one rank, because the padding value would be summed "
+                                       "over ranks with shards of it");
         },
     .backward =
         [](GradBuilder& g) {
@@ -159,7 +160,7 @@ extern const OpDef pad_op = {
                .example =
                    [] {
                      using namespace example;
-                     return KernelExample{.what = "y = x with elements of a value around it",
+                     return KernelExample{.what = "y = x padded with a constant value",
                                           .inputs = {{kMatrix}},
                                           .attrs = {{"before", Ints{0, 512}}, {"after", Ints{0, 512}}, {"value", 0.0}}};
                    }},
@@ -168,21 +169,26 @@ extern const OpDef pad_op = {
 
 extern const LayerDef slice_layer = {
     .name = "slice",
-    .doc = "The elements begin to end - 1 of a dim.",
-    .fields = {integer("dim", "Not the batch; -1 is the last.").required(),
-               integer("begin", "The first element; a negative one counts from the end.").defaults(int64_t{0}),
+    .doc = "Selects the elements begin to end - 1 of a dim.",
+    .fields = {integer("dim", "The dim, other than the batch dim; -1 is the last.").required(),
+               integer("begin", "First element; negative numbers count from the end.").defaults(int64_t{0}),
                integer("end",
-                       "The element after the last; a negative one counts from the end; default: all that follow.")},
+                       "Element after the last one; negative numbers count from the end; default: all remaining "
+                       "elements.")},
     .emit = emit_slice,
 };
 
 extern const LayerDef pad_layer = {
     .name = "pad",
-    .doc = "Elements of one value around its input.",
-    .fields = {ints("dims", "Dims to pad, not the batch; -1 is the last.").required(),
-               ints("before", "Elements before each of them; default: none.").at_least(0).at_most(kMaxSize),
-               ints("after", "Elements after each of them; default: none.").at_least(0).at_most(kMaxSize),
-               number("value", "Of the added elements.").defaults(0.0)},
+    .doc = "Pads the input with a constant value.",
+    .fields = {ints("dims", "Dims to pad, other than the batch dim; -1 is the last.").required(),
+               ints("before", "Number of elements to add before each of these dims; default: none.")
+                   .at_least(0)
+                   .at_most(kMaxSize),
+               ints("after", "Number of elements to add after each of these dims; default: none.")
+                   .at_least(0)
+                   .at_most(kMaxSize),
+               number("value", "Value of the added elements.").defaults(0.0)},
     .faults = pad_faults,
     .emit = emit_pad,
 };

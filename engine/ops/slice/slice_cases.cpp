@@ -59,7 +59,7 @@ extern const OpCases slice_cases = {
                    {"slice aef->abc sums ef"},
                    "a rank with some of e and f has some elements of its part of b and c, and 0 for the others"}},
     .shape_errors = {{{"slice", {{{2, 3}}}, part({0, 2}, {2, 2})},
-                      "slice: begin [0, 2] and size [2, 2] are not a part of [2, 3]"},
+                      "slice: begin [0, 2] and size [2, 2] are out of range for [2, 3]"},
                      {{"pad", {{{2, 3}}}, around({1}, {0})},
                       "pad: before [1] and after [0] must be numbers of elements for each dim of [2, 3]"}},
     .layers = {{"slice", ", dim: 1, begin: 2, end: -3", {8, 7}},

@@ -1,6 +1,6 @@
-// How many clusters of blocks run at once differs from card to card: it depends on which multiprocessors are disabled.
-// Ranks whose results must agree bit for bit have to run the same kernels, so all ranks choose kernels for the device
-// that runs the fewest clusters.
+// The number of clusters of blocks that run at once differs from card to card, because it depends on the disabled
+// multiprocessors. Ranks whose results must agree bit for bit have to run the same kernels, so all ranks choose kernels
+// for the device that runs the fewest clusters.
 #pragma once
 
 #include <array>
@@ -8,7 +8,8 @@
 
 namespace trainctl::cuda {
 
-/// How many clusters of 2, 4, 8 and 16 blocks run at once, one block a multiprocessor; 0: the device runs none.
+/// Numbers of clusters of 2, 4, 8 and 16 blocks that run at once, one block per multiprocessor; 0: the device runs
+/// none.
 using ClusterCounts = std::array<int32_t, 4>;
 
 /// Counts them on the current device.

@@ -65,7 +65,7 @@ struct ClusterLaunch {
   ClusterLaunch& operator=(const ClusterLaunch&) = delete;
 };
 
-/// How many of the launch's clusters run at once on the current device; 0: it runs none.
+/// Returns the number of clusters of the launch that run at once on the current device; 0: it runs none.
 template <class Kernel>
 int max_active_clusters(Kernel* kernel, const ClusterLaunch& launch) {
   int count = 0;

@@ -308,7 +308,7 @@ __global__ void __launch_bounds__(32 * kWarps, kBlocks<T, kN>)
 template <class T, int kN>
 std::optional<CudaKernel> prepare(const CudaKernelCall& loss, Head<T> h) {
   const int64_t processors = multiprocessors(), pairs = h.pairs;
-  // One pack a thread if that does not fill the device: with few rows the time of one thread is the bound.
+  // One pack per thread if that does not fill the device: with few rows the time of one thread is the bound.
   int warps = kWarps;
   while (warps > 1 && (warps / 2 * 32 >= h.packs || pairs * warps * 32 > processors * 1024)) warps /= 2;
   h.log_threads = std::bit_width(static_cast<unsigned>(warps * 32)) - 1;

@@ -42,7 +42,7 @@ __global__ void __launch_bounds__(kThreads, 1) row_chain(const __grid_constant__
                  chain.blocks,
                  row0,
                  min(chain.of_cluster, chain.rows - row0),
-                 __shfl_sync(~0u, static_cast<int>(threadIdx.x / 32), 0),  // tells the compiler that it is warp-uniform
+                 __shfl_sync(~0u, static_cast<int>(threadIdx.x / 32), 0),  // makes it warp-uniform for the compiler
                  static_cast<int>(threadIdx.x % 32)};
   if (on.row == kWarps) {
     prepare_barriers(chain, on);

@@ -1,4 +1,4 @@
-// The losses of a chain, one warp a row. Each block of a cluster computes all gradients; the first block writes them to
+// The losses of a chain, one warp per row. Each block of a cluster computes all gradients; the first block writes them to
 // memory and sums the loss.
 #pragma once
 

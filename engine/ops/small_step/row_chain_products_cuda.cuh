@@ -9,7 +9,7 @@ namespace trainctl::cuda {
 
 // Deep layers: the warps split k
 
-/// How the lanes of a warp map a tile to mma fragments: weights are A, 16 columns a fragment; rows are B. Any mapping
+/// How the lanes of a warp map a tile to mma fragments: weights are A, 16 columns per fragment; rows are B. Any mapping
 /// works in which A and B agree on k, and A and the sums on columns. This one:
 ///   mma                                tile
 ///   k in_group, in_group + 4; step i   element i of the packs k, k + 4
@@ -28,7 +28,7 @@ struct Lane {
   }
 };
 
-/// Sums of a tile: 16 columns a fragment.
+/// Sums of a tile: 16 columns per fragment.
 using ChainSums = TileSums[2][1];
 
 __device__ __forceinline__ void read_pack(const float* from, int pack, float (&to)[4]) {
@@ -93,7 +93,7 @@ __device__ __forceinline__ float sum_of_tile(const Link& l, const Place& on, con
   return (sums[0] + sums[1]) + (sums[2] + sums[3]);
 }
 
-/// Tiles go to the warps' tensor cores, one tile a warp. Up to kMostLeft tiles that remain are summed by all threads
+/// Tiles go to the warps' tensor cores, one tile per warp. Up to kMostLeft tiles that remain are summed by all threads
 /// without tensor cores: else a few warps would multiply while the others wait.
 __device__ __forceinline__ float deep_sum(const Link& l, const Place& on, Ring& ring) {
   const Lane lane(on.lane, l.along);
@@ -150,7 +150,7 @@ __device__ __forceinline__ float direct_sum(const Link& l, const Place& on, int 
   return sum;
 }
 
-// Few columns, and back from them: from whole rows, one warp a row
+// Few columns, and back from them: from whole rows, one warp per row
 
 /// Lane c gets the sum of column c.
 __device__ __forceinline__ float few_sums(const Link& l, const Place& on) {

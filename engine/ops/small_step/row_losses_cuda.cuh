@@ -42,7 +42,7 @@ inline std::optional<RowLoss> row_loss_of(const GroupedKernel& kernel) {
     return std::nullopt;
   }
   l.type = x.dtype;
-  l.n = x.shape.size() == 1 && !classes ? 1 : static_cast<int>(x.shape.back());  // 1-D: one number a row
+  l.n = x.shape.size() == 1 && !classes ? 1 : static_cast<int>(x.shape.back());  // 1-D: one number per row
   l.rows = x.size() / l.n;
   l.scale = call.attrs.number("scale", 1.0);
   return l;
@@ -61,7 +61,8 @@ __device__ __forceinline__ double loss_of_pair(LossKind kind, float off) {
 // Softmax and cross entropy of a row that kLanes lanes share
 
 __device__ __forceinline__ void check_label(int32_t label, int classes) {
-  if (label < 0 || label >= classes) data_is_wrong("softmax_cross_entropy: a label is not a class of the logits");
+  if (label < 0 || label >= classes) data_is_wrong("softmax_cross_entropy: the data contains a label that is not a "
+                                                   "class of the logits");
 }
 
 struct SoftmaxRow {

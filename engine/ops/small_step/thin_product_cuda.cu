@@ -2,7 +2,7 @@
 // order.
 //   dots   a matrix that is contiguous along k, times a vector: a warp an element of C, its lanes split k
 //   sums   a vector times a matrix that is contiguous along n: a lane a column, the warps of a block split k
-//   outer  k is 1: a thread a column
+//   outer  k is 1: one thread per column
 #include <algorithm>
 
 #include "engine/ops/small_step/finish_cuda.h"

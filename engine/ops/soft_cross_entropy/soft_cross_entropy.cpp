@@ -37,7 +37,9 @@ extern const KernelDef soft_cross_entropy_with_grad_kernel = {
     .launch_role = LaunchRole::loss,
     .example =
         [] {
-          KernelExample shown = soft_cross_entropy_example("loss and gradient in one pass; inputs logits, shares of classes");
+          KernelExample shown = soft_cross_entropy_example(
+              "loss and gradient in one pass; inputs logits, class "
+              "probabilities");
           shown.outputs = example::loss_and_gradient;
           return shown;
         },
@@ -53,7 +55,7 @@ extern const OpDef soft_cross_entropy_grad_op = {
                      return RowOperands{3, 1};
                    },
                .cost = elementwise_cost<14>,
-               .example = [] { return soft_cross_entropy_example("gradient; inputs logits, shares of classes"); }},
+               .example = [] { return soft_cross_entropy_example("gradient; inputs logits, class probabilities"); }},
 };
 
 extern const OpDef soft_cross_entropy_op = {
@@ -66,7 +68,7 @@ extern const OpDef soft_cross_entropy_op = {
       const std::string dims = letters(in[0].shape.size() - 1, "c") + "c";
       return {.text = dims + "," + dims + "->()",
               .uncuttable = "c",
-              .why_not = "a row's shares of classes are compared with the softmax of the whole row"};
+              .why_not = "the class probabilities of a row are compared with the softmax of the whole row"};
     },
     .backward =
         [](GradBuilder& g) {
@@ -81,7 +83,7 @@ extern const OpDef soft_cross_entropy_op = {
                      return RowOperands{3, 0};
                    },
                .cost = reduction_cost<14>,
-               .example = [] { return soft_cross_entropy_example("loss; inputs logits, shares of classes"); }},
+               .example = [] { return soft_cross_entropy_example("loss; inputs logits, class probabilities"); }},
 };
 
 extern const OpFamily soft_cross_entropy_family = {.ops = {&soft_cross_entropy_op, &soft_cross_entropy_grad_op},

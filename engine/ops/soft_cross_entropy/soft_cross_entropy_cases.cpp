@@ -22,7 +22,8 @@ Outputs with_grad(const Inputs& in, const Attrs& attrs) {
       targets += target(i);
     }
     for (int64_t i = 0; i < c; ++i)
-      grad.values[first + i] = soft_cross_entropy_scale * (targets * std::exp(in[0].values[first + i]) / exps - target(i));
+      grad.values[first + i] =
+          soft_cross_entropy_scale * (targets * std::exp(in[0].values[first + i]) / exps - target(i));
   }
   return {{{1}, {soft_cross_entropy_scale * sum}}, grad};
 }
@@ -67,7 +68,7 @@ extern const OpCases soft_cross_entropy_cases = {
     .shape_errors = {{{"soft_cross_entropy", {{{2, 3}}, {{2, 4}}}},
                       "soft_cross_entropy: the label is [2, 4], expected [2, 3]"},
                      {{"soft_cross_entropy", {{{2, 3}}, {{2, 3}, DType::i32}}},
-                      "soft_cross_entropy takes f32, but got [2, 3] i32"}},
+                      "soft_cross_entropy expects f32, but got [2, 3] i32"}},
     .kernels = soft_cross_entropy_kernels(),
     .kernel_references = {{"soft_cross_entropy_with_grad",
                            [](const NaiveCall& call) { return with_grad(call.in, call.attrs); }}},

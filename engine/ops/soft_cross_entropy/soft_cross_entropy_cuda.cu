@@ -75,7 +75,7 @@ __global__ void __launch_bounds__(kSoftThreads)
 template <bool kLoss, bool kGrad>
 CudaKernel prepare_soft_loss(const CudaKernelCall& call, const char* name) {
   const TensorArg &logits = call.in[0], &labels = call.in[1], &dlogits = kGrad ? call.out.back() : logits;
-  check(labels.dtype == DType::f32 && labels.size() == logits.size(), "labels are shares of all classes, f32");
+  check(labels.dtype == DType::f32 && labels.size() == logits.size(), "labels must be class probabilities in f32");
   if (logits.size() == 0) {
     if (kLoss && !call.out[0].accumulate) return find_cuda_kernel("zero")->prepare(call);
     return [](CudaStream) {};

@@ -49,7 +49,7 @@ extern const KernelDef softmax_stats_kernel = {
     .example =
         [] {
           using namespace example;
-          return KernelExample{.what = "(top, sum e^(x - top)) of each row's part",
+          return KernelExample{.what = "(top, sum e^(x - top)) of each row of a shard",
                                .inputs = {{kMatrix}},
                                .attrs = kSoftmaxAlongRows,
                                .outputs = stats_outputs<2, 1>};
@@ -63,7 +63,7 @@ extern const KernelDef softmax_apply_kernel = {
     .example =
         [] {
           using namespace example;
-          return KernelExample{.what = "y of a part; inputs x, (top, sum) of all parts",
+          return KernelExample{.what = "y of a shard; inputs x, (top, sum) of all shards",
                                .inputs = {{kMatrix}, f32({kSoftmaxParts, kRows, 2})},
                                .attrs = kSoftmaxAlongRows,
                                .outputs = apply_outputs<2, 1>};
@@ -75,7 +75,7 @@ extern const KernelDef softmax_grad_stats_kernel = {
     .example =
         [] {
           using namespace example;
-          return KernelExample{.what = "sum dy * y of each row's part; inputs dy, y",
+          return KernelExample{.what = "sum dy * y of each row of a shard; inputs dy, y",
                                .inputs = {{kMatrix}, {kMatrix}},
                                .attrs = kSoftmaxAlongRows,
                                .outputs = stats_outputs<1, 2>};
@@ -89,7 +89,7 @@ extern const KernelDef softmax_grad_apply_kernel = {
     .example =
         [] {
           using namespace example;
-          return KernelExample{.what = "dx of a part; inputs dy, y, sums of all parts",
+          return KernelExample{.what = "dx of a shard; inputs dy, y, sums of all shards",
                                .inputs = {{kMatrix}, {kMatrix}, f32({kSoftmaxParts, kRows, 1})},
                                .attrs = kSoftmaxAlongRows,
                                .outputs = apply_outputs<1, 2>};
@@ -121,8 +121,9 @@ extern const OpDef softmax_op = {
                .example =
                    [] {
                      using namespace example;
-                     return KernelExample{
-                         .what = "y = exp(x) / sum exp(x) along dim", .inputs = {{kMatrix}}, .attrs = kSoftmaxAlongRows};
+                     return KernelExample{.what = "y = exp(x) / sum exp(x) along dim",
+                                          .inputs = {{kMatrix}},
+                                          .attrs = kSoftmaxAlongRows};
                    }},
     .inner_sum = InnerSum{&softmax_stats_kernel, of_rows<2>, &softmax_apply_kernel},
 };
@@ -131,21 +132,21 @@ extern const OpDef softmax_op = {
 extern const OpDef softmax_grad_op = {
     .name = "softmax_grad",
     .infer = [](Infos in, const Attrs&) { return infer_elementwise("softmax_grad", in, 2); },
-    .kernel =
-        {.name = "softmax_grad",
-         .cost = elementwise_cost<4>,
-         .example =
-             [] {
-               using namespace example;
-               return KernelExample{.what = "inputs dy, y", .inputs = {{kMatrix}, {kMatrix}}, .attrs = kSoftmaxAlongRows};
-             }},
+    .kernel = {.name = "softmax_grad",
+               .cost = elementwise_cost<4>,
+               .example =
+                   [] {
+                     using namespace example;
+                     return KernelExample{
+                         .what = "inputs dy, y", .inputs = {{kMatrix}, {kMatrix}}, .attrs = kSoftmaxAlongRows};
+                   }},
     .inner_sum = InnerSum{&softmax_grad_stats_kernel, of_rows<1>, &softmax_grad_apply_kernel},
 };
 
 extern const LayerDef softmax_layer = {
     .name = "softmax",
-    .doc = "exp(x) / sum exp(x).",
-    .fields = {integer("dim", "The dim along which the result adds up to 1.").defaults(int64_t{-1})},
+    .doc = "Computes exp(x) / sum exp(x).",
+    .fields = {integer("dim", "The dim along which the results sum to 1.").defaults(int64_t{-1})},
     .emit =
         [](LayerContext& layer) {
           return layer.emit("softmax", {{"dim", layer.non_negative_dim(layer.attrs.integer("dim"))}});

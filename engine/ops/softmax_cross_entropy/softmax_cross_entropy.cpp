@@ -1,6 +1,6 @@
 // loss[1] = scale * sum over rows of -log softmax(logits)[label]; dlogits = scale * (softmax - onehot).
 // logits [.., c], labels i32 [..]. attrs label_smoothing, ignore_index: targets.h.
-// If c is cut, ranks exchange three numbers a row: of the logits other than the label's (top, sum of e^(x - top)), so
+// If c is cut, ranks exchange three numbers per row: of the logits other than the label's (top, sum of e^(x - top)), so
 // that a probability near 1 loses no digits, and the label's logit, -inf on ranks that do not have it. Label smoothing
 // adds the sum of the logits.
 #include <fmt/format.h>
@@ -32,7 +32,7 @@ Shape cross_entropy_stats_shape(Infos in, const Attrs& attrs) {
 }
 
 void expect_parts(Infos in, const Attrs& attrs) {
-  example::expect(in.size() == 3, "it takes logits, labels and the statistics of all parts");
+  example::expect(in.size() == 3, "it expects logits, labels and the statistics of all shards");
   expect_logits_and_labels("softmax_cross_entropy", in.first(2));
   example::expect_parts(in, 3, cross_entropy_stats_shape(in, attrs));
 }
@@ -51,7 +51,7 @@ extern const KernelDef softmax_cross_entropy_stats_kernel = {
     .example =
         [] {
           using namespace example;
-          return KernelExample{.what = "(top, sum, label's logit) of each row's part; inputs logits, labels",
+          return KernelExample{.what = "(top, sum, logit of the label) of each row of a shard; inputs logits, labels",
                                .inputs = {{kMatrix}, ids(kColumn)},
                                .outputs = [](Infos in, const Attrs& attrs, DType) -> std::vector<TensorInfo> {
                                  expect_logits_and_labels("softmax_cross_entropy", in);
@@ -77,7 +77,7 @@ extern const KernelDef softmax_cross_entropy_apply_kernel = {
     .example =
         [] {
           using namespace example;
-          return KernelExample{.what = "loss; inputs logits, labels, statistics of all parts",
+          return KernelExample{.what = "loss; inputs logits, labels, statistics of all shards",
                                .inputs = {{kMatrix}, ids(kColumn), f32({4, kRows, 3})},
                                .attrs = {{"scale", 1e-6}},
                                .outputs = [](Infos in, const Attrs& attrs, DType) -> std::vector<TensorInfo> {
@@ -99,7 +99,7 @@ extern const KernelDef softmax_cross_entropy_grad_apply_kernel = {
     .example =
         [] {
           using namespace example;
-          return KernelExample{.what = "gradient of a part; inputs logits, labels, statistics of all parts",
+          return KernelExample{.what = "gradient of a shard; inputs logits, labels, statistics of all shards",
                                .inputs = {{kMatrix}, ids(kColumn), f32({4, kRows, 3})},
                                .attrs = {{"scale", 1e-6}},
                                .outputs = [](Infos in, const Attrs& attrs, DType) -> std::vector<TensorInfo> {
@@ -161,7 +161,8 @@ extern const OpDef softmax_cross_entropy_op = {
                                           .attrs = {{"scale", 1e-6}},
                                           .below = columns_of_first};
                    }},
-    .inner_sum = InnerSum{&softmax_cross_entropy_stats_kernel, cross_entropy_stats_shape, &softmax_cross_entropy_apply_kernel},
+    .inner_sum =
+        InnerSum{&softmax_cross_entropy_stats_kernel, cross_entropy_stats_shape, &softmax_cross_entropy_apply_kernel},
 };
 
 /// (logits, label) -> dlogits
@@ -185,18 +186,21 @@ extern const OpDef softmax_cross_entropy_grad_op = {
                                           .attrs = {{"scale", 1e-6}},
                                           .below = columns_of_first};
                    }},
-    .inner_sum = InnerSum{&softmax_cross_entropy_stats_kernel, cross_entropy_stats_shape, &softmax_cross_entropy_grad_apply_kernel},
+    .inner_sum = InnerSum{&softmax_cross_entropy_stats_kernel, cross_entropy_stats_shape,
+                          &softmax_cross_entropy_grad_apply_kernel},
 };
 
 extern const LossDef softmax_cross_entropy_loss = {
     .name = "softmax_cross_entropy",
-    .doc = "mean over integer labels",
-    .fields = {number("label_smoothing", "Share of a row's target that all classes have alike.")
+    .doc = "mean cross-entropy with integer labels",
+    .fields = {number("label_smoothing",
+                      "Fraction of the target probability that is distributed evenly over all "
+                      "classes.")
                    .defaults(0.0)
                    .at_least(0)
                    .at_most(1),
                integer("ignore_index",
-                       "Labels with this value do not count: the mean is over the others; 0 if there are none.")
+                       "Labels with this value are ignored: the mean is over all others, or 0 if there are none.")
                    .at_least(-2147483648.0)
                    .at_most(2147483647.0)},
     .op = &softmax_cross_entropy_op,

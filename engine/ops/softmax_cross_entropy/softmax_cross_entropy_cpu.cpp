@@ -15,9 +15,9 @@ namespace {
 
 int64_t class_of(int32_t label, int64_t classes) {
   if (label < 0 || label >= classes) {
-    throw EnvError("softmax_cross_entropy: the data has label " + std::to_string(label) +
-                   ", but the logits have the classes 0 to " + std::to_string(classes - 1) +
-                   "\n  widen the last layer, or look at the labels");
+    throw EnvError("softmax_cross_entropy: the data contains label " + std::to_string(label) +
+                   ", but the logits have classes 0 to " + std::to_string(classes - 1) +
+                   "\n  increase the units of the last layer, or check the labels");
   }
   return label;
 }

@@ -69,7 +69,8 @@ __global__ void __launch_bounds__(kLossThreads<V, kInRegisters, kGrad>, kGrad ? 
   };
   over_rows_ahead<V>(group, rows, start, [&](const RowPart<V>& part, int64_t, bool valid, auto go_on) {
     const bool counted = counts;  // go_on() reads the next row's label
-    if (label < 0 || label >= rows.n) data_is_wrong("softmax_cross_entropy: a label is not a class of the logits");
+    if (label < 0 || label >= rows.n) data_is_wrong("softmax_cross_entropy: the data contains a label that is not a "
+                                                    "class of the logits");
     Exponentials others;
     [[maybe_unused]] float mean = 0;  // of the logits; for label smoothing
     const auto add_to_mean = [&](const auto& a) {
@@ -147,7 +148,7 @@ __global__ void __launch_bounds__(kRowThreads<kInRegisters, 1>)
     const int64_t of_row = labels[row], in_part = of_row - offset;
     const bool counts = targets.counts(labels[row]);
     if (counts && (of_row < 0 || of_row >= classes))
-      data_is_wrong("softmax_cross_entropy: a label is not a class of the logits");
+      data_is_wrong("softmax_cross_entropy: the data contains a label that is not a class of the logits");
     const bool here = counts && in_part >= 0 && in_part < rows.n;
     const int label = here ? static_cast<int>(in_part) : rows.n;  // the place of no element
     float of_label = 0, total = 0;

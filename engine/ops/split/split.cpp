@@ -39,7 +39,7 @@ void expect_parts(const char* op, const SplitParts& parts) {
     end = offsets[i] + sizes[i];
   }
   if (!fits)
-    shape_error(fmt::format("{}: parts of {} at {} do not fit a dim of {}", op, format_list(sizes),
+    shape_error(fmt::format("{}: parts of {} at {} do not fit into a dim of {}", op, format_list(sizes),
                             format_list(offsets), whole));
 }
 
@@ -49,7 +49,7 @@ std::vector<TensorInfo> infer_split(Infos in, const Attrs& attrs) {
   const Ints sizes = attrs.ints("sizes");
   if (!attrs.has("offsets") && std::accumulate(sizes.begin(), sizes.end(), int64_t{0}) != in[0].shape[dim])
     shape_error(
-        fmt::format("split: sizes {} do not add up to dim {} of {}", format_list(sizes), dim, to_string(in[0])));
+        fmt::format("split: the sum of sizes {} is not dim {} of {}", format_list(sizes), dim, to_string(in[0])));
   expect_parts("split", SplitParts::of(in[0].shape[dim], sizes, attrs.ints("offsets")));
   std::vector<TensorInfo> parts(sizes.size(), in[0]);
   for (size_t i = 0; i < sizes.size(); ++i) parts[i].shape[dim] = sizes[i];
@@ -69,7 +69,7 @@ std::vector<TensorInfo> infer_concat(Infos in, const Attrs& attrs) {
     Shape alike = in[i].shape;
     if (alike.size() == in[0].shape.size()) alike[dim] = in[0].shape[dim];
     if (alike != in[0].shape)
-      shape_error(fmt::format("concat: input {} is {}, but input 0 is {}; they may differ in dim {} alone", i,
+      shape_error(fmt::format("concat: input {} is {}, but input 0 is {}; they may differ only in dim {}", i,
                               to_string(in[i]), to_string(in[0]), dim));
     if (in[i].dtype != in[0].dtype)
       shape_error(
@@ -117,11 +117,12 @@ RuleText parts_rule(const char* op, size_t ndim, size_t dim, int64_t whole, cons
   const PartLetters l(ndim, dim, whole, sizes);
   const std::string one = l.tensor(whole), many = l.tensors(sizes), parts = format_list(sizes);
   RuleText rule{whole_first ? one + "->" + many : many + "->" + one, l.rest,
-                fmt::format("{} has parts of {} along it, which no number of ranks divides; equal parts, or parts that "
-                            "are multiples of the ranks, may be cut",
+                fmt::format("{} has parts of {} along this dim, which no number of ranks divides; use equal parts, "
+                            "or parts that are multiples of the number of ranks",
                             op, parts)};
   rule.sizes = {{l.common[0], l.divisor}};
-  rule.why_size = fmt::format("all parts of {} are cut alike, and their common divisor is {}", parts, l.divisor);
+  rule.why_size =
+      fmt::format("all parts of {} are cut in the same way, and their greatest common divisor is {}", parts, l.divisor);
   if (l.divisor > 1) rule.inner = l.common;
   return rule;
 }
@@ -203,7 +204,7 @@ std::vector<TensorInfo> packed(Infos in, const Attrs& attrs, DType) {
 }
 template <std::vector<TensorInfo> (*infer)(Infos, const Attrs&)>
 std::vector<TensorInfo> applied(Infos in, const Attrs& attrs, DType) {
-  example::expect(in.size() >= 2, "its last input are the blocks of all ranks");
+  example::expect(in.size() >= 2, "its last input must be the blocks of all ranks");
   return infer(in.first(in.size() - 1), attrs);
 }
 
@@ -218,7 +219,7 @@ extern const KernelDef split_pack_kernel = {
     .example =
         [] {
           using namespace example;
-          return KernelExample{.what = "of a rank's part of x, what other ranks need: a block for each",
+          return KernelExample{.what = "blocks of the local shard of x that other ranks need, one per rank",
                                .inputs = {{kMatrix}},
                                .attrs = kThreeParts,
                                .optional = {{"offsets", Ints{0, 256, 512}}},
@@ -232,11 +233,12 @@ extern const KernelDef split_apply_kernel = {
     .example =
         [] {
           using namespace example;
-          return KernelExample{.what = "a rank's parts; inputs its part of x, the blocks of all ranks",
-                               .inputs = {{kMatrix}, {kNoBlock}},
-                               .attrs = kThreeParts,
-                               .optional = {{"offsets", Ints{0, 256, 512}}},
-                               .outputs = applied<infer_split>};
+          return KernelExample{
+              .what = "the local shards of the outputs; inputs: the shard of x and the blocks of all ranks",
+              .inputs = {{kMatrix}, {kNoBlock}},
+              .attrs = kThreeParts,
+              .optional = {{"offsets", Ints{0, 256, 512}}},
+              .outputs = applied<infer_split>};
         },
 };
 
@@ -246,7 +248,7 @@ extern const KernelDef concat_pack_kernel = {
     .example =
         [] {
           using namespace example;
-          return KernelExample{.what = "of a rank's parts of the inputs, what other ranks need: a block for each",
+          return KernelExample{.what = "blocks of the local shards of the inputs that other ranks need, one per rank",
                                .inputs = {{kMatrix}, {kMatrix}},
                                .attrs = kAlongRows,
                                .optional = part_places(),
@@ -260,7 +262,7 @@ extern const KernelDef concat_apply_kernel = {
     .example =
         [] {
           using namespace example;
-          return KernelExample{.what = "a rank's part; inputs its parts of the inputs, the blocks of all ranks",
+          return KernelExample{.what = "the local shard; inputs: the shards of the inputs and the blocks of all ranks",
                                .inputs = {{kMatrix}, {kMatrix}, {kNoBlock}},
                                .attrs = kAlongRows,
                                .optional = part_places(),
@@ -307,7 +309,7 @@ extern const OpDef concat_op = {
 namespace {
 
 Field dim_field() {
-  return integer("dim", "The dim along which; -1 is the last.")
+  return integer("dim", "The dim to split or concatenate along; -1 is the last.")
       .defaults(int64_t{-1})
       .at_least(-kMaxDims)
       .at_most(kMaxDims);
@@ -318,20 +320,21 @@ void refuse_batch(const LayerContext& layer, size_t dim) {
   for (size_t i = 0; i < layer.inputs.size(); ++i)
     if (layer.batch(static_cast<int>(i)).is_sized(dim))
       throw ShapeError(
-          fmt::format("{}: dim {} of {} depends on the batch, of which a layer sees one micro-batch at a time",
+          fmt::format("{}: dim {} of {} depends on the batch, of which a layer processes only one micro-batch at a "
+                      "time",
                       layer.def.name, dim, to_string(layer.shape(static_cast<int>(i)))),
           "dim");
 }
 
 std::vector<FieldFault> split_faults(const Attrs& attrs) {
   const bool parts = attrs.has("parts"), sizes = attrs.has("sizes");
-  if (parts && sizes) return {{"sizes", "a split has either 'parts' or 'sizes', not both", "remove one of them"}};
+  if (parts && sizes) return {{"sizes", "split needs either 'parts' or 'sizes', not both", "remove one of them"}};
   if (!parts && !sizes) return {{"type", "split needs 'parts' or 'sizes'", "e.g. parts: 3, or sizes: [768, 64, 64]"}};
   if (!sizes) return {};
   const size_t count = attrs.ints("sizes").size();
   if (count < 2) return {{"sizes", fmt::format("split needs at least 2 sizes, not {}", count), ""}};
   if (count > static_cast<size_t>(kMaxLayerOutputs))
-    return {{"sizes", fmt::format("split makes at most {} parts, not {}", kMaxLayerOutputs, count), ""}};
+    return {{"sizes", fmt::format("split supports at most {} parts, not {}", kMaxLayerOutputs, count), ""}};
   return {};
 }
 
@@ -350,9 +353,9 @@ LayerOutputs emit_split(LayerContext& layer) {
   } else {
     const int64_t parts = layer.attrs.integer("parts");
     if (whole % parts != 0)
-      throw ShapeError(
-          fmt::format("split: dim {} of {} does not divide into {} equal parts", dim, to_string(layer.shape()), parts),
-          "parts");
+      throw ShapeError(fmt::format("split: dim {} of {} cannot be divided into {} equal parts", dim,
+                                   to_string(layer.shape()), parts),
+                       "parts");
     sizes.assign(static_cast<size_t>(parts), whole / parts);
   }
   return layer.emit_all("split", {{"dim", dim}, {"sizes", sizes}});
@@ -362,9 +365,9 @@ LayerOutputs emit_split(LayerContext& layer) {
 
 extern const LayerDef split_layer = {
     .name = "split",
-    .doc = "Its input cut along one dim into `parts` equal parts or parts of `sizes`: that many outputs.",
-    .fields = {integer("parts", "Equal parts.").at_least(2).at_most(kMaxLayerOutputs),
-               ints("sizes", "In place of parts: the size of each.").at_least(1).at_most(kMaxSize), dim_field()},
+    .doc = "Splits the input along one dim into `parts` equal parts or into parts of `sizes`; each part is an output.",
+    .fields = {integer("parts", "Number of equal parts.").at_least(2).at_most(kMaxLayerOutputs),
+               ints("sizes", "Size of each part, in place of parts.").at_least(1).at_most(kMaxSize), dim_field()},
     .faults = split_faults,
     .num_outputs = count_parts,
     .emit = emit_split,
@@ -372,7 +375,7 @@ extern const LayerDef split_layer = {
 
 extern const LayerDef concat_layer = {
     .name = "concat",
-    .doc = "Its inputs joined along one dim.",
+    .doc = "Concatenates the inputs along one dim.",
     .fields = {dim_field()},
     .min_inputs = 2,
     .max_inputs = kMaxLayerOutputs,

@@ -14,7 +14,7 @@ extern const OpDef sum_to_op = {
       expect_inputs("sum_to", in, 1, 1);
       const Shape shape = attrs.ints("shape");
       if (broadcast_shape("sum_to", in[0].shape, shape) != in[0].shape) {
-        shape_error(fmt::format("sum_to: {} does not broadcast to {}", to_string(shape), to_string(in[0])));
+        shape_error(fmt::format("sum_to: {} cannot be broadcast to {}", to_string(shape), to_string(in[0])));
       }
       return {{shape, in[0].dtype}};
     },

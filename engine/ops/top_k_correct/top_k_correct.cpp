@@ -54,15 +54,15 @@ extern const OpDef top_k_correct_op = {
 
 extern const MetricDef accuracy_metric = {
     .name = "accuracy",
-    .doc = "Share of the rows whose largest prediction is the label.",
+    .doc = "Fraction of rows whose largest prediction is the label.",
     .op = &top_k_correct_op,
     .reported_as = [](const Attrs&) { return std::string("accuracy"); },
 };
 
 extern const MetricDef top_k_metric = {
     .name = "top_k",
-    .doc = "Share of the rows whose label is among the k largest predictions.",
-    .fields = {integer("k", "Predictions that count.").required().at_least(1).at_most(kMaxSize)},
+    .doc = "Fraction of rows whose label is among the k largest predictions.",
+    .fields = {integer("k", "Number of largest predictions to consider.").required().at_least(1).at_most(kMaxSize)},
     .op = &top_k_correct_op,
     .reported_as = [](const Attrs& fields) { return fmt::format("top_{}", fields.integer("k")); },
 };

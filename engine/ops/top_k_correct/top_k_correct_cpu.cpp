@@ -16,9 +16,9 @@ constexpr int64_t kElementsAThread = 1 << 15;
 
 int64_t ranked_class_of(int32_t label, int64_t classes) {
   if (label < 0 || label >= classes) {
-    throw EnvError("top_k_correct: the data has label " + std::to_string(label) +
-                   ", but the predictions have the classes 0 to " + std::to_string(classes - 1) +
-                   "\n  widen the last layer, or look at the labels");
+    throw EnvError("top_k_correct: the data contains label " + std::to_string(label) +
+                   ", but the predictions have classes 0 to " + std::to_string(classes - 1) +
+                   "\n  increase the units of the last layer, or check the labels");
   }
   return label;
 }

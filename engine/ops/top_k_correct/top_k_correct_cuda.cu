@@ -28,7 +28,8 @@ __global__ void __launch_bounds__(kTopKThreads)
     const int label = row < rows ? labels[row] : 0;
     const bool counts = row < rows && targets.counts(label);
     if (counts) {
-      if (label < 0 || label >= classes) data_is_wrong("top_k_correct: a label is not a class of the predictions");
+      if (label < 0 || label >= classes) data_is_wrong("top_k_correct: the data contains a label that is not a class "
+                                                       "of the predictions");
       const int64_t start = row * classes;
       const float own = value(x, start + label);
       int count = 0;

@@ -30,7 +30,7 @@ std::vector<FieldFault> perm_faults(const Attrs& attrs) {
 
 void expect_permutation(const Ints& perm, const TensorInfo& input) {
   if (perm.size() == input.shape.size() && is_permutation(perm)) return;
-  shape_error(fmt::format("transpose: perm {} must name each of the {} dims of {} once", format_list(perm),
+  shape_error(fmt::format("transpose: perm {} must contain each of the {} dims of {} exactly once", format_list(perm),
                           input.shape.size(), to_string(input)));
 }
 
@@ -72,8 +72,8 @@ extern const OpDef transpose_op = {
 
 extern const LayerDef transpose_layer = {
     .name = "transpose",
-    .doc = "Dims in another order.",
-    .fields = {ints("perm", "All dims, 0 is the batch.").required().at_least(0).at_most(kMaxDims)},
+    .doc = "Permutes the dims.",
+    .fields = {ints("perm", "The new order of all dims; dim 0 is the batch.").required().at_least(0).at_most(kMaxDims)},
     .faults = perm_faults,
     .emit = [](LayerContext& layer) { return layer.emit("transpose", layer.attrs); },
 };

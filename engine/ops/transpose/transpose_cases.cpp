@@ -29,9 +29,9 @@ extern const OpCases transpose_cases = {
     .rules = {{{"transpose", {{{2, 3, 4}}}, {{"perm", Ints{0, 2, 1}}}}, "abc->acb", "", {{2, 4, 3}}}},
     .gradients = {{{"transpose", {{{2, 3, 4}}}, {{"perm", Ints{2, 0, 1}}}}, {"transpose cab->abc"}, "moves elements"}},
     .shape_errors = {{{"transpose", {{{2, 3}}}, {{"perm", Ints{0, 0}}}},
-                      "transpose: perm [0, 0] must name each of the 2 dims of [2, 3] once"},
+                      "transpose: perm [0, 0] must contain each of the 2 dims of [2, 3] exactly once"},
                      {{"transpose", {{{2, 3}}}, {{"perm", Ints{0}}}},
-                      "transpose: perm [0] must name each of the 2 dims of [2, 3] once"}},
+                      "transpose: perm [0] must contain each of the 2 dims of [2, 3] exactly once"}},
     .layers = {{"transpose", ", perm: [1, 0]", {12, 8}}},
 };
 

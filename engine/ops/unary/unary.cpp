@@ -71,9 +71,9 @@ TensorId emit(LayerContext& layer) {
 }
 
 std::vector<FieldFault> faults_of_clip(const Attrs& attrs) {
-  if (!attrs.has("min") && !attrs.has("max")) return {{"min", "clip needs min, max or both", "min: 0"}};
+  if (!attrs.has("min") && !attrs.has("max")) return {{"min", "clip needs 'min', 'max' or both", "min: 0"}};
   if (attrs.number("min", -kNoBound) <= attrs.number("max", kNoBound)) return {};
-  return {{"min", "min is above max", ""}};
+  return {{"min", "min is greater than max", ""}};
 }
 
 }  // namespace
@@ -89,47 +89,49 @@ extern const OpDef sqrt_op = op_of<Unary::sqrt>(), sqrt_grad_op = unary_grad<Una
 extern const OpDef pow_op = op_of<Unary::pow>(), pow_grad_op = unary_grad<Unary::pow>();
 extern const OpDef scale_op = op_of<Unary::scale>();
 
-extern const LayerDef silu_layer = {.name = "silu", .doc = "x sigmoid(x).", .emit = emit<Unary::silu>};
+extern const LayerDef silu_layer = {
+    .name = "silu", .doc = "Computes x * sigmoid(x) (swish).", .emit = emit<Unary::silu>};
 
 extern const LayerDef leaky_relu_layer = {
     .name = "leaky_relu",
-    .doc = "x where x > 0, else negative_slope times x.",
-    .fields = {number("negative_slope", "Of the negative side.").defaults(0.01)},
+    .doc = "Computes x where x > 0, else negative_slope * x.",
+    .fields = {number("negative_slope", "Slope for negative inputs.").defaults(0.01)},
     .emit = emit<Unary::leaky_relu>,
 };
 
 extern const LayerDef softplus_layer = {
     .name = "softplus",
-    .doc = "log(1 + e^(beta x)) / beta.",
-    .fields = {number("beta", "Larger: nearer to relu.").defaults(1.0).above(0),
-               number("threshold", "Where beta x is above it, the result is x.").defaults(20.0)},
+    .doc = "Computes log(1 + exp(beta * x)) / beta.",
+    .fields = {number("beta", "Sharpness; larger values are closer to relu.").defaults(1.0).above(0),
+               number("threshold", "Where beta * x exceeds this value, the result is x.").defaults(20.0)},
     .emit = emit<Unary::softplus>,
 };
 
 extern const LayerDef clip_layer = {
     .name = "clip",
-    .doc = "The nearest number between min and max; its gradient is 0 outside.",
-    .fields = {number("min", "Absent: no lower bound."), number("max", "Absent: no upper bound.")},
+    .doc = "Limits x to [min, max]; the gradient is 0 outside.",
+    .fields = {number("min", "Lower bound; none if omitted."), number("max", "Upper bound; none if omitted.")},
     .faults = faults_of_clip,
     .emit = emit<Unary::clip>,
 };
 
 extern const LayerDef abs_layer = {.name = "abs", .doc = "|x|.", .emit = emit<Unary::abs>};
 extern const LayerDef exp_layer = {.name = "exp", .doc = "e^x.", .emit = emit<Unary::exp>};
-extern const LayerDef log_layer = {.name = "log", .doc = "The natural logarithm.", .emit = emit<Unary::log>};
-extern const LayerDef sqrt_layer = {.name = "sqrt", .doc = "The square root.", .emit = emit<Unary::sqrt>};
+extern const LayerDef log_layer = {.name = "log", .doc = "Natural logarithm.", .emit = emit<Unary::log>};
+extern const LayerDef sqrt_layer = {.name = "sqrt", .doc = "Square root.", .emit = emit<Unary::sqrt>};
 
 extern const LayerDef pow_layer = {
     .name = "pow",
     .doc = "x^exponent.",
-    .fields = {number("exponent", "Of any sign.").required()},
+    .fields = {number("exponent", "The exponent; it can be negative.").required()},
     .emit = emit<Unary::pow>,
 };
 
 extern const LayerDef scale_layer = {
     .name = "scale",
-    .doc = "factor x + shift, of two constants.",
-    .fields = {number("factor", "Multiplies.").defaults(1.0), number("shift", "Is added then.").defaults(0.0)},
+    .doc = "Computes factor * x + shift with two constants.",
+    .fields = {number("factor", "Multiplies.").defaults(1.0),
+               number("shift", "Constant added after scaling.").defaults(0.0)},
     .emit = emit<Unary::scale>,
 };
 

@@ -51,8 +51,8 @@ std::vector<GradientCase> unary_gradients() {
   for (const UnaryDef& def : kUnary) {
     const bool of_dy = def.name == std::string("scale");
     unary_gradients.push_back({{def.name, {{{2, 3}}}},
-                         {std::string(def.grad_name) + (of_dy ? " ab->ab" : " ab,ab->ab")},
-                         of_dy ? "a multiple of dy" : "element by element"});
+                               {std::string(def.grad_name) + (of_dy ? " ab->ab" : " ab,ab->ab")},
+                               of_dy ? "a multiple of dy" : "element by element"});
   }
   return unary_gradients;
 }
@@ -64,7 +64,7 @@ extern const OpCases unary_cases = {
     .references = references(),
     .rules = unary_rules(),
     .gradients = unary_gradients(),
-    .shape_errors = {{{"silu", {{{2}, DType::i32}}}, "silu takes f32, but got [2] i32"},
+    .shape_errors = {{{"silu", {{{2}, DType::i32}}}, "silu expects f32, but got [2] i32"},
                      {{"pow", {{{2}}, {{2}}}}, "pow takes 1 input, but got 2"}},
     .layers = {{"silu", "", {8, 12}},
                {"leaky_relu", ", negative_slope: 0.2", {8, 12}},

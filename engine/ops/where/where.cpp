@@ -62,9 +62,9 @@ extern const OpDef masked_fill_op = {
 
 extern const LayerDef masked_fill_layer = {
     .name = "masked_fill",
-    .doc = "Inputs x and mask, broadcast as in numpy: value where the mask is not 0, else x.",
-    .fields = {number("value", "What is filled in.").required(),
-               flag("invert", false, "Fill where the mask is 0 instead: where it is not 0, x stays.")},
+    .doc = "Replaces x with a value where the mask is not 0. Inputs: x and mask, with broadcasting as in NumPy.",
+    .fields = {number("value", "Value to fill in.").required(),
+               flag("invert", false, "Fill where the mask is 0 instead.")},
     .min_inputs = 2,
     .max_inputs = 2,
     .emit = [](LayerContext& layer) { return layer.emit("masked_fill", layer.attrs); },
@@ -72,7 +72,9 @@ extern const LayerDef masked_fill_layer = {
 
 extern const LayerDef where_layer = {
     .name = "where",
-    .doc = "Inputs condition, a and b, broadcast as in numpy: a where the condition is not 0, else b.",
+    .doc =
+        "Selects a where the condition is not 0, else b. Inputs: condition, a and b, with broadcasting as in "
+        "NumPy.",
     .min_inputs = 3,
     .max_inputs = 3,
     .emit = [](LayerContext& layer) { return layer.emit("where"); },

@@ -41,8 +41,9 @@ extern const OpCases where_cases = {
                   {{"masked_fill", {{{2, 3}}, {{3}}}}, {"masked_fill ab,b->ab"}, "element by element"}},
     .shape_errors = {{{"where", {{{2, 3}}, {{2, 3}}}}, "where takes 3 inputs, but got 2"},
                      {{"where", {{{2, 3}}, {{2, 3}}, {{2}}}},
-                      "where: shapes [2, 3] and [2] do not broadcast: 3 and 2 meet at dim 1 from the last"},
-                     {{"masked_fill", {{{2, 3}}, {{2, 3}, DType::i32}}}, "masked_fill takes f32, but got [2, 3] i32"}},
+                      "where: shapes [2, 3] and [2] cannot be broadcast: 3 and 2 differ in dim 1 from the last"},
+                     {{"masked_fill", {{{2, 3}}, {{2, 3}, DType::i32}}},
+                      "masked_fill expects f32, but got [2, 3] i32"}},
     .layers = {{"where", ", inputs: [second, first, second]", {8, 12}},
                {"masked_fill", ", inputs: [first, second], value: 0", {8, 12}}},
 };

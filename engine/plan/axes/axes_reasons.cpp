@@ -20,13 +20,13 @@ class Reasons {
     if (model.unit >= 0) {
       mine.choice = Choice::propagated;
       mine.reason =
-          fmt::format("{} {}, {}", model.is_consumer ? "suits" : "follows", chosen_.name(model.unit), input_moves(u));
+          fmt::format("{} {}, {}", model.is_consumer ? "matches" : "follows", chosen_.name(model.unit), input_moves(u));
     } else if (is_data_parallel) {
       mine.choice = Choice::data_parallel;
       mine.reason = data_parallel_reason(chosen_.mesh, chosen_.graph.layers[l], chosen_.all_facts[l]);
     } else {
       mine.choice = Choice::propagated;
-      mine.reason = "the cheapest between its neighbours, " + input_moves(u);
+      mine.reason = "the cheapest layout between its neighbours, " + input_moves(u);
     }
     explain_size(u, mine);
   }
@@ -109,7 +109,7 @@ class Reasons {
       const int want = chosen_.mesh.size();
       if (have == want) return;
       mine.would_be = fmt::format("{} does not divide {}", want, rows);
-      mine.advice = fmt::format("the {} rows of a micro-batch are {} on {} ranks; {} would be cut {} ways", rows,
+      mine.advice = fmt::format("the {} rows of a micro-batch are {} on {} ranks; {} rows could be cut {} ways", rows,
                                 cut_text(have), want, near(rows, want), want);
       return;
     }
@@ -121,7 +121,7 @@ class Reasons {
         if (f < 0 || !facts.why_not[f].empty() || layer.factors[f].size % want == 0) continue;
         const int64_t size = layer.factors[f].size;
         mine.would_be = fmt::format("{} does not divide {}", want, size);
-        mine.advice = fmt::format("dim {} of {} is {}, which cannot be cut {} ways; {} could", d,
+        mine.advice = fmt::format("dim {} of {} is {}, which cannot be cut {} ways; {} could be", d,
                                   chosen_.graph.tensors[link.tensor].name, size, want, near(size, want));
         return;
       }

@@ -95,7 +95,7 @@ FactorAxes data_parallel_axes(const Mesh& mesh, const Layer& layer, const LayerF
 
 std::string data_parallel_reason(const Mesh& mesh, const Layer& layer, const LayerFacts& facts) {
   const int batch = facts.batch_factor;
-  if (batch < 0) return "it has no batch dim: every rank computes all of it";
+  if (batch < 0) return "it has no batch dim, so every rank computes the whole layer";
   if (!facts.why_not[batch].empty()) return "its batch dim cannot be cut: " + facts.why_not[batch];
   return fmt::format("data parallel: {} rows {}", layer.factors[batch].size,
                      cut_text(mesh.ways(data_parallel_axes(mesh, layer, facts)[batch])));

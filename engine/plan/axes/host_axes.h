@@ -7,8 +7,8 @@
 
 namespace trainctl {
 
-/// Ranks that lie on one host: of launch.hosts, or of the nodes or pods that launch.target asks for; else as many as
-/// the machine has devices. 0: hosts have different numbers.
+/// Number of ranks per host: from launch.hosts, or from the nodes or pods that launch.target requests; else the number
+/// of devices of the machine. 0: hosts have different numbers.
 int ranks_of_host(const JobSpec& spec, const Machine& machine);
 
 /// The axes along which all groups of a stage's ranks are on one host each: the last ones, which join neighbours.

@@ -44,7 +44,7 @@ std::string ranks_text(const Plan& plan, int stage) {
   return fmt::format("each of the ranks {} to {}", first, first + size - 1);
 }
 
-/// A layer's own nodes ("fc.matmul") are not what the user wrote.
+/// Returns the name that the user wrote, not that of an inner node ("fc.matmul").
 std::string name_of(const Graph& graph, const Tensor& tensor) {
   return tensor.producer < 0 ? tensor.name : graph.layers[graph.nodes[tensor.producer].layer].name;
 }
@@ -52,7 +52,7 @@ std::string name_of(const Graph& graph, const Tensor& tensor) {
 std::string message(const Graph& graph, const Plan& plan, LayerId layer, const Part& part) {
   const Tensor& tensor = graph.tensors[part.tensor];
   const std::string of = part.shape == tensor.shape ? "all of it" : to_string(part.shape) + " of it";
-  return fmt::format("{} is {}; {} would hold {}, {}, and a rank holds at most {} of one tensor",
+  return fmt::format("{} is {}; {} would store {}, {}, but a rank can store at most {} of one tensor",
                      name_of(graph, tensor), to_string(tensor.shape),
                      ranks_text(plan, plan.layers[layer].virtual_stage % plan.num_stages), of,
                      format_bytes(num_elements(part.shape) * byte_size(tensor.dtype)),
@@ -84,22 +84,22 @@ void require_few_executions(const Graph& graph, const JobSpec& spec) {
   if (executions <= kMaxExecutions || spec.parallel.micro_batches == 1) return;
   throw SpecError(
       spec.position("parallel.micro_batches"), "parallel.micro_batches",
-      fmt::format("{} micro-batches of {} operations each are {} in a step; {} is the most",
+      fmt::format("{} micro-batches of {} operations each make {} operations per step; the limit is {}",
                   spec.parallel.micro_batches, with_commas(nodes), with_commas(executions),
                   with_commas(kMaxExecutions)),
-      fmt::format("at most {} micro-batches of this network", std::max<int64_t>(1, kMaxExecutions / nodes)));
+      fmt::format("use at most {} micro-batches for this network", std::max<int64_t>(1, kMaxExecutions / nodes)));
 }
 
 std::string how_to_hold_less(const JobSpec& spec) {
   const ParallelSpec& parallel = spec.parallel;
-  const std::string rows = "a smaller dataset.batch, or more parallel.micro_batches";
+  const std::string rows = "reduce dataset.batch, or increase parallel.micro_batches";
   switch (parallel.mode) {
     case ParallelMode::stand_alone:
-      return rows + ", or parallel.mode: semi_auto_parallel on several ranks";
+      return rows + ", or use parallel.mode: semi_auto_parallel on several ranks";
     case ParallelMode::semi_auto_parallel:
-      return rows + ", or more launch.ranks, or more cuts in parallel.strategies";
+      return rows + ", or increase launch.ranks, or add cuts to parallel.strategies";
     default:
-      return rows + ", or more launch.ranks";
+      return rows + ", or increase launch.ranks";
   }
 }
 

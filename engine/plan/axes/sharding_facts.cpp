@@ -15,9 +15,9 @@ void note_obstacles(const TensorRule& rule, const std::vector<Factor>& factors, 
     const int major = cut_factor(dim, factors);
     for (int f : dim) {
       if (f != major && factors[f].size > 1 && why_not[f].empty()) {
-        why_not[f] = "it is the minor part of a merged dim";
+        why_not[f] = "it is the minor factor of a merged dim";
       }
-      if (++seen[f] > 1 && why_not[f].empty()) why_not[f] = "it is the index of two dims of one tensor";
+      if (++seen[f] > 1 && why_not[f].empty()) why_not[f] = "it is the index of two dims of the same tensor";
     }
   }
 }
@@ -47,7 +47,10 @@ std::vector<LayerFacts> sharding_facts(const Graph& graph) {
   for (size_t l = 0; l < graph.layers.size(); ++l) {
     for (const Factor& factor : graph.layers[l].factors) {
       const bool given = factor.cuttable || !factor.why_not.empty();
-      facts[l].why_not.push_back(factor.cuttable ? "" : given ? factor.why_not : "its layer needs the whole dim");
+      facts[l].why_not.push_back(factor.cuttable ? ""
+                                 : given         ? factor.why_not
+                                                 : "the layer needs the whole dim on "
+                                                   "every rank");
     }
   }
   for (const Node& node : graph.nodes) {

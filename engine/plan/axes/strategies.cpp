@@ -35,7 +35,7 @@ class Reader {
       fail({},
            fmt::format("{} entries, but {} has {} inputs: {}", strategy_.cuts.size(), subject(), layer_.inputs.size(),
                        inputs_text()),
-           "one list of cuts per input, in this order; trailing ones may be omitted");
+           "give one list of cuts per input, in this order; trailing lists may be omitted");
       return {};
     }
     const bool hybrid = spec_.parallel.mode == ParallelMode::hybrid_parallel;
@@ -79,12 +79,12 @@ class Reader {
       fail(
           at(i, d),
           fmt::format("{} is cut {} ways, but in hybrid_parallel a strategy cuts only parameters", dim_text(i, d), cut),
-          "write 1 here: the network's shapes are already what one rank holds");
+          "write 1 here: the shapes of the network are already those of one rank");
     }
     if (mesh_.size() % product != 0) {
       fail(at(i),
-           fmt::format("{} is cut {} ways in all, but a stage has {} ranks", input_text(i), product, mesh_.size()),
-           "the product of the cuts must divide the ranks of a stage");
+           fmt::format("{} is cut {} ways in total, but a stage has {} ranks", input_text(i), product, mesh_.size()),
+           "the product of the cuts must divide the number of ranks per stage");
     }
   }
 
@@ -92,14 +92,16 @@ class Reader {
     const size_t ndim = graph_.tensors[layer_.inputs[i]].shape.size();
     if (strategy_.cuts[i].size() == ndim) return true;
     fail(at(i), fmt::format("{} cuts for {}, which has {} dims", strategy_.cuts[i].size(), input_text(i), ndim),
-         fmt::format("one number per dim; {} cuts nothing", format_list(Ints(ndim, 1))));
+         fmt::format("give one number per dim; {} cuts nothing", format_list(Ints(ndim, 1))));
     return false;
   }
 
   bool legal_number(size_t i, size_t d) {
     const int64_t cut = strategy_.cuts[i][d];
     if (cut < 1) {
-      fail(at(i, d), fmt::format("{} is cut {} ways", dim_text(i, d), cut), "1 leaves a dim whole");
+      fail(at(i, d), fmt::format("{} is cut {} ways", dim_text(i, d), cut),
+           "use a number of at least 1; 1 does not "
+           "cut the dim");
       return false;
     }
     return true;
@@ -125,7 +127,7 @@ class Reader {
   bool may_cut(size_t i, size_t d, int factor) {
     const int64_t cut = strategy_.cuts[i][d];
     if (cut == 1) return true;
-    const std::string why_not = factor < 0 ? "it is of size 1" : facts_.why_not[factor];
+    const std::string why_not = factor < 0 ? "its size is 1" : facts_.why_not[factor];
     if (why_not.empty() && layer_.factors[factor].size % cut == 0) return true;
     if (why_not.empty()) {
       const auto& [name, major, cuttable, why, why_size] = layer_.factors[factor];
@@ -165,9 +167,9 @@ class Reader {
     if (mesh_.size() % product == 0) return;
     if (product < kCapped) text += fmt::format(" = {}", product);
     fail({},
-         fmt::format("{} is cut {} ways in all, but {} has {} ranks", subject(), text,
+         fmt::format("{} is cut {} ways in total, but {} has {} ranks", subject(), text,
                      spec_.parallel.stages > 1 ? "a stage" : "the job", mesh_.size()),
-         "the product of the cuts must divide the ranks of a stage");
+         "the product of the cuts must divide the number of ranks per stage");
   }
 
   std::string legal_cuts(int64_t size) const {

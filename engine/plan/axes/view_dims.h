@@ -1,4 +1,4 @@
-// Where a cut of a tensor's dims is in a view of it: the same elements in the same order under another shape.
+// Maps a cut of the dims of a tensor to a view of it: the same elements in the same order under another shape.
 #pragma once
 
 #include <vector>

@@ -342,14 +342,14 @@ std::string consequence(LayerCollective kind, const std::string& input, size_t e
     case LayerCollective::reduce_scatter:
       return fmt::format("the sum counts them {} times", equal);
     case LayerCollective::all_gather:
-      return fmt::format("the result has them {} times", equal);
+      return fmt::format("the result contains them {} times", equal);
     case LayerCollective::all_to_all:
-      return fmt::format("each result has the same block of {} {} times", input, equal);
+      return fmt::format("each result contains the same block of {} {} times", input, equal);
     case LayerCollective::broadcast:
     case LayerCollective::reduce:
       break;
   }
-  return "it changes nothing there";
+  return "the collective has no effect there";
 }
 
 std::optional<std::string> equal_part_note(const Graph& graph, const Plan& plan, const Node& node,
@@ -359,7 +359,7 @@ std::optional<std::string> equal_part_note(const Graph& graph, const Plan& plan,
   int others = 0;
   for (const Ints& group : layer_groups(node, plan.mesh)) {
     const Ints equal = largest_equal(group, input.values);
-    // a broadcast to ranks of which some already have the values has its purpose
+    // A broadcast is useful as long as one rank of the group does not have the values.
     if (equal.size() < (kind == LayerCollective::broadcast ? std::max<size_t>(2, group.size()) : 2)) continue;
     if (!first.empty()) {
       ++others;
@@ -376,8 +376,8 @@ std::optional<std::string> equal_part_note(const Graph& graph, const Plan& plan,
                               : fmt::format("ranks {} of its group {}", group_text(first_equal, stage_first),
                                             group_text(first, stage_first));
   const std::string more =
-      others == 0 ? "" : fmt::format(" (and so in {} other group{})", others, others == 1 ? "" : "s");
-  return fmt::format("{}: {} hold equal values of {}; {}{}", graph.layers[node.layer].name, who, name,
+      others == 0 ? "" : fmt::format(" (likewise in {} other group{})", others, others == 1 ? "" : "s");
+  return fmt::format("{}: {} have equal values of {}; {}{}", graph.layers[node.layer].name, who, name,
                      consequence(kind, name, first_equal.size()), more);
 }
 

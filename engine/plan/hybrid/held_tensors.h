@@ -18,7 +18,7 @@ struct Block {
 
 /// The part of a tensor that one rank holds.
 struct HeldPart {
-  /// False: it is not a part of one tensor, as far as rules and collectives tell. Then the rest says nothing.
+  /// False: rules and collectives do not show that it is a part of one tensor. Then the other fields are meaningless.
   bool traced = true;
   std::vector<Block> dims;  ///< by dim
   Block term;               ///< ways > 1: one term of a sum of as many

@@ -88,8 +88,8 @@ class Tracer {
     set_outputs(node);
   }
 
-  /// Rules do not tell where a dim of size 1 is in a view, since in the whole tensor it usually is not cut. Here it may
-  /// be one row of many.
+  /// Rules do not show where a dim of size 1 is in a view, because it is usually not cut in the whole tensor. Here it
+  /// may be one row of many.
   void view(const Node& node) {
     const TensorId from = node.inputs[0], to = node.outputs[0];
     const std::vector<int> leads = dims_through_view(tensor(from), tensor(to));

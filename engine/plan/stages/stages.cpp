@@ -64,9 +64,9 @@ std::vector<int> balanced_stages(const Graph& graph, const std::vector<LayerFact
   std::vector<int> stages(graph.layers.size(), 0);
   if (static_cast<int>(placed.size()) < num_stages) {
     errors.push_back({spec.position("parallel.stages"), "parallel.stages",
-                      fmt::format("{}, but the network has {} layers, and every {} needs one", stages_text(spec),
-                                  placed.size(), spec.parallel.chunks == 1 ? "stage" : "chunk"),
-                      "take " + fewer_stages(spec, static_cast<int>(placed.size()) / spec.parallel.chunks)});
+                      fmt::format("{}, but the network has only {} layers, and every {} needs at least one",
+                                  stages_text(spec), placed.size(), spec.parallel.chunks == 1 ? "stage" : "chunk"),
+                      "use " + fewer_stages(spec, static_cast<int>(placed.size()) / spec.parallel.chunks)});
     return stages;
   }
   std::vector<double> costs;
@@ -90,19 +90,21 @@ std::vector<int> configured_stages(const Graph& graph, const std::vector<LayerFa
     const StageRule* rule = rule_for(spec.parallel.stage_config, name, facts[l].is_loss);
     if (rule == nullptr) continue;
     if (rule->stage < 0 || rule->stage >= num_stages) {
-      errors.push_back({spec.position(rule->path), rule->path,
-                        fmt::format("{} is put in stage {}, but there are {}", name, rule->stage, stages_text(spec)),
-                        fmt::format("stages count from 0: 0 to {}", num_stages - 1)});
+      errors.push_back(
+          {spec.position(rule->path), rule->path,
+           fmt::format("{} is assigned to stage {}, but there are only {}", name, rule->stage, stages_text(spec)),
+           fmt::format("stages are numbered from 0 to {}", num_stages - 1)});
       continue;
     }
     for (LayerId p : producers[l]) {
       if (stages[p] <= rule->stage) continue;
-      // Where one rule puts both too early, only the first is reported.
+      // If one rule assigns both too early, only the first is reported.
       if (rule_for(spec.parallel.stage_config, graph.layers[p].name, facts[p].is_loss) == rule) continue;
-      errors.push_back({spec.position(rule->path), rule->path,
-                        fmt::format("{} is put in stage {}, but it reads {}, which is in stage {}", name, rule->stage,
-                                    graph.layers[p].name, stages[p]),
-                        fmt::format("a stage reads from itself and the stages before it: {} or later", stages[p])});
+      errors.push_back(
+          {spec.position(rule->path), rule->path,
+           fmt::format("{} is assigned to stage {}, but it reads {}, which is in stage {}", name, rule->stage,
+                       graph.layers[p].name, stages[p]),
+           fmt::format("a layer can read only from its own and earlier stages: use stage {} or later", stages[p])});
       break;
     }
     stages[l] = std::max(stages[l], rule->stage);
@@ -118,9 +120,9 @@ void check_none_empty(const std::vector<int>& stages, const JobSpec& spec, std::
                                       : "parallel.stages to " + fewer_stages(spec, spec.parallel.stages - 1);
     errors.push_back(
         {spec.position("parallel.stage_config"), "parallel.stage_config",
-         fmt::format("no layer is in {}stage {} of {}", chunked ? "virtual " : "", s, num_virtual_stages(spec)),
-         "put a layer or the loss there, or set " + fewer +
-             " and change stage_config to suit; parallel.stage_config=null leaves the stages to trainctl"});
+         fmt::format("{}stage {} of {} has no layer", chunked ? "virtual " : "", s, num_virtual_stages(spec)),
+         "assign a layer or the loss to it, or set " + fewer +
+             " and adapt stage_config; with parallel.stage_config=null, trainctl chooses the stages"});
   }
 }
 

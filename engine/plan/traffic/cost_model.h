@@ -15,7 +15,7 @@ class CostModel {
  public:
   /// The model of the machine "cpu".
   CostModel();
-  /// Ranks lie on the machine's hosts in their order.
+  /// Ranks are placed on the hosts of the machine in order.
   CostModel(std::shared_ptr<const Machine> machine, Precision precision);
 
   const Machine& machine() const { return *machine_; }
@@ -25,8 +25,8 @@ class CostModel {
 
   double compute_seconds(const Cost& cost) const;
   double copy_seconds(int64_t bytes) const;
-  /// `bytes` as for collective_time. The group that the first rank of a stage belongs to stands for all: every rank
-  /// must come to the same plan.
+  /// `bytes` as for collective_time. The group of the first rank of a stage represents all, because every rank must
+  /// arrive at the same plan.
   double collective_seconds(Collective kind, int64_t bytes, const Mesh& mesh, const Axes& axes) const;
   double collective_seconds(Collective kind, int64_t bytes, std::span<const int> ranks) const;
 

@@ -43,7 +43,7 @@ Collective collective_of(StepKind kind) {
     case StepKind::all_to_all:
       return Collective::all_to_all;
   }
-  check(false, "a slice is no collective");
+  check(false, "a slice is not a collective");
   return Collective::all_reduce;
 }
 
@@ -177,7 +177,7 @@ std::vector<RedistributionStep> direct_way(const Layout& from, const Layout& to,
     const auto best = std::min_element(moves.begin(), moves.end(), [&](const auto& a, const auto& b) {
       return priority(a) != priority(b) ? priority(a) < priority(b) : a.axes.size() > b.axes.size();
     });
-    check(best != moves.end(), "any layout reaches any other by all_gather and slice");
+    check(best != moves.end(), "any layout must be reachable from any other with all_gather and slice");
     best->before = std::move(now);
     steps.push_back(std::move(*best));
   }
@@ -206,7 +206,7 @@ std::vector<RedistributionStep> plan_redistribution(const Mesh& mesh, const Shap
                                                     const Layout& from, const Layout& to, const CostModel& cost) {
   if (from == to) return {};
   check(from.dims.size() == shape.size() && to.dims.size() == shape.size(), "both layouts are of this tensor");
-  check(contains_all(from.partial, to.partial), "a whole tensor is never turned into a partial sum");
+  check(contains_all(from.partial, to.partial), "a complete tensor cannot become a partial sum");
   const AxisRuns runs(mesh, from, to);
   std::map<Layout, Visit> visits;
   using Entry = std::pair<double, const Layout*>;
@@ -235,7 +235,7 @@ std::vector<RedistributionStep> plan_redistribution(const Mesh& mesh, const Shap
       open.emplace(total, &next->first);
     }
   }
-  check(false, "any layout reaches any other by all_gather and slice");
+  check(false, "any layout must be reachable from any other with all_gather and slice");
   return {};
 }
 

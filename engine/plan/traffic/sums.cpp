@@ -43,7 +43,7 @@ class SumPlacement {
       apart += maker(term) != nullptr && made(term).is_partial() && !way(term, made(term), layout).empty();
     if (apart > 1)
       plan_.layers[node.layer].reason +=
-          fmt::format("; {} terms of its gradient are summed over ranks one by one", apart);
+          fmt::format("; {} terms of its gradient are summed over ranks separately", apart);
   }
 
  private:

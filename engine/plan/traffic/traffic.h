@@ -20,7 +20,7 @@ using FactorAxes = std::vector<Axes>;
 
 class Traffic {
  public:
-  /// Work done once a step (sums of parameter gradients, weights shared by layers that want them in different
+  /// Work done once per step (sums of parameter gradients, weights shared by layers that want them in different
   /// layouts) counts 1/micro_batches here, and of that the part that runs beside nothing else. It has no latency,
   /// since it goes in large buckets.
   Traffic(const Graph& graph, const Units& units, const Mesh& mesh, const CostModel& cost, int micro_batches,
@@ -45,9 +45,9 @@ class Traffic {
   /// that make and read it.
   double unit_seconds(int unit) const { return work_seconds(unit); }
   double tensor_seconds(TensorId tensor) { return moved(tensors_[static_cast<size_t>(tensor)]).seconds; }
-  /// The bytes that a rank sends for it, those of work done once a step by its share.
+  /// The bytes that a rank sends for it, those of work done once per step by its share.
   double tensor_bytes(TensorId tensor) { return moved(tensors_[static_cast<size_t>(tensor)]).bytes; }
-  /// True for parameters and their gradients, which move once a step.
+  /// True for parameters and their gradients, which move once per step.
   bool moves_once_a_step(TensorId tensor) const;
   /// Ascending, each once.
   std::vector<int> units_of(TensorId tensor) const;
@@ -134,7 +134,7 @@ class Traffic {
   std::vector<std::pair<Shape, DType>> shapes_;
   std::unordered_map<std::vector<uint64_t>, int, PackedHash> layout_numbers_;
   std::vector<const std::vector<uint64_t>*> layouts_;  ///< packed, by number
-  std::unordered_map<uint64_t, Moved> known_;          ///< by shape class, whether once a step, and layouts
+  std::unordered_map<uint64_t, Moved> known_;          ///< by shape class, whether once per step, and layouts
   std::vector<uint32_t> seen_;  ///< by tensor: the number of the last call of around() that counted it
   uint32_t calls_ = 0;
   std::vector<uint64_t> from_, to_;                  ///< scratch, as all that follows

@@ -87,7 +87,8 @@ class BatchBoard {
   int dropped_by(int worker) const {
     return workers_list_[static_cast<size_t>(worker)].dropped.load(std::memory_order_acquire);
   }
-  /// Calls take(batch) for each that the old process had claimed and nobody has taken back. They are claimed.
+  /// Calls take(batch) for each batch that the old process had claimed and that has not been taken back. These batches
+  /// are claimed.
   template <class F>
   void join(int worker, const F& take) {
     of(worker).gone.store(false, std::memory_order_seq_cst);

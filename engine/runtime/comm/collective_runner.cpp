@@ -154,15 +154,15 @@ CommError CollectiveRunner::different_calls(const OpenGroup& group) const {
       best = rating;
     }
   }
-  std::string text = fmt::format("the members of {} came with different calls: most with {}", format_ranks(group.ranks),
-                                 describe_call(*usual));
+  std::string text = fmt::format("the collectives of ranks {} do not match: most ranks call {}",
+                                 format_ranks(group.ranks), describe_call(*usual));
   std::vector<int> odd;
   for (const Member& member : group.members) {
     if (same_call(member, *usual)) continue;
     if (member.rank != rank_) odd.push_back(member.rank);
-    text += fmt::format("; rank {} with {}", member.rank, describe_call(member));
+    text += fmt::format("; rank {} calls {}", member.rank, describe_call(member));
   }
-  CommError error(text + "; it left out a collective, or runs another program");
+  CommError error(text + "; it skipped a collective, or runs a different program");
   // If this rank is itself the odd one, no other rank is to blame.
   if (same_call(group.members[static_cast<size_t>(group.index)], *usual)) error.missing = odd;
   return error;

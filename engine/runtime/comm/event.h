@@ -45,7 +45,7 @@ inline void pause() {
 #endif
 }
 
-/// How one rank waits.
+/// The wait of one rank.
 class Waiter {
  public:
   /// Spins only if every rank of the host can have its own core.

@@ -63,7 +63,7 @@ std::shared_ptr<gloo::transport::Device> make_tcp_device(const GlooOptions& opti
 std::string new_secret() {
   std::array<unsigned char, 32> bytes{};
   check(getrandom(bytes.data(), bytes.size(), 0) == static_cast<ssize_t>(bytes.size()),
-        "the kernel gives random bytes");
+        "getrandom must return random bytes");
   return fmt::format("{:02x}", fmt::join(bytes, ""));
 }
 
@@ -90,7 +90,7 @@ GlooGroup GlooLinks::make_group(const std::vector<int>& ranks, const std::string
   return group;
 }
 
-/// The secret comes from rank 0, by the store: nobody else reads that.
+/// Rank 0 creates the secret and publishes it in the store, which only ranks of the job can read.
 void GlooLinks::open_tls_device(const GlooGroup& group, const std::string& call, double seconds) {
   std::vector<char> secret;
   try {
@@ -170,7 +170,7 @@ CommError GlooLinks::blocked(const GlooGroup& group, const std::string& call, co
       missing.push_back({rank, where_is(position.step > 0 ? RankState::training : RankState::starting, position)});
     }
   } catch (const std::exception& error) {
-    return blocked_call(call, event + " and the store does not answer (" + error.what() + ")", position_, {});
+    return blocked_call(call, event + " and the store does not respond (" + error.what() + ")", position_, {});
   }
   return blocked_call(call, event, position_, missing);
 }

@@ -33,7 +33,7 @@ class GlooLinks {
   int rank() const { return rank_; }
   std::chrono::milliseconds timeout() const;
   double timeout_seconds() const { return options_.timeout_seconds; }
-  /// How long the ranks of a job have to connect.
+  /// Time limit for connecting the ranks of a job.
   double connect_seconds() const {
     return options_.connect_seconds > 0 ? options_.connect_seconds : options_.timeout_seconds;
   }
@@ -41,7 +41,7 @@ class GlooLinks {
   /// Blocks until every member has called it, on behalf of `call`. CommError names those missing after `seconds`.
   void connect(GlooGroup& group, const std::string& call, double seconds);
 
-  /// Publishes the position to the store at most once a second.
+  /// Publishes the position to the store at most once per second.
   void set_position(RankPosition position);
   RankPosition position_of(int rank) const;
 

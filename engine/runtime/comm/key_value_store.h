@@ -1,4 +1,4 @@
-// Where ranks find each other: set a key, or wait for one that another rank sets. The launcher provides an
+// The rendezvous of ranks: set a key, or wait for one that another rank sets. The launcher provides an
 // implementation over sockets.
 #pragma once
 

@@ -22,8 +22,8 @@ End& of_peer(std::vector<End>& channels, int peer, int rank, const char* call) {
   const auto found = std::lower_bound(channels.begin(), channels.end(), peer,
                                       [](const End& end, int wanted) { return end.peer < wanted; });
   if (found == channels.end() || found->peer != peer) {
-    check(false, fmt::format("the segment has the routes of all messages: rank {} has a {} rank {} without one", rank,
-                             call, peer));
+    check(false, fmt::format("the segment must have a route for each message: rank {} has a {} rank {} without one",
+                             rank, call, peer));
   }
   return *found;
 }
@@ -66,7 +66,7 @@ void MessageRunner::post(int peer, Piece piece) {
   const uint32_t posted = channel.posted.load();
   wait(
       channel.taken, peer, [&] { return posted - channel.taken.load() < Channel::kPieces; },
-      [&] { return fmt::format("send to rank {} (its {} places are full)", peer, Channel::kPieces); });
+      [&] { return fmt::format("send to rank {} (all {} slots of its queue are full)", peer, Channel::kPieces); });
   channel.pieces[posted % Channel::kPieces] = piece;
   channel.posted.publish(posted + 1);
   memory_.status(peer).mail.ring();
@@ -96,8 +96,9 @@ int64_t MessageRunner::stage(int peer, const std::byte* data, int64_t bytes) {
     Channel& channel = *to(oldest.peer).channel;
     const auto taken = [&] { return message_arrived(channel.taken.load(), oldest.piece); };
     if (!taken() && begin + bytes - oldest.begin <= size) break;
-    wait(channel.taken, oldest.peer, taken,
-         [&] { return fmt::format("send to rank {} (waiting for rank {} to make room)", peer, oldest.peer); });
+    wait(channel.taken, oldest.peer, taken, [&] {
+      return fmt::format("send to rank {} (waiting for rank {} to free staging memory)", peer, oldest.peer);
+    });
     staged_.pop_front();
   }
   std::byte* copy = area.data() + begin % size;
@@ -146,7 +147,7 @@ void MessageRunner::take(int peer, int64_t bytes, const Use& use) {
         [&] { return fmt::format("recv of {} bytes from rank {}", bytes, peer); });
     const Piece piece = channel.pieces[taken % Channel::kPieces];
     last = piece.last != 0;
-    check(last ? done + piece.bytes == bytes : done + piece.bytes <= bytes, "a recv must be as long as its send");
+    check(last ? done + piece.bytes == bytes : done + piece.bytes <= bytes, "a recv must have the size of its send");
     if (piece.bytes > 0) use(segment_.at(piece.offset), done, piece.bytes);
     done += piece.bytes;
     if (last) channel.messages_taken.fetch_add(1, std::memory_order_release);

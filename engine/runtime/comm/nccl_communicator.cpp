@@ -123,7 +123,7 @@ void NcclCommunicator::connect_channels() const {
   const bool any = std::any_of(comms_.begin(), comms_.end(), [](const auto& c) { return c.first.is_channel; });
   if (!any) return;
   void* byte = nullptr;
-  if (cudaMalloc(&byte, 2) != cudaSuccess) throw EnvError("cudaMalloc: no memory is left to connect the ranks");
+  if (cudaMalloc(&byte, 2) != cudaSuccess) throw EnvError("cudaMalloc: out of memory while connecting the ranks");
   nccl_.check(nccl_.group_start(), "ncclGroupStart");
   for (const auto& [group, comm] : comms_) {
     if (!group.is_channel) continue;
@@ -204,7 +204,7 @@ std::optional<std::string> NcclCommunicator::async_error() const {
   return std::nullopt;
 }
 
-/// Each call tells the device's kernels to end, then waits for graphs that may run kernels of the other communicators.
+/// Each call stops the kernels on the device, then waits for graphs that may run kernels of the other communicators.
 /// So no call may wait for another: one thread each.
 void NcclCommunicator::abort() {
   if (aborted_.exchange(true)) return;

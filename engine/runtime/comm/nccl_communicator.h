@@ -26,7 +26,7 @@ class NcclCommunicator {
   /// Waits for the thread, then connects the ranks. Call it before anything else, on a thread with the device current,
   /// once all kernels of this rank are loaded. EnvError if NCCL fails, CommError if a rank is lost meanwhile.
   void connect(StartUpClock* start_up = nullptr);
-  /// Nothing may be enqueued any more. NCCL waits here until the graphs captured from it are destroyed.
+  /// After this call, nothing may be enqueued. NCCL waits here until the graphs captured from it are destroyed.
   ~NcclCommunicator();
   NcclCommunicator(const NcclCommunicator&) = delete;
   NcclCommunicator& operator=(const NcclCommunicator&) = delete;

@@ -16,7 +16,7 @@ NcclLibrary open_nccl() {
   file.bind(nccl.get_version, "ncclGetVersion");
   if (nccl.get_version(&nccl.version) != ncclSuccess || nccl.version < kOldest) {
     throw EnvError("NCCL: " + nccl.path + " has version " + std::to_string(nccl.version) +
-                   ", at least 21800 (2.18) is needed");
+                   ", but at least 21800 (2.18) is required");
   }
   file.bind(nccl.get_unique_id, "ncclGetUniqueId");
   file.bind(nccl.init_rank, "ncclCommInitRankConfig");

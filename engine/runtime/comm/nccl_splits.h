@@ -1,4 +1,4 @@
-// How the groups of a whole job become NCCL communicators. Every rank of the parent calls ncclCommSplit; one call
+// Creates NCCL communicators for the groups of a whole job. Every rank of the parent calls ncclCommSplit; one call
 // creates any number of disjoint groups. All ranks know all groups, in the same order.
 #pragma once
 

@@ -19,7 +19,7 @@ std::string where_is(RankState state, RankPosition position) {
   } else if (state == RankState::starting) {
     place = "it has not started";
   }
-  return state == RankState::failed ? "it has failed; the last seen of it: " + place : place;
+  return state == RankState::failed ? "it has failed; its last known state: " + place : place;
 }
 
 std::string format_ranks(const std::vector<int>& ranks) {
@@ -50,10 +50,10 @@ CommError Peers::give_up(const std::string& call, int lost, const std::vector<in
   }
   const RankState state = memory_.status(lost).state.load(std::memory_order_acquire);
   const std::string how = state == RankState::failed ? "has failed"
-                          : state == RankState::done ? "has finished without it"
-                                                     : "is gone (its process has ended)";
+                          : state == RankState::done ? "has finished without this call"
+                                                     : "has exited";
   const RankPosition mine = position(rank_), theirs = position(lost);
-  std::string text = call + " was given up";
+  std::string text = call + " was cancelled";
   if (mine.step > 0) text += fmt::format(" at step {}", mine.step);
   text += fmt::format(": rank {} {}", lost, how);
   if (theirs.step > 0) text += fmt::format(", last seen at step {}, instruction {}", theirs.step, theirs.instruction);

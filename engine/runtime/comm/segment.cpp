@@ -63,7 +63,7 @@ Segment::Layout::Layout(const std::vector<int64_t>& arena_bytes, const std::vect
 
 int64_t Segment::bytes_needed(const std::vector<int64_t>& arena_bytes, const std::vector<Route>& routes) {
   if (static_cast<int64_t>(arena_bytes.size()) > kMaxRanks) {
-    throw EnvError(fmt::format("shared memory: one host has at most {} ranks, not {}; set launch.ranks lower",
+    throw EnvError(fmt::format("shared memory: one host supports at most {} ranks, not {}; reduce launch.ranks",
                                kMaxRanks, arena_bytes.size()));
   }
   return Layout(arena_bytes, routes).total;
@@ -88,12 +88,14 @@ void Segment::initialize(std::byte* base, const std::vector<int64_t>& arena_byte
 Segment::Contents Segment::read_contents(const std::byte* base, int64_t bytes) {
   const auto& header = *reinterpret_cast<const Header*>(base);
   if (bytes < kHeaderBytes + kPage || header.magic != kMagic) {
-    throw EnvError("shared memory: the descriptor is not a trainctl segment; pass --shm-fd as the launcher gave it");
+    throw EnvError(
+        "shared memory: the descriptor is not a trainctl segment; use the value of --shm-fd that the "
+        "launcher passed");
   }
   if (header.version != kVersion) {
     throw EnvError(
-        fmt::format("shared memory: the segment has version {}, this program has {}; use the same trainctl "
-                    "for the launcher and the ranks",
+        fmt::format("shared memory: the segment has version {}, but this program uses version {}; install the same "
+                    "version of trainctl for the launcher and the ranks",
                     header.version, kVersion));
   }
   const int64_t ranks = header.num_ranks, num_routes = header.num_routes;
@@ -101,13 +103,13 @@ Segment::Contents Segment::read_contents(const std::byte* base, int64_t bytes) {
   const int64_t routes_at = kHeaderBytes + round_up(size_bytes, kPage);
   if (header.total_bytes != bytes || ranks < 1 || ranks > kMaxRanks || num_routes < 0 || num_routes > ranks * ranks ||
       routes_at + num_routes * static_cast<int64_t>(sizeof(Route)) > bytes) {
-    throw_damaged(fmt::format("{} bytes mapped, its header says {} for {} ranks and {} routes", bytes,
+    throw_damaged(fmt::format("{} bytes are mapped, but its header specifies {} for {} ranks and {} routes", bytes,
                               header.total_bytes, ranks, num_routes));
   }
   const auto* sizes = reinterpret_cast<const int64_t*>(base + kHeaderBytes);
   for (int64_t i = 0; i < ranks; ++i) {
     if (sizes[i] < 0 || sizes[i] > bytes) {
-      throw_damaged(fmt::format("the arena of rank {} has {} bytes of the {} mapped", i, sizes[i], bytes));
+      throw_damaged(fmt::format("the arena of rank {} has {} bytes, but {} are mapped", i, sizes[i], bytes));
     }
   }
   const auto* routes = reinterpret_cast<const Route*>(base + routes_at);
@@ -127,7 +129,7 @@ Segment::Segment(std::byte* base, int64_t bytes)
       layout_(contents_.arena_bytes, contents_.routes),
       num_ranks_(static_cast<int>(contents_.arena_bytes.size())) {
   if (layout_.total != bytes) {
-    throw_damaged(fmt::format("{} bytes mapped, its arenas and channels need {}", bytes, layout_.total));
+    throw_damaged(fmt::format("{} bytes are mapped, but its arenas and channels need {}", bytes, layout_.total));
   }
 }
 
@@ -153,7 +155,7 @@ std::span<std::byte> Segment::send_staging(int rank) const {
 }
 
 Channel& Segment::channel(size_t route) const {
-  check(route < contents_.routes.size(), "a channel is one of a route");
+  check(route < contents_.routes.size(), "a channel must belong to a route");
   return reinterpret_cast<Channel*>(base_ + layout_.channels)[route];
 }
 
@@ -186,8 +188,8 @@ void Segment::fill_in(Group& group, const std::vector<int>& ranks) const {
     // Ready, but owned by no group: a search for a free entry skips it.
     group.state.store(2, std::memory_order_release);
     throw EnvError(
-        fmt::format("shared memory: the groups of this job have more than {} members together; use "
-                    "larger groups, or launch.comm: gloo",
+        fmt::format("shared memory: the groups of this job have more than {} members in total; use fewer, larger "
+                    "groups, or launch.comm: gloo",
                     kMembers));
   }
   const std::span<Member> list = members(group);
@@ -213,7 +215,7 @@ Group& Segment::open_group(const std::vector<int>& ranks) const {
       sched_yield();
       state = group.state.load(std::memory_order_acquire);
       if (std::chrono::steady_clock::now() > deadline) {
-        throw EnvError(fmt::format("shared memory: the rank that was opening the group {{{}}} is gone", key));
+        throw EnvError(fmt::format("shared memory: the rank that was opening the group {{{}}} has exited", key));
       }
     }
     if (holds(group, ranks)) return group;

@@ -41,11 +41,12 @@ std::shared_ptr<SharedMemory> SharedMemory::create(const std::vector<int64_t>& a
   memory->fd_ = memfd_create("trainctl", MFD_ALLOW_SEALING);
   if (memory->fd_ < 0) throw_errno("cannot create a segment");
   if (ftruncate(memory->fd_, bytes) != 0) {
-    throw_errno(fmt::format("cannot make room for the arenas of {} ranks ({})", arena_bytes_per_rank.size(),
-                            format_bytes(bytes)));
+    throw_errno(
+        fmt::format("cannot allocate the arenas of {} ranks ({})", arena_bytes_per_rank.size(), format_bytes(bytes)));
   }
   // No process can truncate it while others use it.
-  if (fcntl(memory->fd_, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) != 0) throw_errno("cannot seal");
+  if (fcntl(memory->fd_, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) != 0)
+    throw_errno("cannot seal the segment");
   memory->map(bytes);
   comm::Segment::initialize(memory->base_, arena_bytes_per_rank, routes);
   memory->segment_ = std::make_unique<comm::Segment>(memory->base_, bytes);
@@ -57,8 +58,8 @@ std::shared_ptr<SharedMemory> SharedMemory::attach(int fd) {
   if (fstat(fd, &info) != 0) throw_errno(fmt::format("cannot open descriptor {}", fd));
   if (!S_ISREG(info.st_mode) || info.st_size < 8192) {
     throw EnvError(
-        fmt::format("shared memory: descriptor {} is not a trainctl segment; pass --shm-fd as the launcher "
-                    "gave it",
+        fmt::format("shared memory: descriptor {} is not a trainctl segment; use the value of --shm-fd that the "
+                    "launcher passed",
                     fd));
   }
   std::shared_ptr<SharedMemory> memory(new SharedMemory);
@@ -89,7 +90,7 @@ SaveBoard& SharedMemory::saves() const { return segment_->saves(); }
 BatchBoard& SharedMemory::batches() const { return segment_->batches(); }
 
 KeyValueStore& SharedMemory::values() const {
-  check(values_ != nullptr, "a board is given its values before they are used");
+  check(values_ != nullptr, "a board must be initialised before it is used");
   return *values_;
 }
 

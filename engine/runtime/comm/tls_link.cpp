@@ -76,7 +76,7 @@ void TlsLink::require_open() const {
   if (!failure_.empty()) throw gloo::IoException(failure_);
 }
 
-/// Runs it, with the lock held; an error of the connection ends the link, and all that wait for it are told.
+/// Runs it while the lock is locked. An error of the connection closes the link and wakes everything that waits for it.
 template <typename Action>
 void TlsLink::guard(const Action& action) {
   try {
@@ -115,7 +115,8 @@ bool TlsLink::take(Waiting& waiting, uint64_t slot, uint64_t bytes, Part& part) 
   if (found == waiting.end()) return false;
   part = found->second.front();
   if (part.bytes != bytes)
-    throw EnvError(fmt::format("one side has {} bytes for a message, the other {}", part.bytes, bytes));
+    throw EnvError(
+        fmt::format("the sizes of a message differ: {} bytes on one side, {} on the other", part.bytes, bytes));
   found->second.pop_front();
   if (found->second.empty()) waiting.erase(found);
   return true;
@@ -201,7 +202,7 @@ void TlsLink::handle_header() {
     return;
   }
   if (header.kind != kSends || !take(recvs_, header.slot, header.bytes, in_))
-    throw EnvError("it sent what was not asked for");
+    throw EnvError("the peer sent an unexpected message");
   is_receiving_ = true;
   if (in_.bytes == 0) finish_part();
 }
@@ -247,7 +248,7 @@ void TlsLink::forget(const TlsBuffer& buffer) {
       std::any_of(out_.begin(), out_.end(), [&](const auto& one) { return one.second.buffer == &buffer; });
   const bool is_gone = std::erase(in_record_, &buffer) > 0;  // its bytes were copied
   if (is_gone && !is_going && !is_under_way) return;
-  if (is_under_way || is_going) guard([] { throw EnvError("a message was given up"); });
+  if (is_under_way || is_going) guard([] { throw EnvError("a message was cancelled"); });
 }
 
 }  // namespace trainctl::comm

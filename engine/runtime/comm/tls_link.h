@@ -65,7 +65,7 @@ class TlsLink {
   uint64_t key() const { return key_; }
   /// Takes a connection whose handshake is done. False if it has one already, or is closed.
   bool adopt(std::unique_ptr<TlsStream> stream);
-  /// Until it has a connection. False if `timeout` was too short.
+  /// Waits until it has a connection. Returns false if `timeout` was too short.
   bool wait_connected(std::chrono::milliseconds timeout);
 
   // Throw gloo::IoException if the link has failed. The memory must stay until the buffer is done, or was forgotten.
@@ -75,7 +75,7 @@ class TlsLink {
 
   /// The socket is ready.
   void serve();
-  /// Nothing of this buffer is touched any more; a message that is under way ends the link.
+  /// Guarantees that this buffer is not accessed any more; if one of its messages is in transit, the link is closed.
   void forget(const TlsBuffer& buffer);
   void close() { end("this rank has closed the connection"); }
 

@@ -127,7 +127,7 @@ class TlsDevice : public gloo::transport::Device, public SocketWatcher, public s
 
   void run();
   void accept_some();
-  /// False when it is no stranger any more.
+  /// Returns false once the peer is authenticated.
   bool serve_stranger(uint64_t key, Stranger& stranger);
   /// False: all of them have the token.
   bool close_oldest_stranger();
@@ -192,7 +192,7 @@ class ContextBuffer : public TlsBuffer {
     context_->link(peer).recv(*this, slot, at(offset), size_of(offset, bytes));
   }
   void recv(std::vector<int> peers, uint64_t slot, size_t offset, size_t bytes) override {
-    if (peers.size() != 1) throw gloo::InvalidOperationException("over TLS a receiver names one sender");
+    if (peers.size() != 1) throw gloo::InvalidOperationException("over TLS, a receive must name one sender");
     recv(peers.front(), slot, offset, bytes);
   }
 
@@ -228,7 +228,7 @@ class TlsPair : public gloo::transport::Pair {
 
  private:
   static gloo::InvalidOperationException no_bound_buffers() {
-    return gloo::InvalidOperationException("over TLS there are unbound buffers alone");
+    return gloo::InvalidOperationException("only unbound buffers are supported over TLS");
   }
   void close_link() {
     context_.device().remove_link(*link_);
@@ -280,7 +280,7 @@ std::shared_ptr<TlsLink> TlsDevice::add_link(int peer, Place& place) {
   place.address = address_;
   place.address_bytes = address_bytes_;
   check(getrandom(place.name.data(), place.name.size(), 0) == static_cast<ssize_t>(place.name.size()),
-        "the kernel gives random bytes");
+        "getrandom must return random bytes");
   const std::lock_guard lock(mutex_);
   const uint64_t key = next_key_++;
   auto link = std::make_shared<TlsLink>(*this, key, peer);
@@ -444,7 +444,7 @@ void TlsPair::connect(const std::vector<char>& bytes) {
     throw gloo::IoException(fmt::format("Timed out waiting {}ms for rank {} of the group", timeout.count(), peer_));
   }
   Place place;
-  if (bytes.size() != sizeof place) throw gloo::IoException("the address of a peer has another size");
+  if (bytes.size() != sizeof place) throw gloo::IoException("the address of a peer has an unexpected size");
   std::memcpy(&place, bytes.data(), sizeof place);
   const double seconds = std::chrono::duration<double>(timeout).count();
   try {

@@ -1,5 +1,5 @@
-// A transport of Gloo whose links are TLS 1.3 connections: what ranks of several hosts say to each other can neither be
-// read nor changed by others, and nobody without the job's token gets a link.
+// A transport of Gloo whose links are TLS 1.3 connections: third parties can neither read nor change messages between
+// ranks of different hosts, and peers without the token of the job get no link.
 //
 // Each device listens once. Of two ranks the lower one dials; it names the link that it wants by 16 random bytes, which
 // the other has published in the store. Receivers ask, senders answer: nothing comes for which there is no memory yet.

@@ -26,8 +26,10 @@ class Pages {
   explicit Pages(int64_t bytes) : bytes_(static_cast<size_t>(std::max<int64_t>(bytes, 1))) {
     void* memory = mmap(nullptr, bytes_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (memory == MAP_FAILED) {
-      throw EnvError("cannot allocate " + format_bytes(bytes) + " of the arena and the inputs: " +
-                     std::strerror(errno) + "; use more ranks, parallel.optimizer_shard or parallel.recompute");
+      throw EnvError("cannot allocate " + format_bytes(bytes) +
+                     " for the arena and the inputs: " + std::strerror(errno) +
+                     "; use more ranks, parallel.optimizer_shard or parallel.recompute "
+                     "(activation checkpointing)");
     }
     madvise(memory, bytes_, MADV_HUGEPAGE);
     data_ = static_cast<std::byte*>(memory);
@@ -157,7 +159,7 @@ Bound CpuExecutor::bind(const Instruction& instruction) {
 void CpuExecutor::bind_kernel(const Instruction& instruction, Bound& bound) {
   const CpuKernelDef* def = find_cpu_kernel(instruction.op);
   check(def != nullptr, "no CPU kernel '" + instruction.op + "', which instruction '" + instruction.name +
-                            "' runs; a family of engine/ops has none for CPUs");
+                            "' needs; a family of engine/ops defines none for CPUs");
   KernelCall call;
   bind_operands(instruction, program_, arena_.data(), call);
   call.seed = options_.seed;
@@ -280,7 +282,7 @@ float CpuExecutor::finish_step(std::span<float> metrics) {
   float loss = 0;
   if (program_.loss_offset >= 0) read(program_.loss_offset, &loss, sizeof(loss));
   if (!metrics.empty()) {
-    check(metrics.size() == program_.metrics.size(), "there is room for all metrics of a step");
+    check(metrics.size() == program_.metrics.size(), "the report must have a slot for each metric of a step");
     read(program_.loss_offset + byte_size(DType::f32), metrics.data(), static_cast<int64_t>(metrics.size_bytes()));
   }
   return loss;

@@ -20,7 +20,7 @@ class StateCopier {
   StateCopier(const StateCopier&) = delete;
   StateCopier& operator=(const StateCopier&) = delete;
 
-  /// Between two steps, and with no copy under way. Allocates nothing.
+  /// Call it between two steps, while no copy is in progress. Allocates nothing.
   void begin();
   /// Before the instruction runs: what it overwrites is copied.
   void before(int instruction) {

@@ -229,9 +229,9 @@ void CudaExecutor::allocate() {
   const int64_t arena = arena_ == nullptr ? arena_bytes_ : 0;
   if (static_cast<int64_t>(free) < arena + workspace_.bytes()) {
     failed("loading", "the arena needs " + format_bytes(arena) + " and the workspace " +
-                          format_bytes(workspace_.bytes()) + ", and " + format_bytes(static_cast<int64_t>(free)) +
+                          format_bytes(workspace_.bytes()) + ", but only " + format_bytes(static_cast<int64_t>(free)) +
                           " of " + format_bytes(static_cast<int64_t>(total)) +
-                          " are free; see nvidia-smi for what uses the rest");
+                          " are free; nvidia-smi shows which processes use the rest");
   }
   if (arena_ == nullptr) {
     own_arena_ = make_device_memory(arena_bytes_);
@@ -291,7 +291,7 @@ void CudaExecutor::at_step(uint32_t step, const Enqueue& enqueue) {
 }
 
 void CudaExecutor::start_step(const std::byte* inputs, const StepScalars& scalars) {
-  check(started_ - finished_ < static_cast<uint64_t>(slots_), "there are more steps in flight than slots");
+  check(started_ - finished_ < static_cast<uint64_t>(slots_), "more steps are in flight than there are slots");
   watchdog_->throw_if_given_up();
   const NvtxRange range("step");
   at_step(scalars.step, [&] {
@@ -360,7 +360,9 @@ float CudaExecutor::finish_step(std::span<float> metrics) {
   if (started_ - finished_ == static_cast<uint64_t>(waiting_)) at_step(step, [&] { enqueue_waiting(); });
   wait_for(finished_ + 1);
   const auto loss = std::bit_cast<float>(static_cast<uint32_t>(finished_slots_[slot]));
-  check(metrics.empty() || metrics.size() == program_.metrics.size(), "there is room for all metrics of a step");
+  check(metrics.empty() || metrics.size() == program_.metrics.size(),
+        "the report must have a slot for each metric "
+        "of a step");
   const float* of_slot = static_cast<const float*>(metrics_memory_.get()) + slot * kMostMetrics;
   std::copy(of_slot, of_slot + metrics.size(), metrics.begin());
   if (options_.print) print(slot);
@@ -446,14 +448,14 @@ void CudaExecutor::use_often(std::span<std::byte> memory) {
 /// On the stream of the inputs, for which the step waits.
 void CudaExecutor::begin_write(int64_t offset, const void* from, int64_t bytes) {
   check(offset >= 0 && bytes >= 0 && offset + bytes <= arena_bytes_, "writes must stay inside the arena");
-  check(started_ == finished_, "what a step writes is written when it is finished");
+  check(started_ == finished_, "a step must be finished before its outputs are written");
   cuda_check(cudaMemcpyAsync(arena_ + offset, from, static_cast<size_t>(bytes), cudaMemcpyHostToDevice, copy_.get()),
              "cudaMemcpy into the arena");
 }
 
 void CudaExecutor::begin_read(int64_t offset, void* to, int64_t bytes) {
   check(offset >= 0 && bytes >= 0 && offset + bytes <= arena_bytes_, "reads must stay inside the arena");
-  check(started_ == finished_, "what a step writes is read when it is finished");
+  check(started_ == finished_, "a step must be finished before its outputs are read");
   cuda_check(cudaMemcpyAsync(to, arena_ + offset, static_cast<size_t>(bytes), cudaMemcpyDeviceToHost, copy_.get()),
              "cudaMemcpy from the arena");
   reads_.push_back(make_event());
@@ -501,10 +503,10 @@ void CudaExecutor::failed(const std::string& what, const std::string& error) con
   const uint64_t word = position_ == nullptr ? 0 : *position_;
   const auto instruction = static_cast<size_t>(word & 0xffffffffu);
   if (instruction > 0 && instruction < program_.instructions.size()) {
-    text += "\n  the last communication that it reached: " + program_.instructions[instruction].name + " at step " +
+    text += "\n  last communication reached: " + program_.instructions[instruction].name + " at step " +
             std::to_string(word >> 32);
   }
-  if (started_ > 0 && !launches_block()) text += "\n  CUDA_LAUNCH_BLOCKING=1 shows which instruction it is";
+  if (started_ > 0 && !launches_block()) text += "\n  run with CUDA_LAUNCH_BLOCKING=1 to find the instruction";
   throw EnvError(text);
 }
 

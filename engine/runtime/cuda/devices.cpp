@@ -175,7 +175,7 @@ CudaDevices find_cuda_devices() {
     const int driver = nvml.driver_cuda_version();
     if (driver / 1000 < *built_with / 1000) {
       found.why_none =
-          fmt::format("the NVIDIA driver is made for CUDA {}, this trainctl needs {}; install a newer driver",
+          fmt::format("the NVIDIA driver supports CUDA {}, but this trainctl needs {}; install a newer driver",
                       as_text(driver), as_text(*built_with));
       return found;
     }
@@ -183,9 +183,9 @@ CudaDevices find_cuda_devices() {
     const char* variable = std::getenv("CUDA_VISIBLE_DEVICES");
     found.list = visible_devices(all, variable);
     if (all.empty())
-      found.why_none = "the NVIDIA driver sees no GPU";
+      found.why_none = "the NVIDIA driver finds no GPU";
     else if (found.list.empty())
-      found.why_none = fmt::format("CUDA_VISIBLE_DEVICES={} leaves none of the {} GPUs", variable, all.size());
+      found.why_none = fmt::format("CUDA_VISIBLE_DEVICES={} hides all {} GPUs", variable, all.size());
   } catch (const EnvError& error) {
     found.why_none = error.what();
   }

@@ -36,8 +36,8 @@ class CudaKernelTimer final : public KernelTimer {
     size_t free = 0, total = 0;
     cuda_check(cudaMemGetInfo(&free, &total), "cudaMemGetInfo");
     if (static_cast<int64_t>(free) < bytes) {
-      throw EnvError("the GPU has " + format_bytes(static_cast<int64_t>(free)) + " free, " + format_bytes(bytes) +
-                     " are needed; see nvidia-smi for what uses the rest");
+      throw EnvError("the GPU has only " + format_bytes(static_cast<int64_t>(free)) + " free, but " +
+                     format_bytes(bytes) + " are needed; nvidia-smi shows which processes use the rest");
     }
     blocks_.push_back(make_device_memory(bytes));
     return static_cast<std::byte*>(blocks_.back().get());
@@ -124,7 +124,7 @@ class CudaKernelTimer final : public KernelTimer {
 std::unique_ptr<KernelTimer> make_cuda_kernel_timer() {
   int devices = 0;
   cuda_check(cudaGetDeviceCount(&devices), "no GPU to time kernels on: cudaGetDeviceCount");
-  if (devices == 0) throw EnvError("no GPU to time kernels on: CUDA sees none; use --device cpu");
+  if (devices == 0) throw EnvError("no GPU to time kernels on: CUDA finds none; use --device cpu");
   return std::make_unique<cuda::CudaKernelTimer>();
 }
 

@@ -60,7 +60,7 @@ GraphExec StepGraphs::capture(const StepProgram::Issue& how, int steps) {
       return {};
     }
     options_.in_use = false;
-    options_.notice("the step cannot be captured as a CUDA graph, so it runs stream by stream: " +
+    options_.notice("the step cannot be captured as a CUDA graph, so its kernels are launched one by one: " +
                     std::string(error.what()));
     return {};
   }

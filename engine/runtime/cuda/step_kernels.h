@@ -21,7 +21,7 @@ namespace trainctl::cuda {
 /// that it arrives whole.
 using FinishedWord = volatile uint64_t;
 
-/// Where a rank is, for the host: the device writes step << 32 | instruction into pinned memory.
+/// The position of a rank, for the host: the device writes step << 32 | instruction into pinned memory.
 using PositionWord = volatile uint64_t;
 
 /// Steps that are enqueued as one.
@@ -33,7 +33,7 @@ struct Reported {
   int metrics = 0;
 };
 
-/// Where the host reads the results of steps, in pinned memory.
+/// The results of steps, in pinned memory of the host.
 struct Finished {
   FinishedWord* steps = nullptr;  ///< one per slot
   float* metrics = nullptr;       ///< [slots, kMostMetrics], written before the word
@@ -45,7 +45,7 @@ struct StepCounter {
   float reported[kMostStepsAtOnce][1 + kMostMetrics];  ///< reports of the steps since
 };
 
-/// How a step finds its slot.
+/// The selection of the slot of a step.
 struct Slots {
   StepCounter* counter = nullptr;
   int64_t slots = 1;

@@ -140,7 +140,7 @@ __global__ void write_position(const StepScalars* scalars, int instruction, Posi
   *position = (scalars->step + uint64_t{1}) << 32 | static_cast<uint32_t>(instruction);
 }
 
-/// One warp, a thread a step. Printed tensors are in host memory before the host sees the step as finished.
+/// One warp, one thread per step. Printed tensors are in host memory before the host sees the step as finished.
 __global__ void end_step(Slots slots, Reported reported, Finished finished) {
   wait_for_kernel_before();
   let_next_kernel_start();
@@ -195,7 +195,7 @@ void enqueue_position(const StepScalars* scalars, int instruction, PositionWord*
 void enqueue_end_step(const Slots& slots, const Reported& reported, const Finished& finished, CudaStream stream) {
   constexpr unsigned kWarp = 32;
   static_assert(kMostStepsAtOnce <= kWarp);
-  check(slots.ahead < kMostStepsAtOnce, "what a step reports must have a place");
+  check(slots.ahead < kMostStepsAtOnce, "the report of a step must have an address");
   launch(end_step, 1, kWarp, 0, stream, "end_step", slots, reported, finished);
 }
 

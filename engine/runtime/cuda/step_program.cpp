@@ -53,7 +53,9 @@ StepProgram::StepProgram(const Program& program, const StepMemory& memory, const
   bind_launches();
   bind_waits();
   bind_first_loads();
-  check(scratch_.bytes() <= memory.scratch_bytes, "a kernel asks for more scratch than most_cuda_scratch() says");
+  check(scratch_.bytes() <= memory.scratch_bytes,
+        "a kernel requests more scratch memory than most_cuda_scratch() "
+        "returns");
   scratch_.set_memory(memory.scratch);
 }
 
@@ -98,7 +100,7 @@ StepProgram::Bound StepProgram::bind(const Instruction& instruction) {
     use_stream(kWatch, true);
     if (instruction.opcode == Opcode::send) bound.stream = channel_to(instruction.peer);
     check(instruction.opcode != Opcode::recv || !instruction.outputs[0].accumulate,
-          "messages are added up on CPUs alone");
+          "messages can be accumulated only on CPUs");
   }
   if (instruction.opcode == Opcode::kernel) return bound;
   static_cast<BoundMove&>(bound) = bind_move(instruction, program_, memory_.arena);
@@ -120,7 +122,7 @@ CudaKernelCall StepProgram::call_of(const Instruction& instruction) {
 CudaKernel StepProgram::bind_kernel(const Instruction& instruction) {
   const CudaKernelDef* def = find_cuda_kernel(instruction.op);
   check(def != nullptr, "no CUDA kernel '" + instruction.op + "', which instruction '" + instruction.name +
-                            "' runs; a family of engine/ops has none for GPUs");
+                            "' needs; a family of engine/ops defines none for GPUs");
   return def->prepare(call_of(instruction));
 }
 

@@ -25,7 +25,7 @@
 
 namespace trainctl::cuda {
 
-/// Where the data around a step is stored.
+/// The addresses of the data around a step.
 struct StepMemory {
   std::byte* arena = nullptr;        ///< device
   Staging staging;                   ///< device
@@ -50,7 +50,7 @@ class StepProgram {
 
   cudaStream_t compute() const { return streams_.at(kCompute).get(); }
 
-  /// How a step is enqueued: alone, or as number `at` of `steps` consecutive ones.
+  /// The way in which a step is enqueued: alone, or as number `at` of `steps` consecutive ones.
   struct Issue {
     int at = 0, steps = 1;  ///< at most kMostStepsAtOnce
     bool capturing = false;

@@ -24,7 +24,7 @@ class CollectiveTimer {
   virtual double seconds(Collective kind, int64_t bytes, int64_t runs) = 0;
   /// Makes one call on small integers; returns the number of wrong elements in this rank's result.
   virtual int64_t wrong_elements(Collective kind, int64_t bytes) = 0;
-  /// The upper bound: bytes a second that a rank copies while all ranks copy as many, over the same medium.
+  /// The upper bound: bytes per second that a rank copies while all ranks copy as many, over the same medium.
   virtual double copy_bytes_per_second(int64_t bytes) = 0;
 };
 

@@ -59,7 +59,7 @@ class CpuKernelTimer final : public KernelTimer {
   std::byte* allocate(int64_t bytes) override {
     const auto size = static_cast<size_t>(round_up(std::max<int64_t>(bytes, 1), kTimedKernelAlignment));
     auto* memory = static_cast<std::byte*>(std::aligned_alloc(kTimedKernelAlignment, size));
-    if (memory == nullptr) throw EnvError("cannot allocate " + format_bytes(bytes) + " to time a kernel on");
+    if (memory == nullptr) throw EnvError("cannot allocate " + format_bytes(bytes) + " for timing a kernel");
     blocks_.emplace_back(memory, std::free);
     std::memset(memory, 0, size);
     return memory;

@@ -33,11 +33,11 @@ class KernelTimer {
   virtual void clear() = 0;
   virtual void write(void* to, const void* from, int64_t bytes) = 0;
 
-  /// Seconds a run, a value a sample. `calls` are the same kernel on different memory, run in turn; `scalars` are in
-  /// host memory. Throws InternalError if the kernel does not take the call.
+  /// Seconds per run, one value per sample. `calls` are the same kernel on different memory, run in turn; `scalars` are
+  /// in host memory. Throws InternalError if the kernel does not take the call.
   virtual std::vector<double> time(std::string_view kernel, std::span<const KernelCall> calls,
                                    const SampleOptions& options) = 0;
-  /// The bound of memory-bound kernels: bytes a second, on twice `bytes` of memory. On a CPU the best of reading,
+  /// The bound of memory-bound kernels: bytes per second, on twice `bytes` of memory. On a CPU the best of reading,
   /// copying and updating in place; on a GPU the rate of a copy. Bytes read and bytes written both count.
   virtual double memory_rate(int64_t bytes, const SampleOptions& options) = 0;
 };

@@ -9,7 +9,7 @@
 
 namespace trainctl {
 
-/// `seconds_of(n)` runs the work n times in a row and returns the seconds. The samples are seconds a run.
+/// `seconds_of(n)` runs the work n times in a row and returns the seconds. The samples are in seconds per run.
 template <class SecondsOf>
 std::vector<double> take_samples(const SecondsOf& seconds_of, const SampleOptions& options) {
   constexpr double kMostRuns = 1e6, kWarmSeconds = 0.02;

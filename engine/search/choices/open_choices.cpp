@@ -56,8 +56,8 @@ std::vector<int> OpenChoices::open_micro_batch_counts(Networks& networks, std::v
   for (const Layer& layer : networks.of(given)->graph.layers) {
     if (layer.mixed_rows == 0) continue;
     notes.push_back(
-        fmt::format("parallel.micro_batches stays {}: {} computes over the rows of a micro-batch, so the numbers would "
-                    "depend on it",
+        fmt::format("parallel.micro_batches stays {}: {} computes over the rows of a micro-batch, so another number "
+                    "would change the results",
                     given, layer.name));
     return {given};
   }

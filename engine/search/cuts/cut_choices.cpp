@@ -13,7 +13,7 @@
 namespace trainctl {
 namespace {
 
-/// For one price of memory.
+/// Number of cuts per price of memory.
 constexpr size_t kManyCuts = 100;
 
 std::string ranks_text(int ranks) { return ranks == 1 ? "1 rank" : fmt::format("{} ranks", ranks); }
@@ -58,7 +58,7 @@ std::vector<std::shared_ptr<const CutChoice>> CutChoices::of(int stages, int mic
   if (is_free && mesh.size() > 1 && seconds_per_byte == 0) {
     add("data parallel on " + ranks_text(mesh.size()), KnownAs::data_parallel, data_parallel_cuts(space));
     if (stages == 1) {
-      add("the same on all " + ranks_text(mesh.size()), KnownAs::whole, whole_cuts(space));
+      add("replicated on all " + ranks_text(mesh.size()), KnownAs::whole, whole_cuts(space));
       const AxisSplit split = within_hosts(mesh);
       add("tensor parallel on " + name_of(mesh, split), KnownAs::tensor_parallel, find(split, CutAim::tensor_parallel));
     }

@@ -513,8 +513,9 @@ std::string reason_against(const CutAlternative& other) {
   const std::string bytes = format_bytes(std::llround(std::abs(other.bytes)));
   const bool faster = other.seconds >= 0, less = other.bytes > 0;
   std::string text = (faster ? "saves " : "takes ") + time(std::abs(other.seconds));
-  if (faster && less) text += fmt::format(" and {} sent", bytes);
-  text += fmt::format(" {}a micro-batch {} [{}]", faster ? "" : "more ", faster ? "against" : "than", join(cuts));
+  if (faster && less) text += fmt::format(" and {} of traffic", bytes);
+  text +=
+      fmt::format(" {}per micro-batch {} [{}]", faster ? "" : "more ", faster ? "compared with" : "than", join(cuts));
   if (faster && !less && other.bytes != 0) text += fmt::format(", and sends {} more", bytes);
   if (!faster && other.bytes != 0) text += fmt::format(", and sends {} {}", bytes, less ? "less" : "more");
   return text;

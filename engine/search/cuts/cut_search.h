@@ -45,7 +45,7 @@ enum class CutAim : uint8_t {
   tensor_parallel,
 };
 
-/// Where cuts are looked for. What it learns of redistributions serves all searches in it.
+/// The search space of cuts. It caches redistributions for all searches in it.
 struct CutSpace {
   CutSpace(const CutNetwork& network, const Mesh& mesh, Effort effort, const CostModel& cost, int micro_batches,
            std::vector<std::optional<LayerStrategy>> strategies);

@@ -100,7 +100,7 @@ std::vector<int> even_parts(const std::vector<double>& seconds, int parts) {
     const double middle = (low + high) / 2;
     fill(middle) ? high = middle : low = middle;
   }
-  check(fill(high), "all layers fit into parts that take as long as all of them");
+  check(fill(high), "all layers must fit into parts as long as their total time");
   std::vector<int> part_of;
   for (size_t part = 0; part < most; ++part) part_of.resize(ends[part], static_cast<int>(part));
   return part_of;

@@ -29,7 +29,7 @@ struct LayerLoad {
   Shards of_all, of_host;  ///< the latter within_host
 };
 
-/// How much of the pipeline's start and end a stage waits for, in its micro-batches.
+/// The part of the pipeline's start and end for which a stage waits, in micro-batches.
 double waits(Schedule schedule, int stages, int chunks);
 
 /// The layers of the whole network, the loss last. `within_host`: axes_within_hosts.

@@ -9,7 +9,7 @@
 
 namespace trainctl {
 
-/// Where a layer stands among equal ones.
+/// The position of a layer among equal ones.
 struct BlockPlace {
   std::string pattern;  ///< "h.*.fc", or the layer's name if it is in no block
   int run = -1;         ///< run of equal blocks that follow one another; -1: in none

@@ -35,8 +35,9 @@ class EveryPlan {
     if (plans > static_cast<double>(kMostExhaustive))
       throw SpecError(
           job_.position("parallel.search.algorithm"), "parallel.search.algorithm",
-          fmt::format("exhaustive would try {:.3g} plans; {} is the most", plans, with_commas(kMostExhaustive)),
-          "fix more of parallel (stages, micro_batches, optimizer_shard, strategies), or take recursive_programming");
+          fmt::format("exhaustive would try {:.3g} plans; the limit is {}", plans, with_commas(kMostExhaustive)),
+          "fix more fields of parallel (stages, micro_batches, optimizer_shard, strategies), or use "
+          "recursive_programming");
     for (const Space& space : spaces())
       for (const PlanChoice& choice : space.choices) try_all(space, choice, 0);
     if (tried_.size() == 0 && !illegal_.empty()) throw SpecError(illegal_);

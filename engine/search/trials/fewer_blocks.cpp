@@ -56,7 +56,7 @@ JobSpec with_fewer_blocks(const JobSpec& job, const Repeats& repeats, const std:
   std::vector<bool> kept;
   for (int stage : stages) kept.push_back(stage < 0 || left[static_cast<size_t>(stage)]-- <= 0);
   Folded folded = fold(job, repeats, {static_cast<int>(std::count(kept.begin(), kept.end(), true))});
-  // Blocks alike: the folded network's first ones stand for those that are kept.
+  // Equal blocks: the first ones of the folded network represent those that are kept.
   std::vector<StageRule>& rules = folded.job.parallel.stage_config;
   size_t at = 0;
   for (size_t l = 0; l < stage_of_layer.size(); ++l) {

@@ -21,7 +21,7 @@ struct Count {
   double weight = 1;
 };
 
-/// Two numbers of micro-batches that stand for all of them.
+/// Two numbers of micro-batches from which all others are derived.
 std::vector<Count> micro_batches_of(const PlanChoice& choice) {
   const int few = choice.stages == 1 ? 2 : 2 * choice.stages, more = choice.stages == 1 ? 3 : 3 * choice.stages;
   const int all = choice.micro_batches;

@@ -137,16 +137,17 @@ void TriedPlans::throw_none_fits() const {
   }
   if (least == nullptr)
     throw SpecError(job_.position("parallel"), "parallel",
-                    fault.empty() ? "no plan of these ranks is legal with what the job fixes"
-                                  : "none of the plans that were tried is legal: " + fault,
-                    "leave more of parallel to the search");
+                    fault.empty() ? "no plan for these ranks is legal with the settings that the job fixes"
+                                  : "none of the plans tried is legal: " + fault,
+                    "fix fewer fields of parallel");
   const int64_t needed = least->trial.memory;
-  throw SpecError(job_.position("parallel.max_memory"), "parallel.max_memory",
-                  fmt::format("no plan fits: {} is {}, and the plan that needs least takes {} a rank, {} more ({})",
-                              job_.parallel.max_memory > 0 ? "parallel.max_memory"
-                                                           : "what a device has beside driver and libraries",
-                              format_bytes(memory_), format_bytes(needed), format_bytes(needed - memory_), least->name),
-                  fmt::format("allow {}, use more ranks, or a smaller dataset.batch", format_bytes(needed)));
+  throw SpecError(
+      job_.position("parallel.max_memory"), "parallel.max_memory",
+      fmt::format("no plan fits into memory: {} is {}, but the smallest plan needs {} per rank, {} more "
+                  "({})",
+                  job_.parallel.max_memory > 0 ? "parallel.max_memory" : "device memory without driver and libraries",
+                  format_bytes(memory_), format_bytes(needed), format_bytes(needed - memory_), least->name),
+      fmt::format("allow {}, use more ranks, or reduce dataset.batch", format_bytes(needed)));
 }
 
 }  // namespace trainctl

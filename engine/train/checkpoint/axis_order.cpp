@@ -72,13 +72,13 @@ std::vector<AxisOrder::Dim> AxisOrder::parse_dims(std::string_view text, bool is
       dims.emplace_back();
     } else if (c == ')' && inside) {
       inside = false;
-      if (dims.back().empty()) throw OrderFault{"a dim is made of nothing: ()"};
+      if (dims.back().empty()) throw OrderFault{"() is an empty dim"};
     } else if (is_letter(c)) {
       if (!inside) dims.emplace_back();
       dims.back().push_back({c, {}});
     } else if (c == '[' && is_ours) {
       const size_t close = text.find(']', i);
-      if (close == std::string_view::npos) throw OrderFault{"a [ without its ]"};
+      if (close == std::string_view::npos) throw OrderFault{"'[' is never closed"};
       Factor parts;
       for (std::string_view term : split(text.substr(i + 1, close - i - 1), '+')) {
         while (term.starts_with(' ')) term.remove_prefix(1);
@@ -91,10 +91,10 @@ std::vector<AxisOrder::Dim> AxisOrder::parse_dims(std::string_view text, bool is
       dims.back().push_back(std::move(parts));
       i = close;
     } else {
-      throw OrderFault{fmt::format("'{}' does not belong here", std::string(1, c))};
+      throw OrderFault{fmt::format("unexpected '{}'", std::string(1, c))};
     }
   }
-  if (inside) throw OrderFault{"a ( without its )"};
+  if (inside) throw OrderFault{"'(' is never closed"};
   return dims;
 }
 
@@ -106,32 +106,32 @@ AxisOrder AxisOrder::parse(std::string_view text, size_t parts) {
   for (const std::string_view dims : split(sides[1], ',')) order.theirs_.push_back(parse_dims(dims, false));
   if (order.theirs_.size() != parts)
     throw OrderFault{
-        fmt::format("has the dims of {} tensors after its =, but {} are named", order.theirs_.size(), parts)};
+        fmt::format("has the dims of {} tensors after '=', but {} are listed", order.theirs_.size(), parts)};
 
   std::set<char> shared;
   const Factor* joined = nullptr;
   for (const Dim& dim : order.ours_)
     for (const Factor& factor : dim) {
       if (factor.letter == 0) {
-        if (joined != nullptr) throw OrderFault{"has two [ ]"};
+        if (joined != nullptr) throw OrderFault{"contains [ ] twice"};
         joined = &factor;
       } else if (!shared.insert(factor.letter).second) {
-        throw OrderFault{fmt::format("has '{}' twice", std::string(1, factor.letter))};
+        throw OrderFault{fmt::format("contains '{}' twice", std::string(1, factor.letter))};
       }
     }
-  if (joined == nullptr && parts != 1) throw OrderFault{"joins several tensors without a [ ]"};
+  if (joined == nullptr && parts != 1) throw OrderFault{"joins several tensors without [ ]"};
   if (joined != nullptr && joined->terms.size() != parts)
-    throw OrderFault{fmt::format("has {} parts in [ ], but {} tensors are named", joined->terms.size(), parts)};
+    throw OrderFault{fmt::format("has {} parts in [ ], but {} tensors are listed", joined->terms.size(), parts)};
   for (size_t part = 0; part < parts; ++part) {
     std::set<char> expected = shared, found;
     if (joined != nullptr && joined->terms[part] != '1' && !expected.insert(joined->terms[part]).second)
-      throw OrderFault{fmt::format("has '{}' twice", std::string(1, joined->terms[part]))};
+      throw OrderFault{fmt::format("contains '{}' twice", std::string(1, joined->terms[part]))};
     for (const Dim& dim : order.theirs_[part])
       for (const Factor& factor : dim)
         if (!found.insert(factor.letter).second)
-          throw OrderFault{fmt::format("has '{}' twice", std::string(1, factor.letter))};
+          throw OrderFault{fmt::format("contains '{}' twice", std::string(1, factor.letter))};
     if (expected != found)
-      throw OrderFault{fmt::format("tensor {} after its = has the letters '{}', expected '{}'", part + 1,
+      throw OrderFault{fmt::format("tensor {} after '=' has the letters '{}', expected '{}'", part + 1,
                                    std::string(found.begin(), found.end()),
                                    std::string(expected.begin(), expected.end()))};
   }
@@ -172,7 +172,7 @@ namespace {
 /// An unknown letter of a product: (value / product of the rest), if that is all that is unknown.
 std::optional<int64_t> quotient(int64_t value, int64_t product, const std::string& what) {
   if (product == 0 || value % product != 0)
-    throw OrderFault{fmt::format("{} is {}, which is no multiple of {}", what, value, product)};
+    throw OrderFault{fmt::format("{} is {}, which is not a multiple of {}", what, value, product)};
   return value / product;
 }
 
@@ -226,12 +226,13 @@ AxisOrder::Sizes AxisOrder::solve(const std::vector<std::pair<const std::vector<
     for (const Factor& factor : equation.factors) {
       if (!is_known(factor))
         throw OrderFault{
-            fmt::format("{} does not follow from the shapes; add it to sizes",
-                        factor.letter == 0 ? "what is in [ ]" : "'" + std::string(1, factor.letter) + "'")};
+            fmt::format("{} cannot be derived from the shapes; add it to sizes",
+                        factor.letter == 0 ? "the size of [ ]" : "'" + std::string(1, factor.letter) + "'")};
       product *= size_of(factor, sizes);
     }
     if (product != equation.value)
-      throw OrderFault{fmt::format("{} is {}, but its parts make {}", equation.what, equation.value, product)};
+      throw OrderFault{
+          fmt::format("{} is {}, but the product of its parts is {}", equation.what, equation.value, product)};
   }
   return sizes;
 }

@@ -59,9 +59,9 @@ bool is_there(const std::string& path) {
   return fs::exists(fs::symlink_status(path, ignored));
 }
 
-/// Locks the file of an attempt for as long as the launcher saves. File systems without locks grant each, which keeps no
-/// run from starting. The descriptor only reads, so that a disk can be remounted read-only while it is open; on NFS it
-/// can therefore have a shared lock alone.
+/// Locks the file of an attempt for as long as the launcher saves. File systems without locks grant each, which keeps
+/// no run from starting. The descriptor only reads, so that a disk can be remounted read-only while it is open; on NFS
+/// it can therefore have a shared lock alone.
 std::shared_ptr<AttemptLock> lock_attempt(const std::string& path) {
   auto lock = std::make_shared<AttemptLock>(open(path.c_str(), O_RDONLY | O_CLOEXEC));
   if (lock->fd() >= 0) flock(lock->fd(), LOCK_SH);
@@ -155,14 +155,15 @@ std::string CheckpointDirectory::occupant() const {
     if (name.hidden) continue;
     const CheckpointEntry entry = describe(name);
     if (entry.unfinished) continue;
-    if (!entry.complete()) return fmt::format("it has {}, which is damaged", entry.name);
-    return fmt::format("it has step {} of the job '{}', run {}", entry.step, entry.manifest.name, entry.manifest.run);
+    if (!entry.complete()) return fmt::format("it contains {}, which is damaged", entry.name);
+    return fmt::format("it contains step {} of the job '{}', run {}", entry.step, entry.manifest.name,
+                       entry.manifest.run);
   }
   const std::string attempts = path_ + "/" + std::string(kAttemptsName);
   const std::string newest = attempts + "/" + std::to_string(largest_attempt(attempts));
   if (!is_locked(newest)) return "";
   const std::string who = read_whole_file(newest);
-  return (who.empty() ? "another run" : who.substr(0, who.find('\n'))) + " saves there now";
+  return (who.empty() ? "another run" : who.substr(0, who.find('\n'))) + " is saving there now";
 }
 
 void CheckpointDirectory::delete_unpublished(int before_attempt) {
@@ -178,14 +179,14 @@ bool CheckpointDirectory::is_latest(int attempt) const {
   const int fd = disk_->open(next, O_RDONLY);  // unlike stat, open asks the server of an NFS mount
   if (fd >= 0) disk_->close(fd);
   if (fd < 0 && errno != ENOENT && errno != ENOTDIR)
-    throw EnvError(fmt::format("{}: cannot be looked for: {}", next, std::strerror(errno)));
+    throw EnvError(fmt::format("{}: cannot be checked: {}", next, std::strerror(errno)));
   return fd < 0;
 }
 
 void CheckpointDirectory::require_latest(int attempt) const {
   if (!is_latest(attempt))
-    throw LaterAttempt(fmt::format("{}: attempt {} writes no checkpoints any more, since attempt {} was begun", path_,
-                                   attempt, attempt + 1));
+    throw LaterAttempt(fmt::format("{}: attempt {} can no longer write checkpoints, because attempt {} has started",
+                                   path_, attempt, attempt + 1));
 }
 
 std::string CheckpointDirectory::folder_of(int64_t step, int attempt) const {
@@ -200,7 +201,7 @@ std::string CheckpointDirectory::begin(int64_t step, int attempt) {
     if (!there.complete() || there.attempt != attempt) continue;
     sync_directory(there.path, *disk_);  // it counts only if its names are on the disk, which commit() may have missed
     sync_directory(path_, *disk_);
-    throw AlreadyPublished(fmt::format("{}: attempt {} has published this step before", there.path, attempt));
+    throw AlreadyPublished(fmt::format("{}: attempt {} has already published this step", there.path, attempt));
   }
   make_directories(path_, *disk_);
   const std::string folder = folder_of(step, attempt);
@@ -246,7 +247,7 @@ std::string CheckpointDirectory::publish(const Manifest& manifest, const std::st
     sync_directory(path_, *disk_);
     return target;
   }
-  throw EnvError(fmt::format("{}: cannot get its name, since {} is there", folder,
+  throw EnvError(fmt::format("{}: cannot be published, because {} exists", folder,
                              CheckpointName{manifest.step, manifest.attempt, false}.text()));
 }
 

@@ -70,7 +70,7 @@ class Occupied : public EnvError {
   using EnvError::EnvError;
 };
 
-/// Whose checkpoints a directory has.
+/// The owner of the checkpoints in a directory.
 struct CheckpointOwner {
   std::string lineage;  ///< "" for checkpoints of versions without lineages, which the name distinguishes
   std::string name;     ///< name of the job
@@ -138,7 +138,7 @@ class CheckpointDirectory {
   std::string occupant() const;
 
   /// The newest first: by attempt, then by step. A run that starts anew, or resumes from an earlier step, is newer than
-  /// what it leaves behind. Those that are not complete stand where their step puts them. Complete: checkpoint.json is
+  /// what it leaves behind. Incomplete checkpoints are ordered by their step. Complete: checkpoint.json is
   /// sound, and its files have their sizes; verify_checkpoint reads them.
   std::vector<CheckpointEntry> list() const;
   /// The first complete one of list(); `passed_over`: those before it.

@@ -20,7 +20,7 @@ void read_entry(const CheckpointName& name, CheckpointEntry& entry) {
   entry.manifest = parse_manifest(text, path);
   entry.attempt = entry.manifest.attempt;
   if (entry.manifest.step != name.step || (name.attempt > 0 && entry.manifest.attempt != name.attempt))
-    throw EnvError(fmt::format("{}: is of step {}, attempt {}, so it belongs to another directory", path,
+    throw EnvError(fmt::format("{}: describes step {}, attempt {}, so it belongs to another directory", path,
                                entry.manifest.step, entry.manifest.attempt));
   if (const std::string defect = files_defect(entry.manifest, entry.path); !defect.empty())
     throw EnvError(entry.path + "/" + defect);
@@ -41,8 +41,9 @@ CheckpointEntry CheckpointDirectory::describe(const CheckpointName& name) const 
   if (name.hidden || (name.attempt > 0 && has_no_manifest(entry.path))) {
     entry.unfinished = true;
     entry.being_written = is_latest(name.attempt);
-    entry.problem = fmt::format("attempt {} {}", name.attempt,
-                                entry.being_written ? "is writing it, or was when it ended" : "did not finish it");
+    entry.problem =
+        fmt::format("attempt {} {}", name.attempt,
+                    entry.being_written ? "is writing it, or was interrupted while writing it" : "did not finish it");
     return entry;
   }
   try {

@@ -1,4 +1,4 @@
-// How the tensors of two checkpoints, or of two safetensors files, differ.
+// Compares the tensors of two checkpoints, or of two safetensors files.
 #pragma once
 
 #include <cstdint>

@@ -45,15 +45,15 @@ class Exporter {
     }
     if (!result_.left_out.empty() && !options.partial)
       throw EnvError(
-          fmt::format("{}: the map does not name {} of {} tensors:\n  {}\nadd patterns for them, or leave "
-                      "them out with --partial",
+          fmt::format("{}: the map has no pattern for {} of {} tensors:\n  {}\nadd patterns for them, or omit them "
+                      "with --partial",
                       directory, result_.left_out.size(), result_.left_out.size() + mapped_.size(),
                       join(result_.left_out, "\n  ")));
-    if (parts_.empty()) throw EnvError(directory + ": the map names none of its tensors");
+    if (parts_.empty()) throw EnvError(directory + ": the map has no pattern for any of its tensors");
   }
 
   void write(const std::string& path, Disk& disk) {
-    // transformers opens only files that name their maker's framework; the elements lie as torch has them.
+    // transformers opens only files that name a framework; the memory layout is that of PyTorch.
     SafetensorsWriter writer(path, entries_,
                              {{"format", "pt"},
                               {"trainctl", manifest_.trainctl},
@@ -103,11 +103,12 @@ class Exporter {
       add_entry(constant.name, constant.type, {}, {.value = constant.value}, mapped);
   }
 
-  void add_entry(const std::string& name, StoredType type, const Shape& shape, ExportedPart part, const MappedTensor& mapped) {
+  void add_entry(const std::string& name, StoredType type, const Shape& shape, ExportedPart part,
+                 const MappedTensor& mapped) {
     const auto [at, is_new] = parts_.try_emplace(name, std::move(part));
     if (!is_new)
       throw SpecError(mapped.pos, "tensors." + mapped.pattern,
-                      fmt::format("two tensors become '{}', one of them {}", name, mapped.ours));
+                      fmt::format("two tensors map to '{}', one of them {}", name, mapped.ours));
     entries_.push_back({.name = name, .type = type, .shape = shape});
   }
 
@@ -147,7 +148,7 @@ class Exporter {
   const ExportOptions& options_;
   PieceReader reader_;
   std::map<std::string, MappedTensor> mapped_;  ///< by our names
-  std::map<std::string, ExportedPart> parts_;           ///< by their names
+  std::map<std::string, ExportedPart> parts_;   ///< by their names
   std::vector<SafetensorsEntry> entries_;
   std::vector<std::byte> whole_;
   const StoredTensor* whole_of_ = nullptr;

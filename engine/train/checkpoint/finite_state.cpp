@@ -52,8 +52,9 @@ void require_finite_state(const Program& program, Executor& executor, int64_t st
       if (!first_not_finite(block, range.dtype)) continue;
       const bool is_optimizer = range.slot != kWeightSlot && range.slot != kStateSlot;
       throw StateNotFinite(
-          fmt::format("{}{} has values that are not finite after step {}, the last one; lower optimizer.learning_rate, "
-                      "set optimizer.clip_norm, look at the data, or set train.on_nan: warn to keep this state",
+          fmt::format("{}{} contains values that are not finite after the last step, {}; reduce "
+                      "optimizer.learning_rate, set optimizer.clip_norm, check the data, or set train.on_nan: warn "
+                      "to keep this state",
                       range.variable->name, is_optimizer ? fmt::format(" ({})", range.slot) : "", steps),
           steps);
     }

@@ -53,11 +53,11 @@ class Importer {
   }
 
   void require_fit(bool partial) const {
-    if (wanted_.empty()) throw EnvError(message() + "\nnothing of it fits this job");
+    if (wanted_.empty()) throw EnvError(message() + "\nnone of its tensors fits this job");
     const bool fits = found_.missing.empty() && found_.extra.empty() && found_.reshaped.empty();
     if (!fits && !partial)
       throw EnvError(message() +
-                     "\n--partial takes what fits; the run then needs --partial too, where tensors are missing");
+                     "\n--partial imports the tensors that fit; if tensors are missing, the run needs --partial too");
   }
 
   std::vector<StoredTensor> tensors() const {
@@ -96,7 +96,7 @@ class Importer {
     const Tensor& tensor = job_.graph.tensors[variable.tensor];
     std::optional<MappedTensor> mapped = map_.of_ours(tensor.name, layers_);
     if (!mapped) {
-      found_.missing.push_back(tensor.name + " (the map does not name it)");
+      found_.missing.push_back(tensor.name + " (the map has no pattern for it)");
       return;
     }
     const bool is_parameter = tensor.kind == TensorKind::parameter;
@@ -117,8 +117,9 @@ class Importer {
       if (const auto [first, is_new] = takers_.emplace(name, wanted.name); !is_new)
         throw SpecError(
             wanted.mapped.pos, "tensors." + wanted.mapped.pattern,
-            fmt::format("{} and {} both take '{}'", first->second, wanted.name, name),
-            "if they are one tensor there, give each its own name and tie the names: tied: {name: the other}");
+            fmt::format("{} and {} both map to '{}'", first->second, wanted.name, name),
+            "if they are the same tensor in the file, give each its own name and tie the names: tied: {name: other "
+            "name}");
   }
 
   bool find_sources(Wanted& wanted) {
@@ -130,7 +131,7 @@ class Importer {
       } else if (twin && files_.find(*twin) != nullptr) {
         wanted.sources.push_back(*twin);
         found_.tied.push_back(
-            fmt::format("{} takes {}: the file has no {}, which is tied to it", wanted.name, *twin, name));
+            fmt::format("{} uses {}: the file has no {}, which is tied to it", wanted.name, *twin, name));
       } else {
         absent.push_back(name);
       }
@@ -150,7 +151,7 @@ class Importer {
       texts.push_back(fmt::format("{} {}", name, to_string(shapes.back())));
     }
     const std::string what =
-        fmt::format("{} is {} in the job, {} in the file", wanted.name, to_string(wanted.shape), join(texts));
+        fmt::format("{} is {} in the job, but {} in the file", wanted.name, to_string(wanted.shape), join(texts));
     if (!wanted.mapped.order) return shapes[0] == wanted.shape ? "" : what;
     try {
       wanted.sizes = wanted.mapped.order->sizes_from_theirs(shapes, wanted.mapped.sizes);
@@ -159,7 +160,7 @@ class Importer {
                       fmt::format("the order does not fit: {}: {}", what, fault.message));
     }
     const Shape made = wanted.mapped.order->ours_shape(wanted.sizes);
-    return made == wanted.shape ? "" : fmt::format("{}, which make {}", what, to_string(made));
+    return made == wanted.shape ? "" : fmt::format("{}, which results in {}", what, to_string(made));
   }
 
   void add_left_over(const std::string& name) {
@@ -173,7 +174,7 @@ class Importer {
     } else if (are_equal(name, *twin)) {
       found_.tied.push_back(fmt::format("{} is {}", name, *twin));
     } else {
-      found_.extra.push_back(fmt::format("{} (the job ties it to {}, but their numbers differ)", name, *twin));
+      found_.extra.push_back(fmt::format("{} (the job ties it to {}, but their values differ)", name, *twin));
     }
   }
 
@@ -220,10 +221,10 @@ class Importer {
   }
 
   std::string message() const {
-    std::string text = files_.path() + " is not of this job's network, as the map has it:";
+    std::string text = files_.path() + " does not match the network of this job, according to the map:";
     for (const auto& [head, names] :
-         {std::pair{"the file has not", &found_.missing}, std::pair{"the job has not", &found_.extra},
-          std::pair{"of another shape", &found_.reshaped}})
+         {std::pair{"missing in the file", &found_.missing}, std::pair{"missing in the job", &found_.extra},
+          std::pair{"different shape", &found_.reshaped}})
       if (!names->empty()) text += fmt::format("\n  {}:\n    {}", head, join(*names, "\n    "));
     return text;
   }
@@ -250,7 +251,7 @@ StoredFile write_text(const std::string& folder, const std::string& name, const 
 ImportedWeights import_weights(const PlannedJob& job, const WeightFiles& files, NameMap map,
                                const std::string& directory, const ImportOptions& options, Disk& disk) {
   if (fs::exists(fs::symlink_status(directory)))
-    throw EnvError(directory + " is there already; choose another folder with -o");
+    throw EnvError(directory + " already exists; choose another folder with -o");
   Importer importer(job, files, std::move(map));
   importer.require_fit(options.partial);
   Manifest manifest;

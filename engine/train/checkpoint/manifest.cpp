@@ -34,7 +34,7 @@ bool is_digest(const std::string& text) {
 }
 
 std::string file_defect(const StoredFile& file, std::set<std::string_view>& names) {
-  if (!is_plain_name(file.name)) return "name: '" + shown(file.name) + "' is no plain name of a file";
+  if (!is_plain_name(file.name)) return "name: '" + shown(file.name) + "' is not a plain file name";
   if (file.name == kManifestName) return fmt::format("name: {} cannot list itself", kManifestName);
   if (!names.insert(file.name).second) return "name: '" + shown(file.name) + "' is listed twice";
   if (file.bytes < 0) return fmt::format("bytes: expected at least 0, found {}", file.bytes);
@@ -49,7 +49,7 @@ std::string tensor_defect(const StoredTensor& tensor, const std::set<std::string
   for (const int64_t size : tensor.shape)
     if (size < 1) return "shape: expected sizes of at least 1, found " + to_string(tensor.shape);
   if (capped_product(capped_product(tensor.shape), byte_size(tensor.dtype)) == kCapped)
-    return "shape: " + to_string(tensor.shape) + " has more elements than files can hold";
+    return "shape: " + to_string(tensor.shape) + " has more elements than a file can store";
   std::vector<const Box*> boxes;
   for (size_t i = 0; i < tensor.pieces.size(); ++i) {
     const StoredPiece& piece = tensor.pieces[i];
@@ -86,7 +86,9 @@ std::string piece_key(std::string_view name, std::string_view slot, const Shape&
 }
 
 PieceName parse_piece_key(std::string_view key) {
-  const auto wrong = [&] { return EnvError("'" + shown(std::string(key)) + "' names no part of a tensor"); };
+  const auto wrong = [&] {
+    return EnvError("'" + shown(std::string(key)) + "' is not the name of a part of a tensor");
+  };
   const size_t bracket = key.find('[');
   const std::string_view front = key.substr(0, bracket);
   const size_t colon = front.rfind(':');
@@ -137,7 +139,7 @@ std::string manifest_defect(const Manifest& manifest) {
     const StoredTensor& tensor = manifest.tensors[i];
     const std::string key = tensor.name + ":" + tensor.slot;
     std::string defect = tensor_defect(tensor, files);
-    if (!keys.insert(key).second) defect = "is there twice";
+    if (!keys.insert(key).second) defect = "is listed twice";
     if (!defect.empty()) return fmt::format("tensors[{}] ({}): {}", i, shown(key), defect);
   }
   return "";
@@ -162,9 +164,8 @@ Manifest read_manifest_of_pieces(const std::string& directory) {
   const std::string path = directory + "/" + std::string(kManifestName);
   Manifest manifest = parse_manifest(read_whole_file(path), path);
   const std::vector<std::string> needed = files_with_pieces(manifest);
-  std::erase_if(manifest.files, [&](const StoredFile& file) {
-    return !std::binary_search(needed.begin(), needed.end(), file.name);
-  });
+  std::erase_if(manifest.files,
+                [&](const StoredFile& file) { return !std::binary_search(needed.begin(), needed.end(), file.name); });
   if (const std::string defect = files_defect(manifest, directory); !defect.empty())
     throw EnvError(directory + "/" + defect);
   return manifest;

@@ -127,8 +127,8 @@ std::optional<uint64_t> format_of(const Json& json) {
 void refuse_other_format(const Json& json, const std::string& file) {
   if (const auto format = format_of(json); format && *format > uint64_t{kManifestFormat})
     throw EnvError(
-        fmt::format("{}: format {}; this trainctl reads formats up to {}, so use the one that wrote it, or a "
-                    "later one",
+        fmt::format("{}: has format {}, but this trainctl reads formats up to {}; use the version that wrote it, or "
+                    "a later one",
                     file, *format, kManifestFormat));
 }
 
@@ -138,7 +138,7 @@ void check_last_line(std::string_view text, const std::string& file) {
   const std::string expected = last_line(before), found(text.substr(before.size()));
   if (found == expected) return;
   refuse_other_format(Json::parse(text, nullptr, false), file);
-  throw EnvError(fmt::format("{}: is damaged or cut off: expected {} as its last line, found {}", file,
+  throw EnvError(fmt::format("{}: is damaged or truncated: expected {} as its last line, found {}", file,
                              printable(expected.substr(0, expected.size() - 1)),
                              printable(found.substr(0, found.find_last_not_of('\n') + 1))));
 }
@@ -195,8 +195,9 @@ Manifest read(const ManifestValue& root) {
     manifest.is_finite = sums["finite"].flag();
   }
   if (root.has("metrics")) {
-    root["metrics"].each_field(
-        [&](const std::string& name, const ManifestValue& value) { manifest.metrics.emplace_back(name, value.metric()); });
+    root["metrics"].each_field([&](const std::string& name, const ManifestValue& value) {
+      manifest.metrics.emplace_back(name, value.metric());
+    });
   }
   if (root.has("best")) {
     root["best"].each_field([&](const std::string& name, const ManifestValue& best) {
@@ -238,7 +239,7 @@ std::string to_json(const Manifest& manifest) {
   if (!manifest.lineage.empty()) head["lineage"] = manifest.lineage;
   if (manifest.weights_only) head["weights_only"] = true;
   std::string text = head.dump();
-  text.pop_back();  // the object goes on
+  text.pop_back();  // the object continues
   text += ",\n\"files\": " + lines(manifest.files, [](const StoredFile& file) {
             return Json{{"name", file.name}, {"bytes", file.bytes}, {"xxh128", file.xxh128}};
           });

@@ -21,7 +21,7 @@ StoredType type_named(const Text& text, const std::string& path) {
   for (int i = 0; i <= static_cast<int>(StoredType::u64); ++i)
     if (to_string(static_cast<StoredType>(i)) == text.text && bits_of(static_cast<StoredType>(i)) >= 8)
       return static_cast<StoredType>(i);
-  throw SpecError(text.pos, path, "'" + text.text + "' is no type of safetensors", "e.g. F32, I64");
+  throw SpecError(text.pos, path, "'" + text.text + "' is not a safetensors type", "e.g. F32, I64");
 }
 
 struct SizeRule {
@@ -59,9 +59,9 @@ std::string list(const std::set<std::string>& names) { return join({names.begin(
 void demand_same_holes(const NamePattern& a, const NamePattern& b, const std::string& path) {
   if (a.holes() != b.holes())
     throw SpecError(b.pos(), path,
-                    fmt::format("'{}' has the holes {{{}}}, but '{}' has {{{}}}", b.text(), list(b.holes()), a.text(),
-                                list(a.holes())),
-                    "both need the same");
+                    fmt::format("'{}' has the placeholders {{{}}}, but '{}' has {{{}}}", b.text(), list(b.holes()),
+                                a.text(), list(a.holes())),
+                    "both patterns need the same placeholders");
 }
 
 }  // namespace
@@ -95,7 +95,7 @@ struct NameMap::Patterns {
       demand_same_holes(rule.ours, rule.theirs.back(), path);
     }
     if (t.order.text.empty() && t.theirs.size() > 1)
-      throw SpecError(t.ours.pos, path, "names several tensors, but no order that joins them",
+      throw SpecError(t.ours.pos, path, "lists several tensors, but no order that joins them",
                       "e.g. order: \"(g [r+1+1] k) d = (g r k) d, (g k) d, (g k) d\"");
     if (t.order.text.empty() && !t.sizes.empty()) throw SpecError(t.ours.pos, path, "has sizes, but no order");
     if (!t.order.text.empty()) {
@@ -103,7 +103,7 @@ struct NameMap::Patterns {
         rule.order = AxisOrder::parse(t.order.text, t.theirs.size());
       } catch (const OrderFault& fault) {
         throw SpecError(t.order.pos, path + ".order", "'" + t.order.text + "' " + fault.message,
-                        "ours = theirs, e.g. \"(h p k) d = d (p h k)\"");
+                        "write ours = theirs, e.g. \"(h p k) d = d (p h k)\"");
       }
     }
     for (const NameMapFile::Size& size : t.sizes) rule.sizes.push_back(size_rule(size, t, rule.ours, path));
@@ -115,7 +115,7 @@ struct NameMap::Patterns {
     const std::string where = path + ".sizes." + size.letters.text;
     for (const char c : size.letters.text)
       if (c != ' ' && (!std::isalpha(static_cast<unsigned char>(c)) || t.order.text.find(c) == std::string::npos))
-        throw SpecError(size.letters.pos, where, fmt::format("'{}' is no letter of the order", std::string(1, c)));
+        throw SpecError(size.letters.pos, where, fmt::format("'{}' is not a letter of the order", std::string(1, c)));
     SizeRule rule{size.letters, {}};
     for (const Text& value : size.values) {
       if (value.text.find_first_not_of("0123456789") == std::string::npos && value.text.size() < 18) {
@@ -129,7 +129,8 @@ struct NameMap::Patterns {
       NamePattern layer = pattern({value.text.substr(0, dot), value.pos}, Side::ours, where);
       for (const std::string& hole : layer.holes())
         if (!ours.holes().contains(hole))
-          throw SpecError(value.pos, where, "has the hole {" + hole + "}, which '" + ours.text() + "' has not");
+          throw SpecError(value.pos, where,
+                          "has the placeholder {" + hole + "}, which is missing in '" + ours.text() + "'");
       rule.choices.push_back({{}, std::move(layer), value.text.substr(dot + 1)});
     }
     return rule;
@@ -147,7 +148,7 @@ struct NameMap::Patterns {
                       type_named(c.dtype, path + ".dtype"), c.value, c.is_steps};
     demand_same_holes(rule.name, rule.with, path);
     if (rule.type != StoredType::i64 && (c.value != 0 || c.is_steps))
-      throw SpecError(c.dtype.pos, path, "only a constant of type I64 can have another value than 0");
+      throw SpecError(c.dtype.pos, path, "only a constant of type I64 can have a value other than 0");
     constants.push_back(std::move(rule));
   }
 
@@ -209,7 +210,7 @@ std::optional<MappedTensor> NameMap::of_ours(const std::string& name, const Laye
     if (!match) continue;
     if (found != nullptr)
       throw SpecError(rule.ours.pos(), rule.path,
-                      fmt::format("'{}' is also of the pattern '{}'", name, found->ours.text()));
+                      fmt::format("'{}' also matches the pattern '{}'", name, found->ours.text()));
     found = &rule;
     holes = std::move(*match);
   }

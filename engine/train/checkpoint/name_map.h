@@ -1,5 +1,5 @@
-// Which tensors of another tool's file a tensor of a job is, and how their elements lie. The file is described in
-// engine/spec/name_map_file.h.
+// Maps tensors of a job to tensors in the file of another tool, with the order of their elements. The file is described
+// in engine/spec/name_map_file.h.
 #pragma once
 
 #include <functional>
@@ -57,7 +57,7 @@ class NameMap {
   std::optional<MappedTensor> of_ours(const std::string& name, const LayerNumbers& layers) const;
   /// Patterns under `tensors` that none of these names of ours has: a misspelt one, or one of another network.
   std::vector<std::string> unused(const std::vector<std::string>& ours) const;
-  /// Returns the constants that stand beside a tensor of ours, after so many steps of training.
+  /// Returns the constants that accompany a tensor of ours after this number of training steps.
   std::vector<MappedConstant> constants_with(const std::string& ours, int64_t steps) const;
   /// Names of the tools that hold nothing of ours: under `ignore` or `constants`.
   bool ignores(const std::string& theirs) const;

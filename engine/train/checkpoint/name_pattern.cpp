@@ -32,30 +32,30 @@ NamePattern::NamePattern(const NameMapFile::Text& text, Side side, const std::ve
     : text_(text), side_(side) {
   const auto fail = [&](const std::string& message) {
     throw SpecError(text.pos, path, "'" + text.text + "': " + message,
-                    "{i} is a number, {i+1} the next, {w} one of `words: {w: […]}`");
+                    "{i} stands for a number, {i+1} for the next number, and {w} for one of `words: {w: […]}`");
   };
   std::string_view rest = text.text;
   while (true) {
     Part part;
     const size_t open = std::min(rest.find('{'), rest.size());
     part.literal = rest.substr(0, open);
-    if (part.literal.find('}') != std::string::npos) fail("a } without its {");
+    if (part.literal.find('}') != std::string::npos) fail("'}' has no opening '{'");
     rest.remove_prefix(open);
     if (!rest.empty()) {
       const size_t close = rest.find('}');
-      if (close == std::string_view::npos) fail("a { without its }");
+      if (close == std::string_view::npos) fail("'{' is never closed");
       std::string_view inside = rest.substr(1, close - 1);
       if (const size_t plus = inside.find('+'); plus != std::string_view::npos) {
         const auto number = parse_count(inside.substr(plus + 1));
-        if (!number) fail("'{" + std::string(inside) + "}' adds no number");
+        if (!number) fail("'{" + std::string(inside) + "}' does not add a number");
         part.plus = *number;
         inside = inside.substr(0, plus);
       }
-      if (!is_hole_name(inside)) fail("'{" + std::string(inside) + "}' is no hole");
+      if (!is_hole_name(inside)) fail("'{" + std::string(inside) + "}' is not a valid placeholder");
       part.hole = inside;
       for (const NameMapFile::Words& list : words)
         if (list.name.text == part.hole) part.words = &list.words;
-      if (part.words != nullptr && part.plus != 0) fail("nothing can be added to the words of '" + part.hole + "'");
+      if (part.words != nullptr && part.plus != 0) fail("a number cannot be added to the words of '" + part.hole + "'");
       rest.remove_prefix(close + 1);
     }
     const bool ends = part.hole.empty();
@@ -112,7 +112,7 @@ std::string NamePattern::fill(const Holes& holes) const {
     name += part.literal;
     if (part.hole.empty()) continue;
     const auto value = holes.find(part.hole);
-    check(value != holes.end(), "a pattern's holes are given");
+    check(value != holes.end(), "all placeholders of a pattern must have values");
     name += part.words != nullptr ? word(part, static_cast<size_t>(value->second))
                                   : std::to_string(value->second + part.plus);
   }

@@ -3,7 +3,7 @@
 //   hole = "{" name "}"           a number without leading zeros, or one of the words of that name
 //        | "{" name "+" number "}"     a number that is larger by this
 //
-// The same holes in two patterns stand for the same: what one pattern reads out of a name the other writes into one.
+// Equal holes in two patterns have equal values: the value that one pattern reads from a name is written by the other.
 #pragma once
 
 #include <cstdint>
@@ -23,7 +23,7 @@ namespace trainctl {
 /// Values of the holes, by their names: a number, or the place of a word in its list.
 using Holes = std::map<std::string, int64_t>;
 
-/// Whose names: those of the job, or those of the other tool.
+/// The side to which names belong: the job, or the other tool.
 enum class Side : uint8_t { ours, theirs };
 
 class NamePattern {

@@ -135,7 +135,7 @@ StateDifference difference(const PlannedJob& job, const Manifest& manifest) {
     if (at == wanted.end())
       found.extra.push_back(text_of(key));
     else if (of_table ? !has_rows_of(at->second, tensor.shape) : at->second != tensor.shape)
-      found.reshaped.push_back(fmt::format("{} is {} in the job, {} in the checkpoint", text_of(key),
+      found.reshaped.push_back(fmt::format("{} is {} in the job, but {} in the checkpoint", text_of(key),
                                            to_string(at->second), to_string(tensor.shape)));
   }
   for (const auto& [key, shape] : wanted)
@@ -148,15 +148,15 @@ void require_same_state(const PlannedJob& job, const Manifest& manifest, const s
   if (found.empty()) return;
   const bool nothing_fits = found.extra.size() + found.reshaped.size() == manifest.tensors.size();
   if (partial && !nothing_fits) return;
-  const std::string all = list_of("the checkpoint has not: ", found.missing) +
-                          list_of("the job has not: ", found.extra) + list_of("", found.reshaped);
+  const std::string all = list_of("missing in the checkpoint: ", found.missing) +
+                          list_of("missing in the job: ", found.extra) + list_of("", found.reshaped);
   if (manifest.weights_only && found.extra.empty() && found.reshaped.empty())
-    throw EnvError(checkpoint + " has only a run's final weights, without the state of the optimizer:" + all +
-                   "\n--partial continues from the weights, with an optimizer that starts anew; a run with "
+    throw EnvError(checkpoint + " contains only the final weights of a run, without the optimizer state:" + all +
+                   "\n--partial continues from the weights with a newly initialised optimizer; a run with "
                    "train.checkpoint: auto saves its whole state");
-  throw EnvError(checkpoint + " is of another network or optimizer:" + all +
-                 (nothing_fits ? "\nnothing of it fits this job"
-                               : "\n--partial takes what fits, and leaves the rest as it starts"));
+  throw EnvError(checkpoint + " belongs to a different network or optimizer:" + all +
+                 (nothing_fits ? "\nnone of its tensors fits this job"
+                               : "\n--partial restores the tensors that fit and initialises the rest"));
 }
 
 void require_same_weights(const PlannedJob& job, const Manifest& manifest, const std::string& checkpoint) {
@@ -169,11 +169,11 @@ void require_same_weights(const PlannedJob& job, const Manifest& manifest, const
     if (stored == nullptr)
       missing.push_back(tensor.name);
     else if (stored->shape != v.global_shape)
-      reshaped.push_back(fmt::format("{} is {} in the job, {} in the checkpoint", tensor.name,
+      reshaped.push_back(fmt::format("{} is {} in the job, but {} in the checkpoint", tensor.name,
                                      to_string(v.global_shape), to_string(stored->shape)));
   }
   if (missing.empty() && reshaped.empty()) return;
-  throw EnvError(checkpoint + " is of another network:" + list_of("the checkpoint has not: ", missing) +
+  throw EnvError(checkpoint + " belongs to a different network:" + list_of("missing in the checkpoint: ", missing) +
                  list_of("", reshaped));
 }
 
@@ -183,14 +183,15 @@ namespace {
 void require_same_shares(const PlannedJob& job, const Manifest& manifest, const std::string& checkpoint) {
   const DatasetSpec& set = job.spec.dataset;
   if (manifest.step == 0 || !set.has_shares()) return;
-  constexpr const char* kMixed = "dataset.split would put samples that were trained on into the validation";
+  constexpr const char* kMixed = "dataset.split would move training samples to the validation";
   if (manifest.seed != job.spec.seed)
-    throw EnvError(fmt::format("{} was trained with seed {}, and the job has seed {}: {}; set seed={}", checkpoint,
+    throw EnvError(fmt::format("{} was trained with seed {}, but the job has seed {}: {}; set seed={}", checkpoint,
                                manifest.seed, job.spec.seed, kMixed, manifest.seed));
   if (manifest.train_share > set.train_share)
-    throw EnvError(fmt::format("{} was trained on a share of {}, and the job trains on {}: {}; set dataset.split.train "
-                               "to {} or more",
-                               checkpoint, manifest.train_share, set.train_share, kMixed, manifest.train_share));
+    throw EnvError(
+        fmt::format("{} was trained on a fraction of {} of the samples, but the job trains on {}: {}; set "
+                    "dataset.split.train to {} or more",
+                    checkpoint, manifest.train_share, set.train_share, kMixed, manifest.train_share));
 }
 
 /// Inside an epoch the steps before have gone through the first samples of its order, so the rest must follow in the
@@ -200,14 +201,15 @@ void require_same_order(const PlannedJob& job, const Manifest& manifest, const s
   const DatasetSpec& set = job.spec.dataset;
   const std::string order = order_text(set, job.data.samples, job.spec.seed);
   // Checkpoints of earlier versions have the seed alone.
-  const bool is_same = manifest.order.empty() ? manifest.seed == job.spec.seed || !set.shuffle : manifest.order == order;
+  const bool is_same =
+      manifest.order.empty() ? manifest.seed == job.spec.seed || !set.shuffle : manifest.order == order;
   if (is_same) return;
   const std::string before =
       manifest.order.empty() ? fmt::format("samples shuffled by seed {}", manifest.seed) : manifest.order;
   throw EnvError(
-      fmt::format("{} ends inside epoch {}, which goes through {}, but the job has {}: some samples of the epoch would be "
-                  "trained on twice, and others not at all; resume with the seed and the data set of that run, or from "
-                  "a checkpoint at an epoch's end",
+      fmt::format("{} ends within epoch {}, whose order is {}, but the job has {}: the epoch would train on some "
+                  "samples twice and on others not at all; resume with the seed and the data set of that run, or "
+                  "from a checkpoint at the end of an epoch",
                   checkpoint, manifest.epoch, before, order));
 }
 
@@ -228,18 +230,18 @@ TrainPosition position_after(const PlannedJob& job, const Manifest& manifest, co
     const int64_t samples = manifest.epoch_step * (manifest.step == 0 ? batch : manifest.samples / manifest.step);
     if (samples % batch != 0 || samples / batch >= per_epoch)
       throw EnvError(
-          fmt::format("{} ends after {} samples of epoch {}, which are no whole number of steps with "
-                      "dataset.batch {}; take the batch of that run, or a checkpoint at an epoch's end",
+          fmt::format("{} ends after {} samples of epoch {}, which is not a whole number of steps with dataset.batch "
+                      "{}; use the batch of that run, or a checkpoint at the end of an epoch",
                       checkpoint, samples, manifest.epoch, batch));
     from.step += samples / batch;
   }
   const int64_t last = total_steps(job.spec.train, per_epoch);
   if (from.step > last)
-    throw EnvError(fmt::format("{} is of step {}, and the job ends after {}; raise train.epochs or train.steps",
+    throw EnvError(fmt::format("{} is from step {}, but the job ends after {}; increase train.epochs or train.steps",
                                checkpoint, from.step, last));
   const bool same_metrics = manifest.epoch_metric_sums.size() == job.graph.metrics.size();
   if (manifest.epoch_step > 0 && same_metrics) {
-    // The means of the epoch go on; a step of another batch counts as the samples that it stands for.
+    // The means of the epoch continue; a step with another batch size counts by its number of samples.
     from.epoch.loss = manifest.epoch_loss_sum;
     std::copy(manifest.epoch_metric_sums.begin(), manifest.epoch_metric_sums.end(), from.epoch.metrics.begin());
     from.epoch.count = manifest.epoch_step;

@@ -41,9 +41,9 @@ void require_same_weights(const PlannedJob& job, const Manifest& manifest, const
 /// dataset.split or the seed was another.
 void require_untrained_samples(const PlannedJob& job, const Manifest& manifest, const std::string& checkpoint);
 
-/// Where the job resumes. Throws EnvError if the checkpoint's samples are no whole number of the job's steps, if the
-/// rest of its epoch would be other samples, if training samples would move to the validation, or if the job ends
-/// before it.
+/// Returns the position at which the job resumes. Throws EnvError if the samples of the checkpoint are not a whole
+/// number of steps of the job, if the rest of its epoch would have other samples, if training samples would move to the
+/// validation, or if the job ends before it.
 TrainPosition position_after(const PlannedJob& job, const Manifest& manifest, const std::string& checkpoint);
 
 /// Writes what the checkpoint has of this rank's state into the arena; the rest keeps its initial values. Reads only

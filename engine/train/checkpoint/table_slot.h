@@ -29,7 +29,7 @@ struct TableSlot {
 std::string table_slot(std::string_view slot, int server, bool is_changed = false);
 /// "tables.0001.safetensors": all rows of a server; "changed.0001.safetensors": those that have changed since.
 std::string tables_file(size_t server, bool is_changed);
-/// Nothing if it is no slot of a table's rows.
+/// Returns nothing if it is not a slot of table rows.
 std::optional<TableSlot> parse_table_slot(std::string_view slot);
 
 /// The row numbers that servers saved of this tensor; none: it is no table there. A later one's rows take the place of

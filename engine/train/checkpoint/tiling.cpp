@@ -90,7 +90,7 @@ std::string tiling_defect(const Shape& shape, const std::vector<const Box*>& box
       return fmt::format("pieces[{}]: {}", i, defect);
   std::vector<size_t> cut = cut_dims(shape, boxes);
   if (cut.empty() && boxes.size() == 1) return "";
-  if (cut.size() > kMostCutDims) return fmt::format("it is cut in {} dims, more than {}", cut.size(), kMostCutDims);
+  if (cut.size() > kMostCutDims) return fmt::format("it is cut along {} dims, more than {}", cut.size(), kMostCutDims);
   Corners corners(std::move(cut));
   for (const Box* box : boxes) corners.add(*box, 1);
   corners.add(whole_box(shape), -1);

@@ -88,7 +88,7 @@ double value_of(StoredType type, const uint8_t* at) {
     default:
       break;
   }
-  check(false, "has_values said yes");
+  check(false, "has_values must have returned true");
   return 0;
 }
 

@@ -88,7 +88,7 @@ class Verifier {
     if (file.bytes() != stored.bytes)
       fail(stored.name, fmt::format("has {} bytes, expected {}", file.bytes(), stored.bytes));
     if (const std::string digits = digest.digits(); digits != stored.xxh128)
-      fail(stored.name, fmt::format("its bytes are not those that were written: expected XXH128 {}, found {}",
+      fail(stored.name, fmt::format("its content has changed since it was written: expected XXH128 {}, found {}",
                                     stored.xxh128, digits));
   }
 
@@ -103,7 +103,7 @@ class Verifier {
                          to_string(*piece.shape), to_string(entry->type), to_string(entry->shape)));
     }
     if (file.header().entries.size() != expected.size())
-      fail(name, fmt::format("has {} tensors, of which checkpoint.json lists {}", file.header().entries.size(),
+      fail(name, fmt::format("contains {} tensors, but checkpoint.json lists {}", file.header().entries.size(),
                              expected.size()));
   }
 

@@ -50,7 +50,7 @@ bool is_of_torch(const std::string& path) {
 std::string in_folder(const std::string& folder) {
   for (const char* name : {kFileName, kIndexName})
     if (fs::exists(folder + "/" + name)) return folder + "/" + name;
-  throw EnvError(fmt::format("{}: has neither {} nor {}", folder, kFileName, kIndexName));
+  throw EnvError(fmt::format("{}: contains neither {} nor {}", folder, kFileName, kIndexName));
 }
 
 }  // namespace
@@ -64,14 +64,17 @@ WeightFiles::WeightFiles(const std::string& path) : path_(fs::is_directory(path)
 
 void WeightFiles::open(const std::string& path) {
   if (is_of_torch(path))
-    throw EnvError(path + ": is a pickle of torch, which runs code when it is read; convert it to safetensors:\n" +
+    throw EnvError(path +
+                   ": is a PyTorch pickle, which can execute code when it is loaded; convert it to "
+                   "safetensors:\n" +
                    kConvert);
   files_.push_back(std::make_unique<SafetensorsFile>(path));
   const SafetensorsFile& file = *files_.back();
   for (const SafetensorsEntry& entry : file.header().entries) {
     const auto [at, is_new] = places_.try_emplace(entry.name, Place{&file, &entry});
     if (!is_new)
-      throw EnvError(fmt::format("{}: tensor '{}' is in {} too", path, printable(entry.name), at->second.file->path()));
+      throw EnvError(
+          fmt::format("{}: tensor '{}' is also in {}", path, printable(entry.name), at->second.file->path()));
     names_.push_back(entry.name);
   }
 }
@@ -79,12 +82,13 @@ void WeightFiles::open(const std::string& path) {
 void WeightFiles::open_index(const std::string& path) {
   const nlohmann::json index = nlohmann::json::parse(read_whole_file(path), nullptr, false);
   const bool has_map = index.is_object() && index.contains("weight_map") && index["weight_map"].is_object();
-  if (!has_map) throw EnvError(path + ": is no index of safetensors files: it has no object \"weight_map\"");
+  if (!has_map) throw EnvError(path + ": is not an index of safetensors files: it has no object \"weight_map\"");
   std::map<std::string, std::string> files;  // of each tensor
   for (const auto& [tensor, file] : index["weight_map"].items()) {
     const bool is_plain = file.is_string() && file.get<std::string>().find('/') == std::string::npos;
     if (!is_plain)
-      throw EnvError(fmt::format("{}: the file of '{}' is no name of a file in that folder", path, printable(tensor)));
+      throw EnvError(
+          fmt::format("{}: the file of '{}' is not the name of a file in that folder", path, printable(tensor)));
     files[tensor] = file.get<std::string>();
   }
   std::map<std::string, const SafetensorsFile*> opened;
@@ -97,7 +101,8 @@ void WeightFiles::open_index(const std::string& path) {
   for (const auto& [tensor, file] : files) {
     const auto found = places_.find(tensor);
     if (found == places_.end() || found->second.file != opened[file])
-      throw EnvError(fmt::format("{}: tensor '{}' is not in {}, as the index says", path, printable(tensor), file));
+      throw EnvError(fmt::format("{}: tensor '{}' is not in {}, although the index lists it there", path,
+                                 printable(tensor), file));
   }
 }
 
@@ -123,7 +128,7 @@ void WeightFiles::read_f32(const std::string& name, int64_t first, int64_t count
   const bool fits =
       type == StoredType::f32 || type == StoredType::bf16 || type == StoredType::f16 || type == StoredType::f64;
   if (!fits)
-    throw EnvError(fmt::format("{}: tensor '{}' is {}; weights are read from F32, F64, F16 and BF16",
+    throw EnvError(fmt::format("{}: tensor '{}' is {}; supported types of weights are F32, F64, F16 and BF16",
                                place.file->path(), printable(name), to_string(type)));
   const int64_t width = bits_of(type) / 8;
   if (type == StoredType::f32)

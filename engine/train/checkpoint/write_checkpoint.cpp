@@ -42,7 +42,9 @@ void require_finite(const SafetensorsHeader& header, std::span<const std::byte> 
     const auto values =
         image.subspan(static_cast<size_t>(header.data_at + entry.begin), static_cast<size_t>(entry.bytes()));
     if (first_not_finite(values, dtype_of(entry.type)))
-      throw ImageNotFinite(entry.name + " has values that are not finite (train.on_nan: warn saves them too)");
+      throw ImageNotFinite(entry.name +
+                           " contains values that are not finite (with train.on_nan: warn, they are "
+                           "saved too)");
   }
 }
 
@@ -107,8 +109,8 @@ class EarlierRows {
                                      : std::find_if(all->files.begin(), all->files.end(),
                                                     [&](const StoredFile& f) { return f.name == name; });
     if (all == nullptr || all->run != facts_.run || all->attempt != facts_.attempt || file == all->files.end())
-      throw EarlierSaveGone(directory_.path() + " has no save of this run with all rows of server " +
-                            std::to_string(server) + " any more; the next one has them");
+      throw EarlierSaveGone(directory_.path() + " has no checkpoint of this run with all rows of server " +
+                            std::to_string(server) + " any more; the next checkpoint will contain them");
     link_or_copy(before_->path + "/" + name, folder + "/" + name, disk);
     manifest.files.push_back(*file);
     for (const StoredTensor& tensor : all->tensors)

@@ -36,7 +36,7 @@ BatchLayout::Part BatchLayout::make_part(const Instruction& load, bool by_number
   part.load = &load;
   part.as_bytes = as_bytes;
   const int field = set_.find(load.op);
-  check(field >= 0, "a program loads what the samples have");
+  check(field >= 0, "a program can load only fields of the samples");
   part.field = static_cast<size_t>(field);
   const SampleField& from = set_.fields()[part.field];
   part.sample_elements = from.elements();
@@ -64,13 +64,13 @@ BatchLayout::Part BatchLayout::make_part(const Instruction& load, bool by_number
   part.first_element = first * part.sample_elements;
   part.first_row = std::max(load.micro_batch, 0) * whole_rows + first;
   const bool whole_samples = part.rows * part.sample_elements == num_elements(operand.shape);
-  check(!as_bytes || (whole_samples && from.type == ElementType::u8), "a device maps bytes of whole samples");
+  check(!as_bytes || (whole_samples && from.type == ElementType::u8), "a device can map only bytes of whole samples");
   part.way = by_number                                         ? Way::by_number
              : !whole_samples                                  ? Way::sliced
              : !as_bytes && !is_same(from.type, operand.dtype) ? Way::converted
                                                                : Way::direct;
   part.is_mixed = options_.mixing != nullptr && options_.mixing->mixes(part.field);
-  check(!part.is_mixed || !by_number, "a device keeps no samples that are mixed");
+  check(!part.is_mixed || !by_number, "a device cannot store samples that are mixed");
   return part;
 }
 

@@ -80,11 +80,11 @@ class BatchLayout {
 
   Part make_part(const Instruction& load, bool by_number, bool as_bytes, int64_t batch) const;
   void find_rows();
-  /// Where a row of the field is read to: its place in a direct part, or the scratch. Null: no part wants it.
+  /// The destination of a row of the field: its place in a direct part, or the scratch. Null: no part needs it.
   void* target(size_t field, int64_t row, Scratch& scratch, std::byte* staging, std::byte* block) const;
   /// `no_label`: the row has no label, and this field is it.
   void spread(size_t field, int64_t row, const void* from, bool no_label, std::byte* staging, std::byte* block) const;
-  /// Where the sample of a row waits for the others: the mixed field, then the label.
+  /// The buffer in which the sample of a row waits for the others: the mixed field, then the label.
   std::byte* mixed_sample(size_t field, int64_t row, std::byte* staging) const;
   void mix_rows(const Part& part, const std::optional<BatchMixing::Drawn>& mix, Scratch& scratch, std::byte* staging,
                 std::byte* block) const;

@@ -33,22 +33,27 @@ std::optional<BatchMixing> BatchMixing::of(const DatasetSpec& spec, const std::v
     for (const TransformSpec& transform : own) {
       if (!is_of_batch(transform)) {
         if (first != nullptr && mixing.field_ == i)
-          fail_in_mixing(transform, "comes after " + first->name + ", which mixes whole batches", "put it before");
+          fail_in_mixing(transform, "comes after " + first->name + ", which mixes whole batches",
+                         "move it before that transform");
         continue;
       }
       if (fields[i].name == "label")
-        fail_in_mixing(transform, "mixes a field of the samples, and the label with it", "give it to the field");
-      if (first != nullptr && mixing.field_ != i) fail_in_mixing(transform, "mixes a second field", "a job mixes one");
+        fail_in_mixing(transform, "applies to a sample field and mixes the label with it",
+                       "move it to the transforms of "
+                       "that field");
+      if (first != nullptr && mixing.field_ != i)
+        fail_in_mixing(transform, "mixes a second field", "a job can mix only one field");
       mixing.field_ = i;
       const bool pastes = transform.name == "cutmix";
       mixing.choices_.push_back(
           {pastes, transform.attrs.number("alpha", pastes ? 1.0 : 0.2), transform.attrs.number("p", 1.0)});
       const Shape& shape = fields[i].shape;
       if (fields[i].type != ElementType::f32)
-        fail_in_mixing(transform, fmt::format("mixes f32, the sample is of {}", to_string(fields[i].type)),
-             "put to_float or normalize before it");
+        fail_in_mixing(transform, fmt::format("needs samples of f32, not {}", to_string(fields[i].type)),
+                       "add to_float or normalize before it");
       if (pastes && shape.size() != 3)
-        fail_in_mixing(transform, fmt::format("needs an image of three dims, the sample is {}", to_string(shape)));
+        fail_in_mixing(transform,
+                       fmt::format("needs an image with three dims, but the sample is {}", to_string(shape)));
       if (shape.size() == 3) {
         mixing.channels_first_ = is_chw;
         mixing.image_ = is_chw ? ImageSize{shape[1], shape[2]} : ImageSize{shape[0], shape[1]};
@@ -62,11 +67,11 @@ std::optional<BatchMixing> BatchMixing::of(const DatasetSpec& spec, const std::v
   }
   if (first == nullptr) return {};
   const auto label = std::find_if(fields.begin(), fields.end(), [](const auto& f) { return f.name == "label"; });
-  if (label == fields.end()) fail_in_mixing(*first, "mixes labels too, and the samples have no field 'label'");
+  if (label == fields.end()) fail_in_mixing(*first, "mixes labels too, but the samples have no field 'label'");
   if (label->is_integer || label->type != ElementType::f32)
-    fail_in_mixing(*first, "mixes labels too, and those of this set are whole numbers",
-         "transforms by field, with classes made shares: {" + fields[mixing.field_].name + ": [..., " + first->name +
-             "], label: [{one_hot: 10}]}");
+    fail_in_mixing(*first, "mixes labels too, but the labels of this data set are integers",
+                   "use transforms per field, with one-hot labels: {" + fields[mixing.field_].name + ": [..., " +
+                       first->name + "], label: [{one_hot: 10}]}");
   mixing.label_ = static_cast<size_t>(label - fields.begin());
   mixing.label_elements_ = label->elements();
   return mixing;

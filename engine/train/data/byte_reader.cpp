@@ -11,7 +11,7 @@
 namespace trainctl {
 namespace {
 
-constexpr int64_t kMostInflation = 1032;         ///< deflate's limit: 258 bytes from 2 bits
+constexpr int64_t kMostInflation = 1032;                 ///< deflate's limit: 258 bytes from 2 bits
 constexpr size_t kMostInflatedAtOnce = size_t{1} << 30;  ///< zlib counts in 32 bits
 constexpr int kGzipOnly = 16 + MAX_WBITS;
 
@@ -20,7 +20,7 @@ constexpr int kGzipOnly = 16 + MAX_WBITS;
 ByteReader::ByteReader(std::span<const uint8_t> bytes, std::string file)
     : bytes_(bytes), file_(std::move(file)), compressed_(bytes.size() >= 2 && bytes[0] == 0x1f && bytes[1] == 0x8b) {
   if (!compressed_) return;
-  if (inflateInit2(&stream_, kGzipOnly) != Z_OK) throw EnvError(file_ + ": zlib has no memory for inflating");
+  if (inflateInit2(&stream_, kGzipOnly) != Z_OK) throw EnvError(file_ + ": zlib is out of memory");
 }
 
 ByteReader::~ByteReader() {
@@ -57,7 +57,7 @@ size_t ByteReader::inflate_into(std::span<uint8_t> to) {
     consumed_ += held - stream_.avail_in;
     ended_ = status == Z_STREAM_END;
     if (status != Z_OK && status != Z_STREAM_END && status != Z_BUF_ERROR) {
-      throw EnvError(fmt::format("{}: byte {}: broken gzip data: {}; get the file again", file_, consumed_,
+      throw EnvError(fmt::format("{}: byte {}: damaged gzip data: {}; download the file again", file_, consumed_,
                                  stream_.msg ? stream_.msg : "zlib error"));
     }
     if (room == stream_.avail_out && held == stream_.avail_in) break;  // the file ends too early

@@ -38,13 +38,13 @@ class Pages {
     const int own = place == CachePlace::disk ? make_file(bytes) : -1;
     const int file = own >= 0 ? own : shared;
     if (file == shared && shared >= 0 && ftruncate(shared, static_cast<off_t>(bytes_)) != 0)  // all ranks the same size
-      throw EnvError(fmt::format("the shared cache cannot have {}: {}; set dataset.cache: none", format_bytes(bytes),
-                                 std::strerror(errno)));
+      throw EnvError(fmt::format("cannot allocate {} for the shared cache: {}; set dataset.cache: none",
+                                 format_bytes(bytes), std::strerror(errno)));
     const int flags = file < 0 ? MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE : MAP_SHARED | MAP_NORESERVE;
     void* at = mmap(nullptr, bytes_, PROT_READ | PROT_WRITE, flags, file, 0);
     if (own >= 0) close(own);
     if (at == MAP_FAILED)
-      throw EnvError(fmt::format("the cache of {} cannot be mapped: {}", format_bytes(bytes), std::strerror(errno)));
+      throw EnvError(fmt::format("cannot map the cache of {}: {}", format_bytes(bytes), std::strerror(errno)));
     data_ = static_cast<std::byte*>(at);
   }
   ~Pages() { munmap(data_, bytes_); }
@@ -61,8 +61,8 @@ class Pages {
       const int64_t room = capped_product(static_cast<int64_t>(disk.f_bavail), static_cast<int64_t>(disk.f_frsize));
       if (room < bytes)
         throw EnvError(
-            fmt::format("{}: the cache needs {}, and {} are free; set TMPDIR to a folder with more room, or "
-                        "dataset.cache: none",
+            fmt::format("{}: the cache needs {}, but only {} are free; set TMPDIR to a folder with more free space, "
+                        "or set dataset.cache: none",
                         name, format_bytes(bytes), format_bytes(room)));
     }
     const int file = open(name.c_str(), O_TMPFILE | O_RDWR | O_CLOEXEC, 0600);
@@ -70,7 +70,7 @@ class Pages {
     const int error = file < 0 ? errno : posix_fallocate(file, 0, std::max<int64_t>(bytes, 1));
     if (error != 0) {
       if (file >= 0) close(file);
-      throw EnvError(fmt::format("{}: a file of {} for the cache cannot be made: {}", name, format_bytes(bytes),
+      throw EnvError(fmt::format("{}: cannot create a file of {} for the cache: {}", name, format_bytes(bytes),
                                  std::strerror(error)));
     }
     return file;
@@ -168,7 +168,7 @@ class Mended final : public Dataset {
   void read(int64_t sample, ReadState& state, SampleOutputs to) const override {
     prepare(state);
     const SampleRng start = state.rng;
-    // Also fields that this rank does not want: whether a sample is broken must be the same for all ranks.
+    // Reads also fields that this rank does not need, because all ranks must agree on whether a sample is damaged.
     for (size_t i = 0; i < fields().size(); ++i) {
       if (to[i] == nullptr) state.unwanted[i].resize(static_cast<size_t>(fields()[i].bytes()));
       state.all[i] = to[i] == nullptr ? state.unwanted[i].data() : to[i];
@@ -181,7 +181,8 @@ class Mended final : public Dataset {
       } catch (const EnvError& error) {
         count(error);
         if (attempt == kMostAttempts)
-          throw EnvError(fmt::format("{} samples in a row cannot be read; the last: {}", attempt + 1, error.what()));
+          throw EnvError(
+              fmt::format("{} consecutive samples cannot be read; the last error: {}", attempt + 1, error.what()));
       }
       const Philox4 words = philox(key_, attempt, static_cast<uint64_t>(sample));
       const uint64_t word = uint64_t{words.v[0]} << 32 | words.v[1];

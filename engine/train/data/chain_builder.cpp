@@ -24,7 +24,7 @@ std::vector<double> numbers(const TransformSpec& spec, std::string_view name) {
   if (const auto* v = std::get_if<Ints>(value)) return {v->begin(), v->end()};
   if (const auto* v = std::get_if<double>(value)) return {*v};
   if (const auto* v = std::get_if<int64_t>(value)) return {static_cast<double>(*v)};
-  fail(spec, fmt::format("'{}' is no number", name));
+  fail(spec, fmt::format("'{}' is not a number", name));
 }
 
 /// [from, to]; `otherwise` where the parameter is absent.
@@ -32,14 +32,16 @@ Range range(const TransformSpec& spec, std::string_view name, const Range& other
   if (!spec.attrs.has(name)) return otherwise;
   const std::vector<double> ends = numbers(spec, name);
   if (ends.size() != 2 || !(ends[0] > 0) || ends[1] < ends[0])
-    fail(spec, fmt::format("{} [{}] is no range", name, fmt::join(ends, ", ")), "[from, to], above 0");
+    fail(spec, fmt::format("{} [{}] is not a valid range", name, fmt::join(ends, ", ")),
+         "write [from, to] with numbers "
+         "above 0");
   return {ends[0], ends[1]};
 }
 
 ImageSize image_size_of(const TransformSpec& spec) {
   const Ints size = spec.attrs.ints("size");
   if (size.size() != 2 || size[0] < 1 || size[1] < 1)
-    fail(spec, fmt::format("{} is not an image size", to_string(size)), "[height, width], both at least 1");
+    fail(spec, fmt::format("{} is not a valid image size", to_string(size)), "write [height, width], both at least 1");
   return {size[0], size[1]};
 }
 
@@ -48,7 +50,7 @@ Resample method_of(const TransformSpec& spec, std::string_view otherwise) {
   if (method == "bilinear") return Resample::bilinear;
   if (method == "antialias") return Resample::antialias;
   if (method == "area") return Resample::area;
-  fail(spec, fmt::format("'{}' is no way to resize", method), "bilinear, antialias or area");
+  fail(spec, fmt::format("'{}' is not a resize method", method), "use bilinear, antialias or area");
 }
 
 std::string shape_text(const Shape& shape) {
@@ -61,7 +63,7 @@ std::string shape_text(const Shape& shape) {
 double value_for(const TransformSpec& spec, ElementType type) {
   const double value = spec.attrs.number("value", 0.0);
   const bool fits = type == ElementType::f32 || (value >= 0 && value <= 255 && value == std::floor(value));
-  if (!fits) fail(spec, fmt::format("the value {} among elements of u8", value), "a whole number, 0 to 255");
+  if (!fits) fail(spec, fmt::format("the value {} is not valid for u8 images", value), "use an integer from 0 to 255");
   return value;
 }
 
@@ -93,14 +95,14 @@ void ChainBuilder::add(const TransformSpec& spec) {
   if (found == kAll.end()) {
     std::vector<std::string> names;
     for (const auto& [name, add] : kAll) names.push_back(name);
-    fail(spec, "there is no such transform", join(names));
+    fail(spec, "unknown transform", join(names));
   }
   (this->*found->second)(spec);
   const Shape& shape = type_.shape;
   const bool is_known = std::find(shape.begin(), shape.end(), kAnySize) == shape.end();
   if (is_known && num_elements(shape) > kMaxImageElements)
-    fail(spec, fmt::format("makes samples of {}, {}", to_string(shape), format_bytes(4 * num_elements(shape))),
-         fmt::format("a sample has at most {}", format_bytes(4 * kMaxImageElements)));
+    fail(spec, fmt::format("produces samples of {}, {}", to_string(shape), format_bytes(4 * num_elements(shape))),
+         fmt::format("a sample can have at most {}", format_bytes(4 * kMaxImageElements)));
 }
 
 void ChainBuilder::finish(bool keeps_bytes) {
@@ -111,7 +113,7 @@ void ChainBuilder::finish(bool keeps_bytes) {
   if (!is_written_ || may_be_reversed_) settle(true);
 }
 
-/// The chain goes on as if the last pass were not there, but for the shape.
+/// The chain continues as if the last pass did not exist, except for the shape.
 void ChainBuilder::leave_bytes() {
   const PixelPass last = *std::exchange(pass_, std::nullopt);
   const Shape& shape = type_.shape;
@@ -164,8 +166,8 @@ void ChainBuilder::push(SampleStep step) {
 
 void ChainBuilder::require_image(const TransformSpec& spec) const {
   if (type_.shape.size() == 3 && layout_ == ChannelOrder::channels_last) return;
-  fail(spec, fmt::format("needs an image [h, w, c], the sample is {}", shape_text(type_.shape)),
-       layout_ == ChannelOrder::channels_first ? "put it before hwc2chw" : "");
+  fail(spec, fmt::format("needs an image [h, w, c], but the sample is {}", shape_text(type_.shape)),
+       layout_ == ChannelOrder::channels_first ? "move it before hwc2chw" : "");
 }
 
 /// Cuts that stay inside of the image, and flips, move before the pass at hand: it maps each value by itself, so it has
@@ -186,7 +188,8 @@ void ChainBuilder::add_resize(const TransformSpec& spec) {
   require_image(spec);
   const ImageSize size = image_size_of(spec);
   const Resample method = method_of(spec, "bilinear");
-  if (type_.type == ElementType::i32) fail(spec, "the sample is of i32", "{type_cast: f32} before it");
+  if (type_.type == ElementType::i32)
+    fail(spec, "needs f32 or u8, but the sample is i32", "add {type_cast: f32} before it");
   if (knows_size() && known_size() == size) {
     if (method == Resample::bilinear) to_f32();
     return;
@@ -211,8 +214,9 @@ void ChainBuilder::add_random_crop(const TransformSpec& spec) {
   if (knows_size()) {
     const int64_t down = type_.shape[0] + 2 * padding - size.height, across = type_.shape[1] + 2 * padding - size.width;
     if (down < 0 || across < 0)
-      fail(spec, fmt::format("cuts {} of an image of {}", to_string(spec.attrs.ints("size")), to_string(type_.shape)),
-           fmt::format("padding: {}, or resize before it", padding + (std::max(-down, -across) + 1) / 2));
+      fail(spec,
+           fmt::format("crops {} from an image of {}", to_string(spec.attrs.ints("size")), to_string(type_.shape)),
+           fmt::format("set padding: {}, or add resize before it", padding + (std::max(-down, -across) + 1) / 2));
   }
   const Choose choose = [size, padding](const ImageSize& image, SampleRng& rng) {
     return draw_box(image, size, padding, rng);
@@ -223,11 +227,13 @@ void ChainBuilder::add_random_crop(const TransformSpec& spec) {
 
 void ChainBuilder::add_random_resized_crop(const TransformSpec& spec) {
   require_image(spec);
-  if (type_.type == ElementType::i32) fail(spec, "the sample is of i32", "{type_cast: f32} before it");
+  if (type_.type == ElementType::i32)
+    fail(spec, "needs f32 or u8, but the sample is i32", "add {type_cast: f32} before it");
   settle(false);
   is_random_ = true;
   const Range scale = range(spec, "scale", {0.08, 1.0}), ratio = range(spec, "ratio", {3.0 / 4, 4.0 / 3});
-  if (scale.to > 1) fail(spec, fmt::format("scale up to {}", scale.to), "at most 1: all of the image");
+  if (scale.to > 1)
+    fail(spec, fmt::format("the upper limit of scale is {}", scale.to), "use at most 1, the whole image");
   push(make_crop(
       [scale, ratio](const ImageSize& image, SampleRng& rng) { return draw_resized_box(image, scale, ratio, rng); },
       byte_size(type_.type)));
@@ -236,7 +242,8 @@ void ChainBuilder::add_random_resized_crop(const TransformSpec& spec) {
 
 void ChainBuilder::add_center_resized_crop(const TransformSpec& spec) {
   require_image(spec);
-  if (type_.type == ElementType::i32) fail(spec, "the sample is of i32", "{type_cast: f32} before it");
+  if (type_.type == ElementType::i32)
+    fail(spec, "needs f32 or u8, but the sample is i32", "add {type_cast: f32} before it");
   settle(false);
   const ImageSize size = image_size_of(spec);
   const double fraction = spec.attrs.number("fraction", 0.875);
@@ -267,8 +274,9 @@ void ChainBuilder::add_horizontal_flip(const TransformSpec& spec) {
 void ChainBuilder::add_color_jitter(const TransformSpec& spec) {
   require_image(spec);
   if (type_.type != ElementType::u8 || type_.shape[2] != 3)
-    fail(spec, fmt::format("needs u8 [h, w, 3], the sample is {} {}", to_string(type_.type), shape_text(type_.shape)),
-         "put it before to_float, rescale and normalize");
+    fail(spec,
+         fmt::format("needs u8 [h, w, 3], but the sample is {} {}", to_string(type_.type), shape_text(type_.shape)),
+         "move it before to_float, rescale and normalize");
   settle(true);
   is_random_ = true;
   push(make_color_jitter({spec.attrs.number("brightness", 0.0), spec.attrs.number("contrast", 0.0),
@@ -277,7 +285,7 @@ void ChainBuilder::add_color_jitter(const TransformSpec& spec) {
 
 void ChainBuilder::add_random_erasing(const TransformSpec& spec) {
   if (type_.shape.size() != 3 || type_.type == ElementType::i32)
-    fail(spec, fmt::format("needs an image of u8 or f32, the sample is {} {}", to_string(type_.type),
+    fail(spec, fmt::format("needs an image of u8 or f32, but the sample is {} {}", to_string(type_.type),
                            shape_text(type_.shape)));
   settle(true);
   is_random_ = true;
@@ -299,15 +307,15 @@ void ChainBuilder::add_normalize(const TransformSpec& spec) {
   for (const auto* values : {&mean, &deviation}) {
     if (values->size() != 1 && static_cast<int64_t>(values->size()) != channels) {
       fail(spec,
-           fmt::format("mean and std have {} values, the sample {} has {} channels", values->size(),
+           fmt::format("mean and std have {} values, but the sample {} has {} channels", values->size(),
                        shape_text(type_.shape), channels),
-           "one value, or one a channel");
+           "give one value, or one per channel");
     }
   }
   PixelOp op{PixelOp::Kind::subtract_multiply, {}, {}};
   for (const double value : mean) op.a.push_back(static_cast<float>(value));
   for (const double value : deviation) {
-    if (!(std::abs(value) > 0)) fail(spec, "std is 0", "a positive number");
+    if (!(std::abs(value) > 0)) fail(spec, "std is 0", "use a positive number");
     op.b.push_back(static_cast<float>(1.0 / value));
   }
   add_op(std::move(op));
@@ -315,13 +323,13 @@ void ChainBuilder::add_normalize(const TransformSpec& spec) {
 
 void ChainBuilder::add_to_float(const TransformSpec& spec) {
   if (type_.type != ElementType::u8)
-    fail(spec, fmt::format("divides u8 by 255, the sample is of {}", to_string(type_.type)), "use rescale");
+    fail(spec, fmt::format("needs u8 samples, not {}", to_string(type_.type)), "use rescale");
   add_op({PixelOp::Kind::divide, {255.0f}, {}});
 }
 
 void ChainBuilder::add_hwc2chw(const TransformSpec& spec) {
   if (type_.shape.size() != 3 || layout_ == ChannelOrder::channels_first)
-    fail(spec, fmt::format("needs an image [h, w, c], the sample is {}", shape_text(type_.shape)),
+    fail(spec, fmt::format("needs an image [h, w, c], but the sample is {}", shape_text(type_.shape)),
          layout_ == ChannelOrder::channels_first ? "hwc2chw may appear only once" : "");
   pass().to_layout = ChannelOrder::channels_first;  // the pass begins with the layout so far
   layout_ = ChannelOrder::channels_first;
@@ -330,7 +338,8 @@ void ChainBuilder::add_hwc2chw(const TransformSpec& spec) {
 
 void ChainBuilder::add_type_cast(const TransformSpec& spec) {
   const std::string dtype = spec.attrs.text("dtype");
-  if (dtype != "f32" && dtype != "i32") fail(spec, fmt::format("'{}' is not a data type", dtype), "f32 or i32");
+  if (dtype != "f32" && dtype != "i32")
+    fail(spec, fmt::format("'{}' is not a valid data type", dtype), "use f32 or i32");
   if (dtype == "f32") {
     to_f32();
     return;
@@ -344,7 +353,7 @@ void ChainBuilder::add_type_cast(const TransformSpec& spec) {
 
 void ChainBuilder::add_one_hot(const TransformSpec& spec) {
   if (type_.type == ElementType::f32 || type_.shape.size() == 3)
-    fail(spec, fmt::format("needs classes of u8 or i32, the sample is {} {}", to_string(type_.type),
+    fail(spec, fmt::format("needs classes of u8 or i32, but the sample is {} {}", to_string(type_.type),
                            shape_text(type_.shape)));
   flush();
   const int64_t classes = spec.attrs.integer("classes");
@@ -355,7 +364,7 @@ void ChainBuilder::add_one_hot(const TransformSpec& spec) {
 
 void ChainBuilder::add_tokenize_bytes(const TransformSpec& spec) {
   if (type_.type != ElementType::u8 || type_.shape.size() != 1)
-    fail(spec, fmt::format("needs bytes, the sample is {} {}", to_string(type_.type), shape_text(type_.shape)));
+    fail(spec, fmt::format("needs bytes, but the sample is {} {}", to_string(type_.type), shape_text(type_.shape)));
   flush();
   const int64_t length = spec.attrs.integer("length");
   push(make_tokens(length, static_cast<int32_t>(spec.attrs.integer("filler", 0))));

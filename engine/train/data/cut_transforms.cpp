@@ -9,7 +9,8 @@
 namespace trainctl {
 namespace {
 
-/// How many of a field's transforms come before chance. hwc2chw stays with those behind it, which must know of it.
+/// Number of transforms of a field before the first random one. hwc2chw stays with the transforms after it, which
+/// depend on it.
 size_t fixed_transforms(const std::vector<TransformSpec>& all) {
   size_t count = 0;
   while (count < all.size() && !has_random_transforms({all[count]}) && all[count].name != "hwc2chw") ++count;

@@ -45,7 +45,7 @@ std::vector<ByteField> byte_fields(const std::vector<SampleField>& fields);
 /// In the types in which devices load them: f32 or i32.
 std::vector<SampleField> as_loaded(const DataShapes& shapes);
 
-/// Where the fields of one sample go, row-major, by the number of the field. Null: not wanted.
+/// The destinations of the fields of one sample, row-major, by the number of the field. Null: not needed.
 using SampleOutputs = std::span<void* const>;
 
 /// Any number of threads may read at once, each with a state of its own. Reading a sample again with the same random
@@ -61,7 +61,7 @@ class Dataset {
   virtual void prepare(ReadState&) const {}
   /// A sample that will be read soon. A set whose files may be slow asks the system for it and returns at once.
   virtual void expect(int64_t) const {}
-  /// Where a sample comes from, for errors.
+  /// Describes the origin of a sample, for errors.
   virtual std::string where(int64_t sample) const { return "sample " + std::to_string(sample); }
   /// Broken samples whose place another one took (dataset.on_error: skip), and the error of the first.
   virtual SkippedSamples skipped() const { return {}; }

@@ -21,7 +21,7 @@ template <class From>
 int32_t to_int(From value) {
   if constexpr (sizeof(From) > sizeof(int32_t)) {
     if (value < std::numeric_limits<int32_t>::min() || value > std::numeric_limits<int32_t>::max())
-      throw EnvError(fmt::format("the integer {} is too large: networks take integers of 32 bits", value));
+      throw EnvError(fmt::format("the integer {} is too large for 32 bits", value));
   }
   return static_cast<int32_t>(value);
 }

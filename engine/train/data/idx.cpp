@@ -21,7 +21,7 @@ struct IdxType {
   const char* name;
 };
 constexpr IdxType kElementTypes[] = {{kIdxU8, 1, "u8"}, {0x09, 1, "i8"},  {0x0B, 2, "i16"},
-                                         {0x0C, 4, "i32"},  {0x0D, 4, "f32"}, {0x0E, 8, "f64"}};
+                                     {0x0C, 4, "i32"},  {0x0D, 4, "f32"}, {0x0E, 8, "f64"}};
 
 const IdxType* element_type(uint8_t code) {
   for (const IdxType& type : kElementTypes) {
@@ -37,7 +37,7 @@ const IdxType* element_type(uint8_t code) {
 /// Also says how far a compressed file was inflated, since `byte` then counts inflated bytes.
 [[noreturn]] void fail_truncated(const ByteReader& reader, const std::string& file, const std::string& expected) {
   fail(file, reader.position(),
-       fmt::format("expected {}, found the end of the {}; get the file again", expected,
+       fmt::format("expected {}, found the end of the {}; download the file again", expected,
                    reader.compressed() ? "inflated data" : "file"));
 }
 
@@ -64,7 +64,7 @@ IdxHeader read_header(ByteReader& reader, const std::string& file, int64_t max_b
     if (dim < 1) fail(file, at, fmt::format("dim {}: expected a size of at least 1, found 0", d));
     if (dim > max_bytes / bytes) {
       fail(file, at,
-           fmt::format("dim {} of {} makes the file larger than {}, the limit", d, with_commas(dim),
+           fmt::format("dim {} of {} makes the file larger than the limit of {}", d, with_commas(dim),
                        format_bytes(max_bytes)));
     }
     bytes *= dim;
@@ -88,8 +88,8 @@ std::string to_string(const IdxHeader& header) {
 void check_inflation(const IdxHeader& header, int64_t packed_bytes, const std::string& file) {
   if (may_inflate(packed_bytes, header.body_bytes())) return;
   throw EnvError(fmt::format(
-      "{}: {} bytes would inflate to {} of {}, more than {} times as much, as a damaged or hostile file would; if it is "
-      "right, gunzip it and use the raw file",
+      "{}: {} bytes would inflate to {} of {}, more than {} times as much, which indicates a damaged or malicious "
+      "file; if the file is valid, gunzip it and use the raw file",
       file, with_commas(packed_bytes), format_bytes(header.body_bytes()), to_string(header), kMostInflationOfLarge));
 }
 
@@ -104,9 +104,9 @@ IdxArray parse_idx(std::span<const uint8_t> bytes, const std::string& file, int6
   const int64_t expected = array.header.body_bytes();
   const std::string wanted = fmt::format("{} bytes of {}", with_commas(expected), to_string(array.header));
   if (expected > reader.most_remaining()) {
-    fail(
-        file, reader.position(),
-        fmt::format("expected {}, found at most {}; get the file again", wanted, with_commas(reader.most_remaining())));
+    fail(file, reader.position(),
+         fmt::format("expected {}, found at most {}; download the file again", wanted,
+                     with_commas(reader.most_remaining())));
   }
   if (reader.compressed()) check_inflation(array.header, static_cast<int64_t>(bytes.size()), file);
   array.body.resize(static_cast<size_t>(expected));

@@ -1,5 +1,5 @@
-// How far compressed data may inflate. They are inflated into memory as a whole, and a file of 3 MB can claim 3 GB: so
-// beyond 256 MiB it may inflate 100 times at most. Real arrays are far below; one that is not can be stored
+// Limits the inflation of compressed data. Data is inflated into memory as a whole, and a file of 3 MB can claim 3 GB,
+// so beyond 256 MiB it may inflate at most 100 times. Real arrays are far below; one that is not can be stored
 // uncompressed, and is then mapped or read without such a limit.
 #pragma once
 

@@ -63,7 +63,7 @@ std::optional<LoadTuner::Change> LoadTuner::decide(double step_seconds, double w
     (before_->workers < setting_.workers ? workers_help_ : ahead_helps_) = false;
     const LoadSetting back = *before_;
     before_.reset();
-    return go_to(back, "more did not shorten the step");
+    return go_to(back, "more of them did not shorten the step");
   }
   // Changes that did not help before may help now. That ends: each such increase shortens the step.
   if (before_) (before_->workers < setting_.workers ? ahead_helps_ : workers_help_) = true;
@@ -92,7 +92,8 @@ std::optional<LoadTuner::Change> LoadTuner::decide(double step_seconds, double w
   if (enough >= setting_.workers) return {};
   workers_help_ = ahead_helps_ = true;
   return go_to({enough, setting_.ahead},
-               fmt::format("the workers are busy {} % of the time, and nothing waits for them", percent(busy_share)));
+               fmt::format("the workers are busy only {} % of the time, and the trainer does not wait for them",
+                           percent(busy_share)));
 }
 
 LoadTuner::Change LoadTuner::go_to(LoadSetting to, std::string reason) {

@@ -1,10 +1,10 @@
-// Chooses how many workers read and how many batches they may be ahead, from what the trainer and the workers measure.
+// Chooses the number of workers and of batches to read ahead, from measurements of the trainer and the workers.
 //
 //   the trainer waits, the workers are busy       more workers (twice as many, until a window shows no gain)
 //   the trainer waits, the workers idle           more batches ahead: some samples take longer than others
 //   the trainer never waits, the workers idle     fewer workers, but not fewer than proved too few for this load
 //
-// It decides once a window of steps, and plain numbers go in: tests need no clock and no threads.
+// It decides once per window of steps, and plain numbers go in: tests need no clock and no threads.
 #pragma once
 
 #include <cstdint>

@@ -24,13 +24,13 @@ HostBlock allocate_on_heap(int64_t bytes) {
 
 /// Bytes that a worker claims at a time: enough that claiming costs nothing beside reading.
 constexpr int64_t kClaimedBytes = int64_t{64} << 10;
-/// How often the trainer looks for a worker that hangs, while it waits.
+/// Interval at which the waiting trainer checks for a worker that hangs.
 constexpr std::chrono::milliseconds kLook{100};
 /// Share of timeout_seconds after which a worker hangs. After all of it the launcher ends the rank, and knows no file.
 constexpr double kHangs = 0.9;
 /// Batches that autotune may read ahead.
 constexpr int64_t kMostAhead = 16;
-/// How often a batch is asked for that another worker may leave.
+/// Interval at which a worker requests a batch that another worker may abandon.
 constexpr std::chrono::milliseconds kAskAgain{5};
 
 /// Fields that the job sets are not moved.
@@ -109,8 +109,8 @@ std::optional<EnvError> Loader::hanging() const {
     const double seconds = std::chrono::duration<double>(Clock::now() - since).count();
     if (sample < 0 || seconds < kHangs * options_.timeout_seconds) continue;
     return EnvError(
-        fmt::format("{}: has been read for {:.0f} s, and launch.timeout is {:.0f} s: its file system does not "
-                    "answer, or the sample takes longer",
+        fmt::format("{}: reading has taken {:.0f} s, but launch.timeout is {:.0f} s: the file system does not "
+                    "respond, or the sample needs more time",
                     set_->where(sample), seconds, options_.timeout_seconds));
   }
   return {};
@@ -225,7 +225,7 @@ void Loader::open_batch(std::unique_lock<std::mutex>& lock, BatchLayout::Scratch
   work_.notify_all();
 }
 
-/// So a slow disk gets the requests of a whole batch at once, however few workers there are.
+/// A slow disk gets the requests of a whole batch at once, regardless of the number of workers.
 void Loader::expect_samples(const Batch& batch, Reading& reading) const {
   for (const int64_t row : layout_.rows()) {
     const int64_t sample = batch.samples[static_cast<size_t>(row)];
@@ -238,7 +238,8 @@ void Loader::expect_samples(const Batch& batch, Reading& reading) const {
   reading.sample = -1;
 }
 
-/// Claims some rows of the batch opened last, and reads them. Who reads a batch's last row finishes it.
+/// Claims some rows of the batch opened last, and reads them. The thread that reads the last row of a batch finishes
+/// the batch.
 void Loader::read_rows(std::unique_lock<std::mutex>& lock, BatchLayout::Scratch& scratch, Reading& reading) {
   Batch& batch = batch_at(opened_ - 1);
   const int64_t first = next_row_, end = std::min(num_rows(), first + claimed_rows_);
@@ -301,7 +302,7 @@ void Loader::finish_batch(Batch& batch, BatchLayout::Scratch& scratch) {
 /// Labels are counted only for a loss, which needs a label.
 const SampleField& Loader::label() const {
   const int field = set_->find("label");
-  check(field >= 0, "labels are counted of samples that have one");
+  check(field >= 0, "labels can be counted only if samples have labels");
   return set_->fields()[static_cast<size_t>(field)];
 }
 
@@ -336,8 +337,8 @@ std::optional<Loader::Ahead> Loader::look_ahead() {
 const std::byte* Loader::next_step() {
   const Clock::time_point start = Clock::now();
   std::unique_lock lock(mutex_);
-  check(taken_ < options_.num_steps, "more steps are taken than num_steps");
-  check(taken_ - released_ < options_.held, "more batches are held than there is room for");
+  check(taken_ < options_.num_steps, "take() is called more often than num_steps");
+  check(taken_ - released_ < options_.held, "more batches are in use than there are slots");
   const int64_t wanted = taken_;
   const auto is_full = [&] { return opened_ > wanted ? batch_at(wanted).is_full : has_ended_; };
   while (!full_.wait_for(lock, kLook, is_full)) {

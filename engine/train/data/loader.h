@@ -94,7 +94,7 @@ class Loader {
   int64_t oldest_samples() const { return batch_at(released_).own_rows; }
   /// Releases the oldest batch taken: it may be overwritten.
   void release_step();
-  /// How many workers read now, and how many batches they may be ahead.
+  /// The current number of workers, and of batches that they may read ahead.
   LoadSetting setting() const { return setting_; }
   /// Share of the time between the first batch that next_step returned and the last one in which it waited.
   double waited_share() const;
@@ -170,7 +170,7 @@ class Loader {
   std::vector<Buffer> free_;       ///< buffers that belong to no batch
   int buffers_ = 0;                ///< buffers allocated so far
   int64_t opened_ = 0;             ///< batches whose rows may be or have been claimed
-  int64_t next_row_ = 0;           ///< in the batch opened last: the first row that nobody has claimed
+  int64_t next_row_ = 0;           ///< in the batch opened last: the first unclaimed row
   bool is_opening_ = false;
   int64_t taken_ = 0;     ///< batches taken by the trainer so far
   int64_t released_ = 0;  ///< batches released by the trainer so far, out of those taken

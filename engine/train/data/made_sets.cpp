@@ -18,8 +18,11 @@ class Random final : public Dataset {
       : size_(made_size(spec)), classes_(spec.classes), fields_(as_loaded(made_shapes(spec))) {
     // Labels without classes belong to a job without a loss (the spec ensures that): they are never read.
     if (classes_ < 1 && fields_.front().is_integer) {
-      throw SpecError({}, "dataset.classes", fmt::format("random data are integers, but classes is {}", classes_),
-                      "a positive number: integers are in [0, classes)");
+      throw SpecError({}, "dataset.classes",
+                      fmt::format("random data of integers need a positive number of classes, "
+                                  "not {}",
+                                  classes_),
+                      "integers are drawn from 0 to classes - 1");
     }
     for (const SampleField& field : fields_) keys_.push_back(stream_key(seed, stable_hash("dataset." + field.name)));
   }

@@ -31,7 +31,7 @@ std::string find_file(const std::string& folder, const SplitFiles& files, const 
   std::error_code ignored;
   if (!fs::is_directory(folder, ignored)) {
     throw SpecError({}, "dataset.path", fmt::format("there is no folder '{}'", folder),
-                    "a folder with MNIST's IDX files; a relative path starts at the job file's folder");
+                    "give a folder with the IDX files of MNIST; relative paths start at the folder of the job file");
   }
   // Kaggle and 7-Zip write a dot: train-images.idx3-ubyte.
   std::string dotted = name;
@@ -42,8 +42,9 @@ std::string find_file(const std::string& folder, const SplitFiles& files, const 
       if (fs::is_regular_file(path, ignored)) return path.string();
     }
   }
-  throw SpecError({}, "dataset.path", fmt::format("'{}' has no {} (looked for {} and {}.gz)", folder, name, name, name),
-                  fmt::format("the set is {} and {}, each raw or .gz", files.images, files.labels));
+  throw SpecError({}, "dataset.path",
+                  fmt::format("'{}' does not contain {} (looked for {} and {}.gz)", folder, name, name, name),
+                  fmt::format("the data set consists of {} and {}, each raw or .gz", files.images, files.labels));
 }
 
 std::vector<uint8_t> read_bytes(const std::string& path, int64_t most) {
@@ -70,7 +71,7 @@ auto of_the_job(F&& read) {
   try {
     return read();
   } catch (const EnvError& error) {
-    throw SpecError({}, "dataset.path", error.what(), "a folder with MNIST's IDX files, whole");
+    throw SpecError({}, "dataset.path", error.what(), "give a folder with the complete IDX files of MNIST");
   }
 }
 
@@ -94,8 +95,9 @@ void check_size(const std::string& path, const IdxHeader& header, bool compresse
   if (!file) throw EnvError(fmt::format("{}: cannot be read: {}", path, std::strerror(errno)));
   if (compressed) check_inflation(header, size, path);
   if (found == (compressed ? expected & 0xFFFFFFFF : expected)) return;
-  throw EnvError(fmt::format("{}: expected {} bytes of {}{}, found {}; get the file again", path, with_commas(expected),
-                             to_string(header), compressed ? " in gzip's trailer" : "", with_commas(found)));
+  throw EnvError(fmt::format("{}: expected {} bytes of {}{}, found {}; download the file again", path,
+                             with_commas(expected), to_string(header), compressed ? " in the gzip trailer" : "",
+                             with_commas(found)));
 }
 
 IdxHeader read_header(const std::string& path, size_t num_dims) {
@@ -121,14 +123,14 @@ void check_same_size(const std::string& images, const Shape& image_dims, const s
   if (image_dims[0] == label_dims[0]) return;
   throw SpecError({}, "dataset.path",
                   fmt::format("{} has {} images, but {} has {} labels", images, image_dims[0], labels, label_dims[0]),
-                  "a folder whose two files are of one set");
+                  "give a folder whose two files belong to the same set");
 }
 
 /// A sample is read into f32.
 void check_sample(const std::string& images, const Shape& image_dims) {
   if (image_dims[1] <= kMaxImageElements / image_dims[2]) return;
   throw SpecError({}, "dataset.path", fmt::format("{} has images of {} x {}", images, image_dims[1], image_dims[2]),
-                  fmt::format("an image has at most {} pixels", with_commas(kMaxImageElements)));
+                  fmt::format("an image can have at most {} pixels", with_commas(kMaxImageElements)));
 }
 
 }  // namespace

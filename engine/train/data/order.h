@@ -1,4 +1,4 @@
-// Which samples a step trains on. Depends on (seed, epoch, step) alone, so all ranks agree without communication.
+// Determines the samples of a step from (seed, epoch, step), so all ranks agree without communication.
 #pragma once
 
 #include <algorithm>
@@ -18,7 +18,7 @@ namespace trainctl {
 /// Fisher-Yates over 0 … order.size() - 1, driven by the stream (seed, "dataset.shuffle") at `pass`.
 void shuffled_order(uint64_t seed, uint64_t pass, std::span<int64_t> order);
 
-/// Up to here a shuffled set is a list, of 8 bytes a sample in every rank. The order of larger sets is a
+/// Up to here a shuffled set is a list, of 8 bytes per sample in every rank. The order of larger sets is a
 /// KeyedPermutation of (seed, "dataset.order", pass), which needs no memory and no time to start anywhere.
 inline constexpr int64_t kMostListedSamples = 50'000'000;
 

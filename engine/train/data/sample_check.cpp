@@ -52,7 +52,8 @@ std::optional<Stray> first_stray_of_source(const CheckedSet& set, const IndexUse
   const auto classes = static_cast<int64_t>(source->class_names().size());
   if (classes > 0 && use.input == "label") {
     if (classes <= use.below) return {};
-    return Stray{classes - 1, fmt::format("the set has {} classes, so labels go up to {}", classes, classes - 1)};
+    return Stray{classes - 1,
+                 fmt::format("the data set has {} classes, so labels range up to {}", classes, classes - 1)};
   }
   std::vector<bool> wanted(fields.size());
   wanted[at] = true;
@@ -62,13 +63,13 @@ std::optional<Stray> first_stray_of_source(const CheckedSet& set, const IndexUse
     try {
       source->read(i, wanted, bytes);
     } catch (const EnvError&) {
-      return {};  // the run says so, or skips it
+      return {};  // The run reports the error, or skips the sample.
     }
     const auto count = static_cast<int64_t>(bytes[at].size()) / byte_size(field->type);
     values.resize(static_cast<size_t>(count));
     convert_elements(bytes[at].data(), field->type, count, DType::i32, values.data());
     for (const int32_t value : values)
-      if (!use.accepts(value)) return Stray{value, fmt::format("{} has the {} {}", source->where(i), use.input, value)};
+      if (!use.accepts(value)) return Stray{value, fmt::format("{} has {} {}", source->where(i), use.input, value)};
   }
   return {};
 }
@@ -84,7 +85,7 @@ std::optional<Stray> first_stray(const CheckedSet& checked, const IndexUse& use)
   if (spec.type == "mnist" && use.input == "label") {
     const std::vector<uint8_t> labels = read_mnist_labels(spec.paths.front(), spec.split);
     for (size_t i = 0; i < labels.size(); ++i)
-      if (!use.accepts(labels[i])) return Stray{labels[i], fmt::format("sample {} has the label {}", i, labels[i])};
+      if (!use.accepts(labels[i])) return Stray{labels[i], fmt::format("sample {} has label {}", i, labels[i])};
     return {};
   }
   if (spec.type != "mnist") return first_stray_of_source(checked, use);
@@ -104,21 +105,22 @@ std::string plural(const std::string& field) {
 
 /// The field that decides, and what is wrong; nothing if all elements are in range.
 std::optional<Diagnostic> fault(const CheckedSet& checked, const IndexUse& use) {
-  const std::string takes = fmt::format(", but {} takes 0 to {}", use.reader, use.below - 1);
+  const std::string takes = fmt::format(", but {} supports 0 to {}", use.reader, use.below - 1);
   const DatasetSpec& set = checked.spec;
   if (set.type == "random") {
     if (set.classes <= use.below) return {};
-    return Diagnostic{{},
-                      "dataset.classes",
-                      fmt::format("{} are drawn from 0 to {}{}", plural(use.input), set.classes - 1, takes),
-                      fmt::format("set dataset.classes: {}, or make the network take {}", use.below, set.classes)};
+    return Diagnostic{
+        {},
+        "dataset.classes",
+        fmt::format("{} are drawn from 0 to {}{}", plural(use.input), set.classes - 1, takes),
+        fmt::format("set dataset.classes: {}, or change the network to support {}", use.below, set.classes)};
   }
   if (set.type == "clicks" && use.input == "ids") {
     if (set.vocab <= use.below) return {};
     return Diagnostic{{},
                       "dataset.vocab",
                       fmt::format("ids are drawn from 0 to {}{}", set.vocab - 1, takes),
-                      fmt::format("set dataset.vocab: {}, or make the network take {}", use.below, set.vocab)};
+                      fmt::format("set dataset.vocab: {}, or change the network to support {}", use.below, set.vocab)};
   }
   if (set.type == "clicks") return {};  // a label is 0 or 1, and a loss has at least two classes
   if (set.type == "constant") {
@@ -127,19 +129,19 @@ std::optional<Diagnostic> fault(const CheckedSet& checked, const IndexUse& use) 
     return Diagnostic{{},
                       use.input == "label" ? "dataset.label_value" : "dataset.value",
                       fmt::format("{} are {}{}", plural(use.input), value, takes),
-                      "a value in that range, or make the network take more"};
+                      "use a value in that range, or change the network to support more"};
   }
   const std::optional<Stray> stray = first_stray(checked, use);
   if (!stray) return {};
-  return Diagnostic{{},
-                    checked.section + ".path",
-                    stray->where + takes,
-                    stray->value < 0
-                        ? (use.input == "label" ? "an index is never negative; for samples without a class: loss: {type: "
-                                                  "softmax_cross_entropy, ignore_index: " +
-                                                      std::to_string(stray->value) + "}"
-                                                : "an index is never negative")
-                        : fmt::format("make the network take at least {}, or use other data", stray->value + 1)};
+  return Diagnostic{
+      {},
+      checked.section + ".path",
+      stray->where + takes,
+      stray->value < 0 ? (use.input == "label" ? "an index cannot be negative; for samples without a class, set "
+                                                 "loss: {type: softmax_cross_entropy, ignore_index: " +
+                                                     std::to_string(stray->value) + "}"
+                                               : "an index cannot be negative")
+                       : fmt::format("change the network to support at least {}, or use other data", stray->value + 1)};
 }
 
 bool is_of_files(const DatasetSpec& set) { return set.type == "mnist" || set.has_source(); }
@@ -151,10 +153,10 @@ std::optional<Stray> stray_of(const std::vector<IndexUse>& uses, const SampleFie
   const auto* values = reinterpret_cast<const int32_t*>(loaded.data());
   for (const IndexUse& use : uses) {
     if (use.input != field.name || !field.is_integer) continue;
-    reader = fmt::format("{} takes 0 to {}", use.reader, use.below - 1);
+    reader = fmt::format("{} supports 0 to {}", use.reader, use.below - 1);
     for (int64_t i = 0; i < field.elements(); ++i)
       if (!use.accepts(values[i]))
-        return Stray{values[i], fmt::format("{} has the {} {}", set.where(sample), field.name, values[i])};
+        return Stray{values[i], fmt::format("{} has {} {}", set.where(sample), field.name, values[i])};
   }
   return {};
 }
@@ -192,7 +194,7 @@ std::optional<Diagnostic> first_unreadable(const CheckedSet& checked, const std:
       return Diagnostic{{},
                         checked.section + ".path",
                         std::string("a sample cannot be read: ") + error.what(),
-                        "mend the file, or set dataset.on_error: skip to leave such samples out"};
+                        "repair the file, or set dataset.on_error: skip to skip such samples"};
     }
   }
   return {};
@@ -213,7 +215,7 @@ void require_sound_samples(const PlannedJob& job) {
   std::vector<IndexUse> uses = index_uses(job.graph);
   for (IndexUse& use : uses)
     for (const ServedTable& table : job.tables)
-      if (table.field == use.input) use.below = table.rows;  // the graph has a window of it
+      if (table.field == use.input) use.below = table.rows;  // The graph contains only a window of the table.
   std::vector<Diagnostic> faults;
   try {
     for (const CheckedSet& set : sets)

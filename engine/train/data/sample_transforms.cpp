@@ -46,8 +46,8 @@ SampleTransforms::SampleTransforms(const std::vector<TransformSpec>& specs, cons
   const bool is_image = result_.shape.size() == 3;
   throw SpecError(
       {}, path,
-      is_image ? "photos have different sizes, and a batch needs one"
-               : "texts have different lengths, and a batch needs one",
+      is_image ? "the images have different sizes, but a batch needs a single size"
+               : "the texts have different lengths, but a batch needs a single length",
       is_image ? "add {random_resized_crop: [224, 224]}, {center_resized_crop: [224, 224]} or {resize: [224, 224]}"
                : "add {tokenize_bytes: 512}");
 }

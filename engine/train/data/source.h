@@ -60,7 +60,7 @@ class Source {
   virtual void read(int64_t sample, const std::vector<bool>& wanted, std::span<FieldBytes> out) const = 0;
   /// Same as Dataset::expect. EnvError is ignored: read() throws it again.
   virtual void expect(int64_t) const {}
-  /// Where a sample comes from, for errors: "photos/cat/12.jpg", "shard-03.tar: 000123.jpg", "ratings.csv: row
+  /// Describes the origin of a sample, for errors: "photos/cat/12.jpg", "shard-03.tar: 000123.jpg", "ratings.csv: row
   /// 900,001".
   virtual std::string where(int64_t sample) const = 0;
   /// Memory that the opened source takes in each rank.

@@ -16,7 +16,7 @@
 
 namespace trainctl {
 
-/// How a field of a source becomes one of the sample.
+/// The conversion of a field of a source to a field of the sample.
 struct FieldWay {
   SourceField from;
   ElementType type = ElementType::u8;  ///< type that the transforms accept

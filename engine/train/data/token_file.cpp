@@ -47,19 +47,21 @@ bool is_other_file_of_llm_c(std::span<const uint8_t> start) {
 
 bool is_numpy(std::span<const uint8_t> start) {
   constexpr uint8_t kNumpyMagic[] = {0x93, 'N', 'U', 'M', 'P', 'Y'};
-  return start.size() >= sizeof(kNumpyMagic) && std::equal(std::begin(kNumpyMagic), std::end(kNumpyMagic), start.begin());
+  return start.size() >= sizeof(kNumpyMagic) &&
+         std::equal(std::begin(kNumpyMagic), std::end(kNumpyMagic), start.begin());
 }
 
 /// Describes a file that has no tokens, by its format; null if it may have some.
 const char* foreign_format(std::span<const uint8_t> start) {
   const std::string_view text(reinterpret_cast<const char*>(start.data()), start.size());
-  if (text.starts_with("MMIDIDX")) return "Megatron's index of a .bin file";
+  if (text.starts_with("MMIDIDX")) return "a Megatron index of a .bin file";
   uint64_t header_bytes = 0;  // of a safetensors file, whose header is JSON
   if (text.size() > sizeof header_bytes) std::memcpy(&header_bytes, start.data(), sizeof header_bytes);
-  if (header_bytes > 0 && header_bytes < (uint64_t{100} << 20) && text.substr(8).starts_with("{\"")) return "a safetensors file";
+  if (header_bytes > 0 && header_bytes < (uint64_t{100} << 20) && text.substr(8).starts_with("{\""))
+    return "a safetensors file";
   constexpr size_t kLeast = 256;
   const auto is_of_text = [](char c) { return c == '\n' || c == '\r' || c == '\t' || (c >= ' ' && c <= '~'); };
-  if (text.size() >= kLeast && std::all_of(text.begin(), text.end(), is_of_text)) return "a text";
+  if (text.size() >= kLeast && std::all_of(text.begin(), text.end(), is_of_text)) return "a text file";
   return nullptr;
 }
 
@@ -79,18 +81,18 @@ bool looks_like_int32(std::span<const uint8_t> start) {
 TokenFormat parse_header(std::span<const uint8_t> start, int64_t file_bytes, const Kind& kind,
                          const std::string& file) {
   if (file_bytes < kTokenHeaderBytes)
-    fail(file, fmt::format("begins as a file of llm.c ({}), but has {} bytes, less than its header of {}; get the file "
-                           "again",
+    fail(file, fmt::format("starts like an llm.c file ({}), but has {} bytes, less than its header of {}; download "
+                           "the file again",
                            kind.magic, with_commas(file_bytes), with_commas(kTokenHeaderBytes)));
   const int64_t version = word(start, 1), count = word(start, 2), width = byte_size(kind.type);
   if (version != kind.version)
-    fail(file, fmt::format("byte 4: expected version {} of llm.c's token files ({}), found {}; write it again with "
-                           "llm.c's dev/data, or trainctl data tokens",
+    fail(file, fmt::format("byte 4: expected version {} of the llm.c token format ({}), found {}; write it again "
+                           "with dev/data of llm.c, or with trainctl data tokens",
                            kind.version, kind.magic, version));
   const int64_t expected = kTokenHeaderBytes + count * width;
   if (count < 0 || file_bytes != expected)
-    fail(file, fmt::format("byte 8: the header counts {} tokens of {} bytes, which with it are {} bytes, but the file "
-                           "has {}; get the file again",
+    fail(file, fmt::format("byte 8: the header specifies {} tokens of {} bytes, {} bytes with the header, but the "
+                           "file has {}; download the file again",
                            with_commas(count), width, with_commas(expected), with_commas(file_bytes)));
   return {kind.type, true, count};
 }
@@ -149,22 +151,22 @@ std::string_view to_string(TokenType type) {
 
 TokenFormat parse_token_header(std::span<const uint8_t> start, int64_t file_bytes, TokenType without_header,
                                const std::string& file) {
-  if (file_bytes == 0) fail(file, "has no bytes; expected tokens");
+  if (file_bytes == 0) fail(file, "is empty; expected tokens");
   if (const Kind* kind = kind_of(word(start, 0))) return parse_header(start, file_bytes, *kind, file);
   if (is_other_file_of_llm_c(start))
-    fail(file, fmt::format("byte 0: {} is the magic number of a file of llm.c, but not of tokens: those have {} or {}",
+    fail(file, fmt::format("byte 0: {} is the magic number of another llm.c file; token files have {} or {}",
                            word(start, 0), kKinds[0].magic, kKinds[1].magic));
   if (is_numpy(start))
-    fail(file, fmt::format("is NumPy's .npy; expected tokens alone, which array.astype('{}').tofile(...) writes",
+    fail(file, fmt::format("is a NumPy .npy file; expected raw tokens, as written by array.astype('{}').tofile(...)",
                            to_string(without_header)));
   if (const char* format = foreign_format(start); format != nullptr)
-    fail(file, fmt::format("is {}; expected tokens alone: trainctl data tokens writes them from a text", format));
+    fail(file, fmt::format("is {}; expected raw tokens; trainctl data tokens creates them from a text", format));
   if (without_header == TokenType::u16 && looks_like_int32(start))
-    fail(file, "every second number of 16 bits is 0, as in tokens of 32 bits; set dataset.token_dtype: int32");
+    fail(file, "every second 16-bit number is 0, which indicates 32-bit tokens; set dataset.token_dtype: int32");
   const int64_t width = byte_size(without_header);
   if (file_bytes % width != 0)
-    fail(file, fmt::format("{} bytes are no whole number of {} tokens of {} bytes; get the file again, or look at "
-                           "dataset.token_dtype",
+    fail(file, fmt::format("{} bytes are not a whole number of {} tokens of {} bytes; download the file again, or "
+                           "check dataset.token_dtype",
                            with_commas(file_bytes), to_string(without_header), width));
   return {without_header, false, file_bytes / width};
 }

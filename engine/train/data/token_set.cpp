@@ -30,11 +30,11 @@ int64_t stride_of(const DatasetSpec& spec) { return spec.stride > 0 ? spec.strid
   std::error_code ignored;
   if (is_glob(pattern))
     throw SpecError({}, field, fmt::format("no file matches '{}'", pattern),
-                    "a relative path starts at the job file's folder; ** stands for any folders");
+                    "relative paths start at the folder of the job file; ** matches any folders");
   if (fs::is_directory(pattern, ignored))
-    throw SpecError({}, field, fmt::format("'{}' is a folder", pattern), "its files: " + pattern + "/*");
+    throw SpecError({}, field, fmt::format("'{}' is a folder", pattern), "to select its files: " + pattern + "/*");
   throw SpecError({}, field, fmt::format("there is no file '{}'", pattern),
-                  "a relative path starts at the job file's folder");
+                  "relative paths start at the folder of the job file");
 }
 
 /// In the order of the patterns, sorted within each; a file that two of them match comes once.
@@ -66,7 +66,9 @@ void require_written(const InputFile& file, std::span<const uint8_t> start) {
     file.read(at, part);
     if (!has_zeros_alone(part)) return;
   }
-  throw EnvError(file.path() + ": all of its tokens are 0, as in a file that was made but not written; get it again");
+  throw EnvError(file.path() +
+                 ": all of its tokens are 0, as in a file that was created but not written; download "
+                 "it again");
 }
 
 TokenFormat read_format(const std::string& path, const DatasetSpec& spec) {
@@ -89,9 +91,9 @@ class IndexBuilder {
       if (format.count == 0 && one_run) continue;
       index_.files.push_back({path, format, index_.tokens});
       index_.tokens += format.count;
-      if (!one_run) add_run(format.count, path, "leave the file out of dataset.path, or set a smaller dataset.length");
+      if (!one_run) add_run(format.count, path, "remove the file from dataset.path, or reduce dataset.length");
     }
-    if (one_run) add_run(index_.tokens, "the text of dataset.path", "more files, or a smaller dataset.length");
+    if (one_run) add_run(index_.tokens, "the text of dataset.path", "add files, or reduce dataset.length");
     return std::move(index_);
   }
 
@@ -100,7 +102,7 @@ class IndexBuilder {
   void add_run(int64_t tokens, const std::string& what, const std::string& hint) {
     if (tokens <= spec_.length)
       throw SpecError({}, "dataset.path",
-                      fmt::format("{} has {} tokens, but a sample of {} and its label need {}", what,
+                      fmt::format("{} has {} tokens, but a sample of {} tokens and its label need {}", what,
                                   with_commas(tokens), with_commas(spec_.length), with_commas(spec_.length + 1)),
                       hint);
     index_.runs.push_back({index_.tokens - tokens, index_.samples});
@@ -125,7 +127,7 @@ auto of_the_token_job(F&& read) {
   try {
     return read();
   } catch (const EnvError& error) {
-    throw SpecError({}, "dataset.path", error.what(), "trainctl data info FILE says what a file is");
+    throw SpecError({}, "dataset.path", error.what(), "`trainctl data info FILE` describes a file");
   }
 }
 
@@ -141,7 +143,7 @@ TokenSet::TokenSet(const DatasetSpec& spec)
     for (size_t f = 0; f < index_.files.size(); ++f) {
       const TokenFormat& format = index_.files[f].format;
       if (files_.get(f)->bytes() != format.header_bytes() + format.count * byte_size(format.type))
-        throw EnvError(index_.files[f].path + ": has just changed its size; wait until it is written");
+        throw EnvError(index_.files[f].path + ": its size has just changed; wait until the file is complete");
     }
   });
 }

@@ -21,7 +21,7 @@
 
 namespace trainctl {
 
-/// Where the windows of some consecutive tokens begin.
+/// The starts of the windows of some consecutive tokens.
 struct TokenRun {
   int64_t first_token = 0, first_sample = 0;  ///< numbers in the whole set
 };

@@ -19,7 +19,7 @@ namespace trainctl {
 namespace {
 
 [[noreturn]] void exists(const std::string& path) {
-  throw EnvError(path + " already exists; --force replaces it, or choose another name with -o");
+  throw EnvError(path + " already exists; replace it with --force, or choose another name with -o");
 }
 
 }  // namespace
@@ -64,7 +64,9 @@ void TokenWriter::write(const void* data, size_t bytes) {
 void TokenWriter::write_bytes(std::span<const uint8_t> bytes) {
   count_ += static_cast<int64_t>(bytes.size());
   if (header_ && count_ > std::numeric_limits<int32_t>::max())
-    throw EnvError("the header of llm.c counts at most 2,147,483,647 tokens; write several files, or --format raw");
+    throw EnvError(
+        "the llm.c format supports at most 2,147,483,647 tokens per file; write several files, or use "
+        "--format raw");
   tokens_.assign(bytes.begin(), bytes.end());
   write(tokens_.data(), tokens_.size() * sizeof(uint16_t));
 }

@@ -26,7 +26,8 @@ void set_ones(const T* classes, int64_t count, int64_t most, float* out) {
   for (int64_t i = 0; i < count; ++i) {
     const auto which = static_cast<int64_t>(classes[i]);
     if (which < 0 || which >= most)
-      throw EnvError(fmt::format("class {} of the data set, but one_hot has {} classes, from 0", which, most));
+      throw EnvError(fmt::format("the data set contains class {}, but the {} classes of one_hot are numbered from 0",
+                                 which, most));
     out[i * most + which] = 1.0f;
   }
 }

@@ -24,8 +24,7 @@
 
 namespace trainctl {
 
-/// A tag and its value: {"train/loss", 0.25}. What stands before the first '/' is the group that TensorBoard draws it
-/// in.
+/// A tag and its value: {"train/loss", 0.25}. The part before the first '/' is the group in which TensorBoard shows it.
 using EventScalars = std::vector<std::pair<std::string, double>>;
 
 /// One of the settings by which HPARAMS distinguishes runs: {"optimizer.learning_rate", 0.1}.

@@ -1,5 +1,5 @@
-// How the values of a tensor are distributed: a count for each range of floats with the same sign, exponent and first
-// three bits of the fraction, so 8 ranges an octave. The index of a value's range is a shift of its bits.
+// The distribution of the values of a tensor: a count for each range of floats with the same sign, exponent and first
+// three bits of the fraction, so 8 ranges per octave. The index of a value's range is a shift of its bits.
 #pragma once
 
 #include <cstdint>

@@ -17,7 +17,7 @@
 namespace trainctl {
 namespace {
 
-/// So that a slow disk answers each call in time.
+/// The limit lets a slow disk complete each call in time.
 constexpr size_t kMostAtOnce = size_t{64} << 20;
 
 [[noreturn]] void fail_to_read(const std::string& path, const std::string& why) {
@@ -49,8 +49,8 @@ void InputFile::read(int64_t at, std::span<uint8_t> to) const {
     if (got < 0 && errno == EINTR) continue;
     if (got < 0) fail_to_read(path_, fmt::format("byte {}: {}", at, std::strerror(errno)));
     if (got == 0)
-      fail_to_read(path_, fmt::format("it ends at byte {}, but {} more bytes are expected there", with_commas(at),
-                              with_commas(static_cast<int64_t>(to.size()))));
+      fail_to_read(path_, fmt::format("it ends at byte {}, but {} more bytes are expected", with_commas(at),
+                                      with_commas(static_cast<int64_t>(to.size()))));
     to = to.subspan(static_cast<size_t>(got));
     at += got;
   }

@@ -17,7 +17,7 @@ namespace trainctl {
 /// Everything before the data.
 std::string npy_head(const Shape& shape, DType dtype);
 
-/// The same for any file that begins with `head` and goes on with the whole tensor, row-major; bf16 as f32.
+/// The same for any file that consists of `head` and the whole tensor, row-major; bf16 as f32.
 void write_tensor_part(const std::string& path, const std::string& head, const Shape& whole, DType dtype,
                        const Shape& first, const Shape& shape, const void* data);
 

@@ -20,7 +20,6 @@ namespace {
 
 static_assert(std::endian::native == std::endian::little, "length and data are little-endian");
 
-
 constexpr const char* kMetadata = "__metadata__";
 constexpr int64_t kHeaderLengthBytes = 8;
 constexpr int64_t kDataAlignment = 8;
@@ -94,15 +93,16 @@ class HeaderParser {
 
   int64_t read_length() const {
     if (file_bytes_ < kHeaderLengthBytes || start_.size() < kHeaderLengthBytes)
-      fail(fmt::format("has {} bytes; a safetensors file begins with 8 bytes, the length of its header", file_bytes_));
+      fail(fmt::format("has {} bytes, but a safetensors file begins with the length of its header in 8 bytes",
+                       file_bytes_));
     uint64_t length = 0;
     std::memcpy(&length, start_.data(), sizeof length);
     if (length > static_cast<uint64_t>(kMostHeaderBytes))
-      fail(fmt::format("byte 0: expected the length of a header, at most {}, found {}; it is no safetensors file",
+      fail(fmt::format("byte 0: expected the length of a header, at most {}, found {}; it is not a safetensors file",
                        with_commas(kMostHeaderBytes), length));
     const auto bytes = static_cast<int64_t>(length);
     if (bytes > file_bytes_ - kHeaderLengthBytes)
-      fail(fmt::format("byte 0: the header has {} bytes, which with its length are {}, but the file has {}",
+      fail(fmt::format("byte 0: the header has {} bytes, {} with its length, but the file has only {}",
                        with_commas(bytes), with_commas(bytes + kHeaderLengthBytes), with_commas(file_bytes_)));
     check(static_cast<int64_t>(start_.size()) >= kHeaderLengthBytes + bytes, "the caller read the whole header");
     return bytes;
@@ -117,32 +117,33 @@ class HeaderParser {
     std::vector<std::set<std::string>> names;  // of the objects that are open
     const auto refuse_twice = [&](int depth, nlohmann::json::parse_event_t event, nlohmann::json& value) {
       using Event = nlohmann::json::parse_event_t;
-      if (depth > kMostDepth) fail("the header has more levels than a tensor's shape needs");
+      if (depth > kMostDepth) fail("the header is nested too deeply");
       if (event == Event::object_start) names.emplace_back();
       if (event == Event::object_end) names.pop_back();
       if (event == Event::key && !names.back().insert(value.get_ref<const std::string&>()).second)
-        fail("the header has the name " + quoted(value.get_ref<const std::string&>()) + " twice");
+        fail("the header contains the name " + quoted(value.get_ref<const std::string&>()) + " twice");
       return true;
     };
     try {
       return nlohmann::json::parse(object, refuse_twice);
     } catch (const nlohmann::json::parse_error& error) {
       const std::string what = error.what();
-      fail(fmt::format("byte {}: the header is not JSON: {}", kHeaderLengthBytes + static_cast<int64_t>(error.byte),
+      fail(fmt::format("byte {}: the header is not valid JSON: {}",
+                       kHeaderLengthBytes + static_cast<int64_t>(error.byte),
                        printable(what.substr(what.find("] ") + 2))));
     } catch (const nlohmann::json::out_of_range& error) {  // 1e999
       const std::string what = error.what();
-      fail("the header is not JSON: " + printable(what.substr(what.find("] ") + 2)));
+      fail("the header is not valid JSON: " + printable(what.substr(what.find("] ") + 2)));
     }
   }
 
   void read_metadata(const nlohmann::json& value) {
     if (value.is_null()) return;  // as the safetensors library reads it
     if (!value.is_object())
-      fail(fmt::format("{}: expected an object of texts, found {}", kMetadata, value.type_name()));
+      fail(fmt::format("{}: expected an object of strings, found {}", kMetadata, value.type_name()));
     for (const auto& [key, text] : value.items()) {
       if (!text.is_string())
-        fail(fmt::format("{}: {}: expected a text, found {}", kMetadata, quoted(key), text.type_name()));
+        fail(fmt::format("{}: {}: expected a string, found {}", kMetadata, quoted(key), text.type_name()));
       header_.metadata.emplace(key, text.get<std::string>());
     }
   }
@@ -156,8 +157,9 @@ class HeaderParser {
   int64_t count(const std::string& name, const nlohmann::json& value, const char* key) const {
     constexpr auto kMost = static_cast<uint64_t>(std::numeric_limits<int64_t>::max());
     if (!value.is_number_unsigned() || value.get<uint64_t>() > kMost)
-      fail_entry(name, fmt::format("{}: expected an integer of at least 0, found {}", key,
-                                   printable(shortened(value.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace)))));
+      fail_entry(name, fmt::format(
+                           "{}: expected an integer of at least 0, found {}", key,
+                           printable(shortened(value.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace)))));
     return value.get<int64_t>();
   }
 
@@ -195,9 +197,9 @@ class HeaderParser {
     int64_t bits = bits_of(entry.type);
     for (const int64_t size : entry.shape)
       if (__builtin_mul_overflow(bits, size, &bits))
-        fail_entry(entry.name, "shape: " + to_string(entry.shape) + " has more elements than a file can hold");
+        fail_entry(entry.name, "shape: " + to_string(entry.shape) + " has more elements than a file can store");
     if (bits % 8 != 0)
-      fail_entry(entry.name, fmt::format("{} elements of {} bits are no whole number of bytes",
+      fail_entry(entry.name, fmt::format("{} elements of {} bits are not a whole number of bytes",
                                          bits / bits_of(entry.type), bits_of(entry.type)));
     if (entry.bytes() != bits / 8)
       fail_entry(entry.name,
@@ -212,15 +214,15 @@ class HeaderParser {
     int64_t at = 0;
     for (const SafetensorsEntry& entry : header_.entries) {
       if (entry.begin != at)
-        fail_entry(entry.name, fmt::format("data_offsets: expected to begin at {}, where the one before it ends, found "
-                                           "{}: {}",
-                                           at, entry.begin, entry.begin < at ? "an overlap" : "a hole"));
+        fail_entry(entry.name, fmt::format("data_offsets: expected to begin at {}, where the previous tensor ends, "
+                                           "found {}: {}",
+                                           at, entry.begin, entry.begin < at ? "an overlap" : "a gap"));
       at = entry.end;
     }
     const int64_t there = file_bytes_ - header_.data_at;
     if (at != there)
-      fail(fmt::format("the tensors have {} bytes of data, but behind the header the file has {}: it is {}",
-                       with_commas(at), with_commas(there), there < at ? "cut off" : "too long"));
+      fail(fmt::format("the tensors have {} bytes of data, but the file has {} after its header: it is {}",
+                       with_commas(at), with_commas(there), there < at ? "truncated" : "too long"));
   }
 
   std::span<const uint8_t> start_;
@@ -231,9 +233,8 @@ class HeaderParser {
 
 /// The name as a JSON string.
 std::string json_text(const std::string& name) {
-  const bool is_plain = std::all_of(name.begin(), name.end(), [](unsigned char c) {
-    return c >= 0x20 && c < 0x7f && c != '"' && c != '\\';
-  });
+  const bool is_plain = std::all_of(name.begin(), name.end(),
+                                    [](unsigned char c) { return c >= 0x20 && c < 0x7f && c != '"' && c != '\\'; });
   return is_plain ? '"' + name + '"' : nlohmann::json(name).dump();
 }
 
@@ -279,9 +280,9 @@ std::string safetensors_head(const SafetensorsHeader& header) {
     add(entry.name, fmt::format(R"({{"data_offsets":[{},{}],"dtype":"{}","shape":[{}]}})", entry.begin, entry.end,
                                 to_string(entry.type), fmt::join(entry.shape, ",")));
   text += text.empty() ? "{}" : "}";
-  text.resize(
-      static_cast<size_t>(round_up(kHeaderLengthBytes + static_cast<int64_t>(text.size()), kDataAlignment) - kHeaderLengthBytes),
-      ' ');
+  text.resize(static_cast<size_t>(round_up(kHeaderLengthBytes + static_cast<int64_t>(text.size()), kDataAlignment) -
+                                  kHeaderLengthBytes),
+              ' ');
   check(static_cast<int64_t>(text.size()) <= kMostHeaderBytes, "a header has at most 100,000,000 bytes");
   const uint64_t length = text.size();
   std::array<char, kHeaderLengthBytes> bytes{};

@@ -25,14 +25,14 @@ ProfileSteps parse_profile_steps(const std::string& text) {
   steps.first = positive(std::string_view(text).substr(0, dash));
   steps.last = dash == std::string::npos ? steps.first : positive(std::string_view(text).substr(dash + 1));
   if (steps.first < 1 || steps.last < steps.first) {
-    throw SpecError({}, "--profile-steps", "'" + text + "' is not a range of steps, which count from 1",
+    throw SpecError({}, "--profile-steps", "'" + text + "' is not a valid range of steps; steps are numbered from 1",
                     "e.g. 3-5, or 4 for one step");
   }
   if (steps.count() > kMostSteps) {
-    throw SpecError(
-        {}, "--profile-steps",
-        text + " are " + std::to_string(steps.count()) + " steps; a trace holds at most " + std::to_string(kMostSteps),
-        "steps are alike: 3 are enough");
+    throw SpecError({}, "--profile-steps",
+                    text + " are " + std::to_string(steps.count()) + " steps, but a trace can have at most " +
+                        std::to_string(kMostSteps),
+                    "steps are similar, so 3 are enough");
   }
   return steps;
 }

@@ -246,14 +246,14 @@ std::vector<TimeSpan> read_trace(std::istream& in) {
   std::string line;
   std::getline(in, line);
   const auto head = Json::parse(line + "]}", nullptr, false);
-  if (!head.is_object() || !head.contains("otherData")) throw EnvError("this is not a trace of trainctl");
+  if (!head.is_object() || !head.contains("otherData")) throw EnvError("this file is not a trainctl trace");
   const auto origin = head["otherData"].value("origin_ns", int64_t{0});
   std::vector<TimeSpan> spans;
   int64_t ready = -1;
   while (std::getline(in, line) && line != "]}") {
     if (line.ends_with(',')) line.pop_back();
     const auto event = Json::parse(line, nullptr, false);
-    if (!event.is_object()) throw EnvError("the trace has a damaged line: " + line.substr(0, 80));
+    if (!event.is_object()) throw EnvError("the trace contains a damaged line: " + line.substr(0, 80));
     if (event.value("ph", "") != "X" || event.value("tid", kStepTrack) == kStepTrack) continue;
     const int64_t begin = origin + nanoseconds(event["ts"]), end = begin + nanoseconds(event["dur"]);
     const Json& args = event["args"];

@@ -7,7 +7,7 @@
 //   ]}
 //
 // pid is the rank. tid: 0 the steps, 1 + the stream; sends use 100 + the peer, since a device has a channel to each.
-// One event a line. Times are microseconds since origin_ns.
+// One event per line. Times are microseconds since origin_ns.
 #pragma once
 
 #include <iosfwd>

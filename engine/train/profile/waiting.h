@@ -1,5 +1,5 @@
-// How long each span of a profile waited for other ranks. Needs the profiles of all ranks: a collective waits
-// until the last rank of its group has come, a recv until its send has been issued.
+// Computes the time for which each span of a profile waited for other ranks. Needs the profiles of all ranks: a
+// collective waits until the last rank of its group has come, a recv until its send has been issued.
 #pragma once
 
 #include <span>

@@ -31,7 +31,7 @@ class Client {
   void finish(const StepReport& step);
   /// Before the validation's program runs: with all updates of the batches before this one.
   void read(int64_t batch, std::byte* inputs);
-  /// Nothing more follows.
+  /// Ends the exchange: no further messages follow.
   void leave();
 
   /// For workers in step: starts, reads and finishes. The hooks refer to this object.

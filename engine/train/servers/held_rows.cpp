@@ -12,7 +12,7 @@ const float* HeldRows::find(int32_t id, int64_t batch) const {
 }
 
 float* HeldRows::put(int32_t id, int64_t batch) {
-  check(pulls_.empty() || pulls_.back().batch <= batch, "rows are pulled for one batch after another");
+  check(pulls_.empty() || pulls_.back().batch <= batch, "rows must be pulled for one batch after another");
   const auto [place, is_new] = places_.try_emplace(id);
   if (is_new && !free_.empty()) {
     place->second.slot = free_.back();

@@ -18,7 +18,7 @@ class HeldRows {
 
   /// Null: none is there that batch `batch` may use. Valid until the next put or drop.
   const float* find(int32_t id, int64_t batch) const;
-  /// Where the values of a row pulled for `batch` go. Batches do not fall.
+  /// Returns the destination of the values of a row pulled for `batch`. Batch numbers must not decrease.
   float* put(int32_t id, int64_t batch);
   /// Forgets rows that neither this batch nor a later one may use: what is left has at most cached_batches + 1 batches'
   /// rows.

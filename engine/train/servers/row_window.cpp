@@ -77,8 +77,8 @@ void RowWindow::find_ids(size_t number, const std::byte* inputs, const AtHand& a
     const auto* ids = reinterpret_cast<const int32_t*>(inputs + load.offset);
     for (int64_t i = 0; i < load.count; ++i) {
       if (ids[i] < 0 || ids[i] >= field.rows)
-        throw EnvError(fmt::format("{} {} of the samples is not a row of the table {}, which has {}", field.name,
-                                   ids[i], field.tables[0].table->layer, field.rows));
+        throw EnvError(fmt::format("the samples contain {} {}, which is not a row of the table {} with {} rows",
+                                   field.name, ids[i], field.tables[0].table->layer, field.rows));
       Entry& found = entry(ids[i]);
       if (found.stamp == stamp_) continue;
       found = {stamp_, ids[i], 0};

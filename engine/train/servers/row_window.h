@@ -1,4 +1,4 @@
-// A worker's side of tables: which rows a batch needs, and where they are in its windows.
+// The worker side of tables: the rows that a batch needs, and their positions in the windows.
 //
 //   window   to ask server 0 for | at hand, of server 0 | to ask server 1 for | at hand, of server 1 | …
 #pragma once

@@ -23,7 +23,7 @@ using servers::Report;
 using servers::Request;
 
 constexpr int64_t kAlignment = 64;
-/// How often the loop looks for workers that have ended.
+/// Interval at which the loop checks for workers that have exited.
 constexpr double kLookSeconds = 0.02;
 
 int64_t aligned(int64_t bytes) { return (bytes + kAlignment - 1) / kAlignment * kAlignment; }
@@ -107,7 +107,9 @@ AsyncServer::AsyncServer(const PlannedJob& job, const Program& program, const Sh
       run_steps_(memory.batches().end() / pushes_a_step_),
       steps_per_epoch_(steps_per_epoch(job.spec.dataset, job.data.samples)) {
   const int workers = num_workers(job.plan);
-  check(static_cast<int64_t>(arena_.size()) >= server_arena_bytes(job, program), "a server has room for its workers");
+  check(static_cast<int64_t>(arena_.size()) >= server_arena_bytes(job, program),
+        "the number of workers must not "
+        "exceed the limit of a server");
   ExecutorOptions executor_options;
   executor_options.seed = job.spec.seed;
   executor_options.threads = options.threads;
@@ -165,7 +167,8 @@ void AsyncServer::run() {
     if (all_left) break;
     join_save();
     if (moved || free_one()) continue;
-    memory_.status(comm_.rank()).looks.fetch_add(1, std::memory_order_relaxed);  // to wait is not to stand still
+    // A waiting worker does not count as stalled.
+    memory_.status(comm_.rank()).looks.fetch_add(1, std::memory_order_relaxed);
     comm_.wait_for_mail(seen, kLookSeconds);
   }
   save_last();
@@ -184,8 +187,8 @@ void AsyncServer::join_save() {
   if (hooks_.saves_before && !job_.plan.is_asynchronous()) is_held(std::max(decided_, memory_.saves().saving()));
 }
 
-/// A worker that has died may leave a batch to one that waits with a later one. If all that live wait, the lowest goes
-/// on. A save that they wait for is then made without that batch.
+/// A worker that has exited may leave its batch to a worker that waits with a later one. If all remaining workers wait,
+/// the lowest one continues. A save that they wait for is then made without that batch.
 bool AsyncServer::free_one() {
   bool one_is_gone = false;
   Worker* lowest = nullptr;
@@ -458,7 +461,7 @@ void AsyncServer::update_tables(const Worker& worker, const StepScalars& scalars
 
 /// Updates that its weights lack. Those of the same step are no loss: their gradients add up.
 int64_t AsyncServer::staleness_of(const Worker& worker) const {
-  check(updates_ >= worker.version, "versions only rise");
+  check(updates_ >= worker.version, "versions must increase");
   return job_.plan.is_asynchronous() ? updates_ - worker.version : worker.lacks;
 }
 

@@ -107,7 +107,7 @@ class SavedRows {
 
   int32_t checked(int32_t row) const {
     if (row >= 0 && row < table_.rows) return row;
-    throw EnvError(fmt::format("{}:{} of the checkpoint has row {}, and the table has {} rows", table_.tensor,
+    throw EnvError(fmt::format("{}:{} of the checkpoint contains row {}, but the table has {} rows", table_.tensor,
                                ids_->slot, row, with_commas(table_.rows)));
   }
 
@@ -122,8 +122,7 @@ class SavedRows {
 
 }  // namespace
 
-TableImage::TableImage(int fd, int server, bool weights_only)
-    : fd_(fd), server_(server), weights_only_(weights_only) {}
+TableImage::TableImage(int fd, int server, bool weights_only) : fd_(fd), server_(server), weights_only_(weights_only) {}
 
 TableImage::~TableImage() { close(fd_); }
 
@@ -176,7 +175,8 @@ void TableImage::write(std::span<const std::unique_ptr<TableRows>> tables, bool 
   for (const auto& rows : tables) {
     if (rows_of(*rows) == 0) continue;
     std::vector<std::byte*> values;
-    for (const std::string& slot : slots_of(*rows)) values.push_back(place_of(key(*rows, slot, server_, changed_alone)));
+    for (const std::string& slot : slots_of(*rows))
+      values.push_back(place_of(key(*rows, slot, server_, changed_alone)));
     copy_rows(*rows, changed_alone, place_of(key(*rows, kIdsSlot, server_, changed_alone)), values);
   }
   if (changed_alone) return;

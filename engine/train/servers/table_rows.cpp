@@ -155,7 +155,7 @@ void TableRows::drop(int64_t slot) {
   if (used_ % kRowsOfChunk == 0) chunks_.pop_back();
 }
 
-/// Looks at so many rows; the hand goes around.
+/// Examines this many rows, continuing in a circle where it stopped.
 void TableRows::sweep(int64_t slots) {
   for (; slots > 0 && used_ > 0; --slots) {
     if (hand_ >= used_) hand_ = 0;

@@ -19,8 +19,9 @@ class AsyncWorker {
   AsyncWorker(const PlannedJob& job, const Program& program, const SharedMemory& memory, Communicator& comm,
               TrainHooks hooks = {}, const TrainOptions& options = {});
 
-  /// Until no batch is left, or may_start says no. The first worker that lives also validates, beside the others'
-  /// steps: between two of its own batches, and once more when all are applied. Throws as Trainer::run_step.
+  /// Runs until no batch is left, or may_start returns false. The first remaining worker also validates, concurrently
+  /// with the steps of the others: between two of its own batches, and once more when all batches have been applied.
+  /// Throws as Trainer::run_step.
   TrainResult run();
 
   Executor& executor() { return *executor_; }

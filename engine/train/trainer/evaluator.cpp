@@ -19,7 +19,7 @@ namespace {
 /// Returns the number of labels of one sample.
 int64_t labels_of(const DataShapes& shapes) {
   const DataField* label = shapes.find("label");
-  check(label != nullptr, "what is evaluated has labels");
+  check(label != nullptr, "evaluated samples must have labels");
   return num_elements(label->shape);
 }
 
@@ -103,12 +103,12 @@ std::string stop_reason(const StopSpec& spec, const ValidationReport& report) {
   const std::optional<double> value = report.value(spec.metric);
   if (!value) return "";  // a checkpoint of a job with other metrics
   if (spec.reaches && !is_better(spec.metric, *spec.reaches, *value) && !std::isnan(*value))
-    return fmt::format("validation's {} is {:.4g}, and train.stop_when.reaches is {:.4g}", spec.metric, *value,
-                       *spec.reaches);
+    return fmt::format("the validation {} of {:.4g} has reached train.stop_when.reaches, which is {:.4g}", spec.metric,
+                       *value, *spec.reaches);
   const auto best =
       std::find_if(report.best.begin(), report.best.end(), [&](const auto& b) { return b.first == spec.metric; });
   if (spec.patience == 0 || best == report.best.end() || best->second.since < spec.patience) return "";
-  return fmt::format("validation's {} has not been better than {:.4g} since step {} (train.stop_when.patience: {})",
+  return fmt::format("the validation {} has not improved on {:.4g} since step {} (train.stop_when.patience: {})",
                      spec.metric, best->second.value, best->second.step, spec.patience);
 }
 

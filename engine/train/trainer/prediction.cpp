@@ -22,8 +22,8 @@ TensorId output_of(const PlannedJob& job, const std::string& layer) {
   for (const LayerSpec& one : job.spec.network)
     for (std::string& output : one.output_names()) names.push_back(std::move(output));
   const std::string guess = did_you_mean(layer, names);
-  throw SpecError({}, "--layer", "no layer is called '" + layer + "'",
-                  guess.empty() ? "trainctl show graph lists them" : guess);
+  throw SpecError({}, "--layer", "there is no layer '" + layer + "'",
+                  guess.empty() ? "`trainctl show graph` lists the layers" : guess);
 }
 
 /// Returns the part of the file that comes before the data. bf16 is written as f32.
@@ -45,11 +45,11 @@ void predict_layer(PlannedJob& job, const std::string& layer) {
   Graph graph = prediction_graph(job.graph, output_of(job, layer));
   const Tensor& tensor = graph.tensors[static_cast<size_t>(graph.prints[0])];
   if (tensor.kind != TensorKind::activation)
-    throw SpecError({}, "--layer", "'" + layer + "' passes on the data as they are");
+    throw SpecError({}, "--layer", "'" + layer + "' returns the data unchanged");
   if (tensor.batch.dim != 0 || tensor.batch.outer != 1)
     throw SpecError({}, "--layer",
-                    fmt::format("the rows of '{}' {} are not those of the samples", layer, to_string(tensor.shape)),
-                    "take a layer whose dim 0 is the batch");
+                    fmt::format("the rows of '{}' {} do not correspond to samples", layer, to_string(tensor.shape)),
+                    "choose a layer whose dim 0 is the batch");
   job.graph.prints = graph.prints;
   job.validation->graph = std::move(graph);
 }
@@ -62,8 +62,9 @@ PredictionFile::PredictionFile(const PlannedJob& job, const Program& program, st
 void PredictionFile::write(int64_t batch, const Operand& printed, const void* data, int micro_batch) const {
   PrintedPart part = printed_.part(printed, micro_batch);
   if (!part.known)
-    throw EnvError("which part of " + printed.tensor +
-                   " a rank has is not known: hybrid_parallel with collectives of its own; run it on one rank");
+    throw EnvError("the shard of " + printed.tensor +
+                   " on each rank is unknown, because the hybrid_parallel network has its own collectives; run it on "
+                   "one rank");
   if (!part.first_holder) return;
   // Rows of the tensor to a sample: a reshape may have merged other dims into the batch.
   const int64_t rows = part.whole[0] / job_.validation->set.batch;

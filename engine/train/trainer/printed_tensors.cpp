@@ -49,7 +49,10 @@ PrintedTensors::Known PrintedTensors::find(TensorId tensor, const Operand& print
   Layout layout = output_layout(job_.graph, job_.plan, node, static_cast<int>(output));
   layout.partial.clear();  // it is summed before it is printed
   const Mesh& mesh = job_.plan.mesh;
-  check(layout.local_shape(mesh, found.whole) == printed.shape, "a tensor is printed as it is made: " + printed.tensor);
+  check(layout.local_shape(mesh, found.whole) == printed.shape,
+        "a tensor must be printed in the layout in which it "
+        "is produced: " +
+            printed.tensor);
   const Axes replicas = layout.replica_axes(mesh);
   found.first_holder = std::all_of(replicas.begin(), replicas.end(),
                                    [&](Axis axis) { return mesh.coordinate(program_.rank_in_stage, axis) == 0; });

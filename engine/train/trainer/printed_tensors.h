@@ -1,4 +1,4 @@
-// Where the tensors of `print:` that a rank shows lie in the whole tensors, those of the global batch.
+// The positions of the local shards that `print:` shows within the full tensors of the global batch.
 #pragma once
 
 #include <map>

@@ -62,7 +62,7 @@ std::unique_ptr<Loader> make_loader(const PlannedJob& job, const Program& progra
   }
 }
 
-/// The variables of both lie at the same places of the arena.
+/// The variables of both programs must have the same offsets in the arena.
 void require_same_places(const Program& program, const Program& other) {
   bool same = program.variables.size() == other.variables.size() && program.buckets.size() == other.buckets.size();
   for (size_t v = 0; same && v < program.variables.size(); ++v)
@@ -71,15 +71,15 @@ void require_same_places(const Program& program, const Program& other) {
   for (size_t b = 0; same && b < program.buckets.size(); ++b)
     same = program.buckets[b].weights_offset == other.buckets[b].weights_offset &&
            program.buckets[b].compute_offset == other.buckets[b].compute_offset;
-  check(same, "a validation reads the variables where the training has them");
+  check(same, "the validation must read the variables at the offsets of the training");
 }
 
 }  // namespace
 
 LossNotFinite::LossNotFinite(const StepReport& report)
     : std::runtime_error(not_finite_line(report) +
-                         "; lower optimizer.learning_rate, set optimizer.clip_norm, look at the data, or set "
-                         "train.on_nan: warn to go on"),
+                         "; reduce optimizer.learning_rate, set optimizer.clip_norm, check the data, or set "
+                         "train.on_nan: warn to continue"),
       run_step_(report.run_step) {}
 
 std::unique_ptr<Executor> make_executor(const PlannedJob& job, const Program& program, Communicator& comm,
@@ -126,7 +126,7 @@ Trainer::Trainer(const PlannedJob& job, const Program& program, Communicator& co
   if (options.cuda) executor_options.byte_tables = byte_tables(*set, program);
   executor_ = make_executor(job, program, comm, executor_options, options);
   if (options.validation != nullptr) {
-    check(job.validation.has_value(), "a program of a validation is for a job that has one");
+    check(job.validation.has_value(), "a validation program requires a job with a validation");
     require_same_places(program, *options.validation);
     std::unique_ptr<Dataset> validation_set = open_validation_set(job);
     ExecutorOptions beside = executor_options;

@@ -85,11 +85,11 @@ struct TrainOptions {
   int shared_cache = -1;                      ///< keep_samples' `shared`
   std::optional<CudaExecutorOptions> cuda{};  ///< run on that GPU instead of the CPU
   std::optional<LeftOut> left_out{};          ///< for tests
-  /// For tests: makes what stands for the executor of a GPU.
+  /// For tests: creates a substitute for the executor of a GPU.
   std::function<std::unique_ptr<Executor>(const Program&, Communicator&, const ExecutorOptions&)> device{};
-  StartUpClock start_up{};                    ///< started by the phases before this one
-  TrainPosition from{};                       ///< where to start
-  const Program* validation = nullptr;        ///< compile_validation; with `validation:` in the job
+  StartUpClock start_up{};              ///< started by the phases before this one
+  TrainPosition from{};                 ///< where to start
+  const Program* validation = nullptr;  ///< compile_validation; with `validation:` in the job
   /// Called before the first step: replaces the initial weights by those of `from`.
   std::function<void(Executor&)> restore{};
 };

@@ -99,7 +99,7 @@ TEST_CASE("until it is published a checkpoint is not there, and is listed with t
     const auto entries = directory.list();
     REQUIRE(entries.size() == 1);
     CHECK(entries[0].being_written);
-    CHECK(entries[0].problem == "attempt 1 is writing it, or was when it ended");
+    CHECK(entries[0].problem == "attempt 1 is writing it, or was interrupted while writing it");
     directory.commit(manifest, "job");
     CHECK(newest(directory) == 8);
   }
@@ -118,8 +118,8 @@ TEST_CASE("an incomplete or damaged checkpoint is passed over with its reason, a
   CHECK(directory.newest_complete(&passed_over)->step == 1);
   REQUIRE(passed_over.size() == 4);
   const auto has = [&](size_t i, const char* words) { return passed_over[i].problem.find(words) != std::string::npos; };
-  CHECK(has(0, "checkpoint.json: is of step 2, attempt 1, so it belongs to another directory"));
-  CHECK(has(1, "step_00000005/checkpoint.json: is damaged or cut off"));
+  CHECK(has(0, "checkpoint.json: describes step 2, attempt 1, so it belongs to another directory"));
+  CHECK(has(1, "step_00000005/checkpoint.json: is damaged or truncated"));
   CHECK(has(2, "step_00000004/rank.0001.safetensors: is missing"));
   CHECK(has(3, "step_00000003/rank.0000.safetensors: has "));
 }
@@ -141,7 +141,7 @@ TEST_CASE("after a later attempt began, an older one neither begins nor publishe
     CHECK(newest(later) == 10);
     CHECK_THROWS_AS(old.commit(manifest, "job"), EnvError);
     CHECK_THROWS_WITH_AS(old.begin(30, 1),
-                         doctest::Contains("attempt 1 writes no checkpoints any more, since attempt 2"), EnvError);
+                         doctest::Contains("attempt 1 can no longer write checkpoints, because attempt 2"), EnvError);
     CHECK(complete_steps(later) == std::vector<int64_t>{10});
     save(later, 15, 2);
     CHECK(newest(later) == 15);
@@ -159,7 +159,7 @@ TEST_CASE("of one step the latest attempt counts") {
     CHECK(found->name == "step_00000010.attempt_2");
     CHECK(directory.retain(5).size() == 1);
     CHECK(directory.newest_complete()->attempt == 2);
-    CHECK_THROWS_WITH_AS(directory.begin(10, 2), doctest::Contains("attempt 2 has published this step before"),
+    CHECK_THROWS_WITH_AS(directory.begin(10, 2), doctest::Contains("attempt 2 has already published this step"),
                          EnvError);
   }
 }
@@ -384,7 +384,7 @@ TEST_CASE("a newcomer is refused where another lineage has published, and leaves
     }
     CheckpointDirectory bobs(root(scratch), commit_by);
     CHECK_THROWS_WITH_AS(bobs.claim_attempt(kBob, "bob", true),
-                         doctest::Contains("it has step 60 of the job 'alice', run "), Occupied);
+                         doctest::Contains("it contains step 60 of the job 'alice', run "), Occupied);
     CheckpointDirectory again(root(scratch), commit_by);
     CHECK(again.claim_attempt(kAlice) == 2);
     CHECK(newest(again) == 60);
@@ -398,7 +398,7 @@ TEST_CASE("a newcomer is refused while another launcher saves, before its first 
     alices.claim_attempt(kAlice, "run 3 of the job 'alice'", true);
     const CheckpointDirectory copy = alices;  // as the process that writes has one
     CHECK_THROWS_WITH_AS(CheckpointDirectory(root(scratch)).claim_attempt(kBob, "bob", true),
-                         doctest::Contains("run 3 of the job 'alice' saves there now"), Occupied);
+                         doctest::Contains("run 3 of the job 'alice' is saving there now"), Occupied);
     CHECK(save_owned(alices, 10, 1) != "");  // it was not superseded
     fs::remove_all(root(scratch) + "/step_00000010");
   }

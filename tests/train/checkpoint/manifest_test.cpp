@@ -111,11 +111,11 @@ TEST_CASE("each changed, added or missing byte of a manifest is found") {
     if (i < text.size()) CHECK_THROWS_AS(parse_manifest(text.substr(0, i), "c.json"), EnvError);
     CHECK_THROWS_AS(parse_manifest(text.substr(0, i) + "\n" + text.substr(i), "c.json"), EnvError);
   }
-  check_refused(text.substr(0, text.size() / 2), "c.json: is damaged or cut off: expected \"checksum\": ");
+  check_refused(text.substr(0, text.size() / 2), "c.json: is damaged or truncated: expected \"checksum\": ");
 }
 
 TEST_CASE("a later format is an error that says so, however it ends") {
-  check_refused("\"format\":1", "\"format\":2", "format 2; this trainctl reads formats up to 1");
+  check_refused("\"format\":1", "\"format\":2", "format 2, but this trainctl reads formats up to 1");
   check_refused("{\"format\": 3, \"all\": \"is other\"}", "c.json: format 3; this trainctl reads");
   check_refused("\"format\":1", "\"format\":0", "format: expected 1, found 0");
 }
@@ -147,7 +147,7 @@ TEST_CASE("pieces that do not tile their tensor are refused with the element") {
 }
 
 TEST_CASE("a tensor is there once, and its pieces are in files of the list") {
-  check_refused("\"slot\":\"momentum\"", "\"slot\":\"weight\"", "tensors[1] (fc.weight:weight): is there twice");
+  check_refused("\"slot\":\"momentum\"", "\"slot\":\"weight\"", "tensors[1] (fc.weight:weight): is listed twice");
   check_refused("{\"file\":\"rank.0001.safetensors\"", "{\"file\":\"rank.0002.safetensors\"",
                 "tensors[0] (fc.weight:weight): pieces[1]: file: 'rank.0002.safetensors' is not one of files");
   check_refused("\"slot\":\"momentum\"", "\"slot\":\"a:b\"", "tensors[1] (fc.weight:a:b): slot: ");

@@ -125,13 +125,13 @@ TEST_CASE("grouped queries: three of theirs are joined for each head of keys") {
 
 TEST_CASE("an order that cannot be meant is refused") {
   CHECK(fault_of("o i") == "expected dims = dims, as in o i = i o");
-  CHECK(fault_of("o i = i") == "tensor 1 after its = has the letters 'i', expected 'io'");
-  CHECK(fault_of("o o = o") == "has 'o' twice");
-  CHECK(fault_of("(o i = i o") == "a ( without its )");
-  CHECK(fault_of("[a+1] d = a d, d, d", 3) == "has 2 parts in [ ], but 3 tensors are named");
+  CHECK(fault_of("o i = i") == "tensor 1 after '=' has the letters 'i', expected 'io'");
+  CHECK(fault_of("o o = o") == "contains 'o' twice");
+  CHECK(fault_of("(o i = i o") == "'(' is never closed");
+  CHECK(fault_of("[a+1] d = a d, d, d", 3) == "has 2 parts in [ ], but 3 tensors are listed");
   CHECK(fault_of("[a+2] d = a d, d", 2) == "'2' in [ ] is neither a letter nor 1");
-  CHECK(fault_of("o i = i o, o", 1) == "has the dims of 2 tensors after its =, but 1 are named");
-  CHECK(fault_of("a b = b a, a b", 2) == "joins several tensors without a [ ]");
+  CHECK(fault_of("o i = i o, o", 1) == "has the dims of 2 tensors after '=', but 1 are listed");
+  CHECK(fault_of("a b = b a, a b", 2) == "joins several tensors without [ ]");
 }
 
 TEST_CASE("sizes that do not follow, or contradict each other, are named") {
@@ -144,9 +144,9 @@ TEST_CASE("sizes that do not follow, or contradict each other, are named") {
     }
     return "";
   };
-  CHECK(fault({6, 2}, {}) == "'h' does not follow from the shapes; add it to sizes");
-  CHECK(fault({6, 2}, {{"h", 4}}) == "dim 0 of [6, 2] is 6, which is no multiple of 4");
-  CHECK(fault({6, 2}, {{"h", 3}, {"k", 3}}) == "dim 0 of [6, 2] is 6, but its parts make 9");
+  CHECK(fault({6, 2}, {}) == "'h' cannot be derived from the shapes; add it to sizes");
+  CHECK(fault({6, 2}, {{"h", 4}}) == "dim 0 of [6, 2] is 6, which is not a multiple of 4");
+  CHECK(fault({6, 2}, {{"h", 3}, {"k", 3}}) == "dim 0 of [6, 2] is 6, but the product of its parts is 9");
   CHECK(fault({6}, {}) == "has 2 dims, but the tensor is [6]");
   CHECK(fault({6, 2}, {{"h", 3}}).empty());
 }
@@ -200,27 +200,27 @@ TEST_CASE("the prefix goes where no name of the file has it") {
 TEST_CASE("a tensor of two patterns is an error at the second") {
   const NameMap map = NameMap::parse("tensors:\n  h.{i}: a.{i}\n  h.{j}: b.{j}\n", "map.yaml");
   CHECK_THROWS_WITH_AS(map.of_ours("h.1", {}),
-                       doctest::Contains("map.yaml:3:3: tensors.h.{j}: 'h.1' is also of the pattern 'h.{i}'"),
+                       doctest::Contains("map.yaml:3:3: tensors.h.{j}: 'h.1' also matches the pattern 'h.{i}'"),
                        SpecError);
 }
 
 TEST_CASE("all that is wrong with a map is said, with its place") {
   using List = std::vector<std::string>;
   CHECK(errors_of("tensors:\n  h.{i: a\n  b.{k}: c\n") ==
-        List{"2:3 tensors.h.{i: 'h.{i': a { without its }",
-             "3:10 tensors.b.{k}: 'c' has the holes {}, but 'b.{k}' has {k}"});
+        List{"2:3 tensors.h.{i: 'h.{i': '{' is never closed",
+             "3:10 tensors.b.{k}: 'c' has the placeholders {}, but 'b.{k}' has {k}"});
   CHECK(errors_of("tensors: {a: {nam: b}}\n") ==
-        List{"1:14 tensors.a.name: is missing", "1:15 tensors.a.nam: there is no such field"});
+        List{"1:14 tensors.a.name: is missing", "1:15 tensors.a.nam: unknown field"});
   CHECK(errors_of("tensors: {a: [b, c]}\n") ==
-        List{"1:11 tensors.a: names several tensors, but no order that joins them"});
+        List{"1:11 tensors.a: lists several tensors, but no order that joins them"});
   CHECK(errors_of("tensors: {a: {name: b, order: 'x y = y'}}\n") ==
-        List{"1:31 tensors.a.order: 'x y = y' tensor 1 after its = has the letters 'y', expected 'xy'"});
+        List{"1:31 tensors.a.order: 'x y = y' tensor 1 after '=' has the letters 'y', expected 'xy'"});
   CHECK(errors_of("tensors: {a: {name: b, order: 'x = x', sizes: {z: 3}}}\n") ==
-        List{"1:48 tensors.a.sizes.z: 'z' is no letter of the order"});
+        List{"1:48 tensors.a.sizes.z: 'z' is not a letter of the order"});
   CHECK(errors_of("tensors: {a: {name: b, order: 'x = x', sizes: {x: heads}}}\n") ==
         List{"1:51 tensors.a.sizes.x: 'heads' is neither a number nor layer.field"});
   CHECK(errors_of("tensors: {a: b}\nconstants: {c: {with: a, dtype: I65}}\n") ==
-        List{"2:33 constants.c.dtype: 'I65' is no type of safetensors"});
+        List{"2:33 constants.c.dtype: 'I65' is not a safetensors type"});
   CHECK(errors_of("tensors: {a: b}\nconstants: {c: {with: a, dtype: I64, value: stops}}\n") ==
         List{"2:45 constants.c.value: must be an integer or steps, not 'stops'"});
   CHECK(errors_of("words: {w: [a]}\n") == List{"1:1 tensors: is missing"});

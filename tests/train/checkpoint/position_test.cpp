@@ -53,7 +53,7 @@ TEST_CASE("inside an epoch a resume needs the order of samples that the epoch be
   CHECK(refusal({"dataset.batch=2"}, 8).empty());
   for (const char* other : {"seed=2", "dataset.samples=48", "dataset.shuffle=false", "dataset.repeat=2"}) {
     CAPTURE(other);
-    CHECK(refusal({other}, 8).find("some samples of the epoch would be trained on twice, and others not at all") !=
+    CHECK(refusal({other}, 8).find("the epoch would train on some samples twice and on others not at all") !=
           std::string::npos);
   }
   CHECK(refusal({"dataset.samples=48"}, 8).find("24 samples made from seed 1") != std::string::npos);
@@ -65,11 +65,12 @@ TEST_CASE("a sample that was trained on does not move into the validation's shar
   for (int i = 0; i < 40; ++i) rows += "1,2\n";
   folder.write("t.csv", ByteVector(rows.begin(), rows.end()));
   const auto job = [&](const char* split, const char* seed) {
-    return plan_job(parse_job("name: s\ndataset: {type: csv, path: " + folder.path() +
-                                  "/t.csv, batch: 2, fields: {data: a, label: y}, label_dtype: f32}\n"
-                                  "network: [{name: out, type: dense, units: 1}]\nloss: mse\n"
-                                  "validation: {every_epochs: 1}\ntrain: {epochs: 9}\nlaunch: {ranks: 1, device: cpu}\n",
-                              "s.yaml", {std::string("dataset.split=") + split, std::string("seed=") + seed}));
+    return plan_job(
+        parse_job("name: s\ndataset: {type: csv, path: " + folder.path() +
+                      "/t.csv, batch: 2, fields: {data: a, label: y}, label_dtype: f32}\n"
+                      "network: [{name: out, type: dense, units: 1}]\nloss: mse\n"
+                      "validation: {every_epochs: 1}\ntrain: {epochs: 9}\nlaunch: {ranks: 1, device: cpu}\n",
+                  "s.yaml", {std::string("dataset.split=") + split, std::string("seed=") + seed}));
   };
   Manifest manifest;
   manifest.step = 12;
@@ -80,8 +81,8 @@ TEST_CASE("a sample that was trained on does not move into the validation's shar
   const auto refused = [&](const char* split, const char* seed) {
     const PlannedJob planned = job(split, seed);
     std::string text;
-    for (const auto& require : {+[](const PlannedJob& j, const Manifest& m) { position_after(j, m, "c"); },
-                                +[](const PlannedJob& j, const Manifest& m) { require_untrained_samples(j, m, "c"); }}) {
+    for (const auto& require : {+[](const PlannedJob&j, const Manifest&m) { position_after(j, m, "c"); },
+                                +[](const PlannedJob&j, const Manifest&m) { require_untrained_samples(j, m, "c"); }}) {
       try {
         require(planned, manifest);
       } catch (const EnvError& error) {
@@ -92,11 +93,11 @@ TEST_CASE("a sample that was trained on does not move into the validation's shar
   };
   CHECK(refused("{train: 0.6, validation: 0.4}", "1").empty());
   CHECK(refused("{train: 0.8, validation: 0.2}", "1").empty());
-  const std::string mixed = "dataset.split would put samples that were trained on into the validation; set ";
-  const std::string smaller = "c was trained on a share of 0.6, and the job trains on 0.5: " + mixed +
+  const std::string mixed = "dataset.split would move training samples to the validation; set ";
+  const std::string smaller = "c was trained on a fraction of 0.6 of the samples, but the job trains on 0.5: " + mixed +
                               "dataset.split.train to 0.6 or more\n";
   CHECK(refused("{train: 0.5, validation: 0.5}", "1") == smaller + smaller);
-  const std::string seeded = "c was trained with seed 1, and the job has seed 2: " + mixed + "seed=1\n";
+  const std::string seeded = "c was trained with seed 1, but the job has seed 2: " + mixed + "seed=1\n";
   CHECK(refused("{train: 0.6, validation: 0.4}", "2") == seeded + seeded);
   manifest.step = 0;  // imported weights
   CHECK(refused("{train: 0.5, validation: 0.5}", "2").empty());

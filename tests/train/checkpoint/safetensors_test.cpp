@@ -22,7 +22,9 @@ ByteVector file_of(const std::string& header, size_t data_bytes, uint64_t length
   std::memcpy(bytes.data() + 8, header.data(), header.size());
   return bytes;
 }
-ByteVector file_of(const std::string& header, size_t data_bytes = 0) { return file_of(header, data_bytes, header.size()); }
+ByteVector file_of(const std::string& header, size_t data_bytes = 0) {
+  return file_of(header, data_bytes, header.size());
+}
 
 SafetensorsHeader parse(const ByteVector& bytes) {
   return parse_safetensors_header(bytes, static_cast<int64_t>(bytes.size()), "x.safetensors");
@@ -98,7 +100,7 @@ TEST_CASE("every published dtype is known, with its size") {
 
 TEST_CASE("a file shorter than its length field is refused") {
   check_refused(ByteVector{}, "has 0 bytes");
-  check_refused(ByteVector{1, 0, 0}, "has 3 bytes; a safetensors file begins with 8 bytes");
+  check_refused(ByteVector{1, 0, 0}, "has 3 bytes, but a safetensors file begins with the length of its header");
 }
 
 TEST_CASE("a header of more than 100,000,000 bytes is refused, whatever the file's size") {
@@ -107,7 +109,7 @@ TEST_CASE("a header of more than 100,000,000 bytes is refused, whatever the file
 }
 
 TEST_CASE("a header longer than the file is refused") {
-  check_refused(file_of("{}", 0, 3), "the header has 3 bytes, which with its length are 11, but the file has 10");
+  check_refused(file_of("{}", 0, 3), "the header has 3 bytes, 11 with its length, but the file has only 10");
 }
 
 TEST_CASE("a header begins with '{' and is followed by blanks alone") {
@@ -120,15 +122,15 @@ TEST_CASE("a header begins with '{' and is followed by blanks alone") {
 }
 
 TEST_CASE("a header that is not JSON is refused with the byte") {
-  check_refused("{\"a\" 3}", 0, "byte 14: the header is not JSON");
-  check_refused("{\"\xff\":{}}", 0, "the header is not JSON");
-  check_refused("{}{}", 0, "is not JSON");
-  check_refused(one(R"("F32")", "[1]", "[0,1e999]"), 4, "the header is not JSON: number overflow");
+  check_refused("{\"a\" 3}", 0, "byte 14: the header is not valid JSON");
+  check_refused("{\"\xff\":{}}", 0, "the header is not valid JSON");
+  check_refused("{}{}", 0, "is not valid JSON");
+  check_refused(one(R"("F32")", "[1]", "[0,1e999]"), 4, "the header is not valid JSON: number overflow");
 }
 
 TEST_CASE("a header nested deeper than a tensor's shape is refused") {
-  check_refused(R"({"a":{"shape":[[[[1]]]]}})", 0, "more levels");
-  check_refused("{\"a\":" + std::string(100'000, '[') + std::string(100'000, ']') + "}", 0, "more levels");
+  check_refused(R"({"a":{"shape":[[[[1]]]]}})", 0, "nested too deeply");
+  check_refused("{\"a\":" + std::string(100'000, '[') + std::string(100'000, ']') + "}", 0, "nested too deeply");
 }
 
 TEST_CASE("a name that stands twice is refused, of a tensor or of a field") {
@@ -139,9 +141,9 @@ TEST_CASE("a name that stands twice is refused, of a tensor or of a field") {
 }
 
 TEST_CASE("metadata are texts") {
-  check_refused(R"({"__metadata__":[]})", 0, "__metadata__: expected an object of texts, found array");
-  check_refused(R"({"__metadata__":{"k":1}})", 0, "__metadata__: 'k': expected a text, found number");
-  check_refused(R"({"__metadata__":{"k":{}}})", 0, "expected a text, found object");
+  check_refused(R"({"__metadata__":[]})", 0, "__metadata__: expected an object of strings, found array");
+  check_refused(R"({"__metadata__":{"k":1}})", 0, "__metadata__: 'k': expected a string, found number");
+  check_refused(R"({"__metadata__":{"k":{}}})", 0, "expected a string, found object");
 }
 
 TEST_CASE("an unknown dtype is refused") {
@@ -169,28 +171,29 @@ TEST_CASE("sizes and offsets are integers of at least 0") {
 TEST_CASE("shape times size must be the bytes of the offsets") {
   check_refused(one(R"("F32")", "[2,3]", "[0,20]"), 20, "F32 of [2, 3] has 24 bytes, but data_offsets [0, 20] are 20");
   check_refused(one(R"("F32")", "[2,3]", "[4,0]"), 24, "begins at 4, after its end at 0");
-  check_refused(one(R"("F4")", "[3]", "[0,1]"), 1, "3 elements of 4 bits are no whole number of bytes");
+  check_refused(one(R"("F4")", "[3]", "[0,1]"), 1, "3 elements of 4 bits are not a whole number of bytes");
 }
 
 TEST_CASE("a shape that overflows is refused, also with a dim of 0 behind it") {
-  check_refused(one(R"("F32")", "[4294967296,4294967296]", "[0,0]"), 0, "more elements than a file can hold");
-  check_refused(one(R"("F32")", "[4294967296,4294967296,0]", "[0,0]"), 0, "more elements than a file can hold");
-  check_refused(one(R"("F64")", "[2305843009213693952]", "[0,0]"), 0, "more elements than a file can hold");
+  check_refused(one(R"("F32")", "[4294967296,4294967296]", "[0,0]"), 0, "more elements than a file can store");
+  check_refused(one(R"("F32")", "[4294967296,4294967296,0]", "[0,0]"), 0, "more elements than a file can store");
+  check_refused(one(R"("F64")", "[2305843009213693952]", "[0,0]"), 0, "more elements than a file can store");
 }
 
 TEST_CASE("tensors that overlap are refused") {
   check_refused(two("[0,4]", "[2,6]"), 6,
-                "tensor 'b': data_offsets: expected to begin at 4, where the one before it ends, found 2: an overlap");
+                "tensor 'b': data_offsets: expected to begin at 4, where the previous tensor ends, found 2: an "
+                "overlap");
   check_refused(two("[0,4]", "[0,4]"), 4, "an overlap");
 }
 
 TEST_CASE("holes are refused, at the start and between tensors") {
-  check_refused(two("[0,4]", "[5,9]"), 9, "expected to begin at 4, where the one before it ends, found 5: a hole");
+  check_refused(two("[0,4]", "[5,9]"), 9, "expected to begin at 4, where the previous tensor ends, found 5: a gap");
   check_refused(two("[1,5]", "[5,9]"), 9, "tensor 'a': data_offsets: expected to begin at 0");
 }
 
 TEST_CASE("data that end before or after the last tensor are refused") {
-  check_refused(two("[0,4]", "[4,8]"), 7, "have 8 bytes of data, but behind the header the file has 7: it is cut off");
+  check_refused(two("[0,4]", "[4,8]"), 7, "have 8 bytes of data, but the file has 7 after its header: it is truncated");
   check_refused(two("[0,4]", "[4,8]"), 9, "the file has 9: it is too long");
   check_refused("{}", 1, "it is too long");
 }

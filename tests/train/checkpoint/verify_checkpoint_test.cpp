@@ -167,7 +167,7 @@ TEST_CASE("a file whose tensors are not those of the manifest is found though it
   rewrite({weight});
   CHECK(names(problems(saved.path), "has no tensor 'fc.bias:weight', which checkpoint.json lists"));
   rewrite({weight, bias, {.name = "more", .type = StoredType::u8, .shape = {1}}});
-  CHECK(names(problems(saved.path), "has 3 tensors, of which checkpoint.json lists 2"));
+  CHECK(names(problems(saved.path), "contains 3 tensors, but checkpoint.json lists 2"));
   rewrite({weight, {.name = "fc.bias:weight", .type = StoredType::f32, .shape = {4}}});
   CHECK(names(problems(saved.path), "expected BF16 of [4], found F32 of [4]"));
   PieceReader reader(read_manifest(saved.path), saved.path);

@@ -96,7 +96,8 @@ TEST_CASE("the first dim of an array counts samples, and numbers are widened by 
         std::vector<int64_t>{4'000'000'000});
   CHECK(all_values<int64_t>(*open_arrays(folder, npy("<i8", "1", raw<int64_t>({-1}))), 0) == std::vector<int64_t>{-1});
   CHECK(all_values<float>(*open_arrays(folder, npy("<f4", "1", raw<float>({.1f}))), 0) == std::vector<float>{.1f});
-  CHECK(all_values<float>(*open_arrays(folder, npy("<f8", "2", raw<double>({.1, 1e-60}))), 0) == std::vector<float>{.1f, 0});
+  CHECK(all_values<float>(*open_arrays(folder, npy("<f8", "2", raw<double>({.1, 1e-60}))), 0) ==
+        std::vector<float>{.1f, 0});
   const auto halves = raw<uint16_t>({0x3C00, 0xC000, 0x3555, 0x7BFF, 0x0001, 0x8400, 0x7C00});
   CHECK(all_values<float>(*open_arrays(folder, npy("<f2", "7", halves)), 0) ==
         std::vector<float>{1, -2, 0.333251953125f, 65504, 0x1p-24f, -0x1p-14f, INFINITY});
@@ -122,14 +123,15 @@ TEST_CASE("arrays of several files are joined at their first dim, and fields hav
   CHECK(contains(error_of([&] { open_npy({.fields = {field("x", "[xy]0.npy")}}); }),
                  "dataset.fields.x: there is no file"));
   CHECK(contains(error_of([&] { open_npy({.fields = {field("x", "*.npy")}}); }),
-                 "y.npy has samples of u8 [], but the files before have i32 []"));
+                 "y.npy has samples of u8 [], but the previous files have i32 []"));
 }
 
 TEST_CASE("what is wrong with an npy file is said with its byte") {
-  CHECK(error_of_npy("PK\3\4 something else") == "x.npy: byte 0: expected \\x93NUMPY: it is no NumPy array");
+  CHECK(error_of_npy("PK\3\4 something else") == "x.npy: byte 0: expected \\x93NUMPY: it is not a NumPy array");
   CHECK(contains(error_of_npy(""), "x.npy: byte 0: expected"));
   CHECK(contains(error_of_npy(kImages.substr(0, 20)), "x.npy: byte 8: the header has "));
-  CHECK(contains(error_of_npy(kImages.substr(0, kImages.size() - 1)), "u8 [3, 2] has 6 bytes, found 5: it is cut off"));
+  CHECK(contains(error_of_npy(kImages.substr(0, kImages.size() - 1)),
+                 "u8 [3, 2] needs 6 bytes, found 5: it is truncated"));
   CHECK(contains(error_of_npy(kImages + "x"), "found 7: it is too long"));
   std::string version = kImages;
   version[6] = 9;
@@ -139,21 +141,22 @@ TEST_CASE("what is wrong with an npy file is said with its byte") {
   CHECK(contains(error_of_npy(npy_of("{'descr': '|u1', 'fortran_order': True, 'shape': (2, 2), }\n", "abcd")),
                  "numpy.ascontiguousarray"));
   CHECK(contains(error_of_npy(npy_of("{'descr': [('x', '<f4')], 'fortran_order': False, 'shape': (1,), }", "abcd")),
-                 "byte 20: the array has records"));
+                 "byte 20: structured arrays are not supported"));
   CHECK(contains(error_of_npy(npy_of("{'descr': '|u1', 'shape': (1,)}", "a")),
-                 "has not all of descr, fortran_order and shape"));
-  CHECK(contains(error_of_npy(npy("|u1", "9223372036854775807, 2", "a")), "is larger than a file can be"));
+                 "the header needs descr, fortran_order and shape"));
+  CHECK(contains(error_of_npy(npy("|u1", "9223372036854775807, 2", "a")), "exceeds the maximum file size"));
   CHECK(contains(error_of_npy(npy("|u1", "-1", "a")), "expected a dim of the shape"));
   CHECK(contains(error_of_npy(npy("|u1", "0, 4611686018427387904, 4611686018427387904", "")), "is empty"));
-  CHECK(contains(error_of_npy(npy_of("{'descr': '|u1', 'fortran_order': False, 'shape': ()}", "a")), "is one number"));
+  CHECK(contains(error_of_npy(npy_of("{'descr': '|u1', 'fortran_order': False, 'shape': ()}", "a")), "is a scalar"));
 }
 
 TEST_CASE("a deflated member that would inflate to far more than it has is refused before memory is taken for it") {
   const std::vector<uint8_t> packed(size_t{2} << 20);
   const ZipEntry entry{"x.npy", true, 0, std::ssize(packed), int64_t{1024} * std::ssize(packed), 0};
   CHECK_THROWS_WITH_AS(inflate_zip_entry(packed, entry, "f.npz"),
-                       "f.npz: 'x.npy': 2,097,152 bytes would inflate to 2.0 GiB, more than 100 times as much, as a "
-                       "damaged or hostile file would; if it is right, store it uncompressed, as np.savez does",
+                       "f.npz: 'x.npy': 2,097,152 bytes would inflate to 2.0 GiB, more than 100 times as much, which "
+                       "indicates a damaged or malicious file; if the file is valid, store it uncompressed, as "
+                       "np.savez does",
                        EnvError);
 }
 
@@ -209,7 +212,7 @@ TEST_CASE("what is wrong with an npz file is said with its byte or member") {
     return file;
   };
   CHECK(contains(error(changed(directory + 8, 1)), "'y.npy' is encrypted"));
-  CHECK(contains(error(changed(directory + 10, 12)), "'y.npy' is compressed by method 12"));
+  CHECK(contains(error(changed(directory + 10, 12)), "'y.npy' is compressed with method 12"));
   CHECK(contains(error(changed(directory + 16, char(good[directory + 16] + 1))), "'y.npy': the checksum is "));
   CHECK(contains(error(changed(directory + 24, 9)), "'y.npy': expected 9 bytes from"));
   CHECK(contains(error(changed(directory + 27, 127)), "'y.npy': 2,13"));  // 2 GB from 100 bytes cannot be
@@ -273,7 +276,7 @@ TEST_CASE("a finite number that f32 does not hold is an error that names its sam
   const auto source = open_arrays(folder, npy("<f8", "3", raw<double>({1, INFINITY, -1e39})));
   CHECK(values_of<float>(read_sample(*source, 1)[0]) == std::vector<float>{INFINITY});
   CHECK(error_of([&] { read_sample(*source, 2); }) ==
-        folder.path() + "/x.npy: sample 2: x: the number -1e+39 is too large: networks take floats of 32 bits");
+        folder.path() + "/x.npy: sample 2: x: the number -1e+39 is too large for a 32-bit float");
 }
 
 TEST_CASE("the checksums of stored members of an npz are checked, also those of members that are not deflated") {
@@ -296,5 +299,5 @@ TEST_CASE("the checksums of stored members of an npz are checked, also those of 
 TEST_CASE("an npz file that has an array twice is refused") {
   const ScratchFolder folder;
   const std::string path = folder.write("a.npz", to_bytes(zip_of({{"x.npy", kImages}, {"x.npy", kImages}})));
-  CHECK(contains(error_of([&] { open_npz({.paths = {path}, .fields = {{"x", "x"}}}); }), "has two members 'x.npy'"));
+  CHECK(contains(error_of([&] { open_npz({.paths = {path}, .fields = {{"x", "x"}}}); }), "contains 'x.npy' twice"));
 }

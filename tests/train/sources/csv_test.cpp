@@ -93,7 +93,9 @@ TEST_CASE("classes of a table that are given keep their numbers, and another wor
       .name = "x", .columns = {"a"}, .type = ElementType::i32, .words = true, .classes = {"no", "yes"}};
   const std::string path = folder.write("t.csv", to_bytes("a\nyes\nno\n"));
   CHECK(all_values<int32_t>(*open_csv({.paths = {path}, .fields = {words}}), 0) == std::vector<int32_t>{1, 0});
-  CHECK(error_of_csv(folder, "a\nyes\nmaybe\n", {words}) == path + ":3: column 'a': 'maybe' is none of the 2 classes");
+  CHECK(error_of_csv(folder, "a\nyes\nmaybe\n", {words}) == path +
+                                                                ":3: column 'a': 'maybe' is not one of the 2 "
+                                                                "classes");
 }
 
 TEST_CASE("numbers of a table keep all their digits, and what does not fit is an error with its line") {
@@ -139,7 +141,7 @@ TEST_CASE("quotes in wrong places are errors with the line at which the row begi
       contains(error_of_csv(folder, "a,b\n1,2\n5\"2,1\n", {kA}), at + "3: value 1: a quote in a value that does not"));
   CHECK(contains(error_of_csv(folder, "a,b\n1,\"2\"x\n", {kA}), at + "2: value 2: expected the delimiter ',' after"));
   CHECK(contains(error_of_csv(folder, "a,b\n1,2\n\"1,2\n1,2\n", {kA}),
-                 at + "3: a quote that begins in this row is open"));
+                 at + "3: a quote that starts in this row is never closed"));
   const std::string open = "a,b\n1,2\n\"" + std::string(3 << 20, 'x') + "\n";
   CHECK(contains(error_of_csv(folder, open, {kA}), at + "3: the row has more than 1 MiB"));
 }
@@ -148,13 +150,13 @@ TEST_CASE("what a table does not have is an error of the job") {
   const ScratchFolder folder;
   const std::string none = error_of_csv(folder, "alpha,beta\n1,2\n", {{.name = "x", .columns = {"alpa"}}});
   CHECK(contains(none, "dataset.fields.x: " + folder.path() +
-                           "/t.csv has no column 'alpa' (it has alpha, beta; did you mean 'alpha'?)"));
+                           "/t.csv has no column 'alpa' (columns: alpha, beta; did you mean 'alpha'?)"));
   CHECK(contains(error_of_csv(folder, "1,2\n", {{.name = "x", .columns = {"3"}}}, false), "columns are 1 to 2"));
   CHECK(contains(error_of_csv(folder, "a\n", {kA}), "has no rows"));
   CHECK(contains(error_of_csv(folder, "", {kA}), "has no rows"));
   folder.write("t.parquet", {1});
   const std::string parquet = error_of([&] { open_csv({.paths = {folder.path() + "/t.parquet"}, .fields = {kA}}); });
-  CHECK(contains(parquet, "is Parquet, which trainctl does not read"));
+  CHECK(contains(parquet, "is Parquet, which trainctl does not support"));
   CHECK(contains(parquet, "write it as csv (pandas: to_csv)"));
 }
 
@@ -174,8 +176,7 @@ TEST_CASE("the rows of a text are the same wherever it is cut for reading") {
 
 TEST_CASE("a column name that a table has twice is refused where a field uses it") {
   const ScratchFolder folder;
-  CHECK(contains(error_of_csv(folder, "a,y,a\n1,0,2\n", {kA}),
-                 "t.csv has the column 'a' twice, as columns 1 and 3"));
+  CHECK(contains(error_of_csv(folder, "a,y,a\n1,0,2\n", {kA}), "t.csv has the column 'a' twice, as columns 1 and 3"));
   CHECK(error_of_csv(folder, "a,y,a\n1,0,2\n", {{.name = "x", .columns = {"y"}}}) == "no error");
   CHECK(error_of_csv(folder, "a,y,a\n1,0,2\n", {{.name = "x", .columns = {"3"}}}) == "no error");
 }

@@ -65,7 +65,11 @@ TEST_CASE("classes that are given keep their numbers, and one that has no folder
   add(folder, "cat/1.jpg");
   add(folder, "dog/1.jpg");
   CHECK(samples_of(*open(folder, {"dog", "bird", "cat"}), folder) == Texts{"2 cat/1.jpg", "0 dog/1.jpg"});
-  CHECK(contains(error_of([&] { open(folder, {"dog", "cats"}); }), "of the class 'cat', which is none of the 2 known"));
+  CHECK(contains(error_of([&] {
+                   open(folder, {"dog", "cats"});
+                 }),
+                 "of the class 'cat', which is not one of the 2 "
+                 "known"));
 }
 
 TEST_CASE("images by glob are of the class of their folder, class by class") {
@@ -81,10 +85,10 @@ TEST_CASE("a folder without classes says what was expected") {
   CHECK(contains(error_of([&] { open(folder); }), "has 0 images and no folders"));
   add(folder, "1.jpg");
   const std::string flat = error_of([&] { open(folder); });
-  CHECK(contains(flat, "has 1 images and no folders, so there are no classes"));
-  CHECK(contains(flat, "a folder for each class, with its images in it: photos/cat/1.jpg"));
+  CHECK(contains(flat, "has 1 images but no folders, so there are no classes"));
+  CHECK(contains(flat, "the data set needs one folder per class with its images: photos/cat/1.jpg"));
   add(folder, "cat/1.jpg");
-  CHECK(contains(error_of([&] { open(folder); }), "1.jpg' is beside the folders of the classes"));
+  CHECK(contains(error_of([&] { open(folder); }), "1.jpg' is next to the class folders"));
   fs::remove(folder.path() + "/1.jpg");
   add(folder, "dog/readme.txt");
   CHECK(contains(error_of([&] { open(folder); }), "dog' has no images"));
@@ -95,14 +99,14 @@ TEST_CASE("an image of a format that is not decoded is named, not left out") {
   const ScratchFolder folder;
   add(folder, "cat/1.jpg");
   add(folder, "cat/2.webp");
-  CHECK(contains(error_of([&] { open(folder); }), "cat/2.webp' is an image that trainctl does not decode"));
+  CHECK(contains(error_of([&] { open(folder); }), "cat/2.webp' has an image format that trainctl does not support"));
 }
 
 TEST_CASE("a pipe in place of an image is an error when the set is opened, not a read that never ends") {
   const ScratchFolder folder;
   add(folder, "cat/1.jpg");
   REQUIRE(mkfifo((folder.path() + "/cat/2.jpg").c_str(), 0600) == 0);
-  CHECK(contains(error_of([&] { open(folder); }), "cat/2.jpg: is no file, but a pipe"));
+  CHECK(contains(error_of([&] { open(folder); }), "cat/2.jpg: is not a file, but a pipe"));
 }
 
 TEST_CASE("links to folders are followed, and one that leads back is an error, not a walk without end") {
@@ -112,10 +116,11 @@ TEST_CASE("links to folders are followed, and one that leads back is an error, n
   fs::create_directory_symlink(elsewhere.path(), folder.path() + "/dog");
   CHECK(open(folder)->size() == 2);
   fs::create_directory_symlink(folder.path() + "/cat", folder.path() + "/cat/again");
-  CHECK(contains(error_of([&] { open(folder); }), "cat/again: is a link to a folder that it is in"));
+  CHECK(contains(error_of([&] { open(folder); }), "cat/again: is a link to a folder that contains it"));
 }
 
-TEST_CASE("a link to a missing image is a sample that cannot be read, and a link to a missing folder cannot be listed") {
+TEST_CASE(
+    "a link to a missing image is a sample that cannot be read, and a link to a missing folder cannot be listed") {
   const ScratchFolder folder;
   add(folder, "cat/1.jpg");
   fs::create_symlink(folder.path() + "/nowhere", folder.path() + "/cat/2.jpg");

@@ -15,7 +15,7 @@ using namespace trainctl;
 namespace {
 
 const ByteVector kTwoSamples = tar_member("./a/000.jpg", "JPEG0") + tar_member("./a/000.cls", "7\n") +
-                          tar_member("./a/001.png", "PNG1") + tar_member("./a/001.cls", "-2") + tar_end();
+                               tar_member("./a/001.png", "PNG1") + tar_member("./a/001.cls", "-2") + tar_end();
 
 std::string tar_npy(const std::string& descr, const std::string& shape, const std::string& data) {
   std::string header = "{'descr': '" + descr + "', 'fortran_order': False, 'shape': " + shape + ", }";
@@ -47,8 +47,8 @@ TEST_CASE("consecutive files with a common stem are a sample of a tar shard") {
 TEST_CASE("folders, hidden files and files without an extension belong to no sample of a shard") {
   const ScratchFolder folder;
   const ByteVector bytes = tar_member("a", "", '5') + tar_member("a/README", "x") + tar_member("a/.DS_Store", "x") +
-                      tar_member("a/._0.jpg", "x") + tar_member("a/__meta__.txt", "x") + tar_member("a/0.txt", "one") +
-                      tar_member("a/1.txt", "") + tar_end();
+                           tar_member("a/._0.jpg", "x") + tar_member("a/__meta__.txt", "x") +
+                           tar_member("a/0.txt", "one") + tar_member("a/1.txt", "") + tar_end();
   const auto source = open_tar({.paths = {folder.write("t.tar", bytes)}});
   REQUIRE(source->size() == 2);
   CHECK(fields_of(*source) == Texts{"txt: u8 [-1]"});
@@ -81,12 +81,12 @@ TEST_CASE("an array of a tar shard has the type and shape of the first sample's"
   CHECK(all_values<float>(*source, 0) == std::vector<float>{0, 2, 0, 3});
   const ByteVector other = tar_member("1.x.npy", tar_npy("|u1", "(3,)", "abc"));
   CHECK(error_of_tar(folder, array("0.x.npy", 2) + other + tar_end()) ==
-        folder.path() + "/t.tar: 1.x.npy: is u8 [3], but the first sample's is f32 [2]");
+        folder.path() + "/t.tar: 1.x.npy: is u8 [3], but that of the first sample is f32 [2]");
   const double large = 1e39;
   const ByteVector wide =
       tar_member("0.x.npy", tar_npy("<f8", "()", std::string(reinterpret_cast<const char*>(&large), sizeof large)));
   CHECK(error_of_tar(folder, wide + tar_end()) ==
-        folder.path() + "/t.tar: 0.x.npy: the number 1e+39 is too large: networks take floats of 32 bits");
+        folder.path() + "/t.tar: 0.x.npy: the number 1e+39 is too large for a 32-bit float");
   const ByteVector cut = tar_member("1.x.npy", tar_npy("<f4", "(2,)", "abc"));
   CHECK(contains(error_of_tar(folder, array("0.x.npy", 2) + cut + tar_end()),
                  "1.x.npy: the array: byte 128: f32 [2] has 8"));
@@ -104,9 +104,10 @@ TEST_CASE("long names and sizes of GNU and of pax are read") {
   set_tar_checksum(base256);
   ByteVector wrong_size = tar_header("b.txt", 0);  // the pax size counts
   const ByteVector bytes = tar_member("././@LongLink", long_name + '\0', 'L') + tar_member("cut", "gnu") +
-                      tar_member("pax_global_header", "20 comment=trainctl\n", 'g') +
-                      tar_member("PaxHeaders/x", record, 'x') + tar_member("cut", "pax") + base256 +
-                      tar_member("PaxHeaders/y", "10 size=3\n", 'x') + wrong_size + tar_member("", "abc") + tar_end();
+                           tar_member("pax_global_header", "20 comment=trainctl\n", 'g') +
+                           tar_member("PaxHeaders/x", record, 'x') + tar_member("cut", "pax") + base256 +
+                           tar_member("PaxHeaders/y", "10 size=3\n", 'x') + wrong_size + tar_member("", "abc") +
+                           tar_end();
   ByteVector whole = bytes;
   // The data "abc" follow the header at once: take out the header that tar_member put before them.
   whole.erase(whole.end() - 1024 - 1024, whole.end() - 1024 - 512);
@@ -145,14 +146,14 @@ TEST_CASE("an index of another tar file is named, and so is a damaged one") {
   CHECK(open() == "no error");
   const timespec times[] = {{1000, 0}, {1000, 0}};
   REQUIRE(utimensat(AT_FDCWD, tar.c_str(), times, 0) == 0);
-  CHECK(contains(open(), idx + ": is of another tar file"));
+  CHECK(contains(open(), idx + ": belongs to a tar file of"));
   CHECK(contains(open(), "write it again: trainctl data index"));
   folder.write("t.tar", kTwoSamples + ByteVector(512));
-  CHECK(contains(open(), "is of another tar file"));
+  CHECK(contains(open(), "belongs to a tar file of"));
   write_tar_index(tar, idx);
   CHECK(open() == "no error");
   REQUIRE(truncate(idx.c_str(), 100) == 0);
-  CHECK(contains(open(), "t.tar.idx: has 100 bytes, which are not those of"));
+  CHECK(contains(open(), "t.tar.idx: has 100 bytes, which does not match"));
   REQUIRE(truncate(idx.c_str(), 3) == 0);
   CHECK(contains(open(), "t.tar.idx: is no index"));
 }
@@ -175,7 +176,7 @@ TEST_CASE("a shard that is cut off at any place is an error that names the byte"
     const std::string error =
         error_of_tar(folder, ByteVector(kTwoSamples.begin(), kTwoSamples.begin() + std::ptrdiff_t(bytes)));
     CHECK(contains(error, folder.path() + "/t.tar: byte "));
-    CHECK(contains(error, "cut off"));
+    CHECK(contains(error, "truncated"));
   }
 }
 
@@ -183,7 +184,7 @@ TEST_CASE("a size that lies is an error that names the header") {
   const ScratchFolder folder;
   const ByteVector first = tar_member("0.txt", "x");
   CHECK(contains(error_of_tar(folder, first + tar_header("1.txt", 1 << 20) + tar_end()),
-                 "t.tar: byte 1,024: the header says 1,048,576 bytes of data, but the file has 1,024 more"));
+                 "t.tar: byte 1,024: the header specifies 1,048,576 bytes of data, but the file has only 1,024 more"));
   // One that is too small makes data look like a header.
   CHECK(contains(error_of_tar(folder, tar_header("0.txt", 0) + ByteVector(512, 'y') + tar_end()),
                  "t.tar: byte 512: the checksum: "));
@@ -193,7 +194,7 @@ TEST_CASE("damaged headers of a tar file are errors with the byte") {
   const ScratchFolder folder;
   ByteVector changed = kTwoSamples;
   changed[1024 + 5] ^= 1;
-  CHECK(contains(error_of_tar(folder, changed), "t.tar: byte 1,024: the header's checksum is "));
+  CHECK(contains(error_of_tar(folder, changed), "t.tar: byte 1,024: the checksum of the header is "));
   ByteVector letters = tar_member("0.txt", "x");
   std::memcpy(letters.data() + 124, "0000000zzzz", 11);
   set_tar_checksum(letters);
@@ -201,23 +202,23 @@ TEST_CASE("damaged headers of a tar file are errors with the byte") {
                  "byte 0: the size: expected octal digits, found '0000000zzzz'"));
   CHECK(contains(error_of_tar(folder, tar_member("0.jpg", "", '2') + tar_end()), "'0.jpg' is a member of type '2'"));
   CHECK(contains(error_of_tar(folder, tar_member("x", "99 path=a\n", 'x') + tar_member("0.txt", "") + tar_end()),
-                 "byte 512: a pax record that is not"));
+                 "byte 512: expected a pax record of the form"));
   CHECK(contains(error_of_tar(folder, tar_member("x", "10 size=z\n", 'x') + tar_member("0.txt", "") + tar_end()),
                  "the pax size: expected digits, found 'z'"));
   CHECK(contains(error_of_tar(folder, tar_member("x", "9 path=a\n", 'x') + tar_end()), "expected the member that"));
-  CHECK(contains(error_of_tar(folder, kTwoSamples + kTwoSamples), "data behind the end of the archive"));
-  CHECK(contains(error_of_tar(folder, gzip(kTwoSamples)), "t.tar: byte 0: it is compressed by gzip; gunzip it"));
+  CHECK(contains(error_of_tar(folder, kTwoSamples + kTwoSamples), "data after the end of the archive"));
+  CHECK(contains(error_of_tar(folder, gzip(kTwoSamples)), "t.tar: byte 0: it is compressed with gzip; gunzip it"));
 }
 
 TEST_CASE("samples of a tar shard that are not alike are named") {
   const ScratchFolder folder;
   const ByteVector whole = tar_member("0.jpg", "x") + tar_member("0.cls", "1");
   CHECK(contains(error_of_tar(folder, whole + tar_member("1.jpg", "x") + tar_end()),
-                 "t.tar: 1: the sample has no file .cls for the field 'label'"));
+                 "t.tar: 1: the sample has no .cls file for the field 'label'"));
   CHECK(contains(error_of_tar(folder, whole + tar_member("1.jpg", "x") + tar_member("1.png", "x") + tar_end()),
                  "1.png: the sample has several files for the field 'image'"));
   CHECK(contains(error_of_tar(folder, whole + tar_member("0.jpg", "x") + tar_end()),
-                 "'0.jpg': sample '0' has two files .jpg"));
+                 "'0.jpg': sample '0' has two .jpg files"));
   CHECK(contains(error_of_tar(folder, whole + tar_member("1.jpg", "x") + tar_member("1.cls", "two") + tar_end()),
                  "t.tar: 1.cls: expected an integer of type i32, found 'two'"));
   CHECK(contains(error_of_tar(folder, whole + tar_member("1.jpg", "x") + tar_member("1.cls", "3000000000") + tar_end()),
@@ -229,14 +230,16 @@ TEST_CASE("samples of a tar shard that are not alike are named") {
 TEST_CASE("what a tar shard does not have, or no source reads, is an error of the job") {
   const ScratchFolder folder;
   CHECK(contains(error_of_tar(folder, kTwoSamples, {{"mask", {"mask.png"}}}),
-                 "dataset.fields.mask: " + folder.path() + "/t.tar has no files .mask.png (it has .cls, .jpg, .png)"));
+                 "dataset.fields.mask: " + folder.path() +
+                     "/t.tar contains no .mask.png files (it contains .cls, "
+                     ".jpg, .png)"));
   const ByteVector json = tar_member("0.jpg", "x") + tar_member("0.json", "{}") + tar_end();
   const std::string error = error_of_tar(folder, json);
-  CHECK(contains(error, "dataset.fields: " + folder.path() + "/t.tar has files .json, which are not read"));
+  CHECK(contains(error, "dataset.fields: " + folder.path() + "/t.tar contains .json files, which are not supported"));
   CHECK(contains(error, "dataset.fields: {image: jpg, label: cls}"));
   CHECK(error_of_tar(folder, json, {{"image", {"jpg"}}}) == "no error");
-  CHECK(contains(error_of_tar(folder, json, {{"image", {"json"}}}), "dataset.fields.image has files .json"));
-  CHECK(contains(error_of_tar(folder, kTwoSamples, {{"x", {"jpg", "cls"}}}), "are read in different ways"));
+  CHECK(contains(error_of_tar(folder, json, {{"image", {"json"}}}), "dataset.fields.image contains .json files"));
+  CHECK(contains(error_of_tar(folder, kTwoSamples, {{"x", {"jpg", "cls"}}}), "are different kinds of files"));
   CHECK(contains(error_of_tar(folder, tar_end()), "has no samples"));
   folder.write("t.tar.gz", gzip(kTwoSamples));
   CHECK(contains(error_of([&] { open_tar({.paths = {folder.path() + "/t.tar.gz"}}); }), "gunzip it"));
@@ -251,5 +254,5 @@ TEST_CASE("a shard that is replaced during a run is an error, not other samples"
   for (int64_t s = 69; s >= 0; --s) CHECK(text_of(read_sample(*source, s)[0]) == std::to_string(s));
   folder.write("t69.tar", tar_end());
   CHECK(contains(error_of([&] { read_sample(*source, 69); }),
-                 "t69.tar: had 2,048 bytes when the set was opened and has 1,024 now"));
+                 "t69.tar: had 2,048 bytes when the data set was opened, but now has 1,024"));
 }

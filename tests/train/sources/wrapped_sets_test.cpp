@@ -97,11 +97,11 @@ TEST_CASE("a split that cannot be says what is wrong") {
     return error_of([&] { open_split(std::make_shared<Numbers>(size), {std::move(parts), "train"}); });
   };
   CHECK(open({{"train", 0.5}, {"other", 0.5}}) == "no error");
-  CHECK(contains(open({{"train", 0.5}, {"other", 0.4}}), "dataset.split: the shares add up to 0.9"));
-  CHECK(contains(open({{"train", 1.5}, {"other", -0.5}}), "the share of 'other' is -0.5"));
+  CHECK(contains(open({{"train", 0.5}, {"other", 0.4}}), "dataset.split: the fractions add up to 0.9"));
+  CHECK(contains(open({{"train", 1.5}, {"other", -0.5}}), "the fraction of 'other' is -0.5"));
   CHECK(contains(open({{"train", 0.00001}, {"other", 0.99999}}), "at least 0.0001"));
-  CHECK(contains(open({{"trian", 1}}), "there is no part 'train' (the parts are trian; did you mean 'trian'?)"));
-  CHECK(contains(open({{"train", 0.0001}, {"other", 0.9999}}, 2), "the part 'train' has none of the 2 samples"));
+  CHECK(contains(open({{"trian", 1}}), "there is no part 'train' (parts: trian; did you mean 'trian'?)"));
+  CHECK(contains(open({{"train", 0.0001}, {"other", 0.9999}}, 2), "the part 'train' contains none of the 2 samples"));
 }
 
 TEST_CASE("a mix deals its places out by weight, evenly from the start, and has each sample of each set") {
@@ -137,7 +137,7 @@ TEST_CASE("a mix of sets with weights of many digits keeps each within one place
 TEST_CASE("sets that do not fit each other are no mix") {
   const auto a = std::make_shared<Numbers>(3), b = std::make_shared<Numbers>(3);
   CHECK(contains(error_of([&] { open_mix({{a, 1}, {b, 0}}); }), "dataset.weights: a weight is 0"));
-  CHECK(contains(error_of([&] { open_mix({{a, 1}, {b, 1e-6}}); }), "is less than 1 of 20,000"));
+  CHECK(contains(error_of([&] { open_mix({{a, 1}, {b, 1e-6}}); }), "is less than 1/20,000"));
   b->classes = {"cat"};
   CHECK(contains(error_of([&] { open_mix({{a, 1}, {b, 1}}); }), "n/0 and n/0 have different classes"));
 }

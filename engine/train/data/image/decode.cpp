@@ -27,7 +27,7 @@ ImageSize upright_size(const StoredImage& stored) {
   return stored.orientation.swaps ? ImageSize{stored.size.width, stored.size.height} : stored.size;
 }
 
-/// Where a box of the upright image is stored.
+/// The position in storage of a box of the upright image.
 PixelBox stored_box(const StoredImage& stored, const PixelBox& box) {
   PixelBox at = stored.orientation.swaps ? PixelBox{box.left, box.top, box.width, box.height} : box;
   if (stored.orientation.reverses_rows) at.top = stored.size.height - at.top - at.height;
@@ -65,7 +65,7 @@ void check_image_size(const std::string& name, const ImageSize& size) {
   if (size.height < 1 || size.width < 1)
     fail_image(name, fmt::format("an image of {} x {} pixels", size.width, size.height));
   if (size.height > kMaxImagePixels / size.width)
-    fail_image(name, fmt::format("an image of {} x {} pixels; the most is {}", with_commas(size.width),
+    fail_image(name, fmt::format("an image of {} x {} pixels; the limit is {}", with_commas(size.width),
                                  with_commas(size.height), with_commas(kMaxImagePixels)));
 }
 

@@ -44,8 +44,8 @@ struct Errors {
   std::longjmp(errors->back, 1);
 }
 
-/// Pixels that libjpeg invents are errors: it calls them warnings, and goes on. Of other warnings (bytes between
-/// markers, unknown versions of JFIF) the pixels are right.
+/// Invented pixels are errors here, although libjpeg only warns and continues. After other warnings (bytes between
+/// markers, unknown versions of JFIF), the pixels are correct.
 void on_message(j_common_ptr info, int level) {
   if (level >= 0) return;
   switch (info->err->msg_code) {
@@ -106,7 +106,7 @@ class JpegReader final : public ImageFile {
   /// Calls `run`, whose objects are trivial. EnvError with libjpeg's message if it jumps out of it.
   template <class Run>
   void attempt(Run&& run) {
-    if (!runs_through(run)) fail_image(name_, std::string("a damaged JPEG: ") + errors_.message);
+    if (!runs_through(run)) fail_image(name_, std::string("damaged JPEG: ") + errors_.message);
   }
 
   template <class Run>
@@ -121,7 +121,7 @@ class JpegReader final : public ImageFile {
     const uint8_t* first = info_.src->next_input_byte;
     for (const uint8_t* at = first + info_.src->bytes_in_buffer; at - first >= 2; --at)
       if (at[-2] == 0xff && at[-1] == JPEG_EOI) return;
-    fail_image(name_, "the JPEG is cut off: it has no end marker; get the file again");
+    fail_image(name_, "the JPEG is truncated: it has no end marker; download the file again");
   }
 
   const std::string& name_;
@@ -153,7 +153,7 @@ void JpegReader::choose_colors(int channels) {
       info.out_color_space = JCS_CMYK;
       break;
     default:
-      fail_image(name_, "a JPEG of " + std::to_string(info.num_components) + " channels, of which no colour is known");
+      fail_image(name_, "a JPEG with " + std::to_string(info.num_components) + " channels and an unknown colour space");
   }
 }
 

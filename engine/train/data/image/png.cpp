@@ -29,7 +29,7 @@ void on_warning(png_structp, png_const_charp) {}
 
 void read_bytes(png_structp png, png_bytep out, size_t bytes) {
   auto* input = static_cast<Input*>(png_get_io_ptr(png));
-  if (input->rest.size() < bytes) png_error(png, "it ends too early");
+  if (input->rest.size() < bytes) png_error(png, "unexpected end of the file");
   std::memcpy(out, input->rest.data(), bytes);
   input->rest = input->rest.subspan(bytes);
 }
@@ -51,7 +51,7 @@ class PngReader final : public ImageFile {
     input_.rest = file;
     structs_.png = png_create_read_struct(PNG_LIBPNG_VER_STRING, &input_, on_error, on_warning);
     if (structs_.png != nullptr) structs_.info = png_create_info_struct(structs_.png);
-    if (structs_.info == nullptr) throw EnvError(name + ": no memory to read a PNG");
+    if (structs_.info == nullptr) throw EnvError(name + ": out of memory while reading a PNG");
     attempt([&] {
       png_set_read_fn(png(), &input_, read_bytes);
       png_read_info(png(), info());
@@ -77,7 +77,7 @@ class PngReader final : public ImageFile {
   /// Calls `run`, whose objects are trivial. EnvError with libpng's message if it jumps out of it.
   template <class Run>
   void attempt(Run&& run) {
-    if (!runs_through(run)) fail_image(name_, std::string("a damaged PNG: ") + input_.message);
+    if (!runs_through(run)) fail_image(name_, std::string("damaged PNG: ") + input_.message);
   }
 
   template <class Run>
@@ -91,7 +91,7 @@ class PngReader final : public ImageFile {
     constexpr char kEnd[] = {'I', 'E', 'N', 'D'};
     for (size_t end = file.size(); end >= kSignatureBytes + sizeof(kEnd); --end)
       if (std::memcmp(file.data() + end - sizeof(kEnd), kEnd, sizeof(kEnd)) == 0) return;
-    fail_image(name_, "the PNG is cut off: it has no IEND; get the file again");
+    fail_image(name_, "the PNG is truncated: it has no IEND chunk; download the file again");
   }
 
   const std::string& name_;

@@ -17,13 +17,17 @@ class ArraySource : public Source {
   ArraySource(std::unique_ptr<OpenFiles> files, std::vector<ArrayColumn> columns)
       : files_(std::move(files)), columns_(std::move(columns)) {
     size_ = columns_.empty() ? 0 : columns_[0].samples();
-    if (size_ == 0) throw SpecError({}, "dataset.path", files_->path(0) + ": has no samples", "arrays of a first dim");
+    if (size_ == 0)
+      throw SpecError({}, "dataset.path", files_->path(0) + ": contains no samples",
+                      "the first dim of an array "
+                      "counts the samples; it must "
+                      "not be 0");
     for (const ArrayColumn& column : columns_) {
       if (column.samples() != size_)
         throw SpecError({}, "dataset.fields." + column.name,
                         fmt::format("has {} samples, but '{}' has {}", with_commas(column.samples()), columns_[0].name,
                                     with_commas(size_)),
-                        "arrays of the same first dim");
+                        "all arrays need the same first dim");
       fields_.push_back({column.name, Encoding::array, element_type(column.stored), column.shape});
       std::vector<int64_t> firsts;
       int64_t first = 0;

@@ -33,11 +33,11 @@ struct WholeArray {
 /// Joins an array to those of the column. `from` names it in errors.
 void append(ArrayColumn& column, WholeArray array, size_t file, const std::string& from) {
   if (array.shape.empty())
-    throw SpecError({}, "dataset.fields." + column.name, from + " is one number",
-                    "an array whose first dim counts samples");
+    throw SpecError({}, "dataset.fields." + column.name, from + " is a scalar",
+                    "use an array whose first dim counts the samples");
   if (std::find(array.shape.begin(), array.shape.end(), 0) != array.shape.end())
     throw SpecError({}, "dataset.fields." + column.name, from + " is empty: " + to_string(array.shape),
-                    "another array");
+                    "use an array that is not empty");
   const Shape sample(array.shape.begin() + 1, array.shape.end());
   if (column.pieces.empty()) {
     column.stored = array.stored;
@@ -45,9 +45,9 @@ void append(ArrayColumn& column, WholeArray array, size_t file, const std::strin
   } else if (column.stored != array.stored || column.shape != sample) {
     throw SpecError(
         {}, "dataset.fields." + column.name,
-        fmt::format("{} has samples of {} {}, but the files before have {} {}", from, to_string(array.stored),
+        fmt::format("{} has samples of {} {}, but the previous files have {} {}", from, to_string(array.stored),
                     to_string(sample), to_string(column.stored), to_string(column.shape)),
-        "arrays that differ in their first dim alone");
+        "the arrays of all files may differ only in their first dim");
   }
   column.pieces.push_back(
       {file, std::move(array.bytes), array.data_at, num_elements(sample) * byte_size(array.stored), array.shape[0]});
@@ -84,8 +84,8 @@ std::vector<ZipEntry> npz_entries(const InputFile& file, const std::vector<Array
   std::set<std::string> names;
   for (const ZipEntry& entry : entries)
     if (!names.insert(entry.name).second)
-      throw EnvError(fmt::format("{}: has two members '{}'; write the file again", file.path(),
-                                 printable(shortened(entry.name))));
+      throw EnvError(
+          fmt::format("{}: contains '{}' twice; write the file again", file.path(), printable(shortened(entry.name))));
   return entries;
 }
 
@@ -174,9 +174,9 @@ std::vector<WholeArray> safetensors_arrays(const InputFile& file, const std::vec
     const auto stored = stored_element(entry.type);
     if (!stored)
       throw SpecError({}, "dataset.fields",
-                      fmt::format("{}: '{}' has elements of {}, which are not read", file.path(), entry.name,
+                      fmt::format("{}: '{}' has elements of {}, which are not supported", file.path(), entry.name,
                                   to_string(entry.type)),
-                      "name the tensors to read in dataset.fields, or store them as F32");
+                      "list the tensors to read in dataset.fields, or store them as F32");
     arrays.push_back({entry.name, *stored, entry.shape, tensors.header().data_at + entry.begin, nullptr});
   }
   return arrays;
@@ -203,7 +203,7 @@ std::unique_ptr<Source> open_array_files(const ArrayFileOptions& options, Arrays
       if (found == arrays.end())
         throw SpecError({}, "dataset.fields." + fields[c].name,
                         fmt::format("{} has no array '{}'", file->path(), fields[c].array),
-                        "other files of the set, or another name");
+                        "remove the file from the set, or change the name");
       append(columns[c], *found, f, file->path() + ": " + found->name);
     }
   }

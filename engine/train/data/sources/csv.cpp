@@ -85,7 +85,10 @@ class CsvSet : public Source {
       tables_.push_back({std::move(index), size_});
       size_ += tables_.back().index.rows();
     }
-    if (size_ == 0) throw SpecError({}, "dataset.path", files_.path(0) + ": has no rows", "a row for each sample");
+    if (size_ == 0)
+      throw SpecError({}, "dataset.path", files_.path(0) + ": contains no rows",
+                      "a table needs one row per "
+                      "sample");
     for (size_t c = 0; c < columns_.size(); ++c) number_words(columns_[c], words[c]);
     define_fields();
   }
@@ -147,7 +150,7 @@ class CsvSet : public Source {
         throw SpecError({}, "dataset.path",
                         fmt::format("{} has the columns {}, but {} has {}", files_.path(f), join(names), files_.path(0),
                                     join(names_)),
-                        "files with the same header");
+                        "all files need the same header");
       if (names.size() != row_values_) fail_line(files_.path(f), 1, wrong_count(names.size()));
       return;
     }
@@ -162,19 +165,19 @@ class CsvSet : public Source {
     const auto named = std::find(names_.begin(), names_.end(), column);
     if (named != names_.end()) {
       if (const auto twin = std::find(std::next(named), names_.end(), column); twin != names_.end())
-        throw SpecError({}, "dataset.fields." + field,
-                        fmt::format("{} has the column '{}' twice, as columns {} and {}", files_.path(0),
-                                    printable(shortened(column)), named - names_.begin() + 1,
-                                    twin - names_.begin() + 1),
-                        "rename one in the header, or name the column by its number");
+        throw SpecError(
+            {}, "dataset.fields." + field,
+            fmt::format("{} has the column '{}' twice, as columns {} and {}", files_.path(0),
+                        printable(shortened(column)), named - names_.begin() + 1, twin - names_.begin() + 1),
+            "rename one of them in the header, or select the column by its number");
       return static_cast<size_t>(named - names_.begin());
     }
     size_t number = 0;
     if (parse_number(column, number) && number >= 1 && number <= row_values_) return number - 1;
     throw SpecError({}, "dataset.fields." + field,
                     fmt::format("{} has no column '{}'", files_.path(0), printable(shortened(column))),
-                    names_.empty() ? fmt::format("columns are 1 to {}", row_values_)
-                                   : "it has " + printable(join(names_)) + "; " + did_you_mean(column, names_));
+                    names_.empty() ? fmt::format("the columns are 1 to {}", row_values_)
+                                   : "columns: " + printable(join(names_)) + "; " + did_you_mean(column, names_));
   }
 
   void add_words(const std::string& file, int64_t line, const std::vector<std::string_view>& values,
@@ -189,7 +192,7 @@ class CsvSet : public Source {
       if (words[c].size() > kMostWords)
         throw SpecError({}, "dataset.fields." + field.spec.name,
                         fmt::format("{}:{}: more than {} different words", file, line, with_commas(kMostWords)),
-                        "a column of classes, or a number type");
+                        "use a column of classes, or a numeric type");
     }
   }
 
@@ -245,7 +248,7 @@ class CsvSet : public Source {
       if (field.spec.words) {
         const auto found = std::lower_bound(field.words.begin(), field.words.end(), text);
         if (found == field.words.end() || *found != text)
-          return fmt::format("column '{}': '{}' is none of the {} classes", field.columns[i].name,
+          return fmt::format("column '{}': '{}' is not one of the {} classes", field.columns[i].name,
                              printable(shortened(text)), field.words.size());
         value = static_cast<T>(field.numbers[static_cast<size_t>(found - field.words.begin())]);
       } else if (!parse_number(without_blanks(text), value)) {

@@ -58,8 +58,8 @@ CsvIndex::CsvIndex(const InputFile& file, char delimiter, bool header, const Vis
     if (bytes ? *bytes > most : window.text().size() > most || window.reaches_end()) {
       const bool is_open = !bytes && window.reaches_end();
       throw EnvError(fmt::format("{}:{}: {}", file.path(), line,
-                                 is_open ? "a quote that begins in this row is open at the end of the file"
-                                         : "the row has more than 1 MiB; is a quote missing?"));
+                                 is_open ? "a quote that starts in this row is never closed"
+                                         : "the row is longer than 1 MiB; is a quote missing?"));
     }
     if (!bytes) {
       window.read_more();

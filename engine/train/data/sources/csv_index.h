@@ -1,4 +1,4 @@
-// Where the rows of a table begin: 4 bytes per row.
+// The offsets of the rows of a table: 4 bytes per row.
 #pragma once
 
 #include <cstdint>

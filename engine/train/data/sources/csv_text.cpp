@@ -8,8 +8,8 @@
 namespace trainctl {
 namespace {
 
-/// Behind the value that begins at `at`, before its delimiter or line end; npos if it is quoted and its last quote is
-/// not in the text.
+/// Returns the end of the value that begins at `at`, before its delimiter or line end; npos if it is quoted and its
+/// closing quote is not in the text.
 size_t value_end(std::string_view text, size_t at, char delimiter) {
   if (at < text.size() && text[at] == '"') {
     for (++at;; at += 2) {
@@ -46,16 +46,17 @@ std::string split_row(std::string& row, char delimiter, std::vector<std::string_
   if (row.ends_with('\r')) row.pop_back();
   for (size_t at = 0;; ++at) {
     const size_t end = value_end(row, at, delimiter);
-    if (end == std::string::npos) return fmt::format("value {} has no last quote", values.size() + 1);
+    if (end == std::string::npos) return fmt::format("value {} has no closing quote", values.size() + 1);
     std::string_view value = std::string_view(row).substr(at, end - at);
     if (value.starts_with('"')) {
       if (value.size() < 2 || !value.ends_with('"'))
-        return fmt::format("value {}: expected the delimiter '{}' after the last quote", values.size() + 1, delimiter);
+        return fmt::format("value {}: expected the delimiter '{}' after the closing quote", values.size() + 1,
+                           delimiter);
       char* to = row.data() + at;  // it only gets shorter
       for (size_t from = at + 1; from + 1 < end; ++from) {
         if (row[from] == '"') {
           if (from + 2 >= end || row[from + 1] != '"')
-            return fmt::format("value {}: expected the delimiter '{}' after the last quote", values.size() + 1,
+            return fmt::format("value {}: expected the delimiter '{}' after the closing quote", values.size() + 1,
                                delimiter);
           ++from;
         }
@@ -63,7 +64,7 @@ std::string split_row(std::string& row, char delimiter, std::vector<std::string_
       }
       value = {row.data() + at, static_cast<size_t>(to - row.data()) - at};
     } else if (value.find('"') != std::string_view::npos) {
-      return fmt::format("value {}: a quote in a value that does not begin with one", values.size() + 1);
+      return fmt::format("value {}: unexpected quote in a value that does not start with a quote", values.size() + 1);
     }
     values.push_back(value);
     at = end;

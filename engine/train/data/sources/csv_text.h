@@ -8,15 +8,15 @@
 
 namespace trainctl {
 
-/// How far the first row of `text` goes, with its line end. A row without one ends with the text if that is the
-/// file's end. Nothing if the row goes on behind the text, or at the file's end, if a quote is open there.
+/// Returns the size of the first row of `text`, with its line end. A row without one ends with the text if that is the
+/// file's end. Returns nothing if the row continues after the text, or if a quote is still open at the end of the file.
 std::optional<size_t> row_bytes(std::string_view text, char delimiter, bool is_file_end);
 
 /// The values of one row; its line end does not count. They look into `row`, where quotes are taken away. Returns what
 /// is wrong with the row, or an empty text.
 std::string split_row(std::string& row, char delimiter, std::vector<std::string_view>& values);
 
-/// Nothing but blanks and a line end.
+/// Whether the row has only blanks and a line end.
 bool is_blank_row(std::string_view row);
 
 }  // namespace trainctl

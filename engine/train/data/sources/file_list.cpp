@@ -30,29 +30,33 @@ constexpr ForeignFormat kForeign[] = {
     {".hdf5", "HDF5", "write its arrays as npy or safetensors"},
     {".pkl", "a pickle", "write its arrays as npy or safetensors"},
     {".tfrecord", "TFRecord", "write the samples as tar shards"},
-    {".tar.gz", "a compressed tar", "gunzip it: samples are read at random"},
-    {".tgz", "a compressed tar", "gunzip it: samples are read at random"},
-    {".csv.gz", "a compressed table", "gunzip it: rows are read at random"},
+    {".tar.gz", "a compressed tar", "gunzip it, because samples are read in random order"},
+    {".tgz", "a compressed tar", "gunzip it, because samples are read in random order"},
+    {".csv.gz", "a compressed table", "gunzip it, because rows are read in random order"},
 };
 
 [[noreturn]] void no_file(const std::string& pattern, const std::string& field) {
   std::error_code ignored;
   if (const size_t open = pattern.find('{'), close = pattern.find('}', open); close != std::string::npos)
-    throw SpecError({}, field, fmt::format("there is no file '{}': braces are part of a name", pattern),
-                    "a glob, as in " + pattern.substr(0, open) + "*" + pattern.substr(close + 1) + ", or a list of files");
+    throw SpecError(
+        {}, field, fmt::format("there is no file '{}': braces are not expanded", pattern),
+        "use a glob such as " + pattern.substr(0, open) + "*" + pattern.substr(close + 1) + ", or a list of files");
   if (is_glob(pattern))
     throw SpecError({}, field, fmt::format("no file matches '{}'", pattern),
-                    "a relative path starts at the job file's folder; ** stands for any folders");
+                    "relative paths start at the folder of the job file; ** matches any folders");
   if (fs::is_directory(pattern, ignored))
-    throw SpecError({}, field, fmt::format("'{}' is a folder", pattern), "its files: " + pattern + "/*");
+    throw SpecError({}, field, fmt::format("'{}' is a folder", pattern), "to select its files: " + pattern + "/*");
   throw SpecError({}, field, fmt::format("there is no file '{}'", pattern),
-                  "a relative path starts at the job file's folder");
+                  "relative paths start at the folder of the job file");
 }
 
 }  // namespace
 
 std::vector<std::string> list_files(const std::vector<std::string>& patterns, const std::string& field) {
-  if (patterns.empty()) throw SpecError({}, field, "names no file", "a file, a glob, or a list of them");
+  if (patterns.empty())
+    throw SpecError({}, field, "must name at least one file",
+                    "give a file, a glob, or a list of "
+                    "them");
   std::vector<std::string> files;
   std::unordered_set<std::string> known;
   for (size_t i = 0; i < patterns.size(); ++i) {
@@ -70,7 +74,7 @@ std::vector<std::string> list_files(const std::vector<std::string>& patterns, co
 void refuse_foreign_format(const std::string& path, const std::string& field) {
   for (const ForeignFormat& format : kForeign)
     if (path.ends_with(format.suffix))
-      throw SpecError({}, field, fmt::format("'{}' is {}, which trainctl does not read", path, format.name),
+      throw SpecError({}, field, fmt::format("'{}' is {}, which trainctl does not support", path, format.name),
                       format.instead);
 }
 

@@ -26,7 +26,9 @@ namespace {
 namespace fs = std::filesystem;
 using FileId = std::pair<dev_t, ino_t>;
 
-constexpr const char* kExpected = "a folder for each class, with its images in it: photos/cat/1.jpg, photos/dog/7.png";
+constexpr const char* kExpected =
+    "the data set needs one folder per class with its images: photos/cat/1.jpg, "
+    "photos/dog/7.png";
 
 [[noreturn]] void fail_spec(const std::string& what, const std::string& hint = kExpected) {
   throw SpecError({}, "dataset.path", what, hint);
@@ -62,7 +64,7 @@ Listing list_folder(const std::string& folder) {
     if (is_folder) {
       listing.folders.emplace_back(name);
     } else if (is_image_name(name, folder)) {
-      if (!is_file) throw EnvError(fmt::format("{}/{}: is no file, but a pipe, a socket or a device", folder, name));
+      if (!is_file) throw EnvError(fmt::format("{}/{}: is not a file, but a pipe, a socket or a device", folder, name));
       listing.images.emplace_back(name);
     }
   }
@@ -80,7 +82,7 @@ class Walk {
   void visit(const std::string& folder, int32_t label) {
     const Listing listing = list_folder(folder);
     if (std::find(above_.begin(), above_.end(), listing.id) != above_.end())
-      throw EnvError(folder + ": is a link to a folder that it is in");
+      throw EnvError(folder + ": is a link to a folder that contains it");
     names_.begin_folder(folder, label);
     for (const std::string& image : listing.images) names_.add(image);
     above_.push_back(listing.id);
@@ -101,8 +103,9 @@ struct FolderImages {
 int32_t class_number(const std::vector<std::string>& classes, const std::string& name, const std::string& path) {
   const auto found = std::find(classes.begin(), classes.end(), name);
   if (found == classes.end())
-    fail_spec(fmt::format("'{}' is of the class '{}', which is none of the {} known", path, name, classes.size()),
-              "the classes are " + join(classes) + "; " + did_you_mean(name, classes));
+    fail_spec(
+        fmt::format("'{}' has the class '{}', which is not one of the {} known classes", path, name, classes.size()),
+        "classes: " + join(classes) + "; " + did_you_mean(name, classes));
   return static_cast<int32_t>(found - classes.begin());
 }
 
@@ -110,10 +113,10 @@ FolderImages images_in(std::string folder, std::vector<std::string> classes) {
   while (folder.size() > 1 && folder.ends_with('/')) folder.pop_back();
   const Listing top = list_folder(folder);
   if (top.folders.empty())
-    fail_spec(fmt::format("'{}' has {} images and no folders, so there are no classes", folder,
+    fail_spec(fmt::format("'{}' contains {} images but no folders, so there are no classes", folder,
                           with_commas(static_cast<int64_t>(top.images.size()))));
   if (!top.images.empty())
-    fail_spec(fmt::format("'{}/{}' is beside the folders of the classes, so it is of no class", folder, top.images[0]));
+    fail_spec(fmt::format("'{}/{}' is next to the class folders, so it has no class", folder, top.images[0]));
   const bool are_given = !classes.empty();
   if (!are_given) classes = top.folders;
   FolderImages images{{}, std::move(classes)};
@@ -123,8 +126,8 @@ FolderImages images_in(std::string folder, std::vector<std::string> classes) {
     const int64_t before = images.names.size();
     walk.visit(path, class_number(images.classes, name, path));
     if (images.names.size() == before && !are_given)
-      fail_spec(fmt::format("'{}' has no images (.jpg .jpeg .png), so its class has none", path),
-                "take the folder out, or put images in it");
+      fail_spec(fmt::format("'{}' contains no images (.jpg .jpeg .png), so its class has none", path),
+                "remove the folder, or add images to it");
   }
   return images;
 }
@@ -191,8 +194,9 @@ class ImageFolder : public Source {
 std::unique_ptr<Source> open_image_folder(const ImageFolderOptions& options) {
   std::error_code ignored;
   const bool is_folder = options.paths.size() == 1 && fs::is_directory(options.paths[0], ignored);
-  FolderImages images = is_folder ? images_in(options.paths[0], options.classes) : images_of(options.paths, options.classes);
-  if (images.names.size() == 0) fail_spec(fmt::format("{} has no images (.jpg .jpeg .png)", join(options.paths)));
+  FolderImages images =
+      is_folder ? images_in(options.paths[0], options.classes) : images_of(options.paths, options.classes);
+  if (images.names.size() == 0) fail_spec(fmt::format("{} contains no images (.jpg .jpeg .png)", join(options.paths)));
   return std::make_unique<ImageFolder>(std::move(images), options.label_type);
 }
 

@@ -20,7 +20,7 @@ void ImageNames::add(std::string_view name) {
   names_ += name;
   const uint64_t end = names_.size() - runs_.back().names_at;
   if (end > std::numeric_limits<uint32_t>::max())
-    throw EnvError(runs_.back().folder + ": the names of its files have more than 4 GiB");
+    throw EnvError(runs_.back().folder + ": the names of its files need more than 4 GiB");
   ends_.push_back(static_cast<uint32_t>(end));
 }
 
@@ -58,8 +58,9 @@ bool is_image_name(std::string_view name, std::string_view folder) {
     return std::find(list.begin(), list.end(), extension) != list.end();
   };
   if (is_any_of({"bmp", "gif", "heic", "pgm", "ppm", "tif", "tiff", "webp"}))
-    throw SpecError({}, "dataset.path", fmt::format("'{}/{}' is an image that trainctl does not decode", folder, name),
-                    "convert it to PNG or JPEG, or take it out");
+    throw SpecError({}, "dataset.path",
+                    fmt::format("'{}/{}' has an image format that trainctl does not support", folder, name),
+                    "convert it to PNG or JPEG, or remove it");
   return is_any_of({"jpg", "jpeg", "png"});
 }
 

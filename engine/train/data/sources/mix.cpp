@@ -19,12 +19,12 @@ constexpr int64_t kPlaces = 10'000;
   throw SpecError({}, "dataset.weights", what, hint);
 }
 
-/// How many of the pattern's places each set has: rounded down, then those that lost most get one more.
+/// The number of places of each set in the pattern: rounded down, then the sets that lost most get one more.
 std::vector<int64_t> shares_of(const std::vector<MixedSet>& sets) {
   double sum = 0;
   for (const MixedSet& set : sets) {
     if (!(set.weight > 0) || !std::isfinite(set.weight))
-      fail_in_mix(fmt::format("a weight is {}", set.weight), "weights above 0");
+      fail_in_mix(fmt::format("a weight is {}", set.weight), "weights must be above 0");
     sum += set.weight;
   }
   std::vector<int64_t> shares;
@@ -40,7 +40,8 @@ std::vector<int64_t> shares_of(const std::vector<MixedSet>& sets) {
   for (size_t i = 0; left > 0; ++i, --left) ++shares[lost[i % lost.size()].second];
   for (size_t s = 0; s < sets.size(); ++s)
     if (shares[s] == 0)
-      fail_in_mix(fmt::format("the weight {} is less than 1 of 20,000 of all", sets[s].weight), "a larger one");
+      fail_in_mix(fmt::format("the weight {} is less than 1/20,000 of the sum of all weights", sets[s].weight),
+                  "use a larger weight");
   return shares;
 }
 
@@ -54,12 +55,12 @@ void check_same(const Source& first, const Source& other) {
     return join(fields);
   };
   if (describe(first) != describe(other))
-    fail_in_mix(fmt::format("sets with different fields: {} has {}, {} has {}", first.where(0), describe(first),
-                     other.where(0), describe(other)),
-         "sets with the same fields in the same order");
+    fail_in_mix(fmt::format("the sets have different fields: {} has {}, {} has {}", first.where(0), describe(first),
+                            other.where(0), describe(other)),
+                "all sets need the same fields in the same order");
   if (first.class_names() != other.class_names())
     fail_in_mix(fmt::format("{} and {} have different classes", first.where(0), other.where(0)),
-         "the same names of classes in all sets, or dataset.classes");
+                "use the same class names in all sets, or set dataset.classes");
 }
 
 class Mix : public Source {

@@ -55,10 +55,10 @@ class Parser {
       }
     }
     blanks();
-    if (at_ != text_.size()) fail(place(), "expected blanks up to the end of the header");
-    if (!descr_ || !fortran_ || !shape_) fail(first_, "the header has not all of descr, fortran_order and shape");
+    if (at_ != text_.size()) fail(place(), "expected only spaces up to the end of the header");
+    if (!descr_ || !fortran_ || !shape_) fail(first_, "the header needs descr, fortran_order and shape");
     if (*fortran_ && shape_->size() > 1)
-      fail(first_, "the array is in Fortran's order; save numpy.ascontiguousarray(array)");
+      fail(first_, "the array is in Fortran order; save numpy.ascontiguousarray(array)");
     return {*descr_, *shape_, 0, 0};
   }
 
@@ -84,9 +84,9 @@ class Parser {
   std::string_view quoted() {
     blanks();
     const char quote = at_ < text_.size() ? text_[at_] : '\0';
-    if (quote != '\'' && quote != '"') fail(place(), "expected a text in quotes");
+    if (quote != '\'' && quote != '"') fail(place(), "expected a quoted string");
     const size_t end = text_.find(quote, at_ + 1);
-    if (end == std::string_view::npos) fail(place(), "a text without its last quote");
+    if (end == std::string_view::npos) fail(place(), "a string has no closing quote");
     const std::string_view text = text_.substr(at_ + 1, end - at_ - 1);
     at_ = end + 1;
     return text;
@@ -96,12 +96,12 @@ class Parser {
     blanks();
     const int64_t at = place();
     if (at_ < text_.size() && text_[at_] == '[')
-      fail(at, "the array has records of several values; save each of them as an array");
+      fail(at, "structured arrays are not supported; save each field as a separate array");
     const std::string_view name = quoted();
     for (const Descr& known : kDescrs)
       if (known.text == name) return known.stored;
-    fail(at, fmt::format("elements of '{}' are not read: expected little-endian integers or floats (not <u8); save "
-                         "array.astype('float32') or 'int64'",
+    fail(at, fmt::format("elements of '{}' are not supported: expected little-endian integers or floats (not <u8); "
+                         "save array.astype('float32') or 'int64'",
                          printable(shortened(name))));
   }
 
@@ -150,8 +150,8 @@ NpyHeader parse_npy_header(std::span<const uint8_t> start, int64_t bytes, const 
   const auto fail = [&](int64_t at, const std::string& what) {
     throw EnvError(fmt::format("{}: byte {}: {}", file, at, what));
   };
-  if (!text.starts_with(kMagic)) fail(0, "expected \\x93NUMPY: it is no NumPy array");
-  if (text.size() < 12) fail(0, "is cut off in its header; get it again");
+  if (!text.starts_with(kMagic)) fail(0, "expected \\x93NUMPY: it is not a NumPy array");
+  if (text.size() < 12) fail(0, "the header is truncated; download the file again");
   const int version = start[6];
   if (version < 1 || version > 3) fail(6, fmt::format("expected a format of 1 to 3, found {}", version));
   const size_t before = version == 1 ? 10 : 12;
@@ -164,11 +164,11 @@ NpyHeader parse_npy_header(std::span<const uint8_t> start, int64_t bytes, const 
   header.data_bytes = byte_size(header.stored);
   for (const int64_t dim : header.shape)
     if (__builtin_mul_overflow(header.data_bytes, dim, &header.data_bytes))
-      fail(8, fmt::format("an array of {} is larger than a file can be", to_string(header.shape)));
+      fail(8, fmt::format("an array of {} exceeds the maximum file size", to_string(header.shape)));
   if (const int64_t there = bytes - header.data_at; there != header.data_bytes)
-    fail(header.data_at, fmt::format("{} {} has {} bytes, found {}: it is {}", to_string(header.stored),
+    fail(header.data_at, fmt::format("{} {} needs {} bytes, found {}: it is {}", to_string(header.stored),
                                      to_string(header.shape), with_commas(header.data_bytes), with_commas(there),
-                                     there < header.data_bytes ? "cut off; get it again" : "too long"));
+                                     there < header.data_bytes ? "truncated; download the file again" : "too long"));
   return header;
 }
 

@@ -34,7 +34,8 @@ std::shared_ptr<const InputFile> OpenFiles::keep(size_t file, std::shared_ptr<co
   File& kept = files_[file];
   if (kept.bytes >= 0 && kept.bytes != opened->bytes())
     throw EnvError(
-        fmt::format("{}: had {} bytes when the set was opened and has {} now: it must not change during a run",
+        fmt::format("{}: had {} bytes when the data set was opened, but now has {}: files must not change during a "
+                    "run",
                     kept.path, with_commas(kept.bytes), with_commas(opened->bytes())));
   kept.bytes = opened->bytes();
   if (kept.open) return kept.open;

@@ -32,17 +32,24 @@ Share share_of(const SplitOptions& options) {
   Share found;
   std::vector<std::string> names;
   for (const auto& [name, share] : options.parts) {
-    if (!(share >= 0)) fail_in_split(fmt::format("the share of '{}' is {}", name, share), "shares that add up to 1");
+    if (!(share >= 0))
+      fail_in_split(fmt::format("the fraction of '{}' is {}", name, share),
+                    "fractions must be positive "
+                    "and add up to 1");
     const int64_t begin = std::llround(sum * kSplitBlock);
     sum += share;
     if (name == options.part) found = {begin, std::llround(std::min(sum, 1.0) * kSplitBlock)};
     names.push_back(name);
   }
-  if (std::abs(sum - 1) > 1e-6) fail_in_split(fmt::format("the shares add up to {}", sum), "shares that add up to 1");
+  if (std::abs(sum - 1) > 1e-6)
+    fail_in_split(fmt::format("the fractions add up to {}", sum),
+                  "fractions must be positive "
+                  "and add up to 1");
   if (std::find(names.begin(), names.end(), options.part) == names.end())
     fail_in_split(fmt::format("there is no part '{}'", options.part),
-         "the parts are " + join(names) + "; " + did_you_mean(options.part, names));
-  if (found.size() == 0) fail_in_split(fmt::format("the share of '{}' is too small", options.part), "at least 0.0001");
+                  "parts: " + join(names) + "; " + did_you_mean(options.part, names));
+  if (found.size() == 0)
+    fail_in_split(fmt::format("the fraction of '{}' is too small", options.part), "use at least 0.0001");
   return found;
 }
 
@@ -86,7 +93,8 @@ class PartByNumber : public SplitPart {
   }
   int64_t inner_sample(int64_t sample) const override {
     const int64_t block = sample / share_.size();
-    if (sample >= whole_) return inner_->size() / kSplitBlock * kSplitBlock + last_[static_cast<size_t>(sample - whole_)];
+    if (sample >= whole_)
+      return inner_->size() / kSplitBlock * kSplitBlock + last_[static_cast<size_t>(sample - whole_)];
     return block * kSplitBlock + at(block, share_.begin + sample % share_.size());
   }
 
@@ -101,7 +109,8 @@ class PartByName : public SplitPart {
   PartByName(std::shared_ptr<const Source> inner, Share share, uint64_t key) : SplitPart(std::move(inner)) {
     constexpr int64_t kMost = int64_t{1} << 32;
     if (inner_->size() > kMost)
-      fail_in_split(fmt::format("{} samples are too many to split by name", with_commas(inner_->size())), "split by number");
+      fail_in_split(fmt::format("{} samples are too many for a split by name", with_commas(inner_->size())),
+                    "split by number instead");
     for (int64_t sample = 0; sample < inner_->size(); ++sample) {
       const std::string where = inner_->where(sample);
       const uint64_t name = stable_hash(std::string_view(where).substr(where.rfind('/') + 1));
@@ -133,8 +142,8 @@ std::unique_ptr<Source> open_split(std::shared_ptr<const Source> set, const Spli
   else
     part = std::make_unique<PartByNumber>(std::move(set), share, key);
   if (part->size() == 0)
-    fail_in_split(fmt::format("the part '{}' has none of the {} samples", options.part, with_commas(samples)),
-         "a larger share, or more samples");
+    fail_in_split(fmt::format("the part '{}' contains none of the {} samples", options.part, with_commas(samples)),
+                  "use a larger fraction, or more samples");
   return part;
 }
 

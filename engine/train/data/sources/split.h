@@ -3,7 +3,7 @@
 // By number: samples are taken in blocks of 10,000, whose samples a keyed permutation deals out. A block has exactly
 // its share for each part, no list is stored, and samples that are added at the end of a set leave the others in their
 // parts. By name: a hash of the file's name (what follows the last '/' of where()) decides, so files that are added
-// anywhere leave the others in their parts; 4 bytes a sample are stored.
+// anywhere leave the others in their parts; 4 bytes per sample are stored.
 #pragma once
 
 #include <memory>

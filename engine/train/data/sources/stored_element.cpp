@@ -49,7 +49,7 @@ float from_f16(uint16_t half) {
 float narrowed(double value) {
   const auto narrow = static_cast<float>(value);
   if (std::isinf(narrow) && std::isfinite(value))
-    throw EnvError(fmt::format("the number {} is too large: networks take floats of 32 bits", value));
+    throw EnvError(fmt::format("the number {} is too large for a 32-bit float", value));
   return narrow;
 }
 

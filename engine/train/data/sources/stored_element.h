@@ -1,4 +1,4 @@
-// How numbers are stored in files of arrays, and the elements that a sample gets of them: the table of arrays.h.
+// The types of numbers in array files, and the elements that a sample gets from them: the table of arrays.h.
 #pragma once
 
 #include <cstdint>

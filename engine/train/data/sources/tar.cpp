@@ -32,11 +32,11 @@ TarMemberKind kind_of(const std::string& extension, const std::string& where) {
   if (last == "npy") return TarMemberKind::array;
   if (last == "txt") return TarMemberKind::bytes;
   throw SpecError({}, "dataset.fields",
-                  fmt::format("{} has files .{}, which are not read", where, printable(extension)),
-                  last == "json" ? "write what is needed of it as .cls or .npy, and name the fields to read, such as "
-                                   "dataset.fields: {image: jpg, label: cls}"
-                                 : "of jpg, jpeg, png, cls, npy and txt name the fields to read, such as "
-                                   "dataset.fields: {image: jpg, label: cls}");
+                  fmt::format("{} contains .{} files, which are not supported", where, printable(extension)),
+                  last == "json" ? "convert the required values to .cls or .npy files, and list the fields to read, "
+                                   "e.g. dataset.fields: {image: jpg, label: cls}"
+                                 : "list the fields to read, with the extensions jpg, jpeg, png, cls, npy or txt, "
+                                   "e.g. dataset.fields: {image: jpg, label: cls}");
 }
 
 /// The index of one shard, and its bytes: mapped where it is a file.
@@ -93,7 +93,7 @@ class TarSet : public Source {
       shards_.back().first = size_;
       size_ += shards_.back().index.samples();
     }
-    if (size_ == 0) fail_path("has no samples");
+    if (size_ == 0) fail_path("contains no samples");
     define_fields(options);
     for (const Shard& shard : shards_)
       if (shard.index.samples() > 0)
@@ -149,7 +149,7 @@ class TarSet : public Source {
     throw SpecError(
         {}, "dataset.path",
         files_.path(0) + (files_.size() > 1 ? fmt::format(" (and {} more) ", files_.size() - 1) : " ") + what,
-        "files of a sample have a common stem: 000017.jpg, 000017.cls");
+        "the files of a sample must have a common stem: 000017.jpg, 000017.cls");
   }
   [[noreturn]] void fail(const Shard& shard, const TarPart& at, const std::string& what) const {
     throw EnvError(name_of(shard, at) + ": " + what);
@@ -186,8 +186,8 @@ class TarSet : public Source {
       for (const std::string& extension : field.extensions)
         if (kind_of(extension, "dataset.fields." + field.name) != info.kind)
           throw SpecError({}, "dataset.fields." + field.name,
-                          fmt::format(".{} and .{} are read in different ways", field.extensions[0], extension),
-                          "one field for each");
+                          fmt::format(".{} and .{} are different kinds of files", field.extensions[0], extension),
+                          "use a separate field for each");
       for (Shard& shard : shards_) {
         const std::vector<std::string>& names = shard.index.extensions();
         std::vector<size_t> columns;
@@ -196,8 +196,8 @@ class TarSet : public Source {
             columns.push_back(e);
         if (columns.empty() && shard.index.samples() > 0)
           throw SpecError({}, "dataset.fields." + field.name,
-                          fmt::format("{} has no files .{}", path(shard), join(field.extensions, ", .")),
-                          fmt::format("it has .{}", join(names, ", .")));
+                          fmt::format("{} contains no .{} files", path(shard), join(field.extensions, ", .")),
+                          fmt::format("it contains .{}", join(names, ", .")));
         shard.columns.push_back(std::move(columns));
       }
       const bool is_image = info.kind == TarMemberKind::image;
@@ -230,8 +230,8 @@ class TarSet : public Source {
     }
     if (found) return *found;
     throw EnvError(
-        fmt::format("{}: the sample has no file .{} for the field '{}'; files of a sample follow each other "
-                    "(tar --sort=name)",
+        fmt::format("{}: the sample has no .{} file for the field '{}'; the files of a sample must be adjacent in "
+                    "the archive (tar --sort=name)",
                     where(sample), join(infos_[field].extensions, ", ."), fields_[field].name));
   }
 
@@ -239,7 +239,8 @@ class TarSet : public Source {
     const Shard& shard = shard_of(sample);
     const SourceField& as = fields_[field];
     const auto* data = reinterpret_cast<const uint8_t*>(bytes.data());
-    if (infos_[field].kind == TarMemberKind::image && bytes.empty()) fail(shard, at, "is empty; expected a JPEG or PNG file");
+    if (infos_[field].kind == TarMemberKind::image && bytes.empty())
+      fail(shard, at, "is empty; expected a JPEG or PNG file");
     if (infos_[field].kind == TarMemberKind::integer) {
       std::string_view text(reinterpret_cast<const char*>(data), bytes.size());
       while (!text.empty() && (text.back() == '\n' || text.back() == '\r' || text.back() == ' ')) text.remove_suffix(1);
@@ -263,8 +264,8 @@ class TarSet : public Source {
       }();
       if (header.stored != infos_[field].stored || header.shape != as.shape)
         fail(shard, at,
-             fmt::format("is {} {}, but the first sample's is {} {}", to_string(header.stored), to_string(header.shape),
-                         to_string(infos_[field].stored), to_string(as.shape)));
+             fmt::format("is {} {}, but that of the first sample is {} {}", to_string(header.stored),
+                         to_string(header.shape), to_string(infos_[field].stored), to_string(as.shape)));
       const std::vector<uint8_t> body(whole.begin() + header.data_at, whole.end());
       try {
         convert(header.stored, body, bytes);

@@ -50,10 +50,10 @@ class TarIndexBuilder {
     const uint16_t column = column_of(name.extension, member);
     for (size_t i = firsts_.back(); i < files_.size(); ++i)
       if (files_[i].column == column)
-        fail(member, fmt::format("sample '{}' has two files .{}", printable(stem_), printable(name.extension)));
+        fail(member, fmt::format("sample '{}' has two .{} files", printable(stem_), printable(name.extension)));
     if (member.bytes > std::numeric_limits<uint32_t>::max())
-      fail(member,
-           fmt::format("has {} bytes; a file of a sample has at most 4,294,967,295", with_commas(member.bytes)));
+      fail(member, fmt::format("has {} bytes, but a file of a sample can have at most 4,294,967,295",
+                               with_commas(member.bytes)));
     const int64_t blocks = (member.data_at - member.begin) / kTarBlock;
     if (blocks > kMostHeaderBlocks) fail(member, "has more than 32 MiB of headers");
     files_.push_back({static_cast<uint64_t>(member.data_at / kTarBlock) << kHeaderBits | static_cast<uint64_t>(blocks),
@@ -106,7 +106,7 @@ class TarIndexBuilder {
     const auto [found, is_new] = columns_.emplace(extension, static_cast<uint16_t>(columns_.size()));
     if (is_new && columns_.size() > kMostExtensions)
       fail(member,
-           fmt::format("the files have more than {} different extensions, so they are no samples", kMostExtensions));
+           fmt::format("the files have more than {} different extensions, so they are not samples", kMostExtensions));
     return found->second;
   }
 
@@ -121,7 +121,8 @@ class TarIndexBuilder {
 
 TarStamp tar_stamp(const std::string& tar) {
   struct stat status {};
-  if (stat(tar.c_str(), &status) != 0) throw EnvError(fmt::format("{}: cannot be read: {}", tar, describe_errno(errno)));
+  if (stat(tar.c_str(), &status) != 0)
+    throw EnvError(fmt::format("{}: cannot be read: {}", tar, describe_errno(errno)));
   return {status.st_size, status.st_mtim.tv_sec};
 }
 
@@ -136,12 +137,13 @@ TarName split_tar_name(const std::string& name) {
 
 TarIndex::TarIndex(std::span<const uint8_t> bytes, const TarStamp& stamp, std::string file)
     : bytes_(bytes), file_(std::move(file)) {
-  if (bytes.size() < kHeadBytes || std::memcmp(bytes.data(), kTarIndexMagic, sizeof kTarIndexMagic) != 0 || word(1) != kVersion)
-    fail("is no index of this version");
+  if (bytes.size() < kHeadBytes || std::memcmp(bytes.data(), kTarIndexMagic, sizeof kTarIndexMagic) != 0 ||
+      word(1) != kVersion)
+    fail("is not an index of this version");
   if (const TarStamp of{word(2), word(3)}; of != stamp)
     fail(
-        fmt::format("is of another tar file: of {} bytes, last changed at second {}, but it has {} bytes and was "
-                    "changed at {}",
+        fmt::format("belongs to a tar file of {} bytes, last modified at second {}, but the tar file has {} bytes "
+                    "and was modified at {}",
                     with_commas(of.bytes), of.seconds, with_commas(stamp.bytes), stamp.seconds));
   tar_bytes_ = stamp.bytes;
   samples_ = word(4);
@@ -150,12 +152,12 @@ TarIndex::TarIndex(std::span<const uint8_t> bytes, const TarStamp& stamp, std::s
       text_bytes > most ||
       capped_sum(static_cast<int64_t>(kHeadBytes) + text_bytes,
                  capped_product(capped_product(samples_, columns), 12)) != most)
-    fail(fmt::format("has {} bytes, which are not those of {} samples with {} files each", with_commas(most),
+    fail(fmt::format("has {} bytes, which does not match {} samples with {} files each", with_commas(most),
                      with_commas(samples_), columns));
   std::string text(reinterpret_cast<const char*>(bytes.data()) + kHeadBytes, static_cast<size_t>(text_bytes));
   for (size_t at = 0; extensions_.size() < static_cast<size_t>(columns);) {
     const size_t end = text.find('\0', at);
-    if (end == std::string::npos) fail("has fewer extensions than files of a sample");
+    if (end == std::string::npos) fail("lists fewer extensions than files per sample");
     extensions_.push_back(text.substr(at, end - at));
     at = end + 1;
   }
@@ -184,8 +186,8 @@ std::optional<TarPart> TarIndex::part(int64_t sample, size_t extension) const {
   const uint64_t block = place >> kHeaderBits, headers = place & kMostHeaderBlocks;
   const auto blocks = static_cast<uint64_t>(tar_bytes_ / kTarBlock);
   if (block > blocks || headers > block || bytes > tar_bytes_ - static_cast<int64_t>(block) * kTarBlock)
-    fail(fmt::format("says that sample {} has {} bytes at byte {}, which the tar file has not", with_commas(sample),
-                     with_commas(bytes), block * kTarBlock));
+    fail(fmt::format("lists sample {} with {} bytes at byte {}, which is beyond the end of the tar file",
+                     with_commas(sample), with_commas(bytes), block * kTarBlock));
   const int64_t data_at = static_cast<int64_t>(block) * kTarBlock;
   return TarPart{data_at - static_cast<int64_t>(headers) * kTarBlock, data_at, bytes};
 }

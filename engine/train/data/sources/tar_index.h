@@ -40,7 +40,7 @@ class TarIndex {
 
   int64_t samples() const { return samples_; }
   const std::vector<std::string>& extensions() const { return extensions_; }  ///< sorted
-  /// Nothing if the sample has no such file. EnvError if the place is not in the tar file.
+  /// Returns nothing if the sample has no such file. Throws EnvError if the place is not in the tar file.
   std::optional<TarPart> part(int64_t sample, size_t extension) const;
 
  private:

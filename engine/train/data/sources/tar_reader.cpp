@@ -19,7 +19,7 @@ namespace {
 constexpr int64_t kWindowBytes = 16 << 10;
 constexpr int64_t kMostNameBytes = 1 << 20;  ///< limit of a long name, or of a pax header
 
-// Where the fields of a header are.
+// The offsets of the fields of a header.
 constexpr size_t kNameBytes = 100, kSizeAt = 124, kSizeBytes = 12, kChecksumAt = 148, kChecksumBytes = 8, kTypeAt = 156;
 constexpr size_t kMagicAt = 257, kPrefixAt = 345, kPrefixBytes = 155;
 
@@ -55,7 +55,7 @@ std::span<const uint8_t> TarReader::block(int64_t at) {
   if (file_bytes_ - at < kTarBlock)
     fail(at,
          fmt::format("expected a header of 512 bytes, or the two blocks of zeros that end an archive, found {} more "
-                     "bytes: the file is cut off; get it again",
+                     "bytes: the file is truncated; download it again",
                      file_bytes_ - at));
   const auto held = static_cast<int64_t>(window_.size());
   if (at < window_at_ || at + kTarBlock > window_at_ + held) {
@@ -70,7 +70,7 @@ int64_t TarReader::number(std::span<const uint8_t> field, int64_t at, const char
   if ((field[0] & 0x80) != 0) {  // base 256: big-endian, after the first bit
     uint64_t value = field[0] & 0x7F;
     for (const uint8_t byte : field.subspan(1)) {
-      if (value >> 55 != 0) fail(at, fmt::format("the {} is larger than a file can be", what));
+      if (value >> 55 != 0) fail(at, fmt::format("the {} exceeds the maximum file size", what));
       value = value << 8 | byte;
     }
     return static_cast<int64_t>(value);
@@ -90,7 +90,7 @@ void TarReader::refuse_gzip() {
   if (file_bytes_ < static_cast<int64_t>(start.size())) return;
   read_(0, start);
   if (start[0] == 0x1f && start[1] == 0x8b)
-    fail(0, "it is compressed by gzip; gunzip it: samples are read at random");
+    fail(0, "it is compressed with gzip; gunzip it, because samples are read in random order");
 }
 
 void TarReader::check_checksum(std::span<const uint8_t> header, int64_t at) const {
@@ -102,12 +102,13 @@ void TarReader::check_checksum(std::span<const uint8_t> header, int64_t at) cons
     signed_sum += is_own ? ' ' : static_cast<int8_t>(header[i]);
   }
   if (expected == sum || expected == signed_sum) return;
-  fail(at, fmt::format("the header's checksum is {}, but its bytes add up to {}: it is no tar file, or damaged",
+  fail(at, fmt::format("the checksum of the header is {}, but its bytes add up to {}: it is damaged, or not a tar "
+                       "file",
                        expected, sum));
 }
 
 std::string TarReader::read_text(int64_t at, int64_t bytes) {
-  if (bytes > kMostNameBytes) fail(at, fmt::format("a name or pax header of {} bytes", with_commas(bytes)));
+  if (bytes > kMostNameBytes) fail(at, fmt::format("a name or pax header of {} bytes is too long", with_commas(bytes)));
   std::string text(static_cast<size_t>(bytes), '\0');
   read_(at, {reinterpret_cast<uint8_t*>(text.data()), text.size()});
   return text;
@@ -124,7 +125,7 @@ void TarReader::read_pax(int64_t at, int64_t bytes, TarMember& member, int64_t& 
     const size_t equals = rest.find('=');
     if (error != std::errc() || length > rest.size() || length <= digits + 1 || rest[digits] != ' ' ||
         rest[length - 1] != '\n' || equals >= length)
-      fail(here, "a pax record that is not 'length key=value'");
+      fail(here, "expected a pax record of the form 'length key=value'");
     const std::string_view key = rest.substr(digits + 1, equals - digits - 1);
     const std::string_view value = rest.substr(equals + 1, length - equals - 2);
     if (key == "path") member.name = value;
@@ -133,7 +134,7 @@ void TarReader::read_pax(int64_t at, int64_t bytes, TarMember& member, int64_t& 
       if (bad != std::errc() || end != value.data() + value.size() || size < 0)
         fail(here, fmt::format("the pax size: expected digits, found '{}'", printable(shortened(value))));
     }
-    if (key.starts_with("GNU.sparse.")) fail(here, "a sparse file, which trainctl does not read");
+    if (key.starts_with("GNU.sparse.")) fail(here, "sparse files are not supported");
     rest.remove_prefix(length);
   }
 }
@@ -144,7 +145,7 @@ bool TarReader::next(TarMember& member) {
   for (int64_t size = -1;;) {
     const auto header = block(at_);
     if (is_zero(header)) {
-      if (at_ != member.begin) fail(at_, "expected the member that the headers before are for, found the end");
+      if (at_ != member.begin) fail(at_, "expected the member that the previous headers describe, found the end");
       check_end(at_);
       return false;
     }
@@ -156,8 +157,8 @@ bool TarReader::next(TarMember& member) {
     if (!is_about_next && size >= 0) bytes = size;
     if (type == '5') bytes = 0;  // what a folder may become; it has no data
     if (bytes > file_bytes_ - data_at)
-      fail(at_, fmt::format("the header says {} bytes of data, but the file has {} more: it is cut off, or the size is "
-                            "wrong; get it again",
+      fail(at_, fmt::format("the header specifies {} bytes of data, but the file has only {} more: it is truncated, "
+                            "or the size is wrong; download it again",
                             with_commas(bytes), with_commas(file_bytes_ - data_at)));
     if (!is_about_next && member.name.empty()) member.name = name_of(header);  // the window may move from here on
     if (type == 'x') read_pax(data_at, bytes, member, size);
@@ -169,8 +170,8 @@ bool TarReader::next(TarMember& member) {
     if (is_about_next) continue;
     member.is_file = type == '0' || type == '\0' || type == '7';
     if (!member.is_file && type != '5')
-      fail(header_at, fmt::format("'{}' is a member of type '{}'; expected files and folders: no links, devices or "
-                                  "sparse files",
+      fail(header_at, fmt::format("'{}' is a member of type '{}'; expected only files and folders, no links, devices "
+                                  "or sparse files",
                                   printable(shortened(member.name)), printable(std::string(1, type))));
     member.data_at = data_at;
     member.bytes = bytes;
@@ -178,14 +179,15 @@ bool TarReader::next(TarMember& member) {
   }
 }
 
-/// Behind the first block of zeros there is one more, or nothing, and no second archive.
+/// After the first block of zeros there must be one more block of zeros, or nothing, but no second archive.
 void TarReader::check_end(int64_t at) {
   std::vector<uint8_t> rest(static_cast<size_t>(std::min(kWindowBytes, file_bytes_ - at)));
   read_(at, rest);
   const auto other = std::find_if(rest.begin(), rest.end(), [](uint8_t byte) { return byte != 0; });
   if (other != rest.end())
     fail(at + (other - rest.begin()),
-         "data behind the end of the archive: files that were joined, or a damaged one; write one archive");
+         "data after the end of the archive: the file is damaged or consists of several archives; write a single "
+         "archive");
 }
 
 }  // namespace trainctl

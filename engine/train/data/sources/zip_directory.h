@@ -37,7 +37,7 @@ inline constexpr int64_t kZipLocalBytes = 30;
 ZipDirectory find_zip_directory(std::span<const uint8_t> tail, int64_t file_bytes, const std::string& file);
 std::vector<ZipEntry> parse_zip_directory(std::span<const uint8_t> bytes, const ZipDirectory& directory,
                                           const std::string& file);
-/// Where the data of an entry begin. `local`: the kZipLocalBytes at its local_at.
+/// Returns the offset of the data of an entry. `local`: the kZipLocalBytes at its local_at.
 int64_t zip_data_at(std::span<const uint8_t> local, const ZipEntry& entry, int64_t file_bytes, const std::string& file);
 
 /// EnvError if `found`, the CRC-32 of the bytes of a stored entry, is not that of the directory.
