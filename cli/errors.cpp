@@ -1,4 +1,4 @@
-// Exceptions to messages and exit codes.
+// Converts exceptions to messages and exit codes.
 #include "cli/errors.h"
 
 #include <boost/system/system_error.hpp>
@@ -19,10 +19,10 @@
 namespace trainctl {
 namespace {
 
-/// nlohmann's number of the error that a string is not UTF-8.
+/// nlohmann's error number for a string that is not UTF-8.
 constexpr int kNotUtf8 = 316;
 
-/// Sources by name. A command reads one job, so this is small.
+/// Source texts by file name. A command reads one job, so this is small.
 std::map<std::string, std::string>& kept_sources() {
   static std::map<std::string, std::string> sources;
   return sources;
@@ -30,7 +30,7 @@ std::map<std::string, std::string>& kept_sources() {
 
 std::string read_text(const std::string& path) {
   std::error_code error;
-  if (!std::filesystem::is_regular_file(path, error)) return "";  // a FIFO would be waited for
+  if (!std::filesystem::is_regular_file(path, error)) return "";  // opening a FIFO would block
   std::ifstream file(path, std::ios::binary);
   return {std::istreambuf_iterator<char>(file), {}};
 }
@@ -86,7 +86,8 @@ int report_current_exception() {
     return print("error: ", describe_errno(error.code().value()).c_str(), kExitEnv);
   } catch (const nlohmann::json::type_error& error) {
     if (error.id != kNotUtf8) return print("bug: ", error.what(), kExitBug);
-    return print("error: ", "a name or text that JSON must hold is not UTF-8: rename the file or folder", kExitEnv);
+    return print("error: ", "a file name or text to be written as JSON is not valid UTF-8; rename the file or folder",
+                 kExitEnv);
   } catch (const std::exception& error) {
     if (const auto refusal = machine_refusal()) return print("error: ", refusal->c_str(), kExitEnv);
     return print("bug: ", error.what(), kExitBug);

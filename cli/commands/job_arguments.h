@@ -18,9 +18,9 @@ struct JobArguments {
   std::string file;
   std::vector<std::string> overrides;
 
-  /// The file is the first word, or that of `option`.
+  /// Adds the arguments. The file is the first word, or the value of `option`.
   void add_to(CLI::App& command, const std::string& option = "JOB.yaml");
-  /// Reads and validates it. Throws SpecError.
+  /// Reads and validates the job. Throws SpecError.
   JobSpec load() const;
   /// The same job with more fields set. Standard input is read once.
   JobArguments with(const std::vector<std::string>& more) const;

@@ -1,4 +1,4 @@
-// The view of a run for the user: its log folder, its ranks' lines, progress, and a summary.
+// The user's view of a run: its log folder, output of its ranks, progress, and a summary.
 #pragma once
 
 #include <chrono>
@@ -21,15 +21,15 @@ class RunView {
   /// `processes`: see processes_text (rank_names.h).
   void begin(const std::string& name, const std::string& processes, const RunDirectory& directory,
              const std::string& device = "");
-  /// A line of the first rank: the summary takes the epochs' means from it. If it is not shown itself, a line about the
-  /// whole run becomes a notice.
+  /// Receives a line of the first rank, from which the summary takes the epochs' means. If the rank is not shown, lines
+  /// about the whole run become notices.
   void listen(std::string_view line, bool is_shown = true);
-  /// A line of the only shown rank.
+  /// Prints a line of the only shown rank.
   void line(std::string_view line);
-  /// A line of one of several shown ranks.
+  /// Prints a line of one of several shown ranks.
   void line_of(int rank, std::string_view line);
   void notice(std::string_view message);
-  /// A line of the launcher that is not a warning.
+  /// Prints a line of the launcher that is not a warning.
   void news(std::string_view message);
   /// Call it often: writes the pending lines. Returns whether `update` should be called too.
   bool tick();
