@@ -33,7 +33,7 @@ int write_export(const CheckpointExportArguments& options) {
   const NameMap map = choose_map(options.map);
   require_writable_file(options.output, "--output");
   if (!options.force && std::filesystem::exists(options.output))
-    throw EnvError(options.output + " already exists; use --force to replace it");
+    throw EnvError(options.output + " already exists; replace it with --force");
   const std::string path = find_checkpoint(options.what, options.log_dir, true);
   const Manifest manifest = read_manifest(path);
   const JobSpec job = load_job(path + "/job.yaml");

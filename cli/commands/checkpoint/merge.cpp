@@ -28,7 +28,7 @@ struct CheckpointMergeArguments {
 int merge(const CheckpointMergeArguments& options) {
   require_writable_file(options.output, "--output");
   if (!options.force && std::filesystem::exists(options.output))
-    throw EnvError(options.output + " already exists; use --force to replace it");
+    throw EnvError(options.output + " already exists; replace it with --force");
   const std::string path = find_checkpoint(options.what, options.log_dir, true);
   const Manifest manifest = read_manifest(path);
   const StoredFile file =
