@@ -91,7 +91,7 @@ std::string with_default(const CLI::Option& option) {
   return value.empty() ? text : text + " [default: " + escaped(value) + "]";
 }
 
-/// Paragraphs are filled. One with indented lines is a table or code, and stays as it is.
+/// Paragraphs are filled. One with indented lines is a table or code, and is not changed.
 std::string prose(const std::string& text) {
   std::string out;
   std::istringstream lines(text + "\n\n");

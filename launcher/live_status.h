@@ -20,7 +20,7 @@
 
 namespace trainctl {
 
-/// Numbers that a step reports beside its loss: names and values.
+/// Metrics that a step reports in addition to its loss: names and values.
 using Metrics = std::vector<std::pair<std::string, double>>;
 
 /// Ranks in the same state.

@@ -120,7 +120,7 @@ void Supervision::ask(int signal, double now) {
   const bool all_started = std::none_of(reports_.begin(), reports_.end(),
                                         [](const RankReport& report) { return report.state == ProcessState::waiting; });
   const bool by_signal = reach_.ask_to_stop == nullptr;
-  // If some ranks were never started, the others would wait for them in vain.
+  // If some ranks were never started, the others would wait for them indefinitely.
   if (!all_started || (by_signal && signal != SIGUSR1)) {
     stop(now, limits_.grace_seconds);
     return;

@@ -10,7 +10,7 @@
 //     └────────────────▶ asking ──────────┘ grace is over, or a rank fails
 //        the user's signal: ranks end at a step's end
 //
-//   every started rank has ended: done; restart_due() where one had failed and restarts are left
+//   when every started rank has ended: done, or restart_due() if one has failed and restarts remain
 #pragma once
 
 #include <cstdint>
@@ -31,7 +31,7 @@ enum class ProcessState { waiting, running, ended, failed_to_start };
 struct RankProgress {
   uint64_t position = 0;  ///< changes when the rank makes progress
   bool waiting = false;   ///< in a call that waits for other ranks
-  bool saving = false;    ///< it waits for a disk to save its state, with a time limit of its own
+  bool saving = false;    ///< it waits for a disk to save its state, with its own time limit
 };
 
 /// Two hosts that cannot connect to each other, although the launcher can connect to both.

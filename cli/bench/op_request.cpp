@@ -52,7 +52,7 @@ std::optional<Shape> integers(std::string_view text, char separator) {
   }
 }
 
-/// The legal values of an attribute that is a word: kernels treat unknown words as the default. Empty: any text.
+/// Legal values of a text attribute, since kernels treat unknown values as the default. Empty: any text.
 std::vector<std::string> words_of(const std::string& attr) {
   if (attr == "approximate") return {"none", "tanh"};
   if (attr == "out_dtype") return {"f32", "bf16"};

@@ -15,7 +15,7 @@
 
 namespace trainctl {
 
-/// Calls `main` once for each rank, in a process of its own, and waits until all have ended. They are killed when this
+/// Calls `main` once for each rank, in a separate process, and waits until all have ended. They are killed when this
 /// process ends. Calls `lost` here as soon as a rank has failed, so that the others stop waiting for it; then throws
 /// EnvError with the message of the first that failed. Forks, so call it while the process has one thread.
 void run_rank_processes(int ranks, const std::function<void(int rank)>& main,

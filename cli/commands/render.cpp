@@ -29,7 +29,7 @@ int render(const RenderArguments& options) {
   const JobSpec spec = options.job.load();
   print_warnings(spec);
   if (spec.launch.target == Target::hosts)
-    throw SpecError(spec.position("launch.target"), "launch.target", "the target hosts needs no files",
+    throw SpecError(spec.position("launch.target"), "launch.target", "jobs with launch.target: hosts need no files",
                     "set launch.target=slurm, kubernetes or compose on the command line");
   const std::string name = clusters::name_of_pods(spec.name) + "." + std::string(to_string(spec.launch.target));
   const std::string folder = options.folder.empty() ? name : options.folder;

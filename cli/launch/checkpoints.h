@@ -70,9 +70,9 @@ class Checkpoints {
   /// Publishes a state that the ranks have not saved themselves, once they have ended and finish() was called. Throws
   /// EnvError.
   void write(int64_t step, const SaveBoard::Position& position, const Images& images, const RunDirectory& directory);
-  /// First step to train, counted in batches of this job; 0: the ranks start anew.
+  /// First step to train, counted in batches of this job; 0: the ranks start from the beginning.
   int64_t first_step() const;
-  /// The checkpoint that the run, or its present attempt, resumes from; null if it starts anew.
+  /// The checkpoint that the run, or its current attempt, resumes from; null if it starts from the beginning.
   const ResumePoint* resumed_from() const { return point_ ? &*point_ : nullptr; }
 
  private:

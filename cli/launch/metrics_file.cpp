@@ -53,7 +53,7 @@ std::vector<std::string> copies_in(const RunDirectory& directory) {
   return files;
 }
 
-/// Replaces the file, or leaves it as it is.
+/// Replaces the file atomically, or does not change it.
 void replace_lines(const std::string& path, const std::vector<MetricsLine>& lines) {
   const std::string part = path + ".part";
   std::ofstream out(part, std::ios::trunc);

@@ -73,7 +73,7 @@ class NetworkWorkload : public Workload {
   bool start_up_told_ = false;
   RankClasses classes_;
   const double flops_;                           ///< operations per step of all ranks
-  const std::optional<RankClasses> validation_;  ///< programs that run beside those of classes_
+  const std::optional<RankClasses> validation_;  ///< programs that run in addition to those of classes_
   Checkpoints checkpoints_;
   SaveAfter saves_after_ = SaveAfter::written;
   std::vector<int64_t> arena_bytes_;  ///< in host memory

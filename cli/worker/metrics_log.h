@@ -1,5 +1,5 @@
 // Metrics that a run writes for tools while it trains: metrics.jsonl (docs/logs.md) and an event file of TensorBoard
-// beside it, with the same numbers, its settings and its histograms.
+// next to it, with the same numbers, plus settings and histograms.
 #pragma once
 
 #include <functional>

@@ -108,7 +108,8 @@ void ask_to_end(int signal) { asked_to_end = signal; }
 class Served {
  public:
   Served() {
-    if (pipe2(words_.data(), O_CLOEXEC) != 0) throw EnvError(std::string("cannot make a pipe: ") + describe_errno(errno));
+    if (pipe2(words_.data(), O_CLOEXEC) != 0)
+      throw EnvError(std::string("cannot create a pipe: ") + describe_errno(errno));
     fcntl(words_[0], F_SETFL, O_NONBLOCK);
   }
 

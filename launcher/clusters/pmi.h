@@ -16,7 +16,7 @@ namespace trainctl::clusters {
 
 class Pmi : public Exchange {
  public:
-  /// `index`: of this process. `socket`: PMI_FD. Throws EnvError if nobody serves it.
+  /// `index`: index of this process. `socket`: PMI_FD. Throws EnvError if mpiexec does not respond.
   explicit Pmi(int index);
   Pmi(int index, int socket);
   Pmi(const Pmi&) = delete;

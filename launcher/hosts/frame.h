@@ -51,7 +51,7 @@ struct Message {
     frozen = 'F',    ///< rank; number: 1 if its process is stopped, 0 if it no longer is
     held = 'G',      ///< number: the highest step started
     output = 'O',    ///< rank; name: "stdout" or "stderr"; number: unix ns; text: bytes
-    file = 'I',      ///< name: a path in the run's folder; number: offset; text: bytes; offset 0 begins it anew
+    file = 'I',      ///< name: a path in the run's folder; number: offset; text: bytes; offset 0 replaces the file
     notice = 'T',    ///< text: for the user
     // Sent by both sides.
     board = 'C',  ///< text: statuses of ranks (engine/runtime/comm/board_changes.h)

@@ -70,7 +70,7 @@ docs/weights.md describes maps.
 
 Examples:
   trainctl checkpoint export 3 -o model.safetensors                      names as in the job
-  trainctl checkpoint export 3 --map gpt2 -o hf/model.safetensors        for transformers, beside its config.json
+  trainctl checkpoint export 3 --map gpt2 -o hf/model.safetensors        for transformers, next to its config.json
   trainctl checkpoint export 3 --map my_map.yaml --dtype bf16 -o model.safetensors)");
   command->callback([&chosen, options] { chosen = [options] { return write_export(*options); }; });
 }
