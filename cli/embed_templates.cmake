@@ -12,7 +12,7 @@ function(embed_templates output folder function suffix)
   endforeach()
   file(CONFIGURE OUTPUT ${output} @ONLY CONTENT [[
 // Generated from templates/ by CMake.
-#include "cli/job_templates.h"
+#include "cli/text/job_templates.h"
 
 namespace trainctl {
 

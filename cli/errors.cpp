@@ -2,15 +2,12 @@
 #include "cli/errors.h"
 
 #include <boost/system/system_error.hpp>
-#include <filesystem>
-#include <fstream>
 #include <iostream>
-#include <iterator>
-#include <map>
 #include <nlohmann/json.hpp>
 #include <string>
 
 #include "cli/render/terminal.h"
+#include "cli/text/sources.h"
 #include "engine/base/error.h"
 #include "engine/base/machine_limits.h"
 #include "engine/base/printable.h"
@@ -21,25 +18,6 @@ namespace {
 
 /// nlohmann's error number for a string that is not UTF-8.
 constexpr int kNotUtf8 = 316;
-
-/// Source texts by file name. A command reads one job, so this is small.
-std::map<std::string, std::string>& kept_sources() {
-  static std::map<std::string, std::string> sources;
-  return sources;
-}
-
-std::string read_text(const std::string& path) {
-  std::error_code error;
-  if (!std::filesystem::is_regular_file(path, error)) return "";  // opening a FIFO would block
-  std::ifstream file(path, std::ios::binary);
-  return {std::istreambuf_iterator<char>(file), {}};
-}
-
-const std::string& source_of(const SourcePos& pos) {
-  const auto [source, is_new] = kept_sources().try_emplace(pos.file);
-  if (is_new && pos.known()) source->second = read_text(pos.file);
-  return source->second;
-}
 
 void print_diagnostics(const std::vector<Diagnostic>& diagnostics) {
   for (const Diagnostic& diagnostic : diagnostics) {
@@ -72,7 +50,6 @@ void print_warnings(const JobSpec& spec) {
   }
   print_diagnostics(found);
 }
-void keep_source(const std::string& file, std::string text) { kept_sources()[file] = std::move(text); }
 
 int report_current_exception() {
   try {

@@ -7,9 +7,6 @@
 
 namespace trainctl {
 
-/// Keeps the text of a file that errors may refer to: standard input and pipes cannot be read a second time.
-void keep_source(const std::string& file, std::string text);
-
 /// Call it in a catch block: prints the current exception and returns the exit code of its kind (design section 7).
 int report_current_exception();
 

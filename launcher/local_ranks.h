@@ -62,7 +62,7 @@ class LocalRanks : public RankRunner {
   std::unique_ptr<LogDisk> disk_;  ///< null if a sink was passed
   LogCollector logs_;
   boost::asio::signal_set children_;
-  /// No cancellation reaches a handler that is in the loop's queue already when this object ends.
+  /// Expires with this object. Cancellation does not reach handlers that are already in the loop's queue.
   std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);
   std::map<int, int> pids_;
   std::map<int, int> rank_of_pid_;

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "cli/commands/commands.h"
-#include "cli/worker/host_share.h"
+#include "cli/run/worker/host_share.h"
 #include "engine/base/error.h"
 #include "launcher/clusters/door.h"
 #include "launcher/clusters/pods.h"

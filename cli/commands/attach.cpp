@@ -60,7 +60,7 @@ class RankLines {
       std::string_view text = block->text;
       while (!text.empty()) {
         const size_t end = std::min(text.find('\n'), text.size());
-        if (rank_ == 0) view.listen(text.substr(0, end));
+        if (rank_ == 0) view.listen(text.substr(0, end), true);
         view.line(text.substr(0, end));
         text.remove_prefix(std::min(end + 1, text.size()));
       }
@@ -78,7 +78,7 @@ int follow(const RegisteredRun& run, int rank) {
   RankLines lines(directory, rank);
   RunView view(STDOUT_FILENO);
   const int workers = std::min(run.ranks, directory.names().workers);
-  view.begin(run.name, processes_text(workers, run.ranks - workers), directory);
+  view.begin(run.name, processes_text(workers, run.ranks - workers), directory, "");
   for (;;) {
     const bool runs = still_runs(run);
     const bool more = lines.read(runs, view);

@@ -4,21 +4,21 @@
 #include <memory>
 #include <nlohmann/json.hpp>
 
-#include "cli/bench/collective_bench.h"
-#include "cli/bench/data_bench.h"
-#include "cli/bench/op_bench.h"
 #include "cli/commands/commands.h"
 #include "cli/commands/job_arguments.h"
+#include "cli/measure/collective_bench.h"
+#include "cli/measure/data_bench.h"
+#include "cli/measure/op_bench.h"
 #include "cli/render/bench_report.h"
+#include "cli/run/worker/host_memory.h"
 #include "cli/watch_files.h"
-#include "cli/worker/host_memory.h"
 #include "engine/base/error.h"
 #include "engine/base/text.h"
 #include "engine/runtime/comm/event.h"
 #include "engine/runtime/cuda/devices.h"
 #include "engine/runtime/measure/collective_timer.h"
+#include "engine/spec/error_positions.h"
 #include "engine/spec/fields.h"
-#include "engine/train/job.h"
 
 namespace trainctl {
 namespace {

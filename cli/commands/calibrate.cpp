@@ -16,19 +16,21 @@
 #include <set>
 #include <thread>
 
-#include "cli/bench/calibration.h"
-#include "cli/bench/step_calibration.h"
 #include "cli/commands/commands.h"
-#include "cli/job_templates.h"
-#include "cli/render/profile_report.h"
+#include "cli/measure/calibration.h"
+#include "cli/measure/step_calibration.h"
+#include "cli/text/job_templates.h"
+#include "cli/text/profile_report.h"
 #include "engine/base/error.h"
 #include "engine/base/text.h"
 #include "engine/estimate/simulate.h"
 #include "engine/machine/machine_text.h"
+#include "engine/planning/compile_job.h"
+#include "engine/planning/machine_file.h"
+#include "engine/planning/plan_job.h"
 #include "engine/runtime/cuda/devices.h"
 #include "engine/spec/parse.h"
-#include "engine/train/job.h"
-#include "engine/train/machine_file.h"
+#include "engine/train/data/read_and_plan.h"
 
 namespace trainctl {
 namespace {

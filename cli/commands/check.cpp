@@ -7,12 +7,13 @@
 #include "cli/commands/commands.h"
 #include "cli/commands/job_arguments.h"
 #include "cli/errors.h"
-#include "cli/launch/command_workload.h"
-#include "cli/render/launch_report.h"
+#include "cli/run/launch/command_workload.h"
+#include "cli/text/launch_report.h"
 #include "cli/watch_files.h"
+#include "engine/planning/compile_job.h"
+#include "engine/planning/memory_limit.h"
+#include "engine/train/data/read_and_plan.h"
 #include "engine/train/data/sample_check.h"
-#include "engine/train/job.h"
-#include "engine/train/memory_limit.h"
 #include "launcher/rank_names.h"
 
 namespace trainctl {

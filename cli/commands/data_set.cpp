@@ -12,13 +12,14 @@
 
 #include "cli/commands/commands.h"
 #include "cli/commands/job_arguments.h"
-#include "cli/render/table.h"
 #include "cli/render/terminal.h"
+#include "cli/text/table.h"
 #include "cli/watch_files.h"
 #include "engine/base/error.h"
 #include "engine/base/printable.h"
 #include "engine/base/text.h"
 #include "engine/runtime/comm/event.h"
+#include "engine/spec/error_positions.h"
 #include "engine/train/data/check_source.h"
 #include "engine/train/data/contact_sheet.h"
 #include "engine/train/data/dataset.h"
@@ -28,7 +29,6 @@
 #include "engine/train/data/open_source.h"
 #include "engine/train/data/order.h"
 #include "engine/train/data/sources/tar_index.h"
-#include "engine/train/job.h"
 
 namespace trainctl {
 namespace {
@@ -164,7 +164,7 @@ int check_sets(const JobArguments& job) {
   try {
     if (sets.validation && !is_sound(*sets.validation, "validation: ")) are_sound = false;
   } catch (const SpecError& error) {
-    throw of_validation(error, sets.job);
+    throw with_validation_positions(error, sets.job);
   }
   return are_sound ? kExitDone : kExitEnv;
 }

@@ -14,12 +14,14 @@
 #include "cli/commands/commands.h"
 #include "cli/commands/job_arguments.h"
 #include "cli/errors.h"
-#include "cli/launch/run.h"
-#include "cli/launch/workload.h"
 #include "cli/output_path.h"
+#include "cli/render/run_view.h"
+#include "cli/run/launch/run.h"
+#include "cli/run/launch/workload.h"
+#include "cli/watch_files.h"
 #include "engine/base/error.h"
 #include "engine/base/round_up.h"
-#include "engine/train/prediction.h"
+#include "engine/train/trainer/prediction.h"
 
 namespace trainctl {
 namespace {
@@ -86,8 +88,12 @@ Ended run_evaluation(const JobArguments& arguments, const EvaluateOptions& evalu
   for_workload.evaluate->checkpoint = place.checkpoint.empty() ? place.folder : place.checkpoint;
   spec.launch.log_dir += kEvaluations;
   boost::asio::io_context loop;
-  std::unique_ptr<Workload> workload = make_workload(for_evaluation(std::move(spec)), for_workload, loop);
-  Run run(std::move(workload), {0}, loop, nullptr);
+  std::unique_ptr<Workload> workload;
+  {
+    const auto watch = watch_files(spec.launch.timeout_seconds);
+    workload = make_workload(for_evaluation(std::move(spec)), for_workload, loop);
+  }
+  Run run(std::move(workload), {0}, loop, [](int fd) { return std::make_unique<RunView>(fd); }, nullptr);
   const int code = run();
   return {code, run.directory()};
 }

@@ -10,11 +10,11 @@
 
 #include "cli/commands/commands.h"
 #include "cli/commands/job_arguments.h"
-#include "cli/render/table.h"
+#include "cli/text/table.h"
 #include "engine/base/error.h"
 #include "engine/base/printable.h"
 #include "engine/base/text.h"
-#include "engine/train/machine_file.h"
+#include "engine/planning/machine_file.h"
 #include "launcher/hosts/probe.h"
 
 namespace trainctl {

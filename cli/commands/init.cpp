@@ -8,7 +8,7 @@
 #include <memory>
 
 #include "cli/commands/commands.h"
-#include "cli/job_templates.h"
+#include "cli/text/job_templates.h"
 #include "engine/base/error.h"
 #include "engine/base/machine_limits.h"
 #include "engine/base/put_all.h"

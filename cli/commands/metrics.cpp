@@ -6,7 +6,7 @@
 #include "cli/commands/commands.h"
 #include "cli/commands/find_run.h"
 #include "cli/render/metric_rows.h"
-#include "cli/render/table.h"
+#include "cli/text/table.h"
 #include "engine/base/error.h"
 #include "engine/spec/job_spec.h"
 

@@ -11,8 +11,8 @@
 
 #include "cli/commands/commands.h"
 #include "cli/commands/find_run.h"
-#include "cli/render/run_end.h"
-#include "cli/render/table.h"
+#include "cli/run/launch/run_end.h"
+#include "cli/text/table.h"
 #include "engine/base/error.h"
 #include "engine/base/measures.h"
 #include "engine/base/text.h"

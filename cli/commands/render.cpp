@@ -3,10 +3,10 @@
 #include <iostream>
 #include <memory>
 
-#include "cli/clusters/rendered.h"
 #include "cli/commands/commands.h"
 #include "cli/commands/job_arguments.h"
 #include "cli/errors.h"
+#include "cli/run/clusters/rendered.h"
 #include "engine/base/error.h"
 #include "launcher/clusters/fill.h"
 

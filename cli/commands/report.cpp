@@ -7,16 +7,17 @@
 #include "cli/commands/find_run.h"
 #include "cli/commands/job_arguments.h"
 #include "cli/errors.h"
-#include "cli/launch/job_report.h"
 #include "cli/output_path.h"
-#include "cli/render/launch_report.h"
 #include "cli/report/page.h"
 #include "cli/report/run_data.h"
 #include "cli/report/serve.h"
+#include "cli/run/launch/job_report.h"
+#include "cli/text/launch_report.h"
 #include "cli/watch_files.h"
 #include "engine/base/error.h"
 #include "engine/base/text.h"
 #include "engine/spec/parse.h"
+#include "engine/train/data/read_and_plan.h"
 
 namespace trainctl {
 namespace {

@@ -1,19 +1,21 @@
 // trainctl run: plans and verifies the job, starts the ranks, and supervises them to the end.
-#include "cli/launch/run.h"
+#include "cli/run/launch/run.h"
 
 #include <CLI/CLI.hpp>
 #include <iostream>
 #include <memory>
 #include <numeric>
 
-#include "cli/clusters/gathering.h"
-#include "cli/clusters/submission.h"
 #include "cli/commands/commands.h"
 #include "cli/commands/job_arguments.h"
 #include "cli/errors.h"
-#include "cli/launch/background.h"
-#include "cli/launch/workload.h"
 #include "cli/output_path.h"
+#include "cli/render/run_view.h"
+#include "cli/run/clusters/gathering.h"
+#include "cli/run/clusters/submission.h"
+#include "cli/run/launch/background.h"
+#include "cli/run/launch/workload.h"
+#include "cli/watch_files.h"
 #include "engine/base/error.h"
 #include "launcher/log_selection.h"
 
@@ -74,7 +76,11 @@ struct Task {
 
 int run(const RunCommandArguments& options, const Task& task, const WorkloadOptions& for_workload, Background* background) {
   boost::asio::io_context loop;
-  std::unique_ptr<Workload> workload = make_workload(task.spec, for_workload, loop);
+  const auto make = [&loop](JobSpec job, const WorkloadOptions& of_workload) {
+    const auto watch = watch_files(job.launch.timeout_seconds);
+    return make_workload(std::move(job), of_workload, loop);
+  };
+  std::unique_ptr<Workload> workload = make(task.spec, for_workload);
   std::vector<int> shown = shown_ranks(options.show, workload->spec().launch.ranks);
   const auto plans = std::make_shared<PlansAhead>();
   const Replan replan = {.now =
@@ -84,10 +90,11 @@ int run(const RunCommandArguments& options, const Task& task, const WorkloadOpti
                                later.plans = plans;
                                if (!checkpoint.empty()) later.resume = {.from = checkpoint};
                                later.resume.continues_run = true;
-                               return make_workload(std::move(job), later, loop);
+                               return make(std::move(job), later);
                              },
                          .ahead = [&](JobSpec job) { plans->plan(std::move(job)); }};
-  Run run(std::move(workload), std::move(shown), loop, background, task.gathering.transport, replan);
+  const auto view = [](int fd) { return std::make_unique<RunView>(fd); };
+  Run run(std::move(workload), std::move(shown), loop, view, background, task.gathering.transport, replan);
   write_cluster(task.by, run.directory().path());
   return run();
 }
@@ -108,6 +115,22 @@ void resume_earlier(const Task& task, ResumeOptions& resume) {
             << std::endl;
 }
 
+std::string with_log_dir(const std::string& log_dir) {
+  return log_dir == LaunchSpec{}.log_dir ? "" : " --log-dir " + clusters::shell_word(log_dir);
+}
+
+int submit_job(const RunCommandArguments& options, const JobSpec& spec) {
+  if (options.dry_run) {
+    std::cout << submission_text(options.job, spec);
+    return kExitDone;
+  }
+  const clusters::SubmittedJob job =
+      submit(options.job, spec, [](const std::string& command) { std::cout << command << std::endl; });
+  std::cout << spec.name << ": Slurm job " << job.id << "\n  trainctl ps\n  trainctl logs"
+            << with_log_dir(spec.launch.log_dir) << " --follow\n  trainctl stop --slurm " << job.id << "\n";
+  return kExitDone;
+}
+
 /// Checks first everything that can be wrong in the options and the job alone: planning may take a while, and a
 /// detached run has neither standard input nor a terminal.
 int run(const RunCommandArguments& options) {
@@ -118,8 +141,8 @@ int run(const RunCommandArguments& options) {
   if (task.by.index > 0) return serve_gathering(task.by);
   print_warnings(task.spec);
   require_writable_folder(task.spec.launch.log_dir, "launch.log_dir");
-  if (is_submitted(task.spec, task.by)) return submit(options.job, task.spec, options.dry_run);
-  task.gathering = gather(task.by, task.spec);
+  if (is_submitted(task.spec, task.by)) return submit_job(options, task.spec);
+  task.gathering = gather(task.by, task.spec, [](const std::string& line) { std::cerr << line << std::endl; });
   const auto tell_end = [&](int code) {
     if (task.gathering.end) task.gathering.end(code);
     return code;
@@ -129,11 +152,15 @@ int run(const RunCommandArguments& options) {
     if (!task.gathering.overrides.empty()) task.spec = options.job.with(task.gathering.overrides).load();
     require_possible(task.spec, for_workload);
     shown_ranks(options.show, task.spec.launch.ranks);
-    if (options.dry_run) return tell_end(show_commands(task.spec, task.gathering.transport.get()));
+    if (options.dry_run) {
+      std::cout << start_commands(task.spec, task.gathering.transport.get());
+      return tell_end(kExitDone);
+    }
     resume_earlier(task, for_workload.resume);
     if (!options.detach) return tell_end(run(options, task, for_workload, nullptr));
     return in_background(
-        [&](Background& background) { return tell_end(run(options, task, for_workload, &background)); });
+        [&](Background& background) { return tell_end(run(options, task, for_workload, &background)); },
+        [](const std::string& message) { std::cout << message << std::flush; });
   } catch (...) {
     tell_end(kExitEnv);
     throw;

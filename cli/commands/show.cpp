@@ -12,10 +12,12 @@
 #include "cli/render/weights.h"
 #include "cli/watch_files.h"
 #include "engine/base/text.h"
-#include "engine/compile/program_so_far.h"
-#include "engine/compile/report.h"
+#include "engine/compile/compile.h"
+#include "engine/compile/report/program_so_far.h"
+#include "engine/compile/report/report.h"
+#include "engine/planning/compile_job.h"
 #include "engine/spec/parse.h"
-#include "engine/train/job.h"
+#include "engine/train/data/read_and_plan.h"
 
 namespace trainctl {
 namespace {

@@ -14,7 +14,7 @@
 
 #include "cli/commands/commands.h"
 #include "cli/commands/find_run.h"
-#include "cli/render/run_end.h"
+#include "cli/run/launch/run_end.h"
 #include "engine/base/error.h"
 #include "launcher/clusters/slurm.h"
 #include "launcher/run_directory.h"

@@ -14,9 +14,9 @@
 
 #include "cli/commands/commands.h"
 #include "cli/errors.h"
-#include "cli/launch/device_choice.h"
 #include "cli/report/page.h"
 #include "cli/report/run_data.h"
+#include "cli/run/launch/device_choice.h"
 #include "cli/sweep/results.h"
 #include "cli/sweep/swept_field.h"
 #include "engine/base/error.h"

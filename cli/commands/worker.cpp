@@ -13,29 +13,30 @@
 
 #include "cli/commands/commands.h"
 #include "cli/errors.h"
-#include "cli/worker/crash.h"
-#include "cli/worker/fault.h"
-#include "cli/worker/rank_failure.h"
-#include "cli/worker/rank_output.h"
-#include "cli/worker/rank_profile.h"
-#include "cli/worker/rendezvous.h"
-#include "cli/worker/server_output.h"
-#include "cli/worker/take_gpu.h"
+#include "cli/run/saves/held_state.h"
+#include "cli/run/saves/saver.h"
+#include "cli/run/worker/crash.h"
+#include "cli/run/worker/fault.h"
+#include "cli/run/worker/rank_failure.h"
+#include "cli/run/worker/rank_output.h"
+#include "cli/run/worker/rank_profile.h"
+#include "cli/run/worker/rendezvous.h"
+#include "cli/run/worker/server_output.h"
+#include "cli/run/worker/take_gpu.h"
 #include "engine/base/file_wait.h"
 #include "engine/plan/served.h"
+#include "engine/planning/compile_job.h"
 #include "engine/spec/parse.h"
 #include "engine/train/checkpoint/finite_state.h"
-#include "engine/train/checkpoint/held_state.h"
 #include "engine/train/checkpoint/restore.h"
-#include "engine/train/checkpoint/saver.h"
-#include "engine/train/evaluator.h"
-#include "engine/train/job.h"
-#include "engine/train/prediction.h"
+#include "engine/train/data/read_and_plan.h"
 #include "engine/train/servers/client.h"
 #include "engine/train/servers/server.h"
 #include "engine/train/servers/table_image.h"
-#include "engine/train/tensor_histograms.h"
-#include "engine/train/trainer.h"
+#include "engine/train/trainer/evaluator.h"
+#include "engine/train/trainer/prediction.h"
+#include "engine/train/trainer/tensor_histograms.h"
+#include "engine/train/trainer/trainer.h"
 #include "launcher/run_directory.h"
 
 namespace trainctl {
@@ -283,7 +284,7 @@ class Worker {
     job_ = plan_job(std::move(spec));
   }
 
-  /// On one host, the launcher keeps only lines that will not be repeated (cli/launch/metrics_file.h). On several
+  /// On one host, the launcher keeps only lines that will not be repeated (cli/run/launch/metrics_file.h). On several
   /// hosts, the agent of rank 0's host sends what that rank writes, and the launcher appends it.
   RankOutputOptions output_options() const {
     const std::vector<int> ranks_of_hosts = parse_layout(options_.layout);

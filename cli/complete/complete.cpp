@@ -6,10 +6,10 @@
 #include <filesystem>
 #include <iostream>
 
-#include "cli/bench/collective_bench.h"
-#include "cli/bench/op_request.h"
 #include "cli/command_words.h"
-#include "cli/job_templates.h"
+#include "cli/measure/collective_bench.h"
+#include "cli/measure/op_request.h"
+#include "cli/text/job_templates.h"
 #include "engine/base/error.h"
 #include "engine/compile/compile.h"
 #include "engine/spec/job_spec.h"

@@ -7,8 +7,8 @@
 #include <map>
 #include <nlohmann/json.hpp>
 
-#include "cli/render/profile_report.h"
-#include "cli/render/table.h"
+#include "cli/text/profile_report.h"
+#include "cli/text/table.h"
 #include "engine/base/text.h"
 
 namespace trainctl {

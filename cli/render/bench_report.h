@@ -5,9 +5,9 @@
 #include <string>
 #include <vector>
 
-#include "cli/bench/collective_bench.h"
-#include "cli/bench/data_bench.h"
-#include "cli/bench/op_bench.h"
+#include "cli/measure/collective_bench.h"
+#include "cli/measure/data_bench.h"
+#include "cli/measure/op_bench.h"
 
 namespace trainctl {
 

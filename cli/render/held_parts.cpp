@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "cli/render/fold.h"
-#include "cli/render/table.h"
+#include "cli/text/table.h"
 #include "engine/base/ranges.h"
 #include "engine/base/text.h"
 

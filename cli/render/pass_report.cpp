@@ -5,7 +5,7 @@
 
 #include <chrono>
 
-#include "cli/render/table.h"
+#include "cli/text/table.h"
 #include "engine/base/text.h"
 #include "engine/compile/rank_classes.h"
 

@@ -4,8 +4,9 @@
 #include <string>
 #include <vector>
 
-#include "engine/compile/program_so_far.h"
-#include "engine/train/job.h"
+#include "engine/compile/compile.h"
+#include "engine/compile/report/program_so_far.h"
+#include "engine/planning/planned_job.h"
 
 namespace trainctl {
 

@@ -17,7 +17,7 @@
 #include "cli/render/predictions.h"
 #include "cli/render/schedule_drawing.h"
 #include "cli/render/served.h"
-#include "cli/render/table.h"
+#include "cli/text/table.h"
 #include "engine/base/measures.h"
 #include "engine/base/ranges.h"
 #include "engine/base/text.h"

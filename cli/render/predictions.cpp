@@ -7,8 +7,8 @@
 #include <nlohmann/json.hpp>
 #include <vector>
 
-#include "cli/render/profile_report.h"
-#include "cli/render/table.h"
+#include "cli/text/profile_report.h"
+#include "cli/text/table.h"
 #include "engine/base/measures.h"
 #include "engine/base/text.h"
 

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "cli/render/terminal.h"
+#include "cli/text/display_width.h"
 #include "engine/base/measures.h"
 #include "engine/base/text.h"
 
@@ -20,8 +21,6 @@ constexpr size_t kPlainWidth = 200;
 constexpr size_t kCurveColumns = 16, kMostLosses = 4096;
 /// Columns left free at the end: some terminals wrap after the last column, and Ctrl-C is echoed as ^C.
 constexpr int kFreeColumns = 3;
-
-bool continues_character(char c) { return (static_cast<unsigned char>(c) & 0xC0) == 0x80; }
 
 /// The first `width` columns; the last one is an ellipsis if text was cut off.
 std::string cut(const std::string& text, size_t width) {
@@ -111,19 +110,6 @@ std::string joined(const std::vector<Segment>& all) {
 }
 
 }  // namespace
-
-size_t display_width(std::string_view text) {
-  size_t columns = 0;
-  for (size_t i = 0; i < text.size(); ++i) {
-    if (text[i] == '\033') {
-      const size_t end = text.find('m', i);
-      i = end == std::string_view::npos ? text.size() : end;
-    } else if (!continues_character(text[i])) {
-      ++columns;
-    }
-  }
-  return columns;
-}
 
 std::string cut_lines(const std::string& text, size_t width, size_t height) {
   std::string kept;

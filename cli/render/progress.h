@@ -18,9 +18,6 @@ namespace trainctl {
 /// steps in order, drawn as a small curve.
 std::string progress_text(const LiveStatus& status, size_t width, const std::vector<float>& losses = {});
 
-/// Columns of a text on a terminal, without escape sequences; wide characters count as one.
-size_t display_width(std::string_view text);
-
 /// The first `height` lines, each of at most `width` columns; 0: unlimited.
 std::string cut_lines(const std::string& text, size_t width, size_t height);
 

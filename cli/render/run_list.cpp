@@ -6,8 +6,8 @@
 #include <nlohmann/json.hpp>
 
 #include "cli/render/log_printer.h"
-#include "cli/render/run_end.h"
-#include "cli/render/table.h"
+#include "cli/run/launch/run_end.h"
+#include "cli/text/table.h"
 #include "engine/base/measures.h"
 #include "engine/base/printable.h"
 #include "launcher/live_status.h"

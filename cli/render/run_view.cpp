@@ -3,10 +3,11 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <iostream>
 #include <iterator>
 
-#include "cli/render/table.h"
 #include "cli/render/terminal.h"
+#include "cli/text/table.h"
 #include "engine/base/error.h"
 #include "engine/base/printable.h"
 
@@ -14,7 +15,7 @@ namespace trainctl {
 namespace {
 
 constexpr std::string_view kEpoch = "epoch: ";
-constexpr std::string_view kMeanLoss = ", mean loss is ";                     // engine/train/metrics.h, epoch_line
+constexpr std::string_view kMeanLoss = ", mean loss is ";                     // engine/train/files/metrics.h, epoch_line
 constexpr std::string_view kNotFinite = "loss is ", kSince = " since step ";  // not_finite_line
 constexpr size_t kMostEpochs = 20;
 
@@ -107,5 +108,7 @@ std::string RunView::means() const {
   for (size_t i = first; i < epochs_.size(); ++i) table.add(epochs_[i]);
   return "\n" + table.str() + "\n";
 }
+
+void RunView::failure(std::string_view text) { std::cerr << text << std::flush; }
 
 }  // namespace trainctl

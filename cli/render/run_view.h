@@ -8,33 +8,30 @@
 #include <vector>
 
 #include "cli/render/progress.h"
-#include "cli/render/run_end.h"
+#include "cli/run/launch/run_observer.h"
 #include "launcher/live_status.h"
 #include "launcher/run_directory.h"
 
 namespace trainctl {
 
-class RunView {
+class RunView : public RunObserver {
  public:
+  /// `fd`: where lines go; failures go to stderr.
   explicit RunView(int fd) : fd_(fd), progress_(fd) {}
 
-  /// `processes`: see processes_text (rank_names.h).
   void begin(const std::string& name, const std::string& processes, const RunDirectory& directory,
-             const std::string& device = "");
-  /// Receives a line of the first rank, from which the summary takes the epochs' means. If the rank is not shown, lines
-  /// about the whole run become notices.
-  void listen(std::string_view line, bool is_shown = true);
-  /// Prints a line of the only shown rank.
-  void line(std::string_view line);
-  /// Prints a line of one of several shown ranks.
-  void line_of(int rank, std::string_view line);
-  void notice(std::string_view message);
-  /// Prints a line of the launcher that is not a warning.
-  void news(std::string_view message);
-  /// Call it often: writes the pending lines. Returns whether `update` should be called too.
-  bool tick();
-  void update(const LiveStatus& status);
-  void end(const RunEnd& end, const RunDirectory& directory);
+             const std::string& device) override;
+  /// The summary takes the epochs' means from the line. If the rank is not shown, lines about the whole run become
+  /// notices.
+  void listen(std::string_view line, bool is_shown) override;
+  void line(std::string_view line) override;
+  void line_of(int rank, std::string_view line) override;
+  void notice(std::string_view message) override;
+  void news(std::string_view message) override;
+  bool tick() override;
+  void update(const LiveStatus& status) override;
+  void end(const RunEnd& end, const RunDirectory& directory) override;
+  void failure(std::string_view text) override;
   /// Ends the view without a summary; the run continues.
   void finish() { progress_.finish(); }
 

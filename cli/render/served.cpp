@@ -6,7 +6,7 @@
 #include <nlohmann/json.hpp>
 #include <vector>
 
-#include "cli/render/table.h"
+#include "cli/text/table.h"
 #include "engine/base/ranges.h"
 #include "engine/base/text.h"
 

@@ -3,7 +3,7 @@
 
 #include <algorithm>
 
-#include "cli/render/table.h"
+#include "cli/text/table.h"
 #include "engine/base/text.h"
 
 namespace trainctl {

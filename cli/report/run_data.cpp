@@ -10,10 +10,10 @@
 #include "cli/commands/checkpoint/find_checkpoint.h"
 #include "cli/render/move_rows.h"
 #include "cli/render/plan_report.h"
-#include "cli/render/run_end.h"
-#include "cli/report/job_fields.h"
 #include "cli/report/metrics_data.h"
+#include "cli/run/launch/run_end.h"
 #include "engine/base/error.h"
+#include "engine/spec/job_fields.h"
 #include "engine/spec/parse.h"
 
 namespace trainctl {

@@ -6,9 +6,9 @@
 #include <nlohmann/json.hpp>
 #include <set>
 
-#include "cli/render/run_end.h"
-#include "cli/render/table.h"
 #include "cli/report/metrics_data.h"
+#include "cli/run/launch/run_end.h"
+#include "cli/text/table.h"
 #include "engine/base/error.h"
 #include "engine/base/measures.h"
 #include "engine/base/text.h"

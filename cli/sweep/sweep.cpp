@@ -14,7 +14,7 @@
 #include <map>
 #include <thread>
 
-#include "cli/render/run_end.h"
+#include "cli/run/launch/run_end.h"
 #include "engine/base/error.h"
 #include "engine/base/machine_limits.h"
 #include "engine/base/measures.h"

@@ -6,7 +6,7 @@
 #include <algorithm>
 
 #include "cli/render/progress.h"
-#include "cli/render/table.h"
+#include "cli/text/table.h"
 #include "engine/base/text.h"
 
 namespace trainctl {

@@ -5,7 +5,7 @@
 #include <array>
 
 #include "engine/compile/passes.h"
-#include "engine/compile/verify_programs.h"
+#include "engine/compile/verify/verify_programs.h"
 
 namespace trainctl {
 namespace {

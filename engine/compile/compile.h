@@ -6,10 +6,10 @@
 #include <string_view>
 #include <vector>
 
-#include "engine/compile/buckets.h"
+#include "engine/compile/lower/buckets.h"
 #include "engine/compile/program.h"
-#include "engine/plan/cost_model.h"
 #include "engine/plan/plan.h"
+#include "engine/plan/traffic/cost_model.h"
 
 namespace trainctl {
 

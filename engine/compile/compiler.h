@@ -7,7 +7,7 @@
 #include <utility>
 #include <vector>
 
-#include "engine/compile/buckets.h"
+#include "engine/compile/lower/buckets.h"
 #include "engine/compile/program.h"
 #include "engine/ops/optimizer_def.h"
 

@@ -37,7 +37,7 @@ std::string_view to_string(Opcode opcode);
 enum class Purpose : uint8_t {
   none,
   redistribute,
-  statistics,  ///< sums inside an op whose dim is cut
+  statistics,  ///< sums inside an op whose dim is cut, and means of running statistics
   pipeline,
   gradient,
   weights,

@@ -9,7 +9,7 @@
 #include "engine/compile/compile.h"
 #include "engine/compile/one_a_stage.h"
 #include "engine/compile/rank_traits.h"
-#include "engine/compile/verify_programs.h"
+#include "engine/compile/verify/verify_programs.h"
 
 namespace trainctl {
 

@@ -9,8 +9,8 @@
 
 #include "engine/compile/program.h"
 #include "engine/compile/rank_groups.h"
-#include "engine/plan/cost_model.h"
 #include "engine/plan/plan.h"
+#include "engine/plan/traffic/cost_model.h"
 
 namespace trainctl {
 

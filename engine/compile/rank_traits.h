@@ -7,7 +7,7 @@
 #include <utility>
 #include <vector>
 
-#include "engine/compile/buckets.h"
+#include "engine/compile/lower/buckets.h"
 #include "engine/compile/rank_groups.h"
 
 namespace trainctl {

@@ -9,7 +9,7 @@
 #include <string>
 #include <utility>
 
-#include "engine/compile/verify.h"
+#include "engine/compile/verify/verify.h"
 
 namespace trainctl {
 namespace {

@@ -116,14 +116,14 @@ struct KernelDef {
   /// The dim of output 0, or of the last input of a gradient of weights, that a bias belongs to. Null: the last.
   int (*channel_dim)(const Attrs& attrs) = nullptr;
 
-  // Memory format (compile/choose_formats.cpp).
+  // Memory format (compile/lower/choose_formats.cpp).
   /// With operands that are images [n, c, h, w]: how it takes all of them channels last. Null or empty: not at all.
   std::optional<ChannelsLast> (*channels_last)(Infos inputs, const Attrs& attrs) = nullptr;
   /// It transposes its images itself if they are not channels last.
   bool prefers_channels_last = false;
 
   /// A product of matrices or a convolution: under precision tf32 its instructions get the attr `tf32`, and what
-  /// follows it becomes its epilogue (compile/fuse_products.cpp).
+  /// follows it becomes its epilogue (compile/fuse/fuse_products.cpp).
   bool is_product = false;
   /// With the attr first_row it computes only some rows of output 0, starting with that one.
   bool makes_rows = false;

@@ -6,20 +6,20 @@
 #include <utility>
 
 #include "engine/base/text.h"
-#include "engine/plan/candidates.h"
-#include "engine/plan/held_tensors.h"
-#include "engine/plan/host_axes.h"
-#include "engine/plan/hybrid_parts.h"
-#include "engine/plan/hybrid_variables.h"
-#include "engine/plan/kept_results.h"
-#include "engine/plan/part_limits.h"
+#include "engine/plan/axes/candidates.h"
+#include "engine/plan/axes/host_axes.h"
+#include "engine/plan/axes/part_limits.h"
+#include "engine/plan/axes/propagation.h"
+#include "engine/plan/axes/sharding_facts.h"
+#include "engine/plan/axes/strategies.h"
+#include "engine/plan/hybrid/held_tensors.h"
+#include "engine/plan/hybrid/hybrid_parts.h"
+#include "engine/plan/hybrid/hybrid_variables.h"
 #include "engine/plan/plan.h"
 #include "engine/plan/plan_memo.h"
-#include "engine/plan/propagation.h"
-#include "engine/plan/sharding_facts.h"
-#include "engine/plan/stages.h"
-#include "engine/plan/strategies.h"
-#include "engine/plan/sums.h"
+#include "engine/plan/stages/kept_results.h"
+#include "engine/plan/stages/stages.h"
+#include "engine/plan/traffic/sums.h"
 
 namespace trainctl {
 namespace {

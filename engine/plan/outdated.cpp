@@ -6,8 +6,8 @@
 #include <set>
 
 #include "engine/base/text.h"
+#include "engine/plan/axes/strategies.h"
 #include "engine/plan/mesh.h"
-#include "engine/plan/strategies.h"
 #include "engine/spec/fields.h"
 
 namespace trainctl {

@@ -9,9 +9,9 @@
 #include <vector>
 
 #include "engine/graph/graph.h"
-#include "engine/plan/cost_model.h"
-#include "engine/plan/hybrid_parts.h"
+#include "engine/plan/hybrid/hybrid_parts.h"
 #include "engine/plan/layout.h"
+#include "engine/plan/traffic/cost_model.h"
 #include "engine/spec/job_spec.h"
 
 namespace trainctl {
@@ -108,7 +108,7 @@ struct Plan {
   /// Layouts in which tensors of recompute layers are kept from the forward to the backward pass: results of
   /// collectives.
   std::map<TensorId, std::vector<Layout>> kept;
-  /// Parameters of which asynchronous workers have the rows of one batch alone (engine/train/servers/table_plan.h).
+  /// Parameters of which asynchronous workers have the rows of one batch alone (engine/planning/served_tables.h).
   std::vector<TensorId> tables;
   std::vector<VariablePlan> variables;  ///< parameters, then states, in graph order
   HybridParts hybrid_parts;             ///< in hybrid_parallel

@@ -7,13 +7,13 @@
 #include <string>
 #include <vector>
 
-#include "engine/plan/cost_model.h"
-#include "engine/plan/links.h"
+#include "engine/plan/axes/links.h"
+#include "engine/plan/axes/sharding_facts.h"
+#include "engine/plan/axes/surroundings.h"
+#include "engine/plan/axes/units.h"
 #include "engine/plan/plan.h"
-#include "engine/plan/sharding_facts.h"
-#include "engine/plan/surroundings.h"
-#include "engine/plan/traffic.h"
-#include "engine/plan/units.h"
+#include "engine/plan/traffic/cost_model.h"
+#include "engine/plan/traffic/traffic.h"
 
 namespace trainctl {
 

@@ -1,7 +1,7 @@
 // A time that no plan's step is below, and that needs no plan.
 #pragma once
 
-#include "engine/search/cut_search.h"
+#include "engine/search/cuts/cut_search.h"
 #include "engine/spec/job_spec.h"
 
 namespace trainctl {

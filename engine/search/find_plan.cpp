@@ -16,12 +16,12 @@
 
 #include "engine/base/text.h"
 #include "engine/plan/plan.h"
-#include "engine/search/exhaustive.h"
+#include "engine/search/choices/open_choices.h"
+#include "engine/search/choices/weighed_choices.h"
 #include "engine/search/networks.h"
-#include "engine/search/open_choices.h"
-#include "engine/search/small_jobs.h"
-#include "engine/search/tried_plans.h"
-#include "engine/search/weighed_choices.h"
+#include "engine/search/trials/exhaustive.h"
+#include "engine/search/trials/small_jobs.h"
+#include "engine/search/trials/tried_plans.h"
 
 namespace trainctl {
 namespace {

@@ -10,13 +10,13 @@
 #include <vector>
 
 #include "engine/model/model.h"
-#include "engine/plan/cost_model.h"
-#include "engine/search/cut_search.h"
-#include "engine/search/plan_choice.h"
+#include "engine/plan/traffic/cost_model.h"
+#include "engine/search/choices/plan_choice.h"
+#include "engine/search/cuts/cut_search.h"
 
 namespace trainctl {
 
-/// A plan as a trial has planned, compiled and simulated it; the caller of a search defines it (engine/train/job.h).
+/// A plan as a trial has planned, compiled and simulated it; the caller of a search defines it (engine/planning/plan_job.h).
 struct CompiledTrial;
 
 /// Result of a job with everything fixed.

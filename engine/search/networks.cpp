@@ -4,7 +4,7 @@
 #include <limits>
 #include <utility>
 
-#include "engine/plan/stages.h"
+#include "engine/plan/stages/stages.h"
 
 namespace trainctl {
 namespace {

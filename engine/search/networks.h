@@ -7,12 +7,12 @@
 #include <vector>
 
 #include "engine/model/model.h"
-#include "engine/plan/sharding_facts.h"
-#include "engine/plan/strategies.h"
-#include "engine/plan/units.h"
+#include "engine/plan/axes/sharding_facts.h"
+#include "engine/plan/axes/strategies.h"
+#include "engine/plan/axes/units.h"
 #include "engine/search/bound.h"
-#include "engine/search/cut_search.h"
-#include "engine/search/repeats.h"
+#include "engine/search/cuts/cut_search.h"
+#include "engine/search/cuts/repeats.h"
 
 namespace trainctl {
 

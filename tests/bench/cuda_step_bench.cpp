@@ -6,9 +6,10 @@
 #include "engine/base/error.h"
 #include "engine/ops/random.h"
 #include "engine/ops/small_step/kernel_group_cuda.h"
+#include "engine/planning/compile_job.h"
 #include "engine/runtime/bound_operands.h"
 #include "engine/spec/parse.h"
-#include "engine/train/job.h"
+#include "engine/train/data/read_and_plan.h"
 #include "tests/bench/cuda_bench.h"
 
 namespace trainctl {

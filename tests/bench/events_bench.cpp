@@ -12,10 +12,12 @@
 #include <string>
 #include <vector>
 
+#include "engine/planning/compile_job.h"
 #include "engine/runtime/comm/shared_memory_communicator.h"
 #include "engine/spec/parse.h"
-#include "engine/train/event_file.h"
-#include "engine/train/trainer.h"
+#include "engine/train/data/read_and_plan.h"
+#include "engine/train/files/event_file.h"
+#include "engine/train/trainer/trainer.h"
 
 using namespace trainctl;
 

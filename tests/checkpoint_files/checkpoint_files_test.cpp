@@ -12,6 +12,7 @@
 #include "engine/train/checkpoint/restore.h"
 #include "engine/train/checkpoint/tiling.h"
 #include "engine/train/checkpoint/verify_checkpoint.h"
+#include "engine/train/data/read_and_plan.h"
 #include "tests/equivalence/harness.h"
 
 using namespace trainctl;

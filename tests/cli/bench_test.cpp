@@ -4,7 +4,7 @@
 #include <cstdio>
 #include <nlohmann/json.hpp>
 
-#include "cli/bench/op_bench.h"
+#include "cli/measure/op_bench.h"
 #include "engine/base/error.h"
 #include "engine/ops/op_def.h"
 #include "engine/runtime/cuda/devices.h"

@@ -7,13 +7,14 @@
 #include <nlohmann/json.hpp>
 #include <thread>
 
-#include "cli/bench/calibration.h"
-#include "cli/bench/step_calibration.h"
+#include "cli/measure/calibration.h"
+#include "cli/measure/step_calibration.h"
 #include "engine/base/error.h"
 #include "engine/compile/compile.h"
 #include "engine/machine/machine_text.h"
+#include "engine/planning/compile_job.h"
 #include "engine/spec/parse.h"
-#include "engine/train/job.h"
+#include "engine/train/data/read_and_plan.h"
 #include "tests/cli/command.h"
 #include "tests/launcher/scratch.h"
 

@@ -5,7 +5,7 @@
 #include <filesystem>
 #include <fstream>
 
-#include "cli/launch/script_check.h"
+#include "cli/run/launch/script_check.h"
 #include "engine/base/error.h"
 #include "tests/bad_specs/bad_jobs.h"
 #include "tests/cli/command.h"

@@ -1,11 +1,13 @@
 // Which devices a job's ranks run on, on simulated hosts.
-#include "cli/launch/device_choice.h"
+#include "cli/run/launch/device_choice.h"
 
 #include <doctest/doctest.h>
 
 #include <cstdlib>
 
 #include "engine/base/error.h"
+#include "engine/planning/compile_job.h"
+#include "engine/train/data/read_and_plan.h"
 #include "tests/cli/command.h"
 #include "tests/jobs/jobs.h"
 #include "tests/launcher/scratch.h"

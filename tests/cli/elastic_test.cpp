@@ -1,5 +1,5 @@
 // launch.elastic: which hosts a run uses from one loss to the next, and what the changes cost.
-#include "cli/launch/elastic.h"
+#include "cli/run/launch/elastic.h"
 
 #include <doctest/doctest.h>
 

@@ -1,5 +1,5 @@
-// Saves over hosts: the launcher's side and two hosts' sides, with the words between them (cli/worker/host_saves.h).
-#include "cli/launch/gathered_saves.h"
+// Saves over hosts: the launcher's side and two hosts' sides, with the words between them (cli/run/saves/host_saves.h).
+#include "cli/run/saves/gathered_saves.h"
 
 #include <doctest/doctest.h>
 #include <sys/mman.h>
@@ -12,7 +12,7 @@
 #include <thread>
 #include <vector>
 
-#include "cli/worker/host_saves.h"
+#include "cli/run/saves/host_saves.h"
 
 using namespace trainctl;
 

@@ -1,5 +1,5 @@
 // metrics.jsonl between the attempts of a run.
-#include "cli/launch/metrics_file.h"
+#include "cli/run/launch/metrics_file.h"
 
 #include <doctest/doctest.h>
 

@@ -16,9 +16,10 @@
 #include "cli/render/progress.h"
 #include "cli/render/schedule_drawing.h"
 #include "engine/base/error.h"
-#include "engine/compile/report.h"
+#include "engine/compile/report/report.h"
+#include "engine/planning/compile_job.h"
 #include "engine/spec/parse.h"
-#include "engine/train/job.h"
+#include "engine/train/data/read_and_plan.h"
 #include "tests/cli/command.h"
 #include "tests/launcher/scratch.h"
 

@@ -1,14 +1,15 @@
 // How the states of a network's ranks are described.
-#include "cli/launch/rank_states.h"
+#include "cli/run/launch/rank_states.h"
 
 #include <doctest/doctest.h>
 
 #include <algorithm>
 
-#include "cli/launch/stopped_ranks.h"
-#include "cli/worker/rank_failure.h"
+#include "cli/run/launch/stopped_ranks.h"
+#include "cli/run/worker/rank_failure.h"
+#include "engine/planning/compile_job.h"
 #include "engine/runtime/comm/shared_memory.h"
-#include "engine/train/job.h"
+#include "engine/train/data/read_and_plan.h"
 #include "tests/jobs/jobs.h"
 
 using namespace trainctl;

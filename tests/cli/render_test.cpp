@@ -5,11 +5,11 @@
 #include <nlohmann/json.hpp>
 #include <vector>
 
-#include "cli/render/launch_report.h"
 #include "cli/render/progress.h"
-#include "cli/render/run_end.h"
-#include "cli/render/start_up_report.h"
-#include "cli/render/tensor_text.h"
+#include "cli/run/launch/run_end.h"
+#include "cli/text/launch_report.h"
+#include "cli/text/start_up_report.h"
+#include "cli/text/tensor_text.h"
 #include "tests/launcher/scratch.h"
 
 using namespace trainctl;

@@ -15,12 +15,12 @@
 #include <thread>
 
 #include "cli/report/curve.h"
-#include "cli/report/job_fields.h"
 #include "cli/report/metrics_data.h"
 #include "cli/report/page.h"
 #include "cli/report/run_data.h"
 #include "cli/report/serve.h"
 #include "engine/base/error.h"
+#include "engine/spec/job_fields.h"
 #include "engine/spec/parse.h"
 #include "tests/cli/command.h"
 #include "tests/launcher/launcher_process.h"

@@ -1,5 +1,5 @@
 // launch.elastic: what ranks hold in memory, and how the launcher takes it from the hosts that are left.
-#include "cli/launch/rescued_state.h"
+#include "cli/run/saves/rescued_state.h"
 
 #include <doctest/doctest.h>
 #include <sys/mman.h>
@@ -13,13 +13,14 @@
 #include <stdexcept>
 #include <thread>
 
-#include "cli/launch/losses.h"
-#include "cli/worker/held_states.h"
+#include "cli/run/launch/losses.h"
+#include "cli/run/saves/held_state.h"
+#include "cli/run/saves/held_states.h"
+#include "cli/run/saves/saver.h"
+#include "engine/planning/compile_job.h"
 #include "engine/runtime/comm/shared_memory.h"
 #include "engine/spec/parse.h"
-#include "engine/train/checkpoint/held_state.h"
-#include "engine/train/checkpoint/saver.h"
-#include "engine/train/job.h"
+#include "engine/train/data/read_and_plan.h"
 
 using namespace trainctl;
 

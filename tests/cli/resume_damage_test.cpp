@@ -6,12 +6,12 @@
 #include <filesystem>
 #include <fstream>
 
-#include "cli/launch/checkpoints.h"
+#include "cli/run/saves/checkpoints.h"
 #include "engine/base/error.h"
 #include "engine/spec/parse.h"
 #include "engine/train/checkpoint/checkpoint_directory.h"
-#include "engine/train/checkpoint/input_file.h"
 #include "engine/train/checkpoint/verify_checkpoint.h"
+#include "engine/train/files/input_file.h"
 #include "tests/cli/command.h"
 #include "tests/launcher/scratch.h"
 

@@ -1,11 +1,11 @@
 // Programs made to measure what transfers take within a step, run by processes of this host.
-#include "cli/bench/transfer_bench.h"
+#include "cli/measure/transfer_bench.h"
 
 #include <doctest/doctest.h>
 
 #include <string>
 
-#include "cli/bench/program_bench.h"
+#include "cli/measure/program_bench.h"
 #include "engine/base/error.h"
 #include "tests/gpu/gpus.h"
 

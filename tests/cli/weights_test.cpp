@@ -6,12 +6,12 @@
 #include <fstream>
 #include <set>
 
-#include "cli/job_templates.h"
+#include "cli/text/job_templates.h"
 #include "engine/base/error.h"
 #include "engine/spec/parse.h"
 #include "engine/train/checkpoint/name_map.h"
 #include "engine/train/checkpoint/weight_files.h"
-#include "engine/train/job.h"
+#include "engine/train/data/read_and_plan.h"
 #include "tests/cli/command.h"
 #include "tests/launcher/scratch.h"
 

@@ -1,4 +1,4 @@
-// Which images are stored channels last (engine/compile/choose_formats.cpp), and where they are transposed.
+// Which images are stored channels last (engine/compile/lower/choose_formats.cpp), and where they are transposed.
 #include <doctest/doctest.h>
 
 #include <algorithm>

@@ -1,4 +1,4 @@
-// Operations that compile() fuses into batch_norm and its gradients (engine/compile/fuse_statistics.cpp,
+// Operations that compile() fuses into batch_norm and its gradients (engine/compile/fuse/fuse_statistics.cpp,
 // fuse_products.cpp, fuse_relu_grad.cpp).
 #include <doctest/doctest.h>
 

@@ -1,11 +1,11 @@
-// Operations that compile() fuses into a matrix product or a norm's gradient (engine/compile/fuse_products.cpp,
+// Operations that compile() fuses into a matrix product or a norm's gradient (engine/compile/fuse/fuse_products.cpp,
 // fuse_bias_grad.cpp, fuse_norm_grads.cpp).
 #include <doctest/doctest.h>
 
 #include <algorithm>
 
 #include "engine/compile/compile.h"
-#include "engine/compile/verify_programs.h"
+#include "engine/compile/verify/verify_programs.h"
 #include "engine/model/model.h"
 #include "engine/spec/parse.h"
 

@@ -1,10 +1,10 @@
-// Plain SGD inside the kernels that compute the gradients (engine/compile/fuse_update.cpp).
+// Plain SGD inside the kernels that compute the gradients (engine/compile/fuse/fuse_update.cpp).
 #include <doctest/doctest.h>
 
 #include <algorithm>
 
 #include "engine/compile/compile.h"
-#include "engine/compile/verify_programs.h"
+#include "engine/compile/verify/verify_programs.h"
 #include "engine/model/model.h"
 #include "tests/jobs/jobs.h"
 

@@ -6,7 +6,7 @@
 #include <set>
 
 #include "engine/compile/compile.h"
-#include "engine/compile/verify_programs.h"
+#include "engine/compile/verify/verify_programs.h"
 #include "engine/spec/parse.h"
 #include "tests/compile/jobs.h"
 #include "tests/compile/sketch.h"

@@ -9,7 +9,7 @@
 
 #include "engine/base/error.h"
 #include "engine/compile/compile.h"
-#include "engine/compile/verify_programs.h"
+#include "engine/compile/verify/verify_programs.h"
 #include "tests/compile/sketch.h"
 #include "tests/jobs/jobs.h"
 
@@ -255,6 +255,25 @@ TEST_CASE("a data set tensor needed in two layouts is loaded once and sliced fro
       CHECK((!moves_data || i.op == "copy_slice"));
     }
   }
+}
+
+TEST_CASE("hybrid_parallel: running statistics become their means over the ranks that read other rows, and only those") {
+  const std::string rows = "parallel.mode=hybrid_parallel";
+  for (const Program& p : jobs_compiled("norms", {"launch.ranks=4", rows})) {
+    int states = 0, sums = 0, scales = 0;
+    for (const Variable& v : p.variables) states += v.kind == TensorKind::state;
+    for (const Instruction& i : p.instructions) {
+      const bool is_running = i.name.find("running_") != std::string::npos;
+      sums += i.opcode == Opcode::collective && is_running && p.groups[static_cast<size_t>(i.group)].size() == 4;
+      scales += is_running && i.attrs.text("expression") == "x0 scale(0.25,0) =0";
+    }
+    CHECK(states > 0);
+    CHECK(sums == states);
+    CHECK(scales == states);
+  }
+  for (const Program& p : jobs_compiled("norms", {"launch.ranks=4", rows, "parallel.full_batch=true"}))
+    for (const Instruction& i : p.instructions)
+      CHECK_FALSE((i.opcode == Opcode::collective && i.name.find("running_") != std::string::npos));
 }
 
 TEST_CASE("hybrid_parallel: a collective runs over this rank's list of its group, in the list's order") {

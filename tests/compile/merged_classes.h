@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "engine/compile/rank_classes.h"
-#include "engine/compile/verify_programs.h"
+#include "engine/compile/verify/verify_programs.h"
 
 namespace trainctl {
 

@@ -4,7 +4,7 @@
 #include <algorithm>
 
 #include "engine/compile/compile.h"
-#include "engine/compile/verify_programs.h"
+#include "engine/compile/verify/verify_programs.h"
 #include "engine/model/model.h"
 #include "engine/ops/optimizer_def.h"
 #include "engine/spec/parse.h"

@@ -7,7 +7,7 @@
 #include "engine/base/error.h"
 #include "engine/base/round_up.h"
 #include "engine/compile/compiler.h"
-#include "engine/compile/verify.h"
+#include "engine/compile/verify/verify.h"
 
 namespace trainctl {
 namespace {

@@ -6,7 +6,7 @@
 
 #include "engine/base/error.h"
 #include "engine/compile/compiler.h"
-#include "engine/compile/program_so_far.h"
+#include "engine/compile/report/program_so_far.h"
 #include "tests/compile/jobs.h"
 #include "tests/compile/pass_proof.h"
 

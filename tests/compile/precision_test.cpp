@@ -2,7 +2,7 @@
 #include <doctest/doctest.h>
 
 #include "engine/compile/compile.h"
-#include "engine/compile/verify_programs.h"
+#include "engine/compile/verify/verify_programs.h"
 #include "engine/model/model.h"
 #include "engine/spec/parse.h"
 #include "tests/compile/sketch.h"

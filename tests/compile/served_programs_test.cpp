@@ -3,8 +3,8 @@
 
 #include <algorithm>
 
-#include "engine/compile/buckets.h"
-#include "engine/compile/verify_programs.h"
+#include "engine/compile/lower/buckets.h"
+#include "engine/compile/verify/verify_programs.h"
 #include "tests/compile/merged_classes.h"
 #include "tests/compile/sketch.h"
 

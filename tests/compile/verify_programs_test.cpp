@@ -1,5 +1,5 @@
 // Programs broken on purpose: each fault is found, at the rank and instruction where it shows.
-#include "engine/compile/verify_programs.h"
+#include "engine/compile/verify/verify_programs.h"
 
 #include <doctest/doctest.h>
 

@@ -2,12 +2,14 @@
 #include <cuda_runtime_api.h>
 #include <doctest/doctest.h>
 
+#include "engine/planning/compile_job.h"
+#include "engine/planning/run_length.h"
 #include "engine/runtime/comm/shared_memory_communicator.h"
 #include "engine/runtime/cuda/cuda_executor.h"
 #include "engine/runtime/workspace.h"
 #include "engine/spec/parse.h"
 #include "engine/train/data/loader.h"
-#include "engine/train/job.h"
+#include "engine/train/data/read_and_plan.h"
 #include "tests/jobs/jobs.h"
 #include "tests/train/scratch_folder.h"
 

@@ -12,7 +12,7 @@
 #include "engine/runtime/comm/shared_memory.h"
 #include "engine/runtime/comm/shared_memory_communicator.h"
 #include "engine/spec/parse.h"
-#include "engine/train/trainer.h"
+#include "engine/train/trainer/trainer.h"
 #include "tests/skip.h"
 #include "tools/cuda_emulator/nccl.h"
 

@@ -11,7 +11,7 @@
 
 #include "engine/base/ranges.h"
 #include "engine/base/text.h"
-#include "engine/compile/report.h"
+#include "engine/compile/report/report.h"
 
 namespace trainctl {
 namespace {

@@ -5,6 +5,7 @@
 #include <numeric>
 
 #include "engine/spec/parse.h"
+#include "engine/train/data/read_and_plan.h"
 #include "tests/compile/pass_proof.h"
 #include "tests/equivalence/harness.h"
 

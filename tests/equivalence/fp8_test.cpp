@@ -5,6 +5,7 @@
 
 #include "engine/base/text.h"
 #include "engine/spec/parse.h"
+#include "engine/train/data/read_and_plan.h"
 #include "tests/equivalence/compare.h"
 #include "tests/equivalence/harness.h"
 

@@ -12,7 +12,8 @@
 #include "engine/runtime/initial_weights.h"
 #include "engine/runtime/parts.h"
 #include "engine/runtime/routes.h"
-#include "engine/train/trainer.h"
+#include "engine/train/data/read_and_plan.h"
+#include "engine/train/trainer/trainer.h"
 #include "tests/equivalence/recording_communicator.h"
 #include "tests/jobs/jobs.h"
 

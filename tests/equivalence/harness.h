@@ -7,10 +7,10 @@
 #include <string>
 #include <vector>
 
+#include "engine/planning/planned_job.h"
 #include "engine/runtime/communicator.h"
 #include "engine/runtime/executor.h"
-#include "engine/train/job.h"
-#include "engine/train/trainer.h"
+#include "engine/train/trainer/trainer.h"
 
 namespace trainctl {
 

@@ -5,7 +5,7 @@
 #include <mutex>
 
 #include "engine/spec/parse.h"
-#include "engine/train/tensor_histograms.h"
+#include "engine/train/trainer/tensor_histograms.h"
 #include "tests/equivalence/harness.h"
 #include "tests/equivalence/plan_cases.h"
 #include "tests/jobs/jobs.h"

@@ -6,6 +6,8 @@
 
 #include "engine/base/error.h"
 #include "engine/compile/compile.h"
+#include "engine/planning/compile_job.h"
+#include "engine/train/data/read_and_plan.h"
 #include "tests/equivalence/harness.h"
 #include "tests/jobs/jobs.h"
 

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "engine/spec/parse.h"
+#include "engine/train/data/read_and_plan.h"
 #include "tests/equivalence/harness.h"
 
 using namespace trainctl;

@@ -5,6 +5,7 @@
 #include <cmath>
 
 #include "engine/base/text.h"
+#include "engine/train/data/read_and_plan.h"
 #include "tests/equivalence/compare.h"
 #include "tests/equivalence/harness.h"
 #include "tests/equivalence/plan_cases.h"

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "engine/base/text.h"
-#include "engine/plan/cost_model.h"
+#include "engine/plan/traffic/cost_model.h"
 #include "engine/runtime/communicator.h"
 
 namespace trainctl {

@@ -5,6 +5,7 @@
 #include <random>
 
 #include "engine/spec/parse.h"
+#include "engine/train/data/read_and_plan.h"
 #include "tests/equivalence/harness.h"
 #include "tests/equivalence/plan_cases.h"
 #include "tests/equivalence/saved_run.h"

@@ -10,7 +10,9 @@
 
 #include "engine/base/text.h"
 #include "engine/compile/rank_classes.h"
+#include "engine/planning/compile_job.h"
 #include "engine/spec/parse.h"
+#include "engine/train/data/read_and_plan.h"
 #include "tests/equivalence/harness.h"
 
 using namespace trainctl;

@@ -9,9 +9,10 @@
 #include <string>
 #include <vector>
 
+#include "engine/planning/compile_job.h"
 #include "engine/runtime/parts.h"
 #include "engine/runtime/state_copy.h"
-#include "engine/train/job.h"
+#include "engine/train/data/read_and_plan.h"
 #include "tests/equivalence/plan_cases.h"
 #include "tests/jobs/jobs.h"
 

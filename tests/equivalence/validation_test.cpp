@@ -6,6 +6,8 @@
 #include <cstdlib>
 
 #include "engine/model/evaluation.h"
+#include "engine/planning/compile_job.h"
+#include "engine/train/data/read_and_plan.h"
 #include "tests/equivalence/harness.h"
 #include "tests/equivalence/plan_cases.h"
 #include "tests/jobs/jobs.h"

@@ -15,10 +15,10 @@
 #include "engine/base/error.h"
 #include "engine/train/checkpoint/checkpoint_directory.h"
 #include "engine/train/checkpoint/compare.h"
-#include "engine/train/checkpoint/digest.h"
 #include "engine/train/checkpoint/piece_reader.h"
 #include "engine/train/checkpoint/verify_checkpoint.h"
 #include "engine/train/checkpoint/write_whole.h"
+#include "engine/train/files/digest.h"
 
 namespace {
 

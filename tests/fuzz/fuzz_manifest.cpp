@@ -4,8 +4,8 @@
 #include <string>
 
 #include "engine/base/error.h"
-#include "engine/train/checkpoint/digest.h"
 #include "engine/train/checkpoint/manifest.h"
+#include "engine/train/files/digest.h"
 
 namespace {
 

@@ -11,9 +11,9 @@
 #include <string>
 #include <string_view>
 
-#include "cli/launch/metrics_file.h"
 #include "cli/report/metrics_data.h"
-#include "cli/worker/metrics_log.h"
+#include "cli/run/launch/metrics_file.h"
+#include "cli/run/worker/metrics_log.h"
 #include "engine/base/error.h"
 #include "engine/machine/machine_text.h"
 #include "launcher/live_status.h"

@@ -4,7 +4,7 @@
 #include <vector>
 
 #include "engine/base/error.h"
-#include "engine/train/checkpoint/safetensors.h"
+#include "engine/train/files/safetensors.h"
 
 namespace {
 

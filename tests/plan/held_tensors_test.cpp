@@ -1,5 +1,5 @@
 // hybrid_parallel: what ranks hold, and the notes about collectives that join equal values.
-#include "engine/plan/held_tensors.h"
+#include "engine/plan/hybrid/held_tensors.h"
 
 #include <doctest/doctest.h>
 #include <fmt/format.h>

@@ -2,7 +2,7 @@
 #include <doctest/doctest.h>
 
 #include "engine/ops/op_def.h"
-#include "engine/plan/view_dims.h"
+#include "engine/plan/axes/view_dims.h"
 #include "tests/plan/planned.h"
 
 using namespace trainctl;

@@ -4,7 +4,7 @@
 
 #include <algorithm>
 
-#include "engine/plan/candidates.h"
+#include "engine/plan/axes/candidates.h"
 #include "tests/plan/planned.h"
 
 using namespace trainctl;

@@ -8,7 +8,7 @@
 #include "engine/base/error.h"
 #include "engine/graph/graph.h"
 #include "engine/plan/plan.h"
-#include "engine/plan/redistribution.h"
+#include "engine/plan/traffic/redistribution.h"
 #include "engine/spec/job_spec.h"
 
 namespace trainctl {

@@ -1,6 +1,6 @@
 // Executes redistributions on real numbers: every rank holds its local array, each step applies the collective, and
 // the result must be the slices of the whole.
-#include "engine/plan/redistribution.h"
+#include "engine/plan/traffic/redistribution.h"
 
 #include <doctest/doctest.h>
 

@@ -4,7 +4,7 @@
 #include <map>
 #include <stdexcept>
 
-#include "engine/compile/host_traffic.h"
+#include "engine/compile/report/host_traffic.h"
 #include "engine/runtime/comm/board_changes.h"
 #include "engine/runtime/comm/counted_communicator.h"
 #include "engine/runtime/comm/hosts_communicator.h"

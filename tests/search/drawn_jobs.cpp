@@ -8,8 +8,10 @@
 #include "engine/base/error.h"
 #include "engine/base/text.h"
 #include "engine/estimate/simulate.h"
+#include "engine/planning/compile_job.h"
 #include "engine/search/networks.h"
 #include "engine/spec/parse.h"
+#include "engine/train/data/read_and_plan.h"
 
 namespace trainctl {
 namespace {
@@ -134,7 +136,7 @@ int64_t most_memory(const PlannedJob& job) {
 
 double bound_of(const PlannedJob& job) {
   const ParallelSpec& parallel = job.spec.parallel;
-  Networks networks(job.spec, job.shapes, job.cost);
+  Networks networks(job.spec, job.data.shapes, job.cost);
   return least_seconds(networks.of(parallel.micro_batches)->least, job.spec.launch.ranks, parallel.stages,
                        parallel.micro_batches, parallel.schedule);
 }

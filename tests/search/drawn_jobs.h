@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "engine/train/job.h"
+#include "engine/planning/planned_job.h"
 
 namespace trainctl {
 

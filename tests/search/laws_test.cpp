@@ -9,6 +9,8 @@
 #include "engine/base/error.h"
 #include "engine/machine/machine.h"
 #include "engine/machine/machine_text.h"
+#include "engine/planning/compile_job.h"
+#include "engine/train/data/read_and_plan.h"
 #include "tests/jobs/jobs.h"
 #include "tests/search/drawn_jobs.h"
 

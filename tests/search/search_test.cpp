@@ -6,12 +6,12 @@
 #include <random>
 
 #include "engine/estimate/simulate.h"
-#include "engine/plan/traffic.h"
-#include "engine/search/cut_search.h"
+#include "engine/plan/traffic/traffic.h"
+#include "engine/planning/compile_job.h"
+#include "engine/search/cuts/cut_search.h"
 #include "engine/search/find_plan.h"
-#include "engine/search/least_sum.h"
 #include "engine/spec/parse.h"
-#include "engine/train/job.h"
+#include "engine/train/data/read_and_plan.h"
 #include "tests/search/drawn_jobs.h"
 
 using namespace trainctl;
@@ -93,101 +93,7 @@ double seconds_of(const PlannedJob& job, const std::vector<Instruction>& calls) 
 
 PlannedJob found(const std::string& text, const std::vector<std::string>& settings) { return planned(text, settings); }
 
-/// Some of the variables with a value for each setting of them.
-std::vector<CostTable> drawn_tables(std::mt19937& random, const std::vector<int>& sizes) {
-  std::vector<CostTable> tables;
-  for (int t = pick(random, 1, 8); t > 0; --t) {
-    CostTable table;
-    size_t entries = 1;
-    for (int v = 0; v < static_cast<int>(sizes.size()); ++v) {
-      if (pick(random, 0, 2) != 0) continue;
-      table.variables.push_back(v);
-      entries *= static_cast<size_t>(sizes[static_cast<size_t>(v)]);
-    }
-    for (size_t e = 0; e < entries; ++e) table.values.push_back(static_cast<double>(random() % 1000));
-    tables.push_back(std::move(table));
-  }
-  return tables;
-}
-
-double sum_of(const std::vector<CostTable>& tables, const std::vector<int>& sizes, const std::vector<int>& setting) {
-  double sum = 0;
-  for (const CostTable& table : tables) {
-    size_t at = 0;
-    for (int v : table.variables)
-      at = at * static_cast<size_t>(sizes[static_cast<size_t>(v)]) +
-           static_cast<size_t>(setting[static_cast<size_t>(v)]);
-    sum += table.values[at];
-  }
-  return sum;
-}
-
-/// Calls `visit` with every setting.
-template <class Visit>
-void for_each_setting(const std::vector<int>& sizes, Visit visit) {
-  std::vector<int> setting(sizes.size(), 0);
-  for (;;) {
-    visit(setting);
-    size_t v = 0;
-    while (v < sizes.size() && ++setting[v] == sizes[v]) setting[v++] = 0;
-    if (v == sizes.size()) return;
-  }
-}
-
 }  // namespace
-
-TEST_CASE("least_sum: the minimum of random sums of tables is that of all settings") {
-  std::mt19937 random(7);
-  for (int round = 0; round < 200; ++round) {
-    std::vector<int> sizes(static_cast<size_t>(pick(random, 1, 6)));
-    for (int& size : sizes) size = pick(random, 1, 4);
-    const std::vector<CostTable> tables = drawn_tables(random, sizes);
-    double least = 1e300;
-    for_each_setting(sizes,
-                     [&](const std::vector<int>& setting) { least = std::min(least, sum_of(tables, sizes, setting)); });
-    bool exact = true;
-    const LeastSum result = least_sum(sizes, tables, exact);
-    CHECK(exact);
-    CHECK(result.value == least);
-    CHECK(sum_of(tables, sizes, result.setting) == least);
-  }
-}
-
-TEST_CASE("least_sums: each setting of what is told comes once, the least sum first, with the best of all else") {
-  std::mt19937 random(9);
-  for (int round = 0; round < 200; ++round) {
-    std::vector<int> sizes(static_cast<size_t>(pick(random, 1, 6)));
-    for (int& size : sizes) size = pick(random, 1, 4);
-    const std::vector<CostTable> tables = drawn_tables(random, sizes);
-    std::vector<bool> told;
-    for (size_t v = 0; v < sizes.size(); ++v) told.push_back(pick(random, 0, 1) == 1);
-    const auto key = [&](std::vector<int> setting) {
-      for (size_t v = 0; v < setting.size(); ++v)
-        if (!told[v]) setting[v] = -1;
-      return setting;
-    };
-    std::map<std::vector<int>, double> least;
-    for_each_setting(sizes, [&](const std::vector<int>& setting) {
-      const double sum = sum_of(tables, sizes, setting);
-      const auto place = least.try_emplace(key(setting), sum).first;
-      place->second = std::min(place->second, sum);
-    });
-    double before = 0;
-    bool exact = true;
-    least_sums(sizes, tables, told, exact, [&](const LeastSum& sum) {
-      CHECK(sum.value >= before);
-      CHECK(sum_of(tables, sizes, sum.setting) == sum.value);
-      const auto place = least.find(key(sum.setting));
-      REQUIRE(place != least.end());
-      CHECK(place->second == sum.value);
-      least.erase(place);
-      before = sum.value;
-      return true;
-    });
-    CHECK(exact);
-    CHECK(least.empty());
-  }
-}
 
 TEST_CASE("search: the cuts of small graphs are the best of all by the search's own sum") {
   std::mt19937 random(11);
@@ -423,7 +329,7 @@ TEST_CASE("search: a plan whose trial has a fault is not chosen, also if only th
         return {.fault = "its stages would wait for each other"};
       return {.seconds = has_stages ? 0.5 : 1.0, .memory = 1, .of_all_ranks = ranks == TriedRanks::all};
     };
-    return find_plan(spec, job.shapes, job.cost, 0, try_plan);
+    return find_plan(spec, job.data.shapes, job.cost, 0, try_plan);
   };
   for (const TriedRanks faulty : {TriedRanks::one_a_stage, TriedRanks::all}) {
     const FoundPlan plan = search_with(faulty, {});

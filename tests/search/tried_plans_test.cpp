@@ -1,4 +1,4 @@
-#include "engine/search/tried_plans.h"
+#include "engine/search/trials/tried_plans.h"
 
 #include <doctest/doctest.h>
 

@@ -10,7 +10,9 @@
 #include <thread>
 
 #include "engine/base/text.h"
+#include "engine/planning/compile_job.h"
 #include "engine/runtime/comm/shared_memory_communicator.h"
+#include "engine/train/data/read_and_plan.h"
 #include "tests/equivalence/harness.h"
 #include "tests/jobs/jobs.h"
 #include "tests/servers/async_run.h"

@@ -5,7 +5,9 @@
 #include <random>
 #include <thread>
 
-#include "engine/compile/verify_programs.h"
+#include "engine/compile/verify/verify_programs.h"
+#include "engine/planning/compile_job.h"
+#include "engine/train/data/read_and_plan.h"
 #include "tests/equivalence/harness.h"
 #include "tests/jobs/jobs.h"
 #include "tests/servers/async_run.h"

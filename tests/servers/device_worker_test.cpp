@@ -1,11 +1,13 @@
 // Workers on devices with servers on the host's cores. A CPU executor with an arena of its own stands for a GPU's.
-#include "engine/train/servers/device_worker.h"
+#include "engine/runtime/device_worker.h"
 
 #include <doctest/doctest.h>
 
 #include <algorithm>
 
 #include "engine/base/text.h"
+#include "engine/planning/compile_job.h"
+#include "engine/train/data/read_and_plan.h"
 #include "tests/equivalence/harness.h"
 #include "tests/jobs/jobs.h"
 #include "tests/servers/async_run.h"

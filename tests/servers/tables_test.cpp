@@ -12,9 +12,10 @@
 
 #include "engine/base/error.h"
 #include "engine/base/text.h"
+#include "engine/planning/compile_job.h"
 #include "engine/runtime/initial_weights.h"
-#include "engine/train/checkpoint/safetensors.h"
 #include "engine/train/checkpoint/table_slot.h"
+#include "engine/train/files/safetensors.h"
 #include "engine/train/servers/row_window.h"
 #include "engine/train/servers/table_image.h"
 #include "engine/train/servers/table_rows.h"

@@ -10,8 +10,8 @@
 
 #include "engine/base/error.h"
 #include "engine/spec/parse.h"
-#include "engine/train/job.h"
 #include "engine/train/data/order.h"
+#include "engine/train/data/read_and_plan.h"
 #include "engine/train/data/sample_transforms.h"
 #include "tests/train/scratch_folder.h"
 
@@ -404,7 +404,7 @@ TEST_CASE("an epoch holds one pass at a time, so any number of passes needs no m
 TEST_CASE("a set without shuffling may be as large as the numbers go") {
   DatasetSpec spec = random_set(1'000'000'000);
   spec.shuffle = false;
-  CHECK(spec_error([&] { check_epoch(spec, spec.samples); }) == "no error");
+  CHECK(spec_error([&] { require_epoch(spec, spec.samples); }) == "no error");
   SampleOrder order(spec, spec.samples, 1);
   CHECK(order.batch(0, order.steps_per_epoch() - 1).back() == 999'999'999);
 }
@@ -444,10 +444,10 @@ TEST_CASE("a plan counts the samples of a share that a run opens, whatever the s
             "network: [{name: o, type: dense, units: 1, inputs: [x]}]\nloss: mse\nvalidation: {every_epochs: 1}\n",
         "job.yaml"));
     const auto seed_of_job = static_cast<uint64_t>(seed);
-    CHECK(job.samples == open_dataset(job.spec.dataset, seed_of_job)->size());
-    CHECK(job.validation->samples == open_dataset(job.validation->set, seed_of_job)->size());
-    CHECK(job.samples + job.validation->samples == 30);
-    sizes.insert(job.samples);
+    CHECK(job.data.samples == open_dataset(job.spec.dataset, seed_of_job)->size());
+    CHECK(job.validation->data.samples == open_dataset(job.validation->set, seed_of_job)->size());
+    CHECK(job.data.samples + job.validation->data.samples == 30);
+    sizes.insert(job.data.samples);
   }
   CHECK(sizes.size() > 1);  // else the seed would decide nothing here
 }

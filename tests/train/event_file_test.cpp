@@ -1,5 +1,5 @@
 // TensorBoard's event files, read back by a reader of their format.
-#include "engine/train/event_file.h"
+#include "engine/train/files/event_file.h"
 
 #include <doctest/doctest.h>
 

@@ -1,5 +1,5 @@
 // Counts of ranges, against the values one by one.
-#include "engine/train/histogram.h"
+#include "engine/train/files/histogram.h"
 
 #include <doctest/doctest.h>
 

@@ -1,5 +1,5 @@
 // Learning rates, the scalars of a step, and the lines that a run prints.
-#include "engine/train/learning_rate.h"
+#include "engine/train/trainer/learning_rate.h"
 
 #include <doctest/doctest.h>
 
@@ -7,8 +7,8 @@
 #include <limits>
 #include <nlohmann/json.hpp>
 
-#include "engine/train/metrics.h"
-#include "engine/train/trainer.h"
+#include "engine/train/files/metrics.h"
+#include "engine/train/trainer/trainer.h"
 
 using namespace trainctl;
 

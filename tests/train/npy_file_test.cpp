@@ -1,5 +1,5 @@
 // Files of printed tensors, read as numpy reads them.
-#include "engine/train/npy_file.h"
+#include "engine/train/files/npy_file.h"
 
 #include <doctest/doctest.h>
 

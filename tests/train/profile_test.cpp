@@ -9,16 +9,18 @@
 #include <thread>
 
 #include "engine/base/error.h"
+#include "engine/planning/compile_job.h"
 #include "engine/runtime/comm/shared_memory.h"
 #include "engine/runtime/comm/shared_memory_communicator.h"
 #include "engine/runtime/routes.h"
+#include "engine/train/data/read_and_plan.h"
 #include "engine/train/profile/parts.h"
 #include "engine/train/profile/ran_tasks.h"
 #include "engine/train/profile/step_profile.h"
 #include "engine/train/profile/summary.h"
 #include "engine/train/profile/trace.h"
 #include "engine/train/profile/waiting.h"
-#include "engine/train/trainer.h"
+#include "engine/train/trainer/trainer.h"
 #include "tests/jobs/jobs.h"
 
 using namespace trainctl;

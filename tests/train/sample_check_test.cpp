@@ -5,6 +5,7 @@
 
 #include "engine/base/error.h"
 #include "engine/spec/parse.h"
+#include "engine/train/data/read_and_plan.h"
 #include "tests/jobs/jobs.h"
 #include "tests/train/scratch_folder.h"
 

@@ -1,5 +1,5 @@
 // A whole run on one rank: its counts, its reports, how it stops.
-#include "engine/train/trainer.h"
+#include "engine/train/trainer/trainer.h"
 
 #include <doctest/doctest.h>
 
@@ -7,10 +7,12 @@
 #include <limits>
 
 #include "engine/base/error.h"
+#include "engine/planning/compile_job.h"
 #include "engine/runtime/comm/shared_memory.h"
 #include "engine/runtime/comm/shared_memory_communicator.h"
 #include "engine/spec/parse.h"
 #include "engine/train/checkpoint/finite_state.h"
+#include "engine/train/data/read_and_plan.h"
 
 using namespace trainctl;
 

@@ -2,12 +2,14 @@
 #include <doctest/doctest.h>
 
 #include "engine/base/error.h"
+#include "engine/planning/compile_job.h"
 #include "engine/runtime/comm/shared_memory.h"
 #include "engine/runtime/comm/shared_memory_communicator.h"
 #include "engine/spec/parse.h"
 #include "engine/train/checkpoint/save_policy.h"
-#include "engine/train/evaluator.h"
-#include "engine/train/trainer.h"
+#include "engine/train/data/read_and_plan.h"
+#include "engine/train/trainer/evaluator.h"
+#include "engine/train/trainer/trainer.h"
 
 using namespace trainctl;
 

@@ -7,10 +7,11 @@
 #include <algorithm>
 
 #include "cli/errors.h"
-#include "cli/job_templates.h"
+#include "cli/text/job_templates.h"
+#include "cli/text/sources.h"
 #include "engine/base/error.h"
 #include "engine/base/text.h"
-#include "engine/train/checkpoint/input_file.h"
+#include "engine/train/files/input_file.h"
 
 namespace trainctl {
 

@@ -7,7 +7,7 @@
 #include <iostream>
 
 #include "cli/commands/find_run.h"
-#include "cli/launch/checkpoints.h"
+#include "cli/run/saves/checkpoints.h"
 #include "engine/base/error.h"
 #include "engine/spec/parse.h"
 

@@ -9,11 +9,12 @@
 #include "cli/commands/checkpoint/choose_map.h"
 #include "cli/commands/job_arguments.h"
 #include "cli/output_path.h"
-#include "cli/render/launch_report.h"
+#include "cli/text/launch_report.h"
 #include "engine/base/error.h"
 #include "engine/base/text.h"
 #include "engine/spec/parse.h"
 #include "engine/train/checkpoint/import_weights.h"
+#include "engine/train/data/read_and_plan.h"
 
 namespace trainctl {
 namespace {

@@ -10,7 +10,7 @@
 #include "cli/commands/checkpoint/checkpoint_commands.h"
 #include "cli/commands/checkpoint/facts.h"
 #include "cli/commands/checkpoint/find_checkpoint.h"
-#include "cli/render/table.h"
+#include "cli/text/table.h"
 #include "engine/base/error.h"
 #include "engine/base/measures.h"
 #include "engine/base/text.h"

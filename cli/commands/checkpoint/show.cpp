@@ -10,13 +10,13 @@
 #include "cli/commands/checkpoint/checkpoint_commands.h"
 #include "cli/commands/checkpoint/facts.h"
 #include "cli/commands/checkpoint/find_checkpoint.h"
-#include "cli/render/table.h"
+#include "cli/text/table.h"
 #include "engine/base/error.h"
 #include "engine/base/measures.h"
 #include "engine/base/printable.h"
 #include "engine/base/text.h"
 #include "engine/spec/job_spec.h"
-#include "engine/train/checkpoint/safetensors.h"
+#include "engine/train/files/safetensors.h"
 
 namespace trainctl {
 namespace {

@@ -186,7 +186,7 @@ extern const OpDef matmul_op = {
 
 /// (x [.., k], dy [.., n]) -> dw [n, k], or [k, n] with attr kn; sums over all leading dims. f32, or attr
 /// out_dtype. With attr bias_grad also db [n], dy summed over all leading dims. With attr first_row
-/// (compile/make_in_pieces.cpp) only some rows of dw, starting with that one.
+/// (compile/fuse/make_in_pieces.cpp) only some rows of dw, starting with that one.
 extern const OpDef matmul_weight_grad_op = {
     .name = "matmul_weight_grad",
     .infer = [](Infos in, const Attrs& attrs) -> std::vector<TensorInfo> {

@@ -1,4 +1,4 @@
-// The kernel that rounds factors of products to 8 bits; for the pass that emits it (compile/narrow_products.cpp).
+// The kernel that rounds factors of products to 8 bits; for the pass that emits it (compile/fuse/narrow_products.cpp).
 #pragma once
 
 #include <vector>

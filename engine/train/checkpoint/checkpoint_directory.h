@@ -40,8 +40,8 @@
 
 #include "engine/base/error.h"
 #include "engine/train/checkpoint/checkpoint_names.h"
-#include "engine/train/checkpoint/disk.h"
 #include "engine/train/checkpoint/manifest.h"
+#include "engine/train/files/disk.h"
 
 namespace trainctl {
 

@@ -8,8 +8,8 @@
 #include "engine/base/text.h"
 #include "engine/train/checkpoint/checkpoint_directory.h"
 #include "engine/train/checkpoint/delete_checkpoint.h"
-#include "engine/train/checkpoint/input_file.h"
 #include "engine/train/checkpoint/verify_checkpoint.h"
+#include "engine/train/files/input_file.h"
 
 namespace trainctl {
 namespace {

@@ -10,7 +10,7 @@
 #include <tuple>
 
 #include "engine/base/error.h"
-#include "engine/train/checkpoint/input_file.h"
+#include "engine/train/files/input_file.h"
 
 namespace trainctl {
 namespace {

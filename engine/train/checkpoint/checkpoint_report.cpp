@@ -10,8 +10,8 @@
 #include "engine/compile/compile.h"
 #include "engine/compile/rank_classes.h"
 #include "engine/runtime/stored_ranges.h"
-#include "engine/train/checkpoint/safetensors.h"
 #include "engine/train/checkpoint/state_image.h"
+#include "engine/train/files/safetensors.h"
 
 namespace trainctl {
 namespace {

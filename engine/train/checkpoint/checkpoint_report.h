@@ -4,7 +4,7 @@
 #include <nlohmann/json_fwd.hpp>
 #include <vector>
 
-#include "engine/train/job.h"
+#include "engine/planning/planned_job.h"
 
 namespace trainctl {
 

@@ -9,8 +9,8 @@
 #include <vector>
 
 #include "engine/graph/shape.h"
-#include "engine/train/checkpoint/safetensors.h"
 #include "engine/train/checkpoint/tiling.h"
+#include "engine/train/files/safetensors.h"
 
 namespace trainctl {
 

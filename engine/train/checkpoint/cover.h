@@ -7,8 +7,8 @@
 #include <string>
 #include <vector>
 
-#include "engine/train/checkpoint/safetensors.h"
-#include "engine/train/job.h"
+#include "engine/planning/planned_job.h"
+#include "engine/train/files/safetensors.h"
 
 namespace trainctl {
 

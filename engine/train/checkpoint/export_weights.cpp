@@ -13,7 +13,7 @@
 #include "engine/runtime/stored_ranges.h"
 #include "engine/train/checkpoint/blocks.h"
 #include "engine/train/checkpoint/piece_reader.h"
-#include "engine/train/checkpoint/safetensors.h"
+#include "engine/train/files/safetensors.h"
 
 namespace trainctl {
 namespace {

@@ -6,9 +6,9 @@
 #include <vector>
 
 #include "engine/graph/dtype.h"
-#include "engine/train/checkpoint/disk.h"
 #include "engine/train/checkpoint/manifest.h"
 #include "engine/train/checkpoint/name_map.h"
+#include "engine/train/files/disk.h"
 
 namespace trainctl {
 

@@ -16,8 +16,8 @@
 #include "engine/base/text.h"
 #include "engine/runtime/stored_ranges.h"
 #include "engine/train/checkpoint/delete_checkpoint.h"
-#include "engine/train/checkpoint/digest.h"
 #include "engine/train/checkpoint/manifest.h"
+#include "engine/train/files/digest.h"
 
 namespace trainctl {
 namespace {

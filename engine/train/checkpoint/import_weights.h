@@ -4,10 +4,10 @@
 #include <string>
 #include <vector>
 
-#include "engine/train/checkpoint/disk.h"
+#include "engine/planning/planned_job.h"
 #include "engine/train/checkpoint/name_map.h"
 #include "engine/train/checkpoint/weight_files.h"
-#include "engine/train/job.h"
+#include "engine/train/files/disk.h"
 
 namespace trainctl {
 

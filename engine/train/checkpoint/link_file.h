@@ -3,7 +3,7 @@
 
 #include <string>
 
-#include "engine/train/checkpoint/disk.h"
+#include "engine/train/files/disk.h"
 
 namespace trainctl {
 

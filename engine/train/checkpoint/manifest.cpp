@@ -15,8 +15,8 @@
 #include "engine/base/error.h"
 #include "engine/base/printable.h"
 #include "engine/base/text.h"
-#include "engine/train/checkpoint/digest.h"
-#include "engine/train/checkpoint/input_file.h"
+#include "engine/train/files/digest.h"
+#include "engine/train/files/input_file.h"
 
 namespace trainctl {
 namespace {

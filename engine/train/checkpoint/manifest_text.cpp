@@ -8,9 +8,9 @@
 #include "engine/base/error.h"
 #include "engine/base/measures.h"
 #include "engine/base/printable.h"
-#include "engine/train/checkpoint/digest.h"
 #include "engine/train/checkpoint/manifest.h"
-#include "engine/train/checkpoint/safetensors.h"
+#include "engine/train/files/digest.h"
+#include "engine/train/files/safetensors.h"
 
 namespace trainctl {
 namespace {

@@ -13,7 +13,7 @@
 #include "engine/base/source_pos.h"
 #include "engine/spec/job_spec.h"
 #include "engine/train/checkpoint/axis_order.h"
-#include "engine/train/checkpoint/safetensors.h"
+#include "engine/train/files/safetensors.h"
 
 namespace trainctl {
 

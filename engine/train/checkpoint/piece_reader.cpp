@@ -13,7 +13,7 @@
 #include "engine/base/error.h"
 #include "engine/base/printable.h"
 #include "engine/graph/bf16.h"
-#include "engine/train/checkpoint/safetensors.h"
+#include "engine/train/files/safetensors.h"
 
 namespace trainctl {
 namespace {

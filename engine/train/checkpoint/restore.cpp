@@ -11,6 +11,7 @@
 #include "engine/base/text.h"
 #include "engine/graph/bf16.h"
 #include "engine/ops/optimizer_def.h"
+#include "engine/planning/served_tables.h"
 #include "engine/runtime/stored_ranges.h"
 #include "engine/train/checkpoint/table_slot.h"
 #include "engine/train/data/order.h"
@@ -197,7 +198,7 @@ void require_same_shares(const PlannedJob& job, const Manifest& manifest, const 
 void require_same_order(const PlannedJob& job, const Manifest& manifest, const std::string& checkpoint) {
   if (manifest.step == 0 || manifest.epoch_step == 0) return;
   const DatasetSpec& set = job.spec.dataset;
-  const std::string order = order_text(set, job.samples, job.spec.seed);
+  const std::string order = order_text(set, job.data.samples, job.spec.seed);
   // Checkpoints of earlier versions have the seed alone.
   const bool is_same = manifest.order.empty() ? manifest.seed == job.spec.seed || !set.shuffle : manifest.order == order;
   if (is_same) return;
@@ -217,7 +218,7 @@ void require_untrained_samples(const PlannedJob& job, const Manifest& manifest, 
 }
 
 TrainPosition position_after(const PlannedJob& job, const Manifest& manifest, const std::string& checkpoint) {
-  const int64_t batch = job.spec.dataset.batch, per_epoch = steps_per_epoch(job.spec.dataset, job.samples);
+  const int64_t batch = job.spec.dataset.batch, per_epoch = steps_per_epoch(job.spec.dataset, job.data.samples);
   const int64_t epochs = manifest.epoch - 1;
   require_same_shares(job, manifest, checkpoint);
   require_same_order(job, manifest, checkpoint);

@@ -6,10 +6,11 @@
 #include <utility>
 #include <vector>
 
+#include "engine/planning/planned_job.h"
 #include "engine/runtime/executor.h"
 #include "engine/train/checkpoint/manifest.h"
 #include "engine/train/checkpoint/piece_reader.h"
-#include "engine/train/trainer.h"
+#include "engine/train/checkpoint/train_position.h"
 
 namespace trainctl {
 

@@ -6,7 +6,7 @@
 #include "engine/base/error.h"
 #include "engine/runtime/stored_ranges.h"
 #include "engine/train/checkpoint/manifest.h"
-#include "engine/train/checkpoint/safetensors.h"
+#include "engine/train/files/safetensors.h"
 
 namespace trainctl {
 namespace {

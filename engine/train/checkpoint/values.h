@@ -3,7 +3,7 @@
 
 #include <cstdint>
 
-#include "engine/train/checkpoint/safetensors.h"
+#include "engine/train/files/safetensors.h"
 
 namespace trainctl {
 

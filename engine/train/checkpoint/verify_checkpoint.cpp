@@ -9,11 +9,11 @@
 
 #include "engine/base/error.h"
 #include "engine/base/printable.h"
-#include "engine/train/checkpoint/digest.h"
-#include "engine/train/checkpoint/disk.h"
-#include "engine/train/checkpoint/input_file.h"
 #include "engine/train/checkpoint/manifest.h"
-#include "engine/train/checkpoint/safetensors.h"
+#include "engine/train/files/digest.h"
+#include "engine/train/files/disk.h"
+#include "engine/train/files/input_file.h"
+#include "engine/train/files/safetensors.h"
 
 namespace trainctl {
 namespace {

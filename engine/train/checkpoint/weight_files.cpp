@@ -13,8 +13,8 @@
 
 #include "engine/base/error.h"
 #include "engine/base/printable.h"
-#include "engine/train/checkpoint/input_file.h"
 #include "engine/train/checkpoint/values.h"
+#include "engine/train/files/input_file.h"
 
 namespace trainctl {
 namespace {

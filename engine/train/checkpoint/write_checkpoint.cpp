@@ -12,13 +12,13 @@
 #include <optional>
 
 #include "engine/base/error.h"
-#include "engine/train/checkpoint/digest.h"
 #include "engine/train/checkpoint/finite_state.h"
 #include "engine/train/checkpoint/link_file.h"
-#include "engine/train/checkpoint/safetensors.h"
 #include "engine/train/checkpoint/table_slot.h"
 #include "engine/train/checkpoint/write_whole.h"
 #include "engine/train/data/order.h"
+#include "engine/train/files/digest.h"
+#include "engine/train/files/safetensors.h"
 
 namespace trainctl {
 namespace {
@@ -141,7 +141,7 @@ void set_validation(Manifest& m, const PlannedJob& job, const SaveBoard::Positio
 }
 
 Manifest manifest_of(const PlannedJob& job, const CheckpointFacts& facts) {
-  const int64_t per_epoch = steps_per_epoch(job.spec.dataset, job.samples);
+  const int64_t per_epoch = steps_per_epoch(job.spec.dataset, job.data.samples);
   Manifest m;
   m.trainctl = facts.version;
   m.name = job.spec.name;
@@ -152,7 +152,7 @@ Manifest manifest_of(const PlannedJob& job, const CheckpointFacts& facts) {
   m.epoch_step = facts.step % per_epoch;
   m.samples = facts.step * job.spec.dataset.batch;
   m.seed = job.spec.seed;
-  m.order = order_text(job.spec.dataset, job.samples, job.spec.seed);
+  m.order = order_text(job.spec.dataset, job.data.samples, job.spec.seed);
   m.train_share = job.spec.dataset.train_share;
   m.written = utc_now();
   m.lineage = facts.lineage;

@@ -8,9 +8,9 @@
 #include <vector>
 
 #include "engine/base/error.h"
+#include "engine/planning/planned_job.h"
 #include "engine/runtime/comm/save_board.h"
 #include "engine/train/checkpoint/checkpoint_directory.h"
-#include "engine/train/job.h"
 
 namespace trainctl {
 

@@ -11,7 +11,7 @@
 #include "engine/base/error.h"
 #include "engine/train/checkpoint/blocks.h"
 #include "engine/train/checkpoint/piece_reader.h"
-#include "engine/train/checkpoint/safetensors.h"
+#include "engine/train/files/safetensors.h"
 
 namespace trainctl {
 namespace {

@@ -4,8 +4,8 @@
 #include <string>
 #include <vector>
 
-#include "engine/train/checkpoint/disk.h"
 #include "engine/train/checkpoint/manifest.h"
+#include "engine/train/files/disk.h"
 
 namespace trainctl {
 

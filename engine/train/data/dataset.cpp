@@ -1,13 +1,13 @@
 // Which kind of set a job has, and the layers around it: what replaces broken samples, and a cache.
 #include "engine/train/data/dataset.h"
 
-#include <unistd.h>
-
 #include <algorithm>
+#include <numeric>
 #include <vector>
 
 #include "engine/base/checked.h"
 #include "engine/base/error.h"
+#include "engine/planning/device_data.h"
 #include "engine/train/data/byte_map.h"
 #include "engine/train/data/cached_set.h"
 #include "engine/train/data/clicks.h"
@@ -99,8 +99,8 @@ DataHeader without_files(DataShapes shapes, int64_t samples) { return {std::move
 
 DataHeader header_of(const std::vector<SourceField>& fields, int64_t samples, int64_t held, const DatasetSpec& spec) {
   const FieldWays ways(fields, spec);
-  return {shapes_of(ways.fields), samples, capped_sum(held, scratch_bytes(ways)),
-          FieldWays(fields, spec, FieldWays::Bytes::stay).fields};
+  return {shapes_of(ways.fields), samples, capped_sum(held, scratch_bytes(ways)), ways.is_random,
+          byte_fields(FieldWays(fields, spec, FieldWays::Bytes::stay).fields)};
 }
 
 DataHeader mnist_header(const DatasetSpec& spec) {
@@ -127,6 +127,22 @@ void load_field(const SampleField& field, const void* from, DType type, void* to
 
 bool may_load_bytes(const SampleField& field) {
   return field.type == ElementType::u8 && !field.is_integer && field.name != "label";
+}
+
+std::vector<ByteField> byte_fields(const std::vector<SampleField>& fields) {
+  std::vector<ByteField> all;
+  for (const SampleField& field : fields) {
+    if (!may_load_bytes(field)) continue;
+    ByteField& of_bytes = all.emplace_back(field.name);
+    if (field.map) {
+      of_bytes.table = field.map->table();
+    } else {
+      of_bytes.table.pixels = field.elements();
+      of_bytes.table.values.resize(static_cast<size_t>(ByteTable::kValues));
+      std::iota(of_bytes.table.values.begin(), of_bytes.table.values.end(), 0.0f);
+    }
+  }
+  return all;
 }
 
 std::vector<SampleField> as_loaded(const DataShapes& shapes) {
@@ -156,11 +172,6 @@ void Dataset::read(std::string_view field, int64_t sample, void* out) const {
   to[static_cast<size_t>(at)] = bytes.data();
   read(sample, state, to);
   load_field(one, bytes.data(), one.is_integer ? DType::i32 : DType::f32, out);
-}
-
-int64_t most_cached_bytes() {
-  const auto memory = static_cast<int64_t>(sysconf(_SC_PHYS_PAGES)) * sysconf(_SC_PAGESIZE);
-  return std::max(int64_t{256} << 20, memory / 16);
 }
 
 std::unique_ptr<Dataset> open_dataset(const DatasetSpec& spec, uint64_t seed, int shared_cache) {

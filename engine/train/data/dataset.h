@@ -11,6 +11,7 @@
 
 #include "engine/graph/dtype.h"
 #include "engine/model/model.h"
+#include "engine/planning/data_header.h"
 #include "engine/spec/job_spec.h"
 #include "engine/train/data/read_state.h"
 #include "engine/train/data/source.h"
@@ -35,8 +36,11 @@ struct SampleField {
 /// One sample of the field in the type in which a device loads it: as convert_elements, through the field's map.
 void load_field(const SampleField& field, const void* from, DType type, void* to);
 
-/// Whether a device may get the field's bytes, and make floats of them.
+/// Whether a device may load the field's bytes and convert them to floats: pixels without transforms, and fields whose
+/// transforms end by mapping each byte.
 bool may_load_bytes(const SampleField& field);
+/// The fields for which may_load_bytes() holds.
+std::vector<ByteField> byte_fields(const std::vector<SampleField>& fields);
 
 /// In the types in which devices load them: f32 or i32.
 std::vector<SampleField> as_loaded(const DataShapes& shapes);
@@ -70,23 +74,9 @@ class Dataset {
   void read(std::string_view field, int64_t sample, void* out) const;
 };
 
-/// Sets up to this total are kept in memory after the first read; larger ones are computed anew for every batch: a
-/// sixteenth of the host's memory, at least 256 MiB. Each rank keeps what it has read.
-int64_t most_cached_bytes();
-
 /// Opens the job's training set, with its transforms. Throws SpecError if the job asks for what the set
 /// does not have, or if a file is broken (the diagnostics' path is the field). `shared_cache`: as keep_samples.
 std::unique_ptr<Dataset> open_dataset(const DatasetSpec& spec, uint64_t seed, int shared_cache = -1);
-
-/// Facts of a data set that a plan needs.
-struct DataHeader {
-  DataShapes shapes;    ///< shapes of one sample after the transforms
-  int64_t samples = 0;  ///< the size() of the opened set
-  /// Bytes of the set that each rank keeps in the host's memory: its files' contents (mapped ones are the system's) or
-  /// their index, the order of its samples, and scratch memory. Without the cache of most_cached_bytes().
-  int64_t bytes = 0;
-  std::vector<SampleField> fields = {};  ///< the fields() of the opened set; empty: none of them can stay bytes
-};
 
 /// The header of the set that open_dataset(spec, seed) opens. The seed decides which samples belong to a share
 /// (dataset.split) and so how many there are. Reads the headers of files, and no samples. Throws as open_dataset.

@@ -5,28 +5,23 @@
 
 #include <algorithm>
 #include <climits>
-#include <numeric>
 #include <ranges>
 #include <utility>
 
 #include "engine/base/checked.h"
 #include "engine/base/error.h"
 #include "engine/runtime/comm/batch_board.h"
-#include "engine/train/data/byte_map.h"
 #include "engine/train/data/elements.h"
 
 namespace trainctl {
 namespace {
 
-constexpr int64_t kMostTableBytes = int64_t{1} << 60;  ///< no device has as much; sums of two fit an int64_t
 
 HostBlock allocate_on_heap(int64_t bytes) {
   auto memory = std::make_shared<std::vector<std::byte>>(static_cast<size_t>(bytes));
   return {memory, memory->data()};
 }
 
-/// Least size of a load, in the device's type, whose bytes travel as they are and are mapped there.
-constexpr int64_t kLeastMappedBytes = int64_t{256} << 10;
 /// Bytes that a worker claims at a time: enough that claiming costs nothing beside reading.
 constexpr int64_t kClaimedBytes = int64_t{64} << 10;
 /// How often the trainer looks for a worker that hangs, while it waits.
@@ -46,32 +41,13 @@ LoadLimits load_limits(const DatasetSpec& spec, int most_workers, int64_t batch_
           spec.prefetch > 0 ? spec.prefetch : static_cast<int>(ahead), std::max(spec.workers, 1)};
 }
 
-/// Null if the program does not load it.
-const Operand* loaded(const Program& program, std::string_view field) {
-  const auto load = std::find_if(program.instructions.begin(), program.instructions.end(),
-                                 [&](const Instruction& i) { return i.opcode == Opcode::load && i.op == field; });
-  return load == program.instructions.end() ? nullptr : &load->outputs[0];
-}
-
 }  // namespace
-
-std::vector<SampleTable> sample_tables(const DataShapes& shapes, int64_t samples, const Program& program) {
-  std::vector<SampleTable> tables;
-  for (const DataField& field : shapes.fields) {
-    const Operand* part = loaded(program, field.name);
-    if (part == nullptr || samples > INT32_MAX) continue;
-    const int64_t sample_bytes = num_elements(field.shape) * byte_size(part->dtype);
-    if (capped_product(samples, sample_bytes) > kMostTableBytes) continue;
-    tables.push_back({field.name, samples, sample_bytes, {}});
-  }
-  return tables;
-}
 
 std::vector<SampleTable> sample_tables(const Dataset& set, const Program& program) {
   std::vector<SampleTable> tables = sample_tables(set.shapes(), set.size(), program);
   for (SampleTable& table : tables) {
     const auto field = static_cast<size_t>(set.find(table.tensor));
-    table.read = [&set, field, type = loaded(program, table.tensor)->dtype, bytes = table.sample_bytes](
+    table.read = [&set, field, type = loaded_field(program, table.tensor)->dtype, bytes = table.sample_bytes](
                      int64_t first, int64_t count, std::byte* out) {
       const SampleField& from = set.fields()[field];
       std::vector<std::byte> sample(static_cast<size_t>(from.bytes()));
@@ -88,33 +64,8 @@ std::vector<SampleTable> sample_tables(const Dataset& set, const Program& progra
   return tables;
 }
 
-std::vector<ByteTable> byte_tables(const std::vector<SampleField>& fields, const Program& program) {
-  std::vector<ByteTable> tables;
-  for (const SampleField& field : fields) {
-    const Operand* part = loaded(program, field.name);
-    if (part == nullptr || !may_load_bytes(field) || part->bytes() < kLeastMappedBytes) continue;
-    ByteTable table;
-    if (field.map) {
-      table = field.map->table();
-    } else {
-      table.pixels = field.elements();
-      table.values.resize(static_cast<size_t>(ByteTable::kValues));
-      std::iota(table.values.begin(), table.values.end(), 0.0f);
-    }
-    table.tensor = field.name;
-    if (table.channels <= ByteTable::kMostChannels) tables.push_back(std::move(table));
-  }
-  return tables;
-}
-
 std::vector<ByteTable> byte_tables(const Dataset& set, const Program& program) {
-  return byte_tables(set.fields(), program);
-}
-
-bool small_enough_to_keep(const std::vector<SampleTable>& tables) {
-  int64_t bytes = 0;
-  for (const SampleTable& table : tables) bytes += table.bytes();
-  return bytes <= most_cached_bytes();
+  return byte_tables(byte_fields(set.fields()), program);
 }
 
 Loader::Loader(std::unique_ptr<Dataset> set, const DatasetSpec& spec, const Program& program, uint64_t seed,

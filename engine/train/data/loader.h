@@ -26,6 +26,7 @@
 
 #include "engine/base/error.h"
 #include "engine/compile/program.h"
+#include "engine/planning/device_data.h"
 #include "engine/runtime/executor.h"
 #include "engine/train/data/batch_layout.h"
 #include "engine/train/data/dataset.h"
@@ -57,20 +58,9 @@ struct LoaderOptions {
   std::function<void(const EnvError&)> on_hang;
 };
 
-/// The tensors that the program loads, of a set of `samples` samples, as a device could keep them; without `read`.
-std::vector<SampleTable> sample_tables(const DataShapes& shapes, int64_t samples, const Program& program);
-/// The same for an opened set, with `read`.
+/// sample_tables and byte_tables (engine/planning/device_data.h) of an opened set; the former with SampleTable::read.
 std::vector<SampleTable> sample_tables(const Dataset& set, const Program& program);
-
-/// How a device can make the tensors that the program loads of the bytes that the set has: of fields whose transforms
-/// end by mapping each byte, and of pixels without transforms. Small loads are left out: a kernel of their own would
-/// cost more than it saves.
-std::vector<ByteTable> byte_tables(const std::vector<SampleField>& fields, const Program& program);
 std::vector<ByteTable> byte_tables(const Dataset& set, const Program& program);
-
-/// Whether a device should keep these tables: no more than a host keeps, so that start-up stays short. Larger sets come
-/// from the host, batch by batch.
-bool small_enough_to_keep(const std::vector<SampleTable>& tables);
 
 class Loader {
  public:

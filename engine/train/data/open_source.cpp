@@ -8,7 +8,6 @@
 
 #include "engine/base/error.h"
 #include "engine/spec/read_value.h"
-#include "engine/train/checkpoint/input_file.h"
 #include "engine/train/data/mnist.h"
 #include "engine/train/data/source_set.h"
 #include "engine/train/data/sources/arrays.h"
@@ -20,6 +19,7 @@
 #include "engine/train/data/sources/mix.h"
 #include "engine/train/data/sources/split.h"
 #include "engine/train/data/sources/tar.h"
+#include "engine/train/files/input_file.h"
 
 namespace trainctl {
 namespace {

@@ -22,20 +22,6 @@ void shuffled_order(uint64_t seed, uint64_t pass, std::span<int64_t> order) {
   }
 }
 
-void check_epoch(const DatasetSpec& spec, int64_t set_size) {
-  check(set_size > 0 && spec.batch > 0 && spec.repeat > 0, "set size, batch and repeat must be positive");
-  if (steps_per_epoch(spec, set_size) > 0) return;
-  const int64_t samples = set_size * spec.repeat;  // less than a batch
-  throw SpecError({}, "dataset.batch",
-                  fmt::format("a batch of {} does not fit in an epoch of {} samples", spec.batch, with_commas(samples)),
-                  fmt::format("at most {}, or dataset.drop_last: false, or a larger dataset.repeat", samples));
-}
-
-int64_t steps_per_epoch(const DatasetSpec& spec, int64_t set_size) {
-  const int64_t samples = capped_product(set_size, spec.repeat), whole = samples / spec.batch;
-  return spec.drop_last || samples % spec.batch == 0 ? whole : whole + 1;
-}
-
 std::string order_text(const DatasetSpec& spec, int64_t set_size, uint64_t seed) {
   const bool is_made = spec.type == "random" || spec.type == "clicks";
   std::string text = fmt::format("{} samples", with_commas(set_size));
@@ -59,7 +45,7 @@ SampleOrder::SampleOrder(const DatasetSpec& spec, int64_t set_size, uint64_t see
       shuffle_(spec.shuffle),
       block_(spec.shuffle_block),
       seed_(seed) {
-  check_epoch(spec, set_size);
+  require_epoch(spec, set_size);
   steps_ = trainctl::steps_per_epoch(spec, set_size);
   if (shuffle_ && block_ == 0 && size_ <= kMostListedSamples) order_.resize(static_cast<size_t>(size_));
   batch_.resize(static_cast<size_t>(spec.batch));

@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "engine/planning/run_length.h"
 #include "engine/spec/job_spec.h"
 #include "engine/train/data/block_order.h"
 #include "engine/train/data/permutation.h"
@@ -20,12 +21,6 @@ void shuffled_order(uint64_t seed, uint64_t pass, std::span<int64_t> order);
 /// Up to here a shuffled set is a list, of 8 bytes a sample in every rank. The order of larger sets is a
 /// KeyedPermutation of (seed, "dataset.order", pass), which needs no memory and no time to start anywhere.
 inline constexpr int64_t kMostListedSamples = 50'000'000;
-
-/// SpecError if an epoch over `set_size` samples is shorter than one step (dataset.batch).
-void check_epoch(const DatasetSpec& spec, int64_t set_size);
-
-/// At most kCapped of base/checked.h: what a job asks for may not fit an int64_t.
-int64_t steps_per_epoch(const DatasetSpec& spec, int64_t set_size);
 
 /// All that decides which sample is at which place of an epoch, as a clause: "24 samples, shuffled by seed 1". Two jobs
 /// with the same text go through an epoch in the same order, whatever their batch.

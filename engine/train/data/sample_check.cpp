@@ -7,6 +7,7 @@
 #include <optional>
 
 #include "engine/model/index_uses.h"
+#include "engine/spec/error_positions.h"
 #include "engine/train/data/dataset.h"
 #include "engine/train/data/elements.h"
 #include "engine/train/data/mnist.h"

@@ -1,7 +1,7 @@
 // Looks for faults in the samples of a job's sets before a run meets them.
 #pragma once
 
-#include "engine/train/job.h"
+#include "engine/planning/planned_job.h"
 
 namespace trainctl {
 

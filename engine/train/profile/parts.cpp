@@ -7,7 +7,7 @@
 #include <map>
 #include <utility>
 
-#include "engine/compile/report.h"
+#include "engine/compile/report/report.h"
 #include "engine/ops/op_family.h"
 #include "engine/train/profile/stretches.h"
 #include "engine/train/profile/waiting.h"

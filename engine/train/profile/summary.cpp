@@ -6,7 +6,7 @@
 #include <tuple>
 #include <utility>
 
-#include "engine/compile/report.h"
+#include "engine/compile/report/report.h"
 #include "engine/train/profile/stretches.h"
 #include "engine/train/profile/waiting.h"
 #include "engine/train/profile/work.h"

@@ -11,7 +11,7 @@
 #include <string_view>
 
 #include "engine/base/error.h"
-#include "engine/compile/report.h"
+#include "engine/compile/report/report.h"
 #include "engine/train/profile/waiting.h"
 #include "engine/train/profile/work.h"
 

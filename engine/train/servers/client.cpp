@@ -7,7 +7,7 @@
 
 #include "engine/base/error.h"
 #include "engine/plan/served.h"
-#include "engine/train/servers/row_life.h"
+#include "engine/planning/served_tables.h"
 
 namespace trainctl::servers {
 namespace {

@@ -14,7 +14,7 @@
 #include "engine/train/servers/held_rows.h"
 #include "engine/train/servers/request.h"
 #include "engine/train/servers/row_window.h"
-#include "engine/train/trainer.h"
+#include "engine/train/trainer/trainer.h"
 
 namespace trainctl::servers {
 

@@ -25,12 +25,11 @@
 #include <cstdint>
 
 #include "engine/graph/graph.h"
+#include "engine/planning/served_tables.h"
 
 namespace trainctl::servers {
 
 enum class Ask : int32_t { train, read, leave };
-
-inline constexpr int kMostFields = 28;
 
 struct Request {
   Ask ask = Ask::train;
@@ -38,7 +37,7 @@ struct Request {
   int64_t batch = 0;  ///< over the whole run
   int64_t next = -1;  ///< the batch of `ahead`; -1: none is known yet
   // By field of the samples that tables read.
-  int32_t ids[kMostFields] = {}, asked[kMostFields] = {}, ahead[kMostFields] = {};
+  int32_t ids[kMostTableFields] = {}, asked[kMostTableFields] = {}, ahead[kMostTableFields] = {};
 };
 static_assert(sizeof(Request) == 360);
 

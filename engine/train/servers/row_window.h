@@ -10,8 +10,8 @@
 #include <string>
 #include <vector>
 
+#include "engine/planning/planned_job.h"
 #include "engine/runtime/input_layout.h"
-#include "engine/train/job.h"
 
 namespace trainctl::servers {
 

@@ -8,11 +8,12 @@
 
 #include "engine/base/error.h"
 #include "engine/plan/served.h"
+#include "engine/planning/compile_job.h"
 #include "engine/train/checkpoint/finite_state.h"
 #include "engine/train/data/order.h"
-#include "engine/train/learning_rate.h"
 #include "engine/train/servers/row_window.h"
-#include "engine/train/trainer.h"
+#include "engine/train/trainer/learning_rate.h"
+#include "engine/train/trainer/trainer.h"
 
 namespace trainctl {
 namespace {
@@ -78,7 +79,7 @@ int64_t server_arena_bytes(const PlannedJob& job, const Program& program) {
 
 void prepare_batches(const PlannedJob& job, int64_t first, SharedMemory& memory) {
   if (!serves_by_event(job.plan)) return;
-  const int64_t steps = total_steps(job.spec.train, steps_per_epoch(job.spec.dataset, job.samples));
+  const int64_t steps = total_steps(job.spec.train, steps_per_epoch(job.spec.dataset, job.data.samples));
   const int64_t pushes = pushes_a_step(job.plan);
   const bool rebalance = job.plan.is_asynchronous() && job.spec.parallel.rebalance;
   memory.batches().prepare(num_workers(job.plan), first * pushes, steps * pushes, rebalance);
@@ -104,7 +105,7 @@ AsyncServer::AsyncServer(const PlannedJob& job, const Program& program, const Sh
       validation_(options.from.validation),
       first_update_(updates_),
       run_steps_(memory.batches().end() / pushes_a_step_),
-      steps_per_epoch_(steps_per_epoch(job.spec.dataset, job.samples)) {
+      steps_per_epoch_(steps_per_epoch(job.spec.dataset, job.data.samples)) {
   const int workers = num_workers(job.plan);
   check(static_cast<int64_t>(arena_.size()) >= server_arena_bytes(job, program), "a server has room for its workers");
   ExecutorOptions executor_options;
@@ -117,7 +118,7 @@ AsyncServer::AsyncServer(const PlannedJob& job, const Program& program, const Sh
   lay_out(program);
   for (const ServedTable& table : job.tables) {
     tables_.push_back(std::make_unique<servers::TableRows>(table, job.spec.optimizer, job.spec.seed, options.threads,
-                                                           servers::row_life_of(job.spec, table)));
+                                                           row_life_of(job.spec, table)));
     if (options.restore_table) options.restore_table(*tables_.back());
   }
   for (const std::vector<const ServedTable*>& tables : servers::tables_by_field(job.tables)) {

@@ -1,5 +1,5 @@
 // A parameter server of asynchronous workers, or of tables alone: an event loop beside the executor. It answers pulls
-// with copies of what it holds, takes pushes, and runs its program (engine/compile/serve.cpp) once for each whole push.
+// with copies of what it holds, takes pushes, and runs its program (engine/compile/lower/serve.cpp) once for each whole push.
 #pragma once
 
 #include <cstddef>
@@ -12,14 +12,14 @@
 
 #include "engine/base/start_up.h"
 #include "engine/ops/optimizer_def.h"
+#include "engine/planning/planned_job.h"
 #include "engine/runtime/comm/shared_memory.h"
 #include "engine/runtime/executor.h"
-#include "engine/train/job.h"
 #include "engine/train/servers/push_inbox.h"
 #include "engine/train/servers/request.h"
 #include "engine/train/servers/staleness.h"
 #include "engine/train/servers/table_rows.h"
-#include "engine/train/trainer.h"
+#include "engine/train/trainer/trainer.h"
 
 namespace trainctl {
 

@@ -16,8 +16,8 @@
 #include "engine/base/error.h"
 #include "engine/base/text.h"
 #include "engine/runtime/stored_ranges.h"
-#include "engine/train/checkpoint/safetensors.h"
 #include "engine/train/checkpoint/table_slot.h"
+#include "engine/train/files/safetensors.h"
 
 namespace trainctl::servers {
 namespace {

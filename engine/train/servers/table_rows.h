@@ -15,8 +15,7 @@
 
 #include "engine/ops/kernel.h"
 #include "engine/ops/optimizer_def.h"
-#include "engine/train/servers/row_life.h"
-#include "engine/train/servers/table_plan.h"
+#include "engine/planning/served_tables.h"
 
 namespace trainctl::servers {
 

@@ -9,8 +9,9 @@
 #include <utility>
 
 #include "engine/base/error.h"
+#include "engine/spec/error_positions.h"
 #include "engine/train/data/order.h"
-#include "engine/train/learning_rate.h"
+#include "engine/train/trainer/learning_rate.h"
 
 namespace trainctl {
 namespace {
@@ -45,7 +46,7 @@ AsyncWorker::AsyncWorker(const PlannedJob& job, const Program& program, const Sh
       hooks_(std::move(hooks)),
       start_up_(options.start_up),
       run_steps_(memory.batches().end()),
-      steps_per_epoch_(steps_per_epoch(job.spec.dataset, job.samples)),
+      steps_per_epoch_(steps_per_epoch(job.spec.dataset, job.data.samples)),
       client_(job, program, options.validation, options.arena, comm),
       validation_(options.validation),
       threads_(options.threads),

@@ -9,7 +9,7 @@
 
 #include "engine/runtime/comm/shared_memory.h"
 #include "engine/train/servers/client.h"
-#include "engine/train/trainer.h"
+#include "engine/train/trainer/trainer.h"
 
 namespace trainctl {
 

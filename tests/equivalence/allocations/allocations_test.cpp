@@ -3,7 +3,9 @@
 
 #include <barrier>
 
-#include "engine/train/trainer.h"
+#include "engine/planning/compile_job.h"
+#include "engine/train/data/read_and_plan.h"
+#include "engine/train/trainer/trainer.h"
 #include "tests/equivalence/allocations/count_allocations.h"
 #include "tests/equivalence/harness.h"
 #include "tests/equivalence/plan_cases.h"

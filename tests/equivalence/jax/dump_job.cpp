@@ -7,11 +7,13 @@
 
 #include "engine/base/error.h"
 #include "engine/ops/optimizer_def.h"
+#include "engine/planning/compile_job.h"
 #include "engine/runtime/initial_weights.h"
 #include "engine/spec/parse.h"
 #include "engine/train/data/dataset.h"
 #include "engine/train/data/order.h"
-#include "engine/train/trainer.h"
+#include "engine/train/data/read_and_plan.h"
+#include "engine/train/trainer/trainer.h"
 #include "tests/equivalence/jax/npy.h"
 
 namespace trainctl {

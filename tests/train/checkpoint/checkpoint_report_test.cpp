@@ -9,8 +9,9 @@
 
 #include "engine/compile/compile.h"
 #include "engine/compile/rank_classes.h"
+#include "engine/planning/compile_job.h"
 #include "engine/train/checkpoint/state_image.h"
-#include "engine/train/job.h"
+#include "engine/train/data/read_and_plan.h"
 #include "tests/jobs/jobs.h"
 
 using namespace trainctl;

@@ -8,9 +8,9 @@
 #include <limits>
 
 #include "engine/base/error.h"
-#include "engine/train/checkpoint/input_file.h"
 #include "engine/train/checkpoint/values.h"
 #include "engine/train/checkpoint/write_whole.h"
+#include "engine/train/files/input_file.h"
 #include "tests/train/checkpoint/sample.h"
 #include "tests/train/scratch_folder.h"
 

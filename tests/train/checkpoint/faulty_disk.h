@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "engine/train/checkpoint/disk.h"
+#include "engine/train/files/disk.h"
 
 namespace trainctl {
 

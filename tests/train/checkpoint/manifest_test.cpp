@@ -8,7 +8,7 @@
 #include <nlohmann/json.hpp>
 
 #include "engine/base/error.h"
-#include "engine/train/checkpoint/digest.h"
+#include "engine/train/files/digest.h"
 #include "tests/train/checkpoint/sample.h"
 #include "tests/train/scratch_folder.h"
 

@@ -5,6 +5,7 @@
 #include "engine/spec/parse.h"
 #include "engine/train/checkpoint/restore.h"
 #include "engine/train/data/order.h"
+#include "engine/train/data/read_and_plan.h"
 #include "tests/train/scratch_folder.h"
 
 using namespace trainctl;
@@ -32,7 +33,7 @@ Manifest after(int64_t step) {
   manifest.epoch_step = step % 6;
   manifest.samples = step * 4;
   manifest.seed = job.spec.seed;
-  manifest.order = order_text(job.spec.dataset, job.samples, job.spec.seed);
+  manifest.order = order_text(job.spec.dataset, job.data.samples, job.spec.seed);
   return manifest;
 }
 

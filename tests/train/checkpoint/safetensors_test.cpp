@@ -1,5 +1,5 @@
 // The published rules of safetensors, one by one, and files that are written and read again.
-#include "engine/train/checkpoint/safetensors.h"
+#include "engine/train/files/safetensors.h"
 
 #include <doctest/doctest.h>
 
@@ -8,8 +8,8 @@
 #include <numeric>
 
 #include "engine/base/error.h"
-#include "engine/train/checkpoint/digest.h"
-#include "engine/train/checkpoint/input_file.h"
+#include "engine/train/files/digest.h"
+#include "engine/train/files/input_file.h"
 #include "tests/train/scratch_folder.h"
 
 using namespace trainctl;

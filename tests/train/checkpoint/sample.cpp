@@ -8,7 +8,7 @@
 
 #include "engine/base/text.h"
 #include "engine/graph/bf16.h"
-#include "engine/train/checkpoint/safetensors.h"
+#include "engine/train/files/safetensors.h"
 
 namespace trainctl {
 namespace {

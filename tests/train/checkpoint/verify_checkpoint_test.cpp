@@ -8,11 +8,11 @@
 #include <optional>
 
 #include "engine/base/error.h"
-#include "engine/train/checkpoint/digest.h"
-#include "engine/train/checkpoint/input_file.h"
 #include "engine/train/checkpoint/piece_reader.h"
-#include "engine/train/checkpoint/safetensors.h"
 #include "engine/train/checkpoint/write_whole.h"
+#include "engine/train/files/digest.h"
+#include "engine/train/files/input_file.h"
+#include "engine/train/files/safetensors.h"
 #include "tests/train/checkpoint/sample.h"
 #include "tests/train/scratch_folder.h"
 

@@ -6,9 +6,9 @@
 #include <fmt/format.h>
 #include <zlib.h>
 
-#include "engine/train/checkpoint/safetensors.h"
 #include "engine/train/data/sources/cifar.h"
 #include "engine/train/data/sources/zip_directory.h"
+#include "engine/train/files/safetensors.h"
 #include "tests/train/sources/read_source.h"
 
 using namespace trainctl;

@@ -11,12 +11,12 @@
 #include "engine/base/error.h"
 #include "engine/base/printable.h"
 #include "engine/base/text.h"
-#include "engine/train/checkpoint/input_file.h"
-#include "engine/train/checkpoint/safetensors.h"
 #include "engine/train/data/sources/array_source.h"
 #include "engine/train/data/sources/file_list.h"
 #include "engine/train/data/sources/npy_header.h"
 #include "engine/train/data/sources/zip_directory.h"
+#include "engine/train/files/input_file.h"
+#include "engine/train/files/safetensors.h"
 
 namespace trainctl {
 namespace {

@@ -15,10 +15,10 @@
 #include "engine/base/error.h"
 #include "engine/base/file_wait.h"
 #include "engine/base/text.h"
-#include "engine/train/checkpoint/input_file.h"
 #include "engine/train/data/sources/field_bytes.h"
 #include "engine/train/data/sources/file_list.h"
 #include "engine/train/data/sources/image_names.h"
+#include "engine/train/files/input_file.h"
 
 namespace trainctl {
 namespace {

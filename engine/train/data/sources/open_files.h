@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "engine/train/checkpoint/input_file.h"
+#include "engine/train/files/input_file.h"
 
 namespace trainctl {
 

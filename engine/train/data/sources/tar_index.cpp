@@ -19,8 +19,8 @@
 #include "engine/base/machine_limits.h"
 #include "engine/base/printable.h"
 #include "engine/base/text.h"
-#include "engine/train/checkpoint/disk.h"
-#include "engine/train/checkpoint/input_file.h"
+#include "engine/train/files/disk.h"
+#include "engine/train/files/input_file.h"
 
 namespace trainctl {
 namespace {

@@ -1,0 +1,224 @@
+// See gathering.h.
+#include "cli/run/clusters/gathering.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <set>
+
+#include "cli/run/saves/checkpoints.h"
+#include "engine/base/error.h"
+#include "engine/base/json_field.h"
+#include "engine/base/text.h"
+#include "launcher/clusters/door.h"
+#include "launcher/clusters/pmi.h"
+#include "launcher/clusters/pmix.h"
+#include "launcher/clusters/pods.h"
+#include "launcher/clusters/srun.h"
+#include "launcher/protocol.h"
+#include "launcher/rank_error.h"
+#include "launcher/run_directory.h"
+
+namespace trainctl {
+namespace {
+
+using Report = std::function<void(const std::string&)>;
+
+using clusters::DoorAddress;
+using clusters::Manager;
+using clusters::StartedBy;
+
+constexpr const char* kClusterFile = "cluster.json";
+/// Pods start after their images have been pulled, and their names resolve even later.
+constexpr double kPodsSeconds = 900, kProcessesSeconds = 60;
+constexpr useconds_t kRetryMicroseconds = 250'000;
+/// The user is notified of listeners that take longer.
+constexpr double kLateSeconds = 4.5;
+
+/// Overrides that set the job's hosts. A single host needs no agents.
+std::vector<std::string> host_overrides(const std::vector<std::string>& names) {
+  if (names.size() < 2) return {"launch.target=hosts"};
+  return {"launch.target=hosts", "launch.hosts=[" + join(names) + "]"};
+}
+
+Gathering by_slurm(const StartedBy& by, const JobSpec& job) {
+  Gathering gathering;
+  if (job.launch.target != Target::slurm && by.count == 1) {
+    if (by.hosts.size() > 1)
+      gathering.notice = "Slurm job " + by.job + " has " + std::to_string(by.hosts.size()) +
+                         " nodes, but the ranks run only on this one; use launch.target=slurm to use all nodes";
+    return gathering;
+  }
+  gathering.overrides = host_overrides(by.hosts);
+  if (by.hosts.size() > 1) gathering.transport = clusters::srun_transport(by.job);
+  return gathering;
+}
+
+/// Waits for all listeners. Returns this host's address on the route to the last. Throws EnvError that names the
+/// others.
+std::string await_doors(std::vector<DoorAddress> doors, const std::string& token, double seconds, const Report& report) {
+  const double begin = steady_seconds();
+  std::string own_address;
+  for (bool is_reported = false;;) {
+    std::string faults;
+    std::erase_if(doors, [&](const DoorAddress& door) {
+      try {
+        own_address = clusters::await_door(door, token, 0);
+        return true;
+      } catch (const EnvError& error) {
+        faults += (faults.empty() ? "" : "\n") + std::string(error.what());
+        return false;
+      }
+    });
+    if (doors.empty()) return own_address;
+    const double waited = steady_seconds() - begin;
+    if (waited > seconds) throw EnvError(faults);
+    if (waited > kLateSeconds && !std::exchange(is_reported, true)) report("waiting for hosts: " + faults);
+    usleep(kRetryMicroseconds);
+  }
+}
+
+/// Waits until all listeners respond; only then does the first agent start.
+Gathering by_doors(const StartedBy& by, std::vector<DoorAddress> doors, std::string own_name, const std::string& token,
+                   double seconds, const Report& report) {
+  Gathering gathering;
+  std::string own_address = await_doors(doors, token, seconds, report);
+  std::vector<std::string> names{own_name};
+  for (const DoorAddress& door : doors) names.push_back(door.name);
+  gathering.overrides = host_overrides(names);
+  gathering.end = [doors, token](int code) { clusters::end_doors(doors, token, code); };
+  setenv(clusters::kTokenVariable, token.c_str(), 1);  // for `trainctl dial`
+  gathering.notice = by.name + ": " + std::to_string(names.size()) + " hosts";
+  gathering.transport = clusters::door_transport(std::move(doors), std::move(own_name), std::move(own_address));
+  return gathering;
+}
+
+std::string pods_token() {
+  const char* token = std::getenv(clusters::kTokenVariable);
+  constexpr size_t kLeast = 32;
+  if (token == nullptr || std::string(token).size() < kLeast)
+    throw EnvError(std::string(clusters::kTokenVariable) +
+                   " has fewer than 32 characters; it must contain the job's token from the Secret of the manifests");
+  return token;
+}
+
+Gathering by_pods(const StartedBy& by, const Report& report) {
+  std::vector<DoorAddress> doors;
+  for (size_t i = 1; i < by.hosts.size(); ++i) doors.push_back({by.hosts[i], {by.hosts[i]}, clusters::kDoorPort});
+  if (doors.empty()) return {.overrides = host_overrides({by.hosts[0]})};
+  return by_doors(by, std::move(doors), by.hosts[0], pods_token(), kPodsSeconds, report);
+}
+
+// mpirun: one remote-execution listener per host, announced through PMIx or PMI.
+
+constexpr const char* kDoorKey = "trainctl.door";
+constexpr const char* kTokenKey = "trainctl.token";
+
+std::string host_name() {
+  std::array<char, 256> name{};
+  return gethostname(name.data(), name.size() - 1) == 0 ? name.data() : "host";
+}
+
+struct Meeting {
+  int listener = -1;
+  std::string token;
+  std::vector<DoorAddress> doors;  ///< listeners of all hosts except that of process 0
+};
+
+std::unique_ptr<clusters::Exchange> exchange_of(const StartedBy& by) {
+  if (by.name == clusters::kMpich) return std::make_unique<clusters::Pmi>(by.index);
+  return std::make_unique<clusters::Pmix>();
+}
+
+/// Called once by all processes. Only the first process of each host has a listener.
+Meeting meet(const StartedBy& by) {
+  const std::unique_ptr<clusters::Exchange> exchange = exchange_of(by);
+  Meeting meeting;
+  nlohmann::json mine = nlohmann::json::object();
+  if (by.local_index == 0 && by.index > 0) {
+    meeting.listener = clusters::listen_at(0);
+    mine = {
+        {"host", host_name()}, {"addresses", clusters::own_addresses()}, {"port", clusters::port_of(meeting.listener)}};
+  }
+  exchange->put(kDoorKey, mine.dump());
+  if (by.index == 0) exchange->put(kTokenKey, store::random_token());
+  exchange->fence();
+  meeting.token = exchange->get(0, kTokenKey);
+  for (int index = 1; by.index == 0 && index < by.count; ++index) {
+    const nlohmann::json door = nlohmann::json::parse(exchange->get(index, kDoorKey), nullptr, false);
+    if (!door.is_object() || !door.contains("port")) continue;
+    meeting.doors.push_back({door.value("host", ""), door["addresses"], door.value("port", 0)});
+  }
+  exchange->fence();  // each process stores the values that it has put
+  return meeting;
+}
+
+Gathering by_mpirun(const StartedBy& by, const Report& report) {
+  Meeting meeting = meet(by);
+  if (meeting.doors.empty()) return {.overrides = host_overrides({host_name()})};
+  std::set<std::string> names{host_name()};
+  for (size_t i = 0; i < meeting.doors.size(); ++i) {  // containers may all have the same name
+    std::string& name = meeting.doors[i].name;
+    if (!names.insert(name).second) name += "-" + std::to_string(i + 1);
+    names.insert(name);
+  }
+  return by_doors(by, std::move(meeting.doors), host_name(), meeting.token, kProcessesSeconds, report);
+}
+
+}  // namespace
+
+Gathering gather(const StartedBy& by, const JobSpec& job, const Report& report) {
+  switch (by.manager) {
+    case Manager::slurm:
+      return by_slurm(by, job);
+    case Manager::pods:
+      return by_pods(by, report);
+    case Manager::mpi:
+      return by.count > 1 ? by_mpirun(by, report) : Gathering{.overrides = host_overrides({})};
+    case Manager::none:
+      break;
+  }
+  return {};
+}
+
+int serve_gathering(const StartedBy& by) {
+  if (by.manager == Manager::slurm) return kExitDone;  // process 0 reaches the nodes by srun
+  if (by.manager == Manager::pods) return clusters::serve_door(clusters::listen_at(clusters::kDoorPort), pods_token());
+  const Meeting meeting = meet(by);
+  return meeting.listener < 0 ? kExitDone : clusters::serve_door(meeting.listener, meeting.token);
+}
+
+void write_cluster(const StartedBy& by, const std::string& run_folder) {
+  if (by.job.empty()) return;
+  const char* manager = by.manager == Manager::pods ? "kubernetes" : "slurm";
+  std::ofstream(run_folder + "/" + kClusterFile)
+      << nlohmann::json{{"manager", manager}, {"job", by.job}, {"restarts", by.restarts}, {"nodes", by.hosts}}.dump() << "\n";
+}
+
+int earlier_run(const StartedBy& by, const std::string& log_dir) {
+  std::vector<int> runs = list_runs(log_dir);
+  std::reverse(runs.begin(), runs.end());
+  for (const int run : runs) {
+    const RunDirectory directory(log_dir, run);
+    std::ifstream file(directory.file(kClusterFile));
+    const nlohmann::json json = nlohmann::json::parse(file, nullptr, false);
+    if (!json.is_object() || field_or(json, "job", "") != by.job) continue;
+    JobSpec any;
+    any.launch.log_dir = log_dir;
+    std::vector<std::string> passed_over;
+    try {
+      find_resume_point(any, {.from = directory.path()}, passed_over);
+      return run;
+    } catch (const EnvError&) {
+      continue;  // the run ended before its first checkpoint
+    }
+  }
+  return 0;
+}
+
+}  // namespace trainctl

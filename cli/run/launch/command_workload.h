@@ -1,0 +1,39 @@
+// A job's `command`, started once per rank with the environment that torchrun would set.
+#pragma once
+
+#include <memory>
+
+#include "cli/run/launch/stopped_ranks.h"
+#include "cli/run/launch/workload.h"
+#include "launcher/held_port.h"
+
+namespace trainctl {
+
+class CommandWorkload : public Workload {
+ public:
+  /// Throws as require_program.
+  explicit CommandWorkload(JobSpec spec);
+
+  const JobSpec& spec() const override { return spec_; }
+  nlohmann::ordered_json plan() const override;
+  void prepare(int attempt, const RunDirectory& directory) override;
+  ProcessCommand command(const RankPlace& place, const RunDirectory& directory) override;
+  void connect(Launch& launch) override;
+  bool is_up() const override;
+  bool needs_port() const override { return true; }
+  void describe(LiveStatus& status) override;
+
+ private:
+  const JobSpec spec_;
+  const Cluster cluster_;
+  const std::string id_;  ///< TORCHELASTIC_RUN_ID: unique to this run
+  int attempt_ = 0;
+  std::unique_ptr<HeldPort> port_;
+  StoppedRanks stopped_;
+  std::vector<std::string> states_;  ///< one per rank: "starting", "running", "ended", "failed"
+};
+
+/// Throws SpecError if the command's folder, program or script does not exist.
+void require_program(const JobSpec& spec);
+
+}  // namespace trainctl

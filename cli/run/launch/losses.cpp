@@ -1,0 +1,61 @@
+// See the header.
+#include "cli/run/launch/losses.h"
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "engine/planning/compile_job.h"
+#include "engine/train/checkpoint/cover.h"
+#include "engine/train/checkpoint/state_image.h"
+#include "launcher/cluster.h"
+
+namespace trainctl {
+namespace {
+
+/// Largest number of ranks, since the program of each is compiled.
+constexpr int kMostListedRanks = 128;
+
+std::vector<SafetensorsEntry> held_by(const PlannedJob& job, int rank) {
+  const StateImage image(compile(job, rank), StateShare::held);
+  if (image.empty()) return {};
+  const std::string& head = image.head();
+  const std::span<const uint8_t> bytes(reinterpret_cast<const uint8_t*>(head.data()), head.size());
+  return parse_safetensors_header(bytes, image.bytes(), "the state of rank " + std::to_string(rank)).entries;
+}
+
+}  // namespace
+
+nlohmann::ordered_json losses_report(const PlannedJob& job) {
+  nlohmann::ordered_json losses;
+  if (!job.spec.launch.elastic || !job.spec.launch.has_hosts()) return losses;
+  const Cluster cluster = several_hosts(job.spec);
+  if (cluster.num_ranks() > kMostListedRanks) return losses;
+  std::vector<std::vector<SafetensorsEntry>> held;
+  for (const RankPlace& place : cluster.places) held.push_back(held_by(job, place.rank));
+  losses = nlohmann::ordered_json::array();
+  for (const RankPlace& lost : cluster.places) {
+    if (lost.local_rank != 0) continue;
+    std::vector<std::vector<SafetensorsEntry>> left;
+    for (const RankPlace& place : cluster.places)
+      if (place.host_number != lost.host_number) left.push_back(held[static_cast<size_t>(place.rank)]);
+    const Cover cover = cover_state(job, left);
+    nlohmann::ordered_json row = {{"host", lost.host}, {"covered", cover.missing.empty()}};
+    if (cover.missing.empty())
+      row["bytes"] = cover.bytes * cluster.num_hosts();  // to the launcher, and to each remaining host
+    else
+      row["missing"] = cover.missing;
+    losses.push_back(std::move(row));
+  }
+  return losses;
+}
+
+bool is_each_loss_covered(const PlannedJob& job) {
+  const nlohmann::ordered_json losses = losses_report(job);
+  return losses.is_array() &&
+         std::all_of(losses.begin(), losses.end(), [](const auto& row) { return row["covered"] == true; });
+}
+
+}  // namespace trainctl

@@ -1,0 +1,110 @@
+// The workload of a run: a network that trainctl trains itself, or the user's program.
+#pragma once
+
+#include <boost/asio/io_context.hpp>
+#include <map>
+#include <memory>
+#include <nlohmann/json_fwd.hpp>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "cli/run/launch/profile.h"
+#include "cli/run/launch/run_end.h"
+#include "cli/run/saves/checkpoints.h"
+#include "cli/run/saves/gathered_saves.h"
+#include "cli/run/saves/rescued_state.h"
+#include "engine/base/start_up.h"
+#include "engine/planning/planned_job.h"
+#include "engine/runtime/comm/rank_board.h"
+#include "engine/spec/job_spec.h"
+#include "launcher/live_status.h"
+#include "launcher/supervisor.h"
+
+namespace trainctl {
+
+class Workload {
+ public:
+  virtual ~Workload() = default;
+
+  virtual const JobSpec& spec() const = 0;
+  /// The output of `trainctl plan --json`.
+  virtual nlohmann::ordered_json plan() const = 0;
+  /// The devices of its ranks as text: "CPUs"; empty if the program chooses them.
+  virtual std::string device() const { return ""; }
+  /// Creates resources shared by the ranks of an attempt: memory, store, port. Called before the ranks of each attempt
+  /// start.
+  virtual void prepare(int attempt, const RunDirectory& directory) = 0;
+  /// The command of a rank.
+  virtual ProcessCommand command(const RankPlace& place, const RunDirectory& directory) = 0;
+  /// Sets the callbacks of `launch` that control and observe ranks.
+  virtual void connect(Launch& launch) = 0;
+  /// Whether every rank has started for certain.
+  virtual bool is_up() const = 0;
+  /// Fills in the progress and the state of each rank.
+  virtual void describe(LiveStatus& status) = 0;
+  /// Lines about the run to show now, each only once. Called often.
+  virtual std::vector<std::string> news(const RunDirectory&) { return {}; }
+  /// Called after the ranks have ended: finishes background work, and returns lines for the user. Waits no longer than
+  /// until `is_hurried`.
+  virtual std::vector<std::string> finish(const std::function<bool()>& /*is_hurried*/) { return {}; }
+  /// launch.hosts: JSON, what the agents need to make what their ranks share (HostShare::prepare).
+  virtual std::string for_agents() const { return "null"; }
+  /// The board on which the agents' ranks report their progress; null if they do not.
+  virtual const RankBoard* board() const { return nullptr; }
+  /// launch.hosts: decides on saves; null if there are none.
+  virtual GatheredSaves* saves() { return nullptr; }
+  /// launch.elastic: recovers the state from hosts that respond; null if they do not keep any.
+  virtual RescuedState* rescued() { return nullptr; }
+  /// Called after the ranks have ended: writes recovered state as the newest checkpoint, if it is newer. Returns a line
+  /// for the user, or "". Throws EnvError.
+  virtual std::string write_rescued(const RunDirectory&) { return ""; }
+  /// launch.hosts: files of this host that the ranks of others need, name -> path.
+  virtual std::map<std::string, std::string> given() const { return {}; }
+  /// Whether rank 0 needs a free port that all ranks know.
+  virtual bool needs_port() const { return false; }
+  /// The step after which the current attempt resumes; 0: it starts from the beginning.
+  virtual int64_t first_step() const { return 0; }
+  /// Progress of the run for outcome.json; empty if the program does not report it. Called once all ranks have ended.
+  virtual RunResult result() const { return {}; }
+  /// More fields for outcome.json. Called once all ranks have ended.
+  virtual nlohmann::ordered_json record(const RunDirectory&) const;
+  /// Lines to show after the ranks have ended; may be empty. Throws EnvError.
+  virtual std::string report(const RunDirectory&) { return ""; }
+};
+
+/// `trainctl evaluate` and `trainctl predict`: the job's validation set, with the weights of a checkpoint.
+struct EvaluateOptions {
+  std::string checkpoint;  ///< same as ResumeOptions::from, or the number of a run
+  std::string layer;       ///< predict: whose output is written; empty: loss and metrics are computed
+  std::string output;      ///< absolute
+};
+
+/// Jobs that are planned before they are needed: launch.elastic's for the loss of each host.
+class PlansAhead {
+ public:
+  /// Plans a network's job, unless that is done. Throws SpecError if there is no plan.
+  void plan(JobSpec spec);
+  /// Returns the result of plan() for the same job; null: there is none.
+  const PlannedJob* find(const JobSpec& spec) const;
+
+ private:
+  std::map<std::string, PlannedJob> plans_;  ///< by the job's text
+};
+
+struct WorkloadOptions {
+  std::shared_ptr<const PlansAhead> plans{};  ///< networks only; may be null
+  StartUpClock start_up{};                    ///< starts with the command
+  ResumeOptions resume{};                     ///< networks only
+  bool record = false;                        ///< networks only: each rank writes the collectives of its first step
+  std::optional<EvaluateOptions> evaluate;    ///< networks only: nothing is trained
+  std::optional<ProfileOptions> profile;      ///< networks only: when each instruction of a few steps ran
+};
+
+/// Throws SpecError for an option that a job of this kind cannot follow.
+void require_possible(const JobSpec& spec, const WorkloadOptions& options);
+
+/// Plans the job and checks that this machine can run it. Throws SpecError, EnvError. `loop` must outlive the result.
+std::unique_ptr<Workload> make_workload(JobSpec spec, const WorkloadOptions& options, boost::asio::io_context& loop);
+
+}  // namespace trainctl

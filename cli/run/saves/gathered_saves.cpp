@@ -1,0 +1,152 @@
+// See gathered_saves.h.
+#include "cli/run/saves/gathered_saves.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+namespace trainctl {
+namespace {
+
+/// Ranks are always fewer than this many steps apart.
+constexpr size_t kMostDecisions = SaveBoard::kAhead;
+
+}  // namespace
+
+GatheredSaves::GatheredSaves(std::shared_ptr<SharedMemory> memory, std::vector<int> images, int64_t first,
+                             SaveAfter after)
+    : memory_(std::move(memory)),
+      images_(std::move(images)),
+      sizes_(static_cast<size_t>(memory_->num_ranks())),
+      first_(first),
+      after_(after) {}
+
+int GatheredSaves::image(int rank) const {
+  return images_[static_cast<size_t>(set_) * sizes_.size() + static_cast<size_t>(rank)];
+}
+
+bool GatheredSaves::take(const hosts::SaveWord& word, const std::vector<int>& ranks) {
+  if (word.name == "wanted") {
+    if (word.number < 0) return false;
+    if (!decisions_.contains(word.number)) answer(word.number);
+    return true;
+  }
+  if (word.name == "asked") {
+    memory_->saves().ask();
+    return true;
+  }
+  if (word.name == "awaits") {
+    if (word.number < 0) return false;
+    memory_->saves().await_room(word.number);
+    return true;
+  }
+  if (word.name == "told" || word.name == "validated") {
+    SaveBoard::Position position;
+    if (word.text.size() != sizeof position) return false;
+    std::memcpy(&position, word.text.data(), sizeof position);
+    if (word.name == "validated") {
+      memory_->saves().tell_validated(word.number, position);
+      return true;
+    }
+    if (word.number == gathering_) told_ = position;
+    look_whether_whole();
+    return true;
+  }
+  if (std::find(ranks.begin(), ranks.end(), word.rank) == ranks.end()) return false;
+  const auto rank = static_cast<size_t>(word.rank);
+  if (word.name == "sized") {
+    if (word.number < 0) return false;
+    sizes_[rank] = word.number;
+    return gathering_ < 0 || ftruncate(image(word.rank), word.number) == 0;
+  }
+  if (word.name == "image") {
+    const auto size = static_cast<int64_t>(word.text.size());
+    if (word.number < 0 || word.number + size > sizes_[rank]) return false;
+    if (gathering_ < 0) return true;
+    moved();
+    return pwrite(image(word.rank), word.text.data(), word.text.size(), word.number) == size;
+  }
+  if (word.name != "copied") return false;
+  if (word.number == gathering_) copied_.insert(word.rank);
+  look_whether_whole();
+  return true;
+}
+
+/// Whether ranks make progress although no step ends: those whose states are being sent, those that wait for them, and
+/// those whose save must wait for the previous one.
+void GatheredSaves::moved() {
+  for (int rank = 0; rank < memory_->num_ranks(); ++rank)
+    memory_->status(rank).looks.fetch_add(1, std::memory_order_relaxed);
+  memory_->saves().written_bytes.fetch_add(1, std::memory_order_relaxed);
+}
+
+void GatheredSaves::answer(int64_t step) {
+  if (!can_begin() && after_ == SaveAfter::whole)
+    waiting_ = step;
+  else
+    decide(step, can_begin());
+}
+
+void GatheredSaves::decide(int64_t step, bool saves) {
+  decisions_[step] = saves;
+  if (decisions_.size() > kMostDecisions) decisions_.erase(decisions_.begin());
+  if (saves)
+    begin(step);
+  else
+    is_open_ = true;
+  words_.push_back({.name = "decided", .number = 2 * step + (saves ? 1 : 0)});
+}
+
+void GatheredSaves::begin(int64_t step) {
+  saving_ = gathering_ = step;
+  memory_->saves().begin_at(step);
+  is_open_ = false;
+  asked_ = memory_->saves().asked();
+  set_ = memory_->saves().free_set();
+  copied_.clear();
+  told_.reset();
+  // Hosts report only sizes that have changed. A failure to resize is noticed when the image is filled.
+  for (int rank = 0; rank < memory_->num_ranks(); ++rank)
+    if (ftruncate(image(rank), sizes_[static_cast<size_t>(rank)]) != 0) break;
+}
+
+void GatheredSaves::look_whether_whole() {
+  if (gathering_ < 0 || !told_ || copied_.size() < sizes_.size()) return;
+  memory_->saves().offer(std::exchange(gathering_, -1), set_, *told_);
+  if (after_ == SaveAfter::whole) finish(true);
+}
+
+/// Allows the hosts to fill their images again.
+void GatheredSaves::finish(bool kept) {
+  saving_ = -1;
+  words_.push_back({.name = "finished", .number = kept ? 1 : 0});
+  if (waiting_ >= 0) decide(std::exchange(waiting_, -1), true);
+}
+
+std::vector<hosts::SaveWord> GatheredSaves::words() {
+  const SaveBoard& board = memory_->saves();
+  if (const uint64_t bytes = board.written_bytes; bytes != std::exchange(written_bytes_, bytes))
+    words_.push_back({.name = "progress"});
+  if (const uint64_t tries = board.failed_tries(); tries != std::exchange(failed_tries_, tries))
+    words_.push_back({.name = "refused"});
+  if (saving_ >= 0 && gathering_ < 0 && !board.is_busy()) {
+    const uint64_t written = board.written();
+    finish(written != std::exchange(written_, written));
+  }
+  return std::exchange(words_, {});
+}
+
+bool GatheredSaves::wants_hold() const {
+  const bool has_begun = memory_->status(0).finished_steps.load() > static_cast<uint64_t>(std::max<int64_t>(first_, 0));
+  return has_begun && can_begin() && (is_open_ || memory_->saves().asked() != asked_);
+}
+
+/// Steps of saves count from 0, so `highest` is the first step that no rank has started.
+void GatheredSaves::held(uint64_t highest) {
+  const auto step = static_cast<int64_t>(highest);
+  if (wants_hold() && step > first_ && !decisions_.contains(step)) decide(step, true);
+}
+
+}  // namespace trainctl

@@ -1,0 +1,98 @@
+// See the header.
+#include "cli/run/saves/held_states.h"
+
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <string>
+
+#include "engine/base/error.h"
+
+namespace trainctl {
+namespace {
+
+constexpr int64_t kStatePieceBytes = 512 << 10;
+/// States whose head exceeds the size of a message are not offered.
+constexpr int64_t kMostHeadBytes = 1 << 20;
+
+/// Length and header of a safetensors file (engine/train/files/safetensors.h).
+std::string head_of(const HeldState& held, int64_t step) {
+  const std::string length = held.read(step, 0, sizeof(uint64_t));
+  uint64_t bytes = 0;
+  if (length.size() != sizeof bytes) return "";
+  std::memcpy(&bytes, length.data(), sizeof bytes);
+  if (bytes > kMostHeadBytes - sizeof bytes) return "";
+  return held.read(step, 0, static_cast<int64_t>(sizeof bytes + bytes));
+}
+
+}  // namespace
+
+HeldStates::HeldStates(const std::vector<int>& ranks) {
+  for (const int rank : ranks) {
+    const int fd = memfd_create("trainctl-held", 0);
+    if (fd < 0)
+      throw EnvError(std::string("cannot allocate memory for the state of the ranks: ") + std::strerror(errno));
+    memories_[rank] = fd;
+  }
+}
+
+HeldStates::~HeldStates() {
+  for (const auto& [rank, fd] : memories_) close(fd);
+}
+
+void HeldStates::offer() {
+  for (const auto& [rank, fd] : memories_) {
+    const HeldState held(fd);
+    const std::vector<int64_t> steps = held.steps();
+    for (const int64_t step : steps) words_.push_back({.name = "held", .rank = rank, .number = step});
+    if (steps.empty()) continue;
+    if (std::string head = head_of(held, steps[0]); !head.empty())
+      words_.push_back({.name = "head", .rank = rank, .number = held.bytes(), .text = std::move(head)});
+  }
+  words_.push_back({.name = "offered", .rank = memories_.begin()->first});
+}
+
+bool HeldStates::take(const hosts::SaveWord& word) {
+  if (word.name == "offer") offer();
+  if (word.name == "fetch" && memories_.contains(word.rank))
+    fetches_.push_back({.rank = word.rank, .step = word.number});
+  return word.name == "offer" || word.name == "fetch";
+}
+
+std::optional<hosts::SaveWord> HeldStates::next() {
+  if (!words_.empty()) {
+    hosts::SaveWord word = std::move(words_.front());
+    words_.pop_front();
+    return word;
+  }
+  if (fetches_.empty()) return std::nullopt;
+  Fetch& fetch = fetches_.front();
+  const HeldState held(memories_.at(fetch.rank));
+  if (fetch.sent < 0) {
+    const auto position = held.position(fetch.step);
+    if (!position) {  // cannot happen: the ranks have ended
+      fetches_.pop_front();
+      return std::nullopt;
+    }
+    fetch.sent = 0;
+    return hosts::SaveWord{.name = "held_begin",
+                           .rank = fetch.rank,
+                           .number = fetch.step,
+                           .text = {reinterpret_cast<const char*>(&*position), sizeof *position}};
+  }
+  const int64_t bytes = std::min(kStatePieceBytes, held.bytes() - fetch.sent);
+  std::string piece = bytes > 0 ? held.read(fetch.step, fetch.sent, bytes) : "";
+  if (piece.empty()) {
+    const int rank = fetch.rank;
+    fetches_.pop_front();
+    return hosts::SaveWord{.name = "held_end", .rank = rank};
+  }
+  const int64_t offset = fetch.sent;
+  fetch.sent += bytes;
+  return hosts::SaveWord{.name = "held_part", .rank = fetch.rank, .number = offset, .text = std::move(piece)};
+}
+
+}  // namespace trainctl

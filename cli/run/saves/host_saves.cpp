@@ -1,0 +1,108 @@
+// See host_saves.h.
+#include "cli/run/saves/host_saves.h"
+
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <string>
+#include <utility>
+
+#include "engine/base/error.h"
+
+namespace trainctl {
+namespace {
+
+constexpr int64_t kPieceBytes = 512 << 10;
+
+}  // namespace
+
+HostSaves::HostSaves(std::shared_ptr<SharedMemory> memory, const std::vector<int>& ranks, int64_t first,
+                     bool steps_await)
+    : memory_(std::move(memory)) {
+  for (const int rank : ranks) {
+    const int fd = memfd_create("trainctl-state", 0);
+    if (fd < 0) throw EnvError(std::string("cannot allocate memory for checkpoints: ") + std::strerror(errno));
+    images_[rank].fd = fd;
+  }
+  memory_->saves().decide_elsewhere(steps_await);
+  if (first >= 0) memory_->saves().begin_at(first);
+}
+
+HostSaves::~HostSaves() {
+  for (const auto& [rank, image] : images_) close(image.fd);
+}
+
+std::optional<hosts::SaveWord> HostSaves::next() {
+  SaveBoard& board = memory_->saves();
+  if (const int64_t wanted = board.wanted(); wanted > wanted_) {
+    wanted_ = wanted;
+    return hosts::SaveWord{.name = "wanted", .number = wanted};
+  }
+  if (const uint64_t asked = board.asked(); asked != asked_) {
+    asked_ = asked;
+    return hosts::SaveWord{.name = "asked"};
+  }
+  if (const int64_t validated = board.validated(); validated != validated_) {
+    validated_ = validated;
+    const SaveBoard::Position& position = *board.validation_of(validated);
+    return hosts::SaveWord{.name = "validated",
+                           .number = validated,
+                           .text = {reinterpret_cast<const char*>(&position), sizeof position}};
+  }
+  if (const int64_t awaits = board.awaits_room(); awaits > awaits_) {
+    awaits_ = awaits;
+    return hosts::SaveWord{.name = "awaits", .number = awaits};
+  }
+  const int64_t step = board.saving();
+  if (step < 0) return std::nullopt;
+  // Until then the position may lack the validation of that step.
+  const bool is_copied = memory_->status(0).copied.load(std::memory_order_acquire) == static_cast<uint64_t>(step) + 1;
+  if (step != told_ && is_copied && board.is_told(step)) {
+    told_ = step;
+    const SaveBoard::Position position = board.position();
+    return hosts::SaveWord{
+        .name = "told", .number = step, .text = {reinterpret_cast<const char*>(&position), sizeof position}};
+  }
+  for (auto& [rank, image] : images_)
+    if (auto word = next_of(rank, image, step)) return word;
+  return std::nullopt;
+}
+
+std::optional<hosts::SaveWord> HostSaves::next_of(int rank, Image& image, int64_t step) {
+  const bool is_copied =
+      memory_->status(rank).copied.load(std::memory_order_acquire) == static_cast<uint64_t>(step) + 1;
+  if (!is_copied || image.done == step) return std::nullopt;
+  if (std::exchange(image.step, step) != step) image.sent = 0;
+  struct stat info {};
+  if (fstat(image.fd, &info) != 0) return std::nullopt;
+  if (image.size != info.st_size) {
+    image.size = info.st_size;
+    return hosts::SaveWord{.name = "sized", .rank = rank, .number = image.size};
+  }
+  if (image.sent < image.size) {
+    std::string piece(static_cast<size_t>(std::min(kPieceBytes, image.size - image.sent)), '\0');
+    const ssize_t got = pread(image.fd, piece.data(), piece.size(), image.sent);
+    if (got <= 0) return std::nullopt;
+    piece.resize(static_cast<size_t>(got));
+    const int64_t offset = image.sent;
+    image.sent += got;
+    return hosts::SaveWord{.name = "image", .rank = rank, .number = offset, .text = std::move(piece)};
+  }
+  image.sent = 0;
+  image.done = step;
+  return hosts::SaveWord{.name = "copied", .rank = rank, .number = step};
+}
+
+void HostSaves::take(const hosts::SaveWord& word) {
+  SaveBoard& board = memory_->saves();
+  if (word.name == "decided") board.decided(word.number / 2, word.number % 2 != 0);
+  if (word.name == "progress") board.written_bytes.fetch_add(1, std::memory_order_relaxed);
+  if (word.name == "refused") board.try_failed();
+  if (word.name == "finished") board.finished(word.number != 0);
+}
+
+}  // namespace trainctl

@@ -1,0 +1,284 @@
+// See the header.
+#include "cli/run/saves/saver.h"
+
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <string>
+
+#include "engine/base/error.h"
+#include "engine/base/machine_limits.h"
+#include "engine/base/text.h"
+#include "engine/planning/compile_job.h"
+#include "engine/train/checkpoint/save_policy.h"
+#include "engine/train/data/order.h"
+
+namespace trainctl {
+namespace {
+
+[[noreturn]] void throw_errno(const char* what, int64_t bytes) {
+  throw EnvError(std::string("cannot ") + what + " " + format_bytes(bytes) +
+                 " for checkpoints: " + describe_errno(errno) + "; use more ranks, or set train.checkpoint: none");
+}
+
+/// How long the end of a run waits for a disk that writes nothing of the save before.
+constexpr std::chrono::seconds kPatience{60};
+
+}  // namespace
+
+SaveBoard::Position board_position(const TrainPosition& position, const ValidationReport& validation) {
+  SaveBoard::Position said;
+  said.loss_sum = position.epoch.loss;
+  said.metric_sums = position.epoch.metrics;
+  said.steps = position.epoch.count;
+  said.is_finite = position.is_finite;
+  said.is_validated = !validation.values.empty() && validation.run_step == position.step;
+  for (size_t i = 0; said.is_validated && i < validation.values.size(); ++i)
+    said.validation[i] = validation.values[i].second;
+  for (size_t i = 0; i < validation.best.size(); ++i) said.best[i] = validation.best[i].second;
+  return said;
+}
+
+ImageMemory::ImageMemory(int fd, int64_t bytes, bool is_populated) : fd_(fd) {
+  if (bytes == 0) return;
+  const auto size = static_cast<size_t>(bytes);
+  if (ftruncate(fd, bytes) != 0) throw_errno("take", bytes);
+  void* memory = mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+  if (memory == MAP_FAILED) throw_errno("map", bytes);
+  bytes_ = {static_cast<std::byte*>(memory), size};
+  if (!is_populated) return;
+  populate_ = std::thread([memory, size] {
+#ifdef MADV_POPULATE_WRITE
+    madvise(memory, size, MADV_POPULATE_WRITE);  // older systems take the pages at the first save
+#endif
+  });
+}
+
+ImageMemory::~ImageMemory() {
+  if (populate_.joinable()) populate_.join();
+  if (!bytes_.empty()) munmap(bytes_.data(), bytes_.size());
+  if (fd_ >= 0) close(fd_);
+}
+
+Saver::Saver(const PlannedJob& job, const Program& program, RankBoard& memory, int image_fd, const TrainPosition& from,
+             int failures)
+    : job_(job),
+      program_(program),
+      shared_(memory),
+      status_(memory.status(program.rank)),
+      tells_(job.plan.is_asynchronous() ? program.server == 0 : program.rank == 0),
+      board_(memory.saves()),
+      spec_(job.spec.train.saving()),
+      saves_state_(job.spec.train.saves_state()),
+      image_(program, saves_state_ ? StateShare::own : StateShare::weights),
+      image_fd_(image_fd),
+      first_step_(from.step),
+      steps_per_epoch_(steps_per_epoch(job.spec.dataset, job.data.samples)),
+      failures_(failures),
+      position_(from),
+      validation_(from.validation) {
+  if (saves_state_) take_memory();
+}
+
+void Saver::take_memory() {
+  memory_.emplace(image_fd_, image_.bytes(), saves_state_);
+  std::memcpy(memory_->bytes().data(), image_.head().data(), image_.head().size());
+}
+
+void Saver::add_to(TrainHooks& hooks) {
+  hooks.before_validation = [this](int64_t step, bool is_end, Executor& executor) {
+    before_validation(step, is_end, executor);
+  };
+  if (saves_state_) hooks.at_step = [this](int64_t step, Executor& executor) { at_step(step, executor); };
+  hooks.at_end = [this](int64_t step, Executor& executor) { at_end(step, executor); };
+  hooks.reported = [this](const TrainPosition& position) { reported(position); };
+  hooks.on_validation = [this, next = std::move(hooks.on_validation)](const ValidationReport& report) {
+    validated(report);
+    if (next) next(report);
+  };
+  hooks.on_step = [this, next = std::move(hooks.on_step)](const StepReport& report) {
+    on_step(report);
+    if (next) next(report);
+  };
+}
+
+void Saver::prepare(Executor& executor) {
+  if (is_prepared_) return;
+  if (!memory_) take_memory();
+  executor.prepare_copy(image_.copies(), memory_->bytes().data());
+  is_prepared_ = true;
+}
+
+bool Saver::saves_before(int64_t step) {
+  return saves_state_ && step != first_step_ &&
+         board_.saves_before(step, [&](int64_t last) { return is_due(step, last); });
+}
+
+void Saver::save(const TrainPosition& position, Executor& executor) {
+  look(executor, true);
+  position_ = position;
+  begin(position.step, executor);
+  look(executor, true);
+  if (!spec_.async) await_begun();
+}
+
+void Saver::save_last(const TrainPosition& position, Executor& executor) {
+  position_ = position;
+  at_end(position.step, executor);
+}
+
+/// A save that is due by steps, or at the end, begins before the validation of its state, which may fail. All ranks
+/// must agree without asking each other, so saves that are due by time or by the validation itself begin after it.
+void Saver::before_validation(int64_t step, bool is_end, Executor& executor) {
+  if (step == first_step_) return;
+  const int64_t last = board_.last_step();  // `step`: another rank has decided
+  const bool is_due_by_steps = saves_state_ && is_save_due(spec_, steps_per_epoch_, {.step = step, .last = last});
+  if (!is_end && last != step && !is_due_by_steps) return;
+  prepare(executor);
+  look(executor, true);
+  if (is_end) make_room_for(step);
+  // A disk that is slow delays the save until after the validation. A rank that decides otherwise waits for no other.
+  if (const int64_t saving = board_.saving(); saving >= 0 && saving != step) return;
+  if (board_.saves_before(step, [&](int64_t saved) { return saved != step; })) begin(step, executor);
+  look(executor, true);
+}
+
+void Saver::at_step(int64_t step, Executor& executor) {
+  prepare(executor);  // here the weights are there, and no step has started
+  look(executor, false);
+  if (step == first_step_) return;
+  const bool has_begun = begun_ == step;  // before the validation
+  if (!has_begun && board_.saves_before(step, [&](int64_t last) { return is_due(step, last); })) begin(step, executor);
+  if (!spec_.async && copying_ < 0 && board_.is_told(board_.saving())) await_begun();
+}
+
+/// The last state is saved too, unless it is the one that the run began with.
+void Saver::at_end(int64_t step, Executor& executor) {
+  if (step == first_step_) return;
+  prepare(executor);
+  look(executor, true);
+  if (begun_ == step) return;  // before the validation
+  if (!make_room_for(step)) return;
+  if (board_.saves_before(step, [&](int64_t last) { return last != step; })) begin(step, executor);
+  look(executor, true);
+}
+
+/// The last state waits for the save under way. False if the writer has stopped writing, for which only one call waits.
+bool Saver::make_room_for(int64_t last_step) {
+  const auto is_other = [&](int64_t saving) { return saving != last_step; };
+  board_.await_room(last_step);
+  if (!waited_in_vain_) waited_in_vain_ = !await_writer(is_other);
+  return board_.saving() < 0 || !is_other(board_.saving());
+}
+
+void Saver::validated(const ValidationReport& report) {
+  validation_ = report;
+  for (const auto& [metric, best] : report.best)
+    if (metric == spec_.keep_best && best.step == report.run_step) best_step_ = report.run_step;
+  if (tells_ && begun_ == report.run_step && position_.step == report.run_step)
+    board_.tell_validated(report.run_step, board_position(position_, validation_));
+}
+
+/// With several hosts, the first rank that saves asks when it is time, and the launcher chooses the step.
+bool Saver::is_due(int64_t step, int64_t last) {
+  if (step == best_step_) return true;
+  const auto seconds_since = [](Clock::time_point t) {
+    return std::chrono::duration<double>(Clock::now() - t).count();
+  };
+  SaveMoment now{.step = step, .last = last};
+  const bool on_several_hosts = board_.is_decided_elsewhere();
+  if (on_several_hosts && is_save_due(spec_, steps_per_epoch_, now)) return true;  // by steps, as on all hosts
+  if (on_several_hosts && (!tells_ || asks_)) return false;
+  now.seconds = seconds_since(last_);
+  now.cost = static_cast<double>(board_.cost_ns.load(std::memory_order_relaxed)) * 1e-9;
+  now.run_seconds = seconds_since(start_);
+  now.failures = failures_;
+  const bool is_due = is_save_due(spec_, steps_per_epoch_, now);
+  if (!is_due || !on_several_hosts) return is_due;
+  asks_ = true;
+  board_.ask();
+  return false;
+}
+
+void Saver::begin(int64_t step, Executor& executor) {
+  copying_ = step;
+  asks_ = false;
+  last_ = Clock::now();
+  lost_seconds_ = 0;
+  tell();
+  if (copy_too_) copy_too_(begun_ >= 0 && board_.written_step() == begun_);
+  begun_ = step;
+  executor.begin_copy();
+  look(executor, !spec_.async || board_.steps_await_saves());
+}
+
+/// Whether the copy is complete; then the writer may read it.
+void Saver::look(Executor& executor, bool wait) {
+  if (copying_ < 0 || !executor.is_copied(wait)) return;
+  const uint64_t copied = static_cast<uint64_t>(copying_) + 1;
+  status_.copied.store(copied, std::memory_order_release);
+  for (int worker = 0; tells_ && worker < job_.plan.own_workers; ++worker)  // they have nothing to copy
+    shared_.status(worker).copied.store(copied, std::memory_order_release);
+  copying_ = -1;
+}
+
+void Saver::on_step(const StepReport& report) {
+  constexpr double kSmoothing = 0.1;
+  if (!tells_) return;
+  const bool awaits = board_.steps_await_saves() && board_.saving() == begun_ && begun_ >= 0;
+  if (copying_ < 0 && !awaits) {
+    usual_seconds_ += (report.seconds - usual_seconds_) * (usual_seconds_ == 0 ? 1 : kSmoothing);
+    return;
+  }
+  const Clock::time_point before = Clock::now();
+  if (awaits) await_begun();
+  const double waited = std::chrono::duration<double>(Clock::now() - before).count();
+  lost_seconds_ += std::max(0.0, report.seconds - usual_seconds_) + waited;
+  board_.cost_ns.store(static_cast<uint64_t>(lost_seconds_ * 1e9), std::memory_order_relaxed);
+}
+
+void Saver::reported(const TrainPosition& position) {
+  position_ = position;
+  tell();
+}
+
+void Saver::tell() {
+  if (tells_ && board_.saving() == position_.step) board_.tell(position_.step, board_position(position_, validation_));
+}
+
+/// Ranks that have no more to do with this one's save may be at the next one. A disk that refuses the save, or hangs,
+/// does not hold up the training more than once: the writer tries again meanwhile.
+void Saver::await_begun() {
+  if (refused_ == begun_) return;
+  if (!await_writer([this](int64_t saving) { return saving == begun_; }, true)) refused_ = begun_;
+}
+
+/// Waits until no such save is under way. False if the writer has stopped writing.
+bool Saver::await_writer(const std::function<bool(int64_t step)>& is_awaited, bool ends_with_a_failed_try) {
+  const uint64_t failed = board_.failed_tries();
+  const auto is_busy = [&] {
+    const int64_t saving = board_.saving();
+    return saving >= 0 && is_awaited(saving);
+  };
+  if (!is_busy()) return true;
+  uint64_t bytes = board_.written_bytes;
+  Clock::time_point seen = Clock::now();
+  status_.state = RankState::saving;
+  while (is_busy()) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    status_.looks.fetch_add(1, std::memory_order_relaxed);
+    if (const uint64_t now = board_.written_bytes; now != bytes) {
+      bytes = now;
+      seen = Clock::now();
+    }
+    if (Clock::now() - seen > kPatience) break;
+    if (ends_with_a_failed_try && board_.failed_tries() != failed) break;
+  }
+  status_.state = RankState::training;
+  return !is_busy();
+}
+
+}  // namespace trainctl

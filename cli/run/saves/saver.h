@@ -1,0 +1,106 @@
+// A rank's side of saves: decides with the others when, and copies what it owns into memory that outlives the rank.
+#pragma once
+
+#include <chrono>
+#include <cstddef>
+#include <functional>
+#include <optional>
+#include <span>
+#include <thread>
+
+#include "engine/planning/planned_job.h"
+#include "engine/runtime/comm/rank_board.h"
+#include "engine/train/checkpoint/state_image.h"
+#include "engine/train/trainer/trainer.h"
+
+namespace trainctl {
+
+/// Shared memory for one rank's image: a memfd that launcher, rank and writer have open.
+class ImageMemory {
+ public:
+  /// Sizes and maps it. Takes ownership of `fd`. `is_populated`: its pages are taken before they are needed. EnvError.
+  ImageMemory(int fd, int64_t bytes, bool is_populated);
+  ~ImageMemory();
+  ImageMemory(const ImageMemory&) = delete;
+  ImageMemory& operator=(const ImageMemory&) = delete;
+
+  std::span<std::byte> bytes() const { return bytes_; }
+
+ private:
+  int fd_;
+  std::span<std::byte> bytes_;
+  std::thread populate_;  ///< takes the pages before the first save needs them
+};
+
+/// Returns what a checkpoint records of the steps before `position`, which may have been validated.
+SaveBoard::Position board_position(const TrainPosition& position, const ValidationReport& validation);
+
+class Saver {
+ public:
+  /// All must outlive it. `from`: where the run starts; `failures`: how often it has failed and was restarted. A job
+  /// that saves only its final weights takes their memory when it ends.
+  Saver(const PlannedJob& job, const Program& program, RankBoard& memory, int image_fd, const TrainPosition& from,
+        int failures = 0);
+
+  void add_to(TrainHooks& hooks);
+
+  // For an asynchronous server, which adds itself to no hooks.
+  /// Called in each save, before the state is said to be copied: what the program does not have. `follows_save`: this
+  /// process's last save is on the disk.
+  void copies_too(std::function<void(bool follows_save)> copy) { copy_too_ = std::move(copy); }
+  /// Before the first step, or before the final weights are saved.
+  void prepare(Executor& executor);
+  /// In order of steps: whether the state before that one is saved. The same on every server.
+  bool saves_before(int64_t step);
+  /// Saves that state.
+  void save(const TrainPosition& position, Executor& executor);
+  void save_last(const TrainPosition& position, Executor& executor);
+
+ private:
+  using Clock = std::chrono::steady_clock;
+
+  void before_validation(int64_t step, bool is_end, Executor& executor);
+  void take_memory();
+  void at_step(int64_t step, Executor& executor);
+  void at_end(int64_t step, Executor& executor);
+  bool make_room_for(int64_t last_step);
+  void on_step(const StepReport& report);
+  void reported(const TrainPosition& position);
+  void validated(const ValidationReport& report);
+  bool is_due(int64_t step, int64_t last);
+  void begin(int64_t step, Executor& executor);
+  void look(Executor& executor, bool wait);
+  void tell();
+  void await_begun();
+  bool await_writer(const std::function<bool(int64_t step)>& is_awaited, bool ends_with_a_failed_try = false);
+
+  const PlannedJob& job_;
+  const Program& program_;
+  RankBoard& shared_;
+  RankStatus& status_;
+  const bool tells_;  ///< whether this is the first of the ranks that save
+  SaveBoard& board_;
+  const CheckpointSpec spec_;
+  const bool saves_state_;
+  const StateImage image_;
+  const int image_fd_;
+  std::optional<ImageMemory> memory_;  ///< since prepare()
+  const int64_t first_step_, steps_per_epoch_;
+  const int failures_;
+  TrainPosition position_;
+  ValidationReport validation_;  ///< the last one
+  int64_t best_step_ = -1;       ///< step of the best value of keep_best, if this attempt had it
+  std::function<void(bool follows_save)> copy_too_;
+  int64_t begun_ = -1;    ///< the step of the last save; -1: there was none
+  int64_t refused_ = -1;  ///< the step of a save that was awaited in vain; -1: none
+  bool is_prepared_ = false;
+  bool waited_in_vain_ = false;  ///< for room for the last state
+  bool asks_ = false;     ///< it has asked the launcher for a save, which has not begun
+  int64_t copying_ = -1;  ///< the step whose state is being copied
+  const Clock::time_point start_ = Clock::now();
+  Clock::time_point last_ = start_;  ///< when the last save began
+  double usual_seconds_ = 0;         ///< seconds of a step without a copy; a moving average
+  double lost_seconds_ = 0;          ///< seconds lost by the copy under way
+};
+
+}  // namespace trainctl

@@ -1,0 +1,147 @@
+// After the last task: reductions over stages, the loss, clipping, updates. Every rank issues these in the same
+// order, so the collectives of every group match.
+#include <algorithm>
+
+#include "engine/base/error.h"
+#include "engine/compile/lower/lowering.h"
+#include "engine/compile/rank_traits.h"
+#include "engine/ops/program_kernels.h"
+#include "engine/plan/served.h"
+
+namespace trainctl {
+namespace {
+
+constexpr int64_t kFloat = byte_size(DType::f32);
+
+/// Where tables are on servers, the worker sends it after the step, so it keeps its place.
+View sum_of_squares(Lowering& l) {
+  const BufferKind kind = serves_tables_alone(l.c.plan) ? BufferKind::scalars : BufferKind::scratch;
+  View norm = l.c.flat(l.c.new_buffer(kind, kFloat), 0, 1, "clip_norm");
+  for (size_t b = 0; b < l.c.buckets.size(); ++b) {
+    if (!l.c.buckets[b].plan->updated) continue;
+    const Bucket& bucket = l.c.program.buckets[b];
+    const CountedBucket of_bucket(l.c.plan, *l.c.buckets[b].plan);
+    for (const CountedPart& counted : of_bucket.parts(l.c.stage, l.c.rank_in_stage)) {
+      const View part = Compiler::own_part(
+          l.c.flat(l.c.buckets[b].gradients, counted.at, counted.elements, "grad." + bucket.name, bucket.kept_type),
+          OwnPart::counted, counted.whole, counted.first);
+      l.c.emit(once_a_step(Opcode::kernel, "sum_squares grad." + bucket.name, &sum_squares_kernel), {part}, {norm});
+      norm.operand.accumulate = true;
+    }
+  }
+  const bool empty = !norm.operand.accumulate;
+  norm.operand.accumulate = false;
+  if (empty) l.c.emit(once_a_step(Opcode::kernel, "zero clip_norm", &zero_kernel), {}, {norm});
+  if (!l.c.plan.is_asynchronous()) all_reduce_numbers(l, "all_reduce clip_norm", Purpose::clip, l.c.all_ranks(), norm);
+  return norm;
+}
+
+Instruction update_instruction(const Lowering& l, const BucketPlan& bucket, const std::string& name) {
+  const Optimizer& optimizer = l.c.optimizer_of(bucket);
+  Instruction i = once_a_step(Opcode::kernel, "update " + name, optimizer.def.kernel);
+  i.attrs = optimizer.kernel_attrs();
+  i.attrs.set("clip_norm", l.c.spec.optimizer.clip_norm);
+  if (const double scale = l.c.spec.optimizer.learning_rate_scale(bucket.group); scale != 1)
+    i.attrs.set("learning_rate_scale", scale);
+  return i;
+}
+
+/// Buckets in the order in which their gradients are summed: an update waits for its own sum only, so updates run
+/// while the last sums are under way.
+std::vector<int> in_order_of_reduction(const Lowering& l) {
+  std::vector<int> updated;
+  for (int b = 0; b < static_cast<int>(l.c.buckets.size()); ++b) {
+    if (l.c.buckets[b].plan->updated && !l.c.buckets[b].plan->is_table) updated.push_back(b);
+  }
+  std::stable_sort(updated.begin(), updated.end(),
+                   [&](int a, int b) { return l.gradients[a].last_reduction < l.gradients[b].last_reduction; });
+  return updated;
+}
+
+bool has_shard_to_add(const Lowering& l, int bucket) {
+  return std::any_of(l.scattered.begin(), l.scattered.end(),
+                     [&](const ScatteredShard& s) { return s.to.buffer == l.c.buckets[bucket].gradients; });
+}
+
+}  // namespace
+
+/// `kernel`: for Opcode::kernel.
+Instruction once_a_step(Opcode opcode, std::string name, const KernelDef* kernel) {
+  Instruction i;
+  i.opcode = opcode;
+  i.name = std::move(name);
+  if (kernel != nullptr) i.op = kernel->name;
+  i.phase = Phase::backward;
+  return i;
+}
+
+/// In-place sum of a few numbers.
+void all_reduce_numbers(Lowering& l, const std::string& name, Purpose purpose, const std::vector<int>& ranks,
+                        const View& numbers) {
+  if (ranks.size() == 1) return;
+  Instruction i = once_a_step(Opcode::collective, name);
+  i.collective = Collective::all_reduce;
+  i.group = l.c.group_of(ranks);
+  i.purpose = purpose;
+  l.c.emit(std::move(i), {numbers}, {numbers});
+}
+
+/// One collective for the loss and all metrics: those that count the loss count them too.
+void finish_loss(Lowering& l) {
+  const View loss = l.c.flat(l.c.loss, 0, l.c.num_reported(), "loss");
+  if (!counts_loss(l)) l.c.emit(once_a_step(Opcode::kernel, "zero loss", &zero_kernel), {}, {loss});
+  if (l.c.plan.is_asynchronous()) return;
+  all_reduce_numbers(l, "all_reduce loss", Purpose::loss, l.c.all_ranks(), loss);
+}
+
+/// Updates a piece of a bucket: all of it, or this rank's shard followed by a gather of the weights. In bf16 the
+/// update also writes the copy that kernels read, and that copy is gathered.
+void update(Lowering& l, int b, const Bucket::Piece& piece, const std::optional<View>& norm) {
+  const RankBucket& buffers = l.c.buckets[b];
+  const Bucket& bucket = l.c.program.buckets[b];
+  const bool copied = buffers.compute >= 0;
+  const auto part = [&](BufferId buffer, bool whole, const std::string& name, DType dtype = DType::f32) {
+    if (whole) return own_shard(l, b, piece, buffer, name + piece.name, dtype);
+    return l.c.flat(buffer, piece.kept_first, piece.own_elements, name + piece.name, dtype);
+  };
+  std::vector<View> inputs = {part(buffers.gradients, bucket.level <= 1, "grad.", bucket.kept_type)};
+  if (norm) inputs.push_back(*norm);
+  const View read = part(buffers.read(), bucket.level <= 2, "weights.", buffers.read_type());
+  std::vector<View> outputs = {copied ? part(buffers.weights, !buffers.weights_are_cut(), "master.") : read};
+  const std::vector<std::string> states = l.c.optimizer_of(*buffers.plan).states();
+  for (size_t s = 0; s < states.size(); ++s) outputs.push_back(part(buffers.optimizer[s], false, states[s] + "."));
+  if (copied) outputs.push_back(read);
+  l.c.emit(update_instruction(l, *buffers.plan, piece.name), std::move(inputs), std::move(outputs));
+
+  if ((bucket.level != 1 && bucket.level != 2) || buffers.gathered_in_forward) return;
+  Instruction gather = once_a_step(Opcode::collective, "all_gather weights." + piece.name);
+  gather.collective = Collective::all_gather;
+  gather.group = bucket.shard_group;
+  gather.purpose = Purpose::weights;
+  const auto [shard, whole] = shard_and_whole(l, b, piece);
+  l.c.emit(std::move(gather), {shard}, {whole});
+}
+
+bool counts_loss(const Lowering& l) { return counts_loss(l.c.graph, {l.c.plan, l.c.stage, l.c.rank_in_stage}); }
+
+void finish_step(Lowering& l) {
+  if (!l.c.graph.has_loss()) return;
+  if (l.c.trains()) reduce_remaining_buckets(l);
+  finish_loss(l);
+  if (!l.c.trains()) return;
+  average_states(l);
+  if (l.c.plan.is_asynchronous() && l.c.spec.optimizer.clip_norm > 0) push_norm(l, sum_of_squares(l));
+  if (serves_weights(l.c.plan)) return;  // else the servers clip and update
+  std::optional<View> norm;
+  if (l.c.spec.optimizer.clip_norm > 0) {
+    add_up_shards(l);
+    norm = sum_of_squares(l);
+  }
+  for (int b : in_order_of_reduction(l)) {
+    if (has_shard_to_add(l, b)) add_up_shards(l);
+    const Bucket& bucket = l.c.program.buckets[b];
+    for (int p = 0; p < bucket.pieces; ++p) update(l, b, bucket.piece(p), norm);
+  }
+}
+
+}  // namespace trainctl

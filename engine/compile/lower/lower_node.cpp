@@ -1,0 +1,155 @@
+// One node of the graph on one micro-batch.
+#include "engine/base/error.h"
+#include "engine/compile/lower/lowering.h"
+#include "engine/ops/op_def.h"
+#include "engine/ops/program_kernels.h"
+
+namespace trainctl {
+namespace {
+
+/// The same bytes under another shape: no instruction.
+View reshaped(View view, const Operand& as) {
+  check(as.bytes() == view.operand.bytes(), "a reshape keeps this rank's elements: " + as.tensor);
+  view.operand.shape = as.shape;
+  view.operand.global_shape = as.global_shape;
+  view.operand.global_offset = as.global_offset;
+  return view;
+}
+
+/// The step's sum of the loss or of a metric so far: micro-batches add up in it.
+View step_sum(const Lowering& l, TensorId tensor) {
+  const int place = l.c.graph.reported_place(tensor);
+  View view =
+      l.c.flat(l.c.loss, place, 1, place == 0 ? "loss" : l.c.graph.metrics[static_cast<size_t>(place) - 1].name);
+  view.operand.accumulate = l.task.micro_batch > 0;
+  return view;
+}
+
+/// True if it goes only into the step's sum.
+bool only_summed(const Lowering& l, TensorId tensor) {
+  return l.c.graph.reported_place(tensor) >= 0 && l.num_consumers[tensor] == 0 && !l.printed[tensor];
+}
+
+void add_to_step(Lowering& l, TensorId tensor, const OpDef& op) {
+  if (only_summed(l, tensor) && (op.kernel.accumulates & 1u)) return;  // written there directly
+  const View& made = l.have(tensor).front().view;
+  const View sum = step_sum(l, tensor);
+  const std::string& name = sum.operand.tensor;
+  if (sum.operand.accumulate) return l.emit_kernel("accumulate " + name, accumulate_kernel, {}, {made}, {sum});
+  l.emit_kernel("copy " + name, copy_slice_kernel, copy_of(1), {made}, {sum});
+}
+
+void print(Lowering& l, const Node& node) {
+  for (TensorId tensor : node.outputs) {
+    if (!l.printed[tensor]) continue;
+    Layout whole = l.layout(l.have(tensor).front().layout);
+    whole.partial.clear();
+    View view = bring(l, tensor, l.id(whole));
+    Instruction i;
+    i.opcode = Opcode::print;
+    i.op = l.c.graph.tensors[tensor].name;
+    i.name = "print " + i.op;
+    view.operand.tensor = i.op;
+    l.emit(std::move(i), {view}, {});
+  }
+}
+
+class NodeLowering {
+ public:
+  NodeLowering(Lowering& l, NodeId id) : l_(l), id_(id), node_(l.c.graph.nodes[id]), op_(get_op(node_.op)) {}
+
+  void lower() {
+    check(!l_.recomputing || op_.kernel.updates_input == 0, "running statistics are updated once: " + node_.name);
+    std::vector<View> inputs;
+    inputs.reserve(node_.inputs.size());
+    for (size_t i = 0; i < node_.inputs.size(); ++i) {
+      inputs.push_back(bring(l_, node_.inputs[i], l_.node_inputs[id_][i], input_format(i)));
+    }
+    if (op_.is_view) {
+      const Operand as = l_.c.operand(node_.outputs[0], l_.layout(l_.node_outputs[id_][0]));
+      keep(0, reshaped(std::move(inputs[0]), as));
+      direct_.assign(1, false);
+    } else {
+      run(std::move(inputs));
+    }
+    if (l_.recomputing) return;
+    contribute(l_, id_, direct_);
+    print(l_, node_);
+    send_outputs(l_, node_);
+  }
+
+ private:
+  const std::optional<ChannelsLast>& form() const { return l_.c.forms[static_cast<size_t>(id_)]; }
+  Format input_format(size_t i) const {
+    return form() && (form()->inputs >> i & 1u) != 0 ? Format::channels_last : Format::declared;
+  }
+
+  void run(std::vector<View> inputs) {
+    const KernelDef* kernel = &op_.kernel;
+    if (!inner_axes(l_.c.graph, l_.c.plan, node_).empty()) {
+      inputs.push_back(gathered_statistics(l_, id_, inputs));
+      kernel = op_.inner_sum->apply;
+    }
+    std::vector<View> outputs = places();
+    const bool is_reported = !node_.outputs.empty() && l_.c.graph.reported_place(node_.outputs[0]) >= 0;
+    const bool idle = is_reported && only_summed(l_, node_.outputs[0]) && !counts_loss(l_);
+    if (op_.collective) {
+      lower_layer_collective(l_, node_, inputs[0], outputs[0]);
+    } else if (!idle) {
+      l_.emit_kernel(node_.name, *kernel, attrs(), placed(std::move(inputs)), placed(outputs));
+    }
+    for (size_t o = 0; o < outputs.size(); ++o) {
+      if (!direct_[o]) keep(o, std::move(outputs[o]));
+    }
+    if (is_reported && counts_loss(l_)) add_to_step(l_, node_.outputs[0], op_);
+  }
+
+  /// Permission to round is decided by the plan, so the program records it.
+  Attrs attrs() const {
+    Attrs attrs = form() ? form()->attrs : node_.attrs;
+    if (op_.kernel.is_product && l_.c.spec.precision == Precision::tf32) attrs.set("tf32", true);
+    if (op_.kernel.is_product && l_.narrow[static_cast<size_t>(node_.layer)]) attrs.set("fp8", true);
+    return attrs;
+  }
+
+  /// In hybrid_parallel places in attrs are places in this rank's parts.
+  std::vector<View> placed(std::vector<View> operands) const {
+    if (!l_.c.plan.hybrid() || !op_.attrs_name_places) return operands;
+    for (View& view : operands) {
+      view.operand.global_shape = view.operand.shape;
+      view.operand.global_offset.assign(view.operand.shape.size(), 0);
+    }
+    return operands;
+  }
+
+  /// A fresh buffer for each output, or the range where its sum is kept.
+  std::vector<View> places() {
+    std::vector<View> outputs;
+    for (size_t o = 0; o < node_.outputs.size(); ++o) {
+      const TensorId tensor = node_.outputs[o];
+      const auto gradient = op_.collective ? std::nullopt : gradient_target(l_, id_, static_cast<int>(o));
+      const bool is_sum = only_summed(l_, tensor) && (op_.kernel.accumulates & 1u);
+      direct_.push_back(gradient.has_value());
+      outputs.push_back(gradient ? *gradient
+                        : is_sum ? step_sum(l_, tensor)
+                                 : l_.new_tensor(tensor, l_.node_outputs[id_][o]));
+    }
+    return outputs;
+  }
+
+  void keep(size_t output, View view) {
+    l_.have(node_.outputs[output]).push_back({l_.node_outputs[id_][output], std::move(view)});
+  }
+
+  Lowering& l_;
+  const NodeId id_;
+  const Node& node_;
+  const OpDef& op_;
+  std::vector<bool> direct_;  // by output: already added to its bucket
+};
+
+}  // namespace
+
+void lower_node(Lowering& l, NodeId node) { NodeLowering(l, node).lower(); }
+
+}  // namespace trainctl

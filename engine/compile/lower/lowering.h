@@ -1,0 +1,226 @@
+// The state of lower_stage: which buffer holds which (tensor, layout) of a micro-batch, what is still to be
+// received, and how far the gradients are.
+#pragma once
+
+#include <map>
+#include <optional>
+#include <set>
+#include <tuple>
+#include <vector>
+
+#include "engine/compile/compiler.h"
+#include "engine/compile/lower/transfers.h"
+#include "engine/plan/traffic/redistribution.h"
+
+namespace trainctl {
+
+/// Layouts are compared often, so each distinct one has a number.
+using LayoutId = int;
+
+/// A tensor of a micro-batch in one layout.
+struct Located {
+  LayoutId layout = -1;
+  View view;
+};
+
+struct Way {
+  std::vector<RedistributionStep> steps;
+  double seconds = 0;
+};
+
+/// A range in which contributions to a bucket's gradients add up.
+struct GradientRange {
+  BufferId buffer = -1;
+  std::vector<bool> written;  ///< by parameter
+};
+
+/// The state of this rank's part of a bucket's gradients.
+struct GradientState {
+  GradientRange of_step;                        ///< below level 2
+  std::map<int, GradientRange> of_micro_batch;  ///< from level 2 on: those not yet reduced
+  NodeId last_node = -1;                        ///< the last node of this stage that contributes; -1: none
+  bool shard_written = false;                   ///< levels 2 and 3: an earlier micro-batch is in the shard
+  bool reduced = false;
+  size_t last_reduction = 0;  ///< its index in Compiler::code, once there is one
+};
+
+/// The result of a reduce_scatter, still to be added to the shard of earlier micro-batches.
+struct ScatteredShard {
+  View from, to;
+  int micro_batch = -1;
+  int summed_over_hosts = -1;  ///< the bucket, if its shard is complete then and summed over hosts; else -1
+};
+
+/// The messages that another stage sends to this one in a step, in its order, and how many of them have been received.
+struct Inbox {
+  struct Message {
+    const Transfer* transfer = nullptr;
+    int micro_batch = 0;
+    size_t acknowledged = 0;  ///< messages in the other direction that the sender has received before it sends this
+  };
+  int from_stage = 0;
+  std::vector<Message> messages;
+  std::map<std::tuple<TensorId, int, int>, size_t> places;  ///< by tensor, micro-batch and receiving virtual stage
+  std::map<std::tuple<TaskKind, int, int>, size_t> ends_of_tasks;  ///< one past the last message for the task, by chunk
+  size_t received = 0;
+};
+
+/// The progress of another stage to which this one sends.
+struct Outbox {
+  int to_stage = 0;
+  /// By kind, micro-batch and chunk of this stage's task: how many messages the other stage has received before the
+  /// task starts, as the schedule orders the tasks of both.
+  std::map<std::tuple<TaskKind, int, int>, size_t> received;
+};
+
+struct Lowering {
+  explicit Lowering(Compiler& compiler);
+
+  Compiler& c;
+  Task task;
+  bool last_of_kind = false;  ///< no task of this kind and chunk comes after this one
+  bool recomputing = false;
+
+  std::vector<TaskKind> tasks_of_nodes;                          ///< by node: the task that runs it
+  std::vector<std::vector<LayoutId>> node_inputs, node_outputs;  ///< layouts of this stage's nodes
+  /// For data set tensors: the cuts common to all layouts that this stage needs. A rank loads a tensor once and
+  /// slices it further locally.
+  std::map<TensorId, LayoutId> load_layouts;
+  std::vector<int> num_consumers;                         ///< by tensor, all stages
+  std::vector<LayerId> first_readers;                     ///< by tensor: the layer of the first node that reads it
+  std::vector<bool> printed;                              ///< by tensor
+  std::vector<bool> narrow;                               ///< by layer: its products take factors of 8 bits
+  std::vector<std::vector<std::vector<Located>>> values;  ///< by slot and tensor; empty: none yet
+
+  /// By slot: statistics gathered for inner sums, and the first node that needed them. Kept from the forward to
+  /// the backward pass even where a layer is recomputed.
+  std::vector<std::vector<std::pair<NodeId, View>>> statistics;
+
+  std::vector<Transfer> transfers;                    ///< transfers between all stages
+  std::multimap<TensorId, const Transfer*> outgoing;  ///< transfers from all chunks
+  std::vector<Inbox> inboxes;
+  std::vector<Outbox> outboxes;
+
+  std::vector<GradientState> gradients;    ///< by bucket
+  std::multimap<NodeId, int> finished_by;  ///< buckets by GradientState::last_node, in their order
+  std::vector<ScatteredShard> scattered;
+  std::vector<BufferId> gathered;  ///< by bucket, level 3: the whole weights, in this task
+  std::set<int> used;              ///< buckets whose weights a task has used
+  LayerId first_layer = -1;        ///< this stage's first layer with sharded weights; -1: none so far
+  /// Where a gradient of the graph goes: (bucket, parameter in it).
+  std::multimap<TensorId, std::pair<int, int>> destinations;
+
+  const Layout& layout(LayoutId id) const { return *layouts_[id]; }
+  LayoutId id(const Layout& layout);
+  const Way& way(TensorId tensor, LayoutId from, LayoutId to);
+  int virtual_stage() const { return task.chunk * c.plan.num_stages + c.stage; }
+  /// The task's micro-batch in its chunk.
+  size_t slot() const { return static_cast<size_t>(task.chunk * c.plan.micro_batches + task.micro_batch); }
+  std::vector<Located>& have(TensorId tensor) {
+    std::vector<std::vector<Located>>& of_slot = values[slot()];
+    if (of_slot.empty()) of_slot.resize(c.graph.tensors.size());
+    return of_slot[static_cast<size_t>(tensor)];
+  }
+  /// Computed by a recompute layer of this virtual stage: not kept from the forward to the backward pass.
+  bool is_recomputed(TensorId tensor) const;
+
+  /// Fills in the fields that all instructions of a task share.
+  void emit(Instruction instruction, std::vector<View> inputs, std::vector<View> outputs);
+  void emit_kernel(std::string name, const KernelDef& kernel, Attrs attrs, std::vector<View> inputs,
+                   std::vector<View> outputs, Purpose purpose = Purpose::none);
+  void emit_collective(std::string name, Collective kind, int group, const View& input, const View& output,
+                       Purpose purpose);
+  /// By default in the format in which its node makes it.
+  View new_tensor(TensorId tensor, LayoutId layout);
+  View new_tensor(TensorId tensor, LayoutId layout, Format format);
+
+ private:
+  std::map<Layout, LayoutId> ids_;
+  std::vector<const Layout*> layouts_;
+  std::map<std::tuple<TensorId, LayoutId, LayoutId>, Way> ways_;
+};
+
+/// Attributes of a copy_slice of all elements in the same order: a type conversion, or the first contribution to a
+/// range.
+Attrs copy_of(int64_t elements);
+
+// values.cpp
+/// The tensor of the current micro-batch in this layout and format: as it is, loaded, received, redistributed,
+/// recomputed or transposed.
+View bring(Lowering& l, TensorId tensor, LayoutId layout, Format format = Format::declared);
+/// Drops values at the end of a task: all of them after the last task of a micro-batch in a chunk, the recomputed ones
+/// after its forward task.
+void forget(Lowering& l);
+
+// redistribute.cpp
+View redistribute(Lowering& l, TensorId tensor, const View& from, const RedistributionStep& step);
+
+// inner_sum.cpp
+/// The statistics of all parts, for a node with a cut inner dim: computed and gathered, or those that another node of
+/// the layer has.
+View gathered_statistics(Lowering& l, NodeId node, const std::vector<View>& inputs);
+
+// lower_node.cpp
+void lower_node(Lowering& l, NodeId node);
+
+// lower_layer_collective.cpp
+void lower_layer_collective(Lowering& l, const Node& node, const View& input, const View& output);
+
+// split_backward.cpp
+/// By node: the task that runs it. If the schedule splits the backward pass, nodes whose outputs end in gradients of
+/// their own layer's parameters belong to weight_gradients.
+std::vector<TaskKind> tasks_of_nodes(const Graph& graph, const Plan& plan);
+
+// pipeline.cpp
+void open_channels(Lowering& l);
+bool receive(Lowering& l, TensorId tensor);  ///< false: it does not come from another virtual stage
+void receive_rest(Lowering& l);
+void send_outputs(Lowering& l, const Node& node);
+
+// gradients.cpp
+void start_gradients(Lowering& l);
+/// The place in its bucket where output o of a node is written directly, if possible.
+std::optional<View> gradient_target(Lowering& l, NodeId node, int o);
+/// Adds a node's gradient outputs to their buckets, except those in `direct` (by output).
+void contribute(Lowering& l, NodeId node, const std::vector<bool>& direct);
+/// Reduces the buckets whose last contribution in this task is this node's.
+void reduce_finished_buckets(Lowering& l, NodeId node);
+/// Adds the results of reduce_scatters to the shards of earlier micro-batches.
+void add_up_shards(Lowering& l);
+/// The remaining buckets: shared by several stages, or without a contribution.
+void reduce_remaining_buckets(Lowering& l);
+View gathered_weights(Lowering& l, int bucket);
+/// This rank's shard of a piece, in a range laid out as the whole bucket.
+View own_shard(const Lowering& l, int bucket, const Bucket::Piece& piece, BufferId range, std::string name, DType type);
+/// An all_gather's operands: this rank's shard of a piece as kernels read it, and the whole piece.
+std::pair<View, View> shard_and_whole(const Lowering& l, int bucket, const Bucket::Piece& piece);
+/// Call at the first use of a bucket's weights in a step, with the layer that uses them. Levels 1 and 2: if nothing
+/// reads them earlier, they are gathered here, during the forward pass, instead of after their update. Not for the
+/// first layer, whose gather nothing would hide.
+void gather_in_forward(Lowering& l, int bucket, LayerId layer);
+
+// average_states.cpp
+void average_states(Lowering& l);
+
+// finish_step.cpp
+bool counts_loss(const Lowering& l);
+void finish_step(Lowering& l);
+/// The loss and the metrics, summed over all ranks.
+void finish_loss(Lowering& l);
+void all_reduce_numbers(Lowering& l, const std::string& name, Purpose purpose, const std::vector<int>& ranks,
+                        const View& numbers);
+Instruction once_a_step(Opcode opcode, std::string name, const KernelDef* kernel = nullptr);
+/// `norm`: of all gradients, with clip_norm.
+void update(Lowering& l, int bucket, const Bucket::Piece& piece, const std::optional<View>& norm);
+
+// serve.cpp
+/// A worker's pull of a bucket's weights: before their first use in a step.
+void pull(Lowering& l, int bucket);
+/// A worker's push of a bucket's gradients, which are in `range`.
+void push(Lowering& l, int bucket, BufferId range);
+/// Asynchronous: sends each server the squared norm of this worker's gradients.
+void push_norm(Lowering& l, const View& norm);
+/// A server's step.
+void lower_server(Lowering& l);
+
+}  // namespace trainctl

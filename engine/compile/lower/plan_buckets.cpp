@@ -1,0 +1,298 @@
+// Groups parameters that are reduced, gathered and updated together into buckets.
+#include <algorithm>
+#include <map>
+#include <numeric>
+#include <tuple>
+
+#include "engine/base/error.h"
+#include "engine/base/round_up.h"
+#include "engine/compile/lower/buckets.h"
+#include "engine/ops/op_def.h"
+#include "engine/plan/served.h"
+
+namespace trainctl {
+namespace {
+
+/// Properties that all parameters of a bucket share. They belong to the same chunks: parameters of another chunk would
+/// delay the reduction.
+using BucketKey = std::tuple<std::vector<int>, Axes, int, bool, LayerId, int>;
+
+struct Candidate {
+  BucketParameter parameter;
+  BucketKey key;
+};
+
+/// The axes over which this contribution is a partial sum and may stay one in the parameter's layout.
+Axes partial_axes(const Graph& graph, const Plan& plan, TensorId gradient, const Layout& variable) {
+  const NodeId producer = graph.tensors[gradient].producer;
+  check(producer >= 0, "a gradient has a node that makes it: " + graph.tensors[gradient].name);
+  const Node& node = graph.nodes[producer];
+  const auto output = std::find(node.outputs.begin(), node.outputs.end(), gradient) - node.outputs.begin();
+  Axes axes;
+  for (Axis axis : output_layout(graph, plan, node, static_cast<int>(output)).partial) {
+    if (!variable.uses(axis)) axes.push_back(axis);
+  }
+  std::sort(axes.begin(), axes.end());
+  return axes;
+}
+
+/// Contributions that are all partial over the same axes stay partial until the bucket is reduced; otherwise each
+/// is reduced as soon as it is computed.
+Axes common_partial_axes(const Graph& graph, const Plan& plan, const std::vector<TensorId>& gradients,
+                         const Layout& variable) {
+  Axes common;
+  for (size_t i = 0; i < gradients.size(); ++i) {
+    Axes axes = partial_axes(graph, plan, gradients[i], variable);
+    if (i == 0) common = axes;
+    if (axes != common) return {};
+  }
+  return common;
+}
+
+/// By tensor: the layer of the first node that reads it; -1: none does.
+std::vector<LayerId> first_readers(const Graph& graph) {
+  std::vector<LayerId> layers(graph.tensors.size(), -1);
+  for (const Node& node : graph.nodes) {
+    for (TensorId tensor : node.inputs)
+      if (layers[tensor] < 0) layers[tensor] = node.layer;
+  }
+  return layers;
+}
+
+/// Global numbers.
+std::vector<int> ranks_along(const Mesh& mesh, const Axes& axes, int stage, int rank_in_stage) {
+  std::vector<int> ranks = mesh.group(rank_in_stage, axes);
+  for (int& rank : ranks) rank += stage * mesh.size();
+  return ranks;
+}
+
+Axes shard_axes(const Plan& plan, const Axes& sum_axes) {
+  if (!plan.shard_axes) return sum_axes;
+  Axes axes;
+  for (Axis axis : sum_axes)
+    if (std::find(plan.shard_axes->begin(), plan.shard_axes->end(), axis) != plan.shard_axes->end())
+      axes.push_back(axis);
+  return axes;
+}
+
+Candidate candidate(const Graph& graph, const Plan& plan, const VariablePlan& variable,
+                    const std::vector<TensorId>& gradients, int group, LayerId first_reader) {
+  Candidate c;
+  BucketParameter& p = c.parameter;
+  p.tensor = variable.tensor;
+  p.gradients = gradients;
+  p.gradient_layout = variable.layout;
+  p.gradient_layout.partial = common_partial_axes(graph, plan, gradients, variable.layout);
+  p.elements = num_elements(variable.layout.local_shape(plan.mesh, variable.global_shape));
+
+  const bool updated = !gradients.empty();
+  const Axes& sum_axes = p.gradient_layout.partial;
+  const bool several = plan.mesh.ways(sum_axes) * variable.stages.size() > 1;
+  const bool large = p.elements * byte_size(DType::f32) >= plan.optimizer_shard_min_bytes;
+  const bool of_table = is_table(plan, variable.tensor);
+  int level = updated && several && large && !of_table ? plan.optimizer_shard_level : 0;
+  if (variable.stages.size() > 1) level = std::min(level, plan.shard_axes ? 0 : 1);
+  if (plan.mesh.ways(shard_axes(plan, sum_axes)) == 1 && plan.shard_axes) level = 0;
+
+  // So that a push or pull does not wait for other layers.
+  const bool by_layer = level == 3 || serves_weights(plan) || of_table;
+  c.key = {variable.virtual_stages, sum_axes, level, updated, by_layer ? first_reader : -1, group};
+  return c;
+}
+
+/// A bucket of small parameters takes a parameter of any size. A separate reduction would delay the next one by
+/// more than the transfer of its bytes, especially on a GPU, where it waits until a product leaves it a
+/// multiprocessor.
+bool takes(const BucketPlan& bucket, const BucketParameter& parameter, int64_t most) {
+  const int64_t size = byte_size(bucket.type), sliver = std::min(kSliverBytes, most / (kBucketBytes / kSliverBytes));
+  return bucket.elements * size <= sliver || (bucket.elements + parameter.elements) * size <= most;
+}
+
+int64_t line_elements(DType type) { return 64 / byte_size(type); }
+
+/// Parameters whose size is a multiple of a cache line come first, so that each starts at one without padding; then
+/// the rest.
+void lay_out(BucketPlan& bucket, const Mesh& mesh) {
+  const int64_t line = line_elements(bucket.type);
+  std::stable_partition(bucket.parameters.begin(), bucket.parameters.end(),
+                        [line](const BucketParameter& p) { return p.elements % line == 0; });
+  bucket.elements = 0;
+  for (BucketParameter& p : bucket.parameters) {
+    p.first_element = bucket.elements;
+    bucket.elements += p.elements;
+  }
+  if (bucket.level == 0 && !bucket.is_served()) return;
+  const auto shards = bucket.is_served() ? static_cast<int>(bucket.servers.size()) : bucket.num_shards(mesh);
+  const int64_t unit = line * shards;
+  bucket.elements = round_up(bucket.elements, unit);
+}
+
+/// If a rank makes several contributions between two sums over ranks, each would round the sum once more.
+bool adds_up_apart(const Plan& plan, const BucketPlan& bucket) {
+  const bool several = std::any_of(bucket.parameters.begin(), bucket.parameters.end(),
+                                   [](const BucketParameter& p) { return p.gradients.size() > 1; });
+  return bucket.type != DType::f32 && (several || (bucket.level < 2 && plan.micro_batches > 1));
+}
+
+bool is_of_product(const Graph& graph, const std::vector<TensorId>& gradients) {
+  return gradients.size() == 1 && get_op(graph.nodes[graph.tensors[gradients[0]].producer].op).kernel.makes_rows;
+}
+
+/// Nothing hides the reduction of the step's last gradient. A large one is computed, reduced, updated and gathered
+/// in pieces, so that only the last piece is exposed.
+int pieces_of(const Graph& graph, const Plan& plan, const VariablePlan& variable, const BucketParameter& parameter,
+              const BucketKey& key) {
+  constexpr int64_t kMostPieces = 8;
+  const auto& [virtual_stages, sum_axes, level, updated, layer, group] = key;
+  const int64_t ways = plan.mesh.ways(sum_axes), bytes = parameter.elements * byte_size(DType::f32);
+  if (!updated || ways == 1 || serves_weights(plan) || is_table(plan, variable.tensor)) return 1;
+  if (level > 2 || variable.stages.size() > 1 || plan.hybrid()) return 1;
+  // Its pieces' sums would have to stand in a row (make_in_pieces), and a shard's two do not.
+  if (level > 0 && shard_axes(plan, sum_axes) != sum_axes) return 1;
+  if (plan.gradient_type != DType::f32 && level < 2 && plan.micro_batches > 1) return 1;  // it adds up apart
+  if (!is_of_product(graph, parameter.gradients)) return 1;
+  const int64_t rows = variable.layout.local_shape(plan.mesh, variable.global_shape)[0];
+  for (int64_t pieces = std::min(kMostPieces, bytes / plan.gradient_piece_bytes); pieces > 1; --pieces)
+    if (rows % pieces == 0 && parameter.elements % (pieces * ways * line_elements(plan.gradient_type)) == 0)
+      return static_cast<int>(pieces);
+  return 1;
+}
+
+/// True for the parameter of its stages whose gradient is computed last; also for that of the product before it, if
+/// the two may be swapped (order_gradients).
+bool is_last(const Graph& graph, const Plan& plan, const std::map<TensorId, std::vector<TensorId>>& gradients,
+             const VariablePlan& variable, int level) {
+  const bool may_change = plan.copies_weights && (level == 1 || (level == 2 && plan.micro_batches == 1));
+  int found = 0;
+  for (const VariablePlan& v : plan.variables) {
+    const auto of = gradients.find(v.tensor);
+    if (v.stages != variable.stages || of == gradients.end() || of->second.empty()) continue;
+    if (found > 0 && !is_of_product(graph, of->second)) continue;
+    if (v.tensor == variable.tensor) return true;
+    if (++found == (may_change ? 2 : 1)) return false;
+  }
+  return false;
+}
+
+/// All that is updated. Each byte is pushed and pulled once a step, so equal bytes are also equal traffic.
+void place_on_servers(const Plan& plan, std::vector<BucketPlan>& buckets) {
+  if (!serves_weights(plan)) return;
+  std::vector<int> all(static_cast<size_t>(plan.servers));
+  std::iota(all.begin(), all.end(), 0);
+  std::vector<BucketPlan*> whole;
+  for (BucketPlan& bucket : buckets) {
+    if (!bucket.updated || bucket.is_table) continue;
+    if (bucket.elements * byte_size(DType::f32) >= kLeastServedBytes * plan.servers)
+      bucket.servers = all;
+    else
+      whole.push_back(&bucket);
+  }
+  std::stable_sort(whole.begin(), whole.end(),
+                   [](const BucketPlan* a, const BucketPlan* b) { return a->elements > b->elements; });
+  std::vector<int64_t> held(all.size());
+  for (BucketPlan* bucket : whole) {
+    const auto least = std::min_element(held.begin(), held.end());
+    *least += bucket->elements;
+    bucket->servers = {static_cast<int>(least - held.begin())};
+  }
+}
+
+}  // namespace
+
+int BucketPlan::part_of_server(int server) const {
+  const auto at = std::find(servers.begin(), servers.end(), server);
+  return at == servers.end() ? -1 : static_cast<int>(at - servers.begin());
+}
+
+bool BucketPlan::in_stage(int stage) const { return std::find(stages.begin(), stages.end(), stage) != stages.end(); }
+
+std::vector<int> BucketPlan::reduce_ranks(const Mesh& mesh, int rank_in_stage) const {
+  std::vector<int> ranks;
+  for (int stage : stages) {
+    for (int r : mesh.group(rank_in_stage, sum_axes)) ranks.push_back(stage * mesh.size() + r);
+  }
+  return ranks;
+}
+
+std::vector<int> BucketPlan::across_ranks(const Mesh& mesh, int stage, int rank_in_stage) const {
+  return ranks_along(mesh, across_axes(), stage, rank_in_stage);
+}
+
+std::vector<int> BucketPlan::shard_ranks(const Mesh& mesh, int stage, int rank_in_stage) const {
+  return ranks_along(mesh, shard_axes, stage, rank_in_stage);
+}
+
+int BucketPlan::num_shards(const Mesh& mesh) const {
+  return is_summed_twice() ? mesh.ways(shard_axes) : num_reduce_ranks(mesh);
+}
+
+int BucketPlan::shard_index(const Mesh& mesh, int stage, int rank_in_stage) const {
+  return is_summed_twice() ? mesh.index(rank_in_stage, shard_axes) : reduce_index(mesh, stage, rank_in_stage);
+}
+
+int BucketPlan::num_reduce_ranks(const Mesh& mesh) const {
+  return mesh.ways(sum_axes) * static_cast<int>(stages.size());
+}
+
+int BucketPlan::reduce_index(const Mesh& mesh, int stage, int rank_in_stage) const {
+  return first_reduce_index(mesh, stage) + mesh.index(rank_in_stage, sum_axes);
+}
+
+int BucketPlan::first_reduce_index(const Mesh& mesh, int stage) const {
+  const auto before = std::find(stages.begin(), stages.end(), stage) - stages.begin();
+  return static_cast<int>(before) * mesh.ways(sum_axes);
+}
+
+std::vector<BucketPlan> plan_buckets(const Graph& graph, const Plan& plan) {
+  std::map<TensorId, std::vector<TensorId>> gradients;
+  std::map<TensorId, int> groups;
+  if (graph.loss >= 0) {
+    for (const Update& update : graph.updates) {
+      gradients[update.parameter] = update.gradients;
+      groups[update.parameter] = update.group;
+    }
+  }
+  const std::vector<LayerId> readers = first_readers(graph);
+  std::vector<BucketPlan> buckets;
+  std::map<BucketKey, size_t> open;
+  for (auto variable = plan.variables.rbegin(); variable != plan.variables.rend(); ++variable) {
+    if (graph.tensors[variable->tensor].kind != TensorKind::parameter) continue;
+    const auto of_group = groups.find(variable->tensor);
+    auto [parameter, key] = candidate(graph, plan, *variable, gradients[variable->tensor],
+                                      of_group == groups.end() ? -1 : of_group->second, readers[variable->tensor]);
+    int pieces = pieces_of(graph, plan, *variable, parameter, key);
+    const int level = std::get<2>(key);
+    if (pieces > 1 && !is_last(graph, plan, gradients, *variable, level)) pieces = 1;
+    const auto found = open.find(key);
+    const bool fits = pieces == 1 && found != open.end() &&
+                      (level == 3 || serves_weights(plan) || takes(buckets[found->second], parameter, plan.bucket_bytes));
+    if (!fits) {
+      open[key] = buckets.size();
+      BucketPlan bucket;
+      bucket.name = "bucket" + std::to_string(buckets.size());
+      bucket.stages = variable->stages;
+      bucket.is_table = is_table(plan, variable->tensor);
+      if (!bucket.is_table) bucket.sum_axes = parameter.gradient_layout.partial;  // each worker has rows of its own
+      bucket.level = level;
+      bucket.shard_axes = shard_axes(plan, bucket.sum_axes);
+      bucket.updated = std::get<3>(key);
+      bucket.group = std::get<5>(key);
+      bucket.type = plan.gradient_type;
+      bucket.kept = level >= 2 && plan.micro_batches > 1 ? DType::f32 : bucket.type;
+      bucket.pieces = pieces;
+      buckets.push_back(std::move(bucket));
+    }
+    BucketPlan& bucket = buckets[open[key]];
+    bucket.elements += parameter.elements;
+    bucket.parameters.push_back(std::move(parameter));
+    if (pieces > 1) open.erase(key);
+  }
+  place_on_servers(plan, buckets);
+  for (BucketPlan& bucket : buckets) {
+    lay_out(bucket, plan.mesh);
+    bucket.adds_up_apart = adds_up_apart(plan, bucket);
+  }
+  return buckets;
+}
+
+}  // namespace trainctl

@@ -1,0 +1,29 @@
+#include "engine/compile/place/lifetimes.h"
+
+#include <algorithm>
+
+namespace trainctl {
+
+std::vector<Lifetime> lifetimes(const Compiler& c) {
+  std::vector<Lifetime> lives(c.buffers.size());
+  const auto use = [&](const std::vector<BufferId>& buffers, int from, int to) {
+    for (BufferId buffer : buffers) {
+      Lifetime& life = lives[buffer];
+      if (life.first < 0) life.first = from;
+      life.last = std::max(life.last, to);
+    }
+  };
+  const auto size = static_cast<int>(c.code.size());
+  for (int first = 0, end = 0; first < size; first = end) {
+    const int launch = c.code[first].code.launch;
+    for (end = first + 1; launch >= 0 && end < size && c.code[end].code.launch == launch;) ++end;
+    for (int i = first; i < end; ++i) {
+      use(c.code[i].inputs, first, end - 1);
+      use(c.code[i].outputs, first, end - 1);
+      for (int send : c.code[i].code.waits) use(c.code[send].inputs, i, i);
+    }
+  }
+  return lives;
+}
+
+}  // namespace trainctl

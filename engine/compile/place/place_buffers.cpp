@@ -1,0 +1,230 @@
+// An offset for every buffer: first those that live as long as the program, then the rest by lifetime. Two greedy
+// orders are tried, by first use and by size, and the smaller arena is kept.
+#include <algorithm>
+#include <map>
+#include <numeric>
+
+#include "engine/base/round_up.h"
+#include "engine/compile/passes.h"
+#include "engine/compile/place/arena_limit.h"
+#include "engine/compile/place/lifetimes.h"
+
+namespace trainctl {
+namespace {
+
+constexpr int64_t kAlignment = 64;
+int64_t aligned(int64_t bytes) { return round_up(bytes, kAlignment); }
+
+/// Checking every placed buffer takes time quadratic in their number.
+constexpr size_t kSortBySizeUpTo = 1500;
+
+struct Placement {
+  std::vector<int64_t> offsets;
+  int64_t bytes = 0;
+};
+
+/// Free ranges between live buffers; time only moves forward.
+class FreeList {
+ public:
+  explicit FreeList() { free_[0] = INT64_MAX; }
+
+  /// The smallest range that fits; of equal ones the lowest.
+  int64_t take(int64_t bytes) {
+    auto best = free_.end();
+    for (auto it = free_.begin(); it != free_.end(); ++it) {
+      if (it->second < bytes) continue;
+      if (best == free_.end() || it->second < best->second) best = it;
+    }
+    const auto [offset, size] = *best;
+    free_.erase(best);
+    if (size > bytes) free_[offset + bytes] = size == INT64_MAX ? size : size - bytes;
+    return offset;
+  }
+
+  void give(int64_t offset, int64_t bytes) {
+    auto next = free_.lower_bound(offset);
+    if (next != free_.end() && offset + bytes == next->first) {
+      bytes = next->second == INT64_MAX ? INT64_MAX : bytes + next->second;
+      next = free_.erase(next);
+    }
+    if (next != free_.begin()) {
+      const auto before = std::prev(next);
+      if (before->first + before->second == offset) {
+        before->second = bytes == INT64_MAX ? INT64_MAX : before->second + bytes;
+        return;
+      }
+    }
+    free_[offset] = bytes;
+  }
+
+ private:
+  std::map<int64_t, int64_t> free_;  // offset -> bytes; the last range is unbounded
+};
+
+Placement by_first_use(const Compiler& c, const std::vector<Lifetime>& lives, const std::vector<BufferId>& buffers) {
+  Placement p{std::vector<int64_t>(c.buffers.size(), -1), 0};
+  std::vector<BufferId> order = buffers;
+  std::stable_sort(order.begin(), order.end(), [&](BufferId a, BufferId b) { return lives[a].first < lives[b].first; });
+  std::multimap<int, BufferId> ends;
+  FreeList free;
+  for (BufferId buffer : order) {
+    while (!ends.empty() && ends.begin()->first < lives[buffer].first) {
+      const BufferId dead = ends.begin()->second;
+      free.give(p.offsets[dead], aligned(c.buffers[dead].bytes));
+      ends.erase(ends.begin());
+    }
+    p.offsets[buffer] = free.take(aligned(c.buffers[buffer].bytes));
+    p.bytes = std::max(p.bytes, p.offsets[buffer] + aligned(c.buffers[buffer].bytes));
+    ends.emplace(lives[buffer].last, buffer);
+  }
+  return p;
+}
+
+/// A buffer that has its place.
+struct PlacedBuffer {
+  int64_t begin = 0, end = 0;
+  Lifetime life;
+};
+
+/// The lowest gap between those, sorted by offset, that are alive at the same time.
+int64_t lowest_gap(const std::vector<PlacedBuffer>& placed, const Lifetime& life, int64_t bytes) {
+  int64_t at = 0;
+  for (const PlacedBuffer& other : placed) {
+    if (!other.life.overlaps(life)) continue;
+    if (other.begin - at >= bytes) break;
+    at = std::max(at, other.end);
+  }
+  return at;
+}
+
+Placement by_size(const Compiler& c, const std::vector<Lifetime>& lives, const std::vector<BufferId>& buffers) {
+  Placement p{std::vector<int64_t>(c.buffers.size(), -1), 0};
+  std::vector<BufferId> order = buffers;
+  std::stable_sort(order.begin(), order.end(),
+                   [&](BufferId a, BufferId b) { return c.buffers[a].bytes > c.buffers[b].bytes; });
+  std::vector<PlacedBuffer> placed;  // by offset
+  for (BufferId buffer : order) {
+    const int64_t bytes = aligned(c.buffers[buffer].bytes), begin = lowest_gap(placed, lives[buffer], bytes);
+    p.offsets[buffer] = begin;
+    p.bytes = std::max(p.bytes, begin + bytes);
+    const auto above = std::upper_bound(placed.begin(), placed.end(), begin,
+                                        [](int64_t offset, const PlacedBuffer& other) { return offset < other.begin; });
+    placed.insert(above, {begin, begin + bytes, lives[buffer]});
+  }
+  return p;
+}
+
+/// Gradients under reduction keep their bytes until the next reduction is issued. If the rest of the backward pass
+/// reused those bytes at once, it would have to wait for the sum.
+void keep_for_comm(const Compiler& c, std::vector<Lifetime>& lives) {
+  int next = static_cast<int>(c.code.size()) - 1;
+  for (int i = next; i >= 0; --i) {
+    const VirtualInstruction& v = c.code[i];
+    if (v.code.opcode != Opcode::collective || v.code.purpose != Purpose::gradient) continue;
+    const BufferId buffer = v.inputs[0];
+    if (lives[buffer].last < next) lives[buffer].last = next;
+    next = i;
+  }
+}
+
+int64_t place_persistent(Compiler& c) {
+  int64_t end = 0;
+  for (int kind = 0; is_persistent(static_cast<BufferKind>(kind)); ++kind) {
+    for (VirtualBuffer& buffer : c.buffers) {
+      if (buffer.kind != static_cast<BufferKind>(kind)) continue;
+      buffer.offset = end;
+      end += aligned(buffer.bytes);
+    }
+  }
+  return end;
+}
+
+/// Bytes of the buffers that are live while each instruction runs.
+std::vector<LiveBytes> live_bytes(const Compiler& c, const std::vector<Lifetime>& lives,
+                                  const std::vector<BufferId>& buffers) {
+  std::vector<LiveBytes> live(c.code.size() + 1);
+  for (BufferId buffer : buffers) {
+    const auto bytes = c.buffers[buffer].kind == BufferKind::activation ? &LiveBytes::activations : &LiveBytes::scratch;
+    live[lives[buffer].first].*bytes += c.buffers[buffer].bytes;
+    live[lives[buffer].last + 1].*bytes -= c.buffers[buffer].bytes;
+  }
+  for (size_t i = 1; i < live.size(); ++i) {
+    live[i].activations += live[i - 1].activations;
+    live[i].scratch += live[i - 1].scratch;
+  }
+  live.pop_back();
+  return live;
+}
+
+int64_t most_activations(const std::vector<LiveBytes>& live) {
+  int64_t most = 0;
+  for (const LiveBytes& now : live) most = std::max(most, now.activations);
+  return most;
+}
+
+int64_t bytes_of(const Compiler& c, std::initializer_list<BufferKind> kinds) {
+  int64_t bytes = 0;
+  for (const VirtualBuffer& buffer : c.buffers) {
+    if (std::find(kinds.begin(), kinds.end(), buffer.kind) != kinds.end()) bytes += buffer.bytes;
+  }
+  return bytes;
+}
+
+/// Fills in the offsets that Program itself records.
+void note_offsets(Compiler& c) {
+  Program& p = c.program;
+  const auto offset = [&](BufferId buffer) { return buffer < 0 ? -1 : c.buffers[buffer].offset; };
+  p.scalars_offset = offset(c.scalars);
+  p.loss_offset = offset(c.loss);
+  for (const Metric& metric : c.graph.metrics) p.metrics.push_back({metric.name, metric.scale});
+  for (size_t b = 0; b < p.buckets.size(); ++b) {
+    p.buckets[b].weights_offset = offset(c.buckets[b].weights);
+    p.buckets[b].compute_offset = offset(c.buckets[b].compute);
+    p.buckets[b].gradients_offset = offset(c.buckets[b].gradients);
+    p.buckets[b].sums_offset = offset(c.buckets[b].sums);
+    for (BufferId state : c.buckets[b].optimizer) p.buckets[b].optimizer_offsets.push_back(offset(state));
+  }
+  for (size_t v = 0; v < p.variables.size(); ++v) {
+    Variable& variable = p.variables[v];
+    if (variable.bucket < 0) {
+      variable.arena_offset = offset(c.states[v]);
+      continue;
+    }
+    const Bucket& bucket = p.buckets[variable.bucket];
+    if (bucket.weights_offset < 0 || bucket.weights_are_cut()) continue;
+    variable.arena_offset = bucket.weights_offset + variable.bucket_element * byte_size(variable.dtype);
+  }
+}
+
+}  // namespace
+
+void place_buffers(Compiler& c) {
+  const int64_t persistent = place_persistent(c);
+  std::vector<Lifetime> lives = lifetimes(c);
+  keep_for_comm(c, lives);
+  std::vector<BufferId> buffers;
+  for (size_t b = 0; b < c.buffers.size(); ++b) {
+    if (!is_persistent(c.buffers[b].kind) && lives[b].first >= 0) buffers.push_back(static_cast<BufferId>(b));
+  }
+  Placement placement = by_first_use(c, lives, buffers);
+  if (buffers.size() <= kSortBySizeUpTo) {
+    Placement other = by_size(c, lives, buffers);
+    if (other.bytes < placement.bytes) placement = std::move(other);
+  }
+  for (BufferId buffer : buffers) c.buffers[buffer].offset = persistent + placement.offsets[buffer];
+
+  Program& p = c.program;
+  p.arena_bytes = persistent + placement.bytes;
+  p.memory.weights = bytes_of(c, {BufferKind::weights, BufferKind::state});
+  p.memory.master = bytes_of(c, {BufferKind::master});
+  p.memory.gradients = bytes_of(c, {BufferKind::gradients});
+  p.memory.optimizer = bytes_of(c, {BufferKind::optimizer});
+  p.live = live_bytes(c, lives, buffers);
+  p.memory.activations = most_activations(p.live);
+  p.memory.buffers = 0;
+  p.memory.buffers = p.arena_bytes - p.memory.arena();
+  note_offsets(c);
+  require_arena_limit(c);
+}
+
+}  // namespace trainctl

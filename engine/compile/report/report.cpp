@@ -1,0 +1,440 @@
+// Plan and programs -> the report of `trainctl plan`.
+#include "engine/compile/report/report.h"
+
+#include <algorithm>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <set>
+#include <tuple>
+
+#include "engine/base/ranges.h"
+#include "engine/base/text.h"
+#include "engine/compile/report/held_report.h"
+#include "engine/compile/report/product_flops.h"
+#include "engine/compile/report/served_report.h"
+#include "engine/ops/program_kernels.h"
+#include "engine/ops/quantise/quantise.h"
+#include "engine/plan/served.h"
+
+namespace trainctl {
+
+using Json = nlohmann::ordered_json;
+
+bool communicates(const Instruction& i) {
+  return i.opcode == Opcode::collective || i.opcode == Opcode::send || i.opcode == Opcode::recv;
+}
+
+namespace {
+
+void append(Json::object_t&) {}
+template <class Value, class... Rest>
+void append(Json::object_t& to, const char* name, Value&& value, Rest&&... rest) {
+  to.emplace_back(name, std::forward<Value>(value));
+  append(to, std::forward<Rest>(rest)...);
+}
+
+/// An object of names, each followed by its value. A list of pairs would be made as an array of arrays first, which
+/// takes long for what there are many of.
+template <class... Each>
+Json object(Each&&... each) {
+  Json::object_t fields;
+  fields.reserve(sizeof...(each) / 2 + 1);
+  append(fields, std::forward<Each>(each)...);
+  return fields;
+}
+
+std::string kind_of(const Instruction& i) {
+  return std::string(i.opcode == Opcode::collective ? to_string(i.collective) : to_string(i.opcode));
+}
+
+Ints cuts(const Layout& layout, const Mesh& mesh) {
+  Ints result;
+  for (const Axes& axes : layout.dims) result.push_back(mesh.ways(axes));
+  return result;
+}
+
+/// The cuts alone: not the axes that it still must be summed over.
+Json tensor_json(const Graph& graph, const Plan& plan, TensorId id, Layout layout) {
+  layout.partial.clear();
+  return object("tensor", graph.tensors[id].name, "shape", graph.tensors[id].shape, "cuts", cuts(layout, plan.mesh),
+                "layout", to_string(layout, plan.mesh));
+}
+
+Json layer_json(const Graph& graph, const Plan& plan, size_t index) {
+  const Layer& layer = graph.layers[index];
+  const LayerPlan& chosen = plan.layers[index];
+  Json strategy = Json::array(), inputs = Json::array(), outputs = Json::array(), factors = Json::array();
+  const auto id = static_cast<LayerId>(index);
+  const std::vector<Layout> read = layer_inputs(graph, plan, id), made = layer_outputs(graph, plan, id);
+  for (size_t i = 0; i < read.size(); ++i) {
+    strategy.push_back(cuts(read[i], plan.mesh));
+    inputs.push_back(tensor_json(graph, plan, layer.inputs[i], read[i]));
+  }
+  for (size_t i = 0; i < made.size(); ++i) outputs.push_back(tensor_json(graph, plan, layer.outputs[i], made[i]));
+  for (size_t f = 0; f < layer.factors.size(); ++f) {
+    const Axes axes = chosen.factor_axes.empty() ? Axes{} : chosen.factor_axes[f];
+    factors.push_back(object("name", layer.factors[f].name, "size", layer.factors[f].size, "cuts", plan.mesh.ways(axes),
+                             "axes", axes));
+  }
+  return object("name", layer.name, "type", layer.type, "stage", chosen.virtual_stage % plan.num_stages, "chunk",
+                chosen.virtual_stage / plan.num_stages, "strategy", std::move(strategy), "inputs", std::move(inputs),
+                "outputs", std::move(outputs), "factors", std::move(factors), "choice", to_string(chosen.choice),
+                "reason", chosen.reason, "would_be", chosen.would_be, "recompute", chosen.recompute);
+}
+
+/// Sets "fp8" of each layer to whether some program rounds its weight to 8 bits; returns the number of such layers.
+size_t mark_narrow_layers(const Graph& graph, const RankClasses& classes, Json& layers) {
+  std::set<std::string> weights;
+  for (const Program& program : classes.programs)
+    for (const Instruction& i : program.instructions)
+      if (kernel_of(i) == &quantise_kernel) weights.insert(i.inputs[0].tensor);
+  size_t marked = 0;
+  for (size_t l = 0; l < graph.layers.size(); ++l) {
+    const std::vector<TensorId>& inputs = graph.layers[l].inputs;
+    const bool narrow = std::any_of(inputs.begin(), inputs.end(), [&](TensorId t) {
+      const Tensor& tensor = graph.tensors[static_cast<size_t>(t)];
+      return tensor.kind == TensorKind::parameter && weights.contains(tensor.name);
+    });
+    layers[l]["fp8"] = narrow;
+    marked += narrow ? 1 : 0;
+  }
+  return marked;
+}
+
+/// The groups that the report's rows refer to, each kind once: its id is its index.
+class GroupTable {
+ public:
+  explicit GroupTable(const RankClasses& classes) : classes_(classes), ids_(classes.groups.size(), -1) {}
+
+  /// The groups of this kind that contain ranks of these classes.
+  int id(const GroupKind& kind, const std::vector<size_t>& of_classes) {
+    std::set<int> starts;
+    for (size_t c : of_classes)
+      for (int rank : classes_.ranks[c]) starts.insert(kind.first(classes_.mesh, rank));
+    const Json row = {{"size", kind.size(classes_.mesh)},
+                      {"count", starts.size()},
+                      {"ranks", range_text(kind.members(classes_.mesh, classes_.ranks[of_classes[0]].front()))},
+                      {"starts", range_text({starts.begin(), starts.end()})}};
+    const auto [entry, is_new] = places_.try_emplace(row.dump(), static_cast<int>(rows_.size()));
+    if (is_new) rows_.push_back(row);
+    return entry->second;
+  }
+
+  /// All groups of the kind that a collective of the class runs over.
+  int id(size_t of_class, const Instruction& collective) {
+    const auto number = static_cast<size_t>(classes_.group_ids[of_class][static_cast<size_t>(collective.group)]);
+    if (ids_[number] >= 0) return ids_[number];
+    std::vector<size_t> having;
+    for (size_t c = 0; c < classes_.programs.size(); ++c) {
+      const std::vector<int>& theirs = classes_.group_ids[c];
+      if (std::find(theirs.begin(), theirs.end(), static_cast<int>(number)) != theirs.end()) having.push_back(c);
+    }
+    return ids_[number] = id(classes_.groups[number], having);
+  }
+
+  Json rows() const { return rows_; }
+
+ private:
+  const RankClasses& classes_;
+  std::vector<int> ids_;  ///< by index in RankClasses::groups; -1: not requested yet
+  std::map<std::string, int> places_;
+  Json rows_ = Json::array();
+};
+
+/// Ranks that an instruction involves: a collective's group, a sender and its peer, or only this rank.
+GroupKind joined_by(const RankClasses& classes, size_t of_class, const Instruction& i) {
+  const Program& program = classes.programs[of_class];
+  if (i.opcode == Opcode::collective)
+    return classes.groups[static_cast<size_t>(classes.group_ids[of_class][static_cast<size_t>(i.group)])];
+  if (i.opcode != Opcode::send) return {{program.stage}, {}, {}};
+  if (!classes.has_stage_peer(program, i)) return {{}, {}, {program.rank, i.peer}};
+  return {{program.stage, i.peer / classes.mesh.size()}, {}, {}};
+}
+
+/// Redistributions and transfers of one micro-batch: the same step over several groups is one row.
+Json redistributions_json(const RankClasses& classes, GroupTable& table) {
+  using Key = std::tuple<int, std::string, std::string, std::string, int64_t>;
+  std::map<Key, std::map<GroupKind, std::vector<size_t>>> groups;  // and the classes in them
+  std::vector<Key> order;
+  for (size_t c = 0; c < classes.programs.size(); ++c) {
+    const Program& program = classes.programs[c];
+    for (const Instruction& i : program.instructions) {
+      const bool first = i.micro_batch <= 0 && !i.recompute;
+      const bool moves = i.purpose == Purpose::redistribute ||
+                         (i.purpose == Purpose::statistics && i.opcode == Opcode::collective) ||
+                         (i.purpose == Purpose::pipeline && i.opcode == Opcode::send);
+      const bool rearranges =
+          i.opcode == Opcode::kernel && kernel_of(i) != &copy_slice_kernel;  // packing for a collective
+      if (!first || !moves || rearranges) continue;
+      const std::string kind = i.opcode == Opcode::kernel ? "slice" : kind_of(i);
+      Key key{program.stage, i.name, kind, i.phase == Phase::forward ? "forward" : "backward", i.bytes()};
+      if (!groups.contains(key)) order.push_back(key);
+      std::vector<size_t>& having = groups[key][joined_by(classes, c, i)];
+      if (having.empty() || having.back() != c) having.push_back(c);
+    }
+  }
+  std::map<std::map<GroupKind, std::vector<size_t>>, Json> known;  // few distinct values for many rows
+  Json rows = Json::array();
+  for (const Key& key : order) {
+    const auto& [stage, name, kind, phase, bytes] = key;
+    const auto [ids, is_new] = known.try_emplace(groups[key], Json::array());
+    for (const auto& [group, having] : groups[key])
+      if (is_new) ids->second.push_back(table.id(group, having));
+    rows.push_back(
+        object("stage", stage, "name", name, "kind", kind, "phase", phase, "bytes", bytes, "groups", ids->second));
+  }
+  return rows;
+}
+
+/// Calls and bytes of a step over all ranks; a collective counts once, at the first rank of its group.
+Json communication_totals(const RankClasses& classes) {
+  struct Total {
+    int64_t calls = 0, bytes = 0;
+  };
+  std::map<std::tuple<std::string, std::string, size_t>, Total> totals;
+  for (size_t c = 0; c < classes.programs.size(); ++c) {
+    const Program& program = classes.programs[c];
+    std::vector<int64_t> led;  // by the program's groups: how many ranks of the class are first in theirs
+    for (int id : classes.group_ids[c]) {
+      const GroupKind& kind = classes.groups[static_cast<size_t>(id)];
+      led.push_back(std::count_if(classes.ranks[c].begin(), classes.ranks[c].end(),
+                                  [&](int rank) { return kind.first(classes.mesh, rank) == rank; }));
+    }
+    for (const Instruction& i : program.instructions) {
+      if (!communicates(i) || i.opcode == Opcode::recv) continue;
+      const bool collective = i.opcode == Opcode::collective;
+      const auto times = collective ? led[static_cast<size_t>(i.group)] : static_cast<int64_t>(classes.ranks[c].size());
+      if (times == 0) continue;
+      const size_t size = collective ? program.groups[static_cast<size_t>(i.group)].size() : 2;
+      Total& total = totals[{std::string(to_string(i.purpose)), kind_of(i), size}];
+      total.calls += times;
+      total.bytes += times * i.bytes();
+    }
+  }
+  Json rows = Json::array();
+  for (const auto& [key, total] : totals)
+    rows.push_back({{"purpose", std::get<0>(key)},
+                    {"kind", std::get<1>(key)},
+                    {"group_size", std::get<2>(key)},
+                    {"calls", total.calls},
+                    {"bytes", total.bytes}});
+  return rows;
+}
+
+Json schedule_json(const Plan& plan, const Pipeline& pipeline, const TaskTimes& times) {
+  Json stages = Json::array();
+  for (int s = 0; s < plan.num_stages; ++s) {
+    Json tasks = Json::array();
+    for (const Task& task : stage_tasks(pipeline, s)) tasks.push_back(to_string(task, plan.chunks));
+    const auto of_stage = static_cast<size_t>(s);
+    stages.push_back(
+        {{"stage", s}, {"tasks", tasks}, {"starts", times.starts[of_stage]}, {"ends", times.ends[of_stage]}});
+  }
+  return stages;
+}
+
+Json memory_json(const Memory& m) {
+  Json memory = {{"weights", m.weights}};
+  if (m.master > 0) memory["master"] = m.master;
+  memory["gradients"] = m.gradients;
+  memory["optimizer"] = m.optimizer;
+  memory["activations"] = m.activations;
+  memory["buffers"] = m.buffers;
+  if (m.workspace > 0) memory["workspace"] = m.workspace;
+  if (m.validation > 0) memory["validation"] = m.validation;
+  memory["total"] = m.total();
+  if (m.data_set > 0) memory["data_set"] = m.data_set;
+  if (m.unsent > 0) memory["unsent"] = m.unsent;
+  if (m.copy_engines > 0) memory["copy_engines"] = m.copy_engines;
+  return memory;
+}
+
+/// The short-lived buffers over a step: a point is the most within an equal share of the instructions.
+Json memory_course_json(const std::vector<LiveBytes>& live) {
+  constexpr size_t kMostPoints = 160;
+  const size_t points = std::min(kMostPoints, live.size());
+  std::vector<int64_t> activations(points), scratch(points);
+  for (size_t i = 0; i < live.size(); ++i) {
+    const size_t at = i * points / live.size();
+    activations[at] = std::max(activations[at], live[i].activations);
+    scratch[at] = std::max(scratch[at], live[i].scratch);
+  }
+  return {{"activations", activations}, {"scratch", scratch}};
+}
+
+/// The fields of a collective, send or recv that do not depend on its ranks.
+Json call_json(const Instruction& i) {
+  return object("kind", kind_of(i), "name", i.name, "purpose", to_string(i.purpose), "phase",
+                i.phase == Phase::forward ? "forward" : "backward", "micro_batch", i.micro_batch, "bytes", i.bytes());
+}
+
+/// A class's collectives, sends and recvs in order.
+Json calls_json(const RankClasses& classes, size_t of_class, GroupTable& table) {
+  const Program& program = classes.programs[of_class];
+  Json calls = Json::array();
+  for (const Instruction& i : program.instructions) {
+    if (!communicates(i)) continue;
+    Json row = call_json(i);
+    if (i.opcode == Opcode::collective)
+      row["group"] = table.id(of_class, i);
+    else if (classes.has_stage_peer(program, i))
+      row["peer_stage"] = i.peer / classes.mesh.size();
+    else
+      row["peer"] = i.peer;
+    calls.push_back(std::move(row));
+  }
+  return calls;
+}
+
+/// A count that may exceed an int64_t.
+Json count_json(double count) { return count < 9e18 ? Json(static_cast<int64_t>(count)) : Json(count); }
+
+/// Number of parameter elements of the whole network, each parameter counted once.
+int64_t parameters_of(const Graph& graph, const Plan& plan) {
+  int64_t count = 0;
+  for (const VariablePlan& variable : plan.variables)
+    if (graph.tensors[variable.tensor].kind == TensorKind::parameter) count += num_elements(variable.global_shape);
+  return count;
+}
+
+/// optimizer.groups, and last the parameters without one; null if the job has no groups.
+Json parameter_groups_json(const JobSpec& spec, const Graph& graph) {
+  const std::vector<ParameterGroup>& groups = spec.optimizer.groups;
+  if (groups.empty() || graph.updates.empty()) return nullptr;
+  Json rows = Json::array();
+  for (int g = 0; g <= static_cast<int>(groups.size()); ++g) {
+    const bool rest = g == static_cast<int>(groups.size());
+    int64_t tensors = 0, elements = 0;
+    for (const Update& update : graph.updates) {
+      if (update.group != (rest ? -1 : g)) continue;
+      ++tensors;
+      elements += num_elements(graph.tensors[update.parameter].shape);
+    }
+    Json settings = Json::object();
+    if (!rest)
+      for (const auto& [name, value] : groups[static_cast<size_t>(g)].attrs) settings[name] = to_string(value);
+    rows.push_back({{"patterns", rest ? std::vector<std::string>{} : groups[static_cast<size_t>(g)].patterns},
+                    {"settings", settings},
+                    {"learning_rate_scale", rest ? 1.0 : groups[static_cast<size_t>(g)].learning_rate_scale},
+                    {"tensors", tensors},
+                    {"parameters", elements}});
+  }
+  return rows;
+}
+
+/// Number of parameter elements that a rank computes with: its part of those of its stage, before optimizer_shard cuts
+/// the part that it keeps.
+int64_t parameters_of(const Program& program) {
+  if (program.server >= 0) return held_elements(program);
+  int64_t count = 0;
+  for (const Variable& variable : program.variables)
+    if (variable.kind == TensorKind::parameter) count += num_elements(variable.shape);
+  return count;
+}
+
+Json class_json(const RankClasses& classes, size_t of_class, size_t calls) {
+  const Program& program = classes.programs[of_class];
+  Json row = {{"ranks", range_text(classes.ranks[of_class])},
+              {"count", classes.ranks[of_class].size()},
+              {"stage", program.stage},
+              {"parameters", parameters_of(program)},
+              {"flops_per_step", count_json(program_flops(program))},
+              {"arena_bytes", program.arena_bytes},
+              {"memory", memory_json(program.memory)},
+              {"memory_course", memory_course_json(program.live)},
+              {"instructions", program.instructions.size()},
+              {"calls", calls}};
+  if (program.server >= 0) row["server"] = program.server;
+  return row;
+}
+
+}  // namespace
+
+Json communication_json(const Instruction& i, const Program& program) {
+  Json row = call_json(i);
+  if (i.opcode == Opcode::collective)
+    row["group"] = program.groups[i.group];
+  else
+    row["peer"] = i.peer;
+  return row;
+}
+
+Json validation_rows(const RankClasses& validation) {
+  Json rows = Json::array();
+  for (size_t c = 0; c < validation.programs.size(); ++c) {
+    const Program& program = validation.programs[c];
+    const Memory& m = program.memory;
+    Json memory = {{"activations", m.activations}, {"buffers", m.buffers}};
+    if (m.workspace > 0) memory["workspace"] = m.workspace;
+    rows.push_back({{"ranks", range_text(validation.ranks[c])},
+                    {"stage", program.stage},
+                    {"flops_per_batch", count_json(program_flops(program))},
+                    {"memory", std::move(memory)},
+                    {"instructions", program.instructions.size()}});
+  }
+  return rows;
+}
+
+/// Asynchronous: a step is one worker's.
+static RankClasses one_of_each(RankClasses classes) {
+  for (std::vector<int>& ranks : classes.ranks) ranks.resize(1);
+  return classes;
+}
+
+Json plan_report(const JobSpec& spec, const Graph& graph, const Plan& plan, const RankClasses& classes) {
+  Json layers = Json::array(), of_classes = Json::array();
+  for (size_t i = 0; i < graph.layers.size(); ++i) layers.push_back(layer_json(graph, plan, i));
+  const size_t narrow = spec.fp8 ? mark_narrow_layers(graph, classes, layers) : 0;
+  const Pipeline pipeline = plan.pipeline(graph.loss >= 0);
+  const TaskTimes times = task_times(pipeline);
+  GroupTable table(classes);
+  Json redistributions = redistributions_json(classes, table);
+  std::vector<Json> calls;  // classes that differ only in kernels have the same calls
+  for (size_t c = 0; c < classes.programs.size(); ++c) {
+    Json of_class = calls_json(classes, c, table);
+    const auto known = std::find(calls.begin(), calls.end(), of_class);
+    of_classes.push_back(class_json(classes, c, static_cast<size_t>(known - calls.begin())));
+    if (known == calls.end()) calls.push_back(std::move(of_class));
+  }
+  Json report = {{"job", spec.name},
+                 {"mode", to_string(plan.mode)},
+                 {"ranks", plan.is_asynchronous() ? plan.own_workers : plan.ranks},
+                 {"stages", plan.num_stages},
+                 {"mesh", plan.mesh.axis_sizes()},
+                 {"micro_batches", plan.micro_batches},
+                 {"batch", spec.dataset.batch},
+                 {"schedule", to_string(plan.schedule)},
+                 {"chunks", plan.chunks},
+                 {"precision", spec.fp8 ? "fp8" : to_string(spec.precision)},
+                 {"gradient_precision", to_string(spec.gradient_precision)},
+                 {"optimizer_shard_level", plan.optimizer_shard_level},
+                 {"optimizer_shard_within_host", plan.shard_axes.has_value()},
+                 {"parameters", parameters_of(graph, plan)},
+                 {"flops_per_step", count_json(model_flops(graph, plan))},
+                 {"layers", std::move(layers)},
+                 {"tasks", schedule_json(plan, pipeline, times)},
+                 {"bubble", times.bubble()},
+                 {"groups", table.rows()},
+                 {"redistributions", std::move(redistributions)},
+                 {"communication",
+                  plan.is_asynchronous() ? communication_totals(one_of_each(classes)) : communication_totals(classes)},
+                 {"rank_classes", std::move(of_classes)},
+                 {"calls", std::move(calls)},
+                 {"notes", plan.notes}};
+  if (Json groups = parameter_groups_json(spec, graph); !groups.is_null())
+    report["parameter_groups"] = std::move(groups);
+  if (plan.servers > 0) add_served(report, classes);
+  if (serves_tables_alone(plan)) {
+    report.erase("servers_beside_all_reduce");  // the workers do all_reduce
+    report["tables_alone"] = {{"all_reduce", true}, {"staleness", spec.parallel.staleness}};
+  }
+  if (plan.is_asynchronous())
+    report["asynchronous"] = {{"staleness", spec.parallel.staleness}, {"rebalance", spec.parallel.rebalance}};
+  if (plan.hybrid()) report["held"] = held_report(graph, plan, spec.parallel.full_batch);
+  if (spec.fp8 && narrow == 0)
+    report["notes"].push_back(
+        "precision is fp8, but no layer has a weight that it takes: see fp8.layers and fp8.min_weight");
+  return report;
+}
+
+}  // namespace trainctl

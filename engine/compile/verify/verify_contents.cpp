@@ -1,0 +1,147 @@
+// Runs a program in list order and keeps, for every byte, what was last written there: the tensor and its
+// micro-batch. An instruction must find the value that it names.
+#include <algorithm>
+#include <set>
+#include <unordered_map>
+
+#include "engine/compile/byte_map.h"
+#include "engine/compile/order/accesses.h"
+#include "engine/compile/verify/verify.h"
+
+namespace trainctl {
+namespace {
+
+constexpr int64_t kContentFloat = byte_size(DType::f32);
+constexpr int kNothing = -1, kInitial = -2;
+
+struct Content {
+  int writer = kNothing;
+  int name = -1;
+  int micro_batch = -1;
+};
+
+class Contents {
+ public:
+  Contents(const Program& program, Faults& faults)
+      : p_(program), faults_(faults), regions_(persistent_regions(program)) {
+    for (const Variable& v : p_.variables) {
+      if (v.bucket < 0) continue;
+      const std::string& bucket = p_.buckets[v.bucket].name;
+      same_as_[v.name] = name_id("weights." + bucket);
+      same_as_["grad." + v.name] = name_id("grad." + bucket);
+    }
+    for (const Bucket& b : p_.buckets) {
+      for (int i = 0; i < b.pieces; ++i) same_as_["grad." + b.piece(i).name] = name_id("grad." + b.name);
+    }
+    for (const Region& region : regions_) {
+      if (region.holds_from_start) hold(region.begin, region.end);
+    }
+    hold_gradient_padding();
+  }
+
+  void verify() {
+    for (int i = 0; i < static_cast<int>(p_.instructions.size()); ++i) {
+      const Instruction& code = p_.instructions[i];
+      const std::vector<Access> list = accesses(code);
+      for (const Access& access : list) {
+        if (access.reads) read(i, code, access);
+      }
+      for (const Access& access : list) {
+        if (!access.writes) continue;
+        const Content content{i, id_of(*access.operand), code.micro_batch};
+        bytes_.for_each(access.begin(), access.end(), [&](Content& c) { c = content; });
+      }
+    }
+    if (p_.loss_offset >= 0) {
+      for (size_t i = 0; i <= p_.metrics.size(); ++i) {
+        const int64_t at = p_.loss_offset + static_cast<int64_t>(i) * kContentFloat;
+        const std::string what = i == 0 ? "the loss" : "the metric " + p_.metrics[i - 1].name;
+        bytes_.for_each(at, at + kContentFloat, [&](Content& c) {
+          if (c.writer == kNothing) faults_.push_back({p_.rank, -1, what + " is never written"});
+        });
+      }
+    }
+  }
+
+ private:
+  void hold(int64_t begin, int64_t end) {
+    bytes_.for_each(begin, end, [](Content& c) { c.writer = kInitial; });
+  }
+
+  /// No instruction writes the padding of a bucket: it starts as zero and stays zero.
+  void hold_gradient_padding() {
+    std::vector<int64_t> ends(p_.buckets.size());
+    for (const Variable& v : p_.variables) {
+      if (v.bucket < 0) continue;
+      int64_t& end = ends[static_cast<size_t>(v.bucket)];
+      end = std::max(end, v.bucket_element + num_elements(v.shape));
+    }
+    for (size_t b = 0; b < p_.buckets.size(); ++b) {
+      const Bucket& bucket = p_.buckets[b];
+      if (bucket.gradients_offset < 0 || bucket.level >= 2) continue;
+      const int64_t used = ends[b];
+      const auto hold_padding = [&](int64_t offset, int64_t size) {
+        if (offset >= 0) hold(offset + used * size, offset + bucket.elements * size);
+      };
+      hold_padding(bucket.gradients_offset, byte_size(bucket.kept_type));
+      hold_padding(bucket.sums_offset, kContentFloat);
+    }
+  }
+
+  bool is_persistent(int64_t at) const {
+    const auto after =
+        std::partition_point(regions_.begin(), regions_.end(), [at](const Region& r) { return r.end <= at; });
+    return after != regions_.end() && after->begin <= at;
+  }
+
+  void read(int i, const Instruction& code, const Access& access) {
+    const bool by_name = code.opcode != Opcode::print && !is_persistent(access.begin());
+    const int name = by_name ? id_of(*access.operand) : -1;
+    bool told = false;
+    bytes_.for_each(access.begin(), access.end(), [&](Content& c) {
+      if (told) return;
+      const auto what = [&] { return code.name + " reads " + access.operand->tensor; };
+      if (c.writer == kNothing) {
+        faults_.push_back({p_.rank, i, what() + " where nothing has been written yet"});
+        told = true;
+        return;
+      }
+      const bool other_time = c.micro_batch >= 0 && code.micro_batch >= 0 && c.micro_batch != code.micro_batch;
+      if (!by_name || (c.name == name && !other_time)) return;
+      const std::string of = c.micro_batch < 0 ? "" : " of micro-batch " + std::to_string(c.micro_batch);
+      faults_.push_back({p_.rank, i,
+                         what() + ", but instruction " + std::to_string(c.writer) + " (" +
+                             p_.instructions[c.writer].name + ") has written " + names_[c.name] + of + " over it"});
+      told = true;
+    });
+  }
+
+  int name_id(const std::string& name) {
+    const auto [entry, is_new] = ids_.try_emplace(name, static_cast<int>(names_.size()));
+    if (is_new) names_.push_back(name);
+    return entry->second;
+  }
+
+  int id_of(const Operand& operand) {
+    const auto same = same_as_.find(operand.tensor);
+    if (same != same_as_.end()) return same->second;
+    // Bytes in another format are another value, unless they are the same in both.
+    const bool reordered =
+        operand.format == Format::channels_last && !same_in_both_formats(operand.shape, operand.format);
+    return name_id(reordered ? operand.tensor + " channels_last" : operand.tensor);
+  }
+
+  const Program& p_;
+  Faults& faults_;
+  const std::vector<Region> regions_;
+  std::unordered_map<std::string, int> ids_;
+  std::vector<std::string> names_;
+  std::unordered_map<std::string, int> same_as_;  // a parameter or its gradient is a part of its bucket
+  ByteMap<Content> bytes_;
+};
+
+}  // namespace
+
+void verify_contents(const Program& program, Faults& faults) { Contents(program, faults).verify(); }
+
+}  // namespace trainctl

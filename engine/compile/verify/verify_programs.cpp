@@ -1,0 +1,86 @@
+// The proof: the list of its parts.
+#include "engine/compile/verify/verify_programs.h"
+
+#include <algorithm>
+
+#include "engine/base/error.h"
+#include "engine/compile/verify/verify.h"
+
+namespace trainctl {
+namespace {
+
+constexpr size_t kMostFaultsShown = 20;
+
+bool has_shards(const std::vector<Operand>& operands) {
+  return std::any_of(operands.begin(), operands.end(), [](const Operand& o) { return o.own == OwnPart::shard; });
+}
+
+void verify_bytes(const Program& program, Faults& faults) {
+  verify_contents(program, faults);
+  verify_order(program, faults);
+}
+
+/// All that happens to a byte depends only on whether it is in this rank's own shard. So two programs, one in which all
+/// bytes are in the shard and one in which none is, cover every byte of every rank. Counted parts are only read,
+/// and stay within the range that they are part of: checking a read of the whole range is stricter.
+void verify_bytes_of_class(const Program& program, Faults& faults) {
+  const size_t before = faults.size();
+  verify_bytes(with_own_parts(program, true), faults);
+  const bool shards = std::any_of(program.instructions.begin(), program.instructions.end(),
+                                  [](const Instruction& i) { return has_shards(i.inputs) || has_shards(i.outputs); });
+  if (shards && faults.size() == before) verify_bytes(with_own_parts(program, false), faults);
+}
+
+}  // namespace
+
+std::string to_string(const ProgramFault& fault) {
+  std::string text = "rank " + std::to_string(fault.rank);
+  if (fault.instruction >= 0) text += ", instruction " + std::to_string(fault.instruction);
+  return text + ": " + fault.message;
+}
+
+Program with_own_parts(const Program& program, bool whole_shards) {
+  Program changed = program;
+  for (Instruction& i : changed.instructions) {
+    for (std::vector<Operand>* operands : {&i.inputs, &i.outputs}) {
+      for (Operand& o : *operands) {
+        if (o.own == OwnPart::none) continue;
+        o.offset = o.reach_begin();
+        o.shape = {whole_shards || o.own != OwnPart::shard ? o.global_shape[0] : 0};
+        o.global_offset = {0};
+      }
+    }
+  }
+  return changed;
+}
+
+std::vector<ProgramFault> verify_classes(const RankClasses& classes) {
+  std::vector<ProgramFault> faults;
+  for (const Program& program : classes.programs) verify_form(program, classes.num_ranks(), faults);
+  if (!faults.empty()) return faults;  // the other parts rely on valid indices and offsets
+  for (size_t c = 0; c < classes.programs.size(); ++c) {
+    const Program& program = classes.programs[c];
+    classes.ranks[c].size() == 1 ? verify_bytes(program, faults) : verify_bytes_of_class(program, faults);
+    verify_updates(program, faults);
+  }
+  const size_t before = faults.size();
+  verify_messages(classes, faults);
+  verify_collectives(classes, faults);
+  verify_served(classes, faults);
+  if (faults.size() == before) verify_progress(classes, faults);  // otherwise it would only repeat what is missing
+  return faults;
+}
+
+std::vector<ProgramFault> verify_programs(const std::vector<Program>& programs) {
+  return verify_classes(each_by_itself(programs));
+}
+
+void require_verified(const RankClasses& classes) {
+  const std::vector<ProgramFault> faults = verify_classes(classes);
+  if (faults.empty()) return;
+  std::string text = "the compiled programs are wrong:";
+  for (size_t i = 0; i < faults.size() && i < kMostFaultsShown; ++i) text += "\n  " + to_string(faults[i]);
+  check(false, text);
+}
+
+}  // namespace trainctl

@@ -1,0 +1,322 @@
+// Every gradient is summed over its group exactly once a step, and every parameter is updated exactly once.
+#include <algorithm>
+#include <map>
+#include <set>
+#include <unordered_map>
+
+#include "engine/compile/byte_map.h"
+#include "engine/compile/verify/verify.h"
+#include "engine/ops/program_kernels.h"
+
+namespace trainctl {
+namespace {
+
+constexpr int64_t kUpdatedFloat = byte_size(DType::f32), kHalf = byte_size(DType::bf16);
+
+struct UpdatedRange {
+  int64_t begin = 0, end = 0;
+  bool is(const Operand& o) const { return o.offset == begin && o.offset + o.bytes() == end; }
+  bool touches(const Operand& o) const { return o.offset < end && begin < o.offset + o.bytes(); }
+  bool touches(const std::vector<Operand>& all) const {
+    return std::any_of(all.begin(), all.end(), [this](const Operand& o) { return touches(o); });
+  }
+};
+
+/// The checks for one piece of a bucket.
+class BucketUpdates {
+ public:
+  BucketUpdates(const Program& program, int bucket, int piece, Faults& faults)
+      : p_(program),
+        bucket_(bucket),
+        b_(program.buckets[bucket]),
+        piece_(program.buckets[bucket].piece(piece)),
+        faults_(faults) {
+    const int64_t size = byte_size(b_.kept_type);
+    gradients_ = b_.level >= 2 ? kept(b_.gradients_offset, size) : whole(b_.gradients_offset, size);
+    contributions_ = b_.sums_offset >= 0 ? whole(b_.sums_offset, kUpdatedFloat) : gradients_;
+    weights_ = b_.weights_are_cut() ? kept(b_.weights_offset, kUpdatedFloat) : whole(b_.weights_offset, kUpdatedFloat);
+    updated_ = b_.weights_are_cut() ? weights_ : this_shard(b_.weights_offset, kUpdatedFloat);
+    if (!b_.has_compute_copy()) {
+      read_ = weights_;
+      return;
+    }
+    read_ = b_.level == 3 ? kept(b_.compute_offset, kHalf) : whole(b_.compute_offset, kHalf);
+    copied_ = b_.level == 3 ? read_ : this_shard(b_.compute_offset, kHalf);
+  }
+
+  int bucket() const { return bucket_; }
+  /// Ranges by which, besides its name, an operand is recognized as part of this piece.
+  std::vector<UpdatedRange> ranges() const { return {gradients_, contributions_, weights_, read_}; }
+  std::string gradient_name() const { return "grad." + piece_.name; }
+
+  /// `instructions`: at least those that name the piece or touch its ranges.
+  void verify(const std::vector<int>& instructions) {
+    if (b_.updated_by_parts) return verify_parts(instructions);
+    for (int index : instructions) {
+      index_ = index;
+      const Instruction& i = p_.instructions[index_];
+      updates_ > 0 ? read_updated(i) : read_old(i);
+      if (is_update(i) && weights_.touches(i.outputs[0])) {
+        update(i);
+      } else if (i.opcode == Opcode::collective && i.purpose == Purpose::gradient && sums_this(i)) {
+        reduce(i);
+      } else if (i.opcode == Opcode::collective && i.purpose == Purpose::weights && read_.is(i.outputs[0])) {
+        gather(i);
+      } else if (b_.gradients_offset >= 0) {
+        contribute(i);
+      }
+    }
+    at_the_end();
+  }
+
+ private:
+  /// Kernels of the backward pass take the step themselves (fuse_update): once for each whole parameter.
+  void verify_parts(const std::vector<int>& instructions) {
+    std::map<int64_t, std::pair<const Variable*, int>> steps;  // by offset
+    for (const Variable& v : p_.variables)
+      if (v.bucket == bucket_) steps[v.arena_offset] = {&v, 0};
+    for (int index : instructions) {
+      index_ = index;
+      const Instruction& i = p_.instructions[index_];
+      for (const Operand& out : i.outputs) {
+        if (!weights_.touches(out)) continue;
+        if (!epilogue_of(i.attrs).descend || !out.accumulate) fault(i.name + " writes weights of " + b_.name);
+        const auto found = steps.find(out.offset);
+        if (found == steps.end() || num_elements(found->second.first->shape) * kUpdatedFloat != out.bytes())
+          fault(i.name + " does not update exactly one parameter of " + b_.name);
+        else
+          ++found->second.second;
+      }
+    }
+    index_ = -1;
+    for (const auto& [offset, step] : steps) {
+      if (step.second != 1)
+        fault(step.first->name + " is updated " + std::to_string(step.second) + " times in one step, not once");
+    }
+  }
+
+  bool sums_this(const Instruction& i) const {
+    return i.inputs[0].tensor == gradient_name() || gradients_.touches(i.inputs[0]);
+  }
+
+  /// The second sum of optimizer_shard.within_host: of this rank's shard, over hosts, once all is added up.
+  void sum_over_hosts(const Instruction& i) {
+    if (i.group != b_.reduce_group)
+      fault(i.name + " sums " + gradient_name() + " over another group than the bucket's");
+    if (!summed().is(i.inputs[0]) || !summed().is(i.outputs[0]))
+      fault(i.name + " does not sum exactly this rank's part of " + gradient_name());
+    if (i.inputs[0].dtype != b_.kept_type) fault(i.name + " sums " + gradient_name() + " in another type");
+    if (reduces_ == 0) fault(i.name + " sums " + gradient_name() + " over hosts before it is summed in each");
+    if (host_sums_++ > 0) fault(i.name + ": " + gradient_name() + " is summed over hosts twice in one step");
+    if (updates_ > 0) fault(i.name + " sums " + gradient_name() + " after it was used");
+  }
+
+  void reduce(const Instruction& i) {
+    if (b_.is_summed_twice() && i.collective == Collective::all_reduce) return sum_over_hosts(i);
+    if (host_sums_ > 0) fault(i.name + " sums " + gradient_name() + " after it was summed over hosts");
+    if (i.inputs[0].dtype != b_.gradient_type)
+      fault(i.name + " sums " + gradient_name() + " in another type than the bucket's");
+    if (b_.sums_offset >= 0 && rounds_ == 0) fault(i.name + " sums " + gradient_name() + " before it is rounded");
+    if (i.group != (b_.level == 0 ? b_.reduce_group : b_.shard_group))
+      fault(i.name + " sums " + gradient_name() + " over another group than the bucket's");
+    if (b_.level < 2 && (!gradients_.is(i.inputs[0]) || !summed().is(i.outputs[0])))
+      fault(i.name + " does not sum the whole of " + gradient_name());
+    if (b_.level < 2 && reduces_ > 0) fault(i.name + ": " + gradient_name() + " is reduced twice in one step");
+    if (b_.level >= 2 && !reduced_micro_batches_.insert(i.micro_batch).second)
+      fault(i.name + ": " + gradient_name() + " of micro-batch " + std::to_string(i.micro_batch) + " is reduced twice");
+    if (updates_ > 0) fault(i.name + " sums " + gradient_name() + " after it was used");
+    if (b_.level >= 2 && gradients_.touches(i.outputs[0])) ++additions_;
+    ++reduces_;
+  }
+
+  /// Anything else that writes gradients: kernels of the backward pass.
+  void contribute(const Instruction& i) {
+    if (b_.sums_offset >= 0 && gradients_.touches(i.outputs)) return round(i);
+    for (const Operand& out : i.outputs) {
+      if (!contributions_.touches(out)) {
+        // At levels 2 and 3 contributions go to a range that lives for one micro-batch.
+        if (b_.level >= 2 && is_part(out)) contributed_micro_batches_.insert(i.micro_batch);
+        continue;
+      }
+      if (b_.level >= 2) {
+        if (host_sums_ > 0) fault(i.name + " adds to " + gradient_name() + " after it was summed over hosts");
+        if (out.dtype != b_.kept_type) fault(i.name + " adds to " + gradient_name() + " in another type");
+        if (additions_ > 0 && !out.accumulate) fault(i.name + " overwrites what " + gradient_name() + " has added up");
+        ++additions_;
+        continue;
+      }
+      if (reduces_ > 0) fault(i.name + " writes " + out.tensor + " after " + gradient_name() + " was reduced");
+      if (rounds_ > 0) fault(i.name + " writes " + out.tensor + " after " + gradient_name() + " was rounded");
+      if (!out.accumulate && !first_.insert(out.offset).second)
+        fault(i.name + " overwrites the contributions that " + out.tensor + " has added up");
+    }
+  }
+
+  /// Rounds the accumulated contributions into the range that ranks sum.
+  void round(const Instruction& i) {
+    if (kernel_of(i) != &copy_slice_kernel || !contributions_.is(i.inputs[0]) || !gradients_.is(i.outputs[0]) ||
+        i.outputs[0].dtype != b_.gradient_type)
+      fault(i.name + " does not round the whole of " + gradient_name());
+    if (++rounds_ > 1 || reduces_ > 0) fault(i.name + ": " + gradient_name() + " is rounded twice or too late");
+  }
+
+  /// After the update, or before the weights' first use in the step if nothing reads them between steps.
+  void gather(const Instruction& i) {
+    ++gathers_;
+    if (updates_ > 0) return;
+    if (!b_.weights_are_cut()) fault(i.name + " leaves " + b_.name + " with old weights at the end of the step");
+    if (!early_reader_.empty()) fault(early_reader_ + " reads weights of " + b_.name + " before they are gathered");
+  }
+
+  void read_old(const Instruction& i) {
+    if (gathers_ > 0 || !early_reader_.empty() || (i.opcode == Opcode::collective && i.purpose == Purpose::weights))
+      return;
+    if (read_.touches(i.inputs)) early_reader_ = i.name;
+  }
+
+  /// An instruction that reads weights after their update would compute with those of the next step.
+  void read_updated(const Instruction& i) {
+    const bool gathers = i.opcode == Opcode::collective && i.purpose == Purpose::weights;
+    for (const Operand& in : i.inputs) {
+      if (read_.touches(in) && !(gathers && i.micro_batch < 0))
+        fault(i.name + " reads weights of " + b_.name + " after their update");
+    }
+  }
+
+  bool is_part(const Operand& out) const {
+    if (!out.tensor.starts_with("grad.")) return false;
+    return std::any_of(p_.variables.begin(), p_.variables.end(), [&](const Variable& v) {
+      return v.bucket == bucket_ && out.tensor.compare(5, std::string::npos, v.name) == 0;
+    });
+  }
+
+  void update(const Instruction& i) {
+    if (b_.gradients_offset < 0) return fault(i.name + " updates " + b_.name + ", which has no gradients");
+    if (++updates_ > 1) fault(i.name + ": " + b_.name + " is updated twice in one step");
+    if (!updated_.is(i.outputs[0])) fault(i.name + " does not update exactly this rank's part of " + b_.name);
+    if (!summed().is(i.inputs[0])) fault(i.name + " does not take exactly this rank's part of " + gradient_name());
+    if (i.inputs[0].dtype != b_.kept_type) fault(i.name + " takes " + gradient_name() + " in another type");
+    if (b_.sums_offset >= 0 && rounds_ == 0) fault(i.name + " uses " + gradient_name() + " before it is rounded");
+    const size_t states = b_.optimizer_offsets.size();
+    for (size_t s = 0; s < states; ++s) {
+      if (s + 1 >= i.outputs.size() || i.outputs[s + 1].offset != kept(b_.optimizer_offsets[s], kUpdatedFloat).begin)
+        fault(i.name + " does not use the optimizer state of " + b_.name);
+    }
+    if (i.outputs.size() != 1 + states + (b_.has_compute_copy() ? 1 : 0))
+      return fault(i.name + " has " + std::to_string(i.outputs.size()) + " outputs, which do not fit " + b_.name);
+    if (b_.has_compute_copy() && (!copied_.is(i.outputs.back()) || i.outputs.back().dtype != DType::bf16))
+      fault(i.name + " does not write exactly this rank's part of the bf16 copy of " + b_.name);
+    if (b_.reduce_group >= 0 && reduces_ == 0) fault(i.name + " uses " + gradient_name() + " before it is reduced");
+    if (b_.is_summed_twice() && host_sums_ == 0)
+      fault(i.name + " uses " + gradient_name() + " before it is summed over hosts");
+  }
+
+  void at_the_end() {
+    index_ = -1;
+    if (b_.gradients_offset < 0) return;
+    if (updates_ == 0) fault(b_.name + " is never updated");
+    if (b_.reduce_group >= 0 && reduces_ == 0) fault(gradient_name() + " is never reduced");
+    if ((b_.level == 1 || b_.level == 2) && gathers_ != 1)
+      fault("the weights of " + b_.name + " are gathered " + std::to_string(gathers_) + " times in a step, not once");
+    if (b_.level < 2 || b_.served) return;
+    if (additions_ != reduces_)
+      fault(gradient_name() + ": " + std::to_string(reduces_) + " sums are made, " + std::to_string(additions_) +
+            " are added up");
+    for (int m : contributed_micro_batches_) {
+      if (!reduced_micro_batches_.contains(m))
+        fault(gradient_name() + " of micro-batch " + std::to_string(m) + " is never reduced");
+    }
+  }
+
+  /// The range that this rank's update reads.
+  UpdatedRange summed() const { return b_.level == 1 ? this_shard(b_.gradients_offset, byte_size(b_.kept_type)) : gradients_; }
+
+  /// The piece in a bucket's whole range at `offset`, or this rank's part of it; in a range of shards: its part.
+  UpdatedRange whole(int64_t offset, int64_t element_bytes) const {
+    return range(offset, piece_.first, piece_.elements, element_bytes);
+  }
+  UpdatedRange this_shard(int64_t offset, int64_t element_bytes) const {
+    return range(offset, piece_.own_first, piece_.own_elements, element_bytes);
+  }
+  UpdatedRange kept(int64_t offset, int64_t element_bytes) const {
+    return range(offset, piece_.kept_first, piece_.own_elements, element_bytes);
+  }
+  /// Empty if there is none: bf16 weights that are never updated have no f32 weights.
+  static UpdatedRange range(int64_t offset, int64_t first, int64_t elements, int64_t element_bytes) {
+    if (offset < 0) return {};
+    return {offset + first * element_bytes, offset + (first + elements) * element_bytes};
+  }
+
+  void fault(std::string message) { faults_.push_back({p_.rank, index_, std::move(message)}); }
+
+  const Program& p_;
+  const int bucket_;
+  const Bucket& b_;
+  const Bucket::Piece piece_;
+  Faults& faults_;
+  UpdatedRange gradients_;          ///< the range that the update reads
+  UpdatedRange contributions_;      ///< the range that kernels of the backward pass write: the same, or f32 sums
+  UpdatedRange weights_, updated_;  ///< the range that is kept, and the part of it that this rank updates
+  UpdatedRange read_, copied_;  ///< the range that kernels read, and the part of a bf16 copy that this rank's update writes
+  int index_ = 0, reduces_ = 0, updates_ = 0, gathers_ = 0, additions_ = 0, rounds_ = 0, host_sums_ = 0;
+  std::string early_reader_;  ///< the first reader of the weights before they are gathered
+  std::set<int64_t> first_;
+  std::set<int> contributed_micro_batches_, reduced_micro_batches_;
+};
+
+/// Which pieces of buckets an operand belongs to, by its bytes and its name.
+class UpdatedPieces {
+ public:
+  UpdatedPieces(const Program& program, const std::vector<BucketUpdates>& pieces) {
+    for (size_t p = 0; p < pieces.size(); ++p) {
+      for (const UpdatedRange& range : pieces[p].ranges())
+        if (range.begin < range.end)
+          by_byte_.for_each(range.begin, range.end, [p](std::vector<size_t>& here) { add(here, p); });
+      by_name_[pieces[p].gradient_name()].push_back(p);
+    }
+    std::vector<std::vector<size_t>> of_bucket(program.buckets.size());
+    for (size_t p = 0; p < pieces.size(); ++p) of_bucket[static_cast<size_t>(pieces[p].bucket())].push_back(p);
+    for (const Variable& v : program.variables)
+      if (v.bucket >= 0) by_name_["grad." + v.name] = of_bucket[static_cast<size_t>(v.bucket)];
+  }
+
+  void of(const Operand& operand, std::vector<size_t>& found) {
+    by_byte_.for_each(operand.offset, operand.offset + operand.bytes(), [&](const std::vector<size_t>& here) {
+      for (size_t p : here) add(found, p);
+    });
+    const auto named = by_name_.find(operand.tensor);
+    if (named == by_name_.end()) return;
+    for (size_t p : named->second) add(found, p);
+  }
+
+ private:
+  static void add(std::vector<size_t>& list, size_t p) {
+    if (std::find(list.begin(), list.end(), p) == list.end()) list.push_back(p);
+  }
+
+  ByteMap<std::vector<size_t>> by_byte_;
+  std::unordered_map<std::string, std::vector<size_t>> by_name_;
+};
+
+}  // namespace
+
+void verify_updates(const Program& program, Faults& faults) {
+  std::vector<BucketUpdates> updates;
+  for (size_t b = 0; b < program.buckets.size(); ++b)
+    for (int p = 0; p < program.buckets[b].pieces && !(program.buckets[b].served && program.server < 0) &&
+                    !program.buckets[b].table;
+         ++p)
+      updates.emplace_back(program, static_cast<int>(b), p, faults);
+  std::vector<std::vector<int>> instructions(updates.size());  // the instructions that each piece must check
+  UpdatedPieces pieces(program, updates);
+  std::vector<size_t> found;
+  for (size_t i = 0; i < program.instructions.size(); ++i) {
+    found.clear();
+    for (const Operand& in : program.instructions[i].inputs) pieces.of(in, found);
+    for (const Operand& out : program.instructions[i].outputs) pieces.of(out, found);
+    for (size_t p : found) instructions[p].push_back(static_cast<int>(i));
+  }
+  for (size_t p = 0; p < updates.size(); ++p) updates[p].verify(instructions[p]);
+}
+
+}  // namespace trainctl

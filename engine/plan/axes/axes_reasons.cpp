@@ -1,0 +1,146 @@
+// Why a layer got its axes, and what its size forbade.
+#include <fmt/format.h>
+
+#include "engine/base/text.h"
+#include "engine/plan/axes/unit_axes.h"
+#include "engine/plan/traffic/redistribution.h"
+
+namespace trainctl {
+namespace {
+
+class Reasons {
+ public:
+  Reasons(const UnitAxes& chosen, const CostModel& cost, Plan& plan) : chosen_(chosen), cost_(cost), plan_(plan) {}
+
+  void explain(LayerId l) {
+    LayerPlan& mine = plan_.layers[l];
+    const int u = chosen_.units.of_layer[l];
+    const bool is_data_parallel = mine.factor_axes == chosen_.data_parallel(u);
+    const Model model = model_of(u, is_data_parallel);
+    if (model.unit >= 0) {
+      mine.choice = Choice::propagated;
+      mine.reason =
+          fmt::format("{} {}, {}", model.is_consumer ? "suits" : "follows", chosen_.name(model.unit), input_moves(u));
+    } else if (is_data_parallel) {
+      mine.choice = Choice::data_parallel;
+      mine.reason = data_parallel_reason(chosen_.mesh, chosen_.graph.layers[l], chosen_.all_facts[l]);
+    } else {
+      mine.choice = Choice::propagated;
+      mine.reason = "the cheapest between its neighbours, " + input_moves(u);
+    }
+    explain_size(u, mine);
+  }
+
+  /// Nodes that finish a layer in another layout than the rest of it.
+  void place_finish(LayerId l, bool explains) {
+    const int u = chosen_.units.finish_of_layer[l];
+    if (u < 0) return;
+    const LayerPlan& mine = plan_.layers[l];
+    const std::vector<Factor>& factors = chosen_.graph.layers[l].factors;
+    std::vector<std::string> names;
+    for (NodeId n : chosen_.units.all[u].finishing) {
+      const Node& node = chosen_.graph.nodes[n];
+      NodePlan apart{.virtual_stage = mine.virtual_stage};
+      for (const TensorRule& rule : node.rule.inputs)
+        apart.inputs.push_back(rule_layout(rule, factors, chosen_.axes[u]));
+      for (const TensorRule& rule : node.rule.outputs)
+        apart.outputs.push_back(rule_layout(rule, factors, chosen_.axes[u]));
+      if (apart.outputs[0] == output_layout(chosen_.graph, plan_, node, 0)) continue;
+      names.push_back(node.op);
+      plan_.apart.emplace(node.outputs[0], std::move(apart));
+    }
+    if (names.empty() || !explains) return;
+    std::vector<std::string> steps;
+    for (const Link& link : chosen_.links.in[u])
+      for (const RedistributionStep& step : way(link)) steps.emplace_back(to_string(step.kind));
+    plan_.layers[l].reason += fmt::format("; {} after {}", join(names), join(steps));
+  }
+
+ private:
+  // The neighbour whose layout the unit adopted. A data parallel layer next to a data parallel one follows neither.
+  struct Model {
+    int unit = -1;
+    bool is_consumer = false;
+  };
+  Model model_of(int u, bool is_data_parallel) const {
+    const FactorAxes& axes = chosen_.axes[u];
+    for (const Link& link : chosen_.links.in[u]) {
+      const FactorAxes followed = chosen_.after_producer(link).axes;
+      const bool same = followed == axes || without_inner_sums(chosen_.facts(u).inner, followed) == axes ||
+                        without_contractions(chosen_.layer(u), followed) == axes;
+      const bool idle =
+          is_data_parallel && plan_.layers[chosen_.units.all[link.from].layer].choice == Choice::data_parallel;
+      if (same && !idle) return {link.from, false};
+    }
+    for (const Link& link : chosen_.links.out[u]) {
+      if (chosen_.units.all[link.to].layer == chosen_.units.all[u].layer) continue;  // what finishes it
+      if (chosen_.before_consumer(link).axes == axes && (!is_data_parallel || chosen_.strategy(link.to) != nullptr))
+        return {link.to, true};
+    }
+    return {};
+  }
+
+  std::vector<RedistributionStep> way(const Link& link) const {
+    const Tensor& tensor = chosen_.graph.tensors[link.tensor];
+    return plan_redistribution(chosen_.mesh, tensor.shape, tensor.dtype, chosen_.made(link), chosen_.read(link), cost_);
+  }
+
+  std::string input_moves(int u) const {
+    std::vector<std::string> moves;
+    for (const Link& link : chosen_.links.in[u])
+      for (const RedistributionStep& step : way(link))
+        moves.push_back(fmt::format("{} of {}", to_string(step.kind), chosen_.graph.tensors[link.tensor].name));
+    return moves.empty() ? "no redistribution" : "after " + join(moves);
+  }
+
+  // Says what was given up because a size is not divisible, and which sizes would be.
+  void explain_size(int u, LayerPlan& mine) const {
+    const Layer& layer = chosen_.layer(u);
+    const LayerFacts& facts = chosen_.facts(u);
+    const auto near = [](int64_t size, int64_t want) {
+      const int64_t below = size / want * want;
+      return below > 0 ? fmt::format("{} or {}", below, below + want) : std::to_string(want);
+    };
+    mine.would_be = mine.advice = "";
+    const int batch = facts.batch_factor;
+    if (mine.choice == Choice::data_parallel && batch >= 0 && facts.why_not[batch].empty()) {
+      const int64_t rows = layer.factors[batch].size;
+      const int have = chosen_.mesh.ways(mine.factor_axes[batch]);
+      const int want = chosen_.mesh.size();
+      if (have == want) return;
+      mine.would_be = fmt::format("{} does not divide {}", want, rows);
+      mine.advice = fmt::format("the {} rows of a micro-batch are {} on {} ranks; {} would be cut {} ways", rows,
+                                cut_text(have), want, near(rows, want), want);
+      return;
+    }
+    for (const Link& link : chosen_.links.in[u]) {
+      const Layout arriving = chosen_.made(link);
+      for (size_t d = 0; d < link.read.size(); ++d) {
+        const int f = cut_factor(link.read[d], layer.factors);
+        const int want = chosen_.mesh.ways(arriving.dims[d]);
+        if (f < 0 || !facts.why_not[f].empty() || layer.factors[f].size % want == 0) continue;
+        const int64_t size = layer.factors[f].size;
+        mine.would_be = fmt::format("{} does not divide {}", want, size);
+        mine.advice = fmt::format("dim {} of {} is {}, which cannot be cut {} ways; {} could", d,
+                                  chosen_.graph.tensors[link.tensor].name, size, want, near(size, want));
+        return;
+      }
+    }
+  }
+
+  const UnitAxes& chosen_;
+  const CostModel& cost_;
+  Plan& plan_;
+};
+
+}  // namespace
+
+void explain_axes(const UnitAxes& chosen, const CostModel& cost, LayerId layer, Plan& plan) {
+  Reasons(chosen, cost, plan).explain(layer);
+}
+
+void place_finish(const UnitAxes& chosen, const CostModel& cost, LayerId layer, bool explains, Plan& plan) {
+  Reasons(chosen, cost, plan).place_finish(layer, explains);
+}
+
+}  // namespace trainctl

@@ -1,0 +1,27 @@
+// Checks parallel.strategies against the rules of the layers they apply to: cuts per dim of each input become cuts
+// per factor.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+#include "engine/base/error.h"
+#include "engine/graph/graph.h"
+#include "engine/plan/axes/sharding_facts.h"
+#include "engine/plan/mesh.h"
+#include "engine/spec/job_spec.h"
+
+namespace trainctl {
+
+struct LayerStrategy {
+  const StrategySpec* spec = nullptr;
+  std::vector<int64_t> factor_ways;  ///< one per factor; 1: not cut. Empty in hybrid_parallel
+};
+
+/// One entry per layer, empty if the job gives no strategy for it. Errors are added to `errors`.
+std::vector<std::optional<LayerStrategy>> read_strategies(const Graph& graph, const std::vector<LayerFacts>& facts,
+                                                          const JobSpec& spec, const Mesh& mesh,
+                                                          std::vector<Diagnostic>& errors);
+
+}  // namespace trainctl

@@ -1,0 +1,114 @@
+// First what strategies say about parameters, then the factors of every layer that reads one of those, then all
+// other parameters and states.
+#include "engine/plan/hybrid/hybrid_variables.h"
+
+#include <fmt/format.h>
+
+#include "engine/base/text.h"
+#include "engine/plan/axes/candidates.h"
+
+namespace trainctl {
+namespace {
+
+class HybridLayouts {
+ public:
+  HybridLayouts(const Graph& graph, const std::vector<std::optional<LayerStrategy>>& strategies, const JobSpec& spec,
+                const Mesh& mesh, std::vector<Diagnostic>& errors)
+      : graph_(graph), strategies_(strategies), spec_(spec), mesh_(mesh), errors_(errors) {
+    said_by_.assign(graph.tensors.size(), -1);
+    for (const Tensor& tensor : graph.tensors) {
+      layouts_.push_back(Layout::replicated(static_cast<int>(tensor.shape.size())));
+    }
+    for (const Layer& layer : graph.layers) factor_axes_.emplace_back(layer.factors.size());
+  }
+
+  std::vector<Layout> find() {
+    for (LayerId l = 0; l < num_layers(); ++l) read_strategy(l);
+    for (LayerId l = 0; l < num_layers(); ++l) learn_factors(l);
+    for (const Node& node : graph_.nodes) follow(node);
+    return std::move(layouts_);
+  }
+
+ private:
+  LayerId num_layers() const { return static_cast<LayerId>(graph_.layers.size()); }
+
+  void read_strategy(LayerId l) {
+    if (!strategies_[l]) return;
+    const StrategySpec& strategy = *strategies_[l]->spec;
+    for (size_t i = 0; i < strategy.cuts.size(); ++i) {
+      const TensorId t = graph_.layers[l].inputs[i];
+      if (graph_.tensors[t].kind != TensorKind::parameter) continue;
+      // Axes are assigned starting with the slowest.
+      Layout layout{assignments(mesh_, strategy.cuts[i], 1).front(), {}};
+      if (said_by_[t] < 0) {
+        said_by_[t] = l;
+        layouts_[t] = std::move(layout);
+      } else if (layouts_[t] != layout) {
+        differs(l, i);
+      }
+    }
+  }
+
+  void differs(LayerId l, size_t i) {
+    const TensorId t = graph_.layers[l].inputs[i];
+    const LayerId first = said_by_[t];
+    const StrategySpec& strategy = *strategies_[l]->spec;
+    Ints before;
+    for (const Axes& axes : layouts_[t].dims) before.push_back(mesh_.ways(axes));
+    errors_.push_back({spec_.position(fmt::format("{}[{}]", strategy.path, i)), strategy.path,
+                       fmt::format("{} cuts {} as {}, but {}, which shares it, cuts it as {}", graph_.layers[l].name,
+                                   graph_.tensors[t].name, format_list(strategy.cuts[i]), graph_.layers[first].name,
+                                   format_list(before)),
+                       fmt::format("write {} here, or {} there", format_list(before), format_list(strategy.cuts[i]))});
+  }
+
+  // A layer may also get its factors from a layer that it shares a parameter with.
+  void learn_factors(LayerId l) {
+    const Layer& layer = graph_.layers[l];
+    for (size_t i = 0; i < layer.inputs.size(); ++i) {
+      if (said_by_[layer.inputs[i]] < 0) continue;
+      const Layout& layout = layouts_[layer.inputs[i]];
+      for (size_t d = 0; d < layout.dims.size(); ++d) {
+        const int factor = factor_of(layer.input_rules[i][d], layer.factors);
+        if (factor >= 0 && factor_axes_[l][factor].empty()) factor_axes_[l][factor] = layout.dims[d];
+      }
+    }
+  }
+
+  void follow(const Node& node) {
+    for (size_t i = 0; i < node.inputs.size(); ++i) {
+      const TensorId t = node.inputs[i];
+      const TensorKind kind = graph_.tensors[t].kind;
+      if ((kind != TensorKind::parameter && kind != TensorKind::state) || said_by_[t] >= 0) continue;
+      said_by_[t] = node.layer;
+      for (size_t d = 0; d < layouts_[t].dims.size(); ++d) {
+        const int factor = factor_of(node.rule.inputs[i][d], graph_.layers[node.layer].factors);
+        if (factor >= 0) layouts_[t].dims[d] = factor_axes_[node.layer][factor];
+      }
+    }
+  }
+
+  // Sizes are one rank's, so a dim of size 1 may be cut too.
+  static int factor_of(const DimRule& dim, const std::vector<Factor>& factors) {
+    const int factor = cut_factor(dim, factors);
+    return factor >= 0 || dim.empty() ? factor : dim.front();
+  }
+
+  const Graph& graph_;
+  const std::vector<std::optional<LayerStrategy>>& strategies_;
+  const JobSpec& spec_;
+  const Mesh& mesh_;
+  std::vector<Diagnostic>& errors_;
+  std::vector<Layout> layouts_;
+  std::vector<LayerId> said_by_;  // the first layer that decides; -1: none yet
+  std::vector<FactorAxes> factor_axes_;
+};
+
+}  // namespace
+
+std::vector<Layout> hybrid_layouts(const Graph& graph, const std::vector<std::optional<LayerStrategy>>& strategies,
+                                   const JobSpec& spec, const Mesh& mesh, std::vector<Diagnostic>& errors) {
+  return HybridLayouts(graph, strategies, spec, mesh, errors).find();
+}
+
+}  // namespace trainctl

@@ -1,0 +1,18 @@
+// Recompute makes tensors again instead of keeping them from the forward to the backward pass. What is made again is
+// also moved again, so results of collectives are kept where they are small next to what recompute saves.
+#pragma once
+
+#include "engine/graph/graph.h"
+#include "engine/plan/plan.h"
+#include "engine/plan/traffic/cost_model.h"
+
+namespace trainctl {
+
+/// Made by a recompute layer, or a view of what one makes: its stage does not keep it for the backward pass.
+bool is_recomputed(const Graph& graph, const Plan& plan, TensorId tensor);
+
+/// Fills in `plan.kept`, and if it `explains`, adds that to the layers' reasons. Call when layouts and stages are
+/// final.
+void choose_kept_results(const Graph& graph, const CostModel& cost, bool explains, Plan& plan);
+
+}  // namespace trainctl

@@ -1,0 +1,215 @@
+// Stages follow the data: a layer is never in an earlier stage than what it reads.
+#include "engine/plan/stages/stages.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <limits>
+
+#include "engine/ops/op_def.h"
+
+namespace trainctl {
+namespace {
+
+// The layers in execution order.
+std::vector<LayerId> execution_order(const Graph& graph) {
+  std::vector<LayerId> order;
+  std::vector<bool> seen(graph.layers.size(), false);
+  for (const Node& node : graph.nodes) {
+    if (!seen[node.layer]) order.push_back(node.layer);
+    seen[node.layer] = true;
+  }
+  for (LayerId l = 0; l < static_cast<LayerId>(seen.size()); ++l) {
+    if (!seen[l]) order.push_back(l);
+  }
+  return order;
+}
+
+/// "1, 2 or 4": the numbers of stages, up to `most`, that the ranks divide into.
+std::string fewer_stages(const JobSpec& spec, int most) {
+  std::string text;
+  for (int stages = std::min(most, spec.launch.ranks); stages >= 1; --stages) {
+    if (spec.launch.ranks % stages != 0) continue;
+    const bool is_second = !text.empty() && text.find(" or ") == std::string::npos;
+    text = std::to_string(stages) + (text.empty() ? "" : is_second ? " or " : ", ") + text;
+  }
+  return text;
+}
+
+int num_virtual_stages(const JobSpec& spec) { return spec.parallel.stages * spec.parallel.chunks; }
+
+/// "4 stages", "2 stages of 3 chunks".
+std::string stages_text(const JobSpec& spec) {
+  const std::string stages = fmt::format("{} stages", spec.parallel.stages);
+  return spec.parallel.chunks == 1 ? stages : fmt::format("{} of {} chunks", stages, spec.parallel.chunks);
+}
+
+int latest(const std::vector<int>& stages, const std::vector<LayerId>& layers) {
+  int stage = 0;
+  for (LayerId l : layers) stage = std::max(stage, stages[l]);
+  return stage;
+}
+
+std::vector<int> balanced_stages(const Graph& graph, const std::vector<LayerFacts>& facts, const JobSpec& spec,
+                                 const std::vector<std::vector<LayerId>>& producers, const CostModel& cost,
+                                 std::vector<Diagnostic>& errors) {
+  const int num_stages = num_virtual_stages(spec);
+  const std::vector<double> of_node = node_seconds(graph, cost);
+  std::vector<double> of_layer(graph.layers.size(), 0);
+  for (size_t n = 0; n < graph.nodes.size(); ++n) of_layer[graph.nodes[n].layer] += of_node[n];
+  std::vector<LayerId> placed;
+  for (LayerId l : execution_order(graph)) {
+    if (!facts[l].is_loss) placed.push_back(l);
+  }
+  std::vector<int> stages(graph.layers.size(), 0);
+  if (static_cast<int>(placed.size()) < num_stages) {
+    errors.push_back({spec.position("parallel.stages"), "parallel.stages",
+                      fmt::format("{}, but the network has {} layers, and every {} needs one", stages_text(spec),
+                                  placed.size(), spec.parallel.chunks == 1 ? "stage" : "chunk"),
+                      "take " + fewer_stages(spec, static_cast<int>(placed.size()) / spec.parallel.chunks)});
+    return stages;
+  }
+  std::vector<double> costs;
+  for (LayerId l : placed) costs.push_back(of_layer[l]);
+  const std::vector<int> parts = balanced_partition(costs, num_stages);
+  for (size_t i = 0; i < placed.size(); ++i) stages[placed[i]] = parts[i];
+  for (LayerId l = 0; l < static_cast<LayerId>(stages.size()); ++l) {
+    if (facts[l].is_loss) stages[l] = latest(stages, producers[l]);
+  }
+  return stages;
+}
+
+std::vector<int> configured_stages(const Graph& graph, const std::vector<LayerFacts>& facts, const JobSpec& spec,
+                                   const std::vector<std::vector<LayerId>>& producers,
+                                   std::vector<Diagnostic>& errors) {
+  const int num_stages = num_virtual_stages(spec);
+  std::vector<int> stages(graph.layers.size(), 0);
+  for (LayerId l : execution_order(graph)) {
+    const std::string& name = graph.layers[l].name;
+    stages[l] = latest(stages, producers[l]);
+    const StageRule* rule = rule_for(spec.parallel.stage_config, name, facts[l].is_loss);
+    if (rule == nullptr) continue;
+    if (rule->stage < 0 || rule->stage >= num_stages) {
+      errors.push_back({spec.position(rule->path), rule->path,
+                        fmt::format("{} is put in stage {}, but there are {}", name, rule->stage, stages_text(spec)),
+                        fmt::format("stages count from 0: 0 to {}", num_stages - 1)});
+      continue;
+    }
+    for (LayerId p : producers[l]) {
+      if (stages[p] <= rule->stage) continue;
+      // Where one rule puts both too early, only the first is reported.
+      if (rule_for(spec.parallel.stage_config, graph.layers[p].name, facts[p].is_loss) == rule) continue;
+      errors.push_back({spec.position(rule->path), rule->path,
+                        fmt::format("{} is put in stage {}, but it reads {}, which is in stage {}", name, rule->stage,
+                                    graph.layers[p].name, stages[p]),
+                        fmt::format("a stage reads from itself and the stages before it: {} or later", stages[p])});
+      break;
+    }
+    stages[l] = std::max(stages[l], rule->stage);
+  }
+  return stages;
+}
+
+void check_none_empty(const std::vector<int>& stages, const JobSpec& spec, std::vector<Diagnostic>& errors) {
+  const bool chunked = spec.parallel.chunks > 1;
+  for (int s = 0; s < num_virtual_stages(spec); ++s) {
+    if (std::find(stages.begin(), stages.end(), s) != stages.end()) continue;
+    const std::string fewer = chunked ? "parallel.chunks to less than " + std::to_string(spec.parallel.chunks)
+                                      : "parallel.stages to " + fewer_stages(spec, spec.parallel.stages - 1);
+    errors.push_back(
+        {spec.position("parallel.stage_config"), "parallel.stage_config",
+         fmt::format("no layer is in {}stage {} of {}", chunked ? "virtual " : "", s, num_virtual_stages(spec)),
+         "put a layer or the loss there, or set " + fewer +
+             " and change stage_config to suit; parallel.stage_config=null leaves the stages to trainctl"});
+  }
+}
+
+}  // namespace
+
+std::vector<std::vector<LayerId>> layer_producers(const Graph& graph) {
+  std::vector<std::vector<LayerId>> producers(graph.layers.size());
+  for (const Node& node : graph.nodes) {
+    if (node.phase != Phase::forward) continue;
+    for (TensorId t : node.inputs) {
+      const NodeId p = graph.tensors[t].producer;
+      if (p >= 0 && graph.nodes[p].layer != node.layer) producers[node.layer].push_back(graph.nodes[p].layer);
+    }
+  }
+  for (std::vector<LayerId>& of_layer : producers) {
+    std::sort(of_layer.begin(), of_layer.end());
+    of_layer.erase(std::unique(of_layer.begin(), of_layer.end()), of_layer.end());
+  }
+  return producers;
+}
+
+std::vector<double> node_seconds(const Graph& graph, const CostModel& cost) {
+  std::vector<double> seconds;
+  const auto infos = [&](const std::vector<TensorId>& tensors) {
+    std::vector<TensorInfo> list;
+    for (TensorId t : tensors) list.push_back({graph.tensors[t].shape, graph.tensors[t].dtype});
+    return list;
+  };
+  for (const Node& node : graph.nodes) {
+    const OpDef& op = get_op(node.op);
+    const bool has_cost = op.kernel.cost != nullptr && !op.collective;
+    seconds.push_back(
+        has_cost ? cost.compute_seconds(op.kernel.cost(infos(node.inputs), infos(node.outputs), node.attrs)) : 0.0);
+  }
+  return seconds;
+}
+
+std::vector<int> balanced_partition(const std::vector<double>& costs, int parts) {
+  const int n = static_cast<int>(costs.size());
+  check(parts >= 1 && parts <= n, "every part gets an item");
+  std::vector<double> sum(n + 1, 0);
+  for (int i = 0; i < n; ++i) sum[i + 1] = sum[i] + costs[i];
+  // worst[p][i]: the smallest possible largest sum of the first i items in p parts; cut[p][i]: where the last of
+  // those parts begins.
+  std::vector worst(parts + 1, std::vector<double>(n + 1, std::numeric_limits<double>::infinity()));
+  std::vector cut(parts + 1, std::vector<int>(n + 1, 0));
+  worst[0][0] = 0;
+  for (int p = 1; p <= parts; ++p) {
+    for (int i = p; i <= n - (parts - p); ++i) {
+      // The earlier the last part begins, the more is in it and the less before it: best where the two cross. Of
+      // equals the shortest last part.
+      const std::vector<double>& before = worst[p - 1];
+      int cross = p - 1;
+      for (int end = i; cross < end;) {
+        const int middle = (cross + end) / 2;
+        before[middle] < sum[i] - sum[middle] ? cross = middle + 1 : end = middle;
+      }
+      if (cross > p - 1) {
+        worst[p][i] = sum[i] - sum[cross - 1];
+        cut[p][i] = cross - 1;
+      }
+      if (cross < i && before[cross] <= worst[p][i]) {
+        worst[p][i] = before[cross];
+        cut[p][i] = static_cast<int>(std::upper_bound(before.begin() + cross, before.begin() + i, before[cross]) -
+                                     before.begin()) -
+                    1;
+      }
+    }
+  }
+  std::vector<int> part_of(n, 0);
+  for (int p = parts, end = n; p > 0; --p) {
+    for (int i = cut[p][end]; i < end; ++i) part_of[i] = p - 1;
+    end = cut[p][end];
+  }
+  return part_of;
+}
+
+std::vector<int> assign_stages(const Graph& graph, const std::vector<LayerFacts>& facts, const JobSpec& spec,
+                               const CostModel& cost, std::vector<Diagnostic>& errors) {
+  if (spec.parallel.stages == 1 && spec.parallel.stage_config.empty()) {
+    return std::vector<int>(graph.layers.size(), 0);
+  }
+  const std::vector<std::vector<LayerId>> producers = layer_producers(graph);
+  const bool balanced = spec.parallel.stage_config.empty();
+  const size_t errors_before = errors.size();
+  std::vector<int> stages = balanced ? balanced_stages(graph, facts, spec, producers, cost, errors)
+                                     : configured_stages(graph, facts, spec, producers, errors);
+  if (errors.size() == errors_before) check_none_empty(stages, spec, errors);
+  return stages;
+}
+
+}  // namespace trainctl

@@ -1,0 +1,144 @@
+// The cost of a choice of axes: the kernels of every node, cut as chosen, and the redistribution of every tensor
+// from the layout it is made in to each layout it is read in, forward and backward.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "engine/graph/graph.h"
+#include "engine/plan/axes/units.h"
+#include "engine/plan/layout.h"
+#include "engine/plan/traffic/cost_model.h"
+
+namespace trainctl {
+
+/// Axes per factor of a layer.
+using FactorAxes = std::vector<Axes>;
+
+class Traffic {
+ public:
+  /// Work done once a step (sums of parameter gradients, weights shared by layers that want them in different
+  /// layouts) counts 1/micro_batches here, and of that the part that runs beside nothing else. It has no latency,
+  /// since it goes in large buckets.
+  Traffic(const Graph& graph, const Units& units, const Mesh& mesh, const CostModel& cost, int micro_batches,
+          double once_a_step_part = 1);
+
+  /// A unit that was never set, or is unset again, costs nothing, and neither do the tensors that it makes or reads.
+  void set(int unit, const FactorAxes& axes);
+  /// The same with axes that are set often.
+  struct Coded {
+    std::vector<uint64_t> codes;  ///< one per factor: the number of its axes
+    std::vector<int> ways;        ///< number of parts that they give
+  };
+  Coded coded(const FactorAxes& axes);
+  void set(int unit, const Coded& axes);
+  void unset(int unit) { is_set_[unit] = false; }
+  /// Seconds per micro-batch of the units' kernels and of every tensor that their nodes make or read.
+  double around(const std::vector<int>& units);
+  /// The same for all units, each tensor once.
+  double total();
+
+  /// The same in parts, for a search over them: of a unit's kernels, and of a tensor of the graph between the units
+  /// that make and read it.
+  double unit_seconds(int unit) const { return work_seconds(unit); }
+  double tensor_seconds(TensorId tensor) { return moved(tensors_[static_cast<size_t>(tensor)]).seconds; }
+  /// The bytes that a rank sends for it, those of work done once a step by its share.
+  double tensor_bytes(TensorId tensor) { return moved(tensors_[static_cast<size_t>(tensor)]).bytes; }
+  /// True for parameters and their gradients, which move once a step.
+  bool moves_once_a_step(TensorId tensor) const;
+  /// Ascending, each once.
+  std::vector<int> units_of(TensorId tensor) const;
+  /// Units that make or read what this one makes or reads; with repetitions.
+  std::vector<int> units_beside(int unit) const;
+  /// Appends what `around({unit})` depends on beside axes, with other units as distances from this one.
+  void describe(int unit, std::string& out) const;
+  /// Appends what the tensor's seconds depend on beside axes, with its units by their numbers in `number_of_unit`.
+  void describe(TensorId tensor, const std::vector<int>& number_of_unit, std::string& out) const;
+  /// A tensor's uses are those that make it, then those that read it.
+  size_t num_uses(TensorId tensor) const;
+  /// The layout in which a use has the tensor, by a number.
+  struct UseLayout {
+    size_t use = 0;
+    int layout = -1;
+    friend auto operator<=>(const UseLayout&, const UseLayout&) = default;
+  };
+  /// All that the tensor's seconds depend on of the axes of this unit.
+  std::vector<UseLayout> layouts_at(TensorId tensor, int unit);
+  /// With these layouts by use; -1: left out, as the uses of a unit that is not set.
+  double tensor_seconds(TensorId tensor, const std::vector<int>& layouts);
+
+ private:
+  struct Use {
+    int unit = -1;
+    std::vector<int> dims;    ///< the factor that cuts each dim, or -1
+    std::vector<int> summed;  ///< factors over which it is partial
+    bool once_a_step = false;
+    friend bool operator==(const Use&, const Use&) = default;
+  };
+  /// A tensor with several sources is the sum of a term from each. Terms made in the same layout are added before they
+  /// are moved (place_sums).
+  struct TensorUses {
+    std::vector<Use> sources;
+    std::vector<Use> targets;
+    uint64_t shape_class = 0;
+  };
+  struct NodeWork {
+    double seconds = 0;
+    std::vector<int> factors;
+    /// Statistics that its ranks exchange if one of these is cut (Rule::inner).
+    std::vector<int> inner = {};
+    int64_t statistics_bytes = 0;  ///< bytes of statistics of the whole op; 0: none, or counted at another node
+    /// Bytes of all blocks of a rank (InnerSum::block), by number of parts.
+    std::map<int, int64_t> block_bytes = {};
+  };
+
+  template <class NumberOf>
+  static void describe(const TensorUses& tensor, NumberOf number_of, std::string& out);
+  void add_tensor(const Graph& graph, TensorId tensor, const std::vector<NodeId>& consumers);
+  void add_gradient_sums(const Graph& graph);
+  void join_terms(const Graph& graph);
+  Use made_by(const Graph& graph, TensorId tensor) const;
+  double work_seconds(int unit) const;
+  double inner_sum_seconds(int unit, const NodeWork& work) const;
+  struct Moved {
+    double seconds = 0, bytes = 0;
+  };
+  Moved moved(const TensorUses& tensor);
+  uint64_t number_of(const Axes& axes);
+  /// The number of each dim's axes, then one bit per axis of the partial sum.
+  void pack(const Use& use, std::vector<uint64_t>& out) const;
+  Layout unpack(const std::vector<uint64_t>& packed) const;
+  /// The same layouts, the same number.
+  int layout_number(const std::vector<uint64_t>& packed);
+  const Moved& move(const TensorUses& tensor, bool once_a_step, int from, int to);
+  struct PackedHash {
+    size_t operator()(const std::vector<uint64_t>& packed) const;
+  };
+
+  const Units& units_;
+  const Mesh& mesh_;
+  CostModel cost_;
+  CostModel bucketed_;                             ///< without latency
+  double once_a_step_weight_, once_a_step_share_;  ///< factors of once-per-step work: on seconds, on bytes
+  std::vector<TensorUses> tensors_;
+  std::vector<std::vector<size_t>> touched_;  ///< by unit: its tensors
+  std::vector<std::vector<NodeWork>> work_;   ///< by unit: its nodes
+  static constexpr uint64_t kNotCut = 0;
+  std::vector<Axes> axes_lists_ = {{}};  ///< by number
+  std::map<Axes, uint64_t> axes_numbers_ = {{{}, kNotCut}};
+  std::vector<Coded> coded_;  ///< by unit
+  std::vector<bool> is_set_;
+  std::vector<std::pair<Shape, DType>> shapes_;
+  std::unordered_map<std::vector<uint64_t>, int, PackedHash> layout_numbers_;
+  std::vector<const std::vector<uint64_t>*> layouts_;  ///< packed, by number
+  std::unordered_map<uint64_t, Moved> known_;          ///< by shape class, whether once a step, and layouts
+  std::vector<uint32_t> seen_;  ///< by tensor: the number of the last call of around() that counted it
+  uint32_t calls_ = 0;
+  std::vector<uint64_t> from_, to_;                  ///< scratch, as all that follows
+  std::vector<uint64_t> counted_, counted_sources_;  ///< packed layouts of one tensor, one behind the other
+};
+
+}  // namespace trainctl

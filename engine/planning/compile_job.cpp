@@ -1,0 +1,69 @@
+#include "engine/planning/compile_job.h"
+
+#include <algorithm>
+
+#include "engine/compile/compile.h"
+#include "engine/compile/verify/verify_programs.h"
+#include "engine/planning/device_memory.h"
+
+namespace trainctl {
+namespace {
+
+Program compile_process(const PlannedJob& job, const Graph& graph, int rank, const EvaluationOf* of = nullptr) {
+  Program program = compile(graph, job.plan, job.spec, job.cost, rank_of_program(job.plan, rank), of);
+  return job.plan.is_asynchronous() ? of_own_worker(std::move(program), job.plan.own_workers, rank) : program;
+}
+
+}  // namespace
+
+Program compile(const PlannedJob& job, int rank) {
+  return with_device_memory(job, compile_process(job, job.graph, rank));
+}
+
+Program compile_validation(const PlannedJob& job, int rank, bool beside_training) {
+  const EvaluationOf of{job.graph, beside_training};
+  return with_evaluation_memory(job, compile_process(job, job.validation->graph, rank, &of));
+}
+
+RankClasses compile_validation_classes(const PlannedJob& job, bool beside_training) {
+  const EvaluationOf of{job.graph, beside_training};
+  RankClasses classes = compile_classes(job.validation->graph, job.plan, job.spec, job.cost, &of);
+  for (Program& program : classes.programs) program = with_evaluation_memory(job, std::move(program));
+  return classes;
+}
+
+int64_t room_for(const Memory& validation, const Memory& training) {
+  return std::max<int64_t>(validation.arena() - training.arena(), 0) + validation.workspace;
+}
+
+void make_room_for(const RankClasses& validation, RankClasses& training) {
+  for (size_t c = 0; c < training.programs.size(); ++c) {
+    Memory& memory = training.programs[c].memory;
+    for (const int rank : training.ranks[c])
+      memory.validation = std::max(memory.validation, room_for(validation.program_of(rank).memory, memory));
+  }
+}
+
+std::vector<Program> compile_all(const PlannedJob& job) {
+  if (job.plan.is_asynchronous()) {
+    std::vector<Program> programs;
+    for (int rank = 0; rank < job.spec.processes(); ++rank) programs.push_back(compile(job, rank));
+    return programs;
+  }
+  std::vector<Program> programs = compile_all(job.graph, job.plan, job.spec, job.cost);
+  for (Program& program : programs) program = with_device_memory(job, std::move(program));
+  return programs;
+}
+
+RankClasses compile_classes(const PlannedJob& job) {
+  if (job.compiled) {
+    RankClasses classes = job.compiled->classes;
+    require_verified(classes);
+    return classes;
+  }
+  RankClasses classes = compile_classes(job.graph, job.plan, job.spec, job.cost);
+  for (Program& program : classes.programs) program = with_device_memory(job, std::move(program));
+  return classes;
+}
+
+}  // namespace trainctl

@@ -1,0 +1,23 @@
+// compile, compile_all and compile_classes (engine/compile) of a planned job: programs with all of their Memory.
+#pragma once
+
+#include <vector>
+
+#include "engine/planning/planned_job.h"
+
+namespace trainctl {
+
+Program compile(const PlannedJob& job, int rank);
+std::vector<Program> compile_all(const PlannedJob& job);
+RankClasses compile_classes(const PlannedJob& job);
+
+/// The program that evaluates the job's validation set. `beside_training`: its arena is that of the training program.
+Program compile_validation(const PlannedJob& job, int rank, bool beside_training = true);
+RankClasses compile_validation_classes(const PlannedJob& job, bool beside_training = true);
+
+/// Memory::validation of a training program, beside which this validation runs in the same arena.
+int64_t room_for(const Memory& validation, const Memory& training);
+/// Sets it in all programs of the training.
+void make_room_for(const RankClasses& validation, RankClasses& training);
+
+}  // namespace trainctl

@@ -1,0 +1,27 @@
+// The facts of a data set that a plan depends on.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "engine/model/model.h"
+#include "engine/runtime/byte_table.h"
+
+namespace trainctl {
+
+/// A field of floats whose samples are bytes until a device converts them.
+struct ByteField {
+  std::string name;
+  ByteTable table;  ///< maps a sample's bytes to floats; without the tensor's name
+};
+
+struct DataHeader {
+  DataShapes shapes;      ///< shapes of one sample after the transforms
+  int64_t samples = 0;    ///< number of samples, after splits and limits
+  int64_t bytes = 0;      ///< host memory per rank: index, order and scratch memory, without cached samples
+  bool is_random = false; ///< transforms draw random numbers, so samples differ from pass to pass
+  std::vector<ByteField> byte_fields = {};
+};
+
+}  // namespace trainctl

@@ -1,0 +1,85 @@
+// See the header.
+#include "engine/planning/head_pieces.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <string>
+
+#include "engine/base/text.h"
+#include "engine/planning/compile_job.h"
+
+namespace trainctl {
+namespace {
+
+constexpr int kMostPieces = 64;  ///< most that are chosen: products of fewer rows take longer
+
+class HeadPieces {
+ public:
+  explicit HeadPieces(PlannedJob& job)
+      : job_(job), prediction_(job.graph.nodes[job.graph.tensors[job.graph.loss].producer].inputs[0]) {}
+
+  void choose() {
+    const int given = job_.spec.parallel.head_pieces;
+    const int64_t limit = job_.spec.parallel.max_memory;
+    if (given == 1 || (given == 0 && limit == 0)) return;
+    const Program whole = with_pieces(1);
+    if (given > 1) {
+      report(whole, with_pieces(given));
+      return;
+    }
+    if (whole.memory.total() <= limit) return;
+    for (int pieces = 2; pieces <= kMostPieces; pieces *= 2) {
+      const Program program = with_pieces(pieces);
+      if (rows_in_pieces(program) == 0) break;
+      if (program.memory.total() <= limit) return report(whole, program);
+    }
+    job_.plan.head_pieces = 1;
+  }
+
+ private:
+  /// Compiles the program of a rank that computes the loss.
+  Program with_pieces(int pieces) {
+    job_.plan.head_pieces = pieces;
+    const Node& loss = job_.graph.nodes[job_.graph.tensors[job_.graph.loss].producer];
+    return compile(job_, job_.plan.stage_of(loss) * job_.plan.mesh.size());
+  }
+
+  /// The pieces' names end in numbers. 0: it is in no pieces.
+  int64_t rows_in_pieces(const Program& program) const {
+    const std::string& name = job_.graph.tensors[prediction_].name;
+    for (const Instruction& i : program.instructions) {
+      if (i.outputs.empty() || i.outputs[0].tensor != name || !i.name.ends_with(".0")) continue;
+      return num_elements(i.outputs[0].shape) / i.outputs[0].shape.back();
+    }
+    return 0;
+  }
+
+  void report(const Program& whole, const Program& pieces) {
+    const std::string& name = job_.graph.tensors[prediction_].name;
+    if (const int64_t rows = rows_in_pieces(pieces); rows > 0) {
+      job_.plan.notes.push_back(fmt::format(
+          "{} and the loss run in {} pieces of up to {} rows, since {}: {} a rank, {} whole", name,
+          job_.plan.head_pieces, rows,
+          job_.spec.parallel.head_pieces > 1 ? "parallel.head_pieces says so" : "parallel.max_memory is short",
+          format_bytes(pieces.memory.total()), format_bytes(whole.memory.total())));
+      return;
+    }
+    job_.plan.head_pieces = 1;
+    job_.plan.notes.push_back(fmt::format(
+        "parallel.head_pieces has no effect: {} must be made by a dense or matmul layer, have several rows, and "
+        "be read by the loss and metrics alone, and gradients must be added up in f32",
+        name));
+  }
+
+  PlannedJob& job_;
+  const TensorId prediction_;
+};
+
+}  // namespace
+
+void choose_head_pieces(PlannedJob& job) {
+  if (job.graph.loss >= 0) HeadPieces(job).choose();
+}
+
+}  // namespace trainctl

@@ -1,0 +1,31 @@
+// Checks parallel.max_memory against what the programs need, before anything starts.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "engine/planning/planned_job.h"
+
+namespace trainctl {
+
+/// A limit on what one rank may need.
+struct MemoryHolder {
+  std::string name;  ///< "parallel.max_memory is", "gpu 3 has"
+  int64_t bytes = 0;
+  std::string note;  ///< printed after the bytes; may be empty
+};
+
+/// Nothing if every rank fits. Else the message: what is too much, by kind, and which changes of the job would
+/// fit (each is planned to find out):
+///   plan: rank 3 needs 91.2 GiB, parallel.max_memory is 78.0 GiB (weights 24.1 GiB, …)
+///     set parallel.optimizer_shard.level: 2 (48.9 GiB), or launch.ranks: 16 (45.8 GiB)
+std::optional<std::string> over_memory_limit(const PlannedJob& job, const std::vector<Program>& programs);
+/// The same for another limit.
+std::optional<std::string> over_memory_of(const PlannedJob& job, const std::vector<Program>& programs,
+                                          const MemoryHolder& holder);
+
+/// Throws that message as an EnvError.
+void require_memory_limit(const PlannedJob& job, const std::vector<Program>& programs);
+
+}  // namespace trainctl

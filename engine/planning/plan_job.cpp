@@ -1,0 +1,143 @@
+#include "engine/planning/plan_job.h"
+
+#include <fmt/format.h>
+
+#include <string>
+#include <utility>
+
+#include "engine/base/text.h"
+#include "engine/model/evaluation.h"
+#include "engine/model/model.h"
+#include "engine/plan/outdated.h"
+#include "engine/planning/plan_graph.h"
+#include "engine/planning/run_length.h"
+#include "engine/planning/trials.h"
+#include "engine/spec/error_positions.h"
+
+namespace trainctl {
+namespace {
+
+/// Each sample counts once, also where the last batch has to be filled up: then no result may depend on other rows, and
+/// nothing but the loss may read a label that is not there.
+void check_filled_batch(const PlannedJob& job, const PlannedEvaluation& evaluation) {
+  if (evaluation.data.samples % job.spec.dataset.batch == 0) return;
+  const std::string remedy =
+      fmt::format("take a number of samples that dataset.batch {} divides, or a batch that divides {}",
+                  job.spec.dataset.batch, evaluation.data.samples);
+  if (const LayerId layer = mixes_rows(evaluation.graph); layer >= 0)
+    throw SpecError({}, "validation",
+                    fmt::format("the last batch of {} samples has to be filled up, but {} computes over its rows",
+                                evaluation.data.samples, evaluation.graph.layers[static_cast<size_t>(layer)].name),
+                    remedy);
+  if (const LayerId layer = reads_label(evaluation.graph); layer >= 0)
+    throw SpecError({}, "validation",
+                    fmt::format("the last batch of {} samples has to be filled up with samples that have no label, but "
+                                "{} reads the label",
+                                evaluation.data.samples, evaluation.graph.layers[static_cast<size_t>(layer)].name),
+                    remedy);
+}
+
+/// "[28, 28, 1]", or "image [3, 224, 224] of f32, label [] of i32".
+std::string in_words(const DataShapes& shapes) {
+  if (shapes.fields.size() == 2 && shapes.fields[0].name == "data") return to_string(shapes.fields[0].shape);
+  std::vector<std::string> fields;
+  for (const DataField& field : shapes.fields)
+    fields.push_back(fmt::format("{} {} of {}", field.name, to_string(field.shape), field.is_integer ? "i32" : "f32"));
+  return join(fields);
+}
+
+PlannedEvaluation plan_validation(const PlannedJob& job, DataHeader data) {
+  PlannedEvaluation evaluation;
+  evaluation.set = job.spec.validation_set();
+  evaluation.data = std::move(data);
+  if (evaluation.data.shapes != job.data.shapes)
+    throw SpecError({}, "validation.dataset",
+                    fmt::format("its samples are {}, those of the training set are {}", in_words(evaluation.data.shapes),
+                                in_words(job.data.shapes)),
+                    "dataset.transforms: {resize: [h, w]} makes them alike");
+  evaluation.graph = evaluation_graph(job.graph);
+  check_filled_batch(job, evaluation);
+  return evaluation;
+}
+
+/// Memory limit of a rank, whatever its plan; 0: no limit is known.
+int64_t memory_limit(const PlannedJob& job) {
+  if (job.spec.parallel.max_memory > 0) return job.spec.parallel.max_memory;
+  const Machine& machine = job.cost.machine();
+  const bool may_send = job.spec.launch.ranks > 1;
+  return machine.kind == DeviceKind::cuda
+             ? static_cast<int64_t>((machine.memory - machine.taken(may_send, may_send)).value)
+             : 0;
+}
+
+/// Fixes what auto_parallel leaves open. Returns what is known of the graph then.
+Trials::KnownGraph search_plan(PlannedJob& job) {
+  ParallelSpec& parallel = job.spec.parallel;
+  if (parallel.mode != ParallelMode::auto_parallel) return {};
+  parallel.mode = ParallelMode::semi_auto_parallel;
+  Trials trials(job);
+  const TryPlan try_plan = [&trials](JobSpec spec, TriedRanks ranks) { return trials.run(std::move(spec), ranks); };
+  // Cuts alone are not chosen for memory; whether they fit is said once all is planned.
+  const int64_t memory = parallel.search.algorithm == SearchAlgorithm::sharding_propagation ? 0 : memory_limit(job);
+  job.search = find_plan(job.spec, job.data.shapes, job.cost, memory, try_plan);
+  job.spec = with_choice(std::move(job.spec), job.search->best().choice);
+  return trials.take(job.spec);
+}
+
+/// The plan and the programs of the search's trial, if the plan that was found is exactly what it tried.
+bool take_trial(PlannedJob& job) {
+  if (!job.search || !job.tables.empty()) return false;
+  Trial& trial = job.search->tried.front().trial;
+  const std::shared_ptr<const CompiledTrial> compiled = std::move(trial.compiled);
+  // With a limit that it does not fit, the head is made in pieces.
+  if (!compiled || !trial.fits(job.spec.parallel.max_memory)) return false;
+  leave_out_outdated(job.spec, job.graph);  // the plan has its notes
+  job.plan = compiled->plan;
+  explain_strategies(job.graph, job.spec, job.plan);
+  job.compiled = compiled;
+  return true;
+}
+
+}  // namespace
+
+PlannedJob plan_job(JobSpec spec, PlanInputs inputs) {
+  PlannedJob job;
+  job.spec = std::move(spec);
+  job.cost = CostModel(std::move(inputs.machine), job.spec.precision);
+  job.data = std::move(inputs.training);
+  try {
+    require_epoch(job.spec.dataset, job.data.samples);
+    require_countable_steps(job.spec, job.data.samples);
+  } catch (const SpecError& error) {
+    throw with_positions(error, job.spec);
+  }
+  Trials::KnownGraph known = search_plan(job);
+  job.tables = plan_tables(job.spec, job.data.shapes);
+  if (!job.tables.empty()) known = {};  // another graph than those that were tried
+  if (!known.graph)
+    known.graph = build_graph(job.tables.empty() ? job.spec : with_windows(job.spec, job.tables), job.data.shapes);
+  job.graph = std::move(*known.graph);
+  if (!take_trial(job)) plan_graph(job, known.memo);
+  if (!job.spec.validation) return job;
+  check(inputs.validation.has_value(), "a job with a validation is planned with the header of its data set");
+  try {
+    job.validation = plan_validation(job, std::move(*inputs.validation));
+  } catch (const SpecError& error) {
+    throw with_validation_positions(error, job.spec);
+  }
+  return job;
+}
+
+PlanInputs inputs_of(const PlannedJob& job) {
+  PlanInputs inputs{job.data, {}, job.cost.shared_machine()};
+  if (job.validation) inputs.validation = job.validation->data;
+  return inputs;
+}
+
+void require_precision(const JobSpec& spec) {
+  if (spec.precision != Precision::bf16 || spec.launch.device == Device::cuda) return;
+  throw EnvError(std::string("precision is ") + (spec.fp8 ? "fp8" : "bf16") +
+                 ", but CPU ranks compute in fp32; set precision: fp32, or launch.device: cuda");
+}
+
+}  // namespace trainctl

@@ -1,0 +1,48 @@
+// A planned job: the starting point of every command. Every rank computes the same one on its own.
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "engine/compile/rank_classes.h"
+#include "engine/estimate/simulate.h"
+#include "engine/graph/graph.h"
+#include "engine/plan/plan.h"
+#include "engine/plan/traffic/cost_model.h"
+#include "engine/planning/data_header.h"
+#include "engine/planning/served_tables.h"
+#include "engine/search/find_plan.h"
+#include "engine/spec/job_spec.h"
+
+namespace trainctl {
+
+/// Samples that are evaluated, beside the training or alone.
+struct PlannedEvaluation {
+  DatasetSpec set;
+  DataHeader data;
+  Graph graph;  ///< PlannedJob::plan is its plan too
+};
+
+/// A plan that the search has planned, compiled and simulated.
+struct CompiledTrial {
+  Plan plan;
+  RankClasses classes;  ///< not verified
+  Simulation step;
+};
+
+struct PlannedJob {
+  JobSpec spec;
+  DataHeader data;
+  Graph graph;
+  Plan plan;
+  CostModel cost;
+  std::vector<ServedTable> tables;  ///< tables of asynchronous parameter servers; the graph has a window of each
+  std::optional<PlannedEvaluation> validation;  ///< evaluation for `validation:`
+  /// Result of auto_parallel; `spec` is the job with all its choices fixed.
+  std::optional<FoundPlan> search;
+  /// The search's trial of this very plan; null: compile_classes compiles it.
+  std::shared_ptr<const CompiledTrial> compiled;
+};
+
+}  // namespace trainctl

@@ -1,0 +1,26 @@
+// How many steps a job has.
+#pragma once
+
+#include <cstdint>
+
+#include "engine/spec/job_spec.h"
+
+namespace trainctl {
+
+/// Steps per epoch over `samples` samples; at most kCapped (base/checked.h), since what a job asks for may not fit an
+/// int64_t.
+int64_t steps_per_epoch(const DatasetSpec& spec, int64_t samples);
+
+/// Steps of the whole run: train.epochs of them, or train.steps, whichever is less.
+int64_t total_steps(const TrainSpec& spec, int64_t steps_per_epoch);
+
+/// Throws SpecError if an epoch over `samples` samples is shorter than one step (dataset.batch).
+void require_epoch(const DatasetSpec& spec, int64_t samples);
+
+/// Throws SpecError if the run has more steps than its counters can hold.
+void require_countable_steps(const JobSpec& spec, int64_t samples);
+
+/// Steps that the device is asked to keep in flight.
+int steps_in_flight(const TrainSpec& spec);
+
+}  // namespace trainctl

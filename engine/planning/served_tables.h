@@ -1,0 +1,55 @@
+// Tables: embeddings that the servers of an asynchronous job hold alone, split by rows. A worker has a window of each:
+// the rows of one batch, in the place of the weight. Ids are replaced by places in the window before the step, so its
+// program is that of an embedding of so many rows, and its gradient is summed by id.
+//
+//   owner of row r      server r mod servers
+//   window              rows of server 0 | rows of server 1 | …      each id of the batch once
+#pragma once
+
+#include <cstdint>
+#include <nlohmann/json_fwd.hpp>
+#include <string>
+#include <vector>
+
+#include "engine/graph/graph.h"
+#include "engine/model/model.h"
+#include "engine/spec/job_spec.h"
+
+namespace trainctl {
+
+struct ServedTable {
+  std::string layer;       ///< "emb.deep"
+  std::string tensor;      ///< "emb.deep.weight"
+  std::string field;       ///< field of the samples that has the ids
+  std::string rows_field;  ///< field of the layer that has the number of rows, which the window replaces
+  int64_t rows = 0, units = 0;
+  int64_t window = 0;  ///< the most rows that a batch can have
+  Init init;
+  int group = -1;  ///< index in optimizer.groups
+};
+
+inline int owner_of_row(int64_t row, int servers) { return static_cast<int>(row % servers); }
+
+/// The most fields of the samples that tables may read.
+inline constexpr int kMostTableFields = 28;
+
+/// How long rows of a table live: fields of its layer (engine/ops/embedding/table_layer.h).
+struct RowLife {
+  int64_t cached_batches = 0;  ///< further batches in which a worker uses a row that it has pulled
+  int64_t admit_after = 1;     ///< the update from which on a server keeps a row
+  int64_t expire_after = 0;    ///< updates that leave a row alone, after which it is dropped; 0: never
+};
+RowLife row_life_of(const JobSpec& spec, const ServedTable& table);
+
+/// Returns the tables of parallel.tables, in the order of the network. SpecError if a pattern fits no layer, or a layer
+/// cannot be one.
+std::vector<ServedTable> plan_tables(const JobSpec& spec, const DataShapes& shapes);
+/// The job whose graph has the windows.
+JobSpec with_windows(JobSpec spec, const std::vector<ServedTable>& tables);
+/// Its weight in that graph; fills in the group.
+TensorId find_table(const Graph& graph, ServedTable& table);
+
+/// For the report of a plan.
+nlohmann::ordered_json tables_json(const std::vector<ServedTable>& tables, const OptimizerSpec& optimizer);
+
+}  // namespace trainctl

@@ -1,0 +1,43 @@
+// Choices that a job leaves open, and so a search may make.
+#pragma once
+
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "engine/search/choices/plan_choice.h"
+#include "engine/search/networks.h"
+
+namespace trainctl {
+
+/// A way to recompute: nothing, what is cheap to make again, attention, blocks.
+using Recompute = std::vector<RecomputeRule>;
+
+class OpenChoices {
+ public:
+  /// Adds to `notes` why something that could be open is not.
+  OpenChoices(const JobSpec& job, Networks& networks, const Machine& machine, std::vector<std::string>& notes);
+
+  const std::vector<int>& stage_counts() const { return stage_counts_; }
+  const std::vector<int>& micro_batch_counts() const { return micro_batch_counts_; }
+  const std::vector<Recompute>& recompute_ways() const { return recompute_ways_; }
+  /// Schedules, each with its number of chunks per stage.
+  std::vector<std::pair<Schedule, int>> schedules(int stages, int micro_batches) const;
+  /// Within a host only where a stage has several hosts, and these several of its ranks.
+  std::vector<ShardChoice> shards(const Mesh& mesh) const;
+  /// Sizes of buckets; the first is the job's, or the default.
+  std::vector<int64_t> bucket_sizes() const;
+
+ private:
+  bool is_fixed(const std::string& field) const;
+  std::vector<int> open_stage_counts() const;
+  std::vector<int> open_micro_batch_counts(Networks& networks, std::vector<std::string>& notes) const;
+  std::vector<Recompute> open_recompute_ways(Networks& networks) const;
+
+  const JobSpec& job_;
+  const int ranks_of_host_;
+  std::vector<int> stage_counts_, micro_batch_counts_;
+  std::vector<Recompute> recompute_ways_;
+};
+
+}  // namespace trainctl

@@ -1,0 +1,103 @@
+// All that a job leaves open, weighed by the search's own sum: for each number of stages and of micro-batches the best
+// cuts, then schedules, levels of optimizer_shard and ways to recompute.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "engine/search/choices/open_choices.h"
+#include "engine/search/choices/plan_choice.h"
+#include "engine/search/cuts/cut_choices.h"
+#include "engine/search/cuts/loads.h"
+#include "engine/search/networks.h"
+
+namespace trainctl {
+
+/// A choice with the search's own sum of it.
+struct Considered {
+  int stages = 1, chunks = 1, micro_batches = 1;
+  ShardChoice shard;
+  int64_t bucket_bytes = 0;
+  Schedule schedule = Schedule::one_f_one_b;
+  size_t recompute = 0;  ///< index into OpenChoices::recompute_ways
+  std::shared_ptr<const CutChoice> cuts;
+  Expected expected;
+  bool saves_in_vain = false;  ///< it recomputes, or shards more, than one that fits for sure and takes no longer
+};
+
+/// In how many ways two choices differ.
+int differences(const Considered& a, const Considered& b);
+
+/// Refers to what it is given.
+class WeighedChoices {
+ public:
+  /// `large`: blocks are left out where plans are tried. `memory`: of a rank; 0: no limit.
+  WeighedChoices(const JobSpec& job, Networks& networks, const OpenChoices& open, const CostModel& cost, int64_t memory,
+                 bool large);
+
+  /// True of a large network whose kernels take longer than starting them. Of short kernels the sum of all starts says
+  /// little, since many are fused.
+  bool has_long_kernels();
+  /// Adds choices. `seconds_per_byte`: what a byte counts where cuts are chosen.
+  void weigh(double seconds_per_byte);
+  /// Adds cuts that hold less: memory gets a price, which rises until something is expected to fit, or to the end.
+  void weigh_short_of_memory(bool to_the_end);
+  /// Adds many cuts, of those that take little time and of those that hold little.
+  void weigh_many_cuts();
+  /// Adds more micro-batches of one stage, which only save memory and are left out until then.
+  void weigh_more_micro_batches();
+
+  const std::vector<Considered>& all() const { return all_; }
+  bool fits(const Considered& one, double scale = 1) const;
+  bool any_fits() const;
+  /// Sorts choices that may fit first, by their time; then the rest, by their memory. `memory_scale`: ratio of the
+  /// memory that a plan takes to the expected one, as far as is known.
+  void sort(double memory_scale);
+  void sort_by_memory();
+  /// The best of each number of stages and way to cut, then the second best of each, and so on: plans that differ
+  /// compete before plans alike. Each with its turn, from 0.
+  std::vector<std::pair<int, const Considered*>> in_turns() const;
+
+  std::vector<LayerLoad> loads(const CutChoice& cuts) const;
+  const WeightBytes& bytes() const { return bytes_; }
+  double bound() const { return bound_; }       ///< seconds: no plan of what was weighed takes less
+  int64_t weighed() const { return weighed_; }  ///< choices
+  bool exact() const { return exact_; }         ///< the cuts are the best of their space
+  const std::vector<Diagnostic>& illegal() const { return illegal_; }
+
+ private:
+  /// Stages and micro-batches, with a time by the search's own sum that none of their plans is below.
+  struct Pipeline {
+    int stages = 1, micro_batches = 1;
+    double least = 0;
+  };
+  std::vector<Pipeline> pipelines();
+  double weigh(const Pipeline& pipeline, const std::vector<std::shared_ptr<const CutChoice>>& ways_to_cut);
+  /// Marks savers in vain among the choices from this index on, which have the same cuts.
+  void mark_savers_in_vain(size_t from);
+  double least_memory() const;
+
+  const JobSpec& job_;
+  Networks& networks_;
+  const OpenChoices& open_;
+  const CostModel& cost_;
+  const int64_t memory_;
+  const bool large_;
+  const int ranks_of_host_;
+  const WeightBytes bytes_;
+  CutChoices cut_choices_;
+  std::vector<Considered> all_;
+  std::vector<std::vector<bool>> recomputed_;  ///< by way to recompute, and layer; empty: not known yet
+  bool saves_memory_ = false;
+  double bound_ = 0;
+  int64_t weighed_ = 0;
+  bool exact_ = true;
+  std::vector<Diagnostic> illegal_;
+};
+
+/// The expected memory may be off by this much before a plan that it says does not fit is not tried.
+inline constexpr double kMemoryDoubt = 1.3;
+
+}  // namespace trainctl

@@ -1,0 +1,523 @@
+#include "engine/search/cuts/cut_search.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <map>
+#include <set>
+#include <unordered_map>
+#include <utility>
+
+#include "engine/base/text.h"
+#include "engine/ops/op_def.h"
+#include "engine/search/cuts/held_bytes.h"
+#include "engine/solver/assignment.h"
+
+namespace trainctl {
+namespace {
+
+/// Weight of seconds of kernels and of sums of gradients where the least redistribution is wanted.
+constexpr double kBesideRedistribution = 1e-4;
+/// A tensor between units that may have more settings together is priced by pairs of them.
+constexpr size_t kMostSettings = 512;
+
+/// Most settings of the axes that are looked at, for each of many cuts that is wanted.
+constexpr size_t kMostAlike = 10;
+
+bool has_products(const Graph& graph, LayerId layer) {
+  return std::any_of(graph.nodes.begin(), graph.nodes.end(),
+                     [&](const Node& node) { return node.layer == layer && get_op(node.op).kernel.is_product; });
+}
+
+/// Sums of gradients run beside the backward pass where a machine can do both.
+double once_a_step_part(const Machine& machine) { return machine.overlaps ? 0.25 : 1; }
+
+class CutSearch {
+ public:
+  CutSearch(CutSpace& space, const AxisSplit& split, Effort effort,
+            const std::vector<std::optional<LayerStrategy>>& strategies, CutAim aim)
+      : network_(space.network),
+        mesh_(space.mesh),
+        strategies_(space.strategies),
+        beside_redistribution_(aim == CutAim::least_redistribution ? kBesideRedistribution : 1),
+        traffic_(space.traffic) {
+    const CutNetwork& network = network_;
+    const Mesh& mesh = mesh_;
+    std::map<std::pair<std::string, bool>, int> known;
+    for (const Unit& unit : network.units.all) {
+      const size_t l = static_cast<size_t>(unit.layer);
+      const auto [variable, fresh] =
+          known.try_emplace({network.patterns[l], unit.finishes()}, static_cast<int>(candidates_.size()));
+      variable_of_.push_back(variable->second);
+      if (!fresh) continue;
+      CutCandidates all = cut_candidates(mesh, network.graph.layers[l], network.facts[l], split, effort);
+      if (strategies[l] && !unit.finishes()) {
+        all = with_strategy(mesh, std::move(all), strategies[l]->factor_ways);
+      } else if (aim == CutAim::tensor_parallel && has_products(network.graph, unit.layer)) {
+        all = cutting_no_batch(std::move(all), network.facts[l].batch_factor, split.back());
+      }
+      candidates_.push_back(std::move(all));
+    }
+  }
+
+  void add_tables(double seconds_per_byte, double bytes_per_weight) {
+    for (const CutCandidates& candidates : candidates_) {
+      std::vector<Traffic::Coded>& coded = coded_.emplace_back();
+      for (const FactorAxes& axes : candidates) coded.push_back(traffic_.coded(axes));
+    }
+    const std::vector<Held> held =
+        seconds_per_byte > 0 ? held_by_unit(network_, bytes_per_weight) : std::vector<Held>(num_units());
+    for (int u = 0; u < static_cast<int>(num_units()); ++u) add_unit(u, held[static_cast<size_t>(u)], seconds_per_byte);
+    for (TensorId t = 0; t < static_cast<TensorId>(network_.graph.tensors.size()); ++t) add_tensor(t);
+  }
+
+  FoundCuts solve(const AxisSplit& split) {
+    bool exact = true;
+    const Assignment best = least_cost_assignment(sizes(), tables_, exact);
+    return cuts_as(split, best, exact);
+  }
+
+  std::vector<FoundCuts> solve_all(const AxisSplit& split, size_t most) {
+    const std::vector<int> units = units_free();
+    std::vector<bool> told(candidates_.size(), false);
+    for (int unit : units) told[static_cast<size_t>(variable_of(unit))] = true;
+    std::vector<FoundCuts> all;
+    std::set<std::vector<std::vector<Ints>>> known;
+    bool exact = true;
+    size_t seen = 0;
+    least_cost_assignments(sizes(), tables_, told, exact, [&](const Assignment& one) {
+      if (known.insert(cuts_as_told(units, one)).second) all.push_back(cuts_as(split, one, exact));
+      return all.size() < most && ++seen < kMostAlike * most;
+    });
+    return all;
+  }
+
+  /// The layer, and those of its pattern, can be cut in this way alone.
+  void fix(LayerId layer, FactorAxes axes) {
+    const int unit = network_.units.of_layer[static_cast<size_t>(layer)];
+    candidates_[static_cast<size_t>(variable_of(unit))] = {std::move(axes)};
+  }
+
+  /// Cuts that may be compared with others of the space, which they need not be of.
+  void include(const std::vector<FactorAxes>& of_unit) {
+    for (int u = 0; u < static_cast<int>(num_units()); ++u)
+      add_once(candidates_[static_cast<size_t>(variable_of(u))], of_unit[static_cast<size_t>(u)]);
+  }
+
+  /// Returns for each variable the cheapest other candidate while all others stay, with its bytes.
+  std::vector<CutAlternative> next_best(const std::vector<FactorAxes>& of_unit) {
+    const std::vector<int> setting = setting_of(of_unit);
+    const std::vector<std::vector<double>> sums = sums_of_changes(setting);
+    std::vector<CutAlternative> all;
+    for (int unit : units_told()) {
+      const size_t v = static_cast<size_t>(variable_of(unit)), own = static_cast<size_t>(setting[v]);
+      std::vector<CutAlternative> others = others_of(unit, own, sums[v]);
+      const auto best = std::min_element(others.begin(), others.end(),
+                                         [](const auto& a, const auto& b) { return a.seconds < b.seconds; });
+      if (best == others.end()) continue;
+      const auto place = std::find(candidates_[v].begin(), candidates_[v].end(), best->axes) - candidates_[v].begin();
+      best->bytes = sent_with(static_cast<int>(v), static_cast<int>(place)) -
+                    sent_with(static_cast<int>(v), static_cast<int>(own));
+      all.push_back(std::move(*best));
+    }
+    return all;
+  }
+
+  std::vector<CutAlternative> others(const std::vector<FactorAxes>& of_unit) {
+    const std::vector<int> setting = setting_of(of_unit);
+    const std::vector<std::vector<double>> sums = sums_of_changes(setting);
+    std::vector<CutAlternative> all;
+    for (int unit : units_told()) {
+      const size_t v = static_cast<size_t>(variable_of(unit));
+      for (CutAlternative& other : others_of(unit, static_cast<size_t>(setting[v]), sums[v]))
+        all.push_back(std::move(other));
+    }
+    std::stable_sort(all.begin(), all.end(), [](const auto& a, const auto& b) { return a.seconds < b.seconds; });
+    return all;
+  }
+
+ private:
+  std::vector<int> sizes() const {
+    std::vector<int> sizes;
+    for (const CutCandidates& candidates : candidates_) sizes.push_back(static_cast<int>(candidates.size()));
+    return sizes;
+  }
+
+  FoundCuts cuts_as(const AxisSplit& split, const Assignment& assignment, bool exact) {
+    FoundCuts found{.split = split};
+    found.exact = exact;
+    found.seconds = assignment.cost;
+    for (int u = 0; u < static_cast<int>(num_units()); ++u) {
+      const int value = assignment.values[static_cast<size_t>(variable_of(u))];
+      choose(u, value);
+      found.of_unit.push_back(candidate(u, value));
+    }
+    for (int unit : network_.units.of_layer)
+      found.of_layer.push_back(candidate(unit, assignment.values[static_cast<size_t>(variable_of(unit))]));
+    found.layer_seconds = layer_seconds();
+    return found;
+  }
+
+  /// Returns those of units_told() that have no strategy and are not of the loss.
+  std::vector<int> units_free() const {
+    std::vector<int> units = units_told();
+    std::erase_if(units, [&](int unit) {
+      const size_t l = static_cast<size_t>(network_.units.all[static_cast<size_t>(unit)].layer);
+      return strategies_[l].has_value() || network_.facts[l].is_loss;
+    });
+    return units;
+  }
+
+  std::vector<std::vector<Ints>> cuts_as_told(const std::vector<int>& units, const Assignment& assignment) const {
+    std::vector<std::vector<Ints>> told;
+    for (int unit : units) {
+      const Unit& of = network_.units.all[static_cast<size_t>(unit)];
+      told.push_back(cuts_of(mesh_, network_.graph.layers[static_cast<size_t>(of.layer)],
+                             candidate(unit, assignment.values[static_cast<size_t>(variable_of(unit))])));
+    }
+    return told;
+  }
+
+  size_t num_units() const { return network_.units.all.size(); }
+  int variable_of(int unit) const { return variable_of_[static_cast<size_t>(unit)]; }
+  const CutCandidates& candidates_of(int unit) const { return candidates_[static_cast<size_t>(variable_of(unit))]; }
+  const FactorAxes& candidate(int unit, int index) const { return candidates_of(unit)[static_cast<size_t>(index)]; }
+  double times(int unit) const {
+    return network_.times[static_cast<size_t>(network_.units.all[static_cast<size_t>(unit)].layer)];
+  }
+  void choose(int unit, int index) {
+    traffic_.set(unit, coded_[static_cast<size_t>(variable_of(unit))][static_cast<size_t>(index)]);
+  }
+
+  /// Terms of the same variables are one.
+  void add(CostTable table) {
+    const auto [known, fresh] = table_of_.try_emplace(table.variables, tables_.size());
+    if (fresh) {
+      tables_.push_back(std::move(table));
+      return;
+    }
+    std::vector<double>& sums = tables_[known->second].values;
+    for (size_t i = 0; i < sums.size(); ++i) sums[i] += table.values[i];
+  }
+
+  void add_unit(int unit, const Held& held, double seconds_per_byte) {
+    CostTable table{{variable_of(unit)}, {}};
+    for (int c = 0; c < static_cast<int>(candidates_of(unit).size()); ++c) {
+      choose(unit, c);
+      double seconds = traffic_.unit_seconds(unit);
+      for (const Held::Part& part : held.parts) {
+        double bytes = part.bytes;
+        for (int f : part.factors) bytes /= mesh_.ways(candidate(unit, c)[static_cast<size_t>(f)]);
+        seconds += seconds_per_byte * (part.apart ? in_arena(bytes) : bytes);
+      }
+      table.values.push_back(beside_redistribution_ * times(unit) * seconds);
+    }
+    add(std::move(table));
+  }
+
+  /// Candidates of a variable that give the tensor the same layout; one candidate represents its class.
+  struct Classes {
+    int variable = -1;
+    std::vector<int> of_candidate;
+    std::vector<std::vector<Traffic::UseLayout>> layouts;  // by class
+  };
+
+  std::vector<Classes> classes(TensorId tensor, const std::vector<int>& units) {
+    std::map<int, std::vector<int>> by_variable;
+    for (int unit : units) by_variable[variable_of(unit)].push_back(unit);
+    std::vector<Classes> all;
+    for (auto& [variable, of_variable] : by_variable) {
+      Classes one{.variable = variable};
+      std::map<std::vector<Traffic::UseLayout>, int> known;
+      for (int c = 0; c < static_cast<int>(candidates_of(of_variable[0]).size()); ++c) {
+        std::vector<Traffic::UseLayout> layouts;
+        for (int unit : of_variable) {
+          choose(unit, c);
+          const std::vector<Traffic::UseLayout> own = traffic_.layouts_at(tensor, unit);
+          layouts.insert(layouts.end(), own.begin(), own.end());
+        }
+        const auto [place, fresh] = known.try_emplace(layouts, static_cast<int>(one.layouts.size()));
+        if (fresh) one.layouts.push_back(std::move(layouts));
+        one.of_candidate.push_back(place->second);
+      }
+      all.push_back(std::move(one));
+    }
+    return all;
+  }
+
+  /// Costs of a tensor, by classes of these variables.
+  struct Priced {
+    std::vector<Classes> of_variable;
+    std::vector<double> by_class;
+  };
+
+  /// Also prices a tensor within one unit, which may be produced as a partial sum and read as a whole. Equal tensors,
+  /// such as those at the same position in repeated blocks, are priced once.
+  void add_tensor(TensorId tensor) {
+    const std::vector<int> units = traffic_.units_of(tensor);
+    if (units.empty()) return;
+    std::string key;
+    traffic_.describe(tensor, variable_of_, key);
+    const auto [known, fresh] = priced_.try_emplace(std::move(key));
+    if (fresh) known->second = priced(tensor, classes(tensor, units));
+    const double weight = network_.times_of(units) * (traffic_.moves_once_a_step(tensor) ? beside_redistribution_ : 1);
+    for (const Priced& one : known->second) add_table(one.of_variable, one.by_class, weight);
+  }
+
+  std::vector<Priced> priced(TensorId tensor, std::vector<Classes> of_variable) {
+    size_t settings = 1;
+    for (const Classes& one : of_variable) settings *= std::min(one.layouts.size(), kMostSettings);
+    if (settings > kMostSettings) return priced_in_pairs(tensor, of_variable);
+    std::vector<double> by_class = seconds_of(tensor, of_variable);
+    return {{std::move(of_variable), std::move(by_class)}};
+  }
+
+  /// Seconds by classes of these variables, all other units left out.
+  std::vector<double> seconds_of(TensorId tensor, const std::vector<Classes>& of_variable) {
+    std::vector<double> by_class;
+    std::vector<int> layouts(traffic_.num_uses(tensor), -1);
+    count_classes(tensor, of_variable, 0, layouts, by_class);
+    return by_class;
+  }
+
+  /// Prices a tensor between many units: its cost for each variable alone, and more for each two. A move that several
+  /// share counts for each of them.
+  std::vector<Priced> priced_in_pairs(TensorId tensor, const std::vector<Classes>& of_variable) {
+    std::vector<Priced> all;
+    std::vector<std::vector<double>> alone;
+    for (const Classes& one : of_variable) {
+      alone.push_back(seconds_of(tensor, {one}));
+      all.push_back({{one}, alone.back()});
+    }
+    for (size_t i = 0; i < of_variable.size(); ++i)
+      for (size_t k = i + 1; k < of_variable.size(); ++k) {
+        std::vector<double> both = seconds_of(tensor, {of_variable[i], of_variable[k]});
+        for (size_t a = 0, at = 0; a < alone[i].size(); ++a)
+          for (size_t b = 0; b < alone[k].size(); ++b, ++at) both[at] -= alone[i][a] + alone[k][b];
+        all.push_back({{of_variable[i], of_variable[k]}, std::move(both)});
+      }
+    return all;
+  }
+
+  void add_table(const std::vector<Classes>& of_variable, const std::vector<double>& by_class, double weight) {
+    if (std::all_of(by_class.begin(), by_class.end(), [](double seconds) { return seconds == 0; })) return;
+    CostTable table;
+    for (const Classes& one : of_variable) table.variables.push_back(one.variable);
+    std::vector<int> setting(table.variables.size(), 0);
+    for (;;) {
+      size_t at = 0;
+      for (size_t i = 0; i < setting.size(); ++i)
+        at = at * of_variable[i].layouts.size() +
+             static_cast<size_t>(of_variable[i].of_candidate[static_cast<size_t>(setting[i])]);
+      table.values.push_back(weight * by_class[at]);
+      size_t i = setting.size();
+      while (i > 0 && ++setting[i - 1] == static_cast<int>(of_variable[i - 1].of_candidate.size())) setting[--i] = 0;
+      if (i == 0) break;
+    }
+    add(std::move(table));
+  }
+
+  /// `layouts`: by use of the tensor.
+  void count_classes(TensorId tensor, const std::vector<Classes>& of_variable, size_t i, std::vector<int>& layouts,
+                     std::vector<double>& by_class) {
+    if (i == of_variable.size()) {
+      by_class.push_back(traffic_.tensor_seconds(tensor, layouts));
+      return;
+    }
+    for (const std::vector<Traffic::UseLayout>& of_class : of_variable[i].layouts) {
+      for (const Traffic::UseLayout& one : of_class) layouts[one.use] = one.layout;
+      count_classes(tensor, of_variable, i + 1, layouts, by_class);
+    }
+  }
+
+  std::vector<double> layer_seconds() {
+    std::vector<double> seconds(network_.graph.layers.size(), 0);
+    for (int u = 0; u < static_cast<int>(num_units()); ++u)
+      seconds[static_cast<size_t>(network_.units.all[static_cast<size_t>(u)].layer)] += traffic_.unit_seconds(u);
+    for (TensorId t = 0; t < static_cast<TensorId>(network_.graph.tensors.size()); ++t) {
+      const std::vector<int> units = traffic_.units_of(t);
+      if (!units.empty())
+        seconds[static_cast<size_t>(network_.units.all[static_cast<size_t>(units[0])].layer)] +=
+            traffic_.tensor_seconds(t);
+    }
+    return seconds;
+  }
+
+  std::vector<int> setting_of(const std::vector<FactorAxes>& of_unit) {
+    std::vector<int> setting(candidates_.size(), 0);
+    for (int u = 0; u < static_cast<int>(num_units()); ++u) {
+      const CutCandidates& all = candidates_of(u);
+      const int value =
+          static_cast<int>(std::find(all.begin(), all.end(), of_unit[static_cast<size_t>(u)]) - all.begin());
+      setting[static_cast<size_t>(variable_of(u))] = value;
+      choose(u, value);
+    }
+    return setting;
+  }
+
+  /// By variable and value: the sum of the tables that have the variable, with this value and all others as in the
+  /// setting.
+  std::vector<std::vector<double>> sums_of_changes(const std::vector<int>& setting) const {
+    std::vector<std::vector<double>> sums;
+    for (const CutCandidates& candidates : candidates_) sums.emplace_back(candidates.size(), 0);
+    for (const CostTable& table : tables_) {
+      size_t stride = 1, chosen = 0;
+      std::vector<size_t> strides(table.variables.size());
+      for (size_t i = table.variables.size(); i-- > 0;) {
+        const size_t v = static_cast<size_t>(table.variables[i]);
+        strides[i] = stride;
+        chosen += stride * static_cast<size_t>(setting[v]);
+        stride *= candidates_[v].size();
+      }
+      for (size_t i = 0; i < table.variables.size(); ++i) {
+        const size_t v = static_cast<size_t>(table.variables[i]);
+        const size_t without = chosen - strides[i] * static_cast<size_t>(setting[v]);
+        for (size_t c = 0; c < candidates_[v].size(); ++c) sums[v][c] += table.values[without + strides[i] * c];
+      }
+    }
+    return sums;
+  }
+
+  /// One of each variable that belongs to a layer as a whole.
+  std::vector<int> units_told() const {
+    std::set<int> told;
+    std::vector<int> units;
+    for (int unit : network_.units.of_layer)
+      if (told.insert(variable_of(unit)).second) units.push_back(unit);
+    return units;
+  }
+
+  /// Returns the alternatives that a strategy distinguishes from the unit's own cuts.
+  std::vector<CutAlternative> others_of(int unit, size_t own, const std::vector<double>& sums) const {
+    const size_t l = static_cast<size_t>(network_.units.all[static_cast<size_t>(unit)].layer);
+    const Layer& layer = network_.graph.layers[l];
+    const CutCandidates& all = candidates_of(unit);
+    const std::vector<Ints> own_cuts = cuts_of(mesh_, layer, all[own]);
+    std::vector<CutAlternative> others;
+    for (size_t c = 0; c < all.size(); ++c) {
+      std::vector<Ints> cuts = cuts_of(mesh_, layer, all[c]);
+      if (c != own && cuts != own_cuts)
+        others.push_back({network_.patterns[l], std::move(cuts), sums[c] - sums[own], 0, all[c]});
+    }
+    return others;
+  }
+
+  /// Bytes that a rank sends of all tensors that the variable's units make or read, if it takes this value; it keeps
+  /// it.
+  double sent_with(int variable, int value) {
+    for (int u = 0; u < static_cast<int>(num_units()); ++u)
+      if (variable_of(u) == variable) choose(u, value);
+    double bytes = 0;
+    for (TensorId t = 0; t < static_cast<TensorId>(network_.graph.tensors.size()); ++t) {
+      const std::vector<int> units = traffic_.units_of(t);
+      if (std::any_of(units.begin(), units.end(), [&](int u) { return variable_of(u) == variable; }))
+        bytes += network_.times_of(units) * traffic_.tensor_bytes(t);
+    }
+    return bytes;
+  }
+
+  const CutNetwork& network_;
+  const Mesh& mesh_;
+  const std::vector<std::optional<LayerStrategy>>& strategies_;
+  const double beside_redistribution_;
+  Traffic& traffic_;
+  std::vector<int> variable_of_;                                 // by unit
+  std::vector<CutCandidates> candidates_;                        // by variable
+  std::vector<std::vector<Traffic::Coded>> coded_;               // the same
+  std::unordered_map<std::string, std::vector<Priced>> priced_;  // tensors, by what tells them apart
+  std::vector<CostTable> tables_;
+  std::map<std::vector<int>, size_t> table_of_;  // its index, by its variables
+};
+
+}  // namespace
+
+CutSpace::CutSpace(const CutNetwork& of, const Mesh& on, Effort with, const CostModel& cost, int micro_batches,
+                   std::vector<std::optional<LayerStrategy>> given)
+    : network(of),
+      mesh(on),
+      effort(with),
+      strategies(std::move(given)),
+      traffic(of.graph, of.units, on, cost, micro_batches, once_a_step_part(cost.machine())) {}
+
+FoundCuts find_cuts(CutSpace& space, const AxisSplit& split, CutAim aim, double seconds_per_byte,
+                    double bytes_per_weight) {
+  CutSearch search(space, split, space.effort, space.strategies, aim);
+  search.add_tables(seconds_per_byte, bytes_per_weight);
+  return search.solve(split);
+}
+
+std::vector<FoundCuts> least_cuts(CutSpace& space, double seconds_per_byte, double bytes_per_weight, size_t most) {
+  const AxisSplit apart = axes_apart(space.mesh);
+  CutSearch search(space, apart, Effort::high, space.strategies, CutAim::least_time);
+  search.add_tables(seconds_per_byte, bytes_per_weight);
+  return search.solve_all(apart, most);
+}
+
+std::vector<CutAlternative> next_best_cuts(CutSpace& space, const FoundCuts& found) {
+  CutSearch search(space, found.split, space.effort, space.strategies, CutAim::least_time);
+  search.include(found.of_unit);
+  search.add_tables(0, 0);
+  return search.next_best(found.of_unit);
+}
+
+std::vector<CutAlternative> other_cuts(CutSpace& space, const FoundCuts& found) {
+  CutSearch search(space, found.split, space.effort, space.strategies, CutAim::least_time);
+  search.include(found.of_unit);
+  search.add_tables(0, 0);
+  return search.others(found.of_unit);
+}
+
+FoundCuts with_other(const CutNetwork& network, FoundCuts found, const CutAlternative& other) {
+  for (size_t l = 0; l < network.patterns.size(); ++l) {
+    if (network.patterns[l] != other.pattern) continue;
+    found.of_layer[l] = other.axes;
+    found.of_unit[static_cast<size_t>(network.units.of_layer[l])] = other.axes;
+  }
+  return found;
+}
+
+namespace {
+
+/// `axes_of`: of a layer with its facts. What finishes layers is still chosen.
+template <class AxesOf>
+FoundCuts given_cuts(CutSpace& space, AxesOf axes_of) {
+  const AxisSplit split = axis_splits(space.mesh, Effort::low)[0];
+  CutSearch search(space, split, Effort::low, std::vector<std::optional<LayerStrategy>>(space.strategies.size()),
+                   CutAim::least_time);
+  for (LayerId l = 0; l < static_cast<LayerId>(space.network.graph.layers.size()); ++l)
+    search.fix(
+        l, axes_of(space.network.graph.layers[static_cast<size_t>(l)], space.network.facts[static_cast<size_t>(l)]));
+  search.add_tables(0, 0);
+  return search.solve(split);
+}
+
+}  // namespace
+
+FoundCuts data_parallel_cuts(CutSpace& space) {
+  return given_cuts(
+      space, [&](const Layer& layer, const LayerFacts& facts) { return data_parallel_axes(space.mesh, layer, facts); });
+}
+
+FoundCuts whole_cuts(CutSpace& space) {
+  return given_cuts(space, [](const Layer& layer, const LayerFacts&) { return FactorAxes(layer.factors.size()); });
+}
+
+std::string reason_against(const CutAlternative& other) {
+  std::vector<std::string> cuts;
+  for (const Ints& of_input : other.cuts) cuts.push_back(format_list(of_input));
+  const auto time = [](double seconds) {
+    return seconds >= 1e-3 ? fmt::format("{:.2f} ms", 1e3 * seconds) : fmt::format("{:.1f} us", 1e6 * seconds);
+  };
+  const std::string bytes = format_bytes(std::llround(std::abs(other.bytes)));
+  const bool faster = other.seconds >= 0, less = other.bytes > 0;
+  std::string text = (faster ? "saves " : "takes ") + time(std::abs(other.seconds));
+  if (faster && less) text += fmt::format(" and {} sent", bytes);
+  text += fmt::format(" {}a micro-batch {} [{}]", faster ? "" : "more ", faster ? "against" : "than", join(cuts));
+  if (faster && !less && other.bytes != 0) text += fmt::format(", and sends {} more", bytes);
+  if (!faster && other.bytes != 0) text += fmt::format(", and sends {} {}", bytes, less ? "less" : "more");
+  return text;
+}
+
+}  // namespace trainctl

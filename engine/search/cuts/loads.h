@@ -1,0 +1,95 @@
+// Work and memory of a stage whose layers are cut in a given way, by the search's own sum.
+#pragma once
+
+#include <map>
+#include <string>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+#include "engine/plan/traffic/cost_model.h"
+#include "engine/search/choices/plan_choice.h"
+#include "engine/search/cuts/cut_search.h"
+
+namespace trainctl {
+
+/// Load of one layer of the whole network.
+struct LayerLoad {
+  std::string name;
+  double seconds = 0;          ///< seconds per micro-batch
+  double forward_seconds = 0;  ///< the part that recompute would repeat
+  double kept_bytes = 0;       ///< kept bytes per micro-batch
+  double made_bytes = 0;       ///< bytes of its output, per micro-batch
+  double elements = 0;         ///< elements of its parameters on a rank
+  /// Ranks over which optimizer_shard cuts its parameters.
+  struct Shards {
+    double ways = 1;            ///< number of ranks that hold the same
+    double gather_seconds = 0;  ///< seconds to gather its weights once
+  };
+  Shards of_all, of_host;  ///< the latter within_host
+};
+
+/// How much of the pipeline's start and end a stage waits for, in its micro-batches.
+double waits(Schedule schedule, int stages, int chunks);
+
+/// The layers of the whole network, the loss last. `within_host`: axes_within_hosts.
+std::vector<LayerLoad> loads_of(const CutNetwork& network, const JobSpec& whole, const Repeats& repeats,
+                                const Mesh& mesh, const FoundCuts& cuts, const CostModel& cost,
+                                const Axes& within_host);
+
+/// Bytes of one element of a parameter and what belongs to it.
+struct WeightBytes {
+  double weight = 4, master = 0, gradient = 4, optimizer = 0;
+  double least_sharded = 0;  ///< f32 bytes of parameters below which optimizer_shard leaves them whole
+};
+WeightBytes weight_bytes(const JobSpec& job);
+
+struct Expected {
+  double seconds = 0;
+  double memory = 0;
+};
+
+/// The sums of choices that differ in all but cuts and micro-batches. Refers to what it is given.
+class StepSum {
+ public:
+  StepSum(const std::vector<LayerLoad>& loads, const WeightBytes& bytes, const Machine& machine)
+      : loads_(loads), bytes_(bytes), machine_(machine), recomputed_(loads.size(), false) {}
+
+  /// By layer, of the choices that follow.
+  void recompute(const std::vector<bool>& layers);
+  Expected of(const PlanChoice& choice);
+
+ private:
+  /// Seconds of each layer in a micro-batch, and the part of the network that it is in.
+  struct Placed {
+    std::vector<double> seconds;
+    std::vector<int> part_of;
+  };
+  static const LayerLoad::Shards& shards_of(const LayerLoad& load, const PlanChoice& choice);
+  int level_of(const LayerLoad& load, const PlanChoice& choice) const;
+  const Placed& placed(const PlanChoice& choice);
+  /// Amounts that each layer adds to a stage, given what optimizer_shard cuts of it.
+  struct Shares {
+    std::vector<double> update_bytes, memory, summed, gathered;
+  };
+  const Shares& shares(const PlanChoice& choice);
+  /// Work and memory of a stage for one micro-batch.
+  struct Stage {
+    double seconds = 0, update_bytes = 0, memory = 0, kept = 0, largest = 0;
+    double summed = 0, gathered = 0;  ///< beside its shards: gradients and weights of sharded layers
+  };
+  const std::vector<Stage>& stages(const PlanChoice& choice);
+
+  const std::vector<LayerLoad>& loads_;
+  const WeightBytes& bytes_;
+  const Machine& machine_;
+  std::vector<bool> recomputed_;  ///< by layer
+  /// By parts, and how weights are gathered: 0: not, 1: from all ranks, 2: within a host.
+  std::map<std::pair<int, int>, Placed> placed_;
+  /// By the level of optimizer_shard and whether it is within a host.
+  std::map<std::pair<int, bool>, Shares> shares_;
+  /// By stages, chunks, and the level of optimizer_shard and whether it is within a host.
+  std::map<std::tuple<int, int, int, bool>, std::vector<Stage>> stages_;
+};
+
+}  // namespace trainctl

@@ -1,0 +1,19 @@
+// The position of a run between two steps.
+#pragma once
+
+#include <cstdint>
+
+#include "engine/train/files/metrics.h"
+
+namespace trainctl {
+
+/// Where a run resumes: what is known of the steps before it, besides the state of the arena.
+struct TrainPosition {
+  int64_t step = 0;  ///< the next step, from 0 over the whole run
+  EpochSums epoch;   ///< sums over the steps of its epoch before it
+  bool is_finite = true;
+  /// `values`: of a validation that followed that step, if one did; `best`: of all validations before `step`.
+  ValidationReport validation;
+};
+
+}  // namespace trainctl

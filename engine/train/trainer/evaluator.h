@@ -1,0 +1,47 @@
+// Runs one rank's evaluation program over a whole data set: each sample counts once, in loss and metrics. The last
+// batch is filled up with rows that have no label.
+#pragma once
+
+#include <functional>
+#include <memory>
+
+#include "engine/planning/planned_job.h"
+#include "engine/runtime/executor.h"
+#include "engine/train/data/loader.h"
+#include "engine/train/files/metrics.h"
+
+namespace trainctl {
+
+/// The set of the job's validation. SpecError with its position in the job.
+std::unique_ptr<Dataset> open_validation_set(const PlannedJob& job);
+
+class Evaluator {
+ public:
+  /// All must outlive it; the job has a validation. `executor` runs `program` and belongs to the evaluator, as does the
+  /// set. `on_hang`: as TrainHooks.
+  Evaluator(const PlannedJob& job, const PlannedEvaluation& evaluation, const Program& program,
+            std::unique_ptr<Dataset> set, std::unique_ptr<Executor> executor,
+            const std::function<void(const EnvError&)>& on_hang = {});
+
+  int64_t batches() const { return loader_->steps_per_epoch(); }
+  Executor& executor() { return *executor_; }
+
+  /// The whole set, with the weights in the arena after `steps` steps. No step of the training may be unfinished. The
+  /// numbers are the same on all ranks, and the loss and the metrics that are not reported (validation.metrics) are
+  /// too. `progress` is called after each batch; `before_batch` with its inputs, before it runs. Throws as
+  /// Trainer::run_step.
+  ValidationReport run(int64_t steps, const std::function<void(int64_t done, int64_t all)>& progress = {},
+                       const std::function<void(std::byte* inputs)>& before_batch = {});
+
+ private:
+  const PlannedJob& job_;
+  const Program& program_;
+  const int64_t rows_;  ///< labels of a whole batch
+  std::unique_ptr<Executor> executor_;
+  std::unique_ptr<Loader> loader_;
+};
+
+/// train.stop_when: why the run ends after this validation; empty: it continues.
+std::string stop_reason(const StopSpec& spec, const ValidationReport& report);
+
+}  // namespace trainctl

@@ -1,0 +1,78 @@
+// See the header.
+#include "engine/train/trainer/prediction.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "engine/base/error.h"
+#include "engine/base/text.h"
+#include "engine/model/evaluation.h"
+#include "engine/train/files/npy_file.h"
+#include "engine/train/files/safetensors.h"
+
+namespace trainctl {
+namespace {
+
+TensorId output_of(const PlannedJob& job, const std::string& layer) {
+  const auto found = job.graph.find_tensor(layer);
+  if (found && job.graph.tensors[static_cast<size_t>(*found)].kind == TensorKind::activation) return *found;
+  std::vector<std::string> names;
+  for (const LayerSpec& one : job.spec.network)
+    for (std::string& output : one.output_names()) names.push_back(std::move(output));
+  const std::string guess = did_you_mean(layer, names);
+  throw SpecError({}, "--layer", "no layer is called '" + layer + "'",
+                  guess.empty() ? "trainctl show graph lists them" : guess);
+}
+
+/// Returns the part of the file that comes before the data. bf16 is written as f32.
+std::string head_of(const std::string& path, const std::string& tensor, const Shape& whole, DType dtype) {
+  if (path.ends_with(".npy")) return npy_head(whole, dtype);
+  const DType stored = dtype == DType::bf16 ? DType::f32 : dtype;
+  return safetensors_head(lay_out({{.name = tensor, .type = stored_type(stored), .shape = whole}}));
+}
+
+}  // namespace
+
+void require_prediction_name(const std::string& path) {
+  if (path.ends_with(".npy") || path.ends_with(".safetensors")) return;
+  throw SpecError({}, "-o", "'" + path + "' is neither .npy nor .safetensors", "e.g. -o out.npy");
+}
+
+void predict_layer(PlannedJob& job, const std::string& layer) {
+  check(job.validation.has_value(), "a prediction is of the validation set");
+  Graph graph = prediction_graph(job.graph, output_of(job, layer));
+  const Tensor& tensor = graph.tensors[static_cast<size_t>(graph.prints[0])];
+  if (tensor.kind != TensorKind::activation)
+    throw SpecError({}, "--layer", "'" + layer + "' passes on the data as they are");
+  if (tensor.batch.dim != 0 || tensor.batch.outer != 1)
+    throw SpecError({}, "--layer",
+                    fmt::format("the rows of '{}' {} are not those of the samples", layer, to_string(tensor.shape)),
+                    "take a layer whose dim 0 is the batch");
+  job.graph.prints = graph.prints;
+  job.validation->graph = std::move(graph);
+}
+
+PredictionFile::PredictionFile(const PlannedJob& job, const Program& program, std::string path)
+    : job_(job), printed_(job, program), path_(std::move(path)) {
+  require_prediction_name(path_);
+}
+
+void PredictionFile::write(int64_t batch, const Operand& printed, const void* data, int micro_batch) const {
+  PrintedPart part = printed_.part(printed, micro_batch);
+  if (!part.known)
+    throw EnvError("which part of " + printed.tensor +
+                   " a rank has is not known: hybrid_parallel with collectives of its own; run it on one rank");
+  if (!part.first_holder) return;
+  // Rows of the tensor to a sample: a reshape may have merged other dims into the batch.
+  const int64_t rows = part.whole[0] / job_.validation->set.batch;
+  part.first[0] += batch * part.whole[0];
+  part.whole[0] = job_.validation->data.samples * rows;
+  part.shape[0] = std::min(part.shape[0], part.whole[0] - part.first[0]);
+  if (part.shape[0] <= 0) return;  // these rows only fill up the last batch
+  write_tensor_part(path_, head_of(path_, printed.tensor, part.whole, printed.dtype), part.whole, printed.dtype,
+                    part.first, part.shape, data);
+}
+
+}  // namespace trainctl

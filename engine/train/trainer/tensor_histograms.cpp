@@ -1,0 +1,91 @@
+// See the header.
+#include "engine/train/trainer/tensor_histograms.h"
+
+#include <algorithm>
+#include <utility>
+#include <vector>
+
+#include "engine/base/error.h"
+#include "engine/graph/bf16.h"
+#include "engine/runtime/stored_ranges.h"
+
+namespace trainctl {
+namespace {
+
+constexpr int64_t kHistogramBlock = 1 << 20;  // elements that are in host memory at a time
+
+void count(const StoredRange& range, Executor& executor, Histogram& histogram) {
+  const int64_t size = byte_size(range.dtype);
+  std::vector<uint16_t> halves;
+  std::vector<float> values;
+  for (int64_t at = 0; at < range.own_count; at += kHistogramBlock) {
+    const int64_t elements = std::min(kHistogramBlock, range.own_count - at), offset = range.own_offset() + at * size;
+    values.resize(static_cast<size_t>(elements));
+    if (range.dtype == DType::bf16) {
+      halves.resize(values.size());
+      executor.read(offset, halves.data(), elements * size);
+      std::transform(halves.begin(), halves.end(), values.begin(), from_bf16);
+    } else {
+      check(range.dtype == DType::f32, "weights and gradients are f32 or bf16");
+      executor.read(offset, values.data(), elements * size);
+    }
+    histogram.add(values);
+  }
+}
+
+}  // namespace
+
+std::map<std::string, Histogram> own_histograms(const Program& program, Executor& executor) {
+  std::map<std::string, Histogram> histograms;
+  for (const StoredRange& range : stored_ranges(program))
+    if (range.slot == kWeightSlot && range.own_count > 0)
+      count(range, executor, histograms["weights/" + range.variable->name]);
+  for (const StoredRange& range : gradient_ranges(program))
+    if (range.own_count > 0) count(range, executor, histograms["gradients/" + range.variable->name]);
+  return histograms;
+}
+
+std::vector<Route> routes_of_histograms(int processes) {
+  std::vector<Route> routes;
+  for (int rank = 1; rank < processes; ++rank) routes.push_back({rank, 0});
+  return routes;
+}
+
+TensorHistograms::TensorHistograms(const Program& program, Communicator& comm, int64_t every, Sink sink)
+    : program_(program), comm_(comm), every_(every), sink_(std::move(sink)) {}
+
+void TensorHistograms::add_to(TrainHooks& hooks, int64_t first_step) {
+  last_ = first_step;
+  hooks.at_step = [this, next = std::move(hooks.at_step)](int64_t step, Executor& executor) {
+    if (next) next(step, executor);
+    after(step, executor);
+  };
+  hooks.at_end = [this, next = std::move(hooks.at_end)](int64_t step, Executor& executor) {
+    if (next) next(step, executor);
+    after(step, executor);
+  };
+}
+
+/// Collects the histograms of the state after `step` steps. All ranks get here with the same steps.
+void TensorHistograms::after(int64_t step, Executor& executor) {
+  if (step == last_ || step % every_ != 0) return;
+  last_ = step;
+  std::map<std::string, Histogram> histograms = own_histograms(program_, executor);
+  if (program_.rank > 0) {
+    const std::string bytes = to_bytes(histograms);
+    const auto size = static_cast<int64_t>(bytes.size());
+    comm_.send(0, &size, sizeof size);
+    comm_.wait_send(0, comm_.send(0, bytes.data(), size));
+    return;
+  }
+  for (int rank = 1; rank < comm_.num_ranks(); ++rank) {
+    int64_t size = 0;
+    comm_.recv(rank, &size, sizeof size);
+    std::string bytes(static_cast<size_t>(size), '\0');
+    comm_.recv(rank, bytes.data(), size);
+    for (const auto& [name, histogram] : histograms_of(bytes)) histograms[name].add(histogram);
+  }
+  sink_(step, histograms);
+}
+
+}  // namespace trainctl

@@ -1,0 +1,46 @@
+// train.histograms: how the weights and the gradients of a step are distributed. Each rank counts the elements that
+// checkpoints take from it, so each element of a tensor counts once; the first rank adds up what all have.
+#pragma once
+
+#include <functional>
+#include <map>
+#include <string>
+
+#include "engine/runtime/comm/shared_memory.h"
+#include "engine/runtime/communicator.h"
+#include "engine/train/files/histogram.h"
+#include "engine/train/trainer/trainer.h"
+
+namespace trainctl {
+
+/// "weights/fc1.weight", "gradients/fc1.weight": of what this rank's checkpoints would have. The gradients are those
+/// that the last step's update read, before clip_norm. Waits for all started steps.
+std::map<std::string, Histogram> own_histograms(const Program& program, Executor& executor);
+
+/// Each rank sends its own to the first one.
+std::vector<Route> routes_of_histograms(int processes);
+
+class TensorHistograms {
+ public:
+  /// `step`: of the run, from 1.
+  using Sink = std::function<void(int64_t step, const std::map<std::string, Histogram>& histograms)>;
+
+  /// `sink` is called on rank 0. All arguments must outlive it. `every`: steps between two histograms, at least 1.
+  TensorHistograms(const Program& program, Communicator& comm, int64_t every, Sink sink);
+  TensorHistograms(const TensorHistograms&) = delete;
+  TensorHistograms& operator=(const TensorHistograms&) = delete;
+
+  /// The hooks refer to this object; those that are set already are called first.
+  void add_to(TrainHooks& hooks, int64_t first_step);
+
+ private:
+  void after(int64_t step, Executor& executor);
+
+  const Program& program_;
+  Communicator& comm_;
+  const int64_t every_;
+  const Sink sink_;
+  int64_t last_ = 0;  ///< the step of the last ones, or the one that the run began with
+};
+
+}  // namespace trainctl

@@ -1,0 +1,348 @@
+// See the header.
+#include "engine/train/trainer/trainer.h"
+
+#include <algorithm>
+#include <cmath>
+#include <utility>
+
+#include "engine/base/checked.h"
+#include "engine/base/error.h"
+#include "engine/plan/served.h"
+#include "engine/runtime/device_worker.h"
+#include "engine/spec/error_positions.h"
+#include "engine/train/checkpoint/finite_state.h"
+#include "engine/train/data/order.h"
+#include "engine/train/data/sample_transforms.h"
+#include "engine/train/trainer/learning_rate.h"
+
+namespace trainctl {
+namespace {
+
+std::unique_ptr<Dataset> open_set(const JobSpec& spec, int shared_cache) {
+  try {
+    return open_dataset(spec.dataset, spec.seed, shared_cache);
+  } catch (const SpecError& error) {
+    throw with_positions(error, spec);
+  }
+}
+
+std::vector<SampleTable> tables_to_keep(Dataset& set, const Program& program) {
+  std::vector<SampleTable> tables = sample_tables(set, program);
+  return small_enough_to_keep(tables) ? tables : std::vector<SampleTable>{};
+}
+
+/// All cores of the rank but that of the thread that starts kernels.
+int most_workers(int threads) { return std::max(threads - 1, 1); }
+
+std::unique_ptr<Loader> make_loader(const PlannedJob& job, const Program& program, std::unique_ptr<Dataset> set,
+                                    Executor& executor, int held, int64_t first_step, int threads,
+                                    const TrainHooks& hooks) {
+  const JobSpec& spec = job.spec;
+  try {
+    LoaderOptions options;
+    options.num_steps = total_steps(spec.train, steps_per_epoch(spec.dataset, set->size()));
+    options.first_step = first_step;
+    options.micro_batches = job.plan.micro_batches;
+    options.full_batch = spec.parallel.full_batch;
+    if (spec.loss && spec.loss->attrs.has("ignore_index"))
+      options.ignored_label = spec.loss->attrs.integer("ignore_index");
+    options.held = held;
+    options.most_workers = most_workers(threads);
+    if (hooks.on_loading)
+      options.on_change = [&hooks](int64_t step, const LoadTuner::Change& change) {
+        hooks.on_loading(step, change.to, change.reason);
+      };
+    options.timeout_seconds = spec.launch.timeout_seconds;
+    options.on_hang = hooks.on_hang;
+    options.layout = &executor.inputs();
+    options.allocate = [&executor](int64_t bytes) { return executor.allocate_inputs(bytes); };
+    return std::make_unique<Loader>(std::move(set), spec.dataset, program, spec.seed, options);
+  } catch (const SpecError& error) {
+    throw with_positions(error, spec);
+  }
+}
+
+/// The variables of both lie at the same places of the arena.
+void require_same_places(const Program& program, const Program& other) {
+  bool same = program.variables.size() == other.variables.size() && program.buckets.size() == other.buckets.size();
+  for (size_t v = 0; same && v < program.variables.size(); ++v)
+    same = program.variables[v].arena_offset == other.variables[v].arena_offset &&
+           program.variables[v].bucket_element == other.variables[v].bucket_element;
+  for (size_t b = 0; same && b < program.buckets.size(); ++b)
+    same = program.buckets[b].weights_offset == other.buckets[b].weights_offset &&
+           program.buckets[b].compute_offset == other.buckets[b].compute_offset;
+  check(same, "a validation reads the variables where the training has them");
+}
+
+}  // namespace
+
+LossNotFinite::LossNotFinite(const StepReport& report)
+    : std::runtime_error(not_finite_line(report) +
+                         "; lower optimizer.learning_rate, set optimizer.clip_norm, look at the data, or set "
+                         "train.on_nan: warn to go on"),
+      run_step_(report.run_step) {}
+
+std::unique_ptr<Executor> make_executor(const PlannedJob& job, const Program& program, Communicator& comm,
+                                        const ExecutorOptions& executor_options, const TrainOptions& options) {
+  if (!options.cuda && !options.device) return make_cpu_executor(program, comm, executor_options, options.arena);
+  const auto on_gpu = [&options](const Program& p, Communicator& ranks, const ExecutorOptions& of_device) {
+    return options.cuda ? make_cuda_executor(p, ranks, of_device, *options.cuda) : options.device(p, ranks, of_device);
+  };
+  if (job.plan.servers == 0) return on_gpu(program, comm, executor_options);
+  return servers::make_device_worker(program, num_workers(job.plan), comm, executor_options, options.arena, on_gpu);
+}
+
+Trainer::Trainer(const PlannedJob& job, const Program& program, Communicator& comm, TrainHooks hooks,
+                 const TrainOptions& options)
+    : job_(job),
+      optimizer_(job.spec.optimizer.type, job.spec.optimizer.attrs),
+      program_(program),
+      hooks_(std::move(hooks)),
+      start_up_(options.start_up),
+      first_step_(options.from.step),
+      started_(first_step_),
+      finished_(first_step_),
+      reported_(first_step_),
+      is_finite_(options.from.is_finite),
+      validated_(first_step_),
+      best_(options.from.validation.best),
+      epoch_means_(options.from.epoch, program.metrics) {
+  ExecutorOptions executor_options;
+  executor_options.seed = job.spec.seed;
+  executor_options.threads = options.threads;
+  executor_options.in_flight = steps_in_flight(job.spec.train);
+  executor_options.print = hooks_.print;
+  executor_options.on_prepared = hooks_.on_prepared;
+  executor_options.on_communication = hooks_.on_communication;
+  executor_options.timeline = hooks_.timeline;
+  executor_options.start_up = &start_up_;
+  executor_options.left_out = options.left_out;
+  std::unique_ptr<Dataset> set = open_set(job.spec, options.shared_cache);
+  start_up_.ended("data");
+  if (options.validation != nullptr) executor_options.least_arena_bytes = options.validation->arena_bytes;
+  // Rows of tables are chosen by ids that the host replaces.
+  if (options.cuda && !has_random_transforms(job.spec.dataset.transforms) && job.tables.empty())
+    executor_options.tables = tables_to_keep(*set, program);
+  if (options.cuda) executor_options.byte_tables = byte_tables(*set, program);
+  executor_ = make_executor(job, program, comm, executor_options, options);
+  if (options.validation != nullptr) {
+    check(job.validation.has_value(), "a program of a validation is for a job that has one");
+    require_same_places(program, *options.validation);
+    std::unique_ptr<Dataset> validation_set = open_validation_set(job);
+    ExecutorOptions beside = executor_options;
+    if (options.cuda) beside.byte_tables = byte_tables(*validation_set, *options.validation);
+    beside.in_flight = 1;
+    beside.tables.clear();
+    beside.print = {};
+    beside.on_communication = {};
+    beside.timeline = nullptr;
+    beside.left_out.reset();
+    beside.start_up = nullptr;
+    evaluator_ = std::make_unique<Evaluator>(job, *job.validation, *options.validation, std::move(validation_set),
+                                             executor_->beside(*options.validation, beside), hooks_.on_hang);
+    start_up_.ended("kernels");
+  }
+  if (options.restore) {
+    options.restore(*executor_);
+    start_up_.ended("checkpoint");
+  }
+  max_ahead_ = std::min(executor_->max_in_flight(), executor_options.in_flight);
+  loader_ = make_loader(job, program, std::move(set), *executor_, max_ahead_, first_step_, options.threads, hooks_);
+  run_steps_ = total_steps(job.spec.train, loader_->steps_per_epoch());
+  reports_.reserve(static_cast<size_t>(std::min({job.spec.train.sink_steps, steps_per_epoch(), run_steps_})));
+  end_by_rule(options.from.validation);
+}
+
+void Trainer::start_steps() {
+  while (!stopped_ && started_ < run_steps_ && started_ - finished_ < max_ahead_) {
+    if (must_validate()) {
+      if (reported_ < started_) return;
+      validate();
+      continue;
+    }
+    if (hooks_.may_start && !hooks_.may_start(started_)) {
+      stopped_ = true;
+      break;
+    }
+    if (started_ == finished_) last_ = Clock::now();
+    if (hooks_.at_step) hooks_.at_step(started_, *executor_);
+    start_step();
+  }
+  if ((!stopped_ && started_ < run_steps_) || started_ > finished_) return;
+  // First what the steps before it have reported.
+  if (must_validate() && reported_ == started_) validate();
+}
+
+/// Before the next step starts, or at the end.
+bool Trainer::must_validate() const {
+  if (!evaluator_ || validated_ == started_) return false;
+  return started_ == run_steps_ || job_.spec.validation->is_due(started_, steps_per_epoch());
+}
+
+void Trainer::validate() {
+  const Clock::time_point start = Clock::now();
+  const bool is_end = started_ == run_steps_;
+  if (is_end) require_finite_end();
+  if (hooks_.before_validation) hooks_.before_validation(started_, is_end, *executor_);
+  std::function<void(std::byte*)> before_batch;
+  if (hooks_.before_validation_batch)
+    before_batch = [this](std::byte* inputs) { hooks_.before_validation_batch(started_, inputs); };
+  ValidationReport report = evaluator_->run(started_, hooks_.on_validation_progress, before_batch);
+  validated_ = started_;
+  report.epoch = (started_ - 1) / steps_per_epoch() + 1;
+  report.epoch_step = started_ - (report.epoch - 1) * steps_per_epoch();
+  report.is_whole_epoch = report.epoch_step == steps_per_epoch();
+  best_ = report.best = best_after(best_, report);
+  end_by_rule(report);
+  if (hooks_.on_validation) hooks_.on_validation(report);
+  epoch_start_ += Clock::now() - start;
+}
+
+/// No later loss shows what the last update did.
+void Trainer::require_finite_end() {
+  const bool has_trained = !job_.graph.updates.empty() && finished_ > first_step_;
+  if (std::exchange(end_is_finite_, true) || !has_trained || job_.spec.train.on_nan == OnNan::warn) return;
+  require_finite_state(program_, *executor_, finished_);
+}
+
+/// All ranks have the same numbers, and stop here.
+void Trainer::end_by_rule(const ValidationReport& report) {
+  if (job_.spec.train.stop_when) stop_reason_ = trainctl::stop_reason(*job_.spec.train.stop_when, report);
+  if (!stop_reason_.empty()) stopped_ = true;
+}
+
+void Trainer::start_step() {
+  if (started_ == first_step_) epoch_start_ = last_;
+  const int64_t epoch = started_ / steps_per_epoch();
+  StepScalars scalars = step_scalars(job_.spec.optimizer.learning_rate, optimizer_, started_, epoch, run_steps_);
+  const std::byte* batch = loader_->next_step();
+  scalars.label_weight = loader_->label_weight();
+  if (started_ == first_step_) start_up_.ended("data");
+  if (hooks_.before_batch)  // the block is this rank's until it is released
+    hooks_.before_batch(started_, const_cast<std::byte*>(batch), loader_->look_ahead());
+  executor_->start_step(batch, scalars);
+  ++started_;
+}
+
+StepReport Trainer::report_of(int64_t step) const {
+  StepReport report;
+  report.epoch = step / steps_per_epoch() + 1;
+  report.step = step % steps_per_epoch() + 1;
+  report.steps_per_epoch = steps_per_epoch();
+  report.run_step = step + 1;
+  report.run_steps = run_steps_;
+  report.has_loss = program_.loss_offset >= 0;
+  report.learning_rate = static_cast<float>(learning_rate(job_.spec.optimizer.learning_rate, step, run_steps_));
+  return report;
+}
+
+void Trainer::finish_start_up() {
+  start_up_.met_others("step");
+  start_up_.stop();
+  if (hooks_.on_first_step) hooks_.on_first_step(start_up_);
+}
+
+/// The first broken sample, and then each time that there are twice as many: many make no flood.
+void Trainer::tell_skipped() {
+  const SkippedSamples skipped = loader_->skipped();
+  if (skipped.count == 0 || skipped.count < 2 * told_skipped_) return;
+  told_skipped_ = skipped.count;
+  if (hooks_.on_skipped) hooks_.on_skipped(finished_, skipped);
+}
+
+StepReport Trainer::finish_step() {
+  StepReport report = report_of(finished_);
+  std::array<float, kMostMetrics> sums{};
+  report.loss = executor_->finish_step(std::span(sums).first(program_.metrics.size()));
+  report.metrics.of = program_.metrics;
+  const auto weight = static_cast<double>(loader_->oldest_label_weight());
+  for (size_t i = 0; i < program_.metrics.size(); ++i)
+    report.metrics.values[i] = static_cast<double>(sums[i]) * program_.metrics[i].scale * weight;
+  if (hooks_.after_batch) hooks_.after_batch(report);
+  if (finished_ == first_step_) finish_start_up();
+  loader_->release_step();
+  ++finished_;
+  tell_skipped();
+  const Clock::time_point now = Clock::now();
+  report.seconds = std::chrono::duration<double>(now - last_).count();
+  last_ = now;
+  return report;
+}
+
+/// Finishes steps until the losses are next read. A device may finish several steps as one, so they share the time.
+void Trainer::finish_steps() {
+  reports_.clear();
+  const auto sink_steps = static_cast<size_t>(job_.spec.train.sink_steps);
+  double seconds = 0;
+  for (start_steps(); finished_ < started_; start_steps()) {
+    reports_.push_back(finish_step());
+    seconds += reports_.back().seconds;
+    if (reports_.size() == sink_steps || reports_.back().step == steps_per_epoch()) break;
+  }
+  for (StepReport& report : reports_) report.seconds = seconds / static_cast<double>(reports_.size());
+}
+
+std::optional<StepReport> Trainer::run_step() {
+  if (reported_ == finished_) finish_steps();
+  if (reported_ == finished_) {
+    if (std::exchange(ended_, true)) return std::nullopt;
+    require_finite_end();
+    if (hooks_.at_end) hooks_.at_end(started_, *executor_);
+    return std::nullopt;
+  }
+  const StepReport report = reports_[reports_.size() - static_cast<size_t>(finished_ - reported_)];
+  ++reported_;
+  epoch_means_.add(report);
+  const bool diverges = is_finite_ && report.has_loss && !std::isfinite(report.loss);
+  if (diverges && hooks_.on_not_finite) hooks_.on_not_finite(report);
+  if (hooks_.on_step) hooks_.on_step(report);
+  if (diverges) first_not_finite(report);
+  if (report.step == report.steps_per_epoch || done()) end_of_epoch(report);
+  if (hooks_.reported) hooks_.reported({reported_, epoch_means_.sums(), is_finite_, {}});
+  return report;
+}
+
+/// The loss is the same on all ranks, which therefore end together: none waits for a step that another does not run.
+void Trainer::first_not_finite(const StepReport& report) {
+  is_finite_ = false;
+  if (job_.spec.train.on_nan == OnNan::warn) return;
+  for (; finished_ < started_; ++finished_) {
+    executor_->finish_step();
+    loader_->release_step();
+  }
+  throw LossNotFinite(report);
+}
+
+void Trainer::end_of_epoch(const StepReport& report) {
+  // An epoch ends where the losses are read, so no later step is finished yet.
+  const std::chrono::duration<double> seconds = last_ - epoch_start_;
+  epoch_start_ = last_;
+  const EpochReport epoch{report.epoch,        epoch_means_.count(), report.run_step,       report.has_loss,
+                          epoch_means_.loss(), seconds.count(),      epoch_means_.metrics()};
+  if (report.step == report.steps_per_epoch) epoch_means_ = {};  // else a resumed run may go on with it
+  if (hooks_.on_epoch) hooks_.on_epoch(epoch);
+}
+
+TrainResult train(const PlannedJob& job, const Program& program, Communicator& comm, const TrainHooks& hooks,
+                  const TrainOptions& options) {
+  TrainResult result;
+  TrainHooks own = hooks;
+  own.on_epoch = [&](const EpochReport& epoch) {
+    result.last_epoch = epoch;
+    if (hooks.on_epoch) hooks.on_epoch(epoch);
+  };
+  Trainer trainer(job, program, comm, own, options);
+  while (const std::optional<StepReport> report = trainer.run_step()) {
+    result.last_loss = report->loss;
+    ++result.steps;
+  }
+  result.last_step = options.from.step + result.steps;
+  result.stopped = !trainer.done();
+  result.reason = trainer.stop_reason();
+  result.loading = trainer.loading();
+  result.waited_share = trainer.waited_share();
+  result.skipped = trainer.skipped();
+  return result;
+}
+
+}  // namespace trainctl

@@ -1,0 +1,184 @@
+// Trains one rank's program: epochs, steps, learning rates, the data of each step.
+#pragma once
+
+#include <chrono>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <span>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+#include "engine/base/start_up.h"
+#include "engine/ops/optimizer_def.h"
+#include "engine/planning/planned_job.h"
+#include "engine/planning/run_length.h"
+#include "engine/runtime/cuda/cuda_executor.h"
+#include "engine/runtime/executor.h"
+#include "engine/train/data/loader.h"
+#include "engine/train/checkpoint/train_position.h"
+#include "engine/train/files/metrics.h"
+#include "engine/train/trainer/evaluator.h"
+
+namespace trainctl {
+
+/// The loss is nan or infinite, and train.on_nan is stop. All ranks throw it after the same step.
+class LossNotFinite : public std::runtime_error {
+ public:
+  explicit LossNotFinite(const StepReport& report);
+  int64_t run_step() const { return run_step_; }
+
+ private:
+  int64_t run_step_;
+};
+
+/// All are optional, and called on the training thread.
+struct TrainHooks {
+  /// While a validation runs: batches that are done, of all.
+  std::function<void(int64_t done, int64_t all)> on_validation_progress;
+  /// Before the step that follows it, or the end. All ranks have the same numbers.
+  std::function<void(const ValidationReport&)> on_validation;
+  std::function<void(const StepReport&)> on_step;
+  /// dataset.autotune has changed how many workers read, before the step that follows `step`.
+  std::function<void(int64_t step, const LoadSetting& setting, const std::string& reason)> on_loading;
+  /// dataset.on_error: skip has left out samples of the first `step` steps, or of steps that are read ahead. Called for
+  /// the first one, and when there are twice as many as at the last call.
+  std::function<void(int64_t step, const SkippedSamples& skipped)> on_skipped;
+  /// A sample cannot be read in launch.timeout. The thread that reads it may never return, so this call had better end
+  /// the process.
+  std::function<void(const EnvError&)> on_hang;
+  /// The first step whose loss is nan or infinite; called before its on_step.
+  std::function<void(const StepReport&)> on_not_finite;
+  std::function<void(const EpochReport&)> on_epoch;
+  PrintSink print;
+  std::function<void()> on_prepared;  ///< passed to the executor, as are the next two
+  std::function<void(const Instruction&)> on_communication;
+  Timeline* timeline = nullptr;
+  /// Called once before each step starts (counted from 0, over the whole run); false ends the run there. A device
+  /// has steps in flight: the previous step may have started without being reported yet.
+  std::function<bool(int64_t step)> may_start;
+  /// Before a validation, which follows step `step`: what is saved then outlives a validation that fails. `is_end`: the
+  /// run ends there. The arena holds the state before that step.
+  std::function<void(int64_t step, bool is_end, Executor&)> before_validation;
+  /// Called before each step starts, after may_start. The arena holds, or will once the started steps are done, the
+  /// state before that step.
+  std::function<void(int64_t step, Executor&)> at_step;
+  /// For tables on parameter servers. Before the executor starts on the batch, whose block it may change. `next`: the
+  /// batch after it, if it is read by now.
+  std::function<void(int64_t step, std::byte* inputs, const std::optional<Loader::Ahead>& next)> before_batch;
+  /// The same of a validation's batch, before step `step`.
+  std::function<void(int64_t step, std::byte* inputs)> before_validation_batch;
+  /// The step is finished, and its gradients are in the arena.
+  std::function<void(const StepReport&)> after_batch;
+  /// Called once, when the last step of the run is done, with the number of steps; not if it fails.
+  std::function<void(int64_t step, Executor&)> at_end;
+  /// After each report and its other hooks: what is known before step `position.step`.
+  std::function<void(const TrainPosition& position)> reported;
+  /// The first step is finished: where the time until then went. Called before its on_step.
+  std::function<void(const StartUpClock&)> on_first_step;
+};
+
+struct TrainOptions {
+  int threads = 1;                            ///< for kernels: the rank's share of the host's cores
+  std::span<std::byte> arena{};               ///< for a CPU executor's arena; empty: it allocates one (make_executor)
+  int shared_cache = -1;                      ///< keep_samples' `shared`
+  std::optional<CudaExecutorOptions> cuda{};  ///< run on that GPU instead of the CPU
+  std::optional<LeftOut> left_out{};          ///< for tests
+  /// For tests: makes what stands for the executor of a GPU.
+  std::function<std::unique_ptr<Executor>(const Program&, Communicator&, const ExecutorOptions&)> device{};
+  StartUpClock start_up{};                    ///< started by the phases before this one
+  TrainPosition from{};                       ///< where to start
+  const Program* validation = nullptr;        ///< compile_validation; with `validation:` in the job
+  /// Called before the first step: replaces the initial weights by those of `from`.
+  std::function<void(Executor&)> restore{};
+};
+
+struct TrainResult {
+  int64_t steps = 0;      ///< steps of this run: those before TrainOptions::from are not counted
+  int64_t last_step = 0;  ///< over the whole run, from 1; 0: none
+  std::string reason;     ///< reason of an early end by train.stop_when; else empty
+  bool stopped = false;   ///< ended early, by may_start
+  float last_loss = 0;
+  EpochReport last_epoch;
+  LoadSetting loading;      ///< setting that dataset.autotune settled on
+  double waited_share = 0;  ///< Loader::waited_share
+  SkippedSamples skipped;
+};
+
+/// The executor of a rank of the job: on the CPU or, with options.cuda, on a GPU, from where workers reach servers
+/// through options.arena, which has room for the program and, if there is one, for options.validation.
+std::unique_ptr<Executor> make_executor(const PlannedJob& job, const Program& program, Communicator& comm,
+                                        const ExecutorOptions& executor_options, const TrainOptions& options);
+
+/// Trains one rank. `job`, `program` and `comm` must outlive it.
+///
+/// Keeps the device busy: the next step starts before the loss of the last one is read. With
+/// train.sink_steps: N the losses are read once N steps or an epoch are finished; each is reported.
+class Trainer {
+ public:
+  Trainer(const PlannedJob& job, const Program& program, Communicator& comm, TrainHooks hooks = {},
+          const TrainOptions& options = {});
+
+  int64_t steps_per_epoch() const { return loader_->steps_per_epoch(); }
+  int64_t run_steps() const { return run_steps_; }
+  bool done() const { return reported_ == run_steps_; }
+  /// The report of the next step, after its hooks; nothing once the run has ended, by itself or by may_start.
+  /// Throws EnvError (CommError) if data or peers fail, LossNotFinite after the hooks of a step with such a loss, and
+  /// StateNotFinite at the end; no step is in flight then.
+  std::optional<StepReport> run_step();
+  /// Why train.stop_when has ended the run; empty: it has not.
+  const std::string& stop_reason() const { return stop_reason_; }
+  Executor& executor() { return *executor_; }
+  /// The workers that read samples now, and the batches that they are ahead.
+  LoadSetting loading() const { return loader_->setting(); }
+  double waited_share() const { return loader_->waited_share(); }
+  SkippedSamples skipped() const { return loader_->skipped(); }
+
+ private:
+  using Clock = std::chrono::steady_clock;
+
+  void start_steps();
+  bool must_validate() const;
+  void validate();
+  void require_finite_end();
+  void end_by_rule(const ValidationReport& report);
+  void start_step();
+  void finish_steps();
+  StepReport finish_step();
+  void finish_start_up();
+  void tell_skipped();
+  void first_not_finite(const StepReport& report);
+  StepReport report_of(int64_t step) const;
+  void end_of_epoch(const StepReport& report);
+
+  const PlannedJob& job_;
+  const Optimizer optimizer_;
+  const Program& program_;
+  TrainHooks hooks_;
+  StartUpClock start_up_;
+  int64_t run_steps_ = 0;
+  const int64_t first_step_;
+  int64_t started_, finished_, reported_;  ///< all from 0 over the whole run
+  bool stopped_ = false, ended_ = false;
+  bool end_is_finite_ = false;  ///< require_finite_end has looked
+  int64_t told_skipped_ = 0;
+  int max_ahead_ = 1;      ///< steps started but not finished
+  bool is_finite_ = true;  ///< all losses so far
+  Clock::time_point epoch_start_;
+  Clock::time_point last_;           ///< when the last step finished, or when the first one started
+  std::vector<StepReport> reports_;  ///< from the last read of losses: steps up to finished_
+  int64_t validated_;                ///< the last validation was before this step, or the run started there
+  BestValues best_;                  ///< best of the validations
+  std::string stop_reason_;
+  EpochMeans epoch_means_;
+  std::unique_ptr<Executor> executor_;
+  std::unique_ptr<Evaluator> evaluator_;
+  std::unique_ptr<Loader> loader_;  ///< its blocks belong to the executor, and its thread ends first
+};
+
+/// All steps of the job, or as many as hooks.may_start allows.
+TrainResult train(const PlannedJob& job, const Program& program, Communicator& comm, const TrainHooks& hooks = {},
+                  const TrainOptions& options = {});
+
+}  // namespace trainctl

@@ -1,0 +1,143 @@
+// parallel.max_memory.
+#include "engine/planning/memory_limit.h"
+
+#include <doctest/doctest.h>
+
+#include "engine/planning/compile_job.h"
+#include "engine/planning/plan_job.h"
+#include "engine/spec/parse.h"
+#include "engine/train/data/read_and_plan.h"
+
+using namespace trainctl;
+
+namespace {
+
+PlannedJob planned(const std::string& max_memory, const std::vector<std::string>& overrides = {}) {
+  const std::string text = R"(
+dataset: {type: random, shape: [64], label_shape: [64], label_dtype: f32, batch: 8}
+network:
+  - {name: a, type: dense, units: 512, bias: false}
+  - {name: b, type: dense, units: 64, bias: false}
+loss: mse
+optimizer: {type: adam, learning_rate: 0.01}
+parallel: {mode: data_parallel, max_memory: )" +
+                           max_memory + R"(, optimizer_shard: {level: 0, min_kb: 0}}
+launch: {ranks: 4}
+)";
+  return plan_job(parse_job(text, "job.yaml", overrides));
+}
+
+}  // namespace
+
+TEST_CASE("a plan within parallel.max_memory passes") {
+  const PlannedJob job = planned("100MB");
+  CHECK_FALSE(over_memory_limit(job, compile_all(job)));
+}
+
+TEST_CASE("a plan over parallel.max_memory is refused with what it needs and a change that fits") {
+  // 64 * 512 * 2 weights: 256 KiB each of weights and gradients, 512 KiB of adam's m and v.
+  const PlannedJob job = planned("900KiB");
+  const auto message = over_memory_limit(job, compile_all(job));
+  REQUIRE(message);
+  INFO(*message);
+  CHECK(message->find("optimizer 512.0 KiB") != std::string::npos);
+  CHECK(message->find("parallel.max_memory is 900.0 KiB") != std::string::npos);
+  CHECK(message->find("set parallel.optimizer_shard.level: 1 (") != std::string::npos);
+  CHECK_THROWS_AS(require_memory_limit(job, compile_all(job)), EnvError);
+}
+
+TEST_CASE("on GPUs the workspace counts, and the refusal names it, and what a rank can do without does not count") {
+  const std::vector<std::string> gpus = {"launch.device=cuda", "parallel.head_pieces=1"};
+  const PlannedJob any = planned("0", gpus);
+  const Memory memory = compile_all(any)[0].memory;
+  CHECK(memory.total() == memory.arena() + memory.workspace);
+  CHECK(memory.data_set > 0);
+  const PlannedJob fits = planned(std::to_string(memory.total()), gpus);
+  CHECK_FALSE(over_memory_limit(fits, compile_all(fits)));
+  const PlannedJob job = planned(std::to_string(memory.total() - 1), gpus);
+  const auto message = over_memory_limit(job, compile_all(job));
+  REQUIRE(message);
+  INFO(*message);
+  CHECK(message->find(", workspace 32.") != std::string::npos);
+  CHECK(compile_all(planned("0"))[0].memory.workspace == 0);
+}
+
+TEST_CASE("bf16 is advised where the job runs on GPUs and would then fit") {
+  const std::vector<std::string> gpus = {"launch.device=cuda", "dataset.batch=4096"};
+  const PlannedJob job = planned("37MiB", gpus), on_cpus = planned("4MiB", {gpus[1]});
+  const auto message = over_memory_limit(job, compile_all(job));
+  REQUIRE(message);
+  INFO(*message);
+  CHECK(message->find("precision: bf16 (") != std::string::npos);
+  CHECK(over_memory_limit(on_cpus, compile_all(on_cpus))->find("bf16") == std::string::npos);
+}
+
+TEST_CASE("bf16 is refused before anything starts where ranks are CPUs") {
+  CHECK_THROWS_WITH_AS(require_precision(planned("1GiB", {"precision=bf16", "launch.device=cpu"}).spec),
+                       "precision is bf16, but CPU ranks compute in fp32; set precision: fp32, or launch.device: cuda",
+                       EnvError);
+  CHECK_NOTHROW(require_precision(planned("1GiB", {"precision=bf16", "launch.device=cuda"}).spec));
+  CHECK_NOTHROW(require_precision(planned("1GiB", {"precision=tf32", "launch.device=cpu"}).spec));
+}
+
+TEST_CASE("where no single change is enough, the advice says so") {
+  const PlannedJob job = planned("1KiB");
+  const auto message = over_memory_limit(job, compile_all(job));
+  REQUIRE(message);
+  CHECK(message->find("parallel.strategies") != std::string::npos);
+}
+
+namespace {
+
+/// A head over many classes.
+PlannedJob language_model(const std::string& parallel) {
+  return plan_job(parse_job(R"(
+dataset: {type: random, shape: [16], dtype: i32, label_shape: [16], classes: 4096, batch: 32}
+network:
+  - {name: embed, type: embedding, vocab: 4096, units: 16}
+  - {name: head, type: dense, units: 4096}
+loss: softmax_cross_entropy
+parallel: {)" + parallel + "}\n",
+                            "job.yaml"));
+}
+
+int64_t bytes_of(const PlannedJob& job) { return compile(job, 0).memory.total(); }
+
+}  // namespace
+
+TEST_CASE("a plan over parallel.max_memory runs the head in as few pieces as are enough, and says so") {
+  const PlannedJob whole = language_model("");
+  CHECK(whole.plan.head_pieces == 1);
+  CHECK(whole.plan.notes.empty());
+  // The prediction takes 8 MiB, 4 in two pieces, 2 in four; the rest is less than 2 MiB.
+  const int64_t enough = bytes_of(whole), prediction = 32 * 16 * 4096 * 4;
+  CHECK(language_model("max_memory: " + std::to_string(enough)).plan.head_pieces == 1);
+  CHECK(language_model("max_memory: " + std::to_string(enough - 1)).plan.head_pieces == 2);
+  const PlannedJob four = language_model("max_memory: " + std::to_string(enough - prediction * 3 / 4 + 65536));
+  CHECK(four.plan.head_pieces == 4);
+  CHECK_FALSE(over_memory_limit(four, compile_all(four)));
+  REQUIRE(four.plan.notes.size() == 1);
+  CHECK(four.plan.notes[0].starts_with(
+      "head and the loss run in 4 pieces of up to 128 rows, since parallel.max_memory is short: "));
+  CHECK(language_model("max_memory: 1MB").plan.head_pieces == 1);  // not enough in any number: as it was
+}
+
+TEST_CASE("parallel.head_pieces sets their number, and a head that cannot be in pieces gets a note") {
+  const PlannedJob given = language_model("head_pieces: 8");
+  CHECK(given.plan.head_pieces == 8);
+  CHECK(bytes_of(given) < bytes_of(language_model("head_pieces: 1")));
+  REQUIRE(given.plan.notes.size() == 1);
+  CHECK(given.plan.notes[0].starts_with(
+      "head and the loss run in 8 pieces of up to 64 rows, since parallel.head_pieces says so: "));
+  PlannedJob read_elsewhere = plan_job(parse_job(R"(
+dataset: {type: random, shape: [16], label_shape: [4], label_dtype: f32, batch: 8}
+network: [{name: a, type: dense, units: 4}, {name: b, type: tanh}]
+loss: mse
+parallel: {head_pieces: 2}
+)",
+                                                 "job.yaml"));
+  CHECK(read_elsewhere.plan.head_pieces == 1);
+  REQUIRE(read_elsewhere.plan.notes.size() == 1);
+  CHECK(read_elsewhere.plan.notes[0].starts_with(
+      "parallel.head_pieces has no effect: b must be made by a dense or matmul layer"));
+}
