@@ -17,6 +17,7 @@
 #include "cli/run/launch/workload.h"
 #include "cli/watch_files.h"
 #include "engine/base/error.h"
+#include "launcher/clusters/fill.h"
 #include "launcher/log_selection.h"
 
 namespace trainctl {
