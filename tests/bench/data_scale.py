@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """data_scale.py TRAINCTL [CASE...] [--samples N]: what a data set costs as it grows, and what odd samples cost. Cases: tar, workers,
-broken, slow, resume, cold, blocks; all if none is named. Prints a table each; docs/performance.md has the figures."""
+broken, slow, resume, cold, blocks; all if none is named. Prints a table each; tests/bench/NOTEBOOK.md has the figures."""
 
 import argparse
 import json

@@ -2,9 +2,9 @@
 
     cookbook.py SOURCE TRAINCTL JOB     JOB: the file's name without .yaml
 
-A network must have the losses of one rank, whatever its plan, and they must fall. resume.yaml runs half-way under its own
-plan, then goes on with the command of its own header. A command must exit with 0, once a rank; one that needs PyTorch is
-skipped (77) where there is none. The page docs/cookbook.md must show each job of the folder.
+A network must have the losses of one rank under its plan, and the losses must decrease. resume.yaml runs half of its steps under
+its own plan, then resumes with the command in its header. A command must exit with 0 on each rank; one that needs PyTorch is
+skipped (77) if PyTorch is not installed. The page docs/cookbook.md must show each job of the folder.
 """
 import json, os, pathlib, re, subprocess, sys, tempfile
 
@@ -12,12 +12,12 @@ source, binary = (pathlib.Path(a).resolve() for a in sys.argv[1:3])
 name = sys.argv[3]
 job = source / "configs/cookbook" / f"{name}.yaml"
 STEPS = 24
-TOLERANCE = 2e-3  # relative; sums in another order, and what 24 steps of Adam make of them
+TOLERANCE = 2e-3  # relative; allows for sums in another order, amplified by 24 steps of Adam
 ONE_RANK = ["parallel=null", "launch.ranks=1"]
 
 
 def run(scratch, folder, *words, environment=None):
-    """Runs the job in `folder` of the scratch folder; its last run there."""
+    """Runs the job in `folder` of the scratch folder and returns the folder of its last run there."""
     logs = scratch / folder
     done = subprocess.run([binary, "run", job, f"launch.log_dir={logs}", *words], cwd=scratch, capture_output=True, text=True,
                           timeout=600, env=environment)
@@ -27,7 +27,7 @@ def run(scratch, folder, *words, environment=None):
 
 
 def losses(run_folder):
-    """By step of the whole run."""
+    """Returns the losses by step of the whole run."""
     lines = [json.loads(line) for line in (run_folder / "metrics.jsonl").read_text().splitlines()]
     return {line["run_step"]: line["loss"] for line in lines if "step" in line and "loss" in line}
 

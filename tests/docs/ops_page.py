@@ -1,28 +1,28 @@
-"""Follows the worked examples of docs/ops.md in a copy of the sources, compiles what they add, and runs the tests that
+"""Applies the worked examples of docs/ops.md to a copy of the sources, compiles the added files, and runs the tests that
 walk all_ops.def with them.
 
     ops_page.py SOURCE BUILD cpu|cuda
 
-A line "`path`, a new file:" or "`path`, after `text`:" says where the code block below it goes; the text must stand on
-exactly one line. Nothing but the new files, and the files that read all_ops.def, is compiled, with the commands that
-BUILD has for their neighbours; the rest of each test program is BUILD's. `cuda` runs the rows on the emulated GPU, and
-exits with 77 where BUILD has none.
+A line "`path`, a new file:" or "`path`, after `text`:" states where the code block below it goes; the text must be on
+exactly one line. Only the new files and the files that read all_ops.def are compiled, with the commands that
+BUILD has for similar files; the rest of each test program comes from BUILD. `cuda` runs the rows on the emulated GPU, and
+exits with 77 if BUILD has none.
 """
 import concurrent.futures, json, os, pathlib, re, shlex, shutil, subprocess, sys, tempfile
 
 TARGETS = {"cpu": ["test_op_cases", "test_ops_rules", "test_model", "test_compile"], "cuda": ["test_cuda_emulated"]}
-# The checks of a family's rows on a GPU; the other tests of that program know nothing of the new families.
+# The checks of a family's rows on a GPU; the other tests of that program do not use the new families.
 ON_GPU = ["a forward CUDA kernel*", "backward CUDA kernels*", "every cut*GPU too", "a CUDA kernel that can accumulate*",
           "an op that may work in place*GPU", "a CUDA kernel run twice*", "every kernel has a CUDA kernel*",
           "kernels that only compiled programs use give on a GPU*"]
 ONLY = {"test_compile": ["every optimizer of the list*"], "test_cuda_emulated": ON_GPU}
 OF_FILES = {"test_op_cases": ["*families_test.cpp", "*op_cases_test.cpp", "*kernel_cases_test.cpp"]}  # that walk the list
-OF_NEW_FAMILIES = ["test_op_cases", "test_cuda_emulated"]  # run the rows of the new families alone: the other tests run the others
-MODEL = "relu"  # a family whose files are compiled as those of a new one
+OF_NEW_FAMILIES = ["test_op_cases", "test_cuda_emulated"]  # run only the rows of the new families; other tests run the others
+MODEL = "relu"  # an existing family whose compile commands are used for a new one
 
 
 def changes(page):
-    """(path, anchor or None, code) in the page's order."""
+    """Returns (path, anchor or None, code) in the order of the page."""
     pattern = r"`([^`\n]+)`, (?:a new file|after `([^`\n]+)`):\n\n```cpp\n(.*?)^```$"
     return re.findall(pattern, page, re.M | re.S)
 
@@ -36,7 +36,7 @@ def apply(root, path, anchor, code):
         return
     lines = file.read_text().splitlines(keepends=True)
     at = [i for i, line in enumerate(lines) if line.strip() == anchor]
-    assert len(at) == 1, f"docs/ops.md: '{anchor}' stands on {len(at)} lines of {path}, expected 1"
+    assert len(at) == 1, f"docs/ops.md: '{anchor}' is on {len(at)} lines of {path}, expected 1"
     lines.insert(at[0] + 1, code)
     file.write_text("".join(lines))
 
@@ -54,17 +54,17 @@ class Build:
         return subprocess.run(["ninja", "-C", self.build, "-t", "query", f"bin/{target}"], capture_output=True).returncode == 0
 
     def of_copy(self, word):
-        """A word of a command with the copy's paths; paths of the build directory are unchanged."""
+        """Returns a word of a command with the paths of the copy; paths of the build directory are unchanged."""
         kept = word.replace(str(self.build), "\0")
         return kept.replace(str(self.source), str(self.copy)).replace("\0", str(self.build))
 
     def sources(self):
-        """All files that the build compiles, alone or as a part of a unity file."""
+        """Returns all files that the build compiles, alone or as part of a unity file."""
         return sorted({member for members in self.members.values() for member in members})
 
     def commands(self, path, model):
-        """(object of the model, object to make, command) for each way in which the build compiles the model. What replaces a file
-        of a unity file is that whole file, of the copy."""
+        """Yields (object of the model, object to make, command) for each way in which the build compiles the model. A file
+        that is part of a unity file is replaced by the whole unity file of the copy."""
         for file, command in self.compiles:
             if self.source / model not in self.members[file]:
                 continue
@@ -81,14 +81,14 @@ class Build:
             yield command[at], made, words
 
     def link(self, target):
-        """The words of the command that links a target, relative to the build directory."""
+        """Returns the words of the command that links a target, relative to the build directory."""
         shown = subprocess.run(["ninja", "-C", self.build, "-t", "commands", f"bin/{target}"], check=True,
                                capture_output=True, text=True).stdout
         return shlex.split(next(part for part in reversed(shown.splitlines()[-1].split(" && ")) if f"-o bin/{target}" in part))
 
 
 def members_of(file, source):
-    """The sources that a unity file (cmake/unity.cmake) includes; of any other file itself."""
+    """Returns the sources that a unity file (cmake/unity.cmake) includes, or the file itself if it is not one."""
     if file.parent.suffix != ".unity":
         return [file]
     return [source / name for name in re.findall(r'^#include "(.*)"$', file.read_text(), re.M)]
@@ -100,7 +100,7 @@ def target_of(obj):
 
 def relink(build, target, made):
     """Links the target with the newly compiled objects. `made`: (source, object of the model, object, whether it replaces
-    it). What the target compiles itself, as the emulated GPU does with kernels, it does not take from a library."""
+    it). A file that the target compiles itself, as the emulated GPU does with kernels, is not taken from a library."""
     words = build.link(target)
     libraries = {re.sub(r"^lib|\.a$", "", pathlib.Path(w).name) for w in words if w.endswith(".a")}
     objects = []
@@ -139,7 +139,7 @@ def main():
         new = [path for path, anchor, _ in found if not anchor]
         folders = sorted({pathlib.Path(path).parent.name for path in new})
 
-        # Each new file is compiled as that of the model; what reads the list is compiled again, and what looks for it.
+        # Each new file is compiled like that of the model; files that read or check the list are compiled again.
         jobs, made = [], []
         again = [str(f.relative_to(source)) for f in build.sources() if f.is_relative_to(source) and f.exists()
                  and ('#include "engine/ops/all_ops.def"' in f.read_text() or f.name == "families_test.cpp")]

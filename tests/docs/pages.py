@@ -1,5 +1,5 @@
 """The commands of the documentation: lines `$ ...` of ```console blocks in README.md and docs/*.md. A line that ends
-in a backslash goes on in the next one; `# exits N` at the end says how the command exits."""
+in a backslash continues on the next one; `# exits N` at the end states the expected exit code."""
 
 
 def pages(source):
@@ -7,7 +7,7 @@ def pages(source):
 
 
 def commands(text):
-    """(number of its first line, command, expected exit code), in the page's order."""
+    """Yields (number of the first line, command, expected exit code) in the order of the page."""
     inside, begun = False, None
     for number, line in enumerate(text.splitlines(), 1):
         if line.startswith("```"):

@@ -1,9 +1,9 @@
-"""Runs every command of the documentation, so that no page shows what does not work.
+"""Runs every command of the documentation, so that no page shows a command that does not work.
 
-A command (pages.py) runs in a scratch folder that holds copies of configs/ and templates/, and docs/ and engine/ for
-jobs that read these, with the built trainctl on PATH. It must exit with 0, or as it says. `./bootstrap run|trainctl ...`
-becomes the built binary; the other bootstrap commands (they build, install or run this very test) are checked against
-its list of commands.
+A command (pages.py) runs in a scratch folder that contains copies of configs/ and templates/, and links to docs/ and engine/ for
+jobs that read these, with the built trainctl on PATH. It must exit with 0, or with the code that the page states.
+`./bootstrap run|trainctl ...` runs the built binary; the other bootstrap commands (which build, install or run this test) are
+checked against the list of commands in bootstrap.
 
     run_docs.py SOURCE TRAINCTL [PAGE...]     such as docs/data.md; all pages if none is named
 """
@@ -34,7 +34,7 @@ def main():
             (scratch / "bootstrap").write_text(SHIM % source)
             (scratch / "bootstrap").chmod(0o755)
             env = dict(os.environ, PATH=f"{binary.parent}:{os.environ['PATH']}", NO_COLOR="1",
-                       XDG_RUNTIME_DIR=str(scratch), XDG_CONFIG_HOME=str(scratch), TMPDIR=str(scratch))  # ps and stop see our runs alone
+                       XDG_RUNTIME_DIR=str(scratch), XDG_CONFIG_HOME=str(scratch), TMPDIR=str(scratch))  # ps and stop see only the runs of this test
             for number, text, expected in commands(page.read_text()):
                 ran += 1
                 try:

@@ -1,6 +1,6 @@
-"""docs/ builds as a site without a warning: every page is in the navigation, every link and anchor has its target.
+"""Checks that docs/ builds as a site without a warning: every page is in the navigation, every link and anchor has its target.
 
-    site.py SOURCE     exits with 77 where mkdocs-material is not installed (./bootstrap docs does that)
+    site.py SOURCE     exits with 77 if mkdocs-material is not installed (./bootstrap docs installs it)
 
 Each page must have a title and be in the search index, and no page may load anything from elsewhere.
 """

@@ -1,11 +1,11 @@
-"""Puts what is true into the pages: what a command prints, and parts of job files.
+"""Updates the excerpts in the pages: the output of commands, and parts of job files.
 
     update_pages.py SOURCE TRAINCTL [--check]
 
-`<!-- shown: PARTS -->` stands above PARTS of what the last command before it prints, `<!-- shown: PARTS of FILE -->`
-above PARTS of that job file, and `<!-- end -->` below. Parts are divided by commas: sections of a plan by how they begin
-(`head` is the first one, `all` are all that do not depend on the machine), or top-level fields of a job. Of `layers
-(PATTERN)` only the rows in which the pattern is found are shown. With --check the pages are only compared.
+`<!-- shown: PARTS -->` marks PARTS of the output of the last command before it, and `<!-- shown: PARTS of FILE -->` marks
+PARTS of that job file; `<!-- end -->` is below them. Parts are separated by commas: sections of a plan by their first words
+(`head` is the first one, `all` are all that do not depend on the machine), or top-level fields of a job. `layers
+(PATTERN)` shows only the rows that match the pattern. With --check the pages are only compared.
 """
 import os, pathlib, re, subprocess, sys
 
@@ -16,7 +16,7 @@ OF_THE_MACHINE = "processes on this host"
 
 
 def rows(section, pattern):
-    """The section's title and heads of columns, and the rows with the pattern; `…` is for others."""
+    """Returns the title, the column heads and the rows that match the pattern; `…` replaces other rows."""
     lines = section.splitlines()
     kept = lines[:2]
     for line in lines[2:]:
@@ -77,8 +77,8 @@ def main():
                 page.write_text(now)
     assert found, "no page has a mark <!-- shown: ... -->"
     if "--check" in sys.argv and old:
-        sys.exit(f"{', '.join(old)}: not what trainctl prints, or the jobs say, today; run tests/docs/update_pages.py SOURCE TRAINCTL")
-    print(f"{found} excerpts in {len(pages(source))} pages; {'changed: ' + ', '.join(old) if old else 'all true'}")
+        sys.exit(f"{', '.join(old)}: outdated excerpts; run tests/docs/update_pages.py SOURCE TRAINCTL")
+    print(f"{found} excerpts in {len(pages(source))} pages; {'changed: ' + ', '.join(old) if old else 'all up to date'}")
 
 
 main()

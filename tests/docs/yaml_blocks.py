@@ -1,13 +1,13 @@
-"""Every job that the pages for newcomers from elsewhere show can be planned.
+"""Every job that the pages for newcomers show can be planned.
 
     yaml_blocks.py SOURCE TRAINCTL
 
-A ```yaml block with a command is a whole job. Any other replaces sections of the job that `<!-- with: FILE -->` names above
-it in the page. `trainctl check` and `trainctl plan` must accept the result.
+A ```yaml block with a command is a whole job. Any other block replaces sections of the job that the nearest
+`<!-- with: FILE -->` above it names. `trainctl check` and `trainctl plan` must accept the result.
 """
 import pathlib, re, shutil, subprocess, sys, tempfile
 
-PAGES = ["docs/from_mindspore.md", "docs/from_torch.md"]
+PAGES = ["docs/from_mindspore.md", "docs/from_torch.md", "docs/how_do_i.md"]
 BLOCK = re.compile(r"<!-- with: (\S+) -->|^```yaml\n(.*?)^```$", re.M | re.S)
 SECTION = re.compile(r"^(\w+):.*\n(?:[ #].*\n|\n)*", re.M)
 
@@ -17,7 +17,7 @@ def sections(text):
 
 
 def jobs(page):
-    """(number of the block's first line, FILE, sections of the block), in the page's order."""
+    """Yields (number of the block's first line, FILE, sections of the block) in the order of the page."""
     base = None
     for found in BLOCK.finditer(page):
         if found[1]:

@@ -1,6 +1,6 @@
 // The convolution kernels of CPUs use oneDNN. It computes in formats of its own choice: images that are channels last
 // stay as they are, but NCHW images are reordered before and after, and so are weights, which are small. Measured on
-// a processor with AVX-512 (docs/performance.md), channels last is within a tenth of oneDNN's blocked formats without
+// a processor with AVX-512 (tests/bench/NOTEBOOK.md), channels last is within a tenth of oneDNN's blocked formats without
 // their reorders, where plain NCHW runs at a ninth of the speed.
 #include <cstdlib>
 #include <memory>
