@@ -45,7 +45,7 @@ SaveBoard::Position board_position(const TrainPosition& position, const Validati
 ImageMemory::ImageMemory(int fd, int64_t bytes, bool is_populated) : fd_(fd) {
   if (bytes == 0) return;
   const auto size = static_cast<size_t>(bytes);
-  if (ftruncate(fd, bytes) != 0) throw_errno("take", bytes);
+  if (ftruncate(fd, bytes) != 0) throw_errno("allocate", bytes);
   void* memory = mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
   if (memory == MAP_FAILED) throw_errno("map", bytes);
   bytes_ = {static_cast<std::byte*>(memory), size};
