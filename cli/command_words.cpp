@@ -122,13 +122,12 @@ const CLI::App& command_named(const CLI::App& app, const std::vector<std::string
     const CLI::App* next = find_command(*command, word);
     const std::vector<std::string> names = names_of_commands(*command);
     if (next == nullptr && names.empty())
-      throw SpecError({}, asked_by,
-                      full_name(*command) + " has no commands of its own, and '" + word + "' is one too many",
+      throw SpecError({}, asked_by, full_name(*command) + " has no subcommands, so '" + word + "' is unexpected",
                       "trainctl " + asked_by + full_name(*command).substr(app.get_name().size()));
     if (next == nullptr) {
       const std::string near = did_you_mean(word, names);
       throw SpecError({}, asked_by, full_name(*command) + " has no command '" + word + "'",
-                      near.empty() ? "there are " + join(names) : near);
+                      near.empty() ? "available commands: " + join(names) : near);
     }
     command = next;
   }

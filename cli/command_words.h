@@ -1,5 +1,5 @@
-// A command line split into its command, arguments and options, also if it is incomplete or wrong. The parser itself
-// stops at the first error, and completion has no whole line.
+// Splits a command line into its command, arguments and options, even if it is incomplete or wrong. The parser itself
+// stops at the first error, and completion never sees a whole line.
 #pragma once
 
 #include <string>
@@ -15,18 +15,18 @@ namespace trainctl {
 
 /// An option that its command does not have.
 struct UnknownOption {
-  std::string name;   ///< with its dashes: "--nproc-per-node"
+  std::string name;   ///< including its dashes: "--nproc-per-node"
   std::string value;  ///< after its '=', or the next word unless that begins with '-'; may be empty
 };
 
 struct CommandWords {
-  const CLI::App* command = nullptr;     ///< the innermost one that is named; the app itself if none is
+  const CLI::App* command = nullptr;     ///< the innermost command named; the app if there is none
   std::vector<std::string> positionals;  ///< in order
-  std::vector<UnknownOption> unknown;    ///< in order
-  std::string not_a_command;             ///< the word in the place of a command, if there is no such command
+  std::vector<UnknownOption> unknown;    ///< in the order given
+  std::string not_a_command;             ///< the unknown word in the position of a command; "" if there is none
   const CLI::Option* awaited = nullptr;  ///< the last word is this option, which needs a value
   std::vector<std::pair<const CLI::Option*, std::string>> values;  ///< options with their values
-  bool options_ended = false;                                      ///< there was a "--"
+  bool options_ended = false;                                      ///< whether "--" was seen
 
   /// The value of an option; "" if it was not given.
   std::string value_of(const std::string& option) const;
@@ -43,10 +43,10 @@ std::vector<const CLI::App*> commands_of(const CLI::App& app);
 std::vector<std::string> names_of_commands(const CLI::App& app);
 /// Null if there is none; also finds hidden ones.
 const CLI::App* find_command(const CLI::App& app, const std::string& name);
-/// The command that the words name after "trainctl"; the app itself for none. Throws SpecError of `asked_by`, a command
-/// that is given such words ("help").
+/// Returns the command that the words name after "trainctl"; the app itself for no words. Throws SpecError for
+/// `asked_by`, the command that received these words ("help").
 const CLI::App& command_named(const CLI::App& app, const std::vector<std::string>& words, const std::string& asked_by);
-/// "--rank" or "-n"; null if there is none. Never a positional one.
+/// "--rank" or "-n"; null if there is no such option. Positional arguments never match.
 const CLI::Option* find_option(const CLI::App& command, const std::string& name);
 
 }  // namespace trainctl

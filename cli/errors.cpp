@@ -1,4 +1,4 @@
-// Exceptions to messages and exit codes.
+// Converts exceptions to messages and exit codes.
 #include "cli/errors.h"
 
 #include <boost/system/system_error.hpp>
@@ -16,7 +16,7 @@
 namespace trainctl {
 namespace {
 
-/// nlohmann's number of the error that a string is not UTF-8.
+/// nlohmann's error number for a string that is not UTF-8.
 constexpr int kNotUtf8 = 316;
 
 void print_diagnostics(const std::vector<Diagnostic>& diagnostics) {
@@ -63,7 +63,8 @@ int report_current_exception() {
     return print("error: ", describe_errno(error.code().value()).c_str(), kExitEnv);
   } catch (const nlohmann::json::type_error& error) {
     if (error.id != kNotUtf8) return print("bug: ", error.what(), kExitBug);
-    return print("error: ", "a name or text that JSON must hold is not UTF-8: rename the file or folder", kExitEnv);
+    return print("error: ", "a file name or text to be written as JSON is not valid UTF-8; rename the file or folder",
+                 kExitEnv);
   } catch (const std::exception& error) {
     if (const auto refusal = machine_refusal()) return print("error: ", refusal->c_str(), kExitEnv);
     return print("bug: ", error.what(), kExitBug);

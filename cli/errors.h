@@ -1,4 +1,4 @@
-// Failures on their way to the user: printed to stderr as a compiler prints them, and an exit code.
+// Reports failures to the user: compiler-style messages on stderr, and an exit code.
 #pragma once
 
 #include <string>
@@ -10,7 +10,7 @@ namespace trainctl {
 /// Call it in a catch block: prints the current exception and returns the exit code of its kind (design section 7).
 int report_current_exception();
 
-/// Prints what the job probably does not mean, in the same way, to stderr.
+/// Prints warnings about a job's probable mistakes to stderr, in the same style.
 void print_warnings(const JobSpec& spec);
 
 }  // namespace trainctl

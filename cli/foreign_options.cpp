@@ -1,4 +1,5 @@
-// First the spellings of others, then any field of the job: --micro-batches 4 means parallel.micro_batches=4.
+// Tries the spellings of other tools first, then any field of the job: --micro-batches 4 means
+// parallel.micro_batches=4.
 #include "cli/foreign_options.h"
 
 #include <CLI/CLI.hpp>
@@ -18,7 +19,7 @@ using OptionNames = std::vector<std::string_view>;
 struct FieldSpelling {
   OptionNames names;
   std::string_view field;
-  std::string_view example;  ///< the value to show if none was given, or one that the field does not take
+  std::string_view example;  ///< shown if no value was given, or one that the field does not accept
 };
 
 const std::vector<FieldSpelling>& field_spellings() {
@@ -89,21 +90,21 @@ const std::vector<Advice>& advice() {
   static const std::vector<Advice> all = {
       {{"nnodes", "nnode", "nodes", "num_nodes", "num_machines", "node_rank", "machine_rank", "host", "hosts",
         "nodelist", "include", "exclude", "standalone"},
-       "leave it out: all ranks of a run are on this host, unless launch.hosts='[a, b:4]' names others"},
+       "remove it: all ranks run on this host unless launch.hosts='[a, b:4]' names other hosts"},
       {{"master_addr", "master_port", "main_process_ip", "main_process_port", "rdzv_backend", "rdzv_endpoint",
         "rdzv_id", "rdzv_conf", "local_addr", "join", "sched_host", "sched_port"},
-       "leave it out: trainctl chooses the address and a free port for each run"},
+       "remove it: trainctl chooses the address and a free port for each run"},
       {{"monitor_interval", "start_method", "role", "multi_gpu", "allow_run_as_root", "oversubscribe",
         "kill_on_bad_exit"},
-       "leave it out: it has no meaning here"},
+       "remove it: it has no effect here"},
       {{"tee", "redirects", "r", "t", "local_ranks_filter", "tag_output", "label", "l"},
-       "--show all shows the lines of every rank; all are kept in log_output/<run>/rank.<N>"},
+       "use --show all to see the output of every rank; all output is saved in log_output/<run>/rank.<N>"},
       {{"m", "module", "no_python", "script", "program"},
-       "a program is named in the job: command: [python3, train.py]; start from trainctl init command"},
-      {{"dry_run", "plan_only"}, "trainctl plan says what a run would do, without running it"},
+       "name the program in the job file: command: [python3, train.py]; trainctl init command writes a template"},
+      {{"dry_run", "plan_only"}, "use trainctl plan to see what a run would do without running it"},
       {{"daemon", "background", "bg", "detached"}, "write --detach"},
-      {{"wait", "foreground"}, "leave it out: run waits unless --detach is given"},
-      {{"v", "verbose", "debug"}, "leave it out; --show all shows the lines of every rank"},
+      {{"wait", "foreground"}, "remove it: run waits unless --detach is given"},
+      {{"v", "verbose", "debug"}, "remove it; use --show all to see the output of every rank"},
   };
   return all;
 }
@@ -123,7 +124,7 @@ bool is_number(const std::string& text) {
   return !text.empty() && text.find_first_not_of("0123456789.e-") == std::string::npos;
 }
 
-/// Whether the option's value is one for the field.
+/// Whether the option's value is valid for the field.
 bool fits(const std::string& value, const Field* field, std::string_view example) {
   if (value.empty() || value.find('=') != std::string::npos) return false;
   if (field != nullptr && !field->choices.empty())
@@ -141,7 +142,7 @@ UnknownOption with_number_apart(const UnknownOption& option) {
   return {option.name.substr(0, digits), option.name.substr(digits)};
 }
 
-/// "" if no field is meant.
+/// Suggests the override that the option stands for; "" if no field matches.
 std::string as_field(const std::string& name, const std::string& value) {
   for (const FieldSpelling& spelling : field_spellings()) {
     if (!is_one_of(name, spelling.names)) continue;
@@ -186,10 +187,10 @@ std::string our_spelling(const CLI::App& command, const UnknownOption& given) {
   if (is_one_of(name, {"x", "env", "export", "genv"}))
     return option.value.find('=') == std::string::npos ? "write env.NAME=VALUE" : "write env." + option.value;
   if (is_one_of(name, {"set", "override", "overrides", "opt", "param"}))
-    return "fields of the job are given without an option: " +
+    return "set fields of the job without an option: " +
            (option.value.find('=') == std::string::npos ? "launch.ranks=4" : option.value);
   if (is_one_of(name, {"config", "config_file", "cfg", "job", "job_file", "file", "f", "yaml"}))
-    return "the job file is given without an option: " + full_name(command) +
+    return "pass the job file without an option: " + full_name(command) +
            (command.get_parent() == nullptr ? " run " : " ") + (option.value.empty() ? "job.yaml" : option.value);
   for (const Advice& one : advice())
     if (is_one_of(name, one.names)) return std::string(one.text);

@@ -8,7 +8,7 @@
 
 namespace trainctl {
 
-/// "write launch.ranks=4", with the option's value; "" for an option that nobody would expect of `command`.
+/// "write launch.ranks=4", with the option's value; "" for an option that makes no sense for `command`.
 std::string our_spelling(const CLI::App& command, const UnknownOption& option);
 
 }  // namespace trainctl

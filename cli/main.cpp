@@ -21,24 +21,24 @@ namespace {
 
 constexpr const char* kFooter = R"(Examples:
   trainctl init mlp -o job.yaml                 write a commented job file
-  trainctl check job.yaml                       is it valid?
-  trainctl plan job.yaml launch.ranks=8         how it would run, without running it
+  trainctl check job.yaml                       validate it
+  trainctl plan job.yaml launch.ranks=8         show how it would run, without running it
   trainctl run job.yaml train.epochs=2          train, one process per rank
-  trainctl run job.yaml --detach                the same in the background; then:
-  trainctl ps                                     what runs, how far, with which loss
+  trainctl run job.yaml --detach                the same, in the background; then:
+  trainctl ps                                     list the runs with their progress and loss
   trainctl attach                                 watch it; Ctrl-C detaches
-  trainctl logs 1 --rank 0,3-5 --tail 20          what the ranks of run 1 wrote
-  trainctl stop 1                                 end it at the end of a step
-  trainctl checkpoint list                        what the latest run has saved
-  trainctl help run                             a command's options and examples
+  trainctl logs 1 --rank 0,3-5 --tail 20          print the output of some ranks of run 1
+  trainctl stop 1                                 stop it after the current step
+  trainctl checkpoint list                        list what the latest run has saved
+  trainctl help run                             options and examples of a command
 
 Any field of the job file can be set on the command line: parallel.stages=2 launch.ranks=4
-A job may start any program instead of a network:  command: [python3, train.py]  (docs/launching.md)
-Exit codes: 0 done, 2 error in the job file, 3 the machine (files, memory), 4 a bug in trainctl,
-            5 a rank failed, or the loss is nan or infinite, 130 and 143 stopped by Ctrl-C and SIGTERM;
-            1 checkpoint diff found a difference)";
+A job can start any program instead of a network:  command: [python3, train.py]  (docs/launching.md)
+Exit codes: 0 success, 2 error in the job file or command line, 3 error of the machine (files, memory, network),
+            4 bug in trainctl, 5 a rank failed or the loss is nan or infinite, 130 and 143 stopped by Ctrl-C and
+            SIGTERM; 1 checkpoint diff found a difference)";
 
-/// cron and daemons may start us with closed standard streams; files opened later would get their descriptors.
+/// cron and daemons may start this program with closed standard streams, whose descriptors later files would get.
 void open_standard_streams() {
   for (int fd = 0; fd <= 2; ++fd) {
     if (fcntl(fd, F_GETFD) >= 0) continue;
@@ -60,13 +60,13 @@ int main(int argc, char** argv) {
   using namespace trainctl;
   begin_signals();
   open_standard_streams();
-  CLI::App app("Trains a neural network described in YAML, on many ranks, the same numbers on any.", "trainctl");
+  CLI::App app("Trains neural networks described in YAML. Results are the same on any number of ranks.", "trainctl");
   app.set_version_flag("--version", "trainctl " TRAINCTL_VERSION);
   app.require_subcommand(1);
   app.footer(kFooter);
   Action chosen;
   for (const auto add : kCommands) add(app, chosen);
-  // Its arguments are an incomplete command line, which the parser would reject.
+  // The arguments of `complete` are an incomplete command line, which the parser would reject.
   if (argc > 1 && std::string_view(argv[1]) == "complete")
     return flushed(print_candidates(app, {argv + 2, argv + argc}));
   const CommandWords words = split_words(app, {argv + 1, argv + argc});

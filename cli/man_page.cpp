@@ -1,4 +1,4 @@
-// A page:  NAME  SYNOPSIS  [what the footer of --help says]  COMMANDS  ARGUMENTS  OPTIONS  EXAMPLES  SEE ALSO
+// A page:  NAME  SYNOPSIS  [prose from the footer of --help]  COMMANDS  ARGUMENTS  OPTIONS  EXAMPLES  SEE ALSO
 #include "cli/man_page.h"
 
 #include <fmt/format.h>
@@ -18,7 +18,7 @@ namespace {
 
 constexpr std::string_view kExamples = "Examples:\n";
 
-/// \[u2026] for an ellipsis, of more than one byte: roff reads bytes.
+/// Writes multi-byte characters as \[u2026], since roff reads bytes.
 std::string as_roff(std::string_view character) {
   constexpr std::array<unsigned char, 5> kPayload = {0, 0x7f, 0x1f, 0x0f, 0x07};
   unsigned code = static_cast<unsigned char>(character[0]) & kPayload[character.size()];
@@ -26,8 +26,8 @@ std::string as_roff(std::string_view character) {
   return fmt::format("\\[u{:04X}]", code);
 }
 
-/// Valid UTF-8 in which roff sees no commands of its own. A plain '-' could be printed as a hyphen, which nobody can
-/// paste.
+/// Escapes UTF-8 text so that roff finds no commands in it. '-' becomes "\-": roff may print a plain one as a hyphen,
+/// which cannot be pasted into a shell.
 std::string escaped(std::string_view text) {
   std::string out;
   for (size_t i = 0; i < text.size();) {
@@ -91,7 +91,7 @@ std::string with_default(const CLI::Option& option) {
   return value.empty() ? text : text + " [default: " + escaped(value) + "]";
 }
 
-/// Paragraphs are filled. One with indented lines is a table or code, and stays as it is.
+/// Paragraphs are filled. One with indented lines is a table or code, and is not changed.
 std::string prose(const std::string& text) {
   std::string out;
   std::istringstream lines(text + "\n\n");

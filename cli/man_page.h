@@ -9,7 +9,7 @@ class App;
 
 namespace trainctl {
 
-/// "trainctl-bench-op.1": the file of a command's page.
+/// File name of a command's page: "trainctl-bench-op.1".
 std::string man_page_file(const CLI::App& command);
 
 /// The page as roff, with the macros of man(7). `version`: "trainctl 0.1.0", shown in its footer.

@@ -1,4 +1,4 @@
-// Asks with access(2), which also knows read-only file systems.
+// Uses access(2), which also detects read-only file systems.
 #include "cli/output_path.h"
 
 #include <unistd.h>
@@ -25,7 +25,7 @@ fs::path folder_of(const fs::path& path) { return path.has_parent_path() ? path.
 
 void require_writable_file(const std::string& path, const std::string& option) {
   std::error_code error;
-  if (path.empty()) throw SpecError({}, option, "the file has no name", "e.g. " + option + "=trace.json");
+  if (path.empty()) throw SpecError({}, option, "the file name is empty", "e.g. " + option + "=trace.json");
   if (fs::is_directory(path, error)) fail(option, path, "it is a folder");
   require_no_link(path);
   if (fs::exists(path, error)) {
@@ -33,7 +33,7 @@ void require_writable_file(const std::string& path, const std::string& option) {
     return;
   }
   const fs::path folder = folder_of(path);
-  if (!fs::is_directory(folder, error)) fail(option, path, "there is no folder " + folder.string());
+  if (!fs::is_directory(folder, error)) fail(option, path, "the folder " + folder.string() + " does not exist");
   if (access(folder.c_str(), W_OK | X_OK) != 0)
     fail(option, path, std::strerror(errno) + std::string(" in the folder ") + folder.string());
 }

@@ -1,4 +1,4 @@
-// Whether a command can write its output, asked before the work whose result that is.
+// Checks that a command can write its output before it starts the work.
 #pragma once
 
 #include <string>

@@ -1,4 +1,4 @@
-// CLI11's errors name their option only in their text, so it is parsed.
+// CLI11's errors name their option only in their text, so this file parses the text.
 #include "cli/usage.h"
 
 #include <CLI/CLI.hpp>
@@ -36,7 +36,7 @@ const CLI::Option* option_in(const CLI::App& command, const std::string& text) {
   return found;
 }
 
-/// For a word that is too much; options are reported by unknown_option.
+/// Error for an unexpected word; unknown_option reports options.
 std::string unexpected(const std::string& text) {
   const size_t colon = text.rfind(": ");
   std::string word = colon == std::string::npos ? text : text.substr(colon + 2);
@@ -48,11 +48,11 @@ std::string unknown_option(const CommandWords& words, const UnknownOption& optio
   // An option before its command, as in `trainctl --json plan job.yaml`, is one of the app.
   const CLI::App& command = *words.command;
   if (find_option(command, option.name) != nullptr)
-    return begin + " in this place; options follow the command: " + full_name(command) + " " + option.name;
+    return begin + " before the command; write options after it: " + full_name(command) + " " + option.name;
   const size_t dot = option.name.find('.');
   if (dot != std::string::npos) {
     return begin +
-           "; fields of the job are given without dashes: " + option.name.substr(option.name.find_first_not_of('-')) +
+           "; write fields of the job without dashes: " + option.name.substr(option.name.find_first_not_of('-')) +
            (option.value.empty() ? "=VALUE" : "=" + option.value);
   }
   if (const std::string ours = our_spelling(command, option); !ours.empty()) return begin + "; " + ours;
@@ -70,25 +70,25 @@ std::string not_a_number(const CLI::Option& option, const std::string& text) {
   } else if (const size_t equals = text.rfind(" = "); equals != std::string::npos) {
     value = text.substr(equals + 3);
   }
-  return option.get_name() + ": '" + value + "' is not a number in its range";
+  return option.get_name() + ": '" + value + "' is not a number in the accepted range";
 }
 
 std::string message(const CLI::App& command, const CLI::ParseError& error) {
   const std::string text = error.what();
   const auto kind = static_cast<CLI::ExitCodes>(error.get_exit_code());
   if (kind == CLI::ExitCodes::RequiredError && !commands_of(command).empty())
-    return "a command is missing: " + join(names_of_commands(command));
+    return "missing command; available commands: " + join(names_of_commands(command));
   if (kind == CLI::ExitCodes::ExtrasError) return unexpected(text);
   const CLI::Option* option = option_in(command, text);
   if (kind == CLI::ExitCodes::RequiredError && text.starts_with("A subcommand"))
-    return "'--' is before the command, where it has no meaning; leave it out";
+    return "'--' has no meaning before the command; remove it";
   if (option == nullptr) return text;
   if (kind == CLI::ExitCodes::ValidationError && option->get_positional() &&
       text.starts_with(option->get_name() + ": "))
     return text.substr(option->get_name().size() + 2);
   if (kind == CLI::ExitCodes::RequiredError) return option->get_name() + " is missing: " + option->get_description();
   if (kind == CLI::ExitCodes::ArgumentMismatch)
-    return option->get_name() + " lacks its value: " + option->get_description();
+    return option->get_name() + " requires a value: " + option->get_description();
   if (kind == CLI::ExitCodes::ConversionError || text.find(" not in range") != std::string::npos)
     return not_a_number(*option, text);
   return text;
@@ -100,13 +100,13 @@ std::string empty_value(const CommandWords& words) {
   for (const auto& [option, value] : words.values)
     if (value.empty())
       return full_name(*words.command) + ": " + option->get_name() +
-             ": the value is empty; is a variable of the shell unset?\n";
+             ": the value is empty; check for an unset shell variable\n";
   return "";
 }
 
-std::string see_help(const std::string& command) { return "  " + command + " --help has examples\n"; }
+std::string see_help(const std::string& command) { return "  " + command + " --help shows examples\n"; }
 
-/// The command of ours that other tools call `word`.
+/// The trainctl command that other tools call `word`.
 std::string synonym(const std::string& word) {
   static const std::map<std::string, std::string> kCommands = {
       {"train", "run"},        {"start", "run"},  {"launch", "run"},   {"exec", "run"},     {"fit", "run"},
@@ -129,14 +129,14 @@ std::string unknown_command(const CommandWords& words) {
   if (is_root && (word.ends_with(".yaml") || word.ends_with(".yml")))
     return "'" + word + "' is not a command; to run this job: trainctl run " + word;
   if (is_root && std::filesystem::is_regular_file(word, error))
-    return "'" + word + "' is not a command; a job file names a program: command: [python3, train.py]; start from " +
-           "trainctl init command";
+    return "'" + word + "' is not a command; to run a program, name it in a job file: command: [python3, train.py]; " +
+           "trainctl init command writes a template";
   const std::vector<std::string> names = names_of_commands(*words.command);
   const std::string other = is_root ? synonym(word) : "";
   const std::string near = other.empty() ? did_you_mean(word, names) : "did you mean '" + other + "'?";
   const bool few = names.size() < 4;
   return (is_root ? "" : name + ": ") + "unknown command '" + word + "'; " +
-         (near.empty() || few ? "there are " + join(names) : near);
+         (near.empty() || few ? "available commands: " + join(names) : near);
 }
 
 std::string usage_error(const CommandWords& words, const CLI::ParseError& error) {

@@ -1,4 +1,4 @@
-// Errors in a command line, in our own words.
+// Rewrites the parser's errors about a command line.
 #pragma once
 
 #include <string>
@@ -11,7 +11,7 @@ class ParseError;
 
 namespace trainctl {
 
-/// "trainctl show: WHAT is missing: graph | plan | program | weights", and a pointer to --help.
+/// "trainctl show: WHAT is missing: graph | plan | program | weights", followed by a pointer to --help.
 /// `words` are those of the line that the parser refused.
 std::string usage_error(const CommandWords& words, const CLI::ParseError& error);
 

@@ -1,4 +1,4 @@
-// Ends a command that reads a job's data set when a file system does not answer.
+// Ends a command that reads a job's data set if the file system stops responding.
 #pragma once
 
 #include <memory>

@@ -1,4 +1,4 @@
-"""A program for trainctl's `command:`, of the standard library alone: every rank sends its number to rank 0, which
+"""A program for trainctl's `command:` that needs only the standard library: every rank sends its number to rank 0, which
 listens where MASTER_ADDR and MASTER_PORT say, and prints the sum."""
 import os, socket, time
 

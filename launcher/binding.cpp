@@ -11,7 +11,7 @@
 namespace trainctl {
 namespace {
 
-/// CPUs that belong together: the threads of a core, or the cores of a node.
+/// CPUs of one unit: the threads of a core, or the cores of a NUMA node.
 struct Unit {
   std::vector<int> cpus;
   int cores = 1;  ///< number of cores that it can keep busy
@@ -46,7 +46,7 @@ std::pair<size_t, size_t> run_of(size_t rank, size_t ranks, size_t units) {
   return {unit, unit + 1};
 }
 
-/// Nodes may differ in size, so a rank goes to the node that contains the middle of its run of cores.
+/// Nodes may differ in size, so a rank is bound to the node that contains the middle of its run of cores.
 std::pair<size_t, size_t> nodes_of(size_t rank, size_t ranks, const std::vector<Unit>& nodes) {
   if (nodes.size() >= ranks) return run_of(rank, ranks, nodes.size());
   double cores = 0;
@@ -89,7 +89,7 @@ std::vector<RankBinding> bindings(const Cluster& cluster, const Topology& topolo
       result[rank].cpus.insert(result[rank].cpus.end(), list[i].cpus.begin(), list[i].cpus.end());
     }
     std::sort(result[rank].cpus.begin(), result[rank].cpus.end());
-    // A bound rank has its own cores. Unbound ranks of a role share all of them: an equal part each, since a step waits
+    // A bound rank has separate cores. Unbound ranks of a role share all cores, an equal part each, since a step waits
     // for the slowest.
     if (mode == BindMode::none) cores = static_cast<int>(list.size()) / sharing;
     if (mode != BindMode::none) cores /= sharers[first];

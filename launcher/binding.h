@@ -15,7 +15,7 @@ struct RankBinding {
   int threads = 1;        ///< number of threads of its kernels
 };
 
-/// One binding per place of the cluster, in order. All places are on this host.
+/// Returns one binding per place of the cluster, in order. All places are on this host.
 ///   none: no rank is bound
 ///   core: the cores, NUMA node by node, are divided into equal runs. With fewer cores than ranks, hardware threads
 ///         are divided instead; with fewer of these, several ranks share one
@@ -24,7 +24,7 @@ struct RankBinding {
 /// cores, and so do unbound servers: one role works while the other waits for it.
 std::vector<RankBinding> bindings(const Cluster& cluster, const Topology& topology, BindMode mode);
 
-/// "CPUs 0-3,8", "not bound".
+/// Describes a binding: "CPUs 0-3,8", "not bound".
 std::string describe(const RankBinding& binding);
 
 }  // namespace trainctl

@@ -34,7 +34,7 @@ std::vector<HostRanks> hosts_of(const JobSpec& spec) {
   const auto hosts = parse_hostfile(text.str(), fault);
   if (hosts && !hosts->empty()) return *hosts;
   throw SpecError(spec.position("launch.hostfile"), "launch.hostfile",
-                  spec.launch.hostfile + ": " + (hosts ? "it names no host" : fault));
+                  spec.launch.hostfile + ": " + (hosts ? "the file names no hosts" : fault));
 }
 
 }  // namespace

@@ -24,14 +24,14 @@ struct Cluster {
   int num_hosts() const { return places.empty() ? 0 : places.back().host_number + 1; }
 };
 
-/// All ranks on this host: the workers, then the servers.
+/// A cluster with all ranks on this host: the workers, then the servers.
 Cluster one_host(int workers, int servers = 0);
 
-/// The ranks on the hosts of launch.hosts or launch.hostfile, host by host. Throws SpecError, and EnvError if the
+/// A cluster of the hosts in launch.hosts or launch.hostfile, host by host. Throws SpecError, and EnvError if the
 /// file cannot be read.
 Cluster several_hosts(const JobSpec& spec);
 
-/// Where the job's ranks are.
+/// The cluster that the job selects.
 Cluster cluster_of(const JobSpec& spec);
 
 }  // namespace trainctl

@@ -1,4 +1,4 @@
-// cpu.max, cpu.cfs_quota_us, memory.events, memory.oom_control.
+// Reads cpu.max, cpu.cfs_quota_us, memory.events and memory.oom_control.
 #include "launcher/control_group.h"
 
 #include <algorithm>

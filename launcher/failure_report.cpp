@@ -1,4 +1,4 @@
-// A failed run in words and as JSON.
+// Reports a failed run as text and as JSON.
 #include "launcher/failure_report.h"
 
 #include <fmt/format.h>
@@ -15,21 +15,21 @@
 namespace trainctl {
 namespace {
 
-/// Failures so close to each other may have come in any order.
+/// Failures within this time may have occurred in any order.
 constexpr double kAtOnceSeconds = 0.25;
 
 std::string rank_name(int rank, const Cluster& cluster) {
   return cluster.names.name(rank) + " (" + cluster.places[static_cast<size_t>(rank)].host + ")";
 }
 
-/// "at step 412, all_reduce grad.0", from its error.json or from its last observed position.
+/// " at step 412, in all_reduce grad.0", from the rank's error.json or its last observed position.
 std::string where(const RankReport& report) {
   if (report.error && report.error->step > 0) {
     std::string text = " at step " + std::to_string(report.error->step);
     if (!report.error->instruction.empty()) text += ", in " + report.error->instruction;
     return text;
   }
-  return report.doing.empty() ? "" : " at " + report.doing;
+  return at_position(report.doing);
 }
 
 std::string ranks_name(const std::vector<int>& ranks) {
@@ -61,24 +61,24 @@ bool ranks_explain(const std::vector<RankReport>& reports) {
 std::string suspicion(const std::vector<RankReport>& reports, const Cause& cause) {
   const Course course = course_of(reports);
   const RankReport& report = reports[static_cast<size_t>(cause.rank)];
-  const std::string others = ": the others may have waited for it";
+  const std::string others = "; the other ranks may have been waiting for it";
   if (cause.kind == Cause::Kind::ended_early) {
-    return " had ended with 0 " + in_seconds(course.first_failure - report.time) + " before" + others;
+    return " had exited with code 0 " + in_seconds(course.first_failure - report.time) + " earlier" + others;
   }
-  const std::string still = course.running.size() == 1 ? " is the only one still running" : " was still running";
-  return still + (report.frozen ? ", and its process was stopped, by SIGSTOP or a debugger" : "") + others;
+  const std::string still = course.running.size() == 1 ? " was the only rank still running" : " was still running";
+  return still + (report.frozen ? ", and its process was stopped by SIGSTOP or a debugger" : "") + others;
 }
 
-/// Describes a rank that the launcher or another rank waited for in vain.
+/// Describes a rank for which the launcher or another rank waited without success.
 std::string silence(const RankReport& report) {
   char seconds[32];
   std::snprintf(seconds, sizeof seconds, "%.0f s", report.silent_seconds);
   const std::string still =
-      report.silent_seconds > 0 ? " has stood still for " + std::string(seconds) : " stopped answering";
-  return still + where(report) + (report.frozen ? "; its process was stopped, by SIGSTOP or a debugger" : "");
+      report.silent_seconds > 0 ? " has made no progress for " + std::string(seconds) : " stopped responding";
+  return still + where(report) + (report.frozen ? "; its process was stopped by SIGSTOP or a debugger" : "");
 }
 
-/// Each once: a run on hosts names all that cannot be reached.
+/// The distinct start errors: a run on several hosts lists all hosts that cannot be reached.
 std::string start_errors(const std::vector<RankReport>& reports) {
   std::vector<std::string> errors;
   for (const RankReport& report : reports) {
@@ -103,11 +103,12 @@ std::string describe_cause(const std::vector<RankReport>& reports, const Cause& 
   const bool suspected = cause.kind == Cause::Kind::ended_early || cause.kind == Cause::Kind::silent;
   if (suspected && !report.ranks_explain) return ranks_name({cause.rank}) + suspicion(reports, cause);
   if (cause.kind == Cause::Kind::ended_early) {
-    return name + " ended while " + cluster.names.name(cause.complaining_rank) + " still waited for it" + where(report);
+    return name + " ended while " + cluster.names.name(cause.complaining_rank) + " was still waiting for it" +
+           where(report);
   }
   if (cause.kind == Cause::Kind::silent) {
     if (cause.complaining_rank < 0 && !report.frozen) {
-      said = "it hangs, or needs longer: then set a larger launch.timeout";
+      said = "it hangs or needs more time; if it needs more time, increase launch.timeout";
     }
     return name + silence(report);
   }
@@ -115,16 +116,18 @@ std::string describe_cause(const std::vector<RankReport>& reports, const Cause& 
   if (!report.host_lost.empty())
     return "host " + cluster.places[static_cast<size_t>(cause.rank)].host + " " + report.host_lost + "; " + name +
            " was last seen" + (where(report).empty() ? " before its first step" : where(report));
-  if (report.out_of_memory) return name + " was killed by the kernel for lack of memory" + where(report);
+  if (report.out_of_memory) return name + " was killed by the kernel: out of memory" + where(report);
   if (!report.end.left.empty())
-    said = "a rank ends when its process ends; let it wait for what it starts (`wait` at the end of a script, `exec`, "
-           "`setsid --wait`)";
+    said =
+        "a rank ends when its process ends, so it must wait for the processes that it starts (use `wait` at the end of "
+        "a "
+        "script, `exec`, or `setsid --wait`)";
   if (!report.error) return name + " " + describe(report.end) + where(report);
   if (report.error->kind == ErrorKind::loss) return report.error->what;
   said = report.error->kind == ErrorKind::program || report.error->kind == ErrorKind::comm
              ? first_line(report.error->what)
              : report.error->what;
-  return name + (report.error->kind == ErrorKind::bug ? " met a bug of trainctl" : " failed") + where(report);
+  return name + (report.error->kind == ErrorKind::bug ? " hit a bug in trainctl" : " failed") + where(report);
 }
 
 std::string cause_with_words(const Outcome& outcome, const Cluster& cluster) {
@@ -133,7 +136,7 @@ std::string cause_with_words(const Outcome& outcome, const Cluster& cluster) {
   return said.empty() ? line : line + ": " + said;
 }
 
-/// "exited with code 1", "failed".
+/// How a rank ended: "exited with code 1", "could not be started".
 std::string manner(const RankReport& report) {
   return report.state == ProcessState::failed_to_start ? "could not be started" : describe(report.end);
 }
@@ -150,28 +153,28 @@ std::string other_failures(const Outcome& outcome, const Course& course) {
   std::string text;
   for (const auto& [key, ranks] : groups) {
     const auto& [later, how] = key;
-    const std::string when = !later.empty() ? " " + later + " later" : follows ? "" : " at the same moment";
+    const std::string when = !later.empty() ? " " + later + " later" : follows ? "" : " at the same time";
     text += ranks_name(ranks) + " " + how + when + "\n";
   }
   return text;
 }
 
-/// Ranks of a program that may be why the cause failed: it cannot be seen from outside.
+/// Ranks of a program that may have caused the failure, which cannot be determined from outside.
 std::string observations(const Outcome& outcome, const Course& course) {
   if (outcome.cause.kind != Cause::Kind::failed || course.failed.empty()) return "";
   std::string text;
   if (!course.ended.empty()) {
     const RankReport& last = outcome.reports[static_cast<size_t>(course.ended.back())];
-    text += ranks_name(without(course.ended, -1)) + " had ended with 0 " +
-            in_seconds(course.first_failure - last.time) + " before\n";
+    text += ranks_name(without(course.ended, -1)) + " had exited with code 0 " +
+            in_seconds(course.first_failure - last.time) + " earlier\n";
   }
   if (course.running.size() == 1 && course.failed.size() > 1) {
-    text += ranks_name(course.running) + " is the only one still running\n";
+    text += ranks_name(course.running) + " was the only rank still running\n";
   }
   return text;
 }
 
-/// "ranks 0, 1, 2 stopped because of it".
+/// "ranks 0, 1, 2 stopped as a consequence".
 std::string consequences(const Outcome& outcome, const Cluster& cluster, const Course& course = {}) {
   std::vector<std::string> ranks, servers;
   for (size_t i = 0; i < outcome.reports.size(); ++i) {
@@ -186,7 +189,7 @@ std::string consequences(const Outcome& outcome, const Cluster& cluster, const C
   };
   if (ranks.empty() && servers.empty()) return "";
   const std::string between = ranks.empty() || servers.empty() ? "" : " and ";
-  return counted("rank", ranks) + between + counted("server", servers) + " stopped because of it\n";
+  return counted("rank", ranks) + between + counted("server", servers) + " stopped as a consequence\n";
 }
 
 /// The loss is the same on all ranks, so none of them failed because of another.
@@ -230,11 +233,12 @@ std::string indented(const std::string& text) {
   return out;
 }
 
-/// "its last words, in …/stderr:" and the lines.
+/// "last lines of its stderr, …/stderr:" and the lines.
 std::string words_of(const RankReport& report, const std::string& whose, const std::string& log) {
-  if (!report.last_words.empty()) return "  " + whose + " last words, in " + log + ":\n" + indented(report.last_words);
+  if (!report.last_words.empty())
+    return "  last lines of " + whose + " stderr, " + log + ":\n" + indented(report.last_words);
   if (report.error && !report.error->stack.empty()) {
-    return "  " + whose + " error:\n" + indented(report.error->stack);
+    return "  " + whose + " stack trace:\n" + indented(report.error->stack);
   }
   return "";
 }
@@ -252,8 +256,8 @@ std::string cause_and_words(const Outcome& outcome, const Cluster& cluster, cons
   return cause + "\n" + (said.empty() ? "  it wrote nothing to " + log + "\n" : said);
 }
 
-/// A program does not say for which rank it waited. If the cause is one that only hangs or is gone, it comes first, and
-/// then what the others said of it.
+/// A program does not report for which rank it waited. If the cause only hangs or is gone, the report begins with it,
+/// followed by the other ranks' messages.
 std::string report_of_program(const Outcome& outcome, const Cluster& cluster, const RunDirectory& directory) {
   const Course course = course_of(outcome.reports);
   if (outcome.cause.kind == Cause::Kind::failed) {
@@ -272,7 +276,12 @@ std::string report_of_program(const Outcome& outcome, const Cluster& cluster, co
 
 }  // namespace
 
-// Ranks, and the hosts that report on them, write what they like. Nothing of it commands the user's terminal.
+std::string at_position(const std::string& doing) {
+  if (doing.empty()) return "";
+  return (doing.starts_with("step ") ? " at " : " during ") + doing;
+}
+
+// Text from ranks and other hosts is untrusted: terminal escapes in it are removed.
 
 std::string cause_line(const std::vector<RankReport>& reports, const Cause& cause, const Cluster& cluster) {
   std::string said;

@@ -1,4 +1,4 @@
-// Telling causes from consequences.
+// Distinguishes causes from consequences.
 #include "launcher/first_cause.h"
 
 #include <algorithm>
@@ -11,7 +11,7 @@ namespace {
 
 bool complains(const RankReport& report) { return report.error && report.error->kind == ErrorKind::comm; }
 
-/// Failed on its own: not stopped by us, and not because of another rank.
+/// Whether a rank failed on its own: not stopped by the launcher, and not because of another rank.
 bool own_failure(const RankReport& report) {
   if (report.state == ProcessState::failed_to_start) return true;
   if (!report.failed() || complains(report)) return false;
@@ -30,7 +30,7 @@ int earliest(const std::vector<RankReport>& reports, const std::function<bool(co
 }
 
 /// How likely it is that others wait for this rank:
-///   3 its process is stopped   2 it does not wait itself   1 it waits, for an unknown rank   0 it waits for known
+///   3 its process is stopped   2 it is not waiting itself   1 it waits for an unknown rank   0 it waits for known
 ///   ranks
 int suspicion(const RankReport& report) {
   if (complains(report)) return 0;
@@ -78,7 +78,7 @@ void sort_by_time(const std::vector<RankReport>& reports, std::vector<int>& rank
   });
 }
 
-/// Programs abort, and write to connections that others have closed, because of another rank too.
+/// Programs may also abort, or write to closed connections, because of another rank.
 bool clearly_own(const RankReport& report) {
   if (report.state == ProcessState::failed_to_start || report.out_of_memory || !report.end.left.empty()) return true;
   if (report.blames_peer) return false;
@@ -86,7 +86,7 @@ bool clearly_own(const RankReport& report) {
   return report.error.has_value();
 }
 
-/// The first of `ranks` that `counts`; -1: none.
+/// The first of `ranks` for which `counts` returns true; -1: none.
 int first_of(const std::vector<RankReport>& reports, const std::vector<int>& ranks,
              const std::function<bool(const RankReport&)>& counts) {
   const auto found =

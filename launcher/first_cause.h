@@ -14,11 +14,11 @@ struct Cause {
     none,         ///< nothing failed
     failed,       ///< died, or reported an error
     ended_early,  ///< exited 0 while others waited for it, or may have waited for it
-    silent,       ///< other ranks or the launcher waited for it in vain
-    link,         ///< it lost another rank since two hosts do not reach each other: RankReport::lost_link
+    silent,       ///< other ranks or the launcher waited for it without success
+    link,         ///< it lost another rank because two hosts cannot connect: RankReport::lost_link
   } kind = Kind::none;
   int rank = -1;
-  int complaining_rank = -1;  ///< ended_early, silent: the rank that reported it; -1: the launcher concludes it
+  int complaining_rank = -1;  ///< ended_early, silent: the rank that reported it; -1: inferred by the launcher
 };
 
 /// "failed", "ended early", "silent", "link".
@@ -51,7 +51,7 @@ struct Course {
 };
 Course course_of(const std::vector<RankReport>& reports);
 
-/// When the rank failed: by its own account if it left one. Unix seconds.
+/// When the rank failed, from its own error report if there is one. Unix seconds.
 double failure_time(const RankReport& report);
 
 }  // namespace trainctl

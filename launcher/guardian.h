@@ -14,17 +14,17 @@ namespace trainctl {
 
 class Guardian {
  public:
-  /// Forks them. `max_groups`: the most groups that run at one time. `mark`: see stragglers.h. Throws EnvError.
+  /// Forks them. `max_groups`: largest number of groups at a time. `mark`: see stragglers.h. Throws EnvError.
   Guardian(int max_groups, const std::string& mark);
   Guardian(const Guardian&) = delete;
   Guardian& operator=(const Guardian&) = delete;
-  /// Closes the pipes and waits while the guardians kill what is still registered or marked.
+  /// Closes the pipes and waits while the guardians kill all processes that are still registered or marked.
   ~Guardian();
 
   void watch(int pid);
   void forget(int pid);
-  /// Starts another for each that has ended; it watches the same groups. Call it when a child has ended, and again if
-  /// it returns false: no process could be made.
+  /// Replaces guardians that have ended. Call it when a child has ended, and again if
+  /// it returns false because no process could be created.
   bool replace_dead();
 
  private:

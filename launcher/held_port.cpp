@@ -13,7 +13,7 @@
 namespace trainctl {
 
 HeldPort::HeldPort() : fd_(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)) {
-  // All addresses: another job's listener on one of them would block a listener on all.
+  // Binds all addresses: another job's listener on one of them would block a listener on all.
   sockaddr_in address{};
   address.sin_family = AF_INET;
   address.sin_addr.s_addr = htonl(INADDR_ANY);

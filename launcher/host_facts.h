@@ -8,7 +8,8 @@ namespace trainctl {
 
 struct HostFacts {
   std::string name;
-  std::string system;  ///< "Debian GNU/Linux 12 (bookworm)"; this and the next ones are "unknown" if nothing says it
+  std::string
+      system;  ///< "Debian GNU/Linux 12 (bookworm)"; this and the following fields are "unknown" if not available
   std::string kernel;
   std::string cpu;  ///< its model
   int64_t cpus = 0;

@@ -1,4 +1,4 @@
-// LiveStatus as JSON, and ranks in short form.
+// Converts LiveStatus to and from JSON, and abbreviates lists of ranks.
 #include "launcher/live_status.h"
 
 #include <fmt/format.h>

@@ -20,7 +20,7 @@
 
 namespace trainctl {
 
-/// Numbers that a step reports beside its loss: names and values.
+/// Metrics that a step reports in addition to its loss: names and values.
 using Metrics = std::vector<std::pair<std::string, double>>;
 
 /// Ranks in the same state.
@@ -39,26 +39,26 @@ struct LiveStatus {
   std::optional<float> loss;
   Metrics metrics;
   double samples_per_second = 0;
-  double tokens_per_second = 0;        ///< 0: a sample is no sequence of tokens
+  double tokens_per_second = 0;        ///< 0: samples are not sequences of tokens
   double share_of_peak = 0;            ///< share of the devices' peak rate in matrix products; 0: unknown
   int64_t memory_bytes = 0;            ///< resident memory of the largest rank on this host; 0: unknown
   int64_t gpu_memory_bytes = 0;        ///< used memory of the fullest GPU; 0: unknown, or no GPUs
-  std::optional<double> seconds_left;  ///< at this pace, until the last step
-  std::optional<int> slowest;          ///< the rank for which the others wait, if they do
+  std::optional<double> seconds_left;  ///< estimated time until the last step
+  std::optional<int> slowest;          ///< rank that the others wait for, if any
   std::vector<RankGroup> ranks;        ///< the largest group first
-  std::vector<int> pids;               ///< by rank, each the leader of a process group; 0: it is on another host
+  std::vector<int> pids;               ///< by rank, each the leader of a process group; 0: on another host
   std::vector<int> gpus;               ///< by rank, as the driver numbers them; empty: CPUs, or the program chooses
   friend bool operator==(const LiveStatus&, const LiveStatus&) = default;
 };
 
 std::string to_json(const LiveStatus& status);
-/// Fields that are missing or of another type keep their defaults; nullopt if the text is no object.
+/// Fields that are missing or have another type keep their defaults; nullopt if the text is not an object.
 std::optional<LiveStatus> parse_live_status(std::string_view json);
 
-/// The two fields of a loss, and what they say; nullopt: there is none.
+/// Write and read the two fields of a loss; nullopt: none.
 void put_loss(nlohmann::ordered_json& json, float loss);
 std::optional<float> loss_of(const nlohmann::ordered_json& json);
-/// The field of the metrics, if there are any, and what it says.
+/// Write and read the field of the metrics, if there are any.
 void put_metrics(nlohmann::ordered_json& json, const Metrics& metrics);
 Metrics metrics_of(const nlohmann::ordered_json& json);
 /// "accuracy 0.9934"

@@ -89,7 +89,7 @@ void LocalRanks::start(const RankPlace& place, int attempt) {
   if (launch_.on_rank_started) launch_.on_rank_started(place.rank, pid);
 }
 
-/// The number of CPUs that all ranks together are bound to.
+/// Number of CPUs to which the ranks are bound.
 size_t LocalRanks::bound_cpus() const {
   std::set<int> cpus;
   for (const RankBinding& binding : bindings_) cpus.insert(binding.cpus.begin(), binding.cpus.end());
@@ -111,7 +111,7 @@ void LocalRanks::restart(int attempt) {
   put_errors_aside(attempt - 1);
 }
 
-/// Renames the errors of an attempt, so that they are not taken for those of the next.
+/// Renames the error files of an attempt, so that they are not mistaken for those of the next.
 void LocalRanks::put_errors_aside(int attempt) const {
   in_child(kReadSeconds, [&] {
     for (const RankPlace& place : launch_.cluster.places) {
@@ -137,7 +137,7 @@ void LocalRanks::await_child() {
 
 void LocalRanks::reap() {
   std::vector<ProcessEnd> ends = runner_.reap();
-  // The order of ranks found dead in one look is unknown: assume that a killed one caused the others to end.
+  // The order of ranks found dead at once is unknown; assume that a killed one caused the others to end.
   std::stable_sort(ends.begin(), ends.end(),
                    [](const ProcessEnd& a, const ProcessEnd& b) { return a.signaled && !b.signaled; });
   for (const ProcessEnd& end : ends) {
@@ -152,8 +152,8 @@ void LocalRanks::tell_leftovers(const LeftProcesses& left) {
   if (found == rank_of_pid_.end() || !events_.notice) return;
   char grace[32];
   std::snprintf(grace, sizeof grace, "%g s", launch_.limits.grace_seconds);
-  events_.notice(launch_.cluster.names.name(found->second) + " has exited with 0, but processes of it still run: " +
-                 left.left + "; it has failed unless they end within launch.grace, " + grace);
+  events_.notice(launch_.cluster.names.name(found->second) + " exited with code 0, but left processes running: " +
+                 left.left + "; it counts as failed unless they end within launch.grace (" + grace + ")");
 }
 
 void LocalRanks::rank_ended(int number, const ProcessEnd& end) {
@@ -183,7 +183,7 @@ std::optional<RankError> LocalRanks::error_of(int rank) {
   return std::move(reported.error);
 }
 
-/// Each out-of-memory kill that the kernel counted explains one death.
+/// Attributes a death to each out-of-memory kill that the kernel counted.
 bool LocalRanks::killed_for_memory() {
   if (out_of_memory_kills() <= kills_explained_) return false;
   ++kills_explained_;

@@ -1,5 +1,5 @@
-// The ranks that run on this host: their processes, bindings, guardians, pipes, and what they leave behind when they
-// fail.
+// The ranks that run on this host: their processes, bindings, guardians, pipes, and the error files that they write
+// when they fail.
 #pragma once
 
 #include <boost/asio/io_context.hpp>
@@ -57,12 +57,12 @@ class LocalRanks : public RankRunner {
   const std::string mark_;
   Guardian guardian_;
   bool guarded_ = true;
-  double stop_time_ = 0;           ///< unix seconds at which the ranks of this attempt got the first signal; 0: not yet
-  bool reading_hangs_ = false;     ///< the disk did not answer when a rank's error was read
-  std::unique_ptr<LogDisk> disk_;  ///< null: a sink was given
+  double stop_time_ = 0;           ///< unix seconds of the first signal to the ranks of this attempt; 0: not yet
+  bool reading_hangs_ = false;     ///< the disk did not respond when a rank's error was read
+  std::unique_ptr<LogDisk> disk_;  ///< null if a sink was passed
   LogCollector logs_;
   boost::asio::signal_set children_;
-  /// No cancellation reaches a handler that is in the loop's queue already when this object ends.
+  /// Expires with this object. Cancellation does not reach handlers that are already in the loop's queue.
   std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);
   std::map<int, int> pids_;
   std::map<int, int> rank_of_pid_;

@@ -1,4 +1,4 @@
-// A run folder and its host, packed.
+// Packs a run folder and a description of its host.
 #include "launcher/log_bundle.h"
 
 #include <sys/statvfs.h>
@@ -76,7 +76,7 @@ int64_t write_bundle(const RunDirectory& run, const std::string& path, const std
   for (const std::string& file : files) {
     if (file == path) continue;
     const std::string name = file.substr(run.path().size() + 1);
-    // It may go to others, who need not know the values of env.
+    // The bundle may be shared with people who must not see the values of env.
     if (name == "job.yaml")
       tar.add_text(folder + name, hide_env(read_text(file)));
     else

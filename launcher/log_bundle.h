@@ -1,4 +1,4 @@
-// A whole run in one file to pass on: the contents of the run folder, and about.txt on the host.
+// Packs a whole run into one file for sharing: the contents of the run folder, and about.txt about the host.
 #pragma once
 
 #include <cstdint>
@@ -8,8 +8,8 @@
 
 namespace trainctl {
 
-/// Writes run-<N>/… as a gzipped tar to `path`, atomically. A run in progress is packed as it is at this moment.
-/// `version`: of trainctl. Returns the file's size. Throws EnvError.
+/// Writes run-<N>/… as a gzipped tar to `path`, atomically. An active run is packed in its current state. `version`: of
+/// trainctl. Returns the size of the file. Throws EnvError.
 int64_t write_bundle(const RunDirectory& run, const std::string& path, const std::string& version);
 
 }  // namespace trainctl

@@ -1,4 +1,4 @@
-// Pipes to a sink, driven by readable events.
+// Copies pipes to a sink, driven by readable events.
 #include "launcher/log_collector.h"
 
 #include <boost/asio/posix/stream_descriptor.hpp>
@@ -10,9 +10,9 @@ namespace {
 
 namespace asio = boost::asio;
 
-/// Between two visits to a rank that writes line by line: waking up for every line would take CPU time from the ranks.
+/// Pause between reads from a rank that writes line by line: waking for every line would take CPU time from the ranks.
 constexpr auto kRest = std::chrono::milliseconds(10);
-/// After a visit that moved more than this the next one follows at once: the pipe must not fill up.
+/// After a read of more than this the next one follows immediately, so that the pipe does not fill up.
 constexpr int64_t kBusyBytes = 1 << 15;
 
 }  // namespace
@@ -25,7 +25,7 @@ struct LogCollector::Stream {
   ~Stream() { stop_watching(); }
 
   void stop_watching() {
-    if (descriptor.is_open()) descriptor.release();  // the pipe closes it
+    if (descriptor.is_open()) descriptor.release();  // LogPipe closes it
     watched = false;
   }
 

@@ -24,8 +24,8 @@ class LogCollector {
     std::function<void(int rank, std::string_view line)> on_error_line = {};  ///< a line of stderr
   };
 
-  /// `sink` must outlive it. Raises the limit of open files to what `ranks` ranks need, which is more than the usual
-  /// limit if they are many.
+  /// `sink` must outlive it. Raises the limit of open files as needed for `ranks` ranks, which may exceed the usual
+  /// limit.
   LogCollector(boost::asio::io_context& loop, LogSink& sink, int ranks, Listeners listeners);
   LogCollector(const LogCollector&) = delete;
   LogCollector& operator=(const LogCollector&) = delete;
@@ -37,9 +37,9 @@ class LogCollector {
     int out, err;
   };
   WriteEnds open(int rank, int restart);
-  /// The rank has inherited them; its output is collected from now on.
+  /// Called when the rank has inherited the descriptors: collects its output from now on.
   void started(int rank);
-  /// The rank has ended: its output has been read when this returns.
+  /// Called when the rank has ended: reads the rest of its output.
   void finish(int rank);
   /// The last lines that a rank wrote to stderr since it was opened.
   std::string last_words(int rank, int lines) const;
@@ -61,7 +61,7 @@ class LogCollector {
   std::map<int, RankStreams> ranks_;
   uint32_t last_stream_ = 0;
   boost::asio::steady_timer timer_;             ///< runs while streams rest
-  std::vector<std::weak_ptr<Stream>> resting_;  ///< drained a moment ago; next visit when the timer expires
+  std::vector<std::weak_ptr<Stream>> resting_;  ///< drained recently; read next when the timer expires
   std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);
 };
 

@@ -13,10 +13,10 @@
 namespace trainctl {
 namespace {
 
-/// Output that waits for the disk. Beyond it ranks wait as well, or, if the disk does not answer, output is lost.
+/// Largest output that waits for the disk. Beyond it, ranks wait too; if the disk does not respond, output is lost.
 constexpr int64_t kMostPendingBytes = 16 << 20;
 constexpr double kHangSeconds = 2;
-/// A longer gap between looks means that the launcher itself was held up.
+/// A longer gap between calls means that the launcher itself was delayed.
 constexpr double kMostBetweenLooksSeconds = 0.5;
 
 }  // namespace
@@ -24,7 +24,7 @@ constexpr double kMostBetweenLooksSeconds = 0.5;
 LogDisk::LogDisk(boost::asio::io_context& loop, RunDirectory directory, const LogLimits& limits,
                  std::function<void(const std::string& message)> on_notice)
     : loop_(loop), directory_(std::move(directory)), limits_(limits), on_notice_(std::move(on_notice)) {
-  allow_files_of_logs(directory_.ranks().size());  // the log process has the limits that are set when it is started
+  allow_files_of_logs(directory_.ranks().size());  // the log process inherits the limits at its start
   start_process();
 }
 
@@ -71,21 +71,21 @@ void LogDisk::look() {
   if (!hangs_ && silent_seconds_ >= kHangSeconds) {
     hangs_ = true;
     on_notice_("the disk of " + directory_.path() +
-               " does not answer; the training goes on, and what does not fit into memory is lost");
+               " does not respond; training continues, but log output that does not fit in memory is lost");
   } else if (hangs_ && moved) {
     hangs_ = false;
-    on_notice_("the disk of " + directory_.path() + " answers again: " + with_commas(std::exchange(dropped_bytes_, 0)) +
-               " bytes of the logs were lost");
+    on_notice_("the disk of " + directory_.path() +
+               " responds again: " + with_commas(std::exchange(dropped_bytes_, 0)) + " bytes of the logs were lost");
   }
 }
 
-/// It was killed, for example for lack of memory.
+/// Called when the log process was killed, for example because memory ran out.
 void LogDisk::restart_process() {
   const int64_t lost = process_->pending_bytes();
   try {
     start_process();
   } catch (const EnvError&) {
-    return;  // the next look tries again
+    return;  // the next call retries
   }
   failing_ = 0;
   for (auto at = streams_.begin(); at != streams_.end();) {
@@ -98,7 +98,7 @@ void LogDisk::restart_process() {
     process_->open(at->first, at->second.files, 0, unix_ns());
     ++at;
   }
-  on_notice_("the process that writes the logs was killed; another one goes on, and up to " + with_commas(lost) +
+  on_notice_("the process that writes the logs was killed and has been replaced; up to " + with_commas(lost) +
              " bytes of the logs were lost");
 }
 
@@ -113,14 +113,14 @@ void LogDisk::look_for_trouble(Stream& stream, const LogReport& report) {
   const bool failing = report.error != 0, closed = report.closed != 0;
   if (failing && !stream.failing && failing_++ == 0) {
     on_notice_("cannot write " + stream.files.path(LogFiles::kCurrent) + ": " + describe_errno(report.error) +
-               "; the training goes on, and what cannot be written is lost");
+               "; training continues, but log output that cannot be written is lost");
   }
   stream.failing = stream.failing || failing;
   if (!stream.failing || (failing && !closed)) return;
   stream.failing = false;
   lost_bytes_ += report.lost_bytes - std::exchange(stream.lost_before, report.lost_bytes);
   if (--failing_ > 0) return;
-  on_notice_((closed ? "logs could not be written: " : "logs are written again: ") +
+  on_notice_((closed ? "logs could not be written: " : "logs are being written again: ") +
              with_commas(std::exchange(lost_bytes_, 0)) + " bytes were lost");
 }
 
@@ -128,7 +128,7 @@ void LogDisk::end() {
   hangs_ = !process_->finish(hangs_ ? kHangSeconds / 2 : kHangSeconds);
   if (!hangs_) return;
   const std::string why = process_->is_dead() ? "the process that writes the logs was killed"
-                                              : "the disk of " + directory_.path() + " does not answer";
+                                              : "the disk of " + directory_.path() + " does not respond";
   on_notice_(why + ": the last " + with_commas(process_->pending_bytes() + dropped_bytes_) +
              " bytes of the logs could not be written");
 }

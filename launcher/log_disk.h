@@ -1,7 +1,7 @@
-// The ranks' output, on its way to the disk of this host through the process that writes their logs (log_process.h).
+// Passes the ranks' output to the disk of this host through the process that writes their logs (log_process.h).
 //
-// If the disk is slower than the ranks, they wait for it. If it does not answer at all, they do not: their output stays
-// in memory, and what is more than that is lost, counted and reported.
+// If the disk is slower than the ranks, they wait for it. If it does not respond at all, they do not wait: their output
+// stays in memory, and output beyond a limit is lost, counted and reported.
 #pragma once
 
 #include <boost/asio/io_context.hpp>
@@ -18,7 +18,7 @@ namespace trainctl {
 
 class LogDisk : public LogSink {
  public:
-  /// Starts the log process. `on_notice`: for the user: the disk is full or hangs, or no longer. Throws EnvError.
+  /// Starts the log process. `on_notice` receives lines for the user about a full or hanging disk. Throws EnvError.
   LogDisk(boost::asio::io_context& loop, RunDirectory directory, const LogLimits& limits,
           std::function<void(const std::string& message)> on_notice);
   LogDisk(const LogDisk&) = delete;
@@ -29,10 +29,10 @@ class LogDisk : public LogSink {
   void close(uint32_t stream) override;
   bool is_full() const override { return is_behind() && !hangs_; }
 
-  /// Call it often: notices a disk that does not answer.
+  /// Call it often: detects a disk that does not respond.
   void look();
   bool hangs() const { return hangs_; }
-  /// All ranks have ended: waits until the logs are written, at most a few seconds longer than the disk answers.
+  /// Called after all ranks have ended: waits until the logs are written, but only a few seconds without progress.
   void end();
 
   int64_t pending_bytes() const { return process_->pending_bytes(); }
@@ -43,7 +43,7 @@ class LogDisk : public LogSink {
     LogFiles files;
     bool finished = false, failing = false;
     int64_t lost_before = 0;
-    int64_t dropped = 0;  ///< bytes that the log process has not been told of
+    int64_t dropped = 0;  ///< dropped bytes not yet reported to the log process
     bool dropped_mid_line = false;
   };
 
@@ -57,12 +57,12 @@ class LogDisk : public LogSink {
   const RunDirectory directory_;
   const LogLimits limits_;
   const std::function<void(const std::string& message)> on_notice_;
-  std::map<uint32_t, Stream> streams_;  ///< that may still get reports, by number
-  int failing_ = 0;                     ///< streams that cannot be written
-  int64_t lost_bytes_ = 0;              ///< since the last notice
-  // A disk that does not answer.
+  std::map<uint32_t, Stream> streams_;  ///< streams that may still receive reports, by number
+  int failing_ = 0;                     ///< number of streams that cannot be written
+  int64_t lost_bytes_ = 0;              ///< bytes lost since the last notice
+  // State of a disk that does not respond.
   bool hangs_ = false;
-  int64_t dropped_bytes_ = 0;  ///< since it does not answer
+  int64_t dropped_bytes_ = 0;  ///< bytes dropped since the disk stopped responding
   int64_t seen_reports_ = 0;
   double looked_ = 0, silent_seconds_ = 0;
   std::unique_ptr<LogProcess> process_;

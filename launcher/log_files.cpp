@@ -1,4 +1,4 @@
-// Finding the files of a stream.
+// Finds the files of a stream.
 #include "launcher/log_files.h"
 
 #include <algorithm>

@@ -1,11 +1,11 @@
-// The log files of one stream of one rank, filled one after the other:
+// The log files of one stream of one rank, filled one after another:
 //
-//   rank.3/stdout          is being written
-//   rank.3/stdout.1        was the first; stdout.2 came after it, and so on. A file never changes its number.
+//   rank.3/stdout          being written
+//   rank.3/stdout.1        the first file, followed by stdout.2, and so on. A file never changes its number.
 //   rank.3/times/stdout    arrival times of its bytes (log_times.h), under the same name
 //   rank.3/times/stdout.1
 //
-// A file gets its number when the next one is begun. Its times are renamed a moment earlier, so that a reader of a
+// A file gets its number when the next one is begun. Its times are renamed just before, so that a reader of a
 // numbered log finds its times under the same number.
 #pragma once
 
@@ -16,7 +16,7 @@
 
 namespace trainctl {
 
-/// How much of a stream is kept.
+/// Limits on the stored part of a stream.
 struct LogLimits {
   int64_t file_bytes = 100'000'000;  ///< size at which the next file is begun; 0: never
   int files = 5;                     ///< including the one being written

@@ -9,7 +9,7 @@
 namespace trainctl {
 namespace {
 
-/// At most this long passes between the timestamp that the launcher gives to bytes and their appearance in the log.
+/// Upper bound on the time between the launcher's timestamp of bytes and their appearance in the log.
 constexpr int64_t kSettleNs = 20'000'000;
 constexpr size_t kMostAtOnce = 1 << 24;
 
@@ -29,7 +29,7 @@ struct LogMerge::Source {
   LogStream stream;
   std::optional<LogBlock> block;
 
-  /// Order of a heap whose front is the earliest.
+  /// Heap order with the earliest block at the front.
   static bool later(const Source* a, const Source* b) {
     return a->block->ns != b->block->ns ? a->block->ns > b->block->ns : a->place > b->place;
   }

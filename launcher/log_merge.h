@@ -1,4 +1,4 @@
-// The logs of many ranks as one, in order of time.
+// Merges the logs of many ranks in order of time.
 #pragma once
 
 #include <cstdint>
@@ -25,13 +25,13 @@ class LogMerge {
   LogMerge& operator=(const LogMerge&) = delete;
   ~LogMerge();
 
-  /// For each stream; see LogStream. Call it before read().
+  /// Applies to each stream; see LogStream. Call it before read().
   void skip_to_last(int64_t lines);
   void skip_until(int64_t ns);
 
   /// Passes the available blocks to `on_block`, earliest first; blocks without a time come before all others, by rank.
-  /// While the run goes on (`grows`), the newest blocks wait for the next call: another rank's line may be earlier.
-  /// Returns after some 16 MiB. Returns whether there was anything.
+  /// While the run is active (`grows`), the newest blocks wait for the next call: another rank's line may be earlier.
+  /// Stops after about 16 MiB. Returns whether there were any blocks.
   bool read(bool grows, const OnBlock& on_block);
 
  private:

@@ -1,4 +1,4 @@
-// Draining a rank's output.
+// Drains a rank's output.
 #include "launcher/log_pipe.h"
 
 #include <fcntl.h>
@@ -16,7 +16,7 @@
 namespace trainctl {
 namespace {
 
-/// Holds a rank's output between two visits; also the size of our writes.
+/// Capacity of the pipe between two reads, and size of the writes.
 constexpr int64_t kPipeBytes = 1 << 18;
 /// A longer line reaches on_line in pieces; the file has it whole.
 constexpr size_t kLongestLine = 1 << 16;
@@ -42,7 +42,7 @@ int64_t unix_ns() {
 
 LogPipe::LogPipe(OnBytes on_bytes, OnLine on_line) : on_bytes_(std::move(on_bytes)), on_line_(std::move(on_line)) {
   int ends[2];
-  if (pipe2(ends, O_CLOEXEC) != 0) throw EnvError(std::string("cannot make a pipe: ") + describe_errno(errno));
+  if (pipe2(ends, O_CLOEXEC) != 0) throw EnvError(std::string("cannot create a pipe: ") + describe_errno(errno));
   read_end_ = ends[0];
   write_end_ = ends[1];
   fcntl(read_end_, F_SETFL, O_NONBLOCK);

@@ -8,15 +8,15 @@
 
 namespace trainctl {
 
-/// Lets this process, and those that it starts from now on, open the pipes and log files of so many ranks.
+/// Allows this process and its future children to open the pipes and log files of that many ranks.
 void allow_files_of_logs(size_t ranks);
 
 class LogPipe {
  public:
-  using OnBytes = std::function<void(std::string_view bytes, int64_t ns)>;  ///< ns: unix, when they arrived
+  using OnBytes = std::function<void(std::string_view bytes, int64_t ns)>;  ///< ns: unix time of arrival
   using OnLine = std::function<void(std::string_view line)>;
 
-  /// `on_bytes` gets all bytes, `on_line` each whole line, without its newline. Throws EnvError.
+  /// `on_bytes` receives all bytes, `on_line` each whole line without its newline. Throws EnvError.
   explicit LogPipe(OnBytes on_bytes, OnLine on_line = {});
   LogPipe(const LogPipe&) = delete;
   LogPipe& operator=(const LogPipe&) = delete;
@@ -31,10 +31,10 @@ class LogPipe {
   /// Reads the pipe's contents, at most one pipe size, so that a rank with much output does not delay the others.
   /// Returns the bytes read.
   int64_t drain();
-  /// All writers have closed the pipe, and its contents have been read.
+  /// Whether all writers have closed the pipe and its contents have been read.
   bool ended() const { return ended_; }
-  /// The rank has ended: reads the rest and closes, even if the last line is incomplete. Does not wait for processes
-  /// that the rank started, which may still hold the pipe and write to it.
+  /// Called when the rank has ended: reads the rest and closes, even if the last line is incomplete. Does not wait for
+  /// processes that the rank started, which may still hold the pipe and write to it.
   void finish();
 
   /// The last bytes, up to 16 KiB; whole lines unless they are too long. Without the last newline.
@@ -52,7 +52,7 @@ class LogPipe {
   bool ended_ = false;
 };
 
-/// Now.
+/// Current unix time in nanoseconds.
 int64_t unix_ns();
 
 }  // namespace trainctl

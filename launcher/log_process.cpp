@@ -52,7 +52,7 @@ bool send_all_to_log(int fd, std::string_view bytes) {
   return true;
 }
 
-/// The log process's side.
+/// The side of the log process.
 class Writers {
  public:
   explicit Writers(const LogLimits& limits) : limits_(limits) {}
@@ -99,7 +99,7 @@ class Writers {
       if (size - at - sizeof header < header.size) break;
       const std::string_view bytes(buffer.data() + at + sizeof header, header.size);
       reports = bytes_of(writers.handle(header, bytes));
-      send_all_to_log(socket, reports);  // fails if the launcher has ended: what it sent before is written all the same
+      send_all_to_log(socket, reports);  // fails if the launcher has ended; what it sent before is still written
       at += sizeof header + header.size;
     }
     std::memmove(buffer.data(), buffer.data() + at, size - at);
@@ -113,7 +113,7 @@ LogProcess::LogProcess(asio::io_context& loop, const LogLimits& limits, OnReport
     : on_report_(std::move(on_report)), socket_(loop) {
   int ends[2];
   if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) != 0) {
-    throw EnvError(std::string("cannot make a socket: ") + describe_errno(errno));
+    throw EnvError(std::string("cannot create a socket: ") + describe_errno(errno));
   }
   pid_ = quiet_fork();
   if (pid_ == 0) write_logs(ends[1], limits);

@@ -1,16 +1,16 @@
-// The process that writes the ranks' logs. A write to a disk that hangs holds the process, and a process cannot end
-// while one of its threads is held: so the launcher leaves these writes to another process.
+// The process that writes the ranks' logs. A hanging write blocks its process, and a process cannot end while one of
+// its threads is blocked: so the launcher leaves these writes to another process.
 //
 //   launcher ──▶ log process   message*   message = kind:u32 stream:u32 ns:i64 value:i64 size:u64 bytes[size]
 //   log process ──▶ launcher   report*    one per message, in the same order
 //
 //   open   value: restarts of the ranks so far; bytes: directory \0 name of LogFiles
 //   write  bytes of the stream, which arrived at `ns`
-//   skip   `value` bytes of the stream were lost; ns: 1 if the last one was no newline
+//   skip   `value` bytes of the stream were lost; ns: 1 if the last one was not a newline
 //   close
 //
-// Integers in host order. The socket's end of file means that the launcher has ended: the log process writes what it
-// has received, and ends.
+// Integers are in host order. End of file on the socket means that the launcher has ended: the log process then writes
+// what it has received, and ends.
 #pragma once
 
 #include <boost/asio/io_context.hpp>
@@ -46,21 +46,21 @@ class LogProcess {
   /// Kills it if it has not written everything.
   ~LogProcess();
 
-  // Messages. They return at once and do not fail.
+  // Messages. These functions return immediately and do not fail.
   void open(uint32_t stream, const LogFiles& files, int restart, int64_t ns);
   void write(uint32_t stream, std::string_view bytes, int64_t ns);
   void skip(uint32_t stream, int64_t bytes, bool mid_line);
   void close(uint32_t stream);
 
-  /// Bytes of the messages without a report.
+  /// Bytes of messages that have not been reported.
   int64_t pending_bytes() const { return pending_bytes_; }
-  /// Number of reports so far: if it does not grow while bytes are pending, the disk does not answer.
+  /// Number of reports so far. If it does not grow while bytes are pending, the disk does not respond.
   int64_t reports() const { return reports_; }
-  /// Whether it has ended, although it should not have.
+  /// Whether the process has ended unexpectedly.
   bool is_dead() const { return dead_; }
   int pid() const { return pid_; }
 
-  /// Waits until everything is written, or nothing was for `seconds`. Returns whether everything is.
+  /// Waits until everything is written, or nothing was written for `seconds`. Returns whether everything was written.
   bool finish(double seconds);
 
  private:

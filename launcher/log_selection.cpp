@@ -1,4 +1,4 @@
-// Parses ranks and times of the command line.
+// Parses ranks and times from the command line.
 #include "launcher/log_selection.h"
 
 #include <algorithm>
@@ -131,7 +131,7 @@ std::vector<int> parse_ranks(std::string_view text) {
       ++at;
       last = number();
     }
-    if (last < first) throw std::invalid_argument("'" + std::string(text) + "': a range goes from low to high");
+    if (last < first) throw std::invalid_argument("'" + std::string(text) + "': write the lower rank of a range first");
     for (int rank = first; rank <= last; ++rank) ranks.push_back(rank);
     if (at == end) break;
     if (*at++ != ',') no_ranks(text);

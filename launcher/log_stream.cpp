@@ -19,9 +19,9 @@ namespace {
 using StreamFrame = TimesRecord::Kind;
 
 constexpr size_t kStreamReadBytes = 1 << 18;
-/// A line longer than this comes in pieces.
+/// A longer line is returned in pieces.
 constexpr size_t kLongestStreamLine = 1 << 24;
-/// The open file is neither the current one nor a numbered one any more: it was deleted.
+/// The open file is no longer the current one or a numbered one: it was deleted.
 constexpr int kGone = -1;
 
 void close_stream_fd(int& fd) {
@@ -41,7 +41,7 @@ bool is_same_file(int fd, const std::string& path) {
          open_one.st_dev == named.st_dev;
 }
 
-/// The time of the last record; for a log without times, of its last write.
+/// The time of the last record; for a log without times, the time of its last write.
 int64_t last_ns(const LogFiles& files, int number) {
   const int fd = open(files.times_path(number).c_str(), O_RDONLY | O_CLOEXEC);
   struct stat status {};
@@ -133,7 +133,7 @@ std::optional<LogBlock> LogStream::next(bool grows) {
       if (leave_file()) continue;
       return grows ? std::nullopt : take_rest();
     }
-    if (times_.peek() != nullptr) continue;  // they are written a moment after the bytes
+    if (times_.peek() != nullptr) continue;  // they are written shortly after the bytes
     if (grows) ns_ = std::max(ns_, stream_time_ns());
     if (auto lines = take_lines(buffer_.size())) return lines;
   }
@@ -187,7 +187,7 @@ std::optional<LogBlock> LogStream::take_lines(size_t arrived) {
   return block;
 }
 
-/// The rest, an incomplete line to which nothing will be added.
+/// The rest: an incomplete line that will not be completed.
 std::optional<LogBlock> LogStream::take_rest() {
   if (taken_ == arrived_) return std::nullopt;
   const LogBlock block{LogBlock::Kind::lines, ns_, 0, std::string_view(buffer_).substr(taken_, arrived_ - taken_)};

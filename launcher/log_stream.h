@@ -16,7 +16,7 @@ struct LogBlock {
   enum class Kind : uint8_t {
     lines,    ///< `text`: lines that were complete at `ns`
     restart,  ///< the blocks that follow were written after the `value`-th restart
-    lost,     ///< `value` bytes are missing here
+    lost,     ///< `value` bytes are missing at this position
   };
   Kind kind = Kind::lines;
   int64_t ns = 0;  ///< unix; never decreases within a stream; 0: unknown

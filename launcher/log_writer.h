@@ -13,8 +13,8 @@ namespace trainctl {
 
 class LogWriter {
  public:
-  /// Appends to existing files. `restart`: number of restarts of the ranks so far. A file that cannot be opened is an
-  /// error() and is tried again by each write.
+  /// Appends to existing files. `restart`: number of restarts of the ranks so far. A file that cannot be opened sets
+  /// error() and is retried by each write.
   LogWriter(LogFiles files, const LogLimits& limits, int restart, int64_t ns);
   LogWriter(const LogWriter&) = delete;
   LogWriter& operator=(const LogWriter&) = delete;
@@ -24,7 +24,7 @@ class LogWriter {
   /// twice its size if no line ends.
   void write(std::string_view bytes, int64_t ns);
 
-  /// `bytes` bytes were lost before they came here; `mid_line`: the last one was no newline.
+  /// `bytes` bytes were lost before they arrived here; `mid_line`: the last one was not a newline.
   void skip(int64_t bytes, bool mid_line);
 
   /// errno of the last write (ENOSPC: disk full); 0: no error. After a failure writing resumes with the next line that
@@ -49,7 +49,7 @@ class LogWriter {
   int64_t size_ = 0;                               ///< bytes in the file
   int64_t times_size_ = 0;                         ///< bytes of whole records
   std::string pending_times_;                      ///< not yet written
-  bool file_mid_line_ = false, mid_line_ = false;  ///< whether the last byte of the file, of the rank, is no newline
+  bool file_mid_line_ = false, mid_line_ = false;  ///< whether the last byte of the file, of the rank, is not a newline
   int error_ = 0;
   bool gap_ = false;                                 ///< bytes were lost since the last write
   int64_t lost_bytes_ = 0, unnoted_lost_bytes_ = 0;  ///< unnoted: not yet in the times

@@ -1,5 +1,5 @@
-// Connections to a listener that have not proved yet that they may use it. Anyone can open them, so they are few: beyond
-// the limit a new one closes the oldest, and a client that proves itself at once is served however many others are idle.
+// Unauthenticated peers: connections to a listener that have not yet proved that they may use it. Anyone can open them,
+// so their number is limited: a new one closes the oldest. A client that authenticates immediately is always served.
 #pragma once
 
 #include <algorithm>
@@ -11,7 +11,7 @@
 
 namespace trainctl {
 
-/// A Connection has close(). One that has ended needs no remove().
+/// A Connection has close(). Connections that have ended need no remove().
 template <class Connection>
 class Newcomers {
  public:
@@ -27,7 +27,7 @@ class Newcomers {
     waiting_.push_back(connection);
   }
 
-  /// It has proved itself.
+  /// The peer has authenticated.
   void remove(const Connection* connection) {
     std::erase_if(waiting_, [&](const auto& one) { return one.lock().get() == connection; });
   }

@@ -12,7 +12,7 @@ std::string own_program() {
   const std::string path = std::filesystem::read_symlink("/proc/self/exe", error);
   if (!error) return path;
   throw EnvError("/proc/self/exe cannot be read (" + error.message() +
-                 "): trainctl finds its own program and the processes of its ranks in /proc\n"
+                 "): trainctl needs /proc to find its own program and the processes of its ranks\n"
                  "  mount it: mount -t proc proc /proc");
 }
 

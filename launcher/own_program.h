@@ -1,11 +1,11 @@
-// The file of this program, to start it again.
+// Finds the file of this program, so that it can be started again.
 #pragma once
 
 #include <string>
 
 namespace trainctl {
 
-/// Throws EnvError where /proc is not mounted.
+/// Throws EnvError if /proc is not mounted.
 std::string own_program();
 
 }  // namespace trainctl

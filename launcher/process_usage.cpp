@@ -43,7 +43,7 @@ void add(const std::string& stat, std::map<int, ProcessUsage>& groups) {
 
 std::map<int, ProcessUsage> usage_by_group(const std::string& proc) {
   std::map<int, ProcessUsage> groups;
-  std::error_code error;  // processes end while we look
+  std::error_code error;  // processes may end meanwhile
   for (fs::directory_iterator at(proc, error), end; !error && at != end; at.increment(error)) {
     const std::string name = at->path().filename();
     if (name.find_first_not_of("0123456789") == std::string::npos) add(read_proc_file(at->path() / "stat"), groups);

@@ -9,11 +9,11 @@ namespace trainctl {
 
 struct ProcessUsage {
   double cpu_seconds = 0;      ///< since they were started
-  int64_t resident_bytes = 0;  ///< memory that several processes share counts for each
+  int64_t resident_bytes = 0;  ///< shared memory counts for each process
   int processes = 0;
 };
 
-/// By process group. `proc` is another folder in tests.
+/// Usage by process group. Tests pass another folder as `proc`.
 std::map<int, ProcessUsage> usage_by_group(const std::string& proc = "/proc");
 
 struct HostUsage {

@@ -1,4 +1,4 @@
-// The store's language: bytes to requests and back.
+// The store's protocol: converts bytes to requests and back.
 #include "launcher/protocol.h"
 
 #include <openssl/crypto.h>
@@ -39,7 +39,7 @@ Mac hmac(std::string_view token, std::string_view who, const Nonce& first, const
   const auto* bytes = reinterpret_cast<const unsigned char*>(message.data());
   const auto* done = HMAC(EVP_sha256(), token.data(), static_cast<int>(token.size()), bytes, message.size(),
                           reinterpret_cast<unsigned char*>(mac.data()), &size);
-  check(done != nullptr && size == mac.size(), "HMAC-SHA256 gives 32 bytes");
+  check(done != nullptr && size == mac.size(), "HMAC-SHA256 returns 32 bytes");
   return mac;
 }
 
@@ -94,7 +94,7 @@ Nonce random_nonce() {
   while (filled < nonce.size()) {
     const ssize_t got = getrandom(nonce.data() + filled, nonce.size() - filled, 0);
     if (got < 0 && errno == EINTR) continue;
-    if (got < 0) throw EnvError(std::string("the kernel gives no random numbers: ") + std::strerror(errno));
+    if (got < 0) throw EnvError(std::string("cannot get random numbers from the kernel: ") + std::strerror(errno));
     filled += static_cast<size_t>(got);
   }
   return nonce;

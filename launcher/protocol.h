@@ -1,16 +1,16 @@
-// The store's language, over TCP. Little-endian; a string's size is what is left of its frame.
+// The store's protocol, over TCP. Little-endian; a string extends to the end of its frame.
 //
 //   connection := hello proof welcome (request reply)*
 //   hello      := frame(server_nonce[32])                                     server -> client
 //   proof      := frame(client_nonce[32] hmac(token, "client" server_nonce client_nonce)[32])
-//   welcome    := frame(hmac(token, "server" client_nonce server_nonce)[32])  a stranger gets a closed connection
+//   welcome    := frame(hmac(token, "server" client_nonce server_nonce)[32])  unauthenticated peers are disconnected
 //   request    := frame('S' key_size:u16 key value)                           set
 //               | frame('G' timeout_ms:u32 key_size:u16 key)                  get; waits for the key
-//   reply      := frame('V' value) | frame('E' message)                       'V' "" answers a set
+//   reply      := frame('V' value) | frame('E' message)                       'V' "" is the reply to a set
 //   frame(x)   := size:u32 x          size <= kMaxHandshakeBytes before welcome, kMaxFrameBytes after
 //
-// hmac is HMAC-SHA256. Nothing of the store is said before the proof; both sides prove that they know
-// the token, and neither sends it.
+// hmac is HMAC-SHA256. The store reveals nothing before the proof; both sides prove that they know the token, and
+// neither sends it.
 #pragma once
 
 #include <array>

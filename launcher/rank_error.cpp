@@ -1,4 +1,4 @@
-// error.json: to and from text.
+// Converts error.json to and from text.
 #include "launcher/rank_error.h"
 
 #include <array>
@@ -38,7 +38,7 @@ std::vector<int> ranks(const nlohmann::json& json) {
   return list;
 }
 
-/// A rank may write any text. A host's agent sends all of an error in one message.
+/// Limits the size of a text: a rank may write anything, and an agent sends an error in one message.
 constexpr size_t kMostErrorText = 32 << 10;
 constexpr int64_t kMostErrorFile = 8 << 20;
 

@@ -12,7 +12,7 @@
 
 namespace trainctl {
 
-/// loss: it is nan or infinite. That is no failure of this rank: all ranks report it.
+/// loss: the loss is nan or infinite, which all ranks report.
 /// program: raised by the user's program (launcher/torch_error.h).
 enum class ErrorKind { spec, env, comm, bug, loss, program };
 std::string_view to_string(ErrorKind kind);

@@ -17,13 +17,13 @@ struct RankNames {
   bool is_server(int rank) const { return rank >= workers; }
   std::string name(int rank) const;
   std::string folder(int rank) const;
-  /// "0-2,5", "server 1", "0,1, servers 0,1".
+  /// Formats ranks without a noun: "0-2,5", "server 1", "0,1, servers 0,1".
   std::string numbers(const std::vector<int>& ascending) const;
-  /// "rank 3", "ranks 0-2,5", "ranks 0,1, servers 0,1".
+  /// Formats ranks: "rank 3", "ranks 0-2,5", "ranks 0,1, servers 0,1".
   std::string names(const std::vector<int>& ascending) const;
 };
 
-/// "8 ranks", "4 workers and 2 servers".
+/// Formats numbers of processes: "8 ranks", "4 workers and 2 servers".
 std::string processes_text(int ranks, int servers);
 
 }  // namespace trainctl

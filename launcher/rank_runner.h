@@ -1,5 +1,5 @@
-// Where the ranks of a run are and how they are reached: processes of this host (local_ranks.h), or of others through
-// their agents (hosts/agent_ranks.h). It carries out what Supervision decides, and tells what happens.
+// Controls the ranks of a run: processes of this host (local_ranks.h), or of other hosts through their agents
+// (hosts/agent_ranks.h). It carries out the decisions of Supervision, and reports events.
 #pragma once
 
 #include <functional>
@@ -23,24 +23,24 @@ class RankRunner {
 
   virtual ~RankRunner() = default;
 
-  /// Once, before the others.
+  /// Call it once, before the other functions.
   virtual void listen(Events events) = 0;
   /// `started` or `failed_to_start` follows, perhaps before it returns.
   virtual void start(const RankPlace& place, int attempt) = 0;
-  /// To the rank and all that it started.
+  /// Sends a signal to the rank and all processes that it started.
   virtual void signal(int rank, int signal) = 0;
-  /// Whether its process is stopped, by SIGSTOP or a debugger.
+  /// Whether its process is stopped by SIGSTOP or a debugger.
   virtual bool is_frozen(int rank) = 0;
-  /// The error that the rank, which may not have ended, wrote about its failure; from the run's folder.
+  /// The error that a rank, possibly still running, wrote to the run's folder.
   virtual std::optional<RankError> error_of(int rank) = 0;
-  /// All ranks have ended, and will start again as this attempt: nothing of the last one is left when start() starts
-  /// one.
+  /// Called when all ranks have ended and will start again as this attempt: removes everything that the last attempt
+  /// left, before start() starts a rank.
   virtual void restart(int attempt) = 0;
   /// Call it often.
   virtual void look() = 0;
-  /// All ranks have ended.
+  /// Call it when all ranks have ended.
   virtual void end() = 0;
-  /// The run's folder: files there can be neither written nor read.
+  /// Whether files in the run's folder can be neither written nor read.
   virtual bool disk_hangs() const = 0;
 };
 

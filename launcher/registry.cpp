@@ -1,4 +1,4 @@
-// Registry entries: created under another name and locked before they become visible.
+// Registry entries are created under a temporary name and locked before they become visible.
 #include "launcher/registry.h"
 
 #include <fcntl.h>
@@ -26,7 +26,7 @@ namespace {
 
 constexpr std::string_view kEntry = ".run";
 
-/// Where entries may be. A shell may have XDG_RUNTIME_DIR and cron may not; each should see the other's runs.
+/// Possible folders of entries. A shell may set XDG_RUNTIME_DIR and cron may not; each should see the other's runs.
 std::vector<std::string> candidate_folders() {
   std::vector<std::string> folders;
   if (const char* runtime = std::getenv("XDG_RUNTIME_DIR"); runtime != nullptr && *runtime == '/')
@@ -37,7 +37,7 @@ std::vector<std::string> candidate_folders() {
   return folders;
 }
 
-/// A real folder (no link) that we own and no other user can enter.
+/// Whether this is a folder, not a link, that this user owns and no other user can enter.
 bool is_private(const std::string& folder) {
   struct stat info {};
   return lstat(folder.c_str(), &info) == 0 && S_ISDIR(info.st_mode) && info.st_uid == getuid() &&
@@ -51,8 +51,8 @@ std::string private_folder() {
     if (is_private(folder)) return folder;
     tried += (tried.empty() ? "" : ", ") + folder;
   }
-  throw EnvError("no folder to note the run in: " + tried +
-                 " cannot be made, or others may enter it (expected mode 0700)");
+  throw EnvError("no folder to register the run: " + tried +
+                 " cannot be created, or is accessible to other users (expected mode 0700)");
 }
 
 std::string slurp(const std::string& path) {
@@ -60,7 +60,7 @@ std::string slurp(const std::string& path) {
   return {std::istreambuf_iterator<char>(file), {}};
 }
 
-/// Atomically.
+/// Replaces a file atomically.
 bool replace_file(const std::string& path, const std::string& text) {
   const std::string temporary = path + ".new";
   const int fd = open(temporary.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, 0600);
@@ -100,7 +100,7 @@ void remove_entry(const std::string& stem) {
   for (const char* end : {".status", ".status.new", ".run"}) unlink((stem + end).c_str());
 }
 
-/// Whether a launcher holds it. Deletes an entry without a holder, with our own lock on it.
+/// Whether a launcher holds the entry's lock. If not, deletes the entry while holding the lock.
 bool is_held(const std::string& stem) {
   const int fd = open((stem + std::string(kEntry)).c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW);
   if (fd < 0) return false;
@@ -125,7 +125,7 @@ Registration::Registration(RegisteredRun run) {
   const int error = errno;
   unlink(temporary.c_str());
   if (lock_ >= 0) close(lock_);
-  throw EnvError("cannot note the run in " + stem_ + ": " + describe_errno(error));
+  throw EnvError("cannot register the run in " + stem_ + ": " + describe_errno(error));
 }
 
 Registration::~Registration() {

@@ -1,4 +1,4 @@
-// The runs of this user on this host, in any log folder: how ps, stop and attach find a launcher.
+// The registry of this user's runs on this host, in any log folder. ps, stop and attach use it to find launchers.
 //
 //   $XDG_RUNTIME_DIR/trainctl/     or, if that is unset, /tmp/trainctl-<uid>/; mode 0700, owned by this user
 //     <id>.run                     the run, as JSON; its launcher holds a flock on it until it ends
@@ -26,7 +26,7 @@ struct RegisteredRun {
   std::string id;      ///< the entry's id; filled in by Registration
 };
 
-/// The launcher's side: the entry exists from construction to the launcher's end.
+/// The launcher's side. The entry exists from construction until the launcher ends.
 class Registration {
  public:
   /// Throws EnvError if no private folder can be used.
@@ -35,7 +35,7 @@ class Registration {
   Registration& operator=(const Registration&) = delete;
   ~Registration();
 
-  /// Does not throw: a status that cannot be written must not end the training.
+  /// Does not throw, since a failure to write the status must not end the training.
   void publish(const LiveStatus& status) const;
 
  private:
@@ -43,7 +43,7 @@ class Registration {
   int lock_ = -1;
 };
 
-/// The runs whose launchers are alive, the oldest first.
+/// The runs whose launchers are alive, oldest first.
 std::vector<RegisteredRun> running_runs();
 
 bool still_runs(const RegisteredRun& run);

@@ -10,7 +10,7 @@ namespace trainctl {
 
 struct ReportedError {
   std::optional<RankError> error;
-  bool disk_hangs = false;  ///< the disk of the run's folder did not answer
+  bool disk_hangs = false;  ///< the disk of the run's folder did not respond
 };
 
 /// Reads the rank's error.json if `ranks_explain` (Supervision::Limits), else its kTorchErrorFile. Waits up to two

@@ -29,7 +29,7 @@ std::optional<int> parse_number(std::string_view text) {
   return value;
 }
 
-/// The numbers N of the folders `prefix`<N> in `directory`, ascending.
+/// Numbers N of the folders `prefix`<N> in `directory`, ascending.
 std::vector<int> numbered_folders(const std::string& directory, std::string_view prefix) {
   std::vector<int> numbers;
   std::error_code ignored;
@@ -45,7 +45,7 @@ std::vector<int> numbered_folders(const std::string& directory, std::string_view
 constexpr std::string_view kReserved = "outcome.json.reserved";
 constexpr size_t kReservedBytes = 1024;
 
-/// Makes `text` the whole content of a file. In place: blocks that the file has already need no room on the disk.
+/// Replaces the content of a file in place: blocks that the file already has need no disk space.
 bool put_whole(int fd, std::string_view text) {
   for (size_t done = 0; done < text.size();) {
     const ssize_t put = pwrite(fd, text.data() + done, text.size() - done, static_cast<off_t>(done));
@@ -60,12 +60,12 @@ void make_directory(const std::string& path) {
   std::error_code error;
   fs::create_directories(path, error);
   if (error)
-    throw EnvError("cannot make the folder " + path + ": " + error.message() +
-                   "; set launch.log_dir to one that can be written");
+    throw EnvError("cannot create the folder " + path + ": " + error.message() +
+                   "; set launch.log_dir to a writable folder");
 }
 
-/// Puts the names in a folder on the disk, so that a run's checkpoints are found after a loss of power. A file system
-/// that cannot do it is no reason not to run: what is saved says so itself.
+/// Syncs the names in a folder to disk, so that a run's checkpoints are found after a loss of power. If the file system
+/// does not support it, the run continues.
 void sync_names(const fs::path& folder) {
   const int fd = open(folder.empty() ? "." : folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
   if (fd < 0) return;
@@ -93,8 +93,8 @@ RunDirectory RunDirectory::create(const std::string& log_dir, int workers, int s
     RunDirectory directory(log_dir, run);
     if (mkdir(directory.path().c_str(), 0777) != 0) {
       if (errno == EEXIST) continue;
-      throw EnvError("cannot make the folder " + directory.path() + ": " + describe_errno(errno) +
-                     "; set launch.log_dir to one that can be written");
+      throw EnvError("cannot create the folder " + directory.path() + ": " + describe_errno(errno) +
+                     "; set launch.log_dir to a writable folder");
     }
     directory.names_ = {workers};
     for (int rank = 0; rank < workers + servers; ++rank) make_directory(directory.rank_path(rank));
@@ -103,7 +103,7 @@ RunDirectory RunDirectory::create(const std::string& log_dir, int workers, int s
   }
 }
 
-/// In place: a full disk may have room for a file that is there already.
+/// Writes in place, since a full disk may still have space for an existing file.
 void RunDirectory::write(std::string_view name, std::string_view text, FileReaders readers) const {
   const mode_t mode = readers == FileReaders::owner ? 0600 : 0666;
   const int fd = open(file(name).c_str(), O_WRONLY | O_CREAT | O_CLOEXEC | O_NOFOLLOW, mode);
@@ -158,7 +158,7 @@ RunState state_of(const RunDirectory& directory) {
 
 RunLock::RunLock(const RunDirectory& directory)
     : fd_(open(directory.path().c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC)) {
-  // No other process holds it, except for a moment in state_of().
+  // No other process holds it, except briefly in state_of().
   while (fd_ >= 0 && flock(fd_, LOCK_EX) != 0 && errno == EINTR) {
   }
 }

@@ -4,15 +4,15 @@
 //                                     Mode 0600 if it has env, whose values may be secrets.
 //                    plan.json        the output of trainctl plan --json
 //                    machine.json     of the launcher: host_facts.h
-//                    metrics.jsonl    where the start's time went, and one line per logged step
+//                    metrics.jsonl    startup times, and one line per logged step
 //                    events.out.tfevents.*    the same numbers, for TensorBoard
-//                    loading          dataset.workers=… dataset.prefetch=…: what dataset.autotune settled on
-//                    outcome.json     how it ended    error.json   and why, if it failed
+//                    loading          dataset.workers=… dataset.prefetch=…: settings that dataset.autotune chose
+//                    outcome.json     how it ended    error.json   why, if it failed
 //                    outcome.json.reserved   while it runs: disk space for outcome.json
 //                    trace.json, profile.json    run --profile: engine/train/profile/
 //                    tensors/step.<S>/<name>.npy    print: {format: npy}
 //                    rank.<N>/stdout, stderr (log_files.h), start_up.json, error.json
-//                    server.<N>/   the same of a server of parameter_server
+//                    server.<N>/   the same for a server of parameter_server
 #pragma once
 
 #include <cstdint>
@@ -44,10 +44,10 @@ class RunDirectory {
   /// Writes a file of the run. Throws EnvError.
   void write(std::string_view name, std::string_view text, FileReaders readers = FileReaders::all) const;
 
-  /// Takes the disk space of outcome.json, so that a disk that is full at the end does not lose how the run ended.
+  /// Reserves disk space for outcome.json, so that it can be written even if the disk is full at the end.
   /// Throws EnvError.
   void reserve_outcome() const;
-  /// Writes outcome.json in the reserved space; `brief` if the disk has no room for `text`. Throws EnvError.
+  /// Writes outcome.json in the reserved space; `brief` if the disk has no space for `text`. Throws EnvError.
   void write_outcome(std::string_view text, std::string_view brief) const;
 
   /// Ranks that have a folder, ascending.
@@ -59,17 +59,17 @@ class RunDirectory {
   RankNames names_;
 };
 
-/// When it was started, in nanoseconds since 1970: when its job.yaml was written. 0: unknown.
+/// Start time in nanoseconds since 1970: the time at which job.yaml was written. 0: unknown.
 int64_t start_ns(const RunDirectory& directory);
 
 enum class RunState { running, done, stopped, failed, lost };
 std::string_view to_string(RunState state);
 
-/// running: a launcher holds its RunLock. done, stopped (by a signal), failed: see outcome.json. lost: neither, so the
-/// launcher was killed.
+/// running: a launcher holds its RunLock. done, stopped (by a signal), failed: from outcome.json. lost: neither,
+/// because the launcher was killed.
 RunState state_of(const RunDirectory& directory);
 
-/// Held by a run's launcher; the kernel releases it when the launcher ends, for whatever reason.
+/// A lock held by a run's launcher; the kernel releases it when the launcher ends for any reason.
 class RunLock {
  public:
   explicit RunLock(const RunDirectory& directory);

@@ -31,7 +31,7 @@ void unblock_all() {
   sigprocmask(SIG_SETMASK, &none, nullptr);
 }
 
-/// Does what the kernel does at these signals to every process except the first of a container.
+/// Exits as the kernel makes any process except the first of a container exit on these signals.
 void end_first_process(int signal) { _exit(128 + signal); }
 
 }  // namespace

@@ -1,4 +1,4 @@
-// fork and exec with what posix_spawn lacks: death with the parent, and no stray descriptors.
+// fork and exec with features that posix_spawn lacks: death with the parent, and no stray descriptors.
 #include "launcher/spawn.h"
 
 #include <fcntl.h>
@@ -34,11 +34,11 @@ namespace {
 
 /// How long the destructor waits for killed processes.
 constexpr int kMostEndLooks = 2000;  // a millisecond apart
-/// A process that ends so soon after the one that started it is a helper of that one, and not worth a word.
+/// A process that ends within this time after its parent is a helper, and is not reported.
 constexpr double kHelperSeconds = 0.5;
-/// From one look for ended orphans to the next.
+/// Interval between searches for ended orphans.
 constexpr double kOrphanSeconds = 1;
-/// The shortest time from one walk through /proc to the next.
+/// Minimum interval between scans of /proc.
 constexpr double kLookSeconds = 0.02;
 
 std::vector<char*> pointers(const std::vector<std::string>& words) {
@@ -55,7 +55,7 @@ std::vector<std::string> merged_environment(const ProcessCommand& command) {
     const size_t equals = text.find('=');
     if (equals != std::string::npos) merged[text.substr(0, equals)] = text.substr(equals + 1);
   }
-  merged.erase(clusters::kTokenVariable);  // it is for agents alone
+  merged.erase(clusters::kTokenVariable);  // it is only for agents
   for (const auto& [name, value] : command.environment) merged[name] = value;
   std::vector<std::string> words;
   for (const auto& [name, value] : merged) words.push_back(name + "=" + value);
@@ -116,7 +116,7 @@ std::string interpreter_of(const ProcessCommand& command) {
   std::ifstream file(std::filesystem::path(command.working_dir) / command.argv[0], std::ios::binary);
   std::string line;
   if (!std::getline(file, line) || !line.starts_with("#!")) return "";
-  const std::string dos = line.ends_with('\r') ? " (the file has Windows line ends: run dos2unix on it)" : "";
+  const std::string dos = line.ends_with('\r') ? " (the file has Windows line endings; convert it with dos2unix)" : "";
   return "'" + printable(line.substr(2, line.find_last_not_of("\r ") - 1)) + "'" + dos;
 }
 
@@ -175,7 +175,7 @@ int PosixProcessRunner::start(const ProcessCommand& command) {
     const std::string interpreter = error == ENOENT ? interpreter_of(command) : "";
     throw EnvError("cannot start " + command.argv[0] + ": " +
                    (interpreter.empty() ? describe_errno(error)
-                                        : "its first line names an interpreter that is not there: " + interpreter));
+                                        : "the interpreter in its first line does not exist: " + interpreter));
   }
   running_.push_back({pid, command.mark, command.leftover_seconds});
   return pid;
@@ -223,7 +223,7 @@ std::vector<ProcessEnd> PosixProcessRunner::reap() {
     if (is_left && steady_seconds() - running.exited < running.leftover_seconds) return false;
     kill(-running.pid, SIGKILL);  // while the zombie still occupies the pid, so that it cannot have been reused
     if (is_done && !running.failures.empty())
-      end->second.left = ", and processes that it left running failed: " + join(running.failures, ", ");
+      end->second.left = ", and processes that it had left running failed: " + join(running.failures, ", ");
     if (is_left) end->second.left = " and left processes running, which were killed: " + describe(*running.leftovers);
     if (is_left && !running.mark.empty()) kill_stragglers(running.mark.c_str());
     waitpid(running.pid, nullptr, 0);
@@ -234,7 +234,7 @@ std::vector<ProcessEnd> PosixProcessRunner::reap() {
   return ends;
 }
 
-/// One that is not a child of this process, since the process that started it still runs, ends unobserved.
+/// Removes leftovers that have ended. The end of one whose parent still runs cannot be observed.
 void PosixProcessRunner::note_ended_leftovers(Running& running) {
   std::erase_if(*running.leftovers, [&](const Leftover& one) {
     int status = 0;
@@ -247,13 +247,13 @@ void PosixProcessRunner::note_ended_leftovers(Running& running) {
   });
 }
 
-/// Reaps processes that have outlived the ones that started them: nobody else waits for them.
+/// Reaps processes that have outlived their parents, since no other process waits for them.
 void PosixProcessRunner::reap_orphans() {
   std::erase_if(killed_groups_, [](int group) {
     pid_t ended = 0;
     while ((ended = waitpid(-group, nullptr, WNOHANG)) > 0) {
     }
-    return ended < 0;  // there is no other
+    return ended < 0;  // the group has no other children
   });
   if (steady_seconds() - orphans_ < kOrphanSeconds) return;
   orphans_ = steady_seconds();
@@ -267,7 +267,7 @@ void PosixProcessRunner::reap_orphans() {
   }
 }
 
-/// Looks for the leftovers of all processes that have exited with 0 in one walk through /proc: when they have exited,
+/// Looks for leftovers of all processes that have exited with 0 in one scan of /proc: after they have exited,
 /// and again when the leftovers that were found have ended.
 void PosixProcessRunner::look_for_leftovers() {
   std::vector<Running*> asked;
@@ -307,7 +307,7 @@ PosixProcessRunner::~PosixProcessRunner() {
     running.is_asked = true;
     kill(-running.pid, SIGKILL);
   }
-  // A process that waits for a disk or a device that does not answer does not end.
+  // A process that waits for an unresponsive disk or device does not end.
   for (int look = 0; look < kMostEndLooks && !running_.empty(); ++look) {
     reap();
     if (!running_.empty()) usleep(1000);

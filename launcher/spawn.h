@@ -1,5 +1,5 @@
-// Starting processes, signalling them and learning how they ended: the launcher's only way to the
-// process table, so that its logic is tested on a fake.
+// Starts processes, signals them, and observes how they ended: the launcher's only access to the process table, so that
+// its logic can be tested on a fake.
 #pragma once
 
 #include <optional>
@@ -18,8 +18,8 @@ struct ProcessCommand {
   int stdout_fd = -1, stderr_fd = -1;                            ///< -1: /dev/null
   std::vector<int> cpus;                                         ///< CPUs it may run on; empty: the launcher's
   std::vector<int> inherited_fds;  ///< stay open under the same numbers; all others are closed
-  std::string mark = {};           ///< in the environment of all that it starts; empty: its group alone is known
-  double leftover_seconds = 10;    ///< after it has exited with 0: for the processes that it left
+  std::string mark = {};           ///< set in the environment of all its descendants; empty: only its group is known
+  double leftover_seconds = 10;    ///< after exit with 0: time that leftover processes have to end
 };
 
 /// How a process ended.
@@ -32,7 +32,7 @@ struct ProcessEnd {
   std::string left = {};
 };
 
-/// Processes that one which exited with 0 has left: "sh (pid 17)".
+/// Processes left behind by one that exited with 0: "sh (pid 17)".
 struct LeftProcesses {
   int pid = -1;
   std::string left;
@@ -49,11 +49,11 @@ class ProcessRunner {
   /// Sends `signal` to the process and everything in its group.
   virtual void signal_group(int pid, int signal) = 0;
 
-  /// Whether the process is stopped: by SIGSTOP, or by a debugger.
+  /// Whether the process is stopped by SIGSTOP or a debugger.
   virtual bool is_frozen(int pid) = 0;
 
-  /// Processes that ended since the last call; does not block. The rest of an ended process's group has been killed
-  /// when this returns. A process that exits with 0 unasked has not ended before the processes that it left have, or
+  /// Processes that ended since the last call; does not block. The rest of their groups has been killed
+  /// when this returns. A process that exits with 0 without being signaled has not ended before its leftovers have, or
   /// its leftover_seconds are over. Call it often.
   virtual std::vector<ProcessEnd> reap() = 0;
 
@@ -61,9 +61,9 @@ class ProcessRunner {
   virtual std::vector<LeftProcesses> new_leftovers() { return {}; }
 };
 
-/// Real processes. They are killed (SIGKILL) when the thread that started them ends, for whatever reason.
-/// Processes that they leave become children of this process (PR_SET_CHILD_SUBREAPER), which learns how they end.
-/// Throws EnvError where /proc is not mounted: such processes are found there.
+/// Runs real processes. They are killed (SIGKILL) when the thread that started them ends for any reason.
+/// Processes that they leave become children of this process (PR_SET_CHILD_SUBREAPER), which observes how they end.
+/// Throws EnvError if /proc, where such processes are found, is not mounted.
 class PosixProcessRunner : public ProcessRunner {
  public:
   PosixProcessRunner();
@@ -99,7 +99,7 @@ class PosixProcessRunner : public ProcessRunner {
   double orphans_ = 0;              ///< when orphans were last reaped
 };
 
-/// Whether a process is stopped: by SIGSTOP, or by a debugger.
+/// Whether a process is stopped by SIGSTOP or a debugger.
 bool process_is_frozen(int pid);
 
 /// "SIGKILL"; "signal 99" if it has no name.

@@ -33,7 +33,7 @@ class StoreServer {
   std::shared_ptr<State> state_;
 };
 
-/// A rank's side. Any thread may call; each call in progress uses a separate connection.
+/// A rank's side. Thread-safe; each call in progress uses a separate connection.
 class StoreClient {
  public:
   StoreClient(uint16_t port, std::string token);
@@ -41,7 +41,7 @@ class StoreClient {
   StoreClient& operator=(const StoreClient&) = delete;
   ~StoreClient();
 
-  /// Throws EnvError if the store cannot be reached or refuses us.
+  /// Throws EnvError if the store cannot be reached or refuses the connection.
   void set(const std::string& key, const std::string& value);
   /// Waits for the key. Throws EnvError if it is not set in time.
   std::string get(const std::string& key, double timeout_seconds);

@@ -1,4 +1,4 @@
-// The store's client: plain blocking sockets, so that a rank needs no event loop.
+// The store's client. It uses blocking sockets, so that a rank needs no event loop.
 #include <arpa/inet.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
@@ -21,17 +21,21 @@ constexpr double kAnswerSeconds = 30;  ///< added to a get's timeout
 
 constexpr int kAttempts = 3;
 
-/// This connection is broken; a new one may work.
+/// The connection is broken; a new one may work.
 struct ConnectionLost : EnvError {
   using EnvError::EnvError;
 };
 
 [[noreturn]] void lost(const std::string& what) {
-  throw EnvError("the launcher's store " + what + "; has the launcher ended?");
+  throw EnvError("the launcher's store " + what + "; the launcher may have ended");
 }
 
 [[noreturn]] void lost_connection(const std::string& what) {
-  throw ConnectionLost("the launcher's store " + what + "; has the launcher ended?");
+  throw ConnectionLost("the launcher's store " + what + "; the launcher may have ended");
+}
+
+[[noreturn]] void protocol_mismatch() {
+  throw EnvError("the launcher's store: protocol mismatch: install the same version on all hosts");
 }
 
 void set_timeout(int fd, double seconds) {
@@ -56,7 +60,7 @@ void receive_all(int fd, std::span<char> bytes) {
     if (got < 0 && errno == EINTR) continue;
     if (got == 0) lost_connection("closed the connection");
     if (got < 0 && errno == ECONNRESET) lost_connection("closed the connection");
-    if (got < 0) lost(std::string("does not answer: ") + std::strerror(errno));
+    if (got < 0) lost(std::string("does not respond: ") + std::strerror(errno));
     bytes = bytes.subspan(static_cast<size_t>(got));
   }
 }
@@ -74,14 +78,15 @@ std::string receive_frame(int fd, uint32_t limit) {
 void prove(int fd, const std::string& token) {
   const std::string hello = receive_frame(fd, store::kMaxHandshakeBytes);
   store::Nonce server_nonce{};
-  if (hello.size() != server_nonce.size()) lost("speaks another language");
+  if (hello.size() != server_nonce.size()) protocol_mismatch();
   std::copy(hello.begin(), hello.end(), server_nonce.begin());
   const store::Nonce client_nonce = store::random_nonce();
   const store::Mac mac = store::client_mac(token, server_nonce, client_nonce);
   std::string proof(client_nonce.data(), client_nonce.size());
   send_all(fd, store::frame(proof.append(mac.data(), mac.size())));
   const store::Mac expected = store::server_mac(token, server_nonce, client_nonce);
-  if (!store::same(expected, receive_frame(fd, store::kMaxHandshakeBytes))) lost("does not know the job's token");
+  if (!store::same(expected, receive_frame(fd, store::kMaxHandshakeBytes)))
+    lost("did not prove that it has the job's token");
 }
 
 }  // namespace
@@ -135,7 +140,7 @@ std::string StoreClient::call_once(const std::string& request, double timeout_se
     const std::lock_guard lock(mutex_);
     idle_.push_back(fd);
   }
-  if (!reply) lost("speaks another language");
+  if (!reply) protocol_mismatch();
   if (!reply->found) throw EnvError("the launcher's store: " + reply->text);
   return reply->text;
 }

@@ -22,7 +22,7 @@ namespace {
 constexpr int kMaxSessions = 4096;
 constexpr size_t kMaxStoredBytes = size_t{256} << 20;
 constexpr auto kHandshakeTime = std::chrono::seconds(10);
-/// Without a descriptor for the next connection.
+/// Pause if there is no descriptor for the next connection.
 constexpr auto kAcceptRetry = std::chrono::milliseconds(50);
 
 class Session;
@@ -35,7 +35,7 @@ struct StoreServer::State : std::enable_shared_from_this<StoreServer::State> {
 
   void accept();
   void accept_later();
-  /// Also answers those that wait for the key. False: the store is full.
+  /// Also replies to sessions that wait for the key. Returns false if the store is full.
   bool set(const std::string& key, std::string value);
 
   asio::io_context& loop;
@@ -77,7 +77,7 @@ class Session : public std::enable_shared_from_this<Session> {
     socket_.close(ignored);
   }
 
-  /// The key that it waits for has been set.
+  /// Called when the key that the session waits for has been set.
   void key_is_there(const std::string& value) {
     waiting_ = false;
     timer_.cancel();

@@ -1,4 +1,4 @@
-// Walks through /proc. kill_stragglers also runs in a fork without exec, so it allocates nothing.
+// Scans /proc. kill_stragglers also runs in a fork without exec, so it allocates nothing.
 #include "launcher/stragglers.h"
 
 #include <dirent.h>

@@ -1,5 +1,5 @@
 // Processes that left the process group of their rank (setsid: daemons, nested launchers). Every process that a rank
-// starts inherits a mark in its environment, by which it is found.
+// starts inherits a mark in its environment, which identifies it.
 #pragma once
 
 #include <string>
@@ -19,10 +19,10 @@ struct Leftover {
   int pid = 0;
   std::string name;  ///< /proc/<pid>/comm
 };
-/// Where to look for what a process has left.
+/// Identifies the descendants of a process.
 struct Family {
   int group = 0;     ///< its process group, whose number is its own pid
-  std::string mark;  ///< in the environment of its descendants; empty: its group alone is known
+  std::string mark;  ///< in the environment of its descendants; empty: only its group is known
 };
 /// The running processes of each family, without its leader.
 std::vector<std::vector<Leftover>> find_leftovers(const std::vector<Family>& families);

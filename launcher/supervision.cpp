@@ -12,21 +12,21 @@ namespace {
 
 /// Ranks that were asked to end but did not within grace get SIGTERM, and this long to handle it.
 constexpr double kLastChanceSeconds = 2;
-/// The longest time that a series of failures is watched, in settle times.
+/// Longest time that a series of failures is observed, in settle times.
 constexpr double kMostSettles = 6;
-/// A waiting rank gives up on its own after the timeout, and reports more than we can see.
+/// A waiting rank gives up by itself after the timeout, and reports more than the launcher can observe.
 constexpr double kWaitingMarginSeconds = 2;
-/// A longer gap between looks means that the launcher itself was held up.
+/// A longer gap between calls means that the launcher itself was delayed.
 constexpr double kMostBetweenRankLooksSeconds = 1;
 
-/// Another attempt would fail in the same way.
+/// Whether another attempt would fail in the same way.
 bool hopeless(const RankReport& report) {
   if (report.state == ProcessState::failed_to_start || report.stuck || !report.end.left.empty()) return true;
   return report.error && (report.error->kind == ErrorKind::spec || report.error->kind == ErrorKind::loss);
 }
 
-/// A rank that complains of another is followed by that one's own failure; a loss that is nan ends every rank, and
-/// each still has something to write.
+/// Whether to wait for further failures. A rank's complaint about another is followed by that rank's own failure; a
+/// loss that is nan ends every rank, and each still has something to write.
 bool expects_others_to_end(ErrorKind kind) { return kind == ErrorKind::comm || kind == ErrorKind::loss; }
 
 }  // namespace
@@ -77,7 +77,7 @@ void Supervision::ended(int rank, RankReport report, double now) {
   stop(now, limits_.grace_seconds);
 }
 
-/// Killed, with others left that do without it.
+/// Whether the rank was killed and the remaining ranks can continue without it.
 bool Supervision::is_spared(int rank) const {
   const RankReport& report = reports_[static_cast<size_t>(rank)];
   if (rank >= limits_.on_their_own || phase_ != Phase::running || !report.end.signaled) return false;
@@ -88,7 +88,7 @@ bool Supervision::is_spared(int rank) const {
   return false;
 }
 
-/// Waits for the failure behind a complaint; or, if ranks do not explain theirs, until no other has failed for a while.
+/// Waits for the failure behind a complaint; if ranks do not explain failures, until none has failed for a while.
 void Supervision::settle(double now) {
   if (phase_ == Phase::running) {
     phase_ = Phase::settling;
@@ -120,7 +120,7 @@ void Supervision::ask(int signal, double now) {
   const bool all_started = std::none_of(reports_.begin(), reports_.end(),
                                         [](const RankReport& report) { return report.state == ProcessState::waiting; });
   const bool by_signal = reach_.ask_to_stop == nullptr;
-  // If some ranks were never started, the others would wait for them in vain.
+  // If some ranks were never started, the others would wait for them indefinitely.
   if (!all_started || (by_signal && signal != SIGUSR1)) {
     stop(now, limits_.grace_seconds);
     return;
@@ -149,7 +149,7 @@ void Supervision::advance(double now) {
   }
 }
 
-/// A process that waits for a disk or a device that does not answer ends only when that does.
+/// A process that waits for an unresponsive disk or device ends only when that responds.
 void Supervision::give_up() {
   for (size_t rank = 0; rank < reports_.size(); ++rank) {
     RankReport& report = reports_[rank];
@@ -178,8 +178,8 @@ void Supervision::looked(double now) {
   for (Motion& motion : motions_) motion.moved = std::min(motion.moved + missed, now);
 }
 
-/// Finds the rank that the others wait for, among those that stood still for too long: first one whose process is
-/// stopped, then one that does not wait itself, then the one that stood still longest.
+/// Chooses the rank that the others wait for, among those without progress for too long: first one whose process is
+/// stopped, then one that is not waiting itself, then the one that has been silent for the longest time.
 void Supervision::check_silence(double now) {
   using Key = std::tuple<bool, bool, double>;  // the rank with the largest key is the cause
   int worst = -1;
@@ -189,7 +189,7 @@ void Supervision::check_silence(double now) {
     if (reports_[i].state != ProcessState::running || !motion.progress) continue;
     const double quiet = now - motion.moved;
     if (quiet < limits_.timeout_seconds) continue;
-    const bool frozen = is_frozen(i);  // it will report nothing
+    const bool frozen = is_frozen(i);  // it cannot report anything
     const bool waiting = motion.progress->waiting;
     if (waiting && !frozen && quiet < limits_.timeout_seconds + kWaitingMarginSeconds) continue;
     const Key key{frozen, !waiting, quiet};
@@ -204,8 +204,8 @@ void Supervision::check_silence(double now) {
   stop(now, limits_.grace_seconds);
 }
 
-/// Kills only this rank. Ranks that wait may have waited for it and not have moved at the next look, so their silence
-/// counts from now.
+/// Kills only this rank. Waiting ranks may have waited for it and not have progressed at the next call, so their
+/// silence counts from now.
 void Supervision::kill_alone(int rank, double now) {
   for (size_t i = 0; i < motions_.size(); ++i) {
     Motion& motion = motions_[i];
@@ -256,7 +256,7 @@ bool Supervision::rejoin(int rank) {
 /// `patience`: seconds until ranks that still run are killed.
 void Supervision::stop(double now, double patience) {
   if (phase_ == Phase::stopping || phase_ == Phase::killing) return;
-  // The deadline of an earlier request to stop still holds.
+  // The deadline of an earlier request to stop still applies.
   const double latest = phase_ == Phase::asking ? deadline_ + kLastChanceSeconds : kNever;
   note_states();
   phase_ = Phase::stopping;

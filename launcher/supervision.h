@@ -10,7 +10,7 @@
 //     └────────────────▶ asking ──────────┘ grace is over, or a rank fails
 //        the user's signal: ranks end at a step's end
 //
-//   every started rank has ended: done; restart_due() where one had failed and restarts are left
+//   when every started rank has ended: done, or restart_due() if one has failed and restarts remain
 #pragma once
 
 #include <cstdint>
@@ -27,42 +27,43 @@ namespace trainctl {
 
 enum class ProcessState { waiting, running, ended, failed_to_start };
 
-/// How far a rank is, as far as it says.
+/// Progress that a rank reports.
 struct RankProgress {
-  uint64_t position = 0;  ///< differs from the last one when the rank has moved
+  uint64_t position = 0;  ///< changes when the rank makes progress
   bool waiting = false;   ///< in a call that waits for other ranks
-  bool saving = false;    ///< it waits for a disk, to save what else would be lost, and limits that itself
+  bool saving = false;    ///< it waits for a disk to save its state, with its own time limit
 };
 
-/// Two hosts that do not reach each other, although the launcher reaches both.
+/// Two hosts that cannot connect to each other, although the launcher can connect to both.
 struct LostLink {
   std::string from, to;  ///< names of hosts, in the order of the job
   std::string fault;     ///< "a cannot connect to 10.0.0.3: Connection timed out"
   std::string worse;     ///< the one of the two that has more broken links; empty: neither
 };
 
-/// All that is known of a rank when it has ended.
+/// Everything known about a rank when it has ended.
 struct RankReport {
   ProcessState state = ProcessState::waiting;
   ProcessEnd end;
   std::optional<RankError> error;  ///< error that it reported itself
   std::string start_error;         ///< failed_to_start: why
   double time = 0;                 ///< unix seconds at which it ended or reported its failure
-  bool asked = false;              ///< it ended after we sent it a signal
+  bool asked = false;              ///< it ended after the launcher sent it a signal
   bool out_of_memory = false;      ///< the kernel killed it for lack of memory
   std::string doing;               ///< "step 412, all_reduce grad.0"; may be empty
-  std::string last_words;          ///< the last lines of its stderr
-  bool spared = false;             ///< it was killed, and the run went on without it (Limits::on_their_own)
-  std::string host_lost;  ///< it ran on a host that was lost: why; "does not answer for 15 s". Empty: it did not
-  std::optional<LostLink> lost_link = {};  ///< it lost another rank, and this link is broken
-  bool stuck = false;     ///< SIGKILL did not end it: it waits for a disk or a device
-  /// See Limits. A rank of such a program may have failed only because another one hangs or is gone.
+  std::string last_words;          ///< last lines of its stderr
+  bool spared = false;             ///< it was killed, and the run continued without it (Limits::on_their_own)
+  std::string host_lost;           ///< why its host was lost: "has not responded for 15 s"; empty: it was not
+  std::optional<LostLink> lost_link = {};  ///< broken link because of which it lost another rank
+  bool stuck = false;                      ///< SIGKILL did not end it: it waits for a disk or device
+  /// See Limits. Without explanations, a rank may have failed only because another one hangs or is gone.
   bool ranks_explain = true;
-  bool failed_unasked = false;  ///< it reported its error before we sent it a signal
-  bool blames_peer = false;     ///< its error or its last words say that it lost another rank, or waited for it in vain
+  bool failed_unasked = false;  ///< it reported its error before the launcher sent it a signal
+  bool blames_peer =
+      false;  ///< its error or last lines say that it lost another rank, or waited for it without success
 
-  // Its state when all ranks were told to stop.
-  double silent_seconds = 0;  ///< > 0: it is the reason, having stood still for this long
+  // Its state when all ranks were asked to stop.
+  double silent_seconds = 0;  ///< > 0: it made no progress for this long and is the reason
   bool waiting = false;       ///< in a call that waits for other ranks
   bool frozen = false;        ///< its process was stopped, by SIGSTOP or a debugger
   bool reports_progress = false;
@@ -78,18 +79,18 @@ class Supervision {
  public:
   struct Limits {
     double grace_seconds = 10;    ///< between SIGTERM and SIGKILL, and for ranks that were asked to end
-    double settle_seconds = 0.5;  ///< after a complaint about another rank, or of all: wait for theirs
-    double timeout_seconds = 60;  ///< the longest that a rank with progress reports may stand still
+    double settle_seconds = 0.5;  ///< after a complaint about another rank: time to wait for that rank's failure
+    double timeout_seconds = 60;  ///< longest time without progress for a rank that reports it
     double kill_seconds = 15;     ///< after SIGKILL: a rank that still has not ended is given up
     /// Whether a rank that fails reports why, and for which other ranks it waited. If not, the launcher settles after
     /// each failure to see which ranks fail at the same time, and which hang.
     bool ranks_explain = true;
-    /// The first so many ranks wait for no other of them: the run goes on without those that are killed, and kills one
-    /// that stands still, while another of them is left.
+    /// The first so many ranks do not wait for each other: the run continues without those that are killed, and kills
+    /// one without progress, while another of them is left.
     int on_their_own = 0;
-    /// How often all ranks are restarted after one has failed; also how often each rank on its own is.
+    /// Largest number of restarts of all ranks after one has failed, and of each rank on its own.
     int max_restarts = 0;
-    /// A lost host or link ends all attempts: what started the run continues without a host.
+    /// A lost host or link ends all attempts: the caller continues without the host.
     bool lost_host_ends = false;
   };
   /// The actions and queries that decisions use.
@@ -99,8 +100,8 @@ class Supervision {
     std::function<void()> ask_to_stop = {};
     /// Whether a rank's process is stopped; unset: unknown.
     std::function<bool(int rank)> is_frozen = {};
-    /// The error that a rank that does not end has reported; unset: none. One of its threads may wait forever for a
-    /// file system while another has reported for which file.
+    /// The error reported by a rank that does not end; unset: none. One of its threads may wait forever for a file
+    /// system while another has reported the file.
     std::function<std::optional<RankError>(int rank)> error_of = {};
   };
 
@@ -116,7 +117,7 @@ class Supervision {
   void advance(double now);
   /// All ranks become `waiting`, to be started again. Requires restart_due().
   void restart();
-  /// A spared rank becomes `waiting`, to be started again alone; false if it was too often, or the run ends.
+  /// A spared rank becomes `waiting`, to be restarted alone; false if its restarts are used up, or the run ends.
   bool rejoin(int rank);
 
   /// When the phase changes if nothing else happens.
@@ -124,17 +125,17 @@ class Supervision {
   bool done() const;
   bool restart_due() const;
   bool stopping() const { return phase_ != Phase::running; }
-  /// Whether a rank that waits to be started should be. Also after a failure that may be one of many at once.
+  /// Whether a waiting rank should be started, even after a failure that may be one of many at once.
   bool may_start() const { return phase_ == Phase::running || (phase_ == Phase::settling && !limits_.ranks_explain); }
-  /// Whether the ranks have been asked to end after a step.
+  /// Whether the ranks have been asked to stop after a step.
   bool asking() const { return phase_ == Phase::asking; }
-  /// 0: the first one.
+  /// Number of the current attempt; 0: the first.
   int attempt() const { return attempt_; }
   /// Ranks that did not end after SIGKILL.
   std::vector<int> stuck() const;
   /// The signal that the user sent first; 0: none.
   int interrupt_signal() const { return interrupt_signal_; }
-  /// The same if the run ends because of it, i.e. had not failed before; else 0.
+  /// The same if the run ends because of it and had not failed before; otherwise 0.
   int ending_signal() const { return ending_signal_; }
   const std::vector<RankReport>& reports() const { return reports_; }
 
@@ -165,7 +166,7 @@ class Supervision {
   Limits limits_;
   Reach reach_;
   std::vector<RankReport> reports_;
-  std::vector<int> rejoined_;  ///< by rank: how often
+  std::vector<int> rejoined_;  ///< by rank: number of restarts on its own
   std::vector<Motion> motions_;
   Phase phase_ = Phase::running;
   double looked_ = 0;

@@ -89,12 +89,12 @@ class Supervisor {
   }
 
   void rank_ended(int rank, RankReport report) {
-    const std::string how = describe(report.end) + (report.doing.empty() ? "" : " at " + report.doing);
+    const std::string how = describe(report.end) + at_position(report.doing);
     supervision_.ended(rank, std::move(report), now());
     if (!supervision_.reports()[static_cast<size_t>(rank)].spared) return;
     const bool rejoins = supervision_.rejoin(rank);
-    notice(launch_.cluster.names.name(rank) + " " + how + "; the other workers go on" +
-           (rejoins ? ", and another takes its place" : ""));
+    notice(launch_.cluster.names.name(rank) + " " + how + "; the other workers continue" +
+           (rejoins ? ", and a replacement is started" : ""));
     if (!rejoins) return;
     if (launch_.on_rejoin) launch_.on_rejoin(rank);
     ranks_.start(launch_.cluster.places[static_cast<size_t>(rank)], supervision_.attempt());
@@ -104,8 +104,8 @@ class Supervisor {
     for (const RankPlace& place : launch_.cluster.places) {
       if (!supervision_.may_start()) break;
       ranks_.start(place, supervision_.attempt());
-      // Handles Ctrl-C and early deaths while others still start. Not poll(): it would not return while a rank floods
-      // us.
+      // Handles Ctrl-C and early deaths while other ranks still start. poll() would not return while a rank floods the
+      // launcher with output.
       for (int i = 0; i < kPollsAStart && loop_.poll_one() > 0; ++i) {
       }
     }
@@ -135,11 +135,11 @@ class Supervisor {
   }
 
   std::string first_answer() const {
-    if (!supervision_.asking()) return ": told the ranks to stop; a second one kills them";
+    if (!supervision_.asking()) return ": asked the ranks to stop; a second signal kills them";
     char grace[32];
     std::snprintf(grace, sizeof grace, "%g s", launch_.limits.grace_seconds);
-    const std::string what = launch_.ask_to_stop ? ": the ranks end after this step" : ": passed on to the ranks";
-    return what + ", or are stopped in " + grace + "; a second one kills them";
+    const std::string what = launch_.ask_to_stop ? ": the ranks stop after this step" : ": passed on to the ranks";
+    return what + ", or are terminated after " + grace + "; a second signal kills them";
   }
 
   void look_at_progress() {
@@ -168,7 +168,7 @@ class Supervisor {
   Outcome end() {
     for (const int rank : supervision_.stuck()) {
       notice(launch_.cluster.names.name(rank) +
-             " did not end after SIGKILL: it waits for a disk or a device that does not answer");
+             " did not end after SIGKILL: it is waiting for a disk or device that does not respond");
     }
     ranks_.end();
     return outcome();
@@ -184,7 +184,7 @@ class Supervisor {
     outcome.failed_attempts = failed_attempts_;
     if (outcome.signal != 0 && launch_.ask_to_stop && launch_.stopped_at && all_ended_well(outcome.reports)) {
       outcome.stopped_at_step = launch_.stopped_at();
-      if (!outcome.stopped_at_step) outcome.signal = 0;  // it came too late to change anything
+      if (!outcome.stopped_at_step) outcome.signal = 0;  // the signal came too late to have an effect
     }
     if (outcome.signal != 0) {
       outcome.exit_code = 128 + outcome.signal;
@@ -201,7 +201,7 @@ class Supervisor {
   asio::io_context& loop_;
   asio::signal_set interrupts_;
   asio::steady_timer timer_;
-  /// No cancellation reaches a handler that is in the loop's queue already when this object ends.
+  /// Expires with this object. Cancellation does not reach handlers that are already in the loop's queue.
   std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);
   std::vector<FailedAttempt> failed_attempts_;
 };

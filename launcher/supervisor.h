@@ -29,12 +29,12 @@ struct Launch {
   std::function<ProcessCommand(const RankPlace& place, int attempt)> command;
   Supervision::Limits limits = {};
   LogLimits log_limits = {};
-  /// One per place, from bindings() of binding.h; empty: no rank is bound, and all share the cores evenly.
+  /// One per place, from bindings() of binding.h; empty: no rank is bound, and all share the cores equally.
   std::vector<RankBinding> bindings = {};
 
   // All members below are optional.
 
-  /// Asks the ranks, without a signal, to end after a step that all agree on; they get no signal until grace is over.
+  /// Asks the ranks, without a signal, to stop after a common step; they receive no signal until grace is over.
   /// If unset, the user's first signal goes to their process groups: SIGUSR1 unchanged, others as SIGTERM.
   std::function<void()> ask_to_stop = {};
   /// Handles SIGUSR1. If unset, SIGUSR1 asks the ranks to stop.
@@ -45,10 +45,10 @@ struct Launch {
   /// A rank's progress; nullopt: it reports none, so its silence means nothing. If unset, no rank is ever considered
   /// silent.
   std::function<std::optional<RankProgress>(int rank)> progress = {};
-  /// All ranks have ended and will start again: recreate here what they share. `attempt` as in `command`.
+  /// All ranks have ended and will restart: recreate their shared resources here. `attempt` as in `command`.
   std::function<void(int attempt)> on_restart = {};
 
-  /// A rank on its own has ended and will start again alone: tell the others.
+  /// A rank on its own has ended and will restart alone: notify the others.
   std::function<void(int rank)> on_rejoin = {};
 
   std::function<void(int rank, std::string_view line)> on_line = {};        ///< line of its stdout
@@ -57,7 +57,7 @@ struct Launch {
   std::function<void(int rank, bool failed)> on_rank_ended = {};  ///< called before the launcher reacts
   std::function<std::string(int rank)> doing = {};                ///< "step 412, all_reduce grad.0"
   std::function<void()> on_tick = {};                             ///< about 40 times a second
-  std::function<void(std::string_view message)> on_notice = {};   ///< for the user, now: "Ctrl-C again kills"
+  std::function<void(std::string_view message)> on_notice = {};   ///< line to show to the user immediately
 };
 
 /// An attempt that failed and was followed by another.
@@ -72,7 +72,7 @@ struct Outcome {
   int signal = 0;                          ///< the user's signal that ended the run; 0: none
   std::optional<int64_t> stopped_at_step;  ///< ended at the end of this step, on request
   double seconds = 0;
-  bool disk_hangs = false;  ///< the run's folder: files there can be neither written nor read
+  bool disk_hangs = false;  ///< files in the run's folder can be neither written nor read
   Cause cause;
   std::vector<RankReport> reports;  ///< from the last attempt
   std::vector<FailedAttempt> failed_attempts;
@@ -82,7 +82,7 @@ struct Outcome {
 /// ranks to stop unless they were ignored when the program started; a second signal kills the ranks. When a rank fails, all are stopped, and restarted while restarts are
 /// left. Runs `loop` and thereby its other services (the store). Throws EnvError if it cannot start.
 Outcome supervise(const Launch& launch, RankRunner& ranks, boost::asio::io_context& loop);
-/// The ranks are processes of this host.
+/// The same for ranks that are processes of this host.
 Outcome supervise(const Launch& launch, ProcessRunner& runner, boost::asio::io_context& loop);
 
 }  // namespace trainctl

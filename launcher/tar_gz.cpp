@@ -1,4 +1,4 @@
-// Archives of log folders.
+// Writes archives of log folders.
 #include "launcher/tar_gz.h"
 
 #include <archive.h>
@@ -19,7 +19,7 @@
 namespace trainctl {
 namespace {
 
-constexpr const char* kLevel = "4";  // low: the training needs the CPU meanwhile
+constexpr const char* kLevel = "4";  // low, since training needs the CPU at the same time
 constexpr int kBytesPerWrite = 1 << 17;
 
 std::string folder_of(const std::string& path) {

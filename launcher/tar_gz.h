@@ -22,7 +22,7 @@ class TarGz {
   ~TarGz();
 
   void add_text(const std::string& name, std::string_view text);
-  /// Adds the file with its present size, even if it grows meanwhile; a file that no longer exists is skipped.
+  /// Adds the file with its current size, even if it grows meanwhile; a file that no longer exists is skipped.
   void add_file(const std::string& name, const std::string& path);
   /// Completes the archive and gives it its name, replacing an existing file. Returns its size. Throws EnvError.
   int64_t finish();

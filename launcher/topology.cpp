@@ -15,7 +15,7 @@
 namespace trainctl {
 namespace {
 
-/// Disables hwloc's plugins. It opens all that are installed (OpenCL, CUDA, libxml2 with ICU), and we need none.
+/// Disables hwloc's plugins. It would open all that are installed (OpenCL, CUDA, libxml2 with ICU), and none is needed.
 class NoPlugins {
  public:
   NoPlugins() : ours_(std::getenv(kPath) == nullptr) {
@@ -36,7 +36,7 @@ void demand(int result) {
   if (result < 0) throw EnvError(std::string("cannot read this host's CPUs (hwloc): ") + std::strerror(errno));
 }
 
-/// The host's nodes, cores and CPUs: no caches, packages or devices.
+/// Loads the host's nodes, cores and CPUs, without caches, packages or devices.
 using Host = std::unique_ptr<hwloc_topology, void (*)(hwloc_topology*)>;
 Host load() {
   const NoPlugins guard;

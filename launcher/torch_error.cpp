@@ -34,7 +34,7 @@ double time_of(const nlohmann::json& json) {
   return std::isfinite(time) && time > 0 ? time : 0;
 }
 
-/// The beginning of a message says what happened, the end of a stack where.
+/// The beginning of a message describes what happened, the end of a stack where.
 std::string beginning(std::string text) {
   if (text.size() > kMostText) text = text.substr(0, kMostText) + "…";
   return text;

@@ -1,6 +1,6 @@
-// Why a rank of a PyTorch program failed, as far as it says so: the file that torch.distributed.elastic's @record
-// writes to $TORCHELASTIC_ERROR_FILE (torch/distributed/elastic/multiprocessing/errors/error_handler.py), and its
-// words.
+// Reads why a rank of a PyTorch program failed: from the file that torch.distributed.elastic's @record writes to
+// $TORCHELASTIC_ERROR_FILE (torch/distributed/elastic/multiprocessing/errors/error_handler.py), and from its last
+// output lines.
 //
 //   {"message": {"message": "ValueError: …", "extraInfo": {"py_callstack": "Traceback …", "timestamp": "1735689600"}}}
 //   {"message": "…", "timestamp": 1735689600}
@@ -24,7 +24,7 @@ std::optional<RankError> parse_torch_error(std::string_view text, double modifie
 /// nullopt if it is missing, no regular file, larger than 8 MiB, or broken.
 std::optional<RankError> read_torch_error(const std::string& path);
 
-/// Whether a message of PyTorch's, Gloo's or NCCL's reports that another rank is gone or was waited for in vain.
+/// Whether a message of PyTorch, Gloo or NCCL reports that another rank is gone or did not respond.
 bool tells_of_peer(std::string_view text);
 
 }  // namespace trainctl

@@ -24,19 +24,19 @@ namespace {
 struct AgentArguments {
   std::string id;
   bool join = false;
-  std::string interface;          ///< for a probe
-  std::string to;                 ///< for a check of a link: address and port
-  std::string installed, loader;  ///< the bundle that this is; empty: this binary as it is
+  std::string interface;          ///< network interface for a probe
+  std::string to;                 ///< address and port whose link is checked
+  std::string installed, loader;  ///< the bundle that this binary belongs to; empty: not a bundle
 };
 
-/// A binary that was copied here starts by the loader that came with it.
+/// A copied binary is started through the loader of its bundle.
 std::vector<std::string> own_words(const AgentArguments& options) {
   if (options.installed.empty()) return {own_program()};
   const std::string lib = options.installed + "/lib";
   return {lib + "/" + options.loader, "--library-path", lib, options.installed + "/bin/trainctl"};
 }
 
-/// Words in place of an id: what `trainctl hosts` starts, and how a run asks whether a broken link works again.
+/// Used in place of an id: by `trainctl hosts`, and by a run that checks whether a broken link works again.
 constexpr const char *kProbe = "probe", *kReach = "reach";
 
 int serve_agent(const AgentArguments& options) {
@@ -69,7 +69,8 @@ int dial(const DialOptions& options) {
 
 void add_dial_command(CLI::App& app, Action& chosen) {
   auto options = std::make_shared<DialOptions>();
-  auto* command = app.add_subcommand("dial", "Runs a script behind a door (launcher/clusters/door.h)");
+  auto* command =
+      app.add_subcommand("dial", "Run a script through a remote-execution listener (launcher/clusters/door.h)");
   command->group("");  // hidden
   command->add_option("script", options->script)->required();
   command->add_option("port", options->port)->required();
@@ -80,7 +81,7 @@ void add_dial_command(CLI::App& app, Action& chosen) {
 
 void add_agent_command(CLI::App& app, Action& chosen) {
   auto options = std::make_shared<AgentArguments>();
-  auto* command = app.add_subcommand("agent", "Supervises the ranks of one host; started by trainctl run over ssh");
+  auto* command = app.add_subcommand("agent", "Supervise the ranks of one host; started by trainctl run over ssh");
   command->group("");  // hidden
   command->add_option("id", options->id)->required();
   command->add_flag("--join", options->join);

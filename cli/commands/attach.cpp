@@ -1,4 +1,4 @@
-// trainctl attach: the live view of a run that was started in another terminal or detached.
+// trainctl attach: shows the live view of a run that was detached or started in another terminal.
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
@@ -32,7 +32,7 @@ struct AttachArguments {
 
 volatile sig_atomic_t attach_interrupted = 0;
 
-/// Prints how the run ended, in the launcher's words.
+/// Prints how the run ended, as its launcher would.
 int say_how_it_ended(RunView& view, const RunDirectory& directory) {
   const std::optional<RunEnd> end = read_run_end(directory);
   if (!end) {
@@ -51,7 +51,7 @@ class RankLines {
       : rank_(rank), log_(LogFiles{directory.rank_path(rank), "stdout"}) {
     log_.skip_to_last(kLastLines);
   }
-  /// Returns whether there was anything.
+  /// Returns whether there was any output.
   bool read(bool grows, RunView& view) {
     bool any = false;
     while (const std::optional<LogBlock> block = log_.next(grows)) {
@@ -83,7 +83,7 @@ int follow(const RegisteredRun& run, int rank) {
     const bool runs = still_runs(run);
     const bool more = lines.read(runs, view);
     if (attach_interrupted != 0) {
-      view.notice("detached; " + name_of(run) + " goes on");
+      view.notice("detached; " + name_of(run) + " continues");
       view.finish();
       return kExitDone;
     }
@@ -106,15 +106,15 @@ int attach(const AttachArguments& options) {
 
 void add_attach_command(CLI::App& app, Action& chosen) {
   auto options = std::make_shared<AttachArguments>();
-  auto* command = app.add_subcommand("attach", "Watch a run that was started elsewhere");
-  options->which.add_to(*command, "The number of the run");
-  command->add_option("--rank", options->rank, "The rank whose lines are shown")->capture_default_str();
+  auto* command = app.add_subcommand("attach", "Watch a run that was detached or started in another terminal");
+  options->which.add_to(*command, "Number of the run");
+  command->add_option("--rank", options->rank, "Rank whose output is shown")->capture_default_str();
   command->footer(
-      R"(Shows the progress of the run and one rank's lines until it ends; the exit code is then the run's. Ctrl-C
-detaches, and the run goes on.
+      R"(Shows the progress of the run and the output of one rank until the run ends, then exits with the exit code of
+the run. Ctrl-C detaches; the run continues.
 
 Examples:
-  trainctl attach                the only run that is running, as after trainctl run --detach
+  trainctl attach                the only active run, for example after trainctl run --detach
   trainctl attach 3 --rank 5)");
   command->callback([&chosen, options] { chosen = [options] { return attach(*options); }; });
 }

@@ -1,4 +1,4 @@
-// trainctl bench: times kernels and collectives of this machine against its limits, and the reading of samples.
+// trainctl bench: times kernels and collectives against the limits of this machine, and the loading of samples.
 #include <CLI/CLI.hpp>
 #include <iostream>
 #include <memory>
@@ -33,42 +33,44 @@ struct BenchArguments {
 };
 
 const char* const kOpFooter =
-    R"(Times the very kernel that programs run, on random data. What memory bounds gets its operands from there: more
-sets of them than the caches hold are used in turn. On a GPU many launches are captured as one
-graph and timed by events; on one CPU thread the clock is the thread's own.
+    R"(Times the kernels that training programs run, on random data. Memory-bound kernels cycle through more sets of
+operands than fit into the caches. On a GPU, many launches are captured as one graph and timed by events; on a
+single CPU thread, the clock is the CPU time of that thread.
 
-  time      the median of --repeat samples, and the tenth and ninetieth of a hundred
-  GFLOP/s   the op's operations over the time
-  GB/s      each operand once through memory, over the time
-  of limit  the least time that the limits measured in the same run allow, over the time:
-            max(operations / rate of square matrix products, bytes / rate of memory)
+  time      median of --repeat samples, with the 10th and 90th percentile
+  GFLOP/s   operations of the op / time
+  GB/s      bytes of all operands, each counted once / time
+  of limit  least possible time / time. The least possible time follows from limits that are measured in the same run:
+            max(operations / rate of square matrix products, bytes / memory bandwidth)
 
 Examples:
-  trainctl bench op                                   lists the ops
+  trainctl bench op                                   list the ops
   trainctl bench op matmul --shape 32x784,512x784 --attrs transpose_b=true
   trainctl bench op relu gelu softmax
   trainctl bench op all --device cuda --dtype bf16 --json)";
 
 const char* const kCollectiveFooter =
-    R"(Starts a process a rank, checks a result, and times calls that all ranks begin together. A call took as long as
-its slowest rank. KIND: all_reduce, all_gather, reduce_scatter, all_to_all, broadcast, or all.
+    R"(Starts one process per rank, checks a result, and times calls that all ranks begin together. The time of a call
+is that of its slowest rank. KIND: all_reduce, all_gather, reduce_scatter, all_to_all, broadcast, or all.
 
-  bytes     the larger of what one rank puts in and gets out
+  bytes     the larger of the input and the output of one rank
   GB/s      bytes / time
-  bus GB/s  GB/s times the part that a rank must move over its link, as nccl-tests define it, with p ranks:
+  bus GB/s  GB/s times the fraction that a rank must move over its link, as defined by nccl-tests. With p ranks:
             all_reduce 2 (p-1) / p; all_gather, reduce_scatter and all_to_all (p-1) / p; broadcast 1
-  of limit  bus GB/s over what was measured in the same run with all ranks at once: on CPUs a copy in memory, on
-            GPUs a copy to the next GPU
+  of limit  bus GB/s / limit. The limit is measured in the same run with all ranks active: a copy in memory on CPUs,
+            a copy to the next GPU on GPUs
 
 Examples:
   trainctl bench collective all_reduce --ranks 8 --bytes 1K,1M,256M
   trainctl bench collective all --ranks 4 --device cuda)";
 
 void require_counts(const BenchArguments& options) {
-  if (options.repeat < 1 || options.repeat > 1000) throw SpecError({}, "--repeat", "from 1 to 1000 samples are taken");
-  if (options.threads < 1 || options.threads > 1024) throw SpecError({}, "--threads", "from 1 to 1024 threads may run");
+  if (options.repeat < 1 || options.repeat > 1000)
+    throw SpecError({}, "--repeat", "the number of samples must be from 1 to 1000");
+  if (options.threads < 1 || options.threads > 1024)
+    throw SpecError({}, "--threads", "the number of threads must be from 1 to 1024");
   if (options.ranks < 1 || options.ranks > kMostRanks) {
-    throw SpecError({}, "--ranks", "from 1 to " + std::to_string(kMostRanks) + " ranks are started");
+    throw SpecError({}, "--ranks", "the number of ranks must be from 1 to " + std::to_string(kMostRanks));
   }
 }
 
@@ -78,18 +80,18 @@ void require_gpus(int wanted) {
   const CudaDevices devices = find_cuda_devices();
   if (devices.list.empty()) throw EnvError("--device cuda: " + devices.why_none + "; use --device cpu");
   if (static_cast<int>(devices.list.size()) >= wanted) return;
-  throw EnvError("--device cuda: " + std::to_string(wanted) + " ranks need a GPU each, there " +
-                 (devices.list.size() == 1 ? "is 1" : "are " + std::to_string(devices.list.size())));
+  throw EnvError("--device cuda: " + std::to_string(wanted) + " ranks need one GPU each, but this host has " +
+                 std::to_string(devices.list.size()));
 }
 
 std::vector<OpRequest> op_requests(const BenchArguments& options, const OpBench& bench) {
   const BenchType type = parse_bench_type(options.dtype);
   if (device_of(options) == Device::cpu && (type.dtype == DType::bf16 || type.tf32)) {
-    throw SpecError({}, "--dtype", "the CPU's kernels compute in f32", "--device cuda has " + options.dtype);
+    throw SpecError({}, "--dtype", "CPU kernels support only f32", "use --device cuda for " + options.dtype);
   }
   const bool all = options.names == std::vector<std::string>{"all"};
   if ((all || options.names.size() > 1) && !(options.shapes.empty() && options.attrs.empty())) {
-    throw SpecError({}, "op", "--shape and --attrs are of one op, several are given");
+    throw SpecError({}, "op", "--shape and --attrs apply to a single op, but several are given");
   }
   std::vector<OpRequest> requests;
   if (all) {
@@ -100,7 +102,7 @@ std::vector<OpRequest> op_requests(const BenchArguments& options, const OpBench&
   }
   for (const std::string& name : options.names) {
     requests.push_back(make_op_request(name, options.shapes, options.attrs, type));
-    if (!bench.has(name)) throw EnvError("this trainctl has no kernel of " + name + " for --device " + options.device);
+    if (!bench.has(name)) throw EnvError("this trainctl has no kernel for " + name + " on --device " + options.device);
   }
   return requests;
 }
@@ -134,7 +136,7 @@ int bench_collective(const BenchArguments& options) {
     const std::optional<Collective> kind = find_collective(name);
     if (!kind) {
       const std::string near = did_you_mean(name, names);
-      throw SpecError({}, "KIND", "there is no collective '" + name + "'",
+      throw SpecError({}, "KIND", "unknown collective '" + name + "'",
                       near.empty() ? "one of " + join(names) + ", or all" : near);
     }
     request.kinds.push_back(*kind);
@@ -145,8 +147,8 @@ int bench_collective(const BenchArguments& options) {
     const int64_t most = *std::max_element(request.bytes.begin(), request.bytes.end());
     if (const int64_t needed = request.ranks * collective_timer_bytes(most); needed > available_memory()) {
       throw EnvError(std::to_string(request.ranks) + " ranks need " + format_bytes(needed) + " for " +
-                     format_bytes(most) + " in and out, this host has " + format_bytes(available_memory()) +
-                     " left; try smaller --bytes or fewer --ranks");
+                     format_bytes(most) + " of input and output, but this host has only " +
+                     format_bytes(available_memory()) + " available; try smaller --bytes or fewer --ranks");
     }
   }
   const std::vector<CollectiveResult> results = bench_collectives(request);
@@ -154,7 +156,7 @@ int bench_collective(const BenchArguments& options) {
                              : render_collectives(results, request.device));
   int64_t wrong = 0;
   for (const CollectiveResult& result : results) wrong += result.wrong;
-  check(wrong == 0, "collectives give the right sums");
+  check(wrong == 0, "collectives compute the correct sums");
   return kExitDone;
 }
 
@@ -166,12 +168,12 @@ struct DataOptions {
 };
 
 const char* const kDataFooter =
-    R"(Reads samples in the order of the run, without a cache and without a step: with 1 worker, 2, 4, … up to --workers.
+    R"(Reads samples in the order of a run, without cache or training, with 1, 2, 4, … workers up to --workers.
 
-  read       bytes of files and archives
-  decode     JPEG and PNG
-  transform  dataset.transforms
-  copy       to the type in which the device loads them
+  read       read files and archives
+  decode     decode JPEG and PNG
+  transform  apply dataset.transforms
+  copy       convert to the type in which the device loads them
 
 Examples:
   trainctl bench data job.yaml
@@ -179,7 +181,7 @@ Examples:
 
 int bench_data_set(const DataOptions& options) {
   const JobSpec job = options.job.load();
-  if (job.has_command()) throw SpecError(job.position("command"), "command", "a job with a command has no samples");
+  if (job.has_command()) throw SpecError(job.position("command"), "command", "a job with a command has no data set");
   const int workers = options.workers > 0 ? options.workers : comm::usable_cores();
   const auto watch = watch_files(job.launch.timeout_seconds);
   try {
@@ -195,51 +197,52 @@ void add_common_options(CLI::App& command, BenchArguments& options) {
   command.add_option("--device", options.device, "cpu | cuda")
       ->check(CLI::IsMember({"cpu", "cuda"}))
       ->capture_default_str();
-  command.add_option("--repeat", options.repeat, "Number of samples")->capture_default_str();
-  command.add_flag("--json", options.json, "The figures as JSON");
+  command.add_option("--repeat", options.repeat, "Number of samples per measurement")->capture_default_str();
+  command.add_flag("--json", options.json, "Print the results as JSON");
 }
 
 }  // namespace
 
 void add_bench_command(CLI::App& app, Action& chosen) {
   auto options = std::make_shared<BenchArguments>();
-  auto* bench = app.add_subcommand("bench", "Time kernels, collectives and a job's samples on this machine");
+  auto* bench = app.add_subcommand("bench", "Time kernels, collectives and data loading on this machine");
   bench->require_subcommand(1);
   bench->footer(R"(Examples:
-  trainctl bench op                                   lists the ops
+  trainctl bench op                                   list the ops
   trainctl bench op matmul --shape 32x784,512x784 --attrs transpose_b=true
   trainctl bench collective all_reduce --ranks 8
-  trainctl bench data job.yaml                        samples a second, by stage
+  trainctl bench data job.yaml                        samples per second, by stage
 
-trainctl help bench op says more about one of them.)");
+trainctl help bench op describes one of them in detail.)");
 
   auto* op = bench->add_subcommand("op", "Time kernels; without a name, list them");
-  op->add_option("OP", options->names, "Ops, or all");
+  op->add_option("OP", options->names, "Ops to time, or all");
   op->add_option("--shape", options->shapes, "Shapes of the inputs: 32x784,512x784");
   op->add_option("--attrs", options->attrs, "name=value,…: transpose_b=true or perm=[1,0]");
   op->add_option("--dtype", options->dtype, "f32 | bf16 | tf32")->capture_default_str();
-  op->add_option("--threads", options->threads, "CPU threads that a kernel may use")->capture_default_str();
+  op->add_option("--threads", options->threads, "Number of CPU threads per kernel")->capture_default_str();
   add_common_options(*op, *options);
   op->footer(kOpFooter);
   op->callback([&chosen, options] { chosen = [options] { return bench_op(*options); }; });
 
   auto data_options = std::make_shared<DataOptions>();
-  auto* data = bench->add_subcommand("data", "Time how fast a job's samples are read, decoded and transformed");
+  auto* data = bench->add_subcommand("data", "Time the loading of a job's samples: read, decode, transform");
   data_options->job.add_to(*data);
-  data->add_option("--workers", data_options->workers, "The most threads that read; 0: one for each core")
+  data->add_option("--workers", data_options->workers, "Largest number of threads; 0 = one per core")
       ->check(CLI::Range(0, kMostDataWorkers))
       ->capture_default_str();
-  data->add_option("--seconds", data_options->seconds, "For each number of workers")
+  data->add_option("--seconds", data_options->seconds, "Seconds per number of workers")
       ->check(CLI::Range(0.01, 600.0))
       ->capture_default_str();
-  data->add_flag("--json", data_options->json, "The figures as JSON");
+  data->add_flag("--json", data_options->json, "Print the results as JSON");
   data->footer(kDataFooter);
   data->callback([&chosen, data_options] { chosen = [data_options] { return bench_data_set(*data_options); }; });
 
   auto* collective = bench->add_subcommand("collective", "Time collectives between processes");
-  collective->add_option("KIND", options->names, "Collectives, or all")->required();
-  collective->add_option("--ranks", options->ranks, "Processes, and on GPUs one GPU each")->capture_default_str();
-  collective->add_option("--bytes", options->bytes, "Sizes, powers of 1024")->capture_default_str();
+  collective->add_option("KIND", options->names, "Collectives to time, or all")->required();
+  collective->add_option("--ranks", options->ranks, "Number of processes; each uses one GPU with --device cuda")
+      ->capture_default_str();
+  collective->add_option("--bytes", options->bytes, "Sizes; K, M and G are powers of 1024")->capture_default_str();
   add_common_options(*collective, *options);
   collective->footer(kCollectiveFooter);
   collective->callback([&chosen, options] { chosen = [options] { return bench_collective(*options); }; });

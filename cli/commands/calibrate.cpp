@@ -1,4 +1,4 @@
-// trainctl calibrate: measures this machine once, so that plans for it are predicted from what it does.
+// trainctl calibrate: measures this machine once, so that predictions for plans use its actual speeds.
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
@@ -45,8 +45,8 @@ struct CalibrateArguments {
   bool fresh = false;
 };
 
-/// A template in a size that shows the kernels of its layers, whatever its depth. On a GPU with some blocks: beside a
-/// large head a single one would run at lower clocks than it does between others.
+/// A template, small enough to measure but with every kernel of its layers. On a GPU it has several blocks: a single
+/// block beside a large head would run at lower clocks than blocks do in a deep network.
 struct Example {
   std::string_view name;
   std::vector<std::string> overrides;
@@ -92,7 +92,7 @@ std::string calibrated_host_name() {
   return first.substr(0, first.find('.'));
 }
 
-/// The machine that the measurement starts from: that of an earlier measurement's file, else a default of this kind.
+/// The machine that the measurement extends: the file of an earlier measurement, else the default for this device.
 Machine begin(const CalibrateArguments& options, Device device, const std::string& name, const fs::path& file, int devices,
               const std::vector<CudaDevice>& gpus) {
   if (std::ifstream in(file); in && !options.fresh)
@@ -132,18 +132,18 @@ PlannedJob planned(const JobSpec& job, int ranks, int micro_batches = 1) {
   return plan_job(std::move(spec));
 }
 
-/// Numbers of micro-batches of the measured one-rank steps: 1 is a single pass; more mean smaller kernels that add to
-/// gradients.
+/// Numbers of micro-batches of the measured one-rank steps: 1 is a single pass; more micro-batches mean smaller
+/// kernels that accumulate gradients.
 constexpr std::array kMicroBatches = {1, 2, 4};
 
-/// The job as one rank, and its batch cut as ranks and micro-batches cut it, where that divides.
+/// The job on one rank, with its batch divided as ranks and micro-batches divide it, where that is possible.
 void add_calls(const JobSpec& job, KernelCalls& calls) {
   require_precision(job);
   const auto add = [&](int ranks, int micro_batches) {
     try {
       calls.add(compile_classes(planned(job, ranks, micro_batches)), ranks == 1);
     } catch (const SpecError&) {
-      if (ranks == 1 && micro_batches == 1) throw;  // else: the batch does not divide, or layers need all of it
+      if (ranks == 1 && micro_batches == 1) throw;  // otherwise the batch is not divisible, or layers need all of it
     }
   };
   for (const int micro_batches : kMicroBatches) add(1, micro_batches);
@@ -194,7 +194,7 @@ void measure_messages(const CalibrateArguments& options, Device device, Machine&
     std::cout << "message of " << format_bytes(message.bytes) << ": " << format_us(message.seconds) << "\n";
   if (!machine.overlaps) return;
   machine.wait_cost = bench_waiting(device, options.samples);
-  std::cout << "kernels while a message is awaited: " << machine.wait_cost << " times as long\n";
+  std::cout << "kernels while waiting for a message: " << machine.wait_cost << " times as long\n";
 }
 
 void measure_overlap(const CalibrateArguments& options, Device device, int devices, Machine& machine) {
@@ -202,9 +202,9 @@ void measure_overlap(const CalibrateArguments& options, Device device, int devic
   const OverlapResult overlap = bench_overlap(ranks, device, options.samples);
   machine.delays = overlap.delays;
   machine.overlap_cost = overlap.cost;
-  std::cout << "collectives in a step: " << format_us(overlap.delays.exposed) << " longer between kernels, "
-            << format_us(overlap.delays.beside) << " beside them; kernels beside collectives: " << overlap.cost
-            << " times as long\n";
+  std::cout << "collectives in a step: +" << format_us(overlap.delays.exposed) << " between kernels, +"
+            << format_us(overlap.delays.beside)
+            << " concurrent with kernels; kernels concurrent with collectives: " << overlap.cost << " times as long\n";
 }
 
 /// Measures transfer times within a step; needs at least two devices.
@@ -219,10 +219,10 @@ void measure_transfers(const CalibrateArguments& options, Device device, int dev
   };
   if (!has_messages(machine)) measure("messages", [&] { measure_messages(options, device, machine); });
   if (machine.overlaps && machine.delays == CallDelays{})
-    measure("collectives beside kernels", [&] { measure_overlap(options, device, devices, machine); });
+    measure("collectives concurrent with kernels", [&] { measure_overlap(options, device, devices, machine); });
 }
 
-constexpr std::string_view kMeasured = "measured ";  ///< begins the source of a machine whose rates were measured
+constexpr std::string_view kMeasured = "measured ";  ///< prefix of Machine::source if its rates were measured
 
 void measure_rates(OpBench& bench, const KernelTimer& timer, Machine& machine) {
   if (machine.source.starts_with(kMeasured)) return bench.set_limits(machine.products, machine.memory_rate);
@@ -247,7 +247,7 @@ void measure_kernels(OpBench& bench, const std::vector<OpRequest>& requests, con
                      MeasuredMachine& measured) {
   for (size_t i = 0; i < requests.size(); ++i) {
     try {
-      if (!bench.has(requests[i].name())) throw EnvError(requests[i].name() + " has no kernel here");
+      if (!bench.has(requests[i].name())) throw EnvError(requests[i].name() + " has no kernel for this device");
       calibrate_kernel(bench, requests[i], machine);
       ++measured.calls;
     } catch (const SpecError& error) {
@@ -261,7 +261,7 @@ void measure_kernels(OpBench& bench, const std::vector<OpRequest>& requests, con
   if (isatty(STDERR_FILENO) != 0) std::cerr << "\r\33[K";
 }
 
-/// Trains each job on one rank for a moment.
+/// Trains each job on one rank for a short time.
 std::vector<RunStep> run_steps(const std::vector<JobSpec>& jobs, int devices) {
   constexpr Seconds kEach{2};
   const int cores = static_cast<int>(std::thread::hardware_concurrency()), threads = std::max(cores / devices, 1);
@@ -275,7 +275,7 @@ std::vector<RunStep> run_steps(const std::vector<JobSpec>& jobs, int devices) {
       MeasuredStep measured = measure_step(one, program, kEach, threads);
       steps.push_back({name, std::move(program), std::move(measured)});
     } catch (const SpecError&) {
-      if (micro_batches == 1) throw;  // else: as in add_calls
+      if (micro_batches == 1) throw;  // otherwise the same as in add_calls
     } catch (const EnvError& error) {
       std::cout << "  step of " << name << " not measured: " << error.what() << "\n";
     }
@@ -292,8 +292,8 @@ std::vector<RunStep> run_steps(const std::vector<JobSpec>& jobs, int devices) {
 void print_steps(const Machine& machine) {
   const StepCost cost = step_cost(machine.steps);
   for (const StepSample& step : machine.steps)
-    std::cout << "step of " << step.job << ": " << format_ms(step.measured) << ", its " << step.kernels
-              << " kernels by their samples " << format_ms(step.alone) << ", modelled " << format_ms(cost.seconds(step)) << "\n";
+    std::cout << "step of " << step.job << ": " << format_ms(step.measured) << "; sum of its " << step.kernels
+              << " kernels " << format_ms(step.alone) << ", predicted " << format_ms(cost.seconds(step)) << "\n";
 }
 
 int calibrate(const CalibrateArguments& options) {
@@ -307,14 +307,14 @@ int calibrate(const CalibrateArguments& options) {
   const int devices =
       device == Device::cuda ? static_cast<int>(gpus.size()) : static_cast<int>(std::thread::hardware_concurrency());
   Machine machine = begin(options, device, name, file, devices, gpus);
-  // Both fork, so before this process has threads.
+  // Both fork, so they run before this process has threads.
   measure_collectives(options, device, devices, machine);
   measure_transfers(options, device, devices, machine);
   write_machine(machine, file);
   std::unique_ptr<KernelTimer> timer = device == Device::cuda ? make_cuda_kernel_timer() : make_cpu_kernel_timer(1);
   OpBench bench(*timer, {.samples = options.samples});
   measure_rates(bench, *timer, machine);
-  // The jobs' own kernels and their steps come first: plans can be predicted from these, and other sizes refine them.
+  // The jobs' own kernels and steps come first: they suffice for predictions, which other sizes refine.
   MeasuredMachine measured;
   measure_kernels(bench, calls.to_measure(machine, 0), file, machine, measured);
   const std::vector<RunStep> steps = run_steps(jobs, devices);
@@ -335,23 +335,23 @@ int calibrate(const CalibrateArguments& options) {
 
 void add_calibrate_command(CLI::App& app, Action& chosen) {
   auto options = std::make_shared<CalibrateArguments>();
-  auto* command = app.add_subcommand("calibrate", "Measure this machine once, so that plans for it can be predicted");
-  command->add_option("JOB.yaml", options->jobs, "Jobs whose kernels are measured; default: those of the templates");
-  command->add_option("--name", options->name, "The machine's name; default: the host's");
+  auto* command = app.add_subcommand("calibrate", "Measure this machine, so that plan can predict step times");
+  command->add_option("JOB.yaml", options->jobs, "Jobs whose kernels are measured; default: the templates");
+  command->add_option("--name", options->name, "Name of the machine; default: the host name");
   command->add_option("--device", options->device, "auto | cpu | cuda")
       ->check(CLI::IsMember({"auto", "cpu", "cuda"}))
       ->capture_default_str();
-  command->add_option("--samples", options->samples, "Samples of each call; their median counts")
+  command->add_option("--samples", options->samples, "Samples per call; the median is used")
       ->check(CLI::Range(1, 1000))
       ->capture_default_str();
-  command->add_option("--most", options->most, "Sizes of each kernel that are measured")
+  command->add_option("--most", options->most, "Largest number of sizes measured per kernel")
       ->check(CLI::Range(2, 1000))
       ->capture_default_str();
-  command->add_flag("--fresh", options->fresh, "Measure again what an earlier calibration has measured");
+  command->add_flag("--fresh", options->fresh, "Discard the results of earlier calibrations");
   command->footer(
-      R"(Measures each distinct kernel call of the jobs, however often a network repeats it, and collectives between the
-devices of this host. What an earlier calibration of that name has measured is kept, so a measurement that was
-interrupted goes on, and one for further jobs adds to it.
+      R"(Measures each distinct kernel call of the jobs once, and collectives between the devices of this host. Results
+of an earlier calibration with the same name are kept: an interrupted calibration resumes, and further jobs add their
+kernels.
 
 Examples:
   trainctl calibrate

@@ -1,4 +1,4 @@
-// trainctl check: is the job file valid? Also plans the job, since some bad strategies are found only then.
+// trainctl check: validates a job file. It also plans the job, since some invalid strategies are found only then.
 #include <CLI/CLI.hpp>
 #include <iostream>
 #include <memory>
@@ -20,22 +20,22 @@ namespace trainctl {
 
 void add_check_command(CLI::App& app, Action& chosen) {
   auto job = std::make_shared<JobArguments>();
-  auto* command = app.add_subcommand("check", "Validate a job file and say everything that is wrong");
+  auto* command = app.add_subcommand("check", "Validate a job file and report all errors");
   job->add_to(*command);
-  command->footer(R"(Reads the job, builds its graph, plans it, verifies the programs of all ranks, and looks for
-labels and tokens that are too large for the network; or looks for the program and the script of its command. What is
-probably not meant is a warning, with exit code 0. Starts nothing.
+  command->footer(R"(Reads the job, builds its graph, plans it, verifies the programs of all ranks, and checks that
+labels and tokens are in the range of the network. For a job with a command, checks that its program and script exist.
+Probable mistakes are warnings and do not change the exit code, which is 0 for a valid job. Starts nothing.
 
 Examples:
   trainctl check job.yaml
-  trainctl check job.yaml launch.ranks=12     would it still do with 12 ranks?)");
+  trainctl check job.yaml launch.ranks=12     is it valid with 12 ranks?)");
   command->callback([&chosen, job] {
     chosen = [job] {
       JobSpec spec = job->load();
       if (spec.has_command()) {
         require_program(spec);
         launch_report(spec);
-        std::cout << spec.file << ": right (" << shell_words(spec.command) << ", " << spec.launch.ranks
+        std::cout << spec.file << ": valid (" << shell_words(spec.command) << ", " << spec.launch.ranks
                   << (spec.launch.ranks == 1 ? " rank)\n" : " ranks)\n");
         return kExitDone;
       }
@@ -48,7 +48,7 @@ Examples:
       launch_report(planned.spec);
       require_memory_limit(planned, classes.programs);
       const size_t layers = planned.spec.network.size();
-      std::cout << planned.spec.file << ": right (" << layers << (layers == 1 ? " layer, " : " layers, ")
+      std::cout << planned.spec.file << ": valid (" << layers << (layers == 1 ? " layer, " : " layers, ")
                 << processes_text(planned.spec.launch.ranks, planned.spec.servers()) << ")\n";
       for (const std::string& note : planned.plan.notes) std::cout << "note: " << note << "\n";
       return kExitDone;

@@ -1,4 +1,4 @@
-// The commands. Each adds itself to the parser and, if it is chosen, sets the action.
+// The commands. Each adds itself to the parser and sets the action if the user chooses it.
 #pragma once
 
 #include <array>
@@ -40,7 +40,8 @@ void add_data_set_commands(CLI::App& data, Action& chosen);  ///< subcommands of
 void add_help_command(CLI::App& app, Action& chosen);
 void add_man_command(CLI::App& app, Action& chosen);
 void add_agent_command(CLI::App& app, Action& chosen);   ///< hidden: `run` starts it once per host of launch.hosts
-void add_dial_command(CLI::App& app, Action& chosen);    ///< hidden: `run` starts it once per host that has a door
+void add_dial_command(CLI::App& app,
+                      Action& chosen);  ///< hidden: `run` starts it once per host with a remote-execution listener
 void add_worker_command(CLI::App& app, Action& chosen);  ///< hidden: `run` starts it once per rank
 
 inline constexpr std::array kCommands = {

@@ -1,5 +1,5 @@
-// trainctl completion: a script for the shell. It asks `trainctl complete` for every word, so it is always in step
-// with the binary.
+// trainctl completion: prints a script for the shell. The script calls `trainctl complete` for every word, so it always
+// matches the binary.
 #include <CLI/CLI.hpp>
 #include <iostream>
 #include <memory>
@@ -10,7 +10,7 @@
 namespace trainctl {
 namespace {
 
-// Bash ends words at `=` and `:`. So the script takes the typed word from the line itself, and returns only the part
+// Bash ends words at `=` and `:`. The script therefore takes the typed word from the line and returns only the part
 // after the last `=` or `:`.
 constexpr std::string_view kBash = R"sh(# trainctl completion for bash:  source <(trainctl completion bash)
 _trainctl() {
@@ -44,7 +44,7 @@ _trainctl() {
 if [[ $funcstack[1] == _trainctl ]]; then _trainctl "$@"; else compdef _trainctl trainctl; fi
 )sh";
 
-// fish itself adds no space after `=`, `.` and `/`. Files are offered where there is nothing else.
+// fish adds no space after `=`, `.` and `/`. The script offers files if there are no other candidates.
 constexpr std::string_view kFish = R"sh(# trainctl completion for fish:  trainctl completion fish | source
 function __trainctl_complete
   set -l words (commandline -opc)
@@ -58,7 +58,7 @@ complete -c trainctl -n 'not count (__trainctl_complete) >/dev/null' -F
 std::string unknown_shell(const std::string& word) {
   return word == "bash" || word == "zsh" || word == "fish"
              ? ""
-             : "there is no script for '" + word + "'; shells: bash, zsh, fish";
+             : "no completion script for '" + word + "'; available: bash, zsh, fish";
 }
 
 int print_script(const std::string& shell) {
@@ -70,14 +70,14 @@ int print_script(const std::string& shell) {
 
 void add_completion_command(CLI::App& app, Action& chosen) {
   auto shell = std::make_shared<std::string>();
-  auto* command = app.add_subcommand("completion", "Print a script that completes trainctl's words in your shell");
+  auto* command = app.add_subcommand("completion", "Print a completion script for your shell");
   command->add_option("shell", *shell, "bash | zsh | fish")->required()->check(unknown_shell, "");
   command->footer(
-      R"(Completes commands, options and their values, job files, fields of the job file and their values, layers, ops, and
-the numbers of runs.
+      R"(The script completes commands, options and their values, job files, fields of the job and their values, layers, ops, and
+run numbers.
 
 Examples:
-  source <(trainctl completion bash)                           for this shell; put it into ~/.bashrc
+  source <(trainctl completion bash)                           for this shell; add it to ~/.bashrc
   trainctl completion zsh > "${fpath[1]}/_trainctl"
   trainctl completion fish > ~/.config/fish/completions/trainctl.fish)");
   command->callback([&chosen, shell] { chosen = [shell] { return print_script(*shell); }; });

@@ -1,4 +1,4 @@
-// trainctl data: makes files of tokens, and says what a file of tokens is. Its commands for samples: data_set.cpp.
+// trainctl data: makes and describes token files. data_set.cpp has its commands for samples.
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <unistd.h>
@@ -44,7 +44,7 @@ class Input {
   Input(const Input&) = delete;
   Input& operator=(const Input&) = delete;
 
-  /// 0 at the end.
+  /// Returns the bytes read; 0 at the end.
   size_t read(std::vector<uint8_t>& to) const {
     ssize_t got = 0;
     do got = ::read(fd_, to.data(), to.size());
@@ -64,17 +64,17 @@ class Input {
 
 int write_tokens(const DataArguments& options) {
   if (std::count(options.files.begin(), options.files.end(), "-") > 1)
-    throw SpecError({}, "data tokens", "stdin can be read once, but '-' is given several times");
+    throw SpecError({}, "data tokens", "stdin can be read only once, but '-' is given several times");
   TokenWriter writer(options.output, options.format == "llm.c", options.force);
   std::vector<uint8_t> bytes(size_t{1} << 20);
   for (const std::string& file : options.files) {
     const Input input(file);
     while (const size_t count = input.read(bytes)) writer.write_bytes(std::span(bytes).first(count));
   }
-  if (writer.count() == 0) throw EnvError("the input has no bytes, so " + options.output + " is not written");
+  if (writer.count() == 0) throw EnvError("the input is empty; " + options.output + " was not written");
   writer.finish();
-  std::cout << options.output << ": " << with_commas(writer.count()) << " tokens of uint16, "
-            << (options.format == "llm.c" ? "with the header of llm.c" : "no header") << "\n";
+  std::cout << options.output << ": " << with_commas(writer.count()) << " uint16 tokens, "
+            << (options.format == "llm.c" ? "llm.c header" : "no header") << "\n";
   return kExitDone;
 }
 
@@ -85,8 +85,8 @@ std::string describe(const std::string& path, TokenType without_header) {
   const auto start = bytes.first(static_cast<size_t>(std::min(size, kTokenHeaderBytes)));
   const TokenFormat format = parse_token_header(start, size, without_header, path);
   const auto body = bytes.subspan(static_cast<size_t>(format.header_bytes()));
-  std::string text = fmt::format("{}: {} tokens of {}, {}", path, with_commas(format.count), to_string(format.type),
-                                 format.has_header ? "with the header of llm.c" : "no header");
+  std::string text = fmt::format("{}: {} {} tokens, {}", path, with_commas(format.count), to_string(format.type),
+                                 format.has_header ? "llm.c header" : "no header");
   if (const auto [least, most] = range_of(body, format.type); least <= most)
     text += fmt::format(", from {} to {}", with_commas(least), with_commas(most));
   return text + "\n";
@@ -102,7 +102,7 @@ int print_info(const DataArguments& options) {
 
 void add_data_command(CLI::App& app, Action& chosen) {
   auto options = std::make_shared<DataArguments>();
-  auto* data = app.add_subcommand("data", "Check and draw samples, and make files of tokens");
+  auto* data = app.add_subcommand("data", "Check and draw samples, and make token files");
   data->require_subcommand(1);
   data->footer(R"(Examples:
   trainctl data check photos
@@ -110,21 +110,21 @@ void add_data_command(CLI::App& app, Action& chosen) {
   trainctl data tokens book.txt -o book.bin
   trainctl data info book.bin
 
-A job reads them with dataset: {type: tokens, path: book.bin, length: 128}. The bytes of files need no such file:
-dataset: {type: text, path: book.txt, length: 128} reads them as they are.
+To train on them: dataset: {type: tokens, path: book.bin, length: 128}. Plain text needs no token file:
+dataset: {type: text, path: book.txt, length: 128} reads the bytes of a text file as tokens.
 
-trainctl help data tokens says more about one of them.)");
+trainctl help data tokens describes one of these commands in detail.)");
 
-  auto* tokens = data->add_subcommand("tokens", "Write the bytes of files as tokens, 0 to 255");
-  tokens->add_option("FILE", options->files, "Files, in this order; - is stdin")->required();
+  auto* tokens = data->add_subcommand("tokens", "Write the bytes of files as tokens from 0 to 255");
+  tokens->add_option("FILE", options->files, "Input files, in order; - is stdin")->required();
   tokens->add_option("-o,--output", options->output, "File to write")->required();
   tokens->add_option("--format", options->format, "llm.c | raw")
       ->check(CLI::IsMember({"llm.c", "raw"}))
       ->capture_default_str();
   tokens->add_flag("--force", options->force, "Replace the output file if it exists");
   tokens->footer(
-      R"(The file is there whole or not at all. llm.c begins with its header of 1,024 bytes, then a uint16 a token; raw has the
-tokens alone, as nanoGPT. A job reads both.
+      R"(The file is written atomically. llm.c: a header of 1,024 bytes, then one uint16 per token; raw: only the tokens, as in
+nanoGPT. A job reads both.
 
 Examples:
   trainctl data tokens book.txt -o book.bin
@@ -132,12 +132,12 @@ Examples:
   zcat book.txt.gz | trainctl data tokens - -o book.bin --format raw)");
   tokens->callback([&chosen, options] { chosen = [options] { return write_tokens(*options); }; });
 
-  auto* info = data->add_subcommand("info", "Say what files of tokens are: header, type, count, smallest and largest");
-  info->add_option("FILE", options->files, "Files of tokens")->required();
+  auto* info = data->add_subcommand("info", "Describe token files: header, type, count, smallest and largest token");
+  info->add_option("FILE", options->files, "Token files")->required();
   info->add_option("--token-dtype", options->dtype, "uint16 | int32")
       ->check(CLI::IsMember({"uint16", "int32"}))
       ->capture_default_str();
-  info->footer(R"(A file without the header of llm.c does not say what its tokens are: --token-dtype does.
+  info->footer(R"(Use --token-dtype for files without an llm.c header, which do not record their token type.
 
 Examples:
   trainctl data info data/*.bin)");

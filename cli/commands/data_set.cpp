@@ -1,4 +1,4 @@
-// trainctl data check, show and index: what is in a set of samples, and how a network sees them.
+// trainctl data check, show and index: inspect a data set, and show its samples as the network sees them.
 #include <fmt/format.h>
 #include <unistd.h>
 
@@ -35,14 +35,14 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// A set with all of its samples, whatever share of them a job takes.
+/// The data set with all of its samples, ignoring the fraction that a job uses.
 DatasetSpec without_shares(DatasetSpec spec) {
   spec.train_share = spec.validation_share = 0;
   spec.weights.clear();
   return spec;
 }
 
-/// The job's training set, and its validation set if that has files of its own. A folder of images is a job's set, too.
+/// The job's training set, and its validation set if it has separate files. A folder of images stands for a job.
 struct CheckedSets {
   JobSpec job;
   DatasetSpec training;
@@ -61,9 +61,9 @@ CheckedSets sets_to_check(const JobArguments& job) {
   if (whole.has_command() || !(spec.has_source() || spec.type == "mnist"))
     throw SpecError(
         whole.position("dataset.type"), "dataset.type",
-        "a set of type " + spec.type + " has no files of samples to check",
-        "image_folder, tar, csv, npy, npz, safetensors, cifar10, cifar100 and mnist have; data info looks into "
-        "files of tokens");
+        "a data set of type " + spec.type + " has no sample files to check",
+        "supported types: image_folder, tar, csv, npy, npz, safetensors, cifar10, cifar100 and mnist; for token files, "
+        "use trainctl data info");
   CheckedSets sets{whole, without_shares(spec)};
   if (whole.validation && !(whole.validation->dataset.paths.empty() && whole.validation->dataset.split.empty()))
     sets.validation = without_shares(whole.validation_set());
@@ -107,28 +107,28 @@ void print_report(const Source& source, const SourceReport& report, const std::s
               << (is_image ? images_text(found)
                            : fmt::format("{} of {}", to_string(field.shape), to_string(field.type)));
     if (good > 0 && found.least_bytes != found.most_bytes)
-      std::cout << fmt::format("; {} to {}, {} in all", format_bytes(found.least_bytes), format_bytes(found.most_bytes),
-                               format_bytes(found.total_bytes));
+      std::cout << fmt::format("; {} to {}, {} in total", format_bytes(found.least_bytes),
+                               format_bytes(found.most_bytes), format_bytes(found.total_bytes));
     std::cout << "\n";
     if (found.many_values)
-      std::cout << "    more than " << with_commas(static_cast<int64_t>(kMostCountedValues)) << " values\n";
+      std::cout << "    more than " << with_commas(static_cast<int64_t>(kMostCountedValues)) << " distinct values\n";
     if (found.not_finite > 0)
-      std::cout << fmt::format("    {} {} values that are not finite; the first: {}: {}\n",
-                               with_commas(found.not_finite), found.not_finite == 1 ? "sample has" : "samples have",
+      std::cout << fmt::format("    {} {} non-finite values; first: {}: {}\n", with_commas(found.not_finite),
+                               found.not_finite == 1 ? "sample has" : "samples have",
                                printable(found.first_not_finite.where), printable(found.first_not_finite.error));
     if (!found.classes.empty()) std::cout << "    " << classes_text(source, found) << "\n";
   }
   for (const BrokenSample& broken : report.first_broken) {
-    const bool is_named = broken.error.find(broken.where) != std::string::npos;  // a decoder knows no file
+    const bool is_named = broken.error.find(broken.where) != std::string::npos;  // decoders do not know the file name
     std::cout << "  broken: " << terminal_text((is_named ? "" : broken.where) + broken.error) << "\n";
   }
   const auto listed = static_cast<int64_t>(report.first_broken.size());
   if (report.broken > listed) std::cout << "  and " << with_commas(report.broken - listed) << " more\n";
 }
 
-/// Whether all samples of the set can be read, and are finite. `title` begins its report.
+/// Whether all samples of the set can be read and are finite. `title` is printed before the report.
 bool is_sound(const DatasetSpec& spec, const std::string& title) {
-  const std::shared_ptr<const Source> source = open_source(spec, 0);  // without shares the seed decides nothing
+  const std::shared_ptr<const Source> source = open_source(spec, 0);  // the seed has no effect without shares
   check_files(spec);
   CheckOptions options;
   options.threads = comm::usable_cores();
@@ -177,7 +177,7 @@ struct ShowOptions {
   bool validation = false;
 };
 
-/// The values of each field that is no picture: "label 3 (dog)".
+/// The values of each field that is not a picture: "label 3 (dog)".
 std::string values_text(const SampleField& field, const Source* source, const std::vector<std::byte>& bytes) {
   constexpr int64_t kMost = 8;
   const int64_t count = std::min(field.elements(), kMost);
@@ -199,9 +199,9 @@ std::string values_text(const SampleField& field, const Source* source, const st
 
 int show_samples(const ShowOptions& options) {
   const JobSpec job = options.job.load();
-  if (job.has_command()) throw SpecError(job.position("command"), "command", "a job with a command has no samples");
+  if (job.has_command()) throw SpecError(job.position("command"), "command", "a job with a command has no data set");
   if (options.validation && !job.validation)
-    throw SpecError({}, "--validation", "the job has no validation", "leave it out to see the training set");
+    throw SpecError({}, "--validation", "the job has no validation set", "omit --validation to show the training set");
   const auto watch = watch_files(job.launch.timeout_seconds);
   DatasetSpec spec = options.validation ? job.validation_set() : job.dataset;
   if (spec.has_source()) spec.cache = "none";
@@ -221,8 +221,8 @@ int show_samples(const ShowOptions& options) {
     std::vector<std::string> all;
     for (const SampleField& field : fields) all.push_back(field.name + " " + to_string(field.shape));
     throw SpecError({}, "--field",
-                    options.field.empty() ? "no field of the samples is a picture" : options.field + " is no picture",
-                    "the samples have " + join(all) + "; a picture is [h, w, 1 or 3] or [1 or 3, h, w]");
+                    options.field.empty() ? "the samples have no picture field" : options.field + " is not a picture",
+                    "fields: " + join(all) + "; a picture has shape [h, w, 1 or 3] or [1 or 3, h, w]");
   }
   SampleOrder order(spec, set->size(), job.seed);
   const int64_t count = std::min(options.count, set->size());
@@ -247,7 +247,7 @@ int show_samples(const ShowOptions& options) {
     std::cout << "\n";
   }
   write_png(options.output, sheet.image());
-  std::cout << fmt::format("{}: {} samples of {} {}, {} in a row\n", options.output, count, picture->name,
+  std::cout << fmt::format("{}: {} samples of {} {}, {} per row\n", options.output, count, picture->name,
                            to_string(picture->shape), sheet.columns());
   return kExitDone;
 }
@@ -265,12 +265,13 @@ int write_indexes(const std::vector<std::string>& shards) {
 
 void add_data_set_commands(CLI::App& data, Action& chosen) {
   auto checked = std::make_shared<JobArguments>();
-  auto* check = data.add_subcommand("check", "Read every sample of a set, and say what is in it and what is broken");
+  auto* check =
+      data.add_subcommand("check", "Read every sample of a data set, and report its contents and broken samples");
   checked->add_to(*check, "JOB.yaml");
   check->footer(
-      R"(Reads and decodes every sample of the training set and the validation set, on all cores: how many there are, their
-shapes and classes, which files are broken, and which values are not finite. A folder is checked as image_folder. The
-exit code is 3 if a sample is broken or has a value that is not finite.
+      R"(Reads and decodes every sample of the training set and the validation set on all cores, and reports the number of
+samples, their shapes and classes, broken files, and non-finite values. A folder is checked as an image_folder. The exit
+code is 3 if a sample is broken or has a non-finite value.
 
 Examples:
   trainctl data check photos
@@ -280,22 +281,24 @@ Examples:
   auto shown = std::make_shared<ShowOptions>();
   auto* show = data.add_subcommand("show", "Draw the first samples as the network sees them");
   shown->job.add_to(*show);
-  show->add_option("-n,--samples", shown->count, "How many")->check(CLI::Range(1, 1024))->capture_default_str();
+  show->add_option("-n,--samples", shown->count, "Number of samples")
+      ->check(CLI::Range(1, 1024))
+      ->capture_default_str();
   show->add_option("-o,--output", shown->output, "PNG file to write")->capture_default_str();
-  show->add_option("--field", shown->field, "Field of the samples; the first one that is a picture");
-  show->add_flag("--validation", shown->validation, "Of the validation set");
+  show->add_option("--field", shown->field, "Field to draw; default: the first one that is a picture");
+  show->add_flag("--validation", shown->validation, "Draw samples of the validation set");
   show->footer(
-      R"(The samples are those of the run's first steps, after their transforms. Each picture is stretched from its smallest
-to its largest value.
+      R"(Draws the samples of the first steps of a run, after their transforms. The contrast of each picture is stretched to
+its smallest and largest value.
 
 Examples:
   trainctl data show job.yaml -n 16 -o samples.png)");
   show->callback([&chosen, shown] { chosen = [shown] { return show_samples(*shown); }; });
 
   auto shards = std::make_shared<std::vector<std::string>>();
-  auto* index = data.add_subcommand("index", "Write NAME.tar.idx beside shards, so that jobs open them at once");
+  auto* index = data.add_subcommand("index", "Write NAME.tar.idx next to tar shards, so that jobs open them quickly");
   index->add_option("SHARD", *shards, "Tar files")->required();
-  index->footer(R"(Without an index a job reads the headers of all files of a shard when it starts.
+  index->footer(R"(Without an index, a job reads the headers of all files of a shard at startup.
 
 Examples:
   trainctl data index shards/*.tar)");

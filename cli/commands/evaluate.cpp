@@ -1,4 +1,4 @@
-// trainctl evaluate and predict: the job's validation set with the weights of a checkpoint, under the job's plan.
+// trainctl evaluate and predict: run the job's validation set with the weights of a checkpoint, under the job's plan.
 #include <fcntl.h>
 #include <unistd.h>
 
@@ -37,14 +37,14 @@ struct PredictOptions {
   std::string checkpoint, layer, output;
 };
 
-/// Where the ranks write until all is there: "out.part.npy".
+/// File that the ranks write until it is complete: "out.part.npy".
 std::string part_name(const std::string& output) {
   const size_t dot = output.rfind('.');
   return output.substr(0, dot) + ".part" + output.substr(dot);
 }
 
-/// Turns off what only a training run does: save, restart, print. Rows that pad a batch do not count, so the batch may
-/// have any size that the ranks divide.
+/// Turns off what only a training run does: saving, restarting, printing. Rows that pad a batch do not count, so the
+/// batch may have any size that is divisible among the ranks.
 JobSpec for_evaluation(JobSpec spec) {
   spec.train.checkpoint.emplace().every = "none";
   spec.train.stop_when.reset();
@@ -55,7 +55,7 @@ JobSpec for_evaluation(JobSpec spec) {
   return spec;
 }
 
-/// While it lives, what is written to stdout goes to stderr.
+/// Redirects stdout to stderr during its lifetime.
 class QuietStdout {
  public:
   QuietStdout() : stdout_(dup(STDOUT_FILENO)) { dup2(STDERR_FILENO, STDOUT_FILENO); }
@@ -70,10 +70,10 @@ class QuietStdout {
   int stdout_;
 };
 
-/// Evaluations have a log directory of their own, so that `latest` and --resume mean runs that trained.
+/// Evaluations have a separate log directory, so that `latest` and --resume refer to training runs.
 constexpr const char* kEvaluations = "/evaluations";
 
-/// The exit code of the run, and its folder.
+/// Exit code of the run, and its folder.
 struct Ended {
   int code = kExitDone;
   RunDirectory directory;
@@ -126,7 +126,7 @@ int predict(const PredictOptions& options) {
   if (fd >= 0) close(fd);
   if (is_synced) std::filesystem::rename(part, output, error);
   if (error) throw EnvError("cannot write " + output + ": " + error.message());
-  std::cout << options.layer << " in " << options.output << "\n";
+  std::cout << options.layer << ": written to " << options.output << "\n";
   return code;
 }
 
@@ -134,21 +134,22 @@ int predict(const PredictOptions& options) {
 
 void add_evaluate_command(CLI::App& app, Action& chosen) {
   auto options = std::make_shared<EvaluateArguments>();
-  auto* command = app.add_subcommand("evaluate", "Loss and metrics of the validation set, with a checkpoint's weights");
+  auto* command =
+      app.add_subcommand("evaluate", "Compute loss and metrics of the validation set with a checkpoint's weights");
   options->job.add_to(*command);
   command
       ->add_option("--checkpoint", options->checkpoint,
-                   "A checkpoint, a folder of checkpoints, or a run (its folder, its number, latest): the newest in it")
+                   "Checkpoint to use; for a folder of checkpoints or a run (folder, number or latest), the newest one")
       ->required();
-  command->add_flag("--json", options->json, "The numbers as JSON; all else goes to stderr");
+  command->add_flag("--json", options->json, "Print the results as JSON; other output goes to stderr");
   command->footer(
-      R"(Runs forward only: batch_norm takes its running statistics, and dropout passes everything. Each sample of the
-job's validation.dataset counts once, under any plan. Logs and evaluation.json, with the same numbers, are in
+      R"(Runs only the forward pass: batch_norm uses its running statistics, and dropout is off. Each sample of the job's
+validation.dataset counts exactly once, under any plan. Logs and evaluation.json, with the same results, are written to
 log_output/evaluations/<number>.
 
 Examples:
-  trainctl evaluate job.yaml --checkpoint 3                    the newest of run 3
-  trainctl evaluate job.yaml --checkpoint latest               the newest of the latest run
+  trainctl evaluate job.yaml --checkpoint 3                    newest checkpoint of run 3
+  trainctl evaluate job.yaml --checkpoint latest               newest checkpoint of the latest run
   trainctl evaluate job.yaml --checkpoint log_output/3/checkpoints/step_00000630 launch.ranks=2
   trainctl evaluate job.yaml --checkpoint 3 validation.dataset.split=test --json)");
   command->callback([&chosen, options] { chosen = [options] { return evaluate(*options); }; });
@@ -157,17 +158,17 @@ Examples:
 void add_predict_command(CLI::App& app, Action& chosen) {
   auto options = std::make_shared<PredictOptions>();
   auto* command =
-      app.add_subcommand("predict", "Write a layer's output for the validation set, with a checkpoint's weights");
+      app.add_subcommand("predict", "Write a layer's output for the validation set with a checkpoint's weights");
   options->job.add_to(*command);
   command
       ->add_option("--checkpoint", options->checkpoint,
-                   "A checkpoint, a folder of checkpoints, or a run (its folder, its number, latest): the newest in it")
+                   "Checkpoint to use; for a folder of checkpoints or a run (folder, number or latest), the newest one")
       ->required();
-  command->add_option("--layer", options->layer, "The layer")->required();
-  command->add_option("-o,--output", options->output, "The file, .npy or .safetensors")->required();
+  command->add_option("--layer", options->layer, "Layer whose output is written")->required();
+  command->add_option("-o,--output", options->output, "File to write, .npy or .safetensors")->required();
   command->footer(
-      R"(Row i is of sample i of the job's validation.dataset, under any plan. All else is as with evaluate; bf16 is
-written as f32.
+      R"(Row i is the output for sample i of the job's validation.dataset, under any plan; bf16 is written as f32. Otherwise
+the command works like trainctl evaluate.
 
 Examples:
   trainctl predict job.yaml --checkpoint 3 --layer out -o logits.npy

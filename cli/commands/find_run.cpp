@@ -34,14 +34,13 @@ std::string listed(const std::vector<RegisteredRun>& runs) {
 }
 
 [[noreturn]] void none_runs(const std::string& what, const std::vector<RegisteredRun>& all) {
-  throw SpecError({}, "", what,
-                  all.empty() ? "trainctl logs lists the runs that have ended" : "running: " + listed(all));
+  throw SpecError({}, "", what, all.empty() ? "trainctl logs lists all runs" : "active runs: " + listed(all));
 }
 
 [[noreturn]] void no_such_run(const std::string& name, const std::string& log_dir) {
   const std::vector<int> runs = list_runs(log_dir);
-  if (runs.empty()) throw SpecError({}, "", "there are no runs in " + log_dir, "--log-dir names another folder");
-  throw SpecError({}, "", "there is no run " + name + " in " + log_dir, "there are runs " + format_ranks(runs));
+  if (runs.empty()) throw SpecError({}, "", "no runs in " + log_dir, "use --log-dir to select another folder");
+  throw SpecError({}, "", "no run " + name + " in " + log_dir, "available runs: " + format_ranks(runs));
 }
 
 }  // namespace
@@ -65,8 +64,8 @@ RunDirectory find_run(std::string name, std::string log_dir) {
 }
 
 void RunArguments::add_to(CLI::App& command, const std::string& what) {
-  command.add_option("run", run, what + "; default: the only one that is running");
-  command.add_option("--log-dir", log_dir, "The job's launch.log_dir; default: log_output");
+  command.add_option("run", run, what + "; default: the only active run");
+  command.add_option("--log-dir", log_dir, "launch.log_dir of the job; default: log_output");
 }
 
 RegisteredRun RunArguments::find_running() const {
@@ -81,15 +80,15 @@ RegisteredRun RunArguments::find_running() const {
   }
   const std::string number = run ? std::to_string(*run) : "";
   if (run && exists(folder, *run))
-    none_runs("run " + number + " in " + short_path(folder) + " is no longer running: it is " +
+    none_runs("run " + number + " in " + short_path(folder) + " is no longer active; its state is " +
                   std::string(to_string(state_of(RunDirectory(folder, *run)))),
               all);
-  if (fitting.empty())
-    none_runs(run ? "there is no run " + number + " in " + short_path(folder) : "no run is running", all);
+  if (fitting.empty()) none_runs(run ? "no run " + number + " in " + short_path(folder) : "no run is active", all);
   if (fitting.size() > 1)
-    throw SpecError({}, "",
-                    run ? "there are several runs " + number : std::to_string(fitting.size()) + " runs are running",
-                    (run ? "add --log-dir: " : "name one: ") + listed(fitting));
+    throw SpecError(
+        {}, "",
+        run ? "several active runs have the number " + number : std::to_string(fitting.size()) + " runs are active",
+        (run ? "select one with --log-dir: " : "name one: ") + listed(fitting));
   return fitting.front();
 }
 

@@ -13,19 +13,19 @@ class App;
 
 namespace trainctl {
 
-/// A run, running or not: "3", "log_output/3" as trainctl run prints it, or "latest", which "" stands for too. Throws
-/// SpecError.
+/// Finds a run, active or not: "3", "log_output/3" as trainctl run prints it, or "latest", which is also the meaning of
+/// "". Throws SpecError.
 RunDirectory find_run(std::string name, std::string log_dir);
 
-/// For commands that act on a running one.
+/// Options of commands that act on an active run.
 struct RunArguments {
   std::optional<int> run;
   std::string log_dir;  ///< empty: not given
 
   void add_to(CLI::App& command, const std::string& what);
 
-  /// With a number: that run in --log-dir, or in ./log_output, or the only running one of that number elsewhere.
-  /// Without: the only running one. Throws SpecError if there is none, or more than one.
+  /// With a number: that run in --log-dir or ./log_output, or the only active run with that number elsewhere.
+  /// Without: the only active run. Throws SpecError if there is none, or more than one.
   RegisteredRun find_running() const;
 };
 

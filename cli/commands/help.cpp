@@ -1,4 +1,4 @@
-// trainctl help: the help of a command, as its --help prints it.
+// trainctl help: prints the help of a command, the same as its --help.
 #include <CLI/CLI.hpp>
 #include <iostream>
 #include <memory>
@@ -10,8 +10,8 @@
 namespace trainctl {
 void add_help_command(CLI::App& app, Action& chosen) {
   auto words = std::make_shared<std::vector<std::string>>();
-  auto* command = app.add_subcommand("help", "Explain a command");
-  command->add_option("command", *words, "The command, e.g. run, or bench op; default: all of them");
+  auto* command = app.add_subcommand("help", "Show the help of a command");
+  command->add_option("command", *words, "Command, e.g. run or bench op; default: overview of all commands");
   command->footer(R"(Examples:
   trainctl help
   trainctl help run

@@ -1,4 +1,4 @@
-// trainctl hosts: what the hosts of a job are, and whether they reach each other. Starts nothing.
+// trainctl hosts: describes the hosts of a job and checks that they can connect to each other. Starts nothing.
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
@@ -23,8 +23,8 @@ namespace {
 using hosts::HostsReport;
 using hosts::LinkFacts;
 
-/// Logs are ordered by the launcher's clock, so a difference does no harm to a run; certificates and file times are
-/// another matter.
+/// Largest acceptable clock difference. Logs are ordered by the launcher's clock, so a difference does not affect a
+/// run, but it does affect certificates and file times.
 constexpr double kClockSeconds = 5;
 
 int ranks_of(const Cluster& cluster, const std::string& host) {
@@ -32,7 +32,7 @@ int ranks_of(const Cluster& cluster, const std::string& host) {
                                         [&](const RankPlace& place) { return place.host == host; }));
 }
 
-/// Text from hosts is shown without terminal escapes.
+/// Tables of hosts and links. Terminal escapes in text from hosts are removed.
 std::string hosts_table(const HostsReport& report, const Cluster& cluster) {
   Table table({"host", ">ranks", "address", ">cores", ">GPUs", ">memory free", ">disk free", ">clock", "system"});
   for (const hosts::HostFacts& host : report.hosts) {
@@ -93,7 +93,7 @@ std::string report_json(const HostsReport& report) {
   return json.dump(2) + "\n";
 }
 
-/// The job's machine, joined by links like the slowest of these. The ranks of a host share one.
+/// The job's machine with links between hosts like the slowest of these. The ranks of a host share one link.
 Machine joined_machine(const JobSpec& spec, const Cluster& cluster, const HostsReport& report,
                        const std::string& name) {
   int most = 1;
@@ -117,7 +117,7 @@ Machine joined_machine(const JobSpec& spec, const Cluster& cluster, const HostsR
 int show_hosts(const JobSpec& spec, bool as_json, const std::string& name) {
   if (!spec.launch.has_hosts())
     throw SpecError(spec.position("launch"), "launch.hosts", "the job names no hosts",
-                    "e.g. launch.hosts='[a, b:4]' on the command line");
+                    "set it in the job, or on the command line: launch.hosts='[a, b:4]'");
   const std::string file = name.empty() ? "" : machine_file(name);
   const Cluster cluster = several_hosts(spec);
   const HostsReport report = hosts::probe_hosts(cluster, *hosts::transport_of(spec.launch), spec.launch.interface,
@@ -129,14 +129,15 @@ int show_hosts(const JobSpec& spec, bool as_json, const std::string& name) {
     if (!report.links.empty()) std::cout << "\n" << links_table(report);
     for (const hosts::HostFacts& host : report.hosts)
       if (std::abs(host.clock_seconds) > kClockSeconds)
-        std::cout << "note: the clock of " << host.name << " differs from this host's by "
+        std::cout << "note: the clock of " << host.name << " differs from the clock of this host by "
                   << fmt::format("{:.0f} s\n", std::abs(host.clock_seconds));
   }
   if (!name.empty() && report.fine()) {
     if (report.links.empty())
-      throw SpecError({}, "--name", "there is no link between one host", "name two hosts, or use trainctl calibrate");
+      throw SpecError({}, "--name", "a single host has no links to measure",
+                      "name at least two hosts, or use trainctl calibrate");
     write_machine(joined_machine(spec, cluster, report, name), file);
-    std::cerr << "kept in " << file << "; plan for it with launch.machine=" << name << "\n";
+    std::cerr << "saved as " << file << "\n  next: trainctl plan job.yaml launch.machine=" << name << "\n";
   }
   return report.fine() ? kExitDone : kExitEnv;
 }
@@ -150,13 +151,13 @@ void add_hosts_command(CLI::App& app, Action& chosen) {
     std::string name;
   };
   auto options = std::make_shared<Options>();
-  auto* command = app.add_subcommand("hosts", "Check the hosts of a job: whether and how fast they reach each other");
+  auto* command = app.add_subcommand("hosts", "Check that the hosts of a job can connect, and measure their links");
   options->job.add_to(*command);
-  command->add_flag("--json", options->json, "As JSON");
-  command->add_option("--name", options->name, "Keep launch.machine with these links under this name, for the planner");
+  command->add_flag("--json", options->json, "Print the results as JSON");
+  command->add_option("--name", options->name, "Save launch.machine with the measured links under this name, for plan");
   command->footer(
-      R"(Reaches every host of launch.hosts as a run would, over ssh, copies this program there if it is not, and asks what
-the host is. Then each host connects to each other one. Exit code 3 if one cannot be reached.
+      R"(Connects to every host of launch.hosts over ssh as a run would, copies this program there if it is not installed, and
+queries the host. Then every host connects to every other host. The exit code is 3 if a connection fails.
 
 Examples:
   trainctl hosts job.yaml

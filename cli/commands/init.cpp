@@ -1,4 +1,4 @@
-// trainctl init: a commented job file to start from. The templates are embedded in the binary.
+// trainctl init: writes a commented job file to start from. The templates are embedded in the binary.
 #include <fcntl.h>
 #include <unistd.h>
 
@@ -28,11 +28,11 @@ std::string_view find_template(const std::string& name) {
     if (item.name == name) return item.text;
   }
   const std::string near = did_you_mean(name, template_names());
-  throw SpecError({}, "init", "there is no template '" + name + "'",
-                  near + (near.empty() ? "" : " ") + "templates: " + join(template_names()));
+  throw SpecError({}, "init", "unknown template '" + name + "'",
+                  near + (near.empty() ? "" : " ") + "available templates: " + join(template_names()));
 }
 
-/// Never overwrites a file.
+/// Writes a new file; never overwrites an existing one.
 void write_file(const std::string& path, std::string_view text) {
   const int fd = open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
   if (fd < 0 && errno == EEXIST) throw EnvError(path + " already exists; choose another name with -o");

@@ -12,7 +12,7 @@ class App;
 namespace trainctl {
 
 struct JobArguments : JobFile {
-  /// The file is the first word, or that of `option`.
+  /// Adds the arguments. The file is the first word, or the value of `option`.
   void add_to(CLI::App& command, const std::string& option = "JOB.yaml");
 };
 

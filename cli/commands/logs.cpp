@@ -1,4 +1,4 @@
-// trainctl logs: lists the runs, prints their ranks' output.
+// trainctl logs: lists the runs, or prints the output of their ranks.
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
@@ -43,12 +43,12 @@ struct LogsArguments {
   std::string bundle;
   std::string log_dir = LaunchSpec{}.log_dir;
 
-  /// If none of these and no run is given, the runs are listed.
+  /// Whether the user asks for output. If not, and no run is given, the runs are listed.
   bool wants_lines() const {
     return !run.empty() || !ranks.empty() || tail || !since.empty() || !grep.empty() || follow || no_prefix ||
            !bundle.empty();
   }
-  /// Whether to say last, on stderr, how the run ended: for people who read all of it.
+  /// Whether to print last, on stderr, how the run ended: for people who read the whole output.
   bool wants_summary() const { return grep.empty() && since.empty() && !json && !no_prefix; }
 };
 
@@ -118,9 +118,9 @@ int print(const LogsArguments& options) {
     const bool any = merge.read(grows, on_block);
     if (!any) printer.end_tail();
     write_out(printer);
-    if (!std::cout) return kExitDone;  // main says so
+    if (!std::cout) return kExitDone;  // main reports it
     if (!any && !grows) {
-      // Not to stdout, which has the ranks' lines alone.
+      // Not to stdout, which contains only the ranks' lines.
       if (options.wants_summary() && state_of(run) != RunState::running) std::cerr << run_summary(run);
       return kExitDone;
     }
@@ -131,7 +131,7 @@ int print(const LogsArguments& options) {
 int bundle(const LogsArguments& options, const std::string& version) {
   const RunDirectory run = find_run(options.run, options.log_dir);
   const int64_t bytes = write_bundle(run, options.bundle, version);
-  std::cout << "run " << run.run() << " is in " << options.bundle << " (" << format_bytes(bytes) << ")\n";
+  std::cout << "run " << run.run() << ": written to " << options.bundle << " (" << format_bytes(bytes) << ")\n";
   return kExitDone;
 }
 
@@ -149,26 +149,29 @@ int logs(const LogsArguments& options, const std::string& version) {
 
 void add_logs_command(CLI::App& app, Action& chosen) {
   auto options = std::make_shared<LogsArguments>();
-  auto* command = app.add_subcommand("logs", "List the runs, or print what a run's ranks wrote");
-  command->add_option("run", options->run,
-                      "A run's number, its folder, or latest; default if lines are requested: latest");
-  command->add_option("--rank", options->ranks, "Which ranks, e.g. 0,3-5; default: all");
-  command->add_flag("-f,--follow", options->follow, "Continue until the run ends");
+  auto* command = app.add_subcommand("logs", "List the runs, or print the output of a run's ranks");
+  command->add_option(
+      "run", options->run,
+      "Number or folder of a run, or latest; without it, list the runs, or use latest with other options");
+  command->add_option("--rank", options->ranks, "Ranks to show, e.g. 0,3-5; default: all");
+  command->add_flag("-f,--follow", options->follow, "Follow the output until the run ends");
   command->add_option("-n,--tail", options->tail, "Only the last N lines of each rank")->check(CLI::NonNegativeNumber);
-  command->add_option("--since", options->since, "Only lines since 10m ago, 2h30m ago, 14:30 or 2026-01-31T14:30:00");
+  command->add_option("--since", options->since,
+                      "Only lines since a time: 10m (ago), 2h30m, 14:30, 2026-01-31T14:30:00");
   command->add_option("--grep", options->grep, "Only lines that match this extended regular expression");
-  command->add_flag("--no-prefix", options->no_prefix, "Lines as the ranks wrote them, without \"rank N | \"");
-  command->add_flag("--json", options->json, "One object per line: time, rank, stream, text; or run, state, …");
+  command->add_flag("--no-prefix", options->no_prefix, "Omit the prefix \"rank N | \"");
+  command->add_flag("--json", options->json,
+                    "Print one JSON object per line: time, rank, stream, text; for the list, run, state, …");
   command->add_option("--bundle", options->bundle,
-                      "Write the whole run, with a description of this host, to a .tar.gz");
-  command->add_option("--log-dir", options->log_dir, "The job's launch.log_dir")->capture_default_str();
+                      "Write the whole run, with a description of this host, to a .tar.gz file");
+  command->add_option("--log-dir", options->log_dir, "launch.log_dir of the job")->capture_default_str();
   command->footer(R"(Examples:
   trainctl logs                                list the runs
-  trainctl logs --follow                       the latest run, as it goes
+  trainctl logs --follow                       follow the latest run
   trainctl logs 1 --rank 0,3-5 --tail 20
   trainctl logs 1 --since 10m --grep 'error|warning'
   trainctl logs 1 --json | jq -r 'select(.stream == "stderr") | .text'
-  trainctl logs 1 --bundle run-1.tar.gz        all of it, to pass on)");
+  trainctl logs 1 --bundle run-1.tar.gz        pack the run to share it)");
   command->callback(
       [&chosen, &app, options] { chosen = [options, version = app.version()] { return logs(*options, version); }; });
 }

@@ -1,4 +1,4 @@
-// trainctl man: the manual pages, for a package, or one of them.
+// trainctl man: prints a manual page, or writes all of them for a package.
 #include <CLI/CLI.hpp>
 #include <filesystem>
 #include <iostream>
@@ -32,7 +32,7 @@ int print_or_write(const CLI::App& app, const ManOptions& options) {
   }
   std::error_code error;
   std::filesystem::create_directories(options.folder, error);
-  if (error) throw EnvError("--output: could not make the folder " + options.folder + ": " + error.message());
+  if (error) throw EnvError("--output: cannot create the folder " + options.folder + ": " + error.message());
   write_pages(command, app.version(), options.folder);
   return kExitDone;
 }
@@ -42,11 +42,11 @@ int print_or_write(const CLI::App& app, const ManOptions& options) {
 void add_man_command(CLI::App& app, Action& chosen) {
   auto options = std::make_shared<ManOptions>();
   auto* command = app.add_subcommand("man", "Print a manual page, or write all of them");
-  command->add_option("command", options->words, "The command, e.g. run, or bench op; default: trainctl itself");
+  command->add_option("command", options->words, "Command, e.g. run or bench op; default: trainctl itself");
   command->add_option("-o,--output", options->folder,
-                      "Write its page and those of its commands into this folder, as NAME.1");
+                      "Write its page and the pages of its subcommands to this folder, as NAME.1");
   command->footer(
-      R"(The pages come from the same table as --help. `./bootstrap install` and the packages put them where man looks.
+      R"(The pages have the same content as --help. `./bootstrap install` and the packages install them.
 
 Examples:
   trainctl man run | man -l -

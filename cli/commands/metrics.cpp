@@ -1,4 +1,4 @@
-// trainctl metrics: a run's numbers over its steps, as a table or for a spreadsheet.
+// trainctl metrics: prints a run's metrics as a table or as CSV.
 #include <CLI/CLI.hpp>
 #include <iostream>
 #include <memory>
@@ -15,7 +15,7 @@ namespace {
 
 struct MetricsArguments {
   std::string run;
-  std::string rows = "steps";  ///< or epochs, validations
+  std::string rows = "steps";  ///< steps, epochs or validations
   int64_t tail = 0;            ///< 0: all
   bool csv = false;
   std::string log_dir = LaunchSpec{}.log_dir;
@@ -43,16 +43,16 @@ int metrics(const MetricsArguments& options) {
 
 void add_metrics_command(CLI::App& app, Action& chosen) {
   auto options = std::make_shared<MetricsArguments>();
-  auto* command = app.add_subcommand("metrics", "Print a run's loss and metrics by step, also as CSV");
-  command->add_option("run", options->run, "A number, its folder, or latest, which is the default");
-  command->add_option("--rows", options->rows, "Which rows")
+  auto* command = app.add_subcommand("metrics", "Print a run's loss and metrics as a table or CSV");
+  command->add_option("run", options->run, "Number or folder of a run, or latest; default: latest");
+  command->add_option("--rows", options->rows, "Rows to print")
       ->check(CLI::IsMember({"steps", "epochs", "validations"}))
       ->option_text("steps|epochs|validations")
       ->capture_default_str();
   command->add_option("--tail", options->tail, "Only the last N rows")->check(CLI::PositiveNumber)->option_text("N");
-  command->add_flag("--csv", options->csv, "Comma-separated values, with a header");
-  command->add_option("--log-dir", options->log_dir, "The job's launch.log_dir")->capture_default_str();
-  command->footer(R"(They are the lines of metrics.jsonl. A loss that is not finite is nan, inf or -inf.
+  command->add_flag("--csv", options->csv, "Print comma-separated values with a header");
+  command->add_option("--log-dir", options->log_dir, "launch.log_dir of the job")->capture_default_str();
+  command->footer(R"(The rows are those of metrics.jsonl. A non-finite loss is printed as nan, inf or -inf.
 
 Examples:
   trainctl metrics

@@ -1,4 +1,4 @@
-// trainctl plan: what a run will do, derived from the programs that would run. Starts nothing.
+// trainctl plan: shows what a run would do, derived from the programs that would run. Starts nothing.
 #include <malloc.h>
 #include <unistd.h>
 
@@ -34,12 +34,12 @@ struct PlanArguments {
   bool json = false;
   bool full = false;
   std::string timeline;  ///< a file; empty: none
-  std::string write;     ///< the same
-  int top = 3;           ///< plans of a search that are shown
+  std::string write;     ///< a file; empty: none
+  int top = 3;           ///< number of a search's plans that are shown
   std::string color = "auto";
 };
 
-/// A file or a pipe has no width of its own.
+/// Style of the output. A file or a pipe has no width.
 PlanStyle style_of(const PlanArguments& options) {
   constexpr size_t kPlainWidth = 120;
   const bool terminal = is_terminal(STDOUT_FILENO);
@@ -67,7 +67,7 @@ void write_timeline(const PlannedJob& job, const RankClasses& classes, const Sim
     RankProfile& profile = profiles.emplace_back(RankProfile{&classes.programs[c], {}});
     for (size_t i = 0; i < step.spans[c].size(); ++i) {
       const SimulatedSpan& span = step.spans[c][i];
-      // A measured call begins when the rank has come to it, whether or not its peers have.
+      // A measured call begins when the rank reaches it, whether or not its peers have.
       profile.spans.push_back({.instruction = static_cast<int32_t>(i),
                                .ready_ns = ns(span.ready),
                                .begin_ns = ns(span.ready),
@@ -83,7 +83,7 @@ void write_job(const JobSpec& spec, const std::string& path) {
   write_output(path, to_yaml(spec), readers_of(spec));
 }
 
-/// The plans of a search that are shown.
+/// Keeps only the first plans of a search, those to show.
 nlohmann::ordered_json top_of(nlohmann::ordered_json search, size_t top) {
   nlohmann::ordered_json& tried = search["tried"];
   const size_t not_shown = tried.size() > top ? tried.size() - top : 0;
@@ -92,8 +92,8 @@ nlohmann::ordered_json top_of(nlohmann::ordered_json search, size_t top) {
   return search;
 }
 
-/// Planning frees and allocates small pieces by the million and ends soon: what is freed is kept, and the heap grows in
-/// large steps.
+/// Tunes malloc for planning, which allocates and frees small blocks by the million and ends soon: freed memory is
+/// kept, and the heap grows in large steps.
 void keep_freed_memory() {
   keep_small_blocks();
   constexpr int kStep = 16 << 20, kMost = 1 << 30;
@@ -126,29 +126,30 @@ int plan(const PlanArguments& options) {
 void add_plan_command(CLI::App& app, Action& chosen) {
   auto options = std::make_shared<PlanArguments>();
   auto* command =
-      app.add_subcommand("plan", "Say what a run will do: layouts, schedule, memory, communication, processes");
+      app.add_subcommand("plan", "Show what a run would do: layouts, schedule, memory, communication, processes");
   options->job.add_to(*command);
-  command->add_flag("--full", options->full, "Every layer and redistribution on a line of its own");
+  command->add_flag("--full", options->full, "Show every layer and redistribution on a separate line");
   command->add_option("--timeline", options->timeline, "Write the predicted step as a trace for ui.perfetto.dev")
       ->type_name("FILE");
-  command->add_option("--write", options->write, "Write the job with all that was chosen as YAML")->type_name("FILE");
-  command->add_option("--top", options->top, "How many of the plans that a search has tried are shown")
+  command->add_option("--write", options->write, "Write the job as YAML, including all automatic choices")
+      ->type_name("FILE");
+  command->add_option("--top", options->top, "Number of a search's plans to show")
       ->check(CLI::Range(1, 1000))
       ->capture_default_str();
-  command->add_flag("--json", options->json, "All of it as JSON");
-  command->add_option("--color", options->color, "auto: on a terminal, unless NO_COLOR is set")
+  command->add_flag("--json", options->json, "Print the plan as JSON");
+  command->add_option("--color", options->color, "Use colors; auto: on a terminal, unless NO_COLOR is set")
       ->check(CLI::IsMember({"auto", "always", "never"}))
       ->capture_default_str();
   command->footer(
-      R"(Starts nothing, and needs no GPU. Of the data it reads file headers, and what the network uses as indices.
+      R"(Starts nothing and needs no GPU. From the data set it reads only file headers and fields that the network uses as indices.
 
 Examples:
   trainctl plan job.yaml
   trainctl plan job.yaml parallel.stages=4 launch.ranks=8
-  trainctl plan job.yaml launch.bind=core       which cores would each rank have?
+  trainctl plan job.yaml launch.bind=core       which cores each rank would use
   trainctl plan job.yaml launch.machine=h100x8 --timeline t.json
   trainctl plan job.yaml parallel.mode=auto_parallel launch.machine=h200x8 --top 5 --write found.yaml
-  trainctl plan job.yaml --full                 layers that repeat, one by one
+  trainctl plan job.yaml --full                 list repeated layers one by one
   trainctl plan job.yaml --color always | less -R
   trainctl plan job.yaml --json | jq '.rank_classes[0].memory')");
   command->callback([&chosen, options] { chosen = [options] { return plan(*options); }; });

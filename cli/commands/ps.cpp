@@ -1,4 +1,4 @@
-// trainctl ps: the runs on this host, whatever their log directories.
+// trainctl ps: lists the runs on this host, whatever their log directories.
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cmath>
@@ -62,7 +62,7 @@ void add_end(const RunEnd& end, Json& json) {
   put_metrics(json, end.result.metrics);
 }
 
-/// Adds the ended runs of a log directory.
+/// Adds the runs of a log directory that have ended.
 void add_ended(const std::string& log_dir, Json& all) {
   const std::string folder = std::filesystem::absolute(log_dir).lexically_normal();
   for (const int number : list_runs(folder)) {
@@ -145,7 +145,7 @@ int ps(const PsArguments& options) {
   if (options.json) {
     std::cout << runs.dump(2, ' ', false, Json::error_handler_t::replace) << "\n";
   } else if (runs.empty() && submitted.empty()) {
-    std::cout << "no run is running; trainctl ps -a shows those that have ended in " << options.log_dir << "\n";
+    std::cout << "no run is active; trainctl ps -a also lists finished runs in " << options.log_dir << "\n";
   } else {
     if (!runs.empty()) print(runs);
     if (!runs.empty() && !submitted.empty()) std::cout << "\n";
@@ -159,13 +159,15 @@ int ps(const PsArguments& options) {
 
 void add_ps_command(CLI::App& app, Action& chosen) {
   auto options = std::make_shared<PsArguments>();
-  auto* command = app.add_subcommand("ps", "List what is running on this host");
-  command->add_flag("-a,--all", options->all, "Also the runs of --log-dir that have ended");
-  command->add_flag("--json", options->json, "A JSON array, with what each rank does");
-  command->add_option("--log-dir", options->log_dir, "For --all: the job's launch.log_dir")->capture_default_str();
+  auto* command = app.add_subcommand("ps", "List the active runs on this host");
+  command->add_flag("-a,--all", options->all, "Also list finished runs in --log-dir");
+  command->add_flag("--json", options->json, "Print a JSON array, including the state of each rank");
+  command->add_option("--log-dir", options->log_dir, "Folder of finished runs for --all: launch.log_dir of the job")
+      ->capture_default_str();
   command->footer(
-      R"(All runs of this user, whatever folder they were started in, and the jobs submitted to Slurm from here. time: since the start, or until the
-end; left: until the last step at the present pace. Of a run that has ended, step and loss are the last ones.
+      R"(Lists all runs of this user, in whatever folder they were started, and the jobs submitted to Slurm from this host.
+time: since the start, or until the end of a finished run; left: estimated time until the last step. For a finished run,
+step and loss are those at its end.
 
 Examples:
   trainctl ps

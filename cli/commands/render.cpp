@@ -1,4 +1,4 @@
-// trainctl render: the files that start a job under Slurm, Kubernetes or docker compose. Starts nothing.
+// trainctl render: writes the files that start a job under Slurm, Kubernetes or docker compose. Starts nothing.
 #include <CLI/CLI.hpp>
 #include <iostream>
 #include <memory>
@@ -29,13 +29,13 @@ int render(const RenderArguments& options) {
   const JobSpec spec = options.job.load();
   print_warnings(spec);
   if (spec.launch.target == Target::hosts)
-    throw SpecError(spec.position("launch.target"), "launch.target", "there are no files to write for hosts",
-                    "launch.target=slurm, kubernetes or compose on the command line");
+    throw SpecError(spec.position("launch.target"), "launch.target", "jobs with launch.target: hosts need no files",
+                    "set launch.target=slurm, kubernetes or compose on the command line");
   const std::string name = clusters::name_of_pods(spec.name) + "." + std::string(to_string(spec.launch.target));
   const std::string folder = options.folder.empty() ? name : options.folder;
   const auto files = render_job(options.job, spec, folder);
   write_manifests(files, folder);
-  if (spec.launch.target == Target::slurm)  // which makes no folder for the output
+  if (spec.launch.target == Target::slurm)  // Slurm does not create the folder of the output
     std::filesystem::create_directories(spec.launch.log_dir);
   for (const clusters::Manifest& file : files) std::cout << folder << "/" << file.name << "\n";
   std::cout << "next: " << next_command(spec, folder) << "\n";
@@ -48,10 +48,10 @@ void add_render_command(CLI::App& app, Action& chosen) {
   auto options = std::make_shared<RenderArguments>();
   auto* command = app.add_subcommand("render", "Write the files that start a job under Slurm, Kubernetes or compose");
   options->job.add_to(*command);
-  command->add_option("-o,--output", options->folder, "The folder of the files; default: NAME.TARGET");
+  command->add_option("-o,--output", options->folder, "Folder to write to; default: NAME.TARGET");
   command->footer(
-      R"(Plans the job and writes what a cluster's manager needs to start it; launch.target says which. Files
-that exist are replaced, except symbolic links, which are an error.
+      R"(Plans the job and writes the files that a cluster manager needs to start it, as selected by launch.target. Existing
+files are replaced, except symbolic links, which are an error.
 
 Examples:
   trainctl render job.yaml launch.target=slurm -o batch         then: sbatch batch/job.sbatch

@@ -1,4 +1,4 @@
-// trainctl report: a page that shows runs, or the plan of a job.
+// trainctl report: writes a page that shows runs, or the plan of a job.
 #include <CLI/CLI.hpp>
 #include <iostream>
 #include <memory>
@@ -25,7 +25,7 @@ namespace {
 using Json = nlohmann::ordered_json;
 
 struct ReportArguments {
-  std::vector<std::string> words;  ///< runs, and with --plan fields
+  std::vector<std::string> words;  ///< runs; with --plan, fields
   std::string plan;                ///< a job file; empty: none
   std::string output = "report.html";
   std::string log_dir = LaunchSpec{}.log_dir;
@@ -50,7 +50,7 @@ std::vector<Json> data_of(const ReportArguments& options) {
   for (const std::string& word : options.words) {
     const bool is_field = word.find('=') != std::string::npos;
     if (is_field && options.plan.empty())
-      throw SpecError({}, word, "fields are set for a job that is planned", "name it: --plan job.yaml");
+      throw SpecError({}, word, "fields can only be set with --plan", "add --plan job.yaml");
     if (is_field)
       job.overrides.push_back(word);
     else
@@ -67,15 +67,15 @@ int serve_report(const ReportArguments& options) {
   const auto read = [&] {
     Json data = read_page(options);
     data["follow"] = true;
-    data["written"] = nullptr;  // else no two answers would be equal
+    data["written"] = nullptr;  // otherwise no two responses would be equal
     return data;
   };
   Served served;
   served.page = [&] { return report_page(read()); };
   served.data = [&] { return read().dump(-1, ' ', false, Json::error_handler_t::replace); };
-  served.data();  // an error in the arguments comes now
+  served.data();  // reports errors in the arguments before serving
   serve_page(options.port, served, [](uint16_t port) {
-    std::cout << "http://127.0.0.1:" << port << "/ follows the run; Ctrl-C ends this server, and not the run"
+    std::cout << "http://127.0.0.1:" << port << "/ follows the run; Ctrl-C stops this server but not the run"
               << std::endl;
   });
   return kExitDone;
@@ -90,7 +90,7 @@ int report(const ReportArguments& options) {
     return kExitDone;
   }
   const int64_t bytes = write_page(options.output, data);
-  std::cout << options.output << ": " << format_bytes(bytes) << ", open it in a browser\n";
+  std::cout << options.output << ": " << format_bytes(bytes) << "; open it in a browser\n";
   return kExitDone;
 }
 
@@ -98,28 +98,28 @@ int report(const ReportArguments& options) {
 
 void add_report_command(CLI::App& app, Action& chosen) {
   auto options = std::make_shared<ReportArguments>();
-  auto* command = app.add_subcommand("report", "Write a page that shows runs: curves, plan, times, memory, failures");
-  command->add_option(
-      "run", options->words,
-      "Numbers, folders, or latest, which is the default; several are compared. With --plan also fields "
-      "to set, e.g. launch.ranks=4");
-  command->add_option("-o,--output", options->output, "The page")->type_name("FILE")->capture_default_str();
-  command->add_option("--plan", options->plan, "Show what a job would do; it is not started")->type_name("JOB.yaml");
-  command->add_flag("--json", options->json, "Print the page's data instead");
+  auto* command =
+      app.add_subcommand("report", "Write an HTML page that shows runs: curves, plan, times, memory, failures");
+  command->add_option("run", options->words,
+                      "Runs: numbers, folders, or latest; several are compared; default: latest. With --plan, fields "
+                      "to set, e.g. launch.ranks=4");
+  command->add_option("-o,--output", options->output, "File to write")->type_name("FILE")->capture_default_str();
+  command->add_option("--plan", options->plan, "Show the plan of a job without starting it")->type_name("JOB.yaml");
+  command->add_flag("--json", options->json, "Print the data of the page as JSON instead");
   auto* serve =
-      command->add_flag("--serve", options->serve, "Show the page to browsers on this host, and follow the run");
-  command->add_option("--port", options->port, "Of --serve; default: any free one")->needs(serve);
-  command->add_option("--log-dir", options->log_dir, "The job's launch.log_dir")->capture_default_str();
+      command->add_flag("--serve", options->serve, "Serve the page to browsers on this host, and follow the run");
+  command->add_option("--port", options->port, "Port for --serve; default: any free port")->needs(serve);
+  command->add_option("--log-dir", options->log_dir, "launch.log_dir of the job")->capture_default_str();
   command->footer(
-      R"(The page is one file that needs no network. It shows of a run what its folder has, whether it is running, has
-failed or was resumed. A job with --profile also shows when the tasks of a step ran, and what the ranks waited for.
-Values of env: are left out.
+      R"(The page is a single file that needs no network. It shows everything in a run's folder, whether the run is active, has
+failed or was resumed. For a run with --profile it also shows when the tasks of a step ran, and what the ranks waited
+for. Values of env: are omitted.
 
 Examples:
-  trainctl report                                  the latest run, as report.html
+  trainctl report                                  write the latest run to report.html
   trainctl report 3 5 log_output/8 -o compare.html
   trainctl report --plan job.yaml launch.ranks=8
-  trainctl report --serve                          a run that trains, in a browser)");
+  trainctl report --serve                          follow an active run in a browser)");
   command->callback([&chosen, options] { chosen = [options] { return report(*options); }; });
 }
 

@@ -17,6 +17,7 @@
 #include "cli/run/launch/workload.h"
 #include "cli/watch_files.h"
 #include "engine/base/error.h"
+#include "launcher/clusters/fill.h"
 #include "launcher/log_selection.h"
 
 namespace trainctl {
@@ -67,7 +68,7 @@ WorkloadOptions workload_options(const RunCommandArguments& options) {
   return result;
 }
 
-/// A run's input beside its options: the job as it will run, and the hosts that a manager has allocated.
+/// A run's input besides its options: the job as it will run, and the hosts that a cluster manager has allocated.
 struct Task {
   JobSpec spec;
   clusters::StartedBy by;
@@ -99,8 +100,8 @@ int run(const RunCommandArguments& options, const Task& task, const WorkloadOpti
   return run();
 }
 
-/// Slurm has started the job again, or Kubernetes a pod 0 in place of one that was lost: it goes on from its newest
-/// checkpoint, if it came so far. Kubernetes does not say how often it has started a pod.
+/// Continues a job that Slurm has started again, or whose pod 0 Kubernetes has replaced, from its newest checkpoint, if
+/// there is one. Kubernetes does not report how often it has started a pod.
 void resume_earlier(const Task& task, ResumeOptions& resume) {
   const bool is_pod = task.by.manager == clusters::Manager::pods;
   if (task.by.job.empty() || (task.by.restarts == 0 && !is_pod)) return;
@@ -108,9 +109,11 @@ void resume_earlier(const Task& task, ResumeOptions& resume) {
   const int run = earlier_run(task.by, task.spec.launch.log_dir);
   if (run > 0) resume.from = task.spec.launch.log_dir + "/" + std::to_string(run);
   if (is_pod && run == 0) return;
-  std::cout << (is_pod ? "a pod 0 of this job was there before"
+  std::cout << (is_pod ? "this job had an earlier pod 0"
                        : "start " + std::to_string(task.by.restarts + 1) + " of Slurm job " + task.by.job)
-            << (run > 0 ? ": goes on from run " + std::to_string(run) : ": there is no checkpoint yet") << std::endl;
+            << (run > 0 ? ": resuming from run " + std::to_string(run)
+                        : ": no checkpoint yet, starting from the beginning")
+            << std::endl;
 }
 
 std::string with_log_dir(const std::string& log_dir) {
@@ -129,12 +132,11 @@ int submit_job(const RunCommandArguments& options, const JobSpec& spec) {
   return kExitDone;
 }
 
-/// Everything that the options and the job alone can be wrong in comes first: planning may take a while, and a detached
-/// run has neither our standard input nor our terminal.
+/// Checks first everything that can be wrong in the options and the job alone: planning may take a while, and a
+/// detached run has neither standard input nor a terminal.
 int run(const RunCommandArguments& options) {
   if (options.detach && !options.show.empty())
-    throw SpecError({}, "--show", "a detached run shows no lines",
-                    "trainctl attach --rank 3, or trainctl logs --follow");
+    throw SpecError({}, "--show", "--detach shows no output", "use trainctl attach --rank 3 or trainctl logs --follow");
   WorkloadOptions for_workload = workload_options(options);
   Task task{.spec = options.job.load(), .by = clusters::started_by(), .gathering = {}};
   if (task.by.index > 0) return serve_gathering(task.by);
@@ -170,41 +172,41 @@ int run(const RunCommandArguments& options) {
 
 void add_run_command(CLI::App& app, Action& chosen) {
   auto options = std::make_shared<RunCommandArguments>();
-  auto* command = app.add_subcommand("run", "Start a job's ranks and watch over them");
+  auto* command = app.add_subcommand("run", "Start the ranks of a job and supervise them");
   options->job.add_to(*command);
   command->add_flag("-d,--detach", options->detach,
-                    "Return to the prompt once the ranks have started; the run continues without the terminal");
+                    "Return once the ranks have started; the run continues without the terminal");
   command->add_flag("--dry-run", options->dry_run, "Only print the commands that would start the job");
-  command->add_option("--show", options->show, "The ranks whose lines are shown, e.g. 0,3-5, or all; default: 0");
+  command->add_option("--show", options->show, "Ranks whose output is shown, e.g. 0,3-5, or all; default: 0");
   command->add_flag("--record", options->record,
-                    "Each rank writes the collectives of its first step to rank.N/collectives.jsonl");
+                    "Record the collectives of each rank's first step in rank.N/collectives.jsonl");
   auto* profile = command->add_flag(std::string("--profile{") + kInRunFolder + "}", options->profile,
-                                    "Write when each instruction of a few steps ran, and sum it up: a trace for "
-                                    "ui.perfetto.dev in log_output/<run>/trace.json, or in --profile=FILE");
-  command->add_option("--profile-steps", options->profile_steps, "The steps of the profile, which count from 1")
+                                    "Profile a few steps: print a summary, and write a trace for ui.perfetto.dev to "
+                                    "log_output/<run>/trace.json, or to FILE with --profile=FILE");
+  command->add_option("--profile-steps", options->profile_steps, "Steps to profile, counted from 1")
       ->capture_default_str()
       ->needs(profile);
   command->add_flag("--resume", options->resume.resume,
-                    "Go on from the job's newest complete checkpoint, under whatever plan the job has now");
+                    "Resume from the job's newest complete checkpoint; the plan may have changed");
   command->add_option("--resume-from", options->resume.from,
-                      "Go on from this checkpoint, or the newest of this run: its number, its folder or latest");
+                      "Resume from this checkpoint, or from the newest of a run (number, folder or latest)");
   command->add_flag("--partial", options->resume.partial,
-                    "Resume although network or optimizer have changed: take what fits");
+                    "Resume even if the network or optimizer has changed; load only matching tensors");
   command->footer(
-      R"(Plans and verifies the job, then starts its ranks. Their output goes to log_output/<run>/rank.<N>/stdout
-and stderr; the first rank's is shown. Ctrl-C asks the ranks to stop, a second one kills them.
+      R"(Plans and verifies the job, then starts its ranks. Their output goes to log_output/<run>/rank.<N>/stdout and stderr;
+the output of rank 0 is also shown. Ctrl-C asks the ranks to stop; a second Ctrl-C kills them.
 
 Examples:
   trainctl run job.yaml
   trainctl run job.yaml launch.ranks=4 parallel.stages=2 train.steps=100
-  trainctl run job.yaml --show all              every rank's lines, each with its rank
+  trainctl run job.yaml --show all              show the output of all ranks, prefixed with the rank
   trainctl run job.yaml --profile train.steps=5
-  trainctl run job.yaml --resume launch.ranks=6  on from the newest checkpoint, under another plan
+  trainctl run job.yaml --resume launch.ranks=6  resume under another plan
   trainctl run job.yaml --detach                then: trainctl ps, attach, logs, stop
-  trainctl run job.yaml launch.target=slurm     submits it to Slurm; in an allocation, runs there
-  mpirun -n 2 trainctl run job.yaml             on the hosts of mpirun
+  trainctl run job.yaml launch.target=slurm     submit to Slurm, or run in the current allocation
+  mpirun -n 2 trainctl run job.yaml             run on the hosts of mpirun
 
-The job may name a program in place of a network:  command: [python3, train.py])");
+A job can name a program instead of a network:  command: [python3, train.py])");
   command->callback([&chosen, options] { chosen = [options] { return run(*options); }; });
 }
 

@@ -1,4 +1,4 @@
-// trainctl show: the stages between a job file and a running rank, as text.
+// trainctl show: prints the stages between a job file and a running rank as text.
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <iostream>
@@ -33,20 +33,18 @@ struct ShowArguments {
 void check_flags(const ShowArguments& options) {
   const std::string flag = options.passes ? "--passes" : "--after";
   if ((options.passes || !options.after.empty()) && options.what != "program") {
-    throw SpecError({}, flag, "there are passes of a program, not of " + options.what,
+    throw SpecError({}, flag, "only a program has passes, not a " + options.what,
                     "trainctl show program " + options.job.file + " " + flag + (options.passes ? "" : " NAME"));
   }
   if (options.passes && !options.after.empty())
-    throw SpecError({}, flag, "what all passes did, or the program after one: not both",
-                    "leave --passes or --after out");
+    throw SpecError({}, flag, "--passes and --after cannot be combined", "remove --passes or --after");
 }
 
 std::string unknown_pass(const std::string& word) {
   const std::vector<std::string> names = pass_names();
   if (std::find(names.begin(), names.end(), word) != names.end()) return "";
   const std::string near = did_you_mean(word, names);
-  return "there is no pass called '" + word + "'; " + (near.empty() ? "" : near + " ") + "the passes are " +
-         join(names);
+  return "unknown pass '" + word + "'; " + (near.empty() ? "" : near + " ") + "available passes: " + join(names);
 }
 
 std::string program_text(const PlannedJob& job, const ShowArguments& options) {
@@ -66,8 +64,8 @@ int show_job(const ShowArguments& options) {
   }
   if (spec.has_command()) {
     throw SpecError(spec.position("command"), "command",
-                    "a job with a command has no " + options.what + " to show: what its program computes is its own",
-                    "trainctl plan says what would be started");
+                    "a job with a command has no " + options.what + ", since its program is not planned",
+                    "use trainctl plan to see what would be started");
   }
   const auto watch = watch_files(spec.launch.timeout_seconds);
   const PlannedJob job = plan_job(std::move(spec));
@@ -91,29 +89,28 @@ int show_job(const ShowArguments& options) {
 
 void add_show_command(CLI::App& app, Action& chosen) {
   auto options = std::make_shared<ShowArguments>();
-  auto* command =
-      app.add_subcommand("show", "Print the resolved job, the graph, the plan, or a rank's program or weights");
+  auto* command = app.add_subcommand("show", "Print the resolved job, graph or plan, or a rank's program or weights");
   command->add_option("what", options->what, "spec | graph | plan | program | weights")
       ->required()
       ->check([](const std::string& word) {
         static const std::vector<std::string> kNouns = {"spec", "graph", "plan", "program", "weights"};
         if (std::find(kNouns.begin(), kNouns.end(), word) != kNouns.end()) return std::string();
         if (word.ends_with(".yaml") || word.ends_with(".yml"))
-          return "what to show comes before the job: trainctl show plan " + word + "; there are " + join(kNouns);
+          return "write what to show before the job: trainctl show plan " + word + "; available: " + join(kNouns);
         const std::string near = did_you_mean(word, kNouns);
-        return "there is nothing called '" + word + "' to show; " + (near.empty() ? "there are " + join(kNouns) : near);
+        return "cannot show '" + word + "'; " + (near.empty() ? "available: " + join(kNouns) : near);
       });
   options->job.add_to(*command);
-  command->add_option("--rank", options->rank, "The rank whose program or weights are shown")->capture_default_str();
-  command->add_option("--after", options->after, "The program as this pass leaves it")
+  command->add_option("--rank", options->rank, "Rank whose program or weights are shown")->capture_default_str();
+  command->add_option("--after", options->after, "Show the program after this pass")
       ->type_name("PASS")
       ->check(unknown_pass, "");
-  command->add_flag("--passes", options->passes, "What each pass does to the program, and how long it takes");
-  command->footer(R"(  spec      the job with defaults, vars, modules and overrides filled in, as a job file
-  graph     every tensor and node of one micro-batch, whole shapes, no devices
+  command->add_flag("--passes", options->passes, "Show what each pass does to the program, and its time");
+  command->footer(R"(  spec      the resolved job file, with defaults, vars, modules and overrides applied
+  graph     tensors and nodes of one micro-batch, with unsharded shapes
   plan      stage, strategy and layouts of each layer (also: trainctl plan)
-  program   the instructions of one rank, as they will run
-  weights   the parameters of one rank: which part of each, and where in its memory
+  program   the instructions of one rank, in order of execution
+  weights   the parameters of one rank: the shard of each, and its location in memory
 
 Examples:
   trainctl show graph job.yaml

@@ -1,4 +1,4 @@
-// trainctl stop: asks a run to end, and waits until it has ended.
+// trainctl stop: asks a run to stop, and waits until it has ended.
 #include <fcntl.h>
 #include <poll.h>
 #include <sys/syscall.h>
@@ -26,15 +26,16 @@ struct StopArguments {
   RunArguments which;
   bool now = false;
   bool all = false;
-  std::string slurm;  ///< the number of a job
+  std::string slurm;  ///< ID of a Slurm job
 };
 
-/// A launcher, held by a pidfd, which never refers to another process.
+/// A launcher, referred to by a pidfd, which never refers to another process.
 class Launcher {
  public:
   explicit Launcher(const RegisteredRun& run)
       : run_(run), fd_(static_cast<int>(syscall(SYS_pidfd_open, run.launcher, 0))) {
-    if (fd_ < 0 && errno != ESRCH) throw EnvError("cannot reach " + name_of(run) + ": " + std::strerror(errno));
+    if (fd_ < 0 && errno != ESRCH)
+      throw EnvError("cannot signal the launcher of " + name_of(run) + ": " + std::strerror(errno));
     if (fd_ >= 0 && !still_runs(run)) drop();  // the pid has been reused by another process
   }
   Launcher(const Launcher&) = delete;
@@ -45,7 +46,7 @@ class Launcher {
   void send(int signal) const {
     if (fd_ >= 0) syscall(SYS_pidfd_send_signal, fd_, signal, nullptr, 0);
   }
-  /// Returns whether it ended within the time; -1: no limit.
+  /// Waits for its end, at most that long; -1: no limit. Returns whether it ended.
   bool wait(int timeout_ms) const {
     if (fd_ < 0) return true;
     pollfd ended{fd_, POLLIN, 0};
@@ -95,11 +96,11 @@ void stop_all(const std::vector<RegisteredRun>& runs, bool now) {
     std::snprintf(text, sizeof text, "%.1f s", seconds);
     const std::optional<RunEnd> end = read_run_end(RunDirectory(run.log_dir, run.run));
     std::cout << name_of(run) << ": " << (end ? end->ending : "killed") << ", " << text
-              << " after it was asked; logs in " << short_path(run.log_dir) << "/" << run.run << std::endl;
+              << " after the request; logs in " << short_path(run.log_dir) << "/" << run.run << std::endl;
   }
 }
 
-/// "12" is all jobs of the array 12, "12_1" one of them.
+/// "12" selects all jobs of the array 12, "12_1" one of them.
 int stop_slurm(const std::string& id, bool now) {
   std::string notice;
   bool found = false;
@@ -108,11 +109,11 @@ int stop_slurm(const std::string& id, bool now) {
     found = true;
     clusters::stop_job(job, now);
     std::cout << job.name << ": Slurm job " << job.id
-              << (now || job.state != "RUNNING" ? " is cancelled" : " was asked to stop") << "; logs in "
+              << (now || job.state != "RUNNING" ? " was cancelled" : " was asked to stop") << "; logs in "
               << short_path(job.log_dir) << "\n";
   }
   if (found) return kExitDone;
-  throw EnvError(notice.empty() ? "no Slurm job " + id + " was submitted from here, or it has ended" : notice);
+  throw EnvError(notice.empty() ? "no active Slurm job " + id + " was submitted from this host" : notice);
 }
 
 int stop(const StopArguments& options) {
@@ -121,9 +122,9 @@ int stop(const StopArguments& options) {
     stop_all({options.which.find_running()}, options.now);
     return kExitDone;
   }
-  if (options.which.run) throw SpecError({}, "--all", "stops every run, so it takes no number");
+  if (options.which.run) throw SpecError({}, "--all", "stops all runs and cannot be combined with a run number");
   const std::vector<RegisteredRun> runs = running_runs();
-  if (runs.empty()) std::cout << "no run is running\n";
+  if (runs.empty()) std::cout << "no run is active\n";
   stop_all(runs, options.now);
   return kExitDone;
 }
@@ -132,21 +133,21 @@ int stop(const StopArguments& options) {
 
 void add_stop_command(CLI::App& app, Action& chosen) {
   auto options = std::make_shared<StopArguments>();
-  auto* command = app.add_subcommand("stop", "Ask a run to stop, and wait until it has");
-  options->which.add_to(*command, "The number of the run");
-  command->add_flag("--now", options->now, "Do not wait for the end of a step, nor for launch.grace: kill the ranks");
-  command->add_flag("--all", options->all, "Every run of this user on this host");
-  command->add_option("--slurm", options->slurm, "A job of Slurm, by the number that run has shown");
+  auto* command = app.add_subcommand("stop", "Stop a run, and wait until it has ended");
+  options->which.add_to(*command, "Number of the run");
+  command->add_flag("--now", options->now, "Kill the ranks without waiting for the end of a step or launch.grace");
+  command->add_flag("--all", options->all, "Stop every run of this user on this host");
+  command->add_option("--slurm", options->slurm, "Stop a Slurm job, by the job ID that trainctl run printed");
   command->footer(
-      R"(The ranks of a network end together at the end of a step; those of a command get SIGTERM, and SIGKILL after
+      R"(The ranks of a network all stop at the end of the same step. The ranks of a command receive SIGTERM, and SIGKILL after
 launch.grace. The run ends with exit code 143, as after SIGTERM.
 
 Examples:
-  trainctl stop                 the only run that is running
+  trainctl stop                 the only active run
   trainctl stop 3
   trainctl stop 3 --now
   trainctl stop --all
-  trainctl stop --slurm 1234    as trainctl ps lists it; --now: scancel
+  trainctl stop --slurm 1234    job ID from trainctl ps; with --now: scancel
   trainctl stop --slurm 1234_1  one job of an array)");
   command->callback([&chosen, options] { chosen = [options] { return stop(*options); }; });
 }

@@ -1,4 +1,4 @@
-// trainctl sweep: a job with many values of some fields, several runs at a time.
+// trainctl sweep: runs a job with many values of some fields, several runs at a time.
 #include "cli/sweep/sweep.h"
 
 #include <fmt/format.h>
@@ -43,20 +43,20 @@ struct SweepArguments {
   std::string by;
 };
 
-/// All trials' jobs are read before any is started. Returns the first.
+/// Reads the jobs of all trials before any is started. Returns the first.
 JobSpec check_trials(const SweepArguments& options, const std::vector<TrialFields>& trials) {
   std::optional<JobSpec> first;
   for (const TrialFields& trial : trials) {
     JobSpec spec = load_job(options.job, trial);
     if (first && spec.processes() != first->processes())
-      throw SpecError({}, "launch.ranks", "trials with different numbers of ranks cannot share the machine evenly",
-                      "make a sweep for each number");
+      throw SpecError({}, "launch.ranks", "all trials of a sweep must have the same number of ranks",
+                      "run one sweep per number of ranks");
     if (!first) first = std::move(spec);
   }
   return std::move(*first);
 }
 
-/// How many trials fit on the machine at once. `gpus`: that they would use; 0: none.
+/// Number of trials that fit on the machine at once. `gpus`: number of GPUs available to them; 0: none.
 int most_at_once(const JobSpec& spec, int gpus) {
   const int places = gpus > 0 ? gpus : static_cast<int>(read_topology().cpus.size());
   return std::max(1, places / std::max(1, spec.processes()));
@@ -72,7 +72,7 @@ std::vector<int> gpus_for(const JobSpec& spec) {
   return numbers;
 }
 
-/// The sweep that the options ask for. It leaves out the number of random trials, which may grow.
+/// Describes the sweep that the options request, without the number of random trials, which may grow.
 Json request_of(const SweepArguments& options) {
   Json request = {{"job", fs::absolute(options.job).lexically_normal().string()}, {"fields", options.fields}};
   if (options.random > 0) request["seed"] = options.seed;
@@ -80,17 +80,17 @@ Json request_of(const SweepArguments& options) {
   return request;
 }
 
-/// A folder belongs to one sweep.
+/// Throws if the folder belongs to another sweep.
 void claim_folder(const Sweep& sweep, const Json& request) {
   const std::string path = sweep.folder + "/sweep.json";
   fs::create_directories(sweep.folder);
   if (std::ifstream known(path); known) {
     if (Json::parse(known, nullptr, false) != request)
-      throw SpecError({}, "--folder", sweep.folder + " has another sweep, or the job file has changed since",
-                      "name another folder, or delete that one");
+      throw SpecError({}, "--folder", sweep.folder + " contains a different sweep, or the job file has changed since",
+                      "choose another folder, or delete this one");
     return;
   }
-  write_output(path, request.dump(2) + "\n", FileReaders::owner);  // it has the values of env
+  write_output(path, request.dump(2) + "\n", FileReaders::owner);  // it contains the values of env
 }
 
 Sweep sweep_of(const SweepArguments& options, std::vector<TrialFields> trials, const JobSpec& spec) {
@@ -99,7 +99,7 @@ Sweep sweep_of(const SweepArguments& options, std::vector<TrialFields> trials, c
   const int gpus = static_cast<int>(sweep.gpus.size()), most = most_at_once(spec, gpus);
   if (gpus > 0 && options.jobs > most)
     throw SpecError({}, "--jobs",
-                    fmt::format("{} trials of {} ranks need {} GPUs, this host has {}", options.jobs, sweep.ranks,
+                    fmt::format("{} trials of {} ranks need {} GPUs, but this host has {}", options.jobs, sweep.ranks,
                                 options.jobs * sweep.ranks, gpus),
                     fmt::format("--jobs {}", most));
   sweep.at_once = options.jobs > 0 ? options.jobs : std::min<int>(most, static_cast<int>(sweep.trials.size()));
@@ -139,7 +139,7 @@ int sweep(const SweepArguments& options) {
   std::cout << "\n" << results_table(sweep, results);
   if (const std::string page = write_report(sweep, results); !page.empty()) std::cout << "\n" << page << "\n";
   if (end.signal != 0) {
-    std::cout << "stopped; the same command resumes the sweep\n";
+    std::cout << "stopped; run the same command to resume the sweep\n";
     return 128 + end.signal;
   }
   const bool failed = end.failed > 0 || std::any_of(results.begin(), results.end(), [](const TrialResult& result) {
@@ -152,31 +152,31 @@ int sweep(const SweepArguments& options) {
 
 void add_sweep_command(CLI::App& app, Action& chosen) {
   auto options = std::make_shared<SweepArguments>();
-  auto* command = app.add_subcommand("sweep", "Run a job with many values of some fields, and compare");
-  command->add_option("JOB.yaml", options->job, "The job file")->required()->check(CLI::ExistingFile);
+  auto* command = app.add_subcommand("sweep", "Run a job with many values of some fields, and compare the results");
+  command->add_option("JOB.yaml", options->job, "Job file")->required()->check(CLI::ExistingFile);
   command
       ->add_option(
           "field=values", options->fields,
-          "What to vary: a=1,2,3 or 'a=64..512*2' or a=0..1+0.25; with --random also a=1..9 and 'a=1e-4..1e-1*'")
+          "Fields to vary: a=1,2,3 or 'a=64..512*2' or a=0..1+0.25; with --random also a=1..9 and 'a=1e-4..1e-1*'")
       ->required();
   command
-      ->add_option("--random", options->random,
-                   "This many trials with values drawn at random, instead of all combinations")
+      ->add_option("--random", options->random, "Run this many trials with random values instead of all combinations")
       ->check(CLI::Range(1, 10'000))
       ->option_text("N");
-  command->add_option("--seed", options->seed, "Of --random: the same seed draws the same values")
+  command->add_option("--seed", options->seed, "Seed for --random; the same seed draws the same values")
       ->capture_default_str();
   command
-      ->add_option("--jobs", options->jobs, "Trials at a time; default: as many as the machine has cores or GPUs for")
+      ->add_option("--jobs", options->jobs, "Number of concurrent trials; default: as many as the cores or GPUs allow")
       ->check(CLI::Range(1, 256))
       ->option_text("N");
-  command->add_option("--folder", options->folder, "Where the runs go; default: sweep_output/<the job's name>");
+  command->add_option("--folder", options->folder, "Folder of the runs; default: sweep_output/<name of the job>");
   command->add_option("--by", options->by,
-                      "The value that orders the table, e.g. accuracy or 'validation accuracy'; default: the "
-                      "validation's loss, or the loss");
+                      "Metric that ranks the trials, e.g. accuracy or 'validation accuracy'; default: validation loss "
+                      "if there is one, else loss");
   command->footer(
-      R"(Ends in a table, best first, and a page of the best ten. Ctrl-C ends the running trials at the end of a step; the same
-command goes on with those that are not done, from their checkpoints if the job saves. A failed trial is not tried again.
+      R"(Prints a table of the trials, best first, and writes a report of the best ten. Ctrl-C stops the active trials at the end
+of a step; the same command then resumes the unfinished trials, from their checkpoints if the job saves them. Failed
+trials are not repeated.
 
 Examples:
   trainctl sweep job.yaml optimizer.learning_rate=1e-3,3e-3 'vars.d=64..512*2' --jobs 2

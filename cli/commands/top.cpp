@@ -1,4 +1,4 @@
-// trainctl top: what the ranks of all runs on this host take of it, again and again.
+// trainctl top: shows the resource usage of the ranks of all runs on this host, repeatedly.
 #include <poll.h>
 #include <sys/ioctl.h>
 #include <unistd.h>
@@ -30,18 +30,18 @@ struct TopArguments {
 
 volatile sig_atomic_t top_interrupted = 0;
 
-/// Text of each rank, from the groups of a status.
+/// State of each rank, from the groups of a status.
 std::vector<std::string> doing_of(const LiveStatus& status, int ranks) {
   std::vector<std::string> doing(static_cast<size_t>(ranks));
   for (const RankGroup& group : status.ranks) {
-    if (group.ranks.starts_with("server")) continue;  // their pids are not in the order of these numbers
+    if (group.ranks.starts_with("server")) continue;  // pids are not ordered by server number
     for (const int rank : parse_ranks(group.ranks))
       if (rank < ranks) doing[static_cast<size_t>(rank)] = group.doing;
   }
   return doing;
 }
 
-/// Looks at the runs, and remembers what it saw: CPU time is a difference between two looks.
+/// Samples the runs. It keeps the last sample, since CPU usage is the difference between two samples.
 class Watch {
  public:
   std::vector<RunUsage> look() {
@@ -92,7 +92,7 @@ class Watch {
   std::optional<CudaMonitor> monitor_;
 };
 
-/// The terminal's other screen, without a cursor, while it exists.
+/// Switches to the terminal's alternate screen, without a cursor, during its lifetime.
 class Screen {
  public:
   Screen() { put("\033[?1049h\033[?25l"); }
@@ -100,7 +100,7 @@ class Screen {
   Screen(const Screen&) = delete;
   Screen& operator=(const Screen&) = delete;
 
-  /// Overwrites what was there, so that nothing flickers.
+  /// Overwrites the previous text, so that the screen does not flicker.
   void show(const std::string& text) const {
     std::string lines = "\033[H";
     for (const char c : text) lines += c == '\n' ? std::string("\033[K\n") : std::string(1, c);
@@ -142,14 +142,14 @@ int top(const TopArguments& options) {
 
 void add_top_command(CLI::App& app, Action& chosen) {
   auto options = std::make_shared<TopArguments>();
-  auto* command = app.add_subcommand("top", "Watch what the ranks of all runs on this host take");
-  command->add_flag("--once", options->once, "Print it once, as without a terminal");
-  command->add_option("--every", options->every, "Seconds from one look to the next")
+  auto* command = app.add_subcommand("top", "Watch the resource usage of the ranks of all runs on this host");
+  command->add_flag("--once", options->once, "Print once and exit; the default without a terminal");
+  command->add_option("--every", options->every, "Seconds between updates")
       ->check(CLI::Range(0.1, 3600.0))
       ->capture_default_str();
   command->footer(
-      R"(cpu: 100% is one core; a rank's own processes count too. memory: resident, shared memory included. GPUs: by all
-processes. Ctrl-C ends it; the runs go on.
+      R"(cpu: 100% is one core, including processes that the rank started. memory: resident memory, including shared memory.
+gpu columns: usage by all processes. Ctrl-C ends the view; the runs continue.
 
 Examples:
   trainctl top

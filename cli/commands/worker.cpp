@@ -1,4 +1,4 @@
-// trainctl worker: one rank of a run. Started by `trainctl run`, never by hand.
+// trainctl worker: runs one rank. Started by `trainctl run`, never by hand.
 #include "engine/train/servers/worker.h"
 
 #include <CLI/CLI.hpp>
@@ -49,17 +49,17 @@ struct WorkerArguments {
   int memory_fd = -1;
   HostsLayout hosts;
   std::string layout;  ///< the ranks of each host; empty: one host
-  int gpu = -1;        ///< the host's number of the only GPU that this process sees; -1: runs on CPUs
-  int take_gpu = -1;   ///< or: which of those that it sees it is to take; -1: the launcher has chosen
+  int gpu = -1;        ///< host-wide number of the only GPU visible to this process; -1: runs on CPUs
+  int take_gpu = -1;   ///< index of the visible GPU to use; -1: the launcher has chosen
   bool record = false;
   std::string profile;          ///< steps, "3-5"; empty: none
   int image_fd = -1;            ///< memory for this rank's part of checkpoints; -1: the job saves none
-  int held_fd = -1;             ///< memory for all that this rank has, before each step; -1: nothing is held
-  int tables_fd = -1;           ///< the same for the rows of a server's tables
-  int cache_fd = -1;            ///< memory in which the ranks of this host keep samples for each other; -1: none
+  int held_fd = -1;             ///< memory for this rank's whole state before each step; -1: no copy is kept
+  int tables_fd = -1;           ///< same as image_fd for the rows of a server's tables
+  int cache_fd = -1;            ///< sample cache shared by the ranks of this host; -1: none
   int failures = 0;             ///< number of failures of the run before this attempt
   std::string resume;           ///< the checkpoint to resume from; empty: none
-  bool evaluate = false;        ///< the validation set, with the weights of `resume`
+  bool evaluate = false;        ///< evaluates the validation set with the weights of `resume`
   std::string predict, output;  ///< the layer whose output is written there; empty: loss and metrics
   std::string start_up;         ///< the launcher's StartUpClock, serialized
 };
@@ -69,7 +69,7 @@ int kernel_threads() {
   return text == nullptr ? 1 : std::max(1, std::atoi(text));
 }
 
-/// Call it in a catch block. The loss is the same on all ranks: one of them writes it.
+/// Call it in a catch block. The loss is the same on all ranks, so only one of them writes it.
 int report(bool is_first) {
   try {
     throw;
@@ -84,13 +84,13 @@ int report(bool is_first) {
   }
 }
 
-/// The rank's parts. They outlive the training, so that a failure report can use them.
+/// The objects of a rank. They outlive the training, so that a failure report can use them.
 class Worker {
  public:
   explicit Worker(const WorkerArguments& options) : options_(options), directory_(options.log_dir, options.run) {}
 
   void train_rank() {
-    // The launcher of another host has another clock: then the phases begin here.
+    // The launcher of another host has another clock, so the phases begin here.
     StartUpClock start_up = options_.start_up.empty() ? StartUpClock() : StartUpClock::of_text(options_.start_up);
     start_up.ended("launch");
     begin_gpu();
@@ -178,7 +178,7 @@ class Worker {
     status.state = RankState::done;
   }
 
-  /// A server that is an event loop.
+  /// Runs a server as an event loop.
   void serve(Communicator& comm, const StartUpClock& start_up) {
     RankStatus& status = memory_->status(options_.rank);
     ServerOutput output(*job_, *program_, status, directory_);
@@ -261,11 +261,11 @@ class Worker {
     status.state = RankState::done;
   }
 
-  /// Call it in a catch block. No destructors: threads may hang, or libraries' threads may still be aborting their
-  /// calls.
+  /// Call it in a catch block. Runs no destructors: threads may hang, or threads of libraries may still be aborting
+  /// their calls.
   [[noreturn]] void end_failed() const {
     write_failure();
-    // An asynchronous worker has a loss of its own.
+    // Each asynchronous worker has a separate loss.
     const int code = report(options_.rank == 0 || (job_ && job_->plan.is_asynchronous()));
     std::fflush(nullptr);
     std::_Exit(code);
@@ -277,15 +277,15 @@ class Worker {
     if (options_.gpu >= 0) begin_cuda(CudaExecutorOptions{}.device);
   }
 
-  /// From here on a file system that does not answer ends the rank.
+  /// From here on, a file system that stops responding ends the rank.
   void plan() {
     JobSpec spec = load_job(directory_.file("job.yaml"));
     watch_.emplace(spec.launch.timeout_seconds, [this](const EnvError& error) { end_now(error); });
     job_ = plan_job(std::move(spec));
   }
 
-  /// On one host the launcher leaves only lines that are to stay (cli/run/launch/metrics_file.h). On several, the agent of
-  /// rank 0's host sends what that rank writes, and the launcher adds it.
+  /// On one host, the launcher keeps only lines that will not be repeated (cli/run/launch/metrics_file.h). On several
+  /// hosts, the agent of rank 0's host sends what that rank writes, and the launcher appends it.
   RankOutputOptions output_options() const {
     const std::vector<int> ranks_of_hosts = parse_layout(options_.layout);
     RankOutputOptions output{.record = options_.record};
@@ -333,7 +333,7 @@ class Worker {
 
 int work(const WorkerArguments& options) {
   report_crashes();
-  std::signal(SIGPIPE, SIG_IGN);  // a lost peer is then reported as an error that names it
+  std::signal(SIGPIPE, SIG_IGN);  // a lost peer then causes an error that names it
   Worker worker(options);
   try {
     options.evaluate ? worker.evaluate() : worker.train_rank();
@@ -347,7 +347,7 @@ int work(const WorkerArguments& options) {
 
 void add_worker_command(CLI::App& app, Action& chosen) {
   auto options = std::make_shared<WorkerArguments>();
-  auto* command = app.add_subcommand("worker", "One rank of a run; started by trainctl run");
+  auto* command = app.add_subcommand("worker", "Run one rank; started by trainctl run");
   command->group("");  // hidden
   command->add_option("log_dir", options->log_dir)->required();
   command->add_option("run", options->run)->required();

@@ -24,7 +24,7 @@ using Words = std::vector<std::string>;
 
 std::string first_line(const std::string& text) { return text.substr(0, text.find('\n')); }
 
-/// Folders, and files with one of the endings, that begin with the typed path.
+/// Folders, and files with one of the suffixes, that begin with the typed path.
 std::vector<Candidate> paths(const std::string& typed, const Words& endings) {
   const size_t slash = typed.rfind('/');
   const std::string folder = slash == std::string::npos ? "" : typed.substr(0, slash + 1);
@@ -42,7 +42,7 @@ std::vector<Candidate> paths(const std::string& typed, const Words& endings) {
   return found;
 }
 
-/// Numbers of all running runs.
+/// Numbers of all active runs.
 std::vector<Candidate> running_numbers() {
   std::vector<Candidate> found;
   for (const RegisteredRun& run : running_runs())
@@ -151,7 +151,7 @@ std::vector<Candidate> value_of(const CommandWords& typed, const CLI::Option& ar
     return words(kinds);
   }
   if (name == "--log-dir") return paths(word, {});
-  if (name == "--show") return {{"all", "every rank's lines"}};
+  if (name == "--show") return {{"all", "output of every rank"}};
   if (name == "--after") {
     std::vector<Candidate> found;
     for (const Pass& pass : passes()) found.push_back({std::string(pass.name), std::string(pass.doc)});

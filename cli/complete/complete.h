@@ -15,10 +15,10 @@ struct Candidate {
   std::string meaning;  ///< one line; may be empty
 };
 
-/// `words` after "trainctl"; the last one may be incomplete. Never throws: a shell has no use for errors.
+/// Completes the last of the `words` after "trainctl". Never throws: a shell has no use for errors.
 std::vector<Candidate> complete(const CLI::App& app, const std::vector<std::string>& words);
 
-/// trainctl complete -- WORDS: one candidate per line, a tab, its meaning. Called by the shells' scripts.
+/// trainctl complete -- WORDS: prints one candidate per line, a tab, and its meaning. Called by the shells' scripts.
 int print_candidates(const CLI::App& app, std::vector<std::string> words);
 
 /// Completes an override: "launch.bi" -> launch.bind=, "launch.bind=c" -> launch.bind=core, "network." -> the layers,

@@ -1,4 +1,4 @@
-// The fields of a job file, from the parser's table, with the names that are in the file.
+// Completes fields of a job file from the parser's table and the names in the file.
 #include "engine/spec/overrides.h"
 
 #include <algorithm>
@@ -26,7 +26,8 @@ struct Draft {
 Draft read_draft(const std::string& file, const OverrideWords& others) {
   Draft draft;
   std::error_code error;
-  if (!std::filesystem::is_regular_file(file, error)) return draft;  // a FIFO must not be read, nor waited for
+  if (!std::filesystem::is_regular_file(file, error))
+    return draft;  // a FIFO must not be read, and opening it may block
   try {
     const JobText text = read_job_text(file);
     draft.tree = read_yaml(text.text, text.name);
@@ -34,7 +35,7 @@ Draft read_draft(const std::string& file, const OverrideWords& others) {
     for (const std::string& other : others) apply_override(*draft.tree, other, ignored);
     draft.job = parse_job(text, others);
   } catch (const SpecError&) {
-    // The part that was read before the error is offered.
+    // Fields that were read before the error are offered.
   }
   return draft;
 }
@@ -89,7 +90,7 @@ class Overrides {
       case FieldKind::values:
         if (node != nullptr && node->is_map())
           for (const YamlNode::Entry& entry : node->entries)
-            found_.push_back({name + "." + entry.key + "=", "now " + text_of(&entry.value)});
+            found_.push_back({name + "." + entry.key + "=", "current value: " + text_of(&entry.value)});
         break;
       case FieldKind::variables:
         found_.push_back({name + ".", field.doc});
@@ -105,7 +106,7 @@ class Overrides {
           const std::string module = name + "." + entry.key + ".";
           if (const YamlNode* arguments = child(&entry.value, "args"); arguments != nullptr && arguments->is_map())
             for (const YamlNode::Entry& argument : arguments->entries)
-              found_.push_back({module + "args." + argument.key + "=", "default of an argument"});
+              found_.push_back({module + "args." + argument.key + "=", "default of a module argument"});
           if (const YamlNode* layers = child(&entry.value, "layers"))
             add_layers(module + "layers.", field.doc, layers);
           else
@@ -122,7 +123,7 @@ class Overrides {
     return of_layers ? unrolled_names() : field.choices;
   }
 
-  /// `loss=mse` as well as `loss.type=mse`.
+  /// Completes `loss=mse` as well as `loss.type=mse`.
   void add_subsection(const Field& field, const std::string& name, const YamlNode* node) {
     for (const Field& one : field.section->fields)
       if (one.name == field.stands_for) add(name, field, values_of(one));

@@ -49,7 +49,7 @@ bool has_sample(const Machine& machine, const std::string& key, const KernelSamp
   });
 }
 
-/// Not yet measured.
+/// A machine before any measurement.
 KernelSample sample_of(const OpRequest& request) {
   return {.sizes = kernel_sizes(request.inputs, request.outputs),
           .cost = kernel_cost(*request.kernel, request.inputs, request.outputs, request.attrs),
@@ -122,7 +122,7 @@ bool has_collectives(const Machine& machine, int ranks) {
   return std::all_of(names.begin(), names.end(), has);
 }
 
-// The smallest call of each kind says the latency of its steps, the largest the bandwidth of what it sends.
+// The smallest call of each kind determines the latency of its steps, the largest the bandwidth.
 void calibrate_links(const std::vector<CollectiveResult>& results, Machine& machine) {
   std::map<std::pair<Collective, int>, std::vector<const CollectiveResult*>> kinds;
   for (const CollectiveResult& result : results) kinds[{result.kind, result.ranks}].push_back(&result);

@@ -26,9 +26,9 @@ MeasuredCall call_of(const Instruction& kernel);
 /// Distinct kernel calls, in the order of their keys and sizes.
 class KernelCalls {
  public:
-  /// `always`: of a job that was asked for; else calls that only show how times depend on sizes.
+  /// `always`: the call belongs to a job that the user named; other calls only show how times depend on sizes.
   void add(const RankClasses& classes, bool always);
-  /// All calls that are always measured, and at most `most` others per key, spread evenly over the sizes; leaves out
+  /// Returns all calls that are always measured, and at most `most` others per key, spread evenly over the sizes. Omits
   /// calls that `machine` already has.
   std::vector<OpRequest> to_measure(const Machine& machine, size_t most) const;
 
@@ -48,7 +48,7 @@ void calibrate_kernel(OpBench& bench, const OpRequest& request, Machine& machine
 
 /// Whether all kinds of collectives among so many ranks of this host were measured.
 bool has_collectives(const Machine& machine, int ranks);
-/// Takes over the results, all of this host, and makes the innermost link that which fits them best.
+/// Stores the results, all measured on this host, and fits the innermost link to them.
 void calibrate_links(const std::vector<CollectiveResult>& results, Machine& machine);
 
 bool has_messages(const Machine& machine);

@@ -1,4 +1,4 @@
-// Each rank writes its samples into memory that it shares with this process; a call's time is that of its slowest rank.
+// Each rank writes its samples into memory shared with this process. The time of a call is that of its slowest rank.
 #include "cli/measure/collective_bench.h"
 
 #include <algorithm>
@@ -78,7 +78,8 @@ std::vector<std::string> collective_names() {
 }
 
 std::vector<CollectiveResult> bench_collectives(const CollectiveRequest& request) {
-  check(request.samples <= kMostSamples && !request.bytes.empty(), "a bench of collectives has sizes, and few samples");
+  check(request.samples <= kMostSamples && !request.bytes.empty(),
+        "a benchmark of collectives has sizes, and few samples");
   const int64_t most = whole_blocks(*std::max_element(request.bytes.begin(), request.bytes.end()), request.ranks);
   const int64_t arena = request.device == Device::cuda ? 64 : collective_timer_bytes(most);
   const auto memory = SharedMemory::create(std::vector<int64_t>(static_cast<size_t>(request.ranks), arena));

@@ -33,7 +33,7 @@ struct CollectiveResult {
   double bus_rate() const;
 };
 
-/// The collective called "all_reduce", say; nullopt: there is none of that name.
+/// The collective of that name, e.g. "all_reduce"; nullopt: unknown name.
 std::optional<Collective> find_collective(std::string_view name);
 std::vector<std::string> collective_names();
 

@@ -47,7 +47,7 @@ class Samples {
 /// One worker's memory for a sample, as read and as loaded.
 class Reader {
  public:
-  /// `on_gpu`: of bytes that a GPU maps there is nothing more to do.
+  /// `on_gpu`: bytes that a GPU transforms need no conversion here.
   Reader(const Dataset& set, uint64_t seed, bool on_gpu) : set_(set), seed_(seed), on_gpu_(on_gpu) {
     set.prepare(state_);
     for (const SampleField& field : set.fields()) {
@@ -55,7 +55,8 @@ class Reader {
       to_.push_back(read_.back().data());
       loaded_.emplace_back(static_cast<size_t>(field.elements() * byte_size(DType::f32)));
       const DType loaded_as = field.is_integer ? DType::i32 : DType::f32;
-      if (is_same(field.type, loaded_as)) to_.back() = loaded_.back().data();  // a loader has it read to its place
+      if (is_same(field.type, loaded_as))
+        to_.back() = loaded_.back().data();  // a loader reads directly into its destination
     }
   }
 
@@ -94,7 +95,7 @@ DataBenchRow bench_workers(const Dataset& set, Samples& samples, const JobSpec& 
     threads.emplace_back([&] {
       Reader reader(set, job.seed, job.launch.device == Device::cuda);
       try {
-        // A worker that began a sample ends it, and every worker reads at least one.
+        // A worker finishes the sample that it has begun, and every worker reads at least one.
         do {
           const auto [sample, pass] = samples.next();
           reader.read(sample, pass);

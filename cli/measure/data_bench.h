@@ -1,4 +1,4 @@
-// How fast a job's samples can be read, decoded and transformed, and what takes the time.
+// Measures how fast a job's samples can be read, decoded and transformed, and which stage takes the time.
 #pragma once
 
 #include <string>
@@ -24,8 +24,8 @@ struct DataBench {
 };
 
 /// Reads samples in the order of the job's first epoch, for `seconds` with each number of workers, without a cache.
-/// Each field ends as the device loads it, bytes for launch.device: cuda where a GPU maps them. Throws as open_dataset
-/// and the samples' files.
+/// Each field ends in the type in which the device loads it: bytes for launch.device: cuda if a GPU converts them.
+/// Throws the exceptions of open_dataset and of the samples' files.
 DataBench bench_data(const JobSpec& job, int most_workers, double seconds);
 
 }  // namespace trainctl

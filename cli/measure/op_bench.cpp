@@ -136,7 +136,7 @@ double OpBench::peak_flops(const BenchType& type) {
   SampleOptions options = options_;
   options.samples = std::min(options.samples, kLimitSamples);
   double best = 0;
-  // Larger ones only if the last took less than a few milliseconds.
+  // Larger products follow only if the last took less than a few milliseconds.
   for (const int64_t n : {256, 512, 1024, 2048, 4096, 8192}) {
     const std::string shape = std::to_string(n) + "x" + std::to_string(n);
     double least = 1;

@@ -18,12 +18,12 @@ struct OpResult {
   Spread seconds;  ///< per run
   Cost work;
   int copies = 1;  ///< number of operand sets that runs cycle through
-  /// The device's rates per second; 0: not measured, or no limit since the operands are in the caches.
+  /// Rates of the device per second; 0: not measured, or no limit because the operands are in the caches.
   double peak_flops = 0, memory_bytes = 0;
 
   double flops_per_second() const { return work.flops / seconds.median; }
   double bytes_per_second() const { return work.bytes / seconds.median; }
-  /// The least time that the limits allow, as a fraction of the median.
+  /// The least time that the limits allow, as a fraction of the median time.
   double of_limit() const;
 };
 
@@ -31,7 +31,7 @@ class OpBench {
  public:
   OpBench(KernelTimer& timer, const SampleOptions& options) : timer_(timer), options_(options) {}
 
-  /// Known from an earlier run on this device, so not measured again.
+  /// Sets limits that are known from an earlier run on this device, so that they are not measured again.
   void set_limits(const ProductRates& products, BytesPerSecond memory);
 
   bool has(const std::string& op) const { return timer_.has_kernel(op); }

@@ -52,7 +52,7 @@ std::optional<Shape> integers(std::string_view text, char separator) {
   }
 }
 
-/// The legal values of an attribute that is a word: kernels treat unknown words as the default. Empty: any text.
+/// Legal values of a text attribute, since kernels treat unknown values as the default. Empty: any text.
 std::vector<std::string> words_of(const std::string& attr) {
   if (attr == "approximate") return {"none", "tanh"};
   if (attr == "out_dtype") return {"f32", "bf16"};
@@ -86,7 +86,7 @@ std::string attrs_rule(const KernelExample& example) {
   std::vector<std::string> words;
   for (const auto& [name, value] : example.attrs) words.push_back(name + "=" + to_string(value));
   for (const auto& [name, value] : example.optional) words.push_back("[" + name + "=" + to_string(value) + "]");
-  return words.empty() ? "it takes none" : "it takes e.g. " + join(words, " ");
+  return words.empty() ? "it has no attributes" : "accepted attributes, for example: " + join(words, " ");
 }
 
 std::string shapes_of(const KernelExample& example) {
@@ -106,7 +106,7 @@ Value read_value(const std::string& name, const std::string& text, const Value& 
   const std::optional<Value> value = parse_value(text, like);
   if (value && known_word) return *value;
   throw SpecError({}, "--attrs", fmt::format("'{}' is not a value for {}", text, name),
-                  words.empty() ? "one like " + to_string(like) : "one of " + join(words));
+                  words.empty() ? "expected a value like " + to_string(like) : "expected one of " + join(words));
 }
 
 Attrs read_attrs(const std::string& kernel, const KernelExample& example, const std::string& text) {
@@ -144,7 +144,7 @@ void add_inputs(OpRequest& request, const std::vector<Shape>& shapes) {
   }
 }
 
-/// Errors that a plan would report at the layer's line of the job file are reported in the kernel's words.
+/// Infers the outputs. Shape errors, which a plan reports at the layer's line of the job file, name the kernel here.
 void add_outputs(OpRequest& request) {
   const KernelExample& example = request.example;
   const std::string rule = fmt::format("{}: {}; e.g. --shape {}", request.name(), example.what, shapes_of(example));
@@ -164,7 +164,7 @@ BenchType parse_bench_type(const std::string& text) {
   if (text == "f32") return {};
   if (text == "bf16") return {DType::bf16, false};
   if (text == "tf32") return {DType::f32, true};
-  throw SpecError({}, "--dtype", "there is no type '" + text + "'", "f32, bf16 or tf32");
+  throw SpecError({}, "--dtype", "unknown type '" + text + "'", "expected f32, bf16 or tf32");
 }
 
 std::vector<Shape> parse_shapes(const std::string& text) {
@@ -178,7 +178,7 @@ std::vector<Shape> parse_shapes(const std::string& text) {
     const bool good = shape && std::all_of(shape->begin(), shape->end(), [](int64_t dim) { return dim > 0; });
     if (!good || elements > static_cast<double>(kMostElements)) {
       throw SpecError({}, "--shape", "'" + item + "' is not a shape",
-                      "dims from 1 on with an x between them, a comma between inputs: 32x784,784x512");
+                      "write positive dims separated by x, and a comma between inputs: 32x784,784x512");
     }
     shapes.push_back(*shape);
   }
@@ -207,7 +207,8 @@ std::vector<int64_t> parse_sizes(const std::string& text) {
     }
     const auto value = number<int64_t>(item);
     if (!value || *value < 1 || *value > kMostElements / unit) {
-      throw SpecError({}, "--bytes", "'" + given + "' is not a size", "e.g. 1K,1M,256M: powers of 1024");
+      throw SpecError({}, "--bytes", "'" + given + "' is not a size",
+                      "expected sizes such as 1K,1M,256M; K, M and G are powers of 1024");
     }
     sizes.push_back(*value * unit);
   }
@@ -228,7 +229,7 @@ OpRequest make_op_request(const std::string& op, const std::string& shapes, cons
     std::vector<std::string> names;
     for (const KernelDef* kernel : all_kernels()) names.emplace_back(kernel->name);
     const std::string near = did_you_mean(op, names);
-    throw SpecError({}, "op", "there is no op '" + op + "'", near.empty() ? "trainctl bench op lists them" : near);
+    throw SpecError({}, "op", "unknown op '" + op + "'", near.empty() ? "trainctl bench op lists all ops" : near);
   }
   request.type = type;
   request.example = example_of(*request.kernel);

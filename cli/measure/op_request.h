@@ -22,7 +22,7 @@ struct OpRequest {
   std::vector<TensorInfo> inputs, outputs;
   std::vector<KernelExample::Fill> fills;  ///< one per input
   int64_t below = 0;                       ///< exclusive upper bound of indices
-  unsigned adds = 0;                       ///< bit i: to what output i holds already
+  unsigned adds = 0;                       ///< bit i: output i is added to its previous contents
   Attrs attrs;
   BenchType type;
 
@@ -30,19 +30,19 @@ struct OpRequest {
   bool accumulates(size_t output) const { return epilogue_of(attrs).descend || (adds >> output & 1U) != 0; }
 };
 
-/// A call worth timing. Its optional attributes include those of the kernel's epilogues.
+/// A default call of a kernel. Its optional attributes include those of the kernel's epilogues.
 KernelExample example_of(const KernelDef& kernel);
 
-/// `shapes` "32x784,784x512", or empty: the example's. `attrs` "transpose_b=true,perm=[1,0]", or empty.
-/// Throws SpecError with what was expected.
+/// Parses `shapes` "32x784,784x512" (empty: those of the example) and `attrs` "transpose_b=true,perm=[1,0]" (or empty).
+/// Throws SpecError that states what was expected.
 OpRequest make_op_request(const std::string& op, const std::string& shapes, const std::string& attrs,
                           const BenchType& type);
 
-/// "32x784,784x512": one per input.
+/// One shape per input: "32x784,784x512".
 std::vector<Shape> parse_shapes(const std::string& text);
 std::string shapes_text(const std::vector<TensorInfo>& infos);
 
-/// "1K,1M,256M": powers of 1024, optionally followed by B or iB. Throws SpecError.
+/// Parses "1K,1M,256M": K, M and G are powers of 1024, optionally followed by B or iB. Throws SpecError.
 std::vector<int64_t> parse_sizes(const std::string& text);
 
 }  // namespace trainctl

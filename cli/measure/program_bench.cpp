@@ -49,13 +49,13 @@ void fill(Executor& executor, const Program& program) {
     executor.write(at, numbers.data(), std::min(all, program.arena_bytes - at));
 }
 
-/// Steps of one rank's program, as many in flight as the device takes.
+/// Runs steps of one rank's program, as many in flight as the device accepts.
 class Steps {
  public:
   explicit Steps(Executor& executor)
       : executor_(executor), inputs_(executor.allocate_inputs(executor.inputs().bytes)) {}
 
-  /// Seconds of `count` steps.
+  /// Runs `count` steps and returns the seconds that they took.
   double run(int count) {
     const auto start = std::chrono::steady_clock::now();
     int in_flight = 0;
@@ -77,7 +77,7 @@ class Steps {
 /// Writes a step's seconds to each element of `seconds`.
 void time_steps(const Program& program, const std::shared_ptr<SharedMemory>& memory, Device device, Agreed& agreed,
                 std::span<double> seconds) {
-  constexpr int kFirst = 4;  // load what is loaded at first use, and build the graph
+  constexpr int kFirst = 4;  // warms up: loads what is loaded at first use, and builds the graph
   const auto ranks = make_shared_memory_communicator(memory, program.rank, kProgramTimeoutSeconds);
   const std::unique_ptr<Executor> executor = make_executor(program, *memory, *ranks, device);
   fill(*executor, program);
@@ -97,7 +97,7 @@ void time_steps(const Program& program, const std::shared_ptr<SharedMemory>& mem
 
 std::vector<Seconds> bench_programs(const std::vector<RankPrograms>& all, Device device, int samples) {
   const size_t ranks = all.at(0).size(), of_program = static_cast<size_t>(samples);
-  // Not the executors' communicators: a GPU's watchdog tells those, late, at which step its rank is.
+  // Separate from the executors' communicators, which a GPU's watchdog informs, with a delay, about its rank's step.
   const auto meeting = SharedMemory::create(std::vector<int64_t>(ranks, 64));
   std::vector<std::shared_ptr<SharedMemory>> memories;
   for (const RankPrograms& programs : all) memories.push_back(memory_for(programs, device));

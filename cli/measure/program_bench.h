@@ -1,5 +1,5 @@
-// Times the steps of programs that were made for a measurement (program_builder.h), by the executor that runs use: with
-// its streams, its events between them and its graphs.
+// Times the steps of programs that were made for a measurement (program_builder.h) with the executor that runs use:
+// with its streams, the events between them, and its graphs.
 #pragma once
 
 #include <vector>

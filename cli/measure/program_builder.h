@@ -1,4 +1,4 @@
-// Programs made by hand, instruction after instruction, to measure what a part of a step takes.
+// Builds programs instruction by instruction, to measure the time of a part of a step.
 #pragma once
 
 #include <utility>
@@ -8,23 +8,24 @@
 
 namespace trainctl {
 
-/// A program for each rank; they run together.
+/// One program per rank; they run together.
 using RankPrograms = std::vector<Program>;
 
 /// Builds one rank's program.
 class ProgramBuilder {
  public:
-  /// `most_bytes`: of the largest collective.
+  /// `most_bytes`: size of the largest collective.
   ProgramBuilder(int rank, int num_ranks, int64_t most_bytes = 0);
 
-  /// New memory in the arena.
+  /// Allocates memory in the arena.
   Operand tensor(Shape shape, DType dtype);
 
-  // Each adds an instruction and returns its index. `waits`: instructions of other streams, and sends, that it waits
-  // for; -1 stands for none.
+  // Each function adds an instruction and returns its index. `waits`: instructions of other streams, and sends, that it
+  // waits for; -1 stands for none.
   int kernel(const char* op, std::vector<Operand> inputs, Operand output, Attrs attrs = {},
              std::vector<int> waits = {});
-  /// Over all ranks, f32; all collectives use the same two operands. `bytes`: the larger of a rank's input and output.
+  /// A collective over all ranks in f32; all use the same two operands. `bytes`: the larger of a rank's input and
+  /// output.
   int collective(Collective kind, int64_t bytes, std::vector<int> waits = {});
   int send(int peer, const Operand& data, std::vector<int> waits);
   int recv(int peer, const Operand& data, std::vector<int> waits);

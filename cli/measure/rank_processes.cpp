@@ -32,7 +32,7 @@ struct ProgramWords {
   }
 }
 
-/// Returns the first rank that failed; -1: none.
+/// Waits for the ranks. Returns the first rank that failed; -1: none.
 int wait_for_ranks(const std::vector<pid_t>& pids, const std::function<void(int)>& lost) {
   int failed = -1;
   for (size_t ended = 0; ended < pids.size(); ++ended) {
@@ -69,7 +69,7 @@ void run_rank_processes(int ranks, const std::function<void(int rank)>& main,
   }
   if (const int failed = wait_for_ranks(pids, lost); failed >= 0) {
     const std::string text = said[static_cast<size_t>(failed)].text;
-    throw EnvError("rank " + std::to_string(failed) + " of the bench: " + (text.empty() ? "it was killed" : text));
+    throw EnvError("benchmark rank " + std::to_string(failed) + " failed: " + (text.empty() ? "it was killed" : text));
   }
 }
 

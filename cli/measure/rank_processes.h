@@ -1,5 +1,5 @@
-// Processes of this host that measure something together, one a rank, and what they share with the process that started
-// them.
+// Processes of this host that run a measurement together, one per rank, and the memory that they share with the process
+// that started them.
 #pragma once
 
 #include <sys/mman.h>
@@ -15,7 +15,7 @@
 
 namespace trainctl {
 
-/// Calls `main` once for each rank, in a process of its own, and waits until all have ended. They are killed when this
+/// Calls `main` once for each rank, in a separate process, and waits until all have ended. They are killed when this
 /// process ends. Calls `lost` here as soon as a rank has failed, so that the others stop waiting for it; then throws
 /// EnvError with the message of the first that failed. Forks, so call it while the process has one thread.
 void run_rank_processes(int ranks, const std::function<void(int rank)>& main,
@@ -27,7 +27,9 @@ class SharedValues {
  public:
   explicit SharedValues(size_t count) : bytes_(count * sizeof(T)) {
     void* memory = mmap(nullptr, bytes_, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-    if (memory == MAP_FAILED) throw EnvError(std::string("no memory for the ranks' figures: ") + std::strerror(errno));
+    if (memory == MAP_FAILED)
+      throw EnvError(std::string("cannot allocate shared memory for the results of the ranks: ") +
+                     std::strerror(errno));
     values_ = static_cast<T*>(memory);
   }
   ~SharedValues() { munmap(values_, bytes_); }
@@ -41,13 +43,13 @@ class SharedValues {
   T* values_ = nullptr;
 };
 
-/// Numbers that are the same on all ranks: they must make the same calls. Each function is collective.
+/// Makes all ranks agree on numbers, so that they make the same calls. Each function is collective.
 class Agreed {
  public:
   explicit Agreed(Communicator& ranks);
-  /// Rank 0's.
+  /// Returns the value of rank 0.
   int32_t operator()(double mine);
-  /// The largest of all ranks', as a float.
+  /// Returns the largest value of all ranks, as a float.
   double most(double mine);
   void barrier() { ranks_.barrier(group_); }
 

@@ -87,7 +87,7 @@ MeasuredStep measure_step(const PlannedJob& job, const Program& program, Seconds
     return on_gpu && !last.complete();
   };
   train(job, program, *comm, hooks, options);
-  if (steps.empty()) throw EnvError("no step of " + job.spec.name + " was run");
+  if (steps.empty()) throw EnvError("no step of " + job.spec.name + " was completed");
   const auto begin = steps.begin() + static_cast<long>(steps.size() / 4), middle = begin + (steps.end() - begin) / 2;
   if (on_gpu)
     return {{std::accumulate(begin, steps.end(), 0.0) / static_cast<double>(steps.end() - begin)}, last.launches()};

@@ -9,8 +9,8 @@
 namespace trainctl {
 
 struct MeasuredStep {
-  /// Once it runs evenly: on a CPU the median, since others may run there too; on a GPU, which reports its steps in
-  /// bursts, the mean.
+  /// Time per step once it is steady: on a CPU the median, since other processes may run there too; on a GPU, which
+  /// reports its steps in bursts, the mean.
   Seconds seconds;
   /// Time of the kernels that an instruction launches, including the cost of timing: the median of the run's last
   /// steps.

@@ -26,7 +26,7 @@ struct Ratios {
 };
 using RatiosOfKey = std::map<std::string, std::vector<Ratios>>;
 
-/// The sample of just this call; null: it was not measured.
+/// The sample of exactly this call; null: it was not measured.
 const KernelSample* sample_of(const Machine& machine, const Instruction& instruction, std::string& key) {
   if (instruction.opcode != Opcode::kernel) return nullptr;
   MeasuredCall call = call_of(instruction);
@@ -79,7 +79,7 @@ void add_ratios(const RunStep& step, const Machine& machine, RatiosOfKey& ratios
   for (const MeasuredStep::Launch& launch : step.measured.launches)
     if (launch.instructions > 0) sum += std::max(launch.seconds - cost, Seconds{});
   if (sum == Seconds{}) return;
-  // Timed steps are not quite those of a long run: the device is idle before each, and timing has other costs. A run
+  // Timed steps differ from those of a long run: the device is idle before each, and timing has further costs. A run
   // whose steps take longer than their kernels also waits for its host.
   const double as_in_run = std::clamp(step.measured.seconds / sum, 0.85, 1.05);
   for (size_t i = 0; i < step.measured.launches.size(); ++i) {
@@ -98,7 +98,7 @@ void add_ratios(const RunStep& step, const Machine& machine, RatiosOfKey& ratios
 }
 
 double in_step(const KernelSample& sample, const std::vector<Ratios>& of_key) {
-  constexpr double kMost = 1.25;  // of calls that were not run
+  constexpr double kMost = 1.25;  // largest factor applied to calls that were not run
   double nearest = INFINITY, sum = 0, count = 0;
   for (const Ratios& ratios : of_key) nearest = std::min(nearest, apart(ratios.call, sample));
   for (const Ratios& ratios : of_key) {

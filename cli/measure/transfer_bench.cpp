@@ -37,7 +37,7 @@ void add_small_kernels(ProgramBuilder& program, int count) {
   for (int i = 0; i < count; ++i) small_kernel(program, small);
 }
 
-/// The kernels alone, on each rank as many as both have.
+/// The kernels alone: each rank runs as many as both ranks together.
 Program kernels_of_both(int rank, int rounds) {
   ProgramBuilder program(rank, 2);
   add_small_kernels(program, 2 * rounds);
@@ -61,20 +61,20 @@ constexpr std::array<Call, 6> kShortCalls = {{{Collective::all_reduce, kMiB / 16
                                               {Collective::all_reduce, 2 * kMiB},
                                               {Collective::all_gather, 4 * kMiB},
                                               {Collective::reduce_scatter, 4 * kMiB}}};
-/// Each takes about as long as a long product, and none is so large that copy engines take it.
+/// Each call takes about as long as a long product, and none is large enough for the copy engines.
 constexpr std::array<Call, 3> kLongCalls = {{{Collective::all_reduce, 12 * kMiB},
                                              {Collective::all_gather, 15 * kMiB},
                                              {Collective::reduce_scatter, 15 * kMiB}}};
 constexpr int64_t kMostBytes = 15 * kMiB;
 
-/// Products of 4096 tokens: a short one and, beside calls, one that holds multiprocessors for longer than a call waits.
+/// Products of 4096 tokens: a short one and, beside calls, one that occupies multiprocessors longer than a call waits.
 constexpr int64_t kTokens = 4096;
 struct Layer {
   int64_t in, out;
 };
 constexpr std::array<Layer, 2> kLayers = {{{768, 2304}, {1536, 3072}}};
 
-/// One after the other.
+/// Products that run one after the other.
 class Products {
  public:
   explicit Products(ProgramBuilder& program) : program_(program) {
@@ -83,7 +83,7 @@ class Products {
                            program.tensor({layer.out, layer.in}, DType::bf16),
                            program.tensor({kTokens, layer.out}, DType::bf16)});
   }
-  /// The one of that number.
+  /// Adds the product with that number.
   int add(int number, std::vector<int> waits = {}) {
     const Of& of = operands_[static_cast<size_t>(number) % operands_.size()];
     return program_.kernel("matmul", {of.x, of.w}, of.y, {{"transpose_b", true}}, std::move(waits));
@@ -115,7 +115,7 @@ RankPrograms on_all(int ranks, const std::function<void(ProgramBuilder&)>& build
   return programs;
 }
 
-/// Between products, not small kernels: ranks take them in slightly different times, and each call waits for the last.
+/// Uses products, not small kernels: their times differ slightly between ranks, and each call waits for the last rank.
 void products_between_calls(ProgramBuilder& program) {
   Products products(program);
   for (int i = 0, call = -1; i < kCalls; ++i) call = add_call(program, kShortCalls, i, {products.add(i, {call})});
@@ -190,7 +190,7 @@ double bench_waiting(Device device, int samples) {
 }
 
 OverlapResult bench_overlap(int ranks, Device device, int samples) {
-  constexpr int kFew = kCalls / 4;  // calls that end before the products beside them
+  constexpr int kFew = kCalls / 4;  // few enough calls to end before the concurrent products
   const std::vector<Seconds> steps = bench_programs(
       {on_all(ranks, [](ProgramBuilder& p) { add_small_kernels(p, 1); }),
        on_all(ranks, [](ProgramBuilder& p) { products_alone(p, kCalls, 1); }),
@@ -205,7 +205,7 @@ OverlapResult bench_overlap(int ranks, Device device, int samples) {
     std::copy(steps.begin(), steps.end(), all.begin());
     return all;
   }();
-  // `empty`: what a step takes without anything, which is in each of them once.
+  // `empty`: time of an empty step, which each of the others includes once.
   OverlapResult result;
   const Seconds few = (long_calls - empty) * (static_cast<double>(kFew) / kCalls);
   result.cost = std::max(1.0, 1 + (beside - products) / few);

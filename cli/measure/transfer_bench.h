@@ -1,5 +1,5 @@
-// Transfer times within a step, between kernels and beside them, which timing transfers back to back does not show.
-// They are measured as differences of the step times of programs made for this purpose (program_bench.h).
+// Measures transfer times within a step, between kernels and concurrent with them, which back-to-back transfers do not
+// show: as differences between step times of programs made for this purpose (program_bench.h).
 #pragma once
 
 #include <cstdint>
@@ -13,19 +13,21 @@ namespace trainctl {
 
 struct MessageResult {
   int64_t bytes = 0;
-  Seconds seconds;  ///< from the end of the sender's kernel to the begin of the receiver's
+  Seconds seconds;  ///< from the end of the sender's kernel to the start of the receiver's
 };
 
-/// Between ranks 0 and 1. Each message is sent back, after a kernel on either side:
+/// Measures messages between ranks 0 and 1. Each message is sent back, after a kernel on either side:
 ///
 ///   rank 0   kernel ─ send ───────────────── recv ─ kernel ─ send …
 ///   rank 1                 recv ─ kernel ─ send …
 ///
-/// A message takes half a round without the kernels. `bytes`: multiples of 4. Forks, see bench_programs().
+/// The time of a message is half a round trip without the kernels. `bytes`: multiples of 4. Forks, see
+/// bench_programs().
 std::vector<MessageResult> bench_messages(const std::vector<int64_t>& bytes, Device device, int samples);
 
-/// Machine::wait_cost: how many times as long rank 1's products take if a message is awaited before them, not after
-/// them. Rank 0 sends it when it has a word that rank 1 sends after its products. Forks, see bench_programs().
+/// Measures Machine::wait_cost: how many times as long rank 1's products take if a message is awaited before instead of
+/// after them. Rank 0 sends it on receiving a message that rank 1 sends after its products. Forks, see
+/// bench_programs().
 double bench_waiting(Device device, int samples);
 
 struct OverlapResult {
@@ -33,7 +35,7 @@ struct OverlapResult {
   double cost = 1;  ///< Machine::overlap_cost
 };
 
-/// Over `ranks` ranks, with collectives and products of the sizes of a small GPT. Forks, see bench_programs().
+/// Measures overlap over `ranks` ranks, with collectives and products as in a small GPT. Forks, see bench_programs().
 ///
 ///   exposed   compute   p ─┐       ┌─ p ─┐        each collective waits for the product before it, and each product
 ///             comm         └─ call ┘     └─ call  for the call before it

@@ -16,14 +16,14 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-constexpr const char* kAcross = "  link limit: one way to the next GPU, while all others use their links";
-constexpr const char* kInHost = "  copy limit: a copy within a rank's own memory, while all others copy too";
+constexpr const char* kAcross = "  link limit: one-way transfer to the next GPU while all other links are in use";
+constexpr const char* kInHost = "  copy limit: copy within a rank's memory while all other ranks copy too";
 
 std::string spread_text(const Spread& spread) {
   return duration_text(spread.low) + " .. " + duration_text(spread.high);
 }
 
-/// About three significant digits.
+/// Formats with about three significant digits.
 std::string figure(double value) { return value <= 0 ? "" : fmt::format("{:.{}f}", value, value < 10 ? 2 : 1); }
 
 std::string type_text(const BenchType& type) { return type.tf32 ? "tf32" : std::string(to_string(type.dtype)); }
@@ -44,7 +44,7 @@ std::string limits_text(const std::vector<OpResult>& results) {
     words.push_back(flops >= 1e12 ? fmt::format("{} matrix product {:.1f} TFLOP/s", type, flops / 1e12)
                                   : fmt::format("{} matrix product {:.1f} GFLOP/s", type, flops / 1e9));
   }
-  if (memory > 0) words.push_back(fmt::format("memory {:.1f} GB/s, read and written", memory / 1e9));
+  if (memory > 0) words.push_back(fmt::format("memory {:.1f} GB/s, reads and writes", memory / 1e9));
   return join(words, "; ");
 }
 
@@ -73,7 +73,7 @@ std::string render_ops(const std::vector<OpResult>& results, const std::string& 
                figure(r.bytes_per_second() / 1e9), part > 0 ? fmt::format("{:.0f}%", 100 * part) : "",
                attrs_text(r.request)});
   }
-  return fmt::format("{}\nlimits of this run: {}\n\n{}", device, limits_text(results), table.str());
+  return fmt::format("{}\nlimits measured in this run: {}\n\n{}", device, limits_text(results), table.str());
 }
 
 Json ops_json(const std::vector<OpResult>& results, const std::string& device) {
@@ -129,7 +129,7 @@ Json collectives_json(const std::vector<CollectiveResult>& results, Device devic
 }
 
 std::string render_data(const DataBench& bench, int cores) {
-  std::vector<std::string> headers = {">workers", ">samples/s", ">a worker", ">of limit"};
+  std::vector<std::string> headers = {">workers", ">samples/s", ">per worker", ">of limit"};
   for (size_t i = 0; i < kReadStages; ++i) headers.push_back(">" + std::string(to_string(static_cast<ReadStage>(i))));
   Table table(headers);
   const double alone = bench.rows.front().rate();
@@ -145,9 +145,9 @@ std::string render_data(const DataBench& bench, int cores) {
   const StageSeconds& stages = bench.rows.back().stages;
   const ReadStage slowest = stages.slowest();
   return fmt::format("{} samples of {}\n{}", with_commas(bench.samples), bench.fields, table.str()) +
-         fmt::format("bound by {}: {:.0f} % of the workers' time\n", to_string(slowest),
+         fmt::format("bottleneck: {}, {:.0f} % of the workers' time\n", to_string(slowest),
                      100 * stages[slowest] / stages.sum()) +
-         fmt::format("limit: as many workers as cores ({}), each as fast as one alone\n", cores);
+         fmt::format("limit: {} workers (one per core), each as fast as a single worker\n", cores);
 }
 
 Json data_json(const DataBench& bench) {
@@ -162,7 +162,7 @@ Json data_json(const DataBench& bench) {
 }
 
 std::string render_op_list() {
-  Table table({"op", "what", "shapes without --shape", "attrs"});
+  Table table({"op", "description", "default shapes", "attrs"});
   for (const KernelDef* kernel : all_kernels()) {
     const KernelExample example = example_of(*kernel);
     std::vector<TensorInfo> inputs;

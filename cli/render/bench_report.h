@@ -17,11 +17,11 @@ nlohmann::ordered_json ops_json(const std::vector<OpResult>& results, const std:
 std::string render_collectives(const std::vector<CollectiveResult>& results, Device device);
 nlohmann::ordered_json collectives_json(const std::vector<CollectiveResult>& results, Device device);
 
-/// `cores`: of the machine, for the limit.
+/// `cores`: cores of the machine, for the limit.
 std::string render_data(const DataBench& bench, int cores);
 nlohmann::ordered_json data_json(const DataBench& bench);
 
-/// The ops that can be timed, with what each computes and its shapes if --shape is not given.
+/// The ops that can be timed, with their descriptions and their shapes if --shape is not given.
 std::string render_op_list();
 
 }  // namespace trainctl

@@ -10,17 +10,17 @@ namespace {
 
 /// Longer blocks are not looked for.
 constexpr size_t kLongestPeriod = 512;
-/// A fold that saves fewer lines than this is harder to read than the rows.
+/// Least lines that a fold must save; smaller folds are harder to read than the rows.
 constexpr size_t kFewestSavedLines = 2;
 
 struct Parts {
-  std::vector<std::string> texts;  ///< one more than numbers: before, between and behind them
+  std::vector<std::string> texts;  ///< one more than numbers: before, between and after them
   std::vector<int64_t> numbers;
 };
 
 bool is_digit(char c) { return c >= '0' && c <= '9'; }
 
-/// "h.3.fc" -> "h.", 3, ".fc". Digits that a number does not print as ("07") are text.
+/// "h.3.fc" -> "h.", 3, ".fc". Digits with leading zeros ("07") are text.
 Parts split(const std::string& text) {
   constexpr size_t kMostDigits = 15;
   Parts parts{{""}, {}};

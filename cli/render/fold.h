@@ -1,4 +1,4 @@
-// Rows of a report that repeat, once: h.0.fc, h.0.act, h.1.fc, h.1.act, … are one block of two rows, so many times.
+// Folds repeated rows of a report: h.0.fc, h.0.act, h.1.fc, h.1.act, … become one block of two rows and its count.
 #pragma once
 
 #include <cstdint>
@@ -23,7 +23,7 @@ struct FoldLine {
   std::vector<size_t> rows;  ///< row: the indices of all that it stands for; head: none
 };
 
-/// Every row is in exactly one line. A block is only made where it saves lines. Deterministic.
+/// Folds rows into lines. Every row is in exactly one line, and blocks are made only where they save lines.
 std::vector<FoldLine> fold_rows(const std::vector<FoldRow>& rows);
 
 /// One pattern that stands for exactly these names, in this order: "h.{0-11}.fc", "h.{0-3}.mlp.{0,1}.fc" (the first
@@ -33,13 +33,13 @@ std::optional<std::string> name_pattern(const std::vector<std::string>& names);
 /// "0-7", "0-12:4" (every fourth), "0,1,4-7": numbers as ranges with their ends; in this order.
 std::string number_ranges(const std::vector<int64_t>& numbers);
 
-/// `period` items from `first` on occur `times` times, the numbers in them going up or down evenly.
+/// `period` items from `first` on occur `times` times, with numbers that rise or fall evenly.
 struct Repeat {
   size_t first = 0, period = 1, times = 1;
   size_t saved() const { return period * (times - 1); }
 };
 
-/// Texts as their numbers and the rest, to find what repeats except for numbers.
+/// Splits texts into numbers and the rest, to find what repeats except for numbers.
 class NumberedTexts {
  public:
   /// `facts` is a part that must be equal, numbers included.

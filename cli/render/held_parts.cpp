@@ -25,7 +25,8 @@ std::string range(int64_t first, int64_t size) {
   return std::to_string(first) + (size == 1 ? "" : "-" + std::to_string(first + size - 1));
 }
 
-/// Block `number` in words: "rows 0-5, columns 0-11", "term 2 of 4"; of a weight or a tensor of more dims "[0-5, :]".
+/// Describes block `number`: "rows 0-5, columns 0-11", "term 2 of 4"; for weights and tensors with more dims "[0-5,
+/// :]".
 std::string block_text(const Json& row, int64_t number) {
   const auto shape = row["shape"].get<Ints>(), cuts = row["cuts"].get<Ints>();
   const bool weight = row["kind"] == "weight" || row["kind"] == "state";
@@ -49,7 +50,7 @@ std::string block_text(const Json& row, int64_t number) {
       if (slices[d] != ":") words.push_back(std::string(kDims[d]) + slices[d]);
   }
   if (terms > 1) words.push_back(fmt::format("term {} of {}", term + 1, terms));
-  return words.empty() ? "all of it" : join(words);
+  return words.empty() ? "whole tensor" : join(words);
 }
 
 /// "ranks 0-3: rows 0-5".
@@ -71,14 +72,14 @@ std::vector<std::string> parts(const Json& row) {
 
 std::string parts_text(const Json& row, bool full) {
   constexpr size_t kShown = 4, kFirst = 2;
-  if (row["cuts"].is_null()) return "not parts of one tensor";
+  if (row["cuts"].is_null()) return "not shards of one tensor";
   const std::vector<std::string> all = parts(row);
   std::vector<std::string> words;
   for (size_t i = 0; i < all.size(); ++i) {
     if (full || all.size() <= kShown || i < kFirst || i + 1 == all.size()) words.push_back(all[i]);
     if (!full && all.size() > kShown && i == kFirst) words.push_back("…");
   }
-  return join(words, "; ") + (words.size() < all.size() ? fmt::format(", {} parts", all.size()) : "");
+  return join(words, "; ") + (words.size() < all.size() ? fmt::format(", {} shards", all.size()) : "");
 }
 
 std::string whole_shape(const Json& row) {
@@ -96,7 +97,7 @@ void add(Table& table, const Json& row, const std::string& name, bool full) {
 }  // namespace
 
 std::string render_held(const Json& held, bool full) {
-  Table table({">stage", "tensor", "kind", "a rank's", "whole", "which ranks hold what"});
+  Table table({">stage", "tensor", "kind", "local shape", "global shape", "shards by rank"});
   std::vector<FoldRow> rows;
   bool has_terms = false;
   for (const Json& row : held) {
@@ -114,8 +115,8 @@ std::string render_held(const Json& held, bool full) {
     else
       add(table, held[line.rows.front()], indent + line.name, full);
   }
-  return "\nwhat ranks hold, of one micro-batch\n" + table.str() +
-         (has_terms ? "  term: the tensor is the sum of as many, each on other ranks\n" : "");
+  return "\nlocal shards, per micro-batch\n" + table.str() +
+         (has_terms ? "  term: the tensor is the sum of several terms, each on different ranks\n" : "");
 }
 
 }  // namespace trainctl

@@ -1,4 +1,4 @@
-// hybrid_parallel: which ranks hold which part of which tensor, as a table.
+// hybrid_parallel: a table of the shards of each tensor and the ranks that have them.
 #pragma once
 
 #include <nlohmann/json_fwd.hpp>
@@ -6,7 +6,7 @@
 
 namespace trainctl {
 
-/// `held` is plan_report()'s. Unless `full`, tensors alike are one row and of many parts only some are listed.
+/// `held` is that of plan_report(). Unless `full`, equal tensors share a row, and only some of many shards are listed.
 std::string render_held(const nlohmann::ordered_json& held, bool full);
 
 }  // namespace trainctl

@@ -1,4 +1,4 @@
-// Prefixes, JSON, and the last lines of each rank.
+// Adds prefixes, writes JSON, and selects the last lines of each rank.
 #include "cli/render/log_printer.h"
 
 #include <algorithm>
@@ -32,7 +32,7 @@ std::string_view color_of(const LogSource& source) {
 std::string json_text(std::string_view text) {
   const bool is_plain =
       std::all_of(text.begin(), text.end(), [](char c) { return c >= ' ' && c < 127 && c != '"' && c != '\\'; });
-  if (is_plain) return '"' + std::string(text) + '"';  // most lines are
+  if (is_plain) return '"' + std::string(text) + '"';  // the common case
   return nlohmann::json(std::string(text)).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
 }
 
@@ -98,7 +98,7 @@ void LogPrinter::line(const LogSource& source, int64_t ns, std::string_view line
 void LogPrinter::event(const LogSource& source, const LogBlock& block) {
   const bool is_restart = block.kind == LogBlock::Kind::restart;
   if (is_restart) {
-    // Both streams of the rank have the restart; print it once.
+    // Both streams of the rank record the restart; print it once.
     int64_t& restart = restarts_[source.rank];
     if (restart >= block.value) return;
     restart = block.value;

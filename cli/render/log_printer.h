@@ -15,7 +15,7 @@
 
 namespace trainctl {
 
-/// An extended regular expression, as in grep -E. Lines may have any length and contain any bytes.
+/// An extended regular expression as in grep -E. Lines may have any length and contain any bytes.
 class LinePattern {
  public:
   /// Throws std::invalid_argument with the reason.
@@ -32,9 +32,10 @@ class LinePattern {
 class LogPrinter {
  public:
   struct Options {
-    bool json = false;  ///< {"time": …, "rank": …, "stream": …, "text": …} a line, and "restart" after the first one
+    bool json =
+        false;  ///< {"time": …, "rank": …, "stream": …, "text": …} per line, and "restart" after the first restart
     bool prefix = true;  ///< "rank 3 | "
-    bool terminal = false;  ///< lines are shown as terminal_line() of engine/base/printable.h, else as they were written
+    bool terminal = false;  ///< shows lines as terminal_line() of engine/base/printable.h does; otherwise unchanged
     bool colors = false;
     int largest_rank = 0;  ///< sets the width of prefixes
     RankNames names = {};
@@ -46,7 +47,7 @@ class LogPrinter {
   explicit LogPrinter(Options options);
 
   void block(const LogSource& source, const LogBlock& block);
-  /// The tail is complete: writes it; all later lines are written directly.
+  /// Writes the tail, which is complete; all later lines are written directly.
   void end_tail();
   /// Returns and clears the text collected for stdout.
   std::string take();

@@ -60,7 +60,7 @@ MetricRows read_metric_rows(const RunDirectory& run, RowKind kind) {
   std::string text;
   for (int64_t number = 1; std::getline(file, text) && !file.eof(); ++number) {
     const Json line = Json::parse(text, nullptr, false);
-    if (!line.is_object()) throw SpecError({}, path, "line " + std::to_string(number) + " is no JSON object");
+    if (!line.is_object()) throw SpecError({}, path, "line " + std::to_string(number) + " is not a JSON object");
     if (!is_of(kind, line)) continue;
     std::vector<std::string> row(found.columns.size());
     for (const auto& [name, value] : line.items()) {

@@ -10,7 +10,7 @@
 namespace trainctl {
 
 enum class RowKind { steps, epochs, validations };
-/// By its name: steps, epochs, validations.
+/// Converts a name: steps, epochs, validations.
 RowKind row_kind(std::string_view name);
 
 struct MetricRows {
@@ -22,8 +22,8 @@ struct MetricRows {
   std::string csv() const;
 };
 
-/// The whole lines of the file; one that is being written is left out. Throws EnvError if the run has no such file,
-/// and SpecError with the line's number if one is no JSON object.
+/// Reads the complete lines of the file and ignores one that is being written. Throws EnvError if the run has no such
+/// file, and SpecError with the line number if a line is not a JSON object.
 MetricRows read_metric_rows(const RunDirectory& run, RowKind kind);
 
 }  // namespace trainctl

@@ -38,7 +38,7 @@ Groups groups_of(const Json& report, const Json& ids) {
   return all;
 }
 
-/// Senders and receivers: "0-7 to 8-15", the first to the first, and so on.
+/// Senders and receivers in order: "0-7 to 8-15".
 std::string pairs_text(const Groups& pairs) {
   std::vector<int> from, to;
   for (const auto& pair : pairs) {
@@ -54,7 +54,7 @@ struct Move {
   size_t groups = 0;  ///< index of the distinct lists of groups, relative to their stage
 };
 
-/// Rows that are alike, in the report's order.
+/// Groups equal rows, in the report's order.
 struct Alike {
   std::string phase, kind;
   int64_t bytes = 0;
@@ -72,7 +72,7 @@ class Moves {
     std::vector<std::vector<std::string>> rows;
     for (const Alike& alike : alike_) {
       if (add_row(alike, rows)) continue;
-      std::map<int, Alike> by_stage;  // no pattern, or stages out of order: each stage by itself
+      std::map<int, Alike> by_stage;  // no pattern, or stages out of order: each stage separately
       for (const Move& move : alike.moves) {
         Alike& of_stage = by_stage[move.stage];
         if (of_stage.moves.empty()) of_stage = {alike.phase, alike.kind, alike.bytes, {}};
@@ -109,7 +109,7 @@ class Moves {
     return entry->second;
   }
 
-  /// Numbers of names ascend within a stage. False if the names have no pattern then.
+  /// Adds one row if the names form a pattern with numbers that ascend within a stage; otherwise returns false.
   bool add_row(const Alike& alike, std::vector<std::vector<std::string>>& rows) const {
     std::vector<Move> moves = alike.moves;
     std::stable_sort(moves.begin(), moves.end(), [](const Move& a, const Move& b) {
@@ -132,7 +132,7 @@ class Moves {
     return true;
   }
 
-  /// In runs with a pattern, at worst one by one.
+  /// Adds runs of names that form a pattern, at worst one by one.
   void add_each(const Alike& alike, std::vector<std::vector<std::string>>& rows) const {
     if (alike.moves.size() > 1 && add_row(alike, rows)) return;
     for (const Move& move : alike.moves) {
@@ -151,13 +151,13 @@ class Moves {
     std::string text = std::to_string(all);
     if (counts.size() < 2 || counts.size() == all) return text;
     const bool even = std::all_of(counts.begin(), counts.end(), [&](int64_t n) { return n == counts.front(); });
-    if (even) return text + fmt::format(" ({} a stage)", counts.front());
+    if (even) return text + fmt::format(" ({} per stage)", counts.front());
     std::vector<std::string> words;
     for (int64_t n : counts) words.push_back(std::to_string(n));
     return text + " (" + join(words, "+") + ")";
   }
 
-  /// The groups of all these stages; of sends "0-7 to 8-15", and if there are several stages those of the last one.
+  /// The groups of all these stages; for sends "0-7 to 8-15", and with several stages also those of the last.
   std::string places(const std::string& kind, size_t relative, const std::vector<int64_t>& stages) const {
     if (kind == "send") {
       const std::string first = pairs_text(groups_in(relative, stages.front()));

@@ -1,4 +1,4 @@
-// The redistributions and transfers of a plan as rows of a table, those alike as one row.
+// The redistributions and transfers of a plan as rows of a table, with equal ones merged.
 #pragma once
 
 #include <nlohmann/json_fwd.hpp>
@@ -10,9 +10,9 @@ namespace trainctl {
 /// "{0-3} {4-7}", "{0-12:4} {1-13:4} … {51-63:4}, 16 groups", "each of 0-7": groups of ranks, sorted by first rank.
 std::string groups_text(const std::vector<std::vector<int>>& groups);
 
-/// Stage, pass, kind, what, how many, bytes, groups. Rows that differ only in numbers in their names, and in stages
-/// whose ranks are in the same places, are one row. With several stages, the names in order are first those of the
-/// first stage, and so on; how many of each stage follows the number.
+/// Each row: stage, pass, kind, tensor, count, bytes, groups. Rows that differ only in numbers in their names, and in
+/// stages whose ranks are arranged alike, are merged. With several stages, names are ordered by stage, and the count of
+/// each stage follows the total.
 std::vector<std::vector<std::string>> folded_moves(const nlohmann::ordered_json& report);
 
 }  // namespace trainctl

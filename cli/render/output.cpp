@@ -1,4 +1,4 @@
-// A queue and the thread that writes it.
+// A queue, and the thread that writes its contents.
 #include "cli/render/output.h"
 
 #include <sys/stat.h>
@@ -19,7 +19,7 @@ bool is_regular_file(int fd) {
   return fstat(fd, &status) == 0 && S_ISREG(status.st_mode);
 }
 
-/// False if the reader is gone; the training continues.
+/// Returns false if the reader is gone; the training continues.
 bool write_all(int fd, std::string_view text) {
   while (!text.empty()) {
     const ssize_t put = ::write(fd, text.data(), text.size());
@@ -55,7 +55,7 @@ void Output::write(std::string text) {
   }
   changed_.notify_all();
   if (thread_.joinable()) return;
-  // Only the event loop's thread handles signals.
+  // Blocks signals: only the event loop's thread handles them.
   sigset_t all, before;
   sigfillset(&all);
   pthread_sigmask(SIG_SETMASK, &all, &before);

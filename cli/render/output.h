@@ -18,7 +18,7 @@ class Output {
   /// Waits as flush() does.
   ~Output();
 
-  /// Returns at once, unless `fd` is a regular file, which is written to directly.
+  /// Returns immediately, unless `fd` is a regular file, which is written directly.
   void write(std::string text);
   /// Whether so much output is pending that further lines should be skipped.
   bool is_behind() const;

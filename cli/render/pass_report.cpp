@@ -31,7 +31,7 @@ std::vector<PassCost> time_passes(const PlannedJob& job, int rank) {
 }
 
 std::string render_passes(const std::vector<PassCost>& costs) {
-  Table table({"pass", ">ms", ">instructions", ">after", ">bytes", ">after", "what it does"});
+  Table table({"pass", ">ms", ">instructions", ">after", ">bytes", ">after", "description"});
   double seconds = 0;
   for (const PassCost& cost : costs) {
     seconds += cost.seconds;
@@ -40,10 +40,11 @@ std::string render_passes(const std::vector<PassCost>& costs) {
                with_commas(static_cast<int64_t>(cost.after.instructions)), with_commas(cost.before.bytes),
                with_commas(cost.after.bytes), std::string(cost.pass->doc)});
   }
-  return table.str(0) + fmt::format(
-                            "\n{} passes, {:.3f} ms. Bytes: until place_buffers all buffers in use, each by "
-                            "itself; then the arena.\n",
-                            costs.size(), seconds * 1e3);
+  return table.str(0) +
+         fmt::format(
+             "\n{} passes, {:.3f} ms. Bytes: before place_buffers, the sum of all buffers; from then on, the size of "
+             "the arena.\n",
+             costs.size(), seconds * 1e3);
 }
 
 std::vector<std::string> pass_names() {

@@ -1,4 +1,4 @@
-// A line at the left edge is a heading; what follows is its section. Words are painted by what they look like there.
+// An unindented line is a heading that begins a section. Words are colored by their form within each section.
 #include "cli/render/plan_colors.h"
 
 #include <algorithm>
@@ -15,7 +15,7 @@ bool is_number(std::string_view word) {
   return !word.empty() && std::all_of(word.begin(), word.end(), [](char c) { return std::isdigit(c) != 0; });
 }
 
-/// F3, B12, W0; what stands for the time in which a stage waits.
+/// Color of a schedule's task (F3, B12, W0) or of idle time.
 std::optional<Paint> of_task(std::string_view word) {
   if (word == "." || word == "--") return Paint::dim;
   word.remove_prefix(std::min(word.find_first_not_of("[|"), word.size()));
@@ -26,13 +26,13 @@ std::optional<Paint> of_task(std::string_view word) {
   return word[0] == 'W' ? std::optional(Paint::magenta) : std::nullopt;
 }
 
-/// "4@0.1,": a dim that is cut 4 ways over axes 0 and 1.
+/// Whether the word is a sharded dim, e.g. "4@0.1,": 4 ways over axes 0 and 1.
 bool is_cut(std::string_view word) {
   const size_t at = word.find('@');
   return at != std::string_view::npos && std::isdigit(static_cast<unsigned char>(word[at - (at > 0 ? 1 : 0)])) != 0;
 }
 
-/// `in_kinds`: in the column of that name.
+/// `in_kinds`: whether the word is in the column "kind".
 std::optional<Paint> color_of(std::string_view word, std::string_view section, bool in_kinds) {
   if (section.starts_with("schedule")) return of_task(word);
   if (section.starts_with("search") && word == "chosen") return Paint::green;
@@ -45,7 +45,7 @@ size_t column_of(const std::string& head, const std::string& name) {
   return at == std::string::npos ? at : at + 2;
 }
 
-/// `kinds`: where the column of kinds begins; npos: there is none.
+/// `kinds`: start of the column "kind"; npos: there is none.
 std::string color_words(const std::string& line, std::string_view section, size_t kinds) {
   std::string colored;
   for (size_t at = 0; at < line.size();) {
@@ -64,7 +64,7 @@ std::string color_words(const std::string& line, std::string_view section, size_
 
 std::string color_plan(const std::string& text) {
   std::string colored, section;
-  bool is_first = false;  // below a heading: the head of its table
+  bool is_first = false;  // the line below a heading is the head of its table
   size_t kinds = std::string::npos;
   for (size_t at = 0; at < text.size();) {
     const size_t end = std::min(text.find('\n', at), text.size());

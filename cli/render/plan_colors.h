@@ -1,12 +1,12 @@
-// Colours of `trainctl plan`: put into its finished text, which is the same without them.
+// Colors of `trainctl plan`, added to its finished text.
 #pragma once
 
 #include <string>
 
 namespace trainctl {
 
-/// Headings are bold, heads of tables and idle time dim, notes yellow; cut dims, kinds of communication and the tasks of
-/// a schedule each have a colour.
+/// Headings are bold, table heads and idle time dim, notes yellow; sharded dims, kinds of communication and the tasks
+/// of a schedule each have a color.
 std::string color_plan(const std::string& text);
 
 }  // namespace trainctl

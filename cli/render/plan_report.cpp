@@ -86,7 +86,7 @@ std::string with_short(const Json& count, std::string_view units) {
   return brief.empty() ? exact : brief + " (" + exact + ")";
 }
 
-/// A count of the whole job, and a rank's, the least and the most, unless the only rank has just that.
+/// A total of the whole job, and the smallest and largest value per rank unless a single rank has the total.
 std::string totals(const Json& r, const char* field, const char* name, std::string_view units) {
   std::string line = fmt::format("{}: {}", name, with_short(r[field], units));
   Json classes = Json::array();
@@ -96,7 +96,7 @@ std::string totals(const Json& r, const char* field, const char* name, std::stri
     return a[field].get<double>() < b[field].get<double>();
   });
   if (r["ranks"].get<int>() > 1 || (*least)[field] != r[field]) {
-    line += "; a rank " + with_short((*least)[field], units);
+    line += "; per rank " + with_short((*least)[field], units);
     if ((*least)[field] != (*most)[field]) line += " to " + with_short((*most)[field], units);
   }
   return line + "\n";
@@ -110,15 +110,15 @@ std::string head(const Json& r) {
   const auto servers = r.contains("servers") ? static_cast<int>(r["servers"].size()) : 0;
   std::string out = fmt::format("{}: {}, {}", text(r["job"]), text(r["mode"]), processes_text(all, servers));
   if (stages > 1) out += fmt::format(" = {} stages x {}", stages, all / stages);
-  if (all / stages > 1) out += fmt::format(" (mesh {})", join(mesh, "x"));
-  out += fmt::format(", batch {}{}", batch, r.contains("asynchronous") ? " of each worker" : "");
+  if (all / stages > 1 && !mesh.empty()) out += fmt::format(" (mesh {})", join(mesh, "x"));
+  out += fmt::format(", batch {}{}", batch, r.contains("asynchronous") ? " per worker" : "");
   if (micro > 1) out += fmt::format(" = {} micro-batches of {}, {}", micro, batch / micro, text(r["schedule"]));
-  if (const int chunks = r["chunks"]; chunks > 1) out += fmt::format(", {} chunks a stage", chunks);
+  if (const int chunks = r["chunks"]; chunks > 1) out += fmt::format(", {} chunks per stage", chunks);
   if (const int level = r["optimizer_shard_level"]; level > 0)
     out += fmt::format(", optimizer_shard level {}{}", level, r["optimizer_shard_within_host"] ? " within a host" : "");
   if (const std::string type = text(r["gradient_precision"]); type != "fp32") out += ", gradients in " + type;
   return out + "\n" + totals(r, "parameters", "parameters", "KMBT") +
-         totals(r, "flops_per_step", "flops a step", "KMGTPE");
+         totals(r, "flops_per_step", "flops per step", "KMGTPE");
 }
 
 /// "3", "0-7".
@@ -135,7 +135,7 @@ std::string layouts(const Json& tensors) {
 std::string why(const Json& layer) {
   std::string text_of = text(layer["reason"]).empty() ? text(layer["choice"]) : text(layer["reason"]);
   if (layer["recompute"].get<bool>()) text_of += "; recomputed in the backward pass";
-  if (layer.value("fp8", false)) text_of += "; multiplies in fp8";
+  if (layer.value("fp8", false)) text_of += "; matrix products in fp8";
   if (!text(layer["would_be"]).empty()) text_of += "; " + text(layer["would_be"]);
   return text_of;
 }
@@ -149,7 +149,7 @@ std::vector<std::string> cells(const Json& layer, std::string stage, std::string
 
 bool may_be_in_name(char c) { return std::isalnum(static_cast<unsigned char>(c)) || c == '_' || c == '-' || c == '.'; }
 
-/// `text` with `word` replaced where it is a whole name.
+/// Replaces `word` in `text` where it is a whole name.
 std::string replaced(std::string text, const std::string& word, const std::string& by) {
   for (size_t at = text.find(word); !word.empty() && at != std::string::npos; at = text.find(word, at)) {
     const size_t end = at + word.size();
@@ -160,8 +160,8 @@ std::string replaced(std::string text, const std::string& word, const std::strin
   return text;
 }
 
-/// Reasons name a layer's neighbours. Here they say what these are to the layer, which is the same in every copy of a
-/// block: "follows its input".
+/// Reasons name a layer's neighbors. This class names their relation to the layer instead, which is the same in every
+/// copy of a block: "follows its input".
 class Reasons {
  public:
   explicit Reasons(const Json& layers) {
@@ -182,7 +182,7 @@ class Reasons {
       const auto readers = readers_.find(text(output["tensor"]));
       if (readers == readers_.end()) continue;
       for (const std::string& reader : readers->second)
-        reason = replaced(reason, reader, readers->second.size() == 1 ? "its reader" : "a reader of it");
+        reason = replaced(reason, reader, readers->second.size() == 1 ? "its consumer" : "one of its consumers");
     }
     return reason;
   }
@@ -217,7 +217,7 @@ void append_without(const Json& value, const std::array<std::string_view, kField
   }
 }
 
-/// All that the report has about a layer, but its stage, the names in it, and why.
+/// Everything that the report states about a layer except its stage, names and reasons.
 std::string facts(const Json& layer) {
   using Fields = std::array<std::string_view, 8>;
   std::string text;
@@ -230,7 +230,7 @@ std::string facts(const Json& layer) {
   return text;
 }
 
-/// Why these layers are as they are. The most frequent reason, then the others with the layers that they belong to.
+/// The most frequent reason of these layers, then the other reasons with their layers.
 std::string reasons_of(const Json& layers, const std::vector<size_t>& rows, const Reasons& reasons) {
   if (rows.size() == 1) return why(layers[rows.front()]);
   std::vector<std::pair<std::string, std::vector<std::string>>> names;  // by reason, in order of appearance
@@ -257,7 +257,7 @@ std::string stages_of(const Json& layers, const std::vector<size_t>& rows) {
 }
 
 std::string layers(const Json& r, bool full) {
-  Table table({">stage", "layer", "type", "strategy", "in", "out", "why"});
+  Table table({">stage", "layer", "type", "strategy", "in", "out", "reason"});
   const Json& all = r["layers"];
   const Reasons reasons(all);
   for (const Json& layer : full ? all : Json::array())
@@ -274,7 +274,7 @@ std::string layers(const Json& r, bool full) {
   return "\nlayers\n" + table.str();
 }
 
-/// "embed … h.5.sum (74)", the layers of each stage, in their order.
+/// The layers of each stage, in order: "embed … h.5.sum (74)".
 std::string stages(const Json& r) {
   const int stages = r["stages"], ranks = r["ranks"].get<int>() / stages;
   std::vector<std::vector<std::string>> runs(static_cast<size_t>(stages));
@@ -296,14 +296,14 @@ std::string stages(const Json& r) {
 }
 
 std::string redistributions(const Json& r, bool full) {
-  Table table = full ? Table({">stage", "pass", "kind", "what", ">bytes", "groups"})
-                     : Table({">stage", "pass", "kind", "what", ">times", ">bytes", "groups"});
+  Table table = full ? Table({">stage", "pass", "kind", "name", ">bytes", "groups"})
+                     : Table({">stage", "pass", "kind", "name", ">times", ">bytes", "groups"});
   if (!full)
     for (auto& row : folded_moves(r)) table.add(std::move(row));
   for (const Json& row : full ? r["redistributions"] : Json::array())
     table.add({row["stage"].dump(), text(row["phase"]), text(row["kind"]), text(row["name"]),
                with_commas(row["bytes"].get<int64_t>()), groups(r, row["groups"])});
-  return "\nredistributions and transfers, of one micro-batch" +
+  return "\nredistributions and transfers, per micro-batch" +
          (table.empty() ? std::string(": none\n") : "\n" + table.str());
 }
 
@@ -334,7 +334,7 @@ std::string memory_table(const Json& classes, const std::vector<std::string>& ki
     std::replace(kind.begin(), kind.end(), '_', ' ');
     head.push_back(">" + kind);
   }
-  std::vector<std::pair<std::vector<std::string>, std::vector<int>>> rows;  // cells after the ranks' one, and the ranks
+  std::vector<std::pair<std::vector<std::string>, std::vector<int>>> rows;  // the cells except the first, and the ranks
   for (const Json& c : classes) {
     std::vector<std::string> cells = {c.contains("server") ? "server " + c["server"].dump() : c["stage"].dump()};
     for (const std::string& kind : kinds) cells.push_back(format_bytes(c["memory"].value(kind, int64_t{0})));
@@ -354,11 +354,11 @@ std::string memory_table(const Json& classes, const std::vector<std::string>& ki
 std::string memory(const Json& r, bool full) {
   const std::vector<std::string> kinds = memory_kinds(r["rank_classes"]);
   const bool more = kinds.back() != "total";
-  return "\nmemory a rank\n" + memory_table(r["rank_classes"], kinds, full) +
-         (more ? "  columns after total are used only if the GPU has room\n" : "");
+  return "\nmemory per rank\n" + memory_table(r["rank_classes"], kinds, full) +
+         (more ? "  columns after total are used only if the GPU has enough free memory\n" : "");
 }
 
-/// Beside the variables. Its activations take the memory that those of a step leave, and more of it if they are larger.
+/// Memory in addition to the variables. Activations reuse the memory of those of a step; larger ones need more.
 std::string validation(const Json& r, bool full) {
   if (!r.contains("validation")) return "";
   const Json& v = r["validation"];
@@ -366,18 +366,18 @@ std::string validation(const Json& r, bool full) {
   const auto takes_more = [](const Json& c) { return c["memory"].contains("validation"); };
   const Json& training = r["rank_classes"];
   const bool more = std::any_of(training.begin(), training.end(), takes_more);
-  return fmt::format("\nvalidation of {} samples in batches of {}, memory a rank\n",
+  return fmt::format("\nvalidation of {} samples in batches of {}, memory per rank\n",
                      with_commas(v["samples"].get<int64_t>()), with_commas(v["batch"].get<int64_t>())) +
          memory_table(classes, memory_kinds(classes), full) +
-         (more ? "  beside the variables; what the training has not is `validation` above\n"
-               : "  beside the variables, in the memory of the training's activations and buffers\n");
+         (more ? "  in addition to the variables; memory beyond that of training is the column `validation` above\n"
+               : "  in addition to the variables; reuses the memory of the training's activations and buffers\n");
 }
 
-/// A line a stage: its ranks' files differ by little. What a rank writes waits for the disk in memory of the same size.
+/// One line per stage, whose files have similar sizes. A copy of the same size is kept in memory until it is written.
 std::string checkpoint(const Json& r) {
   if (r.contains("final_weights"))
-    return fmt::format("\nfinal weights: {}, saved in {} when the run ends\n", format_bytes(r["final_weights"]["bytes"]),
-                       text(r["final_weights"]["folder"]));
+    return fmt::format("\nfinal weights: {}, saved in {} at the end of the run\n",
+                       format_bytes(r["final_weights"]["bytes"]), text(r["final_weights"]["folder"]));
   if (!r.contains("checkpoint")) return "";
   const Json& c = r["checkpoint"];
   std::map<int, int64_t> bytes;
@@ -385,7 +385,7 @@ std::string checkpoint(const Json& r) {
     for (const int rank : row["ranks"]) bytes[rank] = row["bytes"];
   const int stages = r["stages"], workers = r["ranks"], per_stage = workers / stages;
   const bool has_servers = static_cast<int>(bytes.size()) > workers;
-  Table table({">ranks", ">stage", ">file, and memory for its copy"});
+  Table table({">ranks", ">stage", ">file size and memory for its copy"});
   for (int stage = 0; stage < stages + (has_servers ? 1 : 0); ++stage) {
     const bool are_servers = stage == stages;
     const int first = stage * per_stage,
@@ -399,27 +399,28 @@ std::string checkpoint(const Json& r) {
     table.add({std::to_string(first) + (first == last ? "" : "-" + std::to_string(last)),
                are_servers ? "servers" : std::to_string(stage), from == to ? to : from + " to " + to});
   }
-  const std::string integrated =
-      c.contains("integrated_bytes") ? ", " + format_bytes(c["integrated_bytes"]) + " of it model.safetensors" : "";
+  const std::string integrated = c.contains("integrated_bytes")
+                                     ? ", " + format_bytes(c["integrated_bytes"]) + " of that in model.safetensors"
+                                     : "";
   return "\ncheckpoint, per rank\n" + table.str() +
-         fmt::format("  {} in {} files{}; about {} on a disk that writes {} MB/s\n", format_bytes(c["bytes"]),
+         fmt::format("  {} in {} files{}; takes about {} on a disk that writes {} MB/s\n", format_bytes(c["bytes"]),
                      c["files"].get<int>(), integrated, format_duration(c["seconds"]),
                      c["assumed_bytes_per_second"].get<double>() / 1e6);
 }
 
 std::string communication(const Json& r) {
-  Table table({"for", "kind", ">group of", ">calls", ">bytes a call", ">bytes"});
+  Table table({"purpose", "kind", ">group size", ">calls", ">bytes per call", ">bytes"});
   for (const Json& row : r["communication"]) {
     const int64_t calls = row["calls"], bytes = row["bytes"];
     table.add({text(row["purpose"]), text(row["kind"]), row["group_size"].dump(), with_commas(calls),
                bytes % calls == 0 ? with_commas(bytes / calls) : "~" + with_commas(bytes / calls), with_commas(bytes)});
   }
-  return std::string(r.contains("asynchronous") ? "\ncommunication a step, one worker with the servers"
-                                                : "\ncommunication a step, all ranks") +
+  return std::string(r.contains("asynchronous") ? "\ncommunication per step, one worker with the servers"
+                                                : "\ncommunication per step, all ranks") +
          (table.empty() ? std::string(": none\n") : "\n" + table.str());
 }
 
-/// A line a group: what is in it, and what is different.
+/// One line per group: its parameters, and its settings that differ from the optimizer's.
 std::string parameter_groups(const Json& r) {
   if (!r.contains("parameter_groups")) return "";
   Table table({"parameters", ">tensors", ">elements", "settings"});
@@ -430,7 +431,8 @@ std::string parameter_groups(const Json& r) {
     if (const double scale = row["learning_rate_scale"]; scale != 1)
       settings.push_back(fmt::format("learning rate x {}", scale));
     table.add({patterns.empty() ? "all others" : join(patterns), with_commas(row["tensors"].get<int64_t>()),
-               with_commas(row["parameters"].get<int64_t>()), settings.empty() ? "the optimizer's" : join(settings)});
+               with_commas(row["parameters"].get<int64_t>()),
+               settings.empty() ? "those of the optimizer" : join(settings)});
   }
   return "\nparameter groups\n" + table.str();
 }

@@ -11,15 +11,15 @@
 namespace trainctl {
 
 struct PlanStyle {
-  bool full = false;   ///< every layer, redistribution and part on its own line
+  bool full = false;   ///< every layer, redistribution and shard on a separate line
   size_t width = 120;  ///< largest width of the schedule's lines; 0: unlimited
 };
 
-/// The report's layers, a block that repeats once, as render_plan lists them.
+/// The report's layers as render_plan lists them, with repeated blocks folded.
 std::vector<FoldLine> folded_layers(const nlohmann::ordered_json& report);
 
-/// Uses only plan_report()'s data, so the text and --json agree. Unless `full`, what repeats is one line; each line is
-/// true of all that it stands for.
+/// Uses only the data of plan_report(), so the text and --json agree. Unless `full`, repetitions are folded into one
+/// line that is true of everything that it stands for.
 std::string render_plan(const nlohmann::ordered_json& report, const PlanStyle& style);
 
 }  // namespace trainctl

@@ -20,21 +20,21 @@ namespace {
 
 std::string prediction_text(const Json& value) { return value.get<std::string>(); }
 
-/// The memory that the fullest rank takes on its device.
+/// The device memory that the largest rank needs.
 std::string device_memory(const Json& e) {
   if (!e.contains("memory")) return "";
   const Json& m = e["memory"];
   const int64_t bytes = m["bytes"], reserved = m["reserved"], device = m["device"];
   const std::string needs =
-      fmt::format("rank {} needs {}, driver and libraries {}, of {} of the device", m["rank"].get<int>(),
+      fmt::format("rank {} needs {}, plus {} for the driver and libraries; the device has {}", m["rank"].get<int>(),
                   format_bytes(bytes), format_bytes(reserved), format_bytes(device));
   if (m["fits"].get<bool>()) return "  memory: " + needs + "\n";
   return fmt::format(
-      "  does not fit this machine: {}; {} are missing\n    parallel.max_memory: {} says which changes help\n", needs,
-      format_bytes(bytes + reserved - device), format_bytes(device - reserved));
+      "  does not fit this machine: {}; {} too much\n    set parallel.max_memory: {} to see which changes help\n",
+      needs, format_bytes(bytes + reserved - device), format_bytes(device - reserved));
 }
 
-/// The step of each plan by parts, those alone that some plan has.
+/// The step time of each plan by part. Parts that no plan has are omitted.
 std::string parts_of_plans(const Json& tried) {
   std::vector<std::string> names, headers = {">"};
   for (const Json& row : tried) {
@@ -60,19 +60,19 @@ std::string render_estimate(const Json& r) {
   if (!r.contains("estimate")) return "";
   const Json& e = r["estimate"];
   const double seconds = e["seconds"];
-  Table table({"part", ">time", ">of the step"});
+  Table table({"part", ">time", ">share"});
   for (const auto& [name, part] : e["parts"].items())
     table.add({name, duration_text(part), fmt::format("{:.1f}%", 100 * part.get<double>() / seconds)});
-  return fmt::format("\npredicted step on {} ({}): {}, nine of ten between {} and {}\n", prediction_text(e["machine"]),
-                     prediction_text(e["source"]), duration_text(seconds), duration_text(e["low"]), duration_text(e["high"])) +
-         table.str() + "  along the longest chain of instructions: what runs beside it costs no time\n" +
-         device_memory(e);
+  return fmt::format("\npredicted step time on {} ({}): {}; 90 % of steps between {} and {}\n",
+                     prediction_text(e["machine"]), prediction_text(e["source"]), duration_text(seconds),
+                     duration_text(e["low"]), duration_text(e["high"])) +
+         table.str() + "  parts of the critical path; concurrent work adds no time\n" + device_memory(e);
 }
 
 std::string render_search(const Json& r) {
   if (!r.contains("search")) return "";
   const Json& s = r["search"];
-  Table table({">", "plan", ">step", ">memory", "why not"});
+  Table table({">", "plan", ">step", ">memory", "reason"});
   for (size_t i = 0; i < s["tried"].size(); ++i) {
     const Json& row = s["tried"][i];
     const std::string number = std::to_string(i + 1);
@@ -84,11 +84,12 @@ std::string render_search(const Json& r) {
     table.add({number, prediction_text(row["plan"]), about + duration_text(row["seconds"]), about + format_bytes(row["memory"]),
                row.contains("lost") ? prediction_text(row["lost"]) : "chosen"});
   }
-  std::string out = fmt::format("\nsearch: {} choices weighed, {} tried\n{}", with_commas(s["weighed"].get<int64_t>()),
-                                s["tried"].size() + s["not_shown"].get<size_t>(), table.str());
+  std::string out =
+      fmt::format("\nsearch: {} choices evaluated, {} plans tried\n{}", with_commas(s["weighed"].get<int64_t>()),
+                  s["tried"].size() + s["not_shown"].get<size_t>(), table.str());
   out += parts_of_plans(s["tried"]);
   out += fmt::format(
-      "  no plan takes less than {} (work that every plan does, at the machine's best rates): the chosen one takes "
+      "  lower bound for all plans: {} (work of every plan, at the machine's best rates); the chosen plan takes "
       "{:.0f} % more\n",
       duration_text(s["bound"]), 100 * s["gap"].get<double>());
   for (const Json& note : s["notes"]) out += "  " + prediction_text(note) + "\n";

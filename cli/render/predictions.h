@@ -6,7 +6,7 @@
 
 namespace trainctl {
 
-/// Sections of a plan's report; nothing if it has none.
+/// Sections of a plan's report; "" if it has no predictions.
 std::string render_estimate(const nlohmann::ordered_json& report);
 std::string render_search(const nlohmann::ordered_json& report);
 

@@ -1,4 +1,4 @@
-// Permanent lines above one line that changes.
+// Prints permanent lines above one line that changes.
 #include "cli/render/progress.h"
 
 #include <fmt/format.h>
@@ -19,7 +19,7 @@ constexpr double kRedrawSeconds = 0.1;
 constexpr double kPlainSeconds = 10;
 constexpr size_t kPlainWidth = 200;
 constexpr size_t kCurveColumns = 16, kMostLosses = 4096;
-/// At the end of the line: some terminals wrap once the last column is written, and Ctrl-C is echoed as ^C before it.
+/// Columns left free at the end: some terminals wrap after the last column, and Ctrl-C is echoed as ^C.
 constexpr int kFreeColumns = 3;
 
 /// The first `width` columns; the last one is an ellipsis if text was cut off.
@@ -88,8 +88,8 @@ std::vector<Segment> segments(const LiveStatus& status, const std::vector<float>
     if (status.samples_per_second > 0) all.push_back({rate_text(status.samples_per_second, "samples"), 7});
     if (status.tokens_per_second > 0) all.push_back({rate_text(status.tokens_per_second, "tokens"), 11});
     if (status.share_of_peak > 0) all.push_back({fmt::format("{:.0f}% of peak", 100 * status.share_of_peak), 12});
-    if (status.memory_bytes > 0) all.push_back({format_bytes(status.memory_bytes) + " a rank", 9});
-    if (status.gpu_memory_bytes > 0) all.push_back({format_bytes(status.gpu_memory_bytes) + " a GPU", 9});
+    if (status.memory_bytes > 0) all.push_back({format_bytes(status.memory_bytes) + " per rank", 9});
+    if (status.gpu_memory_bytes > 0) all.push_back({format_bytes(status.gpu_memory_bytes) + " per GPU", 9});
     if (status.seconds_left && status.state == "running")
       all.push_back({format_duration(*status.seconds_left) + " left", 4});
     if (status.slowest) all.push_back({fmt::format("waiting for rank {}", *status.slowest), 7});
@@ -161,7 +161,7 @@ Progress::Progress(int fd) : fd_(fd), terminal_(can_redraw(fd)), output_(fd) {}
 void Progress::line(std::string_view text) {
   if (left_out_ > 0) {
     lines_ += "--- " + with_commas(std::exchange(left_out_, 0)) +
-              " lines are left out here: they were not read fast enough; trainctl logs has them ---\n";
+              " lines omitted because this output was read too slowly; trainctl logs shows them ---\n";
   }
   lines_ += text;
   lines_ += '\n';
@@ -194,7 +194,7 @@ void Progress::update(const LiveStatus& status, double now) {
   }
 }
 
-/// Every second one is dropped when there are many: the curve has far fewer columns.
+/// Records the loss of a step. When there are many, every second one is dropped: the curve has far fewer columns.
 void Progress::note_loss(const LiveStatus& status) {
   if (status.step < last_step_) losses_.clear();  // the ranks were started again
   if (!status.loss || status.step == last_step_) return;
@@ -210,7 +210,7 @@ void Progress::finish() {
   output_.flush();
 }
 
-/// A window made narrower has wrapped the line into several rows.
+/// Escape codes that clear the progress line. It may have wrapped into several rows if the window became narrower.
 std::string Progress::clear_shown(size_t width) const {
   if (shown_.empty()) return "";
   const size_t rows = width == 0 ? 0 : (display_width(shown_) - 1) / width;

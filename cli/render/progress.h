@@ -1,4 +1,4 @@
-// The live view of a run: permanent lines and below them, on a terminal, one line with the progress. Without a terminal
+// The live view of a run: permanent lines, and below them, on a terminal, one progress line. Without a terminal
 // that line is printed every ten seconds.
 #pragma once
 
@@ -13,27 +13,27 @@
 namespace trainctl {
 
 /// "epoch 3/10  step 101/440  loss 1.2031  ▇▅▃▂▁  20,431 samples/s  4m05s left  8 ranks training". The least important
-/// parts are left out until it fits in `width` columns; a rank in another state than most is the most important. Where
-/// even that does not fit, the ranks that the others may wait for come first.
-/// `losses`, drawn as a small curve, are those of some steps so far, the last one last.
+/// parts are omitted until the text fits into `width` columns; a rank in an unusual state is the most important part.
+/// If even that does not fit, the ranks that the others may be waiting for come first. `losses`: losses of previous
+/// steps in order, drawn as a small curve.
 std::string progress_text(const LiveStatus& status, size_t width, const std::vector<float>& losses = {});
 
-/// The first `height` lines, each of at most `width` columns; 0: any number.
+/// The first `height` lines, each of at most `width` columns; 0: unlimited.
 std::string cut_lines(const std::string& text, size_t width, size_t height);
 
-/// "▇▅▃▂▁": a curve of at most `columns` values, each the mean of as many. Not finite: "x".
+/// "▇▅▃▂▁": a curve of at most `columns` values, each the mean of equally many. Non-finite values are drawn as "x".
 std::string sparkline(const std::vector<float>& values, size_t columns);
 
 class Progress {
  public:
-  /// `fd`: where it is written, usually stdout.
+  /// `fd`: output descriptor, usually stdout.
   explicit Progress(int fd);
   Progress(const Progress&) = delete;
   Progress& operator=(const Progress&) = delete;
 
   /// Writes a permanent line.
   void line(std::string_view text);
-  /// One of many: if the reader is too slow, some are skipped and their number is printed.
+  /// Writes one of many lines: if the reader is too slow, some are omitted and their number is printed.
   void line_of_rank(std::string_view text);
   /// Writes the pending lines.
   void flush_lines();
@@ -51,12 +51,12 @@ class Progress {
   int fd_;
   bool terminal_;
   std::string shown_;          ///< the progress line on the screen
-  std::string told_;           ///< without a terminal: the last progress line
-  std::vector<float> losses_;  ///< losses of the steps that were seen, thinned when there are many
+  std::string told_;           ///< without a terminal: the last printed progress line
+  std::vector<float> losses_;  ///< losses of previous steps, thinned when there are many
   int64_t last_step_ = 0;
   double last_ = 0;
   std::string lines_;
-  int64_t left_out_ = 0;  ///< lines skipped since the last one that was accepted
+  int64_t left_out_ = 0;  ///< lines omitted since the last one that was written
   Output output_;
 };
 

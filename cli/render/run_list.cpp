@@ -17,7 +17,7 @@
 namespace trainctl {
 namespace {
 
-constexpr std::string_view kLastLine = "first rank's last line";
+constexpr std::string_view kLastLine = "last line of rank 0";
 
 std::string local_time(int64_t ns) {
   if (ns == 0) return "?";
@@ -28,13 +28,13 @@ std::string local_time(int64_t ns) {
   return text;
 }
 
-/// "440/440", or "12" of an unknown number; empty if there is none.
+/// "440/440", or "12" if the total is unknown; empty without steps.
 std::string steps(const RunResult& result) {
   if (result.step == 0) return "";
   return std::to_string(result.step) + (result.steps > 0 ? "/" + std::to_string(result.steps) : "");
 }
 
-/// In a cell of a table.
+/// The last line of rank 0, for a table cell.
 std::string last_line(const RunDirectory& run) {
   std::string line = tail_of_file(run.rank_file(0, "stdout"), 1);
   line = terminal_line(std::string_view(line).substr(line.rfind('\n') + 1));

@@ -14,8 +14,8 @@ std::string run_summary(const RunDirectory& run);
 /// One row per run, the oldest first; lines of `width` columns. "no runs in …" if there are none.
 std::string run_table(const std::string& log_dir, int width);
 
-/// One object per line: {"run": 3, "state": "done", "ranks": 8, "started": …, "path": …, "last_line": …}; of a run that
-/// has ended also seconds, step and loss.
+/// One object per line: {"run": 3, "state": "done", "ranks": 8, "started": …, "path": …, "last_line": …}; if the run
+/// has ended, also seconds, step and loss.
 std::string run_lines(const std::string& log_dir);
 
 }  // namespace trainctl

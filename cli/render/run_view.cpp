@@ -1,4 +1,4 @@
-// A run on the terminal.
+// Shows a run on the terminal.
 #include "cli/render/run_view.h"
 
 #include <algorithm>
@@ -41,7 +41,7 @@ void RunView::begin(const std::string& name, const std::string& processes, const
   progress_.line(name + ": " + processes + (device.empty() ? "" : " on " + device) + ", logs in " + directory.path());
 }
 
-/// Into a file or a pipe a line goes as the rank wrote it.
+/// A rank's line as shown: unchanged in a file or a pipe.
 std::string RunView::shown(std::string_view line) const {
   return is_terminal(fd_) ? terminal_line(line, colors(fd_)) : std::string(line);
 }
@@ -71,7 +71,7 @@ void RunView::line_of(int rank, std::string_view line) {
   progress_.line_of_rank(paint(fd_, paint_of(rank), "rank " + std::to_string(rank) + " |") + " " + shown(line));
 }
 
-/// A notice may repeat what a host or a rank said.
+/// A notice may quote text from a host or a rank.
 void RunView::notice(std::string_view message) {
   progress_.line(paint(fd_, Paint::yellow, terminal_text(message)));
 }

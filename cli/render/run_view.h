@@ -1,4 +1,4 @@
-// The view of a run for the user: its log folder, its ranks' lines, progress, and a summary.
+// The user's view of a run: its log folder, output of its ranks, progress, and a summary.
 #pragma once
 
 #include <chrono>
@@ -21,8 +21,8 @@ class RunView : public RunObserver {
 
   void begin(const std::string& name, const std::string& processes, const RunDirectory& directory,
              const std::string& device) override;
-  /// The summary takes the epochs' means from the line. If it is not shown itself, a line about the whole run becomes a
-  /// notice.
+  /// The summary takes the epochs' means from the line. If the rank is not shown, lines about the whole run become
+  /// notices.
   void listen(std::string_view line, bool is_shown) override;
   void line(std::string_view line) override;
   void line_of(int rank, std::string_view line) override;

@@ -26,7 +26,7 @@ struct Drawn {
   bool has_backward = false, splits_backward = false;
 };
 
-/// Each task at its time.
+/// Places each task at its time.
 Drawn slots_of(const Json& tasks) {
   Drawn drawn;
   drawn.stages = tasks.size();
@@ -51,8 +51,8 @@ std::string idle_line(const Drawn& drawn) {
   for (const Slot& slot : drawn.slots) idle += std::count(slot.of_stages.begin(), slot.of_stages.end(), ".");
   return fmt::format("  idle {:.0f}%{}\n",
                      100.0 * static_cast<double>(idle) / static_cast<double>(drawn.slots.size() * drawn.stages),
-                     drawn.splits_backward ? ", counting B and W as a forward each"
-                     : drawn.has_backward  ? ", counting a backward as two forwards"
+                     drawn.splits_backward ? ", counting B and W as one forward pass each"
+                     : drawn.has_backward  ? ", counting a backward pass as two forward passes"
                                            : "");
 }
 
@@ -74,7 +74,7 @@ Column mark(const std::string& text, size_t stages) {
   return {std::vector<std::string>(stages, text), text.size() + (text == "[" ? 0 : 1)};
 }
 
-/// True if each time the tasks are those of the next micro-batch.
+/// Whether each repetition has the tasks of the next micro-batches.
 bool goes_up_by_one(const NumberedTexts& texts, const Repeat& repeat) {
   for (size_t i = repeat.first; i < repeat.first + repeat.period; ++i)
     for (size_t n = 0; n < texts.numbers(i).size(); ++n)
@@ -82,7 +82,7 @@ bool goes_up_by_one(const NumberedTexts& texts, const Repeat& repeat) {
   return true;
 }
 
-/// The columns, what repeats only once.
+/// The columns, with repetitions folded.
 std::vector<Column> folded(const Drawn& drawn, size_t width) {
   constexpr size_t kFewestTimes = 3, kFewestSaved = 6;
   NumberedTexts texts;
@@ -103,7 +103,7 @@ std::vector<Column> folded(const Drawn& drawn, size_t width) {
   return columns;
 }
 
-/// Lines of at most `width` characters; 0: any.
+/// Lines of at most `width` characters; 0: unlimited.
 std::string draw(const std::vector<Column>& columns, size_t stages, size_t width) {
   std::vector<std::string> heads;
   for (size_t s = 0; s < stages; ++s)
@@ -138,7 +138,7 @@ std::string draw_schedule(const Json& tasks, size_t width) {
   if (width > 0 && length + kHead > width) {
     const size_t unfolded = columns.size();
     columns = folded(drawn, cell);
-    if (columns.size() != unfolded) note = "  [ … ]xN: N times, each time with the next micro-batches\n";
+    if (columns.size() != unfolded) note = "  [ … ]xN: repeated N times, each time with the next micro-batches\n";
   }
   return draw(columns, drawn.stages, width) + note + idle_line(drawn);
 }

@@ -10,8 +10,8 @@
 
 namespace trainctl {
 
-/// `tasks` is plan_report()'s. If `width` is not 0, no line is longer: what repeats with the next micro-batches is
-/// drawn once, between [ and ]xN, and the rest continues below.
+/// `tasks` is that of plan_report(). If `width` is not 0, no line is longer: repetitions with the next micro-batches
+/// are drawn once, between [ and ]xN, and the rest continues below.
 std::string draw_schedule(const nlohmann::ordered_json& tasks, size_t width = 0);
 
 }  // namespace trainctl

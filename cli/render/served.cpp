@@ -24,7 +24,7 @@ std::string worker_ranks(const std::vector<int>& ranks) {
   return std::to_string(ranks.front()) + (ranks.size() == 1 ? "" : "-" + std::to_string(ranks.back()));
 }
 
-/// "  by bytes on equal links, beside all_reduce: 1 server 0.22x, 2 0.44x, …"
+/// "  throughput relative to all_reduce, estimated from bytes on equal links: 1 server 0.22x, 2 0.44x, …"
 std::string advice(const Json& r) {
   if (!r.contains("servers_beside_all_reduce")) return "";
   std::vector<std::string> words;
@@ -34,13 +34,13 @@ std::string advice(const Json& r) {
                                 : row["servers"] == 1 ? " server"
                                                       : " servers",
                                 row["rate"].get<double>()));
-  return "  rate that bytes on equal links allow, beside all_reduce: " + join(words) + "\n";
+  return "  throughput relative to all_reduce, estimated from bytes on equal links: " + join(words) + "\n";
 }
 
-/// Tables of the parameters that each server holds, and of the bytes moved per step.
+/// Tables of the parameters that each server owns, and of the bytes moved per step.
 std::string servers_and_workers(const Json& r) {
   constexpr size_t kShown = 8;
-  Table servers({">server", ">rank", ">parameters", ">received a step", ">sent a step", "holds"});
+  Table servers({">server", ">rank", ">parameters", ">received per step", ">sent per step", "tensors"});
   for (const Json& s : r["servers"]) {
     std::vector<std::string> held;
     for (const Json& range : s["holds"]) {
@@ -54,7 +54,7 @@ std::string servers_and_workers(const Json& r) {
                  format_bytes(s["received"]), format_bytes(s["sent"]),
                  join(held) + (more > 0 ? fmt::format(" and {} more", more) : "")});
   }
-  Table workers({">workers", ">pushed a step", ">pulled a step"});
+  Table workers({">workers", ">pushed per step", ">pulled per step"});
   for (const Json& row : r["traffic"])
     workers.add(
         {worker_ranks(numbers_of(served_text(row["ranks"]))), format_bytes(row["pushed"]), format_bytes(row["pulled"])});
@@ -67,34 +67,33 @@ std::string asynchronous(const Json& r) {
   const Json& a = r["asynchronous"];
   const int64_t staleness = a["staleness"];
   std::string out = fmt::format(
-      "\nasynchronous\n  each of {} workers runs batches of its own, {}; a server updates with each push\n"
-      "  a batch starts at most {} {} of {} batches after the oldest one that is not applied\n",
+      "\nasynchronous\n  each of {} workers runs its own batches ({}); servers update after every push\n"
+      "  staleness: a batch starts at most {} {} of {} batches after the oldest unapplied batch\n",
       r["ranks"].get<int>(),
-      a["rebalance"].get<bool>() ? "the next that nobody has" : fmt::format("every {}th", r["ranks"].get<int>()),
+      a["rebalance"].get<bool>() ? "the next unassigned batch" : fmt::format("every {}th batch", r["ranks"].get<int>()),
       staleness, staleness == 1 ? "round" : "rounds", r["ranks"].get<int>());
   return out;
 }
 
-/// Tables alone are on the servers.
+/// Describes servers that own only tables.
 std::string dense(const Json& r) {
   if (!r.contains("tables_alone")) return "";
   const int64_t staleness = r["tables_alone"]["staleness"];
   return fmt::format(
-      "\nservers of tables alone\n  the {} workers run in step and all_reduce the rest; a server updates rows with "
-      "each "
-      "worker's push\n  rows lack pushes of at most {} {} before\n",
+      "\nservers for tables only\n  the {} workers run synchronously and all_reduce all other parameters; servers "
+      "update rows after every push\n  rows may lack the pushes of at most the last {} {}\n",
       r["ranks"].get<int>(), staleness, staleness == 1 ? "step" : "steps");
 }
 
 std::string tables(const Json& r) {
   if (!r.contains("tables")) return "";
-  Table table({"table", ">rows", ">units", "ids", ">if whole", ">a trained row", ">rows a batch, at most",
-               ">pulled, and pushed"});
+  Table table({"table", ">rows", ">units", "ids", ">full size", ">per trained row", ">max rows per batch",
+               ">pulled and pushed"});
   for (const Json& t : r["tables"])
     table.add({served_text(t["layer"]), with_commas(t["rows"].get<int64_t>()), with_commas(t["units"].get<int64_t>()),
                served_text(t["field"]), format_bytes(t["bytes_if_whole"]), format_bytes(t["bytes_of_row"]),
                with_commas(t["window"].get<int64_t>()), format_bytes(t["bytes_of_window"])});
-  return "\ntables, on the servers by row number modulo their count\n" + table.str();
+  return "\ntables, distributed over the servers by row number modulo the number of servers\n" + table.str();
 }
 
 }  // namespace

@@ -1,4 +1,4 @@
-// The part of a plan's text about parameter servers.
+// The sections of a plan's text about parameter servers.
 #pragma once
 
 #include <nlohmann/json_fwd.hpp>
@@ -6,8 +6,8 @@
 
 namespace trainctl {
 
-/// Renders the parameters that each server holds, the bytes moved per step, and the rates that byte counts allow with
-/// other numbers of servers; "" without servers.
+/// Renders the parameters that each server owns, the bytes moved per step, and the estimated throughput with other
+/// numbers of servers; "" without servers.
 std::string render_served(const nlohmann::ordered_json& report);
 
 }  // namespace trainctl

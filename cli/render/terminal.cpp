@@ -1,4 +1,4 @@
-// Escape sequences, and whether a terminal accepts them.
+// Writes escape sequences, and detects whether a terminal accepts them.
 #include "cli/render/terminal.h"
 
 #include <sys/ioctl.h>

@@ -1,4 +1,4 @@
-// Capabilities of a terminal. Colours are used only on a terminal, and never if NO_COLOR is set.
+// Capabilities of a terminal. Colors are used only on a terminal, and never if NO_COLOR is set.
 #pragma once
 
 #include <string>
@@ -11,16 +11,16 @@ bool is_terminal(int fd);
 /// Whether text written to `fd` can be erased: a terminal that is not dumb.
 bool can_redraw(int fd);
 
-/// Whether text written to `fd` may be coloured (see no-color.org).
+/// Whether text written to `fd` may be colored (see no-color.org).
 bool colors(int fd);
 /// `when`: always, never, or auto, which is colors(fd).
 bool colors(int fd, std::string_view when);
 
 enum class Paint { red, green, yellow, blue, magenta, cyan, dim, bold };
 
-/// `text` in that colour.
+/// `text` in that color.
 std::string painted(Paint paint, std::string_view text);
-/// `text` in that colour, or unchanged if `fd` has no colours.
+/// `text` in that color, or unchanged if `fd` has no colors.
 std::string paint(int fd, Paint paint, std::string_view text);
 
 /// Columns of the terminal; 80 if unknown.

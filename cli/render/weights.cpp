@@ -1,4 +1,4 @@
-// Which part of each parameter a rank holds, its initial values, and its offset.
+// The shard of each parameter that a rank has, its initial values, and its offset.
 #include "cli/render/weights.h"
 
 #include <algorithm>
@@ -42,7 +42,7 @@ std::string place(const Variable& variable, const Program& program) {
 }  // namespace
 
 std::string render_weights(const Program& program) {
-  Table variables({"name", "shape", "this rank's part", ">bytes", "initial value", "stored in"});
+  Table variables({"name", "shape", "local shard", ">bytes", "initial value", "stored in"});
   for (const Variable& variable : program.variables) {
     const int64_t bytes = num_elements(variable.shape) * byte_size(variable.dtype);
     variables.add({variable.name, to_string(variable.global_shape), part(variable), with_commas(bytes),
@@ -57,7 +57,7 @@ std::string render_weights(const Program& program) {
   for (const Bucket& bucket : program.buckets) {
     const std::string sharding = bucket.level == 0
                                      ? "none"
-                                     : "level " + std::to_string(bucket.level) + ", part " +
+                                     : "level " + std::to_string(bucket.level) + ", shard " +
                                            std::to_string(bucket.shard) + " of " + std::to_string(bucket.shards);
     std::vector<std::string> row = {bucket.name, with_commas(bucket.elements), sharding, offset(bucket.weights_offset),
                                     offset(bucket.gradients_offset)};

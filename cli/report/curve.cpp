@@ -30,7 +30,7 @@ void keep(const Curve& curve, size_t first, size_t end, std::set<size_t>& kept) 
     if (i < end) kept.insert(i);
 }
 
-/// The least value that is not below `part` of all (nearest rank); of sorted ones.
+/// Nearest-rank percentile of sorted values: the smallest value that is not below the fraction `part` of them.
 double percentile(const std::vector<double>& sorted, double part) {
   const auto rank = static_cast<size_t>(std::ceil(part * static_cast<double>(sorted.size())));
   return sorted[std::clamp<size_t>(rank, 1, sorted.size()) - 1];

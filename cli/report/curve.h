@@ -14,14 +14,14 @@ struct Curve {
   void add(int64_t step, double value);
 };
 
-/// At most about `points` of the curve's own points: of each stretch of equally many the least, the greatest and the
-/// first that is not finite, and the curve's ends. So no spike is lost.
+/// At most about `points` of the curve's points: from each of equally long stretches the smallest, the largest and the
+/// first non-finite one, and the ends of the curve. No spike is lost.
 Curve thinned(const Curve& curve, size_t points);
 
 /// {"steps": […], "values": […]}; a value that is not finite is "nan", "inf" or "-inf".
 nlohmann::ordered_json to_json(const Curve& curve);
 
-/// Summary statistics of all values, in seconds. An empty curve has only count 0.
+/// Summary statistics of all values, in seconds. For an empty curve, only count 0.
 /// {"count", "mean", "median", "p90", "p99", "least", "most"}
 nlohmann::ordered_json distribution_json(std::vector<double> values);
 

@@ -20,7 +20,7 @@ using Json = nlohmann::ordered_json;
 constexpr size_t kPoints = 1600;
 constexpr size_t kMostEvents = 400;
 
-/// Nan where there is none.
+/// The number of a field; nan if it has none.
 double metric_number(const Json& value, const Json& line) {
   if (value.is_number()) return value.get<double>();
   const std::string name = field_or(line, "not_finite", "nan");
@@ -98,7 +98,7 @@ Json metrics_data(const std::string& path) {
   std::string text;
   for (int64_t number = 1; std::getline(file, text) && !file.eof(); ++number) {
     Json line = Json::parse(text, nullptr, false);
-    if (!line.is_object()) throw SpecError({}, path, "line " + std::to_string(number) + " is no JSON object");
+    if (!line.is_object()) throw SpecError({}, path, "line " + std::to_string(number) + " is not a JSON object");
     metrics.add(std::move(line));
   }
   return metrics.take();

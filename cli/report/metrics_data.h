@@ -10,8 +10,8 @@ namespace trainctl {
 ///  "epochs": {"mean_loss": curve, …}, "validations": {"loss": curve, …},
 ///  "step_seconds": distribution of all logged steps, "last": the last line of a step,
 ///  "events": the lines of data, skipped and stopped, "start_up": …, "workers": of asynchronous servers}
-/// A file that is not there is one without lines. A last line without its newline is left out. Throws SpecError with
-/// the line's number if one is no JSON object.
+/// A missing file counts as an empty one. A last line without its newline is ignored. Throws SpecError with the line
+/// number if a line is not a JSON object.
 nlohmann::ordered_json metrics_data(const std::string& path);
 
 }  // namespace trainctl

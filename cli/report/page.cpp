@@ -15,7 +15,7 @@ void fill_in(std::string& page, std::string_view mark, std::string_view text) {
   page.replace(at, mark.size(), text);
 }
 
-/// JSON inside of a script element: no "</script>" may end it.
+/// Escapes JSON inside a script element, so that no "</script>" can end it.
 std::string embedded(const nlohmann::ordered_json& data) {
   const std::string json = data.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
   std::string text;

@@ -8,9 +8,9 @@
 
 namespace trainctl {
 
-/// page/report.html with the style, the scripts and `data` (run_data.h) in it.
+/// page/report.html with the style, the scripts and `data` (run_data.h) inserted.
 std::string report_page(const nlohmann::ordered_json& data);
-/// Writes it to a file, and returns its bytes. EnvError.
+/// Writes the page to a file and returns its size in bytes. Throws EnvError.
 int64_t write_page(const std::string& path, const nlohmann::ordered_json& data);
 
 // The files of page/, embedded in the binary (cli/CMakeLists.txt generates the .cpp).
@@ -18,7 +18,7 @@ std::string_view page_html();
 std::string_view page_style();
 std::string_view page_script();  ///< all *.js, in alphabetical order
 
-/// The version that pages name.
+/// The version shown on pages.
 std::string_view report_version();
 
 }  // namespace trainctl

@@ -21,7 +21,7 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-/// Null if it is not there or no object.
+/// Reads a JSON object from a file; null if there is none.
 Json read_object(const std::string& path) {
   std::ifstream file(path);
   if (!file) return nullptr;
@@ -35,17 +35,17 @@ std::string read_whole_text(const std::string& path) {
   return text.str();
 }
 
-/// Without what is for tools: every call of every rank, factors, groups.
+/// Drops fields meant for tools: every call of every rank, factors, groups.
 Json shown_of(Json plan) {
   plan.erase("calls");
-  if (!plan.contains("layers")) return plan;  // of a job that runs a program
+  if (!plan.contains("layers")) return plan;  // a job that runs a program
   for (Json& layer : plan["layers"]) layer.erase("factors");
   for (Json& move : plan["redistributions"]) move.erase("groups");
   return plan;
 }
 
 /// {"layers": [{"depth", "times", "name", "rows": indices in the plan's layers}, …]: as `trainctl plan` folds them,
-///  "moves": [[stage, pass, kind, what, times, bytes, groups], …]: the same of its redistributions and transfers}
+///  "moves": [[stage, pass, kind, what, times, bytes, groups], …]: redistributions and transfers, folded likewise}
 Json folds_of(const Json& plan) {
   Json layers = Json::array();
   for (const FoldLine& line : folded_layers(plan))
@@ -83,8 +83,8 @@ Json checkpoints_of(const RunDirectory& run) {
   try {
     const CheckpointPlace place = find_checkpoints(run.path(), "");
     if (!place.folder.empty()) entries = CheckpointDirectory(place.folder).list();
-  } catch (const SpecError&) {  // the job saves none
-  } catch (const EnvError&) {   // their disk is away
+  } catch (const SpecError&) {  // the job saves no checkpoints
+  } catch (const EnvError&) {   // their disk is not available
   }
   for (const CheckpointEntry& entry : entries) {
     if (!entry.complete() || entry.manifest.run != run.run()) continue;
@@ -96,7 +96,7 @@ Json checkpoints_of(const RunDirectory& run) {
   return rows;
 }
 
-/// Bytes that are no UTF-8 become U+FFFD, as when the page is written.
+/// Invalid UTF-8 becomes U+FFFD, as when the page is written.
 std::string name_of(const Json& plan) {
   const auto name = plan.find("job");
   return name != plan.end() && name->is_string() ? name->get<std::string>() : "?";
@@ -116,7 +116,7 @@ Json run_data(const RunDirectory& run) {
   try {
     add_plan(std::move(plan), data);
   } catch (const Json::exception& error) {
-    throw EnvError(plan_file + ": is damaged (" + error.what() + "); delete it to see the rest of the report");
+    throw EnvError(plan_file + " is damaged (" + error.what() + "); delete it to see the rest of the report");
   }
   data["job"] = hide_env(read_whole_text(run.file("job.yaml")));
   for (const char* part : {"machine", "profile"})

@@ -1,13 +1,13 @@
-// The data that a page shows of a run, read from its folder, or of a job that was only planned.
+// The data that a page shows about a run, read from its folder, or about a job that was only planned.
 //
 //   {"name": "lenet", "label": "run 3", "state": "done", "started": 1795517101.0, "path": "log_output/3",
-//    "ending": "done", "seconds": 12.5, "exit_code": 0, "step": 440, "steps": 440,    of a run that has ended
+//    "ending": "done", "seconds": 12.5, "exit_code": 0, "step": 440, "steps": 440,    only if the run has ended
 //    "restarts": [{"rank", "kind", "message", "seconds"}, …], "failure": "…", "cause": error.json's first_cause,
 //    "plan": plan.json without what no page shows, "folds": its layers and moves as `trainctl plan` folds them, "job":
 //    "name: lenet\n…", "machine": machine.json, "metrics": metrics_data(), "profile": profile.json, "checkpoints":
 //    [{"step", "state", "bytes", …}, …]}
 //
-// A file that is not there, or not readable, leaves its field out: a page must open for every run.
+// If a file is missing or unreadable, its field is omitted, so that a page can be made for every run.
 #pragma once
 
 #include <nlohmann/json_fwd.hpp>
@@ -21,7 +21,7 @@ namespace trainctl {
 
 nlohmann::ordered_json run_data(const RunDirectory& run);
 
-/// `plan` as trainctl plan --json prints it, `job` as YAML.
+/// `plan`: the output of trainctl plan --json. `job`: YAML.
 nlohmann::ordered_json planned_data(nlohmann::ordered_json plan, const std::string& job);
 
 /// {"trainctl": version, "written": seconds since 1970, "runs": [run_data(), …], "differences": differing_fields()}

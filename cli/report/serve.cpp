@@ -1,4 +1,4 @@
-// HTTP/1.1 as far as a browser needs it: GET, and a connection for each request.
+// The part of HTTP/1.1 that a browser needs: GET, with one connection per request.
 #include "cli/report/serve.h"
 
 #include <fmt/format.h>
@@ -53,7 +53,8 @@ bool names_this_host(const std::string& request) {
 }
 
 std::string respond(const std::string& request, const Served& served) {
-  if (!names_this_host(request)) return answer("403 Forbidden", "text/plain", "this server is for this host alone\n");
+  if (!names_this_host(request))
+    return answer("403 Forbidden", "text/plain", "this server only accepts requests from this host\n");
   const std::string line = request.substr(0, request.find("\r\n"));
   try {
     if (line.starts_with("GET / ")) return answer("200 OK", "text/html", served.page());
@@ -61,10 +62,10 @@ std::string respond(const std::string& request, const Served& served) {
   } catch (const std::exception& error) {
     return answer("500 Internal Server Error", "text/plain", error.what());
   }
-  return answer("404 Not Found", "text/plain", "there are / and /data\n");
+  return answer("404 Not Found", "text/plain", "not found; available paths: / and /data\n");
 }
 
-/// One request and its answer. It owns itself until both are over.
+/// One request and its response. It owns itself until both have ended.
 class Exchange : public std::enable_shared_from_this<Exchange> {
  public:
   Exchange(tcp::socket socket, const Served& served)
@@ -105,7 +106,7 @@ class Exchange : public std::enable_shared_from_this<Exchange> {
   std::string request_, reply_;
 };
 
-/// Accepts readers. No reader authenticates itself, so every connection counts as a newcomer.
+/// Accepts connections. Clients do not authenticate, so every connection counts as an unauthenticated peer.
 struct Readers {
   tcp::acceptor& acceptor;
   const Served& served;
@@ -123,7 +124,7 @@ struct Readers {
     });
   }
 
-  /// There was no descriptor for it.
+  /// Retries after a lack of descriptors.
   void accept_later() {
     retry.expires_after(kAcceptRetry);
     retry.async_wait([this](const boost::system::error_code& error) {

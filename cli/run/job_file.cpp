@@ -7,7 +7,7 @@
 namespace trainctl {
 namespace {
 
-/// The job's field that starts the program.
+/// The field of a job that starts the program.
 std::string command_of(const std::string& program) {
   const std::string words = program.ends_with(".py")                 ? "python3, " + program
                             : program.ends_with(".sh")               ? "sh, " + program
@@ -23,7 +23,7 @@ JobSpec JobFile::load() const {
   const JobText& text = *text_;
   if (file.ends_with(".py") || file.ends_with(".sh") || text.text.starts_with("#!"))
     throw SpecError({text.name, 0, 0}, "", "this is a program, not a job file",
-                    "a job names it, " + command_of(file) + "; start from `trainctl init command`");
+                    "name it in a job file: " + command_of(file) + "; trainctl init command writes a template");
   keep_source(text.name, text.text);
   return parse_job(text, overrides);
 }

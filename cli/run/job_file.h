@@ -1,4 +1,4 @@
-// A job as the user names it: a file, and fields that replace the file's.
+// A job as given by the user: a file, and fields that override those of the file.
 #pragma once
 
 #include <memory>

@@ -49,7 +49,7 @@ TrialResult result_of(const Sweep& sweep, size_t trial) {
   return result;
 }
 
-/// In the order in which they first appear.
+/// Names of all values, in the order in which they first appear.
 std::vector<std::string> names_of(const std::vector<TrialResult>& results) {
   std::vector<std::string> names;
   for (const TrialResult& result : results)
@@ -74,7 +74,7 @@ std::vector<TrialResult> results_of(const Sweep& sweep, std::string by) {
     return std::find(names.begin(), names.end(), name) != names.end();
   };
   if (!by.empty() && !is_there(by) && !names.empty())
-    throw SpecError({}, "--by", "no trial has a value '" + by + "'", "there are " + join(names));
+    throw SpecError({}, "--by", "no trial has a value called '" + by + "'", "available: " + join(names));
   if (by.empty()) by = is_there("validation loss") ? "validation loss" : "loss";
   const bool least = by.ends_with("loss");
   const auto badness = [&](const TrialResult& result) {

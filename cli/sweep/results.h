@@ -1,4 +1,4 @@
-// How the trials of a sweep did: a table, best first.
+// Results of the trials of a sweep, and their table, best first.
 #pragma once
 
 #include <optional>
@@ -15,15 +15,15 @@ struct TrialResult {
   TrialState state = TrialState::open;
   int64_t step = 0;
   double seconds = 0;
-  /// "loss" and then the metrics of the last step; "validation loss", "validation accuracy", … of the last validation.
+  /// "loss" and the metrics of the last step, then "validation loss", "validation accuracy", … of the last validation.
   std::vector<std::pair<std::string, double>> values;
 
   std::optional<double> value(const std::string& name) const;
 };
 
 /// Results of all trials, sorted by the value `by`, best first: lower is better for a loss, higher for any other value.
-/// Trials without the value, or for which it is not finite, come last. "": the validation's loss if there is one, else
-/// the loss. Throws SpecError if no trial has such a value.
+/// Trials without a finite value come last. "" selects the validation loss if there is one, else the loss. Throws
+/// SpecError if no trial has such a value.
 std::vector<TrialResult> results_of(const Sweep& sweep, std::string by);
 
 std::string results_table(const Sweep& sweep, const std::vector<TrialResult>& results);

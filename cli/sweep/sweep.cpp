@@ -38,7 +38,7 @@ void watch_interrupts() {
   });
 }
 
-/// "0,1" of the GPUs that belong to a slot.
+/// The GPUs that belong to a slot: "0,1".
 std::string gpus_of_slot(const Sweep& sweep, int slot) {
   std::vector<std::string> numbers;
   for (int i = 0; i < sweep.ranks; ++i)
@@ -97,7 +97,7 @@ class Trials {
         .argv = {own_program(), "run", sweep_.job}, .stdout_fd = output, .stderr_fd = output};
     for (const std::string& field : sweep_.trials[trial]) command.argv.push_back(field);
     command.argv.push_back("launch.log_dir=" + sweep_.log_dir(trial));
-    if (!save_dir_.empty())  // a folder of checkpoints is of one job
+    if (!save_dir_.empty())  // each trial is a job with its own folder of checkpoints
       command.argv.push_back("train.checkpoint.dir=" + save_dir_ + "/" + fs::path(sweep_.folder).filename().string() +
                              "/trial." + std::to_string(trial + 1));
     if (saves_state_ && has_checkpoint(trial)) command.argv.push_back("--resume");
@@ -108,7 +108,7 @@ class Trials {
     say_(name_of(trial) + "  started");
   }
 
-  /// Trials that run side by side share the cores, or have GPUs of their own.
+  /// Concurrent trials share the cores, or have separate GPUs.
   std::vector<std::pair<std::string, std::string>> environment(int slot) const {
     std::vector<std::pair<std::string, std::string>> variables;
     if (!sweep_.gpus.empty() && sweep_.at_once > 1)
@@ -119,7 +119,7 @@ class Trials {
     return variables;
   }
 
-  /// A run that was stopped has left one.
+  /// Whether a stopped run of the trial has left a checkpoint.
   bool has_checkpoint(size_t trial) const {
     for (const int run : list_runs(sweep_.log_dir(trial))) {
       const auto end = read_run_end({sweep_.log_dir(trial), run});
@@ -140,7 +140,7 @@ class Trials {
     if (state == TrialState::open && interrupts > 0) return say_(name_of(trial) + "  stopped");
     if (state != TrialState::done) ++failed_;
     std::string text = run_end ? run_end->ending + " after " + format_duration(run_end->seconds)
-                               : "failed before it started, see " + sweep_.log_dir(trial) + "/output";
+                               : "failed before it started; see " + sweep_.log_dir(trial) + "/output";
     if (run_end && run_end->result.loss) text += ", loss " + format_loss(static_cast<double>(*run_end->result.loss));
     say_(name_of(trial) + "  " + text);
   }

@@ -1,8 +1,8 @@
-// Runs the trials of a sweep, several at a time, and says how they did.
+// Runs the trials of a sweep, several at a time, and reports their results.
 //
-//   sweep_output/<job>/sweep.json      what was asked for: the same command resumes the sweep
-//                      report.html     of the best trials
-//                      trial.<N>/      its launch.log_dir: runs 1, 2, … ; output: what trainctl run printed
+//   sweep_output/<job>/sweep.json      the request: the same command resumes the sweep
+//                      report.html     report of the best trials
+//                      trial.<N>/      its launch.log_dir: runs 1, 2, …; output: output of trainctl run
 #pragma once
 
 #include <functional>
@@ -27,17 +27,17 @@ struct Sweep {
   std::string log_dir(size_t trial) const { return folder + "/trial." + std::to_string(trial + 1); }
 };
 
-/// How far a trial is: its last run, if it has one.
+/// State of a trial: that of its last run, if it has one.
 enum class TrialState { open, running, done, failed };
 TrialState state_of(const Sweep& sweep, size_t trial);
 
 struct SweepEnd {
   int failed = 0;
-  int signal = 0;  ///< the user's first signal: trials that had not ended are open again; 0: none
+  int signal = 0;  ///< the user's first signal, which reopens trials that had not ended; 0: none
 };
 
-/// Runs all open trials. `say` gets a line when a trial starts and when it ends. SIGINT, SIGTERM and SIGHUP are passed on
-/// to the running trials, which end in order; a second one kills them.
+/// Runs all open trials. `say` receives a line when a trial starts and when it ends. SIGINT, SIGTERM and SIGHUP are
+/// passed to the running trials, which shut down cleanly; a second signal kills them.
 SweepEnd run_trials(const Sweep& sweep, const JobSpec& spec, ProcessRunner& runner,
                     const std::function<void(const std::string&)>& say);
 

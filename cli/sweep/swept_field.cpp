@@ -15,7 +15,7 @@ namespace {
 
 constexpr size_t kMostTrials = 10'000;
 
-/// Without the error of repeated sums and products: 0.30000000000000004 is 0.3.
+/// Removes the rounding error of repeated sums and products: 0.30000000000000004 becomes 0.3.
 std::string text_of(double value) { return fmt::format("{:.12g}", value); }
 
 std::vector<std::string> split_at_commas(const std::string& text) {
@@ -35,9 +35,8 @@ std::vector<std::string> split_at_commas(const std::string& text) {
 /// The values of LOW..HIGH+STEP and LOW..HIGH*FACTOR.
 std::vector<std::string> stepped(const std::string& word, double low, double high, bool multiplies, double step) {
   if (multiplies ? step <= 1 || low <= 0 : step <= 0)
-    throw SpecError(
-        {}, word, "the range never comes to its end",
-        multiplies ? "it begins above 0, and its factor is above 1: 64..512*2" : "its step is above 0: 0..1+0.25");
+    throw SpecError({}, word, "the range never reaches its end",
+                    multiplies ? "start above 0 and use a factor above 1: 64..512*2" : "use a step above 0: 0..1+0.25");
   std::vector<std::string> values;
   for (int i = 0; values.size() <= kMostTrials; ++i) {
     const double value = multiplies ? low * std::pow(step, i) : low + step * i;
@@ -51,7 +50,7 @@ void read_range(const std::string& word, const std::smatch& range, SweptField& f
   field.low = std::stod(range[1]);
   field.high = std::stod(range[2]);
   if (field.high < field.low)
-    throw SpecError({}, word, "the range ends before it begins", "the smaller number comes first");
+    throw SpecError({}, word, "the end of the range is below its start", "write the smaller number first");
   if (range[4].matched) {
     field.values = stepped(word, field.low, field.high, range[3] == "*", std::stod(range[4]));
     return;
@@ -59,7 +58,7 @@ void read_range(const std::string& word, const std::smatch& range, SweptField& f
   field.is_logarithmic = range[3] == "*";
   if (range[3] == "+") throw SpecError({}, word, "the range has no step", "e.g. 0..1+0.25");
   if (field.is_logarithmic && field.low <= 0)
-    throw SpecError({}, word, "a range that is even in its logarithm begins above 0", "e.g. 1e-4..1e-1*");
+    throw SpecError({}, word, "a logarithmic range must start above 0", "e.g. 1e-4..1e-1*");
   const auto is_whole = [](const std::string& text) {
     return text.find_first_not_of("+-0123456789") == std::string::npos;
   };
@@ -87,7 +86,7 @@ SweptField parse_swept_field(const std::string& word) {
   static const std::regex kRange(kNumber + R"(\.\.)" + kNumber + "(?:([*+])" + kNumber + "?)?");
   const size_t equals = word.find('=');
   if (equals == std::string::npos || equals == 0 || equals + 1 == word.size())
-    throw SpecError({}, word, "this is not of the form field=values",
+    throw SpecError({}, word, "expected the form field=values",
                     "e.g. optimizer.learning_rate=1e-3,3e-3 or 'vars.d=64..512*2'");
   SweptField field{.name = word.substr(0, equals)};
   const std::string values = word.substr(equals + 1);
@@ -109,10 +108,10 @@ std::vector<TrialFields> grid(const std::vector<SweptField>& fields) {
   std::vector<TrialFields> trials(1);
   for (const SweptField& field : fields) {
     if (field.values.empty())
-      throw SpecError({}, field.name, "a grid needs a step in each range", "e.g. 64..512*2, or --random 20");
+      throw SpecError({}, field.name, "each range of a grid needs a step", "e.g. 64..512*2, or use --random 20");
     if (trials.size() * field.values.size() > kMostTrials)
       throw SpecError({}, field.name, fmt::format("the grid has more than {} points", kMostTrials),
-                      "--random 100 takes some of them");
+                      "use --random 100 to sample some of them");
     std::vector<TrialFields> longer;
     for (const TrialFields& trial : trials)
       for (const std::string& value : field.values) {

@@ -1,10 +1,10 @@
-// The fields that a sweep varies, and the jobs that come of them.
+// The fields that a sweep varies, and the resulting jobs.
 //
-//   field=a,b,c          each of these; commas inside of [] and {} separate nothing
+//   field=a,b,c          these values; commas inside [] and {} do not separate
 //   field=64..512*2      64, 128, 256, 512
 //   field=0..0.3+0.1     0, 0.1, 0.2, 0.3
-//   field=1..9           random sweeps only: anything between, a whole number if both ends are
-//   field=1e-4..1e-1*    random sweeps only: the same, but evenly in its logarithm
+//   field=1..9           random sweeps only: any value between; an integer if both ends are
+//   field=1e-4..1e-1*    random sweeps only: the same, uniform in its logarithm
 #pragma once
 
 #include <cstdint>
@@ -26,11 +26,11 @@ SweptField parse_swept_field(const std::string& word);
 /// One override for each field.
 using TrialFields = std::vector<std::string>;
 
-/// All combinations; the last field varies fastest. Throws SpecError for a field that is drawn, and for too many
+/// All combinations; the last field varies fastest. Throws SpecError for a field without steps, and for too many
 /// trials.
 std::vector<TrialFields> grid(const std::vector<SweptField>& fields);
 
-/// Trial k is a function of the fields, the seed and k, so that a longer sweep begins as the shorter one.
+/// Trial k is a function of the fields, the seed and k, so a longer sweep begins with the trials of a shorter one.
 std::vector<TrialFields> random_trials(const std::vector<SweptField>& fields, int64_t count, uint64_t seed);
 
 }  // namespace trainctl

@@ -35,7 +35,7 @@ std::string count(int64_t number, const std::string& what) {
 
 namespace {
 
-/// Leaves out the hosts' cores, which are only known on the hosts.
+/// Omits the hosts' cores, which are known only on the hosts.
 Json hosts_report(const JobSpec& spec) {
   Json hosts = Json::array();
   std::vector<int> ranks;
@@ -52,7 +52,7 @@ Json hosts_report(const JobSpec& spec) {
   return report;
 }
 
-/// By rank the number of its host.
+/// The number of each rank's host.
 std::vector<int> host_numbers(const Cluster& cluster) {
   std::vector<int> numbers;
   for (const RankPlace& place : cluster.places) numbers.push_back(place.host_number);
@@ -60,33 +60,33 @@ std::vector<int> host_numbers(const Cluster& cluster) {
 }
 
 std::string traffic_table(const Json& traffic) {
-  Table table({"for", "kind", ">bytes within hosts", ">between hosts"});
+  Table table({"purpose", "kind", ">bytes within hosts", ">between hosts"});
   for (const Json& row : traffic["rows"])
     table.add({row["purpose"].get<std::string>(), row["kind"].get<std::string>(),
                with_commas(row["within"].get<int64_t>()), with_commas(row["between"].get<int64_t>())});
   table.add({"all", "", with_commas(traffic["within"].get<int64_t>()), with_commas(traffic["between"].get<int64_t>())});
-  return "\na step moves\n" + table.str();
+  return "\ntraffic per step\n" + table.str();
 }
 
-/// launch.elastic (cli/run/launch/losses.h).
+/// Table for launch.elastic (cli/run/launch/losses.h).
 std::string losses_table(const Json& losses) {
-  Table table({"lost host", "on from", ">bytes that move"});
+  Table table({"lost host", "resume from", ">bytes moved"});
   for (const Json& row : losses)
     table.add({row["host"].get<std::string>(),
-               row["covered"].get<bool>() ? "the memory of the others"
-                                          : "the newest checkpoint: no other has " + row["missing"].get<std::string>(),
+               row["covered"].get<bool>() ? "memory of the other hosts"
+                                          : "newest checkpoint: no other host has " + row["missing"].get<std::string>(),
                row["covered"].get<bool>() ? with_commas(row["bytes"].get<int64_t>()) : ""});
   return "\nif a host is lost\n" + table.str();
 }
 
 std::string copies_line(const Json& report) {
   if (!report.contains("copy")) return "";
-  return "  each is given " + join(report["copy"].get<std::vector<std::string>>()) + "\n";
+  return "  copied to each host: " + join(report["copy"].get<std::vector<std::string>>()) + "\n";
 }
 
 std::string restarts_line(const Json& report) {
   const int restarts = report["max_restarts"];
-  return restarts > 0 ? "  when one fails, all start again, at most " + count(restarts, "time") + "\n" : "";
+  return restarts > 0 ? "  if a rank fails, all ranks restart, at most " + count(restarts, "time") + "\n" : "";
 }
 
 }  // namespace

@@ -13,11 +13,11 @@ namespace trainctl {
 /// {"bind": "core", "max_restarts": 2, "ranks": [{"rank": 0, "cpus": [0, 1], "threads": 2}, …]}; cpus is empty
 /// for an unbound rank.
 nlohmann::ordered_json launch_report(const JobSpec& spec);
-/// The same of a network. On several hosts with what a step moves within and between them.
+/// The same for a network; on several hosts, with the traffic of a step within and between them.
 nlohmann::ordered_json launch_report(const JobSpec& spec, const RankClasses& classes);
 std::string render_launch(const nlohmann::ordered_json& report);
 
-/// job, command, working_dir, env (names), ranks, and `launch` as above.
+/// Contains job, command, working_dir, env (names), ranks, and `launch` as above.
 nlohmann::ordered_json command_report(const JobSpec& spec);
 std::string render_command(const nlohmann::ordered_json& report);
 

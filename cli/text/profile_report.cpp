@@ -13,13 +13,14 @@ namespace {
 
 std::string percent(double part) { return fmt::format("{:.1f}%", 100 * part); }
 
-/// Empty if there is nothing to report.
+/// A rate in units of 10^9 per second; empty if there is nothing to report.
 std::string rate(double amount, double seconds) {
   return amount > 0 && seconds > 0 ? fmt::format("{:.1f}", amount / seconds / 1e9) : "";
 }
 
 std::string shares_table(const ProfileSummary& summary) {
-  Table table({">rank", ">compute", ">communication", ">waiting", ">idle", ">comm time", ">hidden", ">bytes hidden"});
+  Table table(
+      {">rank", ">compute", ">communication", ">waiting", ">idle", ">comm time", ">time hidden", ">bytes hidden"});
   for (const RankShares& r : summary.ranks) {
     const auto steps = static_cast<double>(summary.steps.count());
     table.add({std::to_string(r.rank), percent(r.compute), percent(r.exposed), percent(r.waiting), percent(r.idle),
@@ -37,7 +38,7 @@ std::string top_table(const ProfileSummary& summary, size_t top) {
   for (size_t i = 0; i < std::min(top, summary.instructions.size()); ++i) {
     const InstructionTotal& t = summary.instructions[i];
     const auto calls = static_cast<double>(t.calls);
-    table.add({t.name + (t.recompute ? " again" : ""), t.op, percent(all > 0 ? t.seconds / all : 0),
+    table.add({t.name + (t.recompute ? " (recomputed)" : ""), t.op, percent(all > 0 ? t.seconds / all : 0),
                std::to_string(t.calls), duration_text(t.seconds / calls),
                t.waited_seconds > 0 ? duration_text(t.waited_seconds / calls) : "", rate(t.flops, t.seconds),
                rate(t.bytes, t.seconds)});
@@ -58,7 +59,7 @@ std::string render_parts(std::span<const StepPart> parts, const Machine& machine
   constexpr double kNear = 0.9;
   double all = 0, near = 0;
   for (const StepPart& part : parts) all += part.seconds;
-  Table table({"part", ">time", ">of the step", ">limit", ">of limit", ">launches"});
+  Table table({"part", ">time", ">share", ">limit", ">of limit", ">launches"});
   const StepPart* first = nullptr;
   const auto over = [](const StepPart& part) { return part.seconds - part.limit_seconds; };
   for (const StepPart& part : parts) {
@@ -70,12 +71,12 @@ std::string render_parts(std::span<const StepPart> parts, const Machine& machine
     if (part.limit_seconds >= kNear * part.seconds) near += part.seconds;
     if (first == nullptr || over(part) > over(*first)) first = &part;
   }
-  std::string text =
-      fmt::format("a step by part, beside the limits of {} ({})\n{}", machine.name, machine.source, table.str());
+  std::string text = fmt::format("step time by part, compared with the limits of {} ({})\n{}", machine.name,
+                                 machine.source, table.str());
   if (first == nullptr) return text;
-  text +=
-      fmt::format("  {} of the step is at {:.0f}% of its limit or better; first to look at: {}, {} above its limit\n",
-                  percent(near / all), 100 * kNear, first->name, duration_text(over(*first)));
+  text += fmt::format(
+      "  {} of the step time reaches {:.0f}% of its limit or more; optimize first: {}, {} above its limit\n",
+      percent(near / all), 100 * kNear, first->name, duration_text(over(*first)));
   if (load) {
     text += fmt::format("  clock {:.0f} of {:.0f} MHz, power {:.0f} of {:.0f} W\n", load->clock_mhz,
                         load->most_clock_mhz, load->watts, load->most_watts);
@@ -85,10 +86,10 @@ std::string render_parts(std::span<const StepPart> parts, const Machine& machine
 
 std::string render_profile(const ProfileSummary& summary, size_t top) {
   const size_t shown = std::min(top, summary.instructions.size());
-  return fmt::format("profile of step{} {}: {} a step\n\n{}\n{} of {} instructions, longest first, over all ranks\n{}",
-                     summary.steps.count() > 1 ? "s" : "", to_string(summary.steps),
-                     duration_text(summary.step_seconds), shares_table(summary), shown, summary.instructions.size(),
-                     top_table(summary, top));
+  return fmt::format(
+      "profile of step{} {}: {} per step\n\n{}\n{} of {} instructions, longest first, over all ranks\n{}",
+      summary.steps.count() > 1 ? "s" : "", to_string(summary.steps), duration_text(summary.step_seconds),
+      shares_table(summary), shown, summary.instructions.size(), top_table(summary, top));
 }
 
 }  // namespace trainctl

@@ -1,4 +1,4 @@
-// The report that `run --profile` prints after the ranks have ended: where the time of the profiled steps went.
+// The report that `run --profile` prints after the ranks have ended: how the time of the profiled steps was spent.
 #pragma once
 
 #include <optional>
@@ -11,10 +11,11 @@
 
 namespace trainctl {
 
-/// Shares of time per rank, communication hidden under kernels, and the `top` instructions that took longest.
+/// Time breakdown per rank, communication hidden behind kernels, and the `top` longest instructions.
 std::string render_profile(const ProfileSummary& summary, size_t top = 10);
 
-/// The step by part, beside the machine's limits, and what to look at first. `load`: what the devices did meanwhile.
+/// Step time by part, compared with the machine's limits, and what to optimize first. `load`: load of the GPU
+/// meanwhile.
 std::string render_parts(std::span<const StepPart> parts, const Machine& machine, const std::optional<CudaLoad>& load);
 
 /// "1.25 ms", "83.0 us", "2.50 s".

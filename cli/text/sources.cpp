@@ -9,7 +9,7 @@
 namespace trainctl {
 namespace {
 
-/// Sources by name. A command reads one job, so this is small.
+/// Source texts by file name. A command reads one job, so this is small.
 std::map<std::string, std::string>& kept_sources() {
   static std::map<std::string, std::string> sources;
   return sources;
@@ -17,7 +17,7 @@ std::map<std::string, std::string>& kept_sources() {
 
 std::string read_text(const std::string& path) {
   std::error_code error;
-  if (!std::filesystem::is_regular_file(path, error)) return "";  // a FIFO would be waited for
+  if (!std::filesystem::is_regular_file(path, error)) return "";  // opening a FIFO would block
   std::ifstream file(path, std::ios::binary);
   return {std::istreambuf_iterator<char>(file), {}};
 }

@@ -14,7 +14,7 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-/// Phases with a smaller share of the whole are not named.
+/// Phases with a smaller share of the total are not listed.
 constexpr double kLeastShare = 0.02;
 
 }  // namespace
@@ -24,7 +24,7 @@ std::vector<Json> read_start_ups(const RunDirectory& directory, int ranks) {
   for (int rank = 0; rank < ranks; ++rank) {
     std::ifstream file(directory.rank_file(rank, "start_up.json"));
     all.push_back(Json::parse(file, nullptr, false));
-    if (!all.back().is_object()) return {};  // a full disk, say
+    if (!all.back().is_object()) return {};  // for example, the disk was full
   }
   return all;
 }

@@ -11,9 +11,9 @@ class Table {
   /// A header starting with '>' makes a right-aligned column.
   explicit Table(std::vector<std::string> headers);
   void add(std::vector<std::string> cells);
-  /// A row of which the last cell takes the place of all columns that are left, and widens none.
+  /// Adds a row whose last cell spans all remaining columns without widening them.
   void add_short(std::vector<std::string> cells);
-  /// A line of its own between rows, from the second column on.
+  /// Adds a separate line between rows, starting at the second column.
   void add_line(std::string text);
   bool empty() const { return rows_.empty(); }
   /// Every line is indented by `indent` spaces, without trailing blanks: the last column is never padded.

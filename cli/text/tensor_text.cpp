@@ -1,4 +1,4 @@
-// numpy's way of writing arrays: as few digits as tell the numbers apart, columns aligned at the point.
+// Writes arrays like numpy: the fewest digits that distinguish the numbers, columns aligned at the decimal point.
 #include "cli/text/tensor_text.h"
 
 #include <algorithm>

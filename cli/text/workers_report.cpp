@@ -11,13 +11,13 @@
 namespace trainctl {
 namespace {
 
-/// While it computes, pulls and pushes; waits for the staleness to allow a step count.
+/// Samples per second while the worker computes, pulls, pushes, or waits for the staleness limit.
 double rate(const BatchBoard& board, int worker, int64_t batch) {
   const double seconds = board.busy_seconds(worker);
   return seconds > 0 ? static_cast<double>(board.finished_by(worker) * batch) / seconds : 0.0;
 }
 
-/// By staleness; up to the largest that there was.
+/// Number of updates by staleness, up to the largest that occurred.
 std::vector<int64_t> histogram(const BatchBoard& board) {
   std::vector<int64_t> counts;
   for (int s = 0; s <= BatchBoard::kMostStaleness; ++s) counts.push_back(board.updates_of_staleness(s));

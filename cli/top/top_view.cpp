@@ -38,14 +38,14 @@ std::string ranks_table(const RunUsage& run, size_t most) {
       std::any_of(run.ranks.begin(), run.ranks.end(), [](const RankUsage& r) { return r.gpu.has_value(); });
   std::vector<std::string> headers = {">rank", ">cpu", ">memory"};
   if (has_gpus) headers.insert(headers.end(), {">gpu", ">busy", ">gpu memory", ">power"});
-  headers.emplace_back("doing");
+  headers.emplace_back("state");
   Table table(headers);
   const size_t shown = most == 0 || run.ranks.size() <= most ? run.ranks.size() : most - 1;
   for (size_t r = 0; r < shown; ++r) table.add(row_of(run.ranks[r], has_gpus));
   return table.str() + (shown < run.ranks.size() ? fmt::format("  … {} more ranks\n", run.ranks.size() - shown) : "");
 }
 
-/// Lines for the ranks of each run; 0: any number.
+/// Number of lines for the ranks of each run; 0: unlimited.
 size_t share_of_height(size_t height, size_t runs) {
   constexpr size_t kHead = 1, kOfRun = 3;  // a blank line, the run, the table's head
   if (height == 0 || runs == 0) return 0;
@@ -57,7 +57,7 @@ size_t share_of_height(size_t height, size_t runs) {
 
 std::string top_text(const HostUsage& host, const std::vector<RunUsage>& runs, size_t width, size_t height) {
   std::string text = head(host, runs.size()) + "\n";
-  if (runs.empty()) text += "\nno run is running\n";
+  if (runs.empty()) text += "\nno run is active\n";
   for (const RunUsage& run : runs) {
     LiveStatus brief = run.status;
     brief.ranks.clear();  // each has a line below

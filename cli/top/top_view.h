@@ -1,4 +1,4 @@
-// The text of `trainctl top`: this host, its runs, and what each of their ranks takes.
+// The text of `trainctl top`: this host, its runs, and the resource usage of their ranks.
 #pragma once
 
 #include <optional>
@@ -14,7 +14,7 @@ namespace trainctl {
 struct RankUsage {
   int rank = 0;
   std::string doing;            ///< "training"
-  std::optional<double> cores;  ///< that it keeps busy; nullopt: not known yet, or it is on another host
+  std::optional<double> cores;  ///< number of cores that it keeps busy; nullopt: not known yet, or on another host
   int64_t resident_bytes = 0;
   std::optional<int> gpu;
   std::optional<CudaLoad> gpu_load;
@@ -26,7 +26,7 @@ struct RunUsage {
   std::vector<RankUsage> ranks;
 };
 
-/// At most `height` lines of at most `width` columns; 0: any number. Runs share the lines for ranks.
+/// At most `height` lines of at most `width` columns; 0: unlimited. Runs share the lines for ranks.
 std::string top_text(const HostUsage& host, const std::vector<RunUsage>& runs, size_t width, size_t height);
 
 }  // namespace trainctl

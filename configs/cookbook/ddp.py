@@ -1,4 +1,4 @@
-"""Data-parallel training in PyTorch, as torchrun starts it: trainctl sets the same variables."""
+"""Data-parallel training in PyTorch, written for torchrun: trainctl sets the same variables."""
 import argparse
 
 import torch

@@ -13,7 +13,7 @@ namespace trainctl {
 std::vector<std::pair<std::string, std::string>> job_fields(const std::string& yaml, const std::string& file);
 
 /// The fields that differ between jobs: [{"field": "optimizer.learning_rate", "values": ["0.1", "0.2", null]}, …]; null
-/// where a job lacks the field. Folders of logs always differ and are left out.
+/// where a job lacks the field. Folders of logs always differ and are omitted.
 nlohmann::ordered_json differing_fields(const std::vector<std::vector<std::pair<std::string, std::string>>>& jobs);
 
 }  // namespace trainctl

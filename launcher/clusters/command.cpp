@@ -15,7 +15,7 @@
 namespace trainctl::clusters {
 namespace {
 
-/// start_piped's for a program that cannot be started.
+/// Exit code of start_piped for a program that cannot be started.
 constexpr int kNotStarted = 127;
 
 /// Returns false at the end of the pipe.
@@ -46,7 +46,7 @@ CommandEnd run_command(const std::vector<std::string>& words, double seconds) {
   close(child.err);
   int status = 0;
   waitpid(child.pid, &status, 0);
-  if (late) throw EnvError(words[0] + " has not answered for " + std::to_string(static_cast<int>(seconds)) + " s");
+  if (late) throw EnvError(words[0] + " has not responded for " + std::to_string(static_cast<int>(seconds)) + " s");
   result.code = WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
   if (result.code == kNotStarted && result.out.empty()) throw EnvError("cannot run " + result.err);
   return result;

@@ -1,4 +1,4 @@
-// Commands of a manager, run to their end: sbatch, squeue, scancel.
+// Runs commands of a cluster manager to their end: sbatch, squeue, scancel.
 #pragma once
 
 #include <string>
@@ -11,7 +11,7 @@ struct CommandEnd {
   std::string out, err;
 };
 
-/// Throws EnvError if the program is not there, or does not end within `seconds`.
+/// Throws EnvError if the program does not exist, or does not end within `seconds`.
 CommandEnd run_command(const std::vector<std::string>& words, double seconds = 60);
 
 }  // namespace trainctl::clusters

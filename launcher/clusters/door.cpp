@@ -34,7 +34,7 @@ namespace trainctl::clusters {
 namespace {
 
 constexpr double kHandshakeSeconds = 10, kRequestSeconds = 10;
-/// Connections, each with a process, that have not proved yet that they have the token. Beyond it a new one ends the
+/// Largest number of unauthenticated peers, each with a process. Beyond it a new one ends the
 /// oldest.
 constexpr size_t kMostNewcomers = 64;
 constexpr size_t kMostLine = 64, kMostScript = 1 << 16;
@@ -51,7 +51,7 @@ int number_after(const std::string& line, const std::string& word) {
   return is_number ? std::stoi(digits) : kNoCode;
 }
 
-/// In a child of the door. The script is killed when the connection ends.
+/// Runs in a child of the listener. The script is killed when the connection ends.
 void run_script(TlsStream& stream, const std::string& script) {
   int in[2], out[2];
   if (pipe(in) != 0 || pipe(out) != 0) return;
@@ -93,14 +93,14 @@ int serve(int socket, const std::string& token, const std::function<void()>& pro
   }
 }
 
-/// Message to the door from a process that serves a connection, in one write.
+/// Message to the listener from a process that serves a connection, sent in one write.
 struct Word {
   pid_t pid = 0;
-  bool ends = false;  ///< the run is over; else the client has proved that it has the token
+  bool ends = false;  ///< true: the run is over; false: the client has proved that it has the token
   int code = kNoCode;
 };
 
-/// The signal that asks this process to end; 0: none has come.
+/// Signal that asked this process to end; 0: none.
 volatile std::sig_atomic_t asked_to_end = 0;
 void ask_to_end(int signal) { asked_to_end = signal; }
 
@@ -108,13 +108,14 @@ void ask_to_end(int signal) { asked_to_end = signal; }
 class Served {
  public:
   Served() {
-    if (pipe2(words_.data(), O_CLOEXEC) != 0) throw EnvError(std::string("cannot make a pipe: ") + describe_errno(errno));
+    if (pipe2(words_.data(), O_CLOEXEC) != 0)
+      throw EnvError(std::string("cannot create a pipe: ") + describe_errno(errno));
     fcntl(words_[0], F_SETFL, O_NONBLOCK);
   }
 
   int words() const { return words_[0]; }
 
-  /// Returns the code with which the run ends, once a client says so.
+  /// Returns the run's exit code once a client has sent it.
   std::optional<int> look() {
     for (Word word; read(words_[0], &word, sizeof word) == sizeof word;) {
       if (word.ends) return word.code;
@@ -129,7 +130,7 @@ class Served {
     return std::nullopt;
   }
 
-  /// Since a client that has the token was connected, or since the start.
+  /// Seconds since a client with the token was connected, or since the start.
   double seconds_alone() const { return std::chrono::duration<double>(Clock::now() - last_client_).count(); }
 
   void serve_in_process(int listener, int socket, const std::string& token) {
@@ -155,7 +156,7 @@ class Served {
   Clock::time_point last_client_ = Clock::now();
 };
 
-/// A connected socket; -1: `why`.
+/// Returns a connected socket, or -1 and the reason in `why`.
 int connect_to(const std::string& name, int port, std::string& why) {
   addrinfo hints{}, *found = nullptr;
   hints.ai_socktype = SOCK_STREAM;
@@ -195,7 +196,7 @@ std::unique_ptr<TlsStream> try_door(const DoorAddress& door, const std::string& 
     try {
       return TlsStream::connect(fd, token, kHandshakeSeconds);
     } catch (const EnvError& error) {
-      why = address + " does not prove that it has the job's token: " + error.what();
+      why = address + " did not prove that it has the job's token: " + error.what();
     }
   }
   return nullptr;
@@ -225,7 +226,7 @@ class DoorTransport : public hosts::Transport {
       words.insert(words.end(), door.addresses.begin(), door.addresses.end());
       return words;
     }
-    throw EnvError("there is no way to " + host);
+    throw EnvError("no connection to host " + host);
   }
 
  private:
@@ -296,7 +297,8 @@ int serve_door(int listener, const std::string& token, double orphan_seconds) {
 std::string await_door(const DoorAddress& door, const std::string& token, double seconds) {
   const auto stream = open_door(door, token, seconds);
   stream->write("ping\n");
-  if (stream->read_line(kMostLine) != "door") throw EnvError(door.name + " is of another version");
+  if (stream->read_line(kMostLine) != "door")
+    throw EnvError(door.name + " runs a different version of trainctl; install the same version on all hosts");
   return stream->own_address();
 }
 

@@ -20,13 +20,13 @@ std::optional<Hole> next_hole(const std::string& line, size_t from) {
   const size_t begin = line.find(kOpen, from);
   if (begin == std::string::npos) return std::nullopt;
   const size_t end = line.find(kClose, begin);
-  check(end != std::string::npos, "a template closes what it opens: " + line);
+  check(end != std::string::npos, "a template closes every {{: " + line);
   return Hole{begin, end + kClose.size(), line.substr(begin + kOpen.size(), end - begin - kOpen.size())};
 }
 
 const std::string& value_of(const Hole& hole, const Values& values) {
   const auto at = values.find(hole.name);
-  check(at != values.end(), "a template's value is given: " + hole.name);
+  check(at != values.end(), "every value of a template is set: " + hole.name);
   return at->second;
 }
 

@@ -16,9 +16,9 @@ using Values = std::map<std::string, std::string>;
 /// Each line of a template has one of the three forms, so a line with a value of several lines has no other value.
 std::string fill(std::string_view text, const Values& values);
 
-/// A word for a POSIX shell, in quotes if it needs them.
+/// Quotes a word for a POSIX shell if necessary.
 std::string shell_word(const std::string& text);
-/// A scalar of YAML, in quotes.
+/// A quoted YAML scalar.
 std::string yaml_text(const std::string& text);
 
 }  // namespace trainctl::clusters

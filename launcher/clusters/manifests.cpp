@@ -17,11 +17,11 @@ namespace {
 
 
 constexpr size_t kMostNameBytes = 40;
-/// A ConfigMap or a Secret holds 1 MiB.
+/// Largest size of a ConfigMap or Secret: 1 MiB.
 constexpr size_t kMostJobBytes = 1'000'000;
-/// Slurm looks at its limits once in a while.
+/// Slurm checks its limits periodically.
 constexpr int kMarginSeconds = 30, kLeastStopSeconds = 60;
-/// Memory of a rank beside its arena: the program, buffers of the data pipeline.
+/// Memory of a rank in addition to its arena: the program, buffers of the data pipeline.
 constexpr int64_t kRankBytes = int64_t{512} << 20;
 
 int64_t mebibytes(int64_t bytes) { return (bytes + (1 << 20) - 1) >> 20; }
@@ -46,7 +46,7 @@ bool asks_for(const SlurmSpec& slurm, const std::string& option) {
                      [&](const std::string& line) { return line.starts_with(option); });
 }
 
-/// A job that saves nothing would begin anew each time.
+/// Whether Slurm should requeue the job: one that saves nothing would start from the beginning each time.
 bool is_queued_again(const JobSpec& job) { return job.launch.slurm.requeue && job.train.saves_state(); }
 
 std::string slurm_options(const JobSpec& job) {
@@ -63,27 +63,28 @@ std::string slurm_options(const JobSpec& job) {
   if (!asks_for(slurm, "--exclusive")) add("cpus-per-task", std::to_string(ranks_of_a_host(job, slurm.nodes)));
   if (slurm.gpus_per_node > 0) add("gpus-per-node", std::to_string(slurm.gpus_per_node));
   lines.emplace_back(is_queued_again(job) ? "--requeue" : "--no-requeue");
-  // The nodes that are left go on, and the launcher plans anew for them.
+  // The remaining nodes continue, and the launcher replans for them.
   if (job.launch.elastic && !asks_for(slurm, "--no-kill")) lines.emplace_back("--no-kill");
   lines.insert(lines.end(), slurm.extra.begin(), slurm.extra.end());
   return in_lines(lines);
 }
 
-/// A line of #SBATCH is cut at blanks, and ends the options when it is not one.
+/// Throws for values that cannot be in #SBATCH lines, which are split at blanks.
 void require_lines(const JobSpec& job) {
   const SlurmSpec& slurm = job.launch.slurm;
   for (size_t i = 0; i < slurm.extra.size(); ++i) {
     const std::string at = "launch.slurm.extra[" + std::to_string(i) + "]";
     if (!slurm.extra[i].starts_with("-") || slurm.extra[i].find('\n') != std::string::npos)
-      throw SpecError(job.position(at), at, "'" + slurm.extra[i] + "' is no option of sbatch", "e.g. --mem=8G");
+      throw SpecError(job.position(at), at, "'" + slurm.extra[i] + "' is not an sbatch option", "e.g. --mem=8G");
   }
   if (job.launch.log_dir.find_first_of(" \t\n'\"\\%#") != std::string::npos)
     throw SpecError(job.position("launch.log_dir"), "launch.log_dir",
-                    "a batch script cannot name '" + job.launch.log_dir + "'",
-                    "a path without blanks, quotes, \\, % and #");
+                    "'" + job.launch.log_dir + "' cannot be used in a batch script",
+                    "use a path without blanks, quotes, \\, % and #");
   for (const std::string* text : {&slurm.partition, &slurm.account, &slurm.qos, &slurm.constraint, &slurm.time})
     if (text->find_first_of(" \n'\"") != std::string::npos)
-      throw SpecError(job.position("launch.slurm"), "launch.slurm", "'" + *text + "' has blanks or quotes");
+      throw SpecError(job.position("launch.slurm"), "launch.slurm",
+                      "'" + *text + "' must not contain blanks or quotes");
 }
 
 std::vector<Manifest> slurm_manifests(const JobSpec& job, const ManifestOptions& options, const Template& text_of) {
@@ -151,14 +152,14 @@ std::vector<Manifest> kubernetes_manifests(const JobSpec& job, const ManifestOpt
   const bool is_set = spec.kind == "jobset";
   const bool is_secret = has_secrets(job);
   using Json = nlohmann::ordered_json;
-  const Json items = Json::array({{{"key", "job.yaml"}, {"path", "job.yaml"}}});  // the token is no file of the pod
+  const Json items = Json::array({{{"key", "job.yaml"}, {"path", "job.yaml"}}});  // the token is not a file in the pod
   const Json from_secret = {{"secretName", name + "-token"}, {"items", items}}, from_config = {{"name", name + "-job"}};
   const Json job_volume = {{"name", "trainctl-job"},
                            {is_secret ? "secret" : "configMap", is_secret ? from_secret : from_config}};
   if (options.job_text.size() > kMostJobBytes)
-    throw SpecError(
-        {}, "",
-        "the job has " + std::to_string(options.job_text.size()) + " bytes as YAML, and Kubernetes stores 1 MiB");
+    throw SpecError({}, "",
+                    "the job is " + std::to_string(options.job_text.size()) +
+                        " bytes long as YAML, but Kubernetes stores at most 1 MiB");
   Values values{{"made_by", made_by(job, options)},
                 {"name", name},
                 {"namespace", spec.name_space.empty() ? "" : yaml_text(spec.name_space)},

@@ -1,4 +1,4 @@
-// The files that start a job under a manager: Slurm's batch script, manifests of Kubernetes, a file for docker compose.
+// The files that start a job under a cluster manager: Slurm batch script, Kubernetes manifests, docker compose file.
 #pragma once
 
 #include <cstdint>
@@ -20,14 +20,14 @@ struct HostNeeds {
 
 struct ManifestOptions {
   HostNeeds needs;
-  std::string trainctl;  ///< the binary, as the batch script calls it
+  std::string trainctl;  ///< the binary, as called by the batch script
   std::string folder;    ///< where the files will be, absolute
   std::string job_text;  ///< the job as YAML, with all of its fields
   std::string token;     ///< token in the job's Secret
   std::string version;
 };
 
-/// Each manifest begins with it.
+/// Every manifest begins with this text.
 inline constexpr const char* kWrittenBy = "# Written by trainctl ";
 
 struct Manifest {
@@ -39,13 +39,13 @@ struct Manifest {
 /// The text of templates/clusters/<name>.in.
 using Template = std::function<std::string_view(std::string_view name)>;
 
-/// For launch.target, which is not hosts. Throws SpecError where the job cannot be run so.
+/// Writes the files for launch.target, which is not hosts. Throws SpecError if the job cannot run there.
 std::vector<Manifest> manifests(const JobSpec& job, const ManifestOptions& options, const Template& text_of);
 
-/// The time between the warning of a manager and its kill.
+/// Time between a manager's warning and its kill.
 int stop_seconds(const JobSpec& job, const HostNeeds& needs);
 
-/// The job's name as Kubernetes allows it: at most 40 of a to z, 0 to 9 and '-', beginning with a letter.
+/// The job's name as allowed by Kubernetes: at most 40 of a to z, 0 to 9 and '-', starting with a letter.
 std::string name_of_pods(const std::string& job);
 
 }  // namespace trainctl::clusters

@@ -20,7 +20,7 @@ std::optional<int> number_of(std::string_view digits) {
   return value;
 }
 
-/// "07-09,12".
+/// Parses the ranges in brackets: "07-09,12".
 std::optional<Names> ranges(std::string_view text) {
   Names numbers;
   for (size_t at = 0; at <= text.size();) {

@@ -8,7 +8,7 @@
 
 namespace trainctl::clusters {
 
-/// In the list's order. nullopt: it is no list, or names more than 65,536 nodes.
+/// The nodes in order; nullopt if the text is not a list, or names more than 65,536 nodes.
 ///
 ///   list  := item (',' item)*
 ///   item  := (text | '[' range (',' range)* ']')+        every combination, the last brackets change first

@@ -17,7 +17,7 @@
 namespace trainctl::clusters {
 namespace {
 
-/// Timeout for any answer, that to a barrier too: either all processes arrive, or mpiexec ends them.
+/// Timeout for any response, including that of a barrier: either all processes arrive, or mpiexec ends them.
 constexpr int kPatienceMs = 120'000;
 
 int socket_of_environment() {
@@ -26,11 +26,11 @@ int socket_of_environment() {
   const std::string value = text == nullptr ? "" : text;
   const auto [end, error] = std::from_chars(value.data(), value.data() + value.size(), fd);
   if (error != std::errc() || end != value.data() + value.size() || fcntl(fd, F_GETFD) < 0)
-    throw EnvError("PMI_FD is '" + value + "', which is no open socket; did mpiexec start this process?");
+    throw EnvError("PMI_FD is '" + value + "', which is not an open socket; start this process with mpiexec");
   return fd;
 }
 
-/// Values may not have blanks, and JSON does.
+/// Encodes values, which must not have blanks as JSON does.
 std::string hexadecimal(const std::string& text) {
   static constexpr char kDigits[] = "0123456789abcdef";
   std::string digits;
@@ -62,12 +62,12 @@ Pmi::Pmi(int index, int socket) : index_(index), socket_(socket) {
   space_ = ask("cmd=get_my_kvsname", "my_kvsname")["kvsname"];
 }
 
-/// mpiexec takes a process that ends without it for one that has failed.
+/// mpiexec treats a process that ends without this call as failed.
 Pmi::~Pmi() {
   try {
     ask("cmd=finalize", "finalize_ack");
   } catch (const EnvError&) {
-    // It ends all processes.
+    // mpiexec then ends all processes.
   }
   close(socket_);
 }
@@ -87,12 +87,12 @@ std::string Pmi::key_of(int index, const std::string& key) const { return key + 
 Pmi::Fields Pmi::ask(const std::string& request, const std::string& answer) {
   const std::string line = request + "\n";
   if (write(socket_, line.data(), line.size()) != static_cast<ssize_t>(line.size()))
-    throw EnvError("PMI: mpiexec does not take '" + request + "': " + std::strerror(errno));
+    throw EnvError("PMI: cannot send '" + request + "' to mpiexec: " + std::strerror(errno));
   while (text_.find('\n') == std::string::npos) {
     pollfd ready{socket_, POLLIN, 0};
     std::array<char, 4096> buffer{};
     const ssize_t got = poll(&ready, 1, kPatienceMs) > 0 ? read(socket_, buffer.data(), buffer.size()) : 0;
-    if (got <= 0) throw EnvError("PMI: mpiexec does not answer '" + request + "'");
+    if (got <= 0) throw EnvError("PMI: mpiexec does not respond to '" + request + "'");
     text_.append(buffer.data(), static_cast<size_t>(got));
   }
   const size_t end = text_.find('\n');
@@ -105,7 +105,7 @@ Pmi::Fields Pmi::ask(const std::string& request, const std::string& answer) {
   }
   const auto code = fields.find("rc");
   if (fields["cmd"] != answer || (code != fields.end() && code->second != "0"))
-    throw EnvError("PMI: mpiexec answers '" + request + "' with " + fields["cmd"] + " " + fields["msg"]);
+    throw EnvError("PMI: mpiexec responded to '" + request + "' with " + fields["cmd"] + " " + fields["msg"]);
   return fields;
 }
 

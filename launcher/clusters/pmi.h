@@ -1,6 +1,6 @@
-// PMI 1.1, which MPICH's mpiexec (Hydra) and those of its relatives serve: lines over a socket that each process inherits.
+// PMI 1.1, served by the mpiexec of MPICH (Hydra) and its derivatives: lines over a socket that each process inherits.
 //
-//   request := "cmd=" word (" " key "=" value)* "\n"        answered by a line of the same form
+//   request := "cmd=" word (" " key "=" value)* "\n"        the response is a line of the same form
 //
 //   init, barrier_in, finalize; put kvsname=… key=… value=…; get kvsname=… key=…        values have no blanks
 //
@@ -16,7 +16,7 @@ namespace trainctl::clusters {
 
 class Pmi : public Exchange {
  public:
-  /// `index`: of this process. `socket`: PMI_FD. Throws EnvError if nobody serves it.
+  /// `index`: index of this process. `socket`: PMI_FD. Throws EnvError if mpiexec does not respond.
   explicit Pmi(int index);
   Pmi(int index, int socket);
   Pmi(const Pmi&) = delete;
@@ -29,13 +29,14 @@ class Pmi : public Exchange {
 
  private:
   using Fields = std::map<std::string, std::string>;
-  /// The answer's fields; throws EnvError unless its command is `answer` and its `rc` is 0, where it has one.
+  /// Sends a request and returns the fields of the response. Throws EnvError unless its command is `answer` and its
+  /// `rc`, if present, is 0.
   Fields ask(const std::string& request, const std::string& answer);
   std::string key_of(int index, const std::string& key) const;
 
   const int index_, socket_;
-  std::string text_;   ///< that was read beyond a line
-  std::string space_;  ///< the name of the processes' keys and values
+  std::string text_;   ///< bytes read beyond a line
+  std::string space_;  ///< name of the key-value space of these processes
 };
 
 }  // namespace trainctl::clusters

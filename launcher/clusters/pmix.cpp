@@ -46,7 +46,7 @@ struct Pmix::Library {
   template <class F>
   void load(F& function, const char* name) {
     function = reinterpret_cast<F>(dlsym(handle, name));
-    if (function == nullptr) throw EnvError(std::string("libpmix.so.2 has no ") + name);
+    if (function == nullptr) throw EnvError(std::string("libpmix.so.2 has no function ") + name);
   }
   void require(int status, const char* what) const {
     if (status != kSuccess) throw EnvError(std::string("PMIx: ") + what + ": " + text(status));
@@ -58,8 +58,10 @@ Pmix::Pmix() : library_(new Library) {
   pmix.handle = dlopen("libpmix.so.2", RTLD_NOW | RTLD_LOCAL);
   try {
     if (pmix.handle == nullptr)
-      throw EnvError(std::string("mpirun has started this, and its processes find each other through PMIx: ") +
-                     dlerror() + "; install libpmix2, or name the hosts in launch.hosts");
+      throw EnvError(
+          std::string("mpirun started this process, but PMIx, through which processes exchange addresses, is not "
+                      "available: ") +
+          dlerror() + "; install libpmix2, or list the hosts in launch.hosts");
     pmix.load(pmix.init, "PMIx_Init");
     pmix.load(pmix.finalize, "PMIx_Finalize");
     pmix.load(pmix.put, "PMIx_Put");
@@ -67,7 +69,7 @@ Pmix::Pmix() : library_(new Library) {
     pmix.load(pmix.fence, "PMIx_Fence");
     pmix.load(pmix.get, "PMIx_Get");
     pmix.load(pmix.text, "PMIx_Error_string");
-    pmix.require(pmix.init(&pmix.self, nullptr, 0), "no server");
+    pmix.require(pmix.init(&pmix.self, nullptr, 0), "cannot connect to the server");
   } catch (const EnvError&) {
     delete library_;
     throw;
@@ -88,16 +90,16 @@ void Pmix::put(const std::string& key, const std::string& value) {
 
 void Pmix::fence() {
   library_->require(library_->commit(), "cannot commit");
-  library_->require(library_->fence(nullptr, 0, nullptr, 0), "the processes do not meet");
+  library_->require(library_->fence(nullptr, 0, nullptr, 0), "the processes cannot synchronize");
 }
 
-/// The value is the library's to free, and lives as long as this process.
+/// The library owns the value, which remains valid until this process ends.
 std::string Pmix::get(int index, const std::string& key) {
   Process other = library_->self;
   other.rank = static_cast<uint32_t>(index);
   PmixValue* value = nullptr;
-  library_->require(library_->get(&other, key.c_str(), nullptr, 0, &value), "a process has no value");
-  if (value == nullptr || value->type != kString) throw EnvError("PMIx: the value of " + key + " is no text");
+  library_->require(library_->get(&other, key.c_str(), nullptr, 0, &value), "cannot get a value");
+  if (value == nullptr || value->type != kString) throw EnvError("PMIx: the value of " + key + " is not a string");
   return value->data.string;
 }
 

@@ -1,4 +1,4 @@
-// Exchange between the processes of one mpirun before they can connect: keys and values of PMIx, which Open MPI and
+// Exchanges keys and values between the processes of one mpirun before they can connect, using PMIx, which Open MPI and
 // Slurm's --mpi=pmix serve. The library is opened when it is needed.
 #pragma once
 
@@ -10,7 +10,7 @@ namespace trainctl::clusters {
 
 class Pmix : public Exchange {
  public:
-  /// Throws EnvError if the library is not there, or no server answers this process.
+  /// Throws EnvError if the library is not installed, or no server responds to this process.
   Pmix();
   Pmix(const Pmix&) = delete;
   Pmix& operator=(const Pmix&) = delete;

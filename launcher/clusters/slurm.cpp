@@ -61,7 +61,7 @@ std::vector<SubmittedJob> remembered() {
   return jobs;
 }
 
-/// By number, which the jobs of an array share: id, state, reason or nodes, time, time left.
+/// Jobs by number, which the jobs of an array share: id, state, reason or nodes, time, time left.
 std::multimap<std::string, std::vector<std::string>> queue() {
   const CommandEnd end = run_command({"squeue", "--me", "--noheader", "--format=%F|%i|%T|%R|%M|%L"}, 20);
   if (end.code != 0) fail("squeue", end);
@@ -80,7 +80,7 @@ std::multimap<std::string, std::vector<std::string>> queue() {
 
 std::vector<std::string> submit_words(const std::string& script) { return {"sbatch", "--parsable", script}; }
 
-/// --parsable: "12" or "12;cluster".
+/// Parses the output of --parsable: "12" or "12;cluster".
 std::string submit(const std::string& script) {
   const CommandEnd end = run_command(submit_words(script));
   const std::string id = end.out.substr(0, end.out.find_first_of(";\n"));
@@ -105,7 +105,7 @@ std::vector<SubmittedJob> submitted_jobs(std::string& notice) {
   try {
     known = queue();
   } catch (const EnvError& error) {
-    notice = std::string("Slurm's jobs are not known: ") + error.what();
+    notice = std::string("cannot list Slurm jobs: ") + error.what();
     return {};
   }
   std::vector<SubmittedJob> found;
@@ -127,7 +127,7 @@ std::vector<SubmittedJob> submitted_jobs(std::string& notice) {
   return found;
 }
 
-/// --batch: the signal is the batch script's alone, which passes it on to the launcher.
+/// --batch sends the signal only to the batch script, which forwards it to the launcher.
 void stop_job(const SubmittedJob& job, bool now) {
   std::vector<std::string> words{"scancel"};
   if (!now && job.state == "RUNNING") words.insert(words.end(), {"--batch", "--signal=TERM"});

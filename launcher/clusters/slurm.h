@@ -9,14 +9,14 @@
 
 namespace trainctl::clusters {
 
-/// The words of a command, for --dry-run too.
+/// The words of the command, also for --dry-run.
 std::vector<std::string> submit_words(const std::string& script);
 
-/// Returns the job's number. Throws EnvError with what sbatch said.
+/// Returns the job's number. Throws EnvError with the output of sbatch.
 std::string submit(const std::string& script);
 
 struct SubmittedJob {
-  std::string id;  ///< "12"; of an array "12_0", and "12_[1-3]" for those that wait
+  std::string id;  ///< "12"; in an array "12_0", and "12_[1-3]" for pending jobs
   std::string name;
   std::string log_dir;          ///< absolute
   double submitted = 0;         ///< unix seconds
@@ -25,11 +25,11 @@ struct SubmittedJob {
   std::string time, time_left;  ///< "1:02:03"
 };
 
-/// Remembers it for submitted_jobs(). Throws EnvError.
+/// Records the job for submitted_jobs(). Throws EnvError.
 void remember(const SubmittedJob& job);
 
-/// The submitted jobs that Slurm still knows, oldest first. Without Slurm, or if it does not answer: none, and `notice`
-/// says so if there should be some.
+/// The submitted jobs that Slurm still knows, oldest first. Without Slurm, or if it does not respond: none, and
+/// `notice` reports it if there should be some.
 std::vector<SubmittedJob> submitted_jobs(std::string& notice);
 
 /// Asks the launcher of a running job to stop, which saves as after Ctrl-C; a job that waits is cancelled. `now`:

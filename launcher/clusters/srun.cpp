@@ -15,7 +15,7 @@ class Srun : public hosts::Transport {
   std::string name() const override { return "srun"; }
   std::vector<std::string> words(const std::string& host, const std::string& script) const override {
     check(script.find('\'') == std::string::npos, "a script for a host has no single quote");
-    // One task a node, beside whatever else runs in the allocation, with all of the node's cores and GPUs.
+    // One task per node, alongside other steps of the allocation, with all cores and GPUs of the node.
     return {"srun",       "--quiet",      "--jobid=" + job_,      "--overlap",
             "--nodes=1",  "--ntasks=1",   "--nodelist=" + host,   "--cpu-bind=none",
             "--mpi=none", "--unbuffered", "--kill-on-bad-exit=0", "sh",

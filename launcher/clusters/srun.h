@@ -1,6 +1,6 @@
-// Reaching the nodes of a Slurm allocation by srun: no ssh is needed, and whatever Slurm accounts and limits it does so
-// for the ranks. The agent lives as long as its step: when srun ends, Slurm ends the agent and its ranks, so a host
-// that was lost does not come back within an attempt.
+// Reaches the nodes of a Slurm allocation with srun: no ssh is needed, and Slurm accounts for the ranks and limits
+// them. The agent lives as long as its step: when srun ends, Slurm ends the agent and its ranks, so a lost host does
+// not return within an attempt.
 #pragma once
 
 #include <memory>

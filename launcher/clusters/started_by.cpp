@@ -32,7 +32,7 @@ class Variables {
       int number = 0;
       const auto [end, error] = std::from_chars(value.data(), value.data() + value.size(), number);
       if (error != std::errc() || end != value.data() + value.size() || number < 0)
-        throw EnvError(std::string(name) + " is '" + value + "', which is no number");
+        throw EnvError(std::string(name) + " is '" + value + "', which is not a number");
       return number;
     }
     return otherwise;
@@ -42,13 +42,13 @@ class Variables {
   const Environment& environment_;
 };
 
-/// `srun trainctl run` starts one a task; a batch script and salloc's shell are alone.
+/// `srun trainctl run` starts one process per task; a batch script and salloc's shell start a single one.
 StartedBy by_slurm(const Variables& variables) {
   StartedBy by{.manager = Manager::slurm, .name = "Slurm"};
   by.job = variables.text({"SLURM_JOB_ID", "SLURM_JOBID"});
   const std::string nodes = variables.text({"SLURM_JOB_NODELIST", "SLURM_NODELIST"});
   const auto hosts = expand_nodes(nodes);
-  if (!hosts) throw EnvError("SLURM_JOB_NODELIST is '" + nodes + "', which is no list of nodes");
+  if (!hosts) throw EnvError("SLURM_JOB_NODELIST is '" + nodes + "', which is not a list of nodes");
   by.hosts = *hosts;
   by.restarts = variables.number({"SLURM_RESTART_COUNT"}, 0);
   const std::string step = variables.text({"SLURM_STEP_ID", "SLURM_STEPID"});
@@ -57,7 +57,7 @@ StartedBy by_slurm(const Variables& variables) {
   by.index = variables.number({"SLURM_PROCID"}, 0);
   by.count = variables.number({"SLURM_STEP_NUM_TASKS", "SLURM_NTASKS", "SLURM_NPROCS"}, 1);
   by.local_index = variables.number({"SLURM_LOCALID"}, 0);
-  // srun --mpi=pmix: its tasks can tell each other where they are, without an srun in the container.
+  // srun --mpi=pmix: its tasks can exchange their addresses without an srun in the container.
   if (variables.has("PMIX_NAMESPACE") && by.count > 1) {
     by.manager = Manager::mpi;
     by.name = kPmixOfSlurm;
@@ -83,13 +83,13 @@ StartedBy by_hydra(const Variables& variables) {
   return by_mpi(variables, kMpich, "PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID");
 }
 
-/// The variables of the rendered manifests. A pod that is started again has them again.
+/// Reads the variables of the rendered manifests. A restarted pod has the same ones.
 StartedBy by_pods(const Variables& variables) {
   StartedBy by{.manager = Manager::pods, .name = "Kubernetes"};
   by.index = variables.number({"TRAINCTL_POD", "JOB_COMPLETION_INDEX"}, 0);
   const std::string names = variables.text({kPodsVariable});
   const auto hosts = expand_nodes(names);
-  if (!hosts) throw EnvError(std::string(kPodsVariable) + " is '" + names + "', which is no list of pods");
+  if (!hosts) throw EnvError(std::string(kPodsVariable) + " is '" + names + "', which is not a list of pods");
   by.hosts = *hosts;
   by.count = static_cast<int>(hosts->size());
   by.job = variables.text({kPodsJobVariable});
@@ -101,7 +101,7 @@ StartedBy by_pods(const Variables& variables) {
 StartedBy started_by(const Environment& environment) {
   const Variables variables(environment);
   StartedBy by;
-  // Open MPI under Slurm has the variables of both: the nearest one counts.
+  // Open MPI under Slurm sets the variables of both; the innermost one counts.
   if (variables.has(kPodsVariable)) {
     by = by_pods(variables);
   } else if (variables.has("OMPI_COMM_WORLD_RANK")) {
@@ -115,7 +115,7 @@ StartedBy started_by(const Environment& environment) {
   }
   if (by.index >= by.count)
     throw EnvError("process " + std::to_string(by.index) + " of " + std::to_string(by.count) + ": " + by.name +
-                   "'s environment contradicts itself");
+                   " has set inconsistent environment variables");
   return by;
 }
 

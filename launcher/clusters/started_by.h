@@ -12,10 +12,10 @@ enum class Manager : uint8_t { none, slurm, mpi, pods };
 struct StartedBy {
   Manager manager = Manager::none;
   std::string name;                ///< "Slurm", "PMIx of Slurm", "Open MPI", "MPICH", "Kubernetes": for messages
-  std::string job;                 ///< the manager's, which all starts of it have in common; empty: it says none
+  std::string job;                 ///< the manager's job ID, common to all starts of the job; empty: not set
   int index = 0, count = 1;        ///< index of this process, and number of those that were started alike
   int local_index = 0;             ///< index among those on its host
-  std::vector<std::string> hosts;  ///< slurm: the nodes; pods: their names; mpi: empty, they tell each other
+  std::vector<std::string> hosts;  ///< slurm: the nodes; pods: their names; mpi: empty, exchanged later
   int restarts = 0;                ///< how often Slurm has started the job again
 };
 
@@ -25,7 +25,7 @@ inline constexpr const char* kPmixOfSlurm = "PMIx of Slurm";
 /// The value of a variable; null if it is not set.
 using Environment = std::function<const char*(const char* name)>;
 
-/// Throws EnvError if the environment contradicts itself: which variable, its value, what was expected.
+/// Throws EnvError if the environment is inconsistent, with the variable, its value and what was expected.
 StartedBy started_by(const Environment& environment);
 StartedBy started_by();  ///< reads the environment of this process
 

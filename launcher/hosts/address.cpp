@@ -57,7 +57,7 @@ std::string own_address(const std::string& interface) {
   if (!interface.empty()) {
     const std::string address = address_of_interface(interface);
     if (address.empty())
-      throw EnvError("there is no interface " + interface + " with an IPv4 address (launch.interface)");
+      throw EnvError("launch.interface: no interface " + interface + " with an IPv4 address on this host");
     return address;
   }
   if (const std::string reached = variable("TRAINCTL_ADDRESS"); !reached.empty()) return reached;

@@ -5,9 +5,9 @@
 
 namespace trainctl::hosts {
 
-/// The IPv4 address of `interface`; if that is empty, the one at which this host was reached, as the door (clusters/
-/// door.h) or ssh says it, or that of the way to the launcher's host, which srun names; else 127.0.0.1. Throws
-/// EnvError.
+/// The IPv4 address of `interface`. If that is empty: the address at which this host was reached, as reported by the
+/// remote-execution listener (clusters/door.h) or ssh, or the one on the route to the launcher's host, which srun
+/// names; else 127.0.0.1. Throws EnvError.
 std::string own_address(const std::string& interface);
 
 }  // namespace trainctl::hosts

@@ -49,21 +49,21 @@ using Kind = Message::Kind;
 
 constexpr auto kTick = std::chrono::milliseconds(25);
 constexpr double kAliveSeconds = 0.5, kFilesSeconds = 0.25, kFrozenSeconds = 0.5;
-/// Output that the launcher has not confirmed. Beyond it ranks wait.
+/// Largest amount of unconfirmed output. Beyond it ranks wait.
 constexpr size_t kMostUnconfirmed = 4 << 20;
 constexpr size_t kWriteAhead = 1 << 20;
 constexpr size_t kOutputPiece = 256 << 10;
-/// Pieces of files are large, and the launcher sends no more than 4 MiB ahead of what is confirmed.
+/// Pieces of files are large, and the launcher sends at most 4 MiB ahead of the confirmed bytes.
 constexpr uint64_t kConfirmEvery = 4;
-/// How long the end waits for the launcher to have everything.
+/// How long the agent waits at the end for the launcher to receive everything.
 constexpr double kFarewellSeconds = 5;
-/// Connections that have not joined. Beyond it a new one closes the oldest.
+/// Largest number of unauthenticated peers. Beyond it a new one closes the oldest.
 constexpr size_t kMostNewcomers = 16;
 /// More than any job needs, and small enough that sums of them do not overflow.
 constexpr double kMostSeconds = 1e6;
 constexpr size_t kMostFault = 16 << 10;
 
-/// A file directly in a folder.
+/// Whether the name is that of a file directly in a folder.
 bool is_file_name(const fs::path& name) {
   return !name.empty() && !name.has_parent_path() && name != "." && name != "..";
 }
@@ -136,7 +136,7 @@ class Agent : public LogSink {
       if (error || !is_of_this_user(socket.native_handle())) return accept();
       const int fd = socket.release();
       if (newcomers_.size() >= kMostNewcomers) refuse(newcomers_.front());
-      // It becomes the connection once it has joined.
+      // It becomes the current connection once it has joined.
       auto id = std::make_shared<std::weak_ptr<Wire>>();
       auto wire = Wire::open(loop_, fd, fd, "",
                              {.frame = [this, id](Frame frame) { received(id->lock(), std::move(frame)); },
@@ -171,7 +171,7 @@ class Agent : public LogSink {
     if (broken) return refuse(wire);
     try {
       if (message) handle(*message);
-    } catch (const std::exception& error) {  // the connection and the other ranks are well
+    } catch (const std::exception& error) {  // the connection and the other ranks are not affected
       refuse_attempt(error.what());
     }
     if (wire_ && session_.received() - told_ >= kConfirmEvery) confirm();
@@ -182,7 +182,7 @@ class Agent : public LogSink {
     wire_->write(encode(Alive{told_}));
   }
 
-  /// The first one decides on the token.
+  /// The first connection sets the token.
   void joined(const std::shared_ptr<Wire>& wire, const Join& join) {
     if (join.version != kVersion || join.token.empty() || join.connection <= connection_) return refuse(wire);
     if (!token_.empty() && join.token != token_) return refuse(wire);
@@ -203,9 +203,9 @@ class Agent : public LogSink {
     closed(wire);
   }
 
-  // The launcher's orders.
+  // Commands of the launcher.
 
-  /// Orders come in any sequence. Before `prepared` there is nothing that they could be carried out with.
+  /// Commands may arrive in any order. They cannot be carried out before the stage `prepared`.
   ///
   ///   idle ──prepare──> prepared ──start──> … ──prepare of a later attempt──> prepared …
   ///     └──prepare, which fails──> refused ──prepare of a later attempt──> prepared …
@@ -257,7 +257,7 @@ class Agent : public LogSink {
     started_.clear();
     bool lacks_files = false;
     try {
-      if (!running_.empty()) throw EnvError("ranks of the attempt before still run here");
+      if (!running_.empty()) throw EnvError("ranks of the previous attempt are still running on this host");
       const Json json = Json::parse(message.text);
       reconnect_seconds_ = seconds_in(json, "reconnect");
       const bool first = !ranks_;
@@ -276,7 +276,7 @@ class Agent : public LogSink {
       prepare_copies(json);
       if (!first) ranks_->restart(static_cast<int>(attempt_));
     } catch (const Json::exception& error) {
-      return refuse_attempt(std::string("the launcher speaks another language: ") + error.what());
+      return refuse_attempt(std::string("protocol mismatch: install the same version on all hosts: ") + error.what());
     } catch (const std::exception& error) {
       return refuse_attempt(error.what());
     }
@@ -290,7 +290,7 @@ class Agent : public LogSink {
     send(Kind::ready, -1, 0, "", ready.dump());
   }
 
-  /// No rank of it is started here, even if the launcher does not know yet.
+  /// Rejects the attempt: none of its ranks is started here, even if the launcher does not know yet.
   void refuse_attempt(std::string why) {
     if (stage_ != Stage::leaving) stage_ = Stage::refused;
     if (why.size() > kMostFault) why.resize(kMostFault);
@@ -321,11 +321,12 @@ class Agent : public LogSink {
 
   static double seconds_in(const Json& json, const char* name) {
     const auto seconds = json.at(name).get<double>();
-    if (!(seconds >= 0 && seconds <= kMostSeconds)) throw EnvError(std::string("launch.") + name + " is no time");
+    if (!(seconds >= 0 && seconds <= kMostSeconds))
+      throw EnvError(std::string("launch.") + name + " is not a valid time");
     return seconds;
   }
 
-  /// Its ranks are different ones, and counted from 0 within the host.
+  /// The ranks of this host must be distinct, and their local numbers must count from 0.
   static Cluster cluster_of(const Json& json) {
     Cluster cluster;
     const auto host = json.at("host").get<std::string>();
@@ -335,27 +336,27 @@ class Agent : public LogSink {
       const auto local = static_cast<int>(cluster.places.size());
       const int rank = place.at(0).get<int>();
       if (rank < 0 || !ranks.insert(rank).second || place.at(1).get<int>() != local)
-        throw EnvError("the places of this host's ranks contradict each other");
+        throw EnvError("the launcher sent inconsistent ranks for this host");
       cluster.places.push_back({rank, host, local, static_cast<int>(places.size())});
     }
-    if (ranks.empty()) throw EnvError("no rank has its place on this host");
+    if (ranks.empty()) throw EnvError("no rank is assigned to this host");
     return cluster;
   }
 
   void make_ranks(const Json& json) {
     Cluster cluster = cluster_of(json);
     const int run = json.at("run").get<int>();
-    if (run < 0) throw EnvError("a run has no number");
+    if (run < 0) throw EnvError("the launcher sent an invalid run number");
     const auto bind = static_cast<BindMode>(json.at("bind").get<int>());
     if (bind != BindMode::none && bind != BindMode::core && bind != BindMode::numa)
-      throw EnvError("launch.bind is unknown here");
+      throw EnvError("the launcher sent an unknown value of launch.bind");
     const std::string logs = options_.folder + "/logs";
     RunDirectory directory(logs, run);
     for (const RankPlace& place : cluster.places) fs::create_directories(directory.rank_path(place.rank));
     files_.emplace(directory.path());
     for (const auto& [name, text] : json.at("files").items()) {
-      if (!is_file_name(name)) throw EnvError("'" + name + "' is no name of a file of the run");
-      directory.write(name, text.get<std::string>(), FileReaders::owner);  // the job has values of env
+      if (!is_file_name(name)) throw EnvError("'" + name + "' is not a valid file name for the run");
+      directory.write(name, text.get<std::string>(), FileReaders::owner);  // the job contains values of env
       files_->skip(name);
     }
     launch_.emplace(Launch{.cluster = std::move(cluster),
@@ -382,8 +383,8 @@ class Agent : public LogSink {
 
   void give(const Message& message) {
     if (!is_file_name(message.name) || message.number < 0)
-      return refuse_attempt("'" + message.name + "' is no name of a file that is given");
-    std::error_code unmade;  // then the file cannot be opened either
+      return refuse_attempt("'" + message.name + "' is not a valid name for a received file");
+    std::error_code unmade;  // on failure, opening the file fails too
     fs::create_directories(given(), unmade);
     const std::string path = given() + "/" + message.name;
     const int fd = ::open(path.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
@@ -415,7 +416,7 @@ class Agent : public LogSink {
       commands_[message.rank] = command_of(message.rank, Json::parse(message.text));
     } catch (const Json::exception& error) {
       return send(Kind::no_start, message.rank, 0, "",
-                  std::string("the launcher speaks another language: ") + error.what());
+                  std::string("protocol mismatch: install the same version on all hosts: ") + error.what());
     } catch (const EnvError& error) {
       return send(Kind::no_start, message.rank, 0, "", error.what());
     }
@@ -430,7 +431,7 @@ class Agent : public LogSink {
                                {"address", address_},
                                {kBraceWord, "{"}});
     };
-    if (!json.at("argv").is_array() || json.at("argv").empty()) throw EnvError("a rank's command has no program");
+    if (!json.at("argv").is_array() || json.at("argv").empty()) throw EnvError("the command of a rank is empty");
     for (const Json& word : json.at("argv")) {
       if (word == "{trainctl}") {
         command.argv.insert(command.argv.end(), options_.self.begin(), options_.self.end());
@@ -462,8 +463,8 @@ class Agent : public LogSink {
     if (!changes.empty()) send(Kind::board, -1, 0, "", std::move(changes));
   }
 
-  /// Images of saves are large: no more at a time than the launcher has confirmed. A rank that ended well has ended
-  /// for the launcher when its last state is there.
+  /// Images of saves are large, so no more are sent at a time than the launcher has confirmed. For the launcher, a rank
+  /// that ended normally has ended once its last state has arrived.
   void tell_saves() {
     while (!is_full()) {
       auto word = options_.share->next_save_word();
@@ -471,12 +472,12 @@ class Agent : public LogSink {
         for (auto& [rank, report] : std::exchange(ended_, {})) send(Kind::ended, rank, 0, "", std::move(report));
         return;
       }
-      if (word->rank < 0) tell_files(false);  // a checkpoint has no steps of which the launcher has no metrics
+      if (word->rank < 0) tell_files(false);  // the launcher must have the metrics of all steps in a checkpoint
       send(Kind::save, word->rank, word->number, std::move(word->name), std::move(word->text));
     }
   }
 
-  /// Returns whether all was told.
+  /// Returns whether everything was sent.
   bool tell_files(bool waits) {
     if (!files_) return true;
     return files_->look(
@@ -509,7 +510,7 @@ class Agent : public LogSink {
     });
   }
 
-  /// Nothing of the run is left here when the launcher has the last of it.
+  /// Ends the ranks, sends the rest, and deletes everything of the run on this host.
   void begin_farewell() {
     if (stage_ == Stage::leaving) return;
     stage_ = Stage::leaving;
@@ -539,7 +540,7 @@ class Agent : public LogSink {
   Stage stage_ = Stage::idle;
   bool left_ = false;
 
-  uint64_t told_ = 0;  ///< the number that the last alive frame has confirmed
+  uint64_t told_ = 0;  ///< number confirmed by the last alive frame
 
   uint32_t attempt_ = 0;
   std::set<int> started_;  ///< ranks of this attempt
@@ -549,7 +550,7 @@ class Agent : public LogSink {
   std::unique_ptr<LocalRanks> ranks_;
   std::optional<FileWatch> files_;
   std::map<int, ProcessCommand> commands_;
-  std::vector<std::pair<int, std::string>> ended_;  ///< ranks whose end is not told yet, and their reports
+  std::vector<std::pair<int, std::string>> ended_;  ///< ranks whose end has not been reported yet, and their reports
   std::map<int, bool> running_;                     ///< ranks, and whether their process is stopped
   std::map<uint32_t, std::pair<int, std::string>> streams_;
   std::unique_ptr<StoreServer> store_;

@@ -1,12 +1,12 @@
-// The agent of a host: starts and supervises the ranks that run there, for a launcher on another host. It makes no
-// decision of its own but one: if it has not heard of its launcher for launch.reconnect, it kills its ranks and leaves.
+// The agent of a host: starts and supervises the ranks that run there, for a launcher on another host. It makes only
+// one decision by itself: if it has not heard from its launcher for launch.reconnect, it kills its ranks and ends.
 //
 //   ~/.cache/trainctl/runs/<id>/        mode 0700; deleted when the agent leaves
-//     socket                            the launcher comes in here, through relays (relay.h)
+//     socket                            the launcher connects here, through relays (relay.h)
 //     lock.<host>                       held by the agent
-//     given/                            files of the launcher's, for one attempt
+//     given/                            files from the launcher, for one attempt
 //     copied/                           launch.copy (copies.h)
-//     logs/<run>/job.yaml, rank.<N>/    what ranks write to files; all of it is sent to the launcher as it grows
+//     logs/<run>/job.yaml, rank.<N>/    files written by ranks, which are sent to the launcher as they grow
 #pragma once
 
 #include <boost/asio/io_context.hpp>
@@ -31,15 +31,15 @@ struct SaveWord {
   std::string text;  ///< at most kMaxTextBytes
 };
 
-/// State that the ranks of a host share, and operations that only code that knows what a rank is can carry out.
+/// State shared by the ranks of a host, and operations that depend on the kind of ranks.
 class HostShare {
  public:
   virtual ~HostShare() = default;
 
-  /// A new attempt. `what` is of the launcher's workload, `ranks` are those of this host. `given`: a folder for files
-  /// of the launcher's. Returns whether they are needed. Throws EnvError.
+  /// Prepares a new attempt. `what` comes from the launcher's workload, `ranks` are those of this host, and `given` is
+  /// a folder for files from the launcher. Returns whether these are needed. Throws EnvError.
   virtual bool prepare(const nlohmann::json& what, const std::vector<int>& ranks, const std::string& given) = 0;
-  /// Completes the command of a rank: adds descriptors, and the store of this host.
+  /// Completes the command of a rank: adds descriptors and the store of this host.
   virtual void complete(int rank, ProcessCommand& command, uint16_t store_port, const std::string& store_token) = 0;
   /// changes() returns the changes in the statuses of this host's ranks; apply() takes those of other hosts' ranks.
   virtual std::string changes() = 0;
@@ -49,7 +49,7 @@ class HostShare {
   virtual void stop_after(uint64_t step) = 0;
   virtual void release() = 0;
   virtual void ended(int rank, bool failed) = 0;
-  /// The next message for the launcher; nullopt: there is none now.
+  /// The next message for the launcher; nullopt: none now.
   virtual std::optional<SaveWord> next_save_word() = 0;
   virtual void take(const SaveWord& word) = 0;
 };

@@ -31,12 +31,12 @@ namespace fs = std::filesystem;
 using Json = nlohmann::json;
 using RankFrame = Message::Kind;
 
-/// A host that has said nothing for so long is not heard.
+/// A host that has been silent for this long does not count as heard.
 constexpr double kUnheardSeconds = 1;
 constexpr double kRankFarewellSeconds = 5;
-/// After one host cannot be reached: for the other hosts, which may not be reached either.
+/// Time for the other hosts to connect or fail after one host could not be reached.
 constexpr double kOthersSeconds = 5;
-/// Without a word from hosts that have something to say.
+/// Time without progress after which recovery of state from hosts ends.
 constexpr double kRescueSeconds = 2;
 constexpr size_t kMostUnconfirmedFrames = 4 << 20, kGivenPiece = 512 << 10;
 
@@ -100,7 +100,7 @@ void AgentRanks::await_children() {
   });
 }
 
-/// Its ranks count as killed, or as not started.
+/// Handles a lost host: its ranks count as killed, or as not started.
 void AgentRanks::lost(Host& host, const std::string& why) {
   host.ready = false;
   if (!host.link->has_joined()) {
@@ -122,7 +122,7 @@ void AgentRanks::lost(Host& host, const std::string& why) {
   close_gates();
 }
 
-/// All of them at once: the others have a moment to answer, or to fail as well.
+/// Reports all unreachable hosts at once: the other hosts get some time to respond, or to fail too.
 void AgentRanks::tell_unreached() {
   if (unreached_since_ == 0) return;
   const auto is_open = [](const auto& host) { return !host->link->is_lost() && !host->link->has_joined(); };
@@ -147,7 +147,7 @@ void AgentRanks::handle(Host& host, Message& message) {
   try {
     carry_out(host, message);
   } catch (const Json::exception& error) {
-    host.link->lose(std::string("sent a text that cannot be read: ") + error.what());
+    host.link->lose(std::string("sent an invalid message: ") + error.what());
   }
 }
 
@@ -171,7 +171,7 @@ void AgentRanks::carry_out(Host& host, Message& message) {
     case RankFrame::ended:
       if (is_old || !is_of_rank) return;
       if (auto report = parse_report(message.text, wall_seconds())) return ended(message.rank, std::move(*report));
-      return host.link->lose("sent a report that cannot be read");
+      return host.link->lose("sent an invalid report");
     case RankFrame::frozen:
       if (is_of_rank && message.number != 0) frozen_.insert(message.rank);
       if (is_of_rank && message.number == 0) frozen_.erase(message.rank);
@@ -188,11 +188,11 @@ void AgentRanks::carry_out(Host& host, Message& message) {
       if (events_.notice) events_.notice(host.name + ": " + message.text);
       return;
     case RankFrame::board:
-      if (!is_old && !board_.apply(message.text, host.ranks)) host.link->lose("speaks for ranks of other hosts");
+      if (!is_old && !board_.apply(message.text, host.ranks)) host.link->lose("reported on ranks of other hosts");
       return;
     case RankFrame::save:
       if (!is_old && !board_.take({message.name, message.rank, message.number, std::move(message.text)}, host.ranks))
-        return host.link->lose("says of saves what no host says");
+        return host.link->lose("sent an invalid message about checkpoints");
       return tell_saves();
     case RankFrame::value:
       if (is_old) return;
@@ -208,7 +208,7 @@ void AgentRanks::carry_out(Host& host, Message& message) {
       return;
     }
     default:
-      return host.link->lose("sends what only a launcher sends");
+      return host.link->lose("sent a message that only a launcher may send");
   }
 }
 
@@ -237,7 +237,7 @@ Message AgentRanks::prepare(Host& host) {
 
 void AgentRanks::ready(Host& host, const std::string& text) {
   const Json json = Json::parse(text, nullptr, false);
-  if (!json.is_object()) return host.link->lose("sent a text that cannot be read");
+  if (!json.is_object()) return host.link->lose("sent an invalid message");
   host.address = json.value("address", "");
   host.port = json.value("port", 0);
   host.link_port = json.value("link_port", 0);
@@ -252,7 +252,7 @@ void AgentRanks::give_copies(Host& host, const std::set<std::string>& names) {
   for (const Copy& copy : options_.copies) {
     if (!names.contains(copy.name)) continue;
     if (events_.notice)
-      events_.notice("host " + host.name + " is given " + copy.path + ", " + format_bytes(copy.bytes()));
+      events_.notice("copying " + copy.path + " (" + format_bytes(copy.bytes()) + ") to host " + host.name);
     for (const Copy::File& file : copy.files)
       host.to_give.push_back(
           {RankFrame::copy, copy.name + (file.name.empty() ? "" : "/" + file.name), file.path, file.is_executable ? 1 : 0});
@@ -260,7 +260,7 @@ void AgentRanks::give_copies(Host& host, const std::set<std::string>& names) {
   }
 }
 
-/// A file in pieces, no more at a time than the agent has confirmed; the ranks start when all hosts have all.
+/// Sends a file in pieces, as fast as the agent confirms them; the ranks start when all hosts have all files.
 void AgentRanks::give(Host& host) {
   std::string piece;
   while (!host.to_give.empty() && host.link->unconfirmed_bytes() < kMostUnconfirmedFrames) {
@@ -275,7 +275,7 @@ void AgentRanks::give(Host& host) {
     const ssize_t got = fd < 0 ? -1 : pread(fd, piece.data(), piece.size(), given.offset);
     const std::string fault = std::strerror(errno);
     if (fd >= 0) ::close(fd);
-    if (got < 0) return host.link->lose("cannot be given " + given.path + ": " + fault);
+    if (got < 0) return host.link->lose("cannot receive " + given.path + ", since reading it failed: " + fault);
     piece.resize(static_cast<size_t>(got));
     if (got > 0 || given.offset == 0) send(host, given.kind, given.rank, given.offset, given.name, piece);
     given.offset += got;
@@ -284,7 +284,7 @@ void AgentRanks::give(Host& host) {
   if (host.ready && host.to_give.empty()) send_starts();
 }
 
-/// The first rank starts when every host is there: a host that is not costs no rank its time.
+/// Starts the ranks when every host is ready, so that no rank spends its timeout waiting for a missing host.
 void AgentRanks::send_starts() {
   const auto waits = [](const auto& host) { return !host->ready || !host->to_give.empty(); };
   if (to_start_.empty() || std::any_of(hosts_.begin(), hosts_.end(), waits)) return;
@@ -322,7 +322,7 @@ void AgentRanks::signal(int rank, int signal) {
       std::find_if(to_start_.begin(), to_start_.end(), [&](const RankPlace& p) { return p.rank == rank; });
   if (waits == to_start_.end()) return send(host_of(rank), RankFrame::signal, rank, signal);
   to_start_.erase(waits);
-  // Supervision goes through its ranks while it calls this.
+  // Supervision iterates over its ranks while it calls this.
   asio::post(loop_, [this, alive = std::weak_ptr(alive_), rank, signal] {
     if (alive.expired()) return;
     RankReport report;
@@ -332,7 +332,7 @@ void AgentRanks::signal(int rank, int signal) {
   });
 }
 
-/// Its host has sent it with the other files of the run's folder.
+/// The rank's host has sent its error with the other files of the run's folder.
 std::optional<RankError> AgentRanks::error_of(int rank) {
   if (disk_.hangs()) return std::nullopt;
   return reported_error(launch_.directory, rank, launch_.limits.ranks_explain).error;
@@ -357,7 +357,8 @@ void AgentRanks::restart(int attempt) {
   }
 }
 
-/// A rank that has lost another one may have lost its host instead: its report waits for a check of all links.
+/// A rank that reports another one as lost may have lost the link instead, so the report waits for a check of all
+/// links.
 void AgentRanks::ended(int rank, RankReport report) {
   const bool complains =
       !launch_.limits.ranks_explain || (report.error && report.error->kind == ErrorKind::comm);
@@ -393,8 +394,8 @@ void AgentRanks::look_at_links() {
   }
 }
 
-/// A broken link between hosts that the launcher hears (one that it does not hear is lost itself): the first of the host
-/// that has most of them.
+/// A broken link between hosts that the launcher hears (others are lost themselves): the first link of the host
+/// with the most broken links.
 std::optional<LostLink> AgentRanks::lost_link() const {
   const auto is_heard_of = [](const Host& host) {
     return host.link->is_joined() && host.link->silent_seconds() < kUnheardSeconds;
@@ -452,7 +453,7 @@ bool AgentRanks::is_heard(int rank) const {
 
 void AgentRanks::ask_to_stop() {
   stop_asked_ = true;
-  if (!to_start_.empty()) {  // the ranks that have not started never will
+  if (!to_start_.empty()) {  // the remaining ranks will not be started
     std::vector<int> ranks;
     for (const RankPlace& place : to_start_) ranks.push_back(place.rank);
     for (const int rank : ranks) signal(rank, SIGTERM);
@@ -468,7 +469,7 @@ void AgentRanks::hold_gates() {
   }
 }
 
-/// All have answered: the highest step that any rank has started is the last one, or that before a save.
+/// Once all hosts have replied, the highest step that any rank has started is the last one, or that before a save.
 void AgentRanks::close_gates() {
   if ((!stop_asked_ && !holds_) || gates_closed_) return;
   uint64_t last = 0;
@@ -523,8 +524,8 @@ void AgentRanks::give_lines(int rank, bool is_error, std::string_view bytes, boo
 void AgentRanks::write_file(Host& host, const Message& message) {
   if (message.number < 0 || !owners_.may_write(host.index, host.ranks, message.name)) {
     if (!std::exchange(host.wrote_elsewhere, true) && events_.notice)
-      events_.notice("host " + host.name + " sends " + message.name +
-                     ", which is no file of its ranks; it is left out. Programs write to rank.<N>/ in the run's folder");
+      events_.notice("ignored the file " + message.name + " of host " + host.name +
+                     ", which its ranks may not write; programs should write to rank.<N>/ in the run's folder");
     return;
   }
   const auto kept = kept_bytes_.find(message.name);
@@ -564,7 +565,7 @@ std::vector<std::vector<int>> AgentRanks::answering() const {
   return answering;
 }
 
-/// Waits for it as long as something comes.
+/// Recovers state from the hosts as long as data arrives.
 void AgentRanks::rescue() {
   const std::vector<std::vector<int>> answering = this->answering();
   if (answering.empty()) return;
@@ -580,7 +581,7 @@ void AgentRanks::rescue() {
   }
 }
 
-/// Agents delete what is left of the run on their hosts.
+/// Ends the agents, which delete everything of the run on their hosts.
 void AgentRanks::end() {
   if (has_lost_link_ || answering().size() < hosts_.size()) rescue();
   ending_ = true;

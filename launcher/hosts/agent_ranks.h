@@ -1,5 +1,5 @@
-// The ranks of a run on several hosts, reached through one agent a host (agent.h) over a HostLink: passes the board and
-// the store from host to host, gives hosts the files that they lack, writes what ranks wrote.
+// The ranks of a run on several hosts, reached through one agent per host (agent.h) over a HostLink: passes the board
+// and the store from host to host, sends hosts the files that they lack, and writes the ranks' output.
 #pragma once
 
 #include <boost/asio/io_context.hpp>
@@ -27,30 +27,30 @@
 
 namespace trainctl::hosts {
 
-/// The launcher's board, on which what starts ranks reads how far they are. All members are required.
+/// The launcher's board, from which the launcher reads the progress of ranks. All members are required.
 struct LauncherBoard {
   /// The `what` that the agents' HostShare::prepare receives.
   std::function<nlohmann::json()> workload;
-  /// Changes that came from a host whose ranks are `ranks`; false: they are not of such ranks.
+  /// Applies changes from a host with the ranks `ranks`; returns false if they concern other ranks.
   std::function<bool(std::string_view changes, const std::vector<int>& ranks)> apply;
   /// Changes since the last call for this host in the statuses of other hosts' ranks.
   std::function<std::string(int host)> changes_for;
-  /// All ranks end after this step.
+  /// Makes all ranks end after this step.
   std::function<void(uint64_t step)> stop_after;
 
-  /// Handles a message about saves from the host that has `ranks`; false: no such host may send it.
+  /// Handles a message about saves from the host that has `ranks`; returns false if no host may send it.
   std::function<bool(const SaveWord& word, const std::vector<int>& ranks)> take;
   /// The pending messages for all hosts.
   std::function<std::vector<SaveWord>()> words;
-  /// Whether all gates are to be held, and that they are: no rank has started a step above `highest`.
+  /// Whether all gates must be held; and a report that they are: no rank has started a step above `highest`.
   std::function<bool()> wants_hold;
   std::function<void(uint64_t highest)> held;
-  /// The ranks have ended, and hosts with these ranks still answer: takes what they hold. It returns a number that
-  /// grows with what came, and nullopt once nothing more is waited for.
+  /// Called when the ranks have ended and hosts with these ranks still respond: recovers the state that they have.
+  /// Returns a number that grows with the received data, and nullopt once nothing more is expected.
   std::function<std::optional<int64_t>(const std::vector<std::vector<int>>& hosts)> rescue;
-  /// At the start of an attempt: files of the run's folder that keep so many bytes; what ranks write follows them.
+  /// At the start of an attempt: files of the run's folder that keep that many bytes; output of ranks is appended.
   std::function<std::map<std::string, int64_t>()> kept_bytes;
-  /// Files of this host that a host's agent gets if its share needs them: name -> path.
+  /// Files of this host that are sent to a host's agent if its share needs them: name -> path.
   std::function<std::map<std::string, std::string>()> given;
 };
 
@@ -59,7 +59,7 @@ struct HostsOptions {
   double reconnect_seconds = 15;
   std::string interface;
   BindMode bind = BindMode::none;
-  int first_attempt = 0;                     ///< first of the run's attempts that these hosts make
+  int first_attempt = 0;                     ///< number of the first attempt on these hosts
   bool hold_port = false;                    ///< the first host keeps a port for a server of rank 0
   std::map<std::string, std::string> files;  ///< for each agent's run folder: name -> text
   std::vector<Copy> copies;                  ///< for each host
@@ -88,13 +88,14 @@ class AgentRanks : public RankRunner {
   void end() override;
   bool disk_hangs() const override { return disk_.hangs(); }
 
-  /// See StepGate: all ranks of all hosts end after the same step.
+  /// See StepGate: makes all ranks of all hosts end after the same step.
   void ask_to_stop();
-  /// The ranks have ended, and some have failed: takes what the hosts that still answer hold (LauncherBoard::rescue).
+  /// Called when the ranks have ended and some have failed: recovers state from responding hosts
+  /// (LauncherBoard::rescue).
   void rescue();
-  /// Whether the rank's host has been heard of lately; if not, nothing is known of its progress.
+  /// Whether the rank's host has been heard from recently; if not, its progress is unknown.
   bool is_heard(int rank) const;
-  /// Where the agent of a host accepts connections that check a link, "10.0.0.2:4711"; "": nowhere.
+  /// Address at which a host's agent accepts connections that check a link, "10.0.0.2:4711"; "": none.
   std::string link_listener(const std::string& host) const;
 
  private:
@@ -114,15 +115,15 @@ class AgentRanks : public RankRunner {
     bool ready = false;
     std::string address;
     int port = 0, link_port = 0;
-    std::map<std::string, std::string> link_faults;  ///< present check: name of a host that it does not reach -> why
+    std::map<std::string, std::string> link_faults;  ///< current check: name of an unreachable host -> reason
     bool has_checked_links = false;
     std::optional<uint64_t> held;
     std::deque<Given> to_give;
-    bool wrote_elsewhere = false;  ///< it has sent a file that its ranks may not write, and the user knows
+    bool wrote_elsewhere = false;  ///< it has sent a file that its ranks may not write, and the user was notified
   };
   struct Output {
     uint32_t out = 0, err = 0;     ///< streams of disk_
-    std::string line, error_line;  ///< not yet complete
+    std::string line, error_line;  ///< incomplete last lines
   };
 
   double now() const;
@@ -164,23 +165,23 @@ class AgentRanks : public RankRunner {
   const std::string token_;
   LogDisk disk_;
   boost::asio::signal_set children_;
-  /// No cancellation reaches a handler that is in the loop's queue already when this object ends.
+  /// Expires with this object. Cancellation does not reach handlers that are already in the loop's queue.
   std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);
   std::vector<std::unique_ptr<Host>> hosts_;
   std::map<int, int> host_of_;
   uint32_t attempt_ = 0;
   std::vector<RankPlace> to_start_;
-  std::set<int> running_;  ///< started, as far as Supervision knows, and not ended
+  std::set<int> running_;  ///< ranks that Supervision considers running
   std::set<int> frozen_;
   std::vector<std::pair<int, RankReport>> complaints_;  ///< reports that wait for the check of the links
   double links_asked_ = 0;                              ///< when the check began
   bool has_lost_link_ = false;
-  double unreached_since_ = 0;  ///< the first host of this attempt that cannot be reached; 0: all can, as far as known
+  double unreached_since_ = 0;  ///< when the first host of this attempt could not be reached; 0: none so far
   std::map<int, Output> outputs_;
   std::map<std::string, int64_t> kept_bytes_;
   uint32_t last_stream_ = 0;
   bool stop_asked_ = false, gates_closed_ = false, ending_ = false;
-  bool holds_ = false;  ///< the gates are held, or will be, for a save
+  bool holds_ = false;  ///< the gates are or will be held for a save
 };
 
 }  // namespace trainctl::hosts

@@ -107,7 +107,8 @@ Bundle bundle_of_this_program() {
   for (const Bundle::File& file : bundle.files) {
     const std::string name = fs::path(file.path).filename();
     if (name.starts_with("ld-linux") || name.starts_with("ld-musl")) bundle.loader = name;
-    if (file.name.size() >= 100) throw EnvError(file.path + " has too long a name to be copied to other hosts");
+    if (file.name.size() >= 100)
+      throw EnvError(file.path + " cannot be copied to other hosts because its name is too long");
   }
   if (bundle.loader.empty())
     throw EnvError("this program was linked without a dynamic loader and cannot be copied to other hosts");

@@ -1,5 +1,5 @@
-// This program as it is copied to a host where it is not installed: the binary, the shared libraries that it has
-// loaded, and the dynamic loader. Its name is the SHA-256 of all of them.
+// This program in the form in which it is copied to hosts where it is not installed: the binary, its loaded shared
+// libraries, and the dynamic loader. The bundle's name is the SHA-256 of all of them.
 //
 //   bin/trainctl   lib/ld-linux-x86-64.so.2   lib/libc.so.6   …          ~/.cache/trainctl/bin/<name>/ on the host
 #pragma once
@@ -12,7 +12,7 @@ namespace trainctl::hosts {
 
 struct Bundle {
   struct File {
-    std::string path;  ///< here
+    std::string path;  ///< path on this host
     std::string name;  ///< in the bundle
   };
   std::string name;     ///< 64 hexadecimal digits
@@ -24,7 +24,7 @@ struct Bundle {
 /// Throws EnvError.
 Bundle bundle_of_this_program();
 
-/// Writes it as a tar archive. False: it could not be read or written. Blocks.
+/// Writes the bundle as a tar archive; returns false if a file could not be read or written. Blocks.
 bool write_tar(const Bundle& bundle, int fd);
 
 }  // namespace trainctl::hosts

@@ -25,7 +25,7 @@ constexpr mode_t kAnyExecute = S_IXUSR | S_IXGRP | S_IXOTH;
 
 [[noreturn]] void fail(const std::string& what) { throw EnvError(what + ": " + describe_errno(errno)); }
 
-/// Whether `path` is `folder`, or in it.
+/// Whether `path` is `folder`, or inside it.
 bool is_in(const std::string& path, const std::string& folder) {
   return path == folder || (path.starts_with(folder) && (folder == "/" || path[folder.size()] == '/'));
 }
@@ -45,7 +45,7 @@ std::vector<Copy::File> files_in(const std::string& folder) {
     const bool is_folder = it->is_directory(unknown);
     if (is_folder && it->is_symlink(unknown))
       throw EnvError("launch.copy: " + it->path().string() +
-                     " is a link to a folder; name that folder too, or instead");
+                     " is a link to a folder; add that folder to launch.copy, or name it instead");
     if (!is_folder) files.push_back(file_at(it->path(), it->path().lexically_relative(folder)));
   }
   if (error) throw EnvError("launch.copy: cannot read " + folder + ": " + error.message());
@@ -60,7 +60,7 @@ Copy copy_of(const std::string& path) {
     copy.files = files_in(path);
   else
     copy.files.push_back(file_at(path, ""));
-  if (copy.files.empty()) throw EnvError("launch.copy: there is no file in " + path);
+  if (copy.files.empty()) throw EnvError("launch.copy: " + path + " contains no files");
   Digest digest;
   for (const Copy::File& file : copy.files) {
     digest.add_text(file.name);
@@ -75,7 +75,7 @@ bool is_name(std::string_view text) {
   return text.size() == 64 && text.find_first_not_of("0123456789abcdef") == std::string_view::npos;
 }
 
-/// A path that stays below the folder that it is joined to.
+/// Whether a path stays below the folder that it is joined to.
 bool stays_below(const fs::path& path) {
   return path.is_relative() &&
          std::none_of(path.begin(), path.end(), [](const fs::path& part) { return part == ".." || part == "."; });
@@ -86,10 +86,10 @@ void make_read_only(const std::string& path) {
   struct stat info {};
   if (lstat(path.c_str(), &info) != 0 || !S_ISREG(info.st_mode)) return;
   const mode_t mode = (info.st_mode & kAnyExecute) != 0 ? 0500 : 0400;
-  if (chmod(path.c_str(), mode) != 0) fail("cannot protect " + path);
+  if (chmod(path.c_str(), mode) != 0) fail("cannot write-protect " + path);
 }
 
-/// A link at `path` to `target`, or, if `real` is the same or below, a folder with links to what is in it.
+/// Makes a link at `path` to `target`; if `real` is the same or below, a real folder with links to the entries.
 void link_to(const std::string& target, const std::string& path, const std::string& real) {
   std::error_code error;
   const bool is_real = is_in(real, path) && fs::is_directory(target, error);
@@ -99,8 +99,8 @@ void link_to(const std::string& target, const std::string& path, const std::stri
       link_to(entry.path(), path + "/" + entry.path().filename().string(), real);
     return;
   }
-  const bool is_there = fs::is_symlink(path, error);  // of the attempt before
-  if (!is_there && symlink(target.c_str(), path.c_str()) != 0) fail("cannot make the link " + path);
+  const bool is_there = fs::is_symlink(path, error);  // from the previous attempt
+  if (!is_there && symlink(target.c_str(), path.c_str()) != 0) fail("cannot create the link " + path);
 }
 
 }  // namespace
@@ -140,14 +140,14 @@ KeptCopies::KeptCopies(std::string folder, std::string program_folder, std::vect
   for (const Wanted& copy : wanted_)
     if (!is_name(copy.name) || !copy.path.starts_with("/") || !stays_below(copy.path.substr(1)))
       throw EnvError("'" + copy.path + "' cannot be copied to this host");
-  if (!stays_below(program_folder_)) throw EnvError("'" + program_folder_ + "' is no folder for a program");
+  if (!stays_below(program_folder_)) throw EnvError("'" + program_folder_ + "' is not a valid program folder");
 }
 
-/// Other users of the cache trust its names.
+/// Accepts only wanted names, since other runs trust the names in the cache.
 void KeptCopies::require_wanted(const std::string& name) const {
   const bool is_wanted =
       std::any_of(wanted_.begin(), wanted_.end(), [&](const Wanted& copy) { return copy.name == name; });
-  if (!is_wanted) throw EnvError("'" + name + "' is no copy that this run needs");
+  if (!is_wanted) throw EnvError("'" + name + "' is not a copy that this run needs");
 }
 
 std::set<std::string> KeptCopies::missing() const {
@@ -161,10 +161,9 @@ std::set<std::string> KeptCopies::missing() const {
 void KeptCopies::write(const std::string& name, const std::string& file, int64_t offset, std::string_view bytes,
                        bool is_executable) const {
   require_wanted(name);
-  if (!stays_below(file) || offset < 0)
-    throw EnvError("'" + file + "' is no name of a file in a copy");
+  if (!stays_below(file) || offset < 0) throw EnvError("'" + file + "' is not a valid file name in a copy");
   const std::string path = file.empty() ? coming(name) : coming(name) + "/" + file;
-  std::error_code unmade;  // then the file cannot be opened either
+  std::error_code unmade;  // on failure, opening the file fails too
   fs::create_directories(fs::path(path).parent_path(), unmade);
   const int fd = open(path.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC | O_NOFOLLOW | (offset == 0 ? O_TRUNC : 0),
                       is_executable ? 0700 : 0600);
@@ -184,8 +183,8 @@ void KeptCopies::keep(const std::string& name) const {
     make_read_only(it->path());
   fs::create_directories(cache_, error);
   if (rename(from.c_str(), to.c_str()) == 0) return;
-  if (!fs::exists(to, error)) fail("cannot keep " + to);
-  fs::remove_all(from, error);  // another run's agent was faster
+  if (!fs::exists(to, error)) fail("cannot store " + to);
+  fs::remove_all(from, error);  // the agent of another run was faster
 }
 
 void KeptCopies::link() const {

@@ -1,11 +1,10 @@
-// launch.copy: files and folders of the launcher's host that each host gets before its ranks start. A copy is named by
-// the SHA-256 of its contents, and goes to a host once:
+// launch.copy: files and folders of the launcher's host that each host receives before its ranks start. A copy is named
+// by the SHA-256 of its contents, and is sent to a host once:
 //
-//   ~/.cache/trainctl/copies/<name>            a file, or a folder; it can only be read
-//   ~/.cache/trainctl/runs/<id>/copied/<path>  what the ranks see: links, at the path that it has on the launcher's
-//   host
+//   ~/.cache/trainctl/copies/<name>            a file or a folder, read-only
+//   ~/.cache/trainctl/runs/<id>/copied/<path>  what the ranks see: links, at the path on the launcher's host
 //
-// A host that lacks a copy says so when it is ready, and is given its files over the stream (frame.h).
+// A host that lacks a copy reports it when it is ready, and receives the files over the stream (frame.h).
 #pragma once
 
 #include <cstdint>
@@ -19,8 +18,8 @@ namespace trainctl::hosts {
 
 struct Copy {
   struct File {
-    std::string name;  ///< in the folder; empty: the copy is this file
-    std::string path;  ///< here
+    std::string name;  ///< relative to the folder; empty: the copy is this file
+    std::string path;  ///< path on this host
     int64_t bytes = 0;
     bool is_executable = false;
   };
@@ -30,13 +29,12 @@ struct Copy {
   int64_t bytes() const;
 };
 
-/// Reads all of it. A path inside another one's folder is left out. Throws EnvError for what cannot be
-/// copied.
+/// Reads all files. A path inside another path's folder is omitted. Throws EnvError for what cannot be copied.
 std::vector<Copy> copies_of(const std::vector<std::string>& paths);
 
-/// Where ranks find `path` if it is in one of the copied `paths`, relative to the agent's folder; else nullopt.
+/// The location of `path` relative to the agent's folder if it is in one of the copied `paths`; otherwise nullopt.
 std::optional<std::string> copied_path(const std::vector<std::string>& paths, const std::string& path);
-/// The same for a folder that a program runs in: it may be above copied paths too.
+/// The same for a program's working folder, which may also be above copied paths.
 std::optional<std::string> copied_folder(const std::vector<std::string>& paths, const std::string& folder);
 
 /// The host's side.
@@ -46,18 +44,18 @@ class KeptCopies {
     std::string path, name;
   };
 
-  /// `folder`: of the agent, in a folder of the cache. `program_folder`: as copied_folder returns it; nothing that is
-  /// written there goes into the cache.
+  /// `folder`: folder of the agent, inside a folder of the cache. `program_folder`: result of copied_folder; nothing
+  /// that is written there goes into the cache.
   KeptCopies(std::string folder, std::string program_folder, std::vector<Wanted> wanted);
-  /// The names of those that are not here.
+  /// Names of the copies that this host lacks.
   std::set<std::string> missing() const;
 
-  /// A piece of a file of a missing one; `file` is empty if the copy is a file. Throws EnvError.
+  /// Writes a piece of a file of a missing copy; `file` is empty if the copy is a file. Throws EnvError.
   void write(const std::string& name, const std::string& file, int64_t offset, std::string_view bytes,
              bool is_executable) const;
-  /// All of its files have been written. Throws EnvError.
+  /// Call it when all files of a copy have been written. Throws EnvError.
   void keep(const std::string& name) const;
-  /// Makes the links, once none is missing. Throws EnvError.
+  /// Makes the links, once no copy is missing. Throws EnvError.
   void link() const;
 
  private:

@@ -20,7 +20,7 @@ struct Digest::Context {
 };
 
 Digest::Digest() : context_(std::make_unique<Context>()) {
-  check(context_->it && EVP_DigestInit_ex(context_->it.get(), EVP_sha256(), nullptr) == 1, "SHA-256 is there");
+  check(context_->it && EVP_DigestInit_ex(context_->it.get(), EVP_sha256(), nullptr) == 1, "OpenSSL provides SHA-256");
 }
 
 Digest::~Digest() = default;

@@ -1,4 +1,4 @@
-// SHA-256 of what is copied to hosts: a name for its contents.
+// SHA-256 of files that are copied to hosts, which names their contents.
 #pragma once
 
 #include <memory>
@@ -15,11 +15,11 @@ class Digest {
   Digest& operator=(const Digest&) = delete;
 
   void add(std::string_view bytes);
-  /// The text and its end, so that two texts are not one longer text.
+  /// Adds the text and its end, so that two texts differ from their concatenation.
   void add_text(const std::string& text) { add({text.c_str(), text.size() + 1}); }
-  /// A file's contents. Throws EnvError.
+  /// Adds the contents of a file. Throws EnvError.
   void add_file(const std::string& path);
-  /// 64 hexadecimal digits. The last call.
+  /// Returns 64 hexadecimal digits. Call it last.
   std::string hex();
 
  private:

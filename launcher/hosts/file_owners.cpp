@@ -12,7 +12,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// "rank.3", "server.0".
+/// Whether this is the name of a rank's folder: "rank.3", "server.0".
 bool is_rank_folder(std::string_view name) {
   const size_t dot = name.find('.');
   const std::string_view kind = name.substr(0, dot);

@@ -11,7 +11,7 @@ namespace trainctl::hosts {
 
 class FileOwners {
  public:
-  /// `of_network`: the ranks are this project's own, which write only files that are known here. A program may write
+  /// `of_network`: the ranks train a network and write only files that are known here. A program may write
   /// other files too: each belongs to the host that wrote it first.
   FileOwners(RankNames names, bool of_network) : names_(names), of_network_(of_network) {}
 

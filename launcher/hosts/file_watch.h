@@ -1,4 +1,4 @@
-// Notices what is written to the files of a folder, so that it can be sent elsewhere.
+// Detects what is written to the files of a folder, so that it can be sent elsewhere.
 #pragma once
 
 #include <sys/types.h>
@@ -13,15 +13,15 @@ namespace trainctl::hosts {
 
 class FileWatch {
  public:
-  /// `path` is relative to the folder. `offset` 0: the file is new, or another than before.
+  /// `path` is relative to the folder. `offset` 0: the file is new or has been replaced.
   using OnBytes = std::function<void(const std::string& path, int64_t offset, std::string_view bytes)>;
 
   explicit FileWatch(std::string folder) : folder_(std::move(folder)) {}
 
-  /// A file that is there already, and not of interest as it is now.
+  /// Ignores the current contents of an existing file.
   void skip(const std::string& path);
-  /// Tells what was written since the last look, in pieces of at most 512 KiB, until `is_full`. Links are not followed.
-  /// Returns whether everything was told.
+  /// Reports what was written since the last call, in pieces of at most 512 KiB, until `is_full`. Links are not
+  /// followed. Returns whether everything was reported.
   bool look(const OnBytes& on_bytes, const std::function<bool()>& is_full);
 
  private:

@@ -1,16 +1,16 @@
-// The bytes between a launcher and an agent, in both directions. Little-endian; a text's size is what is left of its
+// The protocol between a launcher and an agent, in both directions. Little-endian; a text extends to the end of its
 // frame.
 //
 //   stream  := frame*
 //   frame   := size:u32 kind:u8 body                       size: of kind and body, at most kMaxFrameBytes
 //   join    := 'J' version:u32 connection:u64 received:u64 token         the launcher's first frame
-//   welcome := 'W' version:u32 received:u64                              the agent's answer; a stranger gets none
+//   welcome := 'W' version:u32 received:u64                              the agent's reply, after authentication only
 //   message := 'M' number:u64 message                                    numbered from 1, without gaps
 //   alive   := 'A' received:u64                                          twice a second
 //   message := kind:u8 attempt:u32 rank:i32 number:i64 name_size:u16 name text
 //
-// `received` is the highest number that has come without a gap: what has a higher one is sent again after a join, and
-// what has none is forgotten. `connection` rises with each connection; an agent refuses a lower one than it has had.
+// `received` is the highest number received without a gap: messages with higher numbers are sent again after a join,
+// and confirmed ones are discarded. `connection` increases with each connection; an agent refuses a lower one.
 #pragma once
 
 #include <cstdint>
@@ -30,20 +30,20 @@ inline constexpr size_t kMaxTokenBytes = 128;
 
 struct Message {
   enum class Kind : uint8_t {
-    // The launcher's.
-    prepare = 'P',  ///< text: JSON, what an attempt needs
+    // Sent by the launcher.
+    prepare = 'P',  ///< text: JSON, the description of an attempt
     start = 'S',    ///< rank; text: JSON, its command
     signal = 'K',   ///< rank; number: the signal
-    hold = 'H',     ///< start no further step, and answer with `held`
+    hold = 'H',     ///< start no further step, and reply with `held`
     stop = 'Z',     ///< number: the last step
     release = 'L',  ///< resume after `hold`
-    give = 'Q',     ///< name: of a file; number: offset; text: bytes
-    copy = 'X',  ///< name: of a copy (copies.h), "/" and a file in it; rank: 1 if it can be executed; number: offset;
-                 ///< text: bytes
-    keep = 'W',  ///< name: of a copy, all of whose files have been sent
-    end = 'E',   ///< end what still runs, delete everything, leave
-    // The agent's.
-    ready = 'R',     ///< text: JSON, what the host says of itself; after prepare
+    give = 'Q',     ///< name: name of a file; number: offset; text: bytes
+    copy = 'X',     ///< name: name of a copy (copies.h), "/" and a file in it; rank: 1 if executable; number: offset;
+                    ///< text: bytes
+    keep = 'W',     ///< name: name of a copy whose files have all been sent
+    end = 'E',      ///< end all processes, delete everything, exit
+    // Sent by the agent.
+    ready = 'R',     ///< text: JSON, a description of the host; after prepare
     refused = 'U',   ///< text: why the attempt cannot run here
     started = 'B',   ///< rank
     no_start = 'N',  ///< rank; text: why it could not be started
@@ -51,14 +51,14 @@ struct Message {
     frozen = 'F',    ///< rank; number: 1 if its process is stopped, 0 if it no longer is
     held = 'G',      ///< number: the highest step started
     output = 'O',    ///< rank; name: "stdout" or "stderr"; number: unix ns; text: bytes
-    file = 'I',      ///< name: a path in the run's folder; number: offset; text: bytes; offset 0 begins it anew
+    file = 'I',      ///< name: a path in the run's folder; number: offset; text: bytes; offset 0 replaces the file
     notice = 'T',    ///< text: for the user
-    // Both sides'.
+    // Sent by both sides.
     board = 'C',  ///< text: statuses of ranks (engine/runtime/comm/board_changes.h)
     save = 'Y',   ///< a SaveWord (agent.h)
     value = 'V',  ///< name: a key of the store; text: its value
-    links = 'M',  ///< the launcher's: connect to these, text: JSON, [[name, address, port], …]; the agent's answer:
-                  ///< text: JSON, {name: fault} of those that it does not reach (link_check.h)
+    links = 'M',  ///< launcher: connect to these, text: JSON, [[name, address, port], …]; reply of the agent:
+                  ///< text: JSON, {name: fault} for unreachable hosts (link_check.h)
   } kind = Kind::end;
   uint32_t attempt = 0;
   int32_t rank = -1;
@@ -94,9 +94,9 @@ std::optional<Frame> parse_frame(std::string_view body);
 class FrameReader {
  public:
   void feed(std::string_view bytes) { buffer_ += bytes; }
-  /// The next whole frame; nullopt if there is none yet, or the stream is broken.
+  /// The next complete frame; nullopt if there is none yet, or the stream is broken.
   std::optional<Frame> next();
-  /// A frame was too large, or did not follow the grammar: nothing after it can be read.
+  /// Whether a frame was too large or did not follow the grammar, so that the rest cannot be read.
   bool broken() const { return broken_; }
 
  private:

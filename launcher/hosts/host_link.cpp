@@ -25,10 +25,10 @@ namespace {
 namespace asio = boost::asio;
 
 constexpr double kLinkAliveSeconds = 0.5;
-/// A connection without a word for so long is given up, and another is tried; at the latest after half of
+/// A connection that is silent for this long is closed, and another is tried; at the latest after half of
 /// launch.reconnect.
 constexpr double kSilentSeconds = 3, kRetrySeconds = 0.3, kAttemptSeconds = 5;
-/// For the first connection of an agent: it may have to go a long way. A bundle is 100 MB.
+/// Timeouts of an agent's first connection, which may be slow, and of an installation; a bundle has 100 MB.
 constexpr double kConnectSeconds = 60, kInstallSeconds = 900;
 constexpr size_t kLinkWriteAhead = 1 << 20, kMostSaid = 8192;
 constexpr uint64_t kConfirmFramesEvery = 16;
@@ -87,7 +87,7 @@ void HostLink::install() {
   }
 }
 
-/// Replaces the child that the host has.
+/// Starts a new child process for the host in place of the old one.
 void HostLink::run_child(const std::string& script, const Feed& feed) {
   drop_child();
   child_ = reach_.transport.run(host_, script, feed);
@@ -136,7 +136,7 @@ void HostLink::installed(int status) {
   heard_ = steady_seconds();
   if (WIFEXITED(status) && WEXITSTATUS(status) == 0) return connect();
   const std::string said = last_words();
-  lose("cannot be given this program: " + (said.empty() ? reach_.transport.name() + " ended" : said));
+  lose("could not install this program: " + (said.empty() ? reach_.transport.name() + " ended" : said));
 }
 
 void HostLink::broken(const std::string& why) {
@@ -144,19 +144,19 @@ void HostLink::broken(const std::string& why) {
   wire_.reset();
   session_.lost();
   if (has_joined_) {
-    if (noise.find(kGoneLine) != std::string::npos) return lose("has lost its agent");
-    state_ = State::away;  // look() tries again
+    if (noise.find(kGoneLine) != std::string::npos) return lose("lost its agent process");
+    state_ = State::away;  // look() reconnects
     return;
   }
   if (noise.find(kNotInstalled) != std::string::npos && !was_installed_) return install();
   if (const size_t at = noise.find(kWrongMachine); at != std::string::npos)
-    return lose("is of another kind: " + in_one_line(noise.substr(at + std::strlen(kWrongMachine) + 1)) +
-                ", and this program is for " + reach_.bundle.machine);
+    return lose("has a different architecture: " + in_one_line(noise.substr(at + std::strlen(kWrongMachine) + 1)) +
+                "; this program is for " + reach_.bundle.machine);
   const std::string said = last_words();
   lose("cannot be reached: " + (said.empty() ? why : said));
 }
 
-/// Reads what is left of the transport's stderr; the transport ends a moment after its output.
+/// Reads the rest of the transport's stderr; the transport ends shortly after its output.
 std::string HostLink::last_words() {
   std::string said = *said_;
   std::array<char, 4096> buffer{};
@@ -196,21 +196,22 @@ void HostLink::confirm() {
 void HostLink::received(Frame frame) {
   heard_ = steady_seconds();
   if (const auto* welcome = std::get_if<Welcome>(&frame)) {
-    if (welcome->version != kVersion || !session_.joined(welcome->received)) return lose("has another version's agent");
+    if (welcome->version != kVersion || !session_.joined(welcome->received))
+      return lose("runs an agent of a different version; install the same version on all hosts");
     has_joined_ = true;
     state_ = State::joined;
     return flush();
   }
   if (const auto* alive = std::get_if<Alive>(&frame)) {
-    if (!session_.confirmed(alive->received)) return lose("confirms what it was never sent");
+    if (!session_.confirmed(alive->received)) return lose("confirmed messages that it was never sent");
     events_.confirmed();
     return flush();
   }
   auto* numbered = std::get_if<Numbered>(&frame);
-  if (numbered == nullptr || state_ != State::joined) return lose("speaks out of turn");
+  if (numbered == nullptr || state_ != State::joined) return lose("sent an unexpected message");
   bool gap = false;
   auto message = session_.receive(std::move(*numbered), gap);
-  if (gap) return lose("left out a message");
+  if (gap) return lose("skipped a message");
   if (message) events_.message(*message);
   if (wire_ && session_.received() - told_ >= kConfirmFramesEvery) confirm();
 }
@@ -228,13 +229,13 @@ void HostLink::look(bool pauses) {
     if (wire_ && wire_->silent_seconds() > silent && !pauses) {
       drop_child();
       state_ = State::away;
-      events_.notice("host " + host_ + " does not answer; the ranks go on, and the connection is tried again");
+      events_.notice("host " + host_ + " does not respond; the ranks continue, and the launcher tries to reconnect");
     }
   }
   if (state_ == State::connecting && !is_late_ && silent_seconds() > kLateSeconds) {
     is_late_ = true;
-    events_.notice(fmt::format("host {} has not answered for {:g} s; it has {:g} s", host_, kLateSeconds,
-                               kConnectSeconds));
+    events_.notice(
+        fmt::format("host {} has not responded for {:g} s; the limit is {:g} s", host_, kLateSeconds, kConnectSeconds));
   }
   const double limit = has_joined_                   ? reach_.reconnect_seconds
                        : state_ == State::installing ? kInstallSeconds
@@ -242,7 +243,7 @@ void HostLink::look(bool pauses) {
   if (silent_seconds() > limit) {
     char seconds[32];
     std::snprintf(seconds, sizeof seconds, "%g s", limit);
-    return lose(std::string("has not answered for ") + seconds);
+    return lose(std::string("has not responded for ") + seconds);
   }
   if (state_ != State::away) return;
   const double patience = wire_ ? kAttemptSeconds : kRetrySeconds;

@@ -1,5 +1,5 @@
-// The launcher's connection to the agent of one host, over whatever breaks: starts the agent by a Transport, installs
-// the program where it lacks, connects again, and gives up.
+// The launcher's connection to the agent of one host, despite connections that break: starts the agent with a
+// Transport, installs the program where it is missing, reconnects, and gives up after a limit.
 //
 //   connecting ──▶ installing ──▶ connecting ──▶ joined ◀──▶ away       joined, away: messages are kept until they
 //   arrive
@@ -27,7 +27,7 @@ class HostLink {
   enum class State { connecting, installing, joined, away, lost };
   struct Events {
     std::function<void(Message& message)> message;  ///< each once, in order
-    std::function<void()> confirmed;                ///< the agent has more of what was sent than before
+    std::function<void()> confirmed;                ///< the agent has confirmed more of the sent messages
     std::function<void(const std::string& why)> lost;
     std::function<void(const std::string& what)> notice;
   };
@@ -39,33 +39,33 @@ class HostLink {
     double reconnect_seconds;
   };
 
-  /// All arguments must outlive it, and SIGCHLD be told to look_at_child.
+  /// All arguments must outlive it. Call look_at_child on SIGCHLD.
   HostLink(boost::asio::io_context& loop, const Reach& reach, std::string host, Events events);
   HostLink(const HostLink&) = delete;
   HostLink& operator=(const HostLink&) = delete;
   ~HostLink();
 
-  /// Starts a new agent, which is told this first; nothing that was sent to another one is sent to it.
+  /// Starts a new agent with this first message; messages to an earlier agent are not sent to it.
   void begin(Message first);
-  /// Nothing happens if the host is lost.
+  /// Sends a message; does nothing if the host is lost.
   void send(Message message);
   void flush();
-  /// The agent learns what has come.
+  /// Confirms the received messages to the agent.
   void confirm();
-  /// Call it often. `pauses`: nothing is read meanwhile, so the agent comes to wait.
+  /// Call it often. `pauses`: stops reading, which eventually makes the agent wait.
   void look(bool pauses);
   void look_at_child();
-  /// The last event follows, unless it was lost before.
+  /// Gives up the host. The last event follows, unless it was already lost.
   void lose(const std::string& why);
 
   State state() const { return state_; }
   bool is_lost() const { return state_ == State::lost; }
   bool is_joined() const { return state_ == State::joined; }
   bool is_connected() const { return wire_ != nullptr; }
-  bool has_joined() const { return has_joined_; }  ///< ever, of this agent
+  bool has_joined() const { return has_joined_; }  ///< whether this agent has ever joined
   const std::string& fault() const { return fault_; }
   size_t unconfirmed_bytes() const { return session_.unconfirmed_bytes(); }
-  /// Seconds since the last word of the agent.
+  /// Seconds since the last data from the agent.
   double silent_seconds() const;
 
  private:
@@ -86,14 +86,14 @@ class HostLink {
   std::string id_;  ///< id of its agent
   uint64_t connection_ = 0;
   bool has_joined_ = false, was_installed_ = false;
-  bool is_late_ = false;  ///< the user has been told that the first answer takes long
+  bool is_late_ = false;  ///< the user has been notified that the first response is late
   std::string fault_;  ///< lost: why
   PipedChild child_;
   std::shared_ptr<boost::asio::posix::stream_descriptor> errors_;
-  std::shared_ptr<std::string> said_;  ///< to stderr, by the transport
+  std::shared_ptr<std::string> said_;  ///< output of the transport to stderr
   std::shared_ptr<Wire> wire_;
   Session session_;
-  uint64_t told_ = 0;  ///< the number that the last alive frame has confirmed
+  uint64_t told_ = 0;  ///< number confirmed by the last alive frame
   double heard_ = 0, tried_ = 0, alive_told_ = 0;
 };
 

@@ -16,7 +16,7 @@ using boost::asio::ip::tcp;
 
 constexpr auto kPause = std::chrono::milliseconds(100);
 
-/// The connections of one check. It lives as long as one of its handlers waits.
+/// The connections of one check, which exists as long as one of its handlers is pending.
 class LinkCheck : public std::enable_shared_from_this<LinkCheck> {
  public:
   LinkCheck(boost::asio::io_context& loop, const std::vector<LinkPeer>& peers,
@@ -106,7 +106,7 @@ void check_links(boost::asio::io_context& loop, const std::vector<LinkPeer>& pee
 
 int report_reach(const std::string& address_and_port) {
   const size_t colon = address_and_port.rfind(':');
-  if (colon == std::string::npos) throw EnvError("'" + address_and_port + "' is no address and port");
+  if (colon == std::string::npos) throw EnvError("'" + address_and_port + "' is not an address and port");
   boost::asio::io_context loop;
   bool reached = false;
   const LinkPeer peer{"peer", address_and_port.substr(0, colon), std::atoi(address_and_port.c_str() + colon + 1)};

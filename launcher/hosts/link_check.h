@@ -1,6 +1,6 @@
-// Whether the hosts of a run reach each other. The agent of each host listens, and connects to the listeners of other
-// hosts when the launcher asks: it does so after a rank has lost another one, to tell a broken link from a broken rank.
-// Nothing is said on these connections: to accept one is all that a listener does.
+// Checks whether the hosts of a run can connect to each other. The agent of each host listens, and connects to the
+// listeners of other hosts on request of the launcher, after a rank has lost another one: this distinguishes a broken
+// link from a broken rank. No data is sent on these connections: a listener only accepts them.
 #pragma once
 
 #include <boost/asio/io_context.hpp>
@@ -15,9 +15,9 @@ namespace trainctl::hosts {
 
 class LinkListener {
  public:
-  /// At an IPv4 address of this host.
+  /// Listens at an IPv4 address of this host.
   LinkListener(boost::asio::io_context& loop, const std::string& address);
-  /// 0: it cannot listen there, and this host's links are not checked.
+  /// The port; 0: it cannot listen, and this host's links are not checked.
   int port() const { return port_; }
 
  private:
@@ -32,8 +32,8 @@ struct LinkPeer {
   int port = 0;
 };
 
-/// Connects to all of them at once. Calls `done` after kLinkSeconds at the latest, with the faults by name:
-/// {"b": "cannot connect to 10.0.0.3: Connection timed out"}; a peer without a fault is left out.
+/// Connects to all peers at once. Calls `done` after kLinkSeconds at the latest, with the faults by name:
+/// {"b": "cannot connect to 10.0.0.3: Connection timed out"}; peers without a fault are omitted.
 void check_links(boost::asio::io_context& loop, const std::vector<LinkPeer>& peers,
                  std::function<void(const std::map<std::string, std::string>& faults)> done);
 inline constexpr double kLinkSeconds = 3;

@@ -40,7 +40,7 @@ using Json = nlohmann::json;
 constexpr int kPings = 21;
 constexpr size_t kPingBytes = 64, kBlockBytes = 1 << 20;
 constexpr double kProbeConnectSeconds = 3, kSendSeconds = 0.3, kIdleSeconds = 10;
-/// Connections of other hosts at a time.
+/// Largest number of simultaneous connections from other hosts.
 constexpr size_t kMostVisitors = 256;
 
 int64_t available_memory() {
@@ -81,7 +81,7 @@ bool exchange(int fd, char* bytes, size_t size, bool sends) {
   return true;
 }
 
-/// Answers each 64 bytes by the same; after a first byte 'B' each MiB by 64 bytes.
+/// Echoes each 64 bytes; after a first byte 'B', replies to each MiB with 64 bytes.
 void serve(int fd) {
   const timeval patience{static_cast<time_t>(kIdleSeconds), 0};
   for (const int option : {SO_RCVTIMEO, SO_SNDTIMEO}) setsockopt(fd, SOL_SOCKET, option, &patience, sizeof patience);
@@ -136,7 +136,7 @@ int listen_on(const std::string& address, uint16_t& port) {
   return fd;
 }
 
-/// -1 and errno if there is no connection in time.
+/// Returns a connected socket, or -1 and errno if there is no connection in time.
 int connect_to(const std::string& address, uint16_t port) {
   sockaddr_in name{};
   name.sin_family = AF_INET;
@@ -182,7 +182,7 @@ Json measured_link_to(const std::string& name, const std::string& address, uint1
   }
   close(fd);
   if (!works) {
-    link["fault"] = "the connection to " + address + " broke";
+    link["fault"] = "the connection to " + address + " was lost";
     return link;
   }
   std::nth_element(trips.begin(), trips.begin() + kPings / 2, trips.end());
@@ -205,7 +205,7 @@ int probe_this_host(const std::string& interface) {
       if (fd >= 0)
         visitors.welcome(fd);
       else
-        std::this_thread::sleep_for(std::chrono::milliseconds(50));  // there is no descriptor for it
+        std::this_thread::sleep_for(std::chrono::milliseconds(50));  // no descriptor is available
     }
   }).detach();
   utsname system{};

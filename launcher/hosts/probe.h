@@ -1,8 +1,8 @@
 // Facts that `trainctl hosts` finds out about the hosts of a job before anything runs on them. On each host a probe
 // runs, started by a Transport:
 //
-//   probe ──▶ stdout    "trainctl-probe " JSON: what the host is, and the address and port on which the probe listens
-//   stdin ──▶ probe     JSON: [[name, address, port], …] of the others
+//   probe ──▶ stdout    "trainctl-probe " JSON: facts about the host, and the probe's address and port
+//   stdin ──▶ probe     JSON: [[name, address, port], …] of the other hosts
 //   probe ──▶ stdout    one line "trainctl-link " JSON for each of them; then it serves the others until stdin ends
 #pragma once
 
@@ -18,12 +18,12 @@ namespace trainctl::hosts {
 inline constexpr const char* kProbeLine = "trainctl-probe ";
 inline constexpr const char* kLinkLine = "trainctl-link ";
 
-/// On a host. Returns the exit code.
+/// Runs the probe on a host. Returns the exit code.
 int probe_this_host(const std::string& interface);
 
 struct HostFacts {
   std::string name;
-  std::string fault;  ///< why it cannot be used; empty: it can
+  std::string fault;  ///< why the host cannot be used; empty: it can
   std::string machine, system, address;
   int cores = 0, gpus = 0;
   int64_t memory_bytes = 0;  ///< available
@@ -45,8 +45,8 @@ struct HostsReport {
   bool fine() const;
 };
 
-/// Asks all hosts, and each about its way to each other one. Copies the program to hosts that lack it. `notice` gets a
-/// line for each host whose answer takes long.
+/// Probes all hosts and the links between them. Copies the program to hosts that lack it. `notice` receives a
+/// line for each host that responds late.
 HostsReport probe_hosts(const Cluster& cluster, const Transport& transport, const std::string& interface,
                         const std::function<void(const std::string& line)>& notice = {});
 

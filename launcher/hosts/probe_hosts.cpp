@@ -1,4 +1,4 @@
-// The launcher's side of probe.h. Blocking: nothing else happens meanwhile.
+// The launcher's side of probe.h, which blocks.
 #include <fmt/format.h>
 #include <poll.h>
 #include <sys/wait.h>
@@ -24,7 +24,7 @@ namespace {
 using Json = nlohmann::json;
 
 constexpr double kProbeAnswerSeconds = 30, kProbeInstallSeconds = 900;
-/// For the way to a host; all are asked at once.
+/// Time to reach a host; all hosts are probed at once.
 constexpr double kReachSeconds = 10;
 
 /// A child with pipes, and the lines that it writes.
@@ -43,7 +43,7 @@ class Talk {
       }
   }
 
-  /// The next line that begins with `start`, without that; nullopt: it ends, or there is none in time.
+  /// The rest of the next line that begins with `start`; nullopt: the child ends, or there is none in time.
   std::optional<std::string> line(const std::string& start, double seconds) {
     const double deadline = steady_seconds() + seconds;
     for (;;) {
@@ -66,7 +66,7 @@ class Talk {
     const std::string text = line + "\n";
     if (write(child_.in, text.data(), text.size()) < 0) return;  // then it ends, which line() notices
   }
-  /// Its exit code; -1: it does not end in time, or was killed.
+  /// The child's exit code; -1: it did not end in time, or was killed.
   int end(double seconds) {
     const double deadline = steady_seconds() + seconds;
     while (read(deadline)) {
@@ -83,7 +83,7 @@ class Talk {
   const std::string& other_lines() const { return others_; }
 
  private:
-  /// False: both pipes have ended, or there is nothing in time.
+  /// Returns false if both pipes have ended, or nothing arrives in time.
   bool read(double deadline) {
     std::array<pollfd, 2> ready{{{child_.out, POLLIN, 0}, {child_.err, POLLIN, 0}}};
     const double left = deadline - steady_seconds();
@@ -118,7 +118,7 @@ struct Probe {
   int port = 0;
 };
 
-/// Hears from the probe that was started at `begin`; installs the program and starts another if it is not there.
+/// Waits for the probe that was started at `begin`. If the program is missing, installs it and starts another probe.
 Probe await_probe(const Bundle& bundle, const Transport& transport, const std::string& interface, HostFacts& facts,
                   std::unique_ptr<Talk> talk, double begin) {
   Probe probe{std::move(talk)};
@@ -140,7 +140,7 @@ Probe await_probe(const Bundle& bundle, const Transport& transport, const std::s
       facts.memory_bytes = field_or(json, "memory", int64_t{0});
       facts.disk_bytes = field_or(json, "disk", int64_t{0});
       facts.round_trip_seconds = end - begin;
-      // The way there takes most of this time before the probe reads its clock.
+      // Most of this time passes before the probe reads its clock.
       facts.clock_seconds = field_or(json, "time", 0.0) - end;
       if (facts.clock_seconds < 0 && facts.clock_seconds > begin - end) facts.clock_seconds = 0;
       probe.port = field_or(json, "port", 0);
@@ -150,7 +150,7 @@ Probe await_probe(const Bundle& bundle, const Transport& transport, const std::s
     if (!lacks_program || !may_install) break;
     Talk install(transport.run(facts.name, install_script(bundle), [&](int fd) { write_tar(bundle, fd); }));
     if (install.end(kProbeInstallSeconds) != 0) {
-      facts.fault = "cannot be given this program: " + one_line(install.errors());
+      facts.fault = "could not install this program: " + one_line(install.errors());
       probe.talk.reset();
       return probe;
     }
@@ -159,11 +159,11 @@ Probe await_probe(const Bundle& bundle, const Transport& transport, const std::s
   probe.talk->end(1);
   const std::string said = one_line(probe.talk->errors());
   if (const size_t at = others.find(kWrongMachine); at != std::string::npos) {
-    facts.fault =
-        "is of another kind: " + one_line(others.substr(at + std::char_traits<char>::length(kWrongMachine) + 1)) +
-        ", and this program is for " + bundle.machine;
+    facts.fault = "has a different architecture: " +
+                  one_line(others.substr(at + std::char_traits<char>::length(kWrongMachine) + 1)) +
+                  "; this program is for " + bundle.machine;
   } else {
-    facts.fault = said.empty() ? "does not answer within 10 s" : said;
+    facts.fault = said.empty() ? "did not respond within 10 s" : said;
   }
   probe.talk.reset();
   return probe;
@@ -191,8 +191,8 @@ HostsReport probe_hosts(const Cluster& cluster, const Transport& transport, cons
   const double late = steady_seconds() + kLateSeconds;
   for (size_t i = 0; i < talks.size(); ++i)
     if (talks[i]->is_silent_until(late) && notice)
-      notice(fmt::format("host {} has not answered for {:g} s; it has {:g} s", report.hosts[i].name, kLateSeconds,
-                         kReachSeconds));
+      notice(fmt::format("host {} has not responded for {:g} s; the limit is {:g} s", report.hosts[i].name,
+                         kLateSeconds, kReachSeconds));
   std::vector<Probe> probes;
   for (size_t i = 0; i < talks.size(); ++i)
     probes.push_back(await_probe(bundle, transport, interface, report.hosts[i], std::move(talks[i]), begin));
@@ -210,7 +210,7 @@ HostsReport probe_hosts(const Cluster& cluster, const Transport& transport, cons
       link.to = other.at(0).get<std::string>();
       const auto line = probes[from].talk->line(kLinkLine, kProbeAnswerSeconds);
       const Json json = line ? Json::parse(*line, nullptr, false) : Json();
-      link.fault = json.is_object() ? field_or(json, "fault", "") : "the probe does not answer";
+      link.fault = json.is_object() ? field_or(json, "fault", "") : "the probe did not respond";
       if (json.is_object()) {
         link.latency_seconds = field_or(json, "latency", 0.0);
         link.bytes_per_second = field_or(json, "bandwidth", 0.0);

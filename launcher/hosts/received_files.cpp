@@ -12,7 +12,8 @@
 
 namespace trainctl::hosts {
 
-/// Links are not followed. A file that cannot be opened for another reason than a full disk is nobody's to write.
+/// Links are not followed. Returns true without writing if the file cannot be opened for a reason other than a full
+/// disk.
 bool ReceivedFiles::put(const Piece& piece, int& error) {
   std::error_code ignored;
   std::filesystem::create_directories(std::filesystem::path(piece.path).parent_path(), ignored);
@@ -40,9 +41,11 @@ void ReceivedFiles::take(const std::string& path, int64_t offset, std::string_vi
   int error = 0;
   if (kept_.empty() && put(piece, error)) return;
   if (kept_.empty())
-    notice_("cannot write " + path + ": " + describe_errno(error) + "; what the hosts send waits for the disk");
+    notice_("cannot write " + path + ": " + describe_errno(error) +
+            "; files from other hosts are kept in memory until then");
   if (kept_bytes_ + bytes.size() > kMostKeptBytes) {
-    if (!std::exchange(is_lossy_, true)) notice_("too much waits for the disk: files of the run's folder have gaps");
+    if (!std::exchange(is_lossy_, true))
+      notice_("too much data is waiting for the disk; files in the run's folder will have gaps");
     return;
   }
   kept_bytes_ += bytes.size();
@@ -54,7 +57,7 @@ void ReceivedFiles::retry() {
   while (!kept_.empty() && put(kept_.front(), error)) {
     kept_bytes_ -= kept_.front().bytes.size();
     kept_.pop_front();
-    if (kept_.empty()) notice_("the files of the hosts are written again");
+    if (kept_.empty()) notice_("files from other hosts are being written again");
   }
 }
 

@@ -17,9 +17,10 @@ class ReceivedFiles {
   /// `notice`: a line for the user.
   explicit ReceivedFiles(std::function<void(const std::string&)> notice) : notice_(std::move(notice)) {}
 
-  /// Puts the bytes at `offset` of a file, which is created if needed. `begins`: the file ends there before.
+  /// Writes the bytes at `offset` of a file, which is created if needed. `begins`: truncates the file at `offset`
+  /// first.
   void take(const std::string& path, int64_t offset, std::string_view bytes, bool begins);
-  /// Tries again what the disk has refused; call it now and then, and at the end.
+  /// Retries writes that have failed; call it periodically, and at the end.
   void retry();
 
   static constexpr size_t kMostKeptBytes = size_t{16} << 20;

@@ -30,7 +30,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// The next agent deletes what a killed agent has left, unless it is younger than this.
+/// The next agent deletes folders that killed agents have left, unless they are younger than this.
 constexpr auto kNew = std::chrono::seconds(60);
 
 [[noreturn]] void fail_relay(const std::string& what) { throw EnvError(what + ": " + describe_errno(errno)); }
@@ -43,7 +43,7 @@ std::string runs_folder() {
   return std::string(home) + "/.cache/trainctl/runs";
 }
 
-/// The lock of this host only: where hosts share a home directory, the lock of one may not bind another.
+/// The lock of this host: where hosts share a home directory, each has a separate lock.
 std::string lock_path(const std::string& folder) {
   std::array<char, 256> name{};
   if (gethostname(name.data(), name.size() - 1) != 0) fail_relay("this host has no name");
@@ -52,8 +52,8 @@ std::string lock_path(const std::string& folder) {
   return folder + "/lock." + host;
 }
 
-/// A descriptor that holds the lock of a folder; -1: an agent holds it, it is another host's, or there is no such
-/// folder.
+/// A descriptor that holds the lock of a folder; -1: an agent holds it, it belongs to another host, or the folder does
+/// not exist.
 int lock_of(const std::string& folder, int flags) {
   const int fd = open(lock_path(folder).c_str(), O_RDWR | O_CLOEXEC | flags, 0600);
   if (fd >= 0 && flock(fd, LOCK_EX | LOCK_NB) == 0) return fd;
@@ -77,7 +77,7 @@ void delete_what_was_left(const std::string& runs) {
   }
 }
 
-/// The name is relative: a socket's path has at most 107 bytes, a home directory may have more.
+/// The name is relative, since a socket's path has at most 107 bytes and a home directory may have more.
 sockaddr_un socket_name() {
   sockaddr_un name{};
   name.sun_family = AF_UNIX;
@@ -132,7 +132,7 @@ void start_agent(const std::string& runs, const std::string& folder,
   fs::create_directories(runs, error);
   if (chmod(runs.c_str(), 0700) != 0) fail_relay("cannot use " + runs);
   delete_what_was_left(runs);
-  if (mkdir(folder.c_str(), 0700) != 0) fail_relay("cannot make the folder " + folder);
+  if (mkdir(folder.c_str(), 0700) != 0) fail_relay("cannot create the folder " + folder);
   const int lock = lock_of(folder, O_CREAT);
   if (lock < 0) fail_relay("cannot lock " + folder);
   const int listener = listen_in(folder);
@@ -143,7 +143,7 @@ void start_agent(const std::string& runs, const std::string& folder,
   close(lock);
 }
 
-/// One direction at a time would let both ends wait for each other: a process for each.
+/// Copies each direction in a separate process; in one, both ends could wait for each other.
 void copy(int from, int to) {
   std::array<char, 1 << 16> buffer{};
   for (;;) {
@@ -158,7 +158,7 @@ void copy(int from, int to) {
 int relay_to_agent(const std::string& id, bool may_start,
                    const std::function<int(const std::string& folder, int listener)>& serve) {
   const bool is_id = !id.empty() && id.size() <= 64 && id.find_first_not_of("0123456789abcdef") == std::string::npos;
-  if (!is_id) throw EnvError("an agent's id has hexadecimal digits");
+  if (!is_id) throw EnvError("an agent ID must consist of hexadecimal digits");
   std::signal(SIGPIPE, SIG_IGN);
   const std::string runs = runs_folder(), folder = runs + "/" + id;
   int agent = connect_to(folder);
@@ -177,7 +177,7 @@ int relay_to_agent(const std::string& id, bool may_start,
   if (other == 0) {
     prctl(PR_SET_PDEATHSIG, SIGKILL);
     copy(agent, STDOUT_FILENO);
-    kill(getppid(), SIGTERM);  // the agent has closed: whatever still comes in has no reader
+    kill(getppid(), SIGTERM);  // the agent has closed, so further input has no reader
     _exit(0);
   }
   copy(STDIN_FILENO, agent);

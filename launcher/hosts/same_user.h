@@ -1,4 +1,4 @@
-// Who is at the other end of a socket of this host.
+// Identifies the user at the other end of a local socket.
 #pragma once
 
 #include <sys/socket.h>
@@ -6,8 +6,8 @@
 
 namespace trainctl::hosts {
 
-/// Whether this user's process is. The folder of an agent's socket keeps others out, unless XDG_CACHE_HOME is a folder
-/// that they can write to: then they could wait there for a launcher's token, or speak first.
+/// Whether the peer is a process of this user. The folder of an agent's socket keeps others out, unless XDG_CACHE_HOME
+/// is a folder that others can write: then they could wait there for a launcher's token, or send messages first.
 inline bool is_of_this_user(int socket) {
   ucred peer{};
   socklen_t size = sizeof peer;

@@ -8,7 +8,7 @@ namespace {
 
 constexpr const char* kCache = "${XDG_CACHE_HOME:-$HOME/.cache}/trainctl/bin";
 
-/// Becomes `trainctl agent` with these words, by the bundle's loader.
+/// A script that executes `trainctl agent` with these words through the bundle's loader.
 std::string script_of(const Bundle& bundle, const std::string& words) {
   const std::string at = std::string("d=\"") + kCache + "/" + bundle.name + "\"; ";
   return at + "m=$(uname -m); if test \"$m\" != " + bundle.machine + "; then echo " + kWrongMachine + " $m; " +
@@ -25,7 +25,7 @@ std::string agent_script(const Bundle& bundle, const std::string& id, bool may_s
 std::string probe_script(const Bundle& bundle, const std::string& interface) {
   const bool is_name = interface.find_first_not_of(
                            "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_.:@") == std::string::npos;
-  if (!is_name) throw EnvError("'" + interface + "' is no interface (launch.interface)");
+  if (!is_name) throw EnvError("'" + interface + "' is not an interface name (launch.interface)");
   return script_of(bundle, "probe" + (interface.empty() ? "" : " --interface " + interface));
 }
 
@@ -34,7 +34,7 @@ std::string reach_script(const Bundle& bundle, const std::string& address_and_po
 }
 
 std::string install_script(const Bundle& bundle) {
-  // A tar that ends early ends between files: the last one says that all are there.
+  // A truncated tar ends between files, so the presence of the last file shows that all are complete.
   return std::string("umask 077; d=\"") + kCache + "\"; mkdir -p \"$d\" && t=$(mktemp -d \"$d/." + bundle.name +
          ".XXXXXX\") || exit 1; tar -xf - -C \"$t\" && test -f \"$t/" + bundle.files.back().name +
          "\" && chmod -R u+rwX,a+rX \"$t\" && "

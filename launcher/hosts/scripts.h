@@ -1,4 +1,4 @@
-// Scripts that run on a host before this program does: POSIX shell without single quotes, for a Transport.
+// Scripts that run on a host before this program: POSIX shell without single quotes, for a Transport.
 #pragma once
 
 #include <string>
@@ -7,17 +7,18 @@
 
 namespace trainctl::hosts {
 
-/// Written by a script instead of what it is for.
+/// Lines that a script prints if it cannot do its work.
 inline constexpr const char* kNotInstalled = "trainctl-not-installed";
 inline constexpr const char* kWrongMachine = "trainctl-wrong-machine";
 
-/// Becomes the relay of agent `id`; writes kNotInstalled or kWrongMachine if it cannot. `may_start`: as relay_to_agent.
+/// Executes the relay of agent `id`; prints kNotInstalled or kWrongMachine if it cannot. `may_start`: as
+/// relay_to_agent.
 std::string agent_script(const Bundle& bundle, const std::string& id, bool may_start);
-/// Becomes a probe (probe.h); writes the same if it cannot.
+/// Executes a probe (probe.h); prints the same lines if it cannot.
 std::string probe_script(const Bundle& bundle, const std::string& interface);
-/// Prints kReachedLine if an agent's listener (link_check.h) is reached from there.
+/// Prints kReachedLine if an agent's listener (link_check.h) can be reached from the host.
 std::string reach_script(const Bundle& bundle, const std::string& address_and_port);
-/// Installs a bundle that comes as a tar archive; all or nothing.
+/// Installs a bundle from a tar archive, atomically.
 std::string install_script(const Bundle& bundle);
 
 }  // namespace trainctl::hosts

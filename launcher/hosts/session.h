@@ -1,5 +1,5 @@
-// One side's messages over connections that may break: each message arrives once and in order, whatever connections do.
-// Pure bookkeeping, without sockets.
+// One side's messages over connections that may break: each message arrives once and in order. Pure bookkeeping,
+// without sockets.
 #pragma once
 
 #include <cstdint>
@@ -13,26 +13,26 @@ namespace trainctl::hosts {
 
 class Session {
  public:
-  /// Kept until the other side has confirmed it.
+  /// Queues a message, which is kept until the other side has confirmed it.
   void send(Message message);
-  /// There is a new connection, on which the other side says that it has everything up to `received`: what it lacks is
-  /// written again. False if it claims what was never sent, or lacks what it has confirmed.
+  /// Called for a new connection, on which the other side reports that it has everything up to `received`: the rest is
+  /// sent again. Returns false if it claims messages that were never sent, or lacks what it has confirmed.
   bool joined(uint64_t received);
-  /// The connection is gone: nothing is written until joined().
+  /// Called when the connection is lost: nothing is written until joined().
   void lost();
   bool is_joined() const { return joined_; }
 
-  /// The other side has everything up to `received`. False as in joined().
+  /// Called when the other side confirms everything up to `received`. Returns false as joined() does.
   bool confirmed(uint64_t received);
-  /// The message, if it is the next one. One that has come before is left out; after a gap the connection is `broken`.
+  /// The message, if it is the next one. Repeated messages are dropped; after a gap the connection is `broken`.
   std::optional<Message> receive(Numbered numbered, bool& broken);
-  /// The highest number that has come.
+  /// The highest number that was received.
   uint64_t received() const { return received_; }
 
-  /// Bytes for the connection, once. At most about `most`.
+  /// Takes bytes for the connection, at most about `most`.
   std::string take_output(size_t most);
   bool has_output() const { return joined_ && unwritten_ < kept_.size(); }
-  /// Everything was confirmed.
+  /// Whether everything was confirmed.
   bool is_done() const { return kept_.empty(); }
   size_t unconfirmed_bytes() const { return bytes_; }
 

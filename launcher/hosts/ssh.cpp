@@ -20,11 +20,11 @@ class Ssh : public Transport {
     std::istringstream text(ssh_);
     for (std::string word; text >> word;) words.push_back(word);
     if (words.empty()) throw EnvError("launch.ssh is empty");
-    // The first value of an option counts: launch.ssh may set another ConnectTimeout.
+    // ssh uses the first value of an option, so launch.ssh may set another ConnectTimeout.
     for (const char* option : {"-T", "-oBatchMode=yes", "-oClearAllForwardings=yes", "-oConnectTimeout=4", "--"})
       words.emplace_back(option);
     words.push_back(host);
-    words.push_back("exec sh -c '" + script + "'");  // the login shell may be any
+    words.push_back("exec sh -c '" + script + "'");  // works with any login shell
     return words;
   }
 

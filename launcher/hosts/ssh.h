@@ -1,5 +1,5 @@
-// Reaching a host by the user's own ssh: its configuration, keys, agents, jump hosts and ports are as on the command
-// line, and so are its checks of host keys. It never asks: what it would ask is an error (BatchMode).
+// Reaches a host with the user's own ssh: its configuration, keys, agents, jump hosts, ports and host key checks are
+// the same as on the command line. It never prompts: anything that ssh would ask is an error (BatchMode).
 #pragma once
 
 #include <memory>
@@ -9,7 +9,7 @@
 
 namespace trainctl::hosts {
 
-/// `ssh`: launch.ssh; it is cut at blanks.
+/// `ssh`: launch.ssh, which is split at blanks.
 std::unique_ptr<Transport> ssh_transport(std::string ssh);
 
 }  // namespace trainctl::hosts

@@ -19,13 +19,13 @@ namespace trainctl::hosts {
 PipedChild start_piped(const std::vector<std::string>& words, const Feed& feed) {
   int in[2], out[2], err[2];
   if (pipe2(in, O_CLOEXEC) != 0 || pipe2(out, O_CLOEXEC) != 0 || pipe2(err, O_CLOEXEC) != 0)
-    throw EnvError(std::string("cannot make a pipe: ") + describe_errno(errno));
+    throw EnvError(std::string("cannot create a pipe: ") + describe_errno(errno));
   std::vector<char*> argv;
   for (const std::string& word : words) argv.push_back(const_cast<char*>(word.c_str()));
   argv.push_back(nullptr);
   const pid_t launcher = getpid();
   PipedChild child;
-  child.pid = quiet_fork();  // in a group of its own, out of reach of the terminal's Ctrl-C
+  child.pid = quiet_fork();  // in a separate group, out of reach of the terminal's Ctrl-C
   if (child.pid == 0) {
     restore_signals();
     prctl(PR_SET_PDEATHSIG, SIGKILL);

@@ -1,5 +1,5 @@
-// How a host is reached: by a process of this host whose pipes are a shell there. What runs there is a script of
-// scripts.h; what goes through the pipes is the stream of frame.h. ssh.h is one way, a cluster's own command another.
+// How a host is reached: by a process of this host whose pipes are connected to a shell there. The shell runs a script
+// of scripts.h, and the pipes carry the stream of frame.h. ssh.h is one way, a cluster's own command another.
 #pragma once
 
 #include <functional>
@@ -11,7 +11,7 @@
 
 namespace trainctl::hosts {
 
-/// The user hears of a host that takes longer for its first answer.
+/// The user is notified of a host whose first response takes longer.
 inline constexpr double kLateSeconds = 4.5;
 
 /// A child process with pipes. It is killed when the launcher ends.
@@ -31,9 +31,9 @@ class Transport {
 
   /// "ssh", for messages.
   virtual std::string name() const = 0;
-  /// The words of a command of this host that runs a POSIX shell script on another, with its own stdin, stdout and
-  /// stderr. It never asks the user anything; when it ends, the script's stdin ends. `script` has no single quote.
-  /// Throws EnvError.
+  /// The words of a command on this host that runs a POSIX shell script on another host, with the same stdin, stdout
+  /// and stderr. It never prompts; when it ends, the script's stdin ends. `script` has no single quote. Throws
+  /// EnvError.
   virtual std::vector<std::string> words(const std::string& host, const std::string& script) const = 0;
 
   PipedChild run(const std::string& host, const std::string& script, const Feed& feed = {}) const {

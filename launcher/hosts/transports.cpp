@@ -1,4 +1,4 @@
-// The choice among the ways to reach a host.
+// Chooses how to reach a host.
 #include "launcher/hosts/ssh.h"
 #include "launcher/hosts/transport.h"
 

@@ -48,7 +48,7 @@ void Wire::flush() {
                             [self = shared_from_this()](const boost::system::error_code& error, size_t n) {
                               self->is_writing_ = false;
                               if (self->closed_) return;
-                              if (error) return;  // what the other side said before it closed is still read
+                              if (error) return;  // data that the other side sent before closing is still read
                               self->writing_.erase(0, n);
                               self->flush();
                             });
@@ -78,7 +78,7 @@ void Wire::take(std::string_view bytes) {
     noise_ += bytes;
     const size_t at = noise_.find(first_line_ + "\n");
     if (at == std::string::npos) {
-      if (noise_.size() > kMostNoise) fail("it answers with other things than an agent's");
+      if (noise_.size() > kMostNoise) fail("unexpected output in place of an agent's");
       return;
     }
     const std::string rest = noise_.substr(at + first_line_.size() + 1);
@@ -94,7 +94,7 @@ void Wire::take(std::string_view bytes) {
       events_.frame(std::move(*frame));
       continue;
     }
-    if (frames_.broken()) fail("it sent what is no frame");
+    if (frames_.broken()) fail("it sent an invalid frame");
     return;
   }
 }

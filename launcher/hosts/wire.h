@@ -17,24 +17,24 @@ class Wire : public std::enable_shared_from_this<Wire> {
  public:
   struct Events {
     std::function<void(Frame frame)> frame;
-    /// The other side has closed it, or has sent what is no frame. The last event.
+    /// The other side has closed the connection or sent an invalid frame. The last event.
     std::function<void(const std::string& why)> closed;
   };
 
-  /// Takes both descriptors, which may be the same one. `first_line`: what comes before a line of this text is no frame
-  /// and is left out (what a login shell prints); empty: frames begin at once.
+  /// Takes both descriptors, which may be the same one. `first_line`: data before a line with this text is not a frame
+  /// and is skipped (output of a login shell); empty: frames begin immediately.
   static std::shared_ptr<Wire> open(boost::asio::io_context& loop, int read_fd, int write_fd, std::string first_line,
                                     Events events);
 
   void write(std::string bytes);
   size_t unwritten_bytes() const { return writing_.size() + waiting_.size(); }
-  /// No event follows.
+  /// Closes the connection; no event follows.
   void close();
-  /// While it is set nothing is read, so the other side comes to wait.
+  /// While it is set nothing is read, which eventually makes the other side wait.
   void pause(bool paused);
-  /// Seconds since bytes came, or since it was opened.
+  /// Seconds since bytes arrived, or since the connection was opened.
   double silent_seconds() const;
-  /// Bytes that came before `first_line`, up to 4 KiB.
+  /// Bytes that arrived before `first_line`, up to 4 KiB.
   const std::string& noise() const { return noise_; }
 
  private:

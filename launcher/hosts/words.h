@@ -1,5 +1,5 @@
-// Words in braces in the command of a rank on another host, for what is known only there: "{address}". A user's text
-// has none: its braces are literal, as on one host.
+// Placeholders in the command of a rank on another host, for values known only there: "{address}". A user's text
+// contains none: its braces are literal, as on a single host.
 #pragma once
 
 #include <map>
@@ -8,13 +8,13 @@
 
 namespace trainctl::hosts {
 
-/// A user's text in which fill_words replaces nothing: it restores the braces.
+/// Escapes a user's text so that fill_words only restores its braces.
 std::string literal(std::string_view text);
 
 /// Replaces each {name} in `values`, once, from left to right; leaves other braces alone.
 std::string fill_words(std::string_view text, const std::map<std::string, std::string>& values);
 
-/// The name of the word that stands for an opening brace of a literal text; for `values`.
+/// Name of the placeholder for an opening brace in a literal text; for `values`.
 inline constexpr const char* kBraceWord = "brace";
 
 }  // namespace trainctl::hosts

@@ -68,7 +68,7 @@ class Bench:
             sys.exit(f"{job}: exit {out.returncode}\n{out.stdout[-3000:]}{out.stderr[-3000:]}")
         rows = [json.loads(line) for line in open(log / "1" / "metrics.jsonl")]
         times = [row["seconds"] * 1e3 for row in rows if "step" in row and "seconds" in row]
-        settled = re.findall(r"data: settled on (.*?); to keep", (log / "1" / "rank.0" / "stdout").read_text())
+        settled = re.findall(r"data loading: settled on (.*?); to keep", (log / "1" / "rank.0" / "stdout").read_text())
         return statistics.median(times[len(times) // 3:]), settled[-1] if settled else ""
 
     def compare(self, kinds, per_step, unit):

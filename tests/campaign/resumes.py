@@ -145,9 +145,9 @@ class Campaign:
         """The problems of a resumed run: an older checkpoint than was announced, other losses, samples that are missing.
         `source`: the folder of the run that was hurt."""
         process, text = self.run(folder, "--resume", plan=plan or PLAN)
-        step = re.search(r"going on after step (\d+)", text)
+        step = re.search(r"resuming after step (\d+)", text)
         if process.returncode != 0 or not step:
-            nothing = "there is no complete checkpoint" in text and announced == 0
+            nothing = "no complete checkpoint" in text and announced == 0
             return ([] if nothing else [f"not resumed: exit code {process.returncode}"]), text
         step, problems = int(step.group(1)), []
         if step < announced:

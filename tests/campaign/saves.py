@@ -124,7 +124,7 @@ def many(options, folder):
 def hung(options, folder):
     """Writes block: training goes on, the user is told, and when the disk answers the save is finished."""
     run = Run(options, folder, save="every_steps: 20", faults={"FAULT": "hang", "FAULT_AT": "40"})
-    run.wait_for("the notice", lambda: "it waits for the disk" in run.said())
+    run.wait_for("the notice", lambda: "waiting for the disk" in run.said())
     saves = run.saves()
     run.goes_on()
     assert run.saves() == saves
@@ -137,7 +137,7 @@ def hung(options, folder):
 def full(options, folder):
     """The disk is full: training goes on, the user is told, and the save is tried again."""
     run = Run(options, folder, save="every_steps: 20", faults={"FAULT": "full", "FAULT_AT": "40"})
-    run.wait_for("the notice", lambda: "No space left on device; trying again" in run.said())
+    run.wait_for("the notice", lambda: "No space left on device; retrying" in run.said())
     saves = run.saves()
     run.goes_on()
     assert run.saves() == saves
@@ -155,7 +155,7 @@ def unsaved(options, folder):
         run = Run(options, place, save=save, steps=300, faults={"FAULT": "full", "FAULT_AT": str(at)})
         run.ends(3)
         last = "\n".join(run.said().rstrip().splitlines()[-2:])
-        assert " not saved: " in last and "No space left on device" in last and "trying again" not in last, last
+        assert " not saved: " in last and "No space left on device" in last and "retrying" not in last, last
         assert "done after " not in run.said(), run.said()[-1500:]
         with open(place + "/log_output/1/outcome.json") as file:
             assert json.load(file)["exit_code"] == 3
@@ -195,7 +195,7 @@ def given_up(options, folder):
     children = host.children(run.process.pid)
     assert children, run.said()
     run.ends(3)
-    assert "the disk has not answered for " in run.said().rstrip().splitlines()[-1], run.said()[-1500:]
+    assert "the disk has not responded for " in run.said().rstrip().splitlines()[-1], run.said()[-1500:]
     deadline = time.monotonic() + PATIENCE
     while any(b"trainctl-save" in host.read(f"/proc/{pid}/comm") for pid in children):
         assert time.monotonic() < deadline, "the process that writes is left behind"
@@ -213,7 +213,7 @@ def impatient(options, folder):
     time.sleep(1)
     assert run.process.poll() is None, "it did not wait for the last save\n" + run.said()
     run.end(130, signal.SIGINT)  # the disk hangs on, so it ends because of the second Ctrl-C
-    assert "was not waited for" in run.said(), run.said()
+    assert "did not wait for the last checkpoint" in run.said(), run.said()
     run.allow()
     time.sleep(0.5)
     assert run.published() == [], run.published()
@@ -227,13 +227,13 @@ def lagging(options, folder):
                             env=dict(os.environ, LD_PRELOAD=options.shim, FAULT_FOLDER="/checkpoints", FAULT_LOG=folder + "/calls", **lag))
     run = Run(options, folder, "--resume", save="every_steps: 5, keep: 1", steps=31, faults=lag)
     run.ends(0)
-    assert re.search("going on after step (20|15) ", run.said()), run.said() + listed.stdout
+    assert re.search("resuming after step (20|15) ", run.said()), run.said() + listed.stdout
     newest = f"{folder}/log_output/2/checkpoints/step_00000031"
     with open(newest + "/rank.0001.safetensors", "r+b") as file:
         file.truncate(1000)
     last = Run(options, folder, "--resume", save="every_steps: 5", steps=36, faults=lag)
     last.ends(0)
-    assert re.search(r"going on after step (30|20) ", last.said()), last.said()
+    assert re.search(r"resuming after step (30|20) ", last.said()), last.said()
 
 
 def retained(options, folder):
@@ -244,7 +244,7 @@ def retained(options, folder):
     subprocess.run([options.trainctl, "checkpoint", "verify", f"{here}/{verified}"], cwd=folder, check=True, stdout=subprocess.DEVNULL)
     run = Run(options, folder, "--resume", save=f"every_steps: 10, keep: {keep}, dir: {here}",
               faults={"FAULT_LAG": str(lag), "FAULT_FOLDER": f"/{here}"})
-    run.wait_for("going on", lambda: "going on after step 20 " in run.said())
+    run.wait_for("going on", lambda: "resuming after step 20 " in run.said())
     announced = lambda: [f"step_{int(step):08}" for step in re.findall(r"checkpoint of step (\d+): .* in ", run.said())]
     gone, end = set(), time.monotonic() + 4 * lag
     while time.monotonic() < end or not gone:

@@ -171,9 +171,9 @@ def injure(run, rng):
             wrong.append(f"exit code {code}")
         if read_json(f"{run.log}/outcome.json").get("step") != run.steps:
             wrong.append(f"outcome.json: {read_json(f'{run.log}/outcome.json').get('step')} steps")
-        if "the other workers go on" not in run.out:
+        if "the other workers continue" not in run.out:
             wrong.append("the death was not said")
-        if kind == "worker joins" and "another takes its place" not in run.out:
+        if kind == "worker joins" and "a replacement is started" not in run.out:
             wrong.append("no other took its place")
         for index in range(run.servers):
             if f"{run.steps} updates" not in pathlib.Path(f"{run.log}/server.{index}/stdout").read_text():
@@ -189,8 +189,8 @@ def injure(run, rng):
     if kind == "server killed, resumed":
         was_saved = "checkpoint of step" in run.out  # the server may have been killed before the first one
         run.start("--resume")
-        resumed = run.finish() == 0 and "going on after step" in run.out
-        if not resumed and (was_saved or "there is no complete checkpoint" not in run.out):
+        resumed = run.finish() == 0 and "resuming after step" in run.out
+        if not resumed and (was_saved or "no complete checkpoint" not in run.out):
             wrong.append("could not be resumed")
     if run.left():
         wrong.append(f"left: {run.left()}")

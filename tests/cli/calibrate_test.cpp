@@ -204,7 +204,7 @@ TEST_CASE("a plan is predicted for the machine that is named, and only then") {
                                          "dataset.shuffle=false"};
   CHECK(place.command(huge).out.find("does not fit this machine: rank 0 needs ") != std::string::npos);
   const CommandResult text = place.command({"plan", "job.yaml", "launch.machine=h100x8"});
-  CHECK(text.out.find("predicted step on h100x8 (data sheets): ") != std::string::npos);
+  CHECK(text.out.find("predicted step time on h100x8 (data sheets): ") != std::string::npos);
 }
 
 TEST_CASE("a machine that is not there is an error with the names of those that are") {

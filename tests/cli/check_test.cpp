@@ -109,7 +109,7 @@ TEST_CASE("a script that does not exist is refused at its word") {
   const Scratch scratch;
   const CommandResult result = check_of(scratch, "command: [python3, -u, train.py, --lr, 0.1]\n");
   CHECK(result.exit_code == kExitSpec);
-  CHECK(contains(result.err, "job.yaml:1:24: command[2]: there is no script " + scratch.path() + "/train.py"));
+  CHECK(contains(result.err, "job.yaml:1:24: command[2]: the script " + scratch.path() + "/train.py does not exist"));
   CHECK(contains(result.err, "working_dir"));
   CHECK(trainctl_command(scratch.path(), {"plan", "job.yaml"}).exit_code == kExitSpec);
   CHECK(trainctl_command(scratch.path(), {"run", "job.yaml"}).exit_code == kExitSpec);

@@ -107,12 +107,12 @@ TEST_CASE("checkpoint verify notes what is whole, and names the damaged file and
   const SavedRun run;
   const CommandResult whole = run.checkpoint({"verify"});
   CHECK(whole.exit_code == kExitDone);
-  CHECK(contains(whole.out, "step_00000008: whole, 5 files, "));
+  CHECK(contains(whole.out, "step_00000008: intact, 5 files, "));
   CHECK(contains(run.checkpoint({"list"}).out, "step_00000016  verified\n"));
   run.flip(run.last + "/rank.0001.safetensors");
   const CommandResult damaged = run.checkpoint({"verify", "1"});
   CHECK(damaged.exit_code == kExitEnv);
-  CHECK(contains(damaged.out, "step_00000008: whole"));
+  CHECK(contains(damaged.out, "step_00000008: intact"));
   CHECK(contains(damaged.out, "step_00000016: damaged\n"));
   CHECK(contains(damaged.out, "rank.0001.safetensors: its bytes are not those that were written"));
   CHECK(contains(damaged.out, "1 of 2 checkpoints damaged\n"));
@@ -146,7 +146,7 @@ TEST_CASE("checkpoint merge writes what train.checkpoint.integrated leaves, and 
   CHECK(merged.exit_code == kExitDone);
   CHECK(run.checkpoint({"diff", "m.safetensors", run.last + "/model.safetensors"}).exit_code == kExitDone);
   CHECK(contains(run.checkpoint({"merge", "1", "-o", "m.safetensors"}).err,
-                 "m.safetensors already exists; --force replaces it"));
+                 "m.safetensors already exists; replace it with --force"));
   CHECK(run.checkpoint({"merge", "1", "-o", "m.safetensors", "--force"}).exit_code == kExitDone);
   run.flip(run.last + "/rank.0000.safetensors");
   const CommandResult named = run.checkpoint({"merge", run.last, "-o", "n.safetensors"});
@@ -155,7 +155,7 @@ TEST_CASE("checkpoint merge writes what train.checkpoint.integrated leaves, and 
   CHECK_FALSE(fs::exists(run.scratch.path() + "/n.safetensors"));
   const CommandResult before = run.checkpoint({"merge", "1", "-o", "n.safetensors"});
   CHECK(before.exit_code == kExitDone);
-  CHECK(contains(before.err, "step_00000016 passed over: "));
+  CHECK(contains(before.err, "step_00000016 was skipped: "));
   CHECK(contains(before.out, "of step 8, from "));
 }
 
@@ -166,8 +166,8 @@ TEST_CASE("a run resumes from the checkpoint before a damaged one, and from none
   const CommandResult resumed = run(again);
   INFO(resumed.err);
   CHECK(resumed.exit_code == kExitDone);
-  CHECK(contains(resumed.out + resumed.err, "step_00000016 passed over: "));
-  CHECK(contains(resumed.out + resumed.err, "going on after step 8 "));
+  CHECK(contains(resumed.out + resumed.err, "step_00000016 was skipped: "));
+  CHECK(contains(resumed.out + resumed.err, "resuming after step 8 "));
   for (const int step : {16, 24}) {
     const std::string path = "log_output/2/checkpoints/step_000000" + std::to_string(step);
     if (fs::exists(run.scratch.path() + "/" + path)) run.flip(path + "/job.yaml");
@@ -175,7 +175,7 @@ TEST_CASE("a run resumes from the checkpoint before a damaged one, and from none
   run.flip(run.first + "/checkpoint.json", 3);
   const CommandResult refused = run(again);
   CHECK(refused.exit_code == kExitEnv);
-  CHECK(contains(refused.err, "there is no complete checkpoint"));
+  CHECK(contains(refused.err, "no complete checkpoint"));
 }
 
 TEST_CASE("plan says the bytes of each rank's file, and of all files, as they are written") {
@@ -201,7 +201,7 @@ TEST_CASE("plan says the bytes of each rank's file, and of all files, as they ar
   CHECK_FALSE(contains(run({"plan", run.job, "train.checkpoint=none"}).out, "checkpoint"));
   const std::string weights = run({"plan", run.job, "train.checkpoint=null"}).out;
   CHECK(contains(weights, "\nfinal weights: "));
-  CHECK(contains(weights, ", saved in log_output/<run>/checkpoints when the run ends\n"));
+  CHECK(contains(weights, ", saved in log_output/<run>/checkpoints at the end of the run\n"));
 }
 
 TEST_CASE("plan says what memory a validation takes, and counts what the training's does not give it") {
@@ -220,7 +220,7 @@ TEST_CASE("plan says what memory a validation takes, and counts what the trainin
         with["validation"]["rank_classes"][0]["memory"]["activations"].get<int64_t>());  // most fits into a step's
   CHECK_FALSE(without.contains("validation"));
   CHECK(contains(trainctl_command(scratch.path(), {"plan", job}).out,
-                 "\nvalidation of 64 samples in batches of 8, memory a rank\n"));
+                 "\nvalidation of 64 samples in batches of 8, memory per rank\n"));
 }
 
 TEST_CASE("checkpoint says what is wrong with a word that names none") {
@@ -231,17 +231,17 @@ TEST_CASE("checkpoint says what is wrong with a word that names none") {
     CHECK(result.out.empty());
     return result.err;
   };
-  CHECK(contains(complaint({"list", "7"}), "there is no run 7 in log_output"));
-  CHECK(contains(complaint({"show", "nowhere"}), "'nowhere' is neither a folder nor the number of a run"));
-  CHECK(contains(complaint({"list", run.last}), "is one checkpoint, not a folder of them"));
+  CHECK(contains(complaint({"list", "7"}), "no run 7 in log_output"));
+  CHECK(contains(complaint({"show", "nowhere"}), "'nowhere' is neither a folder nor a run number"));
+  CHECK(contains(complaint({"list", run.last}), "is a single checkpoint, not a folder of checkpoints"));
   fs::create_directory(run.scratch.path() + "/empty");
-  CHECK(contains(complaint({"show", "empty"}), "there is no complete checkpoint in empty"));
-  CHECK(contains(complaint({"verify", "empty"}), "there are no checkpoints in empty"));
+  CHECK(contains(complaint({"show", "empty"}), "no complete checkpoint in empty"));
+  CHECK(contains(complaint({"verify", "empty"}), "no checkpoints in empty"));
   CHECK(contains(run.checkpoint({"list", "empty"}).out, "no checkpoints in empty"));
-  CHECK(contains(complaint({}), "a command is missing: list, show, verify, diff, merge"));
+  CHECK(contains(complaint({}), "missing command; available commands: list, show, verify, diff, merge"));
   const CommandResult unsaved = run({"run", run.job, "train.checkpoint=none"});
   REQUIRE(unsaved.exit_code == kExitDone);
-  CHECK(contains(complaint({"list", "2"}), "run 2 saves nothing: its job has train.checkpoint: none"));
+  CHECK(contains(complaint({"list", "2"}), "run 2 has no checkpoints: its job sets train.checkpoint: none"));
 }
 
 TEST_CASE("checkpoints in train.checkpoint.dir are found through their run") {

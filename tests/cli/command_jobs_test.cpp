@@ -150,7 +150,7 @@ TEST_CASE("a rank of a command that left before the others failed is named first
   std::ofstream(scratch.path() + "/go") << "x";
   const CommandResult result = finish_trainctl(scratch.path(), launcher);
   CHECK(result.exit_code == kExitRankFailed);
-  CHECK(contains(result.err, "rank 2 had ended with 0 "));
+  CHECK(contains(result.err, "rank 2 had exited with code 0 "));
   CHECK(contains(result.err, "ranks 0,1,3 exited with code 1"));
   const auto json = nlohmann::json::parse(slurp(run.file("error.json")), nullptr, false);
   REQUIRE(json.is_object());
@@ -167,7 +167,7 @@ TEST_CASE("a rank of a command that hangs while all others fail is named first")
   std::ofstream(scratch.path() + "/go") << "x";
   const CommandResult result = finish_trainctl(scratch.path(), launcher);
   CHECK(result.exit_code == kExitRankFailed);
-  CHECK(contains(result.err, "rank 2 is the only one still running"));
+  CHECK(contains(result.err, "rank 2 was the only rank still running"));
   CHECK(contains(result.err, "ranks 0,1,3 exited with code 1"));
 }
 
@@ -266,14 +266,14 @@ TEST_CASE("on a frozen disk a run notices a failed rank, ends, and says what it 
     REQUIRE(eventually([&] { return slurp(scratch.path() + "/up." + rank) == std::string(rank) + "\n"; }));
   run_frozen(scratch, true);
   const bool noticed =
-      eventually([&] { return contains(slurp(scratch.path() + "/out"), "does not answer; the training goes on"); });
+      eventually([&] { return contains(slurp(scratch.path() + "/out"), "does not respond; training continues"); });
   std::ofstream(scratch.path() + "/go") << "x";
   const CommandResult result = finish_trainctl(scratch.path(), launcher);
   run_frozen(scratch, false);
   CHECK(noticed);
   CHECK(result.exit_code == kExitRankFailed);
   CHECK(contains(result.err, "rank 1 ("));
-  CHECK(contains(result.err, "outcome.json could not be written"));
+  CHECK(contains(result.err, "cannot write outcome.json"));
   CHECK(contains(result.out, "bytes of the logs could not be written"));
 }
 
@@ -342,12 +342,12 @@ TEST_CASE("a program that does not exist is an error in the job, before anything
       CHECK(trainctl_command(scratch.path(), {verb, "job.yaml"}).exit_code == kExitSpec);
     return trainctl_command(scratch.path(), {"check", "job.yaml"}).err;
   };
-  CHECK(contains(error("command: [pyton3, train.py]"),
-                 "job.yaml:1:11: command[0]: there is no program 'pyton3' in PATH"));
-  CHECK(contains(error("command: [./train.sh]"), "there is no program " + scratch.path() + "/train.sh"));
+  CHECK(
+      contains(error("command: [pyton3, train.py]"), "job.yaml:1:11: command[0]: the program 'pyton3' is not in PATH"));
+  CHECK(contains(error("command: [./train.sh]"), "the program " + scratch.path() + "/train.sh does not exist"));
   CHECK(contains(error("command: [./data.txt]"), "cannot be executed"));
   CHECK(contains(error("command: [data.txt]"), "write ./data.txt"));
-  CHECK(contains(error("command: [sh]\nworking_dir: nowhere"), "job.yaml:2:14: working_dir: there is no folder"));
+  CHECK(contains(error("command: [sh]\nworking_dir: nowhere"), "job.yaml:2:14: working_dir: the folder "));
   CHECK(list_runs(scratch.path() + "/log_output").empty());
 }
 
@@ -390,7 +390,7 @@ TEST_CASE("plan shows what ranks on GPUs need besides their arenas, and what the
   CHECK_FALSE(contains(plan("seed=1", "launch.device=cpu"), "workspace"));
   const std::string shown = plan("seed=1", "launch.device=cuda");
   CHECK(contains(shown, "workspace     total  data set\n"));
-  CHECK(contains(shown, "columns after total are used only if the GPU has room"));
+  CHECK(contains(shown, "columns after total are used only if the GPU has enough free memory"));
   const auto memory = nlohmann::json::parse(plan("--json", "launch.device=cuda"))["rank_classes"][0]["memory"];
   CHECK(memory["workspace"] > 32 << 20);
   CHECK(memory["data_set"] > 0);

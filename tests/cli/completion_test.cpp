@@ -244,7 +244,7 @@ true
 TEST_CASE("errors in a command line are reported in our own words") {
   const Scratch scratch;
   small_job(scratch.path());
-  CHECK(contains(complaint(scratch, {}), "trainctl: a command is missing: run, evaluate"));
+  CHECK(contains(complaint(scratch, {}), "trainctl: missing command; available commands: run, evaluate"));
   CHECK(contains(complaint(scratch, {"run"}), "trainctl run: JOB.yaml is missing"));
   CHECK(contains(complaint(scratch, {"show"}),
                  "trainctl show: what is missing: spec | graph | plan | program | weights"));
@@ -256,6 +256,6 @@ TEST_CASE("errors in a command line are reported in our own words") {
   CHECK(contains(complaint(scratch, {"show", "graph", "job.yaml", "--rank", "x"}), "--rank: 'x' is not a number"));
   CHECK(contains(complaint(scratch, {"stop", "99999999999999999999"}), "'99999999999999999999' is not a number"));
   CHECK(contains(complaint(scratch, {"logs", "1", "--tail", "x"}), "--tail: 'x' is not a number"));
-  CHECK(contains(complaint(scratch, {"logs", "1", "--tail"}), "--tail lacks its value"));
+  CHECK(contains(complaint(scratch, {"logs", "1", "--tail"}), "--tail requires a value"));
   CHECK(contains(complaint(scratch, {"ps", "3"}), "'3' is an unexpected argument"));
 }

@@ -168,7 +168,7 @@ TEST_CASE("a broken picture ends the run and is named, or with on_error: skip it
   const CommandResult skipped = trainctl_command(scratch.path(), {"run", "job.yaml", "dataset.on_error=skip"});
   INFO(skipped.out << skipped.err);
   CHECK(skipped.exit_code == kExitDone);
-  CHECK(contains(skipped.out, "skipped by step"));
+  CHECK(contains(skipped.out, "skipped up to step"));
   CHECK(contains(skipped.out, "photos/right/7.png"));
 }
 
@@ -179,7 +179,7 @@ TEST_CASE("data show draws the first samples in rows, and says what each is") {
   const CommandResult show = trainctl_command(scratch.path(), {"data", "show", "job.yaml", "-n", "6", "-o", "s.png"});
   INFO(show.out << show.err);
   REQUIRE(show.exit_code == kExitDone);
-  CHECK(contains(show.out, "s.png: 6 samples of image [12, 12, 3], 3 in a row\n"));
+  CHECK(contains(show.out, "s.png: 6 samples of image [12, 12, 3], 3 per row\n"));
   CHECK(contains(show.out, "label 1 (right)"));
   std::ifstream file(scratch.path() + "/s.png", std::ios::binary);
   const std::string bytes{std::istreambuf_iterator<char>(file), {}};
@@ -205,7 +205,7 @@ TEST_CASE("bench data reads with 1 worker and more, and says what takes the time
   }
   const CommandResult text =
       trainctl_command(scratch.path(), {"bench", "data", "job.yaml", "--workers", "1", "--seconds", "0.05"});
-  CHECK(contains(text.out, "bound by "));
+  CHECK(contains(text.out, "bottleneck: "));
 }
 
 TEST_CASE("a table's columns become named fields, of numbers and of words") {
@@ -314,7 +314,7 @@ TEST_CASE("data check counts samples with values that are not finite, and names 
   const CommandResult data = trainctl_command(scratch.path(), {"data", "check", "job.yaml"});
   INFO(data.out << data.err);
   CHECK(data.exit_code == kExitEnv);
-  CHECK(contains(data.out, "2 samples have values that are not finite; the first: "));
+  CHECK(contains(data.out, "2 samples have non-finite values; first: "));
   CHECK(contains(data.out, "t.csv:3: element 0 is nan\n"));
 }
 

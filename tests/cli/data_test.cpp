@@ -41,9 +41,9 @@ TEST_CASE("data tokens writes a file that data info describes and a job trains o
   data_write(scratch, "b.txt", "\xff\n");
   const CommandResult written = trainctl_command(scratch.path(), {"data", "tokens", "a.txt", "b.txt", "-o", "x.bin"});
   CHECK(written.exit_code == kExitDone);
-  CHECK(written.out == "x.bin: 902 tokens of uint16, with the header of llm.c\n");
+  CHECK(written.out == "x.bin: 902 uint16 tokens, llm.c header\n");
   const CommandResult info = trainctl_command(scratch.path(), {"data", "info", "x.bin"});
-  CHECK(info.out == "x.bin: 902 tokens of uint16, with the header of llm.c, from 10 to 255\n");
+  CHECK(info.out == "x.bin: 902 uint16 tokens, llm.c header, from 10 to 255\n");
 
   data_write(scratch, "job.yaml", job("{type: tokens, path: x.bin, length: 8, batch: 8}"));
   const CommandResult run = trainctl_command(scratch.path(), {"run", "job.yaml"});
@@ -76,7 +76,7 @@ TEST_CASE("data tokens writes all or nothing, and replaces a file only with --fo
   CHECK(fs::file_size(scratch.path() + "/x.bin") == 6);
   const CommandResult again = trainctl_command(scratch.path(), command);
   CHECK(again.exit_code == kExitEnv);
-  CHECK(contains(again.err, "x.bin already exists; --force replaces it"));
+  CHECK(contains(again.err, "x.bin already exists; replace it with --force"));
   std::vector<std::string> forced = command;
   forced.emplace_back("--force");
   CHECK(trainctl_command(scratch.path(), forced).exit_code == kExitDone);
@@ -85,7 +85,7 @@ TEST_CASE("data tokens writes all or nothing, and replaces a file only with --fo
   CHECK(contains(none.err, "no.txt: cannot be read: No such file or directory"));
   const CommandResult empty = trainctl_command(scratch.path(), {"data", "tokens", "-", "-o", "y.bin"});
   CHECK(empty.exit_code == kExitEnv);
-  CHECK(contains(empty.err, "the input has no bytes"));
+  CHECK(contains(empty.err, "the input is empty"));
   const CommandResult folder = trainctl_command(scratch.path(), {"data", "tokens", "a.txt", "-o", "nowhere/y.bin"});
   CHECK(folder.exit_code == kExitEnv);
   size_t files = 0;

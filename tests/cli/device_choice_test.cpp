@@ -60,7 +60,8 @@ TEST_CASE("launch.device: cuda without enough GPUs says how many there are and a
   CHECK(refusal(cuda, host(0)) ==
         "launch.device is cuda and launch.ranks is 2, so 2 GPUs are needed; there is none: the NVIDIA driver finds "
         "no GPU\n  set launch.device: cpu");
-  CHECK(refusal({"launch.device=cuda", "launch.comm=shm"}, host(2)).find("GPUs talk over NCCL") != std::string::npos);
+  CHECK(refusal({"launch.device=cuda", "launch.comm=shm"}, host(2)).find("GPUs communicate over NCCL") !=
+        std::string::npos);
   CHECK(refusal(cuda, host(2)).empty());
 }
 
@@ -86,7 +87,7 @@ TEST_CASE("the first lines of a run say which devices it uses") {
   CHECK(describe_gpus({found.list.begin(), found.list.begin() + 2}, found) == "2 of 8 GPUs (NVIDIA H200)");
   CHECK(describe_gpus(host(1).list, host(1)) == "1 GPU (NVIDIA H200)");
   CHECK(describe_cpus(spec_of(), Device::automatic, host(0)) == "CPUs");
-  CHECK(describe_cpus(spec_of(), Device::automatic, host(1)) == "CPUs (of GPUs there is 1)");
+  CHECK(describe_cpus(spec_of(), Device::automatic, host(1)) == "CPUs (this host has only 1 GPU)");
   CHECK(describe_cpus(spec_of(), Device::cpu, host(8)) == "CPUs");
 }
 

@@ -94,7 +94,7 @@ TEST_CASE("with on_nan: warn a run goes on to its end, after one line about the 
   CHECK(run.result.exit_code == kExitDone);
   CHECK(run.result.err.empty());
   CHECK(count(run.result.out, " since step ") == 1);
-  CHECK(contains(run.result.out, "; going on, as train.on_nan is warn"));
+  CHECK(contains(run.result.out, "; continuing because train.on_nan is warn"));
   CHECK(run.marked() > 1);
   CHECK(run.marked() < 5);  // not one of every 5 steps, but logged
   CHECK(run.metrics.back()["epoch_end"] == 2);

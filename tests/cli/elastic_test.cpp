@@ -38,8 +38,8 @@ TEST_CASE("elastic: without a lost host the job has the ranks of the others, or 
   const JobSpec job = job_of("{ranks: 6, hosts: ['a:2', 'b:3', 'c:1'], elastic: 2}");
   Elastic elastic(job);
   const Cluster cluster = several_hosts(job);
-  CHECK(elastic.note_lost(cluster, reports_of(cluster, "b", "has not answered for 3 s")) ==
-        "host b has not answered for 3 s");
+  CHECK(elastic.note_lost(cluster, reports_of(cluster, "b", "has not responded for 3 s")) ==
+        "host b has not responded for 3 s");
   std::string fault;
   const auto jobs = elastic.jobs(fault);
   REQUIRE(jobs.size() == 2);
@@ -54,8 +54,8 @@ TEST_CASE("elastic: a host that is lost is noted once, and an end without a lost
   Elastic elastic(job);
   const Cluster cluster = several_hosts(job);
   CHECK(elastic.note_lost(cluster, std::vector<RankReport>(4)).empty());
-  CHECK_FALSE(elastic.note_lost(cluster, reports_of(cluster, "a", "has lost its agent")).empty());
-  CHECK(elastic.note_lost(cluster, reports_of(cluster, "a", "has lost its agent")).empty());
+  CHECK_FALSE(elastic.note_lost(cluster, reports_of(cluster, "a", "lost its agent process")).empty());
+  CHECK(elastic.note_lost(cluster, reports_of(cluster, "a", "lost its agent process")).empty());
   CHECK(elastic.take_back().empty());  // it has not answered
 }
 
@@ -82,8 +82,8 @@ TEST_CASE("elastic: of two hosts whose link is broken, the one that loses least 
   std::vector<RankReport> reports(6);
   reports[1].lost_link = reports[3].lost_link = link;
   const std::string why = elastic.note_lost(cluster, reports);
-  CHECK(why == "the link host " + link.from + " <-> host " + link.to + " is broken: " + link.fault + "; host " + left +
-                   " is left out");
+  CHECK(why == "the link host " + link.from + " <-> host " + link.to + " is broken: " + link.fault +
+                   "; excluding host " + left);
   std::string fault;
   for (const JobSpec& on : elastic.jobs(fault))
     for (const std::string& host : hosts_of(on)) CHECK(!host.starts_with(left));
@@ -93,7 +93,7 @@ TEST_CASE("elastic: fewer ranks than min_ranks are no job") {
   const JobSpec job = job_of("{ranks: 4, hosts: ['a:1', 'b:3'], elastic: 2}");
   Elastic elastic(job);
   const Cluster cluster = several_hosts(job);
-  elastic.note_lost(cluster, reports_of(cluster, "b", "has lost its agent"));
+  elastic.note_lost(cluster, reports_of(cluster, "b", "lost its agent process"));
   std::string fault;
   CHECK(elastic.jobs(fault).empty());
 }
@@ -103,7 +103,7 @@ TEST_CASE("elastic: a change costs the time without a step, and the steps that a
   for (int64_t step = 1; step <= 100; ++step)
     CHECK(elastic.progressed(step, 10 + 0.1 * static_cast<double>(step)).empty());
   CHECK(elastic.last_step() == 100);
-  elastic.changed({.why = "host b has not answered for 3 s",
+  elastic.changed({.why = "host b has not responded for 3 s",
                    .ranks_before = 4,
                    .ranks = 2,
                    .last_step = 100,
@@ -111,7 +111,7 @@ TEST_CASE("elastic: a change costs the time without a step, and the steps that a
                    .begin_seconds = elastic.last_step_seconds()});
   CHECK(elastic.progressed(90, 24.5).empty());  // nothing that counts is done
   CHECK(elastic.progressed(91, 25) ==
-        "host b has not answered for 3 s: 2 ranks instead of 4, on after step 90; lost 10 steps and 5.0 s");
+        "host b has not responded for 3 s: resumed after step 90 on 2 ranks instead of 4; lost 10 steps and 5.0 s");
   CHECK(elastic.progressed(92, 25.1).empty());
   const auto report = elastic.report();
   REQUIRE(report["changes"].size() == 1);
@@ -119,5 +119,5 @@ TEST_CASE("elastic: a change costs the time without a step, and the steps that a
   CHECK(report["changes"][0]["redone_seconds"].get<double>() == doctest::Approx(1));
   // From the first step at 10.1 s to 25.1 s, of which 5 s were without a step and 1 s was done again.
   CHECK(report["goodput"].get<double>() == doctest::Approx(9.0 / 15));
-  CHECK(elastic.summary().starts_with("goodput 60 %: interrupted 1 times, 10 steps done again"));
+  CHECK(elastic.summary().starts_with("goodput 60 %: interrupted 1 times, 10 steps repeated"));
 }

@@ -140,7 +140,7 @@ TEST_CASE("a host that does not answer is reported within 5 seconds") {
   const int pid = start_trainctl(scratch.path(), on_hosts(scratch, is_run ? "run" : "hosts", "frozen1, frozen2"));
   const auto is_told = [&] {
     const std::string said = slurp(scratch.path() + "/out") + slurp(scratch.path() + "/err");
-    return contains(said, "host frozen1 has not answered") && contains(said, "host frozen2 has not answered");
+    return contains(said, "host frozen1 has not responded") && contains(said, "host frozen2 has not responded");
   };
   CHECK(eventually(is_told));
   MESSAGE("after ", seconds_since(begin), " s");

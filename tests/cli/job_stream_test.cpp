@@ -46,7 +46,7 @@ TEST_CASE("every command that reads a job reads it from standard input for -") {
     CHECK(result.exit_code == kExitDone);
     CHECK(result.err.empty());
   }
-  CHECK(contains(bash(scratch, "cat job.yaml | $T check -").out, "<stdin>: right"));
+  CHECK(contains(bash(scratch, "cat job.yaml | $T check -").out, "<stdin>: valid"));
   CHECK(bash(scratch, "$T check - launch.ranks=0 < job.yaml").exit_code == kExitSpec);
 }
 
@@ -106,8 +106,8 @@ TEST_CASE("what is not a job file is refused with the reason") {
   CHECK(contains(error("$T check jop.yaml"), "did you mean 'job.yaml'?"));
   CHECK(contains(error("$T check $T"), "this control character is not allowed in a job file"));
   CHECK(contains(error("printf 'import torch\\nprint(1)\\n' > t.py; $T run t.py"), "command: [python3, t.py]"));
-  CHECK(contains(error("$T run job.yaml t.py"), "a program and its arguments are named in the job"));
-  CHECK(contains(error("$T run job.yaml job.yaml"), "one job file is read, the first argument"));
+  CHECK(contains(error("$T run job.yaml t.py"), "name a program and its arguments in the job"));
+  CHECK(contains(error("$T run job.yaml job.yaml"), "only one job file can be given, as the first argument"));
   CHECK(contains(error("$T run job.yaml train.epochs = 2"), "without spaces: train.epochs=VALUE"));
 }
 

@@ -62,13 +62,13 @@ TEST_CASE("final weights continue only with a fresh optimizer, and --resume pass
   REQUIRE(s.run({"run", "job.yaml", kAdam, "train.steps=5"}).exit_code == kExitDone);
   const CommandResult none = s.run({"run", "job.yaml", kAdam, "train.steps=9", "--resume"});
   CHECK(none.exit_code == kExitEnv);
-  CHECK(contains(none.err, "it has only the final weights, which --resume-from with --partial continues"));
+  CHECK(contains(none.err, "it contains only final weights; use --resume-from and --partial to start from them"));
   const CommandResult whole = s.run({"run", "job.yaml", kAdam, "train.steps=9", "--resume-from", "1"});
   CHECK(whole.exit_code == kExitEnv);
   CHECK(contains(whole.err, "contains only the final weights of a run, without the optimizer state"));
   const CommandResult partial = s.run({"run", "job.yaml", kAdam, "train.steps=9", "--resume-from", "1", "--partial"});
   CHECK(partial.exit_code == kExitDone);
-  CHECK(contains(partial.out, "going on after step 5 "));
+  CHECK(contains(partial.out, "resuming after step 5 "));
   const Scratch other;
   small_job(other.path());
   REQUIRE(trainctl_command(other.path(), {"run", "job.yaml", kAdam, saved}).exit_code == kExitDone);
@@ -76,7 +76,7 @@ TEST_CASE("final weights continue only with a fresh optimizer, and --resume pass
   const CommandResult resumed =
       trainctl_command(other.path(), {"run", "job.yaml", kAdam, "train={steps: 6, checkpoint: auto}", "--resume"});
   CHECK(resumed.exit_code == kExitDone);
-  CHECK(contains(resumed.out, "going on after step 4 "));
+  CHECK(contains(resumed.out, "resuming after step 4 "));
 }
 
 TEST_CASE("evaluations are no runs: latest and --resume mean those that trained") {
@@ -96,7 +96,7 @@ TEST_CASE("evaluations are no runs: latest and --resume mean those that trained"
   const CommandResult resumed =
       s.run({"run", "job.yaml", "train={steps: 6, checkpoint: auto}", "--resume-from", "latest"});
   CHECK(resumed.exit_code == kExitDone);
-  CHECK(contains(resumed.out, "going on after step 4 "));
+  CHECK(contains(resumed.out, "resuming after step 4 "));
   CHECK(fs::exists(s.path("log_output/2/outcome.json")));
 }
 
@@ -109,24 +109,23 @@ TEST_CASE("a folder of checkpoints serves one lineage: others are refused before
   for (const char* name : {"name=bob", "name=alice"}) {
     const CommandResult refused = s.run({"run", "job.yaml", name, train(8)});
     CHECK(refused.exit_code == kExitSpec);
-    CHECK(contains(refused.err,
-                   "train.checkpoint.dir: 'ck' is not this run's to save in: it contains step 4 of the job 'alice'"));
+    CHECK(contains(refused.err, "train.checkpoint.dir: cannot save in 'ck': it contains step 4 of the job 'alice'"));
     CHECK(contains(refused.err, "--resume continues"));
   }
   CHECK_FALSE(fs::exists(s.path("log_output/2")));
-  CHECK(contains(s.run({"run", "job.yaml", "name=bob", train(8), "--resume"}).err, "it is of the job 'alice'"));
+  CHECK(contains(s.run({"run", "job.yaml", "name=bob", train(8), "--resume"}).err, "it belongs to the job 'alice'"));
   const CommandResult from = s.run({"run", "job.yaml", "name=bob", train(8), "--resume-from", "ck/step_00000004"});
   CHECK(from.exit_code == kExitSpec);
-  CHECK(contains(from.err, "'ck' is not this run's to save in"));
+  CHECK(contains(from.err, "cannot save in 'ck'"));
   CHECK(fs::exists(s.path("ck/step_00000004")));
   const CommandResult resumed = s.run({"run", "job.yaml", "name=alice", train(8), "--resume"});
   CHECK(resumed.exit_code == kExitDone);
-  CHECK(contains(resumed.out, "going on after step 4 "));
+  CHECK(contains(resumed.out, "resuming after step 4 "));
   CHECK(fs::exists(s.path("ck/step_00000008")));
   CHECK_FALSE(fs::exists(s.path("ck/step_00000004")));  // its own
   const CommandResult by_number = s.run({"run", "job.yaml", "name=alice", train(12), "--resume-from", "2"});
   CHECK(by_number.exit_code == kExitDone);
-  CHECK(contains(by_number.out, "going on after step 8 "));
+  CHECK(contains(by_number.out, "resuming after step 8 "));
 }
 
 TEST_CASE("a run whose last state is not on the disk fails, and says so last") {
@@ -146,13 +145,13 @@ TEST_CASE("a run whose last state is not on the disk fails, and says so last") {
       if (is_stopped) kill(pid, SIGTERM);
       const CommandResult ended = finish_trainctl(s.scratch.path(), pid);
       CHECK(ended.exit_code == (is_stopped ? 143 : kExitEnv));  // a signal is the reason before all others
-      CHECK(contains(ended.err, is_state ? "is not saved: " : "are not saved: "));
-      CHECK(contains(last_line(ended.err), is_state ? "no checkpoint of this run was written" : "are not saved: "));
+      CHECK(contains(ended.err, is_state ? "was not saved: " : "were not saved: "));
+      CHECK(contains(last_line(ended.err), is_state ? "no checkpoint of this run was written" : "were not saved: "));
       CHECK_FALSE(contains(ended.out, "done after"));
       fs::remove(s.path("folder"));
       fs::remove_all(s.path("gone"));
     }
   }
-  CHECK(contains(s.run({"logs", "2"}).err, "trained, but not saved, after "));
+  CHECK(contains(s.run({"logs", "2"}).err, "finished without saving after "));
   CHECK(contains(s.run({"ps", "-a"}).out, "failed"));
 }

@@ -83,7 +83,7 @@ TEST_CASE("a detached network keeps training, is listed with its progress, and e
   CHECK(running(scratch).empty());
   CHECK(contains(slurp(scratch.path() + "/log_output/1/launcher.log"), "stopped by SIGTERM at the end of step "));
   CHECK_FALSE(contains(slurp(scratch.path() + "/log_output/1/launcher.log"), "loss is"));  // that is in rank.0/stdout
-  CHECK(contains(trainctl_command(scratch.path(), {"ps"}).out, "no run is running"));
+  CHECK(contains(trainctl_command(scratch.path(), {"ps"}).out, "no run is active"));
   CHECK(contains(trainctl_command(scratch.path(), {"ps", "-a"}).out, "small"));
 }
 
@@ -157,7 +157,7 @@ TEST_CASE("Ctrl-C ends attach, not the run") {
   kill(attached, SIGINT);
   const CommandResult result = finish_trainctl(scratch.path(), attached);
   CHECK(result.exit_code == kExitDone);
-  CHECK(contains(result.out, "detached; run 1 (waits) goes on"));
+  CHECK(contains(result.out, "detached; run 1 (waits) continues"));
   CHECK(running(scratch).size() == 1);
 }
 
@@ -168,19 +168,19 @@ TEST_CASE("stop needs a number if several runs are running, and --all stops all 
   for (int i = 0; i < 3; ++i) REQUIRE(trainctl_command(scratch.path(), kDetach).exit_code == kExitDone);
   const CommandResult which = trainctl_command(scratch.path(), {"stop"});
   CHECK(which.exit_code == kExitSpec);
-  CHECK(contains(which.err, "3 runs are running"));
+  CHECK(contains(which.err, "3 runs are active"));
   CHECK(contains(which.err, "run 2 (waits) in log_output"));
   CHECK(trainctl_command(scratch.path(), {"stop", "2"}).exit_code == kExitDone);
   CHECK(running(scratch).size() == 2);
   const CommandResult again = trainctl_command(scratch.path(), {"stop", "2"});
   CHECK(again.exit_code == kExitSpec);
-  CHECK(contains(again.err, "run 2 in log_output is no longer running"));
+  CHECK(contains(again.err, "run 2 in log_output is no longer active"));
   CHECK(trainctl_command(scratch.path(), {"stop", "--all"}).exit_code == kExitDone);
   CHECK(running(scratch).empty());
   for (const char* verb : {"stop", "attach"}) {
     const CommandResult none = trainctl_command(scratch.path(), {verb, "99"});
     CHECK(none.exit_code == kExitSpec);
-    CHECK(contains(none.err, "there is no run 99"));
+    CHECK(contains(none.err, "no run 99"));
     CHECK(trainctl_command(scratch.path(), {verb}).exit_code == kExitSpec);
   }
 }

@@ -102,14 +102,14 @@ TEST_CASE("an unknown run or rank is the user's error, and the existing ones are
   const Scratch scratch;
   CommandResult result = trainctl_command(scratch.path(), {"logs", "-f"});
   CHECK(result.exit_code == kExitSpec);
-  CHECK(contains(result.err, "there are no runs in log_output"));
+  CHECK(contains(result.err, "no runs in log_output"));
   for (const int run : {1, 2, 3, 7})
     fs::create_directories(scratch.path() + "/log_output/" + std::to_string(run) + "/rank.0");
   for (const char* name : {"9", "x", "1x", "-0"}) {
     result = trainctl_command(scratch.path(), {"logs", "--tail", "1", "--", name});
     CHECK(result.exit_code == kExitSpec);
-    CHECK(contains(result.err, std::string("there is no run ") + name + " in log_output"));
-    CHECK(contains(result.err, "there are runs 1-3,7"));
+    CHECK(contains(result.err, std::string("no run ") + name + " in log_output"));
+    CHECK(contains(result.err, "available runs: 1-3,7"));
   }
   result = trainctl_command(scratch.path(), {"logs", "1", "--rank", "0-3"});
   CHECK(result.exit_code == kExitSpec);
@@ -188,7 +188,7 @@ TEST_CASE("a bundle is a tar of the run") {
   REQUIRE(run_script(scratch.path(), "echo hello; exit 3", "ranks: 1").exit_code == kExitRankFailed);
   const CommandResult result = trainctl_command(scratch.path(), {"logs", "--bundle", "b.tar.gz"});
   CHECK(result.exit_code == kExitDone);
-  CHECK(contains(result.out, "run 1 is in b.tar.gz"));
+  CHECK(contains(result.out, "run 1: written to b.tar.gz"));
   REQUIRE(std::system(("cd " + scratch.path() + " && tar xzf b.tar.gz").c_str()) == 0);
   for (const char* name :
        {"about.txt", "job.yaml", "plan.json", "outcome.json", "error.json", "rank.0/stdout", "rank.0/times/stdout"}) {
@@ -213,6 +213,6 @@ TEST_CASE("a reader that does not read a run's output delays no rank, and skippe
   CHECK(eventually([&] { return contains(slurp(scratch.path() + "/read"), "done after"); }));
   const std::string read = slurp(scratch.path() + "/read");
   CHECK(contains(read, "\n1\n2\n3\n"));
-  CHECK(contains(read, " lines are left out here"));
+  CHECK(contains(read, " lines omitted because this output was read too slowly"));
   CHECK(read.size() < 35'000'000);
 }

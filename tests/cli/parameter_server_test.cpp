@@ -94,7 +94,7 @@ TEST_CASE("the plan says which server holds which range and what each rank pushe
   CHECK(2 * plan["traffic"][0]["pulled"].get<int64_t>() == sent);
   const CommandResult text = trainctl_command(scratch.path(), std::vector<std::string>{"plan", "job.yaml"} + kServed);
   CHECK(contains(text.out, "2 workers and 2 servers"));
-  CHECK(contains(text.out, "received a step"));
+  CHECK(contains(text.out, "received per step"));
 }
 
 TEST_CASE("a worker that is killed ends a run with parameter servers and is its first cause") {
@@ -105,7 +105,7 @@ TEST_CASE("a worker that is killed ends a run with parameter servers and is its 
   CHECK(result.exit_code == kExitRankFailed);
   CHECK(contains(result.err, "rank 1 ("));
   CHECK(contains(result.err, "was killed by SIGKILL"));
-  CHECK(contains(result.err, "rank 0 and servers 0, 1 stopped because of it"));
+  CHECK(contains(result.err, "rank 0 and servers 0, 1 stopped as a consequence"));
   CHECK_FALSE(left);
 }
 
@@ -117,7 +117,7 @@ TEST_CASE("a server that is killed ends a run with parameter servers and is its 
   CHECK(result.exit_code == kExitRankFailed);
   CHECK(contains(result.err, "server 1 ("));
   CHECK(contains(result.err, "was killed by SIGKILL"));
-  CHECK(contains(result.err, "ranks 0, 1 and server 0 stopped because of it"));
+  CHECK(contains(result.err, "ranks 0, 1 and server 0 stopped as a consequence"));
   CHECK(contains(result.err, "log_output/1/server.1/stderr"));
   CHECK_FALSE(left);
 }
@@ -134,7 +134,7 @@ TEST_CASE("a run with parameter servers is saved by its servers and goes on unde
                                                                   "launch.ranks=2", "parallel.mode=data_parallel"});
   INFO(resumed.err);
   CHECK(resumed.exit_code == kExitDone);
-  CHECK(contains(resumed.out, "going on after step 4"));
+  CHECK(contains(resumed.out, "resuming after step 4"));
 }
 
 namespace {
@@ -189,7 +189,7 @@ TEST_CASE("a run with tables goes on from its checkpoint on another number of se
         scratch.path(), {"run", "job.yaml", "--resume-from", from, std::string("parallel.servers=") + servers});
     INFO(resumed.err);
     REQUIRE(resumed.exit_code == kExitDone);
-    CHECK(contains(resumed.out, "going on after step 4"));
+    CHECK(contains(resumed.out, "resuming after step 4"));
     CHECK(loss_lines(scratch, ++run, 1) == expected);
   }
   CHECK(trainctl_command(scratch.path(), {"checkpoint", "verify", from}).exit_code == kExitDone);
@@ -319,7 +319,7 @@ TEST_CASE("a worker in step that is killed ends the run and is its first cause")
   CHECK(result.exit_code == kExitRankFailed);
   CHECK(contains(result.err, "rank 1 ("));
   CHECK(contains(result.err, "was killed by SIGKILL"));
-  CHECK(contains(result.err, "rank 0 and servers 0, 1 stopped because of it"));
+  CHECK(contains(result.err, "rank 0 and servers 0, 1 stopped as a consequence"));
   CHECK(eventually([&] { return std::none_of(pids.begin(), pids.end(), [](int pid) { return alive(pid); }); }));
 }
 
@@ -330,9 +330,9 @@ TEST_CASE("the plan of workers in step says that only tables are on the servers"
       trainctl_command(scratch.path(), {"plan", "job.yaml", "parallel.sync=true", "launch.ranks=2"});
   INFO(plan.err);
   REQUIRE(plan.exit_code == kExitDone);
-  CHECK(contains(plan.out, "the 2 workers run in step and all_reduce the rest"));
+  CHECK(contains(plan.out, "the 2 workers run synchronously and all_reduce all other parameters"));
   CHECK(contains(plan.out, "table.deep"));
-  CHECK_FALSE(contains(plan.out, "of each worker"));
+  CHECK_FALSE(contains(plan.out, "per worker"));
 }
 
 TEST_CASE("evaluate takes a checkpoint of tables") {

@@ -115,7 +115,7 @@ void check_layers(const Texts& texts) {
 
 /// Each redistribution is in one line, with the pass, kind and bytes that --full gives it, and in the right stage.
 void check_moves(const Texts& texts) {
-  const std::string head = "redistributions and transfers, of one micro-batch";
+  const std::string head = "redistributions and transfers, per micro-batch";
   std::multiset<Cells> full;
   for (const Cells& row : section(texts.full, head)) full.insert({row[0], row[1], row[2], row[3], row[4]});
   std::multiset<Cells> folded;
@@ -294,17 +294,17 @@ TEST_CASE("the plan says how many parameters and operations a step has, in all a
       "network: [{type: dense, units: 8}, {type: dense, units: 8}]\nloss: mse\n";
   const std::string one = texts_of(job).folded;
   CHECK(contains(one, "\nparameters: 144\n"));
-  CHECK(contains(one, "\nflops a step: 10.2 K (10,240)\n"));
+  CHECK(contains(one, "\nflops per step: 10.2 K (10,240)\n"));
   const std::string two =
       texts_of(job + "parallel: {mode: data_parallel, micro_batches: 2}\nlaunch: {ranks: 2}\n").folded;
-  CHECK(contains(two, "\nparameters: 144; a rank 144\n"));
-  CHECK(contains(two, "\nflops a step: 10.2 K (10,240); a rank 5.12 K (5,120)\n"));
+  CHECK(contains(two, "\nparameters: 144; per rank 144\n"));
+  CHECK(contains(two, "\nflops per step: 10.2 K (10,240); per rank 5.12 K (5,120)\n"));
   const std::string cut = texts_of(job +
                                    "parallel: {mode: semi_auto_parallel, strategies: {dense: [[1, 1], [2, 1]], "
                                    "dense_1: [[1, 2], [1, 2]]}}\nlaunch: {ranks: 2}\n")
                               .folded;
-  CHECK(contains(cut, "\nparameters: 144; a rank 76\n"));
-  CHECK(contains(cut, "; a rank 5.12 K (5,120)\n"));
+  CHECK(contains(cut, "\nparameters: 144; per rank 76\n"));
+  CHECK(contains(cut, "; per rank 5.12 K (5,120)\n"));
 }
 
 TEST_CASE("recomputation and repeated work count for the rank, not for the model") {
@@ -312,7 +312,7 @@ TEST_CASE("recomputation and repeated work count for the rank, not for the model
       "dataset: {type: random, shape: [8], label_shape: [8], label_dtype: f32, batch: 16}\n"
       "network: [{name: a, type: dense, units: 8}, {name: b, type: dense, units: 8}]\nloss: mse\n";
   const std::string again = texts_of(job + "parallel: {recompute: [a]}\n").folded;
-  CHECK(contains(again, "\nparameters: 144\nflops a step: 10.2 K (10,240); a rank 12.3 K (12,288)\n"));
+  CHECK(contains(again, "\nparameters: 144\nflops per step: 10.2 K (10,240); per rank 12.3 K (12,288)\n"));
   const Json report = [&] {
     const PlannedJob planned = plan_job(parse_job(job + "parallel: {recompute: [a]}\n", "job.yaml"));
     return plan_report(planned.spec, planned.graph, planned.plan, compile_classes(planned));

@@ -35,9 +35,9 @@ TEST_CASE("run --profile leaves one trace of all ranks with every instruction of
   const CommandResult result = trainctl_command(scratch.path(), run_words({"--profile", "--profile-steps", "2-4"}));
   REQUIRE(result.exit_code == kExitDone);
   CHECK(contains(result.out, "profile of steps 2-4: "));
-  CHECK(contains(result.out, "a step by part, beside the limits of cpu ("));
-  CHECK(contains(result.out, "first to look at: "));
-  CHECK(contains(result.out, "trace of all ranks in log_output/1/trace.json"));
+  CHECK(contains(result.out, "step time by part, compared with the limits of cpu ("));
+  CHECK(contains(result.out, "optimize first: "));
+  CHECK(contains(result.out, "trace of all ranks: log_output/1/trace.json"));
   const nlohmann::json plan = read_json(scratch.path() + "/log_output/1/plan.json");
   const nlohmann::json profile = read_json(scratch.path() + "/log_output/1/profile.json");
   REQUIRE(profile["ranks"].size() == 4);
@@ -85,7 +85,7 @@ TEST_CASE("a run that ends before the profiled steps says so, one that ends with
   small_job(scratch.path());
   const CommandResult before = trainctl_command(scratch.path(), run_words({"--profile", "--profile-steps=7-9"}));
   CHECK(before.exit_code == kExitDone);
-  CHECK(contains(before.out, "no profile: no rank came to the end of step 7"));
+  CHECK(contains(before.out, "no profile: no rank finished step 7"));
   CHECK_FALSE(std::filesystem::exists(scratch.path() + "/log_output/1/trace.json"));
   const CommandResult among = trainctl_command(scratch.path(), run_words({"--profile", "--profile-steps=6-8"}));
   CHECK(among.exit_code == kExitDone);
@@ -103,6 +103,6 @@ TEST_CASE("impossible profiles are refused before a rank is started") {
   std::ofstream(scratch.path() + "/command.yaml") << "name: program\ncommand: [\"true\"]\nlaunch: {ranks: 1}\n";
   const CommandResult command = trainctl_command(scratch.path(), {"run", "command.yaml", "--profile"});
   CHECK(command.exit_code == kExitSpec);
-  CHECK(contains(command.err, "the job runs a program"));
+  CHECK(contains(command.err, "this job runs a program"));
   CHECK_FALSE(std::filesystem::exists(scratch.path() + "/log_output"));
 }

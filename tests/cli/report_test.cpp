@@ -91,7 +91,7 @@ TEST_CASE("lines of metrics.jsonl become curves by their kind, and the rest even
   CHECK(data["events"].size() == 2);
   CHECK(metrics_data(scratch.path() + "/none")["step_seconds"]["count"] == 0);
   std::ofstream(path) << "{}\n7\n";
-  CHECK_THROWS_WITH_AS(metrics_data(path), doctest::Contains("line 2 is no JSON object"), SpecError);
+  CHECK_THROWS_WITH_AS(metrics_data(path), doctest::Contains("line 2 is not a JSON object"), SpecError);
 }
 
 TEST_CASE("lines of metrics.jsonl whose fields have other types than trainctl writes are events") {

@@ -187,7 +187,7 @@ TEST_CASE("held state: shards of the optimizer that the lost host had are missin
   rescued.begin({{2, 3}});
   talk(rescued, {{&b, {2, 3}}});
   CHECK_FALSE(rescued.is_complete());
-  CHECK(rescued.why().starts_with("no rank that is left has fc1."));
+  CHECK(rescued.why().starts_with("no remaining rank has fc1."));
 }
 
 TEST_CASE("held state: all hosts together have shards once, whichever they are") {

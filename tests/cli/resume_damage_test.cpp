@@ -78,7 +78,7 @@ TEST_CASE(
       const std::string path = saved.resumed(notices);
       REQUIRE(path == saved.first);
       REQUIRE(notices.size() == 1);
-      REQUIRE(contains(notices[0], saved.last + " passed over: "));
+      REQUIRE(contains(notices[0], saved.last + " was skipped: "));
       REQUIRE(contains(notices[0], entry.path().filename().string() + ": "));
     });
   }

@@ -141,7 +141,7 @@ TEST_CASE(
   const CommandResult resumed =
       trainctl_command(scratch.path(), resume_run_words({train_steps(steps, "every_minutes: 1000"), "--resume"}));
   CHECK(resumed.exit_code == kExitDone);
-  CHECK(contains(resumed.out, "going on after step " + std::to_string(step)));
+  CHECK(contains(resumed.out, "resuming after step " + std::to_string(step)));
   check_like_uninterrupted(scratch, 2, step, steps);
 
   const int64_t early = std::stoll(first[0].substr(5));
@@ -162,7 +162,7 @@ TEST_CASE(
   const std::string out = scratch.path() + "/out";
   const auto saves = [&] {  // in the newest attempt
     const std::string text = slurp(out);
-    const size_t begin = text.rfind("going on after step ");
+    const size_t begin = text.rfind("resuming after step ");
     return contains(begin == std::string::npos ? text : text.substr(begin), "checkpoint of step ");
   };
   for (int time = 0; time < 2; ++time) {
@@ -170,7 +170,7 @@ TEST_CASE(
     kill(workers_of(pid, 2)[1], SIGKILL);
     const std::string notice = "restarting all ranks (" + std::to_string(time + 1) + " of 2)";
     REQUIRE(eventually([&] { return contains(slurp(out), notice); }));
-    REQUIRE(eventually([&] { return contains(slurp(out).substr(slurp(out).find(notice)), "going on after step "); }));
+    REQUIRE(eventually([&] { return contains(slurp(out).substr(slurp(out).find(notice)), "resuming after step "); }));
   }
   REQUIRE(eventually(saves));
   kill(pid, SIGTERM);
@@ -194,15 +194,15 @@ TEST_CASE("a damaged checkpoint is named with file and reason, and the one befor
   fs::resize_file(folder + "/step_00000020/rank.0000.safetensors", 100);
   const CommandResult resumed = trainctl_command(scratch.path(), resume_run_words({"train.steps=33", "--resume"}));
   CHECK(resumed.exit_code == kExitDone);
-  CHECK(contains(resumed.out, "step_00000030 passed over: "));
-  CHECK(contains(resumed.out, "step_00000020 passed over: "));
+  CHECK(contains(resumed.out, "step_00000030 was skipped: "));
+  CHECK(contains(resumed.out, "step_00000020 was skipped: "));
   CHECK(contains(resumed.out, "rank.0000.safetensors"));
-  CHECK(contains(resumed.out, "going on after step 10 "));
+  CHECK(contains(resumed.out, "resuming after step 10 "));
   check_like_uninterrupted(scratch, 2, 10, 33);
   const CommandResult named = trainctl_command(
       scratch.path(), resume_run_words({"train.steps=33", "--resume-from", "log_output/1/checkpoints/step_00000030"}));
   CHECK(named.exit_code == kExitEnv);
-  CHECK(contains(named.err, "cannot be resumed from: "));
+  CHECK(contains(named.err, "cannot resume from "));
 }
 
 TEST_CASE("only the newest checkpoints are kept, and nothing else is left beside them") {
@@ -224,7 +224,7 @@ TEST_CASE("what a run saves after it passed over a damaged checkpoint of a later
           kExitDone);
   const CommandResult again = trainctl_command(scratch.path(), resume_run_words({train_steps(15, dir), "--resume"}));
   CHECK(again.exit_code == kExitDone);
-  CHECK(contains(again.out, "going on after step 15 "));
+  CHECK(contains(again.out, "resuming after step 15 "));
 }
 
 TEST_CASE("a run of an older attempt cannot publish once a later one has begun, and says that it has not saved") {
@@ -245,7 +245,7 @@ TEST_CASE("a run of an older attempt cannot publish once a later one has begun, 
   const CommandResult stopped = finish_trainctl(scratch.path(), old);
   CHECK(stopped.exit_code == 143);
   CHECK(contains(stopped.err, "attempt 1 can no longer write checkpoints, because attempt 2 has started"));
-  CHECK(contains(stopped.err, " is not saved: "));
+  CHECK(contains(stopped.err, " was not saved: "));
   CHECK(checkpoints_in(dir).size() == 2);
   CHECK(checkpoints_in(dir).back() == trainctl::checkpoint_name(saved + 5));
 }
@@ -268,7 +268,7 @@ TEST_CASE("a changed network is an error that lists what differs, and --partial 
   partial.push_back("--partial");
   const CommandResult taken = trainctl_command(scratch.path(), partial);
   CHECK(taken.exit_code == kExitDone);
-  CHECK(contains(taken.out, "going on after step 5 "));
+  CHECK(contains(taken.out, "resuming after step 5 "));
 }
 
 TEST_CASE("the best validation, and how many followed it, go on across a resume") {
@@ -336,14 +336,14 @@ TEST_CASE("configs/mnist_mlp.yaml goes on after a failure, on its plan and on an
   const CommandResult resumed = trainctl_command(same.path(), {"run", job, "--resume"});
   INFO(resumed.out << resumed.err);
   CHECK(resumed.exit_code == kExitDone);
-  CHECK(contains(resumed.out, "going on after step 88 "));
+  CHECK(contains(resumed.out, "resuming after step 88 "));
   CHECK(loss_lines(resumed.out, 1) == expected);
 
   const CommandResult moved = trainctl_command(other.path(), {"run", job, "--resume", "launch.ranks=6",
                                                               "parallel.stages=3", "parallel.optimizer_shard.level=3"});
   INFO(moved.out << moved.err);
   CHECK(moved.exit_code == kExitDone);
-  CHECK(contains(moved.out, "going on after step 88 "));
+  CHECK(contains(moved.out, "resuming after step 88 "));
   const std::vector<std::string> lines = loss_lines(moved.out, 1);
   REQUIRE(lines.size() == expected.size());
   for (size_t i = 0; i < lines.size(); ++i) {

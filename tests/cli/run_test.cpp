@@ -168,7 +168,7 @@ TEST_CASE("a rank that stands still is named as the one that stopped answering")
   CHECK(result.exit_code == kExitRankFailed);
   CHECK(contains(result.err, "rank 1 ("));
   // Either its peer or the launcher reports it first.
-  CHECK((contains(result.err, "stopped answering at step ") || contains(result.err, "has stood still for ")));
+  CHECK((contains(result.err, "stopped responding at step ") || contains(result.err, "has made no progress for ")));
   CHECK(run.nobody_is_left());
 }
 

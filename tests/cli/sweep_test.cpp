@@ -135,7 +135,7 @@ TEST_CASE("the same command resumes a sweep that was stopped") {
   kill(sweep, SIGINT);
   const CommandResult stopped = finish_trainctl(scratch.path(), sweep);
   CHECK(stopped.exit_code == 130);
-  CHECK(contains(stopped.out, "the same command resumes the sweep"));
+  CHECK(contains(stopped.out, "run the same command to resume the sweep"));
   CHECK(state_of(RunDirectory(trial, 1)) == RunState::stopped);
   CHECK(list_runs(scratch.path() + "/sweep_output/small/trial.2").empty());
 

@@ -47,10 +47,10 @@ TEST_CASE("each rank has a line with its cores, memory and what it does") {
         "1 run  load 3.1 of 8 cores  memory 6.0 GiB of 16.0 GiB\n"
         "\n"
         "run 3 (mlp)  step 101/440  loss 1.2500\n"
-        "  rank  cpu     memory  doing\n"
+        "  rank  cpu     memory  state\n"
         "     0  98%  300.0 MiB  training\n"
         "     1  98%  300.0 MiB  training\n");
-  CHECK(top_text(kHost, {}, 0, 0).ends_with("\n\nno run is running\n"));
+  CHECK(top_text(kHost, {}, 0, 0).ends_with("\n\nno run is active\n"));
 }
 
 TEST_CASE("the load of a GPU is shown with its rank") {

@@ -64,7 +64,7 @@ TEST_CASE("an instruction waits for those that it names, and a collective is ove
 TEST_CASE("a rank that fails ends the bench with its error") {
   const RankPrograms bad = two_ranks("no_such_kernel", 1);
   CHECK_THROWS_WITH_AS((void)bench_programs({bad}, Device::cpu, 1),
-                       doctest::Contains("rank 1 of the bench: no CPU kernel 'no_such_kernel'"), EnvError);
+                       doctest::Contains("benchmark rank 1 failed: no CPU kernel 'no_such_kernel'"), EnvError);
 }
 
 TEST_CASE("messages between processes move their bytes, so large ones take longer") {

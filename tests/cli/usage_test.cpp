@@ -83,7 +83,7 @@ TEST_CASE("options for several hosts are answered with what trainctl does") {
   const Scratch scratch;
   small_job(scratch.path());
   for (const char* option : {"--nnodes 2", "--node-rank 0", "--node_rank=0", "--num_machines 1"})
-    CHECK(contains(refusal(scratch, std::string("run job.yaml ") + option), "all ranks of a run are on this host"));
+    CHECK(contains(refusal(scratch, std::string("run job.yaml ") + option), "all ranks run on this host"));
   CHECK(contains(refusal(scratch, "run job.yaml --hostfile hosts"), "write launch.hostfile=hosts"));
   for (const char* option : {"--master-addr 10.0.0.1", "--master_port=29500", "--rdzv-backend c10d",
                              "--rdzv_endpoint=a:1", "--main_process_port 1"})
@@ -94,7 +94,7 @@ TEST_CASE("all unknown options of a line are answered at once") {
   const Scratch scratch;
   small_job(scratch.path());
   const std::string err = refusal(scratch, "run job.yaml --nnodes 1 --nproc_per_node 4 --epochs 3");
-  for (const char* part : {"'--nnodes'; leave it out", "write launch.ranks=4", "write train.epochs=3"})
+  for (const char* part : {"'--nnodes'; remove it", "write launch.ranks=4", "write train.epochs=3"})
     CHECK(contains(err, part));
 }
 
@@ -134,14 +134,15 @@ TEST_CASE("words in the wrong place are answered with the right one") {
   CHECK(contains(refusal(scratch, "train job.yaml"), "did you mean 'run'?"));
   CHECK(contains(refusal(scratch, "kill 1"), "did you mean 'stop'?"));
   CHECK(contains(refusal(scratch, "version"), "did you mean '--version'?"));
-  CHECK(contains(refusal(scratch, "--json plan job.yaml"), "options follow the command: trainctl plan --json"));
-  CHECK(contains(refusal(scratch, "bench"), "trainctl bench: a command is missing: op, data, collective"));
+  CHECK(contains(refusal(scratch, "--json plan job.yaml"), "write options after it: trainctl plan --json"));
+  CHECK(
+      contains(refusal(scratch, "bench"), "trainctl bench: missing command; available commands: op, data, collective"));
   CHECK(contains(refusal(scratch, "bench colective"),
-                 "trainctl bench: unknown command 'colective'; there are op, data, collective"));
+                 "trainctl bench: unknown command 'colective'; available commands: op, data, collective"));
   CHECK(contains(refusal(scratch, "bench collective"), "trainctl bench collective: KIND is missing"));
   CHECK(contains(refusal(scratch, "bench op matmul --shap 1"), "did you mean '--shape'?"));
   CHECK(contains(refusal(scratch, "show job.yaml"), "trainctl show plan job.yaml"));
-  CHECK(contains(refusal(scratch, "-- run job.yaml"), "'--' is before the command"));
+  CHECK(contains(refusal(scratch, "-- run job.yaml"), "'--' has no meaning before the command"));
   CHECK(contains(refusal(scratch, "run -- --ranks"), "cannot read the job file"));
 }
 
@@ -165,7 +166,7 @@ TEST_CASE("help explains what --help does, in every place") {
   CHECK(out("run -h job.yaml launch.ranks=4") == out("run --help"));
   CHECK(contains(refusal(scratch, "help rnu"), "did you mean 'run'?"));
   CHECK(contains(refusal(scratch, "help bench opp"), "did you mean 'op'?"));
-  CHECK(contains(refusal(scratch, "help run job.yaml"), "trainctl run has no commands of its own"));
+  CHECK(contains(refusal(scratch, "help run job.yaml"), "trainctl run has no subcommands"));
 }
 
 TEST_CASE("the examples in a command's help are of that command alone") {
@@ -187,15 +188,16 @@ TEST_CASE("what an option of run cannot do is refused before the run") {
   small_job(scratch.path());
   std::ofstream(scratch.path() + "/command.yaml") << "command: [true]\n";
   std::filesystem::create_directory(scratch.path() + "/folder");
-  CHECK(contains(refusal(scratch, "run command.yaml --record"), "--record: the job runs a program"));
-  CHECK(contains(refusal(scratch, "run command.yaml --profile"), "--profile: the job runs a program"));
+  CHECK(contains(refusal(scratch, "run command.yaml --record"),
+                 "--record: only collectives of networks can be recorded"));
+  CHECK(contains(refusal(scratch, "run command.yaml --profile"), "--profile: only networks can be profiled"));
   CHECK(contains(refusal(scratch, "run command.yaml --profile-steps 2"), "--profile"));
   CHECK(contains(refusal(scratch, "run job.yaml --profile --profile-steps 5-3"), "is not a range of steps"));
   CHECK(contains(refusal(scratch, "run job.yaml --profile trace.json"), "--profile=trace.json"));
   for (const char* empty : {"run job.yaml --profile=", "run job.yaml --show=", "show program job.yaml --after=",
                             "ps --log-dir=", "logs --grep=", "bench op matmul --shape="})
     CHECK(contains(refusal(scratch, empty), ": the value is empty"));
-  CHECK(contains(refusal(scratch, "run command.yaml --detach --show all"), "a detached run shows no lines"));
+  CHECK(contains(refusal(scratch, "run command.yaml --detach --show all"), "--detach shows no output"));
   CHECK(contains(refusal(scratch, "run command.yaml --show 7"), "there is no rank 7"));
   CHECK(contains(refusal(scratch, "run command.yaml --detach --record"), "--record"));
 }
@@ -206,9 +208,10 @@ TEST_CASE("an output that cannot be written is refused before the work") {
   std::filesystem::create_directory(scratch.path() + "/folder");
   std::ofstream(scratch.path() + "/file") << "";
   for (const auto& [line, why] : std::vector<std::pair<std::string, std::string>>{
-           {"run job.yaml --profile=none/x.json", "--profile: cannot write none/x.json: there is no folder none"},
+           {"run job.yaml --profile=none/x.json",
+            "--profile: cannot write none/x.json: the folder none does not exist"},
            {"run job.yaml --profile=folder", "--profile: cannot write folder: it is a folder"},
-           {"run job.yaml --profile=file/x", "there is no folder file"},
+           {"run job.yaml --profile=file/x", "the folder file does not exist"},
            {"run job.yaml launch.log_dir=file/logs", "launch.log_dir: cannot write file/logs: file is not a folder"},
            {"run job.yaml --detach launch.log_dir=file", "file is not a folder"},
            {"init mlp -o none/job.yaml", "cannot write none/job.yaml"}}) {

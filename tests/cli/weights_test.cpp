@@ -110,7 +110,7 @@ TEST_CASE("what was exported is imported again without a bit of difference, and 
   const CommandResult out = job.exported("1", "a.safetensors");
   INFO(out.out << out.err);
   REQUIRE(out.exit_code == kExitDone);
-  CHECK(contains(out.out, "not exported: the optimizer's state, 12 tensors"));
+  CHECK(contains(out.out, "not exported: optimizer state, 12 tensors"));
   const CommandResult in = job.imported("a.safetensors", "start");
   INFO(in.out << in.err);
   REQUIRE(in.exit_code == kExitDone);
@@ -156,11 +156,11 @@ TEST_CASE("what a map does not name is not exported in silence") {
   CHECK(contains(refused.err, "bn.running_var"));
   const CommandResult partial = job.exported("1", "a.safetensors", {"--map", "map.yaml", "--partial"});
   CHECK(partial.exit_code == kExitDone);
-  CHECK(contains(partial.out, "left out, since the map does not name them: 6"));
+  CHECK(contains(partial.out, "omitted because the map does not name them: 6"));
 
   job.write("map.yaml", "tensors: {fc1.weight: one, fc1.bias: two, fc9.weight: three}\n");
   const CommandResult misspelt = job.exported("1", "b.safetensors", {"--map", "map.yaml", "--partial"});
-  CHECK(contains(misspelt.out, "patterns of the map without a tensor here: 1\n    fc9.weight\n"));
+  CHECK(contains(misspelt.out, "patterns of the map that match no tensor: 1\n    fc9.weight\n"));
 }
 
 TEST_CASE("what is missing, left over or of another shape is listed, and taken with --partial alone") {
@@ -183,7 +183,7 @@ TEST_CASE("what is missing, left over or of another shape is listed, and taken w
   const CommandResult partial = job.imported("a.safetensors", "start", wider);
   INFO(partial.out << partial.err);
   CHECK(partial.exit_code == kExitDone);
-  CHECK(contains(partial.out, "not in the file, so they start as the job says: 2\n"));
+  CHECK(contains(partial.out, "not in the file; the job's initializers apply: 2\n"));
   CHECK(contains(partial.out, "--resume-from start --partial"));
   const CommandResult again = job.imported("a.safetensors", "start", wider);
   CHECK(again.exit_code == kExitEnv);
@@ -233,7 +233,7 @@ TEST_CASE("errors in a map show its line, of a file or of the program") {
                  "map.yaml:2:3: tensors.fc1.weight: the order does not fit fc1.weight [10, 6]: 'h' cannot be derived"));
   const CommandResult unknown = job.exported("1", "a.safetensors", {"--map", "gpt3"});
   CHECK(unknown.exit_code == kExitSpec);
-  CHECK(contains(unknown.err, "there is no map 'gpt3'"));
+  CHECK(contains(unknown.err, "unknown name map 'gpt3'"));
   CHECK(contains(unknown.err, "maps: gpt2, llama, resnet50"));
 }
 

@@ -172,7 +172,7 @@ def restart_rank(scene, process, random):
     """launch.max_restarts: a killed rank costs the steps since the last checkpoint."""
     require(eventually(lambda: checkpoints(scene)), "it saves")
     os.kill(scene.rank(random.randrange(4))[1], signal.SIGKILL)
-    require(eventually(lambda: "going on after step" in scene.output.read_text()), scene.output.read_text()[-1500:])
+    require(eventually(lambda: "resuming after step" in scene.output.read_text()), scene.output.read_text()[-1500:])
     time.sleep(1)
     goes_on(scene, process)
 

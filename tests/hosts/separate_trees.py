@@ -97,7 +97,7 @@ def resumed(scene):
     code, said = scene.run(f"train={{steps: 10, {saves}}}")
     require(code == 0, said)
     code, said = scene.run(f"train={{steps: 20, {saves}}}", "--resume")
-    require(code == 0 and "going on after step 10 " in said, said)
+    require(code == 0 and "resuming after step 10 " in said, said)
     require(scene.steps(2) == list(range(11, 21)), f"steps {scene.steps(2)}")
 
 
@@ -115,7 +115,7 @@ def restarted(scene):
     eventually(lambda: "checkpoint of step" in scene.said(), process, scene, "it saves")
     os.kill(scene.processes_of("b", "worker")[0], signal.SIGKILL)
     require(process.wait(SECONDS) == 0, scene.said()[-2000:])
-    require("going on after step" in scene.said(), scene.said()[-2000:])
+    require("resuming after step" in scene.said(), scene.said()[-2000:])
     require(scene.steps() == list(range(1, 3001)), "each step once, in order")
 
 
@@ -131,8 +131,8 @@ def elastic(scene):
         except ProcessLookupError:
             pass
     require(process.wait(SECONDS) == 0, scene.said()[-2000:])
-    require("1 rank instead of 2" in scene.said() or "planned anew" in scene.said(), scene.said()[-2000:])
-    went_on = int(re.search(r"on after step (\d+)", scene.said()).group(1))
+    require("1 rank instead of 2" in scene.said() or "replanned" in scene.said(), scene.said()[-2000:])
+    went_on = int(re.search(r"resum(?:ed|ing) after step (\d+)", scene.said()).group(1))
     require(went_on >= 50, f"it resumed: {scene.said()[-2000:]}")
     require(scene.steps() == list(range(1, 4001)), f"each step once: {len(scene.steps())} lines of 4000; went on after {went_on}")
 

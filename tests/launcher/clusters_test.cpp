@@ -179,11 +179,11 @@ TEST_CASE("all pods of a Job, started again or not, have its uid") {
 
 TEST_CASE("an environment that contradicts itself names the variable") {
   CHECK_THROWS_WITH_AS(with({{"SLURM_JOB_ID", "1"}, {"SLURM_JOB_NODELIST", "n[1"}}),
-                       "SLURM_JOB_NODELIST is 'n[1', which is no list of nodes", EnvError);
-  CHECK_THROWS_WITH_AS(with({{"OMPI_COMM_WORLD_RANK", "x"}}), "OMPI_COMM_WORLD_RANK is 'x', which is no number",
+                       "SLURM_JOB_NODELIST is 'n[1', which is not a list of nodes", EnvError);
+  CHECK_THROWS_WITH_AS(with({{"OMPI_COMM_WORLD_RANK", "x"}}), "OMPI_COMM_WORLD_RANK is 'x', which is not a number",
                        EnvError);
   CHECK_THROWS_WITH_AS(with({{"TRAINCTL_PODS", "a-[0-1]"}, {"JOB_COMPLETION_INDEX", "2"}}),
-                       "process 2 of 2: Kubernetes's environment contradicts itself", EnvError);
+                       "process 2 of 2: Kubernetes has set inconsistent environment variables", EnvError);
 }
 
 TEST_CASE("a template's line is filled, repeated for each line of its value, or left out") {

@@ -97,7 +97,7 @@ TEST_CASE("copies: what cannot be copied is named") {
   CHECK(fault("/nowhere/at/all") == "launch.copy: cannot read /nowhere/at/all: No such file or directory");
   CHECK(fault("/dev/null") == "launch.copy: /dev/null is neither a file nor a folder");
   fs::create_directory(hosts.project + "/empty");
-  CHECK(fault(hosts.project + "/empty") == "launch.copy: there is no file in " + hosts.project + "/empty");
+  CHECK(fault(hosts.project + "/empty") == "launch.copy: " + hosts.project + "/empty contains no files");
   fs::create_directory_symlink("/etc", hosts.project + "/data/link");
   CHECK(fault(hosts.project).find("is a link to a folder") != std::string::npos);
 }

@@ -97,7 +97,7 @@ TEST_CASE("what is no door of this job gets no ping, no script and no end, whate
   std::signal(SIGPIPE, SIG_IGN);
   TlsImpostor impostor;
   const DoorAddress address{"b", {"127.0.0.1"}, impostor.port()};
-  CHECK_THROWS_WITH_AS(await_door(address, kToken, 0), doctest::Contains("does not prove that it has the job's token"),
+  CHECK_THROWS_WITH_AS(await_door(address, kToken, 0), doctest::Contains("did not prove that it has the job's token"),
                        EnvError);
   int nowhere[2];
   REQUIRE(pipe(nowhere) == 0);

@@ -50,9 +50,9 @@ TEST_CASE("the report ends with the cause: rank, host, what it was doing, its la
   scene.cause().doing = "step 412, all_reduce grad.0 (instruction 881)";
   scene.words("first\nbug: this rank got SIGSEGV");
   CHECK(scene.report() ==
-        "ranks 0, 2 stopped because of it\n"
+        "ranks 0, 2 stopped as a consequence\n"
         "rank 1 (node-a) was killed by SIGSEGV at step 412, all_reduce grad.0 (instruction 881)\n"
-        "  its last words, in " +
+        "  last lines of its stderr, " +
             scene.directory.rank_file(1, "stderr") + ":\n  | first\n  | bug: this rank got SIGSEGV\n");
 }
 
@@ -109,7 +109,7 @@ TEST_CASE("SIGKILL is called out of memory only when the kernel said so") {
   CHECK(scene.report().find("was killed by SIGKILL") != std::string::npos);
   CHECK(scene.report().find("memory") == std::string::npos);
   scene.cause().out_of_memory = true;
-  CHECK(scene.report().find("was killed by the kernel for lack of memory") != std::string::npos);
+  CHECK(scene.report().find("was killed by the kernel: out of memory") != std::string::npos);
 }
 
 TEST_CASE("a silent rank is named with its peer's complaint") {
@@ -120,7 +120,7 @@ TEST_CASE("a silent rank is named with its peer's complaint") {
   scene.cause().asked = true;
   scene.cause().doing = "step 3, recv x (instruction 4)";
   CHECK(scene.report().find(
-            "rank 1 (node-a) stopped answering at step 3, recv x (instruction 4): rank 1 has not arrived\n") !=
+            "rank 1 (node-a) stopped responding at step 3, recv x (instruction 4): rank 1 has not arrived\n") !=
         std::string::npos);
 }
 
@@ -175,25 +175,25 @@ TEST_CASE("the report of a program begins with the rank that had ended, or is th
   Program left({1, 1, 0, 1});
   left.outcome.reports[0].last_words = "Connection closed by peer";
   CHECK(left.report() ==
-        "rank 2 had ended with 0 1.0 s before: the others may have waited for it\n"
+        "rank 2 had exited with code 0 1.0 s earlier; the other ranks may have been waiting for it\n"
         "ranks 0,1,3 exited with code 1\n"
-        "  rank 0's last words, in " +
+        "  last lines of rank 0's stderr, " +
             left.directory.rank_file(0, "stderr") + ":\n  | Connection closed by peer\n");
   Program hangs({1, 1, -1, 1});
   CHECK(hangs.report() ==
-        "rank 2 is the only one still running: the others may have waited for it\n"
+        "rank 2 was the only rank still running; the other ranks may have been waiting for it\n"
         "ranks 0,1,3 exited with code 1\n");
   hangs.outcome.reports[2].frozen = true;
-  CHECK(hangs.report().find("rank 2 is the only one still running, and its process was stopped, by SIGSTOP") == 0);
+  CHECK(hangs.report().find("rank 2 was the only rank still running, and its process was stopped by SIGSTOP") == 0);
 }
 
 TEST_CASE("the report of a program lists all ranks that failed at once, and those that failed later") {
   Program program({3, 3, 3, 1, -1, -1});
   program.outcome.reports[3].time = 101.6;
   CHECK(
-      program.report().starts_with("ranks 1,2 exited with code 3 at the same moment\n"
+      program.report().starts_with("ranks 1,2 exited with code 3 at the same time\n"
                                    "rank 3 exited with code 1 0.6 s later\n"
-                                   "ranks 4, 5 stopped because of it\n"
+                                   "ranks 4, 5 stopped as a consequence\n"
                                    "rank 0 (node-a) exited with code 3\n"));
   const auto json = nlohmann::json::parse(failure_json(program.outcome, program.cluster), nullptr, false);
   CHECK(json["ranks"][1]["consequence"] == false);
@@ -203,8 +203,8 @@ TEST_CASE("the report of a program lists all ranks that failed at once, and thos
 
 TEST_CASE("where the cause is one rank's failure, ranks that ended before or still run are mentioned first") {
   Program program({0, 7, 0, 0});
-  CHECK(
-      program.report().starts_with("ranks 0,2,3 had ended with 0 1.0 s before\nrank 1 (node-a) exited with code 7\n"));
+  CHECK(program.report().starts_with(
+      "ranks 0,2,3 had exited with code 0 1.0 s earlier\nrank 1 (node-a) exited with code 7\n"));
 }
 
 TEST_CASE("the error that a program's rank left is shown, with its stack if it wrote nothing to stderr") {

@@ -278,13 +278,13 @@ TEST_CASE("a full disk is reported once for all ranks, and so is its end, with t
     CHECK(settled());
     REQUIRE(notices.size() == 1);
     CHECK(notices[0].find("rank.0/stdout") != std::string::npos);
-    CHECK(notices[0].find("the training goes on") != std::string::npos);
+    CHECK(notices[0].find("training continues") != std::string::npos);
   }
   say("three\n");
   CHECK(sizes_are(10));
   CHECK(settled());
   REQUIRE(notices.size() == 2);
-  CHECK(notices[1] == "logs are written again: 12 bytes were lost");
+  CHECK(notices[1] == "logs are being written again: 12 bytes were lost");
   for (int rank = 0; rank < 3; ++rank) {
     close(writers[static_cast<size_t>(rank)]);
     logs.finish(rank);

@@ -110,7 +110,7 @@ TEST_CASE("a key that no process has put is an error, with the words of mpiexec"
   Mpiexec mpiexec(1);
   Pmi pmi(0, mpiexec.theirs[0]);
   CHECK_THROWS_WITH_AS(pmi.get(0, "token"),
-                       "PMI: mpiexec answers 'cmd=get kvsname=kvs_7_0 key=token.0' with get_result key_not_found",
+                       "PMI: mpiexec responded to 'cmd=get kvsname=kvs_7_0 key=token.0' with get_result key_not_found",
                        EnvError);
 }
 
@@ -118,7 +118,7 @@ TEST_CASE("a socket whose other end is gone is an error, not a wait") {
   std::array<int, 2> ends{};
   REQUIRE(socketpair(AF_UNIX, SOCK_STREAM, 0, ends.data()) == 0);
   shutdown(ends[1], SHUT_WR);
-  CHECK_THROWS_WITH_AS(Pmi(0, ends[0]), doctest::Contains("mpiexec does not answer 'cmd=init"), EnvError);
+  CHECK_THROWS_WITH_AS(Pmi(0, ends[0]), doctest::Contains("mpiexec does not respond to 'cmd=init"), EnvError);
   close(ends[1]);
   close(ends[0]);
 }

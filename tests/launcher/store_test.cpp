@@ -248,7 +248,8 @@ class ImpostorStore {
 TEST_CASE("a store without the token gets a proof that is of no use to it, and no request") {
   ImpostorStore impostor;
   StoreClient client(impostor.port(), "secret");
-  CHECK_THROWS_WITH_AS(client.set("the key", "the value"), doctest::Contains("does not know the job's token"), EnvError);
+  CHECK_THROWS_WITH_AS(client.set("the key", "the value"),
+                       doctest::Contains("did not prove that it has the job's token"), EnvError);
   const std::string heard = impostor.heard();
   CHECK(heard.size() == 68);  // a nonce and a digest
   for (const char* word : {"secret", "the key", "the value"}) CHECK(heard.find(word) == std::string::npos);

@@ -107,7 +107,7 @@ TEST_CASE("one rank fails: all stop, the exit code is 5, and the report ends wit
   CHECK(wait_for(launcher) == kExitRankFailed);
   CHECK(all_gone(pids));
   const std::string report = slurp(scratch.path() + "/report");
-  CHECK(report.find("ranks 0, 1 stopped because of it") != std::string::npos);
+  CHECK(report.find("ranks 0, 1 stopped as a consequence") != std::string::npos);
   CHECK(report.find("rank 2 (") != std::string::npos);
   CHECK(report.find("exited with code 7") != std::string::npos);
   CHECK(report.ends_with("| the disk is on fire\n"));
@@ -141,7 +141,7 @@ TEST_CASE("of ranks that are found dead at once the one that was killed is the c
   kill(launcher, SIGCONT);
   CHECK(wait_for(launcher) == kExitRankFailed);
   const std::string report = slurp(scratch.path() + "/report");
-  CHECK(report.find("rank 0 stopped because of it") != std::string::npos);
+  CHECK(report.find("rank 0 stopped as a consequence") != std::string::npos);
   CHECK(report.find("rank 1 (") != std::string::npos);
   CHECK(report.find("was killed by SIGKILL") != std::string::npos);
 }
@@ -242,7 +242,7 @@ TEST_CASE("a disk that hangs delays neither a rank's end nor Ctrl-C nor a time l
   const auto noticed = [&](const std::string& words) {
     return eventually([&] { return slurp(scratch.path() + "/notices").find(words) != std::string::npos; });
   };
-  REQUIRE(noticed("does not answer; the training goes on"));
+  REQUIRE(noticed("does not respond; training continues"));
   int code = kExitRankFailed;
   std::string reported;
   SUBCASE("a rank's end") {
@@ -255,7 +255,7 @@ TEST_CASE("a disk that hangs delays neither a rank's end nor Ctrl-C nor a time l
   }
   SUBCASE("a time limit") {
     std::ofstream(scratch.path() + "/still.0") << "x";
-    reported = "has stood still for";
+    reported = "has made no progress for";
   }
   CHECK(wait_for(launcher) == code);
   CHECK(noticed("bytes of the logs could not be written"));
@@ -273,9 +273,9 @@ TEST_CASE("a disk that answers again gets what was kept in memory") {
     return eventually([&] { return slurp(scratch.path() + "/notices").find(words) != std::string::npos; });
   };
   kill(writer, SIGSTOP);
-  REQUIRE(noticed("does not answer; the training goes on"));
+  REQUIRE(noticed("does not respond; training continues"));
   kill(writer, SIGCONT);
-  REQUIRE(noticed("answers again: 0 bytes of the logs were lost"));
+  REQUIRE(noticed("responds again: 0 bytes of the logs were lost"));
   std::ofstream(scratch.path() + "/go") << "x";
   CHECK(wait_for(launcher) == 0);
   CHECK(slurp(scratch.path() + "/1/rank.0/stdout").ends_with("some line\nlast\n"));
@@ -300,7 +300,7 @@ TEST_CASE("a rank that writes without end is not held by a disk that hangs, and 
   CHECK(noticed("bytes of the logs were lost"));
   std::ofstream(scratch.path() + "/go") << "x";
   CHECK(wait_for(launcher) == 0);
-  CHECK(slurp(scratch.path() + "/notices").find("answers again: 0 bytes") == std::string::npos);
+  CHECK(slurp(scratch.path() + "/notices").find("responds again: 0 bytes") == std::string::npos);
   const std::string log = slurp(scratch.path() + "/1/rank.0/stdout");
   CHECK(log.size() < 60000000);
   CHECK(log.ends_with("\nlast\n"));
@@ -314,7 +314,7 @@ TEST_CASE("if the process that writes the logs is killed, another one goes on, a
   REQUIRE(eventually([&] { return slurp(scratch.path() + "/1/rank.0/stdout") == "first\n"; }));
   kill(child_named(launcher, "trainctl-logs"), SIGKILL);
   REQUIRE(
-      eventually([&] { return slurp(scratch.path() + "/notices").find("another one goes on") != std::string::npos; }));
+      eventually([&] { return slurp(scratch.path() + "/notices").find("has been replaced") != std::string::npos; }));
   std::ofstream(scratch.path() + "/go") << "x";
   CHECK(wait_for(launcher) == 0);
   CHECK(slurp(scratch.path() + "/1/rank.0/stdout") == "first\nlast\n");
@@ -351,7 +351,9 @@ TEST_CASE("a rank that exits with 0 is awaited with the processes that it leaves
   const int launcher = start_launcher(
       scratch.path(), {"sh -c 'until [ -e $DIR/go ]; do sleep 0.01; done; echo trained > $DIR/model' & exit 0"},
       {.grace_seconds = 1000});
-  CHECK(eventually([&] { return slurp(scratch.path() + "/notices").find("still run: sh (pid ") != std::string::npos; }));
+  CHECK(eventually([&] {
+    return slurp(scratch.path() + "/notices").find("left processes running: sh (pid ") != std::string::npos;
+  }));
   CHECK(alive(launcher));
   std::ofstream(scratch.path() + "/go") << "\n";
   CHECK(wait_for(launcher) == 0);
@@ -367,7 +369,8 @@ TEST_CASE("a rank has failed if a process that it leaves fails, in its group or 
       scratch.path(), {start + " 'touch $DIR/up; until [ -e $DIR/go ]; do sleep 0.01; done; exit 7' & "
                                "until [ -e $DIR/up ]; do sleep 0.01; done; exit 0"},
       {.grace_seconds = 1000});
-  CHECK(eventually([&] { return slurp(scratch.path() + "/notices").find("still run: ") != std::string::npos; }));
+  CHECK(eventually(
+      [&] { return slurp(scratch.path() + "/notices").find("left processes running: ") != std::string::npos; }));
   std::ofstream(scratch.path() + "/go") << "\n";
   CHECK(wait_for(launcher) == kExitRankFailed);
   CHECK(slurp(scratch.path() + "/report").find(") exited with code 7") != std::string::npos);
@@ -394,7 +397,8 @@ TEST_CASE("Ctrl-C ends a run that awaits what its ranks have left") {
   const Scratch scratch;
   const int launcher =
       start_launcher(scratch.path(), {"sleep 1000 & echo $! > $DIR/child.0; exit 0"}, {.grace_seconds = 1000});
-  REQUIRE(eventually([&] { return slurp(scratch.path() + "/notices").find("still run") != std::string::npos; }));
+  REQUIRE(eventually(
+      [&] { return slurp(scratch.path() + "/notices").find("left processes running") != std::string::npos; }));
   kill(launcher, SIGINT);
   CHECK(wait_for(launcher) == 128 + SIGINT);
   CHECK(all_gone({pid_in(scratch.path() + "/child.0")}));
@@ -517,8 +521,8 @@ TEST_CASE("a stopped rank that reports its progress is named when it stands stil
   CHECK(all_gone({victim}));
   const std::string report = slurp(scratch.path() + "/report");
   CHECK(report.find("rank 1 (") != std::string::npos);
-  CHECK(report.find("has stood still for") != std::string::npos);
-  CHECK(report.find("its process was stopped, by SIGSTOP or a debugger") != std::string::npos);
+  CHECK(report.find("has made no progress for") != std::string::npos);
+  CHECK(report.find("its process was stopped by SIGSTOP or a debugger") != std::string::npos);
 }
 
 TEST_CASE("SIGUSR1 is passed on to the ranks, which may end by it, and the exit code is 138") {

@@ -1,5 +1,5 @@
-// trainctl checkpoint: looks at checkpoints, compares them, and makes files of whole tensors of them, or of such files
-// checkpoints.
+// trainctl checkpoint: inspects and compares checkpoints, writes files of whole tensors from them, and makes
+// checkpoints from such files.
 #include <CLI/CLI.hpp>
 
 #include "cli/commands/checkpoint/checkpoint_commands.h"
@@ -11,18 +11,19 @@ void add_checkpoint_command(CLI::App& app, Action& chosen) {
       app.add_subcommand("checkpoint", "List, show, verify, compare, merge, export and import checkpoints");
   checkpoint->require_subcommand(1);
   checkpoint->footer(R"(Examples:
-  trainctl checkpoint list                      those of the latest run
-  trainctl checkpoint show 3                    the newest complete one of run 3
-  trainctl checkpoint verify log_output/3       every byte of every checkpoint of run 3
-  trainctl checkpoint diff 3 4                  how far the newest ones of two runs are apart
+  trainctl checkpoint list                      checkpoints of the latest run
+  trainctl checkpoint show 3                    newest complete checkpoint of run 3
+  trainctl checkpoint verify log_output/3       check every byte of the checkpoints of run 3
+  trainctl checkpoint diff 3 4                  compare the newest checkpoints of two runs
   trainctl checkpoint merge 3 -o model.safetensors
-  trainctl checkpoint export 3 --map gpt2 -o model.safetensors        with the names of Hugging Face
+  trainctl checkpoint export 3 --map gpt2 -o model.safetensors        with Hugging Face names
   trainctl checkpoint import model.safetensors --map gpt2 --job job.yaml -o start
 
-A checkpoint is a folder, as log_output/3/checkpoints/step_00000120. Wherever one is named, a run (its number, its folder,
-or latest) or a folder of checkpoints stands for its newest complete one. docs/checkpoints.md describes the files.
+A checkpoint is a folder such as log_output/3/checkpoints/step_00000120. A run (its number, its folder, or latest) or a
+folder of checkpoints can be given instead and means its newest complete checkpoint. docs/checkpoints.md describes the
+files.
 
-trainctl help checkpoint list says more about one of them.)");
+trainctl help checkpoint list describes one of these commands in detail.)");
   for (const auto add : kCheckpointCommands) add(*checkpoint, chosen);
 }
 

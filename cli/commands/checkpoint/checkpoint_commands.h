@@ -1,4 +1,4 @@
-// trainctl checkpoint: one file a subcommand, each a row of the table.
+// trainctl checkpoint: one file per subcommand, each a row of the table.
 #pragma once
 
 #include <array>

@@ -16,8 +16,8 @@
 namespace trainctl {
 
 void add_map(CLI::App& command, std::string& map) {
-  command.add_option(
-      "--map", map, "What tensors are called there: " + join(map_names()) + ", or a YAML file; default: as in the job");
+  command.add_option("--map", map,
+                     "Name map of the tensors: " + join(map_names()) + ", or a YAML file; default: names of the job");
 }
 
 std::vector<std::string> map_names() {
@@ -30,8 +30,8 @@ std::string_view find_map(const std::string& name) {
   for (const JobTemplate& item : name_maps())
     if (item.name == name) return item.text;
   const std::string near = did_you_mean(name, map_names());
-  throw SpecError({}, "--map", "there is no map '" + name + "'",
-                  near + (near.empty() ? "" : " ") + "maps: " + join(map_names()) + ", or a file *.yaml");
+  throw SpecError({}, "--map", "unknown name map '" + name + "'",
+                  near + (near.empty() ? "" : " ") + "available maps: " + join(map_names()) + ", or a *.yaml file");
 }
 
 NameMap choose_map(const std::string& map) {

@@ -1,4 +1,4 @@
-// --map of export and import.
+// The option --map of export and import.
 #pragma once
 
 #include <string>
@@ -14,14 +14,14 @@ namespace trainctl {
 
 void add_map(CLI::App& command, std::string& map);
 
-/// "gpt2", or a file; "": the same names. Throws SpecError.
+/// Reads the map called `name`, or that file; "" stands for identical names. Throws SpecError.
 NameMap choose_map(const std::string& map);
 
 /// The text of a map that comes with the program. Throws SpecError.
 std::string_view find_map(const std::string& name);
 std::vector<std::string> map_names();
 
-/// Lines under a head, those over a few counted only; nothing for no names.
+/// Lists the first few names under a heading and counts the others; "" for no names.
 std::string list_of(const std::string& head, const std::vector<std::string>& names, bool all = false);
 
 }  // namespace trainctl

@@ -1,4 +1,4 @@
-// trainctl checkpoint diff: how far the tensors of two checkpoints are apart.
+// trainctl checkpoint diff: compares the tensors of two checkpoints.
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
@@ -33,7 +33,7 @@ struct CheckpointDiffArguments {
 
 struct Side {
   std::string path;
-  int64_t step = -1;  ///< -1: a file has none
+  int64_t step = -1;  ///< -1: a file, which has no step
 };
 
 Side find_side(const std::string& word, const std::string& log_dir) {
@@ -59,11 +59,11 @@ std::string text_of(const Side& side) {
 
 std::string report(const Side& a, const Side& b, const Comparison& found) {
   std::string text = "A " + text_of(a) + "\nB " + text_of(b) + "\n";
-  for (const NamedTensor& one : found.missing) text += "  in A alone: " + printable(one.key) + "\n";
-  for (const NamedTensor& one : found.extra) text += "  in B alone: " + printable(one.key) + "\n";
+  for (const NamedTensor& one : found.missing) text += "  only in A: " + printable(one.key) + "\n";
+  for (const NamedTensor& one : found.extra) text += "  only in B: " + printable(one.key) + "\n";
   for (const auto& [left, right] : found.other_shape)
-    text +=
-        fmt::format("  {} is {} in A, {} in B\n", printable(left.key), to_string(left.shape), to_string(right.shape));
+    text += fmt::format("  {} has shape {} in A, {} in B\n", printable(left.key), to_string(left.shape),
+                        to_string(right.shape));
   Table table({"tensor", "type", ">elements", ">differing", ">largest |a-b|", ">relative", ">at"});
   for (const TensorDifference& one : found.compared)
     if (one.is_different())
@@ -117,14 +117,15 @@ int diff(const CheckpointDiffArguments& options) {
 void add_checkpoint_diff(CLI::App& checkpoint, Action& chosen) {
   auto options = std::make_shared<CheckpointDiffArguments>();
   auto* command = checkpoint.add_subcommand("diff", "Compare the tensors of two checkpoints; exit 1 if they differ");
-  const std::string what = "A checkpoint's folder, a run or folder of checkpoints, or a .safetensors file";
+  const std::string what = "Folder of a checkpoint, a run, a folder of checkpoints, or a .safetensors file";
   command->add_option("A", options->a, what)->required();
   command->add_option("B", options->b, what)->required();
-  command->add_flag("--weights", options->weights, "Weights and running statistics alone");
-  command->add_flag("--json", options->json, "All of it as one object");
+  command->add_flag("--weights", options->weights, "Compare only weights and running statistics");
+  command->add_flag("--json", options->json, "Print the comparison as a JSON object");
   add_log_dir(*command, options->log_dir);
   command->footer(
-      R"(Tensors are compared whole, however each side cuts them into files. Of one type every bit counts; of two types, values.
+      R"(Compares whole tensors, however each side splits them into files. Tensors of the same type are compared bit by bit,
+tensors of different types by value.
 
 Examples:
   trainctl checkpoint diff 3 4

@@ -13,17 +13,17 @@ namespace trainctl {
 /// "verified", "complete", "damaged", "being written" or "half-written".
 std::string_view state_word(const CheckpointEntry& entry);
 
-/// The epochs that are done: "3", or "3 + 20" with steps of the next one.
+/// Finished epochs: "3", or "3 + 20" with steps of the next epoch.
 std::string epoch_text(const Manifest& manifest);
 
 int64_t total_bytes(const Manifest& manifest);  ///< total size of its files, without checkpoint.json
-/// Mean of the steps of the epoch so far; none at an epoch's start.
+/// Mean loss of the epoch's steps so far; nullopt at the start of an epoch.
 std::optional<double> epoch_loss(const Manifest& manifest);
 
 /// "step_00000120.attempt_3".
 std::string folder_name(const std::string& checkpoint);
 
-/// Adds all but the tensors.
+/// Adds all facts of the manifest except the tensors.
 void put_facts(nlohmann::ordered_json& json, const Manifest& manifest);
 
 }  // namespace trainctl

@@ -31,22 +31,23 @@ std::string without_slash(std::string path) {
   return path;
 }
 
-/// Also one without a checkpoint.json, by its name.
+/// Also accepts, by its name, a checkpoint without a checkpoint.json.
 bool is_checkpoint(const std::string& path) {
   return is_there(path + "/" + std::string(kManifestName)) || parse_checkpoint_name(fs::path(path).filename().string());
 }
 
-/// Where the run keeps them.
+/// The folder in which the run saves its checkpoints.
 std::string folder_of(const RunDirectory& run) {
   const std::string folder = checkpoint_folder(run);
   if (is_folder(folder)) return folder;
   const TrainSpec train = load_job(run.file("job.yaml")).train;
   const std::string name = "run " + std::to_string(run.run());
   if (!train.saves())
-    throw SpecError({}, "", name + " saves nothing: its job has train.checkpoint: none",
+    throw SpecError({}, "", name + " has no checkpoints: its job sets train.checkpoint: none",
                     "run it with train.checkpoint=auto");
-  throw SpecError({}, "", name + " has no checkpoints yet",
-                  train.saves_state() ? "SIGUSR1 to its launcher asks for one" : "it saves its weights when it ends");
+  throw SpecError(
+      {}, "", name + " has no checkpoints yet",
+      train.saves_state() ? "send SIGUSR1 to its launcher to save one" : "it saves its weights at the end of the run");
 }
 
 bool is_run_name(const std::string& name) {
@@ -60,14 +61,14 @@ std::string newest(const std::string& folder, bool verified) {
     if (entry.complete() && verified)
       if (const auto problems = verify_and_record(entry.path).problems; !problems.empty()) problem = problems.front();
     if (!problem.empty()) {
-      passed_over.push_back(entry.path + " passed over: " + problem + "\n");
+      passed_over.push_back(entry.path + " was skipped: " + problem + "\n");
       continue;
     }
     for (const std::string& line : passed_over) std::cerr << line;
     return entry.path;
   }
   for (const std::string& line : passed_over) std::cerr << line;
-  throw SpecError({}, "", "there is no complete checkpoint in " + folder, "trainctl checkpoint list " + folder);
+  throw SpecError({}, "", "no complete checkpoint in " + folder, "trainctl checkpoint list " + folder);
 }
 
 }  // namespace
@@ -76,8 +77,7 @@ CheckpointPlace find_checkpoints(const std::string& name, const std::string& log
   if (is_run_name(name)) return {folder_of(find_run(name, log_dir)), ""};
   const std::string path = without_slash(name);
   if (!is_folder(path))
-    throw SpecError({}, "", "'" + name + "' is neither a folder nor the number of a run",
-                    "trainctl logs lists the runs");
+    throw SpecError({}, "", "'" + name + "' is neither a folder nor a run number", "trainctl logs lists the runs");
   if (is_checkpoint(path)) return {"", path};
   const bool is_run = is_there(path + "/job.yaml") || is_folder(path + "/checkpoints");
   if (is_run && is_run_name(fs::path(path).filename().string())) return {folder_of(find_run(path, log_dir)), ""};
@@ -105,7 +105,7 @@ Verification verify_and_record(const std::string& checkpoint) {
 bool is_safetensors(const std::string& name) { return name.ends_with(".safetensors"); }
 
 void add_log_dir(CLI::App& command, std::string& log_dir) {
-  command.add_option("--log-dir", log_dir, "The folder of runs that are named by numbers")->capture_default_str();
+  command.add_option("--log-dir", log_dir, "Folder in which run numbers are looked up")->capture_default_str();
 }
 
 }  // namespace trainctl

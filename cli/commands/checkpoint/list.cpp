@@ -1,4 +1,4 @@
-// trainctl checkpoint list: the checkpoints of a folder, and which of them can be resumed from.
+// trainctl checkpoint list: lists the checkpoints of a folder and which of them can be resumed from.
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
@@ -25,7 +25,7 @@ struct CheckpointListArguments {
   bool json = false;
 };
 
-/// "mean loss 0.3121" is the mean of the epoch so far; the others are of the last validation.
+/// "mean loss 0.3121" is the mean of the epoch so far; other values are from the last validation.
 std::string numbers(const Manifest& manifest) {
   std::vector<std::string> parts;
   if (const auto loss = epoch_loss(manifest)) parts.push_back("mean loss " + format_loss(*loss));
@@ -66,10 +66,10 @@ std::string lines_of(const std::vector<CheckpointEntry>& entries) {
 int list(const CheckpointListArguments& options) {
   const CheckpointPlace place = find_checkpoints(options.where, options.log_dir);
   if (place.folder.empty())
-    throw SpecError({}, "", "'" + options.where + "' is one checkpoint, not a folder of them",
+    throw SpecError({}, "", "'" + options.where + "' is a single checkpoint, not a folder of checkpoints",
                     "trainctl checkpoint show " + options.where);
   std::vector<CheckpointEntry> entries = CheckpointDirectory(place.folder).list();
-  std::reverse(entries.begin(), entries.end());  // the newest last, as trainctl logs
+  std::reverse(entries.begin(), entries.end());  // the newest last, as in trainctl logs
   if (options.json)
     std::cout << lines_of(entries);
   else if (entries.empty())
@@ -83,17 +83,17 @@ int list(const CheckpointListArguments& options) {
 
 void add_checkpoint_list(CLI::App& checkpoint, Action& chosen) {
   auto options = std::make_shared<CheckpointListArguments>();
-  auto* command = checkpoint.add_subcommand("list", "List the checkpoints of a run, or of a folder");
+  auto* command = checkpoint.add_subcommand("list", "List the checkpoints of a run or a folder");
   command->add_option("CHECKPOINT", options->where,
-                      "A run's number, its folder or latest, or a folder of checkpoints; default: latest");
+                      "Number or folder of a run, latest, or a folder of checkpoints; default: latest");
   add_log_dir(*command, options->log_dir);
-  command->add_flag("--json", options->json, "One object per line: path, step, state, …");
+  command->add_flag("--json", options->json, "Print one JSON object per line: path, step, state, …");
   command->footer(R"(States:
-  verified       complete, and `checkpoint verify` found every byte as it was written
-  complete       checkpoint.json is sound, and its files have their sizes
-  damaged        it is not used; the reason follows
-  being written  by the latest attempt, or it was when that ended
-  half-written   by an earlier attempt; the next run that saves in this folder deletes it
+  verified       complete, and `checkpoint verify` has checked every byte
+  complete       checkpoint.json is valid, and its files have the right sizes
+  damaged        not usable; the reason follows
+  being written  by the latest attempt, or left unfinished when that ended
+  half-written   left by an earlier attempt; the next run that saves in this folder deletes it
 
 Examples:
   trainctl checkpoint list

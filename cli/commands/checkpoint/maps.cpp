@@ -1,4 +1,4 @@
-// trainctl checkpoint maps: the name maps that come with the program.
+// trainctl checkpoint maps: lists the built-in name maps.
 #include <CLI/CLI.hpp>
 #include <iostream>
 #include <memory>
@@ -11,8 +11,8 @@ namespace trainctl {
 
 void add_checkpoint_maps(CLI::App& checkpoint, Action& chosen) {
   auto name = std::make_shared<std::string>();
-  auto* command = checkpoint.add_subcommand("maps", "List the name maps, or print one to start another from");
-  command->add_option("MAP", *name, "The map to print");
+  auto* command = checkpoint.add_subcommand("maps", "List the name maps, or print one as a starting point");
+  command->add_option("MAP", *name, "Map to print");
   command->footer(R"(Examples:
   trainctl checkpoint maps
   trainctl checkpoint maps gpt2 > my_map.yaml)");

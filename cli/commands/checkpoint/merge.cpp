@@ -1,4 +1,4 @@
-// trainctl checkpoint merge: one safetensors file of whole tensors.
+// trainctl checkpoint merge: writes one safetensors file of whole tensors.
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
@@ -28,7 +28,7 @@ struct CheckpointMergeArguments {
 int merge(const CheckpointMergeArguments& options) {
   require_writable_file(options.output, "--output");
   if (!options.force && std::filesystem::exists(options.output))
-    throw EnvError(options.output + " already exists; --force replaces it");
+    throw EnvError(options.output + " already exists; replace it with --force");
   const std::string path = find_checkpoint(options.what, options.log_dir, true);
   const Manifest manifest = read_manifest(path);
   const StoredFile file =
@@ -44,15 +44,15 @@ int merge(const CheckpointMergeArguments& options) {
 void add_checkpoint_merge(CLI::App& checkpoint, Action& chosen) {
   auto options = std::make_shared<CheckpointMergeArguments>();
   auto* command = checkpoint.add_subcommand("merge", "Write one safetensors file of whole tensors");
-  command->add_option("CHECKPOINT", options->what, "A checkpoint's folder, or a run or folder of checkpoints")
+  command->add_option("CHECKPOINT", options->what, "Folder of a checkpoint, a run, or a folder of checkpoints")
       ->required();
   command->add_option("-o,--output", options->output, "File to write")->required();
-  command->add_flag("--all", options->all, "The optimizer's state too, not only weights and running statistics");
+  command->add_flag("--all", options->all, "Include optimizer state, not only weights and running statistics");
   command->add_flag("--force", options->force, "Replace the output file if it exists");
   add_log_dir(*command, options->log_dir);
   command->footer(
-      R"(Tensors are named as in the job, with their slot: layer1.weight:weight. The checkpoint is verified first; the file is there
-whole or not at all. train.checkpoint: {integrated: true} leaves the same file, model.safetensors, in each checkpoint.
+      R"(Tensors have the names of the job and their slot: layer1.weight:weight. The checkpoint is verified first, and the file is
+written atomically. train.checkpoint: {integrated: true} saves the same file, model.safetensors, in each checkpoint.
 
 Examples:
   trainctl checkpoint merge 3 -o model.safetensors

@@ -1,4 +1,4 @@
-// trainctl checkpoint show: what one checkpoint, or a safetensors file, has.
+// trainctl checkpoint show: prints the contents of a checkpoint or a safetensors file.
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
@@ -72,7 +72,7 @@ std::string tensors_of(const Manifest& m, const CheckpointShowArguments& options
       table.add_line(box_text(piece.box) + " in " + printable(piece.file));
   }
   if (table.empty())
-    throw SpecError({}, "--tensors", "no tensor is named '" + options.tensors + "'", "a pattern, as h.*.weight");
+    throw SpecError({}, "--tensors", "no tensor matches '" + options.tensors + "'", "use a pattern such as h.*.weight");
   std::vector<std::string> sums;
   for (const auto& [slot, bytes] : slots) sums.push_back(printable(slot) + " " + format_bytes(bytes));
   return table.str() + "  " + join(sums) + "\n";
@@ -136,13 +136,14 @@ int show_checkpoint(const CheckpointShowArguments& options) {
 
 void add_checkpoint_show(CLI::App& checkpoint, Action& chosen) {
   auto options = std::make_shared<CheckpointShowArguments>();
-  auto* command = checkpoint.add_subcommand("show", "Say what a checkpoint has: step, files, tensors");
-  command->add_option("CHECKPOINT", options->what,
-                      "A checkpoint's folder, a run or folder of checkpoints, or a .safetensors file; default: latest");
-  command->add_option("--tensors", options->tensors, "Only tensors of this pattern, e.g. h.*.weight")
+  auto* command = checkpoint.add_subcommand("show", "Show the step, files and tensors of a checkpoint");
+  command->add_option(
+      "CHECKPOINT", options->what,
+      "Folder of a checkpoint, a run, a folder of checkpoints, or a .safetensors file; default: latest");
+  command->add_option("--tensors", options->tensors, "Only tensors that match this pattern, e.g. h.*.weight")
       ->capture_default_str();
-  command->add_flag("--pieces", options->pieces, "Which part of a tensor is in which file");
-  command->add_flag("--json", options->json, "All of it as one object");
+  command->add_flag("--pieces", options->pieces, "Show which part of each tensor is in which file");
+  command->add_flag("--json", options->json, "Print the contents as a JSON object");
   add_log_dir(*command, options->log_dir);
   command->footer(R"(Examples:
   trainctl checkpoint show

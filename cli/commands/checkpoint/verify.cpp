@@ -1,4 +1,4 @@
-// trainctl checkpoint verify: whether every byte is as it was written.
+// trainctl checkpoint verify: checks that every byte is as it was written.
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
@@ -31,7 +31,7 @@ void print(const std::string& path, const Verification& found, bool json) {
     return;
   }
   if (found.problems.empty()) {
-    std::cout << fmt::format("{}: whole, {} files, {}", path, found.files, format_bytes(found.bytes)) << std::endl;
+    std::cout << fmt::format("{}: intact, {} files, {}", path, found.files, format_bytes(found.bytes)) << std::endl;
     return;
   }
   std::cout << path << ": damaged\n";
@@ -39,14 +39,14 @@ void print(const std::string& path, const Verification& found, bool json) {
   std::cout.flush();
 }
 
-/// The checkpoints that `word` names: one, or all published ones of a folder, the oldest first.
+/// The checkpoints that `word` names: one, or all published ones of a folder, oldest first.
 std::vector<std::string> named_by(const std::string& word, const std::string& log_dir) {
   const CheckpointPlace place = find_checkpoints(word, log_dir);
   if (place.folder.empty()) return {place.checkpoint};
   std::vector<std::string> paths;
   for (const CheckpointEntry& entry : CheckpointDirectory(place.folder).list())
     if (!entry.unfinished) paths.push_back(entry.path);
-  if (paths.empty()) throw SpecError({}, "", "there are no checkpoints in " + place.folder);
+  if (paths.empty()) throw SpecError({}, "", "no checkpoints in " + place.folder);
   std::reverse(paths.begin(), paths.end());
   return paths;
 }
@@ -70,14 +70,14 @@ int verify(const CheckpointVerifyArguments& options) {
 
 void add_checkpoint_verify(CLI::App& checkpoint, Action& chosen) {
   auto options = std::make_shared<CheckpointVerifyArguments>();
-  auto* command = checkpoint.add_subcommand("verify", "Read every byte of checkpoints; exit 3 if any is damaged");
+  auto* command = checkpoint.add_subcommand("verify", "Check every byte of checkpoints; exit 3 if any is damaged");
   command->add_option("CHECKPOINT", options->what,
-                      "Checkpoints' folders, or runs or folders of checkpoints: all of them; default: latest");
-  command->add_flag("--json", options->json, "One object per checkpoint: path, files, bytes, problems");
+                      "Folders of checkpoints; for a run or a folder of several, all are checked; default: latest");
+  command->add_flag("--json", options->json, "Print one JSON object per checkpoint: path, files, bytes, problems");
   add_log_dir(*command, options->log_dir);
   command->footer(
-      R"(Checks sizes and XXH128 of all files, the headers of the safetensors files, and that the pieces of each tensor tile it. What
-is whole is noted in its folder (.verified): the newest such checkpoint is never deleted to make room.
+      R"(Checks the size and XXH128 of all files, the headers of the safetensors files, and that the pieces of each tensor cover it
+exactly once. An intact checkpoint is marked in its folder (.verified); the newest one is never deleted to free space.
 
 Examples:
   trainctl checkpoint verify

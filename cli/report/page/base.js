@@ -1,5 +1,5 @@
 "use strict";
-// Elements, numbers in words, and figures: every number that a reader sees names the value that it stands for.
+// DOM elements, number formats, and figures: every number on the page records the value that it shows.
 
 /// el("p", {class: "note"}, "text", child …)
 function el(tag, attributes, ...children) {
@@ -78,7 +78,7 @@ function at(path) {
   return value;
 }
 
-/// A number of the data, as `how` says it. Its exact value is its title, and its place in the data is data-from.
+/// A number of the data, formatted by say[how]. Its title is the exact value; data-from is its path in the data.
 function figure(path, how, tag = "span") {
   const value = at(path);
   return el(tag, {"data-from": path, "data-how": how, title: typeof value === "number" ? say.exact(value) : undefined},
@@ -104,7 +104,7 @@ function card(...content) { return el("div", {class: "card"}, content); }
 
 function wideCard(...content) { return el("div", {class: "card wide"}, content); }
 
-/// One of several contents, chosen by buttons. `make(i)` is called when it is shown.
+/// Shows one of several contents, chosen by buttons. `make(i)` creates a content when it is shown.
 function tabs(labels, make, label) {
   const place = el("div", {}), buttons = labels.map((text, i) => el("button", {role: "tab", onclick: () => show(i)}, text));
   const show = (chosen) => {

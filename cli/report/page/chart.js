@@ -117,7 +117,7 @@ class Chart {
     this.tip.hidden = true;
   }
 
-  /// A line has a gap, and a mark below, where a value is not finite.
+  /// A line has a gap, and a mark at the bottom, where a value is not finite.
   line(s, x0, x1) {
     let path = "", pen = "M", marks = [];
     const inside = (i) => i >= 0 && i < s.steps.length && s.steps[i] >= x0 && s.steps[i] <= x1;
@@ -145,7 +145,7 @@ class Chart {
       const first = s.values[0], last = s.values[s.values.length - 1];
       return `${s.name} from ${say[this.how](first)} at ${this.x} ${say.exact(s.steps[0])} to ${say[this.how](last)} at ${this.x} ${say.exact(s.steps[s.steps.length - 1])}`;
     });
-    return `${this.title}: ${parts.join("; ")}. Arrow keys read values, plus and minus zoom.`;
+    return `${this.title}: ${parts.join("; ")}. Use the arrow keys to read values, plus and minus to zoom.`;
   }
 
   listen(root) {

@@ -1,6 +1,6 @@
-// The network as the plan cuts it: a row a layer, blocks that repeat once, tensors as tiles, moves between layers as chips.
+// The network as the plan shards it: one row per layer, repeated blocks once, tensors as tiles, moves between layers as chips.
 
-/// "[8@0.1.2, 1]" -> [[0, 1, 2], []]. With one axis of the mesh the text names none: a cut dim is cut by it.
+/// "[8@0.1.2, 1]" -> [[0, 1, 2], []]. With a single mesh axis the text names none: every sharded dim is sharded over it.
 function axesOf(layout) {
   const inner = layout.slice(1, layout.indexOf("]"));
   return inner === "" ? [] : inner.split(", ").map((dim) => {
@@ -10,7 +10,7 @@ function axesOf(layout) {
   });
 }
 
-/// For each rank of a stage, in order, the index of its part of each dim.
+/// For each rank of a stage, in order, the index of its shard of each dim.
 function partsOf(layout, mesh) {
   const size = mesh.reduce((a, b) => a * b, 1), strides = mesh.map((_, i) => mesh.slice(i + 1).reduce((a, b) => a * b, 1));
   const axes = axesOf(layout), ranks = [];
@@ -21,7 +21,7 @@ function partsOf(layout, mesh) {
 
 const rankColor = (rank, ranks) => ranks === 1 ? "hsl(215 45% var(--tile-l))" : `hsl(${(210 + 360 * rank / ranks) % 360} var(--tile-s) var(--tile-l))`;
 
-/// A tensor as a square: the cut dims as rows and columns, a colour for the first rank that holds the part.
+/// A tensor as a square: sharded dims as rows and columns, a color for the first rank that has the shard.
 function tiles(tensor, plan) {
   const mesh = plan.mesh, ranks = partsOf(tensor.layout, mesh), size = ranks.length, side = 34;
   const cut = tensor.cuts.map((c, d) => [c, d]).filter(([c]) => c > 1).map(([, d]) => d);
@@ -33,7 +33,7 @@ function tiles(tensor, plan) {
     holders.set(key, [...(holders.get(key) || []), rank]);
   });
   const parts = tensor.cuts.reduce((a, b) => a * b, 1), copies = size / parts;
-  const held = parts === 1 ? (size === 1 ? "whole" : `whole on each of ${size} ranks`) : `cut ${tensor.cuts.map((c) => c).join("×")}` + (copies > 1 ? `, ${copies} copies` : "");
+  const held = parts === 1 ? (size === 1 ? "whole" : `replicated on ${size} ranks`) : `sharded ${tensor.cuts.map((c) => c).join("×")}` + (copies > 1 ? `, ${copies} replicas` : "");
   const words = `${tensor.tensor} ${tensor.shape.join("×")}: ${held}`;
   const root = svg("svg", {viewBox: `0 0 ${side} ${side}`, width: side, height: side, role: "img", "aria-label": words});
   for (let i = 0; i < rows && rows <= 64; ++i) for (let j = 0; j < columns && columns <= 64; ++j) {
@@ -45,7 +45,7 @@ function tiles(tensor, plan) {
   return el("span", {class: "tensor", title: words}, root, el("span", {}, el("b", {}, tensor.shape.join("×") || "scalar"), held));
 }
 
-/// Forward and backward moves of a micro-batch by the tensor that they move: "all_gather relu1", "send grad.relu1".
+/// Forward and backward moves of a micro-batch, keyed by the tensor that they move: "all_gather relu1", "send grad.relu1".
 function movesByTensor(plan) {
   const moves = new Map();
   for (const move of plan.redistributions) {
@@ -55,14 +55,14 @@ function movesByTensor(plan) {
   return moves;
 }
 
-/// Equal moves of the rows' tensors once: "▼ all_gather 8.0 KiB ×2".
+/// Chips for the moves of the rows' tensors, equal ones merged: "▼ all_gather 8.0 KiB ×2".
 function chips(layers, moves) {
   const counts = new Map();
   for (const layer of layers) for (const output of layer.outputs) for (const move of moves.get(output.tensor) || []) {
     const key = `${move.phase === "forward" ? "▼" : "▲"} ${move.kind} ${say.bytes(move.bytes)}`;
     counts.set(key, {...move, times: (counts.get(key)?.times || 0) + 1});
   }
-  return [...counts].map(([text, move]) => el("span", {class: move.phase === "forward" ? "chip" : "chip up", title: `${move.phase}: ${move.name}, ${say.exact(move.bytes)} bytes of one micro-batch`},
+  return [...counts].map(([text, move]) => el("span", {class: move.phase === "forward" ? "chip" : "chip up", title: `${move.phase}: ${move.name}, ${say.exact(move.bytes)} bytes per micro-batch`},
                                               text + (move.times > 1 ? ` ×${move.times}` : "")));
 }
 
@@ -77,7 +77,7 @@ function layerRow(line, plan, moves) {
       chipsOf.length ? el("div", {class: "moves"}, chipsOf) : null);
 }
 
-/// Rows and blocks, nested as they are folded.
+/// Rows and blocks, nested as in the folded plan.
 function rowsOf(lines, plan, moves) {
   const root = el("div", {class: "net"}), open = [root];
   for (const line of lines) {
@@ -94,7 +94,7 @@ function rowsOf(lines, plan, moves) {
   return root;
 }
 
-/// Curves beside the rows, from a layer to those that read its output later than in the next row.
+/// Curves beside the rows, from a layer to readers of its output that are not in the next row.
 function wires(net, plan) {
   const rows = [...net.querySelectorAll(".layer")], rowOf = new Map(), maker = new Map();
   rows.forEach((row, r) => row.dataset.layers.split(" ").forEach((l) => rowOf.set(Number(l), r)));
@@ -134,8 +134,8 @@ function networkSection(r) {
   if (!lines) return null;
   const net = rowsOf(lines, plan, movesByTensor(plan));
   wires(net, plan);
-  const note = "Each square is a tensor, whole; each colour is the rank of a stage that holds that part. ▼ moves in the forward pass, ▲ in the backward pass, bytes of one micro-batch. "
-      + "Lines on the left: outputs that are read further below.";
+  const note = "Each square is an entire tensor; each color is a rank of the stage and marks its shard. ▼ marks moves in the forward pass, ▲ in the backward pass, with bytes per micro-batch. "
+      + "Lines on the left connect outputs with layers further below that read them.";
   const title = `Network on ${plan.stages > 1 ? `${plan.stages} stages of ` : ""}${say.exact(plan.ranks / plan.stages)} rank${plan.ranks / plan.stages === 1 ? "" : "s"}`;
   return section("network", title, note, meshKey(plan), net);
 }

@@ -1,16 +1,16 @@
-// What the plan says of a step: the schedule, memory over the step, communication. And the schedule as it ran.
+// The plan of a step: the schedule, memory over the step, communication; and the schedule as measured.
 
 function moveTables(r) {
   const plan = at(`runs.${r}.plan`), moves = at(`runs.${r}.folds.moves`);
   if (!moves) return null;
   const path = `runs.${r}.plan.communication`, most = Math.max(...plan.communication.map((c) => c.bytes), 1);
   const bar = (bytes) => el("div", {style: `width: ${Math.max(2, 100 * bytes / most)}%; height: .6rem; border-radius: 3px; background: ${color(0)}`, "aria-hidden": "true"});
-  const sums = plan.communication.length ? table(["for", "kind", ">group of", ">calls", ">bytes", ""], plan.communication.map((row, i) =>
+  const sums = plan.communication.length ? table(["purpose", "kind", ">group size", ">calls", ">bytes", ""], plan.communication.map((row, i) =>
       [row.purpose, row.kind, say.exact(row.group_size), figure(`${path}.${i}.calls`, "exact"), figure(`${path}.${i}.bytes`, "bytes"), el("div", {style: "min-width: 7rem"}, bar(row.bytes))]),
-      "A step, all ranks") : el("p", {}, "Nothing moves between ranks.");
-  const each = moves.length ? el("details", {open: moves.length < 30 ? "" : undefined}, el("summary", {}, "Redistributions and transfers, of one micro-batch"),
-      table(["stage", "pass", "kind", "what", ">times", ">bytes", "groups"], moves)) : null;
-  return section("moves", "What moves between ranks", null, el("div", {class: "grid"}, card(sums), each ? wideCard(each) : null));
+      "Per step, all ranks") : el("p", {}, "No data moves between ranks.");
+  const each = moves.length ? el("details", {open: moves.length < 30 ? "" : undefined}, el("summary", {}, "Redistributions and transfers per micro-batch"),
+      table(["stage", "pass", "kind", "tensor", ">times", ">bytes", "groups"], moves)) : null;
+  return section("moves", "Communication between ranks", null, el("div", {class: "grid"}, card(sums), each ? wideCard(each) : null));
 }
 
 const taskColor = {F: 0, B: 1, W: 3};
@@ -43,19 +43,19 @@ function scheduleSection(r) {
   const plan = at(`runs.${r}.plan`), ran = at(`runs.${r}.profile.tasks`) || [];
   if (!plan?.tasks || (plan.stages === 1 && plan.micro_batches === 1 && !ran.length)) return null;
   const units = (t) => `${say.exact(t)} unit${t === 1 ? "" : "s"}`;
-  const predicted = wideCard(el("h3", {}, `As planned: ${plan.schedule}`), gantt(plan.tasks.map((s) => ({label: `stage ${s.stage}`, ...s})), "planned schedule: tasks of each stage over time", units),
-      el("p", {class: "note"}, "Idle: ", figure(`runs.${r}.plan.bubble`, "percent"), ". A forward takes one unit, a backward two."));
-  const measured = ran.length ? wideCard(el("h3", {}, "As it ran"), gantt(ran.map((s) => ({label: plan.stages > 1 ? `stage ${s.stage}` : `rank ${s.rank}`, ...s})), "measured schedule: tasks of each stage over time", say.seconds),
-      el("p", {class: "note"}, `The last profiled step, of the first rank of each stage. Gaps are communication, waiting, and the update.`)) : null;
+  const predicted = wideCard(el("h3", {}, `Planned: ${plan.schedule}`), gantt(plan.tasks.map((s) => ({label: `stage ${s.stage}`, ...s})), "planned schedule: tasks of each stage over time", units),
+      el("p", {class: "note"}, "Idle: ", figure(`runs.${r}.plan.bubble`, "percent"), ". A forward pass counts as one unit, a backward pass as two."));
+  const measured = ran.length ? wideCard(el("h3", {}, "Measured"), gantt(ran.map((s) => ({label: plan.stages > 1 ? `stage ${s.stage}` : `rank ${s.rank}`, ...s})), "measured schedule: tasks of each stage over time", say.seconds),
+      el("p", {class: "note"}, `Last profiled step on the first rank of each stage. Gaps are communication, waiting, and the optimizer update.`)) : null;
   const key = [["F", "forward"], ["B", "backward"], ["W", "weight gradients"]].filter(([k]) => plan.tasks.some((s) => s.tasks.some((t) => t[0] === k)));
-  return section("schedule", "Schedule of a step", null, el("div", {class: "grid"}, predicted, measured),
+  return section("schedule", "Step schedule", null, el("div", {class: "grid"}, predicted, measured),
                  el("div", {class: "legend"}, key.map(([k, name]) => el("span", {}, el("i", {style: `background: ${color(taskColor[k])}`}), `${k}n: ${name} of micro-batch n`))));
 }
 
-/// Kinds of memory from the bottom up. The last two change over a step.
+/// Kinds of memory, from the bottom up. The last two change during a step.
 const memoryKinds = ["weights", "master", "optimizer", "gradients", "workspace", "activations", "scratch"];
 
-/// Round numbers of the unit in which `most` is said.
+/// Round numbers in the unit in which `most` is formatted.
 function byteTicks(most) {
   const unit = 1024 ** Math.min(4, Math.floor(Math.log(most) / Math.log(1024)));
   return ticks(0, most / unit, 4).map((t) => t * unit);
@@ -93,16 +93,16 @@ function memorySection(r) {
   const label = (c) => c.server !== undefined ? `server ${c.server}` : at(`runs.${r}.plan.stages`) > 1 ? `stage ${c.stage}, ranks ${ranksText(c.ranks)}` : `ranks ${ranksText(c.ranks)}`;
   const rows = classes.slice(0, 64).map((c, i) => [label(c), ...kinds.map((kind) => c.memory[kind] === undefined ? "" : figure(`${path}.${i}.memory.${kind}`, "bytes"))]);
   const distinct = classes.filter((c, i) => c.memory_course && classes.findIndex((d) => d.stage === c.stage && d.server === c.server && JSON.stringify(d.memory) === JSON.stringify(c.memory)) === i).slice(0, 16);
-  const course = distinct.length ? wideCard(el("h3", {}, "A rank's memory over a step"),
-      tabs(distinct.map(label), (i) => memoryCourse(distinct[i], `memory over a step of ${label(distinct[i])}, by kind; the table has the greatest values`), "ranks")) : null;
-  return section("memory", "Memory of a rank", "The dashed line is all that the rank takes. Activations and scratch come and go; a point is the most within some instructions.", el("div", {class: "grid"}, course,
+  const course = distinct.length ? wideCard(el("h3", {}, "Memory per rank over a step"),
+      tabs(distinct.map(label), (i) => memoryCourse(distinct[i], `memory over a step of ${label(distinct[i])}, by kind; the peak values are in the table`), "ranks")) : null;
+  return section("memory", "Memory per rank", "The dashed line is the total. Activations and scratch vary during the step; each point is the maximum over several instructions.", el("div", {class: "grid"}, course,
                  wideCard(table(["ranks", ...kinds.map((k) => `>${k.replace(/_/g, " ")}`)], rows, "Memory by kind"))));
 }
 
 function estimateCard(r) {
   const path = `runs.${r}.plan.estimate`;
   if (!at(path)) return null;
-  return section("estimate", "Predicted time of a step", null, card(table(["part", ">time"], [...Object.keys(at(`${path}.parts`)).map((part) => [part, say.seconds(at(`${path}.parts`)[part])]),
-      [el("b", {}, "a step"), figure(`${path}.seconds`, "seconds")]], `On ${at(`${path}.machine`)}`),
-      el("p", {class: "note"}, "Nine of ten steps between ", figure(`${path}.low`, "seconds"), " and ", figure(`${path}.high`, "seconds"), ".")));
+  return section("estimate", "Predicted step time", null, card(table(["part", ">time"], [...Object.keys(at(`${path}.parts`)).map((part) => [part, say.seconds(at(`${path}.parts`)[part])]),
+      [el("b", {}, "total"), figure(`${path}.seconds`, "seconds")]], `On ${at(`${path}.machine`)}`),
+      el("p", {class: "note"}, "90 % of steps are expected between ", figure(`${path}.low`, "seconds"), " and ", figure(`${path}.high`, "seconds"), ".")));
 }

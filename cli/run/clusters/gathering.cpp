@@ -34,13 +34,13 @@ using clusters::Manager;
 using clusters::StartedBy;
 
 constexpr const char* kClusterFile = "cluster.json";
-/// Pods start when their images have been pulled, and their names resolve later still.
+/// Pods start after their images have been pulled, and their names resolve even later.
 constexpr double kPodsSeconds = 900, kProcessesSeconds = 60;
 constexpr useconds_t kRetryMicroseconds = 250'000;
-/// The user hears of doors that take longer.
+/// The user is notified of listeners that take longer.
 constexpr double kLateSeconds = 4.5;
 
-/// The job's hosts. One host alone needs no agents.
+/// Overrides that set the job's hosts. A single host needs no agents.
 std::vector<std::string> host_overrides(const std::vector<std::string>& names) {
   if (names.size() < 2) return {"launch.target=hosts"};
   return {"launch.target=hosts", "launch.hosts=[" + join(names) + "]"};
@@ -51,7 +51,7 @@ Gathering by_slurm(const StartedBy& by, const JobSpec& job) {
   if (job.launch.target != Target::slurm && by.count == 1) {
     if (by.hosts.size() > 1)
       gathering.notice = "Slurm job " + by.job + " has " + std::to_string(by.hosts.size()) +
-                         " nodes; the ranks run on this one. launch.target=slurm uses all";
+                         " nodes, but the ranks run only on this one; use launch.target=slurm to use all nodes";
     return gathering;
   }
   gathering.overrides = host_overrides(by.hosts);
@@ -59,7 +59,8 @@ Gathering by_slurm(const StartedBy& by, const JobSpec& job) {
   return gathering;
 }
 
-/// Returns this host's address on the way to the last of them. Throws EnvError, which names all that do not answer.
+/// Waits for all listeners. Returns this host's address on the route to the last. Throws EnvError that names the
+/// others.
 std::string await_doors(std::vector<DoorAddress> doors, const std::string& token, double seconds, const Report& report) {
   const double begin = steady_seconds();
   std::string own_address;
@@ -77,12 +78,12 @@ std::string await_doors(std::vector<DoorAddress> doors, const std::string& token
     if (doors.empty()) return own_address;
     const double waited = steady_seconds() - begin;
     if (waited > seconds) throw EnvError(faults);
-    if (waited > kLateSeconds && !std::exchange(is_reported, true)) report("waiting: " + faults);
+    if (waited > kLateSeconds && !std::exchange(is_reported, true)) report("waiting for hosts: " + faults);
     usleep(kRetryMicroseconds);
   }
 }
 
-/// All doors answer before the first agent starts.
+/// Waits until all listeners respond; only then does the first agent start.
 Gathering by_doors(const StartedBy& by, std::vector<DoorAddress> doors, std::string own_name, const std::string& token,
                    double seconds, const Report& report) {
   Gathering gathering;
@@ -102,7 +103,7 @@ std::string pods_token() {
   constexpr size_t kLeast = 32;
   if (token == nullptr || std::string(token).size() < kLeast)
     throw EnvError(std::string(clusters::kTokenVariable) +
-                   " has less than 32 characters; it is the job's token, from the Secret of the manifests");
+                   " has fewer than 32 characters; it must contain the job's token from the Secret of the manifests");
   return token;
 }
 
@@ -113,7 +114,7 @@ Gathering by_pods(const StartedBy& by, const Report& report) {
   return by_doors(by, std::move(doors), by.hosts[0], pods_token(), kPodsSeconds, report);
 }
 
-// mpirun: one door a host, announced through PMIx or PMI.
+// mpirun: one remote-execution listener per host, announced through PMIx or PMI.
 
 constexpr const char* kDoorKey = "trainctl.door";
 constexpr const char* kTokenKey = "trainctl.token";
@@ -126,7 +127,7 @@ std::string host_name() {
 struct Meeting {
   int listener = -1;
   std::string token;
-  std::vector<DoorAddress> doors;  ///< doors of all hosts but that of process 0
+  std::vector<DoorAddress> doors;  ///< listeners of all hosts except that of process 0
 };
 
 std::unique_ptr<clusters::Exchange> exchange_of(const StartedBy& by) {
@@ -134,7 +135,7 @@ std::unique_ptr<clusters::Exchange> exchange_of(const StartedBy& by) {
   return std::make_unique<clusters::Pmix>();
 }
 
-/// All processes meet here once. Only the first one of each host has a door.
+/// Called once by all processes. Only the first process of each host has a listener.
 Meeting meet(const StartedBy& by) {
   const std::unique_ptr<clusters::Exchange> exchange = exchange_of(by);
   Meeting meeting;
@@ -153,7 +154,7 @@ Meeting meet(const StartedBy& by) {
     if (!door.is_object() || !door.contains("port")) continue;
     meeting.doors.push_back({door.value("host", ""), door["addresses"], door.value("port", 0)});
   }
-  exchange->fence();  // the values live in the processes that have put them
+  exchange->fence();  // each process stores the values that it has put
   return meeting;
 }
 
@@ -161,7 +162,7 @@ Gathering by_mpirun(const StartedBy& by, const Report& report) {
   Meeting meeting = meet(by);
   if (meeting.doors.empty()) return {.overrides = host_overrides({host_name()})};
   std::set<std::string> names{host_name()};
-  for (size_t i = 0; i < meeting.doors.size(); ++i) {  // in containers all may have the same name
+  for (size_t i = 0; i < meeting.doors.size(); ++i) {  // containers may all have the same name
     std::string& name = meeting.doors[i].name;
     if (!names.insert(name).second) name += "-" + std::to_string(i + 1);
     names.insert(name);
@@ -214,7 +215,7 @@ int earlier_run(const StartedBy& by, const std::string& log_dir) {
       find_resume_point(any, {.from = directory.path()}, passed_over);
       return run;
     } catch (const EnvError&) {
-      continue;  // it ended before its first checkpoint
+      continue;  // the run ended before its first checkpoint
     }
   }
   return 0;

@@ -21,7 +21,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr double kSlowNetwork = 100e6;  // bytes a second, of a link of 1 Gb/s
+constexpr double kSlowNetwork = 100e6;  // bytes per second of a 1 Gb/s link
 /// NCCL's buffers, and the queues of a program's data loaders.
 constexpr int64_t kShmBytes = int64_t{1} << 30;
 
@@ -36,7 +36,7 @@ int hosts_of(const LaunchSpec& launch) {
   return launch.target == Target::slurm ? launch.slurm.nodes : launch.kubernetes.pods;
 }
 
-/// The host with the most memory: ranks are numbered host by host.
+/// Memory of the host that needs the most; ranks are numbered host by host.
 clusters::HostNeeds needs_of(const JobSpec& spec) {
   clusters::HostNeeds needs{.shm_bytes = kShmBytes};
   if (spec.has_command()) return needs;
@@ -52,15 +52,16 @@ clusters::HostNeeds needs_of(const JobSpec& spec) {
   if (report.json.contains("checkpoint")) {
     const auto saved = report.json["checkpoint"].value("bytes", int64_t{0});
     needs.save_seconds = report.json["checkpoint"].value("seconds", 0.0);
-    if (hosts > 1) needs.save_seconds += static_cast<double>(saved) / kSlowNetwork;  // to the launcher, which writes
+    if (hosts > 1)
+      needs.save_seconds += static_cast<double>(saved) / kSlowNetwork;  // sent to the launcher, which writes it
     needs.memory_bytes += hosts > 1 ? saved + saved / hosts : saved;  // the first host has copies of all ranks' states
   }
   if (report.json.contains("final_weights"))
-    needs.memory_bytes += report.json["final_weights"].value("bytes", int64_t{0});  // in one set of memory
+    needs.memory_bytes += report.json["final_weights"].value("bytes", int64_t{0});  // in one set of buffers
   return needs;
 }
 
-/// Fails now, not after the job has waited in a queue, if it cannot run on this number of hosts.
+/// Fails now rather than after the job has waited in a queue, if it cannot run on this number of hosts.
 void require_hosts(const JobFile& file, int hosts) {
   if (hosts < 2) return;
   std::vector<std::string> names;
@@ -68,7 +69,7 @@ void require_hosts(const JobFile& file, int hosts) {
   file.with({"launch.target=hosts", "launch.hosts=[" + join(names) + "]"}).load();
 }
 
-/// `kubectl apply -f` takes all files of a folder: what an earlier rendering wrote there, and this one does not.
+/// Deletes files of earlier renderings that this one does not write: `kubectl apply -f` takes all files of a folder.
 void delete_earlier(const std::vector<clusters::Manifest>& files, const std::string& folder) {
   for (const char* name : {"config.yaml", "job.yaml", "jobset.yaml"}) {
     const auto is_it = [&](const clusters::Manifest& file) { return file.name == name; };
@@ -103,7 +104,7 @@ std::vector<clusters::Manifest> render_job(const JobFile& file, const JobSpec& s
 void write_manifests(const std::vector<clusters::Manifest>& files, const std::string& folder) {
   std::error_code error;
   fs::create_directories(folder, error);
-  if (error) throw EnvError("cannot make the folder " + folder + ": " + error.message());
+  if (error) throw EnvError("cannot create the folder " + folder + ": " + error.message());
   delete_earlier(files, folder);
   for (const clusters::Manifest& file : files)
     write_output(folder + "/" + file.name, file.text, file.is_secret ? FileReaders::owner : FileReaders::all);

@@ -1,4 +1,4 @@
-// The files of `trainctl render`, and those that `trainctl run launch.target=slurm` submits.
+// Makes the files of `trainctl render`, and those that `trainctl run launch.target=slurm` submits.
 #pragma once
 
 #include <string>
@@ -9,11 +9,11 @@
 
 namespace trainctl {
 
-/// Plans the job, which says what a host needs. `folder`: where the files will be. Throws SpecError, EnvError.
+/// Plans the job to determine what a host needs. `folder`: folder of the files. Throws SpecError, EnvError.
 std::vector<clusters::Manifest> render_job(const JobFile& file, const JobSpec& spec,
                                            const std::string& folder);
 
-/// Writes them into a folder, which is made. Existing files are replaced. Throws EnvError.
+/// Creates the folder and writes the files, replacing existing ones. Throws EnvError.
 void write_manifests(const std::vector<clusters::Manifest>& files, const std::string& folder);
 
 }  // namespace trainctl

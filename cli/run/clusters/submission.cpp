@@ -20,16 +20,16 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// Numbers count up, as those of runs do.
+/// Creates the next numbered folder.
 std::string next_folder(const std::string& log_dir, bool make) {
   const std::string all = log_dir + "/slurm";
   std::error_code error;
   if (make) fs::create_directories(all, error);
-  if (error) throw EnvError("cannot make the folder " + all + ": " + error.message());
+  if (error) throw EnvError("cannot create the folder " + all + ": " + error.message());
   for (int number = 1;; ++number) {
     const std::string folder = all + "/" + std::to_string(number);
     if (make ? mkdir(folder.c_str(), 0777) == 0 : !fs::exists(folder)) return folder;
-    if (!fs::is_directory(folder)) throw EnvError("cannot make the folder " + folder);
+    if (!fs::is_directory(folder)) throw EnvError("cannot create the folder " + folder);
   }
 }
 
@@ -48,8 +48,8 @@ bool is_submitted(const JobSpec& spec, const clusters::StartedBy& by) {
   if (target == Target::hosts || by.manager == clusters::Manager::pods) return false;
   if (target == Target::slurm) return by.manager == clusters::Manager::none;
   throw SpecError(spec.position("launch.target"), "launch.target",
-                  "run starts nothing under " + std::string(to_string(target)),
-                  "trainctl render " + spec.file + " writes the files, and says what to do with them");
+                  "trainctl run cannot start jobs for the target " + std::string(to_string(target)),
+                  "use trainctl render " + spec.file + " to write its files; it prints the command to start them");
 }
 
 std::string submission_text(const JobFile& file, const JobSpec& spec) {

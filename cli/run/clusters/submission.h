@@ -11,11 +11,11 @@
 
 namespace trainctl {
 
-/// Whether the job goes to a manager, and this process is not yet one that it has started. Throws SpecError for a
-/// target that `run` cannot submit to.
+/// Whether to submit the job to a manager: it has not already started this process. Throws SpecError for a target that
+/// `run` cannot submit to.
 bool is_submitted(const JobSpec& spec, const clusters::StartedBy& by);
 
-/// The batch script and the command that would submit it. Throws SpecError, EnvError.
+/// Returns the batch script and the command that would submit it. Throws SpecError, EnvError.
 std::string submission_text(const JobFile& file, const JobSpec& spec);
 
 /// Writes the batch script to log_output/slurm/<number>/ and submits it. Calls `announce` with the command before it
@@ -23,7 +23,7 @@ std::string submission_text(const JobFile& file, const JobSpec& spec);
 clusters::SubmittedJob submit(const JobFile& file, const JobSpec& spec,
                               const std::function<void(const std::string&)>& announce);
 
-/// One line per command that would start the job's hosts, or its ranks on this host.
+/// Returns one line per command that would start the job's hosts, or its ranks on this host.
 std::string start_commands(const JobSpec& spec, const hosts::Transport* transport);
 
 }  // namespace trainctl

@@ -58,7 +58,7 @@ Background::~Background() {
 
 void Background::let_go(const std::string& message, int log_fd) {
   if (write(pipe_, message.data(), message.size()) < 0) {
-    // The command no longer waits for it; the work continues anyway.
+    // The command no longer waits for the child; the work continues anyway.
   }
   std::cout.flush();
   std::cerr.flush();
@@ -70,7 +70,7 @@ void Background::let_go(const std::string& message, int log_fd) {
 
 int in_background(const std::function<int(Background&)>& work, const std::function<void(const std::string&)>& show) {
   int ends[2];
-  if (pipe2(ends, O_CLOEXEC) != 0) throw EnvError(std::string("cannot make a pipe: ") + describe_errno(errno));
+  if (pipe2(ends, O_CLOEXEC) != 0) throw EnvError(std::string("cannot create a pipe: ") + describe_errno(errno));
   std::cout.flush();
   const pid_t pid = fork();
   if (pid < 0) {

@@ -1,4 +1,4 @@
-// A command that continues without its terminal: trainctl run --detach.
+// Lets a command continue without its terminal: trainctl run --detach.
 #pragma once
 
 #include <functional>
@@ -16,7 +16,7 @@ class Background {
   ~Background();
 
   bool holds_on() const { return pipe_ >= 0; }
-  /// The command shows `message` and exits with 0; our output goes to `log_fd` from now on.
+  /// The command shows `message` and exits with 0; output of this process goes to `log_fd` from now on.
   void let_go(const std::string& message, int log_fd);
 
  private:

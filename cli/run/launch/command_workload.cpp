@@ -1,4 +1,4 @@
-// The environment of torch/distributed/elastic/agent/server/local_elastic_agent.py.
+// Sets the environment of torch/distributed/elastic/agent/server/local_elastic_agent.py.
 #include "cli/run/launch/command_workload.h"
 
 #include <sys/stat.h>
@@ -29,7 +29,7 @@ bool can_run(const fs::path& program) {
   return fs::is_regular_file(program, error) && access(program.c_str(), X_OK) == 0;
 }
 
-/// Searches as exec will: in PATH, unless the name has a slash; then it is relative to working_dir.
+/// Searches like exec: in PATH, unless the name has a slash; then it is relative to working_dir.
 bool is_there(const std::string& program, const JobSpec& spec) {
   if (program.find('/') != std::string::npos) return can_run(fs::path(spec.working_dir) / program);
   const auto own = spec.env.find("PATH");
@@ -47,21 +47,22 @@ std::string text(int number) { return std::to_string(number); }
 void require_program(const JobSpec& spec) {
   std::error_code error;
   if (!fs::is_directory(spec.working_dir, error))
-    throw SpecError(spec.position("working_dir"), "working_dir", "there is no folder " + spec.working_dir,
-                    "it is relative to the job file");
+    throw SpecError(spec.position("working_dir"), "working_dir", "the folder " + spec.working_dir + " does not exist",
+                    "relative paths start at the folder of the job file");
   const std::string& program = spec.command.front();
   if (is_there(program, spec)) return require_script(spec);
   const bool has_path = program.find('/') != std::string::npos;
   const fs::path path = fs::path(spec.working_dir) / program;
   if (has_path && fs::exists(path, error))
     throw SpecError(spec.position("command[0]"), "command[0]", path.lexically_normal().string() + " cannot be executed",
-                    "chmod +x it, or name what runs it: [python3, " + program + "]");
+                    "make it executable with chmod +x, or name its interpreter: [python3, " + program + "]");
   if (has_path)
     throw SpecError(spec.position("command[0]"), "command[0]",
-                    "there is no program " + path.lexically_normal().string(), "it is relative to working_dir");
+                    "the program " + path.lexically_normal().string() + " does not exist",
+                    "relative paths start at working_dir");
   const bool beside = fs::exists(path, error);
-  throw SpecError(spec.position("command[0]"), "command[0]", "there is no program '" + program + "' in PATH",
-                  beside ? "write ./" + program + " for the one in working_dir" : "");
+  throw SpecError(spec.position("command[0]"), "command[0]", "the program '" + program + "' is not in PATH",
+                  beside ? "write ./" + program + " to start the one in working_dir" : "");
 }
 
 CommandWorkload::CommandWorkload(JobSpec spec)
@@ -76,7 +77,7 @@ nlohmann::ordered_json CommandWorkload::plan() const { return command_report(spe
 
 void CommandWorkload::prepare(int attempt, const RunDirectory&) {
   attempt_ = attempt;
-  // Another port after a restart, bound while the last one is still held: leftover processes of the last attempt must
+  // A restart uses another port, bound while the last one is still held: leftover processes of the last attempt must
   // not reach the new ranks.
   if (!spec_.launch.has_hosts()) port_ = std::make_unique<HeldPort>();
   std::fill(states_.begin(), states_.end(), "starting");

@@ -15,7 +15,7 @@
 namespace trainctl {
 namespace {
 
-/// Reserved for memory that no plan knows: CUDA's own and NCCL's buffers.
+/// Memory that no plan includes: CUDA's own and NCCL's buffers.
 constexpr int64_t kOfLibraries = int64_t{1} << 30;
 
 std::string count_of(size_t count) { return fmt::format("{} GPU{}", count, count == 1 ? "" : "s"); }
@@ -32,14 +32,14 @@ std::string names(const std::vector<CudaDevice>& gpus) {
 
 Device resolve_device(const JobSpec& spec, const CudaDevices& found) {
   if (spec.launch.device != Device::automatic) return spec.launch.device;
-  if (spec.servers() > 0) return Device::cpu;  // the servers share the cores with none then; cuda asks for GPUs
+  if (spec.servers() > 0) return Device::cpu;  // then no other processes share the servers' cores; cuda requests GPUs
   const bool enough = static_cast<int>(found.list.size()) >= spec.launch.ranks;
   return enough && spec.launch.comm != "gloo" && spec.launch.comm != "shm" ? Device::cuda : Device::cpu;
 }
 
 std::vector<CudaDevice> gpus_of_ranks(const PlannedJob& job, const RankClasses& classes, const CudaDevices& found) {
   const LaunchSpec& launch = job.spec.launch;
-  const int ranks = classes.num_ranks() - job.plan.servers;  // servers are on the host's cores
+  const int ranks = classes.num_ranks() - job.plan.servers;  // servers run on the host's cores
   if (static_cast<int>(found.list.size()) < ranks) {
     const std::string have = found.list.empty()
                                  ? "there is none: " + found.why_none
@@ -50,10 +50,10 @@ std::vector<CudaDevice> gpus_of_ranks(const PlannedJob& job, const RankClasses& 
         ranks, ranks, have, found.list.empty() ? "" : fmt::format(", or launch.ranks: {}", found.list.size())));
   }
   if (launch.comm != "auto") {
-    throw EnvError(
-        fmt::format("launch.comm is {}, which moves data between CPUs; GPUs talk over NCCL: leave launch.comm "
-                    "out, or set launch.device: cpu",
-                    launch.comm));
+    throw EnvError(fmt::format(
+        "launch.comm is {}, which moves data between CPUs, but GPUs communicate over NCCL; remove launch.comm"
+        " or set launch.device: cpu",
+        launch.comm));
   }
   const std::vector<CudaDevice> gpus(found.list.begin(), found.list.begin() + ranks);
   for (int r = 0; r < ranks; ++r) {
@@ -75,11 +75,11 @@ std::string describe_cpus(const JobSpec& spec, Device asked, const CudaDevices& 
   if (asked != Device::automatic || have == 0) return "CPUs";
   if (spec.servers() > 0) return "CPUs (parallel.mode is parameter_server)";
   if (static_cast<int>(have) >= spec.launch.ranks) return "CPUs (launch.comm is " + spec.launch.comm + ")";
-  return fmt::format("CPUs (of GPUs there {} {})", have == 1 ? "is" : "are", have);
+  return fmt::format("CPUs (this host has only {})", count_of(have));
 }
 
 int queues_for(const Program& program) {
-  constexpr unsigned kDefault = 8, kMost = 32;  // CUDA's
+  constexpr unsigned kDefault = 8, kMost = 32;  // CUDA's limits
   // Streams for compute, collectives, inputs, the watchdog's positions, an abort; and NCCL's two.
   constexpr unsigned kOfEveryRank = 7;
   std::set<int> receivers;  // one stream per receiver

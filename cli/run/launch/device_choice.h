@@ -1,5 +1,5 @@
-// Which devices the ranks of a network run on, from launch.device and this host's GPUs. Used only by `run`: `plan`
-// looks at no device.
+// Chooses the devices of a network's ranks from launch.device and this host's GPUs. Used only by `run`: `plan` looks at
+// no device.
 #pragma once
 
 #include <string>
@@ -19,9 +19,9 @@ Device resolve_device(const JobSpec& spec, const CudaDevices& found);
 /// launch.comm does not work with GPUs, or if a rank's memory exceeds the free memory of its GPU.
 std::vector<CudaDevice> gpus_of_ranks(const PlannedJob& job, const RankClasses& classes, const CudaDevices& found);
 
-/// "2 of 8 GPUs (NVIDIA H200)".
+/// Describes the ranks' GPUs: "2 of 8 GPUs (NVIDIA H200)".
 std::string describe_gpus(const std::vector<CudaDevice>& gpus, const CudaDevices& found);
-/// "CPUs", with the reason if launch.device is auto and there are GPUs: "CPUs (of GPUs there is 1)".
+/// "CPUs", with the reason if launch.device is auto and there are GPUs: "CPUs (this host has only 1 GPU)".
 std::string describe_cpus(const JobSpec& spec, Device asked, const CudaDevices& found);
 
 /// Number of hardware queues for a rank's streams. Streams that share a queue wait for each other, and communication
@@ -29,7 +29,8 @@ std::string describe_cpus(const JobSpec& spec, Device asked, const CudaDevices& 
 /// host after another.
 int queues_for(const Program& program);
 
-/// The variable of a rank's process that asks CUDA for them; the launcher's own wins.
+/// The environment variable that requests these queues from CUDA; a value in the launcher's environment takes
+/// precedence.
 std::pair<std::string, std::string> cuda_queues(const Program& program);
 
 /// Binds ranks without a binding to the cores next to their GPUs.

@@ -22,7 +22,7 @@
 namespace trainctl {
 namespace {
 
-/// A lost host is asked again after this time, which doubles with each loss of it up to the longest.
+/// Pause before a lost host is probed again. It doubles with each loss of the host, up to the maximum.
 constexpr double kFirstWaitSeconds = 5, kLongestWaitSeconds = 300, kAnswerSeconds = 10;
 
 std::string steps_text(int64_t steps) { return fmt::format("{} {}", steps, steps == 1 ? "step" : "steps"); }
@@ -43,7 +43,7 @@ std::string Elastic::note_lost(const Cluster& cluster, const std::vector<RankRep
   std::vector<std::string> why;
   for (const RankPlace& place : cluster.places) {
     const RankReport& report = reports[static_cast<size_t>(place.rank)];
-    // A host that was there before and cannot be reached at the next start is lost too.
+    // A host that was reachable before and is not at the next start is lost too.
     const std::string unreached = "host " + place.host + " ";
     const bool did_not_start = !changes_.empty() && report.start_error.starts_with(unreached);
     if ((report.host_lost.empty() && !did_not_start) || lost_.contains(place.host)) continue;
@@ -55,10 +55,10 @@ std::string Elastic::note_lost(const Cluster& cluster, const std::vector<RankRep
     const LostLink& link = *broken->lost_link;
     const std::string left = host_to_leave(link);
     note(left).beyond = left == link.from ? link.to : link.from;
-    why.push_back(fmt::format("the link host {} <-> host {} is broken: {}; host {} is left out", link.from, link.to,
+    why.push_back(fmt::format("the link host {} <-> host {} is broken: {}; excluding host {}", link.from, link.to,
                               link.fault, left));
   }
-  if (!why.empty()) back_.clear();  // they are asked once more
+  if (!why.empty()) back_.clear();  // they are probed once more
   return join(why, ", ");
 }
 
@@ -70,7 +70,7 @@ Elastic::Lost& Elastic::note(const std::string& host) {
   return lost;
 }
 
-/// The one with more broken links, else with fewer ranks, else the later one.
+/// Chooses the host with more broken links, then the one with fewer ranks, then the later one.
 std::string Elastic::host_to_leave(const LostLink& link) const {
   if (!link.worse.empty()) return link.worse;
   const auto ranks_of = [this](const std::string& name) {
@@ -108,7 +108,7 @@ std::vector<JobSpec> Elastic::jobs(std::string& fault, const std::string& withou
     job.launch.ranks = ranks;
     try {
       jobs.push_back(parse_job(to_yaml(job), spec_.file));
-    } catch (const SpecError& error) {  // what needs another number of ranks, as stages that must divide it
+    } catch (const SpecError& error) {  // fields that need another number of ranks, such as stages that must divide it
       fault = error.what();
     }
     if (--left.back().ranks == 0) left.pop_back();
@@ -122,7 +122,7 @@ void Elastic::look() {
   }
 }
 
-/// A script that prints kReachedLine if the host can be used again; empty: it cannot be asked now.
+/// A script that prints kReachedLine if the host can be used again; empty: it cannot be probed now.
 std::string Elastic::question(const Lost& lost) {
   if (lost.beyond.empty() || lost_.contains(lost.beyond)) return std::string("echo ") + hosts::kReachedLine;
   const std::string listener = listener_of_ ? listener_of_(lost.beyond) : "";
@@ -142,7 +142,7 @@ void Elastic::ask(const std::string& host, Lost& lost) {
       if (script.empty()) return;
       lost.probe = transport_->run(host, script);
     } catch (const EnvError&) {
-      return;  // asked again later
+      return;  // probed again later
     }
     fcntl(lost.probe.out, F_SETFL, O_NONBLOCK);
     return;
@@ -178,8 +178,8 @@ std::string Elastic::progressed(int64_t finished_steps, double seconds) {
   change->redone_seconds = static_cast<double>(redone) * step_seconds_;
   const std::string ranks = change->ranks == change->ranks_before
                                 ? ""
-                                : fmt::format("{} ranks instead of {}, ", change->ranks, change->ranks_before);
-  return fmt::format("{}: {}on after step {}; lost {} and {:.1f} s", change->why, ranks, change->resumed_step,
+                                : fmt::format(" on {} ranks instead of {}", change->ranks, change->ranks_before);
+  return fmt::format("{}: resumed after step {}{}; lost {} and {:.1f} s", change->why, change->resumed_step, ranks,
                      steps_text(redone), change->paused_seconds);
 }
 
@@ -215,7 +215,7 @@ std::string Elastic::summary() const {
     redone += change.last_step - change.resumed_step;
     paused += change.paused_seconds;
   }
-  return fmt::format("goodput {:.0f} %: interrupted {} times, {} done again, {:.1f} s without a step", 100 * *goodput(),
+  return fmt::format("goodput {:.0f} %: interrupted {} times, {} repeated, {:.1f} s without progress", 100 * *goodput(),
                      changes_.size(), steps_text(redone), paused);
 }
 

@@ -1,8 +1,8 @@
-// launch.elastic: which hosts a run uses from one loss to the next, and what the changes cost.
+// launch.elastic: chooses the hosts of a run after each loss, and records what the changes cost.
 //
-//   all hosts ──a host is lost──▶ those that are left ──it answers again──▶ all hosts        each arrow: a new plan,
-//                                  │                                                          and on from the newest
-//                                  └──another is lost──▶ …  fewer than min_ranks: the end     checkpoint
+//   all hosts ──a host is lost──▶ remaining hosts ──it responds again──▶ all hosts     each arrow: a new plan, resuming
+//                                  │                                                   from the newest checkpoint
+//                                  └──another is lost──▶ …  fewer than min_ranks: the run ends
 #pragma once
 
 #include <functional>
@@ -24,56 +24,56 @@ namespace trainctl {
 
 /// A change of hosts, or a restart on the same ones, and what it cost.
 struct HostChange {
-  std::string why;  ///< "host b has not answered for 3 s", "host b is back"
+  std::string why;  ///< "host b has not responded for 3 s", "host b is back"
   int ranks_before = 0, ranks = 0;
-  int64_t last_step = 0;      ///< the last that was finished before
-  int64_t resumed_step = 0;   ///< steps above it were done again
-  double begin_seconds = 0;   ///< since the start of the run: when that step was finished
-  double paused_seconds = 0;  ///< from then to the first step that was finished after; 0: none is yet
-  double redone_seconds = 0;  ///< that the steps which were done again had taken
+  int64_t last_step = 0;      ///< last step finished before the change
+  int64_t resumed_step = 0;   ///< steps after it were repeated
+  double begin_seconds = 0;   ///< time since the start of the run at which last_step was finished
+  double paused_seconds = 0;  ///< from then until the next finished step; 0: none yet
+  double redone_seconds = 0;  ///< time that the repeated steps had taken before
 };
 
 class Elastic {
  public:
-  /// `spec`: of the whole run. `transport`: null: as the job says. Throws SpecError, EnvError.
+  /// `spec`: of the whole run. `transport`: null selects the job's. Throws SpecError, EnvError.
   explicit Elastic(const JobSpec& spec, std::shared_ptr<const hosts::Transport> transport = nullptr);
   ~Elastic();
   Elastic(const Elastic&) = delete;
   Elastic& operator=(const Elastic&) = delete;
 
-  /// Takes note of the hosts that were lost among those of `cluster`; of two hosts whose link is broken, one. Returns
-  /// why, in words; empty: none was lost.
+  /// Notes the hosts that were lost among those of `cluster`; if the link between two hosts is broken, one of them.
+  /// Returns the reason; empty: no host was lost.
   std::string note_lost(const Cluster& cluster, const std::vector<RankReport>& reports);
-  /// The hosts that answer again are used again. Returns which, in words; empty: none does.
+  /// Readmits the hosts that respond again. Returns a text that names them; empty: none.
   std::string take_back();
-  /// Jobs on the hosts that are left, the one with most ranks first; each is to be planned. `fault`: why the last one
-  /// that is none could not be one; unchanged if there is none such.
-  /// `without`: a host that is not lost yet, and counts as if it were.
+  /// Jobs on the remaining hosts, the one with most ranks first; each must then be planned. `fault`: why the last
+  /// rejected combination of hosts is invalid; unchanged if none was rejected.
+  /// `without`: a host that is treated as lost.
   std::vector<JobSpec> jobs(std::string& fault, const std::string& without = "") const;
 
-  /// Where a host that is in use accepts connections that check a link, as AgentRanks::link_listener.
+  /// Sets the function that returns a host's listener for link checks, as AgentRanks::link_listener.
   void use_listeners(std::function<std::string(const std::string& host)> listener_of) {
     listener_of_ = std::move(listener_of);
   }
-  /// Call it often: asks lost hosts whether they answer again.
+  /// Call it often: probes lost hosts.
   void look();
   bool is_any_back() const { return !back_.empty(); }
 
   // Costs.
   void changed(HostChange change) { changes_.push_back(std::move(change)); }
-  /// How far the run is, `seconds` after its start. Returns a line once a change is over; else "".
+  /// Notes the run's progress, `seconds` after its start. Returns a line once a change is complete, otherwise "".
   std::string progressed(int64_t finished_steps, double seconds);
   int64_t last_step() const { return last_step_; }
   double last_step_seconds() const { return last_seconds_; }
-  /// The time in which steps were trained that counted, of all time since the first step.
+  /// Fraction of the time since the first step that was spent on steps that were not repeated later.
   std::optional<double> goodput() const;
   nlohmann::ordered_json report() const;
   std::string summary() const;
 
  private:
   struct Lost {
-    double since = 0, tried = 0, wait = 0;  ///< `wait`: seconds until it is asked again
-    std::string beyond;                     ///< the host that it must reach again; empty: the launcher alone
+    double since = 0, tried = 0, wait = 0;  ///< `wait`: seconds until the next probe
+    std::string beyond;                     ///< host that it must also reach again; empty: only the launcher
     hosts::PipedChild probe;
     std::string said;
   };

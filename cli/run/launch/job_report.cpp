@@ -16,7 +16,7 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-/// Makes room for the validation in `classes`.
+/// Reserves memory for the validation in `classes`.
 Json validation_json(const PlannedJob& job, RankClasses& classes) {
   const RankClasses programs = compile_validation_classes(job);
   make_room_for(programs, classes);
@@ -28,7 +28,7 @@ Json validation_json(const PlannedJob& job, RankClasses& classes) {
 void add_estimate(const PlannedJob& job, JobReport& report) {
   if (job.plan.is_asynchronous()) report.alone = compile_unverified(job.graph, job.plan, job.spec, job.cost);
   report.step = job.compiled ? job.compiled->step : simulate(report.simulated(), job.cost.machine());
-  check(report.step->ends, "verified programs end in the simulation");
+  check(report.step->ends, "the simulation of verified programs terminates");
   report.json["estimate"] = estimate_report(report.simulated(), job.cost.machine(), *report.step);
 }
 

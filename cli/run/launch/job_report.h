@@ -12,15 +12,15 @@ namespace trainctl {
 struct JobReport {
   nlohmann::ordered_json json;
   RankClasses classes;
-  /// For asynchronous jobs: one worker, alone with the servers, which is what the estimate simulates.
+  /// For asynchronous jobs: a single worker with the servers, which is what the estimate simulates.
   std::optional<RankClasses> alone;
   std::optional<Simulation> step;  ///< null: there is no estimate
 
   const RankClasses& simulated() const { return alone ? *alone : classes; }
 };
 
-/// Compiles the job. There is an estimate if the job names a machine or was searched for, or if `estimate`. Throws
-/// SpecError for data that the network cannot use as indices.
+/// Compiles the job. Includes an estimate if the job names a machine or a search chose its plan, or if `estimate`.
+/// Throws SpecError for data that the network cannot use as indices.
 JobReport report_of(const PlannedJob& job, bool estimate);
 
 }  // namespace trainctl

@@ -1,5 +1,5 @@
-// A socket, and a process that copies what comes through it. It takes bytes from the socket only after they are in the
-// file, so that the socket's queue shows what is not.
+// A socket, and a process that copies what it receives. The process removes bytes from the socket only after they are
+// in the file, so that the socket's queue shows the bytes that are not yet written.
 #include "cli/run/launch/launcher_log.h"
 
 #include <fcntl.h>

@@ -1,5 +1,5 @@
-// launcher.log, the output of a detached run's launcher. A process of its own copies it to the file: a disk that hangs
-// holds that process, and not the launcher (quiet_fork.h).
+// launcher.log, the output of a detached run's launcher. A separate process writes the file, so that a hanging disk
+// blocks that process and not the launcher (quiet_fork.h).
 #pragma once
 
 #include <string>
@@ -14,7 +14,7 @@ class LauncherLog {
   LauncherLog& operator=(const LauncherLog&) = delete;
   ~LauncherLog();
 
-  /// Where to write. Fails with EAGAIN if the disk has not answered for some seconds and much output is pending.
+  /// Descriptor to write to. Writes fail with EAGAIN if the disk has hung for some seconds and much output is pending.
   int fd() const { return fd_; }
   /// Waits until the file has all that was written, at most `seconds`.
   void flush(double seconds) const;

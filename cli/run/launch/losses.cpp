@@ -15,7 +15,7 @@
 namespace trainctl {
 namespace {
 
-/// Each rank's program is compiled.
+/// Largest number of ranks, since the program of each is compiled.
 constexpr int kMostListedRanks = 128;
 
 std::vector<SafetensorsEntry> held_by(const PlannedJob& job, int rank) {
@@ -44,7 +44,7 @@ nlohmann::ordered_json losses_report(const PlannedJob& job) {
     const Cover cover = cover_state(job, left);
     nlohmann::ordered_json row = {{"host", lost.host}, {"covered", cover.missing.empty()}};
     if (cover.missing.empty())
-      row["bytes"] = cover.bytes * cluster.num_hosts();  // to the launcher, and to each host but the lost one
+      row["bytes"] = cover.bytes * cluster.num_hosts();  // to the launcher, and to each remaining host
     else
       row["missing"] = cover.missing;
     losses.push_back(std::move(row));

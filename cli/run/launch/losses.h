@@ -1,4 +1,4 @@
-// launch.elastic: for each host, whether the others hold the whole state if it is lost, and how many bytes then move.
+// launch.elastic: for the loss of each host, whether the others have the whole state, and how many bytes then move.
 #pragma once
 
 #include <nlohmann/json_fwd.hpp>
@@ -8,11 +8,11 @@
 namespace trainctl {
 
 /// [{"host": "b", "covered": true, "bytes": 8100000}, {"host": "c", "covered": false, "missing": "fc.weight:weight"}];
-/// bytes: to the launcher, and from there to each host that is left. Null for a job without launch.elastic, and one
+/// bytes: to the launcher, and from there to each remaining host. Null for a job without launch.elastic, and one
 /// with more ranks than are compiled for this.
 nlohmann::ordered_json losses_report(const PlannedJob& job);
 
-/// False also where that report is null.
+/// Whether every loss is covered; false if that report is null.
 bool is_each_loss_covered(const PlannedJob& job);
 
 }  // namespace trainctl

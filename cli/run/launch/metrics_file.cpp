@@ -27,7 +27,7 @@ struct MetricsLine {
 /// The kind and step of a line, which only one line per run has.
 using MetricsKey = std::pair<std::string, int64_t>;
 
-/// Without lines that are not whole: the process that wrote them has died.
+/// Skips incomplete lines, whose writer has died.
 std::vector<MetricsLine> read_lines(const std::string& path, std::set<MetricsKey>& keys, bool only_new) {
   std::vector<MetricsLine> lines;
   std::ifstream file(path);
@@ -53,7 +53,7 @@ std::vector<std::string> copies_in(const RunDirectory& directory) {
   return files;
 }
 
-/// Replaces the file, or leaves it as it is.
+/// Replaces the file atomically, or does not change it.
 void replace_lines(const std::string& path, const std::vector<MetricsLine>& lines) {
   const std::string part = path + ".part";
   std::ofstream out(part, std::ios::trunc);
@@ -79,14 +79,14 @@ int64_t keep_metrics(const RunDirectory& directory, int64_t last_step) {
   std::error_code ignored;
   const auto is_kept = [&](const MetricsLine& line) { return line.step <= last_step; };
   const auto cut = std::find_if_not(lines.begin(), lines.end(), is_kept);
-  if (!adds && std::none_of(cut, lines.end(), is_kept)) {  // to cut a file needs no room on the disk
+  if (!adds && std::none_of(cut, lines.end(), is_kept)) {  // truncating a file needs no disk space
     uintmax_t bytes = 0;
     for (auto line = lines.begin(); line != cut; ++line) bytes += line->text.size();
     std::string before(bytes, '\0');
     std::ifstream(path, std::ios::binary).read(before.data(), static_cast<std::streamsize>(bytes));
     std::string kept;
     for (auto line = lines.begin(); line != cut; ++line) kept += line->text;
-    if (before == kept) {  // a broken line among them would shift the rest
+    if (before == kept) {  // an invalid line among them would shift the rest
       if (fs::exists(path, ignored)) fs::resize_file(path, bytes, ignored);
       return static_cast<int64_t>(bytes);
     }

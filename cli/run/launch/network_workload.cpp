@@ -50,10 +50,10 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// A faster start on CPUs is not reported.
+/// A start on CPUs that takes less time is not reported.
 constexpr double kTellAfterSeconds = 1;
 
-/// Which rank sends messages to which.
+/// Routes of messages between ranks.
 std::vector<Route> routes_of(const RankClasses& classes) {
   std::vector<Route> routes;
   for (int rank = 0; rank < classes.num_ranks(); ++rank)
@@ -62,7 +62,7 @@ std::vector<Route> routes_of(const RankClasses& classes) {
   return routes;
 }
 
-/// Each worker asks each server.
+/// Routes between each worker and each server.
 std::vector<Route> routes_of(const Plan& plan) {
   std::vector<Route> routes;
   const int workers = num_workers(plan);
@@ -75,18 +75,19 @@ std::vector<Route> routes_of(const Plan& plan) {
   return routes;
 }
 
-/// A schedule that ends before the run does leaves steps that change nothing: a resumed run often has more epochs.
+/// Warns if the schedule ends before the run, so that later steps have no effect: a resumed run often has more epochs.
 std::string end_of_rate_warning(const PlannedJob& job) {
   const ScheduleSpec& rate = job.spec.optimizer.learning_rate;
   if (rate.type != "cosine" || rate.total_steps == 0 || rate.min != 0) return "";
   const int64_t steps = total_steps(job.spec.train, steps_per_epoch(job.spec.dataset, job.data.samples));
   if (steps <= rate.total_steps) return "";
-  return fmt::format("warning: the learning rate is 0 after step {} (optimizer.learning_rate.total_steps), and the run "
-                     "has {} steps: the others change nothing; set total_steps: {}, or min",
-                     rate.total_steps, steps, steps);
+  return fmt::format(
+      "warning: the learning rate is 0 after step {} (optimizer.learning_rate.total_steps), but the run "
+      "has {} steps; later steps have no effect. Set total_steps: {}, or set min",
+      rate.total_steps, steps, steps);
 }
 
-/// Where the files are, if there are any.
+/// A line that names the files of printed tensors, if there are any.
 std::string printed_tensors_line(const JobSpec& spec, const RunDirectory& directory) {
   const std::string folder = directory.file("tensors");
   std::error_code error;
@@ -120,7 +121,7 @@ NetworkWorkload::NetworkWorkload(PlannedJob job, Device asked, const CudaDevices
   if (!options.evaluate) require_room_for_final_weights();
   if (job_.spec.train.histograms > 0 && !options.evaluate) routes_ = routes_of_histograms(classes_.num_ranks());
   if (job_.spec.launch.device == Device::cuda && has_hosts()) {
-    device_ = "GPUs of their hosts";  // which each rank looks for there
+    device_ = "GPUs of their hosts";  // each rank finds its GPU there
     arena_bytes_.assign(classes_.class_of.size(), 0);
     return;
   }
@@ -148,7 +149,7 @@ NetworkWorkload::NetworkWorkload(PlannedJob job, Device asked, const CudaDevices
   require_host_memory();
 }
 
-/// Its programs run in the arenas of the training, and on its routes.
+/// The validation programs use the arenas and the routes of the training.
 void NetworkWorkload::run_beside(const RankClasses& others) {
   for (int rank = 0; rank < others.num_ranks(); ++rank) {
     int64_t& bytes = arena_bytes_[static_cast<size_t>(rank)];
@@ -162,22 +163,23 @@ void NetworkWorkload::add_routes(const std::vector<Route>& more) {
   routes_.insert(routes_.end(), more.begin(), more.end());
 }
 
-/// The launcher gathers what the ranks of other hosts save before it is written.
+/// The launcher gathers the state that ranks of other hosts save before it is written.
 void NetworkWorkload::require_room_for_final_weights() const {
   if (!has_hosts() || !checkpoints_.are_saved() || job_.spec.train.saves_state()) return;
   const int64_t bytes = final_weights_report(job_, classes_.programs)["bytes"], available = available_memory();
   if (bytes <= available) return;
-  throw EnvError("the final weights, " + format_bytes(bytes) + ", come to this host before they are written, which has " +
+  throw EnvError("the final weights (" + format_bytes(bytes) +
+                 ") are gathered on this host before they are written, but " + "it has only " +
                  format_bytes(available) +
-                 " of memory available; start the run from a host with more, or set train.checkpoint: none");
+                 " of memory available; start the run from a host with more memory, or set train.checkpoint: none");
 }
 
 void NetworkWorkload::require_host_memory() const {
-  if (has_hosts()) return;  // it would have to be asked of each
+  if (has_hosts()) return;  // the memory of other hosts is not known here
   int64_t bytes = job_.data.bytes;
   if (job_.validation) bytes += job_.validation->data.bytes;
   std::vector<int64_t> arenas = arena_bytes_;
-  std::fill_n(arenas.begin(), gpus_.size(), 0);  // of these only what servers and workers exchange is touched
+  std::fill_n(arenas.begin(), gpus_.size(), 0);  // GPU ranks touch only what servers and workers exchange
   require_memory(arenas, bytes, job_.spec.position("dataset"));
 }
 
@@ -194,7 +196,7 @@ void NetworkWorkload::prepare(int attempt, const RunDirectory& directory) {
   if (attempt > 0) start_up_ = {};
   for (int rank = 0; has_hosts() && rank < classes_.num_ranks(); ++rank) {
     std::error_code ignored;
-    fs::remove(directory.rank_file(rank, kTrafficFile), ignored);  // of an attempt before
+    fs::remove(directory.rank_file(rank, kTrafficFile), ignored);  // left by an earlier attempt
   }
   start_up_told_ = false;
   memory_ = has_hosts() ? SharedMemory::create(std::vector<int64_t>(arena_bytes_.size(), 0))
@@ -215,9 +217,9 @@ void NetworkWorkload::prepare(int attempt, const RunDirectory& directory) {
   store_access_ = std::make_unique<StoreAccess>(store_->port(), token);
 }
 
-/// A host's loss costs at most the steps since the last save that was due, also where only saves hold its part of the
-/// state; that of the only host ends the run. With sink_steps a save is whole only steps later, and with async: false
-/// steps wait for the disk anyway.
+/// The loss of a host costs at most the steps since the last save that was due, even if only saves contain its part of
+/// the state; the loss of the only host ends the run. With sink_steps a save is complete only steps later, and with
+/// async: false steps wait for the disk anyway.
 SaveAfter NetworkWorkload::save_after() const {
   const TrainSpec& train = job_.spec.train;
   const bool is_needed = is_held() && cluster_.num_hosts() > 1 && train.saving().async && train.sink_steps == 1;
@@ -239,7 +241,7 @@ std::string NetworkWorkload::for_agents() const {
   return json.dump();
 }
 
-/// The checkpoint that the ranks go on from, without what only other programs read.
+/// The checkpoint that the ranks resume from, without files that only other programs read.
 std::map<std::string, std::string> NetworkWorkload::given() const {
   const ResumePoint* point = checkpoints_.resumed_from();
   if (point == nullptr) return {};
@@ -351,13 +353,13 @@ std::optional<int64_t> NetworkWorkload::stopped_at() const {
   return last;
 }
 
-/// Number of finished steps of the whole run.
+/// Number of steps that the whole run has finished.
 int64_t NetworkWorkload::finished_steps() const {
   if (!job_.plan.is_asynchronous()) return static_cast<int64_t>(memory_->status(0).finished_steps.load());
   return memory_->batches().first() + memory_->batches().finished();
 }
 
-/// An asynchronous worker whose validation has ended the run says that it has fewer; that need not be rank 0.
+/// An asynchronous worker whose validation has ended the run reports fewer steps; it need not be rank 0.
 int64_t NetworkWorkload::total_steps() const {
   auto least = static_cast<int64_t>(memory_->status(0).total_steps.load());
   for (int rank = 1; rank < job_.plan.own_workers; ++rank)
@@ -393,7 +395,7 @@ void NetworkWorkload::describe(LiveStatus& status) {
   status.epochs = first.total_epochs.load();
   status.step = first.step.load();
   status.steps = static_cast<int64_t>(first.total_steps.load());
-  if (job_.spec.loss && status.epoch > 0) {  // set from its first report on
+  if (job_.spec.loss && status.epoch > 0) {  // set by its first report
     status.loss = first.loss.load();
     status.metrics = metrics();
   }
@@ -412,7 +414,7 @@ void NetworkWorkload::describe(LiveStatus& status) {
   status.ranks = group_ranks(texts, {job_.spec.launch.ranks});
 }
 
-/// On GPUs alone: no data sheet says what the cores of a CPU that ranks share can do.
+/// Only on GPUs: the peak rate of CPU cores that ranks share is not known.
 double NetworkWorkload::share_of_peak(double samples_per_second) const {
   if (gpus_.empty() || job_.plan.is_asynchronous()) return 0;
   const DType type = job_.spec.precision == Precision::bf16 ? DType::bf16 : DType::f32;
@@ -435,7 +437,7 @@ std::vector<std::string> NetworkWorkload::news(const RunDirectory& directory) {
   return lines;
 }
 
-/// From the first profiled step on.
+/// Watches the GPU from the first profiled step on.
 void NetworkWorkload::watch_gpu() {
   if (!options_.profile || gpus_.empty()) return;
   if (static_cast<int64_t>(memory_->status(0).finished_steps.load()) + 1 < options_.profile->steps.first) return;
@@ -446,8 +448,8 @@ void NetworkWorkload::watch_gpu() {
 std::string NetworkWorkload::write_rescued(const RunDirectory& directory) {
   if (!rescued_ || !rescued_->has_begun()) return "";
   if (!rescued_->is_complete()) {
-    const std::string why = rescued_->why().empty() ? "not all of it came in time" : rescued_->why();
-    return "the hosts do not hold the whole state: " + why;
+    const std::string why = rescued_->why().empty() ? "it was not received in time" : rescued_->why();
+    return "the whole state could not be recovered from the memory of the hosts: " + why;
   }
   const int64_t step = rescued_->step();
   if (step <= std::max(memory_->saves().written_step(), checkpoints_.first_step())) return "";
@@ -455,10 +457,11 @@ std::string NetworkWorkload::write_rescued(const RunDirectory& directory) {
   int64_t bytes = 0;
   for (const auto& image : images) bytes += static_cast<int64_t>(image.size());
   checkpoints_.write(step, rescued_->position(), {images.begin(), images.end()}, directory);
-  return "the state after step " + std::to_string(step) + " comes from the memory of the hosts, " + format_bytes(bytes);
+  return "recovered the state after step " + std::to_string(step) + " from the memory of the hosts, " +
+         format_bytes(bytes);
 }
 
-/// The bytes that the present attempt has moved within and between hosts, beside those that its plan predicts.
+/// The bytes that the current attempt has moved within and between hosts, and those that its plan predicts.
 nlohmann::ordered_json NetworkWorkload::record(const RunDirectory& directory) const {
   nlohmann::ordered_json record = nlohmann::ordered_json::object();
   if (!has_hosts() || options_.evaluate) return record;
@@ -467,7 +470,7 @@ nlohmann::ordered_json NetworkWorkload::record(const RunDirectory& directory) co
   for (int rank = 0; planned.is_object() && rank < classes_.num_ranks(); ++rank) {
     std::ifstream file(directory.rank_file(rank, kTrafficFile));
     const auto json = nlohmann::json::parse(file, nullptr, false);
-    if (!json.is_object() || json.value("steps", int64_t{0}) <= 0) return record;  // it did not come to its end
+    if (!json.is_object() || json.value("steps", int64_t{0}) <= 0) return record;  // it did not finish
     steps = json.value("steps", int64_t{0});
     within += json.value("within", int64_t{0});
     between += json.value("between", int64_t{0});
@@ -485,18 +488,19 @@ nlohmann::ordered_json NetworkWorkload::record(const RunDirectory& directory) co
 std::string NetworkWorkload::unsaved() const {
   if (!checkpoints_.are_saved()) return "";
   const SaveBoard& board = memory_->saves();
-  // Asynchronous ranks may end after other steps than servers have applied: what the servers ended with, or began to
-  // save, must be there.
+  // Asynchronous ranks may end at other steps than the servers have applied: the servers' final state, or the one that
+  // they began to save, must be saved.
   const int64_t of_servers = std::max<int64_t>({board.last_step(), board.awaits_room(), 1});
   const int64_t step = job_.plan.is_asynchronous() ? of_servers : finished_steps();
   const int64_t first = checkpoints_.first_step(), newest = std::max(board.written_step(), first);
   if (finished_steps() <= first || newest >= step) return "";
   const bool is_state = job_.spec.train.saves_state();
-  std::string text = (is_state ? "the state after step " : "the final weights, of step ") + with_commas(finished_steps()) +
-                     (is_state ? " is not saved: " : ", are not saved: ") +
-                     (checkpoints_.trouble().empty() ? "the ranks were ended before they could save it" : checkpoints_.trouble());
+  std::string text =
+      (is_state ? "the state after step " : "the final weights after step ") + with_commas(finished_steps()) +
+      (is_state ? " was not saved: " : " were not saved: ") +
+      (checkpoints_.trouble().empty() ? "the ranks were stopped before they could save them" : checkpoints_.trouble());
   if (is_state)
-    text += newest > 0 ? "\n  the newest checkpoint of this run is of step " + with_commas(newest) +
+    text += newest > 0 ? "\n  the newest checkpoint of this run is from step " + with_commas(newest) +
                              "; --resume continues from the newest in its folder"
                        : "\n  no checkpoint of this run was written";
   return text;
@@ -536,34 +540,33 @@ nlohmann::ordered_json Workload::record(const RunDirectory&) const { return nloh
 void require_possible(const JobSpec& spec, const WorkloadOptions& options) {
   if (options.evaluate && (spec.has_command() || !spec.validation))
     throw SpecError(
-        spec.position("validation"), "validation", "the job has no samples to evaluate",
-        "validation: {dataset: {path: ...}} in the job, or validation.dataset.split=test on the command line");
+        spec.position("validation"), "validation", "the job has no validation data set",
+        "set validation: {dataset: {path: ...}} in the job, or validation.dataset.split=test on the command line");
   if (spec.launch.has_hosts() && options.evaluate && !options.evaluate->layer.empty())
-    throw SpecError(spec.position("launch.hosts"), "launch.hosts", "predicting on several hosts is not there yet",
-                    "launch.hosts=[] on the command line");
+    throw SpecError(spec.position("launch.hosts"), "launch.hosts", "trainctl predict does not support several hosts",
+                    "set launch.hosts=[] on the command line");
   if (spec.launch.has_hosts() && options.profile)
-    throw SpecError({}, "--profile", "a profile of several hosts is not there yet",
-                    "leave --profile out, or launch.hosts");
+    throw SpecError({}, "--profile", "profiling does not support several hosts", "remove --profile or launch.hosts");
   for (size_t i = 0; spec.launch.has_hosts() && i < spec.launch.copy.size(); ++i) {
     std::error_code error;
     if (!fs::exists(spec.launch.copy[i], error))
       throw SpecError(spec.position("launch.copy[" + std::to_string(i) + "]"), "launch.copy",
-                      "there is no " + spec.launch.copy[i], "it is relative to the job file");
+                      spec.launch.copy[i] + " does not exist", "relative paths start at the folder of the job file");
   }
   if (!spec.has_command()) return;
   if (options.profile) {
-    throw SpecError({}, "--profile", "the job runs a program, and a profile is of a network's instructions",
-                    "use the program's own profiler");
+    throw SpecError({}, "--profile", "only networks can be profiled, but this job runs a program",
+                    "use the profiler of the program");
   }
   if (options.record) {
-    throw SpecError({}, "--record", "the job runs a program, and only a network's collectives can be recorded",
-                    "leave --record out; for NCCL there is env.NCCL_DEBUG=INFO");
+    throw SpecError({}, "--record", "only collectives of networks can be recorded, but this job runs a program",
+                    "remove --record; for NCCL, set env.NCCL_DEBUG=INFO");
   }
 }
 
 namespace {
 
-/// GPUs of other hosts are not known before their agents run: they are used where the job asks for them.
+/// GPUs of other hosts are not known before their agents run, so they are used only if the job requests them.
 void choose_device(JobSpec& spec, CudaDevices& found) {
   if (spec.launch.has_hosts() && spec.launch.device == Device::automatic) spec.launch.device = Device::cpu;
   const bool looks = spec.launch.device != Device::cpu && !spec.launch.has_hosts();
@@ -588,7 +591,8 @@ const PlannedJob* PlansAhead::find(const JobSpec& spec) const {
 std::unique_ptr<Workload> make_workload(JobSpec spec, const WorkloadOptions& options, boost::asio::io_context& loop) {
   require_possible(spec, options);
   if (spec.has_command()) return std::make_unique<CommandWorkload>(std::move(spec));
-  if (options.evaluate && spec.servers() > 0) spec.parallel.mode = ParallelMode::data_parallel;  // nothing is updated
+  if (options.evaluate && spec.servers() > 0)
+    spec.parallel.mode = ParallelMode::data_parallel;  // evaluation updates nothing
   const Device asked = spec.launch.device;
   WorkloadOptions later = options;
   later.start_up.ended("job");

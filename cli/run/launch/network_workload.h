@@ -74,19 +74,19 @@ class NetworkWorkload : public Workload {
   bool start_up_told_ = false;
   RankClasses classes_;
   const double flops_;                           ///< operations per step of all ranks
-  const std::optional<RankClasses> validation_;  ///< programs that run beside those of classes_
+  const std::optional<RankClasses> validation_;  ///< programs that run in addition to those of classes_
   Checkpoints checkpoints_;
   SaveAfter saves_after_ = SaveAfter::written;
   std::vector<int64_t> arena_bytes_;  ///< in host memory
-  std::vector<Route> routes_;         ///< for messages through shared memory
+  std::vector<Route> routes_;         ///< routes of messages through shared memory
   std::vector<CudaDevice> gpus_;      ///< by rank; empty: the ranks run on CPUs
   std::string device_;
-  std::string warning_;  ///< for the user, at the start; empty: none, or told
+  std::string warning_;                ///< warning for the user at the start; empty: none, or already shown
   std::optional<GpuWatch> gpu_watch_;  ///< samples the GPU for a profile
   boost::asio::io_context& loop_;
   std::shared_ptr<SharedMemory> memory_;
   std::optional<GatheredSaves> saves_;   ///< set for several hosts
-  std::optional<RescuedState> rescued_;  ///< the same, with launch.elastic
+  std::optional<RescuedState> rescued_;  ///< set for several hosts with launch.elastic
   SharedCache cache_;
   std::unique_ptr<StoreServer> store_;
   std::unique_ptr<StoreAccess> store_access_;

@@ -44,7 +44,7 @@ std::string collect_profile(const ProfileOptions& options, const std::vector<Pro
     if (file) profiles.push_back({&program, read_trace(file)});
   }
   if (profiles.empty()) {
-    return fmt::format("no profile: no rank came to the end of step {} (--profile-steps {})", options.steps.first,
+    return fmt::format("no profile: no rank finished step {} (--profile-steps {})", options.steps.first,
                        to_string(options.steps));
   }
   const std::string path = options.file.empty() ? directory.file("trace.json") : options.file;
@@ -56,10 +56,10 @@ std::string collect_profile(const ProfileOptions& options, const std::vector<Pro
   directory.write("profile.json", profile_json(summary, parts, ran_tasks(profiles), machine).dump() + "\n");
   std::string text = render_profile(summary) + "\n" + render_parts(parts, machine, load);
   if (profiles.size() < programs.size()) {
-    text +=
-        fmt::format("\n{} of {} ranks left a trace; the others are not counted\n", profiles.size(), programs.size());
+    text += fmt::format("\nonly {} of {} ranks wrote a trace; the others are not included\n", profiles.size(),
+                        programs.size());
   }
-  return text + fmt::format("\ntrace of all ranks in {}; open it in ui.perfetto.dev or chrome://tracing", path);
+  return text + fmt::format("\ntrace of all ranks: {}; open it in ui.perfetto.dev or chrome://tracing", path);
 }
 
 }  // namespace trainctl

@@ -1,4 +1,4 @@
-// `run --profile`, after the ranks have ended: one trace of all ranks, and its summary.
+// `run --profile`: after the ranks have ended, writes one trace of all ranks and its summary.
 #pragma once
 
 #include <optional>
@@ -17,7 +17,7 @@ struct ProfileOptions {
   ProfileSteps steps;
 };
 
-/// Samples the load of the first rank's GPU while steps are profiled and after that; their median counts.
+/// Samples the load of the first rank's GPU during and after the profiled steps; the median counts.
 class GpuWatch {
  public:
   explicit GpuWatch(int index) : index_(index) {}

@@ -12,13 +12,13 @@ namespace {
 
 constexpr double kStandsStill = 1.0;
 
-/// "recv relu1" -> "relu1".
+/// Name of the tensor of an instruction: "recv relu1" -> "relu1".
 std::string_view what(const Instruction& message) {
   const std::string_view name = message.name;
   return name.substr(std::min(name.find(' '), name.size()));
 }
 
-/// Whether two ranks' instructions belong to one call: a collective has the same name in all programs of its group, a
+/// Whether two ranks' instructions belong to one call. A collective has the same name in all programs of its group; a
 /// recv belongs to the send of the same tensor.
 bool same_call(const RankClasses& classes, const Instruction& a, int rank_a, const Instruction& b, int rank_b) {
   if (a.micro_batch != b.micro_batch || a.recompute != b.recompute) return false;

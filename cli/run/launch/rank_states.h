@@ -1,5 +1,5 @@
-// Describes in a few words what each rank of a network does: "training", or, if it stands still, where, and for which
-// ranks it waits.
+// Describes the state of each rank of a network in a few words: "training", or, if it makes no progress, where it is
+// and which ranks it waits for.
 #pragma once
 
 #include <optional>
@@ -22,8 +22,8 @@ class RankStates {
   /// "in fc1.matmul", or "waiting in all_reduce grad.0 for 3" with the ranks of its group that have not arrived.
   std::vector<std::string> describe(const RankBoard& memory, double now);
 
-  /// The rank that `describe` has lately found in a collective or a recv much more rarely than another: that one waits
-  /// for it. Nothing if they share the time alike.
+  /// The rank that `describe` has recently found waiting in a collective or recv much less often than another rank,
+  /// which therefore waits for it. Nothing if all wait about equally often.
   std::optional<int> slowest() const;
 
  private:
@@ -45,7 +45,7 @@ class RankStates {
 
   const RankClasses* classes_;
   std::vector<Seen> seen_;
-  std::vector<double> waits_;  ///< by rank: the share of the last looks that found it in a collective or recv
+  std::vector<double> waits_;  ///< by rank: fraction of recent samples that found it in a collective or recv
 };
 
 }  // namespace trainctl

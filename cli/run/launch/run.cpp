@@ -34,7 +34,7 @@ void block_interrupts() {
   pthread_sigmask(SIG_BLOCK, &signals, nullptr);
 }
 
-/// How many the user has sent since they were blocked, or the last call; of equal ones the kernel keeps one.
+/// Number of signals since they were blocked, or since the last call. The kernel keeps one of each kind.
 int take_interrupts() {
   sigset_t signals;
   sigemptyset(&signals);
@@ -72,7 +72,7 @@ Run::Run(std::unique_ptr<Workload> workload, std::vector<int> shown, boost::asio
       pids_(static_cast<size_t>(cluster_.num_ranks())),
       view_(make_observer(log_ ? log_->fd() : STDOUT_FILENO)),
       signals_(loop) {
-  block_interrupts();  // until the supervisor handles them: none is lost
+  block_interrupts();  // until the supervisor handles them, so that none is lost
   for (const int number : heeded({SIGINT, SIGTERM, SIGHUP, SIGUSR1})) signals_.add(number);
 }
 
@@ -95,7 +95,7 @@ int Run::operator()() {
   return exit_code;
 }
 
-/// With launch.elastic each change of hosts is the end of one supervision and the beginning of another.
+/// With launch.elastic each change of hosts ends one supervision and begins another.
 Outcome Run::run_on_hosts() {
   if (spec().launch.elastic && replan_.now) elastic_.emplace(spec(), transport_);
   std::vector<FailedAttempt> failed_attempts;
@@ -115,10 +115,10 @@ Outcome Run::run_on_hosts() {
   }
 }
 
-/// Plans the job for the hosts that are left, or back. False: the run is over.
+/// Plans the job for the remaining or returned hosts. Returns false if the run is over.
 bool Run::change_hosts(const Outcome& outcome) {
   loop_.restart();
-  loop_.poll();  // what was cancelled
+  loop_.poll();  // runs the handlers of cancelled operations
   if (outcome.signal != 0 || stop_signals_ > 0) return false;
   const RunResult result = workload_->result();
   std::string why = elastic_->note_lost(cluster_, outcome.reports);
@@ -131,7 +131,7 @@ bool Run::change_hosts(const Outcome& outcome) {
   std::string checkpoint;
   try {
     checkpoint = find_resume_point(spec(), {.from = directory_.path()}, notices).path;
-  } catch (const EnvError&) {  // none is complete: the run begins anew
+  } catch (const EnvError&) {  // no checkpoint is complete: the run starts from the beginning
   }
   std::string fault;
   for (JobSpec& job : elastic_->jobs(fault)) {
@@ -139,7 +139,7 @@ bool Run::change_hosts(const Outcome& outcome) {
       auto next = replan_.now(std::move(job), checkpoint);
       next->prepare(attempt_ + 1, directory_);
       workload_ = std::move(next);
-    } catch (const SpecError& error) {  // the network cannot be cut for so many ranks
+    } catch (const SpecError& error) {  // the network cannot be sharded over that many ranks
       fault = error.what();
       continue;
     } catch (const EnvError& error) {
@@ -157,26 +157,26 @@ bool Run::change_hosts(const Outcome& outcome) {
                        .last_step = std::max(elastic_->last_step(), workload_->first_step()),
                        .resumed_step = workload_->first_step(),
                        .begin_seconds = elastic_->last_step_seconds()});
-    view_->notice(why + "; planned anew for " + processes_text() + ", on after step " +
-                 std::to_string(workload_->first_step()));
+    view_->notice(why + "; replanned for " + processes_text() + ", resuming after step " +
+                  std::to_string(workload_->first_step()));
     return true;
   }
-  view_->notice(why + "; there is no plan for the ranks that are left, at least " +
-               std::to_string(spec().launch.elastic->min_ranks) + (fault.empty() ? "" : ":\n" + fault));
+  view_->notice(why + "; the run ends: no plan for the remaining hosts has at least " +
+                std::to_string(spec().launch.elastic->min_ranks) + " ranks" + (fault.empty() ? "" : ":\n" + fault));
   return false;
 }
 
-/// Once the ranks have ended.
+/// Saves the recovered state once the ranks have ended.
 void Run::write_rescued() {
   for (const std::string& line : workload_->finish({})) view_->news(line);
   try {
     if (const std::string line = workload_->write_rescued(directory_); !line.empty()) view_->news(line);
   } catch (const EnvError& error) {
-    view_->notice(std::string("the state in the memory of the hosts cannot be used: ") + error.what());
+    view_->notice(std::string("cannot recover the state from the memory of the hosts: ") + error.what());
   }
 }
 
-/// A rank has failed, and its host is well: on on the same hosts, from what their agents hold.
+/// A rank has failed but its host is healthy: restarts on the same hosts, from the state that their agents have.
 void Run::restart_on_hosts(hosts::AgentRanks& ranks, const std::function<void()>& prepare) {
   if (!elastic_) return prepare();
   note_progress();
@@ -184,7 +184,7 @@ void Run::restart_on_hosts(hosts::AgentRanks& ranks, const std::function<void()>
   write_rescued();
   prepare();
   const int count = cluster_.num_ranks();
-  elastic_->changed({.why = "all ranks were started again",
+  elastic_->changed({.why = "all ranks were restarted",
                      .ranks_before = count,
                      .ranks = count,
                      .last_step = std::max(elastic_->last_step(), workload_->first_step()),
@@ -197,13 +197,13 @@ void Run::note_progress() {
   if (!line.empty()) view_->notice(line);
 }
 
-/// Not before the present hosts have done something.
+/// Whether to readmit hosts: not before the current hosts have finished a step.
 bool Run::is_time_to_take_back() const {
   return elastic_ && elastic_->is_any_back() && workload_->is_up() &&
          workload_->result().step > workload_->first_step();
 }
 
-/// For the loss of each host, one a tick, once the ranks train: it takes the launcher's time, not theirs.
+/// Plans for the loss of each host, one per tick, once the ranks train; this takes only the launcher's time.
 void Run::plan_ahead() {
   if (!elastic_ || !workload_->is_up() || workload_->result().step <= workload_->first_step()) return;
   for (const RankPlace& place : cluster_.places) {
@@ -212,8 +212,8 @@ void Run::plan_ahead() {
     for (JobSpec& job : elastic_->jobs(fault, place.host)) {
       try {
         return replan_.ahead(std::move(job));
-      } catch (const SpecError&) {  // the next one has fewer ranks
-      } catch (const EnvError&) {   // said when the plan is needed, if it is
+      } catch (const SpecError&) {  // the next job has fewer ranks
+      } catch (const EnvError&) {   // reported if the plan is needed later
         return;
       }
     }
@@ -221,7 +221,7 @@ void Run::plan_ahead() {
   }
 }
 
-/// Agents start their ranks by the launcher's decisions, which are those of one host.
+/// Supervises ranks on several hosts; agents carry out the launcher's decisions.
 Outcome Run::supervise_hosts(Launch& launch) {
   hosts::HostsOptions options;
   options.transport = transport_;
@@ -237,7 +237,7 @@ Outcome Run::supervise_hosts(Launch& launch) {
   else
     options.files = {{"job.yaml", to_yaml(job_on_hosts())}};
 
-  // Changes for each host are those of the ranks of the others, on the board of the present attempt.
+  // Each host receives the changes of the other hosts' ranks, on the board of the current attempt.
   std::vector<BoardChanges> changes;
   const auto follow_board = [&] {
     changes.clear();
@@ -291,13 +291,13 @@ Outcome Run::supervise_hosts(Launch& launch) {
   launch.on_restart = [&, prepare = launch.on_restart](int attempt) {
     restart_on_hosts(ranks, [&] { prepare(attempt); });
     follow_board();
-    takes_back = false;  // the ranks that were asked to stop have ended otherwise
+    takes_back = false;  // the ranks that were asked to stop have ended for another reason
   };
   if (launch.ask_to_stop) launch.ask_to_stop = [&] { ranks.ask_to_stop(); };
   if (launch.progress)
     launch.progress = [&, progress = launch.progress](int rank) {
       auto seen = progress(rank);
-      // Nothing is known about a rank whose host is away, so it does not count as standing still.
+      // Nothing is known about a rank whose host is disconnected, so it does not count as stalled.
       if (seen && !ranks.is_heard(rank)) seen->position ^= ++unheard_;
       return seen;
     };
@@ -305,11 +305,11 @@ Outcome Run::supervise_hosts(Launch& launch) {
     tick();
     if (!takes_back && is_time_to_take_back()) {
       takes_back = true;
-      ranks.ask_to_stop();  // the last state is saved
+      ranks.ask_to_stop();  // this saves the last state
     }
   };
   Outcome outcome = supervise(launch, ranks, loop_);
-  if (elastic_) elastic_->use_listeners(nullptr);  // the agents have gone
+  if (elastic_) elastic_->use_listeners(nullptr);  // the agents have ended
   return outcome;
 }
 
@@ -320,7 +320,7 @@ JobSpec Run::resolved_job() const {
   return resolved;
 }
 
-/// It lies two folders below the agent's, in which the copies are.
+/// The job for other hosts, where job.yaml is two levels below the agent's folder with the copied files.
 JobSpec Run::job_on_hosts() const {
   JobSpec job = resolved_job();
   const auto place = [&](std::vector<std::string>& paths) {
@@ -358,7 +358,7 @@ void Run::register_run() {
 void Run::watch_signals() {
   signals_.async_wait([this](const boost::system::error_code& error, int signal) {
     if (error) return;
-    // A program may give it any meaning; a job with checkpoints saves.
+    // A program may interpret SIGUSR1 as it likes; a job with checkpoints saves one.
     if (signal == SIGUSR1 && (spec().has_command() || spec().train.saves_state())) return watch_signals();
     stopping_ = true;
     ++stop_signals_;
@@ -388,7 +388,7 @@ Launch Run::launch() {
     if (!spec().launch.has_hosts() && !spec().has_command()) keep_metrics(directory_, workload_->first_step());
   };
   launch.on_line = [this](int rank, std::string_view line) { show(rank, line); };
-  // Programs write more than errors to stderr. A network's rank writes only errors there, which the failure report has.
+  // Programs write more than errors to stderr. Ranks of a network write only errors, which the failure report shows.
   if (spec().has_command()) launch.on_error_line = launch.on_line;
   launch.on_tick = [this] { tick(); };
   launch.on_notice = [this](std::string_view message) { view_->notice(message); };
@@ -398,7 +398,7 @@ Launch Run::launch() {
 void Run::show(int rank, std::string_view line) {
   const bool is_shown = std::binary_search(shown_.begin(), shown_.end(), rank);
   if (rank == 0) view_->listen(line, (is_shown && background_ == nullptr) || spec().has_command());
-  // A detached run has all lines in its logs, which are rotated; launcher.log is not.
+  // The logs of a detached run contain all lines and are rotated; launcher.log is not.
   if (background_ != nullptr || !is_shown) return;
   if (shown_.size() == 1)
     view_->line(line);
@@ -445,7 +445,7 @@ void Run::tell_news() {
     if (!line.empty()) view_->news(line);
 }
 
-/// The user's prompt returns once all ranks have started for certain.
+/// Returns the user's prompt once all ranks have certainly started.
 void Run::let_go() {
   if (started_ < cluster_.num_ranks() || !workload_->is_up()) return;
   const std::string number = std::to_string(directory_.run());
@@ -457,7 +457,7 @@ void Run::let_go() {
                       log_->fd());
 }
 
-/// Returns the exit code: a run whose last state is not on the disk has not succeeded.
+/// Returns the exit code, which reports failure if the last state is not on disk.
 int Run::finish(Outcome outcome) {
   if (!outcome.disk_hangs) {
     tell_news();         // a run may be shorter than a tick
@@ -496,7 +496,7 @@ void Run::gather_files() {
   try {
     if (spec().launch.has_hosts()) join_npy_parts(directory_.file("tensors"));
   } catch (const EnvError& error) {
-    view_->news(std::string("parts of printed tensors are not put together: ") + error.what());
+    view_->news(std::string("cannot join the parts of printed tensors: ") + error.what());
   }
 }
 
@@ -508,7 +508,7 @@ std::string Run::report_of_workload() const {
   }
 }
 
-/// Returns what could not be written, in lines.
+/// Returns lines about what could not be written.
 std::string Run::write_outcome(const Outcome& outcome, const std::string& report, const RunResult& result) const {
   const auto written = in_child(outcome.disk_hangs ? kHangingDiskSeconds : kDiskSeconds, [&] {
     std::string trouble;
@@ -535,9 +535,8 @@ std::string Run::write_outcome(const Outcome& outcome, const std::string& report
     });
     return trouble;
   });
-  return written.value_or(
-      "the disk of " + directory_.path() +
-      " does not answer: outcome.json could not be written, so trainctl ps lists this run as lost\n");
+  return written.value_or("the disk of " + directory_.path() +
+                          " is not responding: cannot write outcome.json, so trainctl ps will list this run as lost\n");
 }
 
 }  // namespace trainctl

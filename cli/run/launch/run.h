@@ -27,19 +27,19 @@
 
 namespace trainctl {
 
-/// For launch.elastic. Both are set, or neither is.
+/// Planning functions for launch.elastic. Either both are set or neither.
 struct Replan {
-  /// Plans a job anew, to go on from a checkpoint; an empty string: from the run's beginning.
+  /// Plans a job to resume from a checkpoint; "": from the beginning of the run.
   std::function<std::unique_ptr<Workload>(JobSpec spec, const std::string& checkpoint)> now;
-  /// Plans it so that `now` has less to do. Throws SpecError if there is no plan.
+  /// Plans a job in advance, so that `now` is faster. Throws SpecError if there is no plan.
   std::function<void(JobSpec spec)> ahead;
 };
 
 class Run {
  public:
-  /// `shown`: the ranks whose lines the user sees. `background`: null if not detached. `transport`: how the job's hosts
-  /// are reached; null: as the job says. `replan`: for launch.elastic; unset, a lost host ends the run. `loop` and
-  /// `background` must outlive the Run. Throws EnvError.
+  /// `shown`: the ranks whose output the user sees. `background`: null if not detached. `transport`: how the job's
+  /// hosts are reached; null selects the job's. `replan`: for launch.elastic; unset: a lost host ends the run. `loop`
+  /// and `background` must outlive the Run. Throws EnvError.
   Run(std::unique_ptr<Workload> workload, std::vector<int> shown, boost::asio::io_context& loop,
       const MakeObserver& make_observer, Background* background,
       std::shared_ptr<const hosts::Transport> transport = nullptr, Replan replan = {});
@@ -98,15 +98,15 @@ class Run {
   std::optional<Registration> registration_;
   Clock::time_point published_;
   int attempt_ = 0;
-  int first_attempt_ = 0;  ///< with the present hosts
+  int first_attempt_ = 0;  ///< first attempt with the current hosts
   std::optional<Elastic> elastic_;
-  std::set<std::string> planned_ahead_;             ///< hosts, for whose loss from the present ones there is a plan
+  std::set<std::string> planned_ahead_;             ///< hosts for whose loss there is a plan
   std::optional<std::vector<hosts::Copy>> copies_;  ///< launch.copy, of launch.hosts
   RankMemory memory_;
-  int started_ = 0;  ///< ranks of this attempt
+  int started_ = 0;  ///< number of started ranks of this attempt
   uint64_t unheard_ = 0;
   bool stopping_ = false;
-  int stop_signals_ = 0;  ///< while the ranks ran
+  int stop_signals_ = 0;  ///< signals received while the ranks ran
 };
 
 }  // namespace trainctl

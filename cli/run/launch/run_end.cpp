@@ -13,7 +13,7 @@ namespace trainctl {
 namespace {
 
 std::string ending(int exit_code, int signal, std::optional<int64_t> step, bool is_unsaved) {
-  if (signal == 0 && exit_code == kExitEnv && is_unsaved) return "trained, but not saved,";
+  if (signal == 0 && exit_code == kExitEnv && is_unsaved) return "finished without saving";
   if (signal == 0) return exit_code == kExitDone ? "done" : "failed";
   return "stopped by " + signal_name(signal) + (step ? " at the end of step " + std::to_string(*step) : "");
 }

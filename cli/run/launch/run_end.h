@@ -11,7 +11,7 @@
 
 namespace trainctl {
 
-/// How far a network's training came.
+/// Progress of a network's training at the end of a run.
 struct RunResult {
   int64_t step = 0, steps = 0;     ///< finished, and of the whole job; 0: unknown
   std::optional<float> loss = {};  ///< loss of the last finished step; nullopt: forward only
@@ -26,7 +26,7 @@ struct RunEnd {
   double seconds = 0;
   int exit_code = 0;
   std::string report = {};   ///< further lines, from the workload
-  std::string failure = {};  ///< lines that name the first cause, or what is not saved; empty if nothing failed
+  std::string failure = {};  ///< lines about the first cause, or about what was not saved; empty if nothing failed
   RunResult result = {};
 };
 

@@ -115,11 +115,11 @@ void require_script(const JobSpec& spec) {
   std::error_code error;
   if (!fs::exists(path, error)) {
     const std::string near = did_you_mean(path.filename().string(), scripts_in(path.parent_path(), path.extension()));
-    throw SpecError(spec.position(field), field, "there is no script " + path.string(),
-                    near.empty() ? "it is relative to working_dir" : near);
+    throw SpecError(spec.position(field), field, "the script " + path.string() + " does not exist",
+                    near.empty() ? "relative paths start at working_dir" : near);
   }
   if (access(path.c_str(), R_OK) != 0)
-    throw SpecError(spec.position(field), field, path.string() + " cannot be read", "look at its permissions");
+    throw SpecError(spec.position(field), field, path.string() + " cannot be read", "check its permissions");
 }
 
 }  // namespace trainctl

@@ -1,4 +1,4 @@
-// Finds the script in a command like [python3, -u, train.py, --lr, 0.1] and looks whether it exists.
+// Finds the script in a command like [python3, -u, train.py, --lr, 0.1] and checks that it exists.
 #pragma once
 
 #include <cstddef>
@@ -10,8 +10,8 @@
 
 namespace trainctl {
 
-/// The word that a known interpreter takes as its script: the first one that is no option nor an option's value, and
-/// that ends like a script of that language. Nothing if there is any doubt.
+/// Index of the word that a known interpreter would run as its script: the first word that is neither an option nor its
+/// value, if it has a file suffix of that language. Nothing if there is any doubt.
 std::optional<size_t> script_word(const std::vector<std::string>& command);
 
 /// Throws a SpecError, at that word, if there is no such file in working_dir or it cannot be read.

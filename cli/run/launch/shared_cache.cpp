@@ -16,7 +16,7 @@ namespace trainctl {
 SharedCache SharedCache::create() {
   SharedCache cache;
   cache.fd_ = memfd_create("trainctl samples", MFD_CLOEXEC);
-  if (cache.fd_ < 0) throw EnvError(fmt::format("no memory for the ranks' cache of samples: {}", describe_errno(errno)));
+  if (cache.fd_ < 0) throw EnvError(fmt::format("cannot allocate the shared sample cache: {}", describe_errno(errno)));
   return cache;
 }
 

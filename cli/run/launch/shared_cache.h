@@ -1,5 +1,5 @@
-// Memory in which the ranks of a host keep samples for each other (engine/train/data/cached_set.h): a file without a
-// name, which they inherit. It is empty until a rank makes room in it, and gone when the last process that has it ends.
+// Memory in which the ranks of a host cache samples for each other (engine/train/data/cached_set.h): an unnamed file
+// that they inherit. It is empty until a rank allocates space in it, and freed when the last process that uses it ends.
 #pragma once
 
 namespace trainctl {

@@ -30,9 +30,10 @@ class Workload {
   virtual const JobSpec& spec() const = 0;
   /// The output of `trainctl plan --json`.
   virtual nlohmann::ordered_json plan() const = 0;
-  /// The devices of its ranks, in words: "CPUs"; empty if the program chooses them.
+  /// The devices of its ranks as text: "CPUs"; empty if the program chooses them.
   virtual std::string device() const { return ""; }
-  /// Creates what the ranks of one attempt share: memory, store, port. Called before the ranks of each attempt start.
+  /// Creates resources shared by the ranks of an attempt: memory, store, port. Called before the ranks of each attempt
+  /// start.
   virtual void prepare(int attempt, const RunDirectory& directory) = 0;
   /// The command of a rank.
   virtual ProcessCommand command(const RankPlace& place, const RunDirectory& directory) = 0;
@@ -40,31 +41,31 @@ class Workload {
   virtual void connect(Launch& launch) = 0;
   /// Whether every rank has started for certain.
   virtual bool is_up() const = 0;
-  /// Fills in the progress and what each rank does.
+  /// Fills in the progress and the state of each rank.
   virtual void describe(LiveStatus& status) = 0;
   /// Lines about the run to show now, each only once. Called often.
   virtual std::vector<std::string> news(const RunDirectory&) { return {}; }
-  /// The ranks have ended: finishes what was done for them beside, and returns what the user should know of it.
-  /// It waits no longer than until `is_hurried`.
+  /// Called after the ranks have ended: finishes background work, and returns lines for the user. Waits no longer than
+  /// until `is_hurried`.
   virtual std::vector<std::string> finish(const std::function<bool()>& /*is_hurried*/) { return {}; }
   /// launch.hosts: JSON, what the agents need to make what their ranks share (HostShare::prepare).
   virtual std::string for_agents() const { return "null"; }
-  /// Where the agents' ranks show how far they are; null if they do not.
+  /// The board on which the agents' ranks report their progress; null if they do not.
   virtual const RankBoard* board() const { return nullptr; }
   /// launch.hosts: decides on saves; null if there are none.
   virtual GatheredSaves* saves() { return nullptr; }
-  /// launch.elastic: takes the state from hosts that answer; null if none is held there.
+  /// launch.elastic: recovers the state from hosts that respond; null if they do not keep any.
   virtual RescuedState* rescued() { return nullptr; }
-  /// The ranks have ended: what was rescued becomes the newest checkpoint, if it is newer. Returns what the user should
-  /// know of it; may be empty. Throws EnvError.
+  /// Called after the ranks have ended: writes recovered state as the newest checkpoint, if it is newer. Returns a line
+  /// for the user, or "". Throws EnvError.
   virtual std::string write_rescued(const RunDirectory&) { return ""; }
   /// launch.hosts: files of this host that the ranks of others need, name -> path.
   virtual std::map<std::string, std::string> given() const { return {}; }
-  /// Whether rank 0 needs a free port that all know.
+  /// Whether rank 0 needs a free port that all ranks know.
   virtual bool needs_port() const { return false; }
-  /// The step after which the present attempt goes on; 0: it begins anew.
+  /// The step after which the current attempt resumes; 0: it starts from the beginning.
   virtual int64_t first_step() const { return 0; }
-  /// How far the run came, for outcome.json; empty if the program does not say. Called once all ranks have ended.
+  /// Progress of the run for outcome.json; empty if the program does not report it. Called once all ranks have ended.
   virtual RunResult result() const { return {}; }
   /// More fields for outcome.json. Called once all ranks have ended.
   virtual nlohmann::ordered_json record(const RunDirectory&) const;

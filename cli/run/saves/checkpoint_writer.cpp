@@ -33,12 +33,12 @@ using Clock = std::chrono::steady_clock;
 using std::chrono::milliseconds;
 
 constexpr milliseconds kLook{5};
-/// Between two tries to write one save.
+/// Pause between attempts to write a checkpoint.
 constexpr milliseconds kFirstPause{500}, kLongestPause{30'000};
-/// How often the last save is tried once the ranks have ended.
+/// Number of attempts to write the last checkpoint after the ranks have ended.
 constexpr int kLastTries = 3;
 
-/// A rank's image as the writer sees it: mapped once the rank has sized it, and anew when its size has changed.
+/// A rank's image in the writer: mapped once the rank has set its size, and mapped again when the size changes.
 class ImageView {
  public:
   explicit ImageView(int fd) : fd_(fd) {}
@@ -93,13 +93,13 @@ class Writer {
   }
 
  private:
-  /// All ranks have copied their part of the save under way.
+  /// Whether all ranks have copied their parts of the save in progress.
   bool is_ready() const {
     if (board_.saving() < 0 && !board_.take_offer()) return false;
     return board_.is_told(board_.saving()) && is_copied(memory_);
   }
 
-  /// Whether the state that was written last has been validated since.
+  /// Whether the state that was written last has since been validated.
   bool has_validation() const { return !written_.empty() && board_.validation_of(facts_.step) != nullptr; }
 
   void note_validation() {
@@ -107,23 +107,23 @@ class Writer {
       add_validation(written_, job_, *board_.validation_of(facts_.step));
       retain();
     } catch (const EnvError& error) {
-      say(fmt::format("the validation of step {} is not in its checkpoint: {}", facts_.step, error.what()));
+      say(fmt::format("cannot add the validation results of step {} to its checkpoint: {}", facts_.step, error.what()));
     }
     written_.clear();
   }
 
-  /// The images stay as they are until the save is finished: what failed is tried again.
+  /// Writes the save, retrying after failures. The images do not change until it is finished.
   void save() {
     milliseconds pause = kFirstPause;
     for (int last_tries = 0;;) {
       try {
         return write();
-      } catch (const AlreadyPublished&) {  // by a writer that was killed before it could say so
+      } catch (const AlreadyPublished&) {  // by a writer that was killed before it could report it
         return board_.finished(true);
-      } catch (const LaterAttempt& error) {  // no later try can do better
+      } catch (const LaterAttempt& error) {  // retrying cannot succeed
         say_failure(error.what(), "");
         break;
-      } catch (const ImageNotFinite& error) {  // no later try can do better
+      } catch (const ImageNotFinite& error) {  // retrying cannot succeed
         say_failure(error.what(), "");
         break;
       } catch (const EarlierSaveGone& error) {  // the next save has all rows
@@ -141,7 +141,7 @@ class Writer {
     board_.finished(false);
   }
 
-  /// Once, however often it is tried.
+  /// Reports each error once, however often the write is retried.
   void say_failure(const std::string& error, std::string_view next) {
     if (error == last_error_) return;
     last_error_ = error;
@@ -179,18 +179,18 @@ class Writer {
       if (const auto best = best_step(directory_.list_own(), spec.keep_best)) also.insert(*best);
       directory_.retain(static_cast<int>(spec.keep), also);
     } catch (const EnvError& error) {
-      say(std::string("old checkpoints not deleted: ") + error.what());
+      say(std::string("cannot delete old checkpoints: ") + error.what());
     }
   }
 
-  /// Waits, or less if the launcher has no more ranks.
+  /// Waits that long, or less if the ranks end.
   void wait(milliseconds time) {
     if (ended_) return std::this_thread::sleep_for(time);
     pollfd end{launcher_, POLLIN, 0};
     if (poll(&end, 1, static_cast<int>(time.count())) > 0) ended_ = true;
   }
 
-  /// Ends early when the ranks end, or reach their last state.
+  /// Pauses before a retry. Ends early when the ranks end or reach their last state.
   void wait_to_retry(milliseconds pause) {
     const bool had_ended = ended_;
     for (const auto until = Clock::now() + pause; Clock::now() < until;) {
@@ -218,7 +218,7 @@ class Writer {
 
 }  // namespace
 
-/// One image suffices for the final weights, which are saved once.
+/// A single set of images suffices for the final weights, which are saved once.
 int image_sets(const PlannedJob& job) {
   return job.spec.launch.has_hosts() && job.spec.train.saves_state() ? SaveBoard::kSets : 1;
 }
@@ -237,7 +237,7 @@ CheckpointWriter::CheckpointWriter(const PlannedJob& job, const CheckpointDirect
     : memory_(std::move(memory)) {
   int ends[2];
   if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) != 0)
-    throw EnvError(std::string("cannot make a socket: ") + describe_errno(errno));
+    throw EnvError(std::string("cannot create a socket: ") + describe_errno(errno));
   pid_ = quiet_fork();
   if (pid_ == 0) {
     prctl(PR_SET_NAME, "trainctl-save");
@@ -247,7 +247,8 @@ CheckpointWriter::CheckpointWriter(const PlannedJob& job, const CheckpointDirect
     try {
       Writer(job, directory, attempt, run, *memory_, images, ends[1]).run();
     } catch (const std::exception& error) {
-      const std::string text = kTroubleMark + std::string("no more checkpoints: ") + error.what() + "\n";
+      const std::string text =
+          kTroubleMark + std::string("checkpoints can no longer be written: ") + error.what() + "\n";
       send(ends[1], text.data(), text.size(), MSG_NOSIGNAL);
       _exit(1);
     }

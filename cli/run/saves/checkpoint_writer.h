@@ -1,9 +1,9 @@
-// The process that puts checkpoints on disk, outside of the ranks and of the launcher: neither a rank that is killed
-// nor a disk that hangs holds anything up.
+// The process that writes checkpoints to disk, outside of the ranks and the launcher, so that neither a killed rank nor
+// a hanging disk delays anything.
 //
 //   ranks ──▶ images in shared memory, SaveBoard ──▶ writer ──▶ disk
-//   writer ──▶ launcher: a line a checkpoint, or why there is none
-//   launcher ──▶ writer: end of file. It writes what the ranks have copied, and ends
+//   writer ──▶ launcher: one line per checkpoint, or why there is none
+//   launcher ──▶ writer: end of file: the writer writes what the ranks have copied, and ends
 #pragma once
 
 #include <chrono>
@@ -18,35 +18,36 @@
 
 namespace trainctl {
 
-/// Whether the images of the save under way are whole.
+/// Whether the images of the save in progress are complete.
 bool is_copied(const SharedMemory& memory);
-/// Into how many sets of memory (SaveBoard) the job's ranks copy what is saved.
+/// Number of sets of images (SaveBoard) into which the job's ranks copy what is saved.
 int image_sets(const PlannedJob& job);
 
-/// Begins a line of the writer that says why something is not saved.
+/// Prefix of a line of the writer that reports why something is not saved.
 inline constexpr char kTroubleMark = '!';
-/// Ends such a line if the writer tries again.
-inline constexpr std::string_view kTryingAgain = "; trying again";
+/// Suffix of such a line if the writer retries.
+inline constexpr std::string_view kTryingAgain = "; retrying";
 
 class CheckpointWriter {
  public:
-  /// Forks it. `images`: by rank a memfd, which the rank sizes and fills; of several hosts by set (SaveBoard), then by
-  /// rank. `attempt` was claimed in `directory`.
+  /// Forks it. `images`: one memfd per rank, which the rank sizes and fills; on several hosts by set (SaveBoard), then
+  /// by rank. `attempt` was claimed in `directory`.
   CheckpointWriter(const PlannedJob& job, const CheckpointDirectory& directory, int attempt, int run,
                    std::shared_ptr<SharedMemory> memory, const std::vector<int>& images);
-  /// Leaves it to end by itself.
+  /// Detaches from the process, which ends by itself.
   ~CheckpointWriter();
   CheckpointWriter(const CheckpointWriter&) = delete;
   CheckpointWriter& operator=(const CheckpointWriter&) = delete;
 
-  /// Lines that it has said since the last call, without blocking; kTroubleMark begins some.
+  /// Lines that it has sent since the last call, without blocking; some begin with kTroubleMark.
   std::vector<std::string> news();
-  /// Whether a signal has ended it. True once.
+  /// Whether a signal has ended it. Returns true once.
   bool was_killed();
-  /// The ranks have ended: waits until everything that they copied is written, or nothing was for `patience`. False if
-  /// something is left, also as soon as `is_hurried`. It may also have been killed: ask.
+  /// The ranks have ended: waits until everything that they copied is written, or until nothing was written for
+  /// `patience`. Returns false if something is left, also as soon as `is_hurried`. Call was_killed() to see whether the
+  /// process was killed.
   bool finish(std::chrono::seconds patience, const std::function<bool()>& is_hurried);
-  /// It publishes nothing any more. One that is in a call of a disk that hangs ends when that answers.
+  /// Kills it, so that it publishes nothing more. If it hangs in a disk access, it ends when the disk responds.
   void kill();
 
  private:
@@ -55,7 +56,7 @@ class CheckpointWriter {
   std::shared_ptr<SharedMemory> memory_;
   int pid_ = -1;
   bool was_killed_ = false;
-  int fd_ = -1;  ///< its lines; our end being shut tells it to end
+  int fd_ = -1;  ///< its lines; closing our end makes it end
   std::string partial_;
 };
 

@@ -26,16 +26,16 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// How long the launcher waits for a disk that writes nothing.
+/// How long the launcher waits for a disk that does not respond.
 constexpr std::chrono::seconds kPatience{60};
-/// Without a byte written, until the user is told.
+/// Time without progress after which the user is notified.
 constexpr std::chrono::seconds kQuiet{10};
-/// That are killed while they write one save.
+/// Number of writers killed during one save after which it is abandoned.
 constexpr int kMostWriters = 3;
 constexpr const char* kFolder = "checkpoints";
 constexpr const char* kDirField = "train.checkpoint.dir";
 
-/// The newest of a folder that is complete and whole. `refusal`: why a complete one is not wanted; "" if it is.
+/// The newest complete and undamaged checkpoint of a folder. `refusal` returns why one is not wanted; "" if it is.
 std::optional<ResumePoint> newest_whole(
     const CheckpointDirectory& directory, std::vector<std::string>& notices,
     const std::function<std::string(const Manifest&)>& refusal = [](const Manifest&) { return std::string(); }) {
@@ -47,14 +47,14 @@ std::optional<ResumePoint> newest_whole(
       if (found.problems.empty()) return ResumePoint{entry.path, entry.manifest};
       problem = found.problems.front();
     }
-    notices.push_back(fmt::format("{} passed over: {}", entry.path, problem));
+    notices.push_back(fmt::format("{} was skipped: {}", entry.path, problem));
   }
   return std::nullopt;
 }
 
 ResumePoint point_at(const std::string& path) {
   const Verification found = verify_checkpoint(path);
-  if (!found.problems.empty()) throw EnvError(path + " cannot be resumed from: " + found.problems.front());
+  if (!found.problems.empty()) throw EnvError("cannot resume from " + path + ": " + found.problems.front());
   return {path, read_manifest(path)};
 }
 
@@ -63,7 +63,7 @@ std::optional<RunDirectory> find_named_run(const JobSpec& spec, std::string text
   std::string log_dir = spec.launch.log_dir;
   if (text == "latest" && !fs::exists(text)) {
     const std::vector<int> runs = list_runs(log_dir);
-    if (runs.empty()) throw EnvError("there are no runs in " + log_dir + "; launch.log_dir names another folder");
+    if (runs.empty()) throw EnvError("no runs in " + log_dir + "; set launch.log_dir to select another folder");
     return RunDirectory(log_dir, runs.back());
   }
   const bool is_path = fs::exists(text);
@@ -80,7 +80,7 @@ std::optional<RunDirectory> find_named_run(const JobSpec& spec, std::string text
   return is_run ? std::optional(run) : std::nullopt;
 }
 
-/// Folders that may hold checkpoints of the job, the newest first.
+/// Folders that may contain checkpoints of the job, newest first.
 std::vector<std::string> folders_of(const JobSpec& spec) {
   if (spec.train.checkpoint && !spec.train.checkpoint->dir.empty()) return {spec.train.checkpoint->dir};
   std::vector<std::string> folders;
@@ -90,12 +90,11 @@ std::vector<std::string> folders_of(const JobSpec& spec) {
   return folders;
 }
 
-/// The folder belongs to checkpoints that the run does not continue.
+/// Throws because the folder contains checkpoints that the run does not continue.
 [[noreturn]] void refuse_folder(const JobSpec& spec, const std::string& why) {
-  throw SpecError(spec.position(kDirField), kDirField,
-                  "'" + spec.train.saving().dir + "' is not this run's to save in: " + why,
-                  "--resume continues what it has of the job '" + spec.name +
-                      "'; a run that starts anew needs a folder of its own, as it has without this field");
+  throw SpecError(spec.position(kDirField), kDirField, "cannot save in '" + spec.train.saving().dir + "': " + why,
+                  "use --resume to continue the checkpoints of the job '" + spec.name +
+                      "' there, or choose another folder; without this field each run has its own");
 }
 
 }  // namespace
@@ -114,22 +113,22 @@ ResumePoint find_resume_point(const JobSpec& spec, const ResumeOptions& options,
     std::string folder = fs::is_directory(inside) ? inside : options.from;
     if (const auto run = find_named_run(spec, options.from)) folder = checkpoint_folder(*run);
     if (auto point = newest_whole(CheckpointDirectory(folder), notices)) return *point;
-    throw EnvError("there is no complete checkpoint in " + folder +
-                   (notices.empty() ? "" : ":\n  " + join(notices, "\n  ")));
+    throw EnvError("no complete checkpoint in " + folder + (notices.empty() ? "" : ":\n  " + join(notices, "\n  ")));
   }
   const auto refusal = [&](const Manifest& manifest) -> std::string {
-    if (manifest.name != spec.name) return "it is of the job '" + manifest.name + "'";
-    return manifest.weights_only ? "it has only the final weights, which --resume-from with --partial continues" : "";
+    if (manifest.name != spec.name) return "it belongs to the job '" + manifest.name + "'";
+    return manifest.weights_only ? "it contains only final weights; use --resume-from and --partial to start from them"
+                                 : "";
   };
   const std::vector<std::string> folders = folders_of(spec);
   for (const std::string& folder : folders)
     if (auto point = newest_whole(CheckpointDirectory(folder), notices, refusal)) return *point;
-  throw EnvError("there is no complete checkpoint of the job '" + spec.name + "' in " +
+  throw EnvError("no complete checkpoint of the job '" + spec.name + "' in " +
                  (folders.empty()       ? spec.launch.log_dir
                   : folders.size() == 1 ? folders[0]
                                         : spec.launch.log_dir) +
                  (notices.empty() ? "" : ":\n  " + join(notices, "\n  ")) +
-                 "\nrun it without --resume to start anew, or name one with --resume-from");
+                 "\nrun without --resume to start from the beginning, or select a checkpoint with --resume-from");
 }
 
 Checkpoints::Checkpoints(const PlannedJob& job, const ResumeOptions& options, CheckpointUse use)
@@ -170,7 +169,7 @@ void Checkpoints::prepare(int attempt, const RunDirectory& directory, const std:
     const int tables = job_.tables.empty() ? 0 : job_.plan.servers;
     for (int image = 0; image < image_sets(job_) * (job_.spec.processes() + tables); ++image) {
       const int fd = memfd_create("trainctl-state", 0);
-      if (fd < 0) throw EnvError(std::string("cannot make memory for checkpoints: ") + std::strerror(errno));
+      if (fd < 0) throw EnvError(std::string("cannot allocate memory for checkpoints: ") + std::strerror(errno));
       images_.push_back(fd);
     }
     if (point_) memory->saves().begin_at(position_after(job_, point_->manifest, point_->path).step);
@@ -182,9 +181,9 @@ void Checkpoints::prepare(int attempt, const RunDirectory& directory, const std:
   }
   if (point_ && use_ == CheckpointUse::evaluate)
     notices_.push_back(
-        fmt::format("evaluating the weights after step {}, from {}", point_->manifest.step, point_->path));
+        fmt::format("evaluating the weights after step {} from {}", point_->manifest.step, point_->path));
   else if (point_)
-    notices_.push_back(fmt::format("going on after step {} (epoch {}), from {}", point_->manifest.step,
+    notices_.push_back(fmt::format("resuming after step {} (epoch {}) from {}", point_->manifest.step,
                                    point_->manifest.epoch, point_->path));
 }
 
@@ -193,15 +192,15 @@ std::string Checkpoints::folder(const RunDirectory& directory) const {
   return dir.empty() ? directory.file(kFolder) : dir;
 }
 
-/// Whether the run resumes from a checkpoint of this folder, as the same job: a job of another name, which takes weights
-/// from it, would otherwise delete it later.
+/// Whether the run resumes from a checkpoint of this folder as the same job. A job with another name, which only takes
+/// the weights, does not own the checkpoint; otherwise it would delete it later.
 bool Checkpoints::continues(const std::string& folder) const {
   if (!point_ || point_->manifest.name != job_.spec.name) return false;
   std::error_code not_there;
   return fs::equivalent(point_->path + "/..", folder, not_there);
 }
 
-/// All attempts of a run have one owner, whichever launcher object asks: it follows from the run's folder.
+/// The owner depends only on the run's folder, so all attempts of a run have the same one.
 CheckpointOwner Checkpoints::owner(const RunDirectory& directory) const {
   if (continues(folder(directory))) return {point_->manifest.lineage, job_.spec.name};
   const std::string run = fmt::format("{} {} {}", host_facts().name, fs::absolute(directory.path()).lexically_normal().string(),
@@ -242,10 +241,10 @@ int64_t Checkpoints::first_step() const {
   return point_ && use_ == CheckpointUse::train ? position_after(job_, point_->manifest, point_->path).step : 0;
 }
 
-/// A restart goes on from what this run has saved, if it has.
+/// A restart resumes from what this run has saved, if anything.
 void Checkpoints::find_newest(const CheckpointDirectory& directory) {
   const auto refusal = [&](const Manifest& manifest) {
-    return directory.owner()->owns(manifest) ? std::string() : "it is of another run";
+    return directory.owner()->owns(manifest) ? std::string() : "it belongs to another run";
   };
   if (auto newest = newest_whole(directory, notices_, refusal)) point_ = std::move(newest);
 }
@@ -280,7 +279,7 @@ std::vector<std::string> Checkpoints::news() {
   return lines;
 }
 
-/// Keeps the last line that says why something is not saved.
+/// Keeps the last line that reports why something is not saved.
 std::vector<std::string> Checkpoints::writers_news() {
   std::vector<std::string> lines = writer_->news();
   for (std::string& line : lines)
@@ -291,8 +290,8 @@ std::vector<std::string> Checkpoints::writers_news() {
   return lines;
 }
 
-/// The ranks' copies are still there: another process writes the save that was under way. Returns whether it was
-/// needed.
+/// Replaces a killed writer, which writes the save in progress from the ranks' copies. Returns whether that was
+/// necessary.
 bool Checkpoints::revive_writer() {
   if (!writer_->was_killed()) return false;
   for (std::string& line : writers_news()) notices_.push_back(std::move(line));
@@ -302,26 +301,26 @@ bool Checkpoints::revive_writer() {
   if (step >= 0 && killed_writers_ == kMostWriters)
     give_up_save();
   else
-    notices_.emplace_back("the process that writes checkpoints was killed; another goes on");
+    notices_.emplace_back("the process that writes checkpoints was killed; another one has taken over");
   try {
     writer_ = start_writer_();
   } catch (const EnvError& error) {
-    trouble_ = std::string("no more checkpoints: ") + error.what();
+    trouble_ = std::string("checkpoints can no longer be written: ") + error.what();
     notices_.push_back(trouble_);
   }
   return true;
 }
 
-/// Whatever kills each process that writes it must not hold up the run.
+/// Abandons a save whose writers are all killed, so that the run is not held up.
 void Checkpoints::give_up_save() {
-  trouble_ = fmt::format("checkpoint of step {} given up: {} processes that wrote it were killed", killed_at_,
+  trouble_ = fmt::format("checkpoint of step {} abandoned: {} processes that wrote it were killed", killed_at_,
                          killed_writers_);
   notices_.push_back(trouble_);
   memory_->saves().finished(false);
   killed_at_ = -1;
 }
 
-/// Says once a save that the disk does not answer.
+/// Reports once per save that the disk does not respond.
 void Checkpoints::watch_disk() {
   const int64_t step = memory_->saves().saving();
   const uint64_t bytes = memory_->saves().written_bytes;
@@ -334,8 +333,8 @@ void Checkpoints::watch_disk() {
   }
   if (watch_.step < 0 || watch_.told || now - watch_.since < kQuiet) return;
   watch_.told = true;
-  notices_.push_back(fmt::format("checkpoint of step {}: nothing could be written for {} s; it waits for the disk",
-                                 step, kQuiet.count()));
+  notices_.push_back(
+      fmt::format("checkpoint of step {}: no progress for {} s; waiting for the disk", step, kQuiet.count()));
 }
 
 std::vector<std::string> Checkpoints::finish(const std::function<bool()>& is_hurried) {
@@ -347,17 +346,17 @@ std::vector<std::string> Checkpoints::finish(const std::function<bool()>& is_hur
   while (!hurried && revive_writer());
   if (hurried && !written) {
     std::vector<std::string> lines = writers_news();
-    trouble_ = "a second signal ended the run before the disk had the last checkpoint";
-    lines.emplace_back("the last checkpoint was not waited for: it may not be there");
+    trouble_ = "a second signal ended the run before the last checkpoint was written";
+    lines.emplace_back("the run did not wait for the last checkpoint, which may be missing");
     writer_->kill();
     writer_.reset();
     return lines;
   }
   std::vector<std::string> lines = news();
   if (!written) {
-    trouble_ = fmt::format("the disk has not answered for {} s", kPatience.count());
-    lines.push_back(trouble_ + ": the last checkpoint may not be there");
-    writer_->kill();  // it would publish, after all, what the run has reported as not saved
+    trouble_ = fmt::format("the disk has not responded for {} s", kPatience.count());
+    lines.push_back(trouble_ + "; the last checkpoint may be missing");
+    writer_->kill();  // it must not publish later what the run has reported as not saved
   }
   writer_.reset();
   return lines;

@@ -1,4 +1,4 @@
-// A run's saves as the launcher sees them: the checkpoint to resume from, the memory that the ranks copy into, the
+// A run's saves as the launcher sees them: the checkpoint to resume from, the memory that the ranks copy into, and the
 // process that writes.
 #pragma once
 
@@ -16,7 +16,7 @@
 
 namespace trainctl {
 
-/// `trainctl run --resume`.
+/// Options of `trainctl run --resume`.
 struct ResumeOptions {
   bool resume = false;
   std::string from;  ///< a checkpoint, a run's folder, number or `latest`, or a folder of checkpoints; empty: the
@@ -31,48 +31,48 @@ struct ResumePoint {
   Manifest manifest;
 };
 
-/// Where a run keeps its checkpoints, which need not exist: `checkpoints` in its folder, or train.checkpoint.dir of its
-/// job.
+/// The folder of a run's checkpoints, which need not exist: `checkpoints` in the run's folder, or train.checkpoint.dir
+/// of its job.
 std::string checkpoint_folder(const RunDirectory& run);
 
-/// The newest complete and undamaged one. Without ResumeOptions::from it is one of the job's name with its whole state.
-/// `notices`: those that were passed over, and why. Throws EnvError if there is none.
+/// The newest complete and undamaged checkpoint. Without ResumeOptions::from, one of a job with the same name that has
+/// its whole state. `notices`: checkpoints that were skipped, and why. Throws EnvError if there is none.
 ResumePoint find_resume_point(const JobSpec& spec, const ResumeOptions& options, std::vector<std::string>& notices);
 
 enum class CheckpointUse : uint8_t {
-  train,     ///< resumes from it, if one is asked for, and saves
+  train,     ///< resumes from the checkpoint, if requested, and saves
   evaluate,  ///< reads the weights and running statistics
 };
 
 class Checkpoints {
  public:
-  /// `job` must outlive it. Finds the checkpoint to resume from. Throws EnvError if there is none that fits, SpecError
+  /// `job` must outlive it. Finds the checkpoint to resume from. Throws EnvError if there is no suitable one, SpecError
   /// if train.checkpoint.dir has checkpoints that the run does not continue.
   Checkpoints(const PlannedJob& job, const ResumeOptions& options, CheckpointUse use = CheckpointUse::train);
   ~Checkpoints();
 
-  /// Prepares what the ranks of an attempt need. A later attempt resumes from the newest checkpoint. Throws EnvError.
+  /// Prepares an attempt. Every attempt after the first resumes from the newest checkpoint. Throws EnvError.
   void prepare(int attempt, const RunDirectory& directory, const std::shared_ptr<SharedMemory>& memory);
   /// Adds the options of `trainctl worker`, and the descriptors that it inherits.
   void add_to(ProcessCommand& command, int rank) const;
-  /// Only how often the run has failed; for ranks of other hosts.
+  /// Adds only how often the run has failed; for ranks of other hosts.
   void add_attempt_to(ProcessCommand& command) const;
-  /// Where the writer finds the states: by rank, of several hosts by set (SaveBoard) and then by rank; empty: none is
-  /// saved.
+  /// Where the writer finds the states: by rank, on several hosts by set (SaveBoard) and then by rank; empty: nothing
+  /// is saved.
   const std::vector<int>& images() const { return images_; }
   /// Whether the job saves its state, or its final weights.
   bool are_saved() const { return job_.spec.train.saves(); }
   /// Why the last save failed; "" if it did not.
   const std::string& trouble() const { return trouble_; }
   std::vector<std::string> news();
-  /// The ranks have ended: waits for the disk, until `is_hurried`, and returns what was said.
+  /// The ranks have ended: waits for the disk, until `is_hurried`, and returns lines for the user.
   std::vector<std::string> finish(const std::function<bool()>& is_hurried = {});
   /// Publishes a state that the ranks have not saved themselves, once they have ended and finish() was called. Throws
   /// EnvError.
   void write(int64_t step, const SaveBoard::Position& position, const Images& images, const RunDirectory& directory);
-  /// First step to train, counted in batches of this job; 0: the ranks start anew.
+  /// First step to train, counted in batches of this job; 0: the ranks start from the beginning.
   int64_t first_step() const;
-  /// The checkpoint that the run, or its present attempt, resumes from; null if it starts anew.
+  /// The checkpoint that the run, or its current attempt, resumes from; null if it starts from the beginning.
   const ResumePoint* resumed_from() const { return point_ ? &*point_ : nullptr; }
 
  private:
@@ -92,7 +92,7 @@ class Checkpoints {
   const CheckpointUse use_;
   std::optional<ResumePoint> point_;
   int attempt_ = 0;
-  std::vector<int> images_;  ///< memfds: as images(), and, where there are tables, those of servers after the ranks'
+  std::vector<int> images_;  ///< memfds as in images(), followed by those of servers if there are tables
   std::function<std::unique_ptr<CheckpointWriter>()> start_writer_;
   std::unique_ptr<CheckpointWriter> writer_;
   std::shared_ptr<SharedMemory> memory_;  ///< memory of the attempt that writer_ serves
@@ -100,7 +100,7 @@ class Checkpoints {
   int64_t killed_at_ = -1;
   struct Watch {
     int64_t step = -1;   ///< step of the save that all ranks have copied
-    uint64_t bytes = 0;  ///< written, when there were more the last time
+    uint64_t bytes = 0;  ///< bytes written at the last progress
     std::chrono::steady_clock::time_point since;
     bool told = false;
   } watch_;

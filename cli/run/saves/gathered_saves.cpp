@@ -10,7 +10,7 @@
 namespace trainctl {
 namespace {
 
-/// Ranks are fewer steps apart than that.
+/// Ranks are always fewer than this many steps apart.
 constexpr size_t kMostDecisions = SaveBoard::kAhead;
 
 }  // namespace
@@ -74,8 +74,8 @@ bool GatheredSaves::take(const hosts::SaveWord& word, const std::vector<int>& ra
   return true;
 }
 
-/// Ranks whose states are on the way do not stand still, nor do those that wait for them, nor does the save that the
-/// next one waits for.
+/// Whether ranks make progress although no step ends: those whose states are being sent, those that wait for them, and
+/// those whose save must wait for the previous one.
 void GatheredSaves::moved() {
   for (int rank = 0; rank < memory_->num_ranks(); ++rank)
     memory_->status(rank).looks.fetch_add(1, std::memory_order_relaxed);
@@ -107,7 +107,7 @@ void GatheredSaves::begin(int64_t step) {
   set_ = memory_->saves().free_set();
   copied_.clear();
   told_.reset();
-  // Hosts say only sizes that have changed. One that cannot be made is noticed when it is filled.
+  // Hosts report only sizes that have changed. A failure to resize is noticed when the image is filled.
   for (int rank = 0; rank < memory_->num_ranks(); ++rank)
     if (ftruncate(image(rank), sizes_[static_cast<size_t>(rank)]) != 0) break;
 }
@@ -118,7 +118,7 @@ void GatheredSaves::look_whether_whole() {
   if (after_ == SaveAfter::whole) finish(true);
 }
 
-/// The hosts can fill their images anew.
+/// Allows the hosts to fill their images again.
 void GatheredSaves::finish(bool kept) {
   saving_ = -1;
   words_.push_back({.name = "finished", .number = kept ? 1 : 0});
@@ -143,7 +143,7 @@ bool GatheredSaves::wants_hold() const {
   return has_begun && can_begin() && (is_open_ || memory_->saves().asked() != asked_);
 }
 
-/// Steps of saves count from 0, so `highest` is the one that no rank has started.
+/// Steps of saves count from 0, so `highest` is the first step that no rank has started.
 void GatheredSaves::held(uint64_t highest) {
   const auto step = static_cast<int64_t>(highest);
   if (wants_hold() && step > first_ && !decisions_.contains(step)) decide(step, true);

@@ -1,5 +1,5 @@
 // The launcher's side of saves on several hosts (cli/run/saves/host_saves.h): decides for all hosts which states are
-// saved, and gathers the ranks' images, so that a checkpoint outlives the loss of any other host. Whole ones are
+// saved, and gathers the ranks' images, so that a checkpoint survives the loss of any other host. Complete ones are
 // offered to the process that writes.
 //
 //   decided ──images come──▶ whole: offered ──▶ written
@@ -17,11 +17,11 @@
 
 namespace trainctl {
 
-/// When the next save can begin.
+/// Condition for the next save to begin.
 enum class SaveAfter : uint8_t {
-  written,  ///< the one before is on the disk: slow disks and links delay the next save, and no step
-  whole,    ///< the launcher has the one before: the step after a save counts when the launcher has that, and one at
-            ///< which the next is due waits for it, so none is left out
+  written,  ///< the previous save is on disk: slow disks and links delay the next save, but no step
+  whole,    ///< the launcher has the previous save: the step after a save counts when the launcher has that, and a step
+            ///< at which the next save is due waits for it, so no save is skipped
 };
 
 class GatheredSaves {
@@ -35,11 +35,11 @@ class GatheredSaves {
   /// Returns the pending messages for all hosts, in order.
   std::vector<hosts::SaveWord> words();
 
-  /// A save is asked for, and none is under way: all gates are to be held.
+  /// Whether a save is requested and none is in progress: all gates must be held.
   bool wants_hold() const;
-  /// They are, and no rank has started a step above `highest`, which counts from 1.
+  /// All gates are held, and no rank has started a step above `highest`, which counts from 1.
   void held(uint64_t highest);
-  /// The step of the save whose images are on the way; -1: none is.
+  /// Step of the save whose images are being sent; -1: none.
   int64_t gathering() const { return gathering_; }
 
  private:
@@ -59,10 +59,10 @@ class GatheredSaves {
   const SaveAfter after_;
   std::map<int64_t, bool> decisions_;  ///< for the newest steps: whether the step is saved
   bool is_open_ = false;               ///< a save was refused because another was under way
-  uint64_t asked_ = 0;                 ///< answered, of SaveBoard::asked
-  int64_t saving_ = -1;                ///< step of the save under way, as told to the hosts; -1: none
-  int64_t waiting_ = -1;               ///< the step whose answer waits for that one
-  // The save whose images are on the way.
+  uint64_t asked_ = 0;                 ///< value of SaveBoard::asked that was answered last
+  int64_t saving_ = -1;                ///< step of the save in progress, as sent to the hosts; -1: none
+  int64_t waiting_ = -1;               ///< step whose decision waits for that save
+  // The save whose images are being sent.
   int64_t gathering_ = -1;
   int set_ = 0;
   std::set<int> copied_;  ///< the ranks whose images are whole

@@ -33,7 +33,7 @@ uint64_t word(int64_t step) { return static_cast<uint64_t>(step) + 1; }
 
 Head& head_of(const ImageMemory& memory) { return *std::launder(reinterpret_cast<Head*>(memory.bytes().data())); }
 
-/// A copy of what is there now.
+/// A copy of the current contents.
 struct HeadCopy {
   int64_t image_bytes = 0;
   struct {
@@ -88,7 +88,7 @@ void StateHolder::add_to(TrainHooks& hooks) {
 void StateHolder::at_step(int64_t step, Executor& executor) {
   Slot& slot = head_of(memory_).slots[slot_of(step)];
   slot.copied.store(0, std::memory_order_relaxed);
-  std::atomic_thread_fence(std::memory_order_release);  // a reader of half a copy sees that it is none
+  std::atomic_thread_fence(std::memory_order_release);  // a reader of an incomplete copy detects it
   std::byte* image = memory_.bytes().data() + slot_at(slot_of(step), image_.bytes());
   for (const StateCopy& copy : image_.copies()) executor.read(copy.offset, image + copy.to, copy.bytes);
   slot.copied.store(word(step), std::memory_order_release);
@@ -100,7 +100,7 @@ void StateHolder::reported(const TrainPosition& position) {
   tell(position.step);
 }
 
-/// With train.sink_steps the losses before a step become known after it has begun.
+/// With train.sink_steps, the losses before a step become known only after it has begun.
 void StateHolder::tell(int64_t step) {
   Slot& slot = head_of(memory_).slots[slot_of(step)];
   if (position_.step != step || slot.copied.load(std::memory_order_relaxed) != word(step)) return;

@@ -1,10 +1,10 @@
-// The state that a rank holds, copied aside before each step into memory that outlives the rank. If a host is lost in
-// the middle of a step, the other ranks' arenas are half updated, but these copies are whole.
+// Copies of a rank's state, made before each step in memory that outlives the rank. If a host is lost in the middle of
+// a step, the other ranks' arenas are partly updated, but these copies are complete.
 //
 //   memory := head, padded to a page; slot 0; slot 1        each slot an image (state_image.h), padded to a page
 //
-// Steps take turns: while the state before step s is copied into one slot, the other has that before step s - 1. Ranks
-// that wait for each other in each step are less than two steps apart, so one of the two is in the memory of all.
+// Steps alternate: while the state before step s is copied into one slot, the other has that before step s - 1. Ranks
+// that wait for each other in each step are less than two steps apart, so all ranks have a copy of a common step.
 #pragma once
 
 #include <cstdint>
@@ -21,10 +21,10 @@
 
 namespace trainctl {
 
-/// The rank's side. For executors that have no step in flight while the next one starts.
+/// The rank's side, for executors that have no step in flight while the next one starts.
 class StateHolder {
  public:
-  /// Takes `fd`, a memfd. `from`: where the run starts. Throws EnvError if there is no memory for it.
+  /// Takes ownership of `fd`, a memfd. `from`: start of the run. Throws EnvError if memory cannot be allocated.
   StateHolder(const Program& program, int fd, const TrainPosition& from);
   void add_to(TrainHooks& hooks);
 
@@ -39,16 +39,16 @@ class StateHolder {
   ValidationReport validation_;
 };
 
-/// The side of the process that holds the memory, while the rank runs or after its end.
+/// The side of the process that keeps the memory, while the rank runs or after its end.
 class HeldState {
  public:
   explicit HeldState(int fd) : fd_(fd) {}
-  /// The steps before which its state is held whole.
+  /// The steps before which a complete copy of its state exists.
   std::vector<int64_t> steps() const;
-  /// Size of an image; 0: nothing is held.
+  /// Size of an image; 0: there is none.
   int64_t bytes() const;
   std::optional<SaveBoard::Position> position(int64_t step) const;
-  /// A part of the image of a held step; empty if it cannot be read.
+  /// A part of the image of such a step; empty if it cannot be read.
   std::string read(int64_t step, int64_t offset, int64_t bytes) const;
 
  private:

@@ -15,7 +15,7 @@ namespace trainctl {
 namespace {
 
 constexpr int64_t kStatePieceBytes = 512 << 10;
-/// A head beyond a message's size is not offered.
+/// States whose head exceeds the size of a message are not offered.
 constexpr int64_t kMostHeadBytes = 1 << 20;
 
 /// Length and header of a safetensors file (engine/train/files/safetensors.h).
@@ -33,7 +33,8 @@ std::string head_of(const HeldState& held, int64_t step) {
 HeldStates::HeldStates(const std::vector<int>& ranks) {
   for (const int rank : ranks) {
     const int fd = memfd_create("trainctl-held", 0);
-    if (fd < 0) throw EnvError(std::string("cannot make memory for the ranks' state: ") + std::strerror(errno));
+    if (fd < 0)
+      throw EnvError(std::string("cannot allocate memory for the state of the ranks: ") + std::strerror(errno));
     memories_[rank] = fd;
   }
 }
@@ -72,7 +73,7 @@ std::optional<hosts::SaveWord> HeldStates::next() {
   const HeldState held(memories_.at(fetch.rank));
   if (fetch.sent < 0) {
     const auto position = held.position(fetch.step);
-    if (!position) {  // it cannot be: the ranks have ended
+    if (!position) {  // cannot happen: the ranks have ended
       fetches_.pop_front();
       return std::nullopt;
     }

@@ -1,10 +1,10 @@
-// The parts of the state that the ranks of a host hold (cli/run/saves/held_state.h), which a launcher takes
-// from the remaining hosts when one is lost. They exchange these messages, in order:
+// Copies of the state in the memory of a host (cli/run/saves/held_state.h), which a launcher fetches from the
+// remaining hosts when one is lost. They exchange these messages, in order:
 //
 //   launcher ──▶ host   offer
 //   host ──▶ launcher   held       rank; number: a step before which the rank's state is whole; at most two of them
 //                       head       rank; number: the bytes of its image; text: the image's head
-//                       offered    rank: the host's first                        there is no more to offer
+//                       offered    rank: the host's first                        the offer is complete
 //   launcher ──▶ host   fetch      rank; number: the step
 //   host ──▶ launcher   held_begin rank; number: the step; text: SaveBoard::Position
 //                       held_part  rank; number: offset; text: bytes
@@ -33,9 +33,9 @@ class HeldStates {
 
   /// A memfd that the rank sizes and fills.
   int memory(int rank) const { return memories_.at(rank); }
-  /// The next word for the launcher; nullopt: there is none now.
+  /// The next message for the launcher; nullopt: none now.
   std::optional<hosts::SaveWord> next();
-  /// Whether a word of the launcher's is for this; it is taken then.
+  /// Handles a message of the launcher. Returns false if it does not belong to this protocol.
   bool take(const hosts::SaveWord& word);
 
  private:

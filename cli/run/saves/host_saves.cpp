@@ -25,7 +25,7 @@ HostSaves::HostSaves(std::shared_ptr<SharedMemory> memory, const std::vector<int
     : memory_(std::move(memory)) {
   for (const int rank : ranks) {
     const int fd = memfd_create("trainctl-state", 0);
-    if (fd < 0) throw EnvError(std::string("cannot make memory for checkpoints: ") + std::strerror(errno));
+    if (fd < 0) throw EnvError(std::string("cannot allocate memory for checkpoints: ") + std::strerror(errno));
     images_[rank].fd = fd;
   }
   memory_->saves().decide_elsewhere(steps_await);
@@ -59,7 +59,7 @@ std::optional<hosts::SaveWord> HostSaves::next() {
   }
   const int64_t step = board.saving();
   if (step < 0) return std::nullopt;
-  // Before that the position may be told without the validation of that step.
+  // Until then the position may lack the validation of that step.
   const bool is_copied = memory_->status(0).copied.load(std::memory_order_acquire) == static_cast<uint64_t>(step) + 1;
   if (step != told_ && is_copied && board.is_told(step)) {
     told_ = step;

@@ -1,5 +1,5 @@
 // Saves on several hosts. Each host has a SaveBoard and its ranks' images; the launcher has the board that the writer
-// looks at, and a copy of all images. These words go between them, in order:
+// reads, and a copy of all images. They exchange these messages, in order:
 //
 //   host ──▶ launcher   wanted   number: a step            its ranks ask whether the state before it is saved
 //                       asked                              a save is due by time
@@ -9,8 +9,8 @@
 //                       copied   rank; number: the step    its whole image has been sent
 //                       awaits   number: a step            SaveBoard::await_room
 //   launcher ──▶ host   decided  number: 2 * step, plus 1 for yes
-//                       finished number: 1 if it was written, or the launcher keeps it until it is
-//                       progress                           the disk still writes
+//                       finished number: 1 if it was written, or is kept by the launcher until then
+//                       progress                           the disk is still writing
 //                       refused                            SaveBoard::try_failed
 #pragma once
 
@@ -38,7 +38,7 @@ class HostSaves {
 
   /// A memfd that the rank sizes and fills.
   int image(int rank) const { return images_.at(rank).fd; }
-  /// The next message for the launcher; nullopt: there is none now.
+  /// The next message for the launcher; nullopt: none now.
   std::optional<hosts::SaveWord> next();
   /// Handles a message from the launcher.
   void take(const hosts::SaveWord& word);
@@ -46,7 +46,7 @@ class HostSaves {
  private:
   struct Image {
     int fd = -1;
-    int64_t size = -1;  ///< size that the launcher was told; -1: none
+    int64_t size = -1;  ///< size that was sent to the launcher; -1: none
     int64_t step = -1;  ///< step of the save that `sent` refers to
     int64_t sent = 0;
     int64_t done = -1;  ///< step of the last save that was sent completely

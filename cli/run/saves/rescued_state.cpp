@@ -23,7 +23,7 @@ void RescuedState::begin(const std::vector<std::vector<int>>& hosts) {
     asked_.insert(ranks.begin(), ranks.end());
   }
   words_.push_back({.name = "offer"});
-  if (hosts.empty()) why_ = "no host is left";
+  if (hosts.empty()) why_ = "no host remains";
 }
 
 bool RescuedState::knows(const hosts::SaveWord& word) {
@@ -72,7 +72,7 @@ bool RescuedState::take(const hosts::SaveWord& word, const std::vector<int>& ran
   return held.has_begun && to_fetch_.erase(word.rank) > 0;  // held_end
 }
 
-/// The newest step that all ranks hold, and which pieces of it are the state once.
+/// Chooses the newest step that all ranks have, and pieces that cover its state exactly once.
 void RescuedState::choose() {
   std::vector<int> ranks;
   std::vector<std::vector<SafetensorsEntry>> images;
@@ -91,7 +91,7 @@ void RescuedState::choose() {
   step_ = *common.rbegin();
   Cover cover = cover_state(job_, images);
   if (!cover.missing.empty()) {
-    why_ = "no rank that is left has " + cover.missing;
+    why_ = "no remaining rank has " + cover.missing;
     return;
   }
   is_chosen_ = true;

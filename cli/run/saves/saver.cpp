@@ -45,14 +45,14 @@ SaveBoard::Position board_position(const TrainPosition& position, const Validati
 ImageMemory::ImageMemory(int fd, int64_t bytes, bool is_populated) : fd_(fd) {
   if (bytes == 0) return;
   const auto size = static_cast<size_t>(bytes);
-  if (ftruncate(fd, bytes) != 0) throw_errno("take", bytes);
+  if (ftruncate(fd, bytes) != 0) throw_errno("allocate", bytes);
   void* memory = mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
   if (memory == MAP_FAILED) throw_errno("map", bytes);
   bytes_ = {static_cast<std::byte*>(memory), size};
   if (!is_populated) return;
   populate_ = std::thread([memory, size] {
 #ifdef MADV_POPULATE_WRITE
-    madvise(memory, size, MADV_POPULATE_WRITE);  // older systems take the pages at the first save
+    madvise(memory, size, MADV_POPULATE_WRITE);  // older systems allocate the pages at the first save
 #endif
   });
 }
@@ -130,43 +130,43 @@ void Saver::save_last(const TrainPosition& position, Executor& executor) {
   at_end(position.step, executor);
 }
 
-/// A save that is due by steps, or at the end, begins before the validation of its state, which may fail. All ranks
-/// must agree without asking each other, so saves that are due by time or by the validation itself begin after it.
+/// A save that is due by step count, or at the end, begins before the validation of its state, which may fail. All
+/// ranks must agree without communication, so saves that are due by time or by the validation itself begin after it.
 void Saver::before_validation(int64_t step, bool is_end, Executor& executor) {
   if (step == first_step_) return;
-  const int64_t last = board_.last_step();  // `step`: another rank has decided
+  const int64_t last = board_.last_step();  // equal to `step` if another rank has decided
   const bool is_due_by_steps = saves_state_ && is_save_due(spec_, steps_per_epoch_, {.step = step, .last = last});
   if (!is_end && last != step && !is_due_by_steps) return;
   prepare(executor);
   look(executor, true);
   if (is_end) make_room_for(step);
-  // A disk that is slow delays the save until after the validation. A rank that decides otherwise waits for no other.
+  // A slow disk delays the save until after the validation. A rank that decides otherwise waits for no other rank.
   if (const int64_t saving = board_.saving(); saving >= 0 && saving != step) return;
   if (board_.saves_before(step, [&](int64_t saved) { return saved != step; })) begin(step, executor);
   look(executor, true);
 }
 
 void Saver::at_step(int64_t step, Executor& executor) {
-  prepare(executor);  // here the weights are there, and no step has started
+  prepare(executor);  // the weights exist, and no step has started
   look(executor, false);
   if (step == first_step_) return;
-  const bool has_begun = begun_ == step;  // before the validation
+  const bool has_begun = begun_ == step;  // it may have begun before the validation
   if (!has_begun && board_.saves_before(step, [&](int64_t last) { return is_due(step, last); })) begin(step, executor);
   if (!spec_.async && copying_ < 0 && board_.is_told(board_.saving())) await_begun();
 }
 
-/// The last state is saved too, unless it is the one that the run began with.
+/// Saves the last state too, unless it is the one that the run began with.
 void Saver::at_end(int64_t step, Executor& executor) {
   if (step == first_step_) return;
   prepare(executor);
   look(executor, true);
-  if (begun_ == step) return;  // before the validation
+  if (begun_ == step) return;  // it has begun before the validation
   if (!make_room_for(step)) return;
   if (board_.saves_before(step, [&](int64_t last) { return last != step; })) begin(step, executor);
   look(executor, true);
 }
 
-/// The last state waits for the save under way. False if the writer has stopped writing, for which only one call waits.
+/// Waits for the save in progress, before the last state. False if the writer hangs, for which only one call waits.
 bool Saver::make_room_for(int64_t last_step) {
   const auto is_other = [&](int64_t saving) { return saving != last_step; };
   board_.await_room(last_step);
@@ -182,7 +182,7 @@ void Saver::validated(const ValidationReport& report) {
     board_.tell_validated(report.run_step, board_position(position_, validation_));
 }
 
-/// With several hosts, the first rank that saves asks when it is time, and the launcher chooses the step.
+/// With several hosts, the first rank that saves requests a save when it is due, and the launcher chooses the step.
 bool Saver::is_due(int64_t step, int64_t last) {
   if (step == best_step_) return true;
   const auto seconds_since = [](Clock::time_point t) {
@@ -190,7 +190,7 @@ bool Saver::is_due(int64_t step, int64_t last) {
   };
   SaveMoment now{.step = step, .last = last};
   const bool on_several_hosts = board_.is_decided_elsewhere();
-  if (on_several_hosts && is_save_due(spec_, steps_per_epoch_, now)) return true;  // by steps, as on all hosts
+  if (on_several_hosts && is_save_due(spec_, steps_per_epoch_, now)) return true;  // due by step count, as on all hosts
   if (on_several_hosts && (!tells_ || asks_)) return false;
   now.seconds = seconds_since(last_);
   now.cost = static_cast<double>(board_.cost_ns.load(std::memory_order_relaxed)) * 1e-9;
@@ -215,12 +215,12 @@ void Saver::begin(int64_t step, Executor& executor) {
   look(executor, !spec_.async || board_.steps_await_saves());
 }
 
-/// Whether the copy is complete; then the writer may read it.
+/// Checks whether the copy is complete, and if so allows the writer to read it.
 void Saver::look(Executor& executor, bool wait) {
   if (copying_ < 0 || !executor.is_copied(wait)) return;
   const uint64_t copied = static_cast<uint64_t>(copying_) + 1;
   status_.copied.store(copied, std::memory_order_release);
-  for (int worker = 0; tells_ && worker < job_.plan.own_workers; ++worker)  // they have nothing to copy
+  for (int worker = 0; tells_ && worker < job_.plan.own_workers; ++worker)  // workers have nothing to copy
     shared_.status(worker).copied.store(copied, std::memory_order_release);
   copying_ = -1;
 }
@@ -249,14 +249,14 @@ void Saver::tell() {
   if (tells_ && board_.saving() == position_.step) board_.tell(position_.step, board_position(position_, validation_));
 }
 
-/// Ranks that have no more to do with this one's save may be at the next one. A disk that refuses the save, or hangs,
-/// does not hold up the training more than once: the writer tries again meanwhile.
+/// Waits for this rank's save; other ranks may already be at the next one. A disk that refuses the save, or hangs,
+/// delays the training at most once: the writer retries in the meantime.
 void Saver::await_begun() {
   if (refused_ == begun_) return;
   if (!await_writer([this](int64_t saving) { return saving == begun_; }, true)) refused_ = begun_;
 }
 
-/// Waits until no such save is under way. False if the writer has stopped writing.
+/// Waits until no such save is in progress. Returns false if the writer hangs.
 bool Saver::await_writer(const std::function<bool(int64_t step)>& is_awaited, bool ends_with_a_failed_try) {
   const uint64_t failed = board_.failed_tries();
   const auto is_busy = [&] {

@@ -1,4 +1,5 @@
-// A rank's side of saves: decides with the others when, and copies what it owns into memory that outlives the rank.
+// A rank's side of saves: agrees with the other ranks on steps, and copies its state into memory that outlives the
+// rank.
 #pragma once
 
 #include <chrono>
@@ -15,10 +16,10 @@
 
 namespace trainctl {
 
-/// Shared memory for one rank's image: a memfd that launcher, rank and writer have open.
+/// Shared memory for one rank's image: a memfd that the launcher, the rank and the writer have open.
 class ImageMemory {
  public:
-  /// Sizes and maps it. Takes ownership of `fd`. `is_populated`: its pages are taken before they are needed. EnvError.
+  /// Sizes and maps it. Takes ownership of `fd`. `is_populated`: allocates its pages in advance. Throws EnvError.
   ImageMemory(int fd, int64_t bytes, bool is_populated);
   ~ImageMemory();
   ImageMemory(const ImageMemory&) = delete;
@@ -29,7 +30,7 @@ class ImageMemory {
  private:
   int fd_;
   std::span<std::byte> bytes_;
-  std::thread populate_;  ///< takes the pages before the first save needs them
+  std::thread populate_;  ///< allocates the pages before the first save needs them
 };
 
 /// Returns what a checkpoint records of the steps before `position`, which may have been validated.
@@ -37,20 +38,20 @@ SaveBoard::Position board_position(const TrainPosition& position, const Validati
 
 class Saver {
  public:
-  /// All must outlive it. `from`: where the run starts; `failures`: how often it has failed and was restarted. A job
-  /// that saves only its final weights takes their memory when it ends.
+  /// All arguments must outlive it. `from`: start of the run; `failures`: how often it has failed and was restarted. A
+  /// job that saves only its final weights allocates their memory when it ends.
   Saver(const PlannedJob& job, const Program& program, RankBoard& memory, int image_fd, const TrainPosition& from,
         int failures = 0);
 
   void add_to(TrainHooks& hooks);
 
-  // For an asynchronous server, which adds itself to no hooks.
-  /// Called in each save, before the state is said to be copied: what the program does not have. `follows_save`: this
-  /// process's last save is on the disk.
+  // The following functions are for an asynchronous server, which uses no hooks.
+  /// `copy` is called in each save, before the state counts as copied, to copy state outside of the program.
+  /// `follows_save`: this process's last save is on disk.
   void copies_too(std::function<void(bool follows_save)> copy) { copy_too_ = std::move(copy); }
-  /// Before the first step, or before the final weights are saved.
+  /// Call it before the first step, or before the final weights are saved.
   void prepare(Executor& executor);
-  /// In order of steps: whether the state before that one is saved. The same on every server.
+  /// Call it in order of steps: whether the state before that step is saved. The result is the same on every server.
   bool saves_before(int64_t step);
   /// Saves that state.
   void save(const TrainPosition& position, Executor& executor);
@@ -84,23 +85,23 @@ class Saver {
   const bool saves_state_;
   const StateImage image_;
   const int image_fd_;
-  std::optional<ImageMemory> memory_;  ///< since prepare()
+  std::optional<ImageMemory> memory_;  ///< set by prepare()
   const int64_t first_step_, steps_per_epoch_;
   const int failures_;
   TrainPosition position_;
-  ValidationReport validation_;  ///< the last one
+  ValidationReport validation_;  ///< the last validation
   int64_t best_step_ = -1;       ///< step of the best value of keep_best, if this attempt had it
   std::function<void(bool follows_save)> copy_too_;
-  int64_t begun_ = -1;    ///< the step of the last save; -1: there was none
-  int64_t refused_ = -1;  ///< the step of a save that was awaited in vain; -1: none
+  int64_t begun_ = -1;    ///< step of the last save; -1: none
+  int64_t refused_ = -1;  ///< step of a save that did not finish in time; -1: none
   bool is_prepared_ = false;
-  bool waited_in_vain_ = false;  ///< for room for the last state
-  bool asks_ = false;     ///< it has asked the launcher for a save, which has not begun
-  int64_t copying_ = -1;  ///< the step whose state is being copied
+  bool waited_in_vain_ = false;  ///< waiting for the save before the last one failed
+  bool asks_ = false;            ///< it has requested a save from the launcher, which has not begun
+  int64_t copying_ = -1;         ///< step whose state is being copied; -1: none
   const Clock::time_point start_ = Clock::now();
   Clock::time_point last_ = start_;  ///< when the last save began
-  double usual_seconds_ = 0;         ///< seconds of a step without a copy; a moving average
-  double lost_seconds_ = 0;          ///< seconds lost by the copy under way
+  double usual_seconds_ = 0;         ///< seconds per step without a copy; moving average
+  double lost_seconds_ = 0;          ///< seconds lost because of the copy in progress
 };
 
 }  // namespace trainctl

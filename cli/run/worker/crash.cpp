@@ -1,4 +1,4 @@
-// A signal handler: only async-signal-safe calls.
+// A signal handler, which makes only async-signal-safe calls.
 #include "cli/run/worker/crash.h"
 
 #include <execinfo.h>
@@ -19,19 +19,19 @@ void write_text(const char* text) {
 
 void report(int signal, siginfo_t* info, void*) {
   const char* file = signal == SIGBUS ? mapped_file_at(info->si_addr) : nullptr;
-  if (file != nullptr) {  // no bug
+  if (file != nullptr) {  // not a bug
     write_text(file);
-    write_text(": cannot be read: its disk failed, or it became shorter during the run\n");
+    write_text(": cannot be read: its disk failed, or the file was truncated during the run\n");
     raise(signal);
     return;
   }
   const char* name = sigabbrev_np(signal);
-  write_text("bug: this rank got SIG");
+  write_text("bug: this rank received SIG");
   write_text(name == nullptr ? "?" : name);
-  write_text(signal == SIGBUS ? " (the host may have no memory left for it)\n" : "\n");
+  write_text(signal == SIGBUS ? " (the host may be out of memory)\n" : "\n");
   std::array<void*, 16> frames{};
   backtrace_symbols_fd(frames.data(), backtrace(frames.data(), frames.size()), STDERR_FILENO);
-  raise(signal);  // SA_RESETHAND: this time it kills
+  raise(signal);  // SA_RESETHAND: this time it ends the process
 }
 
 }  // namespace

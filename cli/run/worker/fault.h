@@ -1,4 +1,4 @@
-// Faults to order, for tests of the launcher. TRAINCTL_TEST_FAULT in the environment of a run:
+// Injected faults for tests of the launcher. TRAINCTL_TEST_FAULT in the environment of a run:
 //
 //   fault := rank ":" step ":" what        what := "exit" code | "hang" | "skip"
 //
@@ -14,13 +14,13 @@
 
 namespace trainctl {
 
-/// Workers whose processors are emulated, for tests and benchmarks of parameter servers on few cores.
+/// Emulates slower processors, for tests and benchmarks of parameter servers on few cores.
 /// TRAINCTL_TEST_SPEED in the environment of a run:
 ///
-///   speed := microseconds_a_sample ":" factor ":" spell_ms ":" seed
+///   speed := microseconds_per_sample ":" factor ":" spell_ms ":" seed
 ///
-///   500:3:200:7   a step takes 500 us a sample more; in random spells of 200 ms, half of the time, 3 times that
-///   500:3:0:2     worker 2 takes 3 times that for good, and the others never
+///   500:3:200:7   a step takes 500 us per sample longer; in random periods of 200 ms, half of the time, 3 times that
+///   500:3:0:2     worker 2 always takes 3 times that, and the others never
 class EmulatedSpeed {
  public:
   /// Throws EnvError if the environment does not follow the grammar.

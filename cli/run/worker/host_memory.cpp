@@ -12,7 +12,7 @@
 #include "engine/base/text.h"
 
 namespace trainctl {
-// MemAvailable and SwapFree; unlimited if the kernel does not report them.
+// MemAvailable plus SwapFree; unlimited if the kernel does not report them.
 int64_t available_memory() {
   std::ifstream file("/proc/meminfo");
   std::string name, unit;
@@ -33,18 +33,18 @@ void require_memory(const std::vector<int64_t>& arena_bytes_per_rank, int64_t da
   const auto ranks = static_cast<int64_t>(arena_bytes_per_rank.size());
   const int64_t available = available_memory(), data_bytes = capped_product(ranks, data_bytes_of_a_rank);
   if (data_bytes > available) {
-    throw EnvError(
-        fmt::format("{}:{}:{}: dataset: {} ranks keep {} of the set each, this host has {} left; try fewer "
-                    "samples or fewer ranks",
-                    data_set.file, data_set.line, data_set.column, ranks, format_bytes(data_bytes_of_a_rank),
-                    format_bytes(available)));
+    throw EnvError(fmt::format(
+        "{}:{}:{}: dataset: {} ranks keep {} of the data set each, but this host has only {} available; use fewer "
+        "samples or fewer ranks",
+        data_set.file, data_set.line, data_set.column, ranks, format_bytes(data_bytes_of_a_rank),
+        format_bytes(available)));
   }
   needed = capped_sum(needed, data_bytes);
   if (needed <= available) return;
   throw EnvError(std::to_string(arena_bytes_per_rank.size()) + " ranks need " + format_bytes(needed) +
-                 " together, this host has " + format_bytes(available) +
-                 " left; see trainctl plan for what takes it, and try more parallel.micro_batches, "
-                 "parallel.optimizer_shard or a smaller dataset.batch");
+                 " in total, but this host has only " + format_bytes(available) +
+                 " available; trainctl plan shows what uses it. Try more parallel.micro_batches, "
+                 "parallel.optimizer_shard, or a smaller dataset.batch");
 }
 
 }  // namespace trainctl

@@ -1,4 +1,4 @@
-// Checks before the ranks start that the host has memory for their arenas.
+// Checks, before the ranks start, that the host has enough memory for their arenas.
 #pragma once
 
 #include <cstdint>
@@ -11,8 +11,8 @@ namespace trainctl {
 /// Available bytes of the host, including swap.
 int64_t available_memory();
 
-/// Throws EnvError if the arenas, and what each rank keeps of the data set, need more memory than is available.
-/// `data_set` is where the job describes it.
+/// Throws EnvError if the arenas, plus the data that each rank keeps in memory, need more memory than is available.
+/// `data_set`: position of the data set in the job.
 void require_memory(const std::vector<int64_t>& arena_bytes_per_rank, int64_t data_bytes_of_a_rank,
                     const SourcePos& data_set);
 

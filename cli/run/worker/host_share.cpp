@@ -19,11 +19,11 @@
 namespace trainctl {
 namespace {
 
-/// Beyond what any host has; sums of such arenas do not overflow.
+/// More memory than any host has; sums of such arenas do not overflow.
 constexpr int64_t kMostArenaBytes = int64_t{1} << 42;
 constexpr size_t kMostRanks = 1 << 20;
 
-/// Whether the launcher's checkpoint is here too, in a folder that hosts share.
+/// Whether this host sees the launcher's checkpoint, in a shared folder.
 bool has_checkpoint(const std::string& folder, const std::string& digest) {
   std::ifstream file(folder + "/" + std::string(kManifestName), std::ios::binary);
   std::ostringstream text;
@@ -40,10 +40,10 @@ class SegmentShare : public hosts::HostShare {
     auto arenas = what.at("arena_bytes").get<std::vector<int64_t>>();
     const auto is_rank = [&](int rank) { return rank >= 0 && static_cast<size_t>(rank) < arenas.size(); };
     if (ranks.empty() || arenas.size() > kMostRanks || !std::all_of(ranks.begin(), ranks.end(), is_rank))
-      throw EnvError("the ranks of this host are not those of the job");
+      throw EnvError("invalid ranks for this host");
     std::vector<int> others;
     for (size_t rank = 0; rank < arenas.size(); ++rank) {
-      if (arenas[rank] < 0 || arenas[rank] > kMostArenaBytes) throw EnvError("an arena has no size");
+      if (arenas[rank] < 0 || arenas[rank] > kMostArenaBytes) throw EnvError("invalid arena size");
       if (runs_here(static_cast<int>(rank))) continue;
       arenas[rank] = 0;
       others.push_back(static_cast<int>(rank));
@@ -51,7 +51,7 @@ class SegmentShare : public hosts::HostShare {
     std::vector<Route> routes;
     for (const auto& route : what.at("routes")) {
       const Route it{route.at(0).get<int32_t>(), route.at(1).get<int32_t>()};
-      if (!is_rank(it.from) || !is_rank(it.to) || it.from == it.to) throw EnvError("a route has no ends");
+      if (!is_rank(it.from) || !is_rank(it.to) || it.from == it.to) throw EnvError("invalid route between ranks");
       if (runs_here(it.from) && runs_here(it.to)) routes.push_back(it);
     }
     memory_ = SharedMemory::create(arenas, std::move(routes));
@@ -121,7 +121,7 @@ class SegmentShare : public hosts::HostShare {
   std::optional<HeldStates> held_;
   std::optional<StoreAccess> store_;
   std::string store_token_;
-  std::string checkpoint_;  ///< the folder that the ranks go on from
+  std::string checkpoint_;  ///< folder that the ranks resume from
 };
 
 }  // namespace

@@ -1,5 +1,5 @@
-// State that the ranks of one host share, which their agent creates: the segment, with the statuses of all ranks of the
-// job and the arenas of the ranks on this host, and the way to this host's store.
+// State that the ranks of one host share, created by their agent: the segment, with the statuses of all ranks of the
+// job and the arenas of the ranks on this host, and access to this host's store.
 #pragma once
 
 #include <memory>
@@ -8,7 +8,7 @@
 
 namespace trainctl {
 
-/// The words of a rank's command that it fills in: descriptors, and the folder of the checkpoint to go on from.
+/// Placeholders in a rank's command that it fills in: descriptors, and the folder of the checkpoint to resume from.
 inline constexpr const char* kMemoryWord = "{memory}";
 inline constexpr const char* kImageWord = "{image}";
 inline constexpr const char* kHeldWord = "{held}";

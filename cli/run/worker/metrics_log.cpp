@@ -1,4 +1,4 @@
-// metrics.jsonl and TensorBoard's events.
+// Writes metrics.jsonl and TensorBoard events.
 #include "cli/run/worker/metrics_log.h"
 
 #include <algorithm>
@@ -21,7 +21,7 @@ std::string job_of(const RunDirectory& directory) {
   return text.str();
 }
 
-/// Settings, as opposed to the network, files, and how the run is started: those have too many columns.
+/// Settings of the job, without the network, files and launch options, which would take too many columns.
 bool is_setting(const std::string& path) {
   static constexpr std::string_view kSections[] = {"dataset.", "loss.", "optimizer.", "parallel.", "train."};
   static constexpr std::string_view kFields[] = {"precision", "gradient_precision", "seed", "loss", "launch.ranks",
@@ -70,20 +70,20 @@ MetricsLog::MetricsLog(const RunDirectory& directory, RecordFile::Begin begin, S
 MetricsLog::MetricsLog(const RunDirectory& directory, int rank, Say say)
     : lines_(directory.rank_file(rank, kMetricsFile)), say_(std::move(say)) {}
 
-/// Tools and the launcher follow the file.
+/// Writes a whole line at once, since tools and the launcher follow the file.
 void MetricsLog::write(const std::string& text) {
   if (!is_open()) return;
   const bool was_refused = std::exchange(is_refused_, !lines_.write(text + "\n"));
   if (is_refused_ && !was_refused)
-    say_(std::string(kMetricsFile) + " cannot be written: " + lines_.problem() + "; its lines wait for the disk");
+    say_(std::string("cannot write ") + kMetricsFile + ": " + lines_.problem() + "; its lines are kept in memory");
   if (!is_refused_ && was_refused)
-    say_(std::string(kMetricsFile) + " is written again" +
-         (lines_.lost() == 0 ? "" : ", without " + std::to_string(lines_.lost()) + " lines"));
+    say_(std::string(kMetricsFile) + " is being written again" +
+         (lines_.lost() == 0 ? "" : "; " + std::to_string(lines_.lost()) + " lines were lost"));
 }
 
 void MetricsLog::say_lost() {
   if (const auto missing = lines_.lost() + static_cast<int64_t>(lines_.kept()); is_open() && missing > 0)
-    say_(std::string(kMetricsFile) + " lacks " + std::to_string(missing) + " lines, which the disk has refused");
+    say_(std::string(kMetricsFile) + " lacks " + std::to_string(missing) + " lines that could not be written to disk");
 }
 
 void MetricsLog::line(const nlohmann::ordered_json& json) { write(json.dump()); }

@@ -1,5 +1,5 @@
 // Metrics that a run writes for tools while it trains: metrics.jsonl (docs/logs.md) and an event file of TensorBoard
-// beside it, with the same numbers, its settings and its histograms.
+// next to it, with the same numbers, plus settings and histograms.
 #pragma once
 
 #include <functional>
@@ -23,11 +23,12 @@ class MetricsLog {
   /// Reports a line to the user.
   using Say = std::function<void(const std::string&)>;
 
-  /// For a rank that does not report.
+  /// Writes nothing: for a rank that does not report.
   MetricsLog() = default;
   /// `begin`: append keeps the lines of an earlier attempt, or of a rank that has died.
   MetricsLog(const RunDirectory& directory, RecordFile::Begin begin, Say say);
-  /// Only lines, in a file of rank `rank`: the launcher adds those that metrics.jsonl lacks (cli/run/launch/metrics_file.h).
+  /// Writes only lines, to a file of rank `rank`. The launcher adds those that metrics.jsonl lacks
+  /// (cli/run/launch/metrics_file.h).
   MetricsLog(const RunDirectory& directory, int rank, Say say);
 
   bool is_open() const { return lines_.is_open(); }
@@ -35,13 +36,13 @@ class MetricsLog {
   void step(const StepReport& report);
   void epoch(const EpochReport& report);
   void validation(const ValidationReport& report);
-  /// TensorBoard alone draws them.
+  /// Histograms are written only for TensorBoard.
   void histograms(int64_t step, const std::map<std::string, Histogram>& histograms);
-  /// The last call, except of a run that is killed.
+  /// Call it last. A run that is killed does not.
   void ended(bool is_success);
-  /// Any other line of metrics.jsonl.
+  /// Writes any other line of metrics.jsonl.
   void line(const nlohmann::ordered_json& json);
-  /// Says what the disk has refused to the end.
+  /// Reports lines that could not be written until the end.
   void say_lost();
 
  private:
@@ -50,7 +51,7 @@ class MetricsLog {
   RecordFile lines_;
   EventFile events_;
   Say say_;
-  bool is_refused_ = false;  ///< and the user knows it
+  bool is_refused_ = false;  ///< a write has failed, and the user has been notified
 };
 
 }  // namespace trainctl

@@ -45,7 +45,7 @@ void describe_current_exception(RankError& error) {
     error.kind = refusal ? ErrorKind::env : ErrorKind::bug;
     error.what = refusal.value_or(caught.what());
   } catch (...) {
-    error.what = "an exception of unknown type";
+    error.what = "exception of unknown type";
   }
 }
 
@@ -67,15 +67,15 @@ RankError current_rank_error(const RankStatus* status, const Program* program) {
 std::string describe_position(const RankStatus& status, const Program& program) {
   switch (status.state.load()) {
     case RankState::starting:
-      return "start-up";
+      return "startup";
     case RankState::loading:
       return "loading";
     case RankState::connecting:
-      return "connecting to the other ranks";
+      return "connection setup";
     case RankState::saving:
-      return "waiting for the disk, to save";
+      return "saving";
     case RankState::done:
-      return "its end";
+      return "shutdown";
     case RankState::training:
     case RankState::failed:
       break;
@@ -98,7 +98,7 @@ RankProgress progress_of(const RankStatus& status, const Program& program) {
   RankProgress progress;
   progress.position = (static_cast<uint64_t>(state) << 60) | (step << 28) | instruction;
   progress.waiting = state == RankState::connecting;
-  // The last state of a rank that is done may still be on its way to the launcher.
+  // The last state of a rank that is done may not have reached the launcher yet.
   progress.saving = state == RankState::saving || state == RankState::done;
   if (progress.saving || step == 0 || program.server >= 0) progress.position ^= status.looks.load();
   if (const Instruction* at = instruction_at(status, program)) {

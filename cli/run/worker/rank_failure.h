@@ -10,7 +10,7 @@
 
 namespace trainctl {
 
-/// The current exception; call it in a catch block. `status` and `program` are null if not created yet.
+/// Converts the current exception; call it in a catch block. `status` and `program` are null if not created yet.
 RankError current_rank_error(const RankStatus* status, const Program* program);
 
 /// "step 412, all_reduce grad.0 (instruction 881)"; "loading" and the like before the first step.

@@ -1,4 +1,4 @@
-// A rank's output lines and files.
+// Writes a rank's output lines and files.
 #include "cli/run/worker/rank_output.h"
 
 #include <fmt/format.h>
@@ -18,7 +18,7 @@
 namespace trainctl {
 namespace {
 
-/// One write per line, so that lines arrive whole and without delay.
+/// Uses one write per line, so that lines arrive whole and without delay.
 void write_line(std::string text) {
   text += '\n';
   std::fwrite(text.data(), 1, text.size(), stdout);
@@ -71,7 +71,7 @@ TrainHooks RankOutput::hooks() {
   return hooks;
 }
 
-/// Called before the first on_step, which tells the launcher that the file exists.
+/// Called before the first on_step, which signals to the launcher that the file exists.
 void RankOutput::on_first_step(const StartUpClock& clock) {
   const nlohmann::ordered_json json = start_up_json(clock);
   std::ofstream(start_up_path_) << json.dump() << '\n';
@@ -102,18 +102,18 @@ void RankOutput::on_step(const StepReport& report) {
   metrics_.step(report);
 }
 
-/// An asynchronous worker reports since all before it have died.
+/// Makes this asynchronous worker report if all workers before it have died.
 void RankOutput::report_in_place() {
   if (metrics_.is_open() || !options_.takes_over || !options_.takes_over()) return;
   metrics_ = options_.is_apart ? MetricsLog(directory_, program_.rank, write_line)
                                : MetricsLog(directory_, RecordFile::Begin::append, write_line);
 }
 
-/// All ranks have the same loss: the first one says it for all. With train.on_nan: stop they fail with it.
+/// All ranks have the same loss, so only the first reports it. With train.on_nan: stop all ranks fail because of it.
 void RankOutput::on_not_finite(const StepReport& report) {
   not_finite_since_ = report.run_step;
   if (spec_.train.on_nan == OnNan::warn && program_.rank == 0)
-    write_line(not_finite_line(report) + "; going on, as train.on_nan is warn");
+    write_line(not_finite_line(report) + "; continuing because train.on_nan is warn");
   if (spec_.train.on_nan == OnNan::stop) metrics_.ended(false);
 }
 
@@ -131,7 +131,7 @@ void RankOutput::on_validation(const ValidationReport& report) {
 /// {"kind":"data","run_step":24,"workers":4,"ahead":1,"reason":"the trainer waits 43 % of a step, …"}
 void RankOutput::on_loading(int64_t step, const LoadSetting& setting, const std::string& reason) {
   tunes_loading_ = true;
-  write_line("data: at step " + std::to_string(step) + " " + to_string(setting) + ": " + reason);
+  write_line("data loading: " + to_string(setting) + " from step " + std::to_string(step) + ": " + reason);
   metrics_.line({{"kind", "data"},
                  {"run_step", step},
                  {"workers", setting.workers},
@@ -139,10 +139,10 @@ void RankOutput::on_loading(int64_t step, const LoadSetting& setting, const std:
                  {"reason", reason}});
 }
 
-/// {"kind":"skipped","run_step":24,"samples":3,"first":"photos/cat/7.jpg: …"}: of this rank's.
+/// {"kind":"skipped","run_step":24,"samples":3,"first":"photos/cat/7.jpg: …"}: samples of this rank.
 void RankOutput::on_skipped(int64_t step, const SkippedSamples& skipped) {
-  write_line("data: " + std::to_string(skipped.count) + (skipped.count == 1 ? " sample" : " samples") +
-             " skipped by step " + std::to_string(step) + "; the first: " + skipped.first);
+  write_line("data loading: " + std::to_string(skipped.count) + (skipped.count == 1 ? " sample" : " samples") +
+             " skipped up to step " + std::to_string(step) + "; first: " + skipped.first);
   metrics_.line({{"kind", "skipped"}, {"run_step", step}, {"samples", skipped.count}, {"first", skipped.first}});
 }
 
@@ -150,15 +150,16 @@ void RankOutput::settled_loading(const LoadSetting& setting, double waited_share
   if (!tunes_loading_) return;
   const std::string fields =
       "dataset.workers=" + std::to_string(setting.workers) + " dataset.prefetch=" + std::to_string(setting.ahead);
-  write_line(fmt::format("data: settled on {}; the trainer waited for data {:.1f} % of the time; to keep that: {}",
-                         to_string(setting), 100 * waited_share, fields));
+  write_line(fmt::format(
+      "data loading: settled on {}; training waited for data {:.1f} % of the time; to keep these settings: {}",
+      to_string(setting), 100 * waited_share, fields));
   if (program_.rank == 0) std::ofstream(directory_.file("loading")) << fields << '\n';
 }
 
 void RankOutput::ended(const TrainResult& result) {
   settled_loading(result.loading, result.waited_share);
   if (result.skipped.count > 0)
-    write_line("data: " + std::to_string(result.skipped.count) + " reads of broken samples were skipped in all");
+    write_line("data loading: skipped " + std::to_string(result.skipped.count) + " reads of broken samples in total");
   metrics_.ended(true);
   if (result.stopped) note_stop(result);
   metrics_.say_lost();
@@ -166,13 +167,12 @@ void RankOutput::ended(const TrainResult& result) {
 
 void RankOutput::note_stop(const TrainResult& result) {
   if (!result.reason.empty()) {
-    status_.total_steps = status_.finished_steps =
-        static_cast<uint64_t>(result.last_step);  // the run has reached its end
+    status_.total_steps = status_.finished_steps = static_cast<uint64_t>(result.last_step);  // the run ends here
     write_line("stopped after step " + std::to_string(result.last_step) + ": " + result.reason);
     metrics_.line({{"stopped_at_step", result.last_step}, {"reason", result.reason}});
     return;
   }
-  write_line("stopped after step " + std::to_string(result.last_step) + ", as asked");
+  write_line("stopped after step " + std::to_string(result.last_step) + " on request");
   metrics_.line({{"stopped_at_step", result.last_step}});
 }
 
@@ -189,7 +189,7 @@ void RankOutput::write_workers(const BatchBoard& board) {
   if (metrics_.is_open()) metrics_.line(workers_json(board, spec_.dataset.batch));
 }
 
-/// Counts them: other steps, which make the same calls, may run before on_step reports the first one (sink_steps).
+/// Counts calls: further steps, which make the same calls, may run before on_step reports the first (sink_steps).
 void RankOutput::on_communication(const Instruction& instruction) {
   if (to_record_ == 0) return;
   collectives_ << communication_json(instruction, program_).dump() << '\n';
@@ -220,7 +220,7 @@ void RankOutput::write_text(const Operand& operand, const PrintedPart& part, con
   std::string prefix = operand.tensor + " (rank " + std::to_string(program_.rank);
   if (spec_.parallel.micro_batches > 1) prefix += ", micro-batch " + std::to_string(micro_batch);
   if (!part.known)
-    prefix += ", its own part";
+    prefix += ", its own shard";
   else if (part.shape != part.whole || spec_.launch.ranks > 1)
     prefix += ", " + part_text(part);
   prefix += "): ";

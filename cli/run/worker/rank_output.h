@@ -23,10 +23,10 @@ namespace trainctl {
 struct RankOutputOptions {
   bool record = false;  ///< run --record
   RecordFile::Begin metrics = RecordFile::Begin::empty;
-  bool copies_metrics = false;            ///< the first rank of the second host: rank 0's host may be lost
-  bool is_apart = false;                  ///< it writes to another folder than rank 0
+  bool copies_metrics = false;            ///< for the first rank of the second host, since rank 0's host may be lost
+  bool is_apart = false;                  ///< it writes to a different folder than rank 0
   bool has_hosts = false;                 ///< the ranks of other hosts write to other folders
-  std::function<bool()> takes_over = {};  ///< an asynchronous worker: whether those before it are gone
+  std::function<bool()> takes_over = {};  ///< asynchronous workers: whether all workers before it are gone
 };
 
 class RankOutput {
@@ -37,13 +37,13 @@ class RankOutput {
   RankOutput(const RankOutput&) = delete;
   RankOutput& operator=(const RankOutput&) = delete;
 
-  /// Call it before training if the first step is another than 0.
+  /// Call it before training if the first step is not 0.
   void starts_at(int64_t step) { prints_ = step * prints_a_step_; }
   /// The hooks refer to this object.
   TrainHooks hooks();
   /// The training is over. Writes a line if it was stopped before its end.
   void ended(const TrainResult& result);
-  /// Writes the traffic of `steps` steps, as far as this rank counts it.
+  /// Writes the traffic of `steps` steps that this rank counts.
   void write_traffic(const HostTraffic& traffic, int64_t steps) const;
   /// Only rank 0 calls it; see TensorHistograms.
   void write_histograms(int64_t step, const std::map<std::string, Histogram>& histograms);
@@ -79,13 +79,13 @@ class RankOutput {
   std::ofstream collectives_;
   bool tunes_loading_ = false;    ///< dataset.autotune has changed something
   double step_seconds_ = 0;       ///< moving average
-  int64_t not_finite_since_ = 0;  ///< the first step whose loss is not finite; 0: none
+  int64_t not_finite_since_ = 0;  ///< first step with a non-finite loss; 0: none
 };
 
-/// The file of a rank that write_traffic makes.
+/// File that write_traffic writes for a rank.
 inline constexpr const char* kTrafficFile = "traffic.json";
 
-/// evaluation.json in the run's folder, and a line: "step 630: loss 0.0991, accuracy 0.9690 (1,000 samples)".
+/// Writes evaluation.json to the run's folder, and a line: "step 630: loss 0.0991, accuracy 0.9690 (1,000 samples)".
 void write_evaluation(const RunDirectory& directory, const std::string& checkpoint, const ValidationReport& report);
 
 }  // namespace trainctl

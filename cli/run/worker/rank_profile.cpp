@@ -31,7 +31,7 @@ void RankProfileFile::ended() {
   if (profile_ && !written_ && !profile_->profile().spans.empty()) write();
 }
 
-/// Appears under its name only when complete: the launcher may read it at any time.
+/// Writes the file atomically, since the launcher may read it at any time.
 void RankProfileFile::write() {
   written_ = true;
   const std::string part = path_ + ".part";

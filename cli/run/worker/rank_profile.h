@@ -20,7 +20,7 @@ class RankProfileFile {
 
   /// The hooks refer to this object.
   void add_to(TrainHooks& hooks);
-  /// The training is over: if it ended within the profiled steps, writes what has been recorded. Throws EnvError.
+  /// Called after training: if it ended within the profiled steps, writes what has been recorded. Throws EnvError.
   void ended();
 
  private:

@@ -1,4 +1,4 @@
-// Shared memory, or Gloo by way of the launcher's store.
+// Connects ranks through shared memory, or through Gloo by means of the launcher's store.
 #include "cli/run/worker/rendezvous.h"
 
 #include <sys/mman.h>
@@ -20,10 +20,10 @@
 namespace trainctl {
 namespace {
 
-/// The number of the descriptor that StoreAccess hands on.
+/// Environment variable with the number of the descriptor that StoreAccess passes on.
 constexpr const char* kStoreVariable = "TRAINCTL_STORE_FD";
 
-/// The launcher's store as the engine sees it.
+/// Adapts the launcher's store to the engine's interface.
 class LauncherStore : public KeyValueStore {
  public:
   LauncherStore(uint16_t port, std::string token) : client_(port, std::move(token)) {}
@@ -42,7 +42,8 @@ class LauncherStore : public KeyValueStore {
 /// Closes the descriptor, so that this rank's child processes do not inherit it.
 std::shared_ptr<KeyValueStore> store_of_environment() {
   const char* number = std::getenv(kStoreVariable);
-  if (number == nullptr) throw EnvError("a worker over Gloo needs the store of trainctl run");
+  if (number == nullptr)
+    throw EnvError("workers that use Gloo must be started by trainctl run, which provides their store");
   const int fd = std::atoi(number);
   std::array<char, 256> text{};
   const ssize_t got = pread(fd, text.data(), text.size() - 1, 0);
@@ -50,7 +51,8 @@ std::shared_ptr<KeyValueStore> store_of_environment() {
   unsetenv(kStoreVariable);
   char* token = nullptr;
   const long port = std::strtol(text.data(), &token, 10);
-  if (got <= 0 || port <= 0 || port > 65535 || *token != ' ') throw EnvError("the store of trainctl run is not there");
+  if (got <= 0 || port <= 0 || port > 65535 || *token != ' ')
+    throw EnvError("cannot read the address of the store of trainctl run");
   return std::make_shared<LauncherStore>(static_cast<uint16_t>(port), token + 1);
 }
 
@@ -64,7 +66,7 @@ StoreAccess::StoreAccess(uint16_t port, const std::string& token) : fd_(memfd_cr
   if (is_written) return;
   const std::string fault = std::strerror(errno);
   if (fd_ >= 0) close(fd_);
-  throw EnvError("no memory for the store's token: " + fault);
+  throw EnvError("cannot allocate memory for the token of the store: " + fault);
 }
 
 StoreAccess::~StoreAccess() { close(fd_); }
@@ -80,9 +82,9 @@ std::vector<int> parse_layout(const std::string& text) {
   while (!left.empty()) {
     int count = 0;
     const auto [end, error] = std::from_chars(left.data(), left.data() + left.size(), count);
-    if (error != std::errc{} || count < 1) throw EnvError("'" + text + "' is no list of ranks a host");
+    if (error != std::errc{} || count < 1) throw EnvError("'" + text + "' is not a list of ranks per host");
     left.remove_prefix(static_cast<size_t>(end - left.data()));
-    if (!left.empty() && left.front() != ',') throw EnvError("'" + text + "' is no list of ranks a host");
+    if (!left.empty() && left.front() != ',') throw EnvError("'" + text + "' is not a list of ranks per host");
     if (!left.empty()) left.remove_prefix(1);
     ranks.push_back(count);
   }
@@ -91,7 +93,7 @@ std::vector<int> parse_layout(const std::string& text) {
 
 Rendezvous::Rendezvous(const JobSpec& spec, std::shared_ptr<SharedMemory> memory, int rank, const HostsLayout& hosts) {
   if (!needs_store(spec) && hosts.ranks.empty()) {
-    // A worker on its own may wait until another that stands still is killed, after launch.timeout.
+    // An asynchronous worker may wait until a stalled worker is killed, after launch.timeout.
     const double patience = spec.launch.timeout_seconds * (spec.is_asynchronous() ? 2 : 1);
     communicator_ = make_shared_memory_communicator(std::move(memory), rank, patience,
                                                     spec.is_asynchronous() ? spec.launch.ranks : 0);

@@ -21,8 +21,9 @@ namespace trainctl {
 /// Whether the job's ranks communicate over Gloo, and so need a store to find each other.
 bool needs_store(const JobSpec& spec);
 
-/// The store's port and token for ranks: memory that they inherit and that no other process can open. Neither argv
-/// nor the environment has the token: others can read the one, and a rank's own child processes inherit the other.
+/// Passes the store's port and token to ranks in memory that they inherit and that no other process can open. argv and
+/// the environment are unsuitable for the token: other users can read argv, and a rank's child processes inherit the
+/// environment.
 class StoreAccess {
  public:
   /// Throws EnvError.

@@ -31,7 +31,7 @@ ServerHooks ServerOutput::hooks() {
   ServerHooks hooks;
   hooks.on_first_update = [this](const StartUpClock& clock) {
     std::ofstream(start_up_path_) << start_up_json(clock).dump() << '\n';
-    status_.epoch = 1;  // tells the launcher that the file exists
+    status_.epoch = 1;  // signals to the launcher that the file exists
   };
   hooks.on_update = [this](int64_t updates, int64_t staleness) {
     status_.finished_steps = static_cast<uint64_t>(updates);
@@ -47,13 +47,13 @@ ServerHooks ServerOutput::hooks() {
 
 void ServerOutput::ended(const AsyncServer& server) const {
   const double mean = count_ == 0 ? 0.0 : static_cast<double>(sum_) / static_cast<double>(count_);
-  write_server_line(fmt::format("{} updates, with gradients of weights that were {:.1f} updates old on average and {} at most",
-                         with_commas(server.updates()), mean, most_));
+  write_server_line(fmt::format("{} updates; staleness of gradients: {:.1f} updates on average, {} at most",
+                                with_commas(server.updates()), mean, most_));
   for (size_t t = 0; t < job_.tables.size(); ++t)
-    write_server_line(fmt::format("{}: {} rows, {}; {} were read, {} updated", job_.tables[t].layer,
-                           with_commas(server.tables()[t]->rows()), format_bytes(server.tables()[t]->bytes()),
-                           with_commas(server.tables()[t]->rows_read()),
-                           with_commas(server.tables()[t]->rows_updated())));
+    write_server_line(fmt::format("{}: {} rows, {}; {} read, {} updated", job_.tables[t].layer,
+                                  with_commas(server.tables()[t]->rows()), format_bytes(server.tables()[t]->bytes()),
+                                  with_commas(server.tables()[t]->rows_read()),
+                                  with_commas(server.tables()[t]->rows_updated())));
 }
 
 }  // namespace trainctl

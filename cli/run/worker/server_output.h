@@ -1,4 +1,4 @@
-// The output of an asynchronous server's process: start_up.json, its status for the launcher, and a line at its end.
+// The output of an asynchronous server: start_up.json, its status for the launcher, and a line at its end.
 #pragma once
 
 #include <string>
@@ -19,8 +19,8 @@ class ServerOutput {
 
   /// The hooks refer to this object.
   ServerHooks hooks();
-  /// "630 updates; 1.8 updates old on average, 7 at most".
-  /// "table.deep: 512,345 rows, 140.1 MiB; 8,401,122 were read, 8,399,040 updated": of each table.
+  /// Writes "630 updates; staleness of gradients: 1.8 updates on average, 7 at most".
+  /// and, for each table, "table.deep: 512,345 rows, 140.1 MiB; 8,401,122 read, 8,399,040 updated".
   void ended(const AsyncServer& server) const;
 
  private:

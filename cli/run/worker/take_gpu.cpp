@@ -15,9 +15,9 @@ int take_gpu(int number) {
   const auto have = static_cast<int>(found.list.size());
   if (number >= have)
     throw EnvError(
-        fmt::format("launch.device is cuda and this host has {} ranks or more, so each needs a GPU; {}\n  "
-                    "give the host fewer ranks in launch.hosts, or set launch.device: cpu",
-                    number + 1, have == 0 ? "there is none: " + found.why_none : fmt::format("it has {}", have)));
+        fmt::format("launch.device is cuda and this host has at least {} ranks, so it needs as many GPUs; {}\n  "
+                    "assign fewer ranks to the host in launch.hosts, or set launch.device: cpu",
+                    number + 1, have == 0 ? "it has none: " + found.why_none : fmt::format("it has only {}", have)));
   const CudaDevice& gpu = found.list[static_cast<size_t>(number)];
   setenv("CUDA_VISIBLE_DEVICES", gpu.uuid.c_str(), 1);
   return gpu.index;

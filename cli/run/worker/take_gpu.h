@@ -1,10 +1,10 @@
-// The GPU of a rank whose launcher is on another host, and does not know this one's.
+// Selects the GPU of a rank whose launcher runs on another host and does not know this host's GPUs.
 #pragma once
 
 namespace trainctl {
 
-/// Makes GPU `number`, from 0, of those that this process sees the only one, before CUDA starts. Returns the host's
-/// number of it. Throws EnvError if there are not so many.
+/// Makes GPU `number` (from 0) the only one visible to CUDA, among those visible to this process. Call it before CUDA
+/// starts. Returns the host-wide number of the GPU. Throws EnvError if there are too few.
 int take_gpu(int number);
 
 }  // namespace trainctl

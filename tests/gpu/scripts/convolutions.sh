@@ -26,7 +26,7 @@ start)
   # same bits: the losses of the runs must be equal to the last digit (the first may differ if it measured; then run a third)
   for i in 1 2; do grep -h '"loss"' $at/resnet$i/1/metrics.jsonl | tail -1 | cut -c1-200; done
   kept
-  run bin/trainctl plan templates/resnet50.yaml $one | sed -n '/memory a rank/,/^$/p' ;;
+  run bin/trainctl plan templates/resnet50.yaml $one | sed -n '/memory per rank/,/^$/p' ;;
 ops)
   # cuDNN has what is asked for; then each family alone, so that one that is cut off does not hide the others
   LIMIT=100 run $tests -d -tc="*cuDNN*"
