@@ -338,7 +338,7 @@ def pipe(options):
     scene.photos()
     (scene.path / "photos/a/6.jpg").unlink()
     os.mkfifo(scene.path / "photos/a/6.jpg")
-    scene.expect(scene.start(scene.images(), TIMEOUT), ["photos/a/6.jpg", "is no file"])
+    scene.expect(scene.start(scene.images(), TIMEOUT), ["photos/a/6.jpg", "is not a file"])
 
 
 CASES = [truncated_jpeg, png_bomb, lying_tar, wrong_column, vanishing, shortened_tar, shortened_tokens, read_error, read_errors_of_files, skipped,
