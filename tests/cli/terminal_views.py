@@ -108,7 +108,7 @@ def run(terminal, dump):
     before = terminal.modes()
     terminal.type("trainctl run job.yaml")
     eventually(lambda: re.search(r"step \d+/", terminal.screen()), lambda: "the run begins:\n" + terminal.screen())
-    parts = {40: ["step", "loss"], 80: ["step", "loss", "samples/s", "left"], 200: ["epoch", "step", "loss", "samples/s", "left", "a rank", "ranks 0,1"]}
+    parts = {40: ["step", "loss"], 80: ["step", "loss", "samples/s", "left"], 200: ["epoch", "step", "loss", "samples/s", "left", "per rank", "ranks 0,1"]}
     patterns = [re.escape(part) for part in parts[terminal.width]] + (["[▁▂▃▄▅▆▇█]{4}"] if terminal.width == 200 else [])
     # It moves, and has all of its parts; memory is read every two seconds.
     shown = watched(terminal, lambda rows: len(set(rows)) > 5 and all(any(re.search(p, row) for row in rows) for p in patterns))
