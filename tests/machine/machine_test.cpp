@@ -281,7 +281,7 @@ TEST_CASE("a machine's file that is wrong is refused with the field") {
   CHECK(wrong("\"name\": \"h100x8\"", "\"name\": 8") == "m.json.name: expected text");
   CHECK(wrong("\"kind\": \"cuda\"", "\"kind\": \"tpu\"") == "m.json.kind: expected cpu or cuda");
   CHECK(wrong("\"overlaps\"", "\"overlap\"") == "m.json has no field 'overlaps'");
-  CHECK(wrong("\"overlap_cost\": 1.1", "\"overlap_cost\": 0.5").starts_with("m.json.overlap_cost: at least 1"));
+  CHECK(wrong("\"overlap_cost\": 1.1", "\"overlap_cost\": 0.5").starts_with("m.json.overlap_cost: must be at least 1"));
   CHECK(wrong("\"beside\": 0.0", "\"beside\": -1").starts_with("m.json.call_delay_seconds.beside: "));
   CHECK(wrong("\"devices\": 0", "\"devices\": 64").starts_with("m.json.links: the last one must connect any number"));
   CHECK(wrong("\"latency_seconds\": ", "\"latency_seconds\": -").starts_with("m.json.links[0].latency_seconds: "));
