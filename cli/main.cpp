@@ -78,7 +78,7 @@ int main(int argc, char** argv) {
     const std::string unknown = words.unknown.empty() ? unknown_command(words) : "";
     std::cerr << terminal_text(unknown.empty()
                                    ? usage_error(words, error)
-                                   : unknown + "\n  " + full_name(*words.command) + " --help has examples\n");
+                                   : unknown + "\n  " + full_name(*words.command) + " --help shows examples\n");
     return kExitSpec;
   }
   if (const std::string message = empty_value_error(words); !message.empty()) {

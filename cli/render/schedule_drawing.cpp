@@ -51,8 +51,8 @@ std::string idle_line(const Drawn& drawn) {
   for (const Slot& slot : drawn.slots) idle += std::count(slot.of_stages.begin(), slot.of_stages.end(), ".");
   return fmt::format("  idle {:.0f}%{}\n",
                      100.0 * static_cast<double>(idle) / static_cast<double>(drawn.slots.size() * drawn.stages),
-                     drawn.splits_backward ? ", counting B and W as one forward pass each"
-                     : drawn.has_backward  ? ", counting a backward pass as two forward passes"
+                     drawn.splits_backward ? ", where B and W each take as long as F"
+                     : drawn.has_backward  ? ", where B takes as long as two F"
                                            : "");
 }
 

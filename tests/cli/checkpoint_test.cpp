@@ -114,7 +114,7 @@ TEST_CASE("checkpoint verify notes what is whole, and names the damaged file and
   CHECK(damaged.exit_code == kExitEnv);
   CHECK(contains(damaged.out, "step_00000008: intact"));
   CHECK(contains(damaged.out, "step_00000016: damaged\n"));
-  CHECK(contains(damaged.out, "rank.0001.safetensors: its bytes are not those that were written"));
+  CHECK(contains(damaged.out, "rank.0001.safetensors: its content has changed since it was written"));
   CHECK(contains(damaged.out, "1 of 2 checkpoints damaged\n"));
   CHECK(contains(run.checkpoint({"list"}).out, "step_00000016  complete\n"));  // the note is gone
   CHECK(run.checkpoint({"verify", run.first}).exit_code == kExitDone);

@@ -249,7 +249,7 @@ TEST_CASE("errors in a command line are reported in our own words") {
   CHECK(contains(complaint(scratch, {"show"}),
                  "trainctl show: what is missing: spec | graph | plan | program | weights"));
   CHECK(contains(complaint(scratch, {"show", "grap", "job.yaml"}),
-                 "nothing called 'grap' to show; did you mean 'graph'?"));
+                 "cannot show 'grap'; did you mean 'graph'?"));
   CHECK(contains(complaint(scratch, {"run", "job.yaml", "--detatch"}),
                  "unknown option '--detatch'; did you mean '--detach'?"));
   CHECK(contains(complaint(scratch, {"run", "job.yaml", "--launch.ranks=4"}), "without dashes: launch.ranks=4"));

@@ -117,8 +117,8 @@ TEST_CASE("what is wrong with the files of a set is an error of the job, with it
   CHECK(contains(error("{type: tokens, path: odd.bin, length: 8}"),
                  "/odd.bin: 3 bytes are not a whole number of "
                  "uint16"));
-  CHECK(contains(error("{type: tokens, path: empty.bin, length: 8}"), "/empty.bin: has no bytes"));
-  CHECK(contains(error("{type: tokens, path: '*.bin', length: 8}"), "/empty.bin: has no bytes"));
+  CHECK(contains(error("{type: tokens, path: empty.bin, length: 8}"), "/empty.bin: is empty"));
+  CHECK(contains(error("{type: tokens, path: '*.bin', length: 8}"), "/empty.bin: is empty"));
   CHECK(contains(error("{type: tokens, path: short.bin, length: 8}"), "/short.bin has 2 tokens, but a sample of 8"));
   CHECK(contains(error("{type: text, path: '*.none', length: 8}"), "no file matches"));
   CHECK(contains(error("{type: text, path: a.txt, length: 8}", 122),

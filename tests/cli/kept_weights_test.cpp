@@ -110,7 +110,7 @@ TEST_CASE("a folder of checkpoints serves one lineage: others are refused before
     const CommandResult refused = s.run({"run", "job.yaml", name, train(8)});
     CHECK(refused.exit_code == kExitSpec);
     CHECK(contains(refused.err, "train.checkpoint.dir: cannot save in 'ck': it contains step 4 of the job 'alice'"));
-    CHECK(contains(refused.err, "--resume continues"));
+    CHECK(contains(refused.err, "use --resume to continue"));
   }
   CHECK_FALSE(fs::exists(s.path("log_output/2")));
   CHECK(contains(s.run({"run", "job.yaml", "name=bob", train(8), "--resume"}).err, "it belongs to the job 'alice'"));

@@ -193,7 +193,7 @@ TEST_CASE("a number means the run of this folder, not one with the same number i
   REQUIRE(trainctl_command(scratch.path(), {"run", "job.yaml", "command=[true]"}).exit_code == kExitDone);
   const CommandResult ended = trainctl_command(scratch.path(), {"stop", "1"});  // log_output/1, which has ended
   CHECK(ended.exit_code == kExitSpec);
-  CHECK(contains(ended.err, "running: run 1 (waits) in other"));
+  CHECK(contains(ended.err, "active runs: run 1 (waits) in other"));
   CHECK(trainctl_command(scratch.path(), {"stop", "1", "--log-dir", "other"}).exit_code == kExitDone);
 }
 

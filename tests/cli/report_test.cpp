@@ -112,7 +112,7 @@ TEST_CASE("a run whose plan.json is damaged is an error that names the file") {
   const Scratch scratch;
   const RunDirectory run = RunDirectory::create(scratch.path(), 1);
   run.write("plan.json", R"({"layers": [1]})");
-  CHECK_THROWS_WITH_AS(run_data(run), doctest::Contains("plan.json: is damaged"), EnvError);
+  CHECK_THROWS_WITH_AS(run_data(run), doctest::Contains("plan.json is damaged"), EnvError);
 }
 
 namespace {
