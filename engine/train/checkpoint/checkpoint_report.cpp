@@ -56,7 +56,7 @@ void add_rank(Json& rows, int rank, int64_t bytes) {
 Json checkpoint_report(const PlannedJob& job) {
   check(job.spec.train.saves_state(), "the job saves checkpoints");
   const bool integrated = job.spec.train.saving().integrated;
-  StateCompiler states(job.graph, job.plan, job.spec, job.cost);
+  StateCompiler states(job.graph, job.plan, job.cost);
   Json ranks = Json::array();
   WholeFile whole;
   int64_t bytes = 0;
