@@ -179,7 +179,7 @@ class PassProof {
  public:
   PassProof(const Graph& graph, const Plan& plan, const JobSpec& spec, const CostModel& cost) {
     for (int rank = 0; rank < plan.processes(); ++rank)
-      ranks_.push_back(std::make_unique<Compiler>(graph, plan, spec, cost, rank));
+      ranks_.push_back(std::make_unique<Compiler>(graph, plan, cost, rank));
   }
 
   std::optional<PassFault> run(std::span<const Pass> list) {
