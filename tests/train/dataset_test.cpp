@@ -13,7 +13,6 @@
 #include "engine/train/data/order.h"
 #include "engine/train/data/read_and_plan.h"
 #include "engine/train/data/sample_transforms.h"
-#include "engine/train/job.h"
 #include "tests/train/scratch_folder.h"
 
 using namespace trainctl;
