@@ -50,7 +50,7 @@ std::string unknown_pass(const std::string& word) {
 std::string program_text(const PlannedJob& job, const ShowArguments& options) {
   if (options.passes) return render_passes(time_passes(job, options.rank));
   if (options.after.empty()) return to_string(compile(job, options.rank));
-  Compiler c(job.graph, job.plan, job.spec, job.cost, rank_of_program(job.plan, options.rank));
+  Compiler c(job.graph, job.plan, job.cost, rank_of_program(job.plan, options.rank));
   run_passes(passes_up_to(options.after), c);
   return to_string(c);
 }

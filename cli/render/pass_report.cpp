@@ -17,7 +17,7 @@ using Clock = std::chrono::steady_clock;
 }  // namespace
 
 std::vector<PassCost> time_passes(const PlannedJob& job, int rank) {
-  Compiler c(job.graph, job.plan, job.spec, job.cost, rank_of_program(job.plan, rank));
+  Compiler c(job.graph, job.plan, job.cost, rank_of_program(job.plan, rank));
   std::vector<PassCost> costs;
   ProgramSize before;
   Clock::time_point start = Clock::now();

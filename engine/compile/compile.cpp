@@ -62,28 +62,28 @@ void run_passes(std::span<const Pass> list, Compiler& c, const PassObserver& aft
   }
 }
 
-Program compile(const Graph& graph, const Plan& plan, const JobSpec& spec, const CostModel& cost, int rank,
+Program compile(const Graph& graph, const Plan& plan, const CostModel& cost, int rank,
                 const EvaluationOf* of) {
-  Compiler c(graph, plan, spec, cost, rank, of);
+  Compiler c(graph, plan, cost, rank, of);
   run_passes(passes(), c);
   return std::move(c.program);
 }
 
-StateCompiler::StateCompiler(const Graph& graph, const Plan& plan, const JobSpec& spec, const CostModel& cost)
-    : graph_(graph), plan_(plan), spec_(spec), cost_(cost), buckets_(plan_buckets(graph, plan)) {}
+StateCompiler::StateCompiler(const Graph& graph, const Plan& plan, const CostModel& cost)
+    : graph_(graph), plan_(plan), cost_(cost), buckets_(plan_buckets(graph, plan)) {}
 
 Program StateCompiler::compile(int rank) {
-  Compiler c(graph_, plan_, spec_, cost_, rank);
+  Compiler c(graph_, plan_, cost_, rank);
   c.bucket_plans.swap(buckets_);
   for (void (*const pass)(Compiler&) : {lay_out_variables, divide_storage, place_buffers}) pass(c);
   c.bucket_plans.swap(buckets_);
   return std::move(c.program);
 }
 
-std::vector<Program> compile_all(const Graph& graph, const Plan& plan, const JobSpec& spec, const CostModel& cost) {
+std::vector<Program> compile_all(const Graph& graph, const Plan& plan, const CostModel& cost) {
   std::vector<Program> programs;
   programs.reserve(static_cast<size_t>(plan.processes()));
-  for (int rank = 0; rank < plan.processes(); ++rank) programs.push_back(compile(graph, plan, spec, cost, rank));
+  for (int rank = 0; rank < plan.processes(); ++rank) programs.push_back(compile(graph, plan, cost, rank));
   RankClasses classes = each_by_itself(std::move(programs));
   require_verified(classes);
   return std::move(classes.programs);

@@ -38,7 +38,7 @@ void run_passes(std::span<const Pass> list, Compiler& c, const PassObserver& aft
 
 /// The program of one rank. Deterministic, and consistent with every other rank's. An evaluation's graph is compiled
 /// with `of`, and its plan is that of the training.
-Program compile(const Graph& graph, const Plan& plan, const JobSpec& spec, const CostModel& cost, int rank,
+Program compile(const Graph& graph, const Plan& plan, const CostModel& cost, int rank,
                 const EvaluationOf* of = nullptr);
 
 /// Compiles what many ranks keep from step to step, without their instructions: the variables and buckets of
@@ -46,19 +46,18 @@ Program compile(const Graph& graph, const Plan& plan, const JobSpec& spec, const
 class StateCompiler {
  public:
   /// The arguments must outlive it.
-  StateCompiler(const Graph& graph, const Plan& plan, const JobSpec& spec, const CostModel& cost);
+  StateCompiler(const Graph& graph, const Plan& plan, const CostModel& cost);
   Program compile(int rank);
 
  private:
   const Graph& graph_;
   const Plan& plan_;
-  const JobSpec& spec_;
   const CostModel& cost_;
   std::vector<BucketPlan> buckets_;  ///< the same for all ranks
 };
 
 /// The programs of all ranks, each compiled and verified separately. For tests that run all ranks in one process;
 /// plans and launches use compile_classes (rank_classes.h).
-std::vector<Program> compile_all(const Graph& graph, const Plan& plan, const JobSpec& spec, const CostModel& cost);
+std::vector<Program> compile_all(const Graph& graph, const Plan& plan, const CostModel& cost);
 
 }  // namespace trainctl

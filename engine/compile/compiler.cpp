@@ -9,13 +9,12 @@
 
 namespace trainctl {
 
-Compiler::Compiler(const Graph& g, const Plan& p, const JobSpec& s, const CostModel& c, int of_rank,
+Compiler::Compiler(const Graph& g, const Plan& p, const CostModel& c, int of_rank,
                    const EvaluationOf* of)
     : graph(g),
       trained(of != nullptr ? of->trained : g),
       keeps_training_state(of == nullptr || of->beside_training),
       plan(p),
-      spec(s),
       cost(c),
       rank(of_rank),
       server(of_rank < p.ranks ? -1 : of_rank - p.ranks),
@@ -26,8 +25,8 @@ Compiler::Compiler(const Graph& g, const Plan& p, const JobSpec& s, const CostMo
       variables(g.tensors.size(), -1) {
   check(rank >= 0 && rank < plan.processes() && plan.ranks == plan.num_stages * plan.mesh.size(),
         "the rank must belong to the plan");
-  for (int group = -1; group < static_cast<int>(s.optimizer.groups.size()); ++group)
-    optimizers.emplace_back(s.optimizer.type, s.optimizer.settings_of(group));
+  for (int group = -1; group < static_cast<int>(p.numerics.optimizer.groups.size()); ++group)
+    optimizers.emplace_back(p.numerics.optimizer.type, p.numerics.optimizer.settings_of(group));
   program.rank = rank;
   program.server = server;
   program.stage = is_server() ? 0 : stage;

@@ -85,7 +85,7 @@ struct RankBucket {
 };
 
 struct Compiler {
-  Compiler(const Graph& graph, const Plan& plan, const JobSpec& spec, const CostModel& cost, int rank,
+  Compiler(const Graph& graph, const Plan& plan, const CostModel& cost, int rank,
            const EvaluationOf* of = nullptr);
   Compiler(const Compiler&) = delete;
   Compiler& operator=(const Compiler&) = delete;
@@ -94,7 +94,6 @@ struct Compiler {
   const Graph& trained;             ///< its updates determine the layout of variables: `graph`, unless in an evaluation
   const bool keeps_training_state;  ///< there is room for gradients and the optimizer, used or not
   const Plan& plan;
-  const JobSpec& spec;
   const CostModel& cost;
   std::vector<Optimizer> optimizers;  ///< for parameters without a group, then for each group
   const int rank;
@@ -126,8 +125,8 @@ struct Compiler {
   }
   /// True if its update is only weight -= learning_rate * gradient.
   bool is_plain_step(const BucketPlan& bucket) const {
-    return optimizer_of(bucket).is_plain_step() && spec.optimizer.clip_norm == 0 &&
-           spec.optimizer.learning_rate_scale(bucket.group) == 1;
+    return optimizer_of(bucket).is_plain_step() && plan.numerics.optimizer.clip_norm == 0 &&
+           plan.numerics.optimizer.learning_rate_scale(bucket.group) == 1;
   }
   /// The loss and the metrics, which are beside each other.
   int64_t num_reported() const { return 1 + static_cast<int64_t>(graph.metrics.size()); }

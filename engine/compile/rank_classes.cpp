@@ -86,18 +86,18 @@ Program of_own_worker(Program program, int workers, int rank) {
   return program;
 }
 
-RankClasses compile_classes(const Graph& graph, const Plan& plan, const JobSpec& spec, const CostModel& cost,
+RankClasses compile_classes(const Graph& graph, const Plan& plan, const CostModel& cost,
                             const EvaluationOf* of) {
-  RankClasses classes = compile_unverified(graph, plan, spec, cost, of);
+  RankClasses classes = compile_unverified(graph, plan, cost, of);
   require_verified(classes);
   return plan.is_asynchronous() ? with_own_workers(std::move(classes), plan.own_workers) : classes;
 }
 
-RankClasses compile_unverified(const Graph& graph, const Plan& plan, const JobSpec& spec, const CostModel& cost,
+RankClasses compile_unverified(const Graph& graph, const Plan& plan, const CostModel& cost,
                                const EvaluationOf* of) {
   RankClasses classes;
   classes.mesh = plan.mesh;
-  const std::vector<RankTraits> traits = rank_traits(graph, plan, spec);
+  const std::vector<RankTraits> traits = rank_traits(graph, plan);
   std::map<RankTraits, int> found;
   for (int rank = 0; rank < plan.processes(); ++rank) {
     const auto [entry, is_new] =
@@ -107,12 +107,12 @@ RankClasses compile_unverified(const Graph& graph, const Plan& plan, const JobSp
     classes.class_of.push_back(entry->second);
   }
   for (const std::vector<int>& ranks : classes.ranks)
-    classes.programs.push_back(compile(graph, plan, spec, cost, ranks.front(), of));
+    classes.programs.push_back(compile(graph, plan, cost, ranks.front(), of));
   number_groups(classes);
   return classes;
 }
 
-RankClasses compile_one_a_stage(const Graph& graph, const Plan& plan, const JobSpec& spec, const CostModel& cost) {
+RankClasses compile_one_a_stage(const Graph& graph, const Plan& plan, const CostModel& cost) {
   check(plan.servers == 0, "the ranks of a stage do the same");
   RankClasses classes;
   classes.mesh = plan.mesh;
@@ -129,7 +129,7 @@ RankClasses compile_one_a_stage(const Graph& graph, const Plan& plan, const JobS
     }
   }
   for (const std::vector<int>& ranks : classes.ranks)
-    classes.programs.push_back(compile(graph, plan, spec, cost, ranks.front()));
+    classes.programs.push_back(compile(graph, plan, cost, ranks.front()));
   number_groups(classes);
   return classes;
 }

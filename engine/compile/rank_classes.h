@@ -39,10 +39,10 @@ struct RankClasses {
 };
 
 /// The classes of a job's ranks, verified together (verify_classes).
-RankClasses compile_classes(const Graph& graph, const Plan& plan, const JobSpec& spec, const CostModel& cost,
+RankClasses compile_classes(const Graph& graph, const Plan& plan, const CostModel& cost,
                             const EvaluationOf* of = nullptr);
 /// The same, not verified: of plans that are compared, and not run.
-RankClasses compile_unverified(const Graph& graph, const Plan& plan, const JobSpec& spec, const CostModel& cost,
+RankClasses compile_unverified(const Graph& graph, const Plan& plan, const CostModel& cost,
                                const EvaluationOf* of = nullptr);
 
 // Asynchronous parameter servers: programs are compiled, and proved, as those of one worker (rank 0) with its servers.

@@ -133,9 +133,9 @@ const std::vector<int>& MeshIndices::of(const Axes& axes) {
   return known_.emplace_back(axes, std::move(indices)).second;
 }
 
-std::vector<RankTraits> rank_traits(const Graph& graph, const Plan& plan, const JobSpec& spec) {
+std::vector<RankTraits> rank_traits(const Graph& graph, const Plan& plan) {
   const bool has_loss = graph.has_loss(),
-             clips = graph.trains() && spec.optimizer.clip_norm > 0 && !serves_weights(plan);
+             clips = graph.trains() && plan.numerics.optimizer.clip_norm > 0 && !serves_weights(plan);
   const bool asks_buckets = clips || plan.servers > 0;
   const std::vector<BucketPlan> buckets = asks_buckets ? plan_buckets(graph, plan) : std::vector<BucketPlan>{};
   std::vector<CountedBucket> counted;

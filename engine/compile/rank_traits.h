@@ -81,6 +81,6 @@ struct RankTraits {
 };
 
 /// The traits of all ranks.
-std::vector<RankTraits> rank_traits(const Graph& graph, const Plan& plan, const JobSpec& spec);
+std::vector<RankTraits> rank_traits(const Graph& graph, const Plan& plan);
 
 }  // namespace trainctl

@@ -15,6 +15,7 @@
 #include "engine/plan/hybrid/held_tensors.h"
 #include "engine/plan/hybrid/hybrid_parts.h"
 #include "engine/plan/hybrid/hybrid_variables.h"
+#include "engine/plan/narrow_layers.h"
 #include "engine/plan/plan.h"
 #include "engine/plan/plan_memo.h"
 #include "engine/plan/stages/kept_results.h"
@@ -248,8 +249,18 @@ void add_notes(const std::vector<std::optional<LayerStrategy>>& strategies, cons
   }
 }
 
+Numerics numerics_of(const Graph& graph, const JobSpec& spec) {
+  return {.precision = spec.precision,
+          .fp8 = spec.fp8.has_value(),
+          .narrow_layers = narrow_layers(graph, spec),
+          .optimizer = spec.optimizer,
+          .keeps_gradients = spec.train.histograms > 0,
+          .reads_all_rows = spec.parallel.full_batch};
+}
+
 Plan plan_with(const Graph& graph, const JobSpec& spec, const CostModel& cost, PlanMemo& memo) {
   Plan plan = plan_header(spec, cost);
+  plan.numerics = numerics_of(graph, spec);
   if (!memo.facts) memo.facts = std::make_unique<const GraphFacts>(graph);
   const std::vector<LayerFacts>& facts = memo.facts->layers;
   std::vector<Diagnostic> errors;

@@ -79,6 +79,16 @@ struct Pipeline {
   bool splits_backward() const { return with_backward && schedule == Schedule::zero_bubble; }
 };
 
+/// How numbers are stored, rounded and updated: the facts of a job that its programs depend on besides layouts.
+struct Numerics {
+  Precision precision = Precision::fp32;
+  bool fp8 = false;                 ///< precision: fp8
+  std::vector<bool> narrow_layers;  ///< by layer: its products take factors of 8 bits (narrow_layers.h)
+  OptimizerSpec optimizer;
+  bool keeps_gradients = false;  ///< train.histograms reads gradients after the step
+  bool reads_all_rows = false;   ///< hybrid_parallel: parallel.full_batch
+};
+
 struct Plan {
   ParallelMode mode = ParallelMode::stand_alone;
   int ranks = 1;  ///< workers; the mesh is theirs
@@ -92,6 +102,7 @@ struct Plan {
   int micro_batches = 1;
   Schedule schedule = Schedule::one_f_one_b;
   Mesh mesh;                      ///< mesh of one stage
+  Numerics numerics;
   int optimizer_shard_level = 0;  ///< 0 … 3
   int64_t optimizer_shard_min_bytes = 0;
   /// optimizer_shard.within_host: the axes along which a stage's ranks are on one host. Shards are of these ranks

@@ -10,7 +10,7 @@ namespace trainctl {
 namespace {
 
 Program compile_process(const PlannedJob& job, const Graph& graph, int rank, const EvaluationOf* of = nullptr) {
-  Program program = compile(graph, job.plan, job.spec, job.cost, rank_of_program(job.plan, rank), of);
+  Program program = compile(graph, job.plan, job.cost, rank_of_program(job.plan, rank), of);
   return job.plan.is_asynchronous() ? of_own_worker(std::move(program), job.plan.own_workers, rank) : program;
 }
 
@@ -27,7 +27,7 @@ Program compile_validation(const PlannedJob& job, int rank, bool beside_training
 
 RankClasses compile_validation_classes(const PlannedJob& job, bool beside_training) {
   const EvaluationOf of{job.graph, beside_training};
-  RankClasses classes = compile_classes(job.validation->graph, job.plan, job.spec, job.cost, &of);
+  RankClasses classes = compile_classes(job.validation->graph, job.plan, job.cost, &of);
   for (Program& program : classes.programs) program = with_evaluation_memory(job, std::move(program));
   return classes;
 }
@@ -50,7 +50,7 @@ std::vector<Program> compile_all(const PlannedJob& job) {
     for (int rank = 0; rank < job.spec.processes(); ++rank) programs.push_back(compile(job, rank));
     return programs;
   }
-  std::vector<Program> programs = compile_all(job.graph, job.plan, job.spec, job.cost);
+  std::vector<Program> programs = compile_all(job.graph, job.plan, job.cost);
   for (Program& program : programs) program = with_device_memory(job, std::move(program));
   return programs;
 }
@@ -61,7 +61,7 @@ RankClasses compile_classes(const PlannedJob& job) {
     require_verified(classes);
     return classes;
   }
-  RankClasses classes = compile_classes(job.graph, job.plan, job.spec, job.cost);
+  RankClasses classes = compile_classes(job.graph, job.plan, job.cost);
   for (Program& program : classes.programs) program = with_device_memory(job, std::move(program));
   return classes;
 }

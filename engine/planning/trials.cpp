@@ -90,8 +90,8 @@ Trial Trials::simulated(PlannedJob& fixed, TriedRanks ranks) const {
   auto compiled = std::make_shared<CompiledTrial>();
   RankClasses& classes = compiled->classes;
   const bool all = ranks == TriedRanks::all;
-  classes = all ? compile_unverified(fixed.graph, fixed.plan, fixed.spec, fixed.cost)
-                : compile_one_a_stage(fixed.graph, fixed.plan, fixed.spec, fixed.cost);
+  classes = all ? compile_unverified(fixed.graph, fixed.plan, fixed.cost)
+                : compile_one_a_stage(fixed.graph, fixed.plan, fixed.cost);
   for (Program& program : classes.programs) program = with_device_memory(fixed, std::move(program));
   const Simulation& step = compiled->step = simulate(classes, job_.cost.machine(), all);
   if (!step.ends) {

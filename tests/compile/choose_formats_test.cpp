@@ -18,7 +18,7 @@ std::vector<Program> programs(const std::string& shape, const std::string& netwo
                                   "loss: softmax_cross_entropy\n" +
                                   more,
                               "job.yaml"));
-  return compile_all(j.graph, j.plan, j.spec, CostModel());
+  return compile_all(j.graph, j.plan, CostModel());
 }
 
 std::vector<std::string> names_of(const Program& program, const std::string& op) {

@@ -19,7 +19,7 @@ std::vector<Program> batch_norm_programs(const std::string& layers, const std::v
                 "job.yaml", overrides);
   const Graph graph = build_graph(spec, data_and_label(spec.dataset.shape, spec.dataset.label_shape));
   const CostModel cost = CostModel();
-  return compile_all(graph, make_plan(graph, spec, cost), spec, cost);
+  return compile_all(graph, make_plan(graph, spec, cost), cost);
 }
 
 std::vector<const Instruction*> of(const Program& program, const std::string& op) {

@@ -18,7 +18,7 @@ std::vector<Program> compiled(const std::string& layers, const std::vector<std::
                     layers + "loss: mse\n",
                 "job.yaml", overrides);
   const Graph graph = build_graph(spec, data_and_label(spec.dataset.shape, spec.dataset.label_shape));
-  return compile_all(graph, make_plan(graph, spec, CostModel()), spec, CostModel());
+  return compile_all(graph, make_plan(graph, spec, CostModel()), CostModel());
 }
 
 std::vector<std::string> expressions(const Program& program) {

@@ -25,7 +25,7 @@ network:
 loss: )" + loss + "\n",
                 "job.yaml", overrides);
   const Graph graph = build_graph(spec, data_and_label(spec.dataset.shape, spec.dataset.label_shape, false, classes));
-  return compile_all(graph, make_plan(graph, spec, CostModel()), spec, CostModel());
+  return compile_all(graph, make_plan(graph, spec, CostModel()), CostModel());
 }
 
 int count(const Program& program, const std::string& op) {

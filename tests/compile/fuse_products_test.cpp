@@ -28,7 +28,7 @@ loss: mse
                                  "job.yaml");
   const Graph graph = build_graph(spec, data_and_label({16}, {8}));
   const CostModel cost = CostModel();
-  return compile_all(graph, make_plan(graph, spec, cost), spec, cost);
+  return compile_all(graph, make_plan(graph, spec, cost), cost);
 }
 
 constexpr const char* kAdam = "optimizer: {type: adam, learning_rate: 0.01}\n";
@@ -144,7 +144,7 @@ optimizer: {type: adam, learning_rate: 0.01}
                                  "job.yaml");
   const Graph graph = build_graph(spec, data_and_label({16}, {16}));
   const CostModel cost = CostModel();
-  return compile_all(graph, make_plan(graph, spec, cost), spec, cost);
+  return compile_all(graph, make_plan(graph, spec, cost), cost);
 }
 
 }  // namespace

@@ -19,7 +19,7 @@ std::vector<Program> update_programs(const std::string& optimizer, const std::st
                                         "parallel={" + parallel + "}", "launch.ranks=" + std::to_string(ranks)});
   const Graph graph = build_graph(spec, data_and_label(spec.dataset.shape, spec.dataset.label_shape));
   const CostModel cost = CostModel();
-  return compile_all(graph, make_plan(graph, spec, cost), spec, cost);
+  return compile_all(graph, make_plan(graph, spec, cost), cost);
 }
 
 Program alone(const std::string& optimizer, const std::string& parallel = "mode: stand_alone") {

@@ -15,7 +15,7 @@ namespace {
 std::vector<Program> all_ranks(const std::vector<std::string>& overrides) {
   const JobSpec spec = job_spec("small_step", overrides);
   const Graph graph = build_graph(spec, data_and_label(spec.dataset.shape, spec.dataset.label_shape));
-  return compile_all(graph, make_plan(graph, spec, CostModel()), spec, CostModel());
+  return compile_all(graph, make_plan(graph, spec, CostModel()), CostModel());
 }
 
 Program mlp(const std::vector<std::string>& overrides) { return all_ranks(overrides)[0]; }

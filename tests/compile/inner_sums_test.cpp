@@ -35,8 +35,8 @@ Job text_job(const std::string& text) { return job(parse_job(text, "job.yaml"));
 
 /// All ranks' programs, proved one by one and as classes.
 std::vector<Program> inner_sums_programs(const Job& j) {
-  CHECK(verify_classes(compile_classes(j.graph, j.plan, j.spec, CostModel())).empty());
-  return compile_all(j.graph, j.plan, j.spec, CostModel());
+  CHECK(verify_classes(compile_classes(j.graph, j.plan, CostModel())).empty());
+  return compile_all(j.graph, j.plan, CostModel());
 }
 
 std::set<std::string> kernels(const Program& p) {

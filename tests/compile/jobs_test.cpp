@@ -17,7 +17,7 @@ using namespace trainctl;
 
 namespace {
 
-std::vector<Program> jobs_compiled(const Job& j) { return compile_all(j.graph, j.plan, j.spec, CostModel()); }
+std::vector<Program> jobs_compiled(const Job& j) { return compile_all(j.graph, j.plan, CostModel()); }
 
 std::vector<Program> jobs_compiled(const std::string& name, const std::vector<std::string>& overrides = {}) {
   return jobs_compiled(job(name, overrides));

@@ -17,7 +17,7 @@ std::string spec_error(const std::string& text, const std::vector<std::string>& 
   try {
     const Job j = job(parse_job(text, "job.yaml", overrides));
     for (int stage = 0; stage < j.plan.num_stages; ++stage)
-      (void)compile(j.graph, j.plan, j.spec, CostModel(), stage * j.plan.mesh.size());
+      (void)compile(j.graph, j.plan, CostModel(), stage * j.plan.mesh.size());
   } catch (const SpecError& error) {
     const Diagnostic& first = error.diagnostics().front();
     CHECK_FALSE(first.path.empty());  // a value given on the command line has no other position
@@ -69,7 +69,7 @@ launch: {ranks: 65536}
 )",
                               "job.yaml", {}));
   CHECK(j.plan.mesh.num_axes() == 16);
-  const Program p = compile(j.graph, j.plan, j.spec, CostModel(), 40000);
+  const Program p = compile(j.graph, j.plan, CostModel(), 40000);
   std::vector<Collective> forward;
   for (const Instruction* i : collectives(p, Purpose::redistribute))
     if (i->phase == Phase::forward) forward.push_back(i->collective);
@@ -94,7 +94,7 @@ TEST_CASE("a whole tensor may be far larger than any machine: only the part on o
   const Job j = job(parse_job(kLanguageModel, "job.yaml", data_parallel));
   const TensorId logits = j.graph.find_tensor("head").value();
   CHECK(num_elements(j.graph.tensors[logits].shape) == int64_t{65536} * 1024 * 50257);
-  const Program p = compile(j.graph, j.plan, j.spec, CostModel(), 1023);
+  const Program p = compile(j.graph, j.plan, CostModel(), 1023);
   CHECK(p.arena_bytes > int64_t{64} * 1024 * 50257 * 4);
   CHECK(p.arena_bytes < int64_t{64} * 1024 * 50257 * 4 * 4);
 }

@@ -17,20 +17,22 @@ namespace {
 struct Compiled {
   JobSpec spec;
   Graph graph;
+  Plan plan;
   std::vector<Program> programs;
 };
 
 Compiled narrow_compiled(std::vector<std::string> overrides) {
   overrides.insert(overrides.begin(), {"vars.d=32", "vars.heads=4", "vars.length=16", "vars.vocab=64",
                                        "dataset.batch=16", "precision=fp8", "fp8.min_weight=0"});
-  Compiled c{job_spec("gpt", overrides), {}, {}};
+  Compiled c{job_spec("gpt", overrides), {}, {}, {}};
   c.graph = build_graph(c.spec, data_and_label({16}, {16}, true, true));
-  c.programs = compile_all(c.graph, make_plan(c.graph, c.spec, CostModel()), c.spec, CostModel());
+  c.plan = make_plan(c.graph, c.spec, CostModel());
+  c.programs = compile_all(c.graph, c.plan, CostModel());
   return c;
 }
 
 std::vector<std::string> narrow_names(const Compiled& c) {
-  const std::vector<bool> narrow = narrow_layers(c.graph, c.spec);
+  const std::vector<bool> narrow = c.plan.numerics.narrow_layers;
   std::vector<std::string> names;
   for (size_t l = 0; l < narrow.size(); ++l)
     if (narrow[l]) names.push_back(c.graph.layers[l].name);

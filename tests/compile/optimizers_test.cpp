@@ -31,7 +31,7 @@ optimizer: )" + optimizer + "\n",
                         "job.yaml");
   const Graph graph = build_graph(made.spec, data_and_label({16}, {32}));
   const CostModel cost = CostModel();
-  const std::vector<Program> programs = compile_all(graph, make_plan(graph, made.spec, cost), made.spec, cost);
+  const std::vector<Program> programs = compile_all(graph, make_plan(graph, made.spec, cost), cost);
   CHECK(verify_programs(programs).empty());
   made.program = programs[0];
   return made;
@@ -99,7 +99,7 @@ optimizer: {groups: [{parameters: ['*.bias'], learning_rate_scale: 0.5}]}
                            "job.yaml");
   const Graph graph = build_graph(spec, data_and_label({16}, {32}));
   const CostModel cost = CostModel();
-  const std::vector<Program> programs = compile_all(graph, make_plan(graph, spec, cost), spec, cost);
+  const std::vector<Program> programs = compile_all(graph, make_plan(graph, spec, cost), cost);
   CHECK(verify_programs(programs).empty());
   int fused = 0, updates = 0;
   for (const Instruction& i : programs[0].instructions) {

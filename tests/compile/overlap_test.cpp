@@ -37,7 +37,7 @@ launch: {ranks: 4}
   const Graph graph = build_graph(spec, data_and_label(spec.dataset.shape, spec.dataset.label_shape));
   Plan plan = make_plan(graph, spec, CostModel());
   if (piece_bytes > 0) plan.gradient_piece_bytes = piece_bytes;
-  return compile_all(graph, plan, spec, CostModel());
+  return compile_all(graph, plan, CostModel());
 }
 Program compiled(int level, const std::vector<std::string>& more = {}, const std::string& units = "64",
                  int64_t piece_bytes = 0) {

@@ -163,7 +163,7 @@ std::vector<std::string> communication(const Program& p) {
 
 /// Passes run on a copy and leave `c` unchanged.
 std::unique_ptr<Compiler> copy_of(const Compiler& c) {
-  auto copy = std::make_unique<Compiler>(c.graph, c.plan, c.spec, c.cost, c.rank);
+  auto copy = std::make_unique<Compiler>(c.graph, c.plan, c.cost, c.rank);
   copy->program = c.program;
   copy->bucket_plans = c.bucket_plans;
   copy->buckets = c.buckets;  // their plans refer to those of `c`
@@ -179,7 +179,7 @@ class PassProof {
  public:
   PassProof(const Graph& graph, const Plan& plan, const JobSpec& spec, const CostModel& cost) {
     for (int rank = 0; rank < plan.processes(); ++rank)
-      ranks_.push_back(std::make_unique<Compiler>(graph, plan, spec, cost, rank));
+      ranks_.push_back(std::make_unique<Compiler>(graph, plan, cost, rank));
   }
 
   std::optional<PassFault> run(std::span<const Pass> list) {

@@ -257,8 +257,8 @@ TEST_CASE("a pass that breaks the program is named, regardless of the passes aft
 TEST_CASE("the last pass ends in the result of compile, and names are unique") {
   const Job j = pipeline();
   const CostModel cost;
-  const Program program = compile(j.graph, j.plan, j.spec, cost, 1);
-  Compiler c(j.graph, j.plan, j.spec, cost, 1);
+  const Program program = compile(j.graph, j.plan, cost, 1);
+  Compiler c(j.graph, j.plan, cost, 1);
   std::vector<std::string> seen;
   run_passes(passes(), c, [&](const Pass& pass, const Compiler&) { seen.emplace_back(pass.name); });
   CHECK(to_string(c) == to_string(program));
@@ -274,7 +274,7 @@ TEST_CASE("the last pass ends in the result of compile, and names are unique") {
 TEST_CASE(
     "programs that differ in an attribute of a kernel, or in the rank that a broadcast sends from, print differently") {
   const Job j = job("hybrid_broadcast", {});
-  const Program program = compile(j.graph, j.plan, j.spec, CostModel(), 0);
+  const Program program = compile(j.graph, j.plan, CostModel(), 0);
   int attributes = 0, broadcasts = 0;
   for (size_t k = 0; k < program.instructions.size(); ++k) {
     Program other = program;
@@ -298,13 +298,13 @@ TEST_CASE(
 TEST_CASE("a program without offsets prints each operand's buffer, and is no smaller than with offsets") {
   const Job j = pipeline();
   const CostModel cost;
-  Compiler c(j.graph, j.plan, j.spec, cost, 0);
+  Compiler c(j.graph, j.plan, cost, 0);
   run_passes(passes_up_to("reuse_buffers"), c);
   const std::string text = to_string(c);
   CHECK(text.find("unplaced buffers") != std::string::npos);
   CHECK(text.find(" b0@0+") != std::string::npos);
   const int64_t apart = size_so_far(c).bytes;
-  Compiler placed(j.graph, j.plan, j.spec, cost, 0);
+  Compiler placed(j.graph, j.plan, cost, 0);
   run_passes(passes_up_to("place_buffers"), placed);
   CHECK(to_string(placed).find(" b0@0+") == std::string::npos);
   CHECK(size_so_far(placed).instructions == size_so_far(c).instructions);

@@ -16,7 +16,7 @@ std::vector<Program> precise_compiled(const std::vector<std::string>& overrides)
   const JobSpec spec = job_spec("layer_norm", overrides);
   const Graph graph = build_graph(spec, data_and_label(spec.dataset.shape, spec.dataset.label_shape));
   const Plan plan = make_plan(graph, spec, CostModel());
-  return compile_all(graph, plan, spec, CostModel());
+  return compile_all(graph, plan, CostModel());
 }
 
 std::vector<Program> bf16(int level) {
@@ -91,7 +91,7 @@ print: [a]
                                  "job.yaml");
   const Graph graph = build_graph(spec, data_and_label({32}, {}));
   const Plan plan = make_plan(graph, spec, CostModel());
-  const Program p = compile_all(graph, plan, spec, CostModel())[0];
+  const Program p = compile_all(graph, plan, CostModel())[0];
   CHECK(p.memory.master == 0);
   CHECK(p.memory.weights == (32 * 64 + 64) * 2);
   for (const Variable& v : p.variables) CHECK(v.arena_offset == -1);

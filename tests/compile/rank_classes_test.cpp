@@ -29,8 +29,8 @@ struct ClassedJob {
                                              spec.dataset.label_dtype == "i32"));
     plan = make_plan(graph, spec, CostModel());
   }
-  RankClasses classes() const { return compile_classes(graph, plan, spec, CostModel()); }
-  Program program(int rank) const { return compile(graph, plan, spec, CostModel(), rank); }
+  RankClasses classes() const { return compile_classes(graph, plan, CostModel()); }
+  Program program(int rank) const { return compile(graph, plan, CostModel(), rank); }
   std::vector<Program> programs() const {
     std::vector<Program> all;
     for (int rank = 0; rank < plan.ranks; ++rank) all.push_back(program(rank));

@@ -181,7 +181,7 @@ Plan data_parallel_plan(const Graph& graph, int ranks, int stages, int micro_bat
 }
 
 std::vector<Program> programs_of(const Graph& graph, const Plan& plan, const JobSpec& spec) {
-  return compile_all(graph, plan, spec, CostModel());
+  return compile_all(graph, plan, CostModel());
 }
 
 std::vector<const Instruction*> collectives(const Program& program, Purpose purpose) {

@@ -46,7 +46,7 @@ Job transformer_job(int ranks, std::vector<std::string> overrides) {
   return job("transformer", std::move(overrides));
 }
 
-std::vector<Program> tensor_parallel_programs(const Job& j) { return compile_all(j.graph, j.plan, j.spec, CostModel()); }
+std::vector<Program> tensor_parallel_programs(const Job& j) { return compile_all(j.graph, j.plan, CostModel()); }
 
 int64_t activation_bytes(const Job& j) {
   const Tensor& t = j.graph.tensors[j.graph.find_tensor("h.0.sum1").value()];

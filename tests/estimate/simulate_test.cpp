@@ -60,7 +60,7 @@ struct Case {
 
 Case compiled(const std::string& plan) {
   Case c{planned(kNetwork + plan), RankClasses()};
-  c.classes = compile_classes(c.job.graph, c.job.plan, c.job.spec, CostModel());
+  c.classes = compile_classes(c.job.graph, c.job.plan, CostModel());
   return c;
 }
 
@@ -105,7 +105,7 @@ TEST_CASE("one rank of each class stands for all: simulating every rank by itsel
   for (const std::string& plan : kPlans) {
     CAPTURE(plan);
     const Case c = compiled(plan);
-    const RankClasses apart = each_by_itself(compile_all(c.job.graph, c.job.plan, c.job.spec, CostModel()));
+    const RankClasses apart = each_by_itself(compile_all(c.job.graph, c.job.plan, CostModel()));
     for (const Machine& machine : {*find_machine("cpu"), gpus()})
       CHECK(simulate(c.classes, machine).step.value ==
             doctest::Approx(simulate(apart, machine).step.value).epsilon(1e-9));
@@ -199,7 +199,7 @@ parallel: {mode: semi_auto_parallel, stages: 4, stage_config: {a: 0, b: 1, c: 2,
     CAPTURE(micro_batches);
     const Job job = planned(network + std::to_string(micro_batches) + "}");
     const RankClasses classes =
-        compile_classes(job.graph, job.plan, job.spec, CostModel(std::make_shared<Machine>(machine), Precision::fp32));
+        compile_classes(job.graph, job.plan, CostModel(std::make_shared<Machine>(machine), Precision::fp32));
     const double product = 2.0 * 512 * 512 * 512 / micro_batches / machine.products.fp32.value;
     // The last stage gets the first micro-batch after three products, computes without a pause, and sends its last
     // gradient of an input before it computes that of its weight; two more stages do, then comes the first one's

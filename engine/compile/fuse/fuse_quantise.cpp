@@ -105,7 +105,7 @@ class QuantiseFusion {
 }  // namespace
 
 void fuse_quantise(Compiler& c) {
-  if (c.spec.fp8) QuantiseFusion(c).run();
+  if (c.plan.numerics.fp8) QuantiseFusion(c).run();
 }
 
 }  // namespace trainctl

@@ -77,7 +77,7 @@ void take_the_step(VirtualInstruction& v, BufferId weights) {
 }  // namespace
 
 void fuse_update(Compiler& c) {
-  if (!c.trains() || c.spec.train.histograms > 0) return;  // they are of gradients that are stored
+  if (!c.trains() || c.plan.numerics.keeps_gradients) return;  // they are of gradients that are stored
   const std::vector<std::vector<size_t>> users = find_users(c);
   std::vector<size_t> removed;
   for (size_t b = 0; b < c.buckets.size(); ++b) {

@@ -184,7 +184,7 @@ class Narrowing {
 }  // namespace
 
 void narrow_products(Compiler& c) {
-  if (c.spec.fp8) Narrowing(c).run();
+  if (c.plan.numerics.fp8) Narrowing(c).run();
 }
 
 }  // namespace trainctl

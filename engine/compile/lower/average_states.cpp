@@ -8,7 +8,7 @@
 namespace trainctl {
 
 void average_states(Lowering& l) {
-  if (!l.c.plan.hybrid() || l.c.spec.parallel.full_batch) return;
+  if (!l.c.plan.hybrid() || l.c.plan.numerics.reads_all_rows) return;
   const Mesh& mesh = l.c.plan.mesh;
   for (size_t i = 0; i < l.c.program.variables.size(); ++i) {
     if (l.c.states[i] < 0) continue;

@@ -40,8 +40,8 @@ Instruction update_instruction(const Lowering& l, const BucketPlan& bucket, cons
   const Optimizer& optimizer = l.c.optimizer_of(bucket);
   Instruction i = once_a_step(Opcode::kernel, "update " + name, optimizer.def.kernel);
   i.attrs = optimizer.kernel_attrs();
-  i.attrs.set("clip_norm", l.c.spec.optimizer.clip_norm);
-  if (const double scale = l.c.spec.optimizer.learning_rate_scale(bucket.group); scale != 1)
+  i.attrs.set("clip_norm", l.c.plan.numerics.optimizer.clip_norm);
+  if (const double scale = l.c.plan.numerics.optimizer.learning_rate_scale(bucket.group); scale != 1)
     i.attrs.set("learning_rate_scale", scale);
   return i;
 }
@@ -130,10 +130,10 @@ void finish_step(Lowering& l) {
   finish_loss(l);
   if (!l.c.trains()) return;
   average_states(l);
-  if (l.c.plan.is_asynchronous() && l.c.spec.optimizer.clip_norm > 0) push_norm(l, sum_of_squares(l));
+  if (l.c.plan.is_asynchronous() && l.c.plan.numerics.optimizer.clip_norm > 0) push_norm(l, sum_of_squares(l));
   if (serves_weights(l.c.plan)) return;  // else the servers clip and update
   std::optional<View> norm;
-  if (l.c.spec.optimizer.clip_norm > 0) {
+  if (l.c.plan.numerics.optimizer.clip_norm > 0) {
     add_up_shards(l);
     norm = sum_of_squares(l);
   }

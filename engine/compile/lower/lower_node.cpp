@@ -107,7 +107,7 @@ class NodeLowering {
   /// Permission to round is decided by the plan, so the program records it.
   Attrs attrs() const {
     Attrs attrs = form() ? form()->attrs : node_.attrs;
-    if (op_.kernel.is_product && l_.c.spec.precision == Precision::tf32) attrs.set("tf32", true);
+    if (op_.kernel.is_product && l_.c.plan.numerics.precision == Precision::tf32) attrs.set("tf32", true);
     if (op_.kernel.is_product && l_.narrow[static_cast<size_t>(node_.layer)]) attrs.set("fp8", true);
     return attrs;
   }

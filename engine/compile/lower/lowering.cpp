@@ -28,7 +28,7 @@ Lowering::Lowering(Compiler& compiler) : c(compiler) {
   num_consumers.resize(tensors);
   first_readers.assign(tensors, -1);
   printed.resize(tensors);
-  narrow = narrow_layers(c.graph, c.spec);
+  narrow = c.plan.numerics.narrow_layers;
   const auto slots = static_cast<size_t>(c.plan.chunks * c.plan.micro_batches);
   statistics.resize(slots);
   values.resize(slots);

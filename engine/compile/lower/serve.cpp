@@ -130,7 +130,7 @@ struct ServedBuckets {
 
 ServedBuckets served_buckets(const Compiler& c) {
   const EvaluationOf of{c.trained, c.keeps_training_state};
-  const Program worker = compile(c.graph, c.plan, c.spec, c.cost, 0, &c.graph == &c.trained ? nullptr : &of);
+  const Program worker = compile(c.graph, c.plan, c.cost, 0, &c.graph == &c.trained ? nullptr : &of);
   ServedBuckets served;
   for (const Instruction& i : worker.instructions) {
     if ((i.opcode != Opcode::send && i.opcode != Opcode::recv) || i.peer != c.rank || i.purpose == Purpose::clip)
@@ -176,7 +176,7 @@ void lower_server(Lowering& l) {
   Server server(l);
   const ServedBuckets served = served_buckets(l.c);
   for (int bucket : served.pulled) server.answer_pull(bucket);
-  const bool clips = l.c.spec.optimizer.clip_norm > 0;
+  const bool clips = l.c.plan.numerics.optimizer.clip_norm > 0;
   for (int bucket : served.pushed) {
     server.take_pushes(bucket);
     if (!clips) update(l, bucket, l.c.program.buckets[static_cast<size_t>(bucket)].piece(0), {});

@@ -43,7 +43,7 @@ Largest largest_tensor(const Compiler& c) {
 void require_arena_limit(const Compiler& c) {
   if (c.program.arena_bytes <= kMaxArenaBytes) return;
   const Largest largest = largest_tensor(c);
-  SourcePos pos = c.spec.position("network");
+  SourcePos pos;
   std::string path = "network", of;
   if (largest.operand != nullptr) {
     const Layer& layer = c.graph.layers[largest.layer];
@@ -56,7 +56,7 @@ void require_arena_limit(const Compiler& c) {
       pos, path,
       fmt::format("rank {} would need {} of memory ({}), but a rank can use at most {}{}", c.rank,
                   format_bytes(c.program.arena_bytes), to_string(c.program.memory), format_bytes(kMaxArenaBytes), of),
-      how_to_hold_less(c.spec));
+      how_to_hold_less(c.plan.mode));
 }
 
 }  // namespace trainctl

@@ -72,7 +72,7 @@ std::vector<Diagnostic> parts_too_large(const Graph& graph, const JobSpec& spec,
   LayerErrors errors;
   for (LayerId l = 0; l < static_cast<LayerId>(worst.size()); ++l) {
     if (worst[l].tensor < 0) continue;
-    errors.add({graph.layers[l].pos, "network", message(graph, plan, l, worst[l]), how_to_hold_less(spec)},
+    errors.add({graph.layers[l].pos, "network", message(graph, plan, l, worst[l]), how_to_hold_less(spec.parallel.mode)},
                graph.layers[l].name);
   }
   return errors.take();
@@ -90,10 +90,9 @@ void require_few_executions(const Graph& graph, const JobSpec& spec) {
       fmt::format("use at most {} micro-batches for this network", std::max<int64_t>(1, kMaxExecutions / nodes)));
 }
 
-std::string how_to_hold_less(const JobSpec& spec) {
-  const ParallelSpec& parallel = spec.parallel;
+std::string how_to_hold_less(ParallelMode mode) {
   const std::string rows = "reduce dataset.batch, or increase parallel.micro_batches";
-  switch (parallel.mode) {
+  switch (mode) {
     case ParallelMode::stand_alone:
       return rows + ", or use parallel.mode: semi_auto_parallel on several ranks";
     case ParallelMode::semi_auto_parallel:

@@ -26,6 +26,6 @@ inline constexpr int64_t kMaxExecutions = 1'000'000;
 void require_few_executions(const Graph& graph, const JobSpec& spec);
 
 /// Lists settings that make a rank's part smaller, for error messages: "more parallel.micro_batches, …".
-std::string how_to_hold_less(const JobSpec& spec);
+std::string how_to_hold_less(ParallelMode mode);
 
 }  // namespace trainctl

@@ -1,10 +1,11 @@
 // See the header.
 #include "engine/train/checkpoint/checkpoint_report.h"
 
-#include <algorithm>
 #include <nlohmann/json.hpp>
 #include <set>
 #include <string>
+#include <unordered_map>
+#include <utility>
 
 #include "engine/base/error.h"
 #include "engine/compile/compile.h"
@@ -42,22 +43,28 @@ class WholeFile {
   std::vector<SafetensorsEntry> entries_;
 };
 
-/// Ranks of equal files share a row, in the order of their first ranks.
-void add_rank(Json& rows, int rank, int64_t bytes) {
-  const auto row = std::find_if(rows.begin(), rows.end(), [&](const Json& one) { return one["bytes"] == bytes; });
-  if (row != rows.end())
-    (*row)["ranks"].push_back(rank);
-  else
-    rows.push_back({{"ranks", Json::array({rank})}, {"bytes", bytes}});
-}
+/// Ranks whose files have the same size share a row; rows are in the order of their first ranks.
+class RankRows {
+ public:
+  void add(int rank, int64_t bytes) {
+    const auto [place, is_new] = row_of_.try_emplace(bytes, rows_.size());
+    if (is_new) rows_.push_back({{"ranks", Json::array()}, {"bytes", bytes}});
+    rows_[place->second]["ranks"].push_back(rank);
+  }
+  Json take() { return std::move(rows_); }
+
+ private:
+  std::unordered_map<int64_t, size_t> row_of_;  ///< by bytes
+  Json rows_ = Json::array();
+};
 
 }  // namespace
 
 Json checkpoint_report(const PlannedJob& job) {
   check(job.spec.train.saves_state(), "the job saves checkpoints");
   const bool integrated = job.spec.train.saving().integrated;
-  StateCompiler states(job.graph, job.plan, job.spec, job.cost);
-  Json ranks = Json::array();
+  StateCompiler states(job.graph, job.plan, job.cost);
+  RankRows rows;
   WholeFile whole;
   int64_t bytes = 0;
   int files = 2;  // checkpoint.json, job.yaml
@@ -65,7 +72,7 @@ Json checkpoint_report(const PlannedJob& job) {
     const Program program = states.compile(rank_of_program(job.plan, rank));
     const int64_t of_rank = state_image_bytes(program);
     if (integrated) whole.add(program);
-    add_rank(ranks, rank, of_rank);
+    rows.add(rank, of_rank);
     bytes += of_rank;
     files += of_rank > 0 ? 1 : 0;
   }
@@ -78,7 +85,7 @@ Json checkpoint_report(const PlannedJob& job) {
     report["integrated_bytes"] = more;
   }
   report["seconds"] = report["bytes"].get<double>() / kAssumedBytesPerSecond;
-  report["ranks"] = std::move(ranks);
+  report["ranks"] = rows.take();
   return report;
 }
 

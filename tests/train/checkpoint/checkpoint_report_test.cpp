@@ -30,7 +30,7 @@ TEST_CASE("the state of a rank that is compiled without instructions has the fil
     CAPTURE(fields[1]);
     fields.push_back(saves);
     const PlannedJob job = plan_job(job_spec("gpt", fields));
-    StateCompiler states(job.graph, job.plan, job.spec, job.cost);
+    StateCompiler states(job.graph, job.plan, job.cost);
     int64_t bytes = 0;
     for (int rank = 0; rank < job.spec.processes(); ++rank) {
       const Program state = states.compile(rank_of_program(job.plan, rank));
