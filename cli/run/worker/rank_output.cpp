@@ -35,8 +35,8 @@ RankOutput::RankOutput(const PlannedJob& job, const Program& program, RankStatus
       directory_(directory),
       start_up_path_(directory.rank_file(program.rank, "start_up.json")),
       printed_(job, program),
-      prints_a_step_(std::count_if(program.instructions.begin(), program.instructions.end(),
-                                   [](const Instruction& i) { return i.opcode == Opcode::print; })),
+      prints_each_step_(std::count_if(program.instructions.begin(), program.instructions.end(),
+                                      [](const Instruction& i) { return i.opcode == Opcode::print; })),
       options_(options) {
   if (program.rank == 0)
     metrics_ = MetricsLog(directory, options.metrics, write_line);
@@ -197,7 +197,7 @@ void RankOutput::on_communication(const Instruction& instruction) {
 }
 
 void RankOutput::print_tensor(const Operand& operand, const void* data, int micro_batch) {
-  const int64_t step = prints_++ / prints_a_step_;  // every step prints the same tensors
+  const int64_t step = prints_++ / prints_each_step_;  // every step prints the same tensors
   if (step % spec_.print.every != 0) return;
   const PrintedPart part = printed_.part(operand, micro_batch);
   if (spec_.print.format == PrintFormat::text) return write_text(operand, part, data, micro_batch);

@@ -209,7 +209,7 @@ void finish_step(Lowering& l);
 void finish_loss(Lowering& l);
 void all_reduce_numbers(Lowering& l, const std::string& name, Purpose purpose, const std::vector<int>& ranks,
                         const View& numbers);
-Instruction once_a_step(Opcode opcode, std::string name, const KernelDef* kernel = nullptr);
+Instruction once_per_step(Opcode opcode, std::string name, const KernelDef* kernel = nullptr);
 /// `norm`: of all gradients, with clip_norm.
 void update(Lowering& l, int bucket, const Bucket::Piece& piece, const std::optional<View>& norm);
 

@@ -32,7 +32,7 @@ bool has_products(const Graph& graph, LayerId layer) {
 }
 
 /// Sums of gradients run beside the backward pass where a machine can do both.
-double once_a_step_part(const Machine& machine) { return machine.overlaps ? 0.25 : 1; }
+double once_per_step_part(const Machine& machine) { return machine.overlaps ? 0.25 : 1; }
 
 class CutSearch {
  public:
@@ -262,7 +262,8 @@ class CutSearch {
     traffic_.describe(tensor, variable_of_, key);
     const auto [known, fresh] = priced_.try_emplace(std::move(key));
     if (fresh) known->second = priced(tensor, classes(tensor, units));
-    const double weight = network_.times_of(units) * (traffic_.moves_once_a_step(tensor) ? beside_redistribution_ : 1);
+    const double weight =
+        network_.times_of(units) * (traffic_.moves_once_per_step(tensor) ? beside_redistribution_ : 1);
     for (const Priced& one : known->second) add_table(one.of_variable, one.by_class, weight);
   }
 
@@ -439,7 +440,7 @@ CutSpace::CutSpace(const CutNetwork& of, const Mesh& on, Effort with, const Cost
       mesh(on),
       effort(with),
       strategies(std::move(given)),
-      traffic(of.graph, of.units, on, cost, micro_batches, once_a_step_part(cost.machine())) {}
+      traffic(of.graph, of.units, on, cost, micro_batches, once_per_step_part(cost.machine())) {}
 
 FoundCuts find_cuts(CutSpace& space, const AxisSplit& split, CutAim aim, double seconds_per_byte,
                     double bytes_per_weight) {

@@ -31,7 +31,7 @@ Client::Client(const PlannedJob& job, const Program& program, const Program* val
     : worker_(program.rank),
       servers_(job.plan.servers),
       first_server_(num_workers(job.plan)),
-      pushes_a_step_(pushes_a_step(job.plan)),
+      pushes_per_step_(pushes_per_step(job.plan)),
       arena_(arena),
       comm_(comm),
       norm_offset_(find_norm(job, program)),
@@ -194,12 +194,12 @@ void Client::read(int64_t batch, std::byte* inputs) {
 void Client::leave() { ask(Ask::leave, 0, nullptr); }
 
 void Client::add_to(TrainHooks& hooks) {
-  const auto batch_of = [this](int64_t step) { return step * pushes_a_step_ + worker_; };
+  const auto batch_of = [this](int64_t step) { return step * pushes_per_step_ + worker_; };
   hooks.before_batch = [this, batch_of](int64_t step, std::byte* inputs, std::optional<Loader::Ahead> next) {
     if (next) next->step = batch_of(next->step);
     start(batch_of(step), inputs, next);
   };
-  hooks.before_validation_batch = [this](int64_t step, std::byte* inputs) { read(step * pushes_a_step_, inputs); };
+  hooks.before_validation_batch = [this](int64_t step, std::byte* inputs) { read(step * pushes_per_step_, inputs); };
   hooks.after_batch = [this](const StepReport& report) { finish(report); };
 }
 

@@ -54,7 +54,7 @@ class Client {
   void receive_ahead();
   void push_rows();
 
-  const int worker_, servers_, first_server_, pushes_a_step_;
+  const int worker_, servers_, first_server_, pushes_per_step_;
   const std::span<std::byte> arena_;
   Communicator& comm_;
   int64_t norm_offset_ = -1;  ///< in the arena; -1: the servers compute the norm, or the job does not clip

@@ -7,6 +7,6 @@ namespace trainctl {
 
 /// One rank of each stage represents all ranks that count the loss, and one represents those that do not: their
 /// programs differ only in a few numbers of the norm. Not verified.
-RankClasses compile_one_a_stage(const Graph& graph, const Plan& plan, const CostModel& cost);
+RankClasses compile_one_per_stage(const Graph& graph, const Plan& plan, const CostModel& cost);
 
 }  // namespace trainctl
