@@ -163,7 +163,7 @@ std::vector<Manifest> kubernetes_manifests(const JobSpec& job, const ManifestOpt
   Values values{{"made_by", made_by(job, options)},
                 {"name", name},
                 {"namespace", spec.name_space.empty() ? "" : yaml_text(spec.name_space)},
-                {"port", std::to_string(kDoorPort)},
+                {"port", std::to_string(kListenerPort)},
                 {"hosts", std::to_string(spec.pods)},
                 {"backoff_limit", std::to_string(spec.backoff_limit)},
                 {"subdomain", name},

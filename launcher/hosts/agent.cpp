@@ -20,23 +20,23 @@
 #include <set>
 #include <thread>
 
-#include "engine/base/text.h"
 #include "engine/base/error.h"
 #include "engine/base/machine_limits.h"
 #include "engine/base/put_all.h"
-#include "launcher/held_port.h"
+#include "engine/base/text.h"
 #include "launcher/hosts/address.h"
 #include "launcher/hosts/copies.h"
 #include "launcher/hosts/file_watch.h"
 #include "launcher/hosts/link_check.h"
+#include "launcher/hosts/placeholders.h"
 #include "launcher/hosts/report_json.h"
 #include "launcher/hosts/same_user.h"
 #include "launcher/hosts/session.h"
 #include "launcher/hosts/wire.h"
-#include "launcher/hosts/words.h"
 #include "launcher/local_ranks.h"
 #include "launcher/protocol.h"
 #include "launcher/rank_error.h"
+#include "launcher/reserved_port.h"
 #include "launcher/store.h"
 
 namespace trainctl::hosts {
@@ -270,7 +270,7 @@ class Agent : public LogSink {
       store_ = std::make_unique<StoreServer>(
           loop_, store_token_,
           [this](const std::string& key, const std::string& value) { send(Kind::value, -1, 0, key, value); });
-      port_ = json.at("hold_port").get<bool>() ? std::make_unique<HeldPort>() : nullptr;
+      port_ = json.at("hold_port").get<bool>() ? std::make_unique<ReservedPort>() : nullptr;
       address_ = own_address(json.at("interface").get<std::string>());
       if (!link_listener_) link_listener_.emplace(loop_, address_);
       prepare_copies(json);
@@ -426,10 +426,10 @@ class Agent : public LogSink {
   ProcessCommand command_of(int rank, const Json& json) const {
     ProcessCommand command;
     const auto filled = [&](const std::string& text) {
-      return fill_words(text, {{"logs", options_.folder + "/logs"},
-                               {"folder", options_.folder},
-                               {"address", address_},
-                               {kBraceWord, "{"}});
+      return fill_placeholders(text, {{"logs", options_.folder + "/logs"},
+                                      {"folder", options_.folder},
+                                      {"address", address_},
+                                      {kBracePlaceholder, "{"}});
     };
     if (!json.at("argv").is_array() || json.at("argv").empty()) throw EnvError("the command of a rank is empty");
     for (const Json& word : json.at("argv")) {
@@ -467,13 +467,13 @@ class Agent : public LogSink {
   /// that ended normally has ended once its last state has arrived.
   void tell_saves() {
     while (!is_full()) {
-      auto word = options_.share->next_save_word();
-      if (!word) {
+      auto message = options_.share->next_save_message();
+      if (!message) {
         for (auto& [rank, report] : std::exchange(ended_, {})) send(Kind::ended, rank, 0, "", std::move(report));
         return;
       }
-      if (word->rank < 0) tell_files(false);  // the launcher must have the metrics of all steps in a checkpoint
-      send(Kind::save, word->rank, word->number, std::move(word->name), std::move(word->text));
+      if (message->rank < 0) tell_files(false);  // the launcher must have the metrics of all steps in a checkpoint
+      send(Kind::save, message->rank, message->number, std::move(message->name), std::move(message->text));
     }
   }
 
@@ -555,7 +555,7 @@ class Agent : public LogSink {
   std::map<uint32_t, std::pair<int, std::string>> streams_;
   std::unique_ptr<StoreServer> store_;
   std::string store_token_, address_;
-  std::unique_ptr<HeldPort> port_;
+  std::unique_ptr<ReservedPort> port_;
   std::optional<LinkListener> link_listener_;
 };
 

@@ -39,9 +39,9 @@ struct LauncherBoard {
   std::function<void(uint64_t step)> stop_after;
 
   /// Handles a message about saves from the host that has `ranks`; returns false if no host may send it.
-  std::function<bool(const SaveWord& word, const std::vector<int>& ranks)> take;
+  std::function<bool(const SaveMessage& message, const std::vector<int>& ranks)> take;
   /// The pending messages for all hosts.
-  std::function<std::vector<SaveWord>()> words;
+  std::function<std::vector<SaveMessage>()> messages;
   /// Whether all gates must be held; and a report that they are: no rank has started a step above `highest`.
   std::function<bool()> wants_hold;
   std::function<void(uint64_t highest)> held;

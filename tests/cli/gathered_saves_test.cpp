@@ -56,12 +56,12 @@ struct Scene {
     for (bool spoke = true; spoke;) {
       spoke = false;
       for (size_t host = 0; host < hosts.size(); ++host)
-        while (const auto word = hosts[host]->next()) {
-          REQUIRE(launcher.take(*word, ranks[host]));
+        while (const auto message = hosts[host]->next()) {
+          REQUIRE(launcher.take(*message, ranks[host]));
           spoke = true;
         }
-      for (const hosts::SaveWord& word : launcher.words()) {
-        for (const auto& host : hosts) host->take(word);
+      for (const hosts::SaveMessage& message : launcher.messages()) {
+        for (const auto& host : hosts) host->take(message);
         spoke = true;
       }
     }
@@ -236,7 +236,7 @@ TEST_CASE("gathered saves: no step waits for the disk, which gets the newest who
 TEST_CASE("gathered saves: what no host says is refused") {
   Scene scene(std::vector<std::vector<int>>{{0}, {1}});
   CHECK(scene.asks(0, 10));
-  const auto takes = [&](hosts::SaveWord word) { return scene.launcher.take(word, {1}); };
+  const auto takes = [&](hosts::SaveMessage message) { return scene.launcher.take(message, {1}); };
   CHECK_FALSE(takes({.name = "wanted", .number = -1}));
   CHECK_FALSE(takes({.name = "told", .number = 1, .text = "short"}));
   CHECK_FALSE(takes({.name = "validated", .number = 1, .text = "short"}));
@@ -255,10 +255,8 @@ TEST_CASE("gathered saves: the validation of a state that was saved before it re
   position.is_validated = true;
   position.validation[0] = 0.25;
   CHECK(scene.memory->saves().validated() == -1);
-  CHECK(scene.launcher.take({.name = "validated",
-                             .number = 10,
-                             .text = {reinterpret_cast<const char*>(&position), sizeof position}},
-                            {0}));
+  CHECK(scene.launcher.take(
+      {.name = "validated", .number = 10, .text = {reinterpret_cast<const char*>(&position), sizeof position}}, {0}));
   CHECK(scene.memory->saves().validated() == 10);
   REQUIRE(scene.memory->saves().validation_of(10) != nullptr);
   CHECK(scene.memory->saves().validation_of(5) == nullptr);

@@ -98,14 +98,14 @@ struct Rank {
 void talk(RescuedState& launcher, const std::vector<std::pair<HeldStates*, std::vector<int>>>& hosts) {
   for (bool spoke = true; spoke;) {
     spoke = false;
-    for (const hosts::SaveWord& word : launcher.words()) {
-      for (const auto& [host, ranks] : hosts) CHECK(host->take(word));
+    for (const hosts::SaveMessage& message : launcher.messages()) {
+      for (const auto& [host, ranks] : hosts) CHECK(host->take(message));
       spoke = true;
     }
     for (const auto& [host, ranks] : hosts)
-      while (const auto word = host->next()) {
-        CHECK(RescuedState::knows(*word));
-        CHECK(launcher.take(*word, ranks));
+      while (const auto message = host->next()) {
+        CHECK(RescuedState::knows(*message));
+        CHECK(launcher.take(*message, ranks));
         spoke = true;
       }
   }

@@ -41,7 +41,7 @@
 #include "engine/train/trainer/prediction.h"
 #include "engine/train/trainer/tensor_histograms.h"
 #include "engine/train/trainer/trainer.h"
-#include "launcher/hosts/words.h"
+#include "launcher/hosts/placeholders.h"
 #include "launcher/own_program.h"
 #include "launcher/protocol.h"
 
@@ -262,14 +262,14 @@ ProcessCommand NetworkWorkload::agents_command(const RankPlace& place, const Run
   command.argv = {"{trainctl}",  "worker",
                   "{logs}",      std::to_string(directory.run()),
                   "--rank",      std::to_string(place.rank),
-                  "--memory-fd", kMemoryWord,
+                  "--memory-fd", kMemoryPlaceholder,
                   "--hosts",     join(texts, ","),
                   "--address",   "{address}"};
-  if (checkpoints_.are_saved()) command.argv.insert(command.argv.end(), {"--image-fd", kImageWord});
-  if (is_held()) command.argv.insert(command.argv.end(), {"--held-fd", kHeldWord});
+  if (checkpoints_.are_saved()) command.argv.insert(command.argv.end(), {"--image-fd", kImagePlaceholder});
+  if (is_held()) command.argv.insert(command.argv.end(), {"--held-fd", kSnapshotPlaceholder});
   checkpoints_.add_attempt_to(command);
   if (checkpoints_.resumed_from() != nullptr)
-    command.argv.insert(command.argv.end(), {"--resume-from", kCheckpointWord});
+    command.argv.insert(command.argv.end(), {"--resume-from", kCheckpointPlaceholder});
   if (options_.evaluate) command.argv.emplace_back("--evaluate");
   if (options_.record) command.argv.emplace_back("--record");
   if (job_.spec.launch.device == Device::cuda) {

@@ -57,8 +57,8 @@ std::unique_ptr<LauncherLog> open_log(const Background* background, const RunDir
 }  // namespace
 
 Run::Run(std::unique_ptr<Workload> workload, std::vector<int> shown, boost::asio::io_context& loop,
-         const MakeObserver& make_observer, Background* background,
-         std::shared_ptr<const hosts::Transport> transport, Replan replan)
+         const MakeObserver& make_observer, Background* background, std::shared_ptr<const hosts::Transport> transport,
+         Replan replan)
     : workload_(std::move(workload)),
       replan_(std::move(replan)),
       shown_(std::move(shown)),
@@ -259,16 +259,16 @@ Outcome Run::supervise_hosts(Launch& launch) {
   board.stop_after = [this](uint64_t step) {
     if (workload_->board() != nullptr) workload_->board()->gate().stop_after(step);
   };
-  board.take = [this](const hosts::SaveWord& word, const std::vector<int>& ranks) {
-    if (RescuedState* rescued = workload_->rescued(); rescued != nullptr && RescuedState::knows(word))
-      return rescued->take(word, ranks);
-    return workload_->saves() != nullptr && workload_->saves()->take(word, ranks);
+  board.take = [this](const hosts::SaveMessage& message, const std::vector<int>& ranks) {
+    if (RescuedState* rescued = workload_->rescued(); rescued != nullptr && RescuedState::knows(message))
+      return rescued->take(message, ranks);
+    return workload_->saves() != nullptr && workload_->saves()->take(message, ranks);
   };
-  board.words = [this] {
-    auto words = workload_->saves() ? workload_->saves()->words() : std::vector<hosts::SaveWord>();
-    if (workload_->rescued() == nullptr) return words;
-    for (hosts::SaveWord& word : workload_->rescued()->words()) words.push_back(std::move(word));
-    return words;
+  board.messages = [this] {
+    auto messages = workload_->saves() ? workload_->saves()->messages() : std::vector<hosts::SaveMessage>();
+    if (workload_->rescued() == nullptr) return messages;
+    for (hosts::SaveMessage& message : workload_->rescued()->messages()) messages.push_back(std::move(message));
+    return messages;
   };
   board.rescue = [this](const std::vector<std::vector<int>>& hosts) -> std::optional<int64_t> {
     RescuedState* rescued = workload_->rescued();

@@ -47,26 +47,26 @@ void HeldStates::offer() {
   for (const auto& [rank, fd] : memories_) {
     const HeldState held(fd);
     const std::vector<int64_t> steps = held.steps();
-    for (const int64_t step : steps) words_.push_back({.name = "held", .rank = rank, .number = step});
+    for (const int64_t step : steps) messages_.push_back({.name = "held", .rank = rank, .number = step});
     if (steps.empty()) continue;
     if (std::string head = head_of(held, steps[0]); !head.empty())
-      words_.push_back({.name = "head", .rank = rank, .number = held.bytes(), .text = std::move(head)});
+      messages_.push_back({.name = "head", .rank = rank, .number = held.bytes(), .text = std::move(head)});
   }
-  words_.push_back({.name = "offered", .rank = memories_.begin()->first});
+  messages_.push_back({.name = "offered", .rank = memories_.begin()->first});
 }
 
-bool HeldStates::take(const hosts::SaveWord& word) {
-  if (word.name == "offer") offer();
-  if (word.name == "fetch" && memories_.contains(word.rank))
-    fetches_.push_back({.rank = word.rank, .step = word.number});
-  return word.name == "offer" || word.name == "fetch";
+bool HeldStates::take(const hosts::SaveMessage& message) {
+  if (message.name == "offer") offer();
+  if (message.name == "fetch" && memories_.contains(message.rank))
+    fetches_.push_back({.rank = message.rank, .step = message.number});
+  return message.name == "offer" || message.name == "fetch";
 }
 
-std::optional<hosts::SaveWord> HeldStates::next() {
-  if (!words_.empty()) {
-    hosts::SaveWord word = std::move(words_.front());
-    words_.pop_front();
-    return word;
+std::optional<hosts::SaveMessage> HeldStates::next() {
+  if (!messages_.empty()) {
+    hosts::SaveMessage message = std::move(messages_.front());
+    messages_.pop_front();
+    return message;
   }
   if (fetches_.empty()) return std::nullopt;
   Fetch& fetch = fetches_.front();
@@ -78,21 +78,21 @@ std::optional<hosts::SaveWord> HeldStates::next() {
       return std::nullopt;
     }
     fetch.sent = 0;
-    return hosts::SaveWord{.name = "held_begin",
-                           .rank = fetch.rank,
-                           .number = fetch.step,
-                           .text = {reinterpret_cast<const char*>(&*position), sizeof *position}};
+    return hosts::SaveMessage{.name = "held_begin",
+                              .rank = fetch.rank,
+                              .number = fetch.step,
+                              .text = {reinterpret_cast<const char*>(&*position), sizeof *position}};
   }
   const int64_t bytes = std::min(kStatePieceBytes, held.bytes() - fetch.sent);
   std::string piece = bytes > 0 ? held.read(fetch.step, fetch.sent, bytes) : "";
   if (piece.empty()) {
     const int rank = fetch.rank;
     fetches_.pop_front();
-    return hosts::SaveWord{.name = "held_end", .rank = rank};
+    return hosts::SaveMessage{.name = "held_end", .rank = rank};
   }
   const int64_t offset = fetch.sent;
   fetch.sent += bytes;
-  return hosts::SaveWord{.name = "held_part", .rank = fetch.rank, .number = offset, .text = std::move(piece)};
+  return hosts::SaveMessage{.name = "held_part", .rank = fetch.rank, .number = offset, .text = std::move(piece)};
 }
 
 }  // namespace trainctl

@@ -34,9 +34,9 @@ class HeldStates {
   /// A memfd that the rank sizes and fills.
   int memory(int rank) const { return memories_.at(rank); }
   /// The next message for the launcher; nullopt: none now.
-  std::optional<hosts::SaveWord> next();
+  std::optional<hosts::SaveMessage> next();
   /// Handles a message of the launcher. Returns false if it does not belong to this protocol.
-  bool take(const hosts::SaveWord& word);
+  bool take(const hosts::SaveMessage& message);
 
  private:
   void offer();
@@ -46,7 +46,7 @@ class HeldStates {
     int64_t step = 0, sent = -1;  ///< -1: not begun
   };
   std::map<int, int> memories_;
-  std::deque<hosts::SaveWord> words_;
+  std::deque<hosts::SaveMessage> messages_;
   std::deque<Fetch> fetches_;
 };
 

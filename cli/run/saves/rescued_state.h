@@ -29,11 +29,11 @@ class RescuedState {
   void begin(const std::vector<std::vector<int>>& hosts);
   bool has_begun() const { return has_begun_; }
   /// Whether a message belongs to this protocol.
-  static bool knows(const hosts::SaveWord& word);
+  static bool knows(const hosts::SaveMessage& message);
   /// Handles a message from the host that has `ranks`. Returns false if no host may send it.
-  bool take(const hosts::SaveWord& word, const std::vector<int>& ranks);
+  bool take(const hosts::SaveMessage& message, const std::vector<int>& ranks);
   /// Returns the pending messages for all hosts.
-  std::vector<hosts::SaveWord> words();
+  std::vector<hosts::SaveMessage> messages();
 
   /// Progress: a number that grows with what is received; nullopt: nothing more is expected.
   std::optional<int64_t> waits() const;
@@ -68,7 +68,7 @@ class RescuedState {
   int64_t step_ = -1, came_ = 0;
   SaveBoard::Position position_;
   std::string why_;
-  std::vector<hosts::SaveWord> words_;
+  std::vector<hosts::SaveMessage> messages_;
 };
 
 }  // namespace trainctl

@@ -74,15 +74,15 @@ class SegmentShare : public hosts::HostShare {
     const auto fill = [&](const char* word, const std::string& with) {
       std::replace(command.argv.begin(), command.argv.end(), std::string(word), with);
     };
-    fill(kMemoryWord, std::to_string(memory_->fd()));
-    fill(kCheckpointWord, checkpoint_);
+    fill(kMemoryPlaceholder, std::to_string(memory_->fd()));
+    fill(kCheckpointPlaceholder, checkpoint_);
     command.inherited_fds.push_back(memory_->fd());
     if (saves_) {
-      fill(kImageWord, std::to_string(saves_->image(rank)));
+      fill(kImagePlaceholder, std::to_string(saves_->image(rank)));
       command.inherited_fds.push_back(saves_->image(rank));
     }
     if (held_) {
-      fill(kHeldWord, std::to_string(held_->memory(rank)));
+      fill(kSnapshotPlaceholder, std::to_string(held_->memory(rank)));
       command.inherited_fds.push_back(held_->memory(rank));
     }
     if (store_token != store_token_) store_.emplace(store_port, store_token);
@@ -101,13 +101,13 @@ class SegmentShare : public hosts::HostShare {
   void release() override {
     if (memory_) memory_->gate().release();
   }
-  std::optional<hosts::SaveWord> next_save_word() override {
-    auto word = saves_ ? saves_->next() : std::nullopt;
-    return word || !held_ ? word : held_->next();
+  std::optional<hosts::SaveMessage> next_save_message() override {
+    auto message = saves_ ? saves_->next() : std::nullopt;
+    return message || !held_ ? message : held_->next();
   }
-  void take(const hosts::SaveWord& word) override {
-    if (held_ && held_->take(word)) return;
-    if (saves_) saves_->take(word);
+  void take(const hosts::SaveMessage& message) override {
+    if (held_ && held_->take(message)) return;
+    if (saves_) saves_->take(message);
   }
   void ended(int rank, bool failed) override {
     if (memory_ && failed) memory_->status(rank).state = RankState::failed;  // peers stop waiting for it

@@ -1,5 +1,5 @@
 // Doors on loopback: a script behind one, the job's token, the end.
-#include "launcher/clusters/door.h"
+#include "launcher/clusters/remote_listener.h"
 
 #include <doctest/doctest.h>
 #include <sys/wait.h>
@@ -20,18 +20,18 @@ namespace {
 
 constexpr const char* kToken = "0123456789abcdef0123456789abcdef";
 
-/// A door in a process of its own.
-struct Door {
-  DoorAddress address;
+/// A listener in its own process.
+struct RemoteListener {
+  ListenerAddress address;
   pid_t pid;
 
-  explicit Door(double orphan_seconds = 600) {
+  explicit RemoteListener(double orphan_seconds = 600) {
     const int listener = listen_at(0);
     address = {"b", {"127.0.0.1"}, port_of(listener)};
     pid = fork();
     if (pid == 0) {
       close(STDERR_FILENO);
-      _exit(serve_door(listener, kToken, orphan_seconds));
+      _exit(serve_remote_execution(listener, kToken, orphan_seconds));
     }
     close(listener);
   }
@@ -40,15 +40,15 @@ struct Door {
     waitpid(std::exchange(pid, -1), &status, 0);
     return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
   }
-  ~Door() {
+  ~RemoteListener() {
     if (pid < 0) return;
     kill(pid, SIGKILL);
     waitpid(pid, nullptr, 0);
   }
 };
 
-/// Output of the script behind the door, which reads `input`.
-std::string dialled(const DoorAddress& address, const std::string& script, const std::string& input) {
+/// Output of the script behind the listener, which reads `input`.
+std::string dialled(const ListenerAddress& address, const std::string& script, const std::string& input) {
   int in[2], out[2];
   REQUIRE(pipe(in) == 0);
   REQUIRE(pipe(out) == 0);
@@ -80,25 +80,25 @@ std::string dialled(const DoorAddress& address, const std::string& script, const
 }  // namespace
 
 TEST_CASE("a script behind a door reads and writes as here, to the end of its input") {
-  Door door;
-  CHECK(await_door(door.address, kToken, 5) == "127.0.0.1");
-  CHECK(dialled(door.address, "cat; echo end $TRAINCTL_ADDRESS", "a\nb\n") == "a\nb\nend 127.0.0.1\n");
+  RemoteListener listener;
+  CHECK(await_listener(listener.address, kToken, 5) == "127.0.0.1");
+  CHECK(dialled(listener.address, "cat; echo end $TRAINCTL_ADDRESS", "a\nb\n") == "a\nb\nend 127.0.0.1\n");
   const std::string large(3 << 20, 'x');
-  CHECK(dialled(door.address, "cat", large) == large);
+  CHECK(dialled(listener.address, "cat", large) == large);
 }
 
 TEST_CASE("a client without the token is refused, and the door goes on") {
-  Door door;
-  CHECK_THROWS_AS(await_door(door.address, "another token of at least 32 characters", 0), EnvError);
-  CHECK(await_door(door.address, kToken, 5) == "127.0.0.1");
+  RemoteListener listener;
+  CHECK_THROWS_AS(await_listener(listener.address, "another token of at least 32 characters", 0), EnvError);
+  CHECK(await_listener(listener.address, kToken, 5) == "127.0.0.1");
 }
 
 TEST_CASE("what is no door of this job gets no ping, no script and no end, whatever certificate it has") {
   std::signal(SIGPIPE, SIG_IGN);
   TlsImpostor impostor;
-  const DoorAddress address{"b", {"127.0.0.1"}, impostor.port()};
-  CHECK_THROWS_WITH_AS(await_door(address, kToken, 0), doctest::Contains("did not prove that it has the job's token"),
-                       EnvError);
+  const ListenerAddress address{"b", {"127.0.0.1"}, impostor.port()};
+  CHECK_THROWS_WITH_AS(await_listener(address, kToken, 0),
+                       doctest::Contains("did not prove that it has the job's token"), EnvError);
   int nowhere[2];
   REQUIRE(pipe(nowhere) == 0);
   const pid_t launcher = fork();  // its attempts end with it
@@ -106,7 +106,7 @@ TEST_CASE("what is no door of this job gets no ping, no script and no end, whate
     close(STDERR_FILENO);
     _exit(dial(address, kToken, "echo the job's secrets"));
   }
-  end_doors({address}, kToken, 0, 1);
+  end_listeners({address}, kToken, 0, 1);
   kill(launcher, SIGKILL);
   waitpid(launcher, nullptr, 0);
   for (const int fd : nowhere) close(fd);
@@ -116,13 +116,13 @@ TEST_CASE("what is no door of this job gets no ping, no script and no end, whate
 
 TEST_CASE("a client of TLS that has no key gets no connection, whatever it would accept") {
   std::signal(SIGPIPE, SIG_IGN);
-  Door door;
+  RemoteListener listener;
   SSL_CTX* context = SSL_CTX_new(TLS_client_method());
   SSL* ssl = SSL_new(context);
   const int socket_of_client = socket(AF_INET, SOCK_STREAM, 0);
   sockaddr_in there{};
   there.sin_family = AF_INET;
-  there.sin_port = htons(static_cast<uint16_t>(door.address.port));
+  there.sin_port = htons(static_cast<uint16_t>(listener.address.port));
   there.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
   REQUIRE(connect(socket_of_client, reinterpret_cast<const sockaddr*>(&there), sizeof there) == 0);
   SSL_set_fd(ssl, socket_of_client);
@@ -133,52 +133,52 @@ TEST_CASE("a client of TLS that has no key gets no connection, whatever it would
 }
 
 TEST_CASE("a door serves its launcher at once, however many connections say nothing") {
-  Door door;
+  RemoteListener listener;
   std::vector<int> idle;
   for (int i = 0; i < 200; ++i) {
     sockaddr_in there{};
     there.sin_family = AF_INET;
-    there.sin_port = htons(static_cast<uint16_t>(door.address.port));
+    there.sin_port = htons(static_cast<uint16_t>(listener.address.port));
     there.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
     idle.push_back(socket(AF_INET, SOCK_STREAM, 0));
     REQUIRE(connect(idle.back(), reinterpret_cast<const sockaddr*>(&there), sizeof there) == 0);
   }
-  CHECK(await_door(door.address, kToken, 0) == "127.0.0.1");  // it tries once
+  CHECK(await_listener(listener.address, kToken, 0) == "127.0.0.1");  // it tries once
   char byte = 0;
   CHECK(recv(idle.front(), &byte, 1, 0) <= 0);  // the oldest has been closed
   for (const int fd : idle) close(fd);
 }
 
 TEST_CASE("a door whose launcher is connected ends when the run does, with its exit code, and not at SIGTERM") {
-  Door door;
-  await_door(door.address, kToken, 5);
-  kill(door.pid, SIGTERM);
-  CHECK(await_door(door.address, kToken, 5) == "127.0.0.1");
-  end_doors({door.address}, kToken, 5);
-  CHECK(door.end() == 5);
+  RemoteListener listener;
+  await_listener(listener.address, kToken, 5);
+  kill(listener.pid, SIGTERM);
+  CHECK(await_listener(listener.address, kToken, 5) == "127.0.0.1");
+  end_listeners({listener.address}, kToken, 5);
+  CHECK(listener.end() == 5);
 }
 
 // A pod whose launcher was lost, or never came, ignored SIGTERM until it was killed.
 TEST_CASE("a door without a launcher ends at SIGTERM, and one that loses its launcher ends then") {
   constexpr double kOrphanSeconds = 0.1;
-  Door door(kOrphanSeconds);
+  RemoteListener listener(kOrphanSeconds);
   int to[2], from[2];
   REQUIRE(pipe(to) == 0);
   REQUIRE(pipe(from) == 0);
   pid_t launcher = -1;
-  SUBCASE("without") { await_door(door.address, kToken, 5); }
+  SUBCASE("without") { await_listener(listener.address, kToken, 5); }
   SUBCASE("lost") {
     launcher = fork();
     if (launcher == 0) {
       dup2(to[0], 0);
       dup2(from[1], 1);
       for (const int fd : {to[0], to[1], from[0], from[1]}) close(fd);
-      _exit(dial(door.address, kToken, "echo up; cat"));
+      _exit(dial(listener.address, kToken, "echo up; cat"));
     }
     char byte = 0;
     for (int i = 0; i < 3; ++i) REQUIRE(read(from[0], &byte, 1) == 1);  // "up\n"
   }
-  kill(door.pid, SIGTERM);
+  kill(listener.pid, SIGTERM);
   if (launcher > 0) {
     char byte = 'x';
     for (int i = 0; i < 5; ++i) {  // it is served longer than an orphan would be
@@ -189,7 +189,7 @@ TEST_CASE("a door without a launcher ends at SIGTERM, and one that loses its lau
     kill(launcher, SIGKILL);
     waitpid(launcher, nullptr, 0);
   }
-  CHECK(door.end() == 128 + SIGTERM);
+  CHECK(listener.end() == 128 + SIGTERM);
   for (const int fd : {to[0], to[1], from[0], from[1]}) close(fd);
 }
 
@@ -200,6 +200,6 @@ TEST_CASE("a door that does not come is named, with the reason") {
     port = port_of(listener);
     close(listener);
   }
-  CHECK_THROWS_WITH_AS(await_door({"pod-1", {"127.0.0.1"}, port}, kToken, 0),
+  CHECK_THROWS_WITH_AS(await_listener({"pod-1", {"127.0.0.1"}, port}, kToken, 0),
                        "pod-1 cannot be reached: 127.0.0.1: Connection refused", EnvError);
 }

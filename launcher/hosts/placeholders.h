@@ -8,13 +8,13 @@
 
 namespace trainctl::hosts {
 
-/// Escapes a user's text so that fill_words only restores its braces.
+/// Escapes a user's text so that fill_placeholders only restores its braces.
 std::string literal(std::string_view text);
 
 /// Replaces each {name} in `values`, once, from left to right; leaves other braces alone.
-std::string fill_words(std::string_view text, const std::map<std::string, std::string>& values);
+std::string fill_placeholders(std::string_view text, const std::map<std::string, std::string>& values);
 
 /// Name of the placeholder for an opening brace in a literal text; for `values`.
-inline constexpr const char* kBraceWord = "brace";
+inline constexpr const char* kBracePlaceholder = "brace";
 
 }  // namespace trainctl::hosts

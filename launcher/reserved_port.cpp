@@ -1,4 +1,4 @@
-#include "launcher/held_port.h"
+#include "launcher/reserved_port.h"
 
 #include <netinet/in.h>
 #include <sys/socket.h>
@@ -12,7 +12,7 @@
 
 namespace trainctl {
 
-HeldPort::HeldPort() : fd_(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)) {
+ReservedPort::ReservedPort() : fd_(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)) {
   // Binds all addresses: another job's listener on one of them would block a listener on all.
   sockaddr_in address{};
   address.sin_family = AF_INET;
@@ -30,6 +30,6 @@ HeldPort::HeldPort() : fd_(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)) {
   port_ = ntohs(address.sin_port);
 }
 
-HeldPort::~HeldPort() { close(fd_); }
+ReservedPort::~ReservedPort() { close(fd_); }
 
 }  // namespace trainctl

@@ -1,5 +1,5 @@
 // A port that no other process gets by chance.
-#include "launcher/held_port.h"
+#include "launcher/reserved_port.h"
 
 #include <doctest/doctest.h>
 #include <netinet/in.h>
@@ -25,18 +25,18 @@ sockaddr_in address_of(uint16_t port) {
 }  // namespace
 
 TEST_CASE("ports held at the same time are different") {
-  std::vector<std::unique_ptr<HeldPort>> held;
+  std::vector<std::unique_ptr<ReservedPort>> reserved;
   std::set<uint16_t> ports;
   for (int i = 0; i < 200; ++i) {
-    held.push_back(std::make_unique<HeldPort>());
-    ports.insert(held.back()->port());
+    reserved.push_back(std::make_unique<ReservedPort>());
+    ports.insert(reserved.back()->port());
   }
   CHECK(ports.size() == 200);
 }
 
 TEST_CASE("a program that knows the number of a held port can listen on it") {
-  const HeldPort held;
-  const sockaddr_in address = address_of(held.port());
+  const ReservedPort reserved;
+  const sockaddr_in address = address_of(reserved.port());
   const int server = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
   const int yes = 1;
   REQUIRE(setsockopt(server, SOL_SOCKET, SO_REUSEADDR, &yes, sizeof yes) == 0);

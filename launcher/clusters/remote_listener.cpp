@@ -1,5 +1,5 @@
-// See door.h.
-#include "launcher/clusters/door.h"
+// See remote_listener.h.
+#include "launcher/clusters/remote_listener.h"
 
 #include <arpa/inet.h>
 #include <fcntl.h>
@@ -94,7 +94,7 @@ int serve(int socket, const std::string& token, const std::function<void()>& pro
 }
 
 /// Message to the listener from a process that serves a connection, sent in one write.
-struct Word {
+struct ConnectionMessage {
   pid_t pid = 0;
   bool ends = false;  ///< true: the run is over; false: the client has proved that it has the token
   int code = kNoCode;
@@ -108,18 +108,18 @@ void ask_to_end(int signal) { asked_to_end = signal; }
 class Served {
  public:
   Served() {
-    if (pipe2(words_.data(), O_CLOEXEC) != 0)
+    if (pipe2(pipe_.data(), O_CLOEXEC) != 0)
       throw EnvError(std::string("cannot create a pipe: ") + describe_errno(errno));
-    fcntl(words_[0], F_SETFL, O_NONBLOCK);
+    fcntl(pipe_[0], F_SETFL, O_NONBLOCK);
   }
 
-  int words() const { return words_[0]; }
+  int message_fd() const { return pipe_[0]; }
 
   /// Returns the run's exit code once a client has sent it.
   std::optional<int> look() {
-    for (Word word; read(words_[0], &word, sizeof word) == sizeof word;) {
-      if (word.ends) return word.code;
-      if (std::erase(newcomers_, word.pid) > 0) clients_.insert(word.pid);
+    for (ConnectionMessage message; read(pipe_[0], &message, sizeof message) == sizeof message;) {
+      if (message.ends) return message.code;
+      if (std::erase(newcomers_, message.pid) > 0) clients_.insert(message.pid);
       last_client_ = Clock::now();
     }
     for (pid_t ended; (ended = waitpid(-1, nullptr, WNOHANG)) > 0;) {
@@ -143,14 +143,16 @@ class Served {
     if (pid != 0) return;
     for (const int number : {SIGTERM, SIGINT, SIGHUP}) std::signal(number, SIG_IGN);
     close(listener);
-    const int code = serve(socket, token, [this] { tell({getpid(), false}); });
-    _exit(code == kNoCode || tell({getpid(), true, code}) ? kExitDone : kExitEnv);
+    const int code = serve(socket, token, [this] { report({getpid(), false}); });
+    _exit(code == kNoCode || report({getpid(), true, code}) ? kExitDone : kExitEnv);
   }
 
  private:
-  bool tell(const Word& word) const { return write(words_[1], &word, sizeof word) == sizeof word; }
+  bool report(const ConnectionMessage& message) const {
+    return write(pipe_[1], &message, sizeof message) == sizeof message;
+  }
 
-  std::array<int, 2> words_{};
+  std::array<int, 2> pipe_{};
   std::deque<pid_t> newcomers_;  ///< the oldest first
   std::set<pid_t> clients_;      ///< have proved that they have the token
   Clock::time_point last_client_ = Clock::now();
@@ -189,9 +191,9 @@ int connect_to(const std::string& name, int port, std::string& why) {
   return connected;
 }
 
-std::unique_ptr<TlsStream> try_door(const DoorAddress& door, const std::string& token, std::string& why) {
-  for (const std::string& address : door.addresses) {
-    const int fd = connect_to(address, door.port, why);
+std::unique_ptr<TlsStream> try_listener(const ListenerAddress& listener, const std::string& token, std::string& why) {
+  for (const std::string& address : listener.addresses) {
+    const int fd = connect_to(address, listener.port, why);
     if (fd < 0) continue;
     try {
       return TlsStream::connect(fd, token, kHandshakeSeconds);
@@ -202,35 +204,35 @@ std::unique_ptr<TlsStream> try_door(const DoorAddress& door, const std::string& 
   return nullptr;
 }
 
-std::unique_ptr<TlsStream> open_door(const DoorAddress& door, const std::string& token, double seconds) {
+std::unique_ptr<TlsStream> open_listener(const ListenerAddress& listener, const std::string& token, double seconds) {
   const auto end = Clock::now() + std::chrono::duration<double>(seconds);
   std::string why;
   for (;;) {
-    if (auto stream = try_door(door, token, why)) return stream;
-    if (Clock::now() > end) throw EnvError(door.name + " cannot be reached: " + why);
+    if (auto stream = try_listener(listener, token, why)) return stream;
+    if (Clock::now() > end) throw EnvError(listener.name + " cannot be reached: " + why);
     usleep(kRetryMs * 1000);
   }
 }
 
-class DoorTransport : public hosts::Transport {
+class ListenerTransport : public hosts::Transport {
  public:
-  DoorTransport(std::vector<DoorAddress> doors, std::string own_name, std::string own_address)
-      : doors_(std::move(doors)), own_name_(std::move(own_name)), own_address_(std::move(own_address)) {}
+  ListenerTransport(std::vector<ListenerAddress> listeners, std::string own_name, std::string own_address)
+      : listeners_(std::move(listeners)), own_name_(std::move(own_name)), own_address_(std::move(own_address)) {}
 
   std::string name() const override { return "the connection"; }
   std::vector<std::string> words(const std::string& host, const std::string& script) const override {
     if (host == own_name_) return {"env", std::string(kReachedAt) + "=" + own_address_, "sh", "-c", script};
-    for (const DoorAddress& door : doors_) {
-      if (door.name != host) continue;
-      std::vector<std::string> words{"/proc/self/exe", "dial", script, std::to_string(door.port), door.name};
-      words.insert(words.end(), door.addresses.begin(), door.addresses.end());
+    for (const ListenerAddress& listener : listeners_) {
+      if (listener.name != host) continue;
+      std::vector<std::string> words{"/proc/self/exe", "dial", script, std::to_string(listener.port), listener.name};
+      words.insert(words.end(), listener.addresses.begin(), listener.addresses.end());
       return words;
     }
     throw EnvError("no connection to host " + host);
   }
 
  private:
-  const std::vector<DoorAddress> doors_;
+  const std::vector<ListenerAddress> listeners_;
   const std::string own_name_, own_address_;
 };
 
@@ -271,14 +273,14 @@ std::vector<std::string> own_addresses() {
   return found;
 }
 
-int serve_door(int listener, const std::string& token, double orphan_seconds) {
+int serve_remote_execution(int listener, const std::string& token, double orphan_seconds) {
   handle_signals({SIGTERM, SIGINT, SIGHUP}, ask_to_end);
   std::signal(SIGPIPE, SIG_IGN);
   fcntl(listener, F_SETFL, fcntl(listener, F_GETFL) | O_NONBLOCK);
   Served served;
   Clock::time_point asked_at;
   for (;;) {
-    std::array<pollfd, 2> ready{{{listener, POLLIN, 0}, {served.words(), POLLIN, 0}}};
+    std::array<pollfd, 2> ready{{{listener, POLLIN, 0}, {served.message_fd(), POLLIN, 0}}};
     poll(ready.data(), ready.size(), 1000);
     if (const auto code = served.look()) return *code;
     if (asked_to_end == 0) asked_at = Clock::now();
@@ -294,42 +296,42 @@ int serve_door(int listener, const std::string& token, double orphan_seconds) {
   }
 }
 
-std::string await_door(const DoorAddress& door, const std::string& token, double seconds) {
-  const auto stream = open_door(door, token, seconds);
+std::string await_listener(const ListenerAddress& listener, const std::string& token, double seconds) {
+  const auto stream = open_listener(listener, token, seconds);
   stream->write("ping\n");
   if (stream->read_line(kMostLine) != "door")
-    throw EnvError(door.name + " runs a different version of trainctl; install the same version on all hosts");
+    throw EnvError(listener.name + " runs a different version of trainctl; install the same version on all hosts");
   return stream->own_address();
 }
 
-void end_doors(std::vector<DoorAddress> doors, const std::string& token, int code, double seconds) {
+void end_listeners(std::vector<ListenerAddress> listeners, const std::string& token, int code, double seconds) {
   const auto end = Clock::now() + std::chrono::duration<double>(seconds);
   for (;;) {
-    std::erase_if(doors, [&](const DoorAddress& door) {
+    std::erase_if(listeners, [&](const ListenerAddress& listener) {
       try {
-        open_door(door, token, 0)->write("end " + std::to_string(code) + "\n");
+        open_listener(listener, token, 0)->write("end " + std::to_string(code) + "\n");
         return true;
       } catch (const EnvError&) {
         return false;
       }
     });
-    if (doors.empty() || Clock::now() > end) return;
+    if (listeners.empty() || Clock::now() > end) return;
     usleep(kRetryMs * 1000);
   }
 }
 
-int dial(const DoorAddress& door, const std::string& token, const std::string& script) {
+int dial(const ListenerAddress& listener, const std::string& token, const std::string& script) {
   constexpr double kPatience = 3600;  // the launcher kills this sooner
   std::signal(SIGPIPE, SIG_IGN);
-  const auto stream = open_door(door, token, kPatience);
+  const auto stream = open_listener(listener, token, kPatience);
   stream->write("run " + std::to_string(script.size()) + "\n" + script);
   stream->copy(STDIN_FILENO, STDOUT_FILENO, false);
   return 0;
 }
 
-std::unique_ptr<hosts::Transport> door_transport(std::vector<DoorAddress> doors, std::string own_name,
-                                                 std::string own_address) {
-  return std::make_unique<DoorTransport>(std::move(doors), std::move(own_name), std::move(own_address));
+std::unique_ptr<hosts::Transport> listener_transport(std::vector<ListenerAddress> listeners, std::string own_name,
+                                                     std::string own_address) {
+  return std::make_unique<ListenerTransport>(std::move(listeners), std::move(own_name), std::move(own_address));
 }
 
 }  // namespace trainctl::clusters

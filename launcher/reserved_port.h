@@ -9,13 +9,13 @@ namespace trainctl {
 /// port as a free one, on any address of the host; a program that binds it by number, with SO_REUSEADDR as servers do,
 /// gets it and can listen. So two jobs that start at the same moment never get the same port, however long they take
 /// to listen; a port that was bound, noted and closed again does not guarantee that.
-class HeldPort {
+class ReservedPort {
  public:
   /// Throws EnvError.
-  HeldPort();
-  HeldPort(const HeldPort&) = delete;
-  HeldPort& operator=(const HeldPort&) = delete;
-  ~HeldPort();
+  ReservedPort();
+  ReservedPort(const ReservedPort&) = delete;
+  ReservedPort& operator=(const ReservedPort&) = delete;
+  ~ReservedPort();
 
   uint16_t port() const { return port_; }
 

@@ -1,5 +1,5 @@
-// See words.h.
-#include "launcher/hosts/words.h"
+// See placeholders.h.
+#include "launcher/hosts/placeholders.h"
 
 #include <algorithm>
 
@@ -9,14 +9,14 @@ std::string literal(std::string_view text) {
   std::string out;
   for (const char c : text) {
     if (c == '{')
-      out += std::string("{") + kBraceWord + "}";
+      out += std::string("{") + kBracePlaceholder + "}";
     else
       out += c;
   }
   return out;
 }
 
-std::string fill_words(std::string_view text, const std::map<std::string, std::string>& values) {
+std::string fill_placeholders(std::string_view text, const std::map<std::string, std::string>& values) {
   std::string out;
   while (!text.empty()) {
     const size_t open = std::min(text.find('{'), text.size());
