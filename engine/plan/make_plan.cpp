@@ -12,9 +12,9 @@
 #include "engine/plan/axes/propagation.h"
 #include "engine/plan/axes/sharding_facts.h"
 #include "engine/plan/axes/strategies.h"
-#include "engine/plan/hybrid/held_tensors.h"
 #include "engine/plan/hybrid/hybrid_parts.h"
 #include "engine/plan/hybrid/hybrid_variables.h"
+#include "engine/plan/hybrid/local_shards.h"
 #include "engine/plan/narrow_layers.h"
 #include "engine/plan/plan.h"
 #include "engine/plan/plan_memo.h"
@@ -293,8 +293,8 @@ Plan plan_with(const Graph& graph, const JobSpec& spec, const CostModel& cost, P
   add_notes(strategies, spec, plan);
   note_mixed_rows(graph, spec, plan);
   if (plan.hybrid()) {
-    const std::vector<HeldTensor> held = held_tensors(graph, plan, spec.parallel.full_batch);
-    for (std::string& note : equal_part_notes(graph, plan, held)) plan.notes.push_back(std::move(note));
+    const std::vector<LocalShards> shards = local_shards(graph, plan, spec.parallel.full_batch);
+    for (std::string& note : equal_part_notes(graph, plan, shards)) plan.notes.push_back(std::move(note));
   }
   return plan;
 }

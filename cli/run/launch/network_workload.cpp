@@ -208,7 +208,7 @@ void NetworkWorkload::prepare(int attempt, const RunDirectory& directory) {
   if (has_hosts() && checkpoints_.are_saved())
     saves_.emplace(memory_, checkpoints_.images(), checkpoints_.first_step(), saves_after_);
   rescued_.reset();
-  if (is_held()) rescued_.emplace(job_);
+  if (keeps_snapshots()) rescued_.emplace(job_);
   prepare_batches(job_, checkpoints_.first_step(), *memory_);
   if (!needs_store(job_.spec) || has_hosts()) return;
   const std::string token = store::random_token();
@@ -222,7 +222,7 @@ void NetworkWorkload::prepare(int attempt, const RunDirectory& directory) {
 /// async: false steps wait for the disk anyway.
 SaveAfter NetworkWorkload::save_after() const {
   const TrainSpec& train = job_.spec.train;
-  const bool is_needed = is_held() && cluster_.num_hosts() > 1 && train.saving().async && train.sink_steps == 1;
+  const bool is_needed = keeps_snapshots() && cluster_.num_hosts() > 1 && train.saving().async && train.sink_steps == 1;
   return is_needed && !is_each_loss_covered(job_) ? SaveAfter::whole : SaveAfter::written;
 }
 
@@ -232,7 +232,7 @@ std::string NetworkWorkload::for_agents() const {
   nlohmann::json json = {{"arena_bytes", arena_bytes_}, {"routes", routes}};
   const ResumePoint* point = checkpoints_.resumed_from();
   if (checkpoints_.are_saved()) json["saves_from"] = point == nullptr ? -1 : checkpoints_.first_step();
-  json["holds"] = is_held();
+  json["holds"] = keeps_snapshots();
   json["steps_await_saves"] = saves_after_ == SaveAfter::whole;
   if (point == nullptr) return json.dump();
   std::ostringstream manifest;
@@ -266,7 +266,7 @@ ProcessCommand NetworkWorkload::agents_command(const RankPlace& place, const Run
                   "--hosts",     join(texts, ","),
                   "--address",   "{address}"};
   if (checkpoints_.are_saved()) command.argv.insert(command.argv.end(), {"--image-fd", kImagePlaceholder});
-  if (is_held()) command.argv.insert(command.argv.end(), {"--held-fd", kSnapshotPlaceholder});
+  if (keeps_snapshots()) command.argv.insert(command.argv.end(), {"--held-fd", kSnapshotPlaceholder});
   checkpoints_.add_attempt_to(command);
   if (checkpoints_.resumed_from() != nullptr)
     command.argv.insert(command.argv.end(), {"--resume-from", kCheckpointPlaceholder});

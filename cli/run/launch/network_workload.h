@@ -60,7 +60,7 @@ class NetworkWorkload : public Workload {
   double samples_per_second() const;
   double share_of_peak(double samples_per_second) const;
   ProcessCommand agents_command(const RankPlace& place, const RunDirectory& directory) const;
-  bool is_held() const { return has_hosts() && job_.spec.launch.elastic && job_.spec.train.saves_state(); }
+  bool keeps_snapshots() const { return has_hosts() && job_.spec.launch.elastic && job_.spec.train.saves_state(); }
   SaveAfter save_after() const;
   std::string unsaved() const;
   bool has_hosts() const { return job_.spec.launch.has_hosts(); }

@@ -34,17 +34,17 @@ bool RescuedState::knows(const hosts::SaveMessage& message) {
 bool RescuedState::take(const hosts::SaveMessage& message, const std::vector<int>& ranks) {
   if (!has_begun_ || std::find(ranks.begin(), ranks.end(), message.rank) == ranks.end()) return false;
   came_ += 1 + static_cast<int64_t>(message.text.size());
-  Held& held = held_[message.rank];
+  RankSnapshot& snapshot = snapshots_[message.rank];
   if (message.name == "held") {
-    if (message.number < 0 || held.steps.size() >= 2) return false;
-    held.steps.insert(message.number);
+    if (message.number < 0 || snapshot.steps.size() >= 2) return false;
+    snapshot.steps.insert(message.number);
     return true;
   }
   if (message.name == "head") {
-    held.bytes = message.number;
+    snapshot.bytes = message.number;
     try {
       const std::span<const uint8_t> head(reinterpret_cast<const uint8_t*>(message.text.data()), message.text.size());
-      held.entries =
+      snapshot.entries =
           parse_safetensors_header(head, message.number, "the state of rank " + std::to_string(message.rank)).entries;
     } catch (const EnvError&) {
       return false;
@@ -58,19 +58,19 @@ bool RescuedState::take(const hosts::SaveMessage& message, const std::vector<int
   }
   if (!to_fetch_.contains(message.rank)) return false;
   if (message.name == "held_begin") {
-    if (message.number != step_ || message.text.size() != sizeof position_ || held.has_begun) return false;
+    if (message.number != step_ || message.text.size() != sizeof position_ || snapshot.has_begun) return false;
     std::memcpy(&position_, message.text.data(), sizeof position_);
-    held.has_begun = true;
-    held.image.resize(static_cast<size_t>(held.bytes));
+    snapshot.has_begun = true;
+    snapshot.image.resize(static_cast<size_t>(snapshot.bytes));
     return true;
   }
   if (message.name == "held_part") {
     const auto size = static_cast<int64_t>(message.text.size());
-    if (!held.has_begun || message.number < 0 || message.number > held.bytes - size) return false;
-    std::memcpy(held.image.data() + message.number, message.text.data(), message.text.size());
+    if (!snapshot.has_begun || message.number < 0 || message.number > snapshot.bytes - size) return false;
+    std::memcpy(snapshot.image.data() + message.number, message.text.data(), message.text.size());
     return true;
   }
-  return held.has_begun && to_fetch_.erase(message.rank) > 0;  // held_end
+  return snapshot.has_begun && to_fetch_.erase(message.rank) > 0;  // held_end
 }
 
 /// Chooses the newest step that all ranks have, and pieces that cover its state exactly once.
@@ -79,11 +79,11 @@ void RescuedState::choose() {
   std::vector<std::vector<SafetensorsEntry>> images;
   std::set<int64_t> common;
   for (const int rank : asked_) {
-    const Held& held = held_[rank];
-    if (ranks.empty()) common = held.steps;
-    std::erase_if(common, [&](int64_t step) { return !held.steps.contains(step); });
+    const RankSnapshot& snapshot = snapshots_[rank];
+    if (ranks.empty()) common = snapshot.steps;
+    std::erase_if(common, [&](int64_t step) { return !snapshot.steps.contains(step); });
     ranks.push_back(rank);
-    images.push_back(held.entries);
+    images.push_back(snapshot.entries);
   }
   if (common.empty()) {
     why_ = "the ranks have no step in common";
@@ -98,7 +98,7 @@ void RescuedState::choose() {
   is_chosen_ = true;
   for (size_t i = 0; i < ranks.size(); ++i) {
     if (cover.pieces[i].empty()) continue;
-    held_[ranks[i]].pieces = std::move(cover.pieces[i]);
+    snapshots_[ranks[i]].pieces = std::move(cover.pieces[i]);
     to_fetch_.insert(ranks[i]);
     messages_.push_back({.name = "fetch", .rank = ranks[i], .number = step_});
   }
@@ -113,8 +113,8 @@ std::optional<int64_t> RescuedState::waits() const {
 
 std::vector<std::vector<std::byte>> RescuedState::images(int num_ranks) const {
   std::vector<std::vector<std::byte>> images(static_cast<size_t>(num_ranks));
-  for (const auto& [rank, held] : held_)
-    if (!held.pieces.empty()) images[static_cast<size_t>(rank)] = image_of(held.image, held.pieces);
+  for (const auto& [rank, snapshot] : snapshots_)
+    if (!snapshot.pieces.empty()) images[static_cast<size_t>(rank)] = image_of(snapshot.image, snapshot.pieces);
   return images;
 }
 

@@ -1,4 +1,4 @@
-// The launcher's side of cli/run/saves/held_states.h: after a rank has failed or a host is lost, recovers the newest
+// The launcher's side of cli/run/saves/host_snapshots.h: after a rank has failed or a host is lost, recovers the newest
 // whole state from the memory of the hosts that still respond.
 //
 //   begin ──offers of all hosts──▶ a step that all have ──▶ fetch the pieces that cover the state ──▶ complete
@@ -49,7 +49,7 @@ class RescuedState {
   std::vector<std::vector<std::byte>> images(int num_ranks) const;
 
  private:
-  struct Held {
+  struct RankSnapshot {
     std::set<int64_t> steps;
     int64_t bytes = 0;
     std::vector<SafetensorsEntry> entries;
@@ -63,7 +63,7 @@ class RescuedState {
   bool has_begun_ = false, is_chosen_ = false;
   std::set<int> offering_;  ///< the first ranks of hosts whose offers are not complete
   std::set<int> asked_;     ///< all ranks of these hosts
-  std::map<int, Held> held_;
+  std::map<int, RankSnapshot> snapshots_;
   std::set<int> to_fetch_;
   int64_t step_ = -1, came_ = 0;
   SaveBoard::Position position_;

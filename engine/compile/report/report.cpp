@@ -9,7 +9,7 @@
 
 #include "engine/base/ranges.h"
 #include "engine/base/text.h"
-#include "engine/compile/report/held_report.h"
+#include "engine/compile/report/local_shards_report.h"
 #include "engine/compile/report/product_flops.h"
 #include "engine/compile/report/served_report.h"
 #include "engine/ops/program_kernels.h"
@@ -325,7 +325,7 @@ Json parameter_groups_json(const JobSpec& spec, const Graph& graph) {
 /// Number of parameter elements that a rank computes with: its part of those of its stage, before optimizer_shard cuts
 /// the part that it keeps.
 int64_t parameters_of(const Program& program) {
-  if (program.server >= 0) return held_elements(program);
+  if (program.server >= 0) return owned_elements(program);
   int64_t count = 0;
   for (const Variable& variable : program.variables)
     if (variable.kind == TensorKind::parameter) count += num_elements(variable.shape);
@@ -430,7 +430,7 @@ Json plan_report(const JobSpec& spec, const Graph& graph, const Plan& plan, cons
   }
   if (plan.is_asynchronous())
     report["asynchronous"] = {{"staleness", spec.parallel.staleness}, {"rebalance", spec.parallel.rebalance}};
-  if (plan.hybrid()) report["held"] = held_report(graph, plan, spec.parallel.full_batch);
+  if (plan.hybrid()) report["held"] = local_shards_report(graph, plan, spec.parallel.full_batch);
   if (spec.fp8 && narrow == 0)
     report["notes"].push_back("precision is fp8, but fp8.layers and fp8.min_weight select no layer");
   return report;

@@ -12,7 +12,7 @@
 
 #include "engine/base/text.h"
 #include "engine/ops/op_def.h"
-#include "engine/search/cuts/held_bytes.h"
+#include "engine/search/cuts/unit_memory.h"
 #include "engine/solver/assignment.h"
 
 namespace trainctl {
@@ -67,9 +67,10 @@ class CutSearch {
       std::vector<Traffic::Coded>& coded = coded_.emplace_back();
       for (const FactorAxes& axes : candidates) coded.push_back(traffic_.coded(axes));
     }
-    const std::vector<Held> held =
-        seconds_per_byte > 0 ? held_by_unit(network_, bytes_per_weight) : std::vector<Held>(num_units());
-    for (int u = 0; u < static_cast<int>(num_units()); ++u) add_unit(u, held[static_cast<size_t>(u)], seconds_per_byte);
+    const std::vector<UnitMemory> memory =
+        seconds_per_byte > 0 ? memory_by_unit(network_, bytes_per_weight) : std::vector<UnitMemory>(num_units());
+    for (int u = 0; u < static_cast<int>(num_units()); ++u)
+      add_unit(u, memory[static_cast<size_t>(u)], seconds_per_byte);
     for (TensorId t = 0; t < static_cast<TensorId>(network_.graph.tensors.size()); ++t) add_tensor(t);
   }
 
@@ -202,15 +203,15 @@ class CutSearch {
     for (size_t i = 0; i < sums.size(); ++i) sums[i] += table.values[i];
   }
 
-  void add_unit(int unit, const Held& held, double seconds_per_byte) {
+  void add_unit(int unit, const UnitMemory& memory, double seconds_per_byte) {
     CostTable table{{variable_of(unit)}, {}};
     for (int c = 0; c < static_cast<int>(candidates_of(unit).size()); ++c) {
       choose(unit, c);
       double seconds = traffic_.unit_seconds(unit);
-      for (const Held::Part& part : held.parts) {
+      for (const UnitMemory::Part& part : memory.parts) {
         double bytes = part.bytes;
         for (int f : part.factors) bytes /= mesh_.ways(candidate(unit, c)[static_cast<size_t>(f)]);
-        seconds += seconds_per_byte * (part.apart ? in_arena(bytes) : bytes);
+        seconds += seconds_per_byte * (part.has_own_buffer ? in_arena(bytes) : bytes);
       }
       table.values.push_back(beside_redistribution_ * times(unit) * seconds);
     }

@@ -40,7 +40,7 @@ Client::Client(const PlannedJob& job, const Program& program, const Program* val
   for (const std::vector<const ServedTable*>& tables : tables_by_field(job.tables)) {
     std::vector<int64_t>& units = units_.emplace_back();
     for (const ServedTable* table : tables) units.push_back(table->units);
-    held_.emplace_back(window_.floats(held_.size()), row_life_of(job.spec, *tables[0]).cached_batches);
+    row_caches_.emplace_back(window_.floats(row_caches_.size()), row_life_of(job.spec, *tables[0]).cached_batches);
   }
 }
 
@@ -92,7 +92,7 @@ void Client::push_rows() {
 }
 
 /// The window's rows that were not asked for.
-void Client::fill_from_held() {
+void Client::fill_from_cache() {
   for (int server = 0; server < servers_; ++server)
     for (size_t field = 0; field < window_.fields(); ++field) {
       const std::span<const int32_t> ids = window_.ids(field, server);
@@ -114,12 +114,12 @@ void Client::fill_from_held() {
 /// For layers with cached_batches.
 void Client::hold_pulled() {
   for (size_t field = 0; field < window_.fields(); ++field) {
-    if (held_[field].cached_batches() == 0) continue;
+    if (row_caches_[field].cached_batches() == 0) continue;
     for (int server = 0; server < servers_; ++server) {
       const std::span<const int32_t> ids = window_.asked(field, server);
       const std::vector<RowWindow::Part> parts = window_.parts(field, server, ids.size());
       for (size_t i = 0; i < ids.size(); ++i) {
-        float* row = held_[field].put(ids[i], started_);
+        float* row = row_caches_[field].put(ids[i], started_);
         for (const RowWindow::Part& part : parts) {
           std::memcpy(row, arena_.data() + part.weights + static_cast<int64_t>(i) * part.row_bytes,
                       static_cast<size_t>(part.row_bytes));
@@ -132,7 +132,7 @@ void Client::hold_pulled() {
 
 void Client::start(int64_t batch, std::byte* inputs, const std::optional<Loader::Ahead>& next) {
   ++started_;
-  for (HeldRows& held : held_) held.drop_before(started_);
+  for (RowCache& cache : row_caches_) cache.drop_before(started_);
   window_.take(inputs, [this](size_t field, int32_t id) { return at_hand(field, id, started_) != nullptr; });
   has_asked_ahead_ = next.has_value() && !window_.empty();
   if (has_asked_ahead_)
@@ -140,7 +140,7 @@ void Client::start(int64_t batch, std::byte* inputs, const std::optional<Loader:
                              [this](size_t field, int32_t id) { return at_hand(field, id, started_ + 1) != nullptr; });
   ask(Ask::train, batch, &window_, has_asked_ahead_ ? next->step : -1);
   pull_rows(window_);
-  fill_from_held();
+  fill_from_cache();
   hold_pulled();
 }
 
@@ -162,7 +162,7 @@ void Client::receive_ahead() {
       const std::span<const int32_t> ids = ahead_ids(field, server);
       const auto count = static_cast<int64_t>(ids.size());
       for (int64_t i = 0; i < count; ++i) {
-        float* row = held_[field].put(ids[static_cast<size_t>(i)], started_ + 1);
+        float* row = row_caches_[field].put(ids[static_cast<size_t>(i)], started_ + 1);
         const float* of_table = from;
         for (const int64_t units : units_[field]) {
           row = std::copy_n(of_table + i * units, units, row);

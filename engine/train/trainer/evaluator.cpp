@@ -33,7 +33,7 @@ std::unique_ptr<Loader> make_loader(const PlannedJob& job, const PlannedEvaluati
   options.full_batch = spec.parallel.full_batch;
   if (spec.loss->attrs.has("ignore_index")) options.ignored_label = spec.loss->attrs.integer("ignore_index");
   options.no_label = no_label(evaluation.graph);
-  options.held = 1;
+  options.batches_in_use = 1;
   options.timeout_seconds = spec.launch.timeout_seconds;
   options.on_hang = on_hang;
   options.layout = &executor.inputs();

@@ -35,7 +35,7 @@ std::vector<SampleTable> tables_to_keep(Dataset& set, const Program& program) {
 int most_workers(int threads) { return std::max(threads - 1, 1); }
 
 std::unique_ptr<Loader> make_loader(const PlannedJob& job, const Program& program, std::unique_ptr<Dataset> set,
-                                    Executor& executor, int held, int64_t first_step, int threads,
+                                    Executor& executor, int batches_in_use, int64_t first_step, int threads,
                                     const TrainHooks& hooks) {
   const JobSpec& spec = job.spec;
   try {
@@ -46,7 +46,7 @@ std::unique_ptr<Loader> make_loader(const PlannedJob& job, const Program& progra
     options.full_batch = spec.parallel.full_batch;
     if (spec.loss && spec.loss->attrs.has("ignore_index"))
       options.ignored_label = spec.loss->attrs.integer("ignore_index");
-    options.held = held;
+    options.batches_in_use = batches_in_use;
     options.most_workers = most_workers(threads);
     if (hooks.on_loading)
       options.on_change = [&hooks](int64_t step, const LoadTuner::Change& change) {

@@ -1,5 +1,5 @@
 // See the header.
-#include "engine/search/cuts/held_bytes.h"
+#include "engine/search/cuts/unit_memory.h"
 
 #include <algorithm>
 #include <cmath>
@@ -36,16 +36,16 @@ std::vector<std::vector<NodeId>> consumers_of(const Graph& graph) {
 
 double in_arena(double bytes) { return std::ceil(bytes / kAlignment) * kAlignment; }
 
-std::vector<Held> held_by_unit(const CutNetwork& network, double bytes_per_weight) {
+std::vector<UnitMemory> memory_by_unit(const CutNetwork& network, double bytes_per_weight) {
   const Graph& graph = network.graph;
   const auto consumers = consumers_of(graph);
-  std::vector<Held> held(network.units.all.size());
+  std::vector<UnitMemory> memory(network.units.all.size());
   std::set<TensorId> counted;
   for (size_t n = 0; n < graph.nodes.size(); ++n) {
     const Node& node = graph.nodes[n];
     if (node.phase != Phase::forward) continue;
     const std::vector<Factor>& factors = graph.layers[static_cast<size_t>(node.layer)].factors;
-    Held& mine = held[static_cast<size_t>(network.units.of_node[n])];
+    UnitMemory& mine = memory[static_cast<size_t>(network.units.of_node[n])];
     for (size_t o = 0; o < node.outputs.size(); ++o) {
       const Tensor& tensor = graph.tensors[static_cast<size_t>(node.outputs[o])];
       if (is_kept(graph, node.outputs[o], consumers))
@@ -62,7 +62,7 @@ std::vector<Held> held_by_unit(const CutNetwork& network, double bytes_per_weigh
                               factors_of(node.rule.inputs[i], factors), false});
     }
   }
-  return held;
+  return memory;
 }
 
 std::vector<double> kept_bytes(const Graph& graph, const Mesh& mesh, const std::vector<FactorAxes>& of_layer) {

@@ -1,4 +1,4 @@
-// Bytes that ranks hold between the forward and the backward pass, by the cuts of the layers.
+// Bytes that a rank keeps in memory between the forward and the backward pass, by the cuts of the layers.
 #pragma once
 
 #include <vector>
@@ -9,13 +9,12 @@
 
 namespace trainctl {
 
-/// Bytes of the tensors that a unit makes and its layer's backward pass, or another's, reads; of what it reads of the
-/// data set; and of its parameters.
-struct Held {
+/// Bytes of a unit's outputs that a backward pass reads, of its inputs from the data set, and of its parameters.
+struct UnitMemory {
   struct Part {
     double bytes = 0;
     std::vector<int> factors;  // that cut it
-    bool apart = false;        // has a buffer of its own
+    bool has_own_buffer = false;
   };
   std::vector<Part> parts;
 };
@@ -24,7 +23,7 @@ struct Held {
 double in_arena(double bytes);
 
 /// By unit. `bytes_per_weight`: bytes of each element of a parameter.
-std::vector<Held> held_by_unit(const CutNetwork& network, double bytes_per_weight);
+std::vector<UnitMemory> memory_by_unit(const CutNetwork& network, double bytes_per_weight);
 
 /// By layer: bytes that a rank keeps of one micro-batch from the forward to the backward pass. What backward passes
 /// read in several layouts is kept in each of them.

@@ -1,5 +1,5 @@
 // hybrid_parallel: what ranks hold, and the notes about collectives that join equal values.
-#include "engine/plan/hybrid/held_tensors.h"
+#include "engine/plan/hybrid/local_shards.h"
 
 #include <doctest/doctest.h>
 #include <fmt/format.h>
@@ -14,8 +14,8 @@ namespace {
 /// "0/2 1/4" for each dim, "+1/2" for a term, by rank; "-" if not traced.
 std::vector<std::string> parts(const Planned& p, std::string_view tensor) {
   std::vector<std::string> texts;
-  const HeldTensor held = held_tensors(p.graph, p.plan, p.spec.parallel.full_batch)[*p.graph.find_tensor(tensor)];
-  for (const HeldPart& part : held.of_rank) {
+  const LocalShards shards = local_shards(p.graph, p.plan, p.spec.parallel.full_batch)[*p.graph.find_tensor(tensor)];
+  for (const LocalShard& part : shards.of_rank) {
     std::vector<std::string> words;
     for (const Block& block : part.dims) words.push_back(fmt::format("{}/{}", block.index, block.ways));
     if (part.term.ways > 1) words.push_back(fmt::format("+{}/{}", part.term.index, part.term.ways));
@@ -26,9 +26,9 @@ std::vector<std::string> parts(const Planned& p, std::string_view tensor) {
 
 /// True where the value is that of rank 0.
 std::vector<bool> as_rank_0(const Planned& p, std::string_view tensor) {
-  const HeldTensor held = held_tensors(p.graph, p.plan, p.spec.parallel.full_batch)[*p.graph.find_tensor(tensor)];
+  const LocalShards shards = local_shards(p.graph, p.plan, p.spec.parallel.full_batch)[*p.graph.find_tensor(tensor)];
   std::vector<bool> same;
-  for (int value : held.values) same.push_back(value == held.values[0]);
+  for (int value : shards.values) same.push_back(value == shards.values[0]);
   return same;
 }
 

@@ -1,4 +1,4 @@
-// Copies of the state in the memory of a host (cli/run/saves/held_state.h), which a launcher fetches from the
+// Snapshots of the state in the memory of a host (cli/run/saves/state_snapshots.h), which a launcher fetches from the
 // remaining hosts when one is lost. They exchange these messages, in order:
 //
 //   launcher ──▶ host   offer
@@ -17,19 +17,19 @@
 #include <optional>
 #include <vector>
 
-#include "cli/run/saves/held_state.h"
+#include "cli/run/saves/state_snapshots.h"
 #include "launcher/hosts/agent.h"
 
 namespace trainctl {
 
 /// A host's side.
-class HeldStates {
+class HostSnapshots {
  public:
   /// Makes memory for each of the host's ranks. Throws EnvError.
-  explicit HeldStates(const std::vector<int>& ranks);
-  ~HeldStates();
-  HeldStates(const HeldStates&) = delete;
-  HeldStates& operator=(const HeldStates&) = delete;
+  explicit HostSnapshots(const std::vector<int>& ranks);
+  ~HostSnapshots();
+  HostSnapshots(const HostSnapshots&) = delete;
+  HostSnapshots& operator=(const HostSnapshots&) = delete;
 
   /// A memfd that the rank sizes and fills.
   int memory(int rank) const { return memories_.at(rank); }

@@ -9,6 +9,6 @@ namespace trainctl {
 
 /// In the order of the layers: what each reads that no layer makes (data, parameters), then what it makes. Blocks are
 /// counted in row-major order over `cuts`, then over `terms`; docs/planning.md lists the fields.
-nlohmann::ordered_json held_report(const Graph& graph, const Plan& plan, bool full_batch);
+nlohmann::ordered_json local_shards_report(const Graph& graph, const Plan& plan, bool full_batch);
 
 }  // namespace trainctl

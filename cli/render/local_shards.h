@@ -7,6 +7,6 @@
 namespace trainctl {
 
 /// `held` is that of plan_report(). Unless `full`, equal tensors share a row, and only some of many shards are listed.
-std::string render_held(const nlohmann::ordered_json& held, bool full);
+std::string render_local_shards(const nlohmann::ordered_json& shards, bool full);
 
 }  // namespace trainctl

@@ -1,10 +1,10 @@
-// Copies of a rank's state, made before each step in memory that outlives the rank. If a host is lost in the middle of
-// a step, the other ranks' arenas are partly updated, but these copies are complete.
+// Snapshots of a rank's state, copied before each step into memory that outlives the rank. If a host is lost in the
+// middle of a step, the other ranks' arenas are partly updated, but the snapshots are complete.
 //
 //   memory := head, padded to a page; slot 0; slot 1        each slot an image (state_image.h), padded to a page
 //
 // Steps alternate: while the state before step s is copied into one slot, the other has that before step s - 1. Ranks
-// that wait for each other in each step are less than two steps apart, so all ranks have a copy of a common step.
+// that wait for each other in each step are less than two steps apart, so all ranks have a snapshot of a common step.
 #pragma once
 
 #include <cstdint>
@@ -22,10 +22,10 @@
 namespace trainctl {
 
 /// The rank's side, for executors that have no step in flight while the next one starts.
-class StateHolder {
+class SnapshotWriter {
  public:
   /// Takes ownership of `fd`, a memfd. `from`: start of the run. Throws EnvError if memory cannot be allocated.
-  StateHolder(const Program& program, int fd, const TrainPosition& from);
+  SnapshotWriter(const Program& program, int fd, const TrainPosition& from);
   void add_to(TrainHooks& hooks);
 
  private:
@@ -40,9 +40,9 @@ class StateHolder {
 };
 
 /// The side of the process that keeps the memory, while the rank runs or after its end.
-class HeldState {
+class StateSnapshots {
  public:
-  explicit HeldState(int fd) : fd_(fd) {}
+  explicit StateSnapshots(int fd) : fd_(fd) {}
   /// The steps before which a complete copy of its state exists.
   std::vector<int64_t> steps() const;
   /// Size of an image; 0: there is none.

@@ -1,5 +1,5 @@
 // See the header.
-#include "cli/run/saves/held_state.h"
+#include "cli/run/saves/state_snapshots.h"
 
 #include <unistd.h>
 
@@ -59,8 +59,8 @@ bool is_whole(const HeadCopy& head, int64_t step) {
 
 }  // namespace
 
-StateHolder::StateHolder(const Program& program, int fd, const TrainPosition& from)
-    : image_(program, StateShare::held),
+SnapshotWriter::SnapshotWriter(const Program& program, int fd, const TrainPosition& from)
+    : image_(program, StateShare::local),
       memory_(fd, slot_at(2, image_.bytes()), true),
       position_(from),
       validation_(from.validation) {
@@ -70,7 +70,7 @@ StateHolder::StateHolder(const Program& program, int fd, const TrainPosition& fr
   head->image_bytes = image_.bytes();
 }
 
-void StateHolder::add_to(TrainHooks& hooks) {
+void SnapshotWriter::add_to(TrainHooks& hooks) {
   hooks.at_step = [this, next = std::move(hooks.at_step)](int64_t step, Executor& executor) {
     if (next) next(step, executor);
     at_step(step, executor);
@@ -85,7 +85,7 @@ void StateHolder::add_to(TrainHooks& hooks) {
   };
 }
 
-void StateHolder::at_step(int64_t step, Executor& executor) {
+void SnapshotWriter::at_step(int64_t step, Executor& executor) {
   Slot& slot = head_of(memory_).slots[slot_of(step)];
   slot.copied.store(0, std::memory_order_relaxed);
   std::atomic_thread_fence(std::memory_order_release);  // a reader of an incomplete copy detects it
@@ -95,20 +95,20 @@ void StateHolder::at_step(int64_t step, Executor& executor) {
   tell(step);
 }
 
-void StateHolder::reported(const TrainPosition& position) {
+void SnapshotWriter::reported(const TrainPosition& position) {
   position_ = position;
   tell(position.step);
 }
 
 /// With train.sink_steps, the losses before a step become known only after it has begun.
-void StateHolder::tell(int64_t step) {
+void SnapshotWriter::tell(int64_t step) {
   Slot& slot = head_of(memory_).slots[slot_of(step)];
   if (position_.step != step || slot.copied.load(std::memory_order_relaxed) != word(step)) return;
   slot.position = board_position(position_, validation_);
   slot.told.store(word(step), std::memory_order_release);
 }
 
-std::vector<int64_t> HeldState::steps() const {
+std::vector<int64_t> StateSnapshots::steps() const {
   const auto head = read_head(fd_);
   std::vector<int64_t> steps;
   for (size_t slot = 0; head && slot < 2; ++slot) {
@@ -118,18 +118,18 @@ std::vector<int64_t> HeldState::steps() const {
   return steps;
 }
 
-int64_t HeldState::bytes() const {
+int64_t StateSnapshots::bytes() const {
   const auto head = read_head(fd_);
   return head ? head->image_bytes : 0;
 }
 
-std::optional<SaveBoard::Position> HeldState::position(int64_t step) const {
+std::optional<SaveBoard::Position> StateSnapshots::position(int64_t step) const {
   const auto head = read_head(fd_);
   if (!head || !is_whole(*head, step)) return std::nullopt;
   return head->slots[slot_of(step)].position;
 }
 
-std::string HeldState::read(int64_t step, int64_t offset, int64_t bytes) const {
+std::string StateSnapshots::read(int64_t step, int64_t offset, int64_t bytes) const {
   const auto head = read_head(fd_);
   if (!head || !is_whole(*head, step) || offset < 0 || bytes < 0 || offset > head->image_bytes - bytes) return "";
   std::string text(static_cast<size_t>(bytes), '\0');

@@ -1,5 +1,5 @@
 // See the header.
-#include "engine/compile/report/held_report.h"
+#include "engine/compile/report/local_shards_report.h"
 
 #include <algorithm>
 #include <map>
@@ -8,7 +8,7 @@
 #include <utility>
 
 #include "engine/base/ranges.h"
-#include "engine/plan/hybrid/held_tensors.h"
+#include "engine/plan/hybrid/local_shards.h"
 
 namespace trainctl {
 namespace {
@@ -37,29 +37,29 @@ struct Cuts {
   friend bool operator==(const Cuts&, const Cuts&) = default;
 };
 
-Cuts cuts_of(const HeldPart& part) {
+Cuts cuts_of(const LocalShard& part) {
   Cuts cuts{{}, part.term.ways};
   for (const Block& block : part.dims) cuts.of_dims.push_back(block.ways);
   return cuts;
 }
 
-int block_number(const HeldPart& part) {
+int block_number(const LocalShard& part) {
   int64_t number = 0;
   for (const Block& block : part.dims) number = number * block.ways + block.index;
   return static_cast<int>(number * part.term.ways + part.term.index);
 }
 
-bool all_alike(const HeldTensor& held) {
-  return std::all_of(held.of_rank.begin(), held.of_rank.end(), [&](const HeldPart& part) {
-    return part.traced && cuts_of(part) == cuts_of(held.of_rank.front());
+bool all_alike(const LocalShards& shards) {
+  return std::all_of(shards.of_rank.begin(), shards.of_rank.end(), [&](const LocalShard& part) {
+    return part.traced && cuts_of(part) == cuts_of(shards.of_rank.front());
   });
 }
 
 /// Ranks by the block that they hold. Blocks whose ranks are in the same places, further on, share an entry.
-Json holders_json(const HeldTensor& held, int first_rank) {
+Json holders_json(const LocalShards& shards, int first_rank) {
   std::map<int, std::vector<int>> holders;
-  for (size_t r = 0; r < held.of_rank.size(); ++r)
-    holders[block_number(held.of_rank[r])].push_back(first_rank + static_cast<int>(r));
+  for (size_t r = 0; r < shards.of_rank.size(); ++r)
+    holders[block_number(shards.of_rank[r])].push_back(first_rank + static_cast<int>(r));
   struct Alike {
     std::vector<int> ranks, blocks, starts;
   };
@@ -81,24 +81,24 @@ Json holders_json(const HeldTensor& held, int first_rank) {
   return rows;
 }
 
-Json tensor_json(const Graph& graph, const Plan& plan, int stage, TensorId id, const HeldTensor& held) {
+Json tensor_json(const Graph& graph, const Plan& plan, int stage, TensorId id, const LocalShards& shards) {
   const Tensor& tensor = graph.tensors[id];
   Json row = {{"stage", stage}, {"tensor", tensor.name}, {"kind", kind_of(tensor)}, {"shape", tensor.shape}};
-  if (!all_alike(held)) {
+  if (!all_alike(shards)) {
     row["cuts"] = nullptr;  // not parts of one tensor
     return row;
   }
-  const Cuts cuts = cuts_of(held.of_rank.front());
+  const Cuts cuts = cuts_of(shards.of_rank.front());
   row["cuts"] = cuts.of_dims;
   row["terms"] = cuts.terms;
-  row["holders"] = holders_json(held, stage * plan.mesh.size());
+  row["holders"] = holders_json(shards, stage * plan.mesh.size());
   return row;
 }
 
 }  // namespace
 
-Json held_report(const Graph& graph, const Plan& plan, bool full_batch) {
-  const std::vector<HeldTensor> held = held_tensors(graph, plan, full_batch);
+Json local_shards_report(const Graph& graph, const Plan& plan, bool full_batch) {
+  const std::vector<LocalShards> shards = local_shards(graph, plan, full_batch);
   std::set<std::pair<int, TensorId>> listed;
   Json rows = Json::array();
   for (size_t l = 0; l < graph.layers.size(); ++l) {
@@ -106,9 +106,9 @@ Json held_report(const Graph& graph, const Plan& plan, bool full_batch) {
     const int stage = plan.layers[l].virtual_stage % plan.num_stages;
     const auto list = [&](TensorId t) {
       const Tensor& tensor = graph.tensors[t];
-      if (t == graph.loss || tensor.shape.empty() || held[t].of_rank.empty()) return;
+      if (t == graph.loss || tensor.shape.empty() || shards[t].of_rank.empty()) return;
       if (tensor.producer < 0 && !listed.insert({stage, t}).second) return;
-      rows.push_back(tensor_json(graph, plan, stage, t, held[t]));
+      rows.push_back(tensor_json(graph, plan, stage, t, shards[t]));
     };
     for (TensorId t : layer.inputs)
       if (graph.tensors[t].producer < 0) list(t);

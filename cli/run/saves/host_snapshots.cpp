@@ -1,5 +1,5 @@
 // See the header.
-#include "cli/run/saves/held_states.h"
+#include "cli/run/saves/host_snapshots.h"
 
 #include <sys/mman.h>
 #include <unistd.h>
@@ -19,18 +19,18 @@ constexpr int64_t kStatePieceBytes = 512 << 10;
 constexpr int64_t kMostHeadBytes = 1 << 20;
 
 /// Length and header of a safetensors file (engine/train/files/safetensors.h).
-std::string head_of(const HeldState& held, int64_t step) {
-  const std::string length = held.read(step, 0, sizeof(uint64_t));
+std::string head_of(const StateSnapshots& snapshots, int64_t step) {
+  const std::string length = snapshots.read(step, 0, sizeof(uint64_t));
   uint64_t bytes = 0;
   if (length.size() != sizeof bytes) return "";
   std::memcpy(&bytes, length.data(), sizeof bytes);
   if (bytes > kMostHeadBytes - sizeof bytes) return "";
-  return held.read(step, 0, static_cast<int64_t>(sizeof bytes + bytes));
+  return snapshots.read(step, 0, static_cast<int64_t>(sizeof bytes + bytes));
 }
 
 }  // namespace
 
-HeldStates::HeldStates(const std::vector<int>& ranks) {
+HostSnapshots::HostSnapshots(const std::vector<int>& ranks) {
   for (const int rank : ranks) {
     const int fd = memfd_create("trainctl-held", 0);
     if (fd < 0)
@@ -39,30 +39,30 @@ HeldStates::HeldStates(const std::vector<int>& ranks) {
   }
 }
 
-HeldStates::~HeldStates() {
+HostSnapshots::~HostSnapshots() {
   for (const auto& [rank, fd] : memories_) close(fd);
 }
 
-void HeldStates::offer() {
+void HostSnapshots::offer() {
   for (const auto& [rank, fd] : memories_) {
-    const HeldState held(fd);
-    const std::vector<int64_t> steps = held.steps();
+    const StateSnapshots snapshots(fd);
+    const std::vector<int64_t> steps = snapshots.steps();
     for (const int64_t step : steps) messages_.push_back({.name = "held", .rank = rank, .number = step});
     if (steps.empty()) continue;
-    if (std::string head = head_of(held, steps[0]); !head.empty())
-      messages_.push_back({.name = "head", .rank = rank, .number = held.bytes(), .text = std::move(head)});
+    if (std::string head = head_of(snapshots, steps[0]); !head.empty())
+      messages_.push_back({.name = "head", .rank = rank, .number = snapshots.bytes(), .text = std::move(head)});
   }
   messages_.push_back({.name = "offered", .rank = memories_.begin()->first});
 }
 
-bool HeldStates::take(const hosts::SaveMessage& message) {
+bool HostSnapshots::take(const hosts::SaveMessage& message) {
   if (message.name == "offer") offer();
   if (message.name == "fetch" && memories_.contains(message.rank))
     fetches_.push_back({.rank = message.rank, .step = message.number});
   return message.name == "offer" || message.name == "fetch";
 }
 
-std::optional<hosts::SaveMessage> HeldStates::next() {
+std::optional<hosts::SaveMessage> HostSnapshots::next() {
   if (!messages_.empty()) {
     hosts::SaveMessage message = std::move(messages_.front());
     messages_.pop_front();
@@ -70,9 +70,9 @@ std::optional<hosts::SaveMessage> HeldStates::next() {
   }
   if (fetches_.empty()) return std::nullopt;
   Fetch& fetch = fetches_.front();
-  const HeldState held(memories_.at(fetch.rank));
+  const StateSnapshots snapshots(memories_.at(fetch.rank));
   if (fetch.sent < 0) {
-    const auto position = held.position(fetch.step);
+    const auto position = snapshots.position(fetch.step);
     if (!position) {  // cannot happen: the ranks have ended
       fetches_.pop_front();
       return std::nullopt;
@@ -83,8 +83,8 @@ std::optional<hosts::SaveMessage> HeldStates::next() {
                               .number = fetch.step,
                               .text = {reinterpret_cast<const char*>(&*position), sizeof *position}};
   }
-  const int64_t bytes = std::min(kStatePieceBytes, held.bytes() - fetch.sent);
-  std::string piece = bytes > 0 ? held.read(fetch.step, fetch.sent, bytes) : "";
+  const int64_t bytes = std::min(kStatePieceBytes, snapshots.bytes() - fetch.sent);
+  std::string piece = bytes > 0 ? snapshots.read(fetch.step, fetch.sent, bytes) : "";
   if (piece.empty()) {
     const int rank = fetch.rank;
     fetches_.pop_front();

@@ -1,5 +1,5 @@
-// Rows that a worker has beside its window: those that it asked for ahead of the next batch, and, for layers with
-// cached_batches, those of the last batches. A worker counts its own batches: 1, 2, …
+// Rows that a worker keeps in addition to its window: rows prefetched for the next batch and, for layers with
+// cached_batches, rows of the last batches. A worker counts its own batches: 1, 2, …
 //
 //   row pulled for batch b        used in batches b … b + cached_batches without another pull
 #pragma once
@@ -11,10 +11,10 @@
 
 namespace trainctl::servers {
 
-class HeldRows {
+class RowCache {
  public:
   /// A row has `floats`: those of all tables of a field, one after another.
-  HeldRows(int64_t floats, int64_t cached_batches) : floats_(floats), cached_batches_(cached_batches) {}
+  RowCache(int64_t floats, int64_t cached_batches) : floats_(floats), cached_batches_(cached_batches) {}
 
   /// Null: none is there that batch `batch` may use. Valid until the next put or drop.
   const float* find(int32_t id, int64_t batch) const;

@@ -1,5 +1,5 @@
 // See the header.
-#include "engine/plan/hybrid/held_tensors.h"
+#include "engine/plan/hybrid/local_shards.h"
 
 #include <fmt/format.h>
 
@@ -16,9 +16,9 @@
 namespace trainctl {
 namespace {
 
-HeldPart whole_part(size_t ndim) { return {true, std::vector<Block>(ndim), {}}; }
+LocalShard whole_part(size_t ndim) { return {true, std::vector<Block>(ndim), {}}; }
 
-const HeldPart kUntraced{false, {}, {}};
+const LocalShard kUntraced{false, {}, {}};
 
 /// The block that consists of `count` consecutive ones, of which this is the first.
 std::optional<Block> joined(const std::vector<Block>& blocks) {
@@ -38,8 +38,8 @@ Block cut_further(const Block& block, int64_t index, int64_t ways) {
 }
 
 /// Returns the part that a rank holds of a view of a tensor.
-HeldPart through_view(const HeldPart& part, const Tensor& from, const Tensor& to) {
-  HeldPart view = whole_part(to.shape.size());
+LocalShard through_view(const LocalShard& part, const Tensor& from, const Tensor& to) {
+  LocalShard view = whole_part(to.shape.size());
   view.term = part.term;
   const std::vector<int> leads = dims_through_view(from, to);
   for (size_t d = 0; part.traced && d < leads.size(); ++d) {
@@ -57,7 +57,7 @@ class PartOfNode {
   PartOfNode(const Graph& graph, const Node& node)
       : factors_(graph.layers[node.layer].factors), node_(node), op_(get_op(node.op)), blocks_(factors_.size()) {}
 
-  void read(const HeldPart& part, const TensorRule& rule) {
+  void read(const LocalShard& part, const TensorRule& rule) {
     if (!part.traced) traced_ = false;
     if (!traced_) return;
     if (part.term.ways > 1) read_term(part.term);
@@ -65,8 +65,8 @@ class PartOfNode {
       if (part.dims[d].ways > 1) read_block(part.dims[d], major(rule[d]));
   }
 
-  HeldPart made(const TensorRule& rule) const {
-    HeldPart part = whole_part(rule.size());
+  LocalShard made(const TensorRule& rule) const {
+    LocalShard part = whole_part(rule.size());
     part.term = term_;
     for (size_t f = 0; f < blocks_.size() && traced_; ++f)
       if (blocks_[f].ways > 1 && !place(static_cast<int>(f), rule, part)) return kUntraced;
@@ -97,7 +97,7 @@ class PartOfNode {
   }
 
   /// A factor that the output does not have was summed over: this rank has the terms of its block.
-  bool place(int factor, const TensorRule& rule, HeldPart& part) const {
+  bool place(int factor, const TensorRule& rule, LocalShard& part) const {
     const Block& block = blocks_[static_cast<size_t>(factor)];
     for (size_t d = 0; d < rule.size(); ++d) {
       if (major(rule[d]) == factor) {
@@ -121,14 +121,17 @@ class PartOfNode {
 /// Infers the parts that the ranks of one group hold after a collective; `parts` are in the group's order.
 class PartsOfGroup {
  public:
-  PartsOfGroup(const Node& node, std::vector<HeldPart> parts) : node_(node), parts_(std::move(parts)) {}
+  PartsOfGroup(const Node& node, std::vector<LocalShard> parts) : node_(node), parts_(std::move(parts)) {}
 
-  std::vector<HeldPart> after() const {
+  std::vector<LocalShard> after() const {
     const LayerCollective kind = *get_op(node_.op).collective;
     const size_t root = kind == LayerCollective::broadcast ? dim("root") : 0;
-    const bool all_traced = std::all_of(parts_.begin(), parts_.end(), [](const HeldPart& part) { return part.traced; });
-    const HeldPart whole = kind == LayerCollective::broadcast ? parts_[root] : all_traced ? joined_by(kind) : kUntraced;
-    std::vector<HeldPart> made(parts_.size(), whole);
+    const bool all_traced =
+        std::all_of(parts_.begin(), parts_.end(), [](const LocalShard& part) { return part.traced; });
+    const LocalShard whole = kind == LayerCollective::broadcast ? parts_[root]
+                             : all_traced                       ? joined_by(kind)
+                                                                : kUntraced;
+    std::vector<LocalShard> made(parts_.size(), whole);
     for (size_t i = 0; i < made.size() && whole.traced; ++i) {
       Block* block = nullptr;
       if (kind == LayerCollective::reduce_scatter) block = &made[i].dims[dim("dim")];
@@ -140,7 +143,7 @@ class PartsOfGroup {
 
  private:
   /// Returns the part that the group has together, before each member takes its block.
-  HeldPart joined_by(LayerCollective kind) const {
+  LocalShard joined_by(LayerCollective kind) const {
     switch (kind) {
       case LayerCollective::all_reduce:
       case LayerCollective::reduce_scatter:
@@ -160,10 +163,10 @@ class PartsOfGroup {
   size_t dim(const char* attr) const { return static_cast<size_t>(node_.attrs.integer(attr, 0)); }
 
   /// The sum of all terms is the tensor. Without terms each rank's part is still of the same place.
-  HeldPart summed() const {
-    HeldPart sum = parts_.front();
+  LocalShard summed() const {
+    LocalShard sum = parts_.front();
     std::vector<bool> seen(static_cast<size_t>(sum.term.ways), false);
-    for (const HeldPart& part : parts_) {
+    for (const LocalShard& part : parts_) {
       if (part.dims != sum.dims || part.term.ways != sum.term.ways) return kUntraced;
       seen[static_cast<size_t>(part.term.index)] = true;
     }
@@ -173,12 +176,12 @@ class PartsOfGroup {
     return sum;
   }
 
-  HeldPart gathered(size_t d) const {
-    HeldPart all = parts_.front();
+  LocalShard gathered(size_t d) const {
+    LocalShard all = parts_.front();
     std::vector<Block> blocks;
-    for (const HeldPart& part : parts_) {
+    for (const LocalShard& part : parts_) {
       blocks.push_back(part.dims[d]);
-      HeldPart other = part;
+      LocalShard other = part;
       other.dims[d] = all.dims[d];
       if (other != all) return kUntraced;
     }
@@ -189,7 +192,7 @@ class PartsOfGroup {
   }
 
   const Node& node_;
-  const std::vector<HeldPart> parts_;
+  const std::vector<LocalShard> parts_;
 };
 
 /// Numbers for values: equal for equal keys.
@@ -204,10 +207,10 @@ class ValueNumbers {
 class Tracing {
  public:
   Tracing(const Graph& graph, const Plan& plan, bool full_batch) : graph_(graph), plan_(plan), full_batch_(full_batch) {
-    held_.resize(graph.tensors.size());
+    shards_.resize(graph.tensors.size());
   }
 
-  std::vector<HeldTensor> all() {
+  std::vector<LocalShards> all() {
     for (size_t t = 0; t < graph_.tensors.size(); ++t) start(static_cast<TensorId>(t));
     for (const VariablePlan& variable : plan_.variables) place(variable);
     for (NodeId n = 0; n < static_cast<NodeId>(graph_.nodes.size()); ++n) {
@@ -219,7 +222,7 @@ class Tracing {
         compute(n, node);
       }
     }
-    return std::move(held_);
+    return std::move(shards_);
   }
 
  private:
@@ -228,28 +231,28 @@ class Tracing {
   void start(TensorId tensor) {
     const Tensor& data = graph_.tensors[tensor];
     if (data.kind != TensorKind::input) return;
-    HeldTensor& held = held_[tensor];
+    LocalShards& shards = shards_[tensor];
     for (size_t r = 0; r < ranks(); ++r) {
       const auto rank = static_cast<int>(r);
-      held.of_rank.push_back(whole_part(data.shape.size()));
-      if (!full_batch_ && !data.shape.empty()) held.of_rank.back().dims[0] = {rank, plan_.mesh.size()};
-      held.values.push_back(full_batch_ ? 0 : rank);
+      shards.of_rank.push_back(whole_part(data.shape.size()));
+      if (!full_batch_ && !data.shape.empty()) shards.of_rank.back().dims[0] = {rank, plan_.mesh.size()};
+      shards.values.push_back(full_batch_ ? 0 : rank);
     }
   }
 
   /// Ranks that hold the same part of a parameter hold equal values: its gradients are summed over them.
   void place(const VariablePlan& variable) {
-    HeldTensor& held = held_[variable.tensor];
+    LocalShards& shards = shards_[variable.tensor];
     for (size_t r = 0; r < ranks(); ++r) {
       const auto rank = static_cast<int>(r);
-      HeldPart part;
+      LocalShard part;
       std::vector<int> key;
       for (const Axes& axes : variable.layout.dims) {
         part.dims.push_back({plan_.mesh.index(rank, axes), plan_.mesh.ways(axes)});
         key.push_back(plan_.mesh.index(rank, axes));
       }
-      held.of_rank.push_back(std::move(part));
-      held.values.push_back(numbers_.of(key));
+      shards.of_rank.push_back(std::move(part));
+      shards.values.push_back(numbers_.of(key));
     }
   }
 
@@ -257,14 +260,14 @@ class Tracing {
     std::vector<std::vector<int>> keys(ranks(), std::vector<int>{static_cast<int>(id)});
     std::vector<PartOfNode> parts(ranks(), PartOfNode(graph_, node));
     for (size_t i = 0; i < node.inputs.size(); ++i) {
-      const HeldTensor& input = held_[node.inputs[i]];
+      const LocalShards& input = shards_[node.inputs[i]];
       for (size_t r = 0; r < ranks(); ++r) {
         keys[r].push_back(input.values[r]);
         parts[r].read(input.of_rank[r], node.rule.inputs[i]);
       }
     }
     for (size_t o = 0; o < node.outputs.size(); ++o) {
-      HeldTensor& output = held_[node.outputs[o]];
+      LocalShards& output = shards_[node.outputs[o]];
       for (size_t r = 0; r < ranks(); ++r) {
         output.of_rank.push_back(get_op(node.op).is_view ? part_of_view(node, r) : parts[r].made(node.rule.outputs[o]));
         output.values.push_back(numbers_.of(keys[r]));
@@ -272,18 +275,18 @@ class Tracing {
     }
   }
 
-  HeldPart part_of_view(const Node& node, size_t rank) const {
+  LocalShard part_of_view(const Node& node, size_t rank) const {
     const auto from = static_cast<size_t>(node.inputs[0]), to = static_cast<size_t>(node.outputs[0]);
-    return through_view(held_[from].of_rank[rank], graph_.tensors[from], graph_.tensors[to]);
+    return through_view(shards_[from].of_rank[rank], graph_.tensors[from], graph_.tensors[to]);
   }
 
   void communicate(NodeId id, const Node& node) {
-    const HeldTensor& input = held_[node.inputs[0]];
-    HeldTensor output{std::vector<HeldPart>(ranks(), kUntraced), std::vector<int>(ranks(), 0)};
+    const LocalShards& input = shards_[node.inputs[0]];
+    LocalShards output{std::vector<LocalShard>(ranks(), kUntraced), std::vector<int>(ranks(), 0)};
     const LayerCollective kind = *get_op(node.op).collective;
     const bool differs = kind == LayerCollective::reduce_scatter || kind == LayerCollective::all_to_all;
     for (const Ints& group : layer_groups(node, plan_.mesh)) {
-      std::vector<HeldPart> parts;
+      std::vector<LocalShard> parts;
       for (int64_t r : group) parts.push_back(input.of_rank[static_cast<size_t>(r)]);
       parts = PartsOfGroup(node, std::move(parts)).after();
       const int together = numbers_.of(values_together(node, group));
@@ -293,13 +296,13 @@ class Tracing {
         output.values[static_cast<size_t>(group[i])] = numbers_.of({static_cast<int>(id), together, member});
       }
     }
-    held_[node.outputs[0]] = std::move(output);
+    shards_[node.outputs[0]] = std::move(output);
   }
 
   /// Returns the value numbers that the group's outputs depend on.
   std::vector<int> values_together(const Node& node, const Ints& group) const {
     std::vector<int> values;
-    for (int64_t r : group) values.push_back(held_[node.inputs[0]].values[static_cast<size_t>(r)]);
+    for (int64_t r : group) values.push_back(shards_[node.inputs[0]].values[static_cast<size_t>(r)]);
     const LayerCollective kind = *get_op(node.op).collective;
     if (kind == LayerCollective::broadcast) values = {values[static_cast<size_t>(node.attrs.integer("root", 0))]};
     if (kind == LayerCollective::all_reduce || kind == LayerCollective::reduce_scatter)
@@ -311,7 +314,7 @@ class Tracing {
   const Plan& plan_;
   const bool full_batch_;
   ValueNumbers numbers_;
-  std::vector<HeldTensor> held_;
+  std::vector<LocalShards> shards_;
 };
 
 std::string group_text(const Ints& ranks, int first) {
@@ -353,7 +356,7 @@ std::string consequence(LayerCollective kind, const std::string& input, size_t e
 }
 
 std::optional<std::string> equal_part_note(const Graph& graph, const Plan& plan, const Node& node,
-                                           const HeldTensor& input) {
+                                           const LocalShards& input) {
   const LayerCollective kind = *get_op(node.op).collective;
   Ints first, first_equal;
   int others = 0;
@@ -391,15 +394,16 @@ std::vector<Ints> layer_groups(const Node& node, const Mesh& mesh) {
   return groups;
 }
 
-std::vector<HeldTensor> held_tensors(const Graph& graph, const Plan& plan, bool full_batch) {
+std::vector<LocalShards> local_shards(const Graph& graph, const Plan& plan, bool full_batch) {
   return Tracing(graph, plan, full_batch).all();
 }
 
-std::vector<std::string> equal_part_notes(const Graph& graph, const Plan& plan, const std::vector<HeldTensor>& held) {
+std::vector<std::string> equal_part_notes(const Graph& graph, const Plan& plan,
+                                          const std::vector<LocalShards>& shards) {
   std::vector<std::string> notes;
   for (const Node& node : graph.nodes) {
     if (node.phase != Phase::forward || !get_op(node.op).collective) continue;
-    if (auto note = equal_part_note(graph, plan, node, held[node.inputs[0]])) notes.push_back(std::move(*note));
+    if (auto note = equal_part_note(graph, plan, node, shards[node.inputs[0]])) notes.push_back(std::move(*note));
   }
   return notes;
 }

@@ -1,5 +1,5 @@
 // See the header.
-#include "cli/render/held_parts.h"
+#include "cli/render/local_shards.h"
 
 #include <fmt/format.h>
 
@@ -96,11 +96,11 @@ void add(Table& table, const Json& row, const std::string& name, bool full) {
 
 }  // namespace
 
-std::string render_held(const Json& held, bool full) {
+std::string render_local_shards(const Json& shards, bool full) {
   Table table({">stage", "tensor", "kind", "local shape", "global shape", "shards by rank"});
   std::vector<FoldRow> rows;
   bool has_terms = false;
-  for (const Json& row : held) {
+  for (const Json& row : shards) {
     has_terms |= !row["cuts"].is_null() && row["terms"].get<int64_t>() > 1;
     Json facts = row;
     facts.erase("tensor");
@@ -113,7 +113,7 @@ std::string render_held(const Json& held, bool full) {
     if (line.times > 0)
       table.add_line(indent + fmt::format("{}, {} times:", line.name, line.times));
     else
-      add(table, held[line.rows.front()], indent + line.name, full);
+      add(table, shards[line.rows.front()], indent + line.name, full);
   }
   return "\nlocal shards, per micro-batch\n" + table.str() +
          (has_terms ? "  term: the tensor is the sum of several terms, each on different ranks\n" : "");
