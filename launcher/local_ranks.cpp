@@ -29,7 +29,7 @@ bool sets(const ProcessCommand& command, std::string_view name) {
 
 bool blames_peer(const RankReport& report) {
   if (report.error && report.error->kind == ErrorKind::comm) return true;
-  return !report.error && tells_of_peer(report.last_words);
+  return !report.error && mentions_peer(report.last_words);
 }
 
 std::vector<RankBinding> bindings_of(const Launch& launch) {
@@ -147,7 +147,7 @@ void LocalRanks::reap() {
   }
 }
 
-void LocalRanks::tell_leftovers(const LeftProcesses& left) {
+void LocalRanks::report_leftovers(const LeftProcesses& left) {
   const auto found = rank_of_pid_.find(left.pid);
   if (found == rank_of_pid_.end() || !events_.notice) return;
   char grace[32];
@@ -193,7 +193,7 @@ bool LocalRanks::killed_for_memory() {
 void LocalRanks::look() {
   if (disk_) disk_->look();
   reap();
-  for (const LeftProcesses& left : runner_.new_leftovers()) tell_leftovers(left);
+  for (const LeftProcesses& left : runner_.new_leftovers()) report_leftovers(left);
   if (!guarded_) guarded_ = guardian_.replace_dead();
 }
 

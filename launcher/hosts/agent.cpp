@@ -161,7 +161,7 @@ class Agent : public LogSink {
     heard_ = now();
     if (const auto* alive = std::get_if<Alive>(&frame)) {
       if (!session_.confirmed(alive->received)) return refuse(wire);
-      tell_saves();
+      report_saves();
       return flush();
     }
     auto* numbered = std::get_if<Numbered>(&frame);
@@ -174,12 +174,12 @@ class Agent : public LogSink {
     } catch (const std::exception& error) {  // the connection and the other ranks are not affected
       refuse_attempt(error.what());
     }
-    if (wire_ && session_.received() - told_ >= kConfirmEvery) confirm();
+    if (wire_ && session_.received() - confirmed_ >= kConfirmEvery) confirm();
   }
 
   void confirm() {
-    told_ = session_.received();
-    wire_->write(encode(Alive{told_}));
+    confirmed_ = session_.received();
+    wire_->write(encode(Alive{confirmed_}));
   }
 
   /// The first connection sets the token.
@@ -448,16 +448,16 @@ class Agent : public LogSink {
 
   void rank_ended(int rank, const RankReport& report) {
     running_.erase(rank);
-    tell_changes();
-    tell_files(false);
+    report_changes();
+    report_files(false);
     ended_.emplace_back(rank, report_json(report, wall_seconds()));
-    if (!report.failed()) return tell_saves();
+    if (!report.failed()) return report_saves();
     for (auto& [ended, text] : std::exchange(ended_, {})) send(Kind::ended, ended, 0, "", std::move(text));
   }
 
   // Messages to the launcher.
 
-  void tell_changes() {
+  void report_changes() {
     if (!ranks_) return;
     std::string changes = options_.share->changes();
     if (!changes.empty()) send(Kind::board, -1, 0, "", std::move(changes));
@@ -465,20 +465,20 @@ class Agent : public LogSink {
 
   /// Images of saves are large, so no more are sent at a time than the launcher has confirmed. For the launcher, a rank
   /// that ended normally has ended once its last state has arrived.
-  void tell_saves() {
+  void report_saves() {
     while (!is_full()) {
       auto message = options_.share->next_save_message();
       if (!message) {
         for (auto& [rank, report] : std::exchange(ended_, {})) send(Kind::ended, rank, 0, "", std::move(report));
         return;
       }
-      if (message->rank < 0) tell_files(false);  // the launcher must have the metrics of all steps in a checkpoint
+      if (message->rank < 0) report_files(false);  // the launcher must have the metrics of all steps in a checkpoint
       send(Kind::save, message->rank, message->number, std::move(message->name), std::move(message->text));
     }
   }
 
   /// Returns whether everything was sent.
-  bool tell_files(bool waits) {
+  bool report_files(bool waits) {
     if (!files_) return true;
     return files_->look(
         [this](const std::string& path, int64_t offset, std::string_view bytes) {
@@ -487,7 +487,7 @@ class Agent : public LogSink {
         [&] { return waits && is_full(); });
   }
 
-  void tell_frozen() {
+  void report_frozen() {
     for (auto& [rank, frozen] : running_) {
       const bool is_frozen = ranks_->is_frozen(rank);
       if (std::exchange(frozen, is_frozen) != is_frozen) send(Kind::frozen, rank, is_frozen ? 1 : 0);
@@ -496,11 +496,11 @@ class Agent : public LogSink {
 
   void tick() {
     if (ranks_) ranks_->look();
-    tell_changes();
-    tell_saves();
-    if (is_due(files_told_, kFilesSeconds)) tell_files(true);
-    if (is_due(frozen_told_, kFrozenSeconds)) tell_frozen();
-    if (wire_ && is_due(alive_told_, kAliveSeconds)) confirm();
+    report_changes();
+    report_saves();
+    if (is_due(files_reported_, kFilesSeconds)) report_files(true);
+    if (is_due(frozen_reported_, kFrozenSeconds)) report_frozen();
+    if (wire_ && is_due(alive_reported_, kAliveSeconds)) confirm();
     flush();
     if (now() - heard_ > reconnect_seconds_) return leave();
     if (stage_ == Stage::leaving && (session_.is_done() || now() - leaving_since_ > kFarewellSeconds)) return leave();
@@ -518,7 +518,7 @@ class Agent : public LogSink {
     ranks_.reset();
     runner_.reset();
     running_.clear();  // they have ended with their runner
-    tell_files(false);
+    report_files(false);
   }
 
   void leave() { left_ = true; }
@@ -536,11 +536,11 @@ class Agent : public LogSink {
   std::string token_;
   uint64_t connection_ = 0;
   double heard_ = 0, reconnect_seconds_ = 15;
-  double alive_told_ = 0, files_told_ = 0, frozen_told_ = 0, leaving_since_ = 0;
+  double alive_reported_ = 0, files_reported_ = 0, frozen_reported_ = 0, leaving_since_ = 0;
   Stage stage_ = Stage::idle;
   bool left_ = false;
 
-  uint64_t told_ = 0;  ///< number confirmed by the last alive frame
+  uint64_t confirmed_ = 0;  ///< number confirmed by the last alive frame
 
   uint32_t attempt_ = 0;
   std::set<int> started_;  ///< ranks of this attempt

@@ -123,7 +123,7 @@ void AgentRanks::lost(Host& host, const std::string& why) {
 }
 
 /// Reports all unreachable hosts at once: the other hosts get some time to respond, or to fail too.
-void AgentRanks::tell_unreached() {
+void AgentRanks::report_unreached() {
   if (unreached_since_ == 0) return;
   const auto is_open = [](const auto& host) { return !host->link->is_lost() && !host->link->has_joined(); };
   if (std::any_of(hosts_.begin(), hosts_.end(), is_open) && now() - unreached_since_ < kOthersSeconds) return;
@@ -193,7 +193,7 @@ void AgentRanks::carry_out(Host& host, Message& message) {
     case RankFrame::save:
       if (!is_old && !board_.take({message.name, message.rank, message.number, std::move(message.text)}, host.ranks))
         return host.link->lose("sent an invalid message about checkpoints");
-      return tell_saves();
+      return send_saves();
     case RankFrame::value:
       if (is_old) return;
       for (const auto& other : hosts_)
@@ -483,7 +483,7 @@ void AgentRanks::close_gates() {
   if (!stop_asked_) {
     holds_ = false;
     board_.held(last);
-    tell_saves();
+    send_saves();
     for (const auto& host : hosts_) send(*host, RankFrame::release);
     return;
   }
@@ -492,7 +492,7 @@ void AgentRanks::close_gates() {
   for (const auto& host : hosts_) send(*host, RankFrame::stop, -1, static_cast<int64_t>(last));
 }
 
-void AgentRanks::tell_saves() {
+void AgentRanks::send_saves() {
   for (const SaveMessage& message : board_.messages())
     for (const auto& host : hosts_)
       send(*host, RankFrame::save, message.rank, message.number, message.name, message.text);
@@ -543,9 +543,9 @@ void AgentRanks::look() {
   received_.retry();
   if (ending_) return;
   look_at_hosts();
-  tell_unreached();
+  report_unreached();
   look_at_links();
-  tell_saves();
+  send_saves();
   if (stop_asked_ || holds_ || running_.empty() || !to_start_.empty() || !board_.wants_hold()) return;
   holds_ = true;
   hold_gates();
@@ -575,7 +575,7 @@ void AgentRanks::rescue() {
   double since = now();
   for (auto came = board_.rescue(answering); came && now() - since < kRescueSeconds;) {
     look_at_hosts();
-    tell_saves();
+    send_saves();
     loop_.run_for(std::chrono::milliseconds(5));
     loop_.restart();
     const auto more = board_.rescue(answering);

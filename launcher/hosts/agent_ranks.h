@@ -130,7 +130,7 @@ class AgentRanks : public RankRunner {
   Host& host_of(int rank) { return *hosts_[static_cast<size_t>(host_of_.at(rank))]; }
   void await_children();
   void lost(Host& host, const std::string& why);
-  void tell_unreached();
+  void report_unreached();
   void ended(int rank, RankReport report);
   void ask_for_links();
   void look_at_links();
@@ -151,7 +151,7 @@ class AgentRanks : public RankRunner {
   void give_copies(Host& host, const std::set<std::string>& names);
   void hold_gates();
   void close_gates();
-  void tell_saves();
+  void send_saves();
   std::vector<std::vector<int>> answering() const;
 
   const Launch& launch_;

@@ -92,7 +92,7 @@ struct Scene {
   void copy(int64_t step) {
     for (int rank = 0; rank < all; ++rank)
       copies(static_cast<size_t>(rank), rank, step, "rank " + std::to_string(rank) + " before " + std::to_string(step));
-    boards[0]->saves().tell(step, {.loss_sum = static_cast<double>(step)});
+    boards[0]->saves().report_position(step, {.loss_sum = static_cast<double>(step)});
     talk();
   }
   /// The image of a rank that the writer finds.
@@ -120,14 +120,14 @@ TEST_CASE("gathered saves: all hosts get one answer, and all images come to the 
   scene.copies(0, 0, 10, "state of 0");
   scene.copies(0, 1, 10, large);
   scene.copies(1, 2, 10, "");
-  scene.boards[0]->saves().tell(10, {.loss_sum = 1.5});
+  scene.boards[0]->saves().report_position(10, {.loss_sum = 1.5});
   CHECK_FALSE(scene.memory->saves().take_offer());
   scene.talk();
   REQUIRE(scene.memory->saves().take_offer());
   CHECK(scene.written(0) == "state of 0");
   CHECK(scene.written(1) == large);
   CHECK(scene.memory->saves().saving() == 10);
-  CHECK(scene.memory->saves().is_told(10));
+  CHECK(scene.memory->saves().is_reported(10));
   CHECK(scene.memory->saves().position().loss_sum == 1.5);
 }
 
@@ -178,7 +178,7 @@ TEST_CASE("gathered saves: an image that changes its size has the new one, and n
     CHECK(scene.asks(1, step));
     scene.copies(0, 0, step, step == 10 ? "a longer state" : "short");
     scene.copies(1, 1, step, "b");
-    scene.boards[0]->saves().tell(step, {});
+    scene.boards[0]->saves().report_position(step, {});
     scene.talk();
     REQUIRE(scene.memory->saves().take_offer());
     CHECK(scene.written(0) == (step == 10 ? "a longer state" : "short"));
@@ -200,7 +200,7 @@ TEST_CASE("gathered saves: where saves must not be left out, a due step waits un
   }
   CHECK_FALSE(is_answered);
   scene.copies(0, 0, 10, "a");
-  scene.boards[0]->saves().tell(10, {});
+  scene.boards[0]->saves().report_position(10, {});
   scene.talk();
   CHECK_FALSE(is_answered);
   scene.copies(1, 1, 10, "b");

@@ -235,7 +235,7 @@ TEST_CASE("saves: where steps await them, the step after a save counts when the 
     hooks.reported(position);
     hooks.at_step(1, arena);
     CHECK(memory->status(0).copied == 2);  // it is on the way while the step runs
-    CHECK(board.is_told(1));
+    CHECK(board.is_reported(1));
     StepReport report;
     report.run_step = 2;
     std::thread rank([&] { hooks.on_step(report); });

@@ -51,7 +51,7 @@ namespace {
 namespace fs = std::filesystem;
 
 /// A start on CPUs that takes less time is not reported.
-constexpr double kTellAfterSeconds = 1;
+constexpr double kReportAfterSeconds = 1;
 
 /// Routes of messages between ranks.
 std::vector<Route> routes_of(const RankClasses& classes) {
@@ -198,7 +198,7 @@ void NetworkWorkload::prepare(int attempt, const RunDirectory& directory) {
     std::error_code ignored;
     fs::remove(directory.rank_file(rank, kTrafficFile), ignored);  // left by an earlier attempt
   }
-  start_up_told_ = false;
+  start_up_reported_ = false;
   memory_ = has_hosts() ? SharedMemory::create(std::vector<int64_t>(arena_bytes_.size(), 0))
                         : SharedMemory::create(arena_bytes_, routes_);
   states_ = RankStates(classes_);
@@ -427,13 +427,13 @@ std::vector<std::string> NetworkWorkload::news(const RunDirectory& directory) {
   std::vector<std::string> lines = checkpoints_.news();
   if (!warning_.empty()) lines.push_back(std::exchange(warning_, ""));
   watch_gpu();
-  if (start_up_told_) return lines;
+  if (start_up_reported_) return lines;
   for (int rank = 0; rank < job_.spec.processes(); ++rank) {
     if (memory_->status(rank).epoch.load() == 0) return lines;  // its first step is not finished
   }
-  start_up_told_ = true;
-  lines.push_back(start_up_line(read_start_ups(directory, job_.spec.processes()), gpus_.empty() ? kTellAfterSeconds : 0,
-                                directory.names()));
+  start_up_reported_ = true;
+  lines.push_back(start_up_line(read_start_ups(directory, job_.spec.processes()),
+                                gpus_.empty() ? kReportAfterSeconds : 0, directory.names()));
   return lines;
 }
 

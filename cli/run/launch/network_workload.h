@@ -71,7 +71,7 @@ class NetworkWorkload : public Workload {
   const WorkloadOptions options_;
   const Cluster cluster_;
   StartUpClock start_up_;
-  bool start_up_told_ = false;
+  bool start_up_reported_ = false;
   RankClasses classes_;
   const double flops_;                           ///< operations per step of all ranks
   const std::optional<RankClasses> validation_;  ///< programs that run in addition to those of classes_

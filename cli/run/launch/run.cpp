@@ -423,7 +423,7 @@ LiveStatus Run::status() {
 }
 
 void Run::tick() {
-  tell_news();
+  report_news();
   if (elastic_) {
     elastic_->look();
     plan_ahead();
@@ -440,7 +440,7 @@ void Run::tick() {
   registration_->publish(now);
 }
 
-void Run::tell_news() {
+void Run::report_news() {
   for (const std::string& line : workload_->news(directory_))
     if (!line.empty()) view_->news(line);
 }
@@ -460,7 +460,7 @@ void Run::let_go() {
 /// Returns the exit code, which reports failure if the last state is not on disk.
 int Run::finish(Outcome outcome) {
   if (!outcome.disk_hangs) {
-    tell_news();         // a run may be shorter than a tick
+    report_news();       // a run may be shorter than a tick
     block_interrupts();  // from here on they are counted
     int signals_left = 2 - stop_signals_;
     const auto is_hurried = [&] { return (signals_left -= take_interrupts()) <= 0; };

@@ -47,10 +47,10 @@ bool GatheredSaves::take(const hosts::SaveMessage& message, const std::vector<in
     if (message.text.size() != sizeof position) return false;
     std::memcpy(&position, message.text.data(), sizeof position);
     if (message.name == "validated") {
-      memory_->saves().tell_validated(message.number, position);
+      memory_->saves().report_validated(message.number, position);
       return true;
     }
-    if (message.number == gathering_) told_ = position;
+    if (message.number == gathering_) reported_ = position;
     look_whether_whole();
     return true;
   }
@@ -106,15 +106,15 @@ void GatheredSaves::begin(int64_t step) {
   asked_ = memory_->saves().asked();
   set_ = memory_->saves().free_set();
   copied_.clear();
-  told_.reset();
+  reported_.reset();
   // Hosts report only sizes that have changed. A failure to resize is noticed when the image is filled.
   for (int rank = 0; rank < memory_->num_ranks(); ++rank)
     if (ftruncate(image(rank), sizes_[static_cast<size_t>(rank)]) != 0) break;
 }
 
 void GatheredSaves::look_whether_whole() {
-  if (gathering_ < 0 || !told_ || copied_.size() < sizes_.size()) return;
-  memory_->saves().offer(std::exchange(gathering_, -1), set_, *told_);
+  if (gathering_ < 0 || !reported_ || copied_.size() < sizes_.size()) return;
+  memory_->saves().offer(std::exchange(gathering_, -1), set_, *reported_);
   if (after_ == SaveAfter::whole) finish(true);
 }
 

@@ -66,7 +66,7 @@ class GatheredSaves {
   int64_t gathering_ = -1;
   int set_ = 0;
   std::set<int> copied_;  ///< the ranks whose images are whole
-  std::optional<SaveBoard::Position> told_;
+  std::optional<SaveBoard::Position> reported_;
   uint64_t written_bytes_ = 0, written_ = 0, failed_tries_ = 0;
   std::vector<hosts::SaveMessage> messages_;
 };

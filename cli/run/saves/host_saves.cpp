@@ -60,8 +60,8 @@ std::optional<hosts::SaveMessage> HostSaves::next() {
   if (step < 0) return std::nullopt;
   // Until then the position may lack the validation of that step.
   const bool is_copied = memory_->status(0).copied.load(std::memory_order_acquire) == static_cast<uint64_t>(step) + 1;
-  if (step != told_ && is_copied && board.is_told(step)) {
-    told_ = step;
+  if (step != reported_ && is_copied && board.is_reported(step)) {
+    reported_ = step;
     const SaveBoard::Position position = board.position();
     return hosts::SaveMessage{
         .name = "told", .number = step, .text = {reinterpret_cast<const char*>(&position), sizeof position}};

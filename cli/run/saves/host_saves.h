@@ -55,7 +55,7 @@ class HostSaves {
 
   std::shared_ptr<SharedMemory> memory_;
   std::map<int, Image> images_;
-  int64_t wanted_ = -1, told_ = -1, validated_ = -1, awaits_ = -1;
+  int64_t wanted_ = -1, reported_ = -1, validated_ = -1, awaits_ = -1;
   uint64_t asked_ = 0;
 };
 

@@ -14,7 +14,7 @@ namespace {
 constexpr int64_t kPage = 4096;
 
 struct Slot {
-  std::atomic<uint64_t> copied{0}, told{0};  ///< the step plus 1; 0: none
+  std::atomic<uint64_t> copied{0}, stored{0};  ///< the step plus 1; 0: none
   SaveBoard::Position position;
 };
 
@@ -37,7 +37,7 @@ Head& head_of(const ImageMemory& memory) { return *std::launder(reinterpret_cast
 struct HeadCopy {
   int64_t image_bytes = 0;
   struct {
-    uint64_t copied = 0, told = 0;
+    uint64_t copied = 0, stored = 0;
     SaveBoard::Position position;
   } slots[2];
 };
@@ -48,13 +48,13 @@ std::optional<HeadCopy> read_head(int fd) {
   const auto& head = *std::launder(reinterpret_cast<const Head*>(bytes.data()));
   HeadCopy copy;
   copy.image_bytes = head.image_bytes.load();
-  for (size_t i = 0; i < 2; ++i) copy.slots[i] = {head.slots[i].copied, head.slots[i].told, head.slots[i].position};
+  for (size_t i = 0; i < 2; ++i) copy.slots[i] = {head.slots[i].copied, head.slots[i].stored, head.slots[i].position};
   return copy;
 }
 
 bool is_whole(const HeadCopy& head, int64_t step) {
   const auto& slot = head.slots[slot_of(step)];
-  return slot.copied == word(step) && slot.told == word(step);
+  return slot.copied == word(step) && slot.stored == word(step);
 }
 
 }  // namespace
@@ -92,20 +92,20 @@ void SnapshotWriter::at_step(int64_t step, Executor& executor) {
   std::byte* image = memory_.bytes().data() + slot_at(slot_of(step), image_.bytes());
   for (const StateCopy& copy : image_.copies()) executor.read(copy.offset, image + copy.to, copy.bytes);
   slot.copied.store(word(step), std::memory_order_release);
-  tell(step);
+  report_position(step);
 }
 
 void SnapshotWriter::reported(const TrainPosition& position) {
   position_ = position;
-  tell(position.step);
+  report_position(position.step);
 }
 
 /// With train.sink_steps, the losses before a step become known only after it has begun.
-void SnapshotWriter::tell(int64_t step) {
+void SnapshotWriter::report_position(int64_t step) {
   Slot& slot = head_of(memory_).slots[slot_of(step)];
   if (position_.step != step || slot.copied.load(std::memory_order_relaxed) != word(step)) return;
   slot.position = board_position(position_, validation_);
-  slot.told.store(word(step), std::memory_order_release);
+  slot.stored.store(word(step), std::memory_order_release);
 }
 
 std::vector<int64_t> StateSnapshots::steps() const {

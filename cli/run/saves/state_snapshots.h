@@ -31,7 +31,7 @@ class SnapshotWriter {
  private:
   void at_step(int64_t step, Executor& executor);
   void reported(const TrainPosition& position);
-  void tell(int64_t step);
+  void report_position(int64_t step);
 
   const StateImage image_;
   ImageMemory memory_;

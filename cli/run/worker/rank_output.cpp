@@ -162,7 +162,7 @@ void RankOutput::ended(const TrainResult& result) {
     write_line("data loading: skipped " + std::to_string(result.skipped.count) + " reads of broken samples in total");
   metrics_.ended(true);
   if (result.stopped) note_stop(result);
-  metrics_.say_lost();
+  metrics_.report_lost();
 }
 
 void RankOutput::note_stop(const TrainResult& result) {

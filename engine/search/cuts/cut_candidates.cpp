@@ -117,9 +117,9 @@ std::vector<PatternCuts> every_cut(const CutNetwork& network, const Mesh& mesh,
                                    const std::vector<std::optional<LayerStrategy>>& strategies) {
   const AxisSplit apart = axes_apart(mesh);
   std::vector<PatternCuts> all;
-  std::set<std::string> told;
+  std::set<std::string> reported;
   for (size_t l = 0; l < network.graph.layers.size(); ++l) {
-    if (strategies[l] || network.facts[l].is_loss || !told.insert(network.patterns[l]).second) continue;
+    if (strategies[l] || network.facts[l].is_loss || !reported.insert(network.patterns[l]).second) continue;
     PatternCuts of_pattern{network.patterns[l], {}};
     std::set<std::vector<Ints>> distinct;
     for (const FactorAxes& axes :

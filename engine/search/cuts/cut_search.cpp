@@ -82,14 +82,14 @@ class CutSearch {
 
   std::vector<FoundCuts> solve_all(const AxisSplit& split, size_t most) {
     const std::vector<int> units = units_free();
-    std::vector<bool> told(candidates_.size(), false);
-    for (int unit : units) told[static_cast<size_t>(variable_of(unit))] = true;
+    std::vector<bool> reported(candidates_.size(), false);
+    for (int unit : units) reported[static_cast<size_t>(variable_of(unit))] = true;
     std::vector<FoundCuts> all;
     std::set<std::vector<std::vector<Ints>>> known;
     bool exact = true;
     size_t seen = 0;
-    least_cost_assignments(sizes(), tables_, told, exact, [&](const Assignment& one) {
-      if (known.insert(cuts_as_told(units, one)).second) all.push_back(cuts_as(split, one, exact));
+    least_cost_assignments(sizes(), tables_, reported, exact, [&](const Assignment& one) {
+      if (known.insert(reported_cuts(units, one)).second) all.push_back(cuts_as(split, one, exact));
       return all.size() < most && ++seen < kMostAlike * most;
     });
     return all;
@@ -112,7 +112,7 @@ class CutSearch {
     const std::vector<int> setting = setting_of(of_unit);
     const std::vector<std::vector<double>> sums = sums_of_changes(setting);
     std::vector<CutAlternative> all;
-    for (int unit : units_told()) {
+    for (int unit : reported_units()) {
       const size_t v = static_cast<size_t>(variable_of(unit)), own = static_cast<size_t>(setting[v]);
       std::vector<CutAlternative> others = others_of(unit, own, sums[v]);
       const auto best = std::min_element(others.begin(), others.end(),
@@ -130,7 +130,7 @@ class CutSearch {
     const std::vector<int> setting = setting_of(of_unit);
     const std::vector<std::vector<double>> sums = sums_of_changes(setting);
     std::vector<CutAlternative> all;
-    for (int unit : units_told()) {
+    for (int unit : reported_units()) {
       const size_t v = static_cast<size_t>(variable_of(unit));
       for (CutAlternative& other : others_of(unit, static_cast<size_t>(setting[v]), sums[v]))
         all.push_back(std::move(other));
@@ -161,9 +161,9 @@ class CutSearch {
     return found;
   }
 
-  /// Returns those of units_told() that have no strategy and are not of the loss.
+  /// Returns those of reported_units() that have no strategy and are not of the loss.
   std::vector<int> units_free() const {
-    std::vector<int> units = units_told();
+    std::vector<int> units = reported_units();
     std::erase_if(units, [&](int unit) {
       const size_t l = static_cast<size_t>(network_.units.all[static_cast<size_t>(unit)].layer);
       return strategies_[l].has_value() || network_.facts[l].is_loss;
@@ -171,14 +171,14 @@ class CutSearch {
     return units;
   }
 
-  std::vector<std::vector<Ints>> cuts_as_told(const std::vector<int>& units, const Assignment& assignment) const {
-    std::vector<std::vector<Ints>> told;
+  std::vector<std::vector<Ints>> reported_cuts(const std::vector<int>& units, const Assignment& assignment) const {
+    std::vector<std::vector<Ints>> reported;
     for (int unit : units) {
       const Unit& of = network_.units.all[static_cast<size_t>(unit)];
-      told.push_back(cuts_of(mesh_, network_.graph.layers[static_cast<size_t>(of.layer)],
-                             candidate(unit, assignment.values[static_cast<size_t>(variable_of(unit))])));
+      reported.push_back(cuts_of(mesh_, network_.graph.layers[static_cast<size_t>(of.layer)],
+                                 candidate(unit, assignment.values[static_cast<size_t>(variable_of(unit))])));
     }
-    return told;
+    return reported;
   }
 
   size_t num_units() const { return network_.units.all.size(); }
@@ -383,11 +383,11 @@ class CutSearch {
   }
 
   /// One of each variable that belongs to a layer as a whole.
-  std::vector<int> units_told() const {
-    std::set<int> told;
+  std::vector<int> reported_units() const {
+    std::set<int> reported;
     std::vector<int> units;
     for (int unit : network_.units.of_layer)
-      if (told.insert(variable_of(unit)).second) units.push_back(unit);
+      if (reported.insert(variable_of(unit)).second) units.push_back(unit);
     return units;
   }
 

@@ -243,10 +243,10 @@ void Trainer::finish_start_up() {
 }
 
 /// The first broken sample, and then each time that there are twice as many: many make no flood.
-void Trainer::tell_skipped() {
+void Trainer::report_skipped() {
   const SkippedSamples skipped = loader_->skipped();
-  if (skipped.count == 0 || skipped.count < 2 * told_skipped_) return;
-  told_skipped_ = skipped.count;
+  if (skipped.count == 0 || skipped.count < 2 * reported_skipped_) return;
+  reported_skipped_ = skipped.count;
   if (hooks_.on_skipped) hooks_.on_skipped(finished_, skipped);
 }
 
@@ -262,7 +262,7 @@ StepReport Trainer::finish_step() {
   if (finished_ == first_step_) finish_start_up();
   loader_->release_step();
   ++finished_;
-  tell_skipped();
+  report_skipped();
   const Clock::time_point now = Clock::now();
   report.seconds = std::chrono::duration<double>(now - last_).count();
   last_ = now;
