@@ -66,7 +66,7 @@ struct Inbox {
 };
 
 /// The progress of another stage to which this one sends.
-struct Outbox {
+struct ReceiverProgress {
   int to_stage = 0;
   /// By kind, micro-batch and chunk of this stage's task: how many messages the other stage has received before the
   /// task starts, as the schedule orders the tasks of both.
@@ -99,7 +99,7 @@ struct Lowering {
   std::vector<Transfer> transfers;                    ///< transfers between all stages
   std::multimap<TensorId, const Transfer*> outgoing;  ///< transfers from all chunks
   std::vector<Inbox> inboxes;
-  std::vector<Outbox> outboxes;
+  std::vector<ReceiverProgress> receiver_progress;
 
   std::vector<GradientState> gradients;    ///< by bucket
   std::multimap<NodeId, int> finished_by;  ///< buckets by GradientState::last_node, in their order

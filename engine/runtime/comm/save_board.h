@@ -108,7 +108,7 @@ class SaveBoard {
     position_ = position;
     reported_.store(word(step), std::memory_order_release);
   }
-  /// Complete once tell() was called for the step that is being saved.
+  /// Complete once report_position() was called for the step that is being saved.
   bool is_reported(int64_t step) const { return reported_.load(std::memory_order_acquire) == word(step); }
   const Position& position() const { return position_; }
 

@@ -451,10 +451,10 @@ FoundCuts find_cuts(CutSpace& space, const AxisSplit& split, CutAim aim, double 
 }
 
 std::vector<FoundCuts> least_cuts(CutSpace& space, double seconds_per_byte, double bytes_per_weight, size_t most) {
-  const AxisSplit apart = axes_apart(space.mesh);
-  CutSearch search(space, apart, Effort::high, space.strategies, CutAim::least_time);
+  const AxisSplit per_axis = split_per_axis(space.mesh);
+  CutSearch search(space, per_axis, Effort::high, space.strategies, CutAim::least_time);
   search.add_tables(seconds_per_byte, bytes_per_weight);
-  return search.solve_all(apart, most);
+  return search.solve_all(per_axis, most);
 }
 
 std::vector<CutAlternative> next_best_cuts(CutSpace& space, const FoundCuts& found) {

@@ -26,7 +26,7 @@ constexpr int64_t kClaimedBytes = int64_t{64} << 10;
 /// Interval at which the waiting trainer checks for a worker that hangs.
 constexpr std::chrono::milliseconds kLook{100};
 /// Share of timeout_seconds after which a worker hangs. After all of it the launcher ends the rank, and knows no file.
-constexpr double kHangs = 0.9;
+constexpr double kHangFraction = 0.9;
 /// Batches that autotune may read ahead.
 constexpr int64_t kMostAhead = 16;
 /// Interval at which a worker requests a batch that another worker may abandon.
@@ -106,7 +106,7 @@ std::optional<EnvError> Loader::hanging() const {
     const int64_t sample = reading->sample;
     const Clock::time_point since{Clock::duration(reading->since)};
     const double seconds = std::chrono::duration<double>(Clock::now() - since).count();
-    if (sample < 0 || seconds < kHangs * options_.timeout_seconds) continue;
+    if (sample < 0 || seconds < kHangFraction * options_.timeout_seconds) continue;
     return EnvError(
         fmt::format("{}: reading has taken {:.0f} s, but launch.timeout is {:.0f} s: the file system does not "
                     "respond, or the sample needs more time",

@@ -1,9 +1,9 @@
 """Speaks to a real agent, to the store and the ranks of real runs, and to the door of a pod as one that has no right to: noise, broken and oversized frames,
 tokens that are wrong or were heard before, and connections that say nothing.
 
-    python3 tests/fuzz/strangers.py TRAINCTL [--seed 1] [--attacks 200]
+    python3 tests/fuzz/unauthenticated_peers.py TRAINCTL [--seed 1] [--attacks 200]
 
-Each server serves its own client meanwhile and after, takes no memory for strangers, and ends as always. The other way round, a launcher says
+Each server serves its own client meanwhile and after, takes no memory for unauthenticated peers, and ends as always. The other way round, a launcher says
 nothing to an impostor in the place of a pod, and takes from a host only the files of its own ranks.
 """
 import argparse
@@ -410,7 +410,7 @@ def tls_words(chance):
 
 
 def attack_tls(port, chance, attacks):
-    """The answer is nothing, or TLS's own refusal. Returns the strangers that stay."""
+    """The answer is nothing, or TLS's own refusal. Returns the peers that stay."""
     staying = []
     for _ in range(attacks):
         answer = attack(("127.0.0.1", port), tls_words(chance), chance, socket.AF_INET)

@@ -62,8 +62,8 @@ std::vector<int> with_peer(const RankClasses& classes, const std::map<int, std::
 
 }  // namespace
 
-std::vector<MetGroup> met_groups(const RankClasses& classes) {
-  std::vector<MetGroup> met;
+std::vector<MatchedGroup> matched_groups(const RankClasses& classes) {
+  std::vector<MatchedGroup> met;
   std::set<std::pair<int, int>> seen;                   // group and its first rank
   std::set<std::pair<int, std::vector<size_t>>> known;  // group and the classes of its members
   for (int rank = 0; rank < classes.num_ranks(); ++rank) {
@@ -79,7 +79,7 @@ std::vector<MetGroup> met_groups(const RankClasses& classes) {
   return met;
 }
 
-std::vector<MetChannel> met_channels(const RankClasses& classes) {
+std::vector<MatchedChannel> matched_channels(const RankClasses& classes) {
   const std::vector<Messages> messages = messages_of(classes);
   std::map<std::tuple<size_t, size_t, int, int>, std::pair<int, int>> channels;  // classes and, unless by stages, ranks
   const auto meet = [&](int from, int to, bool of_stages) {
@@ -91,7 +91,7 @@ std::vector<MetChannel> met_channels(const RankClasses& classes) {
     for (const auto& [place, sends] : mine.sends) meet(rank, rank_at(classes, place, rank), place >= 0);
     for (const auto& [place, recvs] : mine.recvs) meet(rank_at(classes, place, rank), rank, place >= 0);
   }
-  std::vector<MetChannel> met;
+  std::vector<MatchedChannel> met;
   for (const auto& [key, ranks] : channels) {
     const auto& [from, to] = ranks;
     met.push_back({from, to, with_peer(classes, messages[class_of(classes, from)].sends, from, to),
