@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "engine/graph/graph.h"
-#include "engine/plan/hybrid/hybrid_parts.h"
+#include "engine/plan/hybrid/hybrid_shards.h"
 #include "engine/plan/layout.h"
 #include "engine/plan/traffic/cost_model.h"
 #include "engine/spec/job_spec.h"
@@ -122,7 +122,7 @@ struct Plan {
   /// Parameters of which asynchronous workers have the rows of one batch alone (engine/planning/served_tables.h).
   std::vector<TensorId> tables;
   std::vector<VariablePlan> variables;  ///< parameters, then states, in graph order
-  HybridParts hybrid_parts;             ///< in hybrid_parallel
+  HybridShards hybrid_shards;           ///< in hybrid_parallel
   std::vector<std::string> notes;       ///< for the user ("batch 30 is cut 2 of 4 ways …")
 
   /// Number of processes that programs are compiled for: asynchronous workers count as one.

@@ -494,7 +494,7 @@ int Run::finish(Outcome outcome) {
 void Run::gather_files() {
   gather_metrics(directory_);
   try {
-    if (spec().launch.has_hosts()) join_npy_parts(directory_.file("tensors"));
+    if (spec().launch.has_hosts()) join_npy_shards(directory_.file("tensors"));
   } catch (const EnvError& error) {
     view_->news(std::string("cannot join the parts of printed tensors: ") + error.what());
   }

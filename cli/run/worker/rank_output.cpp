@@ -210,7 +210,7 @@ void RankOutput::write_npy(const Operand& operand, const PrintedPart& part, cons
   std::filesystem::create_directories(folder, error);
   if (error) throw EnvError("cannot create " + folder + ": " + error.message());
   if (options_.has_hosts && part.known && part.shape != part.whole)
-    return write_npy_apart(folder, operand.tensor, part.whole, operand.dtype, part.first, part.shape, data);
+    return write_npy_shard(folder, operand.tensor, part.whole, operand.dtype, part.first, part.shape, data);
   const std::string rank = part.known ? "" : ".rank." + std::to_string(program_.rank);
   write_npy_part(folder + "/" + operand.tensor + rank + ".npy", part.whole, operand.dtype, part.first, part.shape,
                  data);

@@ -16,7 +16,7 @@
 namespace trainctl {
 namespace {
 
-LocalShard whole_part(size_t ndim) { return {true, std::vector<Block>(ndim), {}}; }
+LocalShard whole_shard(size_t ndim) { return {true, std::vector<Block>(ndim), {}}; }
 
 const LocalShard kUntraced{false, {}, {}};
 
@@ -39,7 +39,7 @@ Block cut_further(const Block& block, int64_t index, int64_t ways) {
 
 /// Returns the part that a rank holds of a view of a tensor.
 LocalShard through_view(const LocalShard& part, const Tensor& from, const Tensor& to) {
-  LocalShard view = whole_part(to.shape.size());
+  LocalShard view = whole_shard(to.shape.size());
   view.term = part.term;
   const std::vector<int> leads = dims_through_view(from, to);
   for (size_t d = 0; part.traced && d < leads.size(); ++d) {
@@ -66,7 +66,7 @@ class PartOfNode {
   }
 
   LocalShard made(const TensorRule& rule) const {
-    LocalShard part = whole_part(rule.size());
+    LocalShard part = whole_shard(rule.size());
     part.term = term_;
     for (size_t f = 0; f < blocks_.size() && traced_; ++f)
       if (blocks_[f].ways > 1 && !place(static_cast<int>(f), rule, part)) return kUntraced;
@@ -234,7 +234,7 @@ class Tracing {
     LocalShards& shards = shards_[tensor];
     for (size_t r = 0; r < ranks(); ++r) {
       const auto rank = static_cast<int>(r);
-      shards.of_rank.push_back(whole_part(data.shape.size()));
+      shards.of_rank.push_back(whole_shard(data.shape.size()));
       if (!full_batch_ && !data.shape.empty()) shards.of_rank.back().dims[0] = {rank, plan_.mesh.size()};
       shards.values.push_back(full_batch_ ? 0 : rank);
     }
@@ -355,8 +355,8 @@ std::string consequence(LayerCollective kind, const std::string& input, size_t e
   return "the collective has no effect there";
 }
 
-std::optional<std::string> equal_part_note(const Graph& graph, const Plan& plan, const Node& node,
-                                           const LocalShards& input) {
+std::optional<std::string> equal_shard_note(const Graph& graph, const Plan& plan, const Node& node,
+                                            const LocalShards& input) {
   const LayerCollective kind = *get_op(node.op).collective;
   Ints first, first_equal;
   int others = 0;
@@ -398,12 +398,12 @@ std::vector<LocalShards> local_shards(const Graph& graph, const Plan& plan, bool
   return Tracing(graph, plan, full_batch).all();
 }
 
-std::vector<std::string> equal_part_notes(const Graph& graph, const Plan& plan,
-                                          const std::vector<LocalShards>& shards) {
+std::vector<std::string> equal_shard_notes(const Graph& graph, const Plan& plan,
+                                           const std::vector<LocalShards>& shards) {
   std::vector<std::string> notes;
   for (const Node& node : graph.nodes) {
     if (node.phase != Phase::forward || !get_op(node.op).collective) continue;
-    if (auto note = equal_part_note(graph, plan, node, shards[node.inputs[0]])) notes.push_back(std::move(*note));
+    if (auto note = equal_shard_note(graph, plan, node, shards[node.inputs[0]])) notes.push_back(std::move(*note));
   }
   return notes;
 }

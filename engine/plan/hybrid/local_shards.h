@@ -1,4 +1,4 @@
-// hybrid_parallel: which part of a tensor each rank holds, and which ranks hold equal values. The job places data by
+// hybrid_parallel: which shard of a tensor each rank has, and which ranks have equal values. The job places data by
 // hand, so both are traced: from the data and the parameters, through every layer, to the last output.
 #pragma once
 
@@ -18,7 +18,7 @@ struct Block {
 
 /// The shard of a tensor that one rank has.
 struct LocalShard {
-  /// False: rules and collectives do not show that it is a part of one tensor. Then the other fields are meaningless.
+  /// False: rules and collectives do not show that it is a shard of one tensor. Then the other fields are meaningless.
   bool traced = true;
   std::vector<Block> dims;  ///< by dim
   Block term;               ///< ways > 1: one term of a sum of as many
@@ -36,7 +36,8 @@ std::vector<LocalShards> local_shards(const Graph& graph, const Plan& plan, bool
 
 /// Notes for the user: collectives whose groups join ranks that hold equal values, so that sums count them more than
 /// once, and gathers repeat them.
-std::vector<std::string> equal_part_notes(const Graph& graph, const Plan& plan, const std::vector<LocalShards>& shards);
+std::vector<std::string> equal_shard_notes(const Graph& graph, const Plan& plan,
+                                           const std::vector<LocalShards>& shards);
 
 /// The groups of a layer's collective: lists of ranks in stage; all ranks if its attribute is not given.
 std::vector<Ints> layer_groups(const Node& node, const Mesh& mesh);

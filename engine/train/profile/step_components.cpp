@@ -1,5 +1,5 @@
 // See the header.
-#include "engine/train/profile/parts.h"
+#include "engine/train/profile/step_components.h"
 
 #include <algorithm>
 #include <cstdint>
@@ -91,7 +91,7 @@ class RankParts {
     add_rest();
   }
 
-  std::map<std::string, StepPart> parts;
+  std::map<std::string, StepComponent> parts;
 
  private:
   const Instruction& instruction_at(int32_t index) const { return program_.instructions[static_cast<size_t>(index)]; }
@@ -110,7 +110,7 @@ class RankParts {
       return;
     }
     kernels_.emplace_back(arrived, span.end_ns);
-    StepPart& part = parts[part_name(instruction, heads_)];
+    StepComponent& part = parts[part_name(instruction, heads_)];
     part.seconds += static_cast<double>(span.end_ns - arrived) / 1e9;
     part.launches += 1;
     for (int32_t i = 0; i < span.launched; ++i)
@@ -141,14 +141,14 @@ class RankParts {
   const Heads heads_;
   std::map<uint32_t, Interval> steps_;
   std::vector<Interval> kernels_, moving_, waiting_;
-  StepPart transfers_;
+  StepComponent transfers_;
 };
 
 }  // namespace
 
-std::vector<StepPart> step_parts(std::span<const RankProfile> profiles, const Machine& machine) {
+std::vector<StepComponent> step_components(std::span<const RankProfile> profiles, const Machine& machine) {
   const Waiting waiting = find_waiting(profiles);
-  std::map<std::string, StepPart> sums;
+  std::map<std::string, StepComponent> sums;
   uint32_t first = std::numeric_limits<uint32_t>::max(), last = 0;
   for (size_t i = 0; i < profiles.size(); ++i) {
     for (const TimeSpan& span : profiles[i].spans) {
@@ -156,18 +156,18 @@ std::vector<StepPart> step_parts(std::span<const RankProfile> profiles, const Ma
       last = std::max(last, span.step);
     }
     for (const auto& [name, part] : RankParts(profiles[i], waiting.waited_ns[i], machine).parts) {
-      StepPart& sum = sums[name];
+      StepComponent& sum = sums[name];
       sum.seconds += part.seconds;
       sum.limit_seconds += part.limit_seconds;
       sum.launches += part.launches;
     }
   }
   const double times = static_cast<double>(profiles.size()) * (static_cast<double>(last) - first + 1);
-  std::vector<StepPart> parts;
+  std::vector<StepComponent> parts;
   for (const auto& [name, sum] : sums)
     parts.push_back({name, sum.seconds / times, sum.limit_seconds / times, sum.launches / times});
   std::stable_sort(parts.begin(), parts.end(),
-                   [](const StepPart& a, const StepPart& b) { return a.seconds > b.seconds; });
+                   [](const StepComponent& a, const StepComponent& b) { return a.seconds > b.seconds; });
   return parts;
 }
 

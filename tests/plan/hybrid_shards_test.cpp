@@ -10,12 +10,12 @@ using namespace trainctl;
 namespace {
 
 /// For each rank of the stage the offset of its part in the whole: "[4, 16] at [0, 0] [2, 0]".
-std::string hybrid_parts(const Planned& p, const std::string& name) {
+std::string hybrid_shards(const Planned& p, const std::string& name) {
   const TensorId tensor = p.graph.find_tensor(name).value();
   const Shape& shape = p.graph.tensors[tensor].shape;
-  std::string text = to_string(p.plan.hybrid_parts.global_shape(tensor, shape)) + " at";
+  std::string text = to_string(p.plan.hybrid_shards.global_shape(tensor, shape)) + " at";
   for (int rank = 0; rank < p.plan.mesh.size(); ++rank)
-    text += " " + to_string(p.plan.hybrid_parts.offset(tensor, shape, rank));
+    text += " " + to_string(p.plan.hybrid_shards.offset(tensor, shape, rank));
   return text;
 }
 
@@ -29,12 +29,12 @@ std::string job(const std::string& network, const std::string& parallel, int ran
 TEST_CASE("hybrid_parallel: a rank holds its rows, or all of them with full_batch") {
   const std::string network = "  - {name: d, type: dropout}\n  - {name: fc, type: dense, units: 6}\n";
   const Planned own = planned(job(network, ", micro_batches: 2", 2));
-  CHECK(hybrid_parts(own, "data") == "[4, 6] at [0, 0] [2, 0]");
-  CHECK(hybrid_parts(own, "d") == "[4, 6] at [0, 0] [2, 0]");
-  CHECK(hybrid_parts(own, "grad.fc") == "[4, 6] at [0, 0] [2, 0]");
-  CHECK(hybrid_parts(own, "grad.fc.weight") == "[6, 6] at [0, 0] [0, 0]");
+  CHECK(hybrid_shards(own, "data") == "[4, 6] at [0, 0] [2, 0]");
+  CHECK(hybrid_shards(own, "d") == "[4, 6] at [0, 0] [2, 0]");
+  CHECK(hybrid_shards(own, "grad.fc") == "[4, 6] at [0, 0] [2, 0]");
+  CHECK(hybrid_shards(own, "grad.fc.weight") == "[6, 6] at [0, 0] [0, 0]");
   const Planned full = planned(job(network, ", full_batch: true", 2));
-  CHECK(hybrid_parts(full, "d") == "[8, 6] at [0, 0] [0, 0]");
+  CHECK(hybrid_shards(full, "d") == "[8, 6] at [0, 0] [0, 0]");
 }
 
 TEST_CASE("hybrid_parallel: collectives move the parts of rows and features") {
@@ -48,14 +48,14 @@ TEST_CASE("hybrid_parallel: collectives move the parts of rows and features") {
   - {name: scattered, type: reduce_scatter}
 )",
                                 ", strategies: {units: [[1, 1], [2, 1]], sums: [[1, 1], [1, 2]]}", 2));
-  CHECK(hybrid_parts(p, "rows") == "[8, 4] at [0, 0] [4, 0]");
-  CHECK(hybrid_parts(p, "turned") == "[8, 4] at [0, 0] [0, 2]");
-  CHECK(hybrid_parts(p, "back") == "[8, 4] at [0, 0] [4, 0]");
-  CHECK(hybrid_parts(p, "all") == "[8, 4] at [0, 0] [0, 0]");
-  CHECK(hybrid_parts(p, "act") == "[8, 10] at [0, 0] [0, 5]");
-  CHECK(hybrid_parts(p, "grad.act") == "[8, 10] at [0, 0] [0, 5]");
-  CHECK(hybrid_parts(p, "sums") == "[8, 6] at [0, 0] [0, 0]");
-  CHECK(hybrid_parts(p, "scattered") == "[8, 6] at [0, 0] [4, 0]");
+  CHECK(hybrid_shards(p, "rows") == "[8, 4] at [0, 0] [4, 0]");
+  CHECK(hybrid_shards(p, "turned") == "[8, 4] at [0, 0] [0, 2]");
+  CHECK(hybrid_shards(p, "back") == "[8, 4] at [0, 0] [4, 0]");
+  CHECK(hybrid_shards(p, "all") == "[8, 4] at [0, 0] [0, 0]");
+  CHECK(hybrid_shards(p, "act") == "[8, 10] at [0, 0] [0, 5]");
+  CHECK(hybrid_shards(p, "grad.act") == "[8, 10] at [0, 0] [0, 5]");
+  CHECK(hybrid_shards(p, "sums") == "[8, 6] at [0, 0] [0, 0]");
+  CHECK(hybrid_shards(p, "scattered") == "[8, 6] at [0, 0] [4, 0]");
 }
 
 TEST_CASE("hybrid_parallel: groups, roots and parts that are not consecutive") {
@@ -66,17 +66,17 @@ TEST_CASE("hybrid_parallel: groups, roots and parts that are not consecutive") {
   - {name: fc, type: dense, inputs: data, units: 6}
 )",
                                 "", 4));
-  CHECK(hybrid_parts(p, "pairs") == "[8, 6] at [0, 0] [0, 0] [4, 0] [4, 0]");
-  CHECK(hybrid_parts(p, "crossed") == "[4, 6] at [0, 0] [0, 0] [0, 0] [0, 0]");
-  CHECK(hybrid_parts(p, "told") == "[8, 6] at [2, 0] [2, 0] [6, 0] [6, 0]");
-  CHECK(hybrid_parts(p, "summed") == "[2, 6] at [0, 0] [0, 0] [0, 0] [0, 0]");
+  CHECK(hybrid_shards(p, "pairs") == "[8, 6] at [0, 0] [0, 0] [4, 0] [4, 0]");
+  CHECK(hybrid_shards(p, "crossed") == "[4, 6] at [0, 0] [0, 0] [0, 0] [0, 0]");
+  CHECK(hybrid_shards(p, "told") == "[8, 6] at [2, 0] [2, 0] [6, 0] [6, 0]");
+  CHECK(hybrid_shards(p, "summed") == "[2, 6] at [0, 0] [0, 0] [0, 0] [0, 0]");
 }
 
 TEST_CASE("hybrid_parallel: one row per rank keeps its place through every view, and so does its gradient") {
   const std::string rows = "  - {name: fc, type: dense, units: 6}\n", out = "  - {name: out, type: dense, units: 6}\n";
   const auto planned_on_8 = [&](const std::string& layers) { return planned(job(rows + layers + out, "", 8)); };
   const auto at_rank_7 = [](const Planned& p, const std::string& name) {
-    const std::string text = hybrid_parts(p, name);
+    const std::string text = hybrid_shards(p, name);
     return text.substr(0, text.find(" at")) + text.substr(text.rfind(" ["));
   };
   for (const char* const name : {"v", "grad.v"}) {
@@ -105,8 +105,8 @@ TEST_CASE("hybrid_parallel: slices and paddings work on a rank's part, wherever 
   - {name: out, type: dense, units: 6}
 )",
                                 ", strategies: {cut: [[1, 1], [2, 1]]}", 2));
-  CHECK(hybrid_parts(p, "cut") == "[8, 8] at [0, 0] [4, 4]");
-  CHECK(hybrid_parts(p, "part") == "[8, 2] at [0, 0] [4, 0]");
+  CHECK(hybrid_shards(p, "cut") == "[8, 8] at [0, 0] [4, 4]");
+  CHECK(hybrid_shards(p, "part") == "[8, 2] at [0, 0] [4, 0]");
   for (const Node& node : p.graph.nodes) {
     if (node.op == "slice" || node.op == "pad") CHECK(get_op(node.op).attrs_name_places);
   }

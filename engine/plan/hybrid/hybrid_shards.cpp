@@ -1,6 +1,6 @@
 // From the data on, node by node: a factor is cut as in the first input that cuts it. Backward nodes have the factors
 // of their layer, which the forward pass has settled.
-#include "engine/plan/hybrid/hybrid_parts.h"
+#include "engine/plan/hybrid/hybrid_shards.h"
 
 #include <algorithm>
 #include <map>
@@ -23,7 +23,7 @@ class Tracer {
     for (const Layer& layer : graph.layers) of_factor_.emplace_back(layer.factors.size(), 0);
   }
 
-  HybridParts run(bool full_batch) {
+  HybridShards run(bool full_batch) {
     const int rows = full_batch ? 0 : add(one_part_each());
     for (size_t t = 0; t < graph_.tensors.size(); ++t) {
       if (graph_.tensors[t].kind == TensorKind::input) parts_.of_tensor[t][0] = rows;
@@ -35,13 +35,13 @@ class Tracer {
   }
 
  private:
-  DimParts one_part_each() const {
-    DimParts parts{mesh_.size(), std::vector<int>(static_cast<size_t>(mesh_.size()))};
+  DimShards one_part_each() const {
+    DimShards parts{mesh_.size(), std::vector<int>(static_cast<size_t>(mesh_.size()))};
     std::iota(parts.of_rank.begin(), parts.of_rank.end(), 0);
     return parts;
   }
 
-  int add(DimParts parts) {
+  int add(DimShards parts) {
     if (std::all_of(parts.of_rank.begin(), parts.of_rank.end(), [](int part) { return part == 0; })) parts.of_rank = {};
     if (parts.count == 1) parts.of_rank = {};
     const auto [entry, is_new] = ids_.try_emplace({parts.count, parts.of_rank}, static_cast<int>(parts_.kinds.size()));
@@ -68,7 +68,7 @@ class Tracer {
       return parts_.of_tensor[static_cast<size_t>(tensor)][dim];
     const Axes& axes = variables_[static_cast<size_t>(tensor)].dims[dim];
     if (axes.empty()) return 0;
-    DimParts parts = one_part_each();
+    DimShards parts = one_part_each();
     parts.count = mesh_.ways(axes);
     for (int& rank : parts.of_rank) rank = mesh_.index(rank, axes);
     return add(std::move(parts));
@@ -157,7 +157,7 @@ class Tracer {
 
   /// The part of each rank.
   std::vector<int> of_ranks(int kind) const {
-    const DimParts& parts = parts_.kinds[static_cast<size_t>(kind)];
+    const DimShards& parts = parts_.kinds[static_cast<size_t>(kind)];
     return parts.of_rank.empty() ? std::vector<int>(static_cast<size_t>(mesh_.size()), 0) : parts.of_rank;
   }
 
@@ -224,7 +224,7 @@ class Tracer {
   const Graph& graph_;
   const std::vector<Layout>& variables_;
   const Mesh& mesh_;
-  HybridParts parts_;
+  HybridShards parts_;
   std::map<std::pair<int, std::vector<int>>, int> ids_;        // of kinds
   std::vector<std::vector<int>> of_factor_;                    // by layer and factor, a kind
   std::map<std::pair<LayerId, TensorRule>, TensorId> viewed_;  // tensors that views read and make, by layer and rule
@@ -232,21 +232,22 @@ class Tracer {
 
 }  // namespace
 
-Shape HybridParts::global_shape(TensorId tensor, Shape shape) const {
+Shape HybridShards::global_shape(TensorId tensor, Shape shape) const {
   for (size_t d = 0; d < shape.size(); ++d)
     shape[d] *= kinds[static_cast<size_t>(of_tensor[static_cast<size_t>(tensor)][d])].count;
   return shape;
 }
 
-Shape HybridParts::offset(TensorId tensor, Shape shape, int rank_in_stage) const {
+Shape HybridShards::offset(TensorId tensor, Shape shape, int rank_in_stage) const {
   for (size_t d = 0; d < shape.size(); ++d) {
-    const DimParts& parts = kinds[static_cast<size_t>(of_tensor[static_cast<size_t>(tensor)][d])];
+    const DimShards& parts = kinds[static_cast<size_t>(of_tensor[static_cast<size_t>(tensor)][d])];
     shape[d] *= parts.of_rank.empty() ? 0 : parts.of_rank[static_cast<size_t>(rank_in_stage)];
   }
   return shape;
 }
 
-HybridParts hybrid_parts(const Graph& graph, const std::vector<Layout>& variables, const Mesh& mesh, bool full_batch) {
+HybridShards hybrid_shards(const Graph& graph, const std::vector<Layout>& variables, const Mesh& mesh,
+                           bool full_batch) {
   return Tracer(graph, variables, mesh).run(full_batch);
 }
 

@@ -1,4 +1,5 @@
-// The profiled steps by part: products, attention, norms, …, gaps; each beside the least time that the machine allows.
+// The time of profiled steps by component: products, attention, norms, …, gaps; each with the least time that the
+// machine allows.
 #pragma once
 
 #include <span>
@@ -10,7 +11,7 @@
 
 namespace trainctl {
 
-struct StepPart {
+struct StepComponent {
   std::string name;    ///< "products", "head", "attention backward", "gaps between kernels"
   double seconds = 0;  ///< seconds per step of one rank: mean over ranks and profiled steps
   /// Lower limit of `seconds`: for each kernel the longer of its operations and its bytes at the machine's rates; for a
@@ -20,7 +21,7 @@ struct StepPart {
 };
 
 /// Longest first. Kernels of all streams count, and transfers only where no kernel runs, so without kernels that run
-/// side by side the parts add up to the step.
-std::vector<StepPart> step_parts(std::span<const RankProfile> profiles, const Machine& machine);
+/// side by side the components add up to the step.
+std::vector<StepComponent> step_components(std::span<const RankProfile> profiles, const Machine& machine);
 
 }  // namespace trainctl

@@ -1,5 +1,5 @@
 // See the header.
-#include "engine/plan/axes/part_limits.h"
+#include "engine/plan/axes/shard_limits.h"
 
 #include <fmt/format.h>
 
@@ -29,7 +29,7 @@ bool takes_less(const Part& a, const Part& b) { return num_elements(a.shape) < n
 Part largest_part(const Graph& graph, const Plan& plan, const Node& node) {
   Part largest;
   const auto look_at = [&](TensorId tensor, auto layout_of, size_t i) {
-    if (num_elements(graph.tensors[tensor].shape) <= kMaxPartElements) return;
+    if (num_elements(graph.tensors[tensor].shape) <= kMaxShardElements) return;
     Part part{tensor, part_shape(graph, plan, tensor, layout_of(graph, plan, node, static_cast<int>(i)))};
     if (largest.tensor < 0 || takes_less(largest, part)) largest = std::move(part);
   };
@@ -56,24 +56,25 @@ std::string message(const Graph& graph, const Plan& plan, LayerId layer, const P
                      name_of(graph, tensor), to_string(tensor.shape),
                      ranks_text(plan, plan.layers[layer].virtual_stage % plan.num_stages), of,
                      format_bytes(num_elements(part.shape) * byte_size(tensor.dtype)),
-                     format_bytes(kMaxPartElements * byte_size(tensor.dtype)));
+                     format_bytes(kMaxShardElements * byte_size(tensor.dtype)));
 }
 
 }  // namespace
 
-std::vector<Diagnostic> parts_too_large(const Graph& graph, const JobSpec& spec, const Plan& plan) {
+std::vector<Diagnostic> shards_too_large(const Graph& graph, const JobSpec& spec, const Plan& plan) {
   std::vector<Part> worst(graph.layers.size());
   for (const Node& node : graph.nodes) {
     Part part = largest_part(graph, plan, node);
-    if (part.tensor < 0 || num_elements(part.shape) <= kMaxPartElements) continue;
+    if (part.tensor < 0 || num_elements(part.shape) <= kMaxShardElements) continue;
     Part& known = worst[node.layer];
     if (known.tensor < 0 || takes_less(known, part)) known = std::move(part);
   }
   LayerErrors errors;
   for (LayerId l = 0; l < static_cast<LayerId>(worst.size()); ++l) {
     if (worst[l].tensor < 0) continue;
-    errors.add({graph.layers[l].pos, "network", message(graph, plan, l, worst[l]), how_to_hold_less(spec.parallel.mode)},
-               graph.layers[l].name);
+    errors.add(
+        {graph.layers[l].pos, "network", message(graph, plan, l, worst[l]), how_to_shrink_shards(spec.parallel.mode)},
+        graph.layers[l].name);
   }
   return errors.take();
 }
@@ -90,7 +91,7 @@ void require_few_executions(const Graph& graph, const JobSpec& spec) {
       fmt::format("use at most {} micro-batches for this network", std::max<int64_t>(1, kMaxExecutions / nodes)));
 }
 
-std::string how_to_hold_less(ParallelMode mode) {
+std::string how_to_shrink_shards(ParallelMode mode) {
   const std::string rows = "reduce dataset.batch, or increase parallel.micro_batches";
   switch (mode) {
     case ParallelMode::stand_alone:
