@@ -180,7 +180,7 @@ loss: mse
 train: {{steps: 1000, log_every: 500, checkpoint: {{every_steps: 1000}}}}
 launch: {{ranks: 1, log_dir: {folder}/log_large}}
 """)
-    once.write_text(job.read_text().replace("steps: 1000, log_every: 500, checkpoint: {every_steps: 1000}", "steps: 1").replace("log_large", "say_once"))
+    once.write_text(job.read_text().replace("steps: 1000, log_every: 500, checkpoint: {every_steps: 1000}", "steps: 1").replace("log_large", "log_once"))
     first = [Process([trainctl, "run", once]).seconds for _ in range(3)]
     whole = Process([trainctl, "run", job])
     again = []
