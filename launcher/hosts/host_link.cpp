@@ -94,12 +94,12 @@ void HostLink::run_child(const std::string& script, const Feed& feed) {
   errors_ = std::make_shared<asio::posix::stream_descriptor>(loop_, std::exchange(child_.err, -1));
   auto buffer = std::make_shared<std::array<char, 4096>>();
   auto read = std::make_shared<std::function<void()>>();
-  *read = [errors = errors_, said = error_text_, buffer, weak = std::weak_ptr(read)] {
+  *read = [errors = errors_, output = error_text_, buffer, weak = std::weak_ptr(read)] {
     errors->async_read_some(asio::buffer(*buffer),
-                            [said, buffer, again = weak.lock()](const boost::system::error_code& error, size_t n) {
+                            [output, buffer, again = weak.lock()](const boost::system::error_code& error, size_t n) {
                               if (error) return;
-                              said->append(buffer->data(), n);
-                              if (said->size() > kMaxErrorText) said->erase(0, said->size() - kMaxErrorText);
+                              output->append(buffer->data(), n);
+                              if (output->size() > kMaxErrorText) output->erase(0, output->size() - kMaxErrorText);
                               if (again) (*again)();
                             });
   };
@@ -134,8 +134,8 @@ void HostLink::look_at_child() {
 void HostLink::installed(int status) {
   heard_ = steady_seconds();
   if (WIFEXITED(status) && WEXITSTATUS(status) == 0) return connect();
-  const std::string said = last_words();
-  lose("could not install this program: " + (said.empty() ? reach_.transport.name() + " ended" : said));
+  const std::string output = error_output();
+  lose("could not install this program: " + (output.empty() ? reach_.transport.name() + " ended" : output));
 }
 
 void HostLink::broken(const std::string& why) {
@@ -151,21 +151,21 @@ void HostLink::broken(const std::string& why) {
   if (const size_t at = noise.find(kWrongMachine); at != std::string::npos)
     return lose("has a different architecture: " + in_one_line(noise.substr(at + std::strlen(kWrongMachine) + 1)) +
                 "; this program is for " + reach_.bundle.machine);
-  const std::string said = last_words();
-  lose("cannot be reached: " + (said.empty() ? why : said));
+  const std::string output = error_output();
+  lose("cannot be reached: " + (output.empty() ? why : output));
 }
 
 /// Reads the rest of the transport's stderr; the transport ends shortly after its output.
-std::string HostLink::last_words() {
-  std::string said = *error_text_;
+std::string HostLink::error_output() {
+  std::string output = *error_text_;
   std::array<char, 4096> buffer{};
   for (int look = 0; look < kLastWordLooks && errors_; ++look) {
     const ssize_t got = read(errors_->native_handle(), buffer.data(), buffer.size());
     if (got == 0) break;
-    if (got > 0) said.append(buffer.data(), static_cast<size_t>(got));
+    if (got > 0) output.append(buffer.data(), static_cast<size_t>(got));
     if (got < 0) usleep(10'000);
   }
-  return in_one_line(said);
+  return in_one_line(output);
 }
 
 void HostLink::lose(const std::string& why) {

@@ -76,7 +76,7 @@ class HostLink {
   void drop_child();
   void received(Frame frame);
   void broken(const std::string& why);
-  std::string last_words();
+  std::string error_output();
 
   boost::asio::io_context& loop_;
   const Reach reach_;

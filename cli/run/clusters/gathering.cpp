@@ -126,7 +126,7 @@ std::string host_name() {
   return gethostname(name.data(), name.size() - 1) == 0 ? name.data() : "host";
 }
 
-struct Rendezvous {
+struct ListenerExchange {
   int listener = -1;
   std::string token;
   std::vector<ListenerAddress> listeners;  ///< listeners of all hosts except that of process 0
@@ -138,39 +138,39 @@ std::unique_ptr<clusters::Exchange> exchange_of(const StartedBy& by) {
 }
 
 /// Called once by all processes. Only the first process of each host has a listener.
-Rendezvous meet(const StartedBy& by) {
+ListenerExchange meet(const StartedBy& by) {
   const std::unique_ptr<clusters::Exchange> exchange = exchange_of(by);
-  Rendezvous rendezvous;
+  ListenerExchange exchanged;
   nlohmann::json mine = nlohmann::json::object();
   if (by.local_index == 0 && by.index > 0) {
-    rendezvous.listener = clusters::listen_at(0);
+    exchanged.listener = clusters::listen_at(0);
     mine = {{"host", host_name()},
             {"addresses", clusters::own_addresses()},
-            {"port", clusters::port_of(rendezvous.listener)}};
+            {"port", clusters::port_of(exchanged.listener)}};
   }
   exchange->put(kListenerKey, mine.dump());
   if (by.index == 0) exchange->put(kTokenKey, store::random_token());
   exchange->fence();
-  rendezvous.token = exchange->get(0, kTokenKey);
+  exchanged.token = exchange->get(0, kTokenKey);
   for (int index = 1; by.index == 0 && index < by.count; ++index) {
     const nlohmann::json listener = nlohmann::json::parse(exchange->get(index, kListenerKey), nullptr, false);
     if (!listener.is_object() || !listener.contains("port")) continue;
-    rendezvous.listeners.push_back({listener.value("host", ""), listener["addresses"], listener.value("port", 0)});
+    exchanged.listeners.push_back({listener.value("host", ""), listener["addresses"], listener.value("port", 0)});
   }
   exchange->fence();  // each process stores the values that it has put
-  return rendezvous;
+  return exchanged;
 }
 
 Gathering by_mpirun(const StartedBy& by, const Report& report) {
-  Rendezvous rendezvous = meet(by);
-  if (rendezvous.listeners.empty()) return {.overrides = host_overrides({host_name()})};
+  ListenerExchange exchanged = meet(by);
+  if (exchanged.listeners.empty()) return {.overrides = host_overrides({host_name()})};
   std::set<std::string> names{host_name()};
-  for (size_t i = 0; i < rendezvous.listeners.size(); ++i) {  // containers may all have the same name
-    std::string& name = rendezvous.listeners[i].name;
+  for (size_t i = 0; i < exchanged.listeners.size(); ++i) {  // containers may all have the same name
+    std::string& name = exchanged.listeners[i].name;
     if (!names.insert(name).second) name += "-" + std::to_string(i + 1);
     names.insert(name);
   }
-  return by_listeners(by, std::move(rendezvous.listeners), host_name(), rendezvous.token, kProcessesSeconds, report);
+  return by_listeners(by, std::move(exchanged.listeners), host_name(), exchanged.token, kProcessesSeconds, report);
 }
 
 }  // namespace
@@ -193,8 +193,8 @@ int serve_gathering(const StartedBy& by) {
   if (by.manager == Manager::slurm) return kExitDone;  // process 0 reaches the nodes by srun
   if (by.manager == Manager::pods)
     return clusters::serve_remote_execution(clusters::listen_at(clusters::kListenerPort), pods_token());
-  const Rendezvous rendezvous = meet(by);
-  return rendezvous.listener < 0 ? kExitDone : clusters::serve_remote_execution(rendezvous.listener, rendezvous.token);
+  const ListenerExchange exchanged = meet(by);
+  return exchanged.listener < 0 ? kExitDone : clusters::serve_remote_execution(exchanged.listener, exchanged.token);
 }
 
 void write_cluster(const StartedBy& by, const std::string& run_folder) {

@@ -478,11 +478,11 @@ int Run::finish(Outcome outcome) {
   if (!outcome.disk_hangs) end.report = report_of_workload();
   if (elastic_ && !elastic_->summary().empty()) end.report += (end.report.empty() ? "" : "\n") + elastic_->summary();
   view_->end(end, directory_);  // may wait for the reader of our output
-  const std::string last_words = result.unsaved.empty() ? report : result.unsaved + "\n";
+  const std::string last_output = result.unsaved.empty() ? report : result.unsaved + "\n";
   if (outcome.exit_code == kExitRankFailed || !result.unsaved.empty()) {
-    view_->failure(last_words);
+    view_->failure(last_output);
     if (background_ != nullptr && background_->holds_on() &&
-        write(log_->fd(), last_words.data(), last_words.size()) < 0) {
+        write(log_->fd(), last_output.data(), last_output.size()) < 0) {
       // The failure was already reported on the terminal.
     }
   }
