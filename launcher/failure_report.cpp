@@ -235,8 +235,8 @@ std::string indented(const std::string& text) {
 
 /// "last lines of its stderr, …/stderr:" and the lines.
 std::string words_of(const RankReport& report, const std::string& whose, const std::string& log) {
-  if (!report.last_words.empty())
-    return "  last lines of " + whose + " stderr, " + log + ":\n" + indented(report.last_words);
+  if (!report.last_lines.empty())
+    return "  last lines of " + whose + " stderr, " + log + ":\n" + indented(report.last_lines);
   if (report.error && !report.error->stack.empty()) {
     return "  " + whose + " stack trace:\n" + indented(report.error->stack);
   }
@@ -246,7 +246,7 @@ std::string words_of(const RankReport& report, const std::string& whose, const s
 std::string cause_and_words(const Outcome& outcome, const Cluster& cluster, const RunDirectory& directory) {
   const RankReport& report = outcome.reports[static_cast<size_t>(outcome.cause.rank)];
   const auto& error = report.error;
-  const std::string& words = report.last_words;
+  const std::string& words = report.last_lines;
   const bool repeated =
       error && !words.empty() && (error->kind == ErrorKind::spec || words.find(error->what) != std::string::npos);
   const std::string cause =

@@ -87,7 +87,7 @@ bool Guardian::replace_dead() {
 }
 
 /// Ignores errors: a guardian that was killed is replaced by one that knows all groups.
-void Guardian::tell(int message) const {
+void Guardian::send(int message) const {
   const auto word = static_cast<int32_t>(message);
   for (const Process& process : processes_) {
     while (process.pipe >= 0 && write(process.pipe, &word, sizeof word) < 0 && errno == EINTR) {
@@ -97,12 +97,12 @@ void Guardian::tell(int message) const {
 
 void Guardian::watch(int pid) {
   groups_.push_back(pid);
-  tell(pid);
+  send(pid);
 }
 
 void Guardian::forget(int pid) {
   std::erase(groups_, pid);
-  tell(-pid);
+  send(-pid);
 }
 
 }  // namespace trainctl

@@ -34,7 +34,7 @@ class Guardian {
   };
 
   bool start(Process& process) const;
-  void tell(int message) const;
+  void send(int message) const;
 
   const size_t max_groups_;
   const std::string mark_;

@@ -19,7 +19,7 @@
 namespace trainctl {
 namespace {
 
-constexpr int kLastWords = 20;  ///< lines
+constexpr int kLastLines = 20;  ///< lines
 constexpr double kReadSeconds = 2;
 
 bool sets(const ProcessCommand& command, std::string_view name) {
@@ -29,7 +29,7 @@ bool sets(const ProcessCommand& command, std::string_view name) {
 
 bool blames_peer(const RankReport& report) {
   if (report.error && report.error->kind == ErrorKind::comm) return true;
-  return !report.error && tells_of_peer(report.last_words);
+  return !report.error && mentions_peer(report.last_lines);
 }
 
 std::vector<RankBinding> bindings_of(const Launch& launch) {
@@ -147,7 +147,7 @@ void LocalRanks::reap() {
   }
 }
 
-void LocalRanks::tell_leftovers(const LeftProcesses& left) {
+void LocalRanks::report_leftovers(const LeftProcesses& left) {
   const auto found = rank_of_pid_.find(left.pid);
   if (found == rank_of_pid_.end() || !events_.notice) return;
   char grace[32];
@@ -166,7 +166,7 @@ void LocalRanks::rank_ended(int number, const ProcessEnd& end) {
   report.time = wall_seconds();
   if (report.failed()) {
     report.error = error_of(number);
-    report.last_words = logs_.last_words(number, kLastWords);
+    report.last_lines = logs_.last_lines(number, kLastLines);
     report.failed_unasked = report.error && (stop_time_ == 0 || report.error->time < stop_time_);
     report.blames_peer = !ranks_explain() && blames_peer(report);
   }
@@ -193,7 +193,7 @@ bool LocalRanks::killed_for_memory() {
 void LocalRanks::look() {
   if (disk_) disk_->look();
   reap();
-  for (const LeftProcesses& left : runner_.new_leftovers()) tell_leftovers(left);
+  for (const LeftProcesses& left : runner_.new_leftovers()) report_leftovers(left);
   if (!guarded_) guarded_ = guardian_.replace_dead();
 }
 

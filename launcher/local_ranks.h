@@ -43,7 +43,7 @@ class LocalRanks : public RankRunner {
   void await_child();
   void reap();
   void rank_ended(int rank, const ProcessEnd& end);
-  void tell_leftovers(const LeftProcesses& left);
+  void report_leftovers(const LeftProcesses& left);
   void put_errors_aside(int attempt) const;
   bool killed_for_memory();
   size_t bound_cpus() const;

@@ -78,7 +78,7 @@ void LogCollector::finish(int rank) {
   }
 }
 
-std::string LogCollector::last_words(int rank, int lines) const { return ranks_.at(rank).err->pipe.tail(lines); }
+std::string LogCollector::last_lines(int rank, int lines) const { return ranks_.at(rank).err->pipe.tail(lines); }
 
 void LogCollector::watch(const std::shared_ptr<Stream>& stream) {
   stream->descriptor.async_wait(

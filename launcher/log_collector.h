@@ -42,7 +42,7 @@ class LogCollector {
   /// Called when the rank has ended: reads the rest of its output.
   void finish(int rank);
   /// The last lines that a rank wrote to stderr since it was opened.
-  std::string last_words(int rank, int lines) const;
+  std::string last_lines(int rank, int lines) const;
 
  private:
   struct Stream;

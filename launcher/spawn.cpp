@@ -241,8 +241,9 @@ void PosixProcessRunner::note_ended_leftovers(Running& running) {
     if (waitpid(one.pid, &status, WNOHANG) != one.pid) return !is_running(one.pid);
     if (status == 0) return true;
     const bool is_killed = WIFSIGNALED(status);
-    running.failures.push_back(describe({one}) + " " +
-                               describe(ProcessEnd{one.pid, is_killed, is_killed ? WTERMSIG(status) : WEXITSTATUS(status)}));
+    running.failures.push_back(
+        describe({one}) + " " +
+        describe(ProcessEnd{one.pid, is_killed, is_killed ? WTERMSIG(status) : WEXITSTATUS(status)}));
     return true;
   });
 }
@@ -289,9 +290,9 @@ void PosixProcessRunner::look_for_leftovers() {
 std::vector<LeftProcesses> PosixProcessRunner::new_leftovers() {
   std::vector<LeftProcesses> found;
   for (Running& running : running_) {
-    if (running.is_told || running.exited == 0 || !running.leftovers || running.leftovers->empty()) continue;
+    if (running.is_reported || running.exited == 0 || !running.leftovers || running.leftovers->empty()) continue;
     if (steady_seconds() - running.exited < kHelperSeconds) continue;
-    running.is_told = true;
+    running.is_reported = true;
     found.push_back({running.pid, describe(*running.leftovers)});
   }
   return found;

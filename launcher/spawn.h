@@ -26,7 +26,7 @@ struct ProcessCommand {
 struct ProcessEnd {
   int pid = -1;
   bool signaled = false;
-  int code = 0;      ///< exit status, or the signal's number
+  int code = 0;  ///< exit status, or the signal's number
   /// It exited with 0, but processes that it had left failed, or had to be killed: " and left processes running, which
   /// were killed: sh (pid 17)". Empty: it left none.
   std::string left = {};
@@ -83,9 +83,9 @@ class PosixProcessRunner : public ProcessRunner {
     int pid;
     std::string mark;
     double leftover_seconds;
-    bool is_asked = false;  ///< it was sent a signal that ends it
-    double exited = 0;      ///< steady seconds at which it was seen to have exited with 0; 0: it has not
-    bool is_told = false;   ///< new_leftovers() has returned it
+    bool is_asked = false;     ///< it was sent a signal that ends it
+    double exited = 0;         ///< steady seconds at which it was seen to have exited with 0; 0: it has not
+    bool is_reported = false;  ///< new_leftovers() has returned it
     std::optional<std::vector<Leftover>> leftovers = {};  ///< still running; nullopt: not looked for yet
     std::vector<std::string> failures = {};               ///< failed leftovers: "sh (pid 17) exited with code 3"
   };

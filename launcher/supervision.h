@@ -45,15 +45,15 @@ struct LostLink {
 struct RankReport {
   ProcessState state = ProcessState::waiting;
   ProcessEnd end;
-  std::optional<RankError> error;  ///< error that it reported itself
-  std::string start_error;         ///< failed_to_start: why
-  double time = 0;                 ///< unix seconds at which it ended or reported its failure
-  bool asked = false;              ///< it ended after the launcher sent it a signal
-  bool out_of_memory = false;      ///< the kernel killed it for lack of memory
-  std::string doing;               ///< "step 412, all_reduce grad.0"; may be empty
-  std::string last_words;          ///< last lines of its stderr
-  bool spared = false;             ///< it was killed, and the run continued without it (Limits::on_their_own)
-  std::string host_lost;           ///< why its host was lost: "has not responded for 15 s"; empty: it was not
+  std::optional<RankError> error;          ///< error that it reported itself
+  std::string start_error;                 ///< failed_to_start: why
+  double time = 0;                         ///< unix seconds at which it ended or reported its failure
+  bool asked = false;                      ///< it ended after the launcher sent it a signal
+  bool out_of_memory = false;              ///< the kernel killed it for lack of memory
+  std::string doing;                       ///< "step 412, all_reduce grad.0"; may be empty
+  std::string last_lines;                  ///< last lines of its stderr
+  bool spared = false;                     ///< it was killed, and the run continued without it (Limits::on_their_own)
+  std::string host_lost;                   ///< why its host was lost: "has not responded for 15 s"; empty: it was not
   std::optional<LostLink> lost_link = {};  ///< broken link because of which it lost another rank
   bool stuck = false;                      ///< SIGKILL did not end it: it waits for a disk or device
   /// See Limits. Without explanations, a rank may have failed only because another one hangs or is gone.

@@ -64,7 +64,7 @@ std::string read_whole(int fd, int64_t size) {
 
 }  // namespace
 
-bool tells_of_peer(std::string_view text) {
+bool mentions_peer(std::string_view text) {
   static constexpr std::array<std::string_view, 10> kSpeakers = {"gloo",
                                                                  "Gloo",
                                                                  "NCCL",
@@ -97,7 +97,7 @@ std::optional<RankError> parse_torch_error(std::string_view text, double modifie
     }
   }
   if (error.what.empty() && error.stack.empty()) return std::nullopt;
-  error.kind = tells_of_peer(error.what) ? ErrorKind::comm : ErrorKind::program;
+  error.kind = mentions_peer(error.what) ? ErrorKind::comm : ErrorKind::program;
   error.what = beginning(error.what);
   // Python truncates the timestamp; writing the file may take a moment.
   constexpr double kWritingSeconds = 2;

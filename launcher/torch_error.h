@@ -25,6 +25,6 @@ std::optional<RankError> parse_torch_error(std::string_view text, double modifie
 std::optional<RankError> read_torch_error(const std::string& path);
 
 /// Whether a message of PyTorch, Gloo or NCCL reports that another rank is gone or did not respond.
-bool tells_of_peer(std::string_view text);
+bool mentions_peer(std::string_view text);
 
 }  // namespace trainctl

@@ -36,7 +36,7 @@ def campaigns(build, seed):
     yield "random jobs beside JAX", python("random_jobs/random_jobs.py", *trainctl, "--jax", binaries / "dump_job", "--jobs", 200,
                                            "--seed", 100 + seed)
     yield "mutated jobs", python("mutated_jobs/mutated_jobs.py", *trainctl, "--jobs", 2000, "--seed", 100 + seed)
-    yield "unauthenticated peers", python("fuzz/strangers.py", binaries / "trainctl", "--attacks", 200, "--seed", seed)
+    yield "unauthenticated peers", python("fuzz/unauthenticated_peers.py", binaries / "trainctl", "--attacks", 200, "--seed", seed)
     for sanitizer in ["address", "thread"]:
         yield f"fuzzers {sanitizer}", python("fuzz/fuzz.py", *trainctl, "--sanitizer", sanitizer, "--seconds", 240)
     yield "hurt hosts", python("hosts/injuries.py", binaries / "trainctl", "--runs", 50, "--seed", seed)

@@ -11,8 +11,8 @@
 #include "cli/commands/commands.h"
 #include "cli/run/worker/host_share.h"
 #include "engine/base/error.h"
-#include "launcher/clusters/door.h"
 #include "launcher/clusters/pods.h"
+#include "launcher/clusters/remote_listener.h"
 #include "launcher/hosts/link_check.h"
 #include "launcher/hosts/probe.h"
 #include "launcher/hosts/relay.h"
@@ -69,8 +69,8 @@ int dial(const DialOptions& options) {
 
 void add_dial_command(CLI::App& app, Action& chosen) {
   auto options = std::make_shared<DialOptions>();
-  auto* command =
-      app.add_subcommand("dial", "Run a script through a remote-execution listener (launcher/clusters/door.h)");
+  auto* command = app.add_subcommand(
+      "dial", "Run a script through a remote-execution listener (launcher/clusters/remote_listener.h)");
   command->group("");  // hidden
   command->add_option("script", options->script)->required();
   command->add_option("port", options->port)->required();

@@ -33,7 +33,7 @@ struct AttachArguments {
 volatile sig_atomic_t attach_interrupted = 0;
 
 /// Prints how the run ended, as its launcher would.
-int say_how_it_ended(RunView& view, const RunDirectory& directory) {
+int report_how_it_ended(RunView& view, const RunDirectory& directory) {
   const std::optional<RunEnd> end = read_run_end(directory);
   if (!end) {
     view.end({"lost: its launcher was killed", 0, kExitRankFailed}, directory);
@@ -88,7 +88,7 @@ int follow(const RegisteredRun& run, int rank) {
       return kExitDone;
     }
     if (view.tick()) view.update(live_status(run).value_or(LiveStatus{}));
-    if (!runs && !more) return say_how_it_ended(view, directory);
+    if (!runs && !more) return report_how_it_ended(view, directory);
     if (!more) std::this_thread::sleep_for(kAttachPause);
   }
 }

@@ -75,7 +75,8 @@ struct Task {
   Gathering gathering;
 };
 
-int run(const RunCommandArguments& options, const Task& task, const WorkloadOptions& for_workload, Background* background) {
+int run(const RunCommandArguments& options, const Task& task, const WorkloadOptions& for_workload,
+        Background* background) {
   boost::asio::io_context loop;
   const auto make = [&loop](JobSpec job, const WorkloadOptions& of_workload) {
     const auto watch = watch_files(job.launch.timeout_seconds);
@@ -144,7 +145,7 @@ int run(const RunCommandArguments& options) {
   require_writable_folder(task.spec.launch.log_dir, "launch.log_dir");
   if (is_submitted(task.spec, task.by)) return submit_job(options, task.spec);
   task.gathering = gather(task.by, task.spec, [](const std::string& line) { std::cerr << line << std::endl; });
-  const auto tell_end = [&](int code) {
+  const auto report_end = [&](int code) {
     if (task.gathering.end) task.gathering.end(code);
     return code;
   };
@@ -155,15 +156,15 @@ int run(const RunCommandArguments& options) {
     shown_ranks(options.show, task.spec.launch.ranks);
     if (options.dry_run) {
       std::cout << start_commands(task.spec, task.gathering.transport.get());
-      return tell_end(kExitDone);
+      return report_end(kExitDone);
     }
     resume_earlier(task, for_workload.resume);
-    if (!options.detach) return tell_end(run(options, task, for_workload, nullptr));
+    if (!options.detach) return report_end(run(options, task, for_workload, nullptr));
     return in_background(
-        [&](Background& background) { return tell_end(run(options, task, for_workload, &background)); },
+        [&](Background& background) { return report_end(run(options, task, for_workload, &background)); },
         [](const std::string& message) { std::cout << message << std::flush; });
   } catch (...) {
-    tell_end(kExitEnv);
+    report_end(kExitEnv);
     throw;
   }
 }

@@ -13,8 +13,8 @@
 
 #include "cli/commands/commands.h"
 #include "cli/errors.h"
-#include "cli/run/saves/held_state.h"
 #include "cli/run/saves/saver.h"
+#include "cli/run/saves/state_snapshots.h"
 #include "cli/run/worker/crash.h"
 #include "cli/run/worker/fault.h"
 #include "cli/run/worker/rank_failure.h"
@@ -54,7 +54,7 @@ struct WorkerArguments {
   bool record = false;
   std::string profile;          ///< steps, "3-5"; empty: none
   int image_fd = -1;            ///< memory for this rank's part of checkpoints; -1: the job saves none
-  int held_fd = -1;             ///< memory for this rank's whole state before each step; -1: no copy is kept
+  int snapshot_fd = -1;         ///< memory for this rank's whole state before each step; -1: no copy is kept
   int tables_fd = -1;           ///< same as image_fd for the rows of a server's tables
   int cache_fd = -1;            ///< sample cache shared by the ranks of this host; -1: none
   int failures = 0;             ///< number of failures of the run before this attempt
@@ -145,9 +145,9 @@ class Worker {
       saver.emplace(*job_, *program_, *memory_, options_.image_fd, train_options.from, options_.failures);
       saver->add_to(hooks);
     }
-    std::optional<StateHolder> holder;
-    if (options_.held_fd >= 0) {
-      holder.emplace(*program_, options_.held_fd, train_options.from);
+    std::optional<SnapshotWriter> holder;
+    if (options_.snapshot_fd >= 0) {
+      holder.emplace(*program_, options_.snapshot_fd, train_options.from);
       holder->add_to(hooks);
     }
     std::optional<TensorHistograms> histograms;
@@ -360,7 +360,7 @@ void add_worker_command(CLI::App& app, Action& chosen) {
   command->add_flag("--record", options->record);
   command->add_option("--profile", options->profile);
   command->add_option("--image-fd", options->image_fd);
-  command->add_option("--held-fd", options->held_fd);
+  command->add_option("--held-fd", options->snapshot_fd);
   command->add_option("--tables-fd", options->tables_fd);
   command->add_option("--cache-fd", options->cache_fd);
   command->add_option("--failures", options->failures);

@@ -83,8 +83,8 @@ void time_steps(const Program& program, const std::shared_ptr<SharedMemory>& mem
   fill(*executor, program);
   Steps steps(*executor);
   steps.run(kFirst);
-  const double seconds_a_step = agreed.most(steps.run(kFirst)) / kFirst;
-  const auto count = static_cast<int>(std::clamp(kProgramSampleSeconds / seconds_a_step, 2.0, 2000.0));
+  const double seconds_per_step = agreed.most(steps.run(kFirst)) / kFirst;
+  const auto count = static_cast<int>(std::clamp(kProgramSampleSeconds / seconds_per_step, 2.0, 2000.0));
   steps.run(count);
   for (double& sample : seconds) {
     agreed.barrier();

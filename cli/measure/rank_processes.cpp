@@ -16,18 +16,18 @@ namespace trainctl {
 namespace {
 
 /// The error message of a rank that fails.
-struct ProgramWords {
+struct RankErrorText {
   char text[2048];
 };
 
-[[noreturn]] void be_rank(const std::function<void(int)>& main, int rank, pid_t parent, ProgramWords& said) {
+[[noreturn]] void be_rank(const std::function<void(int)>& main, int rank, pid_t parent, RankErrorText& error_text) {
   prctl(PR_SET_PDEATHSIG, SIGKILL);
   if (getppid() != parent) _exit(kExitEnv);
   try {
     main(rank);
     _exit(kExitDone);
   } catch (const std::exception& error) {
-    std::strncpy(said.text, error.what(), sizeof(said.text) - 1);
+    std::strncpy(error_text.text, error.what(), sizeof(error_text.text) - 1);
     _exit(kExitEnv);
   }
 }
@@ -53,12 +53,12 @@ int wait_for_ranks(const std::vector<pid_t>& pids, const std::function<void(int)
 
 void run_rank_processes(int ranks, const std::function<void(int rank)>& main,
                         const std::function<void(int rank)>& lost) {
-  const SharedValues<ProgramWords> said(static_cast<size_t>(ranks));
+  const SharedValues<RankErrorText> error_text(static_cast<size_t>(ranks));
   const pid_t parent = getpid();
   std::vector<pid_t> pids;
   for (int rank = 0; rank < ranks; ++rank) {
     const pid_t pid = fork();
-    if (pid == 0) be_rank(main, rank, parent, said[static_cast<size_t>(rank)]);
+    if (pid == 0) be_rank(main, rank, parent, error_text[static_cast<size_t>(rank)]);
     if (pid < 0) {
       const std::string reason = describe_errno(errno);
       for (const pid_t started : pids) kill(started, SIGKILL);
@@ -68,7 +68,7 @@ void run_rank_processes(int ranks, const std::function<void(int rank)>& main,
     pids.push_back(pid);
   }
   if (const int failed = wait_for_ranks(pids, lost); failed >= 0) {
-    const std::string text = said[static_cast<size_t>(failed)].text;
+    const std::string text = error_text[static_cast<size_t>(failed)].text;
     throw EnvError("benchmark rank " + std::to_string(failed) + " failed: " + (text.empty() ? "it was killed" : text));
   }
 }

@@ -34,7 +34,7 @@ const KernelSample* sample_of(const Machine& machine, const Instruction& instruc
   const auto model = machine.kernels.find(key);
   if (model == machine.kernels.end()) return nullptr;
   for (const KernelSample& sample : model->second.samples())
-    if (apart(sample, call.sample) == 0) return &sample;
+    if (distance(sample, call.sample) == 0) return &sample;
   return nullptr;
 }
 
@@ -90,7 +90,7 @@ void add_ratios(const RunStep& step, const Machine& machine, RatiosOfKey& ratios
     for (const auto& [key, call] : kernels.calls) {
       std::vector<Ratios>& of_key = ratios[key];
       auto known = std::find_if(of_key.begin(), of_key.end(),
-                                [call = call](const Ratios& ratio) { return apart(ratio.call, *call) == 0; });
+                                [call = call](const Ratios& ratio) { return distance(ratio.call, *call) == 0; });
       if (known == of_key.end()) known = of_key.insert(of_key.end(), {*call, {}});
       known->logs.push_back(log);
     }
@@ -100,9 +100,9 @@ void add_ratios(const RunStep& step, const Machine& machine, RatiosOfKey& ratios
 double in_step(const KernelSample& sample, const std::vector<Ratios>& of_key) {
   constexpr double kMost = 1.25;  // largest factor applied to calls that were not run
   double nearest = INFINITY, sum = 0, count = 0;
-  for (const Ratios& ratios : of_key) nearest = std::min(nearest, apart(ratios.call, sample));
+  for (const Ratios& ratios : of_key) nearest = std::min(nearest, distance(ratios.call, sample));
   for (const Ratios& ratios : of_key) {
-    if (apart(ratios.call, sample) > nearest + 1e-6) continue;
+    if (distance(ratios.call, sample) > nearest + 1e-6) continue;
     sum += std::log(ratios.mean());
     ++count;
   }

@@ -12,7 +12,7 @@
 #include <set>
 
 #include "cli/render/fold.h"
-#include "cli/render/held_parts.h"
+#include "cli/render/local_shards.h"
 #include "cli/render/move_rows.h"
 #include "cli/render/predictions.h"
 #include "cli/render/schedule_drawing.h"
@@ -449,7 +449,7 @@ std::string render_plan(const Json& r, const PlanStyle& style) {
   std::string out = head(r);
   if (r["stages"].get<int>() > 1 && !style.full) out += stages(r);
   out += layers(r, style.full);
-  if (r.contains("held")) out += render_held(r["held"], style.full);
+  if (r.contains("held")) out += render_local_shards(r["held"], style.full);
   out += redistributions(r, style.full);
   if (r["micro_batches"].get<int>() > 1 || r["stages"].get<int>() > 1)
     out += "\nschedule\n" + draw_schedule(r["tasks"], style.width);

@@ -49,12 +49,12 @@ std::string gpus_of_slot(const Sweep& sweep, int slot) {
 class Trials {
  public:
   Trials(const Sweep& sweep, const TrainSpec& train, ProcessRunner& runner,
-         const std::function<void(const std::string&)>& say)
+         const std::function<void(const std::string&)>& report)
       : sweep_(sweep),
         saves_state_(train.saves_state()),
         save_dir_(train.saving().dir),
         runner_(runner),
-        say_(say),
+        report_(report),
         cores_(read_topology().cpus.size()) {
     for (int slot = sweep.at_once - 1; slot >= 0; --slot) free_.push_back(slot);
     for (size_t trial = 0; trial < sweep.trials.size(); ++trial)
@@ -93,8 +93,7 @@ class Trials {
     const std::string path = sweep_.log_dir(trial) + "/output";
     const int output = open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | O_NOFOLLOW, 0644);
     if (output < 0) throw EnvError("cannot write " + path + ": " + describe_errno(errno));
-    ProcessCommand command{
-        .argv = {own_program(), "run", sweep_.job}, .stdout_fd = output, .stderr_fd = output};
+    ProcessCommand command{.argv = {own_program(), "run", sweep_.job}, .stdout_fd = output, .stderr_fd = output};
     for (const std::string& field : sweep_.trials[trial]) command.argv.push_back(field);
     command.argv.push_back("launch.log_dir=" + sweep_.log_dir(trial));
     if (!save_dir_.empty())  // each trial is a job with its own folder of checkpoints
@@ -105,7 +104,7 @@ class Trials {
     const int pid = runner_.start(command);
     close(output);
     running_[pid] = {trial, slot};
-    say_(name_of(trial) + "  started");
+    report_(name_of(trial) + "  started");
   }
 
   /// Concurrent trials share the cores, or have separate GPUs.
@@ -137,19 +136,19 @@ class Trials {
     const std::vector<int> runs = list_runs(sweep_.log_dir(trial));
     const auto run_end = runs.empty() ? std::nullopt : read_run_end({sweep_.log_dir(trial), runs.back()});
     const TrialState state = trainctl::state_of(sweep_, trial);
-    if (state == TrialState::open && interrupts > 0) return say_(name_of(trial) + "  stopped");
+    if (state == TrialState::open && interrupts > 0) return report_(name_of(trial) + "  stopped");
     if (state != TrialState::done) ++failed_;
     std::string text = run_end ? run_end->ending + " after " + format_duration(run_end->seconds)
                                : "failed before it started; see " + sweep_.log_dir(trial) + "/output";
     if (run_end && run_end->result.loss) text += ", loss " + format_loss(static_cast<double>(*run_end->result.loss));
-    say_(name_of(trial) + "  " + text);
+    report_(name_of(trial) + "  " + text);
   }
 
   const Sweep& sweep_;
   const bool saves_state_;
   const std::string save_dir_;  ///< train.checkpoint.dir of the job
   ProcessRunner& runner_;
-  const std::function<void(const std::string&)>& say_;
+  const std::function<void(const std::string&)>& report_;
   const size_t cores_;
   std::vector<size_t> open_;  ///< the next one last
   std::vector<int> free_;     ///< slots, the next one last
@@ -177,9 +176,9 @@ TrialState state_of(const Sweep& sweep, size_t trial) {
 }
 
 SweepEnd run_trials(const Sweep& sweep, const JobSpec& spec, ProcessRunner& runner,
-                    const std::function<void(const std::string&)>& say) {
+                    const std::function<void(const std::string&)>& report) {
   watch_interrupts();
-  return Trials(sweep, spec.train, runner, say).run();
+  return Trials(sweep, spec.train, runner, report).run();
 }
 
 }  // namespace trainctl

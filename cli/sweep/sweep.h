@@ -39,6 +39,6 @@ struct SweepEnd {
 /// Runs all open trials. `say` receives a line when a trial starts and when it ends. SIGINT, SIGTERM and SIGHUP are
 /// passed to the running trials, which shut down cleanly; a second signal kills them.
 SweepEnd run_trials(const Sweep& sweep, const JobSpec& spec, ProcessRunner& runner,
-                    const std::function<void(const std::string&)>& say);
+                    const std::function<void(const std::string&)>& report);
 
 }  // namespace trainctl

@@ -55,14 +55,15 @@ std::string duration_text(double seconds) {
   return fmt::format("{:.1f} ns", seconds * 1e9);
 }
 
-std::string render_parts(std::span<const StepPart> parts, const Machine& machine, const std::optional<CudaLoad>& load) {
+std::string render_parts(std::span<const StepComponent> parts, const Machine& machine,
+                         const std::optional<CudaLoad>& load) {
   constexpr double kNear = 0.9;
   double all = 0, near = 0;
-  for (const StepPart& part : parts) all += part.seconds;
+  for (const StepComponent& part : parts) all += part.seconds;
   Table table({"part", ">time", ">share", ">limit", ">of limit", ">launches"});
-  const StepPart* first = nullptr;
-  const auto over = [](const StepPart& part) { return part.seconds - part.limit_seconds; };
-  for (const StepPart& part : parts) {
+  const StepComponent* first = nullptr;
+  const auto over = [](const StepComponent& part) { return part.seconds - part.limit_seconds; };
+  for (const StepComponent& part : parts) {
     const bool has_limit = part.limit_seconds > 0;
     table.add({part.name, duration_text(part.seconds), percent(part.seconds / all),
                has_limit ? duration_text(part.limit_seconds) : "",

@@ -6,7 +6,7 @@
 #include <string>
 
 #include "engine/runtime/cuda/devices.h"
-#include "engine/train/profile/parts.h"
+#include "engine/train/profile/step_components.h"
 #include "engine/train/profile/summary.h"
 
 namespace trainctl {
@@ -16,7 +16,8 @@ std::string render_profile(const ProfileSummary& summary, size_t top = 10);
 
 /// Step time by part, compared with the machine's limits, and what to optimize first. `load`: load of the GPU
 /// meanwhile.
-std::string render_parts(std::span<const StepPart> parts, const Machine& machine, const std::optional<CudaLoad>& load);
+std::string render_parts(std::span<const StepComponent> parts, const Machine& machine,
+                         const std::optional<CudaLoad>& load);
 
 /// "1.25 ms", "83.0 us", "2.50 s".
 std::string duration_text(double seconds);

@@ -14,7 +14,7 @@ using Clock = std::chrono::steady_clock;
 
 /// Fraction of the timeout after which a wait counts as hung. It is below 1 because others, which cannot name the file,
 /// end the process once the whole timeout has passed.
-constexpr double kHangs = 0.95;
+constexpr double kHangFraction = 0.95;
 
 struct Registry {
   std::mutex mutex;
@@ -49,7 +49,7 @@ std::optional<EnvError> hanging(double timeout_seconds) {
     const std::lock_guard lock(slot->mutex);
     if (slot->path == nullptr) continue;
     const double seconds = std::chrono::duration<double>(Clock::now() - slot->since).count();
-    if (seconds < kHangs * timeout_seconds) continue;
+    if (seconds < kHangFraction * timeout_seconds) continue;
     return EnvError(fmt::format("{}: the file system has not responded for {:.0f} s, but launch.timeout is {:.0f} s",
                                 *slot->path, seconds, timeout_seconds));
   }

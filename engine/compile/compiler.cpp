@@ -9,8 +9,7 @@
 
 namespace trainctl {
 
-Compiler::Compiler(const Graph& g, const Plan& p, const CostModel& c, int of_rank,
-                   const EvaluationOf* of)
+Compiler::Compiler(const Graph& g, const Plan& p, const CostModel& c, int of_rank, const EvaluationOf* of)
     : graph(g),
       trained(of != nullptr ? of->trained : g),
       keeps_training_state(of == nullptr || of->beside_training),
@@ -84,8 +83,8 @@ Operand Compiler::operand(TensorId tensor, const Layout& layout, Format format) 
   Operand o;
   o.shape = local_shape(tensor, layout);
   o.dtype = t.dtype;
-  o.global_shape = plan.hybrid() ? plan.hybrid_parts.global_shape(tensor, t.shape) : t.shape;
-  o.global_offset = plan.hybrid() ? plan.hybrid_parts.offset(tensor, t.shape, rank_in_stage)
+  o.global_shape = plan.hybrid() ? plan.hybrid_shards.global_shape(tensor, t.shape) : t.shape;
+  o.global_offset = plan.hybrid() ? plan.hybrid_shards.offset(tensor, t.shape, rank_in_stage)
                                   : layout.local_offset(plan.mesh, t.shape, rank_in_stage);
   o.tensor = t.name;
   o.format = format;

@@ -73,7 +73,7 @@ struct RankBucket {
   BufferId weights = -1;    ///< f32; -1: bf16 and never updated
   BufferId compute = -1;    ///< bf16: the copy that kernels read
   BufferId gradients = -1;  ///< the range that the update reads
-  BufferId sums = -1;       ///< f32: where contributions of several micro-batches add up first (adds_up_apart)
+  BufferId sums = -1;       ///< f32: where contributions of several micro-batches add up first (accumulates_separately)
   std::vector<BufferId> optimizer;
   /// Levels 1 and 2: weights are gathered before their first use in the next step, not after their update.
   bool gathered_in_forward = false;
@@ -85,8 +85,7 @@ struct RankBucket {
 };
 
 struct Compiler {
-  Compiler(const Graph& graph, const Plan& plan, const CostModel& cost, int rank,
-           const EvaluationOf* of = nullptr);
+  Compiler(const Graph& graph, const Plan& plan, const CostModel& cost, int rank, const EvaluationOf* of = nullptr);
   Compiler(const Compiler&) = delete;
   Compiler& operator=(const Compiler&) = delete;
 

@@ -7,7 +7,7 @@
 
 #include "engine/base/error.h"
 #include "engine/compile/compile.h"
-#include "engine/compile/one_a_stage.h"
+#include "engine/compile/one_per_stage.h"
 #include "engine/compile/rank_traits.h"
 #include "engine/compile/verify/verify_programs.h"
 
@@ -86,15 +86,13 @@ Program of_own_worker(Program program, int workers, int rank) {
   return program;
 }
 
-RankClasses compile_classes(const Graph& graph, const Plan& plan, const CostModel& cost,
-                            const EvaluationOf* of) {
+RankClasses compile_classes(const Graph& graph, const Plan& plan, const CostModel& cost, const EvaluationOf* of) {
   RankClasses classes = compile_unverified(graph, plan, cost, of);
   require_verified(classes);
   return plan.is_asynchronous() ? with_own_workers(std::move(classes), plan.own_workers) : classes;
 }
 
-RankClasses compile_unverified(const Graph& graph, const Plan& plan, const CostModel& cost,
-                               const EvaluationOf* of) {
+RankClasses compile_unverified(const Graph& graph, const Plan& plan, const CostModel& cost, const EvaluationOf* of) {
   RankClasses classes;
   classes.mesh = plan.mesh;
   const std::vector<RankTraits> traits = rank_traits(graph, plan);
@@ -112,7 +110,7 @@ RankClasses compile_unverified(const Graph& graph, const Plan& plan, const CostM
   return classes;
 }
 
-RankClasses compile_one_a_stage(const Graph& graph, const Plan& plan, const CostModel& cost) {
+RankClasses compile_one_per_stage(const Graph& graph, const Plan& plan, const CostModel& cost) {
   check(plan.servers == 0, "the ranks of a stage do the same");
   RankClasses classes;
   classes.mesh = plan.mesh;

@@ -5,7 +5,7 @@
 #include <map>
 
 #include "engine/ops/op_def.h"
-#include "engine/plan/hybrid/held_tensors.h"
+#include "engine/plan/hybrid/local_shards.h"
 #include "engine/plan/served.h"
 
 namespace trainctl {

@@ -16,7 +16,7 @@ nlohmann::ordered_json memory_report(const RankClasses& classes, const Machine& 
     return std::any_of(most->instructions.begin(), most->instructions.end(),
                        [&](const Instruction& now) { return (... || (now.opcode == opcodes)); });
   };
-  const Bytes taken = machine.taken(has(Opcode::collective), has(Opcode::send, Opcode::recv));
+  const Bytes taken = machine.reserved_memory(has(Opcode::collective), has(Opcode::send, Opcode::recv));
   const auto reserved = static_cast<int64_t>(taken.value), device = static_cast<int64_t>(machine.memory.value);
   return {{"rank", most->rank},
           {"bytes", bytes},

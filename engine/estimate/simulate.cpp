@@ -102,10 +102,10 @@ class Simulator {
   Simulator(const RankClasses& classes, const Machine& machine)
       : classes_(classes), machine_(machine), in_step_(step_cost(machine.steps)) {
     for (size_t c = 0; c < classes.programs.size(); ++c) add(c);
-    for (const MetGroup& group : met_groups(classes))
+    for (const MatchedGroup& group : matched_groups(classes))
       for (int a : group.members)
         for (int b : group.members) meets_[{class_of(a), group.id}].insert(class_of(b));
-    for (const MetChannel& met : met_channels(classes)) {
+    for (const MatchedChannel& met : matched_channels(classes)) {
       note(class_of(met.from), met.sends);
       note(class_of(met.to), met.recvs);
       channels_.emplace_back();

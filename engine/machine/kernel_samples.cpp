@@ -95,7 +95,7 @@ struct Point {
 Point point_of(const KernelSample& sample) { return {sample.sizes, sample.cost.flops, sample.attrs}; }
 
 /// Distance between two calls, in powers of two.
-double apart(const Point& a, const Point& b) {
+double distance(const Point& a, const Point& b) {
   constexpr double kOtherAttrs = 1;
   const double flops = std::log2(std::max(a.flops, 1.0) / std::max(b.flops, 1.0));
   double square = flops * flops + (a.attrs == b.attrs ? 0 : kOtherAttrs * kOtherAttrs);
@@ -110,7 +110,7 @@ double left_near(const Samples& samples, const std::vector<double>& left, const 
   double weights = 1 / std::pow(kFar, 4), sum = 0;
   for (size_t s = 0; s < samples.size(); ++s) {
     if (s == without) continue;
-    const double weight = 1 / std::pow(std::max(apart(call, point_of(samples[s])), kSame), 4);
+    const double weight = 1 / std::pow(std::max(distance(call, point_of(samples[s])), kSame), 4);
     weights += weight;
     sum += weight * left[s];
   }
@@ -145,7 +145,7 @@ double own_error(const Samples& samples) {
 
 }  // namespace
 
-double apart(const KernelSample& a, const KernelSample& b) { return apart(point_of(a), point_of(b)); }
+double distance(const KernelSample& a, const KernelSample& b) { return distance(point_of(a), point_of(b)); }
 
 bool KernelSample::operator==(const KernelSample& other) const {
   return sizes == other.sizes && cost.flops == other.cost.flops && cost.bytes == other.cost.bytes &&
@@ -165,7 +165,7 @@ double KernelModel::error(const std::vector<double>& sizes, const Cost& cost, st
   constexpr double kMeasured = 0.03;  // the same call, measured again
   double nearest = 1;                 // in powers of two
   for (const KernelSample& sample : samples_)
-    nearest = std::min(nearest, apart({sizes, cost.flops, attrs}, point_of(sample)));
+    nearest = std::min(nearest, distance({sizes, cost.flops, attrs}, point_of(sample)));
   return std::max(kMeasured, nearest * error_);
 }
 

@@ -59,7 +59,7 @@ class KernelModel {
 using KernelSamples = std::map<std::string, KernelModel>;
 
 /// In powers of two, between calls of one key: of their sizes and operations; other attributes count as one.
-double apart(const KernelSample& a, const KernelSample& b);
+double distance(const KernelSample& a, const KernelSample& b);
 
 /// Calls of the same key are comparable: the kernel, the types of its operands, and attributes that choose another
 /// algorithm: "matmul bf16 bf16 -> bf16", "matmul f32 f32 -> f32 tf32". `adds`: to what an output holds already, which

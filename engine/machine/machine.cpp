@@ -119,11 +119,11 @@ Seconds send_time(const Machine& machine, Bytes bytes, const GroupSpread& spread
   return link.latency + bytes / link.bandwidth;
 }
 
-Bytes Machine::taken(bool calls_collectives, bool sends_messages) const {
-  Bytes taken = reserved;
-  if (calls_collectives) taken += for_collectives;
-  if (sends_messages) taken += for_messages;
-  return taken;
+Bytes Machine::reserved_memory(bool calls_collectives, bool sends_messages) const {
+  Bytes total = reserved;
+  if (calls_collectives) total += for_collectives;
+  if (sends_messages) total += for_messages;
+  return total;
 }
 
 const KernelModel* model_of(const Machine& machine, const KernelDef& kernel, Infos inputs, Infos outputs,

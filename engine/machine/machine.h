@@ -105,7 +105,7 @@ struct Machine {
 
   FlopsPerSecond product_rate(DType dtype, bool tf32) const;
   /// Memory of a device that driver and libraries take, which programs cannot use.
-  Bytes taken(bool calls_collectives, bool sends_messages) const;
+  Bytes reserved_memory(bool calls_collectives, bool sends_messages) const;
   friend bool operator==(const Machine&, const Machine&) = default;
 };
 

@@ -18,7 +18,7 @@ std::string to_string(const TensorInfo& info);
 [[noreturn]] void shape_error(std::string message);
 
 /// The most elements that a whole tensor may have, over all ranks: its bytes, and those of a few such tensors
-/// together, fit an int64_t. The planner limits the part on one rank (plan/axes/part_limits.h).
+/// together, fit an int64_t. The planner limits the part on one rank (plan/axes/shard_limits.h).
 inline constexpr int64_t kMaxElements = int64_t{1} << 58;
 /// Throws if `shape` has more elements or a dim less than 1; `name` is the tensor's.
 void expect_size(std::string_view name, const Shape& shape);

@@ -8,13 +8,13 @@
 #include "engine/base/text.h"
 #include "engine/plan/axes/candidates.h"
 #include "engine/plan/axes/host_axes.h"
-#include "engine/plan/axes/part_limits.h"
 #include "engine/plan/axes/propagation.h"
+#include "engine/plan/axes/shard_limits.h"
 #include "engine/plan/axes/sharding_facts.h"
 #include "engine/plan/axes/strategies.h"
-#include "engine/plan/hybrid/held_tensors.h"
-#include "engine/plan/hybrid/hybrid_parts.h"
+#include "engine/plan/hybrid/hybrid_shards.h"
 #include "engine/plan/hybrid/hybrid_variables.h"
+#include "engine/plan/hybrid/local_shards.h"
 #include "engine/plan/narrow_layers.h"
 #include "engine/plan/plan.h"
 #include "engine/plan/plan_memo.h"
@@ -288,13 +288,13 @@ Plan plan_with(const Graph& graph, const JobSpec& spec, const CostModel& cost, P
   place_sums(graph, cost, memo.explains, plan);
   choose_kept_results(graph, cost, memo.explains, plan);
   place_variables(graph, by_hand, plan);
-  if (errors = parts_too_large(graph, spec, plan); !errors.empty()) throw SpecError(std::move(errors));
-  if (plan.hybrid()) plan.hybrid_parts = hybrid_parts(graph, by_hand, plan.mesh, spec.parallel.full_batch);
+  if (errors = shards_too_large(graph, spec, plan); !errors.empty()) throw SpecError(std::move(errors));
+  if (plan.hybrid()) plan.hybrid_shards = hybrid_shards(graph, by_hand, plan.mesh, spec.parallel.full_batch);
   add_notes(strategies, spec, plan);
   note_mixed_rows(graph, spec, plan);
   if (plan.hybrid()) {
-    const std::vector<HeldTensor> held = held_tensors(graph, plan, spec.parallel.full_batch);
-    for (std::string& note : equal_part_notes(graph, plan, held)) plan.notes.push_back(std::move(note));
+    const std::vector<LocalShards> shards = local_shards(graph, plan, spec.parallel.full_batch);
+    for (std::string& note : equal_shard_notes(graph, plan, shards)) plan.notes.push_back(std::move(note));
   }
   return plan;
 }

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "engine/graph/graph.h"
-#include "engine/plan/hybrid/hybrid_parts.h"
+#include "engine/plan/hybrid/hybrid_shards.h"
 #include "engine/plan/layout.h"
 #include "engine/plan/traffic/cost_model.h"
 #include "engine/spec/job_spec.h"
@@ -33,14 +33,14 @@ struct LayerPlan {
   int virtual_stage = 0;
   std::vector<Axes> factor_axes;  ///< one per factor of the layer
   Choice choice = Choice::data_parallel;
-  std::string reason;    ///< "follows relu1, no redistribution", "strategy [[2, 1], [2, 1]] at job.yaml:31"
-  std::string would_be;  ///< why there are no more cuts: "7 does not divide 48"; usually empty
-  std::string advice;    ///< sizes that would have allowed more cuts; the same text on all layers that it applies to
+  std::string reason;            ///< "follows relu1, no redistribution", "strategy [[2, 1], [2, 1]] at job.yaml:31"
+  std::string cut_limit_reason;  ///< why there are no more cuts: "7 does not divide 48"; usually empty
+  std::string advice;  ///< sizes that would have allowed more cuts; the same text on all layers that it applies to
   bool recompute = false;
 };
 
-/// A node that is planned apart from its layer: it finishes the layer in another layout (units.h), or adds terms in the
-/// layout or stage in which they are made (sums.h).
+/// A node that is planned separately from its layer: it finishes the layer in another layout (units.h), or adds terms
+/// in the layout or stage in which they are made (sums.h).
 struct NodePlan {
   int virtual_stage = 0;
   std::vector<Layout> inputs, outputs;
@@ -101,7 +101,7 @@ struct Plan {
   int chunks = 1;  ///< consecutive layers form a virtual stage; chunk c of stage s is virtual stage c * num_stages + s
   int micro_batches = 1;
   Schedule schedule = Schedule::one_f_one_b;
-  Mesh mesh;                      ///< mesh of one stage
+  Mesh mesh;  ///< mesh of one stage
   Numerics numerics;
   int optimizer_shard_level = 0;  ///< 0 … 3
   int64_t optimizer_shard_min_bytes = 0;
@@ -113,16 +113,16 @@ struct Plan {
   bool copies_weights = false;          ///< precision bf16: kernels read copies of the f32 weights
   /// Bytes, as f32, of each piece in which the step's last large gradient is made.
   int64_t gradient_piece_bytes = int64_t{64} << 20;
-  int head_pieces = 1;                 ///< number of row pieces in which the prediction is made and used
-  std::vector<LayerPlan> layers;       ///< one per layer of the graph
-  std::map<TensorId, NodePlan> apart;  ///< nodes that are planned apart from their layer, by their first output
+  int head_pieces = 1;                          ///< number of row pieces in which the prediction is made and used
+  std::vector<LayerPlan> layers;                ///< one per layer of the graph
+  std::map<TensorId, NodePlan> separate_nodes;  ///< nodes that are planned separately from their layer, by first output
   /// Layouts in which tensors of recompute layers are kept from the forward to the backward pass: results of
   /// collectives.
   std::map<TensorId, std::vector<Layout>> kept;
   /// Parameters of which asynchronous workers have the rows of one batch alone (engine/planning/served_tables.h).
   std::vector<TensorId> tables;
   std::vector<VariablePlan> variables;  ///< parameters, then states, in graph order
-  HybridParts hybrid_parts;             ///< in hybrid_parallel
+  HybridShards hybrid_shards;           ///< in hybrid_parallel
   std::vector<std::string> notes;       ///< for the user ("batch 30 is cut 2 of 4 ways …")
 
   /// Number of processes that programs are compiled for: asynchronous workers count as one.
@@ -131,7 +131,7 @@ struct Plan {
   bool hybrid() const { return mode == ParallelMode::hybrid_parallel; }
   const VariablePlan& variable(TensorId tensor) const;
   /// Null: it is planned as its layer.
-  const NodePlan* apart_from_layer(const Node& node) const;
+  const NodePlan* planned_separately(const Node& node) const;
   int virtual_stage_of(const Node& node) const;
   /// The stage of ranks.
   int stage_of(const Node& node) const { return virtual_stage_of(node) % num_stages; }
@@ -147,7 +147,7 @@ struct Plan {
 Plan make_plan(const Graph& graph, const JobSpec& spec, const CostModel& cost);
 
 /// The layout in which a node takes its input i and leaves its output i, from the plan's axes per factor or, for a node
-/// planned apart from its layer, as planned. An output
+/// planned separately from its layer, as planned. An output
 /// is partial over the axes of the factors that only the node's inputs have (so a weight's gradient is partial over
 /// the axes that cut the batch). hybrid_parallel: the graph's shapes are one rank's parts, including parameters, so
 /// all inputs and outputs are "replicated" here. The loss and metrics are partial over all axes, a parameter's gradient

@@ -73,26 +73,26 @@ bool share_statistics(const Node& first, const Node& second) {
 
 Layout input_layout(const Graph& graph, const Plan& plan, const Node& node, int i) {
   if (plan.hybrid()) return Layout::replicated(static_cast<int>(graph.tensors[node.inputs[i]].shape.size()));
-  if (const NodePlan* apart = plan.apart_from_layer(node)) return apart->inputs[i];
+  if (const NodePlan* separate = plan.planned_separately(node)) return separate->inputs[i];
   return rule_layout(node.rule.inputs[i], graph.layers[node.layer].factors, plan.layers[node.layer].factor_axes);
 }
 
 Layout output_layout(const Graph& graph, const Plan& plan, const Node& node, int i) {
   if (plan.hybrid()) return hybrid_output(graph, plan, node.outputs[i]);
-  if (const NodePlan* apart = plan.apart_from_layer(node)) return apart->outputs[i];
+  if (const NodePlan* separate = plan.planned_separately(node)) return separate->outputs[i];
   const std::vector<Axes>& factor_axes = plan.layers[node.layer].factor_axes;
   Layout layout = rule_layout(node.rule.outputs[i], graph.layers[node.layer].factors, factor_axes);
   layout.partial = partial_axes(node.rule, i, factor_axes);
   return layout;
 }
 
-const NodePlan* Plan::apart_from_layer(const Node& node) const {
-  const auto found = node.outputs.empty() ? apart.end() : apart.find(node.outputs[0]);
-  return found == apart.end() ? nullptr : &found->second;
+const NodePlan* Plan::planned_separately(const Node& node) const {
+  const auto found = node.outputs.empty() ? separate_nodes.end() : separate_nodes.find(node.outputs[0]);
+  return found == separate_nodes.end() ? nullptr : &found->second;
 }
 
 int Plan::virtual_stage_of(const Node& node) const {
-  const NodePlan* node_plan = apart_from_layer(node);
+  const NodePlan* node_plan = planned_separately(node);
   return node_plan == nullptr ? layers[node.layer].virtual_stage : node_plan->virtual_stage;
 }
 

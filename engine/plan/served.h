@@ -21,7 +21,7 @@ inline bool serves_by_event(const Plan& plan) { return plan.is_asynchronous() ||
 inline int num_workers(const Plan& plan) { return plan.is_asynchronous() ? plan.own_workers : plan.ranks; }
 
 /// Pushes to each server that make up a step of the run.
-inline int pushes_a_step(const Plan& plan) { return serves_tables_alone(plan) ? plan.ranks : 1; }
+inline int pushes_per_step(const Plan& plan) { return serves_tables_alone(plan) ? plan.ranks : 1; }
 
 inline bool is_table(const Plan& plan, TensorId tensor) {
   return std::find(plan.tables.begin(), plan.tables.end(), tensor) != plan.tables.end();

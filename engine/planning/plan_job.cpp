@@ -52,8 +52,8 @@ PlannedEvaluation plan_validation(const PlannedJob& job, DataHeader data) {
   evaluation.data = std::move(data);
   if (evaluation.data.shapes != job.data.shapes)
     throw SpecError({}, "validation.dataset",
-                    fmt::format("the samples are {}, but those of the training set are {}", in_words(evaluation.data.shapes),
-                                in_words(job.data.shapes)),
+                    fmt::format("the samples are {}, but those of the training set are {}",
+                                in_words(evaluation.data.shapes), in_words(job.data.shapes)),
                     "use dataset.transforms: {resize: [h, w]} for equal shapes");
   evaluation.graph = evaluation_graph(job.graph);
   check_filled_batch(job, evaluation);
@@ -66,7 +66,7 @@ int64_t memory_limit(const PlannedJob& job) {
   const Machine& machine = job.cost.machine();
   const bool may_send = job.spec.launch.ranks > 1;
   return machine.kind == DeviceKind::cuda
-             ? static_cast<int64_t>((machine.memory - machine.taken(may_send, may_send)).value)
+             ? static_cast<int64_t>((machine.memory - machine.reserved_memory(may_send, may_send)).value)
              : 0;
 }
 

@@ -7,7 +7,7 @@
 #include <utility>
 
 #include "engine/compile/lower/buckets.h"
-#include "engine/compile/one_a_stage.h"
+#include "engine/compile/one_per_stage.h"
 #include "engine/model/model.h"
 #include "engine/planning/device_memory.h"
 #include "engine/planning/plan_graph.h"
@@ -91,7 +91,7 @@ Trial Trials::simulated(PlannedJob& fixed, TriedRanks ranks) const {
   RankClasses& classes = compiled->classes;
   const bool all = ranks == TriedRanks::all;
   classes = all ? compile_unverified(fixed.graph, fixed.plan, fixed.cost)
-                : compile_one_a_stage(fixed.graph, fixed.plan, fixed.cost);
+                : compile_one_per_stage(fixed.graph, fixed.plan, fixed.cost);
   for (Program& program : classes.programs) program = with_device_memory(fixed, std::move(program));
   const Simulation& step = compiled->step = simulate(classes, job_.cost.machine(), all);
   if (!step.ends) {

@@ -60,7 +60,7 @@ CopyMemory copy_memory(const Program& program, int num_ranks) {
     pulled = std::max(pulled, pulled_bytes(program, i));
   }
   if (!any) return memory;
-  memory.flags = align_pulled(kMeetings * kFlagStride * num_ranks);
+  memory.flags = align_pulled(kSyncPoints * kFlagStride * num_ranks);
   memory.bytes = std::max(memory.flags + pulled, kLeastBytes);
   return memory;
 }

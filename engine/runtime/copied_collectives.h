@@ -39,6 +39,6 @@ CopyMemory copy_memory(const Program& program, int num_ranks);
 
 /// Bytes between flags; each synchronisation within a collective has one flag per rank.
 inline constexpr int64_t kFlagStride = 64;
-inline constexpr int kMeetings = 3;
+inline constexpr int kSyncPoints = 3;
 
 }  // namespace trainctl

@@ -196,7 +196,7 @@ class PlanSearch {
   }
 
   Trial try_whole(const PlanChoice& choice) const {
-    return try_plan_(with_choice(bare_, choice), TriedRanks::one_a_stage);
+    return try_plan_(with_choice(bare_, choice), TriedRanks::one_per_stage);
   }
 
   const TriedPlan& add(const Considered& one, PlanChoice choice, Trial trial) {

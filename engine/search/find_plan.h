@@ -16,7 +16,8 @@
 
 namespace trainctl {
 
-/// A plan as a trial has planned, compiled and simulated it; the caller of a search defines it (engine/planning/plan_job.h).
+/// A plan as a trial has planned, compiled and simulated it; the caller of a search defines it
+/// (engine/planning/plan_job.h).
 struct CompiledTrial;
 
 /// Result of a job with everything fixed.
@@ -38,7 +39,7 @@ struct Trial {
   }
 };
 enum class TriedRanks : uint8_t {
-  one_a_stage,  ///< one rank of each stage represents those whose programs differ only in a few numbers
+  one_per_stage,  ///< one rank of each stage represents those whose programs differ only in a few numbers
   all
 };
 using TryPlan = std::function<Trial(JobSpec, TriedRanks)>;

@@ -154,7 +154,7 @@ std::vector<std::string> LayerSpec::output_names() const {
   return full;
 }
 
-bool ValidationSpec::tells(const std::string& metric) const {
+bool ValidationSpec::reports(const std::string& metric) const {
   return metrics.empty() || std::find(metrics.begin(), metrics.end(), metric) != metrics.end();
 }
 
@@ -242,11 +242,11 @@ std::vector<std::string> JobSpec::metric_names() const {
   return names;
 }
 
-std::vector<std::string> JobSpec::told_metrics() const {
+std::vector<std::string> JobSpec::reported_metrics() const {
   if (!validation) return {};
   std::vector<std::string> all = metric_names();
   all.insert(all.begin(), "loss");
-  std::erase_if(all, [&](const std::string& metric) { return !validation->tells(metric); });
+  std::erase_if(all, [&](const std::string& metric) { return !validation->reports(metric); });
   return all;
 }
 

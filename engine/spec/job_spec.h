@@ -140,7 +140,7 @@ struct ValidationSpec {
   int64_t every_steps = 0;           ///< 0: not by steps
   std::vector<std::string> metrics;  ///< loss, and names of the job's metrics; empty: all
 
-  bool tells(const std::string& metric) const;
+  bool reports(const std::string& metric) const;
   /// After this many steps of the run.
   bool is_due(int64_t steps, int64_t steps_per_epoch) const;
 };
@@ -326,7 +326,7 @@ struct JobSpec {
   /// Names of the numbers that a step reports beside the loss: "accuracy", "top_5".
   std::vector<std::string> metric_names() const;
   /// Names of the metrics that a validation reports, in its order; empty without one.
-  std::vector<std::string> told_metrics() const;
+  std::vector<std::string> reported_metrics() const;
 
   bool has_command() const { return !command.empty(); }
   /// Number of servers in the mode parameter_server; else 0. Their ranks follow those of the workers, which

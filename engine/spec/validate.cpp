@@ -412,7 +412,7 @@ void validation_has_samples_of_its_own(Rules& r) {
 
 /// `told`: accept only metrics that the validation reports.
 void metric_is_known(Rules& r, const std::string& path, const std::string& name, bool told) {
-  std::vector<std::string> all = r.job.told_metrics();
+  std::vector<std::string> all = r.job.reported_metrics();
   if (!told) {
     all = r.job.metric_names();
     all.insert(all.begin(), "loss");

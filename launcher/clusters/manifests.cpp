@@ -15,7 +15,6 @@
 namespace trainctl::clusters {
 namespace {
 
-
 constexpr size_t kMostNameBytes = 40;
 /// Largest size of a ConfigMap or Secret: 1 MiB.
 constexpr size_t kMostJobBytes = 1'000'000;
@@ -32,7 +31,7 @@ std::string made_by(const JobSpec& job, const ManifestOptions& options) {
          " launch.target=" + std::string(to_string(job.launch.target));
 }
 
-int ranks_of_a_host(const JobSpec& job, int hosts) { return (job.processes() + hosts - 1) / hosts; }
+int ranks_per_host(const JobSpec& job, int hosts) { return (job.processes() + hosts - 1) / hosts; }
 
 std::string in_lines(const std::vector<std::string>& lines) { return join(lines, "\n"); }
 
@@ -60,7 +59,7 @@ std::string slurm_options(const JobSpec& job) {
   add("qos", slurm.qos);
   add("constraint", slurm.constraint);
   add("time", slurm.time);
-  if (!asks_for(slurm, "--exclusive")) add("cpus-per-task", std::to_string(ranks_of_a_host(job, slurm.nodes)));
+  if (!asks_for(slurm, "--exclusive")) add("cpus-per-task", std::to_string(ranks_per_host(job, slurm.nodes)));
   if (slurm.gpus_per_node > 0) add("gpus-per-node", std::to_string(slurm.gpus_per_node));
   lines.emplace_back(is_queued_again(job) ? "--requeue" : "--no-requeue");
   // The remaining nodes continue, and the launcher replans for them.
@@ -116,7 +115,7 @@ nlohmann::ordered_json tolerations(const KubernetesSpec& spec) {
 
 nlohmann::ordered_json requests(const JobSpec& job, const HostNeeds& needs) {
   const KubernetesSpec& spec = job.launch.kubernetes;
-  const int ranks = ranks_of_a_host(job, spec.pods);
+  const int ranks = ranks_per_host(job, spec.pods);
   const int64_t bytes = needs.memory_bytes + needs.shm_bytes + ranks * kRankBytes;
   return {{"cpu", spec.cpu.empty() ? std::to_string(ranks) : spec.cpu},
           {"memory", spec.memory.empty() ? std::to_string(mebibytes(bytes)) + "Mi" : spec.memory}};
@@ -134,8 +133,9 @@ void add_volumes(const KubernetesSpec& spec, Values& values) {
   for (size_t i = 0; i < spec.volumes.size(); ++i) {
     const VolumeSpec& volume = spec.volumes[i];
     const std::string name = "volume-" + std::to_string(i);
-    const nlohmann::ordered_json source = volume.claim.empty() ? nlohmann::ordered_json{{"hostPath", {{"path", volume.host_path}}}}
-                                             : nlohmann::ordered_json{{"persistentVolumeClaim", {{"claimName", volume.claim}}}};
+    const nlohmann::ordered_json source =
+        volume.claim.empty() ? nlohmann::ordered_json{{"hostPath", {{"path", volume.host_path}}}}
+                             : nlohmann::ordered_json{{"persistentVolumeClaim", {{"claimName", volume.claim}}}};
     nlohmann::ordered_json entry = {{"name", name}};
     entry.update(source);
     volumes.push_back(entry.dump());
@@ -163,7 +163,7 @@ std::vector<Manifest> kubernetes_manifests(const JobSpec& job, const ManifestOpt
   Values values{{"made_by", made_by(job, options)},
                 {"name", name},
                 {"namespace", spec.name_space.empty() ? "" : yaml_text(spec.name_space)},
-                {"port", std::to_string(kDoorPort)},
+                {"port", std::to_string(kListenerPort)},
                 {"hosts", std::to_string(spec.pods)},
                 {"backoff_limit", std::to_string(spec.backoff_limit)},
                 {"subdomain", name},
@@ -202,7 +202,9 @@ std::vector<Manifest> compose_manifests(const JobSpec& job, const ManifestOption
   nlohmann::ordered_json deploy;
   if (spec.gpus_per_pod > 0)
     deploy["resources"]["reservations"]["devices"] =
-        nlohmann::ordered_json::array({{{"driver", "nvidia"}, {"count", spec.gpus_per_pod}, {"capabilities", nlohmann::ordered_json::array({"gpu"})}}});
+        nlohmann::ordered_json::array({{{"driver", "nvidia"},
+                                        {"count", spec.gpus_per_pod},
+                                        {"capabilities", nlohmann::ordered_json::array({"gpu"})}}});
   Values values{{"made_by", made_by(job, options)},
                 {"name", name},
                 {"image", yaml_text(spec.image)},

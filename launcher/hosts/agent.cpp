@@ -20,23 +20,23 @@
 #include <set>
 #include <thread>
 
-#include "engine/base/text.h"
 #include "engine/base/error.h"
 #include "engine/base/machine_limits.h"
 #include "engine/base/put_all.h"
-#include "launcher/held_port.h"
+#include "engine/base/text.h"
 #include "launcher/hosts/address.h"
 #include "launcher/hosts/copies.h"
 #include "launcher/hosts/file_watch.h"
 #include "launcher/hosts/link_check.h"
+#include "launcher/hosts/placeholders.h"
 #include "launcher/hosts/report_json.h"
 #include "launcher/hosts/same_user.h"
 #include "launcher/hosts/session.h"
 #include "launcher/hosts/wire.h"
-#include "launcher/hosts/words.h"
 #include "launcher/local_ranks.h"
 #include "launcher/protocol.h"
 #include "launcher/rank_error.h"
+#include "launcher/reserved_port.h"
 #include "launcher/store.h"
 
 namespace trainctl::hosts {
@@ -161,7 +161,7 @@ class Agent : public LogSink {
     heard_ = now();
     if (const auto* alive = std::get_if<Alive>(&frame)) {
       if (!session_.confirmed(alive->received)) return refuse(wire);
-      tell_saves();
+      report_saves();
       return flush();
     }
     auto* numbered = std::get_if<Numbered>(&frame);
@@ -174,12 +174,12 @@ class Agent : public LogSink {
     } catch (const std::exception& error) {  // the connection and the other ranks are not affected
       refuse_attempt(error.what());
     }
-    if (wire_ && session_.received() - told_ >= kConfirmEvery) confirm();
+    if (wire_ && session_.received() - confirmed_ >= kConfirmEvery) confirm();
   }
 
   void confirm() {
-    told_ = session_.received();
-    wire_->write(encode(Alive{told_}));
+    confirmed_ = session_.received();
+    wire_->write(encode(Alive{confirmed_}));
   }
 
   /// The first connection sets the token.
@@ -270,7 +270,7 @@ class Agent : public LogSink {
       store_ = std::make_unique<StoreServer>(
           loop_, store_token_,
           [this](const std::string& key, const std::string& value) { send(Kind::value, -1, 0, key, value); });
-      port_ = json.at("hold_port").get<bool>() ? std::make_unique<HeldPort>() : nullptr;
+      port_ = json.at("hold_port").get<bool>() ? std::make_unique<ReservedPort>() : nullptr;
       address_ = own_address(json.at("interface").get<std::string>());
       if (!link_listener_) link_listener_.emplace(loop_, address_);
       prepare_copies(json);
@@ -426,10 +426,10 @@ class Agent : public LogSink {
   ProcessCommand command_of(int rank, const Json& json) const {
     ProcessCommand command;
     const auto filled = [&](const std::string& text) {
-      return fill_words(text, {{"logs", options_.folder + "/logs"},
-                               {"folder", options_.folder},
-                               {"address", address_},
-                               {kBraceWord, "{"}});
+      return fill_placeholders(text, {{"logs", options_.folder + "/logs"},
+                                      {"folder", options_.folder},
+                                      {"address", address_},
+                                      {kBracePlaceholder, "{"}});
     };
     if (!json.at("argv").is_array() || json.at("argv").empty()) throw EnvError("the command of a rank is empty");
     for (const Json& word : json.at("argv")) {
@@ -448,16 +448,16 @@ class Agent : public LogSink {
 
   void rank_ended(int rank, const RankReport& report) {
     running_.erase(rank);
-    tell_changes();
-    tell_files(false);
+    report_changes();
+    report_files(false);
     ended_.emplace_back(rank, report_json(report, wall_seconds()));
-    if (!report.failed()) return tell_saves();
+    if (!report.failed()) return report_saves();
     for (auto& [ended, text] : std::exchange(ended_, {})) send(Kind::ended, ended, 0, "", std::move(text));
   }
 
   // Messages to the launcher.
 
-  void tell_changes() {
+  void report_changes() {
     if (!ranks_) return;
     std::string changes = options_.share->changes();
     if (!changes.empty()) send(Kind::board, -1, 0, "", std::move(changes));
@@ -465,20 +465,20 @@ class Agent : public LogSink {
 
   /// Images of saves are large, so no more are sent at a time than the launcher has confirmed. For the launcher, a rank
   /// that ended normally has ended once its last state has arrived.
-  void tell_saves() {
+  void report_saves() {
     while (!is_full()) {
-      auto word = options_.share->next_save_word();
-      if (!word) {
+      auto message = options_.share->next_save_message();
+      if (!message) {
         for (auto& [rank, report] : std::exchange(ended_, {})) send(Kind::ended, rank, 0, "", std::move(report));
         return;
       }
-      if (word->rank < 0) tell_files(false);  // the launcher must have the metrics of all steps in a checkpoint
-      send(Kind::save, word->rank, word->number, std::move(word->name), std::move(word->text));
+      if (message->rank < 0) report_files(false);  // the launcher must have the metrics of all steps in a checkpoint
+      send(Kind::save, message->rank, message->number, std::move(message->name), std::move(message->text));
     }
   }
 
   /// Returns whether everything was sent.
-  bool tell_files(bool waits) {
+  bool report_files(bool waits) {
     if (!files_) return true;
     return files_->look(
         [this](const std::string& path, int64_t offset, std::string_view bytes) {
@@ -487,7 +487,7 @@ class Agent : public LogSink {
         [&] { return waits && is_full(); });
   }
 
-  void tell_frozen() {
+  void report_frozen() {
     for (auto& [rank, frozen] : running_) {
       const bool is_frozen = ranks_->is_frozen(rank);
       if (std::exchange(frozen, is_frozen) != is_frozen) send(Kind::frozen, rank, is_frozen ? 1 : 0);
@@ -496,11 +496,11 @@ class Agent : public LogSink {
 
   void tick() {
     if (ranks_) ranks_->look();
-    tell_changes();
-    tell_saves();
-    if (is_due(files_told_, kFilesSeconds)) tell_files(true);
-    if (is_due(frozen_told_, kFrozenSeconds)) tell_frozen();
-    if (wire_ && is_due(alive_told_, kAliveSeconds)) confirm();
+    report_changes();
+    report_saves();
+    if (is_due(files_reported_, kFilesSeconds)) report_files(true);
+    if (is_due(frozen_reported_, kFrozenSeconds)) report_frozen();
+    if (wire_ && is_due(alive_reported_, kAliveSeconds)) confirm();
     flush();
     if (now() - heard_ > reconnect_seconds_) return leave();
     if (stage_ == Stage::leaving && (session_.is_done() || now() - leaving_since_ > kFarewellSeconds)) return leave();
@@ -518,7 +518,7 @@ class Agent : public LogSink {
     ranks_.reset();
     runner_.reset();
     running_.clear();  // they have ended with their runner
-    tell_files(false);
+    report_files(false);
   }
 
   void leave() { left_ = true; }
@@ -536,11 +536,11 @@ class Agent : public LogSink {
   std::string token_;
   uint64_t connection_ = 0;
   double heard_ = 0, reconnect_seconds_ = 15;
-  double alive_told_ = 0, files_told_ = 0, frozen_told_ = 0, leaving_since_ = 0;
+  double alive_reported_ = 0, files_reported_ = 0, frozen_reported_ = 0, leaving_since_ = 0;
   Stage stage_ = Stage::idle;
   bool left_ = false;
 
-  uint64_t told_ = 0;  ///< number confirmed by the last alive frame
+  uint64_t confirmed_ = 0;  ///< number confirmed by the last alive frame
 
   uint32_t attempt_ = 0;
   std::set<int> started_;  ///< ranks of this attempt
@@ -555,7 +555,7 @@ class Agent : public LogSink {
   std::map<uint32_t, std::pair<int, std::string>> streams_;
   std::unique_ptr<StoreServer> store_;
   std::string store_token_, address_;
-  std::unique_ptr<HeldPort> port_;
+  std::unique_ptr<ReservedPort> port_;
   std::optional<LinkListener> link_listener_;
 };
 

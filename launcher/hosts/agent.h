@@ -24,7 +24,7 @@ namespace trainctl::hosts {
 
 /// Message about saves between a host and the launcher. Only the two ends know its meaning; see
 /// cli/run/worker/host_saves.h.
-struct SaveWord {
+struct SaveMessage {
   std::string name;
   int rank = -1;
   int64_t number = 0;
@@ -50,8 +50,8 @@ class HostShare {
   virtual void release() = 0;
   virtual void ended(int rank, bool failed) = 0;
   /// The next message for the launcher; nullopt: none now.
-  virtual std::optional<SaveWord> next_save_word() = 0;
-  virtual void take(const SaveWord& word) = 0;
+  virtual std::optional<SaveMessage> next_save_message() = 0;
+  virtual void take(const SaveMessage& message) = 0;
 };
 
 struct AgentOptions {

@@ -16,8 +16,8 @@
 #include "engine/base/error.h"
 #include "engine/base/text.h"
 #include "launcher/hosts/link_check.h"
+#include "launcher/hosts/placeholders.h"
 #include "launcher/hosts/report_json.h"
-#include "launcher/hosts/words.h"
 #include "launcher/log_pipe.h"
 #include "launcher/protocol.h"
 #include "launcher/rank_error.h"
@@ -123,7 +123,7 @@ void AgentRanks::lost(Host& host, const std::string& why) {
 }
 
 /// Reports all unreachable hosts at once: the other hosts get some time to respond, or to fail too.
-void AgentRanks::tell_unreached() {
+void AgentRanks::report_unreached() {
   if (unreached_since_ == 0) return;
   const auto is_open = [](const auto& host) { return !host->link->is_lost() && !host->link->has_joined(); };
   if (std::any_of(hosts_.begin(), hosts_.end(), is_open) && now() - unreached_since_ < kOthersSeconds) return;
@@ -193,7 +193,7 @@ void AgentRanks::carry_out(Host& host, Message& message) {
     case RankFrame::save:
       if (!is_old && !board_.take({message.name, message.rank, message.number, std::move(message.text)}, host.ranks))
         return host.link->lose("sent an invalid message about checkpoints");
-      return tell_saves();
+      return send_saves();
     case RankFrame::value:
       if (is_old) return;
       for (const auto& other : hosts_)
@@ -254,8 +254,8 @@ void AgentRanks::give_copies(Host& host, const std::set<std::string>& names) {
     if (events_.notice)
       events_.notice("copying " + copy.path + " (" + format_bytes(copy.bytes()) + ") to host " + host.name);
     for (const Copy::File& file : copy.files)
-      host.to_give.push_back(
-          {RankFrame::copy, copy.name + (file.name.empty() ? "" : "/" + file.name), file.path, file.is_executable ? 1 : 0});
+      host.to_give.push_back({RankFrame::copy, copy.name + (file.name.empty() ? "" : "/" + file.name), file.path,
+                              file.is_executable ? 1 : 0});
     host.to_give.push_back({RankFrame::keep, copy.name, ""});
   }
 }
@@ -292,7 +292,7 @@ void AgentRanks::send_starts() {
   for (const RankPlace& place : std::exchange(to_start_, {})) {
     const ProcessCommand command = launch_.command(place, static_cast<int>(attempt_));
     const auto filled = [&](const std::string& value) {
-      return fill_words(value, {{"first_address", first.address}, {"first_port", std::to_string(first.port)}});
+      return fill_placeholders(value, {{"first_address", first.address}, {"first_port", std::to_string(first.port)}});
     };
     Json environment = Json::array();
     for (const auto& [name, value] : command.environment) environment.push_back({name, filled(value)});
@@ -360,8 +360,7 @@ void AgentRanks::restart(int attempt) {
 /// A rank that reports another one as lost may have lost the link instead, so the report waits for a check of all
 /// links.
 void AgentRanks::ended(int rank, RankReport report) {
-  const bool complains =
-      !launch_.limits.ranks_explain || (report.error && report.error->kind == ErrorKind::comm);
+  const bool complains = !launch_.limits.ranks_explain || (report.error && report.error->kind == ErrorKind::comm);
   if (hosts_.size() < 2 || !report.failed() || report.end.signaled || !complains || !running_.contains(rank))
     return rank_ended(rank, std::move(report));
   complaints_.emplace_back(rank, std::move(report));
@@ -383,7 +382,9 @@ void AgentRanks::ask_for_links() {
 
 void AgentRanks::look_at_links() {
   if (complaints_.empty()) return;
-  const auto is_open = [](const auto& host) { return host->link->is_joined() && host->ready && !host->has_checked_links; };
+  const auto is_open = [](const auto& host) {
+    return host->link->is_joined() && host->ready && !host->has_checked_links;
+  };
   const bool waits = std::any_of(hosts_.begin(), hosts_.end(), is_open);
   if (waits && now() - links_asked_ < kLinkSeconds + kUnheardSeconds) return;
   const std::optional<LostLink> link = lost_link();
@@ -406,7 +407,8 @@ std::optional<LostLink> AgentRanks::lost_link() const {
     for (const auto& to : hosts_) {
       const auto fault = from->link_faults.find(to->name);
       if (fault == from->link_faults.end() || !is_heard_of(*from) || !is_heard_of(*to)) continue;
-      const auto [it, is_new] = broken.try_emplace(std::minmax(from->index, to->index), from->name + " " + fault->second);
+      const auto [it, is_new] =
+          broken.try_emplace(std::minmax(from->index, to->index), from->name + " " + fault->second);
       if (!is_new) continue;
       ++count[static_cast<size_t>(from->index)];
       ++count[static_cast<size_t>(to->index)];
@@ -481,7 +483,7 @@ void AgentRanks::close_gates() {
   if (!stop_asked_) {
     holds_ = false;
     board_.held(last);
-    tell_saves();
+    send_saves();
     for (const auto& host : hosts_) send(*host, RankFrame::release);
     return;
   }
@@ -490,9 +492,10 @@ void AgentRanks::close_gates() {
   for (const auto& host : hosts_) send(*host, RankFrame::stop, -1, static_cast<int64_t>(last));
 }
 
-void AgentRanks::tell_saves() {
-  for (const SaveWord& word : board_.words())
-    for (const auto& host : hosts_) send(*host, RankFrame::save, word.rank, word.number, word.name, word.text);
+void AgentRanks::send_saves() {
+  for (const SaveMessage& message : board_.messages())
+    for (const auto& host : hosts_)
+      send(*host, RankFrame::save, message.rank, message.number, message.name, message.text);
 }
 
 // Output of ranks.
@@ -540,9 +543,9 @@ void AgentRanks::look() {
   received_.retry();
   if (ending_) return;
   look_at_hosts();
-  tell_unreached();
+  report_unreached();
   look_at_links();
-  tell_saves();
+  send_saves();
   if (stop_asked_ || holds_ || running_.empty() || !to_start_.empty() || !board_.wants_hold()) return;
   holds_ = true;
   hold_gates();
@@ -572,7 +575,7 @@ void AgentRanks::rescue() {
   double since = now();
   for (auto came = board_.rescue(answering); came && now() - since < kRescueSeconds;) {
     look_at_hosts();
-    tell_saves();
+    send_saves();
     loop_.run_for(std::chrono::milliseconds(5));
     loop_.restart();
     const auto more = board_.rescue(answering);

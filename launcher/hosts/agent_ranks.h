@@ -39,9 +39,9 @@ struct LauncherBoard {
   std::function<void(uint64_t step)> stop_after;
 
   /// Handles a message about saves from the host that has `ranks`; returns false if no host may send it.
-  std::function<bool(const SaveWord& word, const std::vector<int>& ranks)> take;
+  std::function<bool(const SaveMessage& message, const std::vector<int>& ranks)> take;
   /// The pending messages for all hosts.
-  std::function<std::vector<SaveWord>()> words;
+  std::function<std::vector<SaveMessage>()> messages;
   /// Whether all gates must be held; and a report that they are: no rank has started a step above `highest`.
   std::function<bool()> wants_hold;
   std::function<void(uint64_t highest)> held;
@@ -130,7 +130,7 @@ class AgentRanks : public RankRunner {
   Host& host_of(int rank) { return *hosts_[static_cast<size_t>(host_of_.at(rank))]; }
   void await_children();
   void lost(Host& host, const std::string& why);
-  void tell_unreached();
+  void report_unreached();
   void ended(int rank, RankReport report);
   void ask_for_links();
   void look_at_links();
@@ -151,7 +151,7 @@ class AgentRanks : public RankRunner {
   void give_copies(Host& host, const std::set<std::string>& names);
   void hold_gates();
   void close_gates();
-  void tell_saves();
+  void send_saves();
   std::vector<std::vector<int>> answering() const;
 
   const Launch& launch_;

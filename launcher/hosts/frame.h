@@ -55,7 +55,7 @@ struct Message {
     notice = 'T',    ///< text: for the user
     // Sent by both sides.
     board = 'C',  ///< text: statuses of ranks (engine/runtime/comm/board_changes.h)
-    save = 'Y',   ///< a SaveWord (agent.h)
+    save = 'Y',   ///< a SaveMessage (agent.h)
     value = 'V',  ///< name: a key of the store; text: its value
     links = 'M',  ///< launcher: connect to these, text: JSON, [[name, address, port], …]; reply of the agent:
                   ///< text: JSON, {name: fault} for unreachable hosts (link_check.h)

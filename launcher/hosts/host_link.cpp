@@ -1,10 +1,9 @@
 // See host_link.h.
 #include "launcher/hosts/host_link.h"
 
+#include <fmt/format.h>
 #include <sys/wait.h>
 #include <unistd.h>
-
-#include <fmt/format.h>
 
 #include <algorithm>
 #include <array>
@@ -30,7 +29,7 @@ constexpr double kLinkAliveSeconds = 0.5;
 constexpr double kSilentSeconds = 3, kRetrySeconds = 0.3, kAttemptSeconds = 5;
 /// Timeouts of an agent's first connection, which may be slow, and of an installation; a bundle has 100 MB.
 constexpr double kConnectSeconds = 60, kInstallSeconds = 900;
-constexpr size_t kLinkWriteAhead = 1 << 20, kMostSaid = 8192;
+constexpr size_t kLinkWriteAhead = 1 << 20, kMaxErrorText = 8192;
 constexpr uint64_t kConfirmFramesEvery = 16;
 constexpr int kLastWordLooks = 100;  ///< at most 10 ms apart
 
@@ -54,7 +53,7 @@ double HostLink::silent_seconds() const { return steady_seconds() - heard_; }
 void HostLink::begin(Message first) {
   id_ = store::random_token().substr(0, 16);
   session_ = Session();
-  connection_ = told_ = 0;
+  connection_ = confirmed_ = 0;
   has_joined_ = was_installed_ = is_late_ = false;
   fault_.clear();
   heard_ = steady_seconds();
@@ -91,16 +90,16 @@ void HostLink::install() {
 void HostLink::run_child(const std::string& script, const Feed& feed) {
   drop_child();
   child_ = reach_.transport.run(host_, script, feed);
-  said_ = std::make_shared<std::string>();
+  error_text_ = std::make_shared<std::string>();
   errors_ = std::make_shared<asio::posix::stream_descriptor>(loop_, std::exchange(child_.err, -1));
   auto buffer = std::make_shared<std::array<char, 4096>>();
   auto read = std::make_shared<std::function<void()>>();
-  *read = [errors = errors_, said = said_, buffer, weak = std::weak_ptr(read)] {
+  *read = [errors = errors_, output = error_text_, buffer, weak = std::weak_ptr(read)] {
     errors->async_read_some(asio::buffer(*buffer),
-                            [said, buffer, again = weak.lock()](const boost::system::error_code& error, size_t n) {
+                            [output, buffer, again = weak.lock()](const boost::system::error_code& error, size_t n) {
                               if (error) return;
-                              said->append(buffer->data(), n);
-                              if (said->size() > kMostSaid) said->erase(0, said->size() - kMostSaid);
+                              output->append(buffer->data(), n);
+                              if (output->size() > kMaxErrorText) output->erase(0, output->size() - kMaxErrorText);
                               if (again) (*again)();
                             });
   };
@@ -135,8 +134,8 @@ void HostLink::look_at_child() {
 void HostLink::installed(int status) {
   heard_ = steady_seconds();
   if (WIFEXITED(status) && WEXITSTATUS(status) == 0) return connect();
-  const std::string said = last_words();
-  lose("could not install this program: " + (said.empty() ? reach_.transport.name() + " ended" : said));
+  const std::string output = error_output();
+  lose("could not install this program: " + (output.empty() ? reach_.transport.name() + " ended" : output));
 }
 
 void HostLink::broken(const std::string& why) {
@@ -152,21 +151,21 @@ void HostLink::broken(const std::string& why) {
   if (const size_t at = noise.find(kWrongMachine); at != std::string::npos)
     return lose("has a different architecture: " + in_one_line(noise.substr(at + std::strlen(kWrongMachine) + 1)) +
                 "; this program is for " + reach_.bundle.machine);
-  const std::string said = last_words();
-  lose("cannot be reached: " + (said.empty() ? why : said));
+  const std::string output = error_output();
+  lose("cannot be reached: " + (output.empty() ? why : output));
 }
 
 /// Reads the rest of the transport's stderr; the transport ends shortly after its output.
-std::string HostLink::last_words() {
-  std::string said = *said_;
+std::string HostLink::error_output() {
+  std::string output = *error_text_;
   std::array<char, 4096> buffer{};
   for (int look = 0; look < kLastWordLooks && errors_; ++look) {
     const ssize_t got = read(errors_->native_handle(), buffer.data(), buffer.size());
     if (got == 0) break;
-    if (got > 0) said.append(buffer.data(), static_cast<size_t>(got));
+    if (got > 0) output.append(buffer.data(), static_cast<size_t>(got));
     if (got < 0) usleep(10'000);
   }
-  return in_one_line(said);
+  return in_one_line(output);
 }
 
 void HostLink::lose(const std::string& why) {
@@ -189,8 +188,8 @@ void HostLink::flush() {
 }
 
 void HostLink::confirm() {
-  told_ = session_.received();
-  if (wire_) wire_->write(encode(Alive{told_}));
+  confirmed_ = session_.received();
+  if (wire_) wire_->write(encode(Alive{confirmed_}));
 }
 
 void HostLink::received(Frame frame) {
@@ -213,15 +212,15 @@ void HostLink::received(Frame frame) {
   auto message = session_.receive(std::move(*numbered), gap);
   if (gap) return lose("skipped a message");
   if (message) events_.message(*message);
-  if (wire_ && session_.received() - told_ >= kConfirmFramesEvery) confirm();
+  if (wire_ && session_.received() - confirmed_ >= kConfirmFramesEvery) confirm();
 }
 
 void HostLink::look(bool pauses) {
   if (state_ == State::lost) return;
   if (wire_) wire_->pause(pauses);
   if (state_ == State::joined) {
-    if (steady_seconds() - alive_told_ >= kLinkAliveSeconds) {
-      alive_told_ = steady_seconds();
+    if (steady_seconds() - alive_reported_ >= kLinkAliveSeconds) {
+      alive_reported_ = steady_seconds();
       confirm();
     }
     flush();

@@ -76,7 +76,7 @@ class HostLink {
   void drop_child();
   void received(Frame frame);
   void broken(const std::string& why);
-  std::string last_words();
+  std::string error_output();
 
   boost::asio::io_context& loop_;
   const Reach reach_;
@@ -87,14 +87,14 @@ class HostLink {
   uint64_t connection_ = 0;
   bool has_joined_ = false, was_installed_ = false;
   bool is_late_ = false;  ///< the user has been notified that the first response is late
-  std::string fault_;  ///< lost: why
+  std::string fault_;     ///< lost: why
   PipedChild child_;
   std::shared_ptr<boost::asio::posix::stream_descriptor> errors_;
-  std::shared_ptr<std::string> said_;  ///< output of the transport to stderr
+  std::shared_ptr<std::string> error_text_;  ///< output of the transport to stderr
   std::shared_ptr<Wire> wire_;
   Session session_;
-  uint64_t told_ = 0;  ///< number confirmed by the last alive frame
-  double heard_ = 0, tried_ = 0, alive_told_ = 0;
+  uint64_t confirmed_ = 0;  ///< number confirmed by the last alive frame
+  double heard_ = 0, tried_ = 0, alive_reported_ = 0;
 };
 
 }  // namespace trainctl::hosts

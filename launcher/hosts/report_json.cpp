@@ -8,10 +8,13 @@ namespace trainctl::hosts {
 using Json = nlohmann::json;
 
 std::string report_json(const RankReport& report, double now) {
-  Json json = {{"signaled", report.end.signaled},  {"code", report.end.code},
-               {"left", report.end.left},          {"age", now - report.time},
+  Json json = {{"signaled", report.end.signaled},
+               {"code", report.end.code},
+               {"left", report.end.left},
+               {"age", now - report.time},
                {"out_of_memory", report.out_of_memory},
-               {"last_words", report.last_words},  {"failed_unasked", report.failed_unasked},
+               {"last_words", report.last_lines},
+               {"failed_unasked", report.failed_unasked},
                {"blames_peer", report.blames_peer}};
   if (report.error) {
     RankError error = *report.error;
@@ -30,7 +33,7 @@ std::optional<RankReport> parse_report(std::string_view text, double now) {
     report.end = {-1, json.at("signaled").get<bool>(), json.at("code").get<int>(), json.at("left").get<std::string>()};
     report.time = now - json.at("age").get<double>();
     report.out_of_memory = json.at("out_of_memory").get<bool>();
-    report.last_words = json.at("last_words").get<std::string>();
+    report.last_lines = json.at("last_words").get<std::string>();
     report.failed_unasked = json.at("failed_unasked").get<bool>();
     report.blames_peer = json.at("blames_peer").get<bool>();
     if (json.contains("error")) {

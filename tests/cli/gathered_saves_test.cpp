@@ -56,12 +56,12 @@ struct Scene {
     for (bool spoke = true; spoke;) {
       spoke = false;
       for (size_t host = 0; host < hosts.size(); ++host)
-        while (const auto word = hosts[host]->next()) {
-          REQUIRE(launcher.take(*word, ranks[host]));
+        while (const auto message = hosts[host]->next()) {
+          REQUIRE(launcher.take(*message, ranks[host]));
           spoke = true;
         }
-      for (const hosts::SaveWord& word : launcher.words()) {
-        for (const auto& host : hosts) host->take(word);
+      for (const hosts::SaveMessage& message : launcher.messages()) {
+        for (const auto& host : hosts) host->take(message);
         spoke = true;
       }
     }
@@ -92,7 +92,7 @@ struct Scene {
   void copy(int64_t step) {
     for (int rank = 0; rank < all; ++rank)
       copies(static_cast<size_t>(rank), rank, step, "rank " + std::to_string(rank) + " before " + std::to_string(step));
-    boards[0]->saves().tell(step, {.loss_sum = static_cast<double>(step)});
+    boards[0]->saves().report_position(step, {.loss_sum = static_cast<double>(step)});
     talk();
   }
   /// The image of a rank that the writer finds.
@@ -120,14 +120,14 @@ TEST_CASE("gathered saves: all hosts get one answer, and all images come to the 
   scene.copies(0, 0, 10, "state of 0");
   scene.copies(0, 1, 10, large);
   scene.copies(1, 2, 10, "");
-  scene.boards[0]->saves().tell(10, {.loss_sum = 1.5});
+  scene.boards[0]->saves().report_position(10, {.loss_sum = 1.5});
   CHECK_FALSE(scene.memory->saves().take_offer());
   scene.talk();
   REQUIRE(scene.memory->saves().take_offer());
   CHECK(scene.written(0) == "state of 0");
   CHECK(scene.written(1) == large);
   CHECK(scene.memory->saves().saving() == 10);
-  CHECK(scene.memory->saves().is_told(10));
+  CHECK(scene.memory->saves().is_reported(10));
   CHECK(scene.memory->saves().position().loss_sum == 1.5);
 }
 
@@ -178,7 +178,7 @@ TEST_CASE("gathered saves: an image that changes its size has the new one, and n
     CHECK(scene.asks(1, step));
     scene.copies(0, 0, step, step == 10 ? "a longer state" : "short");
     scene.copies(1, 1, step, "b");
-    scene.boards[0]->saves().tell(step, {});
+    scene.boards[0]->saves().report_position(step, {});
     scene.talk();
     REQUIRE(scene.memory->saves().take_offer());
     CHECK(scene.written(0) == (step == 10 ? "a longer state" : "short"));
@@ -200,7 +200,7 @@ TEST_CASE("gathered saves: where saves must not be left out, a due step waits un
   }
   CHECK_FALSE(is_answered);
   scene.copies(0, 0, 10, "a");
-  scene.boards[0]->saves().tell(10, {});
+  scene.boards[0]->saves().report_position(10, {});
   scene.talk();
   CHECK_FALSE(is_answered);
   scene.copies(1, 1, 10, "b");
@@ -236,7 +236,7 @@ TEST_CASE("gathered saves: no step waits for the disk, which gets the newest who
 TEST_CASE("gathered saves: what no host says is refused") {
   Scene scene(std::vector<std::vector<int>>{{0}, {1}});
   CHECK(scene.asks(0, 10));
-  const auto takes = [&](hosts::SaveWord word) { return scene.launcher.take(word, {1}); };
+  const auto takes = [&](hosts::SaveMessage message) { return scene.launcher.take(message, {1}); };
   CHECK_FALSE(takes({.name = "wanted", .number = -1}));
   CHECK_FALSE(takes({.name = "told", .number = 1, .text = "short"}));
   CHECK_FALSE(takes({.name = "validated", .number = 1, .text = "short"}));
@@ -255,10 +255,8 @@ TEST_CASE("gathered saves: the validation of a state that was saved before it re
   position.is_validated = true;
   position.validation[0] = 0.25;
   CHECK(scene.memory->saves().validated() == -1);
-  CHECK(scene.launcher.take({.name = "validated",
-                             .number = 10,
-                             .text = {reinterpret_cast<const char*>(&position), sizeof position}},
-                            {0}));
+  CHECK(scene.launcher.take(
+      {.name = "validated", .number = 10, .text = {reinterpret_cast<const char*>(&position), sizeof position}}, {0}));
   CHECK(scene.memory->saves().validated() == 10);
   REQUIRE(scene.memory->saves().validation_of(10) != nullptr);
   CHECK(scene.memory->saves().validation_of(5) == nullptr);

@@ -14,9 +14,9 @@
 #include <thread>
 
 #include "cli/run/launch/losses.h"
-#include "cli/run/saves/held_state.h"
-#include "cli/run/saves/held_states.h"
+#include "cli/run/saves/host_snapshots.h"
 #include "cli/run/saves/saver.h"
+#include "cli/run/saves/state_snapshots.h"
 #include "engine/planning/compile_job.h"
 #include "engine/runtime/comm/shared_memory.h"
 #include "engine/spec/parse.h"
@@ -71,7 +71,7 @@ class Arena : public Executor {
 
 /// A rank that holds its state in a host's memory.
 struct Rank {
-  Rank(const PlannedJob& job, int number, const HeldStates& host)
+  Rank(const PlannedJob& job, int number, const HostSnapshots& host)
       : program(compile(job, number)), arena(program), holder(program, dup(host.memory(number)), {}) {
     holder.add_to(hooks);
   }
@@ -91,21 +91,21 @@ struct Rank {
   const Program program;
   Arena arena;
   TrainHooks hooks;
-  StateHolder holder;
+  SnapshotWriter holder;
 };
 
 /// All words, until neither side has one.
-void talk(RescuedState& launcher, const std::vector<std::pair<HeldStates*, std::vector<int>>>& hosts) {
+void talk(RescuedState& launcher, const std::vector<std::pair<HostSnapshots*, std::vector<int>>>& hosts) {
   for (bool spoke = true; spoke;) {
     spoke = false;
-    for (const hosts::SaveWord& word : launcher.words()) {
-      for (const auto& [host, ranks] : hosts) CHECK(host->take(word));
+    for (const hosts::SaveMessage& message : launcher.messages()) {
+      for (const auto& [host, ranks] : hosts) CHECK(host->take(message));
       spoke = true;
     }
     for (const auto& [host, ranks] : hosts)
-      while (const auto word = host->next()) {
-        CHECK(RescuedState::knows(*word));
-        CHECK(launcher.take(*word, ranks));
+      while (const auto message = host->next()) {
+        CHECK(RescuedState::knows(*message));
+        CHECK(launcher.take(*message, ranks));
         spoke = true;
       }
   }
@@ -130,7 +130,7 @@ constexpr int64_t kStateBytes = 3 * 4 * (8 * 12 + 12 + 12 + 1);  // weights and 
 
 TEST_CASE("held state: of replicas one host has everything, and the newest step that all its ranks hold is taken") {
   const PlannedJob job = job_of(kData, kTwoHosts);
-  HeldStates b({2, 3});
+  HostSnapshots b({2, 3});
   Rank two(job, 2, b), three(job, 3, b);
   two.reaches(7);
   three.reaches(6);  // it was still at the end of the step before
@@ -148,13 +148,13 @@ TEST_CASE("held state: of replicas one host has everything, and the newest step 
 
 TEST_CASE("held state: a rank that dies while it copies has the state before") {
   const PlannedJob job = job_of(kData, kTwoHosts);
-  HeldStates b({2, 3});
+  HostSnapshots b({2, 3});
   Rank two(job, 2, b), three(job, 3, b);
   two.reaches(7);
   three.reaches(6);
   three.arena.fails = 1;
   CHECK_THROWS(three.starts(7));
-  CHECK(HeldState(b.memory(3)).steps() == std::vector<int64_t>{6});
+  CHECK(StateSnapshots(b.memory(3)).steps() == std::vector<int64_t>{6});
   RescuedState rescued(job);
   rescued.begin({{2, 3}});
   talk(rescued, {{&b, {2, 3}}});
@@ -165,7 +165,7 @@ TEST_CASE("held state: a rank that dies while it copies has the state before") {
 
 TEST_CASE("held state: with no step in common, or a rank that has none yet, nothing is taken") {
   const PlannedJob job = job_of(kData, kTwoHosts);
-  HeldStates b({2, 3});
+  HostSnapshots b({2, 3});
   Rank two(job, 2, b), three(job, 3, b);
   two.reaches(7);
   three.reaches(4);
@@ -179,7 +179,7 @@ TEST_CASE("held state: with no step in common, or a rank that has none yet, noth
 
 TEST_CASE("held state: shards of the optimizer that the lost host had are missing, and named") {
   const PlannedJob job = job_of("{mode: data_parallel, optimizer_shard: {level: 2, min_kb: 0}}", kTwoHosts);
-  HeldStates b({2, 3});
+  HostSnapshots b({2, 3});
   Rank two(job, 2, b), three(job, 3, b);
   two.reaches(3);
   three.reaches(3);
@@ -192,7 +192,7 @@ TEST_CASE("held state: shards of the optimizer that the lost host had are missin
 
 TEST_CASE("held state: all hosts together have shards once, whichever they are") {
   const PlannedJob job = job_of("{mode: data_parallel, optimizer_shard: {level: 3, min_kb: 0}}", kTwoHosts);
-  HeldStates a({0, 1}), b({2, 3});
+  HostSnapshots a({0, 1}), b({2, 3});
   Rank zero(job, 0, a), one(job, 1, a), two(job, 2, b), three(job, 3, b);
   for (Rank* rank : {&zero, &one, &two, &three}) rank->reaches(5);
   RescuedState rescued(job);
@@ -235,7 +235,7 @@ TEST_CASE("saves: where steps await them, the step after a save counts when the 
     hooks.reported(position);
     hooks.at_step(1, arena);
     CHECK(memory->status(0).copied == 2);  // it is on the way while the step runs
-    CHECK(board.is_told(1));
+    CHECK(board.is_reported(1));
     StepReport report;
     report.run_step = 2;
     std::thread rank([&] { hooks.on_step(report); });

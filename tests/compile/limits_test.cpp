@@ -3,7 +3,7 @@
 
 #include "engine/base/error.h"
 #include "engine/compile/compile.h"
-#include "engine/plan/axes/part_limits.h"
+#include "engine/plan/axes/shard_limits.h"
 #include "tests/compile/jobs.h"
 #include "tests/compile/sketch.h"
 #include "tests/jobs/jobs.h"

@@ -9,7 +9,7 @@ using namespace trainctl;
 
 namespace {
 
-int64_t parameters_of(const Graph& graph) {
+int64_t count_parameters(const Graph& graph) {
   int64_t elements = 0;
   for (const Tensor& t : graph.tensors) elements += t.kind == TensorKind::parameter ? num_elements(t.shape) : 0;
   return elements;
@@ -27,7 +27,7 @@ TEST_CASE("data parallel: one gradient all_reduce per step of 4 bytes per parame
         const auto reduces = collectives(p, Purpose::gradient);
         REQUIRE(reduces.size() == 1);
         CHECK(reduces[0]->collective == Collective::all_reduce);
-        CHECK(reduces[0]->bytes() == 4 * parameters_of(graph));
+        CHECK(reduces[0]->bytes() == 4 * count_parameters(graph));
         CHECK(reduces[0]->name == "all_reduce grad.bucket0");
         CHECK(p.groups[reduces[0]->group].size() == ranks);
         CHECK(collectives(p, Purpose::redistribute).empty());
@@ -198,7 +198,7 @@ TEST_CASE("clipping: every gradient element is counted once over all ranks, and 
           if (p.instructions[u].op == "sgd_update") CHECK(p.instructions[u].inputs.size() == 2);
         }
       }
-      CHECK(counted == parameters_of(kProgramsMlp));
+      CHECK(counted == count_parameters(kProgramsMlp));
     }
   }
 }

@@ -45,8 +45,8 @@ class NoShare : public HostShare {
   void stop_after(uint64_t) override {}
   void release() override {}
   void ended(int, bool) override {}
-  std::optional<SaveWord> next_save_word() override { return std::nullopt; }
-  void take(const SaveWord& word) override {
+  std::optional<SaveMessage> next_save_message() override { return std::nullopt; }
+  void take(const SaveMessage& word) override {
     if (word.number < 0) throw std::runtime_error("no word");
   }
 };

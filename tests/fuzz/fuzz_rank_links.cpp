@@ -1,6 +1,7 @@
 // Any bytes as what a peer that has the job's token sends to a rank over TLS, after any bytes of a client without it,
-// while the rank sends and receives on other threads. Each operation of the rank ends as soon as the peer has closed the
-// connection: it is done, or it throws. None waits until its time is over, and no buffer is touched after it is gone.
+// while the rank sends and receives on other threads. Each operation of the rank ends as soon as the peer has closed
+// the connection: it is done, or it throws. None waits until its time is over, and no buffer is touched after it is
+// gone.
 //
 //   input := operations count stranger[count] step*        operations: two bits per slot, an Operation
 //   step  := kind slot size        one byte each; kind 0 asks, 1 sends, 2 sends less than it says, 3: the two bytes raw
@@ -60,7 +61,7 @@ int dial(const std::vector<char>& address) {
   return made;
 }
 
-void be_stranger(const std::vector<char>& address, std::string_view bytes) {
+void be_unauthenticated_peer(const std::vector<char>& address, std::string_view bytes) {
   const int made = dial(address);
   (void)!::send(made, bytes.data(), bytes.size(), MSG_NOSIGNAL);
   close(made);
@@ -135,7 +136,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   gloo::transport::Pair& pair = *context->getPair(0);
   const std::vector<char> address = pair.address().bytes();
   const std::string_view name(address.data() + sizeof(sockaddr_storage) + sizeof(uint64_t), kNameBytes);
-  if (!stranger.empty()) be_stranger(address, stranger);
+  if (!stranger.empty()) be_unauthenticated_peer(address, stranger);
   std::thread peer([&] { be_peer(address, name, input); });
   pair.connect(address);  // waits for the peer, which dials
   std::vector<std::thread> threads;

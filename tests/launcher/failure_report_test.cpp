@@ -33,7 +33,7 @@ struct Scene {
   }
   RankReport& cause() { return outcome.reports[1]; }
   std::string report() const { return failure_report(outcome, cluster, directory); }
-  void words(const std::string& text) { cause().last_words = text; }
+  void words(const std::string& text) { cause().last_lines = text; }
 };
 
 }  // namespace
@@ -173,7 +173,7 @@ struct Program {
 
 TEST_CASE("the report of a program begins with the rank that had ended, or is the only one that still runs") {
   Program left({1, 1, 0, 1});
-  left.outcome.reports[0].last_words = "Connection closed by peer";
+  left.outcome.reports[0].last_lines = "Connection closed by peer";
   CHECK(left.report() ==
         "rank 2 had exited with code 0 1.0 s earlier; the other ranks may have been waiting for it\n"
         "ranks 0,1,3 exited with code 1\n"

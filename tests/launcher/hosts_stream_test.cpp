@@ -120,7 +120,7 @@ TEST_CASE("hosts: a report keeps its order in time on a host whose clock is wron
   report.end = {17, true, 9};
   report.time = 1000.5;
   report.error = RankError{.kind = ErrorKind::comm, .what = "rank 1", .missing = {1}, .time = 1000.25};
-  report.last_words = "last\xff words";
+  report.last_lines = "last\xff words";
   const auto read = parse_report(report_json(report, 1002), 5002);
   REQUIRE(read);
   CHECK(read->time == doctest::Approx(5000.5));

@@ -80,8 +80,8 @@ TEST_CASE("messages about a lost connection or a timeout of Gloo, NCCL and c10d 
         "[Rank 1] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=7)",
         "DistStoreError: wait timeout after 300000ms",
         "torch.distributed.DistNetworkError: The client socket has timed out after 60000ms"})
-    CHECK(tells_of_peer(text));
+    CHECK(mentions_peer(text));
   for (const char* text : {"ValueError: bad", "", "requests: Connection reset by peer", "loading gloo", "NCCL 2.19"})
-    CHECK_FALSE(tells_of_peer(text));
+    CHECK_FALSE(mentions_peer(text));
   CHECK(parse_torch_error(recorded("DistBackendError: NCCL timeout"), 1)->kind == ErrorKind::comm);
 }

@@ -244,7 +244,7 @@ TEST_CASE("only commands, rendering and the report write to the terminal") {
   // What a rank or the helper program of a remote host writes to its own standard output or error is a protocol or a log.
   static const std::regex exempt(
       "engine/ops/cuda/say_once\\.cpp|engine/runtime/cuda/cuda_executor\\.cpp|"
-      "launcher/(clusters/door|hosts/(link_check|probe|relay|transport))\\.cpp");
+      "launcher/(clusters/remote_listener|hosts/(link_check|probe|relay|transport))\\.cpp");
   static const std::regex pattern(R"re(\bstd::(cout|cerr|clog) <<|\bstd::(puts|printf|fprintf|fputs)\b|\b[df]?printf\(|\bf?puts\()re");
   const fs::path root = TRAINCTL_SOURCE_DIR;
   int files = 0;

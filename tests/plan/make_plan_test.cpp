@@ -115,7 +115,7 @@ TEST_CASE("a batch that does not divide is cut as far as possible, and the plan 
   CHECK(broken_rule(p) == "");
   CHECK(p.cuts("relu1") == "[[2, 1]]");
   CHECK(p.layer("layer1").reason == "data parallel: 6 rows cut 2 ways");
-  CHECK(p.layer("layer1").would_be == "4 does not divide 6");
+  CHECK(p.layer("layer1").cut_limit_reason == "4 does not divide 6");
   CHECK(p.plan.notes ==
         std::vector<std::string>{"the 6 rows of a micro-batch are cut 2 ways on 4 ranks; 4 or 8 rows could be cut 4 "
                                  "ways"});
@@ -128,7 +128,7 @@ TEST_CASE("rows that cannot be cut at all are reported as not cut, and the advic
   CHECK(broken_rule(p) == "");
   for (const LayerPlan& layer : p.plan.layers) {
     CHECK(layer.reason == "data parallel: 48 rows not cut");
-    CHECK(layer.would_be == "7 does not divide 48");
+    CHECK(layer.cut_limit_reason == "7 does not divide 48");
   }
   CHECK(p.plan.notes ==
         std::vector<std::string>{"the 48 rows of a micro-batch are not cut on 7 ranks; 42 or 49 rows could be cut 7 "

@@ -87,7 +87,7 @@ TEST_CASE("a bias is added in the layout in which the sum is read") {
   CHECK(rows.out("b") == rows.in("norm"));
   const Planned whole = planned(sums_job(network, cuts + ", norm: [[1, 1]]"));
   CHECK(whole.moves(Phase::forward) == Words{"all_reduce b.matmul"});
-  CHECK(whole.plan.apart.empty());
+  CHECK(whole.plan.separate_nodes.empty());
 }
 
 TEST_CASE("terms of a gradient cross a stage border as one") {

@@ -51,10 +51,10 @@ class Run {
         if (board.written() + board.failed() != mine || board.saving() != step) ++overlaps;
         ++mine;
         if (rank == 0) {
-          SaveBoard::Position said;
-          said.steps = step;
-          said.loss_sum = static_cast<double>(2 * step);
-          board.tell(step, said);
+          SaveBoard::Position reported;
+          reported.steps = step;
+          reported.loss_sum = static_cast<double>(2 * step);
+          board.report_position(step, reported);
         }
         copied_[rank].store(step, std::memory_order_release);
       }
@@ -75,7 +75,7 @@ class Run {
   }
 
   bool is_ready(int64_t step) const {
-    if (step < 0 || !board.is_told(step)) return false;
+    if (step < 0 || !board.is_reported(step)) return false;
     for (const std::atomic<int64_t>& copied : copied_)
       if (copied.load(std::memory_order_acquire) != step) return false;
     return true;
@@ -149,12 +149,12 @@ TEST_CASE("what is asked for while a save is under way comes after it") {
 
 TEST_CASE("a position belongs to the step that it was told for") {
   SaveBoard board;
-  CHECK_FALSE(board.is_told(0));
+  CHECK_FALSE(board.is_reported(0));
   SaveBoard::Position position;
   position.loss_sum = 1.5;
-  board.tell(0, position);
-  CHECK(board.is_told(0));
-  CHECK_FALSE(board.is_told(1));
+  board.report_position(0, position);
+  CHECK(board.is_reported(0));
+  CHECK_FALSE(board.is_reported(1));
   CHECK(board.position().loss_sum == 1.5);
 }
 
@@ -169,7 +169,8 @@ TEST_CASE("a resumed run asks what is due since the step that it began at") {
   CHECK(asked == 40);
 }
 
-TEST_CASE("of saves that are offered the writer takes the newest, and no set that it writes or that is offered is free") {
+TEST_CASE(
+    "of saves that are offered the writer takes the newest, and no set that it writes or that is offered is free") {
   SaveBoard board;
   CHECK_FALSE(board.take_offer());
   CHECK_FALSE(board.was_offered());
@@ -191,7 +192,7 @@ TEST_CASE("of saves that are offered the writer takes the newest, and no set tha
   REQUIRE(board.take_offer());
   CHECK(board.was_offered());
   CHECK(board.saving() == 9);
-  CHECK(board.is_told(9));
+  CHECK(board.is_reported(9));
   CHECK(board.position().loss_sum == 9);
   CHECK(board.set() == 2);
   board.finished(true);
@@ -206,7 +207,7 @@ TEST_CASE("the validations of the last two saves are found by their step") {
   for (int64_t step = 10; step <= 60; step += 10) {
     SaveBoard::Position position;
     position.validation[0] = static_cast<double>(step);
-    board->tell_validated(step, position);
+    board->report_validated(step, position);
     CHECK(board->validated() == step);
     for (const int64_t known : {step, step - 10}) {
       if (known == 0) continue;

@@ -325,13 +325,13 @@ TEST_CASE("search: a plan whose trial has a fault is not chosen, also if only th
     spec.launch = job.spec.launch;
     const TryPlan try_plan = [&](const JobSpec& fixed, TriedRanks ranks) -> Trial {
       const bool has_stages = fixed.parallel.stages > 1;
-      if (has_stages && (faulty == TriedRanks::one_a_stage || ranks == TriedRanks::all))
+      if (has_stages && (faulty == TriedRanks::one_per_stage || ranks == TriedRanks::all))
         return {.fault = "its stages would deadlock"};
       return {.seconds = has_stages ? 0.5 : 1.0, .memory = 1, .of_all_ranks = ranks == TriedRanks::all};
     };
     return find_plan(spec, job.data.shapes, job.cost, 0, try_plan);
   };
-  for (const TriedRanks faulty : {TriedRanks::one_a_stage, TriedRanks::all}) {
+  for (const TriedRanks faulty : {TriedRanks::one_per_stage, TriedRanks::all}) {
     const FoundPlan plan = search_with(faulty, {});
     CHECK(plan.best().choice.stages == 1);
     CHECK(plan.best().trial.fault.empty());

@@ -12,14 +12,14 @@
 
 #include "engine/base/error.h"
 #include "engine/runtime/initial_weights.h"
-#include "engine/train/servers/held_rows.h"
+#include "engine/train/servers/row_cache.h"
 #include "engine/train/servers/table_rows.h"
 #include "tests/equivalence/harness.h"
 #include "tests/jobs/jobs.h"
 #include "tests/servers/async_run.h"
 
 using namespace trainctl;
-using servers::HeldRows;
+using servers::RowCache;
 using servers::TableRows;
 
 namespace {
@@ -151,27 +151,27 @@ TEST_CASE("the memory of a table whose rows expire is that of the rows of late, 
 }
 
 TEST_CASE("a held row is used in as many further batches as cached_batches says, and then forgotten") {
-  HeldRows held(2, 2);
+  RowCache cache(2, 2);
   const auto put = [&](int32_t id, int64_t batch, float value) {
-    float* row = held.put(id, batch);
+    float* row = cache.put(id, batch);
     row[0] = value;
     row[1] = -value;
   };
   put(7, 1, 1.5f);
   put(8, 1, 2.5f);
   put(7, 2, 3.5f);  // pulled again
-  REQUIRE(held.find(8, 3) != nullptr);
-  CHECK(held.find(8, 3)[0] == 2.5f);
-  CHECK(held.find(8, 4) == nullptr);
-  held.drop_before(4);
-  CHECK(held.rows() == 1);
-  REQUIRE(held.find(7, 4) != nullptr);
-  CHECK(held.find(7, 4)[1] == -3.5f);
+  REQUIRE(cache.find(8, 3) != nullptr);
+  CHECK(cache.find(8, 3)[0] == 2.5f);
+  CHECK(cache.find(8, 4) == nullptr);
+  cache.drop_before(4);
+  CHECK(cache.rows() == 1);
+  REQUIRE(cache.find(7, 4) != nullptr);
+  CHECK(cache.find(7, 4)[1] == -3.5f);
   put(9, 4, 4.5f);  // in the place of row 8
-  CHECK(held.find(7, 4)[0] == 3.5f);
-  CHECK(held.find(9, 6)[0] == 4.5f);
-  held.drop_before(5);
-  CHECK(held.rows() == 1);
+  CHECK(cache.find(7, 4)[0] == 3.5f);
+  CHECK(cache.find(9, 6)[0] == 4.5f);
+  cache.drop_before(5);
+  CHECK(cache.rows() == 1);
 }
 
 TEST_CASE("rows of the next batch are asked for ahead, but for those that the batch under way updates") {

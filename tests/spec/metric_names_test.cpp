@@ -36,10 +36,10 @@ TEST_CASE("metrics: what only the validation names is a metric of the job, once"
   const JobSpec job =
       parse_job(kJob + "metrics: accuracy\nvalidation: {metrics: [loss, top5, accuracy]}\n", "job.yaml");
   CHECK(job.metric_names() == std::vector<std::string>{"accuracy", "top_5"});
-  CHECK(job.told_metrics() == std::vector<std::string>{"loss", "accuracy", "top_5"});
+  CHECK(job.reported_metrics() == std::vector<std::string>{"loss", "accuracy", "top_5"});
   const JobSpec again = parse_job(to_yaml(job), "again.yaml");
   CHECK(again.metric_names() == job.metric_names());
-  CHECK(again.told_metrics() == job.told_metrics());
+  CHECK(again.reported_metrics() == job.reported_metrics());
 }
 
 TEST_CASE("metrics: a validation of a loss over numbers has no accuracy, and says so") {

@@ -22,8 +22,8 @@ TransformSpec byte_map_transform(const char* name, Attrs attrs = {}) {
 }
 
 const TransformSpec kToFloat = byte_map_transform("to_float"), kLayout = byte_map_transform("hwc2chw");
-const TransformSpec kNormalize =
-    byte_map_transform("normalize", {{"mean", std::vector<double>{0.1, 0.2, 0.3}}, {"std", std::vector<double>{0.5, 0.3, 0.7}}});
+const TransformSpec kNormalize = byte_map_transform(
+    "normalize", {{"mean", std::vector<double>{0.1, 0.2, 0.3}}, {"std", std::vector<double>{0.5, 0.3, 0.7}}});
 const TransformSpec kRescale = byte_map_transform("rescale", {{"scale", 0.3}, {"shift", -1.7}});
 const TransformSpec kFlip = byte_map_transform("horizontal_flip");
 const TransformSpec kErase = byte_map_transform("random_erasing", {{"p", 1.0}});
@@ -54,7 +54,7 @@ class ByteMapPictures final : public Source {
     if (wanted[1]) out[1].assign(1, static_cast<std::byte>(sample % 3));
   }
   std::string where(int64_t sample) const override { return "picture " + std::to_string(sample); }
-  int64_t held_bytes() const override { return 0; }
+  int64_t memory_bytes() const override { return 0; }
   const std::vector<std::string>& class_names() const override { return names_; }
 
  private:
@@ -234,7 +234,7 @@ class Photos final : public Source {
   const std::vector<SourceField>& fields() const override { return fields_; }
   void read(int64_t, const std::vector<bool>&, std::span<FieldBytes>) const override {}
   std::string where(int64_t) const override { return ""; }
-  int64_t held_bytes() const override { return 0; }
+  int64_t memory_bytes() const override { return 0; }
   const std::vector<std::string>& class_names() const override { return names_; }
 
  private:

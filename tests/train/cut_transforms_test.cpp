@@ -31,7 +31,7 @@ class CutTransformsPictures final : public Source {
     if (wanted[1]) out[1].assign(1, static_cast<std::byte>(sample % 3));
   }
   std::string where(int64_t sample) const override { return "picture " + std::to_string(sample); }
-  int64_t held_bytes() const override { return 0; }
+  int64_t memory_bytes() const override { return 0; }
   const std::vector<std::string>& class_names() const override { return names_; }
   mutable std::atomic<int> reads = 0;
   int64_t broken = -1;
@@ -53,10 +53,12 @@ DatasetSpec cut_transforms_spec_of(std::vector<TransformSpec> transforms) {
   return spec;
 }
 
-const TransformSpec kCutTransformsResize = cut_transforms_transform("resize", {{"size", Ints{5, 5}}, {"method", "area"}});
+const TransformSpec kCutTransformsResize =
+    cut_transforms_transform("resize", {{"size", Ints{5, 5}}, {"method", "area"}});
 const TransformSpec kCrop = cut_transforms_transform("random_crop", {{"size", Ints{4, 4}}, {"padding", int64_t{1}}});
 
-std::unique_ptr<Dataset> cut(const std::shared_ptr<CutTransformsPictures>& source, const DatasetSpec& spec, int shared = -1) {
+std::unique_ptr<Dataset> cut(const std::shared_ptr<CutTransformsPictures>& source, const DatasetSpec& spec,
+                             int shared = -1) {
   std::optional<CutTransforms> cut = cut_at_first_random(source->fields(), spec);
   REQUIRE(cut.has_value());
   auto before = keep_samples(std::make_unique<SourceSet>(source, std::move(cut->before)), CachePlace::memory, shared);
@@ -78,9 +80,12 @@ std::vector<float> picture(const Dataset& set, int64_t sample, uint64_t pass) {
 
 TEST_CASE("samples are kept before their first random transform, and have the bits that they have without a cache") {
   for (const std::vector<TransformSpec>& chain :
-       {std::vector{kCutTransformsResize, kCrop, cut_transforms_transform("horizontal_flip"), cut_transforms_transform("to_float"), cut_transforms_transform("hwc2chw")},
-        std::vector{kCutTransformsResize, cut_transforms_transform("to_float"), cut_transforms_transform("hwc2chw"), cut_transforms_transform("random_erasing", {{"p", 1.0}})},
-        std::vector{kCutTransformsResize, cut_transforms_transform("to_float"), kCrop, cut_transforms_transform("hwc2chw")},
+       {std::vector{kCutTransformsResize, kCrop, cut_transforms_transform("horizontal_flip"),
+                    cut_transforms_transform("to_float"), cut_transforms_transform("hwc2chw")},
+        std::vector{kCutTransformsResize, cut_transforms_transform("to_float"), cut_transforms_transform("hwc2chw"),
+                    cut_transforms_transform("random_erasing", {{"p", 1.0}})},
+        std::vector{kCutTransformsResize, cut_transforms_transform("to_float"), kCrop,
+                    cut_transforms_transform("hwc2chw")},
         std::vector{kCrop, cut_transforms_transform("to_float")}}) {
     const auto source = std::make_shared<CutTransformsPictures>();
     const DatasetSpec spec = cut_transforms_spec_of(chain);
@@ -96,8 +101,9 @@ TEST_CASE("samples are kept before their first random transform, and have the bi
 
 TEST_CASE("photos that are first cut at random are not kept: they have no common size before it") {
   const std::vector<SourceField> photos = {{"image", Encoding::image, ElementType::u8, {}}};
-  CHECK_FALSE(
-      cut_at_first_random(photos, cut_transforms_spec_of({cut_transforms_transform("random_resized_crop", {{"size", Ints{4, 4}}})})).has_value());
+  CHECK_FALSE(cut_at_first_random(photos, cut_transforms_spec_of({cut_transforms_transform("random_resized_crop",
+                                                                                           {{"size", Ints{4, 4}}})}))
+                  .has_value());
   CHECK(cut_at_first_random(photos, cut_transforms_spec_of({kCutTransformsResize, kCrop})).has_value());
 }
 
@@ -106,7 +112,8 @@ TEST_CASE("what is kept are bytes where only maps of single values make floats o
   const auto kept_type = [&](const std::vector<TransformSpec>& chain) {
     return cut_at_first_random(pictures, cut_transforms_spec_of(chain))->before.fields[0].type;
   };
-  const TransformSpec to_float = cut_transforms_transform("to_float"), rescale = cut_transforms_transform("rescale", {{"scale", 2.0}});
+  const TransformSpec to_float = cut_transforms_transform("to_float"),
+                      rescale = cut_transforms_transform("rescale", {{"scale", 2.0}});
   CHECK(kept_type({kCutTransformsResize, to_float, rescale, kCrop}) == ElementType::u8);
   CHECK(kept_type({to_float, rescale}) == ElementType::u8);
   CHECK(kept_type({cut_transforms_transform("resize", {{"size", Ints{5, 5}}}), rescale, kCrop}) == ElementType::f32);

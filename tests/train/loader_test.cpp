@@ -250,7 +250,7 @@ TEST_CASE("an unused loader ends with its owner") {
   program.instructions = {load_of_shape("label", 0, {4}, {0}, {4})};
   for (int takes : {0, 1, 2}) {
     auto loader = std::make_unique<Loader>(std::make_unique<Counting>(400), spec_of(4), program, 1,
-                                           LoaderOptions{.num_steps = 100, .held = 2});
+                                           LoaderOptions{.num_steps = 100, .batches_in_use = 2});
     for (int i = 0; i < takes; ++i) loader->next_step();
     CHECK_NOTHROW(loader.reset());
   }
@@ -266,7 +266,7 @@ TEST_CASE("batches stay as they are until they are released, in the requested me
     return HostBlock(memory, memory->data());
   };
   Loader loader(std::make_unique<Counting>(400), spec_of(4), program, 1,
-                {.num_steps = 20, .held = 3, .allocate = allocate});
+                {.num_steps = 20, .batches_in_use = 3, .allocate = allocate});
   CHECK(allocated == std::vector<int64_t>(4, 64));
   const std::byte *first = loader.next_step(), *second = loader.next_step(), *third = loader.next_step();
   CHECK_THROWS_AS(loader.next_step(), InternalError);
@@ -311,7 +311,8 @@ std::vector<std::vector<float>> batches(int workers, int prefetch, int64_t first
   spec.shuffle = true;
   spec.workers = workers;
   spec.prefetch = prefetch;
-  Loader loader(std::make_unique<Drawn>(), spec, program, 5, {.first_step = first_step, .num_steps = steps, .held = 2});
+  Loader loader(std::make_unique<Drawn>(), spec, program, 5,
+                {.first_step = first_step, .num_steps = steps, .batches_in_use = 2});
   std::vector<std::vector<float>> all;
   for (int64_t step = 0; step < steps; ++step) {
     const std::byte* block = loader.next_step();

@@ -91,18 +91,18 @@ TEST_CASE("parts that hosts have written apart are put together, and a newer par
   fs::create_directory(step);
   const Shape whole = {4, 6}, half = {2, 6};
   const std::vector<float> stale(12, -1);
-  write_npy_apart(step, "h.0.fc", whole, DType::f32, {0, 0}, half, stale.data());
+  write_npy_shard(step, "h.0.fc", whole, DType::f32, {0, 0}, half, stale.data());
   const std::string older = step + "/h.0.fc.part.0x0.2x6.4x6.npy";
   fs::last_write_time(older, fs::last_write_time(older) - std::chrono::hours(1));
-  write_npy_apart(step, "h.0.fc", whole, DType::f32, {0, 0}, {4, 3}, indices(whole, {0, 0}, {4, 3}).data());
-  write_npy_apart(step, "h.0.fc", whole, DType::f32, {0, 3}, {4, 3}, indices(whole, {0, 3}, {4, 3}).data());
+  write_npy_shard(step, "h.0.fc", whole, DType::f32, {0, 0}, {4, 3}, indices(whole, {0, 0}, {4, 3}).data());
+  write_npy_shard(step, "h.0.fc", whole, DType::f32, {0, 3}, {4, 3}, indices(whole, {0, 3}, {4, 3}).data());
   std::ofstream(step + "/x.part.0.2.4.npy") << "not a file of numpy";
-  join_npy_parts(scratch.path());
+  join_npy_shards(scratch.path());
   CHECK(floats(step + "/h.0.fc.npy", whole) == indices(whole, {0, 0}, whole));
   int files = 0;
   for (const auto& entry : fs::directory_iterator(step)) files += entry.is_regular_file() ? 1 : 0;
   CHECK(files == 2);  // what cannot be read stays
-  join_npy_parts(scratch.path() + "/not there");
+  join_npy_shards(scratch.path() + "/not there");
 }
 
 TEST_CASE("bf16 is widened to the float of the same value, and a scalar is a file too") {

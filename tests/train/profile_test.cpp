@@ -14,8 +14,8 @@
 #include "engine/runtime/comm/shared_memory_communicator.h"
 #include "engine/runtime/routes.h"
 #include "engine/train/data/read_and_plan.h"
-#include "engine/train/profile/parts.h"
 #include "engine/train/profile/ran_tasks.h"
+#include "engine/train/profile/step_components.h"
 #include "engine/train/profile/step_profile.h"
 #include "engine/train/profile/summary.h"
 #include "engine/train/profile/trace.h"
@@ -192,8 +192,8 @@ TEST_CASE("the parts of a step add up to it, and each kernel counts with the mac
   };
   const std::vector<RankProfile> profiles = {{&first, steps(50)}, {&second, steps(50)}};
   double all = 0;
-  std::map<std::string, StepPart> parts;
-  for (const StepPart& part : step_parts(profiles, machine)) {
+  std::map<std::string, StepComponent> parts;
+  for (const StepComponent& part : step_components(profiles, machine)) {
     all += part.seconds;
     parts[part.name] = part;
   }
@@ -215,8 +215,8 @@ TEST_CASE("products, the head, norms, the loss and the optimizer of a network ar
   RankProfile profile{.program = &program};
   for (int32_t i = 0; i < static_cast<int32_t>(program.instructions.size()); ++i)
     profile.spans.push_back(span(i, i, i + 1));
-  std::map<std::string, StepPart> parts;
-  for (const StepPart& part : step_parts(std::span(&profile, 1), job.cost.machine())) parts[part.name] = part;
+  std::map<std::string, StepComponent> parts;
+  for (const StepComponent& part : step_components(std::span(&profile, 1), job.cost.machine())) parts[part.name] = part;
   for (const char* name :
        {"products forward", "products backward", "head", "attention forward", "attention backward", "norms forward",
         "norms backward", "loss", "optimizer", "embeddings forward", "embeddings backward"}) {

@@ -34,7 +34,7 @@ class Numbered final : public Source {
     if (wanted[3]) put<uint8_t>(out[3], 1, [&](int64_t) { return sample % 4; });
   }
   std::string where(int64_t sample) const override { return "file " + std::to_string(sample); }
-  int64_t held_bytes() const override { return 0; }
+  int64_t memory_bytes() const override { return 0; }
   const std::vector<std::string>& class_names() const override { return names_; }
 
   std::set<int64_t> broken;
@@ -80,7 +80,7 @@ class SourceSetPictures final : public Source {
     ++names;
     return "shard.tar: " + std::to_string(sample);
   }
-  int64_t held_bytes() const override { return 0; }
+  int64_t memory_bytes() const override { return 0; }
   const std::vector<std::string>& class_names() const override { return names_; }
 
   mutable std::atomic<int64_t> names = 0;

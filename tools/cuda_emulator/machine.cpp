@@ -77,7 +77,7 @@ void begin_block(Block& block, const Launch& launch) {
   }
 }
 
-[[noreturn]] void tell_deadlock(Cluster& cluster) {
+[[noreturn]] void report_deadlock(Cluster& cluster) {
   for (const auto& block : cluster.blocks) {
     for (const Warp& warp : block->warps) {
       if (warp.done()) continue;
@@ -114,7 +114,7 @@ void run_cluster(Cluster& cluster, Chance& chance) {
       worked = true;
     }
     idle_rounds = worked ? 0 : idle_rounds + 1;
-    if (idle_rounds > 2) tell_deadlock(cluster);
+    if (idle_rounds > 2) report_deadlock(cluster);
   }
 }
 

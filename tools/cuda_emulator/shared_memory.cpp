@@ -58,7 +58,7 @@ void each_cell(Place p, uint32_t bytes, Do work) {
   for (uint32_t c = p.at / unit; c < (p.at + bytes + unit - 1) / unit; ++c) work(p.block.cells[c]);
 }
 
-void tell_race(Warp& warp, const Instruction& in, int lane, const Access& other, const char* what, uint32_t at) {
+void report_race(Warp& warp, const Instruction& in, int lane, const Access& other, const char* what, uint32_t at) {
   fault(warp, in, lane, "race",
         std::string(what) + " shared memory at " + hex(at) + " with no barrier since warp " +
             std::to_string(other.warp) + " lane " + std::to_string(other.lane) + " used it at " +
@@ -128,7 +128,7 @@ const std::byte* read_shared(Warp& warp, const Instruction& in, int lane, uint32
     if (!cell.written)
       fault(warp, in, lane, "unwritten", "read of shared memory at " + hex(p.at) + " that was never written");
     if (const Access* other = race_of_read(clocks, cell, warp.number, lane, atomic))
-      tell_race(warp, in, lane, *other, "read of", p.at);
+      report_race(warp, in, lane, *other, "read of", p.at);
     note_read(cell, access);
   });
   return p.block.shared.data() + p.at;
@@ -145,7 +145,7 @@ std::byte* write_shared(Warp& warp, const Instruction& in, int lane, uint32_t ad
     const Access* other = race_of_write(clocks, cell, warp.number, lane, atomic);
     const bool together = other != nullptr && other->text_line == in.text_line && other->warp == access.warp &&
                           other->clock == access.clock;
-    if (other != nullptr && !(together && same)) tell_race(warp, in, lane, *other, "write to", p.at);
+    if (other != nullptr && !(together && same)) report_race(warp, in, lane, *other, "write to", p.at);
     note_write(cell, access);
   });
   std::memcpy(to, value, bytes);
@@ -156,7 +156,7 @@ void expect_write(Warp& warp, const Instruction& in, int lane, uint32_t address,
   const Place p = shared_place(warp, in, lane, address, bytes, "copy");
   each_cell(p, bytes, [&](Cell& cell) {
     if (const Access* other = race_of_write(warp.block->cluster->clocks, cell, warp.number, lane))
-      tell_race(warp, in, lane, *other, "copy to", p.at);
+      report_race(warp, in, lane, *other, "copy to", p.at);
   });
 }
 

@@ -15,10 +15,10 @@
 #include "engine/base/error.h"
 #include "engine/base/json_field.h"
 #include "engine/base/text.h"
-#include "launcher/clusters/door.h"
 #include "launcher/clusters/pmi.h"
 #include "launcher/clusters/pmix.h"
 #include "launcher/clusters/pods.h"
+#include "launcher/clusters/remote_listener.h"
 #include "launcher/clusters/srun.h"
 #include "launcher/protocol.h"
 #include "launcher/rank_error.h"
@@ -29,7 +29,7 @@ namespace {
 
 using Report = std::function<void(const std::string&)>;
 
-using clusters::DoorAddress;
+using clusters::ListenerAddress;
 using clusters::Manager;
 using clusters::StartedBy;
 
@@ -61,21 +61,22 @@ Gathering by_slurm(const StartedBy& by, const JobSpec& job) {
 
 /// Waits for all listeners. Returns this host's address on the route to the last. Throws EnvError that names the
 /// others.
-std::string await_doors(std::vector<DoorAddress> doors, const std::string& token, double seconds, const Report& report) {
+std::string await_listeners(std::vector<ListenerAddress> listeners, const std::string& token, double seconds,
+                            const Report& report) {
   const double begin = steady_seconds();
   std::string own_address;
   for (bool is_reported = false;;) {
     std::string faults;
-    std::erase_if(doors, [&](const DoorAddress& door) {
+    std::erase_if(listeners, [&](const ListenerAddress& listener) {
       try {
-        own_address = clusters::await_door(door, token, 0);
+        own_address = clusters::await_listener(listener, token, 0);
         return true;
       } catch (const EnvError& error) {
         faults += (faults.empty() ? "" : "\n") + std::string(error.what());
         return false;
       }
     });
-    if (doors.empty()) return own_address;
+    if (listeners.empty()) return own_address;
     const double waited = steady_seconds() - begin;
     if (waited > seconds) throw EnvError(faults);
     if (waited > kLateSeconds && !std::exchange(is_reported, true)) report("waiting for hosts: " + faults);
@@ -84,17 +85,17 @@ std::string await_doors(std::vector<DoorAddress> doors, const std::string& token
 }
 
 /// Waits until all listeners respond; only then does the first agent start.
-Gathering by_doors(const StartedBy& by, std::vector<DoorAddress> doors, std::string own_name, const std::string& token,
-                   double seconds, const Report& report) {
+Gathering by_listeners(const StartedBy& by, std::vector<ListenerAddress> listeners, std::string own_name,
+                       const std::string& token, double seconds, const Report& report) {
   Gathering gathering;
-  std::string own_address = await_doors(doors, token, seconds, report);
+  std::string own_address = await_listeners(listeners, token, seconds, report);
   std::vector<std::string> names{own_name};
-  for (const DoorAddress& door : doors) names.push_back(door.name);
+  for (const ListenerAddress& listener : listeners) names.push_back(listener.name);
   gathering.overrides = host_overrides(names);
-  gathering.end = [doors, token](int code) { clusters::end_doors(doors, token, code); };
+  gathering.end = [listeners, token](int code) { clusters::end_listeners(listeners, token, code); };
   setenv(clusters::kTokenVariable, token.c_str(), 1);  // for `trainctl dial`
   gathering.notice = by.name + ": " + std::to_string(names.size()) + " hosts";
-  gathering.transport = clusters::door_transport(std::move(doors), std::move(own_name), std::move(own_address));
+  gathering.transport = clusters::listener_transport(std::move(listeners), std::move(own_name), std::move(own_address));
   return gathering;
 }
 
@@ -108,15 +109,16 @@ std::string pods_token() {
 }
 
 Gathering by_pods(const StartedBy& by, const Report& report) {
-  std::vector<DoorAddress> doors;
-  for (size_t i = 1; i < by.hosts.size(); ++i) doors.push_back({by.hosts[i], {by.hosts[i]}, clusters::kDoorPort});
-  if (doors.empty()) return {.overrides = host_overrides({by.hosts[0]})};
-  return by_doors(by, std::move(doors), by.hosts[0], pods_token(), kPodsSeconds, report);
+  std::vector<ListenerAddress> listeners;
+  for (size_t i = 1; i < by.hosts.size(); ++i)
+    listeners.push_back({by.hosts[i], {by.hosts[i]}, clusters::kListenerPort});
+  if (listeners.empty()) return {.overrides = host_overrides({by.hosts[0]})};
+  return by_listeners(by, std::move(listeners), by.hosts[0], pods_token(), kPodsSeconds, report);
 }
 
 // mpirun: one remote-execution listener per host, announced through PMIx or PMI.
 
-constexpr const char* kDoorKey = "trainctl.door";
+constexpr const char* kListenerKey = "trainctl.door";
 constexpr const char* kTokenKey = "trainctl.token";
 
 std::string host_name() {
@@ -124,10 +126,10 @@ std::string host_name() {
   return gethostname(name.data(), name.size() - 1) == 0 ? name.data() : "host";
 }
 
-struct Meeting {
+struct ListenerExchange {
   int listener = -1;
   std::string token;
-  std::vector<DoorAddress> doors;  ///< listeners of all hosts except that of process 0
+  std::vector<ListenerAddress> listeners;  ///< listeners of all hosts except that of process 0
 };
 
 std::unique_ptr<clusters::Exchange> exchange_of(const StartedBy& by) {
@@ -136,38 +138,39 @@ std::unique_ptr<clusters::Exchange> exchange_of(const StartedBy& by) {
 }
 
 /// Called once by all processes. Only the first process of each host has a listener.
-Meeting meet(const StartedBy& by) {
+ListenerExchange meet(const StartedBy& by) {
   const std::unique_ptr<clusters::Exchange> exchange = exchange_of(by);
-  Meeting meeting;
+  ListenerExchange exchanged;
   nlohmann::json mine = nlohmann::json::object();
   if (by.local_index == 0 && by.index > 0) {
-    meeting.listener = clusters::listen_at(0);
-    mine = {
-        {"host", host_name()}, {"addresses", clusters::own_addresses()}, {"port", clusters::port_of(meeting.listener)}};
+    exchanged.listener = clusters::listen_at(0);
+    mine = {{"host", host_name()},
+            {"addresses", clusters::own_addresses()},
+            {"port", clusters::port_of(exchanged.listener)}};
   }
-  exchange->put(kDoorKey, mine.dump());
+  exchange->put(kListenerKey, mine.dump());
   if (by.index == 0) exchange->put(kTokenKey, store::random_token());
   exchange->fence();
-  meeting.token = exchange->get(0, kTokenKey);
+  exchanged.token = exchange->get(0, kTokenKey);
   for (int index = 1; by.index == 0 && index < by.count; ++index) {
-    const nlohmann::json door = nlohmann::json::parse(exchange->get(index, kDoorKey), nullptr, false);
-    if (!door.is_object() || !door.contains("port")) continue;
-    meeting.doors.push_back({door.value("host", ""), door["addresses"], door.value("port", 0)});
+    const nlohmann::json listener = nlohmann::json::parse(exchange->get(index, kListenerKey), nullptr, false);
+    if (!listener.is_object() || !listener.contains("port")) continue;
+    exchanged.listeners.push_back({listener.value("host", ""), listener["addresses"], listener.value("port", 0)});
   }
   exchange->fence();  // each process stores the values that it has put
-  return meeting;
+  return exchanged;
 }
 
 Gathering by_mpirun(const StartedBy& by, const Report& report) {
-  Meeting meeting = meet(by);
-  if (meeting.doors.empty()) return {.overrides = host_overrides({host_name()})};
+  ListenerExchange exchanged = meet(by);
+  if (exchanged.listeners.empty()) return {.overrides = host_overrides({host_name()})};
   std::set<std::string> names{host_name()};
-  for (size_t i = 0; i < meeting.doors.size(); ++i) {  // containers may all have the same name
-    std::string& name = meeting.doors[i].name;
+  for (size_t i = 0; i < exchanged.listeners.size(); ++i) {  // containers may all have the same name
+    std::string& name = exchanged.listeners[i].name;
     if (!names.insert(name).second) name += "-" + std::to_string(i + 1);
     names.insert(name);
   }
-  return by_doors(by, std::move(meeting.doors), host_name(), meeting.token, kProcessesSeconds, report);
+  return by_listeners(by, std::move(exchanged.listeners), host_name(), exchanged.token, kProcessesSeconds, report);
 }
 
 }  // namespace
@@ -188,16 +191,18 @@ Gathering gather(const StartedBy& by, const JobSpec& job, const Report& report) 
 
 int serve_gathering(const StartedBy& by) {
   if (by.manager == Manager::slurm) return kExitDone;  // process 0 reaches the nodes by srun
-  if (by.manager == Manager::pods) return clusters::serve_door(clusters::listen_at(clusters::kDoorPort), pods_token());
-  const Meeting meeting = meet(by);
-  return meeting.listener < 0 ? kExitDone : clusters::serve_door(meeting.listener, meeting.token);
+  if (by.manager == Manager::pods)
+    return clusters::serve_remote_execution(clusters::listen_at(clusters::kListenerPort), pods_token());
+  const ListenerExchange exchanged = meet(by);
+  return exchanged.listener < 0 ? kExitDone : clusters::serve_remote_execution(exchanged.listener, exchanged.token);
 }
 
 void write_cluster(const StartedBy& by, const std::string& run_folder) {
   if (by.job.empty()) return;
   const char* manager = by.manager == Manager::pods ? "kubernetes" : "slurm";
   std::ofstream(run_folder + "/" + kClusterFile)
-      << nlohmann::json{{"manager", manager}, {"job", by.job}, {"restarts", by.restarts}, {"nodes", by.hosts}}.dump() << "\n";
+      << nlohmann::json{{"manager", manager}, {"job", by.job}, {"restarts", by.restarts}, {"nodes", by.hosts}}.dump()
+      << "\n";
 }
 
 int earlier_run(const StartedBy& by, const std::string& log_dir) {

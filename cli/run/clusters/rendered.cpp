@@ -42,10 +42,10 @@ clusters::HostNeeds needs_of(const JobSpec& spec) {
   if (spec.has_command()) return needs;
   const JobReport report = report_of(plan_job(spec), false);
   const RankClasses& classes = report.classes;
-  const int hosts = hosts_of(spec.launch), of_a_host = (classes.num_ranks() + hosts - 1) / hosts;
-  for (int first = 0; first < classes.num_ranks(); first += of_a_host) {
+  const int hosts = hosts_of(spec.launch), per_host = (classes.num_ranks() + hosts - 1) / hosts;
+  for (int first = 0; first < classes.num_ranks(); first += per_host) {
     int64_t bytes = 0;
-    for (int rank = first; rank < std::min(first + of_a_host, classes.num_ranks()); ++rank)
+    for (int rank = first; rank < std::min(first + per_host, classes.num_ranks()); ++rank)
       bytes += classes.program_of(rank).arena_bytes;
     needs.memory_bytes = std::max(needs.memory_bytes, bytes);
   }

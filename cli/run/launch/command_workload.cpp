@@ -14,7 +14,7 @@
 #include "cli/text/launch_report.h"
 #include "engine/base/error.h"
 #include "launcher/hosts/copies.h"
-#include "launcher/hosts/words.h"
+#include "launcher/hosts/placeholders.h"
 #include "launcher/protocol.h"
 #include "launcher/rank_error.h"
 #include "launcher/torch_error.h"
@@ -79,7 +79,7 @@ void CommandWorkload::prepare(int attempt, const RunDirectory&) {
   attempt_ = attempt;
   // A restart uses another port, bound while the last one is still held: leftover processes of the last attempt must
   // not reach the new ranks.
-  if (!spec_.launch.has_hosts()) port_ = std::make_unique<HeldPort>();
+  if (!spec_.launch.has_hosts()) port_ = std::make_unique<ReservedPort>();
   std::fill(states_.begin(), states_.end(), "starting");
 }
 

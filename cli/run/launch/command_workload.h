@@ -5,7 +5,7 @@
 
 #include "cli/run/launch/stopped_ranks.h"
 #include "cli/run/launch/workload.h"
-#include "launcher/held_port.h"
+#include "launcher/reserved_port.h"
 
 namespace trainctl {
 
@@ -28,7 +28,7 @@ class CommandWorkload : public Workload {
   const Cluster cluster_;
   const std::string id_;  ///< TORCHELASTIC_RUN_ID: unique to this run
   int attempt_ = 0;
-  std::unique_ptr<HeldPort> port_;
+  std::unique_ptr<ReservedPort> port_;
   StoppedRanks stopped_;
   std::vector<std::string> states_;  ///< one per rank: "starting", "running", "ended", "failed"
 };

@@ -50,7 +50,8 @@ std::string Elastic::note_lost(const Cluster& cluster, const std::vector<RankRep
     why.push_back(did_not_start ? report.start_error : unreached + report.host_lost);
     note(place.host);
   }
-  const auto broken = std::find_if(reports.begin(), reports.end(), [](const auto& r) { return r.lost_link.has_value(); });
+  const auto broken =
+      std::find_if(reports.begin(), reports.end(), [](const auto& r) { return r.lost_link.has_value(); });
   if (why.empty() && broken != reports.end()) {
     const LostLink& link = *broken->lost_link;
     const std::string left = host_to_leave(link);
@@ -136,7 +137,7 @@ void Elastic::ask(const std::string& host, Lost& lost) {
   if (lost.probe.pid <= 0) {
     if (now - lost.tried < lost.wait) return;
     lost.tried = now;
-    lost.said.clear();
+    lost.output.clear();
     try {
       const std::string script = question(lost);
       if (script.empty()) return;
@@ -149,8 +150,8 @@ void Elastic::ask(const std::string& host, Lost& lost) {
   }
   std::array<char, 512> buffer{};
   const ssize_t got = read(lost.probe.out, buffer.data(), buffer.size());
-  if (got > 0) lost.said.append(buffer.data(), static_cast<size_t>(got));
-  const bool is_back = lost.said.find(hosts::kReachedLine) != std::string::npos;
+  if (got > 0) lost.output.append(buffer.data(), static_cast<size_t>(got));
+  const bool is_back = lost.output.find(hosts::kReachedLine) != std::string::npos;
   if (is_back) back_.push_back(host);
   if (is_back || got == 0 || now - lost.tried > kAnswerSeconds) drop_probe(lost);
 }

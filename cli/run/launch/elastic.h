@@ -75,7 +75,7 @@ class Elastic {
     double since = 0, tried = 0, wait = 0;  ///< `wait`: seconds until the next probe
     std::string beyond;                     ///< host that it must also reach again; empty: only the launcher
     hosts::PipedChild probe;
-    std::string said;
+    std::string output;
   };
   void drop_probe(Lost& lost);
   void ask(const std::string& host, Lost& lost);

@@ -26,7 +26,7 @@ Json validation_json(const PlannedJob& job, RankClasses& classes) {
 }
 
 void add_estimate(const PlannedJob& job, JobReport& report) {
-  if (job.plan.is_asynchronous()) report.alone = compile_unverified(job.graph, job.plan, job.cost);
+  if (job.plan.is_asynchronous()) report.single_worker = compile_unverified(job.graph, job.plan, job.cost);
   report.step = job.compiled ? job.compiled->step : simulate(report.simulated(), job.cost.machine());
   check(report.step->ends, "the simulation of verified programs terminates");
   report.json["estimate"] = estimate_report(report.simulated(), job.cost.machine(), *report.step);

@@ -13,10 +13,10 @@ struct JobReport {
   nlohmann::ordered_json json;
   RankClasses classes;
   /// For asynchronous jobs: a single worker with the servers, which is what the estimate simulates.
-  std::optional<RankClasses> alone;
+  std::optional<RankClasses> single_worker;
   std::optional<Simulation> step;  ///< null: there is no estimate
 
-  const RankClasses& simulated() const { return alone ? *alone : classes; }
+  const RankClasses& simulated() const { return single_worker ? *single_worker : classes; }
 };
 
 /// Compiles the job. Includes an estimate if the job names a machine or a search chose its plan, or if `estimate`.

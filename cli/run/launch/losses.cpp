@@ -18,8 +18,8 @@ namespace {
 /// Largest number of ranks, since the program of each is compiled.
 constexpr int kMostListedRanks = 128;
 
-std::vector<SafetensorsEntry> held_by(const PlannedJob& job, int rank) {
-  const StateImage image(compile(job, rank), StateShare::held);
+std::vector<SafetensorsEntry> state_of_rank(const PlannedJob& job, int rank) {
+  const StateImage image(compile(job, rank), StateShare::local);
   if (image.empty()) return {};
   const std::string& head = image.head();
   const std::span<const uint8_t> bytes(reinterpret_cast<const uint8_t*>(head.data()), head.size());
@@ -33,14 +33,14 @@ nlohmann::ordered_json losses_report(const PlannedJob& job) {
   if (!job.spec.launch.elastic || !job.spec.launch.has_hosts()) return losses;
   const Cluster cluster = several_hosts(job.spec);
   if (cluster.num_ranks() > kMostListedRanks) return losses;
-  std::vector<std::vector<SafetensorsEntry>> held;
-  for (const RankPlace& place : cluster.places) held.push_back(held_by(job, place.rank));
+  std::vector<std::vector<SafetensorsEntry>> states;
+  for (const RankPlace& place : cluster.places) states.push_back(state_of_rank(job, place.rank));
   losses = nlohmann::ordered_json::array();
   for (const RankPlace& lost : cluster.places) {
     if (lost.local_rank != 0) continue;
     std::vector<std::vector<SafetensorsEntry>> left;
     for (const RankPlace& place : cluster.places)
-      if (place.host_number != lost.host_number) left.push_back(held[static_cast<size_t>(place.rank)]);
+      if (place.host_number != lost.host_number) left.push_back(states[static_cast<size_t>(place.rank)]);
     const Cover cover = cover_state(job, left);
     nlohmann::ordered_json row = {{"host", lost.host}, {"covered", cover.missing.empty()}};
     if (cover.missing.empty())

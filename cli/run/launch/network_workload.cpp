@@ -41,7 +41,7 @@
 #include "engine/train/trainer/prediction.h"
 #include "engine/train/trainer/tensor_histograms.h"
 #include "engine/train/trainer/trainer.h"
-#include "launcher/hosts/words.h"
+#include "launcher/hosts/placeholders.h"
 #include "launcher/own_program.h"
 #include "launcher/protocol.h"
 
@@ -51,7 +51,7 @@ namespace {
 namespace fs = std::filesystem;
 
 /// A start on CPUs that takes less time is not reported.
-constexpr double kTellAfterSeconds = 1;
+constexpr double kReportAfterSeconds = 1;
 
 /// Routes of messages between ranks.
 std::vector<Route> routes_of(const RankClasses& classes) {
@@ -198,7 +198,7 @@ void NetworkWorkload::prepare(int attempt, const RunDirectory& directory) {
     std::error_code ignored;
     fs::remove(directory.rank_file(rank, kTrafficFile), ignored);  // left by an earlier attempt
   }
-  start_up_told_ = false;
+  start_up_reported_ = false;
   memory_ = has_hosts() ? SharedMemory::create(std::vector<int64_t>(arena_bytes_.size(), 0))
                         : SharedMemory::create(arena_bytes_, routes_);
   states_ = RankStates(classes_);
@@ -208,7 +208,7 @@ void NetworkWorkload::prepare(int attempt, const RunDirectory& directory) {
   if (has_hosts() && checkpoints_.are_saved())
     saves_.emplace(memory_, checkpoints_.images(), checkpoints_.first_step(), saves_after_);
   rescued_.reset();
-  if (is_held()) rescued_.emplace(job_);
+  if (keeps_snapshots()) rescued_.emplace(job_);
   prepare_batches(job_, checkpoints_.first_step(), *memory_);
   if (!needs_store(job_.spec) || has_hosts()) return;
   const std::string token = store::random_token();
@@ -222,7 +222,7 @@ void NetworkWorkload::prepare(int attempt, const RunDirectory& directory) {
 /// async: false steps wait for the disk anyway.
 SaveAfter NetworkWorkload::save_after() const {
   const TrainSpec& train = job_.spec.train;
-  const bool is_needed = is_held() && cluster_.num_hosts() > 1 && train.saving().async && train.sink_steps == 1;
+  const bool is_needed = keeps_snapshots() && cluster_.num_hosts() > 1 && train.saving().async && train.sink_steps == 1;
   return is_needed && !is_each_loss_covered(job_) ? SaveAfter::whole : SaveAfter::written;
 }
 
@@ -232,7 +232,7 @@ std::string NetworkWorkload::for_agents() const {
   nlohmann::json json = {{"arena_bytes", arena_bytes_}, {"routes", routes}};
   const ResumePoint* point = checkpoints_.resumed_from();
   if (checkpoints_.are_saved()) json["saves_from"] = point == nullptr ? -1 : checkpoints_.first_step();
-  json["holds"] = is_held();
+  json["holds"] = keeps_snapshots();
   json["steps_await_saves"] = saves_after_ == SaveAfter::whole;
   if (point == nullptr) return json.dump();
   std::ostringstream manifest;
@@ -262,14 +262,14 @@ ProcessCommand NetworkWorkload::agents_command(const RankPlace& place, const Run
   command.argv = {"{trainctl}",  "worker",
                   "{logs}",      std::to_string(directory.run()),
                   "--rank",      std::to_string(place.rank),
-                  "--memory-fd", kMemoryWord,
+                  "--memory-fd", kMemoryPlaceholder,
                   "--hosts",     join(texts, ","),
                   "--address",   "{address}"};
-  if (checkpoints_.are_saved()) command.argv.insert(command.argv.end(), {"--image-fd", kImageWord});
-  if (is_held()) command.argv.insert(command.argv.end(), {"--held-fd", kHeldWord});
+  if (checkpoints_.are_saved()) command.argv.insert(command.argv.end(), {"--image-fd", kImagePlaceholder});
+  if (keeps_snapshots()) command.argv.insert(command.argv.end(), {"--held-fd", kSnapshotPlaceholder});
   checkpoints_.add_attempt_to(command);
   if (checkpoints_.resumed_from() != nullptr)
-    command.argv.insert(command.argv.end(), {"--resume-from", kCheckpointWord});
+    command.argv.insert(command.argv.end(), {"--resume-from", kCheckpointPlaceholder});
   if (options_.evaluate) command.argv.emplace_back("--evaluate");
   if (options_.record) command.argv.emplace_back("--record");
   if (job_.spec.launch.device == Device::cuda) {
@@ -427,13 +427,13 @@ std::vector<std::string> NetworkWorkload::news(const RunDirectory& directory) {
   std::vector<std::string> lines = checkpoints_.news();
   if (!warning_.empty()) lines.push_back(std::exchange(warning_, ""));
   watch_gpu();
-  if (start_up_told_) return lines;
+  if (start_up_reported_) return lines;
   for (int rank = 0; rank < job_.spec.processes(); ++rank) {
     if (memory_->status(rank).epoch.load() == 0) return lines;  // its first step is not finished
   }
-  start_up_told_ = true;
-  lines.push_back(start_up_line(read_start_ups(directory, job_.spec.processes()), gpus_.empty() ? kTellAfterSeconds : 0,
-                                directory.names()));
+  start_up_reported_ = true;
+  lines.push_back(start_up_line(read_start_ups(directory, job_.spec.processes()),
+                                gpus_.empty() ? kReportAfterSeconds : 0, directory.names()));
   return lines;
 }
 

@@ -60,7 +60,7 @@ class NetworkWorkload : public Workload {
   double samples_per_second() const;
   double share_of_peak(double samples_per_second) const;
   ProcessCommand agents_command(const RankPlace& place, const RunDirectory& directory) const;
-  bool is_held() const { return has_hosts() && job_.spec.launch.elastic && job_.spec.train.saves_state(); }
+  bool keeps_snapshots() const { return has_hosts() && job_.spec.launch.elastic && job_.spec.train.saves_state(); }
   SaveAfter save_after() const;
   std::string unsaved() const;
   bool has_hosts() const { return job_.spec.launch.has_hosts(); }
@@ -71,7 +71,7 @@ class NetworkWorkload : public Workload {
   const WorkloadOptions options_;
   const Cluster cluster_;
   StartUpClock start_up_;
-  bool start_up_told_ = false;
+  bool start_up_reported_ = false;
   RankClasses classes_;
   const double flops_;                           ///< operations per step of all ranks
   const std::optional<RankClasses> validation_;  ///< programs that run in addition to those of classes_

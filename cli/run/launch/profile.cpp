@@ -52,7 +52,7 @@ std::string collect_profile(const ProfileOptions& options, const std::vector<Pro
   write_trace(trace, profiles, job);
   write_output(path, trace.str());
   const ProfileSummary summary = summarize(profiles);
-  const std::vector<StepPart> parts = step_parts(profiles, machine);
+  const std::vector<StepComponent> parts = step_components(profiles, machine);
   directory.write("profile.json", profile_json(summary, parts, ran_tasks(profiles), machine).dump() + "\n");
   std::string text = render_profile(summary) + "\n" + render_parts(parts, machine, load);
   if (profiles.size() < programs.size()) {

@@ -57,8 +57,8 @@ std::unique_ptr<LauncherLog> open_log(const Background* background, const RunDir
 }  // namespace
 
 Run::Run(std::unique_ptr<Workload> workload, std::vector<int> shown, boost::asio::io_context& loop,
-         const MakeObserver& make_observer, Background* background,
-         std::shared_ptr<const hosts::Transport> transport, Replan replan)
+         const MakeObserver& make_observer, Background* background, std::shared_ptr<const hosts::Transport> transport,
+         Replan replan)
     : workload_(std::move(workload)),
       replan_(std::move(replan)),
       shown_(std::move(shown)),
@@ -259,16 +259,16 @@ Outcome Run::supervise_hosts(Launch& launch) {
   board.stop_after = [this](uint64_t step) {
     if (workload_->board() != nullptr) workload_->board()->gate().stop_after(step);
   };
-  board.take = [this](const hosts::SaveWord& word, const std::vector<int>& ranks) {
-    if (RescuedState* rescued = workload_->rescued(); rescued != nullptr && RescuedState::knows(word))
-      return rescued->take(word, ranks);
-    return workload_->saves() != nullptr && workload_->saves()->take(word, ranks);
+  board.take = [this](const hosts::SaveMessage& message, const std::vector<int>& ranks) {
+    if (RescuedState* rescued = workload_->rescued(); rescued != nullptr && RescuedState::knows(message))
+      return rescued->take(message, ranks);
+    return workload_->saves() != nullptr && workload_->saves()->take(message, ranks);
   };
-  board.words = [this] {
-    auto words = workload_->saves() ? workload_->saves()->words() : std::vector<hosts::SaveWord>();
-    if (workload_->rescued() == nullptr) return words;
-    for (hosts::SaveWord& word : workload_->rescued()->words()) words.push_back(std::move(word));
-    return words;
+  board.messages = [this] {
+    auto messages = workload_->saves() ? workload_->saves()->messages() : std::vector<hosts::SaveMessage>();
+    if (workload_->rescued() == nullptr) return messages;
+    for (hosts::SaveMessage& message : workload_->rescued()->messages()) messages.push_back(std::move(message));
+    return messages;
   };
   board.rescue = [this](const std::vector<std::vector<int>>& hosts) -> std::optional<int64_t> {
     RescuedState* rescued = workload_->rescued();
@@ -423,7 +423,7 @@ LiveStatus Run::status() {
 }
 
 void Run::tick() {
-  tell_news();
+  report_news();
   if (elastic_) {
     elastic_->look();
     plan_ahead();
@@ -440,7 +440,7 @@ void Run::tick() {
   registration_->publish(now);
 }
 
-void Run::tell_news() {
+void Run::report_news() {
   for (const std::string& line : workload_->news(directory_))
     if (!line.empty()) view_->news(line);
 }
@@ -460,7 +460,7 @@ void Run::let_go() {
 /// Returns the exit code, which reports failure if the last state is not on disk.
 int Run::finish(Outcome outcome) {
   if (!outcome.disk_hangs) {
-    tell_news();         // a run may be shorter than a tick
+    report_news();       // a run may be shorter than a tick
     block_interrupts();  // from here on they are counted
     int signals_left = 2 - stop_signals_;
     const auto is_hurried = [&] { return (signals_left -= take_interrupts()) <= 0; };
@@ -478,11 +478,11 @@ int Run::finish(Outcome outcome) {
   if (!outcome.disk_hangs) end.report = report_of_workload();
   if (elastic_ && !elastic_->summary().empty()) end.report += (end.report.empty() ? "" : "\n") + elastic_->summary();
   view_->end(end, directory_);  // may wait for the reader of our output
-  const std::string last_words = result.unsaved.empty() ? report : result.unsaved + "\n";
+  const std::string last_output = result.unsaved.empty() ? report : result.unsaved + "\n";
   if (outcome.exit_code == kExitRankFailed || !result.unsaved.empty()) {
-    view_->failure(last_words);
+    view_->failure(last_output);
     if (background_ != nullptr && background_->holds_on() &&
-        write(log_->fd(), last_words.data(), last_words.size()) < 0) {
+        write(log_->fd(), last_output.data(), last_output.size()) < 0) {
       // The failure was already reported on the terminal.
     }
   }
@@ -494,7 +494,7 @@ int Run::finish(Outcome outcome) {
 void Run::gather_files() {
   gather_metrics(directory_);
   try {
-    if (spec().launch.has_hosts()) join_npy_parts(directory_.file("tensors"));
+    if (spec().launch.has_hosts()) join_npy_shards(directory_.file("tensors"));
   } catch (const EnvError& error) {
     view_->news(std::string("cannot join the parts of printed tensors: ") + error.what());
   }

@@ -71,7 +71,7 @@ class Run {
   void tick();
   void show(int rank, std::string_view line);
   void let_go();
-  void tell_news();
+  void report_news();
   LiveStatus status();
   std::string processes_text() const;
   int finish(Outcome outcome);

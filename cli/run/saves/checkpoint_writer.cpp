@@ -96,7 +96,7 @@ class Writer {
   /// Whether all ranks have copied their parts of the save in progress.
   bool is_ready() const {
     if (board_.saving() < 0 && !board_.take_offer()) return false;
-    return board_.is_told(board_.saving()) && is_copied(memory_);
+    return board_.is_reported(board_.saving()) && is_copied(memory_);
   }
 
   /// Whether the state that was written last has since been validated.
@@ -107,7 +107,8 @@ class Writer {
       add_validation(written_, job_, *board_.validation_of(facts_.step));
       retain();
     } catch (const EnvError& error) {
-      say(fmt::format("cannot add the validation results of step {} to its checkpoint: {}", facts_.step, error.what()));
+      report(
+          fmt::format("cannot add the validation results of step {} to its checkpoint: {}", facts_.step, error.what()));
     }
     written_.clear();
   }
@@ -121,17 +122,17 @@ class Writer {
       } catch (const AlreadyPublished&) {  // by a writer that was killed before it could report it
         return board_.finished(true);
       } catch (const LaterAttempt& error) {  // retrying cannot succeed
-        say_failure(error.what(), "");
+        report_failure(error.what(), "");
         break;
       } catch (const ImageNotFinite& error) {  // retrying cannot succeed
-        say_failure(error.what(), "");
+        report_failure(error.what(), "");
         break;
       } catch (const EarlierSaveGone& error) {  // the next save has all rows
-        say_failure(error.what(), "");
+        report_failure(error.what(), "");
         break;
       } catch (const EnvError& error) {
         board_.try_failed();
-        say_failure(error.what(), ended_ || board_.must_give_way() ? "" : kTryingAgain);
+        report_failure(error.what(), ended_ || board_.must_give_way() ? "" : kTryingAgain);
       }
       if (board_.must_give_way() || (ended_ && ++last_tries == kLastTries)) break;
       if (ended_) pause = kFirstPause;
@@ -142,10 +143,10 @@ class Writer {
   }
 
   /// Reports each error once, however often the write is retried.
-  void say_failure(const std::string& error, std::string_view next) {
+  void report_failure(const std::string& error, std::string_view next) {
     if (error == last_error_) return;
     last_error_ = error;
-    say(kTroubleMark + fmt::format("checkpoint of step {} not written: {}{}", board_.saving(), error, next));
+    report(kTroubleMark + fmt::format("checkpoint of step {} not written: {}{}", board_.saving(), error, next));
   }
 
   void write() {
@@ -167,8 +168,9 @@ class Writer {
     if (validated == nullptr) written_ = path;
     last_error_.clear();
     const double seconds = std::chrono::duration<double>(Clock::now() - start).count();
-    say(fmt::format("{} of step {}: {} in {:.2f} s, {}", job_.spec.train.saves_state() ? "checkpoint" : "final weights",
-                    facts_.step, format_bytes(bytes), seconds, path));
+    report(fmt::format("{} of step {}: {} in {:.2f} s, {}",
+                       job_.spec.train.saves_state() ? "checkpoint" : "final weights", facts_.step, format_bytes(bytes),
+                       seconds, path));
     retain();
   }
 
@@ -179,7 +181,7 @@ class Writer {
       if (const auto best = best_step(directory_.list_own(), spec.keep_best)) also.insert(*best);
       directory_.retain(static_cast<int>(spec.keep), also);
     } catch (const EnvError& error) {
-      say(std::string("cannot delete old checkpoints: ") + error.what());
+      report(std::string("cannot delete old checkpoints: ") + error.what());
     }
   }
 
@@ -199,7 +201,7 @@ class Writer {
     }
   }
 
-  void say(const std::string& line) {
+  void report(const std::string& line) {
     const std::string text = line + "\n";
     send(launcher_, text.data(), text.size(), MSG_NOSIGNAL | MSG_DONTWAIT);  // fails if the launcher has ended
   }

@@ -203,14 +203,13 @@ bool Checkpoints::continues(const std::string& folder) const {
 /// The owner depends only on the run's folder, so all attempts of a run have the same one.
 CheckpointOwner Checkpoints::owner(const RunDirectory& directory) const {
   if (continues(folder(directory))) return {point_->manifest.lineage, job_.spec.name};
-  const std::string run = fmt::format("{} {} {}", host_facts().name, fs::absolute(directory.path()).lexically_normal().string(),
-                                      start_ns(directory));
+  const std::string run = fmt::format("{} {} {}", host_facts().name,
+                                      fs::absolute(directory.path()).lexically_normal().string(), start_ns(directory));
   return {digest_of(run), job_.spec.name};
 }
 
 int Checkpoints::claim(CheckpointDirectory& checkpoints, int attempt, const RunDirectory& directory) const {
-  const bool is_newcomer =
-      attempt == 0 && !job_.spec.train.saving().dir.empty() && !continues(checkpoints.path());
+  const bool is_newcomer = attempt == 0 && !job_.spec.train.saving().dir.empty() && !continues(checkpoints.path());
   const std::string who = fmt::format("run {} of the job '{}', in {} on {}", directory.run(), job_.spec.name,
                                       fs::absolute(directory.path()).lexically_normal().string(), host_facts().name);
   try {
@@ -331,8 +330,8 @@ void Checkpoints::watch_disk() {
     watch_.bytes = bytes;
     watch_.since = now;
   }
-  if (watch_.step < 0 || watch_.told || now - watch_.since < kQuiet) return;
-  watch_.told = true;
+  if (watch_.step < 0 || watch_.is_reported || now - watch_.since < kQuiet) return;
+  watch_.is_reported = true;
   notices_.push_back(
       fmt::format("checkpoint of step {}: no progress for {} s; waiting for the disk", step, kQuiet.count()));
 }

@@ -102,7 +102,7 @@ class Checkpoints {
     int64_t step = -1;   ///< step of the save that all ranks have copied
     uint64_t bytes = 0;  ///< bytes written at the last progress
     std::chrono::steady_clock::time_point since;
-    bool told = false;
+    bool is_reported = false;
   } watch_;
   std::vector<std::string> notices_;
   std::string trouble_;

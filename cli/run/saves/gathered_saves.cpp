@@ -27,49 +27,49 @@ int GatheredSaves::image(int rank) const {
   return images_[static_cast<size_t>(set_) * sizes_.size() + static_cast<size_t>(rank)];
 }
 
-bool GatheredSaves::take(const hosts::SaveWord& word, const std::vector<int>& ranks) {
-  if (word.name == "wanted") {
-    if (word.number < 0) return false;
-    if (!decisions_.contains(word.number)) answer(word.number);
+bool GatheredSaves::take(const hosts::SaveMessage& message, const std::vector<int>& ranks) {
+  if (message.name == "wanted") {
+    if (message.number < 0) return false;
+    if (!decisions_.contains(message.number)) answer(message.number);
     return true;
   }
-  if (word.name == "asked") {
+  if (message.name == "asked") {
     memory_->saves().ask();
     return true;
   }
-  if (word.name == "awaits") {
-    if (word.number < 0) return false;
-    memory_->saves().await_room(word.number);
+  if (message.name == "awaits") {
+    if (message.number < 0) return false;
+    memory_->saves().await_room(message.number);
     return true;
   }
-  if (word.name == "told" || word.name == "validated") {
+  if (message.name == "told" || message.name == "validated") {
     SaveBoard::Position position;
-    if (word.text.size() != sizeof position) return false;
-    std::memcpy(&position, word.text.data(), sizeof position);
-    if (word.name == "validated") {
-      memory_->saves().tell_validated(word.number, position);
+    if (message.text.size() != sizeof position) return false;
+    std::memcpy(&position, message.text.data(), sizeof position);
+    if (message.name == "validated") {
+      memory_->saves().report_validated(message.number, position);
       return true;
     }
-    if (word.number == gathering_) told_ = position;
+    if (message.number == gathering_) reported_ = position;
     look_whether_whole();
     return true;
   }
-  if (std::find(ranks.begin(), ranks.end(), word.rank) == ranks.end()) return false;
-  const auto rank = static_cast<size_t>(word.rank);
-  if (word.name == "sized") {
-    if (word.number < 0) return false;
-    sizes_[rank] = word.number;
-    return gathering_ < 0 || ftruncate(image(word.rank), word.number) == 0;
+  if (std::find(ranks.begin(), ranks.end(), message.rank) == ranks.end()) return false;
+  const auto rank = static_cast<size_t>(message.rank);
+  if (message.name == "sized") {
+    if (message.number < 0) return false;
+    sizes_[rank] = message.number;
+    return gathering_ < 0 || ftruncate(image(message.rank), message.number) == 0;
   }
-  if (word.name == "image") {
-    const auto size = static_cast<int64_t>(word.text.size());
-    if (word.number < 0 || word.number + size > sizes_[rank]) return false;
+  if (message.name == "image") {
+    const auto size = static_cast<int64_t>(message.text.size());
+    if (message.number < 0 || message.number + size > sizes_[rank]) return false;
     if (gathering_ < 0) return true;
     moved();
-    return pwrite(image(word.rank), word.text.data(), word.text.size(), word.number) == size;
+    return pwrite(image(message.rank), message.text.data(), message.text.size(), message.number) == size;
   }
-  if (word.name != "copied") return false;
-  if (word.number == gathering_) copied_.insert(word.rank);
+  if (message.name != "copied") return false;
+  if (message.number == gathering_) copied_.insert(message.rank);
   look_whether_whole();
   return true;
 }
@@ -96,7 +96,7 @@ void GatheredSaves::decide(int64_t step, bool saves) {
     begin(step);
   else
     is_open_ = true;
-  words_.push_back({.name = "decided", .number = 2 * step + (saves ? 1 : 0)});
+  messages_.push_back({.name = "decided", .number = 2 * step + (saves ? 1 : 0)});
 }
 
 void GatheredSaves::begin(int64_t step) {
@@ -106,36 +106,36 @@ void GatheredSaves::begin(int64_t step) {
   asked_ = memory_->saves().asked();
   set_ = memory_->saves().free_set();
   copied_.clear();
-  told_.reset();
+  reported_.reset();
   // Hosts report only sizes that have changed. A failure to resize is noticed when the image is filled.
   for (int rank = 0; rank < memory_->num_ranks(); ++rank)
     if (ftruncate(image(rank), sizes_[static_cast<size_t>(rank)]) != 0) break;
 }
 
 void GatheredSaves::look_whether_whole() {
-  if (gathering_ < 0 || !told_ || copied_.size() < sizes_.size()) return;
-  memory_->saves().offer(std::exchange(gathering_, -1), set_, *told_);
+  if (gathering_ < 0 || !reported_ || copied_.size() < sizes_.size()) return;
+  memory_->saves().offer(std::exchange(gathering_, -1), set_, *reported_);
   if (after_ == SaveAfter::whole) finish(true);
 }
 
 /// Allows the hosts to fill their images again.
 void GatheredSaves::finish(bool kept) {
   saving_ = -1;
-  words_.push_back({.name = "finished", .number = kept ? 1 : 0});
+  messages_.push_back({.name = "finished", .number = kept ? 1 : 0});
   if (waiting_ >= 0) decide(std::exchange(waiting_, -1), true);
 }
 
-std::vector<hosts::SaveWord> GatheredSaves::words() {
+std::vector<hosts::SaveMessage> GatheredSaves::messages() {
   const SaveBoard& board = memory_->saves();
   if (const uint64_t bytes = board.written_bytes; bytes != std::exchange(written_bytes_, bytes))
-    words_.push_back({.name = "progress"});
+    messages_.push_back({.name = "progress"});
   if (const uint64_t tries = board.failed_tries(); tries != std::exchange(failed_tries_, tries))
-    words_.push_back({.name = "refused"});
+    messages_.push_back({.name = "refused"});
   if (saving_ >= 0 && gathering_ < 0 && !board.is_busy()) {
     const uint64_t written = board.written();
     finish(written != std::exchange(written_, written));
   }
-  return std::exchange(words_, {});
+  return std::exchange(messages_, {});
 }
 
 bool GatheredSaves::wants_hold() const {

@@ -31,9 +31,9 @@ class GatheredSaves {
   GatheredSaves(std::shared_ptr<SharedMemory> memory, std::vector<int> images, int64_t first, SaveAfter after);
 
   /// Handles a message from the host that has `ranks`. Returns false if no host may send it.
-  bool take(const hosts::SaveWord& word, const std::vector<int>& ranks);
+  bool take(const hosts::SaveMessage& message, const std::vector<int>& ranks);
   /// Returns the pending messages for all hosts, in order.
-  std::vector<hosts::SaveWord> words();
+  std::vector<hosts::SaveMessage> messages();
 
   /// Whether a save is requested and none is in progress: all gates must be held.
   bool wants_hold() const;
@@ -66,9 +66,9 @@ class GatheredSaves {
   int64_t gathering_ = -1;
   int set_ = 0;
   std::set<int> copied_;  ///< the ranks whose images are whole
-  std::optional<SaveBoard::Position> told_;
+  std::optional<SaveBoard::Position> reported_;
   uint64_t written_bytes_ = 0, written_ = 0, failed_tries_ = 0;
-  std::vector<hosts::SaveWord> words_;
+  std::vector<hosts::SaveMessage> messages_;
 };
 
 }  // namespace trainctl

@@ -36,43 +36,42 @@ HostSaves::~HostSaves() {
   for (const auto& [rank, image] : images_) close(image.fd);
 }
 
-std::optional<hosts::SaveWord> HostSaves::next() {
+std::optional<hosts::SaveMessage> HostSaves::next() {
   SaveBoard& board = memory_->saves();
   if (const int64_t wanted = board.wanted(); wanted > wanted_) {
     wanted_ = wanted;
-    return hosts::SaveWord{.name = "wanted", .number = wanted};
+    return hosts::SaveMessage{.name = "wanted", .number = wanted};
   }
   if (const uint64_t asked = board.asked(); asked != asked_) {
     asked_ = asked;
-    return hosts::SaveWord{.name = "asked"};
+    return hosts::SaveMessage{.name = "asked"};
   }
   if (const int64_t validated = board.validated(); validated != validated_) {
     validated_ = validated;
     const SaveBoard::Position& position = *board.validation_of(validated);
-    return hosts::SaveWord{.name = "validated",
-                           .number = validated,
-                           .text = {reinterpret_cast<const char*>(&position), sizeof position}};
+    return hosts::SaveMessage{
+        .name = "validated", .number = validated, .text = {reinterpret_cast<const char*>(&position), sizeof position}};
   }
   if (const int64_t awaits = board.awaits_room(); awaits > awaits_) {
     awaits_ = awaits;
-    return hosts::SaveWord{.name = "awaits", .number = awaits};
+    return hosts::SaveMessage{.name = "awaits", .number = awaits};
   }
   const int64_t step = board.saving();
   if (step < 0) return std::nullopt;
   // Until then the position may lack the validation of that step.
   const bool is_copied = memory_->status(0).copied.load(std::memory_order_acquire) == static_cast<uint64_t>(step) + 1;
-  if (step != told_ && is_copied && board.is_told(step)) {
-    told_ = step;
+  if (step != reported_ && is_copied && board.is_reported(step)) {
+    reported_ = step;
     const SaveBoard::Position position = board.position();
-    return hosts::SaveWord{
+    return hosts::SaveMessage{
         .name = "told", .number = step, .text = {reinterpret_cast<const char*>(&position), sizeof position}};
   }
   for (auto& [rank, image] : images_)
-    if (auto word = next_of(rank, image, step)) return word;
+    if (auto message = next_of(rank, image, step)) return message;
   return std::nullopt;
 }
 
-std::optional<hosts::SaveWord> HostSaves::next_of(int rank, Image& image, int64_t step) {
+std::optional<hosts::SaveMessage> HostSaves::next_of(int rank, Image& image, int64_t step) {
   const bool is_copied =
       memory_->status(rank).copied.load(std::memory_order_acquire) == static_cast<uint64_t>(step) + 1;
   if (!is_copied || image.done == step) return std::nullopt;
@@ -81,7 +80,7 @@ std::optional<hosts::SaveWord> HostSaves::next_of(int rank, Image& image, int64_
   if (fstat(image.fd, &info) != 0) return std::nullopt;
   if (image.size != info.st_size) {
     image.size = info.st_size;
-    return hosts::SaveWord{.name = "sized", .rank = rank, .number = image.size};
+    return hosts::SaveMessage{.name = "sized", .rank = rank, .number = image.size};
   }
   if (image.sent < image.size) {
     std::string piece(static_cast<size_t>(std::min(kPieceBytes, image.size - image.sent)), '\0');
@@ -90,19 +89,19 @@ std::optional<hosts::SaveWord> HostSaves::next_of(int rank, Image& image, int64_
     piece.resize(static_cast<size_t>(got));
     const int64_t offset = image.sent;
     image.sent += got;
-    return hosts::SaveWord{.name = "image", .rank = rank, .number = offset, .text = std::move(piece)};
+    return hosts::SaveMessage{.name = "image", .rank = rank, .number = offset, .text = std::move(piece)};
   }
   image.sent = 0;
   image.done = step;
-  return hosts::SaveWord{.name = "copied", .rank = rank, .number = step};
+  return hosts::SaveMessage{.name = "copied", .rank = rank, .number = step};
 }
 
-void HostSaves::take(const hosts::SaveWord& word) {
+void HostSaves::take(const hosts::SaveMessage& message) {
   SaveBoard& board = memory_->saves();
-  if (word.name == "decided") board.decided(word.number / 2, word.number % 2 != 0);
-  if (word.name == "progress") board.written_bytes.fetch_add(1, std::memory_order_relaxed);
-  if (word.name == "refused") board.try_failed();
-  if (word.name == "finished") board.finished(word.number != 0);
+  if (message.name == "decided") board.decided(message.number / 2, message.number % 2 != 0);
+  if (message.name == "progress") board.written_bytes.fetch_add(1, std::memory_order_relaxed);
+  if (message.name == "refused") board.try_failed();
+  if (message.name == "finished") board.finished(message.number != 0);
 }
 
 }  // namespace trainctl

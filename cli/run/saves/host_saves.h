@@ -39,9 +39,9 @@ class HostSaves {
   /// A memfd that the rank sizes and fills.
   int image(int rank) const { return images_.at(rank).fd; }
   /// The next message for the launcher; nullopt: none now.
-  std::optional<hosts::SaveWord> next();
+  std::optional<hosts::SaveMessage> next();
   /// Handles a message from the launcher.
-  void take(const hosts::SaveWord& word);
+  void take(const hosts::SaveMessage& message);
 
  private:
   struct Image {
@@ -51,11 +51,11 @@ class HostSaves {
     int64_t sent = 0;
     int64_t done = -1;  ///< step of the last save that was sent completely
   };
-  std::optional<hosts::SaveWord> next_of(int rank, Image& image, int64_t step);
+  std::optional<hosts::SaveMessage> next_of(int rank, Image& image, int64_t step);
 
   std::shared_ptr<SharedMemory> memory_;
   std::map<int, Image> images_;
-  int64_t wanted_ = -1, told_ = -1, validated_ = -1, awaits_ = -1;
+  int64_t wanted_ = -1, reported_ = -1, validated_ = -1, awaits_ = -1;
   uint64_t asked_ = 0;
 };
 

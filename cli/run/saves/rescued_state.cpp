@@ -12,7 +12,8 @@
 namespace trainctl {
 namespace {
 
-constexpr std::array<std::string_view, 6> kWords = {"held", "head", "offered", "held_begin", "held_part", "held_end"};
+constexpr std::array<std::string_view, 6> kMessages = {"held",       "head",      "offered",
+                                                       "held_begin", "held_part", "held_end"};
 
 }  // namespace
 
@@ -22,54 +23,54 @@ void RescuedState::begin(const std::vector<std::vector<int>>& hosts) {
     offering_.insert(*std::min_element(ranks.begin(), ranks.end()));
     asked_.insert(ranks.begin(), ranks.end());
   }
-  words_.push_back({.name = "offer"});
+  messages_.push_back({.name = "offer"});
   if (hosts.empty()) why_ = "no host remains";
 }
 
-bool RescuedState::knows(const hosts::SaveWord& word) {
-  return std::find(kWords.begin(), kWords.end(), word.name) != kWords.end();
+bool RescuedState::knows(const hosts::SaveMessage& message) {
+  return std::find(kMessages.begin(), kMessages.end(), message.name) != kMessages.end();
 }
 
-bool RescuedState::take(const hosts::SaveWord& word, const std::vector<int>& ranks) {
-  if (!has_begun_ || std::find(ranks.begin(), ranks.end(), word.rank) == ranks.end()) return false;
-  came_ += 1 + static_cast<int64_t>(word.text.size());
-  Held& held = held_[word.rank];
-  if (word.name == "held") {
-    if (word.number < 0 || held.steps.size() >= 2) return false;
-    held.steps.insert(word.number);
+bool RescuedState::take(const hosts::SaveMessage& message, const std::vector<int>& ranks) {
+  if (!has_begun_ || std::find(ranks.begin(), ranks.end(), message.rank) == ranks.end()) return false;
+  came_ += 1 + static_cast<int64_t>(message.text.size());
+  RankSnapshot& snapshot = snapshots_[message.rank];
+  if (message.name == "held") {
+    if (message.number < 0 || snapshot.steps.size() >= 2) return false;
+    snapshot.steps.insert(message.number);
     return true;
   }
-  if (word.name == "head") {
-    held.bytes = word.number;
+  if (message.name == "head") {
+    snapshot.bytes = message.number;
     try {
-      const std::span<const uint8_t> head(reinterpret_cast<const uint8_t*>(word.text.data()), word.text.size());
-      held.entries =
-          parse_safetensors_header(head, word.number, "the state of rank " + std::to_string(word.rank)).entries;
+      const std::span<const uint8_t> head(reinterpret_cast<const uint8_t*>(message.text.data()), message.text.size());
+      snapshot.entries =
+          parse_safetensors_header(head, message.number, "the state of rank " + std::to_string(message.rank)).entries;
     } catch (const EnvError&) {
       return false;
     }
     return true;
   }
-  if (word.name == "offered") {
-    if (offering_.erase(word.rank) == 0) return false;
+  if (message.name == "offered") {
+    if (offering_.erase(message.rank) == 0) return false;
     if (offering_.empty() && why_.empty()) choose();
     return true;
   }
-  if (!to_fetch_.contains(word.rank)) return false;
-  if (word.name == "held_begin") {
-    if (word.number != step_ || word.text.size() != sizeof position_ || held.has_begun) return false;
-    std::memcpy(&position_, word.text.data(), sizeof position_);
-    held.has_begun = true;
-    held.image.resize(static_cast<size_t>(held.bytes));
+  if (!to_fetch_.contains(message.rank)) return false;
+  if (message.name == "held_begin") {
+    if (message.number != step_ || message.text.size() != sizeof position_ || snapshot.has_begun) return false;
+    std::memcpy(&position_, message.text.data(), sizeof position_);
+    snapshot.has_begun = true;
+    snapshot.image.resize(static_cast<size_t>(snapshot.bytes));
     return true;
   }
-  if (word.name == "held_part") {
-    const auto size = static_cast<int64_t>(word.text.size());
-    if (!held.has_begun || word.number < 0 || word.number > held.bytes - size) return false;
-    std::memcpy(held.image.data() + word.number, word.text.data(), word.text.size());
+  if (message.name == "held_part") {
+    const auto size = static_cast<int64_t>(message.text.size());
+    if (!snapshot.has_begun || message.number < 0 || message.number > snapshot.bytes - size) return false;
+    std::memcpy(snapshot.image.data() + message.number, message.text.data(), message.text.size());
     return true;
   }
-  return held.has_begun && to_fetch_.erase(word.rank) > 0;  // held_end
+  return snapshot.has_begun && to_fetch_.erase(message.rank) > 0;  // held_end
 }
 
 /// Chooses the newest step that all ranks have, and pieces that cover its state exactly once.
@@ -78,11 +79,11 @@ void RescuedState::choose() {
   std::vector<std::vector<SafetensorsEntry>> images;
   std::set<int64_t> common;
   for (const int rank : asked_) {
-    const Held& held = held_[rank];
-    if (ranks.empty()) common = held.steps;
-    std::erase_if(common, [&](int64_t step) { return !held.steps.contains(step); });
+    const RankSnapshot& snapshot = snapshots_[rank];
+    if (ranks.empty()) common = snapshot.steps;
+    std::erase_if(common, [&](int64_t step) { return !snapshot.steps.contains(step); });
     ranks.push_back(rank);
-    images.push_back(held.entries);
+    images.push_back(snapshot.entries);
   }
   if (common.empty()) {
     why_ = "the ranks have no step in common";
@@ -97,13 +98,13 @@ void RescuedState::choose() {
   is_chosen_ = true;
   for (size_t i = 0; i < ranks.size(); ++i) {
     if (cover.pieces[i].empty()) continue;
-    held_[ranks[i]].pieces = std::move(cover.pieces[i]);
+    snapshots_[ranks[i]].pieces = std::move(cover.pieces[i]);
     to_fetch_.insert(ranks[i]);
-    words_.push_back({.name = "fetch", .rank = ranks[i], .number = step_});
+    messages_.push_back({.name = "fetch", .rank = ranks[i], .number = step_});
   }
 }
 
-std::vector<hosts::SaveWord> RescuedState::words() { return std::exchange(words_, {}); }
+std::vector<hosts::SaveMessage> RescuedState::messages() { return std::exchange(messages_, {}); }
 
 std::optional<int64_t> RescuedState::waits() const {
   const bool is_over = !has_begun_ || !why_.empty() || is_complete();
@@ -112,8 +113,8 @@ std::optional<int64_t> RescuedState::waits() const {
 
 std::vector<std::vector<std::byte>> RescuedState::images(int num_ranks) const {
   std::vector<std::vector<std::byte>> images(static_cast<size_t>(num_ranks));
-  for (const auto& [rank, held] : held_)
-    if (!held.pieces.empty()) images[static_cast<size_t>(rank)] = image_of(held.image, held.pieces);
+  for (const auto& [rank, snapshot] : snapshots_)
+    if (!snapshot.pieces.empty()) images[static_cast<size_t>(rank)] = image_of(snapshot.image, snapshot.pieces);
   return images;
 }
 

@@ -1,4 +1,4 @@
-// The launcher's side of cli/run/saves/held_states.h: after a rank has failed or a host is lost, recovers the newest
+// The launcher's side of cli/run/saves/host_snapshots.h: after a rank has failed or a host is lost, recovers the newest
 // whole state from the memory of the hosts that still respond.
 //
 //   begin ──offers of all hosts──▶ a step that all have ──▶ fetch the pieces that cover the state ──▶ complete
@@ -29,11 +29,11 @@ class RescuedState {
   void begin(const std::vector<std::vector<int>>& hosts);
   bool has_begun() const { return has_begun_; }
   /// Whether a message belongs to this protocol.
-  static bool knows(const hosts::SaveWord& word);
+  static bool knows(const hosts::SaveMessage& message);
   /// Handles a message from the host that has `ranks`. Returns false if no host may send it.
-  bool take(const hosts::SaveWord& word, const std::vector<int>& ranks);
+  bool take(const hosts::SaveMessage& message, const std::vector<int>& ranks);
   /// Returns the pending messages for all hosts.
-  std::vector<hosts::SaveWord> words();
+  std::vector<hosts::SaveMessage> messages();
 
   /// Progress: a number that grows with what is received; nullopt: nothing more is expected.
   std::optional<int64_t> waits() const;
@@ -49,7 +49,7 @@ class RescuedState {
   std::vector<std::vector<std::byte>> images(int num_ranks) const;
 
  private:
-  struct Held {
+  struct RankSnapshot {
     std::set<int64_t> steps;
     int64_t bytes = 0;
     std::vector<SafetensorsEntry> entries;
@@ -63,12 +63,12 @@ class RescuedState {
   bool has_begun_ = false, is_chosen_ = false;
   std::set<int> offering_;  ///< the first ranks of hosts whose offers are not complete
   std::set<int> asked_;     ///< all ranks of these hosts
-  std::map<int, Held> held_;
+  std::map<int, RankSnapshot> snapshots_;
   std::set<int> to_fetch_;
   int64_t step_ = -1, came_ = 0;
   SaveBoard::Position position_;
   std::string why_;
-  std::vector<hosts::SaveWord> words_;
+  std::vector<hosts::SaveMessage> messages_;
 };
 
 }  // namespace trainctl

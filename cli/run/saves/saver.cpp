@@ -30,16 +30,16 @@ constexpr std::chrono::seconds kPatience{60};
 }  // namespace
 
 SaveBoard::Position board_position(const TrainPosition& position, const ValidationReport& validation) {
-  SaveBoard::Position said;
-  said.loss_sum = position.epoch.loss;
-  said.metric_sums = position.epoch.metrics;
-  said.steps = position.epoch.count;
-  said.is_finite = position.is_finite;
-  said.is_validated = !validation.values.empty() && validation.run_step == position.step;
-  for (size_t i = 0; said.is_validated && i < validation.values.size(); ++i)
-    said.validation[i] = validation.values[i].second;
-  for (size_t i = 0; i < validation.best.size(); ++i) said.best[i] = validation.best[i].second;
-  return said;
+  SaveBoard::Position result;
+  result.loss_sum = position.epoch.loss;
+  result.metric_sums = position.epoch.metrics;
+  result.steps = position.epoch.count;
+  result.is_finite = position.is_finite;
+  result.is_validated = !validation.values.empty() && validation.run_step == position.step;
+  for (size_t i = 0; result.is_validated && i < validation.values.size(); ++i)
+    result.validation[i] = validation.values[i].second;
+  for (size_t i = 0; i < validation.best.size(); ++i) result.best[i] = validation.best[i].second;
+  return result;
 }
 
 ImageMemory::ImageMemory(int fd, int64_t bytes, bool is_populated) : fd_(fd) {
@@ -69,7 +69,7 @@ Saver::Saver(const PlannedJob& job, const Program& program, RankBoard& memory, i
       program_(program),
       shared_(memory),
       status_(memory.status(program.rank)),
-      tells_(job.plan.is_asynchronous() ? program.server == 0 : program.rank == 0),
+      reports_(job.plan.is_asynchronous() ? program.server == 0 : program.rank == 0),
       board_(memory.saves()),
       spec_(job.spec.train.saving()),
       saves_state_(job.spec.train.saves_state()),
@@ -152,7 +152,7 @@ void Saver::at_step(int64_t step, Executor& executor) {
   if (step == first_step_) return;
   const bool has_begun = begun_ == step;  // it may have begun before the validation
   if (!has_begun && board_.saves_before(step, [&](int64_t last) { return is_due(step, last); })) begin(step, executor);
-  if (!spec_.async && copying_ < 0 && board_.is_told(board_.saving())) await_begun();
+  if (!spec_.async && copying_ < 0 && board_.is_reported(board_.saving())) await_begun();
 }
 
 /// Saves the last state too, unless it is the one that the run began with.
@@ -178,8 +178,8 @@ void Saver::validated(const ValidationReport& report) {
   validation_ = report;
   for (const auto& [metric, best] : report.best)
     if (metric == spec_.keep_best && best.step == report.run_step) best_step_ = report.run_step;
-  if (tells_ && begun_ == report.run_step && position_.step == report.run_step)
-    board_.tell_validated(report.run_step, board_position(position_, validation_));
+  if (reports_ && begun_ == report.run_step && position_.step == report.run_step)
+    board_.report_validated(report.run_step, board_position(position_, validation_));
 }
 
 /// With several hosts, the first rank that saves requests a save when it is due, and the launcher chooses the step.
@@ -191,7 +191,7 @@ bool Saver::is_due(int64_t step, int64_t last) {
   SaveMoment now{.step = step, .last = last};
   const bool on_several_hosts = board_.is_decided_elsewhere();
   if (on_several_hosts && is_save_due(spec_, steps_per_epoch_, now)) return true;  // due by step count, as on all hosts
-  if (on_several_hosts && (!tells_ || asks_)) return false;
+  if (on_several_hosts && (!reports_ || asks_)) return false;
   now.seconds = seconds_since(last_);
   now.cost = static_cast<double>(board_.cost_ns.load(std::memory_order_relaxed)) * 1e-9;
   now.run_seconds = seconds_since(start_);
@@ -208,7 +208,7 @@ void Saver::begin(int64_t step, Executor& executor) {
   asks_ = false;
   last_ = Clock::now();
   lost_seconds_ = 0;
-  tell();
+  report_position();
   if (copy_too_) copy_too_(begun_ >= 0 && board_.written_step() == begun_);
   begun_ = step;
   executor.begin_copy();
@@ -220,14 +220,14 @@ void Saver::look(Executor& executor, bool wait) {
   if (copying_ < 0 || !executor.is_copied(wait)) return;
   const uint64_t copied = static_cast<uint64_t>(copying_) + 1;
   status_.copied.store(copied, std::memory_order_release);
-  for (int worker = 0; tells_ && worker < job_.plan.own_workers; ++worker)  // workers have nothing to copy
+  for (int worker = 0; reports_ && worker < job_.plan.own_workers; ++worker)  // workers have nothing to copy
     shared_.status(worker).copied.store(copied, std::memory_order_release);
   copying_ = -1;
 }
 
 void Saver::on_step(const StepReport& report) {
   constexpr double kSmoothing = 0.1;
-  if (!tells_) return;
+  if (!reports_) return;
   const bool awaits = board_.steps_await_saves() && board_.saving() == begun_ && begun_ >= 0;
   if (copying_ < 0 && !awaits) {
     usual_seconds_ += (report.seconds - usual_seconds_) * (usual_seconds_ == 0 ? 1 : kSmoothing);
@@ -242,11 +242,12 @@ void Saver::on_step(const StepReport& report) {
 
 void Saver::reported(const TrainPosition& position) {
   position_ = position;
-  tell();
+  report_position();
 }
 
-void Saver::tell() {
-  if (tells_ && board_.saving() == position_.step) board_.tell(position_.step, board_position(position_, validation_));
+void Saver::report_position() {
+  if (reports_ && board_.saving() == position_.step)
+    board_.report_position(position_.step, board_position(position_, validation_));
 }
 
 /// Waits for this rank's save; other ranks may already be at the next one. A disk that refuses the save, or hangs,

@@ -71,7 +71,7 @@ class Saver {
   bool is_due(int64_t step, int64_t last);
   void begin(int64_t step, Executor& executor);
   void look(Executor& executor, bool wait);
-  void tell();
+  void report_position();
   void await_begun();
   bool await_writer(const std::function<bool(int64_t step)>& is_awaited, bool ends_with_a_failed_try = false);
 
@@ -79,7 +79,7 @@ class Saver {
   const Program& program_;
   RankBoard& shared_;
   RankStatus& status_;
-  const bool tells_;  ///< whether this is the first of the ranks that save
+  const bool reports_;  ///< whether this is the first of the ranks that save
   SaveBoard& board_;
   const CheckpointSpec spec_;
   const bool saves_state_;

@@ -26,17 +26,17 @@ int64_t available_memory() {
   return found ? total : std::numeric_limits<int64_t>::max();
 }
 
-void require_memory(const std::vector<int64_t>& arena_bytes_per_rank, int64_t data_bytes_of_a_rank,
+void require_memory(const std::vector<int64_t>& arena_bytes_per_rank, int64_t data_bytes_per_rank,
                     const SourcePos& data_set) {
   int64_t needed = 0;
   for (const int64_t bytes : arena_bytes_per_rank) needed = capped_sum(needed, bytes);
   const auto ranks = static_cast<int64_t>(arena_bytes_per_rank.size());
-  const int64_t available = available_memory(), data_bytes = capped_product(ranks, data_bytes_of_a_rank);
+  const int64_t available = available_memory(), data_bytes = capped_product(ranks, data_bytes_per_rank);
   if (data_bytes > available) {
     throw EnvError(fmt::format(
         "{}:{}:{}: dataset: {} ranks keep {} of the data set each, but this host has only {} available; use fewer "
         "samples or fewer ranks",
-        data_set.file, data_set.line, data_set.column, ranks, format_bytes(data_bytes_of_a_rank),
+        data_set.file, data_set.line, data_set.column, ranks, format_bytes(data_bytes_per_rank),
         format_bytes(available)));
   }
   needed = capped_sum(needed, data_bytes);

@@ -7,8 +7,8 @@
 #include <optional>
 #include <sstream>
 
-#include "cli/run/saves/held_states.h"
 #include "cli/run/saves/host_saves.h"
+#include "cli/run/saves/host_snapshots.h"
 #include "cli/run/worker/rendezvous.h"
 #include "engine/base/error.h"
 #include "engine/runtime/comm/board_changes.h"
@@ -60,8 +60,8 @@ class SegmentShare : public hosts::HostShare {
     saves_.reset();
     if (what.contains("saves_from"))
       saves_.emplace(memory_, ranks, what.at("saves_from").get<int64_t>(), what.value("steps_await_saves", false));
-    held_.reset();
-    if (what.value("holds", false)) held_.emplace(ranks);
+    snapshots_.reset();
+    if (what.value("holds", false)) snapshots_.emplace(ranks);
     if (!what.contains("resume")) return false;
     const auto folder = what.at("resume").at("folder").get<std::string>();
     const bool is_here = has_checkpoint(folder, what.at("resume").at("digest").get<std::string>());
@@ -74,16 +74,16 @@ class SegmentShare : public hosts::HostShare {
     const auto fill = [&](const char* word, const std::string& with) {
       std::replace(command.argv.begin(), command.argv.end(), std::string(word), with);
     };
-    fill(kMemoryWord, std::to_string(memory_->fd()));
-    fill(kCheckpointWord, checkpoint_);
+    fill(kMemoryPlaceholder, std::to_string(memory_->fd()));
+    fill(kCheckpointPlaceholder, checkpoint_);
     command.inherited_fds.push_back(memory_->fd());
     if (saves_) {
-      fill(kImageWord, std::to_string(saves_->image(rank)));
+      fill(kImagePlaceholder, std::to_string(saves_->image(rank)));
       command.inherited_fds.push_back(saves_->image(rank));
     }
-    if (held_) {
-      fill(kHeldWord, std::to_string(held_->memory(rank)));
-      command.inherited_fds.push_back(held_->memory(rank));
+    if (snapshots_) {
+      fill(kSnapshotPlaceholder, std::to_string(snapshots_->memory(rank)));
+      command.inherited_fds.push_back(snapshots_->memory(rank));
     }
     if (store_token != store_token_) store_.emplace(store_port, store_token);
     store_token_ = store_token;
@@ -101,13 +101,13 @@ class SegmentShare : public hosts::HostShare {
   void release() override {
     if (memory_) memory_->gate().release();
   }
-  std::optional<hosts::SaveWord> next_save_word() override {
-    auto word = saves_ ? saves_->next() : std::nullopt;
-    return word || !held_ ? word : held_->next();
+  std::optional<hosts::SaveMessage> next_save_message() override {
+    auto message = saves_ ? saves_->next() : std::nullopt;
+    return message || !snapshots_ ? message : snapshots_->next();
   }
-  void take(const hosts::SaveWord& word) override {
-    if (held_ && held_->take(word)) return;
-    if (saves_) saves_->take(word);
+  void take(const hosts::SaveMessage& message) override {
+    if (snapshots_ && snapshots_->take(message)) return;
+    if (saves_) saves_->take(message);
   }
   void ended(int rank, bool failed) override {
     if (memory_ && failed) memory_->status(rank).state = RankState::failed;  // peers stop waiting for it
@@ -118,7 +118,7 @@ class SegmentShare : public hosts::HostShare {
   std::optional<BoardChanges> changes_;
   std::vector<int> others_;
   std::optional<HostSaves> saves_;
-  std::optional<HeldStates> held_;
+  std::optional<HostSnapshots> snapshots_;
   std::optional<StoreAccess> store_;
   std::string store_token_;
   std::string checkpoint_;  ///< folder that the ranks resume from

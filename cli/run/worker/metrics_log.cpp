@@ -24,8 +24,8 @@ std::string job_of(const RunDirectory& directory) {
 /// Settings of the job, without the network, files and launch options, which would take too many columns.
 bool is_setting(const std::string& path) {
   static constexpr std::string_view kSections[] = {"dataset.", "loss.", "optimizer.", "parallel.", "train."};
-  static constexpr std::string_view kFields[] = {"precision", "gradient_precision", "seed", "loss", "launch.ranks",
-                                                 "launch.device"};
+  static constexpr std::string_view kFields[] = {"precision", "gradient_precision", "seed",
+                                                 "loss",      "launch.ranks",       "launch.device"};
   static constexpr std::string_view kNot[] = {"train.checkpoint.", "train.histograms", "train.log_every",
                                               "parallel.strategies.", "parallel.stage_config."};
   const auto starts = [&](std::string_view section) { return path.starts_with(section); };
@@ -55,11 +55,12 @@ void add_metrics(EventScalars& scalars, const std::string& prefix, const MetricV
 
 }  // namespace
 
-MetricsLog::MetricsLog(const RunDirectory& directory, RecordFile::Begin begin, Say say)
-    : events_(directory.path()), say_(std::move(say)) {
+MetricsLog::MetricsLog(const RunDirectory& directory, RecordFile::Begin begin, Report report)
+    : events_(directory.path()), report_(std::move(report)) {
   const std::string path = directory.file(kMetricsFile);
   std::error_code not_there;
-  const bool has_begun = begin == RecordFile::Begin::append && std::filesystem::file_size(path, not_there) > 0 && !not_there;
+  const bool has_begun =
+      begin == RecordFile::Begin::append && std::filesystem::file_size(path, not_there) > 0 && !not_there;
   lines_ = RecordFile(path, begin);
   if (has_begun) return;
   const std::string job = job_of(directory);
@@ -67,23 +68,24 @@ MetricsLog::MetricsLog(const RunDirectory& directory, RecordFile::Begin begin, S
   events_.write_session_start(settings_of(job));
 }
 
-MetricsLog::MetricsLog(const RunDirectory& directory, int rank, Say say)
-    : lines_(directory.rank_file(rank, kMetricsFile)), say_(std::move(say)) {}
+MetricsLog::MetricsLog(const RunDirectory& directory, int rank, Report report)
+    : lines_(directory.rank_file(rank, kMetricsFile)), report_(std::move(report)) {}
 
 /// Writes a whole line at once, since tools and the launcher follow the file.
 void MetricsLog::write(const std::string& text) {
   if (!is_open()) return;
   const bool was_refused = std::exchange(is_refused_, !lines_.write(text + "\n"));
   if (is_refused_ && !was_refused)
-    say_(std::string("cannot write ") + kMetricsFile + ": " + lines_.problem() + "; its lines are kept in memory");
+    report_(std::string("cannot write ") + kMetricsFile + ": " + lines_.problem() + "; its lines are kept in memory");
   if (!is_refused_ && was_refused)
-    say_(std::string(kMetricsFile) + " is being written again" +
-         (lines_.lost() == 0 ? "" : "; " + std::to_string(lines_.lost()) + " lines were lost"));
+    report_(std::string(kMetricsFile) + " is being written again" +
+            (lines_.lost() == 0 ? "" : "; " + std::to_string(lines_.lost()) + " lines were lost"));
 }
 
-void MetricsLog::say_lost() {
+void MetricsLog::report_lost() {
   if (const auto missing = lines_.lost() + static_cast<int64_t>(lines_.kept()); is_open() && missing > 0)
-    say_(std::string(kMetricsFile) + " lacks " + std::to_string(missing) + " lines that could not be written to disk");
+    report_(std::string(kMetricsFile) + " lacks " + std::to_string(missing) +
+            " lines that could not be written to disk");
 }
 
 void MetricsLog::line(const nlohmann::ordered_json& json) { write(json.dump()); }
@@ -127,7 +129,8 @@ void MetricsLog::histograms(int64_t step, const std::map<std::string, Histogram>
   events_.write_histograms(step, histograms);
   EventScalars broken;
   for (const auto& [name, histogram] : histograms)
-    if (histogram.not_finite() > 0) broken.emplace_back("not_finite/" + name, static_cast<double>(histogram.not_finite()));
+    if (histogram.not_finite() > 0)
+      broken.emplace_back("not_finite/" + name, static_cast<double>(histogram.not_finite()));
   events_.write(step, broken);
 }
 

@@ -21,15 +21,15 @@ inline constexpr const char* kMetricsFile = "metrics.jsonl";
 class MetricsLog {
  public:
   /// Reports a line to the user.
-  using Say = std::function<void(const std::string&)>;
+  using Report = std::function<void(const std::string&)>;
 
   /// Writes nothing: for a rank that does not report.
   MetricsLog() = default;
   /// `begin`: append keeps the lines of an earlier attempt, or of a rank that has died.
-  MetricsLog(const RunDirectory& directory, RecordFile::Begin begin, Say say);
+  MetricsLog(const RunDirectory& directory, RecordFile::Begin begin, Report report);
   /// Writes only lines, to a file of rank `rank`. The launcher adds those that metrics.jsonl lacks
   /// (cli/run/launch/metrics_file.h).
-  MetricsLog(const RunDirectory& directory, int rank, Say say);
+  MetricsLog(const RunDirectory& directory, int rank, Report report);
 
   bool is_open() const { return lines_.is_open(); }
   void start_up(const nlohmann::ordered_json& json);
@@ -43,14 +43,14 @@ class MetricsLog {
   /// Writes any other line of metrics.jsonl.
   void line(const nlohmann::ordered_json& json);
   /// Reports lines that could not be written until the end.
-  void say_lost();
+  void report_lost();
 
  private:
   void write(const std::string& text);
 
   RecordFile lines_;
   EventFile events_;
-  Say say_;
+  Report report_;
   bool is_refused_ = false;  ///< a write has failed, and the user has been notified
 };
 

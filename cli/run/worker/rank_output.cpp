@@ -35,8 +35,8 @@ RankOutput::RankOutput(const PlannedJob& job, const Program& program, RankStatus
       directory_(directory),
       start_up_path_(directory.rank_file(program.rank, "start_up.json")),
       printed_(job, program),
-      prints_a_step_(std::count_if(program.instructions.begin(), program.instructions.end(),
-                                   [](const Instruction& i) { return i.opcode == Opcode::print; })),
+      prints_each_step_(std::count_if(program.instructions.begin(), program.instructions.end(),
+                                      [](const Instruction& i) { return i.opcode == Opcode::print; })),
       options_(options) {
   if (program.rank == 0)
     metrics_ = MetricsLog(directory, options.metrics, write_line);
@@ -162,7 +162,7 @@ void RankOutput::ended(const TrainResult& result) {
     write_line("data loading: skipped " + std::to_string(result.skipped.count) + " reads of broken samples in total");
   metrics_.ended(true);
   if (result.stopped) note_stop(result);
-  metrics_.say_lost();
+  metrics_.report_lost();
 }
 
 void RankOutput::note_stop(const TrainResult& result) {
@@ -197,7 +197,7 @@ void RankOutput::on_communication(const Instruction& instruction) {
 }
 
 void RankOutput::print_tensor(const Operand& operand, const void* data, int micro_batch) {
-  const int64_t step = prints_++ / prints_a_step_;  // every step prints the same tensors
+  const int64_t step = prints_++ / prints_each_step_;  // every step prints the same tensors
   if (step % spec_.print.every != 0) return;
   const PrintedPart part = printed_.part(operand, micro_batch);
   if (spec_.print.format == PrintFormat::text) return write_text(operand, part, data, micro_batch);
@@ -210,7 +210,7 @@ void RankOutput::write_npy(const Operand& operand, const PrintedPart& part, cons
   std::filesystem::create_directories(folder, error);
   if (error) throw EnvError("cannot create " + folder + ": " + error.message());
   if (options_.has_hosts && part.known && part.shape != part.whole)
-    return write_npy_apart(folder, operand.tensor, part.whole, operand.dtype, part.first, part.shape, data);
+    return write_npy_shard(folder, operand.tensor, part.whole, operand.dtype, part.first, part.shape, data);
   const std::string rank = part.known ? "" : ".rank." + std::to_string(program_.rank);
   write_npy_part(folder + "/" + operand.tensor + rank + ".npy", part.whole, operand.dtype, part.first, part.shape,
                  data);

@@ -38,7 +38,7 @@ class RankOutput {
   RankOutput& operator=(const RankOutput&) = delete;
 
   /// Call it before training if the first step is not 0.
-  void starts_at(int64_t step) { prints_ = step * prints_a_step_; }
+  void starts_at(int64_t step) { prints_ = step * prints_each_step_; }
   /// The hooks refer to this object.
   TrainHooks hooks();
   /// The training is over. Writes a line if it was stopped before its end.
@@ -73,7 +73,7 @@ class RankOutput {
   const std::string start_up_path_;
   int64_t to_record_ = 0;  ///< communications that collectives.jsonl still lacks
   const PrintedTensors printed_;
-  int64_t prints_a_step_ = 0, prints_ = 0;
+  int64_t prints_each_step_ = 0, prints_ = 0;
   const RankOutputOptions options_;
   MetricsLog metrics_;
   std::ofstream collectives_;

@@ -24,9 +24,9 @@ std::vector<size_t> pieces_from(const Compiler& c, size_t first) {
   for (size_t i = first + 1; i < c.code.size(); ++i) {
     const VirtualInstruction& v = c.code[i];
     if (is_kernel(v, accumulate_kernel) || is_kernel(v, copy_slice_kernel)) continue;
-    const bool goes_on = reduces(v) && v.inputs[0] == c.code[first].inputs[0] &&
-                         v.code.inputs[0].offset == end_of(c.code[pieces.back()].code.inputs[0]);
-    if (!goes_on) break;
+    const bool continues = reduces(v) && v.inputs[0] == c.code[first].inputs[0] &&
+                           v.code.inputs[0].offset == end_of(c.code[pieces.back()].code.inputs[0]);
+    if (!continues) break;
     pieces.push_back(i);
   }
   return pieces;

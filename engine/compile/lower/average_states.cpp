@@ -1,5 +1,5 @@
-// hybrid_parallel: the running statistics of a rank are those of its own rows. After each step their mean over the ranks
-// replaces them, so that validations on all ranks and checkpoints, which one rank writes, have the same values.
+// hybrid_parallel: the running statistics of a rank are those of its own rows. After each step their mean over the
+// ranks replaces them, so that validations on all ranks and checkpoints, which one rank writes, have the same values.
 #include <fmt/format.h>
 
 #include "engine/compile/lower/lowering.h"
@@ -20,7 +20,7 @@ void average_states(Lowering& l) {
     if (ranks.size() == 1) continue;
     const std::string& name = l.c.program.variables[i].name;
     const View state{l.c.states[i], l.c.operand(plan.tensor, plan.layout)};
-    Instruction scale = once_a_step(Opcode::kernel, "scale " + name, &elementwise_kernel);
+    Instruction scale = once_per_step(Opcode::kernel, "scale " + name, &elementwise_kernel);
     scale.attrs = {{"expression", fmt::format("x0 scale({},0) =0", 1.0 / static_cast<double>(ranks.size()))}};
     l.c.emit(std::move(scale), {state}, {state});
     all_reduce_numbers(l, "all_reduce " + name, Purpose::statistics, ranks, state);

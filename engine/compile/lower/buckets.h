@@ -29,7 +29,7 @@ struct BucketPlan {
   DType type = DType::f32;  ///< type in which gradients are summed over ranks
   DType kept = DType::f32;  ///< type in which they wait for the update: shards of several micro-batches add up in f32
   /// A rank's contributions add up in f32 and are rounded to `type` before the sum over ranks.
-  bool adds_up_apart = false;
+  bool accumulates_separately = false;
   int64_t elements = 0;  ///< padded if sharded
   /// parameter_server: the servers that hold it, each an equal part, in order; empty: the workers do.
   std::vector<int> servers;

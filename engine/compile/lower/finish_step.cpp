@@ -25,20 +25,20 @@ View sum_of_squares(Lowering& l) {
       const View part = Compiler::own_part(
           l.c.flat(l.c.buckets[b].gradients, counted.at, counted.elements, "grad." + bucket.name, bucket.kept_type),
           OwnPart::counted, counted.whole, counted.first);
-      l.c.emit(once_a_step(Opcode::kernel, "sum_squares grad." + bucket.name, &sum_squares_kernel), {part}, {norm});
+      l.c.emit(once_per_step(Opcode::kernel, "sum_squares grad." + bucket.name, &sum_squares_kernel), {part}, {norm});
       norm.operand.accumulate = true;
     }
   }
   const bool empty = !norm.operand.accumulate;
   norm.operand.accumulate = false;
-  if (empty) l.c.emit(once_a_step(Opcode::kernel, "zero clip_norm", &zero_kernel), {}, {norm});
+  if (empty) l.c.emit(once_per_step(Opcode::kernel, "zero clip_norm", &zero_kernel), {}, {norm});
   if (!l.c.plan.is_asynchronous()) all_reduce_numbers(l, "all_reduce clip_norm", Purpose::clip, l.c.all_ranks(), norm);
   return norm;
 }
 
 Instruction update_instruction(const Lowering& l, const BucketPlan& bucket, const std::string& name) {
   const Optimizer& optimizer = l.c.optimizer_of(bucket);
-  Instruction i = once_a_step(Opcode::kernel, "update " + name, optimizer.def.kernel);
+  Instruction i = once_per_step(Opcode::kernel, "update " + name, optimizer.def.kernel);
   i.attrs = optimizer.kernel_attrs();
   i.attrs.set("clip_norm", l.c.plan.numerics.optimizer.clip_norm);
   if (const double scale = l.c.plan.numerics.optimizer.learning_rate_scale(bucket.group); scale != 1)
@@ -66,7 +66,7 @@ bool has_shard_to_add(const Lowering& l, int bucket) {
 }  // namespace
 
 /// `kernel`: for Opcode::kernel.
-Instruction once_a_step(Opcode opcode, std::string name, const KernelDef* kernel) {
+Instruction once_per_step(Opcode opcode, std::string name, const KernelDef* kernel) {
   Instruction i;
   i.opcode = opcode;
   i.name = std::move(name);
@@ -79,7 +79,7 @@ Instruction once_a_step(Opcode opcode, std::string name, const KernelDef* kernel
 void all_reduce_numbers(Lowering& l, const std::string& name, Purpose purpose, const std::vector<int>& ranks,
                         const View& numbers) {
   if (ranks.size() == 1) return;
-  Instruction i = once_a_step(Opcode::collective, name);
+  Instruction i = once_per_step(Opcode::collective, name);
   i.collective = Collective::all_reduce;
   i.group = l.c.group_of(ranks);
   i.purpose = purpose;
@@ -89,7 +89,7 @@ void all_reduce_numbers(Lowering& l, const std::string& name, Purpose purpose, c
 /// One collective for the loss and all metrics: those that count the loss count them too.
 void finish_loss(Lowering& l) {
   const View loss = l.c.flat(l.c.loss, 0, l.c.num_reported(), "loss");
-  if (!counts_loss(l)) l.c.emit(once_a_step(Opcode::kernel, "zero loss", &zero_kernel), {}, {loss});
+  if (!counts_loss(l)) l.c.emit(once_per_step(Opcode::kernel, "zero loss", &zero_kernel), {}, {loss});
   if (l.c.plan.is_asynchronous()) return;
   all_reduce_numbers(l, "all_reduce loss", Purpose::loss, l.c.all_ranks(), loss);
 }
@@ -114,7 +114,7 @@ void update(Lowering& l, int b, const Bucket::Piece& piece, const std::optional<
   l.c.emit(update_instruction(l, *buffers.plan, piece.name), std::move(inputs), std::move(outputs));
 
   if ((bucket.level != 1 && bucket.level != 2) || buffers.gathered_in_forward) return;
-  Instruction gather = once_a_step(Opcode::collective, "all_gather weights." + piece.name);
+  Instruction gather = once_per_step(Opcode::collective, "all_gather weights." + piece.name);
   gather.collective = Collective::all_gather;
   gather.group = bucket.shard_group;
   gather.purpose = Purpose::weights;

@@ -27,7 +27,7 @@ namespace {
 const BucketPlan& plan_of(const Lowering& l, int bucket) { return *l.c.buckets[bucket].plan; }
 bool is_per_micro_batch(const Lowering& l, int bucket) { return plan_of(l, bucket).level >= 2; }
 /// The type of the range that contributions are written to.
-DType target_type(const BucketPlan& plan) { return plan.adds_up_apart ? DType::f32 : plan.type; }
+DType target_type(const BucketPlan& plan) { return plan.accumulates_separately ? DType::f32 : plan.type; }
 
 int64_t used_elements(const BucketPlan& plan) {
   return plan.parameters.back().first_element + plan.parameters.back().elements;
@@ -97,7 +97,7 @@ void fill_unwritten(Lowering& l, int bucket) {
 BufferId summed_range(Lowering& l, int bucket) {
   const BucketPlan& plan = plan_of(l, bucket);
   const BufferId sums = target_buffer(l, bucket);
-  if (!plan.adds_up_apart) return sums;
+  if (!plan.accumulates_separately) return sums;
   const bool of_task = is_per_micro_batch(l, bucket);
   const BufferId range = of_task ? l.c.new_buffer(BufferKind::scratch, plan.elements * byte_size(plan.type))
                                  : l.c.buckets[bucket].gradients;
@@ -199,7 +199,7 @@ void start_gradients(Lowering& l) {
   for (size_t b = 0; b < l.c.buckets.size(); ++b) {
     const BucketPlan& plan = *l.c.buckets[b].plan;
     GradientState& state = l.gradients[b];
-    state.of_step.buffer = plan.adds_up_apart ? l.c.buckets[b].sums : l.c.buckets[b].gradients;
+    state.of_step.buffer = plan.accumulates_separately ? l.c.buckets[b].sums : l.c.buckets[b].gradients;
     state.of_step.written.assign(plan.parameters.size(), false);
     for (size_t p = 0; p < plan.parameters.size(); ++p) {
       for (TensorId gradient : plan.parameters[p].gradients) {

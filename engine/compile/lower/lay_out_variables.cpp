@@ -99,7 +99,7 @@ void add_bucket(Compiler& c, const BucketPlan& plan, ReduceGroups& reduce_groups
     RankBucket kept = r;
     const int64_t bytes = (bucket.level >= 2 ? bucket.shard_elements() : bucket.elements) * byte_size(bucket.kept_type);
     kept.gradients = c.new_buffer(BufferKind::gradients, bytes);
-    if (plan.adds_up_apart && bucket.level < 2) kept.sums = c.new_buffer(BufferKind::gradients, whole);
+    if (plan.accumulates_separately && bucket.level < 2) kept.sums = c.new_buffer(BufferKind::gradients, whole);
     const std::vector<std::string> states =
         updates(c, plan) ? c.optimizer_of(plan).states() : std::vector<std::string>{};
     for (size_t i = 0; i < states.size(); ++i)

@@ -5,7 +5,7 @@
 #include "engine/compile/lower/lowering.h"
 #include "engine/ops/op_def.h"
 #include "engine/ops/program_kernels.h"
-#include "engine/plan/hybrid/held_tensors.h"
+#include "engine/plan/hybrid/local_shards.h"
 
 namespace trainctl {
 namespace {

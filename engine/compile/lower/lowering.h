@@ -66,7 +66,7 @@ struct Inbox {
 };
 
 /// The progress of another stage to which this one sends.
-struct Outbox {
+struct ReceiverProgress {
   int to_stage = 0;
   /// By kind, micro-batch and chunk of this stage's task: how many messages the other stage has received before the
   /// task starts, as the schedule orders the tasks of both.
@@ -99,7 +99,7 @@ struct Lowering {
   std::vector<Transfer> transfers;                    ///< transfers between all stages
   std::multimap<TensorId, const Transfer*> outgoing;  ///< transfers from all chunks
   std::vector<Inbox> inboxes;
-  std::vector<Outbox> outboxes;
+  std::vector<ReceiverProgress> receiver_progress;
 
   std::vector<GradientState> gradients;    ///< by bucket
   std::multimap<NodeId, int> finished_by;  ///< buckets by GradientState::last_node, in their order
@@ -209,7 +209,7 @@ void finish_step(Lowering& l);
 void finish_loss(Lowering& l);
 void all_reduce_numbers(Lowering& l, const std::string& name, Purpose purpose, const std::vector<int>& ranks,
                         const View& numbers);
-Instruction once_a_step(Opcode opcode, std::string name, const KernelDef* kernel = nullptr);
+Instruction once_per_step(Opcode opcode, std::string name, const KernelDef* kernel = nullptr);
 /// `norm`: of all gradients, with clip_norm.
 void update(Lowering& l, int bucket, const Bucket::Piece& piece, const std::optional<View>& norm);
 

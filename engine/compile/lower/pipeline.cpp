@@ -128,26 +128,26 @@ std::vector<int> receipts(const Plan& plan, const Pipeline& pipeline, const Task
 }
 
 /// `inbox` is that of stage `to`, of what `from` sends.
-Outbox outbox_of(const Plan& plan, const Pipeline& pipeline, const TaskTimes& times, int from, int to,
-                 const Inbox& inbox) {
-  Outbox outbox{to, {}};
+ReceiverProgress receiver_of(const Plan& plan, const Pipeline& pipeline, const TaskTimes& times, int from, int to,
+                             const Inbox& inbox) {
+  ReceiverProgress receiver{to, {}};
   const std::vector<int> received = receipts(plan, pipeline, times, to, inbox);
   const std::vector<Task> tasks = stage_tasks(pipeline, from);
   for (size_t t = 0; t < tasks.size(); ++t) {
     const int start = times.starts[static_cast<size_t>(from)][t];
     const auto before = std::lower_bound(received.begin(), received.end(), start);
-    outbox.received[{tasks[t].kind, tasks[t].micro_batch, tasks[t].chunk}] =
+    receiver.received[{tasks[t].kind, tasks[t].micro_batch, tasks[t].chunk}] =
         static_cast<size_t>(before - received.begin());
   }
-  return outbox;
+  return receiver;
 }
 
 /// Returns the number of messages of this stage that stage `to` has received before the current task starts.
 size_t received_before(const Lowering& l, int to) {
-  const auto outbox = std::find_if(l.outboxes.begin(), l.outboxes.end(),
-                                   [&](const Outbox& candidate) { return candidate.to_stage == to; });
-  check(outbox != l.outboxes.end(), "a stage must list all stages that it sends to");
-  return outbox->received.at({l.task.kind, l.task.micro_batch, l.task.chunk});
+  const auto receiver = std::find_if(l.receiver_progress.begin(), l.receiver_progress.end(),
+                                     [&](const ReceiverProgress& candidate) { return candidate.to_stage == to; });
+  check(receiver != l.receiver_progress.end(), "a stage must list all stages that it sends to");
+  return receiver->received.at({l.task.kind, l.task.micro_batch, l.task.chunk});
 }
 
 }  // namespace
@@ -173,8 +173,8 @@ void open_channels(Lowering& l) {
   const Pipeline pipeline = plan.pipeline(trains);
   const TaskTimes times = task_times(pipeline);
   for (int to : receivers)
-    l.outboxes.push_back(
-        outbox_of(plan, pipeline, times, l.c.stage, to, inbox_of(plan, l.transfers, trains, l.c.stage, to)));
+    l.receiver_progress.push_back(
+        receiver_of(plan, pipeline, times, l.c.stage, to, inbox_of(plan, l.transfers, trains, l.c.stage, to)));
 }
 
 bool receive(Lowering& l, TensorId tensor) {

@@ -128,7 +128,7 @@ void lay_out(BucketPlan& bucket, const Mesh& mesh) {
 }
 
 /// If a rank makes several contributions between two sums over ranks, each would round the sum once more.
-bool adds_up_apart(const Plan& plan, const BucketPlan& bucket) {
+bool accumulates_separately(const Plan& plan, const BucketPlan& bucket) {
   const bool several = std::any_of(bucket.parameters.begin(), bucket.parameters.end(),
                                    [](const BucketParameter& p) { return p.gradients.size() > 1; });
   return bucket.type != DType::f32 && (several || (bucket.level < 2 && plan.micro_batches > 1));
@@ -264,8 +264,9 @@ std::vector<BucketPlan> plan_buckets(const Graph& graph, const Plan& plan) {
     const int level = std::get<2>(key);
     if (pieces > 1 && !is_last(graph, plan, gradients, *variable, level)) pieces = 1;
     const auto found = open.find(key);
-    const bool fits = pieces == 1 && found != open.end() &&
-                      (level == 3 || serves_weights(plan) || takes(buckets[found->second], parameter, plan.bucket_bytes));
+    const bool fits =
+        pieces == 1 && found != open.end() &&
+        (level == 3 || serves_weights(plan) || takes(buckets[found->second], parameter, plan.bucket_bytes));
     if (!fits) {
       open[key] = buckets.size();
       BucketPlan bucket;
@@ -290,7 +291,7 @@ std::vector<BucketPlan> plan_buckets(const Graph& graph, const Plan& plan) {
   place_on_servers(plan, buckets);
   for (BucketPlan& bucket : buckets) {
     lay_out(bucket, plan.mesh);
-    bucket.adds_up_apart = adds_up_apart(plan, bucket);
+    bucket.accumulates_separately = accumulates_separately(plan, bucket);
   }
   return buckets;
 }

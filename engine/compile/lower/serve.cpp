@@ -30,7 +30,7 @@ namespace {
 int rank_of_server(const Compiler& c, int server) { return c.plan.ranks + server; }
 
 Instruction message(Opcode opcode, const std::string& tensor, Purpose purpose, int peer) {
-  Instruction i = once_a_step(opcode, std::string(to_string(opcode)) + " " + tensor);
+  Instruction i = once_per_step(opcode, std::string(to_string(opcode)) + " " + tensor);
   i.purpose = purpose;
   i.peer = peer;
   if (purpose == Purpose::weights) i.phase = Phase::forward;
@@ -99,10 +99,10 @@ class Server {
     for (int b = 0; b < static_cast<int>(c_.buckets.size()); ++b) {
       const std::string name = "grad." + c_.program.buckets[static_cast<size_t>(b)].name;
       const View part = kept_part(c_, b, c_.buckets[static_cast<size_t>(b)].gradients, name, DType::f32);
-      c_.emit(once_a_step(Opcode::kernel, "sum_squares " + name, &sum_squares_kernel), {part}, {norm});
+      c_.emit(once_per_step(Opcode::kernel, "sum_squares " + name, &sum_squares_kernel), {part}, {norm});
       norm.operand.accumulate = true;
     }
-    if (c_.buckets.empty()) c_.emit(once_a_step(Opcode::kernel, "zero clip_norm", &zero_kernel), {}, {norm});
+    if (c_.buckets.empty()) c_.emit(once_per_step(Opcode::kernel, "zero clip_norm", &zero_kernel), {}, {norm});
     norm.operand.accumulate = false;
     std::vector<int> servers(static_cast<size_t>(c_.plan.servers));
     std::iota(servers.begin(), servers.end(), rank_of_server(c_, 0));
@@ -113,8 +113,8 @@ class Server {
  private:
   void add(const std::string& name, const View& pushed, const View& sum) {
     const bool adds = sum.operand.accumulate;
-    Instruction i = once_a_step(Opcode::kernel, (adds ? "accumulate " : "copy ") + name,
-                                adds ? &accumulate_kernel : &copy_slice_kernel);
+    Instruction i = once_per_step(Opcode::kernel, (adds ? "accumulate " : "copy ") + name,
+                                  adds ? &accumulate_kernel : &copy_slice_kernel);
     if (!adds) i.attrs = copy_of(num_elements(sum.operand.shape));
     c_.emit(std::move(i), {pushed}, {sum});
   }

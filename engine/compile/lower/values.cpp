@@ -102,7 +102,7 @@ void keep_results(const Lowering& l, TensorId tensor, std::vector<Located>& valu
 }
 
 /// The part that this rank holds, in this format if it is there.
-Located held_value(Lowering& l, TensorId tensor, Format format) {
+Located local_value(Lowering& l, TensorId tensor, Format format) {
   for (const Located& value : l.have(tensor))
     if (value.view.operand.format == format) return value;
   return l.have(tensor).front();
@@ -133,7 +133,7 @@ View bring(Lowering& l, TensorId tensor, LayoutId layout, Format format) {
   const bool outer = l.recomputing;
   l.recomputing = outer || (l.task.kind != TaskKind::forward && l.is_recomputed(tensor));
   // In hybrid_parallel each rank uses the part that it holds; nothing is redistributed.
-  Located now = l.c.plan.hybrid() ? held_value(l, tensor, format) : nearest_value(l, tensor, layout, format);
+  Located now = l.c.plan.hybrid() ? local_value(l, tensor, format) : nearest_value(l, tensor, layout, format);
   if (!l.c.plan.hybrid()) {
     for (const RedistributionStep& step : l.way(tensor, now.layout, layout).steps) {
       View next = redistribute(l, tensor, now.view, step);

@@ -111,7 +111,7 @@ bool takes_rows_alone(const Compiler& c, const std::vector<size_t>& chain, const
 }
 
 /// True if `next` processes the rows that the chain has produced so far.
-bool goes_on(const Compiler& c, const std::vector<size_t>& chain, const VirtualInstruction& next) {
+bool continues_chain(const Compiler& c, const std::vector<size_t>& chain, const VirtualInstruction& next) {
   const VirtualInstruction& first = c.code[chain[0]];
   return rows_of(next.code.inputs[0]) == rows_of(first.code.inputs[0]) &&
          next.code.micro_batch == first.code.micro_batch && next.inputs[0] == c.code[chain.back()].outputs.back() &&
@@ -119,9 +119,9 @@ bool goes_on(const Compiler& c, const std::vector<size_t>& chain, const VirtualI
 }
 
 /// True if `next` continues a head: product, then loss, then the backward product by the same weights.
-bool goes_on_as_head(const Compiler& c, const std::vector<size_t>& chain, const VirtualInstruction& next) {
+bool continues_as_head(const Compiler& c, const std::vector<size_t>& chain, const VirtualInstruction& next) {
   const VirtualInstruction& first = c.code[chain[0]];
-  if (!is_link_of_head(next) || !goes_on(c, chain, next) || is_loss(next) != (chain.size() == 1)) return false;
+  if (!is_link_of_head(next) || !continues_chain(c, chain, next) || is_loss(next) != (chain.size() == 1)) return false;
   return is_loss(next) ||
          (next.inputs[1] == first.inputs[1] && next.code.inputs[1].offset == first.code.inputs[1].offset);
 }
@@ -158,12 +158,12 @@ FoundGroup find_chain(const Compiler& c, size_t first, bool losses_too) {
   if (is_link(c.code[first], losses_too)) {
     return chain_from(c, first, kMostInLaunch, [&](const std::vector<size_t>& chain, const VirtualInstruction& next) {
       const bool has_loss = std::any_of(chain.begin(), chain.end(), [&](size_t i) { return is_row_loss(c.code[i]); });
-      return is_link(next, losses_too) && !(has_loss && is_row_loss(next)) && goes_on(c, chain, next);
+      return is_link(next, losses_too) && !(has_loss && is_row_loss(next)) && continues_chain(c, chain, next);
     });
   }
   if (!losses_too || is_loss(c.code[first]) || !is_link_of_head(c.code[first])) return {};
   return chain_from(c, first, kLinksOfHead, [&](const std::vector<size_t>& chain, const VirtualInstruction& next) {
-    return goes_on_as_head(c, chain, next);
+    return continues_as_head(c, chain, next);
   });
 }
 

@@ -5,7 +5,7 @@
 
 #include "engine/base/error.h"
 #include "engine/base/text.h"
-#include "engine/plan/axes/part_limits.h"
+#include "engine/plan/axes/shard_limits.h"
 
 namespace trainctl {
 namespace {
@@ -56,7 +56,7 @@ void require_arena_limit(const Compiler& c) {
       pos, path,
       fmt::format("rank {} would need {} of memory ({}), but a rank can use at most {}{}", c.rank,
                   format_bytes(c.program.arena_bytes), to_string(c.program.memory), format_bytes(kMaxArenaBytes), of),
-      how_to_hold_less(c.plan.mode));
+      how_to_shrink_shards(c.plan.mode));
 }
 
 }  // namespace trainctl

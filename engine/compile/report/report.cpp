@@ -9,7 +9,7 @@
 
 #include "engine/base/ranges.h"
 #include "engine/base/text.h"
-#include "engine/compile/report/held_report.h"
+#include "engine/compile/report/local_shards_report.h"
 #include "engine/compile/report/product_flops.h"
 #include "engine/compile/report/served_report.h"
 #include "engine/ops/program_kernels.h"
@@ -79,7 +79,7 @@ Json layer_json(const Graph& graph, const Plan& plan, size_t index) {
   return object("name", layer.name, "type", layer.type, "stage", chosen.virtual_stage % plan.num_stages, "chunk",
                 chosen.virtual_stage / plan.num_stages, "strategy", std::move(strategy), "inputs", std::move(inputs),
                 "outputs", std::move(outputs), "factors", std::move(factors), "choice", to_string(chosen.choice),
-                "reason", chosen.reason, "would_be", chosen.would_be, "recompute", chosen.recompute);
+                "reason", chosen.reason, "would_be", chosen.cut_limit_reason, "recompute", chosen.recompute);
 }
 
 /// Sets "fp8" of each layer to whether some program rounds its weight to 8 bits; returns the number of such layers.
@@ -290,7 +290,7 @@ Json calls_json(const RankClasses& classes, size_t of_class, GroupTable& table) 
 Json count_json(double count) { return count < 9e18 ? Json(static_cast<int64_t>(count)) : Json(count); }
 
 /// Number of parameter elements of the whole network, each parameter counted once.
-int64_t parameters_of(const Graph& graph, const Plan& plan) {
+int64_t count_parameters(const Graph& graph, const Plan& plan) {
   int64_t count = 0;
   for (const VariablePlan& variable : plan.variables)
     if (graph.tensors[variable.tensor].kind == TensorKind::parameter) count += num_elements(variable.global_shape);
@@ -324,8 +324,8 @@ Json parameter_groups_json(const JobSpec& spec, const Graph& graph) {
 
 /// Number of parameter elements that a rank computes with: its part of those of its stage, before optimizer_shard cuts
 /// the part that it keeps.
-int64_t parameters_of(const Program& program) {
-  if (program.server >= 0) return held_elements(program);
+int64_t count_parameters(const Program& program) {
+  if (program.server >= 0) return owned_elements(program);
   int64_t count = 0;
   for (const Variable& variable : program.variables)
     if (variable.kind == TensorKind::parameter) count += num_elements(variable.shape);
@@ -337,7 +337,7 @@ Json class_json(const RankClasses& classes, size_t of_class, size_t calls) {
   Json row = {{"ranks", range_text(classes.ranks[of_class])},
               {"count", classes.ranks[of_class].size()},
               {"stage", program.stage},
-              {"parameters", parameters_of(program)},
+              {"parameters", count_parameters(program)},
               {"flops_per_step", count_json(program_flops(program))},
               {"arena_bytes", program.arena_bytes},
               {"memory", memory_json(program.memory)},
@@ -409,7 +409,7 @@ Json plan_report(const JobSpec& spec, const Graph& graph, const Plan& plan, cons
                  {"gradient_precision", to_string(spec.gradient_precision)},
                  {"optimizer_shard_level", plan.optimizer_shard_level},
                  {"optimizer_shard_within_host", plan.shard_axes.has_value()},
-                 {"parameters", parameters_of(graph, plan)},
+                 {"parameters", count_parameters(graph, plan)},
                  {"flops_per_step", count_json(model_flops(graph, plan))},
                  {"layers", std::move(layers)},
                  {"tasks", schedule_json(plan, pipeline, times)},
@@ -430,7 +430,7 @@ Json plan_report(const JobSpec& spec, const Graph& graph, const Plan& plan, cons
   }
   if (plan.is_asynchronous())
     report["asynchronous"] = {{"staleness", spec.parallel.staleness}, {"rebalance", spec.parallel.rebalance}};
-  if (plan.hybrid()) report["held"] = held_report(graph, plan, spec.parallel.full_batch);
+  if (plan.hybrid()) report["held"] = local_shards_report(graph, plan, spec.parallel.full_batch);
   if (spec.fp8 && narrow == 0)
     report["notes"].push_back("precision is fp8, but fp8.layers and fp8.min_weight select no layer");
   return report;

@@ -14,11 +14,11 @@ namespace {
 using Json = nlohmann::ordered_json;
 
 /// The elements of a parameter that are in the server's shard of its bucket.
-struct HeldRange {
+struct OwnedRange {
   int64_t first = 0, count = 0;
 };
 
-HeldRange held_range(const Program& server, const Variable& v) {
+OwnedRange owned_range(const Program& server, const Variable& v) {
   const Bucket& b = server.buckets[static_cast<size_t>(v.bucket)];
   const int64_t begin = std::max(v.bucket_element, b.shard * b.shard_elements());
   const int64_t end = std::min(v.bucket_element + num_elements(v.shape), (b.shard + 1) * b.shard_elements());
@@ -28,7 +28,7 @@ HeldRange held_range(const Program& server, const Variable& v) {
 Json holds_json(const Program& server) {
   Json holds = Json::array();
   for (const Variable& v : server.variables)
-    if (const HeldRange range = held_range(server, v); range.count > 0)
+    if (const OwnedRange range = owned_range(server, v); range.count > 0)
       holds.push_back(
           {{"tensor", v.name}, {"first", range.first}, {"elements", range.count}, {"of", num_elements(v.shape)}});
   return holds;
@@ -61,9 +61,9 @@ int64_t bytes_of(const Program& program, Opcode opcode, Purpose purpose) {
 
 }  // namespace
 
-int64_t held_elements(const Program& server) {
+int64_t owned_elements(const Program& server) {
   int64_t count = 0;
-  for (const Variable& v : server.variables) count += held_range(server, v).count;
+  for (const Variable& v : server.variables) count += owned_range(server, v).count;
   return count;
 }
 
@@ -79,7 +79,7 @@ void add_served(Json& report, const RankClasses& classes) {
     }
     servers.push_back({{"server", p.server},
                        {"rank", p.rank},
-                       {"parameters", held_elements(p)},
+                       {"parameters", owned_elements(p)},
                        {"received", bytes_of(p, Opcode::recv, Purpose::gradient)},
                        {"sent", bytes_of(p, Opcode::send, Purpose::weights)},
                        {"holds", holds_json(p)}});

@@ -12,6 +12,6 @@ namespace trainctl {
 void add_served(nlohmann::ordered_json& report, const RankClasses& classes);
 
 /// Elements of parameters that a server holds, without padding.
-int64_t held_elements(const Program& server);
+int64_t owned_elements(const Program& server);
 
 }  // namespace trainctl

@@ -39,19 +39,19 @@ void verify_served(const RankClasses& classes, Faults& faults);
 void verify_progress(const RankClasses& classes, Faults& faults);
 
 /// A group of matched collectives; one represents all groups whose members have the same classes in the same order.
-struct MetGroup {
+struct MatchedGroup {
   int id = -1;               ///< in RankClasses::groups
   std::vector<int> ranks;    ///< members of one of them
   std::vector<int> members;  ///< the first of `ranks` of each class
 };
-std::vector<MetGroup> met_groups(const RankClasses& classes);
+std::vector<MatchedGroup> matched_groups(const RankClasses& classes);
 
 /// A channel between two ranks; one represents all channels between the same classes.
-struct MetChannel {
+struct MatchedChannel {
   int from = -1, to = -1;         ///< ranks
   std::vector<int> sends, recvs;  ///< indices in their programs
 };
-std::vector<MetChannel> met_channels(const RankClasses& classes);
+std::vector<MatchedChannel> matched_channels(const RankClasses& classes);
 
 /// The program with every own part replaced by the whole range it belongs to, or with empty shards.
 Program with_own_parts(const Program& program, bool whole_shards);

@@ -64,20 +64,21 @@ class Form {
   /// else.
   void launch(const Instruction& i) {
     if (i.opcode != Opcode::kernel) fault(i.name + " is part of a launch but is not a kernel");
-    const bool goes_on = index_ > 0 && p_.instructions[index_ - 1].launch == i.launch;
-    if (!goes_on && !launches_.insert(i.launch).second) return fault(i.name + " is not next to the rest of its launch");
+    const bool continues_launch = index_ > 0 && p_.instructions[index_ - 1].launch == i.launch;
+    if (!continues_launch && !launches_.insert(i.launch).second)
+      return fault(i.name + " is not next to the rest of its launch");
     for (int e = index_ - 1; e >= 0 && p_.instructions[e].launch == i.launch; --e) {
       const Instruction& earlier = p_.instructions[e];
       for (const Operand& written : i.outputs) {
-        for (const Operand& other : earlier.inputs) apart(i, written, other, false);
-        for (const Operand& other : earlier.outputs) apart(i, written, other, false);
+        for (const Operand& other : earlier.inputs) check_disjoint(i, written, other, false);
+        for (const Operand& other : earlier.outputs) check_disjoint(i, written, other, false);
       }
       for (const Operand& written : earlier.outputs)
-        for (const Operand& read : i.inputs) apart(i, read, written, true);
+        for (const Operand& read : i.inputs) check_disjoint(i, read, written, true);
     }
   }
 
-  void apart(const Instruction& i, const Operand& a, const Operand& b, bool may_be_same) {
+  void check_disjoint(const Instruction& i, const Operand& a, const Operand& b, bool may_be_same) {
     if (a.offset >= b.offset + b.bytes() || b.offset >= a.offset + a.bytes()) return;
     if (may_be_same && a.offset == b.offset && a.bytes() == b.bytes()) return;
     fault(i.name + ": operand " + a.tensor + " overlaps " + b.tensor + " of the same launch");

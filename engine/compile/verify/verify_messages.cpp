@@ -70,7 +70,7 @@ CallsOfGroups calls_of_groups(const RankClasses& classes) {
 }
 
 /// Compares all members with the first.
-void verify_group(const RankClasses& classes, const CallsOfGroups& calls, const MetGroup& group, Faults& faults) {
+void verify_group(const RankClasses& classes, const CallsOfGroups& calls, const MatchedGroup& group, Faults& faults) {
   static const std::vector<int> kNone;
   const auto of = [&](int rank) -> const std::vector<int>& {
     const auto& by_group = calls[static_cast<size_t>(classes.class_of[static_cast<size_t>(rank)])];
@@ -105,7 +105,7 @@ void verify_group(const RankClasses& classes, const CallsOfGroups& calls, const 
 }
 
 /// All members open a group together: if one does not have it, the group never opens.
-void verify_membership(const RankClasses& classes, const MetGroup& group, Faults& faults) {
+void verify_membership(const RankClasses& classes, const MatchedGroup& group, Faults& faults) {
   const auto knows = [&](int rank) {
     const std::vector<int>& ids = classes.group_ids[static_cast<size_t>(classes.class_of[static_cast<size_t>(rank)])];
     return std::find(ids.begin(), ids.end(), group.id) != ids.end();
@@ -125,7 +125,7 @@ void verify_membership(const RankClasses& classes, const MetGroup& group, Faults
 }  // namespace
 
 void verify_messages(const RankClasses& classes, Faults& faults) {
-  for (const MetChannel& channel : met_channels(classes)) {
+  for (const MatchedChannel& channel : matched_channels(classes)) {
     const auto& [from, to, sends, recvs] = channel;
     const size_t common = std::min(sends.size(), recvs.size());
     for (size_t k = 0; k < common; ++k) verify_pair(classes, {from, sends[k]}, {to, recvs[k]}, faults);
@@ -146,9 +146,9 @@ void verify_messages(const RankClasses& classes, Faults& faults) {
 
 void verify_collectives(const RankClasses& classes, Faults& faults) {
   const CallsOfGroups calls = calls_of_groups(classes);
-  const std::vector<MetGroup> groups = met_groups(classes);
-  for (const MetGroup& group : groups) verify_membership(classes, group, faults);
-  for (const MetGroup& group : groups) verify_group(classes, calls, group, faults);
+  const std::vector<MatchedGroup> groups = matched_groups(classes);
+  for (const MatchedGroup& group : groups) verify_membership(classes, group, faults);
+  for (const MatchedGroup& group : groups) verify_group(classes, calls, group, faults);
 }
 
 }  // namespace trainctl

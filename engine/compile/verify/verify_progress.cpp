@@ -54,11 +54,11 @@ class Progress {
         if (!lane.indices.empty()) lanes_.push_back(std::move(lane));
       }
     }
-    for (const MetGroup& group : met_groups(classes)) {
+    for (const MatchedGroup& group : matched_groups(classes)) {
       for (int a : group.members)
         for (int b : group.members) meets_[{class_of(a), group.id}][class_of(b)] = b;
     }
-    for (const MetChannel& met : met_channels(classes)) {
+    for (const MatchedChannel& met : matched_channels(classes)) {
       const MessageChannel channel{class_of(met.from), class_of(met.to), 0, 0, met.from, met.to};
       note(channel.from, met.sends);
       note(channel.to, met.recvs);

@@ -1,7 +1,7 @@
 // The convolution kernels of CPUs use oneDNN. It computes in formats of its own choice: images that are channels last
 // stay as they are, but NCHW images are reordered before and after, and so are weights, which are small. Measured on
-// a processor with AVX-512 (tests/bench/NOTEBOOK.md), channels last is within a tenth of oneDNN's blocked formats without
-// their reorders, where plain NCHW runs at a ninth of the speed.
+// a processor with AVX-512 (tests/bench/NOTEBOOK.md), channels last is within a tenth of oneDNN's blocked formats
+// without their reorders, where plain NCHW runs at a ninth of the speed.
 #include <cstdlib>
 #include <memory>
 #include <oneapi/dnnl/dnnl.hpp>
@@ -97,7 +97,7 @@ CpuKernel prepare_conv2d(const KernelCall& call) {
   steps.finish(dnnl::convolution_forward(made), made.scratchpad_desc());
   std::vector<CpuKernel> kernels = {steps.kernel()};
   if (epilogue.activation != Activation::none && !relu)
-    kernels.push_back(cpu::kernel_apart(activation_kernel(epilogue.activation), call, {before}, {y}));
+    kernels.push_back(cpu::separate_kernel(activation_kernel(epilogue.activation), call, {before}, {y}));
   return cpu::in_order(std::move(kernels));
 }
 

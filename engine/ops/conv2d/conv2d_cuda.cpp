@@ -55,7 +55,7 @@ CudaKernel convolution(const CudaKernelCall& call, ConvProblem problem) {
 CudaKernel apart(const CudaKernelCall& call, const KernelDef& def, std::vector<TensorArg> in, TensorArg out) {
   CudaKernelCall one = call;
   if (!is_channels_last(call.attrs)) one.attrs.set("dim", int64_t{1});
-  return cuda::kernel_apart(def, one, std::move(in), {std::move(out)});
+  return cuda::separate_kernel(def, one, std::move(in), {std::move(out)});
 }
 
 /// The kernels of bias and activation, from `sums` to y.

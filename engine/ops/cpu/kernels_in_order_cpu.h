@@ -18,8 +18,8 @@ inline CpuKernel in_order(std::vector<CpuKernel> kernels) {
 }
 
 /// The kernel of a fused op, with its own operands.
-inline CpuKernel kernel_apart(const KernelDef& kernel, const KernelCall& call, std::vector<TensorArg> in,
-                              std::vector<TensorArg> out) {
+inline CpuKernel separate_kernel(const KernelDef& kernel, const KernelCall& call, std::vector<TensorArg> in,
+                                 std::vector<TensorArg> out) {
   const CpuKernelDef* def = find_cpu_kernel(kernel.name);
   check(def != nullptr, std::string("no CPU kernel of ") + kernel.name);
   KernelCall one = call;

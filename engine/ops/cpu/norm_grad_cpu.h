@@ -13,9 +13,9 @@ inline CpuKernel prepare_norm_grad(const KernelCall& call, PrepareCpuKernel plai
   const TensorArg& dx = grad.plain.out[0];
   std::vector<CpuKernel> kernels = {plain(grad.plain)};
   if (!grad.parameters.empty())
-    kernels.push_back(kernel_apart(parameters, grad.plain, grad.of_parameters(statistics), grad.parameters));
+    kernels.push_back(separate_kernel(parameters, grad.plain, grad.of_parameters(statistics), grad.parameters));
   if (grad.residual != nullptr)
-    kernels.push_back(kernel_apart(residual_kernel(), grad.plain, {dx, *grad.residual}, {dx}));
+    kernels.push_back(separate_kernel(residual_kernel(), grad.plain, {dx, *grad.residual}, {dx}));
   return in_order(std::move(kernels));
 }
 

@@ -19,8 +19,8 @@ inline CudaKernel in_order(std::vector<CudaKernel> kernels) {
 }
 
 /// The kernel of a fused op, with its own operands.
-inline CudaKernel kernel_apart(const KernelDef& def, const CudaKernelCall& call, std::vector<TensorArg> in,
-                               std::vector<TensorArg> out) {
+inline CudaKernel separate_kernel(const KernelDef& def, const CudaKernelCall& call, std::vector<TensorArg> in,
+                                  std::vector<TensorArg> out) {
   const CudaKernelDef* kernel = find_cuda_kernel(def.name);
   check(kernel != nullptr, std::string("no CUDA kernel of ") + def.name);
   CudaKernelCall one = call;

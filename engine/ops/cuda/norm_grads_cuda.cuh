@@ -265,10 +265,10 @@ CudaKernel prepare_norm_grad(const CudaKernelCall& call, PrepareCudaKernel plain
   const TensorArg& dx = grad.plain.out[0];
   if (!grad.parameters.empty())
     kernels.push_back(
-        cuda::kernel_apart(parameters, grad.plain, grad.of_parameters(kCentred ? 2 : 1), grad.parameters));
+        cuda::separate_kernel(parameters, grad.plain, grad.of_parameters(kCentred ? 2 : 1), grad.parameters));
   kernels.push_back(plain(grad.plain));
   if (grad.residual != nullptr)
-    kernels.push_back(cuda::kernel_apart(residual_kernel(), grad.plain, {dx, *grad.residual}, {dx}));
+    kernels.push_back(cuda::separate_kernel(residual_kernel(), grad.plain, {dx, *grad.residual}, {dx}));
   return cuda::in_order(std::move(kernels));
 }
 

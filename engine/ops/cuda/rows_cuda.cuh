@@ -82,9 +82,9 @@ __device__ inline void write_row(const RowPart<V>& part, bool valid, Ref<T> out,
   }
 }
 
-/// Calls start(part, row) and use(part, row, valid, go_on) for the rows of this group. Invalid rows have no elements;
-/// they keep all threads of a warp in the loop. use calls go_on() once, when it is done with the part, to start the
-/// next row.
+/// Calls start(part, row) and use(part, row, valid, load_next) for the rows of this group. Invalid rows have no
+/// elements; they keep all threads of a warp in the loop. use calls load_next() once, when it is done with the part, to
+/// start the next row.
 template <int V, class Start, class Use>
 __device__ inline void over_rows_ahead(const RowGroup& group, const Rows& rows, Start start, Use use) {
   const int64_t step = static_cast<int64_t>(gridDim.x) * group.of_block();
@@ -114,9 +114,9 @@ template <int V, class Use>
 __device__ inline void over_rows(const RowGroup& group, const Rows& rows, Use use) {
   over_rows_ahead<V>(
       group, rows, [](const auto&, int64_t) {},
-      [&](const RowPart<V>& part, int64_t row, bool valid, auto go_on) {
+      [&](const RowPart<V>& part, int64_t row, bool valid, auto load_next) {
         use(part, row, valid);
-        go_on();
+        load_next();
       });
 }
 

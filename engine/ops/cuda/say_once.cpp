@@ -8,9 +8,9 @@ namespace trainctl {
 
 void say_once(const std::string& line) {
   static std::mutex mutex;
-  static auto& said = *new std::set<std::string>;
+  static auto& logged = *new std::set<std::string>;
   const std::lock_guard lock(mutex);
-  if (!said.insert(line).second) return;
+  if (!logged.insert(line).second) return;
   std::fputs((line + "\n").c_str(), stderr);
 }
 

@@ -92,7 +92,7 @@ __global__ void __launch_bounds__(kRunThreads) runs_kernel(int64_t width, Sorted
     const Run run = window.run(k);
     const auto token = [&](int i) { return static_cast<int64_t>(window.token[run.begin + i]); };
     add_up_rows<V>(dy, width, static_cast<int64_t>(blockIdx.y) * 32 * V, run.count, token, [&](int64_t to, float sum) {
-      if (run.from_before || run.goes_on) {
+      if (run.from_before || run.continues_after) {
         sorted.pieces[sorted.piece(at, run.from_before) * width + to] = sum;
       } else {
         table.write_one(run.row * width + to, sum);

@@ -28,7 +28,7 @@ struct Sorted {
 /// A long run's part of a window.
 struct Run {
   int row = 0, begin = 0, count = 0;
-  bool from_before = false, goes_on = false;
+  bool from_before = false, continues_after = false;
 };
 
 /// The tokens of a block's window.

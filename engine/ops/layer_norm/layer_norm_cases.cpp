@@ -44,7 +44,7 @@ struct Terms {
   }
 };
 
-Shape two_a_row(Shape shape) {
+Shape two_per_row(Shape shape) {
   shape.back() = 2;
   return shape;
 }
@@ -52,7 +52,7 @@ Shape two_a_row(Shape shape) {
 Outputs layer_norm_stats(const NaiveCall& call) {
   const Tensor64& x = call.in[0];
   const int64_t n = x.shape.back();
-  Tensor64 out = zeros(two_a_row(x.shape));
+  Tensor64 out = zeros(two_per_row(x.shape));
   for (int64_t i = 0; i < num_elements(x.shape); ++i) out.values[i / n * 2] += x.values[i] / static_cast<double>(n);
   for (int64_t i = 0; i < num_elements(x.shape); ++i)
     out.values[i / n * 2 + 1] += std::pow(x.values[i] - out.values[i / n * 2], 2);
@@ -82,7 +82,7 @@ Outputs layer_norm_apply(const NaiveCall& call) {
 
 Outputs layer_norm_grad_stats(const NaiveCall& call) {
   const int64_t n = call.in[0].shape.back();
-  Tensor64 out = zeros(two_a_row(call.in[0].shape));
+  Tensor64 out = zeros(two_per_row(call.in[0].shape));
   for (int64_t i = 0; i < num_elements(call.in[0].shape); ++i) {
     const Terms terms = Terms::of(call.in, 5, i);
     out.values[i / n * 2] += terms.g;
@@ -169,7 +169,7 @@ std::vector<KernelCase> layer_norm_kernels() {
         const CaseOperand x{.shape = shape, .dtype = type},
             y = unwritten(shape, type), side{.shape = {shape.back()}, .dtype = type}, row{rows, Fill::positive};
         const auto stats_of = [&](int64_t parts) {
-          CaseOperand operand{two_a_row(shape), Fill::positive};
+          CaseOperand operand{two_per_row(shape), Fill::positive};
           operand.shape.insert(operand.shape.begin(), parts);
           return operand;
         };
@@ -183,9 +183,9 @@ std::vector<KernelCase> layer_norm_kernels() {
           in.insert(in.end(), last.begin(), last.end());
           return in;
         };
-        if (affine) add("layer_norm_stats", {x}, {unwritten(two_a_row(shape))});
+        if (affine) add("layer_norm_stats", {x}, {unwritten(two_per_row(shape))});
         add("layer_norm_apply", with({x}, {side, side}, {stats_of(2)}), {y, unwritten(rows), unwritten(rows)});
-        add("layer_norm_grad_stats", with({x, x, row, row}, {side}, {}), {unwritten(two_a_row(shape))});
+        add("layer_norm_grad_stats", with({x, x, row, row}, {side}, {}), {unwritten(two_per_row(shape))});
         add("layer_norm_grad_apply", with({x, x, row, row}, {side}, {stats_of(3)}), {y});
       }
     }

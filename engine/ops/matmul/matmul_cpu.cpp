@@ -32,9 +32,9 @@ CpuKernel prepare_matmul(const KernelCall& call) {
   kernels.push_back(cpu::prepare_product(p));
   const bool apart_from_product = epilogue.activation != Activation::none && !p.relu;
   if (apart_from_product)
-    kernels.push_back(cpu::kernel_apart(activation_kernel(epilogue.activation), call, {before}, {c}));
+    kernels.push_back(cpu::separate_kernel(activation_kernel(epilogue.activation), call, {before}, {c}));
   if (epilogue.slope != Activation::none)
-    kernels.push_back(cpu::kernel_apart(slope_kernel(epilogue.slope), call, {c, call.in.back()}, {c}));
+    kernels.push_back(cpu::separate_kernel(slope_kernel(epilogue.slope), call, {c, call.in.back()}, {c}));
   return cpu::in_order(std::move(kernels));
 }
 
@@ -48,7 +48,7 @@ CpuKernel prepare_matmul_weight_grad(const KernelCall& call) {
   p.threads = call.threads;
   std::vector<CpuKernel> kernels = {cpu::prepare_product(p)};
   if (epilogue_of(call.attrs).bias_grad)
-    kernels.push_back(cpu::kernel_apart(bias_grad_kernel(), call, {dy}, {call.out[1]}));
+    kernels.push_back(cpu::separate_kernel(bias_grad_kernel(), call, {dy}, {call.out[1]}));
   return cpu::in_order(std::move(kernels));
 }
 

@@ -44,14 +44,14 @@ CudaKernel unfused(const CudaKernelCall& call, const Product& plain) {
   if (!product && epilogue.bias) {
     p.bias = nullptr;
     product = cuda::prepare_product(p, *call.scratch);
-    kernels.push_back(cuda::kernel_apart(bias_kernel(), call, {sums, call.in[2]}, {sums}));
+    kernels.push_back(cuda::separate_kernel(bias_kernel(), call, {sums, call.in[2]}, {sums}));
   }
   check(product.has_value(), "no kernel computes a plain matrix product");
   kernels.insert(kernels.begin(), *product);
   if (epilogue.activation != Activation::none)
-    kernels.push_back(cuda::kernel_apart(activation_kernel(epilogue.activation), call, {sums}, {c}));
+    kernels.push_back(cuda::separate_kernel(activation_kernel(epilogue.activation), call, {sums}, {c}));
   if (epilogue.slope != Activation::none)
-    kernels.push_back(cuda::kernel_apart(slope_kernel(epilogue.slope), call, {c, call.in.back()}, {c}));
+    kernels.push_back(cuda::separate_kernel(slope_kernel(epilogue.slope), call, {c, call.in.back()}, {c}));
   return in_order(std::move(kernels));
 }
 
@@ -99,7 +99,7 @@ CudaKernel prepare_matmul_weight_grad(const CudaKernelCall& call) {
   }
   const std::optional<CudaKernel> product = cuda::prepare_product(p, *call.scratch);
   check(product.has_value(), "no kernel computes a plain matrix product");
-  return in_order({*product, cuda::kernel_apart(bias_grad_kernel(), call, {dy}, {db})});
+  return in_order({*product, cuda::separate_kernel(bias_grad_kernel(), call, {dy}, {db})});
 }
 
 CudaKernel prepare_matmul_fp8(const CudaKernelCall& call) {
@@ -131,7 +131,7 @@ CudaKernel prepare_matmul_fp8(const CudaKernelCall& call) {
   if (!bias) return *product;
   TensorArg sums = c;
   sums.accumulate = false;  // the product has added itself
-  return in_order({*product, cuda::kernel_apart(bias_kernel(), call, {sums, call.in[4]}, {sums})});
+  return in_order({*product, cuda::separate_kernel(bias_kernel(), call, {sums, call.in[4]}, {sums})});
 }
 
 }  // namespace

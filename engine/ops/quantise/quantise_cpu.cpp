@@ -83,12 +83,12 @@ CpuKernel prepare_quantise(const KernelCall& call) {
     const auto memory = std::make_shared<std::vector<float>>(static_cast<size_t>(x.size()));
     x.data = memory->data();
     kernels.push_back(epilogue.slope != Activation::none
-                          ? cpu::kernel_apart(slope_kernel(epilogue.slope), call, {call.in[0], call.in[1]}, {x})
-                          : cpu::kernel_apart(activation_kernel(epilogue.activation), call, {call.in[0]}, {x}));
+                          ? cpu::separate_kernel(slope_kernel(epilogue.slope), call, {call.in[0], call.in[1]}, {x})
+                          : cpu::separate_kernel(activation_kernel(epilogue.activation), call, {call.in[0]}, {x}));
     kernels.push_back([memory] {});  // keeps it
   }
   kernels.push_back(round_to_8_bits(call, x));
-  if (epilogue.bias_grad) kernels.push_back(cpu::kernel_apart(bias_grad_kernel(), call, {x}, {call.out.back()}));
+  if (epilogue.bias_grad) kernels.push_back(cpu::separate_kernel(bias_grad_kernel(), call, {x}, {call.out.back()}));
   return cpu::in_order(std::move(kernels));
 }
 

@@ -21,7 +21,7 @@ Outputs rms_norm(const Inputs& in, const Attrs& attrs) {
   return out;
 }
 
-Shape one_a_row(Shape shape) {
+Shape one_per_row(Shape shape) {
   shape.back() = 1;
   return shape;
 }
@@ -36,7 +36,7 @@ double mean_of_parts(const Tensor64& rms_norm_stats, int64_t row, int64_t n) {
 
 Outputs rms_norm_stats(const NaiveCall& call) {
   const Tensor64& x = call.in[0];
-  Tensor64 out = zeros(one_a_row(x.shape));
+  Tensor64 out = zeros(one_per_row(x.shape));
   for (int64_t i = 0; i < num_elements(x.shape); ++i) out.values[i / x.shape.back()] += x.values[i] * x.values[i];
   return {out};
 }
@@ -59,7 +59,7 @@ double g_of(const Inputs& in, size_t with_gamma, int64_t i) {
 
 Outputs rms_norm_grad_stats(const NaiveCall& call) {
   const int64_t n = call.in[0].shape.back();
-  Tensor64 out = zeros(one_a_row(call.in[0].shape));
+  Tensor64 out = zeros(one_per_row(call.in[0].shape));
   for (int64_t i = 0; i < num_elements(call.in[0].shape); ++i)
     out.values[i / n] += g_of(call.in, 4, i) * call.in[1].values[i] * call.in[2].values[i / n];
   return {out};
@@ -137,7 +137,7 @@ std::vector<KernelCase> rms_norm_kernels() {
       const CaseOperand x{.shape = shape, .dtype = type},
           y = unwritten(shape, type), gamma{.shape = {shape.back()}, .dtype = type}, row{rows, Fill::positive};
       const auto stats_of = [&](int64_t parts) {
-        CaseOperand operand{one_a_row(shape), Fill::positive};
+        CaseOperand operand{one_per_row(shape), Fill::positive};
         operand.shape.insert(operand.shape.begin(), parts);
         return operand;
       };
@@ -145,11 +145,11 @@ std::vector<KernelCase> rms_norm_kernels() {
         calls.push_back({kernel, std::move(in), std::move(out), {{"eps", 1e-2}}, bf16 ? 1e-2 : 5e-6});
         calls.back().f32_on_cpu = bf16;
       };
-      add("rms_norm_stats", {x}, {unwritten(one_a_row(shape))});
+      add("rms_norm_stats", {x}, {unwritten(one_per_row(shape))});
       add("rms_norm_apply", {x, stats_of(2)}, {y, unwritten(rows)});
       add("rms_norm_apply", {x, gamma, stats_of(3)}, {y, unwritten(rows)});
-      add("rms_norm_grad_stats", {x, x, row}, {unwritten(one_a_row(shape))});
-      add("rms_norm_grad_stats", {x, x, row, gamma}, {unwritten(one_a_row(shape))});
+      add("rms_norm_grad_stats", {x, x, row}, {unwritten(one_per_row(shape))});
+      add("rms_norm_grad_stats", {x, x, row, gamma}, {unwritten(one_per_row(shape))});
       add("rms_norm_grad_apply", {x, x, row, stats_of(2)}, {y});
       add("rms_norm_grad_apply", {x, x, row, gamma, stats_of(3)}, {y});
     }

@@ -67,8 +67,8 @@ __global__ void __launch_bounds__(kLossThreads<V, kInRegisters, kGrad>, kGrad ? 
     }
     x.start(part);  // before the first use of the label
   };
-  over_rows_ahead<V>(group, rows, start, [&](const RowPart<V>& part, int64_t, bool valid, auto go_on) {
-    const bool counted = counts;  // go_on() reads the next row's label
+  over_rows_ahead<V>(group, rows, start, [&](const RowPart<V>& part, int64_t, bool valid, auto load_next) {
+    const bool counted = counts;  // load_next() reads the next row's label
     if (label < 0 || label >= rows.n) data_is_wrong("softmax_cross_entropy: the data contains a label that is not a "
                                                     "class of the logits");
     Exponentials others;
@@ -85,7 +85,7 @@ __global__ void __launch_bounds__(kLossThreads<V, kInRegisters, kGrad>, kGrad ? 
             part, [&](int, const auto& a) { add_to_mean(a); }, x);
       of_label = x.exchange(part, label, -INFINITY);
       others.add_row(part, x);
-      if constexpr (!kGrad) go_on();  // the next row loads during this one's reduction
+      if constexpr (!kGrad) load_next();  // the next row loads during this one's reduction
     } else {
       read_row(
           part,
@@ -121,7 +121,7 @@ __global__ void __launch_bounds__(kLossThreads<V, kInRegisters, kGrad>, kGrad ? 
           },
           x);
     }
-    if constexpr (kGrad || !kInRegisters) go_on();
+    if constexpr (kGrad || !kInRegisters) load_next();
   });
   if (!wants_loss) return;
   total = sum_of_group(total, static_cast<int>(blockDim.x));

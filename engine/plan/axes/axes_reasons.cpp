@@ -40,14 +40,14 @@ class Reasons {
     std::vector<std::string> names;
     for (NodeId n : chosen_.units.all[u].finishing) {
       const Node& node = chosen_.graph.nodes[n];
-      NodePlan apart{.virtual_stage = mine.virtual_stage};
+      NodePlan separate{.virtual_stage = mine.virtual_stage};
       for (const TensorRule& rule : node.rule.inputs)
-        apart.inputs.push_back(rule_layout(rule, factors, chosen_.axes[u]));
+        separate.inputs.push_back(rule_layout(rule, factors, chosen_.axes[u]));
       for (const TensorRule& rule : node.rule.outputs)
-        apart.outputs.push_back(rule_layout(rule, factors, chosen_.axes[u]));
-      if (apart.outputs[0] == output_layout(chosen_.graph, plan_, node, 0)) continue;
+        separate.outputs.push_back(rule_layout(rule, factors, chosen_.axes[u]));
+      if (separate.outputs[0] == output_layout(chosen_.graph, plan_, node, 0)) continue;
       names.push_back(node.op);
-      plan_.apart.emplace(node.outputs[0], std::move(apart));
+      plan_.separate_nodes.emplace(node.outputs[0], std::move(separate));
     }
     if (names.empty() || !explains) return;
     std::vector<std::string> steps;
@@ -101,14 +101,14 @@ class Reasons {
       const int64_t below = size / want * want;
       return below > 0 ? fmt::format("{} or {}", below, below + want) : std::to_string(want);
     };
-    mine.would_be = mine.advice = "";
+    mine.cut_limit_reason = mine.advice = "";
     const int batch = facts.batch_factor;
     if (mine.choice == Choice::data_parallel && batch >= 0 && facts.why_not[batch].empty()) {
       const int64_t rows = layer.factors[batch].size;
       const int have = chosen_.mesh.ways(mine.factor_axes[batch]);
       const int want = chosen_.mesh.size();
       if (have == want) return;
-      mine.would_be = fmt::format("{} does not divide {}", want, rows);
+      mine.cut_limit_reason = fmt::format("{} does not divide {}", want, rows);
       mine.advice = fmt::format("the {} rows of a micro-batch are {} on {} ranks; {} rows could be cut {} ways", rows,
                                 cut_text(have), want, near(rows, want), want);
       return;
@@ -120,7 +120,7 @@ class Reasons {
         const int want = chosen_.mesh.ways(arriving.dims[d]);
         if (f < 0 || !facts.why_not[f].empty() || layer.factors[f].size % want == 0) continue;
         const int64_t size = layer.factors[f].size;
-        mine.would_be = fmt::format("{} does not divide {}", want, size);
+        mine.cut_limit_reason = fmt::format("{} does not divide {}", want, size);
         mine.advice = fmt::format("dim {} of {} is {}, which cannot be cut {} ways; {} could be", d,
                                   chosen_.graph.tensors[link.tensor].name, size, want, near(size, want));
         return;

@@ -14,9 +14,9 @@
 
 namespace trainctl {
 
-/// Fills in factor_axes, choice, reason, would_be and advice of `plan.layers`, and `plan.apart` for nodes that finish a
-/// layer in another layout. Stages must already be set. The memo has the facts; axes are taken from it, if it has them,
-/// and kept there.
+/// Fills in factor_axes, choice, reason, cut_limit_reason and advice of `plan.layers`, and `plan.separate_nodes` for
+/// nodes that finish a layer in another layout. Stages must already be set. The memo has the facts; axes are taken from
+/// it, if it has them, and kept there.
 void propagate(const Graph& graph, const std::vector<std::optional<LayerStrategy>>& strategies, const CostModel& cost,
                PlanMemo& memo, Plan& plan);
 

@@ -28,11 +28,11 @@ class SumPlacement {
     if (layout == home && chosen.virtual_stage == plan_.virtual_stage_of(node)) return;
     chosen.inputs.assign(node.inputs.size(), layout);
     chosen.outputs = {layout};
-    plan_.apart[node.outputs[0]] = std::move(chosen);
+    plan_.separate_nodes[node.outputs[0]] = std::move(chosen);
   }
 
   void explain(const Node& node) {
-    if (plan_.apart_from_layer(node) != nullptr) {
+    if (plan_.planned_separately(node) != nullptr) {
       if (is_last(node)) plan_.layers[node.layer].reason += "; " + explanation(node, made(node.outputs[0]));
       return;
     }

@@ -62,13 +62,13 @@ std::map<int, int64_t> block_bytes(const Graph& graph, const Node& node, const M
 }  // namespace
 
 Traffic::Traffic(const Graph& graph, const Units& units, const Mesh& mesh, const CostModel& cost, int micro_batches,
-                 double once_a_step_part)
+                 double once_per_step_part)
     : units_(units),
       mesh_(mesh),
       cost_(cost),
       bucketed_(cost.without_latency()),
-      once_a_step_weight_(once_a_step_part / micro_batches),
-      once_a_step_share_(1.0 / micro_batches) {
+      once_per_step_weight_(once_per_step_part / micro_batches),
+      once_per_step_share_(1.0 / micro_batches) {
   check(mesh.num_axes() <= 64, "the size of a mesh is an int");
   touched_.resize(units.all.size());
   work_.resize(units.all.size());
@@ -156,7 +156,7 @@ void Traffic::describe(const TensorUses& tensor, NumberOf number_of, std::string
       put_number(out, number_of(use.unit));
       put_numbers(out, use.dims);
       put_numbers(out, use.summed);
-      put_number(out, use.once_a_step);
+      put_number(out, use.once_per_step);
     }
   }
 }
@@ -201,7 +201,7 @@ double Traffic::tensor_seconds(TensorId id, const std::vector<int>& layouts) {
     if (*from < 0 || std::find(sources, from, *from) != from) continue;
     for (auto to = targets; to != layouts.end(); ++to)
       if (*to >= 0 && *to != *from && std::find(targets, to, *to) == to)
-        seconds += move(tensor, tensor.targets[static_cast<size_t>(to - targets)].once_a_step, *from, *to).seconds;
+        seconds += move(tensor, tensor.targets[static_cast<size_t>(to - targets)].once_per_step, *from, *to).seconds;
   }
   return seconds;
 }
@@ -270,7 +270,7 @@ void Traffic::add_gradient_sums(const Graph& graph) {
   for (const Update& update : graph.updates) {
     if (tensors_[update.parameter].sources.empty()) continue;
     Use home = tensors_[update.parameter].sources[0];
-    home.once_a_step = true;
+    home.once_per_step = true;
     for (TensorId gradient : update.gradients) tensors_[gradient].targets.push_back(home);
   }
 }
@@ -369,10 +369,10 @@ Layout Traffic::unpack(const std::vector<uint64_t>& packed) const {
   return layout;
 }
 
-bool Traffic::moves_once_a_step(TensorId tensor) const {
+bool Traffic::moves_once_per_step(TensorId tensor) const {
   const std::vector<Use>& targets = tensors_[static_cast<size_t>(tensor)].targets;
   return !targets.empty() &&
-         std::all_of(targets.begin(), targets.end(), [](const Use& use) { return use.once_a_step; });
+         std::all_of(targets.begin(), targets.end(), [](const Use& use) { return use.once_per_step; });
 }
 
 Traffic::Moved Traffic::moved(const TensorUses& tensor) {
@@ -396,7 +396,7 @@ Traffic::Moved Traffic::moved(const TensorUses& tensor) {
       // Two readers of the same layout share the tensor redistributed for the first.
       if (to_ == from_ || !is_new(counted_, to_)) continue;
       if (from < 0) from = layout_number(from_);
-      const Moved& one = move(tensor, target.once_a_step, from, layout_number(to_));
+      const Moved& one = move(tensor, target.once_per_step, from, layout_number(to_));
       all.seconds += one.seconds;
       all.bytes += one.bytes;
     }
@@ -404,21 +404,21 @@ Traffic::Moved Traffic::moved(const TensorUses& tensor) {
   return all;
 }
 
-const Traffic::Moved& Traffic::move(const TensorUses& tensor, bool once_a_step, int from, int to) {
+const Traffic::Moved& Traffic::move(const TensorUses& tensor, bool once_per_step, int from, int to) {
   constexpr int kLayoutBits = 24;
-  const uint64_t what = tensor.shape_class * 2 + (once_a_step ? 1 : 0);
+  const uint64_t what = tensor.shape_class * 2 + (once_per_step ? 1 : 0);
   const uint64_t key = (what << kLayoutBits | static_cast<uint64_t>(from)) << kLayoutBits | static_cast<uint64_t>(to);
   const auto [known, fresh] = known_.try_emplace(key);
   if (fresh) {
     const auto& [shape, dtype] = shapes_[tensor.shape_class];
-    const CostModel& cost = once_a_step ? bucketed_ : cost_;
+    const CostModel& cost = once_per_step ? bucketed_ : cost_;
     const auto steps = plan_redistribution(mesh_, shape, dtype, unpack(*layouts_[static_cast<size_t>(from)]),
                                            unpack(*layouts_[static_cast<size_t>(to)]), cost);
     known->second = {redistribution_seconds(mesh_, shape, dtype, steps, cost),
                      redistribution_bytes(mesh_, shape, dtype, steps)};
-    if (once_a_step) {
-      known->second.seconds *= once_a_step_weight_;
-      known->second.bytes *= once_a_step_share_;
+    if (once_per_step) {
+      known->second.seconds *= once_per_step_weight_;
+      known->second.bytes *= once_per_step_share_;
     }
   }
   return known->second;

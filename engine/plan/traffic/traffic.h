@@ -24,7 +24,7 @@ class Traffic {
   /// layouts) counts 1/micro_batches here, and of that the part that runs beside nothing else. It has no latency,
   /// since it goes in large buckets.
   Traffic(const Graph& graph, const Units& units, const Mesh& mesh, const CostModel& cost, int micro_batches,
-          double once_a_step_part = 1);
+          double once_per_step_part = 1);
 
   /// A unit that was never set, or is unset again, costs nothing, and neither do the tensors that it makes or reads.
   void set(int unit, const FactorAxes& axes);
@@ -48,7 +48,7 @@ class Traffic {
   /// The bytes that a rank sends for it, those of work done once per step by its share.
   double tensor_bytes(TensorId tensor) { return moved(tensors_[static_cast<size_t>(tensor)]).bytes; }
   /// True for parameters and their gradients, which move once per step.
-  bool moves_once_a_step(TensorId tensor) const;
+  bool moves_once_per_step(TensorId tensor) const;
   /// Ascending, each once.
   std::vector<int> units_of(TensorId tensor) const;
   /// Units that make or read what this one makes or reads; with repetitions.
@@ -75,7 +75,7 @@ class Traffic {
     int unit = -1;
     std::vector<int> dims;    ///< the factor that cuts each dim, or -1
     std::vector<int> summed;  ///< factors over which it is partial
-    bool once_a_step = false;
+    bool once_per_step = false;
     friend bool operator==(const Use&, const Use&) = default;
   };
   /// A tensor with several sources is the sum of a term from each. Terms made in the same layout are added before they
@@ -113,7 +113,7 @@ class Traffic {
   Layout unpack(const std::vector<uint64_t>& packed) const;
   /// The same layouts, the same number.
   int layout_number(const std::vector<uint64_t>& packed);
-  const Moved& move(const TensorUses& tensor, bool once_a_step, int from, int to);
+  const Moved& move(const TensorUses& tensor, bool once_per_step, int from, int to);
   struct PackedHash {
     size_t operator()(const std::vector<uint64_t>& packed) const;
   };
@@ -121,8 +121,8 @@ class Traffic {
   const Units& units_;
   const Mesh& mesh_;
   CostModel cost_;
-  CostModel bucketed_;                             ///< without latency
-  double once_a_step_weight_, once_a_step_share_;  ///< factors of once-per-step work: on seconds, on bytes
+  CostModel bucketed_;                                 ///< without latency
+  double once_per_step_weight_, once_per_step_share_;  ///< factors of once-per-step work: on seconds, on bytes
   std::vector<TensorUses> tensors_;
   std::vector<std::vector<size_t>> touched_;  ///< by unit: its tensors
   std::vector<std::vector<NodeWork>> work_;   ///< by unit: its nodes

@@ -4,8 +4,8 @@
 //   launcher   ask                    a save as soon as possible
 //   ranks      saves_before(s)        the first rank that comes to step s decides for all whether it is saved
 //              copied(rank, s)        this rank's part of it is in the memory that the writer reads
-//              tell(s, position)      rank 0: what is known besides (losses of the epoch so far)
-//              tell_validated(s, position)   rank 0: the validation of that state, which may end after the save
+//              report_position(s, p)  rank 0: what is known besides (losses of the epoch so far)
+//              report_validated(s, p) rank 0: the validation of that state, which may end after the save
 //   writer     ready                  all ranks have copied: it writes, and then `finished`
 //              try_failed             the disk refused; the writer tries again
 //   ranks      await_room(s)          the last state is to be saved: a save that the disk refuses gives way
@@ -104,29 +104,29 @@ class SaveBoard {
   /// A resumed run begins with the state of a save.
   void begin_at(int64_t step) { last_.store(word(step), std::memory_order_relaxed); }
 
-  void tell(int64_t step, const Position& position) {
+  void report_position(int64_t step, const Position& position) {
     position_ = position;
-    told_.store(word(step), std::memory_order_release);
+    reported_.store(word(step), std::memory_order_release);
   }
-  /// Complete once tell() was called for the step that is being saved.
-  bool is_told(int64_t step) const { return told_.load(std::memory_order_acquire) == word(step); }
+  /// Complete once report_position() was called for the step that is being saved.
+  bool is_reported(int64_t step) const { return reported_.load(std::memory_order_acquire) == word(step); }
   const Position& position() const { return position_; }
 
   /// Rank 0: the state of a save that began before its validation has been validated. The writer adds that to what it
   /// has written, or is going to write.
-  void tell_validated(int64_t step, const Position& position) {
+  void report_validated(int64_t step, const Position& position) {
     Validated& slot = validated_[validations_.load(std::memory_order_relaxed) % kValidations];
     slot.step.store(0, std::memory_order_release);
     slot.position = position;
     slot.step.store(word(step), std::memory_order_release);
     validations_.fetch_add(1, std::memory_order_release);
   }
-  /// The step of the last tell_validated(); -1: none.
+  /// The step of the last report_validated(); -1: none.
   int64_t validated() const {
     const uint64_t count = validations_.load(std::memory_order_acquire);
     return count == 0 ? -1 : step_of(validated_[(count - 1) % kValidations].step.load(std::memory_order_acquire));
   }
-  /// Null unless tell_validated() was called for that step, which must be one of the last two saves.
+  /// Null unless report_validated() was called for that step, which must be one of the last two saves.
   const Position* validation_of(int64_t step) const {
     for (const Validated& slot : validated_)
       if (slot.step.load(std::memory_order_acquire) == word(step)) return &slot.position;
@@ -146,7 +146,7 @@ class SaveBoard {
     for (uint64_t seen = offered_.load(); seen != 0;) {
       set_.store((seen & 3) + 1);
       position_ = positions_[seen & 3];
-      told_.store(seen >> 2);
+      reported_.store(seen >> 2);
       saving_.store(seen >> 2);
       if (offered_.compare_exchange_strong(seen, 0)) return true;  // else a newer one is offered
     }
@@ -213,7 +213,7 @@ class SaveBoard {
   std::array<std::atomic<uint64_t>, kAhead> decisions_{};  ///< word of the step << 1 | whether it is saved
   std::atomic<uint64_t> asked_{0}, taken_{0};
   std::atomic<uint64_t> saving_{0}, last_{0};  ///< words of steps; 0: none
-  std::atomic<uint64_t> told_{0};
+  std::atomic<uint64_t> reported_{0};
   std::atomic<uint64_t> written_{0}, failed_{0}, written_step_{0};
   std::atomic<uint64_t> awaits_room_{0}, failed_tries_{0};  ///< the word of a step
   std::atomic<uint64_t> elsewhere_{0},

@@ -37,7 +37,7 @@ using std::chrono::milliseconds;
 
 constexpr double kHandshakeSeconds = 10;
 /// Connections that have not proved yet that they have the token. Beyond it a new one closes the oldest.
-constexpr size_t kMostStrangers = 256;
+constexpr size_t kMaxUnauthenticated = 256;
 constexpr int kBacklog = 1024;
 /// A connection may be closed so before its handshake is done; then the rank that dials tries again.
 constexpr int kDialAttempts = 3;
@@ -112,7 +112,7 @@ class TlsDevice : public gloo::transport::Device, public SocketWatcher, public s
   void watch(int socket, uint64_t key, bool writes) override;
 
  private:
-  struct Stranger {
+  struct UnauthenticatedPeer {
     std::unique_ptr<TlsStream> stream;
     Clock::time_point deadline;
     std::array<char, 16> name{};
@@ -128,9 +128,9 @@ class TlsDevice : public gloo::transport::Device, public SocketWatcher, public s
   void run();
   void accept_some();
   /// Returns false once the peer is authenticated.
-  bool serve_stranger(uint64_t key, Stranger& stranger);
+  bool serve_unauthenticated(uint64_t key, UnauthenticatedPeer& peer);
   /// False: all of them have the token.
-  bool close_oldest_stranger();
+  bool close_oldest_unauthenticated();
   std::shared_ptr<TlsLink> link_named(const std::array<char, 16>& name);
   std::shared_ptr<TlsLink> link_of(uint64_t key);
   void set_events(int socket, uint64_t key, uint32_t events);
@@ -146,7 +146,8 @@ class TlsDevice : public gloo::transport::Device, public SocketWatcher, public s
   uint64_t next_key_ = kFirstKey;
   std::unordered_map<uint64_t, Named> links_;
 
-  std::map<uint64_t, Stranger> strangers_;  ///< used by the loop's thread alone; the oldest has the lowest key
+  std::map<uint64_t, UnauthenticatedPeer>
+      unauthenticated_;  ///< used by the loop's thread alone; the oldest has the lowest key
   std::thread loop_;
 };
 
@@ -307,14 +308,14 @@ std::shared_ptr<TlsLink> TlsDevice::link_named(const std::array<char, 16>& name)
 }
 
 void TlsDevice::accept_some() {
-  const size_t most = most_unauthenticated(kMostStrangers);
+  const size_t most = most_unauthenticated(kMaxUnauthenticated);
   for (size_t accepted = 0; accepted < most; ++accepted) {
     const int socket = accept4(listener_->get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK);
     if (socket < 0) {  // none is left, or it has gone again; without descriptors or memory it stays
       if (errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM) std::this_thread::sleep_for(kNap);
       return;
     }
-    while (strangers_.size() >= most && close_oldest_stranger()) {
+    while (unauthenticated_.size() >= most && close_oldest_unauthenticated()) {
     }
     send_at_once(socket);
     uint64_t key = 0;
@@ -323,48 +324,49 @@ void TlsDevice::accept_some() {
       key = next_key_++;
     }
     const auto seconds = std::chrono::duration<double>(kHandshakeSeconds);
-    strangers_[key] = {.stream = TlsStream::start(socket, token_, true),
-                       .deadline = Clock::now() + std::chrono::duration_cast<Clock::duration>(seconds)};
+    unauthenticated_[key] = {.stream = TlsStream::start(socket, token_, true),
+                             .deadline = Clock::now() + std::chrono::duration_cast<Clock::duration>(seconds)};
     try {
       set_events(socket, key, EPOLLIN);
     } catch (const EnvError&) {
-      strangers_.erase(key);  // the kernel has no room to watch it
+      unauthenticated_.erase(key);  // the kernel has no room to watch it
     }
   }
 }
 
 /// It gets a last look first: its proof may have come while others were accepted.
-bool TlsDevice::close_oldest_stranger() {
+bool TlsDevice::close_oldest_unauthenticated() {
   const auto has_no_proof = [](const auto& one) { return !one.second.is_shaken; };
-  const auto oldest = std::find_if(strangers_.begin(), strangers_.end(), has_no_proof);
-  if (oldest == strangers_.end()) return false;
-  if (!serve_stranger(oldest->first, oldest->second) || !oldest->second.is_shaken) strangers_.erase(oldest);
+  const auto oldest = std::find_if(unauthenticated_.begin(), unauthenticated_.end(), has_no_proof);
+  if (oldest == unauthenticated_.end()) return false;
+  if (!serve_unauthenticated(oldest->first, oldest->second) || !oldest->second.is_shaken)
+    unauthenticated_.erase(oldest);
   return true;
 }
 
-bool TlsDevice::serve_stranger(uint64_t key, Stranger& stranger) {
+bool TlsDevice::serve_unauthenticated(uint64_t key, UnauthenticatedPeer& peer) {
   try {
-    if (!stranger.is_shaken) stranger.is_shaken = stranger.stream->try_handshake();
-    while (stranger.is_shaken && stranger.named < stranger.name.size()) {
-      const size_t got = stranger.stream->try_read(std::span(stranger.name).subspan(stranger.named));
+    if (!peer.is_shaken) peer.is_shaken = peer.stream->try_handshake();
+    while (peer.is_shaken && peer.named < peer.name.size()) {
+      const size_t got = peer.stream->try_read(std::span(peer.name).subspan(peer.named));
       if (got == 0) break;
-      stranger.named += got;
+      peer.named += got;
     }
   } catch (const EnvError&) {
     return false;  // it has no token
   }
-  if (stranger.named < stranger.name.size()) {
-    watch(stranger.stream->socket(), key, stranger.stream->waits_to_write());
+  if (peer.named < peer.name.size()) {
+    watch(peer.stream->socket(), key, peer.stream->waits_to_write());
     return true;
   }
-  if (const std::shared_ptr<TlsLink> link = link_named(stranger.name)) link->adopt(std::move(stranger.stream));
+  if (const std::shared_ptr<TlsLink> link = link_named(peer.name)) link->adopt(std::move(peer.stream));
   return false;
 }
 
 void TlsDevice::run() {
   std::array<epoll_event, 64> events{};
   for (;;) {
-    const int wait_ms = strangers_.empty() ? -1 : 1000;
+    const int wait_ms = unauthenticated_.empty() ? -1 : 1000;
     const int count = epoll_wait(epoll_.get(), events.data(), static_cast<int>(events.size()), wait_ms);
     for (int i = 0; i < count; ++i) {
       const uint64_t key = events[static_cast<size_t>(i)].data.u64;
@@ -373,14 +375,14 @@ void TlsDevice::run() {
         if (ends_) return;
       } else if (key == kListener) {
         accept_some();
-      } else if (const auto found = strangers_.find(key); found != strangers_.end()) {
-        if (!serve_stranger(key, found->second)) strangers_.erase(found);
+      } else if (const auto found = unauthenticated_.find(key); found != unauthenticated_.end()) {
+        if (!serve_unauthenticated(key, found->second)) unauthenticated_.erase(found);
       } else if (const std::shared_ptr<TlsLink> link = link_of(key)) {
         link->serve();
       }
     }
     const auto now = Clock::now();
-    std::erase_if(strangers_, [now](const auto& one) { return one.second.deadline < now; });
+    std::erase_if(unauthenticated_, [now](const auto& one) { return one.second.deadline < now; });
   }
 }
 

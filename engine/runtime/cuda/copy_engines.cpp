@@ -230,11 +230,11 @@ void CopyEngines::reduce_scatter(const Call& call, const BoundMove& move, CudaSt
 
 std::byte* CopyEngines::scratch() const { return static_cast<std::byte*>(own_.get()) + memory_.flags; }
 
-std::byte* CopyEngines::flag_of(std::byte* own, Meeting meeting, int rank) const {
-  return own + (int64_t{meeting} * ranks_.num_ranks() + rank) * kFlagStride;
+std::byte* CopyEngines::flag_of(std::byte* own, SyncPoint point, int rank) const {
+  return own + (int64_t{point} * ranks_.num_ranks() + rank) * kFlagStride;
 }
 
-void CopyEngines::meet(const Call& call, Meeting meeting, CudaStream stream) const {
+void CopyEngines::meet(const Call& call, SyncPoint point, CudaStream stream) const {
   std::vector<CUstreamBatchMemOpParams> operations;
   const auto write = [&](std::byte* flag, uint32_t value) {
     CUstreamBatchMemOpParams& o = operations.emplace_back();
@@ -252,9 +252,9 @@ void CopyEngines::meet(const Call& call, Meeting meeting, CudaStream stream) con
   std::vector<int> others = *call.group;
   std::erase(others, program_.rank);
   auto* const own = static_cast<std::byte*>(own_.get());
-  for (int rank : others) write(flag_of(peers_.at(rank).own->base(), meeting, program_.rank), 1);
-  for (int rank : others) wait_for_one(flag_of(own, meeting, rank));
-  for (int rank : others) write(flag_of(own, meeting, rank), 0);
+  for (int rank : others) write(flag_of(peers_.at(rank).own->base(), point, program_.rank), 1);
+  for (int rank : others) wait_for_one(flag_of(own, point, rank));
+  for (int rank : others) write(flag_of(own, point, rank), 0);
   const CUresult status = memory_operations()(stream, static_cast<unsigned>(operations.size()), operations.data(), 0);
   if (status != CUDA_SUCCESS)
     throw EnvError("cuStreamBatchMemOp (GPUs waiting for each other): CUDA error " + std::to_string(status));

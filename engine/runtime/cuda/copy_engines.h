@@ -50,9 +50,9 @@ class CopyEngines {
   void abort();
 
  private:
-  /// Meetings of a group within a collective; each has its own flags.
-  enum Meeting : int { kReady, kSummed, kDone };
-  static_assert(kDone + 1 == kMeetings);
+  /// Points within a collective at which its group synchronizes; each has its own flags.
+  enum SyncPoint : int { kReady, kSummed, kDone };
+  static_assert(kDone + 1 == kSyncPoints);
 
   struct Peer {
     std::unique_ptr<PeerMemory> arena, own;
@@ -71,11 +71,11 @@ class CopyEngines {
   bool open_peers(int id, const std::vector<int>& group);
   void load_kernels() const;
 
-  void meet(const Call& call, Meeting meeting, CudaStream stream) const;
+  void meet(const Call& call, SyncPoint point, CudaStream stream) const;
   void all_reduce(const Call& call, const BoundMove& move, CudaStream stream) const;
   void reduce_scatter(const Call& call, const BoundMove& move, CudaStream stream) const;
   std::byte* scratch() const;
-  std::byte* flag_of(std::byte* own, Meeting meeting, int rank) const;
+  std::byte* flag_of(std::byte* own, SyncPoint point, int rank) const;
 
   const Program& program_;
   Communicator& ranks_;

@@ -107,23 +107,23 @@ std::vector<AxisSplit> axis_splits(const Mesh& mesh, Effort effort) {
   return splits;
 }
 
-AxisSplit axes_apart(const Mesh& mesh) {
-  AxisSplit apart;
-  for (Axis a = 0; a < mesh.num_axes(); ++a) apart.push_back({a});
-  return apart;
+AxisSplit split_per_axis(const Mesh& mesh) {
+  AxisSplit per_axis;
+  for (Axis a = 0; a < mesh.num_axes(); ++a) per_axis.push_back({a});
+  return per_axis;
 }
 
 std::vector<PatternCuts> every_cut(const CutNetwork& network, const Mesh& mesh,
                                    const std::vector<std::optional<LayerStrategy>>& strategies) {
-  const AxisSplit apart = axes_apart(mesh);
+  const AxisSplit per_axis = split_per_axis(mesh);
   std::vector<PatternCuts> all;
-  std::set<std::string> told;
+  std::set<std::string> reported;
   for (size_t l = 0; l < network.graph.layers.size(); ++l) {
-    if (strategies[l] || network.facts[l].is_loss || !told.insert(network.patterns[l]).second) continue;
+    if (strategies[l] || network.facts[l].is_loss || !reported.insert(network.patterns[l]).second) continue;
     PatternCuts of_pattern{network.patterns[l], {}};
     std::set<std::vector<Ints>> distinct;
     for (const FactorAxes& axes :
-         cut_candidates(mesh, network.graph.layers[l], network.facts[l], apart, Effort::high)) {
+         cut_candidates(mesh, network.graph.layers[l], network.facts[l], per_axis, Effort::high)) {
       std::vector<Ints> cuts = cuts_of(mesh, network.graph.layers[l], axes);
       if (distinct.insert(cuts).second) of_pattern.cuts.push_back(std::move(cuts));
     }

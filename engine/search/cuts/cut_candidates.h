@@ -20,7 +20,7 @@ using AxisSplit = std::vector<Axes>;
 std::vector<AxisSplit> axis_splits(const Mesh& mesh, Effort effort);
 
 /// Each axis as a run.
-AxisSplit axes_apart(const Mesh& mesh);
+AxisSplit split_per_axis(const Mesh& mesh);
 
 using CutCandidates = std::vector<FactorAxes>;
 

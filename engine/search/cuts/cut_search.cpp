@@ -12,7 +12,7 @@
 
 #include "engine/base/text.h"
 #include "engine/ops/op_def.h"
-#include "engine/search/cuts/held_bytes.h"
+#include "engine/search/cuts/unit_memory.h"
 #include "engine/solver/assignment.h"
 
 namespace trainctl {
@@ -32,7 +32,7 @@ bool has_products(const Graph& graph, LayerId layer) {
 }
 
 /// Sums of gradients run beside the backward pass where a machine can do both.
-double once_a_step_part(const Machine& machine) { return machine.overlaps ? 0.25 : 1; }
+double once_per_step_part(const Machine& machine) { return machine.overlaps ? 0.25 : 1; }
 
 class CutSearch {
  public:
@@ -67,9 +67,10 @@ class CutSearch {
       std::vector<Traffic::Coded>& coded = coded_.emplace_back();
       for (const FactorAxes& axes : candidates) coded.push_back(traffic_.coded(axes));
     }
-    const std::vector<Held> held =
-        seconds_per_byte > 0 ? held_by_unit(network_, bytes_per_weight) : std::vector<Held>(num_units());
-    for (int u = 0; u < static_cast<int>(num_units()); ++u) add_unit(u, held[static_cast<size_t>(u)], seconds_per_byte);
+    const std::vector<UnitMemory> memory =
+        seconds_per_byte > 0 ? memory_by_unit(network_, bytes_per_weight) : std::vector<UnitMemory>(num_units());
+    for (int u = 0; u < static_cast<int>(num_units()); ++u)
+      add_unit(u, memory[static_cast<size_t>(u)], seconds_per_byte);
     for (TensorId t = 0; t < static_cast<TensorId>(network_.graph.tensors.size()); ++t) add_tensor(t);
   }
 
@@ -81,14 +82,14 @@ class CutSearch {
 
   std::vector<FoundCuts> solve_all(const AxisSplit& split, size_t most) {
     const std::vector<int> units = units_free();
-    std::vector<bool> told(candidates_.size(), false);
-    for (int unit : units) told[static_cast<size_t>(variable_of(unit))] = true;
+    std::vector<bool> reported(candidates_.size(), false);
+    for (int unit : units) reported[static_cast<size_t>(variable_of(unit))] = true;
     std::vector<FoundCuts> all;
     std::set<std::vector<std::vector<Ints>>> known;
     bool exact = true;
     size_t seen = 0;
-    least_cost_assignments(sizes(), tables_, told, exact, [&](const Assignment& one) {
-      if (known.insert(cuts_as_told(units, one)).second) all.push_back(cuts_as(split, one, exact));
+    least_cost_assignments(sizes(), tables_, reported, exact, [&](const Assignment& one) {
+      if (known.insert(reported_cuts(units, one)).second) all.push_back(cuts_as(split, one, exact));
       return all.size() < most && ++seen < kMostAlike * most;
     });
     return all;
@@ -111,7 +112,7 @@ class CutSearch {
     const std::vector<int> setting = setting_of(of_unit);
     const std::vector<std::vector<double>> sums = sums_of_changes(setting);
     std::vector<CutAlternative> all;
-    for (int unit : units_told()) {
+    for (int unit : reported_units()) {
       const size_t v = static_cast<size_t>(variable_of(unit)), own = static_cast<size_t>(setting[v]);
       std::vector<CutAlternative> others = others_of(unit, own, sums[v]);
       const auto best = std::min_element(others.begin(), others.end(),
@@ -129,7 +130,7 @@ class CutSearch {
     const std::vector<int> setting = setting_of(of_unit);
     const std::vector<std::vector<double>> sums = sums_of_changes(setting);
     std::vector<CutAlternative> all;
-    for (int unit : units_told()) {
+    for (int unit : reported_units()) {
       const size_t v = static_cast<size_t>(variable_of(unit));
       for (CutAlternative& other : others_of(unit, static_cast<size_t>(setting[v]), sums[v]))
         all.push_back(std::move(other));
@@ -160,9 +161,9 @@ class CutSearch {
     return found;
   }
 
-  /// Returns those of units_told() that have no strategy and are not of the loss.
+  /// Returns those of reported_units() that have no strategy and are not of the loss.
   std::vector<int> units_free() const {
-    std::vector<int> units = units_told();
+    std::vector<int> units = reported_units();
     std::erase_if(units, [&](int unit) {
       const size_t l = static_cast<size_t>(network_.units.all[static_cast<size_t>(unit)].layer);
       return strategies_[l].has_value() || network_.facts[l].is_loss;
@@ -170,14 +171,14 @@ class CutSearch {
     return units;
   }
 
-  std::vector<std::vector<Ints>> cuts_as_told(const std::vector<int>& units, const Assignment& assignment) const {
-    std::vector<std::vector<Ints>> told;
+  std::vector<std::vector<Ints>> reported_cuts(const std::vector<int>& units, const Assignment& assignment) const {
+    std::vector<std::vector<Ints>> reported;
     for (int unit : units) {
       const Unit& of = network_.units.all[static_cast<size_t>(unit)];
-      told.push_back(cuts_of(mesh_, network_.graph.layers[static_cast<size_t>(of.layer)],
-                             candidate(unit, assignment.values[static_cast<size_t>(variable_of(unit))])));
+      reported.push_back(cuts_of(mesh_, network_.graph.layers[static_cast<size_t>(of.layer)],
+                                 candidate(unit, assignment.values[static_cast<size_t>(variable_of(unit))])));
     }
-    return told;
+    return reported;
   }
 
   size_t num_units() const { return network_.units.all.size(); }
@@ -202,15 +203,15 @@ class CutSearch {
     for (size_t i = 0; i < sums.size(); ++i) sums[i] += table.values[i];
   }
 
-  void add_unit(int unit, const Held& held, double seconds_per_byte) {
+  void add_unit(int unit, const UnitMemory& memory, double seconds_per_byte) {
     CostTable table{{variable_of(unit)}, {}};
     for (int c = 0; c < static_cast<int>(candidates_of(unit).size()); ++c) {
       choose(unit, c);
       double seconds = traffic_.unit_seconds(unit);
-      for (const Held::Part& part : held.parts) {
+      for (const UnitMemory::Part& part : memory.parts) {
         double bytes = part.bytes;
         for (int f : part.factors) bytes /= mesh_.ways(candidate(unit, c)[static_cast<size_t>(f)]);
-        seconds += seconds_per_byte * (part.apart ? in_arena(bytes) : bytes);
+        seconds += seconds_per_byte * (part.has_own_buffer ? in_arena(bytes) : bytes);
       }
       table.values.push_back(beside_redistribution_ * times(unit) * seconds);
     }
@@ -262,7 +263,8 @@ class CutSearch {
     traffic_.describe(tensor, variable_of_, key);
     const auto [known, fresh] = priced_.try_emplace(std::move(key));
     if (fresh) known->second = priced(tensor, classes(tensor, units));
-    const double weight = network_.times_of(units) * (traffic_.moves_once_a_step(tensor) ? beside_redistribution_ : 1);
+    const double weight =
+        network_.times_of(units) * (traffic_.moves_once_per_step(tensor) ? beside_redistribution_ : 1);
     for (const Priced& one : known->second) add_table(one.of_variable, one.by_class, weight);
   }
 
@@ -381,11 +383,11 @@ class CutSearch {
   }
 
   /// One of each variable that belongs to a layer as a whole.
-  std::vector<int> units_told() const {
-    std::set<int> told;
+  std::vector<int> reported_units() const {
+    std::set<int> reported;
     std::vector<int> units;
     for (int unit : network_.units.of_layer)
-      if (told.insert(variable_of(unit)).second) units.push_back(unit);
+      if (reported.insert(variable_of(unit)).second) units.push_back(unit);
     return units;
   }
 
@@ -439,7 +441,7 @@ CutSpace::CutSpace(const CutNetwork& of, const Mesh& on, Effort with, const Cost
       mesh(on),
       effort(with),
       strategies(std::move(given)),
-      traffic(of.graph, of.units, on, cost, micro_batches, once_a_step_part(cost.machine())) {}
+      traffic(of.graph, of.units, on, cost, micro_batches, once_per_step_part(cost.machine())) {}
 
 FoundCuts find_cuts(CutSpace& space, const AxisSplit& split, CutAim aim, double seconds_per_byte,
                     double bytes_per_weight) {
@@ -449,10 +451,10 @@ FoundCuts find_cuts(CutSpace& space, const AxisSplit& split, CutAim aim, double 
 }
 
 std::vector<FoundCuts> least_cuts(CutSpace& space, double seconds_per_byte, double bytes_per_weight, size_t most) {
-  const AxisSplit apart = axes_apart(space.mesh);
-  CutSearch search(space, apart, Effort::high, space.strategies, CutAim::least_time);
+  const AxisSplit per_axis = split_per_axis(space.mesh);
+  CutSearch search(space, per_axis, Effort::high, space.strategies, CutAim::least_time);
   search.add_tables(seconds_per_byte, bytes_per_weight);
-  return search.solve_all(apart, most);
+  return search.solve_all(per_axis, most);
 }
 
 std::vector<CutAlternative> next_best_cuts(CutSpace& space, const FoundCuts& found) {

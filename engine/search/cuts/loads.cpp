@@ -9,7 +9,7 @@
 #include "engine/ops/optimizer_def.h"
 #include "engine/plan/plan.h"
 #include "engine/plan/stages/stages.h"
-#include "engine/search/cuts/held_bytes.h"
+#include "engine/search/cuts/unit_memory.h"
 
 namespace trainctl {
 namespace {

@@ -106,14 +106,14 @@ Repeats find_repeats(const std::vector<LayerSpec>& network) {
 Repeats find_repeats(const JobSpec& job) {
   Repeats repeats = find_repeats(job.network);
   std::set<int> uneven;
-  std::map<std::string, const void*> told[2];  // by pattern of layers: the rule of the first of them
+  std::map<std::string, const void*> reported[2];  // by pattern of layers: the rule of the first of them
   for (size_t l = 0; l < job.network.size(); ++l) {
     const BlockPlace& place = repeats.places[l];
     if (place.run < 0) continue;
     const void* rules[] = {rule_for(job.parallel.strategies, job.network[l].name, false),
                            rule_for(job.parallel.recompute, job.network[l].name, false)};
     for (size_t k = 0; k < 2; ++k)
-      if (told[k].try_emplace(place.pattern, rules[k]).first->second != rules[k]) uneven.insert(place.run);
+      if (reported[k].try_emplace(place.pattern, rules[k]).first->second != rules[k]) uneven.insert(place.run);
   }
   for (size_t l = 0; l < job.network.size(); ++l)
     if (uneven.contains(repeats.places[l].run)) repeats.places[l] = {.pattern = job.network[l].name};

@@ -93,7 +93,7 @@ SmallJobs::Sizes SmallJobs::sizes_of(const PlanChoice& choice) {
 }
 
 Trial SmallJobs::sum_of(const PlanChoice& choice, const Sizes& sizes, const TryPlan& try_plan) const {
-  if (sizes.is_whole()) return try_plan(with_choice(whole_, choice), TriedRanks::one_a_stage);
+  if (sizes.is_whole()) return try_plan(with_choice(whole_, choice), TriedRanks::one_per_stage);
   Trial sum{.in_full = false, .of_all_ranks = false};
   double memory = 0;
   for (const Size& size : sizes.all) {
@@ -101,7 +101,7 @@ Trial SmallJobs::sum_of(const PlanChoice& choice, const Sizes& sizes, const TryP
     job.parallel.stage_config = size.job->parallel.stage_config;
     job.dataset.batch = job.dataset.batch / choice.micro_batches * size.micro_batches;
     job.parallel.micro_batches = size.micro_batches;
-    Trial one = try_plan(std::move(job), TriedRanks::one_a_stage);
+    Trial one = try_plan(std::move(job), TriedRanks::one_per_stage);
     if (!one.fault.empty()) return one;
     sum.seconds += size.weight * one.seconds;
     sum.bucket_seconds += size.weight * one.bucket_seconds;

@@ -88,7 +88,7 @@ bool NamePattern::match_from(size_t index, std::string_view rest, Holes& holes) 
   rest.remove_prefix(part.literal.size());
   if (part.hole.empty()) return rest.empty();
   const Holes before = holes;
-  const auto goes_on = [&](int64_t value, size_t length) {
+  const auto continues = [&](int64_t value, size_t length) {
     const auto [at, is_first] = holes.try_emplace(part.hole, value);
     if (at->second == value && match_from(index + 1, rest.substr(length), holes)) return true;
     holes = before;
@@ -97,13 +97,13 @@ bool NamePattern::match_from(size_t index, std::string_view rest, Holes& holes) 
   if (part.words != nullptr) {
     for (size_t i = 0; i < part.words->size(); ++i) {
       const std::string& candidate = word(part, i);
-      if (rest.starts_with(candidate) && goes_on(static_cast<int64_t>(i), candidate.size())) return true;
+      if (rest.starts_with(candidate) && continues(static_cast<int64_t>(i), candidate.size())) return true;
     }
     return false;
   }
   const size_t length = std::min(rest.find_first_not_of(kDigits), rest.size());
   const std::optional<int64_t> number = parse_count(rest.substr(0, length));
-  return number && *number >= part.plus && goes_on(*number - part.plus, length);
+  return number && *number >= part.plus && continues(*number - part.plus, length);
 }
 
 std::string NamePattern::fill(const Holes& holes) const {

@@ -20,11 +20,11 @@ struct Stored {
 std::vector<Stored> stored_boxes(const Program& program, StateShare share) {
   std::vector<Stored> all;
   for (const StoredRange& range : stored_ranges(program)) {
-    const bool is_held = share == StateShare::held;
-    if (is_held && !range.is_fresh) continue;
+    const bool is_local = share == StateShare::local;
+    if (is_local && !range.is_fresh) continue;
     if (share == StateShare::weights && range.slot != kWeightSlot && range.slot != kStateSlot) continue;
-    const int64_t first = is_held ? range.first : range.own_first, count = is_held ? range.count : range.own_count;
-    int64_t at = is_held ? range.offset : range.own_offset();
+    const int64_t first = is_local ? range.first : range.own_first, count = is_local ? range.count : range.own_count;
+    int64_t at = is_local ? range.offset : range.own_offset();
     for (const Box& box : boxes_of(*range.variable, first, count)) {
       Stored stored;
       stored.entry.name = piece_key(range.variable->name, range.slot, range.variable->global_shape, box);

@@ -14,7 +14,7 @@ namespace trainctl {
 enum class StateShare : uint8_t {
   own,      ///< the part that checkpoints take from this rank: all ranks' images together are the state, once
   weights,  ///< the weights and running statistics of `own`
-  held      ///< all that the rank has; other ranks may have the same
+  local     ///< all that the rank has; other ranks may have the same
 };
 
 class StateImage {

@@ -135,10 +135,10 @@ std::string utc_now() {
 void set_validation(Manifest& m, const PlannedJob& job, const SaveBoard::Position& position) {
   m.metrics.clear();
   m.best.clear();
-  const std::vector<std::string> told = job.spec.told_metrics();
-  for (size_t i = 0; i < told.size(); ++i) {
-    if (position.is_validated) m.metrics.emplace_back(told[i], position.validation[i]);
-    if (position.best[i].step > 0) m.best.emplace_back(told[i], position.best[i]);
+  const std::vector<std::string> reported = job.spec.reported_metrics();
+  for (size_t i = 0; i < reported.size(); ++i) {
+    if (position.is_validated) m.metrics.emplace_back(reported[i], position.validation[i]);
+    if (position.best[i].step > 0) m.best.emplace_back(reported[i], position.best[i]);
   }
 }
 

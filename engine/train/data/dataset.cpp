@@ -115,7 +115,7 @@ DataHeader read_files_header(const DatasetSpec& spec, uint64_t seed) {
   if (spec.type == "clicks") return without_files(click_shapes(spec), made_size(spec));
   if (!spec.has_source()) return without_files(made_shapes(spec), made_size(spec));
   const std::shared_ptr<const Source> source = open_source(spec, seed);
-  return header_of(source->fields(), source->size(), source->held_bytes(), spec);
+  return header_of(source->fields(), source->size(), source->memory_bytes(), spec);
 }
 
 }  // namespace

@@ -16,7 +16,6 @@
 namespace trainctl {
 namespace {
 
-
 HostBlock allocate_on_heap(int64_t bytes) {
   auto memory = std::make_shared<std::vector<std::byte>>(static_cast<size_t>(bytes));
   return {memory, memory->data()};
@@ -27,7 +26,7 @@ constexpr int64_t kClaimedBytes = int64_t{64} << 10;
 /// Interval at which the waiting trainer checks for a worker that hangs.
 constexpr std::chrono::milliseconds kLook{100};
 /// Share of timeout_seconds after which a worker hangs. After all of it the launcher ends the rank, and knows no file.
-constexpr double kHangs = 0.9;
+constexpr double kHangFraction = 0.9;
 /// Batches that autotune may read ahead.
 constexpr int64_t kMostAhead = 16;
 /// Interval at which a worker requests a batch that another worker may abandon.
@@ -83,7 +82,7 @@ Loader::Loader(std::unique_ptr<Dataset> set, const DatasetSpec& spec, const Prog
   const LoadLimits limits = load_limits(spec, options.most_workers, block_bytes_ + layout_.staging_bytes());
   setting_ = {std::max(spec.workers, 1), std::max(spec.prefetch, 1)};
   if (spec.autotune && (limits.most_workers > 1 || limits.most_ahead > 1)) tuner_.emplace(setting_, limits);
-  batches_.resize(static_cast<size_t>(options.held + std::max(setting_.ahead, limits.most_ahead)));
+  batches_.resize(static_cast<size_t>(options.batches_in_use + std::max(setting_.ahead, limits.most_ahead)));
   free_.reserve(batches_.size());
   threads_.reserve(static_cast<size_t>(std::max(setting_.workers, limits.most_workers)));
   apply(setting_);
@@ -107,7 +106,7 @@ std::optional<EnvError> Loader::hanging() const {
     const int64_t sample = reading->sample;
     const Clock::time_point since{Clock::duration(reading->since)};
     const double seconds = std::chrono::duration<double>(Clock::now() - since).count();
-    if (sample < 0 || seconds < kHangs * options_.timeout_seconds) continue;
+    if (sample < 0 || seconds < kHangFraction * options_.timeout_seconds) continue;
     return EnvError(
         fmt::format("{}: reading has taken {:.0f} s, but launch.timeout is {:.0f} s: the file system does not "
                     "respond, or the sample needs more time",
@@ -130,7 +129,7 @@ Loader::Buffer Loader::make_buffer() const {
 /// On the trainer's thread. Workers above the number wait for it to rise again, and blocks are kept.
 void Loader::apply(LoadSetting setting) {
   std::vector<Buffer> more;
-  for (; buffers_ < options_.held + setting.ahead; ++buffers_) more.push_back(make_buffer());
+  for (; buffers_ < options_.batches_in_use + setting.ahead; ++buffers_) more.push_back(make_buffer());
   {
     const std::lock_guard lock(mutex_);
     setting_ = setting;
@@ -149,7 +148,7 @@ void Loader::apply(LoadSetting setting) {
 
 bool Loader::may_open() const {
   return !is_opening_ && !has_failed_ && !has_ended_ && opened_ < options_.num_steps &&
-         opened_ - released_ < options_.held + setting_.ahead;
+         opened_ - released_ < options_.batches_in_use + setting_.ahead;
 }
 
 void Loader::work(int worker) {
@@ -338,7 +337,7 @@ const std::byte* Loader::next_step() {
   const Clock::time_point start = Clock::now();
   std::unique_lock lock(mutex_);
   check(taken_ < options_.num_steps, "take() is called more often than num_steps");
-  check(taken_ - released_ < options_.held, "more batches are in use than there are slots");
+  check(taken_ - released_ < options_.batches_in_use, "more batches are in use than there are slots");
   const int64_t wanted = taken_;
   const auto is_full = [&] { return opened_ > wanted ? batch_at(wanted).is_full : has_ended_; };
   while (!full_.wait_for(lock, kLook, is_full)) {

@@ -42,7 +42,7 @@ class MnistSource final : public Source {
     if (wanted[1]) out[1].assign(1, static_cast<std::byte>(set_.label(sample)));
   }
   std::string where(int64_t sample) const override { return folder_ + ": sample " + std::to_string(sample); }
-  int64_t held_bytes() const override { return set_.size() * (num_elements(set_.sample_shape()) + 1); }
+  int64_t memory_bytes() const override { return set_.size() * (num_elements(set_.sample_shape()) + 1); }
   const std::vector<std::string>& class_names() const override { return no_names_; }
 
  private:
@@ -74,7 +74,7 @@ class ChannelsLast final : public Source {
         out[0][static_cast<size_t>(i * channels_ + c)] = planes[static_cast<size_t>(c * pixels_ + i)];
   }
   std::string where(int64_t sample) const override { return inner_->where(sample); }
-  int64_t held_bytes() const override { return inner_->held_bytes(); }
+  int64_t memory_bytes() const override { return inner_->memory_bytes(); }
   const std::vector<std::string>& class_names() const override { return inner_->class_names(); }
 
  private:
@@ -110,7 +110,7 @@ class ChosenFields final : public Source {
     for (size_t i = 0; i < from_.size(); ++i) bytes[from_[i]].swap(out[i]);
   }
   std::string where(int64_t sample) const override { return inner_->where(sample); }
-  int64_t held_bytes() const override { return inner_->held_bytes(); }
+  int64_t memory_bytes() const override { return inner_->memory_bytes(); }
   const std::vector<std::string>& class_names() const override { return inner_->class_names(); }
 
  private:

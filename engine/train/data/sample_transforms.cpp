@@ -17,9 +17,9 @@ SampleView view_of(const ImageView& image) {
   return {image.pixels, image.height, image.width, image.channels, image.stride};
 }
 
-int64_t TransformScratch::held_bytes() const {
-  return static_cast<int64_t>(buffers[0].capacity() + buffers[1].capacity() + row.capacity()) + resample.held_bytes() +
-         decoded.held_bytes();
+int64_t TransformScratch::memory_bytes() const {
+  return static_cast<int64_t>(buffers[0].capacity() + buffers[1].capacity() + row.capacity()) +
+         resample.memory_bytes() + decoded.memory_bytes();
 }
 
 bool has_random_transforms(const std::vector<TransformSpec>& specs) {

@@ -51,7 +51,7 @@ struct TransformScratch {
   std::vector<std::byte> row;         ///< within one
   ResampleScratch resample;
   Image decoded;
-  int64_t held_bytes() const;
+  int64_t memory_bytes() const;
 };
 
 /// The part that the first transform cuts out of an image, so that no more of it is decoded.

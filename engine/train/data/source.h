@@ -64,7 +64,7 @@ class Source {
   /// 900,001".
   virtual std::string where(int64_t sample) const = 0;
   /// Memory that the opened source takes in each rank.
-  virtual int64_t held_bytes() const = 0;
+  virtual int64_t memory_bytes() const = 0;
   /// Names of classes (folders, a column of words), by number; empty if classes have no names.
   virtual const std::vector<std::string>& class_names() const = 0;
 };

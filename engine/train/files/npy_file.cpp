@@ -53,7 +53,7 @@ struct PartName {
   Shape first, shape, whole;
 };
 
-/// The part that a file of write_npy_apart holds; nullopt for any other file, and for a part outside its tensor.
+/// The part that a file of write_npy_shard holds; nullopt for any other file, and for a part outside its tensor.
 std::optional<PartName> parse_part_name(const std::string& name) {
   const size_t at = name.rfind(kPart);
   if (at == std::string::npos || !name.ends_with(".npy")) return {};
@@ -144,14 +144,14 @@ std::string npy_head(const Shape& shape, DType dtype) {
   return head + header;
 }
 
-void write_npy_apart(const std::string& folder, const std::string& name, const Shape& whole, DType dtype,
+void write_npy_shard(const std::string& folder, const std::string& name, const Shape& whole, DType dtype,
                      const Shape& first, const Shape& shape, const void* data) {
   const std::string path =
       folder + "/" + name + kPart + sizes_text(first) + "." + sizes_text(shape) + "." + sizes_text(whole) + ".npy";
   write_npy_part(path, shape, dtype, Shape(shape.size(), 0), shape, data);
 }
 
-void join_npy_parts(const std::string& folder) {
+void join_npy_shards(const std::string& folder) {
   std::error_code not_there;
   std::vector<std::pair<fs::file_time_type, fs::path>> parts;
   for (const auto& entry : fs::recursive_directory_iterator(folder, not_there))

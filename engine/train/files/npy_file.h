@@ -27,12 +27,12 @@ void write_tensor_part(const std::string& path, const std::string& head, const S
 void write_npy_part(const std::string& path, const Shape& whole, DType dtype, const Shape& first, const Shape& shape,
                     const void* data);
 
-/// Ranks of several hosts have no file in common. Each of their parts is a file of its own, whose name says where it
-/// belongs: the first index, the part's sizes and those of the whole, "fc.part.4x0.4x16.8x16.npy".
-void write_npy_apart(const std::string& folder, const std::string& name, const Shape& whole, DType dtype,
+/// Ranks of several hosts have no file in common. Each shard is a file of its own, whose name says where it
+/// belongs: the first index, the shard's sizes and those of the whole, "fc.part.4x0.4x16.8x16.npy".
+void write_npy_shard(const std::string& folder, const std::string& name, const Shape& whole, DType dtype,
                      const Shape& first, const Shape& shape, const void* data);
-/// Puts such parts of each folder in `folder` together, "fc.npy", and deletes them; of two parts with the same elements
-/// the newer one counts. Parts that cannot be read stay. Throws EnvError if a whole file cannot be written.
-void join_npy_parts(const std::string& folder);
+/// Joins the shards in each folder in `folder` to whole files, "fc.npy", and deletes them; of two shards with the same
+/// elements the newer one counts. Shards that cannot be read stay. Throws EnvError if a whole file cannot be written.
+void join_npy_shards(const std::string& folder);
 
 }  // namespace trainctl

@@ -42,9 +42,9 @@ Json instructions_json(const ProfileSummary& summary) {
   return rows;
 }
 
-Json parts_json(std::span<const StepPart> parts) {
+Json parts_json(std::span<const StepComponent> parts) {
   Json rows = Json::array();
-  for (const StepPart& part : parts)
+  for (const StepComponent& part : parts)
     rows.push_back({{"name", part.name},
                     {"seconds", part.seconds},
                     {"limit_seconds", part.limit_seconds},
@@ -69,7 +69,7 @@ Json tasks_json(std::span<const RankTasks> tasks) {
 
 }  // namespace
 
-Json profile_json(const ProfileSummary& summary, std::span<const StepPart> parts, std::span<const RankTasks> tasks,
+Json profile_json(const ProfileSummary& summary, std::span<const StepComponent> parts, std::span<const RankTasks> tasks,
                   const Machine& machine) {
   return {{"steps", to_string(summary.steps)},
           {"step_seconds", summary.step_seconds},

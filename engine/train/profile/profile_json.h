@@ -12,14 +12,14 @@
 #include <span>
 
 #include "engine/machine/machine.h"
-#include "engine/train/profile/parts.h"
 #include "engine/train/profile/ran_tasks.h"
+#include "engine/train/profile/step_components.h"
 #include "engine/train/profile/summary.h"
 
 namespace trainctl {
 
 /// With the longest instructions only.
-nlohmann::ordered_json profile_json(const ProfileSummary& summary, std::span<const StepPart> parts,
+nlohmann::ordered_json profile_json(const ProfileSummary& summary, std::span<const StepComponent> parts,
                                     std::span<const RankTasks> tasks, const Machine& machine);
 
 }  // namespace trainctl

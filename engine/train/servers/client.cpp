@@ -31,7 +31,7 @@ Client::Client(const PlannedJob& job, const Program& program, const Program* val
     : worker_(program.rank),
       servers_(job.plan.servers),
       first_server_(num_workers(job.plan)),
-      pushes_a_step_(pushes_a_step(job.plan)),
+      pushes_per_step_(pushes_per_step(job.plan)),
       arena_(arena),
       comm_(comm),
       norm_offset_(find_norm(job, program)),
@@ -40,7 +40,7 @@ Client::Client(const PlannedJob& job, const Program& program, const Program* val
   for (const std::vector<const ServedTable*>& tables : tables_by_field(job.tables)) {
     std::vector<int64_t>& units = units_.emplace_back();
     for (const ServedTable* table : tables) units.push_back(table->units);
-    held_.emplace_back(window_.floats(held_.size()), row_life_of(job.spec, *tables[0]).cached_batches);
+    row_caches_.emplace_back(window_.floats(row_caches_.size()), row_life_of(job.spec, *tables[0]).cached_batches);
   }
 }
 
@@ -92,7 +92,7 @@ void Client::push_rows() {
 }
 
 /// The window's rows that were not asked for.
-void Client::fill_from_held() {
+void Client::fill_from_cache() {
   for (int server = 0; server < servers_; ++server)
     for (size_t field = 0; field < window_.fields(); ++field) {
       const std::span<const int32_t> ids = window_.ids(field, server);
@@ -114,12 +114,12 @@ void Client::fill_from_held() {
 /// For layers with cached_batches.
 void Client::hold_pulled() {
   for (size_t field = 0; field < window_.fields(); ++field) {
-    if (held_[field].cached_batches() == 0) continue;
+    if (row_caches_[field].cached_batches() == 0) continue;
     for (int server = 0; server < servers_; ++server) {
       const std::span<const int32_t> ids = window_.asked(field, server);
       const std::vector<RowWindow::Part> parts = window_.parts(field, server, ids.size());
       for (size_t i = 0; i < ids.size(); ++i) {
-        float* row = held_[field].put(ids[i], started_);
+        float* row = row_caches_[field].put(ids[i], started_);
         for (const RowWindow::Part& part : parts) {
           std::memcpy(row, arena_.data() + part.weights + static_cast<int64_t>(i) * part.row_bytes,
                       static_cast<size_t>(part.row_bytes));
@@ -132,7 +132,7 @@ void Client::hold_pulled() {
 
 void Client::start(int64_t batch, std::byte* inputs, const std::optional<Loader::Ahead>& next) {
   ++started_;
-  for (HeldRows& held : held_) held.drop_before(started_);
+  for (RowCache& cache : row_caches_) cache.drop_before(started_);
   window_.take(inputs, [this](size_t field, int32_t id) { return at_hand(field, id, started_) != nullptr; });
   has_asked_ahead_ = next.has_value() && !window_.empty();
   if (has_asked_ahead_)
@@ -140,7 +140,7 @@ void Client::start(int64_t batch, std::byte* inputs, const std::optional<Loader:
                              [this](size_t field, int32_t id) { return at_hand(field, id, started_ + 1) != nullptr; });
   ask(Ask::train, batch, &window_, has_asked_ahead_ ? next->step : -1);
   pull_rows(window_);
-  fill_from_held();
+  fill_from_cache();
   hold_pulled();
 }
 
@@ -162,7 +162,7 @@ void Client::receive_ahead() {
       const std::span<const int32_t> ids = ahead_ids(field, server);
       const auto count = static_cast<int64_t>(ids.size());
       for (int64_t i = 0; i < count; ++i) {
-        float* row = held_[field].put(ids[static_cast<size_t>(i)], started_ + 1);
+        float* row = row_caches_[field].put(ids[static_cast<size_t>(i)], started_ + 1);
         const float* of_table = from;
         for (const int64_t units : units_[field]) {
           row = std::copy_n(of_table + i * units, units, row);
@@ -194,12 +194,12 @@ void Client::read(int64_t batch, std::byte* inputs) {
 void Client::leave() { ask(Ask::leave, 0, nullptr); }
 
 void Client::add_to(TrainHooks& hooks) {
-  const auto batch_of = [this](int64_t step) { return step * pushes_a_step_ + worker_; };
+  const auto batch_of = [this](int64_t step) { return step * pushes_per_step_ + worker_; };
   hooks.before_batch = [this, batch_of](int64_t step, std::byte* inputs, std::optional<Loader::Ahead> next) {
     if (next) next->step = batch_of(next->step);
     start(batch_of(step), inputs, next);
   };
-  hooks.before_validation_batch = [this](int64_t step, std::byte* inputs) { read(step * pushes_a_step_, inputs); };
+  hooks.before_validation_batch = [this](int64_t step, std::byte* inputs) { read(step * pushes_per_step_, inputs); };
   hooks.after_batch = [this](const StepReport& report) { finish(report); };
 }
 

@@ -11,8 +11,8 @@
 
 #include "engine/runtime/communicator.h"
 #include "engine/train/data/loader.h"
-#include "engine/train/servers/held_rows.h"
 #include "engine/train/servers/request.h"
+#include "engine/train/servers/row_cache.h"
 #include "engine/train/servers/row_window.h"
 #include "engine/train/trainer/trainer.h"
 
@@ -45,23 +45,23 @@ class Client {
 
  private:
   int rank_of(int server) const { return first_server_ + server; }
-  const float* at_hand(size_t field, int32_t id, int64_t batch) const { return held_[field].find(id, batch); }
+  const float* at_hand(size_t field, int32_t id, int64_t batch) const { return row_caches_[field].find(id, batch); }
   void ask(Ask what, int64_t batch, const RowWindow* window, int64_t next = -1);
   void pull_rows(const RowWindow& window);
   void hold_pulled();
-  void fill_from_held();
+  void fill_from_cache();
   std::span<const int32_t> ahead_ids(size_t field, int server) const;
   void receive_ahead();
   void push_rows();
 
-  const int worker_, servers_, first_server_, pushes_a_step_;
+  const int worker_, servers_, first_server_, pushes_per_step_;
   const std::span<std::byte> arena_;
   Communicator& comm_;
   int64_t norm_offset_ = -1;  ///< in the arena; -1: the servers compute the norm, or the job does not clip
   RowWindow window_;
   std::optional<RowWindow> validation_window_;
   std::vector<std::vector<int64_t>> units_;  ///< units of each table, by field
-  std::vector<HeldRows> held_;               ///< by field
+  std::vector<RowCache> row_caches_;         ///< by field
   int64_t started_ = 0;                      ///< batches started so far
   std::vector<std::vector<int32_t>> ahead_;  ///< ids that were asked for ahead, by field; those of server 0 first
   bool has_asked_ahead_ = false;

@@ -50,7 +50,7 @@ RowWindow::RowWindow(const PlannedJob& job, const Program& program) : servers_(j
     field.begins.resize(static_cast<size_t>(servers_) + 1);
     field.asked_ends.resize(static_cast<size_t>(servers_));
     field.to_ask.resize(static_cast<size_t>(servers_));
-    field.held.resize(static_cast<size_t>(servers_));
+    field.cached.resize(static_cast<size_t>(servers_));
     fields_.push_back(std::move(field));
   }
   size_t slots = 64;
@@ -71,7 +71,7 @@ void RowWindow::find_ids(size_t number, const std::byte* inputs, const AtHand& a
   ++stamp_;
   for (size_t server = 0; server < field.to_ask.size(); ++server) {
     field.to_ask[server].clear();
-    field.held[server].clear();
+    field.cached[server].clear();
   }
   for (const Loaded& load : field.loads) {
     const auto* ids = reinterpret_cast<const int32_t*>(inputs + load.offset);
@@ -83,7 +83,7 @@ void RowWindow::find_ids(size_t number, const std::byte* inputs, const AtHand& a
       if (found.stamp == stamp_) continue;
       found = {stamp_, ids[i], 0};
       const auto server = static_cast<size_t>(owner_of_row(ids[i], servers_));
-      (at_hand && at_hand(number, ids[i]) ? field.held : field.to_ask)[server].push_back(ids[i]);
+      (at_hand && at_hand(number, ids[i]) ? field.cached : field.to_ask)[server].push_back(ids[i]);
     }
   }
   field.ids.clear();
@@ -91,7 +91,7 @@ void RowWindow::find_ids(size_t number, const std::byte* inputs, const AtHand& a
     field.begins[server] = field.ids.size();
     field.ids.insert(field.ids.end(), field.to_ask[server].begin(), field.to_ask[server].end());
     field.asked_ends[server] = field.ids.size();
-    field.ids.insert(field.ids.end(), field.held[server].begin(), field.held[server].end());
+    field.ids.insert(field.ids.end(), field.cached[server].begin(), field.cached[server].end());
   }
   field.begins.back() = field.ids.size();
   for (size_t place = 0; place < field.ids.size(); ++place) entry(field.ids[place]).place = static_cast<int32_t>(place);

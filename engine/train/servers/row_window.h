@@ -59,10 +59,10 @@ class RowWindow {
     int64_t rows = 0;
     std::vector<Loaded> loads;
     std::vector<OfTable> tables;
-    std::vector<int32_t> ids;                        ///< by server, each once
-    std::vector<size_t> begins;                      ///< by server, and the end
-    std::vector<size_t> asked_ends;                  ///< by server
-    std::vector<std::vector<int32_t>> to_ask, held;  ///< by server: the two parts of the batch's `ids`
+    std::vector<int32_t> ids;                          ///< by server, each once
+    std::vector<size_t> begins;                        ///< by server, and the end
+    std::vector<size_t> asked_ends;                    ///< by server
+    std::vector<std::vector<int32_t>> to_ask, cached;  ///< by server: the two parts of the batch's `ids`
   };
 
   void find_ids(size_t number, const std::byte* inputs, const AtHand& at_hand);

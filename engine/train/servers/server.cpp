@@ -80,7 +80,7 @@ int64_t server_arena_bytes(const PlannedJob& job, const Program& program) {
 void prepare_batches(const PlannedJob& job, int64_t first, SharedMemory& memory) {
   if (!serves_by_event(job.plan)) return;
   const int64_t steps = total_steps(job.spec.train, steps_per_epoch(job.spec.dataset, job.data.samples));
-  const int64_t pushes = pushes_a_step(job.plan);
+  const int64_t pushes = pushes_per_step(job.plan);
   const bool rebalance = job.plan.is_asynchronous() && job.spec.parallel.rebalance;
   memory.batches().prepare(num_workers(job.plan), first * pushes, steps * pushes, rebalance);
 }
@@ -97,14 +97,14 @@ AsyncServer::AsyncServer(const PlannedJob& job, const Program& program, const Sh
       inbox_(comm),
       arena_(options.arena),
       applied_(memory.batches().first(), memory.batches().end()),
-      pushes_a_step_(pushes_a_step(job.plan)),
-      updates_(options.from.step * pushes_a_step_),
+      pushes_per_step_(pushes_per_step(job.plan)),
+      updates_(options.from.step * pushes_per_step_),
       decided_(options.from.step),
       metrics_(compile(job, 0).metrics),
       is_finite_(options.from.is_finite),
       validation_(options.from.validation),
       first_update_(updates_),
-      run_steps_(memory.batches().end() / pushes_a_step_),
+      run_steps_(memory.batches().end() / pushes_per_step_),
       steps_per_epoch_(steps_per_epoch(job.spec.dataset, job.data.samples)) {
   const int workers = num_workers(job.plan);
   check(static_cast<int64_t>(arena_.size()) >= server_arena_bytes(job, program),
@@ -343,7 +343,7 @@ void AsyncServer::answer(Worker& worker) {
   }
   if (worker.request.next >= 0) answer_ahead(worker);
   worker.version = updates_;
-  worker.lacks = applied_.missing_before(step_of(worker.request.batch) * pushes_a_step_);
+  worker.lacks = applied_.missing_before(step_of(worker.request.batch) * pushes_per_step_);
   worker.taken = 0;
   worker.state = worker.request.ask == Ask::train ? Worker::State::pushes : Worker::State::idle;
 }
@@ -467,10 +467,10 @@ int64_t AsyncServer::staleness_of(const Worker& worker) const {
 
 /// The older the weights of a gradient, the less it is trusted.
 void AsyncServer::apply(Worker& worker) {
-  const int64_t staleness = staleness_of(worker), step = updates_ / pushes_a_step_;
+  const int64_t staleness = staleness_of(worker), step = updates_ / pushes_per_step_;
   StepScalars scalars =
       step_scalars(job_.spec.optimizer.learning_rate, optimizer_, step, step / steps_per_epoch_, run_steps_);
-  scalars.learning_rate /= std::sqrt(1 + static_cast<float>(staleness) / static_cast<float>(pushes_a_step_));
+  scalars.learning_rate /= std::sqrt(1 + static_cast<float>(staleness) / static_cast<float>(pushes_per_step_));
   inbox_.open(worker.messages);
   executor_->start_step(nullptr, scalars);
   executor_->finish_step();

@@ -1,5 +1,6 @@
 // A parameter server of asynchronous workers, or of tables alone: an event loop beside the executor. It answers pulls
-// with copies of what it holds, takes pushes, and runs its program (engine/compile/lower/serve.cpp) once for each whole push.
+// with copies of what it holds, takes pushes, and runs its program (engine/compile/lower/serve.cpp) once for each whole
+// push.
 #pragma once
 
 #include <cstddef>
@@ -96,7 +97,7 @@ class AsyncServer {
   void save_before_validation();
   void save_last();
   void join_save();
-  int64_t step_of(int64_t batch) const { return batch / pushes_a_step_; }
+  int64_t step_of(int64_t batch) const { return batch / pushes_per_step_; }
   int64_t staleness_of(const Worker& worker) const;
   void count(const servers::Report& report, int64_t batch);
   TrainPosition position() const;
@@ -118,11 +119,11 @@ class AsyncServer {
   std::vector<std::vector<size_t>> of_fields_;  ///< indices into tables_, by field
   std::vector<Worker> workers_;
   servers::Applied applied_;
-  const int64_t pushes_a_step_;
+  const int64_t pushes_per_step_;
   int64_t updates_;
-  int64_t decided_;                       ///< saves_before was asked for the steps up to this
-  int64_t saved_at_ = -1;                 ///< steps from here on wait for a save; -1: none
-  int64_t saved_step_ = -1;               ///< step of the last save; -1: none
+  int64_t decided_;          ///< saves_before was asked for the steps up to this
+  int64_t saved_at_ = -1;    ///< steps from here on wait for a save; -1: none
+  int64_t saved_step_ = -1;  ///< step of the last save; -1: none
   bool has_saved_last_ = false;
   /// Means of applied batches, from the first epoch whose batches are not all applied.
   std::map<int64_t, EpochMeans> epochs_;

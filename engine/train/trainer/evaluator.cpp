@@ -33,7 +33,7 @@ std::unique_ptr<Loader> make_loader(const PlannedJob& job, const PlannedEvaluati
   options.full_batch = spec.parallel.full_batch;
   if (spec.loss->attrs.has("ignore_index")) options.ignored_label = spec.loss->attrs.integer("ignore_index");
   options.no_label = no_label(evaluation.graph);
-  options.held = 1;
+  options.batches_in_use = 1;
   options.timeout_seconds = spec.launch.timeout_seconds;
   options.on_hang = on_hang;
   options.layout = &executor.inputs();
@@ -90,10 +90,10 @@ ValidationReport Evaluator::run(int64_t steps, const std::function<void(int64_t,
   const auto mean = [&](double sum, double scale) {
     return labels == 0 ? 0.0 : sum * (scale * static_cast<double>(rows_)) / static_cast<double>(labels);
   };
-  const ValidationSpec& told = *job_.spec.validation;
-  if (program_.loss_offset >= 0 && told.tells("loss")) report.values.emplace_back("loss", mean(loss, 1));
+  const ValidationSpec& validation = *job_.spec.validation;
+  if (program_.loss_offset >= 0 && validation.reports("loss")) report.values.emplace_back("loss", mean(loss, 1));
   for (size_t i = 0; i < program_.metrics.size(); ++i)
-    if (told.tells(program_.metrics[i].name))
+    if (validation.reports(program_.metrics[i].name))
       report.values.emplace_back(program_.metrics[i].name, mean(metrics[i], program_.metrics[i].scale));
   report.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   return report;

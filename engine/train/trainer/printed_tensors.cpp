@@ -8,7 +8,7 @@
 
 #include "engine/base/error.h"
 #include "engine/base/text.h"
-#include "engine/plan/hybrid/held_tensors.h"
+#include "engine/plan/hybrid/local_shards.h"
 
 namespace trainctl {
 namespace {
@@ -61,12 +61,12 @@ PrintedTensors::Known PrintedTensors::find(TensorId tensor, const Operand& print
 
 /// The parts make a tensor if there is one for each place, and ranks with the same place have the same values.
 void PrintedTensors::place_by_hand(TensorId tensor, Known& found) const {
-  const HeldTensor held = held_tensors(job_.graph, job_.plan, job_.spec.parallel.full_batch)[tensor];
+  const LocalShards local = local_shards(job_.graph, job_.plan, job_.spec.parallel.full_batch)[tensor];
   const auto own = static_cast<size_t>(program_.rank_in_stage);
   std::map<std::vector<int64_t>, int> values;  // by place
   int64_t places = 1;
-  for (size_t r = 0; r < held.of_rank.size(); ++r) {
-    const HeldPart& part = held.of_rank[r];
+  for (size_t r = 0; r < local.of_rank.size(); ++r) {
+    const LocalShard& part = local.of_rank[r];
     std::vector<int64_t> place;
     int64_t ways = 1;
     for (const Block& block : part.dims) {
@@ -75,14 +75,14 @@ void PrintedTensors::place_by_hand(TensorId tensor, Known& found) const {
     }
     if (r == 0) places = ways;
     const bool alike = part.traced && part.term.ways == 1 && ways == places;
-    const auto [entry, is_new] = values.try_emplace(std::move(place), held.values[r]);
-    if (!alike || entry->second != held.values[r]) found.known = false;
+    const auto [entry, is_new] = values.try_emplace(std::move(place), local.values[r]);
+    if (!alike || entry->second != local.values[r]) found.known = false;
     if (r == own) found.first_holder = is_new;
   }
   found.known = found.known && static_cast<int64_t>(values.size()) == places;
   if (!found.known) return;
   for (size_t d = 0; d < found.whole.size(); ++d) {
-    const Block& block = held.of_rank[own].dims[d];
+    const Block& block = local.of_rank[own].dims[d];
     found.first[d] = block.index * found.whole[d];
     found.whole[d] *= block.ways;
   }

@@ -35,7 +35,7 @@ std::vector<SampleTable> tables_to_keep(Dataset& set, const Program& program) {
 int most_workers(int threads) { return std::max(threads - 1, 1); }
 
 std::unique_ptr<Loader> make_loader(const PlannedJob& job, const Program& program, std::unique_ptr<Dataset> set,
-                                    Executor& executor, int held, int64_t first_step, int threads,
+                                    Executor& executor, int batches_in_use, int64_t first_step, int threads,
                                     const TrainHooks& hooks) {
   const JobSpec& spec = job.spec;
   try {
@@ -46,7 +46,7 @@ std::unique_ptr<Loader> make_loader(const PlannedJob& job, const Program& progra
     options.full_batch = spec.parallel.full_batch;
     if (spec.loss && spec.loss->attrs.has("ignore_index"))
       options.ignored_label = spec.loss->attrs.integer("ignore_index");
-    options.held = held;
+    options.batches_in_use = batches_in_use;
     options.most_workers = most_workers(threads);
     if (hooks.on_loading)
       options.on_change = [&hooks](int64_t step, const LoadTuner::Change& change) {
@@ -243,10 +243,10 @@ void Trainer::finish_start_up() {
 }
 
 /// The first broken sample, and then each time that there are twice as many: many make no flood.
-void Trainer::tell_skipped() {
+void Trainer::report_skipped() {
   const SkippedSamples skipped = loader_->skipped();
-  if (skipped.count == 0 || skipped.count < 2 * told_skipped_) return;
-  told_skipped_ = skipped.count;
+  if (skipped.count == 0 || skipped.count < 2 * reported_skipped_) return;
+  reported_skipped_ = skipped.count;
   if (hooks_.on_skipped) hooks_.on_skipped(finished_, skipped);
 }
 
@@ -262,7 +262,7 @@ StepReport Trainer::finish_step() {
   if (finished_ == first_step_) finish_start_up();
   loader_->release_step();
   ++finished_;
-  tell_skipped();
+  report_skipped();
   const Clock::time_point now = Clock::now();
   report.seconds = std::chrono::duration<double>(now - last_).count();
   last_ = now;

@@ -16,8 +16,8 @@
 #include "engine/planning/run_length.h"
 #include "engine/runtime/cuda/cuda_executor.h"
 #include "engine/runtime/executor.h"
-#include "engine/train/data/loader.h"
 #include "engine/train/checkpoint/train_position.h"
+#include "engine/train/data/loader.h"
 #include "engine/train/files/metrics.h"
 #include "engine/train/trainer/evaluator.h"
 
@@ -147,7 +147,7 @@ class Trainer {
   void finish_steps();
   StepReport finish_step();
   void finish_start_up();
-  void tell_skipped();
+  void report_skipped();
   void first_not_finite(const StepReport& report);
   StepReport report_of(int64_t step) const;
   void end_of_epoch(const StepReport& report);
@@ -162,7 +162,7 @@ class Trainer {
   int64_t started_, finished_, reported_;  ///< all from 0 over the whole run
   bool stopped_ = false, ended_ = false;
   bool end_is_finite_ = false;  ///< require_finite_end has looked
-  int64_t told_skipped_ = 0;
+  int64_t reported_skipped_ = 0;
   int max_ahead_ = 1;      ///< steps started but not finished
   bool is_finite_ = true;  ///< all losses so far
   Clock::time_point epoch_start_;

@@ -15,7 +15,7 @@ namespace trainctl {
 
 namespace fs = std::filesystem;
 
-bool FaultyDisk::goes_on(const std::string& what) {
+bool FaultyDisk::proceeds(const std::string& what) {
   const int call = calls_++;
   if (dies_at >= 0 && call >= dies_at) throw Death{};
   if (before_each) before_each();
@@ -26,7 +26,7 @@ bool FaultyDisk::goes_on(const std::string& what) {
 }
 
 int FaultyDisk::open(const std::string& path, int flags) {
-  if (!goes_on("open " + path)) return -1;
+  if (!proceeds("open " + path)) return -1;
   const int fd = Disk::open(path, flags);
   if (fd < 0) return fd;
   paths_[fd] = path;
@@ -35,14 +35,14 @@ int FaultyDisk::open(const std::string& path, int flags) {
 }
 
 ssize_t FaultyDisk::pwrite(int fd, std::span<const uint8_t> bytes, int64_t at) {
-  if (!goes_on("write " + paths_[fd])) return -1;
+  if (!proceeds("write " + paths_[fd])) return -1;
   const auto part = bytes.first(std::max<size_t>(1, bytes.size() - bytes.size() / 3));  // a write may be short
   ops_.push_back({Kind::write, paths_[fd], {}, {part.begin(), part.end()}, at});
   return Disk::pwrite(fd, part, at);
 }
 
 int FaultyDisk::fsync(int fd) {
-  if (!goes_on("fsync " + paths_[fd])) return -1;
+  if (!proceeds("fsync " + paths_[fd])) return -1;
   ops_.push_back({Kind::sync, paths_[fd], {}, {}});
   return 0;  // lose_power() decides what is lost, and a real one would take its time
 }
@@ -53,25 +53,25 @@ int FaultyDisk::close(int fd) {
 }
 
 int FaultyDisk::mkdir(const std::string& path) {
-  if (!goes_on("mkdir " + path)) return -1;
+  if (!proceeds("mkdir " + path)) return -1;
   ops_.push_back({Kind::mkdir, path, {}, {}});
   return Disk::mkdir(path);
 }
 
 int FaultyDisk::rename(const std::string& from, const std::string& to) {
-  if (!goes_on("rename " + from)) return -1;
+  if (!proceeds("rename " + from)) return -1;
   ops_.push_back({Kind::rename, from, to, {}});
   return Disk::rename(from, to);
 }
 
 int FaultyDisk::unlink(const std::string& path) {
-  if (!goes_on("unlink " + path)) return -1;
+  if (!proceeds("unlink " + path)) return -1;
   ops_.push_back({Kind::unlink, path, {}, {}});
   return Disk::unlink(path);
 }
 
 int FaultyDisk::rmdir(const std::string& path) {
-  if (!goes_on("rmdir " + path)) return -1;
+  if (!proceeds("rmdir " + path)) return -1;
   ops_.push_back({Kind::rmdir, path, {}, {}});
   return Disk::rmdir(path);
 }

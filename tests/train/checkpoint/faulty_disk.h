@@ -46,7 +46,7 @@ class FaultyDisk : public Disk {
     std::vector<uint8_t> bytes;
     int64_t at = 0;
   };
-  bool goes_on(const std::string& what);
+  bool proceeds(const std::string& what);
   bool is_durable(size_t op) const;
 
   int calls_ = 0;

@@ -186,7 +186,7 @@ TEST_CASE("members of an npz are read where they are, and deflated ones are held
     CHECK(all_values<int64_t>(*source, 0) == std::vector<int64_t>{5, 6, 7});
     CHECK(text_of(read_sample(*source, 1)[1]) == "cd");
   }
-  CHECK(open_arrays(true)->held_bytes() - open_arrays(false)->held_bytes() == int64_t(kLabels.size()));
+  CHECK(open_arrays(true)->memory_bytes() - open_arrays(false)->memory_bytes() == int64_t(kLabels.size()));
   const auto named = open_npz({.paths = {folder.path() + "/*.npz"}, .fields = {{"image", "x"}}});
   CHECK(fields_of(*named) == Texts{"image: u8 [2]"});
   CHECK(named->size() == 6);

@@ -131,7 +131,7 @@ TEST_CASE("a wrong value in row 900001 is an error that names that line") {
   CHECK(error_of([&] { read_sample(*source, 900'000); }) ==
         path + ":900002: column 'b': expected a number of type f32, found 'x'");
   CHECK(values_of<float>(read_sample(*source, 900'001)[0]) == std::vector<float>{1, 2});
-  CHECK(source->held_bytes() < 900'002 * 5);
+  CHECK(source->memory_bytes() < 900'002 * 5);
 }
 
 TEST_CASE("quotes in wrong places are errors with the line at which the row begins") {

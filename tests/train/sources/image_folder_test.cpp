@@ -141,8 +141,8 @@ TEST_CASE("an empty image is named") {
 TEST_CASE("an image of a folder takes its name and 4 bytes of memory") {
   const ScratchFolder folder;
   add(folder, "cat/00001.jpg");
-  const int64_t before = open(folder)->held_bytes();
+  const int64_t before = open(folder)->memory_bytes();
   constexpr int64_t kMore = 2000;
   for (int i = 0; i < kMore; ++i) folder.write(fmt::format("cat/1{:04}.jpg", i), {1});
-  CHECK(open(folder)->held_bytes() - before < kMore * (9 + 4) * 5 / 4);
+  CHECK(open(folder)->memory_bytes() - before < kMore * (9 + 4) * 5 / 4);
 }

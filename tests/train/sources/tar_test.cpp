@@ -166,7 +166,7 @@ TEST_CASE("an index takes 12 bytes for each file of a sample") {
   const std::string tar = folder.write("t.tar", bytes + tar_end());
   CHECK(write_tar_index(tar, tar_index_path(tar)) == 1000);
   CHECK(std::filesystem::file_size(tar_index_path(tar)) == 56 + 8 + 24'000);
-  CHECK(open_tar({.paths = {tar}})->held_bytes() < 2000);  // it is mapped
+  CHECK(open_tar({.paths = {tar}})->memory_bytes() < 2000);  // it is mapped
 }
 
 TEST_CASE("a shard that is cut off at any place is an error that names the byte") {

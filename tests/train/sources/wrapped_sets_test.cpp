@@ -29,7 +29,7 @@ class Numbers : public Source {
     std::memcpy(out[0].data(), &value, 8);
   }
   std::string where(int64_t sample) const override { return name(sample); }
-  int64_t held_bytes() const override { return 0; }
+  int64_t memory_bytes() const override { return 0; }
   const std::vector<std::string>& class_names() const override { return classes; }
 
   std::vector<std::string> classes;
@@ -88,7 +88,7 @@ TEST_CASE("a split of 10^10 samples opens at once and stores no list") {
   const auto set = std::make_shared<Numbers>(10'000'000'000);
   const auto part = open_split(set, {{{"train", 0.9}, {"validation", 0.1}}, "validation"});
   CHECK(part->size() == 1'000'000'000);
-  CHECK(part->held_bytes() < 1000);
+  CHECK(part->memory_bytes() < 1000);
   CHECK(values_of<int64_t>(read_sample(*part, 999'999'999)[0])[0] / 10'000 == 999'999);
 }
 

@@ -46,7 +46,7 @@ class Image {
   const ImageView& view() const { return view_; }
   /// Returns a row of the resized image.
   uint8_t* row(int64_t y) { return bytes_.data() + y * whole_.stride; }
-  int64_t held_bytes() const { return static_cast<int64_t>(bytes_.capacity()); }
+  int64_t memory_bytes() const { return static_cast<int64_t>(bytes_.capacity()); }
 
  private:
   std::vector<uint8_t> bytes_;

@@ -61,7 +61,7 @@ void Taps::make(Resample method, int64_t in, double origin, double extent, int64
   }
 }
 
-int64_t ResampleScratch::held_bytes() const {
+int64_t ResampleScratch::memory_bytes() const {
   const auto of = [](const Taps& taps) {
     return taps.first.capacity() * sizeof(int64_t) + taps.weights.capacity() * sizeof(float) +
            taps.exact.capacity() * sizeof(double);

@@ -38,7 +38,7 @@ struct Taps {
 struct ResampleScratch {
   Taps rows, columns;
   std::vector<float> line;
-  int64_t held_bytes() const;
+  int64_t memory_bytes() const;
 };
 
 /// [height, width, channels], of which `stride` elements are from a row to the next one.

@@ -61,8 +61,8 @@ class ArraySource : public Source {
     return fmt::format("{}: sample {}", files_->path(piece->file), with_commas(within));
   }
 
-  int64_t held_bytes() const override {
-    int64_t bytes = files_->held_bytes();
+  int64_t memory_bytes() const override {
+    int64_t bytes = files_->memory_bytes();
     for (const ArrayColumn& column : columns_)
       for (const ArrayPiece& piece : column.pieces)
         bytes += static_cast<int64_t>(sizeof(piece) + (piece.bytes ? piece.bytes->capacity() : 0));

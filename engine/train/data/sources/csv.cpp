@@ -116,9 +116,9 @@ class CsvSet : public Source {
     return fmt::format("{}:{}", file->path(), table.index.line(*file, sample - table.first));
   }
 
-  int64_t held_bytes() const override {
-    int64_t bytes = files_.held_bytes();
-    for (const Table& table : tables_) bytes += table.index.held_bytes();
+  int64_t memory_bytes() const override {
+    int64_t bytes = files_.memory_bytes();
+    for (const Table& table : tables_) bytes += table.index.memory_bytes();
     for (const Columns& field : columns_)
       for (const std::string& word : field.words) bytes += static_cast<int64_t>(sizeof(word) + word.capacity());
     return bytes;

@@ -113,7 +113,7 @@ int64_t CsvIndex::line(const InputFile& file, int64_t row) const {
   return line;
 }
 
-int64_t CsvIndex::held_bytes() const {
+int64_t CsvIndex::memory_bytes() const {
   return static_cast<int64_t>(blocks_.capacity() * sizeof(Block) + offsets_.capacity() * sizeof(uint32_t));
 }
 

@@ -25,7 +25,7 @@ class CsvIndex {
   std::string read(const InputFile& file, int64_t row) const;
   /// The line that a row begins at. Reads up to 4,096 rows.
   int64_t line(const InputFile& file, int64_t row) const;
-  int64_t held_bytes() const;
+  int64_t memory_bytes() const;
 
  private:
   static constexpr int64_t kBlockRows = 4096;  ///< times kMostRowBytes: offsets fit in 32 bits

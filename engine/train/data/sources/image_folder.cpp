@@ -181,7 +181,7 @@ class ImageFolder : public Source {
     if (wanted[1]) store_integer(images_.names.label(sample), fields_[1].type, out[1]);
   }
   std::string where(int64_t sample) const override { return images_.names.path(sample); }
-  int64_t held_bytes() const override { return images_.names.held_bytes(); }
+  int64_t memory_bytes() const override { return images_.names.memory_bytes(); }
   const std::vector<std::string>& class_names() const override { return images_.classes; }
 
  private:

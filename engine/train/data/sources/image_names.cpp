@@ -43,7 +43,7 @@ std::string ImageNames::path(int64_t image) const {
   return run.folder + "/" + names_.substr(run.names_at + begin, end - begin);
 }
 
-int64_t ImageNames::held_bytes() const {
+int64_t ImageNames::memory_bytes() const {
   size_t bytes = names_.capacity() + ends_.capacity() * sizeof(uint32_t) + runs_.capacity() * sizeof(Run);
   for (const Run& run : runs_) bytes += run.folder.capacity();
   return static_cast<int64_t>(bytes);

@@ -19,7 +19,7 @@ class ImageNames {
   int64_t size() const { return static_cast<int64_t>(ends_.size()); }
   std::string path(int64_t image) const;
   int32_t label(int64_t image) const { return run_of(image).label; }
-  int64_t held_bytes() const;
+  int64_t memory_bytes() const;
 
  private:
   /// Consecutive images of one folder.

@@ -86,9 +86,9 @@ class Mix : public Source {
     const Place at = place(sample);
     return at.set->where(at.sample);
   }
-  int64_t held_bytes() const override {
+  int64_t memory_bytes() const override {
     auto bytes = static_cast<int64_t>(pattern_.capacity() * sizeof(Dealt));
-    for (const MixedSet& set : sets_) bytes += set.set->held_bytes();
+    for (const MixedSet& set : sets_) bytes += set.set->memory_bytes();
     return bytes;
   }
 

@@ -13,7 +13,7 @@ namespace trainctl {
 OpenFiles::OpenFiles(std::vector<std::string> paths, size_t most) : most_(most) {
   files_.reserve(paths.size());
   for (std::string& path : paths) {
-    held_bytes_ += static_cast<int64_t>(sizeof(File) + path.size());
+    memory_bytes_ += static_cast<int64_t>(sizeof(File) + path.size());
     files_.push_back({std::move(path), nullptr, -1, 0});
   }
 }

@@ -20,7 +20,7 @@ class OpenFiles {
   /// Any number of threads may call it and read. EnvError if it cannot be opened, or has another size than when it was
   /// first opened.
   std::shared_ptr<const InputFile> get(size_t file) const;
-  int64_t held_bytes() const { return held_bytes_; }
+  int64_t memory_bytes() const { return memory_bytes_; }
 
  private:
   struct File {
@@ -37,7 +37,7 @@ class OpenFiles {
   mutable std::vector<size_t> open_;
   mutable uint64_t uses_ = 0;
   size_t most_;
-  int64_t held_bytes_ = 0;
+  int64_t memory_bytes_ = 0;
 };
 
 }  // namespace trainctl

@@ -81,8 +81,8 @@ class PartByNumber : public SplitPart {
     whole_ = blocks * share.size();
   }
   int64_t size() const override { return whole_ + static_cast<int64_t>(last_.size()); }
-  int64_t held_bytes() const override {
-    return inner_->held_bytes() + static_cast<int64_t>(last_.capacity() * sizeof(int32_t));
+  int64_t memory_bytes() const override {
+    return inner_->memory_bytes() + static_cast<int64_t>(last_.capacity() * sizeof(int32_t));
   }
 
  private:
@@ -120,8 +120,8 @@ class PartByName : public SplitPart {
     samples_.shrink_to_fit();
   }
   int64_t size() const override { return static_cast<int64_t>(samples_.size()); }
-  int64_t held_bytes() const override {
-    return inner_->held_bytes() + static_cast<int64_t>(samples_.capacity() * sizeof(uint32_t));
+  int64_t memory_bytes() const override {
+    return inner_->memory_bytes() + static_cast<int64_t>(samples_.capacity() * sizeof(uint32_t));
   }
 
  private:

@@ -138,8 +138,8 @@ class TarSet : public Source {
     return fmt::format("{}: sample {}", path(shard), with_commas(sample - shard.first));
   }
 
-  int64_t held_bytes() const override {
-    int64_t bytes = files_.held_bytes() + static_cast<int64_t>(shards_.capacity() * sizeof(Shard));
+  int64_t memory_bytes() const override {
+    int64_t bytes = files_.memory_bytes() + static_cast<int64_t>(shards_.capacity() * sizeof(Shard));
     for (const Shard& shard : shards_) bytes += static_cast<int64_t>(shard.built.capacity());
     return bytes;
   }

@@ -1,0 +1,12 @@
+// Programs of plans that are compared, and not run.
+#pragma once
+
+#include "engine/compile/rank_classes.h"
+
+namespace trainctl {
+
+/// One rank of each stage represents all ranks that count the loss, and one represents those that do not: their
+/// programs differ only in a few numbers of the norm. Not verified.
+RankClasses compile_one_per_stage(const Graph& graph, const Plan& plan, const CostModel& cost);
+
+}  // namespace trainctl

@@ -1,0 +1,103 @@
+// Determines which classes take part in the same groups and channels. Every rank is visited once for each group and
+// peer of its class; after that, one case of each kind is compared.
+#include <algorithm>
+#include <map>
+#include <set>
+#include <tuple>
+
+#include "engine/compile/verify/verify.h"
+
+namespace trainctl {
+namespace {
+
+size_t class_of(const RankClasses& classes, int rank) {
+  return static_cast<size_t>(classes.class_of[static_cast<size_t>(rank)]);
+}
+
+/// The first rank of each class among `ranks`.
+std::vector<int> first_of_classes(const RankClasses& classes, const std::vector<int>& ranks) {
+  std::set<size_t> seen;
+  std::vector<int> first;
+  for (int rank : ranks)
+    if (seen.insert(class_of(classes, rank)).second) first.push_back(rank);
+  return first;
+}
+
+/// A class's messages by peer: a stage, or a rank (as a negative number).
+struct Messages {
+  std::map<int, std::vector<int>> sends, recvs;  ///< indices in its program
+};
+
+int place_of(const RankClasses& classes, const Program& program, const Instruction& message) {
+  return classes.has_stage_peer(program, message) ? message.peer / classes.mesh.size() : -1 - message.peer;
+}
+
+std::vector<Messages> messages_of(const RankClasses& classes) {
+  std::vector<Messages> all;
+  for (const Program& program : classes.programs) {
+    Messages& messages = all.emplace_back();
+    for (size_t i = 0; i < program.instructions.size(); ++i) {
+      const Instruction& code = program.instructions[i];
+      if (code.opcode != Opcode::send && code.opcode != Opcode::recv) continue;
+      auto& by_place = code.opcode == Opcode::send ? messages.sends : messages.recvs;
+      by_place[place_of(classes, program, code)].push_back(static_cast<int>(i));
+    }
+  }
+  return all;
+}
+
+int rank_at(const RankClasses& classes, int place, int rank) {
+  return place < 0 ? -1 - place : place * classes.mesh.size() + rank % classes.mesh.size();
+}
+
+/// The messages that `rank` exchanges with its peer.
+std::vector<int> with_peer(const RankClasses& classes, const std::map<int, std::vector<int>>& by_place, int rank,
+                           int peer) {
+  std::vector<int> found;
+  for (const auto& [place, indices] : by_place)
+    if (rank_at(classes, place, rank) == peer) found.insert(found.end(), indices.begin(), indices.end());
+  std::sort(found.begin(), found.end());
+  return found;
+}
+
+}  // namespace
+
+std::vector<MatchedGroup> matched_groups(const RankClasses& classes) {
+  std::vector<MatchedGroup> met;
+  std::set<std::pair<int, int>> seen;                   // group and its first rank
+  std::set<std::pair<int, std::vector<size_t>>> known;  // group and the classes of its members
+  for (int rank = 0; rank < classes.num_ranks(); ++rank) {
+    for (int id : classes.group_ids[class_of(classes, rank)]) {
+      const GroupKind& group = classes.groups[static_cast<size_t>(id)];
+      if (!seen.emplace(id, group.first(classes.mesh, rank)).second) continue;
+      std::vector<int> ranks = group.members(classes.mesh, rank), members = first_of_classes(classes, ranks);
+      std::vector<size_t> of_classes;
+      for (int member : members) of_classes.push_back(class_of(classes, member));
+      if (known.emplace(id, std::move(of_classes)).second) met.push_back({id, std::move(ranks), std::move(members)});
+    }
+  }
+  return met;
+}
+
+std::vector<MatchedChannel> matched_channels(const RankClasses& classes) {
+  const std::vector<Messages> messages = messages_of(classes);
+  std::map<std::tuple<size_t, size_t, int, int>, std::pair<int, int>> channels;  // classes and, unless by stages, ranks
+  const auto meet = [&](int from, int to, bool of_stages) {
+    channels.try_emplace({class_of(classes, from), class_of(classes, to), of_stages ? -1 : from, of_stages ? -1 : to},
+                         from, to);
+  };
+  for (int rank = 0; rank < classes.num_ranks(); ++rank) {
+    const Messages& mine = messages[class_of(classes, rank)];
+    for (const auto& [place, sends] : mine.sends) meet(rank, rank_at(classes, place, rank), place >= 0);
+    for (const auto& [place, recvs] : mine.recvs) meet(rank_at(classes, place, rank), rank, place >= 0);
+  }
+  std::vector<MatchedChannel> met;
+  for (const auto& [key, ranks] : channels) {
+    const auto& [from, to] = ranks;
+    met.push_back({from, to, with_peer(classes, messages[class_of(classes, from)].sends, from, to),
+                   with_peer(classes, messages[class_of(classes, to)].recvs, to, from)});
+  }
+  return met;
+}
+
+}  // namespace trainctl

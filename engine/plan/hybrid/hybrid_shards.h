@@ -1,0 +1,32 @@
+// hybrid_parallel: which shard of each whole tensor a rank has. Shapes are one rank's, so this follows from the rows
+// that a rank reads, the cuts of the weights, and the collectives. The random numbers of an element need it.
+#pragma once
+
+#include <vector>
+
+#include "engine/graph/graph.h"
+#include "engine/plan/layout.h"
+
+namespace trainctl {
+
+/// A dim that is cut into `count` equal shards over the ranks of a stage.
+struct DimShards {
+  int count = 1;
+  std::vector<int> of_rank;  ///< by rank in stage; empty: 0 on all ranks
+};
+
+struct HybridShards {
+  std::vector<DimShards> kinds;             ///< all that occur; 0: whole on all ranks
+  std::vector<std::vector<int>> of_tensor;  ///< by tensor and dim, an index in kinds
+
+  /// `shape` is the graph's, one rank's.
+  Shape global_shape(TensorId tensor, Shape shape) const;
+  Shape offset(TensorId tensor, Shape shape, int rank_in_stage) const;
+};
+
+/// Parameters, states and gradients of parameters count as whole: kernels index the local shard. So does a dim of
+/// which the ranks have no regular shards, for example one gathered from ranks that have the same shard.
+/// `variables`: layouts of parameters and states, by tensor (hybrid_layouts).
+HybridShards hybrid_shards(const Graph& graph, const std::vector<Layout>& variables, const Mesh& mesh, bool full_batch);
+
+}  // namespace trainctl

@@ -1,0 +1,32 @@
+// Bytes that a rank keeps in memory between the forward and the backward pass, by the cuts of the layers.
+#pragma once
+
+#include <vector>
+
+#include "engine/graph/graph.h"
+#include "engine/plan/traffic/traffic.h"
+#include "engine/search/cuts/cut_network.h"
+
+namespace trainctl {
+
+/// Bytes of a unit's outputs that a backward pass reads, of its inputs from the data set, and of its parameters.
+struct UnitMemory {
+  struct Part {
+    double bytes = 0;
+    std::vector<int> factors;  // that cut it
+    bool has_own_buffer = false;
+  };
+  std::vector<Part> parts;
+};
+
+/// Bytes that a buffer of its own takes in an arena.
+double in_arena(double bytes);
+
+/// By unit. `bytes_per_weight`: bytes of each element of a parameter.
+std::vector<UnitMemory> memory_by_unit(const CutNetwork& network, double bytes_per_weight);
+
+/// By layer: bytes that a rank keeps of one micro-batch from the forward to the backward pass. What backward passes
+/// read in several layouts is kept in each of them.
+std::vector<double> kept_bytes(const Graph& graph, const Mesh& mesh, const std::vector<FactorAxes>& of_layer);
+
+}  // namespace trainctl
