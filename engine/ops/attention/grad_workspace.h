@@ -10,6 +10,8 @@
 // whichever makes fewer calls.
 #pragma once
 
+#include <algorithm>
+
 #include "engine/ops/attention/attention_shape.h"
 
 namespace trainctl {
@@ -91,5 +93,42 @@ inline AttentionSlice query_slice(const AttentionSize& n) {
 inline AttentionSlice grad_slice(const AttentionSize& n, bool uniform) {
   return largest_slice(n, uniform, [&](const AttentionSlice& s) { return grad_workspace(n, s) <= kMostGradWorkspace; });
 }
+
+inline constexpr int kOnePassRows = 64, kOnePassKeys = 128;  ///< of a tile of queries, and of a block of keys
+
+/// Whether the gradient in one pass (attention_grad_one_pass_cuda.h) takes heads of this size, in as many blocks as an int
+/// counts.
+inline bool one_pass_takes(const AttentionSize& n) {
+  constexpr int64_t kMost = int64_t{1} << 24;
+  return n.d > 64 && n.d <= 128 && n.d % 8 == 0 && n.t < kMost && n.s < kMost &&
+         n.b * n.heads() * ((n.t + kOnePassRows - 1) / kOnePassRows) < kMost;
+}
+
+/// The memory of the gradient in one pass: two numbers of each row, counters, and the f32 sums of dq, of a few kv heads
+/// at a time.
+struct OnePassMemory {
+  int64_t tiles, blocks;   ///< of queries, and of keys
+  int64_t heads, group;    ///< query heads of all samples, and of a kv head
+  int64_t groups;          ///< kv heads at a time
+
+  explicit OnePassMemory(const AttentionSize& n)
+      : tiles((n.t + kOnePassRows - 1) / kOnePassRows),
+        blocks((n.s + kOnePassKeys - 1) / kOnePassKeys),
+        heads(n.b * n.heads()),
+        group(n.r) {
+    const int64_t all = n.b * n.g, most = std::max<int64_t>(1, kMostGradWorkspace / sums_of_group());
+    const int64_t launches = (all + most - 1) / most;
+    groups = (all + launches - 1) / launches;
+  }
+  int64_t launches() const { return (heads / group + groups - 1) / groups; }
+  int64_t rows_bytes() const { return round(heads * tiles * kOnePassRows * 2 * 4); }
+  int64_t counters() const { return launches() + heads * tiles; }
+  int64_t counters_bytes() const { return round(counters() * 4); }
+  int64_t bytes() const { return rows_bytes() + counters_bytes() + groups * sums_of_group(); }
+
+ private:
+  static int64_t round(int64_t bytes) { return (bytes + 255) / 256 * 256; }
+  int64_t sums_of_group() const { return group * tiles * kOnePassRows * 128 * 4; }
+};
 
 }  // namespace trainctl

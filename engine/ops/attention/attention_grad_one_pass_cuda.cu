@@ -1,0 +1,718 @@
+// See the header. Each pair of a tile of 64 queries and a block of 128 keys takes five products of tiles:
+//
+//     p' = k q',  g' from v dy',  dv += p' dy,  dk += g' q,  dq += g k
+//     where p = e^(score - log) and g = p (dy v' - mean)
+//
+//   rows_kernel      of each query: log, in powers of two, and mean = sum dy * out
+//   tiles_kernel     a block of threads for one or two blocks of keys of a kv head: dk and dv stay in registers over all
+//                    tiles of queries; dq of each tile is added to f32 sums in memory
+//   finish_kernel    dq in bf16 from those sums
+//
+// In tiles_kernel two groups of four warps compute, each for 64 of the keys. Of the third group one warp loads the tiles
+// ahead by the copy engine, and another one adds dq to the sums, also by the copy engine. Within a tile each group issues
+// its products as early as registers permit, so that exponentials, stores and waiting overlap with products.
+//
+// Results do not depend on timing: the blocks of keys add to the dq of a tile one after another, each when the tile's
+// counter shows its turn. The turns follow the times at which the blocks would come by if all took equally long for each
+// tile, and Schedule makes those times differ, so nobody waits long:
+//
+//   full     block n starts at a tile of its own and wraps around
+//   causal   the blocks n and N - 1 - n, one after another, make all blocks of threads equally long. The first starts at
+//            the diagonal, the second goes backwards from the last tile.
+//
+// A block of threads waits only for others of the same kv head, and takes its number when it starts. So all those with
+// smaller numbers run or have ended, and as a head's blocks fit on the GPU together, each gets its turn.
+#include <cuda.h>
+
+#include "engine/ops/attention/attention_grad_one_pass_cuda.h"
+#include "engine/ops/attention/grad_workspace.h"
+#include "engine/ops/cuda/driver_function_cuda.h"
+#include "engine/ops/cuda/warp_group_products_cuda.cuh"
+#include "engine/ops/small_step/tile_copies_cuda.cuh"
+#include "engine/ops/softmax/exponentials_cuda.cuh"
+
+namespace trainctl {
+namespace {
+
+using namespace cuda;
+
+constexpr int kFeatures = 128;                  ///< of a head in shared memory: its own, then zeros
+constexpr int kRows = kOnePassRows;             ///< queries of a tile
+constexpr int kKeys = kOnePassKeys;             ///< keys of a block
+constexpr int kGroups = kKeys / kSquare;        ///< groups of warps that compute
+constexpr int kWarps = 4 * kGroups;             ///< and their warps
+constexpr int kThreads = (kGroups + 1) * kGroupThreads;
+constexpr int kRowsBytes = 2 * kRows * static_cast<int>(sizeof(float));
+constexpr int kHalfBytes = kKeys * 128;         ///< 64 features of a block of keys
+constexpr int kTileFloats32 = kRows * kFeatures;
+constexpr int kGroupFloats = kTileFloats32 / kGroups;  ///< dq of 64 features, computed by one group
+constexpr int kStages = 2, kPlaces = 2;
+#ifndef GIVE
+#define GIVE 40
+#define TAKE 232
+#endif
+
+/// Which tiles a block of keys is paired with, and when. All blocks of threads of a kv head have the same schedule.
+struct Schedule {
+  int tiles, blocks;  ///< of queries, and of keys
+  int first_row;
+  bool causal;
+  int heads;  ///< query heads that a block of threads goes through, one after another
+
+  __host__ __device__ int columns() const { return causal ? (blocks + 1) / 2 : blocks; }
+  /// The blocks of keys of a block of threads.
+  __device__ int passes(int column) const { return causal && blocks - 1 - column != column ? 2 : 1; }
+  __device__ int block(int column, int pass) const { return pass == 0 ? column : blocks - 1 - column; }
+
+  __device__ bool second(int block) const { return block >= columns(); }
+  __device__ int first(int block) const { return causal ? max(0, block * kKeys - first_row) / kRows : 0; }
+  __device__ int count(int block) const { return max(0, tiles - first(block)); }
+  /// The tile that a block starts with, if it sees any.
+  __device__ int start(int block) const {
+    if (second(block)) return tiles - 1;
+    const int from = first(block);
+    if (from > 0) return from;
+    if (!causal) return static_cast<int>(static_cast<int64_t>(block) * tiles / blocks);
+    const int diagonal = (block * kKeys - first_row) / kRows % tiles;
+    return diagonal < 0 ? diagonal + tiles : diagonal;
+  }
+  /// When the block comes to a tile it sees, of one of the heads.
+  __device__ int time(int block, int head, int tile) const {
+    if (second(block))
+      return heads * count(blocks - 1 - block) + head * count(block) + tiles - 1 - tile;
+    const int from_start = tile - start(block);
+    return head * count(block) + (from_start < 0 ? from_start + count(block) : from_start);
+  }
+  /// How many blocks add to the tile before this one. Called by a whole warp.
+  __device__ int turn(int block, int head, int tile) const {
+    const int mine = time(block, head, tile);
+    int before = 0;
+    for (int other = static_cast<int>(threadIdx.x) % 32; other < blocks && first(other) <= tile; other += 32) {
+      const int its = time(other, head, tile);
+      before += its < mine || (its == mine && other < block);
+    }
+    return __reduce_add_sync(~0u, before);
+  }
+};
+
+/// The tiles of a block of keys in their order, of one head after another.
+struct Tiles {
+  int first, end, at;
+  bool down;
+
+  __device__ Tiles(const Schedule& s, int block)
+      : first(s.first(block)), end(s.tiles), at(s.start(block)), down(s.second(block)) {}
+  __device__ void next() {
+    if (down) {
+      at = at == first ? end - 1 : at - 1;
+    } else {
+      at = at + 1 == end ? first : at + 1;
+    }
+  }
+};
+
+/// The operands of tiles_kernel and finish_kernel, which work on the kv heads from `first_group` on.
+struct Gradient {
+  CUtensorMap q, k, v, dy;  ///< [b, g, r, rows, features]
+  Schedule schedule;
+  int g, r, t, s, d;
+  int first_group;
+  float scale;
+  const float* rows;  ///< [b, g, r, tiles, 2, 64]: logs, then means, in the order of row_at(); beyond t: infinite, then 0
+  float* sums;        ///< dq of each tile of [groups, r]: [2 groups of warps, 8 column packs, 128 threads, 4]
+  int* turns;         ///< [groups, r, tiles]: how many blocks have added to the tile
+  int* numbers;       ///< the number of the next block of threads
+  bf16 *dq, *dk, *dv;
+  Heads to_q, to_k, to_v;
+
+  /// Whether all queries of a tile see all keys of a block.
+  __device__ bool see_all(int row0, int key0) const {
+    return key0 + kKeys <= s && (!schedule.causal || key0 + kKeys - 1 <= schedule.first_row + row0);
+  }
+  /// Of tiles in memory.
+  __device__ int64_t tile_at(int64_t head, int tile) const { return head * schedule.tiles + tile; }
+};
+
+/// The place of a query's numbers among those of its tile: a thread reads those of its columns in packs of four.
+__device__ int row_at(int row) { return row / 16 * 16 + row % 8 / 2 * 4 + row % 16 / 8 * 2 + row % 2; }
+
+struct alignas(1024) Shared {
+  unsigned char keys[2][kHalfBytes], values[2][kHalfBytes];  ///< halves of the features
+  unsigned char queries[kStages][2][kSquareBytes], dys[kStages][2][kSquareBytes];
+  unsigned char slopes[2][kHalfBytes];  ///< g', of this tile and the preceding one
+  float sums[kPlaces][kGroups][kGroupFloats];
+  float rows[kStages][2][kRows];
+  alignas(8) float keys_here[2], keys_left[2], here[kStages][2], left[kStages][2];
+  int number;
+
+  __device__ static Shared& get() {
+    extern __shared__ unsigned char bytes[];
+    const unsigned past = shared_address(bytes) % 1024;
+    return *reinterpret_cast<Shared*>(bytes + (past == 0 ? 0 : 1024 - past));
+  }
+  static constexpr size_t bytes() { return sizeof(Shared) + 1024; }
+};
+static_assert(Shared::bytes() <= 227 * 1024);
+
+/// Barriers of some of the threads. Each of the groups of warps that compute has two, for each place of its sums.
+enum Meeting { kAll, kSlopes, kSumsFull, kSumsEmpty = kSumsFull + kPlaces * kGroups };
+
+template <int Threads>
+__device__ void meet(int meeting) {
+#ifdef TRAINCTL_WARP_GROUP_PRODUCTS
+  asm volatile("bar.sync %0, %1;" ::"r"(meeting), "n"(Threads) : "memory");
+#endif
+}
+/// Says that this warp is there, without waiting.
+template <int Threads>
+__device__ void arrive(int meeting) {
+#ifdef TRAINCTL_WARP_GROUP_PRODUCTS
+  asm volatile("bar.arrive %0, %1;" ::"r"(meeting), "n"(Threads) : "memory");
+#endif
+}
+constexpr int kWithSums = kGroupThreads + 32;
+
+/// The number of registers that each thread of a group of warps may use from here on.
+template <int Count>
+__device__ void take_registers() {
+#ifdef TRAINCTL_WARP_GROUP_PRODUCTS
+  asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(Count));
+#endif
+}
+template <int Count>
+__device__ void give_registers() {
+#ifdef TRAINCTL_WARP_GROUP_PRODUCTS
+  asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(Count));
+#endif
+}
+
+/// Loads one box of a map, with zeros beyond the rows and features.
+__device__ void copy_box(unsigned char* to, const CUtensorMap& map, int feature, int row, int r, int g, int b,
+                         float* barrier) {
+#ifdef TRAINCTL_WARP_GROUP_PRODUCTS
+  asm volatile(
+      "cp.async.bulk.tensor.5d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%0], "
+      "[%1, {%2, %3, %4, %5, %6}], [%7];" ::"r"(shared_address(to)),
+      "l"(&map), "r"(feature), "r"(row), "r"(r), "r"(g), "r"(b), "r"(shared_address(barrier))
+      : "memory");
+#endif
+}
+__device__ void copy_rows(float* to, const float* from, float* barrier) {
+#ifdef TRAINCTL_WARP_GROUP_PRODUCTS
+  asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(
+                   shared_address(to)),
+               "l"(from), "n"(kRowsBytes), "r"(shared_address(barrier))
+               : "memory");
+#endif
+}
+
+/// Sums of a group of warps to memory: the first stores them, later ones add theirs.
+__device__ void copy_sums(float* to, const float* from, bool first) {
+#ifdef TRAINCTL_WARP_GROUP_PRODUCTS
+  constexpr int kBytes = kGroupFloats * sizeof(float);
+  if (first) {
+    asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;" ::"l"(to), "r"(shared_address(from)),
+                 "n"(kBytes)
+                 : "memory");
+  } else {
+    asm volatile("cp.reduce.async.bulk.global.shared::cta.bulk_group.add.f32 [%0], [%1], %2;" ::"l"(to),
+                 "r"(shared_address(from)), "n"(kBytes)
+                 : "memory");
+  }
+#endif
+}
+__device__ void end_copies() {
+#ifdef TRAINCTL_WARP_GROUP_PRODUCTS
+  asm volatile("cp.async.bulk.commit_group;" ::: "memory");
+#endif
+}
+/// All of this thread's copies from shared memory have read it.
+__device__ void copies_read() {
+#ifdef TRAINCTL_WARP_GROUP_PRODUCTS
+  asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory");
+#endif
+}
+/// They have written too.
+__device__ void copies_done() {
+#ifdef TRAINCTL_WARP_GROUP_PRODUCTS
+  asm volatile("cp.async.bulk.wait_group 0;" ::: "memory");
+#endif
+}
+/// Orders this thread's own accesses and those of its copies.
+__device__ void order_copies() {
+#ifdef TRAINCTL_WARP_GROUP_PRODUCTS
+  asm volatile("fence.proxy.async.global;" ::: "memory");
+#endif
+}
+__device__ int counted(const int* counter) {
+  int count = 0;
+#ifdef TRAINCTL_WARP_GROUP_PRODUCTS
+  asm volatile("ld.acquire.gpu.global.s32 %0, [%1];" : "=r"(count) : "l"(counter) : "memory");
+#endif
+  return count;
+}
+__device__ void count_one(int* counter) {
+#ifdef TRAINCTL_WARP_GROUP_PRODUCTS
+  asm volatile("red.release.gpu.global.add.s32 [%0], 1;" ::"l"(counter) : "memory");
+#endif
+}
+
+/// Four 8 x 8 matrices of a fragment; each thread has the address of a line of one of them.
+__device__ void store_matrices(unsigned address, const unsigned* a) {
+#ifdef TRAINCTL_WARP_GROUP_PRODUCTS
+  asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(address), "r"(a[0]), "r"(a[1]),
+               "r"(a[2]), "r"(a[3])
+               : "memory");
+#endif
+}
+
+/// d = a b' over the features, for 64 lines of both. `a_half`, `b_half`: bytes from one half of the features to the other.
+template <int AHalf, int BHalf>
+__device__ void multiply_heads(float (&d)[32], uint64_t a, uint64_t b) {
+  multiply_lines(d, a, b);
+#pragma unroll
+  for (int k = 0; k < 4; ++k) add_product(d, a + AHalf / 16 + k * kNextColumns, b + BHalf / 16 + k * kNextColumns);
+}
+
+/// This thread's place in the sums of its group.
+struct Lane {
+  int warp = static_cast<int>(threadIdx.x) / 32 % 4, lane = static_cast<int>(threadIdx.x) % 32;
+  int row = 16 * warp + lane / 4;
+  int column = 2 * (lane % 4);
+};
+
+/// This thread's numbers of a tile's rows, for the columns 16 i .. 16 i + 15 of the sums.
+__device__ float4 numbers_of(const float* rows, const Lane& lane, int i) {
+  return reinterpret_cast<const float4*>(rows)[4 * i + lane.lane % 4];
+}
+
+constexpr int kNever = -(1 << 30), kAlways = 1 << 30;
+
+/// p' of 64 keys and a tile of queries from their scores.
+__device__ void weigh(const Gradient& x, const float* logs, const Lane& lane, int row0, int key0, int key_block,
+                      float (&p)[32]) {
+  const float unit = x.scale * kLog2e;
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    const float4 four = numbers_of(logs, lane, i);
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+      float* const v = p + 8 * i + 2 * h;
+      v[0] = power_of_two(fmaf(v[0], unit, -four.x));
+      v[1] = power_of_two(fmaf(v[1], unit, -four.y));
+      v[4] = power_of_two(fmaf(v[4], unit, -four.z));
+      v[5] = power_of_two(fmaf(v[5], unit, -four.w));
+    }
+  }
+  if (x.see_all(row0, key_block)) return;
+#pragma unroll
+  for (int h = 0; h < 2; ++h) {
+    const int key = key0 + lane.row + 8 * h;
+    const int least =
+        key >= x.s ? kAlways : x.schedule.causal ? key - x.schedule.first_row - row0 - lane.column : kNever;
+#pragma unroll
+    for (int i = 0; i < 16; ++i) {
+      float& v = p[4 * (i / 2) + 2 * h + i % 2];
+      v = 8 * (i / 2) + i % 2 >= least ? v : 0;
+    }
+  }
+}
+
+/// g' from p' and v dy'.
+__device__ void slope(const float* means, const Lane& lane, const float (&p)[32], float (&g)[32]) {
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    const float4 four = numbers_of(means, lane, i);
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+      const int at = 8 * i + 2 * h;
+      g[at] = p[at] * (g[at] - four.x);
+      g[at + 1] = p[at + 1] * (g[at + 1] - four.y);
+      g[at + 4] = p[at + 4] * (g[at + 4] - four.z);
+      g[at + 5] = p[at + 5] * (g[at + 5] - four.w);
+    }
+  }
+}
+
+/// Rounded sums, times `scale`, of `rows` rows and `features` columns.
+__device__ void write_sums(const float (&d)[64], float scale, const Lane& lane, bf16* to, int64_t step, int rows,
+                           int features) {
+#pragma unroll
+  for (int h = 0; h < 2; ++h) {
+    if (lane.row + 8 * h >= rows) continue;
+    bf16* const line = to + (lane.row + 8 * h) * step + lane.column;
+#pragma unroll
+    for (int j = 0; j < 16; ++j) {
+      if (8 * j >= features) continue;
+      *reinterpret_cast<unsigned*>(line + 8 * j) = pair_of(scale * d[4 * j + 2 * h], scale * d[4 * j + 2 * h + 1]);
+    }
+  }
+}
+
+template <int N>
+__device__ void clear(float (&d)[N]) {
+#pragma unroll
+  for (float& v : d) v = 0;
+}
+
+/// Where a block of threads works.
+struct Column {
+  int group, b, g;  ///< index among those of this launch, sample and kv head
+  int column;
+
+  __device__ Column(const Gradient& x, int number) {
+    const int columns = x.schedule.columns();
+    group = number / columns, column = number % columns;
+    b = (x.first_group + group) / x.g, g = (x.first_group + group) % x.g;
+  }
+};
+
+/// A warp of which one thread loads the blocks of keys and the tiles of queries.
+__device__ void load_tiles(const Gradient& x, Shared& shared, const Column& at) {
+  if (threadIdx.x % 32 != 0) return;
+  const Schedule& schedule = x.schedule;
+  int loaded = 0;
+  for (int pass = 0; pass < schedule.passes(at.column); ++pass) {
+    const int block = schedule.block(at.column, pass), key0 = block * kKeys, count = schedule.count(block);
+    if (pass > 0) wait_for_bytes(shared.keys_left, (pass - 1) % 2);
+    announce_bytes(shared.keys_here, 4 * kHalfBytes);
+    for (int half = 0; half < 2; ++half) {
+      copy_box(shared.keys[half], x.k, half * 64, key0, 0, at.g, at.b, shared.keys_here);
+      copy_box(shared.values[half], x.v, half * 64, key0, 0, at.g, at.b, shared.keys_here);
+    }
+    Tiles tiles(schedule, block);
+    for (int head = 0; head < schedule.heads; ++head) {
+      const int64_t whole_head = static_cast<int64_t>(x.first_group + at.group) * x.r + head;
+      for (int i = 0; i < count; ++i, tiles.next(), ++loaded) {
+        const int stage = loaded % kStages, row = tiles.at * kRows;
+        float* const here = shared.here[stage];
+        if (loaded >= kStages) wait_for_bytes(shared.left[stage], (loaded / kStages - 1) % 2);
+        announce_bytes(here, 4 * kSquareBytes + kRowsBytes);
+        copy_rows(shared.rows[stage][0], x.rows + x.tile_at(whole_head, tiles.at) * 2 * kRows, here);
+        for (int half = 0; half < 2; ++half)
+          copy_box(shared.queries[stage][half], x.q, half * 64, row, head, at.g, at.b, here);
+        for (int half = 0; half < 2; ++half)
+          copy_box(shared.dys[stage][half], x.dy, half * 64, row, head, at.g, at.b, here);
+      }
+    }
+  }
+}
+
+/// A warp that adds dq of every second tile, those in one place, to the sums in memory when it is the block's turn.
+__device__ void add_sums(const Gradient& x, Shared& shared, const Column& at, int place) {
+  const Schedule& schedule = x.schedule;
+  const bool leads = threadIdx.x % 32 == 0;
+  int passed = 0;
+  for (int pass = 0; pass < schedule.passes(at.column); ++pass) {
+    const int block = schedule.block(at.column, pass), count = schedule.count(block);
+    Tiles tiles(schedule, block);
+    for (int head = 0; head < schedule.heads; ++head) {
+      for (int i = 0; i < count; ++i, tiles.next(), ++passed) {
+        if (passed % kPlaces != place) continue;
+        const int64_t tile = x.tile_at(static_cast<int64_t>(at.group) * x.r + head, tiles.at);
+        const int turn = schedule.turn(block, head, tiles.at);
+        int* const counter = x.turns + tile;
+        if (leads) {
+#ifndef UNORDERED
+          while (counted(counter) != turn) __nanosleep(20);
+#endif
+          order_copies();
+        }
+        __syncwarp();
+#pragma unroll
+        for (int group = 0; group < kGroups; ++group) {
+          meet<kWithSums>(kSumsFull + place * kGroups + group);
+#ifndef NODQ
+          if (leads)
+            copy_sums(x.sums + tile * kTileFloats32 + group * kGroupFloats, shared.sums[place][group], turn == 0);
+#endif
+        }
+        if (leads) {
+          end_copies();
+          copies_read();
+        }
+        __syncwarp();
+#pragma unroll
+        for (int group = 0; group < kGroups; ++group) arrive<kWithSums>(kSumsEmpty + place * kGroups + group);
+        if (leads) {
+          copies_done();
+          count_one(counter);
+        }
+      }
+    }
+  }
+}
+
+/// A group of warps that computes for 64 keys of each block.
+__device__ void compute(const Gradient& x, Shared& shared, const Column& at) {
+  const Schedule& schedule = x.schedule;
+  const int group = static_cast<int>(threadIdx.x) / kGroupThreads - 1;
+  const Lane lane;
+  const uint64_t keys = square_at(shared_address(shared.keys[0]) + group * kSquareBytes);
+  const uint64_t values = square_at(shared_address(shared.values[0]) + group * kSquareBytes);
+  const uint64_t key_lines = square_at(shared_address(shared.keys[group]));
+  // The line of g' that this thread stores, and the first pack in it.
+  const int line = 64 * group + 16 * lane.warp + lane.lane % 16, first_pack = lane.lane / 16;
+  const unsigned slope_line = shared_address(shared.slopes[0]) + line * 128;
+  int done = 0;
+  for (int pass = 0; pass < schedule.passes(at.column); ++pass) {
+    const int block = schedule.block(at.column, pass), key0 = block * kKeys + group * kSquare;
+    const int count = schedule.heads * schedule.count(block);
+    Tiles tiles(schedule, block);
+    float dk[64], dv[64], dq[32];
+    clear(dk);
+    clear(dv);
+    // dq of a tile is stored while the products of the next one run.
+    const auto store_dq = [&](int index) {
+      const int place = index % kPlaces;
+      if (index >= kPlaces) meet<kWithSums>(kSumsEmpty + place * kGroups + group);
+      float4* const sums = reinterpret_cast<float4*>(shared.sums[place][group]) + threadIdx.x % kGroupThreads;
+#pragma unroll
+      for (int j = 0; j < 8; ++j)
+        sums[j * kGroupThreads] = make_float4(dq[4 * j], dq[4 * j + 1], dq[4 * j + 2], dq[4 * j + 3]);
+      publish_to_copies();
+      arrive<kWithSums>(kSumsFull + place * kGroups + group);
+    };
+    wait_for_bytes(shared.keys_here, pass % 2);
+    for (int i = 0; i < count; ++i, tiles.next(), ++done) {
+      const int stage = done % kStages;
+      const unsigned queries = shared_address(shared.queries[stage][0]), dys = shared_address(shared.dys[stage][0]);
+      float p[32], g[32];
+      unsigned p_pairs[16], g_pairs[16];
+      wait_for_bytes(shared.here[stage], done / kStages % 2);
+      begin_products();
+      multiply_heads<kHalfBytes, kSquareBytes>(p, keys, square_at(queries));
+      end_products();
+      if (i > 0) store_dq(done - 1);
+      begin_products();
+      multiply_heads<kHalfBytes, kSquareBytes>(g, values, square_at(dys));
+      end_products();
+      products_done<1>();
+      settle(p);
+      weigh(x, shared.rows[stage][0], lane, tiles.at * kRows, key0, block * kKeys, p);
+      round_sums(p, p_pairs);
+      begin_products();
+      add_over_lines(dv, p_pairs, squares_at(dys, kSquareBytes));
+      end_products();
+      products_done<1>();
+      settle(g);
+      slope(shared.rows[stage][1], lane, p, g);
+      round_sums(g, g_pairs);
+      const unsigned slopes = slope_line + done % 2 * kHalfBytes;
+#pragma unroll
+      for (int j = 0; j < 4; ++j)
+        store_matrices(slopes + ((2 * j + first_pack) ^ (line % 8)) * 16, g_pairs + 4 * j);
+      begin_products();
+      add_over_lines(dk, g_pairs, squares_at(queries, kSquareBytes));
+      end_products();
+      publish_to_copies();
+      meet<kGroups * kGroupThreads>(kSlopes);
+      begin_products();
+      multiply_over_lines<kKeys>(dq, square_at(shared_address(shared.slopes[done % 2])), key_lines);
+      end_products();
+      products_done<0>();
+      settle(dq);
+      settle(dk);
+      settle(dv);
+#pragma unroll
+      for (float& v : dq) v *= x.scale;
+      if (lane.lane == 0) note(shared.left[stage]);
+    }
+    if (count > 0) store_dq(done - 1);
+    if (lane.lane == 0) note(shared.keys_left);
+    write_sums(dk, x.scale, lane, x.dk + offset_of(x.to_k, at.b, at.g, 0, key0), x.to_k.row, x.s - key0, x.d);
+    write_sums(dv, 1.0f, lane, x.dv + offset_of(x.to_v, at.b, at.g, 0, key0), x.to_v.row, x.s - key0, x.d);
+  }
+}
+
+__global__ void __launch_bounds__(kThreads, 1) tiles_kernel(const __grid_constant__ Gradient x) {
+  wait_for_kernel_before();
+  let_next_kernel_start();
+  Shared& shared = Shared::get();
+  if (threadIdx.x == 0) {
+    shared.number = atomicAdd(x.numbers, 1);
+    prepare_announcements(shared.keys_here);
+    prepare_notes(shared.keys_left, kWarps);
+    for (int i = 0; i < kStages; ++i) {
+      prepare_announcements(shared.here[i]);
+      prepare_notes(shared.left[i], kWarps);
+    }
+    publish_to_copies();
+  }
+  __syncthreads();
+  const Column at(x, shared.number);
+  if (threadIdx.x < kGroupThreads) {
+    give_registers<GIVE>();
+    if (threadIdx.x < 32) {
+      load_tiles(x, shared, at);
+    } else if (threadIdx.x < 32 * (1 + kPlaces)) {
+      add_sums(x, shared, at, static_cast<int>(threadIdx.x) / 32 - 1);
+    }
+  } else {
+    take_registers<TAKE>();
+    compute(x, shared, at);
+  }
+}
+
+constexpr int kFinishThreads = 256;
+
+/// A block of threads for 64 features of a tile.
+__global__ void __launch_bounds__(kFinishThreads) finish_kernel(const __grid_constant__ Gradient x) {
+  wait_for_kernel_before();
+  let_next_kernel_start();
+  const Schedule& schedule = x.schedule;
+  const int half = static_cast<int>(blockIdx.x) % 2, tile = static_cast<int>(blockIdx.x) / 2 % schedule.tiles;
+  const int head = static_cast<int>(blockIdx.x) / 2 / schedule.tiles;
+  const int thread = static_cast<int>(threadIdx.x) % kGroupThreads, four = static_cast<int>(threadIdx.x) / kGroupThreads;
+  const auto* from = reinterpret_cast<const float4*>(x.sums + x.tile_at(head, tile) * kTileFloats32 +
+                                                     half * kGroupFloats) + four * 4 * kGroupThreads + thread;
+  unsigned pairs[2][4];  // of rows 8 apart: columns 8 j + column + 0, 1
+#pragma unroll
+  for (int j = 0; j < 4; ++j) {
+    const float4 v = from[j * kGroupThreads];
+    pairs[0][j] = pair_of(v.x, v.y), pairs[1][j] = pair_of(v.z, v.w);
+  }
+  // Among four threads: each takes the 8 columns of one j.
+  const int j = thread % 4, row = thread / 32 * 16 + thread % 32 / 4, column = 64 * half + 32 * four + 8 * j;
+  const int whole = x.first_group * x.r + head, g = whole / x.r % x.g, b = whole / x.r / x.g;
+#pragma unroll
+  for (int h = 0; h < 2; ++h) {
+    unsigned got[4];
+#pragma unroll
+    for (int by = 0; by < 4; ++by) {
+      const int to = j ^ by;  // sends it the pair of its columns, and gets its pair of mine
+      unsigned mine = pairs[h][0];
+#pragma unroll
+      for (int i = 1; i < 4; ++i) mine = to == i ? pairs[h][i] : mine;
+      const unsigned its = __shfl_xor_sync(~0u, mine, by);
+#pragma unroll
+      for (int i = 0; i < 4; ++i) got[i] = to == i ? its : (by == 0 ? 0 : got[i]);
+    }
+    const int at = tile * kRows + row + 8 * h;
+    if (at < x.t && column < x.d)
+      *reinterpret_cast<uint4*>(x.dq + offset_of(x.to_q, b, g, whole % x.r, at) + column) =
+          make_uint4(got[0], got[1], got[2], got[3]);
+  }
+}
+
+constexpr int kSumThreads = 256, kPacks = kFeatures / 8;
+
+/// Sixteen threads a row, of whole tiles of each head. Clears `counters`.
+__global__ void __launch_bounds__(kSumThreads) rows_kernel(const bf16* dy, const bf16* out, const float* logs,
+                                                           Heads heads, int g, int r, int t, int d, int tiles,
+                                                           float* to, int* counters, int count) {
+  wait_for_kernel_before();
+  let_next_kernel_start();
+  constexpr int kBlockRows = kSumThreads / kPacks;
+  const int counter = static_cast<int>(blockIdx.x * kSumThreads + threadIdx.x);
+  if (counter < count) counters[counter] = 0;
+  const int blocks = tiles * kRows / kBlockRows, head = static_cast<int>(blockIdx.x) / blocks;
+  const int row = static_cast<int>(blockIdx.x) % blocks * kBlockRows + static_cast<int>(threadIdx.x) / kPacks;
+  const int pack = static_cast<int>(threadIdx.x) % kPacks;
+  float sum = 0;
+  if (row < t && 8 * pack < d) {
+    const int64_t from = offset_of(heads, head / (g * r), head / r % g, head % r, row) + pack * 8;
+    const uint4 left = *reinterpret_cast<const uint4*>(dy + from), right = *reinterpret_cast<const uint4*>(out + from);
+    const unsigned a[4] = {left.x, left.y, left.z, left.w}, b[4] = {right.x, right.y, right.z, right.w};
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      sum += __uint_as_float(a[i] << 16) * __uint_as_float(b[i] << 16);
+      sum += __uint_as_float(a[i] & 0xffff0000u) * __uint_as_float(b[i] & 0xffff0000u);
+    }
+  }
+#pragma unroll
+  for (int by = kPacks / 2; by > 0; by /= 2) sum += __shfl_xor_sync(~0u, sum, by);
+  if (pack != 0) return;
+  float* const tile = to + 2 * kRows * (static_cast<int64_t>(head) * tiles + row / kRows) + row_at(row % kRows);
+  tile[0] = row < t ? logs[static_cast<int64_t>(head) * t + row] * kLog2e : INFINITY;
+  tile[kRows] = sum;
+}
+
+/// The copy engine's description of `rows` rows of each head, in boxes of `box_rows` rows and 64 features; false: it
+/// cannot read them.
+bool describe(CUtensorMap& to, const void* data, const Heads& heads, const AttentionSize& n, int64_t rows, int64_t r,
+              int box_rows) {
+  const auto encode = driver_function<decltype(cuTensorMapEncodeTiled)>("cuTensorMapEncodeTiled");
+  if (encode == nullptr) return false;
+  const int64_t counts[5] = {n.d, rows, r, n.g, n.b};
+  const int64_t steps[4] = {heads.row, r > 1 ? heads.head : n.d, n.g > 1 ? heads.group : n.d,
+                            n.b > 1 ? heads.batch : n.d};
+  cuuint64_t sizes[5], bytes[4];
+  for (int i = 0; i < 5; ++i) sizes[i] = static_cast<cuuint64_t>(counts[i]);
+  for (int i = 0; i < 4; ++i) {
+    bytes[i] = static_cast<cuuint64_t>(steps[i]) * sizeof(bf16);
+    if (bytes[i] % 16 != 0 || steps[i] <= 0) return false;
+  }
+  const cuuint32_t box[5] = {64, static_cast<cuuint32_t>(box_rows), 1, 1, 1}, every[5] = {1, 1, 1, 1, 1};
+  auto* const first = const_cast<bf16*>(static_cast<const bf16*>(data)) + heads.first;
+  return encode(&to, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, 5, first, sizes, bytes, box, every,
+                CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
+                CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) == CUDA_SUCCESS;
+}
+
+/// Hopper itself, and code for its own instructions: the products exist on no other architecture.
+bool is_hopper() {
+#ifdef TRAINCTL_BUILT_FOR_90A
+  int device = 0, major = 0;
+  cuda_check(cudaGetDevice(&device), "cudaGetDevice");
+  cuda_check(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device), "cudaDeviceGetAttribute");
+  return major == 9 && built_for_hopper();
+#else
+  return false;
+#endif
+}
+
+bool applies(const CudaKernelCall& call, const AttentionCall& a) {
+  const auto is_bf16 = [](const TensorArg& arg) { return arg.dtype == DType::bf16; };
+  const auto starts = [](const TensorArg& arg) { return reinterpret_cast<uintptr_t>(arg.data) % 16 == 0; };
+  return one_pass_takes(a.size) && !a.masked && is_bf16(call.in[0]) && is_bf16(call.in[a.q_at]) &&
+         is_bf16(call.in[a.k_at]) && is_bf16(call.out[0]) && std::all_of(call.in.begin(), call.in.end(), starts) &&
+         std::all_of(call.out.begin(), call.out.end(), starts) && is_hopper();
+}
+
+}  // namespace
+
+CudaKernel attention_grad_in_one_pass(const CudaKernelCall& call, const AttentionCall& a) {
+  if (!applies(call, a)) return nullptr;
+  const AttentionSize& n = a.size;
+  Gradient x{};
+  if (!describe(x.q, call.in[a.q_at].data, a.q, n, n.t, n.r, kRows) ||
+      !describe(x.k, call.in[a.k_at].data, a.k, n, n.s, 1, kKeys) ||
+      !describe(x.v, call.in[a.v_at].data, a.v, n, n.s, 1, kKeys) ||
+      !describe(x.dy, call.in[0].data, a.out, n, n.t, n.r, kRows))
+    return nullptr;
+  const OnePassMemory memory(n);
+  x.schedule = {static_cast<int>(memory.tiles), static_cast<int>(memory.blocks), static_cast<int>(a.first_row), a.causal,
+                static_cast<int>(n.r)};
+  if (x.schedule.columns() > multiprocessors() / 2) return nullptr;
+  x.g = static_cast<int>(n.g), x.r = static_cast<int>(n.r), x.t = static_cast<int>(n.t), x.s = static_cast<int>(n.s);
+  x.d = static_cast<int>(n.d), x.scale = a.scale;
+  x.dq = call.out[0].as<bf16>(), x.dk = call.out[a.packed ? 0 : 1].as<bf16>(),
+  x.dv = call.out[a.packed ? 0 : 2].as<bf16>();
+  x.to_q = a.q, x.to_k = a.k, x.to_v = a.v;
+  call.scratch->need(memory.bytes());
+  ask_for_shared(tiles_kernel, Shared::bytes(), "attention_grad");
+  return [x, memory, n, dy = call.in[0].as<bf16>(), out = call.in[call.in.size() - 2].as<bf16>(),
+          logs = call.in.back().as<float>(), heads = a.out, scratch = call.scratch](CudaStream stream) mutable {
+    auto* const start = static_cast<char*>(scratch->memory());
+    auto* const rows = reinterpret_cast<float*>(start);
+    auto* const counters = reinterpret_cast<int*>(start + memory.rows_bytes());
+    x.rows = rows, x.sums = reinterpret_cast<float*>(start + memory.rows_bytes() + memory.counters_bytes());
+    const int64_t blocks = n.b * n.heads() * memory.tiles * kRows * kPacks / kSumThreads;
+    launch(rows_kernel, static_cast<unsigned>(blocks), kSumThreads, 0, stream, "attention_grad", dy, out, logs, heads,
+           x.g, x.r, x.t, x.d, x.schedule.tiles, rows, counters, static_cast<int>(memory.counters()));
+    const int64_t groups = n.b * n.g;
+    for (int64_t first = 0; first < groups; first += memory.groups) {
+      const int64_t count = std::min(memory.groups, groups - first);
+      x.first_group = static_cast<int>(first);
+      x.numbers = counters + first / memory.groups;
+      x.turns = counters + memory.launches() + first * n.r * memory.tiles;
+      launch(tiles_kernel, static_cast<unsigned>(count * x.schedule.columns()), kThreads, Shared::bytes(), stream,
+             "attention_grad", x);
+      launch(finish_kernel, static_cast<unsigned>(count * n.r * memory.tiles * 2), kFinishThreads, 0, stream,
+             "attention_grad", x);
+    }
+  };
+}
+
+}  // namespace trainctl
