@@ -45,14 +45,32 @@ constexpr int kThreads = (kGroups + 1) * kGroupThreads;
 constexpr int kRowsBytes = 2 * kRows * static_cast<int>(sizeof(float));
 constexpr int kHalfBytes = kKeys * 128;         ///< 64 features of a block of keys
 constexpr int kTileFloats32 = kRows * kFeatures;
-constexpr int kGroupFloats = kTileFloats32 / kGroups;  ///< dq of 64 features, computed by one group
-constexpr int kStages = 2, kPlaces = 2;
+constexpr int kStages = 2;                       ///< tiles loaded ahead
+constexpr int kAdders = 3;                       ///< warps that add dq to the sums
+constexpr int kNever = -(1 << 30), kAlways = 1 << 30;
 #ifndef GIVE
-#define GIVE 40
-#define TAKE 232
+#define GIVE 24
+#define TAKE 240
 #endif
 
-/// Which tiles a block of keys is paired with, and when. All blocks of threads of a kv head have the same schedule.
+/// The tiles that a block of keys is paired with, of one head, in their order: up or down from `at`, and after the last
+/// one on from the first.
+struct Walk {
+  int at, count, first, end;
+  bool down;
+
+  __device__ void next() {
+    at += down ? -1 : 1;
+    if (at == end) at = first;
+  }
+  /// How many tiles come before this one.
+  __device__ int steps_to(int tile) const {
+    if (down) return at - tile;
+    return tile >= at ? tile - at : tile - at + count;
+  }
+};
+
+/// Which block of threads computes which pairs, and when. All those of a kv head have the same schedule.
 struct Schedule {
   int tiles, blocks;  ///< of queries, and of keys
   int first_row;
@@ -67,21 +85,23 @@ struct Schedule {
   __device__ bool second(int block) const { return block >= columns(); }
   __device__ int first(int block) const { return causal ? max(0, block * kKeys - first_row) / kRows : 0; }
   __device__ int count(int block) const { return max(0, tiles - first(block)); }
-  /// The tile that a block starts with, if it sees any.
-  __device__ int start(int block) const {
-    if (second(block)) return tiles - 1;
+  __device__ Walk walk(int block, int head) const {
     const int from = first(block);
-    if (from > 0) return from;
-    if (!causal) return static_cast<int>(static_cast<int64_t>(block) * tiles / blocks);
-    const int diagonal = (block * kKeys - first_row) / kRows % tiles;
-    return diagonal < 0 ? diagonal + tiles : diagonal;
+    Walk walk{from, max(0, tiles - from), from, tiles, false};
+    if (second(block) ? head == heads - 1 : from > 0 && head > 0) {
+      walk.down = true, walk.at = tiles - 1;
+    } else if (!causal) {
+      walk.at = static_cast<int>(static_cast<int64_t>(block) * tiles / blocks);
+    } else if (from == 0) {
+      const int diagonal = (block * kKeys - first_row) / kRows % tiles;
+      walk.at = diagonal < 0 ? diagonal + tiles : diagonal;
+    }
+    return walk;
   }
   /// When the block comes to a tile it sees, of one of the heads.
   __device__ int time(int block, int head, int tile) const {
-    if (second(block))
-      return heads * count(blocks - 1 - block) + head * count(block) + tiles - 1 - tile;
-    const int from_start = tile - start(block);
-    return head * count(block) + (from_start < 0 ? from_start + count(block) : from_start);
+    const Walk its = walk(block, head);
+    return (second(block) ? heads * count(blocks - 1 - block) : 0) + head * its.count + its.steps_to(tile);
   }
   /// How many blocks add to the tile before this one. Called by a whole warp.
   __device__ int turn(int block, int head, int tile) const {
@@ -95,39 +115,24 @@ struct Schedule {
   }
 };
 
-/// The tiles of a block of keys in their order, of one head after another.
-struct Tiles {
-  int first, end, at;
-  bool down;
-
-  __device__ Tiles(const Schedule& s, int block)
-      : first(s.first(block)), end(s.tiles), at(s.start(block)), down(s.second(block)) {}
-  __device__ void next() {
-    if (down) {
-      at = at == first ? end - 1 : at - 1;
-    } else {
-      at = at + 1 == end ? first : at + 1;
-    }
-  }
-};
-
 /// The operands of tiles_kernel and finish_kernel, which work on the kv heads from `first_group` on.
 struct Gradient {
   CUtensorMap q, k, v, dy;  ///< [b, g, r, rows, features]
   Schedule schedule;
   int g, r, t, s, d;
   int first_group;
-  float scale;
+  float scale, unit;  ///< unit: of the scores, so that they are exponents of 2
   const float* rows;  ///< [b, g, r, tiles, 2, 64]: logs, then means, in the order of row_at(); beyond t: infinite, then 0
-  float* sums;        ///< dq of each tile of [groups, r]: [2 groups of warps, 8 column packs, 128 threads, 4]
+  float* sums;        ///< dq of each tile of [groups, r]: [16 packs of 8 columns, 128 threads, 4]
   int* turns;         ///< [groups, r, tiles]: how many blocks have added to the tile
   int* numbers;       ///< the number of the next block of threads
   bf16 *dq, *dk, *dv;
   Heads to_q, to_k, to_v;
 
-  /// Whether all queries of a tile see all keys of a block.
-  __device__ bool see_all(int row0, int key0) const {
-    return key0 + kKeys <= s && (!schedule.causal || key0 + kKeys - 1 <= schedule.first_row + row0);
+  /// The first tile from which on all queries see all keys of the block.
+  __device__ int sees_all(int block) const {
+    if ((block + 1) * kKeys > s) return kAlways;
+    return schedule.causal ? ((block + 1) * kKeys - 1 - schedule.first_row + kRows - 1) / kRows : 0;
   }
   /// Of tiles in memory.
   __device__ int64_t tile_at(int64_t head, int tile) const { return head * schedule.tiles + tile; }
@@ -140,9 +145,11 @@ struct alignas(1024) Shared {
   unsigned char keys[2][kHalfBytes], values[2][kHalfBytes];  ///< halves of the features
   unsigned char queries[kStages][2][kSquareBytes], dys[kStages][2][kSquareBytes];
   unsigned char slopes[2][kHalfBytes];  ///< g', of this tile and the preceding one
-  float sums[kPlaces][kGroups][kGroupFloats];
+  float sums[kGroups][kTileFloats32];
   float rows[kStages][2][kRows];
+  int to_mask[kStages];  ///< the first query of a tile in which some query does not see some key, or -1
   alignas(8) float keys_here[2], keys_left[2], here[kStages][2], left[kStages][2];
+  alignas(8) float sums_full[kAdders][2], sums_empty[kGroups][2];
   int number;
 
   __device__ static Shared& get() {
@@ -154,8 +161,9 @@ struct alignas(1024) Shared {
 };
 static_assert(Shared::bytes() <= 227 * 1024);
 
-/// Barriers of some of the threads. Each of the groups of warps that compute has two, for each place of its sums.
-enum Meeting { kAll, kSlopes, kSumsFull, kSumsEmpty = kSumsFull + kPlaces * kGroups };
+/// Barriers of some of the threads, each for the tiles of one of the groups of warps that compute.
+enum Meeting { kAll, kSlopesFull, kSlopesEmpty = kSlopesFull + kGroups };
+constexpr int kWithSlopes = kGroups * kGroupThreads;
 
 template <int Threads>
 __device__ void meet(int meeting) {
@@ -170,7 +178,6 @@ __device__ void arrive(int meeting) {
   asm volatile("bar.arrive %0, %1;" ::"r"(meeting), "n"(Threads) : "memory");
 #endif
 }
-constexpr int kWithSums = kGroupThreads + 32;
 
 /// The number of registers that each thread of a group of warps may use from here on.
 template <int Count>
@@ -209,7 +216,7 @@ __device__ void copy_rows(float* to, const float* from, float* barrier) {
 /// Sums of a group of warps to memory: the first stores them, later ones add theirs.
 __device__ void copy_sums(float* to, const float* from, bool first) {
 #ifdef TRAINCTL_WARP_GROUP_PRODUCTS
-  constexpr int kBytes = kGroupFloats * sizeof(float);
+  constexpr int kBytes = kTileFloats32 * sizeof(float);
   if (first) {
     asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;" ::"l"(to), "r"(shared_address(from)),
                  "n"(kBytes)
@@ -286,25 +293,24 @@ __device__ float4 numbers_of(const float* rows, const Lane& lane, int i) {
   return reinterpret_cast<const float4*>(rows)[4 * i + lane.lane % 4];
 }
 
-constexpr int kNever = -(1 << 30), kAlways = 1 << 30;
-
 /// p' of 64 keys and a tile of queries from their scores.
-__device__ void weigh(const Gradient& x, const float* logs, const Lane& lane, int row0, int key0, int key_block,
-                      float (&p)[32]) {
-  const float unit = x.scale * kLog2e;
+__device__ void weigh(const Gradient& x, const float* logs, const Lane& lane, float (&p)[32]) {
 #pragma unroll
   for (int i = 0; i < 4; ++i) {
     const float4 four = numbers_of(logs, lane, i);
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
       float* const v = p + 8 * i + 2 * h;
-      v[0] = power_of_two(fmaf(v[0], unit, -four.x));
-      v[1] = power_of_two(fmaf(v[1], unit, -four.y));
-      v[4] = power_of_two(fmaf(v[4], unit, -four.z));
-      v[5] = power_of_two(fmaf(v[5], unit, -four.w));
+      v[0] = power_of_two(fmaf(v[0], x.unit, -four.x));
+      v[1] = power_of_two(fmaf(v[1], x.unit, -four.y));
+      v[4] = power_of_two(fmaf(v[4], x.unit, -four.z));
+      v[5] = power_of_two(fmaf(v[5], x.unit, -four.w));
     }
   }
-  if (x.see_all(row0, key_block)) return;
+}
+
+/// Clears p' where a query does not see a key.
+__device__ void mask(const Gradient& x, const Lane& lane, int row0, int key0, float (&p)[32]) {
 #pragma unroll
   for (int h = 0; h < 2; ++h) {
     const int key = key0 + lane.row + 8 * h;
@@ -373,22 +379,23 @@ __device__ void load_tiles(const Gradient& x, Shared& shared, const Column& at) 
   const Schedule& schedule = x.schedule;
   int loaded = 0;
   for (int pass = 0; pass < schedule.passes(at.column); ++pass) {
-    const int block = schedule.block(at.column, pass), key0 = block * kKeys, count = schedule.count(block);
+    const int block = schedule.block(at.column, pass), key0 = block * kKeys, sees_all = x.sees_all(block);
     if (pass > 0) wait_for_bytes(shared.keys_left, (pass - 1) % 2);
     announce_bytes(shared.keys_here, 4 * kHalfBytes);
     for (int half = 0; half < 2; ++half) {
       copy_box(shared.keys[half], x.k, half * 64, key0, 0, at.g, at.b, shared.keys_here);
       copy_box(shared.values[half], x.v, half * 64, key0, 0, at.g, at.b, shared.keys_here);
     }
-    Tiles tiles(schedule, block);
     for (int head = 0; head < schedule.heads; ++head) {
       const int64_t whole_head = static_cast<int64_t>(x.first_group + at.group) * x.r + head;
-      for (int i = 0; i < count; ++i, tiles.next(), ++loaded) {
-        const int stage = loaded % kStages, row = tiles.at * kRows;
+      Walk walk = schedule.walk(block, head);
+      for (int i = 0; i < walk.count; ++i, walk.next(), ++loaded) {
+        const int stage = loaded % kStages, row = walk.at * kRows;
         float* const here = shared.here[stage];
         if (loaded >= kStages) wait_for_bytes(shared.left[stage], (loaded / kStages - 1) % 2);
+        shared.to_mask[stage] = walk.at < sees_all ? row : -1;
         announce_bytes(here, 4 * kSquareBytes + kRowsBytes);
-        copy_rows(shared.rows[stage][0], x.rows + x.tile_at(whole_head, tiles.at) * 2 * kRows, here);
+        copy_rows(shared.rows[stage][0], x.rows + x.tile_at(whole_head, walk.at) * 2 * kRows, here);
         for (int half = 0; half < 2; ++half)
           copy_box(shared.queries[stage][half], x.q, half * 64, row, head, at.g, at.b, here);
         for (int half = 0; half < 2; ++half)
@@ -398,46 +405,33 @@ __device__ void load_tiles(const Gradient& x, Shared& shared, const Column& at) 
   }
 }
 
-/// A warp that adds dq of every second tile, those in one place, to the sums in memory when it is the block's turn.
-__device__ void add_sums(const Gradient& x, Shared& shared, const Column& at, int place) {
+/// A warp that adds dq of every third tile to the sums in memory when it is the block's turn.
+__device__ void add_sums(const Gradient& x, Shared& shared, const Column& at, int adder) {
   const Schedule& schedule = x.schedule;
   const bool leads = threadIdx.x % 32 == 0;
   int passed = 0;
   for (int pass = 0; pass < schedule.passes(at.column); ++pass) {
-    const int block = schedule.block(at.column, pass), count = schedule.count(block);
-    Tiles tiles(schedule, block);
+    const int block = schedule.block(at.column, pass);
     for (int head = 0; head < schedule.heads; ++head) {
-      for (int i = 0; i < count; ++i, tiles.next(), ++passed) {
-        if (passed % kPlaces != place) continue;
-        const int64_t tile = x.tile_at(static_cast<int64_t>(at.group) * x.r + head, tiles.at);
-        const int turn = schedule.turn(block, head, tiles.at);
-        int* const counter = x.turns + tile;
+      Walk walk = schedule.walk(block, head);
+      for (int i = 0; i < walk.count; ++i, walk.next(), ++passed) {
+        if (passed % kAdders != adder) continue;
+        const int group = passed % kGroups;
+        const int64_t tile = x.tile_at(static_cast<int64_t>(at.group) * x.r + head, walk.at);
+        const int turn = schedule.turn(block, head, walk.at);
         if (leads) {
-#ifndef UNORDERED
+          int* const counter = x.turns + tile;
           while (counted(counter) != turn) __nanosleep(20);
-#endif
           order_copies();
-        }
-        __syncwarp();
-#pragma unroll
-        for (int group = 0; group < kGroups; ++group) {
-          meet<kWithSums>(kSumsFull + place * kGroups + group);
-#ifndef NODQ
-          if (leads)
-            copy_sums(x.sums + tile * kTileFloats32 + group * kGroupFloats, shared.sums[place][group], turn == 0);
-#endif
-        }
-        if (leads) {
+          wait_for_bytes(shared.sums_full[adder], passed / kAdders % 2);
+          copy_sums(x.sums + tile * kTileFloats32, shared.sums[group], turn == 0);
           end_copies();
           copies_read();
-        }
-        __syncwarp();
-#pragma unroll
-        for (int group = 0; group < kGroups; ++group) arrive<kWithSums>(kSumsEmpty + place * kGroups + group);
-        if (leads) {
+          note(shared.sums_empty[group]);
           copies_done();
           count_one(counter);
         }
+        __syncwarp();
       }
     }
   }
@@ -446,36 +440,24 @@ __device__ void add_sums(const Gradient& x, Shared& shared, const Column& at, in
 /// A group of warps that computes for 64 keys of each block.
 __device__ void compute(const Gradient& x, Shared& shared, const Column& at) {
   const Schedule& schedule = x.schedule;
-  const int group = static_cast<int>(threadIdx.x) / kGroupThreads - 1;
+  const unsigned group = threadIdx.x / kGroupThreads - 1;
   const Lane lane;
   const uint64_t keys = square_at(shared_address(shared.keys[0]) + group * kSquareBytes);
   const uint64_t values = square_at(shared_address(shared.values[0]) + group * kSquareBytes);
-  const uint64_t key_lines = square_at(shared_address(shared.keys[group]));
-  // The line of g' that this thread stores, and the first pack in it.
-  const int line = 64 * group + 16 * lane.warp + lane.lane % 16, first_pack = lane.lane / 16;
-  const unsigned slope_line = shared_address(shared.slopes[0]) + line * 128;
-  int done = 0;
+  const uint64_t key_lines = squares_at(shared_address(shared.keys[0]), kHalfBytes);
+  // Where this thread stores lines of g': in line `line`, every second pack.
+  const int line = 64 * static_cast<int>(group) + 16 * lane.warp + lane.lane % 16;
+  const unsigned slope_line = shared_address(shared.slopes[0]) + line * 128 + (lane.lane / 16 ^ line % 8) * 16;
+  float4* const sums = reinterpret_cast<float4*>(shared.sums[group]) + threadIdx.x % kGroupThreads;
+  unsigned done = 0;
   for (int pass = 0; pass < schedule.passes(at.column); ++pass) {
     const int block = schedule.block(at.column, pass), key0 = block * kKeys + group * kSquare;
-    const int count = schedule.heads * schedule.count(block);
-    Tiles tiles(schedule, block);
-    float dk[64], dv[64], dq[32];
+    float dk[64], dv[64];
     clear(dk);
     clear(dv);
-    // dq of a tile is stored while the products of the next one run.
-    const auto store_dq = [&](int index) {
-      const int place = index % kPlaces;
-      if (index >= kPlaces) meet<kWithSums>(kSumsEmpty + place * kGroups + group);
-      float4* const sums = reinterpret_cast<float4*>(shared.sums[place][group]) + threadIdx.x % kGroupThreads;
-#pragma unroll
-      for (int j = 0; j < 8; ++j)
-        sums[j * kGroupThreads] = make_float4(dq[4 * j], dq[4 * j + 1], dq[4 * j + 2], dq[4 * j + 3]);
-      publish_to_copies();
-      arrive<kWithSums>(kSumsFull + place * kGroups + group);
-    };
     wait_for_bytes(shared.keys_here, pass % 2);
-    for (int i = 0; i < count; ++i, tiles.next(), ++done) {
-      const int stage = done % kStages;
+    for (const unsigned end = done + schedule.heads * schedule.count(block); done < end; ++done) {
+      const unsigned stage = done % kStages, turn = done % kGroups;
       const unsigned queries = shared_address(shared.queries[stage][0]), dys = shared_address(shared.dys[stage][0]);
       float p[32], g[32];
       unsigned p_pairs[16], g_pairs[16];
@@ -483,13 +465,13 @@ __device__ void compute(const Gradient& x, Shared& shared, const Column& at) {
       begin_products();
       multiply_heads<kHalfBytes, kSquareBytes>(p, keys, square_at(queries));
       end_products();
-      if (i > 0) store_dq(done - 1);
-      begin_products();
       multiply_heads<kHalfBytes, kSquareBytes>(g, values, square_at(dys));
       end_products();
       products_done<1>();
       settle(p);
-      weigh(x, shared.rows[stage][0], lane, tiles.at * kRows, key0, block * kKeys, p);
+      weigh(x, shared.rows[stage][0], lane, p);
+      const int row0 = shared.to_mask[stage];
+      if (row0 >= 0) mask(x, lane, row0, key0, p);
       round_sums(p, p_pairs);
       begin_products();
       add_over_lines(dv, p_pairs, squares_at(dys, kSquareBytes));
@@ -498,27 +480,42 @@ __device__ void compute(const Gradient& x, Shared& shared, const Column& at) {
       settle(g);
       slope(shared.rows[stage][1], lane, p, g);
       round_sums(g, g_pairs);
-      const unsigned slopes = slope_line + done % 2 * kHalfBytes;
-#pragma unroll
-      for (int j = 0; j < 4; ++j)
-        store_matrices(slopes + ((2 * j + first_pack) ^ (line % 8)) * 16, g_pairs + 4 * j);
       begin_products();
       add_over_lines(dk, g_pairs, squares_at(queries, kSquareBytes));
       end_products();
+      if (turn != group && done >= kGroups) meet<kWithSlopes>(kSlopesEmpty + turn);
+#pragma unroll
+      for (int j = 0; j < 4; ++j) store_matrices((slope_line + turn * kHalfBytes) ^ (32 * j), g_pairs + 4 * j);
       publish_to_copies();
-      meet<kGroups * kGroupThreads>(kSlopes);
+      if (turn != group) {
+        arrive<kWithSlopes>(kSlopesFull + turn);
+        products_done<0>();
+        settle(dk);
+        settle(dv);
+        if (lane.lane == 0) note(shared.left[stage]);
+        continue;
+      }
+      products_done<1>();
+      settle(dv);
+      meet<kWithSlopes>(kSlopesFull + turn);
+      float dq[64];
       begin_products();
-      multiply_over_lines<kKeys>(dq, square_at(shared_address(shared.slopes[done % 2])), key_lines);
+      multiply_over_lines<kKeys>(dq, square_at(shared_address(shared.slopes[turn])), key_lines);
       end_products();
+      products_done<1>();
+      settle(dk);
+      if (lane.lane == 0) note(shared.left[stage]);
       products_done<0>();
       settle(dq);
-      settle(dk);
-      settle(dv);
+      arrive<kWithSlopes>(kSlopesEmpty + turn);
+      if (done >= kGroups) wait_for_bytes(shared.sums_empty[group], (done / kGroups - 1) % 2);
 #pragma unroll
-      for (float& v : dq) v *= x.scale;
-      if (lane.lane == 0) note(shared.left[stage]);
+      for (int j = 0; j < 16; ++j)
+        sums[j * kGroupThreads] = make_float4(dq[4 * j], dq[4 * j + 1], dq[4 * j + 2], dq[4 * j + 3]);
+      publish_to_copies();
+      __syncwarp();
+      if (lane.lane == 0) note(shared.sums_full[done % kAdders]);
     }
-    if (count > 0) store_dq(done - 1);
     if (lane.lane == 0) note(shared.keys_left);
     write_sums(dk, x.scale, lane, x.dk + offset_of(x.to_k, at.b, at.g, 0, key0), x.to_k.row, x.s - key0, x.d);
     write_sums(dv, 1.0f, lane, x.dv + offset_of(x.to_v, at.b, at.g, 0, key0), x.to_v.row, x.s - key0, x.d);
@@ -537,6 +534,8 @@ __global__ void __launch_bounds__(kThreads, 1) tiles_kernel(const __grid_constan
       prepare_announcements(shared.here[i]);
       prepare_notes(shared.left[i], kWarps);
     }
+    for (int i = 0; i < kAdders; ++i) prepare_notes(shared.sums_full[i], 4);
+    for (int i = 0; i < kGroups; ++i) prepare_announcements(shared.sums_empty[i]);
     publish_to_copies();
   }
   __syncthreads();
@@ -544,13 +543,19 @@ __global__ void __launch_bounds__(kThreads, 1) tiles_kernel(const __grid_constan
   if (threadIdx.x < kGroupThreads) {
     give_registers<GIVE>();
     if (threadIdx.x < 32) {
+#ifndef NOLOAD
       load_tiles(x, shared, at);
-    } else if (threadIdx.x < 32 * (1 + kPlaces)) {
+#endif
+    } else {
+#ifndef NOADD
       add_sums(x, shared, at, static_cast<int>(threadIdx.x) / 32 - 1);
+#endif
     }
   } else {
     take_registers<TAKE>();
+#ifndef NOCOMPUTE
     compute(x, shared, at);
+#endif
   }
 }
 
@@ -565,12 +570,12 @@ __global__ void __launch_bounds__(kFinishThreads) finish_kernel(const __grid_con
   const int head = static_cast<int>(blockIdx.x) / 2 / schedule.tiles;
   const int thread = static_cast<int>(threadIdx.x) % kGroupThreads, four = static_cast<int>(threadIdx.x) / kGroupThreads;
   const auto* from = reinterpret_cast<const float4*>(x.sums + x.tile_at(head, tile) * kTileFloats32 +
-                                                     half * kGroupFloats) + four * 4 * kGroupThreads + thread;
+                                                     half * kTileFloats32 / 2) + four * 4 * kGroupThreads + thread;
   unsigned pairs[2][4];  // of rows 8 apart: columns 8 j + column + 0, 1
 #pragma unroll
   for (int j = 0; j < 4; ++j) {
     const float4 v = from[j * kGroupThreads];
-    pairs[0][j] = pair_of(v.x, v.y), pairs[1][j] = pair_of(v.z, v.w);
+    pairs[0][j] = pair_of(x.scale * v.x, x.scale * v.y), pairs[1][j] = pair_of(x.scale * v.z, x.scale * v.w);
   }
   // Among four threads: each takes the 8 columns of one j.
   const int j = thread % 4, row = thread / 32 * 16 + thread % 32 / 4, column = 64 * half + 32 * four + 8 * j;
@@ -686,7 +691,7 @@ CudaKernel attention_grad_in_one_pass(const CudaKernelCall& call, const Attentio
                 static_cast<int>(n.r)};
   if (x.schedule.columns() > multiprocessors() / 2) return nullptr;
   x.g = static_cast<int>(n.g), x.r = static_cast<int>(n.r), x.t = static_cast<int>(n.t), x.s = static_cast<int>(n.s);
-  x.d = static_cast<int>(n.d), x.scale = a.scale;
+  x.d = static_cast<int>(n.d), x.scale = a.scale, x.unit = a.scale * kLog2e;
   x.dq = call.out[0].as<bf16>(), x.dk = call.out[a.packed ? 0 : 1].as<bf16>(),
   x.dv = call.out[a.packed ? 0 : 2].as<bf16>();
   x.to_q = a.q, x.to_k = a.k, x.to_v = a.v;

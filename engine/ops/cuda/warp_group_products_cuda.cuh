@@ -113,18 +113,18 @@ __device__ inline void add_product_over_lines(float (&d)[64], const unsigned* a,
                : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));
 #endif
 }
-/// d = a' b, or d += a' b, over 16 lines of both.
-__device__ inline void set_product_over_lines(float (&d)[32], uint64_t a, uint64_t b) {
+/// d = a' b, or d += a' b, over 16 lines of both, where b has 128 columns.
+__device__ inline void set_product_over_lines(float (&d)[64], uint64_t a, uint64_t b) {
 #ifdef TRAINCTL_WARP_GROUP_PRODUCTS
-  asm volatile(TRAINCTL_PRODUCT("64", "0", "{" TRAINCTL_PLACES_32 "}, %32, %33, adds, 1, 1, 1, 1")
-               : TRAINCTL_SUMS_32(TRAINCTL_IS_MADE, d, 0)
+  asm volatile(TRAINCTL_PRODUCT("128", "0", "{" TRAINCTL_PLACES_64 "}, %64, %65, adds, 1, 1, 1, 1")
+               : TRAINCTL_SUMS_64(TRAINCTL_IS_MADE, d, 0)
                : "l"(a), "l"(b));
 #endif
 }
-__device__ inline void add_product_over_lines(float (&d)[32], uint64_t a, uint64_t b) {
+__device__ inline void add_product_over_lines(float (&d)[64], uint64_t a, uint64_t b) {
 #ifdef TRAINCTL_WARP_GROUP_PRODUCTS
-  asm volatile(TRAINCTL_PRODUCT("64", "1", "{" TRAINCTL_PLACES_32 "}, %32, %33, adds, 1, 1, 1, 1")
-               : TRAINCTL_SUMS_32(TRAINCTL_IS_CHANGED, d, 0)
+  asm volatile(TRAINCTL_PRODUCT("128", "1", "{" TRAINCTL_PLACES_64 "}, %64, %65, adds, 1, 1, 1, 1")
+               : TRAINCTL_SUMS_64(TRAINCTL_IS_CHANGED, d, 0)
                : "l"(a), "l"(b));
 #endif
 }
@@ -137,7 +137,7 @@ __device__ inline void multiply_lines(float (&d)[32], uint64_t a, uint64_t b) {
 }
 /// d = a' b over the lines of both, a multiple of 16.
 template <int Lines>
-__device__ inline void multiply_over_lines(float (&d)[32], uint64_t a, uint64_t b) {
+__device__ inline void multiply_over_lines(float (&d)[64], uint64_t a, uint64_t b) {
   set_product_over_lines(d, a, b);
 #pragma unroll
   for (int k = 1; k < Lines / 16; ++k) add_product_over_lines(d, a + k * kNextLines, b + k * kNextLines);
