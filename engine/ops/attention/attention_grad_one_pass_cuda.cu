@@ -1,27 +1,31 @@
-// See the header. Each pair of a tile of 64 queries and a block of 128 keys takes five products of tiles:
+// See the header. Each pair of a tile of 64 queries and a block of 128 keys takes five products:
 //
-//     p' = k q',  g' from v dy',  dv += p' dy,  dk += g' q,  dq += g k
+//     p' = k q',  g' from v dy',  dv += p' dy,  dk += g' q,  dq = g k
 //     where p = e^(score - log) and g = p (dy v' - mean)
 //
-//   rows_kernel      of each query: log, in powers of two, and mean = sum dy * out
-//   tiles_kernel     a block of threads for one or two blocks of keys of a kv head: dk and dv stay in registers over all
-//                    tiles of queries; dq of each tile is added to f32 sums in memory
-//   finish_kernel    dq in bf16 from those sums
+//   rows_kernel        of each query: log, in powers of two, and mean = sum dy * out
+//   tiles_kernel       a block of threads for one or two blocks of keys of a kv head, one after the other: dk and dv
+//   stay
+//                      in registers over all tiles of queries; dq of each tile is added to f32 sums in memory
+//   finish_kernel      dq in bf16 from those sums
+//   add_parts_kernel   if the query heads of a kv head are divided among blocks of threads: dk and dv from their parts
 //
-// In tiles_kernel two groups of four warps compute, each for 64 of the keys. Of the third group one warp loads the tiles
-// ahead by the copy engine, and another one adds dq to the sums, also by the copy engine. Within a tile each group issues
-// its products as early as registers permit, so that exponentials, stores and waiting overlap with products.
+// In tiles_kernel two groups of four warps compute, each for 64 of the keys; they take turns in the product for dq, so
+// that one computes exponentials while the other one multiplies. Of the third group, one warp loads tiles by the copy
+// engine, and three add dq to the sums by the copy engine. A group multiplies at half the peak if its operands have 64
+// columns in shared memory, so products have 128 where registers permit.
 //
 // Results do not depend on timing: the blocks of keys add to the dq of a tile one after another, each when the tile's
-// counter shows its turn. The turns follow the times at which the blocks would come by if all took equally long for each
-// tile, and Schedule makes those times differ, so nobody waits long:
+// counter shows its turn. The turns follow the times at which the blocks would come by if all took equally long for
+// each tile. Schedule makes those times differ by a tile or two, so that nobody waits long and tiles are still in the
+// L2 cache:
 //
 //   full     block n starts at a tile of its own and wraps around
-//   causal   the blocks n and N - 1 - n, one after another, make all blocks of threads equally long. The first starts at
-//            the diagonal, the second goes backwards from the last tile.
+//   causal   blocks n and N - 1 - n, one after the other, make all blocks of threads equally long; each starts at the
+//            diagonal or goes backwards from the last tile
 //
-// A block of threads waits only for others of the same kv head, and takes its number when it starts. So all those with
-// smaller numbers run or have ended, and as a head's blocks fit on the GPU together, each gets its turn.
+// A block of threads waits only for those of the same query heads, and takes its number when it starts: all with
+// smaller numbers run or have ended. As those of the same heads fit on the GPU together, each gets its turn.
 #include <cuda.h>
 
 #include "engine/ops/attention/attention_grad_one_pass_cuda.h"
@@ -36,22 +40,17 @@ namespace {
 
 using namespace cuda;
 
-constexpr int kFeatures = 128;                  ///< of a head in shared memory: its own, then zeros
-constexpr int kRows = kOnePassRows;             ///< queries of a tile
-constexpr int kKeys = kOnePassKeys;             ///< keys of a block
-constexpr int kGroups = kKeys / kSquare;        ///< groups of warps that compute
-constexpr int kWarps = 4 * kGroups;             ///< and their warps
+constexpr int kFeatures = 128;            ///< of a head in shared memory: its own, then zeros
+constexpr int kRows = kOnePassRows;       ///< queries of a tile
+constexpr int kKeys = kOnePassKeys;       ///< keys of a block
+constexpr int kGroups = kKeys / kSquare;  ///< groups of warps that compute
+constexpr int kAdders = 3;                ///< warps that add dq to the sums
 constexpr int kThreads = (kGroups + 1) * kGroupThreads;
+constexpr int kStages = 2;               ///< tiles loaded ahead
+constexpr int kHalfBytes = kKeys * 128;  ///< 64 features of a block of keys
+constexpr int kTileSums = kRows * kFeatures;
 constexpr int kRowsBytes = 2 * kRows * static_cast<int>(sizeof(float));
-constexpr int kHalfBytes = kKeys * 128;         ///< 64 features of a block of keys
-constexpr int kTileFloats32 = kRows * kFeatures;
-constexpr int kStages = 2;                       ///< tiles loaded ahead
-constexpr int kAdders = 3;                       ///< warps that add dq to the sums
 constexpr int kNever = -(1 << 30), kAlways = 1 << 30;
-#ifndef GIVE
-#define GIVE 24
-#define TAKE 240
-#endif
 
 /// The tiles that a block of keys is paired with, of one head, in their order: up or down from `at`, and after the last
 /// one on from the first.
@@ -75,7 +74,7 @@ struct Schedule {
   int tiles, blocks;  ///< of queries, and of keys
   int first_row;
   bool causal;
-  int heads;  ///< query heads that a block of threads goes through, one after another
+  int heads;  ///< query heads of a block of threads, one after another
 
   __host__ __device__ int columns() const { return causal ? (blocks + 1) / 2 : blocks; }
   /// The blocks of keys of a block of threads.
@@ -115,17 +114,20 @@ struct Schedule {
   }
 };
 
-/// The operands of tiles_kernel and finish_kernel, which work on the kv heads from `first_group` on.
+/// The operands of all kernels but the first, for some kv heads of all samples.
 struct Gradient {
   CUtensorMap q, k, v, dy;  ///< [b, g, r, rows, features]
   Schedule schedule;
   int g, r, t, s, d;
-  int first_group;
+  int parts;          ///< of the query heads of a kv head
+  int first_group;    ///< the first kv head of this launch
   float scale, unit;  ///< unit: of the scores, so that they are exponents of 2
-  const float* rows;  ///< [b, g, r, tiles, 2, 64]: logs, then means, in the order of row_at(); beyond t: infinite, then 0
-  float* sums;        ///< dq of each tile of [groups, r]: [16 packs of 8 columns, 128 threads, 4]
-  int* turns;         ///< [groups, r, tiles]: how many blocks have added to the tile
-  int* numbers;       ///< the number of the next block of threads
+  const float*
+      rows;         ///< [b, g, r, tiles, 2, 64]: logs, then means, in the order of row_at(); beyond t: infinite, then 0
+  float* sums;      ///< dq of each tile of [groups, r]: [16 packs of 8 columns, 128 threads, 4]
+  float* key_sums;  ///< [groups, parts, dk and dv, rows of whole blocks, 128], if there are several parts
+  int* turns;       ///< [groups, r, tiles]: how many blocks have added to the tile
+  int* numbers;     ///< the number of the next block of threads
   bf16 *dq, *dk, *dv;
   Heads to_q, to_k, to_v;
 
@@ -136,6 +138,11 @@ struct Gradient {
   }
   /// Of tiles in memory.
   __device__ int64_t tile_at(int64_t head, int tile) const { return head * schedule.tiles + tile; }
+  /// dk (which = 0) or dv of one part, from `row` on.
+  __device__ float* part_at(int group, int part, int which, int row) const {
+    return key_sums +
+           (((static_cast<int64_t>(group) * parts + part) * 2 + which) * schedule.blocks * kKeys + row) * kFeatures;
+  }
 };
 
 /// The place of a query's numbers among those of its tile: a thread reads those of its columns in packs of four.
@@ -145,7 +152,7 @@ struct alignas(1024) Shared {
   unsigned char keys[2][kHalfBytes], values[2][kHalfBytes];  ///< halves of the features
   unsigned char queries[kStages][2][kSquareBytes], dys[kStages][2][kSquareBytes];
   unsigned char slopes[2][kHalfBytes];  ///< g', of this tile and the preceding one
-  float sums[kGroups][kTileFloats32];
+  float sums[kGroups][kTileSums];
   float rows[kStages][2][kRows];
   int to_mask[kStages];  ///< the first query of a tile in which some query does not see some key, or -1
   alignas(8) float keys_here[2], keys_left[2], here[kStages][2], left[kStages][2];
@@ -216,7 +223,7 @@ __device__ void copy_rows(float* to, const float* from, float* barrier) {
 /// Sums of a group of warps to memory: the first stores them, later ones add theirs.
 __device__ void copy_sums(float* to, const float* from, bool first) {
 #ifdef TRAINCTL_WARP_GROUP_PRODUCTS
-  constexpr int kBytes = kTileFloats32 * sizeof(float);
+  constexpr int kBytes = kTileSums * sizeof(float);
   if (first) {
     asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;" ::"l"(to), "r"(shared_address(from)),
                  "n"(kBytes)
@@ -273,7 +280,8 @@ __device__ void store_matrices(unsigned address, const unsigned* a) {
 #endif
 }
 
-/// d = a b' over the features, for 64 lines of both. `a_half`, `b_half`: bytes from one half of the features to the other.
+/// d = a b' over the features, for 64 lines of both. `a_half`, `b_half`: bytes from one half of the features to the
+/// other.
 template <int AHalf, int BHalf>
 __device__ void multiply_heads(float (&d)[32], uint64_t a, uint64_t b) {
   multiply_lines(d, a, b);
@@ -314,8 +322,9 @@ __device__ void mask(const Gradient& x, const Lane& lane, int row0, int key0, fl
 #pragma unroll
   for (int h = 0; h < 2; ++h) {
     const int key = key0 + lane.row + 8 * h;
-    const int least =
-        key >= x.s ? kAlways : x.schedule.causal ? key - x.schedule.first_row - row0 - lane.column : kNever;
+    const int least = key >= x.s          ? kAlways
+                      : x.schedule.causal ? key - x.schedule.first_row - row0 - lane.column
+                                          : kNever;
 #pragma unroll
     for (int i = 0; i < 16; ++i) {
       float& v = p[4 * (i / 2) + 2 * h + i % 2];
@@ -355,6 +364,17 @@ __device__ void write_sums(const float (&d)[64], float scale, const Lane& lane, 
   }
 }
 
+/// The same as they are, in rows of 128 floats.
+__device__ void write_part(const float (&d)[64], const Lane& lane, float* to) {
+#pragma unroll
+  for (int h = 0; h < 2; ++h) {
+    float* const line = to + (lane.row + 8 * h) * kFeatures + lane.column;
+#pragma unroll
+    for (int j = 0; j < 16; ++j)
+      *reinterpret_cast<float2*>(line + 8 * j) = make_float2(d[4 * j + 2 * h], d[4 * j + 2 * h + 1]);
+  }
+}
+
 template <int N>
 __device__ void clear(float (&d)[N]) {
 #pragma unroll
@@ -363,12 +383,12 @@ __device__ void clear(float (&d)[N]) {
 
 /// Where a block of threads works.
 struct Column {
-  int group, b, g;  ///< index among those of this launch, sample and kv head
-  int column;
+  int group, part;  ///< index of the kv head among those of this launch, and of the part of its query heads
+  int b, g, column;
 
   __device__ Column(const Gradient& x, int number) {
     const int columns = x.schedule.columns();
-    group = number / columns, column = number % columns;
+    column = number % columns, part = number / columns % x.parts, group = number / columns / x.parts;
     b = (x.first_group + group) / x.g, g = (x.first_group + group) % x.g;
   }
 };
@@ -387,7 +407,8 @@ __device__ void load_tiles(const Gradient& x, Shared& shared, const Column& at) 
       copy_box(shared.values[half], x.v, half * 64, key0, 0, at.g, at.b, shared.keys_here);
     }
     for (int head = 0; head < schedule.heads; ++head) {
-      const int64_t whole_head = static_cast<int64_t>(x.first_group + at.group) * x.r + head;
+      const int r = at.part * schedule.heads + head;
+      const int64_t whole_head = static_cast<int64_t>(x.first_group + at.group) * x.r + r;
       Walk walk = schedule.walk(block, head);
       for (int i = 0; i < walk.count; ++i, walk.next(), ++loaded) {
         const int stage = loaded % kStages, row = walk.at * kRows;
@@ -397,9 +418,9 @@ __device__ void load_tiles(const Gradient& x, Shared& shared, const Column& at) 
         announce_bytes(here, 4 * kSquareBytes + kRowsBytes);
         copy_rows(shared.rows[stage][0], x.rows + x.tile_at(whole_head, walk.at) * 2 * kRows, here);
         for (int half = 0; half < 2; ++half)
-          copy_box(shared.queries[stage][half], x.q, half * 64, row, head, at.g, at.b, here);
+          copy_box(shared.queries[stage][half], x.q, half * 64, row, r, at.g, at.b, here);
         for (int half = 0; half < 2; ++half)
-          copy_box(shared.dys[stage][half], x.dy, half * 64, row, head, at.g, at.b, here);
+          copy_box(shared.dys[stage][half], x.dy, half * 64, row, r, at.g, at.b, here);
       }
     }
   }
@@ -417,14 +438,15 @@ __device__ void add_sums(const Gradient& x, Shared& shared, const Column& at, in
       for (int i = 0; i < walk.count; ++i, walk.next(), ++passed) {
         if (passed % kAdders != adder) continue;
         const int group = passed % kGroups;
-        const int64_t tile = x.tile_at(static_cast<int64_t>(at.group) * x.r + head, walk.at);
+        const int r = at.part * schedule.heads + head;
+        const int64_t tile = x.tile_at(static_cast<int64_t>(at.group) * x.r + r, walk.at);
         const int turn = schedule.turn(block, head, walk.at);
         if (leads) {
           int* const counter = x.turns + tile;
           while (counted(counter) != turn) __nanosleep(20);
           order_copies();
           wait_for_bytes(shared.sums_full[adder], passed / kAdders % 2);
-          copy_sums(x.sums + tile * kTileFloats32, shared.sums[group], turn == 0);
+          copy_sums(x.sums + tile * kTileSums, shared.sums[group], turn == 0);
           end_copies();
           copies_read();
           note(shared.sums_empty[group]);
@@ -517,8 +539,13 @@ __device__ void compute(const Gradient& x, Shared& shared, const Column& at) {
       if (lane.lane == 0) note(shared.sums_full[done % kAdders]);
     }
     if (lane.lane == 0) note(shared.keys_left);
-    write_sums(dk, x.scale, lane, x.dk + offset_of(x.to_k, at.b, at.g, 0, key0), x.to_k.row, x.s - key0, x.d);
-    write_sums(dv, 1.0f, lane, x.dv + offset_of(x.to_v, at.b, at.g, 0, key0), x.to_v.row, x.s - key0, x.d);
+    if (x.parts > 1) {
+      write_part(dk, lane, x.part_at(at.group, at.part, 0, key0));
+      write_part(dv, lane, x.part_at(at.group, at.part, 1, key0));
+    } else {
+      write_sums(dk, x.scale, lane, x.dk + offset_of(x.to_k, at.b, at.g, 0, key0), x.to_k.row, x.s - key0, x.d);
+      write_sums(dv, 1.0f, lane, x.dv + offset_of(x.to_v, at.b, at.g, 0, key0), x.to_v.row, x.s - key0, x.d);
+    }
   }
 }
 
@@ -529,10 +556,10 @@ __global__ void __launch_bounds__(kThreads, 1) tiles_kernel(const __grid_constan
   if (threadIdx.x == 0) {
     shared.number = atomicAdd(x.numbers, 1);
     prepare_announcements(shared.keys_here);
-    prepare_notes(shared.keys_left, kWarps);
+    prepare_notes(shared.keys_left, 4 * kGroups);
     for (int i = 0; i < kStages; ++i) {
       prepare_announcements(shared.here[i]);
-      prepare_notes(shared.left[i], kWarps);
+      prepare_notes(shared.left[i], 4 * kGroups);
     }
     for (int i = 0; i < kAdders; ++i) prepare_notes(shared.sums_full[i], 4);
     for (int i = 0; i < kGroups; ++i) prepare_announcements(shared.sums_empty[i]);
@@ -541,21 +568,15 @@ __global__ void __launch_bounds__(kThreads, 1) tiles_kernel(const __grid_constan
   __syncthreads();
   const Column at(x, shared.number);
   if (threadIdx.x < kGroupThreads) {
-    give_registers<GIVE>();
+    give_registers<24>();
     if (threadIdx.x < 32) {
-#ifndef NOLOAD
       load_tiles(x, shared, at);
-#endif
     } else {
-#ifndef NOADD
       add_sums(x, shared, at, static_cast<int>(threadIdx.x) / 32 - 1);
-#endif
     }
   } else {
-    take_registers<TAKE>();
-#ifndef NOCOMPUTE
+    take_registers<240>();
     compute(x, shared, at);
-#endif
   }
 }
 
@@ -568,9 +589,11 @@ __global__ void __launch_bounds__(kFinishThreads) finish_kernel(const __grid_con
   const Schedule& schedule = x.schedule;
   const int half = static_cast<int>(blockIdx.x) % 2, tile = static_cast<int>(blockIdx.x) / 2 % schedule.tiles;
   const int head = static_cast<int>(blockIdx.x) / 2 / schedule.tiles;
-  const int thread = static_cast<int>(threadIdx.x) % kGroupThreads, four = static_cast<int>(threadIdx.x) / kGroupThreads;
-  const auto* from = reinterpret_cast<const float4*>(x.sums + x.tile_at(head, tile) * kTileFloats32 +
-                                                     half * kTileFloats32 / 2) + four * 4 * kGroupThreads + thread;
+  const int thread = static_cast<int>(threadIdx.x) % kGroupThreads,
+            four = static_cast<int>(threadIdx.x) / kGroupThreads;
+  const auto* from =
+      reinterpret_cast<const float4*>(x.sums + x.tile_at(head, tile) * kTileSums + half * kTileSums / 2) +
+      four * 4 * kGroupThreads + thread;
   unsigned pairs[2][4];  // of rows 8 apart: columns 8 j + column + 0, 1
 #pragma unroll
   for (int j = 0; j < 4; ++j) {
@@ -602,10 +625,34 @@ __global__ void __launch_bounds__(kFinishThreads) finish_kernel(const __grid_con
 
 constexpr int kSumThreads = 256, kPacks = kFeatures / 8;
 
+/// A thread for 8 features of a key, of dk and then of dv.
+__global__ void __launch_bounds__(kSumThreads) add_parts_kernel(const __grid_constant__ Gradient x) {
+  wait_for_kernel_before();
+  let_next_kernel_start();
+  const int keys = x.schedule.blocks * kKeys, pack = static_cast<int>(threadIdx.x) % kPacks;
+  const int index = static_cast<int>(blockIdx.x) * (kSumThreads / kPacks) + static_cast<int>(threadIdx.x) / kPacks;
+  const int key = index % keys, which = index / keys % 2, group = index / keys / 2;
+  if (key >= x.s || 8 * pack >= x.d) return;
+  float sum[8] = {};
+  for (int part = 0; part < x.parts; ++part) {
+    const auto* from = reinterpret_cast<const float4*>(x.part_at(group, part, which, key) + 8 * pack);
+    const float4 a = from[0], b = from[1];
+    const float v[8] = {a.x, a.y, a.z, a.w, b.x, b.y, b.z, b.w};
+#pragma unroll
+    for (int i = 0; i < 8; ++i) sum[i] += v[i];
+  }
+  const float scale = which == 0 ? x.scale : 1.0f;
+  const int b = (x.first_group + group) / x.g, g = (x.first_group + group) % x.g;
+  bf16* const to = which == 0 ? x.dk + offset_of(x.to_k, b, g, 0, key) : x.dv + offset_of(x.to_v, b, g, 0, key);
+  *reinterpret_cast<uint4*>(to + 8 * pack) =
+      make_uint4(pair_of(scale * sum[0], scale * sum[1]), pair_of(scale * sum[2], scale * sum[3]),
+                 pair_of(scale * sum[4], scale * sum[5]), pair_of(scale * sum[6], scale * sum[7]));
+}
+
 /// Sixteen threads a row, of whole tiles of each head. Clears `counters`.
-__global__ void __launch_bounds__(kSumThreads) rows_kernel(const bf16* dy, const bf16* out, const float* logs,
-                                                           Heads heads, int g, int r, int t, int d, int tiles,
-                                                           float* to, int* counters, int count) {
+__global__ void __launch_bounds__(kSumThreads)
+    rows_kernel(const bf16* dy, const bf16* out, const float* logs, Heads heads, int g, int r, int t, int d, int tiles,
+                float* to, int* counters, int count) {
   wait_for_kernel_before();
   let_next_kernel_start();
   constexpr int kBlockRows = kSumThreads / kPacks;
@@ -686,12 +733,14 @@ CudaKernel attention_grad_in_one_pass(const CudaKernelCall& call, const Attentio
       !describe(x.v, call.in[a.v_at].data, a.v, n, n.s, 1, kKeys) ||
       !describe(x.dy, call.in[0].data, a.out, n, n.t, n.r, kRows))
     return nullptr;
-  const OnePassMemory memory(n);
-  x.schedule = {static_cast<int>(memory.tiles), static_cast<int>(memory.blocks), static_cast<int>(a.first_row), a.causal,
-                static_cast<int>(n.r)};
+  const OnePassMemory memory(n, a.causal);
+  x.schedule = {static_cast<int>(memory.tiles), static_cast<int>(memory.blocks), static_cast<int>(a.first_row),
+                a.causal, static_cast<int>(n.r / memory.parts)};
+  // Others may use the rest of the GPU meanwhile.
   if (x.schedule.columns() > multiprocessors() / 2) return nullptr;
   x.g = static_cast<int>(n.g), x.r = static_cast<int>(n.r), x.t = static_cast<int>(n.t), x.s = static_cast<int>(n.s);
-  x.d = static_cast<int>(n.d), x.scale = a.scale, x.unit = a.scale * kLog2e;
+  x.d = static_cast<int>(n.d), x.parts = static_cast<int>(memory.parts);
+  x.scale = a.scale, x.unit = a.scale * kLog2e;
   x.dq = call.out[0].as<bf16>(), x.dk = call.out[a.packed ? 0 : 1].as<bf16>(),
   x.dv = call.out[a.packed ? 0 : 2].as<bf16>();
   x.to_q = a.q, x.to_k = a.k, x.to_v = a.v;
@@ -702,20 +751,24 @@ CudaKernel attention_grad_in_one_pass(const CudaKernelCall& call, const Attentio
     auto* const start = static_cast<char*>(scratch->memory());
     auto* const rows = reinterpret_cast<float*>(start);
     auto* const counters = reinterpret_cast<int*>(start + memory.rows_bytes());
-    x.rows = rows, x.sums = reinterpret_cast<float*>(start + memory.rows_bytes() + memory.counters_bytes());
-    const int64_t blocks = n.b * n.heads() * memory.tiles * kRows * kPacks / kSumThreads;
-    launch(rows_kernel, static_cast<unsigned>(blocks), kSumThreads, 0, stream, "attention_grad", dy, out, logs, heads,
-           x.g, x.r, x.t, x.d, x.schedule.tiles, rows, counters, static_cast<int>(memory.counters()));
-    const int64_t groups = n.b * n.g;
-    for (int64_t first = 0; first < groups; first += memory.groups) {
-      const int64_t count = std::min(memory.groups, groups - first);
+    x.rows = rows;
+    x.sums = reinterpret_cast<float*>(start + memory.rows_bytes() + memory.counters_bytes());
+    x.key_sums = x.sums + memory.sums_bytes() / sizeof(float);
+    const auto run = [&](auto* kernel, int64_t blocks, int threads, size_t shared, const auto&... arguments) {
+      launch(kernel, static_cast<unsigned>(blocks), static_cast<unsigned>(threads), shared, stream, "attention_grad",
+             arguments...);
+    };
+    run(rows_kernel, n.b * n.heads() * memory.tiles * kRows * kPacks / kSumThreads, kSumThreads, 0, dy, out, logs,
+        heads, x.g, x.r, x.t, x.d, x.schedule.tiles, rows, counters, static_cast<int>(memory.counters()));
+    for (int64_t launch = 0; launch < memory.launches(); ++launch) {
+      const int64_t first = launch * memory.groups, count = std::min(memory.groups, n.b * n.g - first);
       x.first_group = static_cast<int>(first);
-      x.numbers = counters + first / memory.groups;
+      x.numbers = counters + launch;
       x.turns = counters + memory.launches() + first * n.r * memory.tiles;
-      launch(tiles_kernel, static_cast<unsigned>(count * x.schedule.columns()), kThreads, Shared::bytes(), stream,
-             "attention_grad", x);
-      launch(finish_kernel, static_cast<unsigned>(count * n.r * memory.tiles * 2), kFinishThreads, 0, stream,
-             "attention_grad", x);
+      run(tiles_kernel, count * memory.parts * x.schedule.columns(), kThreads, Shared::bytes(), x);
+      run(finish_kernel, count * n.r * memory.tiles * 2, kFinishThreads, 0, x);
+      if (memory.parts > 1)
+        run(add_parts_kernel, count * 2 * memory.blocks * kKeys * kPacks / kSumThreads, kSumThreads, 0, x);
     }
   };
 }

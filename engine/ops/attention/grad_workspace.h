@@ -96,39 +96,54 @@ inline AttentionSlice grad_slice(const AttentionSize& n, bool uniform) {
 
 inline constexpr int kOnePassRows = 64, kOnePassKeys = 128;  ///< of a tile of queries, and of a block of keys
 
-/// Whether the gradient in one pass (attention_grad_one_pass_cuda.h) takes heads of this size, in as many blocks as an int
-/// counts.
+/// Whether the gradient in one pass (attention_grad_one_pass_cuda.h) takes heads of this size, in as many blocks as an
+/// int counts.
 inline bool one_pass_takes(const AttentionSize& n) {
   constexpr int64_t kMost = int64_t{1} << 24;
   return n.d > 64 && n.d <= 128 && n.d % 8 == 0 && n.t < kMost && n.s < kMost &&
          n.b * n.heads() * ((n.t + kOnePassRows - 1) / kOnePassRows) < kMost;
 }
 
-/// The memory of the gradient in one pass: two numbers of each row, counters, and the f32 sums of dq, of a few kv heads
-/// at a time.
+/// The memory of the gradient in one pass: two numbers of each row, counters, the f32 sums of dq for a few kv heads at
+/// a time, and those of dk and dv if the query heads of a kv head are divided into parts.
 struct OnePassMemory {
-  int64_t tiles, blocks;   ///< of queries, and of keys
-  int64_t heads, group;    ///< query heads of all samples, and of a kv head
-  int64_t groups;          ///< kv heads at a time
+  int64_t tiles, blocks;  ///< of queries, and of keys
+  int64_t heads, group;   ///< query heads of all samples, and of a kv head
+  int64_t groups;         ///< kv heads at a time
+  int64_t parts = 1;      ///< of the query heads of a kv head, on multiprocessors of their own
 
-  explicit OnePassMemory(const AttentionSize& n)
+  OnePassMemory(const AttentionSize& n, bool causal)
       : tiles((n.t + kOnePassRows - 1) / kOnePassRows),
         blocks((n.s + kOnePassKeys - 1) / kOnePassKeys),
         heads(n.b * n.heads()),
         group(n.r) {
-    const int64_t all = n.b * n.g, most = std::max<int64_t>(1, kMostGradWorkspace / sums_of_group());
+    const int64_t all = n.b * n.g, most = std::max<int64_t>(1, kMostGradWorkspace / tile_sums());
     const int64_t launches = (all + most - 1) / most;
     groups = (all + launches - 1) / launches;
+    // The fewest that keep an H100 busy: in rounds of its multiprocessors, each as long as the query heads of a part.
+    constexpr int64_t kMultiprocessors = 132;
+    const int64_t columns = causal ? (blocks + 1) / 2 : blocks;
+    const auto time = [&](int64_t p) {
+      return (groups * p * columns + kMultiprocessors - 1) / kMultiprocessors * (group / p);
+    };
+    for (int64_t p = 2; p <= group; ++p) {
+      if (group % p == 0 && time(p) < time(parts) && groups * part_sums() * p <= kMostGradWorkspace) parts = p;
+    }
   }
   int64_t launches() const { return (heads / group + groups - 1) / groups; }
   int64_t rows_bytes() const { return round(heads * tiles * kOnePassRows * 2 * 4); }
   int64_t counters() const { return launches() + heads * tiles; }
   int64_t counters_bytes() const { return round(counters() * 4); }
-  int64_t bytes() const { return rows_bytes() + counters_bytes() + groups * sums_of_group(); }
+  int64_t sums_bytes() const { return groups * tile_sums(); }
+  int64_t bytes() const {
+    return rows_bytes() + counters_bytes() + sums_bytes() + (parts > 1 ? groups * parts * part_sums() : 0);
+  }
 
  private:
   static int64_t round(int64_t bytes) { return (bytes + 255) / 256 * 256; }
-  int64_t sums_of_group() const { return group * tiles * kOnePassRows * 128 * 4; }
+  /// Of a kv head: dq of its query heads, or dk and dv of a part.
+  int64_t tile_sums() const { return group * tiles * kOnePassRows * 128 * 4; }
+  int64_t part_sums() const { return 2 * blocks * kOnePassKeys * 128 * 4; }
 };
 
 }  // namespace trainctl
