@@ -4,7 +4,7 @@
 //     where p = e^(score - log) and g = p (dy v' - mean)
 //
 //   rows_kernel        of each query: log, in powers of two, and mean = sum dy * out
-//   tiles_kernel       a block of threads for one or two blocks of keys of a kv head, one after the other: dk and dv
+//   tiles_kernel       a block of threads for a few blocks of keys of a kv head, one after another: dk and dv
 //   stay
 //                      in registers over all tiles of queries; dq of each tile is added to f32 sums in memory
 //   finish_kernel      dq in bf16 from those sums
@@ -20,8 +20,9 @@
 // each tile. Schedule makes those times differ by a tile or two, so that nobody waits long and tiles are still in the
 // L2 cache:
 //
-//   full     block n starts at a tile of its own and wraps around
-//   causal   blocks n and N - 1 - n, one after the other, make all blocks of threads equally long; each starts at the
+//   full     each block starts at a tile of its own and wraps around
+//   causal   of N blocks n and N - 1 - n, one after the other, make all blocks of threads equally long; each starts at
+//   the
 //            diagonal or goes backwards from the last tile
 //
 // A block of threads waits only for those of the same query heads, and takes its number when it starts: all with
@@ -50,47 +51,63 @@ constexpr int kStages = 2;               ///< tiles loaded ahead
 constexpr int kHalfBytes = kKeys * 128;  ///< 64 features of a block of keys
 constexpr int kTileSums = kRows * kFeatures;
 constexpr int kRowsBytes = 2 * kRows * static_cast<int>(sizeof(float));
+constexpr uint64_t kNextSquare = kSquareBytes / 16;  ///< 64 lines on, in a matrix descriptor
 constexpr int kNever = -(1 << 30), kAlways = 1 << 30;
 
 /// The tiles that a block of keys is paired with, of one head, in their order: up or down from `at`, and after the last
 /// one on from the first.
 struct Walk {
-  int at, count, first, end;
+  int at, count, end;
   bool down;
 
-  __device__ void next() {
-    at += down ? -1 : 1;
-    if (at == end) at = first;
+  __device__ int tile(int step) const {
+    if (down) return at - step;
+    return at + step < end ? at + step : at + step - count;
   }
-  /// How many tiles come before this one.
-  __device__ int steps_to(int tile) const {
+  __device__ int step(int tile) const {
     if (down) return at - tile;
     return tile >= at ? tile - at : tile - at + count;
   }
 };
 
+/// A pair: the tile of queries, and how many blocks of keys add to its dq before.
+struct Step {
+  int tile, turn;
+};
+
 /// Which block of threads computes which pairs, and when. All those of a kv head have the same schedule.
 struct Schedule {
   int tiles, blocks;  ///< of queries, and of keys
+  int columns;        ///< blocks of threads; the blocks of keys are dealt to them forwards, then backwards, and so on
   int first_row;
   bool causal;
   int heads;  ///< query heads of a block of threads, one after another
 
-  __host__ __device__ int columns() const { return causal ? (blocks + 1) / 2 : blocks; }
-  /// The blocks of keys of a block of threads.
-  __device__ int passes(int column) const { return causal && blocks - 1 - column != column ? 2 : 1; }
-  __device__ int block(int column, int pass) const { return pass == 0 ? column : blocks - 1 - column; }
-
-  __device__ bool second(int block) const { return block >= columns(); }
+  __host__ __device__ int passes() const { return (blocks + columns - 1) / columns; }
+  /// The block of keys of a pass; from `blocks` on, there is none.
+  __device__ int block(int column, int pass) const {
+    return pass * columns + (pass % 2 == 0 ? column : columns - 1 - column);
+  }
+  __device__ int column_of(int block) const {
+    return block / columns % 2 == 0 ? block % columns : columns - 1 - block % columns;
+  }
   __device__ int first(int block) const { return causal ? max(0, block * kKeys - first_row) / kRows : 0; }
   __device__ int count(int block) const { return max(0, tiles - first(block)); }
+  /// Of all heads.
+  __device__ int steps(int block) const { return heads * count(block); }
+  /// Where the steps of a pass are in memory.
+  __device__ int64_t steps_at(int column, int pass) const {
+    return (static_cast<int64_t>(column) * passes() + pass) * heads * tiles;
+  }
+
   __device__ Walk walk(int block, int head) const {
     const int from = first(block);
-    Walk walk{from, max(0, tiles - from), from, tiles, false};
-    if (second(block) ? head == heads - 1 : from > 0 && head > 0) {
+    const bool forwards = block / columns % 2 == 0;
+    Walk walk{from, count(block), tiles, false};
+    if (from > 0 && (forwards ? head > 0 : head == heads - 1)) {
       walk.down = true, walk.at = tiles - 1;
     } else if (!causal) {
-      walk.at = static_cast<int>(static_cast<int64_t>(block) * tiles / blocks);
+      walk.at = static_cast<int>(static_cast<int64_t>(column_of(block)) * tiles / columns);
     } else if (from == 0) {
       const int diagonal = (block * kKeys - first_row) / kRows % tiles;
       walk.at = diagonal < 0 ? diagonal + tiles : diagonal;
@@ -99,18 +116,19 @@ struct Schedule {
   }
   /// When the block comes to a tile it sees, of one of the heads.
   __device__ int time(int block, int head, int tile) const {
-    const Walk its = walk(block, head);
-    return (second(block) ? heads * count(blocks - 1 - block) : 0) + head * its.count + its.steps_to(tile);
+    int earlier = 0;
+    for (int pass = block / columns - 1; pass >= 0; --pass) earlier += count(this->block(column_of(block), pass));
+    return heads * earlier + head * count(block) + walk(block, head).step(tile);
   }
-  /// How many blocks add to the tile before this one. Called by a whole warp.
-  __device__ int turn(int block, int head, int tile) const {
+  __device__ Step step(int block, int index) const {
+    const int head = index / count(block), tile = walk(block, head).tile(index % count(block));
     const int mine = time(block, head, tile);
-    int before = 0;
-    for (int other = static_cast<int>(threadIdx.x) % 32; other < blocks && first(other) <= tile; other += 32) {
+    int turn = 0;
+    for (int other = 0; other < blocks && first(other) <= tile; ++other) {
       const int its = time(other, head, tile);
-      before += its < mine || (its == mine && other < block);
+      turn += its < mine || (its == mine && other < block);
     }
-    return __reduce_add_sync(~0u, before);
+    return {tile, turn};
   }
 };
 
@@ -126,6 +144,7 @@ struct Gradient {
       rows;         ///< [b, g, r, tiles, 2, 64]: logs, then means, in the order of row_at(); beyond t: infinite, then 0
   float* sums;      ///< dq of each tile of [groups, r]: [16 packs of 8 columns, 128 threads, 4]
   float* key_sums;  ///< [groups, parts, dk and dv, rows of whole blocks, 128], if there are several parts
+  Step* steps;      ///< [columns, passes, heads * tiles]
   int* turns;       ///< [groups, r, tiles]: how many blocks have added to the tile
   int* numbers;     ///< the number of the next block of threads
   bf16 *dq, *dk, *dv;
@@ -154,7 +173,6 @@ struct alignas(1024) Shared {
   unsigned char slopes[2][kHalfBytes];  ///< g', of this tile and the preceding one
   float sums[kGroups][kTileSums];
   float rows[kStages][2][kRows];
-  int to_mask[kStages];  ///< the first query of a tile in which some query does not see some key, or -1
   alignas(8) float keys_here[2], keys_left[2], here[kStages][2], left[kStages][2];
   alignas(8) float sums_full[kAdders][2], sums_empty[kGroups][2];
   int number;
@@ -169,7 +187,7 @@ struct alignas(1024) Shared {
 static_assert(Shared::bytes() <= 227 * 1024);
 
 /// Barriers of some of the threads, each for the tiles of one of the groups of warps that compute.
-enum Meeting { kAll, kSlopesFull, kSlopesEmpty = kSlopesFull + kGroups };
+enum Meeting { kAll, kGroup, kSlopesFull = kGroup + kGroups, kSlopesEmpty = kSlopesFull + kGroups };
 constexpr int kWithSlopes = kGroups * kGroupThreads;
 
 template <int Threads>
@@ -387,7 +405,7 @@ struct Column {
   int b, g, column;
 
   __device__ Column(const Gradient& x, int number) {
-    const int columns = x.schedule.columns();
+    const int columns = x.schedule.columns;
     column = number % columns, part = number / columns % x.parts, group = number / columns / x.parts;
     b = (x.first_group + group) / x.g, g = (x.first_group + group) % x.g;
   }
@@ -398,62 +416,57 @@ __device__ void load_tiles(const Gradient& x, Shared& shared, const Column& at) 
   if (threadIdx.x % 32 != 0) return;
   const Schedule& schedule = x.schedule;
   int loaded = 0;
-  for (int pass = 0; pass < schedule.passes(at.column); ++pass) {
-    const int block = schedule.block(at.column, pass), key0 = block * kKeys, sees_all = x.sees_all(block);
+  for (int pass = 0; pass < schedule.passes(); ++pass) {
+    const int block = schedule.block(at.column, pass), key0 = block * kKeys;
+    if (block >= schedule.blocks) break;
     if (pass > 0) wait_for_bytes(shared.keys_left, (pass - 1) % 2);
     announce_bytes(shared.keys_here, 4 * kHalfBytes);
     for (int half = 0; half < 2; ++half) {
       copy_box(shared.keys[half], x.k, half * 64, key0, 0, at.g, at.b, shared.keys_here);
       copy_box(shared.values[half], x.v, half * 64, key0, 0, at.g, at.b, shared.keys_here);
     }
-    for (int head = 0; head < schedule.heads; ++head) {
-      const int r = at.part * schedule.heads + head;
-      const int64_t whole_head = static_cast<int64_t>(x.first_group + at.group) * x.r + r;
-      Walk walk = schedule.walk(block, head);
-      for (int i = 0; i < walk.count; ++i, walk.next(), ++loaded) {
-        const int stage = loaded % kStages, row = walk.at * kRows;
+    const Step* step = x.steps + schedule.steps_at(at.column, pass);
+    for (int head = at.part * schedule.heads; head < (at.part + 1) * schedule.heads; ++head) {
+      const int64_t whole_head = static_cast<int64_t>(x.first_group + at.group) * x.r + head;
+      for (int i = schedule.count(block); i > 0; --i, ++step, ++loaded) {
+        const int stage = loaded % kStages, tile = step->tile;
         float* const here = shared.here[stage];
         if (loaded >= kStages) wait_for_bytes(shared.left[stage], (loaded / kStages - 1) % 2);
-        shared.to_mask[stage] = walk.at < sees_all ? row : -1;
         announce_bytes(here, 4 * kSquareBytes + kRowsBytes);
-        copy_rows(shared.rows[stage][0], x.rows + x.tile_at(whole_head, walk.at) * 2 * kRows, here);
+        copy_rows(shared.rows[stage][0], x.rows + x.tile_at(whole_head, tile) * 2 * kRows, here);
         for (int half = 0; half < 2; ++half)
-          copy_box(shared.queries[stage][half], x.q, half * 64, row, r, at.g, at.b, here);
+          copy_box(shared.queries[stage][half], x.q, half * 64, tile * kRows, head, at.g, at.b, here);
         for (int half = 0; half < 2; ++half)
-          copy_box(shared.dys[stage][half], x.dy, half * 64, row, r, at.g, at.b, here);
+          copy_box(shared.dys[stage][half], x.dy, half * 64, tile * kRows, head, at.g, at.b, here);
       }
     }
   }
 }
 
-/// A warp that adds dq of every third tile to the sums in memory when it is the block's turn.
+/// A warp of which one thread adds dq of every third tile to the sums in memory when it is the block's turn.
 __device__ void add_sums(const Gradient& x, Shared& shared, const Column& at, int adder) {
+  if (threadIdx.x % 32 != 0) return;
   const Schedule& schedule = x.schedule;
-  const bool leads = threadIdx.x % 32 == 0;
-  int passed = 0;
-  for (int pass = 0; pass < schedule.passes(at.column); ++pass) {
+  int added = 0;
+  for (int pass = 0; pass < schedule.passes(); ++pass) {
     const int block = schedule.block(at.column, pass);
-    for (int head = 0; head < schedule.heads; ++head) {
-      Walk walk = schedule.walk(block, head);
-      for (int i = 0; i < walk.count; ++i, walk.next(), ++passed) {
-        if (passed % kAdders != adder) continue;
-        const int group = passed % kGroups;
-        const int r = at.part * schedule.heads + head;
-        const int64_t tile = x.tile_at(static_cast<int64_t>(at.group) * x.r + r, walk.at);
-        const int turn = schedule.turn(block, head, walk.at);
-        if (leads) {
-          int* const counter = x.turns + tile;
-          while (counted(counter) != turn) __nanosleep(20);
-          order_copies();
-          wait_for_bytes(shared.sums_full[adder], passed / kAdders % 2);
-          copy_sums(x.sums + tile * kTileSums, shared.sums[group], turn == 0);
-          end_copies();
-          copies_read();
-          note(shared.sums_empty[group]);
-          copies_done();
-          count_one(counter);
-        }
-        __syncwarp();
+    if (block >= schedule.blocks) break;
+    const Step* step = x.steps + schedule.steps_at(at.column, pass);
+    for (int head = at.part * schedule.heads; head < (at.part + 1) * schedule.heads; ++head) {
+      for (int i = schedule.count(block); i > 0; --i, ++step, ++added) {
+        if (added % kAdders != adder) continue;
+        const int group = added % kGroups, turn = step->turn;
+        const int64_t tile = x.tile_at(static_cast<int64_t>(at.group) * x.r + head, step->tile);
+        int* const counter = x.turns + tile;
+        while (counted(counter) != turn) __nanosleep(20);
+        order_copies();
+        wait_for_bytes(shared.sums_full[adder], added / kAdders % 2);
+        copy_sums(x.sums + tile * kTileSums, shared.sums[group], turn == 0);
+        end_copies();
+        copies_read();
+        note(shared.sums_empty[group]);
+        copies_done();
+        count_one(counter);
       }
     }
   }
@@ -472,13 +485,17 @@ __device__ void compute(const Gradient& x, Shared& shared, const Column& at) {
   const unsigned slope_line = shared_address(shared.slopes[0]) + line * 128 + (lane.lane / 16 ^ line % 8) * 16;
   float4* const sums = reinterpret_cast<float4*>(shared.sums[group]) + threadIdx.x % kGroupThreads;
   unsigned done = 0;
-  for (int pass = 0; pass < schedule.passes(at.column); ++pass) {
+  for (int pass = 0; pass < schedule.passes(); ++pass) {
     const int block = schedule.block(at.column, pass), key0 = block * kKeys + group * kSquare;
+    if (block >= schedule.blocks) break;
     float dk[64], dv[64];
     clear(dk);
     clear(dv);
     wait_for_bytes(shared.keys_here, pass % 2);
-    for (const unsigned end = done + schedule.heads * schedule.count(block); done < end; ++done) {
+    const int sees_all = x.sees_all(block);
+    const Step* step = x.steps + schedule.steps_at(at.column, pass);
+    for (const unsigned end = done + schedule.steps(block); done < end; ++done, ++step) {
+      const int tile = step->tile;
       const unsigned stage = done % kStages, turn = done % kGroups;
       const unsigned queries = shared_address(shared.queries[stage][0]), dys = shared_address(shared.dys[stage][0]);
       float p[32], g[32];
@@ -492,8 +509,7 @@ __device__ void compute(const Gradient& x, Shared& shared, const Column& at) {
       products_done<1>();
       settle(p);
       weigh(x, shared.rows[stage][0], lane, p);
-      const int row0 = shared.to_mask[stage];
-      if (row0 >= 0) mask(x, lane, row0, key0, p);
+      if (tile < sees_all) mask(x, lane, tile * kRows, key0, p);
       round_sums(p, p_pairs);
       begin_products();
       add_over_lines(dv, p_pairs, squares_at(dys, kSquareBytes));
@@ -514,18 +530,23 @@ __device__ void compute(const Gradient& x, Shared& shared, const Column& at) {
         products_done<0>();
         settle(dk);
         settle(dv);
+        __syncwarp();
         if (lane.lane == 0) note(shared.left[stage]);
         continue;
       }
       products_done<1>();
       settle(dv);
-      meet<kWithSlopes>(kSlopesFull + turn);
       float dq[64];
+      const uint64_t slopes = square_at(shared_address(shared.slopes[turn]));
+      meet<kGroupThreads>(kGroup + group);
       begin_products();
-      multiply_over_lines<kKeys>(dq, square_at(shared_address(shared.slopes[turn])), key_lines);
+      multiply_over_lines<kSquare>(dq, slopes + group * kNextSquare, key_lines + group * kNextSquare);
+      meet<kWithSlopes>(kSlopesFull + turn);
+      add_over_lines<kSquare>(dq, slopes + (1 - group) * kNextSquare, key_lines + (1 - group) * kNextSquare);
       end_products();
       products_done<1>();
       settle(dk);
+      __syncwarp();
       if (lane.lane == 0) note(shared.left[stage]);
       products_done<0>();
       settle(dq);
@@ -587,8 +608,9 @@ __global__ void __launch_bounds__(kFinishThreads) finish_kernel(const __grid_con
   wait_for_kernel_before();
   let_next_kernel_start();
   const Schedule& schedule = x.schedule;
-  const int half = static_cast<int>(blockIdx.x) % 2, tile = static_cast<int>(blockIdx.x) / 2 % schedule.tiles;
-  const int head = static_cast<int>(blockIdx.x) / 2 / schedule.tiles;
+  // The last sums first: those are in the L2 cache.
+  const int index = static_cast<int>(gridDim.x - 1 - blockIdx.x);
+  const int half = index % 2, tile = index / 2 % schedule.tiles, head = index / 2 / schedule.tiles;
   const int thread = static_cast<int>(threadIdx.x) % kGroupThreads,
             four = static_cast<int>(threadIdx.x) / kGroupThreads;
   const auto* from =
@@ -649,17 +671,25 @@ __global__ void __launch_bounds__(kSumThreads) add_parts_kernel(const __grid_con
                  pair_of(scale * sum[4], scale * sum[5]), pair_of(scale * sum[6], scale * sum[7]));
 }
 
-/// Sixteen threads a row, of whole tiles of each head. Clears `counters`.
+/// Sixteen threads a row, of whole tiles of each head. The first blocks make the steps. Clears `counters`.
 __global__ void __launch_bounds__(kSumThreads)
-    rows_kernel(const bf16* dy, const bf16* out, const float* logs, Heads heads, int g, int r, int t, int d, int tiles,
-                float* to, int* counters, int count) {
+    rows_kernel(const bf16* dy, const bf16* out, const float* logs, Heads heads, int g, int r, int t, int d, float* to,
+                Schedule schedule, Step* steps, int step_blocks, int* counters, int count) {
   wait_for_kernel_before();
   let_next_kernel_start();
   constexpr int kBlockRows = kSumThreads / kPacks;
-  const int counter = static_cast<int>(blockIdx.x * kSumThreads + threadIdx.x);
-  if (counter < count) counters[counter] = 0;
-  const int blocks = tiles * kRows / kBlockRows, head = static_cast<int>(blockIdx.x) / blocks;
-  const int row = static_cast<int>(blockIdx.x) % blocks * kBlockRows + static_cast<int>(threadIdx.x) / kPacks;
+  const int index = static_cast<int>(blockIdx.x * kSumThreads + threadIdx.x);
+  if (index < count) counters[index] = 0;
+  if (static_cast<int>(blockIdx.x) < step_blocks) {
+    const int each = schedule.heads * schedule.tiles, passes = schedule.passes();
+    const int block = schedule.block(index / each / passes, index / each % passes);
+    if (index / each < schedule.columns * passes && block < schedule.blocks && index % each < schedule.steps(block))
+      steps[index] = schedule.step(block, index % each);
+    return;
+  }
+  const int tiles = schedule.tiles, row_block = static_cast<int>(blockIdx.x) - step_blocks;
+  const int blocks = tiles * kRows / kBlockRows, head = row_block / blocks;
+  const int row = row_block % blocks * kBlockRows + static_cast<int>(threadIdx.x) / kPacks;
   const int pack = static_cast<int>(threadIdx.x) % kPacks;
   float sum = 0;
   if (row < t && 8 * pack < d) {
@@ -734,10 +764,14 @@ CudaKernel attention_grad_in_one_pass(const CudaKernelCall& call, const Attentio
       !describe(x.dy, call.in[0].data, a.out, n, n.t, n.r, kRows))
     return nullptr;
   const OnePassMemory memory(n, a.causal);
-  x.schedule = {static_cast<int>(memory.tiles), static_cast<int>(memory.blocks), static_cast<int>(a.first_row),
-                a.causal, static_cast<int>(n.r / memory.parts)};
+  x.schedule = {static_cast<int>(memory.tiles),
+                static_cast<int>(memory.blocks),
+                static_cast<int>(memory.columns),
+                static_cast<int>(a.first_row),
+                a.causal,
+                static_cast<int>(n.r / memory.parts)};
   // Others may use the rest of the GPU meanwhile.
-  if (x.schedule.columns() > multiprocessors() / 2) return nullptr;
+  if (memory.columns > multiprocessors() / 2) return nullptr;
   x.g = static_cast<int>(n.g), x.r = static_cast<int>(n.r), x.t = static_cast<int>(n.t), x.s = static_cast<int>(n.s);
   x.d = static_cast<int>(n.d), x.parts = static_cast<int>(memory.parts);
   x.scale = a.scale, x.unit = a.scale * kLog2e;
@@ -752,20 +786,23 @@ CudaKernel attention_grad_in_one_pass(const CudaKernelCall& call, const Attentio
     auto* const rows = reinterpret_cast<float*>(start);
     auto* const counters = reinterpret_cast<int*>(start + memory.rows_bytes());
     x.rows = rows;
-    x.sums = reinterpret_cast<float*>(start + memory.rows_bytes() + memory.counters_bytes());
+    x.steps = reinterpret_cast<Step*>(start + memory.rows_bytes() + memory.counters_bytes());
+    x.sums = reinterpret_cast<float*>(x.steps + memory.steps());
     x.key_sums = x.sums + memory.sums_bytes() / sizeof(float);
     const auto run = [&](auto* kernel, int64_t blocks, int threads, size_t shared, const auto&... arguments) {
       launch(kernel, static_cast<unsigned>(blocks), static_cast<unsigned>(threads), shared, stream, "attention_grad",
              arguments...);
     };
-    run(rows_kernel, n.b * n.heads() * memory.tiles * kRows * kPacks / kSumThreads, kSumThreads, 0, dy, out, logs,
-        heads, x.g, x.r, x.t, x.d, x.schedule.tiles, rows, counters, static_cast<int>(memory.counters()));
+    const int64_t step_blocks = ceil_div(memory.steps(), kSumThreads);
+    run(rows_kernel, step_blocks + n.b * n.heads() * memory.tiles * kRows * kPacks / kSumThreads, kSumThreads, 0, dy,
+        out, logs, heads, x.g, x.r, x.t, x.d, rows, x.schedule, x.steps, static_cast<int>(step_blocks), counters,
+        static_cast<int>(memory.counters()));
     for (int64_t launch = 0; launch < memory.launches(); ++launch) {
       const int64_t first = launch * memory.groups, count = std::min(memory.groups, n.b * n.g - first);
       x.first_group = static_cast<int>(first);
       x.numbers = counters + launch;
       x.turns = counters + memory.launches() + first * n.r * memory.tiles;
-      run(tiles_kernel, count * memory.parts * x.schedule.columns(), kThreads, Shared::bytes(), x);
+      run(tiles_kernel, count * memory.parts * memory.columns, kThreads, Shared::bytes(), x);
       run(finish_kernel, count * n.r * memory.tiles * 2, kFinishThreads, 0, x);
       if (memory.parts > 1)
         run(add_parts_kernel, count * 2 * memory.blocks * kKeys * kPacks / kSumThreads, kSumThreads, 0, x);

@@ -99,15 +99,16 @@ inline constexpr int kOnePassRows = 64, kOnePassKeys = 128;  ///< of a tile of q
 /// Whether the gradient in one pass (attention_grad_one_pass_cuda.h) takes heads of this size, in as many blocks as an
 /// int counts.
 inline bool one_pass_takes(const AttentionSize& n) {
-  constexpr int64_t kMost = int64_t{1} << 24;
-  return n.d > 64 && n.d <= 128 && n.d % 8 == 0 && n.t < kMost && n.s < kMost &&
+  constexpr int64_t kMost = int64_t{1} << 24, kLongest = int64_t{1} << 17;
+  return n.d > 64 && n.d <= 128 && n.d % 8 == 0 && n.t <= kLongest && n.s <= kLongest &&
          n.b * n.heads() * ((n.t + kOnePassRows - 1) / kOnePassRows) < kMost;
 }
 
-/// The memory of the gradient in one pass: two numbers of each row, counters, the f32 sums of dq for a few kv heads at
-/// a time, and those of dk and dv if the query heads of a kv head are divided into parts.
+/// The memory of the gradient in one pass: two numbers of each row, counters, steps, the f32 sums of dq for a few kv
+/// heads at a time, and those of dk and dv if the query heads of a kv head are divided into parts.
 struct OnePassMemory {
   int64_t tiles, blocks;  ///< of queries, and of keys
+  int64_t columns;        ///< blocks of threads for a kv head, which wait for each other and so run together
   int64_t heads, group;   ///< query heads of all samples, and of a kv head
   int64_t groups;         ///< kv heads at a time
   int64_t parts = 1;      ///< of the query heads of a kv head, on multiprocessors of their own
@@ -117,15 +118,14 @@ struct OnePassMemory {
         blocks((n.s + kOnePassKeys - 1) / kOnePassKeys),
         heads(n.b * n.heads()),
         group(n.r) {
+    constexpr int64_t kMultiprocessors = 132;  // of an H100; others may use half of it meanwhile
+    const auto divide = [](int64_t a, int64_t by) { return (a + by - 1) / by; };
+    const int64_t passes = (causal ? 2 : 1) * divide(blocks, (causal ? 2 : 1) * (kMultiprocessors / 2));
+    columns = divide(blocks, passes);
     const int64_t all = n.b * n.g, most = std::max<int64_t>(1, kMostGradWorkspace / tile_sums());
-    const int64_t launches = (all + most - 1) / most;
-    groups = (all + launches - 1) / launches;
-    // The fewest that keep an H100 busy: in rounds of its multiprocessors, each as long as the query heads of a part.
-    constexpr int64_t kMultiprocessors = 132;
-    const int64_t columns = causal ? (blocks + 1) / 2 : blocks;
-    const auto time = [&](int64_t p) {
-      return (groups * p * columns + kMultiprocessors - 1) / kMultiprocessors * (group / p);
-    };
+    groups = divide(all, divide(all, most));
+    // The fewest parts that keep it busy, in rounds of its multiprocessors that take as long as a part has query heads.
+    const auto time = [&](int64_t p) { return divide(groups * p * columns, kMultiprocessors) * (group / p); };
     for (int64_t p = 2; p <= group; ++p) {
       if (group % p == 0 && time(p) < time(parts) && groups * part_sums() * p <= kMostGradWorkspace) parts = p;
     }
@@ -134,9 +134,12 @@ struct OnePassMemory {
   int64_t rows_bytes() const { return round(heads * tiles * kOnePassRows * 2 * 4); }
   int64_t counters() const { return launches() + heads * tiles; }
   int64_t counters_bytes() const { return round(counters() * 4); }
+  /// Pairs of a tile and a block of keys, in order, of 8 bytes each: whole packs.
+  int64_t steps() const { return round(columns * ((blocks + columns - 1) / columns) * (group / parts) * tiles); }
   int64_t sums_bytes() const { return groups * tile_sums(); }
   int64_t bytes() const {
-    return rows_bytes() + counters_bytes() + sums_bytes() + (parts > 1 ? groups * parts * part_sums() : 0);
+    return rows_bytes() + counters_bytes() + 8 * steps() + sums_bytes() +
+           (parts > 1 ? groups * parts * part_sums() : 0);
   }
 
  private:

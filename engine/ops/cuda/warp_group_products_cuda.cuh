@@ -135,12 +135,17 @@ __device__ inline void multiply_lines(float (&d)[32], uint64_t a, uint64_t b) {
 #pragma unroll
   for (int k = 1; k < 4; ++k) add_product(d, a + k * kNextColumns, b + k * kNextColumns);
 }
-/// d = a' b over the lines of both, a multiple of 16.
+/// d = a' b, or d += a' b, over the lines of both, a multiple of 16.
 template <int Lines>
 __device__ inline void multiply_over_lines(float (&d)[64], uint64_t a, uint64_t b) {
   set_product_over_lines(d, a, b);
 #pragma unroll
   for (int k = 1; k < Lines / 16; ++k) add_product_over_lines(d, a + k * kNextLines, b + k * kNextLines);
+}
+template <int Lines>
+__device__ inline void add_over_lines(float (&d)[64], uint64_t a, uint64_t b) {
+#pragma unroll
+  for (int k = 0; k < Lines / 16; ++k) add_product_over_lines(d, a + k * kNextLines, b + k * kNextLines);
 }
 /// d += a b, where a is a fragment of 2 N columns, and b has as many lines.
 template <int Sums, int N>
