@@ -3,42 +3,37 @@
 //     p' = k q',  g' from v dy',  dv += p' dy,  dk += g' q,  dq = g k
 //     where p = e^(score - log) and g = p (dy v' - mean)
 //
-//   rows_kernel        of each query: log, in powers of two, and mean = sum dy * out
-//   tiles_kernel       a block of threads for a few blocks of keys of a kv head, one after another: dk and dv
-//   stay
-//                      in registers over all tiles of queries; dq of each tile is added to f32 sums in memory
+//   rows_kernel        of each query: log, in powers of two, and mean = sum dy * out; and the order of the pairs
+//   tiles_kernel       a block of threads for a few blocks of keys of a kv head, one after another: dk and dv stay in
+//                      registers over all tiles of queries; dq of each tile is added to f32 sums in memory
 //   finish_kernel      dq in bf16 from those sums
-//   add_parts_kernel   if the query heads of a kv head are divided among blocks of threads: dk and dv from their parts
+//   add_parts_kernel   dk and dv, if the query heads of a kv head are divided among blocks of threads
 //
-// In tiles_kernel two groups of four warps compute, each for 64 of the keys; they take turns in the product for dq, so
-// that one computes exponentials while the other one multiplies. Of the third group, one warp loads tiles by the copy
-// engine, and three add dq to the sums by the copy engine. A group multiplies at half the peak if its operands have 64
-// columns in shared memory, so products have 128 where registers permit.
+// In tiles_kernel two groups of four warps compute, each for 64 of the keys. They take turns in the product for dq, so
+// one computes exponentials while the other one multiplies. Of the third group, one warp loads tiles, and three add dq
+// to the sums; both let the copy engine work. Products with 64 columns read shared memory as fast as it can be read, so
+// dk, dv and dq have 128.
 //
 // Results do not depend on timing: the blocks of keys add to the dq of a tile one after another, each when the tile's
-// counter shows its turn. The turns follow the times at which the blocks would come by if all took equally long for
-// each tile. Schedule makes those times differ by a tile or two, so that nobody waits long and tiles are still in the
-// L2 cache:
+// counter shows its turn. The turns follow the times at which the blocks would come by if each tile took equally long.
+// Schedule makes those times differ by a few tiles, so that blocks seldom wait and find tiles in the L2 cache:
 //
-//   full     each block starts at a tile of its own and wraps around
-//   causal   of N blocks n and N - 1 - n, one after the other, make all blocks of threads equally long; each starts at
-//   the
-//            diagonal or goes backwards from the last tile
+//   full     each block of keys starts at a tile of its own and wraps around
+//   causal   blocks n and N - 1 - n of N, one after the other, make all blocks of threads equally long; a block of keys
+//            starts at the diagonal, or goes backwards from the last tile
 //
-// A block of threads waits only for those of the same query heads, and takes its number when it starts: all with
-// smaller numbers run or have ended. As those of the same heads fit on the GPU together, each gets its turn.
-#include <cuda.h>
-
+// A block of threads waits only for those of the same query heads. It takes its number when it starts, so all blocks
+// with smaller numbers run or have ended; as those of the same heads fit on the GPU together, each gets its turn.
 #include "engine/ops/attention/attention_grad_one_pass_cuda.h"
 #include "engine/ops/attention/grad_workspace.h"
-#include "engine/ops/cuda/driver_function_cuda.h"
-#include "engine/ops/cuda/warp_group_products_cuda.cuh"
+#include "engine/ops/attention/head_copies_cuda.cuh"
 #include "engine/ops/small_step/tile_copies_cuda.cuh"
 #include "engine/ops/softmax/exponentials_cuda.cuh"
 
 namespace trainctl {
 namespace {
 
+using namespace attention;
 using namespace cuda;
 
 constexpr int kFeatures = 128;            ///< of a head in shared memory: its own, then zeros
@@ -140,8 +135,8 @@ struct Gradient {
   int parts;          ///< of the query heads of a kv head
   int first_group;    ///< the first kv head of this launch
   float scale, unit;  ///< unit: of the scores, so that they are exponents of 2
-  const float*
-      rows;         ///< [b, g, r, tiles, 2, 64]: logs, then means, in the order of row_at(); beyond t: infinite, then 0
+  /// [b, g, r, tiles, 2, 64]: logs, then means, in the order of row_at(); beyond t: infinite, then 0
+  const float* rows;
   float* sums;      ///< dq of each tile of [groups, r]: [16 packs of 8 columns, 128 threads, 4]
   float* key_sums;  ///< [groups, parts, dk and dv, rows of whole blocks, 128], if there are several parts
   Step* steps;      ///< [columns, passes, heads * tiles]
@@ -215,26 +210,6 @@ template <int Count>
 __device__ void give_registers() {
 #ifdef TRAINCTL_WARP_GROUP_PRODUCTS
   asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(Count));
-#endif
-}
-
-/// Loads one box of a map, with zeros beyond the rows and features.
-__device__ void copy_box(unsigned char* to, const CUtensorMap& map, int feature, int row, int r, int g, int b,
-                         float* barrier) {
-#ifdef TRAINCTL_WARP_GROUP_PRODUCTS
-  asm volatile(
-      "cp.async.bulk.tensor.5d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%0], "
-      "[%1, {%2, %3, %4, %5, %6}], [%7];" ::"r"(shared_address(to)),
-      "l"(&map), "r"(feature), "r"(row), "r"(r), "r"(g), "r"(b), "r"(shared_address(barrier))
-      : "memory");
-#endif
-}
-__device__ void copy_rows(float* to, const float* from, float* barrier) {
-#ifdef TRAINCTL_WARP_GROUP_PRODUCTS
-  asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(
-                   shared_address(to)),
-               "l"(from), "n"(kRowsBytes), "r"(shared_address(barrier))
-               : "memory");
 #endif
 }
 
@@ -433,7 +408,7 @@ __device__ void load_tiles(const Gradient& x, Shared& shared, const Column& at) 
         float* const here = shared.here[stage];
         if (loaded >= kStages) wait_for_bytes(shared.left[stage], (loaded / kStages - 1) % 2);
         announce_bytes(here, 4 * kSquareBytes + kRowsBytes);
-        copy_rows(shared.rows[stage][0], x.rows + x.tile_at(whole_head, tile) * 2 * kRows, here);
+        copy_bytes<kRowsBytes>(shared.rows[stage][0], x.rows + x.tile_at(whole_head, tile) * 2 * kRows, here);
         for (int half = 0; half < 2; ++half)
           copy_box(shared.queries[stage][half], x.q, half * 64, tile * kRows, head, at.g, at.b, here);
         for (int half = 0; half < 2; ++half)
@@ -694,13 +669,7 @@ __global__ void __launch_bounds__(kSumThreads)
   float sum = 0;
   if (row < t && 8 * pack < d) {
     const int64_t from = offset_of(heads, head / (g * r), head / r % g, head % r, row) + pack * 8;
-    const uint4 left = *reinterpret_cast<const uint4*>(dy + from), right = *reinterpret_cast<const uint4*>(out + from);
-    const unsigned a[4] = {left.x, left.y, left.z, left.w}, b[4] = {right.x, right.y, right.z, right.w};
-#pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      sum += __uint_as_float(a[i] << 16) * __uint_as_float(b[i] << 16);
-      sum += __uint_as_float(a[i] & 0xffff0000u) * __uint_as_float(b[i] & 0xffff0000u);
-    }
+    sum = dot_pack(dy + from, out + from);
   }
 #pragma unroll
   for (int by = kPacks / 2; by > 0; by /= 2) sum += __shfl_xor_sync(~0u, sum, by);
@@ -710,52 +679,10 @@ __global__ void __launch_bounds__(kSumThreads)
   tile[kRows] = sum;
 }
 
-/// The copy engine's description of `rows` rows of each head, in boxes of `box_rows` rows and 64 features; false: it
-/// cannot read them.
-bool describe(CUtensorMap& to, const void* data, const Heads& heads, const AttentionSize& n, int64_t rows, int64_t r,
-              int box_rows) {
-  const auto encode = driver_function<decltype(cuTensorMapEncodeTiled)>("cuTensorMapEncodeTiled");
-  if (encode == nullptr) return false;
-  const int64_t counts[5] = {n.d, rows, r, n.g, n.b};
-  const int64_t steps[4] = {heads.row, r > 1 ? heads.head : n.d, n.g > 1 ? heads.group : n.d,
-                            n.b > 1 ? heads.batch : n.d};
-  cuuint64_t sizes[5], bytes[4];
-  for (int i = 0; i < 5; ++i) sizes[i] = static_cast<cuuint64_t>(counts[i]);
-  for (int i = 0; i < 4; ++i) {
-    bytes[i] = static_cast<cuuint64_t>(steps[i]) * sizeof(bf16);
-    if (bytes[i] % 16 != 0 || steps[i] <= 0) return false;
-  }
-  const cuuint32_t box[5] = {64, static_cast<cuuint32_t>(box_rows), 1, 1, 1}, every[5] = {1, 1, 1, 1, 1};
-  auto* const first = const_cast<bf16*>(static_cast<const bf16*>(data)) + heads.first;
-  return encode(&to, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, 5, first, sizes, bytes, box, every,
-                CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
-                CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) == CUDA_SUCCESS;
-}
-
-/// Hopper itself, and code for its own instructions: the products exist on no other architecture.
-bool is_hopper() {
-#ifdef TRAINCTL_BUILT_FOR_90A
-  int device = 0, major = 0;
-  cuda_check(cudaGetDevice(&device), "cudaGetDevice");
-  cuda_check(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device), "cudaDeviceGetAttribute");
-  return major == 9 && built_for_hopper();
-#else
-  return false;
-#endif
-}
-
-bool applies(const CudaKernelCall& call, const AttentionCall& a) {
-  const auto is_bf16 = [](const TensorArg& arg) { return arg.dtype == DType::bf16; };
-  const auto starts = [](const TensorArg& arg) { return reinterpret_cast<uintptr_t>(arg.data) % 16 == 0; };
-  return one_pass_takes(a.size) && !a.masked && is_bf16(call.in[0]) && is_bf16(call.in[a.q_at]) &&
-         is_bf16(call.in[a.k_at]) && is_bf16(call.out[0]) && std::all_of(call.in.begin(), call.in.end(), starts) &&
-         std::all_of(call.out.begin(), call.out.end(), starts) && is_hopper();
-}
-
 }  // namespace
 
 CudaKernel attention_grad_in_one_pass(const CudaKernelCall& call, const AttentionCall& a) {
-  if (!applies(call, a)) return nullptr;
+  if (!one_pass_takes(a.size) || !is_plain_bf16(call, a) || !is_hopper()) return nullptr;
   const AttentionSize& n = a.size;
   Gradient x{};
   if (!describe(x.q, call.in[a.q_at].data, a.q, n, n.t, n.r, kRows) ||
@@ -770,7 +697,7 @@ CudaKernel attention_grad_in_one_pass(const CudaKernelCall& call, const Attentio
                 static_cast<int>(a.first_row),
                 a.causal,
                 static_cast<int>(n.r / memory.parts)};
-  // Others may use the rest of the GPU meanwhile.
+  // Those that wait for each other must run together, also beside other kernels.
   if (memory.columns > multiprocessors() / 2) return nullptr;
   x.g = static_cast<int>(n.g), x.r = static_cast<int>(n.r), x.t = static_cast<int>(n.t), x.s = static_cast<int>(n.s);
   x.d = static_cast<int>(n.d), x.parts = static_cast<int>(memory.parts);
@@ -797,10 +724,10 @@ CudaKernel attention_grad_in_one_pass(const CudaKernelCall& call, const Attentio
     run(rows_kernel, step_blocks + n.b * n.heads() * memory.tiles * kRows * kPacks / kSumThreads, kSumThreads, 0, dy,
         out, logs, heads, x.g, x.r, x.t, x.d, rows, x.schedule, x.steps, static_cast<int>(step_blocks), counters,
         static_cast<int>(memory.counters()));
-    for (int64_t launch = 0; launch < memory.launches(); ++launch) {
-      const int64_t first = launch * memory.groups, count = std::min(memory.groups, n.b * n.g - first);
+    for (int64_t i = 0; i < memory.launches(); ++i) {
+      const int64_t first = i * memory.groups, count = std::min(memory.groups, n.b * n.g - first);
       x.first_group = static_cast<int>(first);
-      x.numbers = counters + launch;
+      x.numbers = counters + i;
       x.turns = counters + memory.launches() + first * n.r * memory.tiles;
       run(tiles_kernel, count * memory.parts * memory.columns, kThreads, Shared::bytes(), x);
       run(finish_kernel, count * n.r * memory.tiles * 2, kFinishThreads, 0, x);

@@ -30,7 +30,7 @@ __device__ inline uint64_t square_at(unsigned address) {
   constexpr uint64_t kEightLines = 1024 / 16, kSwizzle128 = 1;
   return static_cast<uint64_t>((address & 0x3ffff) >> 4) | uint64_t{1} << 16 | kEightLines << 32 | kSwizzle128 << 62;
 }
-/// Two tiles of as many lines side by side, 128 columns whose lines are summed over; `apart`: bytes from one to the other.
+/// Two tiles side by side, 128 columns whose lines are summed over; `apart`: bytes from one to the other.
 __device__ inline uint64_t squares_at(unsigned address, unsigned apart) {
   return square_at(address) - (uint64_t{1} << 16) + (static_cast<uint64_t>(apart / 16) << 16);
 }
@@ -74,8 +74,8 @@ __device__ inline void settle(float (&d)[N]) {
 #define TRAINCTL_PLACES_32                                                                                    \
   "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, %20, %21, %22, " \
   "%23, %24, %25, %26, %27, %28, %29, %30, %31"
-#define TRAINCTL_PLACES_64                                                                                            \
-  TRAINCTL_PLACES_32                                                                                                  \
+#define TRAINCTL_PLACES_64                                                                                           \
+  TRAINCTL_PLACES_32                                                                                                 \
   ", %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, %48, %49, %50, %51, %52, %53, " \
   "%54, %55, %56, %57, %58, %59, %60, %61, %62, %63"
 #define TRAINCTL_PRODUCT(columns, adds, operands)                                                  \
