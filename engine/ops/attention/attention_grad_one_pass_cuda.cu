@@ -36,12 +36,13 @@ namespace {
 using namespace attention;
 using namespace cuda;
 
-constexpr int kFeatures = 128;            ///< of a head in shared memory: its own, then zeros
-constexpr int kRows = kOnePassRows;       ///< queries of a tile
-constexpr int kKeys = kOnePassKeys;       ///< keys of a block
-constexpr int kGroups = kKeys / kSquare;  ///< groups of warps that compute
-constexpr int kAdders = 3;                ///< warps that add dq to the sums
-constexpr int kThreads = (kGroups + 1) * kGroupThreads;
+constexpr int kFeatures = 128;                       ///< of a head in shared memory: its own, then zeros
+constexpr int kRows = kOnePassRows;                  ///< queries of a tile
+constexpr int kKeys = kOnePassKeys;                  ///< keys of a block
+constexpr int kGroups = kKeys / kSquare;             ///< groups of warps that compute
+constexpr int kAdders = 3;                           ///< warps that add dq to the sums
+constexpr int kComputing = kGroups * kGroupThreads;  ///< threads that compute
+constexpr int kThreads = kComputing + kGroupThreads;
 constexpr int kStages = 2;               ///< tiles loaded ahead
 constexpr int kHalfBytes = kKeys * 128;  ///< 64 features of a block of keys
 constexpr int kTileSums = kRows * kFeatures;
@@ -183,7 +184,6 @@ static_assert(Shared::bytes() <= 227 * 1024);
 
 /// Barriers of some of the threads, each for the tiles of one of the groups of warps that compute.
 enum Meeting { kAll, kGroup, kSlopesFull = kGroup + kGroups, kSlopesEmpty = kSlopesFull + kGroups };
-constexpr int kWithSlopes = kGroups * kGroupThreads;
 
 template <int Threads>
 __device__ void meet(int meeting) {
@@ -496,17 +496,16 @@ __device__ void compute(const Gradient& x, Shared& shared, const Column& at) {
       begin_products();
       add_over_lines(dk, g_pairs, squares_at(queries, kSquareBytes));
       end_products();
-      if (turn != group && done >= kGroups) meet<kWithSlopes>(kSlopesEmpty + turn);
+      if (turn != group && done >= kGroups) meet<kComputing>(kSlopesEmpty + turn);
 #pragma unroll
       for (int j = 0; j < 4; ++j) store_matrices((slope_line + turn * kHalfBytes) ^ (32 * j), g_pairs + 4 * j);
       publish_to_copies();
       if (turn != group) {
-        arrive<kWithSlopes>(kSlopesFull + turn);
+        arrive<kComputing>(kSlopesFull + turn);
         products_done<0>();
         settle(dk);
         settle(dv);
-        __syncwarp();
-        if (lane.lane == 0) note(shared.left[stage]);
+        note(shared.left[stage]);
         continue;
       }
       products_done<1>();
@@ -516,25 +515,23 @@ __device__ void compute(const Gradient& x, Shared& shared, const Column& at) {
       meet<kGroupThreads>(kGroup + group);
       begin_products();
       multiply_over_lines<kSquare>(dq, slopes + group * kNextSquare, key_lines + group * kNextSquare);
-      meet<kWithSlopes>(kSlopesFull + turn);
+      meet<kComputing>(kSlopesFull + turn);
       add_over_lines<kSquare>(dq, slopes + (1 - group) * kNextSquare, key_lines + (1 - group) * kNextSquare);
       end_products();
       products_done<1>();
       settle(dk);
-      __syncwarp();
-      if (lane.lane == 0) note(shared.left[stage]);
+      note(shared.left[stage]);
       products_done<0>();
       settle(dq);
-      arrive<kWithSlopes>(kSlopesEmpty + turn);
+      arrive<kComputing>(kSlopesEmpty + turn);
       if (done >= kGroups) wait_for_bytes(shared.sums_empty[group], (done / kGroups - 1) % 2);
 #pragma unroll
       for (int j = 0; j < 16; ++j)
         sums[j * kGroupThreads] = make_float4(dq[4 * j], dq[4 * j + 1], dq[4 * j + 2], dq[4 * j + 3]);
       publish_to_copies();
-      __syncwarp();
-      if (lane.lane == 0) note(shared.sums_full[done % kAdders]);
+      note(shared.sums_full[done % kAdders]);
     }
-    if (lane.lane == 0) note(shared.keys_left);
+    note(shared.keys_left);
     if (x.parts > 1) {
       write_part(dk, lane, x.part_at(at.group, at.part, 0, key0));
       write_part(dv, lane, x.part_at(at.group, at.part, 1, key0));
@@ -552,12 +549,12 @@ __global__ void __launch_bounds__(kThreads, 1) tiles_kernel(const __grid_constan
   if (threadIdx.x == 0) {
     shared.number = atomicAdd(x.numbers, 1);
     prepare_announcements(shared.keys_here);
-    prepare_notes(shared.keys_left, 4 * kGroups);
+    prepare_notes(shared.keys_left, kComputing);
     for (int i = 0; i < kStages; ++i) {
       prepare_announcements(shared.here[i]);
-      prepare_notes(shared.left[i], 4 * kGroups);
+      prepare_notes(shared.left[i], kComputing);
     }
-    for (int i = 0; i < kAdders; ++i) prepare_notes(shared.sums_full[i], 4);
+    for (int i = 0; i < kAdders; ++i) prepare_notes(shared.sums_full[i], kGroupThreads);
     for (int i = 0; i < kGroups; ++i) prepare_announcements(shared.sums_empty[i]);
     publish_to_copies();
   }
