@@ -13,7 +13,7 @@ namespace trainctl {
 /// All that a plan depends on besides the job file.
 struct PlanInputs {
   DataHeader training;
-  std::optional<DataHeader> validation;    ///< of JobSpec::validation_set(), if the job has one
+  std::optional<DataHeader> validation;    ///< header of JobSpec::validation_set(), if the job has one
   std::shared_ptr<const Machine> machine;  ///< see machine_of (machine_file.h)
 };
 

@@ -192,7 +192,7 @@ TEST_CASE("what an option of run cannot do is refused before the run") {
                  "--record: only collectives of networks can be recorded"));
   CHECK(contains(refusal(scratch, "run command.yaml --profile"), "--profile: only networks can be profiled"));
   CHECK(contains(refusal(scratch, "run command.yaml --profile-steps 2"), "--profile"));
-  CHECK(contains(refusal(scratch, "run job.yaml --profile --profile-steps 5-3"), "is not a range of steps"));
+  CHECK(contains(refusal(scratch, "run job.yaml --profile --profile-steps 5-3"), "is not a valid range of steps"));
   CHECK(contains(refusal(scratch, "run job.yaml --profile trace.json"), "--profile=trace.json"));
   for (const char* empty : {"run job.yaml --profile=", "run job.yaml --show=", "show program job.yaml --after=",
                             "ps --log-dir=", "logs --grep=", "bench op matmul --shape="})

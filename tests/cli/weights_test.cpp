@@ -152,7 +152,7 @@ TEST_CASE("what a map does not name is not exported in silence") {
   job.write("map.yaml", "tensors: {fc1.weight: one, fc1.bias: two}\n");
   const CommandResult refused = job.exported("1", "a.safetensors");
   CHECK(refused.exit_code == kExitEnv);
-  CHECK(contains(refused.err, "the map does not name 6 of 8 tensors"));
+  CHECK(contains(refused.err, "the map has no pattern for 6 of 8 tensors"));
   CHECK(contains(refused.err, "bn.running_var"));
   const CommandResult partial = job.exported("1", "a.safetensors", {"--map", "map.yaml", "--partial"});
   CHECK(partial.exit_code == kExitDone);
@@ -187,7 +187,7 @@ TEST_CASE("what is missing, left over or of another shape is listed, and taken w
   CHECK(contains(partial.out, "--resume-from start --partial"));
   const CommandResult again = job.imported("a.safetensors", "start", wider);
   CHECK(again.exit_code == kExitEnv);
-  CHECK(contains(again.err, "start is there already"));
+  CHECK(contains(again.err, "start already exists"));
 }
 
 TEST_CASE("a map that gives one tensor of a file to two of the job is refused, in both directions") {

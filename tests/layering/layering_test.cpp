@@ -241,7 +241,7 @@ TEST_CASE("plan and compile use no file, socket or clock") {
 }
 
 TEST_CASE("only commands, rendering and the report write to the terminal") {
-  // What a rank or the helper program of a remote host writes to its own standard output or error is a protocol or a log.
+  // Exempt: output of ranks and of helper programs on remote hosts, which is a protocol or a log.
   static const std::regex exempt(
       "engine/ops/cuda/say_once\\.cpp|engine/runtime/cuda/cuda_executor\\.cpp|"
       "launcher/(clusters/remote_listener|hosts/(link_check|probe|relay|transport))\\.cpp");

@@ -45,6 +45,35 @@ TEST_CASE("a gradient's slices stay below the limit, and cover all samples and h
   }
 }
 
+TEST_CASE("the gradient in one pass covers all kv heads, in launches whose sums stay below the limit") {
+  for (const int64_t b : {1, 3, 8}) {
+    for (const int64_t t : {1, 4096, 8192}) {
+      for (const int64_t r : {1, 4, 6}) {
+        for (const bool causal : {false, true}) {
+          const AttentionSize n{.b = b, .t = t, .s = t, .g = 8, .r = r, .d = 128};
+          REQUIRE(one_pass_takes(n));
+          const OnePassMemory memory(n, causal);
+          CHECK(memory.launches() * memory.groups >= n.b * n.g);
+          CHECK((memory.launches() - 1) * memory.groups < n.b * n.g);
+          CHECK((memory.groups == 1 || memory.sums_bytes() <= kMostGradWorkspace));
+          CHECK(n.r % memory.parts == 0);
+          CHECK(memory.bytes() >= memory.rows_bytes() + memory.counters_bytes() + memory.sums_bytes());
+        }
+      }
+    }
+  }
+}
+
+TEST_CASE("few query heads are divided among multiprocessors") {
+  const AttentionSize all{.b = 1, .t = 8192, .s = 8192, .g = 8, .r = 4, .d = 128};
+  CHECK(OnePassMemory(all, true).parts == 1);
+  AttentionSize few = all;
+  few.g = 2;
+  CHECK(OnePassMemory(few, true).parts == 2);
+  few.t = few.s = 2048;
+  CHECK(OnePassMemory(few, true).parts == 4);
+}
+
 TEST_CASE("slices become smaller until there is none") {
   const AttentionSize n{.b = 4, .t = 64, .s = 64, .g = 3, .r = 1, .d = 64};
   int64_t calls = 0, slices = 0;

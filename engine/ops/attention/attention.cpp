@@ -127,7 +127,8 @@ void expect_grad(Infos in) {
   expect_shape(in[in.size() - 2], in[0].shape, "the output");
 }
 
-/// The library's workspace; of the engine's own kernels, a number of each row, or two with rows rounded up to tiles.
+/// The most that any of the kernels asks for: the library, the gradient in one pass, and the others, which keep a number
+/// of each row, or two with rows rounded up to tiles.
 int64_t most_grad_scratch(const std::vector<Shape>& inputs, const std::vector<Shape>& outputs) {
   const Shape& logs = inputs.back();
   AttentionSize n{.b = logs[0], .t = logs[3], .s = logs[3], .g = logs[1], .r = logs[2]};
@@ -140,6 +141,9 @@ int64_t most_grad_scratch(const std::vector<Shape>& inputs, const std::vector<Sh
   }
   if (const AttentionSlice slice = query_slice(n); n.r > 1 && slice.b > 0)
     most = std::max(most, parts_and_workspace(n, slice));
+  for (const bool causal : {false, true}) {
+    if (one_pass_takes(n)) most = std::max(most, OnePassMemory(n, causal).bytes());
+  }
   return most;
 }
 

@@ -1,7 +1,8 @@
-// In bf16 the gradient by groups of warps where that applies, else cuDNN; else the engine's own tiles, chosen for the
-// size of the heads.
+// In bf16 the engine's gradients for Hopper where they apply, else cuDNN; else the engine's own tiles, chosen for the size
+// of the heads.
 #include "engine/ops/attention/attention_cudnn_cuda.h"
 #include "engine/ops/attention/attention_grad_groups_cuda.h"
+#include "engine/ops/attention/attention_grad_one_pass_cuda.h"
 #include "engine/ops/attention/attention_tiles_cuda.cuh"
 #include "engine/ops/cuda/cuda_kernel.h"
 #include "engine/ops/cuda/rows_cuda.cuh"
@@ -85,6 +86,7 @@ CudaKernel prepare_attention(const CudaKernelCall& call) {
 CudaKernel prepare_attention_grad(const CudaKernelCall& call) {
   const AttentionCall a = attention_of_grad(call);
   if (CudaKernel by_groups = attention_grad_by_groups(call, a)) return by_groups;
+  if (CudaKernel in_one_pass = attention_grad_in_one_pass(call, a)) return in_one_pass;
   if (CudaKernel by_library = cudnn_attention_grad(call, a)) return by_library;
   const int64_t rows = a.size.b * a.size.heads() * a.size.t;
   call.scratch->need(rows * static_cast<int64_t>(sizeof(float)));

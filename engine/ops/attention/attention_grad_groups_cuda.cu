@@ -12,17 +12,15 @@
 //
 //   keys_kernel      p' = k q',  g' from v dy',  dv += p' dy,  dk += g' q
 //   queries_kernel   p = q k',   g from dy v',   dq += g k
-#include <cuda.h>
-
 #include "engine/ops/attention/attention_grad_groups_cuda.h"
-#include "engine/ops/cuda/driver_function_cuda.h"
-#include "engine/ops/cuda/warp_group_products_cuda.cuh"
+#include "engine/ops/attention/head_copies_cuda.cuh"
 #include "engine/ops/small_step/tile_copies_cuda.cuh"
 #include "engine/ops/softmax/exponentials_cuda.cuh"
 
 namespace trainctl {
 namespace {
 
+using namespace attention;
 using namespace cuda;
 
 constexpr int kFeatures = 64;
@@ -93,27 +91,6 @@ constexpr int kKeysPlaces = 3, kQueriesPlaces = 2, kKeysBlocks = 3, kQueriesBloc
 using KeysShared = Shared<kKeysPlaces>;
 using QueriesShared = Shared<kQueriesPlaces>;
 
-/// Loads the 64 rows from `row` on of one head, with zeros beyond the last.
-__device__ void copy_square(unsigned char* to, const CUtensorMap& map, int row, int r, int g, int b, float* barrier) {
-#ifdef TRAINCTL_WARP_GROUP_PRODUCTS
-  asm volatile(
-      "cp.async.bulk.tensor.5d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%0], "
-      "[%1, {%2, %3, %4, %5, %6}], [%7];" ::"r"(shared_address(to)),
-      "l"(&map), "r"(0), "r"(row), "r"(r), "r"(g), "r"(b), "r"(shared_address(barrier))
-      : "memory");
-#endif
-}
-
-/// Loads the logs and means of 64 rows.
-__device__ void copy_rows(float* to, const float* from, float* barrier) {
-#ifdef TRAINCTL_WARP_GROUP_PRODUCTS
-  asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(
-                   shared_address(to)),
-               "l"(from), "n"(kRowsBytes), "r"(shared_address(barrier))
-               : "memory");
-#endif
-}
-
 __device__ uint64_t tile_at(const unsigned char* tile) { return square_at(shared_address(tile)); }
 
 /// This thread's place in the sums.
@@ -171,9 +148,9 @@ struct QueryTiles {
     const int row = (first + tile) * kSquare;
     float* const here = shared.here[place];
     announce_bytes(here, 2 * kSquareBytes + kRowsBytes);
-    copy_square(shared.passing[place][0], x.q, row, r, g, b, here);
-    copy_square(shared.passing[place][1], x.dy, row, r, g, b, here);
-    copy_rows(shared.rows[place][0], x.rows_of(b, g, r, row), here);
+    copy_box(shared.passing[place][0], x.q, 0, row, r, g, b, here);
+    copy_box(shared.passing[place][1], x.dy, 0, row, r, g, b, here);
+    copy_bytes<kRowsBytes>(shared.rows[place][0], x.rows_of(b, g, r, row), here);
     if (++tile == each) tile = 0, ++r;
     if (++place == kKeysPlaces) place = 0;
   }
@@ -221,8 +198,8 @@ __global__ void __launch_bounds__(kGroupThreads, kKeysBlocks) keys_kernel(const 
   QueryTiles tiles(x, shared, b, g, key0);
   if (threadIdx.x == 0) {
     announce_bytes(shared.own_here, 2 * kSquareBytes);
-    copy_square(shared.own[0], x.k, key0, 0, g, b, shared.own_here);
-    copy_square(shared.own[1], x.v, key0, 0, g, b, shared.own_here);
+    copy_box(shared.own[0], x.k, 0, key0, 0, g, b, shared.own_here);
+    copy_box(shared.own[1], x.v, 0, key0, 0, g, b, shared.own_here);
     for (int i = 0; i < kKeysPlaces; ++i) tiles.copy_next();
   }
   const Lane lane;
@@ -303,13 +280,13 @@ __global__ void __launch_bounds__(kGroupThreads, kQueriesBlocks) queries_kernel(
     if (i >= tiles) return;
     const int place = i % kQueriesPlaces;
     announce_bytes(shared.here[place], 2 * kSquareBytes);
-    copy_square(shared.passing[place][0], x.k, i * kSquare, 0, g, b, shared.here[place]);
-    copy_square(shared.passing[place][1], x.v, i * kSquare, 0, g, b, shared.here[place]);
+    copy_box(shared.passing[place][0], x.k, 0, i * kSquare, 0, g, b, shared.here[place]);
+    copy_box(shared.passing[place][1], x.v, 0, i * kSquare, 0, g, b, shared.here[place]);
   };
   if (threadIdx.x == 0) {
     announce_bytes(shared.own_here, 2 * kSquareBytes);
-    copy_square(shared.own[0], x.q, row0, r, g, b, shared.own_here);
-    copy_square(shared.own[1], x.dy, row0, r, g, b, shared.own_here);
+    copy_box(shared.own[0], x.q, 0, row0, r, g, b, shared.own_here);
+    copy_box(shared.own[1], x.dy, 0, row0, r, g, b, shared.own_here);
     for (int i = 0; i < kQueriesPlaces; ++i) copy(i);
   }
   const Lane lane;
@@ -365,13 +342,7 @@ __global__ void __launch_bounds__(kSumThreads) rows_kernel(const bf16* dy, const
   float sum = 0;
   if (row < t) {
     const int64_t from = offset_of(heads, head / (g * r), head / r % g, head % r, row) + pack * 8;
-    const uint4 left = *reinterpret_cast<const uint4*>(dy + from), right = *reinterpret_cast<const uint4*>(out + from);
-    const unsigned a[4] = {left.x, left.y, left.z, left.w}, b[4] = {right.x, right.y, right.z, right.w};
-#pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      sum += __uint_as_float(a[i] << 16) * __uint_as_float(b[i] << 16);
-      sum += __uint_as_float(a[i] & 0xffff0000u) * __uint_as_float(b[i] & 0xffff0000u);
-    }
+    sum = dot_pack(dy + from, out + from);
   }
 #pragma unroll
   for (int by = kPacks / 2; by > 0; by /= 2) sum += __shfl_xor_sync(~0u, sum, by);
@@ -381,46 +352,10 @@ __global__ void __launch_bounds__(kSumThreads) rows_kernel(const bf16* dy, const
   tile[kSquare] = sum;
 }
 
-/// The copy engine's description of `rows` rows of each head; false: it cannot read them.
-bool describe(CUtensorMap& to, const void* data, const Heads& heads, const AttentionSize& n, int64_t rows, int64_t r) {
-  const auto encode = driver_function<decltype(cuTensorMapEncodeTiled)>("cuTensorMapEncodeTiled");
-  if (encode == nullptr) return false;
-  const int64_t counts[5] = {kFeatures, rows, r, n.g, n.b};
-  const int64_t steps[4] = {heads.row, r > 1 ? heads.head : kFeatures, n.g > 1 ? heads.group : kFeatures,
-                            n.b > 1 ? heads.batch : kFeatures};
-  cuuint64_t sizes[5], bytes[4];
-  for (int i = 0; i < 5; ++i) sizes[i] = static_cast<cuuint64_t>(counts[i]);
-  for (int i = 0; i < 4; ++i) {
-    bytes[i] = static_cast<cuuint64_t>(steps[i]) * sizeof(bf16);
-    if (bytes[i] % 16 != 0 || steps[i] <= 0) return false;
-  }
-  const cuuint32_t box[5] = {kFeatures, kSquare, 1, 1, 1}, every[5] = {1, 1, 1, 1, 1};
-  auto* const first = const_cast<bf16*>(static_cast<const bf16*>(data)) + heads.first;
-  return encode(&to, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, 5, first, sizes, bytes, box, every,
-                CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
-                CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) == CUDA_SUCCESS;
-}
-
-/// Hopper itself, and code for its own instructions: the products exist on no other architecture.
-bool is_hopper() {
-#ifdef TRAINCTL_BUILT_FOR_90A
-  int device = 0, major = 0;
-  cuda_check(cudaGetDevice(&device), "cudaGetDevice");
-  cuda_check(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device), "cudaDeviceGetAttribute");
-  return major == 9 && built_for_hopper();
-#else
-  return false;
-#endif
-}
-
 bool applies(const CudaKernelCall& call, const AttentionCall& a) {
-  const auto is_bf16 = [](const TensorArg& arg) { return arg.dtype == DType::bf16; };
-  const auto starts = [](const TensorArg& arg) { return reinterpret_cast<uintptr_t>(arg.data) % 16 == 0; };
   const AttentionSize& n = a.size;
   const int64_t most = int64_t{1} << 30;
-  return n.d == kFeatures && !a.masked && is_bf16(call.in[0]) && is_bf16(call.in[a.q_at]) && is_bf16(call.in[a.k_at]) &&
-         is_bf16(call.out[0]) && std::all_of(call.in.begin(), call.in.end(), starts) &&
-         std::all_of(call.out.begin(), call.out.end(), starts) &&
+  return n.d == kFeatures && is_plain_bf16(call, a) &&
          n.b * n.heads() * Gradient::tiles(n.t) * kSquare / kPacks < most && n.b * n.g * Gradient::tiles(n.s) < most &&
          n.t < most && n.s < most && is_hopper();
 }
@@ -431,8 +366,10 @@ CudaKernel attention_grad_by_groups(const CudaKernelCall& call, const AttentionC
   if (!applies(call, a)) return nullptr;
   const AttentionSize& n = a.size;
   Gradient x{};
-  if (!describe(x.q, call.in[a.q_at].data, a.q, n, n.t, n.r) || !describe(x.k, call.in[a.k_at].data, a.k, n, n.s, 1) ||
-      !describe(x.v, call.in[a.v_at].data, a.v, n, n.s, 1) || !describe(x.dy, call.in[0].data, a.out, n, n.t, n.r))
+  if (!describe(x.q, call.in[a.q_at].data, a.q, n, n.t, n.r, kSquare) ||
+      !describe(x.k, call.in[a.k_at].data, a.k, n, n.s, 1, kSquare) ||
+      !describe(x.v, call.in[a.v_at].data, a.v, n, n.s, 1, kSquare) ||
+      !describe(x.dy, call.in[0].data, a.out, n, n.t, n.r, kSquare))
     return nullptr;
   x.b = static_cast<int>(n.b), x.t = static_cast<int>(n.t), x.s = static_cast<int>(n.s), x.g = static_cast<int>(n.g);
   x.r = static_cast<int>(n.r), x.first_row = static_cast<int>(a.first_row), x.causal = a.causal, x.scale = a.scale;

@@ -10,6 +10,8 @@
 // whichever makes fewer calls.
 #pragma once
 
+#include <algorithm>
+
 #include "engine/ops/attention/attention_shape.h"
 
 namespace trainctl {
@@ -91,5 +93,60 @@ inline AttentionSlice query_slice(const AttentionSize& n) {
 inline AttentionSlice grad_slice(const AttentionSize& n, bool uniform) {
   return largest_slice(n, uniform, [&](const AttentionSlice& s) { return grad_workspace(n, s) <= kMostGradWorkspace; });
 }
+
+inline constexpr int kOnePassRows = 64, kOnePassKeys = 128;  ///< of a tile of queries, and of a block of keys
+
+/// Whether the gradient in one pass (attention_grad_one_pass_cuda.h) takes heads of this size, in as many blocks as an
+/// int counts.
+inline bool one_pass_takes(const AttentionSize& n) {
+  constexpr int64_t kMost = int64_t{1} << 24, kLongest = int64_t{1} << 17;
+  return n.d > 64 && n.d <= 128 && n.d % 8 == 0 && n.t <= kLongest && n.s <= kLongest &&
+         n.b * n.heads() * ((n.t + kOnePassRows - 1) / kOnePassRows) < kMost;
+}
+
+/// The memory of the gradient in one pass: two numbers of each row, counters, steps, the f32 sums of dq for a few kv
+/// heads at a time, and those of dk and dv if the query heads of a kv head are divided into parts.
+struct OnePassMemory {
+  int64_t tiles, blocks;  ///< of queries, and of keys
+  int64_t columns;        ///< blocks of threads for a kv head, which wait for each other and so run together
+  int64_t heads, group;   ///< query heads of all samples, and of a kv head
+  int64_t groups;         ///< kv heads at a time
+  int64_t parts = 1;      ///< of the query heads of a kv head, on multiprocessors of their own
+
+  OnePassMemory(const AttentionSize& n, bool causal)
+      : tiles((n.t + kOnePassRows - 1) / kOnePassRows),
+        blocks((n.s + kOnePassKeys - 1) / kOnePassKeys),
+        heads(n.b * n.heads()),
+        group(n.r) {
+    constexpr int64_t kMultiprocessors = 132;  // of an H100; others may use half of it meanwhile
+    const auto divide = [](int64_t a, int64_t by) { return (a + by - 1) / by; };
+    const int64_t passes = (causal ? 2 : 1) * divide(blocks, (causal ? 2 : 1) * (kMultiprocessors / 2));
+    columns = divide(blocks, passes);
+    const int64_t all = n.b * n.g, most = std::max<int64_t>(1, kMostGradWorkspace / tile_sums());
+    groups = divide(all, divide(all, most));
+    // The fewest parts that keep it busy, in rounds of its multiprocessors that take as long as a part has query heads.
+    const auto time = [&](int64_t p) { return divide(groups * p * columns, kMultiprocessors) * (group / p); };
+    for (int64_t p = 2; p <= group; ++p) {
+      if (group % p == 0 && time(p) < time(parts) && groups * part_sums() * p <= kMostGradWorkspace) parts = p;
+    }
+  }
+  int64_t launches() const { return (heads / group + groups - 1) / groups; }
+  int64_t rows_bytes() const { return round(heads * tiles * kOnePassRows * 2 * 4); }
+  int64_t counters() const { return launches() + heads * tiles; }
+  int64_t counters_bytes() const { return round(counters() * 4); }
+  /// Pairs of a tile and a block of keys, in order, of 8 bytes each: whole packs.
+  int64_t steps() const { return round(columns * ((blocks + columns - 1) / columns) * (group / parts) * tiles); }
+  int64_t sums_bytes() const { return groups * tile_sums(); }
+  int64_t bytes() const {
+    return rows_bytes() + counters_bytes() + 8 * steps() + sums_bytes() +
+           (parts > 1 ? groups * parts * part_sums() : 0);
+  }
+
+ private:
+  static int64_t round(int64_t bytes) { return (bytes + 255) / 256 * 256; }
+  /// Of a kv head: dq of its query heads, or dk and dv of a part.
+  int64_t tile_sums() const { return group * tiles * kOnePassRows * 128 * 4; }
+  int64_t part_sums() const { return 2 * blocks * kOnePassKeys * 128 * 4; }
+};
 
 }  // namespace trainctl

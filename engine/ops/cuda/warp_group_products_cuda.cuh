@@ -30,6 +30,10 @@ __device__ inline uint64_t square_at(unsigned address) {
   constexpr uint64_t kEightLines = 1024 / 16, kSwizzle128 = 1;
   return static_cast<uint64_t>((address & 0x3ffff) >> 4) | uint64_t{1} << 16 | kEightLines << 32 | kSwizzle128 << 62;
 }
+/// Two tiles side by side, 128 columns whose lines are summed over; `apart`: bytes from one to the other.
+__device__ inline uint64_t squares_at(unsigned address, unsigned apart) {
+  return square_at(address) - (uint64_t{1} << 16) + (static_cast<uint64_t>(apart / 16) << 16);
+}
 /// 16 columns of each line on: lines are the columns of the product.
 inline constexpr uint64_t kNextColumns = 32 / 16;
 /// 16 lines on: lines are the dim that is summed over.
@@ -64,11 +68,16 @@ __device__ inline void settle(float (&d)[N]) {
   c(d[i]), c(d[i + 1]), c(d[i + 2]), c(d[i + 3]), c(d[i + 4]), c(d[i + 5]), c(d[i + 6]), c(d[i + 7])
 #define TRAINCTL_SUMS_32(c, d, i) \
   TRAINCTL_SUMS_8(c, d, i), TRAINCTL_SUMS_8(c, d, i + 8), TRAINCTL_SUMS_8(c, d, i + 16), TRAINCTL_SUMS_8(c, d, i + 24)
+#define TRAINCTL_SUMS_64(c, d, i) TRAINCTL_SUMS_32(c, d, i), TRAINCTL_SUMS_32(c, d, i + 32)
 #define TRAINCTL_IS_MADE(x) "=f"(x)
 #define TRAINCTL_IS_CHANGED(x) "+f"(x)
 #define TRAINCTL_PLACES_32                                                                                    \
   "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, %20, %21, %22, " \
   "%23, %24, %25, %26, %27, %28, %29, %30, %31"
+#define TRAINCTL_PLACES_64                                                                                           \
+  TRAINCTL_PLACES_32                                                                                                 \
+  ", %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, %48, %49, %50, %51, %52, %53, " \
+  "%54, %55, %56, %57, %58, %59, %60, %61, %62, %63"
 #define TRAINCTL_PRODUCT(columns, adds, operands)                                                  \
   "{\n.reg .pred adds;\nsetp.ne.b32 adds, " adds ", 0;\nwgmma.mma_async.sync.aligned.m64n" columns \
   "k16.f32.bf16.bf16 " operands ";\n}\n"
@@ -96,6 +105,29 @@ __device__ inline void add_product_over_lines(float (&d)[32], const unsigned* a,
                : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));
 #endif
 }
+/// The same for b of 128 columns (squares_at()).
+__device__ inline void add_product_over_lines(float (&d)[64], const unsigned* a, uint64_t b) {
+#ifdef TRAINCTL_WARP_GROUP_PRODUCTS
+  asm volatile(TRAINCTL_PRODUCT("128", "1", "{" TRAINCTL_PLACES_64 "}, {%64, %65, %66, %67}, %68, adds, 1, 1, 1")
+               : TRAINCTL_SUMS_64(TRAINCTL_IS_CHANGED, d, 0)
+               : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));
+#endif
+}
+/// d = a' b, or d += a' b, over 16 lines of both, where b has 128 columns.
+__device__ inline void set_product_over_lines(float (&d)[64], uint64_t a, uint64_t b) {
+#ifdef TRAINCTL_WARP_GROUP_PRODUCTS
+  asm volatile(TRAINCTL_PRODUCT("128", "0", "{" TRAINCTL_PLACES_64 "}, %64, %65, adds, 1, 1, 1, 1")
+               : TRAINCTL_SUMS_64(TRAINCTL_IS_MADE, d, 0)
+               : "l"(a), "l"(b));
+#endif
+}
+__device__ inline void add_product_over_lines(float (&d)[64], uint64_t a, uint64_t b) {
+#ifdef TRAINCTL_WARP_GROUP_PRODUCTS
+  asm volatile(TRAINCTL_PRODUCT("128", "1", "{" TRAINCTL_PLACES_64 "}, %64, %65, adds, 1, 1, 1, 1")
+               : TRAINCTL_SUMS_64(TRAINCTL_IS_CHANGED, d, 0)
+               : "l"(a), "l"(b));
+#endif
+}
 
 /// d = a b', where a has 64 lines, and b's 64 lines are the columns of d.
 __device__ inline void multiply_lines(float (&d)[32], uint64_t a, uint64_t b) {
@@ -103,9 +135,21 @@ __device__ inline void multiply_lines(float (&d)[32], uint64_t a, uint64_t b) {
 #pragma unroll
   for (int k = 1; k < 4; ++k) add_product(d, a + k * kNextColumns, b + k * kNextColumns);
 }
+/// d = a' b, or d += a' b, over the lines of both, a multiple of 16.
+template <int Lines>
+__device__ inline void multiply_over_lines(float (&d)[64], uint64_t a, uint64_t b) {
+  set_product_over_lines(d, a, b);
+#pragma unroll
+  for (int k = 1; k < Lines / 16; ++k) add_product_over_lines(d, a + k * kNextLines, b + k * kNextLines);
+}
+template <int Lines>
+__device__ inline void add_over_lines(float (&d)[64], uint64_t a, uint64_t b) {
+#pragma unroll
+  for (int k = 0; k < Lines / 16; ++k) add_product_over_lines(d, a + k * kNextLines, b + k * kNextLines);
+}
 /// d += a b, where a is a fragment of 2 N columns, and b has as many lines.
-template <int N>
-__device__ inline void add_over_lines(float (&d)[32], const unsigned (&a)[N], uint64_t b) {
+template <int Sums, int N>
+__device__ inline void add_over_lines(float (&d)[Sums], const unsigned (&a)[N], uint64_t b) {
 #pragma unroll
   for (int k = 0; k < N / 4; ++k) add_product_over_lines(d, a + 4 * k, b + k * kNextLines);
 }

@@ -64,7 +64,8 @@ race)
   call conv2d_weight_grad 2x24x13x11,2x40x13x11 groups=1 $own
   call conv2d_weight_grad.last 2x13x11x24,2x13x11x40 channels_last=true $own
   call attention_grad.causal 2x300x128,2x300x384,2x300x128,2x2x1x300 head_dim=64,causal=true
-  call attention_grad.grouped 1x200x192,1x200x320,1x200x192,1x1x3x200 head_dim=64,group=3,causal=false ;;
+  call attention_grad.grouped 1x200x192,1x200x320,1x200x192,1x1x3x200 head_dim=64,group=3,causal=false
+  call attention_grad.one_pass 1x300x256,1x300x512,1x300x256,1x1x2x300 head_dim=128,group=2,causal=true ;;
 esac
 wait
 } 2>&1 | tee "$out/ops_$part.log"

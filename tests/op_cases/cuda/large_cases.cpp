@@ -140,7 +140,8 @@ void add_rows(std::vector<OpCase>& rows) {
   rows.push_back({"embedding", {ids({1100}, 255), {{255, 16}}}, {}, {{1100, 16}}});  // sorted in one pass
 }
 
-/// In bf16 cuDNN computes those whose heads have a multiple of 8 features; in f32 the engine's own tiles do.
+/// In bf16 cuDNN, or on Hopper the engine's own gradients, compute those whose heads have a multiple of 8 features; in f32
+/// the engine's own tiles do.
 void add_attention(std::vector<OpCase>& rows) {
   const auto attrs = [](int64_t d, int64_t group, bool causal, const char* packing = "heads") -> Attrs {
     return {{"head_dim", d},
@@ -159,6 +160,9 @@ void add_attention(std::vector<OpCase>& rows) {
   for (const bool causal : {false, true}) {
     for (const int64_t t : {1, 64, 192, 704, 1000, 1024}) add(1, t, 2, 64, 1, causal);
     add(2, 333, 2, 128, 1, causal);
+    for (const int64_t t : {1, 64, 129, 1000}) add(1, t, 2, 128, 4, causal);
+    add(2, 700, 2, 96, 3, causal);
+    add(2, 300, 2, 80, 2, causal, "qkv");
     add(2, 130, 1, 256, 1, causal);
     add(3, 77, 2, 20, 1, causal);  // no multiple of 8
     add(2, 300, 2, 64, 3, causal);
@@ -168,8 +172,11 @@ void add_attention(std::vector<OpCase>& rows) {
   add(16, 200, 3, 64, 1, true);
   add(1, 4096, 1, 64, 1, true);
   const Attrs apart{{"head_dim", int64_t{64}}, {"causal", false}, {"scale", 0.125}};
+  const Attrs wide{{"head_dim", int64_t{128}}, {"causal", false}, {"scale", 0.09}};
   rows.push_back(
       {"attention", {{{2, 100, 256}}, {{2, 333, 128}}, {{2, 333, 128}}}, apart, {{2, 100, 256}, {2, 2, 2, 100}}});
+  rows.push_back(
+      {"attention", {{{2, 100, 512}}, {{2, 533, 256}}, {{2, 533, 256}}}, wide, {{2, 100, 512}, {2, 2, 2, 100}}});
   rows.push_back({"attention",
                   {{{2, 100, 256}}, {{2, 333, 128}}, {{2, 333, 128}}, ids({2, 333}, 3)},
                   apart,

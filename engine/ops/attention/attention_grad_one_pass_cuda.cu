@@ -1,0 +1,737 @@
+// See the header. Each pair of a tile of 64 queries and a block of 128 keys takes five products:
+//
+//     p' = k q',  g' from v dy',  dv += p' dy,  dk += g' q,  dq = g k
+//     where p = e^(score - log) and g = p (dy v' - mean)
+//
+//   rows_kernel        of each query: log, in powers of two, and mean = sum dy * out; and the order of the pairs
+//   tiles_kernel       a block of threads for a few blocks of keys of a kv head, one after another: dk and dv stay in
+//                      registers over all tiles of queries; dq of each tile is added to f32 sums in memory
+//   finish_kernel      dq in bf16 from those sums
+//   add_parts_kernel   dk and dv, if the query heads of a kv head are divided among blocks of threads
+//
+// In tiles_kernel two groups of four warps compute, each for 64 of the keys. They take turns in the product for dq, so
+// one computes exponentials while the other one multiplies. Of the third group, one warp loads tiles, and three add dq
+// to the sums; both let the copy engine work. Products with 64 columns read shared memory as fast as it can be read, so
+// dk, dv and dq have 128.
+//
+// Results do not depend on timing: the blocks of keys add to the dq of a tile one after another, each when the tile's
+// counter shows its turn. The turns follow the times at which the blocks would come by if each tile took equally long.
+// Schedule makes those times differ by a few tiles, so that blocks seldom wait and find tiles in the L2 cache:
+//
+//   full     each block of keys starts at a tile of its own and wraps around
+//   causal   blocks n and N - 1 - n of N, one after the other, make all blocks of threads equally long; a block of keys
+//            starts at the diagonal, or goes backwards from the last tile
+//
+// A block of threads waits only for those of the same query heads. It takes its number when it starts, so all blocks
+// with smaller numbers run or have ended; as those of the same heads fit on the GPU together, each gets its turn.
+#include "engine/ops/attention/attention_grad_one_pass_cuda.h"
+#include "engine/ops/attention/grad_workspace.h"
+#include "engine/ops/attention/head_copies_cuda.cuh"
+#include "engine/ops/small_step/tile_copies_cuda.cuh"
+#include "engine/ops/softmax/exponentials_cuda.cuh"
+
+namespace trainctl {
+namespace {
+
+using namespace attention;
+using namespace cuda;
+
+constexpr int kFeatures = 128;                       ///< of a head in shared memory: its own, then zeros
+constexpr int kRows = kOnePassRows;                  ///< queries of a tile
+constexpr int kKeys = kOnePassKeys;                  ///< keys of a block
+constexpr int kGroups = kKeys / kSquare;             ///< groups of warps that compute
+constexpr int kAdders = 3;                           ///< warps that add dq to the sums
+constexpr int kComputing = kGroups * kGroupThreads;  ///< threads that compute
+constexpr int kThreads = kComputing + kGroupThreads;
+constexpr int kStages = 2;               ///< tiles loaded ahead
+constexpr int kHalfBytes = kKeys * 128;  ///< 64 features of a block of keys
+constexpr int kTileSums = kRows * kFeatures;
+constexpr int kRowsBytes = 2 * kRows * static_cast<int>(sizeof(float));
+constexpr uint64_t kNextSquare = kSquareBytes / 16;  ///< 64 lines on, in a matrix descriptor
+constexpr int kNever = -(1 << 30), kAlways = 1 << 30;
+
+/// The tiles that a block of keys is paired with, of one head, in their order: up or down from `at`, and after the last
+/// one on from the first.
+struct Walk {
+  int at, count, end;
+  bool down;
+
+  __device__ int tile(int step) const {
+    if (down) return at - step;
+    return at + step < end ? at + step : at + step - count;
+  }
+  __device__ int step(int tile) const {
+    if (down) return at - tile;
+    return tile >= at ? tile - at : tile - at + count;
+  }
+};
+
+/// A pair: the tile of queries, and how many blocks of keys add to its dq before.
+struct Step {
+  int tile, turn;
+};
+
+/// Which block of threads computes which pairs, and when. All those of a kv head have the same schedule.
+struct Schedule {
+  int tiles, blocks;  ///< of queries, and of keys
+  int columns;        ///< blocks of threads; the blocks of keys are dealt to them forwards, then backwards, and so on
+  int first_row;
+  bool causal;
+  int heads;  ///< query heads of a block of threads, one after another
+
+  __host__ __device__ int passes() const { return (blocks + columns - 1) / columns; }
+  /// The block of keys of a pass; from `blocks` on, there is none.
+  __device__ int block(int column, int pass) const {
+    return pass * columns + (pass % 2 == 0 ? column : columns - 1 - column);
+  }
+  __device__ int column_of(int block) const {
+    return block / columns % 2 == 0 ? block % columns : columns - 1 - block % columns;
+  }
+  __device__ int first(int block) const { return causal ? max(0, block * kKeys - first_row) / kRows : 0; }
+  __device__ int count(int block) const { return max(0, tiles - first(block)); }
+  /// Of all heads.
+  __device__ int steps(int block) const { return heads * count(block); }
+  /// Where the steps of a pass are in memory.
+  __device__ int64_t steps_at(int column, int pass) const {
+    return (static_cast<int64_t>(column) * passes() + pass) * heads * tiles;
+  }
+
+  __device__ Walk walk(int block, int head) const {
+    const int from = first(block);
+    const bool forwards = block / columns % 2 == 0;
+    Walk walk{from, count(block), tiles, false};
+    if (from > 0 && (forwards ? head > 0 : head == heads - 1)) {
+      walk.down = true, walk.at = tiles - 1;
+    } else if (!causal) {
+      walk.at = static_cast<int>(static_cast<int64_t>(column_of(block)) * tiles / columns);
+    } else if (from == 0) {
+      const int diagonal = (block * kKeys - first_row) / kRows % tiles;
+      walk.at = diagonal < 0 ? diagonal + tiles : diagonal;
+    }
+    return walk;
+  }
+  /// When the block comes to a tile it sees, of one of the heads.
+  __device__ int time(int block, int head, int tile) const {
+    int earlier = 0;
+    for (int pass = block / columns - 1; pass >= 0; --pass) earlier += count(this->block(column_of(block), pass));
+    return heads * earlier + head * count(block) + walk(block, head).step(tile);
+  }
+  __device__ Step step(int block, int index) const {
+    const int head = index / count(block), tile = walk(block, head).tile(index % count(block));
+    const int mine = time(block, head, tile);
+    int turn = 0;
+    for (int other = 0; other < blocks && first(other) <= tile; ++other) {
+      const int its = time(other, head, tile);
+      turn += its < mine || (its == mine && other < block);
+    }
+    return {tile, turn};
+  }
+};
+
+/// The operands of all kernels but the first, for some kv heads of all samples.
+struct Gradient {
+  CUtensorMap q, k, v, dy;  ///< [b, g, r, rows, features]
+  Schedule schedule;
+  int g, r, t, s, d;
+  int parts;          ///< of the query heads of a kv head
+  int first_group;    ///< the first kv head of this launch
+  float scale, unit;  ///< unit: of the scores, so that they are exponents of 2
+  /// [b, g, r, tiles, 2, 64]: logs, then means, in the order of row_at(); beyond t: infinite, then 0
+  const float* rows;
+  float* sums;      ///< dq of each tile of [groups, r]: [16 packs of 8 columns, 128 threads, 4]
+  float* key_sums;  ///< [groups, parts, dk and dv, rows of whole blocks, 128], if there are several parts
+  Step* steps;      ///< [columns, passes, heads * tiles]
+  int* turns;       ///< [groups, r, tiles]: how many blocks have added to the tile
+  int* numbers;     ///< the number of the next block of threads
+  bf16 *dq, *dk, *dv;
+  Heads to_q, to_k, to_v;
+
+  /// The first tile from which on all queries see all keys of the block.
+  __device__ int sees_all(int block) const {
+    if ((block + 1) * kKeys > s) return kAlways;
+    return schedule.causal ? ((block + 1) * kKeys - 1 - schedule.first_row + kRows - 1) / kRows : 0;
+  }
+  /// Of tiles in memory.
+  __device__ int64_t tile_at(int64_t head, int tile) const { return head * schedule.tiles + tile; }
+  /// dk (which = 0) or dv of one part, from `row` on.
+  __device__ float* part_at(int group, int part, int which, int row) const {
+    return key_sums +
+           (((static_cast<int64_t>(group) * parts + part) * 2 + which) * schedule.blocks * kKeys + row) * kFeatures;
+  }
+};
+
+/// The place of a query's numbers among those of its tile: a thread reads those of its columns in packs of four.
+__device__ int row_at(int row) { return row / 16 * 16 + row % 8 / 2 * 4 + row % 16 / 8 * 2 + row % 2; }
+
+struct alignas(1024) Shared {
+  unsigned char keys[2][kHalfBytes], values[2][kHalfBytes];  ///< halves of the features
+  unsigned char queries[kStages][2][kSquareBytes], dys[kStages][2][kSquareBytes];
+  unsigned char slopes[2][kHalfBytes];  ///< g', of this tile and the preceding one
+  float sums[kGroups][kTileSums];
+  float rows[kStages][2][kRows];
+  alignas(8) float keys_here[2], keys_left[2], here[kStages][2], left[kStages][2];
+  alignas(8) float sums_full[kAdders][2], sums_empty[kGroups][2];
+  int number;
+
+  __device__ static Shared& get() {
+    extern __shared__ unsigned char bytes[];
+    const unsigned past = shared_address(bytes) % 1024;
+    return *reinterpret_cast<Shared*>(bytes + (past == 0 ? 0 : 1024 - past));
+  }
+  static constexpr size_t bytes() { return sizeof(Shared) + 1024; }
+};
+static_assert(Shared::bytes() <= 227 * 1024);
+
+/// Barriers of some of the threads, each for the tiles of one of the groups of warps that compute.
+enum Meeting { kAll, kGroup, kSlopesFull = kGroup + kGroups, kSlopesEmpty = kSlopesFull + kGroups };
+
+template <int Threads>
+__device__ void meet(int meeting) {
+#ifdef TRAINCTL_WARP_GROUP_PRODUCTS
+  asm volatile("bar.sync %0, %1;" ::"r"(meeting), "n"(Threads) : "memory");
+#endif
+}
+/// Says that this warp is there, without waiting.
+template <int Threads>
+__device__ void arrive(int meeting) {
+#ifdef TRAINCTL_WARP_GROUP_PRODUCTS
+  asm volatile("bar.arrive %0, %1;" ::"r"(meeting), "n"(Threads) : "memory");
+#endif
+}
+
+/// The number of registers that each thread of a group of warps may use from here on.
+template <int Count>
+__device__ void take_registers() {
+#ifdef TRAINCTL_WARP_GROUP_PRODUCTS
+  asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(Count));
+#endif
+}
+template <int Count>
+__device__ void give_registers() {
+#ifdef TRAINCTL_WARP_GROUP_PRODUCTS
+  asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(Count));
+#endif
+}
+
+/// Sums of a group of warps to memory: the first stores them, later ones add theirs.
+__device__ void copy_sums(float* to, const float* from, bool first) {
+#ifdef TRAINCTL_WARP_GROUP_PRODUCTS
+  constexpr int kBytes = kTileSums * sizeof(float);
+  if (first) {
+    asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;" ::"l"(to), "r"(shared_address(from)),
+                 "n"(kBytes)
+                 : "memory");
+  } else {
+    asm volatile("cp.reduce.async.bulk.global.shared::cta.bulk_group.add.f32 [%0], [%1], %2;" ::"l"(to),
+                 "r"(shared_address(from)), "n"(kBytes)
+                 : "memory");
+  }
+#endif
+}
+__device__ void end_copies() {
+#ifdef TRAINCTL_WARP_GROUP_PRODUCTS
+  asm volatile("cp.async.bulk.commit_group;" ::: "memory");
+#endif
+}
+/// All of this thread's copies from shared memory have read it.
+__device__ void copies_read() {
+#ifdef TRAINCTL_WARP_GROUP_PRODUCTS
+  asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory");
+#endif
+}
+/// They have written too.
+__device__ void copies_done() {
+#ifdef TRAINCTL_WARP_GROUP_PRODUCTS
+  asm volatile("cp.async.bulk.wait_group 0;" ::: "memory");
+#endif
+}
+/// Orders this thread's own accesses and those of its copies.
+__device__ void order_copies() {
+#ifdef TRAINCTL_WARP_GROUP_PRODUCTS
+  asm volatile("fence.proxy.async.global;" ::: "memory");
+#endif
+}
+__device__ int counted(const int* counter) {
+  int count = 0;
+#ifdef TRAINCTL_WARP_GROUP_PRODUCTS
+  asm volatile("ld.acquire.gpu.global.s32 %0, [%1];" : "=r"(count) : "l"(counter) : "memory");
+#endif
+  return count;
+}
+__device__ void count_one(int* counter) {
+#ifdef TRAINCTL_WARP_GROUP_PRODUCTS
+  asm volatile("red.release.gpu.global.add.s32 [%0], 1;" ::"l"(counter) : "memory");
+#endif
+}
+
+/// Four 8 x 8 matrices of a fragment; each thread has the address of a line of one of them.
+__device__ void store_matrices(unsigned address, const unsigned* a) {
+#ifdef TRAINCTL_WARP_GROUP_PRODUCTS
+  asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(address), "r"(a[0]), "r"(a[1]),
+               "r"(a[2]), "r"(a[3])
+               : "memory");
+#endif
+}
+
+/// d = a b' over the features, for 64 lines of both. `a_half`, `b_half`: bytes from one half of the features to the
+/// other.
+template <int AHalf, int BHalf>
+__device__ void multiply_heads(float (&d)[32], uint64_t a, uint64_t b) {
+  multiply_lines(d, a, b);
+#pragma unroll
+  for (int k = 0; k < 4; ++k) add_product(d, a + AHalf / 16 + k * kNextColumns, b + BHalf / 16 + k * kNextColumns);
+}
+
+/// This thread's place in the sums of its group.
+struct Lane {
+  int warp = static_cast<int>(threadIdx.x) / 32 % 4, lane = static_cast<int>(threadIdx.x) % 32;
+  int row = 16 * warp + lane / 4;
+  int column = 2 * (lane % 4);
+};
+
+/// This thread's numbers of a tile's rows, for the columns 16 i .. 16 i + 15 of the sums.
+__device__ float4 numbers_of(const float* rows, const Lane& lane, int i) {
+  return reinterpret_cast<const float4*>(rows)[4 * i + lane.lane % 4];
+}
+
+/// p' of 64 keys and a tile of queries from their scores.
+__device__ void weigh(const Gradient& x, const float* logs, const Lane& lane, float (&p)[32]) {
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    const float4 four = numbers_of(logs, lane, i);
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+      float* const v = p + 8 * i + 2 * h;
+      v[0] = power_of_two(fmaf(v[0], x.unit, -four.x));
+      v[1] = power_of_two(fmaf(v[1], x.unit, -four.y));
+      v[4] = power_of_two(fmaf(v[4], x.unit, -four.z));
+      v[5] = power_of_two(fmaf(v[5], x.unit, -four.w));
+    }
+  }
+}
+
+/// Clears p' where a query does not see a key.
+__device__ void mask(const Gradient& x, const Lane& lane, int row0, int key0, float (&p)[32]) {
+#pragma unroll
+  for (int h = 0; h < 2; ++h) {
+    const int key = key0 + lane.row + 8 * h;
+    const int least = key >= x.s          ? kAlways
+                      : x.schedule.causal ? key - x.schedule.first_row - row0 - lane.column
+                                          : kNever;
+#pragma unroll
+    for (int i = 0; i < 16; ++i) {
+      float& v = p[4 * (i / 2) + 2 * h + i % 2];
+      v = 8 * (i / 2) + i % 2 >= least ? v : 0;
+    }
+  }
+}
+
+/// g' from p' and v dy'.
+__device__ void slope(const float* means, const Lane& lane, const float (&p)[32], float (&g)[32]) {
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    const float4 four = numbers_of(means, lane, i);
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+      const int at = 8 * i + 2 * h;
+      g[at] = p[at] * (g[at] - four.x);
+      g[at + 1] = p[at + 1] * (g[at + 1] - four.y);
+      g[at + 4] = p[at + 4] * (g[at + 4] - four.z);
+      g[at + 5] = p[at + 5] * (g[at + 5] - four.w);
+    }
+  }
+}
+
+/// Rounded sums, times `scale`, of `rows` rows and `features` columns.
+__device__ void write_sums(const float (&d)[64], float scale, const Lane& lane, bf16* to, int64_t step, int rows,
+                           int features) {
+#pragma unroll
+  for (int h = 0; h < 2; ++h) {
+    if (lane.row + 8 * h >= rows) continue;
+    bf16* const line = to + (lane.row + 8 * h) * step + lane.column;
+#pragma unroll
+    for (int j = 0; j < 16; ++j) {
+      if (8 * j >= features) continue;
+      *reinterpret_cast<unsigned*>(line + 8 * j) = pair_of(scale * d[4 * j + 2 * h], scale * d[4 * j + 2 * h + 1]);
+    }
+  }
+}
+
+/// The same as they are, in rows of 128 floats.
+__device__ void write_part(const float (&d)[64], const Lane& lane, float* to) {
+#pragma unroll
+  for (int h = 0; h < 2; ++h) {
+    float* const line = to + (lane.row + 8 * h) * kFeatures + lane.column;
+#pragma unroll
+    for (int j = 0; j < 16; ++j)
+      *reinterpret_cast<float2*>(line + 8 * j) = make_float2(d[4 * j + 2 * h], d[4 * j + 2 * h + 1]);
+  }
+}
+
+template <int N>
+__device__ void clear(float (&d)[N]) {
+#pragma unroll
+  for (float& v : d) v = 0;
+}
+
+/// Where a block of threads works.
+struct Column {
+  int group, part;  ///< index of the kv head among those of this launch, and of the part of its query heads
+  int b, g, column;
+
+  __device__ Column(const Gradient& x, int number) {
+    const int columns = x.schedule.columns;
+    column = number % columns, part = number / columns % x.parts, group = number / columns / x.parts;
+    b = (x.first_group + group) / x.g, g = (x.first_group + group) % x.g;
+  }
+};
+
+/// A warp of which one thread loads the blocks of keys and the tiles of queries.
+__device__ void load_tiles(const Gradient& x, Shared& shared, const Column& at) {
+  if (threadIdx.x % 32 != 0) return;
+  const Schedule& schedule = x.schedule;
+  int loaded = 0;
+  for (int pass = 0; pass < schedule.passes(); ++pass) {
+    const int block = schedule.block(at.column, pass), key0 = block * kKeys;
+    if (block >= schedule.blocks) break;
+    if (pass > 0) wait_for_bytes(shared.keys_left, (pass - 1) % 2);
+    announce_bytes(shared.keys_here, 4 * kHalfBytes);
+    for (int half = 0; half < 2; ++half) {
+      copy_box(shared.keys[half], x.k, half * 64, key0, 0, at.g, at.b, shared.keys_here);
+      copy_box(shared.values[half], x.v, half * 64, key0, 0, at.g, at.b, shared.keys_here);
+    }
+    const Step* step = x.steps + schedule.steps_at(at.column, pass);
+    for (int head = at.part * schedule.heads; head < (at.part + 1) * schedule.heads; ++head) {
+      const int64_t whole_head = static_cast<int64_t>(x.first_group + at.group) * x.r + head;
+      for (int i = schedule.count(block); i > 0; --i, ++step, ++loaded) {
+        const int stage = loaded % kStages, tile = step->tile;
+        float* const here = shared.here[stage];
+        if (loaded >= kStages) wait_for_bytes(shared.left[stage], (loaded / kStages - 1) % 2);
+        announce_bytes(here, 4 * kSquareBytes + kRowsBytes);
+        copy_bytes<kRowsBytes>(shared.rows[stage][0], x.rows + x.tile_at(whole_head, tile) * 2 * kRows, here);
+        for (int half = 0; half < 2; ++half)
+          copy_box(shared.queries[stage][half], x.q, half * 64, tile * kRows, head, at.g, at.b, here);
+        for (int half = 0; half < 2; ++half)
+          copy_box(shared.dys[stage][half], x.dy, half * 64, tile * kRows, head, at.g, at.b, here);
+      }
+    }
+  }
+}
+
+/// A warp of which one thread adds dq of every third tile to the sums in memory when it is the block's turn.
+__device__ void add_sums(const Gradient& x, Shared& shared, const Column& at, int adder) {
+  if (threadIdx.x % 32 != 0) return;
+  const Schedule& schedule = x.schedule;
+  int added = 0;
+  for (int pass = 0; pass < schedule.passes(); ++pass) {
+    const int block = schedule.block(at.column, pass);
+    if (block >= schedule.blocks) break;
+    const Step* step = x.steps + schedule.steps_at(at.column, pass);
+    for (int head = at.part * schedule.heads; head < (at.part + 1) * schedule.heads; ++head) {
+      for (int i = schedule.count(block); i > 0; --i, ++step, ++added) {
+        if (added % kAdders != adder) continue;
+        const int group = added % kGroups, turn = step->turn;
+        const int64_t tile = x.tile_at(static_cast<int64_t>(at.group) * x.r + head, step->tile);
+        int* const counter = x.turns + tile;
+        while (counted(counter) != turn) __nanosleep(20);
+        order_copies();
+        wait_for_bytes(shared.sums_full[adder], added / kAdders % 2);
+        copy_sums(x.sums + tile * kTileSums, shared.sums[group], turn == 0);
+        end_copies();
+        copies_read();
+        note(shared.sums_empty[group]);
+        copies_done();
+        count_one(counter);
+      }
+    }
+  }
+}
+
+/// A group of warps that computes for 64 keys of each block.
+__device__ void compute(const Gradient& x, Shared& shared, const Column& at) {
+  const Schedule& schedule = x.schedule;
+  const unsigned group = threadIdx.x / kGroupThreads - 1;
+  const Lane lane;
+  const uint64_t keys = square_at(shared_address(shared.keys[0]) + group * kSquareBytes);
+  const uint64_t values = square_at(shared_address(shared.values[0]) + group * kSquareBytes);
+  const uint64_t key_lines = squares_at(shared_address(shared.keys[0]), kHalfBytes);
+  // Where this thread stores lines of g': in line `line`, every second pack.
+  const int line = 64 * static_cast<int>(group) + 16 * lane.warp + lane.lane % 16;
+  const unsigned slope_line = shared_address(shared.slopes[0]) + line * 128 + (lane.lane / 16 ^ line % 8) * 16;
+  float4* const sums = reinterpret_cast<float4*>(shared.sums[group]) + threadIdx.x % kGroupThreads;
+  unsigned done = 0;
+  for (int pass = 0; pass < schedule.passes(); ++pass) {
+    const int block = schedule.block(at.column, pass), key0 = block * kKeys + group * kSquare;
+    if (block >= schedule.blocks) break;
+    float dk[64], dv[64];
+    clear(dk);
+    clear(dv);
+    wait_for_bytes(shared.keys_here, pass % 2);
+    const int sees_all = x.sees_all(block);
+    const Step* step = x.steps + schedule.steps_at(at.column, pass);
+    for (const unsigned end = done + schedule.steps(block); done < end; ++done, ++step) {
+      const int tile = step->tile;
+      const unsigned stage = done % kStages, turn = done % kGroups;
+      const unsigned queries = shared_address(shared.queries[stage][0]), dys = shared_address(shared.dys[stage][0]);
+      float p[32], g[32];
+      unsigned p_pairs[16], g_pairs[16];
+      wait_for_bytes(shared.here[stage], done / kStages % 2);
+      begin_products();
+      multiply_heads<kHalfBytes, kSquareBytes>(p, keys, square_at(queries));
+      end_products();
+      multiply_heads<kHalfBytes, kSquareBytes>(g, values, square_at(dys));
+      end_products();
+      products_done<1>();
+      settle(p);
+      weigh(x, shared.rows[stage][0], lane, p);
+      if (tile < sees_all) mask(x, lane, tile * kRows, key0, p);
+      round_sums(p, p_pairs);
+      begin_products();
+      add_over_lines(dv, p_pairs, squares_at(dys, kSquareBytes));
+      end_products();
+      products_done<1>();
+      settle(g);
+      slope(shared.rows[stage][1], lane, p, g);
+      round_sums(g, g_pairs);
+      begin_products();
+      add_over_lines(dk, g_pairs, squares_at(queries, kSquareBytes));
+      end_products();
+      if (turn != group && done >= kGroups) meet<kComputing>(kSlopesEmpty + turn);
+#pragma unroll
+      for (int j = 0; j < 4; ++j) store_matrices((slope_line + turn * kHalfBytes) ^ (32 * j), g_pairs + 4 * j);
+      publish_to_copies();
+      if (turn != group) {
+        arrive<kComputing>(kSlopesFull + turn);
+        products_done<0>();
+        settle(dk);
+        settle(dv);
+        note(shared.left[stage]);
+        continue;
+      }
+      products_done<1>();
+      settle(dv);
+      float dq[64];
+      const uint64_t slopes = square_at(shared_address(shared.slopes[turn]));
+      meet<kGroupThreads>(kGroup + group);
+      begin_products();
+      multiply_over_lines<kSquare>(dq, slopes + group * kNextSquare, key_lines + group * kNextSquare);
+      meet<kComputing>(kSlopesFull + turn);
+      add_over_lines<kSquare>(dq, slopes + (1 - group) * kNextSquare, key_lines + (1 - group) * kNextSquare);
+      end_products();
+      products_done<1>();
+      settle(dk);
+      note(shared.left[stage]);
+      products_done<0>();
+      settle(dq);
+      arrive<kComputing>(kSlopesEmpty + turn);
+      if (done >= kGroups) wait_for_bytes(shared.sums_empty[group], (done / kGroups - 1) % 2);
+#pragma unroll
+      for (int j = 0; j < 16; ++j)
+        sums[j * kGroupThreads] = make_float4(dq[4 * j], dq[4 * j + 1], dq[4 * j + 2], dq[4 * j + 3]);
+      publish_to_copies();
+      note(shared.sums_full[done % kAdders]);
+    }
+    note(shared.keys_left);
+    if (x.parts > 1) {
+      write_part(dk, lane, x.part_at(at.group, at.part, 0, key0));
+      write_part(dv, lane, x.part_at(at.group, at.part, 1, key0));
+    } else {
+      write_sums(dk, x.scale, lane, x.dk + offset_of(x.to_k, at.b, at.g, 0, key0), x.to_k.row, x.s - key0, x.d);
+      write_sums(dv, 1.0f, lane, x.dv + offset_of(x.to_v, at.b, at.g, 0, key0), x.to_v.row, x.s - key0, x.d);
+    }
+  }
+}
+
+__global__ void __launch_bounds__(kThreads, 1) tiles_kernel(const __grid_constant__ Gradient x) {
+  wait_for_kernel_before();
+  let_next_kernel_start();
+  Shared& shared = Shared::get();
+  if (threadIdx.x == 0) {
+    shared.number = atomicAdd(x.numbers, 1);
+    prepare_announcements(shared.keys_here);
+    prepare_notes(shared.keys_left, kComputing);
+    for (int i = 0; i < kStages; ++i) {
+      prepare_announcements(shared.here[i]);
+      prepare_notes(shared.left[i], kComputing);
+    }
+    for (int i = 0; i < kAdders; ++i) prepare_notes(shared.sums_full[i], kGroupThreads);
+    for (int i = 0; i < kGroups; ++i) prepare_announcements(shared.sums_empty[i]);
+    publish_to_copies();
+  }
+  __syncthreads();
+  const Column at(x, shared.number);
+  if (threadIdx.x < kGroupThreads) {
+    give_registers<24>();
+    if (threadIdx.x < 32) {
+      load_tiles(x, shared, at);
+    } else {
+      add_sums(x, shared, at, static_cast<int>(threadIdx.x) / 32 - 1);
+    }
+  } else {
+    take_registers<240>();
+    compute(x, shared, at);
+  }
+}
+
+constexpr int kFinishThreads = 256;
+
+/// A block of threads for 64 features of a tile.
+__global__ void __launch_bounds__(kFinishThreads) finish_kernel(const __grid_constant__ Gradient x) {
+  wait_for_kernel_before();
+  let_next_kernel_start();
+  const Schedule& schedule = x.schedule;
+  // The last sums first: those are in the L2 cache.
+  const int index = static_cast<int>(gridDim.x - 1 - blockIdx.x);
+  const int half = index % 2, tile = index / 2 % schedule.tiles, head = index / 2 / schedule.tiles;
+  const int thread = static_cast<int>(threadIdx.x) % kGroupThreads,
+            four = static_cast<int>(threadIdx.x) / kGroupThreads;
+  const auto* from =
+      reinterpret_cast<const float4*>(x.sums + x.tile_at(head, tile) * kTileSums + half * kTileSums / 2) +
+      four * 4 * kGroupThreads + thread;
+  unsigned pairs[2][4];  // of rows 8 apart: columns 8 j + column + 0, 1
+#pragma unroll
+  for (int j = 0; j < 4; ++j) {
+    const float4 v = from[j * kGroupThreads];
+    pairs[0][j] = pair_of(x.scale * v.x, x.scale * v.y), pairs[1][j] = pair_of(x.scale * v.z, x.scale * v.w);
+  }
+  // Among four threads: each takes the 8 columns of one j.
+  const int j = thread % 4, row = thread / 32 * 16 + thread % 32 / 4, column = 64 * half + 32 * four + 8 * j;
+  const int whole = x.first_group * x.r + head, g = whole / x.r % x.g, b = whole / x.r / x.g;
+#pragma unroll
+  for (int h = 0; h < 2; ++h) {
+    unsigned got[4];
+#pragma unroll
+    for (int by = 0; by < 4; ++by) {
+      const int to = j ^ by;  // sends it the pair of its columns, and gets its pair of mine
+      unsigned mine = pairs[h][0];
+#pragma unroll
+      for (int i = 1; i < 4; ++i) mine = to == i ? pairs[h][i] : mine;
+      const unsigned its = __shfl_xor_sync(~0u, mine, by);
+#pragma unroll
+      for (int i = 0; i < 4; ++i) got[i] = to == i ? its : (by == 0 ? 0 : got[i]);
+    }
+    const int at = tile * kRows + row + 8 * h;
+    if (at < x.t && column < x.d)
+      *reinterpret_cast<uint4*>(x.dq + offset_of(x.to_q, b, g, whole % x.r, at) + column) =
+          make_uint4(got[0], got[1], got[2], got[3]);
+  }
+}
+
+constexpr int kSumThreads = 256, kPacks = kFeatures / 8;
+
+/// A thread for 8 features of a key, of dk and then of dv.
+__global__ void __launch_bounds__(kSumThreads) add_parts_kernel(const __grid_constant__ Gradient x) {
+  wait_for_kernel_before();
+  let_next_kernel_start();
+  const int keys = x.schedule.blocks * kKeys, pack = static_cast<int>(threadIdx.x) % kPacks;
+  const int index = static_cast<int>(blockIdx.x) * (kSumThreads / kPacks) + static_cast<int>(threadIdx.x) / kPacks;
+  const int key = index % keys, which = index / keys % 2, group = index / keys / 2;
+  if (key >= x.s || 8 * pack >= x.d) return;
+  float sum[8] = {};
+  for (int part = 0; part < x.parts; ++part) {
+    const auto* from = reinterpret_cast<const float4*>(x.part_at(group, part, which, key) + 8 * pack);
+    const float4 a = from[0], b = from[1];
+    const float v[8] = {a.x, a.y, a.z, a.w, b.x, b.y, b.z, b.w};
+#pragma unroll
+    for (int i = 0; i < 8; ++i) sum[i] += v[i];
+  }
+  const float scale = which == 0 ? x.scale : 1.0f;
+  const int b = (x.first_group + group) / x.g, g = (x.first_group + group) % x.g;
+  bf16* const to = which == 0 ? x.dk + offset_of(x.to_k, b, g, 0, key) : x.dv + offset_of(x.to_v, b, g, 0, key);
+  *reinterpret_cast<uint4*>(to + 8 * pack) =
+      make_uint4(pair_of(scale * sum[0], scale * sum[1]), pair_of(scale * sum[2], scale * sum[3]),
+                 pair_of(scale * sum[4], scale * sum[5]), pair_of(scale * sum[6], scale * sum[7]));
+}
+
+/// Sixteen threads a row, of whole tiles of each head. The first blocks make the steps. Clears `counters`.
+__global__ void __launch_bounds__(kSumThreads)
+    rows_kernel(const bf16* dy, const bf16* out, const float* logs, Heads heads, int g, int r, int t, int d, float* to,
+                Schedule schedule, Step* steps, int step_blocks, int* counters, int count) {
+  wait_for_kernel_before();
+  let_next_kernel_start();
+  constexpr int kBlockRows = kSumThreads / kPacks;
+  const int index = static_cast<int>(blockIdx.x * kSumThreads + threadIdx.x);
+  if (index < count) counters[index] = 0;
+  if (static_cast<int>(blockIdx.x) < step_blocks) {
+    const int each = schedule.heads * schedule.tiles, passes = schedule.passes();
+    const int block = schedule.block(index / each / passes, index / each % passes);
+    if (index / each < schedule.columns * passes && block < schedule.blocks && index % each < schedule.steps(block))
+      steps[index] = schedule.step(block, index % each);
+    return;
+  }
+  const int tiles = schedule.tiles, row_block = static_cast<int>(blockIdx.x) - step_blocks;
+  const int blocks = tiles * kRows / kBlockRows, head = row_block / blocks;
+  const int row = row_block % blocks * kBlockRows + static_cast<int>(threadIdx.x) / kPacks;
+  const int pack = static_cast<int>(threadIdx.x) % kPacks;
+  float sum = 0;
+  if (row < t && 8 * pack < d) {
+    const int64_t from = offset_of(heads, head / (g * r), head / r % g, head % r, row) + pack * 8;
+    sum = dot_pack(dy + from, out + from);
+  }
+#pragma unroll
+  for (int by = kPacks / 2; by > 0; by /= 2) sum += __shfl_xor_sync(~0u, sum, by);
+  if (pack != 0) return;
+  float* const tile = to + 2 * kRows * (static_cast<int64_t>(head) * tiles + row / kRows) + row_at(row % kRows);
+  tile[0] = row < t ? logs[static_cast<int64_t>(head) * t + row] * kLog2e : INFINITY;
+  tile[kRows] = sum;
+}
+
+}  // namespace
+
+CudaKernel attention_grad_in_one_pass(const CudaKernelCall& call, const AttentionCall& a) {
+  if (!one_pass_takes(a.size) || !is_plain_bf16(call, a) || !is_hopper()) return nullptr;
+  const AttentionSize& n = a.size;
+  Gradient x{};
+  if (!describe(x.q, call.in[a.q_at].data, a.q, n, n.t, n.r, kRows) ||
+      !describe(x.k, call.in[a.k_at].data, a.k, n, n.s, 1, kKeys) ||
+      !describe(x.v, call.in[a.v_at].data, a.v, n, n.s, 1, kKeys) ||
+      !describe(x.dy, call.in[0].data, a.out, n, n.t, n.r, kRows))
+    return nullptr;
+  const OnePassMemory memory(n, a.causal);
+  x.schedule = {static_cast<int>(memory.tiles),
+                static_cast<int>(memory.blocks),
+                static_cast<int>(memory.columns),
+                static_cast<int>(a.first_row),
+                a.causal,
+                static_cast<int>(n.r / memory.parts)};
+  // Those that wait for each other must run together, also beside other kernels.
+  if (memory.columns > multiprocessors() / 2) return nullptr;
+  x.g = static_cast<int>(n.g), x.r = static_cast<int>(n.r), x.t = static_cast<int>(n.t), x.s = static_cast<int>(n.s);
+  x.d = static_cast<int>(n.d), x.parts = static_cast<int>(memory.parts);
+  x.scale = a.scale, x.unit = a.scale * kLog2e;
+  x.dq = call.out[0].as<bf16>(), x.dk = call.out[a.packed ? 0 : 1].as<bf16>(),
+  x.dv = call.out[a.packed ? 0 : 2].as<bf16>();
+  x.to_q = a.q, x.to_k = a.k, x.to_v = a.v;
+  call.scratch->need(memory.bytes());
+  ask_for_shared(tiles_kernel, Shared::bytes(), "attention_grad");
+  return [x, memory, n, dy = call.in[0].as<bf16>(), out = call.in[call.in.size() - 2].as<bf16>(),
+          logs = call.in.back().as<float>(), heads = a.out, scratch = call.scratch](CudaStream stream) mutable {
+    auto* const start = static_cast<char*>(scratch->memory());
+    auto* const rows = reinterpret_cast<float*>(start);
+    auto* const counters = reinterpret_cast<int*>(start + memory.rows_bytes());
+    x.rows = rows;
+    x.steps = reinterpret_cast<Step*>(start + memory.rows_bytes() + memory.counters_bytes());
+    x.sums = reinterpret_cast<float*>(x.steps + memory.steps());
+    x.key_sums = x.sums + memory.sums_bytes() / sizeof(float);
+    const auto run = [&](auto* kernel, int64_t blocks, int threads, size_t shared, const auto&... arguments) {
+      launch(kernel, static_cast<unsigned>(blocks), static_cast<unsigned>(threads), shared, stream, "attention_grad",
+             arguments...);
+    };
+    const int64_t step_blocks = ceil_div(memory.steps(), kSumThreads);
+    run(rows_kernel, step_blocks + n.b * n.heads() * memory.tiles * kRows * kPacks / kSumThreads, kSumThreads, 0, dy,
+        out, logs, heads, x.g, x.r, x.t, x.d, rows, x.schedule, x.steps, static_cast<int>(step_blocks), counters,
+        static_cast<int>(memory.counters()));
+    for (int64_t i = 0; i < memory.launches(); ++i) {
+      const int64_t first = i * memory.groups, count = std::min(memory.groups, n.b * n.g - first);
+      x.first_group = static_cast<int>(first);
+      x.numbers = counters + i;
+      x.turns = counters + memory.launches() + first * n.r * memory.tiles;
+      run(tiles_kernel, count * memory.parts * memory.columns, kThreads, Shared::bytes(), x);
+      run(finish_kernel, count * n.r * memory.tiles * 2, kFinishThreads, 0, x);
+      if (memory.parts > 1)
+        run(add_parts_kernel, count * 2 * memory.blocks * kKeys * kPacks / kSumThreads, kSumThreads, 0, x);
+    }
+  };
+}
+
+}  // namespace trainctl

@@ -1,0 +1,15 @@
+// The gradient of attention by the tensor cores of Hopper, for bf16 and heads of 72 to 128 features: one pass over the
+// pairs of queries and keys.
+#pragma once
+
+#include "engine/ops/attention/attention_shape.h"
+#include "engine/ops/cuda/cuda_kernel.h"
+
+namespace trainctl {
+
+/// Null where it does not apply: another type, another size of heads, a mask, operands that the copy engine cannot
+/// read, more than 131,072 queries or keys, another GPU or a small part of one. Its scratch is OnePassMemory
+/// (grad_workspace.h).
+CudaKernel attention_grad_in_one_pass(const CudaKernelCall& call, const AttentionCall& a);
+
+}  // namespace trainctl
