@@ -464,7 +464,7 @@ def door(trainctl, folder, chance, attacks):
     words, variables = pods.container(manifests, 1)
     served = started([trainctl, *words], env={**os.environ, **variables, "HOME": str(folder)}, cwd=folder, stdout=subprocess.DEVNULL,
                               stderr=subprocess.DEVNULL)
-    port = int(re.search(r"kDoorPort = ([\d']+)", (root / "launcher/clusters/pods.h").read_text()).group(1).replace("'", ""))
+    port = int(re.search(r"kListenerPort = ([\d']+)", (root / "launcher/clusters/pods.h").read_text()).group(1).replace("'", ""))
     end = time.monotonic() + ANSWER_SECONDS
     while port not in sum(listeners_of(served.pid), []) and time.monotonic() < end:
         time.sleep(0.05)
@@ -512,7 +512,7 @@ def impostor(trainctl, folder, chance, attacks):
     """In the place of pod 1 a server of TLS has a certificate and no token: pod 0 sends it nothing, however often it tries."""
     del chance, attacks
     root = pathlib.Path(__file__).resolve().parents[2]
-    port = int(re.search(r"kDoorPort = ([\d']+)", (root / "launcher/clusters/pods.h").read_text()).group(1).replace("'", ""))
+    port = int(re.search(r"kListenerPort = ([\d']+)", (root / "launcher/clusters/pods.h").read_text()).group(1).replace("'", ""))
     (folder / "impostor.pem").write_text(CERTIFICATE)
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(folder / "impostor.pem")
