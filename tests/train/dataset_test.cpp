@@ -209,7 +209,8 @@ TEST_CASE("an mnist folder without its files says what was looked for") {
   folder.write("train-images-idx3-ubyte", idx_bytes({5, 2, 3}));
   CHECK(spec_error([&] { read_data_shapes(mnist(folder.path()), 1); }) ==
         "dataset.path: '" + folder.path() +
-            "' does not contain train-labels-idx1-ubyte (looked for train-labels-idx1-ubyte and train-labels-idx1-ubyte.gz)");
+            "' does not contain train-labels-idx1-ubyte (looked for train-labels-idx1-ubyte and "
+            "train-labels-idx1-ubyte.gz)");
 }
 
 TEST_CASE("mnist files that do not belong together are refused") {

@@ -103,8 +103,9 @@ TEST_CASE("a broken file is an EnvError that names file, byte, what was expected
 
 TEST_CASE("dims whose product is too large or overflows are refused before anything is allocated") {
   const ByteVector huge = {0, 0, 8, 4, 255, 255, 255, 255, 255, 255, 255, 255, 255, 255, 255, 255, 255, 255, 255, 255};
-  CHECK(message_of(huge).find("f: byte 8: dim 1 of 4,294,967,295 makes the file larger than 16.0 GiB") == 0);
-  CHECK(message_of(idx_bytes({100}), 99).find("larger than 99 B") != std::string::npos);
+  CHECK(message_of(huge).find("f: byte 8: dim 1 of 4,294,967,295 makes the file larger than the limit of 16.0 GiB") ==
+        0);
+  CHECK(message_of(idx_bytes({100}), 99).find("larger than the limit of 99 B") != std::string::npos);
   // A gzip file of about 30 bytes that promises 4 GB.
   CHECK(message_of(gzip({0, 0, 8, 1, 255, 255, 255, 255, 1, 2, 3})).find("found at most") != std::string::npos);
 }

@@ -303,7 +303,7 @@ TEST_CASE("what the writer writes is read back, and a file is replaced only on r
     CHECK(fs::file_size(file) == 6 + (with_header ? 1024 : 0));
     CHECK(windows(set_of("tokens", {file}, 2), 1) == std::vector<Window>{{2, 255}});
   }
-  CHECK(error_of([&] { TokenWriter again(file, true, false); }).find("already exists; --force replaces it") !=
+  CHECK(error_of([&] { TokenWriter again(file, true, false); }).find("already exists; replace it with --force") !=
         std::string::npos);
   { TokenWriter dropped(folder.path() + "/dropped.bin", true, false); }
   size_t files = 0;

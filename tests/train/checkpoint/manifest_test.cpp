@@ -115,8 +115,8 @@ TEST_CASE("each changed, added or missing byte of a manifest is found") {
 }
 
 TEST_CASE("a later format is an error that says so, however it ends") {
-  check_refused("\"format\":1", "\"format\":2", "format 2, but this trainctl reads formats up to 1");
-  check_refused("{\"format\": 3, \"all\": \"is other\"}", "c.json: format 3; this trainctl reads");
+  check_refused("\"format\":1", "\"format\":2", "has format 2, but this trainctl reads formats up to 1");
+  check_refused("{\"format\": 3, \"all\": \"is other\"}", "c.json: has format 3, but this trainctl reads");
   check_refused("\"format\":1", "\"format\":0", "format: expected 1, found 0");
 }
 

@@ -135,7 +135,7 @@ TEST_CASE("a header nested deeper than a tensor's shape is refused") {
 
 TEST_CASE("a name that stands twice is refused, of a tensor or of a field") {
   const std::string a = R"("a":{"dtype":"U8","shape":[0],"data_offsets":[0,0]})";
-  check_refused("{" + a + "," + a + "}", 0, "has the name 'a' twice");
+  check_refused("{" + a + "," + a + "}", 0, "contains the name 'a' twice");
   check_refused(R"({"a":{"dtype":"U8","dtype":"U8","shape":[0],"data_offsets":[0,0]}})", 0, "'dtype' twice");
   check_refused(R"({"__metadata__":{"k":"1","k":"2"}})", 0, "'k' twice");
 }
@@ -194,7 +194,7 @@ TEST_CASE("holes are refused, at the start and between tensors") {
 
 TEST_CASE("data that end before or after the last tensor are refused") {
   check_refused(two("[0,4]", "[4,8]"), 7, "have 8 bytes of data, but the file has 7 after its header: it is truncated");
-  check_refused(two("[0,4]", "[4,8]"), 9, "the file has 9: it is too long");
+  check_refused(two("[0,4]", "[4,8]"), 9, "the file has 9 after its header: it is too long");
   check_refused("{}", 1, "it is too long");
 }
 

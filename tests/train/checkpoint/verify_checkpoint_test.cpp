@@ -143,7 +143,7 @@ TEST_CASE("all damaged files are named, not only the first") {
   const SavedSample saved;
   put(saved.path + "/job.yaml", "name: sampla\n");
   fs::remove(saved.path + "/rank.0001.safetensors");
-  CHECK(names(problems(saved.path), "job.yaml: its bytes are not those that were written"));
+  CHECK(names(problems(saved.path), "job.yaml: its content has changed since it was written"));
   CHECK(names(problems(saved.path), "rank.0001.safetensors: cannot be read"));
 }
 
@@ -189,7 +189,7 @@ TEST_CASE("the integrated file is verified: its bytes, and that its tensors are 
   std::string damaged = text;
   damaged.back() ^= 1;
   put(file, damaged);
-  CHECK(names(problems(path), "model.safetensors: its bytes are not those that were written"));
+  CHECK(names(problems(path), "model.safetensors: its content has changed since it was written"));
   // A checksum that agrees does not excuse other tensors.
   const SafetensorsEntry other{.name = "fc.bias:weight", .type = StoredType::f32, .shape = {4}};
   for (const auto& [entry, words] : {std::pair<SafetensorsEntry, const char*>{

@@ -137,13 +137,13 @@ TEST_CASE("a wrong value in row 900001 is an error that names that line") {
 TEST_CASE("quotes in wrong places are errors with the line at which the row begins") {
   const ScratchFolder folder;
   const std::string at = folder.path() + "/t.csv:";
-  CHECK(
-      contains(error_of_csv(folder, "a,b\n1,2\n5\"2,1\n", {kA}), at + "3: value 1: a quote in a value that does not"));
+  CHECK(contains(error_of_csv(folder, "a,b\n1,2\n5\"2,1\n", {kA}),
+                 at + "3: value 1: unexpected quote in a value that does not"));
   CHECK(contains(error_of_csv(folder, "a,b\n1,\"2\"x\n", {kA}), at + "2: value 2: expected the delimiter ',' after"));
   CHECK(contains(error_of_csv(folder, "a,b\n1,2\n\"1,2\n1,2\n", {kA}),
                  at + "3: a quote that starts in this row is never closed"));
   const std::string open = "a,b\n1,2\n\"" + std::string(3 << 20, 'x') + "\n";
-  CHECK(contains(error_of_csv(folder, open, {kA}), at + "3: the row has more than 1 MiB"));
+  CHECK(contains(error_of_csv(folder, open, {kA}), at + "3: the row is longer than 1 MiB"));
 }
 
 TEST_CASE("what a table does not have is an error of the job") {
@@ -152,8 +152,8 @@ TEST_CASE("what a table does not have is an error of the job") {
   CHECK(contains(none, "dataset.fields.x: " + folder.path() +
                            "/t.csv has no column 'alpa' (columns: alpha, beta; did you mean 'alpha'?)"));
   CHECK(contains(error_of_csv(folder, "1,2\n", {{.name = "x", .columns = {"3"}}}, false), "columns are 1 to 2"));
-  CHECK(contains(error_of_csv(folder, "a\n", {kA}), "has no rows"));
-  CHECK(contains(error_of_csv(folder, "", {kA}), "has no rows"));
+  CHECK(contains(error_of_csv(folder, "a\n", {kA}), "contains no rows"));
+  CHECK(contains(error_of_csv(folder, "", {kA}), "contains no rows"));
   folder.write("t.parquet", {1});
   const std::string parquet = error_of([&] { open_csv({.paths = {folder.path() + "/t.parquet"}, .fields = {kA}}); });
   CHECK(contains(parquet, "is Parquet, which trainctl does not support"));

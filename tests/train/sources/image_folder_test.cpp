@@ -68,8 +68,8 @@ TEST_CASE("classes that are given keep their numbers, and one that has no folder
   CHECK(contains(error_of([&] {
                    open(folder, {"dog", "cats"});
                  }),
-                 "of the class 'cat', which is not one of the 2 "
-                 "known"));
+                 "has the class 'cat', which is not one of the 2 "
+                 "known classes"));
 }
 
 TEST_CASE("images by glob are of the class of their folder, class by class") {
@@ -82,16 +82,16 @@ TEST_CASE("images by glob are of the class of their folder, class by class") {
 
 TEST_CASE("a folder without classes says what was expected") {
   const ScratchFolder folder;
-  CHECK(contains(error_of([&] { open(folder); }), "has 0 images and no folders"));
+  CHECK(contains(error_of([&] { open(folder); }), "contains neither images nor folders"));
   add(folder, "1.jpg");
   const std::string flat = error_of([&] { open(folder); });
-  CHECK(contains(flat, "has 1 images but no folders, so there are no classes"));
+  CHECK(contains(flat, "contains 1 image but no folders, so there are no classes"));
   CHECK(contains(flat, "the data set needs one folder per class with its images: photos/cat/1.jpg"));
   add(folder, "cat/1.jpg");
   CHECK(contains(error_of([&] { open(folder); }), "1.jpg' is next to the class folders"));
   fs::remove(folder.path() + "/1.jpg");
   add(folder, "dog/readme.txt");
-  CHECK(contains(error_of([&] { open(folder); }), "dog' has no images"));
+  CHECK(contains(error_of([&] { open(folder); }), "dog' contains no images"));
   CHECK(contains(error_of([&] { open_image_folder({.paths = {folder.path() + "/none"}}); }), "there is no file"));
 }
 

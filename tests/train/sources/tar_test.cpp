@@ -89,7 +89,7 @@ TEST_CASE("an array of a tar shard has the type and shape of the first sample's"
         folder.path() + "/t.tar: 0.x.npy: the number 1e+39 is too large for a 32-bit float");
   const ByteVector cut = tar_member("1.x.npy", tar_npy("<f4", "(2,)", "abc"));
   CHECK(contains(error_of_tar(folder, array("0.x.npy", 2) + cut + tar_end()),
-                 "1.x.npy: the array: byte 128: f32 [2] has 8"));
+                 "1.x.npy: the array: byte 128: f32 [2] needs 8"));
 }
 
 TEST_CASE("long names and sizes of GNU and of pax are read") {
@@ -155,7 +155,7 @@ TEST_CASE("an index of another tar file is named, and so is a damaged one") {
   REQUIRE(truncate(idx.c_str(), 100) == 0);
   CHECK(contains(open(), "t.tar.idx: has 100 bytes, which does not match"));
   REQUIRE(truncate(idx.c_str(), 3) == 0);
-  CHECK(contains(open(), "t.tar.idx: is no index"));
+  CHECK(contains(open(), "t.tar.idx: is not an index"));
 }
 
 TEST_CASE("an index takes 12 bytes for each file of a sample") {
@@ -240,7 +240,7 @@ TEST_CASE("what a tar shard does not have, or no source reads, is an error of th
   CHECK(error_of_tar(folder, json, {{"image", {"jpg"}}}) == "no error");
   CHECK(contains(error_of_tar(folder, json, {{"image", {"json"}}}), "dataset.fields.image contains .json files"));
   CHECK(contains(error_of_tar(folder, kTwoSamples, {{"x", {"jpg", "cls"}}}), "are different kinds of files"));
-  CHECK(contains(error_of_tar(folder, tar_end()), "has no samples"));
+  CHECK(contains(error_of_tar(folder, tar_end()), "contains no samples"));
   folder.write("t.tar.gz", gzip(kTwoSamples));
   CHECK(contains(error_of([&] { open_tar({.paths = {folder.path() + "/t.tar.gz"}}); }), "gunzip it"));
 }

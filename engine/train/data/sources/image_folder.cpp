@@ -112,9 +112,11 @@ int32_t class_number(const std::vector<std::string>& classes, const std::string&
 FolderImages images_in(std::string folder, std::vector<std::string> classes) {
   while (folder.size() > 1 && folder.ends_with('/')) folder.pop_back();
   const Listing top = list_folder(folder);
+  if (top.folders.empty() && top.images.empty())
+    fail_spec(fmt::format("'{}' contains neither images nor folders", folder));
   if (top.folders.empty())
-    fail_spec(fmt::format("'{}' contains {} images but no folders, so there are no classes", folder,
-                          with_commas(static_cast<int64_t>(top.images.size()))));
+    fail_spec(fmt::format("'{}' contains {} image{} but no folders, so there are no classes", folder,
+                          with_commas(static_cast<int64_t>(top.images.size())), top.images.size() == 1 ? "" : "s"));
   if (!top.images.empty())
     fail_spec(fmt::format("'{}/{}' is next to the class folders, so it has no class", folder, top.images[0]));
   const bool are_given = !classes.empty();
