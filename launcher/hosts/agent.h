@@ -23,7 +23,7 @@
 namespace trainctl::hosts {
 
 /// Message about saves between a host and the launcher. Only the two ends know its meaning; see
-/// cli/run/worker/host_saves.h.
+/// cli/run/saves/host_saves.h.
 struct SaveMessage {
   std::string name;
   int rank = -1;
