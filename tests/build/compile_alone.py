@@ -4,8 +4,9 @@ in its group includes or defines; such a file breaks as soon as the groups chang
 
     compile_alone.py SOURCE_DIR BUILD_DIR [--since COMMIT]
 
-Changed files are those whose code differs from COMMIT, by default the last commit that is four hours older than HEAD; a file whose
-comments alone differ is left out. Sources are only parsed (-fsyntax-only); CUDA sources are compiled to PTX for one architecture. A header whose source includes it first is checked by
+Changed files are those whose code differs from COMMIT, by default the last commit that is four hours older than HEAD. A file is left
+out if only comments, literals or the folders of its includes differ, since none of these needs another include; a moved file is
+compared with what it was. Sources are only parsed (-fsyntax-only); CUDA sources are compiled to PTX for one architecture. A header whose source includes it first is checked by
 compiling that source. Exit status: 0, 1 if a file fails, 77 if skipped.
 """
 import argparse
@@ -21,6 +22,7 @@ HEADER, CUDA = ".h", ".cu"
 RECENT_SECONDS = 4 * 3600
 # These are included after the names that they use, by one source for each instruction set.
 PARAMETRIC = {"engine/ops/matmul/tiles.h"}
+INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]*[<"]([^>"]+)[>"]', re.M)
 # Literals, which may contain what looks like a comment, and comments.
 LITERAL_OR_COMMENT = re.compile(
     r'''R"([^()\\ ]{0,16})\(.*?\)\1"|"(?:\\.|[^"\\\n])*"|(?<![0-9a-fA-F])'(?:\\.|[^'\\\n])+'|//[^\n]*|/\*.*?\*/''', re.S)
@@ -31,16 +33,19 @@ def git(source, *words):
 
 
 def code_of(text):
-    """The text without comments and spaces."""
-    return "".join(LITERAL_OR_COMMENT.sub(lambda found: " " if found[0].startswith("/") else found[0], text).split())
+    """The included names, and the rest of the text without comments, literals and spaces."""
+    included = sorted(os.path.basename(name) for name in INCLUDE.findall(text))
+    rest = LITERAL_OR_COMMENT.sub(lambda found: " " if found[0].startswith("/") else '""', INCLUDE.sub("", text))
+    return included, "".join(rest.split())
 
 
-def differs_in_code(source, since, path):
+def differs_in_code(source, since, before, path):
+    """`before`: its path in that commit."""
     if not path.endswith((HEADER, ".cpp", CUDA)):
         return True
-    before = subprocess.run(["git", "-C", source, "show", f"{since}:{path}"], capture_output=True, text=True)
+    old = subprocess.run(["git", "-C", source, "show", f"{since}:{before}"], capture_output=True, text=True)
     with open(os.path.join(source, path)) as now:
-        return before.returncode != 0 or code_of(before.stdout) != code_of(now.read())
+        return old.returncode != 0 or code_of(old.stdout) != code_of(now.read())
 
 
 def changed_files(source, since):
@@ -49,8 +54,8 @@ def changed_files(source, since):
         since = git(source, "rev-list", "-1", f"--before={newest - RECENT_SECONDS}", "HEAD")[0]
     if not since:  # a history of a few hours, or a shallow clone
         return git(source, "ls-files")
-    changed = [path for path in git(source, "diff", "--name-only", "--diff-filter=d", since) if path]
-    return [path for path in changed if differs_in_code(source, since, path)]
+    rows = [row.split("\t") for row in git(source, "diff", "--name-status", "--diff-filter=d", "-M", "-l0", since) if row]
+    return [row[-1] for row in rows if differs_in_code(source, since, row[1], row[-1])]
 
 
 def commands_of(source, build):
