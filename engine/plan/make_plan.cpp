@@ -249,15 +249,6 @@ void add_notes(const std::vector<std::optional<LayerStrategy>>& strategies, cons
   }
 }
 
-Numerics numerics_of(const Graph& graph, const JobSpec& spec) {
-  return {.precision = spec.precision,
-          .fp8 = spec.fp8.has_value(),
-          .narrow_layers = narrow_layers(graph, spec),
-          .optimizer = spec.optimizer,
-          .keeps_gradients = spec.train.histograms > 0,
-          .reads_all_rows = spec.parallel.full_batch};
-}
-
 Plan plan_with(const Graph& graph, const JobSpec& spec, const CostModel& cost, PlanMemo& memo) {
   Plan plan = plan_header(spec, cost);
   plan.numerics = numerics_of(graph, spec);
@@ -300,6 +291,15 @@ Plan plan_with(const Graph& graph, const JobSpec& spec, const CostModel& cost, P
 }
 
 }  // namespace
+
+Numerics numerics_of(const Graph& graph, const JobSpec& spec) {
+  return {.precision = spec.precision,
+          .fp8 = spec.fp8.has_value(),
+          .narrow_layers = narrow_layers(graph, spec),
+          .optimizer = spec.optimizer,
+          .keeps_gradients = spec.train.histograms > 0,
+          .reads_all_rows = spec.parallel.full_batch};
+}
 
 std::string_view to_string(Choice choice) {
   switch (choice) {

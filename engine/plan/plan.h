@@ -141,6 +141,9 @@ struct Plan {
   Pipeline pipeline(bool with_backward) const { return {schedule, num_stages, chunks, micro_batches, with_backward}; }
 };
 
+/// The numerics that the job asks for.
+Numerics numerics_of(const Graph& graph, const JobSpec& spec);
+
 /// Chooses everything that the job leaves open; the result is legal by construction. Throws SpecError if the job
 /// asks for the impossible (cuts that do not divide, stages that run backwards, too few ranks). Deterministic:
 /// every rank computes the same plan without communication.

@@ -41,7 +41,7 @@ parallel: {{{}}}
 /// All ranks' programs, proved one by one, as classes and after each pass.
 std::vector<Program> programs(const Job& j) {
   CHECK(verify_classes(compile_classes(j.graph, j.plan, CostModel())).empty());
-  CHECK_FALSE(first_pass_fault(j.graph, j.plan, j.spec, CostModel(), passes()));
+  CHECK_FALSE(first_pass_fault(j.graph, j.plan, CostModel(), passes()));
   return compile_all(j.graph, j.plan, CostModel());
 }
 

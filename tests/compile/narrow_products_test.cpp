@@ -24,7 +24,8 @@ struct Compiled {
 Compiled narrow_compiled(std::vector<std::string> overrides) {
   overrides.insert(overrides.begin(), {"vars.d=32", "vars.heads=4", "vars.length=16", "vars.vocab=64",
                                        "dataset.batch=16", "precision=fp8", "fp8.min_weight=0"});
-  Compiled c{job_spec("gpt", overrides), {}, {}, {}};
+  Compiled c;
+  c.spec = job_spec("gpt", overrides);
   c.graph = build_graph(c.spec, data_and_label({16}, {16}, true, true));
   c.plan = make_plan(c.graph, c.spec, CostModel());
   c.programs = compile_all(c.graph, c.plan, CostModel());

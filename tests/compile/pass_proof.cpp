@@ -177,7 +177,7 @@ std::unique_ptr<Compiler> copy_of(const Compiler& c) {
 
 class PassProof {
  public:
-  PassProof(const Graph& graph, const Plan& plan, const JobSpec& spec, const CostModel& cost) {
+  PassProof(const Graph& graph, const Plan& plan, const CostModel& cost) {
     for (int rank = 0; rank < plan.processes(); ++rank)
       ranks_.push_back(std::make_unique<Compiler>(graph, plan, cost, rank));
   }
@@ -246,9 +246,9 @@ class PassProof {
 
 }  // namespace
 
-std::optional<PassFault> first_pass_fault(const Graph& graph, const Plan& plan, const JobSpec& spec,
-                                          const CostModel& cost, std::span<const Pass> list) {
-  return PassProof(graph, plan, spec, cost).run(list);
+std::optional<PassFault> first_pass_fault(const Graph& graph, const Plan& plan, const CostModel& cost,
+                                          std::span<const Pass> list) {
+  return PassProof(graph, plan, cost).run(list);
 }
 
 }  // namespace trainctl

@@ -22,7 +22,7 @@ struct PassFault {
 ///  - from order_sends on, each send is waited for;
 ///  - with only the remaining required passes, the programs pass verify_programs too.
 /// Empty if all hold.
-std::optional<PassFault> first_pass_fault(const Graph& graph, const Plan& plan, const JobSpec& spec,
-                                          const CostModel& cost, std::span<const Pass> list = passes());
+std::optional<PassFault> first_pass_fault(const Graph& graph, const Plan& plan, const CostModel& cost,
+                                          std::span<const Pass> list = passes());
 
 }  // namespace trainctl

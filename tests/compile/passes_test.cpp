@@ -17,7 +17,7 @@ namespace {
 using Words = std::vector<std::string>;
 
 std::string fault_text(const Job& j, std::span<const Pass> list = passes()) {
-  const auto fault = first_pass_fault(j.graph, j.plan, j.spec, CostModel(), list);
+  const auto fault = first_pass_fault(j.graph, j.plan, CostModel(), list);
   return fault ? fault->pass + ": " + fault->text : "";
 }
 
@@ -246,7 +246,7 @@ TEST_CASE("a pass that breaks the program is named, regardless of the passes aft
   for (const Break& broken : kBreaks) {
     CAPTURE(std::string(broken.what));
     const auto fault =
-        first_pass_fault(j.graph, j.plan, j.spec, CostModel(), with_pass_after(broken.after, broken.pass));
+        first_pass_fault(j.graph, j.plan, CostModel(), with_pass_after(broken.after, broken.pass));
     REQUIRE(fault.has_value());
     INFO(fault->text);
     CHECK(fault->pass == "broken");

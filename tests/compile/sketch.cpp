@@ -180,7 +180,8 @@ Plan data_parallel_plan(const Graph& graph, int ranks, int stages, int micro_bat
   return plan;
 }
 
-std::vector<Program> programs_of(const Graph& graph, const Plan& plan, const JobSpec& spec) {
+std::vector<Program> programs_of(const Graph& graph, Plan plan, const JobSpec& spec) {
+  plan.numerics = numerics_of(graph, spec);
   return compile_all(graph, plan, CostModel());
 }
 

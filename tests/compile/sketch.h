@@ -36,7 +36,7 @@ Graph mlp_graph(int64_t batch, int64_t in, const std::vector<int64_t>& units);
 Plan data_parallel_plan(const Graph& graph, int ranks, int stages = 1, int micro_batches = 1);
 
 /// Programs of all ranks, as from compile_all.
-std::vector<Program> programs_of(const Graph& graph, const Plan& plan, const JobSpec& spec = {});
+std::vector<Program> programs_of(const Graph& graph, Plan plan, const JobSpec& spec = {});
 
 /// Collectives of one purpose in a program.
 std::vector<const Instruction*> collectives(const Program& program, Purpose purpose);

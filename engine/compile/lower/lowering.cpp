@@ -29,6 +29,7 @@ Lowering::Lowering(Compiler& compiler) : c(compiler) {
   first_readers.assign(tensors, -1);
   printed.resize(tensors);
   narrow = c.plan.numerics.narrow_layers;
+  narrow.resize(c.graph.layers.size());
   const auto slots = static_cast<size_t>(c.plan.chunks * c.plan.micro_batches);
   statistics.resize(slots);
   values.resize(slots);
