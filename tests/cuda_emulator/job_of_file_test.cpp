@@ -9,9 +9,11 @@
 #include <iterator>
 #include <limits>
 
+#include "engine/planning/compile_job.h"
 #include "engine/runtime/comm/shared_memory.h"
 #include "engine/runtime/comm/shared_memory_communicator.h"
 #include "engine/spec/parse.h"
+#include "engine/train/data/read_and_plan.h"
 #include "engine/train/trainer/trainer.h"
 #include "tests/skip.h"
 #include "tools/cuda_emulator/nccl.h"
