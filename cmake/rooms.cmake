@@ -1,6 +1,6 @@
 # Levels of optimisation in release builds; other build types keep their own level. Code whose speed nobody notices is
 # compiled with the light one, which takes about half of the time of -O2: the command line, the launcher, files, and tests.
-set(TRAINCTL_LIGHT_OPTIMISATION $<$<CONFIG:Release>:-Og>)
+set(TRAINCTL_LIGHT_OPTIMISATION $<$<AND:$<CONFIG:Release>,$<COMPILE_LANGUAGE:CXX>>:-Og>)
 set(TRAINCTL_FULL_OPTIMISATION $<$<CONFIG:Release>:-O2>)
 
 # room(<name> SOURCES <globs> [EXCLUDE <patterns>] [ALONE <patterns>] [LIGHT] [FULL <patterns>] [OPTIONS <compile options>]
