@@ -36,7 +36,7 @@ namespace {
 using namespace attention;
 using namespace cuda;
 
-constexpr int kFeatures = 128;                       ///< of a head in shared memory: its own, then zeros
+constexpr int kFeatures = 128;                       ///< features of a head in shared memory: its own, then zeros
 constexpr int kRows = kOnePassRows;                  ///< queries of a tile
 constexpr int kKeys = kOnePassKeys;                  ///< keys of a block
 constexpr int kGroups = kKeys / kSquare;             ///< groups of warps that compute
@@ -73,7 +73,7 @@ struct Step {
 
 /// Which block of threads computes which pairs, and when. All those of a kv head have the same schedule.
 struct Schedule {
-  int tiles, blocks;  ///< of queries, and of keys
+  int tiles, blocks;  ///< numbers of tiles of queries, and of blocks of keys
   int columns;        ///< blocks of threads; the blocks of keys are dealt to them forwards, then backwards, and so on
   int first_row;
   bool causal;
@@ -89,7 +89,7 @@ struct Schedule {
   }
   __device__ int first(int block) const { return causal ? max(0, block * kKeys - first_row) / kRows : 0; }
   __device__ int count(int block) const { return max(0, tiles - first(block)); }
-  /// Of all heads.
+  /// The same for all heads.
   __device__ int steps(int block) const { return heads * count(block); }
   /// Where the steps of a pass are in memory.
   __device__ int64_t steps_at(int column, int pass) const {
@@ -133,7 +133,7 @@ struct Gradient {
   CUtensorMap q, k, v, dy;  ///< [b, g, r, rows, features]
   Schedule schedule;
   int g, r, t, s, d;
-  int parts;          ///< of the query heads of a kv head
+  int parts;          ///< groups of the query heads of a kv head
   int first_group;    ///< the first kv head of this launch
   float scale, unit;  ///< unit: of the scores, so that they are exponents of 2
   /// [b, g, r, tiles, 2, 64]: logs, then means, in the order of row_at(); beyond t: infinite, then 0
@@ -151,7 +151,7 @@ struct Gradient {
     if ((block + 1) * kKeys > s) return kAlways;
     return schedule.causal ? ((block + 1) * kKeys - 1 - schedule.first_row + kRows - 1) / kRows : 0;
   }
-  /// Of tiles in memory.
+  /// Tiles in memory.
   __device__ int64_t tile_at(int64_t head, int tile) const { return head * schedule.tiles + tile; }
   /// dk (which = 0) or dv of one part, from `row` on.
   __device__ float* part_at(int group, int part, int which, int row) const {
@@ -694,7 +694,7 @@ CudaKernel attention_grad_in_one_pass(const CudaKernelCall& call, const Attentio
                 static_cast<int>(a.first_row),
                 a.causal,
                 static_cast<int>(n.r / memory.parts)};
-  // Those that wait for each other must run together, also beside other kernels.
+  // Blocks that wait for each other must run together, also beside other kernels.
   if (memory.columns > multiprocessors() / 2) return nullptr;
   x.g = static_cast<int>(n.g), x.r = static_cast<int>(n.r), x.t = static_cast<int>(n.t), x.s = static_cast<int>(n.s);
   x.d = static_cast<int>(n.d), x.parts = static_cast<int>(memory.parts);

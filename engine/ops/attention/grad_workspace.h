@@ -94,7 +94,7 @@ inline AttentionSlice grad_slice(const AttentionSize& n, bool uniform) {
   return largest_slice(n, uniform, [&](const AttentionSlice& s) { return grad_workspace(n, s) <= kMostGradWorkspace; });
 }
 
-inline constexpr int kOnePassRows = 64, kOnePassKeys = 128;  ///< of a tile of queries, and of a block of keys
+inline constexpr int kOnePassRows = 64, kOnePassKeys = 128;  ///< rows of a tile of queries, and of a block of keys
 
 /// Whether the gradient in one pass (attention_grad_one_pass_cuda.h) takes heads of this size, in as many blocks as an
 /// int counts.
@@ -107,11 +107,11 @@ inline bool one_pass_takes(const AttentionSize& n) {
 /// The memory of the gradient in one pass: two numbers of each row, counters, steps, the f32 sums of dq for a few kv
 /// heads at a time, and those of dk and dv if the query heads of a kv head are divided into parts.
 struct OnePassMemory {
-  int64_t tiles, blocks;  ///< of queries, and of keys
+  int64_t tiles, blocks;  ///< numbers of tiles of queries, and of blocks of keys
   int64_t columns;        ///< blocks of threads for a kv head, which wait for each other and so run together
   int64_t heads, group;   ///< query heads of all samples, and of a kv head
   int64_t groups;         ///< kv heads at a time
-  int64_t parts = 1;      ///< of the query heads of a kv head, on multiprocessors of their own
+  int64_t parts = 1;      ///< groups of the query heads of a kv head, each on its own multiprocessors
 
   OnePassMemory(const AttentionSize& n, bool causal)
       : tiles((n.t + kOnePassRows - 1) / kOnePassRows),
@@ -144,7 +144,7 @@ struct OnePassMemory {
 
  private:
   static int64_t round(int64_t bytes) { return (bytes + 255) / 256 * 256; }
-  /// Of a kv head: dq of its query heads, or dk and dv of a part.
+  /// Bytes per kv head: dq of its query heads, or dk and dv of a part.
   int64_t tile_sums() const { return group * tiles * kOnePassRows * 128 * 4; }
   int64_t part_sums() const { return 2 * blocks * kOnePassKeys * 128 * 4; }
 };

@@ -11,7 +11,7 @@
 
 namespace trainctl::attention {
 
-inline constexpr int kBoxFeatures = 64;  ///< of a copy: a line of 128 bytes
+inline constexpr int kBoxFeatures = 64;  ///< features per copy: a line of 128 bytes
 
 /// The copy engine's description of `rows` rows of each head, read in boxes of `box_rows` rows and 64 features; false:
 /// it cannot read them.
