@@ -89,7 +89,7 @@ struct Schedule {
   }
   __device__ int first(int block) const { return causal ? max(0, block * kKeys - first_row) / kRows : 0; }
   __device__ int count(int block) const { return max(0, tiles - first(block)); }
-  /// The same for all heads.
+  /// Number of steps over all heads.
   __device__ int steps(int block) const { return heads * count(block); }
   /// Where the steps of a pass are in memory.
   __device__ int64_t steps_at(int column, int pass) const {
@@ -151,7 +151,7 @@ struct Gradient {
     if ((block + 1) * kKeys > s) return kAlways;
     return schedule.causal ? ((block + 1) * kKeys - 1 - schedule.first_row + kRows - 1) / kRows : 0;
   }
-  /// Tiles in memory.
+  /// Index of a tile of a head in memory.
   __device__ int64_t tile_at(int64_t head, int tile) const { return head * schedule.tiles + tile; }
   /// dk (which = 0) or dv of one part, from `row` on.
   __device__ float* part_at(int group, int part, int which, int row) const {
