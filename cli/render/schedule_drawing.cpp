@@ -138,7 +138,7 @@ std::string draw_schedule(const Json& tasks, size_t width) {
   if (width > 0 && length + kHead > width) {
     const size_t unfolded = columns.size();
     columns = folded(drawn, cell);
-    if (columns.size() != unfolded) note = "  [ … ]xN: repeated N times, each time with the next micro-batches\n";
+    if (columns.size() != unfolded) note = "  [ … ]xN: N times, each with the next micro-batches\n";
   }
   return draw(columns, drawn.stages, width) + note + idle_line(drawn);
 }

@@ -33,7 +33,7 @@ std::string complaint(const Scratch& scratch, const Words& words) {
   const CommandResult result = trainctl_command(scratch.path(), words);
   CHECK(result.exit_code == kExitSpec);
   CHECK(result.out.empty());
-  CHECK(contains(result.err, "--help has examples"));
+  CHECK(contains(result.err, "--help shows examples"));
   return result.err;
 }
 
