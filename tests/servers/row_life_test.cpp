@@ -12,6 +12,7 @@
 
 #include "engine/base/error.h"
 #include "engine/runtime/initial_weights.h"
+#include "engine/train/data/read_and_plan.h"
 #include "engine/train/servers/row_cache.h"
 #include "engine/train/servers/table_rows.h"
 #include "tests/equivalence/harness.h"

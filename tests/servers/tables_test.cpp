@@ -15,6 +15,7 @@
 #include "engine/planning/compile_job.h"
 #include "engine/runtime/initial_weights.h"
 #include "engine/train/checkpoint/table_slot.h"
+#include "engine/train/data/read_and_plan.h"
 #include "engine/train/files/safetensors.h"
 #include "engine/train/servers/row_window.h"
 #include "engine/train/servers/table_image.h"
