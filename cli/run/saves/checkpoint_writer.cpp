@@ -39,11 +39,11 @@ constexpr milliseconds kFirstPause{500}, kLongestPause{30'000};
 constexpr int kLastTries = 3;
 
 /// A rank's image in the writer: mapped once the rank has set its size, and mapped again when the size changes.
-class ImageView {
+class SavedImageView {
  public:
-  explicit ImageView(int fd) : fd_(fd) {}
-  ImageView(ImageView&& other) noexcept : fd_(other.fd_), bytes_(std::exchange(other.bytes_, {})) {}
-  ~ImageView() { unmap(); }
+  explicit SavedImageView(int fd) : fd_(fd) {}
+  SavedImageView(SavedImageView&& other) noexcept : fd_(other.fd_), bytes_(std::exchange(other.bytes_, {})) {}
+  ~SavedImageView() { unmap(); }
 
   std::span<const std::byte> bytes() {
     struct stat info {};
@@ -212,7 +212,7 @@ class Writer {
   SaveBoard& board_;
   const int launcher_;
   CheckpointFacts facts_;
-  std::vector<ImageView> views_;
+  std::vector<SavedImageView> views_;
   std::string written_;  ///< the last checkpoint, if it lacks the validation of its state
   std::string last_error_;
   bool ended_ = false;
