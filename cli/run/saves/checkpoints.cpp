@@ -27,7 +27,7 @@ namespace {
 namespace fs = std::filesystem;
 
 /// How long the launcher waits for a disk that does not respond.
-constexpr std::chrono::seconds kPatience{60};
+constexpr std::chrono::seconds kLastSavePatience{60};
 /// Time without progress after which the user is notified.
 constexpr std::chrono::seconds kQuiet{10};
 /// Number of writers killed during one save after which it is abandoned.
@@ -341,7 +341,7 @@ std::vector<std::string> Checkpoints::finish(const std::function<bool()>& is_hur
   revive_writer();
   bool written = true, hurried = false;
   const auto asked = [&] { return hurried = hurried || (is_hurried && is_hurried()); };
-  do written = writer_->finish(kPatience, asked);
+  do written = writer_->finish(kLastSavePatience, asked);
   while (!hurried && revive_writer());
   if (hurried && !written) {
     std::vector<std::string> lines = writers_news();
@@ -353,7 +353,7 @@ std::vector<std::string> Checkpoints::finish(const std::function<bool()>& is_hur
   }
   std::vector<std::string> lines = news();
   if (!written) {
-    trouble_ = fmt::format("the disk has not responded for {} s", kPatience.count());
+    trouble_ = fmt::format("the disk has not responded for {} s", kLastSavePatience.count());
     lines.push_back(trouble_ + "; the last checkpoint may be missing");
     writer_->kill();  // it must not publish later what the run has reported as not saved
   }

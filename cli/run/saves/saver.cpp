@@ -25,7 +25,7 @@ namespace {
 }
 
 /// Time limit at the end of a run for a disk that makes no progress with the previous save.
-constexpr std::chrono::seconds kPatience{60};
+constexpr std::chrono::seconds kPreviousSavePatience{60};
 
 }  // namespace
 
@@ -275,7 +275,7 @@ bool Saver::await_writer(const std::function<bool(int64_t step)>& is_awaited, bo
       bytes = now;
       seen = Clock::now();
     }
-    if (Clock::now() - seen > kPatience) break;
+    if (Clock::now() - seen > kPreviousSavePatience) break;
     if (ends_with_a_failed_try && board_.failed_tries() != failed) break;
   }
   status_.state = RankState::training;
