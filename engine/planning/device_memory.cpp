@@ -39,8 +39,7 @@ Program with_device_memory(const PlannedJob& job, Program program) {
   Memory& m = program.memory;
   m.copy_engines = copy_memory(program, job.plan.ranks).bytes;
   std::vector<SampleTable> tables;
-  if (!job.data.is_random)  // else samples come anew in each pass
-    tables = sample_tables(job.data.shapes, job.data.samples, program);
+  if (!job.data.is_random) tables = sample_tables(job.data.shapes, job.data.samples, program);
   if (!small_enough_to_keep(tables)) tables.clear();
   std::erase_if(tables, [&](const SampleTable& table) { return !loads_whole_samples(program, table); });
   for (const SampleTable& table : tables) m.data_set += table.bytes();

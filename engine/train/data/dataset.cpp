@@ -17,6 +17,7 @@
 #include "engine/train/data/mnist.h"
 #include "engine/train/data/open_source.h"
 #include "engine/train/data/order.h"
+#include "engine/train/data/sample_transforms.h"
 #include "engine/train/data/source_set.h"
 #include "engine/train/data/token_set.h"
 
@@ -99,7 +100,7 @@ DataHeader without_files(DataShapes shapes, int64_t samples) { return {std::move
 
 DataHeader header_of(const std::vector<SourceField>& fields, int64_t samples, int64_t held, const DatasetSpec& spec) {
   const FieldWays ways(fields, spec);
-  return {shapes_of(ways.fields), samples, capped_sum(held, scratch_bytes(ways)), ways.is_random,
+  return {shapes_of(ways.fields), samples, capped_sum(held, scratch_bytes(ways)), false,
           byte_fields(FieldWays(fields, spec, FieldWays::Bytes::stay).fields)};
 }
 
@@ -190,6 +191,7 @@ std::unique_ptr<Dataset> open_dataset(const DatasetSpec& spec, uint64_t seed, in
 
 DataHeader read_data_header(const DatasetSpec& spec, uint64_t seed) {
   DataHeader header = read_files_header(spec, seed);
+  header.is_random = has_random_transforms(spec.transforms);
   const int64_t listed =
       spec.shuffle && spec.shuffle_block == 0 && header.samples <= kMostListedSamples ? header.samples : 0;
   header.bytes = capped_sum(header.bytes, capped_product(spec.batch + listed, int64_t{sizeof(int64_t)}));

@@ -12,7 +12,6 @@
 #include "engine/spec/error_positions.h"
 #include "engine/train/checkpoint/finite_state.h"
 #include "engine/train/data/order.h"
-#include "engine/train/data/sample_transforms.h"
 #include "engine/train/trainer/learning_rate.h"
 
 namespace trainctl {
@@ -121,7 +120,7 @@ Trainer::Trainer(const PlannedJob& job, const Program& program, Communicator& co
   start_up_.ended("data");
   if (options.validation != nullptr) executor_options.least_arena_bytes = options.validation->arena_bytes;
   // Rows of tables are chosen by ids that the host replaces.
-  if (options.cuda && !has_random_transforms(job.spec.dataset.transforms) && job.tables.empty())
+  if (options.cuda && !job.data.is_random && job.tables.empty())
     executor_options.tables = tables_to_keep(*set, program);
   if (options.cuda) executor_options.byte_tables = byte_tables(*set, program);
   executor_ = make_executor(job, program, comm, executor_options, options);
