@@ -130,6 +130,7 @@ int submit_job(const RunCommandArguments& options, const JobSpec& spec) {
       submit(options.job, spec, [](const std::string& command) { std::cout << command << std::endl; });
   std::cout << spec.name << ": Slurm job " << job.id << "\n  trainctl ps\n  trainctl logs"
             << with_log_dir(spec.launch.log_dir) << " --follow\n  trainctl stop --slurm " << job.id << "\n";
+  clusters::remember(job);
   return kExitDone;
 }
 

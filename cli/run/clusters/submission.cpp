@@ -70,7 +70,6 @@ clusters::SubmittedJob submit(const JobFile& file, const JobSpec& spec,
   job.name = spec.name;
   job.log_dir = fs::absolute(spec.launch.log_dir).lexically_normal();
   job.submitted = wall_seconds();
-  clusters::remember(job);
   return job;
 }
 

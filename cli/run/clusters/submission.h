@@ -19,7 +19,7 @@ bool is_submitted(const JobSpec& spec, const clusters::StartedBy& by);
 std::string submission_text(const JobFile& file, const JobSpec& spec);
 
 /// Writes the batch script to log_output/slurm/<number>/ and submits it. Calls `announce` with the command before it
-/// runs. Throws SpecError, EnvError.
+/// runs. clusters::remember() is up to the caller, once the user knows the job's number. Throws SpecError, EnvError.
 clusters::SubmittedJob submit(const JobFile& file, const JobSpec& spec,
                               const std::function<void(const std::string&)>& announce);
 
