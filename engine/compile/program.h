@@ -200,13 +200,13 @@ struct Memory {
   int64_t buffers = 0;      ///< the rest of the arena: gathered weights, packing, alignment, scalars
   int64_t arena() const { return weights + master + gradients + optimizer + activations + buffers; }
 
-  // Outside the arena, for ranks on GPUs; filled in by PlannedJob's compile().
+  // Outside the arena, for ranks on GPUs; planned by engine/planning/device_memory.h.
   int64_t workspace = 0;     ///< inputs of the steps in flight, and what kernels allocate while they run
   int64_t data_set = 0;      ///< kept on the device, if there is room
   int64_t unsent = 0;        ///< the part of workspace that a rank does without if it keeps data_set
   int64_t copy_engines = 0;  ///< flags and pulled data of copied collectives, if the device has room
 
-  int64_t validation = 0;  ///< memory of the job's validation beyond all that; filled in by make_room_for
+  int64_t validation = 0;  ///< memory of the job's validation beyond all that; set by make_room_for (compile_job.h)
 
   /// Without data_set and copy_engines, which a rank does without if there is no room.
   int64_t total() const { return arena() + workspace + validation; }

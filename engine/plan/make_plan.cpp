@@ -46,7 +46,6 @@ Plan plan_header(const JobSpec& spec, const CostModel& cost) {
   plan.optimizer_shard_min_bytes = parallel.optimizer_shard.min_kb * 1024;
   if (parallel.bucket_bytes > 0) plan.bucket_bytes = parallel.bucket_bytes;
   if (spec.gradient_precision == Precision::bf16) plan.gradient_type = DType::bf16;
-  plan.copies_weights = spec.precision == Precision::bf16;
   check(plan.mode != ParallelMode::auto_parallel, "find_plan must choose the settings that auto_parallel omits");
   if (plan.mode == ParallelMode::stand_alone && plan.ranks != 1) {
     throw SpecError(

@@ -110,7 +110,6 @@ struct Plan {
   std::optional<Axes> shard_axes;
   int64_t bucket_bytes = kBucketBytes;  ///< size limit of a bucket at levels 0 to 2
   DType gradient_type = DType::f32;     ///< type in which parameter gradients are summed over ranks: f32 or bf16
-  bool copies_weights = false;          ///< precision bf16: kernels read copies of the f32 weights
   /// Bytes, as f32, of each piece in which the step's last large gradient is made.
   int64_t gradient_piece_bytes = int64_t{64} << 20;
   int head_pieces = 1;                          ///< number of row pieces in which the prediction is made and used
@@ -129,6 +128,8 @@ struct Plan {
   int processes() const { return ranks + servers; }
   bool is_asynchronous() const { return own_workers > 0; }
   bool hybrid() const { return mode == ParallelMode::hybrid_parallel; }
+  /// Kernels read bf16 copies of the f32 weights.
+  bool copies_weights() const { return numerics.precision == Precision::bf16; }
   const VariablePlan& variable(TensorId tensor) const;
   /// Null: it is planned as its layer.
   const NodePlan* planned_separately(const Node& node) const;

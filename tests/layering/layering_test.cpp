@@ -49,7 +49,7 @@ const std::vector<Room> kRooms = {
     {"engine/machine", kCore},
     {"engine/plan", with(kCore, {"engine/spec", "engine/machine"})},
     {"engine/search", kUpToSearch},
-    {"engine/compile", kUpToPlan},
+    {"engine/compile", with(kCore, {"engine/machine", "engine/plan"})},
     {"engine/estimate", with(kCore, {"engine/machine", "engine/plan", "engine/compile"})},
     {"engine/runtime", with(kCore, {"engine/compile"})},
     {"engine/planning", kUpToPlanning},

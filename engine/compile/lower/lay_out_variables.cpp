@@ -78,7 +78,7 @@ bool updates(const Compiler& c, const BucketPlan& plan) {
 /// In bf16 kernels read a copy. The f32 weights serve only the update, so each rank keeps just those that it
 /// updates.
 void add_weights(Compiler& c, const Bucket& bucket, RankBucket& r) {
-  const bool copied = c.plan.copies_weights;
+  const bool copied = c.plan.copies_weights();
   if (copied) {
     const int64_t elements = bucket.level == 3 ? bucket.shard_elements() : bucket.elements;
     r.compute = c.new_buffer(BufferKind::weights, elements * byte_size(DType::bf16));

@@ -162,7 +162,7 @@ int pieces_of(const Graph& graph, const Plan& plan, const VariablePlan& variable
 /// the two may be swapped (order_gradients).
 bool is_last(const Graph& graph, const Plan& plan, const std::map<TensorId, std::vector<TensorId>>& gradients,
              const VariablePlan& variable, int level) {
-  const bool may_change = plan.copies_weights && (level == 1 || (level == 2 && plan.micro_batches == 1));
+  const bool may_change = plan.copies_weights() && (level == 1 || (level == 2 && plan.micro_batches == 1));
   int found = 0;
   for (const VariablePlan& v : plan.variables) {
     const auto of = gradients.find(v.tensor);
