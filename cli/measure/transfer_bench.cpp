@@ -37,7 +37,7 @@ void add_small_kernels(ProgramBuilder& program, int count) {
   for (int i = 0; i < count; ++i) small_kernel(program, small);
 }
 
-/// The kernels alone: each rank runs as many as both ranks together.
+/// A program of kernels only: each rank runs as many kernels as both ranks run in the other programs.
 Program kernels_of_both(int rank, int rounds) {
   ProgramBuilder program(rank, 2);
   add_small_kernels(program, 2 * rounds);

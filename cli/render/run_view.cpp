@@ -15,7 +15,7 @@ namespace trainctl {
 namespace {
 
 constexpr std::string_view kEpoch = "epoch: ";
-constexpr std::string_view kMeanLoss = ", mean loss is ";                     // engine/train/files/metrics.h, epoch_line
+constexpr std::string_view kMeanLoss = ", mean loss is ";  // engine/train/files/metrics.h, epoch_line
 constexpr std::string_view kNotFinite = "loss is ", kSince = " since step ";  // not_finite_line
 constexpr size_t kMostEpochs = 20;
 

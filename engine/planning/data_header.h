@@ -20,7 +20,8 @@ struct DataHeader {
   DataShapes shapes;      ///< shapes of one sample after the transforms
   int64_t samples = 0;    ///< number of samples, after splits and limits
   int64_t bytes = 0;      ///< host memory per rank: index, order and scratch memory, without cached samples
-  /// Transforms, or the mixing of a batch, draw random numbers: a device cannot keep samples, which differ in each pass.
+  /// Transforms, or the mixing of a batch, draw random numbers: a device cannot keep samples, which differ in each
+  /// pass.
   bool is_random = false;
   std::vector<ByteField> byte_fields = {};
 };

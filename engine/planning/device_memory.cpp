@@ -52,7 +52,8 @@ Program with_device_memory(const PlannedJob& job, Program program) {
 
 Program with_evaluation_memory(const PlannedJob& job, Program program) {
   if (job.spec.launch.device != Device::cuda) return program;
-  program.memory.workspace = workspace_bytes(program, 1, mapped_tables(program, job.validation->data.byte_fields, {}), {});
+  program.memory.workspace =
+      workspace_bytes(program, 1, mapped_tables(program, job.validation->data.byte_fields, {}), {});
   program.memory.copy_engines = copy_memory(program, job.plan.ranks).bytes;
   return program;
 }

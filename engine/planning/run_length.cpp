@@ -38,10 +38,11 @@ void require_countable_steps(const JobSpec& spec, int64_t samples) {
   // The error names the largest factor.
   const int64_t epochs = spec.train.epochs, repeat = spec.dataset.repeat;
   const char* path = epochs >= per_epoch ? "train.epochs" : repeat > samples ? "dataset.repeat" : "dataset.samples";
-  throw SpecError({}, path,
-                  fmt::format("the run would have {}{} steps, {} per epoch; the limit is {}", is_more ? "more than " : "",
-                              with_commas(steps), with_commas(per_epoch), with_commas(static_cast<int64_t>(kMaxSteps))),
-                  "set train.steps to stop earlier");
+  throw SpecError(
+      {}, path,
+      fmt::format("the run would have {}{} steps, {} per epoch; the limit is {}", is_more ? "more than " : "",
+                  with_commas(steps), with_commas(per_epoch), with_commas(static_cast<int64_t>(kMaxSteps))),
+      "set train.steps to stop earlier");
 }
 
 int steps_in_flight(const TrainSpec& spec) {

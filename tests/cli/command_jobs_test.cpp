@@ -139,8 +139,10 @@ TEST_CASE("a rank of a command that fails ends the run with 5, and is named with
 
 TEST_CASE("a rank of a command that left before the others failed is named first, and all that failed are listed") {
   const Scratch scratch;
-  shell_job(scratch, "touch up.$RANK; if [ $RANK = 2 ]; then echo $$ > left; exit 0; fi; until [ -e go ]; do sleep 0.02; done; exit 1",
-            "launch: {ranks: 4}\n");
+  shell_job(
+      scratch,
+      "touch up.$RANK; if [ $RANK = 2 ]; then echo $$ > left; exit 0; fi; until [ -e go ]; do sleep 0.02; done; exit 1",
+      "launch: {ranks: 4}\n");
   const int launcher = start_trainctl(scratch.path(), {"run", "job.yaml"});
   const RunDirectory run(scratch.path() + "/log_output", 1);
   for (const int rank : {0, 1, 2, 3}) {

@@ -257,7 +257,8 @@ TEST_CASE("a data set tensor needed in two layouts is loaded once and sliced fro
   }
 }
 
-TEST_CASE("hybrid_parallel: running statistics become their means over the ranks that read other rows, and only those") {
+TEST_CASE(
+    "hybrid_parallel: running statistics become their means over the ranks that read other rows, and only those") {
   const std::string rows = "parallel.mode=hybrid_parallel";
   for (const Program& p : jobs_compiled("norms", {"launch.ranks=4", rows})) {
     int states = 0, sums = 0, scales = 0;

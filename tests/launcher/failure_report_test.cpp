@@ -211,6 +211,6 @@ TEST_CASE("the error that a program's rank left is shown, with its stack if it w
   Program program({1, -1});
   program.outcome.reports[0].error = RankError{
       .kind = ErrorKind::program, .what = "ValueError: bad\nmore", .time = 101.0, .stack = "Traceback\n  f()"};
-  CHECK(
-      program.report().ends_with("rank 0 (node-a) failed: ValueError: bad\n  its stack trace:\n  | Traceback\n  |   f()\n"));
+  CHECK(program.report().ends_with(
+      "rank 0 (node-a) failed: ValueError: bad\n  its stack trace:\n  | Traceback\n  |   f()\n"));
 }

@@ -152,12 +152,14 @@ TEST_CASE("a room includes only rooms below it") {
 TEST_CASE("a folder of a room includes only floors below it") {
   for (const auto& [room, floors] : kFloors) {
     const auto floor_of = [&](const std::string& file) {
-      const auto at = std::find_if(floors.begin(), floors.end(),
-                                   [&](const std::string& floor) { return file.starts_with(room + "/" + floor + "/"); });
+      const auto at = std::find_if(floors.begin(), floors.end(), [&](const std::string& floor) {
+        return file.starts_with(room + "/" + floor + "/");
+      });
       return static_cast<int>(at - floors.begin());
     };
     for (const Include& include : all_includes()) {
-      const int from = floor_of(include.file.string()), to = floor_of(include.target), none = static_cast<int>(floors.size());
+      const int from = floor_of(include.file.string()), to = floor_of(include.target),
+                none = static_cast<int>(floors.size());
       if (from == none || to == none) continue;
       INFO(where(include));
       CHECK(to <= from);

@@ -141,7 +141,8 @@ class BucketUpdates {
       if (b_.level >= 2) {
         if (host_sums_ > 0) fault(i.name + " adds to " + gradient_name() + " after it was summed over hosts");
         if (out.dtype != b_.kept_type) fault(i.name + " adds to " + gradient_name() + " in a different type");
-        if (additions_ > 0 && !out.accumulate) fault(i.name + " overwrites the accumulated values of " + gradient_name());
+        if (additions_ > 0 && !out.accumulate)
+          fault(i.name + " overwrites the accumulated values of " + gradient_name());
         ++additions_;
         continue;
       }
@@ -220,8 +221,8 @@ class BucketUpdates {
       fault("the weights of " + b_.name + " are gathered " + std::to_string(gathers_) + " times in a step, not once");
     if (b_.level < 2 || b_.served) return;
     if (additions_ != reduces_)
-      fault(gradient_name() + ": " + std::to_string(reduces_) + " sums are computed, but " + std::to_string(additions_) +
-            " are added");
+      fault(gradient_name() + ": " + std::to_string(reduces_) + " sums are computed, but " +
+            std::to_string(additions_) + " are added");
     for (int m : contributed_micro_batches_) {
       if (!reduced_micro_batches_.contains(m))
         fault(gradient_name() + " of micro-batch " + std::to_string(m) + " is never reduced");

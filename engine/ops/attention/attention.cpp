@@ -127,8 +127,8 @@ void expect_grad(Infos in) {
   expect_shape(in[in.size() - 2], in[0].shape, "the output");
 }
 
-/// The most that any of the kernels asks for: the library, the gradient in one pass, and the others, which keep a number
-/// of each row, or two with rows rounded up to tiles.
+/// The largest scratch memory of all kernels: that of the library, of the gradient in one pass, and of the others,
+/// which keep one number per row, or two per row with rows rounded up to tiles.
 int64_t most_grad_scratch(const std::vector<Shape>& inputs, const std::vector<Shape>& outputs) {
   const Shape& logs = inputs.back();
   AttentionSize n{.b = logs[0], .t = logs[3], .s = logs[3], .g = logs[1], .r = logs[2]};

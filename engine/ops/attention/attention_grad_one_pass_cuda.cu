@@ -16,7 +16,7 @@
 //
 // Results do not depend on timing: the blocks of keys add to the dq of a tile one after another, each when the tile's
 // counter shows its turn. The turns follow the times at which the blocks would come by if each tile took equally long.
-// Schedule makes those times differ by a few tiles, so that blocks seldom wait and find tiles in the L2 cache:
+// OnePassSchedule makes those times differ by a few tiles, so that blocks seldom wait and find tiles in the L2 cache:
 //
 //   full     each block of keys starts at a tile of its own and wraps around
 //   causal   blocks n and N - 1 - n of N, one after the other, make all blocks of threads equally long; a block of keys
@@ -27,6 +27,7 @@
 #include "engine/ops/attention/attention_grad_one_pass_cuda.h"
 #include "engine/ops/attention/grad_workspace.h"
 #include "engine/ops/attention/head_copies_cuda.cuh"
+#include "engine/ops/attention/one_pass_schedule_cuda.cuh"
 #include "engine/ops/small_step/tile_copies_cuda.cuh"
 #include "engine/ops/softmax/exponentials_cuda.cuh"
 
@@ -50,88 +51,10 @@ constexpr int kRowsBytes = 2 * kRows * static_cast<int>(sizeof(float));
 constexpr uint64_t kNextSquare = kSquareBytes / 16;  ///< 64 lines on, in a matrix descriptor
 constexpr int kNever = -(1 << 30), kAlways = 1 << 30;
 
-/// The tiles that a block of keys is paired with, of one head, in their order: up or down from `at`, and after the last
-/// one on from the first.
-struct Walk {
-  int at, count, end;
-  bool down;
-
-  __device__ int tile(int step) const {
-    if (down) return at - step;
-    return at + step < end ? at + step : at + step - count;
-  }
-  __device__ int step(int tile) const {
-    if (down) return at - tile;
-    return tile >= at ? tile - at : tile - at + count;
-  }
-};
-
-/// A pair: the tile of queries, and how many blocks of keys add to its dq before.
-struct Step {
-  int tile, turn;
-};
-
-/// Which block of threads computes which pairs, and when. All those of a kv head have the same schedule.
-struct Schedule {
-  int tiles, blocks;  ///< numbers of tiles of queries, and of blocks of keys
-  int columns;        ///< blocks of threads; the blocks of keys are dealt to them forwards, then backwards, and so on
-  int first_row;
-  bool causal;
-  int heads;  ///< query heads of a block of threads, one after another
-
-  __host__ __device__ int passes() const { return (blocks + columns - 1) / columns; }
-  /// The block of keys of a pass; from `blocks` on, there is none.
-  __device__ int block(int column, int pass) const {
-    return pass * columns + (pass % 2 == 0 ? column : columns - 1 - column);
-  }
-  __device__ int column_of(int block) const {
-    return block / columns % 2 == 0 ? block % columns : columns - 1 - block % columns;
-  }
-  __device__ int first(int block) const { return causal ? max(0, block * kKeys - first_row) / kRows : 0; }
-  __device__ int count(int block) const { return max(0, tiles - first(block)); }
-  /// Number of steps over all heads.
-  __device__ int steps(int block) const { return heads * count(block); }
-  /// Where the steps of a pass are in memory.
-  __device__ int64_t steps_at(int column, int pass) const {
-    return (static_cast<int64_t>(column) * passes() + pass) * heads * tiles;
-  }
-
-  __device__ Walk walk(int block, int head) const {
-    const int from = first(block);
-    const bool forwards = block / columns % 2 == 0;
-    Walk walk{from, count(block), tiles, false};
-    if (from > 0 && (forwards ? head > 0 : head == heads - 1)) {
-      walk.down = true, walk.at = tiles - 1;
-    } else if (!causal) {
-      walk.at = static_cast<int>(static_cast<int64_t>(column_of(block)) * tiles / columns);
-    } else if (from == 0) {
-      const int diagonal = (block * kKeys - first_row) / kRows % tiles;
-      walk.at = diagonal < 0 ? diagonal + tiles : diagonal;
-    }
-    return walk;
-  }
-  /// When the block comes to a tile it sees, of one of the heads.
-  __device__ int time(int block, int head, int tile) const {
-    int earlier = 0;
-    for (int pass = block / columns - 1; pass >= 0; --pass) earlier += count(this->block(column_of(block), pass));
-    return heads * earlier + head * count(block) + walk(block, head).step(tile);
-  }
-  __device__ Step step(int block, int index) const {
-    const int head = index / count(block), tile = walk(block, head).tile(index % count(block));
-    const int mine = time(block, head, tile);
-    int turn = 0;
-    for (int other = 0; other < blocks && first(other) <= tile; ++other) {
-      const int its = time(other, head, tile);
-      turn += its < mine || (its == mine && other < block);
-    }
-    return {tile, turn};
-  }
-};
-
 /// The operands of all kernels but the first, for some kv heads of all samples.
 struct Gradient {
   CUtensorMap q, k, v, dy;  ///< [b, g, r, rows, features]
-  Schedule schedule;
+  OnePassSchedule schedule;
   int g, r, t, s, d;
   int parts;          ///< groups of the query heads of a kv head
   int first_group;    ///< the first kv head of this launch
@@ -389,7 +312,7 @@ struct Column {
 /// A warp of which one thread loads the blocks of keys and the tiles of queries.
 __device__ void load_tiles(const Gradient& x, Shared& shared, const Column& at) {
   if (threadIdx.x % 32 != 0) return;
-  const Schedule& schedule = x.schedule;
+  const OnePassSchedule& schedule = x.schedule;
   int loaded = 0;
   for (int pass = 0; pass < schedule.passes(); ++pass) {
     const int block = schedule.block(at.column, pass), key0 = block * kKeys;
@@ -421,7 +344,7 @@ __device__ void load_tiles(const Gradient& x, Shared& shared, const Column& at) 
 /// A warp of which one thread adds dq of every third tile to the sums in memory when it is the block's turn.
 __device__ void add_sums(const Gradient& x, Shared& shared, const Column& at, int adder) {
   if (threadIdx.x % 32 != 0) return;
-  const Schedule& schedule = x.schedule;
+  const OnePassSchedule& schedule = x.schedule;
   int added = 0;
   for (int pass = 0; pass < schedule.passes(); ++pass) {
     const int block = schedule.block(at.column, pass);
@@ -449,7 +372,7 @@ __device__ void add_sums(const Gradient& x, Shared& shared, const Column& at, in
 
 /// A group of warps that computes for 64 keys of each block.
 __device__ void compute(const Gradient& x, Shared& shared, const Column& at) {
-  const Schedule& schedule = x.schedule;
+  const OnePassSchedule& schedule = x.schedule;
   const unsigned group = threadIdx.x / kGroupThreads - 1;
   const Lane lane;
   const uint64_t keys = square_at(shared_address(shared.keys[0]) + group * kSquareBytes);
@@ -579,7 +502,7 @@ constexpr int kFinishThreads = 256;
 __global__ void __launch_bounds__(kFinishThreads) finish_kernel(const __grid_constant__ Gradient x) {
   wait_for_kernel_before();
   let_next_kernel_start();
-  const Schedule& schedule = x.schedule;
+  const OnePassSchedule& schedule = x.schedule;
   // The last sums first: those are in the L2 cache.
   const int index = static_cast<int>(gridDim.x - 1 - blockIdx.x);
   const int half = index % 2, tile = index / 2 % schedule.tiles, head = index / 2 / schedule.tiles;
@@ -646,7 +569,7 @@ __global__ void __launch_bounds__(kSumThreads) add_parts_kernel(const __grid_con
 /// Sixteen threads a row, of whole tiles of each head. The first blocks make the steps. Clears `counters`.
 __global__ void __launch_bounds__(kSumThreads)
     rows_kernel(const bf16* dy, const bf16* out, const float* logs, Heads heads, int g, int r, int t, int d, float* to,
-                Schedule schedule, Step* steps, int step_blocks, int* counters, int count) {
+                OnePassSchedule schedule, Step* steps, int step_blocks, int* counters, int count) {
   wait_for_kernel_before();
   let_next_kernel_start();
   constexpr int kBlockRows = kSumThreads / kPacks;

@@ -1,5 +1,5 @@
-// The losses of a chain, one warp per row. Each block of a cluster computes all gradients; the first block writes them to
-// memory and sums the loss.
+// The losses of a chain, one warp per row. Each block of a cluster computes all gradients; the first block writes them
+// to memory and sums the loss.
 #pragma once
 
 #include "engine/ops/cuda/sums_cuda.cuh"

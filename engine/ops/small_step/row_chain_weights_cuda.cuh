@@ -97,7 +97,8 @@ __device__ __forceinline__ void bring_weights(const Chain& chain, const Place& o
   if (!waited) wait_for_kernel_before();
 }
 
-/// Loads the tiles of the first rows that the block reads, one warp per row, kPack floats per copy; zeros beyond the end.
+/// Loads the tiles of the first rows that the block reads, one warp per row, kPack floats per copy. Reads zeros beyond
+/// the end.
 template <int kPack>
 __device__ __forceinline__ void fetch_rows(const Link& l, const Place& on) {
   const int first = l.whole_rows ? 0 : on.block, apart = (l.whole_rows ? 1 : on.blocks) * kCols;

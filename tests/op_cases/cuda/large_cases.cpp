@@ -140,8 +140,8 @@ void add_rows(std::vector<OpCase>& rows) {
   rows.push_back({"embedding", {ids({1100}, 255), {{255, 16}}}, {}, {{1100, 16}}});  // sorted in one pass
 }
 
-/// In bf16 cuDNN, or on Hopper the engine's own gradients, compute those whose heads have a multiple of 8 features; in f32
-/// the engine's own tiles do.
+/// In bf16, cuDNN or, on Hopper, the engine's own gradients compute heads with a multiple of 8 features. In f32 the
+/// engine's own tiles do.
 void add_attention(std::vector<OpCase>& rows) {
   const auto attrs = [](int64_t d, int64_t group, bool causal, const char* packing = "heads") -> Attrs {
     return {{"head_dim", d},
