@@ -16,7 +16,7 @@ namespace {
 int64_t kept_bytes(const std::string& folder, const std::string& transforms) {
   const std::string text = R"(
 dataset: {type: mnist, path: )" +
-                           folder + ", batch: 8, label_dtype: i32, transforms: [" + transforms + R"(]}
+                           folder + ", batch: 8, label_dtype: f32, transforms: {data: [" + transforms + R"(], label: [{one_hot: 10}]}}
 network:
   - {name: flat, type: flatten}
   - {name: out, type: dense, units: 10}
