@@ -87,7 +87,7 @@ def busy(options, folder):
             for number in range(1, options.busy + 1):
                 results = folder / f"{suite}.{number}.xml"
                 results.unlink(missing_ok=True)
-                words = ["ctest", "--test-dir", options.build, "-R", f"^{suite}: ", "-j", options.at_once, "--output-on-failure",
+                words = ["ctest", "--test-dir", options.build, "-R", f"^{suite}:", "-j", options.at_once, "--output-on-failure",
                          "--output-junit", results]
                 code, seconds, output = run(f"{suite} {number}", words, folder)
                 cases = xml.etree.ElementTree.parse(results).getroot().findall("testcase") if results.exists() else []

@@ -8,6 +8,7 @@
 #include "cli/commands/job_arguments.h"
 #include "cli/measure/collective_bench.h"
 #include "cli/measure/data_bench.h"
+#include "cli/measure/model_bench.h"
 #include "cli/measure/op_bench.h"
 #include "cli/render/bench_report.h"
 #include "cli/run/worker/host_memory.h"
@@ -29,6 +30,7 @@ struct BenchArguments {
   std::vector<std::string> names;
   std::string shapes, attrs, dtype = "f32", device = "cpu", bytes = "1K,64K,1M,16M,256M";
   int repeat = 30, ranks = 2, threads = 1;
+  int64_t samples = 1, length = 4096;
   bool json = false;
 };
 
@@ -48,6 +50,21 @@ Examples:
   trainctl bench op matmul --shape 32x784,512x784 --attrs transpose_b=true
   trainctl bench op relu gelu softmax
   trainctl bench op all --device cuda --dtype bf16 --json)";
+
+const char* const kModelFooter =
+    R"(Times the matrix products, attention, norms and loss of one training step of public language models, forward and
+backward, each kernel on its own. Columns are those of `trainctl bench op`; in addition:
+
+  calls     calls per step, over all layers
+  share     share of the time of all these kernels
+  slow      the kernel reaches less than 85 % of its limit
+
+Rows are sorted by the time beyond the limit. A kernel that is not supported has a row that states why.
+
+Examples:
+  trainctl bench model                                list the models
+  trainctl bench model llama-8b --length 8192 --device cuda --dtype bf16
+  trainctl bench model all --device cuda --dtype bf16 --json)";
 
 const char* const kCollectiveFooter =
     R"(Starts one process per rank, checks a result, and times calls that all ranks begin together. The time of a call
@@ -84,11 +101,21 @@ void require_gpus(int wanted) {
                  std::to_string(devices.list.size()));
 }
 
-std::vector<OpRequest> op_requests(const BenchArguments& options, const OpBench& bench) {
+BenchType type_of(const BenchArguments& options) {
   const BenchType type = parse_bench_type(options.dtype);
-  if (device_of(options) == Device::cpu && (type.dtype == DType::bf16 || type.tf32)) {
+  if (device_of(options) == Device::cpu && (type.dtype == DType::bf16 || type.tf32))
     throw SpecError({}, "--dtype", "CPU kernels support only f32", "use --device cuda for " + options.dtype);
-  }
+  return type;
+}
+
+std::unique_ptr<KernelTimer> timer_of(const BenchArguments& options) {
+  if (device_of(options) == Device::cpu) return make_cpu_kernel_timer(options.threads);
+  require_gpus(1);
+  return make_cuda_kernel_timer();
+}
+
+std::vector<OpRequest> op_requests(const BenchArguments& options, const OpBench& bench) {
+  const BenchType type = type_of(options);
   const bool all = options.names == std::vector<std::string>{"all"};
   if ((all || options.names.size() > 1) && !(options.shapes.empty() && options.attrs.empty())) {
     throw SpecError({}, "op", "--shape and --attrs apply to a single op, but several are given");
@@ -113,14 +140,43 @@ int bench_op(const BenchArguments& options) {
     return kExitDone;
   }
   require_counts(options);
-  if (device_of(options) == Device::cuda) require_gpus(1);
-  const std::unique_ptr<KernelTimer> timer =
-      device_of(options) == Device::cuda ? make_cuda_kernel_timer() : make_cpu_kernel_timer(options.threads);
+  const std::unique_ptr<KernelTimer> timer = timer_of(options);
   OpBench bench(*timer, {.samples = options.repeat});
   std::vector<OpResult> results;
   for (const OpRequest& request : op_requests(options, bench)) results.push_back(bench.run(request));
   std::cout << (options.json ? ops_json(results, timer->device()).dump(2) + "\n"
                              : render_ops(results, timer->device()));
+  return kExitDone;
+}
+
+std::vector<const PublicModel*> models_of(const BenchArguments& options) {
+  std::vector<const PublicModel*> models;
+  std::vector<std::string> known;
+  for (const PublicModel& model : public_models()) known.emplace_back(model.name);
+  for (const std::string& name : options.names == std::vector<std::string>{"all"} ? known : options.names) {
+    models.push_back(find_public_model(name));
+    if (models.back() != nullptr) continue;
+    const std::string near = did_you_mean(name, known);
+    throw SpecError({}, "MODEL", "unknown model '" + name + "'", near.empty() ? "trainctl bench model lists all models" : near);
+  }
+  return models;
+}
+
+int bench_models(const BenchArguments& options) {
+  if (options.names.empty()) {
+    std::cout << render_model_list();
+    return kExitDone;
+  }
+  require_counts(options);
+  const std::vector<const PublicModel*> models = models_of(options);
+  const BenchType type = type_of(options);
+  const std::unique_ptr<KernelTimer> timer = timer_of(options);
+  OpBench bench(*timer, {.samples = options.repeat});
+  std::vector<ModelResult> results;
+  for (const PublicModel* model : models)
+    results.push_back(bench_model(*model, options.samples, options.length, type, bench));
+  std::cout << (options.json ? models_json(results, timer->device()).dump(2) + "\n"
+                             : render_models(results, timer->device()));
   return kExitDone;
 }
 
@@ -205,11 +261,12 @@ void add_common_options(CLI::App& command, BenchArguments& options) {
 
 void add_bench_command(CLI::App& app, Action& chosen) {
   auto options = std::make_shared<BenchArguments>();
-  auto* bench = app.add_subcommand("bench", "Time kernels, collectives and data loading on this machine");
+  auto* bench = app.add_subcommand("bench", "Time kernels, models, collectives and data loading on this machine");
   bench->require_subcommand(1);
   bench->footer(R"(Examples:
   trainctl bench op                                   list the ops
   trainctl bench op matmul --shape 32x784,512x784 --attrs transpose_b=true
+  trainctl bench model llama-8b --device cuda --dtype bf16
   trainctl bench collective all_reduce --ranks 8
   trainctl bench data job.yaml                        samples per second, by stage
 
@@ -224,6 +281,20 @@ trainctl help bench op describes one of them in detail.)");
   add_common_options(*op, *options);
   op->footer(kOpFooter);
   op->callback([&chosen, options] { chosen = [options] { return bench_op(*options); }; });
+
+  auto* model = bench->add_subcommand("model", "Time the kernels of public language models; without a name, list them");
+  model->add_option("MODEL", options->names, "Models to time, or all");
+  model->add_option("--length", options->length, "Tokens per sample")
+      ->check(CLI::Range(int64_t{1}, int64_t{1} << 20))
+      ->capture_default_str();
+  model->add_option("--samples", options->samples, "Samples per step")
+      ->check(CLI::Range(int64_t{1}, int64_t{1} << 16))
+      ->capture_default_str();
+  model->add_option("--dtype", options->dtype, "f32 | bf16 | tf32")->capture_default_str();
+  model->add_option("--threads", options->threads, "Number of CPU threads per kernel")->capture_default_str();
+  add_common_options(*model, *options);
+  model->footer(kModelFooter);
+  model->callback([&chosen, options] { chosen = [options] { return bench_models(*options); }; });
 
   auto data_options = std::make_shared<DataOptions>();
   auto* data = bench->add_subcommand("data", "Time the loading of a job's samples: read, decode, transform");

@@ -152,6 +152,7 @@ void add_outputs(OpRequest& request) {
     if (example.expect != nullptr) example.expect(request.inputs);
     request.outputs = example.outputs != nullptr ? example.outputs(request.inputs, request.attrs, request.type.dtype)
                                                  : get_op(request.name()).infer(request.inputs, request.attrs);
+    kernel_cost(*request.kernel, request.inputs, request.outputs, request.attrs);  // checks what it needs of the shapes
     if (example.below != nullptr) request.below = example.below(request.inputs, request.attrs);
   } catch (const ShapeError& error) {
     throw SpecError({}, "--shape", error.what(), rule);

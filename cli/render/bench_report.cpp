@@ -58,6 +58,32 @@ std::string attrs_text(const OpRequest& request) {
   return own.empty() ? "" : to_string(own);
 }
 
+/// Seconds per step beyond what the limits allow.
+double excess(const ModelOpResult& op) { return op.result ? op.seconds() * (1 - op.result->of_limit()) : 0; }
+
+std::string model_text(const ModelResult& model) {
+  std::vector<const ModelOpResult*> ops;
+  for (const ModelOpResult& op : model.ops) ops.push_back(&op);
+  std::stable_sort(ops.begin(), ops.end(), [](const auto* a, const auto* b) { return excess(*a) > excess(*b); });
+  const bool tera = std::any_of(ops.begin(), ops.end(), [](const auto* op) { return op->result && op->result->peak_flops >= 1e12; });
+  Table table({"part", "kernel", ">calls", ">time", ">per step", ">share", tera ? ">TFLOP/s" : ">GFLOP/s", ">GB/s",
+               ">of limit", ""});
+  for (const ModelOpResult* op : ops) {
+    if (!op->result) {
+      table.add_short({op->op.part, op->op.what, std::to_string(op->op.calls), "not measured: " + op->why_not});
+      continue;
+    }
+    const OpResult& r = *op->result;
+    const double part = r.of_limit();
+    table.add({op->op.part, op->op.what, std::to_string(op->op.calls), duration_text(r.seconds.median),
+               duration_text(op->seconds()), fmt::format("{:.1f}%", 100 * op->seconds() / model.seconds()),
+               r.work.flops > 0 ? figure(r.flops_per_second() / (tera ? 1e12 : 1e9)) : "", figure(r.bytes_per_second() / 1e9),
+               part > 0 ? fmt::format("{:.0f}%", 100 * part) : "", part > 0 && part < kGoodShare ? "slow" : ""});
+  }
+  return fmt::format("{}: {} x {} tokens, {} per step in these kernels\n{}", model.model->title, model.samples,
+                     with_commas(model.length), duration_text(model.seconds()), table.str());
+}
+
 }  // namespace
 
 std::string render_ops(const std::vector<OpResult>& results, const std::string& device) {
@@ -76,26 +102,70 @@ std::string render_ops(const std::vector<OpResult>& results, const std::string& 
   return fmt::format("{}\nlimits measured in this run: {}\n\n{}", device, limits_text(results), table.str());
 }
 
+Json op_json(const OpResult& r) {
+  Json shapes = Json::array(), attrs = Json::object();
+  for (const TensorInfo& input : r.request.inputs) shapes.push_back(input.shape);
+  for (const auto& [name, value] : r.request.attrs) attrs[name] = to_string(value);
+  return {{"op", r.request.name()},
+          {"inputs", shapes},
+          {"type", type_text(r.request.type)},
+          {"attrs", attrs},
+          {"seconds", spread_json(r.seconds)},
+          {"operand_sets", r.copies},
+          {"flops", r.work.flops},
+          {"bytes", r.work.bytes},
+          {"flops_per_second", r.flops_per_second()},
+          {"bytes_per_second", r.bytes_per_second()},
+          {"of_limit", r.of_limit()},
+          {"limits", {{"flops_per_second", r.peak_flops}, {"bytes_per_second", r.memory_bytes}}}};
+}
+
 Json ops_json(const std::vector<OpResult>& results, const std::string& device) {
   Json list = Json::array();
-  for (const OpResult& r : results) {
-    Json shapes = Json::array(), attrs = Json::object();
-    for (const TensorInfo& input : r.request.inputs) shapes.push_back(input.shape);
-    for (const auto& [name, value] : r.request.attrs) attrs[name] = to_string(value);
-    list.push_back({{"op", r.request.name()},
-                    {"inputs", shapes},
-                    {"type", type_text(r.request.type)},
-                    {"attrs", attrs},
-                    {"seconds", spread_json(r.seconds)},
-                    {"operand_sets", r.copies},
-                    {"flops", r.work.flops},
-                    {"bytes", r.work.bytes},
-                    {"flops_per_second", r.flops_per_second()},
-                    {"bytes_per_second", r.bytes_per_second()},
-                    {"of_limit", r.of_limit()},
-                    {"limits", {{"flops_per_second", r.peak_flops}, {"bytes_per_second", r.memory_bytes}}}});
+  for (const OpResult& r : results) list.push_back(op_json(r));
+  return {{"device", device}, {"results", list}};
+}
+
+std::string render_models(const std::vector<ModelResult>& results, const std::string& device) {
+  if (results.empty()) return "";
+  std::vector<OpResult> measured;
+  for (const ModelResult& model : results)
+    for (const ModelOpResult& op : model.ops)
+      if (op.result) measured.push_back(*op.result);
+  std::string text = fmt::format("{}\nlimits measured in this run: {}\n", device, limits_text(measured));
+  for (const ModelResult& model : results) text += "\n" + model_text(model);
+  return text;
+}
+
+Json models_json(const std::vector<ModelResult>& results, const std::string& device) {
+  Json list = Json::array();
+  for (const ModelResult& model : results) {
+    Json ops = Json::array();
+    for (const ModelOpResult& op : model.ops) {
+      Json row = op.result ? op_json(*op.result) : Json{{"op", op.op.op}, {"why_not", op.why_not}};
+      row["part"] = op.op.part;
+      row["what"] = op.op.what;
+      row["calls"] = op.op.calls;
+      ops.push_back(std::move(row));
+    }
+    list.push_back({{"model", model.model->name},
+                    {"samples", model.samples},
+                    {"length", model.length},
+                    {"seconds", model.seconds()},
+                    {"ops", std::move(ops)}});
   }
   return {{"device", device}, {"results", list}};
+}
+
+std::string render_model_list() {
+  Table table({"model", "", ">layers", ">width", ">heads", ">kv heads", ">head size", ">hidden", ">vocab"});
+  for (const PublicModel& m : public_models()) {
+    const std::string size = m.key_size == m.value_size ? std::to_string(m.key_size)
+                                                        : fmt::format("{} / {}", m.key_size, m.value_size);
+    table.add({std::string(m.name), std::string(m.title), std::to_string(m.layers), with_commas(m.width),
+               std::to_string(m.heads), std::to_string(m.kv_heads), size, with_commas(m.hidden), with_commas(m.vocab)});
+  }
+  return table.str();
 }
 
 std::string render_collectives(const std::vector<CollectiveResult>& results, Device device) {

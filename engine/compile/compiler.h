@@ -72,6 +72,7 @@ struct RankBucket {
   int level = 0;            ///< Bucket::level
   BufferId weights = -1;    ///< f32; -1: bf16 and never updated
   BufferId compute = -1;    ///< bf16: the copy that kernels read
+  bool rounded_by_gathers = false;  ///< level 3 in bf16: each gather rounds the f32 shard, so no copy is kept
   BufferId gradients = -1;  ///< the range that the update reads
   BufferId sums = -1;       ///< f32: where contributions of several micro-batches add up first (accumulates_separately)
   std::vector<BufferId> optimizer;
@@ -80,6 +81,7 @@ struct RankBucket {
 
   BufferId read() const { return compute >= 0 ? compute : weights; }
   DType read_type() const { return compute >= 0 ? DType::bf16 : DType::f32; }
+  DType gathered_type() const { return rounded_by_gathers ? DType::bf16 : read_type(); }
   /// Same as Bucket::weights_are_cut, which needs buffer offsets.
   bool weights_are_cut() const { return level == 3 || (level > 0 && compute >= 0); }
 };

@@ -23,7 +23,7 @@
 namespace trainctl {
 
 enum class Opcode : uint8_t {
-  kernel,      ///< run kernel `op` on inputs, outputs
+  kernel,      ///< run kernel `op` on inputs, outputs; in the comm stream if its purpose is weights, which it rounds
   load,        ///< copy data set tensor `op` ("data", "label") of this micro-batch into outputs[0]
   collective,  ///< `collective` over `group`: inputs[0] -> outputs[0] (the same range if in place)
   send,        ///< inputs[0] to rank `peer`
@@ -160,6 +160,9 @@ struct Bucket {
   /// bf16: the copy that kernels read, the whole range, or at level 3 this rank's shard; -1: they read the weights
   int64_t compute_offset = -1;
   int64_t gradients_offset = -1;     ///< whole range, or from level 2 on only this rank's shard; -1: forward only
+  /// Other buffers use the memory of the gradients, and of their sums, before the first contribution and after the
+  /// update. If false, the gradients keep their memory and can be read after the step.
+  bool gradients_share_memory = false;
   DType gradient_type = DType::f32;  ///< type in which ranks send and sum gradients
   DType kept_type = DType::f32;      ///< type at gradients_offset: f32 if shards of several micro-batches add up there
   /// f32, the whole range: contributions add up here before they are rounded to gradients_offset; -1: they are
@@ -185,16 +188,17 @@ struct Bucket {
   Piece piece(int index) const;
 };
 
-/// Bytes of the arena's short-lived buffers that hold something while an instruction runs.
+/// Bytes of the arena that hold something while an instruction runs, beside weights and optimizer states.
 struct LiveBytes {
   int64_t activations = 0;  ///< tensors of the forward and backward pass
+  int64_t gradients = 0;    ///< of parameters, where they add up
   int64_t scratch = 0;      ///< gathered weights, packing, gradients of one micro-batch
 };
 
 struct Memory {
   int64_t weights = 0;  ///< parameters as kernels read them, and states
   int64_t master = 0;   ///< bf16: the f32 weights that the optimizer updates
-  int64_t gradients = 0;
+  int64_t gradients = 0;  ///< what they add to the peak of the activations, whose memory they share when it is free
   int64_t optimizer = 0;
   int64_t activations = 0;  ///< peak of the tensors of the forward and backward pass
   int64_t buffers = 0;      ///< the rest of the arena: gathered weights, packing, alignment, scalars

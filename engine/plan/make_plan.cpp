@@ -19,6 +19,7 @@
 #include "engine/plan/plan.h"
 #include "engine/plan/plan_memo.h"
 #include "engine/plan/stages/kept_results.h"
+#include "engine/plan/stages/recompute.h"
 #include "engine/plan/stages/stages.h"
 #include "engine/plan/traffic/sums.h"
 
@@ -270,10 +271,12 @@ Plan plan_with(const Graph& graph, const JobSpec& spec, const CostModel& cost, P
   require_few_executions(graph, spec);
 
   plan.layers.resize(graph.layers.size());
+  const RecomputedLayers recomputed = recomputed_layers(graph, facts, spec.parallel.recompute);
   for (size_t l = 0; l < plan.layers.size(); ++l) {
     plan.layers[l].virtual_stage = stages[l];
-    plan.layers[l].recompute = rule_for(spec.parallel.recompute, graph.layers[l].name, facts[l].is_loss) != nullptr;
+    plan.layers[l].recompute = recomputed.of_layer[l];
   }
+  if (std::string note = note_on_kept_outputs(graph, recomputed); !note.empty()) plan.notes.push_back(std::move(note));
   choose_axes(graph, facts, strategies, spec, cost, memo, plan);
   place_sums(graph, cost, memo.explains, plan);
   choose_kept_results(graph, cost, memo.explains, plan);

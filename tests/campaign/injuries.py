@@ -94,7 +94,7 @@ def kill_rank_while_stopping(scene, when):
     scene.launcher.send_signal(signal.SIGTERM)
     time.sleep(scene.rng.uniform(0, 0.02))
     scene.signal_rank(rank, signal.SIGKILL)
-    return Expected({143}, seconds=scene.grace)
+    return Expected({143, 5}, seconds=scene.grace)  # a busy launcher may see the death before the signal
 
 
 # Faults ordered by TRAINCTL_TEST_FAULT.

@@ -1,6 +1,7 @@
 // The contents of the arena, and what makes it smaller.
 #include <doctest/doctest.h>
 
+#include "engine/compile/verify/verify_programs.h"
 #include "tests/compile/sketch.h"
 
 using namespace trainctl;
@@ -31,11 +32,11 @@ TEST_CASE("what is alive at an instruction fits in the arena, and its most activ
     Plan plan = data_parallel_plan(kMlp, 4, 2, 4);
     plan.optimizer_shard_level = level;
     for (const Program& p : programs_of(kMlp, plan)) {
-      const int64_t lasting = p.memory.weights + p.memory.master + p.memory.gradients + p.memory.optimizer;
+      const int64_t lasting = p.memory.weights + p.memory.master + p.memory.optimizer;
       int64_t most = 0;
       REQUIRE(p.live.size() == p.instructions.size());
       for (const LiveBytes& live : p.live) {
-        CHECK(lasting + live.activations + live.scratch <= p.arena_bytes);
+        CHECK(lasting + live.activations + live.gradients + live.scratch <= p.arena_bytes);
         most = std::max(most, live.activations);
       }
       CHECK(most == p.memory.activations);
@@ -71,6 +72,45 @@ TEST_CASE("each level of optimizer sharding takes less than the one before") {
   CHECK(memory[1].optimizer * 3 < memory[0].optimizer);
   CHECK(memory[2].gradients * 3 < memory[1].gradients);
   CHECK(memory[3].weights * 3 < memory[2].weights);
+}
+
+TEST_CASE("gradients of one micro-batch take the memory that its activations leave, and those of several take their own") {
+  const Graph deep = mlp_graph(4096, 256, std::vector<int64_t>(12, 256));
+  for (int level : {0, 2}) {
+    CAPTURE(level);
+    Plan plan = data_parallel_plan(deep, 2);
+    plan.optimizer_shard_level = level;
+    plan.optimizer_shard_min_bytes = 0;
+    plan.bucket_bytes = 256 * 256 * 4;
+    const Program one = programs_of(deep, plan)[0];
+    const int64_t kept = 11 * 256 * 256 * 4 / (level == 0 ? 1 : 2);
+    CHECK(one.memory.gradients < kept / 4);
+    plan.micro_batches = 2;
+    CHECK(programs_of(deep, plan)[0].memory.gradients >= kept / 2);
+    plan.numerics.keeps_gradients = true;  // histograms read them after the step
+    for (const Program& p : programs_of(deep, plan)) CHECK(p.memory.gradients >= kept);
+  }
+}
+
+TEST_CASE("verify_programs: a value in the memory of gradients that have not been used yet is a fault") {
+  const Graph deep = mlp_graph(512, 64, std::vector<int64_t>(6, 64));
+  Plan plan = data_parallel_plan(deep, 2);
+  plan.bucket_bytes = 64 * 64 * 4;
+  std::vector<Program> programs = programs_of(deep, plan);
+  const auto shares = [](const Bucket& b) { return b.gradients_share_memory && b.gradients_offset >= 0; };
+  const auto bucket = std::find_if(programs[0].buckets.begin(), programs[0].buckets.end(), shares);
+  REQUIRE(bucket != programs[0].buckets.end());
+  std::vector<Instruction>& code = programs[0].instructions;
+  const auto reduced = std::find_if(code.begin(), code.end(), [&](const Instruction& i) {
+    return i.opcode == Opcode::collective && i.inputs[0].offset == bucket->gradients_offset;
+  });
+  REQUIRE(reduced != code.end());
+  const auto after = std::find_if(reduced, code.end(), [](const Instruction& i) {
+    return i.opcode == Opcode::kernel && !is_update(i) && i.outputs.size() == 1 && !i.outputs[0].accumulate;
+  });
+  REQUIRE(after != code.end());
+  after->outputs[0].offset = bucket->gradients_offset;
+  CHECK(!verify_programs(programs).empty());
 }
 
 TEST_CASE("buffers of tensors that are never alive together share bytes") {

@@ -32,7 +32,7 @@ const Instruction& update_of(const Program& program, const Bucket& bucket) {
 }  // namespace
 
 TEST_CASE("bf16: an update steps this rank's f32 weights and writes the same part of the copy that kernels read") {
-  for (int level = 0; level <= 3; ++level) {
+  for (int level = 0; level <= 2; ++level) {
     CAPTURE(level);
     for (const Program& p : bf16(level)) {
       for (const Bucket& b : p.buckets) {
@@ -46,9 +46,29 @@ TEST_CASE("bf16: an update steps this rank's f32 weights and writes the same par
         CHECK(copy.dtype == DType::bf16);
         CHECK(copy.shape == master.shape);
         CHECK(copy.shape == Shape{b.shard_elements()});
-        const bool in_place_of_whole = level == 1 || level == 2;
-        CHECK(copy.offset == b.compute_offset + (in_place_of_whole ? b.shard * copy.bytes() : 0));
+        CHECK(copy.offset == b.compute_offset + (level > 0 ? b.shard * copy.bytes() : 0));
       }
+    }
+  }
+}
+
+TEST_CASE("bf16: at level 3 each gather rounds this rank's f32 shard into its block, and no copy is kept") {
+  for (const Program& p : bf16(3)) {
+    for (const Bucket& b : p.buckets) {
+      CHECK(!b.has_compute_copy());
+      CHECK(b.weights_are_cut());
+      CHECK(update_of(p, b).outputs.size() == 3);
+    }
+    for (const Instruction* gather : collectives(p, Purpose::weights)) {
+      const auto writes_block = [&](const Instruction& i) {
+        return i.opcode == Opcode::kernel && i.purpose == Purpose::weights && i.micro_batch == gather->micro_batch &&
+               i.outputs[0].offset == gather->inputs[0].offset && i.outputs[0].shape == gather->inputs[0].shape;
+      };
+      const auto end = p.instructions.begin() + (gather - p.instructions.data());
+      const auto round = std::find_if(p.instructions.begin(), end, writes_block);
+      REQUIRE(round != end);
+      CHECK(round->inputs[0].dtype == DType::f32);
+      CHECK(round->outputs[0].dtype == DType::bf16);
     }
   }
 }
@@ -71,10 +91,10 @@ TEST_CASE("bf16: memory lists the f32 weights separately, halves what kernels re
     const Memory half = precise_compiled({"precision=bf16", cut})[0].memory, whole = precise_compiled({cut})[0].memory;
     CHECK(whole.master == 0);
     CHECK(half.optimizer == whole.optimizer);
-    CHECK(half.gradients == whole.gradients);
     CHECK(half.activations < whole.activations);
     const int64_t slack = 64 * 8;  // each range starts at a cache line
-    CHECK(std::abs(2 * half.weights - whole.weights) <= 2 * slack);
+    CHECK(std::abs(half.gradients - whole.gradients) <= 2 * slack);
+    CHECK(std::abs(2 * half.weights - (level == 3 ? 0 : whole.weights)) <= 2 * slack);
     const int64_t kept = level == 1 || level == 2 ? whole.weights / 4 : whole.weights;
     CHECK(std::abs(half.master - kept) <= slack);
     CHECK(half.arena() == precise_compiled({"precision=bf16", cut})[0].arena_bytes);
@@ -142,7 +162,7 @@ TEST_CASE("gradients in bf16: half the bytes are kept, summed over ranks and tak
     const std::string clip = "optimizer={type: adam, clip_norm: 1}";
     const std::vector<Program> whole = precise_compiled({"precision=bf16", cut, clip});
     const std::vector<Program> half = precise_compiled({"precision=bf16", "gradient_precision=bf16", cut, clip});
-    const int64_t slack = 64 * 8;
+    const int64_t slack = 64 * 16;
     CHECK(std::abs(2 * half[0].memory.gradients - whole[0].memory.gradients) <= slack);
     CHECK(half[0].memory.optimizer + slack >= whole[0].memory.optimizer);
     for (const Program& p : half) {
@@ -154,6 +174,7 @@ TEST_CASE("gradients in bf16: half the bytes are kept, summed over ranks and tak
       }
       for (const Instruction& i : p.instructions) {
         if (i.op == "adam_update" || i.op == "sum_squares") CHECK(i.inputs[0].dtype == DType::bf16);
+        if (i.purpose == Purpose::weights) continue;  // level 3 rounds shards
         CHECK(i.op != "copy_slice");  // the kernel that computes a gradient rounds it
       }
       CHECK(to_string(p).find("bf16 gradients @") != std::string::npos);

@@ -144,6 +144,29 @@ TEST_CASE("one rank, or one rank per stage, cuts nothing") {
   CHECK(piped.cuts("layer2") == "[[1, 1], [1, 1], [1]]");
 }
 
+TEST_CASE("recompute of a repeated block keeps what leaves the block, and a note names it") {
+  const std::string job = R"(
+dataset: {type: random, shape: [8], batch: 4, label_shape: [1], label_dtype: f32}
+modules:
+  block: [{name: up, type: dense, units: 8}, {name: act, type: relu}, {name: sum, type: add, inputs: [act, input]}]
+network:
+  - {module: block, name: h, repeat: 3}
+  - {name: top, type: dense, units: 1}
+loss: mae
+)";
+  for (const std::string rules : {"['h.*']", "['*']", "['h.*.up', 'h.*.act', 'h.*.sum']"}) {
+    const Planned p = planned(job + "parallel: {mode: stand_alone, recompute: " + rules + "}\n");
+    CAPTURE(rules);
+    for (const char* block : {"h.0", "h.1", "h.2"}) {
+      CHECK(p.layer(std::string(block) + ".up").recompute);
+      CHECK(p.layer(std::string(block) + ".act").recompute);
+      CHECK_FALSE(p.layer(std::string(block) + ".sum").recompute);
+    }
+    REQUIRE(p.plan.notes.size() == 1);
+    CHECK(p.plan.notes[0] == "recompute keeps the outputs of blocks: the output of h.0.sum and of 2 more layers is stored");
+  }
+}
+
 TEST_CASE("the reference job: stages as configured, unnamed layers in the stage of their inputs") {
   const Planned p = planned(mlp(32,
                                 "{mode: semi_auto_parallel, stages: 2, micro_batches: 4, stage_config: {layer1: 0, "

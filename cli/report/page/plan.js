@@ -52,8 +52,8 @@ function scheduleSection(r) {
                  el("div", {class: "legend"}, key.map(([k, name]) => el("span", {}, el("i", {style: `background: ${color(taskColor[k])}`}), `${k}n: ${name} of micro-batch n`))));
 }
 
-/// Kinds of memory, from the bottom up. The last two change during a step.
-const memoryKinds = ["weights", "master", "optimizer", "gradients", "workspace", "activations", "scratch"];
+/// Kinds of memory, from the bottom up. The last three change during a step.
+const memoryKinds = ["weights", "master", "optimizer", "workspace", "activations", "gradients", "scratch"];
 
 /// Round numbers in the unit in which `most` is formatted.
 function byteTicks(most) {
@@ -63,7 +63,7 @@ function byteTicks(most) {
 
 function memoryCourse(c, words) {
   const place = el("div", {}), height = 220, course = c.memory_course, points = course.activations.length;
-  const at = (kind, i) => kind === "activations" ? course.activations[i] : kind === "scratch" ? course.scratch[i] : c.memory[kind] || 0;
+  const at = (kind, i) => kind in course ? course[kind][i] : c.memory[kind] || 0;
   const kinds = memoryKinds.filter((kind) => course.activations.some((_, i) => at(kind, i) > 0));
   onWidth(place, (width) => {
     const most = Math.max(c.memory.total, 1), left = 70, top = 8, bottom = height - 22, toX = (i) => left + i / Math.max(points, 1) * (width - left - 4), toY = (b) => bottom - b / most * (bottom - top);
@@ -76,7 +76,7 @@ function memoryCourse(c, words) {
       above.forEach((b, i) => { path += `${i ? "L" : "M"}${toX(i).toFixed(1)} ${toY(b).toFixed(1)}L${toX(i + 1).toFixed(1)} ${toY(b).toFixed(1)}`; });
       for (let i = points - 1; i >= 0; --i) path += `L${toX(i + 1).toFixed(1)} ${toY(below[i]).toFixed(1)}L${toX(i).toFixed(1)} ${toY(below[i]).toFixed(1)}`;
       const peak = Math.max(...course.activations.map((_, i) => at(kind, i)));
-      root.append(svg("path", {d: `${path}Z`, style: `fill: ${color(memoryKinds.indexOf(kind))}`, opacity: 0.85}, svg("title", {}, `${kind}: ${memoryKinds.indexOf(kind) > 4 ? "at most " : ""}${say.bytes(peak)}`)));
+      root.append(svg("path", {d: `${path}Z`, style: `fill: ${color(memoryKinds.indexOf(kind))}`, opacity: 0.85}, svg("title", {}, `${kind}: ${kind in course ? "at most " : ""}${say.bytes(peak)}`)));
       below = above;
     }
     root.append(svg("line", {class: "cross", x1: left, x2: width - 4, y1: toY(most), y2: toY(most)}),
@@ -95,7 +95,7 @@ function memorySection(r) {
   const distinct = classes.filter((c, i) => c.memory_course && classes.findIndex((d) => d.stage === c.stage && d.server === c.server && JSON.stringify(d.memory) === JSON.stringify(c.memory)) === i).slice(0, 16);
   const course = distinct.length ? wideCard(el("h3", {}, "Memory per rank over a step"),
       tabs(distinct.map(label), (i) => memoryCourse(distinct[i], `memory over a step of ${label(distinct[i])}, by kind; the peak values are in the table`), "ranks")) : null;
-  return section("memory", "Memory per rank", "The dashed line is the total. Activations and scratch vary during the step; each point is the maximum over several instructions.", el("div", {class: "grid"}, course,
+  return section("memory", "Memory per rank", "The dashed line is the total. Activations, gradients and scratch vary during the step; each point is the maximum over several instructions.", el("div", {class: "grid"}, course,
                  wideCard(table(["ranks", ...kinds.map((k) => `>${k.replace(/_/g, " ")}`)], rows, "Memory by kind"))));
 }
 

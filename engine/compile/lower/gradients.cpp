@@ -278,14 +278,20 @@ void reduce_remaining_buckets(Lowering& l) {
 View gathered_weights(Lowering& l, int bucket) {
   const Bucket& b = l.c.program.buckets[bucket];
   const std::string name = "weights." + b.name;
-  const DType dtype = l.c.buckets[bucket].read_type();
+  const DType dtype = l.c.buckets[bucket].gathered_type();
   const bool is_new = l.gathered[bucket] < 0;
   if (is_new) l.gathered[bucket] = l.c.new_buffer(BufferKind::scratch, b.elements * byte_size(dtype));
   const View whole = l.c.flat(l.gathered[bucket], 0, b.elements, name, dtype);
   if (!is_new) return whole;
-  const View shard = l.c.flat(l.c.buckets[bucket].read(), 0, b.shard_elements(), name, dtype);
   const bool outer = l.recomputing;
   l.recomputing = false;
+  View shard = l.c.flat(l.c.buckets[bucket].read(), 0, b.shard_elements(), name, l.c.buckets[bucket].read_type());
+  if (l.c.buckets[bucket].rounded_by_gathers) {
+    check(b.pieces == 1, "at level 3 a bucket is gathered in one piece");
+    const View rounded = own_shard(l, bucket, b.piece(0), l.gathered[bucket], name, dtype);
+    l.emit_kernel("round " + name, copy_slice_kernel, copy_of(b.shard_elements()), {shard}, {rounded}, Purpose::weights);
+    shard = rounded;
+  }
   l.emit_collective("all_gather " + name, Collective::all_gather, b.shard_group, shard, whole, Purpose::weights);
   l.recomputing = outer;
   return whole;

@@ -75,17 +75,27 @@ bool updates(const Compiler& c, const BucketPlan& plan) {
   return plan.updated && !plan.is_table && plan.is_served() == c.is_server();
 }
 
-/// In bf16 kernels read a copy. The f32 weights serve only the update, so each rank keeps just those that it
-/// updates.
+/// In bf16 kernels read a copy. The f32 weights serve only the update, so each rank keeps just those that it updates.
+/// At level 3 the copy exists only while it is gathered, unless there are no f32 weights to make it from.
 void add_weights(Compiler& c, const Bucket& bucket, RankBucket& r) {
-  const bool copied = c.plan.copies_weights();
-  if (copied) {
+  const bool copied = c.plan.copies_weights(), updated = updates(c, *r.plan) && c.keeps_training_state;
+  r.rounded_by_gathers = copied && updated && bucket.level == 3 && !bucket.served;
+  if (copied && !r.rounded_by_gathers) {
     const int64_t elements = bucket.level == 3 ? bucket.shard_elements() : bucket.elements;
     r.compute = c.new_buffer(BufferKind::weights, elements * byte_size(DType::bf16));
-    if (!updates(c, *r.plan) || !c.keeps_training_state) return;
+    if (!updated) return;
   }
   const int64_t elements = r.weights_are_cut() ? bucket.shard_elements() : bucket.elements;
   r.weights = c.new_buffer(copied ? BufferKind::master : BufferKind::weights, elements * kVariableFloat);
+}
+
+/// Gradients keep their memory if something reads them after the step (histograms, servers), or if they rely on padding
+/// that no instruction writes. From level 2 on reductions write the whole shard, padding included. The rule depends on
+/// the plan alone, so that evaluations have the same layout.
+bool gradients_share_memory(const Compiler& c, const BucketPlan& plan) {
+  if (plan.is_table || plan.is_served() || c.plan.numerics.keeps_gradients) return false;
+  const BucketParameter& last = plan.parameters.back();
+  return plan.level >= 2 || last.first_element + last.elements == plan.elements;
 }
 
 void add_bucket(Compiler& c, const BucketPlan& plan, ReduceGroups& reduce_groups) {
@@ -96,6 +106,7 @@ void add_bucket(Compiler& c, const BucketPlan& plan, ReduceGroups& reduce_groups
   r.level = bucket.level;
   add_weights(c, bucket, r);
   if (plan.updated && c.keeps_training_state) {
+    bucket.gradients_share_memory = gradients_share_memory(c, plan);
     RankBucket kept = r;
     const int64_t bytes = (bucket.level >= 2 ? bucket.shard_elements() : bucket.elements) * byte_size(bucket.kept_type);
     kept.gradients = c.new_buffer(BufferKind::gradients, bytes);

@@ -15,8 +15,11 @@ namespace {
 
 constexpr int kStreams = 5;
 
-Stream stream_of(Opcode opcode) {
-  switch (opcode) {
+/// Shards are rounded for their gathers in the stream of the gathers, beside the kernels of the step.
+Stream stream_of(const Instruction& instruction) {
+  switch (instruction.opcode) {
+    case Opcode::kernel:
+      return instruction.purpose == Purpose::weights ? Stream::comm : Stream::compute;
     case Opcode::collective:
       return Stream::comm;
     case Opcode::send:
@@ -127,7 +130,7 @@ void order_streams(Compiler& c) {
   for (VirtualInstruction& v : c.code) {
     for (size_t i = 0; i < v.inputs.size(); ++i) v.code.inputs[i].offset += c.buffers[v.inputs[i]].offset;
     for (size_t o = 0; o < v.outputs.size(); ++o) v.code.outputs[o].offset += c.buffers[v.outputs[o]].offset;
-    v.code.stream = stream_of(v.code.opcode);
+    v.code.stream = stream_of(v.code);
     code.push_back(std::move(v.code));
   }
   StreamOrder(code).order();

@@ -16,7 +16,7 @@ constexpr int64_t kAlignment = 64;
 int64_t aligned(int64_t bytes) { return round_up(bytes, kAlignment); }
 
 /// Checking every placed buffer takes time quadratic in their number.
-constexpr size_t kSortBySizeUpTo = 1500;
+constexpr size_t kSortBySizeUpTo = 4000;
 
 struct Placement {
   std::vector<int64_t> offsets;
@@ -127,11 +127,24 @@ void keep_for_comm(const Compiler& c, std::vector<Lifetime>& lives) {
   }
 }
 
-int64_t place_persistent(Compiler& c) {
+/// By buffer: false if its memory is its own as long as the program lives.
+std::vector<bool> find_sharing(const Compiler& c) {
+  std::vector<bool> shares(c.buffers.size());
+  for (size_t b = 0; b < c.buffers.size(); ++b) shares[b] = !is_persistent(c.buffers[b].kind);
+  for (size_t b = 0; b < c.buckets.size(); ++b) {
+    if (!c.program.buckets[b].gradients_share_memory) continue;
+    for (BufferId buffer : {c.buckets[b].gradients, c.buckets[b].sums})
+      if (buffer >= 0) shares[static_cast<size_t>(buffer)] = true;
+  }
+  return shares;
+}
+
+int64_t place_persistent(Compiler& c, const std::vector<bool>& shares) {
   int64_t end = 0;
   for (int kind = 0; is_persistent(static_cast<BufferKind>(kind)); ++kind) {
-    for (VirtualBuffer& buffer : c.buffers) {
-      if (buffer.kind != static_cast<BufferKind>(kind)) continue;
+    for (size_t b = 0; b < c.buffers.size(); ++b) {
+      VirtualBuffer& buffer = c.buffers[b];
+      if (shares[b] || buffer.kind != static_cast<BufferKind>(kind)) continue;
       buffer.offset = end;
       end += aligned(buffer.bytes);
     }
@@ -139,17 +152,22 @@ int64_t place_persistent(Compiler& c) {
   return end;
 }
 
-/// Bytes of the buffers that are live while each instruction runs.
+/// While each instruction runs. `gradients`: bytes of those that keep their memory.
 std::vector<LiveBytes> live_bytes(const Compiler& c, const std::vector<Lifetime>& lives,
-                                  const std::vector<BufferId>& buffers) {
+                                  const std::vector<BufferId>& buffers, int64_t gradients) {
   std::vector<LiveBytes> live(c.code.size() + 1);
+  live[0].gradients = gradients;
   for (BufferId buffer : buffers) {
-    const auto bytes = c.buffers[buffer].kind == BufferKind::activation ? &LiveBytes::activations : &LiveBytes::scratch;
+    const BufferKind kind = c.buffers[buffer].kind;
+    const auto bytes = kind == BufferKind::activation  ? &LiveBytes::activations
+                       : kind == BufferKind::gradients ? &LiveBytes::gradients
+                                                       : &LiveBytes::scratch;
     live[lives[buffer].first].*bytes += c.buffers[buffer].bytes;
     live[lives[buffer].last + 1].*bytes -= c.buffers[buffer].bytes;
   }
   for (size_t i = 1; i < live.size(); ++i) {
     live[i].activations += live[i - 1].activations;
+    live[i].gradients += live[i - 1].gradients;
     live[i].scratch += live[i - 1].scratch;
   }
   live.pop_back();
@@ -162,10 +180,18 @@ int64_t most_activations(const std::vector<LiveBytes>& live) {
   return most;
 }
 
-int64_t bytes_of(const Compiler& c, std::initializer_list<BufferKind> kinds) {
+int64_t most_with_gradients(const std::vector<LiveBytes>& live) {
+  int64_t most = 0;
+  for (const LiveBytes& now : live) most = std::max(most, now.activations + now.gradients);
+  return most;
+}
+
+/// Of buffers that share no memory.
+int64_t bytes_of(const Compiler& c, const std::vector<bool>& shares, std::initializer_list<BufferKind> kinds) {
   int64_t bytes = 0;
-  for (const VirtualBuffer& buffer : c.buffers) {
-    if (std::find(kinds.begin(), kinds.end(), buffer.kind) != kinds.end()) bytes += buffer.bytes;
+  for (size_t b = 0; b < c.buffers.size(); ++b) {
+    const bool counts = !shares[b] && std::find(kinds.begin(), kinds.end(), c.buffers[b].kind) != kinds.end();
+    if (counts) bytes += c.buffers[b].bytes;
   }
   return bytes;
 }
@@ -199,12 +225,13 @@ void note_offsets(Compiler& c) {
 }  // namespace
 
 void place_buffers(Compiler& c) {
-  const int64_t persistent = place_persistent(c);
+  const std::vector<bool> shares = find_sharing(c);
+  const int64_t persistent = place_persistent(c, shares);
   std::vector<Lifetime> lives = lifetimes(c);
   keep_for_comm(c, lives);
   std::vector<BufferId> buffers;
   for (size_t b = 0; b < c.buffers.size(); ++b) {
-    if (!is_persistent(c.buffers[b].kind) && lives[b].first >= 0) buffers.push_back(static_cast<BufferId>(b));
+    if (shares[b] && lives[b].first >= 0) buffers.push_back(static_cast<BufferId>(b));
   }
   Placement placement = by_first_use(c, lives, buffers);
   if (buffers.size() <= kSortBySizeUpTo) {
@@ -215,12 +242,12 @@ void place_buffers(Compiler& c) {
 
   Program& p = c.program;
   p.arena_bytes = persistent + placement.bytes;
-  p.memory.weights = bytes_of(c, {BufferKind::weights, BufferKind::state});
-  p.memory.master = bytes_of(c, {BufferKind::master});
-  p.memory.gradients = bytes_of(c, {BufferKind::gradients});
-  p.memory.optimizer = bytes_of(c, {BufferKind::optimizer});
-  p.live = live_bytes(c, lives, buffers);
+  p.live = live_bytes(c, lives, buffers, bytes_of(c, shares, {BufferKind::gradients}));
+  p.memory.weights = bytes_of(c, shares, {BufferKind::weights, BufferKind::state});
+  p.memory.master = bytes_of(c, shares, {BufferKind::master});
+  p.memory.optimizer = bytes_of(c, shares, {BufferKind::optimizer});
   p.memory.activations = most_activations(p.live);
+  p.memory.gradients = most_with_gradients(p.live) - p.memory.activations;
   p.memory.buffers = 0;
   p.memory.buffers = p.arena_bytes - p.memory.arena();
   note_offsets(c);

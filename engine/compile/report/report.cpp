@@ -249,17 +249,18 @@ Json memory_json(const Memory& m) {
   return memory;
 }
 
-/// The short-lived buffers over a step: a point is the most within an equal share of the instructions.
+/// What changes over a step: a point is the most within an equal share of the instructions.
 Json memory_course_json(const std::vector<LiveBytes>& live) {
   constexpr size_t kMostPoints = 160;
   const size_t points = std::min(kMostPoints, live.size());
-  std::vector<int64_t> activations(points), scratch(points);
+  std::vector<int64_t> activations(points), gradients(points), scratch(points);
   for (size_t i = 0; i < live.size(); ++i) {
     const size_t at = i * points / live.size();
     activations[at] = std::max(activations[at], live[i].activations);
+    gradients[at] = std::max(gradients[at], live[i].gradients);
     scratch[at] = std::max(scratch[at], live[i].scratch);
   }
-  return {{"activations", activations}, {"scratch", scratch}};
+  return {{"activations", activations}, {"gradients", gradients}, {"scratch", scratch}};
 }
 
 /// The fields of a collective, send or recv that do not depend on its ranks.

@@ -33,6 +33,8 @@ class Contents {
     for (const Bucket& b : p_.buckets) {
       for (int i = 0; i < b.pieces; ++i) same_as_["grad." + b.piece(i).name] = name_id("grad." + b.name);
     }
+    for (const Bucket& b : p_.buckets)
+      if (b.gradients_share_memory) note_step_gradients(b);
     for (const Region& region : regions_) {
       if (region.holds_from_start) hold(region.begin, region.end);
     }
@@ -78,7 +80,7 @@ class Contents {
     }
     for (size_t b = 0; b < p_.buckets.size(); ++b) {
       const Bucket& bucket = p_.buckets[b];
-      if (bucket.gradients_offset < 0 || bucket.level >= 2) continue;
+      if (bucket.gradients_offset < 0 || bucket.level >= 2 || bucket.gradients_share_memory) continue;
       const int64_t used = ends[b];
       const auto hold_padding = [&](int64_t offset, int64_t size) {
         if (offset >= 0) hold(offset + used * size, offset + bucket.elements * size);
@@ -88,15 +90,31 @@ class Contents {
     }
   }
 
+  void note_step_gradients(const Bucket& b) {
+    std::vector<Region>& regions = step_gradients_[name_id("grad." + b.name)];
+    const int64_t kept = (b.level >= 2 ? b.shard_elements() : b.elements) * byte_size(b.kept_type);
+    if (b.gradients_offset >= 0) regions.push_back({b.name, b.gradients_offset, b.gradients_offset + kept});
+    if (b.sums_offset >= 0) regions.push_back({b.name, b.sums_offset, b.sums_offset + b.elements * kContentFloat});
+  }
+
   bool is_persistent(int64_t at) const {
     const auto after =
         std::partition_point(regions_.begin(), regions_.end(), [at](const Region& r) { return r.end <= at; });
     return after != regions_.end() && after->begin <= at;
   }
 
+  /// True if a value of this name at this place is made of all micro-batches of a step.
+  bool adds_up(int name, int64_t at) const {
+    const auto found = step_gradients_.find(name);
+    return found != step_gradients_.end() && std::any_of(found->second.begin(), found->second.end(), [at](const Region& r) {
+             return r.begin <= at && at < r.end;
+           });
+  }
+
   void read(int i, const Instruction& code, const Access& access) {
     const bool by_name = code.opcode != Opcode::print && !is_persistent(access.begin());
     const int name = by_name ? id_of(*access.operand) : -1;
+    const bool of_step = by_name && adds_up(name, access.begin());
     bool told = false;
     bytes_.for_each(access.begin(), access.end(), [&](Content& c) {
       if (told) return;
@@ -107,7 +125,7 @@ class Contents {
         return;
       }
       const bool other_time = c.micro_batch >= 0 && code.micro_batch >= 0 && c.micro_batch != code.micro_batch;
-      if (!by_name || (c.name == name && !other_time)) return;
+      if (!by_name || (c.name == name && (of_step || !other_time))) return;
       const std::string of = c.micro_batch < 0 ? "" : " of micro-batch " + std::to_string(c.micro_batch);
       faults_.push_back({p_.rank, i,
                          what() + ", but instruction " + std::to_string(c.writer) + " (" +
@@ -135,6 +153,7 @@ class Contents {
   const Program& p_;
   Faults& faults_;
   const std::vector<Region> regions_;
+  std::unordered_map<int, std::vector<Region>> step_gradients_;  // by name: where gradients add up in shared memory
   std::unordered_map<std::string, int> ids_;
   std::vector<std::string> names_;
   std::unordered_map<std::string, int> same_as_;  // a parameter or its gradient is a part of its bucket

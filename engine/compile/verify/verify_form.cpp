@@ -111,10 +111,11 @@ class Form {
     return bucket->level == 3 ? -1 : bucket->compute_offset + v.bucket_element * byte_size(DType::bf16);
   }
 
-  /// Parameters and gradients are stored without gaps, also in gathered weights and scattered gradients.
+  /// Parameters, gradients and shards are stored without gaps, also in gathered weights and scattered gradients.
   bool is_bucket_part(const Operand& operand) const {
     std::string_view name = operand.tensor;
-    if (name.starts_with("grad.")) name.remove_prefix(5);
+    for (const std::string_view prefix : {"grad.", "weights."})
+      if (name.starts_with(prefix)) name.remove_prefix(prefix.size());
     return variables_.contains(name) || bucket_names_.contains(name);
   }
 
@@ -185,8 +186,8 @@ std::vector<Region> persistent_regions(const Program& program) {
         !pulled);
     add("weights." + b.name, b.compute_offset, read, !pulled);
     const int64_t kept = (b.level >= 2 ? b.shard_elements() : b.elements) * byte_size(b.kept_type);
-    add("grad." + b.name, b.gradients_offset, kept, false);
-    add("sums of grad." + b.name, b.sums_offset, whole, false);
+    if (!b.gradients_share_memory) add("grad." + b.name, b.gradients_offset, kept, false);
+    if (!b.gradients_share_memory) add("sums of grad." + b.name, b.sums_offset, whole, false);
     for (int64_t offset : b.optimizer_offsets) add("optimizer." + b.name, offset, b.level >= 1 ? shard : whole, true);
   }
   for (const Variable& v : program.variables) {

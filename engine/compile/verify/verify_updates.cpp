@@ -45,8 +45,12 @@ class BucketUpdates {
   }
 
   int bucket() const { return bucket_; }
-  /// Ranges by which, besides its name, an operand is recognized as part of this piece.
-  std::vector<UpdatedRange> ranges() const { return {gradients_, contributions_, weights_, read_}; }
+  /// Ranges by which, besides its name, an operand is recognized as part of this piece. Where gradients share memory,
+  /// their names alone tell.
+  std::vector<UpdatedRange> ranges() const {
+    if (b_.gradients_share_memory) return {weights_, read_};
+    return {gradients_, contributions_, weights_, read_};
+  }
   std::string gradient_name() const { return "grad." + piece_.name; }
 
   /// `instructions`: at least those that name the piece or touch its ranges.
@@ -96,7 +100,7 @@ class BucketUpdates {
   }
 
   bool sums_this(const Instruction& i) const {
-    return i.inputs[0].tensor == gradient_name() || gradients_.touches(i.inputs[0]);
+    return i.inputs[0].tensor == gradient_name() || touches(gradients_, i.inputs[0]);
   }
 
   /// The second sum of optimizer_shard.within_host: of this rank's shard, over hosts, once all is added up.
@@ -125,16 +129,22 @@ class BucketUpdates {
     if (b_.level >= 2 && !reduced_micro_batches_.insert(i.micro_batch).second)
       fault(i.name + ": " + gradient_name() + " of micro-batch " + std::to_string(i.micro_batch) + " is reduced twice");
     if (updates_ > 0) fault(i.name + " sums " + gradient_name() + " after it was used");
-    if (b_.level >= 2 && gradients_.touches(i.outputs[0])) ++additions_;
+    if (b_.level >= 2 && touches(gradients_, i.outputs[0])) ++additions_;
     ++reduces_;
   }
 
   /// Anything else that writes gradients: kernels of the backward pass.
   void contribute(const Instruction& i) {
-    if (b_.sums_offset >= 0 && gradients_.touches(i.outputs)) return round(i);
+    // A kernel's own output may have a parameter's name too, and be where the rounded gradients will be.
+    const auto is_rounded = [this](const Operand& out) {
+      return touches(gradients_, out) && !(b_.gradients_share_memory && is_part(out));
+    };
+    if (b_.sums_offset >= 0 && std::any_of(i.outputs.begin(), i.outputs.end(), is_rounded)) return round(i);
     for (const Operand& out : i.outputs) {
-      if (!contributions_.touches(out)) {
-        // At levels 2 and 3 contributions go to a range that lives for one micro-batch.
+      // At levels 2 and 3 contributions go to a range that lives for one micro-batch. Its memory may become that of the
+      // kept gradients with the first sum.
+      const bool is_early = b_.level >= 2 && b_.gradients_share_memory && reduces_ == 0;
+      if (is_early || !touches(contributions_, out)) {
         if (b_.level >= 2 && is_part(out)) contributed_micro_batches_.insert(i.micro_batch);
         continue;
       }
@@ -182,6 +192,12 @@ class BucketUpdates {
       if (read_.touches(in) && !(gathers && i.micro_batch < 0))
         fault(i.name + " reads weights of " + b_.name + " after their update");
     }
+  }
+
+  /// True if the operand holds gradients of this piece in the range, and not another tensor in memory that they share.
+  bool touches(const UpdatedRange& range, const Operand& o) const {
+    return range.touches(o) && (!b_.gradients_share_memory || o.tensor == gradient_name() ||
+                                o.tensor == "grad." + b_.name || is_part(o));
   }
 
   bool is_part(const Operand& out) const {
@@ -277,6 +293,7 @@ class UpdatedPieces {
     }
     std::vector<std::vector<size_t>> of_bucket(program.buckets.size());
     for (size_t p = 0; p < pieces.size(); ++p) of_bucket[static_cast<size_t>(pieces[p].bucket())].push_back(p);
+    for (size_t b = 0; b < of_bucket.size(); ++b) by_name_["grad." + program.buckets[b].name] = of_bucket[b];
     for (const Variable& v : program.variables)
       if (v.bucket >= 0) by_name_["grad." + v.name] = of_bucket[static_cast<size_t>(v.bucket)];
   }

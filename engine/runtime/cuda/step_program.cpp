@@ -102,7 +102,13 @@ StepProgram::Bound StepProgram::bind(const Instruction& instruction) {
     check(instruction.opcode != Opcode::recv || !instruction.outputs[0].accumulate,
           "messages can be accumulated only on CPUs");
   }
-  if (instruction.opcode == Opcode::kernel) return bound;
+  if (instruction.opcode == Opcode::kernel) {
+    if (instruction.stream == trainctl::Stream::comm) {
+      bound.stream = kComm;
+      use_stream(kComm, true);
+    }
+    return bound;
+  }
   static_cast<BoundMove&>(bound) = bind_move(instruction, program_, memory_.arena);
   if (instruction.opcode == Opcode::print) {
     bound.printed = printed_;

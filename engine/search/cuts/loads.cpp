@@ -186,7 +186,7 @@ const StepSum::Shares& StepSum::shares(const PlanChoice& choice) {
   const auto [known, fresh] = shares_.try_emplace({shard.level, shard.within_host});
   Shares& shares = known->second;
   if (!fresh) return shares;
-  for (std::vector<double>* each : {&shares.update_bytes, &shares.memory, &shares.summed, &shares.gathered})
+  for (std::vector<double>* each : {&shares.update_bytes, &shares.memory, &shares.gradients, &shares.summed, &shares.gathered})
     each->reserve(loads_.size());
   const double kept = bytes_.master > 0 ? bytes_.master : bytes_.weight;
   for (const LayerLoad& load : loads_) {
@@ -194,8 +194,10 @@ const StepSum::Shares& StepSum::shares(const PlanChoice& choice) {
     const double ways = shards_of(load, choice).ways;
     const auto shared = [&](int from, double of) { return level >= from ? of / ways : of; };
     shares.update_bytes.push_back(load.elements * shared(1, bytes_.gradient + 2 * (bytes_.optimizer + kept)));
-    shares.memory.push_back(load.elements * (shared(3, bytes_.weight) + shared(1, bytes_.master + bytes_.optimizer) +
-                                             shared(2, bytes_.gradient)));
+    // At level 3 in bf16 ranks keep the f32 weights alone.
+    const double read = level == 3 && bytes_.master > 0 ? 0 : shared(3, bytes_.weight);
+    shares.memory.push_back(load.elements * (read + shared(1, bytes_.master + bytes_.optimizer)));
+    shares.gradients.push_back(load.elements * shared(2, bytes_.gradient));
     shares.summed.push_back(level >= 1 ? load.elements * bytes_.gradient / (level == 1 ? ways : 1) : 0);
     shares.gathered.push_back(level >= 1 ? load.elements * bytes_.weight / (level == 3 ? 1 : ways) : 0);
   }
@@ -215,6 +217,7 @@ const std::vector<StepSum::Stage>& StepSum::stages(const PlanChoice& choice) {
     stage.seconds += seconds[l];
     stage.update_bytes += shares.update_bytes[l];
     stage.memory += shares.memory[l];
+    stage.gradients += shares.gradients[l];
     stage.summed += shares.summed[l];
     stage.gathered += shares.gathered[l];
     if (!recomputed_[l]) stage.kept += loads_[l].kept_bytes;
@@ -233,8 +236,10 @@ Expected StepSum::of(const PlanChoice& choice) {
     slowest = std::max(slowest, stage.seconds);
     update = std::max(update, (Bytes{stage.update_bytes} / machine_.memory_rate).value);
     const double buckets = std::min(bucket, stage.summed) + std::min(bucket, stage.gathered);
-    result.memory =
-        std::max(result.memory, stage.memory + buckets + stage.kept * in_flight(choice, s) + 2 * stage.largest);
+    // The gradients of a single micro-batch take the memory that its activations leave.
+    const double kept = stage.kept * in_flight(choice, s) + 2 * stage.largest;
+    const double changing = choice.micro_batches == 1 ? std::max(kept, stage.gradients) : kept + stage.gradients;
+    result.memory = std::max(result.memory, stage.memory + buckets + changing);
   }
   result.seconds = slowest * (choice.micro_batches + waits(choice.schedule, choice.stages, choice.chunks)) + update;
   return result;

@@ -70,12 +70,12 @@ class StepSum {
   const Placed& placed(const PlanChoice& choice);
   /// Amounts that each layer adds to a stage, given what optimizer_shard cuts of it.
   struct Shares {
-    std::vector<double> update_bytes, memory, summed, gathered;
+    std::vector<double> update_bytes, memory, gradients, summed, gathered;
   };
   const Shares& shares(const PlanChoice& choice);
   /// Work and memory of a stage for one micro-batch.
   struct Stage {
-    double seconds = 0, update_bytes = 0, memory = 0, kept = 0, largest = 0;
+    double seconds = 0, update_bytes = 0, memory = 0, gradients = 0, kept = 0, largest = 0;
     double summed = 0, gathered = 0;  ///< beside its shards: gradients and weights of sharded layers
   };
   const std::vector<Stage>& stages(const PlanChoice& choice);

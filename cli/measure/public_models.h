@@ -1,0 +1,40 @@
+// The sizes of language models that people train, as their published configurations state them.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace trainctl {
+
+struct PublicModel {
+  std::string_view name;  ///< "llama-8b"
+  std::string_view title;
+  int layers = 0;
+  int64_t width = 0;                      ///< features of a position between layers
+  int64_t heads = 0, kv_heads = 0;        ///< of attention
+  int64_t key_size = 0, value_size = 0;   ///< features of a head in queries and keys, and in values
+  int64_t hidden = 0;                     ///< features inside the feed-forward part
+  int64_t vocab = 0;
+  bool is_gated = true;                   ///< rms_norm, and a feed-forward part of three products; false: as GPT-2
+};
+
+std::span<const PublicModel> public_models();
+/// Null if there is none of this name.
+const PublicModel* find_public_model(std::string_view name);
+
+/// A kernel call of a model's training step.
+struct ModelOp {
+  std::string part;           ///< "products", "attention", "norms", "loss"
+  std::string what;           ///< "q, k, v: gradient of the weights"
+  std::string op;             ///< KernelDef::name
+  std::string shapes, attrs;  ///< as `trainctl bench op` takes them
+  int calls = 1;              ///< per step
+};
+
+/// The products, attention, norms and the loss of a step of `samples` rows of `length` tokens.
+std::vector<ModelOp> model_ops(const PublicModel& model, int64_t samples, int64_t length);
+
+}  // namespace trainctl
