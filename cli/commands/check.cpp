@@ -47,6 +47,7 @@ Examples:
       if (planned.validation) make_room_for(compile_validation_classes(planned), classes);
       launch_report(planned.spec);
       require_memory_limit(planned, classes.programs);
+      require_machine_memory(planned, classes.programs);
       const size_t layers = planned.spec.network.size();
       std::cout << planned.spec.file << ": valid (" << layers << (layers == 1 ? " layer, " : " layers, ")
                 << processes_text(planned.spec.launch.ranks, planned.spec.servers()) << ")\n";

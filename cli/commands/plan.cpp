@@ -117,7 +117,9 @@ int plan(const PlanArguments& options) {
                     ? report.dump(2) + "\n"
                     : colored(options, render_plan(report, style_of(options)) + render_launch(report["launch"])))
             << std::flush;
-  require_memory_limit(job, planned.classes.programs);  // after printing the plan, which shows where the memory goes
+  // After printing the plan, which shows where the memory goes.
+  require_memory_limit(job, planned.classes.programs);
+  require_machine_memory(job, planned.classes.programs);
   return kExitDone;
 }
 

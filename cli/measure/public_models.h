@@ -14,7 +14,7 @@ struct PublicModel {
   std::string_view title;
   int layers = 0;
   int64_t width = 0;                      ///< features of a position between layers
-  int64_t heads = 0, kv_heads = 0;        ///< of attention
+  int64_t heads = 0, kv_heads = 0;        ///< heads of attention, and the key and value heads that they share
   int64_t key_size = 0, value_size = 0;   ///< features of a head in queries and keys, and in values
   int64_t hidden = 0;                     ///< features inside the feed-forward part
   int64_t vocab = 0;
@@ -30,7 +30,7 @@ struct ModelOp {
   std::string part;           ///< "products", "attention", "norms", "loss"
   std::string what;           ///< "q, k, v: gradient of the weights"
   std::string op;             ///< KernelDef::name
-  std::string shapes, attrs;  ///< as `trainctl bench op` takes them
+  std::string shapes, attrs;  ///< in the form of `trainctl bench op`
   int calls = 1;              ///< per step
 };
 

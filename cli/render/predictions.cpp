@@ -29,9 +29,7 @@ std::string device_memory(const Json& e) {
       fmt::format("rank {} needs {}, plus {} for the driver and libraries; the device has {}", m["rank"].get<int>(),
                   format_bytes(bytes), format_bytes(reserved), format_bytes(device));
   if (m["fits"].get<bool>()) return "  memory: " + needs + "\n";
-  return fmt::format(
-      "  does not fit this machine: {}; {} too much\n    set parallel.max_memory: {} to see which changes help\n",
-      needs, format_bytes(bytes + reserved - device), format_bytes(device - reserved));
+  return fmt::format("  does not fit this machine: {}; {} too much\n", needs, format_bytes(bytes + reserved - device));
 }
 
 /// The step time of each plan by part. Parts that no plan has are omitted.

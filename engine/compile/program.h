@@ -191,14 +191,14 @@ struct Bucket {
 /// Bytes of the arena that hold something while an instruction runs, beside weights and optimizer states.
 struct LiveBytes {
   int64_t activations = 0;  ///< tensors of the forward and backward pass
-  int64_t gradients = 0;    ///< of parameters, where they add up
+  int64_t gradients = 0;    ///< gradients of parameters, where they add up
   int64_t scratch = 0;      ///< gathered weights, packing, gradients of one micro-batch
 };
 
 struct Memory {
   int64_t weights = 0;  ///< parameters as kernels read them, and states
   int64_t master = 0;   ///< bf16: the f32 weights that the optimizer updates
-  int64_t gradients = 0;  ///< what they add to the peak of the activations, whose memory they share when it is free
+  int64_t gradients = 0;  ///< added to the peak of the activations, whose memory gradients share
   int64_t optimizer = 0;
   int64_t activations = 0;  ///< peak of the tensors of the forward and backward pass
   int64_t buffers = 0;      ///< the rest of the arena: gathered weights, packing, alignment, scalars

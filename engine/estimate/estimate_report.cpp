@@ -5,27 +5,19 @@
 #include <nlohmann/json.hpp>
 
 namespace trainctl {
-namespace {
-
-nlohmann::ordered_json memory_report(const RankClasses& classes, const Machine& machine) {
-  const auto most =
-      std::max_element(classes.programs.begin(), classes.programs.end(),
-                       [](const Program& a, const Program& b) { return a.memory.total() < b.memory.total(); });
-  const int64_t bytes = most->memory.total();
+std::optional<DeviceNeed> device_need(const std::vector<Program>& programs, const Machine& machine) {
+  if (machine.memory.value <= 0 || programs.empty()) return std::nullopt;
+  const auto most = std::max_element(programs.begin(), programs.end(), [](const Program& a, const Program& b) {
+    return a.memory.total() < b.memory.total();
+  });
   const auto has = [&](auto... opcodes) {
     return std::any_of(most->instructions.begin(), most->instructions.end(),
                        [&](const Instruction& now) { return (... || (now.opcode == opcodes)); });
   };
-  const Bytes taken = machine.reserved_memory(has(Opcode::collective), has(Opcode::send, Opcode::recv));
-  const auto reserved = static_cast<int64_t>(taken.value), device = static_cast<int64_t>(machine.memory.value);
-  return {{"rank", most->rank},
-          {"bytes", bytes},
-          {"reserved", reserved},
-          {"device", device},
-          {"fits", bytes + reserved <= device}};
+  const Bytes reserved = machine.reserved_memory(has(Opcode::collective), has(Opcode::send, Opcode::recv));
+  return DeviceNeed{most->rank, most->memory.total(), static_cast<int64_t>(reserved.value),
+                    static_cast<int64_t>(machine.memory.value)};
 }
-
-}  // namespace
 
 nlohmann::ordered_json estimate_report(const RankClasses& classes, const Machine& machine, const Simulation& step) {
   constexpr double kNineOfTen = 1.645;  // standard deviations of a normal distribution
@@ -50,7 +42,13 @@ nlohmann::ordered_json estimate_report(const RankClasses& classes, const Machine
                                    {"high", (step.step + kNineOfTen * step.deviation).value},
                                    {"parts", std::move(parts)},
                                    {"classes", std::move(of_classes)}};
-  if (machine.memory.value > 0) report["memory"] = memory_report(classes, machine);
+  if (const std::optional<DeviceNeed> need = device_need(classes.programs, machine)) {
+    report["memory"] = {{"rank", need->rank},
+                        {"bytes", need->bytes},
+                        {"reserved", need->reserved},
+                        {"device", need->device},
+                        {"fits", need->fits()}};
+  }
   return report;
 }
 

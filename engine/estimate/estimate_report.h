@@ -2,10 +2,24 @@
 #pragma once
 
 #include <nlohmann/json_fwd.hpp>
+#include <optional>
+#include <vector>
 
 #include "engine/estimate/simulate.h"
 
 namespace trainctl {
+
+/// Memory of the device of the rank that needs most.
+struct DeviceNeed {
+  int rank = 0;
+  int64_t bytes = 0;     ///< the rank's need
+  int64_t reserved = 0;  ///< the part that driver and libraries take
+  int64_t device = 0;
+  int64_t usable() const { return device - reserved; }
+  bool fits() const { return bytes <= usable(); }
+};
+/// Nothing if the machine does not state how much memory its devices have.
+std::optional<DeviceNeed> device_need(const std::vector<Program>& programs, const Machine& machine);
 
 /// {"machine", "source", "seconds", "low", "high": nine of ten steps lie between them, as far as the errors of kernels
 ///  show, "parts": {name: seconds, …}: along the critical path, adding up to `seconds`,

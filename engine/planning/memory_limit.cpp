@@ -1,11 +1,19 @@
 #include "engine/planning/memory_limit.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
+#include <cmath>
 #include <functional>
 
+#include "engine/base/measures.h"
 #include "engine/base/text.h"
+#include "engine/compile/one_per_stage.h"
+#include "engine/estimate/estimate_report.h"
 #include "engine/planning/compile_job.h"
+#include "engine/planning/device_memory.h"
 #include "engine/planning/plan_job.h"
+#include "engine/search/choices/open_choices.h"
 #include "engine/spec/fields.h"
 
 namespace trainctl {
@@ -16,53 +24,133 @@ const Program& largest(const std::vector<Program>& programs) {
                            [](const Program& a, const Program& b) { return a.memory.total() < b.memory.total(); });
 }
 
-/// The largest need of a rank after `change`; nothing if the changed job cannot be planned.
-std::optional<int64_t> bytes_when(const PlannedJob& of, const std::function<void(JobSpec&)>& change) {
+/// The memory and time of a variant of a job.
+struct Variant {
+  int64_t bytes = 0;   ///< the most that a rank needs
+  double seconds = 0;  ///< the predicted time of a step
+};
+
+/// Ranks of a stage need about the same: one of each is enough for advice.
+Variant measure(const PlannedJob& job) {
+  Variant result;
+  RankClasses classes = compile_one_per_stage(job.graph, job.plan, job.cost);
+  for (Program& program : classes.programs) {
+    program = with_device_memory(job, std::move(program));
+    Memory memory = program.memory;
+    if (job.validation) memory.validation = room_for(compile_validation(job, program.rank).memory, memory);
+    result.bytes = std::max(result.bytes, memory.total());
+  }
+  result.seconds = simulate(classes, job.cost.machine(), false).step.value;
+  return result;
+}
+
+using Change = std::function<void(JobSpec&)>;
+
+/// Nothing if the changed job cannot be planned.
+std::optional<Variant> measure_with(const PlannedJob& of, const Change& change) {
   JobSpec spec = of.spec;
   change(spec);
   try {
-    const PlannedJob job = plan_job(std::move(spec), inputs_of(of));
-    int64_t most = 0;  // ranks of a stage need about the same: one of each is enough for advice
-    for (int stage = 0; stage < job.plan.num_stages; ++stage) {
-      const int rank = stage * job.plan.mesh.size();
-      Memory memory = compile(job, rank).memory;
-      if (job.validation) memory.validation = room_for(compile_validation(job, rank).memory, memory);
-      most = std::max(most, memory.total());
-    }
-    return most;
+    return measure(plan_job(std::move(spec), inputs_of(of)));
   } catch (const SpecError&) {
     return std::nullopt;
   }
 }
 
-std::string advice(const PlannedJob& job, int64_t limit) {
-  const JobSpec& spec = job.spec;
-  std::vector<std::string> moves;
-  const auto offer = [&](const std::string& text, const std::function<void(JobSpec&)>& change) {
-    const std::optional<int64_t> bytes = bytes_when(job, change);
-    if (bytes && *bytes <= limit) moves.push_back(text + " (" + format_bytes(*bytes) + ")");
-    return !moves.empty();
-  };
-  for (int level = spec.parallel.optimizer_shard.level + 1; level <= 3; ++level)
-    if (offer("parallel.optimizer_shard.level: " + std::to_string(level),
-              [&](JobSpec& s) { s.parallel.optimizer_shard.level = level; }))
-      break;
-  if (spec.parallel.micro_batches <= kMaxMicroBatches / 2)
-    offer("parallel.micro_batches: " + std::to_string(2 * spec.parallel.micro_batches),
-          [](JobSpec& s) { s.parallel.micro_batches *= 2; });
-  if (spec.parallel.head_pieces == 0)
-    offer("parallel.head_pieces: 16", [](JobSpec& s) { s.parallel.head_pieces = 16; });
-  if (spec.parallel.mode != ParallelMode::stand_alone && spec.launch.ranks <= kMaxRanks / 2)
-    offer("launch.ranks: " + std::to_string(2 * spec.launch.ranks), [](JobSpec& s) { s.launch.ranks *= 2; });
-  if (spec.precision != Precision::bf16 && spec.launch.device == Device::cuda)  // CPUs compute in fp32
-    offer("precision: bf16", [](JobSpec& s) { s.precision = Precision::bf16; });
-  if (spec.precision == Precision::bf16 && spec.gradient_precision != Precision::bf16)
-    offer("gradient_precision: bf16", [](JobSpec& s) { s.gradient_precision = Precision::bf16; });
-  if (moves.empty())
-    return "changing only optimizer_shard, micro_batches or ranks is not enough; cut large layers with "
-           "parallel.strategies, or use more parallel.stages";
-  return "set " + join(moves, ", or ");
+std::string patterns_text(const Recompute& rules) {
+  std::vector<std::string> patterns;
+  for (const RecomputeRule& rule : rules) patterns.push_back("'" + rule.pattern + "'");
+  return "[" + join(patterns) + "]";
 }
+
+/// Changes of single fields that would let a job fit.
+class MemoryAdvice {
+ public:
+  MemoryAdvice(const PlannedJob& job, int64_t limit) : job_(job), limit_(limit), now_(measure(job)) {}
+
+  /// The changes that fit, those that cost least time first; more ranks come last.
+  std::string text() {
+    offer_shards();
+    offer_recompute();
+    offer_others();
+    offer_ranks();
+    if (fitting_.empty() && !more_ranks_)
+      return "changing only optimizer_shard, recompute, micro_batches or ranks is not enough; cut large layers with "
+             "parallel.strategies, or use more parallel.stages";
+    std::stable_sort(fitting_.begin(), fitting_.end(),
+                     [](const Fitting& a, const Fitting& b) { return a.variant.seconds < b.variant.seconds; });
+    std::vector<std::string> moves;
+    for (const Fitting& fitting : fitting_) moves.push_back(fitting.text + " (" + costs(fitting.variant) + ")");
+    if (more_ranks_) moves.push_back(more_ranks_->text + " (" + format_bytes(more_ranks_->variant.bytes) + ")");
+    return "set " + join(moves, ", or ");
+  }
+
+ private:
+  struct Fitting {
+    std::string text;
+    Variant variant;
+  };
+
+  bool offer(const std::string& text, const Change& change) {
+    const std::optional<Variant> variant = measure_with(job_, change);
+    if (!variant || variant->bytes > limit_) return false;
+    fitting_.push_back({text, *variant});
+    return true;
+  }
+
+  /// "62.0 GiB, 13.0 ms slower"
+  std::string costs(const Variant& variant) const {
+    const double slower = variant.seconds - now_.seconds;
+    if (std::abs(slower) < kSameTime * now_.seconds) return format_bytes(variant.bytes);
+    return format_bytes(variant.bytes) + ", " + format_duration(std::abs(slower)) + (slower > 0 ? " slower" : " faster");
+  }
+
+  void offer_shards() {
+    for (int level = job_.spec.parallel.optimizer_shard.level + 1; level <= 3; ++level)
+      if (offer("parallel.optimizer_shard.level: " + std::to_string(level),
+                [&](JobSpec& s) { s.parallel.optimizer_shard.level = level; }))
+        return;
+  }
+
+  /// The first way that fits, of those that take less and less memory.
+  void offer_recompute() {
+    if (!job_.graph.trains()) return;
+    Networks networks(job_.spec, job_.data.shapes, job_.cost);
+    for (const Recompute& way : recompute_ways(job_.spec, networks))
+      if (!way.empty() && offer("parallel.recompute: " + patterns_text(way), [&](JobSpec& s) { s.parallel.recompute = way; }))
+        return;
+  }
+
+  void offer_others() {
+    const JobSpec& spec = job_.spec;
+    if (spec.parallel.micro_batches <= kMaxMicroBatches / 2)
+      offer("parallel.micro_batches: " + std::to_string(2 * spec.parallel.micro_batches),
+            [](JobSpec& s) { s.parallel.micro_batches *= 2; });
+    if (spec.parallel.head_pieces == 0)
+      offer("parallel.head_pieces: 16", [](JobSpec& s) { s.parallel.head_pieces = 16; });
+    if (spec.precision != Precision::bf16 && spec.launch.device == Device::cuda)  // CPUs compute in fp32
+      offer("precision: bf16", [](JobSpec& s) { s.precision = Precision::bf16; });
+    if (spec.precision == Precision::bf16 && spec.gradient_precision != Precision::bf16)
+      offer("gradient_precision: bf16", [](JobSpec& s) { s.gradient_precision = Precision::bf16; });
+  }
+
+  void offer_ranks() {
+    const JobSpec& spec = job_.spec;
+    if (spec.parallel.mode == ParallelMode::stand_alone || spec.launch.ranks > kMaxRanks / 2) return;
+    const std::optional<Variant> variant = measure_with(job_, [](JobSpec& s) { s.launch.ranks *= 2; });
+    if (variant && variant->bytes <= limit_)
+      more_ranks_ = Fitting{"launch.ranks: " + std::to_string(2 * spec.launch.ranks), *variant};
+  }
+
+  /// A difference that predictions cannot tell.
+  static constexpr double kSameTime = 1e-3;
+
+  const PlannedJob& job_;
+  const int64_t limit_;
+  const Variant now_;
+  std::vector<Fitting> fitting_;
+  std::optional<Fitting> more_ranks_;
+};
 
 }  // namespace
 
@@ -73,13 +161,22 @@ std::optional<std::string> over_memory_of(const PlannedJob& job, const std::vect
   if (m.total() <= holder.bytes) return std::nullopt;
   return "plan: rank " + std::to_string(most.rank) + " needs " + format_bytes(m.total()) + ", " + holder.name + " " +
          format_bytes(holder.bytes) + (holder.note.empty() ? "" : " " + holder.note) + " (" + to_string(m) + ")\n  " +
-         advice(job, holder.bytes);
+         MemoryAdvice(job, holder.bytes).text();
 }
 
 std::optional<std::string> over_memory_limit(const PlannedJob& job, const std::vector<Program>& programs) {
   const int64_t limit = job.spec.parallel.max_memory;
   if (limit <= 0) return std::nullopt;
   return over_memory_of(job, programs, {"parallel.max_memory is", limit, ""});
+}
+
+void require_machine_memory(const PlannedJob& job, const std::vector<Program>& programs) {
+  const std::optional<DeviceNeed> need = device_need(programs, job.cost.machine());
+  if (!need || need->fits()) return;
+  const std::string message =
+      fmt::format("rank {} needs {}, and a device of {} has {} less {} for the driver and libraries", need->rank,
+                  format_bytes(need->bytes), job.cost.machine().name, format_bytes(need->device), format_bytes(need->reserved));
+  throw SpecError(job.spec.position("launch.machine"), "launch.machine", message, MemoryAdvice(job, need->usable()).text());
 }
 
 void require_memory_limit(const PlannedJob& job, const std::vector<Program>& programs) {

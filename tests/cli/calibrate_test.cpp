@@ -202,7 +202,14 @@ TEST_CASE("a plan is predicted for the machine that is named, and only then") {
   CHECK(memory["bytes"] == place.plan({"launch.machine=h200x8"})["rank_classes"][0]["memory"]["total"]);
   const std::vector<std::string> huge = {"plan", "job.yaml", "launch.machine=a100x8", "dataset.batch=536870912",
                                          "dataset.shuffle=false"};
-  CHECK(place.command(huge).out.find("does not fit this machine: rank 0 needs ") != std::string::npos);
+  const CommandResult refused = place.command(huge);
+  CHECK(refused.exit_code == kExitSpec);
+  CHECK(refused.out.find("does not fit this machine: rank 0 needs ") != std::string::npos);
+  CHECK(refused.err.find("launch.machine: rank 0 needs ") != std::string::npos);
+  CHECK(refused.err.find("parallel.micro_batches: 2 (") != std::string::npos);
+  const CommandResult checked = place.command({"check", "job.yaml", "launch.machine=a100x8", "dataset.batch=536870912"});
+  CHECK(checked.exit_code == kExitSpec);
+  CHECK(checked.err.find("launch.machine: rank 0 needs ") != std::string::npos);
   const CommandResult text = place.command({"plan", "job.yaml", "launch.machine=h100x8"});
   CHECK(text.out.find("predicted step time on h100x8 (data sheets): ") != std::string::npos);
 }

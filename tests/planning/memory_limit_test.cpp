@@ -80,6 +80,41 @@ TEST_CASE("bf16 is refused before anything starts where ranks are CPUs") {
   CHECK_NOTHROW(require_precision(planned("1GiB", {"precision=tf32", "launch.device=cpu"}).spec));
 }
 
+TEST_CASE("recompute is advised with its memory and time, and what costs least time comes first") {
+  const auto deep = [](const std::string& max_memory) {
+    return plan_job(parse_job(R"(
+dataset: {type: random, shape: [256], label_shape: [256], label_dtype: f32, batch: 4096}
+modules:
+  block: [{name: norm, type: layer_norm}, {name: up, type: dense, units: 1024}, {name: act, type: gelu},
+          {name: down, type: dense, units: 256}, {name: sum, type: add, inputs: [down, input]}]
+network: [{module: block, name: h, repeat: 8}]
+loss: mse
+optimizer: {type: adam}
+parallel: {mode: data_parallel, max_memory: )" + max_memory + R"(}
+launch: {ranks: 2, device: cuda, machine: h100x8}
+)",
+                              "job.yaml"));
+  };
+  const PlannedJob any = deep("0");
+  const int64_t needs = compile_all(any)[0].memory.total();
+  const PlannedJob job = deep(std::to_string(needs * 9 / 10));
+  const auto message = over_memory_limit(job, compile_all(job));
+  REQUIRE(message);
+  INFO(*message);
+  const size_t recompute = message->find("parallel.recompute: ['h.*.norm', 'h.*.act'] ("),
+               micro_batches = message->find("parallel.micro_batches: 2 (");
+  REQUIRE(recompute != std::string::npos);
+  REQUIRE(micro_batches != std::string::npos);
+  CHECK(message->find(" slower)") != std::string::npos);
+}
+
+TEST_CASE("require_machine_memory refuses a job that its machine cannot hold, at launch.machine") {
+  const PlannedJob job = planned("0", {"launch.device=cuda", "launch.machine=h100x8", "dataset.batch=200000000"});
+  CHECK_THROWS_AS(require_machine_memory(job, compile_all(job)), SpecError);
+  const PlannedJob fits = planned("0", {"launch.device=cuda", "launch.machine=h100x8"});
+  CHECK_NOTHROW(require_machine_memory(fits, compile_all(fits)));
+}
+
 TEST_CASE("where no single change is enough, the advice says so") {
   const PlannedJob job = planned("1KiB");
   const auto message = over_memory_limit(job, compile_all(job));

@@ -186,7 +186,7 @@ int64_t most_with_gradients(const std::vector<LiveBytes>& live) {
   return most;
 }
 
-/// Of buffers that share no memory.
+/// Sums the bytes of buffers that share no memory.
 int64_t bytes_of(const Compiler& c, const std::vector<bool>& shares, std::initializer_list<BufferKind> kinds) {
   int64_t bytes = 0;
   for (size_t b = 0; b < c.buffers.size(); ++b) {

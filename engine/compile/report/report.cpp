@@ -249,7 +249,7 @@ Json memory_json(const Memory& m) {
   return memory;
 }
 
-/// What changes over a step: a point is the most within an equal share of the instructions.
+/// The memory that changes over a step: a point is the most within an equal share of the instructions.
 Json memory_course_json(const std::vector<LiveBytes>& live) {
   constexpr size_t kMostPoints = 160;
   const size_t points = std::min(kMostPoints, live.size());

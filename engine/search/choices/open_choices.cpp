@@ -37,7 +37,8 @@ OpenChoices::OpenChoices(const JobSpec& job, Networks& networks, const Machine& 
       ranks_of_host_(ranks_of_host(job, machine)),
       stage_counts_(open_stage_counts()),
       micro_batch_counts_(open_micro_batch_counts(networks, notes)),
-      recompute_ways_(open_recompute_ways(networks)) {}
+      recompute_ways_(is_fixed("recompute") ? std::vector<Recompute>{job.parallel.recompute}
+                                            : trainctl::recompute_ways(job, networks)) {}
 
 bool OpenChoices::is_fixed(const std::string& field) const {
   return job_.parallel.search.algorithm == SearchAlgorithm::sharding_propagation ||
@@ -108,22 +109,21 @@ std::vector<int64_t> OpenChoices::bucket_sizes() const {
   return {0, kBucketBytes / 4, kBucketBytes * 4};
 }
 
-std::vector<Recompute> OpenChoices::open_recompute_ways(Networks& networks) const {
-  if (is_fixed("recompute")) return {job_.parallel.recompute};
-  const std::shared_ptr<const Network> network = networks.of(job_.parallel.micro_batches);
+std::vector<Recompute> recompute_ways(const JobSpec& job, Networks& networks) {
+  const std::shared_ptr<const Network> network = networks.of(job.parallel.micro_batches);
   const Repeats& repeats = networks.repeats();
   std::set<std::string> products;
   for (const Node& node : network->graph.nodes)
     if (node.phase == Phase::forward && get_op(node.op).kernel.is_product)
       products.insert(network->cuts->patterns[static_cast<size_t>(node.layer)]);
   Recompute cheap, attention, blocks;
-  for (size_t l = 0; l < job_.network.size(); ++l) {
+  for (size_t l = 0; l < job.network.size(); ++l) {
     const BlockPlace& place = repeats.places[l];
-    const bool leaves = l + 1 == job_.network.size() || repeats.places[l + 1].block != place.block ||
+    const bool leaves = l + 1 == job.network.size() || repeats.places[l + 1].block != place.block ||
                         repeats.places[l + 1].run != place.run;
     if (place.run < 0 || leaves) continue;  // what leaves a block is kept
     add_rule(blocks, place.pattern);
-    if (job_.network[l].type == "attention") add_rule(attention, place.pattern);
+    if (job.network[l].type == "attention") add_rule(attention, place.pattern);
     if (!products.contains(place.pattern)) add_rule(cheap, place.pattern);
   }
   std::vector<Recompute> ways = {{}};

@@ -13,6 +13,9 @@ namespace trainctl {
 /// A way to recompute: nothing, what is cheap to make again, attention, blocks.
 using Recompute = std::vector<RecomputeRule>;
 
+/// The ways to recompute that a search tries, from nothing to whole blocks. Only layers of repeated blocks.
+std::vector<Recompute> recompute_ways(const JobSpec& job, Networks& networks);
+
 class OpenChoices {
  public:
   /// Adds to `notes` why something that could be open is not.
@@ -32,7 +35,6 @@ class OpenChoices {
   bool is_fixed(const std::string& field) const;
   std::vector<int> open_stage_counts() const;
   std::vector<int> open_micro_batch_counts(Networks& networks, std::vector<std::string>& notes) const;
-  std::vector<Recompute> open_recompute_ways(Networks& networks) const;
 
   const JobSpec& job_;
   const int ranks_of_host_;
