@@ -202,14 +202,9 @@ void AgentRanks::carry_out(Host& host, Message& message) {
       for (const auto& other : hosts_)
         if (other.get() != &host) send(*other, RankFrame::value, -1, 0, message.name, message.text);
       return;
-    case RankFrame::links: {
-      const Json faults = Json::parse(message.text, nullptr, false);
-      if (is_old || !faults.is_object()) return;
-      for (const auto& [name, fault] : faults.items())
-        if (fault.is_string()) host.link_faults[name] = fault.get<std::string>();
-      host.has_checked_links = true;
+    case RankFrame::links:
+      if (!is_old) note_links(host, message.text);
       return;
-    }
     default:
       return host.link->lose("sent a message that only a launcher may send");
   }
@@ -381,6 +376,15 @@ void AgentRanks::ask_for_links() {
         others.push_back({other->name, other->address, other->link_port});
     if (host->ready) send(*host, RankFrame::links, -1, 0, "", others.dump());
   }
+}
+
+/// Notes which other hosts a host cannot reach.
+void AgentRanks::note_links(Host& host, const std::string& text) {
+  const Json faults = Json::parse(text, nullptr, false);
+  if (!faults.is_object()) return;
+  for (const auto& [name, fault] : faults.items())
+    if (fault.is_string()) host.link_faults[name] = fault.get<std::string>();
+  host.has_checked_links = true;
 }
 
 void AgentRanks::look_at_links() {

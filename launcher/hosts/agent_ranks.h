@@ -105,6 +105,7 @@ class AgentRanks : public RankRunner {
   void report_unreached();
   void ended(int rank, RankReport report);
   void ask_for_links();
+  void note_links(Host& host, const std::string& text);
   void look_at_links();
   std::optional<LostLink> lost_link() const;
   void send(Host& host, Message::Kind kind, int rank = -1, int64_t number = 0, std::string name = {},

@@ -1,4 +1,4 @@
-// What a network reports about its run: progress, states of ranks, and, at the end, its result. Read from the board of
+// Reports of a network about its run: progress, states of ranks, and, at the end, its result. Read from the board of
 // the current attempt.
 #pragma once
 

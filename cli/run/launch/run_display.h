@@ -1,5 +1,5 @@
-// What a run shows while it runs: its view on the terminal, launcher.log if it is detached, and its entry in the
-// registry of runs.
+// The display of a run: its view on the terminal, launcher.log if it is detached, and its entry in the registry of
+// runs.
 #pragma once
 
 #include <chrono>

@@ -24,7 +24,7 @@ namespace trainctl {
 
 class NetworkOnHosts;
 
-/// What a workload reports about its run. The defaults suit a program that reports nothing.
+/// Reports of a workload about its run. The defaults suit a program that reports nothing.
 class WorkloadReports {
  public:
   virtual ~WorkloadReports() = default;
